@@ -1,0 +1,60 @@
+/// The errors that pentatron throws. A message is one sentence that names the offending value and what it conflicts with,
+/// optionally followed by a line "  try: ..." with what would work; the program adds the rank's coordinates.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace pentatron {
+
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// A configuration that cannot work: unknown key, value out of range, sizes that do not divide.
+class ConfigError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A tensor whose shape or dtype is not what the operation takes.
+class ShapeError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A collective that could not finish: mismatch between ranks, a peer that failed, a timeout.
+class CommError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Input data that cannot be read: missing, damaged or not of the promised format.
+class DataError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A checkpoint that cannot be written, read or matched with the model.
+class CheckpointError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Throws E with a formatted sentence: raise<ConfigError>("model.num_layers={} is not positive", n).
+template <class E, class... Args>
+[[noreturn]] void raise(fmt::format_string<Args...> format, Args&&... args) {
+  throw E(fmt::format(format, std::forward<Args>(args)...));
+}
+
+[[noreturn]] void dcheck_failed(const char* condition, const char* file, int line);
+
+}  // namespace pentatron
+
+/// For what no user input can reach. Active in every build: a failed check is a bug of pentatron, reported as Error.
+#define PT_DCHECK(condition) \
+  ((condition) ? static_cast<void>(0) : ::pentatron::dcheck_failed(#condition, __FILE__, __LINE__))
