@@ -1,0 +1,133 @@
+/// Loads, checks, compares, saves and explains config structs (field.h tells how a struct describes
+/// itself).
+///
+///   TrainConfig config;
+///   config::Violations violations;
+///   config::apply_file(config, "run.yaml", violations);
+///   config::apply_override(config, "model.num_layers=24", violations);
+///   config::validate(config, violations);
+///   violations.throw_if_any();  // one ConfigError that lists everything
+///
+/// How text becomes a value is decided by the field's type, never by the look of the text:
+///   bool      true, false
+///   integer   decimal; 1_000 and integral forms as 1e3 or 2.5e3 too; 010 and 0x10 are refused as
+///   ambiguous number    decimal, .inf, -.inf; never NaN string    as it stands; valid UTF-8 enum
+///   one of its names optional  null, or a value list      [a, b] or a YAML block list
+/// YAML is limited to what a configuration needs: duplicate keys, tags, anchors, aliases, several
+/// documents, more than 1 MiB of text and more than 16 levels are violations. A key that stands in
+/// no struct is one too, with the nearest name.
+#pragma once
+
+#include <filesystem>
+
+#include "pentatron/config/schema.h"
+
+namespace pentatron::config {
+
+/// One key whose value differs, both as YAML spells them.
+struct Difference {
+  std::string path;
+  std::string before;
+  std::string after;
+};
+
+/// One key, for programs that walk all of them.
+struct FieldInfo {
+  std::string path;
+  std::string type; ///< "integer", "list of string", "one of a, b", ...
+  std::string default_value;
+  std::string constraint; ///< ">= 1", or empty
+  std::string unit;
+  std::string help;
+};
+
+namespace detail {
+void apply_yaml(const Schema& schema, void* object, std::string_view text, std::string_view origin,
+                Violations& violations);
+void apply_file(const Schema& schema, void* object, const std::filesystem::path& file,
+                Violations& violations);
+void apply_override(const Schema& schema, void* object, std::string_view assignment,
+                    Violations& violations);
+void validate(const Schema& schema, const void* object, Violations& violations,
+              std::string_view path);
+std::string to_yaml(const Schema& schema, const void* object);
+std::vector<Difference> diff(const Schema& schema, const void* before, const void* after);
+std::string get(const Schema& schema, const void* object, std::string_view path);
+std::vector<FieldInfo> list_fields(const Schema& schema);
+std::string help(const Schema& schema, std::string_view section);
+std::string json_schema(const Schema& schema, std::string_view title);
+std::string markdown(const Schema& schema);
+std::string hash(const Schema& schema, const void* object);
+} // namespace detail
+
+/// Assigns what `text` gives; other fields keep their values. `origin` names the text in violations
+/// ("run.yaml").
+template <Section C>
+void apply_yaml(C& config, std::string_view text, std::string_view origin, Violations& violations) {
+  detail::apply_yaml(schema_of<C>(), &config, text, origin, violations);
+}
+
+/// The same from a file; one that cannot be read is a violation.
+template <Section C>
+void apply_file(C& config, const std::filesystem::path& file, Violations& violations) {
+  detail::apply_file(schema_of<C>(), &config, file, violations);
+}
+
+/// Applies "section.key=value"; lists as [a, b], whole sections as section={key: value}.
+template <Section C>
+void apply_override(C& config, std::string_view assignment, Violations& violations) {
+  detail::apply_override(schema_of<C>(), &config, assignment, violations);
+}
+
+/// Checks every constraint, then the rules between fields of every section, innermost first.
+template <Section C> void validate(const C& config, Violations& violations) {
+  detail::validate(schema_of<C>(), &config, violations, "");
+}
+
+/// Every field as YAML; reading it back gives the same values, numbers bit for bit.
+template <Section C> std::string to_yaml(const C& config) {
+  return detail::to_yaml(schema_of<C>(), &config);
+}
+
+/// The keys whose values differ, in the order of the structs.
+template <Section C> std::vector<Difference> diff(const C& before, const C& after) {
+  return detail::diff(schema_of<C>(), &before, &after);
+}
+
+/// The value at a dotted path as YAML spells it. Throws ConfigError for an unknown path.
+template <Section C> std::string get(const C& config, std::string_view path) {
+  return detail::get(schema_of<C>(), &config, path);
+}
+
+/// Every key of the struct and its sections, in order.
+template <Section C> std::vector<FieldInfo> list_fields() {
+  return detail::list_fields(schema_of<C>());
+}
+
+/// Keys with type, default, unit and meaning, grouped by section; of one section where `section`
+/// names it.
+template <Section C> std::string help(std::string_view section = {}) {
+  return detail::help(schema_of<C>(), section);
+}
+
+/// A JSON Schema (draft 2020-12) that accepts the YAML files which validate() accepts, but for
+/// rules between fields.
+template <Section C> std::string json_schema(std::string_view title = "pentatron") {
+  return detail::json_schema(schema_of<C>(), title);
+}
+
+/// The reference tables of docs/configuration.md.
+template <Section C> std::string markdown() {
+  return detail::markdown(schema_of<C>());
+}
+
+/// 16 hexadecimal digits that depend on every path and value and on nothing else: not on the order
+/// of the fields.
+template <Section C> std::string hash(const C& config) {
+  return detail::hash(schema_of<C>(), &config);
+}
+
+/// The lines "path: before -> after".
+std::string to_text(const std::vector<Difference>& differences);
+
+} // namespace pentatron::config

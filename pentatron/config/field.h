@@ -1,0 +1,138 @@
+/// How a config struct describes itself: one list, from which YAML, overrides, help, diff and the
+/// JSON schema follow.
+///
+///   enum class NormKind { kLayerNorm, kRms };
+///   constexpr auto enum_names(NormKind) {          // found by argument-dependent lookup; the
+///   first name of a value is
+///     return std::array{config::name(NormKind::kLayerNorm, "layernorm"),               // written,
+///     all are read
+///                       config::name(NormKind::kRms, "rmsnorm")};
+///   }
+///   struct ModelConfig {
+///     int64_t num_layers = 12;
+///     std::optional<int64_t> kv_channels;          // YAML: null
+///     NormKind norm = NormKind::kRms;
+///     RopeConfig rope;                             // a nested section
+///
+///     static constexpr auto fields() {
+///       using C = ModelConfig;
+///       return std::tuple{
+///           config::field("num_layers", &C::num_layers, "transformer layers").min(1),
+///           config::field("kv_channels", &C::kv_channels, "head size").positive(),
+///           config::field("norm", &C::norm, "normalisation"),
+///           config::field("rope", &C::rope, "rotary positions")};
+///     }
+///     // Optional: rules between fields. `path` is this section's dotted path.
+///     void validate(config::Violations& violations, std::string_view path) const;
+///   };
+///
+/// Field types: bool, integers, float, double, std::string, enum class with enum_names,
+/// std::optional and std::vector of these, nested structs with fields(). Constraints hold for the
+/// value inside an optional and for every element of a list. They are checked by
+/// config::validate(), after all assignments, so an override can repair a file.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "pentatron/config/violations.h"
+
+namespace pentatron::config {
+
+/// One spelling of one value of an enum.
+template <class E> struct EnumName {
+  E value;
+  std::string_view name;
+};
+template <class E> constexpr EnumName<E> name(E value, std::string_view name) {
+  return {value, name};
+}
+
+/// The first name of `value`, as configs spell it; empty for a value without one.
+template <class E> constexpr std::string_view to_string(E value) {
+  for (const auto& entry : enum_names(E{})) {
+    if (entry.value == value) return entry.name;
+  }
+  return {};
+}
+
+/// The value called `text`, if one is.
+template <class E> constexpr std::optional<E> from_string(std::string_view text) {
+  for (const auto& entry : enum_names(E{})) {
+    if (entry.name == text) return entry.value;
+  }
+  return std::nullopt;
+}
+
+/// Bounds and words of a field; numbers are in the field's own unit.
+struct FieldTraits {
+  double min = -std::numeric_limits<double>::infinity();
+  double max = std::numeric_limits<double>::infinity();
+  bool min_excluded = false;
+  bool max_excluded = false;
+  int64_t multiple_of = 1;
+  bool not_empty = false; ///< strings and lists
+  std::string_view unit;
+};
+
+template <class C, class T> struct Field {
+  std::string_view name;
+  T C::*member;
+  std::string_view help;
+  FieldTraits traits;
+
+  constexpr Field min(double bound) const {
+    Field f = *this;
+    f.traits.min = bound;
+    return f;
+  }
+  constexpr Field max(double bound) const {
+    Field f = *this;
+    f.traits.max = bound;
+    return f;
+  }
+  /// low <= value <= high.
+  constexpr Field range(double low, double high) const { return min(low).max(high); }
+  constexpr Field more_than(double bound) const {
+    Field f = min(bound);
+    f.traits.min_excluded = true;
+    return f;
+  }
+  constexpr Field less_than(double bound) const {
+    Field f = max(bound);
+    f.traits.max_excluded = true;
+    return f;
+  }
+  constexpr Field positive() const { return more_than(0); }
+  constexpr Field non_negative() const { return min(0); }
+  constexpr Field multiple_of(int64_t n) const {
+    Field f = *this;
+    f.traits.multiple_of = n;
+    return f;
+  }
+  constexpr Field not_empty() const {
+    Field f = *this;
+    f.traits.not_empty = true;
+    return f;
+  }
+  /// What the number counts: "tokens", "s", "bytes".
+  constexpr Field unit(std::string_view text) const {
+    Field f = *this;
+    f.traits.unit = text;
+    return f;
+  }
+};
+
+/// Describes one member. `name` is its key, `help` one phrase without a full stop.
+template <class C, class T>
+constexpr Field<C, T> field(std::string_view name, T C::*member, std::string_view help) {
+  return {name, member, help, {}};
+}
+
+} // namespace pentatron::config
