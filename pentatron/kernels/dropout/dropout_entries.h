@@ -1,0 +1,15 @@
+/// The implementations behind dropout.h; dropout.cpp orders them.
+#pragma once
+
+#include <string>
+
+#include "pentatron/kernels/dropout/dropout.h"
+
+namespace pentatron::kernels {
+
+struct DropoutReference {
+  static std::string refuse(const Dropout& args, const Context& context);
+  static void run(const Dropout& args, const Context& context);
+};
+
+} // namespace pentatron::kernels

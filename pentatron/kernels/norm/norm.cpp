@@ -1,0 +1,55 @@
+#include "pentatron/kernels/norm/norm.h"
+
+#include "pentatron/base/error.h"
+#include "pentatron/kernels/common/dispatch.h"
+#include "pentatron/kernels/norm/norm_entries.h"
+
+namespace pentatron::kernels {
+
+namespace {
+
+constexpr Entry<NormForward> kForward[] = {
+    {"reference", NormReference::refuse, NormReference::run},
+};
+constexpr Entry<NormBackward> kBackward[] = {
+    {"reference", NormReference::refuse, NormReference::run},
+};
+
+void check_sizes(int64_t rows, int64_t cols) {
+  if (rows < 0 || cols < 1)
+    raise<ShapeError>("norm over rows={}, cols={} needs rows >= 0 and cols >= 1", rows, cols);
+}
+
+} // namespace
+
+std::span<const Entry<NormForward>> norm_forward_entries() {
+  return kForward;
+}
+std::span<const Entry<NormBackward>> norm_backward_entries() {
+  return kBackward;
+}
+
+void norm_forward(const NormForward& args, const Context& context) {
+  check_sizes(args.rows, args.cols);
+  if (args.rows == 0) return;
+  if (args.x == nullptr || args.y == nullptr || (args.residual != nullptr && args.sum == nullptr))
+    raise<ShapeError>("norm_forward needs x and y, and sum with a residual");
+  if (args.kind == NormKind::kRmsNorm && args.bias != nullptr)
+    raise<ShapeError>("norm_forward: RMSNorm has no bias");
+  run_first("norm_forward", norm_forward_entries(), args, context);
+}
+
+void norm_backward(const NormBackward& args, const Context& context) {
+  check_sizes(args.rows, args.cols);
+  if (args.rows == 0) return;
+  if (args.dy == nullptr || args.x == nullptr || args.rstd == nullptr ||
+      (args.kind == NormKind::kLayerNorm && args.mean == nullptr))
+    raise<ShapeError>("norm_backward needs dy, x and rstd, and mean for LayerNorm");
+  run_first("norm_backward", norm_backward_entries(), args, context);
+}
+
+size_t workspace_bytes(const NormBackward&) {
+  return 0;
+}
+
+} // namespace pentatron::kernels

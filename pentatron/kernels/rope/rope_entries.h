@@ -1,0 +1,15 @@
+/// The implementations behind rope.h; rope.cpp orders them.
+#pragma once
+
+#include <string>
+
+#include "pentatron/kernels/rope/rope.h"
+
+namespace pentatron::kernels {
+
+struct RopeReference {
+  static std::string refuse(const Rope& args, const Context& context);
+  static void run(const Rope& args, const Context& context);
+};
+
+} // namespace pentatron::kernels

@@ -1,0 +1,46 @@
+/// Inverse frequencies and tables of rotary position embeddings, in fp64, as Hugging Face
+/// transformers 5 computes them (modeling_rope_utils.py) with its fp32 casts replaced by fp64.
+///
+/// Source: linear: Chen et al. 2023 (arXiv:2306.15595); Llama 3: Meta's llama3 rope scaling; YaRN:
+/// Peng et al. 2023 (arXiv:2309.00071).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace pentatron::kernels {
+
+enum class RopeScaling : uint8_t { kNone, kLinear, kLlama3, kYarn };
+
+struct RopeOptions {
+  int64_t rotary_dim = 0; ///< head size times the rotary percentage; even
+  double theta = 10000.0;
+  RopeScaling scaling = RopeScaling::kNone;
+  double factor = 1.0;                  ///< new context length / original one
+  int64_t original_max_position = 8192; ///< Llama 3 and YaRN: the context length before scaling
+  double low_freq_factor = 1.0;         ///< Llama 3
+  double high_freq_factor = 4.0;        ///< Llama 3
+  double beta_fast =
+      32.0; ///< YaRN: pairs that turn more often than this in the original context stay
+  double beta_slow = 1.0; ///< YaRN: pairs that turn less often are interpolated fully
+  bool truncate = true;   ///< YaRN: round the bounds of the ramp to whole pairs
+  std::optional<double> attention_factor =
+      {}; ///< YaRN: given, instead of computed from factor and the mscales
+  std::optional<double> mscale = {};         ///< YaRN (DeepSeek)
+  std::optional<double> mscale_all_dim = {}; ///< YaRN (DeepSeek)
+};
+
+/// [rotary_dim / 2]. Throws ConfigError if an option is out of range.
+std::vector<double> rope_frequencies(const RopeOptions& options);
+
+/// What cos and sin are multiplied by: 1 except for YaRN.
+double rope_attention_factor(const RopeOptions& options);
+
+struct RopeTables {
+  std::vector<double> cos; ///< [max_position, rotary_dim / 2], attention factor included
+  std::vector<double> sin;
+};
+RopeTables rope_tables(const RopeOptions& options, int64_t max_position);
+
+} // namespace pentatron::kernels
