@@ -1,0 +1,97 @@
+#include "pentatron/kernels/cross_entropy/cross_entropy.h"
+
+#include "pentatron/kernels/cross_entropy/cross_entropy_entries.h"
+#include "pentatron/kernels/simd/parallel.h"
+#include "pentatron/kernels/simd/refuse.h"
+
+namespace pentatron::kernels {
+
+namespace {
+
+using simd::refuse_unless_cpu;
+
+void require(bool ok, const char* op, const char* what) {
+  if (!ok) raise<ShapeError>("{}: {}", op, what);
+}
+
+template <class Args> void check_gradient(const Args& a, const char* op) {
+  require(a.padded_columns >= a.columns, op, "padded_columns is less than columns");
+  require(a.out_row_stride >= a.padded_columns || a.rows <= 1, op,
+          "out_row_stride is less than padded_columns");
+  require((a.dtype == DType::kFloat64) == (a.out_dtype == DType::kFloat64), op,
+          "float64 logits have float64 gradients and only they");
+  require(a.gradient != a.logits || (a.dtype == a.out_dtype && a.row_stride == a.out_row_stride),
+          op, "an in-place gradient needs equal dtypes and strides");
+}
+
+} // namespace
+
+std::span<const Entry<CrossEntropyStatsArgs>> cross_entropy_stats_entries() {
+  static const Entry<CrossEntropyStatsArgs> entries[] = {
+      {"reference", refuse_unless_cpu, cross_entropy_reference::stats},
+  };
+  return entries;
+}
+
+std::span<const Entry<CrossEntropyRescaleArgs>> cross_entropy_rescale_entries() {
+  static const Entry<CrossEntropyRescaleArgs> entries[] = {
+      {"reference", refuse_unless_cpu, cross_entropy_reference::rescale},
+  };
+  return entries;
+}
+
+std::span<const Entry<CrossEntropyLossArgs>> cross_entropy_loss_entries() {
+  static const Entry<CrossEntropyLossArgs> entries[] = {
+      {"reference", refuse_unless_cpu, cross_entropy_reference::loss},
+  };
+  return entries;
+}
+
+std::span<const Entry<CrossEntropyGradientArgs>> cross_entropy_gradient_entries() {
+  static const Entry<CrossEntropyGradientArgs> entries[] = {
+      {"reference", refuse_unless_cpu, cross_entropy_reference::gradient},
+  };
+  return entries;
+}
+
+std::span<const Entry<CrossEntropyArgs>> cross_entropy_entries() {
+  static const Entry<CrossEntropyArgs> entries[] = {
+      {"reference", refuse_unless_cpu, cross_entropy_reference::fused},
+  };
+  return entries;
+}
+
+void cross_entropy_stats(const CrossEntropyStatsArgs& args, const Context& context) {
+  simd::choose(cross_entropy_stats_entries(), "cross_entropy_stats", args, context)
+      .run(args, context);
+}
+
+void cross_entropy_rescale(const CrossEntropyRescaleArgs& args, const Context& context) {
+  simd::choose(cross_entropy_rescale_entries(), "cross_entropy_rescale", args, context)
+      .run(args, context);
+}
+
+void cross_entropy_loss(const CrossEntropyLossArgs& args, const Context& context) {
+  require(args.label_smoothing == 0 || (args.logit_sum && args.global_vocab > 0),
+          "cross_entropy_loss", "label smoothing needs logit_sum and global_vocab");
+  simd::choose(cross_entropy_loss_entries(), "cross_entropy_loss", args, context)
+      .run(args, context);
+}
+
+void cross_entropy_gradient(const CrossEntropyGradientArgs& args, const Context& context) {
+  check_gradient(args, "cross_entropy_gradient");
+  require(args.label_smoothing == 0 || args.global_vocab > 0, "cross_entropy_gradient",
+          "label smoothing needs global_vocab");
+  simd::choose(cross_entropy_gradient_entries(), "cross_entropy_gradient", args, context)
+      .run(args, context);
+}
+
+void cross_entropy(const CrossEntropyArgs& args, const Context& context) {
+  if (args.gradient) {
+    check_gradient(args, "cross_entropy");
+    require(args.row_scale != nullptr, "cross_entropy", "a gradient needs row_scale");
+  }
+  simd::choose(cross_entropy_entries(), "cross_entropy", args, context).run(args, context);
+}
+
+} // namespace pentatron::kernels

@@ -1,0 +1,49 @@
+#include "pentatron/kernels/embedding/embedding.h"
+
+#include "pentatron/kernels/embedding/embedding_entries.h"
+#include "pentatron/kernels/simd/parallel.h"
+#include "pentatron/kernels/simd/refuse.h"
+
+namespace pentatron::kernels {
+
+using simd::refuse_unless_cpu;
+
+std::span<const Entry<EmbeddingArgs>> embedding_entries() {
+  static const Entry<EmbeddingArgs> entries[] = {
+      {"reference", refuse_unless_cpu, embedding_reference::forward},
+  };
+  return entries;
+}
+
+std::span<const Entry<EmbeddingGradientArgs>> embedding_gradient_entries() {
+  static const Entry<EmbeddingGradientArgs> entries[] = {
+      {"reference", refuse_unless_cpu, embedding_reference::gradient},
+  };
+  return entries;
+}
+
+void embedding(const EmbeddingArgs& args, const Context& context) {
+  if ((args.dtype == DType::kFloat64) != (args.out_dtype == DType::kFloat64)) {
+    raise<ShapeError>("embedding: a {} table has no {} output", name(args.dtype),
+                      name(args.out_dtype));
+  }
+  simd::choose(embedding_entries(), "embedding", args, context).run(args, context);
+}
+
+void embedding_gradient(const EmbeddingGradientArgs& args, const Context& context) {
+  if (args.grad_dtype != acc_dtype(args.dtype)) {
+    raise<ShapeError>("embedding_gradient: main_grad of {} values is {}, not {}", name(args.dtype),
+                      name(acc_dtype(args.dtype)), name(args.grad_dtype));
+  }
+  simd::choose(embedding_gradient_entries(), "embedding_gradient", args, context)
+      .run(args, context);
+}
+
+int64_t first_bad_id(const int64_t* ids, int64_t n, int64_t vocab, bool allow_negative) {
+  for (int64_t i = 0; i < n; ++i) {
+    if (ids[i] >= vocab || (ids[i] < 0 && !allow_negative)) return i;
+  }
+  return -1;
+}
+
+} // namespace pentatron::kernels

@@ -1,0 +1,58 @@
+/// Optimizer steps over flat buffers. Elements are independent: a buffer may be cut anywhere, and
+/// over any number of threads, with the same result bit for bit.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "pentatron/kernels/contract.h"
+
+namespace pentatron::kernels {
+
+/// AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101), in the order of operations of
+/// torch.optim.AdamW:
+///   g = grad_scale * grad
+///   p *= 1 - lr wd;  m += (1 - beta1) (g - m);  v = beta2 v + (1 - beta2) g g
+///   p -= lr / (1 - beta1^step) * m / (sqrt(v) / sqrt(1 - beta2^step) + eps)
+/// Step scalars are computed in double and rounded once to the dtype.
+struct AdamWArgs {
+  DType dtype = DType::kFloat32; ///< of param, grad, exp_avg, exp_avg_sq: kFloat32 or kFloat64
+  int64_t n = 0;
+  void* param = nullptr; ///< in, out
+  const void* grad = nullptr;
+  void* exp_avg = nullptr;    ///< in, out
+  void* exp_avg_sq = nullptr; ///< in, out
+  void* param_copy = nullptr; ///< out: param rounded to copy_dtype; may be null
+  DType copy_dtype = DType::kBFloat16;
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  double grad_scale = 1; ///< clip coefficient / loss scale
+  int64_t step = 1;      ///< from 1
+};
+void adamw(const AdamWArgs& args, const Context& context = {});
+std::span<const Entry<AdamWArgs>> adamw_entries();
+
+/// Stochastic gradient descent, in the order of operations of torch.optim.SGD (dampening 0):
+///   g = grad_scale * grad + wd p;  b = momentum b + g;  p -= lr (nesterov ? g + momentum b : b)
+/// `momentum_buffer` begins as zeros; it is null exactly if momentum is 0, and then p -= lr g.
+struct SgdArgs {
+  DType dtype = DType::kFloat32; ///< kFloat32 or kFloat64
+  int64_t n = 0;
+  void* param = nullptr; ///< in, out
+  const void* grad = nullptr;
+  void* momentum_buffer = nullptr; ///< in, out
+  void* param_copy = nullptr;      ///< out; may be null
+  DType copy_dtype = DType::kBFloat16;
+  double lr = 1e-3;
+  double momentum = 0;
+  bool nesterov = false;
+  double weight_decay = 0;
+  double grad_scale = 1;
+};
+void sgd(const SgdArgs& args, const Context& context = {});
+std::span<const Entry<SgdArgs>> sgd_entries();
+
+} // namespace pentatron::kernels
