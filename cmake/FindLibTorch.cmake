@@ -1,10 +1,22 @@
-# Finds the LibTorch inside a Python wheel (or an unpacked libtorch) and defines LibTorch::c10, LibTorch::cpu and, where
-# its CUDA libraries are there, LibTorch::cuda. torch's own TorchConfig.cmake is not used: it refuses to configure on a
-# machine without a CUDA toolkit.
+# Finds the LibTorch inside a Python wheel (or an unpacked libtorch) and defines LibTorch::c10, LibTorch::cpu,
+# LibTorch::fmt (torch's copy of the fmt headers alone) and, where its CUDA libraries are there, LibTorch::cuda. torch's own
+# TorchConfig.cmake is not used: it refuses to configure on a machine without a CUDA toolkit.
 #
-# Looked at in order: TORCH_ROOT (CMake or environment), Torch_DIR, CMAKE_PREFIX_PATH, .deps/venv of this project, the
-# active virtual environment, python3. The module is found with find_spec, never imported.
+# Looked at in order: TORCH_ROOT (CMake or environment), Torch_DIR, CMAKE_PREFIX_PATH, .deps/venv of this project,
+# LibTorch_FALLBACK_ROOT (the torch an installed pentatron was built with), the active virtual environment, python3. The
+# module is found with find_spec, never imported.
 include(FindPackageHandleStandardArgs)
+
+# A changed TORCH_ROOT wins over what an earlier configure found.
+set(_root "$ENV{TORCH_ROOT}")
+if(TORCH_ROOT)
+  set(_root "${TORCH_ROOT}")
+endif()
+if(_root AND LibTorch_CPU_LIBRARY AND NOT LibTorch_CPU_LIBRARY STREQUAL "${_root}/lib/libtorch_cpu.so")
+  foreach(_variable IN ITEMS INCLUDE_DIR CPU_LIBRARY C10_LIBRARY CUDA_LIBRARY C10_CUDA_LIBRARY)
+    unset(LibTorch_${_variable} CACHE)
+  endforeach()
+endif()
 
 set(_hints "")
 foreach(_root IN ITEMS "${TORCH_ROOT}" "$ENV{TORCH_ROOT}")
@@ -20,7 +32,7 @@ foreach(_prefix IN LISTS CMAKE_PREFIX_PATH)
   list(APPEND _hints "${_prefix}" "${_prefix}/torch" "${_prefix}/../..")
 endforeach()
 file(GLOB _venv "${CMAKE_SOURCE_DIR}/.deps/venv/lib/python3*/site-packages/torch")
-list(APPEND _hints ${_venv})
+list(APPEND _hints ${_venv} ${LibTorch_FALLBACK_ROOT})
 if(NOT LibTorch_INCLUDE_DIR)
   foreach(_python IN ITEMS "${Python3_EXECUTABLE}" "$ENV{VIRTUAL_ENV}/bin/python" python3)
     if(_python)
@@ -73,6 +85,9 @@ find_package_handle_standard_args(
   VERSION_VAR LibTorch_VERSION)
 
 if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
+  add_library(LibTorch::fmt INTERFACE IMPORTED)
+  set_target_properties(LibTorch::fmt PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "${LibTorch_ROOT}/include"
+                                                 INTERFACE_COMPILE_DEFINITIONS "FMT_HEADER_ONLY=1")
   add_library(LibTorch::c10 SHARED IMPORTED)
   set_target_properties(
     LibTorch::c10

@@ -1,0 +1,52 @@
+# Test programs and fuzz targets, and their entries in ctest.
+
+# What a test runs under: waiting threads sleep, because tests share the cores.
+set(PENTATRON_TEST_ENVIRONMENT OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE=1)
+
+# pentatron_test(<name> SOURCES file... LIBRARIES target...): a GoogleTest program.
+# ctest has one entry a test suite (a process costs 0.3 s of loading torch). Tests with "Slow" in their name or suite carry
+# the label slow, with "Cuda" the label cuda, the rest the label fast.
+function(pentatron_test name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LIBRARIES" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE pentatron_options ${arg_LIBRARIES} LibTorch::cpu OpenMP::OpenMP_CXX GTest::gmock
+                                        GTest::gtest_main)
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_compile_definitions(${name} PRIVATE PENTATRON_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data")
+  if(PENTATRON_PCH)
+    target_precompile_headers(${name} REUSE_FROM pentatron_pch_test)
+  endif()
+
+  # ctest reads this file when it starts; it lists the program's tests again only when the program is newer.
+  set(include_file ${CMAKE_CURRENT_BINARY_DIR}/${name}_discover.cmake)
+  file(GENERATE OUTPUT ${include_file} CONTENT "
+set(program [[$<TARGET_FILE:${name}>]])
+set(name [[${name}]])
+set(tests_file [[${CMAKE_CURRENT_BINARY_DIR}/${name}_tests.cmake]])
+set(working_directory [[${CMAKE_BINARY_DIR}]])
+set(environment [[${PENTATRON_TEST_ENVIRONMENT}]])
+include([[${PROJECT_SOURCE_DIR}/cmake/discover_suites.cmake]])
+")
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${include_file})
+endfunction()
+
+# pentatron_fuzzer(<file> LIBRARIES target...): a source with LLVMFuzzerTestOneInput. Under PENTATRON_FUZZ it is linked with
+# libFuzzer; otherwise tests/support/fuzz_main.cpp runs it over its seeds in tests/data/fuzz/<name>/ and mutations of them.
+function(pentatron_fuzzer source)
+  cmake_parse_arguments(arg "" "" "LIBRARIES" ${ARGN})
+  get_filename_component(name ${source} NAME_WE)
+  set(seeds ${PROJECT_SOURCE_DIR}/tests/data/fuzz/${name})
+  if(PENTATRON_FUZZ)
+    add_executable(${name} ${source})
+    target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+    set_property(GLOBAL APPEND PROPERTY PENTATRON_FUZZERS ${name})
+  elseif(PENTATRON_TESTS)
+    add_executable(${name} ${source} ${PROJECT_SOURCE_DIR}/tests/support/fuzz_main.cpp)
+    add_test(NAME fuzz.${name} COMMAND ${name} ${seeds})
+    set_tests_properties(fuzz.${name} PROPERTIES LABELS fast TIMEOUT 300 ENVIRONMENT "${PENTATRON_TEST_ENVIRONMENT}")
+  else()
+    return()
+  endif()
+  target_link_libraries(${name} PRIVATE pentatron_options ${arg_LIBRARIES})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+endfunction()
