@@ -1,7 +1,7 @@
 #include "pentatron/kernels/cross_entropy/cross_entropy.h"
 
+#include "pentatron/kernels/common/dispatch.h"
 #include "pentatron/kernels/cross_entropy/cross_entropy_entries.h"
-#include "pentatron/kernels/simd/parallel.h"
 #include "pentatron/kernels/simd/refuse.h"
 
 namespace pentatron::kernels {
@@ -62,28 +62,24 @@ std::span<const Entry<CrossEntropyArgs>> cross_entropy_entries() {
 }
 
 void cross_entropy_stats(const CrossEntropyStatsArgs& args, const Context& context) {
-  simd::choose(cross_entropy_stats_entries(), "cross_entropy_stats", args, context)
-      .run(args, context);
+  run_first("cross_entropy_stats", cross_entropy_stats_entries(), args, context);
 }
 
 void cross_entropy_rescale(const CrossEntropyRescaleArgs& args, const Context& context) {
-  simd::choose(cross_entropy_rescale_entries(), "cross_entropy_rescale", args, context)
-      .run(args, context);
+  run_first("cross_entropy_rescale", cross_entropy_rescale_entries(), args, context);
 }
 
 void cross_entropy_loss(const CrossEntropyLossArgs& args, const Context& context) {
   require(args.label_smoothing == 0 || (args.logit_sum && args.global_vocab > 0),
           "cross_entropy_loss", "label smoothing needs logit_sum and global_vocab");
-  simd::choose(cross_entropy_loss_entries(), "cross_entropy_loss", args, context)
-      .run(args, context);
+  run_first("cross_entropy_loss", cross_entropy_loss_entries(), args, context);
 }
 
 void cross_entropy_gradient(const CrossEntropyGradientArgs& args, const Context& context) {
   check_gradient(args, "cross_entropy_gradient");
   require(args.label_smoothing == 0 || args.global_vocab > 0, "cross_entropy_gradient",
           "label smoothing needs global_vocab");
-  simd::choose(cross_entropy_gradient_entries(), "cross_entropy_gradient", args, context)
-      .run(args, context);
+  run_first("cross_entropy_gradient", cross_entropy_gradient_entries(), args, context);
 }
 
 void cross_entropy(const CrossEntropyArgs& args, const Context& context) {
@@ -91,7 +87,7 @@ void cross_entropy(const CrossEntropyArgs& args, const Context& context) {
     check_gradient(args, "cross_entropy");
     require(args.row_scale != nullptr, "cross_entropy", "a gradient needs row_scale");
   }
-  simd::choose(cross_entropy_entries(), "cross_entropy", args, context).run(args, context);
+  run_first("cross_entropy", cross_entropy_entries(), args, context);
 }
 
 } // namespace pentatron::kernels

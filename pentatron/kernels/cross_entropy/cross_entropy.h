@@ -80,7 +80,8 @@ struct CrossEntropyGradientArgs {
   const void* logits = nullptr;
   const int64_t* target = nullptr;
   int64_t vocab_offset = 0;
-  const void* lse = nullptr;       ///< global, accumulate type
+  const void* max = nullptr;     ///< combined over all ranks, accumulate type
+  const void* sum_exp = nullptr; ///< combined over all ranks; more exact than a rounded log-sum-exp
   const void* row_scale = nullptr; ///< accumulate type: loss mask / denominator (x loss scale)
   int64_t global_vocab = 0;
   double label_smoothing = 0;

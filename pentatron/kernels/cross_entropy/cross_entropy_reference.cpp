@@ -49,12 +49,13 @@ double row_loss(double lse, double target_logit, double logit_sum, const Terms& 
 }
 
 template <class T, class Out>
-void row_gradient(const T* x, Out* out, int64_t columns, int64_t padded, int64_t target, double lse,
-                  double scale, const Terms& t) {
-  const double slope = scale * (1 + 2 * t.z_loss * lse);
+void row_gradient(const T* x, Out* out, int64_t columns, int64_t padded, int64_t target, double max,
+                  double sum_exp, double scale, const Terms& t) {
+  const double lse = max + std::log(sum_exp);
+  const double slope = scale * (1 + 2 * t.z_loss * lse) / sum_exp;
   const double uniform = t.smoothing > 0 ? scale * t.smoothing / t.vocab : 0;
   for (int64_t j = 0; j < columns; ++j) {
-    double g = slope * std::exp(load<double>(x[j]) - lse) - uniform;
+    double g = slope * std::exp(load<double>(x[j]) - max) - uniform;
     if (j == target) g -= scale * (1 - t.smoothing);
     out[j] = store<Out>(g);
   }
@@ -69,7 +70,7 @@ template <class Out> void zero_row(Out* out, int64_t padded) {
 
 void stats(const CrossEntropyStatsArgs& a, const Context&) {
   with_type(a.dtype, [&]<class T>(T) {
-    using Acc = simd::AccOf<T>;
+    using Acc = acc_t<T>;
     simd::parallel_blocks(a.rows, 1, [&](int64_t r, int64_t, int64_t) {
       const T* x = static_cast<const T*>(a.logits) + r * a.row_stride;
       const RowStats s = row_stats(x, a.columns);
@@ -113,15 +114,15 @@ void loss(const CrossEntropyLossArgs& a, const Context&) {
 void gradient(const CrossEntropyGradientArgs& a, const Context&) {
   with_type(a.dtype, [&]<class T>(T) {
     with_type(a.out_dtype, [&]<class Out>(Out) {
-      using Acc = simd::AccOf<T>;
+      using Acc = acc_t<T>;
       const Terms terms{a.label_smoothing, a.z_loss, static_cast<double>(a.global_vocab)};
       simd::parallel_blocks(a.rows, 1, [&](int64_t r, int64_t, int64_t) {
         const T* x = static_cast<const T*>(a.logits) + r * a.row_stride;
         Out* out = static_cast<Out*>(a.gradient) + r * a.out_row_stride;
         if (a.target[r] < 0) return zero_row(out, a.padded_columns);
         row_gradient(x, out, a.columns, a.padded_columns, a.target[r] - a.vocab_offset,
-                     static_cast<const Acc*>(a.lse)[r], static_cast<const Acc*>(a.row_scale)[r],
-                     terms);
+                     static_cast<const Acc*>(a.max)[r], static_cast<const Acc*>(a.sum_exp)[r],
+                     static_cast<const Acc*>(a.row_scale)[r], terms);
       });
     });
   });
@@ -130,7 +131,7 @@ void gradient(const CrossEntropyGradientArgs& a, const Context&) {
 void fused(const CrossEntropyArgs& a, const Context&) {
   with_type(a.dtype, [&]<class T>(T) {
     with_type(a.out_dtype, [&]<class Out>(Out) {
-      using Acc = simd::AccOf<T>;
+      using Acc = acc_t<T>;
       const Terms terms{a.label_smoothing, a.z_loss, static_cast<double>(a.columns)};
       simd::parallel_blocks(a.rows, 1, [&](int64_t r, int64_t, int64_t) {
         const T* x = static_cast<const T*>(a.logits) + r * a.row_stride;
@@ -144,7 +145,7 @@ void fused(const CrossEntropyArgs& a, const Context&) {
             target < 0 ? Acc{0} : static_cast<Acc>(row_loss(lse, target_logit, s.sum, terms));
         if (!out) return;
         if (target < 0) return zero_row(out, a.padded_columns);
-        row_gradient(x, out, a.columns, a.padded_columns, target, lse,
+        row_gradient(x, out, a.columns, a.padded_columns, target, s.max, s.sum_exp,
                      static_cast<const Acc*>(a.row_scale)[r], terms);
       });
     });

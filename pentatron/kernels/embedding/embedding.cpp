@@ -1,7 +1,7 @@
 #include "pentatron/kernels/embedding/embedding.h"
 
+#include "pentatron/kernels/common/dispatch.h"
 #include "pentatron/kernels/embedding/embedding_entries.h"
-#include "pentatron/kernels/simd/parallel.h"
 #include "pentatron/kernels/simd/refuse.h"
 
 namespace pentatron::kernels {
@@ -27,7 +27,7 @@ void embedding(const EmbeddingArgs& args, const Context& context) {
     raise<ShapeError>("embedding: a {} table has no {} output", name(args.dtype),
                       name(args.out_dtype));
   }
-  simd::choose(embedding_entries(), "embedding", args, context).run(args, context);
+  run_first("embedding", embedding_entries(), args, context);
 }
 
 void embedding_gradient(const EmbeddingGradientArgs& args, const Context& context) {
@@ -35,8 +35,7 @@ void embedding_gradient(const EmbeddingGradientArgs& args, const Context& contex
     raise<ShapeError>("embedding_gradient: main_grad of {} values is {}, not {}", name(args.dtype),
                       name(acc_dtype(args.dtype)), name(args.grad_dtype));
   }
-  simd::choose(embedding_gradient_entries(), "embedding_gradient", args, context)
-      .run(args, context);
+  run_first("embedding_gradient", embedding_gradient_entries(), args, context);
 }
 
 int64_t first_bad_id(const int64_t* ids, int64_t n, int64_t vocab, bool allow_negative) {

@@ -23,7 +23,7 @@ template <class T> const T* row(const void* table, int64_t index, int64_t rows, 
 void forward(const EmbeddingArgs& a, const Context&) {
   with_type(a.dtype, [&]<class T>(T) {
     with_type(a.out_dtype, [&]<class Out>(Out) {
-      using Acc = simd::AccOf<T>;
+      using Acc = acc_t<T>;
       const auto factor = static_cast<Acc>(a.scale);
       simd::parallel_blocks(a.tokens, 16, [&](int64_t begin, int64_t end, int64_t) {
         for (int64_t t = begin; t < end; ++t) {
@@ -45,7 +45,7 @@ void forward(const EmbeddingArgs& a, const Context&) {
 
 void gradient(const EmbeddingGradientArgs& a, const Context&) {
   with_type(a.dtype, [&]<class T>(T) {
-    using Acc = simd::AccOf<T>;
+    using Acc = acc_t<T>;
     const auto factor = static_cast<Acc>(a.scale);
     for (int64_t t = 0; t < a.tokens; ++t) {
       const int64_t r = a.ids[t] - a.row_offset;

@@ -1,7 +1,7 @@
 #include "pentatron/kernels/optimizer/buffer.h"
 
+#include "pentatron/kernels/common/dispatch.h"
 #include "pentatron/kernels/optimizer/optimizer_entries.h"
-#include "pentatron/kernels/simd/parallel.h"
 #include "pentatron/kernels/simd/refuse.h"
 
 namespace pentatron::kernels {
@@ -44,7 +44,7 @@ std::span<const Entry<ZeroArgs>> zero_entries() {
 }
 
 void sum_of_squares(const SumOfSquaresArgs& args, const Context& context) {
-  simd::choose(sum_of_squares_entries(), "sum_of_squares", args, context).run(args, context);
+  run_first("sum_of_squares", sum_of_squares_entries(), args, context);
 }
 
 size_t workspace_bytes(const SumOfSquaresArgs& args) {
@@ -52,19 +52,19 @@ size_t workspace_bytes(const SumOfSquaresArgs& args) {
 }
 
 void find_nonfinite(const NonfiniteArgs& args, const Context& context) {
-  simd::choose(find_nonfinite_entries(), "find_nonfinite", args, context).run(args, context);
+  run_first("find_nonfinite", find_nonfinite_entries(), args, context);
 }
 
 void scale(const ScaleArgs& args, const Context& context) {
-  simd::choose(scale_entries(), "scale", args, context).run(args, context);
+  run_first("scale", scale_entries(), args, context);
 }
 
 void cast(const CastArgs& args, const Context& context) {
-  simd::choose(cast_entries(), "cast", args, context).run(args, context);
+  run_first("cast", cast_entries(), args, context);
 }
 
 void zero(const ZeroArgs& args, const Context& context) {
-  simd::choose(zero_entries(), "zero", args, context).run(args, context);
+  run_first("zero", zero_entries(), args, context);
 }
 
 } // namespace pentatron::kernels

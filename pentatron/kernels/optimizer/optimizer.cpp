@@ -1,7 +1,7 @@
 #include "pentatron/kernels/optimizer/optimizer.h"
 
+#include "pentatron/kernels/common/dispatch.h"
 #include "pentatron/kernels/optimizer/optimizer_entries.h"
-#include "pentatron/kernels/simd/parallel.h"
 #include "pentatron/kernels/simd/refuse.h"
 
 namespace pentatron::kernels {
@@ -27,7 +27,7 @@ void adamw(const AdamWArgs& args, const Context& context) {
     raise<ShapeError>("adamw: dtype={} is not float32 or float64", name(args.dtype));
   }
   if (args.step < 1) raise<ShapeError>("adamw: step={} is less than 1", args.step);
-  simd::choose(adamw_entries(), "adamw", args, context).run(args, context);
+  run_first("adamw", adamw_entries(), args, context);
 }
 
 void sgd(const SgdArgs& args, const Context& context) {
@@ -38,7 +38,7 @@ void sgd(const SgdArgs& args, const Context& context) {
     raise<ShapeError>("sgd: momentum={} {} momentum_buffer", args.momentum,
                       args.momentum_buffer ? "takes no" : "needs a");
   }
-  simd::choose(sgd_entries(), "sgd", args, context).run(args, context);
+  run_first("sgd", sgd_entries(), args, context);
 }
 
 } // namespace pentatron::kernels

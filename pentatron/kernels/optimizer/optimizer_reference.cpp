@@ -116,7 +116,7 @@ void find_nonfinite(const NonfiniteArgs& a, const Context&) {
 
 void scale(const ScaleArgs& a, const Context&) {
   with_type(a.dtype, [&]<class T>(T) {
-    using Acc = simd::AccOf<T>;
+    using Acc = acc_t<T>;
     const auto factor = static_cast<Acc>(a.factor);
     T* x = static_cast<T*>(a.x);
     simd::parallel_blocks(a.n, kStepBlock, [&](int64_t begin, int64_t end, int64_t) {
@@ -131,7 +131,7 @@ void cast(const CastArgs& a, const Context&) {
       const T* x = static_cast<const T*>(a.x);
       Out* out = static_cast<Out*>(a.out);
       simd::parallel_blocks(a.n, kStepBlock, [&](int64_t begin, int64_t end, int64_t) {
-        for (int64_t i = begin; i < end; ++i) out[i] = store<Out>(load<simd::AccOf<T>>(x[i]));
+        for (int64_t i = begin; i < end; ++i) out[i] = store<Out>(load<acc_t<T>>(x[i]));
       });
     });
   });
