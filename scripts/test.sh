@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds everything with warnings as errors, and runs the tests.
+#
+#   scripts/test.sh                 all tests that need no GPU; ends with ctest's summary
+#   scripts/test.sh --full [KIND]   the long proofs: all of them, or one kind
+#     matrix    every layout against one rank
+#     bugs      planted bugs that the tests must find
+#     faults    killed processes, torn files, full disks; broken set-ups
+#     fuzz      every parser under libFuzzer, FUZZ_SECONDS (default 60) each
+#     sanitize  the fast tests under AddressSanitizer with UndefinedBehaviorSanitizer, and under ThreadSanitizer
+set -euo pipefail
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+. "$ROOT/scripts/setup.sh"
+
+usage() { sed -n '2,11s/^# \{0,1\}//p' "$0"; }
+
+# Runs ctest on a built preset; further arguments are ctest's.
+run_ctest() {
+  local preset=$1
+  shift
+  ctest --test-dir "$ROOT/build/$preset" -j "$(nproc)" --output-on-failure --no-tests=error "$@"
+}
+
+default_tests() {
+  configure_and_build ci
+  run_ctest ci -LE 'cuda|full'
+}
+
+full_faults() {
+  configure_and_build ci
+  run_ctest ci -L full
+}
+
+full_sanitize() {
+  local support="$ROOT/tests/support"
+  configure_and_build asan
+  LSAN_OPTIONS="suppressions=$support/lsan.supp:print_suppressions=0" ASAN_OPTIONS="detect_odr_violation=0" \
+    UBSAN_OPTIONS="print_stacktrace=1" run_ctest asan -L fast -LE 'cuda|structure'
+  configure_and_build tsan
+  TSAN_OPTIONS="suppressions=$support/tsan.supp:ignore_noninstrumented_modules=1:history_size=4" \
+    run_ctest tsan -L fast -LE 'cuda|structure'
+}
+
+full_fuzz() {
+  local program name seconds=${FUZZ_SECONDS:-60} corpus found=0
+  setup_begin
+  install_packages $FUZZ_PACKAGES
+  setup_end
+  configure_and_build fuzz --target fuzzers
+  for program in "$ROOT"/build/fuzz/fuzzers/*_fuzz; do
+    [ -x "$program" ] || continue
+    found=1
+    name=$(basename "$program")
+    corpus="$ROOT/build/fuzz/corpus/$name"
+    mkdir -p "$corpus"
+    say "fuzzing $name for $seconds s"
+    "$program" -max_total_time="$seconds" -rss_limit_mb=2048 -timeout=10 -print_final_stats=1 -verbosity=0 \
+      -artifact_prefix="$ROOT/build/fuzz/" "$corpus" $(find "$ROOT/tests/data/fuzz/$name" -maxdepth 0 2>/dev/null)
+  done
+  if [ "$found" = 0 ]; then nothing_yet fuzz; fi
+}
+
+nothing_yet() {
+  say "scripts/test.sh --full $1: there are no tests of this kind yet"
+  exit 2
+}
+
+kinds=""
+case "${1:-}" in
+"") ;;
+-h | --help)
+  usage
+  exit 0
+  ;;
+--full)
+  kinds=${2:-faults fuzz sanitize}
+  case " matrix bugs faults fuzz sanitize " in
+  *" ${2:-fuzz} "*) ;;
+  *) fail "--full $2: no such kind of test" "matrix, bugs, faults, fuzz or sanitize" ;;
+  esac
+  ;;
+*) fail "$1: no such option" "scripts/test.sh --help" ;;
+esac
+case "$kinds" in matrix | bugs) nothing_yet "$kinds" ;; esac
+
+setup_begin
+install_packages $BUILD_PACKAGES $TEST_PACKAGES
+setup_torch
+setup_test_python
+setup_nvcc
+setup_end
+if [ -z "$kinds" ]; then
+  default_tests
+else
+  for kind in $kinds; do "full_$kind"; done
+fi
