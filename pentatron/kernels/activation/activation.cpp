@@ -2,6 +2,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/kernels/activation/activation_entries.h"
+#include "pentatron/kernels/common/column_sums.h"
 #include "pentatron/kernels/common/dispatch.h"
 
 namespace pentatron::kernels {
@@ -9,9 +10,13 @@ namespace pentatron::kernels {
 namespace {
 
 constexpr Entry<ActivationForward> kForward[] = {
+    {"avx512", ActivationAvx512::refuse, ActivationAvx512::run},
+    {"avx2", ActivationAvx2::refuse, ActivationAvx2::run},
     {"reference", ActivationReference::refuse, ActivationReference::run},
 };
 constexpr Entry<ActivationBackward> kBackward[] = {
+    {"avx512", ActivationAvx512::refuse, ActivationAvx512::run},
+    {"avx2", ActivationAvx2::refuse, ActivationAvx2::run},
     {"reference", ActivationReference::refuse, ActivationReference::run},
 };
 

@@ -14,4 +14,18 @@ struct ActivationReference {
   static void run(const ActivationBackward& args, const Context& context);
 };
 
+struct ActivationAvx2 {
+  static std::string refuse(const ActivationForward& args, const Context& context);
+  static std::string refuse(const ActivationBackward& args, const Context& context);
+  static void run(const ActivationForward& args, const Context& context);
+  static void run(const ActivationBackward& args, const Context& context);
+};
+
+struct ActivationAvx512 {
+  static std::string refuse(const ActivationForward& args, const Context& context);
+  static std::string refuse(const ActivationBackward& args, const Context& context);
+  static void run(const ActivationForward& args, const Context& context);
+  static void run(const ActivationBackward& args, const Context& context);
+};
+
 } // namespace pentatron::kernels

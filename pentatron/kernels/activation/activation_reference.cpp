@@ -44,7 +44,7 @@ template <class A> Derived<A> evaluate(Activation kind, A x) {
   case Activation::kSilu:
     return sigmoid_gated(x, A{1});
   case Activation::kRelu:
-    return {x < 0 ? 0 : x, static_cast<A>(x > 0)};
+    return {x < 0 ? 0 : x, static_cast<A>(x <= 0 ? 0 : 1)};
   case Activation::kSquaredRelu: {
     const A positive = x < 0 ? 0 : x;
     return {positive * positive, 2 * positive};

@@ -11,6 +11,8 @@ namespace pentatron::kernels {
 namespace {
 
 constexpr Entry<Dropout> kEntries[] = {
+    {"avx512", DropoutAvx512::refuse, DropoutAvx512::run},
+    {"avx2", DropoutAvx2::refuse, DropoutAvx2::run},
     {"reference", DropoutReference::refuse, DropoutReference::run},
 };
 

@@ -12,4 +12,14 @@ struct DropoutReference {
   static void run(const Dropout& args, const Context& context);
 };
 
+struct DropoutAvx2 {
+  static std::string refuse(const Dropout& args, const Context& context);
+  static void run(const Dropout& args, const Context& context);
+};
+
+struct DropoutAvx512 {
+  static std::string refuse(const Dropout& args, const Context& context);
+  static void run(const Dropout& args, const Context& context);
+};
+
 } // namespace pentatron::kernels

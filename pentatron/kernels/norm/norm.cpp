@@ -1,6 +1,7 @@
 #include "pentatron/kernels/norm/norm.h"
 
 #include "pentatron/base/error.h"
+#include "pentatron/kernels/common/column_sums.h"
 #include "pentatron/kernels/common/dispatch.h"
 #include "pentatron/kernels/norm/norm_entries.h"
 
@@ -9,9 +10,13 @@ namespace pentatron::kernels {
 namespace {
 
 constexpr Entry<NormForward> kForward[] = {
+    {"avx512", NormAvx512::refuse, NormAvx512::run},
+    {"avx2", NormAvx2::refuse, NormAvx2::run},
     {"reference", NormReference::refuse, NormReference::run},
 };
 constexpr Entry<NormBackward> kBackward[] = {
+    {"avx512", NormAvx512::refuse, NormAvx512::run},
+    {"avx2", NormAvx2::refuse, NormAvx2::run},
     {"reference", NormReference::refuse, NormReference::run},
 };
 

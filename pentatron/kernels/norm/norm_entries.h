@@ -14,4 +14,18 @@ struct NormReference {
   static void run(const NormBackward& args, const Context& context);
 };
 
+struct NormAvx2 {
+  static std::string refuse(const NormForward& args, const Context& context);
+  static std::string refuse(const NormBackward& args, const Context& context);
+  static void run(const NormForward& args, const Context& context);
+  static void run(const NormBackward& args, const Context& context);
+};
+
+struct NormAvx512 {
+  static std::string refuse(const NormForward& args, const Context& context);
+  static std::string refuse(const NormBackward& args, const Context& context);
+  static void run(const NormForward& args, const Context& context);
+  static void run(const NormBackward& args, const Context& context);
+};
+
 } // namespace pentatron::kernels

@@ -12,4 +12,14 @@ struct RopeReference {
   static void run(const Rope& args, const Context& context);
 };
 
+struct RopeAvx2 {
+  static std::string refuse(const Rope& args, const Context& context);
+  static void run(const Rope& args, const Context& context);
+};
+
+struct RopeAvx512 {
+  static std::string refuse(const Rope& args, const Context& context);
+  static void run(const Rope& args, const Context& context);
+};
+
 } // namespace pentatron::kernels
