@@ -1,0 +1,224 @@
+/// The AVX-512 pieces of the GEMM: packing and the register-blocked micro-kernel. Included by
+/// gemm_simd.cpp only.
+///
+/// A packed panel holds, for every step of k, the elements of up to 14 rows of op(A) or 32 columns
+/// of op(B) side by side. An element (a "unit") has 32 bits: one fp32, or two bf16 of consecutive k
+/// (zero after an odd k), which is what vdpbf16ps multiplies.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <utility>
+
+#include <immintrin.h>
+
+namespace pentatron::kernels::gemm_detail {
+
+// Attributes and not compiler flags, so that nothing else in the program is compiled for this
+// processor. Code in these functions must not call inline functions of the standard library: the
+// linker might keep the AVX-512 copy for everybody.
+#define PENTATRON_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma")))
+#define PENTATRON_AVX512_BF16                                                                      \
+  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")))
+
+constexpr int kMr =
+    14; ///< rows of a tile: 14 x 2 sums, two vectors of B and a broadcast of A fill the registers
+constexpr int kNr = 32; ///< columns of a tile
+
+/// How a tile of C is finished: sum [+ in] [+ in16] [+ bias] -> out or out16. Null pointers are
+/// left out.
+struct TileOut {
+  const float* in = nullptr;
+  const uint16_t* in16 = nullptr;
+  const float* bias = nullptr;
+  float* out = nullptr;
+  uint16_t* out16 = nullptr;
+  int64_t ld_in = 0;
+  int64_t ld_out = 0; ///< of out, or of out16 and in16
+  int columns = 0;    ///< 1..32
+};
+
+/// 16 x 16 transposition of 32-bit units in registers.
+PENTATRON_AVX512 inline void transpose_16x16(__m512i (&r)[16]) {
+  __m512i t[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
+    t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
+    r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
+    r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
+    r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
+  }
+  // r[4i + j] now holds column 4c + j of rows 4i..4i+3 in its 128-bit part c.
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    t[j] = _mm512_shuffle_i32x4(r[j], r[4 + j], 0x88);
+    t[4 + j] = _mm512_shuffle_i32x4(r[8 + j], r[12 + j], 0x88);
+    t[8 + j] = _mm512_shuffle_i32x4(r[j], r[4 + j], 0xdd);
+    t[12 + j] = _mm512_shuffle_i32x4(r[8 + j], r[12 + j], 0xdd);
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    r[j] = _mm512_shuffle_i32x4(t[j], t[4 + j], 0x88);
+    r[8 + j] = _mm512_shuffle_i32x4(t[j], t[4 + j], 0xdd);
+    r[4 + j] = _mm512_shuffle_i32x4(t[8 + j], t[12 + j], 0x88);
+    r[12 + j] = _mm512_shuffle_i32x4(t[8 + j], t[12 + j], 0xdd);
+  }
+}
+
+/// Up to 16 neighbouring rows of op(A) or columns of op(B) and their place in a packed panel: unit
+/// s of lane l goes to dst[s * stride + l].
+struct Strip {
+  int64_t offset = 0; ///< of lane 0, in rows of op(A) or columns of op(B)
+  int lanes = 0;
+  int stride = 0;
+  uint32_t* dst = nullptr;
+};
+
+/// Packs `k` elements of a strip whose lanes are rows in memory, `ld` elements apart.
+template <bool kPair>
+PENTATRON_AVX512 void pack_along(const char* src, int64_t ld, int64_t k, const Strip& strip) {
+  constexpr int kBytes = kPair ? 2 : 4;
+  constexpr int kPerUnit = kPair ? 2 : 1;
+  const __mmask16 lane_mask = static_cast<__mmask16>((1U << strip.lanes) - 1);
+  src += strip.offset * ld * kBytes;
+  for (int64_t k0 = 0; k0 < k; k0 += 16 * kPerUnit) {
+    const int64_t left = k - k0;
+    const bool whole = left >= 16 * kPerUnit;
+    const __mmask32 mask16 = static_cast<__mmask32>((uint64_t{1} << (whole ? 32 : left)) - 1);
+    const __mmask16 mask32 = static_cast<__mmask16>((1U << (whole || kPair ? 16 : left)) - 1);
+    __m512i r[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) {
+      const char* p = src + (i * ld + k0) * kBytes;
+      if (i >= strip.lanes) {
+        r[i] = _mm512_setzero_si512();
+      } else if constexpr (kPair) {
+        r[i] = _mm512_maskz_loadu_epi16(mask16, p);
+      } else {
+        r[i] = _mm512_maskz_loadu_epi32(mask32, p);
+      }
+    }
+    transpose_16x16(r);
+    const int64_t steps = whole ? 16 : (left + kPerUnit - 1) / kPerUnit;
+    uint32_t* d = strip.dst + k0 / kPerUnit * strip.stride;
+#pragma GCC unroll 16
+    for (int s = 0; s < 16; ++s) {
+      if (s < steps) _mm512_mask_storeu_epi32(d + s * strip.stride, lane_mask, r[s]);
+    }
+  }
+}
+
+/// Packs `k` elements of all strips, whose lanes lie along the rows of memory, rows of k `ld`
+/// elements apart.
+template <bool kPair>
+PENTATRON_AVX512 void pack_across(const char* src, int64_t ld, int64_t k, const Strip* strips,
+                                  int count) {
+  if constexpr (kPair) {
+    for (int64_t s = 0; 2 * s < k; ++s) {
+      const char* const row = src + 2 * s * ld * 2;
+      const bool pair = 2 * s + 1 < k;
+      for (int i = 0; i < count; ++i) {
+        const Strip& strip = strips[i];
+        const __mmask16 mask = static_cast<__mmask16>((1U << strip.lanes) - 1);
+        const char* const p = row + strip.offset * 2;
+        __m512i v = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p));
+        if (pair) {
+          const __m512i next = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p + ld * 2));
+          v = _mm512_or_si512(v, _mm512_slli_epi32(next, 16));
+        }
+        _mm512_mask_storeu_epi32(strip.dst + s * strip.stride, mask, v);
+      }
+    }
+  } else {
+    for (int64_t s = 0; s < k; ++s) {
+      const char* const row = src + s * ld * 4;
+      for (int i = 0; i < count; ++i) {
+        const Strip& strip = strips[i];
+        const __mmask16 mask = static_cast<__mmask16>((1U << strip.lanes) - 1);
+        _mm512_mask_storeu_epi32(strip.dst + s * strip.stride, mask,
+                                 _mm512_maskz_loadu_epi32(mask, row + strip.offset * 4));
+      }
+    }
+  }
+}
+
+/// sums[row][vector] of a tile: kRows x (16 kVectors), over `steps` units of the panels `a` and
+/// `b`, finished as `t` says. The functions for fp32 carry the bf16 attribute too but contain none
+/// of its instructions.
+template <bool kPair, int kRows, int kVectors>
+PENTATRON_AVX512_BF16 void micro_kernel(int64_t steps, const uint32_t* a, const uint32_t* b,
+                                        const TileOut& t) {
+  __m512 sum[kRows][kVectors];
+#pragma GCC unroll 14
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) sum[i][v] = _mm512_setzero_ps();
+  }
+  for (int64_t s = 0; s < steps; ++s) {
+    __m512 bv[kVectors];
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) bv[v] = _mm512_loadu_ps(b + 16 * v);
+#pragma GCC unroll 14
+    for (int i = 0; i < kRows; ++i) {
+      const __m512 av = _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(a[i])));
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) {
+        if constexpr (kPair) {
+          sum[i][v] = _mm512_dpbf16_ps(sum[i][v], (__m512bh)av, (__m512bh)bv[v]);
+        } else {
+          sum[i][v] = _mm512_fmadd_ps(av, bv[v], sum[i][v]);
+        }
+      }
+    }
+    a += kRows;
+    b += 16 * kVectors;
+  }
+#pragma GCC unroll 2
+  for (int v = 0; v < kVectors; ++v) {
+    const int lanes = t.columns - 16 * v < 16 ? t.columns - 16 * v : 16;
+    const __mmask16 mask = static_cast<__mmask16>((1U << lanes) - 1);
+    const __m512 bias =
+        t.bias == nullptr ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(mask, t.bias + 16 * v);
+#pragma GCC unroll 14
+    for (int i = 0; i < kRows; ++i) {
+      __m512 x = sum[i][v];
+      if (t.in != nullptr)
+        x = _mm512_add_ps(x, _mm512_maskz_loadu_ps(mask, t.in + i * t.ld_in + 16 * v));
+      if constexpr (kPair) {
+        if (t.in16 != nullptr) {
+          const __m256i old = _mm256_maskz_loadu_epi16(mask, t.in16 + i * t.ld_out + 16 * v);
+          x = _mm512_add_ps(x,
+                            _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(old), 16)));
+        }
+      }
+      if (t.bias != nullptr) x = _mm512_add_ps(x, bias);
+      if (kPair && t.out16 != nullptr) {
+        if constexpr (kPair) {
+          _mm256_mask_storeu_epi16(t.out16 + i * t.ld_out + 16 * v, mask,
+                                   (__m256i)_mm512_cvtneps_pbh(x));
+        }
+      } else {
+        _mm512_mask_storeu_ps(t.out + i * t.ld_out + 16 * v, mask, x);
+      }
+    }
+  }
+}
+
+using MicroKernel = void (*)(int64_t steps, const uint32_t* a, const uint32_t* b, const TileOut& t);
+
+/// The micro-kernel for a number of rows (1..14) and of vectors (1 or 2).
+template <bool kPair> MicroKernel find_micro_kernel(int rows, int vectors) {
+  static constexpr auto kTable = []<int... kRow>(std::integer_sequence<int, kRow...>) {
+    return std::array<std::array<MicroKernel, kMr>, 2>{
+        {{&micro_kernel<kPair, kRow + 1, 1>...}, {&micro_kernel<kPair, kRow + 1, 2>...}}};
+  }
+  (std::make_integer_sequence<int, kMr>{});
+  return kTable[vectors - 1][rows - 1];
+}
+
+} // namespace pentatron::kernels::gemm_detail

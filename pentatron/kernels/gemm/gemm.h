@@ -1,0 +1,72 @@
+/// C = op(A) op(B) [+ C] [+ bias], row-major, with sums in fp32 (fp64 for fp64).
+///
+/// Shapes, op(X) = X or X^T:
+///   op(A) [m, k], op(B) [k, n], C [m, n], bias [n] added to every row.
+///   a holds [m, k] with rows lda apart, or [k, m] if transpose_a; b holds [k, n], or [n, k] if
+///   transpose_b.
+/// Types: fp32 -> fp32, bf16 -> fp32, bf16 -> bf16 (one rounding at the end); the reference also
+/// takes fp64 -> fp64.
+///
+/// Order of sums: k is cut into blocks that depend on k and the type alone, each block is summed in
+/// order of k, and the blocks are added in order. So an element of C depends on its row of op(A),
+/// its column of op(B) and its own old value only: not on the number of threads, nor on m and n.
+/// bf16 products treat subnormal inputs and results as zero, as the vdpbf16ps instruction does.
+///
+/// Threads: num_threads() through OpenMP; called from inside a parallel region it runs on the
+/// calling thread.
+#pragma once
+
+#include "pentatron/kernels/contract.h"
+
+namespace pentatron::kernels {
+
+struct GemmArgs {
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  bool transpose_a = false;
+  bool transpose_b = false;
+  DType in_dtype = DType::kFloat32;  ///< of A and B
+  DType out_dtype = DType::kFloat32; ///< of C
+  const void* a = nullptr;
+  int64_t lda = 0; ///< elements between rows as stored; the same for ldb, ldc
+  const void* b = nullptr;
+  int64_t ldb = 0;
+  void* c = nullptr;
+  int64_t ldc = 0;
+  bool accumulate = false;            ///< add to C; otherwise the old content of C is never read
+  const void* bias = nullptr;         ///< [n], or none
+  DType bias_dtype = DType::kFloat32; ///< kFloat32 or kBFloat16 (kFloat64 under fp64)
+  /// `batch` independent products; the matrices of item i begin i strides (in elements) after the
+  /// first. A stride of 0 shares A or B.
+  int64_t batch = 1;
+  int64_t stride_a = 0;
+  int64_t stride_b = 0;
+  int64_t stride_c = 0;
+};
+
+/// The implementations, best first: "avx512_bf16", "avx512", "reference". Each refuses what it
+/// cannot run.
+std::span<const Entry<GemmArgs>> gemm_entries();
+
+/// True if an implementation faster than the reference takes these arguments; callers use LibTorch
+/// otherwise.
+bool gemm_supported(const GemmArgs& args, const Context& context = {});
+
+/// Name of the entry that gemm() would run, or "none".
+std::string_view gemm_entry(const GemmArgs& args, const Context& context = {});
+
+/// Runs the first entry that does not refuse. Throws ShapeError for arguments that contradict each
+/// other, and Error with the reasons if every entry refuses.
+void gemm(const GemmArgs& args, const Context& context = {});
+
+/// The scalar definition of correct, in the same order of sums for k <= 1; any type.
+void gemm_reference(const GemmArgs& args, const Context& context);
+
+/// Packed copies of blocks of A and B live in buffers that are kept between calls. Returns how much
+/// is held, in bytes.
+int64_t gemm_buffer_bytes();
+/// Frees the buffers that no running call uses.
+void gemm_release_buffers();
+
+} // namespace pentatron::kernels

@@ -1,0 +1,438 @@
+#include "pentatron/kernels/gemm/gemm.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include "pentatron/base/error.h"
+
+namespace pentatron::kernels {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+// Round to nearest even, written from the definition: the independent answer for conversions.
+uint16_t bf16(float x) {
+  if (std::isnan(x)) return 0x7fc0;
+  const auto bits = std::bit_cast<uint32_t>(x);
+  const uint32_t kept = bits >> 16;
+  const uint32_t rest = bits & 0xffff;
+  return static_cast<uint16_t>(kept +
+                               (rest > 0x8000 || (rest == 0x8000 && (kept & 1) != 0) ? 1 : 0));
+}
+float from_bf16(uint16_t x) {
+  return std::bit_cast<float>(static_cast<uint32_t>(x) << 16);
+}
+
+/// A matrix stored as fp32 or bf16 with a margin: `pad` elements after each row, `shift` bytes
+/// before the first.
+class Matrix {
+ public:
+  Matrix(DType dtype, int64_t rows, int64_t columns, int64_t pad = 0, int64_t shift = 0)
+      : dtype_(dtype), ld_(columns + pad), shift_(shift),
+        bytes_(static_cast<size_t>(rows * (columns + pad)) * element_size(dtype) + 64 +
+                   static_cast<size_t>(shift),
+               std::byte{0xff}) {}
+  void* data() { return bytes_.data() + shift_; }
+  int64_t ld() const { return ld_; }
+  float get(int64_t i, int64_t j) const {
+    const std::byte* p =
+        bytes_.data() + shift_ + static_cast<size_t>(i * ld_ + j) * element_size(dtype_);
+    if (dtype_ == DType::kBFloat16) {
+      uint16_t x;
+      std::memcpy(&x, p, 2);
+      return from_bf16(x);
+    }
+    float x;
+    std::memcpy(&x, p, 4);
+    return x;
+  }
+  void set(int64_t i, int64_t j, float value) {
+    std::byte* p = bytes_.data() + shift_ + static_cast<size_t>(i * ld_ + j) * element_size(dtype_);
+    if (dtype_ == DType::kBFloat16) {
+      const uint16_t x = bf16(value);
+      std::memcpy(p, &x, 2);
+    } else {
+      std::memcpy(p, &value, 4);
+    }
+  }
+  void fill(int64_t rows, int64_t columns, uint64_t seed) {
+    std::mt19937_64 generator(seed);
+    std::normal_distribution<float> normal;
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < columns; ++j) set(i, j, normal(generator));
+    }
+  }
+  const std::vector<std::byte>& bytes() const { return bytes_; }
+
+ private:
+  DType dtype_;
+  int64_t ld_;
+  int64_t shift_;
+  std::vector<std::byte> bytes_;
+};
+
+struct Problem {
+  int64_t m, n, k;
+  bool transpose_a = false;
+  bool transpose_b = false;
+  DType in = DType::kFloat32;
+  DType out = DType::kFloat32;
+  bool accumulate = false;
+  bool bias = false;
+  DType bias_dtype = DType::kFloat32;
+  int64_t pad = 0;
+  int64_t shift = 0;
+};
+
+std::string describe(const Problem& p) {
+  return fmt::format("m={} n={} k={} ta={} tb={} {}->{} accumulate={} bias={} pad={} shift={}", p.m,
+                     p.n, p.k, p.transpose_a, p.transpose_b, name(p.in), name(p.out), p.accumulate,
+                     p.bias, p.pad, p.shift);
+}
+
+struct Data {
+  Matrix a, b, c, bias;
+  GemmArgs args;
+};
+
+Data make(const Problem& p, uint64_t seed = 1) {
+  const int64_t ra = p.transpose_a ? p.k : p.m, ca = p.transpose_a ? p.m : p.k;
+  const int64_t rb = p.transpose_b ? p.n : p.k, cb = p.transpose_b ? p.k : p.n;
+  Data d{Matrix(p.in, ra, ca, p.pad, p.shift),
+         Matrix(p.in, rb, cb, 2 * p.pad, p.shift),
+         Matrix(p.out, p.m, p.n, 3 * p.pad, p.shift),
+         Matrix(p.bias_dtype, 1, p.n, 0, p.shift),
+         {}};
+  d.a.fill(ra, ca, seed);
+  d.b.fill(rb, cb, seed + 1);
+  if (p.accumulate) d.c.fill(p.m, p.n, seed + 2); // otherwise C stays full of NaN (all bits set)
+  d.bias.fill(1, p.n, seed + 3);
+  d.args = {.m = p.m,
+            .n = p.n,
+            .k = p.k,
+            .transpose_a = p.transpose_a,
+            .transpose_b = p.transpose_b,
+            .in_dtype = p.in,
+            .out_dtype = p.out,
+            .a = nullptr,
+            .lda = d.a.ld(),
+            .b = nullptr,
+            .ldb = d.b.ld(),
+            .c = nullptr,
+            .ldc = d.c.ld(),
+            .accumulate = p.accumulate,
+            .bias = nullptr,
+            .bias_dtype = p.bias_dtype};
+  return d;
+}
+
+void attach(Data& d, bool bias) {
+  d.args.a = d.a.data();
+  d.args.b = d.b.data();
+  d.args.c = d.c.data();
+  d.args.bias = bias ? d.bias.data() : nullptr;
+}
+
+/// Compares gemm() with a double sum. The bound is that of fp32 sums of k terms against the sum of
+/// their magnitudes.
+void expect_correct(const Problem& p) {
+  SCOPED_TRACE(describe(p));
+  Data d = make(p);
+  attach(d, p.bias);
+  const Matrix before = d.c;
+  gemm(d.args);
+  for (int64_t i = 0; i < p.m; ++i) {
+    for (int64_t j = 0; j < p.n; ++j) {
+      double sum = 0, size = 0;
+      for (int64_t l = 0; l < p.k; ++l) {
+        const double x = p.transpose_a ? d.a.get(l, i) : d.a.get(i, l);
+        const double y = p.transpose_b ? d.b.get(j, l) : d.b.get(l, j);
+        sum += x * y;
+        size += std::abs(x * y);
+      }
+      if (p.accumulate) sum += before.get(i, j), size += std::abs(before.get(i, j));
+      if (p.bias) sum += d.bias.get(0, j), size += std::abs(d.bias.get(0, j));
+      double bound = 4e-7 * size + 1e-30;
+      if (p.k > 64) bound = 1.2e-7 * std::sqrt(static_cast<double>(p.k)) * size;
+      if (p.out == DType::kBFloat16) bound += std::abs(sum) / 256;
+      ASSERT_NEAR(d.c.get(i, j), sum, bound) << "at " << i << "," << j;
+    }
+    // Nothing is written past the row.
+    for (int64_t j = p.n; j < d.c.ld(); ++j)
+      ASSERT_TRUE(std::isnan(d.c.get(i, j))) << "margin written at " << i << "," << j;
+  }
+}
+
+struct Types {
+  DType in, out;
+};
+class Gemm : public testing::TestWithParam<Types> {
+ protected:
+  void SetUp() override {
+    GemmArgs args;
+    args.in_dtype = GetParam().in;
+    args.out_dtype = GetParam().out;
+    if (!gemm_supported(args)) GTEST_SKIP() << "this processor has no fast entry for the types";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Types, Gemm,
+                         testing::Values(Types{DType::kFloat32, DType::kFloat32},
+                                         Types{DType::kBFloat16, DType::kFloat32},
+                                         Types{DType::kBFloat16, DType::kBFloat16}),
+                         [](const auto& info) {
+                           return fmt::format("{}_{}", name(info.param.in), name(info.param.out));
+                         });
+
+TEST_P(Gemm, AgreesWithADoubleSumForOddSizesAndAllTransposes) {
+  std::mt19937 generator(7);
+  std::uniform_int_distribution<int> size(1, 67), bit(0, 1), pad(0, 5);
+  for (int i = 0; i < 400; ++i) {
+    Problem p{size(generator), size(generator), size(generator)};
+    p.transpose_a = bit(generator);
+    p.transpose_b = bit(generator);
+    p.in = GetParam().in;
+    p.out = GetParam().out;
+    p.accumulate = bit(generator);
+    p.bias = bit(generator);
+    p.bias_dtype = bit(generator) ? DType::kBFloat16 : DType::kFloat32;
+    p.pad = pad(generator);
+    p.shift = static_cast<int64_t>(bit(generator)) * static_cast<int64_t>(element_size(p.out));
+    expect_correct(p);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_P(Gemm, AgreesWithADoubleSumAcrossBlocksOfEveryDimension) {
+  for (int transposes = 0; transposes < 4; ++transposes) {
+    for (const bool accumulate : {false, true}) {
+      for (const auto& [m, n, k] : {std::tuple<int64_t, int64_t, int64_t>{200, 40, 1601},
+                                    {30, 1100, 70},
+                                    {1, 300, 900},
+                                    {1100, 33, 800}}) {
+        expect_correct({m, n, k, (transposes & 1) != 0, (transposes & 2) != 0, GetParam().in,
+                        GetParam().out, accumulate, true});
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_P(Gemm, WithoutProductsGivesOldValuesAndBias) {
+  expect_correct({5, 19, 0, false, false, GetParam().in, GetParam().out, false, true});
+  expect_correct({5, 19, 0, true, true, GetParam().in, GetParam().out, true, true});
+  expect_correct({5, 19, 0, true, true, GetParam().in, GetParam().out, false, false});
+}
+
+TEST_P(Gemm, BitsDoNotDependOnTheNumberOfThreads) {
+  const int threads = omp_get_max_threads();
+  for (const auto& [m, n, k] :
+       {std::tuple<int64_t, int64_t, int64_t>{301, 517, 1233}, {3, 1999, 771}, {777, 5, 900}}) {
+    std::vector<std::byte> first;
+    for (const int t : {1, 2, 3, 4, 7}) {
+      omp_set_num_threads(t);
+      Data d = make({m, n, k, true, false, GetParam().in, GetParam().out, true, true});
+      attach(d, true);
+      gemm(d.args);
+      if (t == 1) {
+        first = d.c.bytes();
+      } else {
+        EXPECT_EQ(d.c.bytes(), first) << t << " threads";
+      }
+    }
+  }
+  omp_set_num_threads(threads);
+}
+
+TEST_P(Gemm, ARowIsTheSameAloneAndAmongOthers) {
+  Data all = make({150, 70, 1000, false, true, GetParam().in, GetParam().out, false, false});
+  attach(all, false);
+  gemm(all.args);
+  for (const int64_t row : {0, 13, 77, 149}) {
+    Data one = make({150, 70, 1000, false, true, GetParam().in, GetParam().out, false, false});
+    attach(one, false);
+    one.args.m = 1;
+    one.args.a = static_cast<const char*>(one.args.a) +
+                 row * one.args.lda * static_cast<int64_t>(element_size(GetParam().in));
+    gemm(one.args);
+    for (int64_t j = 0; j < 70; ++j)
+      ASSERT_EQ(one.c.get(0, j), all.c.get(row, j)) << "row " << row << " column " << j;
+  }
+}
+
+TEST_P(Gemm, NanAndInfinityReachTheirRowAndColumnOnly) {
+  for (const auto& [value, k] :
+       {std::pair<float, int64_t>{kNan, 33}, {kInf, 33}, {kNan, 1601}, {kInf, 1601}}) {
+    Data d = make({20, 40, k, false, true, GetParam().in, GetParam().out, false, false});
+    attach(d, false);
+    d.a.set(3, k - 1, value);
+    d.b.set(17, 0, value);
+    gemm(d.args);
+    for (int64_t i = 0; i < 20; ++i) {
+      for (int64_t j = 0; j < 40; ++j) {
+        const float x = d.c.get(i, j);
+        if (i != 3 && j != 17) {
+          ASSERT_TRUE(std::isfinite(x)) << i << "," << j;
+        } else if (std::isnan(value)) {
+          ASSERT_TRUE(std::isnan(x)) << i << "," << j;
+        } else {
+          ASSERT_FALSE(std::isfinite(x)) << i << "," << j;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Gemm, BatchesRunEveryItemWithItsStrides) {
+  const auto in = static_cast<int64_t>(element_size(GetParam().in));
+  const auto out = static_cast<int64_t>(element_size(GetParam().out));
+  constexpr int64_t kBatch = 5, kM = 9, kN = 35, kK = 21;
+  for (const int threads : {1, 2, 8}) {
+    const int before = omp_get_max_threads();
+    omp_set_num_threads(threads);
+    Data d = make({kBatch * kM, kN, kK, false, false, GetParam().in, GetParam().out, false, false});
+    attach(d, false);
+    d.args.m = kM;
+    d.args.batch = kBatch;
+    d.args.stride_a = kM * kK;
+    d.args.stride_b = 0;
+    d.args.stride_c = kM * kN;
+    gemm(d.args);
+    omp_set_num_threads(before);
+    Data whole =
+        make({kBatch * kM, kN, kK, false, false, GetParam().in, GetParam().out, false, false});
+    attach(whole, false);
+    gemm(whole.args);
+    EXPECT_EQ(d.c.bytes(), whole.c.bytes()) << threads << " threads";
+    EXPECT_GT(in * out, 0);
+  }
+}
+
+TEST_P(Gemm, RunsInsideAParallelRegionAndOnManyThreadsAtOnce) {
+  Data expected = make({40, 70, 300, false, true, GetParam().in, GetParam().out, false, false});
+  attach(expected, false);
+  gemm(expected.args);
+  std::vector<std::thread> threads;
+  std::vector<Data> results;
+  for (int t = 0; t < 4; ++t)
+    results.push_back(
+        make({40, 70, 300, false, true, GetParam().in, GetParam().out, false, false}));
+  for (Data& d : results) {
+    attach(d, false);
+    threads.emplace_back([&d] {
+      for (int i = 0; i < 20; ++i) gemm(d.args);
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  for (Data& d : results) EXPECT_EQ(d.c.bytes(), expected.c.bytes());
+#pragma omp parallel for num_threads(2)
+  for (int t = 0; t < 4; ++t) gemm(results[static_cast<size_t>(t)].args);
+  for (Data& d : results) EXPECT_EQ(d.c.bytes(), expected.c.bytes());
+}
+
+TEST(GemmBf16, RoundsOnceToNearestEven) {
+  GemmArgs args{.m = 1,
+                .n = 4,
+                .k = 2,
+                .in_dtype = DType::kBFloat16,
+                .out_dtype = DType::kBFloat16,
+                .lda = 2,
+                .ldb = 4,
+                .ldc = 4};
+  if (!gemm_supported(args)) GTEST_SKIP() << "needs AVX512-BF16";
+  // 1 + e for e = 2^-8 (tie, to even: 1), 3 2^-8 (tie, to even: 1 + 2^-6), just above a tie, and a
+  // sum that only fp32 holds.
+  const float e = std::ldexp(1.0F, -8);
+  uint16_t a[2] = {bf16(1), bf16(1)};
+  uint16_t b[8] = {
+      bf16(1), bf16(1), bf16(1), bf16(256), bf16(e), bf16(3 * e), bf16(e * 1.0078125F), bf16(-255)};
+  uint16_t c[4];
+  args.a = a;
+  args.b = b;
+  args.c = c;
+  gemm(args);
+  EXPECT_EQ(from_bf16(c[0]), 1.0F);
+  EXPECT_EQ(from_bf16(c[1]), 1.0F + std::ldexp(1.0F, -6));
+  EXPECT_EQ(from_bf16(c[2]), 1.0F + std::ldexp(1.0F, -7));
+  EXPECT_EQ(from_bf16(c[3]), 1.0F);
+}
+
+TEST(GemmReference, TakesFloat64) {
+  const double a[2] = {1.0 + 1e-15, 2}, b[2] = {3, 4};
+  double c = 5;
+  gemm({.m = 1,
+        .n = 1,
+        .k = 2,
+        .in_dtype = DType::kFloat64,
+        .out_dtype = DType::kFloat64,
+        .a = a,
+        .lda = 2,
+        .b = b,
+        .ldb = 1,
+        .c = &c,
+        .ldc = 1,
+        .accumulate = true});
+  EXPECT_DOUBLE_EQ(c, 5 + 3 * (1.0 + 1e-15) + 8);
+}
+
+TEST(GemmReference, AgreesWithTheFirstEntry) {
+  for (const auto& [in, out] :
+       {std::pair{DType::kFloat32, DType::kFloat32}, {DType::kBFloat16, DType::kBFloat16}}) {
+    Data x = make({17, 23, 31, true, true, in, out, true, true}),
+         y = make({17, 23, 31, true, true, in, out, true, true});
+    attach(x, true);
+    attach(y, true);
+    gemm(x.args);
+    gemm_reference(y.args, {});
+    const float bound = out == DType::kBFloat16 ? 0.01F : 1e-5F;
+    for (int64_t i = 0; i < 17; ++i) {
+      for (int64_t j = 0; j < 23; ++j)
+        EXPECT_NEAR(x.c.get(i, j), y.c.get(i, j), bound * (1 + std::abs(y.c.get(i, j))));
+    }
+  }
+}
+
+TEST(GemmErrors, NameTheContradiction) {
+  float x[64] = {};
+  GemmArgs args{.m = 4, .n = 4, .k = 4, .a = x, .lda = 3, .b = x, .ldb = 4, .c = x, .ldc = 4};
+  EXPECT_THROW(gemm(args), ShapeError);
+  args.lda = 4;
+  args.out_dtype = DType::kBFloat16;
+  EXPECT_EQ(gemm_entry(args), "none");
+  try {
+    gemm(args);
+    FAIL() << "float32 to bfloat16 is not in the contract";
+  } catch (const ShapeError& e) {
+    EXPECT_NE(std::string(e.what()).find("float32"), std::string::npos) << e.what();
+  }
+  args.in_dtype = args.out_dtype = DType::kFloat64;
+  EXPECT_FALSE(gemm_supported(args));
+  EXPECT_EQ(gemm_entry(args), "reference");
+}
+
+TEST(GemmBuffers, AreKeptBetweenCallsAndGivenBack) {
+  GemmArgs args;
+  if (!gemm_supported(args)) GTEST_SKIP() << "the reference needs no buffers";
+  Data d = make({64, 64, 64});
+  attach(d, false);
+  gemm_release_buffers();
+  EXPECT_EQ(gemm_buffer_bytes(), 0);
+  gemm(d.args);
+  const int64_t held = gemm_buffer_bytes();
+  EXPECT_GT(held, 0);
+  for (int i = 0; i < 10; ++i) gemm(d.args);
+  EXPECT_EQ(gemm_buffer_bytes(), held);
+  gemm_release_buffers();
+  EXPECT_EQ(gemm_buffer_bytes(), 0);
+}
+
+} // namespace
+} // namespace pentatron::kernels
