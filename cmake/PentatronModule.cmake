@@ -13,7 +13,7 @@ add_library(pentatron_options INTERFACE)
 target_compile_options(
   pentatron_options
   INTERFACE
-    $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wno-unknown-pragmas;-fPIC;-fstack-protector-strong;-fno-plt>
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wno-unknown-pragmas;-Wno-missing-field-initializers;-fPIC;-fstack-protector-strong;-fno-plt>
     $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${PENTATRON_WERROR}>>:-Werror>
     $<$<COMPILE_LANGUAGE:CXX>:-D_GLIBCXX_ASSERTIONS>)
 target_link_options(pentatron_options INTERFACE -pie LINKER:-z,relro,-z,now LINKER:-z,noexecstack LINKER:--as-needed)

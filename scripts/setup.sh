@@ -47,7 +47,7 @@ free_or_fail() {
 explain() {
   if grep -qiE 'no space left|not have enough free space' "$SETUP_LOG"; then
     fail "the disk became full during $1" "free some space ($(df -Pm "$DEPS" | awk 'NR == 2 { print $4 }') MB are left in $DEPS) and run this again"
-  elif grep -qiE 'name resolution|network is unreachable|could not resolve|could not connect|connection (refused|timed out|failed)|unable to connect|NewConnectionError|ConnectTimeout|ReadTimeout|max retries exceeded' "$SETUP_LOG"; then
+  elif grep -qiE 'name resolution|temporary failure resolving|network is unreachable|could not resolve|could not connect|connection (refused|timed out|failed)|unable to connect|NewConnectionError|ConnectTimeout|ReadTimeout|max retries exceeded' "$SETUP_LOG"; then
     fail "no network: $1 could not reach its server" "check the connection or set http_proxy and https_proxy, then run this again; details are in .deps/setup.log"
   elif grep -qiE 'certificate verify failed|CERTIFICATE_VERIFY_FAILED' "$SETUP_LOG"; then
     fail "$1 does not trust the certificate of its server" "PIP_CERT=/path/to/ca.pem with the certificates of your network; details are in .deps/setup.log"
