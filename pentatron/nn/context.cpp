@@ -1,0 +1,79 @@
+#include "pentatron/nn/context.h"
+
+#include <ATen/ATen.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/nn/ops/matmul.h"
+#include "pentatron/nn/record.h"
+
+namespace pentatron::nn {
+
+namespace {
+
+/// Sample and position in one number: 2^40 samples of up to 2^24 tokens.
+constexpr int kPositionBits = 24;
+
+void fill(SequenceLayout& layout, const std::vector<int32_t>& positions, at::Device device) {
+  PT_DCHECK(static_cast<int64_t>(layout.sample_ids.size()) == layout.batch);
+  at::Tensor rows = at::empty({layout.tokens()}, at::kLong);
+  int64_t* row = rows.data_ptr<int64_t>();
+  for (int64_t b = 0; b < layout.batch; ++b) {
+    const int64_t base = static_cast<int64_t>(layout.sample_ids[static_cast<size_t>(b)] << kPositionBits);
+    for (int64_t s = 0; s < layout.sequence; ++s) *row++ = base | s;
+  }
+  layout.row_ids = rows.to(device);
+  at::Tensor position = at::empty({layout.tokens()}, at::kInt);
+  std::copy(positions.begin(), positions.end(), position.data_ptr<int32_t>());
+  layout.positions = position.to(device);
+}
+
+}  // namespace
+
+SequenceLayout SequenceLayout::dense(int64_t batch, int64_t sequence, std::vector<uint64_t> sample_ids, at::Device device) {
+  std::vector<int64_t> starts;
+  for (int64_t b = 0; b <= batch; ++b) starts.push_back(b * sequence);
+  return packed(batch, sequence, std::move(sample_ids), std::move(starts), false, device);
+}
+
+SequenceLayout SequenceLayout::packed(int64_t batch, int64_t sequence, std::vector<uint64_t> sample_ids,
+                                      std::vector<int64_t> starts, bool reset_positions, at::Device device) {
+  SequenceLayout layout;
+  layout.batch = batch;
+  layout.sequence = sequence;
+  layout.sample_ids = std::move(sample_ids);
+  layout.document_starts = std::move(starts);
+  const std::vector<int64_t>& cuts = layout.document_starts;
+  PT_DCHECK(cuts.size() >= 2 && cuts.front() == 0 && cuts.back() == batch * sequence);
+  std::vector<int32_t> positions(static_cast<size_t>(batch * sequence));
+  for (size_t d = 0; d + 1 < cuts.size(); ++d) {
+    PT_DCHECK(cuts[d] < cuts[d + 1] && cuts[d] / sequence == (cuts[d + 1] - 1) / sequence);
+    for (int64_t t = cuts[d]; t < cuts[d + 1]; ++t) {
+      positions[static_cast<size_t>(t)] = static_cast<int32_t>(reset_positions ? t - cuts[d] : t % sequence);
+    }
+  }
+  fill(layout, positions, device);
+  return layout;
+}
+
+void WgradQueue::push(WgradTask task) {
+  tasks_.push_back(std::move(task));
+  if (!deferred_) drain();
+}
+
+void WgradQueue::drain() {
+  const NoAutograd guard;
+  while (!tasks_.empty()) {
+    const WgradTask task = std::move(tasks_.front());
+    tasks_.pop_front();
+    if (task.param != nullptr) {
+      add_matmul_tn(task.param->main_grad(), task.dy, task.x);
+      task.param->accumulated();
+    }
+    if (task.bias != nullptr) {
+      add_column_sums(task.bias->main_grad(), task.dy);
+      task.bias->accumulated();
+    }
+  }
+}
+
+}  // namespace pentatron::nn

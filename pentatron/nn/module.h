@@ -1,0 +1,39 @@
+/// How modules name and register their parameters.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "pentatron/nn/param.h"
+
+namespace pentatron::nn {
+
+/// A place in the tree of modules: (scope / "attention").param("qkv.weight", ...) registers layers.0.attention.qkv.weight.
+class Scope {
+ public:
+  Scope(ParamList& params, at::ScalarType dtype, Coordinates where, std::string prefix = "")
+      : params_(&params), dtype_(dtype), where_(std::move(where)), prefix_(std::move(prefix)) {}
+
+  Scope operator/(const std::string& name) const { return {*params_, dtype_, where_, join(name)}; }
+
+  /// `spec.name` is replaced by the full name.
+  Param& param(const std::string& name, ShardSpec spec, Init init) const {
+    spec.name = join(name);
+    return params_->add(std::move(spec), init, dtype_, where_);
+  }
+  /// A parameter of one dimension that every rank holds.
+  Param& vector(const std::string& name, int64_t size, Init init) const { return param(name, {.name = {}, .shape = {size}}, init); }
+
+  at::ScalarType dtype() const { return dtype_; }
+  const std::string& prefix() const { return prefix_; }
+
+ private:
+  std::string join(const std::string& name) const { return prefix_.empty() ? name : prefix_ + "." + name; }
+
+  ParamList* params_;
+  at::ScalarType dtype_;
+  Coordinates where_;
+  std::string prefix_;
+};
+
+}  // namespace pentatron::nn

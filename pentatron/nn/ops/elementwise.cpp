@@ -1,0 +1,72 @@
+#include <ATen/ATen.h>
+
+#include "pentatron/base/philox.h"
+#include "pentatron/kernels/dropout/dropout.h"
+#include "pentatron/nn/ops/kernel_args.h"
+#include "pentatron/nn/ops/ops.h"
+#include "pentatron/nn/record.h"
+
+namespace pentatron::nn {
+
+at::Tensor activation(const at::Tensor& x, kernels::Activation kind, bool gated) {
+  const int64_t cols = gated ? x.size(1) / 2 : x.size(1);
+  const at::Tensor input = x.detach();
+  at::Tensor y;
+  {
+    const NoAutograd guard;
+    y = at::empty({x.size(0), cols}, x.options());
+    kernels::activation_forward({.kind = kind,
+                                 .gated = gated,
+                                 .dtype = kernel_dtype(x.scalar_type()),
+                                 .rows = x.size(0),
+                                 .cols = cols,
+                                 .x = input.data_ptr(),
+                                 .y = y.data_ptr(),
+                                 .x_stride = x.stride(0)},
+                                KernelContext(input));
+  }
+  record("activation", {x}, {y}, [input, kind, gated, cols](std::vector<at::Tensor>&& grads) {
+    const NoAutograd guard;
+    const at::Tensor dy = grads[0].contiguous();
+    // The gradient replaces the saved input: the linear layer that made it does not need it.
+    kernels::activation_backward({.kind = kind,
+                                  .gated = gated,
+                                  .dtype = kernel_dtype(input.scalar_type()),
+                                  .rows = input.size(0),
+                                  .cols = cols,
+                                  .dy = dy.data_ptr(),
+                                  .x = input.data_ptr(),
+                                  .dx = input.data_ptr(),
+                                  .x_stride = input.stride(0),
+                                  .dx_stride = input.stride(0)},
+                                 KernelContext(input));
+    return std::vector<at::Tensor>{input};
+  });
+  return y;
+}
+
+at::Tensor dropout(const at::Tensor& x, const DropoutSite& site, const ForwardContext& ctx) {
+  if (!ctx.training || site.p == 0) return x;
+  const auto run = [site, key = Stream(ctx.seed, "dropout").key(), rows = ctx.layout->row_ids](const at::Tensor& in) {
+    const NoAutograd guard;
+    const at::Tensor input = in.detach().contiguous();
+    at::Tensor out = at::empty_like(input);
+    kernels::dropout({.dtype = kernel_dtype(input.scalar_type()),
+                      .rows = input.size(0),
+                      .cols = input.size(1),
+                      .x = input.data_ptr(),
+                      .y = out.data_ptr(),
+                      .p = site.p,
+                      .key = key,
+                      .site = site.site,
+                      .row_ids = reinterpret_cast<const uint64_t*>(rows.data_ptr<int64_t>()),
+                      .feature_offset = site.feature_offset},
+                     KernelContext(input));
+    return out;
+  };
+  at::Tensor y = run(x);
+  record("dropout", {x}, {y}, [run](std::vector<at::Tensor>&& grads) { return std::vector<at::Tensor>{run(grads[0])}; });
+  return y;
+}
+
+}  // namespace pentatron::nn

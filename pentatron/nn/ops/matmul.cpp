@@ -1,0 +1,101 @@
+#include "pentatron/nn/ops/matmul.h"
+
+#include <ATen/ATen.h>
+
+#include "pentatron/kernels/gemm/gemm.h"
+#include "pentatron/nn/ops/kernel_args.h"
+
+namespace pentatron::nn {
+
+namespace {
+
+/// The tensor itself if its rows are contiguous, else a copy.
+at::Tensor rows_contiguous(const at::Tensor& x) {
+  return x.stride(1) == 1 && x.stride(0) >= x.size(1) ? x : x.contiguous();
+}
+
+/// Runs pentatron's GEMM if it takes the arguments faster than LibTorch would.
+bool try_gemm(const at::Tensor& c, const at::Tensor& a, bool transpose_a, const at::Tensor& b, bool transpose_b,
+              bool accumulate, const at::Tensor& bias = {}) {
+  if (!c.is_cpu() || c.scalar_type() == at::kDouble || a.scalar_type() == at::kHalf || c.stride(1) != 1) return false;
+  kernels::GemmArgs args{.m = c.size(0),
+                         .n = c.size(1),
+                         .k = transpose_a ? a.size(0) : a.size(1),
+                         .transpose_a = transpose_a,
+                         .transpose_b = transpose_b,
+                         .in_dtype = kernel_dtype(a.scalar_type()),
+                         .out_dtype = kernel_dtype(c.scalar_type()),
+                         .a = a.data_ptr(),
+                         .lda = a.stride(0),
+                         .b = b.data_ptr(),
+                         .ldb = b.stride(0),
+                         .c = c.data_ptr(),
+                         .ldc = c.stride(0),
+                         .accumulate = accumulate};
+  if (bias.defined()) {
+    args.bias = bias.data_ptr();
+    args.bias_dtype = kernel_dtype(bias.scalar_type());
+  }
+  if (!kernels::gemm_supported(args)) return false;
+  kernels::gemm(args);
+  return true;
+}
+
+}  // namespace
+
+at::Tensor matmul_nt(const at::Tensor& x_in, const at::Tensor& w, const at::Tensor& bias) {
+  const at::Tensor x = rows_contiguous(x_in);
+  at::Tensor y = at::empty({x.size(0), w.size(0)}, x.options());
+  if (try_gemm(y, x, false, w, true, false, bias)) return y;
+  if (bias.defined()) {
+    at::addmm_out(y, bias, x, w.t());
+  } else {
+    at::mm_out(y, x, w.t());
+  }
+  return y;
+}
+
+void matmul_nt_acc(const at::Tensor& out, const at::Tensor& x, const at::Tensor& w) {
+  if (try_gemm(out, x, false, w, true, false)) return;
+  at::Tensor target = out;
+  if (x.scalar_type() == out.scalar_type()) {
+    at::mm_out(target, x, w.t());
+  } else if (x.is_cuda()) {
+    target.copy_(at::mm(x, w.t(), out.scalar_type()));
+  } else {
+    at::mm_out(target, x.to(out.scalar_type()), w.to(out.scalar_type()).t());
+  }
+}
+
+at::Tensor matmul_nn(const at::Tensor& dy, const at::Tensor& w) {
+  const at::Tensor dx = at::empty({dy.size(0), w.size(1)}, dy.options());
+  matmul_nn_into(dx, dy, w);
+  return dx;
+}
+
+void matmul_nn_into(const at::Tensor& out, const at::Tensor& dy_in, const at::Tensor& w) {
+  const at::Tensor dy = rows_contiguous(dy_in);
+  if (try_gemm(out, dy, false, w, false, false)) return;
+  at::Tensor target = out;
+  at::mm_out(target, dy, w);
+}
+
+void add_matmul_tn(const at::Tensor& grad, const at::Tensor& dy_in, const at::Tensor& x_in) {
+  const at::Tensor dy = rows_contiguous(dy_in), x = rows_contiguous(x_in);
+  if (try_gemm(grad, dy, true, x, false, true)) return;
+  at::Tensor target = grad;
+  if (dy.scalar_type() == grad.scalar_type()) {
+    target.addmm_(dy.t(), x);
+  } else if (dy.is_cuda()) {
+    target.add_(at::mm(dy.t(), x, grad.scalar_type()));
+  } else {
+    target.addmm_(dy.to(grad.scalar_type()).t(), x.to(grad.scalar_type()));
+  }
+}
+
+void add_column_sums(const at::Tensor& grad, const at::Tensor& dy) {
+  at::Tensor target = grad;
+  target.add_(at::sum(dy, {0}, false, grad.scalar_type()));
+}
+
+}  // namespace pentatron::nn

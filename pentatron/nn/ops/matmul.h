@@ -1,0 +1,25 @@
+/// The three matrix products of a linear layer, through pentatron's GEMM where it is the fastest and LibTorch's elsewhere.
+///
+/// Shapes, T = tokens: x [T, in], w [out, in], dy [T, out]; rows may be strided, columns are contiguous.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace pentatron::nn {
+
+/// x w^T + bias -> [T, out] of x's type. `bias` [out] may be undefined.
+at::Tensor matmul_nt(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias = {});
+/// The same in the accumulate type of x (fp32 for bf16), written to `out` [T, out].
+void matmul_nt_acc(const at::Tensor& out, const at::Tensor& x, const at::Tensor& w);
+
+/// dy w -> [T, in] of dy's type.
+at::Tensor matmul_nn(const at::Tensor& dy, const at::Tensor& w);
+void matmul_nn_into(const at::Tensor& out, const at::Tensor& dy, const at::Tensor& w);
+
+/// grad [out, in] += dy^T x, summed in grad's type.
+void add_matmul_tn(const at::Tensor& grad, const at::Tensor& dy, const at::Tensor& x);
+
+/// grad [out] += column sums of dy.
+void add_column_sums(const at::Tensor& grad, const at::Tensor& dy);
+
+}  // namespace pentatron::nn

@@ -1,0 +1,121 @@
+#include "pentatron/nn/param.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include "pentatron/base/error.h"
+
+namespace pentatron::nn {
+
+at::ScalarType acc_dtype(at::ScalarType dtype) {
+  return dtype == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+Param::Param(ShardSpec spec, Init init, at::ScalarType dtype, const Coordinates& where)
+    : spec_(std::move(spec)), init_(init), dtype_(dtype), where_(where), shape_(local_shape(spec_, where)) {}
+
+int64_t Param::numel() const {
+  int64_t n = 1;
+  for (const int64_t extent : shape_) n *= extent;
+  return n;
+}
+
+void Param::set_storage(at::Tensor value, at::Tensor main_grad) {
+  PT_DCHECK(value.sizes() == at::IntArrayRef(shape_));
+  value_ = std::move(value);
+  main_grad_ = std::move(main_grad);
+}
+
+namespace {
+
+at::Tensor narrow_box(at::Tensor tensor, const std::vector<int64_t>& offset, const std::vector<int64_t>& size) {
+  for (size_t dim = 0; dim < size.size(); ++dim) {
+    tensor = tensor.narrow(static_cast<int64_t>(dim), offset[dim], size[dim]);
+  }
+  return tensor;
+}
+
+/// Writes normal numbers of the box's global addresses into a new CPU tensor of the box's size.
+at::Tensor normal_box(const ShardSpec& spec, const Box& box, const Stream& stream, double std) {
+  at::Tensor block = at::empty(box.size, at::kDouble);
+  double* out = block.data_ptr<double>();
+  const int64_t columns = box.size.back();
+  const int64_t rows = columns == 0 ? 0 : block.numel() / columns;
+  at::parallel_for(0, rows, std::max<int64_t>(1, 4096 / std::max<int64_t>(1, columns)), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      int64_t rest = row, index = 0, stride = spec.shape.back();
+      index = box.global.back();
+      for (size_t dim = box.size.size() - 1; dim-- > 0;) {
+        index += (box.global[dim] + rest % box.size[dim]) * stride;
+        rest /= box.size[dim];
+        stride *= spec.shape[dim];
+      }
+      for (int64_t c = 0; c < columns; ++c) {
+        out[row * columns + c] = std * stream.normal(static_cast<uint64_t>(index + c));
+      }
+    }
+  });
+  return block;
+}
+
+}  // namespace
+
+void Param::initialize(uint64_t seed) {
+  if (init_.kind == Init::Kind::kConstant && spec_.shard_multiple == 0) {
+    value_.fill_(init_.value);
+    return;
+  }
+  value_.zero_();
+  const Stream stream(seed, "init/" + spec_.name);
+  for (const Box& box : local_boxes(spec_, where_)) {
+    at::Tensor target = narrow_box(value_, box.local, box.size);
+    if (init_.kind == Init::Kind::kConstant) {
+      target.fill_(init_.value);
+    } else {
+      target.copy_(normal_box(spec_, box, stream, init_.value));
+    }
+  }
+}
+
+void Param::accumulate(const at::Tensor& grad) {
+  main_grad_.add_(grad.reshape(main_grad_.sizes()));
+  accumulated();
+}
+
+void Param::accumulated() {
+  if (--outstanding_uses_ < 0) {
+    raise<Error>("internal error: {} received more gradients than its forward passes announced", name());
+  }
+  if (outstanding_uses_ == 0 && on_ready) on_ready(*this);
+}
+
+Param& ParamList::add(ShardSpec spec, Init init, at::ScalarType dtype, const Coordinates& where) {
+  return params_.emplace_back(std::move(spec), init, dtype, where);
+}
+
+Param& ParamList::find(const std::string& name) {
+  for (Param& param : params_) {
+    if (param.name() == name) return param;
+  }
+  raise<Error>("the model has no parameter named {}", name);
+}
+
+void load_global(Param& param, const at::Tensor& global) {
+  if (global.sizes() != at::IntArrayRef(param.spec().shape)) {
+    raise<CheckpointError>("{} has shape {} in the file and {} in the model", param.name(),
+                           fmt::join(global.sizes().vec(), "x"), fmt::join(param.spec().shape, "x"));
+  }
+  at::Tensor value = param.value();
+  if (param.spec().shard_multiple > 0) value.zero_();
+  for (const Box& box : local_boxes(param.spec(), param.where())) {
+    narrow_box(value, box.local, box.size).copy_(narrow_box(global, box.global, box.size));
+  }
+}
+
+void store_global(const Param& param, const at::Tensor& local, at::Tensor& global) {
+  for (const Box& box : local_boxes(param.spec(), param.where())) {
+    narrow_box(global, box.global, box.size).copy_(narrow_box(local, box.local, box.size));
+  }
+}
+
+}  // namespace pentatron::nn

@@ -1,0 +1,94 @@
+/// A parameter: its ShardSpec, the rank's value, and the one way for gradients to reach it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "pentatron/base/philox.h"
+#include "pentatron/nn/shard_spec.h"
+
+namespace pentatron::nn {
+
+/// What the elements are before training. Numbers come from Stream(seed, "init/" + name), indexed by the global element.
+struct Init {
+  enum class Kind : uint8_t { kConstant, kNormal };
+  Kind kind = Kind::kConstant;
+  double value = 0;  ///< the constant, or the standard deviation
+
+  static Init constant(double c) { return {Kind::kConstant, c}; }
+  static Init normal(double std) { return {Kind::kNormal, std}; }
+};
+
+/// Type of gradients, statistics and optimizer state for a model of the given type: fp64 for fp64, else fp32.
+at::ScalarType acc_dtype(at::ScalarType dtype);
+
+/// Values never require grad: every use goes through an operator of pentatron whose backward calls accumulate().
+/// A use is counted in the forward pass and paid back by its accumulation; at zero outstanding uses `on_ready` fires.
+class Param {
+ public:
+  Param(ShardSpec spec, Init init, at::ScalarType dtype, const Coordinates& where);
+  Param(const Param&) = delete;
+  Param& operator=(const Param&) = delete;
+
+  const std::string& name() const { return spec_.name; }
+  const ShardSpec& spec() const { return spec_; }
+  const Coordinates& where() const { return where_; }
+  const std::vector<int64_t>& shape() const { return shape_; }  ///< of the rank's tensor
+  int64_t numel() const;
+  at::ScalarType dtype() const { return dtype_; }
+
+  /// The rank's tensor. Defined once a ParamStore has given it storage.
+  const at::Tensor& value() const { return value_; }
+  /// Sum of the gradients since zero_grad, in acc_dtype, same shape.
+  const at::Tensor& main_grad() const { return main_grad_; }
+  void set_storage(at::Tensor value, at::Tensor main_grad);
+
+  /// Fills value by global index; padding rows become zero.
+  void initialize(uint64_t seed);
+
+  bool trainable = true;
+
+  /// A forward pass that will accumulate one gradient announces it here.
+  void add_use() { ++outstanding_uses_; }
+  int outstanding_uses() const { return outstanding_uses_; }
+
+  /// main_grad += grad, and one use is paid back.
+  void accumulate(const at::Tensor& grad);
+  /// One use is paid back by a kernel that has added to main_grad itself.
+  void accumulated();
+  std::function<void(Param&)> on_ready;  ///< all uses of the forward passes so far are paid back
+
+ private:
+  ShardSpec spec_;
+  Init init_;
+  at::ScalarType dtype_;
+  Coordinates where_;
+  std::vector<int64_t> shape_;
+  at::Tensor value_, main_grad_;
+  int outstanding_uses_ = 0;
+};
+
+/// The parameters of a model on one rank, in order of registration. Addresses are stable.
+class ParamList {
+ public:
+  Param& add(ShardSpec spec, Init init, at::ScalarType dtype, const Coordinates& where);
+  Param& find(const std::string& name);
+  auto begin() { return params_.begin(); }
+  auto end() { return params_.end(); }
+  auto begin() const { return params_.begin(); }
+  auto end() const { return params_.end(); }
+  size_t size() const { return params_.size(); }
+
+ private:
+  std::deque<Param> params_;
+};
+
+/// Copies a true (global) tensor into the rank's parameter, and back into a global tensor that holds zeros elsewhere.
+void load_global(Param& param, const at::Tensor& global);
+void store_global(const Param& param, const at::Tensor& local, at::Tensor& global);
+
+}  // namespace pentatron::nn

@@ -1,0 +1,38 @@
+#include "pentatron/nn/param_store.h"
+
+#include <ATen/ATen.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/nn/memory/counting_allocator.h"
+
+namespace pentatron::nn {
+
+ResidentStore::ResidentStore(ParamList& params, at::Device device, bool gradients) {
+  constexpr int64_t kAlignment = 64;
+  int64_t total = 0;
+  at::ScalarType dtype = at::kFloat;
+  for (Param& param : params) {
+    PT_DCHECK(ranges_.empty() || param.dtype() == dtype);
+    dtype = param.dtype();
+    ranges_.push_back({&param, total, param.numel()});
+    total += (param.numel() + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  {
+    const MemoryScope scope(MemoryCategory::kParameters);
+    values_ = at::zeros({total}, at::TensorOptions(dtype).device(device));
+  }
+  if (gradients) {
+    const MemoryScope scope(MemoryCategory::kGradients);
+    gradients_ = at::zeros({total}, at::TensorOptions(acc_dtype(dtype)).device(device));
+  }
+  for (const Range& range : ranges_) {
+    const auto view = [&](const at::Tensor& flat) {
+      return flat.defined() ? flat.narrow(0, range.begin, range.size).view(range.param->shape()) : at::Tensor();
+    };
+    range.param->set_storage(view(values_), view(gradients_));
+  }
+}
+
+void ResidentStore::zero_grad() { gradients_.zero_(); }
+
+}  // namespace pentatron::nn

@@ -1,0 +1,146 @@
+#include "pentatron/nn/shard_spec.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "pentatron/base/error.h"
+
+namespace pentatron::nn {
+
+namespace {
+
+struct Interval {
+  int64_t global = 0, local = 0, size = 0;
+};
+
+/// What a rank holds of one dimension.
+struct DimensionShare {
+  std::vector<Interval> intervals;
+  int64_t extent = 0;  // of the local tensor, padding included
+};
+
+std::string divisors(int64_t n) {
+  std::string text;
+  for (int64_t d = 1; d <= n; ++d) {
+    if (n % d == 0) text += (text.empty() ? "" : ", ") + std::to_string(d);
+  }
+  return text;
+}
+
+DimensionShare padded_share(const ShardSpec& spec, int64_t n, AxisPosition at) {
+  const int64_t multiple = spec.shard_multiple;
+  const int64_t each = ((n + at.size - 1) / at.size + multiple - 1) / multiple * multiple;
+  const int64_t begin = std::min<int64_t>(n, at.rank * each);
+  const int64_t real = std::min<int64_t>(each, n - begin);
+  DimensionShare share{{}, each};
+  if (real > 0) share.intervals.push_back({begin, 0, real});
+  return share;
+}
+
+DimensionShare share_of(const ShardSpec& spec, int dim, const Coordinates& where) {
+  const int64_t n = spec.shape[static_cast<size_t>(dim)];
+  AxisPosition at;
+  std::string axis_name;
+  for (const auto& [axis, placement] : spec.placements) {
+    if (placement.kind != Placement::Kind::kShard || placement.dim != dim) continue;
+    const auto found = where.find(axis);
+    if (found != where.end() && found->second.size > 1) {
+      PT_DCHECK(at.size == 1);  // one axis shards a dimension
+      at = found->second;
+      axis_name = axis;
+    } else {
+      axis_name = axis_name.empty() ? axis : axis_name;
+    }
+  }
+  if (spec.shard_multiple > 0 && !axis_name.empty()) return padded_share(spec, n, at);
+  std::vector<FusedPart> parts = spec.parts;
+  if (dim != 0 || parts.empty()) parts = {{"", n, 1}};
+  DimensionShare share;
+  int64_t global = 0;
+  for (const FusedPart& part : parts) {
+    if (part.units % at.size != 0) {
+      raise<ConfigError>("{}{}{} has {} units, which {}={} does not divide\n  try: a size of {} in {{{}}}", spec.name,
+                         part.name.empty() ? "" : " part ", part.name, part.units, axis_name, at.size, axis_name,
+                         divisors(part.units));
+    }
+    const int64_t rows = part.units / at.size * part.unit_size;
+    if (rows > 0) share.intervals.push_back({global + at.rank * rows, share.extent, rows});
+    share.extent += rows;
+    global += part.units * part.unit_size;
+  }
+  if (global != n) {
+    raise<ShapeError>("the parts of {} cover {} rows of {}", spec.name, global, n);
+  }
+  return share;
+}
+
+std::vector<DimensionShare> shares(const ShardSpec& spec, const Coordinates& where) {
+  std::vector<DimensionShare> result;
+  for (size_t dim = 0; dim < spec.shape.size(); ++dim) {
+    result.push_back(share_of(spec, static_cast<int>(dim), where));
+  }
+  return result;
+}
+
+}  // namespace
+
+Placement ShardSpec::placement(const std::string& axis) const {
+  const auto found = placements.find(axis);
+  if (found != placements.end()) return found->second;
+  return axis == "dp" || axis == "cp" ? Placement::partial() : Placement::replicate();
+}
+
+int64_t ShardSpec::numel() const {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+}
+
+std::vector<int64_t> local_shape(const ShardSpec& spec, const Coordinates& where) {
+  std::vector<int64_t> shape;
+  for (const DimensionShare& share : shares(spec, where)) shape.push_back(share.extent);
+  return shape;
+}
+
+std::vector<Box> local_boxes(const ShardSpec& spec, const Coordinates& where) {
+  std::vector<Box> boxes = {{}};
+  for (const DimensionShare& share : shares(spec, where)) {
+    std::vector<Box> next;
+    for (const Box& box : boxes) {
+      for (const Interval& interval : share.intervals) {
+        next.push_back(box);
+        next.back().global.push_back(interval.global);
+        next.back().local.push_back(interval.local);
+        next.back().size.push_back(interval.size);
+      }
+    }
+    boxes = std::move(next);
+  }
+  return boxes;
+}
+
+int64_t local_numel(const ShardSpec& spec, const Coordinates& where) {
+  int64_t total = 0;
+  for (const Box& box : local_boxes(spec, where)) {
+    total += std::accumulate(box.size.begin(), box.size.end(), int64_t{1}, std::multiplies<>());
+  }
+  return total;
+}
+
+bool is_first_replica(const ShardSpec& spec, const Coordinates& where) {
+  return std::all_of(where.begin(), where.end(), [&](const auto& entry) {
+    return entry.second.rank == 0 || spec.placement(entry.first).kind == Placement::Kind::kShard;
+  });
+}
+
+PartRange part_range(const ShardSpec& spec, const std::string& part) {
+  if (part.empty()) return {0, spec.shape.at(0)};
+  int64_t begin = 0;
+  for (const FusedPart& candidate : spec.parts) {
+    const int64_t rows = candidate.units * candidate.unit_size;
+    if (candidate.name == part) return {begin, rows};
+    begin += rows;
+  }
+  raise<ShapeError>("{} has no part named {}", spec.name, part);
+}
+
+}  // namespace pentatron::nn

@@ -1,0 +1,214 @@
+#include "pentatron/parallel/tensor/vocab.h"
+
+#include <ATen/ATen.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/comm/collectives.h"
+#include "pentatron/comm/differentiable.h"
+#include "pentatron/kernels/cross_entropy/cross_entropy.h"
+#include "pentatron/nn/memory/counting_allocator.h"
+#include "pentatron/nn/ops/kernel_args.h"
+#include "pentatron/nn/ops/matmul.h"
+#include "pentatron/nn/ops/ops.h"
+#include "pentatron/nn/record.h"
+
+namespace pentatron::parallel {
+
+namespace {
+
+constexpr int64_t kVocabMultiple = 64;
+/// Logits that exist at one time. Larger chunks pass over the weight and its gradient less often.
+constexpr int64_t kChunkBytes = int64_t{128} << 20;
+
+/// The pieces of one forward pass that all chunks share.
+struct LossPass {
+  at::Tensor h, labels, dh, losses;
+  VocabShare share;
+  nn::Param* weight;
+  comm::Group tp;
+  double scale;
+  bool with_gradient;
+};
+
+at::Tensor per_row(const at::Tensor& logits) { return at::empty({logits.size(0)}, logits.options()); }
+
+/// Loss of a chunk over ranks; returns lse.
+at::Tensor reduced_loss(const LossPass& pass, const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& loss) {
+  const nn::KernelContext context(logits);
+  const kernels::DType dtype = nn::kernel_dtype(logits.scalar_type());
+  const at::Tensor max = per_row(logits), sum_exp = per_row(logits), target = per_row(logits), lse = per_row(logits);
+  kernels::cross_entropy_stats({.dtype = dtype,
+                                .rows = logits.size(0),
+                                .columns = pass.share.real,
+                                .row_stride = logits.stride(0),
+                                .logits = logits.data_ptr(),
+                                .target = labels.data_ptr<int64_t>(),
+                                .vocab_offset = pass.share.offset,
+                                .max = max.data_ptr(),
+                                .sum_exp = sum_exp.data_ptr(),
+                                .target_logit = target.data_ptr()},
+                               context);
+  const at::Tensor global_max = comm::all_reduce(max, comm::ReduceOp::kMax, pass.tp);
+  kernels::cross_entropy_rescale({.dtype = dtype,
+                                  .rows = logits.size(0),
+                                  .local_max = max.data_ptr(),
+                                  .global_max = global_max.data_ptr(),
+                                  .sum_exp = sum_exp.data_ptr()},
+                                 context);
+  comm::all_reduce_(sum_exp, comm::ReduceOp::kSum, pass.tp);
+  comm::all_reduce_(target, comm::ReduceOp::kSum, pass.tp);
+  kernels::cross_entropy_loss({.dtype = dtype,
+                               .rows = logits.size(0),
+                               .target = labels.data_ptr<int64_t>(),
+                               .max = global_max.data_ptr(),
+                               .sum_exp = sum_exp.data_ptr(),
+                               .target_logit = target.data_ptr(),
+                               .lse = lse.data_ptr(),
+                               .loss = loss.data_ptr()},
+                              context);
+  return lse;
+}
+
+/// Loss and, if wanted, the gradient of logits in the type of the weight.
+at::Tensor chunk_gradient(const LossPass& pass, const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& loss) {
+  const nn::KernelContext context(logits);
+  const kernels::DType dtype = nn::kernel_dtype(logits.scalar_type());
+  const at::ScalarType out_type = pass.h.scalar_type();
+  at::Tensor gradient, row_scale;
+  if (pass.with_gradient) {
+    gradient = out_type == logits.scalar_type() ? logits : at::empty(logits.sizes(), logits.options().dtype(out_type));
+    row_scale = at::full({logits.size(0)}, pass.scale, logits.options());
+  }
+  if (pass.tp.size() == 1) {
+    const at::Tensor lse = per_row(logits);
+    kernels::cross_entropy({.dtype = dtype,
+                            .out_dtype = nn::kernel_dtype(out_type),
+                            .rows = logits.size(0),
+                            .columns = pass.share.real,
+                            .padded_columns = pass.share.padded,
+                            .row_stride = logits.stride(0),
+                            .out_row_stride = pass.with_gradient ? gradient.stride(0) : 0,
+                            .logits = logits.data_ptr(),
+                            .target = labels.data_ptr<int64_t>(),
+                            .row_scale = nn::data_or_null(row_scale),
+                            .lse = lse.data_ptr(),
+                            .loss = loss.data_ptr(),
+                            .gradient = nn::data_or_null(gradient)},
+                           context);
+    return gradient;
+  }
+  const at::Tensor lse = reduced_loss(pass, logits, labels, loss);
+  if (!pass.with_gradient) return gradient;
+  kernels::cross_entropy_gradient({.dtype = dtype,
+                                   .out_dtype = nn::kernel_dtype(out_type),
+                                   .rows = logits.size(0),
+                                   .columns = pass.share.real,
+                                   .padded_columns = pass.share.padded,
+                                   .row_stride = logits.stride(0),
+                                   .out_row_stride = gradient.stride(0),
+                                   .logits = logits.data_ptr(),
+                                   .target = labels.data_ptr<int64_t>(),
+                                   .vocab_offset = pass.share.offset,
+                                   .lse = lse.data_ptr(),
+                                   .row_scale = row_scale.data_ptr(),
+                                   .gradient = gradient.data_ptr()},
+                                  context);
+  return gradient;
+}
+
+void run_chunks(const LossPass& pass) {
+  const nn::MemoryScope scope(nn::MemoryCategory::kWorkspace);
+  const int64_t tokens = pass.h.size(0);
+  const auto acc = pass.h.options().dtype(nn::acc_dtype(pass.h.scalar_type()));
+  const int64_t row_bytes = pass.share.padded * static_cast<int64_t>(acc.dtype().itemsize());
+  // Chunks of equal size, so that the last one is not a sliver.
+  const int64_t count = std::max<int64_t>(1, (tokens * row_bytes + kChunkBytes - 1) / kChunkBytes);
+  const int64_t chunk = (tokens + count - 1) / count;
+  const at::Tensor buffer = at::empty({std::min(chunk, tokens), pass.share.padded}, acc);
+  for (int64_t begin = 0; begin < tokens; begin += chunk) {
+    const int64_t rows = std::min(chunk, tokens - begin);
+    const at::Tensor h = pass.h.narrow(0, begin, rows), labels = pass.labels.narrow(0, begin, rows);
+    const at::Tensor logits = buffer.narrow(0, 0, rows);
+    nn::matmul_nt_acc(logits, h, pass.weight->value());
+    const at::Tensor gradient = chunk_gradient(pass, logits, labels, pass.losses.narrow(0, begin, rows));
+    if (!pass.with_gradient) continue;
+    nn::matmul_nn_into(pass.dh.narrow(0, begin, rows), gradient, pass.weight->value());
+    if (pass.weight->trainable) nn::add_matmul_tn(pass.weight->main_grad(), gradient, h);
+  }
+}
+
+}  // namespace
+
+nn::ShardSpec vocab_spec(int64_t vocab_size, int64_t hidden_size) {
+  return {.name = {},
+          .shape = {vocab_size, hidden_size},
+          .shard_multiple = kVocabMultiple,
+          .placements = {{"tp", nn::Placement::shard(0)}}};
+}
+
+VocabShare vocab_share(const nn::Param& table) {
+  const std::vector<nn::Box> boxes = nn::local_boxes(table.spec(), table.where());
+  VocabShare share{.padded = table.shape()[0]};
+  if (!boxes.empty()) {
+    share.offset = boxes[0].global[0];
+    share.real = boxes[0].size[0];
+  } else {
+    share.offset = table.spec().shape[0];
+  }
+  return share;
+}
+
+VocabParallelEmbedding::VocabParallelEmbedding(nn::Param& table, nn::Param* positions, comm::Group tp)
+    : table_(&table), positions_(positions), tp_(std::move(tp)) {}
+
+at::Tensor VocabParallelEmbedding::forward(const at::Tensor& ids, const nn::ForwardContext& ctx) const {
+  // The positions must be added once: by the rank that the sum over ranks leaves alone, or after it.
+  const VocabShare share = vocab_share(*table_);
+  if (tp_.size() == 1) return nn::embedding(ids, *table_, positions_, share.offset, ctx);
+  const at::Tensor words = comm::reduce_from(nn::embedding(ids, *table_, nullptr, share.offset, ctx), tp_);
+  if (positions_ == nullptr) return words;
+  return words + nn::embedding(ctx.layout->positions.to(at::kLong), *positions_, nullptr, 0, ctx);
+}
+
+VocabParallelLoss::VocabParallelLoss(nn::Param& weight, comm::Group tp) : weight_(&weight), tp_(std::move(tp)) {}
+
+at::Tensor VocabParallelLoss::forward(const at::Tensor& h, const nn::ForwardContext& ctx) const {
+  ctx.use(weight_);
+  LossPass pass{.h = h.detach().contiguous(),
+                .labels = ctx.labels,
+                .dh = {},
+                .losses = {},
+                .share = vocab_share(*weight_),
+                .weight = weight_,
+                .tp = tp_,
+                .scale = ctx.loss_scale,
+                .with_gradient = nn::grad_enabled()};
+  PT_DCHECK(ctx.labels.numel() == h.size(0));
+  at::Tensor loss;
+  {
+    const nn::NoAutograd guard;
+    pass.losses = at::empty({h.size(0)}, h.options().dtype(nn::acc_dtype(h.scalar_type())));
+    if (pass.with_gradient) pass.dh = at::empty_like(pass.h);
+    run_chunks(pass);
+    if (pass.with_gradient) comm::all_reduce_(pass.dh, comm::ReduceOp::kSum, tp_);
+    // In double: the mean over a step is of many tokens, and the reported figure is exact.
+    const double sum = pass.losses.sum(at::kDouble).item<double>();
+    if (ctx.state != nullptr) ctx.state->loss_sums["lm loss"] += sum;
+    loss = at::scalar_tensor(sum * ctx.loss_scale, pass.losses.options());
+  }
+  if (pass.with_gradient && weight_->trainable) weight_->accumulated();
+  nn::record("vocab_parallel_loss", {h}, {loss},
+             [dh = pass.dh](std::vector<at::Tensor>&&) { return std::vector<at::Tensor>{dh}; });
+  return loss;
+}
+
+at::Tensor VocabParallelLoss::logits(const at::Tensor& h) const {
+  const nn::NoAutograd guard;
+  const VocabShare share = vocab_share(*weight_);
+  const at::Tensor local =
+      at::empty({h.size(0), share.padded}, h.options().dtype(nn::acc_dtype(h.scalar_type())));
+  nn::matmul_nt_acc(local, h.detach().contiguous(), weight_->value());
+  return comm::all_gather(local, 1, tp_).narrow(1, 0, weight_->spec().shape[0]);
+}
+
+}  // namespace pentatron::parallel

@@ -1,0 +1,58 @@
+/// The two ends of a language model, split over the vocabulary: the embedding, and the output layer fused with the loss.
+///
+/// A rank holds ceil(V / t) rows rounded up to 64 of the true V; later ranks may hold fewer real rows or none, and padding rows are local.
+/// Source: Shoeybi et al. 2019 (arXiv:1909.08053) sec. 3.
+#pragma once
+
+#include "pentatron/comm/group.h"
+#include "pentatron/nn/context.h"
+#include "pentatron/nn/module.h"
+
+namespace pentatron::parallel {
+
+/// The ShardSpec of a [vocabulary, hidden] table.
+nn::ShardSpec vocab_spec(int64_t vocab_size, int64_t hidden_size);
+
+/// Which part of the vocabulary a rank holds of a table with vocab_spec.
+struct VocabShare {
+  int64_t offset = 0;  ///< global number of row 0
+  int64_t real = 0;    ///< rows that exist
+  int64_t padded = 0;  ///< rows of the rank's tensor
+};
+VocabShare vocab_share(const nn::Param& table);
+
+/// Rows of the table, plus learned positions.
+///
+/// Shapes: ids [T] int64 -> [T, hidden]. Collectives: forward all-reduce (ids of other ranks' rows give zeros); backward none.
+class VocabParallelEmbedding {
+ public:
+  VocabParallelEmbedding(nn::Param& table, nn::Param* positions, comm::Group tp);
+  at::Tensor forward(const at::Tensor& ids, const nn::ForwardContext& ctx) const;
+
+ private:
+  nn::Param* table_;
+  nn::Param* positions_;
+  comm::Group tp_;
+};
+
+/// Output projection and softmax cross-entropy over chunks of tokens, so that the logits of a microbatch never exist at once.
+///
+/// The loss scale is known before the forward pass, so the gradient of a chunk is computed right behind its loss: three matrix products for
+/// each chunk and nothing twice.
+/// Shapes: h [T, hidden], ctx.labels [T] -> scalar: sum of the losses of tokens with a target, times ctx.loss_scale. The unscaled sum is
+/// added to ctx.state->loss_sums["lm loss"]. Its gradient must be 1: it is the root of a backward pass.
+/// Collectives: forward three all-reduces of [chunk] statistics and, in the same pass, one of dh.
+class VocabParallelLoss {
+ public:
+  VocabParallelLoss(nn::Param& weight, comm::Group tp);
+  at::Tensor forward(const at::Tensor& h, const nn::ForwardContext& ctx) const;
+
+  /// [T, V] in the accumulate type, on every rank of the group.
+  at::Tensor logits(const at::Tensor& h) const;
+
+ private:
+  nn::Param* weight_;
+  comm::Group tp_;
+};
+
+}  // namespace pentatron::parallel
