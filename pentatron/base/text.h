@@ -1,0 +1,23 @@
+/// Small functions on text that several rooms need.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pentatron {
+
+/// Whether `text` is well-formed UTF-8: no overlong forms, surrogates or values above U+10FFFF.
+bool is_utf8(std::string_view text);
+
+/// `text` without white space at both ends.
+std::string_view trim(std::string_view text);
+
+/// The parts between separators, empty ones too.
+std::vector<std::string_view> split(std::string_view text, char separator);
+
+/// At most `limit` bytes of `text`, cut between characters and followed by "..." where something is
+/// missing; control characters become '?'. For showing foreign text in a message.
+std::string excerpt(std::string_view text, size_t limit = 60);
+
+} // namespace pentatron

@@ -1,0 +1,217 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include <nlohmann/json.hpp>
+
+#include "pentatron/base/error.h"
+#include "pentatron/config/config.h"
+#include "pentatron/config/paths.h"
+#include "pentatron/config/value.h"
+
+namespace pentatron::config::detail {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// The sections in order, each with its help and its own values; the top level first.
+struct Group {
+  std::string path;
+  std::string_view help;
+  std::vector<FieldInfo> fields;
+};
+
+void group(const Schema& schema, const void* defaults, const std::string& path,
+           std::string_view help, std::vector<Group>& out) {
+  const size_t index = out.size();
+  out.push_back({path, help, {}});
+  for (const Entry& entry : schema.entries) {
+    const std::string full = join(path, entry.name);
+    if (entry.section != nullptr) {
+      group(*entry.section, section_of(entry, defaults), full, entry.help, out);
+      continue;
+    }
+    out[index].fields.push_back(
+        {.path = full,
+         .type = type_name(*entry.type),
+         .default_value = format_value(*entry.type, read_entry(entry, defaults)),
+         .constraint = constraint_text(entry.traits),
+         .unit = std::string(entry.traits.unit),
+         .help = std::string(entry.help)});
+  }
+}
+
+std::vector<Group> groups(const Schema& schema) {
+  std::vector<Group> out;
+  group(schema, schema.defaults.get(), "", "", out);
+  std::erase_if(out, [](const Group& g) { return g.fields.empty(); });
+  return out;
+}
+
+/// "an integer >= 1, in tokens".
+std::string type_and_unit(const FieldInfo& field) {
+  std::string text = field.type;
+  if (!field.constraint.empty()) text += " " + field.constraint;
+  if (!field.unit.empty()) text += ", in " + field.unit;
+  return text;
+}
+
+Json to_json(const TypeInfo& type, const Value& value) {
+  switch (type.kind) {
+  case Kind::kBool:
+    return std::get<bool>(value.data);
+  case Kind::kInt:
+    return std::get<int64_t>(value.data);
+  case Kind::kDouble:
+    return std::get<double>(value.data);
+  case Kind::kString:
+    return std::get<std::string>(value.data);
+  case Kind::kEnum:
+    return format_value(type, value);
+  case Kind::kOptional:
+    return std::holds_alternative<std::monostate>(value.data) ? Json(nullptr)
+                                                              : to_json(*type.element, value);
+  case Kind::kList:
+    break;
+  }
+  Json list = Json::array();
+  for (const Value& item : std::get<std::vector<Value>>(value.data)) {
+    list.push_back(to_json(*type.element, item));
+  }
+  return list;
+}
+
+Json bound(const TypeInfo& type, double value) {
+  return type.kind == Kind::kInt ? Json(static_cast<int64_t>(value)) : Json(value);
+}
+
+Json value_schema(const TypeInfo& type, const FieldTraits& traits) {
+  Json json = Json::object();
+  switch (type.kind) {
+  case Kind::kOptional:
+    json["anyOf"] = Json::array({value_schema(*type.element, traits), Json{{"type", "null"}}});
+    return json;
+  case Kind::kBool:
+    json["type"] = "boolean";
+    return json;
+  case Kind::kEnum:
+    json["enum"] = Json::array();
+    for (const NamedValue& named : type.names) json["enum"].push_back(named.name);
+    return json;
+  case Kind::kString:
+    json["type"] = "string";
+    if (traits.not_empty) json["minLength"] = 1;
+    return json;
+  case Kind::kList: {
+    json["type"] = "array";
+    FieldTraits element = traits;
+    element.not_empty = false;
+    json["items"] = value_schema(*type.element, element);
+    if (traits.not_empty) json["minItems"] = 1;
+    return json;
+  }
+  case Kind::kInt:
+    json["type"] = "integer";
+    break;
+  case Kind::kDouble:
+    json["type"] = "number";
+    break;
+  }
+  if (std::isfinite(traits.min)) {
+    json[traits.min_excluded ? "exclusiveMinimum" : "minimum"] = bound(type, traits.min);
+  }
+  if (std::isfinite(traits.max)) {
+    json[traits.max_excluded ? "exclusiveMaximum" : "maximum"] = bound(type, traits.max);
+  }
+  if (traits.multiple_of != 1) json["multipleOf"] = traits.multiple_of;
+  return json;
+}
+
+Json section_schema(const Schema& schema, const void* defaults) {
+  Json json{{"type", "object"}, {"additionalProperties", false}, {"properties", Json::object()}};
+  for (const Entry& entry : schema.entries) {
+    Json property;
+    if (entry.section != nullptr) {
+      property = section_schema(*entry.section, section_of(entry, defaults));
+    } else {
+      property = value_schema(*entry.type, entry.traits);
+      const Json standard = to_json(*entry.type, read_entry(entry, defaults));
+      const bool finite = !standard.is_number_float() || std::isfinite(standard.get<double>());
+      if (finite) property["default"] = standard;
+    }
+    std::string description(entry.help);
+    if (!entry.traits.unit.empty()) description += fmt::format(" [{}]", entry.traits.unit);
+    property["description"] = description;
+    json["properties"][std::string(entry.name)] = std::move(property);
+  }
+  return json;
+}
+
+std::string escape_cell(std::string_view text) {
+  std::string out;
+  for (const char c : text) out += c == '|' ? "\\|" : std::string(1, c);
+  return out;
+}
+
+} // namespace
+
+std::vector<FieldInfo> list_fields(const Schema& schema) {
+  std::map<std::string, FieldInfo> by_path;
+  for (Group& g : groups(schema)) {
+    for (FieldInfo& field : g.fields) by_path.emplace(field.path, std::move(field));
+  }
+  std::vector<FieldInfo> out;
+  walk(schema, schema.defaults.get(),
+       [&](const std::string& path, const Entry&, const void*) { out.push_back(by_path[path]); });
+  return out;
+}
+
+std::string help(const Schema& schema, std::string_view section) {
+  std::string out;
+  for (const Group& g : groups(schema)) {
+    const std::string below = fmt::format("{}.", section);
+    if (!section.empty() && g.path != section && !g.path.starts_with(below)) continue;
+    if (!out.empty()) out += '\n';
+    if (!g.path.empty()) out += g.path;
+    if (!g.help.empty()) out += fmt::format(": {}", g.help);
+    if (!g.path.empty()) out += '\n';
+    size_t width = 0;
+    for (const FieldInfo& f : g.fields) {
+      width = std::max(width, f.path.size() + f.default_value.size() + 1);
+    }
+    width = std::min<size_t>(width, 48);
+    for (const FieldInfo& f : g.fields) {
+      const std::string assignment = fmt::format("{}={}", f.path, f.default_value);
+      out += fmt::format("  {:<{}}  {} ({})\n", assignment, width, f.help, type_and_unit(f));
+    }
+  }
+  if (out.empty()) {
+    raise<ConfigError>("'{}' is not a section of the configuration\n  try: {}", section,
+                       nearest_path(schema, section));
+  }
+  return out;
+}
+
+std::string json_schema(const Schema& schema, std::string_view title) {
+  Json json{{"$schema", "https://json-schema.org/draft/2020-12/schema"}, {"title", title}};
+  json.update(section_schema(schema, schema.defaults.get()));
+  return json.dump(2) + "\n";
+}
+
+std::string markdown(const Schema& schema) {
+  std::string out;
+  for (const Group& g : groups(schema)) {
+    out += fmt::format("{}## {}\n\n", out.empty() ? "" : "\n",
+                       g.path.empty() ? "Top level" : fmt::format("`{}`", g.path));
+    if (!g.help.empty()) out += fmt::format("{}.\n\n", g.help);
+    out += "| key | default | value | meaning |\n|---|---|---|---|\n";
+    for (const FieldInfo& f : g.fields) {
+      out += fmt::format("| `{}` | `{}` | {} | {} |\n", f.path, escape_cell(f.default_value),
+                         escape_cell(type_and_unit(f)), escape_cell(f.help));
+    }
+  }
+  return out;
+}
+
+} // namespace pentatron::config::detail

@@ -1,0 +1,43 @@
+/// A YAML text as a plain tree, before types are known. Internal to config.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pentatron::config {
+
+class Violations;
+
+struct Node {
+  enum class Type { kNull, kScalar, kList, kMap, kRefused };
+  struct Member;
+
+  Type type = Type::kNull;
+  int line = 0;        ///< from 1; 0 in an override
+  std::string text;    ///< of a scalar, and of a null as it was spelled
+  bool quoted = false; ///< the scalar stood in quotes or in a block
+  std::vector<Node> items;
+  std::vector<Member> members; ///< unique keys, in order of the text
+};
+
+struct Node::Member {
+  std::string key;
+  int line = 0;
+  Node value;
+};
+
+/// Reads one YAML document. What configurations do not use (see config.h) is recorded in
+/// `violations`; a part that was refused has the type kRefused, and a text that cannot be read at
+/// all gives nothing. `where` names the text, and line numbers follow it if `lines`.
+std::optional<Node> parse_yaml(std::string_view text, std::string_view where, bool lines,
+                               Violations& violations);
+
+/// A scalar that stood in an override.
+Node scalar_node(std::string_view text);
+
+/// "run.yaml:12", or `origin` itself for line 0.
+std::string location(std::string_view origin, int line);
+
+} // namespace pentatron::config

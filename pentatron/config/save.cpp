@@ -1,0 +1,92 @@
+#include <algorithm>
+
+#include "pentatron/base/error.h"
+#include "pentatron/config/config.h"
+#include "pentatron/config/paths.h"
+#include "pentatron/config/value.h"
+
+namespace pentatron::config {
+
+namespace {
+
+void write_section(const Schema& schema, const void* object, int depth, std::string& out) {
+  for (const Entry& entry : schema.entries) {
+    out.append(static_cast<size_t>(2 * depth), ' ');
+    out += entry.name;
+    out += ':';
+    if (entry.section == nullptr) {
+      out += ' ' + format_value(*entry.type, read_entry(entry, object)) + '\n';
+    } else if (entry.section->entries.empty()) {
+      out += " {}\n";
+    } else {
+      out += '\n';
+      write_section(*entry.section, section_of(entry, object), depth + 1, out);
+    }
+  }
+}
+
+std::vector<std::pair<std::string, std::string>> flatten(const Schema& schema, const void* object) {
+  std::vector<std::pair<std::string, std::string>> out;
+  walk(schema, object, [&](const std::string& path, const Entry& entry, const void* holder) {
+    out.emplace_back(path, format_value(*entry.type, read_entry(entry, holder)));
+  });
+  return out;
+}
+
+} // namespace
+
+std::string to_text(const std::vector<Difference>& differences) {
+  std::string text;
+  for (const Difference& d : differences) {
+    text += fmt::format("{}: {} -> {}\n", d.path, d.before, d.after);
+  }
+  return text;
+}
+
+namespace detail {
+
+std::string to_yaml(const Schema& schema, const void* object) {
+  std::string out;
+  write_section(schema, object, 0, out);
+  return out;
+}
+
+std::vector<Difference> diff(const Schema& schema, const void* before, const void* after) {
+  const auto a = flatten(schema, before);
+  const auto b = flatten(schema, after);
+  std::vector<Difference> out;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (a[i].second != b[i].second) out.push_back({a[i].first, a[i].second, b[i].second});
+  }
+  return out;
+}
+
+std::string get(const Schema& schema, const void* object, std::string_view path) {
+  const Found found = find(schema, const_cast<void*>(object), path); // read only below
+  if (found.entry == nullptr || found.entry->type == nullptr) {
+    Violations violations;
+    add_unknown(schema, path, "", violations);
+    violations.throw_if_any();
+  }
+  return format_value(*found.entry->type, read_entry(*found.entry, found.object));
+}
+
+std::string hash(const Schema& schema, const void* object) {
+  auto values = flatten(schema, object);
+  std::ranges::sort(values);
+  uint64_t hash = 0xCBF29CE484222325u; // FNV-1a
+  const auto add = [&](std::string_view text) {
+    for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
+  };
+  for (const auto& [path, value] : values) {
+    add(path);
+    add("=");
+    add(value);
+    add("\n");
+  }
+  return fmt::format("{:016x}", hash);
+}
+
+} // namespace detail
+
+} // namespace pentatron::config

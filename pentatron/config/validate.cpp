@@ -1,0 +1,97 @@
+#include <algorithm>
+#include <cmath>
+
+#include "pentatron/base/error.h"
+#include "pentatron/config/config.h"
+#include "pentatron/config/value.h"
+
+namespace pentatron::config::detail {
+
+namespace {
+
+bool within(const FieldTraits& t, double v) {
+  if (std::isnan(v)) return false;
+  const bool above = t.min_excluded ? v > t.min : v >= t.min;
+  const bool below = t.max_excluded ? v < t.max : v <= t.max;
+  return (above || std::isinf(t.min)) && (below || std::isinf(t.max));
+}
+
+bool is_multiple(const FieldTraits& t, int64_t v) {
+  return t.multiple_of <= 1 || v % t.multiple_of == 0;
+}
+
+bool satisfies(const FieldTraits& traits, const Value& value) {
+  if (const auto* v = std::get_if<int64_t>(&value.data)) {
+    return within(traits, static_cast<double>(*v)) && is_multiple(traits, *v);
+  }
+  if (const auto* v = std::get_if<double>(&value.data)) return within(traits, *v);
+  if (const auto* v = std::get_if<std::string>(&value.data))
+    return !(traits.not_empty && v->empty());
+  if (const auto* v = std::get_if<std::vector<Value>>(&value.data)) {
+    return !(traits.not_empty && v->empty()) &&
+           std::ranges::all_of(*v, [&](const Value& item) { return satisfies(traits, item); });
+  }
+  return true;
+}
+
+/// The integer nearest to `v` that satisfies the traits, if there is one.
+std::optional<int64_t> nearest_integer(const FieldTraits& t, int64_t v) {
+  const int64_t step = std::max<int64_t>(1, t.multiple_of);
+  double bounded = std::clamp(static_cast<double>(v), t.min, std::max(t.min, t.max));
+  bounded = std::clamp(bounded, -0x1p53, 0x1p53);
+  const auto base = static_cast<int64_t>(std::floor(bounded / static_cast<double>(step)));
+  std::optional<int64_t> best;
+  for (int64_t k = base - 2; k <= base + 2; ++k) {
+    const int64_t candidate = k * step;
+    if (!within(t, static_cast<double>(candidate))) continue;
+    if (!best || std::abs(candidate - v) < std::abs(*best - v)) best = candidate;
+  }
+  return best;
+}
+
+/// A value of the same type that satisfies the traits and is near; empty where none is known.
+std::string suggestion(const TypeInfo& type, const FieldTraits& traits, const Value& value,
+                       const Value& default_value) {
+  if (const auto* v = std::get_if<int64_t>(&value.data); v != nullptr && type.kind != Kind::kEnum) {
+    if (const auto nearest = nearest_integer(traits, *v)) return fmt::to_string(*nearest);
+  }
+  if (const auto* v = std::get_if<double>(&value.data); v != nullptr && !std::isnan(*v)) {
+    const double bound = std::clamp(*v, traits.min, std::max(traits.min, traits.max));
+    if (within(traits, bound)) return format_number(bound);
+  }
+  if (satisfies(traits, default_value)) return format_value(type, default_value);
+  return {};
+}
+
+void check_entry(const Entry& entry, const Value& value, const Value& default_value,
+                 Violations& violations, const std::string& path) {
+  if (satisfies(entry.traits, value)) return;
+  const std::string rule = constraint_text(entry.traits);
+  const std::string shown = format_value(*entry.type, value);
+  std::string works = suggestion(*entry.type, entry.traits, value, default_value);
+  violations.add(path, fmt::format("{}={} breaks the rule: {}", path, shown, rule),
+                 works.empty() ? "" : fmt::format("{}={}", path, works));
+}
+
+void validate_section(const Schema& schema, const void* object, const void* defaults,
+                      Violations& violations, std::string_view path) {
+  for (const Entry& entry : schema.entries) {
+    const std::string full = join(path, entry.name);
+    if (entry.section != nullptr) {
+      validate_section(*entry.section, section_of(entry, object), section_of(entry, defaults),
+                       violations, full);
+    } else {
+      check_entry(entry, read_entry(entry, object), read_entry(entry, defaults), violations, full);
+    }
+  }
+  if (schema.validate != nullptr) schema.validate(object, violations, path);
+}
+
+} // namespace
+
+void validate(const Schema& schema, const void* object, Violations& violations,
+              std::string_view path) {
+  validate_section(schema, object, schema.defaults.get(), violations, path);
+}
+
+} // namespace pentatron::config::detail
