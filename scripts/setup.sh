@@ -16,7 +16,9 @@ readonly TEST_PACKAGES="libgtest-dev libgmock-dev libbenchmark-dev clang-format 
 readonly FUZZ_PACKAGES="clang libclang-rt-14-dev libomp-dev"
 
 readonly DEPS="$ROOT/.deps"
-readonly SETUP_LOG="$DEPS/setup.log"
+
+# The output of the step that runs, .deps/apt.log or .deps/pip.log.
+LOG="$DEPS/setup.log"
 
 say() { printf '%s\n' "$*" >&2; }
 
@@ -45,16 +47,16 @@ free_or_fail() {
 
 # explain <what failed>: turns the end of the log of apt or pip into one sentence.
 explain() {
-  if grep -qiE 'no space left|not have enough free space' "$SETUP_LOG"; then
+  if grep -qiE 'no space left|not have enough free space' "$LOG"; then
     fail "the disk became full during $1" "free some space ($(df -Pm "$DEPS" | awk 'NR == 2 { print $4 }') MB are left in $DEPS) and run this again"
-  elif grep -qiE 'name resolution|temporary failure resolving|network is unreachable|could not resolve|could not connect|connection (refused|timed out|failed)|unable to connect|NewConnectionError|ConnectTimeout|ReadTimeout|max retries exceeded' "$SETUP_LOG"; then
-    fail "no network: $1 could not reach its server" "check the connection or set http_proxy and https_proxy, then run this again; details are in .deps/setup.log"
-  elif grep -qiE 'certificate verify failed|CERTIFICATE_VERIFY_FAILED' "$SETUP_LOG"; then
-    fail "$1 does not trust the certificate of its server" "PIP_CERT=/path/to/ca.pem with the certificates of your network; details are in .deps/setup.log"
-  elif grep -qiE 'no matching distribution|is not a supported wheel' "$SETUP_LOG"; then
-    fail "$1 found no wheel for $(python3 --version 2>&1) on $(uname -m)" "Python 3.10 to 3.14 on x86_64, or TORCH_ROOT=/path/to/torch; details are in .deps/setup.log"
+  elif grep -qiE 'certificate verify failed|CERTIFICATE_VERIFY_FAILED' "$LOG"; then
+    fail "$1 does not trust the certificate of its server" "PIP_CERT=/path/to/ca.pem with the certificates of your network; details are in ${LOG#"$ROOT/"}"
+  elif grep -qiE 'name resolution|temporary failure resolving|network is unreachable|could not resolve|could not connect|connection (refused|timed out|failed)|unable to connect|NewConnectionError|ConnectTimeout|ReadTimeout|max retries exceeded' "$LOG"; then
+    fail "no network: $1 could not reach its server" "check the connection or set http_proxy and https_proxy, then run this again; details are in ${LOG#"$ROOT/"}"
+  elif grep -qiE 'no matching distribution|is not a supported wheel' "$LOG"; then
+    fail "$1 found no wheel for $(python3 --version 2>&1) on $(uname -m)" "Python 3.10 to 3.14 on x86_64, or TORCH_ROOT=/path/to/torch; details are in ${LOG#"$ROOT/"}"
   fi
-  fail "$1 failed: $(grep -E '^(E:|ERROR:|error:)' "$SETUP_LOG" | tail -1)" "look at the end of .deps/setup.log and run this again"
+  fail "$1 failed: $(grep -E '^(E:|ERROR:|error:)' "$LOG" | tail -1)" "look at the end of ${LOG#"$ROOT/"} and run this again"
 }
 
 check_platform() {
@@ -87,11 +89,12 @@ install_packages() {
   free_or_fail /usr 1200 "installing packages"
   free_or_fail /var/cache 300 "downloading packages"
   say "installing packages: $missing"
+  LOG="$DEPS/apt.log"
   {
     $as_root env DEBIAN_FRONTEND=noninteractive apt-get update -q -o Acquire::Retries=2 -o Acquire::http::Timeout=30 &&
       $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \
         -o DPkg::Lock::Timeout=600 -o Acquire::Retries=2 $missing
-  } >"$SETUP_LOG" 2>&1 || explain "apt-get"
+  } >"$LOG" 2>&1 || explain "apt-get"
 }
 
 # True if a folder is a torch of version 2.11 or newer.
@@ -123,13 +126,14 @@ install_wheels() {
   if [ "$(cat "$DEPS/$name/.complete" 2>/dev/null)" = "$*" ]; then return; fi
   free_or_fail "$DEPS" "$megabytes" "installing ${*//--no-deps /}"
   say "installing into .deps/$name: ${*//--no-deps /}"
+  LOG="$DEPS/pip.log"
   rm -rf "$partial" "$DEPS/tmp"
   mkdir -p "$DEPS/tmp"
   {
     python3 -m venv "$partial" &&
       TMPDIR="$DEPS/tmp" "$partial/bin/python" -m pip install --no-cache-dir --no-input --disable-pip-version-check \
-        --progress-bar off --retries 2 --only-binary :all: "$@"
-  } >"$SETUP_LOG" 2>&1 || {
+        --progress-bar off --retries 5 --timeout 60 --only-binary :all: "$@"
+  } >"$LOG" 2>&1 || {
     rm -rf "$partial" "$DEPS/tmp"
     explain "pip"
   }
@@ -168,8 +172,9 @@ setup_test_python() {
   if [ "$(cat "$DEPS/venv/.complete" "$DEPS/venv/.complete_test" 2>/dev/null | tail -1)" = "$TEST_PINS" ]; then return; fi
   free_or_fail "$DEPS" 400 "installing $TEST_PINS"
   say "installing into .deps/venv: $TEST_PINS"
+  LOG="$DEPS/pip.log"
   TMPDIR="$DEPS" "$DEPS/venv/bin/python" -m pip install --no-cache-dir --no-input --disable-pip-version-check \
-    --progress-bar off --retries 2 --only-binary :all: $TEST_PINS >"$SETUP_LOG" 2>&1 || explain "pip"
+    --progress-bar off --retries 5 --timeout 60 --only-binary :all: $TEST_PINS >"$LOG" 2>&1 || explain "pip"
   printf '%s\n' "$TEST_PINS" >"$DEPS/venv/.complete_test"
 }
 
