@@ -64,6 +64,8 @@ class Applier {
       return "[...]";
     case Node::Type::kMap:
       return "{...}";
+    case Node::Type::kNull:
+      return "null";
     default:
       return node.quoted ? fmt::format("\"{}\"", excerpt(node.text)) : excerpt(node.text);
     }

@@ -15,8 +15,8 @@ struct Node {
   struct Member;
 
   Type type = Type::kNull;
-  int line = 0;        ///< from 1; 0 in an override
-  std::string text;    ///< of a scalar, and of a null as it was spelled
+  int line = 0; ///< from 1; 0 in an override
+  std::string text;
   bool quoted = false; ///< the scalar stood in quotes or in a block
   std::vector<Node> items;
   std::vector<Member> members; ///< unique keys, in order of the text

@@ -208,8 +208,7 @@ Parsed parse_value(const TypeInfo& type, const Node& node) {
   if (type.kind == Kind::kList) return parse_list(type, node);
   if (node.type == Node::Type::kNull) {
     const bool text = type.kind == Kind::kString;
-    return failed(fmt::format("is null where {} is needed", type_name(type)),
-                  text ? quote(node.text) : "");
+    return failed(fmt::format("is null where {} is needed", type_name(type)), text ? "\"\"" : "");
   }
   if (node.type != Node::Type::kScalar) return failed(fmt::format("is not {}", type_name(type)));
   if (node.quoted && type.kind != Kind::kString && type.kind != Kind::kEnum) {

@@ -1,0 +1,282 @@
+// Overrides, rules between fields, saving, comparing and explaining.
+#include "pentatron/config/config.h"
+
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "pentatron/base/philox.h"
+#include "tests/config/example.h"
+
+namespace pentatron::config_example {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+Config with(std::initializer_list<const char*> overrides) {
+  Config c;
+  config::Violations v;
+  for (const char* text : overrides) config::apply_override(c, text, v);
+  v.throw_if_any();
+  return c;
+}
+
+std::string problems(const char* assignment) {
+  Config c;
+  config::Violations v;
+  config::apply_override(c, assignment, v);
+  config::validate(c, v);
+  return v.text();
+}
+
+TEST(Override, AssignsByDottedPath) {
+  const Config c =
+      with({"model.num_layers=24", "dataset.path=[a, 'b c', \"d\"]", "model.rope.theta=1e4",
+            "model.norm=rms", "note=null", "name=x = y: z # no comment", "dataset.splits=[1,2]",
+            "model.rope={interleaved: true}", "model.kv_channels=64", "dataset.flags=[]"});
+  EXPECT_EQ(c.model.num_layers, 24);
+  EXPECT_THAT(c.dataset.path, ElementsAre("a", "b c", "d"));
+  EXPECT_EQ(c.model.rope.theta, 1e4);
+  EXPECT_EQ(c.name, "x = y: z # no comment");
+  EXPECT_EQ(c.dataset.splits, (std::vector<int64_t>{1, 2}));
+  EXPECT_TRUE(c.model.rope.interleaved);
+  EXPECT_EQ(c.model.kv_channels, 64);
+  EXPECT_FALSE(c.note.has_value());
+}
+
+TEST(Override, NamesItselfInProblems) {
+  EXPECT_EQ(problems("model.num_layer=2"),
+            "override 'model.num_layer=2': model.num_layer is not a key\n  try: model.num_layers");
+  EXPECT_EQ(problems("model.num_layers=0"), "override 'model.num_layers=0': model.num_layers=0 "
+                                            "breaks the rule: >= 1, <= 1000\n"
+                                            "  try: model.num_layers=1");
+  EXPECT_THAT(problems("seed"), HasSubstr("gives no value\n  try: seed=VALUE"));
+  EXPECT_THAT(problems(""), HasSubstr("gives no value"));
+  EXPECT_THAT(problems("=3"), HasSubstr("is not a key"));
+  EXPECT_THAT(problems("model..num_layers=3"), HasSubstr("try: model.num_layers"));
+  EXPECT_THAT(problems("model=3"), HasSubstr("model is a section"));
+  EXPECT_THAT(problems("seed.x=3"), HasSubstr("is not a key"));
+  EXPECT_THAT(problems("dataset.path=[a"), HasSubstr("YAML syntax"));
+  EXPECT_THAT(problems("name=\xff"), HasSubstr("not valid UTF-8"));
+}
+
+TEST(Override, TheLastAssignmentCountsAlsoForWhere) {
+  Config c;
+  config::Violations v;
+  config::apply_yaml(c, "model: {num_layers: 0}", "run.yaml", v);
+  config::apply_override(c, "model.num_layers=3", v);
+  config::validate(c, v);
+  EXPECT_TRUE(v.empty()) << v.text();
+  config::apply_override(c, "model.num_layers=-1", v);
+  config::validate(c, v);
+  EXPECT_THAT(v.text(), HasSubstr("override 'model.num_layers=-1'"));
+}
+
+TEST(Validate, ChecksRulesBetweenFields) {
+  EXPECT_EQ(problems("tensor_model_parallel_size=6"),
+            "override 'tensor_model_parallel_size=6': tensor_model_parallel_size=6 does not divide "
+            "model.num_attention_heads=32\n  try: tensor_model_parallel_size=4");
+}
+
+TEST(Validate, DefaultsOfAStructCanBeWrongToo) {
+  Config c;
+  c.model.kv_channels = 0;
+  c.dataset.weights = {1.0, -1.0};
+  c.model.dropout = std::nan("");
+  config::Violations v;
+  config::validate(c, v);
+  EXPECT_EQ(v.list().size(), 3u) << v.text();
+  EXPECT_THAT(v.text(), HasSubstr("model.kv_channels=0 breaks the rule: > 0\n    try: "
+                                  "model.kv_channels=1"));
+  EXPECT_THROW(v.throw_if_any(), ConfigError);
+}
+
+TEST(Yaml, RoundTripsDefaults) {
+  const Config c;
+  const std::string text = config::to_yaml(c);
+  Config back = with({"seed=1", "model.rope.theta=3", "dataset.path=[]"});
+  config::Violations v;
+  config::apply_yaml(back, text, "x", v);
+  EXPECT_TRUE(v.empty()) << v.text();
+  EXPECT_THAT(config::diff(c, back), IsEmpty());
+  EXPECT_EQ(config::to_yaml(back), text);
+}
+
+TEST(Yaml, LooksAsPeopleWriteIt) {
+  EXPECT_EQ(config::to_yaml(Config{}), R"(name: run
+seed: 1234
+small: 3
+single: 0.10000000149011612
+note: null
+tensor_model_parallel_size: 1
+model:
+  num_layers: 12
+  num_attention_heads: 32
+  vocab_size: 50304
+  kv_channels: null
+  norm: rmsnorm
+  dropout: 0.1
+  rope:
+    theta: 500000.0
+    interleaved: false
+dataset:
+  path: [corpus]
+  weights: []
+  splits: null
+  norms: []
+  flags: []
+)");
+}
+
+// Strings and numbers of every shape come back bit for bit, through files and through overrides.
+TEST(Yaml, RoundTripsRandomValues) {
+  const Stream random(1, "config round trip");
+  const std::vector<std::string> pieces = {
+      "a",      " ",      ":",    "#",   "\n", "\t",   "\"",   "'",    "\\",
+      "-",      "[",      "]",    "{",   "}",  ",",    "&",    "*",    "!",
+      "%",      "@",      "`",    "|",   ">",  "?",    "=",    "null", "~",
+      "\u00e9", "\u2028", "0",    "1e5", "\r", "\x01", "\x04", "\x7f", "\U0001F600",
+      "\u0085", "\ufeff", "true", "...", "---"};
+  for (uint64_t trial = 0; trial < 3000; ++trial) {
+    Config c;
+    const auto text = [&](uint64_t salt) {
+      std::string out;
+      const uint64_t length = random.below(7, trial, salt);
+      for (uint64_t k = 0; k < length; ++k) {
+        out += pieces[random.below(pieces.size(), trial, salt + 1 + k)];
+      }
+      return out;
+    };
+    c.name = text(100);
+    c.note = text(200);
+    c.dataset.path = {text(300), text(400)};
+    const auto bits = random.bits(trial, 1);
+    const auto number = std::bit_cast<double>((uint64_t{bits[0]} << 32) | bits[1]);
+    c.model.rope.theta = std::isnan(number) ? std::numeric_limits<double>::infinity() : number;
+    c.seed = static_cast<int64_t>((uint64_t{bits[2]} << 32) | bits[3]);
+    Config from_file;
+    Config from_overrides;
+    config::Violations v;
+    config::apply_yaml(from_file, config::to_yaml(c), "x", v);
+    for (const config::Difference& d : config::diff(Config{}, c)) {
+      config::apply_override(from_overrides, d.path + "=" + d.after, v);
+    }
+    ASSERT_TRUE(v.empty()) << v.text() << "\n" << config::to_yaml(c);
+    ASSERT_EQ(from_file.name, c.name);
+    ASSERT_EQ(from_file.note, c.note) << config::to_yaml(c);
+    ASSERT_EQ(from_file.dataset.path, c.dataset.path) << config::to_yaml(c);
+    ASSERT_EQ(std::bit_cast<uint64_t>(from_file.model.rope.theta),
+              std::bit_cast<uint64_t>(c.model.rope.theta));
+    ASSERT_EQ(from_file.seed, c.seed);
+    ASSERT_THAT(config::diff(from_overrides, c), IsEmpty());
+  }
+}
+
+TEST(Diff, ListsChangedKeysInOrder) {
+  const auto differences =
+      config::diff(Config{}, with({"model.norm=layernorm", "seed=5", "note=hello world"}));
+  EXPECT_EQ(config::to_text(differences), "seed: 1234 -> 5\n"
+                                          "note: null -> \"hello world\"\n"
+                                          "model.norm: rmsnorm -> layernorm\n");
+}
+
+TEST(Get, ReadsByPath) {
+  EXPECT_EQ(config::get(Config{}, "model.rope.theta"), "500000.0");
+  EXPECT_THROW(config::get(Config{}, "model.rope.thetas"), ConfigError);
+  EXPECT_THROW(config::get(Config{}, "model.rope"), ConfigError);
+}
+
+TEST(Hash, DependsOnValuesOnly) {
+  EXPECT_EQ(config::hash(Config{}), config::hash(Config{}));
+  EXPECT_EQ(config::hash(Config{}).size(), 16u);
+  EXPECT_NE(config::hash(Config{}), config::hash(with({"dataset.flags=[true]"})));
+  struct Ab {
+    int64_t a = 1, b = 2;
+    static constexpr auto fields() {
+      return std::tuple{config::field("a", &Ab::a, ""), config::field("b", &Ab::b, "")};
+    }
+  };
+  struct Ba {
+    int64_t a = 1, b = 2;
+    static constexpr auto fields() {
+      return std::tuple{config::field("b", &Ba::b, ""), config::field("a", &Ba::a, "")};
+    }
+  };
+  EXPECT_EQ(config::hash(Ab{}), config::hash(Ba{}));
+}
+
+TEST(Fields, AreListedOnceWithPathAndDefault) {
+  const auto fields = config::list_fields<Config>();
+  EXPECT_EQ(fields.size(), 19u);
+  EXPECT_EQ(fields[12].path, "model.rope.theta");
+  EXPECT_EQ(fields[12].default_value, "500000.0");
+  EXPECT_EQ(fields[12].constraint, "> 0");
+}
+
+TEST(Help, GroupsBySection) {
+  const std::string text = config::help<Config>();
+  EXPECT_THAT(text, HasSubstr("model: the network\n"));
+  EXPECT_THAT(text, HasSubstr("model.num_layers=12"));
+  EXPECT_THAT(text, HasSubstr("transformer layers (an integer >= 1, <= 1000)"));
+  EXPECT_THAT(text, HasSubstr("fp32 (a number, in s)"));
+  const std::string rope = config::help<Config>("model.rope");
+  EXPECT_THAT(rope, HasSubstr("theta=500000.0"));
+  EXPECT_THAT(rope, Not(HasSubstr("num_layers")));
+  EXPECT_THROW(config::help<Config>("modle"), ConfigError);
+}
+
+TEST(Markdown, HasARowForEveryKey) {
+  const std::string text = config::markdown<Config>();
+  for (const auto& field : config::list_fields<Config>()) {
+    EXPECT_THAT(text, HasSubstr(fmt::format("| `{}` |", field.path)));
+  }
+}
+
+TEST(JsonSchema, DescribesTypesBoundsAndDefaults) {
+  const auto schema = nlohmann::json::parse(config::json_schema<Config>("example"));
+  EXPECT_EQ(schema["title"], "example");
+  EXPECT_EQ(schema["additionalProperties"], false);
+  const auto& model = schema["properties"]["model"]["properties"];
+  EXPECT_EQ(model["num_layers"]["type"], "integer");
+  EXPECT_EQ(model["num_layers"]["maximum"], 1000);
+  EXPECT_EQ(model["dropout"]["exclusiveMaximum"], 1.0);
+  EXPECT_EQ(model["norm"]["enum"], (std::vector<std::string>{"layernorm", "rmsnorm", "rms"}));
+  EXPECT_EQ(model["rope"]["properties"]["theta"]["default"], 500000.0);
+  EXPECT_EQ(model["kv_channels"]["anyOf"][1]["type"], "null");
+  EXPECT_EQ(schema["properties"]["dataset"]["properties"]["path"]["minItems"], 1);
+}
+
+TEST(Enum, SpellsAndReadsNames) {
+  static_assert(config::to_string(NormKind::kRms) == "rmsnorm");
+  static_assert(config::from_string<NormKind>("rms") == NormKind::kRms);
+  EXPECT_FALSE(config::from_string<NormKind>("RMS").has_value());
+}
+
+TEST(Schema, RefusesAFieldListedTwice) {
+  struct Twice {
+    int64_t a = 1;
+    static constexpr auto fields() {
+      return std::tuple{config::field("a", &Twice::a, ""), config::field("a", &Twice::a, "")};
+    }
+  };
+  EXPECT_THROW(config::to_yaml(Twice{}), Error);
+}
+
+TEST(Suggest, NearestDivisorAndMultiple) {
+  EXPECT_EQ(config::nearest_divisor(32, 6), 4);
+  EXPECT_EQ(config::nearest_divisor(30, 7), 6);
+  EXPECT_EQ(config::nearest_divisor(32, 100), 32);
+  EXPECT_EQ(config::nearest_divisor(0, 4), 1);
+  EXPECT_EQ(config::nearest_multiple(64, 100), 128);
+  EXPECT_EQ(config::nearest_multiple(64, 1), 64);
+}
+
+} // namespace
+} // namespace pentatron::config_example

@@ -1,0 +1,223 @@
+// What a YAML text may be, and what every kind of field makes of it.
+#include <fstream>
+#include <limits>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/config/example.h"
+
+namespace pentatron::config_example {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Config load(std::string_view text) {
+  Config c;
+  config::Violations v;
+  config::apply_yaml(c, text, "run.yaml", v);
+  config::validate(c, v);
+  v.throw_if_any();
+  return c;
+}
+
+std::string problems(std::string_view text) {
+  Config c;
+  config::Violations v;
+  config::apply_yaml(c, text, "run.yaml", v);
+  config::validate(c, v);
+  return v.text();
+}
+
+TEST(Yaml, AssignsEveryKindOfField) {
+  const Config c = load(R"(
+name: a name with spaces
+seed: 42
+small: -128
+single: 2.5e-1
+note: "quoted: \"yes\" \u00e9"
+model:
+  num_layers: 24   # a comment
+  kv_channels: 128
+  norm: layernorm
+  dropout: 0
+  rope: {theta: 1e6, interleaved: true}
+dataset:
+  path: [a, "b c"]
+  weights:
+    - 0.25
+    - 3
+  splits: [1, 2]
+  norms: [rms, layernorm]
+  flags: [true, false]
+)");
+  EXPECT_EQ(c.name, "a name with spaces");
+  EXPECT_EQ(c.seed, 42);
+  EXPECT_EQ(c.small, -128);
+  EXPECT_EQ(c.single, 0.25F);
+  EXPECT_EQ(c.note, "quoted: \"yes\" \u00e9");
+  EXPECT_EQ(c.model.num_layers, 24);
+  EXPECT_EQ(c.model.kv_channels, 128);
+  EXPECT_EQ(c.model.norm, NormKind::kLayerNorm);
+  EXPECT_EQ(c.model.dropout, 0.0);
+  EXPECT_EQ(c.model.rope.theta, 1e6);
+  EXPECT_TRUE(c.model.rope.interleaved);
+  EXPECT_THAT(c.dataset.path, ElementsAre("a", "b c"));
+  EXPECT_THAT(c.dataset.weights, ElementsAre(0.25, 3.0));
+  EXPECT_EQ(c.dataset.splits, (std::vector<int64_t>{1, 2}));
+  EXPECT_THAT(c.dataset.norms, ElementsAre(NormKind::kRms, NormKind::kLayerNorm));
+  EXPECT_THAT(c.dataset.flags, ElementsAre(true, false));
+}
+
+TEST(Yaml, KeepsWhatIsNotMentioned) {
+  const Config c = load("model: {num_layers: 2}");
+  EXPECT_EQ(c.model.num_attention_heads, 32);
+  EXPECT_EQ(c.model.rope.theta, 500000.0);
+  EXPECT_EQ(load("").seed, 1234);
+  EXPECT_EQ(load("# nothing\n").seed, 1234);
+  EXPECT_EQ(load("model:\n").seed, 1234);
+}
+
+TEST(Yaml, NullEmptiesAnOptional) {
+  for (const char* text : {"note: null", "note: ~", "note:"}) {
+    Config c;
+    c.note = "x";
+    config::Violations v;
+    config::apply_yaml(c, text, "run.yaml", v);
+    EXPECT_FALSE(c.note.has_value()) << text;
+    EXPECT_TRUE(v.empty()) << text;
+  }
+}
+
+struct IntegerCase {
+  const char* text;
+  int64_t value;
+};
+class Integers : public ::testing::TestWithParam<IntegerCase> {};
+TEST_P(Integers, AreRead) {
+  EXPECT_EQ(load(fmt::format("seed: {}", GetParam().text)).seed, GetParam().value);
+}
+INSTANTIATE_TEST_SUITE_P(
+    Forms, Integers,
+    ::testing::Values(IntegerCase{"0", 0}, IntegerCase{"-7", -7}, IntegerCase{"+7", 7},
+                      IntegerCase{"1e3", 1000}, IntegerCase{"2.5e3", 2500},
+                      IntegerCase{"1_000_000", 1000000}, IntegerCase{"3.0", 3},
+                      IntegerCase{"-0", 0}, IntegerCase{"1E15", 1000000000000000},
+                      IntegerCase{"9223372036854775807", std::numeric_limits<int64_t>::max()},
+                      IntegerCase{"-9223372036854775808", std::numeric_limits<int64_t>::min()}));
+
+struct BadCase {
+  const char* text;
+  const char* cause;
+  const char* suggestion;
+};
+class Refused : public ::testing::TestWithParam<BadCase> {};
+TEST_P(Refused, WithCauseAndWhatWorks) {
+  const std::string text = problems(GetParam().text);
+  EXPECT_THAT(text, HasSubstr(GetParam().cause));
+  EXPECT_THAT(text, HasSubstr("run.yaml:"));
+  if (*GetParam().suggestion != '\0') {
+    EXPECT_THAT(text, HasSubstr(fmt::format("try: {}", GetParam().suggestion)));
+  }
+}
+INSTANTIATE_TEST_SUITE_P(
+    Values, Refused,
+    ::testing::Values(
+        BadCase{"seed: 010", "seed=010 begins with 0", "seed=10"},
+        BadCase{"seed: -007", "begins with 0", "seed=-7"},
+        BadCase{"seed: 0x10", "is not a decimal number", "seed=16"},
+        BadCase{"seed: 1.5", "seed=1.5 is not an integer", "seed=2"},
+        BadCase{"seed: 1e30", "is not exact", ""}, BadCase{"seed: 1__0", "is not an integer", ""},
+        BadCase{"seed: _1", "is not an integer", ""}, BadCase{"seed: 12x", "is not an integer", ""},
+        BadCase{"seed: 9223372036854775808", "does not fit", "seed=9223372036854775807"},
+        BadCase{"seed: \"12\"", "is a string in quotes", "seed=12"},
+        BadCase{"seed: null", "is null where an integer", ""},
+        BadCase{"seed: [1]", "is not an integer", ""},
+        BadCase{"small: 128", "does not fit", "small=127"},
+        BadCase{"single: .nan", "is not a number", ""},
+        BadCase{"single: 1e999", "is not a number", ""},
+        BadCase{"name: null", "is null where a string", "name=\"\""},
+        BadCase{"model: {rope: {interleaved: yes}}", "is not true or false",
+                "model.rope.interleaved=true"},
+        BadCase{"model: {norm: rmsnrom}", "is not one of layernorm, rmsnorm", "model.norm=rmsnorm"},
+        BadCase{"dataset: {path: a}", "is not a list", "dataset.path=[a]"},
+        BadCase{"dataset: {weights: [1, x]}", "element 1 ('x') which is not a number", ""},
+        BadCase{"model: 3", "model is a section", "model.num_layers=..."},
+        BadCase{"[1, 2]", "the configuration is a section", ""}));
+INSTANTIATE_TEST_SUITE_P(
+    Keys, Refused,
+    ::testing::Values(BadCase{"model: {num_layer: 2}", "model.num_layer is not a key",
+                              "model.num_layers"},
+                      BadCase{"num_layers: 2", "num_layers is not a key", "model.num_layers"},
+                      BadCase{"modle: {}", "modle is not a key", "model"},
+                      BadCase{"model.num_layers: 2", "is not a key", "model.num_layers"},
+                      BadCase{"theta: 2", "theta is not a key", "model.rope.theta"},
+                      BadCase{"model: {zzzzzzzzzzzz: 2}", "is not a key", "one of num_layers, "},
+                      BadCase{"seed: 1\nseed: 2",
+                              "'seed' stands twice in its section, first on "
+                              "line 1",
+                              "keep one"},
+                      BadCase{"model:\n  norm: rms\n  norm: rms", "run.yaml:3: the key", ""},
+                      BadCase{"? [a]\n: 1", "a key has to be a name", ""}));
+INSTANTIATE_TEST_SUITE_P(
+    Syntax, Refused,
+    ::testing::Values(BadCase{"seed: &x 1", "an anchor", ""},
+                      BadCase{"seed: &x 1\nsmall: *x", "an alias", ""},
+                      BadCase{"model: &x {num_layers: 3}", "an anchor", ""},
+                      BadCase{"seed: !!int 1", "the tag", ""},
+                      BadCase{"name: !!python/object:os.system x", "the tag", ""},
+                      BadCase{"seed: [1", "YAML syntax", ""},
+                      BadCase{"seed: 1\n\tx: 2", "YAML syntax", ""},
+                      BadCase{"a: [[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]", "deeper than 16", ""}));
+
+TEST(Yaml, RefusesTwoDocumentsControlCharactersAndBadUtf8) {
+  EXPECT_THAT(problems("seed: 1\n---\nseed: 2\n"), HasSubstr("more than one YAML document"));
+  EXPECT_THAT(problems("seed: 1\n\x04\nseed: 2\n"), HasSubstr("control character 0x04"));
+  EXPECT_THAT(problems("name: \xC0\xAF"), HasSubstr("not valid UTF-8"));
+  EXPECT_THAT(problems(std::string((1 << 20) + 1, ' ')), HasSubstr("above the limit"));
+  EXPECT_THAT(problems(std::string(100000, '[')), HasSubstr("deeper than 16"));
+}
+
+TEST(Yaml, ReportsEverythingInOnePass) {
+  const std::string text = problems(R"(seed: x
+model:
+  num_layers: 0
+  num_layer: 3
+  dropout: 1
+  vocab_size: 100
+dataset:
+  path: []
+)");
+  EXPECT_EQ(text, R"(6 problems in the configuration
+  run.yaml:1: seed=x is not an integer
+  run.yaml:4: model.num_layer is not a key
+    try: model.num_layers
+  run.yaml:3: model.num_layers=0 breaks the rule: >= 1, <= 1000
+    try: model.num_layers=1
+  run.yaml:6: model.vocab_size=100 breaks the rule: multiple of 64
+    try: model.vocab_size=128
+  run.yaml:5: model.dropout=1.0 breaks the rule: >= 0, < 1
+    try: model.dropout=0.1
+  run.yaml:8: dataset.path=[] breaks the rule: not empty
+    try: dataset.path=[corpus])");
+}
+
+TEST(Yaml, ReadsAFileAndNamesIt) {
+  const std::string file = ::testing::TempDir() + "pentatron_config_yaml_test.yaml";
+  std::ofstream(file) << "seed: 7\nmodel:\n  bad: 1\n";
+  Config c;
+  config::Violations v;
+  config::apply_file(c, file, v);
+  EXPECT_EQ(c.seed, 7);
+  EXPECT_THAT(v.text(), HasSubstr(file + ":3: model.bad is not a key"));
+  config::Violations missing;
+  config::apply_file(c, file + ".none", missing);
+  EXPECT_THAT(missing.text(), HasSubstr("does not exist"));
+  config::Violations folder;
+  config::apply_file(c, ::testing::TempDir(), folder);
+  EXPECT_THAT(folder.text(), HasSubstr("is not a file"));
+}
+
+} // namespace
+} // namespace pentatron::config_example
