@@ -10,6 +10,12 @@ namespace {
 
 using simd::refuse_unless_cpu;
 
+template <auto refuse, class Args>
+std::string refuse_float64(const Args& args, const Context& context) {
+  if (args.dtype == DType::kFloat64) return "takes no float64";
+  return refuse(args, context);
+}
+
 void require(bool ok, const char* op, const char* what) {
   if (!ok) raise<ShapeError>("{}: {}", op, what);
 }
@@ -28,7 +34,14 @@ template <class Args> void check_gradient(const Args& a, const char* op) {
 
 std::span<const Entry<CrossEntropyStatsArgs>> cross_entropy_stats_entries() {
   static const Entry<CrossEntropyStatsArgs> entries[] = {
-      {"reference", refuse_unless_cpu, cross_entropy_reference::stats},
+#if defined(__x86_64__)
+    {"avx512",
+     refuse_float64<simd::refuse_unless_avx512<CrossEntropyStatsArgs>, CrossEntropyStatsArgs>,
+     cross_entropy_avx512::stats},
+    {"avx2", refuse_float64<simd::refuse_unless_avx2<CrossEntropyStatsArgs>, CrossEntropyStatsArgs>,
+     cross_entropy_avx2::stats},
+#endif
+    {"reference", refuse_unless_cpu, cross_entropy_reference::stats},
   };
   return entries;
 }
@@ -49,14 +62,28 @@ std::span<const Entry<CrossEntropyLossArgs>> cross_entropy_loss_entries() {
 
 std::span<const Entry<CrossEntropyGradientArgs>> cross_entropy_gradient_entries() {
   static const Entry<CrossEntropyGradientArgs> entries[] = {
-      {"reference", refuse_unless_cpu, cross_entropy_reference::gradient},
+#if defined(__x86_64__)
+    {"avx512",
+     refuse_float64<simd::refuse_unless_avx512<CrossEntropyGradientArgs>, CrossEntropyGradientArgs>,
+     cross_entropy_avx512::gradient},
+    {"avx2",
+     refuse_float64<simd::refuse_unless_avx2<CrossEntropyGradientArgs>, CrossEntropyGradientArgs>,
+     cross_entropy_avx2::gradient},
+#endif
+    {"reference", refuse_unless_cpu, cross_entropy_reference::gradient},
   };
   return entries;
 }
 
 std::span<const Entry<CrossEntropyArgs>> cross_entropy_entries() {
   static const Entry<CrossEntropyArgs> entries[] = {
-      {"reference", refuse_unless_cpu, cross_entropy_reference::fused},
+#if defined(__x86_64__)
+    {"avx512", refuse_float64<simd::refuse_unless_avx512<CrossEntropyArgs>, CrossEntropyArgs>,
+     cross_entropy_avx512::fused},
+    {"avx2", refuse_float64<simd::refuse_unless_avx2<CrossEntropyArgs>, CrossEntropyArgs>,
+     cross_entropy_avx2::fused},
+#endif
+    {"reference", refuse_unless_cpu, cross_entropy_reference::fused},
   };
   return entries;
 }

@@ -10,14 +10,22 @@ using simd::refuse_unless_cpu;
 
 std::span<const Entry<EmbeddingArgs>> embedding_entries() {
   static const Entry<EmbeddingArgs> entries[] = {
-      {"reference", refuse_unless_cpu, embedding_reference::forward},
+#if defined(__x86_64__)
+    {"avx512", simd::refuse_unless_avx512, embedding_avx512::forward},
+    {"avx2", simd::refuse_unless_avx2, embedding_avx2::forward},
+#endif
+    {"reference", refuse_unless_cpu, embedding_reference::forward},
   };
   return entries;
 }
 
 std::span<const Entry<EmbeddingGradientArgs>> embedding_gradient_entries() {
   static const Entry<EmbeddingGradientArgs> entries[] = {
-      {"reference", refuse_unless_cpu, embedding_reference::gradient},
+#if defined(__x86_64__)
+    {"avx512", simd::refuse_unless_avx512, embedding_avx512::gradient},
+    {"avx2", simd::refuse_unless_avx2, embedding_avx2::gradient},
+#endif
+    {"reference", refuse_unless_cpu, embedding_reference::gradient},
   };
   return entries;
 }

@@ -8,30 +8,55 @@ namespace pentatron::kernels {
 
 using simd::refuse_unless_cpu;
 
+namespace {
+
+template <auto refuse> std::string refuse_float64(const CastArgs& args, const Context& context) {
+  if (args.dtype == DType::kFloat64 || args.out_dtype == DType::kFloat64) return "takes no float64";
+  return refuse(args, context);
+}
+
+} // namespace
+
 std::span<const Entry<SumOfSquaresArgs>> sum_of_squares_entries() {
   static const Entry<SumOfSquaresArgs> entries[] = {
-      {"reference", refuse_unless_cpu, optimizer_reference::sum_of_squares},
+#if defined(__x86_64__)
+    {"avx512", simd::refuse_unless_avx512, optimizer_avx512::sum_of_squares},
+    {"avx2", simd::refuse_unless_avx2, optimizer_avx2::sum_of_squares},
+#endif
+    {"reference", refuse_unless_cpu, optimizer_reference::sum_of_squares},
   };
   return entries;
 }
 
 std::span<const Entry<NonfiniteArgs>> find_nonfinite_entries() {
   static const Entry<NonfiniteArgs> entries[] = {
-      {"reference", refuse_unless_cpu, optimizer_reference::find_nonfinite},
+#if defined(__x86_64__)
+    {"avx512", simd::refuse_unless_avx512, optimizer_avx512::find_nonfinite},
+    {"avx2", simd::refuse_unless_avx2, optimizer_avx2::find_nonfinite},
+#endif
+    {"reference", refuse_unless_cpu, optimizer_reference::find_nonfinite},
   };
   return entries;
 }
 
 std::span<const Entry<ScaleArgs>> scale_entries() {
   static const Entry<ScaleArgs> entries[] = {
-      {"reference", refuse_unless_cpu, optimizer_reference::scale},
+#if defined(__x86_64__)
+    {"avx512", simd::refuse_unless_avx512, optimizer_avx512::scale},
+    {"avx2", simd::refuse_unless_avx2, optimizer_avx2::scale},
+#endif
+    {"reference", refuse_unless_cpu, optimizer_reference::scale},
   };
   return entries;
 }
 
 std::span<const Entry<CastArgs>> cast_entries() {
   static const Entry<CastArgs> entries[] = {
-      {"reference", refuse_unless_cpu, optimizer_reference::cast},
+#if defined(__x86_64__)
+    {"avx512", refuse_float64<simd::refuse_unless_avx512<CastArgs>>, optimizer_avx512::cast},
+    {"avx2", refuse_float64<simd::refuse_unless_avx2<CastArgs>>, optimizer_avx2::cast},
+#endif
+    {"reference", refuse_unless_cpu, optimizer_reference::cast},
   };
   return entries;
 }

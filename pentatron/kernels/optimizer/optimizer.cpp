@@ -8,16 +8,37 @@ namespace pentatron::kernels {
 
 using simd::refuse_unless_cpu;
 
+namespace {
+
+template <auto refuse, class Args>
+std::string refuse_copy(const Args& args, const Context& context) {
+  if (args.param_copy && (args.dtype == DType::kFloat64 || args.copy_dtype == DType::kFloat64)) {
+    return "writes no copy of or in float64";
+  }
+  return refuse(args, context);
+}
+
+} // namespace
+
 std::span<const Entry<AdamWArgs>> adamw_entries() {
   static const Entry<AdamWArgs> entries[] = {
-      {"reference", refuse_unless_cpu, optimizer_reference::adamw},
+#if defined(__x86_64__)
+    {"avx512", refuse_copy<simd::refuse_unless_avx512<AdamWArgs>, AdamWArgs>,
+     optimizer_avx512::adamw},
+    {"avx2", refuse_copy<simd::refuse_unless_avx2<AdamWArgs>, AdamWArgs>, optimizer_avx2::adamw},
+#endif
+    {"reference", refuse_unless_cpu, optimizer_reference::adamw},
   };
   return entries;
 }
 
 std::span<const Entry<SgdArgs>> sgd_entries() {
   static const Entry<SgdArgs> entries[] = {
-      {"reference", refuse_unless_cpu, optimizer_reference::sgd},
+#if defined(__x86_64__)
+    {"avx512", refuse_copy<simd::refuse_unless_avx512<SgdArgs>, SgdArgs>, optimizer_avx512::sgd},
+    {"avx2", refuse_copy<simd::refuse_unless_avx2<SgdArgs>, SgdArgs>, optimizer_avx2::sgd},
+#endif
+    {"reference", refuse_unless_cpu, optimizer_reference::sgd},
   };
   return entries;
 }

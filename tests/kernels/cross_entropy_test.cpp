@@ -1,0 +1,499 @@
+#include "pentatron/kernels/cross_entropy/cross_entropy.h"
+
+#include <cmath>
+#include <limits>
+
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/from_blob.h>
+
+#include "pentatron/base/error.h"
+#include "tests/kernels/typed_buffer.h"
+
+namespace pentatron::kernels {
+namespace {
+
+using test::TypedBuffer;
+using test::unit_roundoff;
+using test::WithThreads;
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+/// Logits, targets and outputs of one problem, unaligned and with gaps between rows.
+struct Problem {
+  DType dtype, out_dtype;
+  int64_t rows, columns, padded, stride, out_stride;
+  TypedBuffer logits, gradient, row_scale, lse, loss;
+  std::vector<int64_t> target;
+  double smoothing = 0, z_loss = 0;
+
+  Problem(DType dtype, DType out_dtype, int64_t rows, int64_t columns, uint64_t seed = 1)
+      : dtype(dtype), out_dtype(out_dtype), rows(rows), columns(columns), padded(columns + 5),
+        stride(columns + 7), out_stride(columns + 6), logits(dtype, rows * stride, 1),
+        gradient(out_dtype, rows * out_stride, 3), row_scale(acc_dtype(dtype), rows),
+        lse(acc_dtype(dtype), rows), loss(acc_dtype(dtype), rows),
+        target(static_cast<size_t>(rows)) {
+    logits.fill_normal(seed, 3);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t j = columns; j < stride; ++j) logits.set(r * stride + j, kNan);
+      target[static_cast<size_t>(r)] = r % 4 == 3 ? -1 : (r * 7919) % columns;
+    }
+    row_scale.fill([](int64_t r) { return 0.25 + 0.5 * static_cast<double>(r % 3); });
+    gradient.fill([](int64_t) { return 77.0; });
+  }
+
+  double logit(int64_t r, int64_t j) const { return logits.get(r * stride + j); }
+  void set_logit(int64_t r, int64_t j, double x) { logits.set(r * stride + j, x); }
+  double grad(int64_t r, int64_t j) const { return gradient.get(r * out_stride + j); }
+  double total() const {
+    double sum = 0;
+    for (int64_t r = 0; r < rows; ++r) sum += loss.get(r) * row_scale.get(r);
+    return sum;
+  }
+
+  CrossEntropyArgs args() {
+    return {.dtype = dtype,
+            .out_dtype = out_dtype,
+            .rows = rows,
+            .columns = columns,
+            .padded_columns = padded,
+            .row_stride = stride,
+            .out_row_stride = out_stride,
+            .logits = logits.data(),
+            .target = target.data(),
+            .row_scale = row_scale.data(),
+            .label_smoothing = smoothing,
+            .z_loss = z_loss,
+            .lse = lse.data(),
+            .loss = loss.data(),
+            .gradient = gradient.data()};
+  }
+};
+
+template <class Args>
+const Entry<Args>& entry(std::span<const Entry<Args>> entries, std::string_view name) {
+  for (const Entry<Args>& e : entries) {
+    if (e.name == name) return e;
+  }
+  throw ShapeError("no such entry");
+}
+
+/// Every result of `p` is that of `q` to the roundings of their dtypes.
+void expect_close(const Problem& p, const Problem& q) {
+  const double acc = 8 * unit_roundoff(acc_dtype(p.dtype));
+  const double rounding = unit_roundoff(p.out_dtype);
+  for (int64_t r = 0; r < p.rows; ++r) {
+    ASSERT_NEAR(p.loss.get(r), q.loss.get(r), acc * (1 + std::abs(q.lse.get(r)))) << "row " << r;
+    ASSERT_NEAR(p.lse.get(r), q.lse.get(r), acc * (1 + std::abs(q.lse.get(r)))) << "row " << r;
+    for (int64_t j = 0; j < p.out_stride; ++j) {
+      const double expected = q.grad(r, j);
+      ASSERT_NEAR(p.grad(r, j), expected,
+                  (3 * rounding + 2 * acc) * std::abs(expected) +
+                      acc * 0.1 / static_cast<double>(p.columns) + acc * 0.01)
+          << "row " << r << " column " << j;
+    }
+  }
+}
+
+struct Case {
+  const char* entry;
+  DType dtype, out_dtype;
+  int64_t columns;
+};
+class CrossEntropySimd : public testing::TestWithParam<Case> {};
+
+TEST_P(CrossEntropySimd, AgreesWithReference) {
+  const Case& c = GetParam();
+  const Entry<CrossEntropyArgs>& e = entry(cross_entropy_entries(), c.entry);
+  for (const double smoothing : {0.0, 0.1}) {
+    Problem p(c.dtype, c.out_dtype, 9, c.columns), q(c.dtype, c.out_dtype, 9, c.columns);
+    p.smoothing = q.smoothing = smoothing;
+    p.z_loss = q.z_loss = smoothing * 1e-2;
+    const CrossEntropyArgs a = p.args();
+    if (const std::string reason = e.refuse(a, {}); !reason.empty()) GTEST_SKIP() << reason;
+    e.run(a, {});
+    entry(cross_entropy_entries(), "reference").run(q.args(), {});
+    expect_close(p, q);
+  }
+}
+
+TEST_P(CrossEntropySimd, StatsAndGradientAgreeWithReference) {
+  const Case& c = GetParam();
+  Problem p(c.dtype, c.out_dtype, 9, c.columns), q(c.dtype, c.out_dtype, 9, c.columns);
+  const auto run = [&](Problem& x, const char* name) {
+    TypedBuffer max(acc_dtype(c.dtype), 9), sum_exp = max, target_logit = max, logit_sum = max;
+    const CrossEntropyStatsArgs s{.dtype = c.dtype,
+                                  .rows = 9,
+                                  .columns = c.columns,
+                                  .row_stride = x.stride,
+                                  .logits = x.logits.data(),
+                                  .target = x.target.data(),
+                                  .vocab_offset = 0,
+                                  .max = max.data(),
+                                  .sum_exp = sum_exp.data(),
+                                  .target_logit = target_logit.data(),
+                                  .logit_sum = logit_sum.data()};
+    const auto& stats = entry(cross_entropy_stats_entries(), name);
+    if (!stats.refuse(s, {}).empty()) return false;
+    stats.run(s, {});
+    cross_entropy_loss({.dtype = acc_dtype(c.dtype),
+                        .rows = 9,
+                        .target = x.target.data(),
+                        .max = max.data(),
+                        .sum_exp = sum_exp.data(),
+                        .target_logit = target_logit.data(),
+                        .logit_sum = logit_sum.data(),
+                        .global_vocab = c.columns,
+                        .label_smoothing = 0.2,
+                        .z_loss = 1e-3,
+                        .lse = x.lse.data(),
+                        .loss = x.loss.data()});
+    entry(cross_entropy_gradient_entries(), name)
+        .run({.dtype = c.dtype,
+              .out_dtype = c.out_dtype,
+              .rows = 9,
+              .columns = c.columns,
+              .padded_columns = x.padded,
+              .row_stride = x.stride,
+              .out_row_stride = x.out_stride,
+              .logits = x.logits.data(),
+              .target = x.target.data(),
+              .vocab_offset = 0,
+              .max = max.data(),
+              .sum_exp = sum_exp.data(),
+              .row_scale = x.row_scale.data(),
+              .global_vocab = c.columns,
+              .label_smoothing = 0.2,
+              .z_loss = 1e-3,
+              .gradient = x.gradient.data()},
+             {});
+    return true;
+  };
+  if (!run(p, c.entry)) GTEST_SKIP() << "refused";
+  ASSERT_TRUE(run(q, "reference"));
+  expect_close(p, q);
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const char* name : {"avx2", "avx512"}) {
+    for (const int64_t columns : {1, 7, 16, 31, 130, 2049, 5003}) {
+      for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+        all.push_back({name, dtype, dtype, columns});
+      }
+      all.push_back({name, DType::kFloat32, DType::kBFloat16, columns});
+    }
+  }
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(, CrossEntropySimd, testing::ValuesIn(cases()), [](const auto& info) {
+  return fmt::format("{}_{}_{}_{}", info.param.entry, name(info.param.dtype),
+                     name(info.param.out_dtype), info.param.columns);
+});
+
+/// The public calls, whichever entry they take, for every dtype.
+class CrossEntropyOf : public testing::TestWithParam<DType> {};
+INSTANTIATE_TEST_SUITE_P(, CrossEntropyOf,
+                         testing::Values(DType::kFloat64, DType::kFloat32, DType::kBFloat16,
+                                         DType::kFloat16),
+                         [](const auto& info) { return std::string(name(info.param)); });
+
+TEST(CrossEntropy, UniformLogitsCostLogOfVocabulary) {
+  Problem p(DType::kFloat64, DType::kFloat64, 1, 50);
+  for (int64_t j = 0; j < 50; ++j) p.set_logit(0, j, -2.5);
+  cross_entropy(p.args());
+  EXPECT_DOUBLE_EQ(p.loss.get(0), std::log(50.0));
+  EXPECT_NEAR(p.lse.get(0), std::log(50.0) - 2.5, 1e-15);
+  EXPECT_NEAR(p.grad(0, 1), p.row_scale.get(0) / 50, 1e-16);
+  EXPECT_NEAR(p.grad(0, 0), p.row_scale.get(0) * (1.0 / 50 - 1), 1e-16);
+}
+
+TEST(CrossEntropy, GradientIsTheFiniteDifferenceOfTheLoss) {
+  Problem p(DType::kFloat64, DType::kFloat64, 4, 11);
+  p.smoothing = 0.15;
+  p.z_loss = 0.02;
+  cross_entropy(p.args());
+  Problem q(DType::kFloat64, DType::kFloat64, 4, 11);
+  q.smoothing = 0.15;
+  q.z_loss = 0.02;
+  CrossEntropyArgs loss_only = q.args();
+  loss_only.gradient = nullptr;
+  for (int64_t r = 0; r < 4; ++r) {
+    for (int64_t j = 0; j < 11; ++j) {
+      const double x = q.logit(r, j), step = 1e-5;
+      q.set_logit(r, j, x + step);
+      cross_entropy(loss_only);
+      const double up = q.total();
+      q.set_logit(r, j, x - step);
+      cross_entropy(loss_only);
+      const double down = q.total();
+      q.set_logit(r, j, x);
+      EXPECT_NEAR(p.grad(r, j), (up - down) / (2 * step), 1e-9) << r << "," << j;
+    }
+  }
+}
+
+TEST(CrossEntropy, MatchesTorchWithSmoothingAndIgnoredRows) {
+  const int64_t rows = 6, columns = 300;
+  Problem p(DType::kFloat64, DType::kFloat64, rows, columns);
+  p.smoothing = 0.1;
+  p.row_scale.fill([](int64_t) { return 1.0; });
+  const at::Tensor logits =
+      at::from_blob(p.logits.data(), {rows, columns}, {p.stride, 1}, at::kDouble)
+          .clone()
+          .set_requires_grad(true);
+  const at::Tensor target = at::from_blob(p.target.data(), {rows}, at::kLong);
+  const at::Tensor loss = at::cross_entropy_loss(logits, target, {}, at::Reduction::None, -1, 0.1);
+  loss.sum().backward();
+  cross_entropy(p.args());
+  for (int64_t r = 0; r < rows; ++r) {
+    EXPECT_NEAR(p.loss.get(r), loss[r].item<double>(), 1e-13);
+    for (int64_t j = 0; j < columns; ++j) {
+      EXPECT_NEAR(p.grad(r, j), logits.grad()[r][j].item<double>(), 1e-15);
+    }
+  }
+}
+
+TEST_P(CrossEntropyOf, ShardsWithPaddingAndAnEmptyOneGiveTheWhole) {
+  const DType dtype = GetParam();
+  const DType acc = acc_dtype(dtype);
+  const int64_t rows = 8, vocab = 700;
+  Problem whole(dtype, dtype, rows, vocab), split(dtype, dtype, rows, vocab);
+  whole.smoothing = 0.1;
+  whole.z_loss = 1e-3;
+  cross_entropy(whole.args());
+
+  const std::vector<int64_t> edges = {0, 256, 512, 700, 700};
+  struct Shard {
+    TypedBuffer max, sum_exp, target_logit, logit_sum;
+  };
+  std::vector<Shard> shards;
+  TypedBuffer max(acc, rows), sum_exp(acc, rows), target_logit(acc, rows), logit_sum(acc, rows);
+  max.fill([](int64_t) { return -kInf; });
+  for (size_t s = 0; s + 1 < edges.size(); ++s) {
+    Shard& shard = shards.emplace_back(Shard{max, max, max, max});
+    cross_entropy_stats({.dtype = dtype,
+                         .rows = rows,
+                         .columns = edges[s + 1] - edges[s],
+                         .row_stride = split.stride,
+                         .logits = split.logits.at(edges[s]),
+                         .target = split.target.data(),
+                         .vocab_offset = edges[s],
+                         .max = shard.max.data(),
+                         .sum_exp = shard.sum_exp.data(),
+                         .target_logit = shard.target_logit.data(),
+                         .logit_sum = shard.logit_sum.data()});
+  }
+  for (const Shard& s : shards)
+    max.fill([&](int64_t r) { return std::max(max.get(r), s.max.get(r)); });
+  for (Shard& s : shards) {
+    cross_entropy_rescale({.dtype = acc,
+                           .rows = rows,
+                           .local_max = s.max.data(),
+                           .global_max = max.data(),
+                           .sum_exp = s.sum_exp.data()});
+    sum_exp.fill([&](int64_t r) { return sum_exp.get(r) + s.sum_exp.get(r); });
+    target_logit.fill([&](int64_t r) { return target_logit.get(r) + s.target_logit.get(r); });
+    logit_sum.fill([&](int64_t r) { return logit_sum.get(r) + s.logit_sum.get(r); });
+  }
+  cross_entropy_loss({.dtype = acc,
+                      .rows = rows,
+                      .target = split.target.data(),
+                      .max = max.data(),
+                      .sum_exp = sum_exp.data(),
+                      .target_logit = target_logit.data(),
+                      .logit_sum = logit_sum.data(),
+                      .global_vocab = vocab,
+                      .label_smoothing = 0.1,
+                      .z_loss = 1e-3,
+                      .lse = split.lse.data(),
+                      .loss = split.loss.data()});
+  for (size_t s = 0; s + 1 < edges.size(); ++s) {
+    const int64_t columns = edges[s + 1] - edges[s];
+    TypedBuffer part(dtype, rows * 256);
+    part.fill([](int64_t) { return 77.0; });
+    cross_entropy_gradient({.dtype = dtype,
+                            .out_dtype = dtype,
+                            .rows = rows,
+                            .columns = columns,
+                            .padded_columns = 256,
+                            .row_stride = split.stride,
+                            .out_row_stride = 256,
+                            .logits = split.logits.at(edges[s]),
+                            .target = split.target.data(),
+                            .vocab_offset = edges[s],
+                            .max = max.data(),
+                            .sum_exp = sum_exp.data(),
+                            .row_scale = split.row_scale.data(),
+                            .global_vocab = vocab,
+                            .label_smoothing = 0.1,
+                            .z_loss = 1e-3,
+                            .gradient = part.data()});
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t j = 0; j < 256; ++j) {
+        const double g = part.get(r * 256 + j);
+        if (j < columns) {
+          split.gradient.set(r * split.out_stride + edges[s] + j, g);
+        } else {
+          ASSERT_EQ(g, 0.0) << "padding of shard " << s;
+        }
+      }
+    }
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t j = vocab; j < split.padded; ++j) split.gradient.set(r * split.out_stride + j, 0);
+  }
+  expect_close(split, whole);
+}
+
+TEST_P(CrossEntropyOf, InPlaceEqualsOutOfPlace) {
+  Problem p(GetParam(), GetParam(), 5, 333), q(GetParam(), GetParam(), 5, 333);
+  cross_entropy(p.args());
+  CrossEntropyArgs a = q.args();
+  a.gradient = q.logits.data();
+  a.out_row_stride = a.row_stride;
+  cross_entropy(a);
+  for (int64_t r = 0; r < 5; ++r) {
+    for (int64_t j = 0; j < p.padded; ++j) ASSERT_EQ(p.grad(r, j), q.logit(r, j));
+  }
+  EXPECT_TRUE(p.loss.same_bits(q.loss));
+}
+
+TEST_P(CrossEntropyOf, PaddingIsNotReadAndItsGradientIsZero) {
+  Problem p(GetParam(), GetParam(), 4, 65); // columns past 65 hold NaN
+  cross_entropy(p.args());
+  for (int64_t r = 0; r < 3; ++r) {
+    EXPECT_TRUE(std::isfinite(p.loss.get(r)));
+    for (int64_t j = 65; j < p.padded; ++j) EXPECT_EQ(p.grad(r, j), 0.0);
+    EXPECT_EQ(p.grad(r, p.padded), 77.0) << "past the padding nothing is written";
+  }
+}
+
+TEST_P(CrossEntropyOf, IgnoredRowsAreZeroWhateverTheyHold) {
+  Problem p(GetParam(), GetParam(), 6, 50);
+  p.target.assign(6, -100);
+  for (int64_t j = 0; j < 50; ++j) {
+    p.set_logit(1, j, kNan);
+    p.set_logit(2, j, kInf);
+    p.set_logit(3, j, -kInf);
+  }
+  cross_entropy(p.args());
+  for (int64_t r = 0; r < 6; ++r) {
+    EXPECT_EQ(p.loss.get(r), 0.0);
+    for (int64_t j = 0; j < p.padded; ++j) ASSERT_EQ(p.grad(r, j), 0.0);
+  }
+}
+
+TEST_P(CrossEntropyOf, ExtremeLogitsStayExact) {
+  Problem p(GetParam(), GetParam(), 3, 40);
+  p.target = {5, 6, 7};
+  p.row_scale.fill([](int64_t) { return 1.0; });
+  for (int64_t j = 0; j < 40; ++j) {
+    p.set_logit(0, j, j == 5 ? 1e4 : -1e4);
+    p.set_logit(1, j, j == 5 ? 1e4 : -1e4);
+    p.set_logit(2, j, 1e4);
+  }
+  cross_entropy(p.args());
+  const double big = p.logit(0, 5); // 1e4 as the dtype holds it
+  EXPECT_EQ(p.loss.get(0), 0.0);
+  EXPECT_EQ(p.loss.get(1), 2 * big);
+  EXPECT_NEAR(p.loss.get(2), std::log(40.0), GetParam() == DType::kFloat64 ? 1e-11 : 2e-3);
+  EXPECT_EQ(p.grad(0, 5), 0.0);
+  EXPECT_EQ(p.grad(1, 5), 1.0);
+  EXPECT_EQ(p.grad(1, 6), -1.0);
+  EXPECT_NEAR(p.grad(2, 3), 1.0 / 40, unit_roundoff(GetParam()));
+}
+
+TEST_P(CrossEntropyOf, NotANumberSpoilsItsRowOnly) {
+  for (const int64_t where : {0, 17, 2100}) {
+    for (const double bad : {kNan, kInf}) {
+      Problem p(GetParam(), GetParam(), 3, 2101);
+      p.target = {3, 4, 5};
+      p.set_logit(1, where, bad);
+      cross_entropy(p.args());
+      EXPECT_TRUE(std::isnan(p.loss.get(1)));
+      EXPECT_TRUE(std::isnan(p.grad(1, where)));
+      EXPECT_TRUE(std::isnan(p.grad(1, 4)));
+      for (const int64_t r : {0, 2}) {
+        EXPECT_TRUE(std::isfinite(p.loss.get(r)));
+        for (int64_t j = 0; j < 2101; ++j) ASSERT_TRUE(std::isfinite(p.grad(r, j)));
+      }
+    }
+  }
+}
+
+TEST_P(CrossEntropyOf, MinusInfinityHasProbabilityZero) {
+  Problem p(GetParam(), GetParam(), 2, 2100);
+  p.target = {2099, 3};
+  for (int64_t j = 0; j < 2099; ++j) p.set_logit(0, j, -kInf); // a whole tile of them first
+  for (int64_t j = 0; j < 2100; ++j) p.set_logit(1, j, -kInf);
+  cross_entropy(p.args());
+  EXPECT_EQ(p.loss.get(0), 0.0);
+  EXPECT_EQ(p.grad(0, 5), 0.0);
+  EXPECT_EQ(p.grad(0, 2099), 0.0);
+  EXPECT_TRUE(std::isnan(p.loss.get(1))) << "no probability to share out";
+}
+
+TEST_P(CrossEntropyOf, DoesNotDependOnTheNumberOfThreads) {
+  Problem p(GetParam(), GetParam(), 13, 999);
+  {
+    WithThreads one(1);
+    cross_entropy(p.args());
+  }
+  for (const int threads : {2, 5}) {
+    Problem q(GetParam(), GetParam(), 13, 999);
+    WithThreads many(threads);
+    cross_entropy(q.args());
+    EXPECT_TRUE(p.gradient.same_bits(q.gradient));
+    EXPECT_TRUE(p.loss.same_bits(q.loss));
+  }
+}
+
+TEST(CrossEntropy, VectorExponentialIsExactToThreeTenMillionths) {
+  // With max = 0, sum_exp = 1 and the target elsewhere the gradient is exp(x).
+  const int64_t n = 20000;
+  TypedBuffer x(DType::kFloat32, n), y(DType::kFloat32, n), max(DType::kFloat32, 1),
+      one(DType::kFloat32, 1);
+  x.fill(
+      [&](int64_t i) { return -87.0 + 175.5 * static_cast<double>(i) / static_cast<double>(n); });
+  one.set(0, 1);
+  const int64_t target = n + 1;
+  for (const char* isa : {"avx2", "avx512"}) {
+    const CrossEntropyGradientArgs a{.dtype = DType::kFloat32,
+                                     .out_dtype = DType::kFloat32,
+                                     .rows = 1,
+                                     .columns = n,
+                                     .padded_columns = n,
+                                     .row_stride = n,
+                                     .out_row_stride = n,
+                                     .logits = x.data(),
+                                     .target = &target,
+                                     .max = max.data(),
+                                     .sum_exp = one.data(),
+                                     .row_scale = one.data(),
+                                     .gradient = y.data()};
+    const auto& e = entry(cross_entropy_gradient_entries(), isa);
+    if (!e.refuse(a, {}).empty()) continue;
+    e.run(a, {});
+    double worst = 0;
+    for (int64_t i = 0; i < n; ++i)
+      worst = std::max(worst, std::abs(y.get(i) / std::exp(x.get(i)) - 1));
+    EXPECT_LE(worst, 2e-7) << isa;
+  }
+}
+
+TEST(CrossEntropy, RefusesWhatItCannotDo) {
+  Problem p(DType::kFloat64, DType::kFloat64, 2, 10);
+  CrossEntropyArgs a = p.args();
+  a.out_dtype = DType::kFloat32;
+  EXPECT_THROW(cross_entropy(a), ShapeError);
+  a = p.args();
+  a.padded_columns = 9;
+  EXPECT_THROW(cross_entropy(a), ShapeError);
+  a = p.args();
+  a.gradient = p.logits.data(); // other stride
+  EXPECT_THROW(cross_entropy(a), ShapeError);
+}
+
+} // namespace
+} // namespace pentatron::kernels

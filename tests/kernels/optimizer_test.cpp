@@ -1,0 +1,396 @@
+#include "pentatron/kernels/optimizer/optimizer.h"
+
+#include <cmath>
+#include <limits>
+
+#include <ATen/ATen.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/lerp.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/kernels/optimizer/buffer.h"
+#include "tests/kernels/typed_buffer.h"
+
+namespace pentatron::kernels {
+namespace {
+
+using test::TypedBuffer;
+using test::WithThreads;
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr DType kAll[] = {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kFloat16};
+
+template <class Args, class F>
+void for_each_entry(std::span<const Entry<Args>> entries, const Args& args, F&& f) {
+  for (const Entry<Args>& e : entries) {
+    if (e.refuse(args, {}).empty()) f(e);
+  }
+}
+
+struct State {
+  TypedBuffer p, g, m, v, copy;
+  State(DType dtype, int64_t n, DType copy_dtype)
+      : p(dtype, n, 1), g(dtype, n, 2), m(dtype, n, 3), v(dtype, n, 1), copy(copy_dtype, n, 1) {
+    p.fill_normal(1);
+    g.fill_normal(2);
+    m.fill_normal(3, 0.1);
+    v.fill([&](int64_t i) { return m.get(i) * m.get(i) * 1.5; });
+  }
+  AdamWArgs adamw(int64_t step) {
+    return {.dtype = p.dtype(),
+            .n = p.size(),
+            .param = p.data(),
+            .grad = g.data(),
+            .exp_avg = m.data(),
+            .exp_avg_sq = v.data(),
+            .param_copy = nullptr,
+            .copy_dtype = copy.dtype(),
+            .lr = 3e-3,
+            .beta1 = 0.9,
+            .beta2 = 0.95,
+            .eps = 1e-8,
+            .weight_decay = 0.1,
+            .grad_scale = 0.37,
+            .step = step};
+  }
+  SgdArgs sgd(bool nesterov) {
+    return {.dtype = p.dtype(),
+            .n = p.size(),
+            .param = p.data(),
+            .grad = g.data(),
+            .momentum_buffer = m.data(),
+            .param_copy = nullptr,
+            .copy_dtype = copy.dtype(),
+            .lr = 3e-3,
+            .momentum = 0.9,
+            .nesterov = nesterov,
+            .weight_decay = 0.1,
+            .grad_scale = 0.37};
+  }
+};
+
+at::Tensor tensor(TypedBuffer& b) {
+  return at::from_blob(b.data(), {b.size()},
+                       b.dtype() == DType::kFloat64 ? at::kDouble : at::kFloat)
+      .clone();
+}
+
+/// max |a - b| / |b|
+double relative(const TypedBuffer& a, const at::Tensor& b) {
+  const at::Tensor d = b.to(at::kDouble);
+  double worst = 0;
+  for (int64_t i = 0; i < a.size(); ++i) {
+    const double expected = d.data_ptr<double>()[i];
+    worst = std::max(worst, std::abs(a.get(i) - expected) / std::max(std::abs(expected), 1e-300));
+  }
+  return worst;
+}
+
+TEST(AdamW, FollowsTorchStepForStep) {
+  // torch/optim/adamw.py, _single_tensor_adamw, written with the operators it calls.
+  for (const DType dtype : {DType::kFloat64, DType::kFloat32}) {
+    State s(dtype, 1001, DType::kBFloat16);
+    for (int64_t step = 1; step <= 5; ++step) {
+      s.g.fill_normal(static_cast<uint64_t>(10 + step));
+      at::Tensor p = tensor(s.p), g = tensor(s.g) * 0.37, m = tensor(s.m), v = tensor(s.v);
+      p.mul_(1 - 3e-3 * 0.1);
+      m.lerp_(g, 1 - 0.9);
+      v.mul_(0.95).addcmul_(g, g, 1 - 0.95);
+      const double correction1 = 1 - std::pow(0.9, step), correction2 = 1 - std::pow(0.95, step);
+      const at::Tensor denominator = (v.sqrt() / std::sqrt(correction2)).add_(1e-8);
+      p.addcdiv_(m, denominator, -(3e-3 / correction1));
+      adamw(s.adamw(step));
+      // Sums of numbers of either sign cancel: the bound on p and m is relative to their terms, all
+      // of order 1e-2 to 1.
+      const double unit = test::unit_roundoff(dtype);
+      EXPECT_LE((at::from_blob(s.p.data(), {1001}, p.options()) - p).abs().max().item<double>(),
+                2 * unit)
+          << step;
+      EXPECT_LE((at::from_blob(s.m.data(), {1001}, p.options()) - m).abs().max().item<double>(),
+                2 * unit)
+          << step;
+      EXPECT_LE(relative(s.v, v), 4 * unit) << step;
+    }
+  }
+}
+
+TEST(AdamW, AgreesWithTorchsFusedKernel) {
+  State s(DType::kFloat64, 777, DType::kBFloat16);
+  s.m.fill([](int64_t) { return 0.0; });
+  s.v.fill([](int64_t) { return 0.0; });
+  std::vector<at::Tensor> p = {tensor(s.p)}, m = {tensor(s.m)}, v = {tensor(s.v)};
+  std::vector<at::Tensor> step_count = {at::zeros({}, at::kFloat)};
+  for (int64_t step = 1; step <= 20; ++step) {
+    s.g.fill_normal(static_cast<uint64_t>(step));
+    std::vector<at::Tensor> g = {tensor(s.g) * 0.37};
+    step_count[0].add_(1);
+    at::_fused_adamw_(p, g, m, v, {}, step_count, 3e-3, 0.9, 0.95, 0.1, 1e-8, false, false, {}, {});
+    adamw(s.adamw(step));
+  }
+  EXPECT_LE((at::from_blob(s.p.data(), {777}, at::kDouble) - p[0]).abs().max().item<double>(),
+            1e-14);
+}
+
+TEST(AdamW, EveryEntryGivesTheReferencesBits) {
+  for (const int64_t n : {1, 15, 16, 33, 20011}) {
+    for (const DType dtype : {DType::kFloat64, DType::kFloat32}) {
+      for (const DType copy : {DType::kBFloat16, DType::kFloat16, DType::kFloat32}) {
+        State expected(dtype, n, copy);
+        expected.g.set(0, kNan);
+        AdamWArgs a = expected.adamw(3);
+        a.param_copy = expected.copy.data();
+        adamw_entries().back().run(a, {});
+        for_each_entry(adamw_entries(), a, [&](const Entry<AdamWArgs>& e) {
+          State s(dtype, n, copy);
+          s.g.set(0, kNan);
+          AdamWArgs b = s.adamw(3);
+          b.param_copy = s.copy.data();
+          e.run(b, {});
+          EXPECT_TRUE(std::isnan(s.p.get(0)) && std::isnan(s.copy.get(0)));
+          for (State* x : {&s, &expected}) { // the sign of a NaN is nobody's promise
+            for (TypedBuffer* t : {&x->p, &x->m, &x->v, &x->copy}) t->set(0, 0);
+          }
+          EXPECT_TRUE(s.p.same_bits(expected.p)) << e.name << " " << n << " " << name(dtype);
+          EXPECT_TRUE(s.m.same_bits(expected.m)) << e.name << " " << n;
+          EXPECT_TRUE(s.v.same_bits(expected.v)) << e.name << " " << n;
+          EXPECT_TRUE(s.copy.same_bits(expected.copy)) << e.name << " " << n << " " << name(copy);
+        });
+      }
+    }
+  }
+}
+
+TEST(AdamW, MayBeCutAnywhere) {
+  State whole(DType::kFloat32, 50000, DType::kBFloat16),
+      cut(DType::kFloat32, 50000, DType::kBFloat16);
+  adamw(whole.adamw(2));
+  const int64_t edges[] = {0, 1, 18, 16385, 16401, 49999, 50000};
+  for (size_t k = 0; k + 1 < std::size(edges); ++k) {
+    AdamWArgs a = cut.adamw(2);
+    const int64_t i = edges[k];
+    a.n = edges[k + 1] - i;
+    a.param = cut.p.at(i);
+    a.grad = cut.g.at(i);
+    a.exp_avg = cut.m.at(i);
+    a.exp_avg_sq = cut.v.at(i);
+    adamw(a);
+  }
+  EXPECT_TRUE(whole.p.same_bits(cut.p));
+}
+
+TEST(AdamW, RefusesImpossibleArguments) {
+  State s(DType::kFloat32, 4, DType::kBFloat16);
+  AdamWArgs a = s.adamw(0);
+  EXPECT_THROW(adamw(a), ShapeError);
+  a.step = 1;
+  a.dtype = DType::kBFloat16;
+  EXPECT_THROW(adamw(a), ShapeError);
+}
+
+TEST(Sgd, FollowsTorchStepForStep) {
+  for (const bool nesterov : {false, true}) {
+    State s(DType::kFloat64, 300, DType::kBFloat16);
+    s.m.fill([](int64_t) { return 0.0; });
+    at::Tensor p = tensor(s.p), buffer;
+    for (int64_t step = 1; step <= 5; ++step) {
+      s.g.fill_normal(static_cast<uint64_t>(step));
+      at::Tensor g = (tensor(s.g) * 0.37).add(p, 0.1);
+      buffer = step == 1 ? g.clone() : buffer.mul_(0.9).add_(g);
+      g = nesterov ? g.add(buffer, 0.9) : buffer;
+      p.add_(g, -3e-3);
+      sgd(s.sgd(nesterov));
+    }
+    EXPECT_LE((at::from_blob(s.p.data(), {300}, at::kDouble) - p).abs().max().item<double>(),
+              1e-15);
+  }
+}
+
+TEST(Sgd, EveryEntryGivesTheReferencesBits) {
+  for (const int64_t n : {1, 17, 20011}) {
+    for (const DType dtype : {DType::kFloat64, DType::kFloat32}) {
+      for (const bool momentum : {false, true}) {
+        const auto args = [&](State& s) {
+          SgdArgs a = s.sgd(true);
+          if (!momentum) {
+            a.momentum = 0;
+            a.momentum_buffer = nullptr;
+          }
+          if (dtype == DType::kFloat32) a.param_copy = s.copy.data();
+          return a;
+        };
+        State expected(dtype, n, DType::kBFloat16);
+        const SgdArgs a = args(expected);
+        sgd_entries().back().run(a, {});
+        for_each_entry(sgd_entries(), a, [&](const Entry<SgdArgs>& e) {
+          State s(dtype, n, DType::kBFloat16);
+          e.run(args(s), {});
+          EXPECT_TRUE(s.p.same_bits(expected.p)) << e.name << " " << n;
+          EXPECT_TRUE(s.m.same_bits(expected.m)) << e.name << " " << n;
+          EXPECT_TRUE(s.copy.same_bits(expected.copy)) << e.name << " " << n;
+        });
+      }
+    }
+  }
+}
+
+TEST(Sgd, MomentumAndItsBufferComeTogether) {
+  State s(DType::kFloat32, 4, DType::kBFloat16);
+  SgdArgs a = s.sgd(false);
+  a.momentum_buffer = nullptr;
+  EXPECT_THROW(sgd(a), ShapeError);
+}
+
+double sum_of_squares_of(const TypedBuffer& x) {
+  double result = -1;
+  sum_of_squares({.dtype = x.dtype(), .n = x.size(), .x = x.data(), .result = &result});
+  return result;
+}
+
+TEST(SumOfSquares, IsExactForWholeNumbers) {
+  for (const DType dtype : kAll) {
+    TypedBuffer x(dtype, 100003, 1);
+    x.fill([](int64_t i) { return static_cast<double>(i % 13 - 6); });
+    double expected = 0;
+    for (int64_t i = 0; i < x.size(); ++i) expected += x.get(i) * x.get(i);
+    EXPECT_EQ(sum_of_squares_of(x), expected) << name(dtype);
+  }
+}
+
+TEST(SumOfSquares, EveryEntryAndThreadCountGiveTheSameBits) {
+  for (const DType dtype : kAll) {
+    for (const int64_t n : {0, 1, 31, 32, 33, 32768, 32769, 200001}) {
+      TypedBuffer x(dtype, n, 1);
+      x.fill_normal(5);
+      double expected = -1;
+      SumOfSquaresArgs a{.dtype = dtype, .n = n, .x = x.data(), .result = &expected};
+      sum_of_squares_entries().back().run(a, {});
+      for_each_entry(sum_of_squares_entries(), a, [&](const Entry<SumOfSquaresArgs>& e) {
+        for (const int threads : {1, 2, 5}) {
+          WithThreads with(threads);
+          double result = -1;
+          a.result = &result;
+          e.run(a, {});
+          EXPECT_EQ(result, expected) << e.name << " " << n << " " << name(dtype);
+        }
+      });
+    }
+  }
+}
+
+TEST(SumOfSquares, NeitherOverflowsNorHidesNaN) {
+  TypedBuffer x(DType::kFloat32, 1000);
+  x.fill([](int64_t) { return 1e30; });
+  EXPECT_NEAR(sum_of_squares_of(x) / 1e63, 1, 1e-6);
+  x.set(999, kNan);
+  EXPECT_TRUE(std::isnan(sum_of_squares_of(x)));
+  x.set(999, -kInf);
+  EXPECT_EQ(sum_of_squares_of(x), kInf);
+}
+
+TEST(FindNonfinite, CountsAllAndNamesTheFirst) {
+  for (const DType dtype : kAll) {
+    TypedBuffer x(dtype, 70001, 1);
+    x.fill_normal(7);
+    x.set(3, std::numeric_limits<float>::denorm_min());
+    x.set(4, dtype == DType::kFloat16 ? 65504 : 3.38e38);
+    NonfiniteArgs a{.dtype = dtype, .n = x.size(), .x = x.data()};
+    for_each_entry(find_nonfinite_entries(), a, [&](const Entry<NonfiniteArgs>& e) {
+      int64_t count = -7, first = -7;
+      a.count = &count;
+      a.first_index = &first;
+      e.run(a, {});
+      EXPECT_EQ(count, 0) << e.name;
+      EXPECT_EQ(first, -1) << e.name;
+      TypedBuffer y = x;
+      y.set(70000, kNan);
+      y.set(20000, -kInf);
+      y.set(20001, kInf);
+      NonfiniteArgs b = a;
+      b.x = y.data();
+      e.run(b, {});
+      EXPECT_EQ(count, 3) << e.name;
+      EXPECT_EQ(first, 20000) << e.name;
+    });
+  }
+}
+
+TEST(Cast, RoundsAsTorchDoes) {
+  // Every float whose low 16 bits are a tie, or next to one, for every upper half: NaN, infinities
+  // and subnormals too.
+  std::vector<uint32_t> bits;
+  for (uint32_t high = 0; high < 65536; ++high) {
+    for (const uint32_t low : {0x0000U, 0x0001U, 0x7fffU, 0x8000U, 0x8001U, 0xffffU})
+      bits.push_back(high << 16 | low);
+  }
+  const auto n = static_cast<int64_t>(bits.size());
+  const at::Tensor x = at::from_blob(bits.data(), {n}, at::kFloat);
+  for (const auto& [dtype, torch_dtype] :
+       {std::pair{DType::kBFloat16, at::kBFloat16}, std::pair{DType::kFloat16, at::kHalf}}) {
+    const at::Tensor expected = x.to(torch_dtype).to(at::kFloat);
+    std::vector<uint16_t> out(bits.size());
+    const CastArgs a{
+        .dtype = DType::kFloat32, .out_dtype = dtype, .n = n, .x = bits.data(), .out = out.data()};
+    for_each_entry(cast_entries(), a, [&](const Entry<CastArgs>& e) {
+      std::fill(out.begin(), out.end(), uint16_t{0});
+      e.run(a, {});
+      const at::Tensor y = at::from_blob(out.data(), {n}, torch_dtype).to(at::kFloat);
+      const at::Tensor same = (y == expected) | (y.isnan() & expected.isnan());
+      EXPECT_TRUE(same.all().item<bool>()) << e.name << " " << name(dtype);
+      std::vector<float> wide(bits.size());
+      e.run({.dtype = dtype,
+             .out_dtype = DType::kFloat32,
+             .n = n,
+             .x = out.data(),
+             .out = wide.data()},
+            {});
+      EXPECT_EQ(std::memcmp(wide.data(), y.data_ptr<float>(), wide.size() * 4), 0)
+          << e.name << " widening is exact";
+    });
+  }
+}
+
+TEST(Cast, ServesEveryPairOfTypesAtOddSizes) {
+  for (const DType from : kAll) {
+    for (const DType to : kAll) {
+      TypedBuffer x(from, 1019, 1), y(to, 1021, 1);
+      x.fill_normal(11);
+      y.fill([](int64_t) { return 5.0; });
+      cast({.dtype = from, .out_dtype = to, .n = 1019, .x = x.data(), .out = y.data()});
+      TypedBuffer expected(to, 1);
+      for (int64_t i = 0; i < 1019; ++i) {
+        expected.set(0, x.get(i));
+        ASSERT_EQ(y.get(i), expected.get(0)) << name(from) << " " << name(to);
+      }
+      EXPECT_EQ(y.get(1019), 5.0) << "nothing is written past the end";
+    }
+  }
+}
+
+TEST(Scale, EveryEntryMultipliesEveryElementAndNoMore) {
+  for (const DType dtype : kAll) {
+    TypedBuffer x(dtype, 1003, 1);
+    x.fill([](int64_t i) { return static_cast<double>(i % 100); });
+    const ScaleArgs a{.dtype = dtype, .n = 1001, .x = x.data(), .factor = 0.5};
+    for_each_entry(scale_entries(), a, [&](const Entry<ScaleArgs>& e) {
+      TypedBuffer y = x;
+      ScaleArgs b = a;
+      b.x = y.data();
+      e.run(b, {});
+      for (int64_t i = 0; i < 1003; ++i)
+        ASSERT_EQ(y.get(i), x.get(i) * (i < 1001 ? 0.5 : 1)) << e.name;
+    });
+  }
+}
+
+TEST(Zero, WritesItsBytesAndNoMore) {
+  std::vector<char> x(3'000'001, 'x');
+  zero({.bytes = 2'999'999, .x = x.data() + 1});
+  EXPECT_EQ(x.front(), 'x');
+  EXPECT_EQ(x.back(), 'x');
+  EXPECT_EQ(std::count(x.begin(), x.end(), '\0'), 2'999'999);
+}
+
+} // namespace
+} // namespace pentatron::kernels
