@@ -1,0 +1,221 @@
+#include "pentatron/data/corpus.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "pentatron/base/error.h"
+#include "pentatron/data/byte_source.h"
+
+namespace pentatron::data {
+
+struct Corpus::FileTokens {
+  explicit FileTokens(int64_t vocab_size) : tokens(vocab_size) {}
+  TokenBuffer tokens;
+  std::vector<int64_t> document_begins;
+  InputReport report;
+  std::exception_ptr error;
+};
+
+struct Corpus::State {
+  DatasetConfig config;
+  std::shared_ptr<const Tokenizer> tokenizer;
+  InputFiles input;
+  std::vector<FileTokens> files;
+  std::vector<std::thread> threads;
+  std::atomic<size_t> next_file{0};
+  std::atomic<bool> stop{false};
+
+  // Set once by finish().
+  std::once_flag finished;
+  std::exception_ptr error;
+  std::vector<int64_t> file_begins;     // in the stream, one more than files
+  std::vector<int64_t> document_begins; // in the stream, one more than documents
+  InputReport report;
+};
+
+namespace {
+
+/// Thrown to leave a file when the corpus is destroyed before it was read.
+struct Stopped {};
+
+/// Encodes pieces small enough for the scratch ids to stay in cache.
+class TokenSink final : public DocumentSink {
+ public:
+  TokenSink(const Tokenizer& tokenizer, const std::atomic<bool>& stop, TokenBuffer& tokens,
+            std::vector<int64_t>& document_begins)
+      : tokenizer_(tokenizer), stop_(stop), tokens_(tokens), document_begins_(document_begins) {}
+
+  void text(std::string_view piece) override {
+    if (stop_.load(std::memory_order_relaxed)) throw Stopped{};
+    if (!tokenizer_.encodes_in_pieces()) {
+      whole_ += piece;
+      return;
+    }
+    constexpr size_t kStep = size_t{1} << 15;
+    while (!piece.empty()) {
+      encode(piece.substr(0, kStep));
+      piece.remove_prefix(std::min(kStep, piece.size()));
+    }
+  }
+
+  void end_document() override {
+    if (!whole_.empty()) encode(whole_);
+    whole_.clear();
+    tokens_.push_back(tokenizer_.eod());
+    document_begins_.push_back(document_begin_);
+    document_begin_ = tokens_.size();
+  }
+
+  void drop_document() override {
+    whole_.clear();
+    tokens_.truncate(document_begin_);
+  }
+
+ private:
+  void encode(std::string_view text) {
+    scratch_.clear();
+    tokenizer_.encode(text, scratch_);
+    tokens_.append(scratch_);
+  }
+
+  const Tokenizer& tokenizer_;
+  const std::atomic<bool>& stop_;
+  TokenBuffer& tokens_;
+  std::vector<int64_t>& document_begins_;
+  std::vector<int32_t> scratch_;
+  std::string whole_;
+  int64_t document_begin_ = 0;
+};
+
+} // namespace
+
+Corpus::Corpus(const DatasetConfig& config, std::shared_ptr<const Tokenizer> tokenizer)
+    : state_(std::make_unique<State>()) {
+  State& state = *state_;
+  state.config = config;
+  if (state.config.path.empty()) state.config.path = {default_corpus().string()};
+  state.tokenizer = std::move(tokenizer);
+  state.input = find_input_files(state.config.path);
+  const size_t count = state.input.files.size();
+  state.files.reserve(count);
+  for (size_t i = 0; i < count; ++i) state.files.emplace_back(state.tokenizer->vocab_size());
+  const size_t workers =
+      std::min(count, static_cast<size_t>(std::max<int64_t>(config.num_workers, 1)));
+  for (size_t i = 0; i < workers; ++i) state.threads.emplace_back(&Corpus::work, std::ref(state));
+}
+
+Corpus::~Corpus() {
+  state_->stop = true;
+  for (std::thread& thread : state_->threads) {
+    if (thread.joinable()) thread.join();
+  }
+}
+
+void Corpus::work(State& state) {
+  while (!state.stop) {
+    const size_t index = state.next_file.fetch_add(1);
+    if (index >= state.files.size()) return;
+    try {
+      read_file(state, index);
+    } catch (const Stopped&) {
+      return;
+    } catch (...) {
+      // Files before this one go on: the error reported is that of the first file, whatever the
+      // threads' speed.
+      state.files[index].error = std::current_exception();
+      state.next_file = state.files.size();
+    }
+  }
+}
+
+void Corpus::read_file(State& state, size_t index) {
+  FileTokens& out = state.files[index];
+  const InputFile& file = state.input.files[index];
+  out.report = InputReport(state.config.on_bad_input);
+  if (state.tokenizer->encodes_in_pieces() && compression_of(file.path) == Compression::kNone) {
+    out.tokens.reserve(file.size_bytes + 1);
+  }
+  TokenSink sink(*state.tokenizer, state.stop, out.tokens, out.document_begins);
+  read_documents(file,
+                 {.text_key = state.config.text_key, .max_line_bytes = state.config.max_line_bytes},
+                 sink, out.report);
+  out.tokens.shrink_to_fit();
+}
+
+void Corpus::finish() const {
+  State& state = *state_;
+  for (std::thread& thread : state.threads) thread.join();
+  state.report = InputReport(state.config.on_bad_input);
+  state.report.ignored_files = state.input.ignored;
+  int64_t begin = 0;
+  for (const FileTokens& file : state.files) {
+    if (file.error) {
+      state.error = file.error;
+      return;
+    }
+    state.file_begins.push_back(begin);
+    for (const int64_t document : file.document_begins)
+      state.document_begins.push_back(begin + document);
+    begin += file.tokens.size();
+    state.report.merge(file.report);
+  }
+  state.file_begins.push_back(begin);
+  state.document_begins.push_back(begin);
+  state.report.tokens = begin;
+}
+
+void Corpus::wait() const {
+  std::call_once(state_->finished, [this] { finish(); });
+  if (state_->error) std::rethrow_exception(state_->error);
+}
+
+int64_t Corpus::size_tokens() const {
+  wait();
+  return state_->file_begins.back();
+}
+
+int64_t Corpus::num_documents() const {
+  wait();
+  return static_cast<int64_t>(state_->document_begins.size()) - 1;
+}
+
+int64_t Corpus::document_begin(int64_t i) const {
+  wait();
+  return state_->document_begins.at(static_cast<size_t>(i));
+}
+
+const InputReport& Corpus::report() const {
+  wait();
+  return state_->report;
+}
+
+int64_t Corpus::memory_bytes() const {
+  wait();
+  int64_t bytes = 0;
+  for (const FileTokens& file : state_->files) bytes += file.tokens.memory_bytes();
+  return bytes;
+}
+
+void Corpus::copy(int64_t begin, int64_t count, int64_t* out) const {
+  wait();
+  const std::vector<int64_t>& begins = state_->file_begins;
+  PT_DCHECK(begin >= 0 && count >= 0 && begin + count <= begins.back());
+  auto file =
+      static_cast<size_t>(std::upper_bound(begins.begin(), begins.end(), begin) - begins.begin()) -
+      1;
+  while (count > 0) {
+    const int64_t offset = begin - begins[file];
+    const int64_t n = std::min(count, begins[file + 1] - begin);
+    if (n > 0) state_->files[file].tokens.copy(offset, n, out);
+    begin += n;
+    out += n;
+    count -= n;
+    ++file;
+  }
+}
+
+} // namespace pentatron::data

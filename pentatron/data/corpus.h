@@ -1,0 +1,50 @@
+/// All documents of a dataset as one stream of tokens, each document followed by the tokenizer's
+/// eod(), in the order of the files. Read and tokenized by background threads; the stream does not
+/// depend on their number.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "pentatron/data/config.h"
+#include "pentatron/data/document_reader.h"
+#include "pentatron/data/input_report.h"
+#include "pentatron/data/token_buffer.h"
+#include "pentatron/data/tokenizer.h"
+
+namespace pentatron::data {
+
+class Corpus {
+ public:
+  /// Finds the files of `config.path` (throws DataError if there are none) and starts to read them.
+  Corpus(const DatasetConfig& config, std::shared_ptr<const Tokenizer> tokenizer);
+  /// Stops reading early if need be.
+  ~Corpus();
+  Corpus(const Corpus&) = delete;
+  Corpus& operator=(const Corpus&) = delete;
+
+  /// Waits until everything is read. Throws the DataError of the first file, in their order, that
+  /// had one. The methods below wait too.
+  void wait() const;
+
+  int64_t size_tokens() const;
+  int64_t num_documents() const;
+  /// Where document i begins in the stream; i = num_documents() gives size_tokens().
+  int64_t document_begin(int64_t i) const;
+  /// Writes tokens [begin, begin + count) of the stream to `out`. Any number of threads at once.
+  void copy(int64_t begin, int64_t count, int64_t* out) const;
+  const InputReport& report() const;
+  /// The memory of the tokens.
+  int64_t memory_bytes() const;
+
+ private:
+  struct FileTokens;
+  struct State;
+  static void work(State& state);
+  static void read_file(State& state, size_t index);
+  void finish() const;
+
+  std::unique_ptr<State> state_;
+};
+
+} // namespace pentatron::data

@@ -1,0 +1,90 @@
+/// Samples by number: sample n is a pure function of (dataset, data seed, n), whatever the run's
+/// length or layout.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "pentatron/base/philox.h"
+#include "pentatron/data/config.h"
+#include "pentatron/data/corpus.h"
+#include "pentatron/data/tokenizer.h"
+
+namespace pentatron::data {
+
+/// Immutable once built: any number of threads may ask for samples.
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+
+  virtual int64_t sequence_length() const = 0;
+  /// The number of samples; none if they never end.
+  virtual std::optional<int64_t> size() const { return std::nullopt; }
+  /// After how many samples every token has been seen once more; 0 if that has no meaning.
+  virtual int64_t samples_per_epoch() const { return 0; }
+  /// Writes the sequence_length() + 1 tokens of sample n >= 0 to `tokens`. Throws DataError for n
+  /// >= size().
+  virtual void sample(int64_t n, int64_t* tokens) const = 0;
+};
+
+/// Token positions [begin, end) of a corpus: a part of dataset.split.
+struct StreamRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t size() const { return end - begin; }
+};
+
+struct Split {
+  StreamRange train;
+  StreamRange validation;
+  StreamRange test;
+};
+
+/// Cuts the corpus by the shares in `split` ("95,5,0": training, validation, test; missing ones are
+/// 0), in the order of the documents. A cut moves to the nearest document boundary if that changes
+/// neither neighbour by more than a tenth; else it goes through a document. Throws ConfigError if
+/// `split` is not of this form.
+Split split_corpus(const Corpus& corpus, const std::string& split);
+
+/// Windows of sequence_length + 1 tokens, each beginning where the one before ended (one token is
+/// shared: the last label is the next first input), in a new random order every epoch. What is left
+/// at the end of the range is not used. Throws DataError if the range is shorter than one window.
+class TextDataset final : public Dataset {
+ public:
+  struct Options {
+    int64_t sequence_length = 0;
+    uint64_t seed = 0;
+    std::string name = "train"; ///< for messages, and part of the key of the order
+  };
+  TextDataset(std::shared_ptr<const Corpus> corpus, StreamRange range, const Options& options);
+
+  int64_t sequence_length() const override { return options_.sequence_length; }
+  int64_t samples_per_epoch() const override { return windows_; }
+  void sample(int64_t n, int64_t* tokens) const override;
+  /// Where sample n begins in the corpus.
+  int64_t sample_begin(int64_t n) const;
+
+ private:
+  std::shared_ptr<const Corpus> corpus_;
+  StreamRange range_;
+  Options options_;
+  int64_t windows_ = 0;
+};
+
+/// Uniformly random tokens, for measuring without data.
+class MockDataset final : public Dataset {
+ public:
+  MockDataset(int64_t vocab_size, int64_t sequence_length, uint64_t seed)
+      : vocab_size_(vocab_size), sequence_length_(sequence_length), stream_(seed, "mock tokens") {}
+  int64_t sequence_length() const override { return sequence_length_; }
+  void sample(int64_t n, int64_t* tokens) const override;
+
+ private:
+  int64_t vocab_size_;
+  int64_t sequence_length_;
+  Stream stream_;
+};
+
+} // namespace pentatron::data

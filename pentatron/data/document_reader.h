@@ -1,0 +1,35 @@
+/// Turns one input file into documents of valid UTF-8, with bounded memory.
+#pragma once
+
+#include <string_view>
+
+#include "pentatron/data/input_files.h"
+#include "pentatron/data/input_report.h"
+
+namespace pentatron::data {
+
+/// Takes documents as they are read. text() comes once or more, in pieces that end between
+/// characters; then end_document(), or drop_document() if the rest of the document turned out to be
+/// bad.
+class DocumentSink {
+ public:
+  virtual ~DocumentSink() = default;
+  virtual void text(std::string_view piece) = 0;
+  virtual void end_document() = 0;
+  virtual void drop_document() = 0;
+};
+
+struct ReadOptions {
+  std::string_view text_key = "text";
+  int64_t max_line_bytes = int64_t{256} << 20;
+};
+
+/// Reads `file` into `sink`. A text file is one document without its byte order mark; of JSON lines
+/// each is one, empty lines and empty texts are passed over. Bad input goes to `report`, which
+/// throws or counts it: a text file with bad UTF-8 is dropped whole, of JSON lines only the bad
+/// ones; what a damaged archive held before the damage is kept if it is JSON lines. Adds what was
+/// read to the report's counts, but for its tokens.
+void read_documents(const InputFile& file, const ReadOptions& options, DocumentSink& sink,
+                    InputReport& report);
+
+} // namespace pentatron::data

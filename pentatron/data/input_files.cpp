@@ -1,0 +1,107 @@
+#include "pentatron/data/input_files.h"
+
+#include <algorithm>
+#include <optional>
+#include <system_error>
+
+#include <fmt/ranges.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/data/byte_source.h"
+
+namespace pentatron::data {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::optional<FileFormat> format_of(fs::path path) {
+  if (compression_of(path) != Compression::kNone) path = path.stem();
+  const std::string ending = path.extension().string();
+  if (ending == ".jsonl" || ending == ".ndjson" || ending == ".json") return FileFormat::kJsonLines;
+  if (ending == ".txt" || ending == ".text" || ending == ".md") return FileFormat::kText;
+  return std::nullopt;
+}
+
+InputFile make_file(const fs::path& path, FileFormat format) {
+  std::error_code error;
+  const auto size = fs::file_size(path, error);
+  return {path, format, error ? 0 : static_cast<int64_t>(size)};
+}
+
+bool is_hidden(const fs::path& path) {
+  return path.filename().string().starts_with('.');
+}
+
+void add_folder(const fs::path& folder, InputFiles& found) {
+  const size_t before = found.files.size();
+  std::error_code error;
+  fs::recursive_directory_iterator it(folder, error);
+  if (error) raise<DataError>("{} cannot be listed: {}", folder.string(), error.message());
+  for (const auto end = fs::recursive_directory_iterator(); it != end; it.increment(error)) {
+    if (error) raise<DataError>("{} cannot be listed: {}", folder.string(), error.message());
+    if (is_hidden(it->path())) {
+      if (it->is_directory(error)) it.disable_recursion_pending();
+      continue;
+    }
+    if (!it->is_regular_file(error)) continue;
+    if (const auto format = format_of(it->path())) {
+      found.files.push_back(make_file(it->path(), *format));
+    } else {
+      ++found.ignored;
+    }
+  }
+  if (error) raise<DataError>("{} cannot be listed: {}", folder.string(), error.message());
+  std::sort(found.files.begin() + static_cast<std::ptrdiff_t>(before), found.files.end(),
+            [](const InputFile& a, const InputFile& b) { return a.path < b.path; });
+}
+
+std::optional<fs::path> search_upwards(fs::path folder) {
+  std::error_code error;
+  while (true) {
+    for (const char* name : {"share/pentatron/corpus", "corpus"}) {
+      if (fs::is_directory(folder / name / "austen", error)) return folder / name / "austen";
+    }
+    if (!folder.has_parent_path() || folder == folder.parent_path()) return std::nullopt;
+    folder = folder.parent_path();
+  }
+}
+
+} // namespace
+
+InputFiles find_input_files(const std::vector<std::string>& paths) {
+  InputFiles found;
+  for (const std::string& name : paths) {
+    const fs::path path(name);
+    std::error_code error;
+    const fs::file_status status = fs::status(path, error);
+    if (!fs::exists(status)) raise<DataError>("dataset.path={} does not exist", name);
+    if (fs::is_directory(status)) {
+      add_folder(path, found);
+    } else if (fs::is_regular_file(status)) {
+      found.files.push_back(make_file(path, format_of(path).value_or(FileFormat::kText)));
+    } else {
+      raise<DataError>("dataset.path={} is neither a file nor a folder", name);
+    }
+  }
+  if (found.files.empty()) {
+    raise<DataError>("dataset.path=[{}] holds no text ({} files of other kinds)\n  try: files that "
+                     "end in .txt, .md, "
+                     ".jsonl or .json, plain or with .gz or .zst behind",
+                     fmt::join(paths, ", "), found.ignored);
+  }
+  return found;
+}
+
+fs::path default_corpus() {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  if (!error) {
+    if (const auto found = search_upwards(program.parent_path())) return *found;
+  }
+  if (const auto found = search_upwards(fs::current_path(error))) return *found;
+  throw DataError("the text that comes with pentatron is not beside the program\n  try: "
+                  "dataset.path=FILE_OR_FOLDER");
+}
+
+} // namespace pentatron::data

@@ -1,0 +1,39 @@
+/// Which files a dataset consists of, in which order.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace pentatron::data {
+
+enum class FileFormat : uint8_t {
+  kText,     ///< the whole file is one document
+  kJsonLines ///< one JSON object a line, each a document
+};
+
+struct InputFile {
+  std::filesystem::path path;
+  FileFormat format = FileFormat::kText;
+  int64_t size_bytes = 0; ///< on disk
+};
+
+struct InputFiles {
+  std::vector<InputFile> files;
+  int64_t ignored = 0; ///< files in folders whose ending is of no known kind
+};
+
+/// Every file of `paths` in the order given; a folder stands for the files below it, sorted by
+/// relative path, hidden ones and links to folders left out. `.jsonl`, `.ndjson` and `.json` are
+/// JSON lines, `.txt`, `.text` and `.md` text, each also with `.gz`, `.zst` or `.zstd` behind; a
+/// file named directly may have any ending and is then text. Throws DataError if a path does not
+/// exist or is no file or folder, or if there is no file at all.
+InputFiles find_input_files(const std::vector<std::string>& paths);
+
+/// The folder of the text that comes with pentatron: `corpus` beside the source tree that the
+/// program was built in or `share/pentatron/corpus` of an installation, looked for upwards from the
+/// program and from the working directory. Throws DataError if it is not there.
+std::filesystem::path default_corpus();
+
+} // namespace pentatron::data

@@ -1,0 +1,18 @@
+/// Takes one string out of a JSON object, faster than a general parser and without building a tree.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace pentatron::data {
+
+enum class JsonField : uint8_t { kFound, kMissing, kNotString, kMalformed };
+
+/// Finds the top-level member `key` of the JSON object `line` and puts its string value, unescaped,
+/// into `text` (cleared first). The whole line is checked to be one JSON object (RFC 8259); a key
+/// that occurs twice counts as its last value. `line` must be valid UTF-8; so is `text`: an escape
+/// that is half of a surrogate pair makes the line kMalformed.
+JsonField extract_string(std::string_view line, std::string_view key, std::string& text);
+
+} // namespace pentatron::data

@@ -1,0 +1,44 @@
+/// Cuts a stream into lines with bounded memory: a line over the limit is read past, not kept.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "pentatron/data/byte_source.h"
+
+namespace pentatron::data {
+
+class LineReader {
+ public:
+  enum class Status : uint8_t { kLine, kTooLong, kEnd };
+
+  /// `source` must outlive the reader. Lines of more than `max_line_bytes` come as kTooLong.
+  LineReader(ByteSource& source, int64_t max_line_bytes);
+
+  /// The next line without its "\n" or "\r\n"; valid until the next call. Throws what the source
+  /// throws.
+  Status next(std::string_view& line);
+
+  /// The number of the line that next() returned last, from 1.
+  int64_t line_number() const { return line_number_; }
+  /// The length of the line that next() returned last, without its end.
+  int64_t line_bytes() const { return line_bytes_; }
+  /// The bytes held now, at most about twice max_line_bytes.
+  size_t memory_bytes() const { return buffer_.size(); }
+
+ private:
+  bool fill();
+  Status finish(std::string_view& line, size_t length, size_t ending);
+  Status pass_over();
+
+  ByteSource* source_;
+  size_t max_line_bytes_;
+  std::vector<char> buffer_;
+  size_t begin_ = 0; // of the current line
+  size_t end_ = 0;   // of the bytes read
+  int64_t line_number_ = 0;
+  int64_t line_bytes_ = 0;
+};
+
+} // namespace pentatron::data

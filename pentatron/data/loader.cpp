@@ -1,0 +1,175 @@
+#include "pentatron/data/loader.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <numeric>
+#include <thread>
+#include <utility>
+
+#include "pentatron/base/error.h"
+
+namespace pentatron::data {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+int64_t batch_size_at(const LoaderOptions& options, int64_t consumed) {
+  return options.global_batch_size_at ? options.global_batch_size_at(consumed)
+                                      : options.global_batch_size;
+}
+
+void check_batch_size(const LoaderOptions& options, int64_t global) {
+  const int64_t block = options.micro_batch_size * options.size;
+  if (global < 1 || global % block != 0) {
+    const int64_t near = std::max<int64_t>(1, (global + block / 2) / block) * block;
+    raise<ConfigError>("train.global_batch_size={} is not a multiple of train.micro_batch_size={} "
+                       "times data-parallel "
+                       "size {}\n  try: train.global_batch_size={}",
+                       global, options.micro_batch_size, options.size, near);
+  }
+}
+
+StepData make_step(const Dataset& dataset, const LoaderOptions& options, int64_t consumed) {
+  StepData step;
+  step.first_sample = consumed;
+  step.global_batch_size = batch_size_at(options, consumed);
+  check_batch_size(options, step.global_batch_size);
+  if (const auto size = dataset.size(); size && consumed + step.global_batch_size > *size) {
+    raise<DataError>("the dataset has {} samples, and the step after {} needs {} more\n  try: "
+                     "train.train_iters={}",
+                     *size, consumed, step.global_batch_size, consumed / step.global_batch_size);
+  }
+  const int64_t block = options.micro_batch_size * options.size;
+  std::vector<int64_t> ids(static_cast<size_t>(options.micro_batch_size));
+  for (int64_t begin = 0; begin < step.global_batch_size; begin += block) {
+    std::iota(ids.begin(), ids.end(), consumed + begin + options.rank * options.micro_batch_size);
+    step.microbatches.push_back(make_batch(dataset, ids, options.batch));
+    step.num_targets += step.microbatches.back().num_targets;
+  }
+  return step;
+}
+
+} // namespace
+
+struct Loader::State {
+  std::shared_ptr<const Dataset> dataset;
+  LoaderOptions options;
+  std::thread thread;
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<StepData> ready;
+  std::exception_ptr error; // of the step after the ready ones
+  bool stop = false;
+
+  int64_t consumed = 0;     // handed out
+  int64_t produced = 0;     // made; only the thread's while it runs
+  Clock::duration waited{}; // of the consumer only
+  Clock::time_point since = Clock::now();
+};
+
+Loader::Loader(std::shared_ptr<const Dataset> dataset, LoaderOptions options)
+    : state_(std::make_unique<State>()) {
+  if (options.micro_batch_size < 1)
+    raise<ConfigError>("train.micro_batch_size={} is not positive", options.micro_batch_size);
+  PT_DCHECK(options.size >= 1 && options.rank >= 0 && options.rank < options.size);
+  PT_DCHECK(options.consumed_samples >= 0);
+  check_batch_size(options, batch_size_at(options, options.consumed_samples));
+  state_->dataset = std::move(dataset);
+  state_->consumed = options.consumed_samples;
+  state_->options = std::move(options);
+  start();
+}
+
+Loader::~Loader() {
+  stop();
+}
+
+void Loader::start() {
+  state_->stop = false;
+  state_->error = nullptr;
+  state_->ready.clear();
+  state_->produced = state_->consumed;
+  state_->thread = std::thread(&Loader::produce, std::ref(*state_));
+}
+
+void Loader::stop() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->stop = true;
+  }
+  state_->changed.notify_all();
+  if (state_->thread.joinable()) state_->thread.join();
+}
+
+void Loader::produce(State& state) {
+  const auto room = static_cast<size_t>(std::max<int64_t>(state.options.prefetch, 1));
+  while (true) {
+    {
+      std::unique_lock lock(state.mutex);
+      state.changed.wait(lock, [&] { return state.stop || state.ready.size() < room; });
+      if (state.stop) return;
+    }
+    try {
+      StepData step = make_step(*state.dataset, state.options, state.produced);
+      state.produced += step.global_batch_size;
+      const std::lock_guard lock(state.mutex);
+      state.ready.push_back(std::move(step));
+    } catch (...) {
+      const std::lock_guard lock(state.mutex);
+      state.error = std::current_exception();
+    }
+    state.changed.notify_all();
+    if (state.error) return; // written by this thread alone
+  }
+}
+
+const StepData& Loader::peek() {
+  std::unique_lock lock(state_->mutex);
+  if (state_->ready.empty() && !state_->error) {
+    const Clock::time_point start = Clock::now();
+    state_->changed.wait(lock, [&] { return !state_->ready.empty() || state_->error; });
+    state_->waited += Clock::now() - start;
+  }
+  if (state_->ready.empty()) std::rethrow_exception(state_->error);
+  return state_->ready.front(); // a deque's elements stay where they are while others are added
+}
+
+StepData Loader::next() {
+  peek();
+  StepData step;
+  {
+    const std::lock_guard lock(state_->mutex);
+    step = std::move(state_->ready.front());
+    state_->ready.pop_front();
+  }
+  state_->consumed += step.global_batch_size;
+  state_->changed.notify_all();
+  return step;
+}
+
+int64_t Loader::consumed_samples() const {
+  return state_->consumed;
+}
+
+void Loader::seek(int64_t consumed_samples) {
+  stop();
+  state_->consumed = consumed_samples;
+  start();
+}
+
+double Loader::wait_share() {
+  const Clock::time_point now = Clock::now();
+  const double total = std::chrono::duration<double>(now - state_->since).count();
+  const double waited = std::chrono::duration<double>(state_->waited).count();
+  state_->since = now;
+  state_->waited = {};
+  return total > 0 ? std::clamp(waited / total, 0.0, 1.0) : 0.0;
+}
+
+} // namespace pentatron::data

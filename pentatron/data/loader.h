@@ -1,0 +1,74 @@
+/// Hands a data-parallel rank its microbatches, step by step, prepared ahead by a background
+/// thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "pentatron/data/batch.h"
+#include "pentatron/data/dataset.h"
+
+namespace pentatron::data {
+
+struct LoaderOptions {
+  int64_t global_batch_size = 1;
+  int64_t micro_batch_size = 1;
+  int64_t rank = 0; ///< of the data-parallel axis
+  int64_t size = 1;
+  int64_t consumed_samples = 0;
+  int64_t prefetch = 2; ///< steps prepared ahead
+  BatchOptions batch = {};
+  /// The global batch size of the step that begins after `consumed` samples, for a batch size that
+  /// grows; a pure function. Replaces global_batch_size.
+  std::function<int64_t(int64_t consumed)> global_batch_size_at = {};
+};
+
+/// What one rank does in one step.
+struct StepData {
+  int64_t first_sample = 0; ///< of the global batch
+  int64_t global_batch_size =
+      0; ///< the global batch is samples [first_sample, first_sample + global_batch_size)
+  std::vector<Batch> microbatches;
+  int64_t num_targets =
+      0; ///< of this rank's microbatches; their sum over the ranks is the loss's denominator
+};
+
+/// The global batch is dealt in blocks of micro_batch_size * size samples: microbatch m of rank r
+/// holds samples first + (m * size + r) * micro_batch_size and on. So the union over ranks, and
+/// each step's samples, are the same for every size. One consumer thread.
+class Loader {
+ public:
+  /// Throws ConfigError if micro_batch_size * size does not divide the global batch size.
+  Loader(std::shared_ptr<const Dataset> dataset, LoaderOptions options);
+  ~Loader();
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
+  /// The next step's data; waits for it if need be. Throws DataError when the dataset has no full
+  /// global batch left, or what the dataset throws.
+  StepData next();
+  /// The same without taking it: its number of targets is known a step ahead.
+  const StepData& peek();
+
+  /// Samples of the steps handed out so far, counted from the first of the run: what a checkpoint
+  /// keeps.
+  int64_t consumed_samples() const;
+  /// Goes on from there, as if the steps before had been taken.
+  void seek(int64_t consumed_samples);
+
+  /// The share of time, since the last call of this (or construction), that next() and peek()
+  /// waited for data; in [0, 1].
+  double wait_share();
+
+ private:
+  struct State;
+  static void produce(State& state);
+  void start();
+  void stop();
+
+  std::unique_ptr<State> state_;
+};
+
+} // namespace pentatron::data

@@ -1,0 +1,106 @@
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <string_view>
+
+#include "pentatron/base/error.h"
+#include "pentatron/data/dataset.h"
+#include "pentatron/data/permutation.h"
+
+namespace pentatron::data {
+
+namespace {
+
+std::array<double, 3> parse_shares(const std::string& split) {
+  std::array<double, 3> shares{};
+  const char* p = split.data();
+  const char* end = p + split.size();
+  size_t count = 0;
+  bool good = true;
+  while (good && count < shares.size()) {
+    while (p < end && *p == ' ') ++p;
+    const auto [next, error] = std::from_chars(p, end, shares[count]);
+    good = error == std::errc() && std::isfinite(shares[count]) && shares[count] >= 0;
+    p = next;
+    ++count;
+    while (p < end && *p == ' ') ++p;
+    if (p == end || *p != ',') break;
+    ++p;
+  }
+  if (!good || p != end || shares[0] + shares[1] + shares[2] <= 0) {
+    raise<ConfigError>(
+        "dataset.split={} is not up to three shares, such as 95,5,0\n  try: dataset.split=95,5",
+        split);
+  }
+  return shares;
+}
+
+/// The position of document boundary nearest to `cut`.
+int64_t nearest_boundary(const Corpus& corpus, int64_t cut) {
+  int64_t low = 0;
+  int64_t high = corpus.num_documents();
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    (corpus.document_begin(middle) <= cut ? low : high) = middle;
+  }
+  const int64_t before = corpus.document_begin(low);
+  const int64_t after = corpus.document_begin(high);
+  return cut - before <= after - cut ? before : after;
+}
+
+} // namespace
+
+Split split_corpus(const Corpus& corpus, const std::string& split) {
+  const std::array<double, 3> shares = parse_shares(split);
+  const double sum = shares[0] + shares[1] + shares[2];
+  const int64_t total = corpus.size_tokens();
+  std::array<int64_t, 4> cuts{0, 0, 0, total};
+  double share = 0;
+  for (size_t i = 1; i <= 2; ++i) {
+    share += shares[i - 1];
+    int64_t cut = share >= sum ? total : std::llround(static_cast<double>(total) * (share / sum));
+    const double smaller = std::min(shares[i - 1], shares[i]) / sum * static_cast<double>(total);
+    if (const int64_t boundary = nearest_boundary(corpus, cut);
+        static_cast<double>(std::abs(boundary - cut)) <= 0.1 * smaller) {
+      cut = boundary;
+    }
+    cuts[i] = std::max(cut, cuts[i - 1]);
+  }
+  return {{cuts[0], cuts[1]}, {cuts[1], cuts[2]}, {cuts[2], cuts[3]}};
+}
+
+TextDataset::TextDataset(std::shared_ptr<const Corpus> corpus, StreamRange range,
+                         const Options& options)
+    : corpus_(std::move(corpus)), range_(range), options_(options) {
+  if (options_.sequence_length < 1)
+    raise<ConfigError>("sequence length {} is not positive", options_.sequence_length);
+  windows_ = (range_.size() - 1) / options_.sequence_length;
+  if (range_.size() < 1 || windows_ < 1) {
+    raise<DataError>("the {} part of dataset.path has {} tokens, less than one sample of {} + 1\n  "
+                     "try: more text, "
+                     "another dataset.split or a shorter sequence",
+                     options_.name, range_.size(), options_.sequence_length);
+  }
+}
+
+int64_t TextDataset::sample_begin(int64_t n) const {
+  PT_DCHECK(n >= 0);
+  const Permutation order(options_.seed, "sample order " + options_.name,
+                          static_cast<uint64_t>(n / windows_), static_cast<uint64_t>(windows_));
+  const auto window = static_cast<int64_t>(order(static_cast<uint64_t>(n % windows_)));
+  return range_.begin + window * options_.sequence_length;
+}
+
+void TextDataset::sample(int64_t n, int64_t* tokens) const {
+  corpus_->copy(sample_begin(n), options_.sequence_length + 1, tokens);
+}
+
+void MockDataset::sample(int64_t n, int64_t* tokens) const {
+  for (int64_t i = 0; i <= sequence_length_; ++i) {
+    tokens[i] = static_cast<int64_t>(stream_.below(
+        static_cast<uint64_t>(vocab_size_), static_cast<uint64_t>(n), static_cast<uint64_t>(i)));
+  }
+}
+
+} // namespace pentatron::data

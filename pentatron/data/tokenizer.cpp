@@ -1,0 +1,35 @@
+#include "pentatron/data/tokenizer.h"
+
+#include "pentatron/base/error.h"
+
+namespace pentatron::data {
+
+void ByteTokenizer::encode(std::string_view text, std::vector<int32_t>& tokens) const {
+  const size_t before = tokens.size();
+  tokens.resize(before + text.size());
+  int32_t* out = tokens.data() + before;
+  const auto* bytes = reinterpret_cast<const unsigned char*>(text.data());
+  for (size_t i = 0; i < text.size(); ++i) out[i] = bytes[i];
+}
+
+std::string ByteTokenizer::decode(std::span<const int64_t> tokens) const {
+  std::string text;
+  text.reserve(tokens.size());
+  for (const int64_t id : tokens) {
+    if (id == kEod) continue;
+    if (id < 0 || id > kEod)
+      raise<DataError>("token {} is outside the byte tokenizer's 0 to 256", id);
+    text += static_cast<char>(id);
+  }
+  return text;
+}
+
+std::string ByteTokenizer::token_name(int64_t id) const {
+  if (id == kEod) return "<eod>";
+  if (id < 0 || id > kEod)
+    raise<DataError>("token {} is outside the byte tokenizer's 0 to 256", id);
+  if (id > 0x20 && id < 0x7F) return std::string(1, static_cast<char>(id));
+  return fmt::format("<0x{:02X}>", id);
+}
+
+} // namespace pentatron::data

@@ -1,0 +1,53 @@
+/// From text to token ids and back.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pentatron::data {
+
+/// Immutable, so that any number of threads may use one.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  /// "bytes" and the like, for messages and manifests.
+  virtual std::string name() const = 0;
+  /// Ids are in [0, vocab_size()).
+  virtual int64_t vocab_size() const = 0;
+  /// The id put after every document.
+  virtual int32_t eod() const = 0;
+
+  /// Appends the tokens of `text` (valid UTF-8) to `tokens`. Never produces eod().
+  virtual void encode(std::string_view text, std::vector<int32_t>& tokens) const = 0;
+  /// The text of the tokens; eod() is nothing. Not always valid UTF-8: a sequence may end within a
+  /// character. Throws DataError for an id outside [0, vocab_size()).
+  virtual std::string decode(std::span<const int64_t> tokens) const = 0;
+  /// One token to show to a person: printable, never empty.
+  virtual std::string token_name(int64_t id) const = 0;
+
+  /// Whether encode(a + b) is encode(a) followed by encode(b) for every a and b, so that a document
+  /// may be encoded in pieces as it is read.
+  virtual bool encodes_in_pieces() const { return false; }
+};
+
+/// Bytes are tokens 0 to 255, the end of a document is 256.
+class ByteTokenizer final : public Tokenizer {
+ public:
+  static constexpr int64_t kVocabSize = 257;
+  static constexpr int32_t kEod = 256;
+
+  std::string name() const override { return "bytes"; }
+  int64_t vocab_size() const override { return kVocabSize; }
+  int32_t eod() const override { return kEod; }
+  void encode(std::string_view text, std::vector<int32_t>& tokens) const override;
+  std::string decode(std::span<const int64_t> tokens) const override;
+  std::string token_name(int64_t id) const override;
+  bool encodes_in_pieces() const override { return true; }
+};
+
+} // namespace pentatron::data

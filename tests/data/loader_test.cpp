@@ -1,0 +1,235 @@
+#include <algorithm>
+#include <set>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/data/loader.h"
+
+namespace pentatron::data {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+/// Token i of sample n is 1000 n + i; every multiple of seven ends a document (0).
+class Numbered final : public Dataset {
+ public:
+  explicit Numbered(std::optional<int64_t> size = std::nullopt,
+                    std::chrono::milliseconds delay = {})
+      : size_(size), delay_(delay) {}
+  int64_t sequence_length() const override { return 10; }
+  std::optional<int64_t> size() const override { return size_; }
+  void sample(int64_t n, int64_t* tokens) const override {
+    std::this_thread::sleep_for(delay_);
+    for (int64_t i = 0; i <= 10; ++i) tokens[i] = (1000 * n + i) % 7 == 0 ? 0 : 1000 * n + i;
+  }
+
+ private:
+  std::optional<int64_t> size_;
+  std::chrono::milliseconds delay_;
+};
+
+class Fixed final : public Dataset {
+ public:
+  explicit Fixed(std::vector<int64_t> tokens) : tokens_(std::move(tokens)) {}
+  int64_t sequence_length() const override { return static_cast<int64_t>(tokens_.size()) - 1; }
+  void sample(int64_t, int64_t* tokens) const override {
+    std::copy(tokens_.begin(), tokens_.end(), tokens);
+  }
+
+ private:
+  std::vector<int64_t> tokens_;
+};
+
+void expect_same(const StepData& a, const StepData& b) {
+  EXPECT_EQ(a.first_sample, b.first_sample);
+  EXPECT_EQ(a.global_batch_size, b.global_batch_size);
+  EXPECT_EQ(a.num_targets, b.num_targets);
+  ASSERT_EQ(a.microbatches.size(), b.microbatches.size());
+  for (size_t m = 0; m < a.microbatches.size(); ++m) {
+    EXPECT_EQ(a.microbatches[m].sample_ids, b.microbatches[m].sample_ids);
+    EXPECT_EQ(a.microbatches[m].tokens, b.microbatches[m].tokens);
+    EXPECT_EQ(a.microbatches[m].labels, b.microbatches[m].labels);
+    EXPECT_EQ(a.microbatches[m].loss_mask, b.microbatches[m].loss_mask);
+    EXPECT_EQ(a.microbatches[m].cu_seqlens, b.microbatches[m].cu_seqlens);
+  }
+}
+
+TEST(Batch, LabelsAreTheTokensOnePlaceOn) {
+  const Batch batch = make_batch(Numbered(), std::vector<int64_t>{3, 1}, {});
+  EXPECT_EQ(batch.batch_size, 2);
+  EXPECT_EQ(batch.sequence_length, 10);
+  EXPECT_THAT(batch.sample_ids, ElementsAre(3, 1));
+  for (size_t r = 0; r < 2; ++r) {
+    for (size_t i = 0; i + 1 < 10; ++i)
+      EXPECT_EQ(batch.labels[10 * r + i], batch.tokens[10 * r + i + 1]);
+  }
+  EXPECT_EQ(batch.labels[9], 3010 % 7 == 0 ? 0 : 3010);
+  EXPECT_THAT(batch.cu_seqlens, ElementsAre(0, 10, 20));
+  EXPECT_EQ(batch.num_targets, 20);
+  EXPECT_FALSE(batch.packed);
+}
+
+TEST(Batch, DocumentEndsMaskResetAndSeparateAsConfigured) {
+  const Fixed dataset({5, 0, 6, 7, 0, 0, 8, 0}); // the last token is a label only
+  const std::vector<int64_t> ids{0, 1};
+  const Batch plain = make_batch(dataset, ids, {.eod = 0});
+  EXPECT_EQ(plain.num_targets, 14);
+  EXPECT_EQ(plain.max_seqlen, 7);
+  const Batch masked = make_batch(dataset, ids, {.eod = 0, .eod_mask_loss = true});
+  EXPECT_THAT(masked.loss_mask, ElementsAre(1, 0, 1, 1, 0, 0, 1, 1, 0, 1, 1, 0, 0, 1));
+  EXPECT_EQ(masked.num_targets, 8);
+  const Batch positions = make_batch(dataset, ids, {.eod = 0, .reset_position_ids = true});
+  EXPECT_THAT(positions.position_ids, ElementsAre(0, 1, 0, 1, 2, 0, 0, 0, 1, 0, 1, 2, 0, 0));
+  const Batch packed = make_batch(dataset, ids, {.eod = 0, .reset_attention_mask = true});
+  EXPECT_THAT(packed.cu_seqlens, ElementsAre(0, 2, 5, 6, 7, 9, 12, 13, 14));
+  EXPECT_EQ(packed.max_seqlen, 3);
+  EXPECT_TRUE(packed.packed);
+  const Batch last = make_batch(Fixed({5, 6, 0, 7}), ids, {.eod = 0, .reset_attention_mask = true});
+  EXPECT_THAT(last.cu_seqlens,
+              ElementsAre(0, 3, 6)); // no empty piece where a sample ends with a document
+}
+
+TEST(Loader, EqualsBatchesMadeInPlace) {
+  const auto dataset = std::make_shared<Numbered>();
+  Loader loader(dataset, {.global_batch_size = 6,
+                          .micro_batch_size = 2,
+                          .prefetch = 3,
+                          .batch = {.eod = 0, .eod_mask_loss = true}});
+  for (int64_t step = 0; step < 20; ++step) {
+    const StepData got = loader.next();
+    ASSERT_EQ(got.microbatches.size(), 3u);
+    for (int64_t m = 0; m < 3; ++m) {
+      const int64_t first = 6 * step + 2 * m;
+      const Batch expected = make_batch(*dataset, std::vector<int64_t>{first, first + 1},
+                                        {.eod = 0, .eod_mask_loss = true});
+      EXPECT_EQ(got.microbatches[static_cast<size_t>(m)].tokens, expected.tokens);
+      EXPECT_EQ(got.microbatches[static_cast<size_t>(m)].loss_mask, expected.loss_mask);
+    }
+  }
+  EXPECT_EQ(loader.consumed_samples(), 120);
+}
+
+TEST(Loader, IsTheSameForEveryPrefetch) {
+  const auto dataset = std::make_shared<Numbered>();
+  Loader one(dataset, {.global_batch_size = 4, .micro_batch_size = 2, .prefetch = 1});
+  Loader many(dataset, {.global_batch_size = 4, .micro_batch_size = 2, .prefetch = 16});
+  for (int step = 0; step < 50; ++step) expect_same(one.next(), many.next());
+}
+
+TEST(Loader, SeekEqualsHavingTakenTheStepsBefore) {
+  const auto dataset = std::make_shared<Numbered>();
+  const LoaderOptions options{.global_batch_size = 4, .micro_batch_size = 2, .rank = 1, .size = 2};
+  Loader straight(dataset, options);
+  for (int step = 0; step < 7; ++step) straight.next();
+  Loader sought(dataset, options);
+  sought.next();
+  sought.seek(28);
+  LoaderOptions resumed_options = options;
+  resumed_options.consumed_samples = straight.consumed_samples();
+  Loader resumed(dataset, resumed_options);
+  for (int step = 0; step < 5; ++step) {
+    const StepData expected = straight.next();
+    expect_same(expected, sought.next());
+    expect_same(expected, resumed.next());
+  }
+  EXPECT_EQ(sought.consumed_samples(), straight.consumed_samples());
+}
+
+TEST(Loader, RanksTogetherHoldEachStepsSamplesOnceForEverySize) {
+  const auto dataset = std::make_shared<Numbered>();
+  for (const int64_t size : {1, 2, 3, 6}) {
+    std::vector<std::unique_ptr<Loader>> loaders;
+    for (int64_t r = 0; r < size; ++r) {
+      loaders.push_back(std::make_unique<Loader>(
+          dataset,
+          LoaderOptions{.global_batch_size = 12, .micro_batch_size = 2, .rank = r, .size = size}));
+    }
+    for (int64_t step = 0; step < 3; ++step) {
+      std::multiset<int64_t> ids;
+      for (auto& loader : loaders) {
+        for (const Batch& batch : loader->next().microbatches)
+          ids.insert(batch.sample_ids.begin(), batch.sample_ids.end());
+      }
+      ASSERT_EQ(ids.size(), 12u);
+      int64_t expected = 12 * step;
+      for (const int64_t id : ids) EXPECT_EQ(id, expected++);
+    }
+  }
+}
+
+TEST(Loader, DealsBlocksToRanksInSampleOrder) {
+  Loader loader(std::make_shared<Numbered>(),
+                {.global_batch_size = 8, .micro_batch_size = 2, .rank = 1, .size = 2});
+  const StepData step = loader.next();
+  EXPECT_THAT(step.microbatches[0].sample_ids, ElementsAre(2, 3));
+  EXPECT_THAT(step.microbatches[1].sample_ids, ElementsAre(6, 7));
+}
+
+TEST(Loader, FollowsAGrowingBatchSize) {
+  const auto grow = [](int64_t consumed) -> int64_t { return consumed < 8 ? 2 : 4; };
+  Loader loader(std::make_shared<Numbered>(),
+                {.micro_batch_size = 1, .global_batch_size_at = grow});
+  std::vector<int64_t> sizes;
+  for (int i = 0; i < 6; ++i)
+    sizes.push_back(static_cast<int64_t>(loader.next().microbatches.size()));
+  EXPECT_THAT(sizes, ElementsAre(2, 2, 2, 2, 4, 4));
+  EXPECT_EQ(loader.consumed_samples(), 16);
+  loader.seek(8);
+  EXPECT_EQ(loader.next().global_batch_size, 4);
+}
+
+TEST(Loader, PeekShowsTheNextStepWithoutTakingIt) {
+  Loader loader(std::make_shared<Numbered>(), {.global_batch_size = 2, .micro_batch_size = 2});
+  EXPECT_EQ(loader.peek().first_sample, 0);
+  EXPECT_EQ(loader.peek().num_targets, 20);
+  EXPECT_EQ(loader.consumed_samples(), 0);
+  EXPECT_EQ(loader.next().first_sample, 0);
+  EXPECT_EQ(loader.peek().first_sample, 2);
+}
+
+TEST(Loader, EndsWithAnErrorAfterTheLastWholeBatch) {
+  Loader loader(std::make_shared<Numbered>(7), {.global_batch_size = 2, .micro_batch_size = 1});
+  for (int i = 0; i < 3; ++i) loader.next();
+  try {
+    loader.next();
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("the dataset has 7 samples"));
+    EXPECT_THAT(error.what(), HasSubstr("train.train_iters=3"));
+  }
+  EXPECT_THROW(loader.next(), DataError);
+  loader.seek(0);
+  EXPECT_EQ(loader.next().first_sample, 0);
+}
+
+TEST(Loader, RefusesSizesThatDoNotDivide) {
+  try {
+    Loader(std::make_shared<Numbered>(),
+           {.global_batch_size = 10, .micro_batch_size = 2, .size = 2});
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(
+        error.what(),
+        HasSubstr("train.global_batch_size=10 is not a multiple of train.micro_batch_size=2"));
+    EXPECT_THAT(error.what(), HasSubstr("try: train.global_batch_size=12"));
+  }
+}
+
+TEST(Loader, TellsHowMuchOfTheTimeItsConsumerWaited) {
+  using namespace std::chrono_literals;
+  Loader slow(std::make_shared<Numbered>(std::nullopt, 10ms),
+              {.global_batch_size = 2, .micro_batch_size = 2});
+  slow.next();
+  EXPECT_GT(slow.wait_share(), 0);
+  slow.peek();
+  slow.wait_share();
+  slow.next(); // is there already
+  EXPECT_EQ(slow.wait_share(), 0);
+}
+
+} // namespace
+} // namespace pentatron::data
