@@ -1,0 +1,131 @@
+"""Each check finds what it is there to find: run on small trees with one planted violation."""
+import os
+import tempfile
+import unittest
+
+import hardening
+import includes
+import symbols
+import table
+import text
+
+
+class Tree:
+    """A folder with the given files; all are removed at the end."""
+
+    kept = []
+
+    def __init__(self, **contents):
+        self.folder = tempfile.TemporaryDirectory()
+        Tree.kept.append(self.folder)
+        self.root = self.folder.name
+        for path, content in contents.items():
+            full = os.path.join(self.root, path)
+            os.makedirs(os.path.dirname(full), exist_ok=True)
+            with open(full, "w", encoding="utf-8") as file:
+                file.write(content)
+
+
+class Table(unittest.TestCase):
+
+    def test_closure_follows_listed_modules(self):
+        self.assertEqual(table.allowed("models"), {
+            "models", "layers", "nn", "comm", "kernels", "config", "base", "parallel/tensor", "parallel/context",
+            "parallel/expert"
+        })
+
+    def test_every_edge_points_down(self):
+        for module in table.MAY_USE:
+            for used in table.MAY_USE[module]:
+                self.assertNotIn(module, table.allowed(used), f"{module} and {used} use each other")
+
+    def test_cli_sees_everything(self):
+        self.assertEqual(table.allowed("cli"), set(table.MAY_USE))
+
+
+class Includes(unittest.TestCase):
+
+    def found(self, path, content):
+        return includes.violations(Tree(**{path: content}).root)
+
+    def test_upward_include_is_found(self):
+        self.assertIn("base may not use nn", self.found("pentatron/base/a.cpp", '#include "pentatron/nn/param.h"\n')[0])
+
+    def test_downward_include_is_allowed(self):
+        self.assertEqual(self.found("pentatron/models/gpt/a.cpp", '#include "pentatron/base/error.h"\n'), [])
+
+    def test_torch_header_in_kernels_is_found(self):
+        self.assertIn("no torch header", self.found("pentatron/kernels/norm/a.cpp", "#include <ATen/ATen.h>\n")[0])
+
+    def test_torch_fmt_is_allowed_in_base(self):
+        self.assertEqual(self.found("pentatron/base/a.cpp", "#include <fmt/format.h>\n"), [])
+
+    def test_relative_include_is_found(self):
+        self.assertEqual(len(self.found("pentatron/base/a.cpp", '#include "error.h"\n')), 1)
+
+    def test_unknown_folder_is_found(self):
+        self.assertEqual(len(self.found("pentatron/utils/a.cpp", "\n")), 1)
+
+    def test_schedule_uses_base_only(self):
+        path = "pentatron/parallel/pipeline/schedule/gpipe.cpp"
+        self.assertEqual(self.found(path, '#include "pentatron/parallel/pipeline/schedule.h"\n'), [])
+        self.assertEqual(len(self.found(path, '#include "pentatron/comm/group.h"\n')), 1)
+
+    def test_generate_sees_only_the_tokenizer_of_data(self):
+        path = "pentatron/generate/a.cpp"
+        self.assertEqual(self.found(path, '#include "pentatron/data/tokenizer.h"\n'), [])
+        self.assertEqual(len(self.found(path, '#include "pentatron/data/corpus.h"\n')), 1)
+
+    def test_upward_target_is_found(self):
+        tree = Tree(**{"pentatron/CMakeLists.txt": "pentatron_module(comm TORCH USES base nn LIBRARIES x)\n"})
+        self.assertEqual(len(includes.violations(tree.root)), 1)
+
+
+class Symbols(unittest.TestCase):
+
+    def found(self, content):
+        return symbols.violations(Tree(**{"pentatron/base/a.cpp": content}).root)
+
+    def test_pickle_is_found(self):
+        for line in ("torch::load(t, path);", "torch::jit::load(path);", "#include <torch/script.h>", "dlopen(p, 1);",
+                     "std::system(command);", 'popen("ls", "r");'):
+            self.assertEqual(len(self.found(line)) >= 1, True, line)
+
+    def test_ordinary_code_passes(self):
+        self.assertEqual(self.found("std::system_error e; file_system(x); a.system(); // torch::load is not used\n"), [])
+
+    def test_imports_are_found(self):
+        listing = "                 U dlopen@GLIBC_2.34\n                 U torch::jit::load(std::string const&)\n"
+        self.assertEqual(len(symbols.violations_in_listing(listing, "p")), 2)
+        self.assertEqual(symbols.violations_in_listing("                 U at::_ops::mm::call(at::Tensor const&)\n", "p"), [])
+
+
+class Text(unittest.TestCase):
+
+    def test_missing_and_long_readmes_are_found(self):
+        tree = Tree(**{"pentatron/base/a.cpp": "", "pentatron/nn/a.cpp": "", "pentatron/nn/README.md": "x\n" * 31})
+        self.assertEqual(len(text.readmes(tree.root)), 2)
+
+    def test_long_source_is_found_and_long_header_is_advised(self):
+        found, advice = text.sizes(Tree(**{"pentatron/base/a.cpp": "\n" * 600, "pentatron/base/a.h": "\n" * 301}).root)
+        self.assertEqual((len(found), len(advice)), (1, 1))
+
+    def test_machine_paths_are_found(self):
+        for word in ("/wo" "rk/main", "../sha" "red/x", "/ro" "ot/.cache"):
+            self.assertEqual(len(text.words(Tree(**{"docs/a.md": f"see {word}\n"}).root)), 1, word)
+        self.assertEqual(text.words(Tree(**{"docs/a.md": "a framework/thing, build/work/x\n"}).root), [])
+
+
+class Hardening(unittest.TestCase):
+
+    def test_a_bare_program_is_found(self):
+        """Compiled here without any flag of ours."""
+        tree = Tree(**{"p/a.c": "int main(void) { return 0; }\n"})
+        source, program = os.path.join(tree.root, "p/a.c"), os.path.join(tree.root, "p/a")
+        if os.system(f"cc -no-pie -Wl,-z,norelro,-z,lazy,-z,execstack {source} -o {program} 2>/dev/null") != 0:
+            self.skipTest("no C compiler")
+        self.assertGreaterEqual(len(hardening.violations(program)), 5)
+
+
+if __name__ == "__main__":
+    unittest.main()

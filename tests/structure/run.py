@@ -1,0 +1,40 @@
+"""Runs one check of the repository: run.py <check> <root or program>. Prints what it finds; exits 1 if that is anything,
+77 if the check cannot run here."""
+import sys
+
+import formatting
+import hardening
+import includes
+import symbols
+import text
+
+
+def main(check, target):
+    advice = []
+    if check == "format":
+        reason = formatting.available()
+        if reason:
+            print(f"skipped: {reason}")
+            return 77
+        found = formatting.violations(target)
+    elif check == "sizes":
+        found, advice = text.sizes(target)
+    else:
+        found = {
+            "includes": includes.violations,
+            "readmes": text.readmes,
+            "words": text.words,
+            "symbols": symbols.violations,
+            "program_symbols": symbols.violations_in_program,
+            "hardening": hardening.violations,
+        }[check](target)
+    for line in advice:
+        print(f"advice: {line}")
+    for line in found:
+        print(line)
+    print(f"{check}: {len(found)} violations")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,69 @@
+"""The table of docs/design.md section 2: what each module may include, besides itself.
+
+A module may also include what its listed modules may; `allowed` is that closure.
+"""
+
+MAY_USE = {
+    "base": [],
+    "config": ["base"],
+    "kernels": ["base"],
+    "comm": ["base", "config"],
+    "nn": ["base", "config", "comm", "kernels"],
+    "parallel/tensor": ["nn", "comm", "kernels"],
+    "parallel/context": ["nn", "comm", "kernels"],
+    "parallel/expert": ["nn", "comm", "kernels"],
+    "layers": ["nn", "comm", "kernels", "config", "parallel/tensor", "parallel/context", "parallel/expert"],
+    "models": ["layers"],
+    "optim": ["nn", "comm", "kernels", "config"],
+    "parallel/data": ["nn", "comm", "optim"],
+    "parallel/pipeline": ["nn", "comm"],
+    "data": ["base", "config"],
+    "checkpoint": ["nn", "comm", "models", "optim", "parallel/data"],
+    "build": ["models", "optim", "parallel/tensor", "parallel/context", "parallel/expert", "parallel/data",
+              "parallel/pipeline", "checkpoint"],
+    "planner": ["models", "parallel/pipeline", "comm", "nn"],
+    "trainer": ["build", "data", "planner"],
+    "generate": ["build", "checkpoint", "data"],
+    "cli": ["trainer", "generate"],
+}
+
+# Modules whose files see no torch header.
+WITHOUT_TORCH = ["base", "config", "kernels", "data"]
+
+# Parts of a module with a tighter rule: path prefix -> the modules it may use.
+TIGHTER = {
+    "pentatron/parallel/pipeline/schedule": ["base"],
+    "pentatron/parallel/pipeline/lower": ["base"],
+    "pentatron/parallel/pipeline/checker": ["base"],
+}
+
+# What another module may see of a module it may use.
+ONLY = {
+    ("generate", "data"): ["pentatron/data/tokenizer"],
+    ("planner", "parallel/pipeline"): [
+        "pentatron/parallel/pipeline/schedule", "pentatron/parallel/pipeline/lower",
+        "pentatron/parallel/pipeline/checker"
+    ],
+}
+
+
+def module_of(path):
+    """The module of "pentatron/<module>/file", or None for pentatron/main.cpp."""
+    parts = path.split("/")[1:-1]
+    for length in (2, 1):
+        name = "/".join(parts[:length])
+        if len(parts) >= length and name in MAY_USE:
+            return name
+    return None
+
+
+def allowed(module):
+    """The closure of MAY_USE, with the module itself."""
+    seen = set()
+    todo = [module]
+    while todo:
+        name = todo.pop()
+        if name not in seen:
+            seen.add(name)
+            todo += MAY_USE[name]
+    return seen
