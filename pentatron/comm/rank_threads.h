@@ -1,0 +1,31 @@
+/// Ranks as threads of this process.
+#pragma once
+
+#include "pentatron/comm/group.h"
+
+#include <functional>
+
+namespace pentatron::comm {
+
+struct RankThreadsOptions {
+  int threads_per_rank =
+      0; ///< compute threads of each rank; 0: the caller's, divided over the ranks, at least 1
+};
+
+/// Calls `body(world)` on `world_size` threads, each with its own rank of the group "world", and
+/// returns when all have returned. Grad mode and the rest of torch's thread-local state are the
+/// caller's.
+///
+/// Throws what the first failing rank threw, its type kept and "rank 1 of 2: " before its sentence;
+/// the other ranks leave the communication they wait in, or reach next, with CommError. A rank that
+/// returns while others wait for it, and ranks that all wait for each other, are CommErrors too:
+/// nothing waits forever for a message. The collectives of one rank must come from one thread at a
+/// time.
+void run_ranks(int world_size, const RankThreadsOptions& options,
+               const std::function<void(Group world)>& body);
+void run_ranks(int world_size, const std::function<void(Group world)>& body);
+
+/// The world rank of the calling thread: 0 outside run_ranks.
+int current_rank();
+
+} // namespace pentatron::comm

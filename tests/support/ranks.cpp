@@ -1,0 +1,31 @@
+#include "tests/support/ranks.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+namespace pentatron::test {
+
+void run_ranks(int world_size, const std::function<void(comm::Group world)>& body) {
+  comm::run_ranks(world_size, {.threads_per_rank = 1}, body);
+}
+
+at::Tensor shard(const at::Tensor& full, int64_t dim, const comm::Group& group) {
+  EXPECT_EQ(full.size(dim) % group.size(), 0)
+      << "shard of " << full.sizes() << " over " << group.size();
+  const int64_t extent = full.size(dim) / group.size();
+  return full.detach()
+      .narrow(dim, group.rank() * extent, extent)
+      .clone(at::MemoryFormat::Contiguous);
+}
+
+std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+} // namespace pentatron::test

@@ -1,0 +1,24 @@
+/// Ranks as threads, and sharding of tensors, for tests whose oracle is the unsharded tensor.
+#pragma once
+
+#include "pentatron/comm/group.h"
+#include "pentatron/comm/rank_threads.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace pentatron::test {
+
+/// comm::run_ranks with one compute thread a rank.
+void run_ranks(int world_size, const std::function<void(comm::Group world)>& body);
+
+/// This rank's equal part of `full` along `dim`, as a copy.
+at::Tensor shard(const at::Tensor& full, int64_t dim, const comm::Group& group);
+
+/// The sentence of the exception that `call` throws; fails the test if it throws none.
+std::string error_of(const std::function<void()>& call);
+
+} // namespace pentatron::test
