@@ -10,7 +10,7 @@
 ///   }
 ///   struct ModelConfig {
 ///     int64_t num_layers = 12;
-///     std::optional<int64_t> kv_channels;          // YAML: null
+///     std::optional<int64_t> kv_channels = {};     // YAML: null
 ///     NormKind norm = NormKind::kRms;
 ///     RopeConfig rope;                             // a nested section
 ///
