@@ -10,11 +10,17 @@ namespace pentatron::kernels {
 namespace {
 
 constexpr Entry<ActivationForward> kForward[] = {
+#ifdef PENTATRON_CUDA
+    {"cuda", ActivationCuda::refuse, ActivationCuda::run},
+#endif
     {"avx512", ActivationAvx512::refuse, ActivationAvx512::run},
     {"avx2", ActivationAvx2::refuse, ActivationAvx2::run},
     {"reference", ActivationReference::refuse, ActivationReference::run},
 };
 constexpr Entry<ActivationBackward> kBackward[] = {
+#ifdef PENTATRON_CUDA
+    {"cuda", ActivationCuda::refuse, ActivationCuda::run},
+#endif
     {"avx512", ActivationAvx512::refuse, ActivationAvx512::run},
     {"avx2", ActivationAvx2::refuse, ActivationAvx2::run},
     {"reference", ActivationReference::refuse, ActivationReference::run},

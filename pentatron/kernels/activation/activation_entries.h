@@ -28,4 +28,12 @@ struct ActivationAvx512 {
   static void run(const ActivationBackward& args, const Context& context);
 };
 
+/// Only in builds with PENTATRON_CUDA.
+struct ActivationCuda {
+  static std::string refuse(const ActivationForward& args, const Context& context);
+  static std::string refuse(const ActivationBackward& args, const Context& context);
+  static void run(const ActivationForward& args, const Context& context);
+  static void run(const ActivationBackward& args, const Context& context);
+};
+
 } // namespace pentatron::kernels

@@ -1,57 +1,13 @@
-#include <cmath>
-#include <numbers>
+#include <algorithm>
 
 #include "pentatron/kernels/activation/activation_entries.h"
+#include "pentatron/kernels/activation/activation_functions.h"
 #include "pentatron/kernels/common/dispatch.h"
 #include "pentatron/kernels/common/scalar.h"
 
 namespace pentatron::kernels {
 
 namespace {
-
-template <class A> struct Derived {
-  A value;
-  A slope;
-};
-
-template <class A> A sigmoid(A x) {
-  return 1 / (1 + std::exp(-x));
-}
-
-/// x s(kx): its slope is s(kx) (1 + kx (1 - s(kx))). silu has k = 1.
-template <class A> Derived<A> sigmoid_gated(A x, A k) {
-  const A s = sigmoid(k * x);
-  return {x * s, s * (1 + k * x * sigmoid(-k * x))};
-}
-
-template <class A> Derived<A> evaluate(Activation kind, A x) {
-  switch (kind) {
-  case Activation::kGelu: {
-    const A phi = std::erfc(-x * static_cast<A>(std::numbers::sqrt2 / 2)) / 2;
-    const A density =
-        std::exp(-x * x / 2) * static_cast<A>(std::numbers::inv_sqrtpi / std::numbers::sqrt2);
-    return {x * phi, phi + x * density};
-  }
-  case Activation::kGeluTanh: { // (1 + tanh(u)) / 2 = sigmoid(2u), without cancellation for u << 0
-    const A k = static_cast<A>(2 * std::numbers::sqrt2 * std::numbers::inv_sqrtpi);
-    const A c = static_cast<A>(0.044715);
-    const A u = k * (x + c * x * x * x);
-    const A s = sigmoid(u);
-    return {x * s, s + x * s * sigmoid(-u) * k * (1 + 3 * c * x * x)};
-  }
-  case Activation::kQuickGelu:
-    return sigmoid_gated(x, static_cast<A>(1.702));
-  case Activation::kSilu:
-    return sigmoid_gated(x, A{1});
-  case Activation::kRelu:
-    return {x < 0 ? 0 : x, static_cast<A>(x <= 0 ? 0 : 1)};
-  case Activation::kSquaredRelu: {
-    const A positive = x < 0 ? 0 : x;
-    return {positive * positive, 2 * positive};
-  }
-  }
-  return {};
-}
 
 template <class T> void forward(const ActivationForward& a) {
   using A = acc_t<T>;

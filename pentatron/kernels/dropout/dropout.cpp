@@ -11,6 +11,9 @@ namespace pentatron::kernels {
 namespace {
 
 constexpr Entry<Dropout> kEntries[] = {
+#ifdef PENTATRON_CUDA
+    {"cuda", DropoutCuda::refuse, DropoutCuda::run},
+#endif
     {"avx512", DropoutAvx512::refuse, DropoutAvx512::run},
     {"avx2", DropoutAvx2::refuse, DropoutAvx2::run},
     {"reference", DropoutReference::refuse, DropoutReference::run},

@@ -46,7 +46,7 @@ void dropout(const Dropout& args, const Context& context = {});
 /// p * 2^32: a word below it drops its element. For p = 1 it is 2^32: every word does.
 uint64_t dropout_threshold(double p);
 
-/// Whether one element is kept: the definition above, for tests and other kernels.
+/// Whether one element is kept: the definition above.
 bool dropout_keeps(const Dropout& args, int64_t row, int64_t col);
 
 std::span<const Entry<Dropout>> dropout_entries();

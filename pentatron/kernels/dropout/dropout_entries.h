@@ -22,4 +22,10 @@ struct DropoutAvx512 {
   static void run(const Dropout& args, const Context& context);
 };
 
+/// Only in builds with PENTATRON_CUDA.
+struct DropoutCuda {
+  static std::string refuse(const Dropout& args, const Context& context);
+  static void run(const Dropout& args, const Context& context);
+};
+
 } // namespace pentatron::kernels

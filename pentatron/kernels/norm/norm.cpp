@@ -10,11 +10,17 @@ namespace pentatron::kernels {
 namespace {
 
 constexpr Entry<NormForward> kForward[] = {
+#ifdef PENTATRON_CUDA
+    {"cuda", NormCuda::refuse, NormCuda::run},
+#endif
     {"avx512", NormAvx512::refuse, NormAvx512::run},
     {"avx2", NormAvx2::refuse, NormAvx2::run},
     {"reference", NormReference::refuse, NormReference::run},
 };
 constexpr Entry<NormBackward> kBackward[] = {
+#ifdef PENTATRON_CUDA
+    {"cuda", NormCuda::refuse, NormCuda::run},
+#endif
     {"avx512", NormAvx512::refuse, NormAvx512::run},
     {"avx2", NormAvx2::refuse, NormAvx2::run},
     {"reference", NormReference::refuse, NormReference::run},

@@ -28,4 +28,12 @@ struct NormAvx512 {
   static void run(const NormBackward& args, const Context& context);
 };
 
+/// Only in builds with PENTATRON_CUDA.
+struct NormCuda {
+  static std::string refuse(const NormForward& args, const Context& context);
+  static std::string refuse(const NormBackward& args, const Context& context);
+  static void run(const NormForward& args, const Context& context);
+  static void run(const NormBackward& args, const Context& context);
+};
+
 } // namespace pentatron::kernels

@@ -9,6 +9,9 @@ namespace pentatron::kernels {
 namespace {
 
 constexpr Entry<Rope> kEntries[] = {
+#ifdef PENTATRON_CUDA
+    {"cuda", RopeCuda::refuse, RopeCuda::run},
+#endif
     {"avx512", RopeAvx512::refuse, RopeAvx512::run},
     {"avx2", RopeAvx2::refuse, RopeAvx2::run},
     {"reference", RopeReference::refuse, RopeReference::run},

@@ -22,4 +22,10 @@ struct RopeAvx512 {
   static void run(const Rope& args, const Context& context);
 };
 
+/// Only in builds with PENTATRON_CUDA.
+struct RopeCuda {
+  static std::string refuse(const Rope& args, const Context& context);
+  static void run(const Rope& args, const Context& context);
+};
+
 } // namespace pentatron::kernels
