@@ -1,5 +1,6 @@
-/// The errors that pentatron throws. A message is one sentence that names the offending value and what it conflicts with,
-/// optionally followed by a line "  try: ..." with what would work; the program adds the rank's coordinates.
+/// The errors that pentatron throws. A message is one sentence that names the offending value and
+/// what it conflicts with, optionally followed by a line "  try: ..." with what would work; the
+/// program adds the rank's coordinates.
 #pragma once
 
 #include <stdexcept>
@@ -45,7 +46,8 @@ class CheckpointError : public Error {
   using Error::Error;
 };
 
-/// Throws E with a formatted sentence: raise<ConfigError>("model.num_layers={} is not positive", n).
+/// Throws E with a formatted sentence: raise<ConfigError>("model.num_layers={} is not positive",
+/// n).
 template <class E, class... Args>
 [[noreturn]] void raise(fmt::format_string<Args...> format, Args&&... args) {
   throw E(fmt::format(format, std::forward<Args>(args)...));
@@ -53,8 +55,9 @@ template <class E, class... Args>
 
 [[noreturn]] void dcheck_failed(const char* condition, const char* file, int line);
 
-}  // namespace pentatron
+} // namespace pentatron
 
-/// For what no user input can reach. Active in every build: a failed check is a bug of pentatron, reported as Error.
-#define PT_DCHECK(condition) \
+/// For what no user input can reach. Active in every build: a failed check is a bug of pentatron,
+/// reported as Error.
+#define PT_DCHECK(condition)                                                                       \
   ((condition) ? static_cast<void>(0) : ::pentatron::dcheck_failed(#condition, __FILE__, __LINE__))

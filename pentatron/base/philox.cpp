@@ -7,13 +7,13 @@ namespace pentatron {
 
 namespace {
 
-uint64_t mix(uint64_t x) {  // the finaliser of SplitMix64
+uint64_t mix(uint64_t x) { // the finaliser of SplitMix64
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
   return x ^ (x >> 31);
 }
 
-}  // namespace
+} // namespace
 
 Stream::Stream(uint64_t seed, std::string_view name) {
   uint64_t hash = mix(seed + 0x9E3779B97F4A7C15u);
@@ -29,4 +29,4 @@ double Stream::normal(uint64_t i, uint64_t j) const {
   return std::sqrt(-2.0 * std::log(u1)) * std::cos(2.0 * std::numbers::pi * u2);
 }
 
-}  // namespace pentatron
+} // namespace pentatron

@@ -1,4 +1,5 @@
-/// Philox-4x32-10, a counter-based random generator: every number has an address that does not depend on who draws it.
+/// Philox-4x32-10, a counter-based random generator: every number has an address that does not
+/// depend on who draws it.
 ///
 /// A Stream is keyed by (seed, name); element i of it is the same on every rank, thread and layout.
 /// Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", SC'11.
@@ -61,4 +62,4 @@ class Stream {
   std::array<uint32_t, 2> key_;
 };
 
-}  // namespace pentatron
+} // namespace pentatron

@@ -1,0 +1,122 @@
+#include "pentatron/base/atomic_file.h"
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "pentatron/base/error.h"
+
+namespace pentatron {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+[[noreturn]] void fail(std::string_view verb, const fs::path& path, int error) {
+  raise<Error>("{} cannot be {}: {}", path.string(), verb, std::strerror(error));
+}
+
+/// "NAME.tmp-PID-N": unique in this process, and another process has another number.
+fs::path name_aside(const fs::path& target) {
+  static std::atomic<uint64_t> counter{0};
+  fs::path aside = target;
+  if (!aside.has_filename()) aside = aside.parent_path(); // "folder/"
+  aside += fmt::format(".tmp-{}-{}", ::getpid(), counter.fetch_add(1));
+  return aside;
+}
+
+fs::path parent_of(const fs::path& path) {
+  return path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
+
+} // namespace
+
+void sync_path(const fs::path& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) fail("opened", path, errno);
+  const int result = ::fsync(descriptor);
+  const int error = errno;
+  ::close(descriptor);
+  // Some file systems do not sync folders; they say so with EINVAL and order renames themselves.
+  if (result != 0 && error != EINVAL) fail("synced to the disk", path, error);
+}
+
+AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)), aside_(name_aside(target_)) {
+  descriptor_ = ::open(aside_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) fail("created", aside_, errno);
+}
+
+AtomicFile::~AtomicFile() {
+  if (descriptor_ < 0) return;
+  ::close(descriptor_);
+  ::unlink(aside_.c_str());
+}
+
+void AtomicFile::write(std::span<const std::byte> bytes) {
+  write_at(size_, bytes);
+  size_ += bytes.size();
+}
+
+void AtomicFile::write_at(uint64_t offset, std::span<const std::byte> bytes) {
+  PT_DCHECK(descriptor_ >= 0);
+  while (!bytes.empty()) {
+    const ssize_t n = ::pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) fail("written", target_, n < 0 ? errno : ENOSPC);
+    bytes = bytes.subspan(static_cast<size_t>(n));
+    offset += static_cast<uint64_t>(n);
+  }
+}
+
+void AtomicFile::commit() {
+  PT_DCHECK(descriptor_ >= 0);
+  if (::fsync(descriptor_) != 0) fail("synced to the disk", target_, errno);
+  if (::rename(aside_.c_str(), target_.c_str()) != 0) fail("put in place", target_, errno);
+  ::close(descriptor_);
+  descriptor_ = -1;
+  sync_path(parent_of(target_));
+}
+
+void write_file_atomically(const fs::path& target, std::string_view text) {
+  AtomicFile file(target);
+  file.write(text);
+  file.commit();
+}
+
+AtomicDirectory::AtomicDirectory(fs::path target)
+    : target_(std::move(target)), aside_(name_aside(target_)) {
+  if (!target_.has_filename()) target_ = target_.parent_path();
+  std::error_code error;
+  fs::create_directories(parent_of(target_), error);
+  if (error) fail("created", parent_of(target_), error.value());
+  if (::mkdir(aside_.c_str(), 0777) != 0) fail("created", aside_, errno);
+}
+
+AtomicDirectory::~AtomicDirectory() {
+  std::error_code ignored;
+  if (!aside_.empty()) fs::remove_all(aside_, ignored);
+}
+
+void AtomicDirectory::commit() {
+  PT_DCHECK(!aside_.empty());
+  std::error_code error;
+  if (fs::exists(fs::symlink_status(target_, error))) {
+    raise<Error>("{} exists already and is not overwritten", target_.string());
+  }
+  for (auto it = fs::recursive_directory_iterator(aside_, error);
+       !error && it != fs::recursive_directory_iterator(); it.increment(error)) {
+    if (it->is_regular_file(error) || it->is_directory(error)) sync_path(it->path());
+  }
+  if (error) fail("read", aside_, error.value());
+  sync_path(aside_);
+  if (::rename(aside_.c_str(), target_.c_str()) != 0) fail("put in place", target_, errno);
+  aside_.clear();
+  sync_path(parent_of(target_));
+}
+
+} // namespace pentatron

@@ -1,0 +1,61 @@
+/// Files and folders that appear whole or not at all: written aside, fsynced, renamed, and the
+/// parent folder fsynced. Every error of the operating system (full disk, no permission) is an
+/// Error that names the file.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string_view>
+
+namespace pentatron {
+
+/// A new content for `target`. Until commit() the target is untouched; without it nothing remains.
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::filesystem::path target);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  /// Appends.
+  void write(std::span<const std::byte> bytes);
+  void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
+  /// Writes at a position from the start; does not move where write() appends.
+  void write_at(uint64_t offset, std::span<const std::byte> bytes);
+  /// Makes it durable and visible, replacing an existing file.
+  void commit();
+
+ private:
+  std::filesystem::path target_;
+  std::filesystem::path aside_;
+  int descriptor_ = -1;
+  uint64_t size_ = 0;
+};
+
+/// The whole content at once.
+void write_file_atomically(const std::filesystem::path& target, std::string_view text);
+
+/// A folder `target` filled under the name `target`.tmp-* beside it.
+class AtomicDirectory {
+ public:
+  explicit AtomicDirectory(std::filesystem::path target);
+  ~AtomicDirectory(); ///< removes what was not committed
+  AtomicDirectory(const AtomicDirectory&) = delete;
+  AtomicDirectory& operator=(const AtomicDirectory&) = delete;
+
+  /// Where to write.
+  const std::filesystem::path& path() const { return aside_; }
+  /// Fsyncs every file and folder in it, renames it and fsyncs the parent. Throws Error if `target`
+  /// exists.
+  void commit();
+
+ private:
+  std::filesystem::path target_;
+  std::filesystem::path aside_;
+};
+
+/// fsync of one file or folder.
+void sync_path(const std::filesystem::path& path);
+
+} // namespace pentatron

@@ -1,0 +1,152 @@
+#include "pentatron/base/json.h"
+
+#include <fstream>
+#include <memory>
+
+#include "pentatron/base/text.h"
+
+namespace pentatron {
+
+namespace {
+
+/// Builds the tree from events; the parser underneath keeps its own stack on the heap, so depth
+/// costs no stack here.
+class TreeBuilder {
+ public:
+  using number_integer_t = Json::number_integer_t;
+  using number_unsigned_t = Json::number_unsigned_t;
+  using number_float_t = Json::number_float_t;
+  using string_t = Json::string_t;
+  using binary_t = Json::binary_t;
+
+  TreeBuilder(std::string_view origin, int max_depth) : origin_(origin), max_depth_(max_depth) {}
+
+  bool null() { return add(nullptr); }
+  bool boolean(bool value) { return add(value); }
+  bool number_integer(number_integer_t value) { return add(value); }
+  bool number_unsigned(number_unsigned_t value) { return add(value); }
+  bool number_float(number_float_t value, const string_t&) { return add(value); }
+  bool string(string_t& value) { return add(std::move(value)); }
+  bool binary(binary_t&) { return false; }
+  bool start_object(size_t) { return open(Json::object()); }
+  bool start_array(size_t) { return open(Json::array()); }
+  bool end_object() { return close(); }
+  bool end_array() { return close(); }
+  bool key(string_t& name) {
+    Json& object = *levels_.back();
+    if (object.contains(name)) {
+      error_ = fmt::format("{}: the key \"{}\" stands twice in one object", origin_, excerpt(name));
+      return false;
+    }
+    member_ = &object[name];
+    return true;
+  }
+  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception&) {
+    error_ = fmt::format("{} is not valid JSON at byte {}", origin_, position);
+    return false;
+  }
+
+  Json root;
+  const std::string& error() const { return error_; }
+
+ private:
+  Json* place(Json&& value) {
+    if (levels_.empty()) {
+      root = std::move(value);
+      return &root;
+    }
+    Json& parent = *levels_.back();
+    if (parent.is_array()) {
+      parent.push_back(std::move(value));
+      return &parent.back();
+    }
+    *member_ = std::move(value);
+    return member_;
+  }
+  bool add(Json value) {
+    place(std::move(value));
+    return true;
+  }
+  bool open(Json container) {
+    if (static_cast<int>(levels_.size()) >= max_depth_) {
+      error_ = fmt::format("{} is nested deeper than {} levels", origin_, max_depth_);
+      return false;
+    }
+    levels_.push_back(place(std::move(container)));
+    return true;
+  }
+  bool close() {
+    levels_.pop_back();
+    return true;
+  }
+
+  std::string_view origin_;
+  int max_depth_;
+  std::vector<Json*> levels_; // stable: a level's siblings are added only after it is closed
+  Json* member_ = nullptr;
+  std::string error_;
+};
+
+} // namespace
+
+Json parse_json(std::string_view text, std::string_view origin, const JsonLimits& limits) {
+  if (text.size() > limits.max_bytes) {
+    raise<DataError>("{} has {} bytes of JSON, above the limit of {}", origin, text.size(),
+                     limits.max_bytes);
+  }
+  TreeBuilder builder(origin, limits.max_depth);
+  bool complete = false;
+  try {
+    complete = Json::sax_parse(text.begin(), text.end(), &builder);
+  } catch (const Json::exception& e) {
+    raise<DataError>("{} is not valid JSON: {}", origin, e.what());
+  }
+  if (!complete) {
+    throw DataError(builder.error().empty() ? fmt::format("{} is not valid JSON", origin)
+                                            : builder.error());
+  }
+  return std::move(builder.root);
+}
+
+Json read_json(const std::filesystem::path& file, const JsonLimits& limits) {
+  std::error_code error;
+  const auto size = std::filesystem::file_size(file, error);
+  std::ifstream stream(file, std::ios::binary);
+  if (error || !stream) raise<DataError>("{} cannot be read", file.string());
+  if (size > limits.max_bytes) {
+    raise<DataError>("{} has {} bytes, above the limit of {}", file.string(), size,
+                     limits.max_bytes);
+  }
+  std::string text(static_cast<size_t>(size), '\0');
+  stream.read(text.data(), static_cast<std::streamsize>(size));
+  if (static_cast<uintmax_t>(stream.gcount()) != size) {
+    raise<DataError>("{} became shorter while it was read", file.string());
+  }
+  return parse_json(text, file.string(), limits);
+}
+
+std::string dump_json(const Json& json, int indent) {
+  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
+namespace detail {
+
+const Json* json_find(const Json& object, std::string_view key) {
+  if (!object.is_object()) return nullptr;
+  const auto it = object.find(std::string(key));
+  return it == object.end() ? nullptr : &*it;
+}
+
+void json_missing(std::string_view key, std::string_view where) {
+  raise<DataError>("{} has no \"{}\"", where, key);
+}
+
+void json_wrong(std::string_view key, const Json& value, std::string_view type,
+                std::string_view where) {
+  const std::string shown = value.is_structured() ? value.type_name() : dump_json(value);
+  raise<DataError>("\"{}\" in {} is {} where {} is needed", key, where, excerpt(shown), type);
+}
+
+} // namespace detail
+
+} // namespace pentatron

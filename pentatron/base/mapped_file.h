@@ -1,0 +1,40 @@
+/// A file mapped into memory, read only.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+#include <string_view>
+
+namespace pentatron {
+
+/// Move-only owner of the mapping; spans of it are valid while it lives.
+/// A file that another program shortens would raise SIGBUS on access: call check_size() before long
+/// reads.
+class MappedFile {
+ public:
+  enum class Access { kNormal, kSequential, kRandom };
+
+  /// Throws DataError if `file` is not a regular file or cannot be read. An empty file gives an
+  /// empty span.
+  explicit MappedFile(const std::filesystem::path& file, Access access = Access::kNormal);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+  std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
+  size_t size() const { return size_; }
+  const std::filesystem::path& path() const { return path_; }
+
+  /// Throws DataError if the file is no longer as long as when it was mapped.
+  void check_size() const;
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_ = -1;
+  const std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+} // namespace pentatron
