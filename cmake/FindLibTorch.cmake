@@ -1,6 +1,6 @@
 # Finds the LibTorch inside a Python wheel (or an unpacked libtorch) and defines LibTorch::c10, LibTorch::cpu,
-# LibTorch::fmt (torch's copy of the fmt headers alone) and, where its CUDA libraries are there, LibTorch::cuda. torch's own
-# TorchConfig.cmake is not used: it refuses to configure on a machine without a CUDA toolkit.
+# LibTorch::fmt (torch's copy of the fmt headers alone), LibTorch::openmp and, where its CUDA libraries are there,
+# LibTorch::cuda. torch's own TorchConfig.cmake is not used: it refuses to configure without a CUDA toolkit.
 #
 # Looked at in order: TORCH_ROOT (CMake or environment), Torch_DIR, CMAKE_PREFIX_PATH, .deps/venv of this project,
 # LibTorch_FALLBACK_ROOT (the torch an installed pentatron was built with), the active virtual environment, python3. The
@@ -88,6 +88,11 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   add_library(LibTorch::fmt INTERFACE IMPORTED)
   set_target_properties(LibTorch::fmt PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "${LibTorch_ROOT}/include"
                                                  INTERFACE_COMPILE_DEFINITIONS "FMT_HEADER_ONLY=1")
+  # libgomp is linked by flag, not by path: at run time torch's own copy, found first, is the only OpenMP in the process.
+  add_library(LibTorch::openmp INTERFACE IMPORTED)
+  set_target_properties(
+    LibTorch::openmp
+    PROPERTIES INTERFACE_COMPILE_OPTIONS "$<$<COMPILE_LANGUAGE:CXX>:-fopenmp>" INTERFACE_LINK_OPTIONS -fopenmp)
   add_library(LibTorch::c10 SHARED IMPORTED)
   set_target_properties(
     LibTorch::c10

@@ -9,7 +9,7 @@ set(PENTATRON_TEST_ENVIRONMENT OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE=1
 function(pentatron_test name)
   cmake_parse_arguments(arg "" "" "SOURCES;LIBRARIES" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
-  target_link_libraries(${name} PRIVATE pentatron_options ${arg_LIBRARIES} LibTorch::cpu OpenMP::OpenMP_CXX GTest::gmock
+  target_link_libraries(${name} PRIVATE pentatron_options ${arg_LIBRARIES} LibTorch::cpu LibTorch::openmp GTest::gmock
                                         GTest::gtest_main)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_compile_definitions(${name} PRIVATE PENTATRON_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data")
