@@ -64,7 +64,7 @@ struct StepState {
 
 struct ForwardContext {
   const SequenceLayout* layout = nullptr;
-  WgradQueue* wgrad = nullptr;   ///< outlives the backward pass of this forward
+  WgradQueue* wgrad = nullptr;  ///< outlives the backward pass of this forward
   StepState* state = nullptr;
   at::Tensor labels;             ///< [tokens] int64, negative: no target
   double loss_scale = 1;         ///< 1 / number of targets of the whole step over all ranks, known before the first forward

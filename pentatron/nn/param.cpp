@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include <fmt/ranges.h>
+
 #include "pentatron/base/error.h"
 
 namespace pentatron::nn {

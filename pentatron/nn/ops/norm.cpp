@@ -76,7 +76,7 @@ at::Tensor norm(const at::Tensor& x, Param& weight, Param* bias, const NormOptio
     r = run_norm(x.detach().contiguous(), {}, weight, bias, options);
   }
   const at::Tensor y = r.y;
-  r.y = {};
+  r.y = at::Tensor();
   record("norm", {x}, {y}, [r, &weight, bias, options](std::vector<at::Tensor>&& grads) {
     const NoAutograd guard;
     return std::vector<at::Tensor>{run_norm_backward(grads[0].contiguous(), {}, r, weight, bias, options)};
@@ -94,7 +94,7 @@ std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x, const at::Tensor
     r = run_norm(x.detach().contiguous(), residual.detach().contiguous(), weight, bias, options);
   }
   const at::Tensor y = r.y, sum = r.sum;
-  r.y = {};
+  r.y = at::Tensor();
   r.sum = sum.detach();
   record("add_norm", {x, residual}, {sum, y}, [r, &weight, bias, options](std::vector<at::Tensor>&& grads) {
     const NoAutograd guard;

@@ -32,8 +32,13 @@ struct LossPass {
 
 at::Tensor per_row(const at::Tensor& logits) { return at::empty({logits.size(0)}, logits.options()); }
 
-/// Loss of a chunk over ranks; returns lse.
-at::Tensor reduced_loss(const LossPass& pass, const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& loss) {
+/// Softmax statistics over all ranks.
+struct Statistics {
+  at::Tensor max, sum_exp;
+};
+
+/// Writes the loss of a chunk over ranks.
+Statistics reduced_loss(const LossPass& pass, const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& loss) {
   const nn::KernelContext context(logits);
   const kernels::DType dtype = nn::kernel_dtype(logits.scalar_type());
   const at::Tensor max = per_row(logits), sum_exp = per_row(logits), target = per_row(logits), lse = per_row(logits);
@@ -66,7 +71,7 @@ at::Tensor reduced_loss(const LossPass& pass, const at::Tensor& logits, const at
                                .lse = lse.data_ptr(),
                                .loss = loss.data_ptr()},
                               context);
-  return lse;
+  return {global_max, sum_exp};
 }
 
 /// Loss and, if wanted, the gradient of logits in the type of the weight.
@@ -97,7 +102,7 @@ at::Tensor chunk_gradient(const LossPass& pass, const at::Tensor& logits, const 
                            context);
     return gradient;
   }
-  const at::Tensor lse = reduced_loss(pass, logits, labels, loss);
+  const Statistics statistics = reduced_loss(pass, logits, labels, loss);
   if (!pass.with_gradient) return gradient;
   kernels::cross_entropy_gradient({.dtype = dtype,
                                    .out_dtype = nn::kernel_dtype(out_type),
@@ -109,7 +114,8 @@ at::Tensor chunk_gradient(const LossPass& pass, const at::Tensor& logits, const 
                                    .logits = logits.data_ptr(),
                                    .target = labels.data_ptr<int64_t>(),
                                    .vocab_offset = pass.share.offset,
-                                   .lse = lse.data_ptr(),
+                                   .max = statistics.max.data_ptr(),
+                                   .sum_exp = statistics.sum_exp.data_ptr(),
                                    .row_scale = row_scale.data_ptr(),
                                    .gradient = gradient.data_ptr()},
                                   context);

@@ -1,0 +1,63 @@
+/// Self-attention of a transformer layer: fused q|k|v projection, optional q/k norms, rotary positions, core attention, output projection.
+///
+/// Shapes, T = tokens, h = hidden, n = heads, g = key-value heads, d = head size, t = tp size:
+///   forward x [T, h] -> [T, h]; inside, a rank holds n / t and g / t heads.
+/// Collectives: forward all-reduce of the output; backward all-reduce of dx.
+/// Throws ConfigError if g does not divide by t.
+/// Source: Ainslie et al. 2023 (arXiv:2305.13245) for grouped queries; Dehghani et al. 2023 (arXiv:2302.05442) for q/k norms.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "pentatron/layers/core_attention.h"
+#include "pentatron/layers/rotary.h"
+#include "pentatron/nn/cost.h"
+#include "pentatron/nn/ops/ops.h"
+#include "pentatron/parallel/tensor/linear.h"
+
+namespace pentatron::layers {
+
+struct AttentionOptions {
+  int64_t hidden = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_size = 0;
+  bool qkv_bias = false;
+  bool proj_bias = false;
+  bool qk_norm = false;  ///< RMSNorm of every head's q and k
+  double norm_eps = 1e-5;
+  bool norm_zero_centered = false;
+  double scale = 0;  ///< of the scores; 0: 1 / sqrt(head_size)
+  int64_t window = 0;
+  SoftmaxKind softmax = SoftmaxKind::kVanilla;
+  double dropout = 0;
+  uint32_t dropout_site = 0;
+  double init_std = 0.02;
+  double proj_init_std = 0.02;
+};
+
+class Attention {
+ public:
+  /// `rotary` is shared by the layers of a model and filled before the first forward.
+  Attention(const nn::Scope& scope, const AttentionOptions& options, comm::Group tp, std::shared_ptr<const RotaryTable> rotary);
+  at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const;
+  static nn::Cost cost(const AttentionOptions& options, const nn::LayerShape& shape);
+
+ private:
+  struct Heads {
+    at::Tensor q, k, v;
+  };
+  Heads split(const at::Tensor& qkv, const nn::ForwardContext& ctx) const;
+
+  AttentionOptions options_;
+  int64_t local_heads_ = 0, local_kv_heads_ = 0;
+  std::shared_ptr<const RotaryTable> rotary_;
+  parallel::ColumnParallelLinear qkv_;
+  parallel::RowParallelLinear proj_;
+  nn::Param* q_norm_ = nullptr;
+  nn::Param* k_norm_ = nullptr;
+  CoreAttentionOptions core_;
+};
+
+}  // namespace pentatron::layers

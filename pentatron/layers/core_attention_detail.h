@@ -1,0 +1,35 @@
+/// The implementations behind core_attention(): forward keeps (out, lse), backward gives dq, dk, dv in the shapes of q, k, v.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "pentatron/layers/core_attention.h"
+
+namespace pentatron::layers::detail {
+
+struct AttentionInputs {
+  at::Tensor q, k, v;  // [T, n, d], [T, g, d], [T, g, d]
+  std::vector<int64_t> documents;
+  int64_t batch = 0, sequence = 0;
+  CoreAttentionOptions options;
+  at::Tensor row_ids;  // dropout addresses; undefined: no dropout
+  uint64_t seed = 0;
+};
+
+struct AttentionResult {
+  at::Tensor out;  // [T, n, d] contiguous
+  at::Tensor lse;  // layout private to the implementation
+};
+
+struct AttentionGradients {
+  at::Tensor dq, dk, dv;
+  at::Tensor dsinks;  // [n], or undefined
+};
+
+AttentionResult flash_forward(const AttentionInputs& in);
+AttentionGradients flash_backward(const AttentionInputs& in, const AttentionResult& saved, const at::Tensor& dout);
+
+AttentionResult blocked_forward(const AttentionInputs& in);
+AttentionGradients blocked_backward(const AttentionInputs& in, const AttentionResult& saved, const at::Tensor& dout);
+
+}  // namespace pentatron::layers::detail

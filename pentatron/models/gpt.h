@@ -1,0 +1,59 @@
+/// A decoder-only transformer as a list of segments: embedding, layers, head.
+///
+/// Source: Radford et al. 2019 (GPT-2); Touvron et al. 2023 (arXiv:2302.13971).
+#pragma once
+
+#include <memory>
+
+#include "pentatron/comm/group.h"
+#include "pentatron/layers/transformer_layer.h"
+#include "pentatron/models/gpt_config.h"
+#include "pentatron/nn/segment.h"
+#include "pentatron/parallel/tensor/vocab.h"
+
+namespace pentatron::models {
+
+struct GptBuild {
+  at::ScalarType dtype = at::kFloat;
+  comm::Group tp;
+  bool recompute = false;
+};
+
+class Gpt {
+ public:
+  /// Registers the parameters; they get storage from a ParamStore, and values from initialize() or a checkpoint.
+  /// Throws ConfigError if a size does not divide over tp.
+  Gpt(const GptConfig& config, const GptBuild& build);
+  Gpt(const Gpt&) = delete;
+
+  nn::ParamList& params() { return params_; }
+  const GptConfig& config() const { return config_; }
+
+  /// Builds what lives beside the parameters on their device, for sequences of up to `max_sequence` tokens.
+  /// Throws ConfigError if the model has fewer positions.
+  void finish(at::Device device, int64_t max_sequence);
+  void initialize(uint64_t seed);
+
+  /// ids [T] -> the scaled loss of ctx.labels (scalar).
+  const nn::Chunk& loss_chunk() const { return *chunk_; }
+
+  /// ids [T] -> logits [T, V] in the accumulate type, without a tape.
+  at::Tensor logits(const at::Tensor& ids, nn::ForwardContext& ctx, nn::ParamStore& store) const;
+
+  /// Of one microbatch on this rank. Head and embedding included.
+  static nn::Cost cost(const GptConfig& config, const nn::LayerShape& shape);
+  /// One segment: 0 is the embedding, then the layers, then the head.
+  static nn::Cost segment_cost(const GptConfig& config, const nn::LayerShape& shape, int64_t segment);
+
+ private:
+  GptConfig config_;
+  GptBuild build_;
+  nn::ParamList params_;
+  std::shared_ptr<layers::RotaryTable> rotary_;
+  std::unique_ptr<nn::Chunk> chunk_;
+};
+
+/// Options of layer `index`, as the config gives them.
+layers::TransformerLayerOptions layer_options(const GptConfig& config, int64_t index);
+
+}  // namespace pentatron::models

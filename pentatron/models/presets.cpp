@@ -1,0 +1,152 @@
+#include "pentatron/models/presets.h"
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/nearest.h"
+
+namespace pentatron::models {
+
+namespace {
+
+/// GPT-2 (Radford et al. 2019) and GPT-3 (Brown et al. 2020, arXiv:2005.14165): learned positions, LayerNorm, biases everywhere, tied.
+GptConfig gpt(int64_t layers, int64_t hidden, int64_t heads, int64_t vocab, int64_t positions) {
+  return {.num_layers = layers,
+          .hidden_size = hidden,
+          .num_attention_heads = heads,
+          .vocab_size = vocab,
+          .max_position_embeddings = positions,
+          .position_embedding_type = PositionEmbedding::kLearnedAbsolute,
+          .normalization = Normalization::kLayerNorm,
+          .activation_func = ActivationFunction::kGeluTanh,
+          .add_qkv_bias = true,
+          .add_attention_proj_bias = true,
+          .add_mlp_bias = true};
+}
+
+GptConfig gpt2(int64_t layers, int64_t hidden, int64_t heads) { return gpt(layers, hidden, heads, 50257, 1024); }
+
+/// The weak-scaling models of Narayanan et al. 2021 (arXiv:2104.04473, table 1): vocabulary 51,200, sequence 2048.
+GptConfig gpt3(int64_t layers, int64_t hidden, int64_t heads) { return gpt(layers, hidden, heads, 51200, 2048); }
+
+/// Llama (Touvron et al. 2023, arXiv:2302.13971 and arXiv:2307.09288; Grattafiori et al. 2024, arXiv:2407.21783).
+GptConfig llama(int64_t layers, int64_t hidden, int64_t heads, int64_t groups, int64_t ffn, int64_t vocab, int64_t positions,
+                double theta) {
+  return {.num_layers = layers,
+          .hidden_size = hidden,
+          .num_attention_heads = heads,
+          .num_query_groups = groups,
+          .ffn_hidden_size = ffn,
+          .vocab_size = vocab,
+          .max_position_embeddings = positions,
+          .rotary_base = theta,
+          .layernorm_epsilon = 1e-5,
+          .untie_embeddings_and_output_weights = true};
+}
+
+GptConfig llama31(GptConfig c, double factor) {
+  c.max_position_embeddings = 131072;
+  c.rope_scaling = {.type = RopeScalingType::kLlama3, .factor = factor, .original_max_position_embeddings = 8192};
+  return c;
+}
+
+GptConfig tied(GptConfig c) {
+  c.untie_embeddings_and_output_weights = false;
+  return c;
+}
+
+/// Mistral 7B (Jiang et al. 2023, arXiv:2310.06825), version 0.1 with its sliding window.
+GptConfig mistral() {
+  GptConfig c = llama(32, 4096, 32, 8, 14336, 32000, 32768, 10000.0);
+  c.window_size = 4096;
+  return c;
+}
+
+/// Qwen 2.5 (arXiv:2412.15115): biases on q, k, v. Qwen 3 (arXiv:2505.09388): q/k norms, head size 128, no biases.
+GptConfig qwen25(int64_t layers, int64_t hidden, int64_t heads, int64_t groups, int64_t ffn, int64_t vocab, int64_t positions,
+                 bool untied, double eps = 1e-6) {
+  GptConfig c = llama(layers, hidden, heads, groups, ffn, vocab, positions, 1e6);
+  c.layernorm_epsilon = eps;
+  c.add_qkv_bias = true;
+  c.untie_embeddings_and_output_weights = untied;
+  return c;
+}
+
+GptConfig qwen3(int64_t layers, int64_t hidden, int64_t heads, int64_t groups, int64_t ffn, bool untied) {
+  GptConfig c = llama(layers, hidden, heads, groups, ffn, 151936, 40960, 1e6);
+  c.layernorm_epsilon = 1e-6;
+  c.kv_channels = 128;
+  c.qk_layernorm = true;
+  c.untie_embeddings_and_output_weights = untied;
+  return c;
+}
+
+struct Named {
+  const char* name;
+  GptConfig config;
+};
+
+const std::vector<Named>& table() {
+  static const std::vector<Named> models = {
+      {"gpt2_124m", gpt2(12, 768, 12)},
+      {"gpt2_355m", gpt2(24, 1024, 16)},
+      {"gpt2_774m", gpt2(36, 1280, 20)},
+      {"gpt2_1.5b", gpt2(48, 1600, 25)},
+      {"gpt3_1.7b", gpt3(24, 2304, 24)},
+      {"gpt3_3.6b", gpt3(30, 3072, 32)},
+      {"gpt3_7.5b", gpt3(36, 4096, 32)},
+      {"gpt3_18b", gpt3(40, 6144, 48)},
+      {"gpt3_39b", gpt3(48, 8192, 64)},
+      {"gpt3_76b", gpt3(60, 10240, 80)},
+      {"gpt3_145b", gpt3(80, 12288, 96)},
+      {"gpt3_175b", gpt3(96, 12288, 96)},
+      {"gpt3_310b", gpt3(96, 16384, 128)},
+      {"gpt3_530b", gpt3(105, 20480, 128)},
+      {"gpt3_1t", gpt3(128, 25600, 160)},
+      {"llama1_7b", llama(32, 4096, 32, 32, 11008, 32000, 2048, 10000.0)},
+      {"llama2_7b", llama(32, 4096, 32, 32, 11008, 32000, 4096, 10000.0)},
+      {"llama2_13b", llama(40, 5120, 40, 40, 13824, 32000, 4096, 10000.0)},
+      {"llama2_70b", llama(80, 8192, 64, 8, 28672, 32000, 4096, 10000.0)},
+      {"llama3_8b", llama(32, 4096, 32, 8, 14336, 128256, 8192, 500000.0)},
+      {"llama3_70b", llama(80, 8192, 64, 8, 28672, 128256, 8192, 500000.0)},
+      {"llama3.1_8b", llama31(llama(32, 4096, 32, 8, 14336, 128256, 8192, 500000.0), 8)},
+      {"llama3.1_70b", llama31(llama(80, 8192, 64, 8, 28672, 128256, 8192, 500000.0), 8)},
+      {"llama3.1_405b", llama31(llama(126, 16384, 128, 8, 53248, 128256, 8192, 500000.0), 8)},
+      {"llama3.2_1b", tied(llama31(llama(16, 2048, 32, 8, 8192, 128256, 8192, 500000.0), 32))},
+      {"llama3.2_3b", tied(llama31(llama(28, 3072, 24, 8, 8192, 128256, 8192, 500000.0), 32))},
+      {"mistral_7b", mistral()},
+      {"qwen2.5_0.5b", qwen25(24, 896, 14, 2, 4864, 151936, 32768, false)},
+      {"qwen2.5_1.5b", qwen25(28, 1536, 12, 2, 8960, 151936, 32768, false)},
+      {"qwen2.5_3b", qwen25(36, 2048, 16, 2, 11008, 151936, 32768, false)},
+      {"qwen2.5_7b", qwen25(28, 3584, 28, 4, 18944, 152064, 131072, true)},
+      {"qwen2.5_14b", qwen25(48, 5120, 40, 8, 13824, 152064, 131072, true, 1e-5)},
+      {"qwen2.5_32b", qwen25(64, 5120, 40, 8, 27648, 152064, 131072, true, 1e-5)},
+      {"qwen2.5_72b", qwen25(80, 8192, 64, 8, 29568, 152064, 131072, true, 1e-5)},
+      {"qwen3_0.6b", qwen3(28, 1024, 16, 8, 3072, false)},
+      {"qwen3_1.7b", qwen3(28, 2048, 16, 8, 6144, false)},
+      {"qwen3_4b", qwen3(36, 2560, 32, 8, 9728, false)},
+      {"qwen3_8b", qwen3(36, 4096, 32, 8, 12288, true)},
+      {"qwen3_14b", qwen3(40, 5120, 40, 8, 17408, true)},
+      {"qwen3_32b", qwen3(64, 5120, 64, 8, 25600, true)},
+  };
+  return models;
+}
+
+}  // namespace
+
+GptConfig preset(std::string_view name) {
+  for (const Named& model : table()) {
+    if (model.name == name) {
+      GptConfig config = model.config;
+      config.preset = name;
+      return config;
+    }
+  }
+  raise<ConfigError>("model.preset={} is not a known model\n  try: {}", name, nearest(name, preset_names()));
+}
+
+std::vector<std::string> preset_names() {
+  std::vector<std::string> names;
+  for (const Named& model : table()) names.emplace_back(model.name);
+  return names;
+}
+
+}  // namespace pentatron::models

@@ -1,0 +1,49 @@
+/// The section `optimizer`. Keys keep Megatron's spelling.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <tuple>
+
+#include "pentatron/config/field.h"
+
+namespace pentatron::optim {
+
+enum class OptimizerKind : uint8_t { kAdam, kSgd };
+constexpr auto enum_names(OptimizerKind) {
+  return std::array{config::name(OptimizerKind::kAdam, "adam"), config::name(OptimizerKind::kSgd, "sgd")};
+}
+
+/// AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101) or SGD with momentum.
+struct OptimizerConfig {
+  OptimizerKind optimizer = OptimizerKind::kAdam;
+  double lr = 3e-4;
+  double min_lr = 3e-5;
+  double weight_decay = 0.1;
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.95;
+  double adam_eps = 1e-8;
+  double sgd_momentum = 0.9;
+  bool sgd_nesterov = false;
+  double clip_grad = 1.0;
+
+  static constexpr auto fields() {
+    using C = OptimizerConfig;
+    using config::field;
+    return std::tuple{
+        field("optimizer", &C::optimizer, "adam is AdamW, with decoupled weight decay"),
+        field("lr", &C::lr, "highest learning rate, reached after warm-up").non_negative(),
+        field("min_lr", &C::min_lr, "lowest learning rate, reached at the end of the decay").non_negative(),
+        field("weight_decay", &C::weight_decay, "of weights with 2 or more dimensions; not of norms and biases").non_negative(),
+        field("adam_beta1", &C::adam_beta1, "decay of the gradient's mean").min(0).less_than(1),
+        field("adam_beta2", &C::adam_beta2, "decay of the squared gradient's mean").min(0).less_than(1),
+        field("adam_eps", &C::adam_eps, "added to the denominator").positive(),
+        field("sgd_momentum", &C::sgd_momentum, "decay of the velocity").min(0).less_than(1),
+        field("sgd_nesterov", &C::sgd_nesterov, "look ahead along the velocity"),
+        field("clip_grad", &C::clip_grad, "largest global gradient norm; 0: no clipping").non_negative()};
+  }
+  void validate(config::Violations& violations, std::string_view path) const;
+};
+
+}  // namespace pentatron::optim

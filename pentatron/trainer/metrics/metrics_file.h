@@ -1,0 +1,38 @@
+/// metrics.jsonl: one JSON object a step, numbers with all their digits.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "pentatron/trainer/metrics/train_log.h"
+
+namespace pentatron::trainer {
+
+/// The line of one step, without its end: iteration, loss, other losses under their names with "_"
+/// for spaces, grad_norm, learning_rate, consumed_samples, global_batch_size, step_time_s and,
+/// where known, tokens_per_s, tflops, mfu, hfu, memory_bytes, loss_scale, num_zeros, params_norm,
+/// data_wait; skipped and nan (this step's). JSON has no NaN and no infinity: such a number is
+/// null, and `nan` is true if the loss is one.
+std::string metrics_line(const TrainLog& log);
+
+/// Appends lines to a file, each written whole.
+class MetricsFile {
+ public:
+  /// Goes on in an existing file after `resumed_iteration`: lines of later iterations, and what
+  /// follows a damaged line, are cut off. 0 starts afresh. Throws DataError if the file cannot be
+  /// written.
+  MetricsFile(const std::filesystem::path& path, int64_t resumed_iteration);
+  ~MetricsFile();
+  MetricsFile(const MetricsFile&) = delete;
+  MetricsFile& operator=(const MetricsFile&) = delete;
+
+  void write(const TrainLog& log);
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+  int fd_ = -1;
+};
+
+} // namespace pentatron::trainer

@@ -1,0 +1,43 @@
+/// The FLOP/s that MFU and HFU are measured against: from a table for GPUs, measured for CPUs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace pentatron::trainer {
+
+enum class Arithmetic : uint8_t { kFp64, kFp32, kTf32, kBf16, kFp8 };
+std::string_view arithmetic_name(Arithmetic arithmetic);
+
+/// A peak that says where it is from: "NVIDIA H200 bf16 (data sheet, dense)", "fp32 matrix product
+/// measured here".
+struct Peak {
+  double flops = 0; ///< a second
+  std::string source;
+};
+
+/// Dense peak without sparsity of the GPU that calls itself `device_name` (cudaDeviceProp.name),
+/// from the vendors' data sheets; fp64, tf32, bf16 and fp8 count tensor cores with fp32 (fp64)
+/// accumulation, fp32 plain cores. None if the GPU is not in the table or lacks the arithmetic.
+std::optional<Peak> gpu_peak(std::string_view device_name, Arithmetic arithmetic);
+
+/// The best rate of `run`, which performs `flops_per_run`, repeated for at least `seconds` after
+/// one run to warm up. `what` names the work: "fp32 matrix product 2048 x 2048 x 2048 on 2
+/// threads".
+Peak measure_peak(const std::string& what, const std::function<void()>& run, double flops_per_run,
+                  double seconds = 0.3);
+
+/// Bytes a second of a[i] = b[i] + s c[i] on `threads` threads, the best of several passes over
+/// arrays of `array_bytes` each; the three arrays are counted, not what the caches fetch besides.
+/// Source: McCalpin 1995, STREAM.
+double measure_bandwidth(int threads, size_t array_bytes = size_t{128} << 20);
+
+/// FLOPs of a step over its time and the peak of all devices; none without a peak.
+std::optional<double> utilization(double flops, double seconds, const std::optional<Peak>& peak,
+                                  int64_t devices);
+
+} // namespace pentatron::trainer

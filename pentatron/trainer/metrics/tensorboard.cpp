@@ -1,0 +1,174 @@
+#include "pentatron/trainer/metrics/tensorboard.h"
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <span>
+#include <unistd.h>
+
+#include "pentatron/base/crc32c.h"
+#include "pentatron/base/error.h"
+
+namespace pentatron::trainer {
+
+namespace {
+
+uint32_t masked_crc(std::string_view data) {
+  return mask_crc32c(crc32c(std::as_bytes(std::span(data.data(), data.size()))));
+}
+
+template <class T> void append_raw(std::string& out, T value) { // little-endian, as this machine is
+  out.append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+void append_varint(std::string& out, uint64_t value) {
+  while (value >= 0x80) {
+    out += static_cast<char>(value | 0x80);
+    value >>= 7;
+  }
+  out += static_cast<char>(value);
+}
+
+// Protobuf fields: a key of number and wire type, then the value.
+void append_int(std::string& out, uint32_t field, int64_t value) {
+  append_varint(out, field << 3);
+  append_varint(out, static_cast<uint64_t>(value));
+}
+void append_double(std::string& out, uint32_t field, double value) {
+  append_varint(out, field << 3 | 1);
+  append_raw(out, value);
+}
+void append_float(std::string& out, uint32_t field, float value) {
+  append_varint(out, field << 3 | 5);
+  append_raw(out, value);
+}
+void append_bytes(std::string& out, uint32_t field, std::string_view value) {
+  append_varint(out, field << 3 | 2);
+  append_varint(out, value.size());
+  out += value;
+}
+std::string bytes_field(uint32_t field, std::string_view value) {
+  std::string out;
+  append_bytes(out, field, value);
+  return out;
+}
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "localhost";
+}
+
+} // namespace
+
+TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& folder,
+                                     std::optional<int64_t> resumed_iteration) {
+  static std::atomic<int> count{0};
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  // TensorBoard reads the files of a folder in the order of their names.
+  path_ = folder / fmt::format("events.out.tfevents.{:010}.{}.{}.{}", static_cast<int64_t>(now_s()),
+                               host_name(), ::getpid(), count.fetch_add(1));
+  file_ = std::fopen(path_.c_str(), "wbxe");
+  if (file_ == nullptr)
+    raise<DataError>("{} cannot be written: {}", path_.string(), std::strerror(errno));
+  event(bytes_field(3, "brain.Event:2"), 0);
+  if (resumed_iteration) {
+    std::string start;
+    append_int(start, 1, 1); // SessionLog.status = START: purge steps from this one on
+    event(bytes_field(7, start), *resumed_iteration + 1);
+  }
+  flush();
+}
+
+TensorBoardWriter::~TensorBoardWriter() {
+  std::fclose(file_);
+}
+
+void TensorBoardWriter::flush() {
+  std::fflush(file_);
+}
+
+void TensorBoardWriter::record(std::string_view data) {
+  std::string length;
+  append_raw(length, static_cast<uint64_t>(data.size()));
+  std::string out = length;
+  append_raw(out, masked_crc(length));
+  out += data;
+  append_raw(out, masked_crc(data));
+  if (std::fwrite(out.data(), 1, out.size(), file_) != out.size()) {
+    raise<DataError>("{} cannot be written: {}", path_.string(), std::strerror(errno));
+  }
+}
+
+void TensorBoardWriter::event(std::string_view field, int64_t step) {
+  std::string event;
+  append_double(event, 1, now_s());
+  append_int(event, 2, step);
+  event += field;
+  record(event);
+}
+
+void TensorBoardWriter::scalar(std::string_view tag, int64_t step, double value) {
+  std::string item = bytes_field(1, tag);
+  append_float(item, 2, static_cast<float>(value));
+  event(bytes_field(5, bytes_field(1, item)), step);
+}
+
+void TensorBoardWriter::text(std::string_view tag, int64_t step, std::string_view markdown) {
+  std::string size;
+  append_int(size, 1, 1); // TensorShapeProto.Dim.size
+  std::string tensor;
+  append_int(tensor, 1, 7); // DT_STRING
+  append_bytes(tensor, 2, bytes_field(2, size));
+  append_bytes(tensor, 8, markdown);
+  std::string item = bytes_field(1, tag);
+  append_bytes(item, 8, tensor);
+  append_bytes(item, 9, bytes_field(1, bytes_field(1, "text"))); // metadata.plugin_data.plugin_name
+  event(bytes_field(5, bytes_field(1, item)), step);
+}
+
+void TensorBoardWriter::training(const TrainLog& log) {
+  const auto both = [&](const std::string& tag, double value) {
+    scalar(tag, log.iteration, value);
+    scalar(tag + " vs samples", log.consumed_samples, value);
+  };
+  const auto optional = [&](const std::string& tag, const auto& value) {
+    if (value) both(tag, static_cast<double>(*value));
+  };
+  both("learning-rate", log.learning_rate);
+  both("batch-size", static_cast<double>(log.global_batch_size));
+  for (const auto& [name, value] : log.losses) both(name, value);
+  optional("loss-scale", log.loss_scale);
+  both("world-size", static_cast<double>(log.world_size));
+  optional("grad-norm", log.grad_norm);
+  optional("num-zeros", log.num_zeros);
+  optional("params-norm", log.params_norm);
+  both("iteration-time", log.step_time_s);
+  optional("throughput", log.tflops);
+  optional("tokens-per-second", log.tokens_per_s);
+  optional("mfu", log.mfu);
+  optional("hfu", log.hfu);
+  if (log.memory_bytes) {
+    scalar("mem-allocated-bytes", log.iteration, static_cast<double>(*log.memory_bytes));
+  }
+  if (log.skipped_samples > 0) {
+    scalar("skipped-train-samples", log.iteration, static_cast<double>(log.skipped_samples));
+  }
+}
+
+void TensorBoardWriter::evaluation(std::string_view loss_name, std::string_view split, int64_t step,
+                                   int64_t consumed_samples, double loss) {
+  const std::string tag = fmt::format("{} {}", loss_name, split);
+  scalar(tag, step, loss);
+  scalar(tag + " vs samples", consumed_samples, loss);
+  scalar(tag + " ppl", step, perplexity(loss));
+  scalar(tag + " ppl vs samples", consumed_samples, perplexity(loss));
+}
+
+} // namespace pentatron::trainer

@@ -1,0 +1,64 @@
+/// What a training step reports, and how it reads on a console: Megatron-LM's lines, so that tools
+/// which parse them keep working, with our own fields behind.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace pentatron::trainer {
+
+/// Values of one step or, on the console, of the steps since the last line.
+struct TrainLog {
+  std::chrono::system_clock::time_point time;
+  int64_t iteration = 0; ///< from 1
+  int64_t train_iters = 0;
+  int64_t consumed_samples = 0;
+  int64_t skipped_samples = 0;
+  double step_time_s = 0;       ///< mean of the steps
+  std::optional<double> tflops; ///< model TFLOP/s of one device
+  double learning_rate = 0;
+  int64_t global_batch_size = 0;
+  std::vector<std::pair<std::string, double>> losses; ///< "lm loss" first
+  std::optional<double> loss_scale;
+  std::optional<double> grad_norm;
+  std::optional<int64_t> num_zeros;
+  std::optional<double> params_norm;
+  int64_t skipped_iterations = 0;
+  int64_t nan_iterations = 0;
+
+  std::optional<double> tokens_per_s;
+  std::optional<double> mfu; ///< share of the peak that the model's own FLOPs use
+  std::optional<double> hfu; ///< the same with recomputation counted
+  std::optional<int64_t> memory_bytes;
+  std::optional<double> data_wait; ///< share of the time spent waiting for data
+  std::optional<double> eta_s;
+  int64_t world_size = 1;
+};
+
+/// One line without its end. Every loss is in it, whatever its value.
+/// Source: Megatron-LM, training.py, training_log().
+std::string train_line(const TrainLog& log);
+
+/// Three lines, the middle one between rules: validation (or test) loss with its perplexity
+/// exp(min(20, loss)).
+std::string evaluation_box(const std::string& title,
+                           const std::vector<std::pair<std::string, double>>& losses);
+
+/// exp(min(20, loss)), Megatron's perplexity.
+double perplexity(double loss);
+
+/// "0:00:07", "12:34:56", "3d 04:05:06"; "?" for a time that is not known.
+std::string clock_text(double seconds);
+
+/// "512 B", "1.50 GB": decimal units.
+std::string bytes_text(double bytes);
+
+/// The shortest decimal text that reads back as the same double; "NaN", "Infinity" and "-Infinity"
+/// for the others.
+std::string exact_text(double value);
+
+} // namespace pentatron::trainer

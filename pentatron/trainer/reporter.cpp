@@ -1,0 +1,151 @@
+#include "pentatron/trainer/reporter.h"
+
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "pentatron/base/atomic_file.h"
+#include "pentatron/base/log.h"
+#include "pentatron/comm/rank_threads.h"
+#include "pentatron/nn/memory/counting_allocator.h"
+#include "pentatron/trainer/metrics/loss_plot.h"
+#include "pentatron/trainer/metrics/metrics_file.h"
+#include "pentatron/trainer/metrics/progress_bar.h"
+#include "pentatron/trainer/metrics/tensorboard.h"
+#include "pentatron/trainer/metrics/train_log.h"
+
+namespace pentatron::trainer {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Means and sums over the steps since the last console line.
+struct Interval {
+  int64_t steps = 0, samples = 0;
+  double loss = 0, time_s = 0, data_wait = 0;
+  StepFlops flops;
+};
+
+}  // namespace
+
+struct Reporter::State {
+  Config config;
+  ReporterOptions options;
+  Interval interval;
+  LossPlot plot;
+  std::optional<MetricsFile> metrics;
+  std::optional<TensorBoardWriter> tensorboard;
+  std::optional<ProgressBar> bar;
+  double mean_step_s = 0;
+  bool finished = false;
+
+  TrainLog log_of(const StepReport& r, double loss, double time_s, int64_t samples, const StepFlops& flops) const;
+};
+
+Reporter::Reporter(const Config& config, const ReporterOptions& options) : state_(std::make_unique<State>()) {
+  State& s = *state_;
+  s.config = config;
+  s.options = options;
+  if (!options.main_rank) return;
+  s.plot.title = "training loss";
+  const fs::path dir = config.logger.dir;
+  if (!dir.empty()) {
+    fs::create_directories(dir);
+    s.metrics.emplace(dir / "metrics.jsonl", options.resumed_iteration);
+    if (config.logger.tensorboard) {
+      s.tensorboard.emplace(dir / "tensorboard", options.resumed_iteration > 0 ? std::optional(options.resumed_iteration) : std::nullopt);
+      s.tensorboard->text("config", 0, "```yaml\n" + config::to_yaml(config) + "```");
+    }
+    write_file_atomically(dir / "config.yaml", config::to_yaml(config));
+  }
+  if (options.peak) {
+    log::info("MFU is measured against {:.3f} TFLOP/s: {}", options.peak->flops / 1e12, options.peak->source);
+  } else {
+    log::info("MFU is not shown: the peak of this device is not known; give logger.peak_tflops");
+  }
+  s.bar.emplace(stderr, "training", options.total_iterations);
+}
+
+Reporter::~Reporter() = default;
+
+void Reporter::set_reference(double loss) { state_->plot.reference = loss; }
+
+TrainLog Reporter::State::log_of(const StepReport& r, double loss, double time_s, int64_t samples, const StepFlops& flops) const {
+  TrainLog log;
+  const double devices = static_cast<double>(options.world_size);
+  log.time = std::chrono::system_clock::now();
+  log.iteration = r.iteration;
+  log.train_iters = options.total_iterations;
+  log.consumed_samples = r.consumed_samples;
+  log.step_time_s = time_s;
+  log.tflops = flops.model / time_s / 1e12 / devices;
+  log.learning_rate = r.lr;
+  log.global_batch_size = r.samples;
+  log.losses = {{"lm loss", loss}};
+  log.grad_norm = r.grad_norm;
+  log.skipped_iterations = r.skipped;
+  log.nan_iterations = r.nan;
+  log.tokens_per_s = static_cast<double>(samples * options.tokens_per_sample) / time_s;
+  log.mfu = utilization(flops.model, time_s, options.peak, options.world_size);
+  log.hfu = utilization(flops.hardware, time_s, options.peak, options.world_size);
+  log.memory_bytes = nn::memory_snapshot(comm::current_rank()).total.peak_bytes;
+  log.data_wait = r.data_wait;
+  log.eta_s = mean_step_s * static_cast<double>(options.total_iterations - r.iteration);
+  log.world_size = options.world_size;
+  return log;
+}
+
+void Reporter::step(const StepReport& r) {
+  State& s = *state_;
+  if (!s.options.main_rank) return;
+  s.mean_step_s = s.mean_step_s == 0 ? r.step_time_s : 0.9 * s.mean_step_s + 0.1 * r.step_time_s;
+  const TrainLog one = s.log_of(r, r.loss, r.step_time_s, r.samples, r.flops);
+  if (s.metrics) s.metrics->write(one);
+  if (s.tensorboard) s.tensorboard->training(one);
+  s.plot.training.push_back({static_cast<double>(r.iteration), r.loss});
+
+  Interval& i = s.interval;
+  ++i.steps;
+  i.samples += r.samples;
+  i.loss += r.loss;
+  i.time_s += r.step_time_s;
+  i.flops.model += r.flops.model;
+  i.flops.hardware += r.flops.hardware;
+  if (r.iteration == 1 || r.iteration % s.config.logger.log_interval == 0 || r.iteration == s.options.total_iterations) {
+    const double n = static_cast<double>(i.steps);
+    StepFlops mean{i.flops.model / n, i.flops.hardware / n};
+    TrainLog line = s.log_of(r, i.loss / n, i.time_s / n, i.samples, mean);
+    line.tokens_per_s = static_cast<double>(i.samples * s.options.tokens_per_sample) / i.time_s;
+    s.bar->print(train_line(line));
+    i = {};
+  }
+  s.bar->update(r.iteration, fmt::format("loss {:.4f}  {}  ETA {}", r.loss,
+                                         one.mfu ? fmt::format("MFU {:.1f} %", *one.mfu * 100) : std::string(), clock_text(*one.eta_s)));
+}
+
+void Reporter::evaluation(int64_t iteration, int64_t consumed_samples, double loss) {
+  State& s = *state_;
+  if (!s.options.main_rank) return;
+  s.plot.validation.push_back({static_cast<double>(iteration), loss});
+  if (s.tensorboard) s.tensorboard->evaluation("lm loss", "validation", iteration, consumed_samples, loss);
+  s.bar->print(evaluation_box(fmt::format("validation loss at iteration {}", iteration), {{"lm loss", loss}}));
+}
+
+void Reporter::finish() {
+  State& s = *state_;
+  if (!s.options.main_rank || s.finished) return;
+  s.finished = true;
+  if (s.bar) s.bar->clear();
+  if (s.tensorboard) s.tensorboard->flush();
+  if (!plot_path().empty() && !s.plot.training.empty()) write_file_atomically(plot_path(), loss_svg(s.plot));
+}
+
+fs::path Reporter::metrics_path() const { return state_->metrics ? state_->metrics->path() : fs::path(); }
+
+fs::path Reporter::plot_path() const {
+  const LoggerConfig& logger = state_->config.logger;
+  return state_->options.main_rank && !logger.dir.empty() && logger.plot ? fs::path(logger.dir) / "loss.svg" : fs::path();
+}
+
+}  // namespace pentatron::trainer

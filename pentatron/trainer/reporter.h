@@ -1,0 +1,62 @@
+/// Shows a run: console line and progress bar, metrics.jsonl, TensorBoard, the loss plot. Only the main rank shows anything.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "pentatron/trainer/config.h"
+#include "pentatron/trainer/metrics/peak.h"
+
+namespace pentatron::trainer {
+
+/// Of one optimizer step over all ranks. `hardware` counts recomputation too.
+struct StepFlops {
+  double model = 0;
+  double hardware = 0;
+};
+
+struct StepReport {
+  int64_t iteration = 0;
+  int64_t consumed_samples = 0;
+  int64_t samples = 0;
+  double loss = 0;
+  double grad_norm = 0;
+  double lr = 0;
+  double step_time_s = 0;
+  StepFlops flops;
+  double data_wait = 0;
+  int64_t skipped = 0, nan = 0;  ///< of the run so far
+};
+
+struct ReporterOptions {
+  int64_t total_iterations = 0;
+  int64_t resumed_iteration = 0;
+  int64_t tokens_per_sample = 0;
+  int64_t world_size = 1;
+  std::optional<Peak> peak;
+  bool main_rank = true;
+};
+
+class Reporter {
+ public:
+  Reporter(const Config& config, const ReporterOptions& options);
+  ~Reporter();
+
+  /// A horizontal line in the plot: the unigram entropy.
+  void set_reference(double loss);
+  void step(const StepReport& report);
+  void evaluation(int64_t iteration, int64_t consumed_samples, double loss);
+  /// Closes files and draws the plot.
+  void finish();
+
+  std::filesystem::path metrics_path() const;  ///< empty: not written
+  std::filesystem::path plot_path() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace pentatron::trainer

@@ -1,0 +1,63 @@
+#include "pentatron/trainer/runtime.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+
+#include <sched.h>
+
+#include <fmt/format.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/nn/ops/matmul.h"
+#include "pentatron/nn/record.h"
+
+namespace pentatron::trainer {
+
+at::ScalarType scalar_type(Precision precision) {
+  switch (precision) {
+  case Precision::kFp64: return at::kDouble;
+  case Precision::kFp32: return at::kFloat;
+  case Precision::kBf16: return at::kBFloat16;
+  }
+  PT_DCHECK(false);
+}
+
+at::Device choose_device(DeviceKind kind) {
+  const bool cuda = at::hasCUDA() && at::detail::getCUDAHooks().deviceCount() > 0;
+  if (kind == DeviceKind::kCuda && !cuda) {
+    raise<ConfigError>("device=cuda, but {}\n  try: device=cpu",
+                       at::hasCUDA() ? "this machine shows no GPU" : "this build has no CUDA kernels");
+  }
+  return cuda && kind != DeviceKind::kCpu ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+}
+
+void set_compute_threads(int64_t num_threads) {
+  if (num_threads == 0) {
+    cpu_set_t usable;
+    CPU_ZERO(&usable);
+    num_threads = sched_getaffinity(0, sizeof usable, &usable) == 0 ? CPU_COUNT(&usable) : 1;
+  }
+  at::set_num_threads(static_cast<int>(num_threads));
+}
+
+Peak measure_gemm_peak(Precision precision) {
+  constexpr int64_t kSize = 1536;
+  const nn::NoAutograd guard;
+  const auto options = at::TensorOptions(scalar_type(precision));
+  const at::Tensor a = at::ones({kSize, kSize}, options), b = at::ones({kSize, kSize}, options);
+  const std::string what = fmt::format("{} matrix product {} x {} x {} on {} threads", config::to_string(precision), kSize, kSize,
+                                       kSize, at::get_num_threads());
+  return measure_peak(what, [&] { nn::matmul_nt(a, b); }, 2.0 * kSize * kSize * kSize, 0.25);
+}
+
+std::optional<Peak> find_peak(const Config& config, at::Device device) {
+  if (config.logger.peak_tflops) return Peak{*config.logger.peak_tflops * 1e12, "logger.peak_tflops"};
+  if (device.is_cpu()) return measure_gemm_peak(config.dtype);
+  const Arithmetic arithmetic = config.dtype == Precision::kFp64   ? Arithmetic::kFp64
+                                : config.dtype == Precision::kFp32 ? Arithmetic::kFp32
+                                                                   : Arithmetic::kBf16;
+  return gpu_peak(at::detail::getCUDAHooks().showConfig(), arithmetic);
+}
+
+}  // namespace pentatron::trainer

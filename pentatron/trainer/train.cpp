@@ -1,0 +1,292 @@
+#include "pentatron/trainer/train.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <csignal>
+
+#include <fmt/format.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
+#include "pentatron/base/log.h"
+#include "pentatron/checkpoint/hf/hf_weights.h"
+#include "pentatron/checkpoint/train_state.h"
+#include "pentatron/comm/collectives.h"
+#include "pentatron/data/entropy.h"
+#include "pentatron/data/loader.h"
+#include "pentatron/nn/memory/counting_allocator.h"
+#include "pentatron/trainer/reporter.h"
+#include "pentatron/trainer/runtime.h"
+#include "pentatron/trainer/step.h"
+
+namespace pentatron::trainer {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::atomic<int> signal_received{0};
+
+extern "C" void on_signal(int number) {
+  if (signal_received.exchange(number) != 0) std::_Exit(128 + number);
+}
+
+/// Whether any rank says yes.
+bool any_rank(bool here, const comm::Group& world) {
+  return comm::all_reduce(at::scalar_tensor(here ? 1 : 0, at::kLong), comm::ReduceOp::kMax, world).item<int64_t>() != 0;
+}
+
+constexpr const char* kHfPrefix = "hf:";
+
+bool from_hf(const Config& config) { return config.checkpoint.load.starts_with(kHfPrefix); }
+
+}  // namespace
+
+void install_signal_handlers() {
+  struct sigaction action = {};
+  action.sa_handler = on_signal;
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+struct Trainer::State {
+  Config config;
+  build::Groups groups;
+  at::Device device;
+  std::shared_ptr<const data::Tokenizer> tokenizer;
+  data::Datasets datasets;
+  build::RankModel model;
+  std::unique_ptr<optim::Optimizer> optimizer;
+  std::unique_ptr<Stepper> stepper;
+  std::unique_ptr<data::Loader> loader;
+  optim::BatchSizeSchedule batch_sizes = optim::BatchSizeSchedule::constant(1);
+  checkpoint::TrainState progress;
+  int64_t total_iterations = 0;
+  int64_t sequence = 0;
+
+  State(Config c, build::Groups g);
+  void open_data();
+  void build_model();
+  void load();
+  data::LoaderOptions loader_options(int64_t consumed) const;
+  StepFlops step_flops(int64_t samples) const;
+  StepResult run_step(const StepOptions& options, int64_t* samples);
+  std::optional<double> validate();
+  fs::path save();
+};
+
+Trainer::State::State(Config c, build::Groups g)
+    : config(std::move(c)), groups(std::move(g)), device(choose_device(config.device)) {
+  batch_sizes = batch_schedule(config.train);
+  total_iterations = trainer::total_iterations(config.train);
+  open_data();
+  build_model();
+  load();
+  loader = std::make_unique<data::Loader>(datasets.train, loader_options(progress.consumed_samples));
+}
+
+void Trainer::State::open_data() {
+  const bool batches = config.dataset.type == data::DatasetType::kBatches;
+  tokenizer = data::make_tokenizer(config.tokenizer);
+  datasets = data::open_datasets(config.dataset, {.sequence_length = batches ? 0 : config.train.seq_length,
+                                                  .vocab_size = config.model.vocab_size,
+                                                  .tokenizer = tokenizer});
+  if (datasets.train == nullptr) {
+    raise<ConfigError>("dataset.split={} leaves less than one training sample\n  try: dataset.split=95,5,0", config.dataset.split);
+  }
+  sequence = datasets.train->sequence_length();
+  if (groups.world.rank() == 0 && !datasets.summary.empty()) log::info("data: {}", datasets.summary);
+}
+
+void Trainer::State::build_model() {
+  model = build::make_model({.config = config.model,
+                             .dtype = scalar_type(config.dtype),
+                             .device = device,
+                             .max_sequence = sequence,
+                             .recompute = config.train.recompute == Recompute::kFull},
+                            groups);
+  const bool loads = !config.checkpoint.load.empty();
+  if (!loads) model.gpt->initialize(config.seed);
+  optimizer = std::make_unique<optim::Optimizer>(config.optimizer, *model.store);
+  stepper = std::make_unique<Stepper>(model, *optimizer, groups);
+}
+
+void Trainer::State::load() {
+  const std::string& from = config.checkpoint.load;
+  if (from.empty()) return;
+  if (from_hf(config)) {
+    const fs::path folder = from.substr(std::string_view(kHfPrefix).size());
+    checkpoint::load_hf_weights(folder, checkpoint::read_hf_config(folder), model.gpt->params());
+    optimizer->adopt_values();
+    return;
+  }
+  const std::optional<fs::path> folder = checkpoint::latest_train_state(from);
+  if (!folder) {
+    raise<CheckpointError>("checkpoint.load={} holds no checkpoint\n  try: leave checkpoint.load out to start from the beginning", from);
+  }
+  progress = checkpoint::load_train_state(*folder, model.gpt->params(), *optimizer);
+  log::info("resumed from {} at iteration {}", folder->string(), progress.iteration);
+}
+
+data::LoaderOptions Trainer::State::loader_options(int64_t consumed) const {
+  return {.global_batch_size = config.train.global_batch_size,
+          .micro_batch_size = config.train.micro_batch_size,
+          .rank = groups.dp.rank(),
+          .size = groups.dp.size(),
+          .consumed_samples = consumed,
+          .prefetch = config.dataset.prefetch,
+          .batch = {.eod = config.dataset.type == data::DatasetType::kText ? tokenizer->eod() : -1,
+                    .eod_mask_loss = config.dataset.eod_mask_loss,
+                    .reset_position_ids = config.dataset.reset_position_ids,
+                    .reset_attention_mask = config.dataset.reset_attention_mask},
+          .global_batch_size_at = [schedule = batch_sizes](int64_t samples) { return schedule.at_samples(samples); }};
+}
+
+StepFlops Trainer::State::step_flops(int64_t samples) const {
+  const nn::LayerShape shape{.tokens = samples * sequence, .squared_lengths = samples * sequence * sequence};
+  StepFlops flops;
+  flops.model = models::Gpt::cost(config.model, shape).total_flops();
+  flops.hardware = flops.model;
+  if (config.train.recompute == Recompute::kFull) {
+    flops.hardware += static_cast<double>(config.model.num_layers) * models::Gpt::segment_cost(config.model, shape, 1).forward_flops();
+  }
+  return flops;
+}
+
+StepResult Trainer::State::run_step(const StepOptions& options, int64_t* samples) {
+  const data::StepData data = loader->next();
+  *samples = data.global_batch_size;
+  StepResult result = stepper->step(data, options);
+  if (!result.finite) {
+    // Nothing was updated, so the same step again gives the same numbers: this time every layer is looked at.
+    StepOptions search = options;
+    search.find_nonfinite_layer = true;
+    result = stepper->step(data, search);
+  }
+  return result;
+}
+
+std::optional<double> Trainer::State::validate() {
+  if (datasets.validation == nullptr) return std::nullopt;
+  data::LoaderOptions options = loader_options(0);
+  options.global_batch_size_at = {};
+  options.batch.eod_mask_loss = false;
+  data::Loader batches(datasets.validation, options);
+  const int64_t all = std::max<int64_t>(1, datasets.validation->samples_per_epoch() / options.global_batch_size);
+  Stepper::Evaluation total;
+  for (int64_t i = 0; i < std::min(config.train.eval_iters, all); ++i) {
+    const Stepper::Evaluation part = stepper->evaluate(batches.next());
+    total.loss_sum += part.loss_sum;
+    total.num_targets += part.num_targets;
+  }
+  return total.loss_sum / static_cast<double>(total.num_targets);
+}
+
+fs::path Trainer::State::save() {
+  progress.config_yaml = config::to_yaml(config);
+  const fs::path folder = checkpoint::save_train_state(config.checkpoint.save, progress, model.gpt->params(), *optimizer,
+                                                       config.checkpoint.keep);
+  log::info("saved {}", folder.string());
+  return folder;
+}
+
+Trainer::Trainer(Config config, build::Groups groups) : state_(std::make_unique<State>(std::move(config), std::move(groups))) {}
+Trainer::~Trainer() = default;
+
+build::RankModel& Trainer::model() { return state_->model; }
+const Config& Trainer::config() const { return state_->config; }
+const data::Tokenizer& Trainer::tokenizer() const { return *state_->tokenizer; }
+
+TrainReport Trainer::run() {
+  State& s = *state_;
+  const Config& c = s.config;
+  const bool main_rank = s.groups.world.rank() == 0;
+  Reporter reporter(c, {.total_iterations = s.total_iterations,
+                        .resumed_iteration = s.progress.iteration,
+                        .tokens_per_sample = s.sequence,
+                        .world_size = s.groups.world.size(),
+                        .peak = main_rank ? find_peak(c, s.device) : std::nullopt,
+                        .main_rank = main_rank});
+  TrainReport report;
+  if (s.datasets.corpus != nullptr) {
+    report.unigram_entropy = data::unigram_entropy(*s.datasets.corpus, s.datasets.split.train, s.tokenizer->vocab_size());
+    reporter.set_reference(*report.unigram_entropy);
+  }
+  const optim::TrainLength length{.iters = std::max<int64_t>(1, s.total_iterations)};
+  const optim::LrCurve lr = optim::lr_curve(c.scheduler, c.optimizer.lr, c.optimizer.min_lr, length);
+  const optim::WeightDecayCurve decay = optim::weight_decay_curve(c.scheduler, c.optimizer.weight_decay, length);
+  const double begin = monotonic_s();
+  int64_t skipped_in_a_row = 0;
+
+  while (s.progress.iteration < s.total_iterations) {
+    const double step_begin = monotonic_s();
+    const int64_t iteration = s.progress.iteration + 1;
+    const StepOptions options{.lr = lr.at(iteration),
+                              .weight_decay = decay.at(iteration),
+                              .clip_grad = c.optimizer.clip_grad,
+                              .seed = c.seed};
+    int64_t samples = 0;
+    const StepResult result = s.run_step(options, &samples);
+    s.progress.iteration = iteration;
+    s.progress.consumed_samples = s.loader->consumed_samples();
+    if (!result.finite) {
+      ++s.progress.nan_iterations;
+      const std::string where = result.first_nonfinite.empty() ? "" : ", first seen in " + result.first_nonfinite;
+      if (c.train.on_nan == OnNan::kStop || ++skipped_in_a_row > c.train.max_skipped_iterations) {
+        reporter.finish();
+        raise<Error>("iteration {}: loss {} and gradient norm {} are not finite{}\n  try: a lower optimizer.lr, or train.on_nan=skip",
+                     iteration, result.loss, result.grad_norm, where);
+      }
+      log::warning("iteration {} is skipped: loss {} and gradient norm {} are not finite{}", iteration, result.loss,
+                   result.grad_norm, where);
+      ++s.progress.skipped_iterations;
+    } else {
+      skipped_in_a_row = 0;
+      report.last_loss = result.loss;
+      if (result.num_targets == 0) log::warning("iteration {} is skipped: its batch has no targets", iteration);
+    }
+    reporter.step({.iteration = iteration,
+                   .consumed_samples = s.progress.consumed_samples,
+                   .samples = samples,
+                   .loss = result.loss,
+                   .grad_norm = result.grad_norm,
+                   .lr = options.lr,
+                   .step_time_s = monotonic_s() - step_begin,
+                   .flops = s.step_flops(samples),
+                   .data_wait = s.loader->wait_share(),
+                   .skipped = s.progress.skipped_iterations,
+                   .nan = s.progress.nan_iterations});
+
+    const bool last = iteration == s.total_iterations;
+    if (c.train.eval_interval > 0 && (iteration % c.train.eval_interval == 0 || last)) {
+      if (const std::optional<double> loss = s.validate()) {
+        report.validation_loss = loss;
+        reporter.evaluation(iteration, s.progress.consumed_samples, *loss);
+      }
+    }
+    std::optional<StopReason> stop;
+    if (c.train.exit_interval > 0 && iteration % c.train.exit_interval == 0) stop = StopReason::kExitInterval;
+    const double limit = c.train.exit_duration_in_mins * 60;
+    if (limit > 0 && any_rank(monotonic_s() - begin > limit, s.groups.world)) stop = StopReason::kDuration;
+    if (any_rank(signal_received.load() != 0, s.groups.world)) stop = StopReason::kSignal;
+    const bool due = c.checkpoint.save_interval > 0 && iteration % c.checkpoint.save_interval == 0;
+    if (!c.checkpoint.save.empty() && (due || last || stop)) {
+      report.checkpoint = s.save();
+    }
+    if (stop && !last) {
+      report.reason = *stop;
+      break;
+    }
+  }
+  report.iterations = s.progress.iteration;
+  reporter.finish();
+  report.metrics = reporter.metrics_path();
+  report.plot = reporter.plot_path();
+  return report;
+}
+
+}  // namespace pentatron::trainer
