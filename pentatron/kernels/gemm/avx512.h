@@ -19,11 +19,16 @@ namespace pentatron::kernels::gemm_detail {
 // linker might keep the AVX-512 copy for everybody.
 #define PENTATRON_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma")))
 #define PENTATRON_AVX512_BF16                                                                      \
-  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")))
+  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,prfchw")))
 
 constexpr int kMr =
     14; ///< rows of a tile: 14 x 2 sums, two vectors of B and a broadcast of A fill the registers
 constexpr int kNr = 32; ///< columns of a tile
+
+// Packing reads more streams than the processor follows by itself, so it asks ahead. Prefetches
+// past the end are harmless.
+constexpr int64_t kAheadBytes = 256;
+constexpr int64_t kAheadRows = 4;
 
 /// How a tile of C is finished: sum [+ in] [+ in16] [+ bias] -> out or out16. Null pointers are
 /// left out.
@@ -95,6 +100,7 @@ PENTATRON_AVX512 void pack_along(const char* src, int64_t ld, int64_t k, const S
 #pragma GCC unroll 16
     for (int i = 0; i < 16; ++i) {
       const char* p = src + (i * ld + k0) * kBytes;
+      _mm_prefetch(p + kAheadBytes, _MM_HINT_T0);
       if (i >= strip.lanes) {
         r[i] = _mm512_setzero_si512();
       } else if constexpr (kPair) {
@@ -126,6 +132,8 @@ PENTATRON_AVX512 void pack_across(const char* src, int64_t ld, int64_t k, const 
         const Strip& strip = strips[i];
         const __mmask16 mask = static_cast<__mmask16>((1U << strip.lanes) - 1);
         const char* const p = row + strip.offset * 2;
+        _mm_prefetch(p + 2 * kAheadRows * ld, _MM_HINT_T0);
+        _mm_prefetch(p + 2 * (kAheadRows + 1) * ld, _MM_HINT_T0);
         __m512i v = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p));
         if (pair) {
           const __m512i next = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p + ld * 2));
@@ -140,6 +148,7 @@ PENTATRON_AVX512 void pack_across(const char* src, int64_t ld, int64_t k, const 
       for (int i = 0; i < count; ++i) {
         const Strip& strip = strips[i];
         const __mmask16 mask = static_cast<__mmask16>((1U << strip.lanes) - 1);
+        _mm_prefetch(row + strip.offset * 4 + 4 * kAheadRows * ld, _MM_HINT_T0);
         _mm512_mask_storeu_epi32(strip.dst + s * strip.stride, mask,
                                  _mm512_maskz_loadu_epi32(mask, row + strip.offset * 4));
       }
@@ -158,6 +167,15 @@ PENTATRON_AVX512_BF16 void micro_kernel(int64_t steps, const uint32_t* a, const 
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) sum[i][v] = _mm512_setzero_ps();
+  }
+  // The tile of C comes from memory while the sums are formed.
+  const char* const c =
+      reinterpret_cast<const char*>(t.out16 != nullptr ? static_cast<const void*>(t.out16) : t.out);
+  const int64_t c_row = t.ld_out * (t.out16 != nullptr ? 2 : 4);
+#pragma GCC unroll 14
+  for (int i = 0; i < kRows; ++i) {
+    __builtin_prefetch(c + i * c_row, 1);
+    if (kVectors == 2) __builtin_prefetch(c + i * c_row + 64, 1);
   }
   for (int64_t s = 0; s < steps; ++s) {
     __m512 bv[kVectors];

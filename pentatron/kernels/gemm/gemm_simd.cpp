@@ -23,7 +23,7 @@ namespace {
 
 // Sizes of blocks. A block of A (kMaxRows x kMaxSteps units) stays in the second-level cache while
 // the panels of B pass by.
-constexpr int64_t kMaxSteps = 384;     // units of k in a block
+constexpr int64_t kMaxSteps = 768;     // units of k in a block
 constexpr int64_t kMaxRows = 12 * kMr; // rows of A in a block
 constexpr int64_t kMaxColumns = 1024;  // columns of B in a block
 constexpr int64_t kMaxColumnsThin =
