@@ -106,11 +106,14 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
     set_property(TARGET LibTorch::cpu APPEND PROPERTY INTERFACE_LINK_OPTIONS "LINKER:-rpath-link,${_dir}"
                                                       "LINKER:-rpath,${_dir}")
   endforeach()
-  if(LibTorch_CUDA_LIBRARY)
-    add_library(LibTorch::cuda SHARED IMPORTED)
+  if(LibTorch_CUDA_LIBRARY AND LibTorch_C10_CUDA_LIBRARY)
+    # No symbol of libtorch_cuda is named anywhere: it registers its operators when it is loaded, so it must stay linked. Its
+    # own needs (cuDNN, NCCL ...) are resolved when the program starts.
+    add_library(LibTorch::cuda INTERFACE IMPORTED)
     set_target_properties(
-      LibTorch::cuda PROPERTIES IMPORTED_LOCATION "${LibTorch_CUDA_LIBRARY}"
-                                INTERFACE_LINK_LIBRARIES "LibTorch::cpu;${LibTorch_C10_CUDA_LIBRARY}"
-                                INTERFACE_LINK_OPTIONS "LINKER:--allow-shlib-undefined;LINKER:--no-as-needed")
+      LibTorch::cuda
+      PROPERTIES INTERFACE_LINK_LIBRARIES
+                 "-Wl,--push-state,--no-as-needed,${LibTorch_CUDA_LIBRARY},${LibTorch_C10_CUDA_LIBRARY},--pop-state;LibTorch::cpu"
+                 INTERFACE_LINK_OPTIONS "LINKER:--allow-shlib-undefined")
   endif()
 endif()

@@ -1,7 +1,7 @@
 # The CUDA language, one architecture (90 unless CMAKE_CUDA_ARCHITECTURES says otherwise). nvcc is taken from PATH, from
 # CUDA_HOME or /usr/local/cuda, or from the PyPI packages in .deps/cuda (scripts/test.sh installs them).
 if(NOT CMAKE_CUDA_COMPILER)
-  file(GLOB _pypi ${PROJECT_SOURCE_DIR}/.deps/cuda/nvidia/cu*/bin)
+  file(GLOB _pypi ${PROJECT_SOURCE_DIR}/.deps/cuda/lib/python3*/site-packages/nvidia/cu*/bin)
   find_program(CMAKE_CUDA_COMPILER nvcc HINTS ENV CUDA_HOME PATH_SUFFIXES bin PATHS /usr/local/cuda/bin ${_pypi})
 endif()
 if(NOT CMAKE_CUDA_COMPILER)

@@ -1,0 +1,91 @@
+"""One contender: a Hugging Face model trained on random tokens, in a process of its own. Prints one JSON line.
+
+A step is what pentatron's step is: forward with the mean next-token loss, backward, clipping to a global norm of 1, AdamW. The
+peer gets its best settings: sdpa attention, fused AdamW, foreach clipping, gradients set to None, no dropout, no cache.
+
+  bench_hf.py --model gpt2_124m --precision fp32|autocast|bf16 [--compile] [--steps 5] [--warmup 2] [--device cuda]
+"""
+import argparse
+import contextlib
+import json
+import time
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+
+def gpt2_124m():
+    config = GPT2Config(attn_implementation="sdpa", use_cache=False, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+    return GPT2LMHeadModel(config), config.vocab_size, (1, 1024)
+
+
+def llama_8x512():
+    config = LlamaConfig(num_hidden_layers=8, hidden_size=512, num_attention_heads=8, num_key_value_heads=4,
+                         intermediate_size=1408, vocab_size=32000, max_position_embeddings=1024,
+                         tie_word_embeddings=False, attn_implementation="sdpa", use_cache=False)
+    return LlamaForCausalLM(config), config.vocab_size, (2, 1024)
+
+
+MODELS = {"gpt2_124m": gpt2_124m, "llama_8x512": llama_8x512}
+
+
+def peak_rss_mb(reset=False):
+    """Highest resident memory since the last reset."""
+    if reset:
+        with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+            file.write("5")
+    with open("/proc/self/status", encoding="ascii") as file:
+        return next(int(line.split()[1]) / 1024 for line in file if line.startswith("VmHWM"))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", choices=MODELS, required=True)
+    parser.add_argument("--precision", choices=["fp32", "autocast", "bf16"], required=True)
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--warmup", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(0)
+
+    model, vocab, (batch, sequence) = MODELS[args.model]()
+    if args.precision == "bf16":
+        model = model.to(torch.bfloat16)
+    model = model.to(args.device).train()
+    parameters = sum(p.numel() for p in model.parameters())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    step_model = torch.compile(model) if args.compile else model
+    autocast = (torch.autocast(args.device, dtype=torch.bfloat16) if args.precision == "autocast"
+                else contextlib.nullcontext())
+
+    def synchronize():
+        if args.device == "cuda":
+            torch.cuda.synchronize()
+
+    times, losses = [], []
+    for i in range(args.warmup + args.steps):
+        if i == args.warmup and args.device == "cpu":
+            peak_rss_mb(reset=True)
+        tokens = torch.randint(vocab, (batch, sequence), device=args.device)
+        synchronize()
+        start = time.perf_counter()
+        with autocast:
+            loss = step_model(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(loss.item())
+        synchronize()
+        if i >= args.warmup:
+            times.append(time.perf_counter() - start)
+    peak = torch.cuda.max_memory_allocated() / 2**20 if args.device == "cuda" else peak_rss_mb()
+    print(json.dumps({"step_times_s": times, "tokens": batch * sequence, "parameters": parameters,
+                      "peak_mb": peak, "first_loss": losses[0], "last_loss": losses[-1], "torch": torch.__version__}))
+
+
+if __name__ == "__main__":
+    main()

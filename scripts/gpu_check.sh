@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# On a machine with a GPU and a CUDA torch (2.11 or newer): builds the cuda preset for that GPU, runs the tests labelled cuda,
+# then times pentatron beside Hugging Face models, eager and torch.compile'd, in the same run.
+#
+#   scripts/gpu_check.sh [--rounds 5] [--models gpt2_124m]      options go to benchmarks/peers/compare.py
+#
+# PYTHON names the Python that has torch and, for the comparison, transformers (default python3).
+set -euo pipefail
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+. "$ROOT/scripts/setup.sh"
+PYTHON=${PYTHON:-python3}
+case "${1:-}" in -h | --help)
+  sed -n '2,7s/^# \{0,1\}//p' "$0"
+  exit 0
+  ;;
+esac
+
+if ! command -v nvidia-smi >/dev/null || ! capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1) ||
+  [ -z "$capability" ]; then
+  fail "no NVIDIA GPU answers on this machine" "scripts/test.sh, which needs none"
+fi
+if [ -z "${TORCH_ROOT:-}" ]; then
+  TORCH_ROOT=$("$PYTHON" -c "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')")
+fi
+is_torch "$TORCH_ROOT" && [ -f "$TORCH_ROOT/lib/libtorch_cuda.so" ] &&
+  "$PYTHON" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null ||
+  fail "$PYTHON has no torch of version 2.11 or newer that sees the GPU" \
+    "PYTHON=/path/to/python with: pip install torch==$TORCH_VERSION transformers==5.23.0"
+export TORCH_ROOT
+
+setup_begin
+install_packages $BUILD_PACKAGES $TEST_PACKAGES
+setup_nvcc
+setup_end
+cd "$ROOT"
+CUDAARCHS=${capability/./} configure_and_build cuda -- -k 0
+ctest --test-dir build/cuda -L cuda --output-on-failure --no-tests=error
+if "$PYTHON" -c 'import transformers' 2>/dev/null; then
+  exec "$PYTHON" benchmarks/peers/compare.py --python "$PYTHON" --pentatron build/cuda/pentatron \
+    --device cuda --steps 20 --warmup 5 --out build/peers_cuda.json "$@"
+fi
+say "no comparison: $PYTHON has no transformers"
+say "  try: $PYTHON -m pip install transformers==5.23.0"
