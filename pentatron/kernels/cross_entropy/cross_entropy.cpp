@@ -42,6 +42,9 @@ std::span<const Entry<CrossEntropyStatsArgs>> cross_entropy_stats_entries() {
      cross_entropy_avx2::stats},
 #endif
     {"reference", refuse_unless_cpu, cross_entropy_reference::stats},
+#ifdef PENTATRON_CUDA
+    {"cuda", simd::refuse_unless_cuda, cross_entropy_cuda::stats},
+#endif
   };
   return entries;
 }
@@ -49,6 +52,9 @@ std::span<const Entry<CrossEntropyStatsArgs>> cross_entropy_stats_entries() {
 std::span<const Entry<CrossEntropyRescaleArgs>> cross_entropy_rescale_entries() {
   static const Entry<CrossEntropyRescaleArgs> entries[] = {
       {"reference", refuse_unless_cpu, cross_entropy_reference::rescale},
+#ifdef PENTATRON_CUDA
+      {"cuda", simd::refuse_unless_cuda, cross_entropy_cuda::rescale},
+#endif
   };
   return entries;
 }
@@ -56,6 +62,9 @@ std::span<const Entry<CrossEntropyRescaleArgs>> cross_entropy_rescale_entries() 
 std::span<const Entry<CrossEntropyLossArgs>> cross_entropy_loss_entries() {
   static const Entry<CrossEntropyLossArgs> entries[] = {
       {"reference", refuse_unless_cpu, cross_entropy_reference::loss},
+#ifdef PENTATRON_CUDA
+      {"cuda", simd::refuse_unless_cuda, cross_entropy_cuda::loss},
+#endif
   };
   return entries;
 }
@@ -71,6 +80,9 @@ std::span<const Entry<CrossEntropyGradientArgs>> cross_entropy_gradient_entries(
      cross_entropy_avx2::gradient},
 #endif
     {"reference", refuse_unless_cpu, cross_entropy_reference::gradient},
+#ifdef PENTATRON_CUDA
+    {"cuda", simd::refuse_unless_cuda, cross_entropy_cuda::gradient},
+#endif
   };
   return entries;
 }
@@ -84,6 +96,9 @@ std::span<const Entry<CrossEntropyArgs>> cross_entropy_entries() {
      cross_entropy_avx2::fused},
 #endif
     {"reference", refuse_unless_cpu, cross_entropy_reference::fused},
+#ifdef PENTATRON_CUDA
+    {"cuda", simd::refuse_unless_cuda, cross_entropy_cuda::fused},
+#endif
   };
   return entries;
 }

@@ -15,6 +15,9 @@ std::span<const Entry<EmbeddingArgs>> embedding_entries() {
     {"avx2", simd::refuse_unless_avx2, embedding_avx2::forward},
 #endif
     {"reference", refuse_unless_cpu, embedding_reference::forward},
+#ifdef PENTATRON_CUDA
+    {"cuda", simd::refuse_unless_cuda, embedding_cuda::forward},
+#endif
   };
   return entries;
 }
@@ -26,6 +29,9 @@ std::span<const Entry<EmbeddingGradientArgs>> embedding_gradient_entries() {
     {"avx2", simd::refuse_unless_avx2, embedding_avx2::gradient},
 #endif
     {"reference", refuse_unless_cpu, embedding_reference::gradient},
+#ifdef PENTATRON_CUDA
+    {"cuda", simd::refuse_unless_cuda, embedding_cuda::gradient},
+#endif
   };
   return entries;
 }

@@ -15,6 +15,16 @@ template <auto refuse> std::string refuse_float64(const CastArgs& args, const Co
   return refuse(args, context);
 }
 
+#ifdef PENTATRON_CUDA
+std::string refuse_on_cuda(const SumOfSquaresArgs& args, const Context& context) {
+  if (context.device == Device::kCuda && context.workspace.size() < workspace_bytes(args)) {
+    return fmt::format("a workspace of {} bytes is less than the {} needed",
+                       context.workspace.size(), workspace_bytes(args));
+  }
+  return simd::refuse_unless_cuda(args, context);
+}
+#endif
+
 } // namespace
 
 std::span<const Entry<SumOfSquaresArgs>> sum_of_squares_entries() {
@@ -24,6 +34,9 @@ std::span<const Entry<SumOfSquaresArgs>> sum_of_squares_entries() {
     {"avx2", simd::refuse_unless_avx2, optimizer_avx2::sum_of_squares},
 #endif
     {"reference", refuse_unless_cpu, optimizer_reference::sum_of_squares},
+#ifdef PENTATRON_CUDA
+    {"cuda", refuse_on_cuda, optimizer_cuda::sum_of_squares},
+#endif
   };
   return entries;
 }
@@ -35,6 +48,9 @@ std::span<const Entry<NonfiniteArgs>> find_nonfinite_entries() {
     {"avx2", simd::refuse_unless_avx2, optimizer_avx2::find_nonfinite},
 #endif
     {"reference", refuse_unless_cpu, optimizer_reference::find_nonfinite},
+#ifdef PENTATRON_CUDA
+    {"cuda", simd::refuse_unless_cuda, optimizer_cuda::find_nonfinite},
+#endif
   };
   return entries;
 }
@@ -46,6 +62,9 @@ std::span<const Entry<ScaleArgs>> scale_entries() {
     {"avx2", simd::refuse_unless_avx2, optimizer_avx2::scale},
 #endif
     {"reference", refuse_unless_cpu, optimizer_reference::scale},
+#ifdef PENTATRON_CUDA
+    {"cuda", simd::refuse_unless_cuda, optimizer_cuda::scale},
+#endif
   };
   return entries;
 }
@@ -57,6 +76,9 @@ std::span<const Entry<CastArgs>> cast_entries() {
     {"avx2", refuse_float64<simd::refuse_unless_avx2<CastArgs>>, optimizer_avx2::cast},
 #endif
     {"reference", refuse_unless_cpu, optimizer_reference::cast},
+#ifdef PENTATRON_CUDA
+    {"cuda", simd::refuse_unless_cuda, optimizer_cuda::cast},
+#endif
   };
   return entries;
 }
@@ -64,6 +86,9 @@ std::span<const Entry<CastArgs>> cast_entries() {
 std::span<const Entry<ZeroArgs>> zero_entries() {
   static const Entry<ZeroArgs> entries[] = {
       {"reference", refuse_unless_cpu, optimizer_reference::zero},
+#ifdef PENTATRON_CUDA
+      {"cuda", simd::refuse_unless_cuda, optimizer_cuda::zero},
+#endif
   };
   return entries;
 }

@@ -29,8 +29,8 @@ struct NonfiniteArgs {
   DType dtype = DType::kFloat32;
   int64_t n = 0;
   const void* x = nullptr;
-  int64_t* count = nullptr;       ///< out
-  int64_t* first_index = nullptr; ///< out
+  int64_t* count = nullptr;       ///< out (device memory on CUDA)
+  int64_t* first_index = nullptr; ///< out (device memory on CUDA)
 };
 void find_nonfinite(const NonfiniteArgs& args, const Context& context = {});
 std::span<const Entry<NonfiniteArgs>> find_nonfinite_entries();

@@ -28,6 +28,9 @@ std::span<const Entry<AdamWArgs>> adamw_entries() {
     {"avx2", refuse_copy<simd::refuse_unless_avx2<AdamWArgs>, AdamWArgs>, optimizer_avx2::adamw},
 #endif
     {"reference", refuse_unless_cpu, optimizer_reference::adamw},
+#ifdef PENTATRON_CUDA
+    {"cuda", simd::refuse_unless_cuda, optimizer_cuda::adamw},
+#endif
   };
   return entries;
 }
@@ -39,6 +42,9 @@ std::span<const Entry<SgdArgs>> sgd_entries() {
     {"avx2", refuse_copy<simd::refuse_unless_avx2<SgdArgs>, SgdArgs>, optimizer_avx2::sgd},
 #endif
     {"reference", refuse_unless_cpu, optimizer_reference::sgd},
+#ifdef PENTATRON_CUDA
+    {"cuda", simd::refuse_unless_cuda, optimizer_cuda::sgd},
+#endif
   };
   return entries;
 }

@@ -1,0 +1,204 @@
+#include <cmath>
+
+#include "pentatron/kernels/common/device.cuh"
+#include "pentatron/kernels/cross_entropy/cross_entropy_entries.h"
+
+namespace pentatron::kernels::cross_entropy_cuda {
+
+namespace {
+
+using namespace cuda;
+
+/// Maximum over the block, the same in every thread; NaN is passed over, as fmax does.
+template <class A> __device__ A block_max(A value) {
+  __shared__ A warps[32];
+  for (int offset = 16; offset > 0; offset /= 2)
+    value = fmax(value, __shfl_xor_sync(0xFFFFFFFFu, value, offset));
+  __syncthreads(); // `warps` may still be read by the maximum before
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
+  __syncthreads();
+  A total = warps[0];
+  for (unsigned w = 1; w < blockDim.x / 32; ++w) total = fmax(total, warps[w]);
+  return total;
+}
+
+template <class A> struct RowStats { A max, sum_exp, sum; };
+
+template <class T> __device__ RowStats<acc_t<T>> row_stats(const T* x, int64_t columns) {
+  using A = acc_t<T>;
+  const A infinity = static_cast<A>(INFINITY);
+  A max = -infinity, sum = 0, sum_exp = 0;
+  for (int64_t j = threadIdx.x; j < columns; j += blockDim.x) {
+    max = fmax(max, to_acc(x[j]));
+    sum += to_acc(x[j]);
+  }
+  max = block_max(max);
+  const A origin = max == -infinity ? A{0} : max;
+  for (int64_t j = threadIdx.x; j < columns; j += blockDim.x) sum_exp += exp(to_acc(x[j]) - origin);
+  return {max, block_sum(sum_exp), block_sum(sum)};
+}
+
+template <class A> struct Terms { A smoothing, z_loss, vocab; };
+
+template <class A> __device__ A row_loss(A lse, A target_logit, A logit_sum, const Terms<A>& t) {
+  A loss = lse - (1 - t.smoothing) * target_logit + t.z_loss * lse * lse;
+  if (t.smoothing > 0) loss -= t.smoothing / t.vocab * logit_sum;
+  return loss;
+}
+
+/// A thread reads and writes the same columns, so `out` may be `x`.
+template <class T, class Out>
+__device__ void row_gradient(const T* x, Out* out, int64_t columns, int64_t padded, int64_t target,
+                             acc_t<T> max, acc_t<T> sum_exp, acc_t<T> scale,
+                             const Terms<acc_t<T>>& t) {
+  using A = acc_t<T>;
+  const A lse = max + log(sum_exp);
+  const A slope = scale * (1 + 2 * t.z_loss * lse) / sum_exp;
+  const A uniform = t.smoothing > 0 ? scale * t.smoothing / t.vocab : A{0};
+  for (int64_t j = threadIdx.x; j < columns; j += blockDim.x) {
+    A g = slope * exp(to_acc(x[j]) - max) - uniform;
+    if (j == target) g -= scale * (1 - t.smoothing);
+    out[j] = from_acc<Out>(g);
+  }
+  for (int64_t j = columns + threadIdx.x; j < padded; j += blockDim.x) out[j] = from_acc<Out>(0);
+}
+
+template <class Out> __device__ void zero_row(Out* out, int64_t padded) {
+  for (int64_t j = threadIdx.x; j < padded; j += blockDim.x) out[j] = from_acc<Out>(0);
+}
+
+/// One block a row.
+template <class T> __global__ void stats_kernel(CrossEntropyStatsArgs a) {
+  using A = acc_t<T>;
+  const int64_t r = blockIdx.x;
+  const T* x = static_cast<const T*>(a.logits) + r * a.row_stride;
+  const RowStats<A> s = row_stats(x, a.columns);
+  if (threadIdx.x != 0) return;
+  static_cast<A*>(a.max)[r] = s.max;
+  static_cast<A*>(a.sum_exp)[r] = s.sum_exp;
+  const int64_t target = a.target[r] - a.vocab_offset;
+  const bool here = a.target[r] >= 0 && target >= 0 && target < a.columns;
+  static_cast<A*>(a.target_logit)[r] = here ? to_acc(x[target]) : A{0};
+  if (a.logit_sum != nullptr) static_cast<A*>(a.logit_sum)[r] = s.sum;
+}
+
+template <class A> __global__ void rescale_kernel(CrossEntropyRescaleArgs a) {
+  for (int64_t r = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; r < a.rows;
+       r += int64_t{gridDim.x} * blockDim.x) {
+    const A local = static_cast<const A*>(a.local_max)[r];
+    const A global = static_cast<const A*>(a.global_max)[r];
+    // Equal maxima need no factor; this also keeps -inf - -inf out of the exponential.
+    if (local != global) static_cast<A*>(a.sum_exp)[r] *= exp(local - global);
+  }
+}
+
+template <class A> __global__ void loss_kernel(CrossEntropyLossArgs a) {
+  const Terms<A> terms{static_cast<A>(a.label_smoothing), static_cast<A>(a.z_loss),
+                       static_cast<A>(a.global_vocab)};
+  for (int64_t r = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; r < a.rows;
+       r += int64_t{gridDim.x} * blockDim.x) {
+    const A lse = static_cast<const A*>(a.max)[r] + log(static_cast<const A*>(a.sum_exp)[r]);
+    const A sum = terms.smoothing > 0 ? static_cast<const A*>(a.logit_sum)[r] : A{0};
+    static_cast<A*>(a.lse)[r] = lse;
+    static_cast<A*>(a.loss)[r] =
+        a.target[r] < 0 ? A{0}
+                        : row_loss(lse, static_cast<const A*>(a.target_logit)[r], sum, terms);
+  }
+}
+
+/// One block a row.
+template <class T, class Out> __global__ void gradient_kernel(CrossEntropyGradientArgs a) {
+  using A = acc_t<T>;
+  const int64_t r = blockIdx.x;
+  Out* out = static_cast<Out*>(a.gradient) + r * a.out_row_stride;
+  if (a.target[r] < 0) return zero_row(out, a.padded_columns);
+  const Terms<A> terms{static_cast<A>(a.label_smoothing), static_cast<A>(a.z_loss),
+                       static_cast<A>(a.global_vocab)};
+  row_gradient(static_cast<const T*>(a.logits) + r * a.row_stride, out, a.columns, a.padded_columns,
+               a.target[r] - a.vocab_offset, static_cast<const A*>(a.max)[r],
+               static_cast<const A*>(a.sum_exp)[r], static_cast<const A*>(a.row_scale)[r], terms);
+}
+
+/// One block a row.
+template <class T, class Out> __global__ void fused_kernel(CrossEntropyArgs a) {
+  using A = acc_t<T>;
+  const int64_t r = blockIdx.x, target = a.target[r];
+  const T* x = static_cast<const T*>(a.logits) + r * a.row_stride;
+  const Terms<A> terms{static_cast<A>(a.label_smoothing), static_cast<A>(a.z_loss),
+                       static_cast<A>(a.columns)};
+  const RowStats<A> s = row_stats(x, a.columns);
+  if (threadIdx.x == 0) {
+    const A lse = s.max + log(s.sum_exp);
+    const A logit = target >= 0 && target < a.columns ? to_acc(x[target]) : A{0};
+    static_cast<A*>(a.lse)[r] = lse;
+    static_cast<A*>(a.loss)[r] = target < 0 ? A{0} : row_loss(lse, logit, s.sum, terms);
+  }
+  if (a.gradient == nullptr) return;
+  __syncthreads(); // the target's logit is read before the gradient may overwrite it
+  Out* out = static_cast<Out*>(a.gradient) + r * a.out_row_stride;
+  if (target < 0) return zero_row(out, a.padded_columns);
+  row_gradient(x, out, a.columns, a.padded_columns, target, s.max, s.sum_exp,
+               static_cast<const A*>(a.row_scale)[r], terms);
+}
+
+cudaStream_t stream_of(const Context& context) {
+  return static_cast<cudaStream_t>(context.stream);
+}
+
+/// f(T{}, Out{}) for the pairs that cross_entropy.h allows.
+template <class F> void visit_pair(DType dtype, DType out_dtype, F&& f) {
+  visit_dtype(dtype, [&](auto x) {
+    visit_dtype(out_dtype, [&](auto out) {
+      if constexpr (std::is_same_v<decltype(x), double> == std::is_same_v<decltype(out), double>)
+        f(x, out);
+    });
+  });
+}
+
+} // namespace
+
+void stats(const CrossEntropyStatsArgs& a, const Context& context) {
+  if (a.rows == 0) return;
+  visit_dtype(a.dtype, [&](auto x) {
+    stats_kernel<decltype(x)>
+        <<<static_cast<unsigned>(a.rows), row_threads(a.columns), 0, stream_of(context)>>>(a);
+  });
+  check_launch("cross_entropy_stats");
+}
+
+void rescale(const CrossEntropyRescaleArgs& a, const Context& context) {
+  if (a.dtype == DType::kFloat64)
+    rescale_kernel<double><<<stride_blocks(a.rows), 256, 0, stream_of(context)>>>(a);
+  else
+    rescale_kernel<float><<<stride_blocks(a.rows), 256, 0, stream_of(context)>>>(a);
+  check_launch("cross_entropy_rescale");
+}
+
+void loss(const CrossEntropyLossArgs& a, const Context& context) {
+  if (a.dtype == DType::kFloat64)
+    loss_kernel<double><<<stride_blocks(a.rows), 256, 0, stream_of(context)>>>(a);
+  else
+    loss_kernel<float><<<stride_blocks(a.rows), 256, 0, stream_of(context)>>>(a);
+  check_launch("cross_entropy_loss");
+}
+
+void gradient(const CrossEntropyGradientArgs& a, const Context& context) {
+  if (a.rows == 0) return;
+  visit_pair(a.dtype, a.out_dtype, [&](auto x, auto out) {
+    gradient_kernel<decltype(x), decltype(out)>
+        <<<static_cast<unsigned>(a.rows), row_threads(a.padded_columns), 0, stream_of(context)>>>(
+            a);
+  });
+  check_launch("cross_entropy_gradient");
+}
+
+void fused(const CrossEntropyArgs& a, const Context& context) {
+  if (a.rows == 0) return;
+  visit_pair(a.dtype, a.out_dtype, [&](auto x, auto out) {
+    fused_kernel<decltype(x), decltype(out)>
+        <<<static_cast<unsigned>(a.rows), row_threads(a.columns), 0, stream_of(context)>>>(a);
+  });
+  check_launch("cross_entropy");
+}
+
+} // namespace pentatron::kernels::cross_entropy_cuda
