@@ -84,8 +84,9 @@ void activation_backward(const ActivationBackward& args, const Context& context)
   run_first("activation_backward", activation_backward_entries(), full, context);
 }
 
-size_t workspace_bytes(const ActivationBackward&) {
-  return 0;
+size_t workspace_bytes(const ActivationBackward& args) {
+  if (args.dbias == nullptr) return 0;
+  return ColumnSums::bytes(args.rows, args.gated ? 2 * args.cols : args.cols);
 }
 
 } // namespace pentatron::kernels

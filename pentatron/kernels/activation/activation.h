@@ -8,9 +8,8 @@
 /// Functions: gelu x Phi(x); gelu_tanh 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); quick_gelu
 /// x sigmoid(1.702 x);
 ///   relu; squared_relu max(x, 0)^2; silu x sigmoid(x). Gated silu is SwiGLU, gated gelu is GeGLU.
-/// Arithmetic is in the accumulate type. fp64 uses libm. SIMD: sigmoid and Phi have a relative
-/// error below 3e-7 over the whole
-///   range of float where the result is normal.
+/// Arithmetic is in the accumulate type. fp64 uses libm. SIMD: the logistic function has a relative
+/// error below 3e-7 and Phi below 4.5e-7 over the whole range of float where the result is normal.
 /// Deterministic: the result does not depend on the number of threads.
 /// Source: Hendrycks & Gimpel 2016 (arXiv:1606.08415); Shazeer 2020 (arXiv:2002.05202); So et al.
 /// 2021 (arXiv:2109.08668).

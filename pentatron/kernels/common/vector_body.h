@@ -35,13 +35,6 @@ struct Part {
 
 // ---- conversions of a whole vector
 
-inline VF load(const float* p, Full = {}) {
-  return *reinterpret_cast<const __attribute__((aligned(1))) VF*>(p);
-}
-inline void store(float* p, VF v, Full = {}) {
-  *reinterpret_cast<__attribute__((aligned(1))) VF*>(p) = v;
-}
-
 /// Bits of bf16 in the upper halves, rounded to nearest even; NaN becomes quiet.
 inline VI round_bf16(VF v) {
   const VI u = as_int(v);
@@ -86,6 +79,12 @@ inline void store(float* p, VF v, Part lanes) {
   _mm512_mask_storeu_ps(p, mask_of(lanes), v);
 }
 
+inline VF load(const float* p, Full = {}) {
+  return _mm512_loadu_ps(p);
+}
+inline void store(float* p, VF v, Full = {}) {
+  _mm512_storeu_ps(p, v);
+}
 inline VF fma(VF a, VF b, VF c) {
   return _mm512_fmadd_ps(a, b, c);
 }
@@ -136,6 +135,12 @@ inline void store(float* p, VF v, Part lanes) {
   _mm256_maskstore_ps(p, mask_of(lanes), v);
 }
 
+inline VF load(const float* p, Full = {}) {
+  return _mm256_loadu_ps(p);
+}
+inline void store(float* p, VF v, Full = {}) {
+  _mm256_storeu_ps(p, v);
+}
 inline VF fma(VF a, VF b, VF c) {
   return _mm256_fmadd_ps(a, b, c);
 }

@@ -59,8 +59,9 @@ void norm_backward(const NormBackward& args, const Context& context) {
   run_first("norm_backward", norm_backward_entries(), args, context);
 }
 
-size_t workspace_bytes(const NormBackward&) {
-  return 0;
+size_t workspace_bytes(const NormBackward& args) {
+  const int vectors = (args.dweight != nullptr) + (args.dbias != nullptr);
+  return vectors * ColumnSums::bytes(args.rows, args.cols);
 }
 
 } // namespace pentatron::kernels

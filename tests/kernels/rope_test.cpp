@@ -1,0 +1,229 @@
+#include "pentatron/kernels/rope/rope.h"
+
+#include <cmath>
+#include <complex>
+#include <fstream>
+
+#include <nlohmann/json.hpp>
+
+#include "pentatron/base/error.h"
+#include "pentatron/kernels/rope/rope_frequencies.h"
+#include "tests/kernels/array.h"
+
+namespace pentatron::kernels {
+
+namespace {
+
+using namespace testing;
+
+struct Heads {
+  Heads(DType dtype, int64_t tokens, int64_t heads, int64_t head_size, int64_t rotary_dim)
+      : tables(rope_tables({.rotary_dim = rotary_dim}, 64)),
+        cos(Array::of(acc_dtype(dtype), tables.cos)), sin(Array::of(acc_dtype(dtype), tables.sin)),
+        x(Array::random(dtype, tokens * heads * head_size, 1)), y(dtype, x.size()) {
+    for (int64_t t = 0; t < tokens; ++t)
+      positions.push_back(static_cast<int32_t>((7 * t + 3) % 64));
+    args = {.dtype = dtype,
+            .tokens = tokens,
+            .heads = heads,
+            .head_size = head_size,
+            .rotary_dim = rotary_dim,
+            .x = x.data(),
+            .y = y.data(),
+            .cos = cos.data(),
+            .sin = sin.data(),
+            .max_position = 64,
+            .positions = positions.data()};
+  }
+  Rope with_strides() const {
+    Rope full = args;
+    full.x_head_stride = full.y_head_stride = args.head_size;
+    full.x_token_stride = full.y_token_stride = args.heads * args.head_size;
+    return full;
+  }
+  RopeTables tables;
+  Array cos, sin, x, y;
+  std::vector<int32_t> positions;
+  Rope args;
+};
+
+TEST(RopeReference, RotatesPairsAsComplexNumbers) {
+  for (const bool interleaved : {false, true})
+    for (const bool transpose : {false, true}) {
+      Heads h(DType::kFloat64, 4, 2, 10, 6);
+      h.args.interleaved = interleaved;
+      h.args.transpose = transpose;
+      rope(h.args);
+      for (int64_t t = 0; t < 4; ++t)
+        for (int64_t n = 0; n < 2; ++n) {
+          const int64_t at = (t * 2 + n) * 10;
+          for (int64_t i = 0; i < 3; ++i) {
+            const int64_t a = at + (interleaved ? 2 * i : i),
+                          b = at + (interleaved ? 2 * i + 1 : i + 3);
+            const double angle =
+                h.positions[t] * std::pow(10000.0, -2.0 * i / 6) * (transpose ? -1 : 1);
+            const auto rotated = std::complex(h.x[a], h.x[b]) * std::polar(1.0, angle);
+            EXPECT_NEAR(h.y[a], rotated.real(), 1e-13);
+            EXPECT_NEAR(h.y[b], rotated.imag(), 1e-13);
+          }
+          for (int64_t i = 6; i < 10; ++i) EXPECT_EQ(h.y[at + i], h.x[at + i]);
+        }
+    }
+}
+
+TEST(RopeSimd, EqualsTheReference) {
+  for (const DType dtype : kFastTypes)
+    for (const bool interleaved : {false, true})
+      for (const bool transpose : {false, true})
+        for (const auto& [head_size, rotary] : {std::pair<int64_t, int64_t>{2, 2},
+                                                {6, 4},
+                                                {16, 16},
+                                                {31, 18},
+                                                {64, 64},
+                                                {80, 20},
+                                                {100, 98},
+                                                {128, 128},
+                                                {5, 0}}) {
+          Heads expected(dtype, 7, 3, head_size, rotary);
+          expected.args.interleaved = interleaved;
+          expected.args.transpose = transpose;
+          reference_of(rope_entries()).run(expected.with_strides(), {});
+          for (const auto& entry : fast_entries(rope_entries(), expected.args)) {
+            Heads h(dtype, 7, 3, head_size, rotary);
+            h.args.interleaved = interleaved;
+            h.args.transpose = transpose;
+            entry.run(h.with_strides(), {});
+            const std::string what =
+                fmt::format("{} {} head_size={} rotary_dim={} interleaved={}", entry.name,
+                            name(dtype), head_size, rotary, interleaved);
+            expect_close(h.y, expected.y, epsilon(dtype), 1e-6, what);
+            h.args.y = h.x.data();
+            entry.run(h.with_strides(), {});
+            EXPECT_TRUE(h.x.same_bits(h.y)) << what << " in place";
+          }
+        }
+}
+
+TEST(Rope, TransposeUndoesTheRotation) {
+  for (const DType dtype : {DType::kFloat64, DType::kFloat32}) {
+    Heads h(dtype, 9, 4, 32, 32);
+    rope(h.args);
+    Array back(dtype, h.x.size());
+    Rope args = h.args;
+    args.x = h.y.data();
+    args.y = back.data();
+    args.transpose = true;
+    rope(args);
+    expect_close(back, h.x, 0, 8 * epsilon(dtype));
+  }
+}
+
+TEST(Rope, ReadsHeadsInsideAFusedBuffer) {
+  // Rows of 3 heads; the middle one is k and is rotated in place.
+  Heads h(DType::kFloat32, 5, 3, 16, 16);
+  Array buffer = h.x;
+  Rope args = h.args;
+  args.heads = 1;
+  args.x = args.y = static_cast<float*>(buffer.data()) + 16;
+  args.x_token_stride = args.y_token_stride = 48;
+  rope(args);
+  rope(h.args);
+  for (int64_t t = 0; t < 5; ++t)
+    for (int64_t i = 0; i < 48; ++i)
+      EXPECT_EQ(buffer[t * 48 + i], i / 16 == 1 ? h.y[t * 48 + i] : h.x[t * 48 + i]);
+}
+
+TEST(Rope, KeepsNaNAndInfinityInTheirPair) {
+  for (const DType dtype : kAllTypes)
+    for (const double bad : {kNaN, kInf}) {
+      Heads h(dtype, 2, 1, 40, 40);
+      h.x.set(40 + 3, bad);
+      rope(h.args);
+      for (int64_t i = 0; i < 80; ++i) EXPECT_EQ(std::isfinite(h.y[i]), i != 43 && i != 63) << i;
+    }
+}
+
+TEST(Rope, DoesNotDependOnThreads) {
+  Heads one(DType::kFloat32, 60, 4, 96, 96), many(DType::kFloat32, 60, 4, 96, 96);
+  with_threads(1, [&] { rope(one.args); });
+  with_threads(5, [&] { rope(many.args); });
+  EXPECT_TRUE(many.y.same_bits(one.y));
+}
+
+TEST(Rope, RefusesWhatItCannotCompute) {
+  Heads h(DType::kFloat32, 2, 1, 8, 8);
+  Rope args = h.args;
+  args.rotary_dim = 7;
+  EXPECT_THROW(rope(args), ShapeError);
+  args = h.args;
+  args.rotary_dim = 10;
+  EXPECT_THROW(rope(args), ShapeError);
+  h.positions[1] = 64;
+  EXPECT_THROW(rope(h.args), ShapeError);
+  h.positions[1] = -1;
+  EXPECT_THROW(rope(h.args), ShapeError);
+}
+
+RopeOptions options_of(const nlohmann::json& json) {
+  RopeOptions o{.rotary_dim = json.at("rotary_dim"), .theta = json.at("theta")};
+  const std::string type = json.at("type");
+  o.scaling = type == "linear"   ? RopeScaling::kLinear
+              : type == "llama3" ? RopeScaling::kLlama3
+              : type == "yarn"   ? RopeScaling::kYarn
+                                 : RopeScaling::kNone;
+  o.factor = json.value("factor", 1.0);
+  o.original_max_position = json.value("original_max_position_embeddings", int64_t{8192});
+  o.low_freq_factor = json.value("low_freq_factor", 1.0);
+  o.high_freq_factor = json.value("high_freq_factor", 4.0);
+  o.beta_fast = json.value("beta_fast", 32.0);
+  o.beta_slow = json.value("beta_slow", 1.0);
+  o.truncate = json.value("truncate", true);
+  if (json.contains("attention_factor"))
+    o.attention_factor = json["attention_factor"].get<double>();
+  if (json.contains("mscale")) o.mscale = json["mscale"].get<double>();
+  if (json.contains("mscale_all_dim")) o.mscale_all_dim = json["mscale_all_dim"].get<double>();
+  return o;
+}
+
+TEST(RopeFrequencies, AreThoseOfHuggingFace) {
+  std::ifstream file(PENTATRON_TEST_DATA "/kernels/rope_frequencies.json");
+  ASSERT_TRUE(file.is_open());
+  const auto cases = nlohmann::json::parse(file);
+  EXPECT_GE(cases.size(), 10u);
+  for (const auto& expected : cases) {
+    const RopeOptions o = options_of(expected.at("options"));
+    const std::vector<double> frequencies = rope_frequencies(o);
+    const auto golden = expected.at("inv_freq").get<std::vector<double>>();
+    ASSERT_EQ(frequencies.size(), golden.size());
+    for (size_t i = 0; i < golden.size(); ++i)
+      EXPECT_NEAR(frequencies[i] / golden[i], 1.0, 1e-14)
+          << expected.at("options").dump() << " pair " << i;
+    EXPECT_NEAR(rope_attention_factor(o), expected.at("attention_factor").get<double>(), 1e-14);
+  }
+}
+
+TEST(RopeFrequencies, TablesHoldTheAttentionFactor) {
+  const RopeOptions o{
+      .rotary_dim = 8, .scaling = RopeScaling::kYarn, .factor = 4, .original_max_position = 32};
+  const RopeTables tables = rope_tables(o, 3);
+  ASSERT_EQ(tables.cos.size(), 12u);
+  EXPECT_EQ(tables.cos[0], rope_attention_factor(o));
+  EXPECT_GT(rope_attention_factor(o), 1.0);
+  EXPECT_DOUBLE_EQ(tables.sin[2 * 4 + 1],
+                   std::sin(2 * rope_frequencies(o)[1]) * rope_attention_factor(o));
+}
+
+TEST(RopeFrequencies, RefuseOptionsOutOfRange) {
+  EXPECT_THROW(rope_frequencies({.rotary_dim = 7}), ConfigError);
+  EXPECT_THROW(rope_frequencies({.rotary_dim = 8, .theta = 0}), ConfigError);
+  EXPECT_THROW(rope_frequencies({.rotary_dim = 8, .scaling = RopeScaling::kLinear, .factor = 0.5}),
+               ConfigError);
+  EXPECT_THROW(
+      rope_frequencies(
+          {.rotary_dim = 8, .scaling = RopeScaling::kLlama3, .factor = 2, .low_freq_factor = 4}),
+      ConfigError);
+}
+
+} // namespace
+
+} // namespace pentatron::kernels
