@@ -13,8 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       for (const std::byte b : tensor.data) sum += static_cast<unsigned>(b);
       if (tensor.numel() < 0) __builtin_trap();
     }
-    static volatile unsigned sink;
-    sink = sum;
+    asm volatile("" : : "r"(sum)); // the reads are not optimised away
   } catch (const pentatron::DataError&) {
   }
   return 0;

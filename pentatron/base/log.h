@@ -1,0 +1,57 @@
+/// Messages for people, on standard error: one line each, whole even when several threads write.
+///
+/// A thread that is a rank of several sets its prefix once: "rank 3: message". A progress line, if
+/// one is shown, stays the last line of the terminal: messages appear above it. Control characters
+/// in a message become '?', so that foreign text cannot steer a terminal.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace pentatron::log {
+
+enum class Level : uint8_t { kDebug, kInfo, kWarning, kError, kSilent };
+
+/// Messages below `level` are not written. At the start: kInfo.
+void set_level(Level level);
+Level level();
+
+/// What stands before the messages of this thread, "rank 3"; empty for none.
+void set_thread_prefix(std::string prefix);
+
+/// Where messages go (standard error at the start) and whether that is a terminal. The file is not
+/// owned.
+void set_output(std::FILE* file, bool terminal);
+/// Whether the output is a terminal.
+bool is_terminal();
+
+/// Shows `line` as the last line of the terminal, replacing the one before; an empty line removes
+/// it. Does nothing when the output is a file.
+void set_progress(std::string_view line);
+
+/// Writes one message, if `level` is not below the threshold.
+void write(Level level, std::string_view message);
+
+template <class... Args> void debug(fmt::format_string<Args...> format, Args&&... args) {
+  if (level() <= Level::kDebug) {
+    write(Level::kDebug, fmt::format(format, std::forward<Args>(args)...));
+  }
+}
+template <class... Args> void info(fmt::format_string<Args...> format, Args&&... args) {
+  if (level() <= Level::kInfo) {
+    write(Level::kInfo, fmt::format(format, std::forward<Args>(args)...));
+  }
+}
+template <class... Args> void warning(fmt::format_string<Args...> format, Args&&... args) {
+  write(Level::kWarning, fmt::format(format, std::forward<Args>(args)...));
+}
+template <class... Args> void error(fmt::format_string<Args...> format, Args&&... args) {
+  write(Level::kError, fmt::format(format, std::forward<Args>(args)...));
+}
+
+} // namespace pentatron::log

@@ -1,0 +1,187 @@
+// Files, JSON, checksums: what enters from outside and what leaves.
+#include <fstream>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "pentatron/base/atomic_file.h"
+#include "pentatron/base/crc32c.h"
+#include "pentatron/base/json.h"
+#include "pentatron/base/mapped_file.h"
+#include "pentatron/base/philox.h"
+#include "tests/base/files.h"
+
+namespace pentatron {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
+
+std::string content_of(const std::filesystem::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+// RFC 3720, appendix B.4.
+TEST(Crc32c, GivesTheKnownAnswers) {
+  EXPECT_EQ(crc32c(bytes_of("123456789")), 0xE3069283u);
+  EXPECT_EQ(crc32c(bytes_of(std::string(32, '\0'))), 0x8A9136AAu);
+  EXPECT_EQ(crc32c(bytes_of(std::string(32, '\xff'))), 0x62A8AB43u);
+  EXPECT_EQ(crc32c(bytes_of("")), 0u);
+}
+
+TEST(Crc32c, HardwareTablesAndBitsAgreeForEveryLengthAndOffset) {
+  std::string text(300, '\0');
+  const Stream random(1, "crc");
+  for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(random.below(256, i));
+  for (size_t begin = 0; begin < 9; ++begin) {
+    for (size_t size = 0; size + begin <= text.size(); size += 1 + size / 16) {
+      const auto bytes = bytes_of(std::string_view(text).substr(begin, size));
+      uint32_t expected = ~0u; // the definition, bit by bit
+      for (const std::byte b : bytes) {
+        expected ^= static_cast<uint32_t>(b);
+        for (int k = 0; k < 8; ++k) expected = (expected >> 1) ^ (expected & 1 ? 0x82F63B78u : 0);
+      }
+      expected = ~expected;
+      ASSERT_EQ(crc32c(bytes), expected);
+      ASSERT_EQ(crc32c_portable(bytes), expected);
+      ASSERT_EQ(crc32c(bytes.subspan(size / 3), crc32c(bytes.first(size / 3))), expected);
+    }
+  }
+}
+
+TEST(Crc32c, MaskedAsTfRecord) {
+  // The length bytes of a TFRecord of 24 bytes and the checksum that TensorFlow writes after them.
+  const std::string length("\x18\0\0\0\0\0\0\0", 8);
+  EXPECT_EQ(mask_crc32c(crc32c(bytes_of(length))), 0x224B7FA3u);
+}
+
+TEST(Json, ReadsAndConverts) {
+  const Json json = parse_json(R"({"a":1,"b":"x","c":[1,2],"d":true,"e":1.5,"n":null})", "text");
+  EXPECT_EQ(json_get<int64_t>(json, "a", "text"), 1);
+  EXPECT_EQ(json_get<double>(json, "a", "text"), 1.0);
+  EXPECT_EQ(json_get<std::string>(json, "b", "text"), "x");
+  EXPECT_THAT(json_get<std::vector<int64_t>>(json, "c", "text"), ElementsAre(1, 2));
+  EXPECT_TRUE(json_get<bool>(json, "d", "text"));
+  EXPECT_EQ(json_get_or<int64_t>(json, "n", 7, "text"), 7);
+  EXPECT_EQ(json_get_or<int64_t>(json, "z", 7, "text"), 7);
+  EXPECT_EQ(message_of([&] { json_get<int64_t>(json, "z", "text"); }), "text has no \"z\"");
+  EXPECT_EQ(message_of([&] { json_get<int64_t>(json, "b", "text"); }),
+            "\"b\" in text is \"x\" where a 64-bit integer is needed");
+  EXPECT_THROW(json_get<int64_t>(json, "e", "text"), DataError);
+  EXPECT_THROW(json_get<int64_t>(json, "d", "text"), DataError);
+  EXPECT_THROW(json_get<std::vector<std::string>>(json, "c", "text"), DataError);
+  EXPECT_THROW(json_get<int64_t>(parse_json("[1]", "x"), "a", "x"), DataError);
+  EXPECT_THROW(json_get<int64_t>(parse_json("{\"a\":9223372036854775808}", "x"), "a", "x"),
+               DataError);
+}
+
+TEST(Json, RefusesWhatIsNotOneValueWithinLimits) {
+  for (const std::string text :
+       {"", "{", "[1,]", "{\"a\":1,}", "{a:1}", "nul", "1 2", "\"\xff\"", "[1e999]", "\x01", "'a'",
+        "{\"a\":{\"b\":1,\"b\":2}}", "[NaN]", "// c\n1"}) {
+    EXPECT_THROW(parse_json(text, "text"), DataError) << text;
+  }
+  EXPECT_THAT(message_of([] { parse_json("{\"a\":1,\"a\":1}", "f"); }), HasSubstr("stands twice"));
+  EXPECT_THAT(message_of([] { parse_json(std::string(1 << 20, '['), "f"); }),
+              HasSubstr("deeper than 64"));
+  EXPECT_THAT(message_of([] { parse_json("[[1]]", "f", {.max_depth = 1}); }), HasSubstr("deeper"));
+  EXPECT_THAT(message_of([] { parse_json("[1]", "f", {.max_bytes = 2}); }), HasSubstr("limit"));
+  EXPECT_EQ(parse_json("[[1],[2,[]],{}]", "f"), Json({{1}, {2, Json::array()}, Json::object()}));
+}
+
+TEST(Json, DumpNeverThrows) {
+  EXPECT_EQ(dump_json("\xff"), "\"\uFFFD\"");
+  EXPECT_EQ(dump_json(std::numeric_limits<double>::infinity()), "null");
+}
+
+TEST(Json, ReadsFiles) {
+  const TemporaryFolder folder;
+  write_file_atomically(folder.path() / "a.json", "[1]");
+  EXPECT_EQ(read_json(folder.path() / "a.json"), Json::array({1}));
+  EXPECT_THROW(read_json(folder.path() / "b.json"), DataError);
+  EXPECT_THROW(read_json(folder.path()), DataError);
+}
+
+TEST(MappedFile, ShowsTheBytesAndNoticesAChangedSize) {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "f";
+  write_file_atomically(path, "hello");
+  MappedFile file(path);
+  EXPECT_EQ(file.text(), "hello");
+  MappedFile moved = std::move(file);
+  EXPECT_EQ(moved.text(), "hello");
+  moved.check_size();
+  std::filesystem::resize_file(path, 2);
+  EXPECT_THAT(message_of([&] { moved.check_size(); }), HasSubstr("5 bytes when opened, 2 now"));
+}
+
+TEST(MappedFile, TakesAnEmptyFileAndRefusesTheRest) {
+  const TemporaryFolder folder;
+  write_file_atomically(folder.path() / "empty", "");
+  EXPECT_EQ(MappedFile(folder.path() / "empty").size(), 0u);
+  EXPECT_THROW(MappedFile(folder.path() / "none"), DataError);
+  EXPECT_THROW(MappedFile(folder.path()), DataError);
+  EXPECT_THROW(MappedFile("/dev/zero"), DataError);
+}
+
+TEST(AtomicFile, ReplacesOnlyAtCommit) {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "f";
+  write_file_atomically(path, "old");
+  {
+    AtomicFile file(path);
+    file.write("new!");
+    EXPECT_EQ(content_of(path), "old");
+  }
+  EXPECT_EQ(content_of(path), "old");
+  {
+    AtomicFile file(path);
+    file.write("new!");
+    file.write_at(0, bytes_of("N"));
+    file.write("?");
+    file.commit();
+  }
+  EXPECT_EQ(content_of(path), "New!?");
+  EXPECT_THAT(names_in(folder.path()), ElementsAre("f"));
+  EXPECT_THAT(message_of([&] { AtomicFile x(folder.path() / "no" / "f"); }),
+              HasSubstr("cannot be created"));
+}
+
+TEST(AtomicFile, AnErrorOfTheSystemNamesTheFile) {
+  const TemporaryFolder folder;
+  AtomicFile file(folder.path() / "big");
+  const std::string byte = "x";
+  EXPECT_THAT(message_of([&] { file.write_at(uint64_t{1} << 62, bytes_of(byte)); }),
+              HasSubstr("big cannot be written"));
+}
+
+TEST(AtomicDirectory, AppearsWholeOrNotAtAll) {
+  const TemporaryFolder folder;
+  const auto target = folder.path() / "deep" / "checkpoint";
+  {
+    AtomicDirectory directory(target);
+    write_file_atomically(directory.path() / "a", "1");
+    EXPECT_THAT(directory.path().filename().string(), HasSubstr("checkpoint.tmp-"));
+  }
+  EXPECT_THAT(names_in(folder.path() / "deep"), ElementsAre());
+  {
+    AtomicDirectory directory(target);
+    std::filesystem::create_directory(directory.path() / "sub");
+    write_file_atomically(directory.path() / "sub" / "a", "1");
+    EXPECT_FALSE(std::filesystem::exists(target));
+    directory.commit();
+  }
+  EXPECT_EQ(content_of(target / "sub" / "a"), "1");
+  AtomicDirectory again(target);
+  EXPECT_THAT(message_of([&] { again.commit(); }), HasSubstr("exists already"));
+  EXPECT_EQ(content_of(target / "sub" / "a"), "1");
+}
+
+} // namespace
+} // namespace pentatron

@@ -1,0 +1,212 @@
+// Text, numbers, messages, and threads for input and output.
+#include <atomic>
+#include <cstdio>
+#include <limits>
+#include <memory>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "pentatron/base/format.h"
+#include "pentatron/base/io_thread.h"
+#include "pentatron/base/log.h"
+#include "pentatron/base/nearest.h"
+#include "pentatron/base/text.h"
+#include "tests/base/files.h"
+
+namespace pentatron {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(EditDistance, CountsEdits) {
+  EXPECT_EQ(edit_distance("", ""), 0u);
+  EXPECT_EQ(edit_distance("abc", ""), 3u);
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3u);
+  EXPECT_EQ(edit_distance("hidden", "hiddne"), 1u);
+  EXPECT_EQ(edit_distance("a", "b"), 1u);
+}
+
+TEST(Nearest, GivesTheClosestOrNothing) {
+  const std::vector<std::string> names = {"num_layers", "hidden_size", "rope"};
+  EXPECT_EQ(nearest("num_layer", names), "num_layers");
+  EXPECT_EQ(nearest("hiden_size", names), "hidden_size");
+  EXPECT_EQ(nearest("xyz_abc_def", names), "");
+  EXPECT_EQ(nearest("x", {}), "");
+}
+
+TEST(Utf8, AcceptsWellFormedAndNothingElse) {
+  for (const char* good : {"", "abc", "\u00e9", "\u20ac", "\U0001F600", "\xF4\x8F\xBF\xBF"}) {
+    EXPECT_TRUE(is_utf8(good)) << good;
+  }
+  for (const char* bad : {"\x80", "\xC0\xAF", "\xE0\x80\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80",
+                          "\xF8\x88\x80\x80\x80", "\xE2\x82", "a\xFF"}) {
+    EXPECT_FALSE(is_utf8(bad));
+  }
+}
+
+TEST(Text, SplitsTrimsAndCutsBetweenCharacters) {
+  EXPECT_THAT(split("a,,b", ','), ElementsAre("a", "", "b"));
+  EXPECT_THAT(split("", ','), ElementsAre(""));
+  EXPECT_EQ(trim(" \t a b\n"), "a b");
+  EXPECT_EQ(trim("  "), "");
+  EXPECT_EQ(excerpt("abc\n\xff", 60), "abc??");
+  EXPECT_EQ(excerpt("\u20ac\u20ac", 4), "\u20ac...");
+}
+
+TEST(Format, DurationsBytesAndCounts) {
+  EXPECT_EQ(format_duration(0.447), "0.45s");
+  EXPECT_EQ(format_duration(12.34), "12.3s");
+  EXPECT_EQ(format_duration(59.96), "1m 00s");
+  EXPECT_EQ(format_duration(123), "2m 03s");
+  EXPECT_EQ(format_duration(3723), "1h 02m 03s");
+  EXPECT_EQ(format_duration(3 * 86400 + 4 * 3600 + 5 * 60), "3d 04h 05m");
+  EXPECT_EQ(format_duration(-1), "?");
+  EXPECT_EQ(format_duration(std::numeric_limits<double>::infinity()), "?");
+  EXPECT_EQ(format_bytes(512), "512 B");
+  EXPECT_EQ(format_bytes(1536), "1.5 KiB");
+  EXPECT_EQ(format_bytes(3.25 * (1 << 30)), "3.2 GiB");
+  EXPECT_EQ(format_bytes((1 << 20) - 1), "1.0 MiB");
+  EXPECT_EQ(format_count(999), "999");
+  EXPECT_EQ(format_count(1234), "1.23K");
+  EXPECT_EQ(format_count(124439808), "124M");
+  EXPECT_EQ(format_count(6738415616), "6.74B");
+  EXPECT_EQ(format_count(999999), "1.00M");
+  EXPECT_EQ(format_si(3.214e12), "3.21 T");
+  EXPECT_EQ(format_grouped(-1234567), "-1,234,567");
+  EXPECT_EQ(format_grouped(123), "123");
+  EXPECT_EQ(format_grouped(1234), "1,234");
+  EXPECT_EQ(format_grouped(std::numeric_limits<int64_t>::min()), "-9,223,372,036,854,775,808");
+  EXPECT_DOUBLE_EQ(eta_s(25, 100, 10), 30);
+  EXPECT_LT(eta_s(0, 100, 10), 0);
+  EXPECT_EQ(utc_timestamp().size(), 20u);
+}
+
+/// What is written to the log while it exists.
+class LogCapture {
+ public:
+  explicit LogCapture(bool terminal) : file_(std::tmpfile()) { log::set_output(file_, terminal); }
+  ~LogCapture() {
+    log::set_output(stderr, false);
+    std::fclose(file_);
+  }
+  std::string text() const {
+    std::rewind(file_);
+    std::string out(10000, '\0');
+    out.resize(std::fread(out.data(), 1, out.size(), file_));
+    return out;
+  }
+
+ private:
+  std::FILE* file_;
+};
+
+TEST(Log, WritesLevelsPrefixesAndNoControlCharacters) {
+  const LogCapture capture(false);
+  log::debug("hidden {}", 1);
+  log::info("loss {:.2f}", 1.234);
+  log::warning("odd \033[31m text\x07");
+  log::set_progress("10%");
+  std::thread([] {
+    log::set_thread_prefix("rank 3");
+    log::error("lost");
+  }).join();
+  EXPECT_EQ(capture.text(), "loss 1.23\nwarning: odd ?[31m text?\nrank 3: error: lost\n");
+}
+
+TEST(Log, KeepsTheProgressLineLastOnATerminal) {
+  const LogCapture capture(true);
+  log::set_progress("10%");
+  log::info("a");
+  log::set_progress("");
+  log::info("b");
+  EXPECT_EQ(capture.text(), "\r\033[K10%\r\033[Ka\n10%\r\033[Kb\n");
+}
+
+TEST(Log, LinesOfSeveralThreadsStayWhole) {
+  const LogCapture capture(false);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([] {
+      for (int i = 0; i < 50; ++i) log::info("0123456789");
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::string expected;
+  for (int i = 0; i < 200; ++i) expected += "0123456789\n";
+  EXPECT_EQ(capture.text(), expected);
+}
+
+TEST(BoundedQueue, KeepsOrderAndBlocksTheProducer) {
+  BoundedQueue<int> queue(2);
+  std::thread producer([&] {
+    for (int i = 0; i < 1000; ++i) {
+      if (!queue.push(i)) return;
+    }
+    queue.close();
+  });
+  int expected = 0;
+  while (const auto item = queue.pop()) {
+    EXPECT_EQ(*item, expected++);
+    EXPECT_LE(queue.size(), 2u);
+  }
+  EXPECT_EQ(expected, 1000);
+  producer.join();
+}
+
+TEST(BoundedQueue, CarriesAFailureBehindTheLastItem) {
+  BoundedQueue<int> queue(4);
+  queue.push(1);
+  queue.close(std::make_exception_ptr(DataError("broken file")));
+  EXPECT_EQ(queue.pop(), 1);
+  EXPECT_EQ(message_of([&] { queue.pop(); }), "broken file");
+  EXPECT_FALSE(queue.push(2));
+}
+
+TEST(BoundedQueue, CancelWakesBothSides) {
+  BoundedQueue<int> full(1);
+  full.push(1);
+  std::thread producer([&] { EXPECT_FALSE(full.push(2)); });
+  BoundedQueue<int> empty(1);
+  std::thread consumer([&] { EXPECT_EQ(empty.pop(), std::nullopt); });
+  full.cancel();
+  empty.cancel();
+  producer.join();
+  consumer.join();
+  EXPECT_EQ(full.size(), 0u);
+}
+
+TEST(IoThreads, RunsJobsInOrderAndFinishes) {
+  IoThreads io(1, 2);
+  std::vector<int> done;
+  for (int i = 0; i < 100; ++i) io.submit([&done, i] { done.push_back(i); });
+  io.finish();
+  ASSERT_EQ(done.size(), 100u);
+  EXPECT_TRUE(std::is_sorted(done.begin(), done.end()));
+  io.finish();
+}
+
+TEST(IoThreads, FinishThrowsTheFirstFailureOnceAndGoesOn) {
+  IoThreads io(2);
+  std::atomic<int> ran{0};
+  io.submit([] { throw DataError("disk full"); });
+  EXPECT_EQ(message_of([&] { io.finish(); }), "disk full");
+  io.submit([&] { ++ran; });
+  io.finish();
+  EXPECT_EQ(ran, 1);
+}
+
+TEST(IoThreads, StopsWithJobsLeftAndReleasesThem) {
+  const auto held = std::make_shared<int>(1);
+  {
+    IoThreads io(1, 100);
+    for (int i = 0; i < 100; ++i) {
+      io.submit([held] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); });
+    }
+  }
+  EXPECT_EQ(held.use_count(), 1);
+}
+
+} // namespace
+} // namespace pentatron
