@@ -1,4 +1,5 @@
-/// From a configuration and a rank's groups to what that rank trains: model, storage, optimizer. The only place that knows the order.
+/// From a configuration and a rank's groups to what that rank trains: model, storage, optimizer.
+/// The only place that knows the order.
 #pragma once
 
 #include <memory>
@@ -13,7 +14,7 @@ namespace pentatron::build {
 
 /// A rank's place.
 struct Groups {
-  comm::Group world;  ///< all ranks
+  comm::Group world; ///< all ranks
   comm::Group tp;
   comm::Group dp;
 };
@@ -35,4 +36,4 @@ struct RankModel {
 
 RankModel make_model(const ModelOptions& options, const Groups& groups);
 
-}  // namespace pentatron::build
+} // namespace pentatron::build

@@ -183,23 +183,24 @@ void broadcast_(const at::Tensor& x, int root, const Group& group) {
     x.copy_(dense);
 }
 
-at::Tensor all_to_all(const at::Tensor& x, const std::vector<int64_t>& send_rows,
-                      const std::vector<int64_t>& recv_rows, const Group& group) {
-  checked_dim("all_to_all", x, 0);
+at::Tensor all_to_all_rows(const at::Tensor& x, const std::vector<int64_t>& send_rows,
+                           const std::vector<int64_t>& recv_rows, const Group& group) {
+  checked_dim("all_to_all_rows", x, 0);
   const auto size = static_cast<size_t>(group.size());
   const int64_t sent = std::accumulate(send_rows.begin(), send_rows.end(), int64_t{0});
   const int64_t received = std::accumulate(recv_rows.begin(), recv_rows.end(), int64_t{0});
   if (send_rows.size() != size || recv_rows.size() != size || sent != x.size(0))
-    raise<ShapeError>("all_to_all of a tensor {} with send_rows [{}] and recv_rows [{}] on the {} "
-                      "ranks of group {}",
-                      text(x), fmt::join(send_rows, ", "), fmt::join(recv_rows, ", "), size,
-                      group.name());
+    raise<ShapeError>(
+        "all_to_all_rows of a tensor {} with send_rows [{}] and recv_rows [{}] on the {} "
+        "ranks of group {}",
+        text(x), fmt::join(send_rows, ", "), fmt::join(recv_rows, ", "), size, group.name());
   for (const auto* rows : {&send_rows, &recv_rows})
     for (const int64_t count : *rows)
-      if (count < 0) raise<ShapeError>("all_to_all on group {} with {} rows", group.name(), count);
+      if (count < 0)
+        raise<ShapeError>("all_to_all_rows on group {} with {} rows", group.name(), count);
   if (size == 1) {
     if (sent != received)
-      raise<ShapeError>("all_to_all of one rank sends {} rows and expects {}", sent, received);
+      raise<ShapeError>("all_to_all_rows of one rank sends {} rows and expects {}", sent, received);
     return x;
   }
   if (wants_grad(x)) return adjoint::all_to_all_rows(x, send_rows, recv_rows, group);

@@ -53,8 +53,8 @@ void broadcast_(const at::Tensor& x, int root, const Group& group);
 ///   x       [sum of send_rows, ...]   send_rows[r] here equals recv_rows[rank here] on rank r
 ///   returns [sum of recv_rows, ...]
 /// Differentiable: backward sends the rows back.
-at::Tensor all_to_all(const at::Tensor& x, const std::vector<int64_t>& send_rows,
-                      const std::vector<int64_t>& recv_rows, const Group& group);
+at::Tensor all_to_all_rows(const at::Tensor& x, const std::vector<int64_t>& send_rows,
+                           const std::vector<int64_t>& recv_rows, const Group& group);
 
 /// Splits `split_dim` over the ranks and concatenates along `concat_dim` what arrives, in rank
 /// order.

@@ -116,11 +116,11 @@ struct AllToAllRows : Function<AllToAllRows> {
     kept->send_rows = send_rows;
     kept->recv_rows = recv_rows;
     keep(ctx, std::move(kept));
-    return all_to_all(x, send_rows, recv_rows, group);
+    return all_to_all_rows(x, send_rows, recv_rows, group);
   }
   static variable_list backward(AutogradContext* ctx, variable_list dy) {
     const Kept& of = kept(ctx);
-    return {all_to_all(dy[0], of.recv_rows, of.send_rows, of.group), {}, {}, {}};
+    return {all_to_all_rows(dy[0], of.recv_rows, of.send_rows, of.group), {}, {}, {}};
   }
 };
 

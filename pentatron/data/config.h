@@ -6,7 +6,6 @@
 #include <string>
 #include <string_view>
 #include <tuple>
-#include <vector>
 
 #include "pentatron/config/field.h"
 
@@ -27,7 +26,7 @@ constexpr auto enum_names(OnBadInput) {
 
 struct DatasetConfig {
   DatasetType type = DatasetType::kText;
-  std::vector<std::string> path;
+  std::string path;
   std::string text_key = "text";
   std::string split = "95,5,0";
   uint64_t seed = 1234;
@@ -45,10 +44,10 @@ struct DatasetConfig {
         config::field("type", &C::type,
                       "text: files of text; batches: one Safetensors file with ready batches; "
                       "mock: random tokens"),
-        config::field("path", &C::path,
-                      "files and folders (.txt, .md, .jsonl, .json, also .gz and .zst); empty: the "
-                      "text that comes "
-                      "with pentatron"),
+        config::field(
+            "path", &C::path,
+            "a file or folder, or several with commas between them (.txt, .md, .jsonl, .json, "
+            "also .gz and .zst); empty: the text that comes with pentatron"),
         config::field("text_key", &C::text_key, "the member of each JSON line that holds the text")
             .not_empty(),
         config::field("split", &C::split,

@@ -97,9 +97,9 @@ Corpus::Corpus(const DatasetConfig& config, std::shared_ptr<const Tokenizer> tok
     : state_(std::make_unique<State>()) {
   State& state = *state_;
   state.config = config;
-  if (state.config.path.empty()) state.config.path = {default_corpus().string()};
+  if (state.config.path.empty()) state.config.path = default_corpus().string();
   state.tokenizer = std::move(tokenizer);
-  state.input = find_input_files(state.config.path);
+  state.input = find_input_files(split_paths(state.config.path));
   const size_t count = state.input.files.size();
   state.files.reserve(count);
   for (size_t i = 0; i < count; ++i) state.files.emplace_back(state.tokenizer->vocab_size());

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "pentatron/base/philox.h"
 #include "pentatron/data/config.h"
@@ -86,5 +88,57 @@ class MockDataset final : public Dataset {
   int64_t sequence_length_;
   Stream stream_;
 };
+
+/// Ready batches: a Safetensors file whose tensor `tokens` is I64 [steps, batch, sequence + 1].
+/// Sample n is row n % batch of step n / batch, so that a run whose global batch is the file's
+/// batch takes one step of the file after another. Inputs are tokens[..., :-1], labels tokens[...,
+/// 1:]. Other tensors in the file are ignored.
+class BatchesDataset final : public Dataset {
+ public:
+  /// Throws DataError if the tensor is missing, of another type or shape, empty, or holds an id
+  /// outside [0, vocab_size).
+  BatchesDataset(const std::filesystem::path& path, int64_t vocab_size);
+
+  int64_t sequence_length() const override { return columns_ - 1; }
+  std::optional<int64_t> size() const override { return steps_ * batch_size_; }
+  int64_t samples_per_epoch() const override { return steps_ * batch_size_; }
+  void sample(int64_t n, int64_t* tokens) const override;
+  int64_t steps() const { return steps_; }
+  int64_t batch_size() const { return batch_size_; }
+
+ private:
+  std::string name_;
+  int64_t steps_ = 0;
+  int64_t batch_size_ = 0;
+  int64_t columns_ = 0;
+  std::vector<int64_t> tokens_;
+};
+
+std::shared_ptr<const Tokenizer> make_tokenizer(const TokenizerConfig& config);
+
+/// The parts of a dataset; one that has less than a sample is null.
+struct Datasets {
+  std::shared_ptr<const Dataset> train;
+  std::shared_ptr<const Dataset> validation;
+  std::shared_ptr<const Dataset> test;
+  std::shared_ptr<const Corpus> corpus; ///< of type text, else null
+  Split split;                          ///< of the corpus
+  int64_t file_batch_size =
+      0; ///< of type batches: the global batch size that takes a step of the file a step
+  std::string summary; ///< what was read, for the log: one line, more if something was skipped
+};
+
+struct DatasetContext {
+  int64_t sequence_length = 0; ///< 0 takes that of the file for type batches
+  int64_t vocab_size = 0;      ///< the model's
+  std::shared_ptr<const Tokenizer> tokenizer = {};
+  /// A corpus of the same configuration that is being read already, so that reading overlaps with
+  /// other work.
+  std::shared_ptr<const Corpus> corpus = {};
+};
+
+/// Opens what `config` names and waits until it is read. Throws DataError or ConfigError as
+/// described above, and ConfigError if sequence length or vocabulary do not fit.
+Datasets open_datasets(const DatasetConfig& config, const DatasetContext& context);
 
 } // namespace pentatron::data

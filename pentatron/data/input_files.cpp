@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/text.h"
 #include "pentatron/data/byte_source.h"
 
 namespace pentatron::data {
@@ -91,6 +92,18 @@ InputFiles find_input_files(const std::vector<std::string>& paths) {
                      fmt::join(paths, ", "), found.ignored);
   }
   return found;
+}
+
+std::vector<std::string> split_paths(const std::string& path) {
+  std::error_code error;
+  if (fs::exists(path, error)) return {path};
+  std::string_view list = trim(path);
+  if (list.starts_with('[') && list.ends_with(']')) list = list.substr(1, list.size() - 2);
+  std::vector<std::string> paths;
+  for (const std::string_view part : split(list, ',')) {
+    if (const std::string_view name = trim(part); !name.empty()) paths.emplace_back(name);
+  }
+  return paths;
 }
 
 fs::path default_corpus() {

@@ -31,6 +31,10 @@ struct InputFiles {
 /// exist or is no file or folder, or if there is no file at all.
 InputFiles find_input_files(const std::vector<std::string>& paths);
 
+/// The paths that `dataset.path` names: itself if that exists, else the parts between its commas,
+/// without spaces around them and without brackets around the whole ("[a, b]" is "a,b").
+std::vector<std::string> split_paths(const std::string& path);
+
 /// The folder of the text that comes with pentatron: `corpus` beside the source tree that the
 /// program was built in or `share/pentatron/corpus` of an installation, looked for upwards from the
 /// program and from the working directory. Throws DataError if it is not there.

@@ -8,10 +8,14 @@ namespace pentatron::kernels {
 
 std::string_view name(DType t) {
   switch (t) {
-  case DType::kFloat64: return "float64";
-  case DType::kFloat32: return "float32";
-  case DType::kBFloat16: return "bfloat16";
-  case DType::kFloat16: return "float16";
+  case DType::kFloat64:
+    return "float64";
+  case DType::kFloat32:
+    return "float32";
+  case DType::kBFloat16:
+    return "bfloat16";
+  case DType::kFloat16:
+    return "float16";
   }
   return "unknown";
 }
@@ -36,6 +40,8 @@ const CpuFeatures& cpu_features() {
   return features;
 }
 
-int num_threads() { return omp_get_max_threads(); }
+int num_threads() {
+  return omp_get_max_threads();
+}
 
-}  // namespace pentatron::kernels
+} // namespace pentatron::kernels

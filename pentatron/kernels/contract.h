@@ -1,10 +1,13 @@
-/// What every kernel shares: element types, the launch context, and the ordered list of implementations.
+/// What every kernel shares: element types, the launch context, and the ordered list of
+/// implementations.
 ///
-/// A kernel is a folder: <op>.h (the contract: arguments struct, shapes, accumulate type), <op>_reference.cpp (the scalar
-/// definition of correct, any dtype), <op>_simd.cpp (entries for AVX2, AVX-512, AVX512-BF16), <op>_cuda.cu, and <op>.cpp with the
-/// ordered list: the first entry that does not refuse runs.
+/// A kernel is a folder: <op>.h (the contract: arguments struct, shapes, accumulate type),
+/// <op>_reference.cpp (the scalar definition of correct, any dtype), <op>_simd.cpp (entries for
+/// AVX2, AVX-512, AVX512-BF16), <op>_cuda.cu, and <op>.cpp with the ordered list: the first entry
+/// that does not refuse runs.
 ///
-/// Accumulate type: double for kFloat64, float for everything else; it holds sums, statistics and gradients of parameters.
+/// Accumulate type: double for kFloat64, float for everything else; it holds sums, statistics and
+/// gradients of parameters.
 #pragma once
 
 #include <cstddef>
@@ -27,31 +30,34 @@ std::string_view name(DType t);
 
 enum class Device : uint8_t { kCpu, kCuda };
 
-/// Where a kernel runs. On CUDA all pointers are device pointers and work is queued on `stream`. `workspace` is scratch memory of at
-/// least the size that the operator's `workspace_bytes(args)` returns; its content is undefined before and after.
+/// Where a kernel runs. On CUDA all pointers are device pointers and work is queued on `stream`.
+/// `workspace` is scratch memory of at least the size that the operator's `workspace_bytes(args)`
+/// returns; its content is undefined before and after.
 struct Context {
   Device device = Device::kCpu;
-  void* stream = nullptr;  ///< cudaStream_t
+  void* stream = nullptr; ///< cudaStream_t
   std::span<std::byte> workspace = {};
 };
 
-/// One implementation of an operator. `refuse` returns an empty string when it can run the arguments, else the reason.
-template <class Args>
-struct Entry {
-  std::string_view name;  ///< "reference", "avx2", "avx512", "avx512_bf16", "cuda"
+/// One implementation of an operator. `refuse` returns an empty string when it can run the
+/// arguments, else the reason.
+template <class Args> struct Entry {
+  std::string_view name; ///< "reference", "avx2", "avx512", "avx512_bf16", "cuda"
   std::string (*refuse)(const Args&, const Context&);
   void (*run)(const Args&, const Context&);
 };
 
-/// What the processor offers, found once with cpuid; PENTATRON_CPU=reference|avx2|avx512 in the environment lowers it (for tests).
+/// What the processor offers, found once with cpuid; PENTATRON_CPU=reference|avx2|avx512 in the
+/// environment lowers it (for tests).
 struct CpuFeatures {
-  bool avx2 = false;         ///< AVX2, FMA and F16C
-  bool avx512 = false;       ///< F, BW, DQ, VL
-  bool avx512_bf16 = false;  ///< vdpbf16ps
+  bool avx2 = false;        ///< AVX2, FMA and F16C
+  bool avx512 = false;      ///< F, BW, DQ, VL
+  bool avx512_bf16 = false; ///< vdpbf16ps
 };
 const CpuFeatures& cpu_features();
 
-/// Threads a CPU kernel uses: the caller's OpenMP setting (each rank's thread sets its own through at::set_num_threads).
+/// Threads a CPU kernel uses: the caller's OpenMP setting (each rank's thread sets its own through
+/// at::set_num_threads).
 int num_threads();
 
-}  // namespace pentatron::kernels
+} // namespace pentatron::kernels

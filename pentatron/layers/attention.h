@@ -1,10 +1,12 @@
-/// Self-attention of a transformer layer: fused q|k|v projection, optional q/k norms, rotary positions, core attention, output projection.
+/// Self-attention of a transformer layer: fused q|k|v projection, optional q/k norms, rotary
+/// positions, core attention, output projection.
 ///
 /// Shapes, T = tokens, h = hidden, n = heads, g = key-value heads, d = head size, t = tp size:
 ///   forward x [T, h] -> [T, h]; inside, a rank holds n / t and g / t heads.
 /// Collectives: forward all-reduce of the output; backward all-reduce of dx.
 /// Throws ConfigError if g does not divide by t.
-/// Source: Ainslie et al. 2023 (arXiv:2305.13245) for grouped queries; Dehghani et al. 2023 (arXiv:2302.05442) for q/k norms.
+/// Source: Ainslie et al. 2023 (arXiv:2305.13245) for grouped queries; Dehghani et al. 2023
+/// (arXiv:2302.05442) for q/k norms.
 #pragma once
 
 #include <memory>
@@ -25,10 +27,10 @@ struct AttentionOptions {
   int64_t head_size = 0;
   bool qkv_bias = false;
   bool proj_bias = false;
-  bool qk_norm = false;  ///< RMSNorm of every head's q and k
+  bool qk_norm = false; ///< RMSNorm of every head's q and k
   double norm_eps = 1e-5;
   bool norm_zero_centered = false;
-  double scale = 0;  ///< of the scores; 0: 1 / sqrt(head_size)
+  double scale = 0; ///< of the scores; 0: 1 / sqrt(head_size)
   int64_t window = 0;
   SoftmaxKind softmax = SoftmaxKind::kVanilla;
   double dropout = 0;
@@ -40,7 +42,8 @@ struct AttentionOptions {
 class Attention {
  public:
   /// `rotary` is shared by the layers of a model and filled before the first forward.
-  Attention(const nn::Scope& scope, const AttentionOptions& options, comm::Group tp, std::shared_ptr<const RotaryTable> rotary);
+  Attention(const nn::Scope& scope, const AttentionOptions& options, comm::Group tp,
+            std::shared_ptr<const RotaryTable> rotary);
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const;
   static nn::Cost cost(const AttentionOptions& options, const nn::LayerShape& shape);
 
@@ -60,4 +63,4 @@ class Attention {
   CoreAttentionOptions core_;
 };
 
-}  // namespace pentatron::layers
+} // namespace pentatron::layers

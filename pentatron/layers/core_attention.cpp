@@ -11,32 +11,40 @@ namespace {
 
 struct Entry {
   const char* name;
-  bool (*accepts)(const at::Tensor& q, const CoreAttentionOptions& options, const nn::ForwardContext& ctx);
+  bool (*accepts)(const at::Tensor& q, const CoreAttentionOptions& options,
+                  const nn::ForwardContext& ctx);
   detail::AttentionResult (*forward)(const detail::AttentionInputs&);
-  detail::AttentionGradients (*backward)(const detail::AttentionInputs&, const detail::AttentionResult&, const at::Tensor&);
+  detail::AttentionGradients (*backward)(const detail::AttentionInputs&,
+                                         const detail::AttentionResult&, const at::Tensor&);
 };
 
-bool flash_accepts(const at::Tensor& q, const CoreAttentionOptions& options, const nn::ForwardContext& ctx) {
-  const bool type_ok = q.is_cpu() || q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf;
+bool flash_accepts(const at::Tensor& q, const CoreAttentionOptions& options,
+                   const nn::ForwardContext& ctx) {
+  const bool type_ok =
+      q.is_cpu() || q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf;
   return type_ok && options.softmax == SoftmaxKind::kVanilla &&
-         (options.window == 0 || options.window >= ctx.layout->sequence) && (options.dropout == 0 || !ctx.training);
+         (options.window == 0 || options.window >= ctx.layout->sequence) &&
+         (options.dropout == 0 || !ctx.training);
 }
 
 constexpr Entry kEntries[] = {
     {"flash", flash_accepts, detail::flash_forward, detail::flash_backward},
-    {"blocked", [](const at::Tensor&, const CoreAttentionOptions&, const nn::ForwardContext&) { return true; },
+    {"blocked",
+     [](const at::Tensor&, const CoreAttentionOptions&, const nn::ForwardContext&) { return true; },
      detail::blocked_forward, detail::blocked_backward},
 };
 
-const Entry& choose(const at::Tensor& q, const CoreAttentionOptions& options, const nn::ForwardContext& ctx) {
+const Entry& choose(const at::Tensor& q, const CoreAttentionOptions& options,
+                    const nn::ForwardContext& ctx) {
   const Entry* entry = kEntries;
   while (!entry->accepts(q, options, ctx)) ++entry;
   return *entry;
 }
 
-}  // namespace
+} // namespace
 
-const char* core_attention_entry(const at::Tensor& q_tnd, const CoreAttentionOptions& options, const nn::ForwardContext& ctx) {
+const char* core_attention_entry(const at::Tensor& q_tnd, const CoreAttentionOptions& options,
+                                 const nn::ForwardContext& ctx) {
   return choose(q_tnd, options, ctx).name;
 }
 
@@ -66,10 +74,11 @@ at::Tensor core_attention(const at::Tensor& q_tnd, const at::Tensor& k_tgd, cons
                const nn::NoAutograd guard;
                const at::Tensor dout = grads[0].contiguous().view(result.out.sizes());
                const detail::AttentionGradients g = entry.backward(in, result, dout);
-               if (in.options.sinks != nullptr && in.options.sinks->trainable) in.options.sinks->accumulate(g.dsinks);
+               if (in.options.sinks != nullptr && in.options.sinks->trainable)
+                 in.options.sinks->accumulate(g.dsinks);
                return std::vector<at::Tensor>{g.dq, g.dk, g.dv};
              });
   return out;
 }
 
-}  // namespace pentatron::layers
+} // namespace pentatron::layers

@@ -1,5 +1,6 @@
-// Attention with everything, in blocks of queries: windows, sinks, dropout, packed documents, any type and device. Scores of one block
-// exist at a time; backward computes them again from the saved log-sum-exp.
+// Attention with everything, in blocks of queries: windows, sinks, dropout, packed documents, any
+// type and device. Scores of one block exist at a time; backward computes them again from the saved
+// log-sum-exp.
 #include <ATen/ATen.h>
 
 #include "pentatron/base/philox.h"
@@ -16,7 +17,7 @@ constexpr int64_t kQueryBlock = 128;
 constexpr int64_t kHeadStride = int64_t{1} << 24;
 
 struct Block {
-  int64_t q_begin = 0, q_end = 0;  // tokens
+  int64_t q_begin = 0, q_end = 0; // tokens
   int64_t k_begin = 0, k_end = 0;
 };
 
@@ -25,7 +26,8 @@ std::vector<Block> blocks(const AttentionInputs& in) {
   for (size_t d = 0; d + 1 < in.documents.size(); ++d) {
     const int64_t begin = in.documents[d], end = in.documents[d + 1];
     for (int64_t q = begin; q < end; q += kQueryBlock) {
-      const int64_t first = in.options.window > 0 ? std::max(begin, q - in.options.window + 1) : begin;
+      const int64_t first =
+          in.options.window > 0 ? std::max(begin, q - in.options.window + 1) : begin;
       const int64_t last = std::min(end, q + kQueryBlock);
       result.push_back({q, last, first, last});
     }
@@ -33,7 +35,9 @@ std::vector<Block> blocks(const AttentionInputs& in) {
   return result;
 }
 
-at::ScalarType acc_of(const at::Tensor& x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
+at::ScalarType acc_of(const at::Tensor& x) {
+  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
 
 /// [tokens, heads, d] -> [g, heads / g * tokens, d] in the accumulate type.
 at::Tensor grouped(const at::Tensor& x, int64_t begin, int64_t end, int64_t groups) {
@@ -60,7 +64,8 @@ at::Tensor hidden_mask(const AttentionInputs& in, const Block& block) {
 }
 
 /// Scores [n, q, k] of a block, hidden ones -inf.
-at::Tensor block_scores(const AttentionInputs& in, const Block& block, const at::Tensor& q, const at::Tensor& k) {
+at::Tensor block_scores(const AttentionInputs& in, const Block& block, const at::Tensor& q,
+                        const at::Tensor& k) {
   const int64_t n = in.q.size(1);
   const at::Tensor s = at::bmm(q, k.transpose(1, 2)).mul_(in.options.scale);
   return s.view({n, block.q_end - block.q_begin, block.k_end - block.k_begin})
@@ -83,7 +88,8 @@ at::Tensor dropout_factors(const AttentionInputs& in, const Block& block) {
                       .key = Stream(in.seed, "attention_dropout").key(),
                       .site = in.options.site,
                       .row_ids = reinterpret_cast<const uint64_t*>(rows.data_ptr<int64_t>()),
-                      .feature_offset = (in.options.head_offset + head) * kHeadStride + block.k_begin % in.sequence},
+                      .feature_offset = (in.options.head_offset + head) * kHeadStride +
+                                        block.k_begin % in.sequence},
                      nn::KernelContext(ones));
   }
   return ones;
@@ -93,11 +99,12 @@ at::Tensor dropout_factors(const AttentionInputs& in, const Block& block) {
 at::Tensor sink_logits(const AttentionInputs& in) {
   const auto options = in.q.options().dtype(acc_of(in.q));
   if (in.options.softmax == SoftmaxKind::kOffByOne) return at::zeros({in.q.size(1), 1}, options);
-  if (in.options.softmax == SoftmaxKind::kLearnable) return in.options.sinks->value().to(options.dtype()).view({-1, 1});
+  if (in.options.softmax == SoftmaxKind::kLearnable)
+    return in.options.sinks->value().to(options.dtype()).view({-1, 1});
   return {};
 }
 
-}  // namespace
+} // namespace
 
 AttentionResult blocked_forward(const AttentionInputs& in) {
   const int64_t n = in.q.size(1), g = in.k.size(1);
@@ -107,7 +114,8 @@ AttentionResult blocked_forward(const AttentionInputs& in) {
   for (const Block& block : blocks(in)) {
     const int64_t tokens = block.q_end - block.q_begin;
     const at::Tensor q = grouped(in.q, block.q_begin, block.q_end, g);
-    const at::Tensor k = grouped(in.k, block.k_begin, block.k_end, g), v = grouped(in.v, block.k_begin, block.k_end, g);
+    const at::Tensor k = grouped(in.k, block.k_begin, block.k_end, g),
+                     v = grouped(in.v, block.k_begin, block.k_end, g);
     at::Tensor s = block_scores(in, block, q, k);
     at::Tensor lse = s.logsumexp(2);
     if (sinks.defined()) lse = at::logaddexp(lse, sinks);
@@ -120,7 +128,8 @@ AttentionResult blocked_forward(const AttentionInputs& in) {
   return result;
 }
 
-AttentionGradients blocked_backward(const AttentionInputs& in, const AttentionResult& saved, const at::Tensor& dout) {
+AttentionGradients blocked_backward(const AttentionInputs& in, const AttentionResult& saved,
+                                    const at::Tensor& dout) {
   const int64_t n = in.q.size(1), g = in.k.size(1);
   const auto acc = in.q.options().dtype(acc_of(in.q));
   AttentionGradients grads{at::empty(in.q.sizes(), in.q.options()), {}, {}, {}};
@@ -130,8 +139,10 @@ AttentionGradients blocked_backward(const AttentionInputs& in, const AttentionRe
   for (const Block& block : blocks(in)) {
     const int64_t tokens = block.q_end - block.q_begin, keys = block.k_end - block.k_begin;
     const at::Tensor q = grouped(in.q, block.q_begin, block.q_end, g);
-    const at::Tensor k = grouped(in.k, block.k_begin, block.k_end, g), v = grouped(in.v, block.k_begin, block.k_end, g);
-    const at::Tensor o = grouped(saved.out, block.q_begin, block.q_end, g), d = grouped(dout, block.q_begin, block.q_end, g);
+    const at::Tensor k = grouped(in.k, block.k_begin, block.k_end, g),
+                     v = grouped(in.v, block.k_begin, block.k_end, g);
+    const at::Tensor o = grouped(saved.out, block.q_begin, block.q_end, g),
+                     d = grouped(dout, block.q_begin, block.q_end, g);
     const at::Tensor lse = saved.lse.narrow(1, block.q_begin, tokens);
     const at::Tensor p = block_scores(in, block, q, k).sub_(lse.unsqueeze(2)).exp_();
     at::Tensor dp = at::bmm(d, v.transpose(1, 2)).view({n, tokens, keys});
@@ -143,17 +154,20 @@ AttentionGradients blocked_backward(const AttentionInputs& in, const AttentionRe
     }
     const auto as_groups = [&](const at::Tensor& x) { return x.view({g, n / g * tokens, keys}); };
     const at::Tensor delta = (d * o).sum(2).view({n, tokens, 1});
-    dv_acc.narrow(0, block.k_begin, keys).add_(at::bmm(as_groups(dropped).transpose(1, 2), d).permute({1, 0, 2}));
+    dv_acc.narrow(0, block.k_begin, keys)
+        .add_(at::bmm(as_groups(dropped).transpose(1, 2), d).permute({1, 0, 2}));
     if (grads.dsinks.defined()) {
       grads.dsinks.sub_((at::exp(sinks - lse) * delta.squeeze(2)).sum(1));
     }
     const at::Tensor ds = dp.sub_(delta).mul_(p).mul_(in.options.scale);
-    grads.dq.narrow(0, block.q_begin, tokens).copy_(ungrouped(at::bmm(as_groups(ds), k), n, tokens));
-    dk_acc.narrow(0, block.k_begin, keys).add_(at::bmm(as_groups(ds).transpose(1, 2), q).permute({1, 0, 2}));
+    grads.dq.narrow(0, block.q_begin, tokens)
+        .copy_(ungrouped(at::bmm(as_groups(ds), k), n, tokens));
+    dk_acc.narrow(0, block.k_begin, keys)
+        .add_(at::bmm(as_groups(ds).transpose(1, 2), q).permute({1, 0, 2}));
   }
   grads.dk = dk_acc.to(in.k.scalar_type());
   grads.dv = dv_acc.to(in.v.scalar_type());
   return grads;
 }
 
-}  // namespace pentatron::layers::detail
+} // namespace pentatron::layers::detail

@@ -1,4 +1,5 @@
-/// The implementations behind core_attention(): forward keeps (out, lse), backward gives dq, dk, dv in the shapes of q, k, v.
+/// The implementations behind core_attention(): forward keeps (out, lse), backward gives dq, dk, dv
+/// in the shapes of q, k, v.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,28 +9,30 @@
 namespace pentatron::layers::detail {
 
 struct AttentionInputs {
-  at::Tensor q, k, v;  // [T, n, d], [T, g, d], [T, g, d]
+  at::Tensor q, k, v; // [T, n, d], [T, g, d], [T, g, d]
   std::vector<int64_t> documents;
   int64_t batch = 0, sequence = 0;
   CoreAttentionOptions options;
-  at::Tensor row_ids;  // dropout addresses; undefined: no dropout
+  at::Tensor row_ids; // dropout addresses; undefined: no dropout
   uint64_t seed = 0;
 };
 
 struct AttentionResult {
-  at::Tensor out;  // [T, n, d] contiguous
-  at::Tensor lse;  // layout private to the implementation
+  at::Tensor out; // [T, n, d] contiguous
+  at::Tensor lse; // layout private to the implementation
 };
 
 struct AttentionGradients {
   at::Tensor dq, dk, dv;
-  at::Tensor dsinks;  // [n], or undefined
+  at::Tensor dsinks; // [n], or undefined
 };
 
 AttentionResult flash_forward(const AttentionInputs& in);
-AttentionGradients flash_backward(const AttentionInputs& in, const AttentionResult& saved, const at::Tensor& dout);
+AttentionGradients flash_backward(const AttentionInputs& in, const AttentionResult& saved,
+                                  const at::Tensor& dout);
 
 AttentionResult blocked_forward(const AttentionInputs& in);
-AttentionGradients blocked_backward(const AttentionInputs& in, const AttentionResult& saved, const at::Tensor& dout);
+AttentionGradients blocked_backward(const AttentionInputs& in, const AttentionResult& saved,
+                                    const at::Tensor& dout);
 
-}  // namespace pentatron::layers::detail
+} // namespace pentatron::layers::detail

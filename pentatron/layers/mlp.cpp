@@ -14,12 +14,16 @@ parallel::ColumnParallelLinear::Options fc1_options(const MlpOptions& o) {
   return {.in = o.hidden, .parts = parts, .bias = o.bias, .init_std = o.init_std};
 }
 
-}  // namespace
+} // namespace
 
 Mlp::Mlp(const nn::Scope& scope, const MlpOptions& options, comm::Group tp)
     : options_(options), fc1_(scope / "fc1", fc1_options(options), tp),
       fc2_(scope / "fc2",
-           {.in = options.ffn, .out = options.hidden, .bias = options.bias, .init_std = options.proj_init_std}, tp) {}
+           {.in = options.ffn,
+            .out = options.hidden,
+            .bias = options.bias,
+            .init_std = options.proj_init_std},
+           tp) {}
 
 at::Tensor Mlp::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {
   const at::Tensor up = fc1_.forward(x, ctx);
@@ -29,11 +33,12 @@ at::Tensor Mlp::forward(const at::Tensor& x, const nn::ForwardContext& ctx) cons
 nn::Cost Mlp::cost(const MlpOptions& o, const nn::LayerShape& shape) {
   const int64_t t = shape.tokens, f = o.ffn / shape.tp, up = o.gated ? 2 * f : f;
   nn::Cost cost;
-  cost.forward_gemm_flops = 2.0 * static_cast<double>(t) * static_cast<double>(o.hidden) * static_cast<double>(up + f);
+  cost.forward_gemm_flops =
+      2.0 * static_cast<double>(t) * static_cast<double>(o.hidden) * static_cast<double>(up + f);
   cost.saved_bytes = shape.element_bytes * t * (o.hidden + up + f);
   cost.parameters = o.hidden * (up + f) + (o.bias ? up + o.hidden : 0);
   if (shape.tp > 1) cost.tp_all_reduce = {2 * shape.element_bytes * t * o.hidden, 2};
   return cost;
 }
 
-}  // namespace pentatron::layers
+} // namespace pentatron::layers

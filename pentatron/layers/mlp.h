@@ -1,7 +1,7 @@
 /// The MLP of a transformer layer: up projection (or gate | up), activation, down projection.
 ///
-/// Shapes, T = tokens, h = hidden, f = ffn, t = tp size: forward x [T, h] -> [T, h]; inside, [T, f / t] (twice if gated).
-/// Collectives: forward all-reduce of the output; backward all-reduce of dx.
+/// Shapes, T = tokens, h = hidden, f = ffn, t = tp size: forward x [T, h] -> [T, h]; inside, [T, f
+/// / t] (twice if gated). Collectives: forward all-reduce of the output; backward all-reduce of dx.
 /// Source: Shazeer 2020 (arXiv:2002.05202) for gated units.
 #pragma once
 
@@ -33,4 +33,4 @@ class Mlp {
   parallel::RowParallelLinear fc2_;
 };
 
-}  // namespace pentatron::layers
+} // namespace pentatron::layers

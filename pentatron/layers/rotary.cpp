@@ -8,8 +8,8 @@
 
 namespace pentatron::layers {
 
-RotaryTable RotaryTable::make(const kernels::RopeOptions& options, bool interleaved, int64_t max_position,
-                              at::ScalarType acc_dtype, at::Device device) {
+RotaryTable RotaryTable::make(const kernels::RopeOptions& options, bool interleaved,
+                              int64_t max_position, at::ScalarType acc_dtype, at::Device device) {
   const kernels::RopeTables tables = kernels::rope_tables(options, max_position);
   const auto tensor = [&](const std::vector<double>& values) {
     at::Tensor t = at::empty({max_position, options.rotary_dim / 2}, at::kDouble);
@@ -19,8 +19,8 @@ RotaryTable RotaryTable::make(const kernels::RopeOptions& options, bool interlea
   return {tensor(tables.cos), tensor(tables.sin), options.rotary_dim, interleaved};
 }
 
-void rotate(const at::Tensor& out, const at::Tensor& x, const RotaryTable& table, const at::Tensor& positions,
-            bool transpose) {
+void rotate(const at::Tensor& out, const at::Tensor& x, const RotaryTable& table,
+            const at::Tensor& positions, bool transpose) {
   PT_DCHECK(x.stride(2) == 1 && out.stride(2) == 1);
   kernels::rope({.dtype = nn::kernel_dtype(x.scalar_type()),
                  .tokens = x.size(0),
@@ -42,4 +42,4 @@ void rotate(const at::Tensor& out, const at::Tensor& x, const RotaryTable& table
                 nn::KernelContext(x));
 }
 
-}  // namespace pentatron::layers
+} // namespace pentatron::layers

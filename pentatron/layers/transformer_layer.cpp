@@ -4,9 +4,11 @@
 
 namespace pentatron::layers {
 
-Norm::Norm(const nn::Scope& scope, int64_t hidden, const nn::NormOptions& options) : options_(options) {
+Norm::Norm(const nn::Scope& scope, int64_t hidden, const nn::NormOptions& options)
+    : options_(options) {
   weight_ = &scope.vector("weight", hidden, nn::Init::constant(options.zero_centered ? 0 : 1));
-  if (options.kind == kernels::NormKind::kLayerNorm) bias_ = &scope.vector("bias", hidden, nn::Init::constant(0));
+  if (options.kind == kernels::NormKind::kLayerNorm)
+    bias_ = &scope.vector("bias", hidden, nn::Init::constant(0));
 }
 
 at::Tensor Norm::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {
@@ -18,15 +20,18 @@ std::pair<at::Tensor, at::Tensor> Norm::add_forward(const at::Tensor& x, const a
   return nn::add_norm(x, residual, *weight_, bias_, options_, ctx);
 }
 
-TransformerLayer::TransformerLayer(const nn::Scope& scope, const TransformerLayerOptions& options, comm::Group tp,
-                                   std::shared_ptr<const RotaryTable> rotary)
-    : options_(options), attention_norm_(scope / "attention_norm", options.attention.hidden, options.norm),
+TransformerLayer::TransformerLayer(const nn::Scope& scope, const TransformerLayerOptions& options,
+                                   comm::Group tp, std::shared_ptr<const RotaryTable> rotary)
+    : options_(options),
+      attention_norm_(scope / "attention_norm", options.attention.hidden, options.norm),
       attention_(scope / "attention", options.attention, tp, std::move(rotary)),
-      mlp_norm_(scope / "mlp_norm", options.attention.hidden, options.norm), mlp_(scope / "mlp", options.mlp, tp) {}
+      mlp_norm_(scope / "mlp_norm", options.attention.hidden, options.norm),
+      mlp_(scope / "mlp", options.mlp, tp) {}
 
 at::Tensor TransformerLayer::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {
   const auto drop = [&](const at::Tensor& branch, uint32_t which) {
-    return nn::dropout(branch, {.p = options_.hidden_dropout, .site = options_.dropout_site + which}, ctx);
+    return nn::dropout(branch,
+                       {.p = options_.hidden_dropout, .site = options_.dropout_site + which}, ctx);
   };
   const at::Tensor attended = drop(attention_.forward(attention_norm_.forward(x, ctx), ctx), 0);
   const auto [h, normed] = mlp_norm_.add_forward(x, attended, ctx);
@@ -36,11 +41,13 @@ at::Tensor TransformerLayer::forward(const at::Tensor& x, const nn::ForwardConte
 nn::Cost TransformerLayer::cost(const TransformerLayerOptions& o, const nn::LayerShape& shape) {
   nn::Cost cost = Attention::cost(o.attention, shape);
   cost += Mlp::cost(o.mlp, shape);
-  const int64_t hidden = o.attention.hidden, statistics = o.norm.kind == kernels::NormKind::kLayerNorm ? 2 : 1;
+  const int64_t hidden = o.attention.hidden,
+                statistics = o.norm.kind == kernels::NormKind::kLayerNorm ? 2 : 1;
   // Both norms keep what they normalise, the first of them the layer's input.
-  cost.saved_bytes += 2 * (shape.element_bytes * shape.tokens * hidden + shape.acc_bytes * shape.tokens * statistics);
+  cost.saved_bytes += 2 * (shape.element_bytes * shape.tokens * hidden +
+                           shape.acc_bytes * shape.tokens * statistics);
   cost.parameters += 2 * hidden * statistics;
   return cost;
 }
 
-}  // namespace pentatron::layers
+} // namespace pentatron::layers

@@ -30,7 +30,7 @@ struct TransformerLayerOptions {
   MlpOptions mlp;
   nn::NormOptions norm;
   double hidden_dropout = 0;
-  uint32_t dropout_site = 0;  ///< of the attention branch; the MLP branch has the next number
+  uint32_t dropout_site = 0; ///< of the attention branch; the MLP branch has the next number
 };
 
 class TransformerLayer {
@@ -48,4 +48,4 @@ class TransformerLayer {
   Mlp mlp_;
 };
 
-}  // namespace pentatron::layers
+} // namespace pentatron::layers

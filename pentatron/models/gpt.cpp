@@ -16,26 +16,35 @@ kernels::Activation kernel_activation(ActivationFunction f) {
   using K = kernels::Activation;
   switch (f) {
   case A::kGelu:
-  case A::kGeGlu: return K::kGelu;
+  case A::kGeGlu:
+    return K::kGelu;
   case A::kGeluTanh:
-  case A::kGeGluTanh: return K::kGeluTanh;
-  case A::kQuickGelu: return K::kQuickGelu;
-  case A::kRelu: return K::kRelu;
-  case A::kSquaredRelu: return K::kSquaredRelu;
+  case A::kGeGluTanh:
+    return K::kGeluTanh;
+  case A::kQuickGelu:
+    return K::kQuickGelu;
+  case A::kRelu:
+    return K::kRelu;
+  case A::kSquaredRelu:
+    return K::kSquaredRelu;
   case A::kSilu:
-  case A::kSwiGlu: return K::kSilu;
+  case A::kSwiGlu:
+    return K::kSilu;
   }
   PT_DCHECK(false);
 }
 
 nn::NormOptions norm_options(const GptConfig& c) {
-  return {.kind = c.normalization == Normalization::kLayerNorm ? kernels::NormKind::kLayerNorm : kernels::NormKind::kRmsNorm,
+  return {.kind = c.normalization == Normalization::kLayerNorm ? kernels::NormKind::kLayerNorm
+                                                               : kernels::NormKind::kRmsNorm,
           .eps = c.layernorm_epsilon,
           .zero_centered = c.layernorm_zero_centered_gamma};
 }
 
 /// Sites of dropout: 0 is the embedding, then three for each layer.
-uint32_t dropout_site(int64_t layer, uint32_t which) { return static_cast<uint32_t>(1 + 3 * layer) + which; }
+uint32_t dropout_site(int64_t layer, uint32_t which) {
+  return static_cast<uint32_t>(1 + 3 * layer) + which;
+}
 
 class EmbeddingSegment final : public nn::Segment {
  public:
@@ -53,12 +62,14 @@ class EmbeddingSegment final : public nn::Segment {
 
 class LayerSegment final : public nn::Segment {
  public:
-  LayerSegment(const nn::Scope& scope, const layers::TransformerLayerOptions& options, const comm::Group& tp,
-               std::shared_ptr<const layers::RotaryTable> rotary)
+  LayerSegment(const nn::Scope& scope, const layers::TransformerLayerOptions& options,
+               const comm::Group& tp, std::shared_ptr<const layers::RotaryTable> rotary)
       : name_(scope.prefix()), layer_(scope, options, tp, std::move(rotary)) {}
   std::string name() const override { return name_; }
   bool recomputable() const override { return true; }
-  at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const override { return layer_.forward(x, ctx); }
+  at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const override {
+    return layer_.forward(x, ctx);
+  }
 
  private:
   std::string name_;
@@ -67,13 +78,16 @@ class LayerSegment final : public nn::Segment {
 
 class HeadSegment final : public nn::Segment {
  public:
-  HeadSegment(const nn::Scope& norm_scope, const GptConfig& config, nn::Param& weight, const comm::Group& tp)
+  HeadSegment(const nn::Scope& norm_scope, const GptConfig& config, nn::Param& weight,
+              const comm::Group& tp)
       : norm_(norm_scope, config.hidden_size, norm_options(config)), loss_(weight, tp) {}
   std::string name() const override { return "head"; }
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const override {
     return loss_.forward(norm_.forward(x, ctx), ctx);
   }
-  at::Tensor logits(const at::Tensor& x, const nn::ForwardContext& ctx) const { return loss_.logits(norm_.forward(x, ctx)); }
+  at::Tensor logits(const at::Tensor& x, const nn::ForwardContext& ctx) const {
+    return loss_.logits(norm_.forward(x, ctx));
+  }
 
  private:
   layers::Norm norm_;
@@ -82,34 +96,46 @@ class HeadSegment final : public nn::Segment {
 
 kernels::RopeOptions rope_options(const GptConfig& c) {
   const RopeScalingConfig& s = c.rope_scaling;
-  kernels::RopeOptions o{.rotary_dim = static_cast<int64_t>(static_cast<double>(c.head_size()) * c.rotary_percent),
-                         .theta = c.rotary_base,
-                         .factor = s.factor,
-                         .original_max_position = s.original_max_position_embeddings,
-                         .low_freq_factor = s.low_freq_factor,
-                         .high_freq_factor = s.high_freq_factor,
-                         .beta_fast = s.beta_fast,
-                         .beta_slow = s.beta_slow,
-                         .truncate = s.truncate,
-                         .attention_factor = s.attention_factor,
-                         .mscale = s.mscale,
-                         .mscale_all_dim = s.mscale_all_dim};
+  kernels::RopeOptions o{
+      .rotary_dim = static_cast<int64_t>(static_cast<double>(c.head_size()) * c.rotary_percent),
+      .theta = c.rotary_base,
+      .factor = s.factor,
+      .original_max_position = s.original_max_position_embeddings,
+      .low_freq_factor = s.low_freq_factor,
+      .high_freq_factor = s.high_freq_factor,
+      .beta_fast = s.beta_fast,
+      .beta_slow = s.beta_slow,
+      .truncate = s.truncate,
+      .attention_factor = s.attention_factor,
+      .mscale = s.mscale,
+      .mscale_all_dim = s.mscale_all_dim};
   switch (s.type) {
-  case RopeScalingType::kNone: o.scaling = kernels::RopeScaling::kNone; break;
-  case RopeScalingType::kLinear: o.scaling = kernels::RopeScaling::kLinear; break;
-  case RopeScalingType::kLlama3: o.scaling = kernels::RopeScaling::kLlama3; break;
-  case RopeScalingType::kYarn: o.scaling = kernels::RopeScaling::kYarn; break;
+  case RopeScalingType::kNone:
+    o.scaling = kernels::RopeScaling::kNone;
+    break;
+  case RopeScalingType::kLinear:
+    o.scaling = kernels::RopeScaling::kLinear;
+    break;
+  case RopeScalingType::kLlama3:
+    o.scaling = kernels::RopeScaling::kLlama3;
+    break;
+  case RopeScalingType::kYarn:
+    o.scaling = kernels::RopeScaling::kYarn;
+    break;
   }
   return o;
 }
 
-}  // namespace
+} // namespace
 
 layers::TransformerLayerOptions layer_options(const GptConfig& c, int64_t index) {
   const double std = c.init_method_std;
-  const double proj_std = c.use_scaled_init_method ? std / std::sqrt(2.0 * static_cast<double>(c.num_layers)) : std;
-  const double base_scale = c.softmax_scale.value_or(1.0 / std::sqrt(static_cast<double>(c.head_size())));
-  const bool full = std::find(c.full_attention_layers.begin(), c.full_attention_layers.end(), index) != c.full_attention_layers.end();
+  const double proj_std =
+      c.use_scaled_init_method ? std / std::sqrt(2.0 * static_cast<double>(c.num_layers)) : std;
+  const double base_scale =
+      c.softmax_scale.value_or(1.0 / std::sqrt(static_cast<double>(c.head_size())));
+  const bool full = std::find(c.full_attention_layers.begin(), c.full_attention_layers.end(),
+                              index) != c.full_attention_layers.end();
   layers::SoftmaxKind softmax = layers::SoftmaxKind::kVanilla;
   if (c.softmax_type == SoftmaxType::kOffByOne) softmax = layers::SoftmaxKind::kOffByOne;
   if (c.softmax_type == SoftmaxType::kLearnable) softmax = layers::SoftmaxKind::kLearnable;
@@ -122,7 +148,9 @@ layers::TransformerLayerOptions layer_options(const GptConfig& c, int64_t index)
                         .qk_norm = c.qk_layernorm,
                         .norm_eps = c.layernorm_epsilon,
                         .norm_zero_centered = c.layernorm_zero_centered_gamma,
-                        .scale = c.scale_attn_by_inverse_layer_idx ? base_scale / static_cast<double>(index + 1) : base_scale,
+                        .scale = c.scale_attn_by_inverse_layer_idx
+                                     ? base_scale / static_cast<double>(index + 1)
+                                     : base_scale,
                         .window = full ? 0 : c.window_size.value_or(0),
                         .softmax = softmax,
                         .dropout = c.attention_dropout,
@@ -148,46 +176,53 @@ Gpt::Gpt(const GptConfig& config, const GptBuild& build) : config_(config), buil
   const nn::Init init = nn::Init::normal(embedding_std);
   std::vector<std::unique_ptr<nn::Segment>> segments;
 
-  nn::Param& table = root.param("embedding.word.weight", parallel::vocab_spec(config.vocab_size, config.hidden_size), init);
+  nn::Param& table = root.param("embedding.word.weight",
+                                parallel::vocab_spec(config.vocab_size, config.hidden_size), init);
   nn::Param* positions = nullptr;
   if (config.position_embedding_type == PositionEmbedding::kLearnedAbsolute) {
-    positions = &root.param("embedding.position.weight",
-                            {.name = {}, .shape = {config.max_position_embeddings, config.hidden_size}}, init);
+    positions = &root.param(
+        "embedding.position.weight",
+        {.name = {}, .shape = {config.max_position_embeddings, config.hidden_size}}, init);
   }
   segments.push_back(std::make_unique<EmbeddingSegment>(
       table, positions, config.embedding_dropout.value_or(config.hidden_dropout), build.tp));
 
   rotary_ = std::make_shared<layers::RotaryTable>();
   for (int64_t i = 0; i < config.num_layers; ++i) {
-    segments.push_back(std::make_unique<LayerSegment>(root / ("layers." + std::to_string(i)), layer_options(config, i),
-                                                      build.tp, rotary_));
+    segments.push_back(std::make_unique<LayerSegment>(root / ("layers." + std::to_string(i)),
+                                                      layer_options(config, i), build.tp, rotary_));
   }
 
   const nn::Scope final_norm = root / "final_norm";
   nn::Param* output = &table;
   if (config.untie_embeddings_and_output_weights) {
-    output = &root.param("output.weight", parallel::vocab_spec(config.vocab_size, config.hidden_size),
-                         nn::Init::normal(config.init_method_std));
+    output =
+        &root.param("output.weight", parallel::vocab_spec(config.vocab_size, config.hidden_size),
+                    nn::Init::normal(config.init_method_std));
   }
   segments.push_back(std::make_unique<HeadSegment>(final_norm, config, *output, build.tp));
-  chunk_ = std::make_unique<nn::Chunk>(std::move(segments), nn::ChunkOptions{.recompute = build.recompute});
+  chunk_ = std::make_unique<nn::Chunk>(std::move(segments),
+                                       nn::ChunkOptions{.recompute = build.recompute});
 }
 
 void Gpt::finish(at::Device device, int64_t max_sequence) {
-  if (config_.position_embedding_type != PositionEmbedding::kNone && max_sequence > config_.max_position_embeddings) {
-    raise<ConfigError>("sequences of {} tokens do not fit into model.max_position_embeddings={}\n  try: model.max_position_embeddings={}",
+  if (config_.position_embedding_type != PositionEmbedding::kNone &&
+      max_sequence > config_.max_position_embeddings) {
+    raise<ConfigError>("sequences of {} tokens do not fit into model.max_position_embeddings={}\n  "
+                       "try: model.max_position_embeddings={}",
                        max_sequence, config_.max_position_embeddings, max_sequence);
   }
   if (config_.position_embedding_type != PositionEmbedding::kRope) return;
-  *rotary_ = layers::RotaryTable::make(rope_options(config_), config_.rotary_interleaved, max_sequence,
-                                       nn::acc_dtype(build_.dtype), device);
+  *rotary_ = layers::RotaryTable::make(rope_options(config_), config_.rotary_interleaved,
+                                       max_sequence, nn::acc_dtype(build_.dtype), device);
 }
 
 void Gpt::initialize(uint64_t seed) {
   for (nn::Param& param : params_) param.initialize(seed);
 }
 
-at::Tensor Gpt::logits(const at::Tensor& ids, nn::ForwardContext& ctx, nn::ParamStore& store) const {
+at::Tensor Gpt::logits(const at::Tensor& ids, nn::ForwardContext& ctx,
+                       nn::ParamStore& store) const {
   const at::NoGradGuard no_grad;
   ctx.differentiated = false;
   const auto& segments = chunk_->segments();
@@ -219,21 +254,26 @@ nn::Cost Gpt::segment_cost(const GptConfig& c, const nn::LayerShape& shape, int6
     return cost;
   }
   const int64_t statistics = c.normalization == Normalization::kLayerNorm ? 2 : 1;
-  cost.forward_gemm_flops = 2.0 * static_cast<double>(shape.tokens) * static_cast<double>(c.hidden_size) *
+  cost.forward_gemm_flops = 2.0 * static_cast<double>(shape.tokens) *
+                            static_cast<double>(c.hidden_size) *
                             static_cast<double>((c.vocab_size + shape.tp - 1) / shape.tp);
   // The final norm keeps its input and statistics; the loss keeps its input's gradient.
-  cost.saved_bytes = 2 * shape.element_bytes * shape.tokens * c.hidden_size + shape.acc_bytes * shape.tokens * statistics;
-  cost.parameters = statistics * c.hidden_size + (c.untie_embeddings_and_output_weights ? padded * c.hidden_size : 0);
+  cost.saved_bytes = 2 * shape.element_bytes * shape.tokens * c.hidden_size +
+                     shape.acc_bytes * shape.tokens * statistics;
+  cost.parameters = statistics * c.hidden_size +
+                    (c.untie_embeddings_and_output_weights ? padded * c.hidden_size : 0);
   if (shape.tp > 1) {
-    cost.tp_all_reduce = {shape.element_bytes * shape.tokens * c.hidden_size + 3 * shape.acc_bytes * shape.tokens, 4};
+    cost.tp_all_reduce = {
+        shape.element_bytes * shape.tokens * c.hidden_size + 3 * shape.acc_bytes * shape.tokens, 4};
   }
   return cost;
 }
 
 nn::Cost Gpt::cost(const GptConfig& config, const nn::LayerShape& shape) {
   nn::Cost total;
-  for (int64_t segment = 0; segment < config.num_layers + 2; ++segment) total += segment_cost(config, shape, segment);
+  for (int64_t segment = 0; segment < config.num_layers + 2; ++segment)
+    total += segment_cost(config, shape, segment);
   return total;
 }
 
-}  // namespace pentatron::models
+} // namespace pentatron::models

@@ -21,16 +21,16 @@ struct GptBuild {
 
 class Gpt {
  public:
-  /// Registers the parameters; they get storage from a ParamStore, and values from initialize() or a checkpoint.
-  /// Throws ConfigError if a size does not divide over tp.
+  /// Registers the parameters; they get storage from a ParamStore, and values from initialize() or
+  /// a checkpoint. Throws ConfigError if a size does not divide over tp.
   Gpt(const GptConfig& config, const GptBuild& build);
   Gpt(const Gpt&) = delete;
 
   nn::ParamList& params() { return params_; }
   const GptConfig& config() const { return config_; }
 
-  /// Builds what lives beside the parameters on their device, for sequences of up to `max_sequence` tokens.
-  /// Throws ConfigError if the model has fewer positions.
+  /// Builds what lives beside the parameters on their device, for sequences of up to `max_sequence`
+  /// tokens. Throws ConfigError if the model has fewer positions.
   void finish(at::Device device, int64_t max_sequence);
   void initialize(uint64_t seed);
 
@@ -43,7 +43,8 @@ class Gpt {
   /// Of one microbatch on this rank. Head and embedding included.
   static nn::Cost cost(const GptConfig& config, const nn::LayerShape& shape);
   /// One segment: 0 is the embedding, then the layers, then the head.
-  static nn::Cost segment_cost(const GptConfig& config, const nn::LayerShape& shape, int64_t segment);
+  static nn::Cost segment_cost(const GptConfig& config, const nn::LayerShape& shape,
+                               int64_t segment);
 
  private:
   GptConfig config_;
@@ -56,4 +57,4 @@ class Gpt {
 /// Options of layer `index`, as the config gives them.
 layers::TransformerLayerOptions layer_options(const GptConfig& config, int64_t index);
 
-}  // namespace pentatron::models
+} // namespace pentatron::models

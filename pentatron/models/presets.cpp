@@ -7,7 +7,8 @@ namespace pentatron::models {
 
 namespace {
 
-/// GPT-2 (Radford et al. 2019) and GPT-3 (Brown et al. 2020, arXiv:2005.14165): learned positions, LayerNorm, biases everywhere, tied.
+/// GPT-2 (Radford et al. 2019) and GPT-3 (Brown et al. 2020, arXiv:2005.14165): learned positions,
+/// LayerNorm, biases everywhere, tied.
 GptConfig gpt(int64_t layers, int64_t hidden, int64_t heads, int64_t vocab, int64_t positions) {
   return {.num_layers = layers,
           .hidden_size = hidden,
@@ -22,14 +23,20 @@ GptConfig gpt(int64_t layers, int64_t hidden, int64_t heads, int64_t vocab, int6
           .add_mlp_bias = true};
 }
 
-GptConfig gpt2(int64_t layers, int64_t hidden, int64_t heads) { return gpt(layers, hidden, heads, 50257, 1024); }
+GptConfig gpt2(int64_t layers, int64_t hidden, int64_t heads) {
+  return gpt(layers, hidden, heads, 50257, 1024);
+}
 
-/// The weak-scaling models of Narayanan et al. 2021 (arXiv:2104.04473, table 1): vocabulary 51,200, sequence 2048.
-GptConfig gpt3(int64_t layers, int64_t hidden, int64_t heads) { return gpt(layers, hidden, heads, 51200, 2048); }
+/// The weak-scaling models of Narayanan et al. 2021 (arXiv:2104.04473, table 1): vocabulary 51,200,
+/// sequence 2048.
+GptConfig gpt3(int64_t layers, int64_t hidden, int64_t heads) {
+  return gpt(layers, hidden, heads, 51200, 2048);
+}
 
-/// Llama (Touvron et al. 2023, arXiv:2302.13971 and arXiv:2307.09288; Grattafiori et al. 2024, arXiv:2407.21783).
-GptConfig llama(int64_t layers, int64_t hidden, int64_t heads, int64_t groups, int64_t ffn, int64_t vocab, int64_t positions,
-                double theta) {
+/// Llama (Touvron et al. 2023, arXiv:2302.13971 and arXiv:2307.09288; Grattafiori et al. 2024,
+/// arXiv:2407.21783).
+GptConfig llama(int64_t layers, int64_t hidden, int64_t heads, int64_t groups, int64_t ffn,
+                int64_t vocab, int64_t positions, double theta) {
   return {.num_layers = layers,
           .hidden_size = hidden,
           .num_attention_heads = heads,
@@ -44,7 +51,8 @@ GptConfig llama(int64_t layers, int64_t hidden, int64_t heads, int64_t groups, i
 
 GptConfig llama31(GptConfig c, double factor) {
   c.max_position_embeddings = 131072;
-  c.rope_scaling = {.type = RopeScalingType::kLlama3, .factor = factor, .original_max_position_embeddings = 8192};
+  c.rope_scaling = {
+      .type = RopeScalingType::kLlama3, .factor = factor, .original_max_position_embeddings = 8192};
   return c;
 }
 
@@ -60,9 +68,10 @@ GptConfig mistral() {
   return c;
 }
 
-/// Qwen 2.5 (arXiv:2412.15115): biases on q, k, v. Qwen 3 (arXiv:2505.09388): q/k norms, head size 128, no biases.
-GptConfig qwen25(int64_t layers, int64_t hidden, int64_t heads, int64_t groups, int64_t ffn, int64_t vocab, int64_t positions,
-                 bool untied, double eps = 1e-6) {
+/// Qwen 2.5 (arXiv:2412.15115): biases on q, k, v. Qwen 3 (arXiv:2505.09388): q/k norms, head size
+/// 128, no biases.
+GptConfig qwen25(int64_t layers, int64_t hidden, int64_t heads, int64_t groups, int64_t ffn,
+                 int64_t vocab, int64_t positions, bool untied, double eps = 1e-6) {
   GptConfig c = llama(layers, hidden, heads, groups, ffn, vocab, positions, 1e6);
   c.layernorm_epsilon = eps;
   c.add_qkv_bias = true;
@@ -70,7 +79,8 @@ GptConfig qwen25(int64_t layers, int64_t hidden, int64_t heads, int64_t groups, 
   return c;
 }
 
-GptConfig qwen3(int64_t layers, int64_t hidden, int64_t heads, int64_t groups, int64_t ffn, bool untied) {
+GptConfig qwen3(int64_t layers, int64_t hidden, int64_t heads, int64_t groups, int64_t ffn,
+                bool untied) {
   GptConfig c = llama(layers, hidden, heads, groups, ffn, 151936, 40960, 1e6);
   c.layernorm_epsilon = 1e-6;
   c.kv_channels = 128;
@@ -130,7 +140,7 @@ const std::vector<Named>& table() {
   return models;
 }
 
-}  // namespace
+} // namespace
 
 GptConfig preset(std::string_view name) {
   for (const Named& model : table()) {
@@ -140,7 +150,8 @@ GptConfig preset(std::string_view name) {
       return config;
     }
   }
-  raise<ConfigError>("model.preset={} is not a known model\n  try: {}", name, nearest(name, preset_names()));
+  raise<ConfigError>("model.preset={} is not a known model\n  try: {}", name,
+                     nearest(name, preset_names()));
 }
 
 std::vector<std::string> preset_names() {
@@ -149,4 +160,4 @@ std::vector<std::string> preset_names() {
   return names;
 }
 
-}  // namespace pentatron::models
+} // namespace pentatron::models

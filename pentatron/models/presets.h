@@ -15,4 +15,4 @@ GptConfig preset(std::string_view name);
 /// All names, in the order of the pages.
 std::vector<std::string> preset_names();
 
-}  // namespace pentatron::models
+} // namespace pentatron::models

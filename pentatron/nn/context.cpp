@@ -18,7 +18,8 @@ void fill(SequenceLayout& layout, const std::vector<int32_t>& positions, at::Dev
   at::Tensor rows = at::empty({layout.tokens()}, at::kLong);
   int64_t* row = rows.data_ptr<int64_t>();
   for (int64_t b = 0; b < layout.batch; ++b) {
-    const int64_t base = static_cast<int64_t>(layout.sample_ids[static_cast<size_t>(b)] << kPositionBits);
+    const int64_t base =
+        static_cast<int64_t>(layout.sample_ids[static_cast<size_t>(b)] << kPositionBits);
     for (int64_t s = 0; s < layout.sequence; ++s) *row++ = base | s;
   }
   layout.row_ids = rows.to(device);
@@ -27,16 +28,18 @@ void fill(SequenceLayout& layout, const std::vector<int32_t>& positions, at::Dev
   layout.positions = position.to(device);
 }
 
-}  // namespace
+} // namespace
 
-SequenceLayout SequenceLayout::dense(int64_t batch, int64_t sequence, std::vector<uint64_t> sample_ids, at::Device device) {
+SequenceLayout SequenceLayout::dense(int64_t batch, int64_t sequence,
+                                     std::vector<uint64_t> sample_ids, at::Device device) {
   std::vector<int64_t> starts;
   for (int64_t b = 0; b <= batch; ++b) starts.push_back(b * sequence);
   return packed(batch, sequence, std::move(sample_ids), std::move(starts), false, device);
 }
 
-SequenceLayout SequenceLayout::packed(int64_t batch, int64_t sequence, std::vector<uint64_t> sample_ids,
-                                      std::vector<int64_t> starts, bool reset_positions, at::Device device) {
+SequenceLayout SequenceLayout::packed(int64_t batch, int64_t sequence,
+                                      std::vector<uint64_t> sample_ids, std::vector<int64_t> starts,
+                                      bool reset_positions, at::Device device) {
   SequenceLayout layout;
   layout.batch = batch;
   layout.sequence = sequence;
@@ -48,7 +51,8 @@ SequenceLayout SequenceLayout::packed(int64_t batch, int64_t sequence, std::vect
   for (size_t d = 0; d + 1 < cuts.size(); ++d) {
     PT_DCHECK(cuts[d] < cuts[d + 1] && cuts[d] / sequence == (cuts[d + 1] - 1) / sequence);
     for (int64_t t = cuts[d]; t < cuts[d + 1]; ++t) {
-      positions[static_cast<size_t>(t)] = static_cast<int32_t>(reset_positions ? t - cuts[d] : t % sequence);
+      positions[static_cast<size_t>(t)] =
+          static_cast<int32_t>(reset_positions ? t - cuts[d] : t % sequence);
     }
   }
   fill(layout, positions, device);
@@ -76,4 +80,4 @@ void WgradQueue::drain() {
   }
 }
 
-}  // namespace pentatron::nn
+} // namespace pentatron::nn

@@ -1,4 +1,5 @@
-/// What a forward pass carries: the shape of the batch, the addresses of its samples, and where weight gradients go.
+/// What a forward pass carries: the shape of the batch, the addresses of its samples, and where
+/// weight gradients go.
 #pragma once
 
 #include <cstdint>
@@ -16,32 +17,37 @@ namespace pentatron::nn {
 
 /// Activations are [tokens, hidden], sample-major; this says which tokens belong together.
 struct SequenceLayout {
-  int64_t batch = 0;     ///< samples
-  int64_t sequence = 0;  ///< tokens of a sample
-  /// Token offsets at which documents begin, and the total at the end. Attention never crosses them. Without packing: every sample is
-  /// one document.
+  int64_t batch = 0;    ///< samples
+  int64_t sequence = 0; ///< tokens of a sample
+  /// Token offsets at which documents begin, and the total at the end. Attention never crosses
+  /// them. Without packing: every sample is one document.
   std::vector<int64_t> document_starts;
-  at::Tensor positions;              ///< [tokens] int32, on the model's device
-  std::vector<uint64_t> sample_ids;  ///< [batch], global
-  at::Tensor row_ids;                ///< [tokens] int64: sample id and position in the sample, the address of dropout masks
+  at::Tensor positions;             ///< [tokens] int32, on the model's device
+  std::vector<uint64_t> sample_ids; ///< [batch], global
+  at::Tensor row_ids; ///< [tokens] int64: sample id and position in the sample, the address of
+                      ///< dropout masks
 
   int64_t tokens() const { return batch * sequence; }
 
   /// One document per sample, positions 0 .. sequence - 1.
-  static SequenceLayout dense(int64_t batch, int64_t sequence, std::vector<uint64_t> sample_ids, at::Device device);
-  /// Documents packed into samples; `starts` as document_starts (each sample begins one). Positions restart if `reset_positions`.
-  static SequenceLayout packed(int64_t batch, int64_t sequence, std::vector<uint64_t> sample_ids, std::vector<int64_t> starts,
-                               bool reset_positions, at::Device device);
+  static SequenceLayout dense(int64_t batch, int64_t sequence, std::vector<uint64_t> sample_ids,
+                              at::Device device);
+  /// Documents packed into samples; `starts` as document_starts (each sample begins one). Positions
+  /// restart if `reset_positions`.
+  static SequenceLayout packed(int64_t batch, int64_t sequence, std::vector<uint64_t> sample_ids,
+                               std::vector<int64_t> starts, bool reset_positions,
+                               at::Device device);
 };
 
 /// A weight gradient that is still to be computed: param.main_grad += dy^T x.
 struct WgradTask {
   at::Tensor dy, x;
   Param* param = nullptr;
-  Param* bias = nullptr;  ///< += column sums of dy, if not null
+  Param* bias = nullptr; ///< += column sums of dy, if not null
 };
 
-/// The weight gradients of one (chunk, microbatch). Not deferred: each runs as soon as it is known; deferred: at drain().
+/// The weight gradients of one (chunk, microbatch). Not deferred: each runs as soon as it is known;
+/// deferred: at drain().
 class WgradQueue {
  public:
   explicit WgradQueue(bool deferred = false) : deferred_(deferred) {}
@@ -54,30 +60,35 @@ class WgradQueue {
   std::deque<WgradTask> tasks_;
 };
 
-/// State of a step that layers write and `const` forward passes must not own (router counts, amax, KV cache come here too).
+/// State of a step that layers write and `const` forward passes must not own (router counts, amax,
+/// KV cache come here too).
 struct StepState {
   /// Name of the first layer whose output was not finite, when the check is on.
   std::string first_nonfinite;
-  /// Sums over this rank's targets, by the name of the loss term; not scaled. "lm loss" is the cross-entropy.
+  /// Sums over this rank's targets, by the name of the loss term; not scaled. "lm loss" is the
+  /// cross-entropy.
   std::map<std::string, double> loss_sums;
 };
 
 struct ForwardContext {
   const SequenceLayout* layout = nullptr;
-  WgradQueue* wgrad = nullptr;  ///< outlives the backward pass of this forward
+  WgradQueue* wgrad = nullptr; ///< outlives the backward pass of this forward
   StepState* state = nullptr;
-  at::Tensor labels;             ///< [tokens] int64, negative: no target
-  double loss_scale = 1;         ///< 1 / number of targets of the whole step over all ranks, known before the first forward
-  uint64_t seed = 0;             ///< of dropout
-  bool training = false;         ///< dropout is on
-  bool count_uses = true;        ///< false in a recomputation: its uses were counted by the first pass
-  bool check_finite = false;     ///< name the first layer with a NaN or infinity in `state`
+  at::Tensor labels; ///< [tokens] int64, negative: no target
+  double loss_scale =
+      1; ///< 1 / number of targets of the whole step over all ranks, known before the first forward
+  uint64_t seed = 0;         ///< of dropout
+  bool training = false;     ///< dropout is on
+  bool count_uses = true;    ///< false in a recomputation: its uses were counted by the first pass
+  bool check_finite = false; ///< name the first layer with a NaN or infinity in `state`
 
-  /// A parameter is about to be used by an operator whose backward will accumulate its gradient once.
+  /// A parameter is about to be used by an operator whose backward will accumulate its gradient
+  /// once.
   void use(Param* param) const {
     if (param != nullptr && param->trainable && count_uses && differentiated) param->add_use();
   }
-  bool differentiated = false;  ///< a backward pass will follow (also in the first pass of a recomputation, where grad mode is off)
+  bool differentiated = false; ///< a backward pass will follow (also in the first pass of a
+                               ///< recomputation, where grad mode is off)
 };
 
-}  // namespace pentatron::nn
+} // namespace pentatron::nn

@@ -9,25 +9,27 @@ namespace pentatron::nn {
 /// The input of one rank's layer.
 struct LayerShape {
   int64_t tokens = 0;
-  /// Sum over documents of length^2: what attention scales with. batch * sequence^2 without packing.
+  /// Sum over documents of length^2: what attention scales with. batch * sequence^2 without
+  /// packing.
   int64_t squared_lengths = 0;
-  int64_t element_bytes = 4;  ///< of activations
-  int64_t acc_bytes = 4;      ///< of statistics
+  int64_t element_bytes = 4; ///< of activations
+  int64_t acc_bytes = 4;     ///< of statistics
   int tp = 1;
 };
 
 struct CollectiveCost {
-  int64_t bytes = 0;  ///< that each rank contributes
-  int count = 0;      ///< forward and backward together
+  int64_t bytes = 0; ///< that each rank contributes
+  int count = 0;     ///< forward and backward together
 };
 
-/// Forward and backward of one microbatch. FLOPs: a multiply-add counts 2; only matrix products count (facts of the field: norms, softmax
-/// and elementwise work are not model FLOPs). The causal half of attention is counted, not the full square.
+/// Forward and backward of one microbatch. FLOPs: a multiply-add counts 2; only matrix products
+/// count (facts of the field: norms, softmax and elementwise work are not model FLOPs). The causal
+/// half of attention is counted, not the full square.
 struct Cost {
   double forward_gemm_flops = 0;
   double forward_attention_flops = 0;
-  int64_t saved_bytes = 0;      ///< held from forward to backward, input of the segment included
-  int64_t parameters = 0;       ///< on this rank
+  int64_t saved_bytes = 0; ///< held from forward to backward, input of the segment included
+  int64_t parameters = 0;  ///< on this rank
   CollectiveCost tp_all_reduce = {};
 
   /// Backward does two products for each of forward's.
@@ -45,4 +47,4 @@ struct Cost {
   }
 };
 
-}  // namespace pentatron::nn
+} // namespace pentatron::nn

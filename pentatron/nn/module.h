@@ -8,7 +8,8 @@
 
 namespace pentatron::nn {
 
-/// A place in the tree of modules: (scope / "attention").param("qkv.weight", ...) registers layers.0.attention.qkv.weight.
+/// A place in the tree of modules: (scope / "attention").param("qkv.weight", ...) registers
+/// layers.0.attention.qkv.weight.
 class Scope {
  public:
   Scope(ParamList& params, at::ScalarType dtype, Coordinates where, std::string prefix = "")
@@ -22,13 +23,17 @@ class Scope {
     return params_->add(std::move(spec), init, dtype_, where_);
   }
   /// A parameter of one dimension that every rank holds.
-  Param& vector(const std::string& name, int64_t size, Init init) const { return param(name, {.name = {}, .shape = {size}}, init); }
+  Param& vector(const std::string& name, int64_t size, Init init) const {
+    return param(name, {.name = {}, .shape = {size}}, init);
+  }
 
   at::ScalarType dtype() const { return dtype_; }
   const std::string& prefix() const { return prefix_; }
 
  private:
-  std::string join(const std::string& name) const { return prefix_.empty() ? name : prefix_ + "." + name; }
+  std::string join(const std::string& name) const {
+    return prefix_.empty() ? name : prefix_ + "." + name;
+  }
 
   ParamList* params_;
   at::ScalarType dtype_;
@@ -36,4 +41,4 @@ class Scope {
   std::string prefix_;
 };
 
-}  // namespace pentatron::nn
+} // namespace pentatron::nn

@@ -14,7 +14,8 @@ at::ScalarType acc_dtype(at::ScalarType dtype) {
 }
 
 Param::Param(ShardSpec spec, Init init, at::ScalarType dtype, const Coordinates& where)
-    : spec_(std::move(spec)), init_(init), dtype_(dtype), where_(where), shape_(local_shape(spec_, where)) {}
+    : spec_(std::move(spec)), init_(init), dtype_(dtype), where_(where),
+      shape_(local_shape(spec_, where)) {}
 
 int64_t Param::numel() const {
   int64_t n = 1;
@@ -30,7 +31,8 @@ void Param::set_storage(at::Tensor value, at::Tensor main_grad) {
 
 namespace {
 
-at::Tensor narrow_box(at::Tensor tensor, const std::vector<int64_t>& offset, const std::vector<int64_t>& size) {
+at::Tensor narrow_box(at::Tensor tensor, const std::vector<int64_t>& offset,
+                      const std::vector<int64_t>& size) {
   for (size_t dim = 0; dim < size.size(); ++dim) {
     tensor = tensor.narrow(static_cast<int64_t>(dim), offset[dim], size[dim]);
   }
@@ -43,24 +45,26 @@ at::Tensor normal_box(const ShardSpec& spec, const Box& box, const Stream& strea
   double* out = block.data_ptr<double>();
   const int64_t columns = box.size.back();
   const int64_t rows = columns == 0 ? 0 : block.numel() / columns;
-  at::parallel_for(0, rows, std::max<int64_t>(1, 4096 / std::max<int64_t>(1, columns)), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      int64_t rest = row, index = 0, stride = spec.shape.back();
-      index = box.global.back();
-      for (size_t dim = box.size.size() - 1; dim-- > 0;) {
-        index += (box.global[dim] + rest % box.size[dim]) * stride;
-        rest /= box.size[dim];
-        stride *= spec.shape[dim];
-      }
-      for (int64_t c = 0; c < columns; ++c) {
-        out[row * columns + c] = std * stream.normal(static_cast<uint64_t>(index + c));
-      }
-    }
-  });
+  at::parallel_for(0, rows, std::max<int64_t>(1, 4096 / std::max<int64_t>(1, columns)),
+                   [&](int64_t begin, int64_t end) {
+                     for (int64_t row = begin; row < end; ++row) {
+                       int64_t rest = row, index = 0, stride = spec.shape.back();
+                       index = box.global.back();
+                       for (size_t dim = box.size.size() - 1; dim-- > 0;) {
+                         index += (box.global[dim] + rest % box.size[dim]) * stride;
+                         rest /= box.size[dim];
+                         stride *= spec.shape[dim];
+                       }
+                       for (int64_t c = 0; c < columns; ++c) {
+                         out[row * columns + c] =
+                             std * stream.normal(static_cast<uint64_t>(index + c));
+                       }
+                     }
+                   });
   return block;
 }
 
-}  // namespace
+} // namespace
 
 void Param::initialize(uint64_t seed) {
   if (init_.kind == Init::Kind::kConstant && spec_.shard_multiple == 0) {
@@ -86,7 +90,8 @@ void Param::accumulate(const at::Tensor& grad) {
 
 void Param::accumulated() {
   if (--outstanding_uses_ < 0) {
-    raise<Error>("internal error: {} received more gradients than its forward passes announced", name());
+    raise<Error>("internal error: {} received more gradients than its forward passes announced",
+                 name());
   }
   if (outstanding_uses_ == 0 && on_ready) on_ready(*this);
 }
@@ -105,7 +110,8 @@ Param& ParamList::find(const std::string& name) {
 void load_global(Param& param, const at::Tensor& global) {
   if (global.sizes() != at::IntArrayRef(param.spec().shape)) {
     raise<CheckpointError>("{} has shape {} in the file and {} in the model", param.name(),
-                           fmt::join(global.sizes().vec(), "x"), fmt::join(param.spec().shape, "x"));
+                           fmt::join(global.sizes().vec(), "x"),
+                           fmt::join(param.spec().shape, "x"));
   }
   at::Tensor value = param.value();
   if (param.spec().shard_multiple > 0) value.zero_();
@@ -120,4 +126,4 @@ void store_global(const Param& param, const at::Tensor& local, at::Tensor& globa
   }
 }
 
-}  // namespace pentatron::nn
+} // namespace pentatron::nn

@@ -13,21 +13,24 @@
 
 namespace pentatron::nn {
 
-/// What the elements are before training. Numbers come from Stream(seed, "init/" + name), indexed by the global element.
+/// What the elements are before training. Numbers come from Stream(seed, "init/" + name), indexed
+/// by the global element.
 struct Init {
   enum class Kind : uint8_t { kConstant, kNormal };
   Kind kind = Kind::kConstant;
-  double value = 0;  ///< the constant, or the standard deviation
+  double value = 0; ///< the constant, or the standard deviation
 
   static Init constant(double c) { return {Kind::kConstant, c}; }
   static Init normal(double std) { return {Kind::kNormal, std}; }
 };
 
-/// Type of gradients, statistics and optimizer state for a model of the given type: fp64 for fp64, else fp32.
+/// Type of gradients, statistics and optimizer state for a model of the given type: fp64 for fp64,
+/// else fp32.
 at::ScalarType acc_dtype(at::ScalarType dtype);
 
-/// Values never require grad: every use goes through an operator of pentatron whose backward calls accumulate().
-/// A use is counted in the forward pass and paid back by its accumulation; at zero outstanding uses `on_ready` fires.
+/// Values never require grad: every use goes through an operator of pentatron whose backward calls
+/// accumulate(). A use is counted in the forward pass and paid back by its accumulation; at zero
+/// outstanding uses `on_ready` fires.
 class Param {
  public:
   Param(ShardSpec spec, Init init, at::ScalarType dtype, const Coordinates& where);
@@ -37,7 +40,7 @@ class Param {
   const std::string& name() const { return spec_.name; }
   const ShardSpec& spec() const { return spec_; }
   const Coordinates& where() const { return where_; }
-  const std::vector<int64_t>& shape() const { return shape_; }  ///< of the rank's tensor
+  const std::vector<int64_t>& shape() const { return shape_; } ///< of the rank's tensor
   int64_t numel() const;
   at::ScalarType dtype() const { return dtype_; }
 
@@ -60,7 +63,7 @@ class Param {
   void accumulate(const at::Tensor& grad);
   /// One use is paid back by a kernel that has added to main_grad itself.
   void accumulated();
-  std::function<void(Param&)> on_ready;  ///< all uses of the forward passes so far are paid back
+  std::function<void(Param&)> on_ready; ///< all uses of the forward passes so far are paid back
 
  private:
   ShardSpec spec_;
@@ -87,8 +90,9 @@ class ParamList {
   std::deque<Param> params_;
 };
 
-/// Copies a true (global) tensor into the rank's parameter, and back into a global tensor that holds zeros elsewhere.
+/// Copies a true (global) tensor into the rank's parameter, and back into a global tensor that
+/// holds zeros elsewhere.
 void load_global(Param& param, const at::Tensor& global);
 void store_global(const Param& param, const at::Tensor& local, at::Tensor& global);
 
-}  // namespace pentatron::nn
+} // namespace pentatron::nn

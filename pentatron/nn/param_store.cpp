@@ -27,12 +27,15 @@ ResidentStore::ResidentStore(ParamList& params, at::Device device, bool gradient
   }
   for (const Range& range : ranges_) {
     const auto view = [&](const at::Tensor& flat) {
-      return flat.defined() ? flat.narrow(0, range.begin, range.size).view(range.param->shape()) : at::Tensor();
+      return flat.defined() ? flat.narrow(0, range.begin, range.size).view(range.param->shape())
+                            : at::Tensor();
     };
     range.param->set_storage(view(values_), view(gradients_));
   }
 }
 
-void ResidentStore::zero_grad() { gradients_.zero_(); }
+void ResidentStore::zero_grad() {
+  gradients_.zero_();
+}
 
-}  // namespace pentatron::nn
+} // namespace pentatron::nn

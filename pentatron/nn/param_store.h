@@ -1,7 +1,8 @@
 /// Who owns the storage of parameters: a layer asks for values, it does not hold them.
 ///
-/// A unit is what is gathered and released together: one segment. ResidentStore keeps everything in memory; a store that shards
-/// parameters over data-parallel ranks (ZeRO-3) gathers in acquire() and frees in release() without the layers knowing.
+/// A unit is what is gathered and released together: one segment. ResidentStore keeps everything in
+/// memory; a store that shards parameters over data-parallel ranks (ZeRO-3) gathers in acquire()
+/// and frees in release() without the layers knowing.
 #pragma once
 
 #include <cstdint>
@@ -16,17 +17,18 @@ namespace pentatron::nn {
 class ParamStore {
  public:
   virtual ~ParamStore() = default;
-  virtual void acquire(int64_t unit) = 0;  ///< values of the unit are defined from here
-  virtual void release(int64_t unit) = 0;  ///< until here
+  virtual void acquire(int64_t unit) = 0; ///< values of the unit are defined from here
+  virtual void release(int64_t unit) = 0; ///< until here
 };
 
-/// All values in one flat buffer and all gradients in another, so that the optimizer and the reductions see two vectors.
-/// Every parameter starts at a multiple of 64 elements; the gaps are zero and stay zero.
+/// All values in one flat buffer and all gradients in another, so that the optimizer and the
+/// reductions see two vectors. Every parameter starts at a multiple of 64 elements; the gaps are
+/// zero and stay zero.
 class ResidentStore final : public ParamStore {
  public:
   struct Range {
     Param* param = nullptr;
-    int64_t begin = 0;  ///< in both flat buffers, in elements
+    int64_t begin = 0; ///< in both flat buffers, in elements
     int64_t size = 0;
   };
 
@@ -46,4 +48,4 @@ class ResidentStore final : public ParamStore {
   std::vector<Range> ranges_;
 };
 
-}  // namespace pentatron::nn
+} // namespace pentatron::nn

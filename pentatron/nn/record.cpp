@@ -14,7 +14,8 @@ namespace {
 
 class ClosureNode final : public torch::autograd::Node {
  public:
-  ClosureNode(const char* name, BackwardFn backward) : name_(name), backward_(std::move(backward)) {}
+  ClosureNode(const char* name, BackwardFn backward)
+      : name_(name), backward_(std::move(backward)) {}
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override {
     if (!backward_) raise<Error>("internal error: {} is differentiated twice", name_);
@@ -29,14 +30,17 @@ class ClosureNode final : public torch::autograd::Node {
   BackwardFn backward_;
 };
 
-}  // namespace
+} // namespace
 
-bool grad_enabled() { return at::GradMode::is_enabled(); }
+bool grad_enabled() {
+  return at::GradMode::is_enabled();
+}
 
-void record(const char* name, const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs,
-            BackwardFn backward) {
+void record(const char* name, const std::vector<at::Tensor>& inputs,
+            const std::vector<at::Tensor>& outputs, BackwardFn backward) {
   if (!grad_enabled()) return;
-  auto node = std::shared_ptr<ClosureNode>(new ClosureNode(name, std::move(backward)), torch::autograd::deleteNode);
+  auto node = std::shared_ptr<ClosureNode>(new ClosureNode(name, std::move(backward)),
+                                           torch::autograd::deleteNode);
   node->set_next_edges(torch::autograd::collect_next_edges(inputs));
   for (const at::Tensor& output : outputs) {
     PT_DCHECK(!output.requires_grad());
@@ -54,6 +58,8 @@ NoAutograd::NoAutograd() {
   new (storage_) Guard();
 }
 
-NoAutograd::~NoAutograd() { reinterpret_cast<Guard*>(storage_)->~Guard(); }
+NoAutograd::~NoAutograd() {
+  reinterpret_cast<Guard*>(storage_)->~Guard();
+}
 
-}  // namespace pentatron::nn
+} // namespace pentatron::nn

@@ -1,8 +1,8 @@
 /// How an operator of pentatron tells autograd its derivative: a closure on the tape.
 ///
-/// Every operator computes its outputs below autograd and then records one closure. Parameters are not autograd inputs:
-/// the closure holds Param handles and calls accumulate() on them, so `.grad` is never touched and an operator with parameters is
-/// recorded even if no input needs a gradient.
+/// Every operator computes its outputs below autograd and then records one closure. Parameters are
+/// not autograd inputs: the closure holds Param handles and calls accumulate() on them, so `.grad`
+/// is never touched and an operator with parameters is recorded even if no input needs a gradient.
 #pragma once
 
 #include <functional>
@@ -14,16 +14,18 @@
 
 namespace pentatron::nn {
 
-/// From the gradients of the outputs (undefined where none arrived) to those of the inputs, in order.
+/// From the gradients of the outputs (undefined where none arrived) to those of the inputs, in
+/// order.
 using BackwardFn = std::function<std::vector<at::Tensor>(std::vector<at::Tensor>&&)>;
 
 /// Whether a forward pass being run now will be differentiated.
 bool grad_enabled();
 
-/// Makes `outputs` (fresh, without history) results of an operator over `inputs`. `name` must be a literal.
-/// The closure may hold outputs only as detached aliases (x.detach()), or it would keep itself alive.
-void record(const char* name, const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs,
-            BackwardFn backward);
+/// Makes `outputs` (fresh, without history) results of an operator over `inputs`. `name` must be a
+/// literal. The closure may hold outputs only as detached aliases (x.detach()), or it would keep
+/// itself alive.
+void record(const char* name, const std::vector<at::Tensor>& inputs,
+            const std::vector<at::Tensor>& outputs, BackwardFn backward);
 
 /// Turns autograd off below: what operators compute with.
 class NoAutograd {
@@ -37,4 +39,4 @@ class NoAutograd {
   alignas(8) unsigned char storage_[64];
 };
 
-}  // namespace pentatron::nn
+} // namespace pentatron::nn

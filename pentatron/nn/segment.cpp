@@ -10,8 +10,8 @@
 namespace pentatron::nn {
 
 struct Tape::Record {
-  at::Tensor input;              // the detached leaf
-  torch::autograd::Edge output;  // unset while the segment waits for its recomputation
+  at::Tensor input;             // the detached leaf
+  torch::autograd::Edge output; // unset while the segment waits for its recomputation
 };
 
 Tape::Tape() = default;
@@ -32,12 +32,14 @@ at::Tensor leaf_of(const at::Tensor& x) {
 
 void check_finite(const Segment& segment, const at::Tensor& output, const ForwardContext& ctx) {
   if (!ctx.check_finite || ctx.state == nullptr || !ctx.state->first_nonfinite.empty()) return;
-  if (!at::isfinite(output.detach()).all().item<bool>()) ctx.state->first_nonfinite = segment.name();
+  if (!at::isfinite(output.detach()).all().item<bool>())
+    ctx.state->first_nonfinite = segment.name();
 }
 
-}  // namespace
+} // namespace
 
-at::Tensor Chunk::forward(const at::Tensor& x, ForwardContext& ctx, ParamStore& store, Tape* tape) const {
+at::Tensor Chunk::forward(const at::Tensor& x, ForwardContext& ctx, ParamStore& store,
+                          Tape* tape) const {
   at::Tensor h = x;
   ctx.differentiated = tape != nullptr;
   ctx.count_uses = true;
@@ -64,9 +66,10 @@ at::Tensor Chunk::forward(const at::Tensor& x, ForwardContext& ctx, ParamStore& 
   return h;
 }
 
-at::Tensor Chunk::backward(at::Tensor grad, ForwardContext& ctx, ParamStore& store, Tape& tape) const {
+at::Tensor Chunk::backward(at::Tensor grad, ForwardContext& ctx, ParamStore& store,
+                           Tape& tape) const {
   PT_DCHECK(tape.records().size() == segments_.size());
-  ctx.count_uses = false;  // what runs again from here on was counted by the first pass
+  ctx.count_uses = false; // what runs again from here on was counted by the first pass
   for (size_t i = segments_.size(); i-- > 0;) {
     Tape::Record record = std::move(tape.records().back());
     tape.records().pop_back();
@@ -78,13 +81,14 @@ at::Tensor Chunk::backward(at::Tensor grad, ForwardContext& ctx, ParamStore& sto
       record.output = torch::autograd::impl::gradient_edge(output);
     }
     if (!grad.defined()) grad = at::ones({}, record.output.function->input_metadata(0).options());
-    torch::autograd::Engine::get_default_engine().execute({std::move(record.output)}, {std::move(grad)},
-                                                          /*keep_graph=*/false, /*create_graph=*/false,
-                                                          /*accumulate_grad=*/true, {});
+    torch::autograd::Engine::get_default_engine().execute(
+        {std::move(record.output)}, {std::move(grad)},
+        /*keep_graph=*/false, /*create_graph=*/false,
+        /*accumulate_grad=*/true, {});
     grad = record.input.is_floating_point() ? record.input.grad() : at::Tensor();
     store.release(static_cast<int64_t>(i));
   }
   return grad;
 }
 
-}  // namespace pentatron::nn
+} // namespace pentatron::nn

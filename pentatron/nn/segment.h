@@ -1,8 +1,10 @@
-/// A model as a list of segments, each with its own small autograd graph: the embedding, one layer, the head.
+/// A model as a list of segments, each with its own small autograd graph: the embedding, one layer,
+/// the head.
 ///
-/// Between segments the graph is cut: a segment's input is a detached leaf, its output is remembered by its gradient edge and the tensor
-/// passed on. Backward walks the segments in reverse and calls the engine once for each. So gathering parameters, recomputation,
-/// releasing outputs and overlapping microbatches are steps of a list and not hooks.
+/// Between segments the graph is cut: a segment's input is a detached leaf, its output is
+/// remembered by its gradient edge and the tensor passed on. Backward walks the segments in reverse
+/// and calls the engine once for each. So gathering parameters, recomputation, releasing outputs
+/// and overlapping microbatches are steps of a list and not hooks.
 #pragma once
 
 #include <functional>
@@ -17,14 +19,15 @@
 
 namespace pentatron::nn {
 
-/// What crosses a segment boundary: the hidden states [tokens, hidden] between layers, token ids before the first, the summed loss after
-/// the last.
+/// What crosses a segment boundary: the hidden states [tokens, hidden] between layers, token ids
+/// before the first, the summed loss after the last.
 class Segment {
  public:
   virtual ~Segment() = default;
   virtual std::string name() const = 0;
   virtual at::Tensor forward(const at::Tensor& x, const ForwardContext& ctx) const = 0;
-  /// Whether recompute=full runs it again in backward. A layer is; the embedding and the head are not.
+  /// Whether recompute=full runs it again in backward. A layer is; the embedding and the head are
+  /// not.
   virtual bool recomputable() const { return false; }
 };
 
@@ -44,7 +47,8 @@ class Tape {
 };
 
 struct ChunkOptions {
-  bool recompute = false;  ///< keep only inputs of recomputable segments and run them again in backward
+  bool recompute =
+      false; ///< keep only inputs of recomputable segments and run them again in backward
 };
 
 /// Consecutive segments that one rank runs for a microbatch.
@@ -55,8 +59,8 @@ class Chunk {
   /// Runs all segments. With a tape, backward can follow; `ctx` must be alive until then.
   at::Tensor forward(const at::Tensor& x, ForwardContext& ctx, ParamStore& store, Tape* tape) const;
 
-  /// Consumes the tape. `grad` is that of the output; undefined: ones. Returns the gradient of the input, undefined if the
-  /// input is not floating point.
+  /// Consumes the tape. `grad` is that of the output; undefined: ones. Returns the gradient of the
+  /// input, undefined if the input is not floating point.
   at::Tensor backward(at::Tensor grad, ForwardContext& ctx, ParamStore& store, Tape& tape) const;
 
   const std::vector<std::unique_ptr<Segment>>& segments() const { return segments_; }
@@ -66,4 +70,4 @@ class Chunk {
   ChunkOptions options_;
 };
 
-}  // namespace pentatron::nn
+} // namespace pentatron::nn

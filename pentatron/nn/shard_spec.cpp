@@ -17,7 +17,7 @@ struct Interval {
 /// What a rank holds of one dimension.
 struct DimensionShare {
   std::vector<Interval> intervals;
-  int64_t extent = 0;  // of the local tensor, padding included
+  int64_t extent = 0; // of the local tensor, padding included
 };
 
 std::string divisors(int64_t n) {
@@ -46,7 +46,7 @@ DimensionShare share_of(const ShardSpec& spec, int dim, const Coordinates& where
     if (placement.kind != Placement::Kind::kShard || placement.dim != dim) continue;
     const auto found = where.find(axis);
     if (found != where.end() && found->second.size > 1) {
-      PT_DCHECK(at.size == 1);  // one axis shards a dimension
+      PT_DCHECK(at.size == 1); // one axis shards a dimension
       at = found->second;
       axis_name = axis;
     } else {
@@ -60,9 +60,10 @@ DimensionShare share_of(const ShardSpec& spec, int dim, const Coordinates& where
   int64_t global = 0;
   for (const FusedPart& part : parts) {
     if (part.units % at.size != 0) {
-      raise<ConfigError>("{}{}{} has {} units, which {}={} does not divide\n  try: a size of {} in {{{}}}", spec.name,
-                         part.name.empty() ? "" : " part ", part.name, part.units, axis_name, at.size, axis_name,
-                         divisors(part.units));
+      raise<ConfigError>(
+          "{}{}{} has {} units, which {}={} does not divide\n  try: a size of {} in {{{}}}",
+          spec.name, part.name.empty() ? "" : " part ", part.name, part.units, axis_name, at.size,
+          axis_name, divisors(part.units));
     }
     const int64_t rows = part.units / at.size * part.unit_size;
     if (rows > 0) share.intervals.push_back({global + at.rank * rows, share.extent, rows});
@@ -83,7 +84,7 @@ std::vector<DimensionShare> shares(const ShardSpec& spec, const Coordinates& whe
   return result;
 }
 
-}  // namespace
+} // namespace
 
 Placement ShardSpec::placement(const std::string& axis) const {
   const auto found = placements.find(axis);
@@ -143,4 +144,4 @@ PartRange part_range(const ShardSpec& spec, const std::string& part) {
   raise<ShapeError>("{} has no part named {}", spec.name, part);
 }
 
-}  // namespace pentatron::nn
+} // namespace pentatron::nn

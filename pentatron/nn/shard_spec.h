@@ -1,7 +1,8 @@
-/// How one parameter lies across the ranks: its true global shape, fused parts, and for each mesh axis a placement.
+/// How one parameter lies across the ranks: its true global shape, fused parts, and for each mesh
+/// axis a placement.
 ///
-/// Initialisation, gradient reduction, gradient norm, checkpoint boxes, Hugging Face names and memory counts all follow from a ShardSpec;
-/// nothing else knows how a tensor is split.
+/// Initialisation, gradient reduction, gradient norm, checkpoint boxes, Hugging Face names and
+/// memory counts all follow from a ShardSpec; nothing else knows how a tensor is split.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,8 @@
 namespace pentatron::nn {
 
 /// kReplicate: every rank of the axis holds the value and computes the same full gradient.
-/// kShard: a rank holds its part of `dim`. kPartial: the value is replicated, the ranks hold addends of its gradient.
+/// kShard: a rank holds its part of `dim`. kPartial: the value is replicated, the ranks hold
+/// addends of its gradient.
 struct Placement {
   enum class Kind : uint8_t { kReplicate, kShard, kPartial };
   Kind kind = Kind::kReplicate;
@@ -24,8 +26,8 @@ struct Placement {
   bool operator==(const Placement&) const = default;
 };
 
-/// One part of a fused dimension (q, k, v; gate, up): `units` pieces of `unit_size` rows that are never cut. Each part is sharded by
-/// itself, so a rank holds [its q; its k; its v].
+/// One part of a fused dimension (q, k, v; gate, up): `units` pieces of `unit_size` rows that are
+/// never cut. Each part is sharded by itself, so a rank holds [its q; its k; its v].
 struct FusedPart {
   std::string name;
   int64_t units = 0;
@@ -33,11 +35,13 @@ struct FusedPart {
 };
 
 struct ShardSpec {
-  std::string name;                 ///< global name, e.g. layers.0.attention.qkv.weight
-  std::vector<int64_t> shape;       ///< true global shape
-  std::vector<FusedPart> parts;     ///< of dimension 0; empty: one part
-  int64_t shard_multiple = 0;       ///< > 0: shards of ceil(n / ranks) rounded up to this, the last ones short or empty (vocabulary)
-  std::map<std::string, Placement> placements;  ///< by axis; an axis not named is kPartial for dp and cp, else kReplicate
+  std::string name;             ///< global name, e.g. layers.0.attention.qkv.weight
+  std::vector<int64_t> shape;   ///< true global shape
+  std::vector<FusedPart> parts; ///< of dimension 0; empty: one part
+  int64_t shard_multiple = 0; ///< > 0: shards of ceil(n / ranks) rounded up to this, the last ones
+                              ///< short or empty (vocabulary)
+  std::map<std::string, Placement>
+      placements; ///< by axis; an axis not named is kPartial for dp and cp, else kReplicate
 
   Placement placement(const std::string& axis) const;
   int64_t numel() const;
@@ -50,23 +54,26 @@ struct AxisPosition {
 };
 using Coordinates = std::map<std::string, AxisPosition>;
 
-/// A block that a rank holds: `size` elements from `global` in the true tensor, at `local` in the rank's tensor.
+/// A block that a rank holds: `size` elements from `global` in the true tensor, at `local` in the
+/// rank's tensor.
 struct Box {
   std::vector<int64_t> global, local, size;
   bool operator==(const Box&) const = default;
 };
 
-/// Shape of a rank's tensor, padding included. Throws ConfigError if an axis does not divide what it shards.
+/// Shape of a rank's tensor, padding included. Throws ConfigError if an axis does not divide what
+/// it shards.
 std::vector<int64_t> local_shape(const ShardSpec& spec, const Coordinates& where);
 
-/// The blocks of a rank, in local order; they never cover padding. Over the ranks of the sharded axes they tile the tensor exactly once.
+/// The blocks of a rank, in local order; they never cover padding. Over the ranks of the sharded
+/// axes they tile the tensor exactly once.
 std::vector<Box> local_boxes(const ShardSpec& spec, const Coordinates& where);
 
 /// Number of true elements a rank holds.
 int64_t local_numel(const ShardSpec& spec, const Coordinates& where);
 
-/// Whether this rank is the one that counts the parameter in sums over all ranks (norms, parameter counts): rank 0 of every axis that
-/// does not shard it.
+/// Whether this rank is the one that counts the parameter in sums over all ranks (norms, parameter
+/// counts): rank 0 of every axis that does not shard it.
 bool is_first_replica(const ShardSpec& spec, const Coordinates& where);
 
 /// The rows [begin, begin + rows) of the true dimension 0 that the named part covers.
@@ -76,4 +83,4 @@ struct PartRange {
 };
 PartRange part_range(const ShardSpec& spec, const std::string& part);
 
-}  // namespace pentatron::nn
+} // namespace pentatron::nn

@@ -24,22 +24,29 @@ void* at_element(const at::Tensor& flat, int64_t index) {
   return static_cast<char*>(flat.data_ptr()) + index * static_cast<int64_t>(flat.element_size());
 }
 
-/// Whether the parameter is split over the ranks in pieces whose squares have to be added, or is the first of its copies.
-bool counts_here(const nn::Param& param) { return nn::is_first_replica(param.spec(), param.where()); }
+/// Whether the parameter is split over the ranks in pieces whose squares have to be added, or is
+/// the first of its copies.
+bool counts_here(const nn::Param& param) {
+  return nn::is_first_replica(param.spec(), param.where());
+}
 
-}  // namespace
+} // namespace
 
 double global_grad_norm(const nn::ResidentStore& store, const comm::Group& model) {
   const at::Tensor& gradients = store.gradients();
   const auto& ranges = store.ranges();
-  const at::Tensor sums = at::zeros({static_cast<int64_t>(ranges.size())}, gradients.options().dtype(at::kDouble));
+  const at::Tensor sums =
+      at::zeros({static_cast<int64_t>(ranges.size())}, gradients.options().dtype(at::kDouble));
   for (size_t i = 0; i < ranges.size(); ++i) {
     if (!counts_here(*ranges[i].param)) continue;
-    const kernels::SumOfSquaresArgs args{.dtype = nn::kernel_dtype(gradients.scalar_type()),
-                                         .n = ranges[i].size,
-                                         .x = at_element(gradients, ranges[i].begin),
-                                         .result = static_cast<double*>(at_element(sums, static_cast<int64_t>(i)))};
-    kernels::sum_of_squares(args, nn::KernelContext(gradients, gradients.is_cuda() ? kernels::workspace_bytes(args) : 0));
+    const kernels::SumOfSquaresArgs args{
+        .dtype = nn::kernel_dtype(gradients.scalar_type()),
+        .n = ranges[i].size,
+        .x = at_element(gradients, ranges[i].begin),
+        .result = static_cast<double*>(at_element(sums, static_cast<int64_t>(i)))};
+    kernels::sum_of_squares(
+        args,
+        nn::KernelContext(gradients, gradients.is_cuda() ? kernels::workspace_bytes(args) : 0));
   }
   return std::sqrt(comm::all_reduce(sums.sum(), comm::ReduceOp::kSum, model).item<double>());
 }
@@ -51,11 +58,14 @@ std::string first_nonfinite_gradient(const nn::ResidentStore& store) {
   return {};
 }
 
-Optimizer::Optimizer(const OptimizerConfig& config, nn::ResidentStore& store) : config_(config), store_(&store) {
+Optimizer::Optimizer(const OptimizerConfig& config, nn::ResidentStore& store)
+    : config_(config), store_(&store) {
   for (const nn::ResidentStore::Range& range : store.ranges()) {
     const bool decay = range.param->spec().shape.size() >= 2;
-    const int64_t end = range.begin + (range.size + 63) / 64 * 64;  // the gap behind is zero and stays zero
-    if (!runs_.empty() && runs_.back().decay == decay && runs_.back().begin + runs_.back().size == range.begin) {
+    const int64_t end =
+        range.begin + (range.size + 63) / 64 * 64; // the gap behind is zero and stays zero
+    if (!runs_.empty() && runs_.back().decay == decay &&
+        runs_.back().begin + runs_.back().size == range.begin) {
       runs_.back().size = end - runs_.back().begin;
     } else {
       runs_.push_back({range.begin, end - range.begin, decay});
@@ -83,7 +93,8 @@ void Optimizer::step(double lr, double weight_decay, double grad_scale) {
   const bool lower = !master_.is_same(values);
   const nn::KernelContext context(values);
   const kernels::DType dtype = nn::kernel_dtype(master_.scalar_type());
-  const kernels::DType copy_dtype = lower ? nn::kernel_dtype(values.scalar_type()) : kernels::DType::kBFloat16;
+  const kernels::DType copy_dtype =
+      lower ? nn::kernel_dtype(values.scalar_type()) : kernels::DType::kBFloat16;
   for (const Run& run : runs_) {
     void* const copy = lower ? at_element(values, run.begin) : nullptr;
     const double decay = run.decay ? weight_decay : 0.0;
@@ -105,24 +116,26 @@ void Optimizer::step(double lr, double weight_decay, double grad_scale) {
                       .step = steps_},
                      context);
     } else {
-      kernels::sgd({.dtype = dtype,
-                    .n = run.size,
-                    .param = at_element(master_, run.begin),
-                    .grad = at_element(store_->gradients(), run.begin),
-                    .momentum_buffer = exp_avg_.defined() ? at_element(exp_avg_, run.begin) : nullptr,
-                    .param_copy = copy,
-                    .copy_dtype = copy_dtype,
-                    .lr = lr,
-                    .momentum = config_.sgd_momentum,
-                    .nesterov = config_.sgd_nesterov,
-                    .weight_decay = decay,
-                    .grad_scale = grad_scale},
-                   context);
+      kernels::sgd(
+          {.dtype = dtype,
+           .n = run.size,
+           .param = at_element(master_, run.begin),
+           .grad = at_element(store_->gradients(), run.begin),
+           .momentum_buffer = exp_avg_.defined() ? at_element(exp_avg_, run.begin) : nullptr,
+           .param_copy = copy,
+           .copy_dtype = copy_dtype,
+           .lr = lr,
+           .momentum = config_.sgd_momentum,
+           .nesterov = config_.sgd_nesterov,
+           .weight_decay = decay,
+           .grad_scale = grad_scale},
+          context);
     }
   }
 }
 
-void Optimizer::for_each_state(const std::function<void(const nn::Param&, const std::string&, const at::Tensor&)>& fn) {
+void Optimizer::for_each_state(
+    const std::function<void(const nn::Param&, const std::string&, const at::Tensor&)>& fn) {
   const auto visit = [&](const char* what, const at::Tensor& flat) {
     if (!flat.defined()) return;
     for (const nn::ResidentStore::Range& range : store_->ranges()) {
@@ -138,4 +151,4 @@ double clip_coefficient(double max_norm, double norm) {
   return max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
 }
 
-}  // namespace pentatron::optim
+} // namespace pentatron::optim

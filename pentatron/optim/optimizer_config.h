@@ -12,7 +12,8 @@ namespace pentatron::optim {
 
 enum class OptimizerKind : uint8_t { kAdam, kSgd };
 constexpr auto enum_names(OptimizerKind) {
-  return std::array{config::name(OptimizerKind::kAdam, "adam"), config::name(OptimizerKind::kSgd, "sgd")};
+  return std::array{config::name(OptimizerKind::kAdam, "adam"),
+                    config::name(OptimizerKind::kSgd, "sgd")};
 }
 
 /// AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101) or SGD with momentum.
@@ -34,16 +35,22 @@ struct OptimizerConfig {
     return std::tuple{
         field("optimizer", &C::optimizer, "adam is AdamW, with decoupled weight decay"),
         field("lr", &C::lr, "highest learning rate, reached after warm-up").non_negative(),
-        field("min_lr", &C::min_lr, "lowest learning rate, reached at the end of the decay").non_negative(),
-        field("weight_decay", &C::weight_decay, "of weights with 2 or more dimensions; not of norms and biases").non_negative(),
+        field("min_lr", &C::min_lr, "lowest learning rate, reached at the end of the decay")
+            .non_negative(),
+        field("weight_decay", &C::weight_decay,
+              "of weights with 2 or more dimensions; not of norms and biases")
+            .non_negative(),
         field("adam_beta1", &C::adam_beta1, "decay of the gradient's mean").min(0).less_than(1),
-        field("adam_beta2", &C::adam_beta2, "decay of the squared gradient's mean").min(0).less_than(1),
+        field("adam_beta2", &C::adam_beta2, "decay of the squared gradient's mean")
+            .min(0)
+            .less_than(1),
         field("adam_eps", &C::adam_eps, "added to the denominator").positive(),
         field("sgd_momentum", &C::sgd_momentum, "decay of the velocity").min(0).less_than(1),
         field("sgd_nesterov", &C::sgd_nesterov, "look ahead along the velocity"),
-        field("clip_grad", &C::clip_grad, "largest global gradient norm; 0: no clipping").non_negative()};
+        field("clip_grad", &C::clip_grad, "largest global gradient norm; 0: no clipping")
+            .non_negative()};
   }
   void validate(config::Violations& violations, std::string_view path) const;
 };
 
-}  // namespace pentatron::optim
+} // namespace pentatron::optim

@@ -13,31 +13,36 @@ namespace {
 
 void check_batch_sizes(const TrainConfig& train, config::Violations& violations) {
   if (!train.step_batch_size_schedule.empty() && !train.rampup_batch_size.empty()) {
-    violations.add("train.rampup_batch_size", "train.rampup_batch_size and train.step_batch_size_schedule exclude each other",
+    violations.add("train.rampup_batch_size",
+                   "train.rampup_batch_size and train.step_batch_size_schedule exclude each other",
                    "train.rampup_batch_size=[]");
     return;
   }
   if (!train.rampup_batch_size.empty() && train.rampup_batch_size.size() != 3) {
-    violations.add("train.rampup_batch_size",
-                   fmt::format("train.rampup_batch_size has {} numbers and not [start, increment, samples]",
-                               train.rampup_batch_size.size()),
-                   "train.rampup_batch_size=[16, 16, 10000]");
+    violations.add(
+        "train.rampup_batch_size",
+        fmt::format("train.rampup_batch_size has {} numbers and not [start, increment, samples]",
+                    train.rampup_batch_size.size()),
+        "train.rampup_batch_size=[16, 16, 10000]");
     return;
   }
   try {
     batch_schedule(train).check(train.micro_batch_size, 1, violations,
-                                train.step_batch_size_schedule.empty() ? "train.global_batch_size" : "train.step_batch_size_schedule");
+                                train.step_batch_size_schedule.empty()
+                                    ? "train.global_batch_size"
+                                    : "train.step_batch_size_schedule");
   } catch (const ConfigError& error) {
     violations.add("train.global_batch_size", error.what());
   }
 }
 
-}  // namespace
+} // namespace
 
 void CheckpointConfig::validate(config::Violations& violations, std::string_view path) const {
   if (save.empty() && save_interval > 0) {
     violations.add(config::join(path, "save_interval"),
-                   fmt::format("{}={} has no effect without {}", config::join(path, "save_interval"), save_interval,
+                   fmt::format("{}={} has no effect without {}",
+                               config::join(path, "save_interval"), save_interval,
                                config::join(path, "save")),
                    fmt::format("{}=checkpoints", config::join(path, "save")));
   }
@@ -45,17 +50,19 @@ void CheckpointConfig::validate(config::Violations& violations, std::string_view
 
 void Config::validate(config::Violations& violations, std::string_view) const {
   check_batch_sizes(train, violations);
-  if (!violations.empty()) return;  // the rest counts iterations
+  if (!violations.empty()) return; // the rest counts iterations
   // Ready batches bring their own length; the model checks it when it is built.
   if (dataset.type != data::DatasetType::kBatches &&
-      model.position_embedding_type != models::PositionEmbedding::kNone && train.seq_length > model.max_position_embeddings) {
+      model.position_embedding_type != models::PositionEmbedding::kNone &&
+      train.seq_length > model.max_position_embeddings) {
     violations.add("train.seq_length",
-                   fmt::format("train.seq_length={} is more than model.max_position_embeddings={}", train.seq_length,
-                               model.max_position_embeddings),
+                   fmt::format("train.seq_length={} is more than model.max_position_embeddings={}",
+                               train.seq_length, model.max_position_embeddings),
                    fmt::format("model.max_position_embeddings={}", train.seq_length));
   }
   const optim::TrainLength length{.iters = total_iterations(train)};
-  if (length.iters > 0) optim::check_scheduler(scheduler, optimizer.lr, optimizer.min_lr, length, violations);
+  if (length.iters > 0)
+    optim::check_scheduler(scheduler, optimizer.lr, optimizer.min_lr, length, violations);
 }
 
 optim::BatchSizeSchedule batch_schedule(const TrainConfig& train) {
@@ -63,27 +70,31 @@ optim::BatchSizeSchedule batch_schedule(const TrainConfig& train) {
     return optim::BatchSizeSchedule::by_tokens(train.step_batch_size_schedule, train.seq_length);
   }
   if (train.rampup_batch_size.size() == 3) {
-    return optim::BatchSizeSchedule::ramp_up(train.rampup_batch_size[0], train.rampup_batch_size[1], train.rampup_batch_size[2],
-                                             train.global_batch_size);
+    return optim::BatchSizeSchedule::ramp_up(train.rampup_batch_size[0], train.rampup_batch_size[1],
+                                             train.rampup_batch_size[2], train.global_batch_size);
   }
   return optim::BatchSizeSchedule::constant(train.global_batch_size);
 }
 
 int64_t total_iterations(const TrainConfig& train) {
-  return train.train_samples ? batch_schedule(train).iterations_for(*train.train_samples) : train.train_iters;
+  return train.train_samples ? batch_schedule(train).iterations_for(*train.train_samples)
+                             : train.train_iters;
 }
 
-Config load_config(const std::optional<std::string>& file, const std::vector<std::string>& overrides, Config base) {
+Config load_config(const std::optional<std::string>& file,
+                   const std::vector<std::string>& overrides, Config base) {
   const auto apply = [&](Config& config, config::Violations& violations) {
     if (file) config::apply_file(config, *file, violations);
-    for (const std::string& override_text : overrides) config::apply_override(config, override_text, violations);
+    for (const std::string& override_text : overrides)
+      config::apply_override(config, override_text, violations);
   };
   // A first pass only finds out the preset; what it complains about, the second one says again.
   Config first = base;
   config::Violations ignored;
   apply(first, ignored);
   Config config = std::move(base);
-  if (!first.model.preset.empty() && first.model.preset != config.model.preset) config.model = models::preset(first.model.preset);
+  if (!first.model.preset.empty() && first.model.preset != config.model.preset)
+    config.model = models::preset(first.model.preset);
   config::Violations violations;
   apply(config, violations);
   config::validate(config, violations);
@@ -91,4 +102,4 @@ Config load_config(const std::optional<std::string>& file, const std::vector<std
   return config;
 }
 
-}  // namespace pentatron::trainer
+} // namespace pentatron::trainer

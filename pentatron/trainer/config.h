@@ -62,23 +62,51 @@ struct TrainConfig {
     using C = TrainConfig;
     using config::field;
     return std::tuple{
-        field("train_iters", &C::train_iters, "optimizer steps of the run").min(0).unit("iterations"),
-        field("train_samples", &C::train_samples, "length of the run in samples; replaces train_iters").positive().unit("samples"),
+        field("train_iters", &C::train_iters, "optimizer steps of the run")
+            .min(0)
+            .unit("iterations"),
+        field("train_samples", &C::train_samples,
+              "length of the run in samples; replaces train_iters")
+            .positive()
+            .unit("samples"),
         field("seq_length", &C::seq_length, "tokens of a sample").positive().unit("tokens"),
-        field("micro_batch_size", &C::micro_batch_size, "samples of one forward pass on one rank").positive().unit("samples"),
-        field("global_batch_size", &C::global_batch_size, "samples of one optimizer step over all ranks").positive().unit("samples"),
+        field("micro_batch_size", &C::micro_batch_size, "samples of one forward pass on one rank")
+            .positive()
+            .unit("samples"),
+        field("global_batch_size", &C::global_batch_size,
+              "samples of one optimizer step over all ranks")
+            .positive()
+            .unit("samples"),
         field("step_batch_size_schedule", &C::step_batch_size_schedule,
               "batch sizes by consumed tokens, as \"0:768 250B:1536\"; replaces global_batch_size"),
-        field("rampup_batch_size", &C::rampup_batch_size, "[start, increment, samples]: grow to global_batch_size").positive(),
-        field("recompute", &C::recompute, "full: keep only the inputs of layers and run them again in backward"),
-        field("eval_interval", &C::eval_interval, "iterations between evaluations; 0: none").min(0).unit("iterations"),
+        field("rampup_batch_size", &C::rampup_batch_size,
+              "[start, increment, samples]: grow to global_batch_size")
+            .positive(),
+        field("recompute", &C::recompute,
+              "full: keep only the inputs of layers and run them again in backward"),
+        field("eval_interval", &C::eval_interval, "iterations between evaluations; 0: none")
+            .min(0)
+            .unit("iterations"),
         field("eval_iters", &C::eval_iters, "global batches of an evaluation").positive(),
-        field("on_nan", &C::on_nan, "what to do at a loss or gradient that is not finite: stop, or skip the step"),
-        field("max_skipped_iterations", &C::max_skipped_iterations, "skipped steps in a row after which the run stops").positive(),
-        field("exit_interval", &C::exit_interval, "save and exit at every multiple of this iteration; 0: never").min(0).unit("iterations"),
-        field("exit_duration_in_mins", &C::exit_duration_in_mins, "save and exit after this time; 0: never").min(0).unit("minutes"),
-        field("sample_tokens", &C::sample_tokens, "length of the text sample written at the end; 0: none").min(0).unit("tokens"),
-        field("num_threads", &C::num_threads, "compute threads of the rank; 0: all cores").range(0, 4096)};
+        field("on_nan", &C::on_nan,
+              "what to do at a loss or gradient that is not finite: stop, or skip the step"),
+        field("max_skipped_iterations", &C::max_skipped_iterations,
+              "skipped steps in a row after which the run stops")
+            .positive(),
+        field("exit_interval", &C::exit_interval,
+              "save and exit at every multiple of this iteration; 0: never")
+            .min(0)
+            .unit("iterations"),
+        field("exit_duration_in_mins", &C::exit_duration_in_mins,
+              "save and exit after this time; 0: never")
+            .min(0)
+            .unit("minutes"),
+        field("sample_tokens", &C::sample_tokens,
+              "length of the text sample written at the end; 0: none")
+            .min(0)
+            .unit("tokens"),
+        field("num_threads", &C::num_threads, "compute threads of the rank; 0: all cores")
+            .range(0, 4096)};
   }
 };
 
@@ -93,8 +121,12 @@ struct CheckpointConfig {
     using config::field;
     return std::tuple{
         field("save", &C::save, "folder to save the run in; empty: not saved"),
-        field("load", &C::load, "where to start from: a folder of checkpoint.save, or hf:DIR for Hugging Face weights"),
-        field("save_interval", &C::save_interval, "iterations between saves; 0: only at the end").min(0).unit("iterations"),
+        field(
+            "load", &C::load,
+            "where to start from: a folder of checkpoint.save, or hf:DIR for Hugging Face weights"),
+        field("save_interval", &C::save_interval, "iterations between saves; 0: only at the end")
+            .min(0)
+            .unit("iterations"),
         field("keep", &C::keep, "newest checkpoints that stay; 0: all").min(0)};
   }
   void validate(config::Violations& violations, std::string_view path) const;
@@ -111,11 +143,15 @@ struct LoggerConfig {
     using C = LoggerConfig;
     using config::field;
     return std::tuple{
-        field("dir", &C::dir, "folder for metrics.jsonl, the loss plot and TensorBoard events; empty: none"),
-        field("log_interval", &C::log_interval, "iterations between console lines").positive().unit("iterations"),
+        field("dir", &C::dir,
+              "folder for metrics.jsonl, the loss plot and TensorBoard events; empty: none"),
+        field("log_interval", &C::log_interval, "iterations between console lines")
+            .positive()
+            .unit("iterations"),
         field("tensorboard", &C::tensorboard, "write TensorBoard events"),
         field("plot", &C::plot, "draw loss.svg at the end"),
-        field("peak_tflops", &C::peak_tflops, "peak of the device for MFU; default: known for GPUs, measured on CPUs")
+        field("peak_tflops", &C::peak_tflops,
+              "peak of the device for MFU; default: known for GPUs, measured on CPUs")
             .positive()
             .unit("TFLOP/s")};
   }
@@ -137,23 +173,27 @@ struct Config {
   static constexpr auto fields() {
     using C = Config;
     using config::field;
-    return std::tuple{field("model", &C::model, "the model"),
-                      field("train", &C::train, "the loop"),
-                      field("optimizer", &C::optimizer, "the optimizer"),
-                      field("scheduler", &C::scheduler, "learning rate and weight decay over time"),
-                      field("dataset", &C::dataset, "what is read"),
-                      field("tokenizer", &C::tokenizer, "how text becomes tokens"),
-                      field("checkpoint", &C::checkpoint, "saving and loading"),
-                      field("logger", &C::logger, "what the run shows"),
-                      field("device", &C::device, "auto: CUDA if there is a GPU and the build knows it"),
-                      field("dtype", &C::dtype, "of weights and activations; bf16 keeps fp32 master weights and gradients"),
-                      field("seed", &C::seed, "of initial weights and dropout")};
+    return std::tuple{
+        field("model", &C::model, "the model"),
+        field("train", &C::train, "the loop"),
+        field("optimizer", &C::optimizer, "the optimizer"),
+        field("scheduler", &C::scheduler, "learning rate and weight decay over time"),
+        field("dataset", &C::dataset, "what is read"),
+        field("tokenizer", &C::tokenizer, "how text becomes tokens"),
+        field("checkpoint", &C::checkpoint, "saving and loading"),
+        field("logger", &C::logger, "what the run shows"),
+        field("device", &C::device, "auto: CUDA if there is a GPU and the build knows it"),
+        field("dtype", &C::dtype,
+              "of weights and activations; bf16 keeps fp32 master weights and gradients"),
+        field("seed", &C::seed, "of initial weights and dropout")};
   }
   void validate(config::Violations& violations, std::string_view path) const;
 };
 
-/// Fills a config from an optional file and overrides, in this order: preset, file, overrides. Every problem in one ConfigError.
-Config load_config(const std::optional<std::string>& file, const std::vector<std::string>& overrides, Config base = {});
+/// Fills a config from an optional file and overrides, in this order: preset, file, overrides.
+/// Every problem in one ConfigError.
+Config load_config(const std::optional<std::string>& file,
+                   const std::vector<std::string>& overrides, Config base = {});
 
 /// The batch size over the run.
 optim::BatchSizeSchedule batch_schedule(const TrainConfig& train);
@@ -161,4 +201,4 @@ optim::BatchSizeSchedule batch_schedule(const TrainConfig& train);
 /// Iterations of the whole run, whichever way its length was given.
 int64_t total_iterations(const TrainConfig& train);
 
-}  // namespace pentatron::trainer
+} // namespace pentatron::trainer

@@ -27,7 +27,7 @@ struct Interval {
   StepFlops flops;
 };
 
-}  // namespace
+} // namespace
 
 struct Reporter::State {
   Config config;
@@ -40,10 +40,12 @@ struct Reporter::State {
   double mean_step_s = 0;
   bool finished = false;
 
-  TrainLog log_of(const StepReport& r, double loss, double time_s, int64_t samples, const StepFlops& flops) const;
+  TrainLog log_of(const StepReport& r, double loss, double time_s, int64_t samples,
+                  const StepFlops& flops) const;
 };
 
-Reporter::Reporter(const Config& config, const ReporterOptions& options) : state_(std::make_unique<State>()) {
+Reporter::Reporter(const Config& config, const ReporterOptions& options)
+    : state_(std::make_unique<State>()) {
   State& s = *state_;
   s.config = config;
   s.options = options;
@@ -54,13 +56,16 @@ Reporter::Reporter(const Config& config, const ReporterOptions& options) : state
     fs::create_directories(dir);
     s.metrics.emplace(dir / "metrics.jsonl", options.resumed_iteration);
     if (config.logger.tensorboard) {
-      s.tensorboard.emplace(dir / "tensorboard", options.resumed_iteration > 0 ? std::optional(options.resumed_iteration) : std::nullopt);
+      s.tensorboard.emplace(dir / "tensorboard", options.resumed_iteration > 0
+                                                     ? std::optional(options.resumed_iteration)
+                                                     : std::nullopt);
       s.tensorboard->text("config", 0, "```yaml\n" + config::to_yaml(config) + "```");
     }
     write_file_atomically(dir / "config.yaml", config::to_yaml(config));
   }
   if (options.peak) {
-    log::info("MFU is measured against {:.3f} TFLOP/s: {}", options.peak->flops / 1e12, options.peak->source);
+    log::info("MFU is measured against {:.3f} TFLOP/s: {}", options.peak->flops / 1e12,
+              options.peak->source);
   } else {
     log::info("MFU is not shown: the peak of this device is not known; give logger.peak_tflops");
   }
@@ -69,9 +74,12 @@ Reporter::Reporter(const Config& config, const ReporterOptions& options) : state
 
 Reporter::~Reporter() = default;
 
-void Reporter::set_reference(double loss) { state_->plot.reference = loss; }
+void Reporter::set_reference(double loss) {
+  state_->plot.reference = loss;
+}
 
-TrainLog Reporter::State::log_of(const StepReport& r, double loss, double time_s, int64_t samples, const StepFlops& flops) const {
+TrainLog Reporter::State::log_of(const StepReport& r, double loss, double time_s, int64_t samples,
+                                 const StepFlops& flops) const {
   TrainLog log;
   const double devices = static_cast<double>(options.world_size);
   log.time = std::chrono::system_clock::now();
@@ -112,7 +120,8 @@ void Reporter::step(const StepReport& r) {
   i.time_s += r.step_time_s;
   i.flops.model += r.flops.model;
   i.flops.hardware += r.flops.hardware;
-  if (r.iteration == 1 || r.iteration % s.config.logger.log_interval == 0 || r.iteration == s.options.total_iterations) {
+  if (r.iteration == 1 || r.iteration % s.config.logger.log_interval == 0 ||
+      r.iteration == s.options.total_iterations) {
     const double n = static_cast<double>(i.steps);
     StepFlops mean{i.flops.model / n, i.flops.hardware / n};
     TrainLog line = s.log_of(r, i.loss / n, i.time_s / n, i.samples, mean);
@@ -120,16 +129,20 @@ void Reporter::step(const StepReport& r) {
     s.bar->print(train_line(line));
     i = {};
   }
-  s.bar->update(r.iteration, fmt::format("loss {:.4f}  {}  ETA {}", r.loss,
-                                         one.mfu ? fmt::format("MFU {:.1f} %", *one.mfu * 100) : std::string(), clock_text(*one.eta_s)));
+  s.bar->update(r.iteration,
+                fmt::format("loss {:.4f}  {}  ETA {}", r.loss,
+                            one.mfu ? fmt::format("MFU {:.1f} %", *one.mfu * 100) : std::string(),
+                            clock_text(*one.eta_s)));
 }
 
 void Reporter::evaluation(int64_t iteration, int64_t consumed_samples, double loss) {
   State& s = *state_;
   if (!s.options.main_rank) return;
   s.plot.validation.push_back({static_cast<double>(iteration), loss});
-  if (s.tensorboard) s.tensorboard->evaluation("lm loss", "validation", iteration, consumed_samples, loss);
-  s.bar->print(evaluation_box(fmt::format("validation loss at iteration {}", iteration), {{"lm loss", loss}}));
+  if (s.tensorboard)
+    s.tensorboard->evaluation("lm loss", "validation", iteration, consumed_samples, loss);
+  s.bar->print(evaluation_box(fmt::format("validation loss at iteration {}", iteration),
+                              {{"lm loss", loss}}));
 }
 
 void Reporter::finish() {
@@ -138,14 +151,19 @@ void Reporter::finish() {
   s.finished = true;
   if (s.bar) s.bar->clear();
   if (s.tensorboard) s.tensorboard->flush();
-  if (!plot_path().empty() && !s.plot.training.empty()) write_file_atomically(plot_path(), loss_svg(s.plot));
+  if (!plot_path().empty() && !s.plot.training.empty())
+    write_file_atomically(plot_path(), loss_svg(s.plot));
 }
 
-fs::path Reporter::metrics_path() const { return state_->metrics ? state_->metrics->path() : fs::path(); }
+fs::path Reporter::metrics_path() const {
+  return state_->metrics ? state_->metrics->path() : fs::path();
+}
 
 fs::path Reporter::plot_path() const {
   const LoggerConfig& logger = state_->config.logger;
-  return state_->options.main_rank && !logger.dir.empty() && logger.plot ? fs::path(logger.dir) / "loss.svg" : fs::path();
+  return state_->options.main_rank && !logger.dir.empty() && logger.plot
+             ? fs::path(logger.dir) / "loss.svg"
+             : fs::path();
 }
 
-}  // namespace pentatron::trainer
+} // namespace pentatron::trainer

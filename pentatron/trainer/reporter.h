@@ -1,4 +1,5 @@
-/// Shows a run: console line and progress bar, metrics.jsonl, TensorBoard, the loss plot. Only the main rank shows anything.
+/// Shows a run: console line and progress bar, metrics.jsonl, TensorBoard, the loss plot. Only the
+/// main rank shows anything.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,7 @@ struct StepReport {
   double step_time_s = 0;
   StepFlops flops;
   double data_wait = 0;
-  int64_t skipped = 0, nan = 0;  ///< of the run so far
+  int64_t skipped = 0, nan = 0; ///< of the run so far
 };
 
 struct ReporterOptions {
@@ -51,7 +52,7 @@ class Reporter {
   /// Closes files and draws the plot.
   void finish();
 
-  std::filesystem::path metrics_path() const;  ///< empty: not written
+  std::filesystem::path metrics_path() const; ///< empty: not written
   std::filesystem::path plot_path() const;
 
  private:
@@ -59,4 +60,4 @@ class Reporter {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace pentatron::trainer
+} // namespace pentatron::trainer

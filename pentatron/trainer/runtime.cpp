@@ -16,9 +16,12 @@ namespace pentatron::trainer {
 
 at::ScalarType scalar_type(Precision precision) {
   switch (precision) {
-  case Precision::kFp64: return at::kDouble;
-  case Precision::kFp32: return at::kFloat;
-  case Precision::kBf16: return at::kBFloat16;
+  case Precision::kFp64:
+    return at::kDouble;
+  case Precision::kFp32:
+    return at::kFloat;
+  case Precision::kBf16:
+    return at::kBFloat16;
   }
   PT_DCHECK(false);
 }
@@ -27,7 +30,8 @@ at::Device choose_device(DeviceKind kind) {
   const bool cuda = at::hasCUDA() && at::detail::getCUDAHooks().deviceCount() > 0;
   if (kind == DeviceKind::kCuda && !cuda) {
     raise<ConfigError>("device=cuda, but {}\n  try: device=cpu",
-                       at::hasCUDA() ? "this machine shows no GPU" : "this build has no CUDA kernels");
+                       at::hasCUDA() ? "this machine shows no GPU"
+                                     : "this build has no CUDA kernels");
   }
   return cuda && kind != DeviceKind::kCpu ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
 }
@@ -46,13 +50,16 @@ Peak measure_gemm_peak(Precision precision) {
   const nn::NoAutograd guard;
   const auto options = at::TensorOptions(scalar_type(precision));
   const at::Tensor a = at::ones({kSize, kSize}, options), b = at::ones({kSize, kSize}, options);
-  const std::string what = fmt::format("{} matrix product {} x {} x {} on {} threads", config::to_string(precision), kSize, kSize,
-                                       kSize, at::get_num_threads());
-  return measure_peak(what, [&] { nn::matmul_nt(a, b); }, 2.0 * kSize * kSize * kSize, 0.25);
+  const std::string what =
+      fmt::format("{} matrix product {} x {} x {} on {} threads", config::to_string(precision),
+                  kSize, kSize, kSize, at::get_num_threads());
+  return measure_peak(
+      what, [&] { nn::matmul_nt(a, b); }, 2.0 * kSize * kSize * kSize, 0.25);
 }
 
 std::optional<Peak> find_peak(const Config& config, at::Device device) {
-  if (config.logger.peak_tflops) return Peak{*config.logger.peak_tflops * 1e12, "logger.peak_tflops"};
+  if (config.logger.peak_tflops)
+    return Peak{*config.logger.peak_tflops * 1e12, "logger.peak_tflops"};
   if (device.is_cpu()) return measure_gemm_peak(config.dtype);
   const Arithmetic arithmetic = config.dtype == Precision::kFp64   ? Arithmetic::kFp64
                                 : config.dtype == Precision::kFp32 ? Arithmetic::kFp32
@@ -60,4 +67,4 @@ std::optional<Peak> find_peak(const Config& config, at::Device device) {
   return gpu_peak(at::detail::getCUDAHooks().showConfig(), arithmetic);
 }
 
-}  // namespace pentatron::trainer
+} // namespace pentatron::trainer

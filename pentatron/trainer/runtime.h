@@ -18,10 +18,11 @@ at::Device choose_device(DeviceKind kind);
 /// Compute threads of this rank; 0: all that this process may use.
 void set_compute_threads(int64_t num_threads);
 
-/// The peak that MFU is measured against: as configured, known for the GPU, or measured on the CPU (under half a second).
+/// The peak that MFU is measured against: as configured, known for the GPU, or measured on the CPU
+/// (under half a second).
 std::optional<Peak> find_peak(const Config& config, at::Device device);
 
 /// Measures a matrix product as training does it, in the given type.
 Peak measure_gemm_peak(Precision precision);
 
-}  // namespace pentatron::trainer
+} // namespace pentatron::trainer

@@ -22,10 +22,11 @@ at::Tensor int64_tensor(const std::vector<int64_t>& values, at::Device device) {
 }
 
 double summed(double value, const comm::Group& group) {
-  return comm::all_reduce(at::scalar_tensor(value, at::kDouble), comm::ReduceOp::kSum, group).item<double>();
+  return comm::all_reduce(at::scalar_tensor(value, at::kDouble), comm::ReduceOp::kSum, group)
+      .item<double>();
 }
 
-}  // namespace
+} // namespace
 
 ModelInput model_input(const data::Batch& batch, at::Device device) {
   const nn::MemoryScope scope(nn::MemoryCategory::kData);
@@ -35,8 +36,9 @@ ModelInput model_input(const data::Batch& batch, at::Device device) {
   }
   std::vector<uint64_t> ids(batch.sample_ids.begin(), batch.sample_ids.end());
   const int64_t b = batch.batch_size, s = batch.sequence_length;
-  ModelInput input{int64_tensor(batch.tokens, device), int64_tensor(labels, device),
-                   nn::SequenceLayout::packed(b, s, std::move(ids), batch.cu_seqlens, false, device)};
+  ModelInput input{
+      int64_tensor(batch.tokens, device), int64_tensor(labels, device),
+      nn::SequenceLayout::packed(b, s, std::move(ids), batch.cu_seqlens, false, device)};
   // The loader decides where positions start again, which need not be where attention does.
   input.layout.positions = int64_tensor(batch.position_ids, device).to(at::kInt);
   return input;
@@ -46,7 +48,9 @@ Stepper::Stepper(build::RankModel& model, optim::Optimizer& optimizer, build::Gr
     : model_(&model), optimizer_(&optimizer), groups_(std::move(groups)) {}
 
 int64_t Stepper::global_targets(const data::StepData& data) const {
-  return comm::all_reduce(at::scalar_tensor(data.num_targets, at::kLong), comm::ReduceOp::kSum, groups_.dp).item<int64_t>();
+  return comm::all_reduce(at::scalar_tensor(data.num_targets, at::kLong), comm::ReduceOp::kSum,
+                          groups_.dp)
+      .item<int64_t>();
 }
 
 StepResult Stepper::step(const data::StepData& data, const StepOptions& options) {
@@ -74,7 +78,8 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
     chunk.backward({}, ctx, *model_->store, tape);
   }
   parallel::reduce_gradients(*model_->store, groups_.dp, groups_.tp);
-  result.loss = summed(state.loss_sums["lm loss"], groups_.dp) / static_cast<double>(result.num_targets);
+  result.loss =
+      summed(state.loss_sums["lm loss"], groups_.dp) / static_cast<double>(result.num_targets);
   result.grad_norm = optim::global_grad_norm(*model_->store, groups_.tp);
   result.finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
   if (!result.finite) {
@@ -85,7 +90,8 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
     }
     return result;
   }
-  optimizer_->step(options.lr, options.weight_decay, optim::clip_coefficient(options.clip_grad, result.grad_norm));
+  optimizer_->step(options.lr, options.weight_decay,
+                   optim::clip_coefficient(options.clip_grad, result.grad_norm));
   return result;
 }
 
@@ -101,4 +107,4 @@ Stepper::Evaluation Stepper::evaluate(const data::StepData& data) {
   return {summed(state.loss_sums["lm loss"], groups_.dp), global_targets(data)};
 }
 
-}  // namespace pentatron::trainer
+} // namespace pentatron::trainer

@@ -1,4 +1,5 @@
-/// One optimizer step: forward and backward of every microbatch, reductions, norm, clipping, update.
+/// One optimizer step: forward and backward of every microbatch, reductions, norm, clipping,
+/// update.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +17,16 @@ struct StepOptions {
   double weight_decay = 0;
   double clip_grad = 0;
   uint64_t seed = 0;
-  bool find_nonfinite_layer = false;  ///< look at the output of every layer, to name the first that is not finite
+  bool find_nonfinite_layer =
+      false; ///< look at the output of every layer, to name the first that is not finite
 };
 
 struct StepResult {
-  double loss = 0;            ///< sum over targets / number of targets, over all ranks
-  double grad_norm = 0;       ///< before clipping
-  int64_t num_targets = 0;    ///< over all ranks
-  bool finite = true;         ///< loss and gradients; if not, nothing was updated
-  std::string first_nonfinite;  ///< the first layer or gradient that was not finite, if it is known
+  double loss = 0;             ///< sum over targets / number of targets, over all ranks
+  double grad_norm = 0;        ///< before clipping
+  int64_t num_targets = 0;     ///< over all ranks
+  bool finite = true;          ///< loss and gradients; if not, nothing was updated
+  std::string first_nonfinite; ///< the first layer or gradient that was not finite, if it is known
 };
 
 /// A rank's part in training. All ranks call the same functions in the same order.
@@ -56,4 +58,4 @@ struct ModelInput {
 };
 ModelInput model_input(const data::Batch& batch, at::Device device);
 
-}  // namespace pentatron::trainer
+} // namespace pentatron::trainer

@@ -36,14 +36,17 @@ extern "C" void on_signal(int number) {
 
 /// Whether any rank says yes.
 bool any_rank(bool here, const comm::Group& world) {
-  return comm::all_reduce(at::scalar_tensor(here ? 1 : 0, at::kLong), comm::ReduceOp::kMax, world).item<int64_t>() != 0;
+  return comm::all_reduce(at::scalar_tensor(here ? 1 : 0, at::kLong), comm::ReduceOp::kMax, world)
+             .item<int64_t>() != 0;
 }
 
 constexpr const char* kHfPrefix = "hf:";
 
-bool from_hf(const Config& config) { return config.checkpoint.load.starts_with(kHfPrefix); }
+bool from_hf(const Config& config) {
+  return config.checkpoint.load.starts_with(kHfPrefix);
+}
 
-}  // namespace
+} // namespace
 
 void install_signal_handlers() {
   struct sigaction action = {};
@@ -86,20 +89,25 @@ Trainer::State::State(Config c, build::Groups g)
   open_data();
   build_model();
   load();
-  loader = std::make_unique<data::Loader>(datasets.train, loader_options(progress.consumed_samples));
+  loader =
+      std::make_unique<data::Loader>(datasets.train, loader_options(progress.consumed_samples));
 }
 
 void Trainer::State::open_data() {
   const bool batches = config.dataset.type == data::DatasetType::kBatches;
   tokenizer = data::make_tokenizer(config.tokenizer);
-  datasets = data::open_datasets(config.dataset, {.sequence_length = batches ? 0 : config.train.seq_length,
-                                                  .vocab_size = config.model.vocab_size,
-                                                  .tokenizer = tokenizer});
+  datasets =
+      data::open_datasets(config.dataset, {.sequence_length = batches ? 0 : config.train.seq_length,
+                                           .vocab_size = config.model.vocab_size,
+                                           .tokenizer = tokenizer});
   if (datasets.train == nullptr) {
-    raise<ConfigError>("dataset.split={} leaves less than one training sample\n  try: dataset.split=95,5,0", config.dataset.split);
+    raise<ConfigError>(
+        "dataset.split={} leaves less than one training sample\n  try: dataset.split=95,5,0",
+        config.dataset.split);
   }
   sequence = datasets.train->sequence_length();
-  if (groups.world.rank() == 0 && !datasets.summary.empty()) log::info("data: {}", datasets.summary);
+  if (groups.world.rank() == 0 && !datasets.summary.empty())
+    log::info("data: {}", datasets.summary);
 }
 
 void Trainer::State::build_model() {
@@ -126,7 +134,9 @@ void Trainer::State::load() {
   }
   const std::optional<fs::path> folder = checkpoint::latest_train_state(from);
   if (!folder) {
-    raise<CheckpointError>("checkpoint.load={} holds no checkpoint\n  try: leave checkpoint.load out to start from the beginning", from);
+    raise<CheckpointError>("checkpoint.load={} holds no checkpoint\n  try: leave checkpoint.load "
+                           "out to start from the beginning",
+                           from);
   }
   progress = checkpoint::load_train_state(*folder, model.gpt->params(), *optimizer);
   log::info("resumed from {} at iteration {}", folder->string(), progress.iteration);
@@ -143,16 +153,20 @@ data::LoaderOptions Trainer::State::loader_options(int64_t consumed) const {
                     .eod_mask_loss = config.dataset.eod_mask_loss,
                     .reset_position_ids = config.dataset.reset_position_ids,
                     .reset_attention_mask = config.dataset.reset_attention_mask},
-          .global_batch_size_at = [schedule = batch_sizes](int64_t samples) { return schedule.at_samples(samples); }};
+          .global_batch_size_at = [schedule = batch_sizes](int64_t samples) {
+            return schedule.at_samples(samples);
+          }};
 }
 
 StepFlops Trainer::State::step_flops(int64_t samples) const {
-  const nn::LayerShape shape{.tokens = samples * sequence, .squared_lengths = samples * sequence * sequence};
+  const nn::LayerShape shape{.tokens = samples * sequence,
+                             .squared_lengths = samples * sequence * sequence};
   StepFlops flops;
   flops.model = models::Gpt::cost(config.model, shape).total_flops();
   flops.hardware = flops.model;
   if (config.train.recompute == Recompute::kFull) {
-    flops.hardware += static_cast<double>(config.model.num_layers) * models::Gpt::segment_cost(config.model, shape, 1).forward_flops();
+    flops.hardware += static_cast<double>(config.model.num_layers) *
+                      models::Gpt::segment_cost(config.model, shape, 1).forward_flops();
   }
   return flops;
 }
@@ -162,7 +176,8 @@ StepResult Trainer::State::run_step(const StepOptions& options, int64_t* samples
   *samples = data.global_batch_size;
   StepResult result = stepper->step(data, options);
   if (!result.finite) {
-    // Nothing was updated, so the same step again gives the same numbers: this time every layer is looked at.
+    // Nothing was updated, so the same step again gives the same numbers: this time every layer is
+    // looked at.
     StepOptions search = options;
     search.find_nonfinite_layer = true;
     result = stepper->step(data, search);
@@ -176,7 +191,8 @@ std::optional<double> Trainer::State::validate() {
   options.global_batch_size_at = {};
   options.batch.eod_mask_loss = false;
   data::Loader batches(datasets.validation, options);
-  const int64_t all = std::max<int64_t>(1, datasets.validation->samples_per_epoch() / options.global_batch_size);
+  const int64_t all =
+      std::max<int64_t>(1, datasets.validation->samples_per_epoch() / options.global_batch_size);
   Stepper::Evaluation total;
   for (int64_t i = 0; i < std::min(config.train.eval_iters, all); ++i) {
     const Stepper::Evaluation part = stepper->evaluate(batches.next());
@@ -188,18 +204,25 @@ std::optional<double> Trainer::State::validate() {
 
 fs::path Trainer::State::save() {
   progress.config_yaml = config::to_yaml(config);
-  const fs::path folder = checkpoint::save_train_state(config.checkpoint.save, progress, model.gpt->params(), *optimizer,
-                                                       config.checkpoint.keep);
+  const fs::path folder = checkpoint::save_train_state(
+      config.checkpoint.save, progress, model.gpt->params(), *optimizer, config.checkpoint.keep);
   log::info("saved {}", folder.string());
   return folder;
 }
 
-Trainer::Trainer(Config config, build::Groups groups) : state_(std::make_unique<State>(std::move(config), std::move(groups))) {}
+Trainer::Trainer(Config config, build::Groups groups)
+    : state_(std::make_unique<State>(std::move(config), std::move(groups))) {}
 Trainer::~Trainer() = default;
 
-build::RankModel& Trainer::model() { return state_->model; }
-const Config& Trainer::config() const { return state_->config; }
-const data::Tokenizer& Trainer::tokenizer() const { return *state_->tokenizer; }
+build::RankModel& Trainer::model() {
+  return state_->model;
+}
+const Config& Trainer::config() const {
+  return state_->config;
+}
+const data::Tokenizer& Trainer::tokenizer() const {
+  return *state_->tokenizer;
+}
 
 TrainReport Trainer::run() {
   State& s = *state_;
@@ -213,12 +236,15 @@ TrainReport Trainer::run() {
                         .main_rank = main_rank});
   TrainReport report;
   if (s.datasets.corpus != nullptr) {
-    report.unigram_entropy = data::unigram_entropy(*s.datasets.corpus, s.datasets.split.train, s.tokenizer->vocab_size());
+    report.unigram_entropy = data::unigram_entropy(*s.datasets.corpus, s.datasets.split.train,
+                                                   s.tokenizer->vocab_size());
     reporter.set_reference(*report.unigram_entropy);
   }
   const optim::TrainLength length{.iters = std::max<int64_t>(1, s.total_iterations)};
-  const optim::LrCurve lr = optim::lr_curve(c.scheduler, c.optimizer.lr, c.optimizer.min_lr, length);
-  const optim::WeightDecayCurve decay = optim::weight_decay_curve(c.scheduler, c.optimizer.weight_decay, length);
+  const optim::LrCurve lr =
+      optim::lr_curve(c.scheduler, c.optimizer.lr, c.optimizer.min_lr, length);
+  const optim::WeightDecayCurve decay =
+      optim::weight_decay_curve(c.scheduler, c.optimizer.weight_decay, length);
   const double begin = monotonic_s();
   int64_t skipped_in_a_row = 0;
 
@@ -235,19 +261,22 @@ TrainReport Trainer::run() {
     s.progress.consumed_samples = s.loader->consumed_samples();
     if (!result.finite) {
       ++s.progress.nan_iterations;
-      const std::string where = result.first_nonfinite.empty() ? "" : ", first seen in " + result.first_nonfinite;
+      const std::string where =
+          result.first_nonfinite.empty() ? "" : ", first seen in " + result.first_nonfinite;
       if (c.train.on_nan == OnNan::kStop || ++skipped_in_a_row > c.train.max_skipped_iterations) {
         reporter.finish();
-        raise<Error>("iteration {}: loss {} and gradient norm {} are not finite{}\n  try: a lower optimizer.lr, or train.on_nan=skip",
+        raise<Error>("iteration {}: loss {} and gradient norm {} are not finite{}\n  try: a lower "
+                     "optimizer.lr, or train.on_nan=skip",
                      iteration, result.loss, result.grad_norm, where);
       }
-      log::warning("iteration {} is skipped: loss {} and gradient norm {} are not finite{}", iteration, result.loss,
-                   result.grad_norm, where);
+      log::warning("iteration {} is skipped: loss {} and gradient norm {} are not finite{}",
+                   iteration, result.loss, result.grad_norm, where);
       ++s.progress.skipped_iterations;
     } else {
       skipped_in_a_row = 0;
       report.last_loss = result.loss;
-      if (result.num_targets == 0) log::warning("iteration {} is skipped: its batch has no targets", iteration);
+      if (result.num_targets == 0)
+        log::warning("iteration {} is skipped: its batch has no targets", iteration);
     }
     reporter.step({.iteration = iteration,
                    .consumed_samples = s.progress.consumed_samples,
@@ -269,9 +298,11 @@ TrainReport Trainer::run() {
       }
     }
     std::optional<StopReason> stop;
-    if (c.train.exit_interval > 0 && iteration % c.train.exit_interval == 0) stop = StopReason::kExitInterval;
+    if (c.train.exit_interval > 0 && iteration % c.train.exit_interval == 0)
+      stop = StopReason::kExitInterval;
     const double limit = c.train.exit_duration_in_mins * 60;
-    if (limit > 0 && any_rank(monotonic_s() - begin > limit, s.groups.world)) stop = StopReason::kDuration;
+    if (limit > 0 && any_rank(monotonic_s() - begin > limit, s.groups.world))
+      stop = StopReason::kDuration;
     if (any_rank(signal_received.load() != 0, s.groups.world)) stop = StopReason::kSignal;
     const bool due = c.checkpoint.save_interval > 0 && iteration % c.checkpoint.save_interval == 0;
     if (!c.checkpoint.save.empty() && (due || last || stop)) {
@@ -289,4 +320,4 @@ TrainReport Trainer::run() {
   return report;
 }
 
-}  // namespace pentatron::trainer
+} // namespace pentatron::trainer

@@ -20,18 +20,20 @@ struct TrainReport {
   int64_t iterations = 0;
   double last_loss = 0;
   std::optional<double> validation_loss;
-  std::optional<double> unigram_entropy;  ///< of the training text, in nats a token
-  std::filesystem::path metrics, plot, checkpoint;  ///< empty: not written
+  std::optional<double> unigram_entropy;           ///< of the training text, in nats a token
+  std::filesystem::path metrics, plot, checkpoint; ///< empty: not written
 };
 
-/// Everything a run needs, from a checked configuration; construction opens data, builds the model and loads what is to be loaded.
+/// Everything a run needs, from a checked configuration; construction opens data, builds the model
+/// and loads what is to be loaded.
 class Trainer {
  public:
   Trainer(Config config, build::Groups groups);
   ~Trainer();
 
-  /// Runs to the end of the configuration, or to a signal, a time limit or a step that is not finite.
-  /// Throws Error (naming the first layer that was not finite) where the rules of train.on_nan say stop.
+  /// Runs to the end of the configuration, or to a signal, a time limit or a step that is not
+  /// finite. Throws Error (naming the first layer that was not finite) where the rules of
+  /// train.on_nan say stop.
   TrainReport run();
 
   build::RankModel& model();
@@ -43,7 +45,8 @@ class Trainer {
   std::unique_ptr<State> state_;
 };
 
-/// From now on SIGINT and SIGTERM ask a running Trainer to save and return; a second one ends the program at once.
+/// From now on SIGINT and SIGTERM ask a running Trainer to save and return; a second one ends the
+/// program at once.
 void install_signal_handlers();
 
-}  // namespace pentatron::trainer
+} // namespace pentatron::trainer

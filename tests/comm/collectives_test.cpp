@@ -152,7 +152,7 @@ TEST_P(Collectives, AllToAllSendsUnevenRows) {
       sent.push_back(message(group.rank(), peer));
       expected.push_back(message(peer, group.rank()));
     }
-    expect_close(all_to_all(at::cat(sent), send_rows, recv_rows, group), at::cat(expected));
+    expect_close(all_to_all_rows(at::cat(sent), send_rows, recv_rows, group), at::cat(expected));
   });
 }
 
@@ -286,7 +286,7 @@ TEST(GroupOfOne, ReturnsTheArgument) {
   const at::Tensor x = randn({4, 3}, 1);
   for (const at::Tensor& y :
        {all_reduce(x, ReduceOp::kSum, group), all_gather(x, 0, group), reduce_scatter(x, 1, group),
-        all_to_all(x, 0, 1, group), all_to_all(x, {4}, {4}, group)})
+        all_to_all(x, 0, 1, group), all_to_all_rows(x, {4}, {4}, group)})
     EXPECT_TRUE(y.is_same(x));
   all_reduce_(x, ReduceOp::kMax, group);
   broadcast_(x, 0, group);
@@ -303,8 +303,8 @@ TEST(Shapes, ThatCannotWorkAreRefusedBeforeAnyoneWaits) {
     EXPECT_THROW(reduce_scatter(x, 0, group), ShapeError);
     EXPECT_THROW(all_gather(x, 2, group), ShapeError);
     EXPECT_THROW(all_gather(at::zeros({}, at::kFloat), 0, group), ShapeError);
-    EXPECT_THROW(all_to_all(x, {1, 1}, {1, 1}, group), ShapeError);
-    EXPECT_THROW(all_to_all(x, {3, 0}, {4, -1}, group), ShapeError);
+    EXPECT_THROW(all_to_all_rows(x, {1, 1}, {1, 1}, group), ShapeError);
+    EXPECT_THROW(all_to_all_rows(x, {3, 0}, {4, -1}, group), ShapeError);
     EXPECT_THROW(all_to_all(x, 0, 1, group), ShapeError);
     EXPECT_THROW((void)all_reduce_start_(x.t(), ReduceOp::kSum, group), ShapeError);
     EXPECT_THROW((void)all_gather_into(at::zeros({5, 4}, at::kFloat), x, 0, group), ShapeError);
@@ -355,9 +355,9 @@ TEST(Mismatch, OfRowsInAnAllToAllNamesThePair) {
     const at::Tensor x = at::zeros({4, 3}, at::kFloat);
     const std::string error = test::error_of([&] {
       if (group.rank() == 0)
-        all_to_all(x, {1, 3}, {1, 2}, group);
+        all_to_all_rows(x, {1, 3}, {1, 2}, group);
       else
-        all_to_all(x, {2, 2}, {2, 2}, group); // expects 2 of the 3 rows that rank 0 sends
+        all_to_all_rows(x, {2, 2}, {2, 2}, group); // expects 2 of the 3 rows that rank 0 sends
     });
     EXPECT_THAT(error,
                 HasSubstr("rank 0 sends Float [3, 3] to rank 1, which expects Float [2, 3]"));

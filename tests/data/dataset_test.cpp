@@ -62,7 +62,7 @@ TEST(Corpus, PutsAnEndAfterEachDocument) {
   const TemporaryFolder folder;
   folder.write("a.txt", "hi");
   folder.write("b.jsonl", "{\"text\":\"x\"}\n{\"text\":\"yz\"}\n");
-  const Corpus corpus({.path = {folder.string()}}, bytes());
+  const Corpus corpus({.path = folder.string()}, bytes());
   EXPECT_THAT(stream_of(corpus), ElementsAre('h', 'i', 256, 'x', 256, 'y', 'z', 256));
   EXPECT_EQ(corpus.num_documents(), 3);
   EXPECT_EQ(corpus.document_begin(1), 3);
@@ -79,8 +79,8 @@ TEST(Corpus, IsTheSameForAnyNumberOfThreads) {
         fmt::format("{:02}.txt", i),
         std::string(static_cast<size_t>(1 + i * 7919 % 50'000), static_cast<char>('a' + i % 26)));
   }
-  const Corpus one({.path = {folder.string()}, .num_workers = 1}, bytes());
-  const Corpus many({.path = {folder.string()}, .num_workers = 8}, bytes());
+  const Corpus one({.path = folder.string(), .num_workers = 1}, bytes());
+  const Corpus many({.path = folder.string(), .num_workers = 8}, bytes());
   EXPECT_EQ(stream_of(one), stream_of(many));
   // Any part of it, also across files.
   const std::vector<int64_t> all = stream_of(one);
@@ -95,7 +95,7 @@ TEST(Corpus, GivesWholeDocumentsToTokenizersThatNeedThem) {
   const TemporaryFolder folder;
   folder.write("a.txt", std::string(1'000'000, 'a'));
   folder.write("b.txt", "bb");
-  const Corpus corpus({.path = {folder.string()}}, std::make_shared<WholeDocumentTokenizer>());
+  const Corpus corpus({.path = folder.string()}, std::make_shared<WholeDocumentTokenizer>());
   EXPECT_THAT(stream_of(corpus), ElementsAre(1'000'000 % 90'000, 99'999, 2, 99'999));
 }
 
@@ -104,7 +104,7 @@ TEST(Corpus, ReportsTheFirstBadFileInOrder) {
   for (int i = 0; i < 30; ++i)
     folder.write(fmt::format("{:02}.txt", i), i == 11 || i == 12 || i == 29 ? "\xFF" : "good");
   for (int trial = 0; trial < 20; ++trial) {
-    const Corpus corpus({.path = {folder.string()}, .num_workers = 8}, bytes());
+    const Corpus corpus({.path = folder.string(), .num_workers = 8}, bytes());
     try {
       corpus.wait();
       FAIL();
@@ -113,7 +113,7 @@ TEST(Corpus, ReportsTheFirstBadFileInOrder) {
     }
   }
   const Corpus skipping(
-      {.path = {folder.string()}, .on_bad_input = OnBadInput::kSkip, .num_workers = 8}, bytes());
+      {.path = folder.string(), .on_bad_input = OnBadInput::kSkip, .num_workers = 8}, bytes());
   EXPECT_EQ(skipping.num_documents(), 27);
   EXPECT_EQ(skipping.report().skipped(BadInput::kUtf8), 3);
   EXPECT_EQ(skipping.size_tokens(), 27 * 5);
@@ -171,7 +171,7 @@ class Samples : public ::testing::Test {
     std::string text;
     for (int i = 0; i < 10'000; ++i) text += fmt::format("{:04x}", i * 40503 % 65536);
     folder.write("a.txt", text);
-    corpus = std::make_shared<Corpus>(DatasetConfig{.path = {folder.string()}}, bytes());
+    corpus = std::make_shared<Corpus>(DatasetConfig{.path = folder.string()}, bytes());
   }
   std::vector<int64_t> sample(const Dataset& dataset, int64_t n) {
     std::vector<int64_t> tokens(static_cast<size_t>(dataset.sequence_length() + 1));
@@ -205,7 +205,7 @@ TEST_F(Samples, EachEpochShowsEveryWindowOnceInAnotherOrder) {
 }
 
 TEST_F(Samples, ArePureFunctionsOfSeedAndNumber) {
-  const Corpus again_corpus({.path = {folder.string()}}, bytes());
+  const Corpus again_corpus({.path = folder.string()}, bytes());
   const TextDataset a(corpus, {100, 30'000}, {.sequence_length = 33, .seed = 5});
   const TextDataset b(corpus, {100, 30'000}, {.sequence_length = 33, .seed = 5});
   const TextDataset c(corpus, {100, 30'000}, {.sequence_length = 33, .seed = 6});
@@ -234,7 +234,7 @@ TEST(SplitCorpus, CutsAtDocumentsWhereThatIsNearAndThroughThemElse) {
     lines += "{\"text\":\"" + std::string(static_cast<size_t>(9 + i % 5), 'x') + "\"}\n";
   folder.write("many.jsonl", lines);
   folder.write("one.txt", std::string(999, 'x'));
-  const Corpus many({.path = {folder.string() + "/many.jsonl"}}, bytes());
+  const Corpus many({.path = folder.string() + "/many.jsonl"}, bytes());
   const Split split = split_corpus(many, "80,10,10");
   EXPECT_EQ(split.train.begin, 0);
   EXPECT_EQ(split.train.end, split.validation.begin);
@@ -242,7 +242,7 @@ TEST(SplitCorpus, CutsAtDocumentsWhereThatIsNearAndThroughThemElse) {
   EXPECT_EQ(split.test.end, many.size_tokens());
   EXPECT_EQ(split.train.end, many.document_begin(80));
   EXPECT_EQ(split.validation.end, many.document_begin(90));
-  const Corpus one({.path = {folder.string() + "/one.txt"}}, bytes());
+  const Corpus one({.path = folder.string() + "/one.txt"}, bytes());
   EXPECT_EQ(split_corpus(one, "95,5,0").train.end, 950);
   EXPECT_EQ(split_corpus(one, "95, 5").test.size(), 0);
   EXPECT_EQ(split_corpus(one, "1").train.size(), 1000);

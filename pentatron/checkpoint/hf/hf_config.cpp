@@ -15,25 +15,23 @@ using models::GptConfig;
 
 class Reader {
  public:
-  explicit Reader(const std::filesystem::path& file) : json_(read_json(file)), where_(file.string()) {
+  explicit Reader(const std::filesystem::path& file)
+      : json_(read_json(file)), where_(file.string()) {
     if (!json_.is_object()) raise<DataError>("{} is not a JSON object", where_);
   }
-  template <class T>
-  T get(const char* key) const {
-    return json_get<T>(json_, key, where_);
-  }
-  template <class T>
-  T get(const char* key, T otherwise) const {
+  template <class T> T get(const char* key) const { return json_get<T>(json_, key, where_); }
+  template <class T> T get(const char* key, T otherwise) const {
     return json_get_or<T>(json_, key, otherwise, where_);
   }
-  template <class T>
-  std::optional<T> find(const char* key) const {
+  template <class T> std::optional<T> find(const char* key) const {
     if (!json_.contains(key) || json_[key].is_null()) return std::nullopt;
     return json_get<T>(json_, key, where_);
   }
   const Json& json() const { return json_; }
   const std::string& where() const { return where_; }
-  [[noreturn]] void refuse(const std::string& what) const { raise<ConfigError>("{}: {} is not supported", where_, what); }
+  [[noreturn]] void refuse(const std::string& what) const {
+    raise<ConfigError>("{}: {} is not supported", where_, what);
+  }
 
  private:
   Json json_;
@@ -44,7 +42,8 @@ ActivationFunction activation(const Reader& in, const std::string& name, bool ga
   using A = ActivationFunction;
   if (name == "silu" || name == "swish") return gated ? A::kSwiGlu : A::kSilu;
   if (name == "gelu") return gated ? A::kGeGlu : A::kGelu;
-  if (name == "gelu_new" || name == "gelu_pytorch_tanh") return gated ? A::kGeGluTanh : A::kGeluTanh;
+  if (name == "gelu_new" || name == "gelu_pytorch_tanh")
+    return gated ? A::kGeGluTanh : A::kGeluTanh;
   if (!gated && name == "relu") return A::kRelu;
   if (!gated && name == "relu2") return A::kSquaredRelu;
   if (!gated && name == "quick_gelu") return A::kQuickGelu;
@@ -74,7 +73,8 @@ GptConfig read_gpt2(const Reader& in) {
   return c;
 }
 
-/// transformers 5 has everything under rope_parameters; earlier files have rope_theta and rope_scaling beside each other.
+/// transformers 5 has everything under rope_parameters; earlier files have rope_theta and
+/// rope_scaling beside each other.
 void read_rope(const Reader& in, GptConfig& c) {
   Json rope = Json::object();
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
@@ -83,7 +83,9 @@ void read_rope(const Reader& in, GptConfig& c) {
     rope.update(in.json()[key]);
   }
   const std::string where = in.where() + " (rotary positions)";
-  const auto number = [&](const char* key, double otherwise) { return json_get_or<double>(rope, key, otherwise, where); };
+  const auto number = [&](const char* key, double otherwise) {
+    return json_get_or<double>(rope, key, otherwise, where);
+  };
   const auto optional = [&](const char* key) -> std::optional<double> {
     if (!rope.contains(key) || rope[key].is_null()) return std::nullopt;
     return json_get<double>(rope, key, where);
@@ -91,13 +93,13 @@ void read_rope(const Reader& in, GptConfig& c) {
   c.position_embedding_type = models::PositionEmbedding::kRope;
   c.rotary_base = number("rope_theta", in.get<double>("rope_theta", 10000.0));
   c.rotary_percent = number("partial_rotary_factor", in.get<double>("partial_rotary_factor", 1.0));
-  const std::string type =
-      json_get_or<std::string>(rope, "rope_type", json_get_or<std::string>(rope, "type", "default", where), where);
+  const std::string type = json_get_or<std::string>(
+      rope, "rope_type", json_get_or<std::string>(rope, "type", "default", where), where);
   models::RopeScalingConfig& s = c.rope_scaling;
   if (type == "default") return;
   s.factor = number("factor", 1.0);
-  s.original_max_position_embeddings =
-      json_get_or<int64_t>(rope, "original_max_position_embeddings", c.max_position_embeddings, where);
+  s.original_max_position_embeddings = json_get_or<int64_t>(
+      rope, "original_max_position_embeddings", c.max_position_embeddings, where);
   if (type == "linear") {
     s.type = models::RopeScalingType::kLinear;
   } else if (type == "llama3") {
@@ -126,7 +128,8 @@ void read_windows(const Reader& in, const std::string& family, GptConfig& c) {
   const auto types = in.get<std::vector<std::string>>("layer_types", {});
   const int64_t first = in.get<int64_t>("max_window_layers", 28);
   for (int64_t i = 0; i < c.num_layers; ++i) {
-    const bool full = types.empty() ? i < first : types.at(static_cast<size_t>(i)) == "full_attention";
+    const bool full =
+        types.empty() ? i < first : types.at(static_cast<size_t>(i)) == "full_attention";
     if (full) c.full_attention_layers.push_back(i);
   }
   if (static_cast<int64_t>(c.full_attention_layers.size()) == c.num_layers) {
@@ -159,31 +162,35 @@ GptConfig read_llama_like(const Reader& in, const std::string& family) {
   read_rope(in, c);
   const auto types = in.get<std::vector<std::string>>("layer_types", {});
   if (!types.empty() && static_cast<int64_t>(types.size()) != c.num_layers) {
-    raise<DataError>("{}: layer_types names {} layers of num_hidden_layers={}", in.where(), types.size(), c.num_layers);
+    raise<DataError>("{}: layer_types names {} layers of num_hidden_layers={}", in.where(),
+                     types.size(), c.num_layers);
   }
   read_windows(in, family, c);
   if (family == "mistral" && attention_bias) in.refuse("attention_bias=true for mistral");
   return c;
 }
 
-}  // namespace
+} // namespace
 
 HfModel read_hf_config(const std::filesystem::path& folder) {
   const Reader in(folder / "config.json");
   HfModel model{.family = in.get<std::string>("model_type"), .config = {}};
   if (model.family == "gpt2") {
     model.config = read_gpt2(in);
-  } else if (model.family == "llama" || model.family == "mistral" || model.family == "qwen2" || model.family == "qwen3") {
+  } else if (model.family == "llama" || model.family == "mistral" || model.family == "qwen2" ||
+             model.family == "qwen3") {
     model.config = read_llama_like(in, model.family);
   } else {
-    raise<ConfigError>("{}: model_type={} is not a supported family\n  try: gpt2, llama, mistral, qwen2 or qwen3", in.where(),
-                       model.family);
+    raise<ConfigError>(
+        "{}: model_type={} is not a supported family\n  try: gpt2, llama, mistral, qwen2 or qwen3",
+        in.where(), model.family);
   }
   model.config.init_method_std = in.get<double>("initializer_range", 0.02);
   config::Violations violations;
   config::validate(model.config, violations);
-  if (!violations.empty()) raise<DataError>("{} describes a model that cannot be:\n{}", in.where(), violations.text());
+  if (!violations.empty())
+    raise<DataError>("{} describes a model that cannot be:\n{}", in.where(), violations.text());
   return model;
 }
 
-}  // namespace pentatron::checkpoint
+} // namespace pentatron::checkpoint

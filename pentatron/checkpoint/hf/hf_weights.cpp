@@ -67,12 +67,16 @@ std::vector<WeightMapEntry> llama_map(const models::GptConfig& c) {
 }
 
 bool ends_with(const std::string& text, std::string_view end) {
-  return text.size() >= end.size() && std::string_view(text).substr(text.size() - end.size()) == end;
+  return text.size() >= end.size() &&
+         std::string_view(text).substr(text.size() - end.size()) == end;
 }
 
-/// Tensors of older files that are no parameters: causal masks, rotary tables, a second copy of tied weights.
+/// Tensors of older files that are no parameters: causal masks, rotary tables, a second copy of
+/// tied weights.
 bool is_known_extra(const std::string& name, const HfModel& model) {
-  if (ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") || ends_with(name, ".rotary_emb.inv_freq")) return true;
+  if (ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") ||
+      ends_with(name, ".rotary_emb.inv_freq"))
+    return true;
   return name == "lm_head.weight" && !model.config.untie_embeddings_and_output_weights;
 }
 
@@ -85,7 +89,8 @@ std::vector<int64_t> entry_shape(const nn::Param& param, const WeightMapEntry& e
 }
 
 /// Finds a tensor under its name, or without the "transformer." that files of the first GPT-2 lack.
-const SafeTensor* find_tensor(const SafetensorsFolder& files, const std::string& name, std::set<std::string>& used) {
+const SafeTensor* find_tensor(const SafetensorsFolder& files, const std::string& name,
+                              std::set<std::string>& used) {
   for (const std::string& candidate : {name, name.substr(name.find('.') + 1)}) {
     if (const SafeTensor* tensor = files.find(candidate)) {
       used.insert(candidate);
@@ -95,13 +100,14 @@ const SafeTensor* find_tensor(const SafetensorsFolder& files, const std::string&
   return nullptr;
 }
 
-}  // namespace
+} // namespace
 
 std::vector<WeightMapEntry> weight_map(const HfModel& model) {
   return model.family == "gpt2" ? gpt2_map(model.config) : llama_map(model.config);
 }
 
-void load_hf_weights(const std::filesystem::path& folder, const HfModel& model, nn::ParamList& params) {
+void load_hf_weights(const std::filesystem::path& folder, const HfModel& model,
+                     nn::ParamList& params) {
   const SafetensorsFolder files(folder);
   std::vector<std::string> problems;
   std::set<std::string> used;
@@ -114,17 +120,19 @@ void load_hf_weights(const std::filesystem::path& folder, const HfModel& model, 
     }
     const std::vector<int64_t> expected = entry_shape(params.find(entry.param), entry);
     if (tensor->shape != expected) {
-      problems.push_back(fmt::format("{} has shape [{}] and not [{}]", entry.hf, fmt::join(tensor->shape, ", "), fmt::join(expected, ", ")));
+      problems.push_back(fmt::format("{} has shape [{}] and not [{}]", entry.hf,
+                                     fmt::join(tensor->shape, ", "), fmt::join(expected, ", ")));
       continue;
     }
     by_param[entry.param].push_back({entry, tensor});
   }
   for (const auto& [name, tensor] : files.tensors()) {
-    if (!used.contains(name) && !is_known_extra(name, model)) problems.push_back(fmt::format("{} is not part of the model", name));
+    if (!used.contains(name) && !is_known_extra(name, model))
+      problems.push_back(fmt::format("{} is not part of the model", name));
   }
   if (!problems.empty()) {
-    raise<CheckpointError>("{} does not hold the {} model that its config.json describes: {}", folder.string(), model.family,
-                           fmt::join(problems, "; "));
+    raise<CheckpointError>("{} does not hold the {} model that its config.json describes: {}",
+                           folder.string(), model.family, fmt::join(problems, "; "));
   }
   for (nn::Param& param : params) {
     at::Tensor global = at::empty(param.spec().shape, at::TensorOptions(param.dtype()));
@@ -138,8 +146,9 @@ void load_hf_weights(const std::filesystem::path& folder, const HfModel& model, 
   files.check_sizes();
 }
 
-std::map<std::string, at::Tensor> export_hf(const HfModel& model, nn::ParamList& params,
-                                            const std::function<at::Tensor(const nn::Param&)>& local) {
+std::map<std::string, at::Tensor>
+export_hf(const HfModel& model, nn::ParamList& params,
+          const std::function<at::Tensor(const nn::Param&)>& local) {
   std::map<std::string, at::Tensor> result;
   for (const WeightMapEntry& entry : weight_map(model)) {
     const nn::Param& param = params.find(entry.param);
@@ -153,4 +162,4 @@ std::map<std::string, at::Tensor> export_hf(const HfModel& model, nn::ParamList&
   return result;
 }
 
-}  // namespace pentatron::checkpoint
+} // namespace pentatron::checkpoint

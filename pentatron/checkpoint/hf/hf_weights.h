@@ -1,4 +1,5 @@
-/// Which Hugging Face tensor is which part of which parameter, and loading and exporting by that list.
+/// Which Hugging Face tensor is which part of which parameter, and loading and exporting by that
+/// list.
 #pragma once
 
 #include <functional>
@@ -13,7 +14,8 @@
 
 namespace pentatron::checkpoint {
 
-/// `hf` [..] is the part `part` (rows; empty: all) of parameter `param`, transposed if `transposed` (GPT-2's Conv1D).
+/// `hf` [..] is the part `part` (rows; empty: all) of parameter `param`, transposed if `transposed`
+/// (GPT-2's Conv1D).
 struct WeightMapEntry {
   std::string hf;
   std::string param;
@@ -24,13 +26,15 @@ struct WeightMapEntry {
 /// Under the names of transformers' named_parameters(), tied weights once, in its order.
 std::vector<WeightMapEntry> weight_map(const HfModel& model);
 
-/// Fills every parameter from the folder's model*.safetensors. Throws CheckpointError that lists every missing, left-over and
-/// misshapen tensor.
-void load_hf_weights(const std::filesystem::path& folder, const HfModel& model, nn::ParamList& params);
+/// Fills every parameter from the folder's model*.safetensors. Throws CheckpointError that lists
+/// every missing, left-over and misshapen tensor.
+void load_hf_weights(const std::filesystem::path& folder, const HfModel& model,
+                     nn::ParamList& params);
 
-/// Tensors under Hugging Face's names and orientation from `local`, which gives a rank's tensor of a parameter (its value, its gradient).
-/// One rank holds everything.
-std::map<std::string, at::Tensor> export_hf(const HfModel& model, nn::ParamList& params,
-                                            const std::function<at::Tensor(const nn::Param&)>& local);
+/// Tensors under Hugging Face's names and orientation from `local`, which gives a rank's tensor of
+/// a parameter (its value, its gradient). One rank holds everything.
+std::map<std::string, at::Tensor>
+export_hf(const HfModel& model, nn::ParamList& params,
+          const std::function<at::Tensor(const nn::Param&)>& local);
 
-}  // namespace pentatron::checkpoint
+} // namespace pentatron::checkpoint

@@ -47,7 +47,8 @@ at::Tensor activation(const at::Tensor& x, kernels::Activation kind, bool gated)
 
 at::Tensor dropout(const at::Tensor& x, const DropoutSite& site, const ForwardContext& ctx) {
   if (!ctx.training || site.p == 0) return x;
-  const auto run = [site, key = Stream(ctx.seed, "dropout").key(), rows = ctx.layout->row_ids](const at::Tensor& in) {
+  const auto run = [site, key = Stream(ctx.seed, "dropout").key(),
+                    rows = ctx.layout->row_ids](const at::Tensor& in) {
     const NoAutograd guard;
     const at::Tensor input = in.detach().contiguous();
     at::Tensor out = at::empty_like(input);
@@ -65,8 +66,9 @@ at::Tensor dropout(const at::Tensor& x, const DropoutSite& site, const ForwardCo
     return out;
   };
   at::Tensor y = run(x);
-  record("dropout", {x}, {y}, [run](std::vector<at::Tensor>&& grads) { return std::vector<at::Tensor>{run(grads[0])}; });
+  record("dropout", {x}, {y},
+         [run](std::vector<at::Tensor>&& grads) { return std::vector<at::Tensor>{run(grads[0])}; });
   return y;
 }
 
-}  // namespace pentatron::nn
+} // namespace pentatron::nn

@@ -23,9 +23,10 @@ void add_gradient(Param& table, const at::Tensor& dy, const at::Tensor& ids, int
   table.accumulated();
 }
 
-}  // namespace
+} // namespace
 
-at::Tensor embedding(const at::Tensor& ids_in, Param& table, Param* positions, int64_t row_offset, const ForwardContext& ctx) {
+at::Tensor embedding(const at::Tensor& ids_in, Param& table, Param* positions, int64_t row_offset,
+                     const ForwardContext& ctx) {
   ctx.use(&table);
   ctx.use(positions);
   at::Tensor y, ids, position_ids;
@@ -34,28 +35,31 @@ at::Tensor embedding(const at::Tensor& ids_in, Param& table, Param* positions, i
     ids = ids_in.contiguous();
     y = at::empty({ids.numel(), table.shape()[1]}, table.value().options());
     if (positions != nullptr) position_ids = ctx.layout->positions.to(at::kLong);
-    kernels::embedding({.dtype = kernel_dtype(table.dtype()),
-                        .out_dtype = kernel_dtype(table.dtype()),
-                        .tokens = ids.numel(),
-                        .width = table.shape()[1],
-                        .table = table.value().data_ptr(),
-                        .rows = table.shape()[0],
-                        .row_offset = row_offset,
-                        .ids = ids.data_ptr<int64_t>(),
-                        .position_table = positions != nullptr ? positions->value().data_ptr() : nullptr,
-                        .num_positions = positions != nullptr ? positions->shape()[0] : 0,
-                        .positions = positions != nullptr ? position_ids.data_ptr<int64_t>() : nullptr,
-                        .out = y.data_ptr()},
-                       KernelContext(y));
+    kernels::embedding(
+        {.dtype = kernel_dtype(table.dtype()),
+         .out_dtype = kernel_dtype(table.dtype()),
+         .tokens = ids.numel(),
+         .width = table.shape()[1],
+         .table = table.value().data_ptr(),
+         .rows = table.shape()[0],
+         .row_offset = row_offset,
+         .ids = ids.data_ptr<int64_t>(),
+         .position_table = positions != nullptr ? positions->value().data_ptr() : nullptr,
+         .num_positions = positions != nullptr ? positions->shape()[0] : 0,
+         .positions = positions != nullptr ? position_ids.data_ptr<int64_t>() : nullptr,
+         .out = y.data_ptr()},
+        KernelContext(y));
   }
-  record("embedding", {}, {y}, [ids, position_ids, &table, positions, row_offset](std::vector<at::Tensor>&& grads) {
-    const NoAutograd guard;
-    const at::Tensor dy = grads[0].contiguous();
-    if (table.trainable) add_gradient(table, dy, ids, row_offset);
-    if (positions != nullptr && positions->trainable) add_gradient(*positions, dy, position_ids, 0);
-    return std::vector<at::Tensor>{};
-  });
+  record("embedding", {}, {y},
+         [ids, position_ids, &table, positions, row_offset](std::vector<at::Tensor>&& grads) {
+           const NoAutograd guard;
+           const at::Tensor dy = grads[0].contiguous();
+           if (table.trainable) add_gradient(table, dy, ids, row_offset);
+           if (positions != nullptr && positions->trainable)
+             add_gradient(*positions, dy, position_ids, 0);
+           return std::vector<at::Tensor>{};
+         });
   return y;
 }
 
-}  // namespace pentatron::nn
+} // namespace pentatron::nn

@@ -10,11 +10,16 @@ namespace pentatron::nn {
 
 kernels::DType kernel_dtype(at::ScalarType type) {
   switch (type) {
-  case at::kDouble: return kernels::DType::kFloat64;
-  case at::kFloat: return kernels::DType::kFloat32;
-  case at::kBFloat16: return kernels::DType::kBFloat16;
-  case at::kHalf: return kernels::DType::kFloat16;
-  default: raise<ShapeError>("no kernel takes tensors of type {}", c10::toString(type));
+  case at::kDouble:
+    return kernels::DType::kFloat64;
+  case at::kFloat:
+    return kernels::DType::kFloat32;
+  case at::kBFloat16:
+    return kernels::DType::kBFloat16;
+  case at::kHalf:
+    return kernels::DType::kFloat16;
+  default:
+    raise<ShapeError>("no kernel takes tensors of type {}", c10::toString(type));
   }
 }
 
@@ -30,4 +35,4 @@ KernelContext::KernelContext(const at::Tensor& x, size_t workspace_bytes) {
   }
 }
 
-}  // namespace pentatron::nn
+} // namespace pentatron::nn

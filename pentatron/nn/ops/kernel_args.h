@@ -10,7 +10,8 @@ namespace pentatron::nn {
 /// Throws ShapeError for a type that kernels do not know.
 kernels::DType kernel_dtype(at::ScalarType type);
 
-/// The device of `x` with its current stream, and a workspace of at least `workspace_bytes` that lives as long as this object.
+/// The device of `x` with its current stream, and a workspace of at least `workspace_bytes` that
+/// lives as long as this object.
 class KernelContext {
  public:
   explicit KernelContext(const at::Tensor& x, size_t workspace_bytes = 0);
@@ -22,6 +23,8 @@ class KernelContext {
 };
 
 /// Data of a tensor that may be undefined.
-inline void* data_or_null(const at::Tensor& x) { return x.defined() ? x.data_ptr() : nullptr; }
+inline void* data_or_null(const at::Tensor& x) {
+  return x.defined() ? x.data_ptr() : nullptr;
+}
 
-}  // namespace pentatron::nn
+} // namespace pentatron::nn

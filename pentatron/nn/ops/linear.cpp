@@ -16,7 +16,8 @@ at::Tensor linear(const at::Tensor& x, Param& weight, Param* bias, const Forward
     y = matmul_nt(input, weight.value(), bias != nullptr ? bias->value() : at::Tensor());
   }
   record("linear", {x}, {y},
-         [input, &weight, bias, queue = ctx.wgrad, wants_dx = x.requires_grad()](std::vector<at::Tensor>&& grads) {
+         [input, &weight, bias, queue = ctx.wgrad,
+          wants_dx = x.requires_grad()](std::vector<at::Tensor>&& grads) {
            const NoAutograd guard;
            const at::Tensor dy = grads[0];
            at::Tensor dx;
@@ -48,4 +49,4 @@ at::Tensor add_bias(const at::Tensor& x, Param& bias, const ForwardContext& ctx)
   return y;
 }
 
-}  // namespace pentatron::nn
+} // namespace pentatron::nn

@@ -15,9 +15,11 @@ at::Tensor rows_contiguous(const at::Tensor& x) {
 }
 
 /// Runs pentatron's GEMM if it takes the arguments faster than LibTorch would.
-bool try_gemm(const at::Tensor& c, const at::Tensor& a, bool transpose_a, const at::Tensor& b, bool transpose_b,
-              bool accumulate, const at::Tensor& bias = {}) {
-  if (!c.is_cpu() || c.scalar_type() == at::kDouble || a.scalar_type() == at::kHalf || c.stride(1) != 1) return false;
+bool try_gemm(const at::Tensor& c, const at::Tensor& a, bool transpose_a, const at::Tensor& b,
+              bool transpose_b, bool accumulate, const at::Tensor& bias = {}) {
+  if (!c.is_cpu() || c.scalar_type() == at::kDouble || a.scalar_type() == at::kHalf ||
+      c.stride(1) != 1)
+    return false;
   kernels::GemmArgs args{.m = c.size(0),
                          .n = c.size(1),
                          .k = transpose_a ? a.size(0) : a.size(1),
@@ -41,7 +43,7 @@ bool try_gemm(const at::Tensor& c, const at::Tensor& a, bool transpose_a, const 
   return true;
 }
 
-}  // namespace
+} // namespace
 
 at::Tensor matmul_nt(const at::Tensor& x_in, const at::Tensor& w, const at::Tensor& bias) {
   const at::Tensor x = rows_contiguous(x_in);
@@ -98,4 +100,4 @@ void add_column_sums(const at::Tensor& grad, const at::Tensor& dy) {
   target.add_(at::sum(dy, {0}, false, grad.scalar_type()));
 }
 
-}  // namespace pentatron::nn
+} // namespace pentatron::nn

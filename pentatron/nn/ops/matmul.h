@@ -1,6 +1,8 @@
-/// The three matrix products of a linear layer, through pentatron's GEMM where it is the fastest and LibTorch's elsewhere.
+/// The three matrix products of a linear layer, through pentatron's GEMM where it is the fastest
+/// and LibTorch's elsewhere.
 ///
-/// Shapes, T = tokens: x [T, in], w [out, in], dy [T, out]; rows may be strided, columns are contiguous.
+/// Shapes, T = tokens: x [T, in], w [out, in], dy [T, out]; rows may be strided, columns are
+/// contiguous.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,4 +24,4 @@ void add_matmul_tn(const at::Tensor& grad, const at::Tensor& dy, const at::Tenso
 /// grad [out] += column sums of dy.
 void add_column_sums(const at::Tensor& grad, const at::Tensor& dy);
 
-}  // namespace pentatron::nn
+} // namespace pentatron::nn

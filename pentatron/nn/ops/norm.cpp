@@ -12,8 +12,8 @@ struct NormResult {
   at::Tensor sum, y, mean, rstd;
 };
 
-NormResult run_norm(const at::Tensor& x, const at::Tensor& residual, const Param& weight, const Param* bias,
-                    const NormOptions& options) {
+NormResult run_norm(const at::Tensor& x, const at::Tensor& residual, const Param& weight,
+                    const Param* bias, const NormOptions& options) {
   NormResult r;
   const auto statistics = x.options().dtype(acc_dtype(x.scalar_type()));
   r.y = at::empty_like(x);
@@ -40,8 +40,8 @@ NormResult run_norm(const at::Tensor& x, const at::Tensor& residual, const Param
 }
 
 /// Gradient of the normalised rows, plus `dsum`, which arrives at them past the norm.
-at::Tensor run_norm_backward(const at::Tensor& dy, const at::Tensor& dsum, const NormResult& saved, Param& weight, Param* bias,
-                             const NormOptions& options) {
+at::Tensor run_norm_backward(const at::Tensor& dy, const at::Tensor& dsum, const NormResult& saved,
+                             Param& weight, Param* bias, const NormOptions& options) {
   const at::Tensor dx = at::empty_like(dy);
   const bool train_weight = weight.trainable, train_bias = bias != nullptr && bias->trainable;
   const kernels::NormBackward args{.kind = options.kind,
@@ -56,7 +56,8 @@ at::Tensor run_norm_backward(const at::Tensor& dy, const at::Tensor& dsum, const
                                    .rstd = saved.rstd.data_ptr(),
                                    .dsum = data_or_null(dsum),
                                    .dx = dx.data_ptr(),
-                                   .dweight = train_weight ? weight.main_grad().data_ptr() : nullptr,
+                                   .dweight =
+                                       train_weight ? weight.main_grad().data_ptr() : nullptr,
                                    .dbias = train_bias ? bias->main_grad().data_ptr() : nullptr,
                                    .zero_centered = options.zero_centered};
   kernels::norm_backward(args, KernelContext(dy, kernels::workspace_bytes(args)));
@@ -65,9 +66,10 @@ at::Tensor run_norm_backward(const at::Tensor& dy, const at::Tensor& dsum, const
   return dx;
 }
 
-}  // namespace
+} // namespace
 
-at::Tensor norm(const at::Tensor& x, Param& weight, Param* bias, const NormOptions& options, const ForwardContext& ctx) {
+at::Tensor norm(const at::Tensor& x, Param& weight, Param* bias, const NormOptions& options,
+                const ForwardContext& ctx) {
   ctx.use(&weight);
   ctx.use(bias);
   NormResult r;
@@ -79,13 +81,15 @@ at::Tensor norm(const at::Tensor& x, Param& weight, Param* bias, const NormOptio
   r.y = at::Tensor();
   record("norm", {x}, {y}, [r, &weight, bias, options](std::vector<at::Tensor>&& grads) {
     const NoAutograd guard;
-    return std::vector<at::Tensor>{run_norm_backward(grads[0].contiguous(), {}, r, weight, bias, options)};
+    return std::vector<at::Tensor>{
+        run_norm_backward(grads[0].contiguous(), {}, r, weight, bias, options)};
   });
   return y;
 }
 
-std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x, const at::Tensor& residual, Param& weight, Param* bias,
-                                           const NormOptions& options, const ForwardContext& ctx) {
+std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x, const at::Tensor& residual,
+                                           Param& weight, Param* bias, const NormOptions& options,
+                                           const ForwardContext& ctx) {
   ctx.use(&weight);
   ctx.use(bias);
   NormResult r;
@@ -96,13 +100,15 @@ std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x, const at::Tensor
   const at::Tensor y = r.y, sum = r.sum;
   r.y = at::Tensor();
   r.sum = sum.detach();
-  record("add_norm", {x, residual}, {sum, y}, [r, &weight, bias, options](std::vector<at::Tensor>&& grads) {
-    const NoAutograd guard;
-    const at::Tensor dsum = grads[0].defined() ? grads[0].contiguous() : at::Tensor();
-    const at::Tensor dx = run_norm_backward(grads[1].contiguous(), dsum, r, weight, bias, options);
-    return std::vector<at::Tensor>{dx, dx};
-  });
+  record("add_norm", {x, residual}, {sum, y},
+         [r, &weight, bias, options](std::vector<at::Tensor>&& grads) {
+           const NoAutograd guard;
+           const at::Tensor dsum = grads[0].defined() ? grads[0].contiguous() : at::Tensor();
+           const at::Tensor dx =
+               run_norm_backward(grads[1].contiguous(), dsum, r, weight, bias, options);
+           return std::vector<at::Tensor>{dx, dx};
+         });
   return {sum, y};
 }
 
-}  // namespace pentatron::nn
+} // namespace pentatron::nn

@@ -1,5 +1,5 @@
-/// The differentiable operators that layers are made of. Each runs a kernel, records its backward, and brings the gradients of its
-/// parameters to Param::accumulate().
+/// The differentiable operators that layers are made of. Each runs a kernel, records its backward,
+/// and brings the gradients of its parameters to Param::accumulate().
 ///
 /// Shapes: activations are [tokens, features] with contiguous rows.
 #pragma once
@@ -28,11 +28,13 @@ struct NormOptions {
 };
 
 /// Normalises every row of x [rows, features]; `bias` null for RMSNorm.
-at::Tensor norm(const at::Tensor& x, Param& weight, Param* bias, const NormOptions& options, const ForwardContext& ctx);
+at::Tensor norm(const at::Tensor& x, Param& weight, Param* bias, const NormOptions& options,
+                const ForwardContext& ctx);
 
 /// (x + residual, norm of it) in one pass.
-std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x, const at::Tensor& residual, Param& weight, Param* bias,
-                                           const NormOptions& options, const ForwardContext& ctx);
+std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x, const at::Tensor& residual,
+                                           Param& weight, Param* bias, const NormOptions& options,
+                                           const ForwardContext& ctx);
 
 /// act(x) [T, f] -> [T, f], or gated: x [T, 2 f] (gate | up) -> act(gate) * up [T, f].
 at::Tensor activation(const at::Tensor& x, kernels::Activation kind, bool gated);
@@ -43,11 +45,13 @@ struct DropoutSite {
   uint32_t site = 0;
   int64_t feature_offset = 0;
 };
-/// x with its dropped elements zero and the rest scaled by 1 / (1 - p); x itself outside training or at p = 0. The mask is a function of
-/// (seed, sample, position, site, feature).
+/// x with its dropped elements zero and the rest scaled by 1 / (1 - p); x itself outside training
+/// or at p = 0. The mask is a function of (seed, sample, position, site, feature).
 at::Tensor dropout(const at::Tensor& x, const DropoutSite& site, const ForwardContext& ctx);
 
-/// Rows of `table` for token ids [T] int64, plus rows of `positions` (null: none). Ids outside [row_offset, row_offset + rows) give zeros.
-at::Tensor embedding(const at::Tensor& ids, Param& table, Param* positions, int64_t row_offset, const ForwardContext& ctx);
+/// Rows of `table` for token ids [T] int64, plus rows of `positions` (null: none). Ids outside
+/// [row_offset, row_offset + rows) give zeros.
+at::Tensor embedding(const at::Tensor& ids, Param& table, Param* positions, int64_t row_offset,
+                     const ForwardContext& ctx);
 
-}  // namespace pentatron::nn
+} // namespace pentatron::nn

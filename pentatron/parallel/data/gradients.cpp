@@ -6,7 +6,8 @@
 
 namespace pentatron::parallel {
 
-void reduce_gradients(const nn::ResidentStore& store, const comm::Group& dp, const comm::Group& tp) {
+void reduce_gradients(const nn::ResidentStore& store, const comm::Group& dp,
+                      const comm::Group& tp) {
   comm::all_reduce_(store.gradients(), comm::ReduceOp::kSum, dp);
   if (tp.size() == 1) return;
   std::vector<at::Tensor> partial;
@@ -25,4 +26,4 @@ void reduce_gradients(const nn::ResidentStore& store, const comm::Group& dp, con
   }
 }
 
-}  // namespace pentatron::parallel
+} // namespace pentatron::parallel

@@ -9,15 +9,20 @@ namespace pentatron::parallel {
 
 using nn::Placement;
 
-ColumnParallelLinear::ColumnParallelLinear(const nn::Scope& scope, const Options& options, comm::Group tp) : tp_(std::move(tp)) {
+ColumnParallelLinear::ColumnParallelLinear(const nn::Scope& scope, const Options& options,
+                                           comm::Group tp)
+    : tp_(std::move(tp)) {
   int64_t out = 0;
   for (const nn::FusedPart& part : options.parts) out += part.units * part.unit_size;
   const std::map<std::string, Placement> placements = {{"tp", Placement::shard(0)}};
-  weight_ = &scope.param("weight", {.name = {}, .shape = {out, options.in}, .parts = options.parts, .placements = placements},
-                         nn::Init::normal(options.init_std));
+  weight_ = &scope.param(
+      "weight",
+      {.name = {}, .shape = {out, options.in}, .parts = options.parts, .placements = placements},
+      nn::Init::normal(options.init_std));
   if (options.bias) {
-    bias_ = &scope.param("bias", {.name = {}, .shape = {out}, .parts = options.parts, .placements = placements},
-                         nn::Init::constant(0));
+    bias_ = &scope.param(
+        "bias", {.name = {}, .shape = {out}, .parts = options.parts, .placements = placements},
+        nn::Init::constant(0));
   }
 }
 
@@ -25,9 +30,11 @@ at::Tensor ColumnParallelLinear::forward(const at::Tensor& x, const nn::ForwardC
   return nn::linear(comm::copy_to(x, tp_), *weight_, bias_, ctx);
 }
 
-RowParallelLinear::RowParallelLinear(const nn::Scope& scope, const Options& options, comm::Group tp) : tp_(std::move(tp)) {
+RowParallelLinear::RowParallelLinear(const nn::Scope& scope, const Options& options, comm::Group tp)
+    : tp_(std::move(tp)) {
   weight_ = &scope.param(
-      "weight", {.name = {}, .shape = {options.out, options.in}, .placements = {{"tp", Placement::shard(1)}}},
+      "weight",
+      {.name = {}, .shape = {options.out, options.in}, .placements = {{"tp", Placement::shard(1)}}},
       nn::Init::normal(options.init_std));
   if (options.bias) bias_ = &scope.vector("bias", options.out, nn::Init::constant(0));
 }
@@ -38,4 +45,4 @@ at::Tensor RowParallelLinear::forward(const at::Tensor& x, const nn::ForwardCont
   return bias_ != nullptr ? nn::add_bias(y, *bias_, ctx) : y;
 }
 
-}  // namespace pentatron::parallel
+} // namespace pentatron::parallel

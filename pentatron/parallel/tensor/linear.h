@@ -20,7 +20,7 @@ class ColumnParallelLinear {
  public:
   struct Options {
     int64_t in = 0;
-    std::vector<nn::FusedPart> parts;  ///< of the output features; their sizes add up to out
+    std::vector<nn::FusedPart> parts; ///< of the output features; their sizes add up to out
     bool bias = false;
     double init_std = 0.02;
   };
@@ -55,4 +55,4 @@ class RowParallelLinear {
   nn::Param* bias_ = nullptr;
 };
 
-}  // namespace pentatron::parallel
+} // namespace pentatron::parallel

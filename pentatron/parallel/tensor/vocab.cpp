@@ -30,7 +30,9 @@ struct LossPass {
   bool with_gradient;
 };
 
-at::Tensor per_row(const at::Tensor& logits) { return at::empty({logits.size(0)}, logits.options()); }
+at::Tensor per_row(const at::Tensor& logits) {
+  return at::empty({logits.size(0)}, logits.options());
+}
 
 /// Softmax statistics over all ranks.
 struct Statistics {
@@ -38,10 +40,12 @@ struct Statistics {
 };
 
 /// Writes the loss of a chunk over ranks.
-Statistics reduced_loss(const LossPass& pass, const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& loss) {
+Statistics reduced_loss(const LossPass& pass, const at::Tensor& logits, const at::Tensor& labels,
+                        const at::Tensor& loss) {
   const nn::KernelContext context(logits);
   const kernels::DType dtype = nn::kernel_dtype(logits.scalar_type());
-  const at::Tensor max = per_row(logits), sum_exp = per_row(logits), target = per_row(logits), lse = per_row(logits);
+  const at::Tensor max = per_row(logits), sum_exp = per_row(logits), target = per_row(logits),
+                   lse = per_row(logits);
   kernels::cross_entropy_stats({.dtype = dtype,
                                 .rows = logits.size(0),
                                 .columns = pass.share.real,
@@ -75,13 +79,16 @@ Statistics reduced_loss(const LossPass& pass, const at::Tensor& logits, const at
 }
 
 /// Loss and, if wanted, the gradient of logits in the type of the weight.
-at::Tensor chunk_gradient(const LossPass& pass, const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& loss) {
+at::Tensor chunk_gradient(const LossPass& pass, const at::Tensor& logits, const at::Tensor& labels,
+                          const at::Tensor& loss) {
   const nn::KernelContext context(logits);
   const kernels::DType dtype = nn::kernel_dtype(logits.scalar_type());
   const at::ScalarType out_type = pass.h.scalar_type();
   at::Tensor gradient, row_scale;
   if (pass.with_gradient) {
-    gradient = out_type == logits.scalar_type() ? logits : at::empty(logits.sizes(), logits.options().dtype(out_type));
+    gradient = out_type == logits.scalar_type()
+                   ? logits
+                   : at::empty(logits.sizes(), logits.options().dtype(out_type));
     row_scale = at::full({logits.size(0)}, pass.scale, logits.options());
   }
   if (pass.tp.size() == 1) {
@@ -136,14 +143,15 @@ void run_chunks(const LossPass& pass) {
     const at::Tensor h = pass.h.narrow(0, begin, rows), labels = pass.labels.narrow(0, begin, rows);
     const at::Tensor logits = buffer.narrow(0, 0, rows);
     nn::matmul_nt_acc(logits, h, pass.weight->value());
-    const at::Tensor gradient = chunk_gradient(pass, logits, labels, pass.losses.narrow(0, begin, rows));
+    const at::Tensor gradient =
+        chunk_gradient(pass, logits, labels, pass.losses.narrow(0, begin, rows));
     if (!pass.with_gradient) continue;
     nn::matmul_nn_into(pass.dh.narrow(0, begin, rows), gradient, pass.weight->value());
     if (pass.weight->trainable) nn::add_matmul_tn(pass.weight->main_grad(), gradient, h);
   }
 }
 
-}  // namespace
+} // namespace
 
 nn::ShardSpec vocab_spec(int64_t vocab_size, int64_t hidden_size) {
   return {.name = {},
@@ -164,19 +172,24 @@ VocabShare vocab_share(const nn::Param& table) {
   return share;
 }
 
-VocabParallelEmbedding::VocabParallelEmbedding(nn::Param& table, nn::Param* positions, comm::Group tp)
+VocabParallelEmbedding::VocabParallelEmbedding(nn::Param& table, nn::Param* positions,
+                                               comm::Group tp)
     : table_(&table), positions_(positions), tp_(std::move(tp)) {}
 
-at::Tensor VocabParallelEmbedding::forward(const at::Tensor& ids, const nn::ForwardContext& ctx) const {
-  // The positions must be added once: by the rank that the sum over ranks leaves alone, or after it.
+at::Tensor VocabParallelEmbedding::forward(const at::Tensor& ids,
+                                           const nn::ForwardContext& ctx) const {
+  // The positions must be added once: by the rank that the sum over ranks leaves alone, or after
+  // it.
   const VocabShare share = vocab_share(*table_);
   if (tp_.size() == 1) return nn::embedding(ids, *table_, positions_, share.offset, ctx);
-  const at::Tensor words = comm::reduce_from(nn::embedding(ids, *table_, nullptr, share.offset, ctx), tp_);
+  const at::Tensor words =
+      comm::reduce_from(nn::embedding(ids, *table_, nullptr, share.offset, ctx), tp_);
   if (positions_ == nullptr) return words;
   return words + nn::embedding(ctx.layout->positions.to(at::kLong), *positions_, nullptr, 0, ctx);
 }
 
-VocabParallelLoss::VocabParallelLoss(nn::Param& weight, comm::Group tp) : weight_(&weight), tp_(std::move(tp)) {}
+VocabParallelLoss::VocabParallelLoss(nn::Param& weight, comm::Group tp)
+    : weight_(&weight), tp_(std::move(tp)) {}
 
 at::Tensor VocabParallelLoss::forward(const at::Tensor& h, const nn::ForwardContext& ctx) const {
   ctx.use(weight_);
@@ -217,4 +230,4 @@ at::Tensor VocabParallelLoss::logits(const at::Tensor& h) const {
   return comm::all_gather(local, 1, tp_).narrow(1, 0, weight_->spec().shape[0]);
 }
 
-}  // namespace pentatron::parallel
+} // namespace pentatron::parallel

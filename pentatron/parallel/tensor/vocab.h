@@ -1,7 +1,8 @@
-/// The two ends of a language model, split over the vocabulary: the embedding, and the output layer fused with the loss.
+/// The two ends of a language model, split over the vocabulary: the embedding, and the output layer
+/// fused with the loss.
 ///
-/// A rank holds ceil(V / t) rows rounded up to 64 of the true V; later ranks may hold fewer real rows or none, and padding rows are local.
-/// Source: Shoeybi et al. 2019 (arXiv:1909.08053) sec. 3.
+/// A rank holds ceil(V / t) rows rounded up to 64 of the true V; later ranks may hold fewer real
+/// rows or none, and padding rows are local. Source: Shoeybi et al. 2019 (arXiv:1909.08053) sec. 3.
 #pragma once
 
 #include "pentatron/comm/group.h"
@@ -15,15 +16,16 @@ nn::ShardSpec vocab_spec(int64_t vocab_size, int64_t hidden_size);
 
 /// Which part of the vocabulary a rank holds of a table with vocab_spec.
 struct VocabShare {
-  int64_t offset = 0;  ///< global number of row 0
-  int64_t real = 0;    ///< rows that exist
-  int64_t padded = 0;  ///< rows of the rank's tensor
+  int64_t offset = 0; ///< global number of row 0
+  int64_t real = 0;   ///< rows that exist
+  int64_t padded = 0; ///< rows of the rank's tensor
 };
 VocabShare vocab_share(const nn::Param& table);
 
 /// Rows of the table, plus learned positions.
 ///
-/// Shapes: ids [T] int64 -> [T, hidden]. Collectives: forward all-reduce (ids of other ranks' rows give zeros); backward none.
+/// Shapes: ids [T] int64 -> [T, hidden]. Collectives: forward all-reduce (ids of other ranks' rows
+/// give zeros); backward none.
 class VocabParallelEmbedding {
  public:
   VocabParallelEmbedding(nn::Param& table, nn::Param* positions, comm::Group tp);
@@ -35,13 +37,15 @@ class VocabParallelEmbedding {
   comm::Group tp_;
 };
 
-/// Output projection and softmax cross-entropy over chunks of tokens, so that the logits of a microbatch never exist at once.
+/// Output projection and softmax cross-entropy over chunks of tokens, so that the logits of a
+/// microbatch never exist at once.
 ///
-/// The loss scale is known before the forward pass, so the gradient of a chunk is computed right behind its loss: three matrix products for
-/// each chunk and nothing twice.
-/// Shapes: h [T, hidden], ctx.labels [T] -> scalar: sum of the losses of tokens with a target, times ctx.loss_scale. The unscaled sum is
-/// added to ctx.state->loss_sums["lm loss"]. Its gradient must be 1: it is the root of a backward pass.
-/// Collectives: forward three all-reduces of [chunk] statistics and, in the same pass, one of dh.
+/// The loss scale is known before the forward pass, so the gradient of a chunk is computed right
+/// behind its loss: three matrix products for each chunk and nothing twice. Shapes: h [T, hidden],
+/// ctx.labels [T] -> scalar: sum of the losses of tokens with a target, times ctx.loss_scale. The
+/// unscaled sum is added to ctx.state->loss_sums["lm loss"]. Its gradient must be 1: it is the root
+/// of a backward pass. Collectives: forward three all-reduces of [chunk] statistics and, in the
+/// same pass, one of dh.
 class VocabParallelLoss {
  public:
   VocabParallelLoss(nn::Param& weight, comm::Group tp);
@@ -55,4 +59,4 @@ class VocabParallelLoss {
   comm::Group tp_;
 };
 
-}  // namespace pentatron::parallel
+} // namespace pentatron::parallel

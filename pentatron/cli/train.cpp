@@ -1,0 +1,91 @@
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+
+#include <fmt/format.h>
+
+#include "pentatron/base/format.h"
+#include "pentatron/base/log.h"
+#include "pentatron/checkpoint/hf/hf_config.h"
+#include "pentatron/cli/commands.h"
+#include "pentatron/generate/generate.h"
+#include "pentatron/trainer/runtime.h"
+#include "pentatron/trainer/train.h"
+
+namespace pentatron::cli {
+
+namespace {
+
+struct TrainArguments {
+  std::vector<std::string> config;
+  std::string hf;
+};
+
+/// The text after an end of document, drawn from the trained model.
+void print_sample(trainer::Trainer& trainer) {
+  const int64_t tokens = trainer.config().train.sample_tokens;
+  if (tokens == 0) return;
+  const data::Tokenizer& tokenizer = trainer.tokenizer();
+  std::string text;
+  generate::generate(trainer.model(), {tokenizer.eod()},
+                     {.max_tokens = tokens,
+                      .seed = trainer.config().seed,
+                      .context = trainer.config().train.seq_length,
+                      .stop_token = tokenizer.eod()},
+                     [&](int64_t token) { text += tokenizer.decode(std::span(&token, 1)); });
+  fmt::print("\nA sample of what the model writes:\n\n{}\n", text);
+}
+
+void print_report(const trainer::TrainReport& report) {
+  const auto line = [](const char* what, const std::filesystem::path& path) {
+    if (!path.empty()) fmt::print("{:<12} {}\n", what, path.string());
+  };
+  fmt::print("\niterations   {}\nloss         {:.4f}\n", report.iterations, report.last_loss);
+  if (report.validation_loss) fmt::print("validation   {:.4f}\n", *report.validation_loss);
+  if (report.unigram_entropy)
+    fmt::print("unigram      {:.4f} (a model that only knows how often each token occurs)\n",
+               *report.unigram_entropy);
+  line("metrics", report.metrics);
+  line("plot", report.plot);
+  line("checkpoint", report.checkpoint);
+}
+
+int train(const TrainArguments& arguments) {
+  const ConfigArguments split = split_arguments(arguments.config);
+  trainer::Config base;
+  if (!arguments.hf.empty()) {
+    base.model = checkpoint::read_hf_config(arguments.hf).config;
+    base.checkpoint.load = "hf:" + arguments.hf;
+  }
+  const trainer::Config config =
+      trainer::load_config(split.files.empty() ? std::nullopt : std::optional(split.files[0]),
+                           split.overrides, std::move(base));
+  trainer::install_signal_handlers();
+  trainer::set_compute_threads(config.train.num_threads);
+  trainer::Trainer trainer(config, {});
+  log::info("model: {} parameters, {} layers, hidden size {}",
+            format_count(static_cast<double>(config.model.num_parameters())),
+            config.model.num_layers, config.model.hidden_size);
+  const trainer::TrainReport report = trainer.run();
+  if (report.reason == trainer::StopReason::kSignal)
+    log::info("stopped by a signal after iteration {}", report.iterations);
+  if (report.reason != trainer::StopReason::kSignal) print_sample(trainer);
+  print_report(report);
+  return 0;
+}
+
+} // namespace
+
+void add_train(CLI::App& program, Action& chosen) {
+  auto arguments = std::make_shared<TrainArguments>();
+  CLI::App* verb = program.add_subcommand("train", "train a model");
+  verb->add_option("config", arguments->config,
+                   "a YAML file and key=value overrides (see: pentatron config help)");
+  verb->add_option(
+      "--hf", arguments->hf,
+      "start from a Hugging Face folder; short for checkpoint.load=hf:DIR with its model");
+  verb->footer("example: pentatron train examples/quickstart.yaml train.train_iters=500");
+  verb->callback([arguments, &chosen] { chosen = [arguments] { return train(*arguments); }; });
+}
+
+} // namespace pentatron::cli

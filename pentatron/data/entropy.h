@@ -1,0 +1,14 @@
+/// What a model that knows only how often each token occurs would score: the first mark a run has
+/// to beat.
+#pragma once
+
+#include "pentatron/data/corpus.h"
+#include "pentatron/data/dataset.h"
+
+namespace pentatron::data {
+
+/// The entropy of the tokens of `range`, in nats per token: minus the sum of p log p over their
+/// frequencies. 0 for an empty range.
+double unigram_entropy(const Corpus& corpus, StreamRange range, int64_t vocab_size);
+
+} // namespace pentatron::data

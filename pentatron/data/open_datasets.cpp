@@ -1,0 +1,86 @@
+#include "pentatron/base/error.h"
+#include "pentatron/data/dataset.h"
+
+namespace pentatron::data {
+
+namespace {
+
+Datasets open_text(const DatasetConfig& config, const DatasetContext& context) {
+  PT_DCHECK(context.tokenizer != nullptr);
+  const Tokenizer& tokenizer = *context.tokenizer;
+  if (tokenizer.vocab_size() > context.vocab_size) {
+    raise<ConfigError>(
+        "model.vocab_size={} is smaller than the {} tokens of tokenizer.type={}\n  try: "
+        "model.vocab_size={}",
+        context.vocab_size, tokenizer.vocab_size(), tokenizer.name(), tokenizer.vocab_size());
+  }
+  Datasets sets;
+  sets.corpus =
+      context.corpus ? context.corpus : std::make_shared<const Corpus>(config, context.tokenizer);
+  sets.split = split_corpus(*sets.corpus, config.split);
+  sets.summary = sets.corpus->report().to_string();
+  const auto part = [&](const char* name, StreamRange range) -> std::shared_ptr<const Dataset> {
+    const bool training = std::string_view(name) == "train";
+    if (!training && range.size() <= context.sequence_length) {
+      if (range.size() > 0) {
+        sets.summary +=
+            fmt::format("\n  no {} data: {} tokens are less than one sample", name, range.size());
+      }
+      return nullptr;
+    }
+    return std::make_shared<TextDataset>(
+        sets.corpus, range,
+        TextDataset::Options{
+            .sequence_length = context.sequence_length, .seed = config.seed, .name = name});
+  };
+  sets.train = part("train", sets.split.train);
+  sets.validation = part("validation", sets.split.validation);
+  sets.test = part("test", sets.split.test);
+  return sets;
+}
+
+Datasets open_batches(const DatasetConfig& config, const DatasetContext& context) {
+  if (config.path.empty()) {
+    throw ConfigError("dataset.type=batches needs a file, and dataset.path is empty\n  try: "
+                      "dataset.path=FILE.safetensors");
+  }
+  const auto batches = std::make_shared<const BatchesDataset>(config.path, context.vocab_size);
+  if (context.sequence_length != 0 && context.sequence_length != batches->sequence_length()) {
+    raise<ConfigError>("the sequence length {} is not that of {}: {} (and one label)\n  try: a "
+                       "sequence length of {}",
+                       context.sequence_length, config.path, batches->sequence_length(),
+                       batches->sequence_length());
+  }
+  Datasets sets;
+  sets.train = batches;
+  sets.file_batch_size = batches->batch_size();
+  sets.summary = fmt::format("{} steps of {} samples of {} tokens", batches->steps(),
+                             batches->batch_size(), batches->sequence_length());
+  return sets;
+}
+
+} // namespace
+
+std::shared_ptr<const Tokenizer> make_tokenizer(const TokenizerConfig& config) {
+  switch (config.type) {
+  case TokenizerType::kBytes:
+    break;
+  }
+  return std::make_shared<ByteTokenizer>();
+}
+
+Datasets open_datasets(const DatasetConfig& config, const DatasetContext& context) {
+  if (config.type == DatasetType::kText) return open_text(config, context);
+  if (config.type == DatasetType::kBatches) return open_batches(config, context);
+  if (context.sequence_length < 1)
+    raise<ConfigError>("sequence length {} is not positive", context.sequence_length);
+  Datasets sets;
+  sets.train =
+      std::make_shared<MockDataset>(context.vocab_size, context.sequence_length, config.seed);
+  sets.validation =
+      std::make_shared<MockDataset>(context.vocab_size, context.sequence_length, config.seed + 1);
+  sets.summary = "random tokens";
+  return sets;
+}
+
+} // namespace pentatron::data

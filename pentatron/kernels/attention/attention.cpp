@@ -1,0 +1,79 @@
+#include "pentatron/kernels/attention/attention.h"
+
+#include <array>
+
+#include "pentatron/base/error.h"
+#include "pentatron/kernels/attention/attention_simd.h"
+
+namespace pentatron::kernels {
+namespace {
+
+template <class Args> std::string refuse_simd(const Args& a, const Context& context) {
+  return attention_detail::refuse(a.shape, context);
+}
+
+template <class Args> std::string refuse_reference(const Args& a, const Context& context) {
+  if (context.device != Device::kCpu) return "needs CPU memory";
+  if (a.shape.dtype == DType::kFloat16) return "float16 has no implementation";
+  return {};
+}
+
+constexpr std::array<Entry<AttentionForward>, 2> kForward = {
+    {{"avx512", refuse_simd<AttentionForward>, attention_detail::forward},
+     {"reference", refuse_reference<AttentionForward>, attention_forward_reference}}};
+constexpr std::array<Entry<AttentionBackward>, 2> kBackward = {
+    {{"avx512", refuse_simd<AttentionBackward>, attention_detail::backward},
+     {"reference", refuse_reference<AttentionBackward>, attention_backward_reference}}};
+
+void check(const AttentionShape& s) {
+  if (s.heads <= 0 || s.kv_heads <= 0 || s.heads % s.kv_heads != 0) {
+    raise<ShapeError>("attention: {} query heads are not a multiple of {} key-value heads", s.heads,
+                      s.kv_heads);
+  }
+  if (s.head_size <= 0) raise<ShapeError>("attention: head_size={} is not positive", s.head_size);
+  if (!(s.scale > 0)) raise<ShapeError>("attention: scale={} is not positive", s.scale);
+  if (s.documents.empty() || s.documents.front() != 0)
+    raise<ShapeError>("attention: documents must begin with token 0");
+  for (size_t i = 1; i < s.documents.size(); ++i) {
+    if (s.documents[i] < s.documents[i - 1]) {
+      raise<ShapeError>("attention: document {} begins at token {}, before the one in front of it",
+                        i, s.documents[i]);
+    }
+  }
+}
+
+template <class Args>
+void run(std::span<const Entry<Args>> entries, const Args& args, const Context& context) {
+  check(args.shape);
+  std::string reasons;
+  for (const Entry<Args>& entry : entries) {
+    const std::string reason = entry.refuse(args, context);
+    if (reason.empty()) return entry.run(args, context);
+    reasons += fmt::format("\n  {}: {}", entry.name, reason);
+  }
+  raise<ShapeError>("attention: no implementation takes {}{}", name(args.shape.dtype), reasons);
+}
+
+} // namespace
+
+std::span<const Entry<AttentionForward>> attention_forward_entries() {
+  return kForward;
+}
+std::span<const Entry<AttentionBackward>> attention_backward_entries() {
+  return kBackward;
+}
+
+bool attention_supported(const AttentionShape& shape, const Context& context) {
+  return attention_detail::refuse(shape, context).empty();
+}
+
+void attention_forward(const AttentionForward& args, const Context& context) {
+  run<AttentionForward>(kForward, args, context);
+}
+void attention_backward(const AttentionBackward& args, const Context& context) {
+  if (args.shape.sinks != nullptr && args.dsinks == nullptr)
+    raise<ShapeError>("attention: sinks without a place for dsinks");
+  run<AttentionBackward>(kBackward, args, context);
+}
+
+} // namespace pentatron::kernels

@@ -1,0 +1,84 @@
+#include "pentatron/trainer/evaluate_hf.h"
+
+#include <ATen/ATen.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/safetensors.h"
+#include "pentatron/build/parallelize.h"
+#include "pentatron/checkpoint/hf/hf_weights.h"
+#include "pentatron/checkpoint/tensor_io.h"
+#include "pentatron/kernels/embedding/embedding.h"
+#include "pentatron/trainer/runtime.h"
+
+namespace pentatron::trainer {
+
+namespace {
+
+at::Tensor read_input_ids(const std::filesystem::path& file, int64_t vocab_size) {
+  const SafetensorsFile batches(file);
+  const SafeTensor& entry = batches.at("input_ids");
+  if (entry.dtype != SafeDtype::kI64 || entry.shape.size() != 2 || entry.shape[0] < 1 ||
+      entry.shape[1] < 2) {
+    raise<DataError>(
+        "{}: input_ids must be I64 [batch, sequence] with at least 2 tokens a sequence",
+        file.string());
+  }
+  const at::Tensor ids = checkpoint::to_tensor(entry);
+  const int64_t bad = kernels::first_bad_id(ids.data_ptr<int64_t>(), ids.numel(), vocab_size);
+  if (bad >= 0) {
+    raise<DataError>("{}: input_ids holds {} at position {}, outside the vocabulary of {}",
+                     file.string(), ids.view({-1})[bad].item<int64_t>(), bad, vocab_size);
+  }
+  return ids;
+}
+
+} // namespace
+
+double evaluate_hf(const HfEvaluation& options) {
+  set_compute_threads(options.num_threads);
+  const at::Device device = choose_device(options.device);
+  const checkpoint::HfModel hf = checkpoint::read_hf_config(options.model);
+  const at::Tensor ids_bs = read_input_ids(options.batches, hf.config.vocab_size);
+  const int64_t b = ids_bs.size(0), s = ids_bs.size(1);
+  const bool with_grads = !options.grads_out.empty();
+  build::RankModel model = build::make_model({.config = hf.config,
+                                              .dtype = scalar_type(options.dtype),
+                                              .device = device,
+                                              .max_sequence = s,
+                                              .gradients = with_grads},
+                                             {});
+  checkpoint::load_hf_weights(options.model, hf, model.gpt->params());
+
+  std::vector<uint64_t> samples(static_cast<size_t>(b));
+  for (size_t i = 0; i < samples.size(); ++i) samples[i] = i;
+  const nn::SequenceLayout layout = nn::SequenceLayout::dense(b, s, samples, device);
+  // The label of a token is the next one; the last of a sequence has none.
+  const at::Tensor labels = at::full({b, s}, -100, at::kLong);
+  labels.narrow(1, 0, s - 1).copy_(ids_bs.narrow(1, 1, s - 1));
+  const double targets = static_cast<double>(b * (s - 1));
+  nn::StepState state;
+  nn::WgradQueue wgrad;
+  nn::ForwardContext ctx{.layout = &layout,
+                         .wgrad = &wgrad,
+                         .state = &state,
+                         .labels = labels.view({-1}).to(device),
+                         .loss_scale = 1.0 / targets};
+  const at::Tensor ids = ids_bs.view({-1}).to(device);
+  if (!options.logits_out.empty()) {
+    const at::Tensor logits =
+        model.gpt->logits(ids, ctx, *model.store).to(at::kFloat).view({b, s, hf.config.vocab_size});
+    checkpoint::write_tensors(options.logits_out, {{"logits", logits}});
+  }
+  nn::Tape tape;
+  model.gpt->loss_chunk().forward(ids, ctx, *model.store, with_grads ? &tape : nullptr);
+  if (with_grads) {
+    model.gpt->loss_chunk().backward({}, ctx, *model.store, tape);
+    checkpoint::write_tensors(
+        options.grads_out,
+        checkpoint::export_hf(hf, model.gpt->params(),
+                              [](const nn::Param& param) { return param.main_grad().cpu(); }));
+  }
+  return state.loss_sums["lm loss"] / targets;
+}
+
+} // namespace pentatron::trainer

@@ -1,0 +1,120 @@
+#include "pentatron/comm/mesh.h"
+
+#include "pentatron/base/error.h"
+#include "pentatron/comm/collectives.h"
+#include "tests/support/ranks.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <set>
+
+namespace pentatron::comm {
+namespace {
+
+using Groups = std::vector<std::vector<int>>;
+using testing::HasSubstr;
+
+TEST(RankGroups, AreThoseOfMegatronsExample) {
+  const AxisSizes sizes = {{"tp", 2}, {"dp", 2}, {"pp", 2}};
+  EXPECT_EQ(rank_groups(sizes, "tp-dp-pp", "tp"), (Groups{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
+  EXPECT_EQ(rank_groups(sizes, "tp-dp-pp", "dp"), (Groups{{0, 2}, {1, 3}, {4, 6}, {5, 7}}));
+  EXPECT_EQ(rank_groups(sizes, "tp-dp-pp", "pp"), (Groups{{0, 4}, {1, 5}, {2, 6}, {3, 7}}));
+  EXPECT_EQ(rank_groups(sizes, "tp-dp-pp", "tp-pp"), (Groups{{0, 1, 4, 5}, {2, 3, 6, 7}}));
+  EXPECT_EQ(rank_groups(sizes, "tp-dp-pp", ""), (Groups{{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}}));
+}
+
+TEST(RankGroups, FollowTheOrder) {
+  const AxisSizes sizes = {{"tp", 2}, {"dp", 2}, {"pp", 2}};
+  EXPECT_EQ(rank_groups(sizes, "tp-cp-ep-pp-dp", "pp"), (Groups{{0, 2}, {1, 3}, {4, 6}, {5, 7}}));
+  // The order of the names asked for does not matter; that of the ranks does.
+  EXPECT_EQ(rank_groups(sizes, kDefaultOrder, "pp-tp"), rank_groups(sizes, kDefaultOrder, "tp-pp"));
+}
+
+TEST(RankGroups, PartitionTheWorldForEverySetOfAxes) {
+  const AxisSizes sizes = {{"tp", 3}, {"cp", 2}, {"dp", 5}, {"pp", 4}};
+  for (const char* axes :
+       {"tp", "cp", "dp", "pp", "dp-cp", "tp-cp", "tp-pp", "tp-dp-cp", "tp-cp-dp-pp", "ep"}) {
+    std::set<int> seen;
+    for (const auto& group : rank_groups(sizes, kDefaultOrder, axes)) {
+      EXPECT_TRUE(std::is_sorted(group.begin(), group.end())) << axes;
+      const AxisSizes first = coordinates(sizes, kDefaultOrder, group[0]);
+      for (const int rank : group) {
+        EXPECT_TRUE(seen.insert(rank).second) << axes << " has rank " << rank << " twice";
+        for (const auto& [axis, coordinate] : coordinates(sizes, kDefaultOrder, rank)) {
+          const auto names = split_axes(axes);
+          if (std::find(names.begin(), names.end(), axis) == names.end())
+            EXPECT_EQ(coordinate, first.at(axis));
+        }
+      }
+    }
+    EXPECT_EQ(seen.size(), 120u) << axes;
+  }
+}
+
+TEST(RankGroups, RefuseWhatIsNoMesh) {
+  EXPECT_THROW(rank_groups({{"tp", 2}}, "dp-pp", "dp"), ConfigError);
+  EXPECT_THROW(rank_groups({{"tp", 2}}, "tp-dp", "cp"), ConfigError);
+  EXPECT_THROW(rank_groups({{"tp", 0}}, "tp-dp", "tp"), ConfigError);
+  EXPECT_THROW(rank_groups({{"tp", 2}}, "tp-tp", "tp"), ConfigError);
+  EXPECT_THROW(rank_groups({{"tp", 2}}, "tp-", "tp"), ConfigError);
+  EXPECT_THROW(world_size({{"tp", 1 << 20}, {"dp", 1 << 20}}), ConfigError);
+}
+
+struct Layout {
+  int world, tp, cp, dp, pp;
+};
+
+class MeshOf : public testing::TestWithParam<Layout> {};
+
+INSTANTIATE_TEST_SUITE_P(Layouts, MeshOf,
+                         testing::Values(Layout{1, 1, 1, 0, 1}, Layout{2, 2, 1, 0, 1},
+                                         Layout{3, 1, 1, 0, 3}, Layout{4, 2, 1, 2, 1},
+                                         Layout{6, 3, 1, 0, 2}, Layout{16, 2, 2, 2, 2}));
+
+TEST_P(MeshOf, GroupsSumOverTheirOwnRanks) {
+  const Layout layout = GetParam();
+  test::run_ranks(layout.world, [&](const Group& world) {
+    const Mesh mesh(world, {.tp = layout.tp, .cp = layout.cp, .dp = layout.dp, .pp = layout.pp});
+    for (const char* axes : {"tp", "cp", "dp", "pp", "dp-cp", "tp-cp", "tp-pp", "tp-dp-cp"}) {
+      const Group& group = mesh.axis(axes);
+      EXPECT_EQ(group.name(), axes);
+      EXPECT_EQ(group.ranks()[group.rank()], world.rank());
+      for (const auto& members : rank_groups(mesh.sizes(), kDefaultOrder, axes))
+        if (std::find(members.begin(), members.end(), world.rank()) != members.end())
+          EXPECT_EQ(group.ranks(), members);
+      const at::Tensor sum =
+          all_reduce(at::full({1}, world.rank(), at::kLong), ReduceOp::kSum, group);
+      EXPECT_EQ(sum.item<int64_t>(),
+                std::accumulate(group.ranks().begin(), group.ranks().end(), int64_t{0}));
+    }
+    for (const char* axis : {"tp", "cp", "dp", "pp"}) {
+      EXPECT_EQ(mesh.axis(axis).rank(), mesh.coordinate(axis));
+      EXPECT_EQ(mesh.axis(axis).size(), mesh.size(axis));
+    }
+  });
+}
+
+TEST(MeshOfOne, HasAGroupOfOneOnEveryAxis) {
+  const Mesh mesh;
+  for (const char* axes : {"tp", "dp", "cp-dp"}) EXPECT_EQ(mesh.axis(axes).size(), 1);
+  EXPECT_EQ(mesh.describe(), "rank 0 of 1 (pp=0 dp=0 cp=0 tp=0)");
+}
+
+TEST(MeshErrors, NameTheSizesAndWhatWorks) {
+  const auto error = [](int world, const Mesh::Options& options) {
+    return test::error_of(
+        [&] { test::run_ranks(world, [&](const Group& group) { Mesh(group, options); }); });
+  };
+  EXPECT_THAT(error(3, {.tp = 2}),
+              HasSubstr("tp=2 cp=1 pp=1 takes 2 ranks, which does not divide the 3 ranks"));
+  EXPECT_THAT(error(3, {.tp = 2}), HasSubstr("try: a world of 4 ranks"));
+  EXPECT_THAT(error(4, {.tp = 2, .dp = 1}), HasSubstr("dp=1 takes 2 ranks, and the world has 4"));
+  EXPECT_THAT(error(1, {.tp = 0}), HasSubstr("axis tp has size 0"));
+  EXPECT_THAT(test::error_of([] { Mesh().axis("xp"); }), HasSubstr("no group xp"));
+}
+
+} // namespace
+} // namespace pentatron::comm

@@ -1,0 +1,93 @@
+#include "pentatron/nn/shard_spec.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "pentatron/base/error.h"
+
+namespace pentatron::nn {
+namespace {
+
+const Placement kRows = Placement::shard(0), kColumns = Placement::shard(1);
+
+Coordinates tp(int rank, int size) {
+  return {{"tp", {rank, size}}};
+}
+
+/// Marks every element that the ranks' boxes cover in the global tensor.
+std::vector<int> coverage(const ShardSpec& spec, int size) {
+  std::vector<int> count(static_cast<size_t>(spec.numel()));
+  for (int rank = 0; rank < size; ++rank) {
+    for (const Box& box : local_boxes(spec, tp(rank, size))) {
+      for (int64_t i = 0; i < box.size[0]; ++i) {
+        for (int64_t j = 0; j < box.size[1]; ++j) {
+          ++count[static_cast<size_t>((box.global[0] + i) * spec.shape[1] + box.global[1] + j)];
+        }
+      }
+    }
+  }
+  return count;
+}
+
+TEST(ShardSpec, BoxesTileEveryShardedTensorExactlyOnce) {
+  const std::vector<ShardSpec> specs = {
+      {.name = "rows", .shape = {12, 5}, .placements = {{"tp", kRows}}},
+      {.name = "columns", .shape = {5, 12}, .placements = {{"tp", kColumns}}},
+      {.name = "qkv",
+       .shape = {4 * 6 + 4 * 3 + 4 * 3, 7},
+       .parts = {{"q", 4, 6}, {"k", 4, 3}, {"v", 4, 3}},
+       .placements = {{"tp", kRows}}},
+      {.name = "vocab", .shape = {257, 3}, .shard_multiple = 64, .placements = {{"tp", kRows}}}};
+  for (const ShardSpec& spec : specs) {
+    for (const int size : {1, 2, 4}) {
+      for (const int count : coverage(spec, size))
+        ASSERT_EQ(count, 1) << spec.name << " on " << size;
+    }
+  }
+}
+
+TEST(ShardSpec, FusedPartsAreShardedEachByItself) {
+  const ShardSpec spec{.name = "fc1",
+                       .shape = {8, 2},
+                       .parts = {{"gate", 4, 1}, {"up", 4, 1}},
+                       .placements = {{"tp", kRows}}};
+  const std::vector<Box> boxes = local_boxes(spec, tp(1, 2));
+  ASSERT_EQ(boxes.size(), 2u);
+  EXPECT_EQ(boxes[0], (Box{{2, 0}, {0, 0}, {2, 2}}));
+  EXPECT_EQ(boxes[1], (Box{{6, 0}, {2, 0}, {2, 2}}));
+  EXPECT_EQ(part_range(spec, "up").begin, 4);
+}
+
+TEST(ShardSpec, VocabularyShardsAreRoundedUpAndTheLastMayBeEmpty) {
+  const ShardSpec spec{
+      .name = "vocab", .shape = {100, 1}, .shard_multiple = 64, .placements = {{"tp", kRows}}};
+  EXPECT_EQ(local_shape(spec, tp(0, 1))[0], 128);
+  EXPECT_EQ(local_shape(spec, tp(3, 4))[0], 64);
+  EXPECT_EQ(local_numel(spec, tp(0, 4)), 64);
+  EXPECT_EQ(local_numel(spec, tp(1, 4)), 36);
+  EXPECT_EQ(local_numel(spec, tp(2, 4)), 0);
+}
+
+TEST(ShardSpec, SizesThatDoNotDivideNameTheSizesThatDo) {
+  const ShardSpec spec{
+      .name = "qkv", .shape = {12, 2}, .parts = {{"q", 6, 2}}, .placements = {{"tp", kRows}}};
+  try {
+    local_shape(spec, tp(0, 4));
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find("{1, 2, 3, 6}"), std::string::npos) << error.what();
+  }
+}
+
+TEST(ShardSpec, OneReplicaCounts) {
+  const ShardSpec norm{.name = "norm", .shape = {4}};
+  const ShardSpec rows{.name = "rows", .shape = {4, 4}, .placements = {{"tp", kRows}}};
+  EXPECT_TRUE(is_first_replica(norm, tp(0, 2)));
+  EXPECT_FALSE(is_first_replica(norm, tp(1, 2)));
+  EXPECT_TRUE(is_first_replica(rows, tp(1, 2)));
+  EXPECT_EQ(norm.placement("dp").kind, Placement::Kind::kPartial);
+}
+
+} // namespace
+} // namespace pentatron::nn

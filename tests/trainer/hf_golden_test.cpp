@@ -1,0 +1,189 @@
+// The models of tests/data/hf_tiny against what transformers computed for them, and training
+// against PyTorch's curves.
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "pentatron/base/json.h"
+#include "pentatron/base/safetensors.h"
+#include "pentatron/checkpoint/hf/hf_config.h"
+#include "pentatron/checkpoint/tensor_io.h"
+#include "pentatron/trainer/evaluate_hf.h"
+#include "pentatron/trainer/train.h"
+
+namespace pentatron::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kData = PENTATRON_TEST_DATA;
+
+fs::path scratch(const std::string& name) {
+  const fs::path dir =
+      fs::temp_directory_path() / ("pentatron_" + name + "_" + std::to_string(getpid()));
+  fs::remove_all(dir);
+  fs::create_directories(dir);
+  return dir;
+}
+
+double relative(double a, double b) {
+  return std::abs(a - b) / std::abs(b);
+}
+
+double max_abs(const at::Tensor& x) {
+  return x.abs().max().item<double>();
+}
+
+class HfGolden : public testing::TestWithParam<std::string> {};
+
+TEST_P(HfGolden, Fp64LossLogitsAndGradientsAreThoseOfTransformers) {
+  const fs::path folder = kData / "hf_tiny" / GetParam(), out = scratch("hf_" + GetParam());
+  const double loss = evaluate_hf({.model = folder,
+                                   .batches = folder / "expected.safetensors",
+                                   .logits_out = out / "logits.safetensors",
+                                   .grads_out = out / "grads.safetensors",
+                                   .dtype = Precision::kFp64,
+                                   .num_threads = 2});
+  const SafetensorsFile expected(folder / "expected.safetensors"),
+      logits(out / "logits.safetensors"), grads(out / "grads.safetensors");
+  EXPECT_LT(relative(loss, checkpoint::to_tensor(expected.at("loss")).item<double>()), 1e-10);
+  const at::Tensor reference = checkpoint::to_tensor(expected.at("logits"));
+  EXPECT_LE(max_abs(checkpoint::to_tensor(logits.at("logits")) - reference),
+            1e-6 * max_abs(reference));
+  size_t compared = 0;
+  for (const auto& [name, entry] : expected.tensors()) {
+    if (!name.starts_with("grad_head.")) continue;
+    const std::string parameter = name.substr(std::string("grad_head.").size());
+    const at::Tensor gradient = checkpoint::to_tensor(grads.at(parameter));
+    EXPECT_EQ(gradient.scalar_type(), at::kDouble);
+    const at::Tensor head = checkpoint::to_tensor(entry);
+    const double scale = max_abs(gradient);
+    EXPECT_LE(max_abs(gradient.reshape({-1}).narrow(0, 0, head.numel()) - head), 1e-8 * scale)
+        << parameter;
+    const double norm = checkpoint::to_tensor(expected.at("grad_norm." + parameter)).item<double>();
+    EXPECT_LE(std::abs(gradient.norm().item<double>() - norm), 1e-8 * norm + 1e-15) << parameter;
+    ++compared;
+  }
+  EXPECT_EQ(compared, grads.tensors().size()) << "every parameter once, tied ones too";
+  fs::remove_all(out);
+}
+
+TEST_P(HfGolden, Fp32StaysWithinItsBounds) {
+  const fs::path folder = kData / "hf_tiny" / GetParam(), out = scratch("hf32_" + GetParam());
+  const double loss = evaluate_hf({.model = folder,
+                                   .batches = folder / "expected.safetensors",
+                                   .logits_out = out / "logits.safetensors",
+                                   .dtype = Precision::kFp32,
+                                   .num_threads = 2});
+  const SafetensorsFile expected(folder / "expected.safetensors"),
+      logits(out / "logits.safetensors");
+  EXPECT_LT(relative(loss, checkpoint::to_tensor(expected.at("loss")).item<double>()), 1e-6);
+  const at::Tensor reference = checkpoint::to_tensor(expected.at("logits"));
+  EXPECT_LE(max_abs(checkpoint::to_tensor(logits.at("logits")) - reference),
+            2e-5 * max_abs(reference));
+  fs::remove_all(out);
+}
+
+TEST_P(HfGolden, Bf16IsNear) {
+  const fs::path folder = kData / "hf_tiny" / GetParam(), out = scratch("hf16_" + GetParam());
+  const double loss = evaluate_hf({.model = folder,
+                                   .batches = folder / "expected.safetensors",
+                                   .grads_out = out / "grads.safetensors",
+                                   .dtype = Precision::kBf16,
+                                   .num_threads = 2});
+  const SafetensorsFile expected(folder / "expected.safetensors"), grads(out / "grads.safetensors");
+  EXPECT_LT(relative(loss, checkpoint::to_tensor(expected.at("loss")).item<double>()), 5e-3);
+  for (const auto& [name, entry] : expected.tensors()) {
+    if (!name.starts_with("grad_norm.")) continue;
+    const at::Tensor gradient =
+        checkpoint::to_tensor(grads.at(name.substr(std::string("grad_norm.").size())));
+    EXPECT_EQ(gradient.scalar_type(), at::kFloat) << "bf16 gradients are accumulated in fp32";
+  }
+  fs::remove_all(out);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, HfGolden,
+                         testing::Values("gpt2", "llama", "llama3_rope_scaling_tied",
+                                         "mistral_sliding_window", "qwen2", "qwen3"),
+                         [](const auto& info) { return info.param; });
+
+struct CurveCase {
+  std::string model, precision;
+  double tolerance;
+  bool recompute = false;
+};
+
+class TrainingCurve : public testing::TestWithParam<CurveCase> {};
+
+TEST_P(TrainingCurve, EveryStepIsPyTorchs) {
+  const CurveCase& test = GetParam();
+  const fs::path out = scratch("curve_" + test.model + test.precision);
+  Config base;
+  const fs::path folder = kData / "hf_tiny" / test.model;
+  base.model = checkpoint::read_hf_config(folder).config;
+  base.checkpoint.load = "hf:" + folder.string();
+  const Config config =
+      load_config(std::nullopt,
+                  {"dtype=" + test.precision,
+                   "dataset.type=batches",
+                   "dataset.path=[" +
+                       (kData / "training_curves" / (test.model + ".safetensors")).string() + "]",
+                   "train.train_iters=20",
+                   "train.global_batch_size=4",
+                   "train.micro_batch_size=4",
+                   "optimizer.lr=2e-3",
+                   "optimizer.min_lr=2e-4",
+                   "optimizer.adam_beta1=0.9",
+                   "optimizer.adam_beta2=0.95",
+                   "optimizer.adam_eps=1e-8",
+                   "optimizer.weight_decay=0.1",
+                   "optimizer.clip_grad=1.0",
+                   "scheduler.lr_decay_style=cosine",
+                   "scheduler.lr_warmup_iters=4",
+                   "scheduler.lr_decay_iters=20",
+                   "logger.log_interval=1",
+                   "logger.dir=" + out.string(),
+                   "logger.peak_tflops=1",
+                   std::string("train.recompute=") + (test.recompute ? "full" : "none")},
+                  base);
+  Trainer(config, {}).run();
+  const Json curve =
+      read_json(kData / "training_curves" /
+                (test.model + ".json"))[test.precision == "fp64" ? "float64" : "float32"];
+  std::ifstream in(out / "metrics.jsonl");
+  std::string line;
+  int64_t iteration = 0;
+  while (std::getline(in, line)) {
+    const Json metrics = parse_json(line, "metrics.jsonl");
+    EXPECT_EQ(metrics["iteration"].get<int64_t>(), iteration + 1);
+    const auto i = static_cast<size_t>(iteration);
+    EXPECT_LT(relative(metrics["loss"].get<double>(), curve["loss"][i].get<double>()),
+              test.tolerance)
+        << iteration;
+    EXPECT_LT(relative(metrics["grad_norm"].get<double>(), curve["grad_norm"][i].get<double>()),
+              test.tolerance)
+        << iteration;
+    EXPECT_LT(relative(metrics["learning_rate"].get<double>(), curve["lr"][i].get<double>()), 1e-12)
+        << iteration;
+    ++iteration;
+  }
+  EXPECT_EQ(iteration, 20);
+  fs::remove_all(out);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, TrainingCurve,
+    testing::Values(CurveCase{"gpt2", "fp64", 1e-9}, CurveCase{"llama", "fp64", 1e-9},
+                    CurveCase{"qwen3", "fp64", 1e-9}, CurveCase{"gpt2", "fp32", 2e-5},
+                    CurveCase{"llama", "fp32", 2e-5}, CurveCase{"qwen3", "fp32", 2e-5},
+                    CurveCase{"qwen3", "fp64", 1e-9, true}),
+    [](const auto& info) {
+      return info.param.model + "_" + info.param.precision +
+             (info.param.recompute ? "_recompute" : "");
+    });
+
+} // namespace
+} // namespace pentatron::trainer

@@ -1,0 +1,175 @@
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/trainer/metrics/hardware.h"
+#include "pentatron/trainer/metrics/peak.h"
+
+namespace pentatron::trainer {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+namespace fs = std::filesystem;
+
+TEST(GpuPeak, KnowsTheNamesThatDriversReport) {
+  const auto tflops = [](const char* name, Arithmetic a) {
+    const auto peak = gpu_peak(name, a);
+    return peak ? peak->flops / 1e12 : 0.0;
+  };
+  EXPECT_EQ(tflops("NVIDIA A100-SXM4-80GB", Arithmetic::kBf16), 312);
+  EXPECT_EQ(tflops("NVIDIA A100-SXM4-80GB", Arithmetic::kFp8), 0);
+  EXPECT_EQ(tflops("NVIDIA H100 80GB HBM3", Arithmetic::kBf16), 989.4);
+  EXPECT_EQ(tflops("NVIDIA H100 80GB HBM3", Arithmetic::kFp8), 1978.9);
+  EXPECT_EQ(tflops("NVIDIA H100 PCIe", Arithmetic::kBf16), 756);
+  EXPECT_EQ(tflops("NVIDIA H200", Arithmetic::kFp32), 66.9);
+  EXPECT_EQ(tflops("NVIDIA H200 NVL", Arithmetic::kBf16), 835.5);
+  EXPECT_EQ(tflops("NVIDIA B200", Arithmetic::kBf16), 2250);
+  EXPECT_EQ(tflops("NVIDIA GB200", Arithmetic::kBf16), 2500);
+  EXPECT_EQ(tflops("NVIDIA L4", Arithmetic::kBf16), 121);
+  EXPECT_EQ(tflops("NVIDIA L40S", Arithmetic::kBf16), 362);
+  EXPECT_EQ(tflops("NVIDIA L40", Arithmetic::kBf16), 181);
+  EXPECT_EQ(tflops("NVIDIA GeForce RTX 4090", Arithmetic::kBf16), 165.2);
+  EXPECT_EQ(tflops("Tesla T4", Arithmetic::kFp32), 8.1);
+  EXPECT_EQ(tflops("Some other GPU", Arithmetic::kFp32), 0);
+  EXPECT_THAT(gpu_peak("NVIDIA H200", Arithmetic::kBf16)->source,
+              HasSubstr("NVIDIA H200 bf16 (data sheet"));
+}
+
+TEST(MeasurePeak, IsTheWorkOverTheBestTime) {
+  int runs = 0;
+  const Peak peak = measure_peak(
+      "counting", [&] { ++runs; }, 1e6, 0.01);
+  EXPECT_GT(runs, 2);
+  EXPECT_GT(peak.flops, 0);
+  EXPECT_EQ(peak.source, "counting, measured here");
+  EXPECT_EQ(*utilization(2e12, 0.5, Peak{8e12, "x"}, 2), 0.25);
+  EXPECT_FALSE(utilization(2e12, 0.5, std::nullopt, 1).has_value());
+}
+
+TEST(MeasureBandwidth, GivesAPossibleRate) {
+  for (const int threads : {1, 2, 3}) {
+    const double rate = measure_bandwidth(threads, size_t{1} << 20);
+    EXPECT_GT(rate, 1e7);
+    EXPECT_LT(rate, 1e14);
+  }
+}
+
+class FakeMachine : public ::testing::Test {
+ protected:
+  FakeMachine() {
+    std::string name = (fs::temp_directory_path() / "pentatron_machine_XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) throw Error("no temporary folder");
+    root = name;
+    std::string cpus;
+    for (int i = 0; i < 8; ++i) {
+      cpus += "processor\t: " + std::to_string(i) +
+              "\nmodel name\t: A Processor 3000\nphysical id\t: " + std::to_string(i / 4) +
+              "\ncore id\t\t: " + std::to_string(i % 2) +
+              "\nflags\t\t: fpu avx avx2 fma sse avx512f\n\n";
+    }
+    write("proc/cpuinfo", cpus);
+    write("proc/meminfo", "MemTotal:       16384000 kB\nMemFree: 5 kB\nMemAvailable:    8192000 "
+                          "kB\nSwapTotal: 2048000 kB\nSwapFree: 1024000 kB\n");
+    write("proc/loadavg", "7.50 1.00 1.00 1/100 1\n");
+    for (int i = 0; i < 2; ++i) {
+      const std::string cache = "sys/devices/system/cpu/cpu0/cache/index" + std::to_string(i) + "/";
+      write(cache + "level", i == 0 ? "1\n" : "2\n");
+      write(cache + "type", i == 0 ? "Data\n" : "Unified\n");
+      write(cache + "size", i == 0 ? "32K\n" : "2M\n");
+      write(cache + "shared_cpu_map", "00000011\n");
+    }
+    write("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave\n");
+    write("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
+    write("sys/fs/cgroup/cpu.max", "150000 100000\n");
+    write("sys/fs/cgroup/memory.max", "4294967296\n");
+    fs::create_directories(root / "sys/devices/system/node/node0");
+    fs::create_directories(root / "sys/devices/system/node/node1");
+  }
+  ~FakeMachine() override {
+    std::error_code error;
+    fs::remove_all(root, error);
+  }
+  void write(const std::string& name, const std::string& text) {
+    fs::create_directories((root / name).parent_path());
+    std::ofstream(root / name) << text;
+  }
+  fs::path root;
+};
+
+TEST_F(FakeMachine, IsReadFromProcAndSys) {
+  const Machine machine = read_machine(root);
+  EXPECT_EQ(machine.cpu_name, "A Processor 3000");
+  EXPECT_EQ(machine.processors, 8);
+  EXPECT_EQ(machine.sockets, 2);
+  EXPECT_EQ(machine.cores, 4);
+  EXPECT_THAT(machine.features, ElementsAre("avx", "avx2", "fma", "avx512f"));
+  EXPECT_TRUE(machine.has("avx512f"));
+  EXPECT_FALSE(machine.has("avx512_bf16"));
+  EXPECT_EQ(machine.memory_bytes, int64_t{16384000} * 1024);
+  EXPECT_EQ(machine.swap_used_bytes, int64_t{1024000} * 1024);
+  ASSERT_EQ(machine.caches.size(), 2u);
+  EXPECT_EQ(machine.caches[0].bytes, 32 << 10);
+  EXPECT_EQ(machine.caches[1].bytes, 2 << 20);
+  EXPECT_EQ(machine.caches[1].shared_by, 2);
+  EXPECT_EQ(machine.governor, "powersave");
+  EXPECT_EQ(machine.huge_pages, "never");
+  EXPECT_EQ(machine.cpu_quota, 1.5);
+  EXPECT_EQ(machine.memory_limit_bytes, int64_t{1} << 32);
+  EXPECT_EQ(machine.numa_nodes, 2);
+  EXPECT_EQ(machine.load, 7.5);
+  EXPECT_THAT(describe(machine), HasSubstr("A Processor 3000"));
+}
+
+TEST_F(FakeMachine, EachShortcomingIsFoundOnce) {
+  Machine machine = read_machine(root);
+  machine.usable = 8;
+  const auto texts = [&](const Setting& setting) {
+    std::string all;
+    for (const Finding& f : find_slowdowns(machine, setting))
+      all += f.what + " -> " + f.remedy + "\n";
+    return all;
+  };
+  const std::string all =
+      texts({.threads = 16, .release_build = false, .cuda_build = false, .has_gpu = false});
+  for (const char* part : {"without optimisation", "16 compute threads share 1 processors",
+                           "allows 1.5 of 8 processors", "keeps 7.5 of 8", "governor is powersave",
+                           "swap is in use", "huge pages are off", "memory lies on 2 nodes",
+                           "allows 4.29 GB of 16.78 GB", "bf16 no faster"}) {
+    const size_t at = all.find(part);
+    EXPECT_NE(at, std::string::npos) << part << "\n" << all;
+    EXPECT_EQ(all.find(part, at + 1), std::string::npos) << part;
+  }
+  EXPECT_THAT(texts({.has_gpu = true}), HasSubstr("without CUDA"));
+}
+
+TEST(FindSlowdowns, AGoodMachineHasNone) {
+  Machine machine;
+  machine.processors = machine.cores = machine.usable = 32;
+  machine.features = {"avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16"};
+  machine.memory_bytes = machine.available_bytes = int64_t{256} << 30;
+  machine.governor = "performance";
+  machine.huge_pages = "madvise";
+  machine.numa_nodes = 1;
+  const auto found = find_slowdowns(machine, {.threads = 32, .folder = "/proc/none"});
+  for (const Finding& f : found) ADD_FAILURE() << f.what;
+}
+
+TEST(ReadMachine, KnowsThisOne) {
+  const Machine machine = read_machine();
+  EXPECT_GT(machine.processors, 0);
+  EXPECT_GT(machine.usable, 0);
+  EXPECT_LE(machine.usable, machine.processors);
+  EXPECT_GT(machine.memory_bytes, int64_t{100} << 20);
+  EXPECT_FALSE(describe(machine).empty());
+}
+
+} // namespace
+} // namespace pentatron::trainer
