@@ -129,8 +129,8 @@ TEST_P(TrainingCurve, EveryStepIsPyTorchs) {
       load_config(std::nullopt,
                   {"dtype=" + test.precision,
                    "dataset.type=batches",
-                   "dataset.path=[" +
-                       (kData / "training_curves" / (test.model + ".safetensors")).string() + "]",
+                   "dataset.path=" +
+                       (kData / "training_curves" / (test.model + ".safetensors")).string(),
                    "train.train_iters=20",
                    "train.global_batch_size=4",
                    "train.micro_batch_size=4",
