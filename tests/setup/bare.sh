@@ -7,7 +7,7 @@
 #   BARE_NETWORK=off tests/setup/bare.sh FOLDER scripts/quickstart.sh
 #
 # FOLDER is made on the first call and reused: its clone is brought to HEAD, what was installed stays. Delete it for a fresh
-# start. http_proxy, https_proxy and PIP_CERT are passed on, and the machine's CA certificates are copied.
+# start. http_proxy and https_proxy are passed on, and so is the file of CA certificates that PIP_CERT names.
 set -euo pipefail
 REPOSITORY=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 FOLDER=$(mkdir -p "$1" && cd "$1" && pwd)
@@ -20,8 +20,9 @@ if [ ! -e "$FOLDER/.bare" ]; then
   touch "$FOLDER/.bare"
 fi
 cp /etc/resolv.conf /etc/hosts "$FOLDER/etc/"
-mkdir -p "$FOLDER/etc/ssl/certs"
-if [ -f /etc/ssl/certs/ca-certificates.crt ]; then cp /etc/ssl/certs/ca-certificates.crt "$FOLDER/etc/ssl/certs/"; fi
+# Under a name of its own: apt installs ca-certificates, which writes the usual file anew.
+mkdir -p "$FOLDER/etc/ssl"
+if [ -n "${PIP_CERT:-}" ]; then cp "$PIP_CERT" "$FOLDER/etc/ssl/machine.crt"; fi
 if [ ! -d "$FOLDER$HOME_IN_ROOT/.git" ]; then
   mkdir -p "$FOLDER/home/someone"
   git clone -q --no-hardlinks "$REPOSITORY" "$FOLDER$HOME_IN_ROOT"
@@ -44,5 +45,5 @@ unshare_options="--mount --pid --fork --kill-child"
 if [ "${BARE_NETWORK:-on}" = off ]; then unshare_options="$unshare_options --net"; fi
 exec unshare $unshare_options chroot "$FOLDER" /usr/bin/env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
   HOME=/root LANG=C.UTF-8 ${http_proxy:+http_proxy=$http_proxy} ${https_proxy:+https_proxy=$https_proxy} \
-  ${PIP_CERT:+PIP_CERT=$PIP_CERT} ${BARE_USER:+BARE_USER=$BARE_USER} \
+  ${PIP_CERT:+PIP_CERT=/etc/ssl/machine.crt} ${BARE_USER:+BARE_USER=$BARE_USER} \
   bash /enter.sh "$HOME_IN_ROOT" "$@"
