@@ -1,0 +1,81 @@
+// The three products of a linear layer against fp64, for every type, shape and stride they are used
+// with.
+#include "pentatron/nn/ops/matmul.h"
+
+#include "tests/nn/op_fixture.h"
+
+#include <gtest/gtest.h>
+
+namespace pentatron::nn {
+namespace {
+
+using test::randn;
+using test::relative_error;
+
+struct Case {
+  int64_t tokens, in, out;
+};
+
+class Matmul : public testing::TestWithParam<std::tuple<at::ScalarType, Case>> {
+ protected:
+  at::ScalarType dtype() const { return std::get<0>(GetParam()); }
+  Case shape() const { return std::get<1>(GetParam()); }
+  double rounding() const { // of a result in the type
+    return dtype() == at::kDouble ? 1e-14 : dtype() == at::kFloat ? 1e-6 : 4e-3;
+  }
+  double acc_rounding() const { return dtype() == at::kDouble ? 1e-14 : 2e-6; }
+  /// Columns of a wider buffer: rows are strided.
+  at::Tensor strided(int64_t rows, int64_t columns, uint64_t seed) const {
+    return randn({rows, columns + 5}, seed).to(dtype()).narrow(1, 2, columns);
+  }
+};
+
+TEST_P(Matmul, ForwardWithAndWithoutABias) {
+  const auto [t, in, out] = shape();
+  const at::Tensor x = strided(t, in, 1), w = randn({out, in}, 2).to(dtype()),
+                   b = randn({out}, 3).to(dtype());
+  const at::Tensor y = x.to(at::kDouble).matmul(w.to(at::kDouble).t());
+  EXPECT_LT(relative_error(matmul_nt(x, w), y), rounding());
+  EXPECT_LT(relative_error(matmul_nt(x.contiguous(), w), y), rounding());
+  EXPECT_LT(relative_error(matmul_nt(x, w, b), y + b.to(at::kDouble)), rounding());
+  EXPECT_EQ(matmul_nt(x, w).scalar_type(), dtype());
+  const at::ScalarType acc = dtype() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::Tensor wide = at::empty({t, out}, acc);
+  matmul_nt_acc(wide, x.contiguous(), w);
+  EXPECT_LT(relative_error(wide, y), acc_rounding());
+}
+
+TEST_P(Matmul, InputGradient) {
+  const auto [t, in, out] = shape();
+  const at::Tensor dy = strided(t, out, 1), w = randn({out, in}, 2).to(dtype());
+  const at::Tensor dx = dy.to(at::kDouble).matmul(w.to(at::kDouble));
+  EXPECT_LT(relative_error(matmul_nn(dy, w), dx), rounding());
+  EXPECT_LT(relative_error(matmul_nn(dy.contiguous(), w), dx), rounding());
+}
+
+TEST_P(Matmul, WeightGradientIsAddedInTheAccumulateType) {
+  const auto [t, in, out] = shape();
+  const at::Tensor dy = strided(t, out, 1), x = strided(t, in, 2), start = randn({out, in}, 3),
+                   start_bias = randn({out}, 4);
+  const at::ScalarType acc = dtype() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::Tensor grad = start.clone().to(acc), bias = start_bias.clone().to(acc);
+  add_matmul_tn(grad, dy, x);
+  EXPECT_LT(relative_error(grad, start + dy.to(at::kDouble).t().matmul(x.to(at::kDouble))),
+            acc_rounding());
+  add_column_sums(bias, dy);
+  EXPECT_LT(relative_error(bias, start_bias + dy.to(at::kDouble).sum(0)), acc_rounding());
+}
+
+INSTANTIATE_TEST_SUITE_P(TypesAndShapes, Matmul,
+                         testing::Combine(testing::Values(at::kDouble, at::kFloat, at::kBFloat16),
+                                          testing::Values(Case{1, 1, 1}, Case{3, 5, 7},
+                                                          Case{33, 64, 96}, Case{130, 50, 65})),
+                         [](const auto& info) {
+                           const Case c = std::get<1>(info.param);
+                           return std::string(c10::toString(std::get<0>(info.param))) + "_" +
+                                  std::to_string(c.tokens) + "x" + std::to_string(c.in) + "x" +
+                                  std::to_string(c.out);
+                         });
+
+} // namespace
+} // namespace pentatron::nn
