@@ -1,0 +1,245 @@
+// The embedding and the fused loss, split over the vocabulary, against LibTorch's operators on the
+// whole table.
+#include "pentatron/parallel/tensor/vocab.h"
+
+#include "tests/nn/op_fixture.h"
+#include "tests/support/ranks.h"
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+namespace pentatron::parallel {
+namespace {
+
+using test::expect_close;
+using test::randn;
+using test::run_ranks;
+
+constexpr int64_t kHidden = 6, kTokens = 9, kNoTarget = -100;
+constexpr test::Tolerance kExact{1e-11, 1e-13};
+
+nn::Coordinates at_rank(const comm::Group& tp) {
+  return {{"tp", {tp.rank(), tp.size()}}};
+}
+
+/// Ids that cover the ends of the vocabulary; `ignored` of them are no target.
+at::Tensor ids_of(int64_t vocab, int64_t tokens, bool with_ignored) {
+  std::vector<int64_t> ids;
+  for (int64_t t = 0; t < tokens; ++t) ids.push_back(t == 0 ? vocab - 1 : (t * 37) % vocab);
+  if (with_ignored) ids[1] = ids[static_cast<size_t>(tokens - 1)] = kNoTarget;
+  return at::tensor(ids, at::kLong);
+}
+
+struct LossRun {
+  at::Tensor loss, dh, dw; ///< dw global
+  double sum = 0;
+};
+
+LossRun fused_loss(int ranks, const at::Tensor& h, const at::Tensor& w, const at::Tensor& labels,
+                   double scale, double padding = 0) {
+  LossRun run;
+  run.dw = at::zeros_like(w);
+  std::mutex mutex;
+  run_ranks(ranks, [&](const comm::Group& tp) {
+    nn::ShardSpec spec = vocab_spec(w.size(0), w.size(1));
+    spec.name = "output";
+    test::Params params;
+    nn::Param& weight = params.add(spec, at_rank(tp), w);
+    const VocabShare share = vocab_share(weight);
+    EXPECT_EQ(share.padded % 64, 0);
+    weight.value().narrow(0, share.real, share.padded - share.real).fill_(padding);
+    test::Pass pass(h.size(0));
+    pass.ctx.labels = labels;
+    pass.ctx.loss_scale = scale;
+    const VocabParallelLoss loss(weight, tp);
+    const auto r =
+        test::differentiate([&](const auto& in) { return loss.forward(in[0], pass.ctx); }, {h},
+                            at::ones({}, at::kDouble));
+    EXPECT_EQ(weight.outstanding_uses(), 0);
+    EXPECT_EQ(weight.main_grad()
+                  .narrow(0, share.real, share.padded - share.real)
+                  .ne(0)
+                  .any()
+                  .item<bool>(),
+              false)
+        << "padding rows have no gradient";
+    expect_close(loss.logits(h), h.matmul(w.t()), kExact);
+    const std::lock_guard lock(mutex);
+    nn::store_global(weight, weight.main_grad(), run.dw);
+    if (run.loss.defined()) { // every rank returns the same
+      EXPECT_TRUE(test::same_bits(run.loss, r.y));
+      EXPECT_TRUE(test::same_bits(run.dh, r.grads[0]));
+      EXPECT_EQ(run.sum, pass.state.loss_sums.at("lm loss"));
+    }
+    run.loss = r.y;
+    run.dh = r.grads[0];
+    run.sum = pass.state.loss_sums.at("lm loss");
+  });
+  return run;
+}
+
+test::Derivatives torch_loss(const at::Tensor& h, const at::Tensor& w, const at::Tensor& labels,
+                             double scale) {
+  return test::differentiate(
+      [&](const auto& in) {
+        return at::cross_entropy_loss(in[0].matmul(in[1].t()), labels, {}, at::Reduction::Sum,
+                                      kNoTarget) *
+               scale;
+      },
+      {h, w}, at::ones({}, at::kDouble));
+}
+
+class VocabLoss : public testing::TestWithParam<std::tuple<int, int64_t>> {
+ protected:
+  int ranks() const { return std::get<0>(GetParam()); }
+  int64_t vocab() const { return std::get<1>(GetParam()); }
+};
+
+TEST_P(VocabLoss, IsLibTorchsCrossEntropy) {
+  const at::Tensor h = randn({kTokens, kHidden}, 1), w = randn({vocab(), kHidden}, 2);
+  for (const bool ignored : {false, true}) {
+    const at::Tensor labels = ids_of(vocab(), kTokens, ignored);
+    const double scale = 1.0 / 13;
+    const LossRun actual = fused_loss(ranks(), h, w, labels, scale);
+    const auto expected = torch_loss(h, w, labels, scale);
+    expect_close(actual.loss, expected.y, {1e-12, 1e-14});
+    EXPECT_NEAR(actual.sum * scale, expected.y.item<double>(), 1e-12);
+    expect_close(actual.dh, expected.grads[0], kExact);
+    expect_close(actual.dw, expected.grads[1], kExact);
+    if (ignored) {
+      EXPECT_EQ(actual.dh[1].abs().max().item<double>(), 0);
+    }
+  }
+}
+
+TEST_P(VocabLoss, PaddingRowsChangeNoBit) {
+  const at::Tensor h = randn({kTokens, kHidden}, 1), w = randn({vocab(), kHidden}, 2),
+                   labels = ids_of(vocab(), kTokens, true);
+  const LossRun zeros = fused_loss(ranks(), h, w, labels, 0.1),
+                large = fused_loss(ranks(), h, w, labels, 0.1, 1e6);
+  EXPECT_TRUE(test::same_bits(zeros.loss, large.loss));
+  EXPECT_TRUE(test::same_bits(zeros.dh, large.dh));
+  EXPECT_TRUE(test::same_bits(zeros.dw, large.dw));
+}
+
+TEST_P(VocabLoss, NoTargetsAtAllAreNoLoss) {
+  const LossRun run =
+      fused_loss(ranks(), randn({kTokens, kHidden}, 1), randn({vocab(), kHidden}, 2),
+                 at::full({kTokens}, kNoTarget, at::kLong), 1);
+  EXPECT_EQ(run.loss.item<double>(), 0);
+  EXPECT_EQ(run.dh.abs().max().item<double>(), 0);
+  EXPECT_EQ(run.dw.abs().max().item<double>(), 0);
+}
+
+TEST_P(VocabLoss, LargeLogitsDoNotOverflow) {
+  const at::Tensor h = randn({kTokens, kHidden}, 1) * 300, w = randn({vocab(), kHidden}, 2),
+                   labels = ids_of(vocab(), kTokens, false);
+  const LossRun actual = fused_loss(ranks(), h, w, labels, 1);
+  expect_close(actual.loss, torch_loss(h, w, labels, 1).y, {1e-12, 1e-12});
+  EXPECT_TRUE(actual.dh.isfinite().all().item<bool>());
+}
+
+TEST_P(VocabLoss, TheEmbeddingIsARowOfTheWholeTable) {
+  const at::Tensor t = randn({vocab(), kHidden}, 1), p = randn({kTokens + 2, kHidden}, 2),
+                   ids = ids_of(vocab(), kTokens, false), dy = randn({kTokens, kHidden}, 3);
+  at::Tensor dt = at::zeros_like(t);
+  std::mutex mutex;
+  for (const bool learned : {false, true}) {
+    dt.zero_();
+    run_ranks(ranks(), [&](const comm::Group& tp) {
+      nn::ShardSpec spec = vocab_spec(vocab(), kHidden);
+      spec.name = "table";
+      test::Params params;
+      nn::Param& table = params.add(spec, at_rank(tp), t);
+      nn::Param* positions = learned ? &params.add("positions", p) : nullptr;
+      test::Pass pass(kTokens);
+      const VocabParallelEmbedding layer(table, positions, tp);
+      const at::Tensor y = layer.forward(ids, pass.ctx);
+      expect_close(y,
+                   t.index_select(0, ids) +
+                       (learned ? p.narrow(0, 0, kTokens) : at::zeros({1}, at::kDouble)),
+                   kExact);
+      y.backward(dy);
+      if (learned) {
+        expect_close(positions->main_grad().narrow(0, 0, kTokens), dy, kExact);
+        EXPECT_EQ(positions->outstanding_uses(), 0);
+      }
+      EXPECT_EQ(table.outstanding_uses(), 0);
+      const std::lock_guard lock(mutex);
+      nn::store_global(table, table.main_grad(), dt);
+    });
+    expect_close(dt, at::zeros_like(t).index_add(0, ids, dy), kExact);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(RanksAndSizes, VocabLoss,
+                         testing::Combine(testing::Values(1, 2, 4),
+                                          testing::Values(1, 2, 63, 64, 65, 131, 257)),
+                         [](const auto& info) {
+                           return std::to_string(std::get<0>(info.param)) + "_ranks_" +
+                                  std::to_string(std::get<1>(info.param));
+                         });
+
+TEST(VocabLossChunks, ManyChunksAreOne) {
+  // 64-bit logits of 100,000 words are 0.8 MB a token: 347 tokens come in three chunks, the last
+  // shorter.
+  const int64_t vocab = 100000, tokens = 347, hidden = 2;
+  const at::Tensor h = randn({tokens, hidden}, 1), w = randn({vocab, hidden}, 2),
+                   labels = ids_of(vocab, tokens, true);
+  const LossRun actual = fused_loss(1, h, w, labels, 0.5);
+  const auto expected = torch_loss(h, w, labels, 0.5);
+  expect_close(actual.loss, expected.y, {1e-12, 0});
+  expect_close(actual.dh, expected.grads[0], {1e-10, 1e-12});
+  expect_close(actual.dw, expected.grads[1], {1e-10, 1e-12});
+}
+
+TEST(VocabLossUse, EvaluationLeavesGradientsAlone) {
+  test::Params params;
+  nn::ShardSpec spec = vocab_spec(10, kHidden);
+  spec.name = "output";
+  nn::Param& weight = params.add(spec, {}, randn({10, kHidden}, 1));
+  test::Pass pass(kTokens);
+  pass.ctx.labels = ids_of(10, kTokens, false);
+  pass.ctx.differentiated = false;
+  const at::NoGradGuard no_grad;
+  const at::Tensor loss =
+      VocabParallelLoss(weight, {}).forward(randn({kTokens, kHidden}, 2), pass.ctx);
+  EXPECT_FALSE(loss.requires_grad());
+  EXPECT_EQ(weight.main_grad().abs().max().item<double>(), 0);
+  EXPECT_EQ(weight.outstanding_uses(), 0);
+}
+
+TEST(VocabLossUse, AFrozenWeightStillPassesTheGradientOn) {
+  test::Params params;
+  nn::ShardSpec spec = vocab_spec(10, kHidden);
+  spec.name = "output";
+  const at::Tensor h = randn({kTokens, kHidden}, 2), w = randn({10, kHidden}, 1);
+  nn::Param& weight = params.add(spec, {}, w);
+  weight.trainable = false;
+  test::Pass pass(kTokens);
+  pass.ctx.labels = ids_of(10, kTokens, false);
+  const VocabParallelLoss loss(weight, {});
+  const auto r = test::differentiate([&](const auto& in) { return loss.forward(in[0], pass.ctx); },
+                                     {h}, at::ones({}, at::kDouble));
+  expect_close(r.grads[0], torch_loss(h, w, pass.ctx.labels, 1).grads[0], kExact);
+  EXPECT_EQ(weight.main_grad().abs().max().item<double>(), 0);
+}
+
+TEST(VocabLossUse, LossSumsAddUpOverMicrobatches) {
+  test::Params params;
+  nn::ShardSpec spec = vocab_spec(10, kHidden);
+  spec.name = "output";
+  nn::Param& weight = params.add(spec, {}, randn({10, kHidden}, 1));
+  const VocabParallelLoss loss(weight, {});
+  test::Pass pass(kTokens);
+  pass.ctx.labels = ids_of(10, kTokens, true);
+  const at::Tensor h = randn({kTokens, kHidden}, 2);
+  loss.forward(h, pass.ctx);
+  const double once = pass.state.loss_sums.at("lm loss");
+  loss.forward(h, pass.ctx);
+  EXPECT_DOUBLE_EQ(pass.state.loss_sums.at("lm loss"), 2 * once);
+}
+
+} // namespace
+} // namespace pentatron::parallel
