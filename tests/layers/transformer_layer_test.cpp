@@ -1,0 +1,392 @@
+// Attention, MLP and the whole layer against the formulas of their papers, differentiated by
+// LibTorch in fp64, on one rank and split over two.
+#include "pentatron/layers/transformer_layer.h"
+
+#include "pentatron/base/error.h"
+#include "pentatron/comm/collectives.h"
+#include "pentatron/nn/memory/counting_allocator.h"
+#include "pentatron/nn/param_store.h"
+#include "tests/nn/op_fixture.h"
+#include "tests/support/ranks.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <mutex>
+
+namespace pentatron::layers {
+namespace {
+
+using kernels::Activation;
+using kernels::NormKind;
+using test::expect_close;
+using test::randn;
+
+constexpr int64_t kHidden = 12, kBatch = 2, kSequence = 6;
+constexpr test::Tolerance kExact{1e-10, 1e-12};
+
+struct Case {
+  std::string name;
+  TransformerLayerOptions options;
+  int64_t rotary_dim = 0;
+  bool interleaved = false;
+};
+
+void PrintTo(const Case& c, std::ostream* os) {
+  *os << c.name;
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  all.push_back(
+      {.name = "gpt2",
+       .options = {
+           .attention = {.hidden = kHidden,
+                         .heads = 4,
+                         .kv_heads = 4,
+                         .head_size = 3,
+                         .qkv_bias = true,
+                         .proj_bias = true},
+           .mlp = {.hidden = kHidden, .ffn = 20, .activation = Activation::kGeluTanh, .bias = true},
+           .norm = {.kind = NormKind::kLayerNorm}}});
+  all.push_back(
+      {.name = "llama",
+       .options =
+           {.attention = {.hidden = kHidden, .heads = 6, .kv_heads = 2, .head_size = 4},
+            .mlp = {.hidden = kHidden, .ffn = 10, .activation = Activation::kSilu, .gated = true}},
+       .rotary_dim = 4});
+  Case qwen = all.back();
+  qwen.name = "qwen3";
+  qwen.options.attention.qk_norm = true;
+  qwen.options.attention.norm_eps = 1e-3;
+  all.push_back(qwen);
+  Case odd = qwen;
+  odd.name = "odd";
+  odd.options.attention.qkv_bias = true;
+  odd.options.attention.norm_zero_centered = true;
+  odd.options.attention.scale = 0.7;
+  odd.options.attention.window = 3;
+  odd.options.attention.softmax = SoftmaxKind::kLearnable;
+  odd.options.mlp.activation = Activation::kGelu;
+  odd.options.mlp.bias = true;
+  odd.options.norm = {.kind = NormKind::kLayerNorm, .eps = 1e-3, .zero_centered = true};
+  odd.rotary_dim = 2;
+  odd.interleaved = true;
+  all.push_back(odd);
+  Case plain = odd;
+  plain.name = "no_rotary_no_gate";
+  plain.rotary_dim = 0;
+  plain.options.mlp.gated = false;
+  plain.options.mlp.activation = Activation::kSquaredRelu;
+  plain.options.attention.softmax = SoftmaxKind::kOffByOne;
+  plain.options.norm = {.kind = NormKind::kRmsNorm, .zero_centered = true};
+  all.push_back(plain);
+  return all;
+}
+
+/// The parameters by name, as leaves of LibTorch's autograd.
+using Leaves = std::map<std::string, at::Tensor>;
+
+at::Tensor plain_norm(const at::Tensor& x, const Leaves& p, const std::string& name,
+                      const nn::NormOptions& o) {
+  const at::Tensor w = p.at(name + ".weight") + (o.zero_centered ? 1.0 : 0.0);
+  if (o.kind == NormKind::kRmsNorm) return x * (x.square().mean(-1, true) + o.eps).rsqrt() * w;
+  const at::Tensor c = x - x.mean(-1, true);
+  return c * (c.square().mean(-1, true) + o.eps).rsqrt() * w + p.at(name + ".bias");
+}
+
+at::Tensor plain_linear(const at::Tensor& x, const Leaves& p, const std::string& name) {
+  const at::Tensor y = x.matmul(p.at(name + ".weight").t());
+  return p.contains(name + ".bias") ? y + p.at(name + ".bias") : y;
+}
+
+at::Tensor plain_rotation(const at::Tensor& x, const Case& c) { // [b, s, n, d]
+  if (c.rotary_dim == 0) return x;
+  const int64_t half = c.rotary_dim / 2;
+  const at::Tensor frequencies = at::pow(at::scalar_tensor(10000.0, at::kDouble),
+                                         at::arange(half, at::kDouble) * -2.0 / c.rotary_dim);
+  const at::Tensor angles =
+      at::outer(at::arange(kSequence, at::kDouble), frequencies).view({1, kSequence, 1, half});
+  const at::Tensor turned = x.narrow(3, 0, c.rotary_dim),
+                   rest = x.narrow(3, c.rotary_dim, x.size(3) - c.rotary_dim);
+  at::Tensor a, b;
+  if (c.interleaved) {
+    const at::Tensor pairs = turned.unflatten(3, {half, 2});
+    a = pairs.select(4, 0);
+    b = pairs.select(4, 1);
+  } else {
+    a = turned.narrow(3, 0, half);
+    b = turned.narrow(3, half, half);
+  }
+  const at::Tensor ra = a * angles.cos() - b * angles.sin(),
+                   rb = b * angles.cos() + a * angles.sin();
+  const at::Tensor joined =
+      c.interleaved ? at::stack({ra, rb}, 4).flatten(3) : at::cat({ra, rb}, 3);
+  return at::cat({joined, rest}, 3);
+}
+
+at::Tensor plain_attention(const at::Tensor& x, const Leaves& p, const Case& c) {
+  const AttentionOptions& o = c.options.attention;
+  const int64_t n = o.heads, g = o.kv_heads, d = o.head_size;
+  const at::Tensor qkv =
+      plain_linear(x, p, "attention.qkv").view({kBatch, kSequence, n + 2 * g, d});
+  at::Tensor q = qkv.narrow(2, 0, n), k = qkv.narrow(2, n, g);
+  const at::Tensor v = qkv.narrow(2, n + g, g);
+  if (o.qk_norm) {
+    const nn::NormOptions norm{.eps = o.norm_eps, .zero_centered = o.norm_zero_centered};
+    q = plain_norm(q, p, "attention.q_norm", norm);
+    k = plain_norm(k, p, "attention.k_norm", norm);
+  }
+  q = plain_rotation(q, c);
+  k = plain_rotation(k, c);
+  const auto heads_first = [](const at::Tensor& y) { return y.transpose(1, 2); };
+  const auto repeated = [&](const at::Tensor& y) {
+    return heads_first(y).repeat_interleave(n / g, 1);
+  };
+  const double scale = o.scale > 0 ? o.scale : 1 / std::sqrt(static_cast<double>(d));
+  at::Tensor s = heads_first(q).matmul(repeated(k).transpose(2, 3)) * scale;
+  at::Tensor seen = at::ones({kSequence, kSequence}, at::kBool).tril();
+  if (o.window > 0) seen = seen.logical_and(at::ones_like(seen).triu(1 - o.window));
+  s = s.masked_fill(seen.logical_not(), -std::numeric_limits<double>::infinity());
+  if (o.softmax != SoftmaxKind::kVanilla) {
+    const at::Tensor sink = o.softmax == SoftmaxKind::kLearnable ? p.at("attention.sinks")
+                                                                 : at::zeros({n}, at::kDouble);
+    s = at::cat({s, sink.view({1, n, 1, 1}).expand({kBatch, n, kSequence, 1})}, 3);
+  }
+  const at::Tensor probabilities = at::softmax(s, 3).narrow(3, 0, kSequence);
+  const at::Tensor y = heads_first(probabilities.matmul(repeated(v)));
+  return plain_linear(y.reshape({kBatch * kSequence, n * d}), p, "attention.proj");
+}
+
+at::Tensor plain_mlp(const at::Tensor& x, const Leaves& p, const MlpOptions& o) {
+  const auto act = [&](const at::Tensor& y) {
+    switch (o.activation) {
+    case Activation::kGelu:
+      return at::gelu(y);
+    case Activation::kGeluTanh:
+      return at::gelu(y, "tanh");
+    case Activation::kSilu:
+      return at::silu(y);
+    default:
+      return at::relu(y).square();
+    }
+  };
+  const at::Tensor up = plain_linear(x, p, "mlp.fc1");
+  const at::Tensor y = o.gated ? act(up.narrow(1, 0, o.ffn)) * up.narrow(1, o.ffn, o.ffn) : act(up);
+  return plain_linear(y, p, "mlp.fc2");
+}
+
+at::Tensor plain_layer(const at::Tensor& x, const Leaves& p, const Case& c) {
+  const at::Tensor h =
+      x + plain_attention(plain_norm(x, p, "attention_norm", c.options.norm), p, c);
+  return h + plain_mlp(plain_norm(h, p, "mlp_norm", c.options.norm), p, c.options.mlp);
+}
+
+struct Layer {
+  Layer(const Case& c, const comm::Group& tp, at::ScalarType dtype = at::kDouble)
+      : layer(nn::Scope(params, dtype, {{"tp", {tp.rank(), tp.size()}}}), c.options, tp,
+              rotary(c, dtype)),
+        store(params, at::kCPU) {
+    for (nn::Param& param : params) nn::load_global(param, value_of(param).to(dtype));
+  }
+  static std::shared_ptr<const RotaryTable> rotary(const Case& c, at::ScalarType dtype) {
+    if (c.rotary_dim == 0) return std::make_shared<RotaryTable>();
+    return std::make_shared<RotaryTable>(RotaryTable::make(
+        {.rotary_dim = c.rotary_dim}, c.interleaved, kSequence, nn::acc_dtype(dtype), at::kCPU));
+  }
+  /// The same in every layout.
+  static at::Tensor value_of(const nn::Param& param) {
+    return randn(param.spec().shape, std::hash<std::string>{}(param.name()) % 1000) * 0.5;
+  }
+
+  nn::ParamList params;
+  TransformerLayer layer;
+  nn::ResidentStore store;
+};
+
+nn::SequenceLayout dense() {
+  return nn::SequenceLayout::dense(kBatch, kSequence, {4, 9}, at::kCPU);
+}
+
+class LayerTest : public testing::TestWithParam<Case> {};
+
+TEST_P(LayerTest, GradientsAreThoseOfTheFormula) {
+  const at::Tensor x = randn({kBatch * kSequence, kHidden}, 1),
+                   dy = randn({kBatch * kSequence, kHidden}, 2);
+  Layer model(GetParam(), {});
+  test::Pass pass(dense());
+  const auto actual = test::differentiate(
+      [&](const auto& in) { return model.layer.forward(in[0], pass.ctx); }, {x}, dy);
+  std::vector<at::Tensor> inputs = {x};
+  for (const nn::Param& param : model.params) inputs.push_back(param.value());
+  const auto expected = test::differentiate(
+      [&](const auto& in) {
+        Leaves p;
+        size_t i = 0;
+        for (const nn::Param& param : model.params) p[param.name()] = in[++i];
+        return plain_layer(in[0], p, GetParam());
+      },
+      inputs, dy);
+  expect_close(actual.y, expected.y, kExact);
+  expect_close(actual.grads[0], expected.grads[0], kExact);
+  size_t i = 0;
+  for (const nn::Param& param : model.params) {
+    SCOPED_TRACE(param.name());
+    expect_close(param.main_grad(), expected.grads[++i], kExact);
+    EXPECT_EQ(param.outstanding_uses(), 0);
+  }
+}
+
+/// Output, input gradient and global gradients on `ranks` ranks, all dropouts on.
+struct Sharded {
+  at::Tensor y, dx;
+  std::map<std::string, at::Tensor> grads;
+};
+
+Sharded on_ranks(Case c, int ranks) {
+  c.options.hidden_dropout = 0.2;
+  c.options.dropout_site = 1;
+  c.options.attention.dropout = 0.2;
+  Sharded result;
+  std::mutex mutex;
+  test::run_ranks(ranks, [&](const comm::Group& tp) {
+    Layer model(c, tp);
+    test::Pass pass(dense());
+    pass.ctx.training = true;
+    const auto own = test::differentiate(
+        [&](const auto& in) { return model.layer.forward(in[0], pass.ctx); },
+        {randn({kBatch * kSequence, kHidden}, 1)}, randn({kBatch * kSequence, kHidden}, 2));
+    const std::lock_guard lock(mutex);
+    if (tp.rank() == 0) {
+      result.y = own.y;
+      result.dx = own.grads[0];
+    }
+    for (const nn::Param& param : model.params) {
+      auto [entry, fresh] = result.grads.try_emplace(param.name());
+      if (fresh) entry->second = at::zeros(param.spec().shape, at::kDouble);
+      switch (param.spec().placement("tp").kind) {
+      case nn::Placement::Kind::kPartial: // the ranks hold addends
+        entry->second += param.main_grad();
+        break;
+      case nn::Placement::Kind::kReplicate: // every rank holds the full gradient
+        if (!fresh) expect_close(param.main_grad(), entry->second, {1e-12, 1e-12});
+        [[fallthrough]];
+      case nn::Placement::Kind::kShard:
+        nn::store_global(param, param.main_grad(), entry->second);
+      }
+    }
+  });
+  return result;
+}
+
+TEST_P(LayerTest, TwoRanksAreOneRank) {
+  const Sharded two = on_ranks(GetParam(), 2), one = on_ranks(GetParam(), 1);
+  expect_close(two.y, one.y, {1e-12, 1e-12});
+  expect_close(two.dx, one.dx, {1e-12, 1e-12});
+  for (const auto& [name, grad] : one.grads) {
+    SCOPED_TRACE(name);
+    expect_close(two.grads.at(name), grad, {1e-12, 1e-12});
+    EXPECT_GT(grad.abs().max().item<double>(), 0);
+  }
+}
+
+TEST_P(LayerTest, CostCountsTheParametersOfARank) {
+  for (const int ranks : {1, 2}) {
+    test::run_ranks(ranks, [&](const comm::Group& tp) {
+      Layer model(GetParam(), tp);
+      int64_t held = 0;
+      for (const nn::Param& param : model.params) held += param.numel();
+      EXPECT_EQ(TransformerLayer::cost(GetParam().options, {.tokens = 1, .tp = ranks}).parameters,
+                held);
+    });
+  }
+}
+
+TEST_P(LayerTest, CostCountsTheFlopsOfTheMatrices) {
+  for (const int ranks : {1, 2}) {
+    test::run_ranks(ranks, [&](const comm::Group& tp) {
+      Layer model(GetParam(), tp);
+      double weights = 0; // matrices only
+      for (const nn::Param& param : model.params) {
+        if (param.shape().size() == 2) weights += static_cast<double>(param.numel());
+      }
+      const nn::Cost cost = TransformerLayer::cost(
+          GetParam().options, {.tokens = 24, .squared_lengths = 4 * 6 * 6, .tp = ranks});
+      EXPECT_EQ(cost.forward_gemm_flops, 2 * 24 * weights);
+      EXPECT_EQ(cost.total_flops(), 3 * (cost.forward_gemm_flops + cost.forward_attention_flops));
+      EXPECT_EQ(cost.tp_all_reduce.count, ranks == 1 ? 0 : 4);
+      EXPECT_EQ(cost.tp_all_reduce.bytes, ranks == 1 ? 0 : 4 * 24 * kHidden * 4);
+    });
+  }
+}
+
+TEST_P(LayerTest, CostCountsTheBytesKeptForBackward) {
+  nn::install_counting_allocator();
+  for (const bool dropout : {false, true}) {
+    for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
+      for (const int ranks : {1, 2}) {
+        test::run_ranks(ranks, [&](const comm::Group& tp) {
+          Case c = GetParam();
+          if (dropout) c.options.hidden_dropout = c.options.attention.dropout = 0.1;
+          Layer model(c, tp, dtype);
+          test::Pass pass(dense());
+          pass.ctx.training = true;
+          const auto held = [&] {
+            return nn::memory_snapshot(tp.rank())[nn::MemoryCategory::kActivations].current_bytes;
+          };
+          const nn::MemoryScope scope(nn::MemoryCategory::kActivations);
+          const int64_t before = held();
+          at::Tensor x = randn({kBatch * kSequence, kHidden}, 1).to(dtype).requires_grad_(true);
+          const at::Tensor y = model.layer.forward(x, pass.ctx);
+          comm::barrier(tp); // a peer still in a collective holds this rank's part of it
+          const nn::LayerShape shape{.tokens = kBatch * kSequence,
+                                     .squared_lengths = kBatch * kSequence * kSequence,
+                                     .element_bytes = static_cast<int64_t>(x.element_size()),
+                                     .acc_bytes = dtype == at::kDouble ? 8 : 4,
+                                     .tp = ranks};
+          const int64_t output = static_cast<int64_t>(y.nbytes()); // the next layer's input
+          EXPECT_EQ(held() - before - output, TransformerLayer::cost(c.options, shape).saved_bytes)
+              << dtype << " on " << ranks;
+          y.backward(at::ones_like(y));
+        });
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, LayerTest, testing::ValuesIn(cases()),
+                         [](const auto& info) { return info.param.name; });
+
+/// Pairs of a query and a key that it sees, in `documents` documents of `length` tokens.
+double pairs(int64_t documents, int64_t length, int64_t window) {
+  double sum = 0;
+  for (int64_t i = 0; i < length; ++i)
+    sum += static_cast<double>(window > 0 ? std::min(i + 1, window) : i + 1);
+  return sum * static_cast<double>(documents);
+}
+
+TEST(AttentionCost, CountsTheVisiblePairs) {
+  AttentionOptions o{.hidden = 64, .heads = 8, .kv_heads = 2, .head_size = 16};
+  const int64_t documents = 3, length = 1000;
+  for (const int64_t window : {0, 1000, 2000, 500, 50}) {
+    o.window = window;
+    const double flops = Attention::cost(o, {.tokens = documents * length,
+                                             .squared_lengths = documents * length * length})
+                             .forward_attention_flops;
+    // Two products of 2 FLOPs for each pair and feature; the diagonal counts half in the field's
+    // formula, which leaves it below by about 1 / length (1 / window).
+    const double expected = 4.0 * pairs(documents, length, window) * 8 * 16;
+    EXPECT_NEAR(flops, expected, expected * (window == 50 ? 0.03 : 0.003)) << window;
+  }
+}
+
+TEST(AttentionErrors, HeadsThatDoNotDivideAreAConfigError) {
+  const Case c = cases()[1]; // two key-value heads
+  const std::string message = test::error_of(
+      [&] { test::run_ranks(4, [&](const comm::Group& tp) { Layer model(c, tp); }); });
+  EXPECT_NE(message.find("attention.qkv.weight"), std::string::npos) << message;
+}
+
+} // namespace
+} // namespace pentatron::layers
