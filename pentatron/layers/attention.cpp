@@ -171,6 +171,20 @@ at::Tensor Attention::forward(const at::Tensor& x, const nn::ForwardContext& ctx
   return proj_.forward(core_attention(heads.q, heads.k, heads.v, core_, ctx), ctx);
 }
 
+namespace {
+
+/// Twice the pairs of a query and a key that it sees, the diagonal counted half. With a window w, a
+/// document of length l > w has 2 w l - w^2 of them; lengths are taken as equal.
+double visible_squares(const AttentionOptions& o, const nn::LayerShape& shape) {
+  const auto squares = static_cast<double>(shape.squared_lengths),
+             tokens = static_cast<double>(shape.tokens), window = static_cast<double>(o.window);
+  if (o.window == 0 || window * tokens >= squares) return squares;
+  const double length = squares / tokens;
+  return tokens * (2 * window - window * window / length);
+}
+
+} // namespace
+
 nn::Cost Attention::cost(const AttentionOptions& o, const nn::LayerShape& shape) {
   const int64_t t = shape.tokens, n = o.heads / shape.tp, g = o.kv_heads / shape.tp,
                 d = o.head_size;
@@ -179,8 +193,7 @@ nn::Cost Attention::cost(const AttentionOptions& o, const nn::LayerShape& shape)
   cost.forward_gemm_flops = 2.0 * static_cast<double>(t) * static_cast<double>(o.hidden) *
                             static_cast<double>(qkv + n * d);
   // Two products over the causal half of the squares.
-  cost.forward_attention_flops =
-      2.0 * static_cast<double>(shape.squared_lengths) * static_cast<double>(n * d);
+  cost.forward_attention_flops = 2.0 * visible_squares(o, shape) * static_cast<double>(n * d);
   cost.saved_bytes = shape.element_bytes * t * (o.hidden + qkv + n * d) + shape.acc_bytes * t * n;
   if (o.qk_norm)
     cost.saved_bytes += shape.element_bytes * t * (n + g) * d + shape.acc_bytes * t * (n + g);
