@@ -1,0 +1,96 @@
+// Presets are the published models: their parameter counts, by the config's formula and by what a
+// model registers, without allocating them.
+#include "pentatron/models/presets.h"
+
+#include "pentatron/base/error.h"
+#include "pentatron/models/gpt.h"
+#include "tests/support/ranks.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+namespace pentatron::models {
+namespace {
+
+/// Counts of the released checkpoints (the sum of their tensors' sizes, tied weights once).
+const std::map<std::string, int64_t> kPublished = {
+    {"gpt2_124m", 124439808},        {"gpt2_355m", 354823168},     {"gpt2_774m", 774030080},
+    {"gpt2_1.5b", 1557611200},       {"llama1_7b", 6738415616},    {"llama2_7b", 6738415616},
+    {"llama2_13b", 13015864320},     {"llama2_70b", 68976648192},  {"llama3_8b", 8030261248},
+    {"llama3_70b", 70553706496},     {"llama3.1_8b", 8030261248},  {"llama3.1_70b", 70553706496},
+    {"llama3.1_405b", 405853388800}, {"llama3.2_1b", 1235814400},  {"llama3.2_3b", 3212749824},
+    {"mistral_7b", 7241732096},      {"qwen2.5_0.5b", 494032768},  {"qwen2.5_1.5b", 1543714304},
+    {"qwen2.5_3b", 3085938688},      {"qwen2.5_7b", 7615616512},   {"qwen2.5_14b", 14770033664},
+    {"qwen2.5_32b", 32763876352},    {"qwen2.5_72b", 72706203648}, {"qwen3_0.6b", 596049920},
+    {"qwen3_1.7b", 1720574976},      {"qwen3_4b", 4022468096},     {"qwen3_8b", 8190735360},
+    {"qwen3_14b", 14768307200},      {"qwen3_32b", 32762123264}};
+
+/// Narayanan et al. 2021 (arXiv:2104.04473), table 1: layers, hidden size, billions of parameters.
+struct WeakScaling {
+  int64_t layers, hidden;
+  double billions;
+};
+const std::map<std::string, WeakScaling> kWeakScaling = {
+    {"gpt3_1.7b", {24, 2304, 1.7}},    {"gpt3_3.6b", {30, 3072, 3.6}},
+    {"gpt3_7.5b", {36, 4096, 7.5}},    {"gpt3_18b", {40, 6144, 18.4}},
+    {"gpt3_39b", {48, 8192, 39.1}},    {"gpt3_76b", {60, 10240, 76.1}},
+    {"gpt3_145b", {80, 12288, 145.6}}, {"gpt3_175b", {96, 12288, 174.6}},
+    {"gpt3_310b", {96, 16384, 310.1}}, {"gpt3_530b", {105, 20480, 529.6}},
+    {"gpt3_1t", {128, 25600, 1008.0}}};
+
+class Preset : public testing::TestWithParam<std::string> {};
+
+TEST_P(Preset, HasThePublishedNumberOfParameters) {
+  const GptConfig config = preset(GetParam());
+  if (const auto entry = kPublished.find(GetParam()); entry != kPublished.end()) {
+    EXPECT_EQ(config.num_parameters(), entry->second);
+    return;
+  }
+  ASSERT_TRUE(kWeakScaling.contains(GetParam())) << "a preset without a published count";
+  const WeakScaling& row = kWeakScaling.at(GetParam());
+  const int64_t l = row.layers, h = row.hidden;
+  // Their equation 2, P = 12 l h^2 (1 + 13 / 12h + (V + s) / 12lh), and the final norm's 2 h.
+  EXPECT_EQ(config.num_parameters(), 12 * l * h * h + 13 * l * h + (51200 + 2048) * h + 2 * h);
+  EXPECT_NEAR(static_cast<double>(config.num_parameters()) / 1e9, row.billions,
+              0.06 + 1e-3 * row.billions);
+}
+
+TEST_P(Preset, RegistersAsManyAsItsFormulaSays) {
+  const GptConfig config = preset(GetParam());
+  Gpt model(config, {});
+  int64_t total = 0;
+  std::set<std::string> names;
+  for (const nn::Param& param : model.params()) {
+    total += param.spec().numel();
+    EXPECT_TRUE(names.insert(param.name()).second) << param.name() << " twice";
+    EXPECT_FALSE(param.value().defined());
+  }
+  EXPECT_EQ(total, config.num_parameters());
+}
+
+TEST_P(Preset, IsAValidConfig) {
+  const GptConfig config = preset(GetParam());
+  config::Violations violations;
+  config.validate(violations, "model");
+  EXPECT_TRUE(violations.empty());
+  EXPECT_EQ(config.preset, GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Preset, testing::ValuesIn(preset_names()), [](const auto& info) {
+  std::string name = info.param;
+  for (char& c : name)
+    if (c == '.') c = '_';
+  return name;
+});
+
+TEST(Presets, AnUnknownNameSuggestsTheNearest) {
+  const std::string message = test::error_of([] { preset("lama2_7b"); });
+  EXPECT_NE(message.find("model.preset=lama2_7b"), std::string::npos) << message;
+  EXPECT_NE(message.find("llama2_7b"), std::string::npos) << message;
+  EXPECT_THROW(preset("lama2_7b"), ConfigError);
+}
+
+} // namespace
+} // namespace pentatron::models
