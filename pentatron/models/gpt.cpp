@@ -249,6 +249,7 @@ nn::Cost Gpt::segment_cost(const GptConfig& c, const nn::LayerShape& shape, int6
     cost.parameters = padded * c.hidden_size;
     if (c.position_embedding_type == PositionEmbedding::kLearnedAbsolute) {
       cost.parameters += c.max_position_embeddings * c.hidden_size;
+      cost.saved_bytes = static_cast<int64_t>(sizeof(int64_t)) * shape.tokens; // their numbers
     }
     if (shape.tp > 1) cost.tp_all_reduce = {shape.element_bytes * shape.tokens * c.hidden_size, 1};
     return cost;
