@@ -45,8 +45,9 @@ TEST(RankGroups, PartitionTheWorldForEverySetOfAxes) {
         EXPECT_TRUE(seen.insert(rank).second) << axes << " has rank " << rank << " twice";
         for (const auto& [axis, coordinate] : coordinates(sizes, kDefaultOrder, rank)) {
           const auto names = split_axes(axes);
-          if (std::find(names.begin(), names.end(), axis) == names.end())
+          if (std::find(names.begin(), names.end(), axis) == names.end()) {
             EXPECT_EQ(coordinate, first.at(axis));
+          }
         }
       }
     }
@@ -82,9 +83,11 @@ TEST_P(MeshOf, GroupsSumOverTheirOwnRanks) {
       const Group& group = mesh.axis(axes);
       EXPECT_EQ(group.name(), axes);
       EXPECT_EQ(group.ranks()[group.rank()], world.rank());
-      for (const auto& members : rank_groups(mesh.sizes(), kDefaultOrder, axes))
-        if (std::find(members.begin(), members.end(), world.rank()) != members.end())
+      for (const auto& members : rank_groups(mesh.sizes(), kDefaultOrder, axes)) {
+        if (std::find(members.begin(), members.end(), world.rank()) != members.end()) {
           EXPECT_EQ(group.ranks(), members);
+        }
+      }
       const at::Tensor sum =
           all_reduce(at::full({1}, world.rank(), at::kLong), ReduceOp::kSum, group);
       EXPECT_EQ(sum.item<int64_t>(),
