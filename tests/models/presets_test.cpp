@@ -40,6 +40,17 @@ const std::map<std::string, WeakScaling> kWeakScaling = {
     {"gpt3_310b", {96, 16384, 310.1}}, {"gpt3_530b", {105, 20480, 529.6}},
     {"gpt3_1t", {128, 25600, 1008.0}}};
 
+TEST(PresetCost, FlopsOfTheWeakScalingModelsAreTheirEquation) {
+  for (const auto& [name, row] : kWeakScaling) {
+    // Their equation 3 for one sample of 2048 tokens, without recomputation (72 in place of 96) and
+    // with the causal half of attention: 72 s l h^2 (1 + s / 12h + V / 12lh).
+    const double s = 2048, l = static_cast<double>(row.layers), h = static_cast<double>(row.hidden);
+    const double expected = 72 * s * l * h * h * (1 + s / (12 * h) + 51200 / (12 * l * h));
+    const nn::Cost cost = Gpt::cost(preset(name), {.tokens = 2048, .squared_lengths = 2048 * 2048});
+    EXPECT_NEAR(cost.total_flops(), expected, 1e-12 * expected) << name;
+  }
+}
+
 class Preset : public testing::TestWithParam<std::string> {};
 
 TEST_P(Preset, HasThePublishedNumberOfParameters) {
