@@ -238,6 +238,55 @@ TEST_P(LayerTest, GradientsAreThoseOfTheFormula) {
   }
 }
 
+/// Runs the layer forward and backward.
+test::Derivatives run(Layer& model) {
+  test::Pass pass(dense());
+  const at::ScalarType dtype = model.store.values().scalar_type();
+  return test::differentiate([&](const auto& in) { return model.layer.forward(in[0], pass.ctx); },
+                             {randn({kBatch * kSequence, kHidden}, 1).to(dtype)},
+                             randn({kBatch * kSequence, kHidden}, 2).to(dtype));
+}
+
+TEST_P(LayerTest, AFrozenParameterChangesNothingElse) {
+  Layer trained(GetParam(), {});
+  const auto expected = run(trained);
+  for (const nn::Param& param : trained.params) {
+    SCOPED_TRACE(param.name() + " is frozen");
+    Layer model(GetParam(), {});
+    model.params.find(param.name()).trainable = false;
+    const auto actual = run(model);
+    EXPECT_TRUE(test::same_bits(actual.grads[0], expected.grads[0]));
+    for (const nn::Param& other : model.params) {
+      EXPECT_EQ(other.outstanding_uses(), 0) << other.name();
+      if (&other == &model.params.find(param.name())) {
+        EXPECT_EQ(other.main_grad().abs().max().item<double>(), 0);
+      } else {
+        EXPECT_TRUE(
+            test::same_bits(other.main_grad(), trained.params.find(other.name()).main_grad()))
+            << other.name();
+      }
+    }
+  }
+}
+
+TEST_P(LayerTest, NarrowTypesAreNearFp64) {
+  Layer exact(GetParam(), {});
+  const auto expected = run(exact);
+  for (const auto& [dtype, bound] : {std::pair{at::kFloat, 1e-5}, {at::kBFloat16, 5e-2}}) {
+    Layer model(GetParam(), {}, dtype);
+    const auto actual = run(model);
+    EXPECT_EQ(actual.y.scalar_type(), dtype);
+    EXPECT_LT(test::relative_error(actual.y, expected.y), bound);
+    EXPECT_LT(test::relative_error(actual.grads[0], expected.grads[0]), bound);
+    for (const nn::Param& param : model.params) {
+      EXPECT_EQ(param.main_grad().scalar_type(), at::kFloat);
+      const at::Tensor grad = exact.params.find(param.name()).main_grad();
+      // Of the whole tensor: without rotary positions the key part of a bias is rounding noise.
+      EXPECT_LT(test::relative_error(param.main_grad(), grad), 2 * bound) << param.name();
+    }
+  }
+}
+
 /// Output, input gradient and global gradients on `ranks` ranks, all dropouts on.
 struct Sharded {
   at::Tensor y, dx;
