@@ -27,7 +27,13 @@ bool flash_accepts(const at::Tensor& q, const CoreAttentionOptions& options,
          (options.dropout == 0 || !ctx.training);
 }
 
+bool kernel_accepts(const at::Tensor& q, const CoreAttentionOptions& options,
+                    const nn::ForwardContext& ctx) {
+  return (options.dropout == 0 || !ctx.training) && detail::kernel_supports(q, options);
+}
+
 constexpr Entry kEntries[] = {
+    {"kernel", kernel_accepts, detail::kernel_forward, detail::kernel_backward},
     {"flash", flash_accepts, detail::flash_forward, detail::flash_backward},
     {"blocked",
      [](const at::Tensor&, const CoreAttentionOptions&, const nn::ForwardContext&) { return true; },

@@ -35,8 +35,9 @@ struct CoreAttentionOptions {
 at::Tensor core_attention(const at::Tensor& q_tnd, const at::Tensor& k_tgd, const at::Tensor& v_tgd,
                           const CoreAttentionOptions& options, const nn::ForwardContext& ctx);
 
-/// Which implementation runs: "flash" (LibTorch's fused kernel: plain causal attention) or
-/// "blocked" (everything).
+/// Which implementation runs: "kernel" (pentatron's fused kernel: everything but dropout, on
+/// processors with AVX-512), "flash" (LibTorch's fused kernel: plain causal attention) or "blocked"
+/// (everything).
 const char* core_attention_entry(const at::Tensor& q_tnd, const CoreAttentionOptions& options,
                                  const nn::ForwardContext& ctx);
 

@@ -95,22 +95,13 @@ at::Tensor dropout_factors(const AttentionInputs& in, const Block& block) {
   return ones;
 }
 
-/// Sink logits [n, 1] in the accumulate type, or undefined.
-at::Tensor sink_logits(const AttentionInputs& in) {
-  const auto options = in.q.options().dtype(acc_of(in.q));
-  if (in.options.softmax == SoftmaxKind::kOffByOne) return at::zeros({in.q.size(1), 1}, options);
-  if (in.options.softmax == SoftmaxKind::kLearnable)
-    return in.options.sinks->value().to(options.dtype()).view({-1, 1});
-  return {};
-}
-
 } // namespace
 
 AttentionResult blocked_forward(const AttentionInputs& in) {
   const int64_t n = in.q.size(1), g = in.k.size(1);
   AttentionResult result{at::empty(in.q.sizes(), in.q.options()),
                          at::empty({n, in.q.size(0)}, in.q.options().dtype(acc_of(in.q)))};
-  const at::Tensor sinks = sink_logits(in);
+  const at::Tensor sinks = sink_logits(in.q, in.options);
   for (const Block& block : blocks(in)) {
     const int64_t tokens = block.q_end - block.q_begin;
     const at::Tensor q = grouped(in.q, block.q_begin, block.q_end, g);
@@ -134,7 +125,7 @@ AttentionGradients blocked_backward(const AttentionInputs& in, const AttentionRe
   const auto acc = in.q.options().dtype(acc_of(in.q));
   AttentionGradients grads{at::empty(in.q.sizes(), in.q.options()), {}, {}, {}};
   const at::Tensor dk_acc = at::zeros(in.k.sizes(), acc), dv_acc = at::zeros(in.v.sizes(), acc);
-  const at::Tensor sinks = sink_logits(in);
+  const at::Tensor sinks = sink_logits(in.q, in.options);
   if (in.options.softmax == SoftmaxKind::kLearnable) grads.dsinks = at::zeros({n}, acc);
   for (const Block& block : blocks(in)) {
     const int64_t tokens = block.q_end - block.q_begin, keys = block.k_end - block.k_begin;

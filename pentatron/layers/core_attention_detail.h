@@ -27,6 +27,14 @@ struct AttentionGradients {
   at::Tensor dsinks; // [n], or undefined
 };
 
+/// Sink logits [n, 1] in the accumulate type, or undefined.
+at::Tensor sink_logits(const at::Tensor& q, const CoreAttentionOptions& options);
+
+bool kernel_supports(const at::Tensor& q, const CoreAttentionOptions& options);
+AttentionResult kernel_forward(const AttentionInputs& in);
+AttentionGradients kernel_backward(const AttentionInputs& in, const AttentionResult& saved,
+                                   const at::Tensor& dout);
+
 AttentionResult flash_forward(const AttentionInputs& in);
 AttentionGradients flash_backward(const AttentionInputs& in, const AttentionResult& saved,
                                   const at::Tensor& dout);

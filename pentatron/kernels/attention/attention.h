@@ -31,25 +31,25 @@ struct AttentionShape {
   int64_t kv_heads = 0;
   int64_t head_size = 0;
   std::span<const int64_t>
-      documents;                ///< first token of each document, then T: {0, ..., T}, not falling
-  double scale = 1;             ///< positive
-  int64_t window = 0;           ///< tokens visible, the own one included; 0: all earlier ones
-  const float* sinks = nullptr; ///< [n], or none
+      documents;               ///< first token of each document, then T: {0, ..., T}, not falling
+  double scale = 1;            ///< positive
+  int64_t window = 0;          ///< tokens visible, the own one included; 0: all earlier ones
+  const void* sinks = nullptr; ///< [n] in the accumulate type, or none
 };
 
 struct AttentionForward {
   AttentionShape shape;
   HeadsView q, k, v; ///< read only
   HeadsView out;
-  float* lse = nullptr; ///< [n, T]; double for fp64
+  void* lse = nullptr; ///< [n, T] in the accumulate type
 };
 
 struct AttentionBackward {
   AttentionShape shape;
   HeadsView q, k, v, out, dout; ///< read only
-  const float* lse = nullptr;
-  HeadsView dq, dk, dv;    ///< written, not added to
-  float* dsinks = nullptr; ///< [n], written; needed if there are sinks
+  const void* lse = nullptr;
+  HeadsView dq, dk, dv;   ///< written, not added to
+  void* dsinks = nullptr; ///< [n] in the accumulate type, written; needed if there are sinks
 };
 
 std::span<const Entry<AttentionForward>> attention_forward_entries();
@@ -64,8 +64,7 @@ bool attention_supported(const AttentionShape& shape, const Context& context = {
 void attention_forward(const AttentionForward& args, const Context& context = {});
 void attention_backward(const AttentionBackward& args, const Context& context = {});
 
-/// The scalar definition of correct: sums in double, any type but float16. For fp64 `lse` and
-/// `sinks` point at double.
+/// The scalar definition of correct: sums in double, any type but float16.
 void attention_forward_reference(const AttentionForward& args, const Context& context);
 void attention_backward_reference(const AttentionBackward& args, const Context& context);
 

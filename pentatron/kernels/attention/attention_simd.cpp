@@ -63,7 +63,8 @@ template <bool kPair> class Attention {
   static int64_t units(int64_t k) { return ceil_div(k, kPerUnit); }
 
   explicit Attention(const AttentionShape& shape)
-      : s_(shape), d_(shape.head_size), group_(shape.heads / shape.kv_heads) {
+      : s_(shape), sinks_(static_cast<const float*>(shape.sinks)), d_(shape.head_size),
+        group_(shape.heads / shape.kv_heads) {
     for (size_t i = 0; i + 1 < s_.documents.size(); ++i)
       longest_ = std::max(longest_, s_.documents[i + 1] - s_.documents[i]);
   }
@@ -220,6 +221,7 @@ template <bool kPair> class Attention {
                         int64_t query, int64_t count, BackwardBuffers& b, double* dsink) const;
 
   const AttentionShape& s_;
+  const float* sinks_;
   int64_t d_;
   int64_t group_;
   int64_t longest_ = 0;
@@ -256,9 +258,9 @@ void Attention<kPair>::forward_task(const AttentionForward& args, const Task& ta
       const int count = static_cast<int>(std::min<int64_t>(kQueries, task.end - query));
       const Visibility visible{query, s_.window, count};
       std::array<float, kQueries> top, sum;
-      top.fill(s_.sinks != nullptr ? s_.sinks[head] / static_cast<float>(s_.scale)
-                                   : -std::numeric_limits<float>::infinity());
-      sum.fill(s_.sinks != nullptr ? 1.0F : 0.0F);
+      top.fill(sinks_ != nullptr ? sinks_[head] / static_cast<float>(s_.scale)
+                                 : -std::numeric_limits<float>::infinity());
+      sum.fill(sinks_ != nullptr ? 1.0F : 0.0F);
       std::fill_n(b.out, d_ * kQueries, 0.0F);
       pack_queries(args.q, token + query, head, count, b.q);
       for (int64_t key = first_visible(query) / kKeys * kKeys; key < query + count; key += kKeys) {
@@ -271,7 +273,7 @@ void Attention<kPair>::forward_task(const AttentionForward& args, const Task& ta
                           b.out);
       }
       for (int i = 0; i < count; ++i) {
-        args.lse[head * tokens + token + query + i] =
+        static_cast<float*>(args.lse)[head * tokens + token + query + i] =
             top[i] * static_cast<float>(s_.scale) + std::log(sum[i]);
       }
       for (float& x : sum) x = 1.0F / x;
@@ -328,9 +330,9 @@ void Attention<kPair>::backward_queries(const AttentionBackward& args, const Tas
                   at(args.dout, token + query, head), args.dout.token_stride, count, d_,
                   delta.data());
   for (int64_t i = 0; i < count; ++i) {
-    const float natural = args.lse[head * tokens + token + query + i];
+    const float natural = static_cast<const float*>(args.lse)[head * tokens + token + query + i];
     lse[i] = natural * kLog2e;
-    if (s_.sinks != nullptr) *dsink -= std::exp(s_.sinks[head] - natural) * delta[i];
+    if (sinks_ != nullptr) *dsink -= std::exp(sinks_[head] - natural) * delta[i];
   }
   const int64_t panels = ceil_div(count, kQueries);
   const auto panel_size = [&](int64_t p) {
@@ -436,7 +438,8 @@ void backward(const AttentionBackward& args, const Context&) {
   } else {
     Attention<false>(args.shape).backward(args, dsinks);
   }
-  if (args.shape.sinks != nullptr) std::copy(dsinks.begin(), dsinks.end(), args.dsinks);
+  if (args.shape.sinks != nullptr)
+    std::copy(dsinks.begin(), dsinks.end(), static_cast<float*>(args.dsinks));
 }
 
 } // namespace pentatron::kernels::attention_detail
