@@ -86,7 +86,7 @@ Trained on_one_rank(const models::GptConfig& config, bool recompute = false,
                     int64_t micro_batch = kBatch, int64_t steps = kSteps) {
   Trained run;
   std::mutex mutex;
-  train(config, {}, recompute, micro_batch, run, mutex);
+  train(config, {}, recompute, micro_batch, run, mutex, steps);
   return run;
 }
 
