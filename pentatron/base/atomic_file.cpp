@@ -30,6 +30,16 @@ fs::path name_aside(const fs::path& target) {
   return aside;
 }
 
+/// Afterwards `fresh` is what `old` was and the other way round, in one step where the file system
+/// can do that.
+void swap_names(const fs::path& fresh, const fs::path& old) {
+  if (::renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, old.c_str(), RENAME_EXCHANGE) == 0) return;
+  const fs::path third = name_aside(old);
+  if (::rename(old.c_str(), third.c_str()) != 0 || ::rename(fresh.c_str(), old.c_str()) != 0 ||
+      ::rename(third.c_str(), fresh.c_str()) != 0)
+    fail("put in place", old, errno);
+}
+
 fs::path parent_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
@@ -47,8 +57,10 @@ void sync_path(const fs::path& path) {
 }
 
 AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)), aside_(name_aside(target_)) {
+  std::error_code ignored;
+  if (fs::is_directory(target_, ignored)) fail("written", target_, EISDIR);
   descriptor_ = ::open(aside_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) fail("created", aside_, errno);
+  if (descriptor_ < 0) fail("created", target_, errno);
 }
 
 AtomicFile::~AtomicFile() {
@@ -102,10 +114,11 @@ AtomicDirectory::~AtomicDirectory() {
   if (!aside_.empty()) fs::remove_all(aside_, ignored);
 }
 
-void AtomicDirectory::commit() {
+void AtomicDirectory::commit(Existing existing) {
   PT_DCHECK(!aside_.empty());
   std::error_code error;
-  if (fs::exists(fs::symlink_status(target_, error))) {
+  const bool exists = fs::exists(fs::symlink_status(target_, error));
+  if (exists && existing == Existing::kRefuse) {
     raise<Error>("{} exists already and is not overwritten", target_.string());
   }
   for (auto it = fs::recursive_directory_iterator(aside_, error);
@@ -114,7 +127,13 @@ void AtomicDirectory::commit() {
   }
   if (error) fail("read", aside_, error.value());
   sync_path(aside_);
-  if (::rename(aside_.c_str(), target_.c_str()) != 0) fail("put in place", target_, errno);
+  if (exists) {
+    swap_names(aside_, target_);
+    sync_path(parent_of(target_));
+    fs::remove_all(aside_, error);
+  } else if (::rename(aside_.c_str(), target_.c_str()) != 0) {
+    fail("put in place", target_, errno);
+  }
   aside_.clear();
   sync_path(parent_of(target_));
 }

@@ -46,9 +46,11 @@ class AtomicDirectory {
 
   /// Where to write.
   const std::filesystem::path& path() const { return aside_; }
-  /// Fsyncs every file and folder in it, renames it and fsyncs the parent. Throws Error if `target`
-  /// exists.
-  void commit();
+  enum class Existing : uint8_t { kRefuse, kReplace };
+
+  /// Fsyncs every file and folder in it, renames it and fsyncs the parent. If `target` exists, it
+  /// is replaced, or, as Error, refused.
+  void commit(Existing existing = Existing::kRefuse);
 
  private:
   std::filesystem::path target_;

@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
-#include <fstream>
 #include <map>
 
 #include <fmt/format.h>
@@ -13,6 +11,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/safetensors.h"
+#include "pentatron/checkpoint/state_folder.h"
 #include "pentatron/checkpoint/tensor_io.h"
 
 namespace pentatron::checkpoint {
@@ -20,13 +19,6 @@ namespace pentatron::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr int64_t kFormat = 1;
-constexpr const char* kLatest = "latest";
-
-std::string folder_name(int64_t iteration) {
-  return fmt::format("iter_{:07d}", iteration);
-}
 
 void copy_into(const at::Tensor& target, const SafeTensor& source, const std::string& name) {
   if (source.shape != target.sizes().vec() || scalar_type(source.dtype) != target.scalar_type()) {
@@ -67,67 +59,24 @@ std::map<std::string, at::Tensor> optimizer_tensors(optim::Optimizer& optimizer)
   return tensors;
 }
 
-/// Removes the oldest complete folders beyond `keep`.
-void prune(const fs::path& dir, int64_t keep) {
-  if (keep <= 0) return;
-  std::vector<std::string> names;
-  for (const fs::directory_entry& entry : fs::directory_iterator(dir)) {
-    const std::string name = entry.path().filename().string();
-    if (entry.is_directory() && name.starts_with("iter_") && name.find(".tmp") == std::string::npos)
-      names.push_back(name);
-  }
-  std::sort(names.begin(), names.end());
-  for (size_t i = 0; i + static_cast<size_t>(keep) < names.size(); ++i)
-    fs::remove_all(dir / names[i]);
-}
-
-Json read_state(const fs::path& folder) {
-  const Json state = read_json(folder / "state.json");
-  const int64_t format = json_get<int64_t>(state, "format", (folder / "state.json").string());
-  if (format != kFormat) {
-    raise<CheckpointError>("{} has format {}, this program reads {}", folder.string(), format,
-                           kFormat);
-  }
-  return state;
-}
-
 } // namespace
 
 fs::path save_train_state(const fs::path& dir, const TrainState& state, nn::ParamList& params,
                           optim::Optimizer& optimizer, int64_t keep) {
-  fs::create_directories(dir);
   const fs::path target = dir / folder_name(state.iteration);
-  if (!fs::exists(target)) {
-    AtomicDirectory folder(target);
-    write_tensors(folder.path() / "model.safetensors", model_tensors(params));
-    write_tensors(folder.path() / "optimizer.safetensors", optimizer_tensors(optimizer));
-    const Json json = {{"format", kFormat},
-                       {"iteration", state.iteration},
-                       {"consumed_samples", state.consumed_samples},
-                       {"optimizer_steps", optimizer.steps()},
-                       {"skipped_iterations", state.skipped_iterations},
-                       {"nan_iterations", state.nan_iterations},
-                       {"config", state.config_yaml}};
-    write_file_atomically(folder.path() / "state.json", dump_json(json, 2) + "\n");
-    folder.commit();
-  }
-  write_file_atomically(dir / kLatest, folder_name(state.iteration) + "\n");
-  prune(dir, keep);
+  AtomicDirectory folder(target);
+  write_tensors(folder.path() / "model.safetensors", model_tensors(params));
+  write_tensors(folder.path() / "optimizer.safetensors", optimizer_tensors(optimizer));
+  write_state(folder.path(), {{"iteration", state.iteration},
+                              {"consumed_samples", state.consumed_samples},
+                              {"optimizer_steps", optimizer.steps()},
+                              {"skipped_iterations", state.skipped_iterations},
+                              {"nan_iterations", state.nan_iterations},
+                              {"config", state.config_yaml}});
+  folder.commit(AtomicDirectory::Existing::kReplace);
+  write_file_atomically(dir / "latest", folder_name(state.iteration) + "\n");
+  prune(dir, state.iteration, keep);
   return target;
-}
-
-std::optional<fs::path> latest_train_state(const fs::path& dir) {
-  std::ifstream in(dir / kLatest);
-  if (!in) return std::nullopt;
-  std::string name;
-  std::getline(in, name);
-  const bool plain = name.starts_with("iter_") && name.find('/') == std::string::npos;
-  if (!plain || !fs::is_directory(dir / name)) {
-    raise<CheckpointError>("{} names \"{}\", which is not a checkpoint there\n  try: write the "
-                           "name of one of its iter_ folders into it",
-                           (dir / kLatest).string(), name);
-  }
-  return dir / name;
 }
 
 TrainState load_train_state(const fs::path& folder, nn::ParamList& params,

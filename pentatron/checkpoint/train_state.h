@@ -3,8 +3,12 @@
 ///
 ///   DIR/iter_0000100/model.safetensors      parameters, by name
 ///   DIR/iter_0000100/optimizer.safetensors  optimizer state, as "<parameter>/<what>"
-///   DIR/iter_0000100/state.json             counters, and the configuration
-///   DIR/latest                              name of the newest complete folder
+///   DIR/iter_0000100/state.json             counters, the configuration, and sizes and CRC-32C of
+///                                           all files
+///   DIR/latest                              name of the folder to resume from
+///
+/// A process killed at any moment leaves whole folders and, at most, an iter_*.tmp-* that the next
+/// save removes.
 #pragma once
 
 #include <cstdint>
@@ -25,15 +29,27 @@ struct TrainState {
   std::string config_yaml;
 };
 
-/// Writes the folder of state.iteration and then `latest`; keeps the newest `keep` folders (0:
-/// all). Returns the folder.
+/// Writes the folder of state.iteration (replacing one of that name) and then `latest`. Of the
+/// folders up to this iteration the newest `keep` stay (0: all); folders of later iterations, which
+/// another run left, are not touched. Returns the folder.
 std::filesystem::path save_train_state(const std::filesystem::path& dir, const TrainState& state,
                                        nn::ParamList& params, optim::Optimizer& optimizer,
                                        int64_t keep);
 
-/// The folder that `latest` names, if there is one. Throws CheckpointError if `latest` names what
-/// is not there.
-std::optional<std::filesystem::path> latest_train_state(const std::filesystem::path& dir);
+/// The newest whole checkpoint: the folder that `latest` names or, where that is damaged or
+/// missing, the nearest earlier one that is whole (the last one where `latest` itself is missing).
+struct FoundState {
+  std::filesystem::path folder;
+  std::string passed_over; ///< what was damaged and why; empty: nothing
+};
+
+/// `dir` may also be one iter_ folder itself. None if nothing was ever saved there; CheckpointError
+/// that names them if every checkpoint is damaged.
+std::optional<FoundState> newest_train_state(const std::filesystem::path& dir);
+
+/// Throws CheckpointError unless every file of the folder is there with the size and the checksum
+/// that were written.
+void check_train_state(const std::filesystem::path& folder);
 
 /// Fills parameters and optimizer bit for bit. Throws CheckpointError if a tensor is missing, left
 /// over or of another shape or type.

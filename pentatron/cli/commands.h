@@ -1,9 +1,14 @@
 /// The subcommands of the program, one file each.
+///
+/// Results go to standard output, everything else to standard error. Exit status: 0, 1 for an error
+/// while working, 2 for a command line that cannot be understood.
 #pragma once
 
 #include <functional>
 #include <string>
 #include <vector>
+
+#include "pentatron/trainer/config.h"
 
 namespace CLI {
 class App;
@@ -32,5 +37,13 @@ struct ConfigArguments {
   std::vector<std::string> files, overrides;
 };
 ConfigArguments split_arguments(const std::vector<std::string>& arguments);
+
+/// `base` with the keys that matter when a model only runs: dtype, device and train.num_threads.
+/// Throws ConfigError for any other.
+trainer::Config with_runtime_keys(const std::vector<std::string>& arguments, trainer::Config base);
+
+/// Text of a model for this terminal: control characters become '?' where standard output is one,
+/// so that a model cannot steer it.
+std::string for_terminal(std::string text);
 
 } // namespace pentatron::cli

@@ -42,7 +42,12 @@ std::string schema(const ConfigVerbArguments&) {
   return config::json_schema<trainer::Config>();
 }
 std::string markdown(const ConfigVerbArguments&) {
-  return config::markdown<trainer::Config>();
+  return R"(# Configuration
+
+Every key of a run, as `pentatron config help` shows them. A run takes a YAML file, `section.key=value` on the command
+line, or both; later ones win. This page is made from the program: `pentatron config markdown > docs/configuration.md`.
+
+)" + config::markdown<trainer::Config>();
 }
 std::string presets(const ConfigVerbArguments&) {
   std::string text;

@@ -17,9 +17,7 @@ struct EvaluateArguments {
 };
 
 int evaluate(const EvaluateArguments& arguments) {
-  const ConfigArguments split = split_arguments(arguments.config);
-  const trainer::Config config = trainer::load_config(
-      split.files.empty() ? std::nullopt : std::optional(split.files[0]), split.overrides);
+  const trainer::Config config = with_runtime_keys(arguments.config, {});
   const double loss = trainer::evaluate_hf({.model = arguments.hf,
                                             .batches = arguments.batches,
                                             .logits_out = arguments.logits_out,

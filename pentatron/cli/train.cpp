@@ -3,12 +3,14 @@
 #include <cstdio>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "pentatron/base/format.h"
 #include "pentatron/base/log.h"
 #include "pentatron/checkpoint/hf/hf_config.h"
 #include "pentatron/cli/commands.h"
 #include "pentatron/generate/generate.h"
+#include "pentatron/trainer/metrics/train_log.h"
 #include "pentatron/trainer/runtime.h"
 #include "pentatron/trainer/train.h"
 
@@ -31,17 +33,21 @@ void print_sample(trainer::Trainer& trainer) {
                      {.max_tokens = tokens,
                       .seed = trainer.config().seed,
                       .context = trainer.config().train.seq_length,
-                      .stop_token = tokenizer.eod()},
+                      .stop_token = tokenizer.eod(),
+                      .num_tokens = tokenizer.vocab_size()},
                      [&](int64_t token) { text += tokenizer.decode(std::span(&token, 1)); });
-  fmt::print("\nA sample of what the model writes:\n\n{}\n", text);
+  fmt::print("\nA sample of what the model writes:\n\n{}\n", for_terminal(text));
 }
 
 void print_report(const trainer::TrainReport& report) {
   const auto line = [](const char* what, const std::filesystem::path& path) {
     if (!path.empty()) fmt::print("{:<12} {}\n", what, path.string());
   };
-  fmt::print("\niterations   {}\nloss         {:.4f}\n", report.iterations, report.last_loss);
-  if (report.validation_loss) fmt::print("validation   {:.4f}\n", *report.validation_loss);
+  fmt::print("\niterations   {}\n", report.iterations);
+  if (report.last_loss) fmt::print("loss         {:.4f}\n", *report.last_loss);
+  if (report.validation_loss)
+    fmt::print("validation   {:.4f} (perplexity {:.4f})\n", *report.validation_loss,
+               trainer::perplexity(*report.validation_loss));
   if (report.unigram_entropy)
     fmt::print("unigram      {:.4f} (a model that only knows how often each token occurs)\n",
                *report.unigram_entropy);
@@ -66,9 +72,13 @@ int train(const TrainArguments& arguments) {
   log::info("model: {} parameters, {} layers, hidden size {}",
             format_count(static_cast<double>(config.model.num_parameters())),
             config.model.num_layers, config.model.hidden_size);
-  const trainer::TrainReport report = trainer.run();
+  const bool terminal = ::isatty(STDOUT_FILENO) == 1 && ::isatty(STDERR_FILENO) == 1;
+  const trainer::TrainReport report = trainer.run({.progress_bar = terminal});
   if (report.reason == trainer::StopReason::kSignal)
-    log::info("stopped by a signal after iteration {}", report.iterations);
+    log::info("stopped by a signal after iteration {}{}", report.iterations,
+              report.checkpoint.empty() ? "; nothing is saved without checkpoint.save" : "");
+  if (!report.last_loss && report.iterations > 0)
+    log::info("nothing is left to do: train.train_iters ends at iteration {}", report.iterations);
   if (report.reason != trainer::StopReason::kSignal) print_sample(trainer);
   print_report(report);
   return 0;
@@ -84,7 +94,11 @@ void add_train(CLI::App& program, Action& chosen) {
   verb->add_option(
       "--hf", arguments->hf,
       "start from a Hugging Face folder; short for checkpoint.load=hf:DIR with its model");
-  verb->footer("example: pentatron train examples/quickstart.yaml train.train_iters=500");
+  verb->footer("examples:\n"
+               "  pentatron train examples/quickstart.yaml train.train_iters=500\n"
+               "  pentatron train my.yaml checkpoint.save=run checkpoint.load=run   (resume)\n"
+               "  pentatron train my.yaml checkpoint.load=run train.train_iters=0 "
+               "train.eval_interval=1   (only evaluate)");
   verb->callback([arguments, &chosen] { chosen = [arguments] { return train(*arguments); }; });
 }
 

@@ -8,20 +8,33 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/philox.h"
+#include "pentatron/kernels/embedding/embedding.h"
 
 namespace pentatron::generate {
 
-int64_t sample_token(std::vector<double> logits, const SamplingOptions& options, double u) {
-  if (options.temperature < 0)
-    raise<ConfigError>("temperature={} is negative\n  try: 0 for the likeliest token",
+void check(const SamplingOptions& options) {
+  if (options.max_tokens < 0)
+    raise<ConfigError>("max_tokens={} is negative\n  try: 200", options.max_tokens);
+  if (!(options.temperature >= 0 && std::isfinite(options.temperature)))
+    raise<ConfigError>("temperature={} is not a number from 0 on\n  try: 0 for the likeliest token",
                        options.temperature);
-  if (options.top_p <= 0 || options.top_p > 1)
+  if (!(options.top_p > 0 && options.top_p <= 1))
     raise<ConfigError>("top_p={} is not in (0, 1]\n  try: 0.95", options.top_p);
   if (options.top_k < 0)
     raise<ConfigError>("top_k={} is negative\n  try: 0 for all tokens", options.top_k);
+}
+
+int64_t sample_token(std::vector<double> logits, const SamplingOptions& options, double u) {
+  check(options);
+  PT_DCHECK(!logits.empty());
+  if (options.num_tokens > 0 && options.num_tokens < static_cast<int64_t>(logits.size()))
+    logits.resize(static_cast<size_t>(options.num_tokens));
+  for (const double logit : logits) {
+    if (!std::isfinite(logit))
+      throw Error("the model's output is not finite, so no token can be drawn from it");
+  }
   std::vector<int64_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
-  // Ties go to the lowest token, so that a text does not depend on the sorting.
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
     return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
   });
@@ -50,10 +63,18 @@ int64_t sample_token(std::vector<double> logits, const SamplingOptions& options,
 std::vector<int64_t> generate(build::RankModel& model, std::vector<int64_t> prompt,
                               const SamplingOptions& options,
                               const std::function<void(int64_t)>& on_token) {
+  check(options);
   PT_DCHECK(!prompt.empty());
+  const int64_t vocab = model.gpt->config().vocab_size;
+  if (const int64_t bad =
+          kernels::first_bad_id(prompt.data(), static_cast<int64_t>(prompt.size()), vocab);
+      bad >= 0) {
+    raise<DataError>("token {} of the prompt is not in the model's vocabulary of {}",
+                     prompt[static_cast<size_t>(bad)], vocab);
+  }
   const at::Device device = model.store->values().device();
-  const int64_t longest =
-      options.context > 0 ? options.context : model.gpt->config().max_position_embeddings;
+  const int64_t positions = model.gpt->config().max_position_embeddings;
+  const int64_t longest = options.context > 0 ? options.context : positions;
   const Stream stream(options.seed, "sample");
   std::vector<int64_t> text = std::move(prompt), drawn;
   for (int64_t i = 0; i < options.max_tokens; ++i) {

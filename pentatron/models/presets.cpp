@@ -150,8 +150,9 @@ GptConfig preset(std::string_view name) {
       return config;
     }
   }
+  const std::string near = nearest(name, preset_names());
   raise<ConfigError>("model.preset={} is not a known model\n  try: {}", name,
-                     nearest(name, preset_names()));
+                     near.empty() ? "one of: pentatron config presets" : near);
 }
 
 std::vector<std::string> preset_names() {

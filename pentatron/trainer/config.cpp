@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/checkpoint/hf/hf_config.h"
 #include "pentatron/models/presets.h"
 
 namespace pentatron::trainer {
@@ -60,9 +61,22 @@ void Config::validate(config::Violations& violations, std::string_view) const {
                                train.seq_length, model.max_position_embeddings),
                    fmt::format("model.max_position_embeddings={}", train.seq_length));
   }
-  const optim::TrainLength length{.iters = total_iterations(train)};
-  if (length.iters > 0)
+  if (train.sample_tokens > 0 && dataset.type != data::DatasetType::kText) {
+    violations.add("train.sample_tokens",
+                   fmt::format("train.sample_tokens={} asks for text, and dataset.type={} has only "
+                               "token numbers",
+                               train.sample_tokens, config::to_string(dataset.type)),
+                   "train.sample_tokens=0");
+  }
+  const optim::TrainLength length = train_length(train);
+  if (length.iters + length.samples > 0)
     optim::check_scheduler(scheduler, optimizer.lr, optimizer.min_lr, length, violations);
+}
+
+std::optional<std::filesystem::path> hf_folder(const CheckpointConfig& checkpoint) {
+  constexpr std::string_view kPrefix = "hf:";
+  if (!checkpoint.load.starts_with(kPrefix)) return std::nullopt;
+  return checkpoint.load.substr(kPrefix.size());
 }
 
 optim::BatchSizeSchedule batch_schedule(const TrainConfig& train) {
@@ -81,6 +95,11 @@ int64_t total_iterations(const TrainConfig& train) {
                              : train.train_iters;
 }
 
+optim::TrainLength train_length(const TrainConfig& train) {
+  return train.train_samples ? optim::TrainLength{.samples = *train.train_samples}
+                             : optim::TrainLength{.iters = train.train_iters};
+}
+
 Config load_config(const std::optional<std::string>& file,
                    const std::vector<std::string>& overrides, Config base) {
   const auto apply = [&](Config& config, config::Violations& violations) {
@@ -95,6 +114,8 @@ Config load_config(const std::optional<std::string>& file,
   Config config = std::move(base);
   if (!first.model.preset.empty() && first.model.preset != config.model.preset)
     config.model = models::preset(first.model.preset);
+  if (const auto folder = hf_folder(first.checkpoint))
+    config.model = checkpoint::read_hf_config(*folder).config;
   config::Violations violations;
   apply(config, violations);
   config::validate(config, violations);

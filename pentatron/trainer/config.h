@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -190,13 +191,19 @@ struct Config {
   void validate(config::Violations& violations, std::string_view path) const;
 };
 
-/// Fills a config from an optional file and overrides, in this order: preset, file, overrides.
-/// Every problem in one ConfigError.
+/// Fills a config from an optional file and overrides, in this order: preset or the Hugging Face
+/// model of checkpoint.load, file, overrides. Every problem in one ConfigError.
 Config load_config(const std::optional<std::string>& file,
                    const std::vector<std::string>& overrides, Config base = {});
 
 /// The batch size over the run.
 optim::BatchSizeSchedule batch_schedule(const TrainConfig& train);
+
+/// The folder of checkpoint.load=hf:DIR.
+std::optional<std::filesystem::path> hf_folder(const CheckpointConfig& checkpoint);
+
+/// The run's length in its own unit, as the schedules count it.
+optim::TrainLength train_length(const TrainConfig& train);
 
 /// Iterations of the whole run, whichever way its length was given.
 int64_t total_iterations(const TrainConfig& train);

@@ -32,11 +32,22 @@ at::Tensor read_input_ids(const std::filesystem::path& file, int64_t vocab_size)
   return ids;
 }
 
+/// Before the work, not after it.
+void require_place(const char* option, const std::filesystem::path& file) {
+  if (file.empty()) return;
+  const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
+  if (std::filesystem::is_directory(folder) && !std::filesystem::is_directory(file)) return;
+  raise<ConfigError>("{} {} is not a file in an existing folder\n  try: {} {}", option,
+                     file.string(), option, file.filename().string() + ".safetensors");
+}
+
 } // namespace
 
 double evaluate_hf(const HfEvaluation& options) {
   set_compute_threads(options.num_threads);
   const at::Device device = choose_device(options.device);
+  require_place("--logits-out", options.logits_out);
+  require_place("--grads-out", options.grads_out);
   const checkpoint::HfModel hf = checkpoint::read_hf_config(options.model);
   const at::Tensor ids_bs = read_input_ids(options.batches, hf.config.vocab_size);
   const int64_t b = ids_bs.size(0), s = ids_bs.size(1);

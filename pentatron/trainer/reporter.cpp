@@ -1,10 +1,12 @@
 #include "pentatron/trainer/reporter.h"
 
 #include <cmath>
+#include <fstream>
 
 #include <fmt/format.h>
 
 #include "pentatron/base/atomic_file.h"
+#include "pentatron/base/json.h"
 #include "pentatron/base/log.h"
 #include "pentatron/comm/rank_threads.h"
 #include "pentatron/nn/memory/counting_allocator.h"
@@ -22,10 +24,25 @@ namespace {
 
 /// Means and sums over the steps since the last console line.
 struct Interval {
-  int64_t steps = 0, samples = 0;
+  int64_t steps = 0, finite_steps = 0, samples = 0;
   double loss = 0, time_s = 0, data_wait = 0;
   StepFlops flops;
 };
+
+/// The losses that the run had written before it was resumed.
+std::vector<PlotPoint> earlier_losses(const fs::path& metrics, int64_t resumed_iteration) {
+  std::vector<PlotPoint> points;
+  std::ifstream in(metrics);
+  for (std::string line; std::getline(in, line);) {
+    const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object() || !json.contains("iteration") || !json["iteration"].is_number() ||
+        json["iteration"].get<int64_t>() > resumed_iteration)
+      break;
+    if (json.contains("loss") && json["loss"].is_number())
+      points.push_back({json["iteration"].get<double>(), json["loss"].get<double>()});
+  }
+  return points;
+}
 
 } // namespace
 
@@ -53,7 +70,8 @@ Reporter::Reporter(const Config& config, const ReporterOptions& options)
   s.plot.title = "training loss";
   const fs::path dir = config.logger.dir;
   if (!dir.empty()) {
-    fs::create_directories(dir);
+    if (options.resumed_iteration > 0)
+      s.plot.training = earlier_losses(dir / "metrics.jsonl", options.resumed_iteration);
     s.metrics.emplace(dir / "metrics.jsonl", options.resumed_iteration);
     if (config.logger.tensorboard) {
       s.tensorboard.emplace(dir / "tensorboard", options.resumed_iteration > 0
@@ -69,7 +87,8 @@ Reporter::Reporter(const Config& config, const ReporterOptions& options)
   } else {
     log::info("MFU is not shown: the peak of this device is not known; give logger.peak_tflops");
   }
-  s.bar.emplace(stderr, "training", options.total_iterations);
+  s.bar.emplace(stderr, "training", options.total_iterations,
+                options.progress_bar ? ProgressBar::Mode::kAuto : ProgressBar::Mode::kPlain);
 }
 
 Reporter::~Reporter() = default;
@@ -108,7 +127,8 @@ void Reporter::step(const StepReport& r) {
   State& s = *state_;
   if (!s.options.main_rank) return;
   s.mean_step_s = s.mean_step_s == 0 ? r.step_time_s : 0.9 * s.mean_step_s + 0.1 * r.step_time_s;
-  const TrainLog one = s.log_of(r, r.loss, r.step_time_s, r.samples, r.flops);
+  TrainLog one = s.log_of(r, r.loss, r.step_time_s, r.samples, r.flops);
+  one.skipped_iterations = one.nan_iterations = r.finite ? 0 : 1; // of this step, not of the run
   if (s.metrics) s.metrics->write(one);
   if (s.tensorboard) s.tensorboard->training(one);
   s.plot.training.push_back({static_cast<double>(r.iteration), r.loss});
@@ -116,7 +136,10 @@ void Reporter::step(const StepReport& r) {
   Interval& i = s.interval;
   ++i.steps;
   i.samples += r.samples;
-  i.loss += r.loss;
+  if (r.finite) {
+    ++i.finite_steps;
+    i.loss += r.loss;
+  }
   i.time_s += r.step_time_s;
   i.flops.model += r.flops.model;
   i.flops.hardware += r.flops.hardware;
@@ -124,7 +147,9 @@ void Reporter::step(const StepReport& r) {
       r.iteration == s.options.total_iterations) {
     const double n = static_cast<double>(i.steps);
     StepFlops mean{i.flops.model / n, i.flops.hardware / n};
-    TrainLog line = s.log_of(r, i.loss / n, i.time_s / n, i.samples, mean);
+    // Skipped steps do not spoil the mean of the others.
+    const double loss = i.finite_steps > 0 ? i.loss / static_cast<double>(i.finite_steps) : r.loss;
+    TrainLog line = s.log_of(r, loss, i.time_s / n, i.samples, mean);
     line.tokens_per_s = static_cast<double>(i.samples * s.options.tokens_per_sample) / i.time_s;
     s.bar->print(train_line(line));
     i = {};

@@ -28,6 +28,7 @@ struct StepReport {
   double step_time_s = 0;
   StepFlops flops;
   double data_wait = 0;
+  bool finite = true;
   int64_t skipped = 0, nan = 0; ///< of the run so far
 };
 
@@ -38,6 +39,7 @@ struct ReporterOptions {
   int64_t world_size = 1;
   std::optional<Peak> peak;
   bool main_rank = true;
+  bool progress_bar = false;
 };
 
 class Reporter {

@@ -8,6 +8,8 @@
 #include <csignal>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
@@ -40,10 +42,34 @@ bool any_rank(bool here, const comm::Group& world) {
              .item<int64_t>() != 0;
 }
 
-constexpr const char* kHfPrefix = "hf:";
+/// Throws if nothing can be written there: before the run, not after it.
+void require_folder(const std::string& key, const fs::path& folder) {
+  if (folder.empty()) return;
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (!error && !fs::is_directory(folder)) error = std::make_error_code(std::errc::not_a_directory);
+  if (!error && ::access(folder.c_str(), W_OK) != 0)
+    error = std::error_code(errno, std::generic_category());
+  if (error) {
+    raise<ConfigError>("{}={} is not a folder to write in: {}\n  try: another {}", key,
+                       folder.string(), error.message(), key);
+  }
+}
 
-bool from_hf(const Config& config) {
-  return config.checkpoint.load.starts_with(kHfPrefix);
+/// A saved run can go on with other settings, but not with another model or kind of state.
+bool is_identity(const std::string& key) {
+  return key == "dtype" || key == "optimizer.optimizer" ||
+         (key.starts_with("model.") && key != "model.preset" && !key.ends_with("_dropout"));
+}
+
+/// "key=1 and not 2" of the keys that differ and for which `counts` holds.
+template <class Counts>
+std::string differences(const Config& saved, const Config& run, const Counts& counts) {
+  std::vector<std::string> texts;
+  for (const config::Difference& d : config::diff(saved, run)) {
+    if (counts(d.path)) texts.push_back(fmt::format("{}={} and not {}", d.path, d.before, d.after));
+  }
+  return fmt::format("{}", fmt::join(texts, ", "));
 }
 
 } // namespace
@@ -52,6 +78,7 @@ void install_signal_handlers() {
   struct sigaction action = {};
   action.sa_handler = on_signal;
   sigemptyset(&action.sa_mask);
+  signal_received = 0;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
 }
@@ -84,6 +111,8 @@ struct Trainer::State {
 
 Trainer::State::State(Config c, build::Groups g)
     : config(std::move(c)), groups(std::move(g)), device(choose_device(config.device)) {
+  require_folder("checkpoint.save", config.checkpoint.save);
+  require_folder("logger.dir", config.logger.dir);
   batch_sizes = batch_schedule(config.train);
   total_iterations = trainer::total_iterations(config.train);
   open_data();
@@ -106,6 +135,13 @@ void Trainer::State::open_data() {
         config.dataset.split);
   }
   sequence = datasets.train->sequence_length();
+  const std::optional<int64_t> size = datasets.train->size();
+  if (size && batch_sizes.samples_after(total_iterations) > *size) {
+    raise<ConfigError>("train.train_iters={} takes {} samples, and {} has {}\n  try: "
+                       "train.train_iters={}",
+                       total_iterations, batch_sizes.samples_after(total_iterations),
+                       config.dataset.path, *size, *size / config.train.global_batch_size);
+  }
   if (groups.world.rank() == 0 && !datasets.summary.empty())
     log::info("data: {}", datasets.summary);
 }
@@ -126,20 +162,32 @@ void Trainer::State::build_model() {
 void Trainer::State::load() {
   const std::string& from = config.checkpoint.load;
   if (from.empty()) return;
-  if (from_hf(config)) {
-    const fs::path folder = from.substr(std::string_view(kHfPrefix).size());
-    checkpoint::load_hf_weights(folder, checkpoint::read_hf_config(folder), model.gpt->params());
+  if (const std::optional<fs::path> hf = hf_folder(config.checkpoint)) {
+    checkpoint::load_hf_weights(*hf, checkpoint::read_hf_config(*hf), model.gpt->params());
     optimizer->adopt_values();
     return;
   }
-  const std::optional<fs::path> folder = checkpoint::latest_train_state(from);
-  if (!folder) {
+  const auto found = checkpoint::newest_train_state(from);
+  if (!found) {
     raise<CheckpointError>("checkpoint.load={} holds no checkpoint\n  try: leave checkpoint.load "
                            "out to start from the beginning",
                            from);
   }
-  progress = checkpoint::load_train_state(*folder, model.gpt->params(), *optimizer);
-  log::info("resumed from {} at iteration {}", folder->string(), progress.iteration);
+  if (!found->passed_over.empty())
+    log::warning("{}; going back to {}", found->passed_over, found->folder.string());
+  Config saved;
+  config::Violations ignored; // what an older program wrote still has to fit tensor by tensor
+  config::apply_yaml(saved, checkpoint::saved_config(found->folder), "", ignored);
+  if (const std::string text = differences(saved, config, is_identity); !text.empty()) {
+    raise<CheckpointError>("{} was trained with {}\n  try: the configuration in its state.json",
+                           found->folder.string(), text);
+  }
+  progress = checkpoint::load_train_state(found->folder, model.gpt->params(), *optimizer);
+  const std::string changed = differences(saved, config, [](const std::string& key) {
+    return !is_identity(key) && !key.starts_with("checkpoint.") && !key.starts_with("logger.");
+  });
+  log::info("resumed from {} at iteration {}{}", found->folder.string(), progress.iteration,
+            changed.empty() ? "" : "; until then with " + changed);
 }
 
 data::LoaderOptions Trainer::State::loader_options(int64_t consumed) const {
@@ -224,7 +272,7 @@ const data::Tokenizer& Trainer::tokenizer() const {
   return *state_->tokenizer;
 }
 
-TrainReport Trainer::run() {
+TrainReport Trainer::run(const RunOptions& run_options) {
   State& s = *state_;
   const Config& c = s.config;
   const bool main_rank = s.groups.world.rank() == 0;
@@ -233,26 +281,37 @@ TrainReport Trainer::run() {
                         .tokens_per_sample = s.sequence,
                         .world_size = s.groups.world.size(),
                         .peak = main_rank ? find_peak(c, s.device) : std::nullopt,
-                        .main_rank = main_rank});
+                        .main_rank = main_rank,
+                        .progress_bar = run_options.progress_bar});
   TrainReport report;
   if (s.datasets.corpus != nullptr) {
     report.unigram_entropy = data::unigram_entropy(*s.datasets.corpus, s.datasets.split.train,
                                                    s.tokenizer->vocab_size());
     reporter.set_reference(*report.unigram_entropy);
   }
-  const optim::TrainLength length{.iters = std::max<int64_t>(1, s.total_iterations)};
-  const optim::LrCurve lr =
-      optim::lr_curve(c.scheduler, c.optimizer.lr, c.optimizer.min_lr, length);
-  const optim::WeightDecayCurve decay =
-      optim::weight_decay_curve(c.scheduler, c.optimizer.weight_decay, length);
+  const optim::TrainLength length = train_length(c.train);
+  optim::LrCurve lr;
+  optim::WeightDecayCurve decay;
+  if (s.total_iterations > 0) { // else it only evaluates
+    lr = optim::lr_curve(c.scheduler, c.optimizer.lr, c.optimizer.min_lr, length);
+    decay = optim::weight_decay_curve(c.scheduler, c.optimizer.weight_decay, length);
+  }
   const double begin = monotonic_s();
   int64_t skipped_in_a_row = 0;
+  const auto evaluate = [&] {
+    if (const std::optional<double> loss = s.validate()) {
+      report.validation_loss = loss;
+      reporter.evaluation(s.progress.iteration, s.progress.consumed_samples, *loss);
+    }
+  };
+  if (s.progress.iteration >= s.total_iterations && c.train.eval_interval > 0) evaluate();
 
   while (s.progress.iteration < s.total_iterations) {
     const double step_begin = monotonic_s();
     const int64_t iteration = s.progress.iteration + 1;
-    const StepOptions options{.lr = lr.at(iteration),
-                              .weight_decay = decay.at(iteration),
+    const int64_t n = length.by_samples() ? s.batch_sizes.samples_after(iteration) : iteration;
+    const StepOptions options{.lr = lr.at(n),
+                              .weight_decay = decay.at(n),
                               .clip_grad = c.optimizer.clip_grad,
                               .seed = c.seed};
     int64_t samples = 0;
@@ -287,15 +346,13 @@ TrainReport Trainer::run() {
                    .step_time_s = monotonic_s() - step_begin,
                    .flops = s.step_flops(samples),
                    .data_wait = s.loader->wait_share(),
+                   .finite = result.finite,
                    .skipped = s.progress.skipped_iterations,
                    .nan = s.progress.nan_iterations});
 
     const bool last = iteration == s.total_iterations;
     if (c.train.eval_interval > 0 && (iteration % c.train.eval_interval == 0 || last)) {
-      if (const std::optional<double> loss = s.validate()) {
-        report.validation_loss = loss;
-        reporter.evaluation(iteration, s.progress.consumed_samples, *loss);
-      }
+      evaluate();
     }
     std::optional<StopReason> stop;
     if (c.train.exit_interval > 0 && iteration % c.train.exit_interval == 0)

@@ -18,10 +18,14 @@ enum class StopReason : uint8_t { kFinished, kSignal, kDuration, kExitInterval }
 struct TrainReport {
   StopReason reason = StopReason::kFinished;
   int64_t iterations = 0;
-  double last_loss = 0;
+  std::optional<double> last_loss; ///< none if no step was made
   std::optional<double> validation_loss;
   std::optional<double> unigram_entropy;           ///< of the training text, in nats a token
   std::filesystem::path metrics, plot, checkpoint; ///< empty: not written
+};
+
+struct RunOptions {
+  bool progress_bar = false; ///< on standard error, if that is a terminal
 };
 
 /// Everything a run needs, from a checked configuration; construction opens data, builds the model
@@ -32,9 +36,9 @@ class Trainer {
   ~Trainer();
 
   /// Runs to the end of the configuration, or to a signal, a time limit or a step that is not
-  /// finite. Throws Error (naming the first layer that was not finite) where the rules of
-  /// train.on_nan say stop.
-  TrainReport run();
+  /// finite; where no step is left, it only evaluates (with train.eval_interval). Throws Error
+  /// (naming the first layer that was not finite) where the rules of train.on_nan say stop.
+  TrainReport run(const RunOptions& options = {});
 
   build::RankModel& model();
   const Config& config() const;

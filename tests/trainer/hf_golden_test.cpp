@@ -125,30 +125,29 @@ TEST_P(TrainingCurve, EveryStepIsPyTorchs) {
   const fs::path folder = kData / "hf_tiny" / test.model;
   base.model = checkpoint::read_hf_config(folder).config;
   base.checkpoint.load = "hf:" + folder.string();
-  const Config config =
-      load_config(std::nullopt,
-                  {"dtype=" + test.precision,
-                   "dataset.type=batches",
-                   "dataset.path=" +
-                       (kData / "training_curves" / (test.model + ".safetensors")).string(),
-                   "train.train_iters=20",
-                   "train.global_batch_size=4",
-                   "train.micro_batch_size=4",
-                   "optimizer.lr=2e-3",
-                   "optimizer.min_lr=2e-4",
-                   "optimizer.adam_beta1=0.9",
-                   "optimizer.adam_beta2=0.95",
-                   "optimizer.adam_eps=1e-8",
-                   "optimizer.weight_decay=0.1",
-                   "optimizer.clip_grad=1.0",
-                   "scheduler.lr_decay_style=cosine",
-                   "scheduler.lr_warmup_iters=4",
-                   "scheduler.lr_decay_iters=20",
-                   "logger.log_interval=1",
-                   "logger.dir=" + out.string(),
-                   "logger.peak_tflops=1",
-                   std::string("train.recompute=") + (test.recompute ? "full" : "none")},
-                  base);
+  const Config config = load_config(
+      std::nullopt,
+      {"dtype=" + test.precision,
+       "dataset.type=batches",
+       "dataset.path=" + (kData / "training_curves" / (test.model + ".safetensors")).string(),
+       "train.train_iters=20",
+       "train.global_batch_size=4",
+       "train.micro_batch_size=4",
+       "optimizer.lr=2e-3",
+       "optimizer.min_lr=2e-4",
+       "optimizer.adam_beta1=0.9",
+       "optimizer.adam_beta2=0.95",
+       "optimizer.adam_eps=1e-8",
+       "optimizer.weight_decay=0.1",
+       "optimizer.clip_grad=1.0",
+       "scheduler.lr_decay_style=cosine",
+       "scheduler.lr_warmup_iters=4",
+       "scheduler.lr_decay_iters=20",
+       "logger.log_interval=1",
+       "logger.dir=" + out.string(),
+       "logger.peak_tflops=1",
+       std::string("train.recompute=") + (test.recompute ? "full" : "none")},
+      base);
   Trainer(config, {}).run();
   const Json curve =
       read_json(kData / "training_curves" /

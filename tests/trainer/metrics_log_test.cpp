@@ -215,7 +215,7 @@ TEST_F(MetricsFiles, ALineCutOffByACrashIsRemoved) {
 
 TEST(ProgressText, FitsTheWidth) {
   EXPECT_EQ(progress_text("train", 50, 100, "loss 1.5", 60),
-            "train [##############>--------------]  50% 50/100 loss 1.5");
+            "train [###############>---------------]  50% 50/100 loss 1.5");
   EXPECT_THAT(progress_text("train", 0, 100, "", 60), StartsWith("train [>----"));
   EXPECT_THAT(progress_text("train", 100, 100, "", 60), HasSubstr("####] 100% 100/100"));
   for (int width = 1; width < 100; ++width) {

@@ -76,6 +76,7 @@ TEST_F(TensorBoard, ReadsScalarsAndTextsBack) {
     EXPECT_EQ(loss[static_cast<size_t>(i - 1)][0], i);
     EXPECT_EQ(loss[static_cast<size_t>(i - 1)][1].get<double>(), static_cast<float>(10.0 / i));
   }
+  EXPECT_TRUE(loss[300][1].is_null()) << "NaN";
   EXPECT_EQ(got["scalars"]["large step"][0][0], int64_t{1} << 40);
   EXPECT_EQ(got["texts"]["config"][0][1], "# configuration\n\n`a: 1` · é");
   EXPECT_EQ(got["plugins"]["config"], "text");

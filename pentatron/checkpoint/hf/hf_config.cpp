@@ -173,6 +173,11 @@ GptConfig read_llama_like(const Reader& in, const std::string& family) {
 } // namespace
 
 HfModel read_hf_config(const std::filesystem::path& folder) {
+  if (!std::filesystem::exists(folder / "config.json")) {
+    raise<DataError>("{} holds no config.json\n  try: the folder of a Hugging Face model, with "
+                     "config.json and model.safetensors",
+                     folder.string());
+  }
   const Reader in(folder / "config.json");
   HfModel model{.family = in.get<std::string>("model_type"), .config = {}};
   if (model.family == "gpt2") {

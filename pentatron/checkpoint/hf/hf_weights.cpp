@@ -66,6 +66,17 @@ std::vector<WeightMapEntry> llama_map(const models::GptConfig& c) {
   return map;
 }
 
+/// The first few; a wrong model gives one for every tensor.
+std::string shortened(const std::vector<std::string>& problems) {
+  constexpr size_t kShown = 5;
+  const size_t shown = std::min(kShown, problems.size());
+  std::string text =
+      fmt::format("{}", fmt::join(problems.begin(),
+                                  problems.begin() + static_cast<std::ptrdiff_t>(shown), "; "));
+  if (problems.size() > shown) text += fmt::format("; and {} more", problems.size() - shown);
+  return text;
+}
+
 bool ends_with(const std::string& text, std::string_view end) {
   return text.size() >= end.size() &&
          std::string_view(text).substr(text.size() - end.size()) == end;
@@ -124,6 +135,10 @@ void load_hf_weights(const std::filesystem::path& folder, const HfModel& model,
                                      fmt::join(tensor->shape, ", "), fmt::join(expected, ", ")));
       continue;
     }
+    if (!at::isFloatingType(scalar_type(tensor->dtype))) {
+      problems.push_back(fmt::format("{} is of type {}", entry.hf, name_of(tensor->dtype)));
+      continue;
+    }
     by_param[entry.param].push_back({entry, tensor});
   }
   for (const auto& [name, tensor] : files.tensors()) {
@@ -132,7 +147,7 @@ void load_hf_weights(const std::filesystem::path& folder, const HfModel& model,
   }
   if (!problems.empty()) {
     raise<CheckpointError>("{} does not hold the {} model that its config.json describes: {}",
-                           folder.string(), model.family, fmt::join(problems, "; "));
+                           folder.string(), model.family, shortened(problems));
   }
   for (nn::Param& param : params) {
     at::Tensor global = at::empty(param.spec().shape, at::TensorOptions(param.dtype()));

@@ -26,8 +26,8 @@ struct WeightMapEntry {
 /// Under the names of transformers' named_parameters(), tied weights once, in its order.
 std::vector<WeightMapEntry> weight_map(const HfModel& model);
 
-/// Fills every parameter from the folder's model*.safetensors. Throws CheckpointError that lists
-/// every missing, left-over and misshapen tensor.
+/// Fills every parameter from the folder's model*.safetensors. Throws CheckpointError that names
+/// missing, left-over and misshapen tensors.
 void load_hf_weights(const std::filesystem::path& folder, const HfModel& model,
                      nn::ParamList& params);
 

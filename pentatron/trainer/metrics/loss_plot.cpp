@@ -11,7 +11,7 @@ namespace pentatron::trainer {
 namespace {
 
 constexpr double kWidth = 760, kHeight = 420, kLeft = 64, kRight = 20, kTop = 44, kBottom = 52;
-constexpr size_t kMaxPoints = 2000;
+constexpr size_t kMaxPoints = 2000, kMaxDots = 200;
 
 // System fonts, and colours of equal contrast on both backgrounds.
 constexpr const char* kStyle = R"(
@@ -227,9 +227,9 @@ std::string loss_svg(const LossPlot& plot) {
   }
   canvas.curve("raw", thinned(plot.training));
   if (plot.training.size() > 2) canvas.curve("smooth", thinned(smooth));
-  canvas.curve("validation", plot.validation);
+  canvas.curve("validation", thinned(plot.validation));
   for (const PlotPoint& p : plot.validation) {
-    if (finite(p))
+    if (finite(p) && plot.validation.size() <= kMaxDots)
       canvas.add("<circle class=\"dot\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\"/>\n", canvas.x(p.x),
                  canvas.y(p.y));
   }

@@ -1,0 +1,294 @@
+// The program as a user runs it: the files it leaves, what it says where, and its exit status.
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/json.h"
+#include "pentatron/base/safetensors.h"
+
+namespace pentatron {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+const fs::path kData = PENTATRON_TEST_DATA;
+const fs::path kRoot = kData / "../..";
+
+std::string read_file(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+struct Result {
+  int status = 0; ///< 128 + the signal that ended it
+  std::string out, err;
+};
+
+class Program : public testing::Test {
+ protected:
+  Program() {
+    std::string name = (fs::temp_directory_path() / "pentatron_cli_XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) throw Error("no temporary folder");
+    folder = name;
+  }
+  ~Program() override {
+    std::error_code ignored;
+    fs::remove_all(folder, ignored);
+  }
+
+  pid_t start(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), PENTATRON_PROGRAM);
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    const std::string out = folder / "out", err = folder / "err", here = folder;
+    const pid_t child = ::fork();
+    if (child == 0) {
+      // Only what is safe between fork and exec.
+      if (::chdir(here.c_str()) != 0 || !::freopen(out.c_str(), "w", stdout) ||
+          !::freopen(err.c_str(), "w", stderr))
+        ::_exit(99);
+      ::execv(argv[0], argv.data());
+      ::_exit(98);
+    }
+    return child;
+  }
+  Result finish(pid_t child) const {
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return {.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
+            .out = read_file(folder / "out"),
+            .err = read_file(folder / "err")};
+  }
+  Result run(std::vector<std::string> arguments) const {
+    return finish(start(std::move(arguments)));
+  }
+
+  /// A run of a tiny model on the text of the repository.
+  std::vector<std::string> tiny(std::vector<std::string> more) const {
+    std::vector<std::string> all = {"train",
+                                    "model.num_layers=1",
+                                    "model.hidden_size=32",
+                                    "model.num_attention_heads=2",
+                                    "train.seq_length=16",
+                                    "train.micro_batch_size=2",
+                                    "train.global_batch_size=2",
+                                    "train.num_threads=1",
+                                    "logger.peak_tflops=1",
+                                    "dataset.path=" + (kRoot / "README.md").string()};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  fs::path folder;
+};
+
+TEST_F(Program, QuickstartLearnsAndLeavesItsFiles) {
+  const Result r =
+      run({"train", (kRoot / "examples/quickstart.yaml").string(), "train.train_iters=12",
+           "train.global_batch_size=4", "train.micro_batch_size=4", "train.seq_length=64",
+           "train.eval_interval=12", "train.eval_iters=2", "train.sample_tokens=20",
+           "logger.peak_tflops=1", "logger.log_interval=4", "scheduler.lr_warmup_iters=2"});
+  ASSERT_EQ(r.status, 0) << r.err;
+  EXPECT_THAT(r.out, HasSubstr("A sample of what the model writes:"));
+  for (const char* line : {"\niterations   12\n", "\nloss         ", "\nvalidation   ",
+                           "\nunigram      ", "\nmetrics      runs/quickstart/metrics.jsonl\n",
+                           "\nplot         runs/quickstart/loss.svg\n",
+                           "\ncheckpoint   runs/quickstart/checkpoints/iter_0000012\n"})
+    EXPECT_THAT(r.out, HasSubstr(line));
+  EXPECT_THAT(r.err, HasSubstr("iteration       12/      12 | consumed samples:           48"));
+  EXPECT_THAT(r.err, Not(HasSubstr("\x1b["))) << "no progress bar in a file";
+  std::ifstream in(folder / "runs/quickstart/metrics.jsonl");
+  std::vector<double> losses;
+  for (std::string line; std::getline(in, line);)
+    losses.push_back(parse_json(line, "metrics")["loss"].get<double>());
+  ASSERT_EQ(losses.size(), 12u);
+  EXPECT_LT(losses.back(), losses.front() - 1);
+  for (const char* file : {"loss.svg", "config.yaml", "tensorboard", "checkpoints/latest"})
+    EXPECT_TRUE(fs::exists(folder / "runs/quickstart" / file)) << file;
+
+  const Result text = run({"generate", "runs/quickstart/checkpoints", "--prompt", "It is",
+                           "--max-tokens", "5", "--temperature", "0"});
+  EXPECT_EQ(text.status, 0) << text.err;
+  EXPECT_THAT(text.out, StartsWith("It is"));
+  const Result broken = run({"generate", "runs/quickstart/checkpoints", "--top-p", "7"});
+  EXPECT_EQ(broken.status, 1);
+  EXPECT_THAT(broken.err, HasSubstr("top_p=7"));
+}
+
+TEST_F(Program, EvaluatePrintsOneJsonLineAndWritesWhatIsAsked) {
+  const fs::path model = kData / "hf_tiny/llama";
+  const Result r =
+      run({"evaluate", "--hf", model, "--batches", model / "expected.safetensors", "--logits-out",
+           "l.safetensors", "--grads-out", "g.safetensors", "dtype=fp64"});
+  ASSERT_EQ(r.status, 0) << r.err;
+  EXPECT_EQ(std::count(r.out.begin(), r.out.end(), '\n'), 1) << r.out;
+  EXPECT_TRUE(r.err.empty()) << r.err;
+  const double loss = parse_json(r.out, "output")["loss"].get<double>();
+  const SafetensorsFile expected(model / "expected.safetensors");
+  double reference = 0;
+  std::memcpy(&reference, expected.at("loss").data.data(), sizeof reference);
+  EXPECT_NEAR(loss, reference, 1e-10 * reference);
+  const SafetensorsFile logits(folder / "l.safetensors"), grads(folder / "g.safetensors");
+  EXPECT_EQ(logits.at("logits").dtype, SafeDtype::kF32);
+  for (const auto& [name, tensor] : grads.tensors())
+    EXPECT_EQ(tensor.dtype, SafeDtype::kF64) << name;
+}
+
+TEST_F(Program, ErrorsAreOneSentenceOnStandardErrorWithStatus1) {
+  const std::string llama = kData / "hf_tiny/llama", batch = llama + "/expected.safetensors";
+  std::ofstream(folder / "file") << "x";
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"train", "none.yaml"}, "none.yaml does not exist"},
+      {tiny({"train.train_itres=5"}), "train.train_iters"},
+      {tiny({"device=cuda"}), "device=cuda"},
+      {tiny({"model.vocab_size=100"}), "model.vocab_size=100"},
+      {tiny({"checkpoint.save=file"}), "checkpoint.save=file"},
+      {tiny({"checkpoint.load=hf:none"}), "none holds no config.json"},
+      {{"evaluate", "--hf", "none", "--batches", batch}, "none holds no config.json"},
+      {{"evaluate", "--hf", llama, "--batches", "none"}, "none"},
+      {{"evaluate", "--hf", llama, "--batches", batch, "--logits-out", "no/l"},
+       "--logits-out no/l"},
+      {{"evaluate", "--hf", llama, "--batches", batch, "model.num_layers=3"}, "model.num_layers=3"},
+      {{"generate", "none"}, "none holds no checkpoint"},
+      {{"generate", "hf:" + llama, "--prompt", "x"}, "tokenizer of its own"},
+      {{"generate", "hf:" + llama, "--tokens", "1,999"}, "token 999"},
+      {{"config", "show", "model.preset=qwen9"}, "model.preset=qwen9"},
+  };
+  for (const auto& [arguments, text] : cases) {
+    const Result r = run(arguments);
+    EXPECT_EQ(r.status, 1) << text << "\n" << r.err;
+    EXPECT_THAT(r.err, HasSubstr("error: "));
+    EXPECT_THAT(r.err, HasSubstr(text));
+    EXPECT_TRUE(r.out.empty()) << r.out;
+  }
+}
+
+TEST_F(Program, AWrongCommandLineIsStatus2WithWhatToTry) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{}, "no verb"},
+      {{"fly"}, "fly is not a verb"},
+      {{"train", "--speed"}, "--speed"},
+      {{"evaluate"}, "--hf is required"},
+      {{"generate"}, "model"},
+      {{"config"}, "subcommand"}};
+  for (const auto& [arguments, text] : cases) {
+    const Result r = run(arguments);
+    EXPECT_EQ(r.status, 2) << text;
+    EXPECT_THAT(r.err, HasSubstr(text));
+    EXPECT_THAT(r.err, HasSubstr("  try: pentatron "));
+    EXPECT_TRUE(r.out.empty()) << r.out;
+  }
+}
+
+TEST_F(Program, GeneratesTokensOfAHuggingFaceModel) {
+  const Result r = run({"generate", "hf:" + (kData / "hf_tiny/gpt2").string(), "--tokens", "1,2,3",
+                        "--max-tokens", "6", "--temperature", "0"});
+  ASSERT_EQ(r.status, 0) << r.err;
+  std::istringstream in(r.out);
+  int64_t token = 0, count = 0;
+  for (; in >> token; ++count) EXPECT_GE(token, 0);
+  EXPECT_EQ(count, 6);
+}
+
+TEST_F(Program, ASignalSavesAndTheRunGoesOn) {
+  const std::vector<std::string> base = tiny({"train.train_iters=1000000", "checkpoint.save=ck",
+                                              "logger.dir=log", "logger.tensorboard=false"});
+  const pid_t child = start(base);
+  while (!fs::exists(folder / "log/metrics.jsonl") ||
+         fs::file_size(folder / "log/metrics.jsonl") < 500)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  ::kill(child, SIGTERM);
+  const Result stopped = finish(child);
+  EXPECT_EQ(stopped.status, 0) << stopped.err;
+  EXPECT_THAT(stopped.err, HasSubstr("stopped by a signal after iteration"));
+  std::string name;
+  std::getline(std::ifstream(folder / "ck/latest") >> std::ws, name);
+  const int64_t at = std::stoll(name.substr(5));
+  std::vector<std::string> again = base;
+  again.insert(again.end(), {"checkpoint.load=ck", "train.train_iters=" + std::to_string(at + 2)});
+  const Result resumed = run(again);
+  EXPECT_EQ(resumed.status, 0) << resumed.err;
+  EXPECT_THAT(resumed.err, HasSubstr("resumed from ck/" + name));
+  EXPECT_THAT(resumed.out, HasSubstr("iterations   " + std::to_string(at + 2)));
+}
+
+TEST_F(Program, AKillAtAnyMomentLeavesAWholeCheckpoint) {
+  const std::vector<std::string> base = tiny({"train.train_iters=1000000", "checkpoint.save=ck",
+                                              "checkpoint.save_interval=1", "checkpoint.keep=2"});
+  int64_t reached = 0;
+  for (int round = 0; round < 6; ++round) {
+    std::vector<std::string> arguments = base;
+    if (round > 0) arguments.push_back("checkpoint.load=ck");
+    const pid_t child = start(arguments);
+    const auto name = [&] {
+      std::string text;
+      std::getline(std::ifstream(folder / "ck/latest") >> std::ws, text);
+      return text;
+    };
+    const std::string before = name();
+    while (name() == before && ::waitpid(child, nullptr, WNOHANG) == 0)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(std::chrono::microseconds(3000 + 4217 * round));
+    ::kill(child, SIGKILL);
+    const Result killed = finish(child);
+    EXPECT_EQ(killed.status, 128 + SIGKILL) << killed.err;
+    if (round > 0) {
+      EXPECT_THAT(killed.err, HasSubstr("resumed from ck/iter_"));
+      EXPECT_THAT(killed.err, Not(HasSubstr("damaged"))) << killed.err;
+    }
+    const int64_t now = std::stoll(name().substr(5));
+    EXPECT_GE(now, reached) << "nothing that was saved is lost";
+    reached = now;
+  }
+  std::vector<std::string> last = base;
+  last.insert(last.end(),
+              {"checkpoint.load=ck", "train.train_iters=" + std::to_string(reached + 3)});
+  const Result end = run(last);
+  EXPECT_EQ(end.status, 0) << end.err;
+  size_t folders = 0;
+  for (const auto& entry : fs::directory_iterator(folder / "ck")) {
+    EXPECT_EQ(entry.path().filename().string().find(".tmp-"), std::string::npos)
+        << entry.path() << " is left behind";
+    folders += entry.is_directory();
+  }
+  EXPECT_EQ(folders, 2u);
+}
+
+TEST_F(Program, TheConfigurationPageIsUpToDate) {
+  const Result r = run({"config", "markdown"});
+  ASSERT_EQ(r.status, 0);
+  EXPECT_EQ(r.out, read_file(kRoot / "docs/configuration.md"))
+      << "renew it: pentatron config markdown > docs/configuration.md";
+}
+
+TEST_F(Program, ShowsComparesAndExplainsConfigurations) {
+  std::ofstream(folder / "a.yaml") << "model:\n  num_layers: 7\n";
+  std::ofstream(folder / "b.yaml") << "model:\n  num_layers: 9\n";
+  EXPECT_EQ(run({"config", "diff", "a.yaml", "b.yaml"}).out, "model.num_layers: 7 -> 9\n");
+  EXPECT_THAT(run({"config", "show", "a.yaml", "seed=3"}).out, HasSubstr("num_layers: 7"));
+  EXPECT_THAT(run({"config", "help", "optimizer"}).out, HasSubstr("weight_decay"));
+  EXPECT_THAT(run({"config", "presets"}).out, HasSubstr("llama3_8b"));
+  const Json schema = parse_json(run({"config", "schema"}).out, "schema");
+  EXPECT_TRUE(schema["properties"].contains("model"));
+  const Result shown = run({"config", "show"});
+  std::ofstream(folder / "c.yaml") << shown.out;
+  EXPECT_EQ(run({"config", "show", "c.yaml"}).out, shown.out) << "what is shown can be read";
+}
+
+} // namespace
+} // namespace pentatron

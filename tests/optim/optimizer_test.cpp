@@ -1,0 +1,141 @@
+// Optimizer steps against the formulas, parameter by parameter.
+#include "pentatron/optim/optimizer.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <map>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/tensors.h"
+
+namespace pentatron::optim {
+namespace {
+
+/// A matrix, a bias of odd length, a norm weight and a scalar-like vector in one store.
+struct Model {
+  explicit Model(at::ScalarType dtype) {
+    for (const auto& [name, shape] : std::map<std::string, std::vector<int64_t>>{
+             {"a.weight", {5, 7}}, {"b.bias", {5}}, {"c.norm", {65}}, {"d.weight", {3, 2}}})
+      params.add({.name = name, .shape = shape}, nn::Init::normal(1.0), dtype, {});
+    store = std::make_unique<nn::ResidentStore>(params, at::kCPU);
+    for (nn::Param& param : params) param.initialize(3);
+  }
+  /// Writes the gradients of step `step` and returns them in fp64.
+  std::map<std::string, at::Tensor> set_gradients(int64_t step) {
+    std::map<std::string, at::Tensor> out;
+    uint64_t seed = static_cast<uint64_t>(100 * step);
+    for (nn::Param& param : params) {
+      at::Tensor gradient = param.main_grad();
+      gradient.copy_(test::randn(param.shape(), ++seed));
+      out[param.name()] = gradient.to(at::kDouble);
+    }
+    return out;
+  }
+  nn::ParamList params;
+  std::unique_ptr<nn::ResidentStore> store;
+};
+
+constexpr double kLr = 0.01, kDecay = 0.3, kScale = 0.5;
+
+bool decays(const at::Tensor& weight) {
+  return weight.dim() >= 2;
+}
+
+TEST(AdamW, IsTheFormulaWithDecayOnMatricesOnly) {
+  Model model(at::kDouble);
+  Optimizer optimizer({.adam_beta1 = 0.8, .adam_beta2 = 0.9, .adam_eps = 1e-3}, *model.store);
+  std::map<std::string, at::Tensor> weight, m, v;
+  for (const nn::Param& p : model.params) {
+    weight[p.name()] = p.value().clone();
+    m[p.name()] = v[p.name()] = at::zeros_like(p.value());
+  }
+  for (int64_t step = 1; step <= 4; ++step) {
+    const auto gradients = model.set_gradients(step);
+    optimizer.step(kLr, kDecay, kScale);
+    for (auto& [name, w] : weight) {
+      const at::Tensor g = gradients.at(name) * kScale;
+      m[name] = m[name] * 0.8 + g * 0.2;
+      v[name] = v[name] * 0.9 + g * g * 0.1;
+      const at::Tensor mean = m[name] / (1 - std::pow(0.8, step));
+      const at::Tensor square = v[name] / (1 - std::pow(0.9, step));
+      w = w * (decays(w) ? 1 - kLr * kDecay : 1.0) - kLr * mean / (square.sqrt() + 1e-3);
+      test::expect_close(model.params.find(name).value(), w, {.rtol = 1e-12, .atol = 1e-14});
+    }
+  }
+  EXPECT_EQ(optimizer.steps(), 4);
+}
+
+class Sgd : public testing::TestWithParam<std::tuple<double, bool>> {};
+
+TEST_P(Sgd, IsTheFormula) {
+  const auto [momentum, nesterov] = GetParam();
+  Model model(at::kDouble);
+  Optimizer optimizer(
+      {.optimizer = OptimizerKind::kSgd, .sgd_momentum = momentum, .sgd_nesterov = nesterov},
+      *model.store);
+  std::map<std::string, at::Tensor> weight, velocity;
+  for (const nn::Param& p : model.params) {
+    weight[p.name()] = p.value().clone();
+    velocity[p.name()] = at::zeros_like(p.value());
+  }
+  for (int64_t step = 1; step <= 3; ++step) {
+    const auto gradients = model.set_gradients(step);
+    optimizer.step(kLr, kDecay, kScale);
+    for (auto& [name, w] : weight) {
+      // torch.optim.SGD: decay joins the gradient, the first velocity is the gradient.
+      const at::Tensor g = gradients.at(name) * kScale + (decays(w) ? kDecay : 0.0) * w;
+      at::Tensor& u = velocity[name];
+      u = momentum * u + g;
+      w = w - kLr * (nesterov ? g + momentum * u : u);
+      test::expect_close(model.params.find(name).value(), w, {.rtol = 1e-12, .atol = 1e-14});
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Kinds, Sgd,
+                         testing::Values(std::tuple(0.0, false), std::tuple(0.9, false),
+                                         std::tuple(0.9, true)));
+
+TEST(MasterWeights, KeepWhatBf16WouldLose) {
+  Model model(at::kBFloat16);
+  Optimizer optimizer({}, *model.store);
+  std::map<std::string, at::Tensor> master;
+  const auto collect = [&] {
+    optimizer.for_each_state([&](const nn::Param& p, const std::string& what, const at::Tensor& t) {
+      if (what == "master") master[p.name()] = t.clone();
+    });
+  };
+  collect();
+  const auto before = master;
+  for (int64_t step = 1; step <= 5; ++step) {
+    model.set_gradients(step);
+    optimizer.step(1e-6, 0, 1.0); // far below a bf16 rounding step
+  }
+  collect();
+  for (const nn::Param& p : model.params) {
+    EXPECT_EQ(master.at(p.name()).scalar_type(), at::kFloat);
+    EXPECT_FALSE(at::equal(master.at(p.name()), before.at(p.name()))) << p.name();
+    EXPECT_TRUE(at::equal(master.at(p.name()).to(at::kBFloat16), p.value())) << p.name();
+  }
+}
+
+TEST(GradNorm, IsTheNormOfAllGradientsAndClipsToIt) {
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
+    Model model(dtype);
+    double squares = 0;
+    for (const auto& [name, g] : model.set_gradients(1)) squares += (g * g).sum().item<double>();
+    EXPECT_NEAR(global_grad_norm(*model.store, {}), std::sqrt(squares), 1e-6 * std::sqrt(squares));
+    EXPECT_EQ(first_nonfinite_gradient(*model.store), "");
+    model.params.find("c.norm").main_grad()[64].fill_(INFINITY);
+    EXPECT_EQ(first_nonfinite_gradient(*model.store), "c.norm");
+    EXPECT_FALSE(std::isfinite(global_grad_norm(*model.store, {})));
+  }
+  EXPECT_EQ(clip_coefficient(1.0, 0.5), 1.0);
+  EXPECT_EQ(clip_coefficient(0.0, 50.0), 1.0) << "0 clips nothing";
+  EXPECT_NEAR(clip_coefficient(1.0, 4.0) * 4.0, 1.0, 1e-6);
+  EXPECT_EQ(clip_coefficient(1.0, 0.0), 1.0);
+}
+
+} // namespace
+} // namespace pentatron::optim

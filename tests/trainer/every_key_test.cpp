@@ -1,0 +1,306 @@
+// Every key of the configuration does something: a run of three steps with it differs from one
+// without it. A key that is missing in the table fails.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "pentatron/base/crc32c.h"
+#include "pentatron/trainer/runtime.h"
+#include "tests/trainer/tiny_run.h"
+
+namespace pentatron::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// `with` holds for both runs, `change` for the second one alone. {} stands for the folder of the
+/// test.
+struct Effect {
+  const char* change;
+  std::vector<std::string> with = {};
+};
+
+struct Elsewhere {
+  const char* why;
+};
+
+const std::vector<std::string> kLlama3 = {"model.rope_scaling.type=llama3",
+                                          "model.rope_scaling.factor=4",
+                                          "model.rope_scaling.original_max_position_embeddings=64"};
+const std::vector<std::string> kYarn = {
+    "model.rope_scaling.type=yarn", "model.rope_scaling.factor=4",
+    "model.rope_scaling.original_max_position_embeddings=64", "model.kv_channels=16"};
+const std::vector<std::string> kSgd = {"optimizer.optimizer=sgd"};
+const std::vector<std::string> kSamples = {"train.train_samples=12"};
+const std::vector<std::string> kWsd = {"scheduler.lr_decay_style=WSD",
+                                       "scheduler.lr_wsd_decay_iters=2"};
+const std::vector<std::string> kDecay = {"scheduler.weight_decay_incr_style=linear",
+                                         "scheduler.start_weight_decay=0",
+                                         "scheduler.end_weight_decay=1"};
+const std::vector<std::string> kLearned = {"model.position_embedding_type=learned_absolute"};
+const std::vector<std::string> kSave = {"checkpoint.save={}/ck"};
+const std::vector<std::string> kOverflow = {"optimizer.lr=1e30", "optimizer.clip_grad=0",
+                                            "train.train_iters=6"};
+const std::vector<std::string> kEvaluate = {"train.eval_interval=3", "dataset.split=50,50"};
+
+std::vector<std::string> operator+(std::vector<std::string> a, const std::vector<std::string>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+const std::map<std::string, Effect> kEffects = {
+    {"model.preset", {"model.preset=gpt2_124m"}},
+    {"model.num_layers", {"model.num_layers=3"}},
+    {"model.hidden_size", {"model.hidden_size=48"}},
+    {"model.num_attention_heads", {"model.num_attention_heads=4"}},
+    {"model.num_query_groups", {"model.num_query_groups=1"}},
+    {"model.kv_channels", {"model.kv_channels=8"}},
+    {"model.ffn_hidden_size", {"model.ffn_hidden_size=64"}},
+    {"model.vocab_size", {"model.vocab_size=300"}},
+    {"model.max_position_embeddings", {"model.max_position_embeddings=32", kLearned}},
+    {"model.position_embedding_type", {"model.position_embedding_type=none"}},
+    {"model.rotary_base", {"model.rotary_base=100"}},
+    {"model.rotary_percent", {"model.rotary_percent=0.5"}},
+    {"model.rotary_interleaved", {"model.rotary_interleaved=true"}},
+    {"model.rope_scaling.type",
+     {"model.rope_scaling.type=linear", {"model.rope_scaling.factor=2"}}},
+    {"model.rope_scaling.factor",
+     {"model.rope_scaling.factor=2", {"model.rope_scaling.type=linear"}}},
+    {"model.rope_scaling.original_max_position_embeddings",
+     {"model.rope_scaling.original_max_position_embeddings=16", kLlama3}},
+    {"model.rope_scaling.low_freq_factor", {"model.rope_scaling.low_freq_factor=2", kLlama3}},
+    {"model.rope_scaling.high_freq_factor", {"model.rope_scaling.high_freq_factor=16", kLlama3}},
+    {"model.rope_scaling.beta_fast", {"model.rope_scaling.beta_fast=1.5", kYarn}},
+    {"model.rope_scaling.beta_slow", {"model.rope_scaling.beta_slow=0.1", kYarn}},
+    {"model.rope_scaling.truncate", {"model.rope_scaling.truncate=false", kYarn}},
+    {"model.rope_scaling.attention_factor", {"model.rope_scaling.attention_factor=2", kYarn}},
+    {"model.rope_scaling.mscale",
+     {"model.rope_scaling.mscale=0.7",
+      kYarn + std::vector<std::string>{"model.rope_scaling.mscale=1",
+                                       "model.rope_scaling.mscale_all_dim=0.5"}}},
+    {"model.rope_scaling.mscale_all_dim",
+     {"model.rope_scaling.mscale_all_dim=0.7",
+      kYarn + std::vector<std::string>{"model.rope_scaling.mscale=1",
+                                       "model.rope_scaling.mscale_all_dim=0.5"}}},
+    {"model.normalization", {"model.normalization=layernorm"}},
+    {"model.layernorm_epsilon", {"model.layernorm_epsilon=0.01"}},
+    {"model.layernorm_zero_centered_gamma", {"model.layernorm_zero_centered_gamma=true"}},
+    {"model.activation_func", {"model.activation_func=geglu"}},
+    {"model.add_qkv_bias", {"model.add_qkv_bias=true"}},
+    {"model.add_attention_proj_bias", {"model.add_attention_proj_bias=true"}},
+    {"model.add_mlp_bias", {"model.add_mlp_bias=true"}},
+    {"model.qk_layernorm", {"model.qk_layernorm=true"}},
+    {"model.softmax_scale", {"model.softmax_scale=1"}},
+    {"model.scale_attn_by_inverse_layer_idx", {"model.scale_attn_by_inverse_layer_idx=true"}},
+    {"model.softmax_type", {"model.softmax_type=off_by_one"}},
+    {"model.window_size", {"model.window_size=4"}},
+    {"model.full_attention_layers", {"model.full_attention_layers=[0]", {"model.window_size=4"}}},
+    {"model.attention_dropout", {"model.attention_dropout=0.1"}},
+    {"model.hidden_dropout", {"model.hidden_dropout=0.1"}},
+    {"model.embedding_dropout", {"model.embedding_dropout=0.1"}},
+    {"model.untie_embeddings_and_output_weights",
+     {"model.untie_embeddings_and_output_weights=true"}},
+    {"model.init_method_std", {"model.init_method_std=0.2"}},
+    {"model.embedding_init_method_std", {"model.embedding_init_method_std=0.3"}},
+    {"model.use_scaled_init_method", {"model.use_scaled_init_method=false"}},
+    {"train.train_iters", {"train.train_iters=4"}},
+    {"train.train_samples", {"train.train_samples=16"}},
+    {"train.seq_length", {"train.seq_length=8"}},
+    {"train.global_batch_size", {"train.global_batch_size=6"}},
+    {"train.step_batch_size_schedule", {"train.step_batch_size_schedule=0:2 64:4"}},
+    {"train.rampup_batch_size", {"train.rampup_batch_size=[2, 2, 4]"}},
+    {"train.recompute", {"train.recompute=full"}},
+    {"train.eval_interval", {"train.eval_interval=3", {"dataset.split=50,50"}}},
+    {"train.eval_iters", {"train.eval_iters=2", kEvaluate}},
+    {"train.on_nan", {"train.on_nan=skip", kOverflow}},
+    {"train.max_skipped_iterations",
+     {"train.max_skipped_iterations=2", kOverflow + std::vector<std::string>{"train.on_nan=skip"}}},
+    {"train.exit_interval", {"train.exit_interval=2"}},
+    {"train.exit_duration_in_mins", {"train.exit_duration_in_mins=1e-9"}},
+    {"optimizer.optimizer", {"optimizer.optimizer=sgd"}},
+    {"optimizer.lr", {"optimizer.lr=2e-2"}},
+    {"optimizer.min_lr", {"optimizer.min_lr=2e-3"}},
+    {"optimizer.weight_decay", {"optimizer.weight_decay=0.5"}},
+    {"optimizer.adam_beta1", {"optimizer.adam_beta1=0.5"}},
+    {"optimizer.adam_beta2", {"optimizer.adam_beta2=0.5"}},
+    {"optimizer.adam_eps", {"optimizer.adam_eps=1e-3"}},
+    {"optimizer.sgd_momentum", {"optimizer.sgd_momentum=0.5", kSgd}},
+    {"optimizer.sgd_nesterov", {"optimizer.sgd_nesterov=true", kSgd}},
+    {"optimizer.clip_grad", {"optimizer.clip_grad=0.1"}},
+    {"scheduler.lr_decay_style", {"scheduler.lr_decay_style=linear"}},
+    {"scheduler.lr_decay_iters", {"scheduler.lr_decay_iters=10"}},
+    {"scheduler.lr_decay_samples", {"scheduler.lr_decay_samples=40", kSamples}},
+    {"scheduler.lr_warmup_iters", {"scheduler.lr_warmup_iters=2"}},
+    {"scheduler.lr_warmup_samples", {"scheduler.lr_warmup_samples=8", kSamples}},
+    {"scheduler.lr_warmup_fraction", {"scheduler.lr_warmup_fraction=0.5"}},
+    {"scheduler.lr_warmup_init",
+     {"scheduler.lr_warmup_init=1e-3", {"scheduler.lr_warmup_iters=2"}}},
+    {"scheduler.lr_wsd_decay_style", {"scheduler.lr_wsd_decay_style=linear", kWsd}},
+    {"scheduler.lr_wsd_decay_iters", {"scheduler.lr_wsd_decay_iters=3", kWsd}},
+    {"scheduler.lr_wsd_decay_samples",
+     {"scheduler.lr_wsd_decay_samples=12",
+      kSamples + std::vector<std::string>{"scheduler.lr_decay_style=WSD",
+                                          "scheduler.lr_wsd_decay_samples=8"}}},
+    {"scheduler.start_weight_decay", {"scheduler.start_weight_decay=0.5", kDecay}},
+    {"scheduler.end_weight_decay", {"scheduler.end_weight_decay=0.5", kDecay}},
+    {"scheduler.weight_decay_incr_style", {"scheduler.weight_decay_incr_style=cosine", kDecay}},
+    {"dataset.type", {"dataset.type=mock"}},
+    {"dataset.path", {"dataset.path={}/other.jsonl"}},
+    {"dataset.text_key", {"dataset.text_key=other"}},
+    {"dataset.split", {"dataset.split=50,50"}},
+    {"dataset.seed", {"dataset.seed=5"}},
+    {"dataset.on_bad_input", {"dataset.on_bad_input=skip", {"dataset.path={}/bad.jsonl"}}},
+    {"dataset.max_line_bytes", {"dataset.max_line_bytes=40"}},
+    {"dataset.eod_mask_loss", {"dataset.eod_mask_loss=true"}},
+    {"dataset.reset_position_ids", {"dataset.reset_position_ids=true", kLearned}},
+    {"dataset.reset_attention_mask", {"dataset.reset_attention_mask=true"}},
+    {"checkpoint.save", {"checkpoint.save={}/ck"}},
+    {"checkpoint.load", {"checkpoint.load={}/earlier"}},
+    {"checkpoint.save_interval", {"checkpoint.save_interval=2", kSave}},
+    {"checkpoint.keep",
+     {"checkpoint.keep=1", kSave + std::vector<std::string>{"checkpoint.save_interval=1"}}},
+    {"logger.dir", {"logger.dir={}/elsewhere"}},
+    {"logger.log_interval", {"logger.log_interval=1"}},
+    {"logger.tensorboard", {"logger.tensorboard=true"}},
+    {"logger.plot", {"logger.plot=true"}},
+    {"logger.peak_tflops", {"logger.peak_tflops=2"}},
+    {"dtype", {"dtype=fp64"}},
+    {"seed", {"seed=5"}},
+};
+
+/// What must change nothing but the time.
+const std::map<std::string, Effect> kSpeedOnly = {
+    {"dataset.num_workers", {"dataset.num_workers=4"}},
+    {"dataset.prefetch", {"dataset.prefetch=1"}},
+};
+
+const std::map<std::string, Elsewhere> kElsewhere = {
+    {"train.micro_batch_size", {"same sums in another order: Layout.AccumulationIsOneBatch"}},
+    {"train.sample_tokens", {"the program writes the sample: Program.Quickstart of cli_test"}},
+    {"train.num_threads", {"set by the program: Runtime.SetsThreads below"}},
+    {"device", {"needs a GPU to differ: Runtime.ChoosesDevices below"}},
+    {"tokenizer.type", {"has one value"}},
+};
+
+class EveryKey : public testing::Test {
+ protected:
+  EveryKey() {
+    test::write_documents(scratch / "data.jsonl", 100);
+    test::write_documents(scratch / "other.jsonl", 100, /*seed=*/2);
+    test::write_documents(scratch / "bad.jsonl", 100);
+    std::ofstream(scratch / "bad.jsonl", std::ios::app) << "{no json\n";
+    test::run(test::tiny(scratch / "data.jsonl",
+                         {"checkpoint.save=" + (scratch / "earlier"), "train.train_iters=1"}));
+  }
+
+  /// Everything about a run that somebody can see, but times.
+  std::string fingerprint(std::vector<std::string> settings) {
+    settings.insert(settings.begin(), "logger.dir={}/log");
+    for (std::string& text : settings) {
+      if (const size_t at = text.find("{}"); at != std::string::npos)
+        text.replace(at, 2, scratch.path.string());
+    }
+    for (const char* made : {"log", "ck", "elsewhere"}) fs::remove_all(scratch / made);
+    std::string print;
+    testing::internal::CaptureStderr();
+    try {
+      const Config config = test::tiny(scratch / "data.jsonl", settings);
+      const test::Trace trace = test::run(config);
+      for (const Json& step : trace.steps) {
+        for (const char* key :
+             {"loss", "grad_norm", "learning_rate", "consumed_samples", "global_batch_size"})
+          print += step[key].dump() + " ";
+        print +=
+            fmt::format("{:.6g} {:.6g}\n", step["hfu"].get<double>() / step["mfu"].get<double>(),
+                        step["tflops"].get<double>() / step["mfu"].get<double>());
+      }
+      for (const auto& [name, weight] : trace.weights) {
+        const auto* bytes = static_cast<const std::byte*>(weight.data_ptr());
+        print +=
+            fmt::format("{} {} {:x}\n", name, weight.numel(), crc32c({bytes, weight.nbytes()}));
+      }
+      print += fmt::format("validation {}\n", trace.report.validation_loss.value_or(0));
+    } catch (const Error& error) {
+      print += std::string("error: ") + error.what() + "\n";
+    }
+    const std::string console = testing::internal::GetCapturedStderr();
+    for (size_t at = 0; (at = console.find("lm loss: ", at)) != std::string::npos; ++at)
+      print += "a line on the console\n";
+    std::set<std::string> files;
+    for (const auto& entry : fs::recursive_directory_iterator(scratch.path)) {
+      if (entry.is_directory() || entry.path().extension() == ".svg")
+        files.insert(fs::relative(entry.path(), scratch.path).string());
+    }
+    for (const std::string& file : files) print += file + "\n";
+    return print;
+  }
+
+  test::Scratch scratch;
+};
+
+TEST_F(EveryKey, IsInTheTableOnce) {
+  std::set<std::string> known;
+  for (const config::FieldInfo& field : config::list_fields<Config>()) {
+    known.insert(field.path);
+    EXPECT_EQ(kEffects.count(field.path) + kSpeedOnly.count(field.path) +
+                  kElsewhere.count(field.path),
+              1u)
+        << field.path << ": say in this file what it changes";
+  }
+  for (const auto& [key, effect] : kEffects) EXPECT_TRUE(known.contains(key)) << key;
+  for (const auto& [key, effect] : kSpeedOnly) EXPECT_TRUE(known.contains(key)) << key;
+  for (const auto& [key, reason] : kElsewhere) EXPECT_TRUE(known.contains(key)) << key;
+}
+
+TEST_F(EveryKey, HasAnEffect) {
+  // Only these may end in an error, or turn one into a run.
+  const std::set<std::string> may_fail = {"train.on_nan", "train.max_skipped_iterations",
+                                          "dataset.on_bad_input", "dataset.max_line_bytes"};
+  std::map<std::vector<std::string>, std::string> without;
+  for (const auto& [key, effect] : kEffects) {
+    auto [entry, fresh] = without.try_emplace(effect.with);
+    if (fresh) {
+      entry->second = fingerprint(effect.with);
+      EXPECT_EQ(entry->second, fingerprint(effect.with)) << "a run repeats itself";
+    }
+    if (!may_fail.contains(key)) {
+      EXPECT_EQ(entry->second.find("error: "), std::string::npos) << key << "\n" << entry->second;
+    }
+    const std::string with = fingerprint(effect.with + std::vector<std::string>{effect.change});
+    EXPECT_NE(entry->second, with) << key << " changes nothing: " << effect.change;
+    if (!may_fail.contains(key)) {
+      EXPECT_EQ(with.find("error: "), std::string::npos) << key << "\n" << with;
+    }
+  }
+}
+
+TEST_F(EveryKey, OfSpeedAloneChangesNothing) {
+  const std::string plain = fingerprint({});
+  for (const auto& [key, effect] : kSpeedOnly)
+    EXPECT_EQ(plain, fingerprint({effect.change})) << key;
+}
+
+TEST(Runtime, SetsThreads) {
+  const int before = at::get_num_threads();
+  set_compute_threads(1);
+  EXPECT_EQ(at::get_num_threads(), 1);
+  set_compute_threads(2);
+  EXPECT_EQ(at::get_num_threads(), 2);
+  set_compute_threads(before);
+}
+
+TEST(Runtime, ChoosesDevices) {
+  EXPECT_TRUE(choose_device(DeviceKind::kCpu).is_cpu());
+  if (at::hasCUDA()) GTEST_SKIP() << "this build has CUDA";
+  EXPECT_TRUE(choose_device(DeviceKind::kAuto).is_cpu());
+  try {
+    choose_device(DeviceKind::kCuda);
+    ADD_FAILURE() << "device=cuda without CUDA";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("device=cuda"));
+  }
+}
+
+} // namespace
+} // namespace pentatron::trainer

@@ -1,0 +1,218 @@
+// A run that was interrupted and resumed is the run that was not.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "pentatron/base/log.h"
+#include "pentatron/checkpoint/train_state.h"
+#include "tests/support/ranks.h"
+#include "tests/trainer/tiny_run.h"
+
+namespace pentatron::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+using test::error_of;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string bytes_of(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+/// With everything whose state could be forgotten: dropout, a growing batch, warm-up, text.
+class Resume : public testing::TestWithParam<std::string> {
+ protected:
+  Config config(const std::string& name, std::vector<std::string> more) const {
+    std::vector<std::string> all = {"dtype=" + GetParam(),
+                                    "model.hidden_dropout=0.1",
+                                    "model.attention_dropout=0.1",
+                                    "train.train_iters=10",
+                                    "train.global_batch_size=6",
+                                    "train.rampup_batch_size=[2, 2, 20]",
+                                    "scheduler.lr_warmup_iters=3",
+                                    "logger.dir=" + (scratch / (name + "_log")),
+                                    "checkpoint.save=" + (scratch / name)};
+    all.insert(all.end(), more.begin(), more.end());
+    return test::tiny(test::write_documents(scratch / "data.jsonl", 200), all);
+  }
+  test::Scratch scratch;
+};
+
+TEST_P(Resume, IsBitForBitTheRunThatWasNotInterrupted) {
+  const test::Trace whole = test::run(config("whole", {}));
+  const test::Trace first = test::run(config("parts", {"train.exit_interval=5"}));
+  EXPECT_EQ(first.report.reason, StopReason::kExitInterval);
+  EXPECT_EQ(first.report.iterations, 5);
+  ASSERT_EQ(first.steps.size(), 5u);
+  const test::Trace second = test::run(config("parts", {"checkpoint.load=" + (scratch / "parts")}));
+  EXPECT_EQ(second.report.reason, StopReason::kFinished);
+  ASSERT_EQ(whole.steps.size(), 10u);
+  ASSERT_EQ(second.steps.size(), 10u) << "the file of metrics goes on";
+  for (size_t i = 0; i < 10; ++i) {
+    for (const char* key : {"iteration", "loss", "grad_norm", "learning_rate", "consumed_samples",
+                            "global_batch_size", "skipped", "nan"})
+      EXPECT_EQ(second.steps[i][key], whole.steps[i][key]) << key << " of step " << i;
+  }
+  for (const auto& [name, weight] : whole.weights)
+    EXPECT_TRUE(at::equal(second.weights.at(name), weight)) << name;
+  for (const char* file : {"model.safetensors", "optimizer.safetensors"})
+    EXPECT_EQ(bytes_of(fs::path(scratch / "parts") / "iter_0000010" / file),
+              bytes_of(fs::path(scratch / "whole") / "iter_0000010" / file))
+        << file;
+  EXPECT_NE(whole.steps[0]["global_batch_size"], whole.steps[9]["global_batch_size"]);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, Resume, testing::Values("fp64", "fp32", "bf16"),
+                         [](const auto& info) { return info.param; });
+
+class Saving : public testing::Test {
+ protected:
+  Config config(std::vector<std::string> more) const {
+    more.insert(more.begin(), "checkpoint.save=" + (scratch / "run"));
+    return test::tiny(data, std::move(more));
+  }
+  std::vector<std::string> folders() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(scratch / "run")) {
+      if (entry.is_directory()) names.push_back(entry.path().filename().string());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+  /// What the log says while `call` runs.
+  static std::string log_of(const std::function<void()>& call) {
+    testing::internal::CaptureStderr();
+    call();
+    return testing::internal::GetCapturedStderr();
+  }
+  void damage(const std::string& file) const {
+    std::fstream out(scratch / "run/" + file, std::ios::in | std::ios::out | std::ios::binary);
+    out.seekg(-20, std::ios::end);
+    const int byte = out.get();
+    out.seekp(-20, std::ios::end);
+    out.put(static_cast<char>(byte ^ 1));
+  }
+  const std::string load = "checkpoint.load=" + (scratch / "run");
+  test::Scratch scratch;
+  std::string data = test::write_documents(scratch / "data.jsonl", 100);
+};
+
+TEST_F(Saving, KeepsTheNewestOnly) {
+  test::run(config({"train.train_iters=5", "checkpoint.save_interval=1", "checkpoint.keep=3"}));
+  EXPECT_THAT(folders(), ElementsAre("iter_0000003", "iter_0000004", "iter_0000005"));
+  test::run(config({"train.train_iters=6", "checkpoint.save_interval=1", "checkpoint.keep=0",
+                    "checkpoint.load=" + (scratch / "run")}));
+  EXPECT_EQ(folders().size(), 4u);
+}
+
+TEST_F(Saving, AShorterRunIntoTheSameFolderIsTheOneThatIsFound) {
+  test::run(config({"train.train_iters=5"}));
+  const test::Trace other =
+      test::run(config({"train.train_iters=2", "seed=5", "checkpoint.keep=1"}));
+  EXPECT_THAT(folders(), ElementsAre("iter_0000002", "iter_0000005"));
+  EXPECT_EQ(checkpoint::newest_train_state(scratch / "run")->folder.filename(), "iter_0000002");
+  const test::Trace again = test::run(config({"train.train_iters=2", "seed=6"}));
+  EXPECT_EQ(checkpoint::newest_train_state(scratch / "run")->folder.filename(), "iter_0000002");
+  Trainer loaded(config({"train.train_iters=2", "checkpoint.load=" + (scratch / "run")}), {});
+  for (const nn::Param& param : loaded.model().gpt->params())
+    EXPECT_TRUE(at::equal(param.value(), again.weights.at(param.name()))) << param.name();
+}
+
+TEST_F(Saving, ADamagedNewestCheckpointIsNamedAndPassedOver) {
+  for (const char* file : {"model.safetensors", "optimizer.safetensors", "state.json"}) {
+    fs::remove_all(scratch / "run");
+    test::run(config({"train.train_iters=3", "checkpoint.save_interval=1"}));
+    damage(std::string("iter_0000003/") + file);
+    const std::string log = log_of([&] {
+      EXPECT_EQ(test::run(config({"train.train_iters=3", load})).report.iterations, 3);
+    });
+    EXPECT_THAT(log, HasSubstr(std::string("iter_0000003/") + file)) << log;
+    EXPECT_THAT(log, HasSubstr("going back to")) << log;
+    EXPECT_THAT(log, HasSubstr("at iteration 2")) << log;
+  }
+}
+
+TEST_F(Saving, TornFilesAndMissingFoldersArePassedOver) {
+  test::run(config({"train.train_iters=3", "checkpoint.save_interval=1", "checkpoint.keep=0"}));
+  const fs::path run = scratch / "run";
+  fs::resize_file(run / "iter_0000003/model.safetensors", 100);
+  EXPECT_EQ(checkpoint::newest_train_state(run)->folder, run / "iter_0000002");
+  fs::remove_all(run / "iter_0000003");
+  EXPECT_EQ(checkpoint::newest_train_state(run)->folder, run / "iter_0000002");
+  fs::remove(run / "latest");
+  EXPECT_EQ(checkpoint::newest_train_state(run)->folder, run / "iter_0000002");
+  fs::remove(run / "iter_0000002/optimizer.safetensors");
+  EXPECT_EQ(checkpoint::newest_train_state(run)->folder, run / "iter_0000001");
+  std::ofstream(run / "iter_0000001/state.json") << "{";
+  EXPECT_THAT(error_of([&] { checkpoint::newest_train_state(run); }),
+              HasSubstr("holds no whole checkpoint"));
+  EXPECT_THAT(error_of([&] { test::run(config({load})); }), HasSubstr("iter_0000001"));
+  EXPECT_FALSE(checkpoint::newest_train_state(scratch / "nothing"));
+}
+
+TEST_F(Saving, AnotherModelTypeOrOptimizerIsRefusedByName) {
+  test::run(config({}));
+  for (const auto& [setting, key] :
+       {std::pair{"model.num_layers=1", "model.num_layers=2 and not 1"},
+        {"dtype=fp64", "dtype=fp32 and not fp64"},
+        {"optimizer.optimizer=sgd", "optimizer.optimizer=adam and not sgd"},
+        {"model.rotary_base=500", "model.rotary_base=10000"}}) {
+    EXPECT_THAT(error_of([&] { test::run(config({setting, load})); }), HasSubstr(key));
+  }
+  const std::string log = log_of([&] {
+    test::run(config({"train.train_iters=4", "optimizer.lr=2e-3", load}));
+  });
+  EXPECT_THAT(log, HasSubstr("until then with train.train_iters=3 and not 4, optimizer.lr=0.01"));
+}
+
+TEST_F(Saving, OptimizersWithLessStateAreSavedToo) {
+  for (const char* momentum : {"optimizer.sgd_momentum=0", "optimizer.sgd_momentum=0.9"}) {
+    fs::remove_all(scratch / "run");
+    const std::vector<std::string> common = {"optimizer.optimizer=sgd", momentum};
+    const auto with = [&](std::vector<std::string> more) {
+      more.insert(more.begin(), common.begin(), common.end());
+      return config(more);
+    };
+    const test::Trace whole = test::run(with({"train.train_iters=4", "dtype=bf16"}));
+    fs::remove_all(scratch / "run");
+    test::run(with({"train.train_iters=4", "dtype=bf16", "train.exit_interval=2"}));
+    const test::Trace rest = test::run(with({"train.train_iters=4", "dtype=bf16", load}));
+    EXPECT_EQ(rest.report.last_loss, whole.report.last_loss) << momentum;
+  }
+}
+
+TEST_F(Saving, ALimitOfTimeASignalAndAnIntervalSaveAndStop) {
+  test::Trace trace = test::run(config({"train.exit_duration_in_mins=1e-9"}));
+  EXPECT_EQ(trace.report.reason, StopReason::kDuration);
+  EXPECT_THAT(folders(), ElementsAre("iter_0000001"));
+  for (const int signal : {SIGINT, SIGTERM}) {
+    install_signal_handlers();
+    std::raise(signal);
+    trace = test::run(config({load}));
+    EXPECT_EQ(trace.report.reason, StopReason::kSignal);
+    EXPECT_TRUE(fs::exists(trace.report.checkpoint / "state.json"));
+  }
+  install_signal_handlers(); // forgets the signal
+  std::signal(SIGINT, SIG_DFL);
+  std::signal(SIGTERM, SIG_DFL);
+  EXPECT_EQ(trace.report.iterations, 3);
+  trace = test::run(config({load}));
+  EXPECT_EQ(trace.report.reason, StopReason::kFinished);
+  EXPECT_FALSE(trace.report.last_loss) << "nothing was left to do";
+}
+
+TEST_F(Saving, AFolderThatCannotBeWrittenIsAnErrorBeforeTheRun) {
+  std::ofstream(scratch / "file") << "x";
+  for (const char* key : {"checkpoint.save", "logger.dir"}) {
+    for (const std::string& folder : {scratch / "file", scratch / "file/below"}) {
+      EXPECT_THAT(error_of([&] { test::run(config({std::string(key) + "=" + folder})); }),
+                  HasSubstr(std::string(key) + "=" + folder));
+    }
+  }
+}
+
+} // namespace
+} // namespace pentatron::trainer

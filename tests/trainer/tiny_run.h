@@ -1,0 +1,107 @@
+/// Small runs of the trainer, and what they leave behind.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "pentatron/base/json.h"
+#include "pentatron/base/philox.h"
+#include "pentatron/trainer/train.h"
+
+namespace pentatron::test {
+
+/// A folder of its own, removed at the end.
+struct Scratch {
+  Scratch() {
+    std::string name = (std::filesystem::temp_directory_path() / "pentatron_run_XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) throw Error("no temporary folder");
+    path = name;
+  }
+  ~Scratch() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  std::string operator/(const std::string& name) const { return (path / name).string(); }
+  std::filesystem::path path;
+};
+
+/// JSON lines of short documents, some 20 bytes each, of a few words.
+inline std::string write_documents(const std::string& file, int count, uint64_t seed = 1) {
+  const char* const words[] = {"the", "loss", "falls", "slowly", "and", "then", "rises"};
+  const Stream stream(seed, "documents");
+  std::ofstream out(file);
+  for (int i = 0; i < count; ++i) {
+    std::string text;
+    for (int w = 0; w < 4; ++w)
+      text +=
+          std::string(
+              words[static_cast<size_t>(stream.uniform(static_cast<uint64_t>(i * 4 + w)) * 7)]) +
+          (w < 3 ? " " : ".");
+    out << R"({"text": ")" << text << R"(", "other": "another text of about that length"})" << '\n';
+  }
+  return file;
+}
+
+/// Two layers of width 32 on samples of 16 tokens; later settings win.
+inline trainer::Config tiny(const std::string& data, std::vector<std::string> overrides) {
+  std::vector<std::string> all = {"model.num_layers=2",
+                                  "model.hidden_size=32",
+                                  "model.num_attention_heads=2",
+                                  "model.ffn_hidden_size=48",
+                                  "model.max_position_embeddings=64",
+                                  "model.init_method_std=0.1",
+                                  "train.seq_length=16",
+                                  "train.micro_batch_size=2",
+                                  "train.global_batch_size=4",
+                                  "train.train_iters=3",
+                                  "train.num_threads=1",
+                                  "optimizer.lr=1e-2",
+                                  "optimizer.min_lr=1e-3",
+                                  "logger.peak_tflops=1",
+                                  "logger.tensorboard=false",
+                                  "logger.plot=false",
+                                  "dataset.path=" + data};
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  return trainer::load_config(std::nullopt, all);
+}
+
+struct Trace {
+  trainer::TrainReport report;
+  std::vector<Json> steps;                   ///< the lines of metrics.jsonl
+  std::map<std::string, at::Tensor> weights; ///< at the end
+};
+
+inline std::vector<Json> read_metrics(const std::string& file) {
+  std::vector<Json> lines;
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) lines.push_back(parse_json(line, file));
+  return lines;
+}
+
+inline Trace finish(trainer::Trainer& trainer) {
+  Trace trace;
+  trace.report = trainer.run();
+  if (!trace.report.metrics.empty()) trace.steps = read_metrics(trace.report.metrics.string());
+  for (const nn::Param& param : trainer.model().gpt->params())
+    trace.weights[param.name()] = param.value().clone();
+  return trace;
+}
+
+inline Trace run(const trainer::Config& config) {
+  at::set_num_threads(1);
+  trainer::Trainer trainer(config, {});
+  return finish(trainer);
+}
+
+} // namespace pentatron::test
