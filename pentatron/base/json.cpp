@@ -94,6 +94,10 @@ Json parse_json(std::string_view text, std::string_view origin, const JsonLimits
     raise<DataError>("{} has {} bytes of JSON, above the limit of {}", origin, text.size(),
                      limits.max_bytes);
   }
+  // A zero byte is JSON nowhere, and to the parser it is the end of the text.
+  if (const size_t zero = text.find('\0'); zero != std::string_view::npos) {
+    raise<DataError>("{} is not valid JSON: byte {} is zero", origin, zero);
+  }
   TreeBuilder builder(origin, limits.max_depth);
   bool complete = false;
   try {

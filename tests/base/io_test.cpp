@@ -88,6 +88,8 @@ TEST(Json, RefusesWhatIsNotOneValueWithinLimits) {
     EXPECT_THROW(parse_json(text, "text"), DataError) << text;
   }
   EXPECT_THAT(message_of([] { parse_json("{\"a\":1,\"a\":1}", "f"); }), HasSubstr("stands twice"));
+  EXPECT_THAT(message_of([] { parse_json(std::string("{}\0x", 4), "f"); }),
+              HasSubstr("byte 2 is zero"));
   EXPECT_THAT(message_of([] { parse_json(std::string(1 << 20, '['), "f"); }),
               HasSubstr("deeper than 64"));
   EXPECT_THAT(message_of([] { parse_json("[[1]]", "f", {.max_depth = 1}); }), HasSubstr("deeper"));
