@@ -57,7 +57,9 @@ Found find(const Schema& schema, void* object, std::string_view path) {
   const Schema* at = &schema;
   Found found;
   for (const std::string_view name : split(path, '.')) {
-    if (found.entry != nullptr) object = static_cast<std::byte*>(object) + found.entry->offset;
+    if (found.entry != nullptr && object != nullptr) {
+      object = static_cast<std::byte*>(object) + found.entry->offset;
+    }
     if (at == nullptr) return {};
     const auto it = std::ranges::find(at->entries, name, &Entry::name);
     if (it == at->entries.end()) return {};
