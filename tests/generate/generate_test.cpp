@@ -30,7 +30,9 @@ std::vector<double> frequencies(const std::vector<double>& logits, const Samplin
 
 void expect_shares(const std::vector<double>& got, const std::vector<double>& expected) {
   for (size_t i = 0; i < expected.size(); ++i) {
-    if (expected[i] == 0) EXPECT_EQ(got[i], 0) << i;
+    if (expected[i] == 0) {
+      EXPECT_EQ(got[i], 0) << i;
+    }
     EXPECT_NEAR(got[i], expected[i], 0.015) << i; // 4 standard deviations
   }
 }
