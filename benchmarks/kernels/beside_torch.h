@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <string>
 #include <vector>
 
 #include <benchmark/benchmark.h>
@@ -23,11 +24,12 @@ template <class F> double seconds(F&& f) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-/// Runs `ours` and `torch` in turn (the benchmark uses manual time). `bytes` is what the operation
-/// must at least move; counters: GB/s and torch_GB/s from the lower quartiles, ratio = torch's time
-/// / ours.
+/// Runs `ours` and `torch` in turn (the benchmark uses manual time). `amount` is the work of one
+/// run in units of 1e9 `unit`; counters: `unit` and torch_`unit` a second from the lower quartiles,
+/// ratio = torch's time / ours.
 template <class Ours, class Torch>
-void beside_torch(benchmark::State& state, double bytes, Ours&& ours, Torch&& torch) {
+void beside_torch(benchmark::State& state, double amount, const std::string& unit, Ours&& ours,
+                  Torch&& torch) {
   std::vector<double> our_times, torch_times;
   ours();
   torch();
@@ -36,9 +38,15 @@ void beside_torch(benchmark::State& state, double bytes, Ours&& ours, Torch&& to
     torch_times.push_back(seconds(torch));
     state.SetIterationTime(our_times.back());
   }
-  state.counters["GB/s"] = bytes / typical(our_times) * 1e-9;
-  state.counters["torch_GB/s"] = bytes / typical(torch_times) * 1e-9;
+  state.counters[unit] = amount / typical(our_times);
+  state.counters["torch_" + unit] = amount / typical(torch_times);
   state.counters["ratio"] = typical(torch_times) / typical(our_times);
+}
+
+/// For operations that are bound by memory: `bytes` is what they must at least move.
+template <class Ours, class Torch>
+void beside_torch(benchmark::State& state, double bytes, Ours&& ours, Torch&& torch) {
+  beside_torch(state, 1e-9 * bytes, "GB/s", ours, torch);
 }
 
 } // namespace pentatron::bench

@@ -1,26 +1,22 @@
 // GFLOP/s of the three products of a linear layer, against LibTorch's operators in the same
 // process.
 //
-// Both run alternately; the figures are those of the fastest run of each, so that other work on the
-// machine matters little. Counters: gflops (ours), torch_gflops, ratio. LibTorch's bf16 operators
-// round their result to bf16, also in the weight gradient, where ours adds to fp32.
+// LibTorch's bf16 operators round their result to bf16, also in the weight gradient, where ours
+// adds to fp32.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <benchmark/benchmark.h>
 
-#include <algorithm>
-#include <chrono>
-
+#include "benchmarks/kernels/beside_torch.h"
+#include "benchmarks/kernels/torch_dtype.h"
 #include "pentatron/kernels/gemm/gemm.h"
 
-namespace pentatron::kernels {
+namespace pentatron::bench {
 namespace {
 
-enum Product { kForward, kInputGradient, kWeightGradient };
+using kernels::GemmArgs;
 
-DType dtype_of(const at::Tensor& x) {
-  return x.scalar_type() == at::kBFloat16 ? DType::kBFloat16 : DType::kFloat32;
-}
+enum Product { kForward, kInputGradient, kWeightGradient };
 
 GemmArgs arguments(const at::Tensor& a, bool transpose_a, const at::Tensor& b, bool transpose_b,
                    at::Tensor& c, bool accumulate) {
@@ -38,12 +34,6 @@ GemmArgs arguments(const at::Tensor& a, bool transpose_a, const at::Tensor& b, b
           .c = c.data_ptr(),
           .ldc = c.stride(0),
           .accumulate = accumulate};
-}
-
-template <class F> double seconds(F&& f) {
-  const auto start = std::chrono::steady_clock::now();
-  f();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 void run(benchmark::State& state, Product product, at::ScalarType type) {
@@ -65,11 +55,11 @@ void run(benchmark::State& state, Product product, at::ScalarType type) {
     peer = at::zeros({out, in});
     args = arguments(dy, true, x, false, c, true);
   }
-  if (!gemm_supported(args)) {
+  if (!kernels::gemm_supported(args)) {
     state.SkipWithError("no fast entry on this processor");
     return;
   }
-  const auto ours = [&] { gemm(args); };
+  const auto ours = [&] { kernels::gemm(args); };
   const auto torch = [&] {
     if (product == kForward) {
       benchmark::DoNotOptimize(at::linear(x, w));
@@ -81,20 +71,9 @@ void run(benchmark::State& state, Product product, at::ScalarType type) {
       benchmark::DoNotOptimize(at::mm(dy.t(), x));
     }
   };
-  ours();
-  torch();
-  double best = 1e30, best_torch = 1e30;
-  for (auto _ : state) {
-    const double s = seconds(ours);
-    state.SetIterationTime(s);
-    best = std::min(best, s);
-    best_torch = std::min(best_torch, seconds(torch));
-  }
   const double gflop =
       2e-9 * static_cast<double>(tokens) * static_cast<double>(in) * static_cast<double>(out);
-  state.counters["gflops"] = gflop / best;
-  state.counters["torch_gflops"] = gflop / best_torch;
-  state.counters["ratio"] = best_torch / best;
+  beside_torch(state, gflop, "GFLOP/s", ours, torch);
 }
 
 void shapes(benchmark::internal::Benchmark* b) {
@@ -123,4 +102,4 @@ BENCHMARK_CAPTURE(run, gemm_input_gradient_bf16, kInputGradient, at::kBFloat16)-
 BENCHMARK_CAPTURE(run, gemm_weight_gradient_bf16, kWeightGradient, at::kBFloat16)->Apply(shapes);
 
 } // namespace
-} // namespace pentatron::kernels
+} // namespace pentatron::bench
