@@ -38,7 +38,8 @@ void require_place(const char* option, const std::filesystem::path& file) {
   const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
   if (std::filesystem::is_directory(folder) && !std::filesystem::is_directory(file)) return;
   raise<ConfigError>("{} {} is not a file in an existing folder\n  try: {} {}", option,
-                     file.string(), option, file.filename().string() + ".safetensors");
+                     file.string(), option,
+                     file.filename().replace_extension(".safetensors").string());
 }
 
 } // namespace

@@ -1,6 +1,7 @@
 // The program as a user runs it: the files it leaves, what it says where, and its exit status.
 #include <csignal>
 #include <cstring>
+#include <fcntl.h>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -60,8 +61,10 @@ class Program : public testing::Test {
     const pid_t child = ::fork();
     if (child == 0) {
       // Only what is safe between fork and exec.
-      if (::chdir(here.c_str()) != 0 || !::freopen(out.c_str(), "w", stdout) ||
-          !::freopen(err.c_str(), "w", stderr))
+      const int to = ::open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+      const int errors = ::open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+      if (::chdir(here.c_str()) != 0 || ::dup2(to, STDOUT_FILENO) < 0 ||
+          ::dup2(errors, STDERR_FILENO) < 0)
         ::_exit(99);
       ::execv(argv[0], argv.data());
       ::_exit(98);

@@ -95,8 +95,8 @@ class Saving : public testing::Test {
     out.seekp(-20, std::ios::end);
     out.put(static_cast<char>(byte ^ 1));
   }
-  const std::string load = "checkpoint.load=" + (scratch / "run");
   test::Scratch scratch;
+  const std::string load = "checkpoint.load=" + (scratch / "run");
   std::string data = test::write_documents(scratch / "data.jsonl", 100);
 };
 
