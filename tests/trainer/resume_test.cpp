@@ -185,13 +185,14 @@ TEST_F(Saving, OptimizersWithLessStateAreSavedToo) {
 }
 
 TEST_F(Saving, ALimitOfTimeASignalAndAnIntervalSaveAndStop) {
-  test::Trace trace = test::run(config({"train.exit_duration_in_mins=1e-9"}));
+  test::Trace trace =
+      test::run(config({"train.exit_duration_in_mins=1e-9", "train.train_iters=4"}));
   EXPECT_EQ(trace.report.reason, StopReason::kDuration);
   EXPECT_THAT(folders(), ElementsAre("iter_0000001"));
   for (const int signal : {SIGINT, SIGTERM}) {
     install_signal_handlers();
     std::raise(signal);
-    trace = test::run(config({load}));
+    trace = test::run(config({load, "train.train_iters=4"}));
     EXPECT_EQ(trace.report.reason, StopReason::kSignal);
     EXPECT_TRUE(fs::exists(trace.report.checkpoint / "state.json"));
   }
@@ -199,8 +200,10 @@ TEST_F(Saving, ALimitOfTimeASignalAndAnIntervalSaveAndStop) {
   std::signal(SIGINT, SIG_DFL);
   std::signal(SIGTERM, SIG_DFL);
   EXPECT_EQ(trace.report.iterations, 3);
-  trace = test::run(config({load}));
+  trace = test::run(config({load, "train.train_iters=4"}));
   EXPECT_EQ(trace.report.reason, StopReason::kFinished);
+  EXPECT_EQ(trace.report.iterations, 4);
+  trace = test::run(config({load, "train.train_iters=4"}));
   EXPECT_FALSE(trace.report.last_loss) << "nothing was left to do";
 }
 
