@@ -49,10 +49,12 @@ std::vector<int64_t> iterations_in(const fs::path& dir) {
   return found;
 }
 
-/// Whether `name` is a folder that a process was writing or removing when it ended.
+/// Whether `name` is what a process was writing or removing when it ended.
 bool is_abandoned(const std::string& name) {
   const size_t aside = name.find(kAside);
-  if (aside == std::string::npos || !folder_iteration(name.substr(0, aside))) return false;
+  if (aside == std::string::npos) return false;
+  if (const std::string of = name.substr(0, aside); of != "latest" && !folder_iteration(of))
+    return false;
   const char* const begin = name.data() + aside + kAside.size();
   int process = 0;
   std::from_chars(begin, name.data() + name.size(), process);
