@@ -21,7 +21,7 @@ using Shape = std::vector<int64_t>;
 
 template <class T> std::vector<T> values(const SafeTensor& tensor) {
   std::vector<T> out(tensor.data.size() / sizeof(T));
-  std::memcpy(out.data(), tensor.data.data(), tensor.data.size());
+  if (!out.empty()) std::memcpy(out.data(), tensor.data.data(), out.size() * sizeof(T));
   return out;
 }
 
