@@ -6,13 +6,14 @@
 #     matrix    every layout against one rank
 #     bugs      planted bugs that the tests must find
 #     faults    broken set-ups; killed processes, torn files, full disks
+#     peers     models of every option against Hugging Face transformers (installs 5 GB into .deps/peers)
 #     fuzz      every parser under libFuzzer, FUZZ_SECONDS (default 60) each
 #     sanitize  the fast tests under AddressSanitizer with UndefinedBehaviorSanitizer, and under ThreadSanitizer
 set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$ROOT/scripts/setup.sh"
 
-usage() { sed -n '2,11s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,12s/^# \{0,1\}//p' "$0"; }
 
 # Runs ctest on a built preset; further arguments are ctest's.
 run_ctest() {
@@ -39,6 +40,14 @@ full_sanitize() {
   configure_and_build tsan
   TSAN_OPTIONS="suppressions=$support/tsan.supp:ignore_noninstrumented_modules=1:history_size=4" \
     run_ctest tsan -L fast -LE 'cuda|structure'
+}
+
+full_peers() {
+  setup_begin
+  install_wheels peers 8000 $PEER_PINS
+  setup_end
+  configure_and_build ci
+  "$ROOT/.deps/peers/bin/python" "$ROOT/tests/peers/hf_models.py" "$ROOT/build/ci/pentatron"
 }
 
 full_fuzz() {
@@ -73,10 +82,10 @@ case "${1:-}" in
   exit 0
   ;;
 --full)
-  kinds=${2:-faults fuzz sanitize}
-  case " matrix bugs faults fuzz sanitize " in
+  kinds=${2:-faults peers fuzz sanitize}
+  case " matrix bugs faults peers fuzz sanitize " in
   *" ${2:-fuzz} "*) ;;
-  *) fail "--full $2: no such kind of test" "matrix, bugs, faults, fuzz or sanitize" ;;
+  *) fail "--full $2: no such kind of test" "matrix, bugs, faults, peers, fuzz or sanitize" ;;
   esac
   ;;
 *) fail "$1: no such option" "scripts/test.sh --help" ;;

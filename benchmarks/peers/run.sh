@@ -14,7 +14,6 @@ case "${1:-}" in -h | --help)
   ;;
 esac
 
-readonly PEER_PINS="torch==2.11.0 transformers==5.23.0 numpy==2.3.5"
 setup_begin
 install_packages $BUILD_PACKAGES python3-dev
 setup_torch

@@ -4,6 +4,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
+#include "pentatron/base/log.h"
 #include "pentatron/config/config.h"
 
 namespace pentatron::checkpoint {
@@ -92,7 +93,13 @@ void read_rope(const Reader& in, GptConfig& c) {
   };
   c.position_embedding_type = models::PositionEmbedding::kRope;
   c.rotary_base = number("rope_theta", in.get<double>("rope_theta", 10000.0));
-  c.rotary_percent = number("partial_rotary_factor", in.get<double>("partial_rotary_factor", 1.0));
+  if (const double share =
+          number("partial_rotary_factor", in.get<double>("partial_rotary_factor", 1.0));
+      share != 1.0) {
+    log::warning(
+        "{}: partial_rotary_factor={} has no effect, as in transformers for this model type",
+        in.where(), share);
+  }
   const std::string type = json_get_or<std::string>(
       rope, "rope_type", json_get_or<std::string>(rope, "type", "default", where), where);
   models::RopeScalingConfig& s = c.rope_scaling;
@@ -126,6 +133,10 @@ void read_windows(const Reader& in, const std::string& family, GptConfig& c) {
   c.window_size = in.find<int64_t>("sliding_window");
   if (!c.window_size || always) return;
   const auto types = in.get<std::vector<std::string>>("layer_types", {});
+  if (!types.empty() && static_cast<int64_t>(types.size()) != c.num_layers) {
+    raise<DataError>("{}: layer_types names {} layers and num_hidden_layers {}", in.where(),
+                     types.size(), c.num_layers);
+  }
   const int64_t first = in.get<int64_t>("max_window_layers", 28);
   for (int64_t i = 0; i < c.num_layers; ++i) {
     const bool full =

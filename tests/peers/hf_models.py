@@ -1,0 +1,167 @@
+"""Random Hugging Face models of every supported family and option, through transformers in fp64 and through `pentatron evaluate`.
+
+  hf_models.py PROGRAM [NAME ...]     no NAME: all; prints a line each; status 1 if one is outside its bounds
+"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import zlib
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data", "hf_tiny"))
+import pure64  # noqa: F401  before transformers: makes its fp64 models fp64 throughout
+import torch
+import transformers as tf
+from safetensors.torch import load_file, save_file
+
+tf.utils.logging.disable_progress_bar()
+
+# relative to the value, to the largest element of the tensor, or of the logits
+BOUNDS = {"loss": 1e-10, "gradients": 1e-8, "fp32 logits": 2e-5, "fp32 loss": 1e-6}
+
+GPT2 = dict(n_layer=2, n_embd=48, n_head=4, vocab_size=131, n_positions=128, initializer_range=0.05, resid_pdrop=0.0,
+            embd_pdrop=0.0, attn_pdrop=0.0)
+LLAMA = dict(hidden_size=48, num_hidden_layers=3, num_attention_heads=4, vocab_size=131, max_position_embeddings=256,
+             intermediate_size=112, num_key_value_heads=2, rms_norm_eps=1e-5, initializer_range=0.05)
+
+
+def gpt2(**keys):
+    return tf.GPT2Config, {**GPT2, **keys}
+
+
+def llama(**keys):
+    return tf.LlamaConfig, {**LLAMA, **keys}
+
+
+def mistral(**keys):
+    return tf.MistralConfig, {**LLAMA, **keys}
+
+
+def qwen2(**keys):
+    return tf.Qwen2Config, {**LLAMA, **keys}
+
+
+def qwen3(**keys):
+    return tf.Qwen3Config, {**LLAMA, "head_dim": 16, **keys}
+
+
+def rope(kind, **keys):
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, **keys}}
+
+
+YARN = dict(factor=4.0, original_max_position_embeddings=64)
+MODELS = {
+    **{f"gpt2_{name}": gpt2(activation_function=name)
+       for name in ("relu", "gelu", "gelu_pytorch_tanh", "silu", "quick_gelu")},
+    "gpt2_inner": gpt2(n_inner=80),
+    "gpt2_no_scale": gpt2(scale_attn_weights=False),
+    "gpt2_inverse_layer": gpt2(scale_attn_by_inverse_layer_idx=True, reorder_and_upcast_attn=True),
+    "gpt2_untied": gpt2(tie_word_embeddings=False),
+    "gpt2_epsilon": gpt2(layer_norm_epsilon=1e-3),
+    "gpt2_dropout": gpt2(resid_pdrop=0.1, embd_pdrop=0.1, attn_pdrop=0.1),
+    "llama_mha": llama(num_key_value_heads=4),
+    "llama_mqa": llama(num_key_value_heads=1),
+    "llama_biases": llama(attention_bias=True, mlp_bias=True),
+    "llama_head_size": llama(head_dim=20),
+    "llama_gelu": llama(hidden_act="gelu"),
+    "llama_gelu_tanh": llama(hidden_act="gelu_pytorch_tanh"),
+    "llama_theta": llama(**rope("default", rope_theta=1e6)),
+    "llama_partial": llama(**rope("default", partial_rotary_factor=0.5)),
+    "llama_linear": llama(**rope("linear", factor=2.0)),
+    "llama_llama3": llama(**rope("llama3", rope_theta=5e5, factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                                 original_max_position_embeddings=64)),
+    "llama_yarn": llama(**rope("yarn", **YARN)),
+    "llama_yarn_factors": llama(**rope("yarn", **YARN, beta_fast=16.0, beta_slow=2.0, attention_factor=1.3,
+                                       truncate=False)),
+    "llama_yarn_mscale": llama(**rope("yarn", **{**YARN, "factor": 40.0}, mscale=1.0, mscale_all_dim=0.8)),
+    "llama_one_token": llama(vocab_size=1),
+    "llama_odd_width": llama(vocab_size=257, hidden_size=60, head_dim=16),
+    "llama_sharded": llama(),
+    "llama_bf16": llama(),
+    "llama_fp16": llama(),
+    "mistral_no_window": mistral(sliding_window=None),
+    "mistral_window_of_one": mistral(sliding_window=1),
+    "mistral_head_size": mistral(sliding_window=7, head_dim=24, tie_word_embeddings=True),
+    "qwen2_window": qwen2(use_sliding_window=True, sliding_window=9, max_window_layers=1),
+    "qwen2_window_everywhere": qwen2(use_sliding_window=True, sliding_window=9, max_window_layers=0),
+    "qwen2_window_off": qwen2(use_sliding_window=False, sliding_window=9),
+    "qwen2_untied": qwen2(tie_word_embeddings=False),
+    "qwen2_yarn": qwen2(**rope("yarn", **YARN)),
+    "qwen3_bias": qwen3(attention_bias=True),
+    "qwen3_window": qwen3(use_sliding_window=True, sliding_window=5, max_window_layers=2),
+    "qwen3_layer_types": qwen3(use_sliding_window=True, sliding_window=5,
+                               layer_types=["sliding_attention", "full_attention", "sliding_attention"]),
+    "qwen3_untied": qwen3(head_dim=12, tie_word_embeddings=False),
+    "qwen3_mqa_linear": qwen3(num_key_value_heads=1, **rope("linear", factor=3.0)),
+}
+
+
+def make(name, folder):
+    """Writes the model and its batch; returns transformers' fp64 model after backward, with its loss and logits."""
+    config, keys = MODELS[name]
+    torch.manual_seed(zlib.crc32(name.encode()))
+    model = tf.AutoModelForCausalLM.from_config(config(**keys), attn_implementation="eager").float()
+    with torch.no_grad():  # constant initial values would hide exchanged biases and norms
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(0.1 * torch.randn(parameter.shape))
+    model = model.to({"llama_bf16": torch.bfloat16, "llama_fp16": torch.float16}.get(name, torch.float32))
+    model.save_pretrained(folder, max_shard_size="60KB" if name == "llama_sharded" else "1GB")
+    model = type(model).from_pretrained(folder, dtype=torch.float64, attn_implementation="eager").eval()
+    ids = torch.randint(0, model.config.vocab_size, (3, 50))
+    save_file({"input_ids": ids}, f"{folder}/batch.safetensors")
+    logits = model(input_ids=ids, use_cache=False).logits
+    loss = torch.nn.functional.cross_entropy(logits[:, :-1].reshape(-1, logits.shape[-1]), ids[:, 1:].reshape(-1))
+    loss.backward()
+    return model, loss.item(), logits.detach()
+
+
+def evaluate(program, folder, dtype, *options):
+    command = [program, "evaluate", "--hf", folder, "--batches", f"{folder}/batch.safetensors", "--logits-out",
+               f"{folder}/logits.safetensors", *options, f"dtype={dtype}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr.strip())
+    return json.loads(done.stdout)["loss"], load_file(f"{folder}/logits.safetensors")["logits"].double()
+
+
+def relative(a, b):
+    """Of numbers or tensors, to the largest element of b; gradients that vanish but for rounding count as 1e-6."""
+    a, b = torch.as_tensor(a, dtype=torch.float64), torch.as_tensor(b, dtype=torch.float64)
+    return float((a - b).abs().max() / b.abs().max().clamp(min=1e-6))
+
+
+def compare(program, name, folder):
+    model, loss, logits = make(name, folder)
+    fp64, _ = evaluate(program, folder, "fp64", "--grads-out", f"{folder}/grads.safetensors")
+    fp32, logits32 = evaluate(program, folder, "fp32")
+    grads = load_file(f"{folder}/grads.safetensors")
+    expected = {key: p.grad for key, p in model.named_parameters()}
+    if set(grads) != set(expected):
+        raise RuntimeError(f"gradients of other names: {sorted(set(grads) ^ set(expected))[:5]}")
+    return {"loss": relative(fp64, loss),
+            "gradients": max(relative(grads[key], expected[key]) for key in expected),
+            "fp32 logits": relative(logits32, logits), "fp32 loss": relative(fp32, loss)}
+
+
+def main(program, *names):
+    failed = 0
+    for name in names or MODELS:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                found = compare(program, name, folder)
+            except RuntimeError as problem:
+                found = None
+                print(f"{name:24s} FAILED {problem}")
+        if found is None or any(found[key] > bound for key, bound in BOUNDS.items()):
+            failed += 1
+        if found:
+            print(f"{name:24s} " + "  ".join(f"{key} {value:.1e}{' OUTSIDE' if value > BOUNDS[key] else ''}"
+                                              for key, value in found.items()), flush=True)
+    print(f"{len(names or MODELS) - failed} of {len(names or MODELS)} models agree with transformers {tf.__version__}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
