@@ -105,7 +105,7 @@ TEST_F(Program, QuickstartLearnsAndLeavesItsFiles) {
       run({"train", (kRoot / "examples/quickstart.yaml").string(), "train.train_iters=12",
            "train.global_batch_size=4", "train.micro_batch_size=4", "train.seq_length=64",
            "train.eval_interval=12", "train.eval_iters=2", "train.sample_tokens=20",
-           "logger.peak_tflops=1", "logger.log_interval=4", "scheduler.lr_warmup_iters=2"});
+           "logger.peak_tflops=1", "logger.log_interval=4"});
   ASSERT_EQ(r.status, 0) << r.err;
   EXPECT_THAT(r.out, HasSubstr("A sample of what the model writes:"));
   for (const char* line : {"\niterations   12\n", "\nloss         ", "\nvalidation   ",
