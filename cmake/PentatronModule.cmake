@@ -76,6 +76,7 @@ function(pentatron_module folder)
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
   target_include_directories(
     ${target} ${visibility} $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:include>)
+  target_compile_features(${target} ${visibility} cxx_std_20)
   # Everyone has torch's fmt and OpenMP; without -fopenmp at::parallel_for silently runs one chunk.
   target_link_libraries(${target} ${visibility} LibTorch::fmt LibTorch::openmp ${arg_LIBRARIES})
   if(arg_TORCH)
