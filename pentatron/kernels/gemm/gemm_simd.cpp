@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstring>
 
 #include <omp.h>
 
@@ -230,13 +231,17 @@ template <bool kPair> class Gemm {
     for (int i = 0; i < count; ++i) pack_along<kPair>(src + k0 * kElement, ld, k, strips[i]);
   }
 
+  /// The bias may lie at any address.
   void load_bias(float* dst, int64_t j0, int64_t columns) const {
+    const auto* const src = static_cast<const char*>(g_.bias);
+    if (g_.bias_dtype == DType::kFloat32) {
+      std::memcpy(dst, src + 4 * j0, static_cast<size_t>(columns) * 4);
+      return;
+    }
     for (int64_t j = 0; j < columns; ++j) {
-      dst[j] =
-          g_.bias_dtype == DType::kFloat32
-              ? static_cast<const float*>(g_.bias)[j0 + j]
-              : std::bit_cast<float>(
-                    static_cast<uint32_t>(static_cast<const uint16_t*>(g_.bias)[j0 + j]) << 16);
+      uint16_t bits = 0;
+      std::memcpy(&bits, src + 2 * (j0 + j), 2);
+      dst[j] = std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
     }
   }
 
