@@ -52,6 +52,7 @@ endif()
 set(pentatron_torch_symbols $<LINK_ONLY:LibTorch::cpu>)
 
 set(PENTATRON_MODULES "" CACHE INTERNAL "the modules' targets, in dependency order")
+set(PENTATRON_FOLDERS "" CACHE INTERNAL "the modules' folders, in dependency order")
 
 function(pentatron_module folder)
   cmake_parse_arguments(arg "TORCH" "" "USES;LIBRARIES" ${ARGN})
@@ -64,6 +65,18 @@ function(pentatron_module folder)
   else()
     list(FILTER sources EXCLUDE REGEX "_cuda\\.cpp$")
   endif()
+  if(PENTATRON_HAS_MPI)
+    list(FILTER sources EXCLUDE REGEX "/mpi_[a-z_]*absent\\.cpp$")
+  else()
+    list(FILTER sources EXCLUDE REGEX "/backend/mpi/")
+  endif()
+
+  foreach(inner IN LISTS PENTATRON_FOLDERS) # a folder inside this one may be a module of its own
+    if(inner MATCHES "^${folder}/")
+      list(FILTER sources EXCLUDE REGEX "/pentatron/${inner}/")
+    endif()
+  endforeach()
+  set(PENTATRON_FOLDERS ${PENTATRON_FOLDERS} ${folder} CACHE INTERNAL "the modules' folders, in dependency order")
 
   if(sources)
     add_library(${target} STATIC ${sources})

@@ -68,7 +68,8 @@ class Includes(unittest.TestCase):
 
     def test_schedule_uses_base_only(self):
         path = "pentatron/parallel/pipeline/schedule/gpipe.cpp"
-        self.assertEqual(self.found(path, '#include "pentatron/parallel/pipeline/schedule.h"\n'), [])
+        self.assertEqual(self.found(path, '#include "pentatron/parallel/pipeline/schedule/schedule.h"\n'), [])
+        self.assertEqual(len(self.found(path, '#include "pentatron/parallel/pipeline/runtime.h"\n')), 1)
         self.assertEqual(len(self.found(path, '#include "pentatron/comm/group.h"\n')), 1)
 
     def test_generate_sees_only_the_tokenizer_of_data(self):

@@ -38,26 +38,13 @@ def check(path, module, quote, included):
     if used is None:
         yield "its folder is not in the table"
         return
-    if module is None or used == module and not tighter(path):
+    if module is None or used == module:
         return
-    may = tighter(path) or table.allowed(module)
-    if used not in may and not same_part(path, included):
+    if used not in table.allowed(module):
         yield f"{module} may not use {used}"
     only = table.ONLY.get((module, used))
     if only and not included.startswith(tuple(only)):
         yield f"{module} may use only {', '.join(only)} of {used}"
-
-
-def tighter(path):
-    for prefix, modules in table.TIGHTER.items():
-        if path.startswith(prefix):
-            return set(modules)
-    return None
-
-
-def same_part(path, included):
-    """The parts with a tighter rule may use one another."""
-    return bool(tighter(path)) and bool(tighter(included))
 
 
 def check_targets(root):

@@ -16,41 +16,31 @@ MAY_USE = {
     "models": ["layers"],
     "optim": ["nn", "comm", "kernels", "config"],
     "parallel/data": ["nn", "comm", "optim"],
-    "parallel/pipeline": ["nn", "comm"],
+    "parallel/pipeline/schedule": ["base"],
+    "parallel/pipeline": ["nn", "comm", "parallel/pipeline/schedule"],
     "data": ["base", "config"],
     "checkpoint": ["nn", "comm", "models", "optim", "parallel/data"],
     "build": ["models", "optim", "parallel/tensor", "parallel/context", "parallel/expert", "parallel/data",
               "parallel/pipeline", "checkpoint"],
-    "planner": ["models", "parallel/pipeline", "comm", "nn"],
+    "planner": ["models", "parallel/pipeline/schedule", "comm", "nn"],
     "trainer": ["build", "data", "planner"],
     "generate": ["build", "checkpoint", "data"],
     "cli": ["trainer", "generate"],
 }
 
 # Modules whose files see no torch header.
-WITHOUT_TORCH = ["base", "config", "kernels", "data"]
-
-# Parts of a module with a tighter rule: path prefix -> the modules it may use.
-TIGHTER = {
-    "pentatron/parallel/pipeline/schedule": ["base"],
-    "pentatron/parallel/pipeline/lower": ["base"],
-    "pentatron/parallel/pipeline/checker": ["base"],
-}
+WITHOUT_TORCH = ["base", "config", "kernels", "data", "parallel/pipeline/schedule"]
 
 # What another module may see of a module it may use.
 ONLY = {
     ("generate", "data"): ["pentatron/data/tokenizer"],
-    ("planner", "parallel/pipeline"): [
-        "pentatron/parallel/pipeline/schedule", "pentatron/parallel/pipeline/lower",
-        "pentatron/parallel/pipeline/checker"
-    ],
 }
 
 
 def module_of(path):
     """The module of "pentatron/<module>/file", or None for pentatron/main.cpp."""
     parts = path.split("/")[1:-1]
-    for length in (2, 1):
+    for length in (3, 2, 1):
         name = "/".join(parts[:length])
         if len(parts) >= length and name in MAY_USE:
             return name

@@ -1,0 +1,11 @@
+#include "pentatron/parallel/pipeline/schedule/generators.h"
+#include "pentatron/parallel/pipeline/schedule/zero_bubble.h"
+
+namespace pentatron::pipeline {
+
+void zb_h2(Schedule& schedule) {
+  const int p = schedule.num_ranks;
+  for (int r = 0; r < p; ++r) zero_bubble(schedule, r, 2 * (p - r) - 1, 2 * r);
+}
+
+} // namespace pentatron::pipeline
