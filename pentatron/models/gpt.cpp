@@ -228,14 +228,14 @@ at::Tensor Gpt::logits(const at::Tensor& ids, nn::ForwardContext& ctx,
   const auto& segments = chunk_->segments();
   at::Tensor h = ids;
   for (size_t i = 0; i + 1 < segments.size(); ++i) {
-    store.acquire(static_cast<int64_t>(i));
+    store.acquire(static_cast<int64_t>(i), nn::Pass::kForward);
     h = segments[i]->forward(h, ctx);
-    store.release(static_cast<int64_t>(i));
+    store.release(static_cast<int64_t>(i), nn::Pass::kForward);
   }
   const int64_t last = static_cast<int64_t>(segments.size()) - 1;
-  store.acquire(last);
+  store.acquire(last, nn::Pass::kForward);
   const at::Tensor logits = static_cast<const HeadSegment&>(*segments.back()).logits(h, ctx);
-  store.release(last);
+  store.release(last, nn::Pass::kForward);
   return logits;
 }
 

@@ -12,15 +12,27 @@ namespace pentatron::nn {
 /// layers.0.attention.qkv.weight.
 class Scope {
  public:
-  Scope(ParamList& params, at::ScalarType dtype, Coordinates where, std::string prefix = "")
-      : params_(&params), dtype_(dtype), where_(std::move(where)), prefix_(std::move(prefix)) {}
+  /// `unit` is the segment that the parameters belong to.
+  Scope(ParamList& params, at::ScalarType dtype, Coordinates where, std::string prefix = "",
+        int64_t unit = 0)
+      : params_(&params), dtype_(dtype), where_(std::move(where)), prefix_(std::move(prefix)),
+        unit_(unit) {}
 
-  Scope operator/(const std::string& name) const { return {*params_, dtype_, where_, join(name)}; }
+  Scope operator/(const std::string& name) const {
+    return {*params_, dtype_, where_, join(name), unit_};
+  }
+  Scope of_unit(int64_t unit) const { return {*params_, dtype_, where_, prefix_, unit}; }
+  /// With one more axis that the parameters lie on.
+  Scope on_axis(const std::string& axis, AxisPosition position) const {
+    Scope scope = *this;
+    scope.where_[axis] = position;
+    return scope;
+  }
 
   /// `spec.name` is replaced by the full name.
   Param& param(const std::string& name, ShardSpec spec, Init init) const {
     spec.name = join(name);
-    return params_->add(std::move(spec), init, dtype_, where_);
+    return params_->add(std::move(spec), init, dtype_, where_, unit_);
   }
   /// A parameter of one dimension that every rank holds.
   Param& vector(const std::string& name, int64_t size, Init init) const {
@@ -39,6 +51,7 @@ class Scope {
   at::ScalarType dtype_;
   Coordinates where_;
   std::string prefix_;
+  int64_t unit_;
 };
 
 } // namespace pentatron::nn

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include <algorithm>
+
 #include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
@@ -13,9 +15,14 @@ at::ScalarType acc_dtype(at::ScalarType dtype) {
   return dtype == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-Param::Param(ShardSpec spec, Init init, at::ScalarType dtype, const Coordinates& where)
+Param::Param(ShardSpec spec, Init init, at::ScalarType dtype, const Coordinates& where,
+             int64_t unit)
     : spec_(std::move(spec)), init_(init), dtype_(dtype), where_(where),
-      shape_(local_shape(spec_, where)) {}
+      shape_(local_shape(spec_, where)), units_{unit} {}
+
+void Param::used_by(int64_t unit) {
+  if (std::find(units_.begin(), units_.end(), unit) == units_.end()) units_.push_back(unit);
+}
 
 int64_t Param::numel() const {
   int64_t n = 1;
@@ -23,9 +30,13 @@ int64_t Param::numel() const {
   return n;
 }
 
-void Param::set_storage(at::Tensor value, at::Tensor main_grad) {
-  PT_DCHECK(value.sizes() == at::IntArrayRef(shape_));
+void Param::set_value(at::Tensor value) {
+  PT_DCHECK(!value.defined() || value.sizes() == at::IntArrayRef(shape_));
   value_ = std::move(value);
+}
+
+void Param::set_main_grad(at::Tensor main_grad) {
+  PT_DCHECK(!main_grad.defined() || main_grad.sizes() == at::IntArrayRef(shape_));
   main_grad_ = std::move(main_grad);
 }
 
@@ -84,7 +95,7 @@ void Param::initialize(uint64_t seed) {
 }
 
 void Param::accumulate(const at::Tensor& grad) {
-  main_grad_.add_(grad.reshape(main_grad_.sizes()));
+  main_grad().add_(grad.reshape(shape_));
   accumulated();
 }
 
@@ -96,8 +107,9 @@ void Param::accumulated() {
   if (outstanding_uses_ == 0 && on_ready) on_ready(*this);
 }
 
-Param& ParamList::add(ShardSpec spec, Init init, at::ScalarType dtype, const Coordinates& where) {
-  return params_.emplace_back(std::move(spec), init, dtype, where);
+Param& ParamList::add(ShardSpec spec, Init init, at::ScalarType dtype, const Coordinates& where,
+                      int64_t unit) {
+  return params_.emplace_back(std::move(spec), init, dtype, where, unit);
 }
 
 Param& ParamList::find(const std::string& name) {

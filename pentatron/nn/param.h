@@ -33,7 +33,9 @@ at::ScalarType acc_dtype(at::ScalarType dtype);
 /// outstanding uses `on_ready` fires.
 class Param {
  public:
-  Param(ShardSpec spec, Init init, at::ScalarType dtype, const Coordinates& where);
+  /// `unit` is the segment that registers it.
+  Param(ShardSpec spec, Init init, at::ScalarType dtype, const Coordinates& where,
+        int64_t unit = 0);
   Param(const Param&) = delete;
   Param& operator=(const Param&) = delete;
 
@@ -44,11 +46,22 @@ class Param {
   int64_t numel() const;
   at::ScalarType dtype() const { return dtype_; }
 
+  /// The segments whose passes read the value: units of a ParamStore. Tied weights have several.
+  const std::vector<int64_t>& units() const { return units_; }
+  void used_by(int64_t unit);
+
   /// The rank's tensor. Defined once a ParamStore has given it storage.
   const at::Tensor& value() const { return value_; }
-  /// Sum of the gradients since zero_grad, in acc_dtype, same shape.
-  const at::Tensor& main_grad() const { return main_grad_; }
-  void set_storage(at::Tensor value, at::Tensor main_grad);
+  /// Sum of the gradients since the store last took or cleared them, in acc_dtype, same shape. A
+  /// store that lends the memory for a while only (ZeRO-2) does so in `need_main_grad`.
+  const at::Tensor& main_grad() const {
+    if (!main_grad_.defined() && need_main_grad) need_main_grad(const_cast<Param&>(*this));
+    return main_grad_;
+  }
+  /// Undefined tensors: there is no storage at the moment.
+  void set_value(at::Tensor value);
+  void set_main_grad(at::Tensor main_grad);
+  std::function<void(Param&)> need_main_grad;
 
   /// Fills value by global index; padding rows become zero.
   void initialize(uint64_t seed);
@@ -71,6 +84,7 @@ class Param {
   at::ScalarType dtype_;
   Coordinates where_;
   std::vector<int64_t> shape_;
+  std::vector<int64_t> units_;
   at::Tensor value_, main_grad_;
   int outstanding_uses_ = 0;
 };
@@ -78,7 +92,8 @@ class Param {
 /// The parameters of a model on one rank, in order of registration. Addresses are stable.
 class ParamList {
  public:
-  Param& add(ShardSpec spec, Init init, at::ScalarType dtype, const Coordinates& where);
+  Param& add(ShardSpec spec, Init init, at::ScalarType dtype, const Coordinates& where,
+             int64_t unit = 0);
   Param& find(const std::string& name);
   auto begin() { return params_.begin(); }
   auto end() { return params_.end(); }

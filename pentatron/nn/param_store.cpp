@@ -30,7 +30,8 @@ ResidentStore::ResidentStore(ParamList& params, at::Device device, bool gradient
       return flat.defined() ? flat.narrow(0, range.begin, range.size).view(range.param->shape())
                             : at::Tensor();
     };
-    range.param->set_storage(view(values_), view(gradients_));
+    range.param->set_value(view(values_));
+    range.param->set_main_grad(view(gradients_));
   }
 }
 

@@ -14,11 +14,33 @@
 
 namespace pentatron::nn {
 
+/// Which pass a unit is needed for.
+enum class Pass : uint8_t { kForward, kBackward };
+
+/// A piece of a parameter inside a flat shard.
+struct Piece {
+  Param* param = nullptr;
+  int64_t param_begin = 0; ///< first element of the rank's tensor, flattened
+  int64_t begin = 0;       ///< in the shard's vectors, in elements
+  int64_t size = 0;
+};
+
+/// What a rank's optimizer updates: two vectors and whose elements they hold. Elements that belong
+/// to no piece are padding: their gradient is zero and they stay zero.
+struct Shard {
+  at::Tensor values;    ///< [n]
+  at::Tensor gradients; ///< [n] in the accumulate type
+  std::vector<Piece> pieces;
+};
+
 class ParamStore {
  public:
   virtual ~ParamStore() = default;
-  virtual void acquire(int64_t unit) = 0; ///< values of the unit are defined from here
-  virtual void release(int64_t unit) = 0; ///< until here
+  /// Values of the unit are defined from here. All ranks acquire and release in the same order.
+  virtual void acquire(int64_t unit, Pass pass) = 0;
+  /// Until here; after kBackward the unit's gradients of this microbatch are complete, but for
+  /// deferred weight gradients.
+  virtual void release(int64_t unit, Pass pass) = 0;
 };
 
 /// All values in one flat buffer and all gradients in another, so that the optimizer and the
@@ -35,8 +57,8 @@ class ResidentStore final : public ParamStore {
   /// `gradients` false: for evaluation; no gradient buffer is made.
   ResidentStore(ParamList& params, at::Device device, bool gradients = true);
 
-  void acquire(int64_t) override {}
-  void release(int64_t) override {}
+  void acquire(int64_t, Pass) override {}
+  void release(int64_t, Pass) override {}
 
   const at::Tensor& values() const { return values_; }
   const at::Tensor& gradients() const { return gradients_; }

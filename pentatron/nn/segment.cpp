@@ -45,7 +45,8 @@ at::Tensor Chunk::forward(const at::Tensor& x, ForwardContext& ctx, ParamStore& 
   ctx.count_uses = true;
   for (size_t i = 0; i < segments_.size(); ++i) {
     const Segment& segment = *segments_[i];
-    store.acquire(static_cast<int64_t>(i));
+    const int64_t unit = options_.first_unit + static_cast<int64_t>(i);
+    store.acquire(unit, Pass::kForward);
     if (tape == nullptr) {
       const at::NoGradGuard no_grad;
       h = segment.forward(h, ctx);
@@ -60,7 +61,7 @@ at::Tensor Chunk::forward(const at::Tensor& x, ForwardContext& ctx, ParamStore& 
       tape->records().push_back({std::move(input), torch::autograd::impl::gradient_edge(output)});
       h = output.detach();
     }
-    store.release(static_cast<int64_t>(i));
+    store.release(unit, Pass::kForward);
     check_finite(segment, h, ctx);
   }
   return h;
@@ -73,7 +74,8 @@ at::Tensor Chunk::backward(at::Tensor grad, ForwardContext& ctx, ParamStore& sto
   for (size_t i = segments_.size(); i-- > 0;) {
     Tape::Record record = std::move(tape.records().back());
     tape.records().pop_back();
-    store.acquire(static_cast<int64_t>(i));
+    const int64_t unit = options_.first_unit + static_cast<int64_t>(i);
+    store.acquire(unit, Pass::kBackward);
     if (record.output.function == nullptr) {
       const at::AutoGradMode enabled(true);
       record.input = leaf_of(record.input);
@@ -86,7 +88,7 @@ at::Tensor Chunk::backward(at::Tensor grad, ForwardContext& ctx, ParamStore& sto
         /*keep_graph=*/false, /*create_graph=*/false,
         /*accumulate_grad=*/true, {});
     grad = record.input.is_floating_point() ? record.input.grad() : at::Tensor();
-    store.release(static_cast<int64_t>(i));
+    store.release(unit, Pass::kBackward);
   }
   return grad;
 }

@@ -47,6 +47,7 @@ class Tape {
 };
 
 struct ChunkOptions {
+  int64_t first_unit = 0; ///< number of the first segment among the units of the ParamStore
   bool recompute =
       false; ///< keep only inputs of recomputable segments and run them again in backward
 };

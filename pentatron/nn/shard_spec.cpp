@@ -59,6 +59,13 @@ DimensionShare share_of(const ShardSpec& spec, int dim, const Coordinates& where
   DimensionShare share;
   int64_t global = 0;
   for (const FusedPart& part : parts) {
+    if (part.in_groups && part.units < at.size && at.size % part.units == 0) {
+      const int64_t unit = at.rank / (at.size / part.units);
+      share.intervals.push_back({global + unit * part.unit_size, share.extent, part.unit_size});
+      share.extent += part.unit_size;
+      global += part.units * part.unit_size;
+      continue;
+    }
     if (part.units % at.size != 0) {
       raise<ConfigError>(
           "{}{}{} has {} units, which {}={} does not divide\n  try: a size of {} in {{{}}}",
@@ -127,10 +134,74 @@ int64_t local_numel(const ShardSpec& spec, const Coordinates& where) {
   return total;
 }
 
-bool is_first_replica(const ShardSpec& spec, const Coordinates& where) {
-  return std::all_of(where.begin(), where.end(), [&](const auto& entry) {
+namespace {
+
+/// Rows of the rank's tensor that belong to parts held in groups, as flat ranges.
+std::vector<FlatRange> grouped_ranges(const ShardSpec& spec, const Coordinates& where) {
+  std::vector<FlatRange> ranges;
+  const auto tp = where.find("tp");
+  if (tp == where.end() || spec.placement("tp") != Placement::shard(0)) return ranges;
+  const int64_t size = tp->second.size;
+  const std::vector<int64_t> shape = local_shape(spec, where);
+  const int64_t row =
+      std::accumulate(shape.begin() + 1, shape.end(), int64_t{1}, std::multiplies<>());
+  int64_t begin = 0;
+  for (const FusedPart& part : spec.parts) {
+    const bool grouped = part.in_groups && part.units < size;
+    const int64_t rows = (grouped ? 1 : part.units / size) * part.unit_size * row;
+    if (grouped && !ranges.empty() && ranges.back().begin + ranges.back().size == begin) {
+      ranges.back().size += rows;
+    } else if (grouped) {
+      ranges.push_back({begin, rows});
+    }
+    begin += rows;
+  }
+  return ranges;
+}
+
+FlatRange whole(const ShardSpec& spec, const Coordinates& where) {
+  const std::vector<int64_t> shape = local_shape(spec, where);
+  return {0, std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>())};
+}
+
+/// What is left of [0, total.size) without `holes`.
+std::vector<FlatRange> without(const FlatRange& total, const std::vector<FlatRange>& holes) {
+  std::vector<FlatRange> ranges;
+  int64_t begin = 0;
+  for (const FlatRange& hole : holes) {
+    if (hole.begin > begin) ranges.push_back({begin, hole.begin - begin});
+    begin = hole.begin + hole.size;
+  }
+  if (begin < total.size) ranges.push_back({begin, total.size - begin});
+  return ranges;
+}
+
+/// Position of this rank in the group of tp ranks that hold the same unit of `part`.
+bool is_first_of_group(const ShardSpec& spec, AxisPosition tp) {
+  for (const FusedPart& part : spec.parts) {
+    if (part.in_groups && part.units < tp.size && tp.rank % (tp.size / part.units) != 0)
+      return false;
+  }
+  return true;
+}
+
+} // namespace
+
+std::vector<FlatRange> counted_ranges(const ShardSpec& spec, const Coordinates& where) {
+  const bool first = std::all_of(where.begin(), where.end(), [&](const auto& entry) {
     return entry.second.rank == 0 || spec.placement(entry.first).kind == Placement::Kind::kShard;
   });
+  if (!first) return {};
+  const auto tp = where.find("tp");
+  if (tp == where.end() || is_first_of_group(spec, tp->second)) return {whole(spec, where)};
+  return without(whole(spec, where), grouped_ranges(spec, where));
+}
+
+std::vector<FlatRange> partial_ranges(const ShardSpec& spec, const Coordinates& where,
+                                      const std::string& axis) {
+  if (axis == kGroupAxis) return grouped_ranges(spec, where);
+  if (spec.placement(axis).kind != Placement::Kind::kPartial) return {};
+  return {whole(spec, where)};
 }
 
 PartRange part_range(const ShardSpec& spec, const std::string& part) {

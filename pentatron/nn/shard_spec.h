@@ -32,6 +32,9 @@ struct FusedPart {
   std::string name;
   int64_t units = 0;
   int64_t unit_size = 1;
+  /// Fewer units than ranks are allowed: a group of neighbouring ranks then holds the same unit,
+  /// and the gradient of the part is Partial over that group (key and value heads).
+  bool in_groups = false;
 };
 
 struct ShardSpec {
@@ -72,9 +75,23 @@ std::vector<Box> local_boxes(const ShardSpec& spec, const Coordinates& where);
 /// Number of true elements a rank holds.
 int64_t local_numel(const ShardSpec& spec, const Coordinates& where);
 
-/// Whether this rank is the one that counts the parameter in sums over all ranks (norms, parameter
-/// counts): rank 0 of every axis that does not shard it.
-bool is_first_replica(const ShardSpec& spec, const Coordinates& where);
+/// Elements [begin, begin + size) of a rank's tensor, flattened.
+struct FlatRange {
+  int64_t begin = 0, size = 0;
+  bool operator==(const FlatRange&) const = default;
+};
+
+/// What this rank counts in sums over all ranks (norms, parameter counts), so that every element is
+/// counted once: everything on rank 0 of every axis that does not shard the parameter, nothing on
+/// the others; of a part held in groups, rank 0 of each group. Padding is included. Ascending.
+std::vector<FlatRange> counted_ranges(const ShardSpec& spec, const Coordinates& where);
+
+/// The part of the rank's tensor whose gradient must be summed over `axis`: all where it is
+/// Partial, else nothing. The axis kGroupAxis stands for the group of tp ranks that hold the same
+/// units of parts held in groups. Ascending.
+std::vector<FlatRange> partial_ranges(const ShardSpec& spec, const Coordinates& where,
+                                      const std::string& axis);
+inline constexpr const char* kGroupAxis = "tp-group";
 
 /// The rows [begin, begin + rows) of the true dimension 0 that the named part covers.
 struct PartRange {

@@ -24,25 +24,25 @@ void* at_element(const at::Tensor& flat, int64_t index) {
   return static_cast<char*>(flat.data_ptr()) + index * static_cast<int64_t>(flat.element_size());
 }
 
-/// Whether the parameter is split over the ranks in pieces whose squares have to be added, or is
-/// the first of its copies.
-bool counts_here(const nn::Param& param) {
-  return nn::is_first_replica(param.spec(), param.where());
-}
-
 } // namespace
 
 double global_grad_norm(const nn::ResidentStore& store, const comm::Group& model) {
   const at::Tensor& gradients = store.gradients();
   const auto& ranges = store.ranges();
+  std::vector<nn::FlatRange> counted;
+  for (const nn::ResidentStore::Range& range : ranges) {
+    for (nn::FlatRange part : nn::counted_ranges(range.param->spec(), range.param->where())) {
+      part.begin += range.begin;
+      counted.push_back(part);
+    }
+  }
   const at::Tensor sums =
-      at::zeros({static_cast<int64_t>(ranges.size())}, gradients.options().dtype(at::kDouble));
-  for (size_t i = 0; i < ranges.size(); ++i) {
-    if (!counts_here(*ranges[i].param)) continue;
+      at::zeros({static_cast<int64_t>(counted.size())}, gradients.options().dtype(at::kDouble));
+  for (size_t i = 0; i < counted.size(); ++i) {
     const kernels::SumOfSquaresArgs args{
         .dtype = nn::kernel_dtype(gradients.scalar_type()),
-        .n = ranges[i].size,
-        .x = at_element(gradients, ranges[i].begin),
+        .n = counted[i].size,
+        .x = at_element(gradients, counted[i].begin),
         .result = static_cast<double*>(at_element(sums, static_cast<int64_t>(i)))};
     kernels::sum_of_squares(
         args,

@@ -24,8 +24,8 @@ class Params {
   nn::Param& add(const nn::ShardSpec& spec, const nn::Coordinates& where,
                  const at::Tensor& global) {
     nn::Param& param = list_.add(spec, nn::Init::constant(0), global.scalar_type(), where);
-    param.set_storage(
-        at::zeros(param.shape(), global.options()),
+    param.set_value(at::zeros(param.shape(), global.options()));
+    param.set_main_grad(
         at::zeros(param.shape(), global.options().dtype(nn::acc_dtype(global.scalar_type()))));
     nn::load_global(param, global);
     return param;

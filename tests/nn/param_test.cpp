@@ -38,8 +38,8 @@ Coordinates tp(int rank, int size) {
 }
 
 void give_storage(Param& param) {
-  param.set_storage(at::full(param.shape(), 77.0, at::TensorOptions(param.dtype())),
-                    at::zeros(param.shape(), acc_dtype(param.dtype())));
+  param.set_value(at::full(param.shape(), 77.0, at::TensorOptions(param.dtype())));
+  param.set_main_grad(at::zeros(param.shape(), acc_dtype(param.dtype())));
 }
 
 /// Puts the ranks' values together.

@@ -80,12 +80,32 @@ TEST(ShardSpec, SizesThatDoNotDivideNameTheSizesThatDo) {
   }
 }
 
+TEST(ShardSpec, FewerUnitsThanRanksAreHeldInGroups) {
+  const ShardSpec spec{.name = "qkv",
+                       .shape = {24, 2},
+                       .parts = {{"q", 8, 2}, {"k", 2, 2, true}, {"v", 2, 2, true}},
+                       .placements = {{"tp", kRows}}};
+  const Coordinates first = tp(2, 4), second = tp(3, 4); // both hold unit 1 of k and v
+  EXPECT_EQ(local_shape(spec, first), (std::vector<int64_t>{8, 2}));
+  EXPECT_EQ(local_boxes(spec, second),
+            (std::vector<Box>{
+                {{12, 0}, {0, 0}, {4, 2}}, {{18, 0}, {4, 0}, {2, 2}}, {{22, 0}, {6, 0}, {2, 2}}}));
+  EXPECT_EQ(partial_ranges(spec, second, kGroupAxis), (std::vector<FlatRange>{{8, 8}}));
+  EXPECT_EQ(counted_ranges(spec, first), (std::vector<FlatRange>{{0, 16}}));
+  EXPECT_EQ(counted_ranges(spec, second), (std::vector<FlatRange>{{0, 8}}));
+  EXPECT_TRUE(partial_ranges(spec, tp(1, 2), kGroupAxis).empty()); // a unit for every rank
+  EXPECT_EQ(counted_ranges(spec, tp(1, 2)), (std::vector<FlatRange>{{0, 24}}));
+  EXPECT_THROW(local_shape(spec, tp(0, 3)), ConfigError);
+}
+
 TEST(ShardSpec, OneReplicaCounts) {
   const ShardSpec norm{.name = "norm", .shape = {4}};
   const ShardSpec rows{.name = "rows", .shape = {4, 4}, .placements = {{"tp", kRows}}};
-  EXPECT_TRUE(is_first_replica(norm, tp(0, 2)));
-  EXPECT_FALSE(is_first_replica(norm, tp(1, 2)));
-  EXPECT_TRUE(is_first_replica(rows, tp(1, 2)));
+  EXPECT_EQ(counted_ranges(norm, tp(0, 2)), (std::vector<FlatRange>{{0, 4}}));
+  EXPECT_TRUE(counted_ranges(norm, tp(1, 2)).empty());
+  EXPECT_EQ(counted_ranges(rows, tp(1, 2)), (std::vector<FlatRange>{{0, 8}}));
+  EXPECT_TRUE(partial_ranges(norm, tp(0, 2), "tp").empty());
+  EXPECT_EQ(partial_ranges(norm, tp(0, 2), "dp"), (std::vector<FlatRange>{{0, 4}}));
   EXPECT_EQ(norm.placement("dp").kind, Placement::Kind::kPartial);
 }
 

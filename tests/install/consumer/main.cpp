@@ -13,7 +13,8 @@ int main() {
       .name = "weight", .shape = {6, 4}, .placements = {{"tp", nn::Placement::shard(0)}}};
   const auto values = [&](const nn::Coordinates& where) {
     nn::Param param(spec, nn::Init::normal(0.02), at::kDouble, where);
-    param.set_storage(at::empty(param.shape(), at::kDouble), at::zeros(param.shape(), at::kDouble));
+    param.set_value(at::empty(param.shape(), at::kDouble));
+    param.set_main_grad(at::zeros(param.shape(), at::kDouble));
     param.initialize(/*seed=*/1);
     return param.value();
   };
