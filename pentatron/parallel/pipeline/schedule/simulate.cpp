@@ -134,7 +134,7 @@ std::vector<RowUse> row_use(const Timeline& timeline) {
     double first = std::numeric_limits<double>::infinity();
     double last = -first;
     for (const Interval& interval : row) {
-      use.busy += interval.end - interval.start;
+      if (is_compute(interval.action.kind)) use.busy += interval.end - interval.start;
       first = std::min(first, interval.start);
       last = std::max(last, interval.end);
     }

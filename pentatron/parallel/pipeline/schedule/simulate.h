@@ -44,7 +44,7 @@ double makespan(const Timeline& timeline);
 
 /// What one row does with its time.
 struct RowUse {
-  double busy = 0;       ///< sum of the intervals
+  double busy = 0;       ///< sum of the computing intervals
   double window = 0;     ///< from the row's first start to its last end
   double idle_share = 0; ///< 1 - busy / makespan of all
 };

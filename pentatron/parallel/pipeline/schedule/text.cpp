@@ -277,7 +277,7 @@ std::string to_text(const Schedule& schedule) {
       const std::string text = to_text(action);
       if (line.size() + 1 + text.size() > kLineLength) {
         out += line + '\n';
-        line = " ";
+        line.assign(1, ' ');
       }
       line += ' ' + text;
     }

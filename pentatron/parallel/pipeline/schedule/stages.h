@@ -1,0 +1,44 @@
+/// Which part of a model each pipeline stage holds.
+///
+/// A model of L layers is the segments 0 (embedding), 1 to L (layers), L + 1 (head with the loss).
+/// A stage is a range of them; the first stage begins with the embedding, the last ends with the
+/// head.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pentatron::pipeline {
+
+struct StageRange {
+  int64_t begin = 0, end = 0; ///< segments
+  bool operator==(const StageRange&) const = default;
+};
+
+struct StageOptions {
+  int64_t num_layers = 0;
+  std::vector<int> rank_of_stage;
+  /// Megatron's layout: stages separated by '|', E the embedding, t a layer, L the loss; x*3 and
+  /// (xyz)*3 repeat; commas and spaces mean nothing. Empty: none. Excludes what follows.
+  std::string layout;
+  /// Layers of the first and of the last rank, over all their stages; the others share the rest.
+  std::optional<int64_t> first_rank_layers, last_rank_layers;
+  /// Count the embedding or the loss as a layer when layers are dealt out evenly.
+  bool count_embedding = false, count_loss = false;
+  /// Cost of every segment (L + 2): the dearest stage is made as cheap as possible. Empty: layers
+  /// are dealt out evenly, the first stages get one more where they do not divide.
+  std::vector<double> segment_costs;
+};
+
+/// One range for each stage; they tile the segments. Throws ConfigError with what would work if
+/// stages are more than layers, counts do not add up, or the layout is not one.
+std::vector<StageRange> assign_stages(const StageOptions& options);
+
+/// "stage 0 on rank 0: embedding, layers 0-3", a line for each stage.
+std::string describe_stages(const std::vector<StageRange>& stages,
+                            const std::vector<int>& rank_of_stage, int64_t num_layers);
+
+} // namespace pentatron::pipeline

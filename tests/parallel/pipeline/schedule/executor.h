@@ -1,0 +1,393 @@
+/// Runs a schedule for real: a thread a rank, blocking first-in-first-out channels, and integers
+/// in place of tensors. It knows the runtime's semantics and nothing of check(): what is wrong
+/// shows as a lookup that finds nothing, a value that differs from the sequential computation's,
+/// threads that all wait, or something left at the end.
+#pragma once
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "pentatron/parallel/pipeline/schedule/check.h"
+#include "pentatron/parallel/pipeline/schedule/schedule.h"
+
+namespace pentatron::pipeline::execution {
+
+using Value = uint64_t;
+using Kind = Verdict::Kind;
+
+struct Failure : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+struct AllWait {};
+
+inline Value mix(Value a, Value b, Value c, Value d) {
+  Value x = 0x9e3779b97f4a7c15u;
+  for (const Value y : {a, b, c, d}) {
+    x ^= y + 0x9e3779b97f4a7c15u + (x << 6) + (x >> 2);
+    x *= 0xff51afd7ed558ccdu;
+    x ^= x >> 32;
+  }
+  return x;
+}
+
+/// The three functions of a stage. They depend on the microbatch through its data, which every
+/// stage may look up.
+inline Value run_forward(Value in, int stage, int mb) {
+  return mix(1, in, stage, mb);
+}
+inline Value run_input(Value in, Value grad, int stage) {
+  return mix(2, in, grad, stage);
+}
+inline Value run_weight(Value in, Value grad, int stage) {
+  return mix(3, in, grad, stage);
+}
+
+inline constexpr Value kData = 11; // input of the first stage
+inline constexpr Value kLoss = 13; // gradient of the last stage's output
+
+/// What one rank computes with all stages.
+struct Sequential {
+  std::vector<std::vector<Value>> output, gradient; // [stage][microbatch]
+  std::vector<Value> weight;                        // [stage]
+
+  explicit Sequential(const Schedule& s)
+      : output(s.num_stages, std::vector<Value>(s.num_microbatches)), gradient(output),
+        weight(s.num_stages) {
+    for (int mb = 0; mb < s.num_microbatches; ++mb) {
+      for (int i = 0; i < s.num_stages; ++i) {
+        output[i][mb] = run_forward(i == 0 ? kData : output[i - 1][mb], i, mb);
+      }
+      for (int i = s.num_stages - 1; i >= 0; --i) {
+        const Value in = i == 0 ? kData : output[i - 1][mb];
+        const Value above = i == s.num_stages - 1 ? kLoss : gradient[i + 1][mb];
+        gradient[i][mb] = run_input(in, above, i);
+        weight[i] += run_weight(in, above, i);
+      }
+    }
+  }
+};
+
+/// Channels between ranks; notices when every thread that has not ended waits.
+class World {
+ public:
+  explicit World(int ranks) : running_(ranks) {}
+
+  void send(int from, int to, Value value) {
+    publish([&] { queues_[{from, to}].push_back(value); });
+  }
+  Value take(int from, int to, size_t place) {
+    std::unique_lock lock(mutex_);
+    wait(lock, [&] { return queues_[{from, to}].size() > place; });
+    return queues_[{from, to}][place];
+  }
+  size_t sent(int from, int to) { return queues_[{from, to}].size(); }
+
+  using Key = std::tuple<Flow, int, int>; // of a schedule that is not lowered
+  void put(Key key, Value value) {
+    publish([&] { mail_[key] = value; });
+  }
+  Value get(Key key) {
+    std::unique_lock lock(mutex_);
+    wait(lock, [&] { return mail_.contains(key); });
+    return mail_[key];
+  }
+
+  void leave() {
+    const std::lock_guard lock(mutex_);
+    --running_;
+    if (running_ == 0 && waiting_ > 0) all_wait();
+  }
+
+ private:
+  template <class F> void publish(F change) {
+    const std::lock_guard lock(mutex_);
+    change();
+    ++epoch_;
+    running_ += std::exchange(waiting_, 0); // all look again
+    changed_.notify_all();
+  }
+  template <class F> void wait(std::unique_lock<std::mutex>& lock, F ready) {
+    while (!ready()) {
+      --running_;
+      ++waiting_;
+      if (running_ == 0) all_wait();
+      const uint64_t seen = epoch_;
+      changed_.wait(lock, [&] { return stuck_ || epoch_ != seen; });
+      if (stuck_) throw AllWait();
+    }
+  }
+  void all_wait() {
+    stuck_ = true;
+    changed_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int running_;
+  int waiting_ = 0;
+  uint64_t epoch_ = 0;
+  bool stuck_ = false;
+  std::map<std::pair<int, int>, std::vector<Value>> queues_;
+  std::map<Key, Value> mail_;
+};
+
+class Rank {
+ public:
+  Rank(const Schedule& s, const Sequential& expected, World& world, int rank)
+      : s_(s), expected_(expected), world_(world), rank_(rank) {}
+
+  void run() {
+    for (const Action& action : s_.actions[rank_]) step(action);
+  }
+
+  Peak peak() const { return peak_; }
+
+  /// After every rank has come to its end.
+  void finish() {
+    for (const int stage : s_.stages_of(rank_)) {
+      need(weight_[stage] == expected_.weight[stage], "wrong weight gradients");
+      need(weights_done_[stage] == s_.num_microbatches, "weight gradients are missing");
+      need(!s_.lowered || reduced_.contains(stage), "not reduced");
+    }
+    need(!s_.lowered || outputs_.empty(), "outputs are left");
+    need(!s_.lowered || gradients_.empty(), "gradients are left");
+    need(saved_.empty() && deferred_.empty(), "activations are left");
+    need(gathered_.empty(), "parameters are left");
+    for (const auto& [key, handle] : handles_) need(handle.used, "an unused receive");
+    for (int from = 0; from < s_.num_ranks; ++from) {
+      need(world_.sent(from, rank_) <= posted_[from], "a message is never received");
+    }
+  }
+
+ private:
+  using Cell = std::pair<int, int>; // stage, microbatch
+  struct Handle {
+    int from;
+    size_t place;
+    bool used = false;
+  };
+  struct Saved {
+    Value in, grad;
+  };
+
+  static void need(bool condition, const char* what) {
+    if (!condition) throw Failure(what);
+  }
+  void mine(int stage) const {
+    need(stage >= 0 && stage < s_.num_stages && s_.rank_of_stage[stage] == rank_, "not my stage");
+  }
+  void exists(int mb) const { need(mb >= 0 && mb < s_.num_microbatches, "no such microbatch"); }
+
+  void step(const Action& a) {
+    if (is_compute(a.kind)) return compute(a);
+    need(s_.lowered, "not lowered");
+    mine(a.stage);
+    const Cell cell{a.stage, a.microbatch};
+    switch (a.kind) {
+    case ActionKind::kGather:
+      need(gathered_.insert(a.stage).second, "gathered twice");
+      break;
+    case ActionKind::kRelease:
+      need(gathered_.erase(a.stage) == 1, "released before gathered");
+      break;
+    case ActionKind::kReduceGrad:
+      need(weights_done_[a.stage] == s_.num_microbatches, "reduced too early");
+      need(reduced_.insert(a.stage).second, "reduced twice");
+      break;
+    case ActionKind::kFree:
+      exists(a.microbatch);
+      need(outputs_.erase(cell) == 1, "nothing to free");
+      break;
+    case ActionKind::kSend: {
+      exists(a.microbatch);
+      need(a.peer >= 0 && a.peer < s_.num_ranks && a.peer != rank_, "no such peer");
+      auto& from = a.flow == Flow::kActivation ? outputs_ : gradients_;
+      const auto found = from.find(cell);
+      need(found != from.end(), "nothing to send");
+      world_.send(rank_, a.peer, found->second);
+      if (a.flow == Flow::kGradient) from.erase(found);
+      break;
+    }
+    default: // kRecv
+      exists(a.microbatch);
+      need(a.peer >= 0 && a.peer < s_.num_ranks && a.peer != rank_, "no such peer");
+      need(handles_.try_emplace({a.flow, a.stage, a.microbatch}, Handle{a.peer, posted_[a.peer]})
+               .second,
+           "received twice");
+      ++posted_[a.peer];
+    }
+  }
+
+  void compute(const Action& action) {
+    const Passes passes(action);
+    for (const Pass& pass : passes) ready(pass);
+    std::vector<Value> inputs;
+    for (const Pass& pass : passes) inputs.push_back(remote_input(pass));
+    auto input = inputs.begin();
+    for (const Pass& pass : passes) {
+      run(pass, *input++);
+      const int live = static_cast<int>(saved_.size() + deferred_.size());
+      peak_.live = std::max(peak_.live, live);
+      peak_.deferred = std::max(peak_.deferred, static_cast<int>(deferred_.size()));
+    }
+  }
+
+  void ready(const Pass& pass) {
+    mine(pass.stage);
+    exists(pass.microbatch);
+    const Cell cell{pass.stage, pass.microbatch};
+    if (pass.kind == ActionKind::kBackwardWeight) {
+      return need(deferred_.contains(cell), "no deferred weight gradient");
+    }
+    const bool forward = pass.kind == ActionKind::kForward;
+    if (forward) {
+      need(!started_.contains(cell), "forward twice");
+    } else {
+      need(saved_.contains(cell), "no saved activation");
+    }
+    need(!s_.lowered || gathered_.contains(pass.stage), "parameters are not there");
+    if (end_of_pipe(pass)) return;
+    const int source = pass.stage + (forward ? -1 : 1);
+    if (s_.rank_of_stage[source] == rank_) {
+      const auto& from = forward ? outputs_ : gradients_;
+      need(from.contains({source, pass.microbatch}), "local input is not there");
+    } else if (s_.lowered) {
+      need(handles_.contains(key(pass)), "no receive");
+    }
+  }
+
+  Value remote_input(const Pass& pass) {
+    if (pass.kind == ActionKind::kBackwardWeight || end_of_pipe(pass)) return 0;
+    const bool forward = pass.kind == ActionKind::kForward;
+    const int source = pass.stage + (forward ? -1 : 1);
+    if (s_.rank_of_stage[source] == rank_) return 0;
+    Value value;
+    if (s_.lowered) {
+      const Handle& handle = handles_.at(key(pass));
+      value = world_.take(handle.from, rank_, handle.place);
+    } else {
+      value = world_.get({forward ? Flow::kActivation : Flow::kGradient, source, pass.microbatch});
+    }
+    const auto& right = forward ? expected_.output : expected_.gradient;
+    need(value == right[source][pass.microbatch], "wrong data arrived");
+    return value;
+  }
+
+  Value input(const Pass& pass, Value remote) {
+    const bool forward = pass.kind == ActionKind::kForward;
+    if (end_of_pipe(pass)) return forward ? kData : kLoss;
+    const int source = pass.stage + (forward ? -1 : 1);
+    if (s_.rank_of_stage[source] != rank_) {
+      if (s_.lowered) handles_.at(key(pass)).used = true;
+      return remote;
+    }
+    auto& from = forward ? outputs_ : gradients_;
+    const Value value = from.at({source, pass.microbatch});
+    if (!forward && s_.lowered) from.erase({source, pass.microbatch});
+    return value;
+  }
+
+  void run(const Pass& pass, Value remote) {
+    const Cell cell{pass.stage, pass.microbatch};
+    if (pass.kind == ActionKind::kForward) {
+      const Value in = input(pass, remote);
+      started_.insert(cell);
+      saved_[cell] = in;
+      const Value out = run_forward(in, pass.stage, pass.microbatch);
+      outputs_[cell] = out;
+      if (!s_.lowered) world_.put({Flow::kActivation, pass.stage, pass.microbatch}, out);
+      return;
+    }
+    if (makes_input_gradient(pass.kind)) {
+      const Value in = saved_.at(cell);
+      saved_.erase(cell);
+      const Value grad = input(pass, remote);
+      const Value out = run_input(in, grad, pass.stage);
+      deferred_[cell] = {in, grad};
+      if (pass.stage > 0) gradients_[cell] = out;
+      if (!s_.lowered) world_.put({Flow::kGradient, pass.stage, pass.microbatch}, out);
+    }
+    if (makes_weight_gradient(pass.kind)) {
+      const Saved saved = deferred_.at(cell);
+      deferred_.erase(cell);
+      weight_[pass.stage] += run_weight(saved.in, saved.grad, pass.stage);
+      ++weights_done_[pass.stage];
+    }
+  }
+
+  bool end_of_pipe(const Pass& pass) const {
+    return pass.kind == ActionKind::kForward ? s_.is_first(pass.stage) : s_.is_last(pass.stage);
+  }
+  static World::Key key(const Pass& pass) {
+    const auto flow = pass.kind == ActionKind::kForward ? Flow::kActivation : Flow::kGradient;
+    return {flow, pass.stage, pass.microbatch};
+  }
+
+  const Schedule& s_;
+  const Sequential& expected_;
+  World& world_;
+  int rank_;
+  std::set<Cell> started_;
+  std::map<Cell, Value> saved_, outputs_, gradients_;
+  std::map<Cell, Saved> deferred_;
+  std::map<World::Key, Handle> handles_;
+  std::map<int, size_t> posted_; // by sender
+  std::set<int> gathered_, reduced_;
+  std::map<int, Value> weight_;
+  std::map<int, int> weights_done_;
+  Peak peak_;
+};
+
+/// What became of it, and of a failure the first rank's reason.
+struct Outcome {
+  Kind kind = Kind::kOk;
+  std::string reason;
+  std::vector<Peak> peaks; // by rank, if all is well
+};
+
+inline Outcome execute(const Schedule& s) {
+  const Sequential expected(s);
+  World world(s.num_ranks);
+  std::vector<Rank> ranks;
+  for (int r = 0; r < s.num_ranks; ++r) ranks.emplace_back(s, expected, world, r);
+  std::vector<Outcome> outcomes(s.num_ranks);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < s.num_ranks; ++r) {
+    threads.emplace_back([&, r] {
+      try {
+        ranks[r].run();
+      } catch (const Failure& failure) {
+        outcomes[r] = {Kind::kBroken, failure.what(), {}};
+      } catch (const AllWait&) {
+        outcomes[r] = {Kind::kDeadlock, "all wait", {}};
+      }
+      world.leave();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const Kind kind : {Kind::kBroken, Kind::kDeadlock}) {
+    for (const Outcome& outcome : outcomes) {
+      if (outcome.kind == kind) return outcome;
+    }
+  }
+  try {
+    for (Rank& rank : ranks) rank.finish();
+  } catch (const Failure& failure) {
+    return {Kind::kBroken, failure.what(), {}};
+  }
+  Outcome good;
+  for (const Rank& rank : ranks) good.peaks.push_back(rank.peak());
+  return good;
+}
+
+} // namespace pentatron::pipeline::execution
