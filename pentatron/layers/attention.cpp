@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "pentatron/nn/ops/kernel_args.h"
@@ -12,11 +13,12 @@ namespace pentatron::layers {
 namespace {
 
 parallel::ColumnParallelLinear::Options qkv_options(const AttentionOptions& o) {
-  // Units are key-value heads, so that a rank's query heads are those of its key-value heads.
+  // Key and value heads either divide over the ranks, or ranks divide over them: so a rank's query
+  // heads are those of its key-value heads.
   return {.in = o.hidden,
-          .parts = {{"q", o.kv_heads, o.heads / o.kv_heads * o.head_size},
-                    {"k", o.kv_heads, o.head_size},
-                    {"v", o.kv_heads, o.head_size}},
+          .parts = {{"q", o.heads, o.head_size},
+                    {"k", o.kv_heads, o.head_size, /*in_groups=*/true},
+                    {"v", o.kv_heads, o.head_size, /*in_groups=*/true}},
           .bias = o.qkv_bias,
           .init_std = o.init_std};
 }
@@ -77,8 +79,8 @@ void norm_heads_backward(const at::Tensor& dx, const at::Tensor& dy, const at::T
 
 } // namespace
 
-Attention::Attention(const nn::Scope& scope, const AttentionOptions& options, comm::Group tp,
-                     std::shared_ptr<const RotaryTable> rotary)
+Attention::Attention(const nn::Scope& scope, const AttentionOptions& options,
+                     parallel::TensorParallel tp, std::shared_ptr<const RotaryTable> rotary)
     : options_(options), rotary_(std::move(rotary)), qkv_(scope / "qkv", qkv_options(options), tp),
       proj_(scope / "proj",
             {.in = options.heads * options.head_size,
@@ -87,7 +89,7 @@ Attention::Attention(const nn::Scope& scope, const AttentionOptions& options, co
              .init_std = options.proj_init_std},
             tp) {
   local_heads_ = options.heads / tp.size();
-  local_kv_heads_ = options.kv_heads / tp.size();
+  local_kv_heads_ = std::max<int64_t>(1, options.kv_heads / tp.size());
   if (options.qk_norm) {
     const nn::Init init = nn::Init::constant(options.norm_zero_centered ? 0 : 1);
     const std::map<std::string, nn::Placement> placements = {
@@ -186,8 +188,8 @@ double visible_squares(const AttentionOptions& o, const nn::LayerShape& shape) {
 } // namespace
 
 nn::Cost Attention::cost(const AttentionOptions& o, const nn::LayerShape& shape) {
-  const int64_t t = shape.tokens, n = o.heads / shape.tp, g = o.kv_heads / shape.tp,
-                d = o.head_size;
+  const int64_t t = shape.tokens, n = o.heads / shape.tp,
+                g = std::max<int64_t>(1, o.kv_heads / shape.tp), d = o.head_size;
   const int64_t qkv = (n + 2 * g) * d;
   nn::Cost cost;
   cost.forward_gemm_flops = 2.0 * static_cast<double>(t) * static_cast<double>(o.hidden) *

@@ -2,9 +2,10 @@
 /// positions, core attention, output projection.
 ///
 /// Shapes, T = tokens, h = hidden, n = heads, g = key-value heads, d = head size, t = tp size:
-///   forward x [T, h] -> [T, h]; inside, a rank holds n / t and g / t heads.
-/// Collectives: forward all-reduce of the output; backward all-reduce of dx.
-/// Throws ConfigError if g does not divide by t.
+///   forward x [T, h] -> [T, h], under sequence parallel [T / t, h]; inside, a rank holds n / t
+///   query heads and g / t key-value heads, or one that t / g neighbours share.
+/// Collectives: those of ColumnParallelLinear and RowParallelLinear.
+/// Throws ConfigError if t does not divide n, or neither of g and t the other.
 /// Source: Ainslie et al. 2023 (arXiv:2305.13245) for grouped queries; Dehghani et al. 2023
 /// (arXiv:2302.05442) for q/k norms.
 #pragma once
@@ -42,7 +43,7 @@ struct AttentionOptions {
 class Attention {
  public:
   /// `rotary` is shared by the layers of a model and filled before the first forward.
-  Attention(const nn::Scope& scope, const AttentionOptions& options, comm::Group tp,
+  Attention(const nn::Scope& scope, const AttentionOptions& options, parallel::TensorParallel tp,
             std::shared_ptr<const RotaryTable> rotary);
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const;
   static nn::Cost cost(const AttentionOptions& options, const nn::LayerShape& shape);

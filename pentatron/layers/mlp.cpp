@@ -16,7 +16,7 @@ parallel::ColumnParallelLinear::Options fc1_options(const MlpOptions& o) {
 
 } // namespace
 
-Mlp::Mlp(const nn::Scope& scope, const MlpOptions& options, comm::Group tp)
+Mlp::Mlp(const nn::Scope& scope, const MlpOptions& options, parallel::TensorParallel tp)
     : options_(options), fc1_(scope / "fc1", fc1_options(options), tp),
       fc2_(scope / "fc2",
            {.in = options.ffn,

@@ -1,7 +1,7 @@
 /// The MLP of a transformer layer: up projection (or gate | up), activation, down projection.
 ///
 /// Shapes, T = tokens, h = hidden, f = ffn, t = tp size: forward x [T, h] -> [T, h]; inside, [T, f
-/// / t] (twice if gated). Collectives: forward all-reduce of the output; backward all-reduce of dx.
+/// / t] (twice if gated). Collectives: those of ColumnParallelLinear and RowParallelLinear.
 /// Source: Shazeer 2020 (arXiv:2002.05202) for gated units.
 #pragma once
 
@@ -23,7 +23,7 @@ struct MlpOptions {
 
 class Mlp {
  public:
-  Mlp(const nn::Scope& scope, const MlpOptions& options, comm::Group tp);
+  Mlp(const nn::Scope& scope, const MlpOptions& options, parallel::TensorParallel tp);
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const;
   static nn::Cost cost(const MlpOptions& options, const nn::LayerShape& shape);
 

@@ -4,11 +4,13 @@
 
 namespace pentatron::layers {
 
-Norm::Norm(const nn::Scope& scope, int64_t hidden, const nn::NormOptions& options)
+Norm::Norm(const nn::Scope& scope, int64_t hidden, const nn::NormOptions& options,
+           const parallel::TensorParallel& tp)
     : options_(options) {
-  weight_ = &scope.vector("weight", hidden, nn::Init::constant(options.zero_centered ? 0 : 1));
+  const nn::ShardSpec spec{.name = {}, .shape = {hidden}, .placements = parallel::token_wise(tp)};
+  weight_ = &scope.param("weight", spec, nn::Init::constant(options.zero_centered ? 0 : 1));
   if (options.kind == kernels::NormKind::kLayerNorm)
-    bias_ = &scope.vector("bias", hidden, nn::Init::constant(0));
+    bias_ = &scope.param("bias", spec, nn::Init::constant(0));
 }
 
 at::Tensor Norm::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {
@@ -21,11 +23,12 @@ std::pair<at::Tensor, at::Tensor> Norm::add_forward(const at::Tensor& x, const a
 }
 
 TransformerLayer::TransformerLayer(const nn::Scope& scope, const TransformerLayerOptions& options,
-                                   comm::Group tp, std::shared_ptr<const RotaryTable> rotary)
+                                   parallel::TensorParallel tp,
+                                   std::shared_ptr<const RotaryTable> rotary)
     : options_(options),
-      attention_norm_(scope / "attention_norm", options.attention.hidden, options.norm),
+      attention_norm_(scope / "attention_norm", options.attention.hidden, options.norm, tp),
       attention_(scope / "attention", options.attention, tp, std::move(rotary)),
-      mlp_norm_(scope / "mlp_norm", options.attention.hidden, options.norm),
+      mlp_norm_(scope / "mlp_norm", options.attention.hidden, options.norm, tp),
       mlp_(scope / "mlp", options.mlp, tp) {}
 
 at::Tensor TransformerLayer::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {

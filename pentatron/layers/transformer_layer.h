@@ -13,7 +13,8 @@ namespace pentatron::layers {
 /// A norm's parameters and rule.
 class Norm {
  public:
-  Norm(const nn::Scope& scope, int64_t hidden, const nn::NormOptions& options);
+  Norm(const nn::Scope& scope, int64_t hidden, const nn::NormOptions& options,
+       const parallel::TensorParallel& tp);
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const;
   /// (x + residual, norm of it)
   std::pair<at::Tensor, at::Tensor> add_forward(const at::Tensor& x, const at::Tensor& residual,
@@ -35,8 +36,8 @@ struct TransformerLayerOptions {
 
 class TransformerLayer {
  public:
-  TransformerLayer(const nn::Scope& scope, const TransformerLayerOptions& options, comm::Group tp,
-                   std::shared_ptr<const RotaryTable> rotary);
+  TransformerLayer(const nn::Scope& scope, const TransformerLayerOptions& options,
+                   parallel::TensorParallel tp, std::shared_ptr<const RotaryTable> rotary);
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const;
   static nn::Cost cost(const TransformerLayerOptions& options, const nn::LayerShape& shape);
 

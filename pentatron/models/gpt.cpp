@@ -46,9 +46,14 @@ uint32_t dropout_site(int64_t layer, uint32_t which) {
   return static_cast<uint32_t>(1 + 3 * layer) + which;
 }
 
+nn::Init embedding_init(const GptConfig& c) {
+  return nn::Init::normal(c.embedding_init_method_std.value_or(c.init_method_std));
+}
+
 class EmbeddingSegment final : public nn::Segment {
  public:
-  EmbeddingSegment(nn::Param& table, nn::Param* positions, double dropout, const comm::Group& tp)
+  EmbeddingSegment(nn::Param& table, nn::Param* positions, double dropout,
+                   const parallel::TensorParallel& tp)
       : embedding_(table, positions, tp), dropout_(dropout) {}
   std::string name() const override { return "embedding"; }
   at::Tensor forward(const at::Tensor& ids, const nn::ForwardContext& ctx) const override {
@@ -63,7 +68,8 @@ class EmbeddingSegment final : public nn::Segment {
 class LayerSegment final : public nn::Segment {
  public:
   LayerSegment(const nn::Scope& scope, const layers::TransformerLayerOptions& options,
-               const comm::Group& tp, std::shared_ptr<const layers::RotaryTable> rotary)
+               const parallel::TensorParallel& tp,
+               std::shared_ptr<const layers::RotaryTable> rotary)
       : name_(scope.prefix()), layer_(scope, options, tp, std::move(rotary)) {}
   std::string name() const override { return name_; }
   bool recomputable() const override { return true; }
@@ -79,8 +85,8 @@ class LayerSegment final : public nn::Segment {
 class HeadSegment final : public nn::Segment {
  public:
   HeadSegment(const nn::Scope& norm_scope, const GptConfig& config, nn::Param& weight,
-              const comm::Group& tp)
-      : norm_(norm_scope, config.hidden_size, norm_options(config)), loss_(weight, tp) {}
+              const parallel::TensorParallel& tp)
+      : norm_(norm_scope, config.hidden_size, norm_options(config), tp), loss_(weight, tp) {}
   std::string name() const override { return "head"; }
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const override {
     return loss_.forward(norm_.forward(x, ctx), ctx);
@@ -170,39 +176,71 @@ layers::TransformerLayerOptions layer_options(const GptConfig& c, int64_t index)
 }
 
 Gpt::Gpt(const GptConfig& config, const GptBuild& build) : config_(config), build_(build) {
-  const nn::Coordinates where = {{"tp", {build.tp.rank(), build.tp.size()}}};
-  const nn::Scope root(params_, build.dtype, where);
-  const double embedding_std = config.embedding_init_method_std.value_or(config.init_method_std);
-  const nn::Init init = nn::Init::normal(embedding_std);
-  std::vector<std::unique_ptr<nn::Segment>> segments;
-
-  nn::Param& table = root.param("embedding.word.weight",
-                                parallel::vocab_spec(config.vocab_size, config.hidden_size), init);
-  nn::Param* positions = nullptr;
-  if (config.position_embedding_type == PositionEmbedding::kLearnedAbsolute) {
-    positions = &root.param(
-        "embedding.position.weight",
-        {.name = {}, .shape = {config.max_position_embeddings, config.hidden_size}}, init);
-  }
-  segments.push_back(std::make_unique<EmbeddingSegment>(
-      table, positions, config.embedding_dropout.value_or(config.hidden_dropout), build.tp));
-
+  const int64_t head = config.num_layers + 1;
+  if (build_.stages.empty()) build_.stages = {{0, head + 1}};
+  const auto holds = [&](int64_t segment) {
+    return std::any_of(build_.stages.begin(), build_.stages.end(), [&](const SegmentRange& stage) {
+      return stage.begin <= segment && segment < stage.end;
+    });
+  };
+  const bool tied = !config.untie_embeddings_and_output_weights;
+  const nn::Scope root(params_, build.dtype, {{"tp", {build.tp.rank(), build.tp.size()}}});
   rotary_ = std::make_shared<layers::RotaryTable>();
-  for (int64_t i = 0; i < config.num_layers; ++i) {
-    segments.push_back(std::make_unique<LayerSegment>(root / ("layers." + std::to_string(i)),
-                                                      layer_options(config, i), build.tp, rotary_));
-  }
 
-  const nn::Scope final_norm = root / "final_norm";
-  nn::Param* output = &table;
-  if (config.untie_embeddings_and_output_weights) {
-    output =
-        &root.param("output.weight", parallel::vocab_spec(config.vocab_size, config.hidden_size),
-                    nn::Init::normal(config.init_method_std));
+  nn::Param* table = nullptr; // of the embedding, and of the head if tied
+  const auto make_table = [&](int64_t unit) {
+    if (table != nullptr) {
+      table->used_by(unit);
+      return table;
+    }
+    nn::ShardSpec spec = parallel::vocab_spec(config.vocab_size, config.hidden_size);
+    nn::Scope scope = root.of_unit(unit);
+    if (tied && holds(0) != holds(head)) {
+      spec.placements[kTiedAxis] = nn::Placement::partial();
+      scope = scope.on_axis(kTiedAxis, {unit == 0 ? 0 : 1, 2});
+    }
+    table = &scope.param("embedding.word.weight", std::move(spec), embedding_init(config));
+    return table;
+  };
+  const auto make_segment = [&](int64_t unit) -> std::unique_ptr<nn::Segment> {
+    const nn::Scope scope = root.of_unit(unit);
+    if (unit == 0) {
+      nn::Param* const words = make_table(unit);
+      nn::Param* positions = nullptr;
+      if (config.position_embedding_type == PositionEmbedding::kLearnedAbsolute) {
+        positions = &scope.param("embedding.position.weight",
+                                 {.name = {},
+                                  .shape = {config.max_position_embeddings, config.hidden_size},
+                                  .placements = parallel::token_wise(build.tp)},
+                                 embedding_init(config));
+      }
+      return std::make_unique<EmbeddingSegment>(
+          *words, positions, config.embedding_dropout.value_or(config.hidden_dropout), build.tp);
+    }
+    if (unit < head) {
+      return std::make_unique<LayerSegment>(scope / ("layers." + std::to_string(unit - 1)),
+                                            layer_options(config, unit - 1), build.tp, rotary_);
+    }
+    nn::Param* const output =
+        tied ? make_table(unit)
+             : &scope.param("output.weight",
+                            parallel::vocab_spec(config.vocab_size, config.hidden_size),
+                            nn::Init::normal(config.init_method_std));
+    return std::make_unique<HeadSegment>(scope / "final_norm", config, *output, build.tp);
+  };
+  for (const SegmentRange& stage : build_.stages) {
+    std::vector<std::unique_ptr<nn::Segment>> segments;
+    for (int64_t unit = stage.begin; unit < stage.end; ++unit)
+      segments.push_back(make_segment(unit));
+    chunks_.emplace_back(std::move(segments),
+                         nn::ChunkOptions{.first_unit = stage.begin, .recompute = build.recompute});
   }
-  segments.push_back(std::make_unique<HeadSegment>(final_norm, config, *output, build.tp));
-  chunk_ = std::make_unique<nn::Chunk>(std::move(segments),
-                                       nn::ChunkOptions{.recompute = build.recompute});
+}
+
+const nn::Chunk& Gpt::loss_chunk() const {
+  PT_DCHECK(chunks_.size() == 1 &&
+            static_cast<int64_t>(chunks_[0].segments().size()) == config_.num_layers + 2);
+  return chunks_[0];
 }
 
 void Gpt::finish(at::Device device, int64_t max_sequence) {
@@ -225,17 +263,21 @@ at::Tensor Gpt::logits(const at::Tensor& ids, nn::ForwardContext& ctx,
                        nn::ParamStore& store) const {
   const at::NoGradGuard no_grad;
   ctx.differentiated = false;
-  const auto& segments = chunk_->segments();
-  at::Tensor h = ids;
-  for (size_t i = 0; i + 1 < segments.size(); ++i) {
-    store.acquire(static_cast<int64_t>(i), nn::Pass::kForward);
-    h = segments[i]->forward(h, ctx);
-    store.release(static_cast<int64_t>(i), nn::Pass::kForward);
+  const int64_t head = config_.num_layers + 1;
+  int64_t unit = 0;
+  at::Tensor h = ids, logits;
+  for (const nn::Chunk& chunk : chunks_) {
+    for (const std::unique_ptr<nn::Segment>& segment : chunk.segments()) {
+      store.acquire(unit, nn::Pass::kForward);
+      if (unit == head) {
+        logits = static_cast<const HeadSegment&>(*segment).logits(h, ctx);
+      } else {
+        h = segment->forward(h, ctx);
+      }
+      store.release(unit++, nn::Pass::kForward);
+    }
   }
-  const int64_t last = static_cast<int64_t>(segments.size()) - 1;
-  store.acquire(last, nn::Pass::kForward);
-  const at::Tensor logits = static_cast<const HeadSegment&>(*segments.back()).logits(h, ctx);
-  store.release(last, nn::Pass::kForward);
+  PT_DCHECK(unit == head + 1); // the whole model is here
   return logits;
 }
 

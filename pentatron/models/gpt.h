@@ -5,7 +5,6 @@
 
 #include <memory>
 
-#include "pentatron/comm/group.h"
 #include "pentatron/layers/transformer_layer.h"
 #include "pentatron/models/gpt_config.h"
 #include "pentatron/nn/segment.h"
@@ -13,11 +12,23 @@
 
 namespace pentatron::models {
 
+/// Segments [begin, end) of a model of L layers: 0 is the embedding, 1 to L are the layers, L + 1
+/// is the head. A segment's number is its unit in the ParamStore.
+struct SegmentRange {
+  int64_t begin = 0, end = 0;
+  bool operator==(const SegmentRange&) const = default;
+};
+
 struct GptBuild {
   at::ScalarType dtype = at::kFloat;
-  comm::Group tp;
+  parallel::TensorParallel tp;
   bool recompute = false;
+  std::vector<SegmentRange> stages; ///< that this rank holds, ascending; empty: the whole model
 };
+
+/// The axis of the two copies of tied embeddings where the embedding and the head lie on different
+/// ranks: their gradients are addends.
+inline constexpr const char* kTiedAxis = "embd";
 
 class Gpt {
  public:
@@ -28,16 +39,22 @@ class Gpt {
 
   nn::ParamList& params() { return params_; }
   const GptConfig& config() const { return config_; }
+  at::ScalarType dtype() const { return build_.dtype; }
 
   /// Builds what lives beside the parameters on their device, for sequences of up to `max_sequence`
   /// tokens. Throws ConfigError if the model has fewer positions.
   void finish(at::Device device, int64_t max_sequence);
   void initialize(uint64_t seed);
 
-  /// ids [T] -> the scaled loss of ctx.labels (scalar).
-  const nn::Chunk& loss_chunk() const { return *chunk_; }
+  /// One for each stage that this rank holds. The first stage of the model takes ids [T], the last
+  /// gives the scaled loss of ctx.labels (scalar); between stages go hidden states [T, hidden]
+  /// (under sequence parallel [T / t, hidden]).
+  const std::vector<nn::Chunk>& chunks() const { return chunks_; }
+  /// Of a rank that holds the whole model in one stage: ids [T] -> the scaled loss.
+  const nn::Chunk& loss_chunk() const;
 
-  /// ids [T] -> logits [T, V] in the accumulate type, without a tape.
+  /// ids [T] -> logits [T, V] in the accumulate type, without a tape, where this rank holds the
+  /// whole model.
   at::Tensor logits(const at::Tensor& ids, nn::ForwardContext& ctx, nn::ParamStore& store) const;
 
   /// Of one microbatch on this rank. Head and embedding included.
@@ -51,7 +68,7 @@ class Gpt {
   GptBuild build_;
   nn::ParamList params_;
   std::shared_ptr<layers::RotaryTable> rotary_;
-  std::unique_ptr<nn::Chunk> chunk_;
+  std::vector<nn::Chunk> chunks_;
 };
 
 /// Options of layer `index`, as the config gives them.

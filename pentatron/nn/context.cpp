@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/comm/collectives.h"
 #include "pentatron/nn/ops/matmul.h"
 #include "pentatron/nn/record.h"
 
@@ -59,6 +60,18 @@ SequenceLayout SequenceLayout::packed(int64_t batch, int64_t sequence,
   return layout;
 }
 
+at::Tensor SequenceLayout::outer(const at::Tensor& per_token) const {
+  return outer_size < 0 ? per_token : per_token.narrow(0, outer_begin, outer_size);
+}
+
+void SequenceLayout::cut_outer(int rank, int ranks) {
+  if (tokens() % ranks != 0)
+    raise<ShapeError>("{} samples of {} tokens do not divide over {} sequence-parallel ranks",
+                      batch, sequence, ranks);
+  outer_size = tokens() / ranks;
+  outer_begin = rank * outer_size;
+}
+
 void WgradQueue::push(WgradTask task) {
   tasks_.push_back(std::move(task));
   if (!deferred_) drain();
@@ -70,7 +83,7 @@ void WgradQueue::drain() {
     const WgradTask task = std::move(tasks_.front());
     tasks_.pop_front();
     if (task.param != nullptr) {
-      add_matmul_tn(task.param->main_grad(), task.dy, task.x);
+      add_matmul_tn(task.param->main_grad(), task.dy, comm::all_gather(task.x, 0, task.gather));
       task.param->accumulated();
     }
     if (task.bias != nullptr) {

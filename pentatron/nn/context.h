@@ -11,6 +11,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "pentatron/comm/group.h"
 #include "pentatron/nn/param.h"
 
 namespace pentatron::nn {
@@ -27,7 +28,16 @@ struct SequenceLayout {
   at::Tensor row_ids; ///< [tokens] int64: sample id and position in the sample, the address of
                       ///< dropout masks
 
+  /// Sequence parallel: between split layers this rank holds tokens [outer_begin, outer_begin +
+  /// outer_size) only; outer_size < 0: all.
+  int64_t outer_begin = 0, outer_size = -1;
+
   int64_t tokens() const { return batch * sequence; }
+  int64_t outer_tokens() const { return outer_size < 0 ? tokens() : outer_size; }
+  /// The outer tokens' part of a tensor [tokens, ...].
+  at::Tensor outer(const at::Tensor& per_token) const;
+  /// Gives every one of `ranks` an equal part. Throws ShapeError if the tokens do not divide.
+  void cut_outer(int rank, int ranks);
 
   /// One document per sample, positions 0 .. sequence - 1.
   static SequenceLayout dense(int64_t batch, int64_t sequence, std::vector<uint64_t> sample_ids,
@@ -44,6 +54,7 @@ struct WgradTask {
   at::Tensor dy, x;
   Param* param = nullptr;
   Param* bias = nullptr; ///< += column sums of dy, if not null
+  comm::Group gather;    ///< more than one rank: x is a rank's part of the tokens and is gathered
 };
 
 /// The weight gradients of one (chunk, microbatch). Not deferred: each runs as soon as it is known;
@@ -53,6 +64,7 @@ class WgradQueue {
   explicit WgradQueue(bool deferred = false) : deferred_(deferred) {}
   void push(WgradTask task);
   void drain();
+  bool deferred() const { return deferred_; }
   size_t size() const { return tasks_.size(); }
 
  private:

@@ -112,10 +112,15 @@ Param& ParamList::add(ShardSpec spec, Init init, at::ScalarType dtype, const Coo
   return params_.emplace_back(std::move(spec), init, dtype, where, unit);
 }
 
-Param& ParamList::find(const std::string& name) {
+Param* ParamList::find_or_null(const std::string& name) {
   for (Param& param : params_) {
-    if (param.name() == name) return param;
+    if (param.name() == name) return &param;
   }
+  return nullptr;
+}
+
+Param& ParamList::find(const std::string& name) {
+  if (Param* const param = find_or_null(name)) return *param;
   raise<Error>("the model has no parameter named {}", name);
 }
 

@@ -95,6 +95,7 @@ class ParamList {
   Param& add(ShardSpec spec, Init init, at::ScalarType dtype, const Coordinates& where,
              int64_t unit = 0);
   Param& find(const std::string& name);
+  Param* find_or_null(const std::string& name);
   auto begin() { return params_.begin(); }
   auto end() { return params_.end(); }
   auto begin() const { return params_.begin(); }

@@ -2,10 +2,22 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "pentatron/base/error.h"
 #include "pentatron/nn/memory/counting_allocator.h"
 
 namespace pentatron::nn {
+
+std::vector<FlatRange> ranges_in_shard(const Piece& piece, const std::vector<FlatRange>& ranges) {
+  std::vector<FlatRange> result;
+  for (const FlatRange& range : ranges) {
+    const int64_t begin = std::max(range.begin, piece.param_begin);
+    const int64_t end = std::min(range.begin + range.size, piece.param_begin + piece.size);
+    if (begin < end) result.push_back({piece.begin + begin - piece.param_begin, end - begin});
+  }
+  return result;
+}
 
 ResidentStore::ResidentStore(ParamList& params, at::Device device, bool gradients) {
   constexpr int64_t kAlignment = 64;
@@ -33,6 +45,13 @@ ResidentStore::ResidentStore(ParamList& params, at::Device device, bool gradient
     range.param->set_value(view(values_));
     range.param->set_main_grad(view(gradients_));
   }
+}
+
+std::vector<Shard> ResidentStore::shards() const {
+  Shard shard{values_, gradients_, {}};
+  for (const Range& range : ranges_)
+    shard.pieces.push_back({range.param, 0, range.begin, range.size});
+  return {shard};
 }
 
 void ResidentStore::zero_grad() {

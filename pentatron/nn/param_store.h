@@ -33,6 +33,9 @@ struct Shard {
   std::vector<Piece> pieces;
 };
 
+/// The elements of a piece that lie in `ranges` of the rank's tensor, as ranges of the shard.
+std::vector<FlatRange> ranges_in_shard(const Piece& piece, const std::vector<FlatRange>& ranges);
+
 class ParamStore {
  public:
   virtual ~ParamStore() = default;
@@ -63,6 +66,8 @@ class ResidentStore final : public ParamStore {
   const at::Tensor& values() const { return values_; }
   const at::Tensor& gradients() const { return gradients_; }
   const std::vector<Range>& ranges() const { return ranges_; }
+  /// One shard with everything.
+  std::vector<Shard> shards() const;
   void zero_grad();
 
  private:

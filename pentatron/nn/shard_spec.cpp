@@ -4,6 +4,8 @@
 #include <functional>
 #include <numeric>
 
+#include <fmt/format.h>
+
 #include "pentatron/base/error.h"
 
 namespace pentatron::nn {
@@ -68,9 +70,10 @@ DimensionShare share_of(const ShardSpec& spec, int dim, const Coordinates& where
     }
     if (part.units % at.size != 0) {
       raise<ConfigError>(
-          "{}{}{} has {} units, which {}={} does not divide\n  try: a size of {} in {{{}}}",
+          "{}{}{} has {} units, which {}={} does not divide\n  try: a size of {} in {{{}}}{}",
           spec.name, part.name.empty() ? "" : " part ", part.name, part.units, axis_name, at.size,
-          axis_name, divisors(part.units));
+          axis_name, divisors(part.units),
+          part.in_groups ? fmt::format(" or a multiple of {}", part.units) : "");
     }
     const int64_t rows = part.units / at.size * part.unit_size;
     if (rows > 0) share.intervals.push_back({global + at.rank * rows, share.extent, rows});

@@ -48,7 +48,7 @@ at::Tensor activation(const at::Tensor& x, kernels::Activation kind, bool gated)
 at::Tensor dropout(const at::Tensor& x, const DropoutSite& site, const ForwardContext& ctx) {
   if (!ctx.training || site.p == 0) return x;
   const auto run = [site, key = Stream(ctx.seed, "dropout").key(),
-                    rows = ctx.layout->row_ids](const at::Tensor& in) {
+                    rows = ctx.layout->outer(ctx.layout->row_ids)](const at::Tensor& in) {
     const NoAutograd guard;
     const at::Tensor input = in.detach().contiguous();
     at::Tensor out = at::empty_like(input);

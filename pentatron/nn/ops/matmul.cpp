@@ -45,16 +45,22 @@ bool try_gemm(const at::Tensor& c, const at::Tensor& a, bool transpose_a, const 
 
 } // namespace
 
-at::Tensor matmul_nt(const at::Tensor& x_in, const at::Tensor& w, const at::Tensor& bias) {
-  const at::Tensor x = rows_contiguous(x_in);
-  at::Tensor y = at::empty({x.size(0), w.size(0)}, x.options());
-  if (try_gemm(y, x, false, w, true, false, bias)) return y;
-  if (bias.defined()) {
-    at::addmm_out(y, bias, x, w.t());
-  } else {
-    at::mm_out(y, x, w.t());
-  }
+at::Tensor matmul_nt(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias) {
+  const at::Tensor y = at::empty({x.size(0), w.size(0)}, x.options());
+  matmul_nt_into(y, x, w, bias);
   return y;
+}
+
+void matmul_nt_into(const at::Tensor& out, const at::Tensor& x_in, const at::Tensor& w,
+                    const at::Tensor& bias) {
+  const at::Tensor x = rows_contiguous(x_in);
+  if (try_gemm(out, x, false, w, true, false, bias)) return;
+  at::Tensor target = out;
+  if (bias.defined()) {
+    at::addmm_out(target, bias, x, w.t());
+  } else {
+    at::mm_out(target, x, w.t());
+  }
 }
 
 void matmul_nt_acc(const at::Tensor& out, const at::Tensor& x, const at::Tensor& w) {

@@ -11,6 +11,8 @@ namespace pentatron::nn {
 
 /// x w^T + bias -> [T, out] of x's type. `bias` [out] may be undefined.
 at::Tensor matmul_nt(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias = {});
+void matmul_nt_into(const at::Tensor& out, const at::Tensor& x, const at::Tensor& w,
+                    const at::Tensor& bias = {});
 /// The same in the accumulate type of x (fp32 for bf16), written to `out` [T, out].
 void matmul_nt_acc(const at::Tensor& out, const at::Tensor& x, const at::Tensor& w);
 

@@ -2,15 +2,57 @@
 
 #include <ATen/ATen.h>
 
-#include "pentatron/comm/differentiable.h"
+#include "pentatron/comm/collectives.h"
+#include "pentatron/nn/ops/matmul.h"
 #include "pentatron/nn/ops/ops.h"
+#include "pentatron/nn/record.h"
 
 namespace pentatron::parallel {
 
 using nn::Placement;
 
+namespace {
+
+nn::Param* if_trained(nn::Param* param) {
+  return param != nullptr && param->trainable ? param : nullptr;
+}
+
+/// dx of a column-parallel layer, and its weight gradient beside the collectives.
+at::Tensor column_backward(const at::Tensor& dy, const at::Tensor& input, const nn::Param& weight,
+                           nn::WgradTask task, nn::WgradQueue& queue, const TensorParallel& tp) {
+  const bool trained = task.param != nullptr || task.bias != nullptr;
+  comm::Work gathering;
+  task.dy = dy;
+  task.x = input;
+  if (tp.sequence && queue.deferred()) {
+    task.gather = tp.group; // when it runs: until then only this rank's tokens are kept
+  } else if (tp.sequence && trained) {
+    task.x = at::empty({input.size(0) * tp.size(), input.size(1)}, input.options());
+    gathering = comm::all_gather_into(task.x, input, 0, tp.group);
+  }
+  at::Tensor dx = nn::matmul_nn(dy, weight.value()), sum = dx;
+  comm::Work summing;
+  if (tp.sequence) {
+    sum = at::empty_like(input);
+    summing = comm::reduce_scatter_into(sum, dx, tp.group);
+  } else {
+    summing = comm::all_reduce_start_(dx, comm::ReduceOp::kSum, tp.group);
+  }
+  gathering.wait();
+  if (trained) queue.push(std::move(task));
+  summing.wait();
+  return sum;
+}
+
+} // namespace
+
+std::map<std::string, Placement> token_wise(const TensorParallel& tp) {
+  if (!tp.sequence) return {};
+  return {{"tp", Placement::partial()}};
+}
+
 ColumnParallelLinear::ColumnParallelLinear(const nn::Scope& scope, const Options& options,
-                                           comm::Group tp)
+                                           TensorParallel tp)
     : tp_(std::move(tp)) {
   int64_t out = 0;
   for (const nn::FusedPart& part : options.parts) out += part.units * part.unit_size;
@@ -27,22 +69,86 @@ ColumnParallelLinear::ColumnParallelLinear(const nn::Scope& scope, const Options
 }
 
 at::Tensor ColumnParallelLinear::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {
-  return nn::linear(comm::copy_to(x, tp_), *weight_, bias_, ctx);
+  if (tp_.size() == 1) return nn::linear(x, *weight_, bias_, ctx);
+  ctx.use(weight_);
+  ctx.use(bias_);
+  const at::Tensor input = x.detach();
+  at::Tensor y;
+  {
+    const nn::NoAutograd guard;
+    const at::Tensor bias = bias_ != nullptr ? bias_->value() : at::Tensor();
+    const int64_t tokens = input.size(0) * (tp_.sequence ? tp_.size() : 1);
+    y = at::empty({tokens, weight_->shape()[0]}, input.options());
+    gather_rows(input, tp_, [&](int64_t begin, const at::Tensor& rows) {
+      nn::matmul_nt_into(y.narrow(0, begin, rows.size(0)), rows, weight_->value(), bias);
+    });
+  }
+  nn::record("column_parallel_linear", {x}, {y},
+             [input, weight = weight_, bias = bias_, queue = ctx.wgrad,
+              tp = tp_](std::vector<at::Tensor>&& grads) {
+               const nn::NoAutograd guard;
+               return std::vector<at::Tensor>{column_backward(
+                   grads[0].contiguous(), input, *weight,
+                   {.param = if_trained(weight), .bias = if_trained(bias)}, *queue, tp)};
+             });
+  return y;
 }
 
-RowParallelLinear::RowParallelLinear(const nn::Scope& scope, const Options& options, comm::Group tp)
+RowParallelLinear::RowParallelLinear(const nn::Scope& scope, const Options& options,
+                                     TensorParallel tp)
     : tp_(std::move(tp)) {
   weight_ = &scope.param(
       "weight",
       {.name = {}, .shape = {options.out, options.in}, .placements = {{"tp", Placement::shard(1)}}},
       nn::Init::normal(options.init_std));
-  if (options.bias) bias_ = &scope.vector("bias", options.out, nn::Init::constant(0));
+  if (options.bias) {
+    bias_ =
+        &scope.param("bias", {.name = {}, .shape = {options.out}, .placements = token_wise(tp_)},
+                     nn::Init::constant(0));
+  }
 }
 
 at::Tensor RowParallelLinear::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {
   if (tp_.size() == 1) return nn::linear(x, *weight_, bias_, ctx);
-  const at::Tensor y = comm::reduce_from(nn::linear(x, *weight_, nullptr, ctx), tp_);
-  return bias_ != nullptr ? nn::add_bias(y, *bias_, ctx) : y;
+  ctx.use(weight_);
+  ctx.use(bias_);
+  const at::Tensor input = x.detach();
+  at::Tensor y;
+  {
+    const nn::NoAutograd guard;
+    y = reduce_rows(input.size(0), weight_->shape()[0], input.options(), tp_,
+                    [&](int64_t begin, const at::Tensor& rows) {
+                      nn::matmul_nt_into(rows, input.narrow(0, begin, rows.size(0)),
+                                         weight_->value());
+                    });
+    if (bias_ != nullptr) y.add_(bias_->value());
+  }
+  nn::record("row_parallel_linear", {x}, {y},
+             [input, weight = weight_, bias = bias_, queue = ctx.wgrad,
+              tp = tp_](std::vector<at::Tensor>&& grads) {
+               const nn::NoAutograd guard;
+               const at::Tensor dy = grads[0].contiguous();
+               if (nn::Param* const trained = if_trained(bias)) {
+                 nn::add_column_sums(trained->main_grad(), dy);
+                 trained->accumulated();
+               }
+               const at::Tensor dx = at::empty_like(input);
+               at::Tensor dy_all;
+               gather_rows(dy, tp, [&](int64_t begin, const at::Tensor& rows) {
+                 nn::matmul_nn_into(dx.narrow(0, begin, rows.size(0)), rows, weight->value());
+                 if (rows.size(0) == input.size(0)) {
+                   dy_all = rows;
+                   return;
+                 }
+                 if (!dy_all.defined())
+                   dy_all = at::empty({input.size(0), dy.size(1)}, dy.options());
+                 dy_all.narrow(0, begin, rows.size(0)).copy_(rows);
+               });
+               if (nn::Param* const trained = if_trained(weight))
+                 queue->push({.dy = dy_all, .x = input, .param = trained});
+               return std::vector<at::Tensor>{dx};
+             });
+  return y;
 }
 
 } // namespace pentatron::parallel

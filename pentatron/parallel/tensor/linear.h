@@ -1,21 +1,25 @@
 /// Linear layers whose weight is split over the tp axis.
 ///
-/// Source: Shoeybi et al. 2019 (arXiv:1909.08053) sec. 3.
+/// Source: Shoeybi et al. 2019 (arXiv:1909.08053) sec. 3; Korthikanti et al. 2022
+/// (arXiv:2205.05198) for sequence parallel.
 #pragma once
 
 #include <vector>
 
-#include "pentatron/comm/group.h"
 #include "pentatron/nn/context.h"
 #include "pentatron/nn/module.h"
+#include "pentatron/parallel/tensor/tensor_parallel.h"
 
 namespace pentatron::parallel {
 
 /// y = x W^T + b with W split by rows (output features).
 ///
-/// Shapes, T = tokens, t = tp size: weight [out / t, in]; forward x [T, in] -> [T, out / t]
-/// Collectives: forward none; backward all-reduce of dx.
-/// Throws ConfigError if a fused part does not divide by t.
+/// Shapes, T = tokens, t = tp size: weight [out / t, in]; forward x [T, in] -> [T, out / t]; under
+/// sequence parallel x is [T / t, in].
+/// Collectives: forward none; backward all-reduce of dx beside the weight gradient. Sequence
+/// parallel: forward all-gather of x; backward the same again, beside the product that makes dx,
+/// and reduce-scatter of dx beside the weight gradient.
+/// Throws ConfigError if a fused part does not divide by t (nor, held in groups, divide t).
 class ColumnParallelLinear {
  public:
   struct Options {
@@ -24,20 +28,22 @@ class ColumnParallelLinear {
     bool bias = false;
     double init_std = 0.02;
   };
-  ColumnParallelLinear(const nn::Scope& scope, const Options& options, comm::Group tp);
+  ColumnParallelLinear(const nn::Scope& scope, const Options& options, TensorParallel tp);
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const;
 
  private:
-  comm::Group tp_;
+  TensorParallel tp_;
   nn::Param* weight_;
   nn::Param* bias_ = nullptr;
 };
 
 /// y = x W^T + b with W split by columns (input features); the bias is added once, after the sum.
 ///
-/// Shapes: weight [out, in / t]; forward x [T, in / t] -> [T, out]
-/// Collectives: forward all-reduce of y; backward none.
-/// Throws ConfigError if `in_units` does not divide by t.
+/// Shapes: weight [out, in / t]; forward x [T, in / t] -> [T, out], under sequence parallel
+/// [T / t, out].
+/// Collectives: forward all-reduce of y; backward none. Sequence parallel: forward reduce-scatter
+/// of y, backward all-gather of dy.
+/// Throws ConfigError if `in` does not divide by t.
 class RowParallelLinear {
  public:
   struct Options {
@@ -46,13 +52,17 @@ class RowParallelLinear {
     bool bias = false;
     double init_std = 0.02;
   };
-  RowParallelLinear(const nn::Scope& scope, const Options& options, comm::Group tp);
+  RowParallelLinear(const nn::Scope& scope, const Options& options, TensorParallel tp);
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const;
 
  private:
-  comm::Group tp_;
+  TensorParallel tp_;
   nn::Param* weight_;
   nn::Param* bias_ = nullptr;
 };
+
+/// Where a parameter that every rank applies to its own tokens lies: under sequence parallel the
+/// ranks hold addends of its gradient.
+std::map<std::string, nn::Placement> token_wise(const TensorParallel& tp);
 
 } // namespace pentatron::parallel

@@ -173,43 +173,53 @@ VocabShare vocab_share(const nn::Param& table) {
 }
 
 VocabParallelEmbedding::VocabParallelEmbedding(nn::Param& table, nn::Param* positions,
-                                               comm::Group tp)
+                                               TensorParallel tp)
     : table_(&table), positions_(positions), tp_(std::move(tp)) {}
 
 at::Tensor VocabParallelEmbedding::forward(const at::Tensor& ids,
                                            const nn::ForwardContext& ctx) const {
-  // The positions must be added once: by the rank that the sum over ranks leaves alone, or after
-  // it.
   const VocabShare share = vocab_share(*table_);
   if (tp_.size() == 1) return nn::embedding(ids, *table_, positions_, share.offset, ctx);
-  const at::Tensor words =
-      comm::reduce_from(nn::embedding(ids, *table_, nullptr, share.offset, ctx), tp_);
-  if (positions_ == nullptr) return words;
-  return words + nn::embedding(ctx.layout->positions.to(at::kLong), *positions_, nullptr, 0, ctx);
+  // The positions must be added once, so after the sum over ranks.
+  const at::Tensor words = nn::embedding(ids, *table_, nullptr, share.offset, ctx);
+  const at::Tensor sum = tp_.sequence ? comm::reduce_scatter(words, 0, tp_.group)
+                                      : comm::reduce_from(words, tp_.group);
+  if (positions_ == nullptr) return sum;
+  const at::Tensor places = ctx.layout->outer(ctx.layout->positions).to(at::kLong);
+  return sum + nn::embedding(places, *positions_, nullptr, 0, ctx);
 }
 
-VocabParallelLoss::VocabParallelLoss(nn::Param& weight, comm::Group tp)
+VocabParallelLoss::VocabParallelLoss(nn::Param& weight, TensorParallel tp)
     : weight_(&weight), tp_(std::move(tp)) {}
 
 at::Tensor VocabParallelLoss::forward(const at::Tensor& h, const nn::ForwardContext& ctx) const {
   ctx.use(weight_);
-  LossPass pass{.h = h.detach().contiguous(),
+  LossPass pass{.h = {},
                 .labels = ctx.labels,
                 .dh = {},
                 .losses = {},
                 .share = vocab_share(*weight_),
                 .weight = weight_,
-                .tp = tp_,
+                .tp = tp_.group,
                 .scale = ctx.loss_scale,
                 .with_gradient = nn::grad_enabled()};
-  PT_DCHECK(ctx.labels.numel() == h.size(0));
-  at::Tensor loss;
+  at::Tensor loss, dh;
   {
     const nn::NoAutograd guard;
-    pass.losses = at::empty({h.size(0)}, h.options().dtype(nn::acc_dtype(h.scalar_type())));
+    const at::Tensor own = h.detach().contiguous();
+    pass.h = tp_.sequence ? comm::all_gather(own, 0, tp_.group) : own;
+    PT_DCHECK(ctx.labels.numel() == pass.h.size(0));
+    pass.losses = at::empty({pass.h.size(0)}, h.options().dtype(nn::acc_dtype(h.scalar_type())));
     if (pass.with_gradient) pass.dh = at::empty_like(pass.h);
     run_chunks(pass);
-    if (pass.with_gradient) comm::all_reduce_(pass.dh, comm::ReduceOp::kSum, tp_);
+    if (pass.with_gradient) {
+      dh = pass.dh;
+      if (tp_.sequence) {
+        dh = comm::reduce_scatter(pass.dh, 0, tp_.group);
+      } else {
+        comm::all_reduce_(dh, comm::ReduceOp::kSum, tp_.group);
+      }
+    }
     // In double: the mean over a step is of many tokens, and the reported figure is exact.
     const double sum = pass.losses.sum(at::kDouble).item<double>();
     if (ctx.state != nullptr) ctx.state->loss_sums["lm loss"] += sum;
@@ -217,17 +227,19 @@ at::Tensor VocabParallelLoss::forward(const at::Tensor& h, const nn::ForwardCont
   }
   if (pass.with_gradient && weight_->trainable) weight_->accumulated();
   nn::record("vocab_parallel_loss", {h}, {loss},
-             [dh = pass.dh](std::vector<at::Tensor>&&) { return std::vector<at::Tensor>{dh}; });
+             [dh](std::vector<at::Tensor>&&) { return std::vector<at::Tensor>{dh}; });
   return loss;
 }
 
 at::Tensor VocabParallelLoss::logits(const at::Tensor& h) const {
   const nn::NoAutograd guard;
   const VocabShare share = vocab_share(*weight_);
+  const at::Tensor own = h.detach().contiguous();
+  const at::Tensor all = tp_.sequence ? comm::all_gather(own, 0, tp_.group) : own;
   const at::Tensor local =
-      at::empty({h.size(0), share.padded}, h.options().dtype(nn::acc_dtype(h.scalar_type())));
-  nn::matmul_nt_acc(local, h.detach().contiguous(), weight_->value());
-  return comm::all_gather(local, 1, tp_).narrow(1, 0, weight_->spec().shape[0]);
+      at::empty({all.size(0), share.padded}, all.options().dtype(nn::acc_dtype(h.scalar_type())));
+  nn::matmul_nt_acc(local, all, weight_->value());
+  return comm::all_gather(local, 1, tp_.group).narrow(1, 0, weight_->spec().shape[0]);
 }
 
 } // namespace pentatron::parallel

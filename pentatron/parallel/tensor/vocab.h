@@ -5,9 +5,9 @@
 /// rows or none, and padding rows are local. Source: Shoeybi et al. 2019 (arXiv:1909.08053) sec. 3.
 #pragma once
 
-#include "pentatron/comm/group.h"
 #include "pentatron/nn/context.h"
 #include "pentatron/nn/module.h"
+#include "pentatron/parallel/tensor/tensor_parallel.h"
 
 namespace pentatron::parallel {
 
@@ -24,17 +24,18 @@ VocabShare vocab_share(const nn::Param& table);
 
 /// Rows of the table, plus learned positions.
 ///
-/// Shapes: ids [T] int64 -> [T, hidden]. Collectives: forward all-reduce (ids of other ranks' rows
-/// give zeros); backward none.
+/// Shapes: ids [T] int64 -> [T, hidden], under sequence parallel [T / t, hidden]. Collectives:
+/// forward all-reduce (ids of other ranks' rows give zeros); backward none. Sequence parallel:
+/// forward reduce-scatter, backward all-gather.
 class VocabParallelEmbedding {
  public:
-  VocabParallelEmbedding(nn::Param& table, nn::Param* positions, comm::Group tp);
+  VocabParallelEmbedding(nn::Param& table, nn::Param* positions, TensorParallel tp);
   at::Tensor forward(const at::Tensor& ids, const nn::ForwardContext& ctx) const;
 
  private:
   nn::Param* table_;
   nn::Param* positions_;
-  comm::Group tp_;
+  TensorParallel tp_;
 };
 
 /// Output projection and softmax cross-entropy over chunks of tokens, so that the logits of a
@@ -44,11 +45,12 @@ class VocabParallelEmbedding {
 /// behind its loss: three matrix products for each chunk and nothing twice. Shapes: h [T, hidden],
 /// ctx.labels [T] -> scalar: sum of the losses of tokens with a target, times ctx.loss_scale. The
 /// unscaled sum is added to ctx.state->loss_sums["lm loss"]. Its gradient must be 1: it is the root
-/// of a backward pass. Collectives: forward three all-reduces of [chunk] statistics and, in the
-/// same pass, one of dh.
+/// of a backward pass. Under sequence parallel h is [T / t, hidden]. Collectives: forward three
+/// all-reduces of [chunk] statistics and, in the same pass, one of dh; sequence parallel: forward
+/// all-gather of h, and a reduce-scatter of dh instead.
 class VocabParallelLoss {
  public:
-  VocabParallelLoss(nn::Param& weight, comm::Group tp);
+  VocabParallelLoss(nn::Param& weight, TensorParallel tp);
   at::Tensor forward(const at::Tensor& h, const nn::ForwardContext& ctx) const;
 
   /// [T, V] in the accumulate type, on every rank of the group.
@@ -56,7 +58,7 @@ class VocabParallelLoss {
 
  private:
   nn::Param* weight_;
-  comm::Group tp_;
+  TensorParallel tp_;
 };
 
 } // namespace pentatron::parallel
