@@ -92,7 +92,9 @@ std::vector<StageRange> by_layout(const StageOptions& o) {
       stages.back().end = ++segment;
     }
   }
-  const std::string wanted = "E" + std::string(static_cast<size_t>(o.num_layers), 't') + "L";
+  std::string wanted(static_cast<size_t>(o.num_layers) + 2, 't');
+  wanted.front() = 'E';
+  wanted.back() = 'L';
   if (order != wanted) {
     raise<ConfigError>("the pipeline layout \"{}\" has {} layers t, {} E and {} L{}, and the model "
                        "{} layers\n  try: one E first, {} t, one L last",
