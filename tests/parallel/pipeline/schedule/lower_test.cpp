@@ -47,7 +47,7 @@ TEST(Lower, TheTurnOfAVFreesAfterTheNextStagesForward) {
   for (const Action& action : s.actions[1]) line += ' ' + to_text(action);
   EXPECT_EQ(line,
             " 1gather 1recvF0<0 1F0 2gather 2F0 2sendF0>0 1free0 2free0 2recvB0<0 2I0 2release"
-            " 1I0 1sendB0>0 1release 2W0 2reduce 1W0 1reduce");
+            " 2W0 2reduce 1I0 1sendB0>0 1release 1W0 1reduce");
 }
 
 /// Computing actions between a receive and the one that needs it.
