@@ -15,8 +15,9 @@ void gpipe(Schedule& schedule);
 void one_f_one_b(Schedule& schedule);
 
 /// Interleaved 1F1B (arXiv:2104.04473, section 2.2.2): rank r holds stages r, r+p, r+2p, ...
-/// Idle time is 1F1B's divided by the stages a rank. Where p does not divide m, the last group of
-/// microbatches is a short one.
+/// Idle time is 1F1B's divided by the stages a rank, for every m >= p. Megatron's order where p
+/// divides m; else its groups of p microbatches become a little larger. With g = ceil(m / floor(m /
+/// p)) rank r keeps at most 2(p-r-1) + (v-1)g + 1 (stage, microbatch) pairs.
 void interleaved(Schedule& schedule);
 
 /// ZB-H1 (Qi et al. 2023, arXiv:2401.10241, section 2.2): 1F1B with weight gradients put off.

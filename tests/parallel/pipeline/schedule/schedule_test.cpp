@@ -80,9 +80,11 @@ TEST(Schedules, InterleavedHasMegatronsOrder) {
   EXPECT_EQ(line_of(s, 1), "1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3");
 }
 
-TEST(Schedules, InterleavedTakesAShortLastGroup) {
-  const Schedule s = make_schedule("interleaved", 2, 2, 3);
-  EXPECT_EQ(line_of(s, 0), "0F0 0F1 2F0 2F1 0F2 2B0 2B1 2F2 0B0 0B1 2B2 0B2");
+TEST(Schedules, InterleavedDealsOutMicrobatchesThatDoNotFillAGroup) {
+  const Schedule s = make_schedule("interleaved", 2, 2, 5); // groups of 3 and 2
+  EXPECT_EQ(line_of(s, 0),
+            "0F0 0F1 0F2 2F0 2F1 2F2 2B0 0F3 2B1 0F4 2B2 2F3 0B0 2F4 0B1 0B2 2B3 2B4 "
+            "0B3 0B4");
 }
 
 TEST(Schedules, ZeroBubbleH1PutsWeightGradientsOffByTheRank) {
@@ -141,6 +143,8 @@ TEST(PeakActivations, AreThoseOfThePapers) {
       }
     }
   }
+  // Two groups of 6 and 5 microbatches for 4 ranks.
+  EXPECT_EQ(check(make_schedule("interleaved", 4, 3, 11)).peaks[0].live, 2 * 3 + 2 * 6 + 1);
 }
 
 TEST(PeakActivations, DeferredWeightGradientsAreCounted) {
