@@ -35,6 +35,8 @@ class Group {
 
   /// What carries the communication. Throws CommError on a group of one that has none.
   Backend& backend() const;
+  /// The same, to be wrapped; null on a group of one that has none.
+  const std::shared_ptr<Backend>& shared_backend() const { return backend_; }
 
  private:
   std::shared_ptr<Backend> backend_;

@@ -1,0 +1,233 @@
+#include "pentatron/comm/control/diagnose.h"
+
+#include "pentatron/base/error.h"
+
+#include <algorithm>
+#include <fmt/ranges.h>
+
+namespace pentatron::comm::control {
+
+namespace {
+
+using State = OperationStatus::State;
+
+/// An operation that a rank waits for.
+struct Wait {
+  int rank;
+  const GroupStatus* group;
+  const OperationStatus* operation;
+  double seconds;
+};
+
+std::vector<Wait> waits_of(const std::vector<RankView>& ranks, int rank) {
+  std::vector<Wait> result;
+  const RankView& view = ranks[rank];
+  if (view.finished) return result;
+  for (const GroupStatus& group : view.status.groups)
+    for (const OperationStatus& operation : group.operations)
+      if (operation.state == State::kWaiting)
+        result.push_back({rank, &group, &operation, operation.waiting_s});
+  return result;
+}
+
+std::vector<int> participants(const Wait& wait) {
+  if (wait.operation->is_transfer()) return {wait.operation->from, wait.operation->to};
+  return wait.group->ranks;
+}
+
+const GroupStatus* find_group(const RankView& view, const GroupStatus& group) {
+  const auto found = std::find_if(view.status.groups.begin(), view.status.groups.end(),
+                                  [&](const GroupStatus& one) { return one.same_group(group); });
+  return found == view.status.groups.end() ? nullptr : &*found;
+}
+
+bool has_begun(const RankView& view, const Wait& wait) {
+  const GroupStatus* group = find_group(view, *wait.group);
+  if (!group) return false;
+  const OperationStatus& operation = *wait.operation;
+  if (!operation.is_transfer()) return group->collectives >= operation.number;
+  const auto begun = group->transfers.find({operation.from, operation.to});
+  return begun != group->transfers.end() && begun->second >= operation.number;
+}
+
+/// Participants that have not begun what `wait` waits for.
+std::vector<int> missing(const std::vector<RankView>& ranks, const Wait& wait) {
+  std::vector<int> result;
+  for (const int rank : participants(wait))
+    if (rank != wait.rank && !has_begun(ranks[rank], wait)) result.push_back(rank);
+  return result;
+}
+
+std::vector<int> waiting_in(const std::vector<RankView>& ranks, const Wait& wait) {
+  std::vector<int> result;
+  for (const int rank : participants(wait)) {
+    for (const Wait& other : waits_of(ranks, rank))
+      if (other.group->same_group(*wait.group) && other.operation->same_key(*wait.operation)) {
+        result.push_back(rank);
+        break;
+      }
+  }
+  return result;
+}
+
+std::string call_text(const OperationStatus& operation) {
+  return operation.tensor.empty() ? operation.call : operation.call + " of " + operation.tensor;
+}
+
+std::string disagreement(const GroupStatus& group, int a, const OperationStatus& first, int b,
+                         const OperationStatus& second) {
+  const bool transfer = first.is_transfer(); // its two ends have different calls
+  const bool comparable = first.comparable && second.comparable;
+  if ((transfer || first.call == second.call) && (!comparable || first.tensor == second.tensor))
+    return "";
+  const std::string title =
+      transfer ? fmt::format("send #{} from rank {} to rank {} in group {}", first.number,
+                             first.from, first.to, group.name)
+               : fmt::format("{} #{} of group {}",
+                             std::string_view(first.call).substr(0, first.call.find_first_of("( ")),
+                             first.number, group.name);
+  return fmt::format("{} differs between ranks: rank {} calls {}, rank {} calls {}", title, a,
+                     call_text(first), b, call_text(second));
+}
+
+std::optional<Finding> find_mismatch(const std::vector<RankView>& ranks) {
+  for (size_t a = 0; a < ranks.size(); ++a)
+    for (const GroupStatus& group : ranks[a].status.groups)
+      for (const int b : group.ranks) {
+        if (b <= static_cast<int>(a)) continue;
+        // In a large group, comparing with its first rank is enough.
+        if (group.ranks.size() > 64 && static_cast<int>(a) != group.ranks.front()) break;
+        const GroupStatus* other =
+            b < static_cast<int>(ranks.size()) ? find_group(ranks[b], group) : nullptr;
+        if (!other) continue;
+        for (const OperationStatus& first : group.operations)
+          for (const OperationStatus& second : other->operations) {
+            if (!first.same_key(second)) continue;
+            std::string text = disagreement(group, static_cast<int>(a), first, b, second);
+            if (!text.empty()) return Finding{-1, std::move(text)};
+          }
+      }
+  return std::nullopt;
+}
+
+std::string last_of(const RankView& view) {
+  return view.status.last_finished.empty() ? "has finished no operation yet"
+                                           : "last finished " + view.status.last_finished;
+}
+
+std::string seconds_text(double seconds) {
+  return fmt::format("{:.{}f} s", seconds, seconds < 10 ? 1 : 0);
+}
+
+std::optional<Finding> find_finished(const std::vector<RankView>& ranks) {
+  for (size_t rank = 0; rank < ranks.size(); ++rank)
+    for (const Wait& wait : waits_of(ranks, static_cast<int>(rank)))
+      for (const int absent : missing(ranks, wait))
+        if (ranks[absent].finished) {
+          const std::vector<int> waiting = waiting_in(ranks, wait);
+          return Finding{absent, fmt::format("rank {} finished while {} wait{} in {}", absent,
+                                             rank_list(waiting), waiting.size() == 1 ? "s" : "",
+                                             wait.operation->describe(wait.group->name))};
+        }
+  return std::nullopt;
+}
+
+Finding not_arrived(const std::vector<RankView>& ranks, const Wait& wait, double seconds) {
+  const std::vector<int> absent = missing(ranks, wait);
+  const std::vector<int> waiting = waiting_in(ranks, wait);
+  std::string text =
+      fmt::format("{} {} not arrived at {} for {}; {} wait{}", rank_list(absent),
+                  absent.size() == 1 ? "has" : "have", wait.operation->describe(wait.group->name),
+                  seconds_text(seconds), rank_list(waiting), waiting.size() == 1 ? "s" : "");
+  constexpr size_t kShown = 4;
+  for (size_t i = 0; i < std::min(absent.size(), kShown); ++i)
+    text += fmt::format("; rank {} {}", absent[i], last_of(ranks[absent[i]]));
+  return {absent.front(), std::move(text)};
+}
+
+Finding each_other(const std::vector<Wait>& chain, int first) {
+  std::string text = "ranks wait for each other: ";
+  bool inside = false;
+  for (const Wait& wait : chain) {
+    if (!inside && wait.rank != first) continue;
+    text += fmt::format("{}rank {} in {}", inside ? ", " : "", wait.rank,
+                        wait.operation->describe(wait.group->name));
+    inside = true;
+  }
+  return {-1, std::move(text)};
+}
+
+/// Follows from `wait` to what its missing ranks wait for, until a rank that waits for nothing.
+Finding follow(const std::vector<RankView>& ranks, const Wait& start) {
+  std::vector<Wait> chain = {start};
+  while (true) {
+    const Wait& wait = chain.back();
+    const std::vector<int> absent = missing(ranks, wait);
+    if (absent.empty()) {
+      const std::vector<int> waiting = waiting_in(ranks, wait);
+      return {-1,
+              fmt::format("{} is not complete after {}, and all its ranks have begun it; {} "
+                          "wait{}",
+                          wait.operation->describe(wait.group->name), seconds_text(wait.seconds),
+                          rank_list(waiting), waiting.size() == 1 ? "s" : "")};
+    }
+    // A rank that waits for nothing is the cause; otherwise go on with one that waits.
+    std::optional<Wait> next;
+    bool stuck = false;
+    for (const int rank : absent) {
+      const std::vector<Wait> waits = waits_of(ranks, rank);
+      if (waits.empty()) stuck = true;
+      for (const Wait& one : waits)
+        if (!next || one.seconds > next->seconds) next = one;
+    }
+    if (stuck) return not_arrived(ranks, wait, wait.seconds);
+    for (const Wait& seen : chain)
+      if (seen.rank == next->rank) return each_other(chain, seen.rank);
+    chain.push_back(*next);
+  }
+}
+
+} // namespace
+
+std::string rank_list(const std::vector<int>& ranks) {
+  constexpr size_t kShown = 16;
+  if (ranks.size() == 1) return fmt::format("rank {}", ranks[0]);
+  if (ranks.size() <= kShown) return fmt::format("ranks {}", fmt::join(ranks, ", "));
+  return fmt::format("ranks {} and {} more", fmt::join(ranks.begin(), ranks.begin() + kShown, ", "),
+                     ranks.size() - kShown);
+}
+
+std::optional<Finding> diagnose(const std::vector<RankView>& ranks, double timeout_s) {
+  if (auto finding = find_mismatch(ranks)) return finding;
+  if (auto finding = find_finished(ranks)) return finding;
+  std::optional<Wait> longest;
+  for (size_t rank = 0; rank < ranks.size(); ++rank)
+    for (const Wait& wait : waits_of(ranks, static_cast<int>(rank)))
+      if (!longest || wait.seconds > longest->seconds) longest = wait;
+  if (!longest || longest->seconds < timeout_s) return std::nullopt;
+  return follow(ranks, *longest);
+}
+
+std::string where_lost(const std::vector<RankView>& ranks, int lost) {
+  // What others wait for is newer than what the lost rank last told.
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (static_cast<int>(rank) == lost) continue;
+    for (const Wait& wait : waits_of(ranks, static_cast<int>(rank))) {
+      const std::vector<int> members = participants(wait);
+      if (std::find(members.begin(), members.end(), lost) == members.end()) continue;
+      std::vector<int> waiting = waiting_in(ranks, wait);
+      std::erase(waiting, lost);
+      const std::string operation = wait.operation->describe(wait.group->name);
+      if (has_begun(ranks[lost], wait))
+        return fmt::format(" while in {}; {} wait{} in it", operation, rank_list(waiting),
+                           waiting.size() == 1 ? "s" : "");
+      return fmt::format(" before {}, where {} wait{}; rank {} {}", operation, rank_list(waiting),
+                         waiting.size() == 1 ? "s" : "", lost, last_of(ranks[lost]));
+    }
+  }
+  const std::vector<Wait> own = waits_of(ranks, lost);
+  if (!own.empty()) return " while in " + own.front().operation->describe(own.front().group->name);
+  return fmt::format("; it {}", last_of(ranks[lost]));
+}
+
+} // namespace pentatron::comm::control

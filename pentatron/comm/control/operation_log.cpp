@@ -1,0 +1,159 @@
+#include "pentatron/comm/control/operation_log.h"
+
+#include "pentatron/base/error.h"
+
+#include <algorithm>
+#include <fmt/ranges.h>
+
+namespace pentatron::comm::control {
+
+std::string OperationStatus::describe(const std::string& group) const {
+  const std::string what =
+      is_transfer()
+          ? fmt::format("send #{} from rank {} to rank {} in group {}", number, from, to, group)
+          : fmt::format("{} #{} of group {}", call, number, group);
+  return tensor.empty() ? what : what + " of " + tensor;
+}
+
+int OperationLog::add_group(std::string name, std::vector<int> ranks) {
+  auto group = std::make_unique<Group>();
+  group->name = std::move(name);
+  group->sends.resize(ranks.size());
+  group->receives.resize(ranks.size());
+  group->ranks = std::move(ranks);
+  const std::lock_guard lock(mutex_);
+  group->ordinal =
+      static_cast<int>(std::count_if(groups_.begin(), groups_.end(), [&](const auto& other) {
+        return other->name == group->name && other->ranks == group->ranks;
+      }));
+  groups_.push_back(std::move(group));
+  return static_cast<int>(groups_.size()) - 1;
+}
+
+OperationLog::Token OperationLog::begin(int group, const OperationStart& start) {
+  const std::lock_guard lock(mutex_);
+  return add(group, start, -1, -1, ++groups_[group]->collectives);
+}
+
+OperationLog::Token OperationLog::begin_transfer(int group, int from, int to,
+                                                 const OperationStart& start) {
+  const std::lock_guard lock(mutex_);
+  Group& entry = *groups_[group];
+  const bool sends = start.call[0] == 's';
+  entry.self = sends ? from : to;
+  return add(group, start, from, to, ++(sends ? entry.sends[to] : entry.receives[from]));
+}
+
+OperationLog::Token OperationLog::add(int group, const OperationStart& start, int from, int to,
+                                      int64_t number) {
+  Group& entry = *groups_[group];
+  const int64_t serial = ++entry.serial;
+  Record& record = entry.records[serial % kKept];
+  record.start = start;
+  record.from = from;
+  record.to = to;
+  record.number = number;
+  record.serial = serial;
+  record.state = OperationStatus::State::kOpen;
+  return {group, serial};
+}
+
+OperationLog::Record* OperationLog::find(Token token) {
+  if (token.group < 0) return nullptr;
+  Record& record = groups_[token.group]->records[token.serial % kKept];
+  return record.serial == token.serial ? &record : nullptr;
+}
+
+void OperationLog::wait(Token token) {
+  const auto now = Clock::now();
+  const std::lock_guard lock(mutex_);
+  Record* record = find(token);
+  if (!record || record->state != OperationStatus::State::kOpen) return;
+  record->state = OperationStatus::State::kWaiting;
+  record->since = now;
+}
+
+void OperationLog::leave(Token token) {
+  const std::lock_guard lock(mutex_);
+  Record* record = find(token);
+  if (record && record->state == OperationStatus::State::kWaiting)
+    record->state = OperationStatus::State::kOpen;
+}
+
+void OperationLog::end(Token token) {
+  const std::lock_guard lock(mutex_);
+  Record* record = find(token);
+  if (!record || record->state == OperationStatus::State::kDone) return;
+  record->state = OperationStatus::State::kDone;
+  last_finished_ = *record;
+  last_finished_group_ = token.group;
+}
+
+OperationStatus OperationLog::describe(const Record& record, Clock::time_point now) {
+  const OperationStart& start = record.start;
+  OperationStatus status;
+  status.from = record.from;
+  status.to = record.to;
+  status.number = record.number;
+  status.call = start.call;
+  if (start.root >= 0) status.call += fmt::format("(root {})", start.root);
+  if (!start.note.empty()) status.call += " into " + start.note;
+  if (start.dtype) {
+    const int shown = std::min(start.num_dims, OperationStart::kMaxDims);
+    status.tensor = fmt::format("{} [{}{}]", start.dtype,
+                                fmt::join(start.dims.begin(), start.dims.begin() + shown, ", "),
+                                shown < start.num_dims ? ", ..." : "");
+  }
+  status.comparable = start.comparable;
+  status.state = record.state;
+  if (record.state == OperationStatus::State::kWaiting)
+    status.waiting_s = std::chrono::duration<double>(now - record.since).count();
+  return status;
+}
+
+GroupStatus OperationLog::describe(const Group& group, Clock::time_point now) {
+  GroupStatus status;
+  status.name = group.name;
+  status.ranks = group.ranks;
+  status.ordinal = group.ordinal;
+  status.collectives = group.collectives;
+  for (size_t peer = 0; peer < group.ranks.size(); ++peer) {
+    if (group.sends[peer] > 0)
+      status.transfers[{group.ranks[group.self], group.ranks[peer]}] = group.sends[peer];
+    if (group.receives[peer] > 0)
+      status.transfers[{group.ranks[peer], group.ranks[group.self]}] = group.receives[peer];
+  }
+  for (int64_t serial = std::max<int64_t>(1, group.serial - kKept + 1); serial <= group.serial;
+       ++serial) {
+    const Record& record = group.records[serial % kKept];
+    const bool recent = serial > group.serial - kReported;
+    if (!recent && record.state != OperationStatus::State::kWaiting) continue;
+    OperationStatus operation = describe(record, now);
+    if (operation.is_transfer()) {
+      operation.from = group.ranks[record.from];
+      operation.to = group.ranks[record.to];
+    }
+    status.operations.push_back(std::move(operation));
+  }
+  return status;
+}
+
+RankStatus OperationLog::status() const {
+  const auto now = Clock::now();
+  RankStatus status;
+  const std::lock_guard lock(mutex_);
+  status.groups.reserve(groups_.size());
+  for (const auto& group : groups_) status.groups.push_back(describe(*group, now));
+  if (last_finished_group_ >= 0) {
+    const Group& group = *groups_[last_finished_group_];
+    OperationStatus last = describe(last_finished_, now);
+    if (last.is_transfer()) {
+      last.from = group.ranks[last.from];
+      last.to = group.ranks[last.to];
+    }
+    status.last_finished = last.describe(group.name);
+  }
+  return status;
+}
+
+} // namespace pentatron::comm::control

@@ -1,0 +1,45 @@
+/// Starts this program N times as the ranks of a run, watches over them, and gives their run one
+/// exit code.
+///
+/// The monitor (control/server.h) runs in this process, and ranks find it through two variables of
+/// their environment. Every rank ends within seconds of the verdict, or is killed. SIGINT, SIGTERM,
+/// SIGUSR1 and SIGUSR2 go on to every rank; a second SIGINT or SIGTERM ends the run at once. Ranks
+/// end when this process dies. What they print passes through unchanged; their standard input is
+/// empty.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "pentatron/comm/control/connection.h"
+#include "pentatron/comm/dist_config.h"
+#include "pentatron/comm/launch.h"
+
+namespace pentatron::comm {
+
+struct SupervisorOptions {
+  enum class Start : uint8_t {
+    kMpirun,   ///< through Open MPI's mpirun, on this machine
+    kProcesses ///< directly, with the variables of torchrun: for backends that need no launcher
+  };
+
+  int ranks = 1;
+  std::vector<std::string> arguments; ///< of each rank, without the program's name
+  std::string program;                ///< empty: this program
+  Start start = Start::kMpirun;
+  DistConfig dist;
+  double join_timeout_s = 300; ///< from the first rank that joins to the last
+  double grace_s = 3;          ///< for ranks to end before they are killed
+};
+
+/// Returns the ranks' exit code when all have ended. Throws CommError with the monitor's sentence
+/// if the run has failed, ConfigError if the ranks cannot be started.
+int supervise(const SupervisorOptions& options);
+
+/// Where the supervisor of this rank is; nothing in a process that has none. Throws ConfigError if
+/// the variables are damaged.
+std::optional<control::Address> supervisor_address(const Environment& environment);
+
+} // namespace pentatron::comm
