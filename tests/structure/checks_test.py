@@ -95,6 +95,12 @@ class Symbols(unittest.TestCase):
     def test_ordinary_code_passes(self):
         self.assertEqual(self.found("std::system_error e; file_system(x); a.system(); // torch::load is not used\n"), [])
 
+    def test_only_the_supervisor_starts_programs(self):
+        line = "::execve(path, arguments, environment);"
+        self.assertEqual(len(self.found(line)), 1)
+        self.assertEqual(symbols.violations(Tree(**{"pentatron/comm/supervisor.cpp": line}).root), [])
+        self.assertEqual(len(symbols.violations(Tree(**{"pentatron/comm/supervisor.cpp": "execvp(a, b);"}).root)), 1)
+
     def test_imports_are_found(self):
         listing = "                 U dlopen@GLIBC_2.34\n                 U torch::jit::load(std::string const&)\n"
         self.assertEqual(len(symbols.violations_in_listing(listing, "p")), 2)

@@ -1,5 +1,5 @@
 """No code in data (docs/design.md section 6, rules 1 and 3): nothing unpickles, loads a script module, opens a library or
-starts a program. Looked for in the sources, and in what the built program imports."""
+starts a program but the ranks of a run. Looked for in the sources, and in what the built program imports."""
 import re
 import subprocess
 
@@ -13,6 +13,8 @@ IN_SOURCE = [
     (re.compile(r"\b(popen|posix_spawnp?|execl[pe]?|execvp?e?)\s*\("), "no program is started"),
     (re.compile(r"(?<![\w.>])(std::)?system\s*\("), "no program is started"),
 ]
+# The supervisor starts ranks: this program itself, perhaps through mpirun, without a shell.
+ALLOWED = {("pentatron/comm/supervisor.cpp", "execve")}
 IMPORTED = re.compile(r"\b(torch::jit::(load|import_ir_module|unpickle|pickle_load|Unpickler)|torch::(load|pickle_load)\b|"
                       r"torch::serialize::InputArchive|dlopen|dlmopen|dlsym|popen|system|posix_spawnp?|execvp?e?|execl[pe]?)(@|\(|::|$)")
 
@@ -24,6 +26,8 @@ def violations(root):
         text = re.sub(r"//[^\n]*", "", text)
         for pattern, why in IN_SOURCE:
             for match in pattern.finditer(text):
+                if (path, match.group(1)) in ALLOWED:
+                    continue
                 found.append(f"{path}:{text.count(chr(10), 0, match.start()) + 1}: {match.group(0).strip()}: {why}")
     return found
 
@@ -37,6 +41,7 @@ def violations_in_listing(listing, program):
     found = []
     for line in listing.splitlines():
         name = line.strip().split(" ", 1)[-1].strip()
-        if IMPORTED.match(name):
+        match = IMPORTED.match(name)
+        if match and match.group(1) not in {function for _, function in ALLOWED}:
             found.append(f"{program}: imports {name}")
     return found
