@@ -1,0 +1,219 @@
+#include "pentatron/parallel/pipeline/runtime.h"
+
+#include <ATen/ATen.h>
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
+#include "pentatron/comm/collectives.h"
+
+namespace pentatron::pipeline {
+
+namespace {
+
+/// A tensor that may still be on its way.
+struct Arriving {
+  at::Tensor tensor;
+  comm::Work work;
+
+  at::Tensor take() {
+    work.wait();
+    work = {};
+    return std::exchange(tensor, at::Tensor());
+  }
+};
+
+/// One microbatch in one stage, from its F to its last backward pass.
+struct Flight {
+  nn::ForwardContext context;
+  nn::WgradQueue wgrad;
+  nn::Tape tape;
+  Arriving input, output_gradient;   // from the neighbouring stages
+  at::Tensor output, input_gradient; // for them
+
+  explicit Flight(bool deferred) : wgrad(deferred) {}
+};
+
+/// One run of a rank's list.
+class Run {
+ public:
+  Run(const Schedule& schedule, const std::vector<const nn::Chunk*>& chunks, nn::ParamStore& store,
+      const comm::Group& pipeline, const Boundary& boundary,
+      const std::vector<Microbatch>& microbatches, nn::StepState& state, const RunOptions& options)
+      : schedule_(schedule), store_(store), pipeline_(pipeline), boundary_(boundary),
+        microbatches_(microbatches), state_(state), options_(options) {
+    const std::vector<int> stages = schedule.stages_of(pipeline.rank());
+    if (!schedule.lowered || schedule.num_ranks != pipeline.size() ||
+        stages.size() != chunks.size() ||
+        schedule.num_microbatches != static_cast<int>(microbatches.size())) {
+      raise<Error>(
+          "internal error: the schedule {} is for {} ranks and {} microbatches, and runs on "
+          "{} ranks, {} stages here, {} microbatches",
+          schedule.name, schedule.num_ranks, schedule.num_microbatches, pipeline.size(),
+          chunks.size(), microbatches.size());
+    }
+    for (size_t i = 0; i < stages.size(); ++i) chunks_[stages[i]] = chunks[i];
+    for (const Action& action : schedule.actions[pipeline.rank()]) {
+      for (const Pass& pass : Passes(action)) {
+        forwards_left_ += pass.kind == ActionKind::kForward;
+        differentiates_ = differentiates_ || makes_input_gradient(pass.kind);
+        defers_ = defers_ || pass.kind == ActionKind::kBackwardWeight;
+      }
+    }
+  }
+
+  void run() {
+    for (const Action& action : schedule_.actions[pipeline_.rank()]) {
+      const double start = monotonic_s();
+      perform(action);
+      if (options_.intervals != nullptr)
+        options_.intervals->push_back({action, start, monotonic_s()});
+    }
+    for (auto& [tensor, work] : sends_) work.wait();
+  }
+
+ private:
+  void perform(const Action& action) {
+    switch (action.kind) {
+    case ActionKind::kForward:
+    case ActionKind::kBackward:
+    case ActionKind::kBackwardInput:
+    case ActionKind::kBackwardWeight:
+    case ActionKind::kOverlap:
+      for (const Pass& pass : Passes(action)) compute(pass);
+      return;
+    case ActionKind::kSend:
+      return send(action);
+    case ActionKind::kRecv:
+      return receive(action);
+    case ActionKind::kFree:
+      flight(action.stage, action.microbatch).output = at::Tensor();
+      if (!differentiates_) flights_.erase({action.stage, action.microbatch});
+      return;
+    case ActionKind::kGather: // the store gathers and releases by segments, which is finer
+    case ActionKind::kRelease:
+    case ActionKind::kReduceGrad: // and reduces by buckets
+      return;
+    }
+  }
+
+  void compute(const Pass& pass) {
+    switch (pass.kind) {
+    case ActionKind::kForward:
+      forward(pass.stage, pass.microbatch);
+      if (--forwards_left_ == 0 && options_.forwards_done) options_.forwards_done();
+      return;
+    case ActionKind::kBackward:
+    case ActionKind::kBackwardInput:
+      return backward(pass.stage, pass.microbatch, pass.kind == ActionKind::kBackward);
+    default:
+      return weight_pass(pass.stage, pass.microbatch);
+    }
+  }
+
+  Flight& flight(int stage, int microbatch) {
+    std::unique_ptr<Flight>& slot = flights_[{stage, microbatch}];
+    if (!slot) slot = std::make_unique<Flight>(defers_);
+    return *slot;
+  }
+
+  bool here(int stage) const { return schedule_.rank_of_stage[stage] == pipeline_.rank(); }
+
+  void forward(int stage, int microbatch) {
+    Flight& f = flight(stage, microbatch);
+    const Microbatch& data = microbatches_[microbatch];
+    f.context = {.layout = &data.layout,
+                 .wgrad = &f.wgrad,
+                 .state = &state_,
+                 .labels = data.labels,
+                 .loss_scale = options_.loss_scale,
+                 .seed = options_.seed,
+                 .training = options_.training,
+                 .check_finite = options_.check_finite};
+    const at::Tensor x = schedule_.is_first(stage) ? data.ids : f.input.take();
+    f.output =
+        chunks_.at(stage)->forward(x, f.context, store_, differentiates_ ? &f.tape : nullptr);
+    if (!schedule_.is_last(stage) && here(stage + 1))
+      flight(stage + 1, microbatch).input.tensor = f.output;
+  }
+
+  void backward(int stage, int microbatch, bool complete) {
+    Flight& f = flight(stage, microbatch);
+    const at::Tensor dy = schedule_.is_last(stage) ? at::Tensor() : f.output_gradient.take();
+    f.input_gradient = chunks_.at(stage)->backward(dy, f.context, store_, f.tape);
+    if (!schedule_.is_first(stage) && here(stage - 1))
+      flight(stage - 1, microbatch).output_gradient.tensor = std::move(f.input_gradient);
+    if (!complete) return;
+    if (defers_) drain(f);
+    if (schedule_.is_first(stage) || here(stage - 1)) {
+      flights_.erase({stage, microbatch});
+    } else {
+      over_.push_back({stage, microbatch}); // when its gradient has been sent
+    }
+  }
+
+  void weight_pass(int stage, int microbatch) {
+    drain(flight(stage, microbatch));
+    flights_.erase({stage, microbatch});
+  }
+
+  void drain(Flight& f) {
+    f.wgrad.drain();
+    if (options_.weight_passes_done) options_.weight_passes_done();
+  }
+
+  void send(const Action& action) {
+    Flight& f = flight(action.stage, action.microbatch);
+    at::Tensor x =
+        action.flow == Flow::kActivation ? f.output : std::exchange(f.input_gradient, at::Tensor());
+    x = x.contiguous();
+    sends_.emplace_back(x, comm::TransferBatch(pipeline_).send(x, action.peer).start());
+    while (!sends_.empty() && sends_.front().second.done()) sends_.pop_front();
+    if (action.flow == Flow::kGradient && !over_.empty()) {
+      flights_.erase(over_.back());
+      over_.clear();
+    }
+  }
+
+  void receive(const Action& action) {
+    Flight& f = flight(action.stage, action.microbatch);
+    Arriving& into = action.flow == Flow::kActivation ? f.input : f.output_gradient;
+    into.tensor =
+        at::empty({microbatches_[action.microbatch].layout.outer_tokens(), boundary_.hidden},
+                  at::TensorOptions(boundary_.dtype).device(boundary_.device));
+    into.work = comm::TransferBatch(pipeline_).recv(into.tensor, action.peer).start();
+  }
+
+  const Schedule& schedule_;
+  nn::ParamStore& store_;
+  const comm::Group& pipeline_;
+  const Boundary& boundary_;
+  const std::vector<Microbatch>& microbatches_;
+  nn::StepState& state_;
+  const RunOptions& options_;
+
+  std::map<int, const nn::Chunk*> chunks_; // by stage
+  int forwards_left_ = 0;
+  bool differentiates_ = false, defers_ = false;
+  std::map<std::pair<int, int>, std::unique_ptr<Flight>> flights_; // by (stage, microbatch)
+  std::vector<std::pair<int, int>> over_;
+  std::deque<std::pair<at::Tensor, comm::Work>> sends_;
+};
+
+} // namespace
+
+Runtime::Runtime(std::vector<const nn::Chunk*> chunks, nn::ParamStore& store, comm::Group pipeline,
+                 Boundary boundary)
+    : chunks_(std::move(chunks)), store_(&store), pipeline_(std::move(pipeline)),
+      boundary_(boundary) {}
+
+void Runtime::run(const Schedule& lowered, const std::vector<Microbatch>& microbatches,
+                  nn::StepState& state, const RunOptions& options) {
+  Run(lowered, chunks_, *store_, pipeline_, boundary_, microbatches, state, options).run();
+}
+
+} // namespace pentatron::pipeline
