@@ -274,11 +274,9 @@ TEST(AllReduce, MakesSavedTensorsStale) {
 }
 
 TEST(AllReduce, RefusesComplexNumbers) {
-  EXPECT_THROW(run_ranks(2,
-                         [](const Group& group) {
-                           all_reduce(at::zeros({2}, at::kComplexFloat), ReduceOp::kSum, group);
-                         }),
-               CommError);
+  run_ranks(2, [](const Group& group) {
+    EXPECT_THROW(all_reduce(at::zeros({2}, at::kComplexFloat), ReduceOp::kSum, group), CommError);
+  });
 }
 
 TEST(GroupOfOne, ReturnsTheArgument) {

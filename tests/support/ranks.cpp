@@ -5,8 +5,24 @@
 
 namespace pentatron::test {
 
+namespace {
+
+RunRanks& other_run_ranks() {
+  static RunRanks run;
+  return run;
+}
+
+} // namespace
+
 void run_ranks(int world_size, const std::function<void(comm::Group world)>& body) {
-  comm::run_ranks(world_size, {.threads_per_rank = 1}, body);
+  if (const RunRanks& run = other_run_ranks())
+    run(world_size, body);
+  else
+    comm::run_ranks(world_size, {.threads_per_rank = 1}, body);
+}
+
+void set_run_ranks(RunRanks run) {
+  other_run_ranks() = std::move(run);
 }
 
 at::Tensor shard(const at::Tensor& full, int64_t dim, const comm::Group& group) {

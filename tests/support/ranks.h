@@ -12,8 +12,12 @@
 
 namespace pentatron::test {
 
-/// comm::run_ranks with one compute thread a rank.
+/// Calls `body` on that many ranks with one compute thread each: on threads of this process, unless
+/// set_run_ranks has named others.
 void run_ranks(int world_size, const std::function<void(comm::Group world)>& body);
+
+using RunRanks = std::function<void(int world_size, const std::function<void(comm::Group)>& body)>;
+void set_run_ranks(RunRanks run);
 
 /// This rank's equal part of `full` along `dim`, as a copy.
 at::Tensor shard(const at::Tensor& full, int64_t dim, const comm::Group& group);

@@ -1,7 +1,7 @@
 #include "pentatron/comm/backend/in_process/in_process_backend.h"
 
 #include "pentatron/base/error.h"
-#include "pentatron/comm/backend/in_process/reduce.h"
+#include "pentatron/comm/backend/reduce.h"
 
 #include <cstring>
 #include <fmt/ranges.h>

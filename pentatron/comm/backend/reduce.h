@@ -1,4 +1,4 @@
-/// Elementwise reduction of one slice over the ranks' buffers.
+/// Elementwise reduction over the ranks' buffers, the same bits in every backend.
 #pragma once
 
 #include "pentatron/comm/group.h"
@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace pentatron::comm::in_process {
+namespace pentatron::comm {
 
 /// outs[k][i] = op over r, in order, of ins[r][i], for i in [begin, end) and every k. All tensors
 /// are contiguous and of one dtype; an output may be the same memory as an input. Narrow floats
@@ -16,7 +16,11 @@ namespace pentatron::comm::in_process {
 void reduce_slice(const std::vector<at::Tensor>& ins, const std::vector<at::Tensor>& outs,
                   int64_t begin, int64_t end, ReduceOp op);
 
+/// The same on raw memory: destinations[k][i] = op over r of sources[r][i], for i in [0, numel).
+void reduce_buffers(at::ScalarType dtype, const std::vector<const void*>& sources,
+                    const std::vector<void*>& destinations, int64_t numel, ReduceOp op);
+
 /// Throws CommError unless reduce_slice takes this dtype.
 void check_reducible(at::ScalarType dtype, ReduceOp op);
 
-} // namespace pentatron::comm::in_process
+} // namespace pentatron::comm

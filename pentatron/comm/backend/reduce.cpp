@@ -1,11 +1,11 @@
-#include "pentatron/comm/backend/in_process/reduce.h"
+#include "pentatron/comm/backend/reduce.h"
 
 #include "pentatron/base/error.h"
 
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
-namespace pentatron::comm::in_process {
+namespace pentatron::comm {
 
 namespace {
 
@@ -84,4 +84,9 @@ void reduce_slice(const std::vector<at::Tensor>& ins, const std::vector<at::Tens
   find(ins[0].scalar_type())(sources, destinations, begin, end, op);
 }
 
-} // namespace pentatron::comm::in_process
+void reduce_buffers(at::ScalarType dtype, const std::vector<const void*>& sources,
+                    const std::vector<void*>& destinations, int64_t numel, ReduceOp op) {
+  find(dtype)(sources, destinations, 0, numel, op);
+}
+
+} // namespace pentatron::comm

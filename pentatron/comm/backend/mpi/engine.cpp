@@ -1,0 +1,502 @@
+#include "pentatron/comm/backend/mpi/engine.h"
+
+#include "pentatron/base/error.h"
+
+#include <ATen/Parallel.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <omp.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/prctl.h>
+
+namespace pentatron::comm::mpi {
+
+using std::chrono::duration;
+using std::chrono::microseconds;
+using std::chrono::steady_clock;
+
+namespace {
+
+constexpr int kNoticeTag = 0; // groups count their contexts from 1
+constexpr size_t kNoticeText = 3000;
+
+// How a waiting thread spends passes that find nothing.
+constexpr microseconds kYieldForPeers{50};  // then sleeps: a peer computes
+constexpr microseconds kYieldForData{5000}; // data is on its way, and moves in passes
+constexpr microseconds kLongestSleep{200};
+constexpr microseconds kShortestSleep{10};
+// The engine's own thread gives way to the computation it runs beside.
+constexpr microseconds kShortestPause{20}, kLongestPause{200};
+constexpr microseconds kStayAwake{2000}; // starts in that time need not wake it
+
+std::string text_of(int code) {
+  char text[MPI_MAX_ERROR_STRING] = {};
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  return std::string(text, static_cast<size_t>(length));
+}
+
+} // namespace
+
+void check(int code, const char* call) {
+  if (code != MPI_SUCCESS) raise<CommError>("{} failed: {}", call, text_of(code));
+}
+
+struct Engine::Notice {
+  int64_t run;
+  int32_t rank, largest_context;
+  Outcome::Kind kind;
+  FailureKind failure;
+  char text[kNoticeText];
+};
+
+Engine::Engine(MPI_Comm comm, const MpiOptions& options)
+    : comm_(comm), options_(options), heard_(std::make_unique<Notice>()),
+      said_(std::make_unique<Notice>()) {
+  check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  check(MPI_Comm_rank(comm, &rank_), "MPI_Comm_rank");
+  check(MPI_Comm_size(comm, &size_), "MPI_Comm_size");
+  int* tag = nullptr;
+  int found = 0;
+  check(MPI_Comm_get_attr(comm, MPI_TAG_UB, static_cast<void*>(&tag), &found), "MPI_Comm_get_attr");
+  largest_tag_ = found ? *tag : 32767; // what the standard promises at least
+  listen();
+  thread_ = std::thread([this] { background(); });
+}
+
+Engine::~Engine() {
+  close();
+}
+
+void Engine::close() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    work_.notify_all();
+  }
+  if (thread_.joinable()) thread_.join();
+  const std::lock_guard lock(mutex_);
+  for (MPI_Request& request : requests_)
+    if (request != MPI_REQUEST_NULL) {
+      MPI_Cancel(&request);
+      MPI_Request_free(&request);
+    }
+  requests_.clear(); // messages_ stay, and with them what MPI may still read until it is finalised
+}
+
+// Starting and waiting.
+
+void Engine::start(const OperationPtr& operation) {
+  const Lock lock(mutex_);
+  operation->number = ++operation->lane.num_operations;
+  operation->arrived.assign(operation->members.size(), 0);
+  operation->arrived[static_cast<size_t>(operation->member)] = 1;
+  if (const std::string reason = reason_to_leave(*operation); !reason.empty())
+    throw CommError(reason);
+  pending_.insert(operation);
+  operation->lane.queue.push_back(operation);
+  if (operation->lane.queue.size() == 1) run_lane(operation->lane);
+  if (asleep_) work_.notify_one();
+}
+
+std::string Engine::reason_to_leave(const Operation& operation) const {
+  if (!broken_.empty()) return fmt::format("{}: {}", operation.title(), broken_);
+  if (!in_run_ || operation.group->run != run_)
+    return fmt::format("{}: the run that the group belongs to has ended", operation.title());
+  if (first_failed_ < 0) return "";
+  return fmt::format("rank {} left {} because rank {} of {} failed: {}", rank_, operation.title(),
+                     first_failed_, size_,
+                     runs_.at(run_).outcomes[static_cast<size_t>(first_failed_)]->failure.sentence);
+}
+
+void Engine::wait(const OperationPtr& operation) {
+  Lock lock(mutex_);
+  if (!operation->finished()) drive(lock, [&] { return operation->finished(); });
+  if (operation->state == Operation::State::kFailed) throw CommError(operation->error);
+}
+
+bool Engine::done(const OperationPtr& operation) {
+  const Lock lock(mutex_);
+  if (!operation->finished()) pass();
+  return operation->finished();
+}
+
+void Engine::drive(Lock& lock, const std::function<bool()>& until,
+                   steady_clock::time_point deadline) {
+  const bool limited = deadline != steady_clock::time_point{};
+  ++num_waiting_;
+  while (!until()) {
+    if (limited && steady_clock::now() > deadline) break;
+    if (someone_drives_) {
+      changed_.wait(lock);
+      continue;
+    }
+    someone_drives_ = true;
+    auto last_progress = steady_clock::now();
+    while (!until()) {
+      const bool progress = pass();
+      const auto now = steady_clock::now();
+      if (limited && now > deadline) break;
+      if (progress) {
+        last_progress = now;
+        if (num_waiting_ > 1) changed_.notify_all();
+        continue;
+      }
+      const auto waited = now - last_progress;
+      const bool yield = waited < (num_in_transfer_ > 0 ? kYieldForData : kYieldForPeers);
+      lock.unlock();
+      if (yield)
+        sched_yield();
+      else
+        std::this_thread::sleep_for(
+            std::clamp<steady_clock::duration>(waited / 8, kShortestSleep, kLongestSleep));
+      lock.lock();
+    }
+    someone_drives_ = false;
+    changed_.notify_all();
+    if (!pending_.empty()) work_.notify_one();
+  }
+  --num_waiting_;
+}
+
+void Engine::background() {
+  pthread_setname_np(pthread_self(), "mpi engine");
+  prctl(PR_SET_TIMERSLACK, 1000UL); // ns; the default of 50 us is longer than most pauses
+  at::get_num_threads();            // torch sets OpenMP's number when a thread first asks
+  omp_set_num_threads(1);
+  Lock lock(mutex_);
+  auto last_progress = steady_clock::now();
+  while (!stop_) {
+    if (pending_.empty() && steady_clock::now() - last_progress > kStayAwake) {
+      asleep_ = true;
+      work_.wait(lock, [this] { return stop_ || !pending_.empty(); });
+      asleep_ = false;
+      last_progress = steady_clock::now();
+    }
+    if (!someone_drives_ && pass()) {
+      last_progress = steady_clock::now();
+      changed_.notify_all();
+      lock.unlock();
+      sched_yield();
+      lock.lock();
+      continue;
+    }
+    const auto waited = steady_clock::now() - last_progress;
+    work_.wait_for(lock, someone_drives_ ? steady_clock::duration(kStayAwake)
+                                         : std::clamp<steady_clock::duration>(
+                                               waited / 4, kShortestPause, kLongestPause));
+  }
+}
+
+void Engine::joined(Operation& operation) {
+  operation.joined = true;
+  ++num_in_transfer_;
+}
+
+// Lanes and operations.
+
+void Engine::run_lane(Lane& lane) {
+  while (!lane.queue.empty() && lane.queue.front()->state == Operation::State::kQueued) {
+    const OperationPtr operation = lane.queue.front();
+    operation->state = Operation::State::kRunning;
+    operation->protocol = std::exchange(operation->make_protocol, {})(*operation);
+    operation->protocol.start();
+    if (operation->protocol.done()) resume(operation, {});
+  }
+}
+
+void Engine::resume(const OperationPtr& operation, std::coroutine_handle<> where) {
+  if (where) where.resume();
+  if (!operation->protocol.done()) return;
+  if (const std::exception_ptr error = operation->protocol.error())
+    finish(*operation, Operation::State::kFailed, Failure::of(error).sentence);
+  else
+    finish(*operation, Operation::State::kDone, "");
+}
+
+void Engine::finish(Operation& operation, Operation::State state, std::string error) {
+  const OperationPtr keep = operation.shared_from_this();
+  Lane& lane = operation.lane;
+  if (operation.joined) --num_in_transfer_;
+  operation.state = state;
+  operation.error = std::move(error);
+  lane.queue.erase(std::find(lane.queue.begin(), lane.queue.end(), keep));
+  pending_.erase(keep);
+  if (state == Operation::State::kFailed)
+    for (size_t i = 0; i < messages_.size(); ++i)
+      if (messages_[i].operation == keep && messages_[i].receives) MPI_Cancel(&requests_[i]);
+  if (operation.num_open_messages == 0) release(operation);
+}
+
+void Engine::release(Operation& operation) {
+  operation.protocol = Protocol();
+  operation.make_protocol = nullptr;
+  operation.flights.clear();
+  operation.buffers.clear();
+  operation.tensors.clear();
+}
+
+void Engine::fail_all() {
+  const std::vector<OperationPtr> all(pending_.begin(), pending_.end());
+  for (const OperationPtr& operation : all)
+    finish(*operation, Operation::State::kFailed, reason_to_leave(*operation));
+}
+
+/// Called after a pass that found nothing: what a rank sent before it left has been received.
+void Engine::fail_those_that_wait_for_who_left() {
+  if (!someone_left_ || !in_run_) return;
+  const Run& run = runs_.at(run_);
+  const std::vector<OperationPtr> all(pending_.begin(), pending_.end());
+  for (const OperationPtr& operation : all) {
+    if (operation->state != Operation::State::kRunning || operation->joined) continue;
+    std::vector<int> waiting;
+    int gone = -1;
+    for (size_t i = 0; i < operation->members.size(); ++i)
+      if (operation->arrived[i])
+        waiting.push_back(operation->members[i]);
+      else if (gone < 0 && run.outcomes[static_cast<size_t>(operation->members[i])])
+        gone = operation->members[i];
+    if (gone < 0) continue;
+    finish(*operation, Operation::State::kFailed,
+           fmt::format("rank {} finished while ranks {} wait in {}", gone, fmt::join(waiting, ", "),
+                       operation->title()));
+    run_lane(operation->lane);
+  }
+}
+
+// Messages.
+
+void Engine::post_send(Operation& operation, Flight& flight, int to, const void* data,
+                       int64_t bytes, bool first) {
+  const auto* from = static_cast<const std::byte*>(data);
+  const int64_t limit = first ? bytes : options_.max_message_bytes;
+  for (int64_t begin = 0; begin < bytes; begin += limit) {
+    MPI_Request request;
+    check(MPI_Isend(from + begin, static_cast<int>(std::min(bytes - begin, limit)), MPI_BYTE,
+                    operation.members[static_cast<size_t>(to)], operation.lane.send_tag, comm_,
+                    &request),
+          "MPI_Isend");
+    requests_.push_back(request);
+    messages_.push_back({operation.shared_from_this(), &flight, to, false, false});
+    ++flight.num_open;
+    ++operation.num_open_messages;
+  }
+}
+
+void Engine::post_receive(Operation& operation, Flight& flight, int from, void* data, int64_t bytes,
+                          bool first) {
+  auto* to = static_cast<std::byte*>(data);
+  const int64_t limit = first ? bytes : options_.max_message_bytes;
+  for (int64_t begin = 0; begin < bytes; begin += limit) {
+    MPI_Request request;
+    check(MPI_Irecv(to + begin, static_cast<int>(std::min(bytes - begin, limit)), MPI_BYTE,
+                    operation.members[static_cast<size_t>(from)], operation.lane.receive_tag, comm_,
+                    &request),
+          "MPI_Irecv");
+    requests_.push_back(request);
+    messages_.push_back({operation.shared_from_this(), &flight, from, true, first});
+    ++flight.num_open;
+    ++operation.num_open_messages;
+  }
+}
+
+bool Engine::pass() {
+  if (!broken_.empty()) return false;
+  try {
+    return test_messages();
+  } catch (const std::exception& error) { // MPI is of no more use
+    broken_ = error.what();
+    fail_all();
+    return true;
+  }
+}
+
+bool Engine::test_messages() {
+  completed_.resize(requests_.size());
+  statuses_.resize(requests_.size());
+  int count = 0;
+  const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count,
+                                completed_.data(), statuses_.data());
+  if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) check(code, "MPI_Testsome");
+  if (count == MPI_UNDEFINED) count = 0;
+  if (count == 0) {
+    fail_those_that_wait_for_who_left();
+    return false;
+  }
+  std::vector<std::pair<Message, MPI_Status>> ended;
+  for (int i = 0; i < count; ++i) {
+    const auto index = static_cast<size_t>(completed_[static_cast<size_t>(i)]);
+    MPI_Status status = statuses_[static_cast<size_t>(i)];
+    if (code == MPI_SUCCESS) status.MPI_ERROR = MPI_SUCCESS; // set only on errors
+    ended.emplace_back(std::move(messages_[index]), status);
+    requests_[index] = MPI_REQUEST_NULL;
+  }
+  // What is posted from here on goes behind; the order of those that stay does not matter.
+  size_t kept = 0;
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    if (requests_[i] == MPI_REQUEST_NULL) continue;
+    if (kept != i) {
+      requests_[kept] = requests_[i];
+      messages_[kept] = std::move(messages_[i]);
+    }
+    ++kept;
+  }
+  requests_.resize(kept);
+  messages_.erase(messages_.begin() + static_cast<std::ptrdiff_t>(kept), messages_.end());
+
+  std::vector<std::pair<OperationPtr, std::coroutine_handle<>>> ready;
+  for (const auto& [message, status] : ended) completed(message, status, ready);
+  for (const auto& [operation, where] : ready) {
+    if (operation->state != Operation::State::kRunning) continue;
+    resume(operation, where);
+    run_lane(operation->lane);
+  }
+  return true;
+}
+
+void Engine::completed(const Message& message, const MPI_Status& status,
+                       std::vector<std::pair<OperationPtr, std::coroutine_handle<>>>& ready) {
+  if (!message.operation) {
+    if (!message.receives) {
+      --saying_.num_open;
+      return;
+    }
+    const Notice notice = *heard_;
+    listen();
+    hear(notice);
+    return;
+  }
+  Operation& operation = *message.operation;
+  --operation.num_open_messages;
+  if (operation.finished()) {
+    if (operation.num_open_messages == 0) release(operation);
+    return;
+  }
+  if (status.MPI_ERROR != MPI_SUCCESS) {
+    finish(operation, Operation::State::kFailed,
+           fmt::format("{} failed: a message {} rank {}: {}", operation.title(),
+                       message.receives ? "from" : "to",
+                       operation.members[static_cast<size_t>(message.member)],
+                       text_of(status.MPI_ERROR)));
+    run_lane(operation.lane);
+    return;
+  }
+  if (message.first) operation.arrived[static_cast<size_t>(message.member)] = 1;
+  if (--message.flight->num_open == 0 && message.flight->waiter)
+    ready.emplace_back(message.operation, std::exchange(message.flight->waiter, {}));
+}
+
+int Engine::next_context() {
+  const Lock lock(mutex_);
+  return next_context_;
+}
+
+void Engine::contexts_used_up_to(int context) {
+  const Lock lock(mutex_);
+  if (context >= largest_tag_ / GroupState::kTagsPerContext)
+    raise<CommError>("more than {} groups were made, and this MPI library has no more tags",
+                     largest_tag_ / GroupState::kTagsPerContext);
+  next_context_ = std::max(next_context_, context + 1);
+}
+
+// Runs.
+
+std::shared_ptr<GroupState> Engine::begin_run() {
+  const Lock lock(mutex_);
+  if (!all_left_)
+    raise<CommError>("a run of {} ranks after one that not all of them have left", size_);
+  runs_.erase(run_);
+  ++run_;
+  runs_[run_].outcomes.resize(static_cast<size_t>(size_)); // perhaps a faster rank has left already
+  in_run_ = true;
+  first_failed_ = -1;
+  someone_left_ = false;
+  Run& run = runs_[run_];
+  for (int rank = 0; rank < size_; ++rank)
+    if (const auto& outcome = run.outcomes[static_cast<size_t>(rank)]) {
+      someone_left_ = true;
+      if (outcome->kind == Outcome::Kind::kFailed && first_failed_ < 0) first_failed_ = rank;
+    }
+  std::vector<int> members(static_cast<size_t>(size_));
+  for (int rank = 0; rank < size_; ++rank) members[static_cast<size_t>(rank)] = rank;
+  // All ranks have the same number here: they told each other theirs at the end of the last run.
+  return std::make_shared<GroupState>("world", std::move(members), rank_, next_context_++, run_);
+}
+
+void Engine::drain() {
+  Lock lock(mutex_);
+  drive(lock, [this] { return pending_.empty(); });
+}
+
+bool Engine::aborted() {
+  const Lock lock(mutex_);
+  return first_failed_ >= 0;
+}
+
+std::optional<std::pair<int, Failure>> Engine::end_run(const Outcome& outcome) {
+  Lock lock(mutex_);
+  Notice& notice = *said_;
+  notice.run = run_;
+  notice.rank = rank_;
+  notice.largest_context = next_context_;
+  notice.kind = outcome.kind;
+  notice.failure = outcome.failure.kind;
+  const size_t length = std::min(outcome.failure.sentence.size(), kNoticeText - 1);
+  std::memcpy(notice.text, outcome.failure.sentence.data(), length);
+  notice.text[length] = '\0';
+  const auto bytes = static_cast<int>(offsetof(Notice, text) + length + 1);
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank == rank_) continue;
+    MPI_Request request;
+    check(MPI_Isend(&notice, bytes, MPI_BYTE, rank, kNoticeTag, comm_, &request), "MPI_Isend");
+    requests_.push_back(request);
+    messages_.push_back({nullptr, &saying_, rank, false, false});
+    ++saying_.num_open;
+  }
+  hear(notice);
+  fail_all(); // only a rank that failed leaves anything
+
+  const Run& run = runs_.at(run_);
+  const auto left = [&] { return run.num_outcomes == size_ && saying_.num_open == 0; };
+  drive(lock, [&] { return left() || first_failed_ >= 0 || !broken_.empty(); });
+  drive(
+      lock, [&] { return left() || !broken_.empty(); },
+      steady_clock::now() + std::chrono::duration_cast<steady_clock::duration>(
+                                duration<double>(options_.leave_timeout_s)));
+  all_left_ = left();
+  in_run_ = false;
+  next_context_ = std::max(next_context_, run.largest_context);
+  for (int rank = 0; rank < size_; ++rank)
+    if (const auto& other = run.outcomes[static_cast<size_t>(rank)];
+        other && other->kind == Outcome::Kind::kFailed)
+      return std::pair{rank, other->failure};
+  return std::nullopt;
+}
+
+void Engine::listen() {
+  MPI_Request request;
+  check(MPI_Irecv(heard_.get(), sizeof(Notice), MPI_BYTE, MPI_ANY_SOURCE, kNoticeTag, comm_,
+                  &request),
+        "MPI_Irecv");
+  requests_.push_back(request);
+  messages_.push_back({nullptr, nullptr, -1, true, false});
+}
+
+void Engine::hear(const Notice& notice) {
+  Run& run = runs_[notice.run];
+  run.outcomes.resize(static_cast<size_t>(size_));
+  run.outcomes[static_cast<size_t>(notice.rank)] =
+      Outcome{notice.kind, {notice.failure, notice.text}};
+  ++run.num_outcomes;
+  run.largest_context = std::max(run.largest_context, notice.largest_context);
+  if (notice.run != run_ || !in_run_) return;
+  if (notice.rank != rank_) someone_left_ = true;
+  if (notice.kind != Outcome::Kind::kFailed || first_failed_ >= 0) return;
+  first_failed_ = notice.rank;
+  if (notice.rank != rank_) fail_all();
+}
+
+} // namespace pentatron::comm::mpi

@@ -1,0 +1,140 @@
+/// Drives every operation of this process, and carries what ranks tell each other about the end of
+/// a run.
+///
+/// All MPI calls happen under one mutex. A thread that waits makes passes over the open messages
+/// itself; between waits a thread of the engine does, which sleeps as long as nothing is pending.
+/// Passes that find nothing are followed by a yield or a sleep whose length grows with the time
+/// waited, so that more ranks than cores make progress.
+#pragma once
+
+#include "pentatron/comm/backend/mpi/operation.h"
+#include "pentatron/comm/failure.h"
+#include "pentatron/comm/mpi_world.h"
+
+#include <condition_variable>
+#include <mpi.h>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <unordered_set>
+
+namespace pentatron::comm::mpi {
+
+/// Throws CommError unless `code` is MPI_SUCCESS.
+void check(int code, const char* call);
+
+/// How a rank left a run.
+struct Outcome {
+  enum class Kind : uint8_t { kFinished, kFailed, kLeft } kind; ///< kLeft: because another failed
+  Failure failure;                                              ///< of kFailed
+};
+
+class Engine {
+ public:
+  /// `comm` is used by nobody else.
+  Engine(MPI_Comm comm, const MpiOptions& options);
+  ~Engine();
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const MpiOptions& options() const { return options_; }
+
+  // For backends.
+  /// Puts the operation into its lane and returns without waiting.
+  void start(const OperationPtr& operation);
+  /// Until it has finished; throws what it failed with.
+  void wait(const OperationPtr& operation);
+  bool done(const OperationPtr& operation);
+  /// A context number that is larger than those of all groups of this process.
+  int next_context();
+  void contexts_used_up_to(int context);
+
+  // For the world.
+  /// A new run: the state of the group of all ranks.
+  std::shared_ptr<GroupState> begin_run();
+  /// Waits for everything that was started in this run.
+  void drain();
+  /// Whether another rank has failed in this run.
+  bool aborted();
+  /// Tells the others and waits until all have left. Returns the first rank that failed with its
+  /// failure, if any.
+  std::optional<std::pair<int, Failure>> end_run(const Outcome& outcome);
+  /// Whether all ranks have left every run.
+  bool all_left() const { return all_left_; }
+  /// No calls follow. Cancels what is open.
+  void close();
+
+  // For operations; the mutex is held.
+  void post_send(Operation& operation, Flight& flight, int to, const void* data, int64_t bytes,
+                 bool first);
+  void post_receive(Operation& operation, Flight& flight, int from, void* data, int64_t bytes,
+                    bool first);
+  void joined(Operation& operation);
+
+ private:
+  struct Message {
+    OperationPtr operation; ///< null: of the engine itself
+    Flight* flight;
+    int member; ///< of the peer, in the operation; of the engine's own: its rank in the world
+    bool receives;
+    bool first;
+  };
+  struct Notice; ///< how a rank left a run, on its way
+  struct Run {
+    std::vector<std::optional<Outcome>> outcomes;
+    int num_outcomes = 0;
+    int largest_context = 0;
+  };
+  using Lock = std::unique_lock<std::mutex>;
+
+  // The mutex is held.
+  /// Looks at the open messages and goes on with the operations whose have arrived. Whether
+  /// anything happened.
+  bool pass();
+  bool test_messages();
+  void completed(const Message& message, const MPI_Status& status,
+                 std::vector<std::pair<OperationPtr, std::coroutine_handle<>>>& ready);
+  void resume(const OperationPtr& operation, std::coroutine_handle<> where);
+  void run_lane(Lane& lane);
+  void finish(Operation& operation, Operation::State state, std::string error);
+  void release(Operation& operation);
+  void fail_all();
+  void fail_those_that_wait_for_who_left();
+  std::string reason_to_leave(const Operation& operation) const;
+  void listen();
+  void hear(const Notice& notice);
+  /// Makes passes until `until` holds or the deadline has passed.
+  void drive(Lock& lock, const std::function<bool()>& until,
+             std::chrono::steady_clock::time_point deadline = {});
+  void background();
+
+  const MPI_Comm comm_;
+  const MpiOptions options_;
+  int rank_ = 0, size_ = 0, largest_tag_ = 0;
+
+  std::mutex mutex_;
+  std::vector<MPI_Request> requests_;
+  std::vector<Message> messages_; ///< of requests_, by index
+  std::vector<int> completed_;
+  std::vector<MPI_Status> statuses_;
+  std::unordered_set<OperationPtr> pending_;
+  int num_in_transfer_ = 0; ///< pending ones whose members have all started them
+  std::string broken_;      ///< why MPI can no longer be used, or empty
+  int next_context_ = 1;
+  int64_t run_ = 0;
+  bool in_run_ = false, all_left_ = true;
+  std::map<int64_t, Run> runs_; ///< this one and, if others are ahead, the next
+  int first_failed_ = -1;       ///< the rank whose failure was heard of first in this run
+  bool someone_left_ = false;
+  std::unique_ptr<Notice> heard_, said_;
+  Flight saying_;
+
+  bool someone_drives_ = false;
+  int num_waiting_ = 0;
+  bool stop_ = false, asleep_ = false;
+  std::condition_variable changed_; ///< an operation has finished or the driver has left
+  std::condition_variable work_;    ///< for the engine's thread
+  std::thread thread_;
+};
+
+} // namespace pentatron::comm::mpi
