@@ -1,12 +1,14 @@
-/// Arrays of any dtype for the tests of kernels: filled and read as double, at an address that is
-/// not aligned on purpose.
+/// Arrays of any dtype for the tests of kernels, filled and read as double; the entries of an
+/// operator; a number of threads.
 #pragma once
 
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <functional>
 #include <limits>
-#include <memory>
+#include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -18,59 +20,55 @@
 
 namespace pentatron::kernels::testing {
 
+/// The first element lies `skew` elements past an aligned address: aligned for its type, for no
+/// vector.
 class Array {
  public:
-  Array(DType dtype, int64_t size, double value = 0.0)
-      : dtype_(dtype), size_(size), bytes_((size + 1) * element_size(dtype) + 64) {
-    // One element past a multiple of 64: aligned for the type, for no vector.
-    const auto address = reinterpret_cast<uintptr_t>(bytes_.data());
-    offset_ = (64 - address % 64) % 64 + element_size(dtype);
-    for (int64_t i = 0; i < size; ++i) set(i, value);
+  Array(DType dtype, int64_t size, double value = 0.0, int64_t skew = 1)
+      : dtype_(dtype), size_(size), skew_(skew), bytes_((size + skew) * element_size(dtype)) {
+    fill(value);
   }
   static Array random(DType dtype, int64_t size, uint64_t seed, double scale = 1.0,
                       double shift = 0.0) {
     Array a(dtype, size);
-    const Stream stream(seed, "test");
-    for (int64_t i = 0; i < size; ++i)
-      a.set(i, shift + scale * stream.normal(static_cast<uint64_t>(i)));
+    a.fill_random(seed, scale, shift);
     return a;
   }
   static Array of(DType dtype, const std::vector<double>& values) {
     Array a(dtype, static_cast<int64_t>(values.size()));
-    for (int64_t i = 0; i < a.size(); ++i) a.set(i, values[i]);
+    a.fill([&](int64_t i) { return values[i]; });
     return a;
   }
 
-  void* data() { return bytes_.data() + offset_; }
-  const void* data() const { return bytes_.data() + offset_; }
+  void* data() { return at(0); }
+  const void* data() const { return const_cast<Array*>(this)->data(); }
+  void* at(int64_t i) { return bytes_.data() + (skew_ + i) * element_size(dtype_); }
   int64_t size() const { return size_; }
   DType dtype() const { return dtype_; }
 
-  double operator[](int64_t i) const {
-    return visit_dtype(dtype_, [&]<class T>(std::type_identity<T>) {
-      return static_cast<double>(to_acc(static_cast<const T*>(data())[i]));
-    });
+  double operator[](int64_t i) const { return load_as_double(data(), dtype_, i); }
+  void set(int64_t i, double value) { store_from_double(data(), dtype_, i, value); }
+  void fill(double value) {
+    fill([&](int64_t) { return value; });
   }
-  void set(int64_t i, double value) {
-    visit_dtype(dtype_, [&]<class T>(std::type_identity<T>) {
-      static_cast<T*>(data())[i] = from_acc<T>(static_cast<acc_t<T>>(value));
-    });
+  void fill(const std::function<double(int64_t)>& f) {
+    for (int64_t i = 0; i < size_; ++i) set(i, f(i));
+  }
+  /// Normal numbers of Philox.
+  void fill_random(uint64_t seed, double scale = 1.0, double shift = 0.0) {
+    const Stream stream(seed, "test");
+    fill([&](int64_t i) { return shift + scale * stream.normal(static_cast<uint64_t>(i)); });
   }
   bool same_bits(const Array& other) const {
-    return size_ == other.size_ &&
+    return size_ == other.size_ && dtype_ == other.dtype_ &&
            std::memcmp(data(), other.data(), size_ * element_size(dtype_)) == 0;
   }
-
-  Array(const Array& other) : Array(other.dtype_, other.size_) {
-    std::memcpy(data(), other.data(), size_ * element_size(dtype_));
-  }
-  Array& operator=(const Array&) = delete;
 
  private:
   DType dtype_;
   int64_t size_;
+  int64_t skew_;
   std::vector<std::byte> bytes_;
-  size_t offset_ = 0;
 };
 
 /// One step of rounding of `dtype` relative to the value.
@@ -100,12 +98,19 @@ inline void expect_close(const Array& a, const Array& b, double rtol, double ato
   }
 }
 
-/// The entries of an operator that can run `args` here, the reference excluded.
+/// The entries of an operator that can run `args` here.
+template <class Args>
+std::vector<Entry<Args>> entries_for(std::span<const Entry<Args>> entries, const Args& args) {
+  std::vector<Entry<Args>> usable;
+  for (const Entry<Args>& entry : entries)
+    if (entry.refuse(args, {}).empty()) usable.push_back(entry);
+  return usable;
+}
+/// The same, the reference excluded.
 template <class Args>
 std::vector<Entry<Args>> fast_entries(std::span<const Entry<Args>> entries, const Args& args) {
-  std::vector<Entry<Args>> fast;
-  for (const Entry<Args>& entry : entries)
-    if (entry.name != "reference" && entry.refuse(args, {}).empty()) fast.push_back(entry);
+  std::vector<Entry<Args>> fast = entries_for(entries, args);
+  std::erase_if(fast, [](const Entry<Args>& entry) { return entry.name == "reference"; });
   return fast;
 }
 template <class Args> Entry<Args> reference_of(std::span<const Entry<Args>> entries) {

@@ -10,33 +10,21 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/kernels/optimizer/buffer.h"
-#include "tests/kernels/typed_buffer.h"
+#include "tests/kernels/array.h"
 
 namespace pentatron::kernels {
 namespace {
 
-using test::TypedBuffer;
-using test::WithThreads;
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr DType kAll[] = {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kFloat16};
-
-template <class Args, class F>
-void for_each_entry(std::span<const Entry<Args>> entries, const Args& args, F&& f) {
-  for (const Entry<Args>& e : entries) {
-    if (e.refuse(args, {}).empty()) f(e);
-  }
-}
+using namespace testing;
 
 struct State {
-  TypedBuffer p, g, m, v, copy;
+  Array p, g, m, v, copy;
   State(DType dtype, int64_t n, DType copy_dtype)
-      : p(dtype, n, 1), g(dtype, n, 2), m(dtype, n, 3), v(dtype, n, 1), copy(copy_dtype, n, 1) {
-    p.fill_normal(1);
-    g.fill_normal(2);
-    m.fill_normal(3, 0.1);
-    v.fill([&](int64_t i) { return m.get(i) * m.get(i) * 1.5; });
+      : p(dtype, n), g(dtype, n, 0, 2), m(dtype, n, 0, 3), v(dtype, n), copy(copy_dtype, n) {
+    p.fill_random(1);
+    g.fill_random(2);
+    m.fill_random(3, 0.1);
+    v.fill([&](int64_t i) { return m[i] * m[i] * 1.5; });
   }
   AdamWArgs adamw(int64_t step) {
     return {.dtype = p.dtype(),
@@ -71,19 +59,19 @@ struct State {
   }
 };
 
-at::Tensor tensor(TypedBuffer& b) {
+at::Tensor tensor(Array& b) {
   return at::from_blob(b.data(), {b.size()},
                        b.dtype() == DType::kFloat64 ? at::kDouble : at::kFloat)
       .clone();
 }
 
 /// max |a - b| / |b|
-double relative(const TypedBuffer& a, const at::Tensor& b) {
+double relative(const Array& a, const at::Tensor& b) {
   const at::Tensor d = b.to(at::kDouble);
   double worst = 0;
   for (int64_t i = 0; i < a.size(); ++i) {
     const double expected = d.data_ptr<double>()[i];
-    worst = std::max(worst, std::abs(a.get(i) - expected) / std::max(std::abs(expected), 1e-300));
+    worst = std::max(worst, std::abs(a[i] - expected) / std::max(std::abs(expected), 1e-300));
   }
   return worst;
 }
@@ -93,7 +81,7 @@ TEST(AdamW, FollowsTorchStepForStep) {
   for (const DType dtype : {DType::kFloat64, DType::kFloat32}) {
     State s(dtype, 1001, DType::kBFloat16);
     for (int64_t step = 1; step <= 5; ++step) {
-      s.g.fill_normal(static_cast<uint64_t>(10 + step));
+      s.g.fill_random(static_cast<uint64_t>(10 + step));
       at::Tensor p = tensor(s.p), g = tensor(s.g) * 0.37, m = tensor(s.m), v = tensor(s.v);
       p.mul_(1 - 3e-3 * 0.1);
       m.lerp_(g, 1 - 0.9);
@@ -104,7 +92,7 @@ TEST(AdamW, FollowsTorchStepForStep) {
       adamw(s.adamw(step));
       // Sums of numbers of either sign cancel: the bound on p and m is relative to their terms, all
       // of order 1e-2 to 1.
-      const double unit = test::unit_roundoff(dtype);
+      const double unit = epsilon(dtype) / 2;
       EXPECT_LE((at::from_blob(s.p.data(), {1001}, p.options()) - p).abs().max().item<double>(),
                 2 * unit)
           << step;
@@ -118,12 +106,12 @@ TEST(AdamW, FollowsTorchStepForStep) {
 
 TEST(AdamW, AgreesWithTorchsFusedKernel) {
   State s(DType::kFloat64, 777, DType::kBFloat16);
-  s.m.fill([](int64_t) { return 0.0; });
-  s.v.fill([](int64_t) { return 0.0; });
+  s.m.fill(0.0);
+  s.v.fill(0.0);
   std::vector<at::Tensor> p = {tensor(s.p)}, m = {tensor(s.m)}, v = {tensor(s.v)};
   std::vector<at::Tensor> step_count = {at::zeros({}, at::kFloat)};
   for (int64_t step = 1; step <= 20; ++step) {
-    s.g.fill_normal(static_cast<uint64_t>(step));
+    s.g.fill_random(static_cast<uint64_t>(step));
     std::vector<at::Tensor> g = {tensor(s.g) * 0.37};
     step_count[0].add_(1);
     at::_fused_adamw_(p, g, m, v, {}, step_count, 3e-3, 0.9, 0.95, 0.1, 1e-8, false, false, {}, {});
@@ -138,25 +126,25 @@ TEST(AdamW, EveryEntryGivesTheReferencesBits) {
     for (const DType dtype : {DType::kFloat64, DType::kFloat32}) {
       for (const DType copy : {DType::kBFloat16, DType::kFloat16, DType::kFloat32}) {
         State expected(dtype, n, copy);
-        expected.g.set(0, kNan);
+        expected.g.set(0, kNaN);
         AdamWArgs a = expected.adamw(3);
         a.param_copy = expected.copy.data();
-        adamw_entries().back().run(a, {});
-        for_each_entry(adamw_entries(), a, [&](const Entry<AdamWArgs>& e) {
+        reference_of(adamw_entries()).run(a, {});
+        for (const auto& e : entries_for(adamw_entries(), a)) {
           State s(dtype, n, copy);
-          s.g.set(0, kNan);
+          s.g.set(0, kNaN);
           AdamWArgs b = s.adamw(3);
           b.param_copy = s.copy.data();
           e.run(b, {});
-          EXPECT_TRUE(std::isnan(s.p.get(0)) && std::isnan(s.copy.get(0)));
+          EXPECT_TRUE(std::isnan(s.p[0]) && std::isnan(s.copy[0]));
           for (State* x : {&s, &expected}) { // the sign of a NaN is nobody's promise
-            for (TypedBuffer* t : {&x->p, &x->m, &x->v, &x->copy}) t->set(0, 0);
+            for (Array* t : {&x->p, &x->m, &x->v, &x->copy}) t->set(0, 0);
           }
           EXPECT_TRUE(s.p.same_bits(expected.p)) << e.name << " " << n << " " << name(dtype);
           EXPECT_TRUE(s.m.same_bits(expected.m)) << e.name << " " << n;
           EXPECT_TRUE(s.v.same_bits(expected.v)) << e.name << " " << n;
           EXPECT_TRUE(s.copy.same_bits(expected.copy)) << e.name << " " << n << " " << name(copy);
-        });
+        }
       }
     }
   }
@@ -192,10 +180,10 @@ TEST(AdamW, RefusesImpossibleArguments) {
 TEST(Sgd, FollowsTorchStepForStep) {
   for (const bool nesterov : {false, true}) {
     State s(DType::kFloat64, 300, DType::kBFloat16);
-    s.m.fill([](int64_t) { return 0.0; });
+    s.m.fill(0.0);
     at::Tensor p = tensor(s.p), buffer;
     for (int64_t step = 1; step <= 5; ++step) {
-      s.g.fill_normal(static_cast<uint64_t>(step));
+      s.g.fill_random(static_cast<uint64_t>(step));
       at::Tensor g = (tensor(s.g) * 0.37).add(p, 0.1);
       buffer = step == 1 ? g.clone() : buffer.mul_(0.9).add_(g);
       g = nesterov ? g.add(buffer, 0.9) : buffer;
@@ -222,14 +210,14 @@ TEST(Sgd, EveryEntryGivesTheReferencesBits) {
         };
         State expected(dtype, n, DType::kBFloat16);
         const SgdArgs a = args(expected);
-        sgd_entries().back().run(a, {});
-        for_each_entry(sgd_entries(), a, [&](const Entry<SgdArgs>& e) {
+        reference_of(sgd_entries()).run(a, {});
+        for (const auto& e : entries_for(sgd_entries(), a)) {
           State s(dtype, n, DType::kBFloat16);
           e.run(args(s), {});
           EXPECT_TRUE(s.p.same_bits(expected.p)) << e.name << " " << n;
           EXPECT_TRUE(s.m.same_bits(expected.m)) << e.name << " " << n;
           EXPECT_TRUE(s.copy.same_bits(expected.copy)) << e.name << " " << n;
-        });
+        }
       }
     }
   }
@@ -242,69 +230,68 @@ TEST(Sgd, MomentumAndItsBufferComeTogether) {
   EXPECT_THROW(sgd(a), ShapeError);
 }
 
-double sum_of_squares_of(const TypedBuffer& x) {
+double sum_of_squares_of(const Array& x) {
   double result = -1;
   sum_of_squares({.dtype = x.dtype(), .n = x.size(), .x = x.data(), .result = &result});
   return result;
 }
 
 TEST(SumOfSquares, IsExactForWholeNumbers) {
-  for (const DType dtype : kAll) {
-    TypedBuffer x(dtype, 100003, 1);
+  for (const DType dtype : kAllTypes) {
+    Array x(dtype, 100003);
     x.fill([](int64_t i) { return static_cast<double>(i % 13 - 6); });
     double expected = 0;
-    for (int64_t i = 0; i < x.size(); ++i) expected += x.get(i) * x.get(i);
+    for (int64_t i = 0; i < x.size(); ++i) expected += x[i] * x[i];
     EXPECT_EQ(sum_of_squares_of(x), expected) << name(dtype);
   }
 }
 
 TEST(SumOfSquares, EveryEntryAndThreadCountGiveTheSameBits) {
-  for (const DType dtype : kAll) {
+  for (const DType dtype : kAllTypes) {
     for (const int64_t n : {0, 1, 31, 32, 33, 32768, 32769, 200001}) {
-      TypedBuffer x(dtype, n, 1);
-      x.fill_normal(5);
+      Array x(dtype, n);
+      x.fill_random(5);
       double expected = -1;
       SumOfSquaresArgs a{.dtype = dtype, .n = n, .x = x.data(), .result = &expected};
-      sum_of_squares_entries().back().run(a, {});
-      for_each_entry(sum_of_squares_entries(), a, [&](const Entry<SumOfSquaresArgs>& e) {
+      reference_of(sum_of_squares_entries()).run(a, {});
+      for (const auto& e : entries_for(sum_of_squares_entries(), a)) {
         for (const int threads : {1, 2, 5}) {
-          WithThreads with(threads);
           double result = -1;
           a.result = &result;
-          e.run(a, {});
+          with_threads(threads, [&] { e.run(a, {}); });
           EXPECT_EQ(result, expected) << e.name << " " << n << " " << name(dtype);
         }
-      });
+      }
     }
   }
 }
 
 TEST(SumOfSquares, NeitherOverflowsNorHidesNaN) {
-  TypedBuffer x(DType::kFloat32, 1000);
-  x.fill([](int64_t) { return 1e30; });
+  Array x(DType::kFloat32, 1000);
+  x.fill(1e30);
   EXPECT_NEAR(sum_of_squares_of(x) / 1e63, 1, 1e-6);
-  x.set(999, kNan);
+  x.set(999, kNaN);
   EXPECT_TRUE(std::isnan(sum_of_squares_of(x)));
   x.set(999, -kInf);
   EXPECT_EQ(sum_of_squares_of(x), kInf);
 }
 
 TEST(FindNonfinite, CountsAllAndNamesTheFirst) {
-  for (const DType dtype : kAll) {
-    TypedBuffer x(dtype, 70001, 1);
-    x.fill_normal(7);
+  for (const DType dtype : kAllTypes) {
+    Array x(dtype, 70001);
+    x.fill_random(7);
     x.set(3, std::numeric_limits<float>::denorm_min());
     x.set(4, dtype == DType::kFloat16 ? 65504 : 3.38e38);
     NonfiniteArgs a{.dtype = dtype, .n = x.size(), .x = x.data()};
-    for_each_entry(find_nonfinite_entries(), a, [&](const Entry<NonfiniteArgs>& e) {
+    for (const auto& e : entries_for(find_nonfinite_entries(), a)) {
       int64_t count = -7, first = -7;
       a.count = &count;
       a.first_index = &first;
       e.run(a, {});
       EXPECT_EQ(count, 0) << e.name;
       EXPECT_EQ(first, -1) << e.name;
-      TypedBuffer y = x;
-      y.set(70000, kNan);
+      Array y = x;
+      y.set(70000, kNaN);
       y.set(20000, -kInf);
       y.set(20001, kInf);
       NonfiniteArgs b = a;
@@ -312,7 +299,7 @@ TEST(FindNonfinite, CountsAllAndNamesTheFirst) {
       e.run(b, {});
       EXPECT_EQ(count, 3) << e.name;
       EXPECT_EQ(first, 20000) << e.name;
-    });
+    }
   }
 }
 
@@ -332,7 +319,7 @@ TEST(Cast, RoundsAsTorchDoes) {
     std::vector<uint16_t> out(bits.size());
     const CastArgs a{
         .dtype = DType::kFloat32, .out_dtype = dtype, .n = n, .x = bits.data(), .out = out.data()};
-    for_each_entry(cast_entries(), a, [&](const Entry<CastArgs>& e) {
+    for (const auto& e : entries_for(cast_entries(), a)) {
       std::fill(out.begin(), out.end(), uint16_t{0});
       e.run(a, {});
       const at::Tensor y = at::from_blob(out.data(), {n}, torch_dtype).to(at::kFloat);
@@ -347,40 +334,39 @@ TEST(Cast, RoundsAsTorchDoes) {
             {});
       EXPECT_EQ(std::memcmp(wide.data(), y.data_ptr<float>(), wide.size() * 4), 0)
           << e.name << " widening is exact";
-    });
+    }
   }
 }
 
 TEST(Cast, ServesEveryPairOfTypesAtOddSizes) {
-  for (const DType from : kAll) {
-    for (const DType to : kAll) {
-      TypedBuffer x(from, 1019, 1), y(to, 1021, 1);
-      x.fill_normal(11);
-      y.fill([](int64_t) { return 5.0; });
+  for (const DType from : kAllTypes) {
+    for (const DType to : kAllTypes) {
+      Array x(from, 1019), y(to, 1021);
+      x.fill_random(11);
+      y.fill(5.0);
       cast({.dtype = from, .out_dtype = to, .n = 1019, .x = x.data(), .out = y.data()});
-      TypedBuffer expected(to, 1);
+      Array expected(to, 1);
       for (int64_t i = 0; i < 1019; ++i) {
-        expected.set(0, x.get(i));
-        ASSERT_EQ(y.get(i), expected.get(0)) << name(from) << " " << name(to);
+        expected.set(0, x[i]);
+        ASSERT_EQ(y[i], expected[0]) << name(from) << " " << name(to);
       }
-      EXPECT_EQ(y.get(1019), 5.0) << "nothing is written past the end";
+      EXPECT_EQ(y[1019], 5.0) << "nothing is written past the end";
     }
   }
 }
 
 TEST(Scale, EveryEntryMultipliesEveryElementAndNoMore) {
-  for (const DType dtype : kAll) {
-    TypedBuffer x(dtype, 1003, 1);
+  for (const DType dtype : kAllTypes) {
+    Array x(dtype, 1003);
     x.fill([](int64_t i) { return static_cast<double>(i % 100); });
     const ScaleArgs a{.dtype = dtype, .n = 1001, .x = x.data(), .factor = 0.5};
-    for_each_entry(scale_entries(), a, [&](const Entry<ScaleArgs>& e) {
-      TypedBuffer y = x;
+    for (const auto& e : entries_for(scale_entries(), a)) {
+      Array y = x;
       ScaleArgs b = a;
       b.x = y.data();
       e.run(b, {});
-      for (int64_t i = 0; i < 1003; ++i)
-        ASSERT_EQ(y.get(i), x.get(i) * (i < 1001 ? 0.5 : 1)) << e.name;
-    });
+      for (int64_t i = 0; i < 1003; ++i) ASSERT_EQ(y[i], x[i] * (i < 1001 ? 0.5 : 1)) << e.name;
+    }
   }
 }
 

@@ -4,6 +4,7 @@
 #include "pentatron/kernels/activation/activation_entries.h"
 #include "pentatron/kernels/common/column_sums.h"
 #include "pentatron/kernels/common/dispatch.h"
+#include "pentatron/kernels/common/refuse.h"
 
 namespace pentatron::kernels {
 
@@ -11,19 +12,23 @@ namespace {
 
 constexpr Entry<ActivationForward> kForward[] = {
 #ifdef PENTATRON_CUDA
-    {"cuda", ActivationCuda::refuse, ActivationCuda::run},
+    {"cuda", refuse_unless_cuda, ActivationCuda::run},
 #endif
-    {"avx512", ActivationAvx512::refuse, ActivationAvx512::run},
-    {"avx2", ActivationAvx2::refuse, ActivationAvx2::run},
-    {"reference", ActivationReference::refuse, ActivationReference::run},
+#if defined(__x86_64__)
+    {"avx512", refuse_float64_or_no_avx512, ActivationAvx512::run},
+    {"avx2", refuse_float64_or_no_avx2, ActivationAvx2::run},
+#endif
+    {"reference", refuse_unless_cpu, ActivationReference::run},
 };
 constexpr Entry<ActivationBackward> kBackward[] = {
 #ifdef PENTATRON_CUDA
-    {"cuda", ActivationCuda::refuse, ActivationCuda::run},
+    {"cuda", refuse_unless_cuda, ActivationCuda::run},
 #endif
-    {"avx512", ActivationAvx512::refuse, ActivationAvx512::run},
-    {"avx2", ActivationAvx2::refuse, ActivationAvx2::run},
-    {"reference", ActivationReference::refuse, ActivationReference::run},
+#if defined(__x86_64__)
+    {"avx512", refuse_float64_or_no_avx512, ActivationAvx512::run},
+    {"avx2", refuse_float64_or_no_avx2, ActivationAvx2::run},
+#endif
+    {"reference", refuse_unless_cpu, ActivationReference::run},
 };
 
 void check_sizes(int64_t rows, int64_t cols) {

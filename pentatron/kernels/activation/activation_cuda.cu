@@ -81,13 +81,6 @@ template <class T> __global__ void backward_bias(ActivationBackward a) {
 
 } // namespace
 
-std::string ActivationCuda::refuse(const ActivationForward&, const Context& context) {
-  return refuse_unless_cuda(context);
-}
-std::string ActivationCuda::refuse(const ActivationBackward&, const Context& context) {
-  return refuse_unless_cuda(context);
-}
-
 void ActivationCuda::run(const ActivationForward& a, const Context& context) {
   const auto stream = static_cast<cudaStream_t>(context.stream);
   visit_dtype(a.dtype, [&](auto t) {

@@ -1,37 +1,27 @@
 /// The implementations behind activation.h; activation.cpp orders them.
 #pragma once
 
-#include <string>
-
 #include "pentatron/kernels/activation/activation.h"
 
 namespace pentatron::kernels {
 
 struct ActivationReference {
-  static std::string refuse(const ActivationForward& args, const Context& context);
-  static std::string refuse(const ActivationBackward& args, const Context& context);
   static void run(const ActivationForward& args, const Context& context);
   static void run(const ActivationBackward& args, const Context& context);
 };
 
 struct ActivationAvx2 {
-  static std::string refuse(const ActivationForward& args, const Context& context);
-  static std::string refuse(const ActivationBackward& args, const Context& context);
   static void run(const ActivationForward& args, const Context& context);
   static void run(const ActivationBackward& args, const Context& context);
 };
 
 struct ActivationAvx512 {
-  static std::string refuse(const ActivationForward& args, const Context& context);
-  static std::string refuse(const ActivationBackward& args, const Context& context);
   static void run(const ActivationForward& args, const Context& context);
   static void run(const ActivationBackward& args, const Context& context);
 };
 
 /// Only in builds with PENTATRON_CUDA.
 struct ActivationCuda {
-  static std::string refuse(const ActivationForward& args, const Context& context);
-  static std::string refuse(const ActivationBackward& args, const Context& context);
   static void run(const ActivationForward& args, const Context& context);
   static void run(const ActivationBackward& args, const Context& context);
 };

@@ -2,7 +2,6 @@
 
 #include "pentatron/kernels/activation/activation_entries.h"
 #include "pentatron/kernels/activation/activation_functions.h"
-#include "pentatron/kernels/common/dispatch.h"
 #include "pentatron/kernels/common/scalar.h"
 
 namespace pentatron::kernels {
@@ -62,19 +61,12 @@ template <class T> void backward(const ActivationBackward& a) {
 
 } // namespace
 
-std::string ActivationReference::refuse(const ActivationForward&, const Context& context) {
-  return refuse_unless_cpu(context);
-}
-std::string ActivationReference::refuse(const ActivationBackward&, const Context& context) {
-  return refuse_unless_cpu(context);
-}
-
 void ActivationReference::run(const ActivationForward& args, const Context&) {
-  visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) { forward<T>(args); });
+  visit_dtype(args.dtype, [&]<class T>(T) { forward<T>(args); });
 }
 
 void ActivationReference::run(const ActivationBackward& args, const Context&) {
-  visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) { backward<T>(args); });
+  visit_dtype(args.dtype, [&]<class T>(T) { backward<T>(args); });
 }
 
 } // namespace pentatron::kernels

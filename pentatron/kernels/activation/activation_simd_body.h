@@ -109,12 +109,7 @@ void backward(const ActivationBackward& a, const Context& context) {
 /// f.operator()<kind, gated, element type>().
 template <class Args, class F> void visit(const Args& a, F&& f) {
   const auto with_type = [&]<Activation kKind, bool kGated>() {
-    if (a.dtype == DType::kBFloat16)
-      f.template operator()<kKind, kGated, bf16>();
-    else if (a.dtype == DType::kFloat16)
-      f.template operator()<kKind, kGated, fp16>();
-    else
-      f.template operator()<kKind, kGated, float>();
+    visit_float_dtype(a.dtype, [&]<class T>(T) { f.template operator()<kKind, kGated, T>(); });
   };
   const auto with_kind = [&]<Activation kKind>() {
     if (a.gated)

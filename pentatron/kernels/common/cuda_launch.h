@@ -1,15 +1,7 @@
 /// What every CUDA entry needs around its launches. Free of CUDA headers.
 #pragma once
 
-#include <string>
-
-#include "pentatron/kernels/contract.h"
-
 namespace pentatron::kernels {
-
-inline std::string refuse_unless_cuda(const Context& context) {
-  return context.device == Device::kCuda ? "" : "runs on CUDA only";
-}
 
 /// Throws Error naming `op` if `code` (a cudaError_t) is not success; `text` is what CUDA says
 /// about it.

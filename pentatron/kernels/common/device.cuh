@@ -9,6 +9,7 @@
 #include <cuda_fp16.h>
 
 #include "pentatron/kernels/common/cuda_launch.h"
+#include "pentatron/kernels/contract.h"
 
 namespace pentatron::kernels::cuda {
 

@@ -22,16 +22,4 @@ void run_first(std::string_view op, std::span<const Entry<Args>> entries, const 
   raise<ConfigError>("no implementation of {} takes these arguments{}", op, reasons);
 }
 
-inline std::string refuse_unless_cpu(const Context& context) {
-  return context.device == Device::kCpu ? "" : "runs on the CPU only";
-}
-
-/// The reason why a SIMD entry does not run, or an empty string.
-inline std::string refuse_unless_simd(bool offered, DType dtype, const Context& context) {
-  if (context.device != Device::kCpu) return "runs on the CPU only";
-  if (!offered) return "the processor does not offer it";
-  if (dtype == DType::kFloat64) return "float64 runs in the reference";
-  return "";
-}
-
 } // namespace pentatron::kernels

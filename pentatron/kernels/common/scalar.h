@@ -1,4 +1,5 @@
 /// Element types of the CPU kernels, their accumulate types, and the switch from a DType to a type.
+/// device.cuh is the same for CUDA.
 ///
 /// bf16 and fp16 are storage only: arithmetic happens in float. Conversion rounds to nearest, ties
 /// to even; NaN stays NaN.
@@ -6,6 +7,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 #include <vector>
 
@@ -64,19 +66,54 @@ template <class T> T from_acc(acc_t<T> x) {
   }
 }
 
-/// Calls f(std::type_identity<T>{}) with the element type of `dtype`.
+template <class T> double to_double(T x) {
+  return to_acc(x);
+}
+template <class T> T from_double(double x) {
+  return from_acc<T>(static_cast<acc_t<T>>(x));
+}
+
+/// Calls f(T{}) with the element type T of `dtype`.
 template <class F> decltype(auto) visit_dtype(DType dtype, F&& f) {
   switch (dtype) {
   case DType::kFloat64:
-    return f(std::type_identity<double>{});
+    return f(double{});
   case DType::kBFloat16:
-    return f(std::type_identity<bf16>{});
+    return f(bf16{});
   case DType::kFloat16:
-    return f(std::type_identity<fp16>{});
+    return f(fp16{});
   case DType::kFloat32:
     break;
   }
-  return f(std::type_identity<float>{});
+  return f(float{});
+}
+
+/// The same for what accumulates in float: kFloat64 counts as kFloat32, so callers refuse it first.
+template <class F> void visit_float_dtype(DType dtype, F&& f) {
+  visit_dtype(dtype,
+              [&]<class T>(T) { f(std::conditional_t<std::is_same_v<T, double>, float, T>{}); });
+}
+
+/// Calls f(double{}) for kFloat64, else f(float{}).
+template <class F> void visit_acc_dtype(DType dtype, F&& f) {
+  if (dtype == DType::kFloat64)
+    f(double{});
+  else
+    f(float{});
+}
+
+/// Element i of an array at any address.
+inline double load_as_double(const void* p, DType dtype, int64_t i) {
+  return visit_dtype(dtype, [&]<class T>(T x) {
+    std::memcpy(&x, static_cast<const char*>(p) + i * int64_t{sizeof x}, sizeof x);
+    return to_double(x);
+  });
+}
+inline void store_from_double(void* p, DType dtype, int64_t i, double value) {
+  visit_dtype(dtype, [&]<class T>(T) {
+    const T x = from_double<T>(value);
+    std::memcpy(static_cast<char*>(p) + i * int64_t{sizeof x}, &x, sizeof x);
+  });
 }
 
 /// A short vector (weight, bias) in the accumulate type A, `plus` added; `missing` everywhere if
@@ -85,7 +122,7 @@ template <class A>
 std::vector<A> widen(const void* p, DType dtype, int64_t n, A missing, A plus = 0) {
   if (p == nullptr) return std::vector<A>(n, missing);
   std::vector<A> out(n);
-  visit_dtype(dtype, [&]<class T>(std::type_identity<T>) {
+  visit_dtype(dtype, [&]<class T>(T) {
     for (int64_t i = 0; i < n; ++i)
       out[i] = static_cast<A>(to_acc(static_cast<const T*>(p)[i])) + plus;
   });

@@ -1,20 +1,12 @@
 #include "pentatron/kernels/cross_entropy/cross_entropy.h"
 
 #include "pentatron/kernels/common/dispatch.h"
+#include "pentatron/kernels/common/refuse.h"
 #include "pentatron/kernels/cross_entropy/cross_entropy_entries.h"
-#include "pentatron/kernels/simd/refuse.h"
 
 namespace pentatron::kernels {
 
 namespace {
-
-using simd::refuse_unless_cpu;
-
-template <auto refuse, class Args>
-std::string refuse_float64(const Args& args, const Context& context) {
-  if (args.dtype == DType::kFloat64) return "takes no float64";
-  return refuse(args, context);
-}
 
 void require(bool ok, const char* op, const char* what) {
   if (!ok) raise<ShapeError>("{}: {}", op, what);
@@ -35,15 +27,12 @@ template <class Args> void check_gradient(const Args& a, const char* op) {
 std::span<const Entry<CrossEntropyStatsArgs>> cross_entropy_stats_entries() {
   static const Entry<CrossEntropyStatsArgs> entries[] = {
 #if defined(__x86_64__)
-    {"avx512",
-     refuse_float64<simd::refuse_unless_avx512<CrossEntropyStatsArgs>, CrossEntropyStatsArgs>,
-     cross_entropy_avx512::stats},
-    {"avx2", refuse_float64<simd::refuse_unless_avx2<CrossEntropyStatsArgs>, CrossEntropyStatsArgs>,
-     cross_entropy_avx2::stats},
+    {"avx512", refuse_float64_or_no_avx512, cross_entropy_avx512::stats},
+    {"avx2", refuse_float64_or_no_avx2, cross_entropy_avx2::stats},
 #endif
     {"reference", refuse_unless_cpu, cross_entropy_reference::stats},
 #ifdef PENTATRON_CUDA
-    {"cuda", simd::refuse_unless_cuda, cross_entropy_cuda::stats},
+    {"cuda", refuse_unless_cuda, cross_entropy_cuda::stats},
 #endif
   };
   return entries;
@@ -53,7 +42,7 @@ std::span<const Entry<CrossEntropyRescaleArgs>> cross_entropy_rescale_entries() 
   static const Entry<CrossEntropyRescaleArgs> entries[] = {
       {"reference", refuse_unless_cpu, cross_entropy_reference::rescale},
 #ifdef PENTATRON_CUDA
-      {"cuda", simd::refuse_unless_cuda, cross_entropy_cuda::rescale},
+      {"cuda", refuse_unless_cuda, cross_entropy_cuda::rescale},
 #endif
   };
   return entries;
@@ -63,7 +52,7 @@ std::span<const Entry<CrossEntropyLossArgs>> cross_entropy_loss_entries() {
   static const Entry<CrossEntropyLossArgs> entries[] = {
       {"reference", refuse_unless_cpu, cross_entropy_reference::loss},
 #ifdef PENTATRON_CUDA
-      {"cuda", simd::refuse_unless_cuda, cross_entropy_cuda::loss},
+      {"cuda", refuse_unless_cuda, cross_entropy_cuda::loss},
 #endif
   };
   return entries;
@@ -72,16 +61,12 @@ std::span<const Entry<CrossEntropyLossArgs>> cross_entropy_loss_entries() {
 std::span<const Entry<CrossEntropyGradientArgs>> cross_entropy_gradient_entries() {
   static const Entry<CrossEntropyGradientArgs> entries[] = {
 #if defined(__x86_64__)
-    {"avx512",
-     refuse_float64<simd::refuse_unless_avx512<CrossEntropyGradientArgs>, CrossEntropyGradientArgs>,
-     cross_entropy_avx512::gradient},
-    {"avx2",
-     refuse_float64<simd::refuse_unless_avx2<CrossEntropyGradientArgs>, CrossEntropyGradientArgs>,
-     cross_entropy_avx2::gradient},
+    {"avx512", refuse_float64_or_no_avx512, cross_entropy_avx512::gradient},
+    {"avx2", refuse_float64_or_no_avx2, cross_entropy_avx2::gradient},
 #endif
     {"reference", refuse_unless_cpu, cross_entropy_reference::gradient},
 #ifdef PENTATRON_CUDA
-    {"cuda", simd::refuse_unless_cuda, cross_entropy_cuda::gradient},
+    {"cuda", refuse_unless_cuda, cross_entropy_cuda::gradient},
 #endif
   };
   return entries;
@@ -90,14 +75,12 @@ std::span<const Entry<CrossEntropyGradientArgs>> cross_entropy_gradient_entries(
 std::span<const Entry<CrossEntropyArgs>> cross_entropy_entries() {
   static const Entry<CrossEntropyArgs> entries[] = {
 #if defined(__x86_64__)
-    {"avx512", refuse_float64<simd::refuse_unless_avx512<CrossEntropyArgs>, CrossEntropyArgs>,
-     cross_entropy_avx512::fused},
-    {"avx2", refuse_float64<simd::refuse_unless_avx2<CrossEntropyArgs>, CrossEntropyArgs>,
-     cross_entropy_avx2::fused},
+    {"avx512", refuse_float64_or_no_avx512, cross_entropy_avx512::fused},
+    {"avx2", refuse_float64_or_no_avx2, cross_entropy_avx2::fused},
 #endif
     {"reference", refuse_unless_cpu, cross_entropy_reference::fused},
 #ifdef PENTATRON_CUDA
-    {"cuda", simd::refuse_unless_cuda, cross_entropy_cuda::fused},
+    {"cuda", refuse_unless_cuda, cross_entropy_cuda::fused},
 #endif
   };
   return entries;

@@ -4,19 +4,27 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/kernels/common/dispatch.h"
+#include "pentatron/kernels/common/refuse.h"
 #include "pentatron/kernels/dropout/dropout_entries.h"
 
 namespace pentatron::kernels {
 
 namespace {
 
+/// The vectors compare words with a threshold of 32 bits.
+template <auto refuse> std::string refuse_certain(const Dropout& args, const Context& context) {
+  return dropout_threshold(args.p) >> 32 != 0 ? "does not drop all, p = 1" : refuse(args, context);
+}
+
 constexpr Entry<Dropout> kEntries[] = {
 #ifdef PENTATRON_CUDA
-    {"cuda", DropoutCuda::refuse, DropoutCuda::run},
+    {"cuda", refuse_unless_cuda, DropoutCuda::run},
 #endif
-    {"avx512", DropoutAvx512::refuse, DropoutAvx512::run},
-    {"avx2", DropoutAvx2::refuse, DropoutAvx2::run},
-    {"reference", DropoutReference::refuse, DropoutReference::run},
+#if defined(__x86_64__)
+    {"avx512", refuse_certain<refuse_float64_or_no_avx512<Dropout>>, DropoutAvx512::run},
+    {"avx2", refuse_certain<refuse_float64_or_no_avx2<Dropout>>, DropoutAvx2::run},
+#endif
+    {"reference", refuse_unless_cpu, DropoutReference::run},
 };
 
 } // namespace

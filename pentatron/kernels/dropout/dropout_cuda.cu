@@ -48,10 +48,6 @@ __global__ void apply(Dropout a, uint2 key, uint64_t threshold, double scale, in
 
 } // namespace
 
-std::string DropoutCuda::refuse(const Dropout&, const Context& context) {
-  return refuse_unless_cuda(context);
-}
-
 void DropoutCuda::run(const Dropout& a, const Context& context) {
   const auto stream = static_cast<cudaStream_t>(context.stream);
   const int64_t first_group = a.feature_offset / 64;

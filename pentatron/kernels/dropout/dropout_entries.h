@@ -1,30 +1,24 @@
 /// The implementations behind dropout.h; dropout.cpp orders them.
 #pragma once
 
-#include <string>
-
 #include "pentatron/kernels/dropout/dropout.h"
 
 namespace pentatron::kernels {
 
 struct DropoutReference {
-  static std::string refuse(const Dropout& args, const Context& context);
   static void run(const Dropout& args, const Context& context);
 };
 
 struct DropoutAvx2 {
-  static std::string refuse(const Dropout& args, const Context& context);
   static void run(const Dropout& args, const Context& context);
 };
 
 struct DropoutAvx512 {
-  static std::string refuse(const Dropout& args, const Context& context);
   static void run(const Dropout& args, const Context& context);
 };
 
 /// Only in builds with PENTATRON_CUDA.
 struct DropoutCuda {
-  static std::string refuse(const Dropout& args, const Context& context);
   static void run(const Dropout& args, const Context& context);
 };
 

@@ -1,5 +1,4 @@
 #include "pentatron/base/philox.h"
-#include "pentatron/kernels/common/dispatch.h"
 #include "pentatron/kernels/common/scalar.h"
 #include "pentatron/kernels/dropout/dropout_entries.h"
 
@@ -36,12 +35,8 @@ template <class T> void apply(const Dropout& a) {
 
 } // namespace
 
-std::string DropoutReference::refuse(const Dropout&, const Context& context) {
-  return refuse_unless_cpu(context);
-}
-
 void DropoutReference::run(const Dropout& args, const Context&) {
-  visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) { apply<T>(args); });
+  visit_dtype(args.dtype, [&]<class T>(T) { apply<T>(args); });
 }
 
 } // namespace pentatron::kernels

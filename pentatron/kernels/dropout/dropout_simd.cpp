@@ -1,19 +1,12 @@
-#include "pentatron/kernels/common/dispatch.h"
 #include "pentatron/kernels/dropout/dropout_entries.h"
+
+#if defined(__x86_64__)
 
 #define PT_SIMD_BODY "pentatron/kernels/dropout/dropout_simd_body.h"
 #include "pentatron/kernels/common/foreach_isa.h"
 
 namespace pentatron::kernels {
 
-std::string DropoutAvx2::refuse(const Dropout& a, const Context& c) {
-  if (dropout_threshold(a.p) >> 32 != 0) return "p = 1 runs in the reference";
-  return refuse_unless_simd(cpu_features().avx2, a.dtype, c);
-}
-std::string DropoutAvx512::refuse(const Dropout& a, const Context& c) {
-  if (dropout_threshold(a.p) >> 32 != 0) return "p = 1 runs in the reference";
-  return refuse_unless_simd(cpu_features().avx512, a.dtype, c);
-}
 void DropoutAvx2::run(const Dropout& a, const Context&) {
   avx2::run(a);
 }
@@ -22,3 +15,5 @@ void DropoutAvx512::run(const Dropout& a, const Context&) {
 }
 
 } // namespace pentatron::kernels
+
+#endif

@@ -70,10 +70,5 @@ template <class T> void apply(const Dropout& a) {
 }
 
 void run(const Dropout& a) {
-  if (a.dtype == DType::kBFloat16)
-    apply<bf16>(a);
-  else if (a.dtype == DType::kFloat16)
-    apply<fp16>(a);
-  else
-    apply<float>(a);
+  visit_float_dtype(a.dtype, [&]<class T>(T) { apply<T>(a); });
 }

@@ -1,22 +1,20 @@
 #include "pentatron/kernels/embedding/embedding.h"
 
 #include "pentatron/kernels/common/dispatch.h"
+#include "pentatron/kernels/common/refuse.h"
 #include "pentatron/kernels/embedding/embedding_entries.h"
-#include "pentatron/kernels/simd/refuse.h"
 
 namespace pentatron::kernels {
-
-using simd::refuse_unless_cpu;
 
 std::span<const Entry<EmbeddingArgs>> embedding_entries() {
   static const Entry<EmbeddingArgs> entries[] = {
 #if defined(__x86_64__)
-    {"avx512", simd::refuse_unless_avx512, embedding_avx512::forward},
-    {"avx2", simd::refuse_unless_avx2, embedding_avx2::forward},
+    {"avx512", refuse_unless_avx512, embedding_avx512::forward},
+    {"avx2", refuse_unless_avx2, embedding_avx2::forward},
 #endif
     {"reference", refuse_unless_cpu, embedding_reference::forward},
 #ifdef PENTATRON_CUDA
-    {"cuda", simd::refuse_unless_cuda, embedding_cuda::forward},
+    {"cuda", refuse_unless_cuda, embedding_cuda::forward},
 #endif
   };
   return entries;
@@ -25,12 +23,12 @@ std::span<const Entry<EmbeddingArgs>> embedding_entries() {
 std::span<const Entry<EmbeddingGradientArgs>> embedding_gradient_entries() {
   static const Entry<EmbeddingGradientArgs> entries[] = {
 #if defined(__x86_64__)
-    {"avx512", simd::refuse_unless_avx512, embedding_avx512::gradient},
-    {"avx2", simd::refuse_unless_avx2, embedding_avx2::gradient},
+    {"avx512", refuse_unless_avx512, embedding_avx512::gradient},
+    {"avx2", refuse_unless_avx2, embedding_avx2::gradient},
 #endif
     {"reference", refuse_unless_cpu, embedding_reference::gradient},
 #ifdef PENTATRON_CUDA
-    {"cuda", simd::refuse_unless_cuda, embedding_cuda::gradient},
+    {"cuda", refuse_unless_cuda, embedding_cuda::gradient},
 #endif
   };
   return entries;

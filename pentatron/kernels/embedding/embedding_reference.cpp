@@ -1,14 +1,9 @@
 #include "pentatron/kernels/embedding/embedding_entries.h"
 
-#include "pentatron/kernels/simd/parallel.h"
-#include "pentatron/kernels/simd/scalar.h"
+#include "pentatron/kernels/common/parallel.h"
+#include "pentatron/kernels/common/scalar.h"
 
 namespace pentatron::kernels::embedding_reference {
-
-using simd::load;
-using simd::store;
-using simd::with_acc_type;
-using simd::with_type;
 
 namespace {
 
@@ -21,11 +16,11 @@ template <class T> const T* row(const void* table, int64_t index, int64_t rows, 
 } // namespace
 
 void forward(const EmbeddingArgs& a, const Context&) {
-  with_type(a.dtype, [&]<class T>(T) {
-    with_type(a.out_dtype, [&]<class Out>(Out) {
+  visit_dtype(a.dtype, [&]<class T>(T) {
+    visit_dtype(a.out_dtype, [&]<class Out>(Out) {
       using Acc = acc_t<T>;
       const auto factor = static_cast<Acc>(a.scale);
-      simd::parallel_blocks(a.tokens, 16, [&](int64_t begin, int64_t end, int64_t) {
+      parallel_blocks(a.tokens, 16, [&](int64_t begin, int64_t end, int64_t) {
         for (int64_t t = begin; t < end; ++t) {
           const T* word = row<T>(a.table, a.ids[t] - a.row_offset, a.rows, a.width);
           const T* position =
@@ -33,9 +28,9 @@ void forward(const EmbeddingArgs& a, const Context&) {
                                : nullptr;
           Out* out = static_cast<Out*>(a.out) + t * a.width;
           for (int64_t c = 0; c < a.width; ++c) {
-            Acc value = word ? factor * load<Acc>(word[c]) : Acc{0};
-            if (position) value += load<Acc>(position[c]);
-            out[c] = store<Out>(value);
+            Acc value = word ? factor * to_acc(word[c]) : Acc{0};
+            if (position) value += to_acc(position[c]);
+            out[c] = from_double<Out>(value);
           }
         }
       });
@@ -44,7 +39,7 @@ void forward(const EmbeddingArgs& a, const Context&) {
 }
 
 void gradient(const EmbeddingGradientArgs& a, const Context&) {
-  with_type(a.dtype, [&]<class T>(T) {
+  visit_dtype(a.dtype, [&]<class T>(T) {
     using Acc = acc_t<T>;
     const auto factor = static_cast<Acc>(a.scale);
     for (int64_t t = 0; t < a.tokens; ++t) {
@@ -52,7 +47,7 @@ void gradient(const EmbeddingGradientArgs& a, const Context&) {
       if (r < 0 || r >= a.rows) continue;
       Acc* grad = static_cast<Acc*>(a.main_grad) + r * a.width;
       const T* dy = static_cast<const T*>(a.dy) + t * a.width;
-      for (int64_t c = 0; c < a.width; ++c) grad[c] += factor * load<Acc>(dy[c]);
+      for (int64_t c = 0; c < a.width; ++c) grad[c] += factor * to_acc(dy[c]);
     }
   });
 }

@@ -3,6 +3,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/kernels/common/column_sums.h"
 #include "pentatron/kernels/common/dispatch.h"
+#include "pentatron/kernels/common/refuse.h"
 #include "pentatron/kernels/norm/norm_entries.h"
 
 namespace pentatron::kernels {
@@ -11,19 +12,23 @@ namespace {
 
 constexpr Entry<NormForward> kForward[] = {
 #ifdef PENTATRON_CUDA
-    {"cuda", NormCuda::refuse, NormCuda::run},
+    {"cuda", refuse_unless_cuda, NormCuda::run},
 #endif
-    {"avx512", NormAvx512::refuse, NormAvx512::run},
-    {"avx2", NormAvx2::refuse, NormAvx2::run},
-    {"reference", NormReference::refuse, NormReference::run},
+#if defined(__x86_64__)
+    {"avx512", refuse_float64_or_no_avx512, NormAvx512::run},
+    {"avx2", refuse_float64_or_no_avx2, NormAvx2::run},
+#endif
+    {"reference", refuse_unless_cpu, NormReference::run},
 };
 constexpr Entry<NormBackward> kBackward[] = {
 #ifdef PENTATRON_CUDA
-    {"cuda", NormCuda::refuse, NormCuda::run},
+    {"cuda", refuse_unless_cuda, NormCuda::run},
 #endif
-    {"avx512", NormAvx512::refuse, NormAvx512::run},
-    {"avx2", NormAvx2::refuse, NormAvx2::run},
-    {"reference", NormReference::refuse, NormReference::run},
+#if defined(__x86_64__)
+    {"avx512", refuse_float64_or_no_avx512, NormAvx512::run},
+    {"avx2", refuse_float64_or_no_avx2, NormAvx2::run},
+#endif
+    {"reference", refuse_unless_cpu, NormReference::run},
 };
 
 void check_sizes(int64_t rows, int64_t cols) {

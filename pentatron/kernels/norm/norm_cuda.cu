@@ -113,13 +113,6 @@ template <class T> __global__ void backward_weight(NormBackward a) {
 
 } // namespace
 
-std::string NormCuda::refuse(const NormForward&, const Context& context) {
-  return refuse_unless_cuda(context);
-}
-std::string NormCuda::refuse(const NormBackward&, const Context& context) {
-  return refuse_unless_cuda(context);
-}
-
 void NormCuda::run(const NormForward& a, const Context& context) {
   const auto stream = static_cast<cudaStream_t>(context.stream);
   const auto rows = static_cast<unsigned>(a.rows);

@@ -1,6 +1,5 @@
 #include <cmath>
 
-#include "pentatron/kernels/common/dispatch.h"
 #include "pentatron/kernels/common/scalar.h"
 #include "pentatron/kernels/norm/norm_entries.h"
 
@@ -103,19 +102,12 @@ template <class T> void backward_input(const NormBackward& a) {
 
 } // namespace
 
-std::string NormReference::refuse(const NormForward&, const Context& context) {
-  return refuse_unless_cpu(context);
-}
-std::string NormReference::refuse(const NormBackward&, const Context& context) {
-  return refuse_unless_cpu(context);
-}
-
 void NormReference::run(const NormForward& args, const Context&) {
-  visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) { forward<T>(args); });
+  visit_dtype(args.dtype, [&]<class T>(T) { forward<T>(args); });
 }
 
 void NormReference::run(const NormBackward& args, const Context&) {
-  visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) {
+  visit_dtype(args.dtype, [&]<class T>(T) {
     // dx may overwrite x or dy, so it comes last.
     if (args.dweight != nullptr || args.dbias != nullptr) backward_weight<T>(args);
     if (args.dx != nullptr) backward_input<T>(args);

@@ -112,26 +112,19 @@ template <NormKind kKind, class T> void backward(const NormBackward& a, const Co
   if (a.dbias != nullptr) dbias.add_to(static_cast<float*>(a.dbias));
 }
 
+/// f.operator()<kind>(T{}).
 template <class F> void visit(NormKind kind, DType dtype, F&& f) {
-  const auto with_kind = [&]<class T>(std::type_identity<T> t) {
+  visit_float_dtype(dtype, [&]<class T>(T t) {
     if (kind == NormKind::kRmsNorm)
       f.template operator()<NormKind::kRmsNorm>(t);
     else
       f.template operator()<NormKind::kLayerNorm>(t);
-  };
-  if (dtype == DType::kBFloat16)
-    with_kind(std::type_identity<bf16>{});
-  else if (dtype == DType::kFloat16)
-    with_kind(std::type_identity<fp16>{});
-  else
-    with_kind(std::type_identity<float>{});
+  });
 }
 
 void run(const NormForward& a, const Context&) {
-  visit(a.kind, a.dtype,
-        [&]<NormKind kKind, class T>(std::type_identity<T>) { forward<kKind, T>(a); });
+  visit(a.kind, a.dtype, [&]<NormKind kKind, class T>(T) { forward<kKind, T>(a); });
 }
 void run(const NormBackward& a, const Context& context) {
-  visit(a.kind, a.dtype,
-        [&]<NormKind kKind, class T>(std::type_identity<T>) { backward<kKind, T>(a, context); });
+  visit(a.kind, a.dtype, [&]<NormKind kKind, class T>(T) { backward<kKind, T>(a, context); });
 }

@@ -1,18 +1,15 @@
 #include "pentatron/kernels/optimizer/buffer.h"
 
 #include "pentatron/kernels/common/dispatch.h"
+#include "pentatron/kernels/common/refuse.h"
 #include "pentatron/kernels/optimizer/optimizer_entries.h"
-#include "pentatron/kernels/simd/refuse.h"
 
 namespace pentatron::kernels {
 
-using simd::refuse_unless_cpu;
-
 namespace {
 
-template <auto refuse> std::string refuse_float64(const CastArgs& args, const Context& context) {
-  if (args.dtype == DType::kFloat64 || args.out_dtype == DType::kFloat64) return "takes no float64";
-  return refuse(args, context);
+template <auto refuse> std::string refuse_output(const CastArgs& args, const Context& context) {
+  return args.out_dtype == DType::kFloat64 ? "writes no float64" : refuse(args, context);
 }
 
 #ifdef PENTATRON_CUDA
@@ -21,7 +18,7 @@ std::string refuse_on_cuda(const SumOfSquaresArgs& args, const Context& context)
     return fmt::format("a workspace of {} bytes is less than the {} needed",
                        context.workspace.size(), workspace_bytes(args));
   }
-  return simd::refuse_unless_cuda(args, context);
+  return refuse_unless_cuda(args, context);
 }
 #endif
 
@@ -30,8 +27,8 @@ std::string refuse_on_cuda(const SumOfSquaresArgs& args, const Context& context)
 std::span<const Entry<SumOfSquaresArgs>> sum_of_squares_entries() {
   static const Entry<SumOfSquaresArgs> entries[] = {
 #if defined(__x86_64__)
-    {"avx512", simd::refuse_unless_avx512, optimizer_avx512::sum_of_squares},
-    {"avx2", simd::refuse_unless_avx2, optimizer_avx2::sum_of_squares},
+    {"avx512", refuse_unless_avx512, optimizer_avx512::sum_of_squares},
+    {"avx2", refuse_unless_avx2, optimizer_avx2::sum_of_squares},
 #endif
     {"reference", refuse_unless_cpu, optimizer_reference::sum_of_squares},
 #ifdef PENTATRON_CUDA
@@ -44,12 +41,12 @@ std::span<const Entry<SumOfSquaresArgs>> sum_of_squares_entries() {
 std::span<const Entry<NonfiniteArgs>> find_nonfinite_entries() {
   static const Entry<NonfiniteArgs> entries[] = {
 #if defined(__x86_64__)
-    {"avx512", simd::refuse_unless_avx512, optimizer_avx512::find_nonfinite},
-    {"avx2", simd::refuse_unless_avx2, optimizer_avx2::find_nonfinite},
+    {"avx512", refuse_unless_avx512, optimizer_avx512::find_nonfinite},
+    {"avx2", refuse_unless_avx2, optimizer_avx2::find_nonfinite},
 #endif
     {"reference", refuse_unless_cpu, optimizer_reference::find_nonfinite},
 #ifdef PENTATRON_CUDA
-    {"cuda", simd::refuse_unless_cuda, optimizer_cuda::find_nonfinite},
+    {"cuda", refuse_unless_cuda, optimizer_cuda::find_nonfinite},
 #endif
   };
   return entries;
@@ -58,12 +55,12 @@ std::span<const Entry<NonfiniteArgs>> find_nonfinite_entries() {
 std::span<const Entry<ScaleArgs>> scale_entries() {
   static const Entry<ScaleArgs> entries[] = {
 #if defined(__x86_64__)
-    {"avx512", simd::refuse_unless_avx512, optimizer_avx512::scale},
-    {"avx2", simd::refuse_unless_avx2, optimizer_avx2::scale},
+    {"avx512", refuse_unless_avx512, optimizer_avx512::scale},
+    {"avx2", refuse_unless_avx2, optimizer_avx2::scale},
 #endif
     {"reference", refuse_unless_cpu, optimizer_reference::scale},
 #ifdef PENTATRON_CUDA
-    {"cuda", simd::refuse_unless_cuda, optimizer_cuda::scale},
+    {"cuda", refuse_unless_cuda, optimizer_cuda::scale},
 #endif
   };
   return entries;
@@ -72,12 +69,12 @@ std::span<const Entry<ScaleArgs>> scale_entries() {
 std::span<const Entry<CastArgs>> cast_entries() {
   static const Entry<CastArgs> entries[] = {
 #if defined(__x86_64__)
-    {"avx512", refuse_float64<simd::refuse_unless_avx512<CastArgs>>, optimizer_avx512::cast},
-    {"avx2", refuse_float64<simd::refuse_unless_avx2<CastArgs>>, optimizer_avx2::cast},
+    {"avx512", refuse_output<refuse_float64_or_no_avx512<CastArgs>>, optimizer_avx512::cast},
+    {"avx2", refuse_output<refuse_float64_or_no_avx2<CastArgs>>, optimizer_avx2::cast},
 #endif
     {"reference", refuse_unless_cpu, optimizer_reference::cast},
 #ifdef PENTATRON_CUDA
-    {"cuda", simd::refuse_unless_cuda, optimizer_cuda::cast},
+    {"cuda", refuse_unless_cuda, optimizer_cuda::cast},
 #endif
   };
   return entries;
@@ -87,7 +84,7 @@ std::span<const Entry<ZeroArgs>> zero_entries() {
   static const Entry<ZeroArgs> entries[] = {
       {"reference", refuse_unless_cpu, optimizer_reference::zero},
 #ifdef PENTATRON_CUDA
-      {"cuda", simd::refuse_unless_cuda, optimizer_cuda::zero},
+      {"cuda", refuse_unless_cuda, optimizer_cuda::zero},
 #endif
   };
   return entries;

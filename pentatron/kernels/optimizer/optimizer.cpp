@@ -1,12 +1,10 @@
 #include "pentatron/kernels/optimizer/optimizer.h"
 
 #include "pentatron/kernels/common/dispatch.h"
+#include "pentatron/kernels/common/refuse.h"
 #include "pentatron/kernels/optimizer/optimizer_entries.h"
-#include "pentatron/kernels/simd/refuse.h"
 
 namespace pentatron::kernels {
-
-using simd::refuse_unless_cpu;
 
 namespace {
 
@@ -23,13 +21,12 @@ std::string refuse_copy(const Args& args, const Context& context) {
 std::span<const Entry<AdamWArgs>> adamw_entries() {
   static const Entry<AdamWArgs> entries[] = {
 #if defined(__x86_64__)
-    {"avx512", refuse_copy<simd::refuse_unless_avx512<AdamWArgs>, AdamWArgs>,
-     optimizer_avx512::adamw},
-    {"avx2", refuse_copy<simd::refuse_unless_avx2<AdamWArgs>, AdamWArgs>, optimizer_avx2::adamw},
+    {"avx512", refuse_copy<refuse_unless_avx512<AdamWArgs>>, optimizer_avx512::adamw},
+    {"avx2", refuse_copy<refuse_unless_avx2<AdamWArgs>>, optimizer_avx2::adamw},
 #endif
     {"reference", refuse_unless_cpu, optimizer_reference::adamw},
 #ifdef PENTATRON_CUDA
-    {"cuda", simd::refuse_unless_cuda, optimizer_cuda::adamw},
+    {"cuda", refuse_unless_cuda, optimizer_cuda::adamw},
 #endif
   };
   return entries;
@@ -38,12 +35,12 @@ std::span<const Entry<AdamWArgs>> adamw_entries() {
 std::span<const Entry<SgdArgs>> sgd_entries() {
   static const Entry<SgdArgs> entries[] = {
 #if defined(__x86_64__)
-    {"avx512", refuse_copy<simd::refuse_unless_avx512<SgdArgs>, SgdArgs>, optimizer_avx512::sgd},
-    {"avx2", refuse_copy<simd::refuse_unless_avx2<SgdArgs>, SgdArgs>, optimizer_avx2::sgd},
+    {"avx512", refuse_copy<refuse_unless_avx512<SgdArgs>>, optimizer_avx512::sgd},
+    {"avx2", refuse_copy<refuse_unless_avx2<SgdArgs>>, optimizer_avx2::sgd},
 #endif
     {"reference", refuse_unless_cpu, optimizer_reference::sgd},
 #ifdef PENTATRON_CUDA
-    {"cuda", simd::refuse_unless_cuda, optimizer_cuda::sgd},
+    {"cuda", refuse_unless_cuda, optimizer_cuda::sgd},
 #endif
   };
   return entries;

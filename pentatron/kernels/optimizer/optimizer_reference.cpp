@@ -4,19 +4,14 @@
 #include <cstring>
 #include <vector>
 
-#include "pentatron/kernels/simd/parallel.h"
-#include "pentatron/kernels/simd/scalar.h"
+#include "pentatron/kernels/common/parallel.h"
+#include "pentatron/kernels/common/scalar.h"
 
 namespace pentatron::kernels::optimizer_reference {
 
-using simd::load;
-using simd::store;
-using simd::with_acc_type;
-using simd::with_type;
-
 void adamw(const AdamWArgs& a, const Context&) {
-  with_acc_type(a.dtype, [&]<class T>(T) {
-    with_type(a.copy_dtype, [&]<class Copy>(Copy) {
+  visit_acc_dtype(a.dtype, [&]<class T>(T) {
+    visit_dtype(a.copy_dtype, [&]<class Copy>(Copy) {
       const AdamWScalars s(a);
       const auto decay = static_cast<T>(s.decay);
       const auto weight1 = static_cast<T>(s.one_minus_beta1);
@@ -31,14 +26,14 @@ void adamw(const AdamWArgs& a, const Context&) {
       T* v = static_cast<T*>(a.exp_avg_sq);
       const T* grad = static_cast<const T*>(a.grad);
       Copy* copy = static_cast<Copy*>(a.param_copy);
-      simd::parallel_blocks(a.n, kStepBlock, [&](int64_t begin, int64_t end, int64_t) {
+      parallel_blocks(a.n, kStepBlock, [&](int64_t begin, int64_t end, int64_t) {
         for (int64_t i = begin; i < end; ++i) {
           const T g = grad_scale * grad[i];
           m[i] = m[i] + weight1 * (g - m[i]);
           v[i] = v[i] * beta2 + weight2 * g * g;
           const T denominator = std::sqrt(v[i]) / correction2 + eps;
           p[i] = p[i] * decay - step_size * m[i] / denominator;
-          if (copy) copy[i] = store<Copy>(p[i]);
+          if (copy) copy[i] = from_double<Copy>(p[i]);
         }
       });
     });
@@ -46,8 +41,8 @@ void adamw(const AdamWArgs& a, const Context&) {
 }
 
 void sgd(const SgdArgs& a, const Context&) {
-  with_acc_type(a.dtype, [&]<class T>(T) {
-    with_type(a.copy_dtype, [&]<class Copy>(Copy) {
+  visit_acc_dtype(a.dtype, [&]<class T>(T) {
+    visit_dtype(a.copy_dtype, [&]<class Copy>(Copy) {
       const auto lr = static_cast<T>(a.lr);
       const auto momentum = static_cast<T>(a.momentum);
       const auto decay = static_cast<T>(a.weight_decay);
@@ -56,7 +51,7 @@ void sgd(const SgdArgs& a, const Context&) {
       T* b = static_cast<T*>(a.momentum_buffer);
       const T* grad = static_cast<const T*>(a.grad);
       Copy* copy = static_cast<Copy*>(a.param_copy);
-      simd::parallel_blocks(a.n, kStepBlock, [&](int64_t begin, int64_t end, int64_t) {
+      parallel_blocks(a.n, kStepBlock, [&](int64_t begin, int64_t end, int64_t) {
         for (int64_t i = begin; i < end; ++i) {
           T g = grad_scale * grad[i] + decay * p[i];
           if (b) {
@@ -64,7 +59,7 @@ void sgd(const SgdArgs& a, const Context&) {
             g = a.nesterov ? g + momentum * b[i] : b[i];
           }
           p[i] = p[i] - lr * g;
-          if (copy) copy[i] = store<Copy>(p[i]);
+          if (copy) copy[i] = from_double<Copy>(p[i]);
         }
       });
     });
@@ -73,12 +68,12 @@ void sgd(const SgdArgs& a, const Context&) {
 
 void sum_of_squares(const SumOfSquaresArgs& a, const Context&) {
   std::vector<double> partial(static_cast<size_t>((a.n + kSumBlock - 1) / kSumBlock));
-  with_type(a.dtype, [&]<class T>(T) {
+  visit_dtype(a.dtype, [&]<class T>(T) {
     const T* x = static_cast<const T*>(a.x);
-    simd::parallel_blocks(a.n, kSumBlock, [&](int64_t begin, int64_t end, int64_t block) {
+    parallel_blocks(a.n, kSumBlock, [&](int64_t begin, int64_t end, int64_t block) {
       double lanes[kSumLanes] = {};
       for (int64_t i = begin; i < end; ++i) {
-        const auto value = load<double>(x[i]);
+        const auto value = to_double(x[i]);
         double& lane = lanes[(i - begin) % kSumLanes];
         lane = std::fma(value, value, lane);
       }
@@ -97,11 +92,11 @@ void find_nonfinite(const NonfiniteArgs& a, const Context&) {
   const int64_t blocks = (a.n + kStepBlock - 1) / kStepBlock;
   std::vector<int64_t> counts(static_cast<size_t>(blocks));
   std::vector<int64_t> firsts(static_cast<size_t>(blocks), -1);
-  with_type(a.dtype, [&]<class T>(T) {
+  visit_dtype(a.dtype, [&]<class T>(T) {
     const T* x = static_cast<const T*>(a.x);
-    simd::parallel_blocks(a.n, kStepBlock, [&](int64_t begin, int64_t end, int64_t block) {
+    parallel_blocks(a.n, kStepBlock, [&](int64_t begin, int64_t end, int64_t block) {
       for (int64_t i = begin; i < end; ++i) {
-        if (std::isfinite(load<double>(x[i]))) continue;
+        if (std::isfinite(to_double(x[i]))) continue;
         if (counts[static_cast<size_t>(block)]++ == 0) firsts[static_cast<size_t>(block)] = i;
       }
     });
@@ -115,30 +110,30 @@ void find_nonfinite(const NonfiniteArgs& a, const Context&) {
 }
 
 void scale(const ScaleArgs& a, const Context&) {
-  with_type(a.dtype, [&]<class T>(T) {
+  visit_dtype(a.dtype, [&]<class T>(T) {
     using Acc = acc_t<T>;
     const auto factor = static_cast<Acc>(a.factor);
     T* x = static_cast<T*>(a.x);
-    simd::parallel_blocks(a.n, kStepBlock, [&](int64_t begin, int64_t end, int64_t) {
-      for (int64_t i = begin; i < end; ++i) x[i] = store<T>(load<Acc>(x[i]) * factor);
+    parallel_blocks(a.n, kStepBlock, [&](int64_t begin, int64_t end, int64_t) {
+      for (int64_t i = begin; i < end; ++i) x[i] = from_acc<T>(to_acc(x[i]) * factor);
     });
   });
 }
 
 void cast(const CastArgs& a, const Context&) {
-  with_type(a.dtype, [&]<class T>(T) {
-    with_type(a.out_dtype, [&]<class Out>(Out) {
+  visit_dtype(a.dtype, [&]<class T>(T) {
+    visit_dtype(a.out_dtype, [&]<class Out>(Out) {
       const T* x = static_cast<const T*>(a.x);
       Out* out = static_cast<Out*>(a.out);
-      simd::parallel_blocks(a.n, kStepBlock, [&](int64_t begin, int64_t end, int64_t) {
-        for (int64_t i = begin; i < end; ++i) out[i] = store<Out>(load<acc_t<T>>(x[i]));
+      parallel_blocks(a.n, kStepBlock, [&](int64_t begin, int64_t end, int64_t) {
+        for (int64_t i = begin; i < end; ++i) out[i] = from_double<Out>(to_double(x[i]));
       });
     });
   });
 }
 
 void zero(const ZeroArgs& a, const Context&) {
-  simd::parallel_blocks(a.bytes, 1 << 20, [&](int64_t begin, int64_t end, int64_t) {
+  parallel_blocks(a.bytes, 1 << 20, [&](int64_t begin, int64_t end, int64_t) {
     std::memset(static_cast<char*>(a.x) + begin, 0, static_cast<size_t>(end - begin));
   });
 }

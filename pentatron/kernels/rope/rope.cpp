@@ -2,6 +2,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/kernels/common/dispatch.h"
+#include "pentatron/kernels/common/refuse.h"
 #include "pentatron/kernels/rope/rope_entries.h"
 
 namespace pentatron::kernels {
@@ -10,11 +11,13 @@ namespace {
 
 constexpr Entry<Rope> kEntries[] = {
 #ifdef PENTATRON_CUDA
-    {"cuda", RopeCuda::refuse, RopeCuda::run},
+    {"cuda", refuse_unless_cuda, RopeCuda::run},
 #endif
-    {"avx512", RopeAvx512::refuse, RopeAvx512::run},
-    {"avx2", RopeAvx2::refuse, RopeAvx2::run},
-    {"reference", RopeReference::refuse, RopeReference::run},
+#if defined(__x86_64__)
+    {"avx512", refuse_float64_or_no_avx512, RopeAvx512::run},
+    {"avx2", refuse_float64_or_no_avx2, RopeAvx2::run},
+#endif
+    {"reference", refuse_unless_cpu, RopeReference::run},
 };
 
 void check(const Rope& a, const Context& context) {

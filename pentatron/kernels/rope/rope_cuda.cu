@@ -33,10 +33,6 @@ template <class T> __global__ void rotate(Rope a) {
 
 } // namespace
 
-std::string RopeCuda::refuse(const Rope&, const Context& context) {
-  return refuse_unless_cuda(context);
-}
-
 void RopeCuda::run(const Rope& a, const Context& context) {
   const auto stream = static_cast<cudaStream_t>(context.stream);
   const unsigned blocks = stride_blocks(a.tokens * a.heads * (a.head_size - a.rotary_dim / 2));

@@ -1,6 +1,5 @@
 #include <algorithm>
 
-#include "pentatron/kernels/common/dispatch.h"
 #include "pentatron/kernels/common/scalar.h"
 #include "pentatron/kernels/rope/rope_entries.h"
 
@@ -33,12 +32,8 @@ template <class T> void rotate(const Rope& a) {
 
 } // namespace
 
-std::string RopeReference::refuse(const Rope&, const Context& context) {
-  return refuse_unless_cpu(context);
-}
-
 void RopeReference::run(const Rope& args, const Context&) {
-  visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) { rotate<T>(args); });
+  visit_dtype(args.dtype, [&]<class T>(T) { rotate<T>(args); });
 }
 
 } // namespace pentatron::kernels

@@ -1,17 +1,12 @@
-#include "pentatron/kernels/common/dispatch.h"
 #include "pentatron/kernels/rope/rope_entries.h"
+
+#if defined(__x86_64__)
 
 #define PT_SIMD_BODY "pentatron/kernels/rope/rope_simd_body.h"
 #include "pentatron/kernels/common/foreach_isa.h"
 
 namespace pentatron::kernels {
 
-std::string RopeAvx2::refuse(const Rope& a, const Context& c) {
-  return refuse_unless_simd(cpu_features().avx2, a.dtype, c);
-}
-std::string RopeAvx512::refuse(const Rope& a, const Context& c) {
-  return refuse_unless_simd(cpu_features().avx512, a.dtype, c);
-}
 void RopeAvx2::run(const Rope& a, const Context&) {
   avx2::run(a);
 }
@@ -20,3 +15,5 @@ void RopeAvx512::run(const Rope& a, const Context&) {
 }
 
 } // namespace pentatron::kernels
+
+#endif

@@ -63,10 +63,5 @@ template <class T> void rotate(const Rope& a) {
 }
 
 void run(const Rope& a) {
-  if (a.dtype == DType::kBFloat16)
-    rotate<bf16>(a);
-  else if (a.dtype == DType::kFloat16)
-    rotate<fp16>(a);
-  else
-    rotate<float>(a);
+  visit_float_dtype(a.dtype, [&]<class T>(T) { rotate<T>(a); });
 }

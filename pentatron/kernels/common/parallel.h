@@ -6,7 +6,7 @@
 
 #include "pentatron/kernels/contract.h"
 
-namespace pentatron::kernels::simd {
+namespace pentatron::kernels {
 
 /// f(begin, end, block) for every block of [0, n); blocks do not depend on the number of threads.
 template <class F> void parallel_blocks(int64_t n, int64_t block, F&& f) {
@@ -20,4 +20,4 @@ template <class F> void parallel_blocks(int64_t n, int64_t block, F&& f) {
   for (int64_t b = 0; b < blocks; ++b) f(b * block, std::min(n, (b + 1) * block), b);
 }
 
-} // namespace pentatron::kernels::simd
+} // namespace pentatron::kernels

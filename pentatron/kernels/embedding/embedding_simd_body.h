@@ -1,29 +1,5 @@
-// The vectorised entries, included once for each instruction set: inside its target region, with
-// PENTATRON_ISA the namespace of its vectors and PENTATRON_EMBEDDING the namespace of its entries.
-// The same operations as in the reference, in the same order.
-
-namespace pentatron::kernels::PENTATRON_EMBEDDING {
-
-using namespace PENTATRON_ISA; // NOLINT: one translation unit
-
-namespace {
-
-/// f(c, n) for every vector of columns [begin, end), n <= width of them from c.
-template <class V, class F> void for_columns(int64_t begin, int64_t end, F&& f) {
-  int64_t c = begin;
-  for (; c + V::kWidth <= end; c += V::kWidth) f(c, int64_t{V::kWidth});
-  if (c < end) f(c, end - c);
-}
-template <class V, class T> V load_some(const T* p, int64_t n) {
-  return n == V::kWidth ? load(p) : load(p, n);
-}
-template <class V, class T> void store_some(T* p, V x, int64_t n) {
-  if (n == V::kWidth) {
-    store(p, x);
-  } else {
-    store(p, x, n);
-  }
-}
+// Included once per instruction set by embedding_simd.cpp. The same operations as in the reference,
+// in the same order.
 
 template <class T> const T* row(const void* table, int64_t index, int64_t rows, int64_t width) {
   if (!table || index < 0 || index >= rows) return nullptr;
@@ -34,19 +10,17 @@ template <class T> const T* row(const void* table, int64_t index, int64_t rows, 
 template <class T, class Out>
 void write_row(const T* word, const T* position, acc_t<T> factor, Out* out, int64_t width) {
   using V = Vec<acc_t<T>>;
-  const V f = splat<V>(factor);
   if (word && position) {
-    for_columns<V>(0, width, [&](int64_t c, int64_t n) {
-      store_some(out + c, f * load_some<V>(word + c, n) + load_some<V>(position + c, n), n);
+    for_vectors<V>(0, width, [&](int64_t c, auto lanes) {
+      store(out + c, factor * load(word + c, lanes) + load(position + c, lanes), lanes);
     });
   } else if (word) {
-    for_columns<V>(0, width, [&](int64_t c, int64_t n) {
-      store_some(out + c, f * load_some<V>(word + c, n), n);
+    for_vectors<V>(0, width, [&](int64_t c, auto lanes) {
+      store(out + c, factor * load(word + c, lanes), lanes);
     });
   } else if (position) {
-    for_columns<V>(0, width, [&](int64_t c, int64_t n) {
-      store_some(out + c, load_some<V>(position + c, n), n);
-    });
+    for_vectors<V>(
+        0, width, [&](int64_t c, auto lanes) { store(out + c, load(position + c, lanes), lanes); });
   } else {
     std::memset(out, 0, static_cast<size_t>(width) * sizeof(Out));
   }
@@ -61,7 +35,7 @@ template <class T>
 void add_rows(const EmbeddingGradientArgs& a, int64_t begin, int64_t end, int64_t part,
               int64_t parts) {
   using V = Vec<acc_t<T>>;
-  const V factor = splat<V>(static_cast<acc_t<T>>(a.scale));
+  const auto factor = static_cast<acc_t<T>>(a.scale);
   acc_t<T>* grad = static_cast<acc_t<T>*>(a.main_grad);
   const T* dy = static_cast<const T*>(a.dy);
   for (int64_t t = 0; t < a.tokens; ++t) {
@@ -73,20 +47,18 @@ void add_rows(const EmbeddingGradientArgs& a, int64_t begin, int64_t end, int64_
     }
     acc_t<T>* g = grad + r * a.width;
     const T* d = dy + t * a.width;
-    for_columns<V>(begin, end, [&](int64_t c, int64_t n) {
-      store_some(g + c, load_some<V>(g + c, n) + factor * load_some<V>(d + c, n), n);
+    for_vectors<V>(begin, end, [&](int64_t c, auto lanes) {
+      store(g + c, load(g + c, lanes) + factor * load(d + c, lanes), lanes);
     });
   }
 }
 
-} // namespace
-
 void forward(const EmbeddingArgs& a, const Context&) {
-  simd::with_type(a.dtype, [&]<class T>(T) {
-    simd::with_type(a.out_dtype, [&]<class Out>(Out) {
+  visit_dtype(a.dtype, [&]<class T>(T) {
+    visit_dtype(a.out_dtype, [&]<class Out>(Out) {
       if constexpr (std::is_same_v<T, double> == std::is_same_v<Out, double>) {
         const bool copy = std::is_same_v<T, Out> && a.scale == 1;
-        simd::parallel_blocks(a.tokens, 16, [&](int64_t begin, int64_t end, int64_t) {
+        parallel_blocks(a.tokens, 16, [&](int64_t begin, int64_t end, int64_t) {
           for (int64_t t = begin; t < end; ++t) {
             const T* word = row<T>(a.table, a.ids[t] - a.row_offset, a.rows, a.width);
             const T* position = a.position_table ? row<T>(a.position_table, a.positions[t],
@@ -112,8 +84,8 @@ void gradient(const EmbeddingGradientArgs& a, const Context&) {
   const int64_t threads = num_threads();
   const int64_t column_parts = std::min(blocks, threads);
   const int64_t row_parts = std::max<int64_t>(1, threads / column_parts);
-  simd::with_type(a.dtype, [&]<class T>(T) {
-    simd::parallel_blocks(column_parts * row_parts, 1, [&](int64_t item, int64_t, int64_t) {
+  visit_dtype(a.dtype, [&]<class T>(T) {
+    parallel_blocks(column_parts * row_parts, 1, [&](int64_t item, int64_t, int64_t) {
       const int64_t p = item % column_parts;
       const auto edge = [&](int64_t k) {
         return k == column_parts ? a.width : blocks * k / column_parts * kColumnBlock;
@@ -122,5 +94,3 @@ void gradient(const EmbeddingGradientArgs& a, const Context&) {
     });
   });
 }
-
-} // namespace pentatron::kernels::PENTATRON_EMBEDDING
