@@ -1,36 +1,13 @@
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <vector>
 
 #include "pentatron/kernels/attention/attention.h"
+#include "pentatron/kernels/common/scalar.h"
 
 namespace pentatron::kernels {
 namespace {
-
-double load(const void* p, DType dtype, int64_t i) {
-  switch (dtype) {
-  case DType::kFloat64:
-    return static_cast<const double*>(p)[i];
-  case DType::kBFloat16:
-    return std::bit_cast<float>(static_cast<uint32_t>(static_cast<const uint16_t*>(p)[i]) << 16);
-  default:
-    return static_cast<const float*>(p)[i];
-  }
-}
-
-void store(void* p, DType dtype, int64_t i, double x) {
-  if (dtype == DType::kFloat64) {
-    static_cast<double*>(p)[i] = x;
-  } else if (dtype == DType::kFloat32) {
-    static_cast<float*>(p)[i] = static_cast<float>(x);
-  } else {
-    const uint32_t bits = std::bit_cast<uint32_t>(static_cast<float>(x));
-    const uint32_t rounded = std::isnan(x) ? bits | 0x400000 : bits + 0x7fff + ((bits >> 16) & 1);
-    static_cast<uint16_t*>(p)[i] = static_cast<uint16_t>(rounded >> 16);
-  }
-}
 
 DType statistics(const AttentionShape& s) {
   return acc_dtype(s.dtype);
@@ -44,7 +21,7 @@ double dot(const AttentionShape& s, const HeadsView& x, int64_t ix, const HeadsV
            int64_t iy) {
   double sum = 0;
   for (int64_t c = 0; c < s.head_size; ++c)
-    sum += load(x.data, s.dtype, ix + c) * load(y.data, s.dtype, iy + c);
+    sum += load_as_double(x.data, s.dtype, ix + c) * load_as_double(y.data, s.dtype, iy + c);
   return sum;
 }
 
@@ -65,20 +42,20 @@ void attention_forward_reference(const AttentionForward& a, const Context&) {
   for (int64_t h = 0; h < s.heads; ++h) {
     for_each_query(s, [&](int64_t i, int64_t first) {
       std::vector<double> p;
-      double top =
-          s.sinks ? load(s.sinks, statistics(s), h) : -std::numeric_limits<double>::infinity();
+      double top = s.sinks ? load_as_double(s.sinks, statistics(s), h)
+                           : -std::numeric_limits<double>::infinity();
       for (int64_t j = first; j <= i; ++j) {
         p.push_back(s.scale * dot(s, a.q, at(a.q, i, h), a.k, at(a.k, j, h / group)));
         top = std::max(top, p.back());
       }
-      double sum = s.sinks ? std::exp(load(s.sinks, statistics(s), h) - top) : 0;
+      double sum = s.sinks ? std::exp(load_as_double(s.sinks, statistics(s), h) - top) : 0;
       for (double& x : p) sum += x = std::exp(x - top);
-      store(a.lse, statistics(s), h * tokens + i, top + std::log(sum));
+      store_from_double(a.lse, statistics(s), h * tokens + i, top + std::log(sum));
       for (int64_t c = 0; c < s.head_size; ++c) {
         double x = 0;
         for (int64_t j = first; j <= i; ++j)
-          x += p[j - first] * load(a.v.data, s.dtype, at(a.v, j, h / group) + c);
-        store(a.out.data, s.dtype, at(a.out, i, h) + c, x / sum);
+          x += p[j - first] * load_as_double(a.v.data, s.dtype, at(a.v, j, h / group) + c);
+        store_from_double(a.out.data, s.dtype, at(a.out, i, h) + c, x / sum);
       }
     });
   }
@@ -93,29 +70,33 @@ void attention_backward_reference(const AttentionBackward& a, const Context&) {
     const int64_t g = h / group;
     for_each_query(s, [&](int64_t i, int64_t first) {
       const double delta = dot(s, a.dout, at(a.dout, i, h), a.out, at(a.out, i, h));
-      const double lse = load(a.lse, statistics(s), h * tokens + i);
-      if (s.sinks) dsinks[h] -= std::exp(load(s.sinks, statistics(s), h) - lse) * delta;
+      const double lse = load_as_double(a.lse, statistics(s), h * tokens + i);
+      if (s.sinks) dsinks[h] -= std::exp(load_as_double(s.sinks, statistics(s), h) - lse) * delta;
       for (int64_t j = first; j <= i; ++j) {
         const double p = std::exp(s.scale * dot(s, a.q, at(a.q, i, h), a.k, at(a.k, j, g)) - lse);
         const double ds =
             p * (dot(s, a.dout, at(a.dout, i, h), a.v, at(a.v, j, g)) - delta) * s.scale;
         for (int64_t c = 0; c < d; ++c) {
-          dq[(i * s.heads + h) * d + c] += ds * load(a.k.data, s.dtype, at(a.k, j, g) + c);
-          dk[(j * s.kv_heads + g) * d + c] += ds * load(a.q.data, s.dtype, at(a.q, i, h) + c);
-          dv[(j * s.kv_heads + g) * d + c] += p * load(a.dout.data, s.dtype, at(a.dout, i, h) + c);
+          dq[(i * s.heads + h) * d + c] +=
+              ds * load_as_double(a.k.data, s.dtype, at(a.k, j, g) + c);
+          dk[(j * s.kv_heads + g) * d + c] +=
+              ds * load_as_double(a.q.data, s.dtype, at(a.q, i, h) + c);
+          dv[(j * s.kv_heads + g) * d + c] +=
+              p * load_as_double(a.dout.data, s.dtype, at(a.dout, i, h) + c);
         }
       }
     });
   }
   const auto write = [&](const HeadsView& x, const std::vector<double>& from, int64_t heads) {
     for (int64_t i = 0; i < tokens * heads * d; ++i) {
-      store(x.data, s.dtype, at(x, i / d / heads, i / d % heads) + i % d, from[i]);
+      store_from_double(x.data, s.dtype, at(x, i / d / heads, i / d % heads) + i % d, from[i]);
     }
   };
   write(a.dq, dq, s.heads);
   write(a.dk, dk, s.kv_heads);
   write(a.dv, dv, s.kv_heads);
-  for (int64_t h = 0; s.sinks && h < s.heads; ++h) store(a.dsinks, statistics(s), h, dsinks[h]);
+  for (int64_t h = 0; s.sinks && h < s.heads; ++h)
+    store_from_double(a.dsinks, statistics(s), h, dsinks[h]);
 }
 
 } // namespace pentatron::kernels

@@ -11,11 +11,11 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstring>
 
 #include <omp.h>
 
+#include "pentatron/kernels/common/scalar.h"
 #include "pentatron/kernels/gemm/avx512.h"
 #include "pentatron/kernels/gemm/pack_buffer.h"
 
@@ -239,9 +239,9 @@ template <bool kPair> class Gemm {
       return;
     }
     for (int64_t j = 0; j < columns; ++j) {
-      uint16_t bits = 0;
-      std::memcpy(&bits, src + 2 * (j0 + j), 2);
-      dst[j] = std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+      bf16 x;
+      std::memcpy(&x, src + 2 * (j0 + j), 2);
+      dst[j] = to_acc(x);
     }
   }
 
