@@ -29,34 +29,29 @@ struct Data {
     return static_cast<double>(passes) * rows * cols * x.element_size();
   }
   NormForward forward(NormKind kind) {
-    const bool layer_norm = kind == NormKind::kLayerNorm;
-    return {.kind = kind,
-            .dtype = dtype_of(x),
-            .weight_dtype = dtype_of(weight),
-            .rows = rows,
-            .cols = cols,
-            .x = x.data_ptr(),
-            .weight = weight.data_ptr(),
-            .bias = layer_norm ? bias.data_ptr() : nullptr,
-            .y = y.data_ptr(),
-            .mean = mean.data_ptr(),
-            .rstd = rstd.data_ptr()};
+    auto a = args<NormForward>(kind);
+    if (kind == NormKind::kLayerNorm) a.bias = bias.data_ptr();
+    a.y = y.data_ptr();
+    return a;
   }
   NormBackward backward(NormKind kind) {
-    const bool layer_norm = kind == NormKind::kLayerNorm;
-    return {.kind = kind,
-            .dtype = dtype_of(x),
-            .weight_dtype = dtype_of(weight),
-            .rows = rows,
-            .cols = cols,
-            .dy = dy.data_ptr(),
-            .x = x.data_ptr(),
-            .weight = weight.data_ptr(),
-            .mean = mean.data_ptr(),
-            .rstd = rstd.data_ptr(),
-            .dx = y.data_ptr(),
-            .dweight = dweight.data_ptr(),
-            .dbias = layer_norm ? dbias.data_ptr() : nullptr};
+    auto a = args<NormBackward>(kind);
+    a.dy = dy.data_ptr();
+    a.dx = y.data_ptr();
+    a.dweight = dweight.data_ptr();
+    if (kind == NormKind::kLayerNorm) a.dbias = dbias.data_ptr();
+    return a;
+  }
+  /// What the forward and the backward have in common.
+  template <class Args> Args args(NormKind kind) {
+    Args a{.kind = kind, .dtype = dtype_of(x), .weight_dtype = dtype_of(weight)};
+    a.rows = rows;
+    a.cols = cols;
+    a.x = x.data_ptr();
+    a.weight = weight.data_ptr();
+    a.mean = mean.data_ptr();
+    a.rstd = rstd.data_ptr();
+    return a;
   }
   int64_t rows, cols;
   at::Tensor x, dy, weight, bias, y, mean, rstd, dweight, dbias;
