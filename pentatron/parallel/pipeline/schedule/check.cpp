@@ -58,9 +58,10 @@ struct Stop {
 
 class Machine {
  public:
-  explicit Machine(const Schedule& schedule)
-      : s_(schedule), next_(schedule.num_ranks), stops_(schedule.num_ranks),
-        live_(schedule.num_ranks), peaks_(schedule.num_ranks), stages_(schedule.num_stages),
+  Machine(const Schedule& schedule, Purpose purpose)
+      : s_(schedule), training_(purpose == Purpose::kTraining), next_(schedule.num_ranks),
+        stops_(schedule.num_ranks), live_(schedule.num_ranks), peaks_(schedule.num_ranks),
+        stages_(schedule.num_stages),
         cells_(static_cast<size_t>(schedule.num_stages) * schedule.num_microbatches) {}
 
   Verdict run() {
@@ -102,6 +103,7 @@ class Machine {
       stage.gathered = false;
       return {};
     case ActionKind::kReduceGrad:
+      if (!training_) return error("an evaluation has no gradients");
       if (stage.reduced) return error("the gradients are reduced already");
       if (stage.weight_gradients != s_.num_microbatches) {
         return error(fmt::format("only {} of {} microbatches have their weight gradients",
@@ -169,6 +171,9 @@ class Machine {
   /// What the rank itself knows to be wrong.
   std::optional<Stop> out_of_order(const Pass& pass) {
     const Cell& here = cell(pass.stage, pass.microbatch);
+    if (!training_ && pass.kind != ActionKind::kForward) {
+      return error("an evaluation has no backward passes");
+    }
     if (pass.kind == ActionKind::kBackwardWeight) {
       if (!here.input_gradient) return error("its input gradient has not run on this rank");
       if (here.weight_gradient) return error("its weight gradient has run already");
@@ -291,7 +296,7 @@ class Machine {
       if (stages_[stage].gathered) {
         return fmt::format("stage {}: its parameters are never released", stage);
       }
-      if (!stages_[stage].reduced) {
+      if (training_ && !stages_[stage].reduced) {
         return fmt::format("stage {}: its gradients are never reduced", stage);
       }
     }
@@ -307,8 +312,8 @@ class Machine {
   std::string left_over(int stage, int microbatch) const {
     const Cell& here = cell(stage, microbatch);
     if (!here.forward) return "its forward is missing";
-    if (!here.input_gradient) return "its backward is missing";
-    if (!here.weight_gradient) return "its weight gradient is missing";
+    if (training_ && !here.input_gradient) return "its backward is missing";
+    if (training_ && !here.weight_gradient) return "its weight gradient is missing";
     if (!s_.lowered) return {};
     if (here.has_output) return "its output is never freed";
     if (here.has_gradient) return "its input gradient is never handed on";
@@ -370,6 +375,7 @@ class Machine {
   }
 
   const Schedule& s_;
+  const bool training_;
   std::vector<size_t> next_;
   std::vector<std::optional<Stop>> stops_;
   std::vector<Peak> live_, peaks_;
@@ -405,11 +411,11 @@ std::string malformed(const Schedule& s) {
 
 } // namespace
 
-Verdict check(const Schedule& schedule) {
+Verdict check(const Schedule& schedule, Purpose purpose) {
   if (std::string problem = malformed(schedule); !problem.empty()) {
     return {Verdict::Kind::kBroken, std::move(problem), {}};
   }
-  return Machine(schedule).run();
+  return Machine(schedule, purpose).run();
 }
 
 void require_valid(const Schedule& schedule) {

@@ -28,6 +28,12 @@ struct Verdict {
   bool ok() const { return kind == Kind::kOk; }
 };
 
+/// What a schedule is for.
+enum class Purpose {
+  kTraining,   ///< all passes
+  kEvaluation, ///< forwards alone: no backward pass, no kReduceGrad
+};
+
 /// Runs every rank's list as far as it goes and looks at what is left.
 ///
 /// Computation: F needs the activation of stage-1, B and I the stage's own F and the gradient of
@@ -42,7 +48,7 @@ struct Verdict {
 /// F, B and I run while the stage's parameters are gathered; kFree comes once, after the output's
 /// last use; kReduceGrad once, after the stage's last B or W. At the end queues are empty and
 /// nothing is left.
-Verdict check(const Schedule& schedule);
+Verdict check(const Schedule& schedule, Purpose purpose = Purpose::kTraining);
 
 /// check() as an error. Throws ConfigError with the verdict's sentence.
 void require_valid(const Schedule& schedule);

@@ -6,7 +6,7 @@
 namespace pentatron::pipeline {
 
 /// Every F of a schedule as generated, in the same order on every rank, and nothing else; lower()
-/// takes it, check() does not (it has no backward passes).
+/// takes it, and check() with Purpose::kEvaluation.
 Schedule forward_only(const Schedule& schedule);
 
 } // namespace pentatron::pipeline

@@ -26,7 +26,7 @@ void zb_h1(Schedule& schedule);
 
 /// ZB-H2 (arXiv:2401.10241, section 2.2): more forwards before the first backward.
 /// A rank's idle time (p-1)(F+I-2W), between its own first and last action; at most 2p-1
-/// microbatches.
+/// microbatches. With p + k microbatches, k < p - 1, the step has k W for filling and not p - 1.
 void zb_h2(Schedule& schedule);
 
 /// ZB-V (Qi et al. 2024, arXiv:2405.15362): rank r holds stages r and 2p-1-r.

@@ -90,6 +90,15 @@ TEST(Bubble, OfZeroBubbleH2) {
   }
 }
 
+TEST(Bubble, OfZeroBubbleH2WithFewMicrobatchesIsFilledAsFarAsTheyGo) {
+  const int p = 8;
+  for (int m = p; m <= 2 * p; ++m) {
+    const Timeline timeline = run("zb_h2", {p, m, {1, 1, 1}});
+    EXPECT_NEAR(bubble(timeline), p - 1 - std::min(m - p, p - 1), kExact);
+    EXPECT_NEAR(makespan(timeline), 3 * m + p - 1, kExact); // never beyond ZB-H1
+  }
+}
+
 TEST(Bubble, OfZeroBubbleVVanishesWithEqualCosts) {
   for (Case at : cases()) {
     at.c = {0.5, 0.5, 0.5};

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/parallel/pipeline/schedule/forward_only.h"
 #include "pentatron/parallel/pipeline/schedule/lower.h"
 #include "pentatron/parallel/pipeline/schedule/text.h"
 
@@ -82,6 +83,15 @@ TEST(Check, FollowsLifetimes) {
   EXPECT_THAT(changed(kLowered, " 0free0", "").problem, HasSubstr("its output is never freed"));
   EXPECT_THAT(changed(kLowered, " 0free0", " 0free0 0free0").problem,
               HasSubstr("no output to free"));
+}
+
+TEST(Check, OfAnEvaluationWantsForwardsAlone) {
+  const Schedule s = make_schedule("1f1b", 2, 0, 2);
+  EXPECT_EQ(check(s, Purpose::kEvaluation).problem,
+            "rank 0, action 2 (0B0): an evaluation has no backward passes");
+  const Schedule forwards = forward_only(s);
+  EXPECT_TRUE(check(forwards, Purpose::kEvaluation).ok());
+  EXPECT_EQ(check(forwards).problem, "stage 0, microbatch 0: its backward is missing");
 }
 
 TEST(Check, RefusesSizesThatDoNotFit) {

@@ -6,6 +6,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/parallel/pipeline/schedule/check.h"
+#include "pentatron/parallel/pipeline/schedule/forward_only.h"
 #include "pentatron/parallel/pipeline/schedule/lower.h"
 #include "pentatron/parallel/pipeline/schedule/text.h"
 #include "tests/parallel/pipeline/schedule/executor.h"
@@ -214,6 +215,21 @@ TEST(Execution, MutatedSchedulesGetTheVerdictOfTheirExecution) {
     EXPECT_GT(counts.ok, tries / 50) << "lowered " << lowered;
     EXPECT_GT(counts.broken, tries / 50) << "lowered " << lowered;
     EXPECT_GT(counts.deadlock, tries / 100) << "lowered " << lowered;
+  }
+}
+
+TEST(Execution, ForwardsAloneRunInEverySchedule) {
+  const int tries = num_schedules(600);
+  for (int seed = 0; seed < tries; ++seed) {
+    Random random(seed);
+    const Schedule s = forward_only(seed % 2 == 0 ? generated(random) : grown(random));
+    for (const Schedule& form : {s, lower(s)}) {
+      const Verdict verdict = check(form, Purpose::kEvaluation);
+      const Outcome outcome = execute(form, Purpose::kEvaluation);
+      ASSERT_TRUE(verdict.ok()) << "seed " << seed << ": " << verdict.problem << to_text(form);
+      ASSERT_EQ(outcome.kind, Verdict::Kind::kOk) << "seed " << seed << ": " << outcome.reason;
+      ASSERT_FALSE(check(form).ok());
+    }
   }
 }
 

@@ -153,15 +153,24 @@ class Rank {
   Peak peak() const { return peak_; }
 
   /// After every rank has come to its end.
-  void finish() {
+  void finish(Purpose purpose) {
+    if (purpose == Purpose::kEvaluation) {
+      need(std::ssize(started_) == std::ssize(s_.stages_of(rank_)) * s_.num_microbatches, "no F");
+      return finish_messages();
+    }
     for (const int stage : s_.stages_of(rank_)) {
       need(weight_[stage] == expected_.weight[stage], "wrong weight gradients");
       need(weights_done_[stage] == s_.num_microbatches, "weight gradients are missing");
       need(!s_.lowered || reduced_.contains(stage), "not reduced");
     }
+    need(saved_.empty() && deferred_.empty(), "activations are left");
+    finish_messages();
+  }
+
+ private:
+  void finish_messages() {
     need(!s_.lowered || outputs_.empty(), "outputs are left");
     need(!s_.lowered || gradients_.empty(), "gradients are left");
-    need(saved_.empty() && deferred_.empty(), "activations are left");
     need(gathered_.empty(), "parameters are left");
     for (const auto& [key, handle] : handles_) need(handle.used, "an unused receive");
     for (int from = 0; from < s_.num_ranks; ++from) {
@@ -169,7 +178,6 @@ class Rank {
     }
   }
 
- private:
   using Cell = std::pair<int, int>; // stage, microbatch
   struct Handle {
     int from;
@@ -355,7 +363,7 @@ struct Outcome {
   std::vector<Peak> peaks; // by rank, if all is well
 };
 
-inline Outcome execute(const Schedule& s) {
+inline Outcome execute(const Schedule& s, Purpose purpose = Purpose::kTraining) {
   const Sequential expected(s);
   World world(s.num_ranks);
   std::vector<Rank> ranks;
@@ -381,7 +389,7 @@ inline Outcome execute(const Schedule& s) {
     }
   }
   try {
-    for (Rank& rank : ranks) rank.finish();
+    for (Rank& rank : ranks) rank.finish(purpose);
   } catch (const Failure& failure) {
     return {Kind::kBroken, failure.what(), {}};
   }
