@@ -5,10 +5,8 @@
 #pragma once
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -19,126 +17,15 @@
 
 #include "pentatron/parallel/pipeline/schedule/check.h"
 #include "pentatron/parallel/pipeline/schedule/schedule.h"
+#include "tests/parallel/pipeline/schedule/sequential.h"
+#include "tests/parallel/pipeline/schedule/world.h"
 
 namespace pentatron::pipeline::execution {
 
-using Value = uint64_t;
 using Kind = Verdict::Kind;
 
 struct Failure : std::runtime_error {
   using std::runtime_error::runtime_error;
-};
-struct AllWait {};
-
-inline Value mix(Value a, Value b, Value c, Value d) {
-  Value x = 0x9e3779b97f4a7c15u;
-  for (const Value y : {a, b, c, d}) {
-    x ^= y + 0x9e3779b97f4a7c15u + (x << 6) + (x >> 2);
-    x *= 0xff51afd7ed558ccdu;
-    x ^= x >> 32;
-  }
-  return x;
-}
-
-/// The three functions of a stage. They depend on the microbatch through its data, which every
-/// stage may look up.
-inline Value run_forward(Value in, int stage, int mb) {
-  return mix(1, in, stage, mb);
-}
-inline Value run_input(Value in, Value grad, int stage) {
-  return mix(2, in, grad, stage);
-}
-inline Value run_weight(Value in, Value grad, int stage) {
-  return mix(3, in, grad, stage);
-}
-
-inline constexpr Value kData = 11; // input of the first stage
-inline constexpr Value kLoss = 13; // gradient of the last stage's output
-
-/// What one rank computes with all stages.
-struct Sequential {
-  std::vector<std::vector<Value>> output, gradient; // [stage][microbatch]
-  std::vector<Value> weight;                        // [stage]
-
-  explicit Sequential(const Schedule& s)
-      : output(s.num_stages, std::vector<Value>(s.num_microbatches)), gradient(output),
-        weight(s.num_stages) {
-    for (int mb = 0; mb < s.num_microbatches; ++mb) {
-      for (int i = 0; i < s.num_stages; ++i) {
-        output[i][mb] = run_forward(i == 0 ? kData : output[i - 1][mb], i, mb);
-      }
-      for (int i = s.num_stages - 1; i >= 0; --i) {
-        const Value in = i == 0 ? kData : output[i - 1][mb];
-        const Value above = i == s.num_stages - 1 ? kLoss : gradient[i + 1][mb];
-        gradient[i][mb] = run_input(in, above, i);
-        weight[i] += run_weight(in, above, i);
-      }
-    }
-  }
-};
-
-/// Channels between ranks; notices when every thread that has not ended waits.
-class World {
- public:
-  explicit World(int ranks) : running_(ranks) {}
-
-  void send(int from, int to, Value value) {
-    publish([&] { queues_[{from, to}].push_back(value); });
-  }
-  Value take(int from, int to, size_t place) {
-    std::unique_lock lock(mutex_);
-    wait(lock, [&] { return queues_[{from, to}].size() > place; });
-    return queues_[{from, to}][place];
-  }
-  size_t sent(int from, int to) { return queues_[{from, to}].size(); }
-
-  using Key = std::tuple<Flow, int, int>; // of a schedule that is not lowered
-  void put(Key key, Value value) {
-    publish([&] { mail_[key] = value; });
-  }
-  Value get(Key key) {
-    std::unique_lock lock(mutex_);
-    wait(lock, [&] { return mail_.contains(key); });
-    return mail_[key];
-  }
-
-  void leave() {
-    const std::lock_guard lock(mutex_);
-    --running_;
-    if (running_ == 0 && waiting_ > 0) all_wait();
-  }
-
- private:
-  template <class F> void publish(F change) {
-    const std::lock_guard lock(mutex_);
-    change();
-    ++epoch_;
-    running_ += std::exchange(waiting_, 0); // all look again
-    changed_.notify_all();
-  }
-  template <class F> void wait(std::unique_lock<std::mutex>& lock, F ready) {
-    while (!ready()) {
-      --running_;
-      ++waiting_;
-      if (running_ == 0) all_wait();
-      const uint64_t seen = epoch_;
-      changed_.wait(lock, [&] { return stuck_ || epoch_ != seen; });
-      if (stuck_) throw AllWait();
-    }
-  }
-  void all_wait() {
-    stuck_ = true;
-    changed_.notify_all();
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  int running_;
-  int waiting_ = 0;
-  uint64_t epoch_ = 0;
-  bool stuck_ = false;
-  std::map<std::pair<int, int>, std::vector<Value>> queues_;
-  std::map<Key, Value> mail_;
 };
 
 class Rank {
