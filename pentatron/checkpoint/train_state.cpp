@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <map>
+#include <set>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -44,18 +45,36 @@ void fill(const fs::path& file, const std::map<std::string, at::Tensor>& targets
   }
 }
 
+[[noreturn]] void raise_not_whole(const std::string& name) {
+  raise<CheckpointError>("this rank holds only a part of {}, and checkpoints of sharded state "
+                         "cannot be written or read yet\n  try: ddp.zero_stage=0",
+                         name);
+}
+
 std::map<std::string, at::Tensor> model_tensors(nn::ParamList& params) {
   std::map<std::string, at::Tensor> tensors;
-  for (const nn::Param& param : params) tensors[param.name()] = param.value();
+  for (const nn::Param& param : params) {
+    if (!param.value().defined()) raise_not_whole(param.name());
+    tensors[param.name()] = param.value();
+  }
   return tensors;
 }
 
-std::map<std::string, at::Tensor> optimizer_tensors(optim::Optimizer& optimizer) {
+std::map<std::string, at::Tensor> optimizer_tensors(nn::ParamList& params,
+                                                    optim::Optimizer& optimizer) {
   std::map<std::string, at::Tensor> tensors;
+  std::set<std::string> kinds;
   optimizer.for_each_state(
-      [&](const nn::Param& param, const std::string& what, const at::Tensor& tensor) {
-        tensors[param.name() + "/" + what] = tensor;
+      [&](const nn::Param& param, int64_t begin, const std::string& what, const at::Tensor& piece) {
+        if (begin != 0 || piece.numel() != param.numel()) raise_not_whole(param.name());
+        tensors[param.name() + "/" + what] = piece.view(param.shape());
+        kinds.insert(what);
       });
+  for (const nn::Param& param : params) {
+    for (const std::string& what : kinds) {
+      if (!tensors.contains(param.name() + "/" + what)) raise_not_whole(param.name());
+    }
+  }
   return tensors;
 }
 
@@ -66,7 +85,7 @@ fs::path save_train_state(const fs::path& dir, const TrainState& state, nn::Para
   const fs::path target = dir / folder_name(state.iteration);
   AtomicDirectory folder(target);
   write_tensors(folder.path() / "model.safetensors", model_tensors(params));
-  write_tensors(folder.path() / "optimizer.safetensors", optimizer_tensors(optimizer));
+  write_tensors(folder.path() / "optimizer.safetensors", optimizer_tensors(params, optimizer));
   write_state(folder.path(), {{"iteration", state.iteration},
                               {"consumed_samples", state.consumed_samples},
                               {"optimizer_steps", optimizer.steps()},
@@ -85,7 +104,7 @@ TrainState load_train_state(const fs::path& folder, nn::ParamList& params,
   const std::string where = (folder / "state.json").string();
   load_params(folder, params);
   optimizer.adopt_values();
-  fill(folder / "optimizer.safetensors", optimizer_tensors(optimizer));
+  fill(folder / "optimizer.safetensors", optimizer_tensors(params, optimizer));
   optimizer.set_steps(json_get<int64_t>(json, "optimizer_steps", where));
   return {.iteration = json_get<int64_t>(json, "iteration", where),
           .consumed_samples = json_get<int64_t>(json, "consumed_samples", where),

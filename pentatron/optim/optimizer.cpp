@@ -4,7 +4,6 @@
 
 #include <cmath>
 
-#include "pentatron/comm/collectives.h"
 #include "pentatron/kernels/optimizer/buffer.h"
 #include "pentatron/kernels/optimizer/optimizer.h"
 #include "pentatron/nn/memory/counting_allocator.h"
@@ -13,6 +12,8 @@
 namespace pentatron::optim {
 
 namespace {
+
+constexpr int64_t kGap = 64; // stores begin parameters at multiples of this
 
 at::Tensor flat_like(const at::Tensor& values, bool zero) {
   const nn::MemoryScope scope(nn::MemoryCategory::kOptimizer);
@@ -26,125 +27,142 @@ void* at_element(const at::Tensor& flat, int64_t index) {
 
 } // namespace
 
-double global_grad_norm(const nn::ResidentStore& store, const comm::Group& model) {
-  const at::Tensor& gradients = store.gradients();
-  const auto& ranges = store.ranges();
-  std::vector<nn::FlatRange> counted;
-  for (const nn::ResidentStore::Range& range : ranges) {
-    for (nn::FlatRange part : nn::counted_ranges(range.param->spec(), range.param->where())) {
-      part.begin += range.begin;
-      counted.push_back(part);
+double counted_sum_of_squares(const std::vector<nn::Shard>& shards) {
+  std::vector<at::Tensor> counted;
+  for (const nn::Shard& shard : shards) {
+    for (const nn::Piece& piece : shard.pieces) {
+      const nn::Param& param = *piece.param;
+      for (const nn::FlatRange& range :
+           nn::ranges_in_shard(piece, nn::counted_ranges(param.spec(), param.where())))
+        counted.push_back(shard.gradients.narrow(0, range.begin, range.size));
     }
   }
-  const at::Tensor sums =
-      at::zeros({static_cast<int64_t>(counted.size())}, gradients.options().dtype(at::kDouble));
+  if (counted.empty()) return 0;
+  const at::Tensor sums = at::zeros({static_cast<int64_t>(counted.size())},
+                                    counted.front().options().dtype(at::kDouble));
   for (size_t i = 0; i < counted.size(); ++i) {
+    const at::Tensor& part = counted[i];
     const kernels::SumOfSquaresArgs args{
-        .dtype = nn::kernel_dtype(gradients.scalar_type()),
-        .n = counted[i].size,
-        .x = at_element(gradients, counted[i].begin),
+        .dtype = nn::kernel_dtype(part.scalar_type()),
+        .n = part.numel(),
+        .x = part.data_ptr(),
         .result = static_cast<double*>(at_element(sums, static_cast<int64_t>(i)))};
     kernels::sum_of_squares(
-        args,
-        nn::KernelContext(gradients, gradients.is_cuda() ? kernels::workspace_bytes(args) : 0));
+        args, nn::KernelContext(part, part.is_cuda() ? kernels::workspace_bytes(args) : 0));
   }
-  return std::sqrt(comm::all_reduce(sums.sum(), comm::ReduceOp::kSum, model).item<double>());
+  return sums.sum().item<double>();
 }
 
-std::string first_nonfinite_gradient(const nn::ResidentStore& store) {
-  for (const nn::ResidentStore::Range& range : store.ranges()) {
-    if (!at::isfinite(range.param->main_grad()).all().item<bool>()) return range.param->name();
+std::string first_nonfinite_gradient(const std::vector<nn::Shard>& shards) {
+  for (const nn::Shard& shard : shards) {
+    for (const nn::Piece& piece : shard.pieces) {
+      if (!at::isfinite(shard.gradients.narrow(0, piece.begin, piece.size)).all().item<bool>())
+        return piece.param->name();
+    }
   }
   return {};
 }
 
-Optimizer::Optimizer(const OptimizerConfig& config, nn::ResidentStore& store)
-    : config_(config), store_(&store) {
-  for (const nn::ResidentStore::Range& range : store.ranges()) {
-    const bool decay = range.param->spec().shape.size() >= 2;
-    const int64_t end =
-        range.begin + (range.size + 63) / 64 * 64; // the gap behind is zero and stays zero
-    if (!runs_.empty() && runs_.back().decay == decay &&
-        runs_.back().begin + runs_.back().size == range.begin) {
-      runs_.back().size = end - runs_.back().begin;
-    } else {
-      runs_.push_back({range.begin, end - range.begin, decay});
+Optimizer::Optimizer(const OptimizerConfig& config, std::vector<nn::Shard> shards)
+    : config_(config) {
+  for (nn::Shard& shard : shards) {
+    State state;
+    int64_t end = -1; // of the last run, with the gap behind it: zero, and zero it stays
+    for (const nn::Piece& piece : shard.pieces) {
+      if (!piece.param->trainable) continue;
+      const bool decay = piece.param->spec().shape.size() >= 2;
+      if (piece.begin == end && state.runs.back().decay == decay) {
+        state.runs.back().size = piece.begin + piece.size - state.runs.back().begin;
+      } else {
+        state.runs.push_back({piece.begin, piece.size, decay});
+      }
+      end = piece.begin + (piece.size + kGap - 1) / kGap * kGap;
     }
-  }
-  const at::Tensor& values = store.values();
-  const bool lower = values.scalar_type() != nn::acc_dtype(values.scalar_type());
-  master_ = lower ? flat_like(values, false) : values;
-  if (config_.optimizer == OptimizerKind::kAdam) {
-    exp_avg_ = flat_like(values, true);
-    exp_avg_sq_ = flat_like(values, true);
-  } else if (config_.sgd_momentum > 0) {
-    exp_avg_ = flat_like(values, true);
+    const at::Tensor& values = shard.values;
+    const bool lower = values.scalar_type() != nn::acc_dtype(values.scalar_type());
+    state.master = lower ? flat_like(values, false) : values;
+    if (config_.optimizer == OptimizerKind::kAdam) {
+      state.exp_avg = flat_like(values, true);
+      state.exp_avg_sq = flat_like(values, true);
+    } else if (config_.sgd_momentum > 0) {
+      state.exp_avg = flat_like(values, true);
+    }
+    state.shard = std::move(shard);
+    states_.push_back(std::move(state));
   }
   adopt_values();
 }
 
 void Optimizer::adopt_values() {
-  if (!master_.is_same(store_->values())) master_.copy_(store_->values());
+  for (const State& state : states_) {
+    if (!state.master.is_same(state.shard.values)) state.master.copy_(state.shard.values);
+  }
 }
 
 void Optimizer::step(double lr, double weight_decay, double grad_scale) {
   ++steps_;
-  const at::Tensor& values = store_->values();
-  const bool lower = !master_.is_same(values);
-  const nn::KernelContext context(values);
-  const kernels::DType dtype = nn::kernel_dtype(master_.scalar_type());
-  const kernels::DType copy_dtype =
-      lower ? nn::kernel_dtype(values.scalar_type()) : kernels::DType::kBFloat16;
-  for (const Run& run : runs_) {
-    void* const copy = lower ? at_element(values, run.begin) : nullptr;
-    const double decay = run.decay ? weight_decay : 0.0;
-    if (config_.optimizer == OptimizerKind::kAdam) {
-      kernels::adamw({.dtype = dtype,
-                      .n = run.size,
-                      .param = at_element(master_, run.begin),
-                      .grad = at_element(store_->gradients(), run.begin),
-                      .exp_avg = at_element(exp_avg_, run.begin),
-                      .exp_avg_sq = at_element(exp_avg_sq_, run.begin),
-                      .param_copy = copy,
-                      .copy_dtype = copy_dtype,
-                      .lr = lr,
-                      .beta1 = config_.adam_beta1,
-                      .beta2 = config_.adam_beta2,
-                      .eps = config_.adam_eps,
-                      .weight_decay = decay,
-                      .grad_scale = grad_scale,
-                      .step = steps_},
-                     context);
-    } else {
-      kernels::sgd(
-          {.dtype = dtype,
-           .n = run.size,
-           .param = at_element(master_, run.begin),
-           .grad = at_element(store_->gradients(), run.begin),
-           .momentum_buffer = exp_avg_.defined() ? at_element(exp_avg_, run.begin) : nullptr,
-           .param_copy = copy,
-           .copy_dtype = copy_dtype,
-           .lr = lr,
-           .momentum = config_.sgd_momentum,
-           .nesterov = config_.sgd_nesterov,
-           .weight_decay = decay,
-           .grad_scale = grad_scale},
-          context);
-    }
+  for (const State& state : states_) {
+    for (const Run& run : state.runs)
+      update(state, run, lr, run.decay ? weight_decay : 0.0, grad_scale);
   }
 }
 
-void Optimizer::for_each_state(
-    const std::function<void(const nn::Param&, const std::string&, const at::Tensor&)>& fn) {
-  const auto visit = [&](const char* what, const at::Tensor& flat) {
-    if (!flat.defined()) return;
-    for (const nn::ResidentStore::Range& range : store_->ranges()) {
-      fn(*range.param, what, flat.narrow(0, range.begin, range.size).view(range.param->shape()));
-    }
+void Optimizer::update(const State& state, const Run& run, double lr, double weight_decay,
+                       double grad_scale) const {
+  const at::Tensor& values = state.shard.values;
+  const bool lower = !state.master.is_same(values);
+  const nn::KernelContext context(values);
+  const kernels::DType dtype = nn::kernel_dtype(state.master.scalar_type());
+  const kernels::DType copy_dtype =
+      lower ? nn::kernel_dtype(values.scalar_type()) : kernels::DType::kBFloat16;
+  const auto at_run = [&](const at::Tensor& flat) {
+    return flat.defined() ? at_element(flat, run.begin) : nullptr;
   };
-  if (!master_.is_same(store_->values())) visit("master", master_);
-  visit(config_.optimizer == OptimizerKind::kAdam ? "exp_avg" : "momentum_buffer", exp_avg_);
-  visit("exp_avg_sq", exp_avg_sq_);
+  if (config_.optimizer == OptimizerKind::kAdam) {
+    kernels::adamw({.dtype = dtype,
+                    .n = run.size,
+                    .param = at_run(state.master),
+                    .grad = at_run(state.shard.gradients),
+                    .exp_avg = at_run(state.exp_avg),
+                    .exp_avg_sq = at_run(state.exp_avg_sq),
+                    .param_copy = lower ? at_run(values) : nullptr,
+                    .copy_dtype = copy_dtype,
+                    .lr = lr,
+                    .beta1 = config_.adam_beta1,
+                    .beta2 = config_.adam_beta2,
+                    .eps = config_.adam_eps,
+                    .weight_decay = weight_decay,
+                    .grad_scale = grad_scale,
+                    .step = steps_},
+                   context);
+  } else {
+    kernels::sgd({.dtype = dtype,
+                  .n = run.size,
+                  .param = at_run(state.master),
+                  .grad = at_run(state.shard.gradients),
+                  .momentum_buffer = at_run(state.exp_avg),
+                  .param_copy = lower ? at_run(values) : nullptr,
+                  .copy_dtype = copy_dtype,
+                  .lr = lr,
+                  .momentum = config_.sgd_momentum,
+                  .nesterov = config_.sgd_nesterov,
+                  .weight_decay = weight_decay,
+                  .grad_scale = grad_scale},
+                 context);
+  }
+}
+
+void Optimizer::for_each_state(const StateFn& fn) {
+  for (const State& state : states_) {
+    const auto visit = [&](const char* what, const at::Tensor& flat) {
+      if (!flat.defined()) return;
+      for (const nn::Piece& piece : state.shard.pieces)
+        fn(*piece.param, piece.param_begin, what, flat.narrow(0, piece.begin, piece.size));
+    };
+    if (!state.master.is_same(state.shard.values)) visit("master", state.master);
+    visit(config_.optimizer == OptimizerKind::kAdam ? "exp_avg" : "momentum_buffer", state.exp_avg);
+    visit("exp_avg_sq", state.exp_avg_sq);
+  }
 }
 
 double clip_coefficient(double max_norm, double norm) {

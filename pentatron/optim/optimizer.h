@@ -1,5 +1,5 @@
-/// One step over the flat buffers of a ResidentStore: gradient norm, clipping, AdamW or SGD, and
-/// the working copy of the weights.
+/// One step over the flat shards of a store: gradient norm, clipping, AdamW or SGD, and the working
+/// copy of the weights.
 ///
 /// For bf16 models the optimizer holds fp32 master weights and writes the rounded copy in the same
 /// pass; for fp32 and fp64 the model's values are the master weights.
@@ -12,22 +12,23 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "pentatron/comm/group.h"
 #include "pentatron/nn/param_store.h"
 #include "pentatron/optim/optimizer_config.h"
 
 namespace pentatron::optim {
 
-/// The global L2 norm: every true element once over all ranks of `model` (the axes that split or
-/// copy parameters), whatever the layout.
-double global_grad_norm(const nn::ResidentStore& store, const comm::Group& model);
+/// Sum of the squared gradients of `shards`: summed over the ranks that hold parts or copies of the
+/// model it counts every true element once. Ranks that hold the same shards by data parallelism
+/// must not all add theirs.
+double counted_sum_of_squares(const std::vector<nn::Shard>& shards);
 
 /// Name of the first parameter whose gradient holds a NaN or infinity, or empty.
-std::string first_nonfinite_gradient(const nn::ResidentStore& store);
+std::string first_nonfinite_gradient(const std::vector<nn::Shard>& shards);
 
 class Optimizer {
  public:
-  Optimizer(const OptimizerConfig& config, nn::ResidentStore& store);
+  /// Updates what `shards` refer to, except parameters that are not trainable.
+  Optimizer(const OptimizerConfig& config, std::vector<nn::Shard> shards);
 
   /// Values may have changed behind the optimizer's back (initialisation, loading): takes them as
   /// master weights.
@@ -39,22 +40,28 @@ class Optimizer {
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }
 
-  /// Every tensor of the state with its name, in the shape of its parameter:
-  /// fn("layers.0...weight", "exp_avg", tensor).
-  void for_each_state(
-      const std::function<void(const nn::Param&, const std::string&, const at::Tensor&)>& fn);
+  /// Every tensor of the state, piece by piece: what it is ("exp_avg"), whose, and from which
+  /// element of the rank's tensor, flattened.
+  using StateFn = std::function<void(const nn::Param&, int64_t param_begin, const std::string& what,
+                                     const at::Tensor& piece)>;
+  void for_each_state(const StateFn& fn);
 
  private:
-  struct Run { // neighbours in the flat buffers with the same weight decay
+  struct Run { // neighbours in a shard with the same weight decay
     int64_t begin = 0, size = 0;
     bool decay = false;
   };
+  struct State {
+    nn::Shard shard;
+    std::vector<Run> runs;
+    at::Tensor master; // the shard's values themselves unless those are of lower precision
+    at::Tensor exp_avg, exp_avg_sq; // SGD: exp_avg is the velocity
+  };
+  void update(const State& state, const Run& run, double lr, double weight_decay,
+              double grad_scale) const;
 
   OptimizerConfig config_;
-  nn::ResidentStore* store_;
-  std::vector<Run> runs_;
-  at::Tensor master_; // the store's values themselves unless those are of lower precision
-  at::Tensor exp_avg_, exp_avg_sq_; // SGD: exp_avg_ is the velocity
+  std::vector<State> states_;
   int64_t steps_ = 0;
 };
 

@@ -1,0 +1,56 @@
+/// Buckets: parameters that are reduced and gathered together, as one flat vector. Pure arithmetic,
+/// no communication.
+///
+/// Every parameter begins at a multiple of 64 elements; the gaps are zero and stay zero. A bucket
+/// is cut into equal contiguous shards without regard to parameters. Source: Megatron-LM's
+/// distributed optimizer; Rajbhandari et al. 2019 (arXiv:1910.02054).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "pentatron/nn/param_store.h"
+
+namespace pentatron::parallel {
+
+/// The axis on which a parameter lies that the first and the last pipeline stage share.
+inline constexpr const char* kEmbeddingAxis = "embd";
+
+struct Bucket {
+  struct Slot {
+    nn::Param* param = nullptr;
+    int64_t begin = 0; ///< in the bucket, in elements
+  };
+  std::vector<Slot> slots;
+  int64_t length = 0;         ///< a multiple of 64 times the number of shards
+  std::vector<int64_t> units; ///< whose passes read it, ascending
+  bool on_two_stages = false; ///< one parameter on kEmbeddingAxis: the same bucket on both stages
+};
+
+struct BucketOptions {
+  int64_t bucket_size = 0; ///< a bucket is closed when it has as many elements
+  int64_t num_shards = 1;
+  bool split_units = false; ///< parameters of different units do not share a bucket
+};
+
+/// Every parameter in one bucket, the last registered first: its gradient is ready first. Throws
+/// Error if the parameters differ in type.
+std::vector<Bucket> make_buckets(nn::ParamList& params, const BucketOptions& options);
+
+/// A vector with room for 1 / num_shards of every bucket, cut into one part for each.
+std::vector<at::Tensor> cut_by_bucket(const at::Tensor& flat, const std::vector<Bucket>& buckets,
+                                      int64_t num_shards);
+/// The elements of that vector.
+int64_t flat_size(const std::vector<Bucket>& buckets, int64_t num_shards);
+
+/// Shard `index` of `num_shards` of a vector of the bucket's length.
+at::Tensor shard_of(const at::Tensor& flat, int64_t index, int64_t num_shards);
+/// What that shard holds.
+std::vector<nn::Piece> pieces_of(const Bucket& bucket, int64_t index, int64_t num_shards);
+
+/// The parameter's part of a vector of the bucket's length, in its shape.
+at::Tensor view_of(const at::Tensor& flat, const Bucket::Slot& slot);
+
+} // namespace pentatron::parallel
