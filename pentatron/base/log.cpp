@@ -25,6 +25,8 @@ Output& output() {
 
 std::atomic<Level> threshold{Level::kInfo};
 thread_local std::string thread_prefix;
+thread_local std::FILE* thread_file = nullptr;
+thread_local bool thread_console = true;
 
 std::string harmless(std::string_view message, bool one_line) {
   std::string out(message);
@@ -53,6 +55,11 @@ Level level() {
 
 void set_thread_prefix(std::string prefix) {
   thread_prefix = std::move(prefix);
+}
+
+void set_thread_output(std::FILE* file, bool console) {
+  thread_file = file;
+  thread_console = console;
 }
 
 void set_output(std::FILE* file, bool terminal) {
@@ -85,6 +92,11 @@ void write(Level level, std::string_view message) {
   if (level == Level::kWarning) line += "warning: ";
   if (level == Level::kError) line += "error: ";
   line += harmless(message, /*one_line=*/false) + '\n';
+  if (thread_file != nullptr) {
+    std::fwrite(line.data(), 1, line.size(), thread_file);
+    std::fflush(thread_file);
+  }
+  if (!thread_console && level < Level::kWarning) return;
   Output& out = output();
   const std::lock_guard lock(out.mutex);
   if (!out.progress.empty()) line = std::string(kClearLine) + line + out.progress;

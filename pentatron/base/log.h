@@ -24,6 +24,10 @@ Level level();
 /// What stands before the messages of this thread, "rank 3"; empty for none.
 void set_thread_prefix(std::string prefix);
 
+/// Messages of this thread also go to `file` (null: none; not owned). With `console` false those
+/// below kWarning go there only: one console for many ranks.
+void set_thread_output(std::FILE* file, bool console);
+
 /// Where messages go (standard error at the start) and whether that is a terminal. The file is not
 /// owned.
 void set_output(std::FILE* file, bool terminal);

@@ -60,20 +60,20 @@ int64_t sample_token(std::vector<double> logits, const SamplingOptions& options,
   return order[kept - 1];
 }
 
-std::vector<int64_t> generate(build::RankModel& model, std::vector<int64_t> prompt,
+std::vector<int64_t> generate(build::ModelView model, std::vector<int64_t> prompt,
                               const SamplingOptions& options,
                               const std::function<void(int64_t)>& on_token) {
   check(options);
   PT_DCHECK(!prompt.empty());
-  const int64_t vocab = model.gpt->config().vocab_size;
+  const int64_t vocab = model.gpt.config().vocab_size;
   if (const int64_t bad =
           kernels::first_bad_id(prompt.data(), static_cast<int64_t>(prompt.size()), vocab);
       bad >= 0) {
     raise<DataError>("token {} of the prompt is not in the model's vocabulary of {}",
                      prompt[static_cast<size_t>(bad)], vocab);
   }
-  const at::Device device = model.store->values().device();
-  const int64_t positions = model.gpt->config().max_position_embeddings;
+  const at::Device device = model.device;
+  const int64_t positions = model.gpt.config().max_position_embeddings;
   const int64_t longest = options.context > 0 ? options.context : positions;
   const Stream stream(options.seed, "sample");
   std::vector<int64_t> text = std::move(prompt), drawn;
@@ -83,7 +83,7 @@ std::vector<int64_t> generate(build::RankModel& model, std::vector<int64_t> prom
     std::copy(text.end() - length, text.end(), ids.data_ptr<int64_t>());
     const nn::SequenceLayout layout = nn::SequenceLayout::dense(1, length, {0}, device);
     nn::ForwardContext ctx{.layout = &layout};
-    const at::Tensor logits = model.gpt->logits(ids.to(device), ctx, *model.store)
+    const at::Tensor logits = model.gpt.logits(ids.to(device), ctx, model.store)
                                   .select(0, length - 1)
                                   .to(at::kDouble)
                                   .cpu();

@@ -29,7 +29,7 @@ int64_t sample_token(std::vector<double> logits, const SamplingOptions& options,
 
 /// Continues `prompt` (not empty). `on_token` sees each new token at once. Throws DataError for a
 /// token of the prompt outside the vocabulary.
-std::vector<int64_t> generate(build::RankModel& model, std::vector<int64_t> prompt,
+std::vector<int64_t> generate(build::ModelView model, std::vector<int64_t> prompt,
                               const SamplingOptions& options,
                               const std::function<void(int64_t)>& on_token);
 

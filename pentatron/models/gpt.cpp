@@ -196,8 +196,8 @@ Gpt::Gpt(const GptConfig& config, const GptBuild& build) : config_(config), buil
     nn::ShardSpec spec = parallel::vocab_spec(config.vocab_size, config.hidden_size);
     nn::Scope scope = root.of_unit(unit);
     if (tied && holds(0) != holds(head)) {
-      spec.placements[kTiedAxis] = nn::Placement::partial();
-      scope = scope.on_axis(kTiedAxis, {unit == 0 ? 0 : 1, 2});
+      spec.placements[nn::kEmbeddingAxis] = nn::Placement::partial();
+      scope = scope.on_axis(nn::kEmbeddingAxis, {unit == 0 ? 0 : 1, 2});
     }
     table = &scope.param("embedding.word.weight", std::move(spec), embedding_init(config));
     return table;

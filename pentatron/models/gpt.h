@@ -26,10 +26,6 @@ struct GptBuild {
   std::vector<SegmentRange> stages; ///< that this rank holds, ascending; empty: the whole model
 };
 
-/// The axis of the two copies of tied embeddings where the embedding and the head lie on different
-/// ranks: their gradients are addends.
-inline constexpr const char* kTiedAxis = "embd";
-
 class Gpt {
  public:
   /// Registers the parameters; they get storage from a ParamStore, and values from initialize() or

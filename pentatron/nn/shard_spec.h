@@ -92,6 +92,9 @@ std::vector<FlatRange> counted_ranges(const ShardSpec& spec, const Coordinates& 
 std::vector<FlatRange> partial_ranges(const ShardSpec& spec, const Coordinates& where,
                                       const std::string& axis);
 inline constexpr const char* kGroupAxis = "tp-group";
+/// The axis of the two copies of tied embeddings where the embedding and the head lie on different
+/// pipeline ranks.
+inline constexpr const char* kEmbeddingAxis = "embd";
 
 /// The rows [begin, begin + rows) of the true dimension 0 that the named part covers.
 struct PartRange {

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/build/parallelize.h"
 #include "pentatron/checkpoint/hf/hf_config.h"
 #include "pentatron/models/presets.h"
 
@@ -12,7 +13,32 @@ namespace pentatron::trainer {
 
 namespace {
 
-void check_batch_sizes(const TrainConfig& train, config::Violations& violations) {
+/// What the number of ranks adds to the rules.
+void check_ranks(const Config& config, int world_size, config::Violations& violations) {
+  const bool batches = config.dataset.type == data::DatasetType::kBatches;
+  build::check_parallel(config.parallel, config.ddp, config.model, world_size,
+                        batches ? 0 : config.train.micro_batch_size * config.train.seq_length,
+                        violations);
+  const auto refuse = [&](bool asked, const char* key, const std::string& what,
+                          const std::string& attempt) {
+    if (asked) violations.add(key, what, attempt);
+  };
+  refuse(world_size > 1 && !config.checkpoint.save.empty(), "checkpoint.save",
+         fmt::format("checkpoint.save={} on {} ranks: checkpoints of several ranks are not built "
+                     "yet",
+                     config.checkpoint.save, world_size),
+         "checkpoint.save=\"\"");
+  refuse(config.train.sample_tokens > 0 && (config.parallel.pipeline_model_parallel_size > 1 ||
+                                            config.parallel.sequence_parallel),
+         "train.sample_tokens",
+         fmt::format("train.sample_tokens={} draws from the model, which cannot be done over "
+                     "pipeline stages or sequence-parallel ranks yet",
+                     config.train.sample_tokens),
+         "train.sample_tokens=0");
+}
+
+void check_batch_sizes(const TrainConfig& train, int data_parallel_size,
+                       config::Violations& violations) {
   if (!train.step_batch_size_schedule.empty() && !train.rampup_batch_size.empty()) {
     violations.add("train.rampup_batch_size",
                    "train.rampup_batch_size and train.step_batch_size_schedule exclude each other",
@@ -28,7 +54,7 @@ void check_batch_sizes(const TrainConfig& train, config::Violations& violations)
     return;
   }
   try {
-    batch_schedule(train).check(train.micro_batch_size, 1, violations,
+    batch_schedule(train).check(train.micro_batch_size, data_parallel_size, violations,
                                 train.step_batch_size_schedule.empty()
                                     ? "train.global_batch_size"
                                     : "train.step_batch_size_schedule");
@@ -50,7 +76,7 @@ void CheckpointConfig::validate(config::Violations& violations, std::string_view
 }
 
 void Config::validate(config::Violations& violations, std::string_view) const {
-  check_batch_sizes(train, violations);
+  check_batch_sizes(train, 1, violations);
   if (!violations.empty()) return; // the rest counts iterations
   // Ready batches bring their own length; the model checks it when it is built.
   if (dataset.type != data::DatasetType::kBatches &&
@@ -101,7 +127,7 @@ optim::TrainLength train_length(const TrainConfig& train) {
 }
 
 Config load_config(const std::optional<std::string>& file,
-                   const std::vector<std::string>& overrides, Config base) {
+                   const std::vector<std::string>& overrides, Config base, int world_size) {
   const auto apply = [&](Config& config, config::Violations& violations) {
     if (file) config::apply_file(config, *file, violations);
     for (const std::string& override_text : overrides)
@@ -119,6 +145,9 @@ Config load_config(const std::optional<std::string>& file,
   config::Violations violations;
   apply(config, violations);
   config::validate(config, violations);
+  check_ranks(config, world_size, violations);
+  const int dp = build::data_parallel_size(config.parallel, world_size);
+  if (violations.empty() && dp > 1) check_batch_sizes(config.train, dp, violations);
   violations.throw_if_any();
   return config;
 }

@@ -10,12 +10,15 @@
 #include <tuple>
 #include <vector>
 
+#include "pentatron/build/parallel_config.h"
+#include "pentatron/comm/dist_config.h"
 #include "pentatron/config/config.h"
 #include "pentatron/data/config.h"
 #include "pentatron/models/gpt_config.h"
 #include "pentatron/optim/batch_size_schedule.h"
 #include "pentatron/optim/lr_schedule.h"
 #include "pentatron/optim/optimizer_config.h"
+#include "pentatron/parallel/data/ddp_config.h"
 
 namespace pentatron::trainer {
 
@@ -161,6 +164,10 @@ struct LoggerConfig {
 struct Config {
   models::GptConfig model;
   TrainConfig train;
+  build::ParallelConfig parallel;
+  parallel::DdpConfig ddp;
+  build::CommOverlapConfig comm_overlap;
+  comm::DistConfig dist;
   optim::OptimizerConfig optimizer;
   optim::SchedulerConfig scheduler;
   data::DatasetConfig dataset;
@@ -177,6 +184,10 @@ struct Config {
     return std::tuple{
         field("model", &C::model, "the model"),
         field("train", &C::train, "the loop"),
+        field("parallel", &C::parallel, "how the model lies over the ranks"),
+        field("ddp", &C::ddp, "data parallel: sharding, buckets, overlap"),
+        field("comm_overlap", &C::comm_overlap, "communication beside computation inside layers"),
+        field("dist", &C::dist, "how ranks watch each other"),
         field("optimizer", &C::optimizer, "the optimizer"),
         field("scheduler", &C::scheduler, "learning rate and weight decay over time"),
         field("dataset", &C::dataset, "what is read"),
@@ -192,9 +203,10 @@ struct Config {
 };
 
 /// Fills a config from an optional file and overrides, in this order: preset or the Hugging Face
-/// model of checkpoint.load, file, overrides. Every problem in one ConfigError.
+/// model of checkpoint.load, file, overrides. Every problem of a run on `world_size` ranks in one
+/// ConfigError.
 Config load_config(const std::optional<std::string>& file,
-                   const std::vector<std::string>& overrides, Config base = {});
+                   const std::vector<std::string>& overrides, Config base = {}, int world_size = 1);
 
 /// The batch size over the run.
 optim::BatchSizeSchedule batch_schedule(const TrainConfig& train);

@@ -4,7 +4,10 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 
+#include <algorithm>
+
 #include <sched.h>
+#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -36,11 +39,13 @@ at::Device choose_device(DeviceKind kind) {
   return cuda && kind != DeviceKind::kCpu ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
 }
 
-void set_compute_threads(int64_t num_threads) {
+void set_compute_threads(int64_t num_threads, int local_processes) {
   if (num_threads == 0) {
     cpu_set_t usable;
     CPU_ZERO(&usable);
     num_threads = sched_getaffinity(0, sizeof usable, &usable) == 0 ? CPU_COUNT(&usable) : 1;
+    if (num_threads >= ::sysconf(_SC_NPROCESSORS_ONLN)) // not bound
+      num_threads = std::max<int64_t>(1, num_threads / local_processes);
   }
   at::set_num_threads(static_cast<int>(num_threads));
 }

@@ -15,8 +15,9 @@ at::ScalarType scalar_type(Precision precision);
 /// Throws ConfigError for device=cuda where this build or machine has none.
 at::Device choose_device(DeviceKind kind);
 
-/// Compute threads of this rank; 0: all that this process may use.
-void set_compute_threads(int64_t num_threads);
+/// Compute threads of this process; 0: the cores that it is bound to, or an equal share of all
+/// cores for each of the `local_processes` of this machine.
+void set_compute_threads(int64_t num_threads, int local_processes = 1);
 
 /// The peak that MFU is measured against: as configured, known for the GPU, or measured on the CPU
 /// (under half a second).

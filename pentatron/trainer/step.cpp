@@ -6,8 +6,11 @@
 #include <cmath>
 
 #include "pentatron/comm/collectives.h"
+#include "pentatron/comm/gather_text.h"
 #include "pentatron/nn/memory/counting_allocator.h"
-#include "pentatron/parallel/data/gradients.h"
+#include "pentatron/parallel/pipeline/schedule/check.h"
+#include "pentatron/parallel/pipeline/schedule/forward_only.h"
+#include "pentatron/parallel/pipeline/schedule/lower.h"
 
 namespace pentatron::trainer {
 
@@ -21,14 +24,29 @@ at::Tensor int64_tensor(const std::vector<int64_t>& values, at::Device device) {
   return host.to(device);
 }
 
-double summed(double value, const comm::Group& group) {
-  return comm::all_reduce(at::scalar_tensor(value, at::kDouble), comm::ReduceOp::kSum, group)
-      .item<double>();
+/// Elementwise sums over the group.
+std::vector<double> summed(const std::vector<double>& values, const comm::Group& group) {
+  const at::Tensor x = at::tensor(values, at::kDouble);
+  comm::all_reduce_(x, comm::ReduceOp::kSum, group);
+  const double* const sums = x.data_ptr<double>();
+  return {sums, sums + values.size()};
+}
+
+std::vector<const nn::Chunk*> chunks_of(const build::TrainingModel& model) {
+  std::vector<const nn::Chunk*> chunks;
+  for (const nn::Chunk& chunk : model.gpt->chunks()) chunks.push_back(&chunk);
+  return chunks;
+}
+
+pipeline::Boundary boundary_of(const build::TrainingModel& model) {
+  return {.hidden = model.gpt->config().hidden_size,
+          .dtype = model.gpt->dtype(),
+          .device = model.device};
 }
 
 } // namespace
 
-ModelInput model_input(const data::Batch& batch, at::Device device) {
+pipeline::Microbatch model_input(const data::Batch& batch, at::Device device) {
   const nn::MemoryScope scope(nn::MemoryCategory::kData);
   std::vector<int64_t> labels = batch.labels;
   for (size_t i = 0; i < labels.size(); ++i) {
@@ -36,7 +54,7 @@ ModelInput model_input(const data::Batch& batch, at::Device device) {
   }
   std::vector<uint64_t> ids(batch.sample_ids.begin(), batch.sample_ids.end());
   const int64_t b = batch.batch_size, s = batch.sequence_length;
-  ModelInput input{
+  pipeline::Microbatch input{
       int64_tensor(batch.tokens, device), int64_tensor(labels, device),
       nn::SequenceLayout::packed(b, s, std::move(ids), batch.cu_seqlens, false, device)};
   // The loader decides where positions start again, which need not be where attention does.
@@ -44,8 +62,11 @@ ModelInput model_input(const data::Batch& batch, at::Device device) {
   return input;
 }
 
-Stepper::Stepper(build::RankModel& model, optim::Optimizer& optimizer, build::Groups groups)
-    : model_(&model), optimizer_(&optimizer), groups_(std::move(groups)) {}
+Stepper::Stepper(build::TrainingModel& model, optim::Optimizer& optimizer, build::Groups groups,
+                 build::PipelinePlan plan, bool sequence_parallel)
+    : model_(&model), optimizer_(&optimizer), groups_(std::move(groups)), plan_(std::move(plan)),
+      sequence_parallel_(sequence_parallel && groups_.tp.size() > 1),
+      runtime_(chunks_of(model), *model.store, groups_.pp, boundary_of(model)) {}
 
 int64_t Stepper::global_targets(const data::StepData& data) const {
   return comm::all_reduce(at::scalar_tensor(data.num_targets, at::kLong), comm::ReduceOp::kSum,
@@ -53,58 +74,89 @@ int64_t Stepper::global_targets(const data::StepData& data) const {
       .item<int64_t>();
 }
 
+const pipeline::Schedule& Stepper::schedule(Use use, size_t num_microbatches) {
+  const auto [slot, fresh] = schedules_.try_emplace({use, num_microbatches});
+  if (fresh) {
+    const pipeline::Schedule made = plan_.make(static_cast<int>(num_microbatches));
+    if (use == Use::kTraining) {
+      slot->second = pipeline::lower(made);
+      pipeline::require_valid(slot->second);
+    } else {
+      slot->second = pipeline::lower(pipeline::forward_only(made));
+    }
+  }
+  return slot->second;
+}
+
+std::vector<pipeline::Microbatch> Stepper::inputs(const data::StepData& data) const {
+  std::vector<pipeline::Microbatch> inputs;
+  for (const data::Batch& batch : data.microbatches) {
+    inputs.push_back(model_input(batch, model_->device));
+    if (sequence_parallel_) inputs.back().layout.cut_outer(groups_.tp.rank(), groups_.tp.size());
+  }
+  return inputs;
+}
+
+double Stepper::own_loss(const nn::StepState& state) const {
+  const auto found = state.loss_sums.find("lm loss"); // on the last stage only
+  return groups_.tp.rank() == 0 && found != state.loss_sums.end() ? found->second : 0;
+}
+
+std::string Stepper::shared_name(const std::string& here) const {
+  for (const std::string& name : comm::gather_text(here, groups_.world))
+    if (!name.empty()) return name;
+  return {};
+}
+
 StepResult Stepper::step(const data::StepData& data, const StepOptions& options) {
   StepResult result;
   result.num_targets = global_targets(data);
   if (result.num_targets == 0) return result;
-  const at::Device device = model_->store->values().device();
-  const nn::Chunk& chunk = model_->gpt->loss_chunk();
-  model_->store->zero_grad();
+  parallel::DataParallel& store = *model_->store;
+  const std::vector<pipeline::Microbatch> microbatches = inputs(data);
   nn::StepState state;
-  for (const data::Batch& batch : data.microbatches) {
-    const ModelInput input = model_input(batch, device);
+  store.begin_step();
+  {
     const nn::MemoryScope scope(nn::MemoryCategory::kActivations);
-    nn::WgradQueue wgrad;
-    nn::Tape tape;
-    nn::ForwardContext ctx{.layout = &input.layout,
-                           .wgrad = &wgrad,
-                           .state = &state,
-                           .labels = input.labels,
-                           .loss_scale = 1.0 / static_cast<double>(result.num_targets),
-                           .seed = options.seed,
-                           .training = true,
-                           .check_finite = options.find_nonfinite_layer};
-    chunk.forward(input.ids, ctx, *model_->store, &tape);
-    chunk.backward({}, ctx, *model_->store, tape);
+    runtime_.run(schedule(Use::kTraining, microbatches.size()), microbatches, state,
+                 {.loss_scale = 1.0 / static_cast<double>(result.num_targets),
+                  .seed = options.seed,
+                  .training = true,
+                  .check_finite = options.find_nonfinite_layer,
+                  .forwards_done = [&] { store.forwards_done(); },
+                  .weight_passes_done = [&] { store.flush(); },
+                  .intervals = options.intervals});
   }
-  parallel::reduce_gradients(*model_->store, groups_.dp, groups_.tp);
-  result.loss =
-      summed(state.loss_sums["lm loss"], groups_.dp) / static_cast<double>(result.num_targets);
-  result.grad_norm = optim::global_grad_norm(*model_->store, groups_.tp);
+  store.finish_gradients();
+  const std::vector<double> sums =
+      summed({own_loss(state), store.counted_sum_of_squares()}, groups_.world);
+  result.loss = sums[0] / static_cast<double>(result.num_targets);
+  result.grad_norm = std::sqrt(sums[1]);
   result.finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
   if (!result.finite) {
-    result.first_nonfinite = state.first_nonfinite;
-    if (result.first_nonfinite.empty() && options.find_nonfinite_layer) {
-      const std::string name = optim::first_nonfinite_gradient(*model_->store);
-      if (!name.empty()) result.first_nonfinite = "the gradient of " + name;
+    if (options.find_nonfinite_layer) {
+      result.first_nonfinite = shared_name(state.first_nonfinite);
+      if (result.first_nonfinite.empty()) {
+        const std::string name = shared_name(optim::first_nonfinite_gradient(store.shards()));
+        if (!name.empty()) result.first_nonfinite = "the gradient of " + name;
+      }
     }
     return result;
   }
   optimizer_->step(options.lr, options.weight_decay,
                    optim::clip_coefficient(options.clip_grad, result.grad_norm));
+  store.publish_values();
   return result;
 }
 
 Stepper::Evaluation Stepper::evaluate(const data::StepData& data) {
-  const at::Device device = model_->store->values().device();
+  const std::vector<pipeline::Microbatch> microbatches = inputs(data);
   nn::StepState state;
-  for (const data::Batch& batch : data.microbatches) {
-    const ModelInput input = model_input(batch, device);
+  {
     const nn::MemoryScope scope(nn::MemoryCategory::kActivations);
-    nn::ForwardContext ctx{.layout = &input.layout, .state = &state, .labels = input.labels};
-    model_->gpt->loss_chunk().forward(input.ids, ctx, *model_->store, nullptr);
+    runtime_.run(schedule(Use::kEvaluation, microbatches.size()), microbatches, state, {});
   }
-  return {summed(state.loss_sums["lm loss"], groups_.dp), global_targets(data)};
+  return {summed({own_loss(state)}, groups_.world)[0], global_targets(data)};
 }
 
 } // namespace pentatron::trainer

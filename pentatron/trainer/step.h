@@ -1,14 +1,17 @@
-/// One optimizer step: forward and backward of every microbatch, reductions, norm, clipping,
-/// update.
+/// One optimizer step: forward and backward of every microbatch through the pipeline, reductions,
+/// norm, clipping, update.
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <map>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "pentatron/build/parallelize.h"
 #include "pentatron/data/loader.h"
 #include "pentatron/optim/optimizer.h"
+#include "pentatron/parallel/pipeline/runtime.h"
 
 namespace pentatron::trainer {
 
@@ -19,8 +22,10 @@ struct StepOptions {
   uint64_t seed = 0;
   bool find_nonfinite_layer =
       false; ///< look at the output of every layer, to name the first that is not finite
+  std::vector<pipeline::Interval>* intervals = nullptr; ///< what this rank did when
 };
 
+/// The same on all ranks.
 struct StepResult {
   double loss = 0;             ///< sum over targets / number of targets, over all ranks
   double grad_norm = 0;        ///< before clipping
@@ -32,11 +37,12 @@ struct StepResult {
 /// A rank's part in training. All ranks call the same functions in the same order.
 class Stepper {
  public:
-  Stepper(build::RankModel& model, optim::Optimizer& optimizer, build::Groups groups);
+  Stepper(build::TrainingModel& model, optim::Optimizer& optimizer, build::Groups groups,
+          build::PipelinePlan plan, bool sequence_parallel);
 
   StepResult step(const data::StepData& data, const StepOptions& options);
 
-  /// Mean loss over the targets of all ranks, without dropout.
+  /// Sum of the losses over the targets of all ranks, without dropout.
   struct Evaluation {
     double loss_sum = 0;
     int64_t num_targets = 0;
@@ -44,18 +50,27 @@ class Stepper {
   Evaluation evaluate(const data::StepData& data);
 
  private:
-  int64_t global_targets(const data::StepData& data) const;
+  enum class Use : uint8_t { kTraining, kEvaluation };
 
-  build::RankModel* model_;
+  int64_t global_targets(const data::StepData& data) const;
+  /// Lowered; made once for each number of microbatches.
+  const pipeline::Schedule& schedule(Use use, size_t num_microbatches);
+  std::vector<pipeline::Microbatch> inputs(const data::StepData& data) const;
+  /// One value from every rank of the last stage, counted once: that of this rank or 0.
+  double own_loss(const nn::StepState& state) const;
+  /// The first rank's name that is not empty.
+  std::string shared_name(const std::string& here) const;
+
+  build::TrainingModel* model_;
   optim::Optimizer* optimizer_;
   build::Groups groups_;
+  build::PipelinePlan plan_;
+  bool sequence_parallel_;
+  pipeline::Runtime runtime_;
+  std::map<std::pair<Use, size_t>, pipeline::Schedule> schedules_;
 };
 
 /// A batch as the model takes it.
-struct ModelInput {
-  at::Tensor ids, labels;
-  nn::SequenceLayout layout;
-};
-ModelInput model_input(const data::Batch& batch, at::Device device);
+pipeline::Microbatch model_input(const data::Batch& batch, at::Device device);
 
 } // namespace pentatron::trainer

@@ -17,6 +17,7 @@
 #include "pentatron/checkpoint/hf/hf_weights.h"
 #include "pentatron/checkpoint/train_state.h"
 #include "pentatron/comm/collectives.h"
+#include "pentatron/comm/gather_text.h"
 #include "pentatron/data/entropy.h"
 #include "pentatron/data/loader.h"
 #include "pentatron/nn/memory/counting_allocator.h"
@@ -42,6 +43,32 @@ bool any_rank(bool here, const comm::Group& world) {
              .item<int64_t>() != 0;
 }
 
+/// "key=1 and not 2" of the keys that differ and for which `counts` holds.
+template <class Counts>
+std::string differences(const Config& saved, const Config& run, const Counts& counts) {
+  std::vector<std::string> texts;
+  for (const config::Difference& d : config::diff(saved, run)) {
+    if (counts(d.path)) texts.push_back(fmt::format("{}={} and not {}", d.path, d.before, d.after));
+  }
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
+/// Ranks with different configurations would train something that nobody asked for.
+void require_equal_configs(const Config& config, const comm::Group& world) {
+  const std::vector<std::string> all = comm::gather_text(config::to_yaml(config), world);
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    Config theirs, first;
+    config::Violations ignored;
+    config::apply_yaml(theirs, all[rank], "", ignored);
+    config::apply_yaml(first, all[0], "", ignored);
+    raise<CommError>(
+        "rank {} has another configuration than rank 0: {}\n  try: the same file, keys "
+        "and program on all ranks",
+        rank, differences(theirs, first, [](const std::string&) { return true; }));
+  }
+}
+
 /// Throws if nothing can be written there: before the run, not after it.
 void require_folder(const std::string& key, const fs::path& folder) {
   if (folder.empty()) return;
@@ -62,16 +89,6 @@ bool is_identity(const std::string& key) {
          (key.starts_with("model.") && key != "model.preset" && !key.ends_with("_dropout"));
 }
 
-/// "key=1 and not 2" of the keys that differ and for which `counts` holds.
-template <class Counts>
-std::string differences(const Config& saved, const Config& run, const Counts& counts) {
-  std::vector<std::string> texts;
-  for (const config::Difference& d : config::diff(saved, run)) {
-    if (counts(d.path)) texts.push_back(fmt::format("{}={} and not {}", d.path, d.before, d.after));
-  }
-  return fmt::format("{}", fmt::join(texts, ", "));
-}
-
 } // namespace
 
 void install_signal_handlers() {
@@ -85,11 +102,13 @@ void install_signal_handlers() {
 
 struct Trainer::State {
   Config config;
+  build::PipelinePlan plan;
   build::Groups groups;
+  bool main_rank;
   at::Device device;
   std::shared_ptr<const data::Tokenizer> tokenizer;
   data::Datasets datasets;
-  build::RankModel model;
+  build::TrainingModel model;
   std::unique_ptr<optim::Optimizer> optimizer;
   std::unique_ptr<Stepper> stepper;
   std::unique_ptr<data::Loader> loader;
@@ -98,7 +117,7 @@ struct Trainer::State {
   int64_t total_iterations = 0;
   int64_t sequence = 0;
 
-  State(Config c, build::Groups g);
+  State(Config c, const comm::Group& world);
   void open_data();
   void build_model();
   void load();
@@ -109,8 +128,15 @@ struct Trainer::State {
   fs::path save();
 };
 
-Trainer::State::State(Config c, build::Groups g)
-    : config(std::move(c)), groups(std::move(g)), device(choose_device(config.device)) {
+Trainer::State::State(Config c, const comm::Group& world)
+    : config(std::move(c)),
+      plan(build::plan_pipeline(
+          config.parallel, config.model,
+          {.tokens = config.train.seq_length,
+           .squared_lengths = config.train.seq_length * config.train.seq_length})),
+      groups(build::make_groups(world, config.parallel, config.model, plan)),
+      main_rank(world.rank() == 0), device(choose_device(config.device)) {
+  require_equal_configs(config, world);
   require_folder("checkpoint.save", config.checkpoint.save);
   require_folder("logger.dir", config.logger.dir);
   batch_sizes = batch_schedule(config.train);
@@ -142,28 +168,37 @@ void Trainer::State::open_data() {
                        total_iterations, batch_sizes.samples_after(total_iterations),
                        config.dataset.path, *size, *size / config.train.global_batch_size);
   }
-  if (groups.world.rank() == 0 && !datasets.summary.empty())
-    log::info("data: {}", datasets.summary);
+  if (!datasets.summary.empty()) log::info("data: {}", datasets.summary);
 }
 
 void Trainer::State::build_model() {
-  model = build::make_model({.config = config.model,
-                             .dtype = scalar_type(config.dtype),
-                             .device = device,
-                             .max_sequence = sequence,
-                             .recompute = config.train.recompute == Recompute::kFull},
-                            groups);
-  const bool loads = !config.checkpoint.load.empty();
-  if (!loads) model.gpt->initialize(config.seed);
-  optimizer = std::make_unique<optim::Optimizer>(config.optimizer, *model.store);
-  stepper = std::make_unique<Stepper>(model, *optimizer, groups);
+  model = build::make_training_model({.config = config.model,
+                                      .dtype = scalar_type(config.dtype),
+                                      .device = device,
+                                      .max_sequence = sequence,
+                                      .recompute = config.train.recompute == Recompute::kFull,
+                                      .sequence_parallel = config.parallel.sequence_parallel,
+                                      .overlap_tp = config.comm_overlap.tp},
+                                     plan, config.ddp, groups);
+  if (groups.world.size() > 1) {
+    log::info("{}", groups.describe);
+    log::info("{}",
+              pipeline::describe_stages(plan.stages, plan.rank_of_stage, config.model.num_layers));
+  }
+  if (config.checkpoint.load.empty())
+    model.store->write_values([&](nn::Param& param) { param.initialize(config.seed); });
+  optimizer = std::make_unique<optim::Optimizer>(config.optimizer, model.store->shards());
+  stepper =
+      std::make_unique<Stepper>(model, *optimizer, groups, plan, config.parallel.sequence_parallel);
 }
 
 void Trainer::State::load() {
   const std::string& from = config.checkpoint.load;
   if (from.empty()) return;
   if (const std::optional<fs::path> hf = hf_folder(config.checkpoint)) {
-    checkpoint::load_hf_weights(*hf, checkpoint::read_hf_config(*hf), model.gpt->params());
+    checkpoint::load_hf_weights(
+        *hf, checkpoint::read_hf_config(*hf), model.gpt->params(),
+        [&](const std::function<void(nn::Param&)>& fill) { model.store->write_values(fill); });
     optimizer->adopt_values();
     return;
   }
@@ -258,12 +293,15 @@ fs::path Trainer::State::save() {
   return folder;
 }
 
-Trainer::Trainer(Config config, build::Groups groups)
-    : state_(std::make_unique<State>(std::move(config), std::move(groups))) {}
+Trainer::Trainer(Config config, const comm::Group& world)
+    : state_(std::make_unique<State>(std::move(config), world)) {}
 Trainer::~Trainer() = default;
 
-build::RankModel& Trainer::model() {
+build::ModelView Trainer::model() {
   return state_->model;
+}
+void Trainer::read_values(const std::function<void(const nn::Param&)>& visit) {
+  state_->model.store->read_values(visit);
 }
 const Config& Trainer::config() const {
   return state_->config;
@@ -275,7 +313,7 @@ const data::Tokenizer& Trainer::tokenizer() const {
 TrainReport Trainer::run(const RunOptions& run_options) {
   State& s = *state_;
   const Config& c = s.config;
-  const bool main_rank = s.groups.world.rank() == 0;
+  const bool main_rank = s.main_rank;
   Reporter reporter(c, {.total_iterations = s.total_iterations,
                         .resumed_iteration = s.progress.iteration,
                         .tokens_per_sample = s.sequence,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,7 +33,8 @@ struct RunOptions {
 /// and loads what is to be loaded.
 class Trainer {
  public:
-  Trainer(Config config, build::Groups groups);
+  /// Collective over `world`. Throws CommError if the ranks' configurations differ.
+  explicit Trainer(Config config, const comm::Group& world = {});
   ~Trainer();
 
   /// Runs to the end of the configuration, or to a signal, a time limit or a step that is not
@@ -40,7 +42,9 @@ class Trainer {
   /// (naming the first layer that was not finite) where the rules of train.on_nan say stop.
   TrainReport run(const RunOptions& options = {});
 
-  build::RankModel& model();
+  build::ModelView model();
+  /// Calls `visit` for each of this rank's parameters while it has its whole value. Collective.
+  void read_values(const std::function<void(const nn::Param&)>& visit);
   const Config& config() const;
   const data::Tokenizer& tokenizer() const;
 

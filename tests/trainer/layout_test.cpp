@@ -1,177 +1,118 @@
-// The foundation carries parallelism: the same model on one rank, split by tensor, and split by
-// data gives the same numbers.
+// The same configuration and seed train the same model in every layout: one rank is the oracle.
 #include <gtest/gtest.h>
 
-#include <ATen/ATen.h>
-
-#include <mutex>
+#include <cstdlib>
 
 #include "pentatron/base/error.h"
-#include "pentatron/data/loader.h"
-#include "pentatron/trainer/step.h"
-#include "tests/support/ranks.h"
+#include "tests/trainer/layout_runs.h"
 
 namespace pentatron::trainer {
 namespace {
 
-constexpr int64_t kSequence = 24, kBatch = 4, kSteps = 8;
+using test::Layout;
 
-/// Two layers with everything that is split differently: grouped heads, q/k norms, biases, dropout,
-/// a vocabulary that does not divide.
-models::GptConfig tiny(bool tied, bool learned_positions) {
-  models::GptConfig c;
-  c.num_layers = 2;
-  c.hidden_size = 32;
-  c.num_attention_heads = 4;
-  c.num_query_groups = 2;
-  c.vocab_size = 131;
-  c.max_position_embeddings = kSequence;
-  c.add_qkv_bias = c.add_attention_proj_bias = c.add_mlp_bias = true;
-  c.hidden_dropout = c.attention_dropout = 0.1;
-  c.untie_embeddings_and_output_weights = !tied;
-  c.embedding_init_method_std = 0.5;
-  if (learned_positions) {
-    c.position_embedding_type = models::PositionEmbedding::kLearnedAbsolute;
-    c.normalization = models::Normalization::kLayerNorm;
-    c.activation_func = models::ActivationFunction::kGeluTanh;
-  } else {
-    c.qk_layernorm = true;
-    c.softmax_type = models::SoftmaxType::kLearnable;
-  }
-  return c;
+/// PENTATRON_MATRIX=full takes every layout, in fp64 and fp32.
+bool full_matrix() {
+  const char* const text = std::getenv("PENTATRON_MATRIX");
+  return text != nullptr && std::string(text) == "full";
 }
 
-struct Trained {
-  std::vector<double> losses, norms;
-  std::map<std::string, at::Tensor> weights; // global
-};
-
-/// Trains on this rank; rank 0 collects. `tp` and `dp` are this rank's groups.
-void train(const models::GptConfig& config, const build::Groups& groups, bool recompute,
-           int64_t micro_batch, Trained& run, std::mutex& mutex, int64_t steps = kSteps) {
-  build::RankModel model = build::make_model(
-      {.config = config, .dtype = at::kDouble, .max_sequence = kSequence, .recompute = recompute},
-      groups);
-  model.gpt->initialize(7);
-  optim::Optimizer optimizer({.lr = 1e-2}, *model.store);
-  Stepper stepper(model, optimizer, groups);
-  data::Loader loader(std::make_shared<data::MockDataset>(config.vocab_size, kSequence, 3),
-                      {.global_batch_size = kBatch,
-                       .micro_batch_size = micro_batch,
-                       .rank = groups.dp.rank(),
-                       .size = groups.dp.size()});
-  std::vector<double> losses, norms;
-  for (int64_t i = 0; i < steps; ++i) {
-    const StepResult result = stepper.step(
-        loader.next(), {.lr = 1e-2, .weight_decay = 0.1, .clip_grad = 1.0, .seed = 11});
-    losses.push_back(result.loss);
-    norms.push_back(result.grad_norm);
-  }
-  const std::lock_guard lock(mutex);
-  for (nn::Param& param : model.gpt->params()) {
-    EXPECT_EQ(param.outstanding_uses(), 0) << param.name();
-    auto [entry, fresh] = run.weights.try_emplace(param.name());
-    if (fresh) entry->second = at::zeros(param.spec().shape, at::kDouble);
-    nn::store_global(param, param.value(), entry->second);
-  }
-  if (groups.world.rank() == 0) {
-    run.losses = losses;
-    run.norms = norms;
-  } else {
-    EXPECT_EQ(losses.size(), static_cast<size_t>(steps));
-  }
+std::vector<Layout> chosen_layouts() {
+  std::vector<Layout> chosen;
+  for (const Layout& layout : test::layouts())
+    if (layout.in_ci || full_matrix()) chosen.push_back(layout);
+  return chosen;
 }
 
-Trained on_one_rank(const models::GptConfig& config, bool recompute = false,
-                    int64_t micro_batch = kBatch, int64_t steps = kSteps) {
-  Trained run;
-  std::mutex mutex;
-  train(config, {}, recompute, micro_batch, run, mutex, steps);
-  return run;
+std::vector<std::string> chosen_types() {
+  if (full_matrix()) return {"fp64", "fp32"};
+  return {"fp64"};
 }
 
-Trained on_ranks(const models::GptConfig& config, int ranks, bool by_tensor, int64_t micro_batch) {
-  Trained run;
-  std::mutex mutex;
-  test::run_ranks(ranks, [&](const comm::Group& world) {
-    const build::Groups groups = by_tensor ? build::Groups{.world = world, .tp = world, .dp = {}}
-                                           : build::Groups{.world = world, .tp = {}, .dp = world};
-    train(config, groups, false, micro_batch, run, mutex);
-  });
-  return run;
+class LayoutMatrix : public testing::TestWithParam<std::tuple<Layout, std::string>> {};
+
+TEST_P(LayoutMatrix, TrainsWhatOneRankTrains) {
+  const auto& [layout, dtype] = GetParam();
+  const std::string type = " dtype=" + dtype;
+  expect_same_training(test::train_layout(layout.work, layout.ranks, layout.keys + type),
+                       test::one_rank(layout.work, type), test::bounds_of(dtype));
 }
 
-void expect_same(const Trained& run, const Trained& oracle, double bound) {
-  for (size_t i = 0; i < oracle.losses.size(); ++i) {
-    EXPECT_NEAR(run.losses[i], oracle.losses[i], bound * oracle.losses[i]) << "loss of step " << i;
-    EXPECT_NEAR(run.norms[i], oracle.norms[i], bound * oracle.norms[i])
-        << "gradient norm of step " << i;
-  }
-  for (const auto& [name, weight] : oracle.weights) {
-    const double difference =
-        (run.weights.at(name) - weight).norm().item<double>() / weight.norm().item<double>();
-    // Without rotary positions the key part of a qkv bias has no gradient, and Adam amplifies its
-    // rounding noise.
-    EXPECT_LT(difference, name.ends_with("qkv.bias") ? 1e-3 : bound) << name;
-  }
-}
-
-class Layout : public testing::TestWithParam<std::tuple<bool, bool>> {
- protected:
-  models::GptConfig config() const {
-    return tiny(std::get<0>(GetParam()), std::get<1>(GetParam()));
-  }
-};
-
-TEST_P(Layout, TwoRanksByTensorAreOneRank) {
-  expect_same(on_ranks(config(), 2, true, kBatch), on_one_rank(config()), 1e-10);
-}
-TEST_P(Layout, TwoRanksByDataAreOneRank) {
-  expect_same(on_ranks(config(), 2, false, 2), on_one_rank(config()), 1e-10);
-}
-TEST_P(Layout, FourRanksByDataAreOneRank) {
-  expect_same(on_ranks(config(), 4, false, 1), on_one_rank(config()), 1e-10);
-}
-TEST_P(Layout, AccumulationIsOneBatch) {
-  expect_same(on_one_rank(config(), false, 1), on_one_rank(config()), 1e-10);
-}
-TEST_P(Layout, RecomputationChangesNothing) {
-  expect_same(on_one_rank(config(), true), on_one_rank(config()), 1e-14);
-}
-
-TEST_P(Layout, TrainingMovesTheWeights) {
-  const Trained run = on_one_rank(config()), start = on_one_rank(config(), false, kBatch, 0);
-  for (const auto& [name, weight] : start.weights)
-    EXPECT_FALSE(at::equal(run.weights.at(name), weight)) << name;
-}
-
-INSTANTIATE_TEST_SUITE_P(Models, Layout, testing::Combine(testing::Bool(), testing::Bool()),
+INSTANTIATE_TEST_SUITE_P(Layouts, LayoutMatrix,
+                         testing::Combine(testing::ValuesIn(chosen_layouts()),
+                                          testing::ValuesIn(chosen_types())),
                          [](const auto& info) {
-                           return std::string(std::get<0>(info.param) ? "tied" : "untied") +
-                                  (std::get<1>(info.param) ? "_learned" : "_rotary");
+                           return std::get<0>(info.param).name + "_" + std::get<1>(info.param);
                          });
 
+TEST(LayoutMatrixSize, TheFullMatrixHasSixtyLayoutsOfUpTo16Ranks) {
+  EXPECT_GE(test::layouts().size(), 60u);
+  for (const Layout& layout : test::layouts()) EXPECT_LE(layout.ranks, 16) << layout.name;
+}
+
+TEST(LayoutWork, TrainingMovesTheWeightsAndClips) {
+  for (const test::Work& work : test::works()) {
+    const test::Trained& run = test::one_rank(work.name, " dtype=fp64");
+    const test::Trained start = test::train_layout(work.name, 1, " dtype=fp64 train.train_iters=0");
+    double moved = 0, size = 0;
+    for (const auto& [name, weight] : start.weights) {
+      moved += (run.weights.at(name) - weight).square().sum().item<double>();
+      size += weight.square().sum().item<double>();
+    }
+    EXPECT_GT(std::sqrt(moved / size), 0.05) << work.name;
+    EXPECT_GT(run.norms.front(), 0.5) << work.name << ": clipping must be active";
+  }
+}
+
+TEST(LayoutWork, AccumulationAndRecomputationChangeNothing) {
+  const test::Trained& oracle = test::one_rank("gpt2", " dtype=fp64");
+  expect_same_training(test::train_layout("gpt2", 1, "train.micro_batch_size=8 dtype=fp64"), oracle,
+                       {1e-10, 1e-10});
+  expect_same_training(test::train_layout("gpt2", 1, "train.recompute=full dtype=fp64"), oracle,
+                       {1e-12, 1e-12});
+}
+
 TEST(LayoutErrors, ARankThatThrowsEndsTheOthersWithItsReason) {
-  const std::string message = test::error_of([] {
-    test::run_ranks(2, [](const comm::Group& world) {
+  const test::Scratch scratch;
+  test::write_documents(scratch / "documents.jsonl", 400);
+  const Config config =
+      test::layout_config("gpt2", "parallel.tensor_model_parallel_size=2", 2, scratch);
+  const std::string message = test::error_of([&] {
+    test::run_ranks(2, [&](const comm::Group& world) {
       if (world.rank() == 1) throw Error("the disk is on fire");
-      Trained run;
-      std::mutex mutex;
-      train(tiny(true, false), {.world = world, .tp = world, .dp = {}}, false, kBatch, run, mutex);
+      Trainer(config, world).run();
     });
   });
   EXPECT_NE(message.find("rank 1 of 2: the disk is on fire"), std::string::npos) << message;
 }
 
-TEST(LayoutErrors, SizesThatDoNotDivideAreAnErrorBeforeAnythingRuns) {
-  const std::string message = test::error_of([] {
-    test::run_ranks(3, [](const comm::Group& world) {
-      build::make_model(
-          {.config = tiny(true, false), .dtype = at::kDouble, .max_sequence = kSequence},
-          {.world = world, .tp = world, .dp = {}});
+TEST(LayoutErrors, RanksWithDifferentConfigurationsDoNotTrain) {
+  const test::Scratch scratch;
+  test::write_documents(scratch / "documents.jsonl", 400);
+  const std::string message = test::error_of([&] {
+    test::run_ranks(2, [&](const comm::Group& world) {
+      Trainer trainer(
+          test::layout_config("gpt2", world.rank() == 0 ? "optimizer.lr=1e-3" : "optimizer.lr=2e-3",
+                              2, scratch),
+          world);
     });
   });
-  EXPECT_NE(message.find("tp"), std::string::npos) << message;
+  EXPECT_NE(message.find("another configuration than rank 0"), std::string::npos) << message;
+}
+
+TEST(LayoutErrors, EverythingThatDoesNotFitIsToldAtOnceBeforeAnythingRuns) {
+  const test::Scratch scratch;
+  const std::string message = test::error_of([&] {
+    test::layout_config("gpt2",
+                        "parallel.tensor_model_parallel_size=3 parallel.context_parallel_size=2 "
+                        "parallel.pipeline_model_parallel_size=5 "
+                        "ddp.num_distributed_optimizer_instances=7",
+                        8, scratch);
+  });
+  for (const char* part :
+       {"model.num_attention_heads=4", "model.ffn_hidden_size=64", "context_parallel_size",
+        "cannot fill 5 pipeline stages", "num_distributed_optimizer_instances", "--ranks 30"})
+    EXPECT_NE(message.find(part), std::string::npos) << part << " is missing in: " << message;
 }
 
 } // namespace

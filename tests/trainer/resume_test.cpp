@@ -117,7 +117,7 @@ TEST_F(Saving, AShorterRunIntoTheSameFolderIsTheOneThatIsFound) {
   const test::Trace again = test::run(config({"train.train_iters=2", "seed=6"}));
   EXPECT_EQ(checkpoint::newest_train_state(scratch / "run")->folder.filename(), "iter_0000002");
   Trainer loaded(config({"train.train_iters=2", "checkpoint.load=" + (scratch / "run")}), {});
-  for (const nn::Param& param : loaded.model().gpt->params())
+  for (const nn::Param& param : loaded.model().gpt.params())
     EXPECT_TRUE(at::equal(param.value(), again.weights.at(param.name()))) << param.name();
 }
 

@@ -122,7 +122,7 @@ class NotFinite : public Training {
     return config(std::move(more));
   }
   static void plant(Trainer& trainer) {
-    at::Tensor rows = trainer.model().gpt->params().find("embedding.word.weight").value();
+    at::Tensor rows = trainer.model().gpt.params().find("embedding.word.weight").value();
     rows[100].fill_(std::nan(""));
   }
 };
@@ -155,18 +155,18 @@ TEST_F(NotFinite, TheRunStopsAndNamesTheFirstLayer) {
 
 TEST_F(NotFinite, ALayerInTheMiddleIsNamed) {
   Trainer trainer(batches({}), {});
-  at::Tensor weight = trainer.model().gpt->params().find("layers.1.mlp.fc1.weight").value();
+  at::Tensor weight = trainer.model().gpt.params().find("layers.1.mlp.fc1.weight").value();
   weight[0][0] = std::nan("");
   EXPECT_THAT(error_of([&] { trainer.run(); }), HasSubstr("first seen in layers.1"));
 }
 
 TEST_F(NotFinite, TooManySkipsInARowStopTheRun) {
   Trainer trainer(batches({"train.on_nan=skip", "train.max_skipped_iterations=2"}), {});
-  trainer.model().gpt->params().find("final_norm.weight").value().fill_(std::nan(""));
-  const auto before = trainer.model().gpt->params().find("layers.0.mlp.fc1.weight").value().clone();
+  trainer.model().gpt.params().find("final_norm.weight").value().fill_(std::nan(""));
+  const auto before = trainer.model().gpt.params().find("layers.0.mlp.fc1.weight").value().clone();
   EXPECT_THAT(error_of([&] { trainer.run(); }), HasSubstr("iteration 3"));
   EXPECT_TRUE(
-      at::equal(before, trainer.model().gpt->params().find("layers.0.mlp.fc1.weight").value()))
+      at::equal(before, trainer.model().gpt.params().find("layers.0.mlp.fc1.weight").value()))
       << "skipped steps leave the weights alone";
 }
 
@@ -186,7 +186,7 @@ TEST_F(Training, EvaluationIsAnIndependentPassOverTheSameSamples) {
     const nn::SequenceLayout layout = nn::SequenceLayout::dense(1, 16, {0}, at::kCPU);
     nn::ForwardContext ctx{.layout = &layout};
     const at::Tensor logits =
-        trainer.model().gpt->logits(tokens.narrow(0, 0, 16).clone(), ctx, *trainer.model().store);
+        trainer.model().gpt.logits(tokens.narrow(0, 0, 16).clone(), ctx, trainer.model().store);
     sum -= at::log_softmax(logits.to(at::kDouble), 1)
                .gather(1, tokens.narrow(0, 1, 16).unsqueeze(1))
                .sum()

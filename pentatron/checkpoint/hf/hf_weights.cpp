@@ -119,6 +119,13 @@ std::vector<WeightMapEntry> weight_map(const HfModel& model) {
 
 void load_hf_weights(const std::filesystem::path& folder, const HfModel& model,
                      nn::ParamList& params) {
+  load_hf_weights(folder, model, params, [&](const std::function<void(nn::Param&)>& fill) {
+    for (nn::Param& param : params) fill(param);
+  });
+}
+
+void load_hf_weights(const std::filesystem::path& folder, const HfModel& model,
+                     nn::ParamList& params, const EachParam& each) {
   const SafetensorsFolder files(folder);
   std::vector<std::string> problems;
   std::set<std::string> used;
@@ -129,7 +136,9 @@ void load_hf_weights(const std::filesystem::path& folder, const HfModel& model,
       problems.push_back(fmt::format("{} is missing", entry.hf));
       continue;
     }
-    const std::vector<int64_t> expected = entry_shape(params.find(entry.param), entry);
+    const nn::Param* const param = params.find_or_null(entry.param);
+    if (param == nullptr) continue; // of another pipeline stage
+    const std::vector<int64_t> expected = entry_shape(*param, entry);
     if (tensor->shape != expected) {
       problems.push_back(fmt::format("{} has shape [{}] and not [{}]", entry.hf,
                                      fmt::join(tensor->shape, ", "), fmt::join(expected, ", ")));
@@ -149,7 +158,7 @@ void load_hf_weights(const std::filesystem::path& folder, const HfModel& model,
     raise<CheckpointError>("{} does not hold the {} model that its config.json describes: {}",
                            folder.string(), model.family, shortened(problems));
   }
-  for (nn::Param& param : params) {
+  each([&](nn::Param& param) {
     at::Tensor global = at::empty(param.spec().shape, at::TensorOptions(param.dtype()));
     for (const auto& [entry, tensor] : by_param.at(param.name())) {
       const nn::PartRange range = nn::part_range(param.spec(), entry.part);
@@ -157,7 +166,7 @@ void load_hf_weights(const std::filesystem::path& folder, const HfModel& model,
       global.narrow(0, range.begin, range.rows).copy_(entry.transposed ? source.t() : source);
     }
     nn::load_global(param, global);
-  }
+  });
   files.check_sizes();
 }
 

@@ -30,6 +30,11 @@ std::vector<WeightMapEntry> weight_map(const HfModel& model);
 /// missing, left-over and misshapen tensors.
 void load_hf_weights(const std::filesystem::path& folder, const HfModel& model,
                      nn::ParamList& params);
+/// The same where values are written through a store: `each` calls what it is given for every
+/// parameter. Of a pipeline stage's parameters only those are filled that it has.
+using EachParam = std::function<void(const std::function<void(nn::Param&)>& fill)>;
+void load_hf_weights(const std::filesystem::path& folder, const HfModel& model,
+                     nn::ParamList& params, const EachParam& each);
 
 /// Tensors under Hugging Face's names and orientation from `local`, which gives a rank's tensor of
 /// a parameter (its value, its gradient). One rank holds everything.

@@ -1,0 +1,14 @@
+/// Short texts of all ranks: names, reports, events.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "pentatron/comm/group.h"
+
+namespace pentatron::comm {
+
+/// Every rank's text, in rank order. Collectives: two all-gathers.
+std::vector<std::string> gather_text(const std::string& text, const Group& group);
+
+} // namespace pentatron::comm

@@ -1,0 +1,142 @@
+/// Trains one work in one layout, with the program's own Trainer, and compares with one rank.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "pentatron/base/log.h"
+#include "pentatron/comm/collectives.h"
+#include "pentatron/trainer/train.h"
+#include "tests/support/ranks.h"
+#include "tests/trainer/layouts.h"
+#include "tests/trainer/tiny_run.h"
+
+namespace pentatron::test {
+
+struct Trained {
+  std::vector<double> losses, norms, validation;
+  std::map<std::string, at::Tensor> weights; ///< global, in fp64
+};
+
+/// The global tensors of a model from all ranks. Every element must be held by some rank, and be
+/// the same on all that hold it.
+inline std::map<std::string, at::Tensor> gather_weights(trainer::Trainer& trainer,
+                                                        const models::GptConfig& model,
+                                                        const comm::Group& world) {
+  models::Gpt whole(model, {});
+  std::map<std::string, at::Tensor> highest, lowest;
+  const double none = -std::numeric_limits<double>::infinity();
+  for (const nn::Param& param : whole.params())
+    highest[param.name()] = at::full(param.spec().shape, none, at::kDouble);
+  for (auto& [name, tensor] : highest) lowest[name] = tensor.clone();
+  trainer.read_values([&](const nn::Param& param) {
+    const at::Tensor value = param.value().to(at::kDouble);
+    nn::store_global(param, value, highest.at(param.name()));
+    nn::store_global(param, -value, lowest.at(param.name()));
+  });
+  for (auto& [name, tensor] : highest) {
+    comm::all_reduce_(tensor, comm::ReduceOp::kMax, world);
+    comm::all_reduce_(lowest.at(name), comm::ReduceOp::kMax, world);
+    EXPECT_TRUE(at::equal(tensor, -lowest.at(name))) << "copies of " << name << " differ";
+    EXPECT_TRUE(at::isfinite(tensor).all().item<bool>()) << "no rank holds all of " << name;
+  }
+  return highest;
+}
+
+inline std::vector<std::string> split_keys(const std::string& text) {
+  std::istringstream in(text);
+  return {std::istream_iterator<std::string>(in), {}};
+}
+
+/// The work of `name` with more keys, as a checked configuration for so many ranks.
+inline trainer::Config layout_config(const std::string& work, const std::string& keys, int ranks,
+                                     const Scratch& scratch) {
+  std::vector<std::string> all = {
+      "model.vocab_size=259", "model.max_position_embeddings=16", "model.init_method_std=0.1",
+      "train.seq_length=16", "train.micro_batch_size=1", "train.global_batch_size=8",
+      "train.train_iters=20", "train.eval_interval=20", "train.eval_iters=1", "train.num_threads=1",
+      "optimizer.lr=3e-3", "optimizer.min_lr=3e-4",
+      // Or Adam turns the rounding noise of directions without a
+      // gradient into steps.
+      "optimizer.adam_eps=1e-7", "logger.peak_tflops=1", "logger.tensorboard=false",
+      "logger.plot=false", "dataset.split=80,20,0", "dataset.path=" + scratch / "documents.jsonl",
+      "logger.dir=" + scratch / "logs"};
+  for (const Work& known : works()) {
+    if (known.name != work) continue;
+    for (const std::string& text : {known.keys, keys}) {
+      const std::vector<std::string> more = split_keys(text);
+      all.insert(all.end(), more.begin(), more.end());
+    }
+  }
+  return trainer::load_config(std::nullopt, all, {}, ranks);
+}
+
+inline Trained train_layout(const std::string& work, int ranks, const std::string& keys) {
+  Trained trained;
+  std::mutex mutex;
+  const Scratch scratch;
+  log::set_level(log::Level::kWarning);
+  write_documents(scratch / "documents.jsonl", 400);
+  const trainer::Config config = layout_config(work, keys, ranks, scratch);
+  const auto body = [&](const comm::Group& world) {
+    trainer::Trainer trainer(config, world);
+    const trainer::TrainReport report = trainer.run();
+    std::map<std::string, at::Tensor> weights = gather_weights(trainer, config.model, world);
+    if (world.rank() != 0) return;
+    const std::lock_guard lock(mutex);
+    trained.weights = std::move(weights);
+    trained.validation = {report.validation_loss.value()};
+    for (const Json& step : read_metrics(report.metrics.string())) {
+      trained.losses.push_back(step.at("loss").get<double>());
+      trained.norms.push_back(step.at("grad_norm").get<double>());
+    }
+  };
+  if (ranks == 1) {
+    at::set_num_threads(1);
+    body({});
+  } else {
+    run_ranks(ranks, body);
+  }
+  return trained;
+}
+
+/// One rank's training of a work, made once.
+inline const Trained& one_rank(const std::string& work, const std::string& keys) {
+  static std::map<std::string, Trained> made;
+  const auto [slot, fresh] = made.try_emplace(work + " " + keys);
+  if (fresh) slot->second = train_layout(work, 1, keys);
+  return slot->second;
+}
+
+/// The bounds of docs/design.md section 1.
+struct Bounds {
+  double losses, weights;
+};
+inline Bounds bounds_of(const std::string& dtype) {
+  return dtype == "fp64" ? Bounds{1e-10, 1e-10} : Bounds{2e-5, 2e-5};
+}
+
+inline void expect_same_training(const Trained& run, const Trained& oracle, const Bounds& bounds) {
+  ASSERT_EQ(run.losses.size(), oracle.losses.size());
+  for (size_t i = 0; i < oracle.losses.size(); ++i) {
+    ASSERT_NEAR(run.losses[i], oracle.losses[i], bounds.losses * oracle.losses[i])
+        << "loss of step " << i + 1;
+    ASSERT_NEAR(run.norms[i], oracle.norms[i], bounds.losses * oracle.norms[i])
+        << "gradient norm of step " << i + 1;
+  }
+  for (size_t i = 0; i < oracle.validation.size(); ++i)
+    EXPECT_NEAR(run.validation[i], oracle.validation[i], bounds.losses * oracle.validation[i]);
+  for (const auto& [name, weight] : oracle.weights) {
+    const double difference =
+        (run.weights.at(name) - weight).norm().item<double>() / weight.norm().item<double>();
+    // The key part of a qkv bias may have no gradient, and Adam amplifies its rounding noise.
+    EXPECT_LT(difference, name.ends_with("qkv.bias") ? 1e-3 : bounds.weights) << name;
+  }
+}
+
+} // namespace pentatron::test

@@ -1,0 +1,151 @@
+/// The layouts whose training must give the numbers of one rank, as data.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace pentatron::test {
+
+/// A model and a way to train it, the same for one rank and for many.
+struct Work {
+  std::string name;
+  std::string keys; ///< key=value, separated by spaces
+};
+
+struct Layout {
+  std::string name;
+  std::string work; ///< name of a Work
+  int ranks;
+  std::string keys;
+  bool in_ci; ///< else only in the full matrix
+};
+
+inline const std::vector<Work>& works() {
+  static const std::vector<Work> all = {
+      // Tied, learned positions, layer norm, biases, dropout everywhere, active clipping.
+      {"gpt2",
+       "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
+       "model.num_query_groups=2 "
+       "model.position_embedding_type=learned_absolute model.normalization=layernorm "
+       "model.activation_func=gelu_tanh model.add_qkv_bias=true model.add_attention_proj_bias=true "
+       "model.add_mlp_bias=true model.untie_embeddings_and_output_weights=false "
+       "model.hidden_dropout=0.1 model.attention_dropout=0.1 model.ffn_hidden_size=64 "
+       "optimizer.clip_grad=0.5"},
+      // Untied, rotary, RMSNorm, q/k norms, gated, learnable sinks, packed documents whose ends
+      // reset attention and are no targets: label masks that differ from rank to rank.
+      {"llama",
+       "model.num_layers=5 model.hidden_size=32 model.num_attention_heads=4 "
+       "model.num_query_groups=2 "
+       "model.activation_func=swiglu model.qk_layernorm=true model.softmax_type=learnable "
+       "model.untie_embeddings_and_output_weights=true model.hidden_dropout=0.1 "
+       "model.attention_dropout=0.1 model.ffn_hidden_size=64 dataset.reset_attention_mask=true "
+       "dataset.reset_position_ids=true dataset.eod_mask_loss=true optimizer.clip_grad=1.0"},
+      // A batch size that grows.
+      {"ramp", "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
+               "model.ffn_hidden_size=64 model.untie_embeddings_and_output_weights=false "
+               "train.rampup_batch_size=[4,4,40]"},
+  };
+  return all;
+}
+
+inline const std::vector<Layout>& layouts() {
+  static const std::string tp = " parallel.tensor_model_parallel_size=",
+                           pp = " parallel.pipeline_model_parallel_size=",
+                           vp = " parallel.virtual_pipeline_model_parallel_size=",
+                           sp = " parallel.sequence_parallel=true",
+                           schedule = " parallel.pipeline_schedule=", zero = " ddp.zero_stage=",
+                           micro = " train.micro_batch_size=", recompute = " train.recompute=full",
+                           small = " ddp.bucket_size=1000",
+                           late = " ddp.overlap_grad_reduce=false ddp.overlap_param_gather=false",
+                           chunks = " comm_overlap.tp=true",
+                           v_shape = " parallel.pipeline_model_parallel_layout=";
+  static const std::vector<Layout> all = {
+      {"tp2", "gpt2", 2, tp + "2", true},
+      {"tp2_sp", "gpt2", 2, tp + "2" + sp, true},
+      {"tp4_sp_shared_heads", "llama", 4, tp + "4" + sp, true},
+      {"tp4_shared_heads", "llama", 4, tp + "4", true},
+      {"dp2", "llama", 2, "", true},
+      {"dp4_micro2", "gpt2", 4, micro + "2", true},
+      {"dp2_micro4", "llama", 2, micro + "4", false},
+      {"zero1", "gpt2", 2, zero + "1" + small, true},
+      {"zero2", "llama", 4, zero + "2" + small, true},
+      {"zero3", "gpt2", 4, zero + "3", true},
+      {"zero3_recompute", "llama", 2, zero + "3" + recompute, true},
+      {"pp2_gpipe", "llama", 2, pp + "2" + schedule + "gpipe", true},
+      {"pp2_1f1b", "gpt2", 2, pp + "2" + schedule + "1f1b", true},
+      {"pp3_1f1b_5_layers", "llama", 3, pp + "3" + schedule + "1f1b", true},
+      {"pp2_interleaved", "gpt2", 2, pp + "2" + vp + "2" + schedule + "interleaved", true},
+      {"pp4_zb_h1", "llama", 4, pp + "4" + schedule + "zb_h1", true},
+      {"pp2_zb_h2", "gpt2", 2, pp + "2" + schedule + "zb_h2", true},
+      {"pp2_zb_v", "gpt2", 2, pp + "2" + schedule + "zb_v", true},
+      {"pp2_dualpipe_v", "llama", 2, pp + "2" + schedule + "dualpipe_v", true},
+      {"tp2_pp2_dp2", "gpt2", 8, tp + "2" + pp + "2" + zero + "1" + sp, true},
+      {"tp2_pp2_dp2_zb_v_zero2", "llama", 8,
+       tp + "2" + sp + pp + "2" + zero + "2" + schedule + "zb_v", true},
+      {"ramp_dp2_pp2", "ramp", 4, pp + "2", true},
+      // The rest of the full matrix.
+      {"tp2_chunks", "llama", 2, tp + "2" + chunks + " train.micro_batch_size=8", false},
+      {"tp2_sp_chunks", "gpt2", 2, tp + "2" + sp + chunks + " train.micro_batch_size=8", false},
+      {"tp4", "gpt2", 4, tp + "4", false},
+      {"tp2_sp_recompute", "llama", 2, tp + "2" + sp + recompute, false},
+      {"tp2_dp2", "llama", 4, tp + "2", false},
+      {"tp2_dp4_sp", "gpt2", 8, tp + "2" + sp, false},
+      {"tp4_dp2_sp", "gpt2", 8, tp + "4" + sp, false},
+      {"tp4_dp4_zero1", "llama", 16, tp + "4" + zero + "1", false},
+      {"tp2_order", "gpt2", 8, tp + "2" + pp + "2 parallel.use_tp_pp_dp_mapping=true", false},
+      {"dp8", "gpt2", 8, "", false},
+      {"dp8_micro1_zero1", "llama", 8, zero + "1", false},
+      {"dp2_late", "gpt2", 2, late + small, false},
+      {"zero1_late", "llama", 4, zero + "1" + late + small, false},
+      {"zero2_late", "gpt2", 4, zero + "2" + late, false},
+      {"zero3_late", "llama", 4, zero + "3" + late, false},
+      {"zero1_dp8", "gpt2", 8, zero + "1" + small, false},
+      {"zero2_dp8", "gpt2", 8, zero + "2" + small, false},
+      {"zero3_dp8", "llama", 8, zero + "3" + small, false},
+      {"zero1_hybrid", "gpt2", 8, zero + "1 ddp.num_distributed_optimizer_instances=2", false},
+      {"zero3_hybrid", "llama", 4, zero + "3 ddp.num_distributed_optimizer_instances=2", false},
+      {"zero3_tp2", "gpt2", 4, zero + "3" + tp + "2" + sp, false},
+      {"zero2_tp4_shared_heads", "llama", 8, zero + "2" + tp + "4", false},
+      {"zero3_pp2", "gpt2", 4, zero + "3" + pp + "2", false},
+      {"zero3_pp2_interleaved", "llama", 4,
+       zero + "3" + pp + "2" + vp + "2" + schedule + "interleaved", false},
+      {"zero2_pp2_zb_h1", "gpt2", 4, zero + "2" + pp + "2" + schedule + "zb_h1", false},
+      {"zero3_pp2_dualpipe_v", "gpt2", 4, zero + "3" + pp + "2" + schedule + "dualpipe_v", false},
+      {"pp4_gpipe", "gpt2", 4, pp + "4" + schedule + "gpipe", false},
+      {"pp4_1f1b", "gpt2", 4, pp + "4" + schedule + "1f1b", false},
+      {"pp4_1f1b_recompute", "llama", 4, pp + "4" + schedule + "1f1b" + recompute, false},
+      {"pp2_interleaved_5_layers", "llama", 2, pp + "2" + vp + "2" + schedule + "interleaved",
+       false},
+      {"pp2_interleaved_odd_microbatches", "ramp", 2,
+       pp + "2" + vp + "2" + schedule + "interleaved train.micro_batch_size=4", false},
+      {"pp4_zb_h2", "llama", 4, pp + "4" + schedule + "zb_h2", false},
+      {"pp2_zb_h1_recompute", "gpt2", 2, pp + "2" + schedule + "zb_h1" + recompute, false},
+      {"pp2_zb_v_recompute", "llama", 2, pp + "2" + schedule + "zb_v" + recompute, false},
+      {"pp2_dualpipe_v_tied", "gpt2", 2, pp + "2" + schedule + "dualpipe_v", false},
+      {"pp4_fewer_microbatches", "gpt2", 4, pp + "4 train.micro_batch_size=4", false},
+      {"pp4_zb_h1_fewer_microbatches", "llama", 4,
+       pp + "4" + schedule + "zb_h1 train.micro_batch_size=4", false},
+      {"pp3_empty_stage", "gpt2", 3, pp + "3" + v_shape + "Ett||ttL", false},
+      {"pp3_head_alone", "gpt2", 3, pp + "3" + v_shape + "Ett|tt|L", false},
+      {"pp2_first_3", "gpt2", 2, pp + "2 parallel.num_layers_in_first_pipeline_stage=3", false},
+      {"pp3_by_cost", "llama", 3, pp + "3 parallel.pipeline_balance=cost", false},
+      {"pp2_count_ends", "gpt2", 2,
+       pp + "2 parallel.account_for_embedding_in_pipeline_split=true "
+            "parallel.account_for_loss_in_pipeline_split=true",
+       false},
+      {"tp2_pp2", "llama", 4, tp + "2" + pp + "2", false},
+      {"tp2_sp_pp2_zb_h1", "gpt2", 4, tp + "2" + sp + pp + "2" + schedule + "zb_h1", false},
+      {"tp4_pp2_shared_heads_zb_v", "llama", 8, tp + "4" + sp + pp + "2" + schedule + "zb_v",
+       false},
+      {"tp2_pp2_dp2_zero3", "gpt2", 8, tp + "2" + sp + pp + "2" + zero + "3", false},
+      {"tp2_pp4_dp2", "gpt2", 16, tp + "2" + pp + "4" + zero + "1", false},
+      {"tp4_pp2_dp2_zero2", "llama", 16, tp + "4" + sp + pp + "2" + zero + "2", false},
+      {"ramp_dp2_zero1", "ramp", 2, zero + "1", false},
+      {"ramp_pp4_zb_h1", "ramp", 4, pp + "4" + schedule + "zb_h1", false},
+      {"ramp_tp2_pp2_interleaved", "ramp", 4,
+       tp + "2" + sp + pp + "2" + vp + "2" + schedule + "interleaved", false},
+  };
+  return all;
+}
+
+} // namespace pentatron::test
