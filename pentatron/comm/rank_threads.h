@@ -10,6 +10,12 @@ namespace pentatron::comm {
 struct RankThreadsOptions {
   int threads_per_rank =
       0; ///< compute threads of each rank; 0: the caller's, divided over the ranks, at least 1
+  double timeout_s = 0;   ///< longest wait in a collective; 0: nobody watches
+  double heartbeat_s = 1; ///< how often the watch looks
+  double grace_s = 3;     ///< under a watch: from a failure to the end of all ranks
+  /// Called with the reason when the grace is over and a rank still runs: a thread that computes
+  /// cannot be ended alone. The default prints it and ends the process with exit code 1.
+  std::function<void(const std::string& sentence)> on_stuck = {};
 };
 
 /// Calls `body(world)` on `world_size` threads, each with its own rank of the group "world", and
@@ -19,8 +25,9 @@ struct RankThreadsOptions {
 /// Throws what the first failing rank threw, its type kept and "rank 1 of 2: " before its sentence;
 /// the other ranks leave the communication they wait in, or reach next, with CommError. A rank that
 /// returns while others wait for it, and ranks that all wait for each other, are CommErrors too:
-/// nothing waits forever for a message. The collectives of one rank must come from one thread at a
-/// time.
+/// nothing waits forever for a message. With timeout_s, so is a wait that takes longer, with a
+/// sentence that names the operation and the ranks that are missing. The collectives of one rank
+/// must come from one thread at a time.
 void run_ranks(int world_size, const RankThreadsOptions& options,
                const std::function<void(Group world)>& body);
 void run_ranks(int world_size, const std::function<void(Group world)>& body);

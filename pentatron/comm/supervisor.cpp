@@ -205,6 +205,8 @@ Environment clean_environment(const control::Address& address) {
 std::vector<Command> commands(const SupervisorOptions& options, const control::Address& address) {
   const Environment environment = clean_environment(address);
   std::vector<std::string> rank = {options.program.empty() ? this_program() : options.program};
+  if (::access(rank[0].c_str(), X_OK) != 0)
+    raise<ConfigError>("{} cannot be started ({})", rank[0], std::strerror(errno));
   rank.insert(rank.end(), options.arguments.begin(), options.arguments.end());
   if (options.start == SupervisorOptions::Start::kMpirun) {
     // Threads are the program's to place; mpirun's banners would bury the monitor's sentence.
@@ -259,6 +261,8 @@ class Supervision {
     int result = 0;
     for (const auto& status : statuses_)
       if (result == 0) result = exit_code(*status);
+    if (result != 0 && server_.joined() == 0 && !was_stopped_)
+      raise<CommError>("the ranks ended with exit code {} before any had joined the run", result);
     return result;
   }
 
@@ -283,7 +287,8 @@ class Supervision {
     while (const int number = signals_.take()) {
       const bool ends = number == SIGINT || number == SIGTERM;
       const bool again = ends && asked_to_end_++ > 0;
-      if (again || (!server_.send_signal(number) && ends)) {
+      server_.send_signal(number);
+      if (again || (ends && server_.joined() == 0)) {
         was_stopped_ = true;
         for (Child& child : children_) child.signal(again ? SIGKILL : number);
         if (again)

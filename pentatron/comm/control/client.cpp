@@ -3,6 +3,8 @@
 #include "pentatron/base/error.h"
 #include "pentatron/comm/control/server.h"
 
+#include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
@@ -28,6 +30,15 @@ double since(Clock::time_point then) {
 void print_error(const std::string& sentence) {
   const std::string line = "error: " + sentence + "\n";
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+std::atomic<int> g_terminated = -1; ///< an eventfd that the handler of SIGTERM writes to
+
+void note_sigterm(int) {
+  const int before = errno;
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(g_terminated, &one, sizeof one);
+  errno = before;
 }
 
 /// The next message, waited for.
@@ -58,6 +69,7 @@ class Client::Loop {
     wake_ = Descriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!wake_.valid())
       raise<CommError>("the control channel cannot start ({})", std::strerror(errno));
+    if (!options_.on_stop) handle_sigterm();
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -68,6 +80,11 @@ class Client::Loop {
   ~Loop() {
     finish();
     thread_.join();
+    if (!terminated_.valid()) return;
+    struct sigaction now {};
+    if (::sigaction(SIGTERM, nullptr, &now) == 0 && now.sa_handler == note_sigterm)
+      ::signal(SIGTERM, SIG_DFL);
+    g_terminated = -1;
   }
 
   void finish() {
@@ -85,6 +102,30 @@ class Client::Loop {
   }
 
  private:
+  /// mpirun ends the other ranks with SIGTERM when one has died. Without a handler of the program,
+  /// they would die before anybody could tell which was the first.
+  void handle_sigterm() {
+    struct sigaction now {};
+    if (::sigaction(SIGTERM, nullptr, &now) != 0 || now.sa_handler != SIG_DFL) return;
+    terminated_ = Descriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!terminated_.valid()) return;
+    g_terminated = terminated_.get();
+    ::signal(SIGTERM, note_sigterm);
+  }
+
+  /// Tells the monitor of a SIGTERM, and ends the process when that has had time to decide.
+  void end_if_terminated() {
+    uint64_t count = 0;
+    if (terminated_.valid() && ::read(terminated_.get(), &count, sizeof count) == sizeof count) {
+      terminated_at_ = Clock::now();
+      const std::lock_guard lock(mutex_);
+      failed_ = true;
+      if (!last_word_)
+        last_word_ = Failed{"it was ended by signal 15 (SIGTERM)", true, log_->status()};
+    }
+    if (terminated_at_ && since(*terminated_at_) > 1) ::_exit(128 + SIGTERM);
+  }
+
   void join() {
     const auto deadline = Clock::now() + std::chrono::milliseconds(
                                              static_cast<int64_t>(options_.join_timeout_s * 1000));
@@ -128,9 +169,10 @@ class Client::Loop {
         last_beat = Clock::now();
         connection_.send(Heartbeat{log_->status()});
       }
-      const double pause = std::max(0.001, options_.heartbeat_s - since(last_beat));
-      std::array<pollfd, 2> polled = {
-          pollfd{wake_.get(), POLLIN, 0},
+      const double next_beat = std::max(0.001, options_.heartbeat_s - since(last_beat));
+      const double pause = terminated_at_ ? std::min(0.1, next_beat) : next_beat;
+      std::array<pollfd, 3> polled = {
+          pollfd{terminated_.get(), POLLIN, 0}, pollfd{wake_.get(), POLLIN, 0},
           pollfd{connection_.fd(),
                  static_cast<short>(connection_.wants_to_write() ? POLLIN | POLLOUT : POLLIN), 0}};
       ::poll(polled.data(), polled.size(), static_cast<int>(pause * 1000) + 1);
@@ -139,6 +181,7 @@ class Client::Loop {
         heard_ += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(gap));
       last_turn_ = Clock::now();
       connection_.flush();
+      end_if_terminated();
       if (say_last_word()) return;
       if (!listen_to_monitor()) return;
     }
@@ -223,12 +266,13 @@ class Client::Loop {
   const SilenceLimits limits_;
   int host_rank_ = -1;
   int64_t monitor_pid_ = 0;
-  Descriptor wake_;
+  Descriptor wake_, terminated_;
 
   // Of the loop's thread.
   Connection connection_;
   std::string host_;
   Clock::time_point heard_, last_turn_;
+  std::optional<Clock::time_point> terminated_at_;
 
   std::mutex mutex_;
   std::condition_variable said_changed_, ended_changed_;

@@ -20,7 +20,8 @@ struct ClientOptions {
   double join_timeout_s = 60;
   /// Called on the client's thread when the run has ended early: by the monitor, or because the
   /// monitor is gone, which `monitor_lost` tells. The default ends the process with `exit_code` and
-  /// prints nothing, but for the first surviving rank when the monitor is gone.
+  /// prints nothing, but for the first surviving rank when the monitor is gone. With the default,
+  /// a SIGTERM that the program does not handle is told to the monitor before it ends the process.
   std::function<void(int exit_code, const std::string& sentence, bool monitor_lost)> on_stop = {};
 };
 

@@ -115,6 +115,12 @@ std::string last_of(const RankView& view) {
                                            : "last finished " + view.status.last_finished;
 }
 
+/// Of a rank that tells no more: its heartbeat is older than what it did last.
+std::string last_report_of(const RankView& view) {
+  if (view.status.last_finished.empty()) return "";
+  return fmt::format("; it had reported {} finished", view.status.last_finished);
+}
+
 std::string seconds_text(double seconds) {
   return fmt::format("{:.{}f} s", seconds, seconds < 10 ? 1 : 0);
 }
@@ -218,16 +224,15 @@ std::string where_lost(const std::vector<RankView>& ranks, int lost) {
       std::vector<int> waiting = waiting_in(ranks, wait);
       std::erase(waiting, lost);
       const std::string operation = wait.operation->describe(wait.group->name);
-      if (has_begun(ranks[lost], wait))
-        return fmt::format(" while in {}; {} wait{} in it", operation, rank_list(waiting),
-                           waiting.size() == 1 ? "s" : "");
-      return fmt::format(" before {}, where {} wait{}; rank {} {}", operation, rank_list(waiting),
-                         waiting.size() == 1 ? "s" : "", lost, last_of(ranks[lost]));
+      return fmt::format(" at {}, where {} wait{}{}", operation, rank_list(waiting),
+                         waiting.size() == 1 ? "s" : "",
+                         has_begun(ranks[lost], wait) ? "" : last_report_of(ranks[lost]));
     }
   }
   const std::vector<Wait> own = waits_of(ranks, lost);
   if (!own.empty()) return " while in " + own.front().operation->describe(own.front().group->name);
-  return fmt::format("; it {}", last_of(ranks[lost]));
+  const std::string last = last_report_of(ranks[lost]);
+  return last.empty() ? " before it had reported an operation" : last;
 }
 
 } // namespace pentatron::comm::control

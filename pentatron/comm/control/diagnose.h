@@ -34,7 +34,7 @@ struct Finding {
 std::optional<Finding> diagnose(const std::vector<RankView>& ranks, double timeout_s);
 
 /// What rank `lost`, which does nothing any more, leaves behind, to follow "rank 2 was killed":
-///   " while in all_reduce(sum) #17 of group tp of float32 [3, 4]; ranks 0, 1 wait in it"
+///   " at all_reduce(sum) #17 of group tp of float32 [3, 4], where ranks 0, 1 wait"
 std::string where_lost(const std::vector<RankView>& ranks, int lost);
 
 /// "rank 2", "ranks 0, 1, 3"

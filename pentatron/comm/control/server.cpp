@@ -74,7 +74,7 @@ std::string describe_exit(int wait_status) {
     return fmt::format("was killed by signal {}{}", number,
                        name ? fmt::format(" (SIG{})", name) : "");
   }
-  return fmt::format("ended with exit code {} before it had finished", WEXITSTATUS(wait_status));
+  return fmt::format("ended too early with exit code {}", WEXITSTATUS(wait_status));
 }
 
 SilenceLimits silence_limits(double heartbeat_s, double timeout_s) {
@@ -133,12 +133,13 @@ class Server::Loop {
     });
   }
 
-  bool send_signal(int number) {
+  int joined() const { return joined_; }
+
+  void send_signal(int number) {
     post([this, number] {
       for (Rank& rank : ranks_)
         if (rank.state == Rank::State::kRunning) rank.connection.send(Signal{number});
     });
-    return joined_ > 0;
   }
 
   void end_run(const Verdict& verdict) {
@@ -549,8 +550,11 @@ Address Server::address() const {
 void Server::report_exit(int rank, int wait_status) {
   loop_->report_exit(rank, wait_status);
 }
-bool Server::send_signal(int number) {
-  return loop_->send_signal(number);
+void Server::send_signal(int number) {
+  loop_->send_signal(number);
+}
+int Server::joined() const {
+  return loop_->joined();
 }
 void Server::end_run(const Verdict& verdict) {
   loop_->end_run(verdict);

@@ -45,8 +45,10 @@ class Server {
 
   /// The process of a rank has ended with this status of waitpid().
   void report_exit(int rank, int wait_status);
-  /// Delivers a signal to every rank's process. False if no rank has joined yet.
-  bool send_signal(int number);
+  /// Delivers a signal to every rank's process that has joined.
+  void send_signal(int number);
+  /// How many ranks have joined so far.
+  int joined() const;
   /// Decides now: the run ends with this verdict unless it has one.
   void end_run(const Verdict& verdict);
 

@@ -23,8 +23,8 @@ struct Verdict {
   std::string sentence() const { return event + where; }
 };
 
-/// What a status of waitpid() says of a process: "was killed by signal 9 (SIGKILL)", "ended with
-/// exit code 3".
+/// What a status of waitpid() says of a process: "was killed by signal 9 (SIGKILL)", "ended too
+/// early with exit code 3".
 std::string describe_exit(int wait_status);
 
 } // namespace pentatron::comm::control
