@@ -29,7 +29,7 @@ default_tests() {
 
 full_faults() {
   configure_and_build ci
-  run_ctest ci -R '^setup|[.](Saving|MetricsFiles)'
+  run_ctest ci -R '^setup|[.](Saving|MetricsFiles|Faults|FaultCampaign)'
 }
 
 full_sanitize() {
