@@ -121,6 +121,7 @@ struct Trainer::State {
   void open_data();
   void build_model();
   void load();
+  std::string describe() const;
   data::LoaderOptions loader_options(int64_t consumed) const;
   StepFlops step_flops(int64_t samples) const;
   StepResult run_step(const StepOptions& options, int64_t* samples);
@@ -180,11 +181,7 @@ void Trainer::State::build_model() {
                                       .sequence_parallel = config.parallel.sequence_parallel,
                                       .overlap_tp = config.comm_overlap.tp},
                                      plan, config.ddp, groups);
-  if (groups.world.size() > 1) {
-    log::info("{}", groups.describe);
-    log::info("{}",
-              pipeline::describe_stages(plan.stages, plan.rank_of_stage, config.model.num_layers));
-  }
+  if (groups.world.size() > 1) log::info("{}", describe());
   if (config.checkpoint.load.empty())
     model.store->write_values([&](nn::Param& param) { param.initialize(config.seed); });
   optimizer = std::make_unique<optim::Optimizer>(config.optimizer, model.store->shards());
@@ -223,6 +220,17 @@ void Trainer::State::load() {
   });
   log::info("resumed from {} at iteration {}{}", found->folder.string(), progress.iteration,
             changed.empty() ? "" : "; until then with " + changed);
+}
+
+std::string Trainer::State::describe() const {
+  std::string text = fmt::format(
+      "{}\n{}\nschedule {}", groups.describe,
+      pipeline::describe_stages(plan.stages, plan.rank_of_stage, config.model.num_layers),
+      plan.schedule);
+  for (const nn::Shard& shard : model.store->shards())
+    text += fmt::format("\nupdates {} elements of {} parameters", shard.values.numel(),
+                        shard.pieces.size());
+  return text;
 }
 
 data::LoaderOptions Trainer::State::loader_options(int64_t consumed) const {
@@ -299,6 +307,9 @@ Trainer::~Trainer() = default;
 
 build::ModelView Trainer::model() {
   return state_->model;
+}
+std::string Trainer::describe() const {
+  return state_->describe();
 }
 void Trainer::read_values(const std::function<void(const nn::Param&)>& visit) {
   state_->model.store->read_values(visit);

@@ -43,6 +43,8 @@ class Trainer {
   TrainReport run(const RunOptions& options = {});
 
   build::ModelView model();
+  /// This rank's place, the stages and the order of their passes, the pieces of state it updates.
+  std::string describe() const;
   /// Calls `visit` for each of this rank's parameters while it has its whole value. Collective.
   void read_values(const std::function<void(const nn::Param&)>& visit);
   const Config& config() const;

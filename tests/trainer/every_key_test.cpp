@@ -5,8 +5,11 @@
 
 #include <set>
 
+#include <fmt/ranges.h>
+
 #include "pentatron/base/crc32c.h"
 #include "pentatron/trainer/runtime.h"
+#include "tests/trainer/layout_runs.h"
 #include "tests/trainer/tiny_run.h"
 
 namespace pentatron::trainer {
@@ -175,8 +178,50 @@ const std::map<std::string, Effect> kSpeedOnly = {
     {"dataset.prefetch", {"dataset.prefetch=1"}},
 };
 
+/// What shows on four ranks only: in which rank holds what, in the order of passes, or in numbers.
+const std::vector<std::string> kPipeline = {"parallel.pipeline_model_parallel_size=2"};
+const std::map<std::string, Effect> kLayoutEffects = {
+    {"parallel.tensor_model_parallel_size", {"parallel.tensor_model_parallel_size=2"}},
+    {"parallel.pipeline_model_parallel_size", {"parallel.pipeline_model_parallel_size=2"}},
+    {"parallel.virtual_pipeline_model_parallel_size",
+     {"parallel.virtual_pipeline_model_parallel_size=4",
+      kPipeline + std::vector<std::string>{"parallel.pipeline_schedule=interleaved",
+                                           "model.num_layers=8"}}},
+    {"parallel.sequence_parallel",
+     {"parallel.sequence_parallel=true", {"parallel.tensor_model_parallel_size=2"}}},
+    {"parallel.pipeline_schedule", {"parallel.pipeline_schedule=zb_h1", kPipeline}},
+    {"parallel.pipeline_balance", {"parallel.pipeline_balance=cost", kPipeline}},
+    {"parallel.pipeline_model_parallel_layout",
+     {"parallel.pipeline_model_parallel_layout=Ettt|tL", kPipeline}},
+    {"parallel.num_layers_in_first_pipeline_stage",
+     {"parallel.num_layers_in_first_pipeline_stage=1", kPipeline}},
+    {"parallel.num_layers_in_last_pipeline_stage",
+     {"parallel.num_layers_in_last_pipeline_stage=1", kPipeline}},
+    {"parallel.account_for_embedding_in_pipeline_split",
+     {"parallel.account_for_embedding_in_pipeline_split=true",
+      kPipeline + std::vector<std::string>{"model.num_layers=5"}}},
+    {"parallel.account_for_loss_in_pipeline_split",
+     {"parallel.account_for_loss_in_pipeline_split=true",
+      kPipeline + std::vector<std::string>{"model.num_layers=6"}}},
+    {"parallel.context_parallel_size", {"parallel.context_parallel_size=2"}},
+    {"parallel.expert_model_parallel_size", {"parallel.expert_model_parallel_size=2"}},
+    {"parallel.expert_tensor_parallel_size", {"parallel.expert_tensor_parallel_size=2"}},
+    {"parallel.use_tp_pp_dp_mapping", {"parallel.use_tp_pp_dp_mapping=true", kPipeline}},
+    {"ddp.zero_stage", {"ddp.zero_stage=1"}},
+    {"ddp.bucket_size", {"ddp.bucket_size=1000"}},
+    {"ddp.grad_reduce_in_fp32", {"ddp.grad_reduce_in_fp32=false", {"dtype=bf16"}}},
+    {"ddp.num_distributed_optimizer_instances",
+     {"ddp.num_distributed_optimizer_instances=2", {"ddp.zero_stage=1"}}},
+};
+
 const std::map<std::string, Elsewhere> kElsewhere = {
-    {"train.micro_batch_size", {"same sums in another order: Layout.AccumulationIsOneBatch"}},
+    {"ddp.overlap_grad_reduce", {"the same numbers at another time: LayoutMatrix, *_late"}},
+    {"ddp.overlap_param_gather", {"the same numbers at another time: LayoutMatrix, *_late"}},
+    {"comm_overlap.tp", {"the same numbers at another time: SequenceParallel and LayoutMatrix"}},
+    {"dist.timeout_s", {"when ranks wait too long: RankThreads of comm_test, Faults"}},
+    {"dist.heartbeat_s", {"when ranks are looked after: Faults of comm_test"}},
+    {"train.micro_batch_size",
+     {"same sums in another order: LayoutWork.AccumulationAndRecomputation..."}},
     {"train.sample_tokens", {"the program writes the sample: Program.Quickstart of cli_test"}},
     {"train.num_threads", {"set by the program: Runtime.SetsThreads below"}},
     {"device", {"needs a GPU to differ: Runtime.ChoosesDevices below"}},
@@ -239,18 +284,54 @@ class EveryKey : public testing::Test {
   test::Scratch scratch;
 };
 
+/// What four ranks hold and what they compute in one step.
+std::string layout_print(const std::vector<std::string>& settings) {
+  std::string keys = "train.train_iters=1 train.eval_interval=0";
+  for (const std::string& setting : settings) keys += " " + setting;
+  const test::Scratch scratch;
+  test::write_documents(scratch / "documents.jsonl", 400);
+  std::vector<std::string> prints(4);
+  try {
+    const Config config = test::layout_config("gpt2", keys, 4, scratch);
+    test::run_ranks(4, [&](const comm::Group& world) {
+      Trainer trainer(config, world);
+      std::string& print = prints[static_cast<size_t>(world.rank())];
+      print = trainer.describe() + "\n";
+      print += fmt::format("loss {}\n", trainer.run().last_loss.value());
+      for (const nn::Param& param : trainer.model().gpt.params())
+        print += fmt::format("{} {} {}\n", param.name(), fmt::join(param.shape(), "x"),
+                             static_cast<int>(param.spec().placement("tp").kind));
+    });
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return fmt::format("{}", fmt::join(prints, "\n"));
+}
+
+TEST(EveryLayoutKey, HasAnEffectOnFourRanks) {
+  std::map<std::vector<std::string>, std::string> without;
+  for (const auto& [key, effect] : kLayoutEffects) {
+    auto [entry, fresh] = without.try_emplace(effect.with);
+    if (fresh) entry->second = layout_print(effect.with);
+    EXPECT_NE(entry->second, layout_print(effect.with + std::vector<std::string>{effect.change}))
+        << key << " changes nothing: " << effect.change << "\n"
+        << entry->second;
+  }
+}
+
 TEST_F(EveryKey, IsInTheTableOnce) {
   std::set<std::string> known;
   for (const config::FieldInfo& field : config::list_fields<Config>()) {
     known.insert(field.path);
     EXPECT_EQ(kEffects.count(field.path) + kSpeedOnly.count(field.path) +
-                  kElsewhere.count(field.path),
+                  kElsewhere.count(field.path) + kLayoutEffects.count(field.path),
               1u)
         << field.path << ": say in this file what it changes";
   }
   for (const auto& [key, effect] : kEffects) EXPECT_TRUE(known.contains(key)) << key;
   for (const auto& [key, effect] : kSpeedOnly) EXPECT_TRUE(known.contains(key)) << key;
   for (const auto& [key, reason] : kElsewhere) EXPECT_TRUE(known.contains(key)) << key;
+  for (const auto& [key, effect] : kLayoutEffects) EXPECT_TRUE(known.contains(key)) << key;
 }
 
 TEST_F(EveryKey, HasAnEffect) {
