@@ -1,6 +1,7 @@
 #include "pentatron/comm/control/client.h"
 
 #include "pentatron/base/error.h"
+#include "pentatron/comm/control/diagnose.h"
 #include "pentatron/comm/control/server.h"
 
 #include <atomic>
@@ -237,8 +238,22 @@ class Client::Loop {
   }
 
   std::string monitor_sentence(const std::string& rank_event, const char* supervisor_event) const {
-    if (host_rank_ >= 0) return fmt::format("rank {} {}{}", host_rank_, rank_event, host_);
+    if (host_rank_ >= 0)
+      return fmt::format("rank {} {}{}", host_rank_, rank_event, where_host_was());
     return fmt::format("the process that supervises the ranks {}", supervisor_event);
+  }
+
+  /// From what this rank waits for with the host, which it will reach in a moment, else from what
+  /// the host last told.
+  std::string where_host_was() const {
+    std::vector<RankView> views(std::max(options_.world_size, host_rank_ + 1));
+    for (int i = 0; i < 20; ++i) {
+      views[options_.rank].status = log_->status();
+      const std::string where = where_lost(views, host_rank_);
+      if (where.starts_with(" at ")) return where;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    return host_;
   }
 
   void end(int exit_code, const std::string& sentence, bool monitor_lost) {

@@ -60,6 +60,9 @@ def processes(fault_run, supervised, rng):
         time.sleep(delay)
         os.kill(ranks[victim], number)
         problems, output = finish(run, victim)
+        patience = time.monotonic() + 3
+        while any(alive(pid) for pid in ranks.values()) and time.monotonic() < patience:
+            time.sleep(0.05)
         left = [rank for rank, pid in ranks.items() if alive(pid)]
         if left:
             problems.append(f"ranks {left} still run")
