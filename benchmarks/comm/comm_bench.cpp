@@ -1,7 +1,8 @@
 /// Collectives of the mpi backend beside the MPI library's own and beside thread ranks, on the same
 /// data in the same run:
 ///
-///   mpirun -n 2 build/dev/benchmarks/bench_comm
+///   mpirun -n 2 build/dev/benchmarks/bench_comm [all_reduce|all_gather|reduce_scatter
+///   [STEP_BYTES]]
 ///
 /// A figure is the bytes of the whole tensor over the median time of one operation; the ratio is
 /// that of the mpi backend over the MPI library's.
@@ -104,12 +105,14 @@ void compare(const Group& world, const Collective& collective, int64_t bytes) {
 
 int main(int argc, char** argv) {
   comm::MpiOptions options;
-  if (argc > 1) options.step_bytes = std::atoll(argv[1]);
+  const std::string only = argc > 1 ? argv[1] : "";
+  if (argc > 2) options.step_bytes = std::atoll(argv[2]);
   comm::MpiWorld processes(options);
   at::set_num_threads(1);
-  processes.run([](const Group& world) {
+  processes.run([&](const Group& world) {
     for (const Collective& collective : kCollectives)
-      for (int64_t bytes = 1024; bytes <= int64_t{64} << 20; bytes *= 4)
-        compare(world, collective, bytes);
+      if (only.empty() || only == collective.name)
+        for (int64_t bytes = 1024; bytes <= int64_t{64} << 20; bytes *= 4)
+          compare(world, collective, bytes);
   });
 }

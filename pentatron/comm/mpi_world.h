@@ -22,7 +22,7 @@ struct MpiOptions {
   int64_t max_message_bytes = int64_t{1} << 30; ///< MPI counts in int: larger ones are cut
   int64_t inline_bytes = 8192;                  ///< up to here data travels with the first message
   int64_t step_bytes =
-      int64_t{1} << 19;        ///< what one rank receives from another in a step of a reduction
+      int64_t{1} << 18;        ///< what one rank receives from another in a step of a reduction
   double leave_timeout_s = 30; ///< after a failure: how long to wait for the others to leave
 };
 

@@ -70,6 +70,8 @@ class Engine {
   void post_receive(Operation& operation, Flight& flight, int from, void* data, int64_t bytes,
                     bool first);
   void joined(Operation& operation);
+  /// Memory, kept for the next operations: fresh pages cost as much as the messages.
+  Buffer take_buffer(int64_t bytes);
 
  private:
   struct Message {
@@ -79,7 +81,14 @@ class Engine {
     bool receives;
     bool first;
   };
-  struct Notice; ///< how a rank left a run, on its way
+  /// How a rank left a run, on its way.
+  struct Notice {
+    int64_t run;
+    int32_t rank, largest_context;
+    Outcome::Kind kind;
+    FailureKind failure;
+    char text[3000];
+  };
   struct Run {
     std::vector<std::optional<Outcome>> outcomes;
     int num_outcomes = 0;
@@ -119,14 +128,16 @@ class Engine {
   std::vector<MPI_Status> statuses_;
   std::unordered_set<OperationPtr> pending_;
   int num_in_transfer_ = 0; ///< pending ones whose members have all started them
-  std::string broken_;      ///< why MPI can no longer be used, or empty
+  std::vector<Buffer> free_buffers_;
+  int64_t free_bytes_ = 0;
+  std::string broken_; ///< why MPI can no longer be used, or empty
   int next_context_ = 1;
   int64_t run_ = 0;
   bool in_run_ = false, all_left_ = true;
   std::map<int64_t, Run> runs_; ///< this one and, if others are ahead, the next
   int first_failed_ = -1;       ///< the rank whose failure was heard of first in this run
   bool someone_left_ = false;
-  std::unique_ptr<Notice> heard_, said_;
+  Notice heard_{}, said_{};
   Flight saying_;
 
   bool someone_drives_ = false;

@@ -28,7 +28,7 @@ std::string Operation::title() const {
 }
 
 std::byte* Operation::buffer(int64_t bytes) {
-  return buffers.emplace_back(new std::byte[static_cast<size_t>(bytes)]).get();
+  return buffers.emplace_back(engine.take_buffer(bytes)).data.get();
 }
 
 void Operation::send(Flight& flight, int to, const void* data, int64_t bytes) {

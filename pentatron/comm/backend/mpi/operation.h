@@ -26,6 +26,11 @@ class Engine;
 struct Operation;
 using OperationPtr = std::shared_ptr<Operation>;
 
+struct Buffer {
+  std::unique_ptr<std::byte[]> data;
+  int64_t bytes = 0;
+};
+
 struct Lane {
   int send_tag = 0, receive_tag = 0;
   int64_t num_operations = 0;
@@ -87,7 +92,7 @@ struct Operation : std::enable_shared_from_this<Operation> {
   std::vector<char> arrived; ///< which members have
   int num_open_messages = 0;
   std::deque<Flight> flights;
-  std::vector<std::unique_ptr<std::byte[]>> buffers;
+  std::vector<Buffer> buffers;
   std::vector<at::Tensor> tensors;
 
   Operation(Engine& engine, std::shared_ptr<GroupState> group, Lane& lane)

@@ -88,7 +88,7 @@ class StepwiseReduction {
     box_bytes_ = std::min(largest, step_size_) * element_;
     for (int i = 0; i < 2; ++i) {
       flights_[i] = &op.flight();
-      boxes_[i] = op.buffer(box_bytes_ * op.size());
+      boxes_[i] = op.buffer(box_bytes_ * (op.size() - 1));
     }
   }
 
@@ -118,7 +118,9 @@ class StepwiseReduction {
   }
 
  private:
-  std::byte* box(int member, int64_t step) { return boxes_[step % 2] + box_bytes_ * member; }
+  std::byte* box(int member, int64_t step) {
+    return boxes_[step % 2] + box_bytes_ * (member > op_.member ? member - 1 : member);
+  }
 
   Operation& op_;
   at::ScalarType dtype_;
