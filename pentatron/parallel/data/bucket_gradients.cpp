@@ -6,6 +6,7 @@
 #include <deque>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/planted_bug.h"
 #include "pentatron/nn/memory/counting_allocator.h"
 
 namespace pentatron::parallel {
@@ -51,6 +52,7 @@ class ResidentGradients final : public BucketGradients {
     for (size_t b = 0; overlap_ && b < buckets_->size(); ++b) start_if_ready(b);
   }
   void backward_done(int64_t) override {}
+  void defer_to_flush(bool) override {}
   void flush() override {}
 
   void finish() override {
@@ -118,11 +120,13 @@ class ShardedGradients final : public BucketGradients {
 
   void begin_step() override {
     PT_DCHECK(under_way_.empty());
-    flat_.zero_();
+    if (!planted("sums_of_the_step_before_stay")) flat_.zero_();
   }
   void forwards_done() override {}
 
+  void defer_to_flush(bool defer) override { defer_ = defer; }
   void backward_done(int64_t unit) override {
+    if (defer_) return;
     finish_under_way(); // that of the unit before has had this one's time
     for (size_t b = 0; b < buckets_->size(); ++b) {
       // A bucket of several units is complete with the first of them, the last in backward.
@@ -162,6 +166,7 @@ class ShardedGradients final : public BucketGradients {
   }
   void finish_under_way() {
     for (UnderWay& one : under_way_) {
+      if (planted("only_the_last_microbatch_is_kept")) sums_[one.bucket].zero_();
       sums_[one.bucket].add_(reducer_.finish(one.reduction));
       pool_.give_back(one.reduction.gradients);
     }
@@ -169,7 +174,7 @@ class ShardedGradients final : public BucketGradients {
   }
 
   const std::vector<Bucket>* buckets_;
-  bool overlap_;
+  bool overlap_, defer_ = false;
   Reducer reducer_;
   at::Tensor flat_;
   std::vector<at::Tensor> sums_; // owned shards, by bucket

@@ -21,6 +21,8 @@ class BucketGradients {
   virtual void forwards_done() = 0;
   /// Backward of a unit has run for a microbatch.
   virtual void backward_done(int64_t unit) = 0;
+  /// What backward_done() would reduce waits for flush().
+  virtual void defer_to_flush(bool defer) = 0;
   virtual void flush() = 0;
   /// From here on owned() are sums over the data-parallel ranks.
   virtual void finish() = 0;

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/planted_bug.h"
 #include "pentatron/comm/collectives.h"
 #include "pentatron/optim/optimizer.h"
 
@@ -63,7 +64,8 @@ DataParallel::DataParallel(nn::ParamList& params, at::Device device, const DdpCo
                        pieces_of(buckets_[b], shard.rank(), shard.size())});
   }
   partial_sums_.emplace_back(shards_, "tp", groups_.tp);
-  partial_sums_.emplace_back(shards_, nn::kGroupAxis, groups_.tp_group);
+  if (!planted("kv_group_gradients_not_summed"))
+    partial_sums_.emplace_back(shards_, nn::kGroupAxis, groups_.tp_group);
 }
 
 void DataParallel::acquire(int64_t unit, nn::Pass pass) {
@@ -78,14 +80,16 @@ void DataParallel::release(int64_t unit, nn::Pass pass) {
 void DataParallel::finish_gradients() {
   gradients_->finish();
   for (size_t b = 0; b < buckets_.size(); ++b) {
-    if (buckets_[b].on_two_stages)
+    if (buckets_[b].on_two_stages && !planted("tied_gradients_not_summed"))
       comm::all_reduce_(shards_[b].gradients, comm::ReduceOp::kSum, groups_.embedding);
   }
   for (const PartialSums& sums : partial_sums_) sums.sum();
 }
 
 double DataParallel::counted_sum_of_squares() const {
-  return replicas_.rank() == 0 ? optim::counted_sum_of_squares(shards_) : 0;
+  return replicas_.rank() == 0 || planted("norm_counts_every_replica")
+             ? optim::counted_sum_of_squares(shards_)
+             : 0;
 }
 
 } // namespace pentatron::parallel

@@ -52,6 +52,9 @@ class DataParallel final : public nn::ParamStore {
   void forwards_done() { gradients_->forwards_done(); }
   /// Deferred weight gradients of a microbatch have been added.
   void flush() { gradients_->flush(); }
+  /// Weight gradients come after release() and flush() follows them, so reductions wait for it:
+  /// each bucket is reduced once a microbatch and not twice.
+  void defer_to_flush(bool defer) { gradients_->defer_to_flush(defer); }
   /// Afterwards the gradients of shards() are sums over all ranks.
   void finish_gradients();
 

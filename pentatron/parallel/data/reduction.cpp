@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "pentatron/base/planted_bug.h"
 #include "pentatron/comm/collectives.h"
 #include "pentatron/parallel/data/bucket.h"
 
@@ -35,12 +36,13 @@ at::Tensor Reducer::finish(Reduction& reduction) {
     owned.copy_(shard_of(reduction.wire, shard.rank(), shard.size()));
     wires_.give_back(reduction.wire);
   }
+  if (planted("average_for_a_sum")) owned.div_(shard.size() * options_.replicas.size());
   return owned;
 }
 
 void Reducer::sum_over_replicas(const std::vector<at::Tensor>& owned) {
   const comm::Group& replicas = options_.replicas;
-  if (options_.shard.size() == 1 || replicas.size() == 1) return;
+  if (options_.shard.size() == 1 || replicas.size() == 1 || planted("replicas_not_summed")) return;
   std::vector<at::Tensor> wires;
   std::vector<comm::Work> works;
   for (const at::Tensor& gradients : owned) {

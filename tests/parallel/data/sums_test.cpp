@@ -181,6 +181,9 @@ class Model {
     for (int64_t m = 0; case_.all_forwards_first && m < case_.microbatches; ++m) backward(step, m);
     store_->finish_gradients();
     check_gradients(step);
+    // A pass that ends early: what it gathered ahead is old after the update.
+    store_->acquire(units().front(), Pass::kForward);
+    store_->release(units().front(), Pass::kForward);
     for (const nn::Shard& shard : store_->shards()) shard.values.sub_(shard.gradients);
     store_->publish_values();
     for (const nn::Param& param : params_)
@@ -361,6 +364,73 @@ TEST(DataParallel, TellsOfAGradientThatComesTooLate) {
   const std::string error = test::error_of([&] { w.accumulate(at::ones({3}, at::kDouble)); });
   EXPECT_NE(error.find("w received a gradient after its bucket was reduced"), std::string::npos)
       << error;
+}
+
+/// A parameter of ones as gradient of one microbatch, whose forward pass is the step's last.
+struct OneParameter {
+  OneParameter(const DdpConfig& config, const comm::Group& dp) {
+    param = &nn::Scope(params, at::kDouble, {}).vector("w", 3, {});
+    store = std::make_unique<DataParallel>(params, at::kCPU, config, DataParallelGroups{.dp = dp});
+    store->begin_step();
+  }
+  void add_gradient() {
+    param->add_use();
+    param->accumulate(at::ones({3}, at::kDouble));
+  }
+  nn::ParamList params;
+  nn::Param* param;
+  std::unique_ptr<DataParallel> store;
+};
+
+TEST(DataParallel, StartsOverlappedReductionsWithTheLastGradient) {
+  for (const bool overlap : {true, false}) {
+    OneParameter one({.overlap_grad_reduce = overlap}, {});
+    one.param->add_use();
+    one.store->forwards_done();
+    one.param->accumulate(at::ones({3}, at::kDouble));
+    // Only a bucket that is not on its way takes another gradient.
+    if (overlap) {
+      EXPECT_THROW(one.add_gradient(), Error);
+    } else {
+      EXPECT_NO_THROW(one.add_gradient());
+    }
+  }
+}
+
+TEST(DataParallel, ReducesScratchAfterBackwardOrLeavesItToFlush) {
+  for (const bool defer : {true, false}) {
+    test::run_ranks(2, [&](const comm::Group& dp) {
+      OneParameter one({.zero_stage = 2}, dp);
+      one.store->defer_to_flush(defer);
+      one.add_gradient();
+      one.store->release(0, Pass::kBackward);
+      EXPECT_EQ(one.param->main_grad().sum().item<double>(), defer ? 3 : 0);
+      one.store->flush();
+      EXPECT_EQ(one.param->main_grad().sum().item<double>(), 0);
+      one.store->finish_gradients();
+      for (const nn::Shard& shard : one.store->shards()) {
+        for (const nn::Piece& piece : shard.pieces)
+          test::expect_close(shard.gradients.narrow(0, piece.begin, piece.size),
+                             at::full({piece.size}, 2.0, at::kDouble));
+      }
+    });
+  }
+}
+
+TEST(DataParallel, GathersUpdatedValuesWithoutWaiting) {
+  for (const int64_t stage : {1, 2}) {
+    test::run_ranks(2, [&](const comm::Group& dp) {
+      OneParameter one({.zero_stage = stage}, dp);
+      for (const nn::Shard& shard : one.store->shards()) shard.values.fill_(7);
+      // Rank 1 publishes after rank 0 has: if rank 0 waited in it, both would wait for ever.
+      const at::Tensor note = at::zeros({1});
+      if (dp.rank() == 1) comm::recv(note, 0, dp);
+      one.store->publish_values();
+      if (dp.rank() == 0) comm::send(note, 1, dp);
+      one.store->acquire(0, Pass::kForward);
+      test::expect_close(one.param->value(), at::full({3}, 7.0, at::kDouble));
+    });
+  }
 }
 
 TEST(DdpConfig, RefusesInstancesOfWhatIsNotSplit) {

@@ -136,6 +136,7 @@ class Worker {
       : options_(options), dp_(dp), model_(options),
         store_(model_.params, at::kCPU, ddp, DataParallelGroups{.dp = dp}) {
     store_.write_values([](Param& param) { param.initialize(1); });
+    store_.defer_to_flush(options.deferred && options.all_forwards_first);
     optimizer_ = std::make_unique<optim::Optimizer>(optim::OptimizerConfig{}, store_.shards());
   }
 
@@ -249,7 +250,7 @@ TEST_P(EveryStage, TrainsLikeOneRank) {
                                   .overlap_grad_reduce = overlap,
                                   .overlap_param_gather = overlap};
               const Options options{.tied = tied,
-                                    .deferred = gpipe && bucket_size > 1,
+                                    .deferred = bucket_size > 1,
                                     .recompute = !gpipe,
                                     .all_forwards_first = gpipe};
               expect_same(Worker(options, ddp, dp).train(), expected, 1e-12);
