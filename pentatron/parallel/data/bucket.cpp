@@ -18,8 +18,9 @@ int64_t round_up(int64_t n, int64_t multiple) {
 }
 
 bool on_two_stages(const nn::Param& param) {
-  const auto found = param.where().find(kEmbeddingAxis);
-  return found != param.where().end() && found->second.size > 1;
+  const auto found = param.where().find(nn::kEmbeddingAxis);
+  return found != param.where().end() && found->second.size > 1 &&
+         param.spec().placement(nn::kEmbeddingAxis).kind == nn::Placement::Kind::kPartial;
 }
 
 } // namespace

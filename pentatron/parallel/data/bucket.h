@@ -15,9 +15,6 @@
 
 namespace pentatron::parallel {
 
-/// The axis on which a parameter lies that the first and the last pipeline stage share.
-inline constexpr const char* kEmbeddingAxis = "embd";
-
 struct Bucket {
   struct Slot {
     nn::Param* param = nullptr;
@@ -26,7 +23,8 @@ struct Bucket {
   std::vector<Slot> slots;
   int64_t length = 0;         ///< a multiple of 64 times the number of shards
   std::vector<int64_t> units; ///< whose passes read it, ascending
-  bool on_two_stages = false; ///< one parameter on kEmbeddingAxis: the same bucket on both stages
+  bool on_two_stages =
+      false; ///< one parameter, Partial over nn::kEmbeddingAxis: the same bucket on both stages
 };
 
 struct BucketOptions {

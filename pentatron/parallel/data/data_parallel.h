@@ -27,7 +27,7 @@ struct DataParallelGroups {
   comm::Group dp;        ///< ranks with the same parameters and other samples
   comm::Group tp;        ///< sums what is Partial over "tp"
   comm::Group tp_group;  ///< sums parts held in groups (nn::kGroupAxis)
-  comm::Group embedding; ///< sums parameters that lie on kEmbeddingAxis
+  comm::Group embedding; ///< sums what is Partial over nn::kEmbeddingAxis: two stages
 };
 
 class DataParallel final : public nn::ParamStore {

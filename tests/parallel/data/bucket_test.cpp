@@ -60,7 +60,12 @@ TEST(Buckets, LeaveTheTableOfTwoStagesAlone) {
   nn::ParamList list;
   const nn::Scope scope(list, at::kFloat, {});
   scope.vector("a", 3, {});
-  scope.on_axis(kEmbeddingAxis, {1, 2}).vector("table", 7, {});
+  scope.on_axis(nn::kEmbeddingAxis, {1, 2})
+      .param("table",
+             {.name = {},
+              .shape = {7},
+              .placements = {{nn::kEmbeddingAxis, nn::Placement::partial()}}},
+             {});
   scope.vector("b", 3, {});
   const auto buckets = make_buckets(list, {.bucket_size = 1000});
   ASSERT_EQ(buckets.size(), 3u);

@@ -56,12 +56,14 @@ void add_parameters(nn::ParamList& params, const Layout& layout, const Place& at
                        {.name = {},
                         .shape = std::move(shape),
                         .parts = std::move(parts),
-                        .placements = {{"tp", tp}}},
+                        .placements = {{"tp", tp},
+                                       {nn::kEmbeddingAxis,
+                                        name == "table" ? Placement::partial() : Placement()}}},
                        nn::Init::normal(1));
   };
   const auto add_table = [&](int64_t unit) {
     nn::Scope scope = root.of_unit(unit);
-    if (layout.pp > 1) scope = scope.on_axis(kEmbeddingAxis, {at.stage, layout.pp});
+    if (layout.pp > 1) scope = scope.on_axis(nn::kEmbeddingAxis, {at.stage, layout.pp});
     add(scope, "table", {12, 7}, Placement::shard(0));
   };
   const int64_t first = 10 * at.stage; // stages leave numbers out, as chunks of a pipeline do
