@@ -16,6 +16,9 @@ target_compile_options(
     $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wno-unknown-pragmas;-Wno-missing-field-initializers;-fPIC;-fstack-protector-strong;-fno-plt>
     $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${PENTATRON_WERROR}>>:-Werror>
     $<$<COMPILE_LANGUAGE:CXX>:-D_GLIBCXX_ASSERTIONS>)
+if(PENTATRON_PLANTED_BUGS)
+  target_compile_definitions(pentatron_options INTERFACE PENTATRON_PLANTED_BUGS=1)
+endif()
 target_link_options(pentatron_options INTERFACE -pie LINKER:-z,relro,-z,now LINKER:-z,noexecstack LINKER:--as-needed)
 if(PENTATRON_SANITIZE)
   # torch's typeinfo is not instrumented, so the vptr check would only report torch.

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/planted_bug.h"
 
 namespace pentatron::data {
 
@@ -37,7 +38,8 @@ void check_batch_size(const LoaderOptions& options, int64_t global) {
 StepData make_step(const Dataset& dataset, const LoaderOptions& options, int64_t consumed) {
   StepData step;
   step.first_sample = consumed;
-  step.global_batch_size = batch_size_at(options, consumed);
+  step.global_batch_size =
+      batch_size_at(options, planted("ramp_by_own_samples") ? consumed / options.size : consumed);
   check_batch_size(options, step.global_batch_size);
   if (const auto size = dataset.size(); size && consumed + step.global_batch_size > *size) {
     raise<DataError>("the dataset has {} samples, and the step after {} needs {} more\n  try: "
@@ -47,9 +49,11 @@ StepData make_step(const Dataset& dataset, const LoaderOptions& options, int64_t
   const int64_t block = options.micro_batch_size * options.size;
   std::vector<int64_t> ids(static_cast<size_t>(options.micro_batch_size));
   for (int64_t begin = 0; begin < step.global_batch_size; begin += block) {
-    std::iota(ids.begin(), ids.end(), consumed + begin + options.rank * options.micro_batch_size);
+    const int64_t rank = planted("same_samples_on_every_rank") ? 0 : options.rank;
+    std::iota(ids.begin(), ids.end(), consumed + begin + rank * options.micro_batch_size);
     step.microbatches.push_back(make_batch(dataset, ids, options.batch));
     step.num_targets += step.microbatches.back().num_targets;
+    if (options.size > 1 && planted("lost_microbatches")) break;
   }
   return step;
 }

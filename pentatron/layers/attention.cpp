@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "pentatron/base/planted_bug.h"
 #include "pentatron/nn/ops/kernel_args.h"
 #include "pentatron/nn/record.h"
 
@@ -93,7 +94,9 @@ Attention::Attention(const nn::Scope& scope, const AttentionOptions& options,
   if (options.qk_norm) {
     const nn::Init init = nn::Init::constant(options.norm_zero_centered ? 0 : 1);
     const std::map<std::string, nn::Placement> placements = {
-        {"tp", nn::Placement::partial()}}; // used by split heads
+        {"tp", planted("head_norm_gradient_not_summed")
+                   ? nn::Placement::replicate()
+                   : nn::Placement::partial()}}; // used by split heads
     q_norm_ =
         &scope.param("q_norm.weight",
                      {.name = {}, .shape = {options.head_size}, .placements = placements}, init);
@@ -107,7 +110,8 @@ Attention::Attention(const nn::Scope& scope, const AttentionOptions& options,
            .softmax = options.softmax,
            .dropout = options.dropout,
            .site = options.dropout_site,
-           .head_offset = tp.rank() * local_heads_};
+           .head_offset =
+               planted("attention_dropout_by_local_head") ? 0 : tp.rank() * local_heads_};
   if (options.softmax == SoftmaxKind::kLearnable) {
     core_.sinks = &scope.param(
         "sinks",

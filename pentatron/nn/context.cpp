@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/planted_bug.h"
 #include "pentatron/comm/collectives.h"
 #include "pentatron/nn/ops/matmul.h"
 #include "pentatron/nn/record.h"
@@ -83,7 +84,10 @@ void WgradQueue::drain() {
     const WgradTask task = std::move(tasks_.front());
     tasks_.pop_front();
     if (task.param != nullptr) {
-      add_matmul_tn(task.param->main_grad(), task.dy, comm::all_gather(task.x, 0, task.gather));
+      const at::Tensor x = planted("deferred_gradient_of_own_tokens")
+                               ? task.x.repeat({task.gather.size(), 1})
+                               : comm::all_gather(task.x, 0, task.gather);
+      add_matmul_tn(task.param->main_grad(), task.dy, x);
       task.param->accumulated();
     }
     if (task.bias != nullptr) {

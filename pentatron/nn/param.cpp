@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/planted_bug.h"
 
 namespace pentatron::nn {
 
@@ -60,7 +61,8 @@ at::Tensor normal_box(const ShardSpec& spec, const Box& box, const Stream& strea
                    [&](int64_t begin, int64_t end) {
                      for (int64_t row = begin; row < end; ++row) {
                        int64_t rest = row, index = 0, stride = spec.shape.back();
-                       index = box.global.back();
+                       index =
+                           (planted("initialised_by_local_index") ? box.local : box.global).back();
                        for (size_t dim = box.size.size() - 1; dim-- > 0;) {
                          index += (box.global[dim] + rest % box.size[dim]) * stride;
                          rest /= box.size[dim];

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/planted_bug.h"
 
 namespace pentatron::nn {
 
@@ -57,12 +58,13 @@ DimensionShare share_of(const ShardSpec& spec, int dim, const Coordinates& where
   }
   if (spec.shard_multiple > 0 && !axis_name.empty()) return padded_share(spec, n, at);
   std::vector<FusedPart> parts = spec.parts;
-  if (dim != 0 || parts.empty()) parts = {{"", n, 1}};
+  if (dim != 0 || parts.empty() || planted("fused_parts_cut_as_one")) parts = {{"", n, 1}};
   DimensionShare share;
   int64_t global = 0;
   for (const FusedPart& part : parts) {
     if (part.in_groups && part.units < at.size && at.size % part.units == 0) {
-      const int64_t unit = at.rank / (at.size / part.units);
+      const int64_t unit = planted("kv_head_of_another_group") ? at.rank % part.units
+                                                               : at.rank / (at.size / part.units);
       share.intervals.push_back({global + unit * part.unit_size, share.extent, part.unit_size});
       share.extent += part.unit_size;
       global += part.units * part.unit_size;
@@ -181,6 +183,7 @@ std::vector<FlatRange> without(const FlatRange& total, const std::vector<FlatRan
 
 /// Position of this rank in the group of tp ranks that hold the same unit of `part`.
 bool is_first_of_group(const ShardSpec& spec, AxisPosition tp) {
+  if (planted("kv_heads_counted_by_every_rank")) return true;
   for (const FusedPart& part : spec.parts) {
     if (part.in_groups && part.units < tp.size && tp.rank % (tp.size / part.units) != 0)
       return false;
@@ -192,6 +195,8 @@ bool is_first_of_group(const ShardSpec& spec, AxisPosition tp) {
 
 std::vector<FlatRange> counted_ranges(const ShardSpec& spec, const Coordinates& where) {
   const bool first = std::all_of(where.begin(), where.end(), [&](const auto& entry) {
+    if (entry.first == kEmbeddingAxis && planted("tied_gradient_counted_twice")) return true;
+    if (entry.second.rank > 0 && planted("norm_misses_shards")) return false;
     return entry.second.rank == 0 || spec.placement(entry.first).kind == Placement::Kind::kShard;
   });
   if (!first) return {};

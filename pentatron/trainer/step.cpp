@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "pentatron/base/planted_bug.h"
 #include "pentatron/comm/collectives.h"
 #include "pentatron/comm/gather_text.h"
 #include "pentatron/nn/memory/counting_allocator.h"
@@ -99,7 +100,8 @@ std::vector<pipeline::Microbatch> Stepper::inputs(const data::StepData& data) co
 
 double Stepper::own_loss(const nn::StepState& state) const {
   const auto found = state.loss_sums.find("lm loss"); // on the last stage only
-  return groups_.tp.rank() == 0 && found != state.loss_sums.end() ? found->second : 0;
+  const bool counts = groups_.tp.rank() == 0 || planted("loss_counted_by_every_tensor_rank");
+  return counts && found != state.loss_sums.end() ? found->second : 0;
 }
 
 std::string Stepper::shared_name(const std::string& here) const {
@@ -115,11 +117,14 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
   parallel::DataParallel& store = *model_->store;
   const std::vector<pipeline::Microbatch> microbatches = inputs(data);
   nn::StepState state;
+  const int64_t denominator = planted("mean_of_the_ranks_means")
+                                  ? data.num_targets * groups_.dp.size()
+                                  : result.num_targets;
   store.begin_step();
   {
     const nn::MemoryScope scope(nn::MemoryCategory::kActivations);
     runtime_.run(schedule(Use::kTraining, microbatches.size()), microbatches, state,
-                 {.loss_scale = 1.0 / static_cast<double>(result.num_targets),
+                 {.loss_scale = 1.0 / static_cast<double>(denominator),
                   .seed = options.seed,
                   .training = true,
                   .check_finite = options.find_nonfinite_layer,
@@ -143,8 +148,11 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
     }
     return result;
   }
+  const double norm = planted("clipped_by_the_norm_of_one_rank")
+                          ? std::sqrt(store.counted_sum_of_squares())
+                          : result.grad_norm;
   optimizer_->step(options.lr, options.weight_decay,
-                   optim::clip_coefficient(options.clip_grad, result.grad_norm));
+                   optim::clip_coefficient(options.clip_grad, norm));
   store.publish_values();
   return result;
 }
@@ -154,7 +162,8 @@ Stepper::Evaluation Stepper::evaluate(const data::StepData& data) {
   nn::StepState state;
   {
     const nn::MemoryScope scope(nn::MemoryCategory::kActivations);
-    runtime_.run(schedule(Use::kEvaluation, microbatches.size()), microbatches, state, {});
+    runtime_.run(schedule(Use::kEvaluation, microbatches.size()), microbatches, state,
+                 {.training = groups_.world.size() > 1 && planted("evaluation_with_dropout")});
   }
   return {summed({own_loss(state)}, groups_.world)[0], global_targets(data)};
 }

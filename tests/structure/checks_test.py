@@ -5,6 +5,7 @@ import unittest
 
 import hardening
 import includes
+import planted_bugs
 import symbols
 import table
 import text
@@ -121,6 +122,28 @@ class Text(unittest.TestCase):
         for word in ("/wo" "rk/main", "../sha" "red/x", "/ro" "ot/.cache"):
             self.assertEqual(len(text.words(Tree(**{"docs/a.md": f"see {word}\n"}).root)), 1, word)
         self.assertEqual(text.words(Tree(**{"docs/a.md": "a framework/thing, build/work/x\n"}).root), [])
+
+
+class PlantedBugs(unittest.TestCase):
+
+    def tree(self, listed, sites):
+        bugs = "".join(f"{name} | what\n" for name in listed)
+        source = "".join(f'planted("{name}");\n' for name in sites)
+        return Tree(**{planted_bugs.LIST: bugs, "pentatron/nn/a.cpp": source, "p/a": source, "p/b": "\0"})
+
+    def test_missing_repeated_and_unlisted_bugs_are_found(self):
+        names = [f"bug_{i}_end" for i in range(planted_bugs.LEAST)]
+        self.assertEqual(planted_bugs.violations(self.tree(names, names).root), [])
+        self.assertEqual(len(planted_bugs.violations(self.tree(names, names[1:]).root)), 1)
+        self.assertEqual(len(planted_bugs.violations(self.tree(names, names + names[:1]).root)), 1)
+        self.assertEqual(len(planted_bugs.violations(self.tree(names, names + ["another"]).root)), 1)
+        self.assertEqual(len(planted_bugs.violations(self.tree(names[1:], names[1:]).root)), 1)
+        self.assertEqual(len(planted_bugs.violations(self.tree(names + names[:1], names).root)), 1)
+
+    def test_a_program_with_a_bug_is_found(self):
+        root = self.tree(["a_bug"], ["a_bug"]).root
+        self.assertEqual(len(planted_bugs.violations_in_program(root, os.path.join(root, "p/a"))), 1)
+        self.assertEqual(planted_bugs.violations_in_program(root, os.path.join(root, "p/b")), [])
 
 
 class Hardening(unittest.TestCase):

@@ -1,15 +1,16 @@
-"""Runs one check of the repository: run.py <check> <root or program>. Prints what it finds; exits 1 if that is anything,
+"""Runs one check of the repository: run.py <check> <root or program>... Prints what it finds; exits 1 if that is anything,
 77 if the check cannot run here."""
 import sys
 
 import formatting
 import hardening
 import includes
+import planted_bugs
 import symbols
 import text
 
 
-def main(check, target):
+def main(check, target, *more):
     advice = []
     if check == "format":
         reason = formatting.available()
@@ -27,7 +28,9 @@ def main(check, target):
             "symbols": symbols.violations,
             "program_symbols": symbols.violations_in_program,
             "hardening": hardening.violations,
-        }[check](target)
+            "planted_bugs": planted_bugs.violations,
+            "program_planted_bugs": planted_bugs.violations_in_program,
+        }[check](target, *more)
     for line in advice:
         print(f"advice: {line}")
     for line in found:

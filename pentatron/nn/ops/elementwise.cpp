@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 
 #include "pentatron/base/philox.h"
+#include "pentatron/base/planted_bug.h"
 #include "pentatron/kernels/dropout/dropout.h"
 #include "pentatron/nn/ops/kernel_args.h"
 #include "pentatron/nn/ops/ops.h"
@@ -48,7 +49,9 @@ at::Tensor activation(const at::Tensor& x, kernels::Activation kind, bool gated)
 at::Tensor dropout(const at::Tensor& x, const DropoutSite& site, const ForwardContext& ctx) {
   if (!ctx.training || site.p == 0) return x;
   const auto run = [site, key = Stream(ctx.seed, "dropout").key(),
-                    rows = ctx.layout->outer(ctx.layout->row_ids)](const at::Tensor& in) {
+                    rows = planted("dropout_by_local_index")
+                               ? ctx.layout->row_ids
+                               : ctx.layout->outer(ctx.layout->row_ids)](const at::Tensor& in) {
     const NoAutograd guard;
     const at::Tensor input = in.detach().contiguous();
     at::Tensor out = at::empty_like(input);

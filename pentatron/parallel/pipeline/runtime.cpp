@@ -9,6 +9,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
+#include "pentatron/base/planted_bug.h"
 #include "pentatron/comm/collectives.h"
 
 namespace pentatron::pipeline {
@@ -125,7 +126,8 @@ class Run {
 
   void forward(int stage, int microbatch) {
     Flight& f = flight(stage, microbatch);
-    const Microbatch& data = microbatches_[microbatch];
+    const bool wrong = pipeline_.rank() > 0 && planted("layout_of_another_microbatch");
+    const Microbatch& data = microbatches_[wrong ? 0 : microbatch];
     f.context = {.layout = &data.layout,
                  .wgrad = &f.wgrad,
                  .state = &state_,
@@ -162,7 +164,7 @@ class Run {
   }
 
   void drain(Flight& f) {
-    f.wgrad.drain();
+    if (!planted("weight_passes_dropped")) f.wgrad.drain();
     if (options_.weight_passes_done) options_.weight_passes_done();
   }
 

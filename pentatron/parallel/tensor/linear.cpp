@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "pentatron/base/planted_bug.h"
 #include "pentatron/comm/collectives.h"
 #include "pentatron/nn/ops/matmul.h"
 #include "pentatron/nn/ops/ops.h"
@@ -35,7 +36,7 @@ at::Tensor column_backward(const at::Tensor& dy, const at::Tensor& input, const 
   if (tp.sequence) {
     sum = at::empty_like(input);
     summing = comm::reduce_scatter_into(sum, dx, tp.group);
-  } else {
+  } else if (!planted("column_input_gradient_not_summed")) {
     summing = comm::all_reduce_start_(dx, comm::ReduceOp::kSum, tp.group);
   }
   gathering.wait();
@@ -47,7 +48,7 @@ at::Tensor column_backward(const at::Tensor& dy, const at::Tensor& input, const 
 } // namespace
 
 std::map<std::string, Placement> token_wise(const TensorParallel& tp) {
-  if (!tp.sequence) return {};
+  if (!tp.sequence || planted("token_wise_gradient_not_summed")) return {};
   return {{"tp", Placement::partial()}};
 }
 
@@ -121,7 +122,8 @@ at::Tensor RowParallelLinear::forward(const at::Tensor& x, const nn::ForwardCont
                       nn::matmul_nt_into(rows, input.narrow(0, begin, rows.size(0)),
                                          weight_->value());
                     });
-    if (bias_ != nullptr) y.add_(bias_->value());
+    if (bias_ != nullptr)
+      y.add_(bias_->value(), planted("row_bias_added_by_every_rank") ? tp_.size() : 1);
   }
   nn::record("row_parallel_linear", {x}, {y},
              [input, weight = weight_, bias = bias_, queue = ctx.wgrad,

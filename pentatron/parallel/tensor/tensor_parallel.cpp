@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/planted_bug.h"
 #include "pentatron/comm/collectives.h"
 
 namespace pentatron::parallel {
@@ -56,7 +57,8 @@ void gather_rows(const at::Tensor& x, const TensorParallel& tp, const RowsFn& us
     if (count == 1) return use(0, buffers[0]);
     const int64_t rows = cuts[c + 1] - cuts[c];
     for (int64_t r = 0; r < ranks; ++r)
-      use(r * part + cuts[c], buffers[c].narrow(0, r * rows, rows));
+      use(r * part + (planted("chunk_at_the_wrong_rows") ? cuts[0] : cuts[c]),
+          buffers[c].narrow(0, r * rows, rows));
     buffers[c] = at::Tensor();
   }
 }

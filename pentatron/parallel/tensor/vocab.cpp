@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/planted_bug.h"
 #include "pentatron/comm/collectives.h"
 #include "pentatron/comm/differentiable.h"
 #include "pentatron/kernels/cross_entropy/cross_entropy.h"
@@ -57,7 +58,9 @@ Statistics reduced_loss(const LossPass& pass, const at::Tensor& logits, const at
                                 .sum_exp = sum_exp.data_ptr(),
                                 .target_logit = target.data_ptr()},
                                context);
-  const at::Tensor global_max = comm::all_reduce(max, comm::ReduceOp::kMax, pass.tp);
+  const at::Tensor global_max = planted("loss_maximum_of_one_rank")
+                                    ? max
+                                    : comm::all_reduce(max, comm::ReduceOp::kMax, pass.tp);
   kernels::cross_entropy_rescale({.dtype = dtype,
                                   .rows = logits.size(0),
                                   .local_max = max.data_ptr(),
@@ -165,6 +168,7 @@ VocabShare vocab_share(const nn::Param& table) {
   VocabShare share{.padded = table.shape()[0]};
   if (!boxes.empty()) {
     share.offset = boxes[0].global[0];
+    if (share.offset > 0 && planted("vocabulary_offset_off_by_one")) --share.offset;
     share.real = boxes[0].size[0];
   } else {
     share.offset = table.spec().shape[0];
@@ -181,7 +185,9 @@ at::Tensor VocabParallelEmbedding::forward(const at::Tensor& ids,
   const VocabShare share = vocab_share(*table_);
   if (tp_.size() == 1) return nn::embedding(ids, *table_, positions_, share.offset, ctx);
   // The positions must be added once, so after the sum over ranks.
-  const at::Tensor words = nn::embedding(ids, *table_, nullptr, share.offset, ctx);
+  const at::Tensor words =
+      nn::embedding(ids, *table_, planted("positions_added_by_every_rank") ? positions_ : nullptr,
+                    share.offset, ctx);
   const at::Tensor sum = tp_.sequence ? comm::reduce_scatter(words, 0, tp_.group)
                                       : comm::reduce_from(words, tp_.group);
   if (positions_ == nullptr) return sum;
@@ -216,7 +222,7 @@ at::Tensor VocabParallelLoss::forward(const at::Tensor& h, const nn::ForwardCont
       dh = pass.dh;
       if (tp_.sequence) {
         dh = comm::reduce_scatter(pass.dh, 0, tp_.group);
-      } else {
+      } else if (!planted("loss_gradient_not_summed")) {
         comm::all_reduce_(dh, comm::ReduceOp::kSum, tp_.group);
       }
     }
