@@ -218,6 +218,7 @@ class Server::Loop {
   /// A monitor that was itself stopped, as by Ctrl-Z, has heard nobody meanwhile.
   void forgive_suspension() {
     const auto gap = now_ - last_turn_;
+    if (gap > seconds(0.8 * limits_.stopped_s)) absent_until_ = now_ + seconds(options_.grace_s);
     if (gap > seconds(kSuspendedS)) {
       for (Rank& rank : ranks_) rank.heard += gap;
       if (suspicion_ && suspicion_->kind == Kind::kSilent) suspicion_.reset();
@@ -474,6 +475,15 @@ class Server::Loop {
     decide(verdict);
   }
 
+  /// Whether this process was stopped for so long that all others have ended because of that. They
+  /// have told; what is left is to end too.
+  bool all_left_meanwhile() const {
+    if (options_.host_rank < 0 || now_ > absent_until_) return false;
+    for (int number = 0; number < options_.ranks; ++number)
+      if (number != options_.host_rank && ranks_[number].state != Rank::State::kLost) return false;
+    return true;
+  }
+
   void decide(const Verdict& verdict) {
     if (decided_) return;
     decided_ = now_;
@@ -481,7 +491,7 @@ class Server::Loop {
       const std::lock_guard lock(mutex_);
       verdict_ = verdict;
     }
-    if (options_.on_verdict) options_.on_verdict(verdict);
+    if (options_.on_verdict && !all_left_meanwhile()) options_.on_verdict(verdict);
     for (int number = 0; number < options_.ranks; ++number)
       if (number != options_.host_rank) tell_stop(ranks_[number]);
   }
@@ -529,7 +539,7 @@ class Server::Loop {
   std::optional<Suspicion> suspicion_;
   std::optional<Clock::time_point> decided_;
   bool ended_ = false, closing_ = false;
-  Clock::time_point now_, last_turn_, last_ping_, last_diagnosis_, first_joined_;
+  Clock::time_point now_, last_turn_, last_ping_, last_diagnosis_, first_joined_, absent_until_;
 
   std::atomic<int> joined_ = 0;
   mutable std::mutex mutex_;
