@@ -21,7 +21,7 @@ namespace {
 // How a waiting thread spends passes that find nothing.
 constexpr microseconds kYieldForPeers{50};  // then sleeps: a peer computes
 constexpr microseconds kYieldForData{5000}; // data is on its way, and moves in passes
-constexpr microseconds kLongestSleep{200};
+constexpr microseconds kLongestSleep{1000};
 constexpr microseconds kShortestSleep{10};
 // The engine's own thread gives way to the computation it runs beside.
 constexpr microseconds kShortestPause{20}, kLongestPause{200};
