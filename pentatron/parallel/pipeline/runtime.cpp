@@ -21,9 +21,9 @@ struct Arriving {
   at::Tensor tensor;
   comm::Work work;
 
+  void wait() { std::exchange(work, {}).wait(); }
   at::Tensor take() {
-    work.wait();
-    work = {};
+    wait();
     return std::exchange(tensor, at::Tensor());
   }
 };
@@ -68,12 +68,7 @@ class Run {
   }
 
   void run() {
-    for (const Action& action : schedule_.actions[pipeline_.rank()]) {
-      const double start = monotonic_s();
-      perform(action);
-      if (options_.intervals != nullptr)
-        options_.intervals->push_back({action, start, monotonic_s()});
-    }
+    for (const Action& action : schedule_.actions[pipeline_.rank()]) perform(action);
     for (auto& [tensor, work] : sends_) work.wait();
   }
 
@@ -85,12 +80,16 @@ class Run {
     case ActionKind::kBackwardInput:
     case ActionKind::kBackwardWeight:
     case ActionKind::kOverlap:
-      for (const Pass& pass : Passes(action)) compute(pass);
+      for (const Pass& pass : Passes(action)) {
+        await_input(pass);
+        timed({.kind = pass.kind, .stage = pass.stage, .microbatch = pass.microbatch},
+              [&] { compute(pass); });
+      }
       return;
     case ActionKind::kSend:
-      return send(action);
+      return timed(action, [&] { send(action); });
     case ActionKind::kRecv:
-      return receive(action);
+      return timed(action, [&] { receive(action); });
     case ActionKind::kFree:
       flight(action.stage, action.microbatch).output = at::Tensor();
       if (!differentiates_) flights_.erase({action.stage, action.microbatch});
@@ -100,6 +99,19 @@ class Run {
     case ActionKind::kReduceGrad: // and reduces by buckets
       return;
     }
+  }
+
+  void timed(const Action& action, const auto& body) {
+    const double start = monotonic_s();
+    body();
+    if (options_.intervals != nullptr)
+      options_.intervals->push_back({action, start, monotonic_s()});
+  }
+
+  void await_input(const Pass& pass) {
+    Flight& f = flight(pass.stage, pass.microbatch);
+    if (pass.kind == ActionKind::kForward) f.input.wait();
+    if (makes_input_gradient(pass.kind)) f.output_gradient.wait();
   }
 
   void compute(const Pass& pass) {

@@ -35,9 +35,11 @@ struct RunOptions {
   uint64_t seed = 0; ///< of dropout
   bool training = false;
   bool check_finite = false;
-  std::function<void()> forwards_done;        ///< after this rank's last F
-  std::function<void()> weight_passes_done;   ///< after each W
-  std::vector<Interval>* intervals = nullptr; ///< what ran when, in seconds of monotonic_s()
+  std::function<void()> forwards_done;      ///< after this rank's last F
+  std::function<void()> weight_passes_done; ///< after each W
+  /// What ran when, in seconds of monotonic_s(). A pass counts from when its input is there; an
+  /// overlapped pair is two passes.
+  std::vector<Interval>* intervals = nullptr;
 };
 
 class Runtime {
