@@ -76,6 +76,10 @@ void CheckpointConfig::validate(config::Violations& violations, std::string_view
 }
 
 void Config::validate(config::Violations& violations, std::string_view) const {
+  if (profiling.trace && logger.dir.empty()) {
+    violations.add("profiling.trace", "profiling.trace=true writes into logger.dir, which is empty",
+                   "logger.dir=runs/trace");
+  }
   check_batch_sizes(train, 1, violations);
   if (!violations.empty()) return; // the rest counts iterations
   // Ready batches bring their own length; the model checks it when it is built.
@@ -93,6 +97,12 @@ void Config::validate(config::Violations& violations, std::string_view) const {
                                "token numbers",
                                train.sample_tokens, config::to_string(dataset.type)),
                    "train.sample_tokens=0");
+  }
+  if (profiling.trace && profiling.trace_start > total_iterations(train)) {
+    violations.add("profiling.trace_start",
+                   fmt::format("profiling.trace_start={} is after the run's {} iterations",
+                               profiling.trace_start, total_iterations(train)),
+                   "profiling.trace_start=1");
   }
   const optim::TrainLength length = train_length(train);
   if (length.iters + length.samples > 0)

@@ -19,6 +19,7 @@
 #include "pentatron/optim/lr_schedule.h"
 #include "pentatron/optim/optimizer_config.h"
 #include "pentatron/parallel/data/ddp_config.h"
+#include "pentatron/trainer/profiling_config.h"
 
 namespace pentatron::trainer {
 
@@ -174,6 +175,7 @@ struct Config {
   data::TokenizerConfig tokenizer;
   CheckpointConfig checkpoint;
   LoggerConfig logger;
+  ProfilingConfig profiling;
   DeviceKind device = DeviceKind::kAuto;
   Precision dtype = Precision::kFp32;
   uint64_t seed = 1234;
@@ -194,6 +196,7 @@ struct Config {
         field("tokenizer", &C::tokenizer, "how text becomes tokens"),
         field("checkpoint", &C::checkpoint, "saving and loading"),
         field("logger", &C::logger, "what the run shows"),
+        field("profiling", &C::profiling, "where the time goes"),
         field("device", &C::device, "auto: CUDA if there is a GPU and the build knows it"),
         field("dtype", &C::dtype,
               "of weights and activations; bf16 keeps fp32 master weights and gradients"),

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "pentatron/base/format.h"
 #include "pentatron/base/planted_bug.h"
 #include "pentatron/comm/collectives.h"
 #include "pentatron/comm/gather_text.h"
@@ -32,6 +33,22 @@ std::vector<double> summed(const std::vector<double>& values, const comm::Group&
   const double* const sums = x.data_ptr<double>();
   return {sums, sums + values.size()};
 }
+
+/// Writes down a phase from its construction to its destruction.
+class PhaseTimer {
+ public:
+  PhaseTimer(StepTimes* times, const char* name)
+      : times_(times), name_(name), start_s_(monotonic_s()) {}
+  ~PhaseTimer() {
+    if (times_ != nullptr) times_->phases.push_back({name_, start_s_, monotonic_s()});
+  }
+  PhaseTimer(const PhaseTimer&) = delete;
+
+ private:
+  StepTimes* times_;
+  const char* name_;
+  double start_s_;
+};
 
 std::vector<const nn::Chunk*> chunks_of(const build::TrainingModel& model) {
   std::vector<const nn::Chunk*> chunks;
@@ -130,11 +147,17 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
                   .check_finite = options.find_nonfinite_layer,
                   .forwards_done = [&] { store.forwards_done(); },
                   .weight_passes_done = [&] { store.flush(); },
-                  .intervals = options.intervals});
+                  .intervals = options.times != nullptr ? &options.times->passes : nullptr});
   }
-  store.finish_gradients();
-  const std::vector<double> sums =
-      summed({own_loss(state), store.counted_sum_of_squares()}, groups_.world);
+  {
+    const PhaseTimer timer(options.times, "reduce gradients");
+    store.finish_gradients();
+  }
+  std::vector<double> sums;
+  {
+    const PhaseTimer timer(options.times, "loss and norm");
+    sums = summed({own_loss(state), store.counted_sum_of_squares()}, groups_.world);
+  }
   result.loss = sums[0] / static_cast<double>(result.num_targets);
   result.grad_norm = std::sqrt(sums[1]);
   result.finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);

@@ -15,6 +15,18 @@
 
 namespace pentatron::trainer {
 
+/// Something between the passes: reductions, norm, update. In seconds of monotonic_s().
+struct Phase {
+  const char* name = nullptr;
+  double start_s = 0, end_s = 0;
+};
+
+/// What this rank did when.
+struct StepTimes {
+  std::vector<pipeline::Interval> passes;
+  std::vector<Phase> phases;
+};
+
 struct StepOptions {
   double lr = 0;
   double weight_decay = 0;
@@ -22,7 +34,7 @@ struct StepOptions {
   uint64_t seed = 0;
   bool find_nonfinite_layer =
       false; ///< look at the output of every layer, to name the first that is not finite
-  std::vector<pipeline::Interval>* intervals = nullptr; ///< what this rank did when
+  StepTimes* times = nullptr; ///< to be filled
 };
 
 /// The same on all ranks.

@@ -24,6 +24,7 @@
 #include "pentatron/trainer/reporter.h"
 #include "pentatron/trainer/runtime.h"
 #include "pentatron/trainer/step.h"
+#include "pentatron/trainer/tracer.h"
 
 namespace pentatron::trainer {
 
@@ -103,6 +104,7 @@ void install_signal_handlers() {
 struct Trainer::State {
   Config config;
   build::PipelinePlan plan;
+  std::shared_ptr<comm::Recorder> recorder = std::make_shared<comm::Recorder>();
   build::Groups groups;
   bool main_rank;
   at::Device device;
@@ -135,7 +137,8 @@ Trainer::State::State(Config c, const comm::Group& world)
           config.parallel, config.model,
           {.tokens = config.train.seq_length,
            .squared_lengths = config.train.seq_length * config.train.seq_length})),
-      groups(build::make_groups(world, config.parallel, config.model, plan)),
+      groups(build::make_groups(config.profiling.trace ? comm::recorded(world, recorder) : world,
+                                config.parallel, config.model, plan)),
       main_rank(world.rank() == 0), device(choose_device(config.device)) {
   require_equal_configs(config, world);
   require_folder("checkpoint.save", config.checkpoint.save);
@@ -182,6 +185,9 @@ void Trainer::State::build_model() {
                                       .overlap_tp = config.comm_overlap.tp},
                                      plan, config.ddp, groups);
   if (groups.world.size() > 1) log::info("{}", describe());
+  if (groups.tp.size() > 1 && config.dtype == Precision::kBf16)
+    log::info("bf16 sums over tensor ranks round otherwise than on one rank: losses agree in the "
+              "mean, not digit by digit");
   if (config.checkpoint.load.empty())
     model.store->write_values([&](nn::Param& param) { param.initialize(config.seed); });
   optimizer = std::make_unique<optim::Optimizer>(config.optimizer, model.store->shards());
@@ -223,14 +229,12 @@ void Trainer::State::load() {
 }
 
 std::string Trainer::State::describe() const {
-  std::string text = fmt::format(
-      "{}\n{}\nschedule {}", groups.describe,
+  int64_t elements = 0;
+  for (const nn::Shard& shard : model.store->shards()) elements += shard.values.numel();
+  return fmt::format(
+      "{}\n{}\nschedule {}; this rank updates {} elements in {} parts", groups.describe,
       pipeline::describe_stages(plan.stages, plan.rank_of_stage, config.model.num_layers),
-      plan.schedule);
-  for (const nn::Shard& shard : model.store->shards())
-    text += fmt::format("\nupdates {} elements of {} parameters", shard.values.numel(),
-                        shard.pieces.size());
-  return text;
+      plan.schedule, elements, model.store->shards().size());
 }
 
 data::LoaderOptions Trainer::State::loader_options(int64_t consumed) const {
@@ -263,7 +267,9 @@ StepFlops Trainer::State::step_flops(int64_t samples) const {
 }
 
 StepResult Trainer::State::run_step(const StepOptions& options, int64_t* samples) {
+  const double begin = monotonic_s();
   const data::StepData data = loader->next();
+  if (options.times != nullptr) options.times->phases.push_back({"data", begin, monotonic_s()});
   *samples = data.global_batch_size;
   StepResult result = stepper->step(data, options);
   if (!result.finite) {
@@ -271,6 +277,7 @@ StepResult Trainer::State::run_step(const StepOptions& options, int64_t* samples
     // looked at.
     StepOptions search = options;
     search.find_nonfinite_layer = true;
+    search.times = nullptr;
     result = stepper->step(data, search);
   }
   return result;
@@ -338,6 +345,8 @@ TrainReport Trainer::run(const RunOptions& run_options) {
                                                    s.tokenizer->vocab_size());
     reporter.set_reference(*report.unigram_entropy);
   }
+  Tracer tracer({.profiling = c.profiling, .folder = c.logger.dir, .schedule = s.plan.schedule},
+                s.groups, s.recorder);
   const optim::TrainLength length = train_length(c.train);
   optim::LrCurve lr;
   optim::WeightDecayCurve decay;
@@ -362,9 +371,11 @@ TrainReport Trainer::run(const RunOptions& run_options) {
     const StepOptions options{.lr = lr.at(n),
                               .weight_decay = decay.at(n),
                               .clip_grad = c.optimizer.clip_grad,
-                              .seed = c.seed};
+                              .seed = c.seed,
+                              .times = tracer.begin(iteration)};
     int64_t samples = 0;
     const StepResult result = s.run_step(options, &samples);
+    tracer.end();
     s.progress.iteration = iteration;
     s.progress.consumed_samples = s.loader->consumed_samples();
     if (!result.finite) {
@@ -420,6 +431,7 @@ TrainReport Trainer::run(const RunOptions& run_options) {
     }
   }
   report.iterations = s.progress.iteration;
+  tracer.finish();
   reporter.finish();
   report.metrics = reporter.metrics_path();
   report.plot = reporter.plot_path();

@@ -168,6 +168,10 @@ const std::map<std::string, Effect> kEffects = {
     {"logger.tensorboard", {"logger.tensorboard=true"}},
     {"logger.plot", {"logger.plot=true"}},
     {"logger.peak_tflops", {"logger.peak_tflops=2"}},
+    {"profiling.trace", {"profiling.trace=true"}},
+    {"profiling.trace_start", {"profiling.trace_start=2", {"profiling.trace=true"}}},
+    {"profiling.trace_steps",
+     {"profiling.trace_steps=1", {"profiling.trace=true", "profiling.trace_start=2"}}},
     {"dtype", {"dtype=fp64"}},
     {"seed", {"seed=5"}},
 };
@@ -278,6 +282,10 @@ class EveryKey : public testing::Test {
         files.insert(fs::relative(entry.path(), scratch.path).string());
     }
     for (const std::string& file : files) print += file + "\n";
+    if (const fs::path trace = scratch.path / "log/trace.json"; fs::exists(trace)) {
+      for (const Json& event : read_json(trace).at("traceEvents"))
+        if (event.value("cat", "") == "iteration") print += event.at("name").dump() + "\n";
+    }
     return print;
   }
 
