@@ -85,7 +85,7 @@ struct Options {
   bool recompute = false;
   bool all_forwards_first = false;
   int64_t micro_batch = 1; ///< samples
-  int64_t steps = 4;
+  int64_t steps = 3;
 };
 
 struct Trained {
@@ -238,9 +238,9 @@ class EveryStage : public testing::TestWithParam<int64_t> {};
 TEST_P(EveryStage, TrainsLikeOneRank) {
   for (const bool tied : {false, true}) {
     const Trained expected = oracle({.tied = tied});
-    for (const int ranks : {1, 2, 3, 4}) {
+    for (const int ranks : {1, 2, 3}) {
       for (const bool overlap : {true, false}) {
-        for (const int64_t bucket_size : {1, 100, 100'000}) {
+        for (const int64_t bucket_size : {tied ? 1 : 200, 100}) {
           for (const bool gpipe : {true, false}) {
             test::run_ranks(ranks, [&](const comm::Group& dp) {
               SCOPED_TRACE(fmt::format("tied {} ranks {} overlap {} bucket {} gpipe {}", tied,
