@@ -3,8 +3,8 @@
 #
 #   scripts/test.sh                 all tests that need no GPU; ends with ctest's summary
 #   scripts/test.sh --full [KIND]   the long proofs: all of them, or one kind
-#     matrix    every layout against one rank
-#     bugs      planted bugs that the tests must find
+#     matrix    every layout against one rank, in-process up to 16 ranks and under MPI up to 8; bf16 over ten seeds
+#     bugs      bugs planted in parallel code, one at a time: the layouts of the ordinary tests must catch each
 #     faults    broken set-ups; killed processes, torn files, full disks
 #     peers     models of every option against Hugging Face transformers (installs 5 GB into .deps/peers)
 #     fuzz      every parser under libFuzzer, FUZZ_SECONDS (default 60) each
@@ -25,6 +25,16 @@ run_ctest() {
 default_tests() {
   configure_and_build ci
   run_ctest ci -LE 'cuda|full'
+}
+
+full_matrix() {
+  configure_and_build ci --target trainer_test --target trainer_mpi_test
+  run_ctest ci -V -R '^trainer_test[.]full_matrix'
+}
+
+full_bugs() {
+  configure_and_build bugs --target trainer_test
+  run_ctest bugs -V -R '^trainer_test[.]planted_bugs$'
 }
 
 full_faults() {
@@ -82,7 +92,7 @@ case "${1:-}" in
   exit 0
   ;;
 --full)
-  kinds=${2:-faults peers fuzz sanitize}
+  kinds=${2:-matrix bugs faults peers fuzz sanitize}
   case " matrix bugs faults peers fuzz sanitize " in
   *" ${2:-fuzz} "*) ;;
   *) fail "--full $2: no such kind of test" "matrix, bugs, faults, peers, fuzz or sanitize" ;;
@@ -90,7 +100,6 @@ case "${1:-}" in
   ;;
 *) fail "$1: no such option" "scripts/test.sh --help" ;;
 esac
-case "$kinds" in matrix | bugs) nothing_yet "$kinds" ;; esac
 
 setup_begin
 install_packages $BUILD_PACKAGES $TEST_PACKAGES

@@ -12,6 +12,11 @@ RunRanks& other_run_ranks() {
   return run;
 }
 
+bool& first_process() {
+  static bool first = true;
+  return first;
+}
+
 } // namespace
 
 void run_ranks(int world_size, const std::function<void(comm::Group world)>& body) {
@@ -21,8 +26,13 @@ void run_ranks(int world_size, const std::function<void(comm::Group world)>& bod
     comm::run_ranks(world_size, {.threads_per_rank = 1}, body);
 }
 
-void set_run_ranks(RunRanks run) {
+void set_run_ranks(RunRanks run, bool first) {
   other_run_ranks() = std::move(run);
+  first_process() = first;
+}
+
+bool is_first_process() {
+  return first_process();
 }
 
 at::Tensor shard(const at::Tensor& full, int64_t dim, const comm::Group& group) {

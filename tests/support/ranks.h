@@ -17,7 +17,9 @@ namespace pentatron::test {
 void run_ranks(int world_size, const std::function<void(comm::Group world)>& body);
 
 using RunRanks = std::function<void(int world_size, const std::function<void(comm::Group)>& body)>;
-void set_run_ranks(RunRanks run);
+void set_run_ranks(RunRanks run, bool first_process);
+/// False only in a process of an mpirun that does not hold rank 0.
+bool is_first_process();
 
 /// This rank's equal part of `full` along `dim`, as a copy.
 at::Tensor shard(const at::Tensor& full, int64_t dim, const comm::Group& group);

@@ -13,6 +13,7 @@
 #include "pentatron/checkpoint/tensor_io.h"
 #include "pentatron/trainer/evaluate_hf.h"
 #include "pentatron/trainer/train.h"
+#include "tests/support/ranks.h"
 
 namespace pentatron::trainer {
 namespace {
@@ -114,25 +115,29 @@ struct CurveCase {
   std::string model, precision;
   double tolerance;
   bool recompute = false;
+  bool eight_ranks = false; ///< TP2 x PP2 x DP2
 };
 
 class TrainingCurve : public testing::TestWithParam<CurveCase> {};
 
 TEST_P(TrainingCurve, EveryStepIsPyTorchs) {
-  const CurveCase& test = GetParam();
-  const fs::path out = scratch("curve_" + test.model + test.precision);
+  const CurveCase& param = GetParam();
+  const fs::path out = scratch("curve_" + param.model + param.precision);
+  const int axis = param.eight_ranks ? 2 : 1, ranks = axis * axis * axis;
   Config base;
-  const fs::path folder = kData / "hf_tiny" / test.model;
+  const fs::path folder = kData / "hf_tiny" / param.model;
   base.model = checkpoint::read_hf_config(folder).config;
   base.checkpoint.load = "hf:" + folder.string();
   const Config config = load_config(
       std::nullopt,
-      {"dtype=" + test.precision,
+      {"dtype=" + param.precision,
        "dataset.type=batches",
-       "dataset.path=" + (kData / "training_curves" / (test.model + ".safetensors")).string(),
+       "dataset.path=" + (kData / "training_curves" / (param.model + ".safetensors")).string(),
        "train.train_iters=20",
        "train.global_batch_size=4",
-       "train.micro_batch_size=4",
+       param.eight_ranks ? "train.micro_batch_size=1" : "train.micro_batch_size=4",
+       "parallel.tensor_model_parallel_size=" + std::to_string(axis),
+       "parallel.pipeline_model_parallel_size=" + std::to_string(axis),
        "optimizer.lr=2e-3",
        "optimizer.min_lr=2e-4",
        "optimizer.adam_beta1=0.9",
@@ -146,12 +151,12 @@ TEST_P(TrainingCurve, EveryStepIsPyTorchs) {
        "logger.log_interval=1",
        "logger.dir=" + out.string(),
        "logger.peak_tflops=1",
-       std::string("train.recompute=") + (test.recompute ? "full" : "none")},
-      base);
-  Trainer(config, {}).run();
+       std::string("train.recompute=") + (param.recompute ? "full" : "none")},
+      base, ranks);
+  test::run_ranks(ranks, [&](const comm::Group& world) { Trainer(config, world).run(); });
   const Json curve =
       read_json(kData / "training_curves" /
-                (test.model + ".json"))[test.precision == "fp64" ? "float64" : "float32"];
+                (param.model + ".json"))[param.precision == "fp64" ? "float64" : "float32"];
   std::ifstream in(out / "metrics.jsonl");
   std::string line;
   int64_t iteration = 0;
@@ -160,10 +165,10 @@ TEST_P(TrainingCurve, EveryStepIsPyTorchs) {
     EXPECT_EQ(metrics["iteration"].get<int64_t>(), iteration + 1);
     const auto i = static_cast<size_t>(iteration);
     EXPECT_LT(relative(metrics["loss"].get<double>(), curve["loss"][i].get<double>()),
-              test.tolerance)
+              param.tolerance)
         << iteration;
     EXPECT_LT(relative(metrics["grad_norm"].get<double>(), curve["grad_norm"][i].get<double>()),
-              test.tolerance)
+              param.tolerance)
         << iteration;
     EXPECT_LT(relative(metrics["learning_rate"].get<double>(), curve["lr"][i].get<double>()), 1e-12)
         << iteration;
@@ -178,10 +183,17 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(CurveCase{"gpt2", "fp64", 1e-9}, CurveCase{"llama", "fp64", 1e-9},
                     CurveCase{"qwen3", "fp64", 1e-9}, CurveCase{"gpt2", "fp32", 2e-5},
                     CurveCase{"llama", "fp32", 2e-5}, CurveCase{"qwen3", "fp32", 2e-5},
-                    CurveCase{"qwen3", "fp64", 1e-9, true}),
+                    CurveCase{"qwen3", "fp64", 1e-9, true},
+                    CurveCase{"gpt2", "fp64", 1e-9, false, true},
+                    CurveCase{"llama", "fp64", 1e-9, false, true},
+                    CurveCase{"qwen3", "fp64", 1e-9, false, true},
+                    CurveCase{"gpt2", "fp32", 2e-5, false, true},
+                    CurveCase{"llama", "fp32", 2e-5, false, true},
+                    CurveCase{"qwen3", "fp32", 2e-5, false, true}),
     [](const auto& info) {
       return info.param.model + "_" + info.param.precision +
-             (info.param.recompute ? "_recompute" : "");
+             (info.param.recompute ? "_recompute" : "") +
+             (info.param.eight_ranks ? "_tp2_pp2_dp2" : "");
     });
 
 } // namespace

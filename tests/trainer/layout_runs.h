@@ -1,6 +1,8 @@
 /// Trains one work in one layout, with the program's own Trainer, and compares with one rank.
 #pragma once
 
+#include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <mutex>
 #include <string>
@@ -11,12 +13,19 @@
 
 #include "pentatron/base/log.h"
 #include "pentatron/comm/collectives.h"
+#include "pentatron/comm/gather_text.h"
 #include "pentatron/trainer/train.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/layouts.h"
 #include "tests/trainer/tiny_run.h"
 
 namespace pentatron::test {
+
+/// PENTATRON_MATRIX=full takes every layout, in fp64, fp32 and bf16.
+inline bool full_matrix() {
+  const char* const text = std::getenv("PENTATRON_MATRIX");
+  return text != nullptr && std::string(text) == "full";
+}
 
 struct Trained {
   std::vector<double> losses, norms, validation;
@@ -53,9 +62,9 @@ inline std::vector<std::string> split_keys(const std::string& text) {
   return {std::istream_iterator<std::string>(in), {}};
 }
 
-/// The work of `name` with more keys, as a checked configuration for so many ranks.
+/// A work with more keys, as a checked configuration for so many ranks; `folder` has its documents.
 inline trainer::Config layout_config(const std::string& work, const std::string& keys, int ranks,
-                                     const Scratch& scratch) {
+                                     const std::filesystem::path& folder) {
   std::vector<std::string> all = {
       "model.vocab_size=259", "model.max_position_embeddings=16", "model.init_method_std=0.1",
       "train.seq_length=16", "train.micro_batch_size=1", "train.global_batch_size=8",
@@ -64,8 +73,9 @@ inline trainer::Config layout_config(const std::string& work, const std::string&
       // Or Adam turns the rounding noise of directions without a
       // gradient into steps.
       "optimizer.adam_eps=1e-7", "logger.peak_tflops=1", "logger.tensorboard=false",
-      "logger.plot=false", "dataset.split=80,20,0", "dataset.path=" + scratch / "documents.jsonl",
-      "logger.dir=" + scratch / "logs"};
+      "logger.plot=false", "dataset.split=80,20,0",
+      "dataset.path=" + (folder / "documents.jsonl").string(),
+      "logger.dir=" + (folder / "logs").string()};
   for (const Work& known : works()) {
     if (known.name != work) continue;
     for (const std::string& text : {known.keys, keys}) {
@@ -76,14 +86,16 @@ inline trainer::Config layout_config(const std::string& work, const std::string&
   return trainer::load_config(std::nullopt, all, {}, ranks);
 }
 
+/// What rank 0 sees of the training; nothing in other processes than its own.
 inline Trained train_layout(const std::string& work, int ranks, const std::string& keys) {
   Trained trained;
   std::mutex mutex;
   const Scratch scratch;
   log::set_level(log::Level::kWarning);
   write_documents(scratch / "documents.jsonl", 400);
-  const trainer::Config config = layout_config(work, keys, ranks, scratch);
   const auto body = [&](const comm::Group& world) {
+    const std::string folder = comm::gather_text(scratch.path.string(), world).front();
+    const trainer::Config config = layout_config(work, keys, ranks, folder);
     trainer::Trainer trainer(config, world);
     const trainer::TrainReport report = trainer.run();
     std::map<std::string, at::Tensor> weights = gather_weights(trainer, config.model, world);

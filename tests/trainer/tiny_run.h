@@ -33,6 +33,7 @@ struct Scratch {
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
   std::string operator/(const std::string& name) const { return (path / name).string(); }
+  /*implicit*/ operator const std::filesystem::path&() const { return path; }
   std::filesystem::path path;
 };
 

@@ -54,7 +54,7 @@ int main(int argc, char** argv) {
     options = {.max_message_bytes = 1000, .inline_bytes = 8, .step_bytes = 3000};
   comm::MpiWorld world(options);
   test::g_processes = &world;
-  test::set_run_ranks(test::run_on_processes);
+  test::set_run_ranks(test::run_on_processes, world.rank() == 0);
   at::set_num_threads(1);
   if (world.rank() > 0) {
     auto& listeners = testing::UnitTest::GetInstance()->listeners();

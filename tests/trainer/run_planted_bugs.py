@@ -1,0 +1,63 @@
+"""Runs CI's part of the equivalence matrix once for every planted bug, until the first layout that fails, and prints which
+one caught it: run_planted_bugs.py <trainer_test with planted bugs> [bug...]. Exits 1 if a bug is caught by none, or
+without a bug something fails."""
+import concurrent.futures
+import os
+import re
+import subprocess
+import sys
+
+LIST = os.path.join(os.path.dirname(os.path.abspath(__file__)), "planted_bugs.txt")
+FAILED = re.compile(r"\[  FAILED  \] Layouts/LayoutMatrix\.\w+/(\w+)")
+# What a failure says first: of a comparison its own line, of an exception its message.
+REASON = re.compile(r"(C\+\+ exception with description \"[^\n]*|loss of step \d+|gradient norm of step \d+|"
+                    r"copies of [^\n]* differ|no rank holds[^\n]*|run\.validation\[i\])")
+LIMIT_S = 900
+
+
+def names():
+    with open(LIST, encoding="utf-8") as file:
+        return [line.split("|")[0].strip() for line in file if line.strip() and not line.startswith("#")]
+
+
+def run(program, bug):
+    """What a run with this bug, or none, did: the first layout that failed and why."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("PENTATRON_BUG", "PENTATRON_MATRIX")}
+    environment["OMP_WAIT_POLICY"] = "PASSIVE"
+    if bug:
+        environment["PENTATRON_BUG"] = bug
+    command = [program, "--gtest_filter=*LayoutMatrix.*", "--gtest_fail_fast", "--gtest_color=no"]
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        return None, f"still running after {LIMIT_S} s"
+    text = done.stdout + done.stderr
+    if done.returncode == 0:
+        return None, ""
+    failed = FAILED.search(text)
+    if not failed:
+        started = re.findall(r"\[ RUN      \] Layouts/LayoutMatrix\.\w+/(\w+)", text)
+        return (started[-1] if started else None), f"ends with status {done.returncode}"
+    reason = REASON.search(text)
+    return failed.group(1), reason.group(1).replace("run.validation[i]", "validation loss") if reason else "weights"
+
+
+def main(program, *chosen):
+    layout, reason = run(program, None)
+    if layout or reason:
+        print(f"without a bug: {layout} fails: {reason}")
+        return 1
+    print("without a bug: every layout trains what one rank trains")
+    bugs = chosen or names()
+    escaped = 0
+    jobs = max(1, (os.cpu_count() or 1) // 2)
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        for bug, (layout, reason) in zip(bugs, pool.map(lambda bug: run(program, bug), bugs)):
+            escaped += layout is None
+            print(f"{bug:36} {layout or 'ESCAPED':28} {reason[:140]}", flush=True)
+    print(f"{len(bugs) - escaped} of {len(bugs)} planted bugs are caught")
+    return 1 if escaped else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
