@@ -13,6 +13,8 @@ namespace {
 
 constexpr std::array<std::string_view, 8> kGroups = {"tp",    "cp",    "dp",    "pp",
                                                      "dp-cp", "tp-cp", "tp-pp", "tp-dp-cp"};
+constexpr std::array<std::string_view, 5> kExpertGroups = {"ep", "etp", "edp", "etp-ep",
+                                                           "etp-ep-pp"};
 
 std::string sorted(std::string_view axes) {
   std::vector<std::string> names = split_axes(axes);
@@ -54,19 +56,22 @@ Mesh::Mesh(const Group& world, const Options& options) {
   state->world = world;
   state->sizes = checked_sizes(world.size(), options);
   state->coordinates = comm::coordinates(state->sizes, options.order, world.rank());
-  for (const std::string_view axes : kGroups) {
-    const auto groups = rank_groups(state->sizes, options.order, axes);
+  // All ranks see groups of one size, so all make the same splits.
+  const auto make = [&](const AxisSizes& sizes, std::string_view order, std::string_view axes) {
+    const auto groups = rank_groups(sizes, order, axes);
     for (size_t color = 0; color < groups.size(); ++color) {
       const auto found = std::find(groups[color].begin(), groups[color].end(), world.rank());
       if (found == groups[color].end()) continue;
-      // All ranks see groups of one size, so all skip the same splits.
       state->groups[sorted(axes)] =
           groups[color].size() == 1
               ? Group(axes, world.ranks()[world.rank()])
               : world.split(static_cast<int>(color),
                             static_cast<int>(found - groups[color].begin()), axes);
     }
-  }
+  };
+  for (const std::string_view axes : kGroups) make(state->sizes, options.order, axes);
+  const ExpertAxes experts = expert_axes(state->sizes, options.order, options.ep, options.etp);
+  for (const std::string_view axes : kExpertGroups) make(experts.sizes, experts.order, axes);
   state_ = std::move(state);
 }
 
@@ -77,7 +82,8 @@ const Group& Mesh::world() const {
 const Group& Mesh::axis(std::string_view axes) const {
   const auto found = state_->groups.find(sorted(axes));
   if (found == state_->groups.end())
-    raise<ConfigError>("the mesh has no group {}\n  try: {}", axes, fmt::join(kGroups, ", "));
+    raise<ConfigError>("the mesh has no group {}\n  try: {}, {}", axes, fmt::join(kGroups, ", "),
+                       fmt::join(kExpertGroups, ", "));
   return found->second;
 }
 

@@ -1,4 +1,4 @@
-/// The groups of this rank, by axis: tensor, context, data and pipeline parallel.
+/// The groups of this rank, by axis: tensor, context, data, pipeline and expert parallel.
 ///
 /// A cheap value, made once at the start. A default-constructed Mesh is one rank, whose every group
 /// is a group of one.
@@ -20,13 +20,16 @@ class Mesh {
     int cp = 1;
     int dp = 0; ///< 0: the ranks that the other axes leave
     int pp = 1;
+    int ep = 1;
+    int etp = 0;                      ///< tensor ranks of an expert; 0: tp
     std::string order{kDefaultOrder}; ///< the first axis varies fastest
   };
 
   Mesh();
   /// Collective over the world. Makes the groups of the single axes and of "dp-cp" (gradients),
-  /// "tp-cp", "tp-pp" (the ranks of one model) and "tp-dp-cp"; `order` decides the ranks inside
-  /// each. Throws ConfigError if the sizes do not span the world.
+  /// "tp-cp", "tp-pp" (the ranks of one model) and "tp-dp-cp", and for experts, whose ranks are
+  /// counted again (expert_axes), "ep", "etp", "edp", "etp-ep" and "etp-ep-pp"; `order` decides the
+  /// ranks inside each. Throws ConfigError if the sizes do not span the world.
   Mesh(const Group& world, const Options& options);
 
   const Group& world() const;

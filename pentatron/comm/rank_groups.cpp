@@ -91,6 +91,36 @@ std::vector<std::vector<int>> rank_groups(const AxisSizes& sizes, std::string_vi
   return groups;
 }
 
+ExpertAxes expert_axes(const AxisSizes& sizes, std::string_view order, int ep, int etp) {
+  ExpertAxes experts;
+  for (const std::string& axis : split_axes(order)) {
+    if (axis == "cp") continue;
+    const std::string name = axis == "tp" ? "etp" : axis == "dp" ? "edp" : axis;
+    experts.order += (experts.order.empty() ? "" : "-") + name;
+  }
+  if (etp == 0) etp = extent(sizes, "tp");
+  const int world = world_size(sizes), pp = extent(sizes, "pp");
+  experts.sizes = {{"etp", etp}, {"ep", ep}, {"pp", pp}};
+  const int taken = world_size(experts.sizes);
+  if (world % taken != 0)
+    raise<ConfigError>(
+        "etp={} ep={} pp={} takes {} ranks, which does not divide the {} ranks of the "
+        "world\n  try: an ep that divides {}",
+        etp, ep, pp, taken, world, world / pp);
+  experts.sizes["edp"] = world / taken;
+  const auto groups = [](const AxisSizes& of, std::string_view in) {
+    auto all = rank_groups(of, in, "pp");
+    std::sort(all.begin(), all.end());
+    return all;
+  };
+  if (groups(experts.sizes, experts.order) != groups(sizes, order))
+    raise<ConfigError>(
+        "under the order {} with cp={} the pipeline ranks of experts would be others "
+        "than those of dense layers\n  try: the order {}",
+        order, extent(sizes, "cp"), kDefaultOrder);
+  return experts;
+}
+
 AxisSizes coordinates(const AxisSizes& sizes, std::string_view order, int rank) {
   const int world = world_size(sizes);
   if (rank < 0 || rank >= world) raise<ConfigError>("rank {} of a world of {}", rank, world);

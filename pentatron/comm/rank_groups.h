@@ -30,6 +30,17 @@ int world_size(const AxisSizes& sizes);
 std::vector<std::vector<int>> rank_groups(const AxisSizes& sizes, std::string_view order,
                                           std::string_view axes);
 
+/// How the ranks of a dense layout are counted again for experts: sizes of etp, ep, edp and pp, and
+/// their order. Context parallel ranks are among the edp.
+struct ExpertAxes {
+  AxisSizes sizes;
+  std::string order;
+};
+
+/// `sizes` and `order` are the dense ones (tp, cp, dp, pp); etp 0: tp. Throws ConfigError if etp,
+/// ep and pp do not divide the world, or if the pipeline groups of both countings differ.
+ExpertAxes expert_axes(const AxisSizes& sizes, std::string_view order, int ep, int etp);
+
 /// The coordinate of a rank on each axis of `order`.
 AxisSizes coordinates(const AxisSizes& sizes, std::string_view order, int rank);
 

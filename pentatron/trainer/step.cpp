@@ -174,8 +174,12 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
   const double norm = planted("clipped_by_the_norm_of_one_rank")
                           ? std::sqrt(store.counted_sum_of_squares())
                           : result.grad_norm;
-  optimizer_->step(options.lr, options.weight_decay,
-                   optim::clip_coefficient(options.clip_grad, norm));
+  {
+    const PhaseTimer timer(options.times, "optimizer");
+    optimizer_->step(options.lr, options.weight_decay,
+                     optim::clip_coefficient(options.clip_grad, norm));
+  }
+  const PhaseTimer timer(options.times, "publish parameters");
   store.publish_values();
   return result;
 }

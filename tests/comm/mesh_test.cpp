@@ -64,6 +64,65 @@ TEST(RankGroups, RefuseWhatIsNoMesh) {
   EXPECT_THROW(world_size({{"tp", 1 << 20}, {"dp", 1 << 20}}), ConfigError);
 }
 
+TEST(ExpertAxes, CountTheSameRanksAgain) {
+  // 16 ranks: tp 2, cp 2, dp 4 for dense layers; etp 1, ep 4, edp 4 for experts.
+  const AxisSizes sizes = {{"tp", 2}, {"cp", 2}, {"dp", 4}};
+  const ExpertAxes experts = expert_axes(sizes, kDefaultOrder, 4, 1);
+  EXPECT_EQ(experts.order, "etp-ep-edp-pp");
+  EXPECT_EQ(experts.sizes, (AxisSizes{{"etp", 1}, {"ep", 4}, {"edp", 4}, {"pp", 1}}));
+  EXPECT_EQ(rank_groups(experts.sizes, experts.order, "ep"),
+            (Groups{{0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9, 10, 11}, {12, 13, 14, 15}}));
+  EXPECT_EQ(rank_groups(experts.sizes, experts.order, "edp"),
+            (Groups{{0, 4, 8, 12}, {1, 5, 9, 13}, {2, 6, 10, 14}, {3, 7, 11, 15}}));
+}
+
+TEST(ExpertAxes, WithoutExpertsTheyAreTheDenseOnes) {
+  for (const char* order : {"tp-cp-ep-dp-pp", "tp-ep-dp-pp", "tp-cp-ep-pp-dp"}) {
+    const AxisSizes sizes = {{"tp", 2}, {"dp", 3}, {"pp", 2}};
+    const ExpertAxes experts = expert_axes(sizes, order, 1, 0);
+    for (const auto& [expert, dense] :
+         std::map<std::string, std::string>{{"etp", "tp"}, {"edp", "dp"}, {"pp", "pp"}})
+      EXPECT_EQ(rank_groups(experts.sizes, experts.order, expert),
+                rank_groups(sizes, order, dense));
+  }
+}
+
+TEST(ExpertAxes, PipelinesCoincideForEverySize) {
+  for (int tp = 1; tp <= 4; tp *= 2) {
+    for (int cp = 1; cp <= 2; ++cp) {
+      for (int dp = 1; dp <= 4; ++dp) {
+        for (int ep = 1; ep <= 8; ep *= 2) {
+          const AxisSizes sizes = {{"tp", tp}, {"cp", cp}, {"dp", dp}, {"pp", 3}};
+          if (cp * dp * tp % ep != 0) {
+            EXPECT_THROW(expert_axes(sizes, kDefaultOrder, ep, 1), ConfigError);
+            continue;
+          }
+          const ExpertAxes experts = expert_axes(sizes, kDefaultOrder, ep, 1);
+          EXPECT_EQ(world_size(experts.sizes), world_size(sizes));
+          EXPECT_EQ(rank_groups(experts.sizes, experts.order, "pp"),
+                    rank_groups(sizes, kDefaultOrder, "pp"));
+        }
+      }
+    }
+  }
+  EXPECT_THROW(expert_axes({{"tp", 2}, {"cp", 2}, {"dp", 2}, {"pp", 2}}, "tp-cp-ep-pp-dp", 2, 0),
+               ConfigError);
+}
+
+TEST(ExpertAxes, TheMeshHasTheirGroups) {
+  test::run_ranks(8, [&](const Group& world) {
+    const Mesh mesh(world, {.tp = 2, .pp = 2, .ep = 2, .etp = 1});
+    EXPECT_EQ(mesh.axis("ep").size(), 2);
+    EXPECT_EQ(mesh.axis("edp").size(), 2);
+    EXPECT_EQ(mesh.axis("etp").size(), 1);
+    EXPECT_EQ(mesh.axis("ep-etp-pp").size(), 4);
+    const at::Tensor sum =
+        all_reduce(at::full({1}, world.rank(), at::kLong), ReduceOp::kSum, mesh.axis("ep"));
+    const int first = world.rank() / 2 * 2;
+    EXPECT_EQ(sum.item<int64_t>(), first + first + 1);
+  });
+}
+
 struct Layout {
   int world, tp, cp, dp, pp;
 };

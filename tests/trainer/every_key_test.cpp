@@ -282,8 +282,9 @@ class EveryKey : public testing::Test {
         files.insert(fs::relative(entry.path(), scratch.path).string());
     }
     for (const std::string& file : files) print += file + "\n";
-    if (const fs::path trace = scratch.path / "log/trace.json"; fs::exists(trace)) {
-      for (const Json& event : read_json(trace).at("traceEvents"))
+    if (const fs::path file = scratch.path / "log/trace.json"; fs::exists(file)) {
+      const Json trace = read_json(file);
+      for (const Json& event : trace.at("traceEvents"))
         if (event.value("cat", "") == "iteration") print += event.at("name").dump() + "\n";
     }
     return print;
