@@ -10,6 +10,9 @@ namespace pentatron::trainer {
 namespace {
 
 constexpr int kSeeds = 10;
+/// Half a unit in the last place of bf16. Seeds differ far more than layouts, so standard errors
+/// alone would let dropout of the wrong tokens pass.
+constexpr double kRounding = 0x1p-9;
 
 /// Mean of a loss curve over seeds, and its standard error, by step.
 struct Curve {
@@ -65,7 +68,7 @@ TEST_P(LayoutBf16, MeanLossStaysWithinTwoStandardErrorsOfOneRanks) {
   for (size_t step = 0; step < one.mean.size(); ++step) {
     const double difference = std::abs(run.mean[step] - one.mean[step]);
     EXPECT_LE(difference, 2 * one.error[step]) << "step " << step + 1;
-    EXPECT_LE(run.error[step], 2 * one.error[step]) << "step " << step + 1;
+    EXPECT_LE(difference, kRounding * one.mean[step]) << "step " << step + 1;
     largest = std::max(largest, difference / one.error[step]);
     relative = std::max(relative, difference / one.mean[step]);
   }

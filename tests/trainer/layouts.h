@@ -1,6 +1,7 @@
 /// The layouts whose training must give the numbers of one rank, as data.
 #pragma once
 
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,9 @@ struct Layout {
   std::string keys;
   bool in_ci; ///< else only in the full matrix
 };
+inline std::ostream& operator<<(std::ostream& out, const Layout& layout) {
+  return out << layout.name;
+}
 
 inline const std::vector<Work>& works() {
   static const std::vector<Work> all = {
