@@ -113,7 +113,8 @@ ExpertAxes expert_axes(const AxisSizes& sizes, std::string_view order, int ep, i
     std::sort(all.begin(), all.end());
     return all;
   };
-  if (groups(experts.sizes, experts.order) != groups(sizes, order))
+  const bool no_experts = ep == 1 && etp == extent(sizes, "tp");
+  if (!no_experts && groups(experts.sizes, experts.order) != groups(sizes, order))
     raise<ConfigError>(
         "under the order {} with cp={} the pipeline ranks of experts would be others "
         "than those of dense layers\n  try: the order {}",

@@ -38,7 +38,8 @@ struct ExpertAxes {
 };
 
 /// `sizes` and `order` are the dense ones (tp, cp, dp, pp); etp 0: tp. Throws ConfigError if etp,
-/// ep and pp do not divide the world, or if the pipeline groups of both countings differ.
+/// ep and pp do not divide the world, or if the pipeline groups of both countings differ where
+/// experts are split.
 ExpertAxes expert_axes(const AxisSizes& sizes, std::string_view order, int ep, int etp);
 
 /// The coordinate of a rank on each axis of `order`.

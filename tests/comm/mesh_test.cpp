@@ -105,7 +105,7 @@ TEST(ExpertAxes, PipelinesCoincideForEverySize) {
       }
     }
   }
-  EXPECT_THROW(expert_axes({{"tp", 2}, {"cp", 2}, {"dp", 2}, {"pp", 2}}, "tp-cp-ep-pp-dp", 2, 0),
+  EXPECT_THROW(expert_axes({{"tp", 2}, {"cp", 2}, {"dp", 2}, {"pp", 2}}, "tp-cp-ep-pp-dp", 4, 0),
                ConfigError);
 }
 

@@ -295,7 +295,7 @@ class EveryKey : public testing::Test {
 
 /// What four ranks hold and what they compute in one step.
 std::string layout_print(const std::vector<std::string>& settings) {
-  std::string keys = "train.train_iters=1 train.eval_interval=0";
+  std::string keys = "train.train_iters=2 train.eval_interval=0";
   for (const std::string& setting : settings) keys += " " + setting;
   const test::Scratch scratch;
   test::write_documents(scratch / "documents.jsonl", 400);

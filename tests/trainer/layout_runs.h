@@ -87,11 +87,19 @@ inline trainer::Config layout_config(const std::string& work, const std::string&
 }
 
 /// What rank 0 sees of the training; nothing in other processes than its own.
+/// Only warnings while it lives: every rank would tell its place.
+struct QuietLog {
+  QuietLog() { log::set_level(log::Level::kWarning); }
+  ~QuietLog() { log::set_level(before); }
+  QuietLog(const QuietLog&) = delete;
+  log::Level before = log::level();
+};
+
 inline Trained train_layout(const std::string& work, int ranks, const std::string& keys) {
   Trained trained;
   std::mutex mutex;
   const Scratch scratch;
-  log::set_level(log::Level::kWarning);
+  const QuietLog quiet;
   write_documents(scratch / "documents.jsonl", 400);
   const auto body = [&](const comm::Group& world) {
     const std::string folder = comm::gather_text(scratch.path.string(), world).front();
