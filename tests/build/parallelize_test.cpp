@@ -65,7 +65,7 @@ TEST(MakeModel, SplitsOverTheTensorGroupAlone) {
 TEST(MakeModel, WhatDoesNotFitIsAConfigErrorBeforeAnythingIsAllocated) {
   EXPECT_THROW(make_model({.config = small(), .max_sequence = 33}, {}), ConfigError);
   const std::string message = test::error_of([] {
-    test::run_ranks(4, [](const comm::Group& world) { // two key-value heads
+    test::run_ranks(3, [](const comm::Group& world) { // four heads, two key-value heads
       make_model({.config = small(), .max_sequence = 8}, {.world = world, .tp = world, .dp = {}});
     });
   });
