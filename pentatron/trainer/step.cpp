@@ -56,6 +56,16 @@ std::vector<const nn::Chunk*> chunks_of(const build::TrainingModel& model) {
   return chunks;
 }
 
+/// Whether weight gradients have passes of their own.
+bool defers_weight_gradients(const pipeline::Schedule& schedule) {
+  const auto is_weight_pass = [](const pipeline::Action& action) {
+    return action.kind == pipeline::ActionKind::kBackwardWeight;
+  };
+  return std::any_of(schedule.actions.begin(), schedule.actions.end(), [&](const auto& actions) {
+    return std::any_of(actions.begin(), actions.end(), is_weight_pass);
+  });
+}
+
 pipeline::Boundary boundary_of(const build::TrainingModel& model) {
   return {.hidden = model.gpt->config().hidden_size,
           .dtype = model.gpt->dtype(),
@@ -137,10 +147,12 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
   const int64_t denominator = planted("mean_of_the_ranks_means")
                                   ? data.num_targets * groups_.dp.size()
                                   : result.num_targets;
+  const pipeline::Schedule& passes = schedule(Use::kTraining, microbatches.size());
+  store.defer_to_flush(defers_weight_gradients(passes));
   store.begin_step();
   {
     const nn::MemoryScope scope(nn::MemoryCategory::kActivations);
-    runtime_.run(schedule(Use::kTraining, microbatches.size()), microbatches, state,
+    runtime_.run(passes, microbatches, state,
                  {.loss_scale = 1.0 / static_cast<double>(denominator),
                   .seed = options.seed,
                   .training = true,
