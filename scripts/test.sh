@@ -43,12 +43,12 @@ full_faults() {
 }
 
 full_sanitize() {
-  local support="$ROOT/tests/support"
+  local support="$ROOT/tests/support" # handle_segv=0: a test kills a rank with SIGSEGV and wants to see just that
   configure_and_build asan
-  LSAN_OPTIONS="suppressions=$support/lsan.supp:print_suppressions=0" ASAN_OPTIONS="detect_odr_violation=0" \
+  LSAN_OPTIONS="suppressions=$support/lsan.supp:print_suppressions=0" ASAN_OPTIONS="detect_odr_violation=0:handle_segv=0" \
     UBSAN_OPTIONS="print_stacktrace=1" run_ctest asan -L fast -LE 'cuda|structure'
   configure_and_build tsan
-  TSAN_OPTIONS="suppressions=$support/tsan.supp:ignore_noninstrumented_modules=1:history_size=4" \
+  TSAN_OPTIONS="suppressions=$support/tsan.supp:ignore_noninstrumented_modules=1:history_size=4:handle_segv=0" \
     run_ctest tsan -L fast -LE 'cuda|structure'
 }
 
