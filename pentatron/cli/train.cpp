@@ -55,7 +55,7 @@ class RankLog {
     if (!folder.empty()) {
       std::filesystem::create_directories(folder);
       const auto file = std::filesystem::path(folder) / fmt::format("rank_{:05}.log", world.rank());
-      file_ = std::fopen(file.c_str(), "w");
+      file_ = std::fopen(file.c_str(), "a");
       if (file_ == nullptr)
         raise<ConfigError>("{} cannot be written: {}\n  try: another logger.dir", file.string(),
                            std::strerror(errno));

@@ -54,8 +54,9 @@ std::string differences(const Config& saved, const Config& run, const Counts& co
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
-/// Ranks with different configurations would train something that nobody asked for.
-void require_equal_configs(const Config& config, const comm::Group& world) {
+/// The configuration, if all ranks have the same: others would train something that nobody asked
+/// for, or not even form the same groups.
+Config equal_config(Config config, const comm::Group& world) {
   const std::vector<std::string> all = comm::gather_text(config::to_yaml(config), world);
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
@@ -68,6 +69,17 @@ void require_equal_configs(const Config& config, const comm::Group& world) {
         "and program on all ranks",
         rank, differences(theirs, first, [](const std::string&) { return true; }));
   }
+  return config;
+}
+
+/// The device of a rank; several ranks talk to each other through host memory.
+at::Device rank_device(DeviceKind kind, const comm::Group& world) {
+  const at::Device device = choose_device(kind);
+  if (device.is_cuda() && world.size() > 1)
+    raise<ConfigError>("device={} puts {} ranks on GPUs, and no backend for GPUs is built yet\n  "
+                       "try: device=cpu, or one rank",
+                       config::to_string(kind), world.size());
+  return device;
 }
 
 /// Throws if nothing can be written there: before the run, not after it.
@@ -132,15 +144,14 @@ struct Trainer::State {
 };
 
 Trainer::State::State(Config c, const comm::Group& world)
-    : config(std::move(c)),
+    : config(equal_config(std::move(c), world)),
       plan(build::plan_pipeline(
           config.parallel, config.model,
           {.tokens = config.train.seq_length,
            .squared_lengths = config.train.seq_length * config.train.seq_length})),
       groups(build::make_groups(config.profiling.trace ? comm::recorded(world, recorder) : world,
                                 config.parallel, config.model, plan)),
-      main_rank(world.rank() == 0), device(choose_device(config.device)) {
-  require_equal_configs(config, world);
+      main_rank(world.rank() == 0), device(rank_device(config.device, world)) {
   require_folder("checkpoint.save", config.checkpoint.save);
   require_folder("logger.dir", config.logger.dir);
   batch_sizes = batch_schedule(config.train);
