@@ -54,6 +54,29 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   }
 }
 
+std::string xml_escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+    case '<':
+      out += "&lt;";
+      break;
+    case '>':
+      out += "&gt;";
+      break;
+    case '&':
+      out += "&amp;";
+      break;
+    case '"':
+      out += "&quot;";
+      break;
+    default:
+      out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+    }
+  }
+  return out;
+}
+
 std::string excerpt(std::string_view text, size_t limit) {
   std::string out;
   for (size_t i = 0; i < text.size();) {

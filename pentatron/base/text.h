@@ -16,6 +16,9 @@ std::string_view trim(std::string_view text);
 /// The parts between separators, empty ones too.
 std::vector<std::string_view> split(std::string_view text, char separator);
 
+/// `text` as content or attribute of XML; control characters become spaces.
+std::string xml_escaped(std::string_view text);
+
 /// At most `limit` bytes of `text`, cut between characters and followed by "..." where something is
 /// missing; control characters become '?'. For showing foreign text in a message.
 std::string excerpt(std::string_view text, size_t limit = 60);

@@ -12,13 +12,6 @@ namespace pentatron::build {
 
 namespace {
 
-std::string divisors(int64_t n) {
-  std::string text;
-  for (int64_t d = 1; d <= n; ++d)
-    if (n % d == 0) text += (text.empty() ? "" : ", ") + std::to_string(d);
-  return text;
-}
-
 /// Key-value heads that several of `tp` ranks share: how many ranks; 1 if every rank has its own.
 int ranks_per_kv_head(const models::GptConfig& model, int tp) {
   const int64_t heads = model.query_groups();
@@ -100,7 +93,7 @@ void check_parallel(const ParallelConfig& parallel, const parallel::DdpConfig& d
   const auto divides = [&](const char* what, int64_t n) {
     if (n % tp == 0) return;
     violations.add(tp_key, fmt::format("{}={} does not divide {}={}", tp_key, tp, what, n),
-                   fmt::format("{} in {{{}}}", tp_key, divisors(n)));
+                   fmt::format("{} in {{{}}}", tp_key, config::divisors(n)));
   };
   divides("model.num_attention_heads", model.num_attention_heads);
   divides("model.ffn_hidden_size", model.ffn_size());
@@ -110,7 +103,7 @@ void check_parallel(const ParallelConfig& parallel, const parallel::DdpConfig& d
         fmt::format("{}={} neither divides model.num_query_groups={} nor is a multiple of "
                     "it",
                     tp_key, tp, kv),
-        fmt::format("{} in {{{}}} or a multiple of {}", tp_key, divisors(kv), kv));
+        fmt::format("{} in {{{}}} or a multiple of {}", tp_key, config::divisors(kv), kv));
   }
   if (parallel.sequence_parallel && micro_batch_tokens % tp != 0) {
     violations.add("parallel.sequence_parallel",
@@ -126,11 +119,12 @@ void check_parallel(const ParallelConfig& parallel, const parallel::DdpConfig& d
   }
   const int dp = data_parallel_size(parallel, world_size);
   if (const int64_t n = ddp.num_distributed_optimizer_instances; dp % n != 0) {
-    violations.add("ddp.num_distributed_optimizer_instances",
-                   fmt::format("ddp.num_distributed_optimizer_instances={} does not divide the {} "
-                               "data-parallel ranks",
-                               n, dp),
-                   fmt::format("ddp.num_distributed_optimizer_instances in {{{}}}", divisors(dp)));
+    violations.add(
+        "ddp.num_distributed_optimizer_instances",
+        fmt::format("ddp.num_distributed_optimizer_instances={} does not divide the {} "
+                    "data-parallel ranks",
+                    n, dp),
+        fmt::format("ddp.num_distributed_optimizer_instances in {{{}}}", config::divisors(dp)));
   }
 }
 

@@ -47,6 +47,16 @@ std::string join(std::string_view section, std::string_view name) {
   return section.empty() ? std::string(name) : fmt::format("{}.{}", section, name);
 }
 
+std::string divisors(int64_t n) {
+  std::string small, large;
+  for (int64_t d = 1; d <= n / d; ++d) {
+    if (n % d != 0) continue;
+    small += fmt::format("{}{}", d == 1 ? "" : ", ", d);
+    if (d != n / d) large = fmt::format(", {}", n / d) + large;
+  }
+  return small + large;
+}
+
 int64_t nearest_divisor(int64_t n, int64_t value) {
   if (n <= 0) return 1;
   int64_t best = 1;

@@ -49,6 +49,9 @@ class Violations {
 /// "model" and "num_layers" to "model.num_layers"; an empty section gives the name alone.
 std::string join(std::string_view section, std::string_view name);
 
+/// The divisors of `n`, for a message: "1, 2, 3, 6".
+std::string divisors(int64_t n);
+
 /// The divisor of `n` nearest to `value`, the smaller of equals; 1 where n is not positive.
 int64_t nearest_divisor(int64_t n, int64_t value);
 

@@ -8,6 +8,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/planted_bug.h"
+#include "pentatron/config/violations.h"
 
 namespace pentatron::nn {
 
@@ -22,14 +23,6 @@ struct DimensionShare {
   std::vector<Interval> intervals;
   int64_t extent = 0; // of the local tensor, padding included
 };
-
-std::string divisors(int64_t n) {
-  std::string text;
-  for (int64_t d = 1; d <= n; ++d) {
-    if (n % d == 0) text += (text.empty() ? "" : ", ") + std::to_string(d);
-  }
-  return text;
-}
 
 DimensionShare padded_share(const ShardSpec& spec, int64_t n, AxisPosition at) {
   const int64_t multiple = spec.shard_multiple;
@@ -74,7 +67,7 @@ DimensionShare share_of(const ShardSpec& spec, int dim, const Coordinates& where
       raise<ConfigError>(
           "{}{}{} has {} units, which {}={} does not divide\n  try: a size of {} in {{{}}}{}",
           spec.name, part.name.empty() ? "" : " part ", part.name, part.units, axis_name, at.size,
-          axis_name, divisors(part.units),
+          axis_name, config::divisors(part.units),
           part.in_groups ? fmt::format(" or a multiple of {}", part.units) : "");
     }
     const int64_t rows = part.units / at.size * part.unit_size;

@@ -82,15 +82,30 @@ TEST(LayoutErrors, ARankThatThrowsEndsTheOthersWithItsReason) {
 TEST(LayoutErrors, RanksWithDifferentConfigurationsDoNotTrain) {
   const test::Scratch scratch;
   test::write_documents(scratch / "documents.jsonl", 400);
-  const std::string message = test::error_of([&] {
-    test::run_ranks(2, [&](const comm::Group& world) {
-      Trainer trainer(
-          test::layout_config("gpt2", world.rank() == 0 ? "optimizer.lr=1e-3" : "optimizer.lr=2e-3",
-                              2, scratch),
-          world);
+  // The second would not even let the ranks form the same groups.
+  for (const std::string key : {"optimizer.lr=0.002", "parallel.tensor_model_parallel_size=2"}) {
+    const std::string message = test::error_of([&] {
+      test::run_ranks(2, [&](const comm::Group& world) {
+        Trainer trainer(test::layout_config("gpt2", world.rank() == 0 ? "" : key, 2, scratch),
+                        world);
+      });
     });
-  });
-  EXPECT_NE(message.find("another configuration than rank 0"), std::string::npos) << message;
+    EXPECT_NE(message.find("another configuration than rank 0: " + key), std::string::npos)
+        << message;
+  }
+}
+
+TEST(LayoutErrors, CheckpointsOfOneRankDoNotFillPartsOfAModel) {
+  const test::Scratch scratch;
+  for (const char* part : {"ddp.zero_stage=1", "parallel.pipeline_model_parallel_size=2"}) {
+    const std::string message = test::error_of([&] {
+      test::layout_config("gpt2", std::string("checkpoint.load=somewhere ") + part, 2, scratch);
+    });
+    EXPECT_NE(message.find("checkpoint.load=somewhere into parts of a model on 2 ranks"),
+              std::string::npos)
+        << message;
+  }
+  test::layout_config("gpt2", "checkpoint.load=somewhere", 2, scratch); // whole on every rank
 }
 
 TEST(LayoutErrors, EverythingThatDoesNotFitIsToldAtOnceBeforeAnythingRuns) {

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <iterator>
 
+#include "pentatron/base/text.h"
+
 #include <fmt/format.h>
 
 namespace pentatron::trainer {
@@ -27,26 +29,6 @@ constexpr const char* kStyle = R"(
 
 bool finite(const PlotPoint& p) {
   return std::isfinite(p.x) && std::isfinite(p.y);
-}
-
-std::string escape(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-    case '<':
-      out += "&lt;";
-      break;
-    case '>':
-      out += "&gt;";
-      break;
-    case '&':
-      out += "&amp;";
-      break;
-    default:
-      out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-    }
-  }
-  return out;
 }
 
 /// Fewer points with the same outline: of each group its lowest and highest.
@@ -90,7 +72,7 @@ class Canvas {
         ya, xb, yb);
   }
   void text(const char* attributes, double xa, double ya, const std::string& words) {
-    add("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", xa, ya, attributes, escape(words));
+    add("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", xa, ya, attributes, xml_escaped(words));
   }
   /// A polyline for each run of finite points.
   void curve(const char* style, const std::vector<PlotPoint>& points) {
@@ -149,7 +131,7 @@ void draw_axes(Canvas& canvas, const std::vector<double>& xs, const std::vector<
   canvas.text("text-anchor=\"middle\"", (kLeft + right) / 2, kHeight - 12, plot.x_label);
   canvas.add(
       "<text transform=\"translate(16 {:.1f}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n",
-      (kTop + bottom) / 2, escape(plot.y_label));
+      (kTop + bottom) / 2, xml_escaped(plot.y_label));
 }
 
 void draw_legend(Canvas& canvas, const LossPlot& plot) {
@@ -217,7 +199,7 @@ std::string loss_svg(const LossPlot& plot) {
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" "
       "height=\"{1:.0f}\" role=\"img\">\n<title>{2}</title>\n<style>{3}</style>\n"
       "<rect class=\"page\" width=\"100%\" height=\"100%\" rx=\"6\"/>\n",
-      kWidth, kHeight, escape(plot.title), kStyle);
+      kWidth, kHeight, xml_escaped(plot.title), kStyle);
   std::vector<double> shown;
   std::copy_if(xs.begin(), xs.end(), std::back_inserter(shown), [&](double v) { return v >= x0; });
   draw_axes(canvas, shown.size() > 1 ? shown : xs, ys, plot);

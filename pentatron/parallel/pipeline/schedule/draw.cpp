@@ -7,6 +7,7 @@
 #include <set>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/text.h"
 
 namespace pentatron::pipeline {
 namespace {
@@ -51,29 +52,6 @@ std::string shaded(Colour colour, int turn, int turns) {
   return fmt::format("#{:02x}{:02x}{:02x}", static_cast<int>(colour.red * factor),
                      static_cast<int>(colour.green * factor),
                      static_cast<int>(colour.blue * factor));
-}
-
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-    case '<':
-      out += "&lt;";
-      break;
-    case '>':
-      out += "&gt;";
-      break;
-    case '&':
-      out += "&amp;";
-      break;
-    case '"':
-      out += "&quot;";
-      break;
-    default:
-      out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-    }
-  }
-  return out;
 }
 
 /// 1, 2 or 5 times a power of ten: at most about `count` steps to `length`.
@@ -128,7 +106,7 @@ class Drawing {
 
   void head() {
     put("<text x=\"{}\" y=\"20\" font-size=\"15\" font-weight=\"bold\">{}</text>\n", kLeft,
-        escaped(options_.title.empty() ? timeline_.name : options_.title));
+        xml_escaped(options_.title.empty() ? timeline_.name : options_.title));
     std::set<ActionKind> kinds;
     bool other = false;
     for (const auto& row : timeline_.rows) {
@@ -175,7 +153,7 @@ class Drawing {
           "<text x=\"{0:.1f}\" y=\"{3}\" text-anchor=\"middle\" fill=\"#555\">{4:.4g}</text>\n",
           at, kTop - 4, bottom + 4, bottom + 18, i * step);
     }
-    const std::string unit = options_.unit.empty() ? "" : " in " + escaped(options_.unit);
+    const std::string unit = options_.unit.empty() ? "" : " in " + xml_escaped(options_.unit);
     put("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\" fill=\"#555\">time{}</text>\n",
         kLeft + plot_width_ / 2, bottom + 34, unit);
   }
