@@ -4,6 +4,30 @@
 
 namespace pentatron::data {
 
+namespace {
+
+/// Of a tokenizer that needs no scratch memory.
+class PlainEncoder final : public Encoder {
+ public:
+  explicit PlainEncoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  void encode(std::string_view text, std::vector<int32_t>& tokens) override {
+    tokenizer_.encode(text, tokens);
+  }
+
+ private:
+  const Tokenizer& tokenizer_;
+};
+
+} // namespace
+
+std::unique_ptr<Encoder> Tokenizer::make_encoder() const {
+  return std::make_unique<PlainEncoder>(*this);
+}
+
+std::optional<int32_t> Tokenizer::token_id(std::string_view) const {
+  return std::nullopt;
+}
+
 void ByteTokenizer::encode(std::string_view text, std::vector<int32_t>& tokens) const {
   const size_t before = tokens.size();
   tokens.resize(before + text.size());

@@ -3,12 +3,22 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace pentatron::data {
+
+/// Encodes with scratch memory and a cache of words of its own, so that threads with one each never
+/// wait for each other. Not for two threads at once; the tokenizer must outlive it.
+class Encoder {
+ public:
+  virtual ~Encoder() = default;
+  /// What Tokenizer::encode() does.
+  virtual void encode(std::string_view text, std::vector<int32_t>& tokens) = 0;
+};
 
 /// Immutable, so that any number of threads may use one.
 class Tokenizer {
@@ -19,16 +29,34 @@ class Tokenizer {
   virtual std::string name() const = 0;
   /// Ids are in [0, vocab_size()).
   virtual int64_t vocab_size() const = 0;
-  /// The id put after every document.
+  /// The id put after every document; -1 if the tokenizer names none.
   virtual int32_t eod() const = 0;
 
-  /// Appends the tokens of `text` (valid UTF-8) to `tokens`. Never produces eod().
+  /// Appends the tokens of `text` (valid UTF-8; else DataError) to `tokens`, none of them added
+  /// before or after the text. Special tokens that a text spells out are recognised where the
+  /// tokenizer's own library does so.
   virtual void encode(std::string_view text, std::vector<int32_t>& tokens) const = 0;
-  /// The text of the tokens; eod() is nothing. Not always valid UTF-8: a sequence may end within a
-  /// character. Throws DataError for an id outside [0, vocab_size()).
+  /// The same with what the tokenizer puts around a text: [CLS] and [SEP], <s> and the like.
+  virtual void encode_with_special(std::string_view text, std::vector<int32_t>& tokens) const {
+    encode(text, tokens);
+  }
+  /// For one thread that encodes much.
+  virtual std::unique_ptr<Encoder> make_encoder() const;
+
+  /// The text of the tokens; special ones and eod() are nothing. Not always valid UTF-8: a sequence
+  /// may end within a character. Throws DataError for an id outside [0, vocab_size()).
   virtual std::string decode(std::span<const int64_t> tokens) const = 0;
+  /// The same with special tokens written out.
+  virtual std::string decode_with_special(std::span<const int64_t> tokens) const {
+    return decode(tokens);
+  }
   /// One token to show to a person: printable, never empty.
   virtual std::string token_name(int64_t id) const = 0;
+
+  /// The id of the token that the tokenizer's own file spells so, if there is one.
+  virtual std::optional<int32_t> token_id(std::string_view token) const;
+  /// Whether decode() leaves the token out.
+  virtual bool is_special(int64_t id) const { return id == eod(); }
 
   /// Whether encode(a + b) is encode(a) followed by encode(b) for every a and b, so that a document
   /// may be encoded in pieces as it is read.
