@@ -71,7 +71,7 @@ function(pentatron_module folder)
   if(PENTATRON_HAS_MPI)
     list(FILTER sources EXCLUDE REGEX "/mpi_[a-z_]*absent\\.cpp$")
   else()
-    list(FILTER sources EXCLUDE REGEX "/backend/mpi/")
+    list(FILTER sources EXCLUDE REGEX "/mpi_transport\\.cpp$")
   endif()
 
   foreach(inner IN LISTS PENTATRON_FOLDERS) # a folder inside this one may be a module of its own

@@ -28,8 +28,8 @@ default_tests() {
 }
 
 full_matrix() {
-  configure_and_build ci --target trainer_test --target trainer_mpi_test
-  run_ctest ci -V -R '^trainer_test[.]full_matrix'
+  configure_and_build ci --target trainer_test --target trainer_process_test
+  run_ctest ci -V -R '^trainer_(process_)?test[.]full_matrix'
 }
 
 full_bugs() {

@@ -1,5 +1,5 @@
-/// Collectives of the mpi backend beside the MPI library's own and beside thread ranks, on the same
-/// data in the same run:
+/// Collectives of the mpi and sockets backends beside the MPI library's own and beside thread
+/// ranks, on the same data in the same run:
 ///
 ///   mpirun -n 2 build/dev/benchmarks/bench_comm [all_reduce|all_gather|reduce_scatter
 ///   [STEP_BYTES]]
@@ -7,7 +7,7 @@
 /// A figure is the bytes of the whole tensor over the median time of one operation; the ratio is
 /// that of the mpi backend over the MPI library's.
 #include "pentatron/comm/collectives.h"
-#include "pentatron/comm/mpi_world.h"
+#include "pentatron/comm/process_world.h"
 #include "pentatron/comm/rank_threads.h"
 
 #include <ATen/ATen.h>
@@ -84,35 +84,43 @@ double of_threads(int ranks, const Collective& collective, int64_t bytes) {
   return result;
 }
 
-void compare(const Group& world, const Collective& collective, int64_t bytes) {
+void compare(const Group& world, const Group& by_sockets, const Collective& collective,
+             int64_t bytes) {
   const at::Tensor part = at::zeros({bytes / 4 / world.size()}, at::kFloat);
   const at::Tensor whole = at::zeros({part.numel() * world.size()}, at::kFloat);
   const double ours = seconds(world, bytes, [&] { collective.ours(whole, part, world); });
   const double library = seconds(world, bytes, [&] { collective.library(whole, part); });
+  const double sockets =
+      seconds(by_sockets, bytes, [&] { collective.ours(whole, part, by_sockets); });
   double threads = 0;
   if (world.rank() == 0) threads = of_threads(world.size(), collective, bytes);
   comm::barrier(world); // the others sleep in it
   if (world.rank() != 0) return;
   const auto gb_per_s = [&](double s) { return static_cast<double>(bytes) / s / 1e9; };
   fmt::print("{:14} {:9} B {} ranks: mpi backend {:7.3f} GB/s ({:9.1f} us), MPI library {:7.3f} "
-             "GB/s, ratio {:.2f}, threads {:7.3f} GB/s\n",
+             "GB/s, ratio {:.2f}, sockets {:7.3f} GB/s, threads {:7.3f} GB/s\n",
              collective.name, bytes, world.size(), gb_per_s(ours), ours * 1e6, gb_per_s(library),
-             library / ours, gb_per_s(threads));
+             library / ours, gb_per_s(sockets), gb_per_s(threads));
   std::fflush(stdout);
 }
 
 } // namespace
 
 int main(int argc, char** argv) {
-  comm::MpiOptions options;
+  comm::MessageOptions options;
   const std::string only = argc > 1 ? argv[1] : "";
   if (argc > 2) options.step_bytes = std::atoll(argv[2]);
-  comm::MpiWorld processes(options);
+  const comm::Launch launch = comm::detect_launch();
+  constexpr double kTimeout = 60; // s
+  comm::ProcessWorld processes(launch, comm::ProcessBackend::kMpi, kTimeout, options);
+  comm::ProcessWorld by_sockets(launch, comm::ProcessBackend::kSockets, kTimeout, options);
   at::set_num_threads(1);
   processes.run([&](const Group& world) {
-    for (const Collective& collective : kCollectives)
-      if (only.empty() || only == collective.name)
-        for (int64_t bytes = 1024; bytes <= int64_t{64} << 20; bytes *= 4)
-          compare(world, collective, bytes);
+    by_sockets.run([&](const Group& other) {
+      for (const Collective& collective : kCollectives)
+        if (only.empty() || only == collective.name)
+          for (int64_t bytes = 1024; bytes <= int64_t{64} << 20; bytes *= 4)
+            compare(world, other, collective, bytes);
+    });
   });
 }

@@ -117,11 +117,14 @@ struct Ranks {
   Start start = Start::kInProcess;
   int size = 1;
   comm::Launch launch;
+  comm::ProcessBackend backend = comm::ProcessBackend::kAuto;
 };
 
 Ranks find_ranks(const TrainArguments& arguments) {
   Ranks ranks;
   ranks.launch = comm::detect_launch();
+  if (arguments.backend == "mpi") ranks.backend = comm::ProcessBackend::kMpi;
+  if (arguments.backend == "sockets") ranks.backend = comm::ProcessBackend::kSockets;
   const bool supervised_rank = comm::supervisor_address(comm::process_environment()).has_value();
   if (ranks.launch.launcher != comm::Launcher::kNone) {
     ranks.start = Start::kLaunched;
@@ -131,13 +134,13 @@ Ranks find_ranks(const TrainArguments& arguments) {
                          arguments.ranks, config::to_string(ranks.launch.launcher), ranks.size);
     if (arguments.backend == "in_process" && ranks.size > 1)
       raise<ConfigError>("--backend in_process under {}: its ranks are threads of one process\n  "
-                         "try: --backend mpi, or --ranks {} without {}",
+                         "try: no --backend, or --ranks {} without {}",
                          config::to_string(ranks.launch.launcher), ranks.size,
                          config::to_string(ranks.launch.launcher));
     return ranks;
   }
   ranks.size = arguments.ranks > 0 ? arguments.ranks : 1;
-  if (arguments.backend == "mpi") ranks.start = Start::kSupervised;
+  if (ranks.backend != comm::ProcessBackend::kAuto) ranks.start = Start::kSupervised;
   return ranks;
 }
 
@@ -156,14 +159,20 @@ int train(const TrainArguments& arguments) {
     std::vector<std::string> command = {"train"};
     command.insert(command.end(), arguments.config.begin(), arguments.config.end());
     if (!arguments.hf.empty()) command.insert(command.end(), {"--hf", arguments.hf});
-    return comm::supervise(
-        {.ranks = ranks.size, .arguments = command, .program = {}, .dist = config.dist});
+    using Starting = comm::SupervisorOptions::Start;
+    return comm::supervise({.ranks = ranks.size,
+                            .arguments = command,
+                            .program = {},
+                            .start = ranks.backend == comm::ProcessBackend::kMpi
+                                         ? Starting::kMpirun
+                                         : Starting::kProcesses,
+                            .dist = config.dist});
   }
   trainer::install_signal_handlers();
   trainer::set_compute_threads(config.train.num_threads, ranks.launch.local_size);
   const auto body = [&](const comm::Group& world) { train_rank(config, world); };
   if (ranks.start == Start::kLaunched && ranks.size > 1) {
-    comm::run_process_rank(ranks.launch, config.dist, body);
+    comm::run_process_rank(ranks.launch, ranks.backend, config.dist, body);
   } else if (ranks.size == 1) {
     body({});
   } else {
@@ -191,8 +200,9 @@ void add_train(CLI::App& program, Action& chosen) {
       ->check(CLI::Range(1, 1 << 16));
   verb->add_option(
           "--backend", arguments->backend,
-          "in_process: ranks are threads of this program; mpi: processes, started by mpirun")
-      ->check(CLI::IsMember({"in_process", "mpi"}));
+          "in_process: ranks are threads of this program; mpi: processes, started by mpirun; "
+          "sockets: processes that need no MPI")
+      ->check(CLI::IsMember({"in_process", "mpi", "sockets"}));
   verb->footer("examples:\n"
                "  pentatron train examples/quickstart.yaml train.train_iters=500\n"
                "  pentatron train my.yaml checkpoint.save=run checkpoint.load=run   (resume)\n"

@@ -7,7 +7,6 @@
 #include "pentatron/comm/control/monitored_backend.h"
 #include "pentatron/comm/control/server.h"
 #include "pentatron/comm/failure.h"
-#include "pentatron/comm/mpi_world.h"
 #include "pentatron/comm/supervisor.h"
 
 #include <ATen/ops/zeros.h>
@@ -65,15 +64,10 @@ control::Address share(const control::Address& address, const Group& world) {
 
 } // namespace
 
-void run_process_rank(const Launch& launch, const DistConfig& dist,
+void run_process_rank(const Launch& launch, ProcessBackend backend, const DistConfig& dist,
                       const std::function<void(Group world)>& body) {
   const auto supervisor = supervisor_address(process_environment());
-  MpiWorld processes;
-  if (processes.size() != launch.world_size || processes.rank() != launch.rank)
-    raise<ConfigError>("{} says rank {} of {}, MPI says rank {} of {}\n  try: mpirun -n N, or srun "
-                       "--mpi=pmix -n N",
-                       config::to_string(launch.launcher), launch.rank, launch.world_size,
-                       processes.rank(), processes.size());
+  ProcessWorld processes(launch, backend, dist.timeout_s);
   processes.run([&](const Group& world) {
     std::unique_ptr<control::Server> monitor;
     if (!supervisor && world.rank() == 0) monitor = start_monitor(launch, dist);

@@ -1,23 +1,24 @@
-/// This process as one rank of a run of processes that mpirun or srun has started, watched over by
-/// the control channel.
+/// This process as one rank of a run of processes that a launcher has started, watched over by the
+/// control channel.
 #pragma once
 
 #include "pentatron/comm/dist_config.h"
 #include "pentatron/comm/group.h"
 #include "pentatron/comm/launch.h"
+#include "pentatron/comm/process_world.h"
 
 #include <functional>
 
 namespace pentatron::comm {
 
-/// Calls `body(world)` with the group of all ranks, carried by MPI, and returns when it has
+/// Calls `body(world)` with the group of all ranks and returns when it has
 /// returned on every rank. Once a process.
 ///
 /// The monitor is the supervisor's if one has started the ranks (supervisor.h), else it runs in
 /// rank 0. If `body` throws, the monitor prints the sentence and ends every rank, this one
 /// included, with exit code 1; likewise if a rank dies, stops, or does not arrive within
 /// dist.timeout_s. Throws ConfigError or CommError if the ranks cannot connect.
-void run_process_rank(const Launch& launch, const DistConfig& dist,
+void run_process_rank(const Launch& launch, ProcessBackend backend, const DistConfig& dist,
                       const std::function<void(Group world)>& body);
 
 } // namespace pentatron::comm

@@ -100,12 +100,15 @@ Descriptor listen(bool all_interfaces, int& port) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(all_interfaces ? INADDR_ANY : INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(port));
   socklen_t size = sizeof address;
+  const int on = 1; // a port that was used a moment ago may be used again
+  if (port > 0) ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (!fd.valid() || ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
       ::listen(fd.get(), SOMAXCONN) != 0 ||
       ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0)
-    raise<CommError>("the control channel cannot listen on {} ({})",
-                     all_interfaces ? "0.0.0.0" : "127.0.0.1", reason());
+    raise<CommError>("this process cannot listen on {}:{} ({})",
+                     all_interfaces ? "0.0.0.0" : "127.0.0.1", port, reason());
   port = ntohs(address.sin_port);
   return fd;
 }
@@ -124,7 +127,7 @@ Descriptor connect(const Address& address, double timeout_s) {
   const std::string port = std::to_string(address.port);
   if (const int error = ::getaddrinfo(address.host.c_str(), port.c_str(), &hints, &found);
       error != 0)
-    raise<CommError>("the control channel's host {} is unknown ({})", address.host,
+    raise<CommError>("the host {} is unknown ({})", address.host,
                      ::gai_strerror(error));
   int error = ECONNREFUSED;
   Descriptor result;
@@ -135,7 +138,7 @@ Descriptor connect(const Address& address, double timeout_s) {
   }
   ::freeaddrinfo(found);
   if (!result.valid())
-    raise<CommError>("the control channel at {} does not answer ({})", address.endpoint(),
+    raise<CommError>("{} does not answer ({})", address.endpoint(),
                      reason(error));
   return result;
 }

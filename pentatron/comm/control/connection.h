@@ -44,7 +44,7 @@ struct Address {
 /// Throws ConfigError unless `endpoint` is host:port and `secret` 32 hexadecimal digits.
 Address make_address(std::string_view endpoint, std::string_view secret);
 
-/// Listens on 127.0.0.1, or on every interface; `port` is set to the port that was free. Throws
+/// Listens on 127.0.0.1, or on every interface, on `port`; 0 is set to a port that was free. Throws
 /// CommError.
 Descriptor listen(bool all_interfaces, int& port);
 /// Invalid when nobody is waiting.

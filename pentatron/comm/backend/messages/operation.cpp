@@ -1,10 +1,10 @@
-#include "pentatron/comm/backend/mpi/operation.h"
+#include "pentatron/comm/backend/messages/operation.h"
 
-#include "pentatron/comm/backend/mpi/engine.h"
+#include "pentatron/comm/backend/messages/engine.h"
 
 #include <fmt/format.h>
 
-namespace pentatron::comm::mpi {
+namespace pentatron::comm::messages {
 
 GroupState::GroupState(std::string name_, std::vector<int> members_, int member_, int context_,
                        int64_t run_)
@@ -47,4 +47,4 @@ void Operation::receive_first(Flight& flight, int from, void* data, int64_t byte
   engine.post_receive(*this, flight, from, data, bytes, /*first=*/true);
 }
 
-} // namespace pentatron::comm::mpi
+} // namespace pentatron::comm::messages

@@ -3,10 +3,11 @@
 /// A lane is a queue of operations that run one after another: the collectives of a group are one,
 /// the transfers from one rank to another of a group are one. Messages of a lane have a tag of
 /// their own, so what the n-th operation of a lane sends meets the n-th operation there, whatever
-/// other lanes do in between. This takes the place of MPI's communicators, whose creation blocks.
+/// other lanes do in between. This takes the place of MPI's communicators, whose
+/// creation blocks.
 #pragma once
 
-#include "pentatron/comm/backend/mpi/protocol.h"
+#include "pentatron/comm/backend/messages/protocol.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -20,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-namespace pentatron::comm::mpi {
+namespace pentatron::comm::messages {
 
 class Engine;
 struct Operation;
@@ -69,8 +70,8 @@ class Flight {
   void await_resume() const noexcept {}
 };
 
-/// Owns what MPI reads and writes, and so lives until its last message has ended, even if the
-/// operation failed before.
+/// Owns what the transport reads and writes, and so lives until its last message has ended, even if
+/// the operation failed before.
 struct Operation : std::enable_shared_from_this<Operation> {
   enum class State : unsigned char { kQueued, kRunning, kDone, kFailed };
 
@@ -113,4 +114,4 @@ struct Operation : std::enable_shared_from_this<Operation> {
   void receive_first(Flight& flight, int from, void* data, int64_t bytes);
 };
 
-} // namespace pentatron::comm::mpi
+} // namespace pentatron::comm::messages

@@ -1,10 +1,10 @@
-#include "pentatron/comm/mpi_world.h"
+#include "pentatron/comm/process_world.h"
 
 #include "pentatron/base/error.h"
 #include "pentatron/comm/collectives.h"
 #include "pentatron/comm/differentiable.h"
 #include "pentatron/comm/rank_threads.h"
-#include "tests/comm/mpi/processes.h"
+#include "tests/comm/processes/processes.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensors.h"
 
@@ -36,8 +36,8 @@ at::Tensor one() {
   return at::ones({3}, at::kFloat);
 }
 
-/// Results of this rank under thread ranks and under MPI.
-class MpiAndThreads : public testing::TestWithParam<at::ScalarType> {
+/// Results of this rank under thread ranks and as processes.
+class ProcessesAndThreads : public testing::TestWithParam<at::ScalarType> {
  protected:
   /// Values over several orders of magnitude, so that another order of summation gives other bits.
   static at::Tensor of_rank(int r, at::IntArrayRef shape) {
@@ -64,12 +64,12 @@ class MpiAndThreads : public testing::TestWithParam<at::ScalarType> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, MpiAndThreads,
+INSTANTIATE_TEST_SUITE_P(Dtypes, ProcessesAndThreads,
                          testing::Values(at::kDouble, at::kFloat, at::kBFloat16, at::kHalf,
                                          at::kLong, at::kInt, at::kByte, at::kBool),
                          [](const auto& info) { return c10::toString(info.param); });
 
-TEST_P(MpiAndThreads, ReduceToTheSameBits) {
+TEST_P(ProcessesAndThreads, ReduceToTheSameBits) {
   for (const int64_t numel : {int64_t{0}, int64_t{1}, int64_t{3}, int64_t{2049}, large()})
     expect_equal([&](const Group& group) {
       const at::Tensor x = of_rank(group.rank(), {numel});
@@ -81,7 +81,7 @@ TEST_P(MpiAndThreads, ReduceToTheSameBits) {
     });
 }
 
-TEST_P(MpiAndThreads, ReduceScatterToTheSameBits) {
+TEST_P(ProcessesAndThreads, ReduceScatterToTheSameBits) {
   for (const int64_t rows : {int64_t{0}, int64_t{1}, int64_t{3}, int64_t{2049}, large() / 2})
     expect_equal([&](const Group& group) -> std::vector<at::Tensor> {
       const at::Tensor x = of_rank(group.rank(), {rows * group.size(), 2});
@@ -89,7 +89,7 @@ TEST_P(MpiAndThreads, ReduceScatterToTheSameBits) {
     });
 }
 
-TEST_P(MpiAndThreads, MoveTheSameData) {
+TEST_P(ProcessesAndThreads, MoveTheSameData) {
   for (const int64_t rows : {0, 1, 300, 9001})
     expect_equal([&](const Group& group) -> std::vector<at::Tensor> {
       const int n = group.size(), me = group.rank();
@@ -112,8 +112,7 @@ TEST_P(MpiAndThreads, MoveTheSameData) {
     });
 }
 
-TEST(MpiWorld, NamesItsRanks) {
-  EXPECT_TRUE(mpi_available());
+TEST(ProcessWorld, NamesItsRanks) {
   processes().run([](const Group& world) {
     EXPECT_EQ(world.name(), "world");
     EXPECT_EQ(world.size(), size());
@@ -122,14 +121,14 @@ TEST(MpiWorld, NamesItsRanks) {
   });
 }
 
-TEST(MpiWorld, GroupsEndWithTheirRun) {
+TEST(ProcessWorld, GroupsEndWithTheirRun) {
   Group kept;
   processes().run([&](const Group& world) { kept = world; });
   if (size() == 1) return;
   EXPECT_THAT(error_of([&] { barrier(kept); }), HasSubstr("has ended"));
 }
 
-TEST(MpiSplit, OrdersByKeyAndSeparatesColors) {
+TEST(ProcessSplit, OrdersByKeyAndSeparatesColors) {
   processes().run([](const Group& world) {
     const Group halves = world.split(world.rank() % 2, -world.rank(), "halves");
     std::vector<int> expected;
@@ -144,7 +143,7 @@ TEST(MpiSplit, OrdersByKeyAndSeparatesColors) {
   });
 }
 
-TEST(MpiSplit, UnderDifferentNamesIsAMismatch) {
+TEST(ProcessSplit, UnderDifferentNamesIsAMismatch) {
   if (size() < 2) GTEST_SKIP();
   processes().run([](const Group& world) {
     EXPECT_THAT(
@@ -153,7 +152,7 @@ TEST(MpiSplit, UnderDifferentNamesIsAMismatch) {
   });
 }
 
-TEST(MpiWorks, HundredsAtATimeOverGroupsThatCross) {
+TEST(ProcessWorks, HundredsAtATimeOverGroupsThatCross) {
   // A grid of tp rows and dp columns. Ranks start the collectives of their two groups in different
   // orders, and wait in another.
   processes().run([](const Group& world) {
@@ -189,7 +188,7 @@ TEST(MpiWorks, HundredsAtATimeOverGroupsThatCross) {
   });
 }
 
-TEST(MpiWorks, TransfersPassCollectivesThatWait) {
+TEST(ProcessWorks, TransfersPassCollectivesThatWait) {
   if (size() < 2) GTEST_SKIP();
   processes().run([](const Group& world) {
     if (world.rank() > 1) return;
@@ -211,7 +210,7 @@ TEST(MpiWorks, TransfersPassCollectivesThatWait) {
   });
 }
 
-TEST(MpiWorks, TakePlaceWhenDropped) {
+TEST(ProcessWorks, TakePlaceWhenDropped) {
   processes().run([](const Group& world) {
     const at::Tensor x = at::full({50000}, world.rank(), at::kFloat);
     { const Work dropped = all_reduce_start_(x, ReduceOp::kSum, world); }
@@ -220,12 +219,12 @@ TEST(MpiWorks, TakePlaceWhenDropped) {
   });
 }
 
-TEST(MpiWorks, FinishWhileARankOnlyComputes) {
+TEST(ProcessWorks, FinishWhileARankOnlyComputes) {
   // Rank 0 does not look at its Work before the others have finished theirs, which they tell by a
   // file.
   const std::filesystem::path marker =
       std::filesystem::temp_directory_path() /
-      fmt::format("pentatron_mpi_{}_{}", getppid(), processes().size());
+      fmt::format("pentatron_processes_{}_{}", getppid(), processes().size());
   processes().run([&](const Group& world) {
     const at::Tensor x = at::full({500000}, world.rank(), at::kFloat);
     if (world.rank() == 0) std::filesystem::remove(marker);
@@ -244,7 +243,7 @@ TEST(MpiWorks, FinishWhileARankOnlyComputes) {
   });
 }
 
-TEST(MpiWorks, AreStartedInBackwardFromAnyThread) {
+TEST(ProcessWorks, AreStartedInBackwardFromAnyThread) {
   processes().run([](const Group& world) {
     const at::Tensor x = at::ones({257}, at::kDouble).requires_grad_();
     std::thread([&] {
@@ -256,7 +255,7 @@ TEST(MpiWorks, AreStartedInBackwardFromAnyThread) {
   });
 }
 
-TEST(MpiAbort, EndsTheRanksThatWaitAndReportsTheFirstReason) {
+TEST(ProcessAbort, EndsTheRanksThatWaitAndReportsTheFirstReason) {
   if (size() < 2) GTEST_SKIP();
   for (int round = 0; round < 3; ++round) { // a run after a failure works
     const std::string error = error_of([&] {
@@ -277,7 +276,7 @@ TEST(MpiAbort, EndsTheRanksThatWaitAndReportsTheFirstReason) {
   });
 }
 
-TEST(MpiAbort, KeepsTheTypeOfTheReasonOnEveryRank) {
+TEST(ProcessAbort, KeepsTheTypeOfTheReasonOnEveryRank) {
   EXPECT_THROW(processes().run([](const Group& world) {
     if (world.rank() == size() - 1) raise<ShapeError>("no");
     barrier(world);
@@ -285,7 +284,7 @@ TEST(MpiAbort, KeepsTheTypeOfTheReasonOnEveryRank) {
                ShapeError);
 }
 
-TEST(MpiAbort, ReachesRanksInAnyCommunication) {
+TEST(ProcessAbort, ReachesRanksInAnyCommunication) {
   if (size() < 2) GTEST_SKIP();
   const std::string error = error_of([] {
     processes().run([](const Group& world) {
@@ -311,7 +310,7 @@ TEST(MpiAbort, ReachesRanksInAnyCommunication) {
   EXPECT_EQ(error, fmt::format("rank 0 of {}: enough", size()));
 }
 
-TEST(MpiAbort, DoesNotPullTensorsFromUnderTheOthers) {
+TEST(ProcessAbort, DoesNotPullTensorsFromUnderTheOthers) {
   if (size() < 2) GTEST_SKIP();
   for (int round = 0; round < 10; ++round)
     EXPECT_THROW(processes().run([&](const Group& world) {
@@ -324,7 +323,7 @@ TEST(MpiAbort, DoesNotPullTensorsFromUnderTheOthers) {
                  Error);
 }
 
-TEST(MpiFinish, WhileOthersWaitIsNamed) {
+TEST(ProcessFinish, WhileOthersWaitIsNamed) {
   if (size() < 2) GTEST_SKIP();
   const std::string error = error_of([] {
     processes().run([](const Group& world) {
@@ -337,7 +336,7 @@ TEST(MpiFinish, WhileOthersWaitIsNamed) {
                            HasSubstr("finished while ranks 0 wait in all_reduce #2 of group tp")));
 }
 
-TEST(MpiFinish, WhileAReceiverWaitsIsNamed) {
+TEST(ProcessFinish, WhileAReceiverWaitsIsNamed) {
   if (size() < 2) GTEST_SKIP();
   const std::string error = error_of([] {
     processes().run([](const Group& world) {
@@ -349,7 +348,7 @@ TEST(MpiFinish, WhileAReceiverWaitsIsNamed) {
                                size()));
 }
 
-TEST(MpiFinish, WithWorkUnderWayIsFine) {
+TEST(ProcessFinish, WithWorkUnderWayIsFine) {
   processes().run([](const Group& world) {
     const at::Tensor x = at::full({100000}, 1, at::kFloat);
     Work work = all_reduce_start_(x, ReduceOp::kSum, world);

@@ -6,7 +6,7 @@
 #include <exception>
 #include <utility>
 
-namespace pentatron::comm::mpi {
+namespace pentatron::comm::messages {
 
 class [[nodiscard]] Protocol {
  public:
@@ -63,4 +63,4 @@ class [[nodiscard]] Protocol {
   Handle handle_;
 };
 
-} // namespace pentatron::comm::mpi
+} // namespace pentatron::comm::messages

@@ -1,14 +1,14 @@
-#include "pentatron/comm/backend/mpi/mpi_backend.h"
+#include "pentatron/comm/backend/messages/message_backend.h"
 
 #include "pentatron/base/error.h"
-#include "pentatron/comm/backend/mpi/protocols.h"
+#include "pentatron/comm/backend/messages/protocols.h"
 #include "pentatron/comm/backend/reduce.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-namespace pentatron::comm::mpi {
+namespace pentatron::comm::messages {
 
 namespace {
 
@@ -36,7 +36,7 @@ Work work(const std::shared_ptr<Engine>& engine, OperationPtr operation) {
 void check_cpu(std::string_view call, const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors)
     if (!tensor.is_cpu())
-      raise<CommError>("{} of the mpi backend takes CPU tensors, not {}", call,
+      raise<CommError>("{} between processes takes CPU tensors, not {}\n  try: device=cpu", call,
                        tensor.device().str());
 }
 
@@ -46,10 +46,10 @@ const char* op_name(ReduceOp op) {
 
 } // namespace
 
-MpiBackend::MpiBackend(std::shared_ptr<Engine> engine, std::shared_ptr<GroupState> group)
+MessageBackend::MessageBackend(std::shared_ptr<Engine> engine, std::shared_ptr<GroupState> group)
     : engine_(std::move(engine)), group_(std::move(group)) {}
 
-OperationPtr MpiBackend::start(std::string name, std::string call, MakeProtocol make_protocol) {
+OperationPtr MessageBackend::start(std::string name, std::string call, MakeProtocol make_protocol) {
   auto operation = std::make_shared<Operation>(*engine_, group_, group_->collectives);
   operation->name = std::move(name);
   operation->call = std::move(call);
@@ -60,50 +60,52 @@ OperationPtr MpiBackend::start(std::string name, std::string call, MakeProtocol 
   return operation;
 }
 
-Work MpiBackend::all_reduce(const at::Tensor& out, const at::Tensor& in, ReduceOp op) {
+Work MessageBackend::all_reduce(const at::Tensor& out, const at::Tensor& in, ReduceOp op) {
   check_reducible(in.scalar_type(), op);
   check_cpu("all_reduce", {out, in});
   return work(engine_,
               start("all_reduce", fmt::format("all_reduce({}) of {}", op_name(op), shape_text(in)),
-                    [=](Operation& self) { return mpi::all_reduce(self, out, in, op); }));
+                    [=](Operation& self) { return messages::all_reduce(self, out, in, op); }));
 }
 
-Work MpiBackend::all_gather(const std::vector<at::Tensor>& outs, const at::Tensor& in) {
+Work MessageBackend::all_gather(const std::vector<at::Tensor>& outs, const at::Tensor& in) {
   check_cpu("all_gather", {in});
   check_cpu("all_gather", outs);
-  return work(engine_, start("all_gather", fmt::format("all_gather of {}", shape_text(in)),
-                             [=](Operation& self) { return mpi::all_gather(self, outs, in); }));
+  return work(engine_,
+              start("all_gather", fmt::format("all_gather of {}", shape_text(in)),
+                    [=](Operation& self) { return messages::all_gather(self, outs, in); }));
 }
 
-Work MpiBackend::reduce_scatter(const at::Tensor& out, const std::vector<at::Tensor>& ins,
-                                ReduceOp op) {
+Work MessageBackend::reduce_scatter(const at::Tensor& out, const std::vector<at::Tensor>& ins,
+                                    ReduceOp op) {
   check_reducible(out.scalar_type(), op);
   check_cpu("reduce_scatter", {out});
   check_cpu("reduce_scatter", ins);
   return work(engine_,
               start("reduce_scatter",
                     fmt::format("reduce_scatter({}) to a part of {}", op_name(op), shape_text(out)),
-                    [=](Operation& self) { return mpi::reduce_scatter(self, out, ins, op); }));
+                    [=](Operation& self) { return messages::reduce_scatter(self, out, ins, op); }));
 }
 
-Work MpiBackend::broadcast(const at::Tensor& inout, int root) {
+Work MessageBackend::broadcast(const at::Tensor& inout, int root) {
   check_cpu("broadcast", {inout});
   return work(engine_,
               start("broadcast", fmt::format("broadcast(root {}) of {}", root, shape_text(inout)),
-                    [=](Operation& self) { return mpi::broadcast(self, inout, root); }));
+                    [=](Operation& self) { return messages::broadcast(self, inout, root); }));
 }
 
-Work MpiBackend::all_to_all(const std::vector<at::Tensor>& outs,
-                            const std::vector<at::Tensor>& ins) {
+Work MessageBackend::all_to_all(const std::vector<at::Tensor>& outs,
+                                const std::vector<at::Tensor>& ins) {
   check_cpu("all_to_all", outs);
   check_cpu("all_to_all", ins);
   // Shapes may differ between pairs; the protocol compares them.
-  return work(engine_, start("all_to_all",
-                             fmt::format("all_to_all of {}", c10::toString(ins[0].scalar_type())),
-                             [=](Operation& self) { return mpi::all_to_all(self, outs, ins); }));
+  return work(engine_,
+              start("all_to_all",
+                    fmt::format("all_to_all of {}", c10::toString(ins[0].scalar_type())),
+                    [=](Operation& self) { return messages::all_to_all(self, outs, ins); }));
 }
 
-Work MpiBackend::send_recv(const std::vector<Transfer>& transfers) {
+Work MessageBackend::send_recv(const std::vector<Transfer>& transfers) {
   std::vector<OperationPtr> operations;
   for (const Transfer& transfer : transfers) {
     const bool sends = transfer.kind == Transfer::Kind::kSend;
@@ -120,18 +122,20 @@ Work MpiBackend::send_recv(const std::vector<Transfer>& transfers) {
         fmt::format(" from rank {} to rank {}", operation->members[0], operation->members[1]);
     operation->member = sends ? 0 : 1;
     operation->call = fmt::format("send of {}", shape_text(tensor));
-    operation->make_protocol = [=](Operation& self) { return mpi::transfer(self, tensor, sends); };
+    operation->make_protocol = [=](Operation& self) {
+      return messages::transfer(self, tensor, sends);
+    };
     engine_->start(operation);
     operations.push_back(std::move(operation));
   }
   return Work(std::make_shared<Waiting>(engine_, std::move(operations)));
 }
 
-Work MpiBackend::barrier() {
-  return work(engine_, start("barrier", "barrier", mpi::barrier));
+Work MessageBackend::barrier() {
+  return work(engine_, start("barrier", "barrier", messages::barrier));
 }
 
-std::shared_ptr<Backend> MpiBackend::split(int color, int key, const std::string& name) {
+std::shared_ptr<Backend> MessageBackend::split(int color, int key, const std::string& name) {
   auto words = std::make_shared<std::vector<std::vector<int64_t>>>();
   const std::vector<int64_t> own = {color, key, engine_->next_context()};
   const auto exchange = [=](Operation& self) { return exchange_words(self, own, words); };
@@ -158,9 +162,9 @@ std::shared_ptr<Backend> MpiBackend::split(int color, int key, const std::string
     if (r == group_->member) member = static_cast<int>(members.size());
     members.push_back(group_->members[static_cast<size_t>(r)]);
   }
-  return std::make_shared<MpiBackend>(
+  return std::make_shared<MessageBackend>(
       engine_,
       std::make_shared<GroupState>(name, std::move(members), member, context, group_->run));
 }
 
-} // namespace pentatron::comm::mpi
+} // namespace pentatron::comm::messages

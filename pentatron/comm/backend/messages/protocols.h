@@ -2,10 +2,10 @@
 /// asks for; what a protocol takes it keeps until its last message has ended.
 #pragma once
 
-#include "pentatron/comm/backend/mpi/operation.h"
+#include "pentatron/comm/backend/messages/operation.h"
 #include "pentatron/comm/group.h"
 
-namespace pentatron::comm::mpi {
+namespace pentatron::comm::messages {
 
 using Tensors = std::vector<at::Tensor>;
 
@@ -27,4 +27,4 @@ Protocol exchange_words(Operation& op, std::vector<int64_t> words,
 
 std::string shape_text(const at::Tensor& x); ///< "Float [3, 4]"
 
-} // namespace pentatron::comm::mpi
+} // namespace pentatron::comm::messages

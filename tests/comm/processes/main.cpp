@@ -1,7 +1,7 @@
-/// Runs GoogleTest in every process of an mpirun, with test::run_ranks(n) on the first n of them.
-/// Tests that want more ranks are skipped. PENTATRON_TEST_MPI_CUTS=1 makes every tensor large: data
+/// Runs GoogleTest in every process of a launcher, with test::run_ranks(n) on the first n of them.
+/// Tests that want more ranks are skipped. PENTATRON_TEST_CUTS=1 makes every tensor large: data
 /// goes in many steps and many messages.
-#include "tests/comm/mpi/processes.h"
+#include "tests/comm/processes/processes.h"
 #include "tests/support/ranks.h"
 
 #include <ATen/Parallel.h>
@@ -14,7 +14,7 @@ namespace pentatron::test {
 
 namespace {
 
-comm::MpiWorld* g_processes = nullptr;
+comm::ProcessWorld* g_processes = nullptr;
 
 /// Of the ranks above 0 only failures are shown.
 class Failures : public testing::EmptyTestEventListener {
@@ -40,7 +40,7 @@ void run_on_processes(int world_size, const std::function<void(comm::Group)>& bo
 
 } // namespace
 
-comm::MpiWorld& processes() {
+comm::ProcessWorld& processes() {
   return *g_processes;
 }
 
@@ -49,10 +49,10 @@ comm::MpiWorld& processes() {
 int main(int argc, char** argv) {
   using namespace pentatron;
   testing::InitGoogleTest(&argc, argv);
-  comm::MpiOptions options;
-  if (std::getenv("PENTATRON_TEST_MPI_CUTS"))
+  comm::MessageOptions options;
+  if (std::getenv("PENTATRON_TEST_CUTS"))
     options = {.max_message_bytes = 1000, .inline_bytes = 8, .step_bytes = 3000};
-  comm::MpiWorld world(options);
+  comm::ProcessWorld world(comm::detect_launch(), comm::ProcessBackend::kAuto, 120, options);
   test::g_processes = &world;
   test::set_run_ranks(test::run_on_processes, world.rank() == 0);
   at::set_num_threads(1);

@@ -1,14 +1,14 @@
-/// The backend whose ranks are processes connected by MPI; tensors are CPU tensors.
+/// The backend whose ranks are processes connected by a transport; tensors are CPU tensors.
 #pragma once
 
 #include "pentatron/comm/backend.h"
-#include "pentatron/comm/backend/mpi/engine.h"
+#include "pentatron/comm/backend/messages/engine.h"
 
-namespace pentatron::comm::mpi {
+namespace pentatron::comm::messages {
 
-class MpiBackend : public Backend {
+class MessageBackend : public Backend {
  public:
-  MpiBackend(std::shared_ptr<Engine> engine, std::shared_ptr<GroupState> group);
+  MessageBackend(std::shared_ptr<Engine> engine, std::shared_ptr<GroupState> group);
 
   int rank() const override { return group_->member; }
   const std::string& name() const override { return group_->name; }
@@ -32,4 +32,4 @@ class MpiBackend : public Backend {
   std::shared_ptr<GroupState> group_;
 };
 
-} // namespace pentatron::comm::mpi
+} // namespace pentatron::comm::messages

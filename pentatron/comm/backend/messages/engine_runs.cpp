@@ -1,10 +1,10 @@
 // The beginning and the end of runs: what ranks tell each other about how they left.
 #include "pentatron/base/error.h"
-#include "pentatron/comm/backend/mpi/engine.h"
+#include "pentatron/comm/backend/messages/engine.h"
 
 #include <cstring>
 
-namespace pentatron::comm::mpi {
+namespace pentatron::comm::messages {
 
 using std::chrono::duration;
 using std::chrono::steady_clock;
@@ -58,14 +58,12 @@ std::optional<std::pair<int, Failure>> Engine::end_run(const Outcome& outcome) {
   const size_t length = std::min(outcome.failure.sentence.size(), sizeof(notice.text) - 1);
   std::memcpy(notice.text, outcome.failure.sentence.data(), length);
   notice.text[length] = '\0';
-  const auto bytes = static_cast<int>(offsetof(Notice, text) + length + 1);
+  const auto bytes = static_cast<int64_t>(offsetof(Notice, text) + length + 1);
   for (int rank = 0; rank < size_; ++rank) {
     if (rank == rank_) continue;
-    MPI_Request request;
-    check(MPI_Isend(&notice, bytes, MPI_BYTE, rank, kNoticeTag, comm_, &request), "MPI_Isend");
-    requests_.push_back(request);
-    messages_.push_back({nullptr, &saying_, rank, false, false});
     ++saying_.num_open;
+    transport_->send(rank, kNoticeTag, &notice, bytes,
+                     open_message({.flight = &saying_, .member = rank}));
   }
   hear(notice);
   fail_all(); // only a rank that failed leaves anything
@@ -88,11 +86,8 @@ std::optional<std::pair<int, Failure>> Engine::end_run(const Outcome& outcome) {
 }
 
 void Engine::listen() {
-  MPI_Request request;
-  check(MPI_Irecv(&heard_, sizeof(Notice), MPI_BYTE, MPI_ANY_SOURCE, kNoticeTag, comm_, &request),
-        "MPI_Irecv");
-  requests_.push_back(request);
-  messages_.push_back({nullptr, nullptr, -1, true, false});
+  transport_->receive(Transport::kAnyRank, kNoticeTag, &heard_, sizeof(Notice),
+                      open_message({.receives = true}));
 }
 
 void Engine::hear(const Notice& notice) {
@@ -109,4 +104,4 @@ void Engine::hear(const Notice& notice) {
   if (notice.rank != rank_) fail_all();
 }
 
-} // namespace pentatron::comm::mpi
+} // namespace pentatron::comm::messages

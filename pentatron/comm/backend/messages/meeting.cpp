@@ -1,11 +1,11 @@
-#include "pentatron/comm/backend/mpi/meeting.h"
+#include "pentatron/comm/backend/messages/meeting.h"
 
 #include "pentatron/base/error.h"
-#include "pentatron/comm/backend/mpi/engine.h"
+#include "pentatron/comm/backend/messages/engine.h"
 
 #include <cstring>
 
-namespace pentatron::comm::mpi {
+namespace pentatron::comm::messages {
 
 namespace {
 
@@ -114,4 +114,4 @@ Protocol meet(Operation& op, Greeting greeting, Meeting& meeting) {
                    calls[static_cast<size_t>(other)]);
 }
 
-} // namespace pentatron::comm::mpi
+} // namespace pentatron::comm::messages

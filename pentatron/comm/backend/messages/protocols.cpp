@@ -1,8 +1,8 @@
-#include "pentatron/comm/backend/mpi/protocols.h"
+#include "pentatron/comm/backend/messages/protocols.h"
 
 #include "pentatron/base/error.h"
-#include "pentatron/comm/backend/mpi/engine.h"
-#include "pentatron/comm/backend/mpi/meeting.h"
+#include "pentatron/comm/backend/messages/engine.h"
+#include "pentatron/comm/backend/messages/meeting.h"
 #include "pentatron/comm/backend/reduce.h"
 
 #include <ATen/ops/from_blob.h>
@@ -11,7 +11,7 @@
 
 #include <cstring>
 
-namespace pentatron::comm::mpi {
+namespace pentatron::comm::messages {
 
 namespace {
 
@@ -369,4 +369,4 @@ Protocol exchange_words(Operation& op, std::vector<int64_t> words,
   for (const auto& theirs : meeting.words) result->emplace_back(theirs.begin(), theirs.end());
 }
 
-} // namespace pentatron::comm::mpi
+} // namespace pentatron::comm::messages

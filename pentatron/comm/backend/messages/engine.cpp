@@ -1,4 +1,4 @@
-#include "pentatron/comm/backend/mpi/engine.h"
+#include "pentatron/comm/backend/messages/engine.h"
 
 #include "pentatron/base/error.h"
 
@@ -11,7 +11,7 @@
 #include <sched.h>
 #include <sys/prctl.h>
 
-namespace pentatron::comm::mpi {
+namespace pentatron::comm::messages {
 
 using std::chrono::microseconds;
 using std::chrono::steady_clock;
@@ -29,27 +29,11 @@ constexpr microseconds kStayAwake{2000}; // starts in that time need not wake it
 
 constexpr int64_t kMostFreeBytes = int64_t{32} << 20;
 
-std::string text_of(int code) {
-  char text[MPI_MAX_ERROR_STRING] = {};
-  int length = 0;
-  MPI_Error_string(code, text, &length);
-  return std::string(text, static_cast<size_t>(length));
-}
-
 } // namespace
 
-void check(int code, const char* call) {
-  if (code != MPI_SUCCESS) raise<CommError>("{} failed: {}", call, text_of(code));
-}
-
-Engine::Engine(MPI_Comm comm, const MpiOptions& options) : comm_(comm), options_(options) {
-  check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  check(MPI_Comm_rank(comm, &rank_), "MPI_Comm_rank");
-  check(MPI_Comm_size(comm, &size_), "MPI_Comm_size");
-  int* tag = nullptr;
-  int found = 0;
-  check(MPI_Comm_get_attr(comm, MPI_TAG_UB, static_cast<void*>(&tag), &found), "MPI_Comm_get_attr");
-  largest_tag_ = found ? *tag : 32767; // what the standard promises at least
+Engine::Engine(std::unique_ptr<Transport> transport, const MessageOptions& options)
+    : transport_(std::move(transport)), options_(options), rank_(transport_->rank()),
+      size_(transport_->size()) {
   listen();
   thread_ = std::thread([this] { background(); });
 }
@@ -66,12 +50,7 @@ void Engine::close() {
   }
   if (thread_.joinable()) thread_.join();
   const std::lock_guard lock(mutex_);
-  for (MPI_Request& request : requests_)
-    if (request != MPI_REQUEST_NULL) {
-      MPI_Cancel(&request);
-      MPI_Request_free(&request);
-    }
-  requests_.clear(); // messages_ stay, and with them what MPI may still read until it is finalised
+  transport_->close(all_left_); // messages_ stay, and with them what it may still read
 }
 
 // Starting and waiting.
@@ -138,7 +117,7 @@ void Engine::drive(Lock& lock, const std::function<bool()>& until,
       if (yield)
         sched_yield();
       else
-        std::this_thread::sleep_for(
+        transport_->pause(
             std::clamp<steady_clock::duration>(waited / 8, kShortestSleep, kLongestSleep));
       lock.lock();
     }
@@ -150,7 +129,7 @@ void Engine::drive(Lock& lock, const std::function<bool()>& until,
 }
 
 void Engine::background() {
-  pthread_setname_np(pthread_self(), "mpi engine");
+  pthread_setname_np(pthread_self(), "comm engine");
   prctl(PR_SET_TIMERSLACK, 1000UL); // ns; the default of 50 us is longer than most pauses
   at::get_num_threads();            // torch sets OpenMP's number when a thread first asks
   omp_set_num_threads(1);
@@ -214,7 +193,8 @@ void Engine::finish(Operation& operation, Operation::State state, std::string er
   pending_.erase(keep);
   if (state == Operation::State::kFailed)
     for (size_t i = 0; i < messages_.size(); ++i)
-      if (messages_[i].operation == keep && messages_[i].receives) MPI_Cancel(&requests_[i]);
+      if (messages_[i].open && messages_[i].operation == keep && messages_[i].receives)
+        transport_->cancel(static_cast<int64_t>(i));
   if (operation.num_open_messages == 0) release(operation);
 }
 
@@ -277,45 +257,52 @@ void Engine::fail_those_that_wait_for_who_left() {
 
 // Messages.
 
+int64_t Engine::open_message(Message message) {
+  message.open = true;
+  if (message.operation) {
+    ++message.flight->num_open;
+    ++message.operation->num_open_messages;
+  }
+  if (free_ids_.empty()) {
+    messages_.push_back(std::move(message));
+    return static_cast<int64_t>(messages_.size()) - 1;
+  }
+  const int64_t id = free_ids_.back();
+  free_ids_.pop_back();
+  messages_[static_cast<size_t>(id)] = std::move(message);
+  return id;
+}
+
 void Engine::post_send(Operation& operation, Flight& flight, int to, const void* data,
                        int64_t bytes, bool first) {
   const auto* from = static_cast<const std::byte*>(data);
   const int64_t limit = first ? bytes : options_.max_message_bytes;
-  for (int64_t begin = 0; begin < bytes; begin += limit) {
-    MPI_Request request;
-    check(MPI_Isend(from + begin, static_cast<int>(std::min(bytes - begin, limit)), MPI_BYTE,
-                    operation.members[static_cast<size_t>(to)], operation.lane.send_tag, comm_,
-                    &request),
-          "MPI_Isend");
-    requests_.push_back(request);
-    messages_.push_back({operation.shared_from_this(), &flight, to, false, false});
-    ++flight.num_open;
-    ++operation.num_open_messages;
-  }
+  for (int64_t begin = 0; begin < bytes; begin += limit)
+    transport_->send(
+        operation.members[static_cast<size_t>(to)], operation.lane.send_tag, from + begin,
+        std::min(bytes - begin, limit),
+        open_message({.operation = operation.shared_from_this(), .flight = &flight, .member = to}));
 }
 
 void Engine::post_receive(Operation& operation, Flight& flight, int from, void* data, int64_t bytes,
                           bool first) {
   auto* to = static_cast<std::byte*>(data);
   const int64_t limit = first ? bytes : options_.max_message_bytes;
-  for (int64_t begin = 0; begin < bytes; begin += limit) {
-    MPI_Request request;
-    check(MPI_Irecv(to + begin, static_cast<int>(std::min(bytes - begin, limit)), MPI_BYTE,
-                    operation.members[static_cast<size_t>(from)], operation.lane.receive_tag, comm_,
-                    &request),
-          "MPI_Irecv");
-    requests_.push_back(request);
-    messages_.push_back({operation.shared_from_this(), &flight, from, true, first});
-    ++flight.num_open;
-    ++operation.num_open_messages;
-  }
+  for (int64_t begin = 0; begin < bytes; begin += limit)
+    transport_->receive(operation.members[static_cast<size_t>(from)], operation.lane.receive_tag,
+                        to + begin, std::min(bytes - begin, limit),
+                        open_message({.operation = operation.shared_from_this(),
+                                      .flight = &flight,
+                                      .member = from,
+                                      .receives = true,
+                                      .first = first}));
 }
 
 bool Engine::pass() {
   if (!broken_.empty()) return false;
   try {
     return test_messages();
-  } catch (const std::exception& error) { // MPI is of no more use
+  } catch (const std::exception& error) { // the transport is of no more use
     broken_ = error.what();
     fail_all();
     return true;
@@ -323,40 +310,19 @@ bool Engine::pass() {
 }
 
 bool Engine::test_messages() {
-  completed_.resize(requests_.size());
-  statuses_.resize(requests_.size());
-  int count = 0;
-  const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count,
-                                completed_.data(), statuses_.data());
-  if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) check(code, "MPI_Testsome");
-  if (count == MPI_UNDEFINED) count = 0;
-  if (count == 0) {
+  ended_.clear();
+  transport_->test(ended_);
+  if (ended_.empty()) {
     fail_those_that_wait_for_who_left();
     return false;
   }
-  std::vector<std::pair<Message, MPI_Status>> ended;
-  for (int i = 0; i < count; ++i) {
-    const auto index = static_cast<size_t>(completed_[static_cast<size_t>(i)]);
-    MPI_Status status = statuses_[static_cast<size_t>(i)];
-    if (code == MPI_SUCCESS) status.MPI_ERROR = MPI_SUCCESS; // set only on errors
-    ended.emplace_back(std::move(messages_[index]), status);
-    requests_[index] = MPI_REQUEST_NULL;
-  }
-  // What is posted from here on goes behind; the order of those that stay does not matter.
-  size_t kept = 0;
-  for (size_t i = 0; i < requests_.size(); ++i) {
-    if (requests_[i] == MPI_REQUEST_NULL) continue;
-    if (kept != i) {
-      requests_[kept] = requests_[i];
-      messages_[kept] = std::move(messages_[i]);
-    }
-    ++kept;
-  }
-  requests_.resize(kept);
-  messages_.erase(messages_.begin() + static_cast<std::ptrdiff_t>(kept), messages_.end());
-
   std::vector<std::pair<OperationPtr, std::coroutine_handle<>>> ready;
-  for (const auto& [message, status] : ended) completed(message, status, ready);
+  for (const Transport::Completion& one : ended_) {
+    Message& slot = messages_[static_cast<size_t>(one.id)];
+    const Message message = std::exchange(slot, {});
+    free_ids_.push_back(one.id);
+    completed(message, one.error, ready);
+  }
   for (const auto& [operation, where] : ready) {
     if (operation->state != Operation::State::kRunning) continue;
     resume(operation, where);
@@ -365,13 +331,14 @@ bool Engine::test_messages() {
   return true;
 }
 
-void Engine::completed(const Message& message, const MPI_Status& status,
+void Engine::completed(const Message& message, const std::string& error,
                        std::vector<std::pair<OperationPtr, std::coroutine_handle<>>>& ready) {
   if (!message.operation) {
     if (!message.receives) {
-      --saying_.num_open;
+      --saying_.num_open; // to one that has died too: the control channel tells
       return;
     }
+    if (!error.empty()) raise<CommError>("the end of a rank cannot be heard: {}", error);
     const Notice notice = heard_;
     listen();
     hear(notice);
@@ -383,12 +350,11 @@ void Engine::completed(const Message& message, const MPI_Status& status,
     if (operation.num_open_messages == 0) release(operation);
     return;
   }
-  if (status.MPI_ERROR != MPI_SUCCESS) {
+  if (!error.empty()) {
     finish(operation, Operation::State::kFailed,
            fmt::format("{} failed: a message {} rank {}: {}", operation.title(),
                        message.receives ? "from" : "to",
-                       operation.members[static_cast<size_t>(message.member)],
-                       text_of(status.MPI_ERROR)));
+                       operation.members[static_cast<size_t>(message.member)], error));
     run_lane(operation.lane);
     return;
   }
@@ -404,10 +370,11 @@ int Engine::next_context() {
 
 void Engine::contexts_used_up_to(int context) {
   const Lock lock(mutex_);
-  if (context >= largest_tag_ / GroupState::kTagsPerContext)
-    raise<CommError>("more than {} groups were made, and this MPI library has no more tags",
-                     largest_tag_ / GroupState::kTagsPerContext);
+  const int most = transport_->largest_tag() / GroupState::kTagsPerContext;
+  if (context >= most)
+    raise<CommError>("more than {} groups were made, and the {} backend has no more tags", most,
+                     transport());
   next_context_ = std::max(next_context_, context + 1);
 }
 
-} // namespace pentatron::comm::mpi
+} // namespace pentatron::comm::messages

@@ -1,27 +1,24 @@
 /// Drives every operation of this process, and carries what ranks tell each other about the end of
 /// a run.
 ///
-/// All MPI calls happen under one mutex. A thread that waits makes passes over the open messages
-/// itself; between waits a thread of the engine does, which sleeps as long as nothing is pending.
-/// Passes that find nothing are followed by a yield or a sleep whose length grows with the time
-/// waited, so that more ranks than cores make progress.
+/// All calls of the transport happen under one mutex. A thread that waits makes passes over the
+/// open messages itself; between waits a thread of the engine does, which sleeps as long as nothing
+/// is pending. Passes that find nothing are followed by a yield or a sleep whose length grows with
+/// the time waited, so that more ranks than cores make progress.
 #pragma once
 
-#include "pentatron/comm/backend/mpi/operation.h"
+#include "pentatron/comm/backend/messages/operation.h"
+#include "pentatron/comm/backend/messages/transport.h"
 #include "pentatron/comm/failure.h"
-#include "pentatron/comm/mpi_world.h"
+#include "pentatron/comm/process_world.h"
 
 #include <condition_variable>
-#include <mpi.h>
 #include <mutex>
 #include <optional>
 #include <thread>
 #include <unordered_set>
 
-namespace pentatron::comm::mpi {
-
-/// Throws CommError unless `code` is MPI_SUCCESS.
-void check(int code, const char* call);
+namespace pentatron::comm::messages {
 
 /// How a rank left a run.
 struct Outcome {
@@ -31,13 +28,13 @@ struct Outcome {
 
 class Engine {
  public:
-  /// `comm` is used by nobody else.
-  Engine(MPI_Comm comm, const MpiOptions& options);
+  Engine(std::unique_ptr<Transport> transport, const MessageOptions& options);
   ~Engine();
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  const MpiOptions& options() const { return options_; }
+  const char* transport() const { return transport_->name(); }
+  const MessageOptions& options() const { return options_; }
 
   // For backends.
   /// Puts the operation into its lane and returns without waiting.
@@ -76,10 +73,11 @@ class Engine {
  private:
   struct Message {
     OperationPtr operation; ///< null: of the engine itself
-    Flight* flight;
-    int member; ///< of the peer, in the operation; of the engine's own: its rank in the world
-    bool receives;
-    bool first;
+    Flight* flight = nullptr;
+    int member = -1; ///< of the peer, in the operation; of the engine's own: its rank in the world
+    bool receives = false;
+    bool first = false;
+    bool open = false;
   };
   /// How a rank left a run, on its way.
   struct Notice {
@@ -101,8 +99,10 @@ class Engine {
   /// anything happened.
   bool pass();
   bool test_messages();
-  void completed(const Message& message, const MPI_Status& status,
+  void completed(const Message& message, const std::string& error,
                  std::vector<std::pair<OperationPtr, std::coroutine_handle<>>>& ready);
+  /// Its place in messages_ is its id for the transport.
+  int64_t open_message(Message message);
   void resume(const OperationPtr& operation, std::coroutine_handle<> where);
   void run_lane(Lane& lane);
   void finish(Operation& operation, Operation::State state, std::string error);
@@ -117,20 +117,19 @@ class Engine {
              std::chrono::steady_clock::time_point deadline = {});
   void background();
 
-  const MPI_Comm comm_;
-  const MpiOptions options_;
-  int rank_ = 0, size_ = 0, largest_tag_ = 0;
+  const std::unique_ptr<Transport> transport_;
+  const MessageOptions options_;
+  const int rank_, size_;
 
   std::mutex mutex_;
-  std::vector<MPI_Request> requests_;
-  std::vector<Message> messages_; ///< of requests_, by index
-  std::vector<int> completed_;
-  std::vector<MPI_Status> statuses_;
+  std::vector<Message> messages_; ///< by id
+  std::vector<int64_t> free_ids_;
+  std::vector<Transport::Completion> ended_;
   std::unordered_set<OperationPtr> pending_;
   int num_in_transfer_ = 0; ///< pending ones whose members have all started them
   std::vector<Buffer> free_buffers_;
   int64_t free_bytes_ = 0;
-  std::string broken_; ///< why MPI can no longer be used, or empty
+  std::string broken_; ///< why the transport is of no more use, or empty
   int next_context_ = 1;
   int64_t run_ = 0;
   bool in_run_ = false, all_left_ = true;
@@ -148,4 +147,4 @@ class Engine {
   std::thread thread_;
 };
 
-} // namespace pentatron::comm::mpi
+} // namespace pentatron::comm::messages

@@ -5,11 +5,11 @@
 /// is complete after this step.
 #pragma once
 
-#include "pentatron/comm/backend/mpi/operation.h"
+#include "pentatron/comm/backend/messages/operation.h"
 
 #include <span>
 
-namespace pentatron::comm::mpi {
+namespace pentatron::comm::messages {
 
 struct Greeting {
   std::vector<int64_t>
@@ -32,4 +32,4 @@ Protocol meet(Operation& operation, Greeting greeting, Meeting& meeting);
 /// Each member's text, by member; cut after 1000 characters.
 Protocol exchange_texts(Operation& operation, std::string text, std::vector<std::string>& texts);
 
-} // namespace pentatron::comm::mpi
+} // namespace pentatron::comm::messages
