@@ -32,14 +32,15 @@ Batch make_batch(const Dataset& dataset, std::span<const int64_t> sample_ids,
   batch.sample_ids.assign(sample_ids.begin(), sample_ids.end());
   batch.tokens.resize(n);
   batch.labels.resize(n);
-  batch.loss_mask.assign(n, 1);
+  batch.loss_mask.resize(n);
   batch.position_ids.resize(n);
   batch.cu_seqlens.push_back(0);
   const bool marks = options.eod >= 0 && (options.eod_mask_loss || options.reset_position_ids ||
                                           options.reset_attention_mask);
   std::vector<int64_t> row(static_cast<size_t>(s + 1));
   for (int64_t r = 0; r < b; ++r) {
-    dataset.sample(sample_ids[static_cast<size_t>(r)], row.data());
+    dataset.sample_with_mask(sample_ids[static_cast<size_t>(r)], row.data(),
+                             batch.loss_mask.data() + r * s);
     std::copy_n(row.data(), s, batch.tokens.data() + r * s);
     std::copy_n(row.data() + 1, s, batch.labels.data() + r * s);
     std::iota(batch.position_ids.data() + r * s, batch.position_ids.data() + (r + 1) * s,

@@ -29,6 +29,8 @@ class Dataset {
   /// Writes the sequence_length() + 1 tokens of sample n >= 0 to `tokens`. Throws DataError for n
   /// >= size().
   virtual void sample(int64_t n, int64_t* tokens) const = 0;
+  /// The same, and which of the sequence_length() labels count: 1 in `loss_mask`, else 0.
+  virtual void sample_with_mask(int64_t n, int64_t* tokens, uint8_t* loss_mask) const;
 };
 
 /// Token positions [begin, end) of a corpus: a part of dataset.split.

@@ -70,6 +70,11 @@ Split split_corpus(const Corpus& corpus, const std::string& split) {
   return {{cuts[0], cuts[1]}, {cuts[1], cuts[2]}, {cuts[2], cuts[3]}};
 }
 
+void Dataset::sample_with_mask(int64_t n, int64_t* tokens, uint8_t* loss_mask) const {
+  sample(n, tokens);
+  std::fill(loss_mask, loss_mask + sequence_length(), uint8_t{1});
+}
+
 TextDataset::TextDataset(std::shared_ptr<const Corpus> corpus, StreamRange range,
                          const Options& options)
     : corpus_(std::move(corpus)), range_(range), options_(options) {

@@ -1,0 +1,56 @@
+/// Which tokens each sample of a GPT dataset is made of: the three index arrays of megatron-core's
+/// GPTDataset, equal to them number for number.
+///
+/// The sequences of a part of a corpus are laid end to end, epoch after epoch, in random order
+/// (`documents`); the stream is cut every sequence_length tokens (`sample_begin`), and the samples
+/// are taken in random order (`shuffle`). Neighbours share one token.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace pentatron::data {
+
+struct GptIndexOptions {
+  int64_t sequence_length = 0;
+  /// The samples asked for; as many epochs are taken as it needs. None: one epoch.
+  std::optional<int64_t> num_samples = {};
+  uint64_t seed = 1234;
+  /// Whether a last sample that the tokens do not fill is left out.
+  bool drop_last_partial_sequence = true;
+  std::string name = "the corpus"; ///< for messages
+};
+
+/// Arrays in 32 bits where their numbers allow, else in 64.
+using PlaceArray = std::variant<std::vector<int32_t>, std::vector<int64_t>>;
+using ShuffleArray = std::variant<std::vector<uint32_t>, std::vector<int64_t>>;
+template <class Array> int64_t at(const Array& array, int64_t i) {
+  return std::visit(
+      [&](const auto& values) { return static_cast<int64_t>(values[static_cast<size_t>(i)]); },
+      array);
+}
+
+struct GptIndex {
+  int64_t sequence_length = 0;
+  int64_t tokens_per_epoch = 0;
+  int64_t num_epochs = 0;
+  int64_t num_samples = 0;       ///< at least those asked for
+  int64_t samples_per_epoch = 0; ///< of one epoch alone
+  bool separate_last_epoch = false;
+  std::vector<int32_t> documents; ///< [epochs * sequences], numbers of sequences
+  PlaceArray sample_begin;        ///< [num_samples + 1, 2]: place in `documents`, offset there
+  ShuffleArray shuffle;           ///< [num_samples]
+
+  int64_t memory_bytes() const;
+};
+
+/// `lengths` are those of the part's sequences, which are numbers first_sequence and on. Throws
+/// DataError if they hold less than one sample, ConfigError for a seed over 32 bits.
+GptIndex build_gpt_index(std::span<const int32_t> lengths, int64_t first_sequence,
+                         const GptIndexOptions& options);
+
+} // namespace pentatron::data
