@@ -14,6 +14,7 @@ nvidia-cuda-runtime==13.0.96"
 readonly BUILD_PACKAGES="g++ cmake ninja-build pkg-config python3 python3-venv ccache mold libyaml-cpp-dev libcli11-dev \
 nlohmann-json3-dev libzstd-dev zlib1g-dev libopenmpi-dev openmpi-bin"
 readonly TEST_PACKAGES="libgtest-dev libgmock-dev libbenchmark-dev clang-format git zstd"
+readonly SLURM_PACKAGES="slurm-wlm munge"
 readonly FUZZ_PACKAGES="clang libclang-rt-14-dev libomp-dev"
 
 readonly DEPS="$ROOT/.deps"

@@ -6,6 +6,7 @@
 #     matrix    every layout against one rank, in-process up to 16 ranks and under MPI up to 8; bf16 over ten seeds
 #     bugs      bugs planted in parallel code, one at a time: the layouts of the ordinary tests must catch each
 #     faults    broken set-ups; killed processes, torn files, full disks
+#     launchers the same run under mpirun, torchrun and srun (installs Slurm; 5 GB into .deps/peers)
 #     peers     models of every option against Hugging Face transformers (installs 5 GB into .deps/peers)
 #     fuzz      every parser under libFuzzer, FUZZ_SECONDS (default 60) each
 #     sanitize  the fast tests under AddressSanitizer with UndefinedBehaviorSanitizer, and under ThreadSanitizer
@@ -13,7 +14,7 @@ set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$ROOT/scripts/setup.sh"
 
-usage() { sed -n '2,12s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,13s/^# \{0,1\}//p' "$0"; }
 
 # Runs ctest on a built preset; further arguments are ctest's.
 run_ctest() {
@@ -52,10 +53,21 @@ full_sanitize() {
     run_ctest tsan -L fast -LE 'cuda|structure'
 }
 
-full_peers() {
+install_peers() {
   setup_begin
+  install_packages "$@"
   install_wheels peers 8000 $PEER_PINS
   setup_end
+}
+
+full_launchers() {
+  install_peers $SLURM_PACKAGES
+  configure_and_build ci --target pentatron
+  python3 "$ROOT/tests/launchers/launchers.py" "$ROOT/build/ci/pentatron" "$ROOT/.deps/peers/bin/python"
+}
+
+full_peers() {
+  install_peers
   configure_and_build ci
   "$ROOT/.deps/peers/bin/python" "$ROOT/tests/peers/hf_models.py" "$ROOT/build/ci/pentatron"
 }
@@ -92,10 +104,10 @@ case "${1:-}" in
   exit 0
   ;;
 --full)
-  kinds=${2:-matrix bugs faults peers fuzz sanitize}
-  case " matrix bugs faults peers fuzz sanitize " in
+  kinds=${2:-matrix bugs faults launchers peers fuzz sanitize}
+  case " matrix bugs faults launchers peers fuzz sanitize " in
   *" ${2:-fuzz} "*) ;;
-  *) fail "--full $2: no such kind of test" "matrix, bugs, faults, peers, fuzz or sanitize" ;;
+  *) fail "--full $2: no such kind of test" "matrix, bugs, faults, launchers, peers, fuzz or sanitize" ;;
   esac
   ;;
 *) fail "$1: no such option" "scripts/test.sh --help" ;;

@@ -14,23 +14,19 @@ namespace {
 
 using messages::Transport;
 
-/// srun serves MPI through PMIx or PMI.
-bool srun_serves_mpi(const Environment& environment) {
-  return environment.contains("PMIX_RANK") || environment.contains("PMI_RANK");
-}
-
 ProcessBackend choose(const Launch& launch, ProcessBackend asked) {
   switch (launch.launcher) {
   case Launcher::kMpirun:
     return asked == ProcessBackend::kAuto ? ProcessBackend::kMpi : asked;
   case Launcher::kSrun: {
-    const bool serves = srun_serves_mpi(process_environment());
-    if (asked == ProcessBackend::kMpi && !serves)
+    const Environment environment = process_environment();
+    const bool pmix = environment.contains("PMIX_RANK"); // what Open MPI takes; others take PMI
+    if (asked == ProcessBackend::kMpi && !pmix && !environment.contains("PMI_RANK"))
       raise<ConfigError>("srun has started {} ranks that it does not connect by MPI\n  try: srun "
                          "--mpi=pmix, or --backend sockets",
                          launch.world_size);
     if (asked != ProcessBackend::kAuto) return asked;
-    return serves && mpi::available() ? ProcessBackend::kMpi : ProcessBackend::kSockets;
+    return pmix && mpi::available() ? ProcessBackend::kMpi : ProcessBackend::kSockets;
   }
   default:
     if (asked == ProcessBackend::kMpi)

@@ -1,5 +1,6 @@
 """Breaks runs of four ranks at random moments and checks that each ends within 10 s with one sentence that names the rank
-and an operation: fault_campaign.py FAULT_RUN KIND COUNT [SEED], KIND one of supervised, mpirun, threads."""
+and an operation: fault_campaign.py FAULT_RUN KIND COUNT [SEED], KIND one of
+mpi, sockets (supervised ranks), mpirun, ranks (foreign launchers), threads."""
 import glob
 import os
 import random
@@ -14,6 +15,7 @@ import time
 OPERATION = re.compile(r"(all_reduce\(sum\)|all_gather|reduce_scatter\(sum\) to a part|barrier|broadcast\(root 0\)|send)"
                        r" #\d+ (of group|from rank)")
 LIMIT_S = 10
+START_RANKS = os.path.join(os.path.dirname(__file__), "..", "..", "support", "start_ranks.py")
 
 
 def start(command):
@@ -38,13 +40,15 @@ def alive(pid):
         return False
 
 
-def processes(fault_run, supervised, rng):
+def processes(fault_run, kind, rng):
     """SIGKILL or SIGSTOP to one of the ranks."""
     number, victim, delay = rng.choice([signal.SIGKILL, signal.SIGSTOP]), rng.randrange(4), rng.uniform(0, 1.5)
     what = f"{number.name} to rank {victim} after {delay:.2f} s"
     with tempfile.TemporaryDirectory() as folder:
-        if supervised:
-            command = [fault_run, "supervise", folder]
+        if kind in ("mpi", "sockets"):
+            command = [fault_run, kind, folder]
+        elif kind == "ranks":
+            command = [sys.executable, START_RANKS, "4", fault_run, "rank", folder]
         else:
             command = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", "4", fault_run, "rank", folder]
             if os.geteuid() == 0:
@@ -104,7 +108,7 @@ def finish(run, victim, operation=True, limit_s=LIMIT_S):
 def main():
     fault_run, kind, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
     rng = random.Random(int(sys.argv[4]) if len(sys.argv) > 4 else 1)
-    if kind != "threads" and not shutil.which("mpirun"):
+    if kind in ("mpi", "mpirun") and not shutil.which("mpirun"):
         print("mpirun is not installed")
         return 77
     failures = 0
@@ -112,7 +116,7 @@ def main():
         if kind == "threads":
             what, problems = threads(fault_run, rng)
         else:
-            what, problems = processes(fault_run, kind == "supervised", rng)
+            what, problems = processes(fault_run, kind, rng)
         print(f"{number + 1}: {what}: {'; '.join(problems) or 'good'}", flush=True)
         failures += bool(problems)
     print(f"{count - failures} of {count} runs ended as they should")

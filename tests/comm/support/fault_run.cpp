@@ -1,8 +1,9 @@
 // A run of four ranks that communicate in every way until something goes wrong; the campaign
 // (fault_campaign.py) does the harm.
 //
-//   fault_run supervise FOLDER         supervises ranks under mpirun
-//   fault_run rank FOLDER              one such rank, also under a foreign mpirun
+//   fault_run mpi FOLDER               supervises ranks under mpirun
+//   fault_run sockets FOLDER           supervises ranks that it starts itself
+//   fault_run rank FOLDER              one such rank, also under a foreign launcher
 //   fault_run threads FAULT RANK STEP  thread ranks; RANK throws or is absent from STEP on
 // Ranks write their process id to FOLDER/pid.RANK once they communicate. The run ends well after
 // 60 s.
@@ -54,8 +55,12 @@ int run(const std::string& verb, int argc, char** argv) {
   const auto in_time = [start] {
     return std::chrono::steady_clock::now() - start < std::chrono::seconds(60);
   };
-  if (verb == "supervise" && argc == 3)
-    return comm::supervise({.ranks = 4, .arguments = {"rank", argv[2]}, .dist = kDist});
+  using Start = comm::SupervisorOptions::Start;
+  if ((verb == "mpi" || verb == "sockets") && argc == 3)
+    return comm::supervise({.ranks = 4,
+                            .arguments = {"rank", argv[2]},
+                            .start = verb == "mpi" ? Start::kMpirun : Start::kProcesses,
+                            .dist = kDist});
   if (verb == "rank" && argc == 3) {
     const comm::Launch launch = comm::detect_launch();
     comm::run_process_rank(launch, comm::ProcessBackend::kAuto, kDist, [&](const Group& world) {
