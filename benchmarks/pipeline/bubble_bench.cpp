@@ -235,8 +235,7 @@ int run(int argc, char** argv) {
                "|---|---|---|---|---|---|---|---|---|\n");
   }
   if (launch.launcher != comm::Launcher::kNone) {
-    comm::run_process_rank(launch, comm::ProcessBackend::kAuto, {},
-                           [&](const comm::Group& world) { run_all(options, world); });
+    comm::run_process_rank(launch, {}, [&](const comm::Group& world) { run_all(options, world); });
   } else {
     for (const int p : options.ranks)
       comm::run_ranks(p, [&](const comm::Group& world) { run_all(options, world); });

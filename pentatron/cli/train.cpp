@@ -172,7 +172,11 @@ int train(const TrainArguments& arguments) {
   trainer::set_compute_threads(config.train.num_threads, ranks.launch.local_size);
   const auto body = [&](const comm::Group& world) { train_rank(config, world); };
   if (ranks.start == Start::kLaunched && ranks.size > 1) {
-    comm::run_process_rank(ranks.launch, ranks.backend, config.dist, body);
+    comm::run_process_rank(ranks.launch,
+                           {.backend = ranks.backend,
+                            .dist = config.dist,
+                            .gpu = trainer::choose_gpu(config.device, ranks.launch)},
+                           body);
   } else if (ranks.size == 1) {
     body({});
   } else {

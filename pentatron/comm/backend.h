@@ -28,10 +28,11 @@ class Backend {
   virtual const std::string& name() const = 0;
   virtual const std::vector<int>& ranks() const = 0; ///< world ranks of the members
   virtual std::shared_ptr<Backend> split(int color, int key, const std::string& name) = 0;
+  virtual bool carries_gpu_tensors() const { return false; }
 
   /// out = op over ranks of in. Both contiguous; may be the same tensor. Floating types narrower
   /// than fp32 accumulate in fp32 and round once. Sums are in rank order, so the result is bitwise
-  /// the same on every rank and run.
+  /// the same on every rank and run. (NCCL keeps its own order and precision.)
   virtual Work all_reduce(const at::Tensor& out, const at::Tensor& in, ReduceOp op) = 0;
   /// outs[r] = in of rank r. `outs` are equal shapes, perhaps views with strides; outs[rank()] may
   /// be `in` itself.

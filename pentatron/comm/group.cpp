@@ -2,6 +2,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/comm/backend.h"
+#include "pentatron/comm/nccl.h"
 
 namespace pentatron::comm {
 
@@ -21,6 +22,10 @@ Group Group::split(int color, int key, std::string_view name) const {
 Backend& Group::backend() const {
   if (!backend_) raise<CommError>("group {} has one rank and nothing to communicate with", *name_);
   return *backend_;
+}
+
+bool carries_gpu_tensors(const Group& group) {
+  return group.shared_backend() != nullptr && group.shared_backend()->carries_gpu_tensors();
 }
 
 } // namespace pentatron::comm

@@ -7,6 +7,7 @@
 #include "pentatron/comm/control/monitored_backend.h"
 #include "pentatron/comm/control/server.h"
 #include "pentatron/comm/failure.h"
+#include "pentatron/comm/nccl.h"
 #include "pentatron/comm/supervisor.h"
 
 #include <ATen/ops/zeros.h>
@@ -64,10 +65,11 @@ control::Address share(const control::Address& address, const Group& world) {
 
 } // namespace
 
-void run_process_rank(const Launch& launch, ProcessBackend backend, const DistConfig& dist,
+void run_process_rank(const Launch& launch, const ProcessOptions& options,
                       const std::function<void(Group world)>& body) {
   const auto supervisor = supervisor_address(process_environment());
-  ProcessWorld processes(launch, backend, dist.timeout_s);
+  const DistConfig& dist = options.dist;
+  ProcessWorld processes(launch, options.backend, dist.timeout_s);
   processes.run([&](const Group& world) {
     std::unique_ptr<control::Server> monitor;
     if (!supervisor && world.rank() == 0) monitor = start_monitor(launch, dist);
@@ -81,7 +83,8 @@ void run_process_rank(const Launch& launch, ProcessBackend backend, const DistCo
                             .timeout_s = dist.timeout_s},
                            log);
     try {
-      body(world.size() > 1 ? Group(control::monitored(world.shared_backend(), log)) : world);
+      const Group all = options.gpu ? with_nccl(world, *options.gpu) : world;
+      body(all.size() > 1 ? Group(control::monitored(all.shared_backend(), log)) : all);
     } catch (...) {
       const Failure failure = Failure::of(std::current_exception());
       client.fail(failure.sentence, failure.kind == FailureKind::kComm);

@@ -8,8 +8,15 @@
 #include "pentatron/comm/process_world.h"
 
 #include <functional>
+#include <optional>
 
 namespace pentatron::comm {
+
+struct ProcessOptions {
+  ProcessBackend backend = ProcessBackend::kAuto;
+  DistConfig dist;
+  std::optional<int> gpu; ///< of this rank's tensors; then NCCL carries them
+};
 
 /// Calls `body(world)` with the group of all ranks and returns when it has
 /// returned on every rank. Once a process.
@@ -18,7 +25,7 @@ namespace pentatron::comm {
 /// rank 0. If `body` throws, the monitor prints the sentence and ends every rank, this one
 /// included, with exit code 1; likewise if a rank dies, stops, or does not arrive within
 /// dist.timeout_s. Throws ConfigError or CommError if the ranks cannot connect.
-void run_process_rank(const Launch& launch, ProcessBackend backend, const DistConfig& dist,
+void run_process_rank(const Launch& launch, const ProcessOptions& options,
                       const std::function<void(Group world)>& body);
 
 } // namespace pentatron::comm

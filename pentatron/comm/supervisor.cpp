@@ -27,7 +27,7 @@ using Clock = std::chrono::steady_clock;
 using control::Descriptor;
 
 constexpr char kControl[] = "PENTATRON_CONTROL";
-constexpr char kSecret[] = "PENTATRON_JOB_SECRET";
+constexpr char kSecret[] = "PENTATRON_CONTROL_SECRET";
 constexpr std::array kForwarded = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
 double since(Clock::time_point then) {

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/comm/nccl.h"
 #include "pentatron/nn/ops/matmul.h"
 #include "pentatron/nn/record.h"
 
@@ -29,14 +30,44 @@ at::ScalarType scalar_type(Precision precision) {
   PT_DCHECK(false);
 }
 
+namespace {
+
+int num_gpus() {
+  return at::hasCUDA() ? at::detail::getCUDAHooks().deviceCount() : 0;
+}
+
+} // namespace
+
 at::Device choose_device(DeviceKind kind) {
-  const bool cuda = at::hasCUDA() && at::detail::getCUDAHooks().deviceCount() > 0;
-  if (kind == DeviceKind::kCuda && !cuda) {
+  const int gpus = num_gpus();
+  if (kind == DeviceKind::kCuda && gpus == 0) {
     raise<ConfigError>("device=cuda, but {}\n  try: device=cpu",
                        at::hasCUDA() ? "this machine shows no GPU"
                                      : "this build has no CUDA kernels");
   }
-  return cuda && kind != DeviceKind::kCpu ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+  return gpus > 0 && kind != DeviceKind::kCpu ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+}
+
+std::optional<int> choose_gpu(DeviceKind kind, const comm::Launch& launch) {
+  if (!choose_device(kind).is_cuda()) return std::nullopt;
+  const int gpus = num_gpus();
+  if (gpus == 1) return 0; // srun and others show each rank its own
+  if (launch.local_size > gpus)
+    raise<ConfigError>(
+        "{} ranks are on a machine with {} GPUs\n  try: at most as many ranks as GPUs "
+        "on each machine, or device=cpu",
+        launch.local_size, gpus);
+  return launch.local_rank;
+}
+
+at::Device rank_device(DeviceKind kind, const comm::Group& world) {
+  const at::Device device = choose_device(kind);
+  if (!device.is_cuda() || world.size() == 1) return device;
+  if (comm::carries_gpu_tensors(world))
+    return at::Device(at::kCUDA, at::detail::getCUDAHooks().getCurrentDevice());
+  raise<ConfigError>("device={} puts {} ranks on GPUs, and each GPU wants a process of its own\n  "
+                     "try: --backend sockets, torchrun, mpirun or srun; or device=cpu",
+                     config::to_string(kind), world.size());
 }
 
 void set_compute_threads(int64_t num_threads, int local_processes) {

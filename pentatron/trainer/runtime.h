@@ -5,6 +5,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "pentatron/comm/group.h"
+#include "pentatron/comm/launch.h"
 #include "pentatron/trainer/config.h"
 #include "pentatron/trainer/metrics/peak.h"
 
@@ -14,6 +16,13 @@ at::ScalarType scalar_type(Precision precision);
 
 /// Throws ConfigError for device=cuda where this build or machine has none.
 at::Device choose_device(DeviceKind kind);
+
+/// Which GPU of its machine a rank that is a process of its own takes; none if `kind` or this
+/// machine leaves it to the CPU. Throws ConfigError where ranks would have to share a GPU.
+std::optional<int> choose_gpu(DeviceKind kind, const comm::Launch& launch);
+
+/// The device of a rank of `world`.
+at::Device rank_device(DeviceKind kind, const comm::Group& world);
 
 /// Compute threads of this process; 0: the cores that it is bound to, or an equal share of all
 /// cores for each of the `local_processes` of this machine.

@@ -72,16 +72,6 @@ Config equal_config(Config config, const comm::Group& world) {
   return config;
 }
 
-/// The device of a rank; several ranks talk to each other through host memory.
-at::Device rank_device(DeviceKind kind, const comm::Group& world) {
-  const at::Device device = choose_device(kind);
-  if (device.is_cuda() && world.size() > 1)
-    raise<ConfigError>("device={} puts {} ranks on GPUs, and no backend for GPUs is built yet\n  "
-                       "try: device=cpu, or one rank",
-                       config::to_string(kind), world.size());
-  return device;
-}
-
 /// Throws if nothing can be written there: before the run, not after it.
 void require_folder(const std::string& key, const fs::path& folder) {
   if (folder.empty()) return;

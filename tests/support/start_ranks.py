@@ -31,23 +31,27 @@ def start(args):
         yield subprocess.Popen(args.program, env=environment)
 
 
+def exit_code(code):
+    return 128 - code if code < 0 else code
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--per-machine", type=int, default=0)
     parser.add_argument("ranks", type=int)
     parser.add_argument("program", nargs=argparse.REMAINDER)
     processes = list(start(parser.parse_args()))
+    patience = None
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        while any(process.poll() is None for process in processes):
-            failed = [process.returncode for process in processes if process.returncode]
-            if failed:
-                deadline = time.monotonic() + 10  # they may have something to say
-                while time.monotonic() < deadline and any(process.poll() is None for process in processes):
-                    time.sleep(0.05)
-                return 128 - failed[0] if failed[0] < 0 else failed[0]
+        while True:
+            codes = [process.poll() for process in processes]
+            failed = [code for code in codes if code]
+            if failed and None in codes:
+                patience = patience or time.monotonic() + 3  # they may have something to say
+            if None not in codes or (patience and time.monotonic() > patience):
+                return exit_code(failed[0]) if failed else 0
             time.sleep(0.02)
-        return next((abs(process.returncode) for process in processes if process.returncode), 0)
     finally:
         for process in processes:
             if process.poll() is None:

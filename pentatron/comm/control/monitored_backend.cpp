@@ -90,6 +90,7 @@ class MonitoredBackend : public Backend {
   int rank() const override { return inner_->rank(); }
   const std::string& name() const override { return inner_->name(); }
   const std::vector<int>& ranks() const override { return inner_->ranks(); }
+  bool carries_gpu_tensors() const override { return inner_->carries_gpu_tensors(); }
 
   std::shared_ptr<Backend> split(int color, int key, const std::string& name) override {
     OperationStart start;

@@ -63,7 +63,7 @@ int run(const std::string& verb, int argc, char** argv) {
                             .dist = kDist});
   if (verb == "rank" && argc == 3) {
     const comm::Launch launch = comm::detect_launch();
-    comm::run_process_rank(launch, comm::ProcessBackend::kAuto, kDist, [&](const Group& world) {
+    comm::run_process_rank(launch, {.dist = kDist}, [&](const Group& world) {
       communicate(world, [&](int step) {
         if (step == 1)
           std::ofstream(argv[2] + std::string("/pid.") + std::to_string(world.rank()))

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -19,11 +20,15 @@ namespace pentatron::comm::sockets {
 namespace {
 
 using control::Descriptor;
+using Clock = std::chrono::steady_clock;
 
 constexpr uint32_t kMagic = 0x4d544e50;            // "PNTM"
 constexpr int64_t kInputBytes = 65536;             // small messages are read many at a time
 constexpr int64_t kMostPerPass = int64_t{4} << 20; // of one peer, so that none waits for another
 constexpr int64_t kLargestMessage = int64_t{1} << 31;
+// A rank whose peer has died goes on waiting for so long: the monitor of the run asks what it waits
+// for, and names the one that died.
+constexpr std::chrono::seconds kMourning{3};
 
 /// Goes before each message. Both ends run the same program on machines of one byte order.
 struct Header {
@@ -56,7 +61,9 @@ struct Early {
 struct Peer {
   int rank = 0;
   Descriptor socket;
-  std::string gone; ///< why nothing comes or goes any more
+  std::string gone;                               ///< why nothing comes or goes any more
+  std::optional<Clock::time_point> mourned_until; ///< then what waits for it fails
+  bool takes_nothing = false; ///< the socket; what it has sent before can still be read
   std::deque<Outgoing> out;
   std::unordered_map<int, std::deque<Posted>> posted; ///< by tag
   std::unordered_map<int, std::deque<Early>> early;   ///< by tag; only the newest of all is partial
@@ -96,12 +103,12 @@ class SocketTransport final : public messages::Transport {
 
   void send(int to, int tag, const void* data, int64_t bytes, int64_t id) override {
     Peer& peer = peers_[static_cast<size_t>(to)];
-    if (!peer.gone.empty()) {
+    if (!peer.gone.empty() && !peer.mourned_until) {
       ended_.push_back({id, peer.gone});
       return;
     }
     peer.out.push_back({{kMagic, tag, bytes}, static_cast<const std::byte*>(data), id});
-    if (peer.out.size() == 1) write_to(peer);
+    if (peer.out.size() == 1 && peer.gone.empty()) write_to(peer);
   }
 
   void receive(int from, int tag, void* data, int64_t bytes, int64_t id) override {
@@ -114,7 +121,7 @@ class SocketTransport final : public messages::Transport {
     }
     Peer& peer = peers_[static_cast<size_t>(from)];
     if (take_early(peer, tag, posted)) return;
-    if (peer.gone.empty())
+    if (peer.gone.empty() || peer.mourned_until)
       peer.posted[tag].push_back(posted);
     else
       ended_.push_back({id, peer.gone});
@@ -139,6 +146,8 @@ class SocketTransport final : public messages::Transport {
         if ((events & POLLOUT) != 0) write_to(peer);
         if ((events & (POLLIN | POLLHUP | POLLERR)) != 0) read_from(peer);
       }
+    for (Peer& peer : peers_)
+      if (peer.mourned_until && Clock::now() > *peer.mourned_until) give_up(peer);
     watch();
     ended.insert(ended.end(), std::make_move_iterator(ended_.begin()),
                  std::make_move_iterator(ended_.end()));
@@ -156,7 +165,10 @@ class SocketTransport final : public messages::Transport {
   }
 
   void close(bool) override {
-    for (Peer& peer : peers_) leave(peer, "this rank has left");
+    for (Peer& peer : peers_) {
+      leave(peer, "this rank has left");
+      give_up(peer);
+    }
     ended_.clear();
     watch();
   }
@@ -168,25 +180,20 @@ class SocketTransport final : public messages::Transport {
     for (const Peer& peer : peers_) {
       pollfd& poll = polls_[static_cast<size_t>(peer.rank)];
       poll.fd = peer.gone.empty() ? peer.socket.get() : -1;
-      poll.events = static_cast<short>(peer.out.empty() ? POLLIN : POLLIN | POLLOUT);
+      poll.events =
+          static_cast<short>(peer.out.empty() || peer.takes_nothing ? POLLIN : POLLIN | POLLOUT);
     }
   }
 
   void leave(Peer& peer, const std::string& why) {
     if (!peer.gone.empty()) return;
     peer.gone = why;
+    peer.mourned_until = Clock::now() + kMourning;
     peer.socket = Descriptor();
-    for (const Outgoing& one : peer.out) ended_.push_back({one.id, why});
-    peer.out.clear();
-    for (auto& [tag, queue] : peer.posted)
-      for (const Posted& one : queue) ended_.push_back({one.id, why});
-    peer.posted.clear();
-    if (peer.arriving_tag >= 0) // another rank's message may come
+    if (peer.arriving_tag >= 0) { // another rank's message may come
       from_any_[peer.arriving_tag].push_front(peer.arriving_any);
-    else if (peer.arriving_id >= 0)
-      ended_.push_back({peer.arriving_id, why});
-    peer.arriving_tag = -1;
-    peer.arriving_id = -1;
+      peer.arriving_id = peer.arriving_tag = -1;
+    }
     if (peer.arriving_early != nullptr) // nobody may take half a message
       for (auto& [tag, queue] : peer.early)
         if (!queue.empty() && &queue.back() == peer.arriving_early) queue.pop_back();
@@ -194,9 +201,20 @@ class SocketTransport final : public messages::Transport {
     peer.body_left = 0;
   }
 
+  void give_up(Peer& peer) {
+    peer.mourned_until.reset();
+    for (const Outgoing& one : peer.out) ended_.push_back({one.id, peer.gone});
+    peer.out.clear();
+    for (auto& [tag, queue] : peer.posted)
+      for (const Posted& one : queue) ended_.push_back({one.id, peer.gone});
+    peer.posted.clear();
+    if (peer.arriving_id >= 0) ended_.push_back({peer.arriving_id, peer.gone});
+    peer.arriving_id = -1;
+  }
+
   void write_to(Peer& peer) {
     int64_t budget = kMostPerPass;
-    while (!peer.out.empty() && budget > 0) {
+    while (!peer.out.empty() && budget > 0 && !peer.takes_nothing) {
       std::array<iovec, 16> parts;
       size_t count = 0;
       for (Outgoing& one : peer.out) {
@@ -216,8 +234,7 @@ class SocketTransport final : public messages::Transport {
       ssize_t written = ::sendmsg(peer.socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
       if (written < 0) {
         if (errno == EINTR) continue;
-        // What it sent before it left can still be read, and ends with the same news.
-        if (errno != EAGAIN && errno != EWOULDBLOCK) lose_output(peer, std::strerror(errno));
+        peer.takes_nothing = errno != EAGAIN && errno != EWOULDBLOCK;
         return;
       }
       budget -= written;
@@ -231,11 +248,6 @@ class SocketTransport final : public messages::Transport {
         peer.out.pop_front();
       }
     }
-  }
-
-  void lose_output(Peer& peer, const std::string& why) {
-    for (const Outgoing& one : peer.out) ended_.push_back({one.id, why});
-    peer.out.clear();
   }
 
   void read_from(Peer& peer) {

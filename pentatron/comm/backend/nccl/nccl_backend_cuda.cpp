@@ -1,0 +1,303 @@
+// NCCL (Nvidia's collectives) through its own interface. The ranks are connected already, by MPI or
+// sockets, and that carries NCCL's identifiers: NCCL's rendezvous needs no port of ours.
+//
+// Each group has a communicator and a stream. An operation waits on the GPU for what the current
+// stream has written, and its wait() makes the then current stream wait for it; the host waits for
+// nothing. Tensors are kept until the GPU is past the operation.
+#include "pentatron/base/error.h"
+#include "pentatron/comm/backend.h"
+#include "pentatron/comm/backend/reduce.h"
+#include "pentatron/comm/nccl.h"
+
+#include <ATen/cuda/CUDAEvent.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/stack.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <nccl.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <mutex>
+
+namespace pentatron::comm {
+
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+class Communicator {
+ public:
+  /// Collective over `cpu`.
+  explicit Communicator(Backend& cpu) {
+    ncclUniqueId id{};
+    if (cpu.rank() == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    const at::Tensor bytes = at::empty({NCCL_UNIQUE_ID_BYTES}, at::kByte);
+    std::memcpy(bytes.mutable_data_ptr(), id.internal, sizeof id.internal);
+    cpu.broadcast(bytes, 0).wait();
+    std::memcpy(id.internal, bytes.const_data_ptr(), sizeof id.internal);
+    check(ncclCommInitRank(&comm_, static_cast<int>(cpu.ranks().size()), id, cpu.rank()),
+          "ncclCommInitRank");
+  }
+  ~Communicator() {
+    if (comm_ != nullptr) ncclCommAbort(comm_); // destroying would wait for peers that may be gone
+  }
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  ncclComm_t get() const { return comm_; }
+
+  void check(ncclResult_t result, const char* call) const {
+    if (result == ncclSuccess) return;
+    raise<CommError>("{} failed: {} ({})\n  try: NCCL_DEBUG=INFO", call, ncclGetErrorString(result),
+                     comm_ != nullptr ? ncclGetLastError(comm_) : "no communicator");
+  }
+
+ private:
+  ncclComm_t comm_ = nullptr;
+};
+
+ncclDataType_t type_of(const at::Tensor& x) {
+  switch (x.scalar_type()) {
+  case at::kDouble:
+    return ncclFloat64;
+  case at::kFloat:
+    return ncclFloat32;
+  case at::kHalf:
+    return ncclFloat16;
+  case at::kBFloat16:
+    return ncclBfloat16;
+  case at::kLong:
+    return ncclInt64;
+  case at::kInt:
+    return ncclInt32;
+  case at::kByte:
+  case at::kBool:
+    return ncclUint8;
+  case at::kChar:
+    return ncclInt8;
+  default:
+    raise<CommError>("NCCL does not carry {} tensors", c10::toString(x.scalar_type()));
+  }
+}
+
+ncclRedOp_t operation_of(ReduceOp op) {
+  return op == ReduceOp::kSum ? ncclSum : ncclMax;
+}
+
+size_t count_of(const at::Tensor& x) {
+  return static_cast<size_t>(x.numel());
+}
+
+/// Whether the tensors lie one behind the other, each contiguous.
+bool lie_in_a_row(const Tensors& tensors) {
+  const auto* next = static_cast<const std::byte*>(tensors[0].const_data_ptr());
+  for (const at::Tensor& one : tensors) {
+    if (!one.is_contiguous() || one.const_data_ptr() != next) return false;
+    next += one.nbytes();
+  }
+  return true;
+}
+
+/// What an operation uses, until the GPU is past `end`.
+struct Flight {
+  at::cuda::CUDAEvent end;
+  Tensors tensors;
+};
+
+class Flying : public Work::Pending {
+ public:
+  explicit Flying(std::shared_ptr<Flight> flight) : flight_(std::move(flight)) {}
+  void wait() override { flight_->end.block(c10::cuda::getCurrentCUDAStream()); }
+  bool done() const override { return flight_->end.query(); }
+
+ private:
+  std::shared_ptr<Flight> flight_;
+};
+
+class NcclBackend final : public Backend {
+ public:
+  NcclBackend(std::shared_ptr<Backend> cpu, int device)
+      : cpu_(std::move(cpu)), device_(static_cast<c10::DeviceIndex>(device)), comm_(*cpu_),
+        stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device_)) {}
+
+  ~NcclBackend() override {
+    // The communicator goes; what is under way must not.
+    const std::lock_guard lock(mutex_);
+    for (const auto& flight : flights_) flight->end.synchronize();
+  }
+
+  int rank() const override { return cpu_->rank(); }
+  const std::string& name() const override { return cpu_->name(); }
+  const std::vector<int>& ranks() const override { return cpu_->ranks(); }
+  bool carries_gpu_tensors() const override { return true; }
+
+  std::shared_ptr<Backend> split(int color, int key, const std::string& name) override {
+    std::shared_ptr<Backend> part = cpu_->split(color, key, name);
+    if (!part || part->ranks().size() == 1) return part;
+    return std::make_shared<NcclBackend>(std::move(part), device_);
+  }
+
+  Work all_reduce(const at::Tensor& out, const at::Tensor& in, ReduceOp op) override {
+    if (in.is_cpu()) return cpu_->all_reduce(out, in, op);
+    check_reducible(in.scalar_type(), op);
+    return launch({out, in}, [&](Flight&) {
+      check(ncclAllReduce(in.const_data_ptr(), out.mutable_data_ptr(), count_of(in), type_of(in),
+                          operation_of(op), comm_.get(), stream_),
+            "ncclAllReduce");
+    });
+  }
+
+  Work all_gather(const Tensors& outs, const at::Tensor& in) override {
+    if (in.is_cpu()) return cpu_->all_gather(outs, in);
+    return launch(with(outs, in), [&](Flight& flight) {
+      const bool direct = lie_in_a_row(outs);
+      const at::Tensor mine = in.contiguous();
+      at::Tensor rows;
+      if (!direct) rows = at::empty({size(), in.numel()}, in.options());
+      keep(flight, mine, rows);
+      check(ncclAllGather(mine.const_data_ptr(),
+                          direct ? outs[0].mutable_data_ptr() : rows.mutable_data_ptr(),
+                          count_of(mine), type_of(mine), comm_.get(), stream_),
+            "ncclAllGather");
+      if (direct) return;
+      for (int64_t r = 0; r < size(); ++r) {
+        const at::Tensor& out = outs[static_cast<size_t>(r)];
+        out.copy_(rows[r].view(out.sizes()), /*non_blocking=*/true);
+      }
+    });
+  }
+
+  Work reduce_scatter(const at::Tensor& out, const Tensors& ins, ReduceOp op) override {
+    if (out.is_cpu()) return cpu_->reduce_scatter(out, ins, op);
+    check_reducible(out.scalar_type(), op);
+    return launch(with(ins, out), [&](Flight& flight) {
+      const at::Tensor whole = lie_in_a_row(ins) ? ins[0] : at::stack(ins);
+      keep(flight, whole);
+      check(ncclReduceScatter(whole.const_data_ptr(), out.mutable_data_ptr(), count_of(out),
+                              type_of(out), operation_of(op), comm_.get(), stream_),
+            "ncclReduceScatter");
+    });
+  }
+
+  Work broadcast(const at::Tensor& inout, int root) override {
+    if (inout.is_cpu()) return cpu_->broadcast(inout, root);
+    return launch({inout}, [&](Flight&) {
+      check(ncclBroadcast(inout.const_data_ptr(), inout.mutable_data_ptr(), count_of(inout),
+                          type_of(inout), root, comm_.get(), stream_),
+            "ncclBroadcast");
+    });
+  }
+
+  Work all_to_all(const Tensors& outs, const Tensors& ins) override {
+    if (ins[0].is_cpu()) return cpu_->all_to_all(outs, ins);
+    Tensors all = outs;
+    all.insert(all.end(), ins.begin(), ins.end());
+    return launch(std::move(all), [&](Flight& flight) {
+      Tensors sent, received;
+      for (size_t r = 0; r < ins.size(); ++r) {
+        sent.push_back(ins[r].contiguous());
+        received.push_back(outs[r].is_contiguous() ? outs[r]
+                                                   : at::empty(outs[r].sizes(), outs[r].options()));
+        keep(flight, sent.back(), received.back());
+      }
+      in_one_call([&] {
+        for (int r = 0; r < size(); ++r) {
+          send(sent[static_cast<size_t>(r)], r);
+          receive(received[static_cast<size_t>(r)], r);
+        }
+      });
+      for (size_t r = 0; r < outs.size(); ++r)
+        if (!received[r].is_same(outs[r])) outs[r].copy_(received[r], /*non_blocking=*/true);
+    });
+  }
+
+  Work send_recv(const std::vector<Transfer>& transfers) override {
+    if (transfers.empty() || transfers[0].tensor.is_cpu()) return cpu_->send_recv(transfers);
+    Tensors all;
+    for (const Transfer& one : transfers) all.push_back(one.tensor);
+    return launch(std::move(all), [&](Flight&) {
+      in_one_call([&] {
+        for (const Transfer& one : transfers)
+          one.kind == Transfer::Kind::kSend ? send(one.tensor, one.peer)
+                                            : receive(one.tensor, one.peer);
+      });
+    });
+  }
+
+  Work barrier() override { return cpu_->barrier(); }
+
+ private:
+  int64_t size() const { return static_cast<int64_t>(ranks().size()); }
+
+  void check(ncclResult_t result, const char* call) const { comm_.check(result, call); }
+
+  static Tensors with(Tensors tensors, const at::Tensor& one) {
+    tensors.push_back(one);
+    return tensors;
+  }
+  static void keep(Flight& flight, const auto&... tensors) {
+    (flight.tensors.push_back(tensors), ...);
+  }
+
+  void send(const at::Tensor& x, int to) {
+    if (x.numel() > 0)
+      check(ncclSend(x.const_data_ptr(), count_of(x), type_of(x), to, comm_.get(), stream_),
+            "ncclSend");
+  }
+  void receive(const at::Tensor& x, int from) {
+    if (x.numel() > 0)
+      check(ncclRecv(x.mutable_data_ptr(), count_of(x), type_of(x), from, comm_.get(), stream_),
+            "ncclRecv");
+  }
+  void in_one_call(const auto& calls) {
+    check(ncclGroupStart(), "ncclGroupStart");
+    calls();
+    check(ncclGroupEnd(), "ncclGroupEnd");
+  }
+
+  /// Puts what `issue` calls on this group's stream, behind what the current stream does.
+  Work launch(Tensors tensors, const auto& issue) {
+    for (const at::Tensor& one : tensors)
+      if (!one.is_cuda() || one.device().index() != device_)
+        raise<CommError>("group {} carries tensors of cuda:{} and the CPU, not of {}", name(),
+                         static_cast<int>(device_), one.device().str());
+    const std::lock_guard lock(mutex_);
+    while (!flights_.empty() && flights_.front()->end.query()) flights_.pop_front();
+    const c10::cuda::CUDAGuard device(device_);
+    at::cuda::CUDAEvent ready;
+    ready.record(c10::cuda::getCurrentCUDAStream(device_));
+    auto flight = std::make_shared<Flight>();
+    flight->tensors = std::move(tensors);
+    {
+      const c10::cuda::CUDAStreamGuard on(stream_); // copies and temporaries too
+      ready.block(stream_);
+      issue(*flight);
+      flight->end.record(stream_);
+    }
+    flights_.push_back(flight);
+    return Work(std::make_shared<Flying>(std::move(flight)));
+  }
+
+  const std::shared_ptr<Backend> cpu_;
+  const c10::DeviceIndex device_;
+  const Communicator comm_;
+  const c10::cuda::CUDAStream stream_;
+  std::mutex mutex_;
+  std::deque<std::shared_ptr<Flight>> flights_;
+};
+
+} // namespace
+
+bool nccl_available() {
+  return true;
+}
+
+Group with_nccl(const Group& world, int device) {
+  c10::cuda::set_device(static_cast<c10::DeviceIndex>(device));
+  if (world.size() == 1) return world;
+  return Group(std::make_shared<NcclBackend>(world.shared_backend(), device));
+}
+
+} // namespace pentatron::comm
