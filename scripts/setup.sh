@@ -12,7 +12,7 @@ readonly PEER_PINS="torch==$TORCH_VERSION transformers==5.23.0 numpy==2.3.5"
 readonly NVCC_PINS="nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85 \
 nvidia-cuda-runtime==13.0.96"
 readonly BUILD_PACKAGES="g++ cmake ninja-build pkg-config python3 python3-venv ccache mold libyaml-cpp-dev libcli11-dev \
-nlohmann-json3-dev libzstd-dev zlib1g-dev libopenmpi-dev openmpi-bin"
+nlohmann-json3-dev libzstd-dev zlib1g-dev libpcre2-dev libopenmpi-dev openmpi-bin"
 readonly TEST_PACKAGES="libgtest-dev libgmock-dev libbenchmark-dev clang-format git zstd"
 readonly SLURM_PACKAGES="slurm-wlm munge"
 readonly FUZZ_PACKAGES="clang libclang-rt-14-dev libomp-dev"
