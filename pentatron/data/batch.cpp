@@ -39,8 +39,13 @@ Batch make_batch(const Dataset& dataset, std::span<const int64_t> sample_ids,
                                           options.reset_attention_mask);
   std::vector<int64_t> row(static_cast<size_t>(s + 1));
   for (int64_t r = 0; r < b; ++r) {
-    dataset.sample_with_mask(sample_ids[static_cast<size_t>(r)], row.data(),
-                             batch.loss_mask.data() + r * s);
+    uint8_t* const mask = batch.loss_mask.data() + r * s;
+    if (const int64_t id = sample_ids[static_cast<size_t>(r)]; id >= 0) {
+      dataset.sample_with_mask(id, row.data(), mask);
+    } else {
+      std::fill(row.begin(), row.end(), 0);
+      std::fill(mask, mask + s, uint8_t{0});
+    }
     std::copy_n(row.data(), s, batch.tokens.data() + r * s);
     std::copy_n(row.data() + 1, s, batch.labels.data() + r * s);
     std::iota(batch.position_ids.data() + r * s, batch.position_ids.data() + (r + 1) * s,

@@ -33,6 +33,7 @@ struct BatchOptions {
   bool reset_attention_mask = false;
 };
 
+/// A sample number of -1 stands for one of zeros without a loss.
 Batch make_batch(const Dataset& dataset, std::span<const int64_t> sample_ids,
                  const BatchOptions& options);
 

@@ -39,8 +39,10 @@ class PlainSource final : public ByteSource {
       if (n < 0) raise<DataError>("{} cannot be read: {}", name_, std::strerror(errno));
       filled += static_cast<size_t>(n);
     }
+    consumed_ += static_cast<int64_t>(filled);
     return filled;
   }
+  int64_t consumed_bytes() const override { return consumed_; }
 
   /// The first bytes, without consuming them.
   size_t peek(char* buffer, size_t capacity) {
@@ -53,6 +55,7 @@ class PlainSource final : public ByteSource {
  private:
   std::string name_;
   int fd_ = -1;
+  int64_t consumed_ = 0;
 };
 
 /// The compressed bytes not yet consumed by the decoder.
@@ -70,6 +73,7 @@ class Input {
   }
   char* data() { return buffer_.data(); }
   const std::string& name() const { return file_->name(); }
+  int64_t consumed_bytes() const { return file_->consumed_bytes(); }
 
   size_t position = 0;
   size_t size = 0;
@@ -106,6 +110,8 @@ class GzipSource final : public ByteSource {
     if (filled == 0 && !damage_.empty()) throw DataError(damage_);
     return filled;
   }
+
+  int64_t consumed_bytes() const override { return input_.consumed_bytes(); }
 
  private:
   /// Zeros after a member are padding, as gzip itself treats them; anything else begins a new
@@ -177,6 +183,8 @@ class ZstdSource final : public ByteSource {
     if (out.pos == 0 && !damage_.empty()) throw DataError(damage_);
     return out.pos;
   }
+
+  int64_t consumed_bytes() const override { return input_.consumed_bytes(); }
 
  private:
   Input input_;

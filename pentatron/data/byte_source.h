@@ -19,6 +19,9 @@ class ByteSource {
   /// Throws DataError if the file cannot be read, or if its compressed stream is damaged or cut
   /// off: after all that could be decoded before the damage has been handed out.
   virtual size_t read(char* buffer, size_t capacity) = 0;
+
+  /// How much of the file, as it lies on the disk, was read so far.
+  virtual int64_t consumed_bytes() const { return 0; }
 };
 
 enum class Compression : uint8_t { kNone, kGzip, kZstd };

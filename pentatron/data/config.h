@@ -8,14 +8,21 @@
 #include <tuple>
 
 #include "pentatron/config/field.h"
+#include "pentatron/config/violations.h"
 
 namespace pentatron::data {
 
-enum class DatasetType : uint8_t { kText, kBatches, kMock };
+enum class DatasetType : uint8_t { kText, kIndexed, kBatches, kMock };
 constexpr auto enum_names(DatasetType) {
-  return std::array{config::name(DatasetType::kText, "text"),
-                    config::name(DatasetType::kBatches, "batches"),
-                    config::name(DatasetType::kMock, "mock")};
+  return std::array{
+      config::name(DatasetType::kText, "text"), config::name(DatasetType::kIndexed, "indexed"),
+      config::name(DatasetType::kBatches, "batches"), config::name(DatasetType::kMock, "mock")};
+}
+
+enum class SampleOrder : uint8_t { kStable, kMegatron };
+constexpr auto enum_names(SampleOrder) {
+  return std::array{config::name(SampleOrder::kStable, "stable"),
+                    config::name(SampleOrder::kMegatron, "megatron")};
 }
 
 enum class OnBadInput : uint8_t { kError, kSkip };
@@ -27,6 +34,15 @@ constexpr auto enum_names(OnBadInput) {
 struct DatasetConfig {
   DatasetType type = DatasetType::kText;
   std::string path;
+  std::string train_data_path;
+  std::string valid_data_path;
+  std::string test_data_path;
+  std::string per_split_data_args_path;
+  bool multiple_validation_sets = false;
+  bool full_validation = false;
+  bool drop_last_partial_validation_sequence = true;
+  SampleOrder order = SampleOrder::kStable;
+  std::string data_cache_path;
   std::string text_key = "text";
   std::string split = "95,5,0";
   uint64_t seed = 1234;
@@ -37,17 +53,53 @@ struct DatasetConfig {
   bool eod_mask_loss = false;
   bool reset_position_ids = false;
   bool reset_attention_mask = false;
+  double fim_rate = 0;
+  double fim_spm_rate = 0.5;
+  int64_t fim_prefix_token = -1;
+  int64_t fim_middle_token = -1;
+  int64_t fim_suffix_token = -1;
+  int64_t fim_pad_token = -1;
+
+  void validate(config::Violations& violations, std::string_view path) const;
 
   static constexpr auto fields() {
     using C = DatasetConfig;
     return std::tuple{
-        config::field("type", &C::type,
-                      "text: files of text; batches: one Safetensors file with ready batches; "
-                      "mock: random tokens"),
+        config::field(
+            "type", &C::type,
+            "text: files of text; indexed: corpora of `pentatron preprocess` or Megatron; "
+            "batches: one Safetensors file with ready batches; mock: random tokens"),
         config::field(
             "path", &C::path,
             "a file or folder, or several with commas between them (.txt, .md, .jsonl, .json, "
-            "also .gz and .zst); empty: the text that comes with pentatron"),
+            "also .gz and .zst); empty: the text that comes with pentatron. Of type indexed: the "
+            "prefix of PREFIX.bin and PREFIX.idx, several for a blend, each with its weight before "
+            "it (0.3 a 0.7 b) or none, or a file with such a list (.json, .yaml: also an object "
+            "with train, valid and test)"),
+        config::field("train_data_path", &C::train_data_path,
+                      "of type indexed: the corpora of training alone, written like path"),
+        config::field("valid_data_path", &C::valid_data_path, "those of validation alone"),
+        config::field("test_data_path", &C::test_data_path, "those of the test alone"),
+        config::field("per_split_data_args_path", &C::per_split_data_args_path,
+                      "a JSON or YAML file with all three: an object with train, valid and test"),
+        config::field("multiple_validation_sets", &C::multiple_validation_sets,
+                      "each corpus of valid_data_path is a validation set with a loss of its own"),
+        config::field("full_validation", &C::full_validation,
+                      "each evaluation goes once through all validation data, instead of "
+                      "train.eval_iters batches"),
+        config::field("drop_last_partial_validation_sequence",
+                      &C::drop_last_partial_validation_sequence,
+                      "with order=megatron: leave out the end of the validation data that does not "
+                      "fill a sample; else it is filled up, without a loss"),
+        config::field(
+            "order", &C::order,
+            "stable: a sample's number says what it is, so that a longer run begins with "
+            "the samples of a shorter one; megatron: the order of Megatron, which depends "
+            "on the number of samples of the run (type indexed)"),
+        config::field(
+            "data_cache_path", &C::data_cache_path,
+            "a folder of this machine to keep the arrays of order=megatron in; empty: they "
+            "are made at each start"),
         config::field("text_key", &C::text_key, "the member of each JSON line that holds the text")
             .not_empty(),
         config::field("split", &C::split,
@@ -71,7 +123,20 @@ struct DatasetConfig {
         config::field("reset_position_ids", &C::reset_position_ids,
                       "positions start again after the end of a document"),
         config::field("reset_attention_mask", &C::reset_attention_mask,
-                      "attention never crosses the end of a document")};
+                      "attention never crosses the end of a document"),
+        config::field("fim_rate", &C::fim_rate,
+                      "share of documents that are rearranged to fill in the middle")
+            .range(0, 1),
+        config::field("fim_spm_rate", &C::fim_spm_rate,
+                      "share of those that have the suffix first, then prefix and middle")
+            .range(0, 1),
+        config::field("fim_prefix_token", &C::fim_prefix_token, "number of the mark of a prefix")
+            .min(-1),
+        config::field("fim_middle_token", &C::fim_middle_token, "that of a middle").min(-1),
+        config::field("fim_suffix_token", &C::fim_suffix_token, "that of a suffix").min(-1),
+        config::field("fim_pad_token", &C::fim_pad_token,
+                      "number of the token that fills what rearranging leaves free")
+            .min(-1)};
   }
 };
 

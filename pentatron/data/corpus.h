@@ -10,16 +10,17 @@
 #include "pentatron/data/document_reader.h"
 #include "pentatron/data/input_report.h"
 #include "pentatron/data/token_buffer.h"
+#include "pentatron/data/token_stream.h"
 #include "pentatron/data/tokenizer.h"
 
 namespace pentatron::data {
 
-class Corpus {
+class Corpus final : public TokenStream {
  public:
   /// Finds the files of `config.path` (throws DataError if there are none) and starts to read them.
   Corpus(const DatasetConfig& config, std::shared_ptr<const Tokenizer> tokenizer);
   /// Stops reading early if need be.
-  ~Corpus();
+  ~Corpus() override;
   Corpus(const Corpus&) = delete;
   Corpus& operator=(const Corpus&) = delete;
 
@@ -27,12 +28,12 @@ class Corpus {
   /// had one. The methods below wait too.
   void wait() const;
 
-  int64_t size_tokens() const;
-  int64_t num_documents() const;
+  int64_t size_tokens() const override;
+  int64_t num_documents() const override;
   /// Where document i begins in the stream; i = num_documents() gives size_tokens().
-  int64_t document_begin(int64_t i) const;
+  int64_t document_begin(int64_t i) const override;
   /// Writes tokens [begin, begin + count) of the stream to `out`. Any number of threads at once.
-  void copy(int64_t begin, int64_t count, int64_t* out) const;
+  void copy(int64_t begin, int64_t count, int64_t* out) const override;
   const InputReport& report() const;
   /// The memory of the tokens.
   int64_t memory_bytes() const;

@@ -50,7 +50,7 @@ struct Split {
 /// 0), in the order of the documents. A cut moves to the nearest document boundary if that changes
 /// neither neighbour by more than a tenth; else it goes through a document. Throws ConfigError if
 /// `split` is not of this form.
-Split split_corpus(const Corpus& corpus, const std::string& split);
+Split split_corpus(const TokenStream& corpus, const std::string& split);
 
 /// Windows of sequence_length + 1 tokens, each beginning where the one before ended (one token is
 /// shared: the last label is the next first input), in a new random order every epoch. What is left
@@ -62,7 +62,7 @@ class TextDataset final : public Dataset {
     uint64_t seed = 0;
     std::string name = "train"; ///< for messages, and part of the key of the order
   };
-  TextDataset(std::shared_ptr<const Corpus> corpus, StreamRange range, const Options& options);
+  TextDataset(std::shared_ptr<const TokenStream> corpus, StreamRange range, const Options& options);
 
   int64_t sequence_length() const override { return options_.sequence_length; }
   int64_t samples_per_epoch() const override { return windows_; }
@@ -71,7 +71,7 @@ class TextDataset final : public Dataset {
   int64_t sample_begin(int64_t n) const;
 
  private:
-  std::shared_ptr<const Corpus> corpus_;
+  std::shared_ptr<const TokenStream> corpus_;
   StreamRange range_;
   Options options_;
   int64_t windows_ = 0;
@@ -118,15 +118,23 @@ class BatchesDataset final : public Dataset {
 
 std::shared_ptr<const Tokenizer> make_tokenizer(const TokenizerConfig& config);
 
+struct NamedDataset {
+  std::string name;
+  std::shared_ptr<const Dataset> dataset;
+};
+
 /// The parts of a dataset; one that has less than a sample is null.
 struct Datasets {
   std::shared_ptr<const Dataset> train;
   std::shared_ptr<const Dataset> validation;
+  /// Under dataset.multiple_validation_sets each of them; `validation` is then the first.
+  std::vector<NamedDataset> validation_sets;
   std::shared_ptr<const Dataset> test;
   std::shared_ptr<const Corpus> corpus; ///< of type text, else null
   Split split;                          ///< of the corpus
   int64_t file_batch_size =
-      0; ///< of type batches: the global batch size that takes a step of the file a step
+      0;            ///< of type batches: the global batch size that takes a step of the file a step
+  int64_t eod = -1; ///< the token after each document, -1 if nothing is known of documents
   std::string summary; ///< what was read, for the log: one line, more if something was skipped
 };
 
@@ -134,6 +142,11 @@ struct DatasetContext {
   int64_t sequence_length = 0; ///< 0 takes that of the file for type batches
   int64_t vocab_size = 0;      ///< the model's
   std::shared_ptr<const Tokenizer> tokenizer = {};
+  /// How many samples the run takes of each part, which dataset.order=megatron depends on; none:
+  /// as many as an epoch has.
+  std::optional<int64_t> train_samples = {};
+  std::optional<int64_t> validation_samples = {};
+  std::optional<int64_t> test_samples = {};
   /// A corpus of the same configuration that is being read already, so that reading overlaps with
   /// other work.
   std::shared_ptr<const Corpus> corpus = {};

@@ -1,5 +1,6 @@
 #include "pentatron/data/input_report.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -36,6 +37,12 @@ void InputReport::merge(const InputReport& other) {
   for (const std::string& message : other.messages_) {
     if (messages_.size() < kMessagesKept) messages_.push_back(message);
   }
+}
+
+void InputReport::restore_skips(const std::vector<int64_t>& skipped,
+                                std::vector<std::string> messages) {
+  for (size_t i = 0; i < std::min(skipped.size(), kBadInputKinds); ++i) skipped_[i] = skipped[i];
+  messages_ = std::move(messages);
 }
 
 int64_t InputReport::total_skipped() const {

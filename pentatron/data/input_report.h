@@ -23,6 +23,9 @@ class InputReport {
   /// Adds the counts of another part of the input that comes later in order.
   void merge(const InputReport& other);
 
+  /// Sets counts by kind and messages, as an earlier process had them.
+  void restore_skips(const std::vector<int64_t>& skipped, std::vector<std::string> messages);
+
   int64_t skipped(BadInput kind) const { return skipped_[static_cast<size_t>(kind)]; }
   int64_t total_skipped() const;
   const std::vector<std::string>& messages() const { return messages_; }

@@ -41,7 +41,9 @@ StepData make_step(const Dataset& dataset, const LoaderOptions& options, int64_t
   step.global_batch_size =
       batch_size_at(options, planted("ramp_by_own_samples") ? consumed / options.size : consumed);
   check_batch_size(options, step.global_batch_size);
-  if (const auto size = dataset.size(); size && consumed + step.global_batch_size > *size) {
+  const std::optional<int64_t> size = dataset.size();
+  const bool padded = options.pad_last_batch && size && consumed < *size;
+  if (size && !padded && consumed + step.global_batch_size > *size) {
     raise<DataError>("the dataset has {} samples, and the step after {} needs {} more\n  try: "
                      "train.train_iters={}",
                      *size, consumed, step.global_batch_size, consumed / step.global_batch_size);
@@ -51,6 +53,9 @@ StepData make_step(const Dataset& dataset, const LoaderOptions& options, int64_t
   for (int64_t begin = 0; begin < step.global_batch_size; begin += block) {
     const int64_t rank = planted("same_samples_on_every_rank") ? 0 : options.rank;
     std::iota(ids.begin(), ids.end(), consumed + begin + rank * options.micro_batch_size);
+    if (padded)
+      std::replace_if(
+          ids.begin(), ids.end(), [&](int64_t id) { return id >= *size; }, -1);
     step.microbatches.push_back(make_batch(dataset, ids, options.batch));
     step.num_targets += step.microbatches.back().num_targets;
     if (options.size > 1 && planted("lost_microbatches")) break;

@@ -20,6 +20,8 @@ struct LoaderOptions {
   int64_t consumed_samples = 0;
   int64_t prefetch = 2; ///< steps prepared ahead
   BatchOptions batch = {};
+  /// A last global batch that the dataset does not fill is filled up with samples without a loss.
+  bool pad_last_batch = false;
   /// The global batch size of the step that begins after `consumed` samples, for a batch size that
   /// grows; a pure function. Replaces global_batch_size.
   std::function<int64_t(int64_t consumed)> global_batch_size_at = {};

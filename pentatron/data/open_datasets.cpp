@@ -1,5 +1,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/data/dataset.h"
+#include "pentatron/data/gpt/fill_in_the_middle.h"
+#include "pentatron/data/gpt/open_indexed.h"
 
 namespace pentatron::data {
 
@@ -19,6 +21,7 @@ Datasets open_text(const DatasetConfig& config, const DatasetContext& context) {
       context.corpus ? context.corpus : std::make_shared<const Corpus>(config, context.tokenizer);
   sets.split = split_corpus(*sets.corpus, config.split);
   sets.summary = sets.corpus->report().to_string();
+  sets.eod = tokenizer.eod();
   const auto part = [&](const char* name, StreamRange range) -> std::shared_ptr<const Dataset> {
     const bool training = std::string_view(name) == "train";
     if (!training && range.size() <= context.sequence_length) {
@@ -69,9 +72,37 @@ std::shared_ptr<const Tokenizer> make_tokenizer(const TokenizerConfig& config) {
   return std::make_shared<ByteTokenizer>();
 }
 
-Datasets open_datasets(const DatasetConfig& config, const DatasetContext& context) {
-  if (config.type == DatasetType::kText) return open_text(config, context);
-  if (config.type == DatasetType::kBatches) return open_batches(config, context);
+namespace {
+
+/// The same parts with documents rearranged to fill in the middle.
+void fill_in_the_middle(const DatasetConfig& config, const DatasetContext& context,
+                        Datasets& sets) {
+  const FillInTheMiddleDataset::Options options{.rate = config.fim_rate,
+                                                .spm_rate = config.fim_spm_rate,
+                                                .prefix_token = config.fim_prefix_token,
+                                                .middle_token = config.fim_middle_token,
+                                                .suffix_token = config.fim_suffix_token,
+                                                .pad_token = config.fim_pad_token,
+                                                .seed = config.seed};
+  for (const int64_t token :
+       {options.prefix_token, options.middle_token, options.suffix_token, options.pad_token}) {
+    if (token >= context.vocab_size) {
+      raise<ConfigError>("dataset.fim_rate={} marks with token {}, and model.vocab_size={}\n  try: "
+                         "model.vocab_size={}",
+                         config.fim_rate, token, context.vocab_size, token + 1);
+    }
+  }
+  const auto wrap = [&](std::shared_ptr<const Dataset>& part) {
+    if (part != nullptr)
+      part = std::make_shared<FillInTheMiddleDataset>(part, context.tokenizer, options);
+  };
+  wrap(sets.train);
+  wrap(sets.validation);
+  for (NamedDataset& set : sets.validation_sets) wrap(set.dataset);
+  wrap(sets.test);
+}
+
+Datasets open_mock(const DatasetConfig& config, const DatasetContext& context) {
   if (context.sequence_length < 1)
     raise<ConfigError>("sequence length {} is not positive", context.sequence_length);
   Datasets sets;
@@ -80,6 +111,17 @@ Datasets open_datasets(const DatasetConfig& config, const DatasetContext& contex
   sets.validation =
       std::make_shared<MockDataset>(context.vocab_size, context.sequence_length, config.seed + 1);
   sets.summary = "random tokens";
+  return sets;
+}
+
+} // namespace
+
+Datasets open_datasets(const DatasetConfig& config, const DatasetContext& context) {
+  if (config.type == DatasetType::kBatches) return open_batches(config, context);
+  if (config.type == DatasetType::kMock) return open_mock(config, context);
+  Datasets sets = config.type == DatasetType::kIndexed ? open_indexed(config, context)
+                                                       : open_text(config, context);
+  if (config.fim_rate > 0) fill_in_the_middle(config, context, sets);
   return sets;
 }
 

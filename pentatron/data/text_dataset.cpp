@@ -37,7 +37,7 @@ std::array<double, 3> parse_shares(const std::string& split) {
 }
 
 /// The position of document boundary nearest to `cut`.
-int64_t nearest_boundary(const Corpus& corpus, int64_t cut) {
+int64_t nearest_boundary(const TokenStream& corpus, int64_t cut) {
   int64_t low = 0;
   int64_t high = corpus.num_documents();
   while (high - low > 1) {
@@ -51,7 +51,7 @@ int64_t nearest_boundary(const Corpus& corpus, int64_t cut) {
 
 } // namespace
 
-Split split_corpus(const Corpus& corpus, const std::string& split) {
+Split split_corpus(const TokenStream& corpus, const std::string& split) {
   const std::array<double, 3> shares = parse_shares(split);
   const double sum = shares[0] + shares[1] + shares[2];
   const int64_t total = corpus.size_tokens();
@@ -75,7 +75,7 @@ void Dataset::sample_with_mask(int64_t n, int64_t* tokens, uint8_t* loss_mask) c
   std::fill(loss_mask, loss_mask + sequence_length(), uint8_t{1});
 }
 
-TextDataset::TextDataset(std::shared_ptr<const Corpus> corpus, StreamRange range,
+TextDataset::TextDataset(std::shared_ptr<const TokenStream> corpus, StreamRange range,
                          const Options& options)
     : corpus_(std::move(corpus)), range_(range), options_(options) {
   if (options_.sequence_length < 1)

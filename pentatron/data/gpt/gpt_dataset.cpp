@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "pentatron/base/error.h"
+#include "pentatron/data/token_stream.h"
 
 namespace pentatron::data {
 
@@ -42,17 +43,6 @@ SequenceRange megatron_split(const std::string& split, int64_t num_sequences, Pa
                       int64_t{0}, num_sequences);
   };
   return {cut(low), cut(high)};
-}
-
-void check_tokens(const int64_t* tokens, int64_t count, int64_t vocab_size,
-                  const std::string& where) {
-  const int64_t* bad =
-      std::find_if(tokens, tokens + count, [&](int64_t id) { return id < 0 || id >= vocab_size; });
-  if (bad != tokens + count) {
-    raise<DataError>("{}: token {} is not in the vocabulary of {}\n  try: model.vocab_size of the "
-                     "tokenizer that the corpus was made with",
-                     where, *bad, vocab_size);
-  }
 }
 
 GptDataset::GptDataset(std::shared_ptr<const IndexedDataset> corpus,

@@ -47,8 +47,4 @@ class GptDataset final : public Dataset {
   int64_t vocab_size_;
 };
 
-/// Throws DataError for a token that is not in [0, vocab_size); `where` names its place.
-void check_tokens(const int64_t* tokens, int64_t count, int64_t vocab_size,
-                  const std::string& where);
-
 } // namespace pentatron::data

@@ -71,6 +71,14 @@ void rename_to(const fs::path& from, const fs::path& to) {
     raise<DataError>("{} cannot be put in place: {}", to.string(), std::strerror(errno));
 }
 
+void put_index_in_place(const std::string& prefix, const fs::path& folder) {
+  rename_to(folder / "index", prefix + ".idx");
+  const fs::path parent = fs::path(prefix).parent_path();
+  sync_path(parent.empty() ? fs::path(".") : parent);
+  std::error_code ignored;
+  fs::remove_all(folder, ignored);
+}
+
 } // namespace
 
 IndexedWriter::IndexedWriter(std::string prefix, const Options& options)
@@ -169,11 +177,14 @@ void IndexedWriter::commit() {
   std::error_code error;
   fs::remove(prefix_ + ".idx", error);
   rename_to(folder_ / "tokens", prefix_ + ".bin");
-  rename_to(folder_ / "index", prefix_ + ".idx");
-  const fs::path parent = fs::path(prefix_).parent_path();
-  sync_path(parent.empty() ? fs::path(".") : parent);
+  put_index_in_place(prefix_, folder_);
   committed_ = true;
-  fs::remove_all(folder_, error);
+}
+
+bool IndexedWriter::finish_commit(const std::string& prefix, const fs::path& folder) {
+  if (fs::exists(folder / "tokens") || !fs::exists(folder / "index")) return false;
+  put_index_in_place(prefix, folder);
+  return true;
 }
 
 } // namespace pentatron::data

@@ -50,6 +50,9 @@ class IndexedWriter {
   void sync();
   /// Makes PREFIX.bin and PREFIX.idx, replacing what was there.
   void commit();
+  /// Ends the commit of another process that was killed with the last file yet to be put in place;
+  /// false if `folder` is in no such state.
+  static bool finish_commit(const std::string& prefix, const std::filesystem::path& folder);
 
  private:
   void write_index(const std::filesystem::path& path);

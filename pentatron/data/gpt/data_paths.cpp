@@ -1,0 +1,137 @@
+#include "pentatron/data/gpt/data_paths.h"
+
+#include <filesystem>
+
+#include <yaml-cpp/yaml.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/json.h"
+#include "pentatron/base/mapped_file.h"
+#include "pentatron/data/indexed/indexed_dataset.h"
+
+namespace pentatron::data {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr size_t kMostFileBytes = size_t{16} << 20;
+constexpr std::array<const char*, 3> kParts{"train", "valid", "test"};
+
+std::string scalar(const Json& item, const std::string& key) {
+  if (item.is_string()) return item.get<std::string>();
+  if (item.is_number()) return dump_json(item);
+  raise<ConfigError>("{} has the element {}, which is neither a weight nor a prefix", key,
+                     dump_json(item));
+}
+
+/// A list, or a text with words.
+std::optional<Blend> blend_of(const Json& value, const std::string& key) {
+  if (value.is_null()) return std::nullopt;
+  if (value.is_string()) return parse_blend(blend_words(value.get<std::string>()), key);
+  if (!value.is_array())
+    raise<ConfigError>("{} is {}, not a list of prefixes", key, dump_json(value));
+  std::vector<std::string> words;
+  for (const Json& item : value) words.push_back(scalar(item, key));
+  return parse_blend(words, key);
+}
+
+Json to_json(const YAML::Node& node, const std::string& file) {
+  if (node.IsNull()) return nullptr;
+  if (node.IsScalar()) return node.Scalar();
+  if (node.IsSequence()) {
+    Json list = Json::array();
+    for (const auto& item : node) {
+      if (!item.IsScalar()) raise<DataError>("{}: a list holds something else than words", file);
+      list.push_back(item.Scalar());
+    }
+    return list;
+  }
+  Json object = Json::object();
+  for (const auto& member : node) {
+    if (!member.first.IsScalar() || member.second.IsMap())
+      raise<DataError>("{} is not an object with train, valid and test", file);
+    object[member.first.Scalar()] = to_json(member.second, file);
+  }
+  return object;
+}
+
+/// What a file of paths says.
+Json read_paths_file(const fs::path& file) {
+  const MappedFile content(file);
+  if (content.size() > kMostFileBytes) {
+    raise<DataError>("{} has {} bytes: too many for a list of corpora", file.string(),
+                     content.size());
+  }
+  const std::string ending = file.extension().string();
+  if (ending == ".json") return parse_json(content.text(), file.string());
+  if (ending != ".yaml" && ending != ".yml") return std::string(content.text());
+  try {
+    return to_json(YAML::Load(std::string(content.text())), file.string());
+  } catch (const YAML::Exception& error) {
+    raise<DataError>("{}: YAML syntax: {}", file.string(), error.what());
+  }
+}
+
+void take_parts(const Json& object, const std::string& key, DataPaths& paths) {
+  for (const auto& [name, value] : object.items()) {
+    size_t part = 0;
+    while (part < kParts.size() && name != kParts[part]) ++part;
+    if (part == kParts.size() && name == "validation") part = 1;
+    if (part == kParts.size()) {
+      raise<ConfigError>("{} has the part {}, which is none of train, valid and test", key, name);
+    }
+    paths.parts[part] = blend_of(value, key + ": " + name);
+  }
+  if (!paths.parts[0]) raise<ConfigError>("{} has no part train", key);
+}
+
+bool is_file(const std::string& text) {
+  std::error_code error;
+  return fs::is_regular_file(text, error) && !text.ends_with(".bin") && !text.ends_with(".idx");
+}
+
+bool is_prefix(const std::string& text) {
+  std::error_code error;
+  return fs::exists(text + ".idx", error);
+}
+
+std::optional<Blend> blend_of_key(const std::string& text, const std::string& key) {
+  if (text.empty()) return std::nullopt;
+  const std::string prefix = without_ending(text);
+  if (is_prefix(prefix)) return Blend{{prefix}, {}};
+  if (is_file(text)) return blend_of(read_paths_file(text), key + "=" + text);
+  Blend blend = parse_blend(blend_words(text), key);
+  for (std::string& name : blend.prefixes) name = without_ending(name);
+  return blend;
+}
+
+} // namespace
+
+DataPaths find_data_paths(const DatasetConfig& config) {
+  DataPaths paths;
+  const std::string& file = config.per_split_data_args_path;
+  if (!file.empty()) {
+    const Json object = read_paths_file(file);
+    const std::string key = "dataset.per_split_data_args_path=" + file;
+    if (!object.is_object()) raise<ConfigError>("{} is not an object with train, valid, test", key);
+    take_parts(object, key, paths);
+    return paths;
+  }
+  if (config.path.empty()) {
+    paths.parts = {blend_of_key(config.train_data_path, "dataset.train_data_path"),
+                   blend_of_key(config.valid_data_path, "dataset.valid_data_path"),
+                   blend_of_key(config.test_data_path, "dataset.test_data_path")};
+    return paths;
+  }
+  if (!is_prefix(config.path) && is_file(config.path)) {
+    if (const Json content = read_paths_file(config.path); content.is_object()) {
+      take_parts(content, "dataset.path=" + config.path, paths);
+      return paths;
+    }
+  }
+  paths.shared = blend_of_key(config.path, "dataset.path");
+  return paths;
+}
+
+} // namespace pentatron::data

@@ -1,0 +1,244 @@
+#include "pentatron/data/gpt/open_indexed.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <numeric>
+
+#include "pentatron/base/error.h"
+#include "pentatron/data/gpt/data_paths.h"
+#include "pentatron/data/gpt/gpt_dataset.h"
+#include "pentatron/data/gpt/index_cache.h"
+#include "pentatron/data/token_stream.h"
+
+namespace pentatron::data {
+
+namespace {
+
+constexpr double kSurplus = 0.005; // what Megatron builds beyond a dataset's share of a blend
+
+class Opener {
+ public:
+  Opener(const DatasetConfig& config, const DatasetContext& context)
+      : config_(config), context_(context), paths_(find_data_paths(config)) {}
+
+  Datasets open() {
+    Datasets sets;
+    sets.eod = context_.tokenizer != nullptr ? context_.tokenizer->eod() : -1;
+    sets.train = part(Part::kTrain, context_.train_samples);
+    if (sets.train == nullptr) {
+      raise<DataError>("there is no training data\n  try: another dataset.split, more text or a "
+                       "shorter sequence");
+    }
+    const auto validation_samples =
+        config_.full_validation ? std::nullopt : context_.validation_samples;
+    if (config_.multiple_validation_sets) {
+      sets.validation_sets = several(validation_samples);
+      if (!sets.validation_sets.empty()) sets.validation = sets.validation_sets[0].dataset;
+    } else {
+      sets.validation = part(Part::kValidation, validation_samples);
+    }
+    sets.test = part(Part::kTest, context_.test_samples);
+    sets.summary = summary();
+    return sets;
+  }
+
+ private:
+  std::shared_ptr<const IndexedDataset> corpus(const std::string& prefix) {
+    auto& entry = corpora_[prefix];
+    if (entry == nullptr) entry = std::make_shared<const IndexedDataset>(prefix);
+    return entry;
+  }
+
+  /// Of one corpus; null if it has less than a sample.
+  std::shared_ptr<const Dataset> single(const std::string& prefix, Part p, bool whole,
+                                        std::optional<int64_t> samples) {
+    const auto data = corpus(prefix);
+    if (!is_integer(data->dtype())) {
+      raise<DataError>("{}.idx: dtype is {}: no token numbers", prefix, name_of(data->dtype()));
+    }
+    return config_.order == SampleOrder::kMegatron ? megatron(data, p, whole, samples)
+                                                   : stable(data, p, whole);
+  }
+
+  std::shared_ptr<const Dataset> megatron(const std::shared_ptr<const IndexedDataset>& data, Part p,
+                                          bool whole, std::optional<int64_t> samples) {
+    const SequenceRange range = whole ? SequenceRange{0, data->num_sequences()}
+                                      : megatron_split(config_.split, data->num_sequences(), p);
+    const std::vector<int32_t> lengths = data->lengths(range.begin, range.end);
+    const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+    const bool drop_last = p != Part::kValidation || config_.drop_last_partial_validation_sequence;
+    // Several epochs of a small part make samples too, as long as there is a token.
+    const int64_t least = samples.value_or(0) > 0 ? 1
+                          : drop_last             ? context_.sequence_length + 1
+                                                  : 2;
+    if (tokens < least || samples == 0) {
+      if (tokens > 0 && samples != 0) note_short(p, data->prefix(), tokens);
+      return nullptr;
+    }
+    const GptIndexOptions options{.sequence_length = context_.sequence_length,
+                                  .num_samples = samples,
+                                  .seed = config_.seed,
+                                  .drop_last_partial_sequence = drop_last,
+                                  .name =
+                                      fmt::format("the {} part of {}", name_of(p), data->prefix())};
+    auto index = std::make_shared<const GptIndex>(
+        config_.data_cache_path.empty()
+            ? build_gpt_index(lengths, range.begin, options)
+            : cached_gpt_index(config_.data_cache_path, lengths, range.begin, options));
+    return std::make_shared<GptDataset>(data, std::move(index), context_.vocab_size);
+  }
+
+  std::shared_ptr<const Dataset> stable(const std::shared_ptr<const IndexedDataset>& data, Part p,
+                                        bool whole) {
+    const auto stream = std::make_shared<const IndexedStream>(data, context_.vocab_size);
+    StreamRange range{0, stream->size_tokens()};
+    if (!whole) {
+      const Split split = split_corpus(*stream, config_.split);
+      range = p == Part::kTrain        ? split.train
+              : p == Part::kValidation ? split.validation
+                                       : split.test;
+    }
+    if (range.size() <= context_.sequence_length) {
+      if (range.size() > 0) note_short(p, data->prefix(), range.size());
+      return nullptr;
+    }
+    return std::make_shared<TextDataset>(
+        stream, range,
+        TextDataset::Options{.sequence_length = context_.sequence_length,
+                             .seed = config_.seed,
+                             .name = std::string(name_of(p))});
+  }
+
+  std::shared_ptr<const Dataset> part(Part p, std::optional<int64_t> samples) {
+    const bool shared = paths_.shared.has_value();
+    const auto& of_part = paths_.parts[static_cast<size_t>(p)];
+    if (!shared && !of_part) return nullptr;
+    const Blend& blend = shared ? *paths_.shared : *of_part;
+    // As Megatron: a path of a part alone has no use for a weight.
+    if (blend.prefixes.size() == 1 && (blend.weights.empty() || !shared))
+      return single(blend.prefixes[0], p, !shared, samples);
+    return config_.order == SampleOrder::kMegatron ? blended_megatron(blend, p, !shared, samples)
+                                                   : blended_stable(blend, p, !shared);
+  }
+
+  std::shared_ptr<const Dataset> blended_megatron(const Blend& blend, Part p, bool whole,
+                                                  std::optional<int64_t> samples) {
+    const bool weighted = !blend.weights.empty();
+    if (weighted && !samples) {
+      if (p == Part::kTest || (p == Part::kValidation && !config_.full_validation)) return nullptr;
+      raise<ConfigError>("the {} data has weights, which only mean something for a number of "
+                         "samples\n  try: dataset.full_validation=false, or the corpora without "
+                         "weights",
+                         name_of(p));
+    }
+    if (samples == 0) return nullptr;
+    const std::vector<double> weights = normalized(blend.weights);
+    const std::vector<int64_t> asked =
+        weighted ? blend_sizes(weights, *samples, kSurplus) : std::vector<int64_t>{};
+    std::vector<std::shared_ptr<const Dataset>> parts;
+    std::vector<double> sizes;
+    std::string missing;
+    int64_t total = 0;
+    for (size_t i = 0; i < blend.prefixes.size(); ++i) {
+      auto one =
+          single(blend.prefixes[i], p, whole, weighted ? std::optional(asked[i]) : std::nullopt);
+      if (one == nullptr) {
+        missing = blend.prefixes[i];
+        continue;
+      }
+      sizes.push_back(static_cast<double>(*one->size()));
+      total += *one->size();
+      parts.push_back(std::move(one));
+    }
+    if (parts.empty()) return nullptr;
+    if (weighted && !missing.empty()) no_part_of_blend(p, missing);
+    if (weighted) {
+      const std::vector<int64_t> drawn = blend_sizes(weights, *samples, 0);
+      return std::make_shared<BlendedDataset>(
+          std::move(parts), normalized(weights),
+          std::accumulate(drawn.begin(), drawn.end(), int64_t{0}));
+    }
+    if (samples) {
+      return std::make_shared<BlendedDataset>(std::move(parts), normalized(sizes),
+                                              std::min(*samples, total));
+    }
+    std::vector<double> shares;
+    for (const double size : sizes) shares.push_back(size / static_cast<double>(total));
+    return std::make_shared<BlendedDataset>(std::move(parts), std::move(shares), total,
+                                            std::vector<int64_t>(sizes.begin(), sizes.end()));
+  }
+
+  std::shared_ptr<const Dataset> blended_stable(const Blend& blend, Part p, bool whole) {
+    std::vector<std::shared_ptr<const Dataset>> parts;
+    std::vector<double> weights;
+    std::string missing;
+    for (size_t i = 0; i < blend.prefixes.size(); ++i) {
+      auto one = single(blend.prefixes[i], p, whole, std::nullopt);
+      if (one == nullptr) {
+        missing = blend.prefixes[i];
+        continue;
+      }
+      weights.push_back(blend.weights.empty() ? static_cast<double>(one->samples_per_epoch())
+                                              : blend.weights[i]);
+      parts.push_back(std::move(one));
+    }
+    if (parts.empty()) return nullptr;
+    if (!blend.weights.empty() && !missing.empty()) no_part_of_blend(p, missing);
+    return std::make_shared<BlendedDataset>(std::move(parts), normalized(std::move(weights)),
+                                            std::nullopt);
+  }
+
+  std::vector<NamedDataset> several(std::optional<int64_t> samples) {
+    const auto& blend = paths_.parts[static_cast<size_t>(Part::kValidation)];
+    std::vector<NamedDataset> sets;
+    if (!blend) return sets;
+    if (!blend->weights.empty()) {
+      throw ConfigError("dataset.multiple_validation_sets=true has a loss for each corpus, and the "
+                        "validation data has weights\n  try: the corpora without weights");
+    }
+    for (const std::string& prefix : blend->prefixes) {
+      if (auto one = single(prefix, Part::kValidation, /*whole=*/true, samples))
+        sets.push_back({std::filesystem::path(prefix).filename().string(), std::move(one)});
+    }
+    return sets;
+  }
+
+  [[noreturn]] void no_part_of_blend(Part p, const std::string& prefix) const {
+    raise<DataError>("{} has a weight and less than one sample of {} data\n  try: another "
+                     "dataset.split, or the blend without it",
+                     prefix, name_of(p));
+  }
+
+  void note_short(Part p, const std::string& prefix, int64_t tokens) {
+    notes_ += fmt::format("\n  no {} data of {}: {} tokens are less than one sample", name_of(p),
+                          prefix, tokens);
+  }
+
+  std::string summary() const {
+    int64_t documents = 0;
+    int64_t tokens = 0;
+    for (const auto& [prefix, data] : corpora_) {
+      documents += data->num_documents();
+      tokens += data->num_tokens();
+    }
+    return fmt::format("{} indexed corp{}, {} documents, {} tokens{}", corpora_.size(),
+                       corpora_.size() == 1 ? "us" : "ora", documents, tokens, notes_);
+  }
+
+  const DatasetConfig& config_;
+  const DatasetContext& context_;
+  DataPaths paths_;
+  std::map<std::string, std::shared_ptr<const IndexedDataset>> corpora_;
+  std::string notes_;
+};
+
+} // namespace
+
+Datasets open_indexed(const DatasetConfig& config, const DatasetContext& context) {
+  if (context.sequence_length < 1)
+    raise<ConfigError>("sequence length {} is not positive", context.sequence_length);
+  return Opener(config, context).open();
+}
+
+} // namespace pentatron::data

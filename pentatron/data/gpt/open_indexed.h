@@ -1,0 +1,12 @@
+/// The parts of dataset.type=indexed.
+#pragma once
+
+#include "pentatron/data/dataset.h"
+
+namespace pentatron::data {
+
+/// Opens the corpora and their blends for training, validation and test, in the order that
+/// `config.order` says. Throws DataError or ConfigError.
+Datasets open_indexed(const DatasetConfig& config, const DatasetContext& context);
+
+} // namespace pentatron::data

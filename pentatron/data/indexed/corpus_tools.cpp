@@ -1,0 +1,205 @@
+#include "pentatron/data/indexed/corpus_tools.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <functional>
+#include <limits>
+
+#include "pentatron/base/crc32c.h"
+#include "pentatron/base/error.h"
+#include "pentatron/data/indexed/indexed_writer.h"
+
+namespace pentatron::data {
+
+namespace {
+
+constexpr int64_t kChunkTokens = int64_t{1} << 18;
+
+/// Appends documents [begin, end) to `writer`.
+void append_documents(const IndexedDataset& corpus, int64_t begin, int64_t end,
+                      IndexedWriter& writer, const std::function<void(int64_t)>& done) {
+  const int64_t width = item_bytes(corpus.dtype());
+  std::vector<std::byte> items;
+  int64_t bounds[2];
+  for (int64_t d = begin; d < end; ++d) {
+    corpus.read_document_indices(d, bounds);
+    for (int64_t s = bounds[0]; s < bounds[1]; ++s) {
+      const IndexedDataset::Sequence sequence = corpus.sequence(s);
+      items.resize(static_cast<size_t>(sequence.length * width));
+      corpus.read_items(sequence.first_token, items);
+      writer.add_items(items, corpus.has_modes() ? corpus.mode(s) : int8_t{0});
+      done(sequence.length);
+    }
+    writer.end_document();
+  }
+}
+
+/// Tells `progress` every million tokens.
+class Teller {
+ public:
+  Teller(const TokenProgress& progress, int64_t total) : progress_(progress), total_(total) {}
+  void operator()(int64_t tokens) {
+    done_ += tokens;
+    if (!progress_ || done_ - told_ < (int64_t{1} << 20)) return;
+    told_ = done_;
+    progress_(done_, total_);
+  }
+
+ private:
+  const TokenProgress& progress_;
+  int64_t total_;
+  int64_t done_ = 0;
+  int64_t told_ = 0;
+};
+
+void refuse_to_overwrite_itself(const std::string& prefix, const std::string& output) {
+  std::error_code error;
+  if (std::filesystem::equivalent(prefix + ".bin", output + ".bin", error))
+    raise<ConfigError>("{} would be written over itself\n  try: another name for the output",
+                       prefix);
+}
+
+} // namespace
+
+void merge_corpora(const std::vector<std::string>& prefixes, const std::string& output,
+                   const TokenProgress& progress) {
+  if (prefixes.empty()) throw ConfigError("there is no corpus to merge");
+  int64_t total = 0;
+  const IndexedDataset first(prefixes[0]);
+  for (const std::string& prefix : prefixes) {
+    refuse_to_overwrite_itself(prefix, output);
+    const IndexedDataset corpus(prefix);
+    if (corpus.dtype() != first.dtype()) {
+      raise<DataError>("{}.idx: dtype is {}, and that of {} is {}: they cannot be one corpus",
+                       prefix, name_of(corpus.dtype()), prefixes[0], name_of(first.dtype()));
+    }
+    if (corpus.has_modes() != first.has_modes()) {
+      raise<DataError>("{}.idx has {} sequence_modes, and {} has {}: they cannot be one corpus",
+                       prefix, corpus.has_modes() ? "some" : "no", prefixes[0],
+                       first.has_modes() ? "some" : "none");
+    }
+    total += corpus.num_tokens();
+  }
+  IndexedWriter writer(output, {.dtype = first.dtype(), .modes = first.has_modes()});
+  Teller tell(progress, total);
+  for (const std::string& prefix : prefixes) {
+    const IndexedDataset corpus(prefix);
+    append_documents(corpus, 0, corpus.num_documents(), writer, std::ref(tell));
+  }
+  writer.commit();
+}
+
+void copy_documents(const IndexedDataset& corpus, int64_t begin, int64_t end,
+                    const std::string& output, const TokenProgress& progress) {
+  refuse_to_overwrite_itself(corpus.prefix(), output);
+  if (begin < 0 || begin > end || end > corpus.num_documents()) {
+    raise<DataError>("{} has {} documents, and not numbers {} to {}", corpus.prefix(),
+                     corpus.num_documents(), begin, end);
+  }
+  IndexedWriter writer(output, {.dtype = corpus.dtype(), .modes = corpus.has_modes()});
+  Teller tell(progress, corpus.document_begin(end) - corpus.document_begin(begin));
+  append_documents(corpus, begin, end, writer, std::ref(tell));
+  writer.commit();
+}
+
+std::vector<std::string> split_corpus_files(const std::string& prefix,
+                                            const std::vector<double>& shares,
+                                            const std::string& output,
+                                            const TokenProgress& progress) {
+  double sum = 0;
+  for (const double share : shares) {
+    if (!(share >= 0) || !std::isfinite(share))
+      raise<ConfigError>("a share of {} is not a number of at least 0", share);
+    sum += share;
+  }
+  if (!(sum > 0)) throw ConfigError("no part has a share above 0");
+  const IndexedDataset corpus(prefix);
+  std::vector<std::string> parts;
+  double until = 0;
+  int64_t begin = 0;
+  for (size_t i = 0; i < shares.size(); ++i) {
+    until += shares[i];
+    const int64_t end =
+        i + 1 == shares.size()
+            ? corpus.num_documents()
+            : std::clamp(std::llround(static_cast<double>(corpus.num_documents()) * until / sum),
+                         static_cast<long long>(begin),
+                         static_cast<long long>(corpus.num_documents()));
+    parts.push_back(fmt::format("{}_{}", output, i));
+    copy_documents(corpus, begin, end, parts.back(), progress);
+    begin = end;
+  }
+  return parts;
+}
+
+CorpusSummary summarize_corpus(const IndexedDataset& corpus) {
+  CorpusSummary summary{.dtype = corpus.dtype(),
+                        .documents = corpus.num_documents(),
+                        .sequences = corpus.num_sequences(),
+                        .tokens = corpus.num_tokens(),
+                        .modes = corpus.has_modes(),
+                        .data_bytes = static_cast<int64_t>(corpus.data_file().size()),
+                        .index_bytes = static_cast<int64_t>(corpus.index_file().size())};
+  std::vector<int32_t> lengths(4096);
+  summary.shortest = corpus.num_sequences() > 0 ? std::numeric_limits<int32_t>::max() : 0;
+  for (int64_t i = 0; i < corpus.num_sequences();) {
+    const auto n = std::min<int64_t>(4096, corpus.num_sequences() - i);
+    corpus.read_lengths(i, std::span(lengths).first(static_cast<size_t>(n)));
+    for (int64_t k = 0; k < n; ++k) {
+      summary.shortest = std::min<int64_t>(summary.shortest, lengths[static_cast<size_t>(k)]);
+      summary.longest = std::max<int64_t>(summary.longest, lengths[static_cast<size_t>(k)]);
+    }
+    i += n;
+  }
+  std::vector<int64_t> documents(4097);
+  for (int64_t i = 0; i < corpus.num_documents();) {
+    const auto n = std::min<int64_t>(4096, corpus.num_documents() - i);
+    corpus.read_document_indices(i, std::span(documents).first(static_cast<size_t>(n + 1)));
+    for (size_t k = 0; k < static_cast<size_t>(n); ++k)
+      summary.empty_documents += documents[k] == documents[k + 1];
+    i += n;
+  }
+  return summary;
+}
+
+CorpusCheck verify_corpus(const IndexedDataset& corpus, int64_t vocab_size,
+                          const TokenProgress& progress) {
+  CorpusCheck check;
+  const int64_t width = item_bytes(corpus.dtype());
+  const bool numbers = is_integer(corpus.dtype());
+  check.lowest_token = numbers && corpus.num_tokens() > 0 ? std::numeric_limits<int64_t>::max() : 0;
+  std::vector<std::byte> items;
+  std::vector<int64_t> tokens;
+  Teller tell(progress, corpus.num_tokens());
+  for (int64_t at = 0; at < corpus.num_tokens(); at += kChunkTokens) {
+    const int64_t n = std::min(kChunkTokens, corpus.num_tokens() - at);
+    items.resize(static_cast<size_t>(n * width));
+    corpus.read_items(at, items);
+    check.data_crc32c = crc32c(items, check.data_crc32c);
+    if (numbers) {
+      tokens.resize(static_cast<size_t>(n));
+      corpus.read_tokens(at, n, tokens.data());
+      const auto [low, high] = std::minmax_element(tokens.begin(), tokens.end());
+      check.lowest_token = std::min(check.lowest_token, *low);
+      check.highest_token = std::max(check.highest_token, *high);
+      if (vocab_size > 0 && (*low < 0 || *high >= vocab_size)) {
+        const auto bad = std::find_if(tokens.begin(), tokens.end(),
+                                      [&](int64_t id) { return id < 0 || id >= vocab_size; });
+        raise<DataError>("{}: token number {} is {}, outside the vocabulary of {}",
+                         corpus.data_file().path().string(), at + (bad - tokens.begin()), *bad,
+                         vocab_size);
+      }
+    }
+    tell(n);
+  }
+  const RandomAccessFile& index = corpus.index_file();
+  for (uint64_t at = 0; at < index.size(); at += uint64_t{1} << 20) {
+    items.resize(static_cast<size_t>(std::min<uint64_t>(uint64_t{1} << 20, index.size() - at)));
+    index.read(at, std::span<std::byte>(items), "the index");
+    check.index_crc32c = crc32c(items, check.index_crc32c);
+  }
+  return check;
+}
+
+} // namespace pentatron::data

@@ -1,0 +1,57 @@
+/// Work on whole indexed datasets: put together, take apart, look at, check.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "pentatron/data/indexed/indexed_dataset.h"
+
+namespace pentatron::data {
+
+/// Called now and then with the tokens done and all there are.
+using TokenProgress = std::function<void(int64_t done, int64_t total)>;
+
+/// Writes all documents of `prefixes`, one corpus after the other. Throws DataError if dtypes
+/// differ, or some have modes and others none.
+void merge_corpora(const std::vector<std::string>& prefixes, const std::string& output,
+                   const TokenProgress& progress = {});
+
+/// Documents [begin, end) of `prefix` as a corpus of their own.
+void copy_documents(const IndexedDataset& corpus, int64_t begin, int64_t end,
+                    const std::string& output, const TokenProgress& progress = {});
+
+/// Cuts the documents into parts by `shares` (of documents, rounded to the nearest), written to
+/// OUTPUT_0, OUTPUT_1, ... Returns these prefixes.
+std::vector<std::string> split_corpus_files(const std::string& prefix,
+                                            const std::vector<double>& shares,
+                                            const std::string& output,
+                                            const TokenProgress& progress = {});
+
+struct CorpusSummary {
+  IndexedDtype dtype = IndexedDtype::kU16;
+  int64_t documents = 0;
+  int64_t empty_documents = 0;
+  int64_t sequences = 0;
+  int64_t tokens = 0;
+  int64_t shortest = 0; ///< sequence
+  int64_t longest = 0;
+  bool modes = false;
+  int64_t data_bytes = 0;
+  int64_t index_bytes = 0;
+};
+CorpusSummary summarize_corpus(const IndexedDataset& corpus);
+
+struct CorpusCheck {
+  int64_t lowest_token = 0; ///< of integer dtypes
+  int64_t highest_token = 0;
+  uint32_t data_crc32c = 0;
+  uint32_t index_crc32c = 0;
+};
+/// Reads every byte. With vocab_size > 0, throws DataError at the first token outside [0,
+/// vocab_size), with its place.
+CorpusCheck verify_corpus(const IndexedDataset& corpus, int64_t vocab_size,
+                          const TokenProgress& progress = {});
+
+} // namespace pentatron::data

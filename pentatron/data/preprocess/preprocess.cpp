@@ -1,0 +1,496 @@
+#include "pentatron/data/preprocess/preprocess.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <system_error>
+#include <thread>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "pentatron/base/atomic_file.h"
+#include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
+#include "pentatron/base/json.h"
+#include "pentatron/data/indexed/indexed_writer.h"
+#include "pentatron/data/json_line.h"
+#include "pentatron/data/preprocess/blocks.h"
+#include "pentatron/data/utf8.h"
+
+namespace pentatron::data {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr size_t kInFlightBytes = size_t{48} << 20; // of text between reader and writer
+constexpr double kProgressEvery = 1.0;
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
+/// The tokens of a block for one key. A length of 0 is an empty document.
+struct Encoded {
+  std::vector<int32_t> tokens;
+  std::vector<int64_t> lengths;
+};
+
+struct EncodedBlock {
+  Block block; // without its text
+  size_t text_size = 0;
+  std::vector<Encoded> keys;
+  InputReport report{OnBadInput::kSkip};
+  std::exception_ptr error;
+};
+
+class BlockEncoder {
+ public:
+  explicit BlockEncoder(const PreprocessOptions& options) : options_(options) {}
+
+  EncodedBlock operator()(Block block) {
+    EncodedBlock out;
+    out.text_size = block.text.size();
+    out.keys.resize(options_.json_keys.size());
+    out.report.files = block.begins_file ? 1 : 0;
+    for (auto& [kind, message] : block.bad) out.report.bad(kind, std::move(message));
+    size_t begin = 0;
+    for (size_t i = 0; i < block.ends.size(); ++i) {
+      std::string_view text(block.text.data() + begin, block.ends[i] - begin);
+      begin = block.ends[i];
+      const bool is_line = !block.lines.empty();
+      if ((!is_line || block.lines[i] == 1) && text.starts_with(kByteOrderMark))
+        text.remove_prefix(kByteOrderMark.size());
+      const std::string where =
+          is_line ? fmt::format("{}: line {}", block.file->path.string(), block.lines[i])
+                  : block.file->path.string();
+      if (const size_t at = find_invalid_utf8(text); at != std::string_view::npos) {
+        out.report.bad(BadInput::kUtf8, fmt::format("{} is not UTF-8 at byte {}", where, at));
+      } else if (is_line) {
+        take_line(text, where, out);
+      } else {
+        encode(text, out.keys[0]);
+        for (size_t k = 1; k < out.keys.size(); ++k) out.keys[k].lengths.push_back(0);
+        count(static_cast<int64_t>(text.size()), out.report);
+      }
+    }
+    for (const Encoded& key : out.keys)
+      out.report.tokens += static_cast<int64_t>(key.tokens.size());
+    block.text = {};
+    out.block = std::move(block);
+    return out;
+  }
+
+ private:
+  static void count(int64_t bytes, InputReport& report) {
+    ++(bytes > 0 ? report.documents : report.empty_documents);
+    report.text_bytes += bytes;
+  }
+
+  void take_line(std::string_view line, const std::string& where, EncodedBlock& out) {
+    texts_.resize(options_.json_keys.size());
+    int64_t bytes = 0;
+    for (size_t k = 0; k < texts_.size(); ++k) {
+      const std::string& key = options_.json_keys[k];
+      switch (extract_string(line, key, texts_[k])) {
+      case JsonField::kMalformed:
+        return out.report.bad(BadInput::kBadJson, where + " is not a JSON object");
+      case JsonField::kMissing:
+        return out.report.bad(BadInput::kMissingKey,
+                              fmt::format("{} has no key \"{}\"", where, key));
+      case JsonField::kNotString:
+        return out.report.bad(BadInput::kMissingKey,
+                              fmt::format("{} has no string under the key \"{}\"", where, key));
+      case JsonField::kFound:
+        bytes += static_cast<int64_t>(texts_[k].size());
+      }
+    }
+    for (size_t k = 0; k < texts_.size(); ++k) encode(texts_[k], out.keys[k]);
+    count(bytes, out.report);
+  }
+
+  void encode(std::string_view text, Encoded& out) {
+    const size_t before = out.tokens.size();
+    options_.tokenizer->encode(text, out.tokens);
+    // As Megatron: a document without tokens gets no end either.
+    if (options_.append_eod && out.tokens.size() > before)
+      out.tokens.push_back(options_.tokenizer->eod());
+    out.lengths.push_back(static_cast<int64_t>(out.tokens.size() - before));
+  }
+
+  const PreprocessOptions& options_;
+  std::vector<std::string> texts_;
+};
+
+/// Reader and workers, and their results in the order of the blocks.
+class Pipeline {
+ public:
+  Pipeline(const PreprocessOptions& options, const std::vector<InputFile>& files,
+           InputPosition begin) {
+    reader_ = std::thread([this, &options, &files, begin] { read(options, files, begin); });
+    for (int64_t i = 0; i < std::max<int64_t>(options.workers, 1); ++i)
+      workers_.emplace_back([this, &options] { work(options); });
+  }
+
+  ~Pipeline() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    reader_.join();
+    for (std::thread& worker : workers_) worker.join();
+  }
+
+  /// The next block; none at the end. Throws what reading or encoding it threw.
+  std::optional<EncodedBlock> next() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock,
+                  [&] { return done_.contains(next_) || (read_all_ && next_ == num_blocks_); });
+    const auto found = done_.find(next_);
+    if (found == done_.end()) {
+      if (reader_error_) std::rethrow_exception(reader_error_);
+      return std::nullopt;
+    }
+    EncodedBlock result = std::move(found->second);
+    done_.erase(found);
+    ++next_;
+    in_flight_ -= result.text_size;
+    lock.unlock();
+    changed_.notify_all();
+    if (result.error) std::rethrow_exception(result.error);
+    return result;
+  }
+
+ private:
+  void read(const PreprocessOptions& options, const std::vector<InputFile>& files,
+            InputPosition begin) {
+    std::exception_ptr error;
+    try {
+      read_blocks(files, {.max_document_bytes = options.max_document_bytes, .begin = begin},
+                  [&](Block block) {
+                    std::unique_lock lock(mutex_);
+                    const size_t size = block.text.size();
+                    changed_.wait(lock, [&] {
+                      return stop_ || in_flight_ == 0 || in_flight_ + size <= kInFlightBytes;
+                    });
+                    if (stop_) return false;
+                    in_flight_ += size;
+                    waiting_.emplace(block.number, std::move(block));
+                    ++num_blocks_;
+                    lock.unlock();
+                    changed_.notify_all();
+                    return true;
+                  });
+    } catch (...) {
+      error = std::current_exception();
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      read_all_ = true;
+      reader_error_ = error;
+    }
+    changed_.notify_all();
+  }
+
+  void work(const PreprocessOptions& options) {
+    BlockEncoder encode(options);
+    while (true) {
+      Block block;
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [&] { return stop_ || !waiting_.empty() || read_all_; });
+        if (stop_ || waiting_.empty()) return;
+        block = std::move(waiting_.begin()->second);
+        waiting_.erase(waiting_.begin());
+      }
+      const int64_t number = block.number;
+      EncodedBlock result;
+      result.text_size = block.text.size();
+      try {
+        result = encode(std::move(block));
+      } catch (...) {
+        result.error = std::current_exception();
+      }
+      {
+        const std::lock_guard lock(mutex_);
+        done_.emplace(number, std::move(result));
+      }
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<int64_t, Block> waiting_;
+  std::map<int64_t, EncodedBlock> done_;
+  size_t in_flight_ = 0;
+  int64_t num_blocks_ = 0;
+  int64_t next_ = 0;
+  bool read_all_ = false;
+  bool stop_ = false;
+  std::exception_ptr reader_error_;
+  std::thread reader_;
+  std::vector<std::thread> workers_;
+};
+
+/// OUTPUT.partial, held by one process at a time.
+class PartialFolder {
+ public:
+  explicit PartialFolder(const std::string& output) : path_(output + ".partial") {
+    std::error_code error;
+    fs::create_directories(path_, error);
+    if (error) raise<DataError>("{} cannot be created: {}", path_.string(), error.message());
+    lock_ = ::open((path_ / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (lock_ < 0 || ::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
+      const int reason = errno;
+      if (lock_ >= 0) ::close(lock_);
+      raise<DataError>("{} is in use by another process: {}", path_.string(),
+                       std::strerror(reason));
+    }
+  }
+  ~PartialFolder() { ::close(lock_); }
+  PartialFolder(const PartialFolder&) = delete;
+  PartialFolder& operator=(const PartialFolder&) = delete;
+
+  const fs::path& path() const { return path_; }
+  fs::path state_file() const { return path_ / "state.json"; }
+  void remove() const {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+
+ private:
+  fs::path path_;
+  int lock_ = -1;
+};
+
+/// What a resumed call must have in common with the one before.
+Json fingerprint(const PreprocessOptions& options, const InputFiles& input) {
+  const Tokenizer& tokenizer = *options.tokenizer;
+  std::vector<int32_t> probe;
+  tokenizer.encode("The quick brown fox, 1234 \xC3\xA9t\xC3\xA9s; if (x) {\n\treturn 0;\n}", probe);
+  Json files = Json::array();
+  for (const InputFile& file : input.files) {
+    std::error_code error;
+    const auto time = fs::is_regular_file(file.path, error)
+                          ? fs::last_write_time(file.path, error).time_since_epoch().count()
+                          : 0;
+    files.push_back({file.path.string(), file.size_bytes, time});
+  }
+  return {{"files", files},
+          {"tokenizer", {tokenizer.name(), tokenizer.vocab_size(), tokenizer.eod(), probe}},
+          {"json_keys", options.json_keys},
+          {"append_eod", options.append_eod},
+          {"on_bad_input", options.on_bad_input == OnBadInput::kSkip ? "skip" : "error"},
+          {"max_document_bytes", options.max_document_bytes}};
+}
+
+class Preprocessor {
+ public:
+  explicit Preprocessor(const PreprocessOptions& options)
+      : options_(options), input_(find_files(options.inputs)), folder_(options.output) {
+    for (const std::string& key : options.json_keys)
+      result_.prefixes.push_back(fmt::format("{}_{}_document", options.output, key));
+    result_.report.ignored_files = input_.ignored;
+    for (const InputFile& file : input_.files) progress_.total_bytes += file.size_bytes;
+    fingerprint_ = fingerprint(options, input_);
+  }
+
+  PreprocessResult run() {
+    const bool finished = load();
+    if (!finished) {
+      open_writers();
+      encode_all();
+      save(/*finished=*/true);
+    }
+    commit(finished);
+    folder_.remove();
+    return std::move(result_);
+  }
+
+ private:
+  static InputFiles find_files(const std::vector<std::string>& inputs) {
+    if (inputs.size() == 1 && inputs[0] == "-")
+      return {{{.path = "/dev/stdin", .format = FileFormat::kJsonLines}}, 0};
+    return find_input_files(inputs);
+  }
+
+  fs::path folder_of(size_t key) const { return folder_.path() / fmt::format("key{}", key); }
+
+  /// Takes up the state of an earlier call; true if that one had only to commit.
+  bool load() {
+    positions_.resize(result_.prefixes.size());
+    std::error_code error;
+    if (!fs::exists(folder_.state_file(), error)) return false;
+    const Json state = read_json(folder_.state_file());
+    const std::string where = folder_.state_file().string();
+    if (!state.contains("fingerprint") || state["fingerprint"] != fingerprint_) {
+      raise<DataError>("{} is the beginning of another call: other files, tokenizer or options\n  "
+                       "try: the options of that call, or remove {}",
+                       folder_.path().string(), folder_.path().string());
+    }
+    begin_ = {json_get<int64_t>(state, "file", where), json_get<int64_t>(state, "lines", where)};
+    const auto at = json_get<std::vector<int64_t>>(state, "positions", where);
+    if (at.size() != 3 * positions_.size() || begin_.file < 0 || begin_.lines < 0 ||
+        std::any_of(at.begin(), at.end(), [](int64_t n) { return n < 0; })) {
+      raise<DataError>("{}: positions\n  try: remove {}", where, folder_.path().string());
+    }
+    for (size_t k = 0; k < positions_.size(); ++k)
+      positions_[k] = {at[3 * k], at[3 * k + 1], at[3 * k + 2]};
+    InputReport& report = result_.report;
+    report.files = json_get<int64_t>(state, "num_files", where);
+    report.documents = json_get<int64_t>(state, "documents", where);
+    report.empty_documents = json_get<int64_t>(state, "empty_documents", where);
+    report.text_bytes = json_get<int64_t>(state, "text_bytes", where);
+    report.tokens = json_get<int64_t>(state, "tokens", where);
+    const auto skipped = json_get<std::vector<int64_t>>(state, "skipped", where);
+    const auto messages = json_get<std::vector<std::string>>(state, "messages", where);
+    report.restore_skips(skipped, messages);
+    progress_.resumed_text_bytes = report.text_bytes;
+    result_.resumed = true;
+    return json_get<bool>(state, "finished", where);
+  }
+
+  void save(bool finished) {
+    std::vector<int64_t> at;
+    for (const auto& writer : writers_) {
+      writer->sync();
+      const IndexedWriter::Position& p = writer->position();
+      at.insert(at.end(), {p.tokens, p.sequences, p.documents});
+    }
+    const InputReport& report = result_.report;
+    std::vector<int64_t> skipped;
+    for (size_t kind = 0; kind < kBadInputKinds; ++kind)
+      skipped.push_back(report.skipped(static_cast<BadInput>(kind)));
+    const Json state{{"fingerprint", fingerprint_},
+                     {"finished", finished},
+                     {"file", begin_.file},
+                     {"lines", begin_.lines},
+                     {"positions", at},
+                     {"num_files", report.files},
+                     {"documents", report.documents},
+                     {"empty_documents", report.empty_documents},
+                     {"text_bytes", report.text_bytes},
+                     {"tokens", report.tokens},
+                     {"skipped", skipped},
+                     {"messages", report.messages()}};
+    write_file_atomically(folder_.state_file(), dump_json(state));
+    saved_bytes_ = report.text_bytes;
+  }
+
+  void open_writers() {
+    for (size_t k = 0; k < result_.prefixes.size(); ++k) {
+      writers_.push_back(std::make_unique<IndexedWriter>(
+          result_.prefixes[k],
+          IndexedWriter::Options{.dtype = dtype_for_vocabulary(options_.tokenizer->vocab_size()),
+                                 .folder = folder_of(k),
+                                 .resume = positions_[k]}));
+    }
+    save(/*finished=*/false);
+  }
+
+  void encode_all() {
+    const double begin = monotonic_s();
+    double told = begin;
+    Pipeline pipeline(options_, input_.files, begin_);
+    while (std::optional<EncodedBlock> encoded = pipeline.next()) {
+      if (options_.on_bad_input == OnBadInput::kError && encoded->report.total_skipped() > 0) {
+        raise<DataError>("{}\n  try: --on-bad-input skip to leave such input out and count it",
+                         encoded->report.messages().at(0));
+      }
+      for (size_t k = 0; k < writers_.size(); ++k) write(encoded->keys[k], *writers_[k]);
+      result_.report.merge(encoded->report);
+      begin_ = encoded->block.end;
+      progress_.disk_bytes = encoded->block.disk_bytes;
+      if (result_.report.text_bytes - saved_bytes_ >= options_.save_bytes) save(false);
+      if (const double now = monotonic_s(); options_.progress && now - told >= kProgressEvery) {
+        tell(now - begin);
+        told = now;
+      }
+    }
+    if (options_.progress) tell(monotonic_s() - begin);
+  }
+
+  static void write(const Encoded& encoded, IndexedWriter& writer) {
+    const int32_t* tokens = encoded.tokens.data();
+    for (const int64_t length : encoded.lengths) {
+      if (length > 0) writer.add_sequence({tokens, static_cast<size_t>(length)});
+      writer.end_document();
+      tokens += length;
+    }
+  }
+
+  void tell(double seconds) {
+    progress_.seconds = seconds;
+    progress_.text_bytes = result_.report.text_bytes;
+    progress_.documents = result_.report.documents + result_.report.empty_documents;
+    progress_.tokens = result_.report.tokens;
+    progress_.bad = result_.report.total_skipped();
+    options_.progress(progress_);
+  }
+
+  void commit(bool again) {
+    for (size_t k = 0; k < result_.prefixes.size(); ++k) {
+      if (!again) {
+        writers_[k]->commit();
+        continue;
+      }
+      // A call that was killed here may have done some.
+      const fs::path folder = folder_of(k);
+      if (!fs::exists(folder) || IndexedWriter::finish_commit(result_.prefixes[k], folder))
+        continue;
+      IndexedWriter(result_.prefixes[k],
+                    {.dtype = dtype_for_vocabulary(options_.tokenizer->vocab_size()),
+                     .folder = folder,
+                     .resume = positions_[k]})
+          .commit();
+    }
+  }
+
+  const PreprocessOptions& options_;
+  InputFiles input_;
+  PartialFolder folder_;
+  Json fingerprint_;
+  InputPosition begin_;
+  std::vector<IndexedWriter::Position> positions_;
+  std::vector<std::unique_ptr<IndexedWriter>> writers_;
+  PreprocessResult result_;
+  PreprocessProgress progress_;
+  int64_t saved_bytes_ = 0;
+};
+
+} // namespace
+
+std::string to_string(const PreprocessProgress& p) {
+  const double seconds = std::max(p.seconds, 1e-9);
+  const double fresh = static_cast<double>(p.text_bytes - p.resumed_text_bytes);
+  const double share = p.text_bytes > 0 ? fresh / static_cast<double>(p.text_bytes) : 1;
+  std::string text;
+  if (p.total_bytes > 0) {
+    text = fmt::format("{:.1f} % | ", 100.0 * static_cast<double>(p.disk_bytes) /
+                                          static_cast<double>(p.total_bytes));
+  }
+  text += fmt::format("{:.1f} MB/s | {} docs/s | {} tokens/s", fresh / 1e6 / seconds,
+                      format_count(static_cast<double>(p.documents) * share / seconds),
+                      format_count(static_cast<double>(p.tokens) * share / seconds));
+  if (p.bad > 0) text += fmt::format(" | {} bad", p.bad);
+  if (p.total_bytes > 0) {
+    text += " | ETA " + format_duration(eta_s(static_cast<double>(p.disk_bytes),
+                                              static_cast<double>(p.total_bytes), seconds));
+  }
+  return text;
+}
+
+PreprocessResult preprocess(const PreprocessOptions& options) {
+  if (options.tokenizer == nullptr || options.json_keys.empty())
+    raise<ConfigError>("preprocessing takes a tokenizer and at least one key");
+  return Preprocessor(options).run();
+}
+
+} // namespace pentatron::data

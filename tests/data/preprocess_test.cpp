@@ -1,0 +1,234 @@
+#include <csignal>
+#include <functional>
+#include <random>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "pentatron/data/dataset.h"
+#include "pentatron/data/indexed/indexed_dataset.h"
+#include "pentatron/data/indexed/indexed_writer.h"
+#include "pentatron/data/preprocess/preprocess.h"
+#include "tests/data/data_files.h"
+
+namespace pentatron::data {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+class Preprocess : public testing::Test {
+ protected:
+  PreprocessOptions options(std::vector<std::string> inputs,
+                            const std::string& name = "out") const {
+    return {.inputs = std::move(inputs), .tokenizer = make_tokenizer({}), .output = at(name)};
+  }
+  std::string at(const std::string& name) const { return folder.string() + "/" + name; }
+  /// The documents as text; tokens that are the end of a document as '$'.
+  static std::vector<std::string> documents(const std::string& prefix) {
+    const IndexedDataset data(prefix);
+    std::vector<std::string> all;
+    for (int64_t d = 0; d < data.num_documents(); ++d) {
+      const int64_t begin = data.document_begin(d), end = data.document_begin(d + 1);
+      std::vector<int64_t> tokens(static_cast<size_t>(end - begin));
+      data.read_tokens(begin, end - begin, tokens.data());
+      std::string& text = all.emplace_back();
+      for (const int64_t token : tokens) text += token == 256 ? '$' : static_cast<char>(token);
+    }
+    return all;
+  }
+  static std::string both(const std::string& prefix) {
+    return read_whole(prefix + ".bin") + "|" + read_whole(prefix + ".idx");
+  }
+  /// Lines of JSON with documents of many lengths, some empty, some bad.
+  static std::string corpus(int lines, unsigned seed) {
+    std::mt19937 random(seed);
+    std::string text;
+    for (int i = 0; i < lines; ++i) {
+      if (random() % 97 == 0) {
+        text += "{\"text\": 3}\n";
+        continue;
+      }
+      std::string document;
+      for (unsigned n = random() % 4 == 0 ? 0 : random() % 2000; n > 0; --n)
+        document += static_cast<char>('a' + random() % 26);
+      text += "{\"id\": " + std::to_string(i) + ", \"text\": \"" + document + "\"}\n";
+    }
+    return text;
+  }
+  TemporaryFolder folder;
+};
+
+TEST_F(Preprocess, WritesDocumentsInOrderAndKeepsEmptyOnes) {
+  const std::string input =
+      folder.write("a.jsonl", "{\"text\": \"one\"}\n\n{\"text\": \"\"}\r\n{\"text\": \"\\u00e9\"}");
+  PreprocessOptions o = options({input});
+  EXPECT_EQ(preprocess(o).prefixes, std::vector<std::string>{at("out_text_document")});
+  EXPECT_THAT(documents(at("out_text_document")), ElementsAre("one", "", "\xC3\xA9"));
+  o.append_eod = true;
+  const PreprocessResult result = preprocess(o);
+  EXPECT_THAT(documents(at("out_text_document")), ElementsAre("one$", "", "\xC3\xA9$"));
+  EXPECT_EQ(result.report.documents, 2);
+  EXPECT_EQ(result.report.empty_documents, 1);
+  EXPECT_EQ(result.report.tokens, 7);
+  const IndexedDataset data(at("out_text_document"));
+  EXPECT_EQ(data.dtype(), IndexedDtype::kU16);
+  EXPECT_EQ(data.num_sequences(), 2); // an empty document has none
+  EXPECT_FALSE(std::filesystem::exists(at("out.partial")));
+}
+
+TEST_F(Preprocess, ReadsFoldersArchivesTextAndSeveralKeys) {
+  folder.write("in/1.txt", "\xEF\xBB\xBFplain\ntext");
+  folder.write("in/2.jsonl.gz", gzip("{\"text\": \"zipped\"}\n"));
+  folder.write("in/3.jsonl.zst", zstd("{\"text\": \"z\"}\n{\"text\": \"std\"}\n"));
+  folder.write("in/4.other", "ignored");
+  PreprocessResult result = preprocess(options({at("in")}));
+  EXPECT_THAT(documents(at("out_text_document")), ElementsAre("plain\ntext", "zipped", "z", "std"));
+  EXPECT_EQ(result.report.ignored_files, 1);
+  EXPECT_EQ(result.report.files, 3);
+  PreprocessOptions two = options({folder.write(
+      "k.jsonl", "{\"q\": \"a\", \"r\": \"bc\"}\n{\"q\": \"d\"}\n{\"r\": \"\", \"q\": \"e\"}\n")});
+  two.json_keys = {"q", "r"};
+  result = preprocess(two);
+  EXPECT_THAT(documents(at("out_q_document")), ElementsAre("a", "e"));
+  EXPECT_THAT(documents(at("out_r_document")), ElementsAre("bc", ""));
+  EXPECT_EQ(result.report.skipped(BadInput::kMissingKey), 1);
+}
+
+TEST_F(Preprocess, BadLinesAreCountedAndLocated) {
+  const std::string good = "{\"text\": \"good\"}\n";
+  const std::string input = folder.write(
+      "a.jsonl", good + "{bad\n" + good + "{\"text\": \"\xFF\"}\n{\"other\": 1}\n{\"text\": \"" +
+                     std::string(100, 'x') + "\"}\n" + good);
+  PreprocessOptions o = options({input});
+  o.max_document_bytes = 64;
+  const PreprocessResult result = preprocess(o);
+  EXPECT_THAT(documents(at("out_text_document")), ElementsAre("good", "good", "good"));
+  EXPECT_EQ(result.report.total_skipped(), 4);
+  EXPECT_THAT(result.report.to_string(),
+              AllOf(HasSubstr("line 2 is not a JSON object"), HasSubstr("line 4 is not UTF-8"),
+                    HasSubstr("line 5 has no key"), HasSubstr("line 6 has 112 bytes")));
+  o.on_bad_input = OnBadInput::kError;
+  EXPECT_THAT(error_of([&] { preprocess(o); }),
+              AllOf(HasSubstr("a.jsonl: line"), HasSubstr("--on-bad-input skip")));
+  const std::string cut = gzip(std::string(100'000, '\n') + good + good).substr(0, 60);
+  EXPECT_EQ(preprocess(options({folder.write("cut.jsonl.gz", cut)}, "cut"))
+                .report.skipped(BadInput::kBrokenFile),
+            1);
+  EXPECT_THAT(error_of([&] { preprocess(options({at("none")}, "x")); }), HasSubstr("none"));
+}
+
+TEST_F(Preprocess, TheOutputDoesNotDependOnTheNumberOfWorkers) {
+  const std::string input = folder.write("a.jsonl", corpus(6000, 1));
+  std::string first;
+  for (const int workers : {1, 2, 5}) {
+    PreprocessOptions o = options({input});
+    o.workers = workers;
+    o.append_eod = true;
+    preprocess(o);
+    if (first.empty()) first = both(at("out_text_document"));
+    EXPECT_TRUE(first == both(at("out_text_document"))) << workers;
+  }
+  // And is what a loop over the lines writes.
+  IndexedWriter writer(at("loop"), {});
+  const auto tokenizer = make_tokenizer({});
+  for (const std::string& text : documents(at("out_text_document"))) {
+    std::vector<int32_t> tokens;
+    for (const char c : text) tokens.push_back(c == '$' ? 256 : c);
+    if (!tokens.empty()) writer.add_sequence(tokens);
+    writer.end_document();
+  }
+  writer.commit();
+  EXPECT_TRUE(first == both(at("loop")));
+}
+
+TEST_F(Preprocess, GoesOnAfterBeingKilledAnywhereSlow) {
+  const std::vector<std::string> inputs = {folder.write("a.jsonl", corpus(3000, 2)),
+                                           folder.write("b.txt", std::string(50'000, 'b')),
+                                           folder.write("c.jsonl.zst", zstd(corpus(2000, 3)))};
+  PreprocessOptions whole = options(inputs, "whole");
+  whole.json_keys = {"text"};
+  const std::string expected_report = preprocess(whole).report.to_string();
+  PreprocessOptions parts = options(inputs, "parts");
+  parts.save_bytes = 200'000;
+  parts.workers = 2;
+  std::mt19937 random(4);
+  int killed = 0, resumed = 0;
+  for (int round = 0; round < 30; ++round) {
+    std::filesystem::remove(at("parts_text_document.idx"));
+    std::filesystem::remove(at("parts_text_document.bin"));
+    while (true) {
+      const pid_t child = ::fork();
+      if (child == 0) {
+        try {
+          preprocess(parts);
+        } catch (const Error&) {
+          ::_exit(3);
+        }
+        ::_exit(0);
+      }
+      ::usleep(static_cast<useconds_t>(random() % 40'000));
+      ::kill(child, SIGKILL);
+      int status = 0;
+      ::waitpid(child, &status, 0);
+      if (WIFEXITED(status)) {
+        ASSERT_EQ(WEXITSTATUS(status), 0);
+        break;
+      }
+      ++killed;
+      resumed += std::filesystem::exists(at("parts.partial/state.json"));
+      if (random() % 3 == 0) { // and one that is left alone
+        EXPECT_EQ(preprocess(parts).report.to_string(), expected_report);
+        break;
+      }
+    }
+    ASSERT_TRUE(both(at("whole_text_document")) == both(at("parts_text_document"))) << round;
+    ASSERT_FALSE(std::filesystem::exists(at("parts.partial")));
+  }
+  EXPECT_GT(killed, 20);
+  EXPECT_GT(resumed, 10);
+}
+
+TEST_F(Preprocess, ResumesOnlyWhatIsItsOwn) {
+  const std::string input = folder.write("a.jsonl", corpus(2000, 5));
+  PreprocessOptions o = options({input});
+  o.save_bytes = 1;
+  struct Stop {};
+  o.progress = [](const PreprocessProgress&) { throw Stop{}; };
+  EXPECT_THROW(preprocess(o), Stop);
+  o.progress = {};
+  ASSERT_TRUE(std::filesystem::exists(at("out.partial/state.json")));
+  o.append_eod = true;
+  EXPECT_THAT(error_of([&] { preprocess(o); }), HasSubstr("is the beginning of another call"));
+  o.append_eod = false;
+  EXPECT_TRUE(preprocess(o).resumed);
+  EXPECT_FALSE(preprocess(o).resumed);
+}
+
+TEST_F(Preprocess, ProgressSaysHowFastAndHowLong) {
+  EXPECT_EQ(to_string({.disk_bytes = 25,
+                       .total_bytes = 100,
+                       .text_bytes = 20'000'000,
+                       .documents = 4000,
+                       .tokens = 6'000'000,
+                       .seconds = 2}),
+            "25.0 % | 10.0 MB/s | 2.00K docs/s | 3.00M tokens/s | ETA 6.00s");
+  EXPECT_THAT(to_string({.text_bytes = 20'000'000, .bad = 7, .seconds = 2}),
+              AllOf(HasSubstr("7 bad"), ::testing::Not(HasSubstr("ETA"))));
+}
+
+} // namespace
+} // namespace pentatron::data
