@@ -101,7 +101,9 @@ void Config::validate(config::Violations& violations, std::string_view) const {
                                train.seq_length, model.max_position_embeddings),
                    fmt::format("model.max_position_embeddings={}", train.seq_length));
   }
-  if (train.sample_tokens > 0 && dataset.type != data::DatasetType::kText) {
+  const bool has_text =
+      dataset.type == data::DatasetType::kText || dataset.type == data::DatasetType::kIndexed;
+  if (train.sample_tokens > 0 && !has_text) {
     violations.add("train.sample_tokens",
                    fmt::format("train.sample_tokens={} asks for text, and dataset.type={} has only "
                                "token numbers",

@@ -129,6 +129,7 @@ struct Trainer::State {
   data::LoaderOptions loader_options(int64_t consumed) const;
   StepFlops step_flops(int64_t samples) const;
   StepResult run_step(const StepOptions& options, int64_t* samples);
+  double validate(const std::shared_ptr<const data::Dataset>& dataset);
   std::optional<double> validate();
   fs::path save();
 };
@@ -156,10 +157,19 @@ Trainer::State::State(Config c, const comm::Group& world)
 void Trainer::State::open_data() {
   const bool batches = config.dataset.type == data::DatasetType::kBatches;
   tokenizer = data::make_tokenizer(config.tokenizer);
-  datasets =
-      data::open_datasets(config.dataset, {.sequence_length = batches ? 0 : config.train.seq_length,
-                                           .vocab_size = config.model.vocab_size,
-                                           .tokenizer = tokenizer});
+  const int64_t evaluation = config.train.eval_iters * config.train.global_batch_size;
+  data::DatasetContext context{.sequence_length = batches ? 0 : config.train.seq_length,
+                               .vocab_size = config.model.vocab_size,
+                               .tokenizer = tokenizer,
+                               .test_samples = evaluation};
+  if (total_iterations > 0) { // else it only evaluates
+    context.train_samples = batch_sizes.samples_after(total_iterations);
+    context.validation_samples =
+        config.train.eval_interval > 0
+            ? (total_iterations / config.train.eval_interval + 1) * evaluation
+            : 0;
+  }
+  datasets = data::open_datasets(config.dataset, context);
   if (datasets.train == nullptr) {
     raise<ConfigError>(
         "dataset.split={} leaves less than one training sample\n  try: dataset.split=95,5,0",
@@ -245,7 +255,7 @@ data::LoaderOptions Trainer::State::loader_options(int64_t consumed) const {
           .size = groups.dp.size(),
           .consumed_samples = consumed,
           .prefetch = config.dataset.prefetch,
-          .batch = {.eod = config.dataset.type == data::DatasetType::kText ? tokenizer->eod() : -1,
+          .batch = {.eod = datasets.eod,
                     .eod_mask_loss = config.dataset.eod_mask_loss,
                     .reset_position_ids = config.dataset.reset_position_ids,
                     .reset_attention_mask = config.dataset.reset_attention_mask},
@@ -284,21 +294,40 @@ StepResult Trainer::State::run_step(const StepOptions& options, int64_t* samples
   return result;
 }
 
-std::optional<double> Trainer::State::validate() {
-  if (datasets.validation == nullptr) return std::nullopt;
+double Trainer::State::validate(const std::shared_ptr<const data::Dataset>& dataset) {
   data::LoaderOptions options = loader_options(0);
   options.global_batch_size_at = {};
   options.batch.eod_mask_loss = false;
-  data::Loader batches(datasets.validation, options);
-  const int64_t all =
-      std::max<int64_t>(1, datasets.validation->samples_per_epoch() / options.global_batch_size);
+  const bool whole = config.dataset.full_validation;
+  options.pad_last_batch = whole;
+  data::Loader batches(dataset, options);
+  const int64_t samples = dataset->samples_per_epoch();
+  int64_t steps = std::max<int64_t>(1, samples / options.global_batch_size);
+  if (whole) {
+    const int64_t all = dataset->size().value_or(samples);
+    steps = (all + options.global_batch_size - 1) / options.global_batch_size;
+  } else {
+    steps = std::min(config.train.eval_iters, steps);
+  }
   Stepper::Evaluation total;
-  for (int64_t i = 0; i < std::min(config.train.eval_iters, all); ++i) {
+  for (int64_t i = 0; i < steps; ++i) {
     const Stepper::Evaluation part = stepper->evaluate(batches.next());
     total.loss_sum += part.loss_sum;
     total.num_targets += part.num_targets;
   }
   return total.loss_sum / static_cast<double>(total.num_targets);
+}
+
+std::optional<double> Trainer::State::validate() {
+  if (datasets.validation == nullptr) return std::nullopt;
+  if (datasets.validation_sets.empty()) return validate(datasets.validation);
+  double sum = 0;
+  for (const data::NamedDataset& set : datasets.validation_sets) {
+    const double loss = validate(set.dataset);
+    if (main_rank) log::info("validation loss of {}: {:.6E}", set.name, loss);
+    sum += loss;
+  }
+  return sum / static_cast<double>(datasets.validation_sets.size());
 }
 
 fs::path Trainer::State::save() {

@@ -1,0 +1,123 @@
+#include <CLI/CLI.hpp>
+
+#include <fmt/format.h>
+
+#include <unistd.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/json.h"
+#include "pentatron/cli/commands.h"
+#include "pentatron/data/indexed/corpus_tools.h"
+
+namespace pentatron::cli {
+
+namespace {
+
+struct CorpusArguments {
+  std::vector<std::string> prefixes;
+  std::string prefix, output;
+  std::vector<double> shares;
+  int64_t vocab_size = 0;
+};
+
+data::TokenProgress progress() {
+  if (::isatty(STDERR_FILENO) == 0) return {};
+  return [](int64_t done, int64_t total) {
+    fmt::print(stderr, "\r\033[K{:.1f} %",
+               100.0 * static_cast<double>(done) /
+                   static_cast<double>(std::max<int64_t>(total, 1)));
+    if (done >= total) fmt::print(stderr, "\r\033[K");
+  };
+}
+
+Json summary_of(const std::string& prefix) {
+  const data::IndexedDataset corpus(data::without_ending(prefix));
+  const data::CorpusSummary s = data::summarize_corpus(corpus);
+  return {{"prefix", corpus.prefix()},
+          {"dtype", std::string(data::name_of(s.dtype))},
+          {"documents", s.documents},
+          {"empty_documents", s.empty_documents},
+          {"sequences", s.sequences},
+          {"tokens", s.tokens},
+          {"shortest_sequence", s.shortest},
+          {"longest_sequence", s.longest},
+          {"modes", s.modes},
+          {"bin_bytes", s.data_bytes},
+          {"idx_bytes", s.index_bytes}};
+}
+
+int merge(const CorpusArguments& a) {
+  std::vector<std::string> prefixes;
+  for (const std::string& prefix : a.prefixes) prefixes.push_back(data::without_ending(prefix));
+  const std::string output = data::without_ending(a.output);
+  data::merge_corpora(prefixes, output, progress());
+  fmt::print("{}\n", dump_json(summary_of(output)));
+  return 0;
+}
+
+int split(const CorpusArguments& a) {
+  for (const std::string& part : data::split_corpus_files(
+           data::without_ending(a.prefix), a.shares, data::without_ending(a.output), progress()))
+    fmt::print("{}\n", dump_json(summary_of(part)));
+  return 0;
+}
+
+int inspect(const CorpusArguments& a) {
+  for (const std::string& prefix : a.prefixes) fmt::print("{}\n", dump_json(summary_of(prefix)));
+  return 0;
+}
+
+int verify(const CorpusArguments& a) {
+  for (const std::string& prefix : a.prefixes) {
+    const data::IndexedDataset corpus(data::without_ending(prefix));
+    const data::CorpusCheck check = data::verify_corpus(corpus, a.vocab_size, progress());
+    fmt::print("{}\n", dump_json(Json{{"prefix", corpus.prefix()},
+                                      {"tokens", corpus.num_tokens()},
+                                      {"lowest_token", check.lowest_token},
+                                      {"highest_token", check.highest_token},
+                                      {"bin_crc32c", fmt::format("{:08x}", check.data_crc32c)},
+                                      {"idx_crc32c", fmt::format("{:08x}", check.index_crc32c)}}));
+  }
+  return 0;
+}
+
+CLI::App* add(CLI::App& verb, Action& chosen, const char* name, const char* about,
+              int (*action)(const CorpusArguments&), std::shared_ptr<CorpusArguments> a) {
+  CLI::App* sub = verb.add_subcommand(name, about);
+  sub->callback([a, action, &chosen] { chosen = [a, action] { return action(*a); }; });
+  return sub;
+}
+
+} // namespace
+
+void add_corpus(CLI::App& program, Action& chosen) {
+  CLI::App* verb = program.add_subcommand(
+      "corpus", "put corpora of tokens together, take them apart, look at them, check them");
+  verb->require_subcommand(1);
+  auto a = std::make_shared<CorpusArguments>();
+  CLI::App* sub = add(*verb, chosen, "merge", "all documents of several corpora as one", merge, a);
+  sub->add_option("prefixes", a->prefixes, "of PREFIX.bin and PREFIX.idx, in order")->required();
+  sub->add_option("--output", a->output, "the prefix of the new corpus")->required();
+  sub->footer("example: pentatron corpus merge data/a data/b --output data/both");
+
+  sub = add(*verb, chosen, "split", "cut the documents of a corpus into parts", split, a);
+  sub->add_option("prefix", a->prefix, "of PREFIX.bin and PREFIX.idx")->required();
+  sub->add_option("--shares", a->shares, "of documents, one for each part")
+      ->delimiter(',')
+      ->required();
+  sub->add_option("--output", a->output, "the parts are OUTPUT_0, OUTPUT_1, ...")->required();
+  sub->footer("example: pentatron corpus split data/all --shares 99,1 --output data/part");
+
+  sub = add(*verb, chosen, "inspect", "what a corpus holds, as JSON", inspect, a);
+  sub->add_option("prefixes", a->prefixes, "of PREFIX.bin and PREFIX.idx")->required();
+  sub->footer("example: pentatron corpus inspect data/corpus_text_document");
+
+  sub = add(*verb, chosen, "verify",
+            "read a corpus whole and check every number of its index and every token", verify, a);
+  sub->add_option("prefixes", a->prefixes, "of PREFIX.bin and PREFIX.idx")->required();
+  sub->add_option("--vocab-size", a->vocab_size, "tokens must be below it; 0: any will do")
+      ->check(CLI::NonNegativeNumber);
+  sub->footer("example: pentatron corpus verify data/corpus_text_document --vocab-size 32000");
+}
+
+} // namespace pentatron::cli

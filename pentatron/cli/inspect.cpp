@@ -1,0 +1,144 @@
+#include <CLI/CLI.hpp>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/json.h"
+#include "pentatron/cli/commands.h"
+#include "pentatron/data/gpt/blend.h"
+#include "pentatron/data/gpt/gpt_dataset.h"
+#include "pentatron/data/preprocess/open_tokenizer.h"
+#include "pentatron/data/token_stream.h"
+
+namespace pentatron::cli {
+
+namespace {
+
+struct SampleArguments {
+  std::string prefix, order = "megatron", split = "95,5,0", part = "train", tokenizer;
+  int64_t sequence_length = 1024;
+  std::optional<int64_t> num_samples;
+  uint64_t seed = 1234;
+  std::vector<int64_t> indices;
+  bool text = false;
+};
+
+data::Part part_of(const std::string& name) {
+  if (name == "train") return data::Part::kTrain;
+  return name == "test" ? data::Part::kTest : data::Part::kValidation;
+}
+
+std::shared_ptr<const data::Dataset> open_samples(const SampleArguments& a) {
+  const auto corpus = std::make_shared<const data::IndexedDataset>(data::without_ending(a.prefix));
+  constexpr int64_t kAnyToken = int64_t{1} << 62;
+  const data::Part part = part_of(a.part);
+  if (a.order == "stable") {
+    const auto stream = std::make_shared<const data::IndexedStream>(corpus, kAnyToken);
+    const data::Split split = data::split_corpus(*stream, a.split);
+    const data::StreamRange range = part == data::Part::kTrain        ? split.train
+                                    : part == data::Part::kValidation ? split.validation
+                                                                      : split.test;
+    return std::make_shared<data::TextDataset>(
+        stream, range,
+        data::TextDataset::Options{.sequence_length = a.sequence_length,
+                                   .seed = a.seed,
+                                   .name = std::string(data::name_of(part))});
+  }
+  const data::SequenceRange range = data::megatron_split(a.split, corpus->num_sequences(), part);
+  const std::vector<int32_t> lengths = corpus->lengths(range.begin, range.end);
+  auto index = std::make_shared<const data::GptIndex>(
+      data::build_gpt_index(lengths, range.begin,
+                            {.sequence_length = a.sequence_length,
+                             .num_samples = a.num_samples,
+                             .seed = a.seed,
+                             .name = fmt::format("the {} part of {}", a.part, corpus->prefix())}));
+  return std::make_shared<data::GptDataset>(corpus, std::move(index), kAnyToken);
+}
+
+int print_samples(const SampleArguments& a) {
+  if (a.text && a.tokenizer.empty())
+    throw ConfigError("--text decodes tokens, and no tokenizer is named\n  try: --tokenizer PATH");
+  const auto tokenizer = a.text ? data::open_tokenizer(a.tokenizer) : nullptr;
+  const auto samples = open_samples(a);
+  std::vector<int64_t> tokens(static_cast<size_t>(a.sequence_length + 1));
+  for (const int64_t index : a.indices) {
+    samples->sample(index, tokens.data());
+    fmt::print("{{\"index\":{},\"tokens\":[{}]", index, fmt::join(tokens, ","));
+    if (tokenizer) fmt::print(",\"text\":{}", dump_json(tokenizer->decode(tokens)));
+    fmt::print("}}\n");
+  }
+  return 0;
+}
+
+struct BlendArguments {
+  std::vector<double> weights;
+  int64_t size = 0;
+};
+
+int print_blend(const BlendArguments& a) {
+  double sum = 0;
+  for (const double weight : a.weights) {
+    if (!(weight > 0)) raise<ConfigError>("the weight {} is not positive", weight);
+    sum += weight;
+  }
+  // Shares are taken as they are: dividing by a sum of 1 + 2^-52 could turn a tie.
+  const bool shares = sum > 1 - 1e-9 && sum < 1 + 1e-9;
+  const data::BlendOrder order(shares ? a.weights : data::normalized(a.weights));
+  std::vector<int32_t> datasets;
+  std::vector<int64_t> samples;
+  for (int64_t n = 0; n < a.size; ++n) {
+    const data::BlendOrder::Place place = order(n);
+    datasets.push_back(place.dataset);
+    samples.push_back(place.sample);
+  }
+  fmt::print("{{\"dataset_index\":[{}],\"dataset_sample_index\":[{}]}}\n", fmt::join(datasets, ","),
+             fmt::join(samples, ","));
+  return 0;
+}
+
+void add_samples(CLI::App& verb, Action& chosen) {
+  auto a = std::make_shared<SampleArguments>();
+  CLI::App* samples = verb.add_subcommand("samples", "the tokens of samples of a corpus, as JSON");
+  samples->add_option("--prefix", a->prefix, "of PREFIX.bin and PREFIX.idx")->required();
+  samples->add_option("--order", a->order, "megatron or stable, as dataset.order")
+      ->check(CLI::IsMember({"megatron", "stable"}))
+      ->capture_default_str();
+  samples->add_option("--sequence-length", a->sequence_length, "tokens of an input")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  samples->add_option("--num-samples", a->num_samples,
+                      "how many the run takes of this part, which Megatron's order depends on; "
+                      "left out: one epoch");
+  samples->add_option("--seed", a->seed, "as dataset.seed")->capture_default_str();
+  samples->add_option("--split", a->split, "as dataset.split")->capture_default_str();
+  samples->add_option("--part", a->part, "train, valid or test")
+      ->check(CLI::IsMember({"train", "valid", "validation", "test"}))
+      ->capture_default_str();
+  samples->add_option("--index", a->indices, "numbers of samples")->delimiter(',')->required();
+  samples->add_flag("--text", a->text, "with the text, by --tokenizer");
+  samples->add_option("--tokenizer", a->tokenizer, "a tokenizer's file or folder, or bytes");
+  samples->footer("example:\n"
+                  "  pentatron inspect samples --prefix data/corpus_text_document "
+                  "--sequence-length 64 --num-samples 1000 --index 0,1,2 --text --tokenizer bytes");
+  samples->callback([a, &chosen] { chosen = [a] { return print_samples(*a); }; });
+}
+
+} // namespace
+
+void add_inspect(CLI::App& program, Action& chosen) {
+  CLI::App* verb = program.add_subcommand("inspect", "look at the samples that a run would see");
+  verb->require_subcommand(1);
+  add_samples(*verb, chosen);
+  auto a = std::make_shared<BlendArguments>();
+  CLI::App* blend =
+      verb->add_subcommand("blend", "which corpus each sample of a blend comes from, as JSON");
+  blend->add_option("--weights", a->weights, "one for each corpus")->delimiter(',')->required();
+  blend->add_option("--size", a->size, "samples")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 32))
+      ->required();
+  blend->footer("example: pentatron inspect blend --weights 0.3,0.5,0.2 --size 20");
+  blend->callback([a, &chosen] { chosen = [a] { return print_blend(*a); }; });
+}
+
+} // namespace pentatron::cli
