@@ -1,5 +1,7 @@
-"""Every CUDA file of the repository compiles for one architecture, on any machine with nvcc: on PATH, in CUDA_HOME or
-/usr/local/cuda, or from PyPI in .deps/cuda. No GPU and no torch headers are needed. Exits with 77 if there is no nvcc."""
+"""Every CUDA file of the repository compiles for one architecture, and every C++ file that differs in a CUDA build passes the
+compiler, on any machine with nvcc: on PATH, in CUDA_HOME or /usr/local/cuda, or from PyPI in .deps/cuda. No GPU is needed.
+Exits with 77 if there is no nvcc. cuda_compile.py ROOT [TORCH_INCLUDE CXX [ARCHITECTURE]]: without torch's headers only the
+CUDA files are compiled."""
 import concurrent.futures
 import glob
 import os
@@ -26,19 +28,52 @@ def compile_one(nvcc, root, path, architecture, out):
     return "" if run.returncode == 0 else run.stdout + run.stderr + f"nvcc ended with {run.returncode}"
 
 
-def main(root, architecture="90"):
+def find_header(name, nvcc, root):
+    """The folder that holds a header of CUDA or NCCL, or None."""
+    site = os.path.join(root, ".deps/*/lib/python3*/site-packages/nvidia")
+    places = [os.path.join(os.path.dirname(os.path.realpath(nvcc)), "..", "include"), "/usr/local/cuda/include"]
+    places += sorted(glob.glob(os.path.join(site, "cu*/include")) + glob.glob(os.path.join(site, "nccl/include")))
+    return next((p for p in places + ["/usr/local/include", "/usr/include"] if os.path.exists(os.path.join(p, name))), None)
+
+
+def host_files(root):
+    return [p for p in files.sources(root) if p.endswith(".cpp") and
+            (p.endswith("_cuda.cpp") or "PENTATRON_CUDA" in files.read(root, p))]
+
+
+def check_host(cxx, torch, folders, root, path):
+    """What the C++ compiler says about a file in a CUDA build; empty if it takes it."""
+    command = [cxx, "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas",
+               "-Wno-missing-field-initializers", "-fopenmp", "-DPENTATRON_CUDA=1", "-DUSE_DISTRIBUTED",
+               "-DAT_PER_OPERATOR_HEADERS", "-DFMT_HEADER_ONLY=1", "-I", root, "-isystem", torch, "-isystem",
+               os.path.join(torch, "torch/csrc/api/include")]
+    for folder in folders:
+        command += ["-isystem", folder]
+    run = subprocess.run(command + [os.path.join(root, path)], capture_output=True, text=True, check=False)
+    return "" if run.returncode == 0 else run.stdout + run.stderr + f"{cxx} ended with {run.returncode}"
+
+
+def main(root, torch=None, cxx=None, architecture="90"):
     nvcc = find_nvcc(root)
     if nvcc is None:
         print("skipped: no nvcc\n  try: scripts/test.sh, which installs it into .deps/cuda")
         return 77
     paths = [p for p in files.listed(root) if p.endswith(".cu")]
+    hosts = host_files(root) if torch else []
+    folders = [find_header(name, nvcc, root) for name in ("cuda_runtime_api.h", "nccl.h")]
+    if torch and folders[1] is None:
+        print("no nccl.h: what includes it is left out")
+        hosts = [p for p in hosts if "<nccl.h>" not in files.read(root, p)]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool, tempfile.TemporaryDirectory() as out:
-        outputs = list(pool.map(lambda path: compile_one(nvcc, root, path, architecture, out), paths))
-    failed = [path for path, output in zip(paths, outputs) if output]
-    for path, output in zip(paths, outputs):
+        jobs = [pool.submit(compile_one, nvcc, root, path, architecture, out) for path in paths]
+        jobs += [pool.submit(check_host, cxx, torch, [f for f in folders if f], root, path) for path in hosts]
+        outputs = [job.result() for job in jobs]
+    failed = [path for path, output in zip(paths + hosts, outputs) if output]
+    for path, output in zip(paths + hosts, outputs):
         if output:
             print(f"{path}:\n{output[:2000]}")
-    print(f"{len(paths)} CUDA files compiled for sm_{architecture} with {nvcc}, {len(failed)} failed")
+    print(f"{len(paths)} CUDA files compiled for sm_{architecture} with {nvcc}, {len(hosts)} C++ files checked, "
+          f"{len(failed)} failed")
     return 1 if failed else 0
 
 
