@@ -73,7 +73,7 @@ class HuggingFaceTokenizer final : public CachedTokenizer {
     }
     if (pre_tokenization_.plan) byte_bpe_ = make_byte_bpe(*model_);
     joins_bytes_ = is_byte_level_decoder(member(json, "decoder"));
-    choose_eod(options.eod_token);
+    eod_ = find_eod(*this, options.eod);
   }
 
   std::string name() const override { return name_; }
@@ -218,16 +218,6 @@ class HuggingFaceTokenizer final : public CachedTokenizer {
     return all;
   }
 
-  void choose_eod(const std::string& name) {
-    if (name.empty()) {
-      eod_ = find_eod(*this);
-      return;
-    }
-    const std::optional<int32_t> id = token_id(name);
-    if (!id) raise<DataError>("the tokenizer has no token '{}' to end documents with", name);
-    eod_ = *id;
-  }
-
   std::string name_;
   std::unique_ptr<Normalizer> normalizer_;
   PreTokenization pre_tokenization_;
@@ -285,7 +275,16 @@ std::string printable_token(std::string_view text, int64_t id) {
   return visible ? out : out.empty() ? fmt::format("<token {}>", id) : "'" + out + "'";
 }
 
-int32_t find_eod(const Tokenizer& tokenizer) {
+int32_t find_eod(const Tokenizer& tokenizer, const EodChoice& choice) {
+  if (!choice.required.empty()) {
+    const std::optional<int32_t> id = tokenizer.token_id(choice.required);
+    if (!id)
+      raise<DataError>("the tokenizer has no token '{}' to end documents with", choice.required);
+    return *id;
+  }
+  if (!choice.likely.empty()) {
+    if (const std::optional<int32_t> id = tokenizer.token_id(choice.likely)) return *id;
+  }
   for (const char* name :
        {"<|endoftext|>", "<|end_of_text|>", "</s>", "<\uFF5Cend\u2581of\u2581sentence\uFF5C>",
         "<eos>", "<|im_end|>", "[SEP]", "<eod>", "[EOS]"}) {

@@ -10,9 +10,15 @@
 
 namespace pentatron::data::tokenizer {
 
+/// Which token ends documents.
+struct EodChoice {
+  std::string required; ///< this one; DataError if the tokenizer does not have it
+  std::string likely;   ///< else this one, if the tokenizer has it; else the first well-known one
+};
+
 struct HuggingFaceOptions {
   std::string name = "huggingface";
-  std::string eod_token; ///< empty: the first well-known one that the tokenizer has
+  EodChoice eod = {};
 };
 
 /// The tokenizer of a parsed tokenizer.json: the same ids and texts as Hugging Face's library,
@@ -27,7 +33,7 @@ Json gpt2_as_tokenizer_json(const Json& vocabulary, std::string_view merges);
 /// A token for people to see: without control characters, never empty.
 std::string printable_token(std::string_view text, int64_t id);
 
-/// The first of the well-known tokens that end a document that `tokenizer` has; -1 for none.
-int32_t find_eod(const Tokenizer& tokenizer);
+/// The id of the token that ends documents; -1 if there is none.
+int32_t find_eod(const Tokenizer& tokenizer, const EodChoice& choice);
 
 } // namespace pentatron::data::tokenizer

@@ -46,6 +46,7 @@ std::unique_ptr<Splitter> find_scanner(std::string_view pattern);
 extern const std::string_view kGpt2Pattern;
 /// Of cl100k_base (GPT-4) and Llama 3, of Qwen 2, and of o200k_base (GPT-4o).
 extern const std::string_view kCl100kPattern;
+extern const std::string_view kTiktokenCl100kPattern; ///< differs at the end of a text
 extern const std::string_view kQwen2Pattern;
 extern const std::string_view kO200kPattern;
 

@@ -1,0 +1,186 @@
+#include "pentatron/data/tokenizer/open.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/json.h"
+#include "pentatron/base/log.h"
+#include "pentatron/base/mapped_file.h"
+#include "pentatron/data/tokenizer/hugging_face.h"
+#include "pentatron/data/tokenizer/sentencepiece.h"
+#include "pentatron/data/tokenizer/tiktoken.h"
+
+namespace pentatron::data::tokenizer {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMaxFileBytes = size_t{256} << 20;
+
+bool is_file(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_regular_file(path, ignored);
+}
+bool is_folder(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored);
+}
+
+std::string read_text(const fs::path& path) {
+  const MappedFile file(path, MappedFile::Access::kSequential);
+  if (file.size() > kMaxFileBytes)
+    raise<DataError>("{} has {} bytes, and a file of a tokenizer has at most {}", path.string(),
+                     file.size(), kMaxFileBytes);
+  return std::string(file.text());
+}
+
+/// A line of base64, a space and digits.
+bool looks_like_ranks(std::string_view text) {
+  const std::string_view line = text.substr(0, std::min<size_t>(text.find('\n'), 2048));
+  const size_t space = line.find(' ');
+  return space != std::string_view::npos && space > 0 &&
+         line.substr(0, space).find_first_not_of(
+             "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=") ==
+             std::string_view::npos &&
+         line.find_first_not_of("0123456789\r", space + 1) == std::string_view::npos;
+}
+
+/// The file that names the tokenizer of a folder.
+fs::path find_file(const fs::path& folder, FileType type) {
+  std::vector<const char*> names;
+  if (type == FileType::kAuto || type == FileType::kHuggingFace) names.push_back("tokenizer.json");
+  if (type == FileType::kAuto || type == FileType::kGpt2) names.push_back("vocab.json");
+  if (type == FileType::kAuto || type == FileType::kSentencePiece || type == FileType::kTiktoken) {
+    for (const char* name : {"tokenizer.model", "spiece.model", "sentencepiece.bpe.model"})
+      names.push_back(name);
+  }
+  for (const char* name : names) {
+    if (!is_file(folder / name)) continue;
+    if (std::string_view(name) == "vocab.json" && !is_file(folder / "merges.txt")) continue;
+    return folder / name;
+  }
+  std::vector<fs::path> others;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string extension = entry.path().extension().string();
+    if (extension == ".tiktoken" || (extension == ".model" && names.size() > 1))
+      others.push_back(entry.path());
+  }
+  if (others.size() == 1) return others[0];
+  raise<DataError>("{} holds no tokenizer\n  try: a folder with tokenizer.json, vocab.json and "
+                   "merges.txt, tokenizer.model, or one .tiktoken file; or the file itself",
+                   folder.string());
+}
+
+FileType type_of(const fs::path& file, const std::string& text, const Json& json) {
+  if (!json.is_null()) {
+    if (json.is_object() && json.contains("model")) return FileType::kHuggingFace;
+    return FileType::kGpt2;
+  }
+  if (file.extension() == ".tiktoken" || looks_like_ranks(text)) return FileType::kTiktoken;
+  return FileType::kSentencePiece;
+}
+
+std::shared_ptr<const Tokenizer> make(const fs::path& file, const OpenOptions& options) {
+  const std::string extension = file.extension().string();
+  const bool is_json = extension == ".json" || options.type == FileType::kHuggingFace ||
+                       options.type == FileType::kGpt2;
+  if (extension == ".txt" && !is_json && options.type == FileType::kAuto)
+    raise<DataError>("{} is not a tokenizer's file\n  try: tokenizer.json, or the folder with "
+                     "vocab.json and merges.txt",
+                     file.string());
+  const Json json = is_json ? read_json(file) : Json();
+  const std::string text = is_json ? std::string() : read_text(file);
+  const FileType type = options.type == FileType::kAuto ? type_of(file, text, json) : options.type;
+  const EodChoice eod{.required = options.eod_token,
+                      .likely = configured_token(options.path, "eos_token")};
+  std::shared_ptr<const Tokenizer> tokenizer;
+  switch (type) {
+  case FileType::kAuto:
+  case FileType::kHuggingFace:
+    return make_hugging_face(json, {.eod = eod});
+  case FileType::kGpt2: {
+    const fs::path merges = file.parent_path() / "merges.txt";
+    if (!is_file(merges))
+      raise<DataError>("{} has no `model`, so it is no tokenizer.json; as a vocab.json it needs a "
+                       "merges.txt beside it",
+                       file.string());
+    return make_hugging_face(gpt2_as_tokenizer_json(json, read_text(merges)),
+                             {.name = "gpt2", .eod = eod});
+  }
+  case FileType::kSentencePiece:
+    return make_sentencepiece(read_sentencepiece(text), {.eod = eod});
+  case FileType::kTiktoken: {
+    const Ranks ranks = read_tiktoken(text);
+    TiktokenKind kind = find_tiktoken_kind(file.filename().string(), ranks);
+    if (!options.pattern.empty()) {
+      kind.options.pattern = tiktoken_pattern(options.pattern);
+    } else if (!kind.known) {
+      log::warning("{} does not say how text is split into words, and neither its name nor its {} "
+                   "tokens are known: taking the pattern of cl100k_base\n  try: "
+                   "tokenizer.pattern=gpt2, llama3, qwen2, o200k or a regular expression",
+                   file.string(), ranks.size());
+    }
+    kind.options.eod = eod;
+    return make_tiktoken(ranks, kind.options);
+  }
+  }
+  return tokenizer;
+}
+
+fs::path folder_of(const fs::path& path) {
+  return is_folder(path) ? path : path.parent_path();
+}
+
+} // namespace
+
+std::string configured_token(const fs::path& path, const std::string& name) {
+  const fs::path file = folder_of(path) / "tokenizer_config.json";
+  if (!is_file(file)) return {};
+  const Json json = read_json(file);
+  if (!json.is_object() || !json.contains(name)) return {};
+  const Json& token = json[name];
+  if (token.is_string()) return token.get<std::string>();
+  if (token.is_object() && token.contains("content") && token["content"].is_string())
+    return token["content"].get<std::string>();
+  return {};
+}
+
+std::optional<std::string> find_chat_template(const fs::path& path) {
+  const fs::path folder = folder_of(path);
+  if (is_file(folder / "chat_template.jinja")) return read_text(folder / "chat_template.jinja");
+  const fs::path file = folder / "tokenizer_config.json";
+  if (!is_file(file)) return std::nullopt;
+  const Json json = read_json(file);
+  if (!json.is_object() || !json.contains("chat_template")) return std::nullopt;
+  const Json& found = json["chat_template"];
+  if (found.is_string()) return found.get<std::string>();
+  // A list of named templates: the one called default.
+  if (found.is_array()) {
+    for (const Json& entry : found) {
+      if (json_get_or(entry, "name", std::string(), file.string()) == "default")
+        return json_get<std::string>(entry, "template", file.string());
+    }
+  }
+  return std::nullopt;
+}
+
+std::shared_ptr<const Tokenizer> open_tokenizer(const OpenOptions& options) {
+  if (!is_folder(options.path) && !is_file(options.path))
+    raise<DataError>("{} is no file and no folder\n  try: tokenizer.json, a .model or .tiktoken "
+                     "file, or a folder that holds them",
+                     options.path.string());
+  const fs::path file =
+      is_folder(options.path) ? find_file(options.path, options.type) : options.path;
+  try {
+    return make(file, options);
+  } catch (const DataError& error) {
+    const std::string message = error.what();
+    if (message.find(file.string()) != std::string::npos) throw;
+    raise<DataError>("{}: {}", file.string(), message);
+  }
+}
+
+} // namespace pentatron::data::tokenizer

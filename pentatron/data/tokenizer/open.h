@@ -1,0 +1,36 @@
+/// A tokenizer from the files that a user has.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "pentatron/data/tokenizer.h"
+
+namespace pentatron::data::tokenizer {
+
+enum class FileType : uint8_t { kAuto, kHuggingFace, kSentencePiece, kTiktoken, kGpt2 };
+
+struct OpenOptions {
+  std::filesystem::path path; ///< a file, or a folder that holds the files
+  FileType type = FileType::kAuto;
+  std::string eod_token; ///< empty: eos_token of tokenizer_config.json, or a well-known one
+  std::string pattern;   ///< for tiktoken: a name (cl100k, ...) or a regular expression
+};
+
+/// Reads tokenizer.json, vocab.json with merges.txt beside it, SentencePiece's .model or tiktoken's
+/// ranks; which of them a folder holds is found in this order. Throws DataError, which names the
+/// file, for what is missing, damaged or not supported.
+std::shared_ptr<const Tokenizer> open_tokenizer(const OpenOptions& options);
+
+/// The chat template that lies with a tokenizer: chat_template.jinja or `chat_template` in
+/// tokenizer_config.json. `path` is what open_tokenizer() takes.
+std::optional<std::string> find_chat_template(const std::filesystem::path& path);
+
+/// The text of the token `name` (bos_token, eos_token, ...) in tokenizer_config.json beside `path`;
+/// empty if there is none.
+std::string configured_token(const std::filesystem::path& path, const std::string& name);
+
+} // namespace pentatron::data::tokenizer
