@@ -140,7 +140,7 @@ class SocketTransport final : public messages::Transport {
   }
 
   void test(std::vector<Completion>& ended) override {
-    if (::poll(polls_.data(), polls_.size(), 0) > 0)
+    if (poll_now())
       for (Peer& peer : peers_) {
         const short events = polls_[static_cast<size_t>(peer.rank)].revents;
         if ((events & POLLOUT) != 0) write_to(peer);
@@ -174,6 +174,11 @@ class SocketTransport final : public messages::Transport {
   }
 
  private:
+  bool poll_now() {
+    const std::lock_guard lock(watched_mutex_);
+    return ::poll(polls_.data(), polls_.size(), 0) > 0;
+  }
+
   /// Keeps in polls_ what there is to wait for.
   void watch() {
     const std::lock_guard lock(watched_mutex_);
