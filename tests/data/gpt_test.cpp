@@ -89,6 +89,7 @@ TEST(GptDataset, DrawsTheSamplesOfMegatron) {
     const auto corpus =
         std::make_shared<const IndexedDataset>(megatron_file(c["corpus"].get<std::string>()));
     const std::string part = c["part"];
+    // Not c["split"]: see tests/data/megatron/README.md.
     const SequenceRange range = megatron_split("1,1,1", corpus->num_sequences(),
                                                part == "train"   ? Part::kTrain
                                                : part == "valid" ? Part::kValidation

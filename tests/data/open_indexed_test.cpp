@@ -139,6 +139,11 @@ TEST_F(OpenIndexed, PathsMayStandInFilesAndLists) {
     EXPECT_EQ(sample_of(*of_keys.validation, n % 20), sample_of(*of_file.validation, n % 20));
   }
   EXPECT_EQ(of_keys.test, nullptr);
+  const Datasets of_yaml = open_datasets(
+      megatron(folder.write("parts.yaml", "train: " + quoted + "\nvalid: [" + at("b") + "]\n")),
+      context);
+  EXPECT_EQ(sample_of(*of_yaml.train, 3), sample_of(*of_keys.train, 3));
+  EXPECT_EQ(sample_of(*of_yaml.validation, 3), sample_of(*of_keys.validation, 3));
   for (const char* bad : {"{\"train\": [\"a\"], \"valide\": []}", "{\"valid\": [\"a\"]}",
                           "[1, [2]]", "3", "{\"train\": {\"a\": 1}}", "[]"})
     EXPECT_THROW(open_datasets(megatron(folder.write("bad.json", bad)), context), Error) << bad;
@@ -418,6 +423,51 @@ TEST_F(FillInTheMiddle, RearrangesDocumentsAndKeepsTheirBytes) {
   EXPECT_GT(documents, 100);
   EXPECT_NEAR(rearranged, documents * 0.5, documents * 0.2);
   EXPECT_NEAR(suffix_first, rearranged * 0.5, rearranged * 0.25);
+}
+
+/// Writes "aa" as one token of its own.
+class PairTokenizer final : public Tokenizer {
+ public:
+  std::string name() const override { return "pairs"; }
+  int64_t vocab_size() const override { return 258; }
+  int32_t eod() const override { return 256; }
+  void encode(std::string_view text, std::vector<int32_t>& tokens) const override {
+    for (size_t i = 0; i < text.size(); ++i) {
+      const bool pair = text.substr(i, 2) == "aa";
+      tokens.push_back(pair ? 257 : static_cast<unsigned char>(text[i]));
+      i += pair;
+    }
+  }
+  std::string decode(std::span<const int64_t> tokens) const override {
+    std::string text;
+    for (const int64_t token : tokens)
+      text += token == 257 ? "aa" : std::string(1, static_cast<char>(token));
+    return text;
+  }
+  std::string token_name(int64_t id) const override { return std::to_string(id); }
+};
+
+TEST_F(FillInTheMiddle, WhatFewerTokensLeaveFreeIsPaddedWithoutALoss) {
+  // Samples of single a's, which are encoded again in pairs.
+  class Letters final : public Dataset {
+   public:
+    int64_t sequence_length() const override { return 63; }
+    void sample(int64_t, int64_t* tokens) const override { std::fill(tokens, tokens + 64, 'a'); }
+  };
+  const FillInTheMiddleDataset fim(
+      std::make_shared<Letters>(), std::make_shared<PairTokenizer>(),
+      {.rate = 1, .prefix_token = 300, .middle_token = 301, .suffix_token = 302, .pad_token = 303});
+  for (int64_t n = 0; n < 20; ++n) {
+    const int64_t ids[] = {n};
+    const Batch batch = make_batch(fim, ids, {});
+    EXPECT_EQ(batch.tokens[0], 300);
+    int64_t padding = 0;
+    for (size_t i = 0; i < 63; ++i) {
+      padding += batch.labels[i] == 303;
+      EXPECT_EQ(batch.loss_mask[i], batch.labels[i] != 303);
+    }
+    EXPECT_GE(padding, 64 - 3 - 34);
+  }
 }
 
 TEST_F(FillInTheMiddle, DependsOnTheSampleAloneAndOnItsKeys) {

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "pentatron/base/crc32c.h"
+#include "pentatron/data/preprocess/preprocess.h"
 #include "pentatron/trainer/runtime.h"
 #include "tests/trainer/layout_runs.h"
 #include "tests/trainer/tiny_run.h"
@@ -46,6 +47,20 @@ const std::vector<std::string> kSave = {"checkpoint.save={}/ck"};
 const std::vector<std::string> kOverflow = {"optimizer.lr=1e30", "optimizer.clip_grad=0",
                                             "train.train_iters=6"};
 const std::vector<std::string> kEvaluate = {"train.eval_interval=3", "dataset.split=50,50"};
+
+const std::vector<std::string> kIndexed = {"dataset.type=indexed",
+                                           "dataset.path={}/data_text_document",
+                                           "train.eval_interval=3", "dataset.split=50,50"};
+const std::vector<std::string> kMegatron = {
+    "dataset.type=indexed",   "dataset.path={}/data_text_document",
+    "dataset.order=megatron", "train.eval_interval=3",
+    "dataset.split=50,50",    "train.eval_iters=1"};
+const std::vector<std::string> kParts = {
+    "dataset.type=indexed", "dataset.path=", "dataset.train_data_path={}/data_text_document",
+    "train.eval_interval=3"};
+const std::vector<std::string> kFim = {
+    "model.vocab_size=300",         "dataset.fim_rate=0.5",         "dataset.fim_prefix_token=260",
+    "dataset.fim_middle_token=261", "dataset.fim_suffix_token=262", "dataset.fim_pad_token=263"};
 
 std::vector<std::string> operator+(std::vector<std::string> a, const std::vector<std::string>& b) {
   a.insert(a.end(), b.begin(), b.end());
@@ -150,6 +165,27 @@ const std::map<std::string, Effect> kEffects = {
     {"scheduler.weight_decay_incr_style", {"scheduler.weight_decay_incr_style=cosine", kDecay}},
     {"dataset.type", {"dataset.type=mock"}},
     {"dataset.path", {"dataset.path={}/other.jsonl"}},
+    {"dataset.train_data_path", {"dataset.train_data_path={}/other_text_document", kParts}},
+    {"dataset.valid_data_path", {"dataset.valid_data_path={}/other_text_document", kParts}},
+    {"dataset.per_split_data_args_path",
+     {"dataset.per_split_data_args_path={}/other.json",
+      {"dataset.type=indexed", "dataset.path=", "dataset.per_split_data_args_path={}/data.json"}}},
+    {"dataset.multiple_validation_sets",
+     {"dataset.multiple_validation_sets=true",
+      kParts +
+          std::vector<std::string>{
+              "dataset.valid_data_path={}/data_text_document,{}/other_text_document"}}},
+    {"dataset.full_validation", {"dataset.full_validation=true", kIndexed}},
+    {"dataset.drop_last_partial_validation_sequence",
+     {"dataset.drop_last_partial_validation_sequence=false",
+      kMegatron + std::vector<std::string>{"dataset.full_validation=true"}}},
+    {"dataset.order", {"dataset.order=megatron", kIndexed}},
+    {"dataset.data_cache_path", {"dataset.data_cache_path={}/ck", kMegatron}},
+    {"dataset.fim_rate", {"dataset.fim_rate=1", kFim}},
+    {"dataset.fim_spm_rate", {"dataset.fim_spm_rate=1", kFim}},
+    {"dataset.fim_prefix_token", {"dataset.fim_prefix_token=270", kFim}},
+    {"dataset.fim_middle_token", {"dataset.fim_middle_token=270", kFim}},
+    {"dataset.fim_suffix_token", {"dataset.fim_suffix_token=270", kFim}},
     {"dataset.text_key", {"dataset.text_key=other"}},
     {"dataset.split", {"dataset.split=50,50"}},
     {"dataset.seed", {"dataset.seed=5"}},
@@ -229,7 +265,14 @@ const std::map<std::string, Elsewhere> kElsewhere = {
     {"train.sample_tokens", {"the program writes the sample: Program.Quickstart of cli_test"}},
     {"train.num_threads", {"set by the program: Runtime.SetsThreads below"}},
     {"device", {"needs a GPU to differ: Runtime.ChoosesDevices below"}},
-    {"tokenizer.type", {"has one value"}},
+    {"dataset.test_data_path",
+     {"training does not look at the test part: OpenIndexed of data_test"}},
+    {"dataset.fim_pad_token", {"no byte is left over: FillInTheMiddle of data_test"}},
+    {"tokenizer.type", {"needs files: MakeTokenizer of data_test"}},
+    {"tokenizer.path", {"needs files: MakeTokenizer of data_test"}},
+    {"tokenizer.eod", {"needs files: MakeTokenizer of data_test"}},
+    {"tokenizer.pattern", {"needs files: MakeTokenizer of data_test"}},
+    {"tokenizer.vocab_size", {"of tokenizer.type=null: MakeTokenizer of data_test"}},
 };
 
 class EveryKey : public testing::Test {
@@ -239,6 +282,14 @@ class EveryKey : public testing::Test {
     test::write_documents(scratch / "other.jsonl", 100, /*seed=*/2);
     test::write_documents(scratch / "bad.jsonl", 100);
     std::ofstream(scratch / "bad.jsonl", std::ios::app) << "{no json\n";
+    for (const std::string name : {"data", "other"}) {
+      data::preprocess({.inputs = {scratch / (name + ".jsonl")},
+                        .tokenizer = data::make_tokenizer({}),
+                        .output = scratch / name,
+                        .append_eod = true});
+      std::ofstream(scratch / (name + ".json"))
+          << Json{{"train", Json::array({scratch / (name + "_text_document")})}};
+    }
     test::run(test::tiny(scratch / "data.jsonl",
                          {"checkpoint.save=" + (scratch / "earlier"), "train.train_iters=1"}));
   }
@@ -247,7 +298,7 @@ class EveryKey : public testing::Test {
   std::string fingerprint(std::vector<std::string> settings) {
     settings.insert(settings.begin(), "logger.dir={}/log");
     for (std::string& text : settings) {
-      if (const size_t at = text.find("{}"); at != std::string::npos)
+      for (size_t at = 0; (at = text.find("{}")) != std::string::npos;)
         text.replace(at, 2, scratch.path.string());
     }
     for (const char* made : {"log", "ck", "elsewhere"}) fs::remove_all(scratch / made);

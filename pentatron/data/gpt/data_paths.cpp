@@ -2,11 +2,10 @@
 
 #include <filesystem>
 
-#include <yaml-cpp/yaml.h>
-
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/mapped_file.h"
+#include "pentatron/config/config.h"
 #include "pentatron/data/indexed/indexed_dataset.h"
 
 namespace pentatron::data {
@@ -36,23 +35,32 @@ std::optional<Blend> blend_of(const Json& value, const std::string& key) {
   return parse_blend(words, key);
 }
 
-Json to_json(const YAML::Node& node, const std::string& file) {
-  if (node.IsNull()) return nullptr;
-  if (node.IsScalar()) return node.Scalar();
-  if (node.IsSequence()) {
-    Json list = Json::array();
-    for (const auto& item : node) {
-      if (!item.IsScalar()) raise<DataError>("{}: a list holds something else than words", file);
-      list.push_back(item.Scalar());
-    }
-    return list;
+/// A YAML file of paths: a list, or an object with lists.
+struct PathsFile {
+  std::vector<std::string> train, valid, test, paths;
+
+  static constexpr auto fields() {
+    using C = PathsFile;
+    return std::tuple{config::field("train", &C::train, "corpora of training"),
+                      config::field("valid", &C::valid, "corpora of validation"),
+                      config::field("test", &C::test, "corpora of the test"),
+                      config::field("paths", &C::paths, "corpora of all parts")};
   }
+};
+
+Json read_yaml_paths(std::string text, const std::string& file) {
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  if (first != std::string::npos && text[first] == '[') text = "paths: " + text.substr(first);
+  if (first != std::string::npos && text[first] == '-') text = "paths:\n" + text;
+  PathsFile content;
+  config::Violations violations;
+  config::apply_yaml(content, text, file, violations);
+  violations.throw_if_any();
+  if (!content.paths.empty()) return content.paths;
   Json object = Json::object();
-  for (const auto& member : node) {
-    if (!member.first.IsScalar() || member.second.IsMap())
-      raise<DataError>("{} is not an object with train, valid and test", file);
-    object[member.first.Scalar()] = to_json(member.second, file);
-  }
+  if (!content.train.empty()) object["train"] = content.train;
+  if (!content.valid.empty()) object["valid"] = content.valid;
+  if (!content.test.empty()) object["test"] = content.test;
   return object;
 }
 
@@ -66,11 +74,7 @@ Json read_paths_file(const fs::path& file) {
   const std::string ending = file.extension().string();
   if (ending == ".json") return parse_json(content.text(), file.string());
   if (ending != ".yaml" && ending != ".yml") return std::string(content.text());
-  try {
-    return to_json(YAML::Load(std::string(content.text())), file.string());
-  } catch (const YAML::Exception& error) {
-    raise<DataError>("{}: YAML syntax: {}", file.string(), error.what());
-  }
+  return read_yaml_paths(std::string(content.text()), file.string());
 }
 
 void take_parts(const Json& object, const std::string& key, DataPaths& paths) {

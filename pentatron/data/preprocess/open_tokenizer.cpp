@@ -1,13 +1,12 @@
 #include "pentatron/data/preprocess/open_tokenizer.h"
 
-#include "pentatron/base/error.h"
-#include "pentatron/data/dataset.h"
+#include "pentatron/data/tokenizer/open.h"
 
 namespace pentatron::data {
 
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name) {
   if (name == "bytes") return std::make_shared<ByteTokenizer>();
-  raise<ConfigError>("--tokenizer {} is not a tokenizer\n  try: --tokenizer bytes", name);
+  return tokenizer::open_tokenizer({.path = name});
 }
 
 } // namespace pentatron::data

@@ -8,7 +8,7 @@
 
 namespace pentatron::data {
 
-/// "bytes", or what the configuration's tokenizer.path takes. Throws ConfigError or DataError.
+/// "bytes", or a file or folder of a tokenizer (tokenizer/open.h). Throws DataError.
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name);
 
 } // namespace pentatron::data
