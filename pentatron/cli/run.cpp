@@ -87,8 +87,8 @@ int run(int argc, char** argv) {
   program.require_subcommand(1);
   program.set_version_flag("--version", "pentatron " PENTATRON_VERSION);
   Action chosen;
-  for (const AddVerb add : {add_train, add_evaluate, add_generate, add_preprocess, add_corpus,
-                            add_inspect, add_config, add_doctor})
+  for (const AddVerb add : {add_train, add_evaluate, add_generate, add_preprocess, add_tokenize,
+                            add_corpus, add_inspect, add_config, add_doctor})
     add(program, chosen);
   if (const std::string wrong = wrong_verb(program, argc, argv); !wrong.empty())
     return fail(wrong, "pentatron --help", 2);

@@ -140,17 +140,49 @@ struct DatasetConfig {
   }
 };
 
-enum class TokenizerType : uint8_t { kBytes };
+enum class TokenizerType : uint8_t {
+  kAuto,
+  kBytes,
+  kNull,
+  kHuggingFace,
+  kSentencePiece,
+  kTiktoken,
+  kGpt2
+};
 constexpr auto enum_names(TokenizerType) {
-  return std::array{config::name(TokenizerType::kBytes, "bytes")};
+  return std::array{config::name(TokenizerType::kAuto, "auto"),
+                    config::name(TokenizerType::kBytes, "bytes"),
+                    config::name(TokenizerType::kNull, "null"),
+                    config::name(TokenizerType::kHuggingFace, "huggingface"),
+                    config::name(TokenizerType::kSentencePiece, "sentencepiece"),
+                    config::name(TokenizerType::kTiktoken, "tiktoken"),
+                    config::name(TokenizerType::kGpt2, "gpt2")};
 }
 
 struct TokenizerConfig {
-  TokenizerType type = TokenizerType::kBytes;
+  TokenizerType type = TokenizerType::kAuto;
+  std::string path;
+  std::string eod;
+  std::string pattern;
+  int64_t vocab_size = 0;
 
   static constexpr auto fields() {
-    return std::tuple{config::field("type", &TokenizerConfig::type,
-                                    "bytes: a token a byte, and one for the end of a document")};
+    using C = TokenizerConfig;
+    return std::tuple{
+        config::field("type", &C::type,
+                      "auto: by the files at tokenizer.path, without one bytes; bytes: a token a "
+                      "byte, and one for the end of a document; null: the text is numbers; "
+                      "huggingface: tokenizer.json; sentencepiece: a .model file; tiktoken: a file "
+                      "of ranks; gpt2: vocab.json and merges.txt"),
+        config::field("path", &C::path, "the tokenizer's file, or the folder that holds its files"),
+        config::field("eod", &C::eod,
+                      "the token put after every document; empty: eos_token of "
+                      "tokenizer_config.json, or the tokenizer's own"),
+        config::field("pattern", &C::pattern,
+                      "how a tiktoken tokenizer cuts text into words: gpt2, cl100k, llama3, qwen2, "
+                      "o200k or a regular expression; empty: by the file's name and size"),
+        config::field("vocab_size", &C::vocab_size, "of type null: numbers are below this")
+            .range(0, 1 << 24)};
   }
 };
 

@@ -47,7 +47,8 @@ class TokenSink final : public DocumentSink {
  public:
   TokenSink(const Tokenizer& tokenizer, const std::atomic<bool>& stop, TokenBuffer& tokens,
             std::vector<int64_t>& document_begins)
-      : tokenizer_(tokenizer), stop_(stop), tokens_(tokens), document_begins_(document_begins) {}
+      : tokenizer_(tokenizer), encoder_(tokenizer.make_encoder()), stop_(stop), tokens_(tokens),
+        document_begins_(document_begins) {}
 
   void text(std::string_view piece) override {
     if (stop_.load(std::memory_order_relaxed)) throw Stopped{};
@@ -78,11 +79,12 @@ class TokenSink final : public DocumentSink {
  private:
   void encode(std::string_view text) {
     scratch_.clear();
-    tokenizer_.encode(text, scratch_);
+    encoder_->encode(text, scratch_);
     tokens_.append(scratch_);
   }
 
   const Tokenizer& tokenizer_;
+  std::unique_ptr<Encoder> encoder_;
   const std::atomic<bool>& stop_;
   TokenBuffer& tokens_;
   std::vector<int64_t>& document_begins_;

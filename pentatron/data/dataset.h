@@ -116,6 +116,8 @@ class BatchesDataset final : public Dataset {
   std::vector<int64_t> tokens_;
 };
 
+/// The tokenizer that `config` names; it has a token that ends documents. Throws ConfigError if the
+/// keys do not fit together, DataError for a file that cannot be read.
 std::shared_ptr<const Tokenizer> make_tokenizer(const TokenizerConfig& config);
 
 struct NamedDataset {

@@ -62,18 +62,6 @@ Datasets open_batches(const DatasetConfig& config, const DatasetContext& context
   return sets;
 }
 
-} // namespace
-
-std::shared_ptr<const Tokenizer> make_tokenizer(const TokenizerConfig& config) {
-  switch (config.type) {
-  case TokenizerType::kBytes:
-    break;
-  }
-  return std::make_shared<ByteTokenizer>();
-}
-
-namespace {
-
 /// The same parts with documents rearranged to fill in the middle.
 void fill_in_the_middle(const DatasetConfig& config, const DatasetContext& context,
                         Datasets& sets) {

@@ -288,7 +288,9 @@ int32_t find_eod(const Tokenizer& tokenizer, const EodChoice& choice) {
   for (const char* name :
        {"<|endoftext|>", "<|end_of_text|>", "</s>", "<\uFF5Cend\u2581of\u2581sentence\uFF5C>",
         "<eos>", "<|im_end|>", "[SEP]", "<eod>", "[EOS]"}) {
-    if (const std::optional<int32_t> id = tokenizer.token_id(name)) return *id;
+    // One that is spelled so by chance may be in any text.
+    const std::optional<int32_t> id = tokenizer.token_id(name);
+    if (id && tokenizer.is_special(*id)) return *id;
   }
   return -1;
 }

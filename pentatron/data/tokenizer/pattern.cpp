@@ -28,26 +28,6 @@ template <class F> std::string ranges(F&& is) {
   return out;
 }
 
-/// The members of \s, \S, \w or \W for use inside a class.
-const std::string& members(char escape) {
-  static const std::string space = ranges([](char32_t c) { return is_space(c); });
-  static const std::string no_space = ranges([](char32_t c) { return !is_space(c); });
-  static const std::string word =
-      "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{200c}\\x{200d}\\x{24b6}-\\x{24e9}"
-      "\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}";
-  static const std::string no_word = ranges([](char32_t c) { return !is_word(c); });
-  switch (escape) {
-  case 's':
-    return space;
-  case 'S':
-    return no_space;
-  case 'w':
-    return word;
-  default:
-    return no_word;
-  }
-}
-
 /// The categories that \p{name} stands for; false if it is no category.
 bool in_category(Category category, std::string_view name) {
   constexpr std::string_view kNames =
@@ -76,6 +56,30 @@ std::string new_members(std::string_view name) {
                 .first;
   }
   return found->second;
+}
+
+/// The members of \s, \S, \w or \W for use inside a class.
+const std::string& members(char escape) {
+  static const std::string space = ranges([](char32_t c) { return is_space(c); });
+  static const std::string no_space = ranges([](char32_t c) { return !is_space(c); });
+  static const std::string word = [] {
+    std::string all = "\\x{200c}\\x{200d}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}"
+                      "\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}";
+    for (const char* name : {"L", "M", "Nd", "Nl", "Pc"})
+      all += fmt::format("\\p{{{}}}", name) + new_members(name);
+    return all;
+  }();
+  static const std::string no_word = ranges([](char32_t c) { return !is_word(c); });
+  switch (escape) {
+  case 's':
+    return space;
+  case 'S':
+    return no_space;
+  case 'w':
+    return word;
+  default:
+    return no_word;
+  }
 }
 
 class Translator {

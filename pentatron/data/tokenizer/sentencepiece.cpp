@@ -295,10 +295,10 @@ class SentencePieceTokenizer final : public CachedTokenizer {
     const float unk_score = lowest_ - 10.0F;
     best_segmentation<float>(
         pieces_, text, unk_score, unk_,
-        [this](int32_t id, size_t bytes) -> double {
+        [this](int32_t id, size_t bytes) {
           return type_of(id) == PieceType::kUserDefined
-                     ? static_cast<double>(static_cast<float>(bytes) * highest_) - 0.1
-                     : static_cast<double>(model_.pieces[static_cast<size_t>(id)].score);
+                     ? static_cast<float>(static_cast<float>(bytes) * highest_ - 0.1)
+                     : model_.pieces[static_cast<size_t>(id)].score;
         },
         segments);
     for (const Segment& segment : segments)
