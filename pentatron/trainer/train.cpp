@@ -162,13 +162,12 @@ void Trainer::State::open_data() {
                                .vocab_size = config.model.vocab_size,
                                .tokenizer = tokenizer,
                                .test_samples = evaluation};
-  if (total_iterations > 0) { // else it only evaluates
-    context.train_samples = batch_sizes.samples_after(total_iterations);
-    context.validation_samples =
-        config.train.eval_interval > 0
-            ? (total_iterations / config.train.eval_interval + 1) * evaluation
-            : 0;
-  }
+  // Where no step is left it only evaluates, and any number of training samples will do.
+  context.train_samples = std::max<int64_t>(batch_sizes.samples_after(total_iterations), 1);
+  context.validation_samples =
+      config.train.eval_interval > 0
+          ? (total_iterations / config.train.eval_interval + 1) * evaluation
+          : 0;
   datasets = data::open_datasets(config.dataset, context);
   if (datasets.train == nullptr) {
     raise<ConfigError>(
