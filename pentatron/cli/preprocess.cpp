@@ -23,7 +23,7 @@ struct PreprocessArguments {
 
 /// One line that is written over on a terminal, a line every ten seconds in a file.
 void show(const data::PreprocessProgress& progress) {
-  static double told = -10;
+  static double told = 0;
   if (::isatty(STDERR_FILENO) != 0) {
     fmt::print(stderr, "\r\033[K{}", data::to_string(progress));
   } else if (progress.seconds - told >= 10) {

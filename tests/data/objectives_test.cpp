@@ -52,8 +52,9 @@ TEST(MaskWords, TakesWholeWordsAndTheShareAsked) {
     }
     EXPECT_EQ(places.size(), masked.size());
     for (int64_t i = 1; i < 121; ++i) {
-      if (!places.contains(i))
+      if (!places.contains(i)) {
         EXPECT_EQ(tokens[static_cast<size_t>(i)], before[static_cast<size_t>(i)]);
+      }
       // A token that continues a word is masked exactly if the one before it is.
       if (i > 1 && before[static_cast<size_t>(i)] >= 500) {
         EXPECT_EQ(places.contains(i), places.contains(i - 1));

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "pentatron/base/error.h"
 #include "pentatron/data/dataset.h"
 #include "pentatron/data/loader.h"
 #include "tests/data/megatron_files.h"

@@ -32,6 +32,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr size_t kInFlightBytes = size_t{48} << 20; // of text between reader and writer
+constexpr size_t kLongDocument = size_t{1} << 20;
 constexpr double kProgressEvery = 1.0;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
@@ -116,6 +117,8 @@ class BlockEncoder {
 
   void encode(std::string_view text, Encoded& out) {
     const size_t before = out.tokens.size();
+    // A long document must not be copied again for the sake of its last token.
+    if (text.size() > kLongDocument) out.tokens.reserve(before + text.size() + 1);
     options_.tokenizer->encode(text, out.tokens);
     // As Megatron: a document without tokens gets no end either.
     if (options_.append_eod && out.tokens.size() > before)
