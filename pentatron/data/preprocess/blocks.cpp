@@ -1,5 +1,6 @@
 #include "pentatron/data/preprocess/blocks.h"
 
+#include <algorithm>
 #include <memory>
 
 #include "pentatron/base/error.h"
@@ -16,7 +17,10 @@ class BlockReader {
  public:
   BlockReader(const std::vector<InputFile>& files, const BlockOptions& options,
               const std::function<bool(Block)>& take)
-      : files_(files), options_(options), take_(take) {}
+      : files_(files), options_(options), take_(take) {
+    for (size_t i = 0; i < std::min(files.size(), static_cast<size_t>(options.begin.file)); ++i)
+      disk_bytes_ += files[i].size_bytes;
+  }
 
   void read() {
     for (auto i = static_cast<size_t>(options_.begin.file); i < files_.size() && !stopped_; ++i) {
