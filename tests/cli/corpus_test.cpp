@@ -1,0 +1,152 @@
+// The verbs that make corpora and look at them, as a user runs them.
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/json.h"
+
+namespace pentatron {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+const fs::path kData = PENTATRON_TEST_DATA;
+
+class CorpusVerbs : public testing::Test {
+ protected:
+  CorpusVerbs() {
+    std::string name = (fs::temp_directory_path() / "pentatron_corpus_XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) throw Error("no temporary folder");
+    folder = name;
+  }
+  ~CorpusVerbs() override {
+    std::error_code ignored;
+    fs::remove_all(folder, ignored);
+  }
+
+  /// What the program writes to standard output (and error, with `2>&1` in `arguments`).
+  std::string run(const std::string& arguments, int expected_status = 0,
+                  const std::string& before = "") {
+    const std::string command =
+        "cd '" + folder.string() + "' && " + before + "'" + PENTATRON_PROGRAM "' " + arguments;
+    FILE* pipe = ::popen(command.c_str(), "r");
+    std::string out;
+    char buffer[4096];
+    for (size_t n = 0; (n = std::fread(buffer, 1, sizeof buffer, pipe)) > 0;) out.append(buffer, n);
+    EXPECT_EQ(::pclose(pipe), expected_status << 8) << command << "\n" << out;
+    return out;
+  }
+  void write(const std::string& name, const std::string& text) {
+    std::ofstream(folder / name, std::ios::binary) << text;
+  }
+  std::string read(const std::string& name) {
+    std::ifstream in(folder / name, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  fs::path folder;
+};
+
+TEST_F(CorpusVerbs, TrainingOnACorpusEqualsTrainingOnItsText) {
+  std::string lines;
+  for (int i = 0; i < 200; ++i)
+    lines += R"({"text": "line )" + std::to_string(i * i) + R"( of some text"})" + "\n";
+  write("text.jsonl", lines + "{broken\n");
+  EXPECT_THAT(run("preprocess --input text.jsonl --tokenizer bytes --output corpus --append-eod "
+                  "--workers 2 2>&1"),
+              HasSubstr("text.jsonl: line 201 is not a JSON object"));
+  const std::string tiny =
+      "train model.num_layers=1 model.hidden_size=32 model.num_attention_heads=2 "
+      "train.seq_length=16 train.micro_batch_size=2 train.global_batch_size=2 train.train_iters=3 "
+      "train.num_threads=1 logger.peak_tflops=1 logger.log_interval=1 ";
+  run(tiny + "dataset.path=text.jsonl dataset.on_bad_input=skip logger.dir=direct 2>&1");
+  run(tiny + "dataset.type=indexed dataset.path=corpus_text_document logger.dir=indexed 2>&1");
+  const auto losses = [&](const std::string& run_folder) {
+    std::ifstream in(folder / run_folder / "metrics.jsonl");
+    std::vector<double> all;
+    for (std::string line; std::getline(in, line);)
+      all.push_back(parse_json(line, "metrics")["loss"].get<double>());
+    return all;
+  };
+  EXPECT_EQ(losses("direct").size(), 3u);
+  EXPECT_EQ(losses("direct"), losses("indexed"));
+}
+
+TEST_F(CorpusVerbs, InspectPrintsMegatronsSamples) {
+  const Json expected = read_json(kData / "megatron/expected_blends.json")[0];
+  for (const auto& [part, flag, size] :
+       {std::tuple{"train", "train", 0}, {"validation", "valid", 1}, {"test", "test", 2}}) {
+    const Json& tokens = expected["parts"][part]["tokens"];
+    std::string indices;
+    for (const auto& [n, unused] : tokens.items()) indices += (indices.empty() ? "" : ",") + n;
+    const std::string out =
+        run("inspect samples --prefix " + (kData / "megatron/corpus_a").string() +
+            " --order megatron --sequence-length 16 --num-samples " +
+            expected["sizes"][static_cast<size_t>(size)].dump() + " --seed 77 --split 80,15,5 " +
+            "--part " + flag + " --index " + indices);
+    std::istringstream stream(out);
+    for (const auto& [n, sample] : tokens.items()) {
+      std::string line;
+      ASSERT_TRUE(std::getline(stream, line));
+      EXPECT_EQ(parse_json(line, "output"), (Json{{"index", std::stoll(n)}, {"tokens", sample}}));
+    }
+  }
+  for (const Json& blend : read_json(kData / "megatron/expected.json")["blend"]) {
+    std::string weights;
+    for (const Json& w : blend["weights"]) weights += (weights.empty() ? "" : ",") + w.dump();
+    const Json out = parse_json(
+        run("inspect blend --weights " + weights + " --size " + blend["size"].dump()), "output");
+    EXPECT_EQ(out["dataset_index"], blend["dataset_index"]);
+    EXPECT_EQ(out["dataset_sample_index"], blend["dataset_sample_index"]);
+  }
+}
+
+TEST_F(CorpusVerbs, CorporaAreMergedSplitAndVerified) {
+  const std::string a = (kData / "megatron/corpus_a").string();
+  const Json merged =
+      parse_json(run("corpus merge " + a + " " + a + ".bin --output both"), "output");
+  EXPECT_EQ(merged["documents"], 122);
+  EXPECT_EQ(merged["tokens"], 2 * 1608);
+  run("corpus split both --shares 1,1 --output part");
+  for (const char* ending : {".bin", ".idx"}) {
+    std::ifstream in(a + ending, std::ios::binary);
+    const std::string whole{std::istreambuf_iterator<char>(in), {}};
+    EXPECT_EQ(read(std::string("part_0") + ending), whole);
+    EXPECT_EQ(read(std::string("part_1") + ending), whole);
+  }
+  EXPECT_EQ(parse_json(run("corpus verify part_0"), "output")["highest_token"], 49989);
+  EXPECT_THAT(run("corpus verify part_0 --vocab-size 100 2>&1", 1),
+              HasSubstr("outside the vocabulary of 100"));
+  EXPECT_THAT(
+      run("corpus merge part_0 " + (kData / "megatron/corpus_b").string() + " --output x 2>&1", 1),
+      HasSubstr("they cannot be one corpus"));
+  EXPECT_THAT(run("corpus merge part_0 part_1 --output part_0 2>&1", 1),
+              HasSubstr("written over itself"));
+  fs::resize_file(folder / "both.bin", 100);
+  EXPECT_THAT(run("corpus inspect both 2>&1", 1), HasSubstr("both.bin has 100 bytes"));
+}
+
+TEST_F(CorpusVerbs, StandardInputIsPreprocessedAndDecodedAgain) {
+  run("preprocess --input - --tokenizer bytes --output o --append-eod 2>&1", 0,
+      R"(printf '{"text":"hello"}\n{"text":"w\\u00f6"}\n' | )");
+  const std::string out =
+      run("inspect samples --prefix o_text_document --sequence-length 10 --order stable --split 1 "
+          "--index 0 --text --tokenizer bytes 2>&1",
+          1);
+  EXPECT_THAT(out, HasSubstr("less than one sample of 10 + 1"));
+  EXPECT_EQ(parse_json(run("inspect samples --prefix o_text_document --sequence-length 8 --order "
+                           "stable --split 1 --index 0 --text --tokenizer bytes"),
+                       "output")["text"],
+            "hellow\xC3\xB6"); // 9 of the 10 tokens; the end of a document is no text
+}
+
+} // namespace
+} // namespace pentatron
