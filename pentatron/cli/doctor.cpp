@@ -9,6 +9,7 @@
 
 #include "pentatron/base/format.h"
 #include "pentatron/cli/commands.h"
+#include "pentatron/kernels/common/build.h"
 #include "pentatron/kernels/contract.h"
 #include "pentatron/trainer/metrics/hardware.h"
 #include "pentatron/trainer/runtime.h"
@@ -31,8 +32,8 @@ int doctor() {
   fmt::print(
       "CUDA         {}\n",
       gpu ? fmt::format("{} device(s)", static_cast<int>(at::detail::getCUDAHooks().deviceCount()))
-      : at::hasCUDA() ? "in the build, no device"
-                      : "not in this build");
+      : kernels::built_with_cuda() ? "in the build, no device"
+                                   : "not in this build");
   for (const trainer::Precision p :
        {trainer::Precision::kFp64, trainer::Precision::kFp32, trainer::Precision::kBf16}) {
     const trainer::Peak peak = trainer::measure_gemm_peak(p);
@@ -43,7 +44,7 @@ int doctor() {
   const auto findings =
       trainer::find_slowdowns(machine, {.threads = at::get_num_threads(),
                                         .release_build = trainer::is_release_build(),
-                                        .cuda_build = at::hasCUDA(),
+                                        .cuda_build = kernels::built_with_cuda(),
                                         .has_gpu = gpu});
   fmt::print("\n{}\n", findings.empty() ? "Nothing known would make this machine faster."
                                         : "What would make this machine faster:");

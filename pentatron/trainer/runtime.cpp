@@ -13,6 +13,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/comm/nccl.h"
+#include "pentatron/kernels/common/build.h"
 #include "pentatron/nn/ops/matmul.h"
 #include "pentatron/nn/record.h"
 
@@ -33,7 +34,8 @@ at::ScalarType scalar_type(Precision precision) {
 namespace {
 
 int num_gpus() {
-  return at::hasCUDA() ? at::detail::getCUDAHooks().deviceCount() : 0;
+  const bool usable = kernels::built_with_cuda() && at::hasCUDA();
+  return usable ? at::detail::getCUDAHooks().deviceCount() : 0;
 }
 
 } // namespace
@@ -42,8 +44,8 @@ at::Device choose_device(DeviceKind kind) {
   const int gpus = num_gpus();
   if (kind == DeviceKind::kCuda && gpus == 0) {
     raise<ConfigError>("device=cuda, but {}\n  try: device=cpu",
-                       at::hasCUDA() ? "this machine shows no GPU"
-                                     : "this build has no CUDA kernels");
+                       kernels::built_with_cuda() ? "this machine shows no GPU"
+                                                  : "this build has no CUDA kernels");
   }
   return gpus > 0 && kind != DeviceKind::kCpu ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
 }
