@@ -34,7 +34,7 @@ bool is_ordinary(PieceType type) {
 class ScoreBpe {
  public:
   void build(const SentencePieceModel& model, const std::unordered_map<std::string, int32_t>& ids) {
-    pieces_ = static_cast<int32_t>(model.pieces.size());
+    next_number_ = static_cast<int32_t>(model.pieces.size());
     std::vector<float> scores;
     for (const auto& [text, id] : ids) {
       scores.push_back(model.pieces[static_cast<size_t>(id)].score);
@@ -65,7 +65,7 @@ class ScoreBpe {
     }
   }
 
-  /// The symbol of a character that is no piece; -1 if no piece has it, so that it never merges.
+  /// The symbol of a character; -1 if no piece has it, so that it never merges.
   int32_t character(char32_t c) const {
     const auto found = characters_.find(c);
     return found == characters_.end() ? -1 : found->second;
@@ -81,8 +81,10 @@ class ScoreBpe {
                       const std::unordered_map<std::string, int32_t>& ids) {
     for (size_t i = 0; i < text.size();) {
       const CodePoint c = read_code_point(text.data() + i);
-      if (!ids.contains(text.substr(i, c.size)) && !characters_.contains(c.value))
-        characters_[c.value] = pieces_ + static_cast<int32_t>(characters_.size());
+      if (!characters_.contains(c.value)) {
+        const auto found = ids.find(text.substr(i, c.size));
+        characters_[c.value] = found != ids.end() ? found->second : next_number_++;
+      }
       i += c.size;
     }
   }
@@ -93,7 +95,7 @@ class ScoreBpe {
     return character(read_code_point(text.data()).value);
   }
 
-  int32_t pieces_ = 0;
+  int32_t next_number_ = 0; // for a character that is no piece
   std::unordered_map<char32_t, int32_t> characters_;
   Merges merges_;
 };
@@ -214,7 +216,10 @@ class SentencePieceTokenizer final : public CachedTokenizer {
         raise<DataError>("the piece '{}' is of type unused, which is not supported in a "
                          "SentencePiece model of type BPE",
                          piece.text);
-      if (piece.type == PieceType::kUserDefined) user_.add(piece.text, id);
+      if (piece.type == PieceType::kUserDefined) {
+        user_.add(piece.text, id);
+        user_first_[static_cast<unsigned char>(piece.text[0])] = true;
+      }
       if (piece.type == PieceType::kNormal) {
         lowest_ = std::min(lowest_, piece.score);
         highest_ = std::max(highest_, piece.score);
@@ -242,7 +247,7 @@ class SentencePieceTokenizer final : public CachedTokenizer {
   /// What one step of normalization reads and writes.
   std::pair<std::string_view, size_t> normalize_prefix(std::string_view input,
                                                        const Charsmap& rules, bool keep) const {
-    if (keep) {
+    if (keep && user_first_[static_cast<unsigned char>(input[0])]) {
       if (const Trie::Found found = user_.longest(input); found.length != 0)
         return {input.substr(0, found.length), found.length};
     }
@@ -305,12 +310,12 @@ class SentencePieceTokenizer final : public CachedTokenizer {
       out.put(text.substr(segment.begin, segment.end - segment.begin), segment.token);
   }
 
-  /// Where every run of U+2581 begins, if no piece goes on over such a place: parts between are
-  /// independent of each other.
+  /// Whether no piece goes on over the beginning of a run of U+2581: then the parts of a text that
+  /// such places separate are independent of each other.
   void choose_cuts() {
-    cut_at_space_ = ids_.contains(std::string(kSpaceSymbol)) && user_.empty();
-    for (const auto& entry : ids_) {
-      const std::string& text = entry.first;
+    cut_at_space_ = ids_.contains(std::string(kSpaceSymbol));
+    for (const auto& [text, id] : ids_) {
+      if (type_of(id) == PieceType::kUserDefined) continue;
       for (size_t at = text.find(kSpaceSymbol); at != std::string::npos;
            at = text.find(kSpaceSymbol, at + 1)) {
         if (at > 0 && !std::string_view(text).substr(0, at).ends_with(kSpaceSymbol))
@@ -319,7 +324,25 @@ class SentencePieceTokenizer final : public CachedTokenizer {
     }
   }
 
+  /// User-defined pieces stay as they are; nothing merges over them.
   void encode_bpe(std::string_view text, WordCache& cache, Output& out) const {
+    size_t done = 0;
+    for (size_t i = 0; i < text.size();) {
+      Trie::Found user;
+      if (user_first_[static_cast<unsigned char>(text[i])]) user = user_.longest(text.substr(i));
+      if (user.length == 0) {
+        i += utf8_length(text[i]);
+        continue;
+      }
+      encode_bpe_text(text.substr(done, i - done), cache, out);
+      out.put(text.substr(i, user.length), user.value);
+      i += user.length;
+      done = i;
+    }
+    encode_bpe_text(text.substr(done), cache, out);
+  }
+
+  void encode_bpe_text(std::string_view text, WordCache& cache, Output& out) const {
     if (!cut_at_space_) {
       encode_bpe_part(text, out);
       return;
@@ -330,50 +353,29 @@ class SentencePieceTokenizer final : public CachedTokenizer {
       end = text.find(kSpaceSymbol, end == std::string_view::npos ? text.size() : end);
       const std::string_view part = text.substr(0, end);
       text.remove_prefix(part.size());
-      // A part begins with U+2581, which is known, or is the first: no unknown piece goes on into
-      // it.
+      // The part before ended where U+2581, which is known, or a user-defined piece began: an
+      // unknown piece does not go on into this one.
       if (cache.find(part, limit, out.tokens)) continue;
       const size_t before = out.tokens.size();
       out.after_unknown = false;
       encode_bpe_part(part, out);
       cache.insert(part, out.tokens.data() + before, out.tokens.size() - before);
     }
+    out.after_unknown = false;
   }
 
   void encode_bpe_part(std::string_view text, Output& out) const {
-    // Symbols with a number merge; others (frozen or never part of a piece) stand between them.
-    std::vector<int32_t> symbols;
-    std::vector<std::string_view> frozen; // the text of symbols -2, -3, ...
-    for (size_t i = 0; i < text.size();) {
-      const Trie::Found user = user_.longest(text.substr(i));
-      const size_t length = user.length != 0 ? user.length : utf8_length(text[i]);
-      const std::string_view piece = text.substr(i, length);
-      int32_t id = -1;
-      if (user.length == 0) {
-        const auto found = ids_.find(std::string(piece));
-        id = found != ids_.end() ? found->second
-                                 : bpe_.character(read_code_point(piece.data()).value);
-      }
-      if (id < 0) {
-        id = -2 - static_cast<int32_t>(frozen.size());
-        frozen.push_back(piece);
-      }
-      symbols.push_back(id);
-      i += length;
-    }
+    std::vector<int32_t> symbols; // pieces, numbers behind them, or -1
+    for_each_code_point(text, [&](char32_t c) { symbols.push_back(bpe_.character(c)); });
     bpe_.merges().apply(symbols);
     size_t at = 0;
     for (const int32_t symbol : symbols) {
-      if (symbol >= 0 && static_cast<size_t>(symbol) < model_.pieces.size()) {
-        const std::string& piece = model_.pieces[static_cast<size_t>(symbol)].text;
-        out.put(piece, token_id(piece).value_or(unk_));
-        at += piece.size();
-      } else {
-        const std::string_view piece = symbol < 0 ? frozen[static_cast<size_t>(-2 - symbol)]
-                                                  : text.substr(at, utf8_length(text[at]));
-        out.put(piece, token_id(piece).value_or(unk_));
-        at += piece.size();
-      }
+      const bool is_piece = symbol >= 0 && symbol < vocab_size();
+      const std::string_view piece =
+          is_piece ? std::string_view(model_.pieces[static_cast<size_t>(symbol)].text)
+                   : text.substr(at, utf8_length(text[at]));
+      out.put(piece, token_id(piece).value_or(unk_));
+      at += piece.size();
     }
   }
 
@@ -472,6 +474,7 @@ class SentencePieceTokenizer final : public CachedTokenizer {
   std::unordered_map<std::string, int32_t> reserved_; // of the others
   Trie pieces_;                                       // that are in use
   Trie user_;                                         // user-defined ones
+  std::array<bool, 256> user_first_ = {};             // their first bytes
   std::array<int32_t, 256> byte_ids_;
   int32_t unk_ = -1;
   int32_t eod_ = -1;

@@ -1,0 +1,528 @@
+#include <algorithm>
+#include <cmath>
+#include <unordered_map>
+#include <utility>
+
+#include "pentatron/base/error.h"
+#include "pentatron/data/tokenizer/chat/builtins.h"
+#include "pentatron/data/tokenizer/chat/parser.h"
+#include "pentatron/data/tokenizer/chat_template.h"
+
+namespace pentatron::data::tokenizer {
+
+namespace chat {
+
+struct Program {
+  NodePtr root;
+};
+
+namespace {
+
+constexpr int64_t kMaxSteps = 2'000'000;
+constexpr int kMaxDepth = 400;
+constexpr size_t kMaxOutput = size_t{32} << 20;
+constexpr int64_t kMaxRange = 100'000;
+
+enum class Flow : uint8_t { kOn, kBreak, kContinue };
+using Scope = std::unordered_map<std::string, Value>;
+
+class Interpreter {
+ public:
+  explicit Interpreter(Scope variables) { scopes_.push_back(std::move(variables)); }
+
+  std::string run(const Node& root) {
+    execute(root);
+    return std::move(out_);
+  }
+
+ private:
+  struct Depth {
+    Depth(Interpreter& interpreter, const Node& node) : i(interpreter) {
+      if (++i.depth_ > kMaxDepth) i.fail(node, "is nested too deep");
+      if (++i.steps_ > kMaxSteps) i.fail(node, "takes too many steps");
+    }
+    ~Depth() { --i.depth_; }
+    Interpreter& i;
+  };
+
+  [[noreturn]] static void fail(const Node& node, std::string_view what) {
+    raise<DataError>("line {} of the chat template {}", node.line, what);
+  }
+  /// Runs `f`; a DataError gets the line.
+  template <class F> static auto located(const Node& node, F&& f) {
+    try {
+      return f();
+    } catch (const DataError& error) {
+      const std::string_view message = error.what();
+      if (message.starts_with("line ")) throw;
+      raise<DataError>("line {} of the chat template: {}", node.line, message);
+    }
+  }
+
+  void write(const Node& node, std::string_view text) {
+    out_ += text;
+    if (out_.size() > kMaxOutput) fail(node, "writes too much");
+  }
+
+  Value lookup(const std::string& name) const {
+    for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
+      if (const auto found = scope->find(name); found != scope->end()) return found->second;
+    }
+    for (const char* known : {"range", "namespace", "raise_exception", "strftime_now", "dict"}) {
+      if (name == known) return Function{.name = name, .self = nullptr};
+    }
+    return Undefined{name};
+  }
+
+  Flow execute(const Node& node) {
+    const Depth depth(*this, node);
+    switch (node.kind) {
+    case NodeKind::kBlock:
+      for (const NodePtr& child : node.children) {
+        if (const Flow flow = execute(*child); flow != Flow::kOn) return flow;
+      }
+      return Flow::kOn;
+    case NodeKind::kText:
+      write(node, node.text);
+      return Flow::kOn;
+    case NodeKind::kPrint: {
+      const Value value = evaluate(*node.children[0]);
+      write(node, located(node, [&] { return to_text(value); }));
+      return Flow::kOn;
+    }
+    case NodeKind::kIf: {
+      size_t i = 0;
+      for (; i + 1 < node.children.size(); i += 2) {
+        if (is_true(evaluate(*node.children[i]))) return execute(*node.children[i + 1]);
+      }
+      return i < node.children.size() ? execute(*node.children[i]) : Flow::kOn;
+    }
+    case NodeKind::kFor:
+      loop(node);
+      return Flow::kOn;
+    case NodeKind::kSet:
+      assign(node, evaluate(*node.children[0]));
+      return Flow::kOn;
+    case NodeKind::kSetBlock:
+      assign(node, capture(*node.children[0]));
+      return Flow::kOn;
+    case NodeKind::kMacro:
+      scopes_.back()[node.text] = Function{.name = node.text, .self = nullptr, .macro = &node};
+      return Flow::kOn;
+    case NodeKind::kBreak:
+      return Flow::kBreak;
+    case NodeKind::kContinue:
+      return Flow::kContinue;
+    default:
+      fail(node, "has an expression where a statement is needed");
+    }
+  }
+
+  std::string capture(const Node& body) {
+    std::string before = std::exchange(out_, {});
+    execute(body);
+    return std::exchange(out_, std::move(before));
+  }
+
+  void assign(const Node& node, const Value& value) {
+    if (node.names.size() == 1) {
+      assign_one(node, node.names[0], value);
+      return;
+    }
+    const List parts = located(node, [&] { return elements(value); });
+    if (parts.size() != node.names.size()) fail(node, "sets another number of names than values");
+    for (size_t i = 0; i < parts.size(); ++i) assign_one(node, node.names[i], parts[i]);
+  }
+
+  void assign_one(const Node& node, const std::string& name, const Value& value) {
+    const size_t dot = name.find('.');
+    if (dot == std::string::npos) {
+      scopes_.back()[name] = value;
+      return;
+    }
+    const Value object = lookup(name.substr(0, dot));
+    const auto* dict = object.get<std::shared_ptr<Dict>>();
+    if (dict == nullptr || !object.is_namespace)
+      fail(node, "sets a member of what is no namespace");
+    // Part of itself, it would never be freed.
+    if (value.is_namespace || value.list() != nullptr || value.dict() != nullptr)
+      check_acyclic(node, value, dict->get(), 0);
+    const std::string key = name.substr(dot + 1);
+    for (auto& [known, held] : **dict) {
+      if (known == key) {
+        held = value;
+        return;
+      }
+    }
+    (*dict)->emplace_back(key, value);
+  }
+
+  static void check_acyclic(const Node& node, const Value& value, const Dict* within, int depth) {
+    if (depth > 32) fail(node, "nests values too deep");
+    if (const Dict* dict = value.dict()) {
+      if (dict == within) fail(node, "makes a namespace part of itself");
+      for (const auto& [key, item] : *dict) check_acyclic(node, item, within, depth + 1);
+    }
+    if (const List* list = value.list()) {
+      for (const Value& item : *list) check_acyclic(node, item, within, depth + 1);
+    }
+  }
+
+  void loop(const Node& node) {
+    const Value over = evaluate(*node.children[0]);
+    List items = located(node, [&] { return elements(over); });
+    if (node.children[1] != nullptr) {
+      List kept;
+      for (const Value& item : items) {
+        scopes_.emplace_back();
+        assign(node, item);
+        const bool keep = is_true(evaluate(*node.children[1]));
+        scopes_.pop_back();
+        if (keep) kept.push_back(item);
+      }
+      items = std::move(kept);
+    }
+    if (items.empty() && node.children[3] != nullptr) execute(*node.children[3]);
+    const auto count = static_cast<int64_t>(items.size());
+    for (int64_t i = 0; i < count; ++i) {
+      scopes_.emplace_back();
+      assign(node, items[static_cast<size_t>(i)]);
+      scopes_.back()["loop"] = loop_value(items, i);
+      const Flow flow = execute(*node.children[2]);
+      scopes_.pop_back();
+      if (flow == Flow::kBreak) break;
+    }
+  }
+
+  static Value loop_value(const List& items, int64_t i) {
+    const auto count = static_cast<int64_t>(items.size());
+    Dict loop = {{"index", i + 1},
+                 {"index0", i},
+                 {"first", i == 0},
+                 {"last", i + 1 == count},
+                 {"length", count},
+                 {"revindex", count - i},
+                 {"revindex0", count - i - 1}};
+    if (i > 0) loop.emplace_back("previtem", items[static_cast<size_t>(i - 1)]);
+    if (i + 1 < count) loop.emplace_back("nextitem", items[static_cast<size_t>(i + 1)]);
+    return make_dict(std::move(loop));
+  }
+
+  Value evaluate(const Node& node) {
+    const Depth depth(*this, node);
+    switch (node.kind) {
+    case NodeKind::kConstant:
+      return node.constant;
+    case NodeKind::kName:
+      return lookup(node.text);
+    case NodeKind::kList: {
+      List list;
+      for (const NodePtr& child : node.children) list.push_back(evaluate(*child));
+      return node.text.empty() ? make_list(std::move(list)) : make_tuple(std::move(list));
+    }
+    case NodeKind::kDict:
+      return dictionary(node);
+    case NodeKind::kAttribute: {
+      const Value object = evaluate(*node.children[0]);
+      return located(node, [&] { return member_of(object, node.text); });
+    }
+    case NodeKind::kIndex:
+      return index(node);
+    case NodeKind::kSlice:
+      return slice(node);
+    case NodeKind::kCall:
+      return call(node);
+    case NodeKind::kFilter: {
+      const Value value = evaluate(*node.children[0]);
+      const Arguments given = arguments(node);
+      return located(node, [&] { return apply_filter(node.text, value, given); });
+    }
+    case NodeKind::kTest: {
+      const Value value = evaluate(*node.children[0]);
+      const Arguments given = arguments(node);
+      return located(node, [&] { return apply_test(node.text, value, given); }) != node.negated;
+    }
+    case NodeKind::kNot:
+      return !is_true(evaluate(*node.children[0]));
+    case NodeKind::kAnd: {
+      Value left = evaluate(*node.children[0]);
+      return is_true(left) ? evaluate(*node.children[1]) : left;
+    }
+    case NodeKind::kOr: {
+      Value left = evaluate(*node.children[0]);
+      return is_true(left) ? left : evaluate(*node.children[1]);
+    }
+    case NodeKind::kCondition:
+      if (is_true(evaluate(*node.children[1]))) return evaluate(*node.children[0]);
+      return node.children[2] == nullptr ? Value(Undefined{"if"}) : evaluate(*node.children[2]);
+    case NodeKind::kCompare:
+      return comparison(node);
+    case NodeKind::kUnary:
+    case NodeKind::kBinary:
+      return arithmetic(node);
+    default:
+      fail(node, "has a statement where an expression is needed");
+    }
+  }
+
+  Value dictionary(const Node& node) {
+    Dict dict;
+    for (size_t i = 0; i + 1 < node.children.size(); i += 2) {
+      const Value key = evaluate(*node.children[i]);
+      if (key.string() == nullptr) fail(node, "has a dictionary whose key is no string");
+      Value value = evaluate(*node.children[i + 1]);
+      const auto same = std::find_if(dict.begin(), dict.end(),
+                                     [&](const auto& e) { return e.first == *key.string(); });
+      if (same != dict.end())
+        same->second = std::move(value);
+      else
+        dict.emplace_back(*key.string(), std::move(value));
+    }
+    return make_dict(std::move(dict));
+  }
+
+  Value index(const Node& node) {
+    const Value object = evaluate(*node.children[0]);
+    const Value at = evaluate(*node.children[1]);
+    if (at.string() != nullptr)
+      return located(node, [&] { return member_of(object, *at.string()); });
+    int64_t i = 0;
+    if (object.is_undefined() || !to_integer(at, i))
+      fail(node, fmt::format("takes {} of {}", type_name(at), type_name(object)));
+    if (object.dict() != nullptr) return Undefined{to_text(at)};
+    const List all = located(node, [&] { return elements(object); });
+    const auto count = static_cast<int64_t>(all.size());
+    if (i < 0) i += count;
+    if (i < 0 || i >= count) return Undefined{"element " + to_text(at)};
+    return all[static_cast<size_t>(i)];
+  }
+
+  Value slice(const Node& node) {
+    const Value object = evaluate(*node.children[0]);
+    const List all = located(node, [&] { return elements(object); });
+    const auto count = static_cast<int64_t>(all.size());
+    const auto part = [&](size_t child, int64_t otherwise) {
+      if (node.children[child] == nullptr) return otherwise;
+      const Value v = evaluate(*node.children[child]);
+      int64_t i = otherwise;
+      if (!v.is_none() && !to_integer(v, i)) fail(node, "has a slice that is not of integers");
+      return i;
+    };
+    const int64_t step = part(3, 1);
+    if (step == 0 || step > (1 << 30) || step < -(1 << 30))
+      fail(node, "has a slice whose step is 0 or too large");
+    const auto clamp = [&](int64_t i) {
+      if (i < 0) i = std::max<int64_t>(i, -count - 1) + count;
+      return step > 0 ? std::clamp<int64_t>(i, 0, count) : std::clamp<int64_t>(i, -1, count - 1);
+    };
+    const bool from_given = node.children[1] != nullptr, to_given = node.children[2] != nullptr;
+    int64_t i = from_given ? clamp(part(1, step > 0 ? 0 : count - 1)) : step > 0 ? 0 : count - 1;
+    const int64_t end = to_given   ? clamp(part(2, step > 0 ? count : -count - 1))
+                        : step > 0 ? count
+                                   : -1;
+    List out;
+    for (; step > 0 ? i < end : i > end; i += step) out.push_back(all[static_cast<size_t>(i)]);
+    if (object.string() == nullptr) return make_list(std::move(out));
+    std::string text;
+    for (const Value& c : out) text += *c.string();
+    return text;
+  }
+
+  Arguments arguments(const Node& node) {
+    Arguments given;
+    for (size_t i = 0; i < node.names.size(); ++i) {
+      Value value = evaluate(*node.children[i + 1]);
+      if (node.names[i].empty())
+        given.values.push_back(std::move(value));
+      else
+        given.named.emplace_back(node.names[i], std::move(value));
+    }
+    return given;
+  }
+
+  Value call(const Node& node) {
+    const Value callee = evaluate(*node.children[0]);
+    const Arguments given = arguments(node);
+    const Function* function = callee.get<Function>();
+    if (function == nullptr) {
+      const Undefined* undefined = callee.get<Undefined>();
+      fail(node, fmt::format("calls {} '{}', which is no function that is supported",
+                             type_name(callee), undefined != nullptr ? undefined->name : ""));
+    }
+    if (function->macro != nullptr) return call_macro(node, *function->macro, given);
+    return located(node, [&]() -> Value {
+      if (function->self != nullptr) return call_method(*function->self, function->name, given);
+      if (function->name == "range") return range(node, given);
+      if (function->name == "raise_exception")
+        raise<DataError>("{}", given.values.empty() ? "exception" : to_text(given.values[0]));
+      if (function->name == "strftime_now")
+        throw DataError("strftime_now is not supported: the text would depend on the clock");
+      Value made = make_dict(Dict(given.named.begin(), given.named.end()));
+      made.is_namespace = function->name == "namespace";
+      return made;
+    });
+  }
+
+  Value call_macro(const Node& node, const Node& macro, const Arguments& given) {
+    Scope scope;
+    if (given.values.size() > macro.names.size()) fail(node, "gives a macro too many arguments");
+    for (size_t i = 0; i < macro.names.size(); ++i) {
+      const Value* value = given.find(i, macro.names[i]);
+      if (value != nullptr)
+        scope[macro.names[i]] = *value;
+      else if (macro.children[i + 1] != nullptr)
+        scope[macro.names[i]] = evaluate(*macro.children[i + 1]);
+      else
+        scope[macro.names[i]] = Undefined{macro.names[i]};
+    }
+    // A macro sees what is set outside of loops, not where it is called.
+    std::vector<Scope> callers;
+    callers.swap(scopes_);
+    scopes_.push_back(std::move(callers.front()));
+    scopes_.push_back(std::move(scope));
+    const auto restore = [&] {
+      callers.front() = std::move(scopes_.front());
+      scopes_.swap(callers);
+    };
+    try {
+      std::string text = capture(*macro.children[0]);
+      restore();
+      return text;
+    } catch (...) {
+      restore();
+      throw;
+    }
+  }
+
+  Value range(const Node& node, const Arguments& given) {
+    int64_t parts[3] = {0, 0, 1};
+    const size_t n = given.values.size();
+    if (n < 1 || n > 3) fail(node, "calls range without 1 to 3 integers");
+    for (size_t i = 0; i < n; ++i) {
+      if (!to_integer(given.values[i], parts[n == 1 ? 1 : i]))
+        fail(node, "calls range with what is no integer");
+    }
+    const auto [from, to, step] = parts;
+    List list;
+    if (step == 0) fail(node, "calls range with a step of 0");
+    for (int64_t i = from; step > 0 ? i < to : i > to;) {
+      list.emplace_back(i);
+      if (static_cast<int64_t>(list.size()) > kMaxRange) fail(node, "makes too long a range");
+      if (__builtin_add_overflow(i, step, &i)) break;
+    }
+    steps_ += static_cast<int64_t>(list.size());
+    return make_list(std::move(list));
+  }
+
+  Value comparison(const Node& node) {
+    Value left = evaluate(*node.children[0]);
+    for (size_t i = 0; i < node.names.size(); ++i) {
+      Value right = evaluate(*node.children[i + 1]);
+      const std::string& op = node.names[i];
+      const bool holds = located(node, [&] {
+        if (op == "==") return equal(left, right);
+        if (op == "!=") return !equal(left, right);
+        if (op == "in" || op == "not in") return contains(right, left) == (op == "in");
+        const int order = compare(left, right);
+        return op == "<" ? order < 0 : op == "<=" ? order <= 0 : op == ">" ? order > 0 : order >= 0;
+      });
+      if (!holds) return false;
+      left = std::move(right);
+    }
+    return true;
+  }
+
+  static bool contains(const Value& all, const Value& one) {
+    return apply_test("in", one, Arguments{.values = {all}, .named = {}});
+  }
+
+  Value arithmetic(const Node& node) {
+    const Value left = evaluate(*node.children[0]);
+    if (node.kind == NodeKind::kUnary)
+      return binary(node, "*", left, node.text == "-" ? Value(int64_t{-1}) : Value(int64_t{1}));
+    return binary(node, node.text, left, evaluate(*node.children[1]));
+  }
+
+  Value binary(const Node& node, std::string_view op, const Value& left, const Value& right) {
+    if (op == "~")
+      return joined(node, located(node, [&] { return to_text(left); }),
+                    located(node, [&] { return to_text(right); }));
+    if (op == "+" && left.string() != nullptr && right.string() != nullptr)
+      return joined(node, *left.string(), *right.string());
+    if (op == "+" && left.list() != nullptr && right.list() != nullptr) {
+      List both = *left.list();
+      both.insert(both.end(), right.list()->begin(), right.list()->end());
+      steps_ += static_cast<int64_t>(both.size());
+      return make_list(std::move(both));
+    }
+    int64_t a = 0, b = 0;
+    if (op == "*" && left.string() != nullptr && to_integer(right, b)) {
+      std::string out;
+      for (int64_t i = 0; i < b && !left.string()->empty(); ++i)
+        out = joined(node, std::move(out), *left.string());
+      return out;
+    }
+    if (op == "%" && left.string() != nullptr) fail(node, "formats with %, which is not supported");
+    double x = 0, y = 0;
+    if (!to_real(left, x) || !to_real(right, y))
+      fail(node, fmt::format("applies '{}' to {} and {}", op, type_name(left), type_name(right)));
+    const bool integers = to_integer(left, a) && to_integer(right, b);
+    if ((op == "/" || op == "//" || op == "%") && y == 0) fail(node, "divides by zero");
+    if (integers && op != "/" && op != "**") {
+      int64_t out = 0;
+      bool overflow = false;
+      if (op == "+") overflow = __builtin_add_overflow(a, b, &out);
+      if (op == "-") overflow = __builtin_sub_overflow(a, b, &out);
+      if (op == "*") overflow = __builtin_mul_overflow(a, b, &out);
+      if (op == "//" || op == "%") {
+        overflow = a == INT64_MIN && b == -1;
+        if (!overflow) {
+          const int64_t remainder = a % b;
+          const bool down = remainder != 0 && (remainder < 0) != (b < 0);
+          out = op == "%" ? remainder + (down ? b : 0) : a / b - (down ? 1 : 0);
+        }
+      }
+      if (overflow) fail(node, "computes an integer that is too large");
+      return out;
+    }
+    if (op == "+") return x + y;
+    if (op == "-") return x - y;
+    if (op == "*") return x * y;
+    if (op == "/") return x / y;
+    if (op == "//") return std::floor(x / y);
+    if (op == "%") return x - std::floor(x / y) * y;
+    const double power = std::pow(x, y);
+    if (integers && b >= 0 && std::fabs(power) < 9e15) return static_cast<int64_t>(power);
+    return power;
+  }
+
+  std::string joined(const Node& node, std::string left, std::string_view right) {
+    if (left.size() + right.size() > kMaxValueBytes) fail(node, "makes too long a string");
+    steps_ += static_cast<int64_t>(right.size() / 1024 + left.size() / 1024);
+    left += right;
+    return left;
+  }
+
+  std::vector<Scope> scopes_;
+  std::string out_;
+  int64_t steps_ = 0;
+  int depth_ = 0;
+};
+
+} // namespace
+} // namespace chat
+
+ChatTemplate::ChatTemplate(std::string_view source)
+    : program_(std::make_unique<chat::Program>(chat::Program{chat::parse(source)})) {}
+ChatTemplate::~ChatTemplate() = default;
+ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
+ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
+
+std::string ChatTemplate::render(const nlohmann::ordered_json& variables) const {
+  chat::Scope scope;
+  if (!variables.is_object()) throw DataError("the variables of a chat template are no object");
+  for (const auto& [name, value] : variables.items()) scope[name] = chat::from_json(value);
+  return chat::Interpreter(std::move(scope)).run(*program_->root);
+}
+
+} // namespace pentatron::data::tokenizer

@@ -1,0 +1,35 @@
+/// The parts of a chat template: text and tokens of blocks.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pentatron::data::tokenizer::chat {
+
+enum class TokenKind : uint8_t {
+  kText,       ///< outside of blocks
+  kBeginPrint, ///< {{
+  kEndPrint,   ///< }}
+  kBeginBlock, ///< {%
+  kEndBlock,   ///< %}
+  kName,
+  kString, ///< unescaped
+  kInteger,
+  kFloat,
+  kOperator,
+  kEnd
+};
+
+struct Token {
+  TokenKind kind;
+  std::string text;
+  int line;
+};
+
+/// Comments are dropped; white space around blocks goes where "-" says so, and as trim_blocks and
+/// lstrip_blocks do. Throws DataError for blocks and strings without an end.
+std::vector<Token> read_tokens(std::string_view source);
+
+} // namespace pentatron::data::tokenizer::chat

@@ -1,0 +1,466 @@
+#include "pentatron/data/tokenizer/chat/parser.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <utility>
+
+#include "pentatron/base/error.h"
+#include "pentatron/data/tokenizer/chat/lexer.h"
+
+namespace pentatron::data::tokenizer::chat {
+
+namespace {
+
+constexpr int kMaxDepth = 50;
+constexpr int kMaxChain = 200; // of operators without brackets: each makes the tree deeper
+constexpr size_t kMaxBytes = size_t{1} << 20;
+
+class Parser {
+ public:
+  explicit Parser(std::string_view source) : tokens_(read_tokens(source)) {}
+
+  NodePtr run() {
+    NodePtr all = block({});
+    if (now().kind != TokenKind::kEnd) fail("does not end here");
+    return all;
+  }
+
+ private:
+  /// Counts how deep the parser is in itself.
+  struct Depth {
+    explicit Depth(Parser& p) : parser(p) {
+      if (++parser.depth_ > kMaxDepth) parser.fail("is nested too deep");
+    }
+    ~Depth() { --parser.depth_; }
+    Parser& parser;
+  };
+
+  [[noreturn]] void fail(std::string_view what) const {
+    raise<DataError>("line {} of the chat template {} (at '{}')", now().line, what, now().text);
+  }
+  const Token& now() const { return tokens_[at_]; }
+  const Token& peek() const { return tokens_[std::min(at_ + 1, tokens_.size() - 1)]; }
+  Token take() { return tokens_[at_ + 1 < tokens_.size() ? at_++ : at_]; }
+  bool is_operator(std::string_view text) const {
+    return now().kind == TokenKind::kOperator && now().text == text;
+  }
+  bool is_name(std::string_view text) const {
+    return now().kind == TokenKind::kName && now().text == text;
+  }
+  bool accept(std::string_view text) {
+    if (!is_operator(text) && !is_name(text)) return false;
+    ++at_;
+    return true;
+  }
+  void expect(std::string_view text) {
+    if (!accept(text)) fail(fmt::format("has no '{}' where one is needed", text));
+  }
+  void expect(TokenKind kind) {
+    if (now().kind != kind) fail("has more in a block than it can have");
+    ++at_;
+  }
+  std::string name() {
+    if (now().kind != TokenKind::kName) fail("has no name where one is needed");
+    return take().text;
+  }
+  NodePtr make(NodeKind kind, std::string text = {}) const {
+    return std::make_unique<Node>(Node{.kind = kind, .line = now().line, .text = std::move(text)});
+  }
+  template <class... C> NodePtr make_of(NodeKind kind, std::string text, C... children) const {
+    NodePtr node = make(kind, std::move(text));
+    (node->children.push_back(std::move(children)), ...);
+    return node;
+  }
+
+  void check_chain(int& count) const {
+    if (++count > kMaxChain) fail("has too long an expression");
+  }
+
+  /// Statements up to a block that begins with one of `ends`, which is not taken.
+  NodePtr block(const std::vector<std::string_view>& ends) {
+    const Depth depth(*this);
+    NodePtr all = make(NodeKind::kBlock);
+    for (;;) {
+      if (now().kind == TokenKind::kText) {
+        all->children.push_back(make(NodeKind::kText, now().text));
+        ++at_;
+      } else if (now().kind == TokenKind::kBeginPrint) {
+        ++at_;
+        all->children.push_back(make_of(NodeKind::kPrint, "", tuple()));
+        expect(TokenKind::kEndPrint);
+      } else if (now().kind == TokenKind::kBeginBlock) {
+        for (const std::string_view end : ends) {
+          if (peek().kind == TokenKind::kName && peek().text == end) return all;
+        }
+        ++at_;
+        all->children.push_back(statement());
+      } else {
+        return all;
+      }
+    }
+  }
+  /// {% name %} that ends a block.
+  void end(std::string_view word) {
+    expect(TokenKind::kBeginBlock);
+    expect(word);
+    expect(TokenKind::kEndBlock);
+  }
+
+  NodePtr statement() {
+    const std::string word = name();
+    if (word == "if") return if_statement();
+    if (word == "for") return for_statement();
+    if (word == "set") return set_statement();
+    if (word == "macro") return macro();
+    if (word == "break" || word == "continue") {
+      expect(TokenKind::kEndBlock);
+      return make(word == "break" ? NodeKind::kBreak : NodeKind::kContinue);
+    }
+    if (word == "generation") { // marks what the model says
+      expect(TokenKind::kEndBlock);
+      NodePtr body = block({"endgeneration"});
+      end("endgeneration");
+      return body;
+    }
+    fail(fmt::format("uses '{}', which is not supported,", word));
+  }
+
+  NodePtr if_statement() {
+    NodePtr node = make(NodeKind::kIf);
+    for (;;) {
+      node->children.push_back(expression());
+      expect(TokenKind::kEndBlock);
+      node->children.push_back(block({"elif", "else", "endif"}));
+      expect(TokenKind::kBeginBlock);
+      if (accept("elif")) continue;
+      if (accept("else")) {
+        expect(TokenKind::kEndBlock);
+        node->children.push_back(block({"endif"}));
+        expect(TokenKind::kBeginBlock);
+      }
+      expect("endif");
+      expect(TokenKind::kEndBlock);
+      return node;
+    }
+  }
+
+  NodePtr for_statement() {
+    NodePtr node = make(NodeKind::kFor);
+    const bool brackets = accept("(");
+    do {
+      node->names.push_back(name());
+    } while (accept(","));
+    if (brackets) expect(")");
+    expect("in");
+    node->children.push_back(or_expression());
+    node->children.push_back(accept("if") ? expression() : nullptr);
+    if (is_name("recursive")) fail("has a recursive loop, which is not supported");
+    expect(TokenKind::kEndBlock);
+    node->children.push_back(block({"else", "endfor"}));
+    expect(TokenKind::kBeginBlock);
+    if (accept("else")) {
+      expect(TokenKind::kEndBlock);
+      node->children.push_back(block({"endfor"}));
+      expect(TokenKind::kBeginBlock);
+    } else {
+      node->children.push_back(nullptr);
+    }
+    expect("endfor");
+    expect(TokenKind::kEndBlock);
+    return node;
+  }
+
+  NodePtr set_statement() {
+    NodePtr node = make(NodeKind::kSet);
+    do {
+      std::string target = name();
+      if (accept(".")) target += "." + name();
+      node->names.push_back(std::move(target));
+    } while (accept(","));
+    if (accept("=")) {
+      node->children.push_back(tuple());
+      expect(TokenKind::kEndBlock);
+      return node;
+    }
+    if (node->names.size() != 1) fail("has no '=' where one is needed");
+    node->kind = NodeKind::kSetBlock;
+    expect(TokenKind::kEndBlock);
+    node->children.push_back(block({"endset"}));
+    end("endset");
+    return node;
+  }
+
+  NodePtr macro() {
+    NodePtr node = make(NodeKind::kMacro, name());
+    std::vector<NodePtr> defaults;
+    expect("(");
+    while (!accept(")")) {
+      if (!node->names.empty()) expect(",");
+      node->names.push_back(name());
+      defaults.push_back(accept("=") ? expression() : nullptr);
+    }
+    expect(TokenKind::kEndBlock);
+    node->children.push_back(block({"endmacro"}));
+    end("endmacro");
+    for (NodePtr& value : defaults) node->children.push_back(std::move(value));
+    return node;
+  }
+
+  /// One expression, or several with commas between them, which are a list.
+  NodePtr tuple() {
+    NodePtr first = expression();
+    if (!is_operator(",")) return first;
+    NodePtr list = make(NodeKind::kList, "tuple");
+    list->children.push_back(std::move(first));
+    while (accept(",")) {
+      if (now().kind == TokenKind::kEndPrint || now().kind == TokenKind::kEndBlock ||
+          is_operator(")"))
+        break;
+      list->children.push_back(expression());
+    }
+    return list;
+  }
+
+  NodePtr expression() {
+    const Depth depth(*this);
+    NodePtr value = or_expression();
+    for (int chain = 0; accept("if");) {
+      check_chain(chain);
+      NodePtr condition = or_expression();
+      NodePtr other = accept("else") ? expression() : nullptr;
+      value = make_of(NodeKind::kCondition, "", std::move(value), std::move(condition),
+                      std::move(other));
+    }
+    return value;
+  }
+  NodePtr or_expression() {
+    NodePtr left = and_expression();
+    for (int chain = 0; accept("or"); check_chain(chain))
+      left = make_of(NodeKind::kOr, "", std::move(left), and_expression());
+    return left;
+  }
+  NodePtr and_expression() {
+    NodePtr left = not_expression();
+    for (int chain = 0; accept("and"); check_chain(chain))
+      left = make_of(NodeKind::kAnd, "", std::move(left), not_expression());
+    return left;
+  }
+  NodePtr not_expression() {
+    const Depth depth(*this);
+    if (accept("not")) return make_of(NodeKind::kNot, "", not_expression());
+    return comparison();
+  }
+  NodePtr comparison() {
+    NodePtr node = make(NodeKind::kCompare);
+    node->children.push_back(binary(0));
+    for (;;) {
+      std::string found;
+      if (is_name("not") && peek().kind == TokenKind::kName && peek().text == "in") {
+        at_ += 2;
+        found = "not in";
+      } else {
+        for (const std::string_view op : {"==", "!=", "<=", ">=", "<", ">", "in"}) {
+          if (accept(op)) {
+            found = op;
+            break;
+          }
+        }
+      }
+      if (found.empty()) break;
+      node->names.push_back(std::move(found));
+      node->children.push_back(binary(0));
+    }
+    return node->names.empty() ? std::move(node->children[0]) : std::move(node);
+  }
+  NodePtr binary(size_t level) {
+    static const std::array<std::vector<std::string_view>, 4> kLevels = {
+        {{"+", "-"}, {"~"}, {"*", "/", "//", "%"}, {"**"}}};
+    if (level == kLevels.size()) return unary();
+    NodePtr left = binary(level + 1);
+    int chain = 0;
+    for (bool more = true; more;) {
+      more = false;
+      check_chain(chain);
+      for (const std::string_view op : kLevels[level]) {
+        if (!is_operator(op)) continue;
+        ++at_;
+        left = make_of(NodeKind::kBinary, std::string(op), std::move(left), binary(level + 1));
+        more = true;
+        break;
+      }
+    }
+    return left;
+  }
+  NodePtr unary() {
+    const Depth depth(*this);
+    for (const char* op : {"-", "+"}) {
+      if (is_operator(op)) {
+        ++at_;
+        return make_of(NodeKind::kUnary, op, unary());
+      }
+    }
+    return filters(postfix(primary()));
+  }
+
+  NodePtr primary() {
+    const Token token = now();
+    switch (token.kind) {
+    case TokenKind::kString: {
+      NodePtr node = make(NodeKind::kConstant);
+      std::string text;
+      while (now().kind == TokenKind::kString) text += take().text;
+      node->constant = std::move(text);
+      return node;
+    }
+    case TokenKind::kInteger:
+      return constant(static_cast<int64_t>(std::stoll(take().text)));
+    case TokenKind::kFloat:
+      return constant(std::stod(take().text));
+    case TokenKind::kName:
+      ++at_;
+      if (token.text == "true" || token.text == "True") return constant(true);
+      if (token.text == "false" || token.text == "False") return constant(false);
+      if (token.text == "none" || token.text == "None") return constant(None{});
+      return make(NodeKind::kName, token.text);
+    default:
+      break;
+    }
+    if (accept("(")) {
+      if (accept(")")) return make(NodeKind::kList, "tuple");
+      NodePtr inner = tuple();
+      expect(")");
+      return inner;
+    }
+    if (accept("[")) {
+      NodePtr list = make(NodeKind::kList);
+      while (!accept("]")) {
+        if (!list->children.empty()) expect(",");
+        if (accept("]")) break;
+        list->children.push_back(expression());
+      }
+      return list;
+    }
+    if (accept("{")) return dictionary();
+    fail("has no value where one is needed");
+  }
+  NodePtr constant(Value value) const {
+    NodePtr node = make(NodeKind::kConstant);
+    node->constant = std::move(value);
+    return node;
+  }
+  NodePtr dictionary() {
+    NodePtr dict = make(NodeKind::kDict);
+    while (!accept("}")) {
+      if (!dict->children.empty()) expect(",");
+      if (accept("}")) break;
+      dict->children.push_back(expression());
+      expect(":");
+      dict->children.push_back(expression());
+    }
+    return dict;
+  }
+
+  NodePtr postfix(NodePtr value) {
+    for (int count = 0;; ++count) {
+      if (count > kMaxDepth) fail("has too long a chain of members");
+      if (accept(".")) {
+        if (now().kind == TokenKind::kInteger) {
+          value = make_of(NodeKind::kIndex, "", std::move(value),
+                          constant(static_cast<int64_t>(std::stoll(take().text))));
+        } else {
+          const std::string member = name();
+          value = make_of(NodeKind::kAttribute, member, std::move(value));
+        }
+      } else if (accept("[")) {
+        value = subscript(std::move(value));
+      } else if (is_operator("(")) {
+        value = make_of(NodeKind::kCall, "", std::move(value));
+        arguments(*value);
+      } else {
+        return value;
+      }
+    }
+  }
+  NodePtr subscript(NodePtr value) {
+    NodePtr parts[3];
+    int part = 0;
+    bool slice = false;
+    while (!accept("]")) {
+      if (accept(":")) {
+        slice = true;
+        if (++part > 2) fail("has a slice of more than three parts");
+      } else {
+        if (parts[part] != nullptr) fail("has no ']' where one is needed");
+        parts[part] = expression();
+      }
+    }
+    if (!slice) {
+      if (parts[0] == nullptr) fail("has an empty index");
+      return make_of(NodeKind::kIndex, "", std::move(value), std::move(parts[0]));
+    }
+    return make_of(NodeKind::kSlice, "", std::move(value), std::move(parts[0]), std::move(parts[1]),
+                   std::move(parts[2]));
+  }
+  void arguments(Node& node) {
+    expect("(");
+    for (bool first = true; !accept(")"); first = false) {
+      if (!first) {
+        expect(",");
+        if (accept(")")) break;
+      }
+      std::string keyword;
+      if (now().kind == TokenKind::kName && peek().kind == TokenKind::kOperator &&
+          peek().text == "=") {
+        keyword = take().text;
+        ++at_;
+      }
+      node.names.push_back(std::move(keyword));
+      node.children.push_back(expression());
+    }
+  }
+
+  NodePtr filters(NodePtr value) {
+    for (int count = 0;; ++count) {
+      if (count > kMaxDepth) fail("has too long a chain of filters");
+      if (accept("|")) {
+        std::string filter = name();
+        value = make_of(NodeKind::kFilter, std::move(filter), std::move(value));
+        if (is_operator("(")) arguments(*value);
+        value = postfix(std::move(value));
+      } else if (accept("is")) {
+        const bool negated = accept("not");
+        const std::string test = name();
+        value = make_of(NodeKind::kTest, test, std::move(value));
+        value->negated = negated;
+        if (is_operator("(")) {
+          arguments(*value);
+        } else if (now().kind == TokenKind::kString || now().kind == TokenKind::kInteger ||
+                   (now().kind == TokenKind::kName && !is_name("and") && !is_name("or") &&
+                    !is_name("else") && !is_name("is") && !is_name("if") && !is_name("not") &&
+                    !is_name("in")) ||
+                   is_operator("[")) {
+          value->names.emplace_back();
+          value->children.push_back(postfix(primary()));
+        }
+      } else {
+        return value;
+      }
+    }
+  }
+
+  std::vector<Token> tokens_;
+  size_t at_ = 0;
+  int depth_ = 0;
+};
+
+} // namespace
+
+NodePtr parse(std::string_view source) {
+  if (source.size() > kMaxBytes)
+    raise<DataError>("a chat template of {} bytes is longer than the {} that are read",
+                     source.size(), kMaxBytes);
+  return Parser(source).run();
+}
+
+} // namespace pentatron::data::tokenizer::chat

@@ -1,0 +1,73 @@
+/// The tree of a chat template.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "pentatron/data/tokenizer/chat/value.h"
+
+namespace pentatron::data::tokenizer::chat {
+
+enum class NodeKind : uint8_t {
+  // Expressions; `text` is a name or an operator.
+  kConstant,
+  kName,
+  kList,
+  kDict,
+  kAttribute,
+  kIndex,
+  kSlice,
+  kCall,
+  kFilter,
+  kTest,
+  kUnary,
+  kBinary,
+  kAnd,
+  kOr,
+  kNot,
+  kCondition,
+  kCompare,
+  // Statements.
+  kText,
+  kPrint,
+  kIf,
+  kFor,
+  kSet,
+  kSetBlock,
+  kMacro,
+  kBreak,
+  kContinue,
+  kBlock
+};
+
+using NodePtr = std::unique_ptr<Node>;
+
+/// What the children are:
+///   kAttribute, kNot, kUnary, kPrint  the operand
+///   kIndex     the object, the index      kSlice   the object, from, to, step (null if left out)
+///   kCall      the function, arguments    kFilter, kTest  the operand, arguments
+///   kDict      key, value, key, value     kCondition  if true, the condition, else (may be null)
+///   kCompare   operands; `names` are the operators between them
+///   kIf        condition, block, condition, block, [block]
+///   kFor       the iterated, the filter (may be null), body, else (may be null); `names` variables
+///   kSet       the value; `names` variables, "a.b" for a member of a namespace
+///   kSetBlock  the body                   kMacro   the body, then default values (may be null)
+///   kBlock     statements
+/// Of kCall, kFilter and kTest, `names` has an entry an argument: its keyword, or "".
+struct Node {
+  NodeKind kind;
+  int line;
+  std::string text = {};
+  Value constant = {};
+  std::vector<NodePtr> children = {};
+  std::vector<std::string> names = {};
+  bool negated = false; ///< of kTest: is not
+};
+
+/// Throws DataError, which names the line, for what is no template or not supported.
+NodePtr parse(std::string_view source);
+
+} // namespace pentatron::data::tokenizer::chat

@@ -1,0 +1,93 @@
+/// The values of chat templates: Python's, as far as templates need them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace pentatron::data::tokenizer::chat {
+
+struct Node;
+struct Value;
+using List = std::vector<Value>;
+/// In the order of insertion. Keys are strings.
+using Dict = std::vector<std::pair<std::string, Value>>;
+
+struct Undefined {
+  std::string name; ///< for messages
+};
+struct None {};
+/// A function by name, or a method with what it belongs to.
+struct Function {
+  std::string name;
+  std::shared_ptr<Value> self;
+  const Node* macro = nullptr;
+};
+
+struct Value {
+  std::variant<Undefined, None, bool, int64_t, double, std::string, std::shared_ptr<List>,
+               std::shared_ptr<Dict>, Function>
+      data;
+  bool is_namespace = false; ///< a dictionary whose members may be set
+  bool is_tuple = false;     ///< a list that prints with round brackets
+
+  Value() = default;
+  template <class T>
+  requires(!std::is_same_v<std::decay_t<T>, Value>) Value(T v)
+      : data(std::move(v)) {} // NOLINT: conversions are wanted
+  Value(const char* text) : data(std::string(text)) {}
+
+  template <class T> const T* get() const { return std::get_if<T>(&data); }
+  bool is_undefined() const { return get<Undefined>() != nullptr; }
+  bool is_none() const { return get<None>() != nullptr; }
+  const std::string* string() const { return get<std::string>(); }
+  const List* list() const {
+    const auto* p = get<std::shared_ptr<List>>();
+    return p == nullptr ? nullptr : p->get();
+  }
+  const Dict* dict() const {
+    const auto* p = get<std::shared_ptr<Dict>>();
+    return p == nullptr ? nullptr : p->get();
+  }
+};
+
+inline Value make_list(List list) {
+  return Value(std::make_shared<List>(std::move(list)));
+}
+inline Value make_tuple(List list) {
+  Value v = make_list(std::move(list));
+  v.is_tuple = true;
+  return v;
+}
+inline Value make_dict(Dict dict) {
+  return Value(std::make_shared<Dict>(std::move(dict)));
+}
+
+Value from_json(const nlohmann::ordered_json& json);
+const Value* find_member(const Dict& dict, std::string_view key);
+
+bool is_true(const Value& v);
+/// An integer of an integer or boolean; false for other types.
+bool to_integer(const Value& v, int64_t& out);
+bool to_real(const Value& v, double& out);
+bool equal(const Value& a, const Value& b);
+/// -1, 0 or 1; throws DataError for types that have no order.
+int compare(const Value& a, const Value& b);
+/// What {{ v }} prints: text as it is, None, True, [1, 'a'].
+std::string to_text(const Value& v);
+/// As Python's json.dumps with its default separators; indent < 0 is one line.
+std::string to_json(const Value& v, int indent, int depth = 0);
+/// "a string" and the like, for messages.
+std::string_view type_name(const Value& v);
+/// The number of characters, elements or members; throws DataError for other types.
+int64_t length(const Value& v);
+/// Elements, keys, or characters; throws DataError for what cannot be gone through.
+List elements(const Value& v);
+
+} // namespace pentatron::data::tokenizer::chat

@@ -1,0 +1,42 @@
+/// Chat templates: messages to the text that a model was trained on.
+///
+/// The common subset of Jinja that templates of tokenizer_config.json use, by an interpreter of our
+/// own: text, {{ expressions }}, {# comments #}, {% if, elif, else, for (with if and else), set
+/// (also of a namespace's member and as a block), macro, break, continue, generation %}; strings,
+/// numbers, lists, tuples, dictionaries, slices, arithmetic, comparisons, in, is, not, and, or,
+/// conditional expressions, ~; loop and namespace(); the usual filters, tests and methods, range,
+/// dict, raise_exception and strftime_now (which fails: text must not depend on the clock).
+/// Blocks are trimmed as Hugging Face does (trim_blocks, lstrip_blocks). Nothing else is ever
+/// executed; steps, nesting and output are bounded.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+namespace pentatron::data::tokenizer {
+
+namespace chat {
+struct Program;
+}
+
+class ChatTemplate {
+ public:
+  /// Throws DataError, which names the line, for what is damaged or not supported.
+  explicit ChatTemplate(std::string_view source);
+  ~ChatTemplate();
+  ChatTemplate(ChatTemplate&&) noexcept;
+  ChatTemplate& operator=(ChatTemplate&&) noexcept;
+
+  /// The text for variables such as {"messages": [{"role": ..., "content": ...}], "bos_token": ...,
+  /// "add_generation_prompt": true}. Throws DataError if the template raises an exception, uses a
+  /// name in a way that has no meaning, or goes beyond the bounds.
+  std::string render(const nlohmann::ordered_json& variables) const;
+
+ private:
+  std::unique_ptr<chat::Program> program_;
+};
+
+} // namespace pentatron::data::tokenizer
