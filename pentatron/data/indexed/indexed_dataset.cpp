@@ -204,17 +204,21 @@ int8_t IndexedDataset::mode(int64_t i) const {
   return mode;
 }
 
-void IndexedDataset::read_items(int64_t begin, std::span<std::byte> out) const {
-  const auto count = static_cast<int64_t>(out.size()) / item_bytes_;
-  if (begin < 0 || begin > num_tokens_ || count > num_tokens_ - begin) {
+void IndexedDataset::check_range(int64_t begin, int64_t count) const {
+  if (begin < 0 || begin > num_tokens_ || count < 0 || count > num_tokens_ - begin) {
     raise<DataError>("{} has {} tokens, and not {} from number {} on", data_.path().string(),
                      num_tokens_, count, begin);
   }
+}
+
+void IndexedDataset::read_items(int64_t begin, std::span<std::byte> out) const {
+  check_range(begin, static_cast<int64_t>(out.size()) / item_bytes_);
   data_.read(static_cast<uint64_t>(begin) * static_cast<uint64_t>(item_bytes_), out, "tokens");
 }
 
 void IndexedDataset::read_tokens(int64_t begin, int64_t count, int64_t* out) const {
   if (!is_integer(dtype_)) bad("dtype", fmt::format("is {}: no token numbers", name_of(dtype_)));
+  check_range(begin, count);
   // The narrow items lie in the upper end of `out` until they are widened from its lower end.
   auto* bytes = reinterpret_cast<std::byte*>(out) + count * (8 - item_bytes_);
   read_items(begin, {bytes, static_cast<size_t>(count * item_bytes_)});
@@ -222,6 +226,7 @@ void IndexedDataset::read_tokens(int64_t begin, int64_t count, int64_t* out) con
 }
 
 void IndexedDataset::read_numbers(int64_t begin, int64_t count, double* out) const {
+  check_range(begin, count);
   std::vector<std::byte> bytes(static_cast<size_t>(count * item_bytes_));
   read_items(begin, bytes);
   widen(dtype_, bytes.data(), count, out);

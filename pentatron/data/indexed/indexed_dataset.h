@@ -57,6 +57,7 @@ class IndexedDataset {
 
  private:
   [[noreturn]] void bad(std::string_view field, const std::string& what) const;
+  void check_range(int64_t begin, int64_t count) const;
   void read_header();
   void check_sequences();
   void check_documents() const;
