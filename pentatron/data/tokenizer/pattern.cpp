@@ -58,28 +58,27 @@ std::string new_members(std::string_view name) {
   return found->second;
 }
 
+/// Whether \w holds; Oniguruma has other members in Latin-1 and leaves joiners out.
+bool is_word_of(char32_t c, PatternFlavor flavor) {
+  if (flavor == PatternFlavor::kRust) return is_word(c);
+  if (c == 0xB2 || c == 0xB3 || c == 0xB9 || (c >= 0xBC && c <= 0xBE)) return true;
+  return is_word(c) && c != 0x200C && c != 0x200D;
+}
+
 /// The members of \s, \S, \w or \W for use inside a class.
-const std::string& members(char escape) {
+std::string members(char escape, PatternFlavor flavor) {
   static const std::string space = ranges([](char32_t c) { return is_space(c); });
   static const std::string no_space = ranges([](char32_t c) { return !is_space(c); });
-  static const std::string word = [] {
-    std::string all = "\\x{200c}\\x{200d}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}"
-                      "\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}";
-    for (const char* name : {"L", "M", "Nd", "Nl", "Pc"})
-      all += fmt::format("\\p{{{}}}", name) + new_members(name);
-    return all;
-  }();
-  static const std::string no_word = ranges([](char32_t c) { return !is_word(c); });
-  switch (escape) {
-  case 's':
-    return space;
-  case 'S':
-    return no_space;
-  case 'w':
-    return word;
-  default:
-    return no_word;
-  }
+  if (escape == 's') return space;
+  if (escape == 'S') return no_space;
+  if (escape == 'W') return ranges([flavor](char32_t c) { return !is_word_of(c, flavor); });
+  std::string all = "\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}"
+                    "\\x{1f170}-\\x{1f189}";
+  all += flavor == PatternFlavor::kRust ? "\\x{200c}\\x{200d}"
+                                        : "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
+  for (const char* name : {"L", "M", "Nd", "Nl", "Pc"})
+    all += fmt::format("\\p{{{}}}", name) + new_members(name);
+  return all;
 }
 
 class Translator {
@@ -113,10 +112,10 @@ class Translator {
   void escape(std::string& out, bool in_class) {
     const char c = peek(1);
     if (c == 's' || c == 'w') {
-      out += in_class ? members(c) : "[" + members(c) + "]";
+      out += in_class ? members(c, flavor_) : "[" + members(c, flavor_) + "]";
       at_ += 2;
     } else if (c == 'S' || c == 'W') {
-      out += in_class ? members(c) : "[^" + members(c == 'S' ? 's' : 'w') + "]";
+      out += in_class ? members(c, flavor_) : "[^" + members(c == 'S' ? 's' : 'w', flavor_) + "]";
       at_ += 2;
     } else if ((c == 'p' || c == 'P') && category(out, in_class)) {
       // done
