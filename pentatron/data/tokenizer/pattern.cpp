@@ -112,10 +112,11 @@ class Translator {
   void escape(std::string& out, bool in_class) {
     const char c = peek(1);
     if (c == 's' || c == 'w') {
-      out += in_class ? members(c, flavor_) : "[" + members(c, flavor_) + "]";
+      out += in_class ? members(c, flavor_) : fmt::format("[{}]", members(c, flavor_));
       at_ += 2;
     } else if (c == 'S' || c == 'W') {
-      out += in_class ? members(c, flavor_) : "[^" + members(c == 'S' ? 's' : 'w', flavor_) + "]";
+      out += in_class ? members(c, flavor_)
+                      : fmt::format("[^{}]", members(c == 'S' ? 's' : 'w', flavor_));
       at_ += 2;
     } else if ((c == 'p' || c == 'P') && category(out, in_class)) {
       // done
