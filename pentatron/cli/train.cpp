@@ -15,6 +15,7 @@
 #include "pentatron/comm/process_ranks.h"
 #include "pentatron/comm/rank_threads.h"
 #include "pentatron/comm/supervisor.h"
+#include "pentatron/data/tokenizer/stream_decoder.h"
 #include "pentatron/generate/generate.h"
 #include "pentatron/trainer/metrics/train_log.h"
 #include "pentatron/trainer/runtime.h"
@@ -36,6 +37,7 @@ void print_sample(trainer::Trainer& trainer, bool main_rank) {
   const int64_t tokens = trainer.config().train.sample_tokens;
   if (tokens == 0) return;
   const data::Tokenizer& tokenizer = trainer.tokenizer();
+  data::StreamDecoder stream(tokenizer);
   std::string text;
   generate::generate(trainer.model(), {tokenizer.eod()},
                      {.max_tokens = tokens,
@@ -43,7 +45,8 @@ void print_sample(trainer::Trainer& trainer, bool main_rank) {
                       .context = trainer.config().train.seq_length,
                       .stop_token = tokenizer.eod(),
                       .num_tokens = tokenizer.vocab_size()},
-                     [&](int64_t token) { text += tokenizer.decode(std::span(&token, 1)); });
+                     [&](int64_t token) { text += stream.push(token); });
+  text += stream.finish();
   if (main_rank) fmt::print("\nA sample of what the model writes:\n\n{}\n", for_terminal(text));
 }
 
