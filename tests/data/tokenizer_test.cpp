@@ -227,7 +227,7 @@ TEST(TrainBpe, GivesTheMergesOfCountingAnewEachTime) {
     for (size_t n = 1 + random() % 9; n > 0; --n) word += static_cast<char>('a' + random() % 4);
     words.push_back(word);
   }
-  BpeTrainer trainer({.vocab_size = 256 + 40, .special = {}});
+  BpeTrainer trainer({.vocab_size = 256 + 40, .special = {}, .min_frequency = 2});
   for (const std::string& word : words) trainer.add(word);
   const Json json = trainer.train();
 

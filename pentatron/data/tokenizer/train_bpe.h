@@ -23,7 +23,7 @@ class BpeTrainer {
     int64_t vocab_size = 32000; ///< with the 256 bytes and the special tokens
     std::string pattern;        ///< how text is split into words; empty: GPT-2's
     std::vector<std::string> special = {"<|endoftext|>"};
-    int64_t min_frequency = 2; ///< pairs seen less often never merge
+    int64_t min_frequency = 1; ///< pairs seen less often never merge
   };
   /// Throws ConfigError if the vocabulary has no room for bytes and special tokens.
   explicit BpeTrainer(Options options);
