@@ -9,6 +9,7 @@
 #include "pentatron/data/objectives/bert_dataset.h"
 #include "pentatron/data/objectives/chat_dataset.h"
 #include "pentatron/data/objectives/masking.h"
+#include "pentatron/data/objectives/open_chat_template.h"
 #include "pentatron/data/objectives/t5_dataset.h"
 #include "tests/data/data_files.h"
 
@@ -299,6 +300,24 @@ TEST_F(ChatTest, OnlyAnswersHaveALoss) {
   };
   EXPECT_THROW(tokenize_chat(messages, last_only, *tokenizer), DataError);
   EXPECT_THROW(tokenize_chat(Json::array(), chatml, *tokenizer), DataError);
+}
+
+TEST_F(ChatTest, TheTemplateOfATokenizerIsUsed) {
+  const std::string path = folder.write(
+      "tokenizer/tokenizer_config.json",
+      R"({"eos_token": "</s>", "chat_template": "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"})");
+  const ChatTemplate chat = open_chat_template(folder.path() / "tokenizer");
+  const Json messages =
+      Json::parse(R"([{"role":"user","content":"Q"},{"role":"assistant","content":"A"}])");
+  EXPECT_EQ(chat(messages, false), "[user]Q</s>[assistant]A</s>");
+  EXPECT_EQ(chat(messages, true), "[user]Q</s>[assistant]A</s>[assistant]");
+  const ChatTokens tokens = tokenize_chat(messages, chat, *tokenizer);
+  std::string answers;
+  for (size_t i = 0; i < tokens.tokens.size(); ++i) {
+    if (tokens.is_answer[i]) answers += static_cast<char>(tokens.tokens[i]);
+  }
+  EXPECT_EQ(answers, "A</s>");
+  EXPECT_EQ(open_chat_template(folder.path() / "none")(messages, false), chatml(messages, false));
 }
 
 TEST_F(ChatTest, ConversationsArePackedByAnIndex) {
