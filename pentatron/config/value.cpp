@@ -207,6 +207,12 @@ Parsed parse_value(const TypeInfo& type, const Node& node) {
   }
   if (type.kind == Kind::kList) return parse_list(type, node);
   if (node.type == Node::Type::kNull) {
+    if (std::ranges::find(type.names, "null", &NamedValue::name) != type.names.end()) {
+      Node named = node; // YAML's null, but one of the names
+      named.type = Node::Type::kScalar;
+      named.text = "null";
+      return parse_value(type, named);
+    }
     const bool text = type.kind == Kind::kString;
     return failed(fmt::format("is null where {} is needed", type_name(type)), text ? "\"\"" : "");
   }
@@ -269,7 +275,8 @@ std::string format_value(const TypeInfo& type, const Value& value) {
   case Kind::kEnum: {
     const int64_t number = std::get<int64_t>(value.data);
     const auto it = std::ranges::find(type.names, number, &NamedValue::value);
-    return it == type.names.end() ? fmt::to_string(number) : std::string(it->name);
+    if (it == type.names.end()) return fmt::to_string(number);
+    return is_plain(it->name) ? std::string(it->name) : quote(it->name);
   }
   case Kind::kOptional:
     return std::holds_alternative<std::monostate>(value.data) ? "null"
