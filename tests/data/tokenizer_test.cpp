@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "pentatron/base/json.h"
+#include "pentatron/config/config.h"
 #include "pentatron/data/dataset.h"
 #include "pentatron/data/tokenizer/byte_level.h"
 #include "pentatron/data/tokenizer/chat_template.h"
@@ -306,6 +307,45 @@ TEST(MakeTokenizer, TakesTheKeysThatFitItsType) {
   ids.clear();
   words->encode("a  b", ids);
   EXPECT_EQ(ids.size(), 4u);
+}
+
+TEST(RawText, IsTheStreamOfItsDocumentsTokens) {
+  std::string name = (fs::temp_directory_path() / "pentatron_tok_XXXXXX").string();
+  ASSERT_NE(::mkdtemp(name.data()), nullptr);
+  const fs::path folder = name;
+  std::ofstream file(folder / "corpus.jsonl");
+  const auto tokenizer = make_tokenizer({.path = (kFolder / "llama3.json").string()});
+  std::mt19937_64 random(4);
+  std::vector<int64_t> expected;
+  for (int i = 0; i < 50; ++i) {
+    const std::string text = random_text(random) + "word number " + std::to_string(i);
+    file << dump_json(Json{{"text", text}}) << "\n";
+    std::vector<int32_t> ids;
+    tokenizer->encode(text, ids);
+    expected.insert(expected.end(), ids.begin(), ids.end());
+    expected.push_back(tokenizer->eod());
+  }
+  file.close();
+  const Corpus corpus({.path = (folder / "corpus.jsonl").string()}, tokenizer);
+  std::vector<int64_t> stream(static_cast<size_t>(corpus.size_tokens()));
+  corpus.copy(0, corpus.size_tokens(), stream.data());
+  EXPECT_EQ(stream, expected);
+  fs::remove_all(folder);
+}
+
+TEST(TokenizerConfig, KeepsTheTypeNullThroughYaml) {
+  TokenizerConfig config, again;
+  config::Violations violations;
+  config::apply_override(config, "type=null", violations);
+  config::apply_override(config, "vocab_size=7", violations);
+  config::apply_yaml(again, config::to_yaml(config), "it", violations);
+  EXPECT_TRUE(violations.empty());
+  EXPECT_EQ(again.type, TokenizerType::kNull);
+  TokenizerConfig plain;
+  config::apply_yaml(plain, "type: null\nvocab_size: 7\n", "it", violations);
+  EXPECT_TRUE(violations.empty());
+  EXPECT_EQ(plain.type, TokenizerType::kNull);
+  EXPECT_EQ(make_tokenizer(again)->vocab_size(), 8);
 }
 
 TEST(OpenTokenizer, ReadsAFolderAsItIs) {
