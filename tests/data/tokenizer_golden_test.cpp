@@ -92,8 +92,7 @@ INSTANTIATE_TEST_SUITE_P(All, TokenizerGolden,
                                          "word_nfd", "unigram_nmt", "unigram_bytes", "llama2",
                                          "mistral", "bpe_prefix", "bpe_suffix", "t5", "spm_unigram",
                                          "spm_bpe", "spm_bpe_bytes", "spm_suffix", "spm_word",
-                                         "spm_char", "cl100k_small", "o200k_small", "real_minilm",
-                                         "real_mistral"),
+                                         "spm_char", "cl100k_small", "o200k_small", "real_mistral"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(TokenizerThreads, EncodeTheSameOnOneTokenizer) {
