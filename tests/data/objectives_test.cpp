@@ -334,7 +334,9 @@ TEST_F(ChatTest, ConversationsArePackedByAnIndex) {
   const ChatTemplate plain = [](const Json& messages, bool prompt) {
     std::string text;
     for (const Json& m : messages)
-      text += (m["role"] == "user" ? "?" : "!") + m["content"].get<std::string>() + ".";
+      text.append(m["role"] == "user" ? "?" : "!")
+          .append(m["content"].get<std::string>())
+          .append(".");
     return text + (prompt ? "!" : "");
   };
   for (const bool pack : {false, true}) {
@@ -367,12 +369,14 @@ TEST_F(ChatTest, ConversationsArePackedByAnIndex) {
 TEST_F(ChatTest, LongAndBadLinesAreCounted) {
   const std::string good =
       R"({"messages":[{"role":"user","content":"Q"},{"role":"assistant","content":"A"}]})";
-  const std::string long_question = R"({"messages":[{"role":"user","content":")" +
-                                    std::string(300, 'q') +
-                                    R"("},{"role":"assistant","content":"A"}]})";
-  const std::string long_answer =
-      R"({"messages":[{"role":"user","content":"Q"},{"role":"assistant","content":")" +
-      std::string(300, 'a') + R"("}]})";
+  const auto line = [](const std::string& question, const std::string& answer) {
+    Json messages = Json::array();
+    messages.push_back({{"role", "user"}, {"content", question}});
+    messages.push_back({{"role", "assistant"}, {"content", answer}});
+    return Json{{"messages", messages}}.dump();
+  };
+  const std::string long_question = line(std::string(300, 'q'), "A");
+  const std::string long_answer = line("Q", std::string(300, 'a'));
   const std::string file =
       folder.write("chat.jsonl", good + "\n{\"messages\": 3}\n" + long_question + "\n\n" +
                                      long_answer + "\n{\"text\": \"x\"}\n{\n");
