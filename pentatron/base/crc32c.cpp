@@ -34,12 +34,83 @@ uint64_t load8(const std::byte* p) {
   return v; // little endian, as every machine we build for
 }
 
+// Polynomials over GF(2) modulo that of CRC-32C; bit 31 is the coefficient of x^0.
+constexpr uint32_t kOne = uint32_t{1} << 31;
+
+constexpr uint32_t multiply(uint32_t a, uint32_t b) {
+  uint32_t product = 0;
+  for (; a != 0; a <<= 1) {
+    if ((a & kOne) != 0) product ^= b;
+    b = (b >> 1) ^ ((b & 1) != 0 ? 0x82F63B78u : 0u); // times x
+  }
+  return product;
+}
+
+constexpr std::array<uint32_t, 67> make_powers() {
+  std::array<uint32_t, 67> powers{};
+  powers[0] = kOne >> 1;
+  for (size_t k = 1; k < powers.size(); ++k) powers[k] = multiply(powers[k - 1], powers[k - 1]);
+  return powers;
+}
+
+constexpr std::array<uint32_t, 67> kPowers = make_powers(); // x^(2^k)
+
+/// x^(8 bytes): what appending so many zero bytes multiplies a checksum by.
+constexpr uint32_t shift_of(uint64_t bytes) {
+  uint32_t power = kOne;
+  for (size_t k = 3; bytes != 0; ++k, bytes >>= 1) {
+    if ((bytes & 1) != 0) power = multiply(power, kPowers[k]);
+  }
+  return power;
+}
+
 #if defined(__x86_64__)
+/// Multiplication by shift_of(bytes), a table for each byte of the checksum.
+using ShiftTables = std::array<std::array<uint32_t, 256>, 4>;
+
+constexpr ShiftTables make_shift_tables(uint64_t bytes) {
+  ShiftTables t{};
+  const uint32_t shift = shift_of(bytes);
+  for (size_t k = 0; k < 4; ++k) {
+    for (size_t bit = 0; bit < 8; ++bit) {
+      const uint32_t column = multiply(shift, uint32_t{1} << (8 * k + bit));
+      for (size_t i = 0; i < size_t{1} << bit; ++i) t[k][(size_t{1} << bit) + i] = t[k][i] ^ column;
+    }
+  }
+  return t;
+}
+
+template <size_t kBytes> constexpr ShiftTables kShift = make_shift_tables(kBytes);
+
+/// Three streams of kBytes each: the instruction takes three cycles but can begin every cycle.
+template <size_t kBytes>
+__attribute__((target("sse4.2"))) uint64_t three_streams(const std::byte*& p, size_t& n,
+                                                         uint64_t c) {
+  const auto shifted = [](uint64_t crc) {
+    const ShiftTables& t = kShift<kBytes>;
+    return uint64_t{t[0][crc & 0xFF] ^ t[1][crc >> 8 & 0xFF] ^ t[2][crc >> 16 & 0xFF] ^
+                    t[3][crc >> 24 & 0xFF]};
+  };
+  for (; n >= 3 * kBytes; n -= 3 * kBytes, p += 3 * kBytes) {
+    uint64_t second = 0;
+    uint64_t third = 0;
+    for (size_t i = 0; i < kBytes; i += 8) {
+      c = _mm_crc32_u64(c, load8(p + i));
+      second = _mm_crc32_u64(second, load8(p + kBytes + i));
+      third = _mm_crc32_u64(third, load8(p + 2 * kBytes + i));
+    }
+    c = shifted(shifted(c) ^ second) ^ third;
+  }
+  return c;
+}
+
 __attribute__((target("sse4.2"))) uint32_t hardware(std::span<const std::byte> bytes,
                                                     uint32_t crc) {
   uint64_t c = ~crc;
   const std::byte* p = bytes.data();
   size_t n = bytes.size();
+  c = three_streams<4096>(p, n, c);
+  c = three_streams<256>(p, n, c);
   for (; n >= 8; n -= 8, p += 8) c = _mm_crc32_u64(c, load8(p));
   auto tail = static_cast<uint32_t>(c);
   for (; n > 0; --n, ++p) tail = _mm_crc32_u8(tail, static_cast<uint8_t>(*p));
@@ -48,6 +119,10 @@ __attribute__((target("sse4.2"))) uint32_t hardware(std::span<const std::byte> b
 #endif
 
 } // namespace
+
+uint32_t crc32c_combine(uint32_t a, uint32_t b, uint64_t length_b) {
+  return multiply(shift_of(length_b), a) ^ b;
+}
 
 uint32_t crc32c_portable(std::span<const std::byte> bytes, uint32_t crc) {
   uint32_t c = ~crc;

@@ -250,15 +250,14 @@ void SafetensorsFolder::check_sizes() const {
   for (const auto& file : files_) file->file().check_size();
 }
 
-SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& file,
-                                     std::vector<SafeTensorSpec> specs,
-                                     const SafeMetadata& metadata)
-    : file_(file) {
+SafetensorsLayout layout_safetensors(std::vector<SafeTensorSpec> specs,
+                                     const SafeMetadata& metadata, std::string_view origin) {
   std::ranges::sort(specs, [](const SafeTensorSpec& a, const SafeTensorSpec& b) {
     const size_t size_a = size_of(a.dtype);
     const size_t size_b = size_of(b.dtype);
     return size_a != size_b ? size_a > size_b : a.name < b.name;
   });
+  SafetensorsLayout layout;
   // Built as text: an ordered JSON object searches all its keys for each new one.
   std::string text = "{";
   const auto add = [&text](std::string_view name, const std::string& value) {
@@ -270,13 +269,13 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& file,
     const auto size = byte_size(spec.shape, spec.dtype);
     uint64_t end = 0;
     if (!size || __builtin_add_overflow(at, *size, &end) || end > uint64_t{1} << 62) {
-      raise<Error>("tensor '{}' cannot be written to {}: impossible shape", spec.name,
-                   file.string());
+      raise<Error>("tensor '{}' cannot be written to {}: impossible shape", spec.name, origin);
     }
     if (spec.name == "__metadata__" || !is_utf8(spec.name) ||
-        !slots_.emplace(spec.name, Slot{at, *size, 0}).second) {
+        !layout.places.emplace(spec.name, SafetensorsLayout::Place{.begin = at, .size = *size})
+             .second) {
       raise<Error>("tensor '{}' cannot be written to {}: the name is {}", excerpt(spec.name),
-                   file.string(), slots_.contains(spec.name) ? "repeated" : "not allowed");
+                   origin, layout.places.contains(spec.name) ? "repeated" : "not allowed");
     }
     add(spec.name, fmt::format(R"({{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
                                name_of(spec.dtype), fmt::join(spec.shape, ","), at, end));
@@ -285,13 +284,25 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& file,
   text += '}';
   text.append((8 - text.size() % 8) % 8, ' ');
   if (text.size() > kMaxHeader) {
-    raise<Error>("the header of {} would have {} bytes, more than the limit of 100 MB",
-                 file.string(), text.size());
+    raise<Error>("the header of {} would have {} bytes, more than the limit of 100 MB", origin,
+                 text.size());
   }
   const uint64_t length = text.size();
-  file_.write(std::as_bytes(std::span(&length, 1)));
-  file_.write(text);
-  for (auto& [name, slot] : slots_) slot.begin += 8 + length;
+  layout.head.assign(reinterpret_cast<const char*>(&length), sizeof length);
+  layout.head += text;
+  for (auto& [name, place] : layout.places) place.begin += layout.head.size();
+  layout.bytes = layout.head.size() + at;
+  return layout;
+}
+
+SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& file,
+                                     std::vector<SafeTensorSpec> specs,
+                                     const SafeMetadata& metadata)
+    : file_(file) {
+  const SafetensorsLayout layout = layout_safetensors(std::move(specs), metadata, file.string());
+  for (const auto& [name, place] : layout.places)
+    slots_.emplace(name, Slot{.begin = place.begin, .size = place.size, .written = 0});
+  file_.write(layout.head);
 }
 
 void SafetensorsWriter::write(std::string_view name, std::span<const std::byte> bytes,

@@ -109,12 +109,26 @@ struct SafeTensorSpec {
   std::vector<int64_t> shape;
 };
 
-/// Writes a file whose tensors arrive in any order and in parts. Tensors lie by element size,
-/// largest first, then by name, behind a header padded to 8 bytes: so each is aligned to its
-/// element. The file appears at finish() or not at all.
+/// How the writer lays out a file. Tensors lie by element size, largest first, then by name, behind
+/// a header padded to 8 bytes: so each is aligned to its element.
+struct SafetensorsLayout {
+  struct Place {
+    uint64_t begin = 0; ///< from the start of the file
+    uint64_t size = 0;
+  };
+  std::string head; ///< the length and the header
+  std::map<std::string, Place, std::less<>> places;
+  uint64_t bytes = 0; ///< of the whole file
+};
+/// Throws Error, naming `origin`, for a repeated name, a negative extent or a size beyond 2^62.
+SafetensorsLayout layout_safetensors(std::vector<SafeTensorSpec> specs,
+                                     const SafeMetadata& metadata, std::string_view origin);
+
+/// Writes a file whose tensors arrive in any order and in parts. The file appears at
+/// finish() or not at all.
 class SafetensorsWriter {
  public:
-  /// Throws Error for a repeated name, a negative extent or a size beyond 2^63.
+  /// Throws what layout_safetensors() does.
   SafetensorsWriter(const std::filesystem::path& file, std::vector<SafeTensorSpec> specs,
                     const SafeMetadata& metadata = {});
 

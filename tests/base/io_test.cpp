@@ -55,6 +55,35 @@ TEST(Crc32c, HardwareTablesAndBitsAgreeForEveryLengthAndOffset) {
   }
 }
 
+TEST(Crc32c, StreamsAtOnceAndTablesAgreeForLongInputs) {
+  std::string text(40000, '\0');
+  const Stream random(2, "crc");
+  for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(random.below(256, i));
+  const auto bytes = bytes_of(text);
+  for (size_t i = 0; i < 200; ++i) {
+    const size_t begin = random.below(9, 2 * i);
+    const auto part = bytes.subspan(begin, random.below(text.size() - 9, 2 * i + 1));
+    ASSERT_EQ(crc32c(part, 7), crc32c_portable(part, 7)) << part.size();
+  }
+}
+
+TEST(Crc32c, CombinesPartsInAnyOrder) {
+  std::string text(30000, '\0');
+  const Stream random(3, "crc");
+  for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(random.below(256, i));
+  const auto bytes = bytes_of(text);
+  uint32_t sum = 0;
+  for (size_t begin = 0, i = 0; begin < bytes.size(); ++i) {
+    const size_t size = std::min<size_t>(bytes.size() - begin, random.below(5000, i));
+    const auto rest = bytes.size() - begin - size;
+    EXPECT_EQ(crc32c_combine(crc32c(bytes.first(begin)), crc32c(bytes.subspan(begin, size)), size),
+              crc32c(bytes.first(begin + size)));
+    sum ^= crc32c_combine(crc32c(bytes.subspan(begin, size)), 0, rest);
+    begin += size;
+  }
+  EXPECT_EQ(sum, crc32c(bytes));
+}
+
 TEST(Crc32c, MaskedAsTfRecord) {
   // The length bytes of a TFRecord of 24 bytes and the checksum that TensorFlow writes after them.
   const std::string length("\x18\0\0\0\0\0\0\0", 8);
