@@ -19,7 +19,8 @@ MAY_USE = {
     "parallel/pipeline/schedule": ["base"],
     "parallel/pipeline": ["nn", "comm", "parallel/pipeline/schedule"],
     "data": ["base", "config"],
-    "checkpoint": ["nn", "comm", "models", "optim", "parallel/data"],
+    "checkpoint/container": ["base"],
+    "checkpoint": ["nn", "comm", "models", "optim", "parallel/data", "checkpoint/container"],
     "build": ["models", "optim", "parallel/tensor", "parallel/context", "parallel/expert", "parallel/data",
               "parallel/pipeline", "checkpoint"],
     "planner": ["models", "parallel/pipeline/schedule", "comm", "nn"],
@@ -29,7 +30,7 @@ MAY_USE = {
 }
 
 # Modules whose files see no torch header.
-WITHOUT_TORCH = ["base", "config", "kernels", "data", "parallel/pipeline/schedule"]
+WITHOUT_TORCH = ["base", "config", "kernels", "data", "parallel/pipeline/schedule", "checkpoint/container"]
 
 # What another module may see of a module it may use.
 ONLY = {

@@ -1,0 +1,83 @@
+/// Reads any part of any tensor of a checkpoint, whatever the layout it was written in.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "pentatron/checkpoint/container/manifest.h"
+#include "pentatron/checkpoint/container/shard_file.h"
+
+namespace pentatron::checkpoint {
+
+/// The manifest is checked as a whole when the reader is made, files are opened when a tensor in
+/// them is read. What is read is checked against the checksums of exactly the chunks it touches,
+/// each chunk once. One thread at a time; several readers of one folder are fine.
+///
+/// Throws CheckpointError; about damaged data it names file, chunk and tensor.
+class CheckpointReader {
+ public:
+  /// A folder of format 2, or one of format 1.
+  explicit CheckpointReader(const std::filesystem::path& folder);
+  ~CheckpointReader();
+
+  const Manifest& manifest() const { return manifest_; }
+  const std::filesystem::path& folder() const { return folder_; }
+
+  bool contains(std::string_view name) const { return manifest_.tensors.contains(name); }
+  /// dtype and shape; throws with the nearest name.
+  const TensorInfo& info(std::string_view name) const;
+  /// Those of `names` that the checkpoint lacks.
+  std::vector<std::string> missing(std::span<const std::string> names) const;
+  /// Those that the checkpoint holds beyond `names`.
+  std::vector<std::string> unexpected(std::span<const std::string> names) const;
+
+  /// The elements of `box`, row-major, in the dtype of the checkpoint.
+  void read(std::string_view name, const Box& box, std::span<std::byte> target);
+  /// The same into memory with strides (in elements): `target` begins at the first element.
+  void read(std::string_view name, const Box& box, std::span<std::byte> target,
+            std::span<const int64_t> strides);
+  /// The whole tensor.
+  std::vector<std::byte> read(std::string_view name);
+
+  /// Bytes that were read from files so far.
+  uint64_t bytes_read() const { return bytes_read_; }
+
+ private:
+  struct OpenFile;
+  struct Source {
+    OpenFile* file = nullptr;
+    const Box* box = nullptr;
+    uint64_t begin = 0; ///< byte of the file
+  };
+  /// Neighbouring bytes of a file and where they go.
+  struct Piece {
+    uint64_t at = 0, size = 0;
+    std::byte* target = nullptr;
+  };
+  void read_part(const Source& source, const Box& part, const Box& box, std::byte* target,
+                 std::span<const int64_t> strides, size_t element);
+  void read_pieces(OpenFile& file);
+  void check_chunk(OpenFile& file, size_t chunk, std::span<const std::byte> bytes) const;
+  void stream_chunk(OpenFile& file, size_t chunk);
+  void load(OpenFile& file, uint64_t begin, uint64_t end);
+  const ShardFile& open(OpenFile& file);
+
+  std::filesystem::path folder_;
+  Manifest manifest_;
+  std::vector<std::unique_ptr<OpenFile>> files_;
+  size_t num_open_ = 0;
+  std::map<std::string_view, std::vector<Source>> sources_;
+  std::vector<Piece> pieces_;
+  std::vector<std::byte> buffer_; ///< bytes of `buffered_` from `buffer_begin_` on
+  const OpenFile* buffered_ = nullptr;
+  uint64_t buffer_begin_ = 0, buffer_end_ = 0;
+  uint64_t bytes_read_ = 0;
+};
+
+} // namespace pentatron::checkpoint

@@ -1,0 +1,135 @@
+#include "pentatron/checkpoint/container/verify.h"
+
+#include <algorithm>
+#include <mutex>
+#include <set>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include "pentatron/base/crc32c.h"
+#include "pentatron/base/error.h"
+#include "pentatron/base/io_thread.h"
+#include "pentatron/base/text.h"
+#include "pentatron/checkpoint/container/shard_file.h"
+
+namespace pentatron::checkpoint {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr size_t kThreads = 2;
+constexpr uint64_t kJobBytes = uint64_t{64} << 20;
+constexpr size_t kBlock = size_t{1} << 20;
+constexpr size_t kMaxFaults = 1000;
+
+/// Faults in the order of files and chunks, whatever the order in which threads find them.
+class Faults {
+ public:
+  void add(const std::string& file, size_t chunk, std::string text) {
+    const std::lock_guard lock(mutex_);
+    if (faults_.size() < kMaxFaults) faults_.emplace(file, chunk, std::move(text));
+  }
+  std::vector<std::string> list() const {
+    std::vector<std::string> texts;
+    for (const auto& [file, chunk, text] : faults_) texts.push_back(text);
+    return texts;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::tuple<std::string, size_t, std::string>> faults_;
+};
+
+void check_chunks(const fs::path& folder, const std::string& name, const FileInfo& info,
+                  size_t first, size_t last, Faults& faults) {
+  const ShardFile file(folder / name, info);
+  std::vector<std::byte> buffer(static_cast<size_t>(std::min<uint64_t>(info.bytes, kBlock)));
+  for (size_t chunk = first; chunk < last; ++chunk) {
+    const uint64_t end = std::min(info.bytes, (chunk + 1) * info.chunk_bytes);
+    uint32_t crc = 0;
+    for (uint64_t at = chunk * info.chunk_bytes; at < end;) {
+      const auto part =
+          std::span(buffer).first(static_cast<size_t>(std::min<uint64_t>(end - at, buffer.size())));
+      file.read(at, part);
+      crc = crc32c(part, crc);
+      at += part.size();
+    }
+    if (crc != info.crcs[chunk]) faults.add(name, chunk, damaged_chunk(name, info, chunk));
+  }
+}
+
+/// Others read the file by its header, so the header must say what the manifest says.
+void check_header(const fs::path& folder, const std::string& name, const Manifest& manifest) {
+  const FileInfo& info = manifest.files.find(name)->second;
+  const SafetensorsFile file(folder / name);
+  if (file.tensors().size() != info.entries.size())
+    raise<CheckpointError>("the header of {} lists {} tensors, the manifest {}", name,
+                           file.tensors().size(), info.entries.size());
+  for (const auto& [tensor, entry] : info.entries) {
+    const SafeTensor* const listed = file.find(tensor);
+    const std::vector<int64_t> shape =
+        entry.boxes.size() == 1 ? entry.boxes[0].size : std::vector{entry.numel()};
+    if (listed == nullptr || listed->dtype != manifest.tensors.find(tensor)->second.dtype ||
+        listed->shape != shape ||
+        static_cast<uint64_t>(listed->data.data() - file.file().bytes().data()) != entry.begin)
+      raise<CheckpointError>("the header of {} and the manifest differ about {}", name,
+                             excerpt(tensor, 200));
+  }
+}
+
+void find_unlisted(const fs::path& folder, const Manifest& manifest, Faults& faults) {
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name.ends_with(".safetensors") && !manifest.files.contains(name))
+      faults.add(name, 0, fmt::format("{} is not in the manifest: it is foreign", excerpt(name)));
+  }
+}
+
+void check_files(const fs::path& folder, const Manifest& manifest, Faults& faults) {
+  IoThreads threads(kThreads);
+  for (const auto& [name, info] : manifest.files) {
+    const auto step = static_cast<size_t>(std::max<uint64_t>(1, kJobBytes / info.chunk_bytes));
+    for (size_t first = 0; first < info.num_chunks(); first += step) {
+      threads.submit([&folder, &name = name, &info = info, &faults, first, step] {
+        try {
+          check_chunks(folder, name, info, first, std::min(info.num_chunks(), first + step),
+                       faults);
+        } catch (const Error& error) {
+          // Without the chunk, so that what several jobs find is one fault.
+          faults.add(
+              name, 0,
+              fmt::format("{} (with {})", error.what(), tensors_between(info, 0, info.bytes)));
+        }
+      });
+    }
+  }
+  threads.finish();
+}
+
+} // namespace
+
+VerifyReport verify(const fs::path& folder) {
+  VerifyReport report;
+  Faults faults;
+  try {
+    const Manifest manifest = read_manifest(folder);
+    report.iteration = manifest.iteration;
+    report.files = manifest.files.size();
+    report.tensors = manifest.tensors.size();
+    for (const auto& [name, info] : manifest.files) report.bytes += info.bytes;
+    check_files(folder, manifest, faults);
+    find_unlisted(folder, manifest, faults);
+    if (faults.list().empty()) {
+      for (const auto& [name, info] : manifest.files) check_header(folder, name, manifest);
+    }
+  } catch (const Error& error) {
+    faults.add("", 0, error.what());
+  }
+  report.faults = faults.list();
+  return report;
+}
+
+} // namespace pentatron::checkpoint

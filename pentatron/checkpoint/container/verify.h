@@ -1,0 +1,23 @@
+/// Whether every byte of a checkpoint is as written.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace pentatron::checkpoint {
+
+struct VerifyReport {
+  int64_t iteration = -1; ///< -1: the manifest cannot be read
+  uint64_t files = 0, bytes = 0, tensors = 0;
+  std::vector<std::string> faults; ///< each names its file, and what of which tensors it concerns
+  bool ok() const { return faults.empty(); }
+};
+
+/// Reads everything, on two threads: the manifest with its tiling, every chunk of every file, the
+/// Safetensors headers against the manifest, and that no Safetensors file is there which the
+/// manifest does not know. Never throws for what is in the folder.
+VerifyReport verify(const std::filesystem::path& folder);
+
+} // namespace pentatron::checkpoint
