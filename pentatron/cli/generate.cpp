@@ -9,9 +9,10 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/log.h"
 #include "pentatron/checkpoint/hf/hf_weights.h"
-#include "pentatron/checkpoint/train_state.h"
+#include "pentatron/checkpoint/run_checkpoint.h"
 #include "pentatron/cli/commands.h"
 #include "pentatron/data/dataset.h"
+#include "pentatron/data/tokenizer/stream_decoder.h"
 #include "pentatron/trainer/runtime.h"
 
 namespace pentatron::cli {
@@ -51,7 +52,7 @@ LoadedModel load_hf(const std::filesystem::path& folder, const GenerateArguments
 }
 
 LoadedModel load_saved(const GenerateArguments& arguments) {
-  const auto found = checkpoint::newest_train_state(arguments.model);
+  const auto found = checkpoint::newest_checkpoint(arguments.model);
   if (!found) {
     raise<CheckpointError>("{} holds no checkpoint\n  try: the folder given as checkpoint.save "
                            "when training, or hf:DIR for a Hugging Face model",
@@ -113,11 +114,12 @@ int run_generate(GenerateArguments arguments) {
   arguments.sampling.stop_token = tokenizer->eod();
   arguments.sampling.num_tokens = tokenizer->vocab_size();
   fmt::print("{}", for_terminal(arguments.prompt));
+  data::StreamDecoder stream(*tokenizer);
   generate::generate(loaded.model, prompt, arguments.sampling, [&](int64_t token) {
-    fmt::print("{}", for_terminal(tokenizer->decode(std::span(&token, 1))));
+    fmt::print("{}", for_terminal(stream.push(token)));
     std::fflush(stdout);
   });
-  fmt::print("\n");
+  fmt::print("{}\n", for_terminal(stream.finish()));
   return 0;
 }
 

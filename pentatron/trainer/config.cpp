@@ -23,21 +23,6 @@ void check_ranks(const Config& config, int world_size, config::Violations& viola
                           const std::string& attempt) {
     if (asked) violations.add(key, what, attempt);
   };
-  refuse(world_size > 1 && !config.checkpoint.save.empty(), "checkpoint.save",
-         fmt::format("checkpoint.save={} on {} ranks: checkpoints of several ranks are not built "
-                     "yet",
-                     config.checkpoint.save, world_size),
-         "checkpoint.save=\"\"");
-  const bool sharded = config.parallel.tensor_model_parallel_size > 1 ||
-                       config.parallel.pipeline_model_parallel_size > 1 ||
-                       config.ddp.zero_stage > 0;
-  refuse(world_size > 1 && sharded && !config.checkpoint.load.empty() &&
-             !hf_folder(config.checkpoint),
-         "checkpoint.load",
-         fmt::format("checkpoint.load={} into parts of a model on {} ranks: checkpoints of several "
-                     "ranks are not built yet",
-                     config.checkpoint.load, world_size),
-         "data-parallel ranks alone with ddp.zero_stage=0, or checkpoint.load=hf:DIR");
   refuse(config.train.sample_tokens > 0 && (config.parallel.pipeline_model_parallel_size > 1 ||
                                             config.parallel.sequence_parallel),
          "train.sample_tokens",

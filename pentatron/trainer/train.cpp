@@ -15,7 +15,7 @@
 #include "pentatron/base/format.h"
 #include "pentatron/base/log.h"
 #include "pentatron/checkpoint/hf/hf_weights.h"
-#include "pentatron/checkpoint/train_state.h"
+#include "pentatron/checkpoint/run_checkpoint.h"
 #include "pentatron/comm/collectives.h"
 #include "pentatron/comm/gather_text.h"
 #include "pentatron/data/entropy.h"
@@ -215,7 +215,7 @@ void Trainer::State::load() {
     optimizer->adopt_values();
     return;
   }
-  const auto found = checkpoint::newest_train_state(from);
+  const auto found = checkpoint::find_run(from, groups.world);
   if (!found) {
     raise<CheckpointError>("checkpoint.load={} holds no checkpoint\n  try: leave checkpoint.load "
                            "out to start from the beginning",
@@ -227,10 +227,10 @@ void Trainer::State::load() {
   config::Violations ignored; // what an older program wrote still has to fit tensor by tensor
   config::apply_yaml(saved, checkpoint::saved_config(found->folder), "", ignored);
   if (const std::string text = differences(saved, config, is_identity); !text.empty()) {
-    raise<CheckpointError>("{} was trained with {}\n  try: the configuration in its state.json",
+    raise<CheckpointError>("{} was trained with {}\n  try: the configuration that is in it",
                            found->folder.string(), text);
   }
-  progress = checkpoint::load_train_state(found->folder, model.gpt->params(), *optimizer);
+  progress = checkpoint::load_run(found->folder, {*model.store, *optimizer, groups.world});
   const std::string changed = differences(saved, config, [](const std::string& key) {
     return !is_identity(key) && !key.starts_with("checkpoint.") && !key.starts_with("logger.");
   });
@@ -331,8 +331,9 @@ std::optional<double> Trainer::State::validate() {
 
 fs::path Trainer::State::save() {
   progress.config_yaml = config::to_yaml(config);
-  const fs::path folder = checkpoint::save_train_state(
-      config.checkpoint.save, progress, model.gpt->params(), *optimizer, config.checkpoint.keep);
+  const fs::path folder = checkpoint::save_run(config.checkpoint.save, progress,
+                                               {*model.store, *optimizer, groups.world},
+                                               {.keep_last = config.checkpoint.keep});
   log::info("saved {}", folder.string());
   return folder;
 }

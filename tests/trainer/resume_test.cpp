@@ -5,7 +5,7 @@
 #include <csignal>
 
 #include "pentatron/base/log.h"
-#include "pentatron/checkpoint/train_state.h"
+#include "pentatron/checkpoint/run_checkpoint.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/tiny_run.h"
 
@@ -58,9 +58,10 @@ TEST_P(Resume, IsBitForBitTheRunThatWasNotInterrupted) {
   }
   for (const auto& [name, weight] : whole.weights)
     EXPECT_TRUE(at::equal(second.weights.at(name), weight)) << name;
-  for (const char* file : {"model.safetensors", "optimizer.safetensors"})
-    EXPECT_EQ(bytes_of(fs::path(scratch / "parts") / "iter_0000010" / file),
-              bytes_of(fs::path(scratch / "whole") / "iter_0000010" / file))
+  for (const char* file :
+       {"model_00000_of_00001.safetensors", "optimizer_00000_of_00001.safetensors"})
+    EXPECT_EQ(bytes_of(fs::path(scratch / "parts") / "step_00000010" / file),
+              bytes_of(fs::path(scratch / "whole") / "step_00000010" / file))
         << file;
   EXPECT_NE(whole.steps[0]["global_batch_size"], whole.steps[9]["global_batch_size"]);
 }
@@ -102,7 +103,7 @@ class Saving : public testing::Test {
 
 TEST_F(Saving, KeepsTheNewestOnly) {
   test::run(config({"train.train_iters=5", "checkpoint.save_interval=1", "checkpoint.keep=3"}));
-  EXPECT_THAT(folders(), ElementsAre("iter_0000003", "iter_0000004", "iter_0000005"));
+  EXPECT_THAT(folders(), ElementsAre("step_00000003", "step_00000004", "step_00000005"));
   test::run(config({"train.train_iters=6", "checkpoint.save_interval=1", "checkpoint.keep=0",
                     "checkpoint.load=" + (scratch / "run")}));
   EXPECT_EQ(folders().size(), 4u);
@@ -112,24 +113,26 @@ TEST_F(Saving, AShorterRunIntoTheSameFolderIsTheOneThatIsFound) {
   test::run(config({"train.train_iters=5"}));
   const test::Trace other =
       test::run(config({"train.train_iters=2", "seed=5", "checkpoint.keep=1"}));
-  EXPECT_THAT(folders(), ElementsAre("iter_0000002", "iter_0000005"));
-  EXPECT_EQ(checkpoint::newest_train_state(scratch / "run")->folder.filename(), "iter_0000002");
+  EXPECT_THAT(folders(), ElementsAre("step_00000002", "step_00000005"));
+  EXPECT_EQ(checkpoint::newest_checkpoint(scratch / "run")->folder.filename(), "step_00000002");
   const test::Trace again = test::run(config({"train.train_iters=2", "seed=6"}));
-  EXPECT_EQ(checkpoint::newest_train_state(scratch / "run")->folder.filename(), "iter_0000002");
+  EXPECT_EQ(checkpoint::newest_checkpoint(scratch / "run")->folder.filename(), "step_00000002");
   Trainer loaded(config({"train.train_iters=2", "checkpoint.load=" + (scratch / "run")}), {});
   for (const nn::Param& param : loaded.model().gpt.params())
     EXPECT_TRUE(at::equal(param.value(), again.weights.at(param.name()))) << param.name();
 }
 
 TEST_F(Saving, ADamagedNewestCheckpointIsNamedAndPassedOver) {
-  for (const char* file : {"model.safetensors", "optimizer.safetensors", "state.json"}) {
+  for (const char* file : {"model_00000_of_00001.safetensors",
+                           "optimizer_00000_of_00001.safetensors", "manifest.json"}) {
     fs::remove_all(scratch / "run");
     test::run(config({"train.train_iters=3", "checkpoint.save_interval=1"}));
-    damage(std::string("iter_0000003/") + file);
+    damage(std::string("step_00000003/") + file);
     const std::string log = log_of([&] {
       EXPECT_EQ(test::run(config({"train.train_iters=3", load})).report.iterations, 3);
     });
-    EXPECT_THAT(log, HasSubstr(std::string("iter_0000003/") + file)) << log;
+    EXPECT_THAT(log, HasSubstr("step_00000003")) << log;
+    EXPECT_THAT(log, HasSubstr(file)) << log;
     EXPECT_THAT(log, HasSubstr("going back to")) << log;
     EXPECT_THAT(log, HasSubstr("at iteration 2")) << log;
   }
@@ -138,19 +141,19 @@ TEST_F(Saving, ADamagedNewestCheckpointIsNamedAndPassedOver) {
 TEST_F(Saving, TornFilesAndMissingFoldersArePassedOver) {
   test::run(config({"train.train_iters=3", "checkpoint.save_interval=1", "checkpoint.keep=0"}));
   const fs::path run = scratch / "run";
-  fs::resize_file(run / "iter_0000003/model.safetensors", 100);
-  EXPECT_EQ(checkpoint::newest_train_state(run)->folder, run / "iter_0000002");
-  fs::remove_all(run / "iter_0000003");
-  EXPECT_EQ(checkpoint::newest_train_state(run)->folder, run / "iter_0000002");
+  fs::resize_file(run / "step_00000003/model_00000_of_00001.safetensors", 100);
+  EXPECT_EQ(checkpoint::newest_checkpoint(run)->folder, run / "step_00000002");
+  fs::remove_all(run / "step_00000003");
+  EXPECT_EQ(checkpoint::newest_checkpoint(run)->folder, run / "step_00000002");
   fs::remove(run / "latest");
-  EXPECT_EQ(checkpoint::newest_train_state(run)->folder, run / "iter_0000002");
-  fs::remove(run / "iter_0000002/optimizer.safetensors");
-  EXPECT_EQ(checkpoint::newest_train_state(run)->folder, run / "iter_0000001");
-  std::ofstream(run / "iter_0000001/state.json") << "{";
-  EXPECT_THAT(error_of([&] { checkpoint::newest_train_state(run); }),
+  EXPECT_EQ(checkpoint::newest_checkpoint(run)->folder, run / "step_00000002");
+  fs::remove(run / "step_00000002/optimizer_00000_of_00001.safetensors");
+  EXPECT_EQ(checkpoint::newest_checkpoint(run)->folder, run / "step_00000001");
+  std::ofstream(run / "step_00000001/manifest.json") << "{";
+  EXPECT_THAT(error_of([&] { checkpoint::newest_checkpoint(run); }),
               HasSubstr("holds no whole checkpoint"));
-  EXPECT_THAT(error_of([&] { test::run(config({load})); }), HasSubstr("iter_0000001"));
-  EXPECT_FALSE(checkpoint::newest_train_state(scratch / "nothing"));
+  EXPECT_THAT(error_of([&] { test::run(config({load})); }), HasSubstr("step_00000001"));
+  EXPECT_FALSE(checkpoint::newest_checkpoint(scratch / "nothing"));
 }
 
 TEST_F(Saving, AnotherModelTypeOrOptimizerIsRefusedByName) {
@@ -188,13 +191,13 @@ TEST_F(Saving, ALimitOfTimeASignalAndAnIntervalSaveAndStop) {
   test::Trace trace =
       test::run(config({"train.exit_duration_in_mins=1e-9", "train.train_iters=4"}));
   EXPECT_EQ(trace.report.reason, StopReason::kDuration);
-  EXPECT_THAT(folders(), ElementsAre("iter_0000001"));
+  EXPECT_THAT(folders(), ElementsAre("step_00000001"));
   for (const int signal : {SIGINT, SIGTERM}) {
     install_signal_handlers();
     std::raise(signal);
     trace = test::run(config({load, "train.train_iters=4"}));
     EXPECT_EQ(trace.report.reason, StopReason::kSignal);
-    EXPECT_TRUE(fs::exists(trace.report.checkpoint / "state.json"));
+    EXPECT_TRUE(fs::exists(trace.report.checkpoint / "manifest.json"));
   }
   install_signal_handlers(); // forgets the signal
   std::signal(SIGINT, SIG_DFL);

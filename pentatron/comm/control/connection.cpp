@@ -127,8 +127,7 @@ Descriptor connect(const Address& address, double timeout_s) {
   const std::string port = std::to_string(address.port);
   if (const int error = ::getaddrinfo(address.host.c_str(), port.c_str(), &hints, &found);
       error != 0)
-    raise<CommError>("the host {} is unknown ({})", address.host,
-                     ::gai_strerror(error));
+    raise<CommError>("the host {} is unknown ({})", address.host, ::gai_strerror(error));
   int error = ECONNREFUSED;
   Descriptor result;
   for (const addrinfo* one = found; one != nullptr && !result.valid(); one = one->ai_next) {
@@ -138,8 +137,7 @@ Descriptor connect(const Address& address, double timeout_s) {
   }
   ::freeaddrinfo(found);
   if (!result.valid())
-    raise<CommError>("{} does not answer ({})", address.endpoint(),
-                     reason(error));
+    raise<CommError>("{} does not answer ({})", address.endpoint(), reason(error));
   return result;
 }
 

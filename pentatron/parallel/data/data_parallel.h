@@ -61,6 +61,8 @@ class DataParallel final : public nn::ParamStore {
   /// What this rank's optimizer updates. Gradients are valid from finish_gradients() to
   /// begin_step().
   const std::vector<nn::Shard>& shards() const { return shards_; }
+  /// The data-parallel ranks that own the same shards.
+  const comm::Group& replicas() const { return replicas_; }
   /// optim::counted_sum_of_squares of the shards, and 0 where another data-parallel rank adds the
   /// same: summed over all ranks of the run it counts every true element once.
   double counted_sum_of_squares() const;
@@ -74,7 +76,7 @@ class DataParallel final : public nn::ParamStore {
  private:
   std::vector<Bucket> buckets_;
   DataParallelGroups groups_;
-  comm::Group replicas_; // the ranks of dp that own the same shards
+  comm::Group replicas_;
   std::unique_ptr<BucketValues> values_;
   std::unique_ptr<BucketGradients> gradients_;
   std::vector<nn::Shard> shards_; // by bucket

@@ -1,0 +1,128 @@
+// A run saved in one layout goes on in any other as if nothing had happened.
+#include <gtest/gtest.h>
+
+#include "tests/trainer/layout_runs.h"
+
+namespace pentatron::test {
+namespace {
+
+constexpr int kSaved = 2, kAll = 5; // iterations
+
+/// Of what ZeRO, tensors, pipelines and shared heads cut; "one" is one rank.
+const std::vector<std::string>& names() {
+  static const std::vector<std::string> ci = {
+      "one",          "tp2_sp",    "tp4_sp_shared_heads", "dp4_micro2",      "zero1",
+      "zero3_hybrid", "pp2_gpipe", "pp3_1f1b_5_layers",   "pp2_interleaved", "zero3_pp2",
+      "tp2_pp2_dp2"};
+  static const std::vector<std::string> all = [] {
+    std::vector<std::string> result = ci;
+    for (const char* more : {"tp2", "dp2", "zero2", "zero3", "pp2_1f1b", "pp4_zb_h1", "pp2_zb_v",
+                             "pp2_dualpipe_v", "tp2_pp2_dp2_zb_v_zero2"})
+      result.emplace_back(more);
+    return result;
+  }();
+  return full_matrix() ? all : ci;
+}
+
+struct SavedRun {
+  std::map<int64_t, double> losses, norms; ///< by iteration
+  std::map<std::string, at::Tensor> weights;
+};
+
+class Resharding : public testing::TestWithParam<std::string> {
+ protected:
+  SavedRun train(const std::string& name, const std::string& more) {
+    Layout layout{"one", "gpt2", 1, "", true};
+    for (const Layout& known : layouts())
+      if (known.name == name) layout = known;
+    const Scratch scratch;
+    const QuietLog quiet;
+    write_documents(scratch / "documents.jsonl", 400);
+    SavedRun run;
+    std::mutex mutex;
+    const auto body = [&](const comm::Group& world) {
+      const trainer::Config config =
+          layout_config("gpt2",
+                        layout.keys + " dtype=" + GetParam() + " train.eval_interval=0 " +
+                            fmt::format("train.train_iters={} ", kAll) + more,
+                        layout.ranks, scratch.path);
+      trainer::Trainer trainer(config, world);
+      const trainer::TrainReport report = trainer.run();
+      std::map<std::string, at::Tensor> weights = gather_weights(trainer, config.model, world);
+      if (world.rank() != 0) return;
+      const std::lock_guard lock(mutex);
+      run.weights = std::move(weights);
+      for (const Json& step : read_metrics(report.metrics.string())) {
+        const auto iteration = step.at("iteration").get<int64_t>();
+        run.losses[iteration] = step.at("loss").get<double>();
+        run.norms[iteration] = step.at("grad_norm").get<double>();
+      }
+    };
+    if (layout.ranks == 1) {
+      at::set_num_threads(1);
+      body({});
+    } else {
+      run_ranks(layout.ranks, body);
+    }
+    return run;
+  }
+  void expect_same(const SavedRun& resumed, const SavedRun& whole, const Bounds& bounds) {
+    ASSERT_EQ(resumed.losses.size(), static_cast<size_t>(kAll - kSaved));
+    for (int64_t i = kSaved + 1; i <= kAll; ++i) {
+      EXPECT_NEAR(resumed.losses.at(i), whole.losses.at(i), bounds.losses * whole.losses.at(i));
+      EXPECT_NEAR(resumed.norms.at(i), whole.norms.at(i), bounds.losses * whole.norms.at(i));
+    }
+    for (const auto& [name, weight] : whole.weights) {
+      const double difference =
+          (resumed.weights.at(name) - weight).norm().item<double>() / weight.norm().item<double>();
+      EXPECT_LE(difference, name.ends_with("qkv.bias") ? 1e-3 : bounds.weights) << name;
+    }
+  }
+  const Scratch checkpoints;
+};
+INSTANTIATE_TEST_SUITE_P(Types, Resharding, testing::Values("fp64", "fp32"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(Resharding, GoesOnInAnyLayout) {
+  if (GetParam() == "fp32" && !full_matrix()) GTEST_SKIP() << "in the full matrix";
+  const SavedRun whole = train("one", "");
+  for (const std::string& from : names())
+    train(from,
+          fmt::format("train.exit_interval={} checkpoint.save={}", kSaved, checkpoints / from));
+  const size_t count = names().size();
+  for (size_t a = 0; a < count; ++a)
+    for (size_t b = 0; b < count; ++b) {
+      if (!full_matrix() && b != (a + 4) % count && b != (a + 7) % count) continue;
+      SCOPED_TRACE(names()[a] + " goes on as " + names()[b]);
+      expect_same(train(names()[b], "checkpoint.load=" + checkpoints / names()[a]), whole,
+                  bounds_of(GetParam()));
+      if (HasFailure()) return;
+    }
+}
+
+TEST_P(Resharding, IsBitForBitInTheSameLayout) {
+  for (const char* name : {"tp2_sp", "zero1", "zero3_hybrid", "tp2_pp2_dp2"}) {
+    SCOPED_TRACE(name);
+    const std::string folder = checkpoints / name;
+    const SavedRun whole = train(name, "");
+    train(name, fmt::format("train.exit_interval={} checkpoint.save={}", kSaved, folder));
+    expect_same(train(name, "checkpoint.load=" + folder), whole, {0, 0});
+  }
+}
+
+TEST_P(Resharding, OfBf16KeepsTheMasterWeights) {
+  if (GetParam() != "fp64") return; // once
+  const auto bf16 = [&](const std::string& name, const std::string& more) {
+    return train(name, "dtype=bf16 " + more);
+  };
+  for (const char* name : {"dp2", "zero3"}) {
+    SCOPED_TRACE(name);
+    const std::string folder = checkpoints / (std::string("bf16_") + name);
+    const SavedRun whole = bf16(name, "");
+    bf16(name, fmt::format("train.exit_interval={} checkpoint.save={}", kSaved, folder));
+    expect_same(bf16(name, "checkpoint.load=" + folder), whole, {0, 0});
+  }
+}
+
+} // namespace
+} // namespace pentatron::test
