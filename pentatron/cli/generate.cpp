@@ -62,8 +62,8 @@ LoadedModel load_saved(const GenerateArguments& arguments) {
     log::warning("{}; going back to {}", found->passed_over, found->folder.string());
   trainer::Config config;
   config::Violations violations;
-  config::apply_yaml(config, checkpoint::saved_config(found->folder),
-                     (found->folder / "state.json").string(), violations);
+  config::apply_yaml(config, checkpoint::saved_config(found->folder), found->folder.string(),
+                     violations);
   violations.throw_if_any();
   // Where the run itself began, or was written to, is of no matter here.
   config.checkpoint = {};
