@@ -1,7 +1,9 @@
 #include "pentatron/checkpoint/container/reader.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <exception>
 #include <set>
 
 #include <fmt/format.h>
@@ -21,6 +23,23 @@ namespace {
 /// Chunks up to this size are read at once, larger ones (format 1) in blocks of it.
 constexpr uint64_t kMaxBlock = uint64_t{4} << 20;
 constexpr size_t kMaxOpen = 256;
+/// Whole chunks in a row from which on a second thread helps.
+constexpr uint64_t kLongRead = uint64_t{8} << 20;
+/// Bytes between the copy from the page cache and the checksum: they stay in the processor's cache.
+constexpr size_t kCacheBlock = size_t{256} << 10;
+
+/// Reads consecutive bytes; returns their checksum.
+uint32_t read_summed(const ShardFile& file, uint64_t at, std::span<std::byte> target) {
+  uint32_t crc = 0;
+  while (!target.empty()) {
+    const auto block = target.first(std::min(target.size(), kCacheBlock));
+    file.read(at, block);
+    crc = crc32c(block, crc);
+    at += block.size();
+    target = target.subspan(block.size());
+  }
+  return crc;
+}
 
 } // namespace
 
@@ -128,6 +147,21 @@ void CheckpointReader::read_part(const Source& source, const Box& part, const Bo
     uint64_t at = source.begin + static_cast<uint64_t>(run.source) * element;
     uint64_t left = static_cast<uint64_t>(run.count) * element;
     std::byte* to = target + static_cast<size_t>(run.target) * element;
+    const uint64_t whole_begin = (at + block - 1) / block * block;
+    const uint64_t whole_end = (at + left) / block * block;
+    if (block == file.info->chunk_bytes && whole_end >= whole_begin + kLongRead) {
+      if (whole_begin > at) {
+        if (!pieces_.empty() && pieces_.front().at / block != at / block) read_pieces(file);
+        pieces_.push_back({.at = at, .size = whole_begin - at, .target = to});
+      }
+      read_pieces(file);
+      to += whole_begin - at;
+      read_chunks(file, static_cast<size_t>(whole_begin / block),
+                  static_cast<size_t>(whole_end / block), to);
+      to += whole_end - whole_begin;
+      left -= whole_end - at;
+      at = whole_end;
+    }
     while (left > 0) { // all pieces at hand lie in one block
       const uint64_t size = std::min(left, block - at % block);
       if (!pieces_.empty() && pieces_.front().at / block != at / block) read_pieces(file);
@@ -138,6 +172,40 @@ void CheckpointReader::read_part(const Source& source, const Box& part, const Bo
     }
   }
   read_pieces(file);
+}
+
+/// Whole chunks straight to their place, whichever of two threads is free takes the next one.
+void CheckpointReader::read_chunks(OpenFile& file, size_t first, size_t last, std::byte* target) {
+  const ShardFile& source = open(file);
+  const uint64_t size = file.info->chunk_bytes;
+  std::atomic<size_t> next = first;
+  const auto work = [&] {
+    for (size_t chunk = next++; chunk < last; chunk = next++) {
+      const std::span<std::byte> to(target + (chunk - first) * size, static_cast<size_t>(size));
+      const uint32_t crc = read_summed(source, chunk * size, to);
+      if (crc != file.info->crcs[chunk]) {
+        next = last;
+        throw CheckpointError(damaged_chunk((folder_ / *file.name).string(), *file.info, chunk));
+      }
+    }
+  };
+  if (!helper_) helper_ = std::make_unique<IoThreads>(1);
+  helper_->submit(work);
+  std::exception_ptr failure;
+  try {
+    work();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  try {
+    helper_->finish(); // in any case: it works on what is ours
+  } catch (...) {
+    if (!failure) failure = std::current_exception();
+  }
+  if (failure) std::rethrow_exception(failure);
+  std::fill(file.checked.begin() + static_cast<std::ptrdiff_t>(first),
+            file.checked.begin() + static_cast<std::ptrdiff_t>(last), true);
+  bytes_read_ += (last - first) * size;
 }
 
 const ShardFile& CheckpointReader::open(OpenFile& file) {
@@ -163,9 +231,8 @@ void CheckpointReader::load(OpenFile& file, uint64_t begin, uint64_t end) {
   buffer_end_ = end;
 }
 
-void CheckpointReader::check_chunk(OpenFile& file, size_t chunk,
-                                   std::span<const std::byte> bytes) const {
-  if (crc32c(bytes) != file.info->crcs[chunk])
+void CheckpointReader::check_chunk(OpenFile& file, size_t chunk, uint32_t crc) const {
+  if (crc != file.info->crcs[chunk])
     throw CheckpointError(damaged_chunk((folder_ / *file.name).string(), *file.info, chunk));
   file.checked[chunk] = true;
 }
@@ -177,12 +244,12 @@ void CheckpointReader::stream_chunk(OpenFile& file, size_t chunk) {
   for (uint64_t at = begin; at < end;) {
     const uint64_t next = std::min(end, at + kMaxBlock);
     load(file, at, next);
-    crc = crc32c(std::span(buffer_).first(static_cast<size_t>(next - at)), crc);
+    crc = crc32c(std::span(buffer_).subspan(static_cast<size_t>(at - buffer_begin_),
+                                            static_cast<size_t>(next - at)),
+                 crc);
     at = next;
   }
-  if (crc != file.info->crcs[chunk])
-    throw CheckpointError(damaged_chunk((folder_ / *file.name).string(), *file.info, chunk));
-  file.checked[chunk] = true;
+  check_chunk(file, chunk, crc);
 }
 
 /// Reads pieces_, which lie in one block in ascending order, and empties it.
@@ -196,9 +263,8 @@ void CheckpointReader::read_pieces(OpenFile& file) {
   const Piece& first = pieces_.front();
   if (!file.checked[chunk] && one_piece && first.size == end - begin) { // straight to its place
     const std::span<std::byte> target(first.target, static_cast<size_t>(first.size));
-    open(file).read(begin, target);
+    check_chunk(file, chunk, read_summed(open(file), begin, target));
     bytes_read_ += first.size;
-    check_chunk(file, chunk, target);
     pieces_.clear();
     return;
   }
@@ -207,9 +273,9 @@ void CheckpointReader::read_pieces(OpenFile& file) {
       stream_chunk(file, chunk);
     } else {
       load(file, begin, end);
+      const auto at = static_cast<size_t>(begin - buffer_begin_);
       check_chunk(file, chunk,
-                  std::span(buffer_).subspan(static_cast<size_t>(begin - buffer_begin_),
-                                             static_cast<size_t>(end - begin)));
+                  crc32c(std::span(buffer_).subspan(at, static_cast<size_t>(end - begin))));
     }
   }
   const uint64_t last = pieces_.back().at + pieces_.back().size;

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "pentatron/base/io_thread.h"
 #include "pentatron/checkpoint/container/manifest.h"
 #include "pentatron/checkpoint/container/shard_file.h"
 
@@ -17,7 +18,8 @@ namespace pentatron::checkpoint {
 
 /// The manifest is checked as a whole when the reader is made, files are opened when a tensor in
 /// them is read. What is read is checked against the checksums of exactly the chunks it touches,
-/// each chunk once. One thread at a time; several readers of one folder are fine.
+/// each chunk once. To be used by one thread at a time (long reads have a second one help);
+/// several readers of one folder are fine.
 ///
 /// Throws CheckpointError; about damaged data it names file, chunk and tensor.
 class CheckpointReader {
@@ -63,7 +65,8 @@ class CheckpointReader {
   void read_part(const Source& source, const Box& part, const Box& box, std::byte* target,
                  std::span<const int64_t> strides, size_t element);
   void read_pieces(OpenFile& file);
-  void check_chunk(OpenFile& file, size_t chunk, std::span<const std::byte> bytes) const;
+  void read_chunks(OpenFile& file, size_t first, size_t last, std::byte* target);
+  void check_chunk(OpenFile& file, size_t chunk, uint32_t crc) const;
   void stream_chunk(OpenFile& file, size_t chunk);
   void load(OpenFile& file, uint64_t begin, uint64_t end);
   const ShardFile& open(OpenFile& file);
@@ -78,6 +81,7 @@ class CheckpointReader {
   const OpenFile* buffered_ = nullptr;
   uint64_t buffer_begin_ = 0, buffer_end_ = 0;
   uint64_t bytes_read_ = 0;
+  std::unique_ptr<IoThreads> helper_; ///< made when a read is long enough
 };
 
 } // namespace pentatron::checkpoint

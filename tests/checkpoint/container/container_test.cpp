@@ -109,6 +109,37 @@ TEST(Container, ReadsOnlyTheChunksThatItNeeds) {
   EXPECT_LE(reader.bytes_read() - before, 1024u) << "a chunk is checked once";
 }
 
+TEST(Container, LongReadsAreSharedByTwoThreads) {
+  const TemporaryFolder dir;
+  const TensorInfos tensors = {{"v", {SafeDtype::kU8, {1234567}}}, // w begins inside a chunk
+                               {"w", {SafeDtype::kU8, {3000, 8192}}}};
+  const fs::path folder = write_example(dir.path(), 1, 1, tensors, {}, kDefaultChunk);
+  EXPECT_THAT(test::wrong_tensors(folder), IsEmpty());
+  CheckpointReader reader(folder);
+  const Box rows{.offset = {7, 0}, .size = {2100, 8192}};
+  const TensorInfo& w = tensors.find("w")->second;
+  const std::vector<std::byte> bytes = test::example_bytes("w", w, 1);
+  std::vector<std::byte> got(static_cast<size_t>(numel(rows))), expected(got.size());
+  copy_box(rows, whole_box(w.shape), bytes, rows, expected, 1);
+  reader.read("w", rows, got);
+  EXPECT_TRUE(got == expected);
+  EXPECT_LE(reader.bytes_read(), got.size() + 2 * kDefaultChunk);
+  for (const std::streamoff at : {3'000'000, 9'000'000, 20'000'000}) {
+    std::fstream file(folder / shard_name("model", 0, 1),
+                      std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(at);
+    const int old = file.get();
+    file.seekp(at);
+    file.put(static_cast<char>(old ^ 1));
+    file.flush();
+    CheckpointReader damaged(folder);
+    EXPECT_THAT(message_of([&] { damaged.read("w"); }),
+                HasSubstr(fmt::format("the checksum of chunk {} ", at / kDefaultChunk)));
+    file.seekp(at);
+    file.put(static_cast<char>(old));
+  }
+}
+
 TEST(Container, ReadsIntoStrides) {
   const TemporaryFolder dir;
   const TensorInfos tensors = {{"w", {SafeDtype::kF32, {6, 5}}}};

@@ -1,0 +1,147 @@
+// Saving and reading 500 MB of checkpoint on the disk of the current folder, beside what the
+// machine can do at best: the same bytes by plain writes and one fsync; all bytes of a mapped file
+// touched and checksummed. Best run of --benchmark_repetitions.
+#include <benchmark/benchmark.h>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <vector>
+
+#include "pentatron/base/crc32c.h"
+#include "pentatron/base/mapped_file.h"
+#include "pentatron/checkpoint/container/checkpoint_writer.h"
+#include "pentatron/checkpoint/container/reader.h"
+#include "pentatron/checkpoint/container/shard_writer.h"
+#include "pentatron/checkpoint/container/verify.h"
+
+namespace pentatron::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kTensors = 30, kRows = 4096, kColumns = 1024; // 16.8 MB each
+const fs::path kDir = "pentatron-bench-checkpoint";
+
+const std::vector<std::byte>& tensor_bytes() {
+  static const std::vector<std::byte> bytes = [] {
+    std::vector<std::byte> out(kRows * kColumns * 4);
+    uint64_t state = 1;
+    for (std::byte& b : out) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      b = static_cast<std::byte>(state >> 56);
+    }
+    return out;
+  }();
+  return bytes;
+}
+
+void count_bytes(benchmark::State& state) {
+  state.SetBytesProcessed(state.iterations() * kTensors *
+                          static_cast<int64_t>(tensor_bytes().size()));
+}
+
+fs::path save(uint64_t chunk_bytes) {
+  CheckpointWriter writer(kDir, 1);
+  std::vector<EntrySpec> specs;
+  const std::vector<int64_t> shape = {kRows, kColumns};
+  for (int64_t i = 0; i < kTensors; ++i)
+    specs.push_back({.name = fmt::format("layers.{}.weight", i),
+                     .dtype = SafeDtype::kF32,
+                     .shape = shape,
+                     .boxes = {whole_box(shape)}});
+  ShardFileWriter file(writer.path(), shard_name("model", 0, 1), specs, {}, chunk_bytes);
+  for (const EntrySpec& spec : specs) file.write(spec.name, tensor_bytes());
+  const std::vector<std::string> descriptions = {file.finish()};
+  return writer.commit(descriptions, {});
+}
+
+void BM_WriteRaw(benchmark::State& state) {
+  fs::create_directories(kDir);
+  const fs::path file = kDir / "raw";
+  for (auto _ : state) {
+    const int descriptor = ::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    for (int64_t i = 0; i < kTensors; ++i) {
+      if (::write(descriptor, tensor_bytes().data(), tensor_bytes().size()) !=
+          static_cast<ssize_t>(tensor_bytes().size()))
+        std::abort();
+    }
+    if (::fsync(descriptor) != 0) std::abort();
+    ::close(descriptor);
+    state.PauseTiming();
+    fs::remove(file);
+    state.ResumeTiming();
+  }
+  count_bytes(state);
+}
+
+void BM_Save(benchmark::State& state) {
+  for (auto _ : state) {
+    save(static_cast<uint64_t>(state.range(0)) << 10);
+    state.PauseTiming();
+    fs::remove_all(kDir);
+    state.ResumeTiming();
+  }
+  count_bytes(state);
+}
+
+void BM_TouchMapped(benchmark::State& state) {
+  const fs::path file = save(kDefaultChunk) / shard_name("model", 0, 1);
+  for (auto _ : state) {
+    const MappedFile mapped(file, MappedFile::Access::kSequential);
+    benchmark::DoNotOptimize(crc32c(mapped.bytes()));
+  }
+  count_bytes(state);
+}
+
+void BM_Read(benchmark::State& state) {
+  const fs::path folder = save(static_cast<uint64_t>(state.range(0)) << 10);
+  std::vector<std::byte> target(tensor_bytes().size());
+  for (auto _ : state) {
+    CheckpointReader reader(folder);
+    for (const auto& [name, info] : reader.manifest().tensors)
+      reader.read(name, whole_box(info.shape), target);
+  }
+  count_bytes(state);
+}
+
+/// The right half of each matrix, as one of two ranks that split columns reads it.
+void BM_ReadColumns(benchmark::State& state) {
+  const fs::path folder = save(static_cast<uint64_t>(state.range(0)) << 10);
+  std::vector<std::byte> target(tensor_bytes().size() / 2);
+  const Box half{.offset = {0, kColumns / 2}, .size = {kRows, kColumns / 2}};
+  for (auto _ : state) {
+    CheckpointReader reader(folder);
+    for (const auto& [name, info] : reader.manifest().tensors) reader.read(name, half, target);
+  }
+  count_bytes(state);
+}
+
+void BM_Verify(benchmark::State& state) {
+  const fs::path folder = save(kDefaultChunk);
+  for (auto _ : state) {
+    if (!verify(folder).ok()) std::abort();
+  }
+  count_bytes(state);
+}
+
+void BM_Crc32c(benchmark::State& state) {
+  const auto bytes = std::span(tensor_bytes()).first(static_cast<size_t>(state.range(0)));
+  for (auto _ : state) benchmark::DoNotOptimize(crc32c(bytes));
+  state.SetBytesProcessed(state.iterations() * state.range(0));
+}
+
+#define CHECKPOINT_BENCHMARK(name)                                                                 \
+  BENCHMARK(name)->Unit(benchmark::kMillisecond)->UseRealTime()->Iterations(2)
+CHECKPOINT_BENCHMARK(BM_WriteRaw);
+CHECKPOINT_BENCHMARK(BM_Save)->ArgName("chunk_KiB")->Arg(256)->Arg(1024)->Arg(4096);
+CHECKPOINT_BENCHMARK(BM_TouchMapped);
+CHECKPOINT_BENCHMARK(BM_Read)->ArgName("chunk_KiB")->Arg(256)->Arg(1024)->Arg(4096);
+CHECKPOINT_BENCHMARK(BM_ReadColumns)->ArgName("chunk_KiB")->Arg(256)->Arg(1024)->Arg(4096);
+CHECKPOINT_BENCHMARK(BM_Verify);
+BENCHMARK(BM_Crc32c)->Arg(1 << 10)->Arg(1 << 20)->Arg(16 << 20);
+
+} // namespace
+} // namespace pentatron::checkpoint
