@@ -101,7 +101,10 @@ TEST_F(CorpusVerbs, InspectPrintsMegatronsSamples) {
   }
   for (const Json& blend : read_json(kData / "megatron/expected.json")["blend"]) {
     std::string weights;
-    for (const Json& w : blend["weights"]) weights += (weights.empty() ? "" : ",") + w.dump();
+    for (const Json& w : blend["weights"]) {
+      if (!weights.empty()) weights += ',';
+      weights += w.dump();
+    }
     const Json out = parse_json(
         run("inspect blend --weights " + weights + " --size " + blend["size"].dump()), "output");
     EXPECT_EQ(out["dataset_index"], blend["dataset_index"]);
