@@ -31,6 +31,7 @@ void add_preprocess(CLI::App& program, Action& chosen);
 void add_corpus(CLI::App& program, Action& chosen);
 void add_inspect(CLI::App& program, Action& chosen);
 void add_tokenize(CLI::App& program, Action& chosen);
+void add_checkpoint(CLI::App& program, Action& chosen);
 
 /// Runs the program. Errors become one message on standard error and status 1 (2: the command line
 /// itself is wrong).

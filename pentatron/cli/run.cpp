@@ -88,7 +88,7 @@ int run(int argc, char** argv) {
   program.set_version_flag("--version", "pentatron " PENTATRON_VERSION);
   Action chosen;
   for (const AddVerb add : {add_train, add_evaluate, add_generate, add_preprocess, add_tokenize,
-                            add_corpus, add_inspect, add_config, add_doctor})
+                            add_corpus, add_inspect, add_checkpoint, add_config, add_doctor})
     add(program, chosen);
   if (const std::string wrong = wrong_verb(program, argc, argv); !wrong.empty())
     return fail(wrong, "pentatron --help", 2);

@@ -111,7 +111,7 @@ TEST_F(Program, QuickstartLearnsAndLeavesItsFiles) {
   for (const char* line : {"\niterations   12\n", "\nloss         ", "\nvalidation   ",
                            "\nunigram      ", "\nmetrics      runs/quickstart/metrics.jsonl\n",
                            "\nplot         runs/quickstart/loss.svg\n",
-                           "\ncheckpoint   runs/quickstart/checkpoints/iter_0000012\n"})
+                           "\ncheckpoint   runs/quickstart/checkpoints/step_00000012\n"})
     EXPECT_THAT(r.out, HasSubstr(line));
   EXPECT_THAT(r.err, HasSubstr("iteration       12/      12 | consumed samples:           48"));
   EXPECT_THAT(r.err, Not(HasSubstr("\x1b["))) << "no progress bar in a file";
@@ -251,7 +251,7 @@ TEST_F(Program, AKillAtAnyMomentLeavesAWholeCheckpoint) {
     const Result killed = finish(child);
     EXPECT_EQ(killed.status, 128 + SIGKILL) << killed.err;
     if (round > 0) {
-      EXPECT_THAT(killed.err, HasSubstr("resumed from ck/iter_"));
+      EXPECT_THAT(killed.err, HasSubstr("resumed from ck/step_"));
       EXPECT_THAT(killed.err, Not(HasSubstr("damaged"))) << killed.err;
     }
     const int64_t now = std::stoll(name().substr(5));

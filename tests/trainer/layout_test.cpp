@@ -95,19 +95,6 @@ TEST(LayoutErrors, RanksWithDifferentConfigurationsDoNotTrain) {
   }
 }
 
-TEST(LayoutErrors, CheckpointsOfOneRankDoNotFillPartsOfAModel) {
-  const test::Scratch scratch;
-  for (const char* part : {"ddp.zero_stage=1", "parallel.pipeline_model_parallel_size=2"}) {
-    const std::string message = test::error_of([&] {
-      test::layout_config("gpt2", std::string("checkpoint.load=somewhere ") + part, 2, scratch);
-    });
-    EXPECT_NE(message.find("checkpoint.load=somewhere into parts of a model on 2 ranks"),
-              std::string::npos)
-        << message;
-  }
-  test::layout_config("gpt2", "checkpoint.load=somewhere", 2, scratch); // whole on every rank
-}
-
 TEST(LayoutErrors, EverythingThatDoesNotFitIsToldAtOnceBeforeAnythingRuns) {
   const test::Scratch scratch;
   const std::string message = test::error_of([&] {

@@ -1,0 +1,108 @@
+#include <CLI/CLI.hpp>
+
+#include <fmt/format.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/json.h"
+#include "pentatron/checkpoint/container/compare.h"
+#include "pentatron/checkpoint/container/folders.h"
+#include "pentatron/checkpoint/container/reader.h"
+#include "pentatron/checkpoint/container/verify.h"
+#include "pentatron/cli/commands.h"
+
+namespace pentatron::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct CheckpointArguments {
+  std::string folder, other;
+  checkpoint::Retention retention;
+  bool dry_run = false;
+};
+
+/// A checkpoint, or of a run's folder the one that `latest` names.
+fs::path one_checkpoint(const std::string& folder) {
+  const fs::path path = folder;
+  if (fs::exists(path / checkpoint::kManifestName) || fs::exists(path / "state.json")) return path;
+  if (const auto name = checkpoint::latest_name(path)) return path / *name;
+  const auto all = checkpoint::checkpoints_in(path);
+  if (all.empty())
+    raise<CheckpointError>("{} holds no checkpoint\n  try: the folder given as checkpoint.save, or "
+                           "one step_ folder in it",
+                           folder);
+  return all.front().path;
+}
+
+int inspect(const CheckpointArguments& a) {
+  const checkpoint::Manifest manifest = checkpoint::read_manifest(one_checkpoint(a.folder));
+  fmt::print("{}\n", dump_json(checkpoint::inspect(manifest), 2));
+  return 0;
+}
+
+int verify(const CheckpointArguments& a) {
+  const fs::path folder = one_checkpoint(a.folder);
+  const checkpoint::VerifyReport report = checkpoint::verify(folder);
+  for (const std::string& fault : report.faults) fmt::print("{}\n", fault);
+  if (report.ok())
+    fmt::print("{}: every byte is as written ({} tensors, {} bytes in {} files)\n", folder.string(),
+               report.tensors, report.bytes, report.files);
+  return report.ok() ? 0 : 1;
+}
+
+int diff(const CheckpointArguments& a) {
+  checkpoint::CheckpointReader first(one_checkpoint(a.folder)), second(one_checkpoint(a.other));
+  const checkpoint::CheckpointDifference difference = checkpoint::diff(first, second);
+  fmt::print("{}", checkpoint::to_text(difference));
+  return difference.same() ? 0 : 1;
+}
+
+int prune(const CheckpointArguments& a) {
+  const checkpoint::PruneReport report =
+      checkpoint::prune_checkpoints(a.folder, a.retention, a.dry_run);
+  for (const std::string& name : report.removed)
+    fmt::print("{} {}\n", a.dry_run ? "would remove" : "removed", name);
+  for (const std::string& name : report.kept) fmt::print("kept {}\n", name);
+  for (const std::string& name : report.damaged) fmt::print("left alone, damaged: {}\n", name);
+  return 0;
+}
+
+CLI::App* add(CLI::App& verb, Action& chosen, const char* name, const char* about,
+              int (*action)(const CheckpointArguments&), std::shared_ptr<CheckpointArguments> a) {
+  CLI::App* sub = verb.add_subcommand(name, about);
+  sub->add_option("folder", a->folder,
+                  action == prune
+                      ? "what was given as checkpoint.save"
+                      : "a checkpoint, or what was given as checkpoint.save: its newest")
+      ->required();
+  sub->callback([a, action, &chosen] { chosen = [a, action] { return action(*a); }; });
+  return sub;
+}
+
+} // namespace
+
+void add_checkpoint(CLI::App& program, Action& chosen) {
+  CLI::App* verb =
+      program.add_subcommand("checkpoint", "look at saved runs, check and remove them");
+  verb->require_subcommand(1);
+  auto a = std::make_shared<CheckpointArguments>();
+  add(*verb, chosen, "inspect", "what a checkpoint holds, as JSON", inspect, a)
+      ->footer("example: pentatron checkpoint inspect runs/mine/checkpoints/step_00000100");
+  add(*verb, chosen, "verify", "read every byte; status 0 only if all are as written", verify, a)
+      ->footer("example: pentatron checkpoint verify runs/mine/checkpoints");
+  CLI::App* sub = add(*verb, chosen, "diff",
+                      "the tensors that differ, and by how much; status 0 if none does", diff, a);
+  sub->add_option("other", a->other, "another one, of any layout")->required();
+  sub->footer("example: pentatron checkpoint diff runs/a/step_00000100 runs/b/step_00000100");
+  sub = add(*verb, chosen, "prune", "remove old checkpoints; the one that latest names stays",
+            prune, a);
+  sub->add_option("--keep", a->retention.keep_last, "the newest so many; 0: all")->required();
+  sub->add_option("--keep-every", a->retention.keep_every,
+                  "also those whose iteration is a multiple");
+  sub->add_flag("--dry-run", a->dry_run, "only say what would be removed");
+  sub->footer("example: pentatron checkpoint prune runs/mine/checkpoints --keep 2 --keep-every "
+              "1000");
+}
+
+} // namespace pentatron::cli

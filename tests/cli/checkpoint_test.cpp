@@ -1,0 +1,95 @@
+// The verbs for saved runs, as a user runs them.
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/json.h"
+
+namespace pentatron {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class CheckpointVerbs : public testing::Test {
+ protected:
+  CheckpointVerbs() {
+    std::string name = (fs::temp_directory_path() / "pentatron_checkpoint_XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) throw Error("no temporary folder");
+    folder = name;
+    train("saved --ranks 2 ddp.zero_stage=1", "");
+  }
+  ~CheckpointVerbs() override {
+    std::error_code ignored;
+    fs::remove_all(folder, ignored);
+  }
+
+  std::string run(const std::string& arguments, int expected_status = 0) {
+    const std::string command =
+        "cd '" + folder.string() + "' && '" + PENTATRON_PROGRAM "' " + arguments + " 2>&1";
+    FILE* pipe = ::popen(command.c_str(), "r");
+    std::string out;
+    char buffer[4096];
+    for (size_t n = 0; (n = std::fread(buffer, 1, sizeof buffer, pipe)) > 0;) out.append(buffer, n);
+    EXPECT_EQ(::pclose(pipe), expected_status << 8) << command << "\n" << out;
+    return out;
+  }
+  void train(const std::string& folder_and_flags, const std::string& more) {
+    run("train dataset.type=mock model.num_layers=1 model.hidden_size=32 "
+        "model.num_attention_heads=2 model.vocab_size=64 train.seq_length=16 "
+        "train.micro_batch_size=1 train.global_batch_size=4 train.train_iters=3 "
+        "train.num_threads=1 logger.dir=log logger.plot=false logger.tensorboard=false "
+        "checkpoint.save_interval=1 checkpoint.keep=0 checkpoint.save=" +
+        folder_and_flags + " " + more);
+  }
+  fs::path folder;
+};
+
+TEST_F(CheckpointVerbs, ShowCheckAndComparePartsOfTwoRanks) {
+  const Json shown = parse_json(run("checkpoint inspect saved"), "inspect");
+  EXPECT_EQ(shown.at("iteration"), 3);
+  EXPECT_EQ(shown.at("files").size(), 4u); // model and optimizer of two ranks
+  EXPECT_THAT(run("checkpoint verify saved"),
+              AllOf(HasSubstr("step_00000003"), HasSubstr("every byte is as written")));
+  EXPECT_THAT(run("checkpoint verify saved/step_00000001"), HasSubstr("step_00000001"));
+
+  train("one", ""); // the same training on one rank: the same numbers to rounding
+  EXPECT_THAT(run("checkpoint diff saved saved/step_00000003"), Not(HasSubstr("differ by")));
+  run("checkpoint diff saved/step_00000001 saved/step_00000003", 1);
+  run("train checkpoint.load=saved dataset.type=mock model.num_layers=1 model.hidden_size=32 "
+      "model.num_attention_heads=2 model.vocab_size=64 train.seq_length=16 "
+      "train.micro_batch_size=1 train.global_batch_size=4 train.train_iters=4 "
+      "train.num_threads=1 logger.dir=log2 logger.plot=false logger.tensorboard=false");
+}
+
+TEST_F(CheckpointVerbs, VerifyNamesFileAndTensorOfAFlippedBit) {
+  const fs::path file = folder / "saved/step_00000003/model_00001_of_00002.safetensors";
+  std::fstream out(file, std::ios::in | std::ios::out | std::ios::binary);
+  out.seekg(-20, std::ios::end);
+  const int byte = out.get();
+  out.seekp(-20, std::ios::end);
+  out.put(static_cast<char>(byte ^ 4));
+  out.close();
+  EXPECT_THAT(run("checkpoint verify saved", 1),
+              AllOf(HasSubstr("model_00001_of_00002.safetensors"), HasSubstr("damaged")));
+}
+
+TEST_F(CheckpointVerbs, PruneKeepsWhatItIsTold) {
+  EXPECT_THAT(run("checkpoint prune saved --keep 1 --dry-run"),
+              AllOf(HasSubstr("would remove step_00000001"), HasSubstr("kept step_00000003")));
+  EXPECT_TRUE(fs::exists(folder / "saved/step_00000001"));
+  run("checkpoint prune saved --keep 1 --keep-every 2");
+  EXPECT_FALSE(fs::exists(folder / "saved/step_00000001"));
+  EXPECT_TRUE(fs::exists(folder / "saved/step_00000002"));
+  EXPECT_THAT(run("checkpoint verify nowhere", 1), HasSubstr("holds no checkpoint"));
+}
+
+} // namespace
+} // namespace pentatron
