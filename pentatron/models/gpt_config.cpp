@@ -37,6 +37,9 @@ int64_t GptConfig::num_parameters() const {
 
 void GptConfig::validate(config::Violations& violations, std::string_view path) const {
   const auto key = [&](std::string_view name) { return config::join(path, name); };
+  if (hidden_size <= 0 || num_attention_heads <= 0 || query_groups() <= 0 ||
+      kv_channels.value_or(1) <= 0)
+    return; // the fields' own rules tell
   if (num_attention_heads % query_groups() != 0) {
     const int64_t works = config::nearest_divisor(num_attention_heads, query_groups());
     violations.add(key("num_query_groups"),

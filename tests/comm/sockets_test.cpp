@@ -7,8 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <map>
 #include <random>
 #include <sys/socket.h>
@@ -269,7 +269,7 @@ TEST(SocketTransport, CarriesRandomMessagesInTheOrderOfTheirTags) {
         EXPECT_EQ(ended.at(static_cast<int64_t>(i)), "");
         if (order[i].sends) continue;
         const auto expected = content(order[i].peer, me, order[i].tag, order[i].n);
-        EXPECT_EQ(std::memcmp(buffers[i].data(), expected.data(), expected.size()), 0)
+        EXPECT_TRUE(std::equal(expected.begin(), expected.end(), buffers[i].begin()))
             << "message " << order[i].n << " from " << order[i].peer << " to " << me << " tag "
             << order[i].tag;
       }
