@@ -72,7 +72,7 @@ int data_parallel_size(const ParallelConfig& parallel, int world_size) {
   const int64_t model_ranks = parallel.tensor_model_parallel_size *
                               parallel.pipeline_model_parallel_size *
                               parallel.context_parallel_size;
-  return static_cast<int>(std::max<int64_t>(1, world_size / model_ranks));
+  return static_cast<int>(std::max<int64_t>(1, world_size / std::max<int64_t>(1, model_ranks)));
 }
 
 void check_parallel(const ParallelConfig& parallel, const parallel::DdpConfig& ddp,
@@ -81,6 +81,8 @@ void check_parallel(const ParallelConfig& parallel, const parallel::DdpConfig& d
   const int64_t tp = parallel.tensor_model_parallel_size,
                 pp = parallel.pipeline_model_parallel_size,
                 model_ranks = tp * pp * parallel.context_parallel_size;
+  if (tp < 1 || pp < 1 || model_ranks < 1 || ddp.num_distributed_optimizer_instances < 1)
+    return; // the fields' own rules tell
   const std::string tp_key = "parallel.tensor_model_parallel_size",
                     pp_key = "parallel.pipeline_model_parallel_size";
   if (world_size % model_ranks != 0) {

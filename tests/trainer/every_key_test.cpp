@@ -394,6 +394,19 @@ TEST_F(EveryKey, IsInTheTableOnce) {
   for (const auto& [key, effect] : kLayoutEffects) EXPECT_TRUE(known.contains(key)) << key;
 }
 
+TEST(EveryKeyAtItsLimits, IsAConfigurationOrAnError) {
+  for (const config::FieldInfo& field : config::list_fields<Config>())
+    for (const char* value : {"0", "-1", "9223372036854775807", "nan", "[]", "\"\""})
+      for (const int ranks : {1, 8}) {
+        SCOPED_TRACE(fmt::format("{}={}", field.path, value));
+        try {
+          load_config(std::nullopt, {fmt::format("{}={}", field.path, value)}, {}, ranks);
+        } catch (const Error& error) {
+          EXPECT_STRNE(error.what(), "");
+        }
+      }
+}
+
 TEST_F(EveryKey, HasAnEffect) {
   // Only these may end in an error, or turn one into a run.
   const std::set<std::string> may_fail = {"train.on_nan", "train.max_skipped_iterations",
