@@ -6,6 +6,7 @@
 #include "pentatron/base/json.h"
 #include "pentatron/checkpoint/container/compare.h"
 #include "pentatron/checkpoint/container/folders.h"
+#include "pentatron/checkpoint/container/format1.h"
 #include "pentatron/checkpoint/container/reader.h"
 #include "pentatron/checkpoint/container/verify.h"
 #include "pentatron/cli/commands.h"
@@ -25,7 +26,8 @@ struct CheckpointArguments {
 /// A checkpoint, or of a run's folder the one that `latest` names.
 fs::path one_checkpoint(const std::string& folder) {
   const fs::path path = folder;
-  if (fs::exists(path / checkpoint::kManifestName) || fs::exists(path / "state.json")) return path;
+  if (fs::exists(path / checkpoint::kManifestName) || fs::exists(path / checkpoint::kFormat1Name))
+    return path;
   if (const auto name = checkpoint::latest_name(path)) return path / *name;
   const auto all = checkpoint::checkpoints_in(path);
   if (all.empty())

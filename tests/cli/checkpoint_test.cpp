@@ -1,15 +1,13 @@
 // The verbs for saved runs, as a user runs them.
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
+#include "tests/cli/program_folder.h"
 
 namespace pentatron {
 namespace {
@@ -18,28 +16,12 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-class CheckpointVerbs : public testing::Test {
+class CheckpointVerbs : public test::ProgramFolder {
  protected:
-  CheckpointVerbs() {
-    std::string name = (fs::temp_directory_path() / "pentatron_checkpoint_XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw Error("no temporary folder");
-    folder = name;
-    train("saved --ranks 2 ddp.zero_stage=1", "");
-  }
-  ~CheckpointVerbs() override {
-    std::error_code ignored;
-    fs::remove_all(folder, ignored);
-  }
+  CheckpointVerbs() { train("saved --ranks 2 ddp.zero_stage=1", ""); }
 
-  std::string run(const std::string& arguments, int expected_status = 0) {
-    const std::string command =
-        "cd '" + folder.string() + "' && '" + PENTATRON_PROGRAM "' " + arguments + " 2>&1";
-    FILE* pipe = ::popen(command.c_str(), "r");
-    std::string out;
-    char buffer[4096];
-    for (size_t n = 0; (n = std::fread(buffer, 1, sizeof buffer, pipe)) > 0;) out.append(buffer, n);
-    EXPECT_EQ(::pclose(pipe), expected_status << 8) << command << "\n" << out;
-    return out;
+  std::string run(const std::string& arguments, int expected_status = 0) const {
+    return ProgramFolder::run(arguments + " 2>&1", expected_status);
   }
   void train(const std::string& folder_and_flags, const std::string& more) {
     run("train dataset.type=mock model.num_layers=1 model.hidden_size=32 "
@@ -49,7 +31,6 @@ class CheckpointVerbs : public testing::Test {
         "checkpoint.save_interval=1 checkpoint.keep=0 checkpoint.save=" +
         folder_and_flags + " " + more);
   }
-  fs::path folder;
 };
 
 TEST_F(CheckpointVerbs, ShowCheckAndComparePartsOfTwoRanks) {

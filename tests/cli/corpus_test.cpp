@@ -1,17 +1,16 @@
 // The verbs that make corpora and look at them, as a user runs them.
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <sstream>
 #include <string>
-#include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
+#include "tests/cli/program_folder.h"
 
 namespace pentatron {
 namespace {
@@ -21,30 +20,8 @@ using ::testing::HasSubstr;
 
 const fs::path kData = PENTATRON_TEST_DATA;
 
-class CorpusVerbs : public testing::Test {
+class CorpusVerbs : public test::ProgramFolder {
  protected:
-  CorpusVerbs() {
-    std::string name = (fs::temp_directory_path() / "pentatron_corpus_XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw Error("no temporary folder");
-    folder = name;
-  }
-  ~CorpusVerbs() override {
-    std::error_code ignored;
-    fs::remove_all(folder, ignored);
-  }
-
-  /// What the program writes to standard output (and error, with `2>&1` in `arguments`).
-  std::string run(const std::string& arguments, int expected_status = 0,
-                  const std::string& before = "") {
-    const std::string command =
-        "cd '" + folder.string() + "' && " + before + "'" + PENTATRON_PROGRAM "' " + arguments;
-    FILE* pipe = ::popen(command.c_str(), "r");
-    std::string out;
-    char buffer[4096];
-    for (size_t n = 0; (n = std::fread(buffer, 1, sizeof buffer, pipe)) > 0;) out.append(buffer, n);
-    EXPECT_EQ(::pclose(pipe), expected_status << 8) << command << "\n" << out;
-    return out;
-  }
   void write(const std::string& name, const std::string& text) {
     std::ofstream(folder / name, std::ios::binary) << text;
   }
@@ -52,7 +29,6 @@ class CorpusVerbs : public testing::Test {
     std::ifstream in(folder / name, std::ios::binary);
     return {std::istreambuf_iterator<char>(in), {}};
   }
-  fs::path folder;
 };
 
 TEST_F(CorpusVerbs, TrainingOnACorpusEqualsTrainingOnItsText) {

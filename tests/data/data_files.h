@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <string>
 #include <string_view>
@@ -16,6 +17,16 @@
 #include "pentatron/base/error.h"
 
 namespace pentatron::data {
+
+/// The sentence that `action` throws as an E, or "no error".
+template <class E = Error> std::string error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const E& error) {
+    return error.what();
+  }
+  return "no error";
+}
 
 class TemporaryFolder {
  public:

@@ -23,15 +23,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-template <class E> std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 // --- numpy's shuffle -----------------------------------------------------------------------------
 
 /// From its description, one draw after the other.

@@ -19,15 +19,6 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 std::vector<int64_t> tokens_of(const IndexedDataset& data, int64_t sequence) {
   const IndexedDataset::Sequence s = data.sequence(sequence);
   std::vector<int64_t> tokens(static_cast<size_t>(s.length));
@@ -105,7 +96,7 @@ class Indexed : public testing::Test {
     change(bytes);
     folder.write("damaged.idx", bytes);
     folder.write("damaged.bin", read_whole(prefix + ".bin"));
-    return error_of([&] { IndexedDataset(folder.string() + "/damaged"); });
+    return error_of<DataError>([&] { IndexedDataset(folder.string() + "/damaged"); });
   }
   template <class T> static auto set(size_t at, T value) {
     return [=](std::string& bytes) { std::memcpy(bytes.data() + at, &value, sizeof value); };
@@ -122,7 +113,7 @@ TEST_F(Indexed, EveryDtypeHoldsItsTokens) {
     data.read_numbers(0, 8, numbers.data());
     EXPECT_THAT(numbers, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
     if (!is_integer(dtype)) {
-      EXPECT_THAT(error_of([&] { tokens_of(data, 0); }), HasSubstr("no token numbers"));
+      EXPECT_THAT(error_of<DataError>([&] { tokens_of(data, 0); }), HasSubstr("no token numbers"));
     } else {
       EXPECT_THAT(tokens_of(data, 2), ElementsAre(3, 4, 5, 6, 7));
     }
@@ -135,8 +126,8 @@ TEST_F(Indexed, TokensThatDoNotFitAreRefused) {
   IndexedWriter writer(folder.string() + "/a", {.dtype = IndexedDtype::kU16});
   const std::vector<int32_t> good{65535}, high{65536}, low{-1};
   writer.add_sequence(good);
-  EXPECT_THAT(error_of([&] { writer.add_sequence(high); }), HasSubstr("token 65536"));
-  EXPECT_THAT(error_of([&] { writer.add_sequence(low); }), HasSubstr("token -1"));
+  EXPECT_THAT(error_of<DataError>([&] { writer.add_sequence(high); }), HasSubstr("token 65536"));
+  EXPECT_THAT(error_of<DataError>([&] { writer.add_sequence(low); }), HasSubstr("token -1"));
 }
 
 TEST_F(Indexed, EmptyDocumentsHaveNoSequence) {
@@ -162,7 +153,7 @@ TEST_F(Indexed, ModesOfMultimodalCorporaAreRecognisedByTheSize) {
   EXPECT_EQ(data.mode(1), 2);
   EXPECT_EQ(data.mode(2), 0);
   const IndexedDataset plain(make("b", {4, 2, 6}));
-  EXPECT_THAT(error_of([&] { plain.mode(0); }), HasSubstr("b.idx: sequence_modes"));
+  EXPECT_THAT(error_of<DataError>([&] { plain.mode(0); }), HasSubstr("b.idx: sequence_modes"));
 }
 
 TEST_F(Indexed, LyingNumbersAreNamedWithFileAndField) {
@@ -203,7 +194,7 @@ TEST_F(Indexed, TruncatedFilesAreRefusedAtEveryLength) {
   folder.write("short.idx", read_whole(prefix + ".idx"));
   for (size_t n = 0; n < tokens.size(); ++n) {
     folder.write("short.bin", tokens.substr(0, n));
-    EXPECT_THAT(error_of([&] { IndexedDataset(folder.string() + "/short"); }),
+    EXPECT_THAT(error_of<DataError>([&] { IndexedDataset(folder.string() + "/short"); }),
                 AllOf(HasSubstr("short.bin"), HasSubstr("sequence_lengths")))
         << n;
   }
@@ -213,16 +204,17 @@ TEST_F(Indexed, FilesOfTwoCorporaDoNotGoTogether) {
   const std::string a = make("a", {3, 4, 5}), b = make("b", {3, 4, 6});
   folder.write("c.idx", read_whole(a + ".idx"));
   folder.write("c.bin", read_whole(b + ".bin"));
-  EXPECT_THAT(error_of([&] { IndexedDataset(folder.string() + "/c"); }),
+  EXPECT_THAT(error_of<DataError>([&] { IndexedDataset(folder.string() + "/c"); }),
               AllOf(HasSubstr("c.bin has 26 bytes"), HasSubstr("do not belong together")));
   // .bin and .idx swapped
   folder.write("d.idx", read_whole(a + ".bin"));
   folder.write("d.bin", read_whole(a + ".idx"));
-  EXPECT_THAT(error_of([&] { IndexedDataset(folder.string() + "/d"); }), HasSubstr("d.idx"));
-  EXPECT_THAT(error_of([&] { IndexedDataset(folder.string() + "/e"); }),
+  EXPECT_THAT(error_of<DataError>([&] { IndexedDataset(folder.string() + "/d"); }),
+              HasSubstr("d.idx"));
+  EXPECT_THAT(error_of<DataError>([&] { IndexedDataset(folder.string() + "/e"); }),
               AllOf(HasSubstr("e.idx"), HasSubstr("cannot be opened")));
   std::filesystem::create_directory(folder.path() / "f.idx");
-  EXPECT_THAT(error_of([&] { IndexedDataset(folder.string() + "/f"); }),
+  EXPECT_THAT(error_of<DataError>([&] { IndexedDataset(folder.string() + "/f"); }),
               HasSubstr("f.idx is not a regular file"));
 }
 
@@ -232,22 +224,23 @@ TEST_F(Indexed, FilesThatShrinkUnderTheReaderAreErrors) {
   EXPECT_EQ(tokens_of(data, 4999).size(), 7u);
   std::filesystem::resize_file(prefix + ".bin", 100);
   EXPECT_EQ(tokens_of(data, 0).size(), 7u);
-  EXPECT_THAT(error_of([&] { tokens_of(data, 4999); }),
+  EXPECT_THAT(error_of<DataError>([&] { tokens_of(data, 4999); }),
               AllOf(HasSubstr("a.bin was shortened"), HasSubstr("tokens")));
   std::filesystem::resize_file(prefix + ".idx", 50);
-  EXPECT_THAT(error_of([&] { data.sequence(4999); }),
+  EXPECT_THAT(error_of<DataError>([&] { data.sequence(4999); }),
               AllOf(HasSubstr("a.idx was shortened"), HasSubstr("sequence_lengths")));
-  EXPECT_THAT(error_of([&] { data.document_begin(4999); }), HasSubstr("document_indices"));
+  EXPECT_THAT(error_of<DataError>([&] { data.document_begin(4999); }),
+              HasSubstr("document_indices"));
 }
 
 TEST_F(Indexed, RangesOutsideTheStreamAreErrors) {
   const IndexedDataset data(make("a", {3, 4}));
   std::vector<int64_t> out(10);
   for (const auto& [begin, count] : {std::pair{5, 3}, {-1, 2}, {8, 0}})
-    EXPECT_THAT(error_of([&] { data.read_tokens(begin, count, out.data()); }),
+    EXPECT_THAT(error_of<DataError>([&] { data.read_tokens(begin, count, out.data()); }),
                 HasSubstr("has 7 tokens"));
-  EXPECT_THAT(error_of([&] { data.sequence(2); }), HasSubstr("has 2 sequences"));
-  EXPECT_THAT(error_of([&] { data.sequence(-1); }), HasSubstr("has 2 sequences"));
+  EXPECT_THAT(error_of<DataError>([&] { data.sequence(2); }), HasSubstr("has 2 sequences"));
+  EXPECT_THAT(error_of<DataError>([&] { data.sequence(-1); }), HasSubstr("has 2 sequences"));
 }
 
 TEST_F(Indexed, AWriterGoesOnWhereAnotherWasKilled) {
@@ -287,7 +280,8 @@ TEST_F(Indexed, AWriterGoesOnWhereAnotherWasKilled) {
 }
 
 TEST_F(Indexed, AnUncommittedWriterLeavesNothing) {
-  EXPECT_THAT(error_of([&] { IndexedWriter("/proc/none", {}); }), HasSubstr("/proc/none"));
+  EXPECT_THAT(error_of<DataError>([&] { IndexedWriter("/proc/none", {}); }),
+              HasSubstr("/proc/none"));
   {
     IndexedWriter writer(folder.string() + "/a", {});
     const std::vector<int32_t> tokens(1'000'000, 7);

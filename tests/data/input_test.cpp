@@ -33,15 +33,6 @@ std::string read_all(const std::filesystem::path& path, size_t capacity = 1013) 
   return all;
 }
 
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 struct Documents final : DocumentSink {
   void text(std::string_view piece) override { open += piece; }
   void end_document() override {
@@ -96,16 +87,18 @@ TEST_F(Reading, DamagedArchivesAreErrorsWhereverTheyAreCut) {
     for (size_t cut = 1; cut < whole.size(); cut += 7) {
       const std::string path =
           folder.write(std::string("cut") + ending, std::string_view(whole).substr(0, cut));
-      EXPECT_THAT(error_of([&] { read_all(path); }), HasSubstr(path)) << cut;
+      EXPECT_THAT(error_of<DataError>([&] { read_all(path); }), HasSubstr(path)) << cut;
     }
   }
-  EXPECT_THAT(error_of([&] { read_all(folder.write("text.gz", "this is plain text")); }),
+  EXPECT_THAT(error_of<DataError>([&] { read_all(folder.write("text.gz", "this is plain text")); }),
               HasSubstr("gzip"));
-  EXPECT_THAT(error_of([&] { read_all(folder.write("text.zst", "this is plain text")); }),
-              HasSubstr("zstd"));
+  EXPECT_THAT(
+      error_of<DataError>([&] { read_all(folder.write("text.zst", "this is plain text")); }),
+      HasSubstr("zstd"));
   std::string flipped = gzip(text);
   flipped[flipped.size() - 6] = static_cast<char>(~flipped[flipped.size() - 6]); // in the CRC
-  EXPECT_THAT(error_of([&] { read_all(folder.write("flipped.gz", flipped)); }), HasSubstr("gzip"));
+  EXPECT_THAT(error_of<DataError>([&] { read_all(folder.write("flipped.gz", flipped)); }),
+              HasSubstr("gzip"));
 }
 
 TEST(Utf8, FindsTheFirstInvalidByte) {
@@ -150,11 +143,13 @@ TEST_F(Reading, CharactersAcrossPiecesSurvive) {
 
 TEST_F(Reading, BadUtf8NamesFileAndByteOrIsSkipped) {
   const std::string path = folder.write("bad.txt", std::string(700'000, 'x') + "\xFF" + "more");
-  EXPECT_THAT(error_of([&] { read(path); }), HasSubstr(path + " is not UTF-8 at byte 700000"));
-  EXPECT_THAT(error_of([&] { read(path); }), HasSubstr("try: dataset.on_bad_input=skip"));
+  EXPECT_THAT(error_of<DataError>([&] { read(path); }),
+              HasSubstr(path + " is not UTF-8 at byte 700000"));
+  EXPECT_THAT(error_of<DataError>([&] { read(path); }),
+              HasSubstr("try: dataset.on_bad_input=skip"));
   EXPECT_THAT(read(path, OnBadInput::kSkip), ElementsAre());
   EXPECT_EQ(report.skipped(BadInput::kUtf8), 1);
-  EXPECT_THAT(error_of([&] { read(folder.write("cut.txt", "ab\xE2\x82")); }),
+  EXPECT_THAT(error_of<DataError>([&] { read(folder.write("cut.txt", "ab\xE2\x82")); }),
               HasSubstr("at byte 2"));
 }
 
@@ -170,7 +165,7 @@ TEST_F(Reading, EmptyFilesAreErrorsOrCounted) {
                                       {"c.txt.gz", gzip("")},
                                       {"d.jsonl.zst", zstd("")}}) {
     const std::string path = folder.write(name, content);
-    EXPECT_THAT(error_of([&] { read(path); }), HasSubstr(path + " is empty"));
+    EXPECT_THAT(error_of<DataError>([&] { read(path); }), HasSubstr(path + " is empty"));
     read(path, OnBadInput::kSkip);
     EXPECT_EQ(report.skipped(BadInput::kEmptyFile), 1) << name;
   }
@@ -194,7 +189,8 @@ TEST_F(Reading, JsonLinesAreDocumentsAndBadOnesAreCountedByKind) {
   EXPECT_EQ(report.documents, 3);
   EXPECT_THAT(report.to_string(),
               HasSubstr("skipped 4: 1 with bad UTF-8, 2 without the key, 1 bad JSON lines"));
-  EXPECT_THAT(error_of([&] { read(path); }), HasSubstr(path + ": line 3 has no key \"text\""));
+  EXPECT_THAT(error_of<DataError>([&] { read(path); }),
+              HasSubstr(path + ": line 3 has no key \"text\""));
 }
 
 TEST_F(Reading, ALineOverTheLimitIsReadPastInBoundedMemory) {
@@ -207,7 +203,7 @@ TEST_F(Reading, ALineOverTheLimitIsReadPastInBoundedMemory) {
                                   "\"}\n{\"text\":\"two\"}\n");
   EXPECT_THAT(read(one_line, OnBadInput::kSkip, 100'000), ElementsAre("one", "two"));
   EXPECT_EQ(report.skipped(BadInput::kLongLine), 1);
-  EXPECT_THAT(error_of([&] { read(one_line, OnBadInput::kError, 100'000); }),
+  EXPECT_THAT(error_of<DataError>([&] { read(one_line, OnBadInput::kError, 100'000); }),
               HasSubstr("line 2 has 24000011 bytes, dataset.max_line_bytes=100000"));
   EXPECT_EQ(read(one_line, OnBadInput::kError, 24'000'011).size(), 3u);
 
@@ -254,7 +250,8 @@ TEST_F(Reading, DamagedArchivesKeepTheirWholeJsonLinesOnly) {
   for (size_t i = 0; i < kept.size(); ++i)
     ASSERT_EQ(kept[i], random_text(50, static_cast<uint32_t>(i)));
   EXPECT_EQ(report.skipped(BadInput::kBrokenFile), 1);
-  EXPECT_THAT(error_of([&] { read(path); }), HasSubstr("ends in the middle of its gzip stream"));
+  EXPECT_THAT(error_of<DataError>([&] { read(path); }),
+              HasSubstr("ends in the middle of its gzip stream"));
   read(folder.write("b.txt.gz", packed.substr(0, packed.size() / 2)), OnBadInput::kSkip);
   EXPECT_EQ(report.documents, 0);
 }
@@ -269,10 +266,10 @@ TEST_F(Reading, FoldersAreReadInTheOrderOfTheirPaths) {
   folder.write("d/.git/a.txt", "no");
   EXPECT_THAT(read(folder.string() + "/d"), ElementsAre("1", "2", "3", "4"));
   EXPECT_EQ(find_input_files({folder.string() + "/d"}).ignored, 1);
-  EXPECT_THAT(error_of([&] { find_input_files({folder.string() + "/none"}); }),
+  EXPECT_THAT(error_of<DataError>([&] { find_input_files({folder.string() + "/none"}); }),
               HasSubstr("does not exist"));
   folder.write("p/picture.png", "no");
-  EXPECT_THAT(error_of([&] { find_input_files({folder.string() + "/p"}); }),
+  EXPECT_THAT(error_of<DataError>([&] { find_input_files({folder.string() + "/p"}); }),
               HasSubstr("holds no text (1 files of other"));
 }
 

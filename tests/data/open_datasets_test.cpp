@@ -17,15 +17,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-template <class E> std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 class OpenDatasets : public ::testing::Test {
  protected:
   std::string write_batches(std::vector<int64_t> shape, const std::vector<int64_t>& tokens,

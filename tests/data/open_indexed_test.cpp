@@ -23,15 +23,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-template <class E> std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 std::vector<int64_t> sample_of(const Dataset& dataset, int64_t n) {
   std::vector<int64_t> tokens(static_cast<size_t>(dataset.sequence_length() + 1));
   dataset.sample(n, tokens.data());
