@@ -253,18 +253,27 @@ TEST_P(Gemm, BitsDoNotDependOnTheNumberOfThreads) {
 }
 
 TEST_P(Gemm, ARowIsTheSameAloneAndAmongOthers) {
-  Data all = make({150, 70, 1000, false, true, GetParam().in, GetParam().out, false, false});
-  attach(all, false);
-  gemm(all.args);
-  for (const int64_t row : {0, 13, 77, 149}) {
-    Data one = make({150, 70, 1000, false, true, GetParam().in, GetParam().out, false, false});
-    attach(one, false);
-    one.args.m = 1;
-    one.args.a = static_cast<const char*>(one.args.a) +
-                 row * one.args.lda * static_cast<int64_t>(element_size(GetParam().in));
-    gemm(one.args);
-    for (int64_t j = 0; j < 70; ++j)
-      ASSERT_EQ(one.c.get(0, j), all.c.get(row, j)) << "row " << row << " column " << j;
+  for (const int64_t k : {31, 1000, 1601, 3301}) {
+    Data all = make({150, 70, k, false, true, GetParam().in, GetParam().out, true, true});
+    attach(all, true);
+    gemm(all.args);
+    for (const int64_t rows : {1, 2, 3, 4, 5}) {
+      for (const int64_t row : {0, 13, 77, 145}) {
+        Data few = make({150, 70, k, false, true, GetParam().in, GetParam().out, true, true});
+        attach(few, true);
+        few.args.m = rows;
+        const auto size = static_cast<int64_t>(element_size(GetParam().in));
+        few.args.a = static_cast<const char*>(few.args.a) + row * few.args.lda * size;
+        few.args.c = static_cast<char*>(few.args.c) +
+                     row * few.args.ldc * static_cast<int64_t>(element_size(GetParam().out));
+        gemm(few.args);
+        for (int64_t i = row; i < row + rows; ++i) {
+          for (int64_t j = 0; j < 70; ++j)
+            ASSERT_EQ(few.c.get(i, j), all.c.get(i, j))
+                << rows << " rows from " << row << ": row " << i << " column " << j;
+        }
+      }
+    }
   }
 }
 

@@ -156,6 +156,41 @@ PENTATRON_AVX512 void pack_across(const char* src, int64_t ld, int64_t k, const 
   }
 }
 
+/// Writes the sums of a tile as `t` says.
+template <bool kPair, int kRows, int kVectors>
+PENTATRON_AVX512_BF16 inline void finish_tile(const __m512 (&sum)[kRows][kVectors],
+                                              const TileOut& t) {
+#pragma GCC unroll 2
+  for (int v = 0; v < kVectors; ++v) {
+    const int lanes = t.columns - 16 * v < 16 ? t.columns - 16 * v : 16;
+    const __mmask16 mask = static_cast<__mmask16>((1U << lanes) - 1);
+    const __m512 bias =
+        t.bias == nullptr ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(mask, t.bias + 16 * v);
+#pragma GCC unroll 14
+    for (int i = 0; i < kRows; ++i) {
+      __m512 x = sum[i][v];
+      if (t.in != nullptr)
+        x = _mm512_add_ps(x, _mm512_maskz_loadu_ps(mask, t.in + i * t.ld_in + 16 * v));
+      if constexpr (kPair) {
+        if (t.in16 != nullptr) {
+          const __m256i old = _mm256_maskz_loadu_epi16(mask, t.in16 + i * t.ld_out + 16 * v);
+          x = _mm512_add_ps(x,
+                            _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(old), 16)));
+        }
+      }
+      if (t.bias != nullptr) x = _mm512_add_ps(x, bias);
+      if (kPair && t.out16 != nullptr) {
+        if constexpr (kPair) {
+          _mm256_mask_storeu_epi16(t.out16 + i * t.ld_out + 16 * v, mask,
+                                   (__m256i)_mm512_cvtneps_pbh(x));
+        }
+      } else {
+        _mm512_mask_storeu_ps(t.out + i * t.ld_out + 16 * v, mask, x);
+      }
+    }
+  }
+}
+
 /// sums[row][vector] of a tile: kRows x (16 kVectors), over `steps` units of the panels `a` and
 /// `b`, finished as `t` says. The functions for fp32 carry the bf16 attribute too but contain none
 /// of its instructions.
@@ -196,35 +231,58 @@ PENTATRON_AVX512_BF16 void micro_kernel(int64_t steps, const uint32_t* a, const 
     a += kRows;
     b += 16 * kVectors;
   }
-#pragma GCC unroll 2
-  for (int v = 0; v < kVectors; ++v) {
-    const int lanes = t.columns - 16 * v < 16 ? t.columns - 16 * v : 16;
-    const __mmask16 mask = static_cast<__mmask16>((1U << lanes) - 1);
-    const __m512 bias =
-        t.bias == nullptr ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(mask, t.bias + 16 * v);
-#pragma GCC unroll 14
-    for (int i = 0; i < kRows; ++i) {
-      __m512 x = sum[i][v];
-      if (t.in != nullptr)
-        x = _mm512_add_ps(x, _mm512_maskz_loadu_ps(mask, t.in + i * t.ld_in + 16 * v));
-      if constexpr (kPair) {
-        if (t.in16 != nullptr) {
-          const __m256i old = _mm256_maskz_loadu_epi16(mask, t.in16 + i * t.ld_out + 16 * v);
-          x = _mm512_add_ps(x,
-                            _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(old), 16)));
-        }
-      }
-      if (t.bias != nullptr) x = _mm512_add_ps(x, bias);
-      if (kPair && t.out16 != nullptr) {
-        if constexpr (kPair) {
-          _mm256_mask_storeu_epi16(t.out16 + i * t.ld_out + 16 * v, mask,
-                                   (__m256i)_mm512_cvtneps_pbh(x));
-        }
+  finish_tile<kPair, kRows, kVectors>(sum, t);
+}
+
+/// The same for a tile of kRows x 16 whose part of op(B) is read from memory, its 16 columns of k
+/// lying along rows `ld` elements apart, and never packed: for few rows of op(A), where B is used
+/// once. The order of sums is that of micro_kernel.
+template <bool kPair, int kRows>
+PENTATRON_AVX512_BF16 void thin_kernel(int64_t k, const uint32_t* a, const char* src, int64_t ld,
+                                       const TileOut& t) {
+  constexpr int kBytes = kPair ? 2 : 4;
+  constexpr int kPerUnit = kPair ? 2 : 1;
+  __m512 sum[kRows][1];
+#pragma GCC unroll 4
+  for (int i = 0; i < kRows; ++i) sum[i][0] = _mm512_setzero_ps();
+  for (int64_t k0 = 0; k0 < k; k0 += 16 * kPerUnit) {
+    const int64_t left = k - k0;
+    const bool whole = left >= 16 * kPerUnit;
+    const __mmask32 mask16 = static_cast<__mmask32>((uint64_t{1} << (whole ? 32 : left)) - 1);
+    const __mmask16 mask32 = static_cast<__mmask16>((1U << (whole || kPair ? 16 : left)) - 1);
+    __m512i b[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) {
+      const char* p = src + (i * ld + k0) * kBytes;
+      _mm_prefetch(p + kAheadBytes, _MM_HINT_T0);
+      if (i >= t.columns) {
+        b[i] = _mm512_setzero_si512();
+      } else if constexpr (kPair) {
+        b[i] = _mm512_maskz_loadu_epi16(mask16, p);
       } else {
-        _mm512_mask_storeu_ps(t.out + i * t.ld_out + 16 * v, mask, x);
+        b[i] = _mm512_maskz_loadu_epi32(mask32, p);
       }
     }
+    transpose_16x16(b);
+    const int64_t steps = whole ? 16 : (left + kPerUnit - 1) / kPerUnit;
+#pragma GCC unroll 16
+    for (int s = 0; s < 16; ++s) {
+      if (s < steps) {
+#pragma GCC unroll 4
+        for (int i = 0; i < kRows; ++i) {
+          const __m512 av =
+              _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(a[s * kRows + i])));
+          if constexpr (kPair) {
+            sum[i][0] = _mm512_dpbf16_ps(sum[i][0], (__m512bh)av, (__m512bh)b[s]);
+          } else {
+            sum[i][0] = _mm512_fmadd_ps(av, _mm512_castsi512_ps(b[s]), sum[i][0]);
+          }
+        }
+      }
+    }
+    a += 16 * kRows;
   }
+  finish_tile<kPair, kRows, 1>(sum, t);
 }
 
 using MicroKernel = void (*)(int64_t steps, const uint32_t* a, const uint32_t* b, const TileOut& t);
@@ -237,6 +295,18 @@ template <bool kPair> MicroKernel find_micro_kernel(int rows, int vectors) {
   }
   (std::make_integer_sequence<int, kMr>{});
   return kTable[vectors - 1][rows - 1];
+}
+
+constexpr int kThinTile = 4; ///< most rows of thin_kernel
+
+using ThinKernel = void (*)(int64_t k, const uint32_t* a, const char* src, int64_t ld,
+                            const TileOut& t);
+
+/// The thin kernel for a number of rows (1..4).
+template <bool kPair> ThinKernel find_thin_kernel(int rows) {
+  static constexpr ThinKernel kTable[kThinTile] = {&thin_kernel<kPair, 1>, &thin_kernel<kPair, 2>,
+                                                   &thin_kernel<kPair, 3>, &thin_kernel<kPair, 4>};
+  return kTable[rows - 1];
 }
 
 } // namespace pentatron::kernels::gemm_detail

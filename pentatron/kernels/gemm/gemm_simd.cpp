@@ -138,6 +138,10 @@ template <bool kPair> class Gemm {
       for (int64_t i = m0; i < m1; i += scratch_rows_) {
         const int64_t rows = std::min(scratch_rows_, m1 - i);
         for (int64_t q = 0; q < k_blocks_.parts; ++q) {
+          if (g_.m <= kThinTile && g_.transpose_b) {
+            thin_block(buffer, item, i, rows, j, columns, q);
+            continue;
+          }
           pack_b(reinterpret_cast<uint32_t*>(buffer + a_bytes_), item, j, columns, q);
           const Split blocks{rows, ceil_div(rows, kMaxRows)};
           for (int64_t r = 0; r < blocks.parts; ++r) {
@@ -164,6 +168,23 @@ template <bool kPair> class Gemm {
         find_micro_kernel<kPair>(static_cast<int>(tiles.size(t)),
                                  width > 16 ? 2 : 1)(steps, a + i * steps, b + j * steps, out);
       }
+    }
+  }
+
+  /// A block of C of few rows, with B as it lies in memory.
+  void thin_block(std::byte* buffer, int64_t item, int64_t i0, int64_t rows, int64_t j0,
+                  int64_t columns, int64_t q) const {
+    auto* const a = reinterpret_cast<uint32_t*>(buffer);
+    pack_a(a, item, i0, Split{rows, 1}, q);
+    const int64_t k0 = k_blocks_.begin(q) * kPerUnit;
+    const int64_t k = std::min(g_.k, k_blocks_.begin(q + 1) * kPerUnit) - k0;
+    const auto* const b =
+        static_cast<const char*>(g_.b) + (item * g_.stride_b + j0 * g_.ldb + k0) * kElement;
+    const ThinKernel kernel = find_thin_kernel<kPair>(static_cast<int>(rows));
+    for (int64_t j = 0; j < columns; j += 16) {
+      const int width = static_cast<int>(std::min<int64_t>(16, columns - j));
+      kernel(k, a, b + j * g_.ldb * kElement, g_.ldb,
+             tile_out(buffer, item, i0, i0, j0, j, width, q));
     }
   }
 
