@@ -28,7 +28,7 @@ fs::path CheckpointWriter::commit(std::span<const std::string> descriptions,
                     .tokenizer = info.tokenizer};
   for (const std::string& text : descriptions)
     add_file(manifest, parse_file_description(text, "a rank's description of its file"));
-  check_manifest(manifest, step_name(iteration_));
+  check_manifest(manifest, step_name(iteration_)); // before anything more is written
   for (const auto& [name, file] : manifest.files) {
     std::error_code error;
     const auto size = fs::file_size(path() / name, error);
@@ -36,6 +36,7 @@ fs::path CheckpointWriter::commit(std::span<const std::string> descriptions,
       raise<CheckpointError>("{} has {} bytes where its rank has written {}",
                              (path() / name).string(), error ? 0 : size, file.bytes);
   }
+  manifest.attachments = write_attachments(path(), info.attachments);
   write_file_atomically(path() / kManifestName, to_text(manifest));
   folder_.commit(AtomicDirectory::Existing::kReplace);
   write_file_atomically(dir_ / "latest", step_name(iteration_) + "\n");

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <span>
 #include <string>
 
@@ -24,6 +25,8 @@ struct CheckpointInfo {
   Json state = Json::object(); ///< whatever the caller wants back
   std::string config_yaml;
   std::string tokenizer; ///< digest
+  /// Small files by their name in the folder, see attachments.h.
+  std::map<std::string, std::string> attachments;
 };
 
 class CheckpointWriter {

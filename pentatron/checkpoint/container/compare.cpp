@@ -127,10 +127,10 @@ TensorDifference compare(CheckpointReader& first, CheckpointReader& second, cons
 } // namespace
 
 Json inspect(const Manifest& manifest) {
-  Json out{{"format", manifest.format}, {"iteration", manifest.iteration},
-           {"state", manifest.state},   {"tokenizer", manifest.tokenizer},
-           {"tensors", Json::object()}, {"files", Json::object()},
-           {"by_dtype", Json::object()}};
+  Json out{{"format", manifest.format},  {"iteration", manifest.iteration},
+           {"state", manifest.state},    {"tokenizer", manifest.tokenizer},
+           {"tensors", Json::object()},  {"files", Json::object()},
+           {"by_dtype", Json::object()}, {"attachments", Json::object()}};
   std::map<std::string, int64_t> pieces;
   uint64_t file_bytes = 0;
   for (const auto& [name, file] : manifest.files) {
@@ -148,6 +148,10 @@ Json inspect(const Manifest& manifest) {
     of["tensors"] = of.value("tensors", int64_t{0}) + 1;
     of["elements"] = of.value("elements", int64_t{0}) + numel(info.shape);
     bytes += info.bytes();
+  }
+  for (const auto& [name, attachment] : manifest.attachments) {
+    out["attachments"][name] = attachment.bytes;
+    file_bytes += attachment.bytes;
   }
   out["tensor_bytes"] = bytes;
   out["file_bytes"] = file_bytes;
@@ -179,13 +183,19 @@ CheckpointDifference diff(CheckpointReader& first, CheckpointReader& second) {
       out.different.push_back({.name = name, .kind = Kind::kOnlyInSecond});
   }
   std::ranges::stable_sort(out.different, {}, &TensorDifference::name);
-  std::set<std::string> members;
+  std::set<std::string> members, attached;
   for (const Manifest* m : {&a, &b}) {
     for (const auto& [key, value] : m->state.items()) members.insert(key);
+    for (const auto& [name, attachment] : m->attachments) attached.insert(name);
   }
   for (const std::string& key : members) {
     if (!a.state.contains(key) || !b.state.contains(key) || a.state[key] != b.state[key])
       out.state.push_back(key);
+  }
+  for (const std::string& name : attached) {
+    const auto x = a.attachments.find(name), y = b.attachments.find(name);
+    if (x == a.attachments.end() || y == b.attachments.end() || x->second != y->second)
+      out.attachments.push_back(name);
   }
   out.config_equal = a.config_yaml == b.config_yaml;
   out.tokenizer_equal = a.tokenizer == b.tokenizer;
@@ -213,6 +223,7 @@ std::string to_text(const CheckpointDifference& difference) {
     }
   }
   for (const std::string& key : difference.state) text += fmt::format("state.{} differs\n", key);
+  for (const std::string& name : difference.attachments) text += fmt::format("{} differs\n", name);
   if (!difference.config_equal) text += "the configurations differ\n";
   if (!difference.tokenizer_equal) text += "the tokenizers differ\n";
   return text + fmt::format("{} of {} tensors are equal in every bit\n", difference.equal,

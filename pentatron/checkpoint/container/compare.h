@@ -29,9 +29,11 @@ struct CheckpointDifference {
   int64_t tensors = 0, equal = 0;          ///< in both; in both and equal in every bit
   std::vector<TensorDifference> different; ///< by name
   std::vector<std::string> state;          ///< members of the state that differ
+  std::vector<std::string> attachments;    ///< not the same in both, by name
   bool config_equal = true, tokenizer_equal = true;
   bool same() const {
-    return different.empty() && state.empty() && config_equal && tokenizer_equal;
+    return different.empty() && state.empty() && attachments.empty() && config_equal &&
+           tokenizer_equal;
   }
 };
 

@@ -181,6 +181,13 @@ Candidate examine(const CheckpointFolder& folder, const std::string& metric) {
     if (error || size != file.bytes)
       raise<CheckpointError>("{} has {} bytes and not {}", name, error ? 0 : size, file.bytes);
   }
+  for (const auto& [name, attachment] : manifest.attachments) {
+    std::error_code error;
+    const auto size = fs::file_size(folder.path / name, error);
+    if (error || size != attachment.bytes)
+      raise<CheckpointError>("{} has {} bytes and not {}", name, error ? 0 : size,
+                             attachment.bytes);
+  }
   Candidate candidate{.folder = folder, .metric = {}};
   if (const auto it = manifest.state.find(metric);
       it != manifest.state.end() && it->is_number() && it->get<double>() == it->get<double>())

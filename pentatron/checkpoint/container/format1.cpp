@@ -31,8 +31,8 @@ Json read_state_json(const fs::path& path) {
   Json state = read_json(path);
   const auto format = json_get<int64_t>(state, "format", where);
   if (format != kFormat1)
-    raise<CheckpointError>("{} has format {}, this program reads {} and {}", where, format,
-                           kFormat1, kContainerFormat);
+    raise<CheckpointError>("{} has format {}, this program reads {} to {}", where, format, kFormat1,
+                           kContainerFormat);
   const auto crc = json_get<std::string>(state, "crc32c", where);
   state.erase("crc32c");
   const std::string text = dump_json(state);

@@ -94,6 +94,13 @@ uint64_t get_size(const Json& json, std::string_view key, std::string_view where
   return static_cast<uint64_t>(value);
 }
 
+Attachment parse_attachment(const Json& json, std::string_view where) {
+  expect_members(json, {"bytes", "crc32c"}, where);
+  const std::vector<uint32_t> crcs = parse_hex(json_get<std::string>(json, "crc32c", where), where);
+  if (crcs.size() != 1) raise<CheckpointError>("{} has {} checksums", where, crcs.size());
+  return {.bytes = get_size(json, "bytes", where), .crc = crcs[0]};
+}
+
 TensorInfo parse_tensor(const Json& json, std::string_view where) {
   return {.dtype = safe_dtype_from_name(json_get<std::string>(json, "dtype", where)),
           .shape = json_get<std::vector<int64_t>>(json, "shape", where)};
@@ -216,16 +223,23 @@ Manifest parse_checked_text(std::string_view text, std::string_view origin) {
   if (!json.is_object()) raise<CheckpointError>("{} is not an object", origin);
   Manifest manifest;
   manifest.format = json_get<int64_t>(json, "format", origin);
-  if (manifest.format != kContainerFormat)
-    raise<CheckpointError>("{} has format {}, this program reads {}", origin, manifest.format,
-                           kContainerFormat);
-  expect_members(
-      json, {"format", "iteration", "state", "config", "tokenizer", "tensors", "files", "crc32c"},
-      origin);
+  if (manifest.format != kContainerFormat && manifest.format != kFormatWithoutAttachments)
+    raise<CheckpointError>("{} has format {}, this program reads {} and {}", origin,
+                           manifest.format, kFormatWithoutAttachments, kContainerFormat);
+  const bool with_attachments = manifest.format == kContainerFormat;
+  expect_members(json,
+                 {"format", "iteration", "state", "config", "tokenizer",
+                  with_attachments ? "attachments" : "tokenizer", "tensors", "files", "crc32c"},
+                 origin);
   manifest.iteration = json_get<int64_t>(json, "iteration", origin);
   manifest.state = get_object(json, "state", origin);
   manifest.config_yaml = json_get<std::string>(json, "config", origin);
   manifest.tokenizer = json_get<std::string>(json, "tokenizer", origin);
+  if (with_attachments) {
+    for (const auto& [name, item] : get_object(json, "attachments", origin).items())
+      manifest.attachments.emplace(
+          name, parse_attachment(item, fmt::format("{}, file {}", origin, excerpt(name))));
+  }
   for (const auto& [name, item] : get_object(json, "tensors", origin).items()) {
     const std::string where = fmt::format("{}, tensor {}", origin, excerpt(name));
     expect_members(item, {"dtype", "shape"}, where);
@@ -299,6 +313,15 @@ void check_manifest(const Manifest& manifest, std::string_view origin) {
         static_cast<uint64_t>(*count) > kMaxBytes / size_of(info.dtype))
       raise<CheckpointError>("{}: {} has an impossible shape", origin, excerpt(name));
   }
+  uint64_t attached = 0;
+  for (const auto& [name, attachment] : manifest.attachments) {
+    if (!is_attachment_name(name))
+      raise<CheckpointError>("{}: '{}' is not a name for a file inside a checkpoint", origin,
+                             excerpt(name));
+    attached += attachment.bytes;
+    if (attached > kMaxAttachmentBytes || manifest.attachments.size() > kMaxAttachments)
+      raise<CheckpointError>("{} lists too many or too large files without tensors", origin);
+  }
   std::map<std::string_view, Sources> sources;
   for (const auto& [name, file] : manifest.files) {
     check_file(name, file, manifest, origin);
@@ -318,7 +341,15 @@ std::string to_text(const Manifest& manifest) {
       "{{\"format\":{},\n\"iteration\":{},\n\"state\":{},\n\"config\":{},\n\"tokenizer\":{},\n",
       manifest.format, manifest.iteration, dump_json(manifest.state),
       json_text(manifest.config_yaml), json_text(manifest.tokenizer));
-  const char* separator = "\"tensors\":{\n  ";
+  const char* separator = "\"attachments\":{\n  ";
+  for (const auto& [name, attachment] : manifest.attachments) {
+    fmt::format_to(std::back_inserter(text), R"({}{}:{{"bytes":{},"crc32c":"{:08x}"}})", separator,
+                   json_text(name), attachment.bytes, attachment.crc);
+    separator = ",\n  ";
+  }
+  if (manifest.format > kFormatWithoutAttachments)
+    text += manifest.attachments.empty() ? "\"attachments\":{},\n" : "},\n";
+  separator = "\"tensors\":{\n  ";
   for (const auto& [name, info] : manifest.tensors) {
     fmt::format_to(std::back_inserter(text), "{}{}:{{{}}}", separator, json_text(name),
                    std::string_view(shape_text(info)).substr(1));

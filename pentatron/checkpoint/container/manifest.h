@@ -2,11 +2,12 @@
 ///
 /// The file is JSON, its members on lines of their own, and its last one is the CRC-32C of all
 /// bytes before that member:
-///   format      2
+///   format      3; 2 is the same without attachments
 ///   iteration   the step after which it was written
 ///   state       an object of the caller: consumed samples, optimizer steps and so on
 ///   config      the configuration as YAML
 ///   tokenizer   a digest, or ""
+///   attachments name -> bytes and crc32c of a file that holds no tensors
 ///   tensors     name -> dtype and true global shape
 ///   files       name -> bytes, chunk_bytes, crc32c (8 hexadecimal digits a chunk) and entries:
 ///               tensor -> begin (byte of the file) and boxes of the tensor ([[offset], [size]])
@@ -24,11 +25,13 @@
 
 #include "pentatron/base/json.h"
 #include "pentatron/base/safetensors.h"
+#include "pentatron/checkpoint/container/attachments.h"
 #include "pentatron/checkpoint/container/geometry.h"
 
 namespace pentatron::checkpoint {
 
-inline constexpr int64_t kContainerFormat = 2;
+inline constexpr int64_t kContainerFormat = 3;
+inline constexpr int64_t kFormatWithoutAttachments = 2;
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr uint64_t kMinChunk = uint64_t{1} << 12;
 /// Large enough for few checksums and system calls, small enough to stay in the cache between the
@@ -64,6 +67,7 @@ struct Manifest {
   Json state = Json::object();
   std::string config_yaml;
   std::string tokenizer;
+  Attachments attachments;
   TensorInfos tensors;
   std::map<std::string, FileInfo, std::less<>> files;
 };

@@ -104,6 +104,16 @@ std::vector<std::byte> CheckpointReader::read(std::string_view name) {
   return bytes;
 }
 
+std::string CheckpointReader::read_attachment(std::string_view name) const {
+  if (const auto it = attachments().find(name); it != attachments().end())
+    return checkpoint::read_attachment(folder_, name, it->second);
+  std::vector<std::string> names;
+  for (const auto& [known, attachment] : attachments()) names.push_back(known);
+  const std::string near = nearest(name, names);
+  raise<CheckpointError>("{} has no file '{}'{}{}", folder_.string(), excerpt(name),
+                         near.empty() ? "" : "\n  try: ", excerpt(near));
+}
+
 void CheckpointReader::read(std::string_view name, const Box& box, std::span<std::byte> target) {
   read(name, box, target, row_major_strides(box.size));
 }

@@ -47,6 +47,10 @@ class CheckpointReader {
   /// The whole tensor.
   std::vector<std::byte> read(std::string_view name);
 
+  const Attachments& attachments() const { return manifest_.attachments; }
+  /// The whole file; throws if it is damaged, or with the nearest name if there is none.
+  std::string read_attachment(std::string_view name) const;
+
   /// Bytes that were read from files so far.
   uint64_t bytes_read() const { return bytes_read_; }
 

@@ -79,12 +79,36 @@ void check_header(const fs::path& folder, const std::string& name, const Manifes
   }
 }
 
+/// Files that somebody could take for the checkpoint's: shards, and what lies among attachments.
 void find_unlisted(const fs::path& folder, const Manifest& manifest, Faults& faults) {
   std::error_code error;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    const std::string name = it->path().filename().string();
-    if (name.ends_with(".safetensors") && !manifest.files.contains(name))
-      faults.add(name, 0, fmt::format("{} is not in the manifest: it is foreign", excerpt(name)));
+  const auto look = [&](const std::string& below, const auto& is_foreign) {
+    for (fs::directory_iterator it(folder / below, error), end; !error && it != end;
+         it.increment(error)) {
+      const std::string name = below + it->path().filename().string();
+      if (is_foreign(name))
+        faults.add(name, 0, fmt::format("{} is not in the manifest: it is foreign", excerpt(name)));
+    }
+  };
+  look("", [&](const std::string& name) {
+    return name.ends_with(".safetensors") && !manifest.files.contains(name);
+  });
+  std::set<std::string> folders;
+  for (const auto& [name, attachment] : manifest.attachments) {
+    if (const size_t slash = name.find('/'); slash != std::string::npos)
+      folders.insert(name.substr(0, slash + 1));
+  }
+  for (const std::string& below : folders)
+    look(below, [&](const std::string& name) { return !manifest.attachments.contains(name); });
+}
+
+void check_attachments(const fs::path& folder, const Manifest& manifest, Faults& faults) {
+  for (const auto& [name, attachment] : manifest.attachments) {
+    try {
+      read_attachment(folder, name, attachment);
+    } catch (const Error& error) {
+      faults.add(name, 0, error.what());
+    }
   }
 }
 
@@ -120,7 +144,10 @@ VerifyReport verify(const fs::path& folder) {
     report.files = manifest.files.size();
     report.tensors = manifest.tensors.size();
     for (const auto& [name, info] : manifest.files) report.bytes += info.bytes;
+    for (const auto& [name, attachment] : manifest.attachments) report.bytes += attachment.bytes;
+    report.files += manifest.attachments.size();
     check_files(folder, manifest, faults);
+    check_attachments(folder, manifest, faults);
     find_unlisted(folder, manifest, faults);
     if (faults.list().empty()) {
       for (const auto& [name, info] : manifest.files) check_header(folder, name, manifest);

@@ -16,8 +16,9 @@ struct VerifyReport {
 };
 
 /// Reads everything, on two threads: the manifest with its tiling, every chunk of every file, the
-/// Safetensors headers against the manifest, and that no Safetensors file is there which the
-/// manifest does not know. Never throws for what is in the folder.
+/// attachments, the Safetensors headers against the manifest, and that no Safetensors file, and
+/// nothing among the attachments, is there which the manifest does not know. Never throws for what
+/// is in the folder.
 VerifyReport verify(const std::filesystem::path& folder);
 
 } // namespace pentatron::checkpoint

@@ -68,8 +68,9 @@ INSTANTIATE_TEST_SUITE_P(Ranks, AnyRanks, testing::Values(1, 2, 3, 8, 29));
 TEST(Container, OneRankWritesOrdinarySafetensors) {
   const TemporaryFolder dir;
   const fs::path folder = write_example(dir.path(), 3, 1);
-  EXPECT_THAT(names_in(folder), ElementsAre("manifest.json", "model_00000_of_00001.safetensors",
-                                            "optimizer_00000_of_00001.safetensors"));
+  EXPECT_THAT(names_in(folder),
+              ElementsAre("manifest.json", "model_00000_of_00001.safetensors", "notes.txt",
+                          "optimizer_00000_of_00001.safetensors", "tokenizer"));
   for (const char* kind : {"model", "optimizer"}) {
     const SafetensorsFile file(folder / shard_name(kind, 0, 1));
     for (const auto& [name, tensor] : file.tensors()) {
@@ -95,6 +96,36 @@ TEST(Container, KeepsWhatTheCallerGave) {
   EXPECT_EQ(manifest.tokenizer, "abc");
   EXPECT_EQ(inspect(manifest)["by_dtype"]["F64"]["elements"], 1);
   EXPECT_EQ(inspect(manifest)["tensors"]["nothing"]["pieces"], 1);
+  EXPECT_EQ(inspect(manifest)["attachments"]["notes.txt"], 10);
+}
+
+TEST(Container, SmallFilesLieBesideTheTensors) {
+  const TemporaryFolder a, b;
+  CheckpointReader first(write_example(a.path(), 1, 1));
+  const CheckpointReader reader(first.folder());
+  EXPECT_EQ(reader.read_attachment("tokenizer/tokenizer.json"), "{\"model\": {}}\n");
+  EXPECT_THAT(message_of([&] { reader.read_attachment("tokenizer/tokenizer.jsn"); }),
+              HasSubstr("try: tokenizer/tokenizer.json"));
+  const auto write = [&](const std::map<std::string, std::string>& files) {
+    CheckpointWriter writer(b.path(), 1);
+    const std::vector<std::string> shards = {
+        test::write_shard(writer.path(), "model", test::example_tensors(), 1, 0, 1),
+        test::write_shard(writer.path(), "optimizer", test::example_tensors(), 1, 0, 1)};
+    return writer.commit(shards, {.state = {{"consumed_samples", 8}},
+                                  .config_yaml = "seed: 1\n",
+                                  .tokenizer = "abc",
+                                  .attachments = files});
+  };
+  CheckpointReader second(write({{"notes.txt", "other"}, {"hf/config.json", ""}}));
+  EXPECT_THAT(diff(first, second).attachments,
+              ElementsAre("hf/config.json", "notes.txt", "tokenizer/tokenizer.json"));
+  EXPECT_THAT(to_text(diff(first, second)), HasSubstr("hf/config.json differs\nnotes.txt differs"));
+  EXPECT_THAT(message_of([&] { write({{"../notes.txt", "x"}}); }), HasSubstr("is not a name"));
+  EXPECT_THAT(message_of([&] {
+                write({{"x", std::string((64 << 20) + 1, 'x')}});
+              }),
+              HasSubstr("one file too many"));
+  EXPECT_EQ(newest_checkpoint(b.path())->folder, second.folder()) << "as it was";
 }
 
 TEST(Container, ReadsOnlyTheChunksThatItNeeds) {
@@ -297,6 +328,18 @@ TEST(Format1, IsReadThroughTheSameReader) {
     EXPECT_TRUE(reader.contains(name + "/exp_avg")) << name;
   }
   EXPECT_EQ(newest_checkpoint(folder.parent_path())->folder, folder);
+}
+
+TEST(Format2, IsReadThroughTheSameReader) {
+  const fs::path folder = fs::path(PENTATRON_TEST_DATA) / "checkpoint/format2/step_00000003";
+  EXPECT_THAT(verify(folder).faults, IsEmpty());
+  EXPECT_THAT(test::wrong_tensors(folder), IsEmpty());
+  CheckpointReader reader(folder);
+  EXPECT_EQ(reader.manifest().tensors, test::example_tensors());
+  EXPECT_EQ(reader.manifest().format, 2);
+  const TemporaryFolder dir;
+  CheckpointReader now(write_example(dir.path(), 3, 5));
+  EXPECT_EQ(diff(reader, now).tensors, diff(reader, now).equal);
 }
 
 TEST(Format1, LargeFilesAreOneChunkReadInBlocks) {

@@ -66,6 +66,7 @@ TEST_F(Damage, EveryFlippedBitIsFoundByFileAndTensor) {
   const Manifest manifest = read_manifest(folder);
   std::vector<std::string> files = {kManifestName};
   for (const auto& [name, info] : manifest.files) files.push_back(name);
+  for (const auto& [name, attachment] : manifest.attachments) files.push_back(name);
   std::mt19937_64 random(1);
   for (int i = 0; i < flips(); ++i) {
     const std::string& name = files[random() % files.size()];
@@ -76,7 +77,10 @@ TEST_F(Damage, EveryFlippedBitIsFoundByFileAndTensor) {
     write_all(folder / name, flipped);
     const std::string fault = first_fault();
     ASSERT_THAT(fault, HasSubstr(name)) << "byte " << at;
-    if (name != kManifestName) {
+    if (manifest.attachments.contains(name)) {
+      const CheckpointReader reader(folder);
+      ASSERT_THAT(message_of([&] { reader.read_attachment(name); }), HasSubstr("is damaged"));
+    } else if (name != kManifestName) {
       for (const std::string& tensor : tensors_at(manifest, name, at)) {
         ASSERT_THAT(fault, HasSubstr(tensor)) << name << " byte " << at;
         CheckpointReader reader(folder);
@@ -106,7 +110,10 @@ TEST_F(Damage, ReadingUndamagedTensorsStillWorks) {
 }
 
 TEST_F(Damage, EveryTruncationIsFound) {
-  for (const std::string& name : names_in(folder)) {
+  std::vector<std::string> files = names_in(folder);
+  std::erase(files, "tokenizer");
+  files.push_back("tokenizer/tokenizer.json");
+  for (const std::string& name : files) {
     const std::string whole = read_all(folder / name);
     for (size_t size = 0; size < whole.size(); size += 512) {
       fs::resize_file(folder / name, size);
@@ -152,6 +159,12 @@ TEST_F(Damage, ShardsOfAnotherStepAndForeignOnesAreFound) {
   folder = write_example(dir.path(), 6, 3);
   fs::copy_file(later / shard(2), folder / "extra.safetensors");
   EXPECT_THAT(first_fault(), HasSubstr("extra.safetensors is not in the manifest"));
+  fs::remove(folder / "extra.safetensors");
+  EXPECT_EQ(first_fault(), "");
+  write_all(folder / "README", "one may add notes");
+  EXPECT_EQ(first_fault(), "");
+  write_all(folder / "tokenizer/added_tokens.json", "{}"); // others would read it
+  EXPECT_THAT(first_fault(), HasSubstr("tokenizer/added_tokens.json is not in the manifest"));
 }
 
 TEST_F(Damage, AHeaderThatTellsAnotherStoryIsFound) {
@@ -197,7 +210,7 @@ TEST_F(BadManifest, EveryLieIsRefused) {
     EXPECT_THAT(error(change), HasSubstr(text));
   };
   EXPECT_EQ(error([](Manifest&) {}), "");
-  is("has format 3", [](Manifest& m) { m.format = 3; });
+  is("has format 4", [](Manifest& m) { m.format = 4; });
   is("has iteration -1", [](Manifest& m) { m.iteration = -1; });
   is("is not whole", [&](Manifest& m) { m.files.erase(shard(1)); });
   is("is not whole", [&](Manifest& m) { file(m).entries.begin()->second.boxes.clear(); });
@@ -225,6 +238,11 @@ TEST_F(BadManifest, EveryLieIsRefused) {
     m.tensors["scale"].shape.assign(9, 1); // more dimensions than boxes may have
   });
   is("not among the tensors", [](Manifest& m) { m.tensors.erase("scale"); });
+  for (const char* name : {"../x", "/x", "a/b/c", "a/../b", ".x", "a/.x", "", "a/", "manifest.json",
+                           "state.json", "x.safetensors", "x.parity", "x.tmp-1-2", "a b", "a\nb"})
+    is("not a name for a file", [&](Manifest& m) { m.attachments[name] = {}; });
+  is("too many or too large", [](Manifest& m) { m.attachments["x"].bytes = uint64_t{65} << 20; });
+  is("out of range", [](Manifest& m) { m.attachments["x"].bytes = uint64_t{1} << 62; });
   is("stored 2 times", [&](Manifest& m) {
     auto& boxes = file(m).entries["layers.0.norm.weight"].boxes;
     boxes.assign(2, {.offset = {0}, .size = {4}});

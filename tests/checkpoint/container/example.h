@@ -86,6 +86,11 @@ inline std::string write_shard(const std::filesystem::path& folder, const std::s
   return writer.finish();
 }
 
+/// Two small files, one of them in a folder.
+inline std::map<std::string, std::string> example_attachments() {
+  return {{"notes.txt", "of the run"}, {"tokenizer/tokenizer.json", "{\"model\": {}}\n"}};
+}
+
 /// A whole checkpoint of so many ranks.
 inline std::filesystem::path write_example(const std::filesystem::path& dir, int64_t iteration,
                                            int64_t ranks,
@@ -100,17 +105,22 @@ inline std::filesystem::path write_example(const std::filesystem::path& dir, int
           write_shard(writer.path(), kind, tensors, iteration, rank, ranks, chunk_bytes));
   }
   state["consumed_samples"] = iteration * 8;
-  return writer.commit(descriptions,
-                       {.state = std::move(state), .config_yaml = "seed: 1\n", .tokenizer = "abc"});
+  return writer.commit(descriptions, {.state = std::move(state),
+                                      .config_yaml = "seed: 1\n",
+                                      .tokenizer = "abc",
+                                      .attachments = example_attachments()});
 }
 
-/// The names of tensors that are not what example_bytes() says.
+/// The names of tensors and files that are not what example_bytes() and example_attachments() say.
 inline std::vector<std::string> wrong_tensors(const std::filesystem::path& folder) {
   CheckpointReader reader(folder);
   std::vector<std::string> wrong;
   for (const auto& [name, info] : reader.manifest().tensors) {
     if (reader.read(name) != example_bytes(name, info, reader.manifest().iteration))
       wrong.push_back(name);
+  }
+  for (const auto& [name, attachment] : reader.attachments()) {
+    if (reader.read_attachment(name) != example_attachments()[name]) wrong.push_back(name);
   }
   return wrong;
 }

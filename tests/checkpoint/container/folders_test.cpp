@@ -135,10 +135,11 @@ TEST_F(Folders, DamagedOnesAreNeitherCountedNorRemoved) {
   for (const int64_t i : {10, 20, 30}) save(i);
   fs::remove(dir.path() / "step_00000030" / kManifestName);
   fs::resize_file(dir.path() / "step_00000020" / shard_name("model", 0, 1), 5);
+  fs::remove(dir.path() / "step_00000010/notes.txt");
   save(40);
   const PruneReport report = prune_checkpoints(dir.path(), {.keep_last = 2});
   EXPECT_THAT(report.removed, IsEmpty());
-  ASSERT_EQ(report.damaged.size(), 2u);
+  ASSERT_EQ(report.damaged.size(), 3u);
   EXPECT_THAT(report.damaged[1],
               HasSubstr("step_00000020: model_00000_of_00001.safetensors has 5"));
   EXPECT_THAT(steps(), ElementsAre("40", "30", "20", "10"));

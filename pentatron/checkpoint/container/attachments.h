@@ -1,0 +1,40 @@
+/// Small files inside a checkpoint's folder which are not tensors: a tokenizer's files,
+/// config.json.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+
+namespace pentatron::checkpoint {
+
+inline constexpr uint64_t kMaxAttachmentBytes = uint64_t{64} << 20; ///< of all of a checkpoint
+inline constexpr size_t kMaxAttachments = 256;
+
+/// What the manifest says of one.
+struct Attachment {
+  uint64_t bytes = 0;
+  uint32_t crc = 0; ///< CRC-32C of all of it
+  bool operator==(const Attachment&) const = default;
+};
+/// By name.
+using Attachments = std::map<std::string, Attachment, std::less<>>;
+
+/// Whether the name is one in the checkpoint's folder or in a folder of it ("hf/config.json"): of
+/// letters, digits and ._-+, none of the parts beginning with a dot, and not that of a manifest, a
+/// shard or a parity file.
+bool is_attachment_name(std::string_view name);
+
+/// Writes the files into `folder`, durably but for the folder itself. Throws CheckpointError for
+/// impossible names and above the limits.
+Attachments write_attachments(const std::filesystem::path& folder,
+                              const std::map<std::string, std::string>& contents);
+
+/// The bytes. Throws CheckpointError, naming the file, if they are not as written.
+std::string read_attachment(const std::filesystem::path& folder, std::string_view name,
+                            const Attachment& attachment);
+
+} // namespace pentatron::checkpoint
