@@ -20,7 +20,8 @@ MAY_USE = {
     "parallel/pipeline": ["nn", "comm", "parallel/pipeline/schedule"],
     "data": ["base", "config"],
     "checkpoint/container": ["base"],
-    "checkpoint": ["nn", "comm", "models", "optim", "parallel/data", "checkpoint/container"],
+    "checkpoint/gguf": ["base"],
+    "checkpoint": ["nn", "comm", "models", "optim", "parallel/data", "checkpoint/container", "checkpoint/gguf"],
     "build": ["models", "optim", "parallel/tensor", "parallel/context", "parallel/expert", "parallel/data",
               "parallel/pipeline", "checkpoint"],
     "planner": ["models", "parallel/pipeline/schedule", "comm", "nn"],
@@ -30,7 +31,8 @@ MAY_USE = {
 }
 
 # Modules whose files see no torch header.
-WITHOUT_TORCH = ["base", "config", "kernels", "data", "parallel/pipeline/schedule", "checkpoint/container"]
+WITHOUT_TORCH = ["base", "config", "kernels", "data", "parallel/pipeline/schedule", "checkpoint/container",
+                 "checkpoint/gguf"]
 
 # What another module may see of a module it may use.
 ONLY = {

@@ -1,0 +1,226 @@
+#include "pentatron/checkpoint/gguf/gguf_model.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <set>
+
+#include <fmt/ranges.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/gguf.h"
+#include "pentatron/base/text.h"
+#include "pentatron/checkpoint/gguf/gguf_config.h"
+#include "pentatron/checkpoint/gguf/quants.h"
+#include "pentatron/checkpoint/gguf/structure.h"
+
+namespace pentatron::checkpoint {
+
+namespace {
+
+SafeDtype dtype_of(GgmlType type) {
+  return type == GgmlType::kF16    ? SafeDtype::kF16
+         : type == GgmlType::kBF16 ? SafeDtype::kBF16
+                                   : SafeDtype::kF32;
+}
+
+/// Shapes are compared without extents of one, which ggml does not keep.
+bool same_shape(std::vector<int64_t> a, std::vector<int64_t> b) {
+  std::erase(a, 1);
+  std::erase(b, 1);
+  return a == b;
+}
+
+constexpr size_t kMaxListed = 12;
+
+void list_names(const std::vector<std::string>& names, std::string_view what, Problems& problems) {
+  if (names.empty()) return;
+  std::vector<std::string> shown(
+      names.begin(),
+      names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), kMaxListed)));
+  std::string text = fmt::format("{} {}", what, fmt::join(shown, ", "));
+  if (names.size() > shown.size()) text += fmt::format(" and {} more", names.size() - shown.size());
+  problems.push_back(std::move(text));
+}
+
+/// Rows of a tensor, `bytes` each, as elements of `size` bytes.
+struct Rows {
+  const GgufTensor& tensor;
+  int64_t count = 1;
+  int64_t columns = 1;
+  size_t bytes = 0;
+
+  explicit Rows(const GgufTensor& t) : tensor(t) {
+    if (!t.shape.empty()) columns = t.shape.back();
+    for (size_t i = 0; i + 1 < t.shape.size(); ++i) count *= t.shape[i];
+    bytes = count == 0 ? 0 : t.data.size() / static_cast<size_t>(count);
+  }
+  /// Row `row` as elements of the dtype that a reader gets; `scratch` has columns floats.
+  std::span<const std::byte> elements(int64_t row, std::vector<float>& scratch) const {
+    const auto raw = tensor.data.subspan(static_cast<size_t>(row) * bytes, bytes);
+    if (size_of(dtype_of(tensor.type)) == 2) return raw;
+    dequantize(tensor.type, raw, scratch);
+    return std::as_bytes(std::span(scratch));
+  }
+};
+
+/// A matrix [rows, columns] into its transpose, some rows at a time, so that a line of the target
+/// is written at once.
+void read_transposed(const Rows& rows, size_t size, std::span<std::byte> target) {
+  constexpr int64_t kBand = 32;
+  std::vector<float> scratch(static_cast<size_t>(rows.columns));
+  const size_t row_bytes = static_cast<size_t>(rows.columns) * size;
+  std::vector<std::byte> band(kBand * row_bytes);
+  for (int64_t begin = 0; begin < rows.count; begin += kBand) {
+    const int64_t end = std::min(begin + kBand, rows.count);
+    for (int64_t r = begin; r < end; ++r) {
+      const auto row = rows.elements(r, scratch);
+      std::memcpy(band.data() + static_cast<size_t>(r - begin) * row_bytes, row.data(), row_bytes);
+    }
+    for (int64_t c = 0; c < rows.columns; ++c) {
+      std::byte* out = target.data() + static_cast<size_t>(c * rows.count + begin) * size;
+      for (int64_t r = begin; r < end; ++r, out += size)
+        std::memcpy(out,
+                    band.data() + static_cast<size_t>(r - begin) * row_bytes +
+                        static_cast<size_t>(c) * size,
+                    size);
+    }
+  }
+}
+
+} // namespace
+
+uint64_t GgufModel::Tensor::size_bytes() const {
+  uint64_t size = size_of(dtype);
+  for (const int64_t extent : shape) size *= static_cast<uint64_t>(extent);
+  return size;
+}
+
+struct GgufModel::Impl {
+  explicit Impl(const std::filesystem::path& path) : file(path) {}
+
+  struct Source {
+    const GgufTensor* tensor;
+    GgufMapEntry entry;
+  };
+  void match(const GgufStructure& structure, Problems& problems);
+  void take(const GgufMapEntry& entry, const GgufTensor& tensor, Problems& problems);
+
+  GgufFile file;
+  Json config;
+  std::vector<Tensor> tensors;
+  std::vector<Source> sources; ///< of the tensors
+  std::map<std::string, size_t, std::less<>> index;
+};
+
+/// Finds every tensor of the model in the file.
+void GgufModel::Impl::match(const GgufStructure& structure, Problems& problems) {
+  std::set<std::string_view> expected = {"rope_freqs.weight"};
+  if (structure.architecture != "llama") expected.clear();
+  std::vector<std::string> missing, extra;
+  const std::vector<GgufMapEntry> map = gguf_map(structure);
+  for (const GgufMapEntry& entry : map) {
+    expected.insert(entry.gguf);
+    if (const GgufTensor* tensor = file.find(entry.gguf)) {
+      take(entry, *tensor, problems);
+    } else {
+      missing.push_back(entry.gguf);
+    }
+  }
+  for (const GgufTensor& tensor : file.tensors()) {
+    if (!expected.contains(tensor.name)) extra.push_back(excerpt(tensor.name));
+  }
+  list_names(missing, "it lacks the tensors", problems);
+  list_names(extra, "it has tensors that the architecture has not:", problems);
+}
+
+void GgufModel::Impl::take(const GgufMapEntry& entry, const GgufTensor& tensor,
+                           Problems& problems) {
+  if (!can_dequantize(tensor.type)) {
+    problems.push_back(
+        fmt::format("tensor {} is {}, which is not read", entry.gguf, name_of(tensor.type)));
+    return;
+  }
+  if (!same_shape(tensor.shape, entry.gguf_shape())) {
+    problems.push_back(fmt::format("tensor {} is [{}] and not [{}]", entry.gguf,
+                                   fmt::join(tensor.shape, ", "),
+                                   fmt::join(entry.gguf_shape(), ", ")));
+    return;
+  }
+  index.emplace(entry.hf, tensors.size());
+  tensors.push_back({.name = entry.hf, .shape = entry.shape, .dtype = dtype_of(tensor.type)});
+  sources.push_back({&tensor, entry});
+}
+
+GgufModel::GgufModel(const std::filesystem::path& file) : impl_(std::make_unique<Impl>(file)) {
+  Problems problems;
+  GgufConfig config = config_from_gguf(impl_->file, problems);
+  impl_->config = std::move(config.hf);
+  // Impossible sizes would give impossible shapes.
+  if (problems.empty()) impl_->match(config.structure, problems);
+  if (problems.empty()) return;
+  const size_t more = problems.size() > kMaxListed ? problems.size() - kMaxListed : 0;
+  problems.resize(problems.size() - more);
+  std::string text = fmt::format("{} is not a {} model that can be read:", file.string(),
+                                 config.structure.architecture);
+  for (const std::string& problem : problems) text += "\n  " + problem;
+  if (more > 0) text += fmt::format("\n  and {} more", more);
+  throw CheckpointError(text);
+}
+
+GgufModel::~GgufModel() = default;
+GgufModel::GgufModel(GgufModel&&) noexcept = default;
+GgufModel& GgufModel::operator=(GgufModel&&) noexcept = default;
+
+const Json& GgufModel::config() const {
+  return impl_->config;
+}
+
+const std::vector<GgufModel::Tensor>& GgufModel::tensors() const {
+  return impl_->tensors;
+}
+
+const GgufModel::Tensor* GgufModel::find(std::string_view name) const {
+  const auto it = impl_->index.find(name);
+  return it == impl_->index.end() ? nullptr : &impl_->tensors[it->second];
+}
+
+const std::filesystem::path& GgufModel::path() const {
+  return impl_->file.file().path();
+}
+
+void GgufModel::read(std::string_view name, std::span<std::byte> target) const {
+  const auto it = impl_->index.find(name);
+  if (it == impl_->index.end())
+    raise<DataError>("{} has no tensor '{}'", path().string(), excerpt(name));
+  const Tensor& tensor = impl_->tensors[it->second];
+  const Impl::Source& source = impl_->sources[it->second];
+  PT_DCHECK(target.size() == tensor.size_bytes());
+  impl_->file.file().check_size();
+  const size_t size = size_of(tensor.dtype);
+  const Rows rows(*source.tensor);
+  if (source.entry.order == GgufOrder::kTransposed) {
+    read_transposed(rows, size, target);
+    return;
+  }
+  std::vector<float> scratch(static_cast<size_t>(rows.columns));
+  // A bias is one row in the file, and its elements are the rows of the model.
+  const bool vector = tensor.shape.size() == 1;
+  for (int64_t row = 0; row < rows.count; ++row) {
+    const auto elements = rows.elements(row, scratch);
+    if (!vector || source.entry.order == GgufOrder::kSame) {
+      const int64_t to = vector ? row : hf_row(source.entry, row, rows.count);
+      std::memcpy(target.data() + static_cast<size_t>(to) * elements.size(), elements.data(),
+                  elements.size());
+      continue;
+    }
+    for (int64_t i = 0; i < rows.columns; ++i) {
+      const int64_t to = hf_row(source.entry, i, rows.columns);
+      std::memcpy(target.data() + static_cast<size_t>(to) * size,
+                  elements.data() + static_cast<size_t>(i) * size, size);
+    }
+  }
+}
+
+} // namespace pentatron::checkpoint

@@ -1,0 +1,38 @@
+/// Elements of GGUF tensors as float and back.
+///
+/// Every value and every rounding is that of ggml's reference, bit for bit as the Python package
+/// gguf 0.19.0 has it (gguf.quants). A block of 32 or 256 elements has one or more scales:
+///   Q8_0  fp16 d; 32 int8: d q                   Q4_0  fp16 d; 16 bytes: d (q - 8)
+///   Q4_1  fp16 d, m; 16 bytes: d q + m           (low nibbles first, then high ones)
+///   Q4_K  fp16 d, m; 8 6-bit scales and minima; 128 bytes: (d scale) q - (m min)
+///   Q6_K  128 + 64 bytes of 6-bit values; 16 int8 scales; fp16 d: (d scale) (q - 32)
+/// Source: https://github.com/ggml-org/ggml, ggml-quants.c.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "pentatron/base/gguf.h"
+
+namespace pentatron::checkpoint {
+
+/// F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K, Q6_K.
+bool can_dequantize(GgmlType type);
+/// F32, F16, BF16, Q8_0.
+bool can_quantize(GgmlType type);
+
+/// Whole blocks: blocks.size() is their bytes and values.size() their elements. BF16 and F16 round
+/// to nearest, ties to even.
+void dequantize(GgmlType type, std::span<const std::byte> blocks, std::span<float> values);
+void quantize(GgmlType type, std::span<const float> values, std::span<std::byte> blocks);
+
+/// The first value that quantize() would not keep as a number of its kind: one that is not finite
+/// for Q8_0, or finite and rounded to infinity; values.size() if there is none.
+size_t first_lost(GgmlType type, std::span<const float> values);
+
+float float_of_half(uint16_t bits);
+uint16_t half_of_float(float value);
+uint16_t bfloat_of_float(float value);
+
+} // namespace pentatron::checkpoint

@@ -1,0 +1,31 @@
+/// Llama 3's scaling of rotary frequencies as GGUF files hold it: one divisor a frequency, in the
+/// tensor rope_freqs.weight, without the parameters that they were made of.
+///
+/// With w the wavelength of a frequency: 1 where w < original / high, `factor` where w > original /
+/// low, and between them 1 / ((1 - s) / factor + s) with s = (original / w - low) / (high - low).
+/// Source: transformers, modeling_rope_utils.py (llama3); llama.cpp, conversion/llama.py.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace pentatron::checkpoint {
+
+struct Llama3Rope {
+  double factor = 8;
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+  int64_t original_positions = 8192;
+};
+
+/// head_size / 2 divisors.
+std::vector<float> llama3_divisors(const Llama3Rope& rope, double theta, int64_t head_size);
+
+/// The parameters that give these divisors; none if there are none. They are not unique: low, high
+/// and original may be multiplied by one number. Low is taken as 1.
+std::optional<Llama3Rope> find_llama3_rope(std::span<const float> divisors, double theta,
+                                           int64_t head_size);
+
+} // namespace pentatron::checkpoint

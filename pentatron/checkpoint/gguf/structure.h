@@ -1,0 +1,47 @@
+/// Which tensor of a GGUF file is which of a Hugging Face model: one list for reading and writing.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace pentatron::checkpoint {
+
+/// What decides names and shapes of a model's tensors.
+struct GgufStructure {
+  std::string architecture; ///< general.architecture: llama, qwen2, qwen3, gpt2
+  int64_t layers = 0;
+  int64_t hidden = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_size = 0;
+  int64_t ffn = 0;
+  int64_t vocab = 0;
+  int64_t positions = 0; ///< of gpt2
+  bool qkv_bias = false, proj_bias = false, mlp_bias = false;
+  bool untied = false; ///< output.weight is there
+};
+
+/// How the rows of the GGUF tensor lie to Hugging Face's.
+enum class GgufOrder : uint8_t {
+  kSame,
+  kRotary,    ///< in each head, rows 2i and 2i+1 are Hugging Face's i and i + half
+  kTransposed ///< GPT-2's Conv1D
+};
+
+struct GgufMapEntry {
+  std::string gguf, hf;
+  std::vector<int64_t> shape; ///< Hugging Face's
+  GgufOrder order = GgufOrder::kSame;
+  int64_t heads = 1; ///< of kRotary
+  /// Row-major, in the file.
+  std::vector<int64_t> gguf_shape() const;
+};
+
+/// Every tensor of the model, in its order.
+std::vector<GgufMapEntry> gguf_map(const GgufStructure& structure);
+
+/// Where row `row` of the GGUF tensor stands in Hugging Face's, of `rows` rows.
+int64_t hf_row(const GgufMapEntry& entry, int64_t row, int64_t rows);
+
+} // namespace pentatron::checkpoint
