@@ -1,0 +1,47 @@
+/// Writing a Hugging Face model as a GGUF file, as llama.cpp's converter would.
+///
+/// Tensors of one dimension, norms and GPT-2's positions are F32, the others of the type asked for
+/// (F16 where rows are no whole blocks of Q8_0). Llama's query and key rows go to interleaved
+/// rotary pairs, GPT-2's matrices are transposed, Llama 3's frequencies become rope_freqs.
+/// One tensor is in memory at a time.
+/// Source: https://github.com/ggml-org/llama.cpp, conversion/.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "pentatron/base/gguf.h"
+#include "pentatron/base/json.h"
+#include "pentatron/base/safetensors.h"
+
+namespace pentatron::checkpoint {
+
+/// A tensor under Hugging Face's name.
+struct GgufSource {
+  std::string name;
+  std::vector<int64_t> shape;
+  SafeDtype dtype = SafeDtype::kF32; ///< F64, F32, F16 or BF16
+  /// Fills the buffer with all elements, row-major. Called once, in the order of the file.
+  std::function<void(std::span<std::byte>)> read;
+};
+
+struct GgufExport {
+  GgmlType type = GgmlType::kF16; ///< F32, F16, BF16, Q8_0
+  std::string name;               ///< general.name; empty: none
+  GgufMetadata tokenizer;         ///< tokenizer.*; empty: a model without one
+};
+
+/// `hf_config` is config.json of llama, mistral, qwen2, qwen3 or gpt2. The file appears whole or
+/// not at all. Throws CheckpointError that lists what cannot be written: features that GGUF or
+/// llama.cpp has no place for, missing, extra and misshapen tensors; or that names the tensor with
+/// a value that the type cannot hold.
+void write_gguf(const std::filesystem::path& file, const Json& hf_config,
+                const std::vector<GgufSource>& tensors, const GgufExport& options);
+
+/// "f32", "f16", "bf16", "q8_0" in any case. Throws ConfigError.
+GgmlType gguf_type_from_name(std::string_view name);
+
+} // namespace pentatron::checkpoint
