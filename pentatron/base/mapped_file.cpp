@@ -66,4 +66,11 @@ void MappedFile::check_size() const {
   }
 }
 
+void release_pages(std::span<const std::byte> mapped) {
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = (reinterpret_cast<uintptr_t>(mapped.data()) + page - 1) / page * page;
+  const auto end = (reinterpret_cast<uintptr_t>(mapped.data()) + mapped.size()) / page * page;
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
 } // namespace pentatron

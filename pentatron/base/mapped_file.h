@@ -37,4 +37,8 @@ class MappedFile {
   size_t size_ = 0;
 };
 
+/// Tells the system that the bytes of a mapped file are not needed soon: they stop counting as
+/// memory of this process, and are read again when touched.
+void release_pages(std::span<const std::byte> mapped);
+
 } // namespace pentatron

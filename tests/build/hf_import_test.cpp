@@ -115,7 +115,7 @@ TEST_F(HfImport, NamesTensorsThatDoNotFit) {
               HasSubstr("model.norm.weight has shape [47] and not [48]"));
   EXPECT_THAT(with([](auto& t) { t["model.norm.weight"] = at::zeros({48}, at::kLong); }),
               HasSubstr("model.norm.weight is of type I64"));
-  EXPECT_THAT(with([](auto& t) { t.clear(); }), HasSubstr("more"));
+  EXPECT_THAT(with([](auto& t) { t.clear(); }), HasSubstr("21 problems"));
   fs::copy_file(kModels / "llama/model.safetensors", folder / "whole.safetensors");
   for (const uintmax_t size : {uintmax_t{0}, uintmax_t{7}, uintmax_t{100}, uintmax_t{5000}}) {
     fs::copy_file(folder / "whole.safetensors", folder / "model.safetensors",

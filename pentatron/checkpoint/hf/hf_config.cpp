@@ -16,8 +16,7 @@ using models::GptConfig;
 
 class Reader {
  public:
-  explicit Reader(const std::filesystem::path& file)
-      : json_(read_json(file)), where_(file.string()) {
+  Reader(const Json& json, std::string where) : json_(json), where_(std::move(where)) {
     if (!json_.is_object()) raise<DataError>("{} is not a JSON object", where_);
   }
   template <class T> T get(const char* key) const { return json_get<T>(json_, key, where_); }
@@ -35,7 +34,7 @@ class Reader {
   }
 
  private:
-  Json json_;
+  const Json& json_;
   std::string where_;
 };
 
@@ -183,13 +182,8 @@ GptConfig read_llama_like(const Reader& in, const std::string& family) {
 
 } // namespace
 
-HfModel read_hf_config(const std::filesystem::path& folder) {
-  if (!std::filesystem::exists(folder / "config.json")) {
-    raise<DataError>("{} holds no config.json\n  try: the folder of a Hugging Face model, with "
-                     "config.json and model.safetensors",
-                     folder.string());
-  }
-  const Reader in(folder / "config.json");
+HfModel parse_hf_config(const Json& json, const std::string& where) {
+  const Reader in(json, where);
   HfModel model{.family = in.get<std::string>("model_type"), .config = {}};
   if (model.family == "gpt2") {
     model.config = read_gpt2(in);
@@ -207,6 +201,16 @@ HfModel read_hf_config(const std::filesystem::path& folder) {
   if (!violations.empty())
     raise<DataError>("{} describes a model that cannot be:\n{}", in.where(), violations.text());
   return model;
+}
+
+HfModel read_hf_config(const std::filesystem::path& folder) {
+  if (!std::filesystem::exists(folder / "config.json")) {
+    raise<DataError>("{} holds no config.json\n  try: the folder of a Hugging Face model, with "
+                     "config.json and model.safetensors",
+                     folder.string());
+  }
+  const std::filesystem::path file = folder / "config.json";
+  return parse_hf_config(read_json(file), file.string());
 }
 
 } // namespace pentatron::checkpoint

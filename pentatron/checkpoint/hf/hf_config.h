@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <string>
 
+#include "pentatron/base/json.h"
 #include "pentatron/models/gpt_config.h"
 
 namespace pentatron::checkpoint {
@@ -16,8 +17,10 @@ struct HfModel {
   models::GptConfig config;
 };
 
-/// Throws DataError if the file cannot be read or is damaged, ConfigError for a family or feature
-/// that is not supported.
+/// Throws DataError if it is not the config.json of a model that can be, ConfigError for a family
+/// or feature that is not supported. `where` names it in messages.
+HfModel parse_hf_config(const Json& json, const std::string& where);
+/// config.json of the folder.
 HfModel read_hf_config(const std::filesystem::path& folder);
 
 } // namespace pentatron::checkpoint

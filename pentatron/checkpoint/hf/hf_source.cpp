@@ -1,0 +1,129 @@
+/// A Hugging Face folder as a ModelSource.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/safetensors.h"
+#include "pentatron/checkpoint/hf/parts.h"
+#include "pentatron/checkpoint/hf/weight_map.h"
+#include "pentatron/checkpoint/source_facts.h"
+#include "pentatron/checkpoint/tensor_io.h"
+
+namespace pentatron::checkpoint {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Rows [begin, begin + rows) of the part, as the parameter has them, in the type of the file.
+at::Tensor rows_of(const WeightMapEntry& entry, const SafeTensor& tensor, int64_t begin,
+                   int64_t rows) {
+  if (!entry.transposed && !entry.shape.empty() && entry.shape[0] > 0) {
+    const size_t row = tensor.data.size() / static_cast<size_t>(entry.shape[0]);
+    SafeTensor part{.dtype = tensor.dtype, .shape = entry.shape};
+    part.shape[0] = rows;
+    part.data =
+        tensor.data.subspan(static_cast<size_t>(begin) * row, static_cast<size_t>(rows) * row);
+    return to_tensor(part, /*borrow=*/true);
+  }
+  const at::Tensor whole = to_tensor(tensor, /*borrow=*/true);
+  return (entry.transposed ? whole.t() : whole).narrow(0, begin, rows);
+}
+
+class HfSource final : public ModelSource {
+ public:
+  HfSource(const fs::path& folder, const HfModel& model) : ModelSource({}), files_(folder) {
+    facts_ = {.format = ModelFormat::kHuggingFace,
+              .path = folder,
+              .config = model.config,
+              .family = model.family,
+              .context = model.config.max_position_embeddings,
+              .generation = generation_defaults(folder),
+              .companions = companion_files(folder)};
+    if (has_tokenizer_files(folder)) facts_.tokenizer = {TokenizerPlace::Kind::kFiles, folder};
+    match(model);
+  }
+
+  void read(const std::string& param, const Box& box, const at::Tensor& target) override {
+    const auto found = parts_.find(param);
+    PT_DCHECK(found != parts_.end());
+    read_parts(found->second, box, target, rows_of);
+    for (const ParamPart<SafeTensor>& part : found->second) release_pages(part.tensor->data);
+    files_.check_sizes();
+  }
+
+ private:
+  /// Finds a tensor under its name, or without the "transformer." that files of the first GPT-2
+  /// lack.
+  const SafeTensor* find(const std::string& name, std::set<std::string>& used) {
+    for (const std::string& candidate : {name, name.substr(name.find('.') + 1)}) {
+      const SafeTensor* const tensor = files_.find(candidate);
+      if (tensor == nullptr) continue;
+      used.insert(candidate);
+      if (candidate != name) facts_.hf["names"][name] = candidate;
+      return tensor;
+    }
+    return nullptr;
+  }
+
+  void match(const HfModel& model) {
+    TensorProblems problems;
+    std::set<std::string> used;
+    for (const WeightMapEntry& entry : weight_map(model)) {
+      const SafeTensor* const tensor = find(entry.hf, used);
+      if (tensor == nullptr) {
+        problems.missing(entry.hf);
+        continue;
+      }
+      if (tensor->shape != entry.hf_shape())
+        problems.misfit(fmt::format("{} has shape {} and not {}", entry.hf,
+                                    shape_text(tensor->shape), shape_text(entry.hf_shape())));
+      if (!is_weight_dtype(tensor->dtype))
+        problems.misfit(fmt::format("{} is of type {}", entry.hf, name_of(tensor->dtype)));
+      parts_[entry.param].push_back({entry, tensor});
+    }
+    for (const auto& [name, tensor] : files_.tensors())
+      if (!used.contains(name) && !is_known_extra(name, model)) problems.unexpected(name);
+    problems.throw_if_any(
+        fmt::format("{} does not hold the {} model that its config.json describes",
+                    facts_.path.string(), model.family));
+    facts_.tensors = describe_parts(parts_, facts_.hf);
+  }
+
+  SafetensorsFolder files_;
+  PartsByParam<SafeTensor> parts_;
+};
+
+/// Weights that are there, but pickled.
+void refuse_pickles(const fs::path& folder) {
+  std::error_code error;
+  if (fs::exists(folder / "model.safetensors", error) ||
+      fs::exists(folder / "model.safetensors.index.json", error))
+    return;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (entry.path().extension() != ".bin" && name != "pytorch_model.bin.index.json") continue;
+    raise<DataError>("{} holds its weights in {}: pickled objects, which can run code and are not "
+                     "read\n  try: Safetensors, as model.save_pretrained(DIR) of transformers "
+                     "writes them",
+                     folder.string(), name);
+  }
+}
+
+} // namespace
+
+std::unique_ptr<ModelSource> open_hf_model(const fs::path& folder) {
+  return open_hf_model(folder, read_hf_config(folder));
+}
+
+std::unique_ptr<ModelSource> open_hf_model(const fs::path& folder, const HfModel& model) {
+  refuse_pickles(folder);
+  return std::make_unique<HfSource>(folder, model);
+}
+
+} // namespace pentatron::checkpoint

@@ -1,0 +1,209 @@
+#include "pentatron/checkpoint/model_source.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/checkpoint/container/folders.h"
+#include "pentatron/checkpoint/container/format1.h"
+#include "pentatron/checkpoint/source_facts.h"
+
+namespace pentatron::checkpoint {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+bool is_file(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_regular_file(path, ignored);
+}
+
+at::Tensor narrow_to(at::Tensor tensor, const std::vector<int64_t>& begin,
+                     const std::vector<int64_t>& size) {
+  for (size_t d = 0; d < size.size(); ++d)
+    tensor = tensor.narrow(static_cast<int64_t>(d), begin[d], size[d]);
+  return tensor;
+}
+
+void fill(ModelSource& source, nn::Param& param) {
+  at::Tensor value = param.value();
+  const at::Tensor host =
+      value.is_cpu() ? value : at::empty(value.sizes(), value.options().device(at::kCPU));
+  if (param.spec().shard_multiple > 0) host.zero_(); // padding
+  for (const nn::Box& box : nn::local_boxes(param.spec(), param.where()))
+    source.read(param.name(), Box{box.global, box.size}, narrow_to(host, box.local, box.size));
+  if (!value.is_cpu()) value.copy_(host);
+}
+
+/// What an argument that is a file would have to be.
+[[noreturn]] void refuse_file(const fs::path& file) {
+  const std::string extension = file.extension().string();
+  if (extension == ".safetensors")
+    raise<DataError>("{} is one file of a model\n  try: its folder, with config.json in it",
+                     file.string());
+  if (extension == ".bin" || extension == ".pt" || extension == ".pth" || extension == ".ckpt")
+    raise<DataError>("{} holds pickled objects, which can run code and are not read\n  try: "
+                     "Safetensors, as model.save_pretrained(DIR) of transformers writes them",
+                     file.string());
+  raise<DataError>(
+      "{} is no model: it does not begin as a GGUF file\n  try: a Hugging Face folder, "
+      "a folder given as checkpoint.save, or a .gguf file",
+      file.string());
+}
+
+} // namespace
+
+std::string_view name_of(ModelFormat format) {
+  switch (format) {
+  case ModelFormat::kPentatron:
+    return "pentatron";
+  case ModelFormat::kHuggingFace:
+    return "hf";
+  case ModelFormat::kGguf:
+    return "gguf";
+  }
+  PT_DCHECK(false);
+}
+
+SafeDtype ModelSource::dtype() const {
+  std::map<SafeDtype, int64_t> elements;
+  for (const auto& [name, info] : facts_.tensors) elements[info.dtype] += numel(info.shape);
+  const auto most =
+      std::max_element(elements.begin(), elements.end(),
+                       [](const auto& a, const auto& b) { return a.second < b.second; });
+  return most == elements.end() ? SafeDtype::kF32 : most->first;
+}
+
+void ModelSource::load(nn::ParamList& params) {
+  load(params, [&](const std::function<void(nn::Param&)>& each) {
+    for (nn::Param& param : params) each(param);
+  });
+}
+
+void ModelSource::load(nn::ParamList& params, const EachParam& each) {
+  TensorProblems problems;
+  for (const nn::Param& param : params) {
+    const auto found = facts_.tensors.find(param.name());
+    if (found == facts_.tensors.end()) {
+      problems.missing(param.name());
+    } else if (found->second.shape != param.spec().shape) {
+      problems.misfit(fmt::format("{} has shape {} and not {}", param.name(),
+                                  shape_text(found->second.shape), shape_text(param.spec().shape)));
+    }
+  }
+  problems.throw_if_any(facts_.path.string() + " does not hold the model of this configuration");
+  each([&](nn::Param& param) { fill(*this, param); });
+}
+
+std::vector<fs::path> companion_files(const fs::path& folder) {
+  std::vector<fs::path> files;
+  for (const char* name : kCompanionFiles)
+    if (is_file(folder / name)) files.push_back(folder / name);
+  return files;
+}
+
+void TensorProblems::throw_if_any(const std::string& begin) const {
+  if (empty()) return;
+  std::vector<std::string> lines;
+  for (const std::string& name : missing_) lines.push_back(name + " is missing");
+  for (const std::string& name : unexpected_) lines.push_back(name + " is not part of the model");
+  lines.insert(lines.end(), misfits_.begin(), misfits_.end());
+  raise<CheckpointError>("{} ({} {}):\n    {}", begin, lines.size(),
+                         lines.size() == 1 ? "problem" : "problems", fmt::join(lines, "\n    "));
+}
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+bool is_weight_dtype(SafeDtype dtype) {
+  return dtype == SafeDtype::kF64 || dtype == SafeDtype::kF32 || dtype == SafeDtype::kF16 ||
+         dtype == SafeDtype::kBF16;
+}
+
+namespace {
+
+/// Takes over what is not known yet.
+void add_defaults(const Json& json, const std::string& where, GenerationDefaults& defaults) {
+  if (!json.is_object()) raise<DataError>("{} is not a JSON object", where);
+  const auto one = [&](const char* key, std::optional<int64_t>& target) {
+    if (!target && json.contains(key) && !json[key].is_null())
+      target = json_get<int64_t>(json, key, where);
+  };
+  one("bos_token_id", defaults.bos);
+  one("pad_token_id", defaults.pad);
+  if (!defaults.eos.empty() || !json.contains("eos_token_id") || json["eos_token_id"].is_null())
+    return;
+  defaults.eos = json["eos_token_id"].is_array()
+                     ? json_get<std::vector<int64_t>>(json, "eos_token_id", where)
+                     : std::vector{json_get<int64_t>(json, "eos_token_id", where)};
+}
+
+} // namespace
+
+GenerationDefaults generation_defaults(const Json& json, const std::string& where) {
+  GenerationDefaults defaults;
+  add_defaults(json, where, defaults);
+  return defaults;
+}
+
+GenerationDefaults generation_defaults(const fs::path& folder) {
+  GenerationDefaults defaults;
+  for (const char* name : {"generation_config.json", "config.json"}) {
+    const fs::path file = folder / name;
+    if (is_file(file)) add_defaults(read_json(file), file.string(), defaults);
+  }
+  return defaults;
+}
+
+bool has_tokenizer_files(const fs::path& folder) {
+  for (const char* name :
+       {"tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"})
+    if (is_file(folder / name)) return true;
+  return is_file(folder / "vocab.json") && is_file(folder / "merges.txt");
+}
+
+ModelFormat recognise_model(const fs::path& where) {
+  std::error_code ignored;
+  if (is_file(where)) {
+    char magic[4] = {};
+    std::ifstream(where, std::ios::binary).read(magic, sizeof magic);
+    if (std::string_view(magic, 4) == "GGUF") return ModelFormat::kGguf;
+    refuse_file(where);
+  }
+  if (!fs::is_directory(where, ignored))
+    raise<DataError>("{} is no file and no folder\n  try: a Hugging Face folder, a folder given as "
+                     "checkpoint.save, or a .gguf file",
+                     where.string());
+  if (is_file(where / kManifestName) || is_file(where / kFormat1Name))
+    return ModelFormat::kPentatron;
+  if (is_file(where / "config.json")) return ModelFormat::kHuggingFace;
+  if (latest_name(where) || !checkpoints_in(where).empty()) return ModelFormat::kPentatron;
+  raise<DataError>(
+      "{} holds no model: no checkpoint of pentatron, no config.json\n  try: a Hugging "
+      "Face folder, a folder given as checkpoint.save, or a .gguf file",
+      where.string());
+}
+
+std::unique_ptr<ModelSource> open_model(const std::string& where) {
+  constexpr std::string_view kHf = "hf:";
+  if (where.starts_with(kHf)) return open_hf_model(where.substr(kHf.size()));
+  switch (recognise_model(where)) {
+  case ModelFormat::kPentatron:
+    return open_run_model(where);
+  case ModelFormat::kHuggingFace:
+    return open_hf_model(where);
+  case ModelFormat::kGguf:
+    return open_gguf_model(where);
+  }
+  PT_DCHECK(false);
+}
+
+} // namespace pentatron::checkpoint

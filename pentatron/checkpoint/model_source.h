@@ -1,0 +1,127 @@
+/// A trained model in files, whatever wrote them: its configuration, where its tokenizer lies, and
+/// its parameters for a rank of any layout.
+///
+///   const auto source = open_model("runs/mine/checkpoints");
+///   ... build a model of source->config() ...
+///   source->load(model.gpt->params());
+///
+/// Recognised by content: a folder of checkpoint.save or one checkpoint in it, a Hugging Face
+/// folder (config.json with model.safetensors or its index; "hf:DIR" names one expressly), a .gguf
+/// file.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "pentatron/base/json.h"
+#include "pentatron/checkpoint/container/manifest.h"
+#include "pentatron/models/gpt_config.h"
+#include "pentatron/nn/param.h"
+
+namespace pentatron::checkpoint {
+
+enum class ModelFormat : uint8_t { kPentatron, kHuggingFace, kGguf };
+std::string_view name_of(ModelFormat format); ///< "pentatron", "hf", "gguf"
+
+/// Where the tokenizer of a model is.
+struct TokenizerPlace {
+  enum class Kind : uint8_t {
+    kNone,
+    kFiles, ///< tokenizer.json, tokenizer.model, ... in the folder `path`
+    kGguf,  ///< inside the file `path`
+    kConfig ///< as the section `tokenizer` of saved_config() says
+  };
+  Kind kind = Kind::kNone;
+  std::filesystem::path path;
+};
+
+/// What generation_config.json, else config.json, says.
+struct GenerationDefaults {
+  std::vector<int64_t> eos; ///< each ends a text
+  std::optional<int64_t> bos, pad;
+};
+
+/// What is known of a model before its weights are read.
+struct ModelFacts {
+  ModelFormat format = ModelFormat::kPentatron;
+  std::filesystem::path path; ///< the folder or file with the weights
+  models::GptConfig config;
+  std::string family;  ///< Hugging Face's model_type; empty: none was named
+  int64_t context = 0; ///< longest sequence: trained with, else max_position_embeddings
+  TokenizerPlace tokenizer;
+  GenerationDefaults generation;
+  std::string saved_config; ///< the run's configuration as YAML; empty: none
+  TensorInfos tensors;      ///< by parameter, with the true shape and the type in the files
+  /// Small files that belong to the model: config.json, generation_config.json, the tokenizer's.
+  std::vector<std::filesystem::path> companions;
+  /// How the Hugging Face files differ from what the family's names and the parameters' types say:
+  /// {"names": {hf: name in the files}, "dtypes": {hf: "BF16"}}.
+  Json hf = Json::object();
+};
+
+/// Calls what it is given for every parameter whose values are wanted, where they can be written.
+using EachParam = std::function<void(const std::function<void(nn::Param&)>& fill)>;
+
+class ModelSource {
+ public:
+  virtual ~ModelSource() = default;
+  ModelSource(const ModelSource&) = delete;
+  ModelSource& operator=(const ModelSource&) = delete;
+
+  const ModelFacts& facts() const { return facts_; }
+  ModelFormat format() const { return facts_.format; }
+  const models::GptConfig& config() const { return facts_.config; }
+  /// The type of most of the weights: F64, F32, F16 or BF16.
+  SafeDtype dtype() const;
+
+  /// Fills `target`, a CPU tensor of the box's size with any strides and floating type, with a box
+  /// of a parameter. Only what the box covers is read. For one thread at a time.
+  virtual void read(const std::string& param, const Box& box, const at::Tensor& target) = 0;
+
+  /// Fills every parameter of a rank in any layout, converted to its type. Throws CheckpointError
+  /// that lists all parameters which the model lacks or has in another shape.
+  void load(nn::ParamList& params);
+  /// The same where values are written through a store.
+  void load(nn::ParamList& params, const EachParam& each);
+
+ protected:
+  explicit ModelSource(ModelFacts facts) : facts_(std::move(facts)) {}
+  ModelFacts facts_;
+};
+
+/// Throws DataError or CheckpointError for what is no model or is damaged, ConfigError for an
+/// architecture that is not supported, and CheckpointError that lists every tensor which is
+/// missing, left over or misshapen.
+std::unique_ptr<ModelSource> open_model(const std::string& where);
+
+/// Which format lies there; throws DataError if none that is known.
+ModelFormat recognise_model(const std::filesystem::path& where);
+
+/// Names of the files that travel with a Hugging Face model's weights.
+inline constexpr std::array kCompanionFiles = {"config.json",
+                                               "generation_config.json",
+                                               "tokenizer.json",
+                                               "tokenizer_config.json",
+                                               "tokenizer.model",
+                                               "special_tokens_map.json",
+                                               "added_tokens.json",
+                                               "vocab.json",
+                                               "merges.txt",
+                                               "vocab.txt",
+                                               "spiece.model",
+                                               "sentencepiece.bpe.model",
+                                               "chat_template.jinja",
+                                               "chat_template.json",
+                                               "LICENSE"};
+/// Those that lie in a folder.
+std::vector<std::filesystem::path> companion_files(const std::filesystem::path& folder);
+
+} // namespace pentatron::checkpoint

@@ -1,0 +1,186 @@
+/// A checkpoint of pentatron as a ModelSource: state of an optimizer is passed over.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/log.h"
+#include "pentatron/checkpoint/container/attachments.h"
+#include "pentatron/checkpoint/container/folders.h"
+#include "pentatron/checkpoint/container/format1.h"
+#include "pentatron/checkpoint/container/reader.h"
+#include "pentatron/checkpoint/param_shapes.h"
+#include "pentatron/checkpoint/source_facts.h"
+#include "pentatron/checkpoint/tensor_io.h"
+#include "pentatron/config/config.h"
+
+namespace pentatron::checkpoint {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// What is wanted of a run's configuration.
+struct SavedTrain {
+  int64_t seq_length = 0;
+  static constexpr auto fields() {
+    return std::tuple{config::field("seq_length", &SavedTrain::seq_length, "tokens of a sample")};
+  }
+};
+struct SavedRun {
+  models::GptConfig model;
+  SavedTrain train;
+  static constexpr auto fields() {
+    return std::tuple{config::field("model", &SavedRun::model, "the model"),
+                      config::field("train", &SavedRun::train, "the loop")};
+  }
+};
+
+SavedRun read_saved(const std::string& yaml, const std::string& where) {
+  SavedRun saved;
+  config::Violations violations;
+  config::apply_yaml(saved, yaml, where, violations);
+  config::Violations of_model;
+  config::validate(saved.model, of_model);
+  for (const config::Violation& v : violations.list())
+    if (v.path.empty() || v.path == "model" || v.path.starts_with("model."))
+      of_model.add_at(v.where, v.path, v.cause, v.suggestion);
+  of_model.throw_if_any();
+  return saved;
+}
+
+/// One checkpoint: `where` itself, or the newest good one of a run's folder.
+fs::path choose(const fs::path& where) {
+  std::error_code ignored;
+  if (fs::exists(where / kManifestName, ignored) || fs::exists(where / kFormat1Name, ignored))
+    return where;
+  const auto found = newest_checkpoint(where);
+  if (!found)
+    raise<CheckpointError>("{} holds no checkpoint\n  try: the folder given as checkpoint.save",
+                           where.string());
+  if (!found->passed_over.empty())
+    log::warning("{}; going back to {}", found->passed_over, found->folder.string());
+  return found->folder;
+}
+
+class RunSource final : public ModelSource {
+ public:
+  explicit RunSource(const fs::path& folder) : ModelSource({}), reader_(folder) {
+    const Manifest& manifest = reader_.manifest();
+    const SavedRun saved = read_saved(manifest.config_yaml, folder.string());
+    facts_ = {.format = ModelFormat::kPentatron,
+              .path = folder,
+              .config = saved.model,
+              .context = saved.train.seq_length > 0 ? saved.train.seq_length
+                                                    : saved.model.max_position_embeddings,
+              .generation = {},
+              .saved_config = manifest.config_yaml};
+    facts_.tokenizer = {TokenizerPlace::Kind::kConfig, folder};
+    read_companions();
+    if (manifest.state.contains("huggingface")) read_huggingface(manifest.state["huggingface"]);
+    check_tensors();
+  }
+
+  void read(const std::string& param, const Box& box, const at::Tensor& target) override {
+    const at::ScalarType stored = scalar_type(reader_.info(param).dtype);
+    if (target.scalar_type() == stored) {
+      read_as_stored(param, box, target);
+      return;
+    }
+    // By rows, so that the copy in the type of the file stays small.
+    constexpr int64_t kElements = int64_t{4} << 20;
+    const int64_t rows = box.size.empty() ? 1 : box.size[0];
+    const int64_t row = rows == 0 ? 1 : std::max<int64_t>(1, numel(box) / rows);
+    const int64_t step = std::max<int64_t>(1, kElements / row);
+    for (int64_t begin = 0; begin < rows; begin += step) {
+      Box part = box;
+      at::Tensor to = target;
+      if (!box.size.empty()) {
+        part.offset[0] += begin;
+        part.size[0] = std::min(step, rows - begin);
+        to = target.narrow(0, begin, part.size[0]);
+      }
+      const at::Tensor copy = at::empty(part.size, at::TensorOptions(stored));
+      read_as_stored(param, part, copy);
+      to.copy_(copy);
+    }
+  }
+
+ private:
+  /// The files that lie in the checkpoint, if they are as written.
+  void read_companions() {
+    for (const auto& [name, attachment] : reader_.manifest().attachments) {
+      const fs::path path = facts_.path / name;
+      const fs::path parent = path.parent_path().filename();
+      if (parent != kCompanionFolder && parent != kTokenizerFolder) continue;
+      read_attachment(facts_.path, name, attachment);
+      facts_.companions.push_back(path);
+    }
+    if (facts_.companions.empty()) return;
+    facts_.generation = generation_defaults(facts_.path / kCompanionFolder);
+    if (has_tokenizer_files(facts_.path / kTokenizerFolder))
+      facts_.tokenizer = {TokenizerPlace::Kind::kFiles, facts_.path / kTokenizerFolder};
+  }
+
+  void read_huggingface(const Json& json) {
+    const std::string where = facts_.path.string() + " (state.huggingface)";
+    if (!json.is_object()) raise<CheckpointError>("{} is not an object", where);
+    facts_.family = json_get_or<std::string>(json, "family", "", where);
+    for (const char* key : {"names", "dtypes"})
+      if (json.contains(key) && json[key].is_object()) facts_.hf[key] = json[key];
+  }
+
+  /// Format 1 keeps the padding of the vocabulary, as last rows.
+  bool has_padding(const std::string& name, const std::vector<int64_t>& stored,
+                   const std::vector<int64_t>& expected) const {
+    return reader_.manifest().format == 1 &&
+           (name == "embedding.word.weight" || name == "output.weight") && stored.size() == 2 &&
+           stored[0] > expected[0] && stored[1] == expected[1];
+  }
+
+  void check_tensors() {
+    const Shapes expected = param_shapes(facts_.config);
+    TensorProblems problems;
+    for (const auto& [name, shape] : expected) {
+      if (!reader_.contains(name)) {
+        problems.missing(name);
+        continue;
+      }
+      TensorInfo info = reader_.info(name);
+      if (has_padding(name, info.shape, shape)) info.shape = shape;
+      if (info.shape != shape)
+        problems.misfit(fmt::format("{} has shape {} and not {}", name, shape_text(info.shape),
+                                    shape_text(shape)));
+      if (!is_weight_dtype(info.dtype))
+        problems.misfit(fmt::format("{} is of type {}", name, name_of(info.dtype)));
+      facts_.tensors.emplace(name, info);
+    }
+    for (const auto& [name, info] : reader_.manifest().tensors)
+      if (!expected.contains(name) && name.find('/') == std::string::npos)
+        problems.unexpected(name);
+    problems.throw_if_any(facts_.path.string() +
+                          " does not hold the model that its configuration describes");
+  }
+
+  void read_as_stored(const std::string& param, const Box& box, const at::Tensor& target) {
+    if (target.numel() == 0) return;
+    int64_t last = 0;
+    for (int64_t d = 0; d < target.dim(); ++d) last += (target.size(d) - 1) * target.stride(d);
+    const size_t bytes = static_cast<size_t>(last + 1) * target.element_size();
+    reader_.read(param, box, {static_cast<std::byte*>(target.data_ptr()), bytes},
+                 {target.strides().data(), target.strides().size()});
+  }
+
+  CheckpointReader reader_;
+};
+
+} // namespace
+
+std::unique_ptr<ModelSource> open_run_model(const fs::path& where) {
+  return std::make_unique<RunSource>(choose(where));
+}
+
+} // namespace pentatron::checkpoint
