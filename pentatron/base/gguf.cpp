@@ -335,6 +335,10 @@ size_t GgufArray::size() const {
   return std::visit([](const auto& v) { return v.size(); }, items);
 }
 
+bool GgufArray::operator==(const GgufArray& other) const {
+  return items == other.items;
+}
+
 GgufKeys::GgufKeys(GgufMetadata metadata, std::string origin)
     : metadata_(std::move(metadata)), origin_(std::move(origin)) {
   for (size_t i = 0; i < metadata_.size(); ++i) index_.emplace(metadata_[i].first, i);

@@ -65,6 +65,7 @@ struct GgufArray {
                std::vector<double>>
       items;
   size_t size() const;
+  bool operator==(const GgufArray& other) const;
 };
 /// In the order of the file.
 using GgufMetadata = std::vector<std::pair<std::string, GgufValue>>;

@@ -1,0 +1,102 @@
+"""Writes python.gguf with the Python package gguf (0.19.0): metadata of every type, and per type of tensor blocks of random bytes
+with ordinary and extreme scales ("<type>") beside what gguf.quants makes of them ("<type>.values"); and floats ("plain")
+beside what gguf.quants makes of them ("plain.<type>"). Also the seeds of the fuzz target.
+
+    pip install gguf==0.19.0; python make.py
+"""
+
+import numpy as np
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as T, GGUFWriter, GGUFValueType as V
+from gguf.quants import dequantize, quantize
+
+random = np.random.default_rng(7)
+# Where the fp16 numbers of a block lie.
+HALVES = {T.Q8_0: [0], T.Q4_0: [0], T.Q4_1: [0, 2], T.Q4_K: [0, 2], T.Q6_K: [208]}
+EXTREMES = np.array([0, 0x8000, 1, 0x83FF, 0x0400, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x7E00, 0x3C00, 0xBC00], np.uint16)
+
+
+def blocks(kind, rows, per_row):
+    size = GGML_QUANT_SIZES[kind][1]
+    data = random.integers(0, 256, (rows * per_row, size), dtype=np.uint8)
+    for at in HALVES[kind]:
+        scale = random.normal(0, 0.02, len(data)).astype(np.float16).view(np.uint16)
+        scale[: len(EXTREMES)] = random.permutation(EXTREMES)
+        data[:, at : at + 2] = scale[:, None].view(np.uint8)
+    return data.reshape(rows, per_row * size)
+
+
+def keys(writer):
+    writer.add_uint8("a.u8", 255)
+    writer.add_int8("a.i8", -128)
+    writer.add_uint16("a.u16", 65535)
+    writer.add_int16("a.i16", -32768)
+    writer.add_uint32("a.u32", 4294967295)
+    writer.add_int32("a.i32", -2147483648)
+    writer.add_uint64("a.u64", 18446744073709551615)
+    writer.add_int64("a.i64", -9223372036854775808)
+    writer.add_float32("a.f32", 0.1)
+    writer.add_float64("a.f64", 0.1)
+    writer.add_bool("a.bool", True)
+    writer.add_string("a.text", "zwölf\n")
+    writer.add_array("a.texts", ["", "b", "ü"])
+    writer.add_array("a.integers", [1, -2, 3])
+    writer.add_array("a.numbers", [0.5, -1.5])
+    writer.add_array("a.bools", [True, False])
+    writer.add_key_value("a.nested", [[1, 2], [3]], V.ARRAY, sub_type=V.ARRAY)
+
+
+def write(path, fill):
+    writer = GGUFWriter(path, "test")
+    fill(writer)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def golden(writer):
+    keys(writer)
+    for kind in HALVES:
+        per_row = 512 // GGML_QUANT_SIZES[kind][0]
+        data = blocks(kind, 3 if per_row > 2 else 8, per_row)
+        writer.add_tensor(kind.name, data, raw_dtype=kind)
+        with np.errstate(all="ignore"):
+            writer.add_tensor(kind.name + ".values", dequantize(data, kind).astype(np.float32))
+    half = random.integers(0, 65536, (4, 96)).astype(np.uint16)
+    half[0, : len(EXTREMES)] = EXTREMES
+    writer.add_tensor("F16", half.view(np.float16))
+    writer.add_tensor("F16.values", half.view(np.float16).astype(np.float32))
+    writer.add_tensor("BF16", half.view(np.uint8), raw_dtype=T.BF16)
+    writer.add_tensor("BF16.values", dequantize(half.view(np.uint8), T.BF16))
+    plain = (random.normal(0, 1, (8, 64)) * 10.0 ** random.integers(-9, 4, (8, 64))).astype(np.float32)
+    plain[0] = 0
+    plain[1, :32] = 1e-41  # subnormal
+    plain[2, :16] = np.arange(16) + 0.5  # ties
+    plain[2, 16:32] = 127
+    plain[3] = np.array([0x3F808000, 0x3F818000, 0x387FE000, 0x33000000, 0x33000001, 0x38000FFF, 0x477FEFFF, 0xC7000000] * 8, np.uint32).view(
+        np.float32
+    )
+    writer.add_tensor("plain", plain)
+    for kind in (T.F16, T.BF16, T.Q8_0):
+        with np.errstate(all="ignore"):
+            data = quantize(plain, kind)
+        writer.add_tensor("plain." + kind.name, data, raw_dtype=kind)
+    writer.add_tensor("vector", np.arange(5, dtype=np.float32))
+    writer.add_tensor("cube", np.arange(24, dtype=np.float32).reshape(2, 3, 4))
+    writer.add_tensor("integers", np.arange(4, dtype=np.int32))
+
+
+def seed(writer):
+    keys(writer)
+    tiny(writer)
+
+
+def tiny(writer):
+    writer.add_array("b.texts", ["x", "y"])
+    writer.add_tensor("v", np.arange(3, dtype=np.float32))
+    writer.add_tensor("q", np.zeros((1, 34), np.uint8), raw_dtype=T.Q8_0)
+
+
+write("python.gguf", golden)
+write("../fuzz/gguf_fuzz/python", seed)
+write("../fuzz/gguf_fuzz/tiny", tiny)
