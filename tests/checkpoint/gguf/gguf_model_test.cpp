@@ -1,0 +1,364 @@
+// Hugging Face's models as GGUF files and back.
+#include "pentatron/checkpoint/gguf/gguf_model.h"
+
+#include <cmath>
+#include <cstring>
+#include <map>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/gguf.h"
+#include "pentatron/checkpoint/gguf/gguf_export.h"
+#include "pentatron/checkpoint/gguf/quants.h"
+#include "pentatron/checkpoint/gguf/rope.h"
+#include "tests/base/files.h"
+
+namespace pentatron::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+fs::path tiny(const std::string& name) {
+  return fs::path(PENTATRON_TEST_DATA) / "hf_tiny" / name;
+}
+
+struct HfFolder {
+  explicit HfFolder(const std::string& name)
+      : config(read_json(tiny(name) / "config.json")), weights(tiny(name)) {
+    for (const auto& [key, tensor] : weights.tensors()) {
+      sources.push_back({key, tensor.shape, tensor.dtype, [&t = tensor](std::span<std::byte> to) {
+                           std::memcpy(to.data(), t.data.data(), to.size());
+                         }});
+    }
+  }
+  void write(const fs::path& file, GgmlType type = GgmlType::kF32) const {
+    write_gguf(file, config, sources, {.type = type, .name = "tiny", .tokenizer = {}});
+  }
+  Json config;
+  SafetensorsFolder weights;
+  std::vector<GgufSource> sources;
+};
+
+std::vector<std::byte> read(const GgufModel& model, const GgufModel::Tensor& tensor) {
+  std::vector<std::byte> bytes(tensor.size_bytes());
+  model.read(tensor.name, bytes);
+  return bytes;
+}
+
+std::vector<float> read_floats(const GgufModel& model, const std::string& name) {
+  const std::vector<std::byte> bytes = read(model, *model.find(name));
+  std::vector<float> out(bytes.size() / sizeof(float));
+  std::memcpy(out.data(), bytes.data(), bytes.size());
+  return out;
+}
+
+class EveryFamily : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Families, EveryFamily,
+                         testing::Values("gpt2", "llama", "mistral_sliding_window", "qwen2",
+                                         "qwen3", "llama3_rope_scaling_tied"));
+
+TEST_P(EveryFamily, ComesBackAsItWas) {
+  const TemporaryFolder folder;
+  const HfFolder hf(GetParam());
+  hf.write(folder.path() / "x.gguf");
+  const GgufModel model(folder.path() / "x.gguf");
+  EXPECT_EQ(model.tensors().size(), hf.weights.tensors().size());
+  for (const auto& [name, tensor] : hf.weights.tensors()) {
+    const GgufModel::Tensor* found = model.find(name);
+    ASSERT_NE(found, nullptr) << name;
+    EXPECT_EQ(found->shape, tensor.shape) << name;
+    EXPECT_EQ(found->dtype, tensor.dtype) << name;
+    EXPECT_TRUE(std::ranges::equal(read(model, *found), tensor.data)) << name;
+  }
+}
+
+TEST_P(EveryFamily, KeepsEveryKeyOfTheConfigurationThatChangesNumbers) {
+  const TemporaryFolder folder;
+  const HfFolder hf(GetParam());
+  hf.write(folder.path() / "x.gguf");
+  const Json config = GgufModel(folder.path() / "x.gguf").config();
+  for (const char* key : {"model_type",
+                          "architectures",
+                          "vocab_size",
+                          "num_hidden_layers",
+                          "hidden_size",
+                          "intermediate_size",
+                          "num_attention_heads",
+                          "num_key_value_heads",
+                          "head_dim",
+                          "rms_norm_eps",
+                          "hidden_act",
+                          "max_position_embeddings",
+                          "attention_bias",
+                          "mlp_bias",
+                          "sliding_window",
+                          "use_sliding_window",
+                          "tie_word_embeddings",
+                          "n_layer",
+                          "n_embd",
+                          "n_head",
+                          "n_positions",
+                          "activation_function",
+                          "layer_norm_epsilon"}) {
+    const Json given = hf.config.value(key, Json());
+    if (!given.is_null()) {
+      EXPECT_EQ(config.value(key, Json()), given) << key;
+    }
+  }
+  if (!hf.config.contains("rope_parameters")) return;
+  Json rope = hf.config["rope_parameters"];
+  EXPECT_EQ(config["rope_theta"], rope["rope_theta"]);
+  rope.erase("rope_theta");
+  if (rope["rope_type"] == "default") rope = nullptr;
+  EXPECT_EQ(config["rope_scaling"], rope);
+}
+
+TEST_P(EveryFamily, IsWithinRoundingInNarrowTypes) {
+  const TemporaryFolder folder;
+  const HfFolder hf(GetParam());
+  const std::pair<GgmlType, double> types[] = {
+      {GgmlType::kF16, 0x1p-11}, {GgmlType::kBF16, 0x1p-8}, {GgmlType::kQ8_0, 0.005}};
+  for (const auto& [type, relative] : types) {
+    hf.write(folder.path() / "x.gguf", type);
+    const GgufModel model(folder.path() / "x.gguf");
+    for (const GgufModel::Tensor& tensor : model.tensors()) {
+      std::vector<std::byte> bytes = read(model, tensor);
+      if (tensor.shape.size() == 1) {
+        EXPECT_EQ(tensor.dtype, SafeDtype::kF32) << tensor.name;
+      }
+      std::vector<float> got(bytes.size() / size_of(tensor.dtype));
+      const GgmlType stored = tensor.dtype == SafeDtype::kF16    ? GgmlType::kF16
+                              : tensor.dtype == SafeDtype::kBF16 ? GgmlType::kBF16
+                                                                 : GgmlType::kF32;
+      dequantize(stored, bytes, got);
+      const SafeTensor& original = hf.weights.at(tensor.name);
+      float largest = 0;
+      for (size_t i = 0; i < got.size(); ++i) {
+        float value;
+        std::memcpy(&value, original.data.data() + i * sizeof(float), sizeof(float));
+        largest = std::max(largest, std::fabs(value));
+        EXPECT_LE(std::fabs(got[i] - value), relative * std::fabs(largest) + 1e-3)
+            << tensor.name << " " << i;
+      }
+    }
+  }
+}
+
+/// A llama of one layer and head of 4, whose tensors count up from 0.
+struct Small {
+  GgufMetadata metadata = {
+      {"general.architecture", std::string("llama")},   {"llama.block_count", uint32_t{1}},
+      {"llama.context_length", uint32_t{16}},           {"llama.embedding_length", uint32_t{4}},
+      {"llama.feed_forward_length", uint32_t{3}},       {"llama.attention.head_count", uint32_t{1}},
+      {"llama.attention.layer_norm_rms_epsilon", 1e-5F}};
+  std::vector<GgufTensorSpec> tensors = {{"token_embd.weight", GgmlType::kF32, {5, 4}},
+                                         {"blk.0.attn_norm.weight", GgmlType::kF32, {4}},
+                                         {"blk.0.attn_q.weight", GgmlType::kF32, {4, 4}},
+                                         {"blk.0.attn_k.weight", GgmlType::kF32, {4, 4}},
+                                         {"blk.0.attn_v.weight", GgmlType::kF32, {4, 4}},
+                                         {"blk.0.attn_output.weight", GgmlType::kF32, {4, 4}},
+                                         {"blk.0.ffn_norm.weight", GgmlType::kF32, {4}},
+                                         {"blk.0.ffn_gate.weight", GgmlType::kF32, {3, 4}},
+                                         {"blk.0.ffn_up.weight", GgmlType::kF32, {3, 4}},
+                                         {"blk.0.ffn_down.weight", GgmlType::kF32, {4, 3}},
+                                         {"output_norm.weight", GgmlType::kF32, {4}}};
+  std::map<std::string, std::vector<float>> values;
+
+  GgufModel open() const {
+    const TemporaryFolder folder;
+    const fs::path path = folder.path() / "x.gguf";
+    GgufWriter writer(path, metadata, tensors);
+    for (const GgufTensorSpec& spec : tensors) {
+      uint64_t elements = 1;
+      for (const int64_t extent : spec.shape) elements *= static_cast<uint64_t>(extent);
+      const GgmlBlock& block = *ggml_block(spec.type);
+      std::vector<std::byte> bytes(elements / block.elements * block.bytes);
+      std::vector<float> numbers(elements);
+      for (size_t i = 0; i < elements; ++i) numbers[i] = static_cast<float>(i);
+      if (const auto it = values.find(spec.name); it != values.end()) numbers = it->second;
+      if (can_quantize(spec.type)) quantize(spec.type, numbers, bytes);
+      writer.write(spec.name, bytes);
+    }
+    writer.finish();
+    return GgufModel(path);
+  }
+  std::string error() const {
+    return message_of([&] { open(); });
+  }
+  GgufTensorSpec& at(const std::string& name) {
+    return *std::ranges::find(tensors, name, &GgufTensorSpec::name);
+  }
+};
+
+TEST(GgufModel, PutsRotaryRowsBackIntoHalves) {
+  const GgufModel model = Small().open();
+  // Rows 0, 1, 2, 3 of the file are rows 0, 2, 1, 3.
+  const std::vector<float> expected = {0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15};
+  EXPECT_EQ(read_floats(model, "model.layers.0.self_attn.q_proj.weight"), expected);
+  EXPECT_EQ(read_floats(model, "model.layers.0.self_attn.v_proj.weight")[4], 4);
+}
+
+TEST(GgufModel, ReadsQuantisedTensorsAsFloat) {
+  Small small;
+  small.metadata[3].second = uint32_t{32};
+  for (GgufTensorSpec& spec : small.tensors) {
+    for (int64_t& extent : spec.shape) extent = extent == 4 ? 32 : extent;
+  }
+  small.at("token_embd.weight").type = GgmlType::kQ8_0;
+  small.at("blk.0.attn_v.weight").type = GgmlType::kF16;
+  const GgufModel model = small.open();
+  EXPECT_EQ(model.find("model.embed_tokens.weight")->dtype, SafeDtype::kF32);
+  EXPECT_EQ(model.find("model.layers.0.self_attn.v_proj.weight")->dtype, SafeDtype::kF16);
+  EXPECT_EQ(model.config()["torch_dtype"], "float32");
+  const std::vector<float> values = read_floats(model, "model.embed_tokens.weight");
+  EXPECT_NEAR(values[159], 159, 0.7);
+}
+
+TEST(GgufModel, ListsEverythingThatIsWrongAtOnce) {
+  Small small;
+  small.at("blk.0.ffn_up.weight").shape = {4, 4};
+  small.at("blk.0.ffn_down.weight").name = "blk.0.ffn_sideways.weight";
+  small.at("blk.0.attn_v.weight").type = static_cast<GgmlType>(26); // I32
+  EXPECT_THAT(small.error(), AllOf(HasSubstr("blk.0.ffn_up.weight is [4, 4] and not [3, 4]"),
+                                   HasSubstr("lacks the tensors blk.0.ffn_down.weight"),
+                                   HasSubstr("has not: blk.0.ffn_sideways.weight"),
+                                   HasSubstr("blk.0.attn_v.weight is I32")));
+}
+
+TEST(GgufModel, RefusesWhatItDoesNotKnow) {
+  const auto with = [](const char* key, GgufValue value) {
+    Small small;
+    small.metadata.emplace_back(key, std::move(value));
+    return small.error();
+  };
+  EXPECT_EQ(with("llama.vocab_size", uint32_t{5}), "");
+  EXPECT_EQ(with("llama.expert_count", uint32_t{0}), "");
+  EXPECT_THAT(with("llama.expert_count", uint32_t{8}), HasSubstr("expert_count=8"));
+  EXPECT_THAT(with("llama.vocab_size", uint32_t{6}), HasSubstr("vocab_size=6, and"));
+  EXPECT_THAT(with("llama.logit_scale", 0.5F), HasSubstr("'llama.logit_scale' has no meaning"));
+  EXPECT_THAT(with("llama.rope.dimension_count", uint32_t{2}), HasSubstr("dimension_count=2"));
+  EXPECT_THAT(with("llama.rope.scaling.type", std::string("longrope")), HasSubstr("longrope"));
+  EXPECT_THAT(with("llama.attention.head_count_kv", uint32_t{0}), HasSubstr("is impossible"));
+  EXPECT_THAT(with("split.count", uint16_t{3}), HasSubstr("one of 3 parts"));
+  Small other;
+  other.metadata[0].second = std::string("mamba");
+  EXPECT_THAT(other.error(), HasSubstr("general.architecture=mamba is not supported\n  try: "));
+  Small layers;
+  layers.metadata[1].second = uint32_t{2000000000};
+  EXPECT_THAT(layers.error(), HasSubstr("block_count=2000000000, and there are 11 tensors"));
+  Small missing;
+  missing.metadata.pop_back();
+  EXPECT_THAT(missing.error(), HasSubstr("has no 'llama.attention.layer_norm_rms_epsilon'"));
+}
+
+TEST(GgufModel, TakesOverRopeScaling) {
+  const auto scaling = [](const GgufMetadata& more) {
+    Small small;
+    small.metadata.insert(small.metadata.end(), more.begin(), more.end());
+    return small.open().config()["rope_scaling"];
+  };
+  EXPECT_EQ(scaling({}), nullptr);
+  EXPECT_EQ(scaling({{"llama.rope.scaling.type", std::string("linear")},
+                     {"llama.rope.scaling.factor", 4.0F}}),
+            (Json{{"rope_type", "linear"}, {"factor", 4.0}}));
+  EXPECT_EQ(scaling({{"llama.rope.scale_linear", 2.0F}}),
+            (Json{{"rope_type", "linear"}, {"factor", 2.0}}));
+  EXPECT_EQ(
+      scaling({{"llama.rope.scaling.type", std::string("yarn")},
+               {"llama.rope.scaling.factor", 0.1F},
+               {"llama.rope.scaling.original_context_length", uint32_t{8}}}),
+      (Json{{"rope_type", "yarn"}, {"factor", 0.1}, {"original_max_position_embeddings", 8}}));
+}
+
+TEST(GgufModel, RefusesRopeFrequenciesThatNoScalingGives) {
+  Small small;
+  small.tensors.push_back({"rope_freqs.weight", GgmlType::kF32, {2}});
+  small.values["rope_freqs.weight"] = {1, 8};
+  EXPECT_EQ(small.open().config()["rope_scaling"]["factor"], 8);
+  small.values["rope_freqs.weight"] = {8, 1};
+  EXPECT_THAT(small.error(), HasSubstr("no frequencies that Llama 3's scaling gives"));
+  small.values["rope_freqs.weight"] = {1, 1};
+  EXPECT_EQ(small.open().config()["rope_scaling"], nullptr);
+}
+
+TEST(Llama3Rope, IsFoundAgainFromItsDivisors) {
+  const Llama3Rope ropes[] = {{},
+                              {.factor = 32},
+                              {.factor = 8, .original_positions = 4096},
+                              {.factor = 5, .high_freq_factor = 7, .original_positions = 3000}};
+  for (const Llama3Rope& rope : ropes) {
+    const std::vector<float> divisors = llama3_divisors(rope, 500000, 128);
+    const auto found = find_llama3_rope(divisors, 500000, 128);
+    ASSERT_TRUE(found);
+    EXPECT_EQ(found->factor, rope.factor);
+    EXPECT_EQ(found->high_freq_factor, rope.high_freq_factor);
+    EXPECT_EQ(found->original_positions, rope.original_positions);
+    EXPECT_FALSE(find_llama3_rope(divisors, 10000, 128)); // other frequencies
+  }
+}
+
+TEST(GgufExport, ListsEverythingThatIsWrongAtOnce) {
+  const TemporaryFolder folder;
+  HfFolder hf("llama");
+  hf.sources[0].shape = {1, 2};
+  hf.sources[1].name = "model.sideways.weight";
+  hf.sources[2].dtype = SafeDtype::kI32;
+  EXPECT_THAT(message_of([&] { hf.write(folder.path() / "x.gguf"); }),
+              AllOf(HasSubstr("lm_head.weight is [1, 2] and not [131, 48]"),
+                    HasSubstr("model.sideways.weight is not part of the model"),
+                    HasSubstr("model.embed_tokens.weight is missing"), HasSubstr("is I32")));
+  EXPECT_THAT(names_in(folder.path()), IsEmpty());
+}
+
+TEST(GgufExport, RefusesWhatGgufHasNoPlaceFor) {
+  const TemporaryFolder folder;
+  const auto with = [&](const char* family, const char* key, Json value) {
+    HfFolder hf(family);
+    hf.config[key] = std::move(value);
+    return message_of([&] { hf.write(folder.path() / "x.gguf"); });
+  };
+  EXPECT_THAT(with("gpt2", "activation_function", "relu"), HasSubstr("activation_function=relu"));
+  EXPECT_THAT(with("gpt2", "scale_attn_by_inverse_layer_idx", true), HasSubstr("inverse_layer"));
+  EXPECT_THAT(with("llama", "hidden_act", "gelu"), HasSubstr("hidden_act=gelu"));
+  EXPECT_THAT(with("llama", "model_type", "bert"), HasSubstr("model_type=bert"));
+  EXPECT_THAT(with("llama", "vocab_size", 0), HasSubstr("vocab_size=0 is impossible"));
+  EXPECT_THAT(with("llama", "rope_parameters", {{"rope_type", "dynamic"}, {"factor", 2}}),
+              HasSubstr("rope_type=dynamic has no place"));
+  EXPECT_THAT(with("qwen2", "rope_parameters",
+                   {{"rope_type", "llama3"}, {"rope_theta", 10000.0}, {"factor", 2}}),
+              HasSubstr("rope_type=llama3 has no place in a qwen2 file"));
+  HfFolder windowed("qwen2");
+  windowed.config.update({{"use_sliding_window", true},
+                          {"sliding_window", 8},
+                          {"layer_types", {"full_attention", "sliding_attention"}}});
+  EXPECT_THAT(message_of([&] { windowed.write(folder.path() / "x.gguf"); }),
+              HasSubstr("sliding_window=8 in some layers of qwen2"));
+}
+
+TEST(GgufExport, NamesTheTensorWithAValueThatTheTypeCannotHold) {
+  const TemporaryFolder folder;
+  HfFolder hf("llama");
+  hf.sources[0].read = [](std::span<std::byte> to) {
+    std::vector<float> values(to.size() / sizeof(float), 1e6F);
+    std::memcpy(to.data(), values.data(), to.size());
+  };
+  EXPECT_THAT(message_of([&] { hf.write(folder.path() / "x.gguf", GgmlType::kF16); }),
+              HasSubstr("tensor lm_head.weight holds 1000000, which F16 cannot\n  try: "));
+  EXPECT_THAT(names_in(folder.path()), IsEmpty());
+  hf.write(folder.path() / "x.gguf", GgmlType::kBF16);
+}
+
+TEST(GgufExport, ReadsTheNamesOfItsTypes) {
+  EXPECT_EQ(gguf_type_from_name("Q8_0"), GgmlType::kQ8_0);
+  EXPECT_EQ(gguf_type_from_name("bf16"), GgmlType::kBF16);
+  EXPECT_THAT(message_of([] { gguf_type_from_name("q4_k"); }), HasSubstr("try: f32"));
+}
+
+} // namespace
+} // namespace pentatron::checkpoint

@@ -1,0 +1,86 @@
+#include "pentatron/checkpoint/gguf/quants.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace pentatron::checkpoint {
+namespace {
+
+const GgufFile& golden() {
+  static const GgufFile file(std::string(PENTATRON_TEST_DATA) + "/gguf/python.gguf");
+  return file;
+}
+
+std::vector<float> stored_floats(const std::string& name) {
+  const GgufTensor& tensor = *golden().find(name);
+  std::vector<float> out(tensor.data.size() / sizeof(float));
+  std::memcpy(out.data(), tensor.data.data(), tensor.data.size());
+  return out;
+}
+
+/// The same bits, or both NaN: which NaN an operation gives differs between machines.
+void expect_same(const std::vector<float>& got, const std::vector<float>& expected) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (std::isnan(got[i]) && std::isnan(expected[i])) continue;
+    ASSERT_EQ(std::bit_cast<uint32_t>(got[i]), std::bit_cast<uint32_t>(expected[i]))
+        << "element " << i << ": " << got[i] << " and " << expected[i];
+  }
+}
+
+class EveryType : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Types, EveryType,
+                         testing::Values("F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K"));
+
+TEST_P(EveryType, IsReadAsThePythonPackageDoes) {
+  const GgufTensor& tensor = *golden().find(GetParam());
+  ASSERT_TRUE(can_dequantize(tensor.type));
+  const std::vector<float> expected = stored_floats(std::string(GetParam()) + ".values");
+  std::vector<float> got(expected.size());
+  dequantize(tensor.type, tensor.data, got);
+  expect_same(got, expected);
+}
+
+class WrittenType : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Types, WrittenType, testing::Values("F16", "BF16", "Q8_0"));
+
+TEST_P(WrittenType, IsWrittenAsThePythonPackageDoes) {
+  const std::vector<float> plain = stored_floats("plain");
+  const GgufTensor& expected = *golden().find(std::string("plain.") + GetParam());
+  ASSERT_TRUE(can_quantize(expected.type));
+  std::vector<std::byte> got(expected.data.size());
+  quantize(expected.type, plain, got);
+  for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], expected.data[i]) << "byte " << i;
+}
+
+TEST(Quants, OtherTypesAreKnownToBeUnknown) {
+  EXPECT_FALSE(can_dequantize(static_cast<GgmlType>(6))); // Q5_0
+  EXPECT_FALSE(can_dequantize(static_cast<GgmlType>(99)));
+  EXPECT_FALSE(can_quantize(GgmlType::kQ4_K));
+}
+
+TEST(Quants, EveryHalfSurvivesTheWayToFloatAndBack) {
+  for (uint32_t bits = 0; bits < 65536; ++bits)
+    ASSERT_EQ(half_of_float(float_of_half(static_cast<uint16_t>(bits))), bits);
+}
+
+TEST(Quants, TellsValuesThatATypeCannotHold) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  const std::vector<float> large = {1, 65519, 65520}, not_finite = {0, kInf}, widest = {3.4e38F};
+  EXPECT_EQ(first_lost(GgmlType::kF16, large), 2u);
+  EXPECT_EQ(first_lost(GgmlType::kBF16, large), 3u);
+  EXPECT_EQ(first_lost(GgmlType::kBF16, widest), 0u);
+  EXPECT_EQ(first_lost(GgmlType::kF32, widest), 1u);
+  EXPECT_EQ(first_lost(GgmlType::kF16, not_finite), 2u);
+  EXPECT_EQ(first_lost(GgmlType::kQ8_0, not_finite), 1u);
+  EXPECT_EQ(first_lost(GgmlType::kQ8_0, large), 3u);
+  EXPECT_EQ(first_lost(GgmlType::kQ8_0, widest), 0u);
+}
+
+} // namespace
+} // namespace pentatron::checkpoint
