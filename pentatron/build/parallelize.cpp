@@ -157,10 +157,15 @@ Groups make_groups(const comm::Group& world, const ParallelConfig& parallel,
   return groups;
 }
 
-RankModel make_model(const ModelOptions& options, const Groups& groups) {
+RankModel make_model(const ModelOptions& options, const Groups& groups, const PipelinePlan& plan) {
   RankModel model;
   model.device = options.device;
-  model.gpt = std::make_unique<models::Gpt>(options.config, gpt_build(options, groups));
+  models::GptBuild build = gpt_build(options, groups);
+  if (!plan.stages.empty()) {
+    model.places = {groups.pp, plan.rank_of_stage};
+    build.stages = plan.stages_of(groups.pp.rank());
+  }
+  model.gpt = std::make_unique<models::Gpt>(options.config, build);
   model.store =
       std::make_unique<nn::ResidentStore>(model.gpt->params(), options.device, options.gradients);
   model.gpt->finish(options.device, options.max_sequence);
@@ -171,6 +176,7 @@ TrainingModel make_training_model(const ModelOptions& options, const PipelinePla
                                   const parallel::DdpConfig& ddp, const Groups& groups) {
   TrainingModel model;
   model.device = options.device;
+  model.places = {groups.pp, plan.rank_of_stage};
   models::GptBuild build = gpt_build(options, groups);
   build.stages = plan.stages_of(groups.pp.rank());
   model.gpt = std::make_unique<models::Gpt>(options.config, build);

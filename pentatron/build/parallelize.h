@@ -66,11 +66,18 @@ struct ModelOptions {
   bool overlap_tp = false;
 };
 
+/// Where the stages of a model lie.
+struct StagePlaces {
+  comm::Group pp;
+  std::vector<int> rank_of_stage = {0}; ///< in `pp`
+};
+
 /// What runs a model: its layers, their storage, where they are.
 struct ModelView {
   models::Gpt& gpt;
   nn::ParamStore& store;
   at::Device device;
+  StagePlaces places;
 };
 
 /// A rank's part of a model with storage on its device; values are not yet set.
@@ -78,14 +85,17 @@ template <class Store> struct StoredModel {
   std::unique_ptr<models::Gpt> gpt;
   std::unique_ptr<Store> store;
   at::Device device = at::kCPU;
+  StagePlaces places;
 
-  /*implicit*/ operator ModelView() { return {*gpt, *store, device}; }
+  /*implicit*/ operator ModelView() { return {*gpt, *store, device, places}; }
 };
 using RankModel = StoredModel<nn::ResidentStore>;
 using TrainingModel = StoredModel<parallel::DataParallel>;
 
-/// The whole model on each tensor rank, for evaluation and generation.
-RankModel make_model(const ModelOptions& options, const Groups& groups);
+/// This rank's stages, for evaluation and generation; a plan without stages: the whole model on
+/// each tensor rank.
+RankModel make_model(const ModelOptions& options, const Groups& groups,
+                     const PipelinePlan& plan = {});
 
 /// This rank's stages, for training. Collective over groups.dp.
 TrainingModel make_training_model(const ModelOptions& options, const PipelinePlan& plan,

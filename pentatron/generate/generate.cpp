@@ -3,99 +3,152 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cmath>
-#include <numeric>
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/philox.h"
-#include "pentatron/kernels/embedding/embedding.h"
 
 namespace pentatron::generate {
 
-void check(const SamplingOptions& options) {
-  if (options.max_tokens < 0)
-    raise<ConfigError>("max_tokens={} is negative\n  try: 200", options.max_tokens);
-  if (!(options.temperature >= 0 && std::isfinite(options.temperature)))
-    raise<ConfigError>("temperature={} is not a number from 0 on\n  try: 0 for the likeliest token",
-                       options.temperature);
-  if (!(options.top_p > 0 && options.top_p <= 1))
-    raise<ConfigError>("top_p={} is not in (0, 1]\n  try: 0.95", options.top_p);
-  if (options.top_k < 0)
-    raise<ConfigError>("top_k={} is negative\n  try: 0 for all tokens", options.top_k);
+namespace {
+
+/// One text on its way.
+struct Writing {
+  size_t number = 0;
+  std::vector<int64_t> all;    ///< prompt and new tokens
+  std::vector<int64_t> window; ///< what the model sees: the end of `all`
+  Text text;
+  bool done = false;
+};
+
+class Writer {
+ public:
+  Writer(Session& session, const Options& options, const OnToken& on_token)
+      : session_(session), options_(options), on_token_(on_token), stream_(options.seed, "sample") {
+    context_ = session.model().gpt.config().max_position_embeddings;
+    if (options.context > 0) context_ = std::min(context_, options.context);
+  }
+
+  void run(std::vector<Writing>& texts) {
+    for (Writing& text : texts) {
+      text.window = text.all;
+      text.done = options_.max_new_tokens == 0;
+    }
+    while (true) {
+      std::vector<Session::Input> inputs;
+      std::vector<Writing*> going;
+      for (size_t i = 0; i < texts.size(); ++i) {
+        Writing& text = texts[i];
+        if (text.done) continue;
+        fit(text);
+        inputs.push_back({static_cast<int64_t>(i), unread(text, static_cast<int64_t>(i))});
+        going.push_back(&text);
+      }
+      if (going.empty()) return;
+      step(inputs, going);
+    }
+  }
+
+ private:
+  /// Keeps the later half of a text that has no room for another token.
+  void fit(Writing& text) const {
+    const auto limit = static_cast<size_t>(context_);
+    if (text.window.size() <= limit) return;
+    const size_t kept = std::max<size_t>(1, limit / 2);
+    text.window.erase(text.window.begin(), text.window.end() - static_cast<std::ptrdiff_t>(kept));
+  }
+
+  /// What the session has not read of the window; it forgets what it read instead of that.
+  std::span<const int64_t> unread(const Writing& text, int64_t place) {
+    const std::vector<int64_t>&read = session_.tokens(place), &window = text.window;
+    const auto differ = std::mismatch(read.begin(), read.end(), window.begin(), window.end() - 1);
+    const auto same = static_cast<size_t>(differ.first - read.begin());
+    if (same < read.size()) session_.truncate(place, static_cast<int64_t>(same));
+    return std::span(window).subspan(same);
+  }
+
+  void step(const std::vector<Session::Input>& inputs, const std::vector<Writing*>& going) {
+    const at::Tensor logits = session_.read(inputs);
+    const auto count = static_cast<int64_t>(going.size());
+    const at::Tensor drawn = at::empty({2, count}, at::kDouble);
+    auto* const tokens = drawn.data_ptr<double>();
+    if (logits.defined()) {
+      const at::Tensor rows = logits.to(at::kFloat).contiguous();
+      const auto width = static_cast<size_t>(rows.size(1));
+      for (int64_t i = 0; i < count; ++i) {
+        const Writing& text = *going[static_cast<size_t>(i)];
+        const uint64_t address =
+            ((options_.first_text + text.number) << 32) + text.text.tokens.size();
+        const Drawn one = sample_token({rows.data_ptr<float>() + i * rows.size(1), width},
+                                       options_.sampling, text.all, stream_.uniform(address));
+        tokens[i] = static_cast<double>(one.token);
+        tokens[count + i] = one.logprob;
+      }
+    }
+    session_.share(drawn);
+    for (int64_t i = 0; i < count; ++i)
+      take(*going[static_cast<size_t>(i)], {static_cast<int64_t>(tokens[i]), tokens[count + i]});
+  }
+
+  void take(Writing& text, const Drawn& drawn) {
+    text.all.push_back(drawn.token);
+    text.window.push_back(drawn.token);
+    text.text.tokens.push_back(drawn.token);
+    text.text.logprobs.push_back(drawn.logprob);
+    const auto finish = [&](Finish why) {
+      text.done = true;
+      text.text.finish = why;
+    };
+    const std::vector<int64_t>& stops = options_.stop_tokens;
+    if (static_cast<int64_t>(text.text.tokens.size()) == options_.max_new_tokens)
+      finish(Finish::kLength);
+    if (on_token_ && !on_token_(text.number, drawn)) finish(Finish::kCaller);
+    if (std::find(stops.begin(), stops.end(), drawn.token) != stops.end())
+      finish(Finish::kStopToken);
+  }
+
+  Session& session_;
+  const Options& options_;
+  const OnToken& on_token_;
+  Stream stream_;
+  int64_t context_ = 0;
+};
+
+} // namespace
+
+void check(const Options& options) {
+  check(options.sampling);
+  if (options.max_new_tokens < 0)
+    raise<ConfigError>("max_new_tokens={} is negative\n  try: 200", options.max_new_tokens);
 }
 
-int64_t sample_token(std::vector<double> logits, const SamplingOptions& options, double u) {
+std::vector<Text> generate(build::ModelView model, const std::vector<std::vector<int64_t>>& prompts,
+                           const Options& options, const OnToken& on_token) {
   check(options);
-  PT_DCHECK(!logits.empty());
-  if (options.num_tokens > 0 && options.num_tokens < static_cast<int64_t>(logits.size()))
-    logits.resize(static_cast<size_t>(options.num_tokens));
-  for (const double logit : logits) {
-    if (!std::isfinite(logit))
-      throw Error("the model's output is not finite, so no token can be drawn from it");
+  Session session(std::move(model), static_cast<int64_t>(prompts.size()));
+  std::vector<Writing> writings(prompts.size());
+  int64_t longest = 0;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    PT_DCHECK(!prompts[i].empty());
+    writings[i].number = i;
+    writings[i].all = prompts[i];
+    longest = std::max(longest, static_cast<int64_t>(prompts[i].size()));
   }
-  std::vector<int64_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-    return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
-  });
-  if (options.temperature == 0) return order.front();
-  if (options.top_k > 0 && options.top_k < static_cast<int64_t>(order.size()))
-    order.resize(static_cast<size_t>(options.top_k));
-  const double top = logits[static_cast<size_t>(order.front())];
-  std::vector<double> weight;
-  double total = 0;
-  for (const int64_t token : order) {
-    weight.push_back(std::exp((logits[static_cast<size_t>(token)] - top) / options.temperature));
-    total += weight.back();
-  }
-  size_t kept = 0;
-  double mass = 0;
-  while (kept < weight.size() && (kept == 0 || mass < options.top_p * total))
-    mass += weight[kept++];
-  double target = u * mass;
-  for (size_t i = 0; i < kept; ++i) {
-    target -= weight[i];
-    if (target < 0) return order[i];
-  }
-  return order[kept - 1];
+  const int64_t positions = session.model().gpt.config().max_position_embeddings;
+  session.reserve(std::min(positions, longest + options.max_new_tokens));
+  Writer(session, options, on_token).run(writings);
+  std::vector<Text> texts;
+  for (Writing& writing : writings) texts.push_back(std::move(writing.text));
+  return texts;
 }
 
-std::vector<int64_t> generate(build::ModelView model, std::vector<int64_t> prompt,
-                              const SamplingOptions& options,
-                              const std::function<void(int64_t)>& on_token) {
+Text continue_text(Session& session, const std::vector<int64_t>& prompt, const Options& options,
+                   const OnToken& on_token) {
   check(options);
   PT_DCHECK(!prompt.empty());
-  const int64_t vocab = model.gpt.config().vocab_size;
-  if (const int64_t bad =
-          kernels::first_bad_id(prompt.data(), static_cast<int64_t>(prompt.size()), vocab);
-      bad >= 0) {
-    raise<DataError>("token {} of the prompt is not in the model's vocabulary of {}",
-                     prompt[static_cast<size_t>(bad)], vocab);
-  }
-  const at::Device device = model.device;
-  const int64_t positions = model.gpt.config().max_position_embeddings;
-  const int64_t longest = options.context > 0 ? options.context : positions;
-  const Stream stream(options.seed, "sample");
-  std::vector<int64_t> text = std::move(prompt), drawn;
-  for (int64_t i = 0; i < options.max_tokens; ++i) {
-    const int64_t length = std::min<int64_t>(longest, static_cast<int64_t>(text.size()));
-    at::Tensor ids = at::empty({length}, at::kLong);
-    std::copy(text.end() - length, text.end(), ids.data_ptr<int64_t>());
-    const nn::SequenceLayout layout = nn::SequenceLayout::dense(1, length, {0}, device);
-    nn::ForwardContext ctx{.layout = &layout};
-    const at::Tensor logits = model.gpt.logits(ids.to(device), ctx, model.store)
-                                  .select(0, length - 1)
-                                  .to(at::kDouble)
-                                  .cpu();
-    const double* values = logits.data_ptr<double>();
-    const int64_t token = sample_token(std::vector<double>(values, values + logits.numel()),
-                                       options, stream.uniform(static_cast<uint64_t>(i)));
-    if (token == options.stop_token) break;
-    text.push_back(token);
-    drawn.push_back(token);
-    if (on_token) on_token(token);
-  }
-  return drawn;
+  std::vector<Writing> writings(1);
+  writings[0].all = prompt;
+  Writer(session, options, on_token).run(writings);
+  return std::move(writings[0].text);
 }
 
 } // namespace pentatron::generate

@@ -1,4 +1,4 @@
-/// Text from a model: one token after another, each from a full forward pass over the context.
+/// Texts from a model, several at a time.
 #pragma once
 
 #include <cstdint>
@@ -6,31 +6,43 @@
 #include <vector>
 
 #include "pentatron/build/parallelize.h"
+#include "pentatron/generate/sampling.h"
+#include "pentatron/generate/session.h"
 
 namespace pentatron::generate {
 
-struct SamplingOptions {
-  int64_t max_tokens = 200;
-  double temperature = 0.8; ///< 0: always the likeliest token
-  int64_t top_k = 0;        ///< 0: all
-  double top_p = 0.95;      ///< the smallest set of tokens with this probability
-  uint64_t seed = 0;        ///< token i is drawn with Stream(seed, "sample") at i
-  int64_t context = 0;      ///< tokens looked back at most; 0: the model's longest sequence
-  int64_t stop_token = -1;  ///< ends the text when drawn; -1: none
-  int64_t num_tokens = 0;   ///< only tokens below this are drawn; 0: the whole vocabulary
+struct Options {
+  Sampling sampling;
+  int64_t max_new_tokens = 200;
+  uint64_t seed = 0;       ///< token i of text s is drawn with Stream(seed, "sample") at (s, i)
+  uint64_t first_text = 0; ///< number of the first text, for the draws
+  int64_t context = 0; ///< tokens of a text that the model sees at most; 0: its longest sequence
+  std::vector<int64_t> stop_tokens; ///< any of them ends its text, as the text's last token
 };
 
 /// Throws ConfigError that names the option which is out of range.
-void check(const SamplingOptions& options);
+void check(const Options& options);
 
-/// Index of the drawn token; `u` in [0, 1). Ties go to the lower token. Throws ConfigError if an
-/// option is out of range, Error if a logit is NaN or infinite.
-int64_t sample_token(std::vector<double> logits, const SamplingOptions& options, double u);
+enum class Finish : uint8_t { kLength, kStopToken, kCaller };
 
-/// Continues `prompt` (not empty). `on_token` sees each new token at once. Throws DataError for a
-/// token of the prompt outside the vocabulary.
-std::vector<int64_t> generate(build::ModelView model, std::vector<int64_t> prompt,
-                              const SamplingOptions& options,
-                              const std::function<void(int64_t)>& on_token);
+struct Text {
+  std::vector<int64_t> tokens; ///< new ones
+  std::vector<double> logprobs;
+  Finish finish = Finish::kLength;
+};
+
+/// Sees each new token of a text at once; false ends the text after it.
+using OnToken = std::function<bool(size_t text, const Drawn& drawn)>;
+
+/// Continues the prompts, none of them empty. A text that outgrows the context goes on with its
+/// later half. On tensor and pipeline ranks all call it alike, and all return the texts. Throws
+/// DataError for a token of a prompt outside the vocabulary.
+std::vector<Text> generate(build::ModelView model, const std::vector<std::vector<int64_t>>& prompts,
+                           const Options& options, const OnToken& on_token = {});
+
+/// The same for one text that the session holds as its text 0; `prompt` is everything so far, and
+/// only what the session has not read yet is read.
+Text continue_text(Session& session, const std::vector<int64_t>& prompt, const Options& options,
+                   const OnToken& on_token = {});
 
 } // namespace pentatron::generate

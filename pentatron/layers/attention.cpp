@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "pentatron/base/planted_bug.h"
+#include "pentatron/layers/cached_attention.h"
 #include "pentatron/nn/ops/kernel_args.h"
 #include "pentatron/nn/record.h"
 
@@ -174,7 +175,10 @@ Attention::Heads Attention::split(const at::Tensor& qkv, const nn::ForwardContex
 
 at::Tensor Attention::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {
   const Heads heads = split(qkv_.forward(x, ctx), ctx);
-  return proj_.forward(core_attention(heads.q, heads.k, heads.v, core_, ctx), ctx);
+  const at::Tensor attended =
+      ctx.cache != nullptr ? cached_attention(heads.q, heads.k, heads.v, core_, this, ctx)
+                           : core_attention(heads.q, heads.k, heads.v, core_, ctx);
+  return proj_.forward(attended, ctx);
 }
 
 namespace {

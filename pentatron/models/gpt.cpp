@@ -91,8 +91,9 @@ class HeadSegment final : public nn::Segment {
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const override {
     return loss_.forward(norm_.forward(x, ctx), ctx);
   }
-  at::Tensor logits(const at::Tensor& x, const nn::ForwardContext& ctx) const {
-    return loss_.logits(norm_.forward(x, ctx));
+  at::Tensor logits(const at::Tensor& x, const at::Tensor& rows,
+                    const nn::ForwardContext& ctx) const {
+    return loss_.logits(norm_.forward(x, ctx), rows);
   }
 
  private:
@@ -259,26 +260,29 @@ void Gpt::initialize(uint64_t seed) {
   for (nn::Param& param : params_) param.initialize(seed);
 }
 
-at::Tensor Gpt::logits(const at::Tensor& ids, nn::ForwardContext& ctx,
-                       nn::ParamStore& store) const {
+at::Tensor Gpt::infer(size_t chunk, const at::Tensor& x, nn::ForwardContext& ctx,
+                      nn::ParamStore& store, const at::Tensor& rows) const {
   const at::NoGradGuard no_grad;
   ctx.differentiated = false;
-  const int64_t head = config_.num_layers + 1;
-  int64_t unit = 0;
-  at::Tensor h = ids, logits;
-  for (const nn::Chunk& chunk : chunks_) {
-    for (const std::unique_ptr<nn::Segment>& segment : chunk.segments()) {
-      store.acquire(unit, nn::Pass::kForward);
-      if (unit == head) {
-        logits = static_cast<const HeadSegment&>(*segment).logits(h, ctx);
-      } else {
-        h = segment->forward(h, ctx);
-      }
-      store.release(unit++, nn::Pass::kForward);
-    }
+  at::Tensor h = x;
+  int64_t unit = build_.stages[chunk].begin;
+  for (const std::unique_ptr<nn::Segment>& segment : chunks_[chunk].segments()) {
+    store.acquire(unit, nn::Pass::kForward);
+    h = unit == config_.num_layers + 1
+            ? static_cast<const HeadSegment&>(*segment).logits(h, rows, ctx)
+            : segment->forward(h, ctx);
+    store.release(unit++, nn::Pass::kForward);
   }
-  PT_DCHECK(unit == head + 1); // the whole model is here
-  return logits;
+  return h;
+}
+
+at::Tensor Gpt::logits(const at::Tensor& ids, nn::ForwardContext& ctx,
+                       nn::ParamStore& store) const {
+  at::Tensor h = ids;
+  for (size_t chunk = 0; chunk < chunks_.size(); ++chunk) h = infer(chunk, h, ctx, store);
+  PT_DCHECK(build_.stages.front().begin == 0 &&
+            build_.stages.back().end == config_.num_layers + 2); // the whole model is here
+  return h;
 }
 
 nn::Cost Gpt::segment_cost(const GptConfig& c, const nn::LayerShape& shape, int64_t segment) {

@@ -36,6 +36,7 @@ class Gpt {
   nn::ParamList& params() { return params_; }
   const GptConfig& config() const { return config_; }
   at::ScalarType dtype() const { return build_.dtype; }
+  const parallel::TensorParallel& tensor_parallel() const { return build_.tp; }
 
   /// Builds what lives beside the parameters on their device, for sequences of up to `max_sequence`
   /// tokens. Throws ConfigError if the model has fewer positions.
@@ -49,8 +50,11 @@ class Gpt {
   /// Of a rank that holds the whole model in one stage: ids [T] -> the scaled loss.
   const nn::Chunk& loss_chunk() const;
 
-  /// ids [T] -> logits [T, V] in the accumulate type, without a tape, where this rank holds the
-  /// whole model.
+  /// Stage `chunk` of this rank without a tape: ids [T] or hidden states in; out hidden states, or
+  /// of the last stage logits [R, V] of tokens `rows` [R] (undefined: all) in the accumulate type.
+  at::Tensor infer(size_t chunk, const at::Tensor& x, nn::ForwardContext& ctx,
+                   nn::ParamStore& store, const at::Tensor& rows = {}) const;
+  /// ids [T] -> logits [T, V], where this rank holds the whole model.
   at::Tensor logits(const at::Tensor& ids, nn::ForwardContext& ctx, nn::ParamStore& store) const;
 
   /// Of one microbatch on this rank. Head and embedding included.

@@ -12,6 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "pentatron/comm/group.h"
+#include "pentatron/nn/kv_cache.h"
 #include "pentatron/nn/param.h"
 
 namespace pentatron::nn {
@@ -72,8 +73,8 @@ class WgradQueue {
   std::deque<WgradTask> tasks_;
 };
 
-/// State of a step that layers write and `const` forward passes must not own (router counts, amax,
-/// KV cache come here too).
+/// State of a step that layers write and `const` forward passes must not own (router counts and
+/// amax come here too).
 struct StepState {
   /// Name of the first layer whose output was not finite, when the check is on.
   std::string first_nonfinite;
@@ -86,6 +87,7 @@ struct ForwardContext {
   const SequenceLayout* layout = nullptr;
   WgradQueue* wgrad = nullptr; ///< outlives the backward pass of this forward
   StepState* state = nullptr;
+  KvCache* cache = nullptr; ///< of generation: begin() has been called
   at::Tensor labels; ///< [tokens] int64, negative: no target
   double loss_scale =
       1; ///< 1 / number of targets of the whole step over all ranks, known before the first forward

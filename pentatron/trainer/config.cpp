@@ -19,17 +19,6 @@ void check_ranks(const Config& config, int world_size, config::Violations& viola
   build::check_parallel(config.parallel, config.ddp, config.model, world_size,
                         batches ? 0 : config.train.micro_batch_size * config.train.seq_length,
                         violations);
-  const auto refuse = [&](bool asked, const char* key, const std::string& what,
-                          const std::string& attempt) {
-    if (asked) violations.add(key, what, attempt);
-  };
-  refuse(config.train.sample_tokens > 0 && (config.parallel.pipeline_model_parallel_size > 1 ||
-                                            config.parallel.sequence_parallel),
-         "train.sample_tokens",
-         fmt::format("train.sample_tokens={} draws from the model, which cannot be done over "
-                     "pipeline stages or sequence-parallel ranks yet",
-                     config.train.sample_tokens),
-         "train.sample_tokens=0");
 }
 
 void check_batch_sizes(const TrainConfig& train, int data_parallel_size,
@@ -68,6 +57,17 @@ void CheckpointConfig::validate(config::Violations& violations, std::string_view
                                config::join(path, "save")),
                    fmt::format("{}=checkpoints", config::join(path, "save")));
   }
+  if (loads_own(*this) && save.empty())
+    violations.add(config::join(path, "load"),
+                   fmt::format("{}=auto loads what {} holds, which is empty",
+                               config::join(path, "load"), config::join(path, "save")),
+                   fmt::format("{}=checkpoints", config::join(path, "save")));
+  if (loads_own(*this) && finetune)
+    violations.add(config::join(path, "finetune"),
+                   fmt::format("{}=true begins anew from other weights, and {}=auto goes on with "
+                               "this run's own",
+                               config::join(path, "finetune"), config::join(path, "load")),
+                   fmt::format("{}=false", config::join(path, "finetune")));
 }
 
 void Config::validate(config::Violations& violations, std::string_view) const {
@@ -85,6 +85,14 @@ void Config::validate(config::Violations& violations, std::string_view) const {
                    fmt::format("train.seq_length={} is more than model.max_position_embeddings={}",
                                train.seq_length, model.max_position_embeddings),
                    fmt::format("model.max_position_embeddings={}", train.seq_length));
+  }
+  if (checkpoint.keep_best > 0 && checkpoint.keep_best_metric == BestMetric::kValidationLoss &&
+      train.eval_interval == 0) {
+    violations.add("checkpoint.keep_best",
+                   fmt::format("checkpoint.keep_best={} looks at the validation loss, and "
+                               "train.eval_interval=0 measures none",
+                               checkpoint.keep_best),
+                   "checkpoint.keep_best_metric=loss");
   }
   const bool has_text =
       dataset.type == data::DatasetType::kText || dataset.type == data::DatasetType::kIndexed;
@@ -104,6 +112,10 @@ void Config::validate(config::Violations& violations, std::string_view) const {
   const optim::TrainLength length = train_length(train);
   if (length.iters + length.samples > 0)
     optim::check_scheduler(scheduler, optimizer.lr, optimizer.min_lr, length, violations);
+}
+
+bool loads_own(const CheckpointConfig& checkpoint) {
+  return checkpoint.load == "auto";
 }
 
 std::optional<std::filesystem::path> hf_folder(const CheckpointConfig& checkpoint) {

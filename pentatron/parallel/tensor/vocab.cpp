@@ -237,11 +237,12 @@ at::Tensor VocabParallelLoss::forward(const at::Tensor& h, const nn::ForwardCont
   return loss;
 }
 
-at::Tensor VocabParallelLoss::logits(const at::Tensor& h) const {
+at::Tensor VocabParallelLoss::logits(const at::Tensor& h, const at::Tensor& rows) const {
   const nn::NoAutograd guard;
   const VocabShare share = vocab_share(*weight_);
   const at::Tensor own = h.detach().contiguous();
-  const at::Tensor all = tp_.sequence ? comm::all_gather(own, 0, tp_.group) : own;
+  at::Tensor all = tp_.sequence ? comm::all_gather(own, 0, tp_.group) : own;
+  if (rows.defined()) all = all.index_select(0, rows);
   const at::Tensor local =
       at::empty({all.size(0), share.padded}, all.options().dtype(nn::acc_dtype(h.scalar_type())));
   nn::matmul_nt_acc(local, all, weight_->value());

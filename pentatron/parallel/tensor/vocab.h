@@ -53,8 +53,9 @@ class VocabParallelLoss {
   VocabParallelLoss(nn::Param& weight, TensorParallel tp);
   at::Tensor forward(const at::Tensor& h, const nn::ForwardContext& ctx) const;
 
-  /// [T, V] in the accumulate type, on every rank of the group.
-  at::Tensor logits(const at::Tensor& h) const;
+  /// Logits of tokens `rows` [R] (int64, numbers in [0, T); undefined: all) as [R, V] in the
+  /// accumulate type, on every rank of the group.
+  at::Tensor logits(const at::Tensor& h, const at::Tensor& rows) const;
 
  private:
   nn::Param* weight_;

@@ -1,0 +1,50 @@
+/// A model that writes: what it has read of several texts, kept as keys and values.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "pentatron/build/parallelize.h"
+#include "pentatron/nn/kv_cache.h"
+
+namespace pentatron::generate {
+
+/// On tensor and pipeline ranks too: all ranks of a model make the same calls. The model must
+/// outlive it.
+class Session {
+ public:
+  /// `texts`: how many are kept side by side.
+  Session(build::ModelView model, int64_t texts);
+
+  struct Input {
+    int64_t text = 0;
+    std::span<const int64_t> tokens; ///< that follow what the text has; at least one
+  };
+  /// Reads the tokens. Returns logits [inputs, V] after the last token of each, on the CPU in fp32
+  /// or fp64, on ranks that hold the last stage; elsewhere undefined. Throws DataError for a token
+  /// outside the vocabulary.
+  at::Tensor read(const std::vector<Input>& inputs);
+
+  /// What has been read of a text.
+  const std::vector<int64_t>& tokens(int64_t text) const {
+    return tokens_[static_cast<size_t>(text)];
+  }
+  /// Forgets the tokens from `length` on.
+  void truncate(int64_t text, int64_t length);
+  /// Makes room for texts of so many tokens at once, instead of growing.
+  void reserve(int64_t tokens) { cache_.reserve(tokens); }
+
+  const build::ModelView& model() const { return model_; }
+  /// Whether this rank's read() gives logits.
+  bool has_logits() const;
+  /// Brings a tensor from a rank with logits to the other stages' ranks.
+  void share(const at::Tensor& x) const;
+
+ private:
+  build::ModelView model_;
+  nn::KvCache cache_;
+  std::vector<std::vector<int64_t>> tokens_;
+};
+
+} // namespace pentatron::generate

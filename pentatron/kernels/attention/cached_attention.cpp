@@ -1,0 +1,103 @@
+#include "pentatron/kernels/attention/cached_attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "pentatron/kernels/attention/cached_attention_entries.h"
+#include "pentatron/kernels/common/dispatch.h"
+#include "pentatron/kernels/common/refuse.h"
+#include "pentatron/kernels/common/scalar.h"
+
+namespace pentatron::kernels {
+
+namespace {
+
+void check(const CachedAttention& a) {
+  if (a.heads <= 0 || a.kv_heads <= 0 || a.heads % a.kv_heads != 0)
+    raise<ShapeError>("cached_attention: {} query heads are not a multiple of {} key-value heads",
+                      a.heads, a.kv_heads);
+  for (const CachedSequence& s : a.sequences) {
+    if (s.first < 0 || s.count < 0 || s.length < s.count)
+      raise<ShapeError>("cached_attention: {} new tokens in a sequence of {}", s.count, s.length);
+  }
+}
+
+} // namespace
+
+int64_t count_items(const CachedAttention& a) {
+  int64_t tokens = 0;
+  for (const CachedSequence& s : a.sequences) tokens += s.count;
+  return tokens * a.kv_heads;
+}
+
+CachedItem item_at(const CachedAttention& a, int64_t i) {
+  int64_t token = i / a.kv_heads;
+  const CachedSequence* s = a.sequences.data();
+  for (; token >= s->count; ++s) token -= s->count;
+  const int64_t last = s->length - s->count + token + 1;
+  return {.sequence = s,
+          .token = s->first + token,
+          .head = i % a.kv_heads,
+          .first = a.window > 0 ? std::max<int64_t>(0, last - a.window) : 0,
+          .last = last};
+}
+
+namespace cached_attention_reference {
+
+void forward(const CachedAttention& a, const Context&) {
+  const DType acc = acc_dtype(a.dtype);
+  const int64_t group = a.heads / a.kv_heads, d = a.head_size;
+  const int64_t items = count_items(a);
+  for (int64_t i = 0; i < items; ++i) {
+    const CachedItem item = item_at(a, i);
+    const auto row = [&](int64_t j) {
+      return j * a.kv_token_stride + item.head * a.kv_head_stride;
+    };
+    for (int64_t h = item.head * group; h < (item.head + 1) * group; ++h) {
+      const int64_t q = item.token * a.q.token_stride + h * a.q.head_stride;
+      const int64_t out = item.token * a.out.token_stride + h * a.out.head_stride;
+      std::vector<double> p;
+      double top = a.sinks != nullptr ? load_as_double(a.sinks, acc, h)
+                                      : -std::numeric_limits<double>::infinity();
+      for (int64_t j = item.first; j < item.last; ++j) {
+        double dot = 0;
+        for (int64_t c = 0; c < d; ++c)
+          dot += load_as_double(a.q.data, a.dtype, q + c) *
+                 load_as_double(item.sequence->k, a.dtype, row(j) + c);
+        p.push_back(a.scale * dot);
+        top = std::max(top, p.back());
+      }
+      double sum = a.sinks != nullptr ? std::exp(load_as_double(a.sinks, acc, h) - top) : 0;
+      for (double& x : p) sum += x = std::exp(x - top);
+      for (int64_t c = 0; c < d; ++c) {
+        double x = 0;
+        for (int64_t j = item.first; j < item.last; ++j)
+          x += p[static_cast<size_t>(j - item.first)] *
+               load_as_double(item.sequence->v, a.dtype, row(j) + c);
+        store_from_double(a.out.data, a.dtype, out + c, x / sum);
+      }
+    }
+  }
+}
+
+} // namespace cached_attention_reference
+
+std::span<const Entry<CachedAttention>> cached_attention_entries() {
+  static const Entry<CachedAttention> entries[] = {
+#if defined(__x86_64__)
+    {"avx512", refuse_float64_or_no_avx512, cached_attention_avx512::forward},
+    {"avx2", refuse_float64_or_no_avx2, cached_attention_avx2::forward},
+#endif
+    {"reference", refuse_unless_cpu, cached_attention_reference::forward},
+  };
+  return entries;
+}
+
+void cached_attention(const CachedAttention& args, const Context& context) {
+  check(args);
+  run_first("cached_attention", cached_attention_entries(), args, context);
+}
+
+} // namespace pentatron::kernels

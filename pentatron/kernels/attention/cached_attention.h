@@ -1,0 +1,46 @@
+/// Attention of new tokens to all tokens of their sequences, whose keys and values are kept: what
+/// generation does at each step.
+///
+/// Shapes, T = new tokens of all sequences, n = query heads, g = key-value heads (n a multiple of
+/// g), d = head size; d contiguous, tokens and heads strided:
+///   q, out [T, n, d]; of each sequence k, v [length, g, d], its new tokens the last ones
+/// The visible keys, window and sinks are those of attention.h. Accumulate type: float for fp32,
+/// bf16 and fp16, double for fp64 (reference only). The result of a token does not depend on the
+/// number of threads nor on the other sequences.
+#pragma once
+
+#include "pentatron/kernels/attention/attention.h"
+
+namespace pentatron::kernels {
+
+struct CachedSequence {
+  int64_t first = 0;       ///< of its new tokens, in q and out
+  int64_t count = 0;       ///< new tokens
+  int64_t length = 0;      ///< tokens in k and v, the new ones included
+  const void* k = nullptr; ///< [length, g, d]
+  const void* v = nullptr;
+};
+
+struct CachedAttention {
+  DType dtype = DType::kFloat32;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_size = 0;
+  std::span<const CachedSequence> sequences;
+  HeadsView q, out;                                ///< q is read only
+  int64_t kv_token_stride = 0, kv_head_stride = 0; ///< of k and v, in elements
+  double scale = 1;
+  int64_t window = 0;          ///< tokens visible, the own one included; 0: all earlier ones
+  const void* sinks = nullptr; ///< [n] in the accumulate type, or none
+};
+
+std::span<const Entry<CachedAttention>> cached_attention_entries();
+
+/// Bytes of Context::workspace.
+size_t workspace_bytes(const CachedAttention& args);
+
+/// Runs the first entry that does not refuse. Throws ShapeError for arguments that contradict each
+/// other.
+void cached_attention(const CachedAttention& args, const Context& context);
+
+} // namespace pentatron::kernels

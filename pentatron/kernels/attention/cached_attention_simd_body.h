@@ -1,0 +1,92 @@
+// Included by foreach_isa.h only.
+
+#include "pentatron/kernels/common/math_body.h"
+
+/// Scratch of one thread: the queries, the outputs, the scores of a block of keys.
+struct Scratch {
+  float *q, *o, *p;
+};
+
+template <class T> inline float dot(const float* q, const T* k, int64_t d) {
+  return sum_vectors(
+      d, [&](int64_t c, auto lanes) { return load(q + c, lanes) * load(k + c, lanes); });
+}
+
+template <class T>
+inline void attend(const CachedAttention& a, const CachedItem& item, const Scratch& s) {
+  const int64_t group = a.heads / a.kv_heads, d = a.head_size;
+  const int64_t head = item.head * group;
+  const auto* const k = static_cast<const T*>(item.sequence->k) + item.head * a.kv_head_stride;
+  const auto* const v = static_cast<const T*>(item.sequence->v) + item.head * a.kv_head_stride;
+  for (int64_t h = 0; h < group; ++h) {
+    const T* const q = static_cast<const T*>(a.q.data) + item.token * a.q.token_stride +
+                       (head + h) * a.q.head_stride;
+    for_vectors(d, [&](int64_t c, auto lanes) {
+      store(s.q + h * d + c, load(q + c, lanes) * static_cast<float>(a.scale), lanes);
+      store(s.o + h * d + c, VF{}, lanes);
+    });
+  }
+  for (int64_t h = 0; h < group; ++h) {
+    s.q[group * d + h] = a.sinks != nullptr ? static_cast<const float*>(a.sinks)[head + h]
+                                            : -kInfinity;  // the largest score so far
+    s.o[group * d + h] = a.sinks != nullptr ? 1.0f : 0.0f; // the sum of probabilities so far
+  }
+  float *const tops = s.q + group * d, *const sums = s.o + group * d;
+  for (int64_t begin = item.first; begin < item.last; begin += kCachedKeys) {
+    const int64_t keys = item.last - begin < kCachedKeys ? item.last - begin : kCachedKeys;
+    for (int64_t j = 0; j < keys; ++j) {
+      const T* const row = k + (begin + j) * a.kv_token_stride;
+      for (int64_t h = 0; h < group; ++h) s.p[h * kCachedKeys + j] = dot(s.q + h * d, row, d);
+    }
+    for (int64_t h = 0; h < group; ++h) {
+      float* const p = s.p + h * kCachedKeys;
+      VF best = broadcast(tops[h]);
+      for_vectors(keys, [&](int64_t j, auto lanes) {
+        best = max(only(load(p + j, lanes), lanes, -kInfinity), best);
+      });
+      const float top = largest(best);
+      const float old = sums[h] > 0 ? exp(broadcast(tops[h] - top))[0] : 0.0f;
+      float total = 0;
+      for_vectors(keys, [&](int64_t j, auto lanes) {
+        const VF e = only(exp(load(p + j, lanes) - top), lanes);
+        store(p + j, e, lanes);
+        total += sum(e);
+      });
+      sums[h] = sums[h] * old + total;
+      tops[h] = top;
+      if (old != 1.0f) {
+        for_vectors(d, [&](int64_t c, auto lanes) {
+          store(s.o + h * d + c, load(s.o + h * d + c, lanes) * old, lanes);
+        });
+      }
+    }
+    for (int64_t j = 0; j < keys; ++j) {
+      const T* const row = v + (begin + j) * a.kv_token_stride;
+      for (int64_t h = 0; h < group; ++h) {
+        const VF p = broadcast(s.p[h * kCachedKeys + j]);
+        for_vectors(d, [&](int64_t c, auto lanes) {
+          store(s.o + h * d + c, fma(p, load(row + c, lanes), load(s.o + h * d + c, lanes)), lanes);
+        });
+      }
+    }
+  }
+  for (int64_t h = 0; h < group; ++h) {
+    T* const out = static_cast<T*>(a.out.data) + item.token * a.out.token_stride +
+                   (head + h) * a.out.head_stride;
+    const float by = 1.0f / sums[h];
+    for_vectors(d, [&](int64_t c, auto lanes) {
+      store(out + c, load(s.o + h * d + c, lanes) * by, lanes);
+    });
+  }
+}
+
+inline void attend(const CachedAttention& a, const CachedItem& item, const Scratch& s) {
+  switch (a.dtype) {
+  case DType::kFloat32:
+    return attend<float>(a, item, s);
+  case DType::kBFloat16:
+    return attend<bf16>(a, item, s);
+  default:
+    return attend<fp16>(a, item, s);
+  }
+}

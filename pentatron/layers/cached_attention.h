@@ -1,0 +1,17 @@
+/// Attention of new tokens to all tokens of their sequences, in generation.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "pentatron/layers/core_attention.h"
+#include "pentatron/nn/kv_cache.h"
+
+namespace pentatron::layers {
+
+/// Adds keys and values of the new tokens to ctx.cache, under the address `layer`, and attends to
+/// all that it holds. Shapes as in core_attention(); tokens without a sequence give anything.
+at::Tensor cached_attention(const at::Tensor& q_tnd, const at::Tensor& k_tgd,
+                            const at::Tensor& v_tgd, const CoreAttentionOptions& options,
+                            const void* layer, const nn::ForwardContext& ctx);
+
+} // namespace pentatron::layers

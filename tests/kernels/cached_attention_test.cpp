@@ -1,0 +1,196 @@
+// Attention over kept keys and values against attention of whole sequences.
+#include "pentatron/kernels/attention/cached_attention.h"
+
+#include "pentatron/base/error.h"
+#include "tests/kernels/array.h"
+
+namespace pentatron::kernels {
+
+namespace {
+
+using namespace testing;
+
+struct Case {
+  std::string name;
+  int64_t heads = 2, kv_heads = 2, head_size = 16;
+  std::vector<std::pair<int64_t, int64_t>> sequences = {{40, 1}}; ///< length, new tokens
+  int64_t window = 0;
+  bool sinks = false;
+  DType dtype = DType::kFloat32;
+};
+
+/// Whole sequences, side by side, and the caches with margins that they are kept in.
+struct Sequences {
+  explicit Sequences(const Case& c)
+      : c(c), documents({0}), sinks(Array::random(acc_dtype(c.dtype), c.heads, 2)), q(c.dtype, 0),
+        k(c.dtype, 0), v(c.dtype, 0), whole(c.dtype, 0), new_q(c.dtype, 0), out(c.dtype, 0) {
+    for (const auto& [length, count] : c.sequences) {
+      documents.push_back(documents.back() + length);
+      tokens += count;
+    }
+    const int64_t all = documents.back(), d = c.head_size;
+    q = Array::random(c.dtype, all * c.heads * d, 1);
+    k = Array::random(c.dtype, all * c.kv_heads * d, 3);
+    v = Array::random(c.dtype, all * c.kv_heads * d, 4);
+    whole = Array(c.dtype, all * c.heads * d);
+    new_q = Array(c.dtype, tokens * c.heads * d);
+    out = Array(c.dtype, tokens * c.heads * d, -7.0);
+    int64_t row = 0;
+    for_new_tokens([&](int64_t token) {
+      for (int64_t i = 0; i < c.heads * d; ++i)
+        new_q.set(row * c.heads * d + i, q[token * c.heads * d + i]);
+      ++row;
+    });
+    int64_t first = 0;
+    for (size_t s = 0; s < c.sequences.size(); ++s) {
+      const auto& [length, count] = c.sequences[s];
+      const int64_t begin = documents[s] * c.kv_heads * d;
+      sequences.push_back({.first = first,
+                           .count = count,
+                           .length = length,
+                           .k = length > 0 ? k.at(begin) : nullptr,
+                           .v = length > 0 ? v.at(begin) : nullptr});
+      first += count;
+    }
+  }
+  void for_new_tokens(const std::function<void(int64_t)>& f) const {
+    for (size_t s = 0; s < c.sequences.size(); ++s)
+      for (int64_t i = documents[s + 1] - c.sequences[s].second; i < documents[s + 1]; ++i) f(i);
+  }
+  CachedAttention args() {
+    const int64_t d = c.head_size;
+    return {.dtype = c.dtype,
+            .heads = c.heads,
+            .kv_heads = c.kv_heads,
+            .head_size = d,
+            .sequences = sequences,
+            .q = {new_q.data(), c.heads * d, d},
+            .out = {out.data(), c.heads * d, d},
+            .kv_token_stride = c.kv_heads * d,
+            .kv_head_stride = d,
+            .scale = 0.3,
+            .window = c.window,
+            .sinks = c.sinks ? sinks.data() : nullptr};
+  }
+  /// What attention of the whole sequences gives for the new tokens.
+  Array expected() {
+    const int64_t d = c.head_size, all = documents.back();
+    Array lse(acc_dtype(c.dtype), c.heads * all);
+    attention_forward_reference({.shape = {.dtype = c.dtype,
+                                           .heads = c.heads,
+                                           .kv_heads = c.kv_heads,
+                                           .head_size = d,
+                                           .documents = documents,
+                                           .scale = 0.3,
+                                           .window = c.window,
+                                           .sinks = c.sinks ? sinks.data() : nullptr},
+                                 .q = {q.data(), c.heads * d, d},
+                                 .k = {k.data(), c.kv_heads * d, d},
+                                 .v = {v.data(), c.kv_heads * d, d},
+                                 .out = {whole.data(), c.heads * d, d},
+                                 .lse = lse.data()},
+                                {});
+    Array result(c.dtype, out.size());
+    int64_t row = 0;
+    for_new_tokens([&](int64_t token) {
+      for (int64_t i = 0; i < c.heads * d; ++i)
+        result.set(row * c.heads * d + i, whole[token * c.heads * d + i]);
+      ++row;
+    });
+    return result;
+  }
+  void run(const Entry<CachedAttention>& entry) {
+    std::vector<std::byte> workspace(workspace_bytes(args()));
+    entry.run(args(), {.workspace = workspace});
+  }
+
+  Case c;
+  std::vector<int64_t> documents;
+  int64_t tokens = 0;
+  Array sinks, q, k, v, whole, new_q, out;
+  std::vector<CachedSequence> sequences;
+};
+
+class CachedShapes : public ::testing::TestWithParam<Case> {};
+
+TEST_P(CachedShapes, EveryEntryIsAttentionOfTheWholeSequences) {
+  Sequences data(GetParam());
+  const Array expected = data.expected();
+  for (const Entry<CachedAttention>& entry : entries_for(cached_attention_entries(), data.args())) {
+    data.out.fill(-7.0);
+    data.run(entry);
+    const double rtol = data.c.dtype == DType::kFloat32 ? 0 : epsilon(data.c.dtype);
+    expect_close(data.out, expected, rtol, data.c.dtype == DType::kFloat64 ? 1e-13 : 3e-6,
+                 std::string(entry.name));
+  }
+}
+
+TEST_P(CachedShapes, ThreadsChangeNothing) {
+  Sequences one(GetParam()), three(GetParam());
+  const Entry<CachedAttention> entry = entries_for(cached_attention_entries(), one.args()).front();
+  with_threads(1, [&] { one.run(entry); });
+  with_threads(3, [&] { three.run(entry); });
+  EXPECT_TRUE(one.out.same_bits(three.out));
+}
+
+std::vector<Case> cases() {
+  const std::vector<Case> shapes = {
+      {.name = "first_token", .sequences = {{1, 1}}},
+      {.name = "one_token"},
+      {.name = "long", .head_size = 64, .sequences = {{1000, 1}}},
+      {.name = "grouped", .heads = 6, .kv_heads = 2, .head_size = 32, .sequences = {{130, 1}}},
+      {.name = "multi_query", .heads = 4, .kv_heads = 1, .head_size = 48, .sequences = {{97, 3}}},
+      {.name = "odd_head", .head_size = 33, .sequences = {{65, 2}}},
+      {.name = "tiny_head", .head_size = 1, .sequences = {{33, 33}}},
+      {.name = "wide_head", .heads = 1, .kv_heads = 1, .head_size = 256, .sequences = {{70, 1}}},
+      {.name = "batch",
+       .heads = 4,
+       .head_size = 24,
+       .sequences = {{1, 1}, {64, 0}, {300, 1}, {65, 5}}},
+      {.name = "window", .head_size = 20, .sequences = {{260, 4}, {20, 1}}, .window = 37},
+      {.name = "window_of_one", .sequences = {{50, 2}}, .window = 1},
+      {.name = "sinks", .heads = 4, .head_size = 40, .sequences = {{140, 1}}, .sinks = true},
+      {.name = "everything",
+       .heads = 6,
+       .kv_heads = 3,
+       .head_size = 72,
+       .sequences = {{129, 2}, {400, 1}, {7, 7}},
+       .window = 115,
+       .sinks = true}};
+  std::vector<Case> result;
+  for (const DType dtype : kAllTypes) {
+    for (Case c : shapes) {
+      c.dtype = dtype;
+      c.name += "_" + std::string(name(dtype));
+      result.push_back(c);
+    }
+  }
+  return result;
+}
+INSTANTIATE_TEST_SUITE_P(Kernels, CachedShapes, ::testing::ValuesIn(cases()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(CachedAttention, ANanReachesItsSequenceOnly) {
+  const Case c{.name = "", .sequences = {{100, 1}, {30, 1}}};
+  Sequences data(c);
+  data.k.set(70 * c.kv_heads * c.head_size, kNaN);
+  data.run(entries_for(cached_attention_entries(), data.args()).front());
+  const int64_t width = c.heads * c.head_size;
+  EXPECT_TRUE(std::isnan(data.out[0]));
+  for (int64_t i = width; i < 2 * width; ++i) EXPECT_FALSE(std::isnan(data.out[i])) << i;
+}
+
+TEST(CachedAttention, ArgumentsThatContradictAreErrors) {
+  Sequences data({.name = ""});
+  CachedAttention args = data.args();
+  args.kv_heads = 3;
+  EXPECT_THROW(cached_attention(args, {}), ShapeError);
+  args = data.args();
+  const CachedSequence bad{.first = 0, .count = 5, .length = 3};
+  args.sequences = {&bad, 1};
+  EXPECT_THROW(cached_attention(args, {}), ShapeError);
+}
+
+} // namespace
+
+} // namespace pentatron::kernels
