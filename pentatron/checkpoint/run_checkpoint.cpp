@@ -1,7 +1,6 @@
 #include "pentatron/checkpoint/run_checkpoint.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 
 #include <ATen/ATen.h>
@@ -11,10 +10,8 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/text.h"
-#include "pentatron/checkpoint/container/checkpoint_writer.h"
 #include "pentatron/checkpoint/container/reader.h"
-#include "pentatron/checkpoint/container/shard_writer.h"
-#include "pentatron/checkpoint/placement.h"
+#include "pentatron/checkpoint/state_pieces.h"
 #include "pentatron/checkpoint/tensor_io.h"
 #include "pentatron/comm/gather_text.h"
 
@@ -24,156 +21,106 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A flat piece of a parameter, or of something that the optimizer keeps of it.
-struct StatePiece {
-  const nn::Param* param;
-  std::string name; ///< of the tensor in the checkpoint
-  nn::FlatRange range;
-  at::Tensor data; ///< flat
-};
+/// State that only a training run has; folders of converted weights lack it.
+constexpr const char* kOptimizerSteps = "optimizer_steps";
 
-std::vector<StatePiece> value_pieces(const parallel::DataParallel& store) {
-  std::vector<StatePiece> pieces;
-  for (const nn::Shard& shard : store.shards())
-    for (const nn::Piece& piece : shard.pieces)
-      pieces.push_back({piece.param,
-                        piece.param->name(),
-                        {piece.param_begin, piece.size},
-                        shard.values.narrow(0, piece.begin, piece.size)});
-  return pieces;
-}
-
-std::vector<StatePiece> optimizer_pieces(optim::Optimizer& optimizer) {
-  std::vector<StatePiece> pieces;
-  optimizer.for_each_state(
-      [&](const nn::Param& param, int64_t begin, const std::string& what, const at::Tensor& data) {
-        pieces.push_back({&param, param.name() + "/" + what, {begin, data.numel()}, data});
-      });
-  return pieces;
-}
-
-/// What this rank writes of a piece, so that every element of the run is written once: its share
-/// among the ranks that own the same shards, of what it counts among all others.
-std::vector<nn::FlatRange> written_ranges(const StatePiece& piece, const comm::Group& replicas) {
-  const int64_t size = piece.range.size;
-  const int64_t begin = size * replicas.rank() / replicas.size();
-  const int64_t end = size * (replicas.rank() + 1) / replicas.size();
-  return intersect({piece.range.begin + begin, end - begin},
-                   nn::counted_ranges(piece.param->spec(), piece.param->where()));
-}
-
-/// Writes what this rank owns of the pieces; returns what the manifest says about the file.
-std::string write_pieces(const fs::path& folder, const std::string& kind,
-                         const std::vector<StatePiece>& pieces, const RunParts& parts) {
-  struct Part {
-    const StatePiece* piece;
-    PlacedBox placed;
-  };
-  std::vector<EntrySpec> entries;
-  std::vector<std::vector<Part>> contents;
-  std::map<std::string, size_t> places;
-  for (const StatePiece& piece : pieces) {
-    for (const nn::FlatRange& range : written_ranges(piece, parts.store.replicas())) {
-      for (PlacedBox& placed : placed_boxes(piece.param->spec(), piece.param->where(), range)) {
-        const auto [place, added] = places.try_emplace(piece.name, entries.size());
-        if (added) {
-          entries.push_back(
-              {piece.name, safe_dtype(piece.data.scalar_type()), piece.param->spec().shape, {}});
-          contents.emplace_back();
-        }
-        placed.begin += range.begin - piece.range.begin;
-        entries[place->second].boxes.push_back(placed.box);
-        contents[place->second].push_back({&piece, std::move(placed)});
-      }
-    }
-  }
-  const comm::Group& world = parts.world;
-  ShardFileWriter file(folder, shard_name(kind, world.rank(), world.size()), entries);
-  for (size_t i = 0; i < entries.size(); ++i) {
-    for (const Part& part : contents[i]) {
-      const at::Tensor data = part.piece->data
-                                  .as_strided(part.placed.box.size, part.placed.strides,
-                                              part.piece->data.storage_offset() + part.placed.begin)
-                                  .contiguous()
-                                  .cpu();
-      file.write(entries[i].name, {static_cast<const std::byte*>(data.const_data_ptr()),
-                                   static_cast<size_t>(data.nbytes())});
-    }
-  }
-  return file.finish();
-}
-
-void check_info(const CheckpointReader& reader, const StatePiece& piece) {
-  const TensorInfo& info = reader.info(piece.name);
+/// Empty if the piece can be read.
+std::string mismatch(const TensorInfo& info, const StatePiece& piece, bool convert) {
   const std::vector<int64_t>& shape = piece.param->spec().shape;
-  if (info.shape == shape && scalar_type(info.dtype) == piece.data.scalar_type()) return;
-  raise<CheckpointError>("{} is {} [{}] in the checkpoint and {} [{}] in the run", piece.name,
-                         name_of(info.dtype), fmt::join(info.shape, ", "),
-                         c10::toString(piece.data.scalar_type()), fmt::join(shape, ", "));
+  const at::ScalarType type = piece.data.scalar_type();
+  const at::ScalarType stored = scalar_type(info.dtype);
+  const bool types_fit =
+      stored == type || (convert && at::isFloatingType(stored) && at::isFloatingType(type));
+  if (info.shape == shape && types_fit) return {};
+  return fmt::format("{} is {} [{}] in the checkpoint and {} [{}] in the run", piece.name,
+                     name_of(info.dtype), fmt::join(info.shape, ", "), c10::toString(type),
+                     fmt::join(shape, ", "));
 }
 
-void read_piece(CheckpointReader& reader, const StatePiece& piece) {
-  check_info(reader, piece);
+/// Reads the piece from the tensor `name`, whose type may be another one.
+void read_piece(CheckpointReader& reader, const StatePiece& piece, const std::string& name) {
   at::Tensor target = piece.data;
-  const bool direct = target.is_cpu() && target.is_contiguous();
+  const at::ScalarType type = scalar_type(reader.info(name).dtype);
+  const bool direct = target.is_cpu() && target.is_contiguous() && type == piece.data.scalar_type();
   const at::Tensor data =
-      direct ? target : at::empty(target.sizes(), target.options().device(at::kCPU));
+      direct ? target : at::empty(target.sizes(), target.options().device(at::kCPU).dtype(type));
   data.zero_(); // padding
   auto* const bytes = static_cast<std::byte*>(data.mutable_data_ptr());
   const auto element = static_cast<int64_t>(data.element_size());
   for (const PlacedBox& placed :
        placed_boxes(piece.param->spec(), piece.param->where(), piece.range))
-    reader.read(piece.name, placed.box,
+    reader.read(name, placed.box,
                 {bytes + placed.begin * element,
                  static_cast<size_t>((data.numel() - placed.begin) * element)},
                 placed.strides);
   if (!direct) target.copy_(data);
 }
 
-/// Every tensor of the checkpoint must have been asked for by some rank.
-void check_nothing_left(const CheckpointReader& reader, const std::set<std::string>& names,
-                        const comm::Group& world) {
-  std::vector<std::string> all;
-  for (const std::string& text :
-       comm::gather_text(fmt::format("{}", fmt::join(names, "\n")), world))
-    for (const std::string_view name : split(text, '\n')) all.emplace_back(name);
-  std::sort(all.begin(), all.end());
-  const std::vector<std::string> left = reader.unexpected(all);
-  if (!left.empty())
+/// The tensor that holds a parameter best: with weights alone the master copy, where the values
+/// were rounded from one and the run keeps more digits.
+std::string best_source(const CheckpointReader& reader, const StatePiece& piece) {
+  std::string master = piece.name + "/master";
+  const bool rounded =
+      reader.contains(piece.name) && size_of(reader.info(piece.name).dtype) < sizeof(float);
+  return rounded && reader.contains(master) && piece.data.element_size() >= 4 ? master : piece.name;
+}
+
+/// Every rank's lines, each once, in order.
+std::vector<std::string> all_lines(const std::set<std::string>& own, const comm::Group& world) {
+  std::set<std::string> lines;
+  for (const std::string& text : comm::gather_text(fmt::format("{}", fmt::join(own, "\n")), world))
+    for (const std::string_view line : split(text, '\n'))
+      if (!line.empty()) lines.emplace(line);
+  return {lines.begin(), lines.end()};
+}
+
+std::string listed(const std::vector<std::string>& lines) {
+  constexpr size_t kShown = 40;
+  const size_t shown = std::min(lines.size(), kShown);
+  std::string text = fmt::format(
+      "{}", fmt::join(lines.begin(), lines.begin() + static_cast<std::ptrdiff_t>(shown), "\n  "));
+  if (lines.size() > shown) text += fmt::format("\n  and {} more", lines.size() - shown);
+  return text;
+}
+
+/// Compares names, shapes and types of all ranks before anything is read. Returns what may pass.
+std::vector<std::string> check_tensors(const CheckpointReader& reader,
+                                       const std::vector<StatePiece>& pieces, const RunParts& parts,
+                                       const LoadOptions& options) {
+  std::set<std::string> missing, wrong, names;
+  for (const StatePiece& piece : pieces) {
+    names.insert(piece.name);
+    if (!reader.contains(piece.name)) {
+      missing.insert(piece.name + " is not in the checkpoint");
+    } else if (const std::string text =
+                   mismatch(reader.info(piece.name), piece, !options.optimizer);
+               !text.empty()) {
+      wrong.insert(text);
+    }
+  }
+  std::vector<std::string> left = reader.unexpected(all_lines(names, parts.world));
+  if (!options.optimizer)
+    std::erase_if(left, [](const std::string& n) { return n.find('/') != std::string::npos; });
+  for (std::string& name : left) name += " is not part of the model of this run";
+  std::vector<std::string> problems = all_lines(wrong, parts.world), told;
+  const bool would_pass = problems.empty();
+  std::vector<std::string>& lacking = options.strictness == Strictness::kLogAll ? told : problems;
+  for (std::string& line : all_lines(missing, parts.world)) lacking.push_back(std::move(line));
+  std::vector<std::string>& extra = options.strictness == Strictness::kRaiseAll ? problems : told;
+  extra.insert(extra.end(), left.begin(), left.end());
+  if (!problems.empty())
     raise<CheckpointError>(
-        "{}: {} is not part of the model of this run{}", reader.folder().string(), left[0],
-        left.size() > 1 ? fmt::format(", nor are {} more", left.size() - 1) : "");
+        "{} does not fit the run:\n  {}{}", reader.folder().string(), listed(problems),
+        would_pass ? "\n  try: checkpoint.strictness=log_all, if that is what you want" : "");
+  return told;
+}
+
+std::optional<double> number_in(const Json& state, const char* key) {
+  const auto it = state.find(key);
+  return it != state.end() && it->is_number() ? std::optional(it->get<double>()) : std::nullopt;
 }
 
 } // namespace
-
-fs::path save_run(const fs::path& dir, const TrainState& state, const RunParts& parts,
-                  const Retention& retention) {
-  const comm::Group& world = parts.world;
-  const bool first = world.rank() == 0;
-  std::optional<CheckpointWriter> writer;
-  if (first) writer.emplace(dir, state.iteration);
-  const fs::path aside = comm::gather_text(first ? writer->path().string() : "", world)[0];
-  const std::string model = write_pieces(aside, "model", value_pieces(parts.store), parts);
-  const std::string optimizer =
-      write_pieces(aside, "optimizer", optimizer_pieces(parts.optimizer), parts);
-  std::vector<std::string> descriptions = comm::gather_text(model, world);
-  for (std::string& text : comm::gather_text(optimizer, world))
-    descriptions.push_back(std::move(text));
-  fs::path folder;
-  if (first) {
-    folder =
-        writer->commit(descriptions, {.state = {{"consumed_samples", state.consumed_samples},
-                                                {"optimizer_steps", parts.optimizer.steps()},
-                                                {"skipped_iterations", state.skipped_iterations},
-                                                {"nan_iterations", state.nan_iterations}},
-                                      .config_yaml = state.config_yaml,
-                                      .tokenizer = ""});
-    writer.reset(); // its lock too
-    prune_checkpoints(dir, retention);
-  }
-  return comm::gather_text(folder.string(), world)[0];
-}
 
 std::optional<FoundCheckpoint> find_run(const fs::path& dir, const comm::Group& world) {
   std::optional<FoundCheckpoint> found;
@@ -185,36 +132,52 @@ std::optional<FoundCheckpoint> find_run(const fs::path& dir, const comm::Group& 
   return FoundCheckpoint{folder, passed_over};
 }
 
-TrainState load_run(const fs::path& folder, const RunParts& parts) {
+LoadedRun load_run(const fs::path& folder, const RunParts& parts, const LoadOptions& asked) {
   CheckpointReader reader(folder);
-  std::set<std::string> names;
-  for (const StatePiece& piece : value_pieces(parts.store)) {
-    read_piece(reader, piece);
-    names.insert(piece.name);
+  const Manifest& manifest = reader.manifest();
+  LoadedRun loaded;
+  loaded.has_training_state = manifest.state.contains(kOptimizerSteps);
+  LoadOptions options = asked;
+  options.optimizer = asked.optimizer && loaded.has_training_state;
+  const std::vector<StatePiece> values = value_pieces(parts.store);
+  const std::vector<StatePiece> state =
+      options.optimizer ? optimizer_pieces(parts.optimizer) : std::vector<StatePiece>{};
+  std::vector<StatePiece> all = values;
+  all.insert(all.end(), state.begin(), state.end());
+  loaded.told = check_tensors(reader, all, parts, options);
+  for (const StatePiece& piece : values) {
+    if (reader.contains(piece.name))
+      read_piece(reader, piece, options.optimizer ? piece.name : best_source(reader, piece));
   }
   parts.optimizer.adopt_values();
-  for (const StatePiece& piece : optimizer_pieces(parts.optimizer)) {
-    read_piece(reader, piece);
-    names.insert(piece.name);
+  for (const StatePiece& piece : state) {
+    if (reader.contains(piece.name)) read_piece(reader, piece, piece.name);
   }
-  check_nothing_left(reader, names, parts.world);
   parts.store.publish_values();
   parts.store.wait_values();
-  const Manifest& manifest = reader.manifest();
+  loaded.state.config_yaml = manifest.config_yaml;
+  loaded.state.tokenizer = manifest.tokenizer;
+  if (!loaded.has_training_state) return loaded;
   const std::string where = folder.string();
-  parts.optimizer.set_steps(json_get<int64_t>(manifest.state, "optimizer_steps", where));
-  return {.iteration = manifest.iteration,
-          .consumed_samples = json_get<int64_t>(manifest.state, "consumed_samples", where),
-          .skipped_iterations = json_get<int64_t>(manifest.state, "skipped_iterations", where),
-          .nan_iterations = json_get<int64_t>(manifest.state, "nan_iterations", where),
-          .config_yaml = manifest.config_yaml};
+  if (options.optimizer)
+    parts.optimizer.set_steps(json_get<int64_t>(manifest.state, kOptimizerSteps, where));
+  loaded.state.iteration = manifest.iteration;
+  loaded.state.consumed_samples = json_get<int64_t>(manifest.state, "consumed_samples", where);
+  loaded.state.skipped_iterations = json_get<int64_t>(manifest.state, "skipped_iterations", where);
+  loaded.state.nan_iterations = json_get<int64_t>(manifest.state, "nan_iterations", where);
+  loaded.state.loss = number_in(manifest.state, "loss");
+  loaded.state.validation_loss = number_in(manifest.state, "validation_loss");
+  return loaded;
 }
 
 void load_params(const fs::path& folder, nn::ParamList& params) {
   CheckpointReader reader(folder);
   std::vector<std::string> names;
   for (const nn::Param& param : params) {
-    read_piece(reader, {&param, param.name(), {0, param.numel()}, param.value().view(-1)});
+    const StatePiece piece{&param, param.name(), {0, param.numel()}, param.value().view(-1)};
+    if (const std::string text = mismatch(reader.info(piece.name), piece, false); !text.empty())
+      throw CheckpointError(text);
+    read_piece(reader, piece, piece.name);
     names.push_back(param.name());
   }
   std::sort(names.begin(), names.end());

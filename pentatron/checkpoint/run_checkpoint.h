@@ -1,19 +1,23 @@
-/// Saving and resuming a run in any layout: every rank writes the elements that it alone owns, and
-/// reads those that it needs, whatever ranks wrote them.
+/// Going on with a run in any layout, or starting from the weights of one: every rank reads the
+/// elements that it needs, whatever ranks wrote them. run_saver.h writes such folders:
 ///
 ///   DIR/step_00000100/   see container/checkpoint_writer.h
 ///     model_00000_of_00008.safetensors      parameters, by name, in the model's type
 ///     optimizer_00000_of_00008.safetensors  optimizer state, as "<parameter>/<what>"
+///     tokenizer/...                         the tokenizer's own files
 ///     manifest.json
 ///   DIR/latest
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "pentatron/checkpoint/container/folders.h"
+#include "pentatron/checkpoint/strictness.h"
 #include "pentatron/optim/optimizer.h"
 #include "pentatron/parallel/data/data_parallel.h"
 
@@ -24,7 +28,12 @@ struct TrainState {
   int64_t consumed_samples = 0;
   int64_t skipped_iterations = 0;
   int64_t nan_iterations = 0;
+  /// Of this iteration, where they are known; retention looks at them.
+  std::optional<double> loss, validation_loss;
   std::string config_yaml;
+  std::string tokenizer; ///< digest
+  /// Small files to lie beside the tensors, by name.
+  std::map<std::string, std::string> attachments;
 };
 
 /// What a rank holds of a run.
@@ -34,19 +43,27 @@ struct RunParts {
   comm::Group world;
 };
 
-/// Writes the checkpoint of state.iteration, replacing one of that iteration, and removes old ones.
-/// Collective over the world. Returns the folder. Throws CheckpointError; then the earlier
-/// checkpoints are as they were.
-std::filesystem::path save_run(const std::filesystem::path& dir, const TrainState& state,
-                               const RunParts& parts, const Retention& retention);
-
 /// The newest good checkpoint, found by rank 0 and told to all: see newest_checkpoint().
 /// Collective.
 std::optional<FoundCheckpoint> find_run(const std::filesystem::path& dir, const comm::Group& world);
 
-/// Fills parameters and optimizer. Collective over the world. Throws CheckpointError if a tensor is
-/// missing, left over, damaged, or of another shape or type.
-TrainState load_run(const std::filesystem::path& folder, const RunParts& parts);
+struct LoadOptions {
+  bool optimizer = true; ///< false: weights alone, in whatever type they are
+  Strictness strictness = Strictness::kRaiseAll;
+};
+
+struct LoadedRun {
+  TrainState state;
+  bool has_training_state =
+      true; ///< false: a checkpoint of weights alone; `state` is that of step 0
+  std::vector<std::string> told; ///< a sentence for everything that strictness let pass
+};
+
+/// Fills parameters and optimizer. Collective over the world. Throws CheckpointError, the same on
+/// all ranks, with one line for every tensor that is missing, left over, of another shape, or (with
+/// the optimizer) of another type; or for what is damaged.
+LoadedRun load_run(const std::filesystem::path& folder, const RunParts& parts,
+                   const LoadOptions& options = {});
 
 /// The parameters alone, whole ones of one rank, for generation and evaluation. State of an
 /// optimizer is passed over.

@@ -51,17 +51,26 @@ tokenizer::FileType file_type(TokenizerType type) {
   }
 }
 
+tokenizer::OpenOptions open_options(const TokenizerConfig& config) {
+  return {.path = config.path,
+          .type = file_type(config.type),
+          .eod_token = config.eod,
+          .pattern = config.pattern};
+}
+
 } // namespace
+
+std::vector<std::filesystem::path> tokenizer_files(const TokenizerConfig& config) {
+  if (config.path.empty()) return {};
+  return tokenizer::tokenizer_files(open_options(config));
+}
 
 std::shared_ptr<const Tokenizer> make_tokenizer(const TokenizerConfig& config) {
   check_keys(config);
   if (config.type == TokenizerType::kNull)
     return std::make_shared<tokenizer::NullTokenizer>(config.vocab_size);
   if (config.path.empty()) return std::make_shared<ByteTokenizer>();
-  auto result = tokenizer::open_tokenizer({.path = config.path,
-                                           .type = file_type(config.type),
-                                           .eod_token = config.eod,
-                                           .pattern = config.pattern});
+  auto result = tokenizer::open_tokenizer(open_options(config));
   if (result->eod() < 0)
     raise<ConfigError>("{} names no token that ends documents\n  try: tokenizer.eod=TOKEN, one of "
                        "its special tokens",

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "pentatron/build/parallel_config.h"
+#include "pentatron/checkpoint/strictness.h"
 #include "pentatron/comm/dist_config.h"
 #include "pentatron/config/config.h"
 #include "pentatron/data/config.h"
@@ -43,6 +44,18 @@ constexpr auto enum_names(Recompute) {
 enum class OnNan : uint8_t { kStop, kSkip };
 constexpr auto enum_names(OnNan) {
   return std::array{config::name(OnNan::kStop, "stop"), config::name(OnNan::kSkip, "skip")};
+}
+
+enum class OnSaveError : uint8_t { kStop, kContinue };
+constexpr auto enum_names(OnSaveError) {
+  return std::array{config::name(OnSaveError::kStop, "stop"),
+                    config::name(OnSaveError::kContinue, "continue")};
+}
+
+enum class BestMetric : uint8_t { kValidationLoss, kLoss };
+constexpr auto enum_names(BestMetric) {
+  return std::array{config::name(BestMetric::kValidationLoss, "validation_loss"),
+                    config::name(BestMetric::kLoss, "loss")};
 }
 
 struct TrainConfig {
@@ -120,19 +133,57 @@ struct CheckpointConfig {
   std::string load;
   int64_t save_interval = 0;
   int64_t keep = 2;
+  int64_t keep_every = 0;
+  int64_t keep_best = 0;
+  BestMetric keep_best_metric = BestMetric::kValidationLoss;
+  bool async_save = false;
+  int64_t staging_limit = 4096;
+  OnSaveError on_error = OnSaveError::kStop;
+  bool finetune = false;
+  bool load_optimizer = true;
+  checkpoint::Strictness strictness = checkpoint::Strictness::kRaiseAll;
+  bool check_tokenizer = true;
 
   static constexpr auto fields() {
     using C = CheckpointConfig;
     using config::field;
     return std::tuple{
         field("save", &C::save, "folder to save the run in; empty: not saved"),
-        field(
-            "load", &C::load,
-            "where to start from: a folder of checkpoint.save, or hf:DIR for Hugging Face weights"),
+        field("load", &C::load,
+              "where to start from: a folder of checkpoint.save; auto: checkpoint.save itself, and "
+              "from the beginning if nothing is there; hf:DIR for Hugging Face weights"),
         field("save_interval", &C::save_interval, "iterations between saves; 0: only at the end")
             .min(0)
             .unit("iterations"),
-        field("keep", &C::keep, "newest checkpoints that stay; 0: all").min(0)};
+        field("keep", &C::keep, "newest checkpoints that stay; 0: all").min(0),
+        field("keep_every", &C::keep_every,
+              "checkpoints at multiples of this iteration stay too; 0: none for that")
+            .min(0)
+            .unit("iterations"),
+        field("keep_best", &C::keep_best, "so many with the lowest keep_best_metric stay too")
+            .min(0),
+        field("keep_best_metric", &C::keep_best_metric,
+              "what keep_best looks at: the loss of the step, or the validation loss of those "
+              "saved right after an evaluation"),
+        field("async_save", &C::async_save,
+              "save in the background: training waits for a copy only, and at most one save is "
+              "under way"),
+        field("staging_limit", &C::staging_limit,
+              "host memory of a rank for async_save; what does not fit is written before training "
+              "goes on")
+            .range(1, 1 << 30)
+            .unit("MiB"),
+        field("on_error", &C::on_error,
+              "what to do when a checkpoint cannot be written: stop, or continue without it"),
+        field("finetune", &C::finetune,
+              "take only the weights of checkpoint.load: a fresh optimizer, iteration 0, data from "
+              "the beginning"),
+        field("load_optimizer", &C::load_optimizer,
+              "false: go on at the saved iteration with a fresh optimizer"),
+        field("strictness", &C::strictness,
+              "tensors that only one of checkpoint and model has: refuse; tell those that only the "
+              "checkpoint has; or tell both, and those it lacks keep their initial values"),
+        field("check_tokenizer", &C::check_tokenizer, "refuse a checkpoint of another tokenizer")};
   }
   void validate(config::Violations& violations, std::string_view path) const;
 };
@@ -213,6 +264,9 @@ Config load_config(const std::optional<std::string>& file,
 
 /// The batch size over the run.
 optim::BatchSizeSchedule batch_schedule(const TrainConfig& train);
+
+/// Whether checkpoint.load=auto: what checkpoint.save holds, if anything.
+bool loads_own(const CheckpointConfig& checkpoint);
 
 /// The folder of checkpoint.load=hf:DIR.
 std::optional<std::filesystem::path> hf_folder(const CheckpointConfig& checkpoint);

@@ -2,10 +2,12 @@
 
 #include <cmath>
 #include <fstream>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "pentatron/base/atomic_file.h"
+#include "pentatron/base/format.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/log.h"
 #include "pentatron/comm/rank_threads.h"
@@ -56,6 +58,7 @@ struct Reporter::State {
   std::optional<ProgressBar> bar;
   double mean_step_s = 0;
   bool finished = false;
+  std::vector<SaveLog> saves; ///< since the last step
 
   TrainLog log_of(const StepReport& r, double loss, double time_s, int64_t samples,
                   const StepFlops& flops) const;
@@ -129,6 +132,7 @@ void Reporter::step(const StepReport& r) {
   s.mean_step_s = s.mean_step_s == 0 ? r.step_time_s : 0.9 * s.mean_step_s + 0.1 * r.step_time_s;
   TrainLog one = s.log_of(r, r.loss, r.step_time_s, r.samples, r.flops);
   one.skipped_iterations = one.nan_iterations = r.finite ? 0 : 1; // of this step, not of the run
+  one.saves = std::exchange(s.saves, {});
   if (s.metrics) s.metrics->write(one);
   if (s.tensorboard) s.tensorboard->training(one);
   s.plot.training.push_back({static_cast<double>(r.iteration), r.loss});
@@ -158,6 +162,45 @@ void Reporter::step(const StepReport& r) {
                 fmt::format("loss {:.4f}  {}  ETA {}", r.loss,
                             one.mfu ? fmt::format("MFU {:.1f} %", *one.mfu * 100) : std::string(),
                             clock_text(*one.eta_s)));
+}
+
+void Reporter::save(const checkpoint::SaveEvent& e) {
+  using Kind = checkpoint::SaveEvent::State;
+  State& s = *state_;
+  if (!s.options.main_rank) return;
+  const std::string size = format_bytes(static_cast<double>(e.bytes));
+  const char* name = "";
+  switch (e.state) {
+  case Kind::kQueued:
+    name = "queued";
+    if (e.waited_s > 0.01)
+      log::info("iteration {}: waited {} for the checkpoint before this one", e.iteration,
+                format_duration(e.waited_s));
+    log::info("checkpoint of iteration {} queued: training waited {} for {}{}{}", e.iteration,
+              format_duration(e.seconds), size, e.text.empty() ? "" : "; ", e.text);
+    break;
+  case Kind::kWritten:
+    name = "written";
+    if (s.config.checkpoint.async_save)
+      log::info("checkpoint of iteration {} written after {} ({})", e.iteration,
+                format_duration(e.seconds), size);
+    break;
+  case Kind::kDurable:
+    name = "durable";
+    log::info("saved {} ({}, durable after {})", e.folder.string(), size,
+              format_duration(e.seconds));
+    if (!e.text.empty()) log::warning("older checkpoints are still there: {}", e.text);
+    break;
+  case Kind::kFailed:
+    name = "failed";
+    log::error("the checkpoint of iteration {} was not saved, earlier ones are as they were: {}",
+               e.iteration, e.text);
+    break;
+  }
+  s.saves.push_back({.iteration = e.iteration,
+                     .state = name,
+                     .seconds = e.seconds,
+                     .bytes = static_cast<int64_t>(e.bytes)});
 }
 
 void Reporter::evaluation(int64_t iteration, int64_t consumed_samples, double loss) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 
+#include "pentatron/checkpoint/run_saver.h"
 #include "pentatron/trainer/config.h"
 #include "pentatron/trainer/metrics/peak.h"
 
@@ -50,6 +51,9 @@ class Reporter {
   /// A horizontal line in the plot: the unigram entropy.
   void set_reference(double loss);
   void step(const StepReport& report);
+  /// What became of a checkpoint: a line of the log, and a member of the next step's line in
+  /// metrics.jsonl.
+  void save(const checkpoint::SaveEvent& event);
   void evaluation(int64_t iteration, int64_t consumed_samples, double loss);
   /// Closes files and draws the plot.
   void finish();

@@ -16,6 +16,7 @@
 #include "pentatron/base/log.h"
 #include "pentatron/checkpoint/hf/hf_weights.h"
 #include "pentatron/checkpoint/run_checkpoint.h"
+#include "pentatron/checkpoint/run_saver.h"
 #include "pentatron/comm/collectives.h"
 #include "pentatron/comm/gather_text.h"
 #include "pentatron/data/entropy.h"
@@ -24,6 +25,7 @@
 #include "pentatron/trainer/reporter.h"
 #include "pentatron/trainer/runtime.h"
 #include "pentatron/trainer/step.h"
+#include "pentatron/trainer/stored_tokenizer.h"
 #include "pentatron/trainer/tracer.h"
 
 namespace pentatron::trainer {
@@ -38,10 +40,19 @@ extern "C" void on_signal(int number) {
   if (signal_received.exchange(number) != 0) std::_Exit(128 + number);
 }
 
-/// Whether any rank says yes.
-bool any_rank(bool here, const comm::Group& world) {
-  return comm::all_reduce(at::scalar_tensor(here ? 1 : 0, at::kLong), comm::ReduceOp::kMax, world)
-             .item<int64_t>() != 0;
+/// What a rank has to say between two steps, and whether any rank says so.
+struct Between {
+  bool signal = false, out_of_time = false, saving = false;
+};
+Between any_rank(const Between& here, const comm::Group& world) {
+  const at::Tensor own = at::empty({3}, at::kLong);
+  int64_t* const values = own.mutable_data_ptr<int64_t>();
+  values[0] = here.signal;
+  values[1] = here.out_of_time;
+  values[2] = here.saving;
+  const at::Tensor all = comm::all_reduce(own, comm::ReduceOp::kMax, world);
+  const auto is = [&](int64_t i) { return all[i].item<int64_t>() != 0; };
+  return {is(0), is(1), is(2)};
 }
 
 /// "key=1 and not 2" of the keys that differ and for which `counts` holds.
@@ -86,6 +97,12 @@ void require_folder(const std::string& key, const fs::path& folder) {
   }
 }
 
+/// What decides which samples come when, and which numbers are drawn.
+bool is_data(const std::string& key) {
+  return key == "seed" || key == "train.seq_length" || key.starts_with("dataset.") ||
+         key.starts_with("tokenizer.");
+}
+
 /// A saved run can go on with other settings, but not with another model or kind of state.
 bool is_identity(const std::string& key) {
   return key == "dtype" || key == "optimizer.optimizer" ||
@@ -118,20 +135,26 @@ struct Trainer::State {
   std::unique_ptr<data::Loader> loader;
   optim::BatchSizeSchedule batch_sizes = optim::BatchSizeSchedule::constant(1);
   checkpoint::TrainState progress;
+  StoredTokenizer stored_tokenizer;
+  std::optional<checkpoint::FoundCheckpoint> found; ///< what is loaded, unless from elsewhere
+  std::unique_ptr<checkpoint::RunSaver> saver;
   int64_t total_iterations = 0;
   int64_t sequence = 0;
 
   State(Config c, const comm::Group& world);
   void open_data();
   void build_model();
+  void find_checkpoint();
   void load();
+  void check_saved(const Config& saved) const;
   std::string describe() const;
   data::LoaderOptions loader_options(int64_t consumed) const;
   StepFlops step_flops(int64_t samples) const;
   StepResult run_step(const StepOptions& options, int64_t* samples);
   double validate(const std::shared_ptr<const data::Dataset>& dataset);
   std::optional<double> validate();
-  fs::path save();
+  checkpoint::SaveOptions save_options() const;
+  std::vector<checkpoint::SaveEvent> save();
 };
 
 Trainer::State::State(Config c, const comm::Group& world)
@@ -148,8 +171,11 @@ Trainer::State::State(Config c, const comm::Group& world)
   batch_sizes = batch_schedule(config.train);
   total_iterations = trainer::total_iterations(config.train);
   open_data();
+  find_checkpoint();
   build_model();
   load();
+  if (!config.checkpoint.save.empty())
+    saver = std::make_unique<checkpoint::RunSaver>(save_options(), groups.world);
   loader =
       std::make_unique<data::Loader>(datasets.train, loader_options(progress.consumed_samples));
 }
@@ -157,6 +183,7 @@ Trainer::State::State(Config c, const comm::Group& world)
 void Trainer::State::open_data() {
   const bool batches = config.dataset.type == data::DatasetType::kBatches;
   tokenizer = data::make_tokenizer(config.tokenizer);
+  stored_tokenizer = trainer::stored_tokenizer(config.tokenizer);
   const int64_t evaluation = config.train.eval_iters * config.train.global_batch_size;
   data::DatasetContext context{.sequence_length = batches ? 0 : config.train.seq_length,
                                .vocab_size = config.model.vocab_size,
@@ -198,43 +225,90 @@ void Trainer::State::build_model() {
   if (groups.tp.size() > 1 && config.dtype == Precision::kBf16)
     log::info("bf16 sums over tensor ranks round otherwise than on one rank: losses agree in the "
               "mean, not digit by digit");
-  if (config.checkpoint.load.empty())
+  const bool from_elsewhere = hf_folder(config.checkpoint).has_value();
+  if ((!found && !from_elsewhere) ||
+      config.checkpoint.strictness == checkpoint::Strictness::kLogAll)
     model.store->write_values([&](nn::Param& param) { param.initialize(config.seed); });
   optimizer = std::make_unique<optim::Optimizer>(config.optimizer, model.store->shards());
   stepper =
       std::make_unique<Stepper>(model, *optimizer, groups, plan, config.parallel.sequence_parallel);
 }
 
+void Trainer::State::find_checkpoint() {
+  const CheckpointConfig& c = config.checkpoint;
+  if (c.load.empty() || hf_folder(c)) return;
+  const std::string& from = loads_own(c) ? c.save : c.load;
+  found = checkpoint::find_run(from, groups.world);
+  if (!found && loads_own(c)) {
+    log::info("{} holds no checkpoint: starting from the beginning", from);
+  } else if (!found) {
+    raise<CheckpointError>("checkpoint.load={} holds no checkpoint\n  try: leave checkpoint.load "
+                           "out to start from the beginning",
+                           from);
+  } else if (!found->passed_over.empty()) {
+    log::warning("{}; going back to {}", found->passed_over, found->folder.string());
+  }
+}
+
+/// Throws if the run cannot go on from what `saved` left; warns if it goes on otherwise.
+void Trainer::State::check_saved(const Config& saved) const {
+  const CheckpointConfig& c = config.checkpoint;
+  const std::string folder = found->folder.string();
+  if (const std::string text = differences(saved, config, is_identity); !text.empty()) {
+    if (!c.finetune)
+      raise<CheckpointError>("{} was trained with {}\n  try: the configuration that is in it, or "
+                             "checkpoint.finetune=true to start another run from its weights",
+                             folder, text);
+    log::warning("the weights of {} were trained with {}", folder, text);
+  }
+  if (c.finetune) return;
+  if (const std::string text = differences(saved, config, is_data); !text.empty())
+    log::warning("{} was trained on other samples than this run goes on with, until now with {}",
+                 folder, text);
+}
+
 void Trainer::State::load() {
-  const std::string& from = config.checkpoint.load;
-  if (from.empty()) return;
-  if (const std::optional<fs::path> hf = hf_folder(config.checkpoint)) {
+  const CheckpointConfig& c = config.checkpoint;
+  if (const std::optional<fs::path> hf = hf_folder(c)) {
     checkpoint::load_hf_weights(
         *hf, checkpoint::read_hf_config(*hf), model.gpt->params(),
         [&](const std::function<void(nn::Param&)>& fill) { model.store->write_values(fill); });
     optimizer->adopt_values();
     return;
   }
-  const auto found = checkpoint::find_run(from, groups.world);
-  if (!found) {
-    raise<CheckpointError>("checkpoint.load={} holds no checkpoint\n  try: leave checkpoint.load "
-                           "out to start from the beginning",
-                           from);
-  }
-  if (!found->passed_over.empty())
-    log::warning("{}; going back to {}", found->passed_over, found->folder.string());
-  Config saved;
+  if (!found) return;
+  const std::string folder = found->folder.string();
+  Config saved = config;
   config::Violations ignored; // what an older program wrote still has to fit tensor by tensor
-  config::apply_yaml(saved, checkpoint::saved_config(found->folder), "", ignored);
-  if (const std::string text = differences(saved, config, is_identity); !text.empty()) {
-    raise<CheckpointError>("{} was trained with {}\n  try: the configuration that is in it",
-                           found->folder.string(), text);
+  const std::string saved_yaml = checkpoint::saved_config(found->folder);
+  if (!saved_yaml.empty()) {
+    saved = {};
+    config::apply_yaml(saved, saved_yaml, "", ignored);
+    check_saved(saved);
   }
-  progress = checkpoint::load_run(found->folder, {*model.store, *optimizer, groups.world});
+  const checkpoint::LoadedRun loaded = checkpoint::load_run(
+      found->folder, {*model.store, *optimizer, groups.world},
+      {.optimizer = c.load_optimizer && !c.finetune, .strictness = c.strictness});
+  for (const std::string& text : loaded.told) log::warning("{}: {}", folder, text);
+  const std::string& digest = loaded.state.tokenizer;
+  if (c.check_tokenizer && !digest.empty() && digest != stored_tokenizer.digest)
+    raise<CheckpointError>(
+        "{} was trained with another tokenizer ({}, and not {})\n  try: its own, "
+        "or checkpoint.check_tokenizer=false if the numbers of its tokens are "
+        "the same",
+        folder, digest, stored_tokenizer.digest);
+  if (c.finetune || !loaded.has_training_state) {
+    log::info("took the weights of {}{}: a fresh optimizer, iteration 0, data from the beginning",
+              folder, loaded.has_training_state ? "" : ", which holds nothing else");
+    return;
+  }
+  progress = loaded.state;
   const std::string changed = differences(saved, config, [](const std::string& key) {
-    return !is_identity(key) && !key.starts_with("checkpoint.") && !key.starts_with("logger.");
+    return !is_identity(key) && !is_data(key) && !key.starts_with("checkpoint.") &&
+           !key.starts_with("logger.");
   });
-  log::info("resumed from {} at iteration {}{}", found->folder.string(), progress.iteration,
+  log::info("resumed from {} at iteration {}{}{}", folder, progress.iteration,
+            c.load_optimizer ? "" : " with a fresh optimizer",
             changed.empty() ? "" : "; until then with " + changed);
 }
 
@@ -329,13 +403,22 @@ std::optional<double> Trainer::State::validate() {
   return sum / static_cast<double>(datasets.validation_sets.size());
 }
 
-fs::path Trainer::State::save() {
+checkpoint::SaveOptions Trainer::State::save_options() const {
+  const CheckpointConfig& c = config.checkpoint;
+  return {.dir = c.save,
+          .retention = {.keep_last = c.keep,
+                        .keep_every = c.keep_every,
+                        .keep_best = c.keep_best,
+                        .metric = std::string(config::to_string(c.keep_best_metric))},
+          .async = c.async_save,
+          .staging_bytes = static_cast<uint64_t>(c.staging_limit) << 20};
+}
+
+std::vector<checkpoint::SaveEvent> Trainer::State::save() {
   progress.config_yaml = config::to_yaml(config);
-  const fs::path folder = checkpoint::save_run(config.checkpoint.save, progress,
-                                               {*model.store, *optimizer, groups.world},
-                                               {.keep_last = config.checkpoint.keep});
-  log::info("saved {}", folder.string());
-  return folder;
+  progress.tokenizer = stored_tokenizer.digest;
+  progress.attachments = stored_tokenizer.files;
+  return saver->save(progress, {*model.store, *optimizer, groups.world});
 }
 
 Trainer::Trainer(Config config, const comm::Group& world)
@@ -386,9 +469,20 @@ TrainReport Trainer::run(const RunOptions& run_options) {
   }
   const double begin = monotonic_s();
   int64_t skipped_in_a_row = 0;
+  const auto show_saves = [&](const std::vector<checkpoint::SaveEvent>& events) {
+    for (const checkpoint::SaveEvent& event : events) {
+      reporter.save(event);
+      if (event.state == checkpoint::SaveEvent::State::kDurable) report.checkpoint = event.folder;
+      if (event.state == checkpoint::SaveEvent::State::kFailed &&
+          c.checkpoint.on_error == OnSaveError::kStop)
+        raise<CheckpointError>("the checkpoint of iteration {} was not saved: {}\n  try: "
+                               "checkpoint.on_error=continue to go on without it",
+                               event.iteration, event.text);
+    }
+  };
   const auto evaluate = [&] {
     if (const std::optional<double> loss = s.validate()) {
-      report.validation_loss = loss;
+      report.validation_loss = s.progress.validation_loss = loss;
       reporter.evaluation(s.progress.iteration, s.progress.consumed_samples, *loss);
     }
   };
@@ -408,11 +502,14 @@ TrainReport Trainer::run(const RunOptions& run_options) {
     tracer.end();
     s.progress.iteration = iteration;
     s.progress.consumed_samples = s.loader->consumed_samples();
+    s.progress.loss = result.finite ? std::optional(result.loss) : std::nullopt;
+    s.progress.validation_loss.reset();
     if (!result.finite) {
       ++s.progress.nan_iterations;
       const std::string where =
           result.first_nonfinite.empty() ? "" : ", first seen in " + result.first_nonfinite;
       if (c.train.on_nan == OnNan::kStop || ++skipped_in_a_row > c.train.max_skipped_iterations) {
+        if (s.saver) show_saves(s.saver->finish());
         reporter.finish();
         raise<Error>("iteration {}: loss {} and gradient norm {} are not finite{}\n  try: a lower "
                      "optimizer.lr, or train.on_nan=skip",
@@ -448,18 +545,21 @@ TrainReport Trainer::run(const RunOptions& run_options) {
     if (c.train.exit_interval > 0 && iteration % c.train.exit_interval == 0)
       stop = StopReason::kExitInterval;
     const double limit = c.train.exit_duration_in_mins * 60;
-    if (limit > 0 && any_rank(monotonic_s() - begin > limit, s.groups.world))
-      stop = StopReason::kDuration;
-    if (any_rank(signal_received.load() != 0, s.groups.world)) stop = StopReason::kSignal;
+    const Between between = any_rank({.signal = signal_received.load() != 0,
+                                      .out_of_time = limit > 0 && monotonic_s() - begin > limit,
+                                      .saving = s.saver && s.saver->busy()},
+                                     s.groups.world);
+    if (between.out_of_time) stop = StopReason::kDuration;
+    if (between.signal) stop = StopReason::kSignal;
+    if (s.saver) show_saves(s.saver->advance(between.saving));
     const bool due = c.checkpoint.save_interval > 0 && iteration % c.checkpoint.save_interval == 0;
-    if (!c.checkpoint.save.empty() && (due || last || stop)) {
-      report.checkpoint = s.save();
-    }
+    if (s.saver && (due || last || stop)) show_saves(s.save());
     if (stop && !last) {
       report.reason = *stop;
       break;
     }
   }
+  if (s.saver) show_saves(s.saver->finish());
   report.iterations = s.progress.iteration;
   tracer.finish();
   reporter.finish();

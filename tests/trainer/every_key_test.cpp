@@ -44,6 +44,9 @@ const std::vector<std::string> kDecay = {"scheduler.weight_decay_incr_style=line
                                          "scheduler.end_weight_decay=1"};
 const std::vector<std::string> kLearned = {"model.position_embedding_type=learned_absolute"};
 const std::vector<std::string> kSave = {"checkpoint.save={}/ck"};
+const std::vector<std::string> kSaveOften = {"checkpoint.save={}/ck", "checkpoint.save_interval=1",
+                                             "checkpoint.keep=1"};
+const std::vector<std::string> kLoad = {"checkpoint.load={}/earlier"};
 const std::vector<std::string> kOverflow = {"optimizer.lr=1e30", "optimizer.clip_grad=0",
                                             "train.train_iters=6"};
 const std::vector<std::string> kEvaluate = {"train.eval_interval=3", "dataset.split=50,50"};
@@ -199,6 +202,16 @@ const std::map<std::string, Effect> kEffects = {
     {"checkpoint.save_interval", {"checkpoint.save_interval=2", kSave}},
     {"checkpoint.keep",
      {"checkpoint.keep=1", kSave + std::vector<std::string>{"checkpoint.save_interval=1"}}},
+    {"checkpoint.keep_every", {"checkpoint.keep_every=1", kSaveOften}},
+    {"checkpoint.keep_best",
+     {"checkpoint.keep_best=3",
+      kSaveOften + std::vector<std::string>{"checkpoint.keep_best_metric=loss"}}},
+    {"checkpoint.keep_best_metric",
+     {"checkpoint.keep_best_metric=loss",
+      kSaveOften + std::vector<std::string>{"checkpoint.keep_best=3", "dataset.split=50,50",
+                                            "train.eval_interval=3"}}},
+    {"checkpoint.finetune", {"checkpoint.finetune=true", kLoad}},
+    {"checkpoint.load_optimizer", {"checkpoint.load_optimizer=false", kLoad}},
     {"logger.dir", {"logger.dir={}/elsewhere"}},
     {"logger.log_interval", {"logger.log_interval=1"}},
     {"logger.tensorboard", {"logger.tensorboard=true"}},
@@ -264,6 +277,11 @@ const std::map<std::string, Elsewhere> kElsewhere = {
      {"same sums in another order: LayoutWork.AccumulationAndRecomputation..."}},
     {"train.sample_tokens", {"the program writes the sample: Program.Quickstart of cli_test"}},
     {"train.num_threads", {"set by the program: Runtime.SetsThreads below"}},
+    {"checkpoint.async_save", {"the same bytes: AsyncSave"}},
+    {"checkpoint.staging_limit", {"the same bytes: AsyncSave.WhatDoesNotFit..."}},
+    {"checkpoint.on_error", {"needs a disk that is full: AsyncSave.AFullDisk..."}},
+    {"checkpoint.strictness", {"needs a checkpoint that does not fit: Loading.EveryTensor..."}},
+    {"checkpoint.check_tokenizer", {"needs files: Loading.TheTokenizerLies..."}},
     {"device", {"needs a GPU to differ: Runtime.ChoosesDevices below"}},
     {"dataset.test_data_path",
      {"training does not look at the test part: OpenIndexed of data_test"}},

@@ -130,6 +130,14 @@ std::shared_ptr<const Tokenizer> make(const fs::path& file, const OpenOptions& o
   return tokenizer;
 }
 
+fs::path main_file(const OpenOptions& options) {
+  if (!is_folder(options.path) && !is_file(options.path))
+    raise<DataError>("{} is no file and no folder\n  try: tokenizer.json, a .model or .tiktoken "
+                     "file, or a folder that holds them",
+                     options.path.string());
+  return is_folder(options.path) ? find_file(options.path, options.type) : options.path;
+}
+
 fs::path folder_of(const fs::path& path) {
   return is_folder(path) ? path : path.parent_path();
 }
@@ -167,13 +175,15 @@ std::optional<std::string> find_chat_template(const fs::path& path) {
   return std::nullopt;
 }
 
+std::vector<fs::path> tokenizer_files(const OpenOptions& options) {
+  std::vector<fs::path> files = {main_file(options)};
+  const fs::path merges = files[0].parent_path() / "merges.txt";
+  if (files[0].filename() == "vocab.json" && is_file(merges)) files.push_back(merges);
+  return files;
+}
+
 std::shared_ptr<const Tokenizer> open_tokenizer(const OpenOptions& options) {
-  if (!is_folder(options.path) && !is_file(options.path))
-    raise<DataError>("{} is no file and no folder\n  try: tokenizer.json, a .model or .tiktoken "
-                     "file, or a folder that holds them",
-                     options.path.string());
-  const fs::path file =
-      is_folder(options.path) ? find_file(options.path, options.type) : options.path;
+  const fs::path file = main_file(options);
   try {
     return make(file, options);
   } catch (const DataError& error) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "pentatron/data/tokenizer.h"
 
@@ -24,6 +25,10 @@ struct OpenOptions {
 /// ranks; which of them a folder holds is found in this order. Throws DataError, which names the
 /// file, for what is missing, damaged or not supported.
 std::shared_ptr<const Tokenizer> open_tokenizer(const OpenOptions& options);
+
+/// The files that make the tokenizer at `path` what it is: the one that names it, and the merges
+/// beside a vocab.json. Throws what open_tokenizer() does.
+std::vector<std::filesystem::path> tokenizer_files(const OpenOptions& options);
 
 /// The chat template that lies with a tokenizer: chat_template.jinja or `chat_template` in
 /// tokenizer_config.json. `path` is what open_tokenizer() takes.

@@ -63,6 +63,12 @@ std::string metrics_line(const TrainLog& log) {
   if (log.num_zeros) line += fmt::format(",\"num_zeros\":{}", *log.num_zeros);
   optional("params_norm", log.params_norm);
   optional("data_wait", log.data_wait);
+  std::string saves;
+  for (const SaveLog& save : log.saves)
+    saves += fmt::format(R"({}{{"iteration":{},"state":"{}","seconds":{},"bytes":{}}})",
+                         saves.empty() ? "" : ",", save.iteration, save.state,
+                         exact_text(save.seconds), save.bytes);
+  if (!saves.empty()) line += fmt::format(",\"checkpoints\":[{}]", saves);
   line += fmt::format(",\"skipped\":{},\"nan\":{}}}", log.skipped_iterations > 0,
                       nan || log.nan_iterations > 0);
   return line;

@@ -11,6 +11,14 @@
 
 namespace pentatron::trainer {
 
+/// What became of a checkpoint between two steps.
+struct SaveLog {
+  int64_t iteration = 0; ///< whose state it holds
+  std::string state;     ///< "queued", "written", "durable" or "failed"
+  double seconds = 0;    ///< since the save began; of "queued" what training waited
+  int64_t bytes = 0;
+};
+
 /// Values of one step or, on the console, of the steps since the last line.
 struct TrainLog {
   std::chrono::system_clock::time_point time;
@@ -37,6 +45,7 @@ struct TrainLog {
   std::optional<double> data_wait; ///< share of the time spent waiting for data
   std::optional<double> eta_s;
   int64_t world_size = 1;
+  std::vector<SaveLog> saves; ///< since the step before
 };
 
 /// One line without its end. Every loss is in it, whatever its value.

@@ -1,0 +1,341 @@
+#include "pentatron/checkpoint/run_saver.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <mutex>
+#include <optional>
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
+#include "pentatron/base/json.h"
+#include "pentatron/checkpoint/container/checkpoint_writer.h"
+#include "pentatron/checkpoint/staging.h"
+#include "pentatron/checkpoint/state_pieces.h"
+#include "pentatron/comm/gather_text.h"
+
+namespace pentatron::checkpoint {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// More jobs than a save has: submitting never waits, staging alone does.
+constexpr size_t kQueue = size_t{1} << 24;
+/// Staging beyond the bytes themselves, for blocks that are not quite full.
+constexpr uint64_t kSlack = uint64_t{8} << 20;
+
+CheckpointInfo info_of(const TrainState& state, int64_t optimizer_steps) {
+  CheckpointInfo info{.state = {{"consumed_samples", state.consumed_samples},
+                                {"optimizer_steps", optimizer_steps},
+                                {"skipped_iterations", state.skipped_iterations},
+                                {"nan_iterations", state.nan_iterations}},
+                      .config_yaml = state.config_yaml,
+                      .tokenizer = state.tokenizer,
+                      .attachments = state.attachments};
+  const auto add = [&](const char* key, const std::optional<double>& value) {
+    if (value && std::isfinite(*value)) info.state[key] = *value;
+  };
+  add("loss", state.loss);
+  add("validation_loss", state.validation_loss);
+  return info;
+}
+
+/// One save under way.
+struct Pending {
+  int64_t iteration = 0;
+  double begin_s = 0;
+  bool committing = false;
+  fs::path aside;
+  CheckpointInfo info; // of rank 0, as all that follows
+  std::optional<CheckpointWriter> writer;
+  fs::path folder;
+  std::string note;
+};
+
+struct EntryOf {
+  ShardFileWriter* file = nullptr;
+  std::string name;
+};
+
+/// What this rank has done for a save: filled by its thread, read once that is idle.
+struct Written {
+  std::vector<std::unique_ptr<ShardFileWriter>> files;
+  std::vector<EntryOf> entries; ///< items of the staging
+  std::vector<std::string> descriptions;
+  uint64_t bytes = 0; ///< of all tensors; set before the thread begins
+};
+
+void write_now(const fs::path& aside, const std::vector<FilePlan>& plans, Written& written) {
+  for (const FilePlan& plan : plans) {
+    ShardFileWriter file(aside, plan.name, plan.entries);
+    for (size_t i = 0; i < plan.entries.size(); ++i) {
+      for (const at::Tensor& view : plan.contents[i]) {
+        const at::Tensor data = view.contiguous().cpu();
+        file.write(plan.entries[i].name, {static_cast<const std::byte*>(data.const_data_ptr()),
+                                          static_cast<size_t>(data.nbytes())});
+      }
+    }
+    written.descriptions.push_back(file.finish());
+  }
+}
+
+} // namespace
+
+struct RunSaver::State {
+  SaveOptions options;
+  comm::Group world;
+  std::unique_ptr<Pending> pending;
+  Written written;
+  std::unique_ptr<Staging> staging;
+  mutable std::mutex mutex; // of the two below, which the thread sets
+  std::string error;
+  double finished_s = 0;
+  std::atomic<bool> failed{false};
+  std::atomic<int64_t> jobs{0};
+  std::optional<IoThreads> thread; // last: its jobs use the others
+
+  bool first() const { return world.rank() == 0; }
+  std::string tell(const std::string& text) { return comm::gather_text(text, world)[0]; }
+
+  /// Keeps what goes wrong for the next exchange with the other ranks.
+  void guard(const std::function<void()>& work) {
+    try {
+      if (!failed) work();
+    } catch (const std::exception& e) {
+      const std::lock_guard lock(mutex);
+      if (error.empty()) error = e.what();
+      failed = true;
+    }
+    const std::lock_guard lock(mutex);
+    finished_s = monotonic_s();
+  }
+  void submit(std::function<void()> work) {
+    if (!thread) thread.emplace(1, kQueue);
+    ++jobs;
+    thread->submit([this, work = std::move(work)] {
+      guard(work);
+      --jobs;
+    });
+  }
+
+  std::string begin(int64_t iteration);
+  uint64_t stage(std::vector<FilePlan>& plans);
+  SaveEvent event(SaveEvent::State state) const;
+  SaveEvent fail(const std::string& why);
+  SaveEvent after_writing();
+  SaveEvent after_commit();
+  void commit(const std::vector<std::string>& descriptions);
+};
+
+RunSaver::RunSaver(SaveOptions options, comm::Group world) : state_(std::make_unique<State>()) {
+  state_->options = std::move(options);
+  state_->world = std::move(world);
+}
+
+RunSaver::~RunSaver() {
+  state_->failed = true; // what has not begun is left out
+  state_->thread.reset();
+  state_->written.files.clear(); // before the folder that they are in
+}
+
+/// Makes the folder aside; returns why that is impossible, or nothing.
+std::string RunSaver::State::begin(int64_t iteration) {
+  pending = std::make_unique<Pending>();
+  pending->iteration = iteration;
+  pending->begin_s = monotonic_s();
+  written = {};
+  error.clear();
+  failed = false;
+  std::string answer;
+  if (first()) {
+    try {
+      pending->writer.emplace(options.dir, iteration);
+      answer = "+" + pending->writer->path().string();
+    } catch (const Error& e) {
+      answer = std::string("-") + e.what();
+    }
+  }
+  answer = tell(answer);
+  pending->aside = answer.substr(1);
+  return answer[0] == '-' ? answer.substr(1) : "";
+}
+
+/// Copies everything and lets the thread write it. Returns the bytes that had to wait.
+uint64_t RunSaver::State::stage(std::vector<FilePlan>& plans) {
+  const uint64_t bytes = written.bytes;
+  bool on_gpu = false;
+  for (const FilePlan& plan : plans) {
+    for (const auto& views : plan.contents)
+      for (const at::Tensor& view : views) on_gpu = on_gpu || view.is_cuda();
+  }
+  const uint64_t wanted = std::min(options.staging_bytes, bytes + bytes / 256 + kSlack);
+  if (!staging || staging->capacity() + kSlack / 2 < wanted)
+    staging = std::make_unique<Staging>(wanted, on_gpu);
+  staging->on_block([this](size_t block) {
+    ++jobs;
+    thread->submit([this, block] {
+      guard([&] {
+        staging->for_each(block, [&](size_t item, std::span<const std::byte> piece) {
+          written.entries[item].file->write(written.entries[item].name, piece);
+        });
+      });
+      staging->release(block);
+      --jobs;
+    });
+  });
+  for (const FilePlan& plan : plans) {
+    submit([this, name = plan.name, entries = plan.entries] {
+      auto file = std::make_unique<ShardFileWriter>(pending->aside, name, entries);
+      for (const EntrySpec& entry : entries) written.entries.push_back({file.get(), entry.name});
+      written.files.push_back(std::move(file));
+    });
+  }
+  size_t item = 0;
+  for (const FilePlan& plan : plans) {
+    for (const std::vector<at::Tensor>& views : plan.contents) {
+      for (const at::Tensor& view : views) staging->add(item, view);
+      ++item;
+    }
+  }
+  staging->flush();
+  submit([this] {
+    for (const auto& file : written.files) written.descriptions.push_back(file->finish());
+    written.files.clear();
+  });
+  return bytes > staging->capacity() ? bytes - staging->capacity() : 0;
+}
+
+SaveEvent RunSaver::State::event(SaveEvent::State state) const {
+  return {.state = state,
+          .iteration = pending->iteration,
+          .seconds = monotonic_s() - pending->begin_s,
+          .waited_s = 0,
+          .bytes = written.bytes,
+          .folder = {},
+          .text = {}};
+}
+
+SaveEvent RunSaver::State::fail(const std::string& why) {
+  SaveEvent failure = event(SaveEvent::State::kFailed);
+  failure.text = why;
+  written = {};
+  pending.reset(); // removes the folder aside
+  return failure;
+}
+
+/// Every rank's time, bytes and error; then their descriptions, and rank 0 begins the commit.
+SaveEvent RunSaver::State::after_writing() {
+  const Json own{
+      {"seconds", finished_s - pending->begin_s}, {"bytes", written.bytes}, {"error", error}};
+  SaveEvent now = event(SaveEvent::State::kWritten);
+  now.seconds = 0;
+  now.bytes = 0;
+  std::string why;
+  int rank = 0;
+  for (const std::string& text : comm::gather_text(dump_json(own), world)) {
+    const Json theirs = parse_json(text, "a rank's report");
+    now.seconds = std::max(now.seconds, json_get<double>(theirs, "seconds", "a rank's report"));
+    now.bytes += static_cast<uint64_t>(json_get<int64_t>(theirs, "bytes", "a rank's report"));
+    const auto problem = json_get<std::string>(theirs, "error", "a rank's report");
+    if (why.empty() && !problem.empty())
+      why = world.size() > 1 ? fmt::format("rank {}: {}", rank, problem) : problem;
+    ++rank;
+  }
+  if (!why.empty()) return fail(why);
+  std::vector<std::string> descriptions;
+  const size_t files = written.descriptions.size();
+  for (size_t i = 0; i < files; ++i) {
+    for (std::string& text : comm::gather_text(written.descriptions[i], world))
+      descriptions.push_back(std::move(text));
+  }
+  written.bytes = now.bytes;
+  pending->committing = true;
+  if (first()) submit([this, descriptions = std::move(descriptions)] { commit(descriptions); });
+  return now;
+}
+
+void RunSaver::State::commit(const std::vector<std::string>& descriptions) {
+  pending->folder = pending->writer->commit(descriptions, pending->info);
+  pending->writer.reset(); // its lock too
+  try {
+    prune_checkpoints(options.dir, options.retention);
+  } catch (const Error& e) {
+    pending->note = e.what();
+  }
+}
+
+SaveEvent RunSaver::State::after_commit() {
+  const Json own{{"seconds", finished_s - pending->begin_s},
+                 {"folder", pending->folder.string()},
+                 {"note", pending->note},
+                 {"error", error}};
+  const Json told = parse_json(tell(first() ? dump_json(own) : ""), "rank 0's report");
+  const auto text = [&](const char* key) {
+    return json_get<std::string>(told, key, "rank 0's report");
+  };
+  if (const std::string why = text("error"); !why.empty()) return fail(why);
+  SaveEvent done = event(SaveEvent::State::kDurable);
+  done.seconds = json_get<double>(told, "seconds", "rank 0's report");
+  done.folder = text("folder");
+  done.text = text("note");
+  pending.reset();
+  return done;
+}
+
+std::vector<SaveEvent> RunSaver::save(const TrainState& state, const RunParts& parts) {
+  State& s = *state_;
+  const double begin = monotonic_s();
+  std::vector<SaveEvent> events = finish();
+  const double waited = monotonic_s() - begin;
+  if (const std::string why = s.begin(state.iteration); !why.empty()) {
+    events.push_back(s.fail(why));
+    return events;
+  }
+  if (s.first()) s.pending->info = info_of(state, parts.optimizer.steps());
+  std::vector<FilePlan> plans;
+  plans.push_back(plan_file("model", value_pieces(parts.store), parts.store.replicas(), s.world));
+  plans.push_back(
+      plan_file("optimizer", optimizer_pieces(parts.optimizer), parts.store.replicas(), s.world));
+  for (const FilePlan& plan : plans) s.written.bytes += plan.data_bytes();
+  if (s.options.async) {
+    const uint64_t beyond = s.stage(plans);
+    SaveEvent queued = s.event(SaveEvent::State::kQueued);
+    queued.seconds = monotonic_s() - begin;
+    queued.waited_s = waited;
+    if (beyond > 0)
+      queued.text = fmt::format("{} do not fit into staging memory of {} and were written first",
+                                format_bytes(static_cast<double>(beyond)),
+                                format_bytes(static_cast<double>(s.staging->capacity())));
+    events.push_back(std::move(queued));
+    return events;
+  }
+  s.guard([&] { write_now(s.pending->aside, plans, s.written); });
+  for (SaveEvent& e : finish()) events.push_back(std::move(e));
+  return events;
+}
+
+bool RunSaver::busy() const {
+  return state_->jobs.load() > 0;
+}
+
+std::vector<SaveEvent> RunSaver::advance(bool any_busy) {
+  State& s = *state_;
+  if (!s.pending || any_busy) return {};
+  return {s.pending->committing ? s.after_commit() : s.after_writing()};
+}
+
+std::vector<SaveEvent> RunSaver::finish() {
+  State& s = *state_;
+  std::vector<SaveEvent> events;
+  while (s.pending) {
+    if (s.thread) s.thread->finish();
+    for (SaveEvent& e : advance(false)) events.push_back(std::move(e));
+  }
+  return events;
+}
+
+} // namespace pentatron::checkpoint

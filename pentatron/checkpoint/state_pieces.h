@@ -1,0 +1,39 @@
+/// What a rank holds of a run, as flat pieces with names, and which boxes of them it writes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "pentatron/checkpoint/container/shard_writer.h"
+#include "pentatron/checkpoint/placement.h"
+#include "pentatron/optim/optimizer.h"
+#include "pentatron/parallel/data/data_parallel.h"
+
+namespace pentatron::checkpoint {
+
+/// A flat piece of a parameter, or of something that the optimizer keeps of it.
+struct StatePiece {
+  const nn::Param* param = nullptr;
+  std::string name; ///< of the tensor in the checkpoint: "<parameter>" or "<parameter>/<what>"
+  nn::FlatRange range;
+  at::Tensor data; ///< flat, the storage that training uses
+};
+std::vector<StatePiece> value_pieces(const parallel::DataParallel& store);
+std::vector<StatePiece> optimizer_pieces(optim::Optimizer& optimizer);
+
+/// What a rank writes into one file: the entries, and for each the views that follow each other.
+struct FilePlan {
+  std::string name;
+  std::vector<EntrySpec> entries;
+  std::vector<std::vector<at::Tensor>> contents; ///< by entry; any device, any strides
+  uint64_t data_bytes() const;
+};
+
+/// Over all ranks the plans hold every element once: of each piece a rank takes its share among
+/// the ranks that own the same (`replicas`), of what it counts among all others.
+FilePlan plan_file(const std::string& kind, const std::vector<StatePiece>& pieces,
+                   const comm::Group& replicas, const comm::Group& world);
+
+} // namespace pentatron::checkpoint

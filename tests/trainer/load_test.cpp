@@ -1,0 +1,296 @@
+// What a run takes from a checkpoint, and what it refuses.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "pentatron/checkpoint/container/checkpoint_writer.h"
+#include "pentatron/checkpoint/container/reader.h"
+#include "pentatron/checkpoint/container/shard_writer.h"
+#include "pentatron/data/dataset.h"
+#include "tests/support/ranks.h"
+#include "tests/trainer/tiny_run.h"
+
+namespace pentatron::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+using test::error_of;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+/// Copies a checkpoint's tensors into another folder: those for which `name_of` gives a name.
+fs::path rewrite(const fs::path& from, const fs::path& dir, const Json& state,
+                 const std::function<std::string(const std::string&)>& name_of) {
+  checkpoint::CheckpointReader reader(from);
+  checkpoint::CheckpointWriter writer(dir, 3);
+  std::vector<checkpoint::EntrySpec> entries;
+  std::vector<std::string> sources;
+  for (const auto& [name, info] : reader.manifest().tensors) {
+    if (name_of(name).empty()) continue;
+    sources.push_back(name);
+    entries.push_back({.name = name_of(name),
+                       .dtype = info.dtype,
+                       .shape = info.shape,
+                       .boxes = {checkpoint::whole_box(info.shape)}});
+  }
+  checkpoint::ShardFileWriter file(writer.path(), "model.safetensors", entries);
+  for (size_t i = 0; i < entries.size(); ++i) file.write(entries[i].name, reader.read(sources[i]));
+  const std::vector<std::string> descriptions = {file.finish()};
+  return writer.commit(descriptions,
+                       {.state = state, .config_yaml = reader.manifest().config_yaml});
+}
+
+class Loading : public testing::Test {
+ protected:
+  Config config(std::vector<std::string> more) const {
+    more.insert(more.begin(), {"checkpoint.save=" + (scratch / "run"), "checkpoint.keep=0",
+                               "logger.dir=" + (scratch / "log")});
+    return test::tiny(data, std::move(more));
+  }
+  static std::string log_of(const std::function<void()>& call) {
+    testing::internal::CaptureStderr();
+    call();
+    return testing::internal::GetCapturedStderr();
+  }
+  /// The weights that a run begins with.
+  static std::map<std::string, at::Tensor> start(Config config) {
+    config.train.train_iters = 0;
+    config.checkpoint.save.clear();
+    return test::run(config).weights;
+  }
+  fs::path step(int64_t n) const { return fs::path(scratch / "run") / checkpoint::step_name(n); }
+  test::Scratch scratch;
+  const std::string load = "checkpoint.load=" + (scratch / "run");
+  std::string data = test::write_documents(scratch / "data.jsonl", 100);
+};
+
+TEST_F(Loading, FineTuningTakesTheWeightsOnly) {
+  const test::Trace first = test::run(config({}));
+  test::Trace tuned;
+  const std::string log = log_of([&] {
+    tuned = test::run(config({load, "checkpoint.finetune=true", "train.train_iters=2",
+                              "checkpoint.save=" + (scratch / "tuned")}));
+  });
+  EXPECT_THAT(log, HasSubstr("step_00000003: a fresh optimizer, iteration 0, data from the begin"));
+  ASSERT_EQ(tuned.steps.size(), 2u);
+  EXPECT_EQ(tuned.steps[0]["iteration"], 1);
+  EXPECT_EQ(tuned.steps[0]["consumed_samples"], first.steps[0]["consumed_samples"]);
+  EXPECT_LT(tuned.steps[0]["loss"].get<double>(), first.steps[0]["loss"].get<double>());
+  for (const auto& [name, weight] : start(config({load, "checkpoint.finetune=true"})))
+    EXPECT_TRUE(at::equal(weight, first.weights.at(name))) << name;
+  // Other settings of the model are told, and its tensors decide.
+  const std::string other = log_of([&] {
+    start(config({load, "checkpoint.finetune=true", "model.rotary_base=500"}));
+  });
+  EXPECT_THAT(other, HasSubstr("were trained with model.rotary_base=10000.0 and not 500.0"));
+}
+
+TEST_F(Loading, FineTuningConvertsTypes) {
+  const test::Trace fp32 = test::run(config({}));
+  for (const char* type : {"fp64", "bf16"}) {
+    const auto weights =
+        start(config({load, "checkpoint.finetune=true", std::string("dtype=") + type}));
+    for (const auto& [name, weight] : weights)
+      EXPECT_TRUE(at::equal(weight, fp32.weights.at(name).to(weight.scalar_type()))) << name;
+  }
+  // From the master copy, where the stored values were rounded from it.
+  test::run(config({"dtype=bf16"}));
+  checkpoint::CheckpointReader reader(step(3));
+  for (const auto& [name, weight] : start(config({load, "checkpoint.finetune=true"}))) {
+    const std::vector<std::byte> master = reader.read(name + "/master");
+    ASSERT_LE(master.size(), static_cast<size_t>(weight.nbytes())); // rows of padding behind
+    EXPECT_EQ(std::memcmp(master.data(), weight.const_data_ptr(), master.size()), 0) << name;
+  }
+  EXPECT_THAT(error_of([&] { start(config({load})); }), HasSubstr("dtype=bf16 and not fp32"));
+}
+
+TEST_F(Loading, WithoutTheOptimizerTheRunGoesOnAtItsIteration) {
+  const test::Trace whole = test::run(config({"train.train_iters=5"}));
+  test::run(config({"train.train_iters=5", "train.exit_interval=3"}));
+  test::Trace rest;
+  const std::string log = log_of([&] {
+    rest = test::run(config({load, "train.train_iters=5", "checkpoint.load_optimizer=false"}));
+  });
+  EXPECT_THAT(log, HasSubstr("at iteration 3 with a fresh optimizer"));
+  ASSERT_EQ(rest.steps.size(), 5u);
+  EXPECT_EQ(rest.steps[3]["loss"], whole.steps[3]["loss"]);
+  EXPECT_NE(rest.steps[4]["loss"], whole.steps[4]["loss"]);
+}
+
+TEST_F(Loading, ACheckpointOfWeightsAloneStartsARun) {
+  const test::Trace first = test::run(config({}));
+  rewrite(step(3), scratch / "weights", Json::object(),
+          [](const std::string& name) { return name.find('/') == std::string::npos ? name : ""; });
+  test::Trace trace;
+  const std::string log = log_of([&] {
+    trace = test::run(config({"checkpoint.load=" + (scratch / "weights"), "train.train_iters=1"}));
+  });
+  EXPECT_THAT(log, HasSubstr("which holds nothing else: a fresh optimizer, iteration 0"));
+  ASSERT_EQ(trace.steps.size(), 1u);
+  EXPECT_EQ(trace.steps[0]["iteration"], 1);
+  EXPECT_LT(trace.steps[0]["loss"].get<double>(), first.steps[0]["loss"].get<double>());
+}
+
+TEST_F(Loading, EveryTensorThatDoesNotFitIsListed) {
+  const test::Trace first = test::run(config({}));
+  const Json state = checkpoint::read_manifest(step(3)).state;
+  const std::string lost = "layers.1.mlp.fc1.weight";
+  rewrite(step(3), scratch / "odd", state, [&](const std::string& name) -> std::string {
+    if (name == lost) return "layers.7.mlp.fc1.weight";
+    return name == "layers.0.mlp.fc2.weight/exp_avg" ? "" : name;
+  });
+  ASSERT_TRUE(first.weights.contains(lost));
+  const std::string odd = "checkpoint.load=" + (scratch / "odd");
+  for (const int ranks : {1, 2}) {
+    const std::string error = error_of([&] {
+      test::run_ranks(
+          ranks, [&](const comm::Group& world) { const Trainer trainer(config({odd}), world); });
+    });
+    EXPECT_THAT(error, AllOf(HasSubstr("layers.0.mlp.fc2.weight/exp_avg is not in the checkpoint"),
+                             HasSubstr(lost + " is not in the checkpoint"),
+                             HasSubstr("layers.7.mlp.fc1.weight is not part of the model"),
+                             HasSubstr("try: checkpoint.strictness=log_all")));
+  }
+  EXPECT_THAT(error_of([&] {
+                start(config({odd, "checkpoint.strictness=log_unexpected"}));
+              }),
+              AllOf(HasSubstr(lost + " is not in"), Not(HasSubstr("layers.7"))));
+  std::map<std::string, at::Tensor> weights;
+  const std::string log = log_of([&] {
+    weights = start(config({odd, "checkpoint.strictness=log_all"}));
+  });
+  EXPECT_THAT(log,
+              AllOf(HasSubstr(lost + " is not in the checkpoint"),
+                    HasSubstr("layers.7.mlp.fc1.weight is not part"), HasSubstr("resumed from")));
+  const auto initial = start(test::tiny(data, {}));
+  for (const auto& [name, weight] : weights)
+    EXPECT_TRUE(at::equal(weight, name == lost ? initial.at(name) : first.weights.at(name)))
+        << name;
+  EXPECT_THAT(error_of([&] {
+                start(config({load, "checkpoint.finetune=true", "model.ffn_hidden_size=64",
+                              "checkpoint.strictness=log_all"}));
+              }),
+              AllOf(HasSubstr("layers.0.mlp.fc1.weight is F32 [96, 32] in the checkpoint and Float "
+                              "[128, 32] in the run"),
+                    HasSubstr("layers.1.mlp.fc2.weight is F32 [32, 48]"), Not(HasSubstr("try"))));
+}
+
+TEST_F(Loading, AutoGoesOnWithTheNewestGoodOneOrFromTheBeginning) {
+  const std::string own = "checkpoint.load=auto";
+  const test::Trace whole = test::run(config({"train.train_iters=4"}));
+  fs::remove_all(scratch / "run");
+  std::string log = log_of([&] {
+    test::run(config(
+        {own, "train.train_iters=4", "train.exit_interval=2", "checkpoint.save_interval=1"}));
+  });
+  EXPECT_THAT(log, HasSubstr("run holds no checkpoint: starting from the beginning"));
+  fs::resize_file(step(2) / "model_00000_of_00001.safetensors", 300);
+  test::Trace rest;
+  log = log_of([&] { rest = test::run(config({own, "train.train_iters=4"})); });
+  EXPECT_THAT(log, AllOf(HasSubstr("step_00000002: "), HasSubstr("going back to"),
+                         HasSubstr("step_00000001 at iteration 1")));
+  EXPECT_EQ(rest.report.last_loss, whole.report.last_loss);
+  for (const checkpoint::CheckpointFolder& folder : checkpoint::checkpoints_in(scratch / "run"))
+    fs::remove(folder.path / "manifest.json");
+  EXPECT_THAT(error_of([&] { test::run(config({own})); }), HasSubstr("holds no whole checkpoint"))
+      << "and does not begin anew over it";
+  EXPECT_THAT(error_of([&] { test::tiny(data, {own}); }),
+              HasSubstr("checkpoint.load=auto loads what checkpoint.save holds, which is empty"));
+  EXPECT_THAT(error_of([&] {
+                config({own, "checkpoint.finetune=true"});
+              }),
+              HasSubstr("checkpoint.finetune=true begins anew"));
+}
+
+TEST_F(Loading, OtherSamplesAreTold) {
+  test::run(config({}));
+  test::write_documents(scratch / "other.jsonl", 100, /*seed=*/2);
+  const std::string log = log_of([&] {
+    start(config({load, "seed=5", "dataset.path=" + (scratch / "other.jsonl")}));
+  });
+  EXPECT_THAT(log, AllOf(HasSubstr("was trained on other samples than this run goes on with"),
+                         HasSubstr("seed=1234 and not 5"), HasSubstr("dataset.path=")));
+  EXPECT_THAT(log_of([&] { start(config({load})); }), Not(HasSubstr("other samples")));
+}
+
+TEST_F(Loading, RetentionKeepsEveryNthAndTheBest) {
+  const auto kept = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"train.train_iters=8", "checkpoint.save_interval=1",
+                             "checkpoint.keep=1", "train.eval_interval=2", "dataset.split=50,50"});
+    fs::remove_all(scratch / "run");
+    const test::Trace trace = test::run(config(more));
+    std::vector<int64_t> iterations;
+    for (const checkpoint::CheckpointFolder& f : checkpoint::checkpoints_in(scratch / "run"))
+      iterations.push_back(f.iteration);
+    return std::pair(trace, iterations);
+  };
+  EXPECT_THAT(kept({"checkpoint.keep_every=3"}).second, testing::ElementsAre(8, 6, 3));
+  // A rate of learning that spoils what was learned: the best is not the last.
+  const std::vector<std::string> worse = {"optimizer.lr=0.3", "optimizer.min_lr=0.3",
+                                          "checkpoint.keep_best=1"};
+  const auto by_loss = [&] {
+    auto more = worse;
+    more.emplace_back("checkpoint.keep_best_metric=loss");
+    return kept(more);
+  }();
+  int64_t best = 1;
+  for (const Json& step : by_loss.first.steps) {
+    if (step["loss"] < by_loss.first.steps[static_cast<size_t>(best - 1)]["loss"])
+      best = step["iteration"];
+  }
+  std::vector<int64_t> expected = {8};
+  if (best != 8) expected.push_back(best);
+  EXPECT_EQ(by_loss.second, expected);
+  for (const int64_t iteration : kept(worse).second)
+    EXPECT_EQ(iteration % 2, 0) << "validated at even iterations only";
+  EXPECT_TRUE(checkpoint::read_manifest(step(8)).state.contains("validation_loss"));
+  EXPECT_THAT(error_of([&] { config({"checkpoint.keep_best=1"}); }),
+              HasSubstr("train.eval_interval=0 measures none"));
+}
+
+TEST_F(Loading, TheTokenizerLiesInTheCheckpointAndAnotherOneIsRefused) {
+  const fs::path all = fs::path(PENTATRON_TEST_DATA) / "tokenizers";
+  const auto make = [&](const char* name, const char* from) {
+    fs::create_directories(scratch / name);
+    fs::copy_file(all / from, fs::path(scratch / name) / "tokenizer.json");
+    return "tokenizer.path=" + (scratch / name);
+  };
+  const std::string gpt2 = make("gpt2", "gpt2.json");
+  std::ofstream(fs::path(scratch / "gpt2") / "tokenizer_config.json")
+      << R"({"eos_token": "<|endoftext|>"})";
+  std::ofstream(fs::path(scratch / "gpt2") / "private.txt") << "not the tokenizer's";
+  const std::string eod = "tokenizer.eod=<|endoftext|>";
+  const std::vector<std::string> vocab = {"model.vocab_size=1024", eod};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), vocab.begin(), vocab.end());
+    return config(more);
+  };
+  test::run(with({gpt2}));
+  const checkpoint::CheckpointReader reader(step(3));
+  EXPECT_EQ(reader.attachments().size(), 2u);
+  EXPECT_THAT(reader.manifest().tokenizer, testing::StartsWith("sha256:"));
+  const auto stored = data::make_tokenizer({.path = (step(3) / "tokenizer").string()});
+  const auto original = data::make_tokenizer({.path = scratch / "gpt2"});
+  std::vector<int32_t> a, b;
+  stored->encode("the loss falls", a);
+  original->encode("the loss falls", b);
+  EXPECT_EQ(a, b);
+  // The same file elsewhere is the same tokenizer.
+  const std::string moved = make("moved", "gpt2.json");
+  start(with({load, moved}));
+  start(with({load, moved + "/tokenizer.json"}));
+  const std::string other = make("other", "gpt4o.json");
+  EXPECT_THAT(error_of([&] {
+                start(with({load, other}));
+              }),
+              AllOf(HasSubstr("was trained with another tokenizer (sha256:"),
+                    HasSubstr("checkpoint.check_tokenizer=false")));
+  EXPECT_THAT(error_of([&] {
+                start(config({load, "model.vocab_size=1024"}));
+              }),
+              HasSubstr("and not bytes"));
+  start(with({load, other, "checkpoint.check_tokenizer=false"}));
+}
+
+} // namespace
+} // namespace pentatron::trainer
