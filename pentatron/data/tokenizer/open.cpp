@@ -4,9 +4,11 @@
 #include <vector>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/gguf.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/log.h"
 #include "pentatron/base/mapped_file.h"
+#include "pentatron/data/tokenizer/gguf_tokenizer.h"
 #include "pentatron/data/tokenizer/hugging_face.h"
 #include "pentatron/data/tokenizer/sentencepiece.h"
 #include "pentatron/data/tokenizer/tiktoken.h"
@@ -84,6 +86,8 @@ FileType type_of(const fs::path& file, const std::string& text, const Json& json
 }
 
 std::shared_ptr<const Tokenizer> make(const fs::path& file, const OpenOptions& options) {
+  if (options.type == FileType::kAuto && is_gguf(file))
+    return make_gguf_tokenizer(GgufFile(file).metadata(), options.eod_token);
   const std::string extension = file.extension().string();
   const bool is_json = extension == ".json" || options.type == FileType::kHuggingFace ||
                        options.type == FileType::kGpt2;
@@ -132,8 +136,8 @@ std::shared_ptr<const Tokenizer> make(const fs::path& file, const OpenOptions& o
 
 fs::path main_file(const OpenOptions& options) {
   if (!is_folder(options.path) && !is_file(options.path))
-    raise<DataError>("{} is no file and no folder\n  try: tokenizer.json, a .model or .tiktoken "
-                     "file, or a folder that holds them",
+    raise<DataError>("{} is no file and no folder\n  try: tokenizer.json, a .model, .tiktoken or "
+                     ".gguf file, or a folder that holds them",
                      options.path.string());
   return is_folder(options.path) ? find_file(options.path, options.type) : options.path;
 }
@@ -145,6 +149,7 @@ fs::path folder_of(const fs::path& path) {
 } // namespace
 
 std::string configured_token(const fs::path& path, const std::string& name) {
+  if (is_gguf(path)) return gguf_named_token(GgufFile(path).metadata(), name);
   const fs::path file = folder_of(path) / "tokenizer_config.json";
   if (!is_file(file)) return {};
   const Json json = read_json(file);
@@ -157,6 +162,7 @@ std::string configured_token(const fs::path& path, const std::string& name) {
 }
 
 std::optional<std::string> find_chat_template(const fs::path& path) {
+  if (is_gguf(path)) return gguf_chat_template(GgufFile(path).metadata());
   const fs::path folder = folder_of(path);
   if (is_file(folder / "chat_template.jinja")) return read_text(folder / "chat_template.jinja");
   const fs::path file = folder / "tokenizer_config.json";

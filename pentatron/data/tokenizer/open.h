@@ -21,21 +21,21 @@ struct OpenOptions {
   std::string pattern;   ///< for tiktoken: a name (cl100k, ...) or a regular expression
 };
 
-/// Reads tokenizer.json, vocab.json with merges.txt beside it, SentencePiece's .model or tiktoken's
-/// ranks; which of them a folder holds is found in this order. Throws DataError, which names the
-/// file, for what is missing, damaged or not supported.
+/// Reads tokenizer.json, vocab.json with merges.txt beside it, SentencePiece's .model, tiktoken's
+/// ranks or the tokenizer in a GGUF file; which of them a folder holds is found in this order.
+/// Throws DataError, which names the file, for what is missing, damaged or not supported.
 std::shared_ptr<const Tokenizer> open_tokenizer(const OpenOptions& options);
 
 /// The files that make the tokenizer at `path` what it is: the one that names it, and the merges
 /// beside a vocab.json. Throws what open_tokenizer() does.
 std::vector<std::filesystem::path> tokenizer_files(const OpenOptions& options);
 
-/// The chat template that lies with a tokenizer: chat_template.jinja or `chat_template` in
-/// tokenizer_config.json. `path` is what open_tokenizer() takes.
+/// The chat template that lies with a tokenizer: chat_template.jinja, `chat_template` in
+/// tokenizer_config.json, or that in a GGUF file. `path` is what open_tokenizer() takes.
 std::optional<std::string> find_chat_template(const std::filesystem::path& path);
 
-/// The text of the token `name` (bos_token, eos_token, ...) in tokenizer_config.json beside `path`;
-/// empty if there is none.
+/// The text of the token `name` (bos_token, eos_token, ...) in tokenizer_config.json beside `path`
+/// or in a GGUF file; empty if there is none.
 std::string configured_token(const std::filesystem::path& path, const std::string& name);
 
 } // namespace pentatron::data::tokenizer
