@@ -2,125 +2,216 @@
 
 #include <CLI/CLI.hpp>
 
-#include <cstdio>
-
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
+#include "pentatron/base/json.h"
 #include "pentatron/base/log.h"
-#include "pentatron/checkpoint/hf/hf_weights.h"
-#include "pentatron/checkpoint/run_checkpoint.h"
 #include "pentatron/cli/commands.h"
-#include "pentatron/data/dataset.h"
-#include "pentatron/data/tokenizer/stream_decoder.h"
-#include "pentatron/trainer/runtime.h"
+#include "pentatron/cli/loaded_model.h"
+#include "pentatron/cli/ranks.h"
+#include "pentatron/cli/writing.h"
+#include "pentatron/data/byte_source.h"
+#include "pentatron/data/json_line.h"
+#include "pentatron/data/line_reader.h"
 
 namespace pentatron::cli {
 
 namespace {
 
 struct GenerateArguments {
-  std::string model, prompt;
+  std::string model, prompts_file;
+  std::vector<std::string> prompts, config;
   std::vector<int64_t> tokens;
-  std::vector<std::string> config;
-  generate::SamplingOptions sampling;
+  WritingOptions writing;
+  RankArguments ranks;
+  int64_t batch_size = 8;
+  bool json = false, logprobs = false, ignore_eos = false;
 };
 
-struct LoadedModel {
-  trainer::Config config;
-  build::RankModel model;
+struct Prompt {
+  std::string text;
+  std::vector<int64_t> tokens;
 };
 
-build::RankModel make(const trainer::Config& config, int64_t max_sequence) {
-  trainer::set_compute_threads(config.train.num_threads);
-  return build::make_model({.config = config.model,
-                            .dtype = trainer::scalar_type(config.dtype),
-                            .device = trainer::choose_device(config.device),
-                            .max_sequence = max_sequence,
-                            .gradients = false},
-                           {});
+/// {"prompt": "..."} on each line.
+void read_prompts(const std::string& file, std::vector<std::string>& prompts) {
+  const std::unique_ptr<data::ByteSource> source = data::open_source(file);
+  data::LineReader lines(*source, int64_t{1} << 28);
+  std::string_view line;
+  std::string text;
+  while (lines.next(line) == data::LineReader::Status::kLine) {
+    if (line.find_first_not_of(" \t") == std::string_view::npos) continue;
+    if (data::extract_string(line, "prompt", text) != data::JsonField::kFound)
+      raise<DataError>("{}: line {} is not an object with a string `prompt`", file,
+                       lines.line_number());
+    prompts.push_back(text);
+  }
 }
 
-LoadedModel load_hf(const std::filesystem::path& folder, const GenerateArguments& arguments) {
-  const checkpoint::HfModel hf = checkpoint::read_hf_config(folder);
-  LoadedModel loaded{.config = with_runtime_keys(arguments.config, {}), .model = {}};
-  loaded.config.model = hf.config;
-  loaded.config.train.seq_length = hf.config.max_position_embeddings;
-  loaded.model = make(loaded.config, hf.config.max_position_embeddings);
-  checkpoint::load_hf_weights(folder, hf, loaded.model.gpt->params());
-  return loaded;
+std::vector<Prompt> prompts_of(const GenerateArguments& arguments,
+                               const data::Tokenizer* tokenizer) {
+  if (!arguments.tokens.empty()) return {{"", arguments.tokens}};
+  std::vector<std::string> texts = arguments.prompts;
+  if (!arguments.prompts_file.empty()) read_prompts(arguments.prompts_file, texts);
+  if (texts.empty()) texts.emplace_back();
+  std::vector<Prompt> prompts;
+  for (std::string& text : texts) {
+    std::vector<int32_t> encoded;
+    tokenizer->encode_with_special(text, encoded);
+    Prompt prompt{std::move(text), {encoded.begin(), encoded.end()}};
+    // A tokenizer without files knows the end of a document only, behind which a text begins.
+    const bool bytes = dynamic_cast<const data::ByteTokenizer*>(tokenizer) != nullptr;
+    if (bytes || prompt.tokens.empty()) {
+      if (tokenizer->eod() < 0)
+        raise<ConfigError>("the prompt is empty, and the tokenizer has no token that begins a "
+                           "text\n  try: --prompt TEXT");
+      prompt.tokens.insert(prompt.tokens.begin(), tokenizer->eod());
+    }
+    prompts.push_back(std::move(prompt));
+  }
+  return prompts;
 }
 
-LoadedModel load_saved(const GenerateArguments& arguments) {
-  const auto found = checkpoint::newest_checkpoint(arguments.model);
-  if (!found) {
-    raise<CheckpointError>("{} holds no checkpoint\n  try: the folder given as checkpoint.save "
-                           "when training, or hf:DIR for a Hugging Face model",
-                           arguments.model);
-  }
-  if (!found->passed_over.empty())
-    log::warning("{}; going back to {}", found->passed_over, found->folder.string());
-  trainer::Config config;
-  config::Violations violations;
-  config::apply_yaml(config, checkpoint::saved_config(found->folder), found->folder.string(),
-                     violations);
-  violations.throw_if_any();
-  // Where the run itself began, or was written to, is of no matter here.
-  config.checkpoint = {};
-  const std::string trained_in(config::to_string(config.dtype));
-  LoadedModel loaded{.config = with_runtime_keys(arguments.config, config), .model = {}};
-  if (loaded.config.dtype != config.dtype) {
-    raise<ConfigError>("dtype={} is not that of {}: {}\n  try: dtype={}",
-                       config::to_string(loaded.config.dtype), found->folder.string(), trained_in,
-                       trained_in);
-  }
-  loaded.model = make(loaded.config, loaded.config.train.seq_length);
-  checkpoint::load_params(found->folder, loaded.model.gpt->params());
-  return loaded;
+std::string_view name_of(generate::Finish finish, bool stopped) {
+  if (finish == generate::Finish::kStopToken) return "stop_token";
+  return stopped ? "stop_string" : "length";
 }
 
-int run_generate(GenerateArguments arguments) {
-  generate::check(arguments.sampling);
-  const trainer::CheckpointConfig source{.load = arguments.model};
-  const auto hf = trainer::hf_folder(source);
-  if (hf && arguments.tokens.empty()) {
-    raise<ConfigError>("{} has a tokenizer of its own, which pentatron does not read\n  try: "
-                       "--tokens 1,2,3 with numbers of its vocabulary",
-                       arguments.model);
+/// How fast the model reads and writes.
+struct Speed {
+  int64_t prompt_tokens = 0, new_tokens = 0; ///< the first token of a text is of its reading
+  double reading_s = 0, writing_s = 0;
+
+  std::string describe() const {
+    std::string text = fmt::format("{} prompt tokens in {:.2f} s", prompt_tokens, reading_s);
+    if (new_tokens > 0)
+      text += fmt::format(", {} new tokens in {:.2f} s: {:.1f} tokens/s", new_tokens, writing_s,
+                          static_cast<double>(new_tokens) / writing_s);
+    return text;
   }
-  LoadedModel loaded = hf ? load_hf(*hf, arguments) : load_saved(arguments);
-  arguments.sampling.context = loaded.config.train.seq_length;
-  if (!arguments.tokens.empty()) {
-    bool first = true;
-    generate::generate(loaded.model, arguments.tokens, arguments.sampling, [&](int64_t token) {
-      fmt::print("{}{}", first ? "" : " ", token);
-      std::fflush(stdout);
-      first = false;
-    });
-    fmt::print("\n");
-    return 0;
+};
+
+/// Writes the texts of one model on one rank.
+class Run {
+ public:
+  Run(const GenerateArguments& arguments, const OpenedModel& opened,
+      const data::Tokenizer* tokenizer, const comm::Group& world)
+      : arguments_(arguments), tokenizer_(tokenizer), speaks_(world.rank() == 0),
+        options_(arguments.writing.options), model_(load_model(opened, world)) {
+    options_.context = opened.config.train.seq_length;
+    if (!arguments.ignore_eos) options_.stop_tokens = opened.source->facts().generation.eos;
+    if (tokenizer != nullptr) {
+      if (!arguments.ignore_eos && options_.stop_tokens.empty() && tokenizer->eod() >= 0)
+        options_.stop_tokens = {tokenizer->eod()};
+      options_.sampling.num_tokens =
+          std::min(tokenizer->vocab_size(), opened.config.model.vocab_size);
+    }
   }
-  const auto tokenizer = data::make_tokenizer(loaded.config.tokenizer);
-  if (tokenizer->vocab_size() > loaded.config.model.vocab_size) {
-    raise<ConfigError>("model.vocab_size={} of {} is smaller than the {} tokens of "
-                       "tokenizer.type={}\n  try: --tokens 1,2,3",
-                       loaded.config.model.vocab_size, arguments.model, tokenizer->vocab_size(),
-                       tokenizer->name());
+
+  void write(const std::vector<Prompt>& prompts) {
+    const bool streams = !arguments_.json && prompts.size() == 1;
+    const auto batch = static_cast<size_t>(arguments_.batch_size);
+    for (size_t first = 0; first < prompts.size(); first += batch) {
+      const size_t last = std::min(prompts.size(), first + batch);
+      options_.first_text = first;
+      write_batch({prompts.data() + first, last - first}, streams);
+    }
+    if (speaks_) log::info("{}", speed_.describe());
   }
-  std::vector<int32_t> encoded;
-  tokenizer->encode(arguments.prompt, encoded);
-  std::vector<int64_t> prompt(encoded.begin(), encoded.end());
-  prompt.insert(prompt.begin(), tokenizer->eod());
-  arguments.sampling.stop_token = tokenizer->eod();
-  arguments.sampling.num_tokens = tokenizer->vocab_size();
-  fmt::print("{}", for_terminal(arguments.prompt));
-  data::StreamDecoder stream(*tokenizer);
-  generate::generate(loaded.model, prompt, arguments.sampling, [&](int64_t token) {
-    fmt::print("{}", for_terminal(stream.push(token)));
-    std::fflush(stdout);
+
+ private:
+  void write_batch(std::span<const Prompt> prompts, bool streams) {
+    std::vector<std::vector<int64_t>> tokens;
+    std::vector<TextWriter> writers;
+    for (const Prompt& prompt : prompts) {
+      tokens.push_back(prompt.tokens);
+      if (tokenizer_ != nullptr)
+        writers.emplace_back(*tokenizer_, prompt.tokens, arguments_.writing.stops);
+    }
+    const bool shows = speaks_ && streams;
+    if (shows && tokenizer_ != nullptr) show(prompts[0].text);
+    bool begun = false;
+    const double start = monotonic_s();
+    double first_token = 0;
+    const std::vector<generate::Text> texts = generate::generate(
+        model_, tokens, options_, [&](size_t text, const generate::Drawn& drawn) {
+          if (!begun) first_token = monotonic_s();
+          std::string piece;
+          if (tokenizer_ != nullptr) {
+            piece = writers[text].push(drawn.token);
+          } else {
+            piece = fmt::format("{}{}", begun ? " " : "", drawn.token);
+          }
+          begun = true;
+          if (shows) show(piece);
+          return tokenizer_ == nullptr || !writers[text].stopped();
+        });
+    const double end = monotonic_s();
+    for (const Prompt& prompt : prompts)
+      speed_.prompt_tokens += static_cast<int64_t>(prompt.tokens.size());
+    for (const generate::Text& text : texts)
+      speed_.new_tokens += std::max<int64_t>(0, static_cast<int64_t>(text.tokens.size()) - 1);
+    speed_.reading_s += (begun ? first_token : end) - start;
+    speed_.writing_s += begun ? end - first_token : 0;
+    for (TextWriter& writer : writers) {
+      const std::string rest = writer.finish();
+      if (shows) show(rest);
+    }
+    if (shows) show("\n");
+    if (!speaks_ || streams) return;
+    for (size_t i = 0; i < texts.size(); ++i) {
+      const TextWriter* const writer = tokenizer_ != nullptr ? &writers[i] : nullptr;
+      print(prompts[i], texts[i], writer);
+    }
+  }
+
+  void print(const Prompt& prompt, const generate::Text& text, const TextWriter* writer) {
+    if (!arguments_.json) {
+      show(fmt::format("{}{}\n\n", prompt.text, writer->text()));
+      return;
+    }
+    Json line = {{"prompt_ids", prompt.tokens}, {"ids", text.tokens}};
+    if (writer != nullptr) {
+      line["prompt"] = prompt.text;
+      line["text"] = writer->text();
+    }
+    if (arguments_.logprobs) line["logprobs"] = text.logprobs;
+    line["finish"] = name_of(text.finish, writer != nullptr && writer->stopped());
+    fmt::print("{}\n", line.dump());
+  }
+
+  const GenerateArguments& arguments_;
+  const data::Tokenizer* tokenizer_;
+  bool speaks_;
+  generate::Options options_;
+  build::RankModel model_;
+  Speed speed_;
+};
+
+int run_generate(const GenerateArguments& arguments) {
+  generate::check(arguments.writing.options);
+  const Ranks ranks = find_ranks(arguments.ranks);
+  const OpenedModel opened = open_trained_model(arguments.model, arguments.config, ranks.size);
+  std::shared_ptr<const data::Tokenizer> tokenizer;
+  if (arguments.tokens.empty()) {
+    tokenizer = open_tokenizer_of(opened);
+    if (tokenizer == nullptr) {
+      raise<ConfigError>("{} comes without a tokenizer\n  try: --tokens 1,2,3 with numbers of its "
+                         "vocabulary",
+                         arguments.model);
+    }
+    if (tokenizer->vocab_size() > opened.config.model.vocab_size)
+      log::info("{}: the tokenizer has {} tokens, and the model knows the first {}",
+                arguments.model, tokenizer->vocab_size(), opened.config.model.vocab_size);
+  }
+  const std::vector<Prompt> prompts = prompts_of(arguments, tokenizer.get());
+  return run_ranks(ranks, opened.config, [&](const comm::Group& world) {
+    const RankLog rank_log("", world);
+    Run(arguments, opened, tokenizer.get(), world).write(prompts);
   });
-  fmt::print("{}\n", for_terminal(stream.finish()));
-  return 0;
 }
 
 } // namespace
@@ -128,31 +219,40 @@ int run_generate(GenerateArguments arguments) {
 void add_generate(CLI::App& program, Action& chosen) {
   auto arguments = std::make_shared<GenerateArguments>();
   CLI::App* verb = program.add_subcommand("generate", "let a trained model write");
-  verb->add_option("model", arguments->model,
-                   "the folder given as checkpoint.save when training, one iter_ folder of it, or "
-                   "hf:DIR for a Hugging Face model")
-      ->required();
-  verb->add_option("config", arguments->config, "device=..., train.num_threads=..., dtype=...");
-  CLI::Option* prompt = verb->add_option("--prompt", arguments->prompt, "text to continue");
+  verb->add_option("model", arguments->model, kModelHelp)->required();
+  verb->add_option("config", arguments->config,
+                   "dtype=fp32, device=..., train.num_threads=..., parallel.tensor_model_parallel_"
+                   "size=..., parallel.pipeline_model_parallel_size=...");
+  CLI::Option* prompt =
+      verb->add_option("--prompt", arguments->prompts,
+                       "text to continue; given several times, the texts are written side by side")
+          ->allow_extra_args(false);
+  CLI::Option* file = verb->add_option("--prompts", arguments->prompts_file,
+                                       "file with {\"prompt\": \"...\"} on each line");
   verb->add_option("--tokens", arguments->tokens,
                    "token numbers to continue, with commas between; the answer is numbers too")
       ->allow_extra_args(false)
       ->delimiter(',')
-      ->excludes(prompt);
-  generate::SamplingOptions& sampling = arguments->sampling;
-  verb->add_option("--max-tokens", sampling.max_tokens, "length of the text")
+      ->excludes(prompt)
+      ->excludes(file);
+  verb->add_flag("--json", arguments->json,
+                 "a JSON line for each prompt: prompt, prompt_ids, ids, text, finish");
+  verb->add_flag("--logprobs", arguments->logprobs,
+                 "with --json: ln of each new token's probability under the model")
+      ->needs("--json");
+  verb->add_option("--batch-size", arguments->batch_size, "prompts written side by side")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
-  verb->add_option("--temperature", sampling.temperature, "0: always the likeliest token")
-      ->capture_default_str();
-  verb->add_option("--top-k", sampling.top_k, "choose among the k likeliest tokens; 0: all")
-      ->capture_default_str();
-  verb->add_option("--top-p", sampling.top_p,
-                   "choose among the likeliest tokens of this probability together")
-      ->capture_default_str();
-  verb->add_option("--seed", sampling.seed, "another seed, another text")->capture_default_str();
+  verb->add_flag("--ignore-eos", arguments->ignore_eos,
+                 "go on behind tokens that end a text, to the full length");
+  add_writing_options(*verb, arguments->writing);
+  add_rank_options(*verb, arguments->ranks);
   verb->footer("examples:\n"
                "  pentatron generate runs/quickstart/checkpoints --prompt \"It is a truth\"\n"
-               "  pentatron generate hf:DIR --tokens 1,2,3 --temperature 0");
+               "  pentatron generate model.gguf --prompt \"The capital of France is\" "
+               "--temperature 0 --max-new-tokens 20 --json\n"
+               "  pentatron generate DIR --prompts questions.jsonl --json --ranks 2 "
+               "parallel.tensor_model_parallel_size=2");
   verb->callback(
       [arguments, &chosen] { chosen = [arguments] { return run_generate(*arguments); }; });
 }

@@ -29,16 +29,20 @@ ConfigArguments split_arguments(const std::vector<std::string>& arguments) {
   return result;
 }
 
-trainer::Config with_runtime_keys(const std::vector<std::string>& arguments, trainer::Config base) {
+trainer::Config with_runtime_keys(const std::vector<std::string>& arguments, trainer::Config base,
+                                  const std::vector<std::string>& more, int ranks) {
   const ConfigArguments split = split_arguments(arguments);
   if (!split.files.empty()) {
     raise<ConfigError>("{} is not expected here: the configuration comes with the model\n  try: "
                        "dtype=fp32, device=cpu or train.num_threads=2",
                        split.files[0]);
   }
-  const trainer::Config config = trainer::load_config(std::nullopt, split.overrides, base);
+  const trainer::Config config = trainer::load_config(std::nullopt, split.overrides, base, ranks);
   for (const config::Difference& d : config::diff(base, config)) {
-    if (d.path != "dtype" && d.path != "device" && d.path != "train.num_threads") {
+    const bool asked = std::any_of(more.begin(), more.end(), [&](const std::string& key) {
+      return key.ends_with('.') ? d.path.starts_with(key) : d.path == key;
+    });
+    if (!asked && d.path != "dtype" && d.path != "device" && d.path != "train.num_threads") {
       raise<ConfigError>("{}={} has no effect here: the configuration comes with the model\n  try: "
                          "dtype=fp32, device=cpu or train.num_threads=2",
                          d.path, d.after);
@@ -64,6 +68,8 @@ bool is_verb(const CLI::App& program, const std::string& name) {
                      [&](const CLI::App* verb) { return verb->get_name() == name; });
 }
 
+std::vector<std::string> arguments_of_program; ///< set once, before any thread is started
+
 /// CLI11 only says that a verb is required.
 std::string wrong_verb(const CLI::App& program, int argc, char** argv) {
   if (argc < 2) return "no verb is given";
@@ -80,15 +86,21 @@ int fail(const std::string& message, const std::string& remedy, int status) {
 
 } // namespace
 
+const std::vector<std::string>& command_line() {
+  return arguments_of_program;
+}
+
 int run(int argc, char** argv) {
+  arguments_of_program.assign(argv + std::min(argc, 1), argv + argc);
   nn::install_counting_allocator();
   CLI::App program("pentatron trains large transformers.\nEvery verb has --help with an example.",
                    "pentatron");
   program.require_subcommand(1);
   program.set_version_flag("--version", "pentatron " PENTATRON_VERSION);
   Action chosen;
-  for (const AddVerb add : {add_train, add_evaluate, add_generate, add_preprocess, add_tokenize,
-                            add_corpus, add_inspect, add_checkpoint, add_config, add_doctor})
+  for (const AddVerb add :
+       {add_train, add_evaluate, add_generate, add_chat, add_preprocess, add_tokenize, add_corpus,
+        add_inspect, add_checkpoint, add_convert, add_config, add_doctor})
     add(program, chosen);
   if (const std::string wrong = wrong_verb(program, argc, argv); !wrong.empty())
     return fail(wrong, "pentatron --help", 2);

@@ -1,9 +1,5 @@
 #include <CLI/CLI.hpp>
 
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -12,9 +8,7 @@
 #include "pentatron/base/log.h"
 #include "pentatron/checkpoint/hf/hf_config.h"
 #include "pentatron/cli/commands.h"
-#include "pentatron/comm/process_ranks.h"
-#include "pentatron/comm/rank_threads.h"
-#include "pentatron/comm/supervisor.h"
+#include "pentatron/cli/ranks.h"
 #include "pentatron/data/tokenizer/stream_decoder.h"
 #include "pentatron/generate/generate.h"
 #include "pentatron/trainer/metrics/train_log.h"
@@ -28,8 +22,7 @@ namespace {
 struct TrainArguments {
   std::vector<std::string> config;
   std::string hf;
-  int ranks = 0; ///< 0: as the launcher says, else 1
-  std::string backend;
+  RankArguments ranks;
 };
 
 /// The text after an end of document, drawn from the trained model; every rank takes part.
@@ -39,43 +32,19 @@ void print_sample(trainer::Trainer& trainer, bool main_rank) {
   const data::Tokenizer& tokenizer = trainer.tokenizer();
   data::StreamDecoder stream(tokenizer);
   std::string text;
-  generate::generate(trainer.model(), {tokenizer.eod()},
-                     {.max_tokens = tokens,
+  generate::generate(trainer.model(), {{tokenizer.eod()}},
+                     {.sampling = {.num_tokens = tokenizer.vocab_size()},
+                      .max_new_tokens = tokens,
                       .seed = trainer.config().seed,
                       .context = trainer.config().train.seq_length,
-                      .stop_token = tokenizer.eod(),
-                      .num_tokens = tokenizer.vocab_size()},
-                     [&](int64_t token) { text += stream.push(token); });
+                      .stop_tokens = {tokenizer.eod()}},
+                     [&](size_t, const generate::Drawn& drawn) {
+                       if (drawn.token != tokenizer.eod()) text += stream.push(drawn.token);
+                       return true;
+                     });
   text += stream.finish();
   if (main_rank) fmt::print("\nA sample of what the model writes:\n\n{}\n", for_terminal(text));
 }
-
-/// Of several ranks only the first speaks on the console; each has a log file of its own.
-class RankLog {
- public:
-  RankLog(const std::string& folder, const comm::Group& world) {
-    if (world.size() == 1) return;
-    if (!folder.empty()) {
-      std::filesystem::create_directories(folder);
-      const auto file = std::filesystem::path(folder) / fmt::format("rank_{:05}.log", world.rank());
-      file_ = std::fopen(file.c_str(), "a");
-      if (file_ == nullptr)
-        raise<ConfigError>("{} cannot be written: {}\n  try: another logger.dir", file.string(),
-                           std::strerror(errno));
-    }
-    log::set_thread_output(file_, world.rank() == 0);
-    log::set_thread_prefix(world.rank() == 0 ? "" : fmt::format("rank {}", world.rank()));
-  }
-  ~RankLog() {
-    log::set_thread_output(nullptr, true);
-    log::set_thread_prefix("");
-    if (file_ != nullptr) std::fclose(file_);
-  }
-  RankLog(const RankLog&) = delete;
-
- private:
-  std::FILE* file_ = nullptr;
-};
 
 void print_report(const trainer::TrainReport& report) {
   const auto line = [](const char* what, const std::filesystem::path& path) {
@@ -113,42 +82,8 @@ void train_rank(const trainer::Config& config, const comm::Group& world) {
   if (main_rank) print_report(report);
 }
 
-/// How the ranks of a run come into being.
-enum class Start : uint8_t { kInProcess, kSupervised, kLaunched };
-
-struct Ranks {
-  Start start = Start::kInProcess;
-  int size = 1;
-  comm::Launch launch;
-  comm::ProcessBackend backend = comm::ProcessBackend::kAuto;
-};
-
-Ranks find_ranks(const TrainArguments& arguments) {
-  Ranks ranks;
-  ranks.launch = comm::detect_launch();
-  if (arguments.backend == "mpi") ranks.backend = comm::ProcessBackend::kMpi;
-  if (arguments.backend == "sockets") ranks.backend = comm::ProcessBackend::kSockets;
-  const bool supervised_rank = comm::supervisor_address(comm::process_environment()).has_value();
-  if (ranks.launch.launcher != comm::Launcher::kNone) {
-    ranks.start = Start::kLaunched;
-    ranks.size = ranks.launch.world_size;
-    if (!supervised_rank && arguments.ranks > 0 && arguments.ranks != ranks.size)
-      raise<ConfigError>("--ranks {} under {}, which has started {} ranks\n  try: no --ranks",
-                         arguments.ranks, config::to_string(ranks.launch.launcher), ranks.size);
-    if (arguments.backend == "in_process" && ranks.size > 1)
-      raise<ConfigError>("--backend in_process under {}: its ranks are threads of one process\n  "
-                         "try: no --backend, or --ranks {} without {}",
-                         config::to_string(ranks.launch.launcher), ranks.size,
-                         config::to_string(ranks.launch.launcher));
-    return ranks;
-  }
-  ranks.size = arguments.ranks > 0 ? arguments.ranks : 1;
-  if (ranks.backend != comm::ProcessBackend::kAuto) ranks.start = Start::kSupervised;
-  return ranks;
-}
-
 int train(const TrainArguments& arguments) {
-  const Ranks ranks = find_ranks(arguments);
+  const Ranks ranks = find_ranks(arguments.ranks);
   const ConfigArguments split = split_arguments(arguments.config);
   trainer::Config base;
   if (!arguments.hf.empty()) {
@@ -158,38 +93,8 @@ int train(const TrainArguments& arguments) {
   const trainer::Config config =
       trainer::load_config(split.files.empty() ? std::nullopt : std::optional(split.files[0]),
                            split.overrides, std::move(base), ranks.size);
-  if (ranks.start == Start::kSupervised) {
-    std::vector<std::string> command = {"train"};
-    command.insert(command.end(), arguments.config.begin(), arguments.config.end());
-    if (!arguments.hf.empty()) command.insert(command.end(), {"--hf", arguments.hf});
-    using Starting = comm::SupervisorOptions::Start;
-    return comm::supervise({.ranks = ranks.size,
-                            .arguments = command,
-                            .program = {},
-                            .start = ranks.backend == comm::ProcessBackend::kMpi
-                                         ? Starting::kMpirun
-                                         : Starting::kProcesses,
-                            .dist = config.dist});
-  }
-  trainer::install_signal_handlers();
-  trainer::set_compute_threads(config.train.num_threads, ranks.launch.local_size);
-  const auto body = [&](const comm::Group& world) { train_rank(config, world); };
-  if (ranks.start == Start::kLaunched && ranks.size > 1) {
-    comm::run_process_rank(ranks.launch,
-                           {.backend = ranks.backend,
-                            .dist = config.dist,
-                            .gpu = trainer::choose_gpu(config.device, ranks.launch)},
-                           body);
-  } else if (ranks.size == 1) {
-    body({});
-  } else {
-    comm::run_ranks(ranks.size,
-                    {.threads_per_rank = static_cast<int>(config.train.num_threads),
-                     .timeout_s = config.dist.timeout_s,
-                     .heartbeat_s = config.dist.heartbeat_s},
-                    body);
-  }
-  return 0;
+  if (ranks.start != Ranks::Start::kSupervised) trainer::install_signal_handlers();
+  return run_ranks(ranks, config, [&](const comm::Group& world) { train_rank(config, world); });
 }
 
 } // namespace
@@ -202,14 +107,7 @@ void add_train(CLI::App& program, Action& chosen) {
   verb->add_option(
       "--hf", arguments->hf,
       "start from a Hugging Face folder; short for checkpoint.load=hf:DIR with its model");
-  verb->add_option("--ranks", arguments->ranks,
-                   "ranks to start; default: those that mpirun, torchrun or srun has started, or 1")
-      ->check(CLI::Range(1, 1 << 16));
-  verb->add_option(
-          "--backend", arguments->backend,
-          "in_process: ranks are threads of this program; mpi: processes, started by mpirun; "
-          "sockets: processes that need no MPI")
-      ->check(CLI::IsMember({"in_process", "mpi", "sockets"}));
+  add_rank_options(*verb, arguments->ranks);
   verb->footer("examples:\n"
                "  pentatron train examples/quickstart.yaml train.train_iters=500\n"
                "  pentatron train my.yaml checkpoint.save=run checkpoint.load=run   (resume)\n"

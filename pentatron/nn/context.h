@@ -88,7 +88,7 @@ struct ForwardContext {
   WgradQueue* wgrad = nullptr; ///< outlives the backward pass of this forward
   StepState* state = nullptr;
   KvCache* cache = nullptr; ///< of generation: begin() has been called
-  at::Tensor labels; ///< [tokens] int64, negative: no target
+  at::Tensor labels;        ///< [tokens] int64, negative: no target
   double loss_scale =
       1; ///< 1 / number of targets of the whole step over all ranks, known before the first forward
   uint64_t seed = 0;         ///< of dropout

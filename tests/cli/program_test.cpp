@@ -125,7 +125,7 @@ TEST_F(Program, QuickstartLearnsAndLeavesItsFiles) {
     EXPECT_TRUE(fs::exists(folder / "runs/quickstart" / file)) << file;
 
   const Result text = run({"generate", "runs/quickstart/checkpoints", "--prompt", "It is",
-                           "--max-tokens", "5", "--temperature", "0"});
+                           "--max-new-tokens", "5", "--temperature", "0"});
   EXPECT_EQ(text.status, 0) << text.err;
   EXPECT_THAT(text.out, StartsWith("It is"));
   const Result broken = run({"generate", "runs/quickstart/checkpoints", "--top-p", "7"});
@@ -161,14 +161,19 @@ TEST_F(Program, ErrorsAreOneSentenceOnStandardErrorWithStatus1) {
       {tiny({"device=cuda"}), "device=cuda"},
       {tiny({"model.vocab_size=100"}), "model.vocab_size=100"},
       {tiny({"checkpoint.save=file"}), "checkpoint.save=file"},
-      {tiny({"checkpoint.load=hf:none"}), "none holds no config.json"},
+      {tiny({"checkpoint.load=hf:none"}), "none is no file and no folder"},
       {{"evaluate", "--hf", "none", "--batches", batch}, "none holds no config.json"},
       {{"evaluate", "--hf", llama, "--batches", "none"}, "none"},
       {{"evaluate", "--hf", llama, "--batches", batch, "--logits-out", "no/l"},
        "--logits-out no/l"},
       {{"evaluate", "--hf", llama, "--batches", batch, "model.num_layers=3"}, "model.num_layers=3"},
-      {{"generate", "none"}, "none holds no checkpoint"},
-      {{"generate", "hf:" + llama, "--prompt", "x"}, "tokenizer of its own"},
+      {{"generate", "none"}, "none"},
+      {{"generate", "hf:" + llama, "--prompt", "x"}, "comes without a tokenizer"},
+      {{"chat", "hf:" + llama}, "comes without a tokenizer"},
+      {{"generate", "hf:" + llama, "--tokens", "1", "--ranks", "2"},
+       "parallel.tensor_model_parallel_size=2"},
+      {{"generate", "hf:" + llama, "--tokens", "1", "train.train_iters=3"}, "train.train_iters=3"},
+      {{"generate", "hf:" + llama, "--tokens", "1", "--min-p", "7"}, "min_p=7"},
       {{"generate", "hf:" + llama, "--tokens", "1,999"}, "token 999"},
       {{"config", "show", "model.preset=qwen9"}, "model.preset=qwen9"},
   };
@@ -200,12 +205,13 @@ TEST_F(Program, AWrongCommandLineIsStatus2WithWhatToTry) {
 
 TEST_F(Program, GeneratesTokensOfAHuggingFaceModel) {
   const Result r = run({"generate", "hf:" + (kData / "hf_tiny/gpt2").string(), "--tokens", "1,2,3",
-                        "--max-tokens", "6", "--temperature", "0"});
+                        "--max-new-tokens", "6", "--temperature", "0"});
   ASSERT_EQ(r.status, 0) << r.err;
   std::istringstream in(r.out);
   int64_t token = 0, count = 0;
   for (; in >> token; ++count) EXPECT_GE(token, 0);
   EXPECT_EQ(count, 6);
+  EXPECT_THAT(r.err, HasSubstr("3 prompt tokens in "));
 }
 
 TEST_F(Program, ASignalSavesAndTheRunGoesOn) {

@@ -1,0 +1,96 @@
+#include "pentatron/cli/loaded_model.h"
+
+#include "pentatron/base/error.h"
+#include "pentatron/cli/commands.h"
+#include "pentatron/data/dataset.h"
+#include "pentatron/data/tokenizer/open.h"
+#include "pentatron/trainer/runtime.h"
+
+namespace pentatron::cli {
+
+namespace {
+
+using Kind = checkpoint::TokenizerPlace::Kind;
+
+/// What the weights are computed in if the user does not say: as they are stored, but fp16, which
+/// has no kernels here, as fp32.
+trainer::Precision precision_of(SafeDtype dtype) {
+  if (dtype == SafeDtype::kF64) return trainer::Precision::kFp64;
+  if (dtype == SafeDtype::kBF16) return trainer::Precision::kBf16;
+  return trainer::Precision::kFp32;
+}
+
+/// The section `tokenizer` of the run that the model comes from.
+data::TokenizerConfig saved_tokenizer(const checkpoint::ModelFacts& facts) {
+  trainer::Config saved;
+  if (facts.saved_config.empty()) return saved.tokenizer;
+  config::Violations violations;
+  config::apply_yaml(saved, facts.saved_config, facts.path.string(), violations);
+  violations.throw_if_any();
+  return saved.tokenizer;
+}
+
+} // namespace
+
+OpenedModel open_trained_model(const std::string& where, const std::vector<std::string>& keys,
+                               int ranks) {
+  OpenedModel opened{.source = checkpoint::open_model(where), .config = {}};
+  const checkpoint::ModelFacts& facts = opened.source->facts();
+  trainer::Config base;
+  base.model = facts.config;
+  base.train.seq_length = facts.context;
+  base.dtype = precision_of(opened.source->dtype());
+  opened.config = with_runtime_keys(keys, base,
+                                    {"parallel.tensor_model_parallel_size",
+                                     "parallel.pipeline_model_parallel_size",
+                                     "parallel.pipeline_model_parallel_layout", "dist."},
+                                    ranks);
+  const build::ParallelConfig& parallel = opened.config.parallel;
+  const int64_t needed =
+      parallel.tensor_model_parallel_size * parallel.pipeline_model_parallel_size;
+  if (needed != ranks) {
+    raise<ConfigError>("{} ranks for a model on parallel.tensor_model_parallel_size={} x "
+                       "parallel.pipeline_model_parallel_size={} ranks: one model writes at a "
+                       "time\n  try: --ranks "
+                       "{}, or parallel.tensor_model_parallel_size={}",
+                       ranks, parallel.tensor_model_parallel_size,
+                       parallel.pipeline_model_parallel_size, needed, ranks);
+  }
+  return opened;
+}
+
+build::RankModel load_model(const OpenedModel& opened, const comm::Group& world) {
+  const trainer::Config& config = opened.config;
+  const build::PipelinePlan plan =
+      build::plan_pipeline(config.parallel, config.model, {.tokens = 1, .squared_lengths = 1});
+  build::RankModel model =
+      build::make_model({.config = config.model,
+                         .dtype = trainer::scalar_type(config.dtype),
+                         .device = trainer::choose_device(config.device),
+                         .max_sequence = config.train.seq_length,
+                         .gradients = false},
+                        build::make_groups(world, config.parallel, config.model, plan), plan);
+  // Readers are for one thread at a time, and ranks may be threads of one process.
+  checkpoint::open_model(opened.source->facts().path.string())->load(model.gpt->params());
+  return model;
+}
+
+std::filesystem::path tokenizer_path(const OpenedModel& opened) {
+  const checkpoint::TokenizerPlace& place = opened.source->facts().tokenizer;
+  if (place.kind == Kind::kConfig) return saved_tokenizer(opened.source->facts()).path;
+  return place.path;
+}
+
+std::shared_ptr<const data::Tokenizer> open_tokenizer_of(const OpenedModel& opened) {
+  const checkpoint::ModelFacts& facts = opened.source->facts();
+  if (facts.tokenizer.kind == Kind::kNone) return nullptr;
+  data::TokenizerConfig config = saved_tokenizer(facts);
+  if (facts.tokenizer.kind == Kind::kConfig) return data::make_tokenizer(config);
+  if (!config.path.empty()) {
+    config.path = facts.tokenizer.path;
+    return data::make_tokenizer(config);
+  }
+  return data::tokenizer::open_tokenizer({.path = facts.tokenizer.path});
+}
+
+} // namespace pentatron::cli

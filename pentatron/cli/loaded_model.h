@@ -1,0 +1,38 @@
+/// A model that was trained, whatever wrote it, on the ranks of a verb.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "pentatron/build/parallelize.h"
+#include "pentatron/checkpoint/model_source.h"
+#include "pentatron/data/tokenizer.h"
+#include "pentatron/trainer/config.h"
+
+namespace pentatron::cli {
+
+/// What `model` of generate and chat may be.
+inline constexpr const char* kModelHelp =
+    "a folder given as checkpoint.save when training or one step_ folder of it, a Hugging Face "
+    "folder, or a .gguf file";
+
+/// A model before its weights are loaded.
+struct OpenedModel {
+  std::unique_ptr<checkpoint::ModelSource> source;
+  trainer::Config config; ///< of the model, with the keys that the user gave
+};
+/// Keys of the layout (tensor and pipeline ranks), dist, dtype, device and train.num_threads may be
+/// given. Throws ConfigError if the ranks are not those of one model.
+OpenedModel open_trained_model(const std::string& where, const std::vector<std::string>& keys,
+                               int ranks);
+
+/// This rank's part, with its weights. Collective over the world.
+build::RankModel load_model(const OpenedModel& opened, const comm::Group& world);
+
+/// Where the tokenizer's files are, for the chat template; empty: it has none.
+std::filesystem::path tokenizer_path(const OpenedModel& opened);
+/// Null if none is known.
+std::shared_ptr<const data::Tokenizer> open_tokenizer_of(const OpenedModel& opened);
+
+} // namespace pentatron::cli

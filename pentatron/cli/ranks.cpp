@@ -1,0 +1,124 @@
+#include "pentatron/cli/ranks.h"
+
+#include <CLI/CLI.hpp>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/log.h"
+#include "pentatron/cli/commands.h"
+#include "pentatron/comm/rank_threads.h"
+#include "pentatron/comm/supervisor.h"
+#include "pentatron/trainer/runtime.h"
+
+namespace pentatron::cli {
+
+namespace {
+
+/// This process's arguments for the processes that it starts.
+std::vector<std::string> arguments_of_a_rank() {
+  std::vector<std::string> kept;
+  const std::vector<std::string>& all = command_line();
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i] == "--ranks" || all[i] == "--backend") {
+      ++i;
+    } else if (!all[i].starts_with("--ranks=") && !all[i].starts_with("--backend=")) {
+      kept.push_back(all[i]);
+    }
+  }
+  return kept;
+}
+
+} // namespace
+
+void add_rank_options(CLI::App& verb, RankArguments& arguments) {
+  verb.add_option("--ranks", arguments.ranks,
+                  "ranks to start; default: those that mpirun, torchrun or srun has started, or 1")
+      ->check(CLI::Range(1, 1 << 16));
+  verb.add_option("--backend", arguments.backend,
+                  "in_process: ranks are threads of this program; mpi: processes, started by "
+                  "mpirun; sockets: processes that need no MPI")
+      ->check(CLI::IsMember({"in_process", "mpi", "sockets"}));
+}
+
+Ranks find_ranks(const RankArguments& arguments) {
+  Ranks ranks;
+  ranks.launch = comm::detect_launch();
+  if (arguments.backend == "mpi") ranks.backend = comm::ProcessBackend::kMpi;
+  if (arguments.backend == "sockets") ranks.backend = comm::ProcessBackend::kSockets;
+  const bool supervised_rank = comm::supervisor_address(comm::process_environment()).has_value();
+  if (ranks.launch.launcher != comm::Launcher::kNone) {
+    ranks.start = Ranks::Start::kLaunched;
+    ranks.size = ranks.launch.world_size;
+    if (!supervised_rank && arguments.ranks > 0 && arguments.ranks != ranks.size)
+      raise<ConfigError>("--ranks {} under {}, which has started {} ranks\n  try: no --ranks",
+                         arguments.ranks, config::to_string(ranks.launch.launcher), ranks.size);
+    if (arguments.backend == "in_process" && ranks.size > 1)
+      raise<ConfigError>("--backend in_process under {}: its ranks are threads of one process\n  "
+                         "try: no --backend, or --ranks {} without {}",
+                         config::to_string(ranks.launch.launcher), ranks.size,
+                         config::to_string(ranks.launch.launcher));
+    return ranks;
+  }
+  ranks.size = arguments.ranks > 0 ? arguments.ranks : 1;
+  if (ranks.backend != comm::ProcessBackend::kAuto) ranks.start = Ranks::Start::kSupervised;
+  return ranks;
+}
+
+int run_ranks(const Ranks& ranks, const trainer::Config& config,
+              const std::function<void(const comm::Group& world)>& body) {
+  if (ranks.start == Ranks::Start::kSupervised) {
+    using Starting = comm::SupervisorOptions::Start;
+    return comm::supervise({.ranks = ranks.size,
+                            .arguments = arguments_of_a_rank(),
+                            .program = {},
+                            .start = ranks.backend == comm::ProcessBackend::kMpi
+                                         ? Starting::kMpirun
+                                         : Starting::kProcesses,
+                            .dist = config.dist});
+  }
+  trainer::set_compute_threads(config.train.num_threads, ranks.launch.local_size);
+  if (ranks.start == Ranks::Start::kLaunched && ranks.size > 1) {
+    comm::run_process_rank(ranks.launch,
+                           {.backend = ranks.backend,
+                            .dist = config.dist,
+                            .gpu = trainer::choose_gpu(config.device, ranks.launch)},
+                           body);
+  } else if (ranks.size == 1) {
+    body({});
+  } else {
+    comm::run_ranks(ranks.size,
+                    {.threads_per_rank = static_cast<int>(config.train.num_threads),
+                     .timeout_s = config.dist.timeout_s,
+                     .heartbeat_s = config.dist.heartbeat_s},
+                    body);
+  }
+  return 0;
+}
+
+RankLog::RankLog(const std::string& folder, const comm::Group& world) {
+  if (world.size() == 1) return;
+  if (!folder.empty()) {
+    std::filesystem::create_directories(folder);
+    const auto file = std::filesystem::path(folder) / fmt::format("rank_{:05}.log", world.rank());
+    file_ = std::fopen(file.c_str(), "a");
+    if (file_ == nullptr)
+      raise<ConfigError>("{} cannot be written: {}\n  try: another logger.dir", file.string(),
+                         std::strerror(errno));
+  }
+  log::set_thread_output(file_, world.rank() == 0);
+  log::set_thread_prefix(world.rank() == 0 ? "" : fmt::format("rank {}", world.rank()));
+}
+
+RankLog::~RankLog() {
+  log::set_thread_output(nullptr, true);
+  log::set_thread_prefix("");
+  if (file_ != nullptr) std::fclose(file_);
+}
+
+} // namespace pentatron::cli

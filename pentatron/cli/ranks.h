@@ -1,0 +1,54 @@
+/// How the ranks of a verb come into being: threads of this program, processes that it starts, or
+/// processes that a launcher has started.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "pentatron/comm/dist_config.h"
+#include "pentatron/comm/group.h"
+#include "pentatron/comm/launch.h"
+#include "pentatron/comm/process_ranks.h"
+#include "pentatron/trainer/config.h"
+
+namespace CLI {
+class App;
+}
+
+namespace pentatron::cli {
+
+struct RankArguments {
+  int ranks = 0; ///< 0: as the launcher says, else 1
+  std::string backend;
+};
+/// --ranks and --backend.
+void add_rank_options(CLI::App& verb, RankArguments& arguments);
+
+struct Ranks {
+  enum class Start : uint8_t { kInProcess, kSupervised, kLaunched };
+  Start start = Start::kInProcess;
+  int size = 1;
+  comm::Launch launch;
+  comm::ProcessBackend backend = comm::ProcessBackend::kAuto;
+};
+/// Throws ConfigError where the arguments contradict the launcher.
+Ranks find_ranks(const RankArguments& arguments);
+
+/// Runs `body` on every rank: on those of this process, or in processes of their own which are
+/// started with this one's command line. Returns the exit status.
+int run_ranks(const Ranks& ranks, const trainer::Config& config,
+              const std::function<void(const comm::Group& world)>& body);
+
+/// Of several ranks only the first speaks on the console; each has a log file of its own in
+/// `folder` (empty: none). For the calling thread.
+class RankLog {
+ public:
+  RankLog(const std::string& folder, const comm::Group& world);
+  ~RankLog();
+  RankLog(const RankLog&) = delete;
+
+ private:
+  std::FILE* file_ = nullptr;
+};
+
+} // namespace pentatron::cli

@@ -1,0 +1,61 @@
+#include "pentatron/cli/writing.h"
+
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+
+#include <fmt/format.h>
+
+#include "pentatron/cli/commands.h"
+
+namespace pentatron::cli {
+
+void add_writing_options(CLI::App& verb, WritingOptions& writing) {
+  generate::Options& options = writing.options;
+  generate::Sampling& sampling = options.sampling;
+  verb.add_option("--max-new-tokens", options.max_new_tokens, "length of the text")
+      ->capture_default_str();
+  verb.add_option("--temperature", sampling.temperature, "0: always the likeliest token")
+      ->capture_default_str();
+  verb.add_option("--top-k", sampling.top_k, "choose among the k likeliest tokens; 0: all")
+      ->capture_default_str();
+  verb.add_option("--top-p", sampling.top_p,
+                  "choose among the likeliest tokens of this probability together")
+      ->capture_default_str();
+  verb.add_option("--min-p", sampling.min_p,
+                  "choose among tokens at least so likely, as a share of the likeliest; 0: all")
+      ->capture_default_str();
+  verb.add_option("--repetition-penalty", sampling.repetition_penalty,
+                  "above 1: tokens that the text has are less likely")
+      ->capture_default_str();
+  verb.add_option("--stop", writing.stops,
+                  "a string that ends the text; may be given several times")
+      ->allow_extra_args(false);
+  verb.add_option("--seed", options.seed, "another seed, another text")->capture_default_str();
+}
+
+TextWriter::TextWriter(const data::Tokenizer& tokenizer, const std::vector<int64_t>& prompt,
+                       const std::vector<std::string>& stops)
+    : decoder_(tokenizer), stops_(stops) {
+  for (const int64_t token : prompt) decoder_.push(token);
+}
+
+std::string TextWriter::push(int64_t token) {
+  std::string shown = stops_.push(decoder_.push(token));
+  text_ += shown;
+  return shown;
+}
+
+std::string TextWriter::finish() {
+  std::string shown = stops_.push(decoder_.finish());
+  shown += stops_.finish();
+  text_ += shown;
+  return shown;
+}
+
+void show(const std::string& text) {
+  fmt::print("{}", for_terminal(text));
+  std::fflush(stdout);
+}
+
+} // namespace pentatron::cli
