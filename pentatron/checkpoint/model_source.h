@@ -23,6 +23,7 @@
 
 #include "pentatron/base/json.h"
 #include "pentatron/checkpoint/container/manifest.h"
+#include "pentatron/checkpoint/generation_defaults.h"
 #include "pentatron/models/gpt_config.h"
 #include "pentatron/nn/param.h"
 
@@ -41,12 +42,6 @@ struct TokenizerPlace {
   };
   Kind kind = Kind::kNone;
   std::filesystem::path path;
-};
-
-/// What generation_config.json, else config.json, says.
-struct GenerationDefaults {
-  std::vector<int64_t> eos; ///< each ends a text
-  std::optional<int64_t> bos, pad;
 };
 
 /// What is known of a model before its weights are read.

@@ -34,10 +34,6 @@ bool is_weight_dtype(SafeDtype dtype);
 inline constexpr const char* kCompanionFolder = "hf";
 inline constexpr const char* kTokenizerFolder = "tokenizer";
 
-/// Of generation_config.json and config.json in the folder; nothing where they say nothing.
-GenerationDefaults generation_defaults(const std::filesystem::path& folder);
-/// Of one config.json.
-GenerationDefaults generation_defaults(const Json& json, const std::string& where);
 /// Whether tokenizer files lie in the folder.
 bool has_tokenizer_files(const std::filesystem::path& folder);
 

@@ -12,13 +12,13 @@ namespace pentatron::cli {
 namespace {
 
 struct EvaluateArguments {
-  std::string hf, batches, logits_out, grads_out;
+  std::string model, batches, logits_out, grads_out;
   std::vector<std::string> config;
 };
 
 int evaluate(const EvaluateArguments& arguments) {
   const trainer::Config config = with_runtime_keys(arguments.config, {});
-  const double loss = trainer::evaluate_hf({.model = arguments.hf,
+  const double loss = trainer::evaluate_hf({.model = arguments.model,
                                             .batches = arguments.batches,
                                             .logits_out = arguments.logits_out,
                                             .grads_out = arguments.grads_out,
@@ -34,8 +34,10 @@ int evaluate(const EvaluateArguments& arguments) {
 void add_evaluate(CLI::App& program, Action& chosen) {
   auto arguments = std::make_shared<EvaluateArguments>();
   CLI::App* verb = program.add_subcommand(
-      "evaluate", "loss, logits and gradients of a Hugging Face model on one batch");
-  verb->add_option("--hf", arguments->hf, "Hugging Face folder: config.json and model*.safetensors")
+      "evaluate", "loss, logits and gradients of a trained model on one batch");
+  verb->add_option("--hf,--model", arguments->model,
+                   "a Hugging Face folder, a folder given as checkpoint.save or one checkpoint in "
+                   "it, or a .gguf file")
       ->required();
   verb->add_option("--batches", arguments->batches,
                    "Safetensors file with input_ids [batch, sequence] int64")

@@ -5,6 +5,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/safetensors.h"
 #include "pentatron/build/parallelize.h"
+#include "pentatron/checkpoint/hf/hf_export.h"
 #include "pentatron/checkpoint/hf/hf_weights.h"
 #include "pentatron/checkpoint/tensor_io.h"
 #include "pentatron/kernels/embedding/embedding.h"
@@ -49,17 +50,18 @@ double evaluate_hf(const HfEvaluation& options) {
   const at::Device device = choose_device(options.device);
   require_place("--logits-out", options.logits_out);
   require_place("--grads-out", options.grads_out);
-  const checkpoint::HfModel hf = checkpoint::read_hf_config(options.model);
-  const at::Tensor ids_bs = read_input_ids(options.batches, hf.config.vocab_size);
+  const auto source = checkpoint::open_model(options.model);
+  const models::GptConfig& config = source->config();
+  const at::Tensor ids_bs = read_input_ids(options.batches, config.vocab_size);
   const int64_t b = ids_bs.size(0), s = ids_bs.size(1);
   const bool with_grads = !options.grads_out.empty();
-  build::RankModel model = build::make_model({.config = hf.config,
+  build::RankModel model = build::make_model({.config = config,
                                               .dtype = scalar_type(options.dtype),
                                               .device = device,
                                               .max_sequence = s,
                                               .gradients = with_grads},
                                              {});
-  checkpoint::load_hf_weights(options.model, hf, model.gpt->params());
+  source->load(model.gpt->params());
 
   std::vector<uint64_t> samples(static_cast<size_t>(b));
   for (size_t i = 0; i < samples.size(); ++i) samples[i] = i;
@@ -78,16 +80,17 @@ double evaluate_hf(const HfEvaluation& options) {
   const at::Tensor ids = ids_bs.view({-1}).to(device);
   if (!options.logits_out.empty()) {
     const at::Tensor logits =
-        model.gpt->logits(ids, ctx, *model.store).to(at::kFloat).view({b, s, hf.config.vocab_size});
+        model.gpt->logits(ids, ctx, *model.store).to(at::kFloat).view({b, s, config.vocab_size});
     checkpoint::write_tensors(options.logits_out, {{"logits", logits}});
   }
   nn::Tape tape;
   model.gpt->loss_chunk().forward(ids, ctx, *model.store, with_grads ? &tape : nullptr);
   if (with_grads) {
     model.gpt->loss_chunk().backward({}, ctx, *model.store, tape);
+    const std::string family = checkpoint::make_hf_config(config, source->facts().family).family;
     checkpoint::write_tensors(
         options.grads_out,
-        checkpoint::export_hf(hf, model.gpt->params(),
+        checkpoint::export_hf({family, config}, model.gpt->params(),
                               [](const nn::Param& param) { return param.main_grad().cpu(); }));
   }
   return state.loss_sums["lm loss"] / targets;

@@ -1,4 +1,4 @@
-/// A Hugging Face model on one batch: loss, logits and gradients, to compare with other systems.
+/// A trained model on one batch: loss, logits and gradients, to compare with other systems.
 #pragma once
 
 #include <filesystem>
@@ -9,7 +9,7 @@
 namespace pentatron::trainer {
 
 struct HfEvaluation {
-  std::filesystem::path model;                 ///< Hugging Face folder
+  std::string model;                           ///< as checkpoint::open_model() takes it
   std::filesystem::path batches;               ///< Safetensors with `input_ids` [B, S] int64
   std::filesystem::path logits_out, grads_out; ///< empty: not written
   Precision dtype = Precision::kFp32;

@@ -180,11 +180,26 @@ GptConfig read_llama_like(const Reader& in, const std::string& family) {
   return c;
 }
 
+/// Nothing is made as large as a damaged file says.
+void check_extents(const Reader& in) {
+  constexpr int64_t kLayers = 10'000, kWidth = int64_t{1} << 24, kTokens = int64_t{1} << 31;
+  const auto at_most = [&](int64_t limit, std::initializer_list<const char*> keys) {
+    for (const char* key : keys)
+      if (const auto value = in.find<int64_t>(key); value && (*value < 0 || *value > limit))
+        raise<DataError>("{}: {}={} is not in 0 to {}", in.where(), key, *value, limit);
+  };
+  at_most(kLayers, {"n_layer", "num_hidden_layers"});
+  at_most(kWidth, {"n_embd", "hidden_size", "n_head", "num_attention_heads", "num_key_value_heads",
+                   "head_dim", "n_inner", "intermediate_size"});
+  at_most(kTokens, {"vocab_size", "n_positions", "max_position_embeddings"});
+}
+
 } // namespace
 
 HfModel parse_hf_config(const Json& json, const std::string& where) {
   const Reader in(json, where);
   HfModel model{.family = in.get<std::string>("model_type"), .config = {}};
+  check_extents(in);
   if (model.family == "gpt2") {
     model.config = read_gpt2(in);
   } else if (model.family == "llama" || model.family == "mistral" || model.family == "qwen2" ||

@@ -1,0 +1,331 @@
+#include "pentatron/checkpoint/convert.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "pentatron/base/atomic_file.h"
+#include "pentatron/base/error.h"
+#include "pentatron/base/mapped_file.h"
+#include "pentatron/base/safetensors.h"
+#include "pentatron/checkpoint/container/checkpoint_writer.h"
+#include "pentatron/checkpoint/container/shard_writer.h"
+#include "pentatron/checkpoint/gguf/gguf_export.h"
+#include "pentatron/checkpoint/hf/hf_export.h"
+#include "pentatron/checkpoint/model_stream.h"
+#include "pentatron/checkpoint/source_facts.h"
+
+namespace pentatron::checkpoint {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Bytes done of all, told to the caller.
+class Progress {
+ public:
+  Progress(const ConvertOptions& options, uint64_t total) : options_(options), total_(total) {}
+  void add(uint64_t bytes) {
+    done_ += bytes;
+    if (options_.progress) options_.progress(done_, total_);
+  }
+
+ private:
+  const ConvertOptions& options_;
+  uint64_t done_ = 0, total_ = 0;
+};
+
+std::optional<SafeDtype> asked_dtype(const ConvertOptions& options) {
+  if (options.dtype.empty()) return std::nullopt;
+  return weight_dtype_from_name(options.dtype);
+}
+
+const fs::path* companion(const ModelSource& source, const std::string& name) {
+  for (const fs::path& path : source.facts().companions)
+    if (path.filename() == name) return &path;
+  return nullptr;
+}
+
+std::string read_text(const fs::path& path) {
+  return std::string(MappedFile(path).text());
+}
+
+/// The model as Hugging Face sees it: what came from there as it was, if it still describes the
+/// model.
+struct HfView {
+  HfModel model;
+  Json config;
+  std::string text; ///< of config.json
+};
+
+HfView view_as_hf(const ModelSource& source, std::optional<SafeDtype> dtype) {
+  const ModelFacts& facts = source.facts();
+  if (const fs::path* const file = companion(source, "config.json")) {
+    HfView view;
+    view.config = read_json(*file);
+    view.text = read_text(*file);
+    view.model = parse_hf_config(view.config, file->string());
+    if (same_model(view.model.config, facts.config)) {
+      if (!dtype) return view;
+      bool named = false;
+      for (const char* key : {"dtype", "torch_dtype"})
+        if (view.config.contains(key)) view.config[key] = torch_name_of(*dtype), named = true;
+      if (!named) view.config["torch_dtype"] = torch_name_of(*dtype);
+      view.text = dump_json(view.config, 2) + "\n";
+      return view;
+    }
+  }
+  HfExport made = make_hf_config(facts.config, facts.family);
+  add_hf_details(made.config, facts.generation, dtype.value_or(source.dtype()));
+  HfView view;
+  view.model.family = made.family;
+  view.model.config = facts.config;
+  view.text = dump_json(made.config, 2) + "\n";
+  view.config = std::move(made.config);
+  return view;
+}
+
+/// One tensor of the output under Hugging Face's name.
+struct HfTensor {
+  WeightMapEntry entry;
+  std::string name; ///< in the files
+  SafeDtype dtype = SafeDtype::kF32;
+  uint64_t bytes = 0;
+};
+
+std::vector<HfTensor> hf_tensors(const ModelSource& source, const HfModel& model,
+                                 std::optional<SafeDtype> dtype) {
+  const Json& hf = source.facts().hf;
+  const auto detail = [&](const char* what, const std::string& name) -> std::string {
+    if (!hf.contains(what) || !hf[what].contains(name) || !hf[what][name].is_string()) return {};
+    return hf[what][name].get<std::string>();
+  };
+  std::vector<HfTensor> tensors;
+  for (WeightMapEntry& entry : weight_map(model)) {
+    HfTensor tensor;
+    tensor.name = detail("names", entry.hf);
+    tensor.dtype = source.facts().tensors.at(entry.param).dtype;
+    if (tensor.name.empty()) tensor.name = entry.hf;
+    if (const std::string stored = detail("dtypes", entry.hf); !stored.empty())
+      tensor.dtype = safe_dtype_from_name(stored);
+    tensor.dtype = dtype.value_or(tensor.dtype);
+    tensor.bytes = static_cast<uint64_t>(numel(entry.shape)) * size_of(tensor.dtype);
+    tensor.entry = std::move(entry);
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+uint64_t total_bytes(const std::vector<HfTensor>& tensors) {
+  uint64_t total = 0;
+  for (const HfTensor& tensor : tensors) total += tensor.bytes;
+  return total;
+}
+
+void write_hf_shard(ModelSource& source, const fs::path& file,
+                    const std::vector<const HfTensor*>& tensors, Progress& progress) {
+  std::vector<SafeTensorSpec> specs;
+  for (const HfTensor* tensor : tensors)
+    specs.push_back({tensor->name, tensor->dtype, tensor->entry.hf_shape()});
+  SafetensorsWriter writer(file, std::move(specs), {{"format", "pt"}});
+  for (const HfTensor* tensor : tensors) {
+    uint64_t at = 0;
+    stream_entry(source, tensor->entry, tensor->dtype, [&](std::span<const std::byte> bytes) {
+      writer.write(tensor->name, bytes, at);
+      at += bytes.size();
+      progress.add(bytes.size());
+    });
+  }
+  writer.finish();
+}
+
+void write_generation_config(const ModelSource& source, const fs::path& folder) {
+  const GenerationDefaults& known = source.facts().generation;
+  if (known.eos.empty() && !known.bos) return;
+  Json json = Json::object();
+  if (known.bos) json["bos_token_id"] = *known.bos;
+  if (known.pad) json["pad_token_id"] = *known.pad;
+  if (!known.eos.empty())
+    json["eos_token_id"] = known.eos.size() == 1 ? Json(known.eos[0]) : Json(known.eos);
+  write_file_atomically(folder / "generation_config.json", dump_json(json, 2) + "\n");
+}
+
+ConvertReport write_checkpoint(ModelSource& source, const fs::path& dir,
+                               const ConvertOptions& options) {
+  const ModelFacts& facts = source.facts();
+  const std::optional<SafeDtype> dtype = asked_dtype(options);
+  std::vector<std::string> names;
+  std::vector<uint64_t> bytes;
+  ConvertReport report;
+  const auto type_of = [&](const std::string& name) {
+    return dtype.value_or(facts.tensors.at(name).dtype);
+  };
+  for (const auto& [name, info] : facts.tensors) {
+    names.push_back(name);
+    bytes.push_back(static_cast<uint64_t>(numel(info.shape)) * size_of(type_of(name)));
+    report.bytes += bytes.back();
+  }
+  Progress progress(options, report.bytes);
+  CheckpointWriter writer(dir, 0);
+  const auto groups = group_by_size(bytes, options.max_shard_bytes);
+  std::vector<std::string> descriptions;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    std::vector<EntrySpec> entries;
+    for (const size_t t : groups[i]) {
+      const std::vector<int64_t>& shape = facts.tensors.at(names[t]).shape;
+      entries.push_back({names[t], type_of(names[t]), shape, {whole_box(shape)}});
+    }
+    ShardFileWriter file(
+        writer.path(),
+        shard_name("model", static_cast<int64_t>(i), static_cast<int64_t>(groups.size())),
+        std::move(entries));
+    for (const size_t t : groups[i])
+      stream_param(source, names[t], type_of(names[t]), [&](std::span<const std::byte> part) {
+        file.write(names[t], part);
+        progress.add(part.size());
+      });
+    descriptions.push_back(file.finish());
+  }
+  CheckpointInfo info{.state = Json::object(), .config_yaml = options.config_yaml};
+  if (!facts.family.empty()) {
+    info.state["huggingface"] = facts.hf;
+    info.state["huggingface"]["family"] = facts.family;
+    if (dtype) info.state["huggingface"].erase("dtypes");
+  }
+  for (const fs::path& path : facts.companions) {
+    const std::string name = path.filename().string();
+    const bool of_model = name == "config.json" || name == "generation_config.json";
+    info.attachments[fmt::format("{}/{}", of_model ? kCompanionFolder : kTokenizerFolder, name)] =
+        read_text(path);
+  }
+  writer.commit(descriptions, info);
+  report.tensors = names.size();
+  report.files = groups.size();
+  return report;
+}
+
+ConvertReport write_as_gguf(ModelSource& source, const fs::path& target,
+                            const ConvertOptions& options) {
+  const HfView view = view_as_hf(source, std::nullopt);
+  const SafeDtype stored = source.dtype();
+  const std::string type = !options.dtype.empty()       ? options.dtype
+                           : stored == SafeDtype::kBF16 ? "bf16"
+                           : stored == SafeDtype::kF16  ? "fp16"
+                                                        : "fp32";
+  GgufExport gguf{.type = gguf_type_from_name(
+                      type.starts_with("fp") ? fmt::format("f{}", type.substr(2)) : type),
+                  .name = target.stem().string(),
+                  .tokenizer = options.tokenizer};
+  const std::vector<HfTensor> tensors = hf_tensors(source, view.model, std::nullopt);
+  Progress progress(options, total_bytes(tensors));
+  std::vector<GgufSource> sources;
+  for (const HfTensor& tensor : tensors) {
+    sources.push_back(
+        {.name = tensor.entry.hf,
+         .shape = tensor.entry.hf_shape(),
+         .dtype = tensor.dtype,
+         .read = [&](std::span<std::byte> target_bytes) {
+           size_t at = 0;
+           stream_entry(source, tensor.entry, tensor.dtype, [&](std::span<const std::byte> bytes) {
+             std::ranges::copy(bytes, target_bytes.begin() + static_cast<int64_t>(at));
+             at += bytes.size();
+           });
+           progress.add(target_bytes.size());
+         }});
+  }
+  write_gguf(target, view.config, sources, gguf);
+  return {.bytes = total_bytes(tensors), .tensors = tensors.size(), .files = 1};
+}
+
+bool contains_path(const fs::path& outer, const fs::path& inner) {
+  std::error_code error;
+  const fs::path a = fs::weakly_canonical(outer, error), b = fs::weakly_canonical(inner, error);
+  const auto [end, ignored] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
+  return end == a.end();
+}
+
+/// Throws unless the target is free, or a model that may be replaced.
+void check_target(const ModelSource& source, const fs::path& target,
+                  const ConvertOptions& options) {
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(target, error))) return;
+  if (!options.force)
+    raise<ConfigError>("{} is there already\n  try: another target, or --force to replace it",
+                       target.string());
+  if (contains_path(target, source.facts().path))
+    raise<ConfigError>("{} holds the source, {}\n  try: another target", target.string(),
+                       source.facts().path.string());
+  if (fs::is_directory(target, error) && fs::is_empty(target, error)) return;
+  try {
+    if ((recognise_model(target) == ModelFormat::kGguf) == fs::is_directory(target, error))
+      raise<DataError>("a folder and not a file");
+  } catch (const DataError&) {
+    raise<ConfigError>("{} is no model, and --force replaces only models\n  try: another target",
+                       target.string());
+  }
+}
+
+} // namespace
+
+SafeDtype weight_dtype_from_name(const std::string& name) {
+  if (name == "fp64") return SafeDtype::kF64;
+  if (name == "fp32") return SafeDtype::kF32;
+  if (name == "bf16") return SafeDtype::kBF16;
+  if (name == "fp16") return SafeDtype::kF16;
+  raise<ConfigError>("--dtype {} is no type of this format\n  try: fp32, bf16 or fp16{}", name,
+                     name == "q8_0" ? "; q8_0 only with --format gguf" : "");
+}
+
+ConvertReport write_hf_folder(ModelSource& source, const fs::path& folder,
+                              const ConvertOptions& options) {
+  const std::optional<SafeDtype> dtype = asked_dtype(options);
+  const HfView view = view_as_hf(source, dtype);
+  const std::vector<HfTensor> tensors = hf_tensors(source, view.model, dtype);
+  std::vector<uint64_t> bytes;
+  for (const HfTensor& tensor : tensors) bytes.push_back(tensor.bytes);
+  const auto groups = group_by_size(bytes, options.max_shard_bytes);
+  Progress progress(options, total_bytes(tensors));
+  Json index = {{"metadata", {{"total_size", total_bytes(tensors)}}},
+                {"weight_map", Json::object()}};
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const std::string name =
+        groups.size() == 1 ? "model.safetensors"
+                           : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, groups.size());
+    std::vector<const HfTensor*> members;
+    for (const size_t t : groups[i]) {
+      members.push_back(&tensors[t]);
+      index["weight_map"][tensors[t].name] = name;
+    }
+    write_hf_shard(source, folder / name, members, progress);
+  }
+  if (groups.size() > 1)
+    write_file_atomically(folder / "model.safetensors.index.json", dump_json(index, 2) + "\n");
+  write_file_atomically(folder / "config.json", view.text);
+  if (companion(source, "generation_config.json") == nullptr)
+    write_generation_config(source, folder);
+  for (const fs::path& path : source.facts().companions)
+    if (path.filename() != "config.json")
+      write_file_atomically(folder / path.filename(), read_text(path));
+  return {.bytes = total_bytes(tensors), .tensors = tensors.size(), .files = groups.size()};
+}
+
+ConvertReport convert_model(ModelSource& source, const fs::path& place,
+                            const ConvertOptions& options) {
+  const fs::path target = place.has_filename() ? place : place.parent_path(); // "DIR/"
+  check_target(source, target, options);
+  if (options.max_shard_bytes == 0) raise<ConfigError>("--max-shard-size 0 holds no tensor");
+  std::error_code error;
+  const fs::path parent = fs::absolute(target).parent_path();
+  fs::create_directories(parent, error);
+  if (error) raise<ConfigError>("{} cannot be made: {}", parent.string(), error.message());
+  if (options.format == ModelFormat::kGguf) return write_as_gguf(source, target, options);
+  AtomicDirectory aside(target);
+  const ConvertReport report = options.format == ModelFormat::kPentatron
+                                   ? write_checkpoint(source, aside.path(), options)
+                                   : write_hf_folder(source, aside.path(), options);
+  aside.commit(options.force ? AtomicDirectory::Existing::kReplace
+                             : AtomicDirectory::Existing::kRefuse);
+  return report;
+}
+
+} // namespace pentatron::checkpoint

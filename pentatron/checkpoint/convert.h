@@ -1,0 +1,50 @@
+/// One format of models into another, a block of one tensor at a time and without a model.
+///
+/// What comes from a Hugging Face folder and goes to one again, directly or by way of pentatron,
+/// keeps every byte of every tensor, its type, its name, config.json and the files of the
+/// tokenizer. The target appears whole, under a name aside until then, or not at all.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "pentatron/base/gguf.h"
+#include "pentatron/checkpoint/model_source.h"
+
+namespace pentatron::checkpoint {
+
+struct ConvertOptions {
+  ModelFormat format = ModelFormat::kHuggingFace;
+  /// "fp64", "fp32", "bf16", "fp16"; of GGUF also "q8_0". Empty: each tensor as it is (of GGUF:
+  /// bf16 or fp16 if the weights are, else fp32).
+  std::string dtype;
+  uint64_t max_shard_bytes = uint64_t{5'000'000'000};
+  bool force = false;      ///< replace a model that is there
+  std::string config_yaml; ///< of a pentatron checkpoint: what a run with it is configured by
+  GgufMetadata tokenizer;  ///< of a GGUF file
+  std::function<void(uint64_t done, uint64_t total)> progress; ///< in bytes
+};
+
+struct ConvertReport {
+  uint64_t bytes = 0; ///< of tensors
+  size_t tensors = 0;
+  size_t files = 0; ///< that hold tensors
+};
+
+/// Throws ConfigError for a model that the format cannot express, naming the keys, and for a target
+/// that is there or could not be replaced safely; CheckpointError for damaged data and for values
+/// that `dtype` cannot hold.
+ConvertReport convert_model(ModelSource& source, const std::filesystem::path& target,
+                            const ConvertOptions& options);
+
+/// Writes a Hugging Face folder into `folder`, which is there and empty.
+ConvertReport write_hf_folder(ModelSource& source, const std::filesystem::path& folder,
+                              const ConvertOptions& options);
+
+/// F64, F32, BF16, F16 of "fp64" and so on. Throws ConfigError.
+SafeDtype weight_dtype_from_name(const std::string& name);
+
+} // namespace pentatron::checkpoint

@@ -1,0 +1,34 @@
+/// A GptConfig as Hugging Face's config.json: the inverse of parse_hf_config().
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "pentatron/base/json.h"
+#include "pentatron/base/safetensors.h"
+#include "pentatron/checkpoint/generation_defaults.h"
+#include "pentatron/models/gpt_config.h"
+
+namespace pentatron::checkpoint {
+
+struct HfExport {
+  std::string family;
+  Json config;
+};
+
+/// The config.json of the first family that expresses everything which changes the model's numbers:
+/// `preferred` if it does, else llama, mistral, qwen2, qwen3, gpt2. Dropout beyond what the family
+/// has, and how weights were initialised, are left out. Throws ConfigError that names the keys
+/// which no family can express.
+HfExport make_hf_config(const models::GptConfig& config, const std::string& preferred = {});
+
+/// Adds what is no part of the architecture: token numbers and the type of the weights.
+void add_hf_details(Json& config, const GenerationDefaults& generation, SafeDtype dtype);
+
+/// "float32", as torch spells it.
+std::string torch_name_of(SafeDtype dtype);
+
+/// Whether both are the same model: same parameters, same numbers from them.
+bool same_model(const models::GptConfig& a, const models::GptConfig& b);
+
+} // namespace pentatron::checkpoint

@@ -1,0 +1,121 @@
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <memory>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
+#include "pentatron/checkpoint/convert.h"
+#include "pentatron/cli/commands.h"
+
+namespace pentatron::cli {
+
+namespace {
+
+struct ConvertArguments {
+  std::string source, target, format;
+  checkpoint::ConvertOptions options;
+};
+
+/// One line that is written over on a terminal, a line every ten seconds in a file.
+class ProgressLine {
+ public:
+  void show(uint64_t done, uint64_t total) {
+    const double now = monotonic_s();
+    const bool terminal = ::isatty(STDERR_FILENO) != 0;
+    if (now - told_ < (terminal ? 0.5 : 10.0)) return;
+    told_ = now;
+    const double left = eta_s(static_cast<double>(done), static_cast<double>(total), now - begin_);
+    fmt::print(stderr, "{}{} of {}, {} left{}", terminal ? "\r\033[K" : "",
+               format_bytes(static_cast<double>(done)), format_bytes(static_cast<double>(total)),
+               format_duration(left), terminal ? "" : "\n");
+  }
+  void finish() const {
+    if (::isatty(STDERR_FILENO) != 0) fmt::print(stderr, "\r\033[K");
+  }
+
+ private:
+  double begin_ = monotonic_s(), told_ = begin_;
+};
+
+trainer::Precision precision_of(SafeDtype dtype) {
+  if (dtype == SafeDtype::kF64) return trainer::Precision::kFp64;
+  return dtype == SafeDtype::kBF16 ? trainer::Precision::kBf16 : trainer::Precision::kFp32;
+}
+
+/// The configuration that a checkpoint of these weights begins with.
+std::string config_for(const checkpoint::ModelSource& source, const std::string& dtype) {
+  const checkpoint::ModelFacts& facts = source.facts();
+  trainer::Config config;
+  if (!facts.saved_config.empty()) {
+    config::Violations ignored; // of other rooms, by another version of the program
+    config::apply_yaml(config, facts.saved_config, "", ignored);
+    config.checkpoint = {};
+  } else {
+    config.train.seq_length = facts.context;
+    if (facts.tokenizer.kind == checkpoint::TokenizerPlace::Kind::kNone) {
+      config.tokenizer.type = data::TokenizerType::kNull; // numbers are all that is known
+      config.tokenizer.vocab_size = facts.config.vocab_size;
+    }
+  }
+  config.model = facts.config;
+  config.dtype =
+      precision_of(dtype.empty() ? source.dtype() : checkpoint::weight_dtype_from_name(dtype));
+  return config::to_yaml(config);
+}
+
+checkpoint::ModelFormat format_from_name(const std::string& name) {
+  for (const auto format : {checkpoint::ModelFormat::kPentatron,
+                            checkpoint::ModelFormat::kHuggingFace, checkpoint::ModelFormat::kGguf})
+    if (name == checkpoint::name_of(format)) return format;
+  raise<ConfigError>("--format {} is not known\n  try: pentatron, hf or gguf", name);
+}
+
+int run_convert(ConvertArguments& a) {
+  checkpoint::ConvertOptions& options = a.options;
+  options.format = format_from_name(a.format);
+  const auto source = checkpoint::open_model(a.source);
+  if (options.format == checkpoint::ModelFormat::kPentatron)
+    options.config_yaml = config_for(*source, options.dtype);
+  ProgressLine line;
+  options.progress = [&](uint64_t done, uint64_t total) { line.show(done, total); };
+  const checkpoint::ConvertReport report = checkpoint::convert_model(*source, a.target, options);
+  line.finish();
+  fmt::print("{}: {} tensors, {} in {} {}, from {}\n", a.target, report.tensors,
+             format_bytes(static_cast<double>(report.bytes)), report.files,
+             report.files == 1 ? "file" : "files", checkpoint::name_of(source->format()));
+  return 0;
+}
+
+} // namespace
+
+void add_convert(CLI::App& program, Action& chosen) {
+  auto a = std::make_shared<ConvertArguments>();
+  CLI::App* verb =
+      program.add_subcommand("convert", "write a model in another format: pentatron, hf or gguf");
+  verb->add_option("source", a->source,
+                   "a Hugging Face folder, a folder given as checkpoint.save or one checkpoint in "
+                   "it, or a .gguf file; which it is, is found out")
+      ->required();
+  verb->add_option("target", a->target, "the folder to write, or for gguf the file")->required();
+  verb->add_option("--format", a->format,
+                   "pentatron: a checkpoint to train from; hf: a Hugging Face folder; gguf: a file "
+                   "for llama.cpp and what is built on it")
+      ->required();
+  verb->add_option("--dtype", a->options.dtype,
+                   "fp32, bf16, fp16, of gguf also q8_0; default: as it is");
+  verb->add_option("--max-shard-size", a->options.max_shard_bytes,
+                   "begin another file at this size; default: 5GB")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true));
+  verb->add_flag("--force", a->options.force, "replace a model that is there");
+  verb->footer("examples:\n"
+               "  pentatron convert runs/mine/checkpoints mine-hf --format hf\n"
+               "  pentatron convert Qwen3-0.6B qwen --format pentatron\n"
+               "  pentatron convert mine-hf mine.gguf --format gguf --dtype q8_0");
+  verb->callback([a, &chosen] { chosen = [a] { return run_convert(*a); }; });
+}
+
+} // namespace pentatron::cli
