@@ -2,6 +2,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/checkpoint/container/manifest.h"
+#include "pentatron/checkpoint/container/parity.h"
 
 namespace pentatron::checkpoint {
 
@@ -36,6 +37,7 @@ fs::path CheckpointWriter::commit(std::span<const std::string> descriptions,
       raise<CheckpointError>("{} has {} bytes where its rank has written {}",
                              (path() / name).string(), error ? 0 : size, file.bytes);
   }
+  write_parity(path(), manifest, info.parity);
   manifest.attachments = write_attachments(path(), info.attachments);
   write_file_atomically(path() / kManifestName, to_text(manifest));
   folder_.commit(AtomicDirectory::Existing::kReplace);

@@ -27,6 +27,7 @@ struct CheckpointInfo {
   std::string tokenizer; ///< digest
   /// Small files by their name in the folder, see attachments.h.
   std::map<std::string, std::string> attachments;
+  int64_t parity = 0; ///< parity files to add, see parity.h
 };
 
 class CheckpointWriter {

@@ -130,7 +130,8 @@ Json inspect(const Manifest& manifest) {
   Json out{{"format", manifest.format},  {"iteration", manifest.iteration},
            {"state", manifest.state},    {"tokenizer", manifest.tokenizer},
            {"tensors", Json::object()},  {"files", Json::object()},
-           {"by_dtype", Json::object()}, {"attachments", Json::object()}};
+           {"by_dtype", Json::object()}, {"attachments", Json::object()},
+           {"parity", Json::object()}};
   std::map<std::string, int64_t> pieces;
   uint64_t file_bytes = 0;
   for (const auto& [name, file] : manifest.files) {
@@ -152,6 +153,10 @@ Json inspect(const Manifest& manifest) {
   for (const auto& [name, attachment] : manifest.attachments) {
     out["attachments"][name] = attachment.bytes;
     file_bytes += attachment.bytes;
+  }
+  for (const auto& [name, parity] : manifest.parity) {
+    out["parity"][name] = {{"bytes", parity.file.bytes}, {"shards", parity.shards.size()}};
+    file_bytes += parity.file.bytes;
   }
   out["tensor_bytes"] = bytes;
   out["file_bytes"] = file_bytes;

@@ -138,12 +138,22 @@ void remove_abandoned(const fs::path& dir, const DirectoryLock& lock) {
   }
 }
 
+namespace {
+
+std::string repair_hint(const VerifyReport& report, const fs::path& folder) {
+  return report.repairable ? fmt::format("\n  try: pentatron checkpoint repair {}", folder.string())
+                           : "";
+}
+
+} // namespace
+
 std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& dir) {
   std::error_code error;
   if (fs::exists(dir / kManifestName, error) || fs::exists(dir / kFormat1Name, error)) {
     const VerifyReport report = verify(dir);
     if (!report.ok())
-      raise<CheckpointError>("{} is damaged: {}", dir.string(), fmt::join(report.faults, "; "));
+      raise<CheckpointError>("{} is damaged: {}{}", dir.string(), fmt::join(report.faults, "; "),
+                             repair_hint(report, dir));
     return FoundCheckpoint{.folder = dir, .passed_over = {}};
   }
   std::vector<CheckpointFolder> candidates = checkpoints_in(dir);
@@ -159,7 +169,8 @@ std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& dir) {
     if (report.ok())
       return FoundCheckpoint{.folder = candidate.path,
                              .passed_over = fmt::format("{}", fmt::join(damaged, "; "))};
-    damaged.push_back(fmt::format("{}: {}", candidate.path.filename().string(), report.faults[0]));
+    damaged.push_back(fmt::format("{}: {}{}", candidate.path.filename().string(), report.faults[0],
+                                  repair_hint(report, candidate.path)));
   }
   raise<CheckpointError>("{} holds no whole checkpoint: {}", dir.string(),
                          fmt::join(damaged, "; "));
@@ -175,19 +186,15 @@ struct Candidate {
 /// The metric of a folder whose files all have their size.
 Candidate examine(const CheckpointFolder& folder, const std::string& metric) {
   const Manifest manifest = read_manifest(folder.path);
-  for (const auto& [name, file] : manifest.files) {
+  const auto expect_bytes = [&](const std::string& name, uint64_t bytes) {
     std::error_code error;
     const auto size = fs::file_size(folder.path / name, error);
-    if (error || size != file.bytes)
-      raise<CheckpointError>("{} has {} bytes and not {}", name, error ? 0 : size, file.bytes);
-  }
-  for (const auto& [name, attachment] : manifest.attachments) {
-    std::error_code error;
-    const auto size = fs::file_size(folder.path / name, error);
-    if (error || size != attachment.bytes)
-      raise<CheckpointError>("{} has {} bytes and not {}", name, error ? 0 : size,
-                             attachment.bytes);
-  }
+    if (error || size != bytes)
+      raise<CheckpointError>("{} has {} bytes and not {}", name, error ? 0 : size, bytes);
+  };
+  for (const auto& [name, file] : manifest.files) expect_bytes(name, file.bytes);
+  for (const auto& [name, parity] : manifest.parity) expect_bytes(name, parity.file.bytes);
+  for (const auto& [name, attachment] : manifest.attachments) expect_bytes(name, attachment.bytes);
   Candidate candidate{.folder = folder, .metric = {}};
   if (const auto it = manifest.state.find(metric);
       it != manifest.state.end() && it->is_number() && it->get<double>() == it->get<double>())

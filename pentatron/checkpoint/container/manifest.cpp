@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <charconv>
+#include <set>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -64,10 +65,14 @@ std::string shape_text(const TensorInfo& info) {
                      fmt::join(info.shape, ","));
 }
 
+std::string chunks_text(const FileInfo& file) {
+  return fmt::format(R"("bytes":{},"chunk_bytes":{},"crc32c":"{}")", file.bytes, file.chunk_bytes,
+                     hex(file.crcs));
+}
+
 /// Without the tensors, or with dtype and shape in each entry.
 std::string file_text(const FileInfo& file, const TensorInfos* tensors) {
-  std::string text = fmt::format(R"({{"bytes":{},"chunk_bytes":{},"crc32c":"{}","entries":{{)",
-                                 file.bytes, file.chunk_bytes, hex(file.crcs));
+  std::string text = fmt::format(R"({{{},"entries":{{)", chunks_text(file));
   const char* separator = "\n    ";
   for (const auto& [name, entry] : file.entries) {
     fmt::format_to(std::back_inserter(text), R"({}{}:{{"begin":{},"boxes":{}{}}})", separator,
@@ -124,8 +129,8 @@ const Json& get_object(const Json& json, const char* key, std::string_view where
   return *it;
 }
 
-/// `tensors`, if given, takes dtype and shape from the entries.
-FileInfo parse_file(const Json& json, std::string_view where, TensorInfos* tensors) {
+/// A file but for its entries.
+FileInfo parse_chunks(const Json& json, std::string_view where) {
   FileInfo file;
   file.bytes = get_size(json, "bytes", where);
   file.chunk_bytes = get_size(json, "chunk_bytes", where);
@@ -133,6 +138,19 @@ FileInfo parse_file(const Json& json, std::string_view where, TensorInfos* tenso
     raise<CheckpointError>("\"chunk_bytes\" in {} is {} and not a power of two from {} on", where,
                            file.chunk_bytes, kMinChunk);
   file.crcs = parse_hex(json_get<std::string>(json, "crc32c", where), where);
+  return file;
+}
+
+ParityFile parse_parity(const Json& json, std::string_view where) {
+  expect_members(json, {"bytes", "chunk_bytes", "crc32c", "row", "shards"}, where);
+  return {.file = parse_chunks(json, where),
+          .row = get_size(json, "row", where),
+          .shards = json_get<std::vector<std::string>>(json, "shards", where)};
+}
+
+/// `tensors`, if given, takes dtype and shape from the entries.
+FileInfo parse_file(const Json& json, std::string_view where, TensorInfos* tensors) {
+  FileInfo file = parse_chunks(json, where);
   for (const auto& [name, item] : get_object(json, "entries", where).items()) {
     const std::string entry_where = fmt::format("{}, tensor {}", where, excerpt(name));
     if (tensors != nullptr) {
@@ -147,15 +165,54 @@ FileInfo parse_file(const Json& json, std::string_view where, TensorInfos* tenso
   return file;
 }
 
+void check_chunks(const FileInfo& file, std::string_view where) {
+  if (file.chunk_bytes == 0 || file.bytes > kMaxBytes || file.crcs.size() != file.num_chunks())
+    raise<CheckpointError>("{} has {} checksums for {} bytes in chunks of {}", where,
+                           file.crcs.size(), file.bytes, file.chunk_bytes);
+}
+
+/// A parity file is as long as the longest of its shards, and a shard is in one group.
+void check_parity(const Manifest& manifest, std::string_view origin) {
+  std::map<std::string_view, const ParityFile*> group_of;
+  std::map<std::string_view, std::vector<bool>> rows;
+  for (const auto& [name, parity] : manifest.parity) {
+    const std::string where = fmt::format("{}: file {}", origin, excerpt(name));
+    if (!is_parity_name(name))
+      raise<CheckpointError>("{} is not a plain name that ends in {}", where, kParitySuffix);
+    check_chunks(parity.file, where);
+    if (parity.row >= kMaxParity || parity.shards.empty() ||
+        parity.shards.size() > 255 - kMaxParity)
+      raise<CheckpointError>("{} is row {} of {} shards", where, parity.row, parity.shards.size());
+    uint64_t longest = 0;
+    for (const std::string& shard : parity.shards) {
+      const auto file = manifest.files.find(shard);
+      const ParityFile*& group = group_of.emplace(shard, &parity).first->second;
+      if (file == manifest.files.end() || group->shards != parity.shards)
+        raise<CheckpointError>("{} covers {}, which is no shard or in another group", where,
+                               excerpt(shard));
+      longest = std::max(longest, file->second.bytes);
+    }
+    std::vector<bool>& known = rows[parity.shards[0]];
+    known.resize(kMaxParity);
+    if (known[parity.row] || parity.file.bytes != longest ||
+        std::set(parity.shards.begin(), parity.shards.end()).size() != parity.shards.size())
+      raise<CheckpointError>("{} repeats a row or a shard, or has another size than its shards",
+                             where);
+    known[parity.row] = true;
+  }
+  for (const auto& [shard, known] : rows) {
+    if (std::ranges::is_sorted(known, std::greater())) continue;
+    raise<CheckpointError>("{}: parity of {} lacks a row", origin, excerpt(shard));
+  }
+}
+
 /// Entries lie in the file, do not overlap, and each box lies in its tensor.
 void check_file(const std::string& name, const FileInfo& file, const Manifest& manifest,
                 std::string_view origin) {
   const std::string where = fmt::format("{}: file {}", origin, excerpt(name));
   if (!is_shard_name(name))
     raise<CheckpointError>("{} is not a plain name that ends in {}", where, kSuffix);
-  if (file.chunk_bytes == 0 || file.bytes > kMaxBytes || file.crcs.size() != file.num_chunks())
-    raise<CheckpointError>("{} has {} checksums for {} bytes in chunks of {}", where,
-                           file.crcs.size(), file.bytes, file.chunk_bytes);
+  check_chunks(file, where);
   struct Place {
     uint64_t begin = 0, end = 0;
     const std::string* name = nullptr;
@@ -229,7 +286,8 @@ Manifest parse_checked_text(std::string_view text, std::string_view origin) {
   const bool with_attachments = manifest.format == kContainerFormat;
   expect_members(json,
                  {"format", "iteration", "state", "config", "tokenizer",
-                  with_attachments ? "attachments" : "tokenizer", "tensors", "files", "crc32c"},
+                  with_attachments ? "attachments" : "tokenizer",
+                  with_attachments ? "parity" : "tokenizer", "tensors", "files", "crc32c"},
                  origin);
   manifest.iteration = json_get<int64_t>(json, "iteration", origin);
   manifest.state = get_object(json, "state", origin);
@@ -250,8 +308,18 @@ Manifest parse_checked_text(std::string_view text, std::string_view origin) {
     expect_members(item, {"bytes", "chunk_bytes", "crc32c", "entries"}, where);
     manifest.files.emplace(name, parse_file(item, where, nullptr));
   }
+  if (json.contains("parity")) {
+    for (const auto& [name, item] : get_object(json, "parity", origin).items())
+      manifest.parity.emplace(
+          name, parse_parity(item, fmt::format("{}, file {}", origin, excerpt(name))));
+  }
   check_manifest(manifest, origin);
   return manifest;
+}
+
+bool is_file_name(std::string_view name, std::string_view suffix) {
+  return is_tensor_name(name) && name.size() <= kMaxFileName && name.ends_with(suffix) &&
+         name.front() != '.' && name.find_first_of("/\\") == std::string_view::npos;
 }
 
 } // namespace
@@ -268,8 +336,11 @@ bool is_tensor_name(std::string_view name) {
 }
 
 bool is_shard_name(std::string_view name) {
-  return is_tensor_name(name) && name.size() <= kMaxFileName && name.ends_with(kSuffix) &&
-         name.front() != '.' && name.find_first_of("/\\") == std::string_view::npos;
+  return is_file_name(name, kSuffix);
+}
+
+bool is_parity_name(std::string_view name) {
+  return is_file_name(name, kParitySuffix);
 }
 
 std::string to_text(const FileDescription& description) {
@@ -334,6 +405,7 @@ void check_manifest(const Manifest& manifest, std::string_view origin) {
     }
   }
   for (const auto& [name, info] : manifest.tensors) check_tiling(name, info, sources[name], origin);
+  check_parity(manifest, origin);
 }
 
 std::string to_text(const Manifest& manifest) {
@@ -363,6 +435,13 @@ std::string to_text(const Manifest& manifest) {
     separator = ",\n  ";
   }
   text += manifest.files.empty() ? ",\n\"files\":{}" : "}";
+  separator = ",\n\"parity\":{\n  ";
+  for (const auto& [name, parity] : manifest.parity) {
+    fmt::format_to(std::back_inserter(text), R"({}{}:{{{},"row":{},"shards":{}}})", separator,
+                   json_text(name), chunks_text(parity.file), parity.row, dump_json(parity.shards));
+    separator = ",\n  ";
+  }
+  if (!manifest.parity.empty()) text += "}";
   return text + own_checksum(text);
 }
 

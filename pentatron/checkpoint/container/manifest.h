@@ -2,7 +2,7 @@
 ///
 /// The file is JSON, its members on lines of their own, and its last one is the CRC-32C of all
 /// bytes before that member:
-///   format      3; 2 is the same without attachments
+///   format      3; 2 is the same without attachments and parity
 ///   iteration   the step after which it was written
 ///   state       an object of the caller: consumed samples, optimizer steps and so on
 ///   config      the configuration as YAML
@@ -11,6 +11,8 @@
 ///   tensors     name -> dtype and true global shape
 ///   files       name -> bytes, chunk_bytes, crc32c (8 hexadecimal digits a chunk) and entries:
 ///               tensor -> begin (byte of the file) and boxes of the tensor ([[offset], [size]])
+///   parity      name -> bytes, chunk_bytes and crc32c as of a file, row, and shards: the names of
+///               the files that it is made of (parity.h)
 ///   crc32c
 /// The boxes of an entry lie one behind the other, each row-major. Over all files they tile every
 /// tensor exactly once.
@@ -61,6 +63,14 @@ struct FileInfo {
   size_t num_chunks() const { return static_cast<size_t>((bytes + chunk_bytes - 1) / chunk_bytes); }
 };
 
+inline constexpr size_t kMaxParity = 16; ///< parity files of a group of shards
+inline constexpr const char* kParitySuffix = ".parity";
+struct ParityFile {
+  FileInfo file; ///< without entries
+  size_t row = 0;
+  std::vector<std::string> shards;
+};
+
 struct Manifest {
   int64_t format = kContainerFormat;
   int64_t iteration = 0;
@@ -70,6 +80,7 @@ struct Manifest {
   Attachments attachments;
   TensorInfos tensors;
   std::map<std::string, FileInfo, std::less<>> files;
+  std::map<std::string, ParityFile, std::less<>> parity;
 };
 
 /// What one rank says about a file that it wrote, as text for the rank that writes the manifest.
@@ -101,5 +112,7 @@ Manifest read_manifest(const std::filesystem::path& folder);
 bool is_tensor_name(std::string_view name);
 /// Whether the name is one of a file in the folder itself, ending in .safetensors.
 bool is_shard_name(std::string_view name);
+/// The same with .parity.
+bool is_parity_name(std::string_view name);
 
 } // namespace pentatron::checkpoint

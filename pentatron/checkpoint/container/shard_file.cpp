@@ -63,6 +63,7 @@ std::string tensors_between(const FileInfo& info, uint64_t begin, uint64_t end) 
       tensors += fmt::format("{}{}", tensors.empty() ? "" : ", ", excerpt(*places[i].second, 200));
   }
   if (count > kShown) tensors += fmt::format(" and {} more", count - kShown);
+  if (info.entries.empty()) return "no tensor";
   return tensors.empty() ? "the header" : tensors;
 }
 

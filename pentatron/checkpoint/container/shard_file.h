@@ -26,7 +26,8 @@ class ShardFile {
   int descriptor_ = -1;
 };
 
-/// The first few tensors that lie in these bytes of a file, as text; "the header" if none does.
+/// The first few tensors that lie in these bytes of a file, as text; "the header" if none does,
+/// "no tensor" of a file that has none.
 std::string tensors_between(const FileInfo& info, uint64_t begin, uint64_t end);
 
 /// The sentence about a chunk that is not as written: file, chunk, its bytes and the tensors in it.

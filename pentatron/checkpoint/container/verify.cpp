@@ -91,7 +91,8 @@ void find_unlisted(const fs::path& folder, const Manifest& manifest, Faults& fau
     }
   };
   look("", [&](const std::string& name) {
-    return name.ends_with(".safetensors") && !manifest.files.contains(name);
+    return (name.ends_with(".safetensors") || name.ends_with(kParitySuffix)) &&
+           !manifest.files.contains(name) && !manifest.parity.contains(name);
   });
   std::set<std::string> folders;
   for (const auto& [name, attachment] : manifest.attachments) {
@@ -114,10 +115,10 @@ void check_attachments(const fs::path& folder, const Manifest& manifest, Faults&
 
 void check_files(const fs::path& folder, const Manifest& manifest, Faults& faults) {
   IoThreads threads(kThreads);
-  for (const auto& [name, info] : manifest.files) {
+  const auto check = [&](const std::string& name, const FileInfo& info) {
     const auto step = static_cast<size_t>(std::max<uint64_t>(1, kJobBytes / info.chunk_bytes));
     for (size_t first = 0; first < info.num_chunks(); first += step) {
-      threads.submit([&folder, &name = name, &info = info, &faults, first, step] {
+      threads.submit([&folder, &name, &info, &faults, first, step] {
         try {
           check_chunks(folder, name, info, first, std::min(info.num_chunks(), first + step),
                        faults);
@@ -129,7 +130,9 @@ void check_files(const fs::path& folder, const Manifest& manifest, Faults& fault
         }
       });
     }
-  }
+  };
+  for (const auto& [name, info] : manifest.files) check(name, info);
+  for (const auto& [name, parity] : manifest.parity) check(name, parity.file);
   threads.finish();
 }
 
@@ -145,7 +148,9 @@ VerifyReport verify(const fs::path& folder) {
     report.tensors = manifest.tensors.size();
     for (const auto& [name, info] : manifest.files) report.bytes += info.bytes;
     for (const auto& [name, attachment] : manifest.attachments) report.bytes += attachment.bytes;
-    report.files += manifest.attachments.size();
+    for (const auto& [name, parity] : manifest.parity) report.bytes += parity.file.bytes;
+    report.files += manifest.attachments.size() + manifest.parity.size();
+    report.repairable = !manifest.parity.empty();
     check_files(folder, manifest, faults);
     check_attachments(folder, manifest, faults);
     find_unlisted(folder, manifest, faults);

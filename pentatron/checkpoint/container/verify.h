@@ -11,6 +11,7 @@ namespace pentatron::checkpoint {
 struct VerifyReport {
   int64_t iteration = -1; ///< -1: the manifest cannot be read
   uint64_t files = 0, bytes = 0, tensors = 0;
+  bool repairable = false;         ///< there are parity files: repair_checkpoint() may help
   std::vector<std::string> faults; ///< each names its file, and what of which tensors it concerns
   bool ok() const { return faults.empty(); }
 };

@@ -68,9 +68,9 @@ INSTANTIATE_TEST_SUITE_P(Ranks, AnyRanks, testing::Values(1, 2, 3, 8, 29));
 TEST(Container, OneRankWritesOrdinarySafetensors) {
   const TemporaryFolder dir;
   const fs::path folder = write_example(dir.path(), 3, 1);
-  EXPECT_THAT(names_in(folder),
-              ElementsAre("manifest.json", "model_00000_of_00001.safetensors", "notes.txt",
-                          "optimizer_00000_of_00001.safetensors", "tokenizer"));
+  EXPECT_THAT(names_in(folder), ElementsAre("manifest.json", "model_00000_of_00001.safetensors",
+                                            "notes.txt", "optimizer_00000_of_00001.safetensors",
+                                            "parity_00000_000.parity", "tokenizer"));
   for (const char* kind : {"model", "optimizer"}) {
     const SafetensorsFile file(folder / shard_name(kind, 0, 1));
     for (const auto& [name, tensor] : file.tensors()) {

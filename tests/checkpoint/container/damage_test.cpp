@@ -67,6 +67,7 @@ TEST_F(Damage, EveryFlippedBitIsFoundByFileAndTensor) {
   std::vector<std::string> files = {kManifestName};
   for (const auto& [name, info] : manifest.files) files.push_back(name);
   for (const auto& [name, attachment] : manifest.attachments) files.push_back(name);
+  for (const auto& [name, parity] : manifest.parity) files.push_back(name);
   std::mt19937_64 random(1);
   for (int i = 0; i < flips(); ++i) {
     const std::string& name = files[random() % files.size()];
@@ -80,7 +81,7 @@ TEST_F(Damage, EveryFlippedBitIsFoundByFileAndTensor) {
     if (manifest.attachments.contains(name)) {
       const CheckpointReader reader(folder);
       ASSERT_THAT(message_of([&] { reader.read_attachment(name); }), HasSubstr("is damaged"));
-    } else if (name != kManifestName) {
+    } else if (manifest.files.contains(name)) {
       for (const std::string& tensor : tensors_at(manifest, name, at)) {
         ASSERT_THAT(fault, HasSubstr(tensor)) << name << " byte " << at;
         CheckpointReader reader(folder);

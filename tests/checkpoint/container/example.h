@@ -108,7 +108,8 @@ inline std::filesystem::path write_example(const std::filesystem::path& dir, int
   return writer.commit(descriptions, {.state = std::move(state),
                                       .config_yaml = "seed: 1\n",
                                       .tokenizer = "abc",
-                                      .attachments = example_attachments()});
+                                      .attachments = example_attachments(),
+                                      .parity = 1});
 }
 
 /// The names of tensors and files that are not what example_bytes() and example_attachments() say.

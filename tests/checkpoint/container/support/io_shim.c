@@ -9,8 +9,8 @@
  *                  "OP A B C LENGTH\n", then LENGTH bytes of data. Paths are relative to the root,
  *                  files are named by inode, so that a script can replay what was durable when.
  *
- * For programs of one thread that use the calls below; a write to standard output is logged as
- * "mark", so that the program can say what it has promised so far. */
+ * For programs that use the calls below, with IO_SHIM_LOG those of one thread; a write to standard
+ * output is logged as "mark", so that the program can say what it has promised so far. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -26,7 +26,8 @@
 
 static const char* root_;
 static size_t root_size_;
-static long at_, calls_;
+static long at_;
+static _Atomic long calls_; /* of all threads */
 static const char* mode_;
 static int log_ = -1;
 
