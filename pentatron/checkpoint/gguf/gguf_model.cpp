@@ -25,11 +25,11 @@ SafeDtype dtype_of(GgmlType type) {
                                    : SafeDtype::kF32;
 }
 
-/// Shapes are compared without extents of one, which ggml does not keep.
-bool same_shape(std::vector<int64_t> a, std::vector<int64_t> b) {
-  std::erase(a, 1);
-  std::erase(b, 1);
-  return a == b;
+/// Shapes are compared without leading extents of one, which ggml does not keep.
+bool same_shape(std::span<const int64_t> a, std::span<const int64_t> b) {
+  while (!a.empty() && a.front() == 1) a = a.subspan(1);
+  while (!b.empty() && b.front() == 1) b = b.subspan(1);
+  return std::ranges::equal(a, b);
 }
 
 constexpr size_t kMaxListed = 12;

@@ -17,6 +17,8 @@ namespace pentatron::data::tokenizer {
 namespace {
 
 constexpr const char* kSpaceMark = "\u2581";
+constexpr size_t kMaxTokens = size_t{1} << 22;
+constexpr size_t kMaxPieceBytes = 1024; ///< merges are looked for at every place of a piece
 
 struct Vocab {
   std::vector<std::string> tokens;
@@ -46,6 +48,9 @@ Vocab read_vocab(const GgufKeys& metadata) {
   const auto* tokens = metadata.find_texts("tokenizer.ggml.tokens");
   if (tokens == nullptr || tokens->empty())
     raise<DataError>("{} has no tokens in its metadata", metadata.origin());
+  if (tokens->size() > kMaxTokens)
+    raise<DataError>("{} has {} tokens, and at most {} are read", metadata.origin(), tokens->size(),
+                     kMaxTokens);
   Vocab vocab{.tokens = *tokens, .types = read_types(metadata, tokens->size()), .scores = {}};
   for (size_t i = 0; i < vocab.tokens.size(); ++i) {
     if (!is_utf8(vocab.tokens[i]))
@@ -163,6 +168,9 @@ Json merges_by_score(const Vocab& vocab) {
   for (size_t id = 0; id < vocab.tokens.size(); ++id) {
     if (vocab.types[id] != PieceType::kNormal) continue;
     const std::string_view token = vocab.tokens[id];
+    if (token.size() > kMaxPieceBytes)
+      raise<DataError>("token {} has {} bytes, and a piece of SentencePiece at most {}", id,
+                       token.size(), kMaxPieceBytes);
     const size_t first = merges.size();
     for (size_t at = 0; at < token.size();) {
       at += utf8_length(token[at]);

@@ -1,6 +1,6 @@
 """Writes python.gguf with the Python package gguf (0.19.0): metadata of every type, and per type of tensor blocks of random bytes
 with ordinary and extreme scales ("<type>") beside what gguf.quants makes of them ("<type>.values"); and floats ("plain")
-beside what gguf.quants makes of them ("plain.<type>"). Also the seeds of the fuzz target.
+beside what gguf.quants makes of them ("plain.<type>"). Also the seeds of the fuzz targets.
 
     pip install gguf==0.19.0; python make.py
 """
@@ -45,8 +45,8 @@ def keys(writer):
     writer.add_key_value("a.nested", [[1, 2], [3]], V.ARRAY, sub_type=V.ARRAY)
 
 
-def write(path, fill):
-    writer = GGUFWriter(path, "test")
+def write(path, fill, architecture="test"):
+    writer = GGUFWriter(path, architecture)
     fill(writer)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -97,6 +97,64 @@ def tiny(writer):
     writer.add_tensor("q", np.zeros((1, 34), np.uint8), raw_dtype=T.Q8_0)
 
 
+def llama(writer):
+    """A model of one layer with Llama 3's frequencies, and everything in it small."""
+    writer.add_block_count(1)
+    writer.add_context_length(16)
+    writer.add_embedding_length(4)
+    writer.add_feed_forward_length(3)
+    writer.add_head_count(1)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_tensor("rope_freqs.weight", np.array([1, 8], np.float32))
+    writer.add_tensor("token_embd.weight", np.ones((5, 4), np.float32))
+    writer.add_tensor("output_norm.weight", np.ones(4, np.float32))
+    shapes = {"attn_norm": 4, "attn_q": (4, 4), "attn_k": (4, 4), "attn_v": (4, 4), "attn_output": (4, 4), "ffn_norm": 4,
+              "ffn_gate": (3, 4), "ffn_up": (3, 4), "ffn_down": (4, 3)}
+    for name, shape in shapes.items():
+        writer.add_tensor(f"blk.0.{name}.weight", np.ones(shape, np.float16 if name == "attn_k" else np.float32))
+
+
+def gpt2(writer):
+    writer.add_block_count(1)
+    writer.add_context_length(2)
+    writer.add_embedding_length(2)
+    writer.add_head_count(1)
+    writer.add_layer_norm_eps(1e-5)
+    writer.add_tensor("token_embd.weight", np.ones((3, 2), np.float32))
+    writer.add_tensor("position_embd.weight", np.ones((2, 2), np.float32))
+    shapes = {"attn_norm": (2,), "attn_qkv": (6, 2), "attn_output": (2, 2), "ffn_norm": (2,), "ffn_up": (8, 2), "ffn_down": (2, 8)}
+    for name, shape in shapes.items():
+        writer.add_tensor(f"blk.0.{name}.weight", np.ones(shape, np.float32))
+        writer.add_tensor(f"blk.0.{name}.bias", np.ones(shape[0], np.float32))
+    writer.add_tensor("output_norm.weight", np.ones(2, np.float32))
+    writer.add_tensor("output_norm.bias", np.ones(2, np.float32))
+
+
+def bytes_tokenizer(writer):
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("llama-bpe")
+    writer.add_token_list(["<|end|>", "a", "b", "ab", "<think>", "[PAD5]"])
+    writer.add_token_types([3, 1, 1, 1, 4, 5])
+    writer.add_token_merges(["a b"])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(0)
+    writer.add_chat_template("{{ bos_token }}")
+
+
+def pieces_tokenizer(writer):
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(["<unk>", "<s>", "<0x41>", "\u2581", "a", "b", "ab", "\u2581ab"])
+    writer.add_token_types([2, 3, 6, 1, 1, 1, 1, 1])
+    writer.add_token_scores([0, 0, 0, -3, -4, -5, -1, -2])
+    writer.add_bos_token_id(1)
+    writer.add_add_space_prefix(True)
+
+
 write("python.gguf", golden)
 write("../fuzz/gguf_fuzz/python", seed)
 write("../fuzz/gguf_fuzz/tiny", tiny)
+write("../fuzz/gguf_model_fuzz/llama", llama, "llama")
+write("../fuzz/gguf_model_fuzz/gpt2", gpt2, "gpt2")
+write("../fuzz/gguf_tokenizer_fuzz/bytes", bytes_tokenizer)
+write("../fuzz/gguf_tokenizer_fuzz/pieces", pieces_tokenizer)
