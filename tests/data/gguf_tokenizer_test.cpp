@@ -152,6 +152,19 @@ TEST(GgufTokenizer, BringsItsChatTemplateAndNamesItsTokens) {
   EXPECT_TRUE(copied == letters());
 }
 
+TEST(GgufTokenizer, BecomesATokenizerJsonThatHuggingFacesLibraryTakes) {
+  const Json json = gguf_as_tokenizer_json(GgufKeys(letters(), "letters"));
+  // That library reads a component only with all of its members.
+  for (const Json& component : {json["decoder"], json["pre_tokenizer"]["pretokenizers"].back()}) {
+    EXPECT_EQ(component["type"], "ByteLevel");
+    for (const char* key : {"add_prefix_space", "trim_offsets", "use_regex"})
+      EXPECT_TRUE(component.contains(key)) << key;
+  }
+  EXPECT_EQ(json["post_processor"]["single"].size(), 2u);
+  EXPECT_EQ(json["post_processor"]["pair"].size(), 4u);
+  EXPECT_EQ(json["added_tokens"].size(), 2u);
+}
+
 TEST(GgufTokenizer, NamesWhatItDoesNotKnow) {
   const auto with = [](const std::string& key, GgufValue value) {
     GgufMetadata metadata = letters();

@@ -137,10 +137,17 @@ GgufPre gguf_pre(std::string_view name) {
                    excerpt(name));
 }
 
+Json gguf_byte_level() {
+  return {{"type", "ByteLevel"},
+          {"add_prefix_space", false},
+          {"trim_offsets", true},
+          {"use_regex", false}};
+}
+
 Json gguf_pre_tokenizer(const GgufPre& pre) {
   Json steps = Json::array();
   for (const std::string& pattern : pre.patterns) steps.push_back(isolate(pattern));
-  steps.push_back({{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}});
+  steps.push_back(gguf_byte_level());
   return {{"type", "Sequence"}, {"pretokenizers", std::move(steps)}};
 }
 

@@ -101,24 +101,29 @@ Json vocabulary(const Vocab& vocab) {
 
 /// <s> before and </s> behind a text, where the file wants them.
 Json post_processor(const GgufKeys& metadata, const Vocab& vocab, bool add_bos) {
-  const Json text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
-  Json single = Json::array(), special = Json::object();
-  const auto put = [&](bool add, const char* key) {
+  Json before = Json::array(), after = Json::array(), special = Json::object();
+  const auto put = [&](bool add, const char* key, Json& list) {
     const auto id = find_id(metadata, key, vocab.tokens.size());
     if (!add || !id) return;
     const std::string& token = vocab.tokens[static_cast<size_t>(*id)];
-    single.push_back({{"SpecialToken", {{"id", token}, {"type_id", 0}}}});
+    list.push_back({{"SpecialToken", {{"id", token}, {"type_id", 0}}}});
     special[token] = {{"id", token}, {"ids", Json::array({*id})}, {"tokens", {token}}};
   };
   put(metadata.find_bool("tokenizer.ggml.add_bos_token").value_or(add_bos),
-      "tokenizer.ggml.bos_token_id");
-  single.push_back(text);
+      "tokenizer.ggml.bos_token_id", before);
   put(metadata.find_bool("tokenizer.ggml.add_eos_token").value_or(false),
-      "tokenizer.ggml.eos_token_id");
-  if (single.size() == 1) return nullptr;
+      "tokenizer.ggml.eos_token_id", after);
+  if (special.empty()) return nullptr;
+  const auto add_text = [&](Json list, const char* name, int type) {
+    list.insert(list.end(), before.begin(), before.end());
+    list.push_back({{"Sequence", {{"id", name}, {"type_id", type}}}});
+    list.insert(list.end(), after.begin(), after.end());
+    return list;
+  };
+  const Json single = add_text(Json::array(), "A", 0);
   return {{"type", "TemplateProcessing"},
-          {"single", std::move(single)},
-          {"pair", Json::array()},
+          {"single", single},
+          {"pair", add_text(single, "B", 1)},
           {"special_tokens", std::move(special)}};
 }
 
@@ -136,7 +141,8 @@ Json byte_level(const GgufKeys& metadata, const Vocab& vocab) {
   for (const std::string& merge : *merges) {
     if (!is_utf8(merge)) raise<DataError>("{} has a merge that is not UTF-8", metadata.origin());
   }
-  return {{"model",
+  return {{"version", "1.0"},
+          {"model",
            {{"type", "BPE"},
             {"vocab", vocabulary(vocab)},
             {"merges", *merges},
@@ -144,7 +150,7 @@ Json byte_level(const GgufKeys& metadata, const Vocab& vocab) {
           {"normalizer", pre.nfc ? Json{{"type", "NFC"}} : Json()},
           {"pre_tokenizer", gguf_pre_tokenizer(pre)},
           {"post_processor", post_processor(metadata, vocab, pre.add_bos)},
-          {"decoder", {{"type", "ByteLevel"}}},
+          {"decoder", gguf_byte_level()},
           {"added_tokens", added_tokens(vocab)}};
 }
 
@@ -221,7 +227,8 @@ Json sentencepiece(const GgufKeys& metadata, const Vocab& vocab) {
                    {{"type", "ByteFallback"}},
                    {{"type", "Fuse"}}};
   if (prefix) decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
-  return {{"model", std::move(model)},
+  return {{"version", "1.0"},
+          {"model", std::move(model)},
           {"normalizer", {{"type", "Sequence"}, {"normalizers", std::move(normalizers)}}},
           {"post_processor", post_processor(metadata, vocab, /*add_bos=*/true)},
           {"decoder", {{"type", "Sequence"}, {"decoders", std::move(decoders)}}},
