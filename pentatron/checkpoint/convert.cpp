@@ -50,6 +50,15 @@ std::string read_text(const fs::path& path) {
   return std::string(MappedFile(path).text());
 }
 
+/// The small files that go along, by name.
+std::map<std::string, std::string> companion_texts(const ModelSource& source,
+                                                   const ConvertOptions& options) {
+  std::map<std::string, std::string> texts = options.files;
+  for (const fs::path& path : source.facts().companions)
+    texts.emplace(path.filename().string(), read_text(path));
+  return texts;
+}
+
 /// The model as Hugging Face sees it: what came from there as it was, if it still describes the
 /// model.
 struct HfView {
@@ -66,6 +75,7 @@ HfView view_as_hf(const ModelSource& source, std::optional<SafeDtype> dtype) {
     view.text = read_text(*file);
     view.model = parse_hf_config(view.config, file->string());
     if (same_model(view.model.config, facts.config)) {
+      if (!dtype && facts.trained) dtype = source.dtype();
       if (!dtype) return view;
       bool named = false;
       for (const char* key : {"dtype", "torch_dtype"})
@@ -192,11 +202,10 @@ ConvertReport write_checkpoint(ModelSource& source, const fs::path& dir,
     info.state["huggingface"]["family"] = facts.family;
     if (dtype) info.state["huggingface"].erase("dtypes");
   }
-  for (const fs::path& path : facts.companions) {
-    const std::string name = path.filename().string();
+  for (const auto& [name, text] : companion_texts(source, options)) {
     const bool of_model = name == "config.json" || name == "generation_config.json";
     info.attachments[fmt::format("{}/{}", of_model ? kCompanionFolder : kTokenizerFolder, name)] =
-        read_text(path);
+        text;
   }
   writer.commit(descriptions, info);
   report.tensors = names.size();
@@ -234,7 +243,7 @@ ConvertReport write_as_gguf(ModelSource& source, const fs::path& target,
          }});
   }
   write_gguf(target, view.config, sources, gguf);
-  return {.bytes = total_bytes(tensors), .tensors = tensors.size(), .files = 1};
+  return {.bytes = fs::file_size(target), .tensors = tensors.size(), .files = 1};
 }
 
 bool contains_path(const fs::path& outer, const fs::path& inner) {
@@ -303,9 +312,8 @@ ConvertReport write_hf_folder(ModelSource& source, const fs::path& folder,
   write_file_atomically(folder / "config.json", view.text);
   if (companion(source, "generation_config.json") == nullptr)
     write_generation_config(source, folder);
-  for (const fs::path& path : source.facts().companions)
-    if (path.filename() != "config.json")
-      write_file_atomically(folder / path.filename(), read_text(path));
+  for (const auto& [name, text] : companion_texts(source, options))
+    if (name != "config.json") write_file_atomically(folder / name, text);
   return {.bytes = total_bytes(tensors), .tensors = tensors.size(), .files = groups.size()};
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -25,6 +26,8 @@ struct ConvertOptions {
   bool force = false;      ///< replace a model that is there
   std::string config_yaml; ///< of a pentatron checkpoint: what a run with it is configured by
   GgufMetadata tokenizer;  ///< of a GGUF file
+  /// More files for a Hugging Face folder or a checkpoint, by name: a tokenizer that was no file.
+  std::map<std::string, std::string> files;
   std::function<void(uint64_t done, uint64_t total)> progress; ///< in bytes
 };
 

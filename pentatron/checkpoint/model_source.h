@@ -53,6 +53,7 @@ struct ModelFacts {
   int64_t context = 0; ///< longest sequence: trained with, else max_position_embeddings
   TokenizerPlace tokenizer;
   GenerationDefaults generation;
+  bool trained = false;     ///< by pentatron, since it came from elsewhere
   std::string saved_config; ///< the run's configuration as YAML; empty: none
   TensorInfos tensors;      ///< by parameter, with the true shape and the type in the files
   /// Small files that belong to the model: config.json, generation_config.json, the tokenizer's.

@@ -80,6 +80,7 @@ class RunSource final : public ModelSource {
               .saved_config = manifest.config_yaml};
     facts_.tokenizer = {TokenizerPlace::Kind::kConfig, folder};
     read_companions();
+    facts_.trained = manifest.state.contains("optimizer_steps");
     if (manifest.state.contains("huggingface")) read_huggingface(manifest.state["huggingface"]);
     check_tensors();
   }

@@ -1,0 +1,53 @@
+#include "pentatron/trainer/export_hf.h"
+
+#include <fmt/format.h>
+
+#include "pentatron/base/mapped_file.h"
+#include "pentatron/checkpoint/container/folders.h"
+#include "pentatron/checkpoint/convert.h"
+#include "pentatron/checkpoint/source_facts.h"
+
+namespace pentatron::trainer {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Exports of checkpoints that were pruned, and what a killed process was writing.
+void remove_abandoned_exports(const fs::path& exports) {
+  std::error_code error;
+  std::vector<fs::path> gone;
+  for (const auto& entry : fs::directory_iterator(exports, error)) {
+    const std::string name = entry.path().filename().string();
+    const std::string step = name.substr(0, name.find(".tmp-"));
+    const bool ours = checkpoint::iteration_of(step).has_value();
+    if (ours && (step != name || !fs::exists(exports.parent_path() / name, error)))
+      gone.push_back(entry.path());
+  }
+  for (const fs::path& path : gone) fs::remove_all(path, error);
+}
+
+} // namespace
+
+fs::path export_hf(const fs::path& checkpoint) {
+  const fs::path exports = checkpoint.parent_path() / "hf";
+  const fs::path target = exports / checkpoint.filename();
+  remove_abandoned_exports(exports);
+  const auto source = checkpoint::open_model(checkpoint.string());
+  checkpoint::convert_model(*source, target,
+                            {.format = checkpoint::ModelFormat::kHuggingFace, .force = true});
+  return target;
+}
+
+std::map<std::string, std::string> model_files(const std::string& where) {
+  std::map<std::string, std::string> files;
+  for (const fs::path& path : checkpoint::open_model(where)->facts().companions) {
+    const std::string name = path.filename().string();
+    if (name == "config.json" || name == "generation_config.json")
+      files[fmt::format("{}/{}", checkpoint::kCompanionFolder, name)] =
+          std::string(MappedFile(path).text());
+  }
+  return files;
+}
+
+} // namespace pentatron::trainer

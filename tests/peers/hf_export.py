@@ -1,0 +1,155 @@
+"""Models that pentatron trained, in several layouts and of every family, exported and run by transformers; and models of
+transformers through pentatron's checkpoints and back, every tensor byte for byte.
+
+  hf_export.py PROGRAM [NAME ...]     no NAME: all; prints a line each; status 1 if one fails
+"""
+import os
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import hf_models  # first: it makes transformers' fp64 models fp64 throughout
+import torch
+import transformers as tf
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+BOUND = 5e-7  # of fp64 logits that pentatron writes in fp32, relative to the largest
+COMMON = ["train.train_iters=2", "train.seq_length=32", "train.micro_batch_size=2", "train.global_batch_size=4",
+          "optimizer.lr=0.02", "model.num_layers=4", "model.hidden_size=48", "model.num_attention_heads=4",
+          "model.ffn_hidden_size=112", "model.max_position_embeddings=256", "device=cpu", "train.num_threads=1"]
+GPT2 = ["model.position_embedding_type=learned_absolute", "model.normalization=layernorm", "model.activation_func=gelu_tanh",
+        "model.add_qkv_bias=true", "model.add_attention_proj_bias=true", "model.add_mlp_bias=true"]
+UNTIED = ["model.untie_embeddings_and_output_weights=true"]
+GQA = ["model.num_query_groups=2"]
+QWEN2 = ["model.add_qkv_bias=true"]
+QWEN3 = ["model.qk_layernorm=true", "model.kv_channels=16"]
+BIASES = ["model.add_qkv_bias=true", "model.add_attention_proj_bias=true"]
+SPLIT = ["parallel.tensor_model_parallel_size=2", "parallel.pipeline_model_parallel_size=2"]  # on 8 ranks: dp 2
+
+
+def window(size, *full):
+    return [f"model.window_size={size}", f"model.full_attention_layers=[{','.join(map(str, full))}]"]
+
+
+def rope(kind, **keys):
+    return [f"model.rope_scaling.type={kind}", *(f"model.rope_scaling.{key}={value}" for key, value in keys.items())]
+
+
+# family that is to be chosen, keys, ranks
+TRAINED = {
+    "gpt2": ("gpt2", GPT2, 1),
+    "gpt2_untied_gelu": ("gpt2", [*GPT2, *UNTIED, "model.activation_func=gelu"], 1),
+    "gpt2_relu2_unscaled": ("gpt2", [*GPT2, "model.activation_func=squared_relu", "model.softmax_scale=1.0"], 1),
+    "gpt2_split": ("gpt2", [*GPT2, *SPLIT], 8),
+    "llama": ("llama", GQA, 1),
+    "llama_untied_biases": ("llama", [*UNTIED, *BIASES, "model.add_mlp_bias=true"], 1),
+    "llama_llama3": ("llama", rope("llama3", factor=8, original_max_position_embeddings=16), 1),
+    "llama_linear": ("llama", rope("linear", factor=2.5), 1),
+    "llama_yarn": ("llama", rope("yarn", factor=4, original_max_position_embeddings=16, beta_fast=8, truncate="false"), 1),
+    "llama_yarn_factor": ("llama", rope("yarn", factor=4, original_max_position_embeddings=16, attention_factor=1.3), 1),
+    "llama_yarn_mscale": ("llama", rope("yarn", factor=40, original_max_position_embeddings=16, mscale=1.0,
+                                        mscale_all_dim=0.8), 1),
+    "llama_geglu_tanh": ("llama", ["model.activation_func=geglu_tanh", "model.rotary_base=500000"], 1),
+    "llama_split_zero3": ("llama", [*GQA, *UNTIED, *SPLIT, "ddp.zero_stage=3"], 8),
+    "mistral": ("mistral", [*GQA, *window(7)], 1),
+    "mistral_split": ("mistral", [*UNTIED, *window(5), *SPLIT], 8),
+    "qwen2": ("qwen2", [*QWEN2, *GQA], 1),
+    "qwen2_window": ("qwen2", [*QWEN2, *UNTIED, *window(6, 0, 1)], 1),
+    "qwen2_split": ("qwen2", [*QWEN2, *window(6, 2), *SPLIT], 8),
+    "qwen3": ("qwen3", [*QWEN3, *GQA], 1),
+    "qwen3_untied_biases": ("qwen3", [*QWEN3, *UNTIED, *BIASES], 1),
+    "qwen3_split": ("qwen3", [*QWEN3, *GQA, *SPLIT, *rope("yarn", factor=2, original_max_position_embeddings=16)], 8),
+}
+
+
+def pentatron(program, *arguments):
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"status {done.returncode}")
+    return done.stdout
+
+
+def logits_of_export(folder, ids):
+    """What transformers computes in fp64; every tensor must have found its place."""
+    model, info = tf.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager",
+                                                          output_loading_info=True)
+    problems = {key: value for key, value in info.items() if value}
+    if problems:
+        raise RuntimeError(f"transformers: {problems}")
+    with torch.no_grad():
+        return model.eval()(input_ids=ids, use_cache=False).logits, model.config.model_type
+
+
+def check_trained(program, name, folder):
+    family, keys, ranks = TRAINED[name]
+    text = f"{folder}/text.txt"
+    with open(text, "w", encoding="utf-8") as out:
+        out.write("It is a truth universally acknowledged, that a single man. " * 60)
+    pentatron(program, "train", f"--ranks={ranks}", *COMMON, *keys, "dataset.type=text", f"dataset.path={text}",
+              f"checkpoint.save={folder}/run")
+    pentatron(program, "convert", f"{folder}/run", f"{folder}/hf", "--format", "hf", "--max-shard-size", "100KB")
+    ids = torch.randint(0, 257, (2, 40), generator=torch.Generator().manual_seed(1))
+    save_file({"input_ids": ids}, f"{folder}/batch.safetensors")
+    theirs, found = logits_of_export(f"{folder}/hf", ids)
+    if found != family:
+        raise RuntimeError(f"exported as {found} and not as {family}")
+    worst = 0.0
+    for model in ("run", "hf"):  # the checkpoint itself, and the export as pentatron reads it
+        pentatron(program, "evaluate", "--model", f"{folder}/{model}", "--batches", f"{folder}/batch.safetensors",
+                  "--logits-out", f"{folder}/logits.safetensors", "dtype=fp64", "device=cpu")
+        ours = load_file(f"{folder}/logits.safetensors")["logits"]
+        worst = max(worst, hf_models.relative(ours, theirs))
+    if worst > BOUND:
+        raise RuntimeError(f"logits differ by {worst:.1e}")
+    return f"{found}, logits {worst:.1e}"
+
+
+def tensors_of(folder):
+    """Of every file of the folder: name -> bytes with type and shape."""
+    tensors = {}
+    for file in sorted(os.listdir(folder)):
+        if file.endswith(".safetensors") and file.startswith("model"):
+            with safe_open(f"{folder}/{file}", "pt") as opened:
+                for key in opened.keys():
+                    t = opened.get_tensor(key)
+                    tensors[key] = (t.dtype, tuple(t.shape), t.contiguous().view(torch.uint8).numpy().tobytes())
+    return tensors
+
+
+def check_returned(program, name, folder):
+    hf_models.make(name, folder)
+    os.remove(f"{folder}/batch.safetensors")
+    before = tensors_of(folder)
+    for target, form, source in (("ours", "pentatron", folder), ("again", "pentatron", f"{folder}/ours"),
+                                 ("back", "hf", f"{folder}/again")):
+        pentatron(program, "convert", source, f"{folder}/{target}", "--format", form, "--max-shard-size", "50KB")
+    after = tensors_of(f"{folder}/back")
+    if before != after:
+        names = [key for key in before.keys() | after.keys() if before.get(key) != after.get(key)]
+        raise RuntimeError(f"other bytes: {sorted(names)[:5]}")
+    for file in ("config.json", "generation_config.json"):
+        if os.path.exists(f"{folder}/{file}"):
+            with open(f"{folder}/{file}", "rb") as a, open(f"{folder}/back/{file}", "rb") as b:
+                if a.read() != b.read():
+                    raise RuntimeError(f"{file} has changed")
+    return f"{len(before)} tensors, byte for byte"
+
+
+def main(program, *names):
+    failed = 0
+    checks = {**{name: check_trained for name in TRAINED}, **{f"back_{name}": check_returned for name in hf_models.MODELS}}
+    for name in names or checks:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                print(f"{name:28s} {checks[name](program, name.removeprefix('back_'), folder)}", flush=True)
+            except RuntimeError as problem:
+                failed += 1
+                print(f"{name:28s} FAILED {problem}", flush=True)
+    print(f"{len(names or checks) - failed} of {len(names or checks)} exports agree with transformers {tf.__version__}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
