@@ -7,6 +7,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
+#include "pentatron/base/log.h"
 #include "pentatron/base/mapped_file.h"
 #include "pentatron/base/text.h"
 #include "pentatron/data/tokenizer/gguf_pre.h"
@@ -236,7 +237,11 @@ bool has_prefix(const Json& json) {
   if (type_of(pre_tokenizer) != "Metaspace")
     raise<DataError>("GGUF has no place for the pre_tokenizer {} beside byte tokens",
                      excerpt(dump_json(pre_tokenizer), 200));
-  return prefix || pre_tokenizer.value("prepend_scheme", "always") != "never";
+  if (pre_tokenizer.value("prepend_scheme", "always") == "never") return prefix;
+  if (!prefix)
+    log::warning("the tokenizer puts a space before a text that does not begin with one, and "
+                 "llama.cpp before every text: those that begin with spaces get one more there");
+  return true;
 }
 
 /// A tokenizer.json that was made of a SentencePiece model: merges have the order of scores.
