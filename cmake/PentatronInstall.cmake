@@ -11,8 +11,8 @@ install(EXPORT pentatron-targets NAMESPACE pentatron:: DESTINATION ${package_dir
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/pentatron DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 if(TARGET pentatron)
   # torch is found through the directories that the link line names; CMake keeps them beside the install prefix.
-  set_target_properties(pentatron PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
-  install(TARGETS pentatron RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  set_target_properties(pentatron pentatron-torch PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
+  install(TARGETS pentatron pentatron-torch RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/pentatron-config.cmake.in

@@ -1,9 +1,10 @@
 # One folder, one target, one test program. Files are found by name, so that a new one needs no line here.
 #
-#   pentatron_module(<folder> [TORCH] [USES folder...] [LIBRARIES target...])
+#   pentatron_module(<folder> [TORCH|BLAS] [USES folder...] [LIBRARIES target...])
 #     builds pentatron/<folder>/**.cpp into the static library pentatron_<folder>, tests/<folder>/*_test.cpp into
 #     <folder>_test and tests/fuzz/<folder>/*_fuzz.cpp into a fuzz target each. Folder separators become underscores.
 #   TORCH: sources may include torch headers; they come precompiled.
+#   BLAS: sources may call the BLAS symbols of libtorch_cpu, without its headers.
 #   USES: the modules this one may include, as in the table of docs/design.md; tests/structure checks the includes.
 include(PentatronTest)
 
@@ -51,14 +52,14 @@ if(PENTATRON_PCH)
   endif()
 endif()
 
-# A static library's kernels may call the BLAS symbols of libtorch_cpu without seeing a torch header.
+# libtorch_cpu for the linker alone.
 set(pentatron_torch_symbols $<LINK_ONLY:LibTorch::cpu>)
 
 set(PENTATRON_MODULES "" CACHE INTERNAL "the modules' targets, in dependency order")
 set(PENTATRON_FOLDERS "" CACHE INTERNAL "the modules' folders, in dependency order")
 
 function(pentatron_module folder)
-  cmake_parse_arguments(arg "TORCH" "" "USES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(arg "TORCH;BLAS" "" "USES;LIBRARIES" ${ARGN})
   string(REPLACE "/" "_" name ${folder})
   set(target pentatron_${name})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/pentatron/${folder}/*.cpp)
@@ -105,7 +106,7 @@ function(pentatron_module folder)
     if(PENTATRON_CUDA AND TARGET LibTorch::cuda)
       target_link_libraries(${target} ${visibility} LibTorch::cuda)
     endif()
-  else()
+  elseif(arg_BLAS)
     target_link_libraries(${target} ${visibility} ${pentatron_torch_symbols})
   endif()
   if(PENTATRON_CUDA AND cuda_sources)

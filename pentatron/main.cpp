@@ -1,5 +1,35 @@
-#include "pentatron/cli/commands.h"
+// The verbs on files run here; for the others this process becomes pentatron-torch, which lies
+// beside this program and loads LibTorch.
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include <unistd.h>
+
+#include "pentatron/cli/files/verbs.h"
+
+namespace {
+
+bool works_on_files(const char* verb) {
+  const auto verbs = pentatron::cli::file_verbs();
+  return std::any_of(verbs.begin(), verbs.end(),
+                     [&](const pentatron::cli::Verb& one) { return one.name == verb; });
+}
+
+} // namespace
 
 int main(int argc, char** argv) {
-  return pentatron::cli::run(argc, argv);
+  if (argc > 1 && works_on_files(argv[1]))
+    return pentatron::cli::run_program(argc, argv, pentatron::cli::file_verbs());
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::filesystem::path other = self.parent_path() / "pentatron-torch";
+  ::execv(other.c_str(), argv);
+  std::fprintf(
+      stderr,
+      "error: %s cannot be started: %s\n  try: cmake --install, which puts it beside pentatron\n",
+      other.c_str(), std::strerror(errno));
+  return 1;
 }

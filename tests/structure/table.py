@@ -27,12 +27,13 @@ MAY_USE = {
     "planner": ["models", "parallel/pipeline/schedule", "comm", "nn"],
     "trainer": ["build", "data", "planner"],
     "generate": ["build", "checkpoint", "data"],
-    "cli": ["trainer", "generate"],
+    "cli/files": ["data"],
+    "cli": ["trainer", "generate", "cli/files"],
 }
 
 # Modules whose files see no torch header.
 WITHOUT_TORCH = ["base", "config", "kernels", "data", "parallel/pipeline/schedule", "checkpoint/container",
-                 "checkpoint/gguf"]
+                 "checkpoint/gguf", "cli/files"]
 
 # What another module may see of a module it may use.
 ONLY = {

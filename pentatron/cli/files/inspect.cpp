@@ -5,7 +5,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
-#include "pentatron/cli/commands.h"
+#include "pentatron/cli/files/file_verbs.h"
 #include "pentatron/data/gpt/blend.h"
 #include "pentatron/data/gpt/gpt_dataset.h"
 #include "pentatron/data/preprocess/open_tokenizer.h"

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "pentatron/base/error.h"
-#include "pentatron/cli/commands.h"
+#include "pentatron/cli/files/file_verbs.h"
 #include "pentatron/data/preprocess/open_tokenizer.h"
 #include "pentatron/data/preprocess/preprocess.h"
 

@@ -9,7 +9,7 @@
 
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
-#include "pentatron/cli/commands.h"
+#include "pentatron/cli/files/file_verbs.h"
 #include "pentatron/data/json_line.h"
 #include "pentatron/data/line_reader.h"
 #include "pentatron/data/tokenizer/open.h"
@@ -167,8 +167,9 @@ void add_tokenize(CLI::App& program, Action& chosen) {
   auto arguments = std::make_shared<TokenizeArguments>();
   CLI::App* verb = program.add_subcommand(
       "tokenize", "text to token ids and back, or learns a vocabulary; from standard input");
-  verb->add_option("--tokenizer", arguments->tokenizer,
-                   "tokenizer.json, a .model or .tiktoken file, or a folder that holds them");
+  verb->add_option(
+      "--tokenizer", arguments->tokenizer,
+      "tokenizer.json, a .model, .tiktoken or .gguf file, or a folder that holds them");
   verb->add_flag("--decode", arguments->decode,
                  "reads {\"ids\":[...]}, writes {\"text\":...} with special tokens written out");
   verb->add_flag("--add-special", arguments->add_special,

@@ -6,7 +6,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
-#include "pentatron/cli/commands.h"
+#include "pentatron/cli/files/file_verbs.h"
 #include "pentatron/data/indexed/corpus_tools.h"
 
 namespace pentatron::cli {

@@ -1,0 +1,13 @@
+#include "pentatron/cli/files/file_verbs.h"
+
+namespace pentatron::cli {
+
+std::span<const Verb> file_verbs() {
+  static constexpr Verb kVerbs[] = {{"preprocess", add_preprocess},
+                                    {"tokenize", add_tokenize},
+                                    {"corpus", add_corpus},
+                                    {"inspect", add_inspect}};
+  return kVerbs;
+}
+
+} // namespace pentatron::cli

@@ -1,0 +1,77 @@
+#include "pentatron/cli/files/verbs.h"
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <new>
+
+#include <fmt/format.h>
+
+#include "pentatron/base/error.h"
+
+namespace pentatron::cli {
+
+namespace {
+
+bool is_verb(const CLI::App& program, const std::string& name) {
+  const auto verbs = program.get_subcommands([](const CLI::App*) { return true; });
+  return std::any_of(verbs.begin(), verbs.end(),
+                     [&](const CLI::App* verb) { return verb->get_name() == name; });
+}
+
+std::vector<std::string> arguments_of_program; ///< set once, before any thread is started
+
+/// CLI11 only says that a verb is required.
+std::string wrong_verb(const CLI::App& program, int argc, char** argv) {
+  if (argc < 2) return "no verb is given";
+  const std::string first = argv[1];
+  if (first.starts_with('-') || is_verb(program, first)) return {};
+  return first + " is not a verb of pentatron";
+}
+
+int fail(const std::string& message, const std::string& remedy, int status) {
+  fmt::print(stderr, "error: {}\n", message);
+  if (!remedy.empty()) fmt::print(stderr, "  try: {}\n", remedy);
+  return status;
+}
+
+} // namespace
+
+const std::vector<std::string>& command_line() {
+  return arguments_of_program;
+}
+
+int run_program(int argc, char** argv, std::span<const Verb> verbs) {
+  arguments_of_program.assign(argv + std::min(argc, 1), argv + argc);
+  CLI::App program("pentatron trains large transformers.\nEvery verb has --help with an example.",
+                   "pentatron");
+  program.require_subcommand(1);
+  program.set_version_flag("--version", "pentatron " PENTATRON_VERSION);
+  Action chosen;
+  for (const Verb& verb : verbs) verb.add(program, chosen);
+  if (const std::string wrong = wrong_verb(program, argc, argv); !wrong.empty())
+    return fail(wrong, "pentatron --help", 2);
+  try {
+    program.parse(argc, argv);
+  } catch (const CLI::Success& help) { // --help, --version
+    return program.exit(help);
+  } catch (const CLI::ParseError& error) {
+    const bool of_verb = is_verb(program, argv[1]);
+    return fail(error.what(),
+                fmt::format("pentatron {}--help", of_verb ? argv[1] + std::string(" ") : ""), 2);
+  }
+  try {
+    return chosen();
+  } catch (const Error& error) {
+    return fail(error.what(), "", 1);
+  } catch (const std::bad_alloc&) {
+    return fail("out of memory", "less at once: a smaller batch, or fewer workers", 1);
+  } catch (const std::exception& error) {
+    // Of torch or the standard library; the first line says what, the rest is their call stack.
+    const std::string text = error.what();
+    return fail(text.substr(0, text.find('\n')), "", 1);
+  }
+}
+
+} // namespace pentatron::cli

@@ -1,0 +1,39 @@
+/// The verbs that work on files alone, and what all verbs have in common.
+///
+/// They make a program of their own without LibTorch, whose loading takes longer than most of their
+/// work. Results go to standard output, everything else to standard error. Exit status: 0, 1 for an
+/// error while working, 2 for a command line that cannot be understood.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace pentatron::cli {
+
+/// What a verb does after its command line was read; returns the exit status.
+using Action = std::function<int()>;
+
+/// Adds a verb to the program; `chosen` becomes its action if the user names it.
+struct Verb {
+  std::string_view name;
+  void (*add)(CLI::App& program, Action& chosen);
+};
+
+/// tokenize, preprocess, corpus and inspect
+std::span<const Verb> file_verbs();
+
+/// Runs the program with these verbs. Errors become one message on standard error and status 1 (2:
+/// the command line itself is wrong).
+int run_program(int argc, char** argv, std::span<const Verb> verbs);
+
+/// The arguments that run_program() was given, without the program's name.
+const std::vector<std::string>& command_line();
+
+} // namespace pentatron::cli
