@@ -28,14 +28,15 @@ constexpr size_t kQueue = size_t{1} << 24;
 /// Staging beyond the bytes themselves, for blocks that are not quite full.
 constexpr uint64_t kSlack = uint64_t{8} << 20;
 
-CheckpointInfo info_of(const TrainState& state, int64_t optimizer_steps) {
+CheckpointInfo info_of(const TrainState& state, int64_t optimizer_steps, int64_t parity) {
   CheckpointInfo info{.state = {{"consumed_samples", state.consumed_samples},
                                 {"optimizer_steps", optimizer_steps},
                                 {"skipped_iterations", state.skipped_iterations},
                                 {"nan_iterations", state.nan_iterations}},
                       .config_yaml = state.config_yaml,
                       .tokenizer = state.tokenizer,
-                      .attachments = state.attachments};
+                      .attachments = state.attachments,
+                      .parity = parity};
   const auto add = [&](const char* key, const std::optional<double>& value) {
     if (value && std::isfinite(*value)) info.state[key] = *value;
   };
@@ -295,7 +296,7 @@ std::vector<SaveEvent> RunSaver::save(const TrainState& state, const RunParts& p
     events.push_back(s.fail(why));
     return events;
   }
-  if (s.first()) s.pending->info = info_of(state, parts.optimizer.steps());
+  if (s.first()) s.pending->info = info_of(state, parts.optimizer.steps(), s.options.parity);
   std::vector<FilePlan> plans;
   plans.push_back(plan_file("model", value_pieces(parts.store), parts.store.replicas(), s.world));
   plans.push_back(

@@ -7,6 +7,7 @@
 #include "pentatron/checkpoint/container/compare.h"
 #include "pentatron/checkpoint/container/folders.h"
 #include "pentatron/checkpoint/container/format1.h"
+#include "pentatron/checkpoint/container/parity.h"
 #include "pentatron/checkpoint/container/reader.h"
 #include "pentatron/checkpoint/container/verify.h"
 #include "pentatron/cli/commands.h"
@@ -47,6 +48,8 @@ int verify(const CheckpointArguments& a) {
   const fs::path folder = one_checkpoint(a.folder);
   const checkpoint::VerifyReport report = checkpoint::verify(folder);
   for (const std::string& fault : report.faults) fmt::print("{}\n", fault);
+  if (!report.ok() && report.repairable)
+    fmt::print("try: pentatron checkpoint repair {}\n", folder.string());
   if (report.ok())
     fmt::print("{}: every byte is as written ({} tensors, {} bytes in {} files)\n", folder.string(),
                report.tensors, report.bytes, report.files);
@@ -58,6 +61,16 @@ int diff(const CheckpointArguments& a) {
   const checkpoint::CheckpointDifference difference = checkpoint::diff(first, second);
   fmt::print("{}", checkpoint::to_text(difference));
   return difference.same() ? 0 : 1;
+}
+
+int repair(const CheckpointArguments& a) {
+  const fs::path folder = one_checkpoint(a.folder);
+  const checkpoint::RepairReport report = checkpoint::repair_checkpoint(folder);
+  for (const std::string& name : report.repaired) fmt::print("rebuilt {}\n", name);
+  for (const std::string& text : report.lost) fmt::print("beyond repair: {}\n", text);
+  if (report.repaired.empty() && report.lost.empty())
+    fmt::print("{}: nothing to repair\n", folder.string());
+  return report.lost.empty() ? 0 : 1;
 }
 
 int prune(const CheckpointArguments& a) {
@@ -97,6 +110,11 @@ void add_checkpoint(CLI::App& program, Action& chosen) {
                       "the tensors that differ, and by how much; status 0 if none does", diff, a);
   sub->add_option("other", a->other, "another one, of any layout")->required();
   sub->footer("example: pentatron checkpoint diff runs/a/step_00000100 runs/b/step_00000100");
+  add(*verb, chosen, "repair",
+      "rebuild lost and damaged shards from parity files; status 0 if nothing is beyond repair",
+      repair, a)
+      ->footer("Checkpoints have parity files if they are saved with checkpoint.parity=1 or more.\n"
+               "example: pentatron checkpoint repair runs/mine/checkpoints/step_00000100");
   sub = add(*verb, chosen, "prune", "remove old checkpoints; the one that latest names stays",
             prune, a);
   sub->add_option("--keep", a->retention.keep_last, "the newest so many; 0: all")->required();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "pentatron/build/parallel_config.h"
+#include "pentatron/checkpoint/container/manifest.h"
 #include "pentatron/checkpoint/strictness.h"
 #include "pentatron/comm/dist_config.h"
 #include "pentatron/config/config.h"
@@ -136,6 +137,7 @@ struct CheckpointConfig {
   int64_t keep_every = 0;
   int64_t keep_best = 0;
   BestMetric keep_best_metric = BestMetric::kValidationLoss;
+  int64_t parity = 0;
   bool async_save = false;
   int64_t staging_limit = 4096;
   OnSaveError on_error = OnSaveError::kStop;
@@ -165,6 +167,10 @@ struct CheckpointConfig {
         field("keep_best_metric", &C::keep_best_metric,
               "what keep_best looks at: the loss of the step, or the validation loss of those "
               "saved right after an evaluation"),
+        field("parity", &C::parity,
+              "so many shards of a checkpoint may be lost and are rebuilt from parity files; 0: "
+              "none")
+            .range(0, static_cast<int64_t>(checkpoint::kMaxParity)),
         field("async_save", &C::async_save,
               "save in the background: training waits for a copy only, and at most one save is "
               "under way"),

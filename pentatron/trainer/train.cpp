@@ -411,6 +411,7 @@ checkpoint::SaveOptions Trainer::State::save_options() const {
                         .keep_best = c.keep_best,
                         .metric = std::string(config::to_string(c.keep_best_metric))},
           .async = c.async_save,
+          .parity = c.parity,
           .staging_bytes = static_cast<uint64_t>(c.staging_limit) << 20};
 }
 

@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 
 #include "pentatron/checkpoint/container/folders.h"
+#include "pentatron/checkpoint/container/parity.h"
 #include "pentatron/checkpoint/container/verify.h"
 #include "tests/trainer/layout_runs.h"
 
@@ -181,6 +182,19 @@ TEST_F(AsyncSave, AFullDiskLosesNothingAndStopsOrNotAsAsked) {
       EXPECT_THAT(checkpoint::verify(fs::path(scratch / "run") / step_name(4)).faults, IsEmpty());
     }
   }
+}
+
+TEST_F(AsyncSave, LostShardsAreRebuiltFromParityFiles) {
+  const QuietLog quiet;
+  train("dp2", saving("run", "checkpoint.async_save=true checkpoint.parity=2"));
+  for (const char* lost :
+       {"model_00001_of_00002.safetensors", "optimizer_00000_of_00002.safetensors"})
+    fs::remove(checkpoint / lost);
+  EXPECT_THAT(error_of([&] { train("one", saving("run", "checkpoint.load=auto")); }),
+              HasSubstr("try: pentatron checkpoint repair"));
+  EXPECT_EQ(checkpoint::repair_checkpoint(checkpoint).repaired.size(), 2u);
+  EXPECT_THAT(checkpoint::verify(checkpoint).faults, IsEmpty());
+  train("one", saving("run", "checkpoint.load=auto"));
 }
 
 TEST_F(AsyncSave, AFolderThatIsGoneIsMadeAnew) {
