@@ -26,7 +26,7 @@ int main(int argc, char** argv) {
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
   const std::filesystem::path other = self.parent_path() / "pentatron-torch";
-  ::execv(other.c_str(), argv);
+  ::execve(other.c_str(), argv, environ);
   std::fprintf(
       stderr,
       "error: %s cannot be started: %s\n  try: cmake --install, which puts it beside pentatron\n",
