@@ -6,7 +6,10 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/build/parallelize.h"
-#include "pentatron/checkpoint/hf/hf_config.h"
+#include "pentatron/checkpoint/container/folders.h"
+#include "pentatron/checkpoint/container/manifest.h"
+#include "pentatron/checkpoint/hf/hf_export.h"
+#include "pentatron/checkpoint/model_source.h"
 #include "pentatron/models/presets.h"
 
 namespace pentatron::trainer {
@@ -57,6 +60,12 @@ void CheckpointConfig::validate(config::Violations& violations, std::string_view
                                config::join(path, "save")),
                    fmt::format("{}=checkpoints", config::join(path, "save")));
   }
+  if (save.empty() && export_hf) {
+    violations.add(config::join(path, "export_hf"),
+                   fmt::format("{}=true has no effect without {}", config::join(path, "export_hf"),
+                               config::join(path, "save")),
+                   fmt::format("{}=checkpoints", config::join(path, "save")));
+  }
   if (loads_own(*this) && save.empty())
     violations.add(config::join(path, "load"),
                    fmt::format("{}=auto loads what {} holds, which is empty",
@@ -85,6 +94,13 @@ void Config::validate(config::Violations& violations, std::string_view) const {
                    fmt::format("train.seq_length={} is more than model.max_position_embeddings={}",
                                train.seq_length, model.max_position_embeddings),
                    fmt::format("model.max_position_embeddings={}", train.seq_length));
+  }
+  if (checkpoint.export_hf) {
+    try {
+      checkpoint::make_hf_config(model);
+    } catch (const ConfigError& error) {
+      violations.add("checkpoint.export_hf", error.what(), "checkpoint.export_hf=false");
+    }
   }
   if (checkpoint.keep_best > 0 && checkpoint.keep_best_metric == BestMetric::kValidationLoss &&
       train.eval_interval == 0) {
@@ -118,11 +134,35 @@ bool loads_own(const CheckpointConfig& checkpoint) {
   return checkpoint.load == "auto";
 }
 
-std::optional<std::filesystem::path> hf_folder(const CheckpointConfig& checkpoint) {
-  constexpr std::string_view kPrefix = "hf:";
-  if (!checkpoint.load.starts_with(kPrefix)) return std::nullopt;
-  return checkpoint.load.substr(kPrefix.size());
+std::optional<std::string> foreign_model(const CheckpointConfig& checkpoint) {
+  const std::string& load = checkpoint.load;
+  if (load.starts_with("hf:") || load.ends_with(".gguf")) return load;
+  return std::nullopt;
 }
+
+namespace {
+
+/// The model of what is loaded, if that is weights alone.
+std::optional<models::GptConfig> loaded_model(const CheckpointConfig& checkpoint) {
+  const auto open = [](const std::string& where) {
+    return checkpoint::open_model(where)->config();
+  };
+  if (const auto foreign = foreign_model(checkpoint)) return open(*foreign);
+  if (checkpoint.load.empty() || loads_own(checkpoint)) return std::nullopt;
+  const std::filesystem::path path = checkpoint.load;
+  const auto latest = checkpoint::latest_name(path);
+  const std::filesystem::path folder = latest ? path / *latest : path;
+  std::error_code ignored;
+  if (!std::filesystem::exists(folder / checkpoint::kManifestName, ignored)) return std::nullopt;
+  try {
+    if (checkpoint::read_manifest(folder).state.contains("optimizer_steps")) return std::nullopt;
+  } catch (const CheckpointError&) {
+    return std::nullopt; // told when it is loaded
+  }
+  return open(folder.string());
+}
+
+} // namespace
 
 optim::BatchSizeSchedule batch_schedule(const TrainConfig& train) {
   if (!train.step_batch_size_schedule.empty()) {
@@ -159,8 +199,7 @@ Config load_config(const std::optional<std::string>& file,
   Config config = std::move(base);
   if (!first.model.preset.empty() && first.model.preset != config.model.preset)
     config.model = models::preset(first.model.preset);
-  if (const auto folder = hf_folder(first.checkpoint))
-    config.model = checkpoint::read_hf_config(*folder).config;
+  if (const auto model = loaded_model(first.checkpoint)) config.model = *model;
   config::Violations violations;
   apply(config, violations);
   config::validate(config, violations);

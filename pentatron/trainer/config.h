@@ -133,6 +133,7 @@ struct CheckpointConfig {
   std::string save;
   std::string load;
   int64_t save_interval = 0;
+  bool export_hf = false;
   int64_t keep = 2;
   int64_t keep_every = 0;
   int64_t keep_best = 0;
@@ -153,10 +154,13 @@ struct CheckpointConfig {
         field("save", &C::save, "folder to save the run in; empty: not saved"),
         field("load", &C::load,
               "where to start from: a folder of checkpoint.save; auto: checkpoint.save itself, and "
-              "from the beginning if nothing is there; hf:DIR for Hugging Face weights"),
+              "from the beginning if nothing is there; hf:DIR for a Hugging Face model; FILE.gguf"),
         field("save_interval", &C::save_interval, "iterations between saves; 0: only at the end")
             .min(0)
             .unit("iterations"),
+        field("export_hf", &C::export_hf,
+              "write a Hugging Face folder for each checkpoint, as hf/step_NNNNNNNN in "
+              "checkpoint.save"),
         field("keep", &C::keep, "newest checkpoints that stay; 0: all").min(0),
         field("keep_every", &C::keep_every,
               "checkpoints at multiples of this iteration stay too; 0: none for that")
@@ -262,9 +266,9 @@ struct Config {
   void validate(config::Violations& violations, std::string_view path) const;
 };
 
-/// Fills a config from an optional file and overrides, in this order: preset or the Hugging Face
-/// model of checkpoint.load, file, overrides. Every problem of a run on `world_size` ranks in one
-/// ConfigError.
+/// Fills a config from an optional file and overrides, in this order: preset or the model
+/// of checkpoint.load where that is no run that goes on, file, overrides. Every problem of a run on
+/// `world_size` ranks in one ConfigError.
 Config load_config(const std::optional<std::string>& file,
                    const std::vector<std::string>& overrides, Config base = {}, int world_size = 1);
 
@@ -274,8 +278,9 @@ optim::BatchSizeSchedule batch_schedule(const TrainConfig& train);
 /// Whether checkpoint.load=auto: what checkpoint.save holds, if anything.
 bool loads_own(const CheckpointConfig& checkpoint);
 
-/// The folder of checkpoint.load=hf:DIR.
-std::optional<std::filesystem::path> hf_folder(const CheckpointConfig& checkpoint);
+/// The model of checkpoint.load=hf:DIR or FILE.gguf, as checkpoint::open_model() takes it; none for
+/// a run of pentatron.
+std::optional<std::string> foreign_model(const CheckpointConfig& checkpoint);
 
 /// The run's length in its own unit, as the schedules count it.
 optim::TrainLength train_length(const TrainConfig& train);

@@ -14,7 +14,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/log.h"
-#include "pentatron/checkpoint/hf/hf_weights.h"
+#include "pentatron/checkpoint/model_source.h"
 #include "pentatron/checkpoint/run_checkpoint.h"
 #include "pentatron/checkpoint/run_saver.h"
 #include "pentatron/comm/collectives.h"
@@ -22,6 +22,7 @@
 #include "pentatron/data/entropy.h"
 #include "pentatron/data/loader.h"
 #include "pentatron/nn/memory/counting_allocator.h"
+#include "pentatron/trainer/export_hf.h"
 #include "pentatron/trainer/reporter.h"
 #include "pentatron/trainer/runtime.h"
 #include "pentatron/trainer/step.h"
@@ -136,7 +137,8 @@ struct Trainer::State {
   optim::BatchSizeSchedule batch_sizes = optim::BatchSizeSchedule::constant(1);
   checkpoint::TrainState progress;
   StoredTokenizer stored_tokenizer;
-  std::optional<checkpoint::FoundCheckpoint> found; ///< what is loaded, unless from elsewhere
+  std::map<std::string, std::string> files_of_model; ///< config.json of where it began
+  std::optional<checkpoint::FoundCheckpoint> found;  ///< what is loaded, unless from elsewhere
   std::unique_ptr<checkpoint::RunSaver> saver;
   int64_t total_iterations = 0;
   int64_t sequence = 0;
@@ -225,7 +227,7 @@ void Trainer::State::build_model() {
   if (groups.tp.size() > 1 && config.dtype == Precision::kBf16)
     log::info("bf16 sums over tensor ranks round otherwise than on one rank: losses agree in the "
               "mean, not digit by digit");
-  const bool from_elsewhere = hf_folder(config.checkpoint).has_value();
+  const bool from_elsewhere = foreign_model(config.checkpoint).has_value();
   if ((!found && !from_elsewhere) ||
       config.checkpoint.strictness == checkpoint::Strictness::kLogAll)
     model.store->write_values([&](nn::Param& param) { param.initialize(config.seed); });
@@ -236,7 +238,7 @@ void Trainer::State::build_model() {
 
 void Trainer::State::find_checkpoint() {
   const CheckpointConfig& c = config.checkpoint;
-  if (c.load.empty() || hf_folder(c)) return;
+  if (c.load.empty() || foreign_model(c)) return;
   const std::string& from = loads_own(c) ? c.save : c.load;
   found = checkpoint::find_run(from, groups.world);
   if (!found && loads_own(c)) {
@@ -269,11 +271,13 @@ void Trainer::State::check_saved(const Config& saved) const {
 
 void Trainer::State::load() {
   const CheckpointConfig& c = config.checkpoint;
-  if (const std::optional<fs::path> hf = hf_folder(c)) {
-    checkpoint::load_hf_weights(
-        *hf, checkpoint::read_hf_config(*hf), model.gpt->params(),
-        [&](const std::function<void(nn::Param&)>& fill) { model.store->write_values(fill); });
+  if (const std::optional<std::string> foreign = foreign_model(c)) {
+    const auto source = checkpoint::open_model(*foreign);
+    source->load(model.gpt->params(), [&](const std::function<void(nn::Param&)>& fill) {
+      model.store->write_values(fill);
+    });
     optimizer->adopt_values();
+    files_of_model = model_files(*foreign);
     return;
   }
   if (!found) return;
@@ -286,6 +290,7 @@ void Trainer::State::load() {
     config::apply_yaml(saved, saved_yaml, "", ignored);
     check_saved(saved);
   }
+  files_of_model = model_files(folder);
   const checkpoint::LoadedRun loaded = checkpoint::load_run(
       found->folder, {*model.store, *optimizer, groups.world},
       {.optimizer = c.load_optimizer && !c.finetune, .strictness = c.strictness});
@@ -419,6 +424,7 @@ std::vector<checkpoint::SaveEvent> Trainer::State::save() {
   progress.config_yaml = config::to_yaml(config);
   progress.tokenizer = stored_tokenizer.digest;
   progress.attachments = stored_tokenizer.files;
+  progress.attachments.insert(files_of_model.begin(), files_of_model.end());
   return saver->save(progress, {*model.store, *optimizer, groups.world});
 }
 
@@ -470,15 +476,29 @@ TrainReport Trainer::run(const RunOptions& run_options) {
   }
   const double begin = monotonic_s();
   int64_t skipped_in_a_row = 0;
+  const auto save_error = [&](int64_t iteration, const std::string& what, const std::string& why) {
+    if (c.checkpoint.on_error == OnSaveError::kStop)
+      raise<CheckpointError>("the {} of iteration {} was not saved: {}\n  try: "
+                             "checkpoint.on_error=continue to go on without it",
+                             what, iteration, why);
+  };
+  const auto export_model = [&](const checkpoint::SaveEvent& event) {
+    try {
+      log::info("exported {}", export_hf(event.folder).string());
+    } catch (const Error& error) {
+      log::warning("{} was not exported: {}", event.folder.string(), error.what());
+      save_error(event.iteration, "export", error.what());
+    }
+  };
   const auto show_saves = [&](const std::vector<checkpoint::SaveEvent>& events) {
     for (const checkpoint::SaveEvent& event : events) {
       reporter.save(event);
-      if (event.state == checkpoint::SaveEvent::State::kDurable) report.checkpoint = event.folder;
-      if (event.state == checkpoint::SaveEvent::State::kFailed &&
-          c.checkpoint.on_error == OnSaveError::kStop)
-        raise<CheckpointError>("the checkpoint of iteration {} was not saved: {}\n  try: "
-                               "checkpoint.on_error=continue to go on without it",
-                               event.iteration, event.text);
+      if (event.state == checkpoint::SaveEvent::State::kDurable) {
+        report.checkpoint = event.folder;
+        if (c.checkpoint.export_hf && main_rank) export_model(event);
+      }
+      if (event.state == checkpoint::SaveEvent::State::kFailed)
+        save_error(event.iteration, "checkpoint", event.text);
     }
   };
   const auto evaluate = [&] {

@@ -278,6 +278,7 @@ const std::map<std::string, Elsewhere> kElsewhere = {
     {"train.sample_tokens", {"the program writes the sample: Program.Quickstart of cli_test"}},
     {"train.num_threads", {"set by the program: Runtime.SetsThreads below"}},
     {"checkpoint.async_save", {"the same bytes: AsyncSave"}},
+    {"checkpoint.export_hf", {"a folder beside the same ones: ConvertVerb of cli_test"}},
     {"checkpoint.parity", {"files beside the same ones: AsyncSave.LostShards..."}},
     {"checkpoint.staging_limit", {"the same bytes: AsyncSave.WhatDoesNotFit..."}},
     {"checkpoint.on_error", {"needs a disk that is full: AsyncSave.AFullDisk..."}},
