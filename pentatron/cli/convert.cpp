@@ -8,8 +8,13 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
+#include "pentatron/base/gguf.h"
+#include "pentatron/base/json.h"
+#include "pentatron/base/log.h"
 #include "pentatron/checkpoint/convert.h"
 #include "pentatron/cli/commands.h"
+#include "pentatron/data/tokenizer/gguf_metadata.h"
+#include "pentatron/data/tokenizer/gguf_tokenizer.h"
 
 namespace pentatron::cli {
 
@@ -67,6 +72,52 @@ std::string config_for(const checkpoint::ModelSource& source, const std::string&
   return config::to_yaml(config);
 }
 
+using Place = checkpoint::TokenizerPlace;
+
+/// The tokenizer's files, or file, of the model; empty if there is none that is a file.
+std::filesystem::path tokenizer_path(const checkpoint::ModelFacts& facts) {
+  if (facts.tokenizer.kind != Place::Kind::kConfig) return facts.tokenizer.path;
+  trainer::Config saved;
+  config::Violations ignored;
+  config::apply_yaml(saved, facts.saved_config, "", ignored);
+  return saved.tokenizer.path;
+}
+
+/// What a GGUF file says of the tokenizer; without one the file serves programs that bring token
+/// numbers.
+GgufMetadata metadata_of_tokenizer(const checkpoint::ModelFacts& facts) {
+  const std::filesystem::path path = tokenizer_path(facts);
+  std::string why = "the model comes without one";
+  try {
+    if (!path.empty())
+      return data::tokenizer::gguf_tokenizer_metadata(path, facts.config.vocab_size);
+  } catch (const DataError& error) {
+    why = error.what();
+  }
+  log::warning("the GGUF file gets no tokenizer: {}", why);
+  return {};
+}
+
+/// The tokenizer inside a GGUF file as the files of a Hugging Face folder.
+std::map<std::string, std::string> files_of_gguf(const std::filesystem::path& path) {
+  std::map<std::string, std::string> files;
+  const GgufFile file(path);
+  const GgufKeys& keys = file.metadata();
+  try {
+    files["tokenizer.json"] = dump_json(data::tokenizer::gguf_as_tokenizer_json(keys), 2) + "\n";
+  } catch (const DataError& error) {
+    log::warning("the tokenizer inside {} stays behind: {}", path.string(), error.what());
+    return {};
+  }
+  Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"}};
+  for (const char* name : {"bos_token", "eos_token", "unk_token", "pad_token"})
+    if (const std::string token = data::tokenizer::gguf_named_token(keys, name); !token.empty())
+      config[name] = token;
+  if (const auto text = data::tokenizer::gguf_chat_template(keys)) config["chat_template"] = *text;
+  files["tokenizer_config.json"] = dump_json(config, 2) + "\n";
+  return files;
+}
+
 checkpoint::ModelFormat format_from_name(const std::string& name) {
   for (const auto format : {checkpoint::ModelFormat::kPentatron,
                             checkpoint::ModelFormat::kHuggingFace, checkpoint::ModelFormat::kGguf})
@@ -80,6 +131,11 @@ int run_convert(ConvertArguments& a) {
   const auto source = checkpoint::open_model(a.source);
   if (options.format == checkpoint::ModelFormat::kPentatron)
     options.config_yaml = config_for(*source, options.dtype);
+  if (options.format == checkpoint::ModelFormat::kGguf) {
+    options.tokenizer = metadata_of_tokenizer(source->facts());
+  } else if (source->facts().tokenizer.kind == Place::Kind::kGguf) {
+    options.files = files_of_gguf(source->facts().path);
+  }
   ProgressLine line;
   options.progress = [&](uint64_t done, uint64_t total) { line.show(done, total); };
   const checkpoint::ConvertReport report = checkpoint::convert_model(*source, a.target, options);
