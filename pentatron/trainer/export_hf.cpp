@@ -1,9 +1,11 @@
 #include "pentatron/trainer/export_hf.h"
 
-#include <fmt/format.h>
+#include <vector>
 
 #include "pentatron/base/mapped_file.h"
+#include "pentatron/checkpoint/container/attachments.h"
 #include "pentatron/checkpoint/container/folders.h"
+#include "pentatron/checkpoint/container/manifest.h"
 #include "pentatron/checkpoint/convert.h"
 #include "pentatron/checkpoint/source_facts.h"
 
@@ -41,11 +43,16 @@ fs::path export_hf(const fs::path& checkpoint) {
 
 std::map<std::string, std::string> model_files(const std::string& where) {
   std::map<std::string, std::string> files;
-  for (const fs::path& path : checkpoint::open_model(where)->facts().companions) {
-    const std::string name = path.filename().string();
-    if (name == "config.json" || name == "generation_config.json")
-      files[fmt::format("{}/{}", checkpoint::kCompanionFolder, name)] =
-          std::string(MappedFile(path).text());
+  const std::string begin = std::string(checkpoint::kCompanionFolder) + "/";
+  if (where.starts_with("hf:")) {
+    for (const char* name : {"config.json", "generation_config.json"}) {
+      const fs::path path = fs::path(where.substr(3)) / name;
+      if (fs::exists(path)) files[begin + name] = std::string(MappedFile(path).text());
+    }
+  } else if (fs::is_directory(where)) {
+    for (const auto& [name, attachment] : checkpoint::read_manifest(where).attachments)
+      if (name.starts_with(begin))
+        files[name] = checkpoint::read_attachment(where, name, attachment);
   }
   return files;
 }

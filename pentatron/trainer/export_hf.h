@@ -12,8 +12,8 @@ namespace pentatron::trainer {
 /// folder. Throws Error.
 std::filesystem::path export_hf(const std::filesystem::path& checkpoint);
 
-/// config.json and generation_config.json of the model that a run starts from, by their names in
-/// its checkpoints ("hf/config.json"): exports keep them as they are.
+/// config.json and generation_config.json of what a run starts from (hf:DIR, one checkpoint, or a
+/// file that has none), by their names in its checkpoints ("hf/config.json"): exports keep them.
 std::map<std::string, std::string> model_files(const std::string& where);
 
 } // namespace pentatron::trainer
