@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include <ATen/ATen.h>
-#include <sys/mman.h>
 
 #include "pentatron/base/error.h"
 
@@ -14,14 +13,6 @@ namespace {
 
 /// Large enough that handing them over costs nothing, small enough to begin writing early.
 constexpr uint64_t kBlock = uint64_t{4} << 20, kSmallestBlock = uint64_t{64} << 10;
-constexpr size_t kHugePage = size_t{2} << 20;
-
-/// Fewer page faults at the first copy; only a hint.
-void advise_huge_pages(const at::Tensor& memory) {
-  const auto begin = (reinterpret_cast<uintptr_t>(memory.data_ptr()) + kHugePage - 1) & -kHugePage;
-  const auto end = (reinterpret_cast<uintptr_t>(memory.data_ptr()) + memory.nbytes()) & -kHugePage;
-  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-}
 
 } // namespace
 
@@ -30,7 +21,6 @@ Staging::Staging(uint64_t bytes, bool pinned) {
   const size_t blocks = std::max<size_t>(2, static_cast<size_t>(bytes) / block_bytes_);
   memory_ = at::empty({static_cast<int64_t>(blocks * block_bytes_)},
                       at::TensorOptions(at::kByte).pinned_memory(pinned));
-  if (!pinned) advise_huge_pages(memory_);
   segments_.resize(blocks);
   free_ = std::make_unique<BoundedQueue<size_t>>(blocks);
   for (size_t i = 0; i < blocks; ++i) free_->push(i);
