@@ -1,0 +1,68 @@
+// `pentatron convert` and what uses its results, as a user runs them.
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/cli/program_folder.h"
+
+namespace pentatron {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class ConvertVerb : public test::ProgramFolder {
+ protected:
+  std::string run(const std::string& arguments, int expected_status = 0) const {
+    return ProgramFolder::run(arguments + " 2>&1", expected_status);
+  }
+  const std::string model = PENTATRON_TEST_DATA "/hf_tiny/llama";
+};
+
+TEST_F(ConvertVerb, SaysWhatItWroteAndRefusesWhatIsThere) {
+  EXPECT_THAT(run("convert '" + model + "' ours --format pentatron"),
+              AllOf(HasSubstr("ours: 15 tensors"), HasSubstr("from hf")));
+  EXPECT_THAT(run("checkpoint verify ours"), HasSubstr("every byte is as written"));
+  EXPECT_THAT(run("convert ours sharded --format hf --max-shard-size 30KB"),
+              AllOf(HasSubstr("10 files"), HasSubstr("from pentatron")));
+  EXPECT_TRUE(fs::exists(folder / "sharded/model.safetensors.index.json"));
+  EXPECT_THAT(run("convert ours sharded --format hf", 1),
+              AllOf(HasSubstr("sharded is there already"), HasSubstr("try:")));
+  EXPECT_THAT(run("convert sharded model.gguf --format gguf"), HasSubstr("21 tensors"));
+  EXPECT_THAT(run("convert model.gguf again --format pentatron"), HasSubstr("from gguf"));
+  EXPECT_THAT(run("convert ours x --format onnx", 1), HasSubstr("try: pentatron, hf or gguf"));
+  EXPECT_THAT(run("convert none x --format hf", 1), HasSubstr("none is no file and no folder"));
+  EXPECT_FALSE(fs::exists(folder / "x"));
+}
+
+TEST_F(ConvertVerb, TrainingStartsFromEveryFormatAndExports) {
+  run("convert '" + model + "' ours --format pentatron");
+  run("convert ours model.gguf --format gguf");
+  const std::string keys =
+      " dataset.type=mock train.train_iters=1 train.seq_length=16 train.micro_batch_size=1 "
+      "train.global_batch_size=2 train.num_threads=1 checkpoint.export_hf=true ";
+  run("train --hf '" + model + "'" + keys + "checkpoint.save=a logger.dir=la");
+  run("train checkpoint.load=model.gguf" + keys + "checkpoint.save=b logger.dir=lb");
+  run("train checkpoint.load=ours" + keys + "checkpoint.save=c logger.dir=lc");
+  run("train --ranks 2 parallel.tensor_model_parallel_size=2 ddp.zero_stage=3 "
+      "checkpoint.load=model.gguf" +
+      keys + "checkpoint.save=d logger.dir=ld");
+  run("convert a e --format hf");
+  const auto weights = [&](const char* of) {
+    std::ifstream in(folder / of / "model.safetensors", std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  const std::string first = weights("a/hf/step_00000001");
+  EXPECT_GT(first.size(), 200'000u);
+  for (const char* other : {"b/hf/step_00000001", "c/hf/step_00000001", "e"})
+    EXPECT_TRUE(first == weights(other)) << other; // the same step from the same weights
+  EXPECT_EQ(first.size(), weights("d/hf/step_00000001").size());
+}
+
+} // namespace
+} // namespace pentatron
