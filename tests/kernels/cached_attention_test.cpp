@@ -161,7 +161,7 @@ std::vector<Case> cases() {
   for (const DType dtype : kAllTypes) {
     for (Case c : shapes) {
       c.dtype = dtype;
-      c.name += "_" + std::string(name(dtype));
+      c.name.append("_").append(name(dtype));
       result.push_back(c);
     }
   }
