@@ -64,7 +64,9 @@ LossRun fused_loss(int ranks, const at::Tensor& h, const at::Tensor& w, const at
                   .item<bool>(),
               false)
         << "padding rows have no gradient";
-    expect_close(loss.logits(h), h.matmul(w.t()), kExact);
+    expect_close(loss.logits(h, {}), h.matmul(w.t()), kExact);
+    const at::Tensor rows = at::tensor({2, 0}, at::kLong);
+    expect_close(loss.logits(h, rows), h.index_select(0, rows).matmul(w.t()), kExact);
     const std::lock_guard lock(mutex);
     nn::store_global(weight, weight.main_grad(), run.dw);
     if (run.loss.defined()) { // every rank returns the same
