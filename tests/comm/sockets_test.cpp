@@ -3,6 +3,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/comm/backend/sockets/rendezvous.h"
 #include "pentatron/comm/backend/sockets/socket_transport.h"
+#include "tests/comm/support/transports.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,6 +21,8 @@ namespace {
 
 using control::Descriptor;
 using messages::Transport;
+using test::socket_pair;
+using test::transports;
 using testing::AllOf;
 using testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
@@ -181,24 +184,6 @@ TEST(RendezvousBetweenMachines, IsNotDisturbedByStrangers) {
   stop = true;
   strangers.join();
   EXPECT_EQ(connected, 3);
-}
-
-std::pair<Descriptor, Descriptor> socket_pair() {
-  int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
-  return {Descriptor(ends[0]), Descriptor(ends[1])};
-}
-
-/// Transports of `size` ranks that are connected.
-std::vector<std::unique_ptr<Transport>> transports(int size) {
-  std::vector<std::vector<Descriptor>> sockets(static_cast<size_t>(size));
-  for (auto& row : sockets) row.resize(static_cast<size_t>(size));
-  for (size_t a = 0; a < sockets.size(); ++a)
-    for (size_t b = 0; b < a; ++b) std::tie(sockets[a][b], sockets[b][a]) = socket_pair();
-  std::vector<std::unique_ptr<Transport>> result;
-  for (int rank = 0; rank < size; ++rank)
-    result.push_back(make_transport(rank, std::move(sockets[static_cast<size_t>(rank)])));
-  return result;
 }
 
 /// Moves messages until all of `ids` have ended, and returns with what error each did.

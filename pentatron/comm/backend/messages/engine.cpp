@@ -233,10 +233,14 @@ void Engine::fail_all() {
     finish(*operation, Operation::State::kFailed, reason_to_leave(*operation));
 }
 
-/// Called after a pass that found nothing: what a rank sent before it left has been received.
+/// Called after a pass that found nothing: what a rank sent before it left has been received. One
+/// that left because another failed is no finding: the notice of the one that failed is on its way.
 void Engine::fail_those_that_wait_for_who_left() {
   if (!someone_left_ || !in_run_) return;
-  const Run& run = runs_.at(run_);
+  const auto finished = [&](int rank) {
+    const auto& outcome = runs_.at(run_).outcomes[static_cast<size_t>(rank)];
+    return outcome && outcome->kind == Outcome::Kind::kFinished;
+  };
   const std::vector<OperationPtr> all(pending_.begin(), pending_.end());
   for (const OperationPtr& operation : all) {
     if (operation->state != Operation::State::kRunning || operation->joined) continue;
@@ -245,7 +249,7 @@ void Engine::fail_those_that_wait_for_who_left() {
     for (size_t i = 0; i < operation->members.size(); ++i)
       if (operation->arrived[i])
         waiting.push_back(operation->members[i]);
-      else if (gone < 0 && run.outcomes[static_cast<size_t>(operation->members[i])])
+      else if (gone < 0 && finished(operation->members[i]))
         gone = operation->members[i];
     if (gone < 0) continue;
     finish(*operation, Operation::State::kFailed,
