@@ -508,31 +508,48 @@ const GgufTensor* GgufFile::find(std::string_view name) const {
   return it == index_.end() ? nullptr : &tensors_[it->second];
 }
 
-GgufWriter::GgufWriter(const std::filesystem::path& file, const GgufMetadata& metadata,
-                       const std::vector<GgufTensorSpec>& specs)
-    : file_(file) {
+namespace {
+
+/// What goes before the descriptions of the tensors.
+Head head_of(const GgufMetadata& metadata, size_t num_tensors, std::string_view origin) {
   Head head;
   head.bytes() = "GGUF";
   head.number<uint32_t>(3);
-  head.number<uint64_t>(specs.size());
+  head.number<uint64_t>(num_tensors);
   head.number<uint64_t>(metadata.size());
   std::set<std::string_view> keys;
   for (const auto& [key, value] : metadata) {
     if (key == "general.alignment" || !keys.insert(key).second)
-      raise<Error>("{} cannot be written with the metadata key '{}' {}", file.string(), key,
+      raise<Error>("{} cannot be written with the metadata key '{}' {}", origin, key,
                    key == "general.alignment" ? "set" : "twice");
     head.text(key);
     head.value(value);
   }
+  return head;
+}
+
+} // namespace
+
+std::string gguf_without_tensors(const GgufMetadata& metadata) {
+  Head head = head_of(metadata, 0, "GGUF metadata");
+  head.bytes().resize(aligned(head.bytes().size(), GgufWriter::kAlignment));
+  return std::move(head.bytes());
+}
+
+GgufWriter::GgufWriter(const std::filesystem::path& file, const GgufMetadata& metadata,
+                       const std::vector<GgufTensorSpec>& specs)
+    : file_(file) {
+  Head head = head_of(metadata, specs.size(), file.string());
   uint64_t offset = 0;
   for (const GgufTensorSpec& spec : specs) {
     const GgmlBlock* block = ggml_block(spec.type);
     const uint64_t size = block ? byte_size(*block, spec.shape) : kImpossible;
-    if (spec.name.empty() || spec.shape.size() > kMaxDimensions || size == kImpossible ||
-        !slots_.emplace(spec.name, Slot{.begin = offset, .size = size}).second)
+    const bool possible =
+        !spec.name.empty() && spec.shape.size() <= kMaxDimensions && size != kImpossible;
+    if (!possible || !file_.add(spec.name, offset, size))
       raise<Error>("{} cannot be written with a tensor '{}' of {} and shape [{}]{}", file.string(),
                    excerpt(spec.name), name_of(spec.type), fmt::join(spec.shape, ", "),
-                   slots_.contains(spec.name) ? " beside another of that name" : "");
+                   possible ? " beside another of that name" : "");
     head.text(spec.name);
     head.number(static_cast<uint32_t>(spec.shape.size()));
     for (auto extent = spec.shape.rbegin(); extent != spec.shape.rend(); ++extent)
@@ -542,33 +559,8 @@ GgufWriter::GgufWriter(const std::filesystem::path& file, const GgufMetadata& me
     offset = aligned(offset + size, kAlignment);
   }
   head.bytes().resize(aligned(head.bytes().size(), kAlignment));
-  for (auto& [name, slot] : slots_) slot.begin += head.bytes().size();
-  file_.write(head.bytes());
-  // The padding behind the last tensor belongs to the file; the other gaps become zeros with it.
-  if (offset > 0) {
-    const std::byte last{0};
-    file_.write_at(head.bytes().size() + offset - 1, {&last, 1});
-  }
-}
-
-void GgufWriter::write(std::string_view name, std::span<const std::byte> bytes, uint64_t offset) {
-  const auto it = slots_.find(name);
-  if (it == slots_.end()) raise<Error>("tensor '{}' is not part of the file", excerpt(name));
-  Slot& slot = it->second;
-  if (offset > slot.size || bytes.size() > slot.size - offset)
-    raise<Error>("tensor '{}' has {} bytes, and {} were given from byte {} on", excerpt(name),
-                 slot.size, bytes.size(), offset);
-  file_.write_at(slot.begin + offset, bytes);
-  slot.written += bytes.size();
-}
-
-void GgufWriter::finish() {
-  for (const auto& [name, slot] : slots_) {
-    if (slot.written != slot.size)
-      raise<Error>("tensor '{}' was given {} of its {} bytes", excerpt(name), slot.written,
-                   slot.size);
-  }
-  file_.commit();
+  // The padding behind the last tensor belongs to the file.
+  file_.write_head(head.bytes(), offset);
 }
 
 } // namespace pentatron

@@ -25,8 +25,8 @@
 #include <variant>
 #include <vector>
 
-#include "pentatron/base/atomic_file.h"
 #include "pentatron/base/mapped_file.h"
+#include "pentatron/base/parts_file.h"
 
 namespace pentatron {
 
@@ -145,6 +145,9 @@ struct GgufTensorSpec {
   std::vector<int64_t> shape; ///< row-major
 };
 
+/// A whole file (version 3) that has no tensors.
+std::string gguf_without_tensors(const GgufMetadata& metadata);
+
 /// Writes a file (version 3) whose tensors arrive in any order and in parts; they lie as `specs`
 /// has them. The file appears at finish() or not at all.
 class GgufWriter {
@@ -155,18 +158,14 @@ class GgufWriter {
              const std::vector<GgufTensorSpec>& specs);
 
   /// The bytes of `name` from byte `offset` of it on. Throws Error if they do not fit.
-  void write(std::string_view name, std::span<const std::byte> bytes, uint64_t offset = 0);
+  void write(std::string_view name, std::span<const std::byte> bytes, uint64_t offset = 0) {
+    file_.write(name, bytes, offset);
+  }
   /// Throws Error if the bytes of some tensor were not written.
-  void finish();
+  void finish() { file_.finish(); }
 
  private:
-  struct Slot {
-    uint64_t begin = 0;
-    uint64_t size = 0;
-    uint64_t written = 0;
-  };
-  std::map<std::string, Slot, std::less<>> slots_;
-  AtomicFile file_;
+  PartsFile file_;
 };
 
 } // namespace pentatron

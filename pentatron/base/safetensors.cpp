@@ -301,30 +301,8 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& file,
     : file_(file) {
   const SafetensorsLayout layout = layout_safetensors(std::move(specs), metadata, file.string());
   for (const auto& [name, place] : layout.places)
-    slots_.emplace(name, Slot{.begin = place.begin, .size = place.size, .written = 0});
-  file_.write(layout.head);
-}
-
-void SafetensorsWriter::write(std::string_view name, std::span<const std::byte> bytes,
-                              uint64_t offset) {
-  const auto it = slots_.find(name);
-  if (it == slots_.end()) raise<Error>("tensor '{}' was not announced", excerpt(name));
-  Slot& slot = it->second;
-  if (offset > slot.size || bytes.size() > slot.size - offset) {
-    raise<Error>("tensor '{}' has {} bytes, and {} at {} do not fit", excerpt(name), slot.size,
-                 bytes.size(), offset);
-  }
-  file_.write_at(slot.begin + offset, bytes);
-  slot.written += bytes.size();
-}
-
-void SafetensorsWriter::finish() {
-  for (const auto& [name, slot] : slots_) {
-    if (slot.written != slot.size) {
-      raise<Error>("tensor '{}' got {} of its {} bytes", excerpt(name), slot.written, slot.size);
-    }
-  }
-  file_.commit();
+    file_.add(name, place.begin - layout.head.size(), place.size);
+  file_.write_head(layout.head, layout.bytes - layout.head.size());
 }
 
 void write_safetensors(const std::filesystem::path& file, const SafeTensors& tensors,

@@ -19,8 +19,8 @@
 #include <string_view>
 #include <vector>
 
-#include "pentatron/base/atomic_file.h"
 #include "pentatron/base/mapped_file.h"
+#include "pentatron/base/parts_file.h"
 
 namespace pentatron {
 
@@ -133,18 +133,14 @@ class SafetensorsWriter {
                     const SafeMetadata& metadata = {});
 
   /// The bytes of `name` from byte `offset` of it on. Throws Error if they do not fit.
-  void write(std::string_view name, std::span<const std::byte> bytes, uint64_t offset = 0);
+  void write(std::string_view name, std::span<const std::byte> bytes, uint64_t offset = 0) {
+    file_.write(name, bytes, offset);
+  }
   /// Throws Error if the bytes of some tensor were not written.
-  void finish();
+  void finish() { file_.finish(); }
 
  private:
-  struct Slot {
-    uint64_t begin = 0;
-    uint64_t size = 0;
-    uint64_t written = 0;
-  };
-  std::map<std::string, Slot, std::less<>> slots_;
-  AtomicFile file_;
+  PartsFile file_;
 };
 
 /// Everything at once.

@@ -3,13 +3,13 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/gguf.h"
 #include "pentatron/checkpoint/container/folders.h"
 #include "pentatron/checkpoint/container/format1.h"
 #include "pentatron/checkpoint/source_facts.h"
@@ -138,9 +138,7 @@ bool has_tokenizer_files(const fs::path& folder) {
 ModelFormat recognise_model(const fs::path& where) {
   std::error_code ignored;
   if (is_file(where)) {
-    char magic[4] = {};
-    std::ifstream(where, std::ios::binary).read(magic, sizeof magic);
-    if (std::string_view(magic, 4) == "GGUF") return ModelFormat::kGguf;
+    if (is_gguf(where)) return ModelFormat::kGguf;
     refuse_file(where);
   }
   if (!fs::is_directory(where, ignored))

@@ -136,9 +136,9 @@ LoadedRun load_run(const fs::path& folder, const RunParts& parts, const LoadOpti
   CheckpointReader reader(folder);
   const Manifest& manifest = reader.manifest();
   LoadedRun loaded;
-  loaded.has_training_state = manifest.state.contains(kOptimizerSteps);
+  const bool has_training_state = manifest.state.contains(kOptimizerSteps);
   LoadOptions options = asked;
-  options.optimizer = asked.optimizer && loaded.has_training_state;
+  options.optimizer = asked.optimizer && has_training_state;
   const std::vector<StatePiece> values = value_pieces(parts.store);
   const std::vector<StatePiece> state =
       options.optimizer ? optimizer_pieces(parts.optimizer) : std::vector<StatePiece>{};
@@ -157,7 +157,7 @@ LoadedRun load_run(const fs::path& folder, const RunParts& parts, const LoadOpti
   parts.store.wait_values();
   loaded.state.config_yaml = manifest.config_yaml;
   loaded.state.tokenizer = manifest.tokenizer;
-  if (!loaded.has_training_state) return loaded;
+  if (!has_training_state) return loaded;
   const std::string where = folder.string();
   if (options.optimizer)
     parts.optimizer.set_steps(json_get<int64_t>(manifest.state, kOptimizerSteps, where));
@@ -186,8 +186,10 @@ void load_params(const fs::path& folder, nn::ParamList& params) {
       raise<CheckpointError>("{}: {} is not part of the model of this run", folder.string(), name);
 }
 
-std::string saved_config(const fs::path& folder) {
-  return read_manifest(folder).config_yaml;
+SavedRun saved_run(const fs::path& folder) {
+  const Manifest manifest = read_manifest(folder);
+  return {.config_yaml = manifest.config_yaml,
+          .has_training_state = manifest.state.contains(kOptimizerSteps)};
 }
 
 } // namespace pentatron::checkpoint

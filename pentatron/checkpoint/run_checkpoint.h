@@ -53,9 +53,7 @@ struct LoadOptions {
 };
 
 struct LoadedRun {
-  TrainState state;
-  bool has_training_state =
-      true; ///< false: a checkpoint of weights alone; `state` is that of step 0
+  TrainState state;              ///< of step 0 if the checkpoint holds weights alone
   std::vector<std::string> told; ///< a sentence for everything that strictness let pass
 };
 
@@ -69,7 +67,11 @@ LoadedRun load_run(const std::filesystem::path& folder, const RunParts& parts,
 /// optimizer is passed over.
 void load_params(const std::filesystem::path& folder, nn::ParamList& params);
 
-/// The configuration that the folder was written with, as YAML.
-std::string saved_config(const std::filesystem::path& folder);
+struct SavedRun {
+  std::string config_yaml;        ///< empty: written by another program than the trainer
+  bool has_training_state = true; ///< false: weights alone
+};
+/// What the folder was written with.
+SavedRun saved_run(const std::filesystem::path& folder);
 
 } // namespace pentatron::checkpoint

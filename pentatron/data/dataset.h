@@ -122,7 +122,7 @@ std::shared_ptr<const Tokenizer> make_tokenizer(const TokenizerConfig& config);
 
 /// The files that make the tokenizer of `config` what it is; none for one that needs no file.
 /// Throws DataError if they are missing.
-std::vector<std::filesystem::path> tokenizer_files(const TokenizerConfig& config);
+std::vector<TokenizerFile> tokenizer_files(const TokenizerConfig& config);
 
 struct NamedDataset {
   std::string name;

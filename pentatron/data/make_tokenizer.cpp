@@ -60,7 +60,7 @@ tokenizer::OpenOptions open_options(const TokenizerConfig& config) {
 
 } // namespace
 
-std::vector<std::filesystem::path> tokenizer_files(const TokenizerConfig& config) {
+std::vector<TokenizerFile> tokenizer_files(const TokenizerConfig& config) {
   if (config.path.empty()) return {};
   return tokenizer::tokenizer_files(open_options(config));
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -10,6 +11,12 @@
 #include <vector>
 
 namespace pentatron::data {
+
+/// A file of a tokenizer, as far as it matters to it.
+struct TokenizerFile {
+  std::filesystem::path path;
+  std::string content; ///< of a GGUF file: one with the tokenizer's metadata alone
+};
 
 /// Encodes with scratch memory and a cache of words of its own, so that threads with one each never
 /// wait for each other. Not for two threads at once; the tokenizer must outlive it.

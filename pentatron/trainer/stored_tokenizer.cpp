@@ -30,20 +30,19 @@ StoredTokenizer stored_tokenizer(const data::TokenizerConfig& config) {
   if (config.path.empty())
     return {.digest = config.vocab_size > 0 ? fmt::format("null:{}", config.vocab_size) : "bytes",
             .files = {}};
-  std::vector<fs::path> paths = data::tokenizer_files(config);
+  std::vector<data::TokenizerFile> files = data::tokenizer_files(config);
   StoredTokenizer stored;
   std::string identity = fmt::format("{}\n{}\n", config.eod, config.pattern);
-  for (const fs::path& path : paths) identity += sha256(read_text(path));
+  for (const data::TokenizerFile& file : files) identity += sha256(file.content);
   stored.digest = fmt::format("sha256:{}", sha256(identity));
   uint64_t bytes = 0;
-  const fs::path folder = paths[0].parent_path();
+  const fs::path folder = files[0].path.parent_path();
   for (const char* name : kBeside) {
     if (std::error_code error; fs::is_regular_file(folder / name, error))
-      paths.push_back(folder / name);
+      files.push_back({folder / name, read_text(folder / name)});
   }
-  for (const fs::path& path : paths) {
+  for (auto& [path, text] : files) {
     const std::string name = fmt::format("tokenizer/{}", path.filename().string());
-    std::string text = read_text(path);
     bytes += text.size();
     if (bytes > checkpoint::kMaxAttachmentBytes || !checkpoint::is_attachment_name(name)) {
       log::warning("checkpoints will not hold the tokenizer: {} {}", path.string(),

@@ -105,9 +105,11 @@ bool is_data(const std::string& key) {
 }
 
 /// A saved run can go on with other settings, but not with another model or kind of state.
+bool is_model(const std::string& key) {
+  return key.starts_with("model.") && key != "model.preset" && !key.ends_with("_dropout");
+}
 bool is_identity(const std::string& key) {
-  return key == "dtype" || key == "optimizer.optimizer" ||
-         (key.starts_with("model.") && key != "model.preset" && !key.ends_with("_dropout"));
+  return key == "dtype" || key == "optimizer.optimizer" || is_model(key);
 }
 
 } // namespace
@@ -148,7 +150,7 @@ struct Trainer::State {
   void build_model();
   void find_checkpoint();
   void load();
-  void check_saved(const Config& saved) const;
+  void check_saved(const Config& saved, bool has_training_state) const;
   std::string describe() const;
   data::LoaderOptions loader_options(int64_t consumed) const;
   StepFlops step_flops(int64_t samples) const;
@@ -252,21 +254,19 @@ void Trainer::State::find_checkpoint() {
   }
 }
 
-/// Throws if the run cannot go on from what `saved` left; warns if it goes on otherwise.
-void Trainer::State::check_saved(const Config& saved) const {
+/// Throws if the run cannot go on from what `saved` left.
+void Trainer::State::check_saved(const Config& saved, bool has_training_state) const {
   const CheckpointConfig& c = config.checkpoint;
   const std::string folder = found->folder.string();
-  if (const std::string text = differences(saved, config, is_identity); !text.empty()) {
+  if (const std::string text =
+          differences(saved, config, has_training_state ? is_identity : is_model);
+      !text.empty()) {
     if (!c.finetune)
       raise<CheckpointError>("{} was trained with {}\n  try: the configuration that is in it, or "
                              "checkpoint.finetune=true to start another run from its weights",
                              folder, text);
     log::warning("the weights of {} were trained with {}", folder, text);
   }
-  if (c.finetune) return;
-  if (const std::string text = differences(saved, config, is_data); !text.empty())
-    log::warning("{} was trained on other samples than this run goes on with, until now with {}",
-                 folder, text);
 }
 
 void Trainer::State::load() {
@@ -284,11 +284,11 @@ void Trainer::State::load() {
   const std::string folder = found->folder.string();
   Config saved = config;
   config::Violations ignored; // what an older program wrote still has to fit tensor by tensor
-  const std::string saved_yaml = checkpoint::saved_config(found->folder);
-  if (!saved_yaml.empty()) {
+  const checkpoint::SavedRun run = checkpoint::saved_run(found->folder);
+  if (!run.config_yaml.empty()) {
     saved = {};
-    config::apply_yaml(saved, saved_yaml, "", ignored);
-    check_saved(saved);
+    config::apply_yaml(saved, run.config_yaml, "", ignored);
+    check_saved(saved, run.has_training_state);
   }
   files_of_model = model_files(folder);
   const checkpoint::LoadedRun loaded = checkpoint::load_run(
@@ -302,11 +302,14 @@ void Trainer::State::load() {
         "or checkpoint.check_tokenizer=false if the numbers of its tokens are "
         "the same",
         folder, digest, stored_tokenizer.digest);
-  if (c.finetune || !loaded.has_training_state) {
+  if (c.finetune || !run.has_training_state) {
     log::info("took the weights of {}{}: a fresh optimizer, iteration 0, data from the beginning",
-              folder, loaded.has_training_state ? "" : ", which holds nothing else");
+              folder, run.has_training_state ? "" : ", which holds nothing else");
     return;
   }
+  if (const std::string text = differences(saved, config, is_data); !text.empty())
+    log::warning("{} was trained on other samples than this run goes on with, until now with {}",
+                 folder, text);
   progress = loaded.state;
   const std::string changed = differences(saved, config, [](const std::string& key) {
     return !is_identity(key) && !is_data(key) && !key.starts_with("checkpoint.") &&

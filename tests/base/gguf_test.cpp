@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "pentatron/base/error.h"
-#include "tests/base/files.h"
+#include "tests/support/files.h"
 
 namespace pentatron {
 namespace {

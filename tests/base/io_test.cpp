@@ -10,7 +10,7 @@
 #include "pentatron/base/json.h"
 #include "pentatron/base/mapped_file.h"
 #include "pentatron/base/philox.h"
-#include "tests/base/files.h"
+#include "tests/support/files.h"
 
 namespace pentatron {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/philox.h"
-#include "tests/base/files.h"
+#include "tests/support/files.h"
 
 namespace pentatron {
 namespace {
@@ -94,7 +94,7 @@ TEST(Safetensors, WriterTakesPartsInAnyOrderAndWantsAllOfThem) {
     SafetensorsWriter writer(path, {{"a", SafeDtype::kI32, {4}}, {"b", SafeDtype::kI32, {2}}});
     writer.write("b", as_bytes(v).first(8));
     writer.write("a", as_bytes(v).last(8), 8);
-    EXPECT_THAT(message_of([&] { writer.finish(); }), HasSubstr("'a' got 8 of its 16 bytes"));
+    EXPECT_THAT(message_of([&] { writer.finish(); }), HasSubstr("'a' was given 8 of its 16 bytes"));
     EXPECT_THROW(writer.write("a", as_bytes(v), 4), Error);
     EXPECT_THROW(writer.write("c", as_bytes(v)), Error);
     EXPECT_FALSE(std::filesystem::exists(path));

@@ -12,7 +12,7 @@
 #include "pentatron/base/log.h"
 #include "pentatron/base/nearest.h"
 #include "pentatron/base/text.h"
-#include "tests/base/files.h"
+#include "tests/support/files.h"
 
 namespace pentatron {
 namespace {

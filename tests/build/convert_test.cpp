@@ -17,6 +17,7 @@
 #include "pentatron/checkpoint/model_stream.h"
 #include "pentatron/checkpoint/tensor_io.h"
 #include "pentatron/config/config.h"
+#include "tests/support/files.h"
 #include "tests/support/ranks.h"
 
 namespace pentatron::checkpoint {
@@ -39,13 +40,6 @@ std::string text_of(const fs::path& file) {
 
 class Convert : public testing::Test {
  protected:
-  Convert() {
-    std::string name = (fs::temp_directory_path() / "pentatron_convert_XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw Error("no temporary folder");
-    folder = name;
-  }
-  ~Convert() override { fs::remove_all(folder); }
-
   ConvertReport convert(const fs::path& source, const std::string& target, ModelFormat format,
                         ConvertOptions options = {}) {
     options.format = format;
@@ -77,7 +71,8 @@ class Convert : public testing::Test {
       std::ofstream(copy / name) << "{\"eos_token_id\": 7, \"of\": \"" << name << "\"}";
     return copy;
   }
-  fs::path folder;
+  const TemporaryFolder temporary;
+  const fs::path folder = temporary.path();
 };
 
 /// Every tensor of `before` is in `after` with the same type, shape and bytes, and nothing else is.

@@ -14,6 +14,7 @@
 #include "pentatron/build/parallelize.h"
 #include "pentatron/checkpoint/hf/hf_weights.h"
 #include "pentatron/checkpoint/tensor_io.h"
+#include "tests/support/files.h"
 #include "tests/support/ranks.h"
 
 namespace pentatron::checkpoint {
@@ -27,13 +28,6 @@ const fs::path kModels = fs::path(PENTATRON_TEST_DATA) / "hf_tiny";
 
 class HfImport : public testing::Test {
  protected:
-  HfImport() {
-    std::string name = (fs::temp_directory_path() / "pentatron_hf_XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw Error("no temporary folder");
-    folder = name;
-  }
-  ~HfImport() override { fs::remove_all(folder); }
-
   /// The config of a model with some members changed; null removes one.
   std::string error_with(const std::string& model, const Json& changes) {
     Json json = read_json(kModels / model / "config.json");
@@ -53,7 +47,8 @@ class HfImport : public testing::Test {
     for (const auto& [name, entry] : file.tensors()) tensors[name] = to_tensor(entry);
     return tensors;
   }
-  fs::path folder;
+  const TemporaryFolder temporary;
+  const fs::path folder = temporary.path();
 };
 
 TEST_F(HfImport, RefusesWhatItDoesNotSupportByName) {

@@ -17,6 +17,7 @@
 #include "pentatron/checkpoint/param_shapes.h"
 #include "pentatron/checkpoint/tensor_io.h"
 #include "pentatron/models/presets.h"
+#include "tests/support/files.h"
 #include "tests/support/ranks.h"
 
 namespace pentatron::checkpoint {
@@ -38,12 +39,6 @@ build::RankModel build_model(const models::GptConfig& config, at::ScalarType dty
 
 class ModelSources : public testing::Test {
  protected:
-  ModelSources() {
-    std::string name = (fs::temp_directory_path() / "pentatron_source_XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw Error("no temporary folder");
-    folder = name;
-  }
-  ~ModelSources() override { fs::remove_all(folder); }
   void copy(const char* model) {
     for (const char* file : {"config.json", "model.safetensors"})
       fs::copy_file(kModels / model / file, folder / file, fs::copy_options::overwrite_existing);
@@ -54,7 +49,8 @@ class ModelSources : public testing::Test {
   std::string open_error() {
     return error_of([&] { open_model(folder.string()); });
   }
-  fs::path folder;
+  const TemporaryFolder temporary;
+  const fs::path folder = temporary.path();
 };
 
 TEST(ParamShapes, AreThoseOfTheModel) {

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/base/files.h"
+#include "tests/support/files.h"
 
 namespace pentatron::test {
 

@@ -18,6 +18,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/safetensors.h"
+#include "tests/support/files.h"
 
 namespace pentatron {
 namespace {
@@ -42,16 +43,6 @@ struct Result {
 
 class Program : public testing::Test {
  protected:
-  Program() {
-    std::string name = (fs::temp_directory_path() / "pentatron_cli_XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw Error("no temporary folder");
-    folder = name;
-  }
-  ~Program() override {
-    std::error_code ignored;
-    fs::remove_all(folder, ignored);
-  }
-
   pid_t start(std::vector<std::string> arguments) const {
     arguments.insert(arguments.begin(), PENTATRON_PROGRAM);
     std::vector<char*> argv;
@@ -97,7 +88,8 @@ class Program : public testing::Test {
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
-  fs::path folder;
+  const TemporaryFolder temporary;
+  const fs::path folder = temporary.path();
 };
 
 TEST_F(Program, QuickstartLearnsAndLeavesItsFiles) {

@@ -2,6 +2,7 @@
 // that names the rank and the operation.
 #include "pentatron/base/error.h"
 #include "pentatron/comm/supervisor.h"
+#include "tests/support/files.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,15 +24,9 @@ using testing::MatchesRegex;
 
 class Faults : public testing::Test {
  protected:
-  Faults() {
-    std::string name = (std::filesystem::temp_directory_path() / "faults.XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) std::abort();
-    folder_ = name;
-  }
   ~Faults() override {
     // Whatever went wrong, no rank is left.
     for (int rank = 0; rank < 4; ++rank) EXPECT_FALSE(alive(rank)) << "rank " << rank;
-    std::filesystem::remove_all(folder_);
   }
 
   int pid(int rank) const {
@@ -64,7 +59,8 @@ class Faults : public testing::Test {
     return result;
   }
 
-  std::filesystem::path folder_;
+  const TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
   double seconds_ = 0;
 };
 

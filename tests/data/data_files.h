@@ -15,6 +15,7 @@
 #include <zstd.h>
 
 #include "pentatron/base/error.h"
+#include "tests/support/files.h"
 
 namespace pentatron::data {
 
@@ -28,33 +29,17 @@ template <class E = Error> std::string error_of(const std::function<void()>& act
   return "no error";
 }
 
-class TemporaryFolder {
+class TemporaryFolder : public pentatron::TemporaryFolder {
  public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "pentatron_data_XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw DataError("no temporary folder");
-    path_ = name;
-  }
-  ~TemporaryFolder() {
-    std::error_code error;
-    std::filesystem::remove_all(path_, error);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
   /// Writes a file, with its folders, and returns its path.
   std::string write(const std::string& name, std::string_view content) const {
-    const std::filesystem::path path = path_ / name;
+    const std::filesystem::path path = this->path() / name;
     std::filesystem::create_directories(path.parent_path());
     std::ofstream(path, std::ios::binary)
         .write(content.data(), static_cast<std::streamsize>(content.size()));
     return path.string();
   }
-  std::string string() const { return path_.string(); }
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
+  std::string string() const { return path().string(); }
 };
 
 inline std::string read_whole(const std::filesystem::path& path) {

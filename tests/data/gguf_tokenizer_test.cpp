@@ -12,7 +12,7 @@
 #include "pentatron/data/tokenizer/gguf_metadata.h"
 #include "pentatron/data/tokenizer/gguf_pre.h"
 #include "pentatron/data/tokenizer/open.h"
-#include "tests/base/files.h"
+#include "tests/support/files.h"
 
 namespace pentatron::data::tokenizer {
 namespace {
@@ -150,6 +150,23 @@ TEST(GgufTokenizer, BringsItsChatTemplateAndNamesItsTokens) {
   EXPECT_EQ(configured_token(file, "pad_token"), "");
   const GgufMetadata copied = gguf_tokenizer_metadata(file, 6);
   EXPECT_TRUE(copied == letters());
+}
+
+TEST(GgufTokenizer, IsKeptWithoutTheModelsWeights) {
+  const TemporaryFolder folder;
+  const fs::path with_weights = folder.path() / "x.gguf", alone = folder.path() / "alone.gguf";
+  GgufMetadata metadata = letters();
+  metadata.emplace_back("general.architecture", std::string("llama"));
+  GgufWriter writer(with_weights, metadata, {{"t", GgmlType::kF32, {4}}});
+  writer.write("t", std::vector<std::byte>(16, std::byte{1}));
+  writer.finish();
+  const std::vector<TokenizerFile> files = tokenizer_files({.path = with_weights});
+  ASSERT_EQ(files.size(), 1u);
+  EXPECT_EQ(files[0].path, with_weights);
+  write_file_atomically(alone, files[0].content);
+  EXPECT_TRUE(GgufFile(alone).metadata().all() == letters());
+  EXPECT_TRUE(GgufFile(alone).tensors().empty());
+  EXPECT_EQ(tokenizer_files({.path = alone})[0].content, files[0].content);
 }
 
 TEST(GgufTokenizer, BecomesATokenizerJsonThatHuggingFacesLibraryTakes) {

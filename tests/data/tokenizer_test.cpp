@@ -23,6 +23,7 @@
 #include "pentatron/data/tokenizer/tiktoken.h"
 #include "pentatron/data/tokenizer/train_bpe.h"
 #include "pentatron/data/tokenizer/unicode.h"
+#include "tests/support/files.h"
 
 namespace pentatron::data {
 namespace {
@@ -310,9 +311,8 @@ TEST(MakeTokenizer, TakesTheKeysThatFitItsType) {
 }
 
 TEST(RawText, IsTheStreamOfItsDocumentsTokens) {
-  std::string name = (fs::temp_directory_path() / "pentatron_tok_XXXXXX").string();
-  ASSERT_NE(::mkdtemp(name.data()), nullptr);
-  const fs::path folder = name;
+  const TemporaryFolder temporary;
+  const fs::path folder = temporary.path();
   std::ofstream file(folder / "corpus.jsonl");
   const auto tokenizer = make_tokenizer({.path = (kFolder / "llama3.json").string()});
   std::mt19937_64 random(4);
@@ -330,7 +330,6 @@ TEST(RawText, IsTheStreamOfItsDocumentsTokens) {
   std::vector<int64_t> stream(static_cast<size_t>(corpus.size_tokens()));
   corpus.copy(0, corpus.size_tokens(), stream.data());
   EXPECT_EQ(stream, expected);
-  fs::remove_all(folder);
 }
 
 TEST(TokenizerConfig, KeepsTheTypeNullThroughYaml) {
@@ -349,9 +348,8 @@ TEST(TokenizerConfig, KeepsTheTypeNullThroughYaml) {
 }
 
 TEST(OpenTokenizer, ReadsAFolderAsItIs) {
-  std::string name = (fs::temp_directory_path() / "pentatron_tok_XXXXXX").string();
-  ASSERT_NE(::mkdtemp(name.data()), nullptr);
-  const fs::path folder = name;
+  const TemporaryFolder temporary;
+  const fs::path folder = temporary.path();
   EXPECT_THAT(message_of([&] { open_tokenizer({.path = folder}); }), HasSubstr("no tokenizer"));
   const Json gpt2 = read_json(kFolder / "gpt2.json");
   std::ofstream(folder / "vocab.json") << dump_json(gpt2["model"]["vocab"]);
@@ -373,7 +371,6 @@ TEST(OpenTokenizer, ReadsAFolderAsItIs) {
       << R"({"eos_token": {"content": "<s>"}, "chat_template": "{{ bos_token }}"})";
   EXPECT_EQ(open_tokenizer({.path = folder})->eod(), 1);
   EXPECT_EQ(find_chat_template(folder), "{{ bos_token }}");
-  fs::remove_all(folder);
 }
 
 } // namespace

@@ -129,6 +129,12 @@ TEST_F(Loading, ACheckpointOfWeightsAloneStartsARun) {
   ASSERT_EQ(trace.steps.size(), 1u);
   EXPECT_EQ(trace.steps[0]["iteration"], 1);
   EXPECT_LT(trace.steps[0]["loss"].get<double>(), first.steps[0]["loss"].get<double>());
+  EXPECT_THAT(log_of([&] {
+                start(config({"checkpoint.load=" + (scratch / "weights"), "seed=5", "dtype=bf16",
+                              "optimizer.optimizer=sgd"}));
+              }),
+              AllOf(HasSubstr("which holds nothing else"), Not(HasSubstr("other samples"))))
+      << "weights go on with nothing";
 }
 
 TEST_F(Loading, EveryTensorThatDoesNotFitIsListed) {

@@ -9,6 +9,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/trainer/metrics/hardware.h"
 #include "pentatron/trainer/metrics/peak.h"
+#include "tests/support/files.h"
 
 namespace pentatron::trainer {
 namespace {
@@ -65,9 +66,6 @@ TEST(MeasureBandwidth, GivesAPossibleRate) {
 class FakeMachine : public ::testing::Test {
  protected:
   FakeMachine() {
-    std::string name = (fs::temp_directory_path() / "pentatron_machine_XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw Error("no temporary folder");
-    root = name;
     std::string cpus;
     for (int i = 0; i < 8; ++i) {
       cpus += "processor\t: " + std::to_string(i) +
@@ -93,15 +91,12 @@ class FakeMachine : public ::testing::Test {
     fs::create_directories(root / "sys/devices/system/node/node0");
     fs::create_directories(root / "sys/devices/system/node/node1");
   }
-  ~FakeMachine() override {
-    std::error_code error;
-    fs::remove_all(root, error);
-  }
   void write(const std::string& name, const std::string& text) {
     fs::create_directories((root / name).parent_path());
     std::ofstream(root / name) << text;
   }
-  fs::path root;
+  const TemporaryFolder temporary;
+  const fs::path root = temporary.path();
 };
 
 TEST_F(FakeMachine, IsReadFromProcAndSys) {

@@ -15,6 +15,7 @@
 #include "pentatron/trainer/metrics/metrics_file.h"
 #include "pentatron/trainer/metrics/progress_bar.h"
 #include "pentatron/trainer/metrics/train_log.h"
+#include "tests/support/files.h"
 
 namespace pentatron::trainer {
 namespace {
@@ -49,17 +50,8 @@ std::string read_file(const std::filesystem::path& path) {
 
 class Folder : public ::testing::Test {
  protected:
-  Folder() {
-    std::string name =
-        (std::filesystem::temp_directory_path() / "pentatron_metrics_XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw Error("no temporary folder");
-    folder = name;
-  }
-  ~Folder() override {
-    std::error_code error;
-    std::filesystem::remove_all(folder, error);
-  }
-  std::filesystem::path folder;
+  const TemporaryFolder temporary;
+  const std::filesystem::path folder = temporary.path();
 };
 
 TEST(TrainLine, HasMegatronsFieldsInItsOrderAndShapes) {

@@ -12,6 +12,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/trainer/metrics/tensorboard.h"
+#include "tests/support/files.h"
 
 namespace pentatron::trainer {
 namespace {
@@ -39,15 +40,6 @@ std::string python() {
 
 class TensorBoard : public ::testing::Test {
  protected:
-  TensorBoard() {
-    std::string name = (fs::temp_directory_path() / "pentatron_events_XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw Error("no temporary folder");
-    folder = name;
-  }
-  ~TensorBoard() override {
-    std::error_code error;
-    fs::remove_all(folder, error);
-  }
   nlohmann::json read() {
     const auto [status, text] =
         output_of(python() + " '" + PENTATRON_TEST_DATA + "/../trainer/read_events.py' '" +
@@ -55,7 +47,8 @@ class TensorBoard : public ::testing::Test {
     EXPECT_EQ(status, 0);
     return nlohmann::json::parse(text, nullptr, false);
   }
-  fs::path folder;
+  const TemporaryFolder temporary;
+  const fs::path folder = temporary.path();
 };
 
 TEST_F(TensorBoard, ReadsScalarsAndTextsBack) {

@@ -16,25 +16,17 @@
 #include "pentatron/base/json.h"
 #include "pentatron/base/philox.h"
 #include "pentatron/trainer/train.h"
+#include "tests/support/files.h"
 
 namespace pentatron::test {
 
 /// A folder of its own, removed at the end.
 struct Scratch {
-  Scratch() {
-    std::string name = (std::filesystem::temp_directory_path() / "pentatron_run_XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw Error("no temporary folder");
-    path = name;
-  }
-  ~Scratch() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path, ignored);
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
   std::string operator/(const std::string& name) const { return (path / name).string(); }
   /*implicit*/ operator const std::filesystem::path&() const { return path; }
-  std::filesystem::path path;
+
+  const TemporaryFolder folder;
+  const std::filesystem::path path = folder.path();
 };
 
 /// JSON lines of short documents, some 20 bytes each, of a few words.

@@ -304,11 +304,7 @@ GgufMetadata from_gguf(const fs::path& file, int64_t vocab_size) {
   if (tokens == nullptr || tokens->size() != static_cast<size_t>(vocab_size))
     raise<DataError>("{} has {} tokens, and the model {}", file.string(),
                      tokens ? tokens->size() : 0, vocab_size);
-  GgufMetadata out;
-  for (const auto& entry : gguf.metadata().all()) {
-    if (entry.first.starts_with("tokenizer.")) out.push_back(entry);
-  }
-  return out;
+  return tokenizer_part(gguf.metadata().all());
 }
 
 /// Under these limits a vocabulary size is one.
@@ -318,6 +314,14 @@ void check_size(int64_t vocab_size) {
 }
 
 } // namespace
+
+GgufMetadata tokenizer_part(const GgufMetadata& metadata) {
+  GgufMetadata out;
+  for (const auto& entry : metadata) {
+    if (entry.first.starts_with("tokenizer.")) out.push_back(entry);
+  }
+  return out;
+}
 
 GgufMetadata gguf_tokenizer_metadata(const fs::path& path, int64_t vocab_size) {
   check_size(vocab_size);

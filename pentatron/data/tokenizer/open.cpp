@@ -8,6 +8,7 @@
 #include "pentatron/base/json.h"
 #include "pentatron/base/log.h"
 #include "pentatron/base/mapped_file.h"
+#include "pentatron/data/tokenizer/gguf_metadata.h"
 #include "pentatron/data/tokenizer/gguf_tokenizer.h"
 #include "pentatron/data/tokenizer/hugging_face.h"
 #include "pentatron/data/tokenizer/sentencepiece.h"
@@ -181,10 +182,14 @@ std::optional<std::string> find_chat_template(const fs::path& path) {
   return std::nullopt;
 }
 
-std::vector<fs::path> tokenizer_files(const OpenOptions& options) {
-  std::vector<fs::path> files = {main_file(options)};
-  const fs::path merges = files[0].parent_path() / "merges.txt";
-  if (files[0].filename() == "vocab.json" && is_file(merges)) files.push_back(merges);
+std::vector<TokenizerFile> tokenizer_files(const OpenOptions& options) {
+  const fs::path file = main_file(options);
+  if (is_gguf(file))
+    return {{file, gguf_without_tensors(tokenizer_part(GgufFile(file).metadata().all()))}};
+  std::vector<TokenizerFile> files = {{file, read_text(file)}};
+  const fs::path merges = file.parent_path() / "merges.txt";
+  if (file.filename() == "vocab.json" && is_file(merges))
+    files.push_back({merges, read_text(merges)});
   return files;
 }
 

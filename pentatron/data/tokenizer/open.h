@@ -28,7 +28,7 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const OpenOptions& options);
 
 /// The files that make the tokenizer at `path` what it is: the one that names it, and the merges
 /// beside a vocab.json. Throws what open_tokenizer() does.
-std::vector<std::filesystem::path> tokenizer_files(const OpenOptions& options);
+std::vector<TokenizerFile> tokenizer_files(const OpenOptions& options);
 
 /// The chat template that lies with a tokenizer: chat_template.jinja, `chat_template` in
 /// tokenizer_config.json, or that in a GGUF file. `path` is what open_tokenizer() takes.

@@ -13,8 +13,8 @@
 #include "pentatron/base/safetensors.h"
 #include "pentatron/checkpoint/container/compare.h"
 #include "pentatron/checkpoint/container/verify.h"
-#include "tests/base/files.h"
 #include "tests/checkpoint/container/example.h"
+#include "tests/support/files.h"
 
 namespace pentatron::checkpoint {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "pentatron/base/crc32c.h"
 #include "pentatron/checkpoint/container/verify.h"
-#include "tests/base/files.h"
 #include "tests/checkpoint/container/example.h"
+#include "tests/support/files.h"
 
 namespace pentatron::checkpoint {
 namespace {

@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tests/base/files.h"
 #include "tests/checkpoint/container/example.h"
+#include "tests/support/files.h"
 
 namespace pentatron::checkpoint {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "pentatron/checkpoint/container/parity.h"
 #include "pentatron/checkpoint/container/verify.h"
-#include "tests/base/files.h"
 #include "tests/checkpoint/container/example.h"
+#include "tests/support/files.h"
 
 namespace pentatron::checkpoint {
 namespace {

@@ -13,7 +13,7 @@
 #include "pentatron/checkpoint/gguf/gguf_export.h"
 #include "pentatron/checkpoint/gguf/quants.h"
 #include "pentatron/checkpoint/gguf/rope.h"
-#include "tests/base/files.h"
+#include "tests/support/files.h"
 
 namespace pentatron::checkpoint {
 namespace {

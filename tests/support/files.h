@@ -1,4 +1,4 @@
-// Temporary folders and caught messages for the tests of this folder.
+/// Temporary folders, and caught messages.
 #pragma once
 
 #include <algorithm>
