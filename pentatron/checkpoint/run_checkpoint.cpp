@@ -11,6 +11,7 @@
 #include "pentatron/base/json.h"
 #include "pentatron/base/text.h"
 #include "pentatron/checkpoint/container/reader.h"
+#include "pentatron/checkpoint/machines.h"
 #include "pentatron/checkpoint/state_pieces.h"
 #include "pentatron/checkpoint/tensor_io.h"
 #include "pentatron/comm/gather_text.h"
@@ -54,6 +55,14 @@ void read_piece(CheckpointReader& reader, const StatePiece& piece, const std::st
                  static_cast<size_t>((data.numel() - placed.begin) * element)},
                 placed.strides);
   if (!direct) target.copy_(data);
+}
+
+/// What read_piece() reads from.
+void add_files(const CheckpointReader& reader, const StatePiece& piece, const std::string& name,
+               std::set<std::string>& files) {
+  for (const PlacedBox& placed :
+       placed_boxes(piece.param->spec(), piece.param->where(), piece.range))
+    reader.add_files(name, placed.box, files);
 }
 
 /// The tensor that holds a parameter best: with weights alone the master copy, where the values
@@ -122,7 +131,9 @@ std::optional<double> number_in(const Json& state, const char* key) {
 
 } // namespace
 
-std::optional<FoundCheckpoint> find_run(const fs::path& dir, const comm::Group& world) {
+std::optional<FoundCheckpoint> find_run(const fs::path& dir, const comm::Group& world,
+                                        bool node_local) {
+  if (node_local) return find_on_machines(dir, world);
   std::optional<FoundCheckpoint> found;
   if (world.rank() == 0) found = newest_checkpoint(dir);
   const auto tell = [&](const std::string& text) { return comm::gather_text(text, world)[0]; };
@@ -145,9 +156,19 @@ LoadedRun load_run(const fs::path& folder, const RunParts& parts, const LoadOpti
   std::vector<StatePiece> all = values;
   all.insert(all.end(), state.begin(), state.end());
   loaded.told = check_tensors(reader, all, parts, options);
+  const auto source_of = [&](const StatePiece& value) {
+    return options.optimizer ? value.name : best_source(reader, value);
+  };
+  if (options.node_local) {
+    std::set<std::string> needed;
+    for (const StatePiece& piece : values)
+      if (reader.contains(piece.name)) add_files(reader, piece, source_of(piece), needed);
+    for (const StatePiece& piece : state)
+      if (reader.contains(piece.name)) add_files(reader, piece, piece.name, needed);
+    fetch_files(folder, needed, Machines(folder, parts.world), parts.world);
+  }
   for (const StatePiece& piece : values) {
-    if (reader.contains(piece.name))
-      read_piece(reader, piece, options.optimizer ? piece.name : best_source(reader, piece));
+    if (reader.contains(piece.name)) read_piece(reader, piece, source_of(piece));
   }
   parts.optimizer.adopt_values();
   for (const StatePiece& piece : state) {

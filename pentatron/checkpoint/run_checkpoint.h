@@ -43,13 +43,15 @@ struct RunParts {
   comm::Group world;
 };
 
-/// The newest good checkpoint, found by rank 0 and told to all: see newest_checkpoint().
-/// Collective.
-std::optional<FoundCheckpoint> find_run(const std::filesystem::path& dir, const comm::Group& world);
+/// The newest good checkpoint, found by rank 0 and told to all: see newest_checkpoint(). If `dir`
+/// is another folder on each machine, see find_on_machines(). Collective.
+std::optional<FoundCheckpoint> find_run(const std::filesystem::path& dir, const comm::Group& world,
+                                        bool node_local = false);
 
 struct LoadOptions {
   bool optimizer = true; ///< false: weights alone, in whatever type they are
   Strictness strictness = Strictness::kRaiseAll;
+  bool node_local = false; ///< the folder is another one on each machine
 };
 
 struct LoadedRun {

@@ -13,6 +13,8 @@
 #include "pentatron/base/format.h"
 #include "pentatron/base/json.h"
 #include "pentatron/checkpoint/container/checkpoint_writer.h"
+#include "pentatron/checkpoint/container/manifest.h"
+#include "pentatron/checkpoint/machines.h"
 #include "pentatron/checkpoint/staging.h"
 #include "pentatron/checkpoint/state_pieces.h"
 #include "pentatron/comm/gather_text.h"
@@ -47,11 +49,12 @@ CheckpointInfo info_of(const TrainState& state, int64_t optimizer_steps, int64_t
 
 /// One save under way.
 struct Pending {
+  enum class Phase : uint8_t { kWriting, kCommitting, kPruning };
   int64_t iteration = 0;
   double begin_s = 0;
-  bool committing = false;
+  Phase phase = Phase::kWriting;
   fs::path aside;
-  CheckpointInfo info; // of rank 0, as all that follows
+  CheckpointInfo info; // of leaders, as all that follows
   std::optional<CheckpointWriter> writer;
   fs::path folder;
   std::string note;
@@ -89,6 +92,7 @@ void write_now(const fs::path& aside, const std::vector<FilePlan>& plans, Writte
 struct RunSaver::State {
   SaveOptions options;
   comm::Group world;
+  std::optional<Machines> machines;
   std::unique_ptr<Pending> pending;
   Written written;
   std::unique_ptr<Staging> staging;
@@ -99,8 +103,14 @@ struct RunSaver::State {
   std::atomic<int64_t> jobs{0};
   std::optional<IoThreads> thread; // last: its jobs use the others
 
-  bool first() const { return world.rank() == 0; }
-  std::string tell(const std::string& text) { return comm::gather_text(text, world)[0]; }
+  /// What the leaders of machines say, the lowest rank first.
+  std::vector<std::string> tell(const std::string& own) const {
+    const std::vector<std::string> texts = comm::gather_text(machines->leads() ? own : "", world);
+    std::vector<std::string> told;
+    for (const int leader : machines->all_leaders())
+      told.push_back(texts[static_cast<size_t>(leader)]);
+    return told;
+  }
 
   /// Keeps what goes wrong for the next exchange with the other ranks.
   void guard(const std::function<void()>& work) {
@@ -128,13 +138,18 @@ struct RunSaver::State {
   SaveEvent event(SaveEvent::State state) const;
   SaveEvent fail(const std::string& why);
   SaveEvent after_writing();
-  SaveEvent after_commit();
+  std::vector<SaveEvent> after_commit();
   void commit(const std::vector<std::string>& descriptions);
+  void prune();
 };
 
 RunSaver::RunSaver(SaveOptions options, comm::Group world) : state_(std::make_unique<State>()) {
   state_->options = std::move(options);
   state_->world = std::move(world);
+  if (state_->options.node_local)
+    state_->machines.emplace(state_->options.dir, state_->world);
+  else
+    state_->machines.emplace(state_->world);
 }
 
 RunSaver::~RunSaver() {
@@ -151,18 +166,27 @@ std::string RunSaver::State::begin(int64_t iteration) {
   written = {};
   error.clear();
   failed = false;
-  std::string answer;
-  if (first()) {
+  std::string own;
+  if (machines->leads()) {
     try {
       pending->writer.emplace(options.dir, iteration);
-      answer = "+" + pending->writer->path().string();
+      own = "+" + pending->writer->path().string();
     } catch (const Error& e) {
-      answer = std::string("-") + e.what();
+      own = std::string("-") + e.what();
     }
   }
-  answer = tell(answer);
-  pending->aside = answer.substr(1);
-  return answer[0] == '-' ? answer.substr(1) : "";
+  const std::vector<std::string> answers = tell(own);
+  for (const std::string& answer : answers)
+    if (answer[0] == '-') return answer.substr(1);
+  for (size_t i = 0; i < answers.size(); ++i)
+    if (machines->all_leaders()[i] == machines->own_leader()) pending->aside = answers[i].substr(1);
+  guard([this] {
+    if (std::error_code ignored; !fs::exists(pending->aside, ignored))
+      raise<CheckpointError>("{} is not on a disk that this rank sees\n  try: a folder that all "
+                             "machines share, or checkpoint.node_local=true",
+                             options.dir.string());
+  });
+  return "";
 }
 
 /// Copies everything and lets the thread write it. Returns the bytes that had to wait.
@@ -250,18 +274,28 @@ SaveEvent RunSaver::State::after_writing() {
   std::vector<std::string> descriptions;
   const size_t files = written.descriptions.size();
   for (size_t i = 0; i < files; ++i) {
-    for (std::string& text : comm::gather_text(written.descriptions[i], world))
+    rank = 0;
+    for (std::string& text : comm::gather_text(written.descriptions[i], world)) {
+      if (options.node_local && machines->leader(rank) == machines->own_leader())
+        pending->info.files_here.insert(parse_file_description(text, "a rank's file").name);
       descriptions.push_back(std::move(text));
+      ++rank;
+    }
   }
   written.bytes = now.bytes;
-  pending->committing = true;
-  if (first()) submit([this, descriptions = std::move(descriptions)] { commit(descriptions); });
+  pending->phase = Pending::Phase::kCommitting;
+  if (machines->leads())
+    submit([this, descriptions = std::move(descriptions)] { commit(descriptions); });
   return now;
 }
 
 void RunSaver::State::commit(const std::vector<std::string>& descriptions) {
   pending->folder = pending->writer->commit(descriptions, pending->info);
   pending->writer.reset(); // its lock too
+  if (!options.node_local) prune();
+}
+
+void RunSaver::State::prune() {
   try {
     prune_checkpoints(options.dir, options.retention);
   } catch (const Error& e) {
@@ -269,22 +303,30 @@ void RunSaver::State::commit(const std::vector<std::string>& descriptions) {
   }
 }
 
-SaveEvent RunSaver::State::after_commit() {
+std::vector<SaveEvent> RunSaver::State::after_commit() {
   const Json own{{"seconds", finished_s - pending->begin_s},
                  {"folder", pending->folder.string()},
                  {"note", pending->note},
                  {"error", error}};
-  const Json told = parse_json(tell(first() ? dump_json(own) : ""), "rank 0's report");
-  const auto text = [&](const char* key) {
-    return json_get<std::string>(told, key, "rank 0's report");
-  };
-  if (const std::string why = text("error"); !why.empty()) return fail(why);
   SaveEvent done = event(SaveEvent::State::kDurable);
-  done.seconds = json_get<double>(told, "seconds", "rank 0's report");
-  done.folder = text("folder");
-  done.text = text("note");
+  done.seconds = 0;
+  for (const std::string& said : tell(dump_json(own))) {
+    const Json told = parse_json(said, "a rank's report");
+    const auto text = [&](const char* key) {
+      return json_get<std::string>(told, key, "a rank's report");
+    };
+    if (const std::string why = text("error"); !why.empty()) return {fail(why)};
+    done.seconds = std::max(done.seconds, json_get<double>(told, "seconds", "a rank's report"));
+    if (done.folder.empty()) done.folder = text("folder");
+    if (done.text.empty()) done.text = text("note");
+  }
+  if (options.node_local && pending->phase == Pending::Phase::kCommitting) {
+    pending->phase = Pending::Phase::kPruning; // every machine has the new one
+    if (machines->leads()) submit([this] { prune(); });
+    return {};
+  }
   pending.reset();
-  return done;
+  return {done};
 }
 
 std::vector<SaveEvent> RunSaver::save(const TrainState& state, const RunParts& parts) {
@@ -296,7 +338,8 @@ std::vector<SaveEvent> RunSaver::save(const TrainState& state, const RunParts& p
     events.push_back(s.fail(why));
     return events;
   }
-  if (s.first()) s.pending->info = info_of(state, parts.optimizer.steps(), s.options.parity);
+  if (s.machines->leads())
+    s.pending->info = info_of(state, parts.optimizer.steps(), s.options.parity);
   std::vector<FilePlan> plans;
   plans.push_back(plan_file("model", value_pieces(parts.store), parts.store.replicas(), s.world));
   plans.push_back(
@@ -326,7 +369,8 @@ bool RunSaver::busy() const {
 std::vector<SaveEvent> RunSaver::advance(bool any_busy) {
   State& s = *state_;
   if (!s.pending || any_busy) return {};
-  return {s.pending->committing ? s.after_commit() : s.after_writing()};
+  if (s.pending->phase != Pending::Phase::kWriting) return s.after_commit();
+  return {s.after_writing()};
 }
 
 std::vector<SaveEvent> RunSaver::finish() {

@@ -66,6 +66,16 @@ void CheckpointConfig::validate(config::Violations& violations, std::string_view
                                config::join(path, "save")),
                    fmt::format("{}=checkpoints", config::join(path, "save")));
   }
+  const auto alone = [&](const char* key, std::string text, std::string off) {
+    if (!node_local) return;
+    violations.add(
+        config::join(path, "node_local"),
+        fmt::format("{}=true and {}={}, which needs all files of a checkpoint in one folder",
+                    config::join(path, "node_local"), config::join(path, key), text),
+        fmt::format("{}={}", config::join(path, key), off));
+  };
+  if (export_hf) alone("export_hf", "true", "false");
+  if (parity > 0) alone("parity", fmt::to_string(parity), "0");
   if (loads_own(*this) && save.empty())
     violations.add(config::join(path, "load"),
                    fmt::format("{}=auto loads what {} holds, which is empty",

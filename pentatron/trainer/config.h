@@ -139,6 +139,7 @@ struct CheckpointConfig {
   int64_t keep_best = 0;
   BestMetric keep_best_metric = BestMetric::kValidationLoss;
   int64_t parity = 0;
+  bool node_local = false;
   bool async_save = false;
   int64_t staging_limit = 4096;
   OnSaveError on_error = OnSaveError::kStop;
@@ -175,6 +176,9 @@ struct CheckpointConfig {
               "so many shards of a checkpoint may be lost and are rebuilt from parity files; 0: "
               "none")
             .range(0, static_cast<int64_t>(checkpoint::kMaxParity)),
+        field("node_local", &C::node_local,
+              "checkpoint.save and checkpoint.load name a folder that each machine has of its own: "
+              "it keeps the files of its ranks, and machines give each other what they lack"),
         field("async_save", &C::async_save,
               "save in the background: training waits for a copy only, and at most one save is "
               "under way"),

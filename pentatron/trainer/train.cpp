@@ -18,10 +18,10 @@
 #include "pentatron/checkpoint/run_checkpoint.h"
 #include "pentatron/checkpoint/run_saver.h"
 #include "pentatron/comm/collectives.h"
-#include "pentatron/comm/gather_text.h"
 #include "pentatron/data/entropy.h"
 #include "pentatron/data/loader.h"
 #include "pentatron/nn/memory/counting_allocator.h"
+#include "pentatron/trainer/differences.h"
 #include "pentatron/trainer/export_hf.h"
 #include "pentatron/trainer/reporter.h"
 #include "pentatron/trainer/runtime.h"
@@ -56,34 +56,6 @@ Between any_rank(const Between& here, const comm::Group& world) {
   return {is(0), is(1), is(2)};
 }
 
-/// "key=1 and not 2" of the keys that differ and for which `counts` holds.
-template <class Counts>
-std::string differences(const Config& saved, const Config& run, const Counts& counts) {
-  std::vector<std::string> texts;
-  for (const config::Difference& d : config::diff(saved, run)) {
-    if (counts(d.path)) texts.push_back(fmt::format("{}={} and not {}", d.path, d.before, d.after));
-  }
-  return fmt::format("{}", fmt::join(texts, ", "));
-}
-
-/// The configuration, if all ranks have the same: others would train something that nobody asked
-/// for, or not even form the same groups.
-Config equal_config(Config config, const comm::Group& world) {
-  const std::vector<std::string> all = comm::gather_text(config::to_yaml(config), world);
-  for (size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] == all[0]) continue;
-    Config theirs, first;
-    config::Violations ignored;
-    config::apply_yaml(theirs, all[rank], "", ignored);
-    config::apply_yaml(first, all[0], "", ignored);
-    raise<CommError>(
-        "rank {} has another configuration than rank 0: {}\n  try: the same file, keys "
-        "and program on all ranks",
-        rank, differences(theirs, first, [](const std::string&) { return true; }));
-  }
-  return config;
-}
-
 /// Throws if nothing can be written there: before the run, not after it.
 void require_folder(const std::string& key, const fs::path& folder) {
   if (folder.empty()) return;
@@ -96,20 +68,6 @@ void require_folder(const std::string& key, const fs::path& folder) {
     raise<ConfigError>("{}={} is not a folder to write in: {}\n  try: another {}", key,
                        folder.string(), error.message(), key);
   }
-}
-
-/// What decides which samples come when, and which numbers are drawn.
-bool is_data(const std::string& key) {
-  return key == "seed" || key == "train.seq_length" || key.starts_with("dataset.") ||
-         key.starts_with("tokenizer.");
-}
-
-/// A saved run can go on with other settings, but not with another model or kind of state.
-bool is_model(const std::string& key) {
-  return key.starts_with("model.") && key != "model.preset" && !key.ends_with("_dropout");
-}
-bool is_identity(const std::string& key) {
-  return key == "dtype" || key == "optimizer.optimizer" || is_model(key);
 }
 
 } // namespace
@@ -242,7 +200,7 @@ void Trainer::State::find_checkpoint() {
   const CheckpointConfig& c = config.checkpoint;
   if (c.load.empty() || foreign_model(c)) return;
   const std::string& from = loads_own(c) ? c.save : c.load;
-  found = checkpoint::find_run(from, groups.world);
+  found = checkpoint::find_run(from, groups.world, c.node_local);
   if (!found && loads_own(c)) {
     log::info("{} holds no checkpoint: starting from the beginning", from);
   } else if (!found) {
@@ -291,9 +249,11 @@ void Trainer::State::load() {
     check_saved(saved, run.has_training_state);
   }
   files_of_model = model_files(folder);
-  const checkpoint::LoadedRun loaded = checkpoint::load_run(
-      found->folder, {*model.store, *optimizer, groups.world},
-      {.optimizer = c.load_optimizer && !c.finetune, .strictness = c.strictness});
+  const checkpoint::LoadedRun loaded =
+      checkpoint::load_run(found->folder, {*model.store, *optimizer, groups.world},
+                           {.optimizer = c.load_optimizer && !c.finetune,
+                            .strictness = c.strictness,
+                            .node_local = c.node_local});
   for (const std::string& text : loaded.told) log::warning("{}: {}", folder, text);
   const std::string& digest = loaded.state.tokenizer;
   if (c.check_tokenizer && !digest.empty() && digest != stored_tokenizer.digest)
@@ -417,9 +377,12 @@ checkpoint::SaveOptions Trainer::State::save_options() const {
           .retention = {.keep_last = c.keep,
                         .keep_every = c.keep_every,
                         .keep_best = c.keep_best,
-                        .metric = std::string(config::to_string(c.keep_best_metric))},
+                        .metric = std::string(config::to_string(c.keep_best_metric)),
+                        .lower_is_better = true,
+                        .node_local = c.node_local},
           .async = c.async_save,
           .parity = c.parity,
+          .node_local = c.node_local,
           .staging_bytes = static_cast<uint64_t>(c.staging_limit) << 20};
 }
 

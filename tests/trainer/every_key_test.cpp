@@ -279,6 +279,7 @@ const std::map<std::string, Elsewhere> kElsewhere = {
     {"train.num_threads", {"set by the program: Runtime.SetsThreads below"}},
     {"checkpoint.async_save", {"the same bytes: AsyncSave"}},
     {"checkpoint.export_hf", {"a folder beside the same ones: ConvertVerb of cli_test"}},
+    {"checkpoint.node_local", {"needs machines: NodeLocal"}},
     {"checkpoint.parity", {"files beside the same ones: AsyncSave.LostShards..."}},
     {"checkpoint.staging_limit", {"the same bytes: AsyncSave.WhatDoesNotFit..."}},
     {"checkpoint.on_error", {"needs a disk that is full: AsyncSave.AFullDisk..."}},

@@ -31,6 +31,7 @@ fs::path CheckpointWriter::commit(std::span<const std::string> descriptions,
     add_file(manifest, parse_file_description(text, "a rank's description of its file"));
   check_manifest(manifest, step_name(iteration_)); // before anything more is written
   for (const auto& [name, file] : manifest.files) {
+    if (!info.files_here.empty() && !info.files_here.contains(name)) continue;
     std::error_code error;
     const auto size = fs::file_size(path() / name, error);
     if (error || size != file.bytes)

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 
@@ -28,6 +29,8 @@ struct CheckpointInfo {
   /// Small files by their name in the folder, see attachments.h.
   std::map<std::string, std::string> attachments;
   int64_t parity = 0; ///< parity files to add, see parity.h
+  /// The files that lie in this folder, where the others are on other machines; empty: all.
+  std::set<std::string> files_here;
 };
 
 class CheckpointWriter {

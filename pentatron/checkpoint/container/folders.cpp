@@ -40,7 +40,15 @@ std::vector<std::string> names_in(const fs::path& dir) {
   return names;
 }
 
-/// Folders that do not exist yet are made one by one, and each is durable before it is used.
+std::string first_line(const fs::path& file) {
+  std::error_code error;
+  if (!fs::is_regular_file(file, error)) return {};
+  const std::string text = read_small_file(file, 4096);
+  return std::string(trim(text.substr(0, text.find('\n'))));
+}
+
+} // namespace
+
 void create_durably(const fs::path& dir) {
   std::error_code error;
   if (dir.empty() || fs::is_directory(dir, error)) return;
@@ -51,15 +59,6 @@ void create_durably(const fs::path& dir) {
   if (error) raise<CheckpointError>("{} cannot be created: {}", dir.string(), error.message());
   sync_path(parent);
 }
-
-std::string first_line(const fs::path& file) {
-  std::error_code error;
-  if (!fs::is_regular_file(file, error)) return {};
-  const std::string text = read_small_file(file, 4096);
-  return std::string(trim(text.substr(0, text.find('\n'))));
-}
-
-} // namespace
 
 std::string step_name(int64_t iteration) {
   return fmt::format("step_{:08d}", iteration);
@@ -184,11 +183,12 @@ struct Candidate {
 };
 
 /// The metric of a folder whose files all have their size.
-Candidate examine(const CheckpointFolder& folder, const std::string& metric) {
+Candidate examine(const CheckpointFolder& folder, const Retention& rule) {
   const Manifest manifest = read_manifest(folder.path);
   const auto expect_bytes = [&](const std::string& name, uint64_t bytes) {
     std::error_code error;
     const auto size = fs::file_size(folder.path / name, error);
+    if (rule.node_local && error == std::errc::no_such_file_or_directory) return;
     if (error || size != bytes)
       raise<CheckpointError>("{} has {} bytes and not {}", name, error ? 0 : size, bytes);
   };
@@ -196,7 +196,7 @@ Candidate examine(const CheckpointFolder& folder, const std::string& metric) {
   for (const auto& [name, parity] : manifest.parity) expect_bytes(name, parity.file.bytes);
   for (const auto& [name, attachment] : manifest.attachments) expect_bytes(name, attachment.bytes);
   Candidate candidate{.folder = folder, .metric = {}};
-  if (const auto it = manifest.state.find(metric);
+  if (const auto it = manifest.state.find(rule.metric);
       it != manifest.state.end() && it->is_number() && it->get<double>() == it->get<double>())
     candidate.metric = it->get<double>();
   return candidate;
@@ -250,7 +250,7 @@ PruneReport prune_checkpoints(const fs::path& dir, const Retention& retention, b
       continue;
     }
     try {
-      candidates.push_back(examine(folder, retention.metric));
+      candidates.push_back(examine(folder, retention));
     } catch (const CheckpointError& fault) {
       report.damaged.push_back(fmt::format("{}: {}", name, fault.what()));
     }

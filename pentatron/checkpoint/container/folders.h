@@ -27,6 +27,10 @@ std::vector<CheckpointFolder> checkpoints_in(const std::filesystem::path& dir);
 /// The folder that `latest` names, there or not; none without a `latest` that names one.
 std::optional<std::string> latest_name(const std::filesystem::path& dir);
 
+/// Makes the folder and those above it that do not exist; each is durable before it is used. Throws
+/// CheckpointError.
+void create_durably(const std::filesystem::path& dir);
+
 /// Creates DIR (durably) and holds its lock. Throws CheckpointError if another process, or another
 /// part of this one, holds it, naming process and host.
 class DirectoryLock {
@@ -63,6 +67,7 @@ struct Retention {
   int64_t keep_best = 0;  ///< so many with the best `metric`
   std::string metric;     ///< a number in the manifest's state
   bool lower_is_better = true;
+  bool node_local = false; ///< files that are not there are on other machines
 };
 struct PruneReport {
   std::vector<std::string> removed, kept;

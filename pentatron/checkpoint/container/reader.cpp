@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstring>
 #include <exception>
-#include <set>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -112,6 +111,14 @@ std::string CheckpointReader::read_attachment(std::string_view name) const {
   const std::string near = nearest(name, names);
   raise<CheckpointError>("{} has no file '{}'{}{}", folder_.string(), excerpt(name),
                          near.empty() ? "" : "\n  try: ", excerpt(near));
+}
+
+void CheckpointReader::add_files(std::string_view name, const Box& box,
+                                 std::set<std::string>& files) const {
+  const auto sources = sources_.find(name);
+  if (sources == sources_.end()) return;
+  for (const Source& source : sources->second)
+    if (intersect(*source.box, box)) files.insert(*source.file->name);
 }
 
 void CheckpointReader::read(std::string_view name, const Box& box, std::span<std::byte> target) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -46,6 +47,9 @@ class CheckpointReader {
             std::span<const int64_t> strides);
   /// The whole tensor.
   std::vector<std::byte> read(std::string_view name);
+
+  /// Adds the files that hold elements of `box`.
+  void add_files(std::string_view name, const Box& box, std::set<std::string>& files) const;
 
   const Attachments& attachments() const { return manifest_.attachments; }
   /// The whole file; throws if it is damaged, or with the nearest name if there is none.

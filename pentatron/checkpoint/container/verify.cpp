@@ -136,13 +136,24 @@ void check_files(const fs::path& folder, const Manifest& manifest, Faults& fault
   threads.finish();
 }
 
+/// Takes what is not there out of the list.
+template <class Files>
+void set_aside(const fs::path& folder, Files& files, std::vector<std::string>& absent) {
+  std::erase_if(files, [&](const auto& entry) {
+    std::error_code error;
+    if (fs::exists(folder / entry.first, error)) return false;
+    absent.push_back(entry.first);
+    return true;
+  });
+}
+
 } // namespace
 
-VerifyReport verify(const fs::path& folder) {
+VerifyReport verify(const fs::path& folder, VerifyScope scope) {
   VerifyReport report;
   Faults faults;
   try {
-    const Manifest manifest = read_manifest(folder);
+    Manifest manifest = read_manifest(folder);
     report.iteration = manifest.iteration;
     report.files = manifest.files.size();
     report.tensors = manifest.tensors.size();
@@ -151,6 +162,11 @@ VerifyReport verify(const fs::path& folder) {
     for (const auto& [name, parity] : manifest.parity) report.bytes += parity.file.bytes;
     report.files += manifest.attachments.size() + manifest.parity.size();
     report.repairable = !manifest.parity.empty();
+    if (scope == VerifyScope::kPresent) {
+      set_aside(folder, manifest.files, report.absent);
+      set_aside(folder, manifest.attachments, report.absent);
+      set_aside(folder, manifest.parity, report.absent);
+    }
     check_files(folder, manifest, faults);
     check_attachments(folder, manifest, faults);
     find_unlisted(folder, manifest, faults);

@@ -12,14 +12,20 @@ struct VerifyReport {
   int64_t iteration = -1; ///< -1: the manifest cannot be read
   uint64_t files = 0, bytes = 0, tensors = 0;
   bool repairable = false;         ///< there are parity files: repair_checkpoint() may help
+  std::vector<std::string> absent; ///< of kPresent: listed files that are not there
   std::vector<std::string> faults; ///< each names its file, and what of which tensors it concerns
   bool ok() const { return faults.empty(); }
+};
+
+enum class VerifyScope : uint8_t {
+  kWhole,
+  kPresent ///< a machine's part of a checkpoint: files that are not there are no fault
 };
 
 /// Reads everything, on two threads: the manifest with its tiling, every chunk of every file, the
 /// attachments, the Safetensors headers against the manifest, and that no Safetensors file, and
 /// nothing among the attachments, is there which the manifest does not know. Never throws for what
 /// is in the folder.
-VerifyReport verify(const std::filesystem::path& folder);
+VerifyReport verify(const std::filesystem::path& folder, VerifyScope scope = VerifyScope::kWhole);
 
 } // namespace pentatron::checkpoint

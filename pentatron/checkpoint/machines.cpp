@@ -1,0 +1,252 @@
+#include "pentatron/checkpoint/machines.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <map>
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/stat.h>
+
+#include "pentatron/base/atomic_file.h"
+#include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
+#include "pentatron/base/json.h"
+#include "pentatron/base/log.h"
+#include "pentatron/base/sha256.h"
+#include "pentatron/base/text.h"
+#include "pentatron/checkpoint/container/format1.h"
+#include "pentatron/checkpoint/container/manifest.h"
+#include "pentatron/checkpoint/container/shard_file.h"
+#include "pentatron/checkpoint/container/verify.h"
+#include "pentatron/comm/collectives.h"
+#include "pentatron/comm/gather_text.h"
+
+namespace pentatron::checkpoint {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int64_t kBlock = int64_t{16} << 20;
+constexpr uint64_t kMaxManifest = uint64_t{1} << 32;
+
+/// What two ranks agree in if they see the same folder: the kernel that runs them, and its file.
+/// "-" and the reason if there is no folder.
+std::string identity(const fs::path& dir) {
+  try {
+    create_durably(dir);
+  } catch (const Error& error) {
+    return std::string("-") + error.what();
+  }
+  struct stat status = {};
+  if (::stat(dir.c_str(), &status) != 0)
+    return fmt::format("-{}: {}", dir.string(), std::strerror(errno));
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  return fmt::format("+{} {} {}", boot, status.st_dev, status.st_ino);
+}
+
+/// What the leaders say, by leader.
+std::map<int, Json> from_leaders(const Json& own, const Machines& machines,
+                                 const comm::Group& world) {
+  const std::vector<std::string> texts =
+      comm::gather_text(machines.leads() ? dump_json(own) : std::string(), world);
+  std::map<int, Json> said;
+  for (const int leader : machines.all_leaders())
+    said[leader] = parse_json(texts[static_cast<size_t>(leader)], "a rank's report");
+  return said;
+}
+
+std::vector<std::string> list_in(const Json& report, const char* key) {
+  return json_get<std::vector<std::string>>(report, key, "a rank's report");
+}
+std::string text_in(const Json& report, const char* key) {
+  return json_get<std::string>(report, key, "a rank's report");
+}
+
+bool is_there(const fs::path& file) {
+  std::error_code error;
+  return fs::is_regular_file(file, error);
+}
+
+/// The folders of checkpoints on any machine that `latest` does not exclude, newest first.
+std::vector<std::string> candidates(const fs::path& dir, const Machines& machines,
+                                    const comm::Group& world) {
+  if (const Json alone{{"is", is_there(dir / kManifestName)}};
+      std::ranges::any_of(from_leaders(alone, machines, world),
+                          [](const auto& said) { return said.second["is"] == true; }))
+    return {""}; // a checkpoint itself
+  Json own{{"latest", latest_name(dir).value_or("")}, {"steps", Json::array()}};
+  for (const CheckpointFolder& f : checkpoints_in(dir))
+    own["steps"].push_back(f.path.filename().string());
+  std::set<std::string, std::greater<>> names; // "step_00000100": of one length
+  std::string latest;
+  for (const auto& [leader, said] : from_leaders(own, machines, world)) {
+    latest = std::max(latest, text_in(said, "latest"));
+    for (std::string& name : list_in(said, "steps")) names.insert(std::move(name));
+  }
+  std::vector<std::string> result;
+  for (const std::string& name : names)
+    if (latest.empty() || name <= latest) result.push_back(name);
+  return result;
+}
+
+/// Why the machines together do not hold the checkpoint; empty if they do. Those without its
+/// manifest get it.
+std::string fault_of(const fs::path& folder, const Machines& machines, const comm::Group& world) {
+  Json own{{"digest", ""}, {"fault", ""}, {"absent", Json::array()}};
+  std::string text;
+  if (machines.leads() && is_there(folder / kManifestName)) {
+    const VerifyReport report = verify(folder, VerifyScope::kPresent);
+    if (!report.ok()) own["fault"] = report.faults[0];
+    own["absent"] = report.absent;
+    text = read_small_file(folder / kManifestName, kMaxManifest);
+    own["digest"] = sha256(text);
+  }
+  int source = -1;
+  std::string digest;
+  std::set<std::string> absent;
+  for (const auto& [leader, said] : from_leaders(own, machines, world)) {
+    const std::string theirs = text_in(said, "digest");
+    if (const std::string fault = text_in(said, "fault"); !fault.empty())
+      return fmt::format("where rank {} runs {}", leader, fault);
+    if (theirs.empty()) continue;
+    const std::vector<std::string> list = list_in(said, "absent");
+    const std::set<std::string> lacks(list.begin(), list.end());
+    if (source < 0) {
+      source = leader;
+      digest = theirs;
+      absent = lacks;
+      continue;
+    }
+    if (theirs != digest)
+      return fmt::format("the manifests where ranks {} and {} run differ", source, leader);
+    std::erase_if(absent, [&](const std::string& name) { return !lacks.contains(name); });
+  }
+  if (source < 0) return "no machine holds its manifest";
+  if (!absent.empty())
+    return fmt::format("{} {} on no machine", fmt::join(absent, ", "),
+                       absent.size() == 1 ? "is" : "are");
+  text = comm::gather_text(world.rank() == source ? text : "", world)[static_cast<size_t>(source)];
+  if (machines.leads() && !is_there(folder / kManifestName)) {
+    create_durably(folder);
+    write_file_atomically(folder / kManifestName, text);
+  }
+  comm::barrier(world);
+  return "";
+}
+
+/// Of everything that the manifest lists.
+std::map<std::string, uint64_t> sizes_of(const Manifest& manifest) {
+  std::map<std::string, uint64_t> sizes;
+  for (const auto& [name, file] : manifest.files) sizes[name] = file.bytes;
+  for (const auto& [name, attachment] : manifest.attachments) sizes[name] = attachment.bytes;
+  return sizes;
+}
+
+void give(const fs::path& file, uint64_t bytes, int to, const comm::Group& world) {
+  const ShardFile source(file, FileInfo{.bytes = bytes, .crcs = {}, .entries = {}});
+  const at::Tensor block = at::empty({kBlock}, at::kByte);
+  for (uint64_t at = 0; at < bytes;) {
+    const auto size = std::min<uint64_t>(bytes - at, kBlock);
+    const at::Tensor part = block.narrow(0, 0, static_cast<int64_t>(size));
+    source.read(at, {static_cast<std::byte*>(part.mutable_data_ptr()), size});
+    comm::send(part, to, world);
+    at += size;
+  }
+}
+
+void take(const fs::path& file, uint64_t bytes, int from, const comm::Group& world) {
+  create_durably(file.parent_path());
+  AtomicFile target(file);
+  const at::Tensor block = at::empty({kBlock}, at::kByte);
+  for (uint64_t at = 0; at < bytes;) {
+    const auto size = std::min<uint64_t>(bytes - at, kBlock);
+    const at::Tensor part = block.narrow(0, 0, static_cast<int64_t>(size));
+    comm::recv(part, from, world);
+    target.write({static_cast<const std::byte*>(part.const_data_ptr()), size});
+    at += size;
+  }
+  target.commit();
+}
+
+} // namespace
+
+Machines::Machines(const comm::Group& world)
+    : rank_(world.rank()), leaders_(static_cast<size_t>(world.size()), 0), all_{0} {}
+
+Machines::Machines(const fs::path& dir, const comm::Group& world) : rank_(world.rank()) {
+  std::map<std::string, int> first;
+  int rank = 0;
+  for (const std::string& text : comm::gather_text(identity(dir), world)) {
+    if (text[0] == '-') raise<CheckpointError>("rank {}: {}", rank, text.substr(1));
+    const auto [it, is_new] = first.emplace(text, rank);
+    leaders_.push_back(it->second);
+    if (is_new) all_.push_back(rank);
+    ++rank;
+  }
+}
+
+std::optional<FoundCheckpoint> find_on_machines(const fs::path& dir, const comm::Group& world) {
+  const Machines machines(dir, world);
+  std::vector<std::string> faults;
+  for (const std::string& name : candidates(dir, machines, world)) {
+    const fs::path folder = name.empty() ? dir : dir / name;
+    if (const std::string fault = fault_of(folder, machines, world); !fault.empty()) {
+      faults.push_back(fmt::format("{}: {}", folder.filename().string(), fault));
+      continue;
+    }
+    std::set<std::string> attachments;
+    for (const auto& [attachment, info] : read_manifest(folder).attachments)
+      attachments.insert(attachment);
+    fetch_files(folder, attachments, machines, world);
+    return FoundCheckpoint{.folder = folder,
+                           .passed_over = fmt::format("{}", fmt::join(faults, "; "))};
+  }
+  if (faults.empty()) return std::nullopt;
+  raise<CheckpointError>("{} holds no whole checkpoint on {} machines: {}", dir.string(),
+                         machines.all_leaders().size(), fmt::join(faults, "; "));
+}
+
+void fetch_files(const fs::path& folder, const std::set<std::string>& needed,
+                 const Machines& machines, const comm::Group& world) {
+  const std::map<std::string, uint64_t> sizes = sizes_of(read_manifest(folder));
+  Json own{{"files", Json::array()}};
+  for (const auto& [name, bytes] : sizes)
+    if (machines.leads() && is_there(folder / name)) own["files"].push_back(name);
+  std::map<int, std::set<std::string>> have, lacking; // by leader
+  std::map<std::string, int> owner;
+  for (const auto& [leader, said] : from_leaders(own, machines, world))
+    for (const std::string& name : list_in(said, "files")) {
+      have[leader].insert(name);
+      owner.emplace(name, leader);
+    }
+  const std::vector<std::string> wanted =
+      comm::gather_text(fmt::format("{}", fmt::join(needed, "\n")), world);
+  uint64_t fetched = 0;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const int leader = machines.leader(rank);
+    for (const std::string_view name : split(wanted[static_cast<size_t>(rank)], '\n'))
+      if (!name.empty() && !have[leader].contains(std::string(name))) lacking[leader].emplace(name);
+  }
+  for (const auto& [leader, names] : lacking)
+    for (const std::string& name : names) {
+      const auto from = owner.find(name);
+      if (from == owner.end())
+        raise<CheckpointError>("{} is on no machine", (folder / name).string());
+      if (from->second == world.rank()) give(folder / name, sizes.at(name), leader, world);
+      if (leader == world.rank()) take(folder / name, sizes.at(name), from->second, world);
+      if (leader == machines.own_leader()) fetched += sizes.at(name);
+    }
+  comm::barrier(world);
+  if (fetched > 0 && machines.leads())
+    log::info("fetched {} of {} from other machines", format_bytes(static_cast<double>(fetched)),
+              folder.string());
+}
+
+} // namespace pentatron::checkpoint

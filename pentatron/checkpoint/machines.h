@@ -1,0 +1,49 @@
+/// Checkpoints on disks of which each machine has its own: a machine keeps the files of its own
+/// ranks, all keep the same manifest, and on loading they give each other what one lacks.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "pentatron/checkpoint/container/folders.h"
+#include "pentatron/comm/group.h"
+
+namespace pentatron::checkpoint {
+
+/// Which ranks see the same folder. The lowest rank of those, the leader, writes for them what is
+/// there once.
+class Machines {
+ public:
+  /// All ranks see the folders of rank 0.
+  explicit Machines(const comm::Group& world);
+  /// Collective. Makes `dir` on every machine, and finds out who sees the same one. Throws, the
+  /// same on all ranks, if a rank cannot.
+  Machines(const std::filesystem::path& dir, const comm::Group& world);
+
+  int leader(int rank) const { return leaders_[static_cast<size_t>(rank)]; }
+  int own_leader() const { return leader(rank_); }
+  bool leads() const { return own_leader() == rank_; }
+  /// Ascending.
+  const std::vector<int>& all_leaders() const { return all_; }
+
+ private:
+  int rank_ = 0;
+  std::vector<int> leaders_; ///< by rank
+  std::vector<int> all_;
+};
+
+/// What newest_checkpoint() is for one folder that all see. A checkpoint is good if its files are
+/// on the machines together, all that are there as written. Every machine gets its manifest and
+/// attachments. Collective.
+std::optional<FoundCheckpoint> find_on_machines(const std::filesystem::path& dir,
+                                                const comm::Group& world);
+
+/// Copies the files of `needed`, of any rank, to its machine if they are not there. Collective;
+/// one transfer at a time, in blocks.
+void fetch_files(const std::filesystem::path& folder, const std::set<std::string>& needed,
+                 const Machines& machines, const comm::Group& world);
+
+} // namespace pentatron::checkpoint
