@@ -4,7 +4,8 @@ of the current folder. Prints the median of the rounds.
 checkpoints.py BENCH_CHECKPOINT [ROUNDS]
   raw           the bytes by plain writes and one fsync
   ours          bench_checkpoint: checksums, manifest, renamed folder, everything synced; loading checks every byte
-  safetensors   save_file, then fsync; loading: load_file, then every byte is read once
+  safetensors   save_file, then fsync; loading: load_file, then every byte is read once (summed), or copied into tensors that
+                are there, as a model's are
   torch.save    then fsync
   torch dcp     torch.distributed.checkpoint, which syncs nothing
 """
@@ -56,6 +57,11 @@ def load_safetensors(path):
     return sum(float(tensor.sum()) for tensor in safetensors.torch.load_file(path).values())
 
 
+def load_safetensors_into(tensors, path):
+    for name, tensor in safetensors.torch.load_file(path).items():
+        tensors[name].copy_(tensor)
+
+
 def timed(function, *arguments):
     begin = time.perf_counter()
     function(*arguments)
@@ -74,6 +80,7 @@ def main(program, rounds="5"):
     generator = torch.Generator().manual_seed(1)
     tensors = {f"layers.{i}.weight": torch.randn(ROWS, COLUMNS, generator=generator) for i in range(TENSORS)}
     savers = {"raw": raw, "safetensors": with_safetensors, "torch.save": with_torch, "torch dcp": with_dcp}
+    targets = {name: tensor.clone() for name, tensor in tensors.items()}
     times = {}
     os.makedirs(PLACE, exist_ok=True)
     for _ in range(int(rounds)):
@@ -81,14 +88,15 @@ def main(program, rounds="5"):
             path = os.path.join(PLACE, "peer")
             times.setdefault(f"save {name}", []).append(timed(saver, tensors, path))
             if name == "safetensors":
-                times.setdefault("load safetensors", []).append(timed(load_safetensors, path))
+                times.setdefault("load safetensors, summed", []).append(timed(load_safetensors, path))
+                times.setdefault("load safetensors, copied", []).append(timed(load_safetensors_into, targets, path))
             shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
             os.sync()  # nothing of one weighs on the next
         times.setdefault("save raw, C++", []).append(ours(program, "BM_WriteRaw"))
         times.setdefault("save ours", []).append(ours(program, "BM_Save/chunk_KiB:1024"))
         times.setdefault("load ours", []).append(ours(program, "BM_Read/chunk_KiB:1024"))
     for name, values in sorted(times.items()):
-        print(f"{name:18} {statistics.median(values):6.3f} s   best {min(values):6.3f}, worst {max(values):6.3f}")
+        print(f"{name:24} {statistics.median(values):6.3f} s   best {min(values):6.3f}, worst {max(values):6.3f}")
     shutil.rmtree(PLACE)
 
 

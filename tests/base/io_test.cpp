@@ -36,7 +36,7 @@ TEST(Crc32c, GivesTheKnownAnswers) {
 }
 
 TEST(Crc32c, HardwareTablesAndBitsAgreeForEveryLengthAndOffset) {
-  std::string text(300, '\0');
+  std::string text(700, '\0');
   const Stream random(1, "crc");
   for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(random.below(256, i));
   for (size_t begin = 0; begin < 9; ++begin) {
@@ -49,13 +49,14 @@ TEST(Crc32c, HardwareTablesAndBitsAgreeForEveryLengthAndOffset) {
       }
       expected = ~expected;
       ASSERT_EQ(crc32c(bytes), expected);
+      ASSERT_EQ(crc32c_streams(bytes), expected);
       ASSERT_EQ(crc32c_portable(bytes), expected);
       ASSERT_EQ(crc32c(bytes.subspan(size / 3), crc32c(bytes.first(size / 3))), expected);
     }
   }
 }
 
-TEST(Crc32c, StreamsAtOnceAndTablesAgreeForLongInputs) {
+TEST(Crc32c, FoldingStreamsAndTablesAgreeForLongInputs) {
   std::string text(40000, '\0');
   const Stream random(2, "crc");
   for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(random.below(256, i));
@@ -64,6 +65,7 @@ TEST(Crc32c, StreamsAtOnceAndTablesAgreeForLongInputs) {
     const size_t begin = random.below(9, 2 * i);
     const auto part = bytes.subspan(begin, random.below(text.size() - 9, 2 * i + 1));
     ASSERT_EQ(crc32c(part, 7), crc32c_portable(part, 7)) << part.size();
+    ASSERT_EQ(crc32c_streams(part, 7), crc32c_portable(part, 7)) << part.size();
   }
 }
 

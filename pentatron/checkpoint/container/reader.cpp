@@ -22,14 +22,14 @@ namespace {
 /// Chunks up to this size are read at once, larger ones (format 1) in blocks of it.
 constexpr uint64_t kMaxBlock = uint64_t{4} << 20;
 constexpr size_t kMaxOpen = 256;
-/// Whole chunks in a row from which on a second thread helps.
+/// Bytes in a row from which on a second thread helps.
 constexpr uint64_t kLongRead = uint64_t{8} << 20;
 /// Bytes between the copy from the page cache and the checksum: they stay in the processor's cache.
 constexpr size_t kCacheBlock = size_t{256} << 10;
 
-/// Reads consecutive bytes; returns their checksum.
-uint32_t read_summed(const ShardFile& file, uint64_t at, std::span<std::byte> target) {
-  uint32_t crc = 0;
+/// Reads consecutive bytes; returns their checksum, continuing `crc`.
+uint32_t read_summed(const ShardFile& file, uint64_t at, std::span<std::byte> target,
+                     uint32_t crc = 0) {
   while (!target.empty()) {
     const auto block = target.first(std::min(target.size(), kCacheBlock));
     file.read(at, block);
@@ -164,20 +164,10 @@ void CheckpointReader::read_part(const Source& source, const Box& part, const Bo
     uint64_t at = source.begin + static_cast<uint64_t>(run.source) * element;
     uint64_t left = static_cast<uint64_t>(run.count) * element;
     std::byte* to = target + static_cast<size_t>(run.target) * element;
-    const uint64_t whole_begin = (at + block - 1) / block * block;
-    const uint64_t whole_end = (at + left) / block * block;
-    if (block == file.info->chunk_bytes && whole_end >= whole_begin + kLongRead) {
-      if (whole_begin > at) {
-        if (!pieces_.empty() && pieces_.front().at / block != at / block) read_pieces(file);
-        pieces_.push_back({.at = at, .size = whole_begin - at, .target = to});
-      }
+    if (block == file.info->chunk_bytes && left >= kLongRead) {
       read_pieces(file);
-      to += whole_begin - at;
-      read_chunks(file, static_cast<size_t>(whole_begin / block),
-                  static_cast<size_t>(whole_end / block), to);
-      to += whole_end - whole_begin;
-      left -= whole_end - at;
-      at = whole_end;
+      read_long(file, {.at = at, .size = left, .target = to});
+      continue;
     }
     while (left > 0) { // all pieces at hand lie in one block
       const uint64_t size = std::min(left, block - at % block);
@@ -191,19 +181,40 @@ void CheckpointReader::read_part(const Source& source, const Box& part, const Bo
   read_pieces(file);
 }
 
-/// Whole chunks straight to their place, whichever of two threads is free takes the next one.
-void CheckpointReader::read_chunks(OpenFile& file, size_t first, size_t last, std::byte* target) {
+/// Straight to its place, whichever of two threads is free takes the next chunk.
+void CheckpointReader::read_long(OpenFile& file, const Piece& piece) {
   const ShardFile& source = open(file);
-  const uint64_t size = file.info->chunk_bytes;
+  const FileInfo& info = *file.info;
+  const uint64_t end = piece.at + piece.size;
+  const auto first = static_cast<size_t>(piece.at / info.chunk_bytes);
+  const auto last = static_cast<size_t>((end + info.chunk_bytes - 1) / info.chunk_bytes);
   std::atomic<size_t> next = first;
+  std::atomic<uint64_t> bytes = 0;
+  const auto read_chunk = [&](size_t chunk, std::vector<std::byte>& spare) {
+    const uint64_t begin = chunk * info.chunk_bytes;
+    const uint64_t stop = std::min(info.bytes, begin + info.chunk_bytes);
+    const uint64_t from = std::max(begin, piece.at), to = std::min(stop, end);
+    const std::span wanted(piece.target + (from - piece.at), static_cast<size_t>(to - from));
+    if (file.checked[chunk]) {
+      source.read(from, wanted);
+      bytes += wanted.size();
+      return;
+    }
+    spare.resize(static_cast<size_t>(std::max(from - begin, stop - to)));
+    uint32_t crc = read_summed(source, begin, std::span(spare).first(from - begin));
+    crc = read_summed(source, from, wanted, crc);
+    crc = read_summed(source, to, std::span(spare).first(stop - to), crc);
+    bytes += stop - begin;
+    if (crc != info.crcs[chunk])
+      throw CheckpointError(damaged_chunk((folder_ / *file.name).string(), info, chunk));
+  };
   const auto work = [&] {
-    for (size_t chunk = next++; chunk < last; chunk = next++) {
-      const std::span<std::byte> to(target + (chunk - first) * size, static_cast<size_t>(size));
-      const uint32_t crc = read_summed(source, chunk * size, to);
-      if (crc != file.info->crcs[chunk]) {
-        next = last;
-        throw CheckpointError(damaged_chunk((folder_ / *file.name).string(), *file.info, chunk));
-      }
+    std::vector<std::byte> spare;
+    try {
+      for (size_t chunk = next++; chunk < last; chunk = next++) read_chunk(chunk, spare);
+    } catch (...) {
+      next = last;
+      throw;
     }
   };
   if (!helper_) helper_ = std::make_unique<IoThreads>(1);
@@ -222,7 +233,7 @@ void CheckpointReader::read_chunks(OpenFile& file, size_t first, size_t last, st
   if (failure) std::rethrow_exception(failure);
   std::fill(file.checked.begin() + static_cast<std::ptrdiff_t>(first),
             file.checked.begin() + static_cast<std::ptrdiff_t>(last), true);
-  bytes_read_ += (last - first) * size;
+  bytes_read_ += bytes;
 }
 
 const ShardFile& CheckpointReader::open(OpenFile& file) {

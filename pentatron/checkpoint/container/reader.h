@@ -73,7 +73,7 @@ class CheckpointReader {
   void read_part(const Source& source, const Box& part, const Box& box, std::byte* target,
                  std::span<const int64_t> strides, size_t element);
   void read_pieces(OpenFile& file);
-  void read_chunks(OpenFile& file, size_t first, size_t last, std::byte* target);
+  void read_long(OpenFile& file, const Piece& piece);
   void check_chunk(OpenFile& file, size_t chunk, uint32_t crc) const;
   void stream_chunk(OpenFile& file, size_t chunk);
   void load(OpenFile& file, uint64_t begin, uint64_t end);
