@@ -62,6 +62,20 @@ TEST_F(CheckpointVerbs, VerifyNamesFileAndTensorOfAFlippedBit) {
               AllOf(HasSubstr("model_00001_of_00002.safetensors"), HasSubstr("damaged")));
 }
 
+TEST_F(CheckpointVerbs, RepairRebuildsALostShard) {
+  train("safe --ranks 2", "checkpoint.parity=1 train.train_iters=1");
+  EXPECT_THAT(run("checkpoint repair safe"), HasSubstr("nothing to repair"));
+  const fs::path step = folder / "safe/step_00000001";
+  fs::remove(step / "model_00001_of_00002.safetensors");
+  EXPECT_THAT(run("checkpoint verify safe", 1),
+              HasSubstr("try: pentatron checkpoint repair safe/step_00000001"));
+  EXPECT_THAT(run("checkpoint repair safe"), HasSubstr("rebuilt model_00001_of_00002.safetensors"));
+  EXPECT_THAT(run("checkpoint verify safe"), HasSubstr("every byte is as written"));
+  for (const char* shard : {"model_00000_of_00002", "optimizer_00001_of_00002"})
+    fs::remove(step / (std::string(shard) + ".safetensors"));
+  EXPECT_THAT(run("checkpoint repair safe", 1), HasSubstr("beyond repair"));
+}
+
 TEST_F(CheckpointVerbs, PruneKeepsWhatItIsTold) {
   EXPECT_THAT(run("checkpoint prune saved --keep 1 --dry-run"),
               AllOf(HasSubstr("would remove step_00000001"), HasSubstr("kept step_00000003")));
