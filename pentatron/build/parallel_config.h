@@ -83,11 +83,11 @@ struct ParallelConfig {
               "split"),
         field("num_layers_in_first_pipeline_stage", &C::num_layers_in_first_pipeline_stage,
               "layers of the first pipeline rank; default: an even share")
-            .min(0)
+            .range(0, int64_t{1} << 20)
             .unit("layers"),
         field("num_layers_in_last_pipeline_stage", &C::num_layers_in_last_pipeline_stage,
               "layers of the last pipeline rank; default: an even share")
-            .min(0)
+            .range(0, int64_t{1} << 20)
             .unit("layers"),
         field("account_for_embedding_in_pipeline_split",
               &C::account_for_embedding_in_pipeline_split,

@@ -156,7 +156,7 @@ struct GptConfig {
     using config::field;
     return std::tuple{
         field("preset", &C::preset, "start from a named model; other keys change it"),
-        field("num_layers", &C::num_layers, "transformer layers").positive(),
+        field("num_layers", &C::num_layers, "transformer layers").range(1, int64_t{1} << 20),
         field("hidden_size", &C::hidden_size, "width of the residual stream").positive(),
         field("num_attention_heads", &C::num_attention_heads, "query heads").positive(),
         field("num_query_groups", &C::num_query_groups,

@@ -8,7 +8,6 @@
 #include <csignal>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include "pentatron/base/error.h"

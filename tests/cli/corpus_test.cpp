@@ -75,7 +75,8 @@ TEST_F(CorpusVerbs, InspectPrintsMegatronsSamples) {
       EXPECT_EQ(parse_json(line, "output"), (Json{{"index", std::stoll(n)}, {"tokens", sample}}));
     }
   }
-  for (const Json& blend : read_json(kData / "megatron/expected.json")["blend"]) {
+  const Json megatron = read_json(kData / "megatron/expected.json");
+  for (const Json& blend : megatron.at("blend")) {
     std::string weights;
     for (const Json& w : blend["weights"]) {
       if (!weights.empty()) weights += ',';

@@ -293,7 +293,8 @@ TEST(MegatronSplit, RoundsHalvesToEvenAsPythonDoes) {
 // --- blends ------------------------------------------------------------------------------------
 
 TEST(BlendOrder, IsThatOfMegatronIndexForIndex) {
-  for (const Json& c : read_json(megatron_file("expected.json"))["blend"]) {
+  const Json expected = read_json(megatron_file("expected.json"));
+  for (const Json& c : expected.at("blend")) {
     const BlendOrder order(c["weights"].get<std::vector<double>>());
     for (int64_t n = 0; n < c["size"].get<int64_t>(); ++n) {
       EXPECT_EQ(order(n).dataset, c["dataset_index"][static_cast<size_t>(n)].get<int>()) << n;

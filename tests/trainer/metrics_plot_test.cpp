@@ -1,5 +1,5 @@
 #include <cmath>
-#include <regex>
+#include <sstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -27,12 +27,12 @@ LossPlot example(int points) {
 /// All pairs of a class's polylines.
 std::vector<PlotPoint> points_of(const std::string& svg, const std::string& style) {
   std::vector<PlotPoint> out;
-  const std::regex line("<polyline class=\"" + style + "\" points=\"([^\"]*)\"");
-  for (std::sregex_iterator it(svg.begin(), svg.end(), line), end; it != end; ++it) {
-    const std::string list = (*it)[1];
-    const std::regex pair(R"(([-\d.]+),([-\d.]+))");
-    for (std::sregex_iterator p(list.begin(), list.end(), pair); p != end; ++p)
-      out.push_back({std::stod((*p)[1]), std::stod((*p)[2])});
+  const std::string begin = "<polyline class=\"" + style + "\" points=\"";
+  for (size_t at = svg.find(begin); at != std::string::npos; at = svg.find(begin, at)) {
+    at += begin.size();
+    std::istringstream list(svg.substr(at, svg.find('"', at) - at));
+    PlotPoint point;
+    for (char comma = 0; list >> point.x >> comma >> point.y;) out.push_back(point);
   }
   return out;
 }

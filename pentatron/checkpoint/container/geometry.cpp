@@ -59,8 +59,13 @@ std::optional<Box> intersect(const Box& a, const Box& b) {
 
 std::string to_text(const Box& box) {
   std::string text;
-  for (size_t d = 0; d < box.offset.size(); ++d)
-    text += fmt::format("{}{}:{}", d == 0 ? "" : ", ", box.offset[d], box.offset[d] + box.size[d]);
+  for (size_t d = 0; d < box.offset.size(); ++d) {
+    int64_t end = 0; // of a box that was read from a damaged file, anything
+    if (__builtin_add_overflow(box.offset[d], box.size[d], &end))
+      text += fmt::format("{}{}+{}", d == 0 ? "" : ", ", box.offset[d], box.size[d]);
+    else
+      text += fmt::format("{}{}:{}", d == 0 ? "" : ", ", box.offset[d], end);
+  }
   return fmt::format("[{}]", text);
 }
 

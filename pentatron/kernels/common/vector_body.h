@@ -39,7 +39,8 @@ struct Part {
 /// Bits of bf16 in the upper halves, rounded to nearest even; NaN becomes quiet.
 inline VI round_bf16(VF v) {
   const VI u = as_int(v);
-  const VI rounded = u + 0x7FFF + ((u >> 16) & 1);
+  const VU bits = (VU)u; // the sum may leave the range of a signed number, of a NaN
+  const VI rounded = (VI)(bits + 0x7FFF + ((bits >> 16) & 1));
   return (v != v) ? (u | 0x400000) : rounded;
 }
 
