@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <mutex>
 #include <random>
 #include <sys/socket.h>
 #include <thread>
@@ -58,14 +59,18 @@ Outcome connect(int size, const std::vector<int>& present, bool machines, double
   outcome.sockets.resize(static_cast<size_t>(size));
   outcome.errors.resize(static_cast<size_t>(size));
   const int port = free_port();
+  std::mutex mutex; // a rank may be there twice
   std::vector<std::thread> threads;
   for (const int rank : present)
     threads.emplace_back([&, rank] {
       const auto r = static_cast<size_t>(rank);
       try {
-        outcome.sockets[r] =
+        auto sockets =
             connect_ranks(launch(rank, size, machines, port), environment(rank), timeout_s);
+        const std::lock_guard lock(mutex);
+        outcome.sockets[r] = std::move(sockets);
       } catch (const Error& error) {
+        const std::lock_guard lock(mutex);
         outcome.errors[r] = error.what();
       }
     });
