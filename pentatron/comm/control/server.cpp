@@ -475,13 +475,11 @@ class Server::Loop {
     decide(verdict);
   }
 
-  /// Whether this process was stopped for so long that all others have ended because of that. They
-  /// have told; what is left is to end too.
-  bool all_left_meanwhile() const {
-    if (options_.host_rank < 0 || now_ > absent_until_) return false;
-    for (int number = 0; number < options_.ranks; ++number)
-      if (number != options_.host_rank && ranks_[number].state != Rank::State::kLost) return false;
-    return true;
+  /// Whether this process was stopped for so long that the others end because of that: the first
+  /// of them has told and left (Client). What is left is to end too.
+  bool told_meanwhile() const {
+    if (options_.host_rank < 0 || options_.ranks < 2 || now_ > absent_until_) return false;
+    return ranks_[options_.host_rank == 0 ? 1 : 0].state == Rank::State::kLost;
   }
 
   void decide(const Verdict& verdict) {
@@ -491,7 +489,7 @@ class Server::Loop {
       const std::lock_guard lock(mutex_);
       verdict_ = verdict;
     }
-    if (options_.on_verdict && !all_left_meanwhile()) options_.on_verdict(verdict);
+    if (options_.on_verdict && !told_meanwhile()) options_.on_verdict(verdict);
     for (int number = 0; number < options_.ranks; ++number)
       if (number != options_.host_rank) tell_stop(ranks_[number]);
   }
