@@ -20,7 +20,6 @@
 #include "pentatron/base/sha256.h"
 #include "pentatron/base/text.h"
 #include "pentatron/checkpoint/container/format1.h"
-#include "pentatron/checkpoint/container/manifest.h"
 #include "pentatron/checkpoint/container/shard_file.h"
 #include "pentatron/checkpoint/container/verify.h"
 #include "pentatron/comm/collectives.h"
@@ -202,9 +201,9 @@ std::optional<FoundCheckpoint> find_on_machines(const fs::path& dir, const comm:
       continue;
     }
     std::set<std::string> attachments;
-    for (const auto& [attachment, info] : read_manifest(folder).attachments)
-      attachments.insert(attachment);
-    fetch_files(folder, attachments, machines, world);
+    const Manifest manifest = read_manifest(folder);
+    for (const auto& [attachment, info] : manifest.attachments) attachments.insert(attachment);
+    fetch_files(folder, manifest, attachments, machines, world);
     return FoundCheckpoint{.folder = folder,
                            .passed_over = fmt::format("{}", fmt::join(faults, "; "))};
   }
@@ -213,9 +212,10 @@ std::optional<FoundCheckpoint> find_on_machines(const fs::path& dir, const comm:
                          machines.all_leaders().size(), fmt::join(faults, "; "));
 }
 
-void fetch_files(const fs::path& folder, const std::set<std::string>& needed,
-                 const Machines& machines, const comm::Group& world) {
-  const std::map<std::string, uint64_t> sizes = sizes_of(read_manifest(folder));
+void fetch_files(const fs::path& folder, const Manifest& manifest,
+                 const std::set<std::string>& needed, const Machines& machines,
+                 const comm::Group& world) {
+  const std::map<std::string, uint64_t> sizes = sizes_of(manifest);
   Json own{{"files", Json::array()}};
   for (const auto& [name, bytes] : sizes)
     if (machines.leads() && is_there(folder / name)) own["files"].push_back(name);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "pentatron/checkpoint/container/folders.h"
+#include "pentatron/checkpoint/container/manifest.h"
 #include "pentatron/comm/group.h"
 
 namespace pentatron::checkpoint {
@@ -41,9 +42,10 @@ class Machines {
 std::optional<FoundCheckpoint> find_on_machines(const std::filesystem::path& dir,
                                                 const comm::Group& world);
 
-/// Copies the files of `needed`, of any rank, to its machine if they are not there. Collective;
-/// one transfer at a time, in blocks.
-void fetch_files(const std::filesystem::path& folder, const std::set<std::string>& needed,
-                 const Machines& machines, const comm::Group& world);
+/// Copies the files of `needed`, of any rank, to its machine if they are not there; all are of
+/// `manifest`, that of the folder. Collective; one transfer at a time, in blocks.
+void fetch_files(const std::filesystem::path& folder, const Manifest& manifest,
+                 const std::set<std::string>& needed, const Machines& machines,
+                 const comm::Group& world);
 
 } // namespace pentatron::checkpoint

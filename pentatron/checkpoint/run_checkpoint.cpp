@@ -165,7 +165,7 @@ LoadedRun load_run(const fs::path& folder, const RunParts& parts, const LoadOpti
       if (reader.contains(piece.name)) add_files(reader, piece, source_of(piece), needed);
     for (const StatePiece& piece : state)
       if (reader.contains(piece.name)) add_files(reader, piece, piece.name, needed);
-    fetch_files(folder, needed, Machines(folder, parts.world), parts.world);
+    fetch_files(folder, manifest, needed, Machines(folder, parts.world), parts.world);
   }
   for (const StatePiece& piece : values) {
     if (reader.contains(piece.name)) read_piece(reader, piece, source_of(piece));

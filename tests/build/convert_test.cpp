@@ -33,11 +33,6 @@ const fs::path kModels = fs::path(PENTATRON_TEST_DATA) / "hf_tiny";
 constexpr const char* kAll[] = {
     "gpt2", "llama", "llama3_rope_scaling_tied", "mistral_sliding_window", "qwen2", "qwen3"};
 
-std::string text_of(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 class Convert : public testing::Test {
  protected:
   ConvertReport convert(const fs::path& source, const std::string& target, ModelFormat format,
@@ -95,7 +90,7 @@ TEST_F(Convert, HuggingFaceToPentatronAndBackKeepsEveryByte) {
     const ConvertReport report = convert(folder / "ours", "back", ModelFormat::kHuggingFace);
     EXPECT_EQ(report.files, 1u);
     expect_same_tensors(kModels / name, folder / "back");
-    EXPECT_EQ(text_of(folder / "back/config.json"), text_of(kModels / name / "config.json"));
+    EXPECT_EQ(content_of(folder / "back/config.json"), content_of(kModels / name / "config.json"));
     fs::remove_all(folder / "ours");
     fs::remove_all(folder / "back");
   }
@@ -132,7 +127,7 @@ TEST_F(Convert, TypesAndFilesOfTheTokenizerAreCarried) {
   for (const auto& entry : fs::directory_iterator(source)) {
     const fs::path name = entry.path().filename();
     if (name != "model.safetensors") {
-      EXPECT_EQ(text_of(entry.path()), text_of(folder / "back" / name)) << name;
+      EXPECT_EQ(content_of(entry.path()), content_of(folder / "back" / name)) << name;
     }
   }
 }
@@ -211,7 +206,7 @@ TEST_F(Convert, NothingThatIsThereIsLost) {
               HasSubstr("holds the source"));
   EXPECT_THAT(convert_error(folder / "there", ".", ModelFormat::kPentatron, {.force = true}),
               HasSubstr("holds the source"));
-  EXPECT_EQ(text_of(folder / "mine/letter.txt"), "text");
+  EXPECT_EQ(content_of(folder / "mine/letter.txt"), "text");
   for (const auto& entry : fs::directory_iterator(folder))
     EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos) << entry.path();
 }

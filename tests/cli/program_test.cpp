@@ -31,11 +31,6 @@ using ::testing::StartsWith;
 const fs::path kData = PENTATRON_TEST_DATA;
 const fs::path kRoot = kData / "../..";
 
-std::string read_file(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 struct Result {
   int status = 0; ///< 128 + the signal that ended it
   std::string out, err;
@@ -66,8 +61,8 @@ class Program : public testing::Test {
     int status = 0;
     ::waitpid(child, &status, 0);
     return {.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
-            .out = read_file(folder / "out"),
-            .err = read_file(folder / "err")};
+            .out = content_of(folder / "out"),
+            .err = content_of(folder / "err")};
   }
   Result run(std::vector<std::string> arguments) const {
     return finish(start(std::move(arguments)));
@@ -273,7 +268,7 @@ TEST_F(Program, AKillAtAnyMomentLeavesAWholeCheckpoint) {
 TEST_F(Program, TheConfigurationPageIsUpToDate) {
   const Result r = run({"config", "markdown"});
   ASSERT_EQ(r.status, 0);
-  EXPECT_EQ(r.out, read_file(kRoot / "docs/configuration.md"))
+  EXPECT_EQ(r.out, content_of(kRoot / "docs/configuration.md"))
       << "renew it: pentatron config markdown > docs/configuration.md";
 }
 

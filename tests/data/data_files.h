@@ -42,11 +42,6 @@ class TemporaryFolder : public pentatron::TemporaryFolder {
   std::string string() const { return path().string(); }
 };
 
-inline std::string read_whole(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 inline std::string gzip(std::string_view text) {
   z_stream stream{};
   deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY);

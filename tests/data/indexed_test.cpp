@@ -61,8 +61,8 @@ TEST_P(MegatronCorpus, IsWrittenByteForByteFromTheSameIds) {
   }
   EXPECT_FALSE(std::filesystem::exists(copy + ".bin"));
   writer.commit();
-  EXPECT_EQ(read_whole(copy + ".bin"), read_whole(prefix + ".bin"));
-  EXPECT_EQ(read_whole(copy + ".idx"), read_whole(prefix + ".idx"));
+  EXPECT_EQ(content_of(copy + ".bin"), content_of(prefix + ".bin"));
+  EXPECT_EQ(content_of(copy + ".idx"), content_of(prefix + ".idx"));
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 2);
 }
 
@@ -92,10 +92,10 @@ class Indexed : public testing::Test {
   }
   /// The error after `change` to the index.
   std::string damaged(const std::string& prefix, const std::function<void(std::string&)>& change) {
-    std::string bytes = read_whole(prefix + ".idx");
+    std::string bytes = content_of(prefix + ".idx");
     change(bytes);
     folder.write("damaged.idx", bytes);
-    folder.write("damaged.bin", read_whole(prefix + ".bin"));
+    folder.write("damaged.bin", content_of(prefix + ".bin"));
     return error_of<DataError>([&] { IndexedDataset(folder.string() + "/damaged"); });
   }
   template <class T> static auto set(size_t at, T value) {
@@ -184,14 +184,14 @@ TEST_F(Indexed, LyingNumbersAreNamedWithFileAndField) {
 
 TEST_F(Indexed, TruncatedFilesAreRefusedAtEveryLength) {
   const std::string prefix = make("a", {3, 4, 5});
-  const size_t size = read_whole(prefix + ".idx").size();
+  const size_t size = content_of(prefix + ".idx").size();
   for (size_t n = 0; n < size; ++n) {
     EXPECT_THAT(damaged(prefix, [&](std::string& bytes) { bytes.resize(n); }),
                 HasSubstr("damaged.idx"))
         << n;
   }
-  const std::string tokens = read_whole(prefix + ".bin");
-  folder.write("short.idx", read_whole(prefix + ".idx"));
+  const std::string tokens = content_of(prefix + ".bin");
+  folder.write("short.idx", content_of(prefix + ".idx"));
   for (size_t n = 0; n < tokens.size(); ++n) {
     folder.write("short.bin", tokens.substr(0, n));
     EXPECT_THAT(error_of<DataError>([&] { IndexedDataset(folder.string() + "/short"); }),
@@ -202,13 +202,13 @@ TEST_F(Indexed, TruncatedFilesAreRefusedAtEveryLength) {
 
 TEST_F(Indexed, FilesOfTwoCorporaDoNotGoTogether) {
   const std::string a = make("a", {3, 4, 5}), b = make("b", {3, 4, 6});
-  folder.write("c.idx", read_whole(a + ".idx"));
-  folder.write("c.bin", read_whole(b + ".bin"));
+  folder.write("c.idx", content_of(a + ".idx"));
+  folder.write("c.bin", content_of(b + ".bin"));
   EXPECT_THAT(error_of<DataError>([&] { IndexedDataset(folder.string() + "/c"); }),
               AllOf(HasSubstr("c.bin has 26 bytes"), HasSubstr("do not belong together")));
   // .bin and .idx swapped
-  folder.write("d.idx", read_whole(a + ".bin"));
-  folder.write("d.bin", read_whole(a + ".idx"));
+  folder.write("d.idx", content_of(a + ".bin"));
+  folder.write("d.bin", content_of(a + ".idx"));
   EXPECT_THAT(error_of<DataError>([&] { IndexedDataset(folder.string() + "/d"); }),
               HasSubstr("d.idx"));
   EXPECT_THAT(error_of<DataError>([&] { IndexedDataset(folder.string() + "/e"); }),
@@ -274,8 +274,8 @@ TEST_F(Indexed, AWriterGoesOnWhereAnotherWasKilled) {
     for (; next < 100; ++next) document(writer, next);
     writer.commit();
   }
-  EXPECT_EQ(read_whole(folder.path() / "whole.bin"), read_whole(folder.path() / "parts.bin"));
-  EXPECT_EQ(read_whole(folder.path() / "whole.idx"), read_whole(folder.path() / "parts.idx"));
+  EXPECT_EQ(content_of(folder.path() / "whole.bin"), content_of(folder.path() / "parts.bin"));
+  EXPECT_EQ(content_of(folder.path() / "whole.idx"), content_of(folder.path() / "parts.idx"));
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "aside"));
 }
 

@@ -304,13 +304,13 @@ TEST(IndexCache, DamagedFilesAreMadeAgain) {
   const GptIndexOptions options{.sequence_length = 8, .seed = 3};
   const GptIndex built = cached_gpt_index(folder.path(), lengths, 0, options);
   const std::filesystem::path file = std::filesystem::directory_iterator(folder.path())->path();
-  const std::string good = read_whole(file);
+  const std::string good = content_of(file);
   for (size_t at = 0; at < good.size(); at += 1 + good.size() / 23) {
     std::string bad = good;
     bad[at] = static_cast<char>(bad[at] ^ 0x41);
     folder.write(file.filename().string(), bad);
     EXPECT_TRUE(same(cached_gpt_index(folder.path(), lengths, 0, options), built)) << at;
-    EXPECT_EQ(read_whole(file), good) << at;
+    EXPECT_EQ(content_of(file), good) << at;
     folder.write(file.filename().string(), good.substr(0, at));
     EXPECT_TRUE(same(cached_gpt_index(folder.path(), lengths, 0, options), built)) << at;
   }

@@ -42,7 +42,7 @@ class Preprocess : public testing::Test {
     return all;
   }
   static std::string both(const std::string& prefix) {
-    return read_whole(prefix + ".bin") + "|" + read_whole(prefix + ".idx");
+    return content_of(prefix + ".bin") + "|" + content_of(prefix + ".idx");
   }
   /// Lines of JSON with documents of many lengths, some empty, some bad.
   static std::string corpus(int lines, unsigned seed) {

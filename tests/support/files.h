@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -31,6 +33,12 @@ class TemporaryFolder {
  private:
   std::filesystem::path path_;
 };
+
+/// All bytes of a file; "" if it cannot be read.
+inline std::string content_of(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
 
 /// What `action` throws, or "" if it does not throw an Error.
 inline std::string message_of(const std::function<void()>& action) {

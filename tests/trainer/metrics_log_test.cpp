@@ -43,11 +43,6 @@ TrainLog example() {
   return log;
 }
 
-std::string read_file(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 class Folder : public ::testing::Test {
  protected:
   const TemporaryFolder temporary;
@@ -192,7 +187,7 @@ TEST_F(MetricsFiles, AResumedRunReplacesWhatLiesAfterItsStart) {
 
 TEST_F(MetricsFiles, ALineCutOffByACrashIsRemoved) {
   write(0, 1, 5, 1.0);
-  const std::string whole = read_file(folder / "metrics.jsonl");
+  const std::string whole = content_of(folder / "metrics.jsonl");
   for (const size_t cut : {1u, 2u, 30u}) {
     std::ofstream(folder / "metrics.jsonl", std::ios::binary)
         << whole.substr(0, whole.size() - cut);
@@ -228,7 +223,7 @@ TEST_F(Folder, AProgressBarLeavesOnlyPlainLinesInAFile) {
       bar.print("second line\n");
     }
     std::fclose(out);
-    return read_file(folder / "log");
+    return content_of(folder / "log");
   };
   EXPECT_EQ(run(ProgressBar::Mode::kAuto), "first line\nsecond line\n");
   const std::string drawn = run(ProgressBar::Mode::kTerminal);

@@ -23,11 +23,6 @@ const std::string kPipeline = "parallel.pipeline_model_parallel_size=2 ";
 const std::string kLocal = "checkpoint.node_local=true ";
 const char* const kStep = "step_00000002";
 
-std::string bytes_of(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 class NodeLocal : public testing::Test {
  protected:
   NodeLocal() { write_documents(scratch / "documents.jsonl", 400); }
@@ -79,14 +74,14 @@ TEST_F(NodeLocal, AMachineKeepsTheFilesOfItsRanks) {
       if (name == "manifest.json") continue; // tells the configuration, which differs
       const bool first = name.find("_00000_of") != std::string::npos ||
                          name.find("_00001_of") != std::string::npos;
-      EXPECT_EQ(bytes_of(machine(first ? 0 : 1) / "run" / kStep / name), bytes_of(entry.path()))
+      EXPECT_EQ(content_of(machine(first ? 0 : 1) / "run" / kStep / name), content_of(entry.path()))
           << name;
       EXPECT_FALSE(fs::exists(machine(first ? 1 : 0) / "run" / kStep / name)) << name;
     }
-    EXPECT_EQ(bytes_of(machine(0) / "run" / kStep / "manifest.json"),
-              bytes_of(machine(1) / "run" / kStep / "manifest.json"));
+    EXPECT_EQ(content_of(machine(0) / "run" / kStep / "manifest.json"),
+              content_of(machine(1) / "run" / kStep / "manifest.json"));
     for (const int m : {0, 1}) {
-      EXPECT_EQ(bytes_of(machine(m) / "run/latest"), std::string(kStep) + "\n");
+      EXPECT_EQ(content_of(machine(m) / "run/latest"), std::string(kStep) + "\n");
       fs::remove_all(machine(m));
     }
   }
@@ -118,7 +113,7 @@ TEST_F(NodeLocal, GoesBackToWhatIsWholeOnAllMachinesTogether) {
   train({0, 0, 1, 1}, keys + "train.train_iters=4");
   const fs::path step = machine(1) / "run/step_00000004";
   const fs::path shard = step / "model_00002_of_00004.safetensors";
-  std::string bytes = bytes_of(shard);
+  std::string bytes = content_of(shard);
   bytes[bytes.size() / 2] ^= 1;
   std::ofstream(shard, std::ios::binary) << bytes;
   EXPECT_THAT(

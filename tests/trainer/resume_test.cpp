@@ -17,11 +17,6 @@ using test::error_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-std::string bytes_of(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 /// With everything whose state could be forgotten: dropout, a growing batch, warm-up, text.
 class Resume : public testing::TestWithParam<std::string> {
  protected:
@@ -60,8 +55,8 @@ TEST_P(Resume, IsBitForBitTheRunThatWasNotInterrupted) {
     EXPECT_TRUE(at::equal(second.weights.at(name), weight)) << name;
   for (const char* file :
        {"model_00000_of_00001.safetensors", "optimizer_00000_of_00001.safetensors"})
-    EXPECT_EQ(bytes_of(fs::path(scratch / "parts") / "step_00000010" / file),
-              bytes_of(fs::path(scratch / "whole") / "step_00000010" / file))
+    EXPECT_EQ(content_of(fs::path(scratch / "parts") / "step_00000010" / file),
+              content_of(fs::path(scratch / "whole") / "step_00000010" / file))
         << file;
   EXPECT_NE(whole.steps[0]["global_batch_size"], whole.steps[9]["global_batch_size"]);
 }

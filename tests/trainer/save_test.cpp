@@ -20,11 +20,6 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-std::string bytes_of(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 /// While it lives no file of this process grows beyond so many bytes: a disk that is full.
 class FullDisk {
  public:
@@ -100,7 +95,8 @@ TEST_F(AsyncSave, WritesTheBytesOfASaveAtOnce) {
           const std::string name = entry.path().filename().string();
           if (!name.ends_with(".safetensors")) continue;
           ++files;
-          EXPECT_EQ(bytes_of(entry.path()), bytes_of(later / name)) << layout << " " << name << i;
+          EXPECT_EQ(content_of(entry.path()), content_of(later / name))
+              << layout << " " << name << i;
         }
         EXPECT_GE(files, 2u);
       }
@@ -143,8 +139,8 @@ TEST_F(AsyncSave, WhatDoesNotFitIntoStagingIsWrittenFirst) {
   train("one", saving("now") + large);
   for (const char* file :
        {"model_00000_of_00001.safetensors", "optimizer_00000_of_00001.safetensors"})
-    EXPECT_EQ(bytes_of(fs::path(scratch / "now") / step_name(4) / file),
-              bytes_of(fs::path(scratch / "later") / step_name(4) / file));
+    EXPECT_EQ(content_of(fs::path(scratch / "now") / step_name(4) / file),
+              content_of(fs::path(scratch / "later") / step_name(4) / file));
 }
 
 TEST_F(AsyncSave, AFullDiskLosesNothingAndStopsOrNotAsAsked) {
@@ -155,7 +151,7 @@ TEST_F(AsyncSave, AFullDiskLosesNothingAndStopsOrNotAsAsked) {
       const std::string keys =
           saving("run", fmt::format("checkpoint.async_save={} checkpoint.save_interval=1", async));
       train(layout, keys + "train.exit_interval=2");
-      const std::string before = bytes_of(scratch / "run/latest");
+      const std::string before = content_of(scratch / "run/latest");
       {
         const FullDisk full(20'000);
         const std::string error = error_of([&] {
@@ -174,7 +170,7 @@ TEST_F(AsyncSave, AFullDiskLosesNothingAndStopsOrNotAsAsked) {
         ASSERT_EQ(steps.size(), 2u);
         EXPECT_EQ(checkpoint, fs::path());
       }
-      EXPECT_EQ(bytes_of(scratch / "run/latest"), before);
+      EXPECT_EQ(content_of(scratch / "run/latest"), before);
       EXPECT_THAT(checkpoint::verify(fs::path(scratch / "run") / step_name(2)).faults, IsEmpty());
       for (const auto& entry : fs::directory_iterator(scratch / "run"))
         EXPECT_EQ(entry.path().string().find(".tmp-"), std::string::npos) << entry.path();

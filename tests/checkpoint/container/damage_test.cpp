@@ -22,11 +22,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-std::string read_all(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 void write_all(const fs::path& file, const std::string& text) {
   std::ofstream(file, std::ios::binary | std::ios::trunc) << text;
 }
@@ -71,7 +66,7 @@ TEST_F(Damage, EveryFlippedBitIsFoundByFileAndTensor) {
   std::mt19937_64 random(1);
   for (int i = 0; i < flips(); ++i) {
     const std::string& name = files[random() % files.size()];
-    const std::string whole = read_all(folder / name);
+    const std::string whole = content_of(folder / name);
     std::string flipped = whole;
     const size_t at = random() % whole.size();
     flipped[at] = static_cast<char>(flipped[at] ^ (1 << random() % 8));
@@ -95,7 +90,7 @@ TEST_F(Damage, EveryFlippedBitIsFoundByFileAndTensor) {
 
 TEST_F(Damage, ReadingUndamagedTensorsStillWorks) {
   const std::string name = shard(0, "optimizer");
-  std::string bytes = read_all(folder / name);
+  std::string bytes = content_of(folder / name);
   bytes.back() = static_cast<char>(bytes.back() ^ 1); // in the last tensor of the file
   write_all(folder / name, bytes);
   const std::vector<std::string> wrong = [&] {
@@ -115,7 +110,7 @@ TEST_F(Damage, EveryTruncationIsFound) {
   std::erase(files, "tokenizer");
   files.push_back("tokenizer/tokenizer.json");
   for (const std::string& name : files) {
-    const std::string whole = read_all(folder / name);
+    const std::string whole = content_of(folder / name);
     for (size_t size = 0; size < whole.size(); size += 512) {
       fs::resize_file(folder / name, size);
       ASSERT_THAT(first_fault(), HasSubstr(name)) << size;
@@ -171,7 +166,7 @@ TEST_F(Damage, ShardsOfAnotherStepAndForeignOnesAreFound) {
 TEST_F(Damage, AHeaderThatTellsAnotherStoryIsFound) {
   // The data's checksums are right, and so is the manifest's: only the two disagree.
   const fs::path file = folder / shard(0);
-  std::string bytes = read_all(file);
+  std::string bytes = content_of(file);
   const size_t at = bytes.find("F32");
   ASSERT_NE(at, std::string::npos);
   bytes.replace(at, 3, "I32");
@@ -251,7 +246,7 @@ TEST_F(BadManifest, EveryLieIsRefused) {
 }
 
 TEST_F(BadManifest, UnknownMembersAndWrongTypesAreRefused) {
-  const std::string text = read_all(folder / kManifestName);
+  const std::string text = content_of(folder / kManifestName);
   const size_t tail = text.rfind(",\n\"crc32c\"");
   const auto resealed = [&](const std::string& from, const std::string& to) {
     std::string body = text.substr(0, tail);

@@ -20,11 +20,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAreArray;
 
-std::string read_all(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 class Parity : public testing::Test {
  protected:
   /// Of `ranks` ranks with files of different sizes, some of more than one chunk.
@@ -55,11 +50,11 @@ TEST_F(Parity, OneFileIsTheExclusiveOrOfTheShards) {
   const fs::path folder = save(3, 1);
   std::string sum;
   for (const auto& [name, info] : read_manifest(folder).files) {
-    const std::string bytes = read_all(folder / name);
+    const std::string bytes = content_of(folder / name);
     sum.resize(std::max(sum.size(), bytes.size()), '\0');
     for (size_t i = 0; i < bytes.size(); ++i) sum[i] = static_cast<char>(sum[i] ^ bytes[i]);
   }
-  EXPECT_EQ(read_all(folder / "parity_00000_000.parity"), sum);
+  EXPECT_EQ(content_of(folder / "parity_00000_000.parity"), sum);
   EXPECT_THAT(verify(folder).faults, IsEmpty());
 }
 
@@ -73,7 +68,7 @@ TEST_F(Parity, AnySoManyFilesAreRebuilt) {
     for (const auto& [name, info] : manifest.parity) names.push_back(name);
     ASSERT_EQ(names.size(), static_cast<size_t>(8 + parity));
     std::map<std::string, std::string> before;
-    for (const std::string& name : names) before[name] = read_all(folder / name);
+    for (const std::string& name : names) before[name] = content_of(folder / name);
     for (int trial = 0; trial < 20; ++trial) {
       std::shuffle(names.begin(), names.end(), random);
       const std::vector<std::string> hit(names.begin(), names.begin() + parity);
@@ -94,7 +89,7 @@ TEST_F(Parity, AnySoManyFilesAreRebuilt) {
       const RepairReport report = repair_checkpoint(folder);
       EXPECT_THAT(report.lost, IsEmpty());
       EXPECT_THAT(report.repaired, UnorderedElementsAreArray(hit));
-      for (const std::string& name : names) ASSERT_EQ(read_all(folder / name), before[name]);
+      for (const std::string& name : names) ASSERT_EQ(content_of(folder / name), before[name]);
     }
     EXPECT_THAT(repair_checkpoint(folder).repaired, IsEmpty());
     EXPECT_THAT(names_in(dir.path()), ElementsAre("latest", "lock", "step_00000004"));
@@ -105,12 +100,12 @@ TEST_F(Parity, FilesOfManyChunksAreRebuilt) {
   const fs::path folder = save(2, 2, /*scale=*/2500); // up to 6 MB
   const std::string first = shard_name("model", 0, 2), second = shard_name("optimizer", 1, 2);
   ASSERT_GT(fs::file_size(folder / first), 2 * kDefaultChunk);
-  const std::string a = read_all(folder / first), b = read_all(folder / second);
+  const std::string a = content_of(folder / first), b = content_of(folder / second);
   fs::remove(folder / first);
   flip(folder / second, 1'500'000);
   EXPECT_THAT(repair_checkpoint(folder).repaired, ElementsAre(first, second));
-  EXPECT_TRUE(read_all(folder / first) == a);
-  EXPECT_TRUE(read_all(folder / second) == b);
+  EXPECT_TRUE(content_of(folder / first) == a);
+  EXPECT_TRUE(content_of(folder / second) == b);
 }
 
 TEST_F(Parity, GroupsOfManyShardsAreRebuiltEach) {
@@ -128,12 +123,12 @@ TEST_F(Parity, WhatIsBeyondRepairIsToldAndLeftAlone) {
   const std::string a = shard_name("model", 0, 3), b = shard_name("model", 2, 3);
   flip(folder / a, 900);
   flip(folder / b, 900);
-  const std::string damaged = read_all(folder / a);
+  const std::string damaged = content_of(folder / a);
   const RepairReport report = repair_checkpoint(folder);
   EXPECT_THAT(report.repaired, IsEmpty());
   ASSERT_EQ(report.lost.size(), 1u);
   EXPECT_THAT(report.lost[0], HasSubstr(fmt::format("{}, {}: 2 files are damaged and 1", a, b)));
-  EXPECT_EQ(read_all(folder / a), damaged);
+  EXPECT_EQ(content_of(folder / a), damaged);
   fs::remove(folder / "notes.txt");
   EXPECT_THAT(repair_checkpoint(folder).lost.back(), HasSubstr("parity files cover shards only"));
   fs::resize_file(folder / kManifestName, 100);
