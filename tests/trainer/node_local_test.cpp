@@ -153,6 +153,20 @@ TEST_F(NodeLocal, AMachineThatCannotSaveStopsTheSaveOnAll) {
   }
 }
 
+TEST_F(NodeLocal, NothingGoesBeforeAllMachinesHaveTheNewOne) {
+  const std::string keys =
+      kTensorAndData + kLocal + "checkpoint.keep=1 checkpoint.save_interval=2 ";
+  train({0, 0, 1, 1}, keys + "train.train_iters=4 train.exit_interval=2");
+  const fs::path latest = machine(1) / "run/latest";
+  fs::remove(latest);
+  fs::create_directories(latest / "in the way");
+  const std::string log = log_of([&] {
+    train({0, 0, 1, 1}, keys + "train.train_iters=4 checkpoint.on_error=continue");
+  });
+  EXPECT_THAT(log, HasSubstr("run/latest"));
+  EXPECT_TRUE(fs::exists(machine(0) / "run" / kStep));
+}
+
 TEST_F(NodeLocal, OldCheckpointsGoOnEveryMachine) {
   train({0, 0, 1, 1}, kTensorAndData + kLocal +
                           "train.train_iters=4 checkpoint.keep=1 checkpoint.save_interval=1");
