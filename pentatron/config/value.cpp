@@ -136,6 +136,17 @@ Parsed parse_enum(const TypeInfo& type, const Node& node) {
   return failed(fmt::format("is not {}", type_name(type)), nearest(node.text, names));
 }
 
+/// What a list in place of a string may have meant: `path: [0.3, a, 0.7, b]`.
+std::string words_of(const TypeInfo& type, const Node& node) {
+  std::string words;
+  if (type.kind != Kind::kString || node.type != Node::Type::kList) return words;
+  for (const Node& item : node.items) {
+    if (item.type != Node::Type::kScalar) return {};
+    words += (words.empty() ? "" : " ") + item.text;
+  }
+  return format_value(type, Value{words});
+}
+
 Parsed parse_list(const TypeInfo& type, const Node& node) {
   if (node.type != Node::Type::kList) {
     if (node.type != Node::Type::kScalar) return failed("is not a list", "[]");
@@ -216,7 +227,8 @@ Parsed parse_value(const TypeInfo& type, const Node& node) {
     const bool text = type.kind == Kind::kString;
     return failed(fmt::format("is null where {} is needed", type_name(type)), text ? "\"\"" : "");
   }
-  if (node.type != Node::Type::kScalar) return failed(fmt::format("is not {}", type_name(type)));
+  if (node.type != Node::Type::kScalar)
+    return failed(fmt::format("is not {}", type_name(type)), words_of(type, node));
   if (node.quoted && type.kind != Kind::kString && type.kind != Kind::kEnum) {
     return failed(fmt::format("is a string in quotes where {} is needed", type_name(type)),
                   node.text);

@@ -138,6 +138,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"single: .nan", "is not a number", ""},
         BadCase{"single: 1e999", "is not a number", ""},
         BadCase{"name: null", "is null where a string", "name=\"\""},
+        BadCase{"name: [0.3, a, 0.7, b]", "is not a string", "name=\"0.3 a 0.7 b\""},
         BadCase{"model: {rope: {interleaved: yes}}", "is not true or false",
                 "model.rope.interleaved=true"},
         BadCase{"model: {norm: rmsnrom}", "is not one of layernorm, rmsnorm", "model.norm=rmsnorm"},
