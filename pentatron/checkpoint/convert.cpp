@@ -197,6 +197,7 @@ ConvertReport write_checkpoint(ModelSource& source, const fs::path& dir,
     descriptions.push_back(file.finish());
   }
   CheckpointInfo info{.state = Json::object(), .config_yaml = options.config_yaml};
+  if (!facts.generation.eos.empty()) info.state[kEod] = facts.generation.eos[0];
   if (!facts.family.empty()) {
     info.state["huggingface"] = facts.hf;
     info.state["huggingface"]["family"] = facts.family;

@@ -15,6 +15,7 @@
 #include "pentatron/checkpoint/container/checkpoint_writer.h"
 #include "pentatron/checkpoint/container/manifest.h"
 #include "pentatron/checkpoint/machines.h"
+#include "pentatron/checkpoint/source_facts.h"
 #include "pentatron/checkpoint/staging.h"
 #include "pentatron/checkpoint/state_pieces.h"
 #include "pentatron/comm/gather_text.h"
@@ -42,6 +43,7 @@ CheckpointInfo info_of(const TrainState& state, int64_t optimizer_steps, int64_t
   const auto add = [&](const char* key, const std::optional<double>& value) {
     if (value && std::isfinite(*value)) info.state[key] = *value;
   };
+  if (state.eod >= 0) info.state[kEod] = state.eod;
   add("loss", state.loss);
   add("validation_loss", state.validation_loss);
   return info;

@@ -33,6 +33,8 @@ bool is_weight_dtype(SafeDtype dtype);
 /// pentatron.
 inline constexpr const char* kCompanionFolder = "hf";
 inline constexpr const char* kTokenizerFolder = "tokenizer";
+/// In a manifest's state: the token that ends a document, and so a text.
+inline constexpr const char* kEod = "eod";
 
 /// Whether tokenizer files lie in the folder.
 bool has_tokenizer_files(const std::filesystem::path& folder);

@@ -388,6 +388,7 @@ checkpoint::SaveOptions Trainer::State::save_options() const {
 std::vector<checkpoint::SaveEvent> Trainer::State::save() {
   progress.config_yaml = config::to_yaml(config);
   progress.tokenizer = stored_tokenizer.digest;
+  progress.eod = tokenizer->eod();
   progress.attachments = stored_tokenizer.files;
   progress.attachments.insert(files_of_model.begin(), files_of_model.end());
   return saver->save(progress, {*model.store, *optimizer, groups.world});

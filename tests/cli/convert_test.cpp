@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "pentatron/base/json.h"
 #include "tests/cli/program_folder.h"
 
 namespace pentatron {
@@ -62,6 +63,18 @@ TEST_F(ConvertVerb, TrainingStartsFromEveryFormatAndExports) {
   for (const char* other : {"b/hf/step_00000001", "c/hf/step_00000001", "e"})
     EXPECT_TRUE(first == weights(other)) << other; // the same step from the same weights
   EXPECT_EQ(first.size(), weights("d/hf/step_00000001").size());
+}
+
+TEST_F(ConvertVerb, AModelThatBeganHereKnowsWhatEndsItsTexts) {
+  run("train model.num_layers=1 model.hidden_size=32 model.num_attention_heads=2 dataset.type=mock "
+      "train.train_iters=1 train.seq_length=16 train.micro_batch_size=1 train.global_batch_size=2 "
+      "train.num_threads=1 checkpoint.export_hf=true checkpoint.save=a logger.dir=logs");
+  run("convert a b --format pentatron");
+  run("convert b c --format hf");
+  for (const char* of : {"a/hf/step_00000001", "c"})
+    for (const char* file : {"config.json", "generation_config.json"})
+      EXPECT_EQ(read_json(folder / of / file)["eos_token_id"], 256)
+          << of << " " << file; // of bytes
 }
 
 } // namespace
