@@ -95,28 +95,54 @@ std::vector<std::string> candidates(const fs::path& dir, const Machines& machine
   return result;
 }
 
-/// Why the machines together do not hold the checkpoint; empty if they do. Those without its
-/// manifest get it.
+/// Of everything that the manifest lists.
+std::map<std::string, uint64_t> sizes_of(const Manifest& manifest) {
+  std::map<std::string, uint64_t> sizes;
+  for (const auto& [name, file] : manifest.files) sizes[name] = file.bytes;
+  for (const auto& [name, attachment] : manifest.attachments) sizes[name] = attachment.bytes;
+  return sizes;
+}
+
+/// What a leader knows of the files on its machine.
+Json report_of(const fs::path& folder) {
+  const VerifyReport report = verify(folder, VerifyScope::kPresent);
+  Json own{{"fault", ""}, {"absent", report.absent}, {"damaged", Json::object()}};
+  std::map<std::string, uint64_t> listed;
+  if (!report.first_faults.contains("")) listed = sizes_of(read_manifest(folder));
+  for (const auto& [file, fault] : report.first_faults) {
+    if (listed.contains(file))
+      own["damaged"][file] = fault; // for which another machine may stand in
+    else
+      own["fault"] = fault;
+  }
+  return own;
+}
+
+/// Why the machines together do not hold the checkpoint; empty if they do. Then those without its
+/// manifest get it, and of a file that another machine has whole nothing damaged stays.
 std::string fault_of(const fs::path& folder, const Machines& machines, const comm::Group& world) {
-  Json own{{"digest", ""}, {"fault", ""}, {"absent", Json::array()}};
+  Json own{{"fault", ""}, {"absent", Json::array()}, {"damaged", Json::object()}};
   std::string text;
   if (machines.leads() && is_there(folder / kManifestName)) {
-    const VerifyReport report = verify(folder, VerifyScope::kPresent);
-    if (!report.ok()) own["fault"] = report.faults[0];
-    own["absent"] = report.absent;
+    own = report_of(folder);
     text = read_small_file(folder / kManifestName, kMaxManifest);
-    own["digest"] = sha256(text);
   }
+  own["digest"] = text.empty() ? "" : sha256(text);
   int source = -1;
   std::string digest;
   std::set<std::string> absent;
+  std::map<std::string, std::string> damage;
   for (const auto& [leader, said] : from_leaders(own, machines, world)) {
     const std::string theirs = text_in(said, "digest");
     if (const std::string fault = text_in(said, "fault"); !fault.empty())
       return fmt::format("where rank {} runs {}", leader, fault);
     if (theirs.empty()) continue;
     const std::vector<std::string> list = list_in(said, "absent");
-    const std::set<std::string> lacks(list.begin(), list.end());
+    std::set<std::string> lacks(list.begin(), list.end());
+    for (const auto& [name, fault] : said["damaged"].items()) {
+      lacks.insert(name);
+      damage.emplace(name, fmt::format("where rank {} runs {}", leader, fault.get<std::string>()));
+    }
     if (source < 0) {
       source = leader;
       digest = theirs;
@@ -128,6 +154,8 @@ std::string fault_of(const fs::path& folder, const Machines& machines, const com
     std::erase_if(absent, [&](const std::string& name) { return !lacks.contains(name); });
   }
   if (source < 0) return "no machine holds its manifest";
+  for (const std::string& name : absent)
+    if (damage.contains(name)) return damage[name];
   if (!absent.empty())
     return fmt::format("{} {} on no machine", fmt::join(absent, ", "),
                        absent.size() == 1 ? "is" : "are");
@@ -136,16 +164,13 @@ std::string fault_of(const fs::path& folder, const Machines& machines, const com
     create_durably(folder);
     write_file_atomically(folder / kManifestName, text);
   }
+  for (const auto& [name, fault] : own["damaged"].items()) {
+    log::warning("{}; another machine has it whole", fault.get<std::string>());
+    if (std::error_code error; !fs::remove(folder / name, error))
+      raise<CheckpointError>("{} cannot be removed: {}", (folder / name).string(), error.message());
+  }
   comm::barrier(world);
   return "";
-}
-
-/// Of everything that the manifest lists.
-std::map<std::string, uint64_t> sizes_of(const Manifest& manifest) {
-  std::map<std::string, uint64_t> sizes;
-  for (const auto& [name, file] : manifest.files) sizes[name] = file.bytes;
-  for (const auto& [name, attachment] : manifest.attachments) sizes[name] = attachment.bytes;
-  return sizes;
 }
 
 void give(const fs::path& file, uint64_t bytes, int to, const comm::Group& world) {

@@ -135,6 +135,24 @@ TEST_F(NodeLocal, GoesBackToWhatIsWholeOnAllMachinesTogether) {
                     HasSubstr("model_00003_of_00004.safetensors")));
 }
 
+TEST_F(NodeLocal, AnotherMachineStandsInForADamagedCopy) {
+  const std::string keys = kTensorAndData + kLocal + "checkpoint.save_interval=2 ";
+  train({0, 0, 1, 1}, keys + "train.train_iters=4");
+  const std::string shard = "run/step_00000004/model_00002_of_00004.safetensors";
+  const std::string whole = content_of(machine(1) / shard);
+  fs::copy_file(machine(1) / shard, machine(0) / shard); // as a rank there would have fetched it
+  std::string bytes = whole;
+  bytes[bytes.size() / 2] ^= 1;
+  std::ofstream(machine(1) / shard, std::ios::binary) << bytes;
+  EXPECT_THAT(log_of([&] {
+                train({0, 0, 1, 1}, keys + "checkpoint.load=auto train.train_iters=5");
+              }),
+              AllOf(HasSubstr("model_00002_of_00004.safetensors is damaged"),
+                    HasSubstr("another machine has it whole"),
+                    HasSubstr("resumed from run/step_00000004")));
+  EXPECT_TRUE(content_of(machine(1) / shard) == whole);
+}
+
 TEST_F(NodeLocal, AMachineThatCannotSaveStopsTheSaveOnAll) {
   const std::string keys = kTensorAndData + kLocal +
                            "train.train_iters=4 checkpoint.keep=1 "

@@ -36,6 +36,11 @@ class Faults {
     for (const auto& [file, chunk, text] : faults_) texts.push_back(text);
     return texts;
   }
+  std::map<std::string, std::string> first_by_file() const {
+    std::map<std::string, std::string> first;
+    for (const auto& [file, chunk, text] : faults_) first.emplace(file, text);
+    return first;
+  }
 
  private:
   std::mutex mutex_;
@@ -177,6 +182,7 @@ VerifyReport verify(const fs::path& folder, VerifyScope scope) {
     faults.add("", 0, error.what());
   }
   report.faults = faults.list();
+  report.first_faults = faults.first_by_file();
   return report;
 }
 

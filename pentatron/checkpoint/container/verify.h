@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@ struct VerifyReport {
   bool repairable = false;         ///< there are parity files: repair_checkpoint() may help
   std::vector<std::string> absent; ///< of kPresent: listed files that are not there
   std::vector<std::string> faults; ///< each names its file, and what of which tensors it concerns
+  std::map<std::string, std::string> first_faults; ///< by file; "": of the manifest
   bool ok() const { return faults.empty(); }
 };
 
