@@ -3,12 +3,14 @@ weights of the run that was left alone: for saves at once and in the background,
 
 run_faults.py PROGRAM SHIM [--full]     without --full at a sample of the calls; the shim is that of tests/checkpoint
 """
+import concurrent.futures
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 SCENARIOS = {
     "async": ["checkpoint.async_save=true", "checkpoint.parity=1"],
@@ -52,7 +54,7 @@ class Campaign:
         return contents
 
     def fault(self, keys, whole, mode, at):
-        root = self.fresh("fault")
+        root = self.fresh(f"{mode}_{at}")
         folder = os.path.join(root, "run")
         first = self.train(folder, keys, root=root, mode=mode, at=at)
         found = []
@@ -73,6 +75,7 @@ class Campaign:
             found.append("other weights than those of the run that was left alone")
         if "saved " in second.stderr and any(".tmp-" in name for name in os.listdir(folder)):
             found.append(f"{os.listdir(folder)} was left behind")
+        shutil.rmtree(root, ignore_errors=True)
         return first.returncode == -9, [f"{mode} at call {at}: {line}" for line in found]
 
 
@@ -81,7 +84,8 @@ def main(program, shim, *options):
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     scratch = tempfile.mkdtemp(prefix="pentatron-run-faults-", dir=base)
     campaign = Campaign(program, shim, scratch)
-    found, points, killed = [], 0, 0
+    found, points, killed, begin = [], 0, 0, time.monotonic()
+    workers = concurrent.futures.ThreadPoolExecutor(os.cpu_count())
     try:
         for name, keys in SCENARIOS.items():
             root = campaign.fresh("count")
@@ -93,14 +97,16 @@ def main(program, shim, *options):
             whole = campaign.weights(folder)
             assert whole
             ended = 0
-            for mode in (*ENDS, "enospc", "eio"):
-                number = min(calls, 60) if full else 2
-                for i in range(number):
-                    at = 1 + (calls * i + points % calls) // number % calls
-                    was_killed, lines = campaign.fault(keys, whole, mode, at)
-                    found += [f"{name}: {line}" for line in lines]
-                    points += 1
-                    ended += was_killed
+            number = min(calls, 60) if full else 2
+            faults = [(mode, 1 + (calls * i + m * number % calls) // number)
+                      for m, mode in enumerate((*ENDS, "enospc", "eio")) for i in range(number)]
+            for future in [workers.submit(campaign.fault, keys, whole, mode, at) for mode, at in faults]:
+                was_killed, lines = future.result()
+                found += [f"{name}: {line}" for line in lines]
+                points += 1
+                ended += was_killed
+                if points % 50 == 0:
+                    print(f"{points} faults, {len(found)} findings, {time.monotonic() - begin:.0f} s", flush=True)
             killed += ended
             if ended < 5:
                 found.append(f"{name}: only {ended} runs were killed")
