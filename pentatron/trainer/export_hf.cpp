@@ -1,7 +1,13 @@
 #include "pentatron/trainer/export_hf.h"
 
+#include <utility>
 #include <vector>
 
+#include <ATen/Parallel.h>
+#include <omp.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/log.h"
 #include "pentatron/base/mapped_file.h"
 #include "pentatron/checkpoint/container/attachments.h"
 #include "pentatron/checkpoint/container/folders.h"
@@ -39,6 +45,38 @@ fs::path export_hf(const fs::path& checkpoint) {
   checkpoint::convert_model(*source, target,
                             {.format = checkpoint::ModelFormat::kHuggingFace, .force = true});
   return target;
+}
+
+HfExporter::HfExporter(bool in_background)
+    : thread_(in_background ? std::make_unique<IoThreads>() : nullptr) {}
+
+void HfExporter::begin(const fs::path& checkpoint, int64_t iteration) {
+  if (!thread_) return run(checkpoint, iteration);
+  wait();
+  thread_->submit([this, checkpoint, iteration] {
+    at::get_num_threads();  // takes over what the program is set to, in this thread ...
+    omp_set_num_threads(1); // ... of which it shall not take any from the step
+    run(checkpoint, iteration);
+  });
+}
+
+void HfExporter::wait() noexcept {
+  if (thread_) thread_->finish(); // run() does not throw
+}
+
+std::optional<HfExporter::Failure> HfExporter::take_failure() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(failure_, std::nullopt);
+}
+
+void HfExporter::run(const fs::path& checkpoint, int64_t iteration) {
+  try {
+    log::info("exported {}", export_hf(checkpoint).string());
+  } catch (const std::exception& error) {
+    log::warning("{} was not exported: {}", checkpoint.string(), error.what());
+    const std::lock_guard lock(mutex_);
+    failure_ = {.iteration = iteration, .why = error.what()};
+  }
 }
 
 std::map<std::string, std::string> model_files(const std::string& where) {

@@ -1,9 +1,14 @@
 /// What a run gives to Hugging Face and takes from there, beside the weights.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
+
+#include "pentatron/base/io_thread.h"
 
 namespace pentatron::trainer {
 
@@ -11,6 +16,30 @@ namespace pentatron::trainer {
 /// at a time, whole or not at all, and removes the exports whose checkpoint is gone. Returns the
 /// folder. Throws Error.
 std::filesystem::path export_hf(const std::filesystem::path& checkpoint);
+
+/// Exports checkpoints as they become durable: at once, or in a thread beside the run.
+class HfExporter {
+ public:
+  struct Failure {
+    int64_t iteration = 0;
+    std::string why;
+  };
+  explicit HfExporter(bool in_background);
+
+  /// Waits for the export before it.
+  void begin(const std::filesystem::path& checkpoint, int64_t iteration);
+  /// Returns when nothing reads a checkpoint any more.
+  void wait() noexcept;
+  /// What went wrong since the last call, of an export that is done.
+  std::optional<Failure> take_failure();
+
+ private:
+  void run(const std::filesystem::path& checkpoint, int64_t iteration);
+
+  std::mutex mutex_;
+  std::optional<Failure> failure_;
+  std::unique_ptr<IoThreads> thread_; ///< null: at once
+};
 
 /// config.json and generation_config.json of what a run starts from (hf:DIR, one checkpoint, or a
 /// file that has none), by their names in its checkpoints ("hf/config.json"): exports keep them.

@@ -448,24 +448,22 @@ TrainReport Trainer::run(const RunOptions& run_options) {
                              "checkpoint.on_error=continue to go on without it",
                              what, iteration, why);
   };
-  const auto export_model = [&](const checkpoint::SaveEvent& event) {
-    try {
-      log::info("exported {}", export_hf(event.folder).string());
-    } catch (const Error& error) {
-      log::warning("{} was not exported: {}", event.folder.string(), error.what());
-      save_error(event.iteration, "export", error.what());
-    }
+  HfExporter exporter(c.checkpoint.async_save);
+  const auto check_export = [&] {
+    if (const auto failure = exporter.take_failure())
+      save_error(failure->iteration, "export", failure->why);
   };
   const auto show_saves = [&](const std::vector<checkpoint::SaveEvent>& events) {
     for (const checkpoint::SaveEvent& event : events) {
       reporter.save(event);
       if (event.state == checkpoint::SaveEvent::State::kDurable) {
         report.checkpoint = event.folder;
-        if (c.checkpoint.export_hf && main_rank) export_model(event);
+        if (c.checkpoint.export_hf && main_rank) exporter.begin(event.folder, event.iteration);
       }
       if (event.state == checkpoint::SaveEvent::State::kFailed)
         save_error(event.iteration, "checkpoint", event.text);
     }
+    check_export();
   };
   const auto evaluate = [&] {
     if (const std::optional<double> loss = s.validate()) {
@@ -540,13 +538,19 @@ TrainReport Trainer::run(const RunOptions& run_options) {
     if (between.signal) stop = StopReason::kSignal;
     if (s.saver) show_saves(s.saver->advance(between.saving));
     const bool due = c.checkpoint.save_interval > 0 && iteration % c.checkpoint.save_interval == 0;
-    if (s.saver && (due || last || stop)) show_saves(s.save());
+    if (s.saver && (due || last || stop)) {
+      show_saves(s.saver->finish());
+      exporter.wait(); // the new checkpoint may remove the one that it reads
+      show_saves(s.save());
+    }
     if (stop && !last) {
       report.reason = *stop;
       break;
     }
   }
   if (s.saver) show_saves(s.saver->finish());
+  exporter.wait();
+  check_export();
   report.iterations = s.progress.iteration;
   tracer.finish();
   reporter.finish();

@@ -9,6 +9,7 @@
 
 #include "pentatron/base/json.h"
 #include "tests/cli/program_folder.h"
+#include "tests/support/files.h"
 
 namespace pentatron {
 namespace {
@@ -16,6 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class ConvertVerb : public test::ProgramFolder {
  protected:
@@ -63,6 +65,28 @@ TEST_F(ConvertVerb, TrainingStartsFromEveryFormatAndExports) {
   for (const char* other : {"b/hf/step_00000001", "c/hf/step_00000001", "e"})
     EXPECT_TRUE(first == weights(other)) << other; // the same step from the same weights
   EXPECT_EQ(first.size(), weights("d/hf/step_00000001").size());
+}
+
+TEST_F(ConvertVerb, ExportsAreMadeBesideTheRun) {
+  const std::string keys =
+      "train model.num_layers=1 model.hidden_size=32 model.num_attention_heads=2 dataset.type=mock "
+      "train.train_iters=3 train.seq_length=16 train.micro_batch_size=1 train.global_batch_size=2 "
+      "train.num_threads=1 checkpoint.export_hf=true checkpoint.async_save=true checkpoint.keep=1 "
+      "checkpoint.save_interval=1 checkpoint.save=a logger.dir=logs ";
+  EXPECT_THAT(run(keys),
+              AllOf(HasSubstr("exported a/hf/step_00000001"),
+                    HasSubstr("exported a/hf/step_00000003"), Not(HasSubstr("not exported"))));
+  run("convert a b --format hf");
+  for (const char* file : {"model.safetensors", "config.json"})
+    EXPECT_TRUE(content_of(folder / "a/hf/step_00000003" / file) ==
+                content_of(folder / "b" / file));
+  EXPECT_FALSE(fs::exists(folder / "a/hf/step_00000001")); // its checkpoint is gone
+  fs::remove_all(folder / "a");
+  fs::create_directories(folder / "a");
+  std::ofstream(folder / "a/hf") << "a file in the way";
+  EXPECT_THAT(run(keys, 1), HasSubstr("the export of iteration 1 was not saved"));
+  EXPECT_THAT(run(keys + "checkpoint.on_error=continue"),
+              HasSubstr("a/step_00000003 was not exported"));
 }
 
 TEST_F(ConvertVerb, AModelThatBeganHereKnowsWhatEndsItsTexts) {
