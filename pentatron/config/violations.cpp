@@ -1,6 +1,7 @@
 #include "pentatron/config/violations.h"
 
 #include <cstdlib>
+#include <limits>
 
 #include "pentatron/base/error.h"
 
@@ -77,7 +78,8 @@ int64_t nearest_multiple(int64_t n, int64_t value) {
   if (n <= 0) return value;
   if (value <= n) return n;
   const int64_t below = value / n * n;
-  return value - below <= n - (value - below) ? below : below + n;
+  const bool fits = below <= std::numeric_limits<int64_t>::max() - n;
+  return fits && value - below > n - (value - below) ? below + n : below;
 }
 
 } // namespace pentatron::config

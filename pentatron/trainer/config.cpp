@@ -1,6 +1,7 @@
 #include "pentatron/trainer/config.h"
 
 #include <algorithm>
+#include <initializer_list>
 
 #include <fmt/format.h>
 
@@ -15,6 +16,34 @@
 namespace pentatron::trainer {
 
 namespace {
+
+/// Whether one can reckon with the products of sizes in 64 bits; a violation for each that is too
+/// large.
+bool are_sizes(const Config& config, config::Violations& violations) {
+  struct Size {
+    const char* key;
+    int64_t value;
+    int64_t most = int64_t{1} << 30;
+  };
+  const models::GptConfig& m = config.model;
+  bool good = true;
+  for (const Size& size : {Size{"model.num_layers", m.num_layers, int64_t{1} << 20},
+                           Size{"model.hidden_size", m.hidden_size},
+                           Size{"model.num_attention_heads", m.num_attention_heads},
+                           Size{"model.num_query_groups", m.num_query_groups.value_or(1)},
+                           Size{"model.kv_channels", m.kv_channels.value_or(1)},
+                           Size{"model.ffn_hidden_size", m.ffn_hidden_size.value_or(1)},
+                           Size{"model.vocab_size", m.vocab_size},
+                           Size{"model.max_position_embeddings", m.max_position_embeddings},
+                           Size{"train.micro_batch_size", config.train.micro_batch_size},
+                           Size{"train.seq_length", config.train.seq_length}}) {
+    if (size.value <= size.most) continue;
+    violations.add(size.key, fmt::format("{}={} is more than {}", size.key, size.value, size.most),
+                   fmt::format("{}={}", size.key, size.most));
+    good = false;
+  }
+  return good;
+}
 
 /// What the number of ranks adds to the rules.
 void check_ranks(const Config& config, int world_size, config::Violations& violations) {
@@ -212,8 +241,10 @@ Config load_config(const std::optional<std::string>& file,
   if (const auto model = loaded_model(first.checkpoint)) config.model = *model;
   config::Violations violations;
   apply(config, violations);
-  config::validate(config, violations);
-  check_ranks(config, world_size, violations);
+  if (are_sizes(config, violations)) {
+    config::validate(config, violations);
+    check_ranks(config, world_size, violations);
+  }
   const int dp = build::data_parallel_size(config.parallel, world_size);
   if (violations.empty() && dp > 1) check_batch_sizes(config.train, dp, violations);
   violations.throw_if_any();

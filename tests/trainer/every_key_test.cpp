@@ -428,6 +428,17 @@ TEST(EveryKeyAtItsLimits, IsAConfigurationOrAnError) {
       }
 }
 
+TEST(EveryKeyAtItsLimits, OfSizesIsTold) {
+  const std::string told = test::error_of([] {
+    load_config(std::nullopt, {"model.hidden_size=9223372036854775807", "model.num_layers=1048577"},
+                {}, 1);
+  });
+  EXPECT_NE(told.find("model.hidden_size=9223372036854775807 is more than 1073741824"),
+            std::string::npos)
+      << told;
+  EXPECT_NE(told.find("try: model.num_layers=1048576"), std::string::npos) << told;
+}
+
 TEST_F(EveryKey, HasAnEffect) {
   // Only these may end in an error, or turn one into a run.
   const std::set<std::string> may_fail = {"train.on_nan", "train.max_skipped_iterations",
