@@ -74,11 +74,10 @@ BENCHMARK(BM_Sample)->Unit(benchmark::kMicrosecond);
 /// A step of 8 samples of which the consumer takes no time at all: the loader can only be late.
 void BM_Loader(benchmark::State& state) {
   const auto samples = dataset();
-  auto loader = std::make_unique<Loader>(
-      samples, LoaderOptions{.global_batch_size = 8, .micro_batch_size = 8});
+  Loader loader(samples, LoaderOptions{.global_batch_size = 8, .micro_batch_size = 8});
   for (auto _ : state) {
-    if (loader->consumed_samples() + 32 > *samples->size()) loader->seek(0);
-    benchmark::DoNotOptimize(loader->next().num_targets);
+    if (loader.consumed_samples() + 32 > *samples->size()) loader.seek(0);
+    benchmark::DoNotOptimize(loader.next().num_targets);
   }
   state.SetItemsProcessed(state.iterations() * 8);
 }

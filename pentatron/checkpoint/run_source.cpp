@@ -80,8 +80,10 @@ class RunSource final : public ModelSource {
               .saved_config = manifest.config_yaml};
     facts_.tokenizer = {TokenizerPlace::Kind::kConfig, folder};
     read_companions();
-    if (facts_.generation.eos.empty() && manifest.state.contains(kEod))
-      facts_.generation.eos = {json_get<int64_t>(manifest.state, kEod, folder.string())};
+    if (facts_.generation.eos.empty() && manifest.state.contains(kEod)) {
+      const auto eod = json_get<int64_t>(manifest.state, kEod, folder.string());
+      if (eod >= 0 && eod < saved.model.vocab_size) facts_.generation.eos = {eod};
+    }
     facts_.trained = manifest.state.contains("optimizer_steps");
     if (manifest.state.contains("huggingface")) read_huggingface(manifest.state["huggingface"]);
     check_tensors();

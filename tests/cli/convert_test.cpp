@@ -1,7 +1,6 @@
 // `pentatron convert` and what uses its results, as a user runs them.
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -18,6 +17,11 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
+
+const std::string kFromScratch =
+    "train model.num_layers=1 model.hidden_size=32 model.num_attention_heads=2 dataset.type=mock "
+    "train.seq_length=16 train.micro_batch_size=1 train.global_batch_size=2 train.num_threads=1 "
+    "checkpoint.export_hf=true checkpoint.save=a logger.dir=logs ";
 
 class ConvertVerb : public test::ProgramFolder {
  protected:
@@ -57,8 +61,7 @@ TEST_F(ConvertVerb, TrainingStartsFromEveryFormatAndExports) {
       keys + "checkpoint.save=d logger.dir=ld");
   run("convert a e --format hf");
   const auto weights = [&](const char* of) {
-    std::ifstream in(folder / of / "model.safetensors", std::ios::binary);
-    return std::string(std::istreambuf_iterator<char>(in), {});
+    return content_of(folder / of / "model.safetensors");
   };
   const std::string first = weights("a/hf/step_00000001");
   EXPECT_GT(first.size(), 200'000u);
@@ -68,11 +71,9 @@ TEST_F(ConvertVerb, TrainingStartsFromEveryFormatAndExports) {
 }
 
 TEST_F(ConvertVerb, ExportsAreMadeBesideTheRun) {
-  const std::string keys =
-      "train model.num_layers=1 model.hidden_size=32 model.num_attention_heads=2 dataset.type=mock "
-      "train.train_iters=3 train.seq_length=16 train.micro_batch_size=1 train.global_batch_size=2 "
-      "train.num_threads=1 checkpoint.export_hf=true checkpoint.async_save=true checkpoint.keep=1 "
-      "checkpoint.save_interval=1 checkpoint.save=a logger.dir=logs ";
+  const std::string keys = kFromScratch +
+                           "train.train_iters=3 checkpoint.async_save=true checkpoint.keep=1 "
+                           "checkpoint.save_interval=1 ";
   EXPECT_THAT(run(keys),
               AllOf(HasSubstr("exported a/hf/step_00000001"),
                     HasSubstr("exported a/hf/step_00000003"), Not(HasSubstr("not exported"))));
@@ -90,15 +91,16 @@ TEST_F(ConvertVerb, ExportsAreMadeBesideTheRun) {
 }
 
 TEST_F(ConvertVerb, AModelThatBeganHereKnowsWhatEndsItsTexts) {
-  run("train model.num_layers=1 model.hidden_size=32 model.num_attention_heads=2 dataset.type=mock "
-      "train.train_iters=1 train.seq_length=16 train.micro_batch_size=1 train.global_batch_size=2 "
-      "train.num_threads=1 checkpoint.export_hf=true checkpoint.save=a logger.dir=logs");
+  run(kFromScratch + "train.train_iters=1");
   run("convert a b --format pentatron");
   run("convert b c --format hf");
   for (const char* of : {"a/hf/step_00000001", "c"})
     for (const char* file : {"config.json", "generation_config.json"})
       EXPECT_EQ(read_json(folder / of / file)["eos_token_id"], 256)
           << of << " " << file; // of bytes
+  fs::remove_all(folder / "a");
+  run(kFromScratch + "train.train_iters=1 model.vocab_size=64"); // of which the end is none
+  EXPECT_TRUE(read_json(folder / "a/hf/step_00000001/config.json")["eos_token_id"].is_null());
 }
 
 } // namespace
