@@ -3,9 +3,9 @@ of the current folder. Prints the median of the rounds.
 
 checkpoints.py BENCH_CHECKPOINT [ROUNDS]
   raw           the bytes by plain writes and one fsync
-  ours          bench_checkpoint: checksums, manifest, renamed folder, everything synced; loading checks every byte
-  safetensors   save_file, then fsync; loading: load_file, then every byte is read once (summed), or copied into tensors that
-                are there, as a model's are
+  ours          bench_checkpoint: checksums, manifest, renamed folder, everything synced; loading checks every byte, mapped as
+                generate does it, or copied into tensors that are there, as training does it
+  safetensors   save_file, then fsync; loading: load_file, then every byte is read once (summed), or copied likewise
   torch.save    then fsync
   torch dcp     torch.distributed.checkpoint, which syncs nothing
 """
@@ -96,7 +96,8 @@ def main(program, rounds="5"):
         for name in sorted(own, reverse=turn % 2 == 1):  # a disk that has just been written to takes longer
             times.setdefault(name, []).append(ours(program, own[name]))
             os.sync()
-        times.setdefault("load ours", []).append(ours(program, "BM_Read/chunk_KiB:1024"))
+        times.setdefault("load ours, copied", []).append(ours(program, "BM_Read/chunk_KiB:1024"))
+        times.setdefault("load ours, mapped", []).append(ours(program, "BM_Map/chunk_KiB:1024"))
     for name, values in sorted(times.items()):
         print(f"{name:24} {statistics.median(values):6.3f} s   best {min(values):6.3f}, worst {max(values):6.3f}")
     shutil.rmtree(PLACE)

@@ -26,7 +26,10 @@ MappedFile::MappedFile(const std::filesystem::path& file, Access access) : path_
   }
   size_ = static_cast<size_t>(status.st_size);
   if (size_ > 0) {
-    void* data = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor, 0);
+    // NORESERVE: what is never written to needs no memory beside the file.
+    const bool writable = access == Access::kPrivate;
+    void* data = ::mmap(nullptr, size_, PROT_READ | (writable ? PROT_WRITE : 0),
+                        MAP_PRIVATE | (writable ? MAP_NORESERVE : 0), descriptor, 0);
     if (data == MAP_FAILED) {
       const int error = errno;
       ::close(descriptor);
@@ -34,7 +37,7 @@ MappedFile::MappedFile(const std::filesystem::path& file, Access access) : path_
                        std::strerror(error));
     }
     data_ = static_cast<const std::byte*>(data);
-    if (access != Access::kNormal) {
+    if (access == Access::kSequential || access == Access::kRandom) {
       ::madvise(data, size_, access == Access::kSequential ? MADV_SEQUENTIAL : MADV_RANDOM);
     }
   }

@@ -1,4 +1,4 @@
-/// A file mapped into memory, read only.
+/// A file mapped into memory.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,8 @@ namespace pentatron {
 /// reads.
 class MappedFile {
  public:
-  enum class Access { kNormal, kSequential, kRandom };
+  /// kPrivate: the memory may be written to, which changes nothing but this mapping.
+  enum class Access { kNormal, kSequential, kRandom, kPrivate };
 
   /// Throws DataError if `file` is not a regular file or cannot be read. An empty file gives an
   /// empty span.

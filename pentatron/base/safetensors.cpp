@@ -17,6 +17,7 @@ namespace pentatron {
 namespace {
 
 constexpr uint64_t kMaxHeader = 100'000'000;
+constexpr size_t kLine = 64; ///< of a processor's cache
 constexpr size_t kMaxRank = 64;
 
 struct DtypeRow {
@@ -282,7 +283,7 @@ SafetensorsLayout layout_safetensors(std::vector<SafeTensorSpec> specs,
     at = end;
   }
   text += '}';
-  text.append((8 - text.size() % 8) % 8, ' ');
+  text.append((kLine - (sizeof(uint64_t) + text.size()) % kLine) % kLine, ' ');
   if (text.size() > kMaxHeader) {
     raise<Error>("the header of {} would have {} bytes, more than the limit of 100 MB", origin,
                  text.size());

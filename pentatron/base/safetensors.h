@@ -110,7 +110,7 @@ struct SafeTensorSpec {
 };
 
 /// How the writer lays out a file. Tensors lie by element size, largest first, then by name, behind
-/// a header padded to 8 bytes: so each is aligned to its element.
+/// a header that ends with a cache line (64 bytes): so each is aligned to its element.
 struct SafetensorsLayout {
   struct Place {
     uint64_t begin = 0; ///< from the start of the file

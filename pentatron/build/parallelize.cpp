@@ -81,8 +81,6 @@ void check_parallel(const ParallelConfig& parallel, const parallel::DdpConfig& d
   const int64_t tp = parallel.tensor_model_parallel_size,
                 pp = parallel.pipeline_model_parallel_size,
                 model_ranks = tp * pp * parallel.context_parallel_size;
-  if (tp < 1 || pp < 1 || model_ranks < 1 || ddp.num_distributed_optimizer_instances < 1)
-    return; // the fields' own rules tell
   const std::string tp_key = "parallel.tensor_model_parallel_size",
                     pp_key = "parallel.pipeline_model_parallel_size";
   if (world_size % model_ranks != 0) {
@@ -166,6 +164,7 @@ RankModel make_model(const ModelOptions& options, const Groups& groups, const Pi
     build.stages = plan.stages_of(groups.pp.rank());
   }
   model.gpt = std::make_unique<models::Gpt>(options.config, build);
+  if (options.lend) options.lend(model.gpt->params());
   model.store =
       std::make_unique<nn::ResidentStore>(model.gpt->params(), options.device, options.gradients);
   model.gpt->finish(options.device, options.max_sequence);

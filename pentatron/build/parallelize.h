@@ -2,6 +2,7 @@
 /// only place that knows the order.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,8 +35,8 @@ struct PipelinePlan {
 PipelinePlan plan_pipeline(const ParallelConfig& parallel, const models::GptConfig& model,
                            const nn::LayerShape& shape);
 
-/// Everything about sizes that a run of `world_size` ranks would stumble over, in one pass.
-/// `micro_batch_tokens` 0: not known.
+/// Everything about sizes that a run of `world_size` ranks would stumble over, in one pass, of
+/// sections that keep their own rules. `micro_batch_tokens` 0: not known.
 void check_parallel(const ParallelConfig& parallel, const parallel::DdpConfig& ddp,
                     const models::GptConfig& model, int world_size, int64_t micro_batch_tokens,
                     config::Violations& violations);
@@ -62,6 +63,9 @@ struct ModelOptions {
   int64_t max_sequence = 0;
   bool recompute = false;
   bool gradients = true; ///< of make_model
+  /// Of make_model without gradients: sees the parameters before they have storage, and may give
+  /// them values that lie elsewhere.
+  std::function<void(nn::ParamList&)> lend;
   bool sequence_parallel = false;
   bool overlap_tp = false;
 };

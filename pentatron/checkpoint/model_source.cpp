@@ -81,6 +81,10 @@ SafeDtype ModelSource::dtype() const {
   return most == elements.end() ? SafeDtype::kF32 : most->first;
 }
 
+std::set<const nn::Param*> ModelSource::lend(nn::ParamList&) {
+  return {};
+}
+
 void ModelSource::load(nn::ParamList& params) {
   load(params, [&](const std::function<void(nn::Param&)>& each) {
     for (nn::Param& param : params) each(param);

@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -81,6 +82,11 @@ class ModelSource {
   /// Fills `target`, a CPU tensor of the box's size with any strides and floating type, with a box
   /// of a parameter. Only what the box covers is read. For one thread at a time.
   virtual void read(const std::string& param, const Box& box, const at::Tensor& target) = 0;
+
+  /// Gives parameters that have no storage yet their values where they lie in the files: in memory
+  /// that all processes share until one writes to it. Returns those that got them; for the others
+  /// the files must be copied, as their type or layout is another one.
+  virtual std::set<const nn::Param*> lend(nn::ParamList& params);
 
   /// Fills every parameter of a rank in any layout, converted to its type. Throws CheckpointError
   /// that lists all parameters which the model lacks or has in another shape.

@@ -191,22 +191,6 @@ LoadedRun load_run(const fs::path& folder, const RunParts& parts, const LoadOpti
   return loaded;
 }
 
-void load_params(const fs::path& folder, nn::ParamList& params) {
-  CheckpointReader reader(folder);
-  std::vector<std::string> names;
-  for (const nn::Param& param : params) {
-    const StatePiece piece{&param, param.name(), {0, param.numel()}, param.value().view(-1)};
-    if (const std::string text = mismatch(reader.info(piece.name), piece, false); !text.empty())
-      throw CheckpointError(text);
-    read_piece(reader, piece, piece.name);
-    names.push_back(param.name());
-  }
-  std::sort(names.begin(), names.end());
-  for (const std::string& name : reader.unexpected(names))
-    if (name.find('/') == std::string::npos)
-      raise<CheckpointError>("{}: {} is not part of the model of this run", folder.string(), name);
-}
-
 SavedRun saved_run(const fs::path& folder) {
   const Manifest manifest = read_manifest(folder);
   return {.config_yaml = manifest.config_yaml,

@@ -66,10 +66,6 @@ struct LoadedRun {
 LoadedRun load_run(const std::filesystem::path& folder, const RunParts& parts,
                    const LoadOptions& options = {});
 
-/// The parameters alone, whole ones of one rank, for generation and evaluation. State of an
-/// optimizer is passed over.
-void load_params(const std::filesystem::path& folder, nn::ParamList& params);
-
 struct SavedRun {
   std::string config_yaml;        ///< empty: written by another program than the trainer
   bool has_training_state = true; ///< false: weights alone

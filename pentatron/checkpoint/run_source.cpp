@@ -2,6 +2,8 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <optional>
+#include <set>
 #include <tuple>
 
 #include <fmt/format.h>
@@ -66,6 +68,20 @@ fs::path choose(const fs::path& where) {
   return found->folder;
 }
 
+/// The rank's tensor as one box of the true tensor, if it is one.
+std::optional<Box> one_box(const nn::Param& param) {
+  std::optional<Box> whole;
+  int64_t elements = 0;
+  for (const nn::Box& part : nn::local_boxes(param.spec(), param.where())) {
+    std::vector<int64_t> begin = part.global;
+    for (size_t d = 0; d < begin.size(); ++d) begin[d] -= part.local[d];
+    if (!whole) whole = Box{begin, param.shape()};
+    if (whole->offset != begin) return std::nullopt;
+    elements += numel(part.size);
+  }
+  return elements == param.numel() ? whole : std::nullopt; // fewer: there is padding
+}
+
 class RunSource final : public ModelSource {
  public:
   explicit RunSource(const fs::path& folder) : ModelSource({}), reader_(folder) {
@@ -87,6 +103,31 @@ class RunSource final : public ModelSource {
     facts_.trained = manifest.state.contains("optimizer_steps");
     if (manifest.state.contains("huggingface")) read_huggingface(manifest.state["huggingface"]);
     check_tensors();
+  }
+
+  std::set<const nn::Param*> lend(nn::ParamList& params) override {
+    std::vector<nn::Param*> wanting;
+    std::vector<CheckpointReader::Wanted> wanted;
+    for (nn::Param& param : params) {
+      const auto found = facts_.tensors.find(param.name());
+      if (found == facts_.tensors.end() || found->second.shape != param.spec().shape ||
+          scalar_type(found->second.dtype) != param.dtype())
+        continue;
+      if (const auto box = one_box(param)) {
+        wanting.push_back(&param);
+        wanted.push_back({param.name(), *box});
+      }
+    }
+    const auto mapped = reader_.map(wanted);
+    std::set<const nn::Param*> lent;
+    for (size_t i = 0; i < mapped.size(); ++i) {
+      if (!mapped[i]) continue;
+      wanting[i]->set_value(at::from_blob(
+          const_cast<std::byte*>(mapped[i]->bytes.data()), wanting[i]->shape(),
+          [file = mapped[i]->file](void*) {}, at::TensorOptions(wanting[i]->dtype())));
+      lent.insert(wanting[i]);
+    }
+    return lent;
   }
 
   void read(const std::string& param, const Box& box, const at::Tensor& target) override {

@@ -1,6 +1,7 @@
 #include "pentatron/cli/loaded_model.h"
 
 #include "pentatron/base/error.h"
+#include "pentatron/build/load_model.h"
 #include "pentatron/cli/commands.h"
 #include "pentatron/data/dataset.h"
 #include "pentatron/data/tokenizer/open.h"
@@ -63,16 +64,15 @@ build::RankModel load_model(const OpenedModel& opened, const comm::Group& world)
   const trainer::Config& config = opened.config;
   const build::PipelinePlan plan =
       build::plan_pipeline(config.parallel, config.model, {.tokens = 1, .squared_lengths = 1});
-  build::RankModel model =
-      build::make_model({.config = config.model,
-                         .dtype = trainer::scalar_type(config.dtype),
-                         .device = trainer::choose_device(config.device),
-                         .max_sequence = config.train.seq_length,
-                         .gradients = false},
-                        build::make_groups(world, config.parallel, config.model, plan), plan);
   // Readers are for one thread at a time, and ranks may be threads of one process.
-  checkpoint::open_model(opened.source->facts().path.string())->load(model.gpt->params());
-  return model;
+  const auto source = checkpoint::open_model(opened.source->facts().path.string());
+  return build::load_model(*source,
+                           {.config = config.model,
+                            .dtype = trainer::scalar_type(config.dtype),
+                            .device = trainer::choose_device(config.device),
+                            .max_sequence = config.train.seq_length,
+                            .gradients = false},
+                           build::make_groups(world, config.parallel, config.model, plan), plan);
 }
 
 std::filesystem::path tokenizer_path(const OpenedModel& opened) {

@@ -48,6 +48,7 @@ void apply_file(const Schema& schema, void* object, const std::filesystem::path&
                 Violations& violations);
 void apply_override(const Schema& schema, void* object, std::string_view assignment,
                     Violations& violations);
+bool fields_hold(const Schema& schema, const void* object);
 void validate(const Schema& schema, const void* object, Violations& violations,
               std::string_view path);
 std::string to_yaml(const Schema& schema, const void* object);
@@ -79,9 +80,15 @@ void apply_override(C& config, std::string_view assignment, Violations& violatio
   detail::apply_override(schema_of<C>(), &config, assignment, violations);
 }
 
-/// Checks every constraint, then the rules between fields of every section, innermost first.
+/// Checks every constraint, then the rules between fields of every section, innermost first. Rules
+/// of a section wait until all values that stand in it keep their own.
 template <Section C> void validate(const C& config, Violations& violations) {
   detail::validate(schema_of<C>(), &config, violations, "");
+}
+
+/// Whether every constraint of a section holds: one can reckon with its values.
+template <Section C> bool fields_hold(const C& config) {
+  return detail::fields_hold(schema_of<C>(), &config);
 }
 
 /// Every field as YAML; reading it back gives the same values, numbers bit for bit.

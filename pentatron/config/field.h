@@ -111,6 +111,8 @@ template <class C, class T> struct Field {
   }
   constexpr Field positive() const { return more_than(0); }
   constexpr Field non_negative() const { return min(0); }
+  /// 1 to 2^30: two of them can be multiplied in 64 bits.
+  constexpr Field size() const { return range(1, 0x1p30); }
   constexpr Field multiple_of(int64_t n) const {
     Field f = *this;
     f.traits.multiple_of = n;

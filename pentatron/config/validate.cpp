@@ -63,31 +63,42 @@ std::string suggestion(const TypeInfo& type, const FieldTraits& traits, const Va
   return {};
 }
 
-void check_entry(const Entry& entry, const Value& value, const Value& default_value,
+/// Whether the value keeps the rule of its field.
+bool check_entry(const Entry& entry, const Value& value, const Value& default_value,
                  Violations& violations, const std::string& path) {
-  if (satisfies(entry.traits, value)) return;
+  if (satisfies(entry.traits, value)) return true;
   const std::string rule = constraint_text(entry.traits);
   const std::string shown = format_value(*entry.type, value);
   std::string works = suggestion(*entry.type, entry.traits, value, default_value);
   violations.add(path, fmt::format("{}={} breaks the rule: {}", path, shown, rule),
                  works.empty() ? "" : fmt::format("{}={}", path, works));
+  return false;
 }
 
 void validate_section(const Schema& schema, const void* object, const void* defaults,
                       Violations& violations, std::string_view path) {
+  bool good = true;
   for (const Entry& entry : schema.entries) {
     const std::string full = join(path, entry.name);
     if (entry.section != nullptr) {
       validate_section(*entry.section, section_of(entry, object), section_of(entry, defaults),
                        violations, full);
-    } else {
-      check_entry(entry, read_entry(entry, object), read_entry(entry, defaults), violations, full);
+    } else if (!check_entry(entry, read_entry(entry, object), read_entry(entry, defaults),
+                            violations, full)) {
+      good = false;
     }
   }
-  if (schema.validate != nullptr) schema.validate(object, violations, path);
+  if (schema.validate != nullptr && good) schema.validate(object, violations, path);
 }
 
 } // namespace
+
+bool fields_hold(const Schema& schema, const void* object) {
+  return std::ranges::all_of(schema.entries, [&](const Entry& entry) {
+    return entry.section != nullptr ? fields_hold(*entry.section, section_of(entry, object))
+                                    : satisfies(entry.traits, read_entry(entry, object));
+  });
+}
 
 void validate(const Schema& schema, const void* object, Violations& violations,
               std::string_view path) {

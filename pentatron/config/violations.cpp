@@ -1,5 +1,6 @@
 #include "pentatron/config/violations.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <limits>
 
@@ -23,6 +24,12 @@ void Violations::assigned(std::string_view path, std::string_view where) {
 std::string Violations::where(std::string_view path) const {
   const auto it = assigned_.find(path);
   return it == assigned_.end() ? std::string() : it->second;
+}
+
+bool Violations::any_in(std::string_view section) const {
+  return std::ranges::any_of(list_, [&](const Violation& v) {
+    return v.path == section || v.path.starts_with(join(section, ""));
+  });
 }
 
 std::string Violations::text() const {

@@ -35,6 +35,8 @@ class Violations {
   std::string where(std::string_view path) const;
 
   bool empty() const { return list_.empty(); }
+  /// Whether a value of the section, or the section itself, is among them.
+  bool any_in(std::string_view section) const;
   const std::vector<Violation>& list() const { return list_; }
   /// Every violation, one after another, as ConfigError shows them.
   std::string text() const;

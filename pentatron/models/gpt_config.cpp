@@ -17,29 +17,40 @@ int64_t GptConfig::ffn_size() const {
   return gated() ? (hidden_size * 8 / 3 + 63) / 64 * 64 : 4 * hidden_size;
 }
 
-int64_t GptConfig::num_parameters() const {
-  const int64_t h = hidden_size, n = num_attention_heads, g = query_groups(), d = head_size(),
-                f = ffn_size();
-  const int64_t norm = normalization == Normalization::kLayerNorm ? 2 * h : h;
-  const int64_t qkv = (n + 2 * g) * d, up = gated() ? 2 * f : f;
-  int64_t layer = h * qkv + n * d * h + h * (up + f) + 2 * norm;
-  if (add_qkv_bias) layer += qkv;
-  if (add_attention_proj_bias) layer += h;
-  if (add_mlp_bias) layer += up + h;
-  if (qk_layernorm) layer += 2 * d;
-  if (softmax_type == SoftmaxType::kLearnable) layer += n;
-  int64_t total = num_layers * layer + norm + vocab_size * h;
-  if (untie_embeddings_and_output_weights) total += vocab_size * h;
-  if (position_embedding_type == PositionEmbedding::kLearnedAbsolute)
-    total += max_position_embeddings * h;
+namespace {
+
+/// Bytes of all of them and of their optimizer can be counted in 64 bits.
+constexpr double kMaxParameters = 1e15;
+
+/// As a Number that may be a double, where int64_t would overflow.
+template <class Number> Number count_parameters(const GptConfig& c) {
+  const auto number = [](int64_t size) { return static_cast<Number>(size); };
+  const Number h = number(c.hidden_size), n = number(c.num_attention_heads),
+               g = number(c.query_groups()), d = number(c.head_size()), f = number(c.ffn_size()),
+               vocab = number(c.vocab_size);
+  const Number norm = c.normalization == Normalization::kLayerNorm ? 2 * h : h;
+  const Number qkv = (n + 2 * g) * d, up = c.gated() ? 2 * f : f;
+  Number layer = h * qkv + n * d * h + h * (up + f) + 2 * norm;
+  if (c.add_qkv_bias) layer += qkv;
+  if (c.add_attention_proj_bias) layer += h;
+  if (c.add_mlp_bias) layer += up + h;
+  if (c.qk_layernorm) layer += 2 * d;
+  if (c.softmax_type == SoftmaxType::kLearnable) layer += n;
+  Number total = number(c.num_layers) * layer + norm + vocab * h;
+  if (c.untie_embeddings_and_output_weights) total += vocab * h;
+  if (c.position_embedding_type == PositionEmbedding::kLearnedAbsolute)
+    total += number(c.max_position_embeddings) * h;
   return total;
+}
+
+} // namespace
+
+int64_t GptConfig::num_parameters() const {
+  return count_parameters<int64_t>(*this);
 }
 
 void GptConfig::validate(config::Violations& violations, std::string_view path) const {
   const auto key = [&](std::string_view name) { return config::join(path, name); };
-  if (hidden_size <= 0 || num_attention_heads <= 0 || query_groups() <= 0 ||
-      kv_channels.value_or(1) <= 0)
-    return; // the fields' own rules tell
   if (num_attention_heads % query_groups() != 0) {
     const int64_t works = config::nearest_divisor(num_attention_heads, query_groups());
     violations.add(key("num_query_groups"),
@@ -67,6 +78,13 @@ void GptConfig::validate(config::Violations& violations, std::string_view path) 
                       static_cast<double>(std::max<int64_t>(2, rotary / 2 * 2)) /
                           static_cast<double>(head_size())));
     }
+  }
+  if (const double parameters = count_parameters<double>(*this); parameters > kMaxParameters) {
+    violations.add(key("hidden_size"),
+                   fmt::format("{}={} and the other sizes make a model of {:.3g} parameters, more "
+                               "than {:.0e}",
+                               key("hidden_size"), hidden_size, parameters, kMaxParameters),
+                   "smaller sizes");
   }
   if (!full_attention_layers.empty() && !window_size) {
     violations.add(key("full_attention_layers"),

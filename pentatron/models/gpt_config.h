@@ -157,23 +157,23 @@ struct GptConfig {
     return std::tuple{
         field("preset", &C::preset, "start from a named model; other keys change it"),
         field("num_layers", &C::num_layers, "transformer layers").range(1, int64_t{1} << 20),
-        field("hidden_size", &C::hidden_size, "width of the residual stream").positive(),
-        field("num_attention_heads", &C::num_attention_heads, "query heads").positive(),
+        field("hidden_size", &C::hidden_size, "width of the residual stream").size(),
+        field("num_attention_heads", &C::num_attention_heads, "query heads").size(),
         field("num_query_groups", &C::num_query_groups,
               "key-value heads; default: as many as query heads")
-            .positive(),
+            .size(),
         field("kv_channels", &C::kv_channels,
               "head size; default: hidden_size / num_attention_heads")
-            .positive(),
+            .size(),
         field("ffn_hidden_size", &C::ffn_hidden_size,
               "MLP width; default: 4 x hidden_size, 8/3 x if gated")
-            .positive(),
+            .size(),
         field("vocab_size", &C::vocab_size,
               "true vocabulary; padding is added inside and never counts")
-            .positive()
+            .size()
             .unit("tokens"),
         field("max_position_embeddings", &C::max_position_embeddings, "longest sequence")
-            .positive()
+            .size()
             .unit("tokens"),
         field("position_embedding_type", &C::position_embedding_type, "how positions enter"),
         field("rotary_base", &C::rotary_base, "theta of rotary positions").positive(),

@@ -24,8 +24,9 @@ ResidentStore::ResidentStore(ParamList& params, at::Device device, bool gradient
   int64_t total = 0;
   at::ScalarType dtype = at::kFloat;
   for (Param& param : params) {
-    PT_DCHECK(ranges_.empty() || param.dtype() == dtype);
+    PT_DCHECK(&param == &*params.begin() || param.dtype() == dtype);
     dtype = param.dtype();
+    if (!gradients && param.value().defined()) continue;
     ranges_.push_back({&param, total, param.numel()});
     total += (param.numel() + kAlignment - 1) / kAlignment * kAlignment;
   }

@@ -57,7 +57,8 @@ class ResidentStore final : public ParamStore {
     int64_t size = 0;
   };
 
-  /// `gradients` false: for evaluation; no gradient buffer is made.
+  /// `gradients` false: for evaluation; no gradient buffer is made, and parameters that have a
+  /// value keep it.
   ResidentStore(ParamList& params, at::Device device, bool gradients = true);
 
   void acquire(int64_t, Pass) override {}

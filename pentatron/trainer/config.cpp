@@ -1,7 +1,6 @@
 #include "pentatron/trainer/config.h"
 
 #include <algorithm>
-#include <initializer_list>
 
 #include <fmt/format.h>
 
@@ -17,36 +16,11 @@ namespace pentatron::trainer {
 
 namespace {
 
-/// Whether one can reckon with the products of sizes in 64 bits; a violation for each that is too
-/// large.
-bool are_sizes(const Config& config, config::Violations& violations) {
-  struct Size {
-    const char* key;
-    int64_t value;
-    int64_t most = int64_t{1} << 30;
-  };
-  const models::GptConfig& m = config.model;
-  bool good = true;
-  for (const Size& size : {Size{"model.num_layers", m.num_layers, int64_t{1} << 20},
-                           Size{"model.hidden_size", m.hidden_size},
-                           Size{"model.num_attention_heads", m.num_attention_heads},
-                           Size{"model.num_query_groups", m.num_query_groups.value_or(1)},
-                           Size{"model.kv_channels", m.kv_channels.value_or(1)},
-                           Size{"model.ffn_hidden_size", m.ffn_hidden_size.value_or(1)},
-                           Size{"model.vocab_size", m.vocab_size},
-                           Size{"model.max_position_embeddings", m.max_position_embeddings},
-                           Size{"train.micro_batch_size", config.train.micro_batch_size},
-                           Size{"train.seq_length", config.train.seq_length}}) {
-    if (size.value <= size.most) continue;
-    violations.add(size.key, fmt::format("{}={} is more than {}", size.key, size.value, size.most),
-                   fmt::format("{}={}", size.key, size.most));
-    good = false;
-  }
-  return good;
-}
-
-/// What the number of ranks adds to the rules.
+/// What the number of ranks adds to the rules, where sizes are such that one can reckon with them.
 void check_ranks(const Config& config, int world_size, config::Violations& violations) {
+  if (violations.any_in("model") || !config::fields_hold(config.train) ||
+      !config::fields_hold(config.parallel) || !config::fields_hold(config.ddp))
+    return;
   const bool batches = config.dataset.type == data::DatasetType::kBatches;
   build::check_parallel(config.parallel, config.ddp, config.model, world_size,
                         batches ? 0 : config.train.micro_batch_size * config.train.seq_length,
@@ -123,7 +97,7 @@ void Config::validate(config::Violations& violations, std::string_view) const {
     violations.add("profiling.trace", "profiling.trace=true writes into logger.dir, which is empty",
                    "logger.dir=runs/trace");
   }
-  check_batch_sizes(train, 1, violations);
+  if (config::fields_hold(train)) check_batch_sizes(train, 1, violations);
   if (!violations.empty()) return; // the rest counts iterations
   // Ready batches bring their own length; the model checks it when it is built.
   if (dataset.type != data::DatasetType::kBatches &&
@@ -241,12 +215,11 @@ Config load_config(const std::optional<std::string>& file,
   if (const auto model = loaded_model(first.checkpoint)) config.model = *model;
   config::Violations violations;
   apply(config, violations);
-  if (are_sizes(config, violations)) {
-    config::validate(config, violations);
-    check_ranks(config, world_size, violations);
-  }
-  const int dp = build::data_parallel_size(config.parallel, world_size);
-  if (violations.empty() && dp > 1) check_batch_sizes(config.train, dp, violations);
+  config::validate(config, violations);
+  check_ranks(config, world_size, violations);
+  if (violations.empty())
+    check_batch_sizes(config.train, build::data_parallel_size(config.parallel, world_size),
+                      violations);
   violations.throw_if_any();
   return config;
 }

@@ -88,9 +88,9 @@ struct TrainConfig {
               "length of the run in samples; replaces train_iters")
             .positive()
             .unit("samples"),
-        field("seq_length", &C::seq_length, "tokens of a sample").positive().unit("tokens"),
+        field("seq_length", &C::seq_length, "tokens of a sample").size().unit("tokens"),
         field("micro_batch_size", &C::micro_batch_size, "samples of one forward pass on one rank")
-            .positive()
+            .size()
             .unit("samples"),
         field("global_batch_size", &C::global_batch_size,
               "samples of one optimizer step over all ranks")

@@ -4,7 +4,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/safetensors.h"
-#include "pentatron/build/parallelize.h"
+#include "pentatron/build/load_model.h"
 #include "pentatron/checkpoint/hf/hf_export.h"
 #include "pentatron/checkpoint/hf/hf_weights.h"
 #include "pentatron/checkpoint/tensor_io.h"
@@ -55,13 +55,11 @@ double evaluate_hf(const HfEvaluation& options) {
   const at::Tensor ids_bs = read_input_ids(options.batches, config.vocab_size);
   const int64_t b = ids_bs.size(0), s = ids_bs.size(1);
   const bool with_grads = !options.grads_out.empty();
-  build::RankModel model = build::make_model({.config = config,
-                                              .dtype = scalar_type(options.dtype),
-                                              .device = device,
-                                              .max_sequence = s,
-                                              .gradients = with_grads},
-                                             {});
-  source->load(model.gpt->params());
+  build::RankModel model = build::load_model(*source, {.config = config,
+                                                       .dtype = scalar_type(options.dtype),
+                                                       .device = device,
+                                                       .max_sequence = s,
+                                                       .gradients = with_grads});
 
   std::vector<uint64_t> samples(static_cast<size_t>(b));
   for (size_t i = 0; i < samples.size(); ++i) samples[i] = i;

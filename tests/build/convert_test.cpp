@@ -11,6 +11,7 @@
 
 #include "pentatron/base/json.h"
 #include "pentatron/base/safetensors.h"
+#include "pentatron/build/load_model.h"
 #include "pentatron/checkpoint/container/verify.h"
 #include "pentatron/checkpoint/convert.h"
 #include "pentatron/checkpoint/hf/hf_export.h"
@@ -260,6 +261,52 @@ TEST(ModelStream, FilesHoldNeighboursUpToTheirSize) {
   EXPECT_EQ(group_by_size({}, 10), Groups{});
   EXPECT_EQ(group_by_size({4, 4, 4}, 10), (Groups{{0, 1}, {2}}));
   EXPECT_EQ(group_by_size({20, 1, 9, 1}, 10), (Groups{{0}, {1, 2}, {3}}));
+}
+
+TEST_F(Convert, ACheckpointIsLentToRanksThatNeedItAsItIs) {
+  convert(kModels / "gpt2", "lent", ModelFormat::kPentatron);
+  const auto lending = open_model((folder / "lent").string());
+  const auto copying = open_model((folder / "lent").string());
+  const auto options = [&](at::ScalarType dtype, bool gradients) {
+    return build::ModelOptions{
+        .config = lending->config(), .dtype = dtype, .max_sequence = 8, .gradients = gradients};
+  };
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const bool gradients : {false, true}) {
+      build::RankModel lent = build::load_model(*lending, options(dtype, gradients));
+      build::RankModel copied = build::make_model(options(dtype, gradients), {});
+      copying->load(copied.gpt->params());
+      std::set<std::string> stored;
+      for (const auto& range : lent.store->ranges()) stored.insert(range.param->name());
+      if (dtype == at::kFloat && !gradients) // the vocabulary is padded
+        EXPECT_THAT(stored, ElementsAre("embedding.word.weight"));
+      else
+        EXPECT_EQ(stored.size(), lent.gpt->params().size());
+      for (const nn::Param& param : lent.gpt->params())
+        EXPECT_TRUE(at::equal(param.value(), copied.gpt->params().find(param.name()).value()))
+            << param.name();
+    }
+  }
+  // Of two tensor ranks too: rows lie in the file as they are needed, columns and the three parts
+  // of queries, keys and values do not.
+  const build::RankModel whole = build::make_model(options(at::kFloat, false), {});
+  nn::ParamList part, expected;
+  for (const nn::Param& param : whole.gpt->params())
+    for (nn::ParamList* list : {&part, &expected})
+      list->add(param.spec(), nn::Init::constant(0), at::kFloat, {{"tp", {1, 2}}});
+  const std::set<const nn::Param*> lent = lending->lend(part);
+  const nn::ResidentStore store(expected, at::kCPU, false);
+  copying->load(expected);
+  std::set<std::string> copied;
+  for (const nn::Param& param : part) {
+    if (!lent.contains(&param)) copied.insert(param.name());
+    if (param.value().defined())
+      EXPECT_TRUE(at::equal(param.value(), expected.find(param.name()).value())) << param.name();
+  }
+  EXPECT_TRUE(copied.contains("layers.0.attention.qkv.weight"));
+  EXPECT_TRUE(copied.contains("layers.1.mlp.fc2.weight"));
+  EXPECT_FALSE(copied.contains("final_norm.weight"));
+  EXPECT_FALSE(copied.contains("layers.1.mlp.fc1.weight"));
 }
 
 } // namespace

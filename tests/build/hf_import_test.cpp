@@ -13,6 +13,7 @@
 #include "pentatron/base/safetensors.h"
 #include "pentatron/build/parallelize.h"
 #include "pentatron/checkpoint/hf/hf_weights.h"
+#include "pentatron/checkpoint/source_facts.h"
 #include "pentatron/checkpoint/tensor_io.h"
 #include "tests/support/files.h"
 #include "tests/support/ranks.h"
@@ -39,7 +40,7 @@ class HfImport : public testing::Test {
     const HfModel hf = read_hf_config(kModels / model);
     build::RankModel built = build::make_model(
         {.config = hf.config, .dtype = at::kFloat, .max_sequence = 8, .gradients = false}, {});
-    return error_of([&] { load_hf_weights(folder, hf, built.gpt->params()); });
+    return error_of([&] { open_hf_model(folder, hf)->load(built.gpt->params()); });
   }
   std::map<std::string, at::Tensor> weights_of(const std::string& model) {
     std::map<std::string, at::Tensor> tensors;
@@ -125,7 +126,7 @@ TEST_F(HfImport, WeightsComeBackAsTheyWere) {
     const HfModel hf = read_hf_config(kModels / name);
     build::RankModel model = build::make_model(
         {.config = hf.config, .dtype = at::kDouble, .max_sequence = 8, .gradients = false}, {});
-    load_hf_weights(kModels / name, hf, model.gpt->params());
+    open_hf_model(kModels / name, hf)->load(model.gpt->params());
     const auto out =
         export_hf(hf, model.gpt->params(), [](const nn::Param& p) { return p.value(); });
     const auto in = weights_of(name);

@@ -13,6 +13,7 @@
 #include "pentatron/base/safetensors.h"
 #include "pentatron/build/parallelize.h"
 #include "pentatron/checkpoint/hf/hf_weights.h"
+#include "pentatron/checkpoint/hf/weight_map.h"
 #include "pentatron/checkpoint/model_source.h"
 #include "pentatron/checkpoint/param_shapes.h"
 #include "pentatron/checkpoint/tensor_io.h"

@@ -93,5 +93,16 @@ TEST_F(Generating, ATalkIsALineATurn) {
   EXPECT_THAT(run("chat model --backend sockets --ranks 2 2>&1", 1), HasSubstr("standard input"));
 }
 
+TEST_F(Generating, AFileThatShrinksUnderTheModelIsToldInASentence) {
+  make_model(folder / "model");
+  run("convert model mine --format pentatron 2>/dev/null");
+  EXPECT_EQ(lines("generate mine --prompt abc --max-new-tokens 9 --json --seed 3"),
+            lines("generate model --prompt abc --max-new-tokens 9 --json --seed 3"));
+  const std::string out = run("chat mine --max-new-tokens 3 2>&1", 1,
+                              "{ printf 'hi\n'; sleep 2; truncate -s 4096 "
+                              "mine/*/model_*.safetensors; printf 'hi\n'; sleep 5; } | ");
+  EXPECT_THAT(out, HasSubstr("error: a file became shorter"));
+}
+
 } // namespace
 } // namespace pentatron

@@ -85,6 +85,26 @@ TEST(Validate, ChecksRulesBetweenFields) {
             "model.num_attention_heads=32\n  try: tensor_model_parallel_size=4");
 }
 
+TEST(Validate, RulesBetweenFieldsWaitForTheFieldsOwn) {
+  EXPECT_EQ(problems("tensor_model_parallel_size=0"),
+            "override 'tensor_model_parallel_size=0': tensor_model_parallel_size=0 breaks the "
+            "rule: >= 1\n  try: tensor_model_parallel_size=1");
+}
+
+TEST(Validate, TellsWhetherOneCanReckonWithASection) {
+  EXPECT_TRUE(config::fields_hold(with({"tensor_model_parallel_size=6"})));
+  EXPECT_FALSE(config::fields_hold(with({"model.rope.theta=0"}).model));
+  EXPECT_TRUE(config::fields_hold(with({"model.rope.theta=0"}).dataset));
+}
+
+TEST(Violations, AreFoundBySection) {
+  config::Violations v;
+  v.add("model.rope.theta", "");
+  v.add("dataset", "");
+  EXPECT_TRUE(v.any_in("model") && v.any_in("model.rope") && v.any_in("dataset"));
+  EXPECT_FALSE(v.any_in("mode") || v.any_in("model.rope.t") || v.any_in("models"));
+}
+
 TEST(Validate, DefaultsOfAStructCanBeWrongToo) {
   Config c;
   c.model.kv_channels = 0;

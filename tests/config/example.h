@@ -85,7 +85,7 @@ struct Config {
         config::field("dataset", &C::dataset, "the data")};
   }
   void validate(config::Violations& violations, std::string_view path) const {
-    if (tensor_model_parallel_size < 1 || model.num_attention_heads < 1) return;
+    if (model.num_attention_heads < 1) return;
     if (model.num_attention_heads % tensor_model_parallel_size == 0) return;
     violations.add(
         config::join(path, "tensor_model_parallel_size"),

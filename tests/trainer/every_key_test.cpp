@@ -433,10 +433,18 @@ TEST(EveryKeyAtItsLimits, OfSizesIsTold) {
     load_config(std::nullopt, {"model.hidden_size=9223372036854775807", "model.num_layers=1048577"},
                 {}, 1);
   });
-  EXPECT_NE(told.find("model.hidden_size=9223372036854775807 is more than 1073741824"),
-            std::string::npos)
-      << told;
-  EXPECT_NE(told.find("try: model.num_layers=1048576"), std::string::npos) << told;
+  EXPECT_THAT(told,
+              testing::HasSubstr("model.hidden_size=9223372036854775807 breaks the rule: >= 1, <= "
+                                 "1073741824"));
+  EXPECT_THAT(told, testing::HasSubstr("try: model.num_layers=1048576"));
+  EXPECT_THAT(test::error_of([] {
+                load_config(std::nullopt,
+                            {"model.hidden_size=1073741824", "model.num_attention_heads=1024",
+                             "model.num_layers=1048576", "train.micro_batch_size=1073741824",
+                             "train.seq_length=1073741824"},
+                            {}, 8);
+              }),
+              testing::HasSubstr("make a model of"));
 }
 
 TEST_F(EveryKey, HasAnEffect) {

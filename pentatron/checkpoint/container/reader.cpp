@@ -46,6 +46,7 @@ struct CheckpointReader::OpenFile {
   const std::string* name = nullptr;
   const FileInfo* info = nullptr;
   std::unique_ptr<ShardFile> file;
+  std::shared_ptr<const MappedFile> mapped;
   std::vector<bool> checked; ///< by chunk
 };
 
@@ -111,6 +112,60 @@ std::string CheckpointReader::read_attachment(std::string_view name) const {
   const std::string near = nearest(name, names);
   raise<CheckpointError>("{} has no file '{}'{}{}", folder_.string(), excerpt(name),
                          near.empty() ? "" : "\n  try: ", excerpt(near));
+}
+
+std::vector<std::optional<CheckpointReader::Mapped>>
+CheckpointReader::map(std::span<const Wanted> wanted) {
+  std::vector<std::optional<Mapped>> result(wanted.size());
+  std::set<std::pair<OpenFile*, size_t>> unchecked;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const Box& box = wanted[i].box;
+    const TensorInfo& tensor = info(wanted[i].name);
+    if (!fits(box, tensor.shape) || numel(box) == 0) continue;
+    const size_t element = size_of(tensor.dtype);
+    for (const Source& source : sources_.find(wanted[i].name)->second) {
+      if (intersect(*source.box, box) != box) continue;
+      CopyRun run;
+      if (!Runs(box, *source.box, box).next(run) || run.count != numel(box)) break;
+      const uint64_t begin = source.begin + static_cast<uint64_t>(run.source) * element;
+      const size_t size = static_cast<size_t>(run.count) * element;
+      const auto& file = map_file(*source.file);
+      if (!file || begin % element != 0) break;
+      result[i] = Mapped{file, file->bytes().subspan(static_cast<size_t>(begin), size)};
+      const uint64_t chunk_bytes = source.file->info->chunk_bytes;
+      for (uint64_t chunk = begin / chunk_bytes; chunk * chunk_bytes < begin + size; ++chunk)
+        if (!source.file->checked[static_cast<size_t>(chunk)])
+          unchecked.emplace(source.file, static_cast<size_t>(chunk));
+      break;
+    }
+  }
+  const std::vector<std::pair<OpenFile*, size_t>> chunks(unchecked.begin(), unchecked.end());
+  std::atomic<uint64_t> bytes = 0;
+  share(0, chunks.size(), [&](size_t i) {
+    const auto& [file, chunk] = chunks[i];
+    const std::span<const std::byte> all = file->mapped->bytes();
+    const auto begin = static_cast<size_t>(chunk * file->info->chunk_bytes);
+    const auto part =
+        all.subspan(begin, std::min<size_t>(all.size() - begin, file->info->chunk_bytes));
+    require_crc(*file, chunk, crc32c(part));
+    bytes += part.size();
+  });
+  for (const auto& [file, chunk] : chunks) file->checked[chunk] = true;
+  bytes_read_ += bytes;
+  return result;
+}
+
+/// Null beyond a number of files: each takes a descriptor.
+const std::shared_ptr<const MappedFile>& CheckpointReader::map_file(OpenFile& file) {
+  if (!file.mapped && num_mapped_ < kMaxOpen) {
+    open(file); // tells what is wrong with it
+    file.mapped =
+        std::make_shared<const MappedFile>(folder_ / *file.name, MappedFile::Access::kPrivate);
+    if (file.mapped->size() != file.info->bytes)
+      raise<CheckpointError>("{} became shorter while it was read", file.mapped->path().string());
+    ++num_mapped_;
+  }
+  return file.mapped;
 }
 
 void CheckpointReader::add_files(std::string_view name, const Box& box,
@@ -181,16 +236,15 @@ void CheckpointReader::read_part(const Source& source, const Box& part, const Bo
   read_pieces(file);
 }
 
-/// Straight to its place, whichever of two threads is free takes the next chunk.
+/// Straight to its place.
 void CheckpointReader::read_long(OpenFile& file, const Piece& piece) {
   const ShardFile& source = open(file);
   const FileInfo& info = *file.info;
   const uint64_t end = piece.at + piece.size;
   const auto first = static_cast<size_t>(piece.at / info.chunk_bytes);
   const auto last = static_cast<size_t>((end + info.chunk_bytes - 1) / info.chunk_bytes);
-  std::atomic<size_t> next = first;
   std::atomic<uint64_t> bytes = 0;
-  const auto read_chunk = [&](size_t chunk, std::vector<std::byte>& spare) {
+  share(first, last, [&](size_t chunk) {
     const uint64_t begin = chunk * info.chunk_bytes;
     const uint64_t stop = std::min(info.bytes, begin + info.chunk_bytes);
     const uint64_t from = std::max(begin, piece.at), to = std::min(stop, end);
@@ -200,28 +254,34 @@ void CheckpointReader::read_long(OpenFile& file, const Piece& piece) {
       bytes += wanted.size();
       return;
     }
+    thread_local std::vector<std::byte> spare;
     spare.resize(static_cast<size_t>(std::max(from - begin, stop - to)));
     uint32_t crc = read_summed(source, begin, std::span(spare).first(from - begin));
     crc = read_summed(source, from, wanted, crc);
     crc = read_summed(source, to, std::span(spare).first(stop - to), crc);
     bytes += stop - begin;
-    if (crc != info.crcs[chunk])
-      throw CheckpointError(damaged_chunk((folder_ / *file.name).string(), info, chunk));
-  };
-  const auto work = [&] {
-    std::vector<std::byte> spare;
+    require_crc(file, chunk, crc);
+  });
+  std::fill(file.checked.begin() + static_cast<std::ptrdiff_t>(first),
+            file.checked.begin() + static_cast<std::ptrdiff_t>(last), true);
+  bytes_read_ += bytes;
+}
+
+void CheckpointReader::share(size_t first, size_t last, const std::function<void(size_t)>& work) {
+  std::atomic<size_t> next = first;
+  const auto run = [&] {
     try {
-      for (size_t chunk = next++; chunk < last; chunk = next++) read_chunk(chunk, spare);
+      for (size_t i = next++; i < last; i = next++) work(i);
     } catch (...) {
       next = last;
       throw;
     }
   };
   if (!helper_) helper_ = std::make_unique<IoThreads>(1);
-  helper_->submit(work);
+  helper_->submit(run);
   std::exception_ptr failure;
   try {
-    work();
+    run();
   } catch (...) {
     failure = std::current_exception();
   }
@@ -231,9 +291,6 @@ void CheckpointReader::read_long(OpenFile& file, const Piece& piece) {
     if (!failure) failure = std::current_exception();
   }
   if (failure) std::rethrow_exception(failure);
-  std::fill(file.checked.begin() + static_cast<std::ptrdiff_t>(first),
-            file.checked.begin() + static_cast<std::ptrdiff_t>(last), true);
-  bytes_read_ += bytes;
 }
 
 const ShardFile& CheckpointReader::open(OpenFile& file) {
@@ -259,9 +316,13 @@ void CheckpointReader::load(OpenFile& file, uint64_t begin, uint64_t end) {
   buffer_end_ = end;
 }
 
-void CheckpointReader::check_chunk(OpenFile& file, size_t chunk, uint32_t crc) const {
+void CheckpointReader::require_crc(const OpenFile& file, size_t chunk, uint32_t crc) const {
   if (crc != file.info->crcs[chunk])
     throw CheckpointError(damaged_chunk((folder_ / *file.name).string(), *file.info, chunk));
+}
+
+void CheckpointReader::check_chunk(OpenFile& file, size_t chunk, uint32_t crc) const {
+  require_crc(file, chunk, crc);
   file.checked[chunk] = true;
 }
 

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -12,6 +14,7 @@
 #include <vector>
 
 #include "pentatron/base/io_thread.h"
+#include "pentatron/base/mapped_file.h"
 #include "pentatron/checkpoint/container/manifest.h"
 #include "pentatron/checkpoint/container/shard_file.h"
 
@@ -48,6 +51,21 @@ class CheckpointReader {
   /// The whole tensor.
   std::vector<std::byte> read(std::string_view name);
 
+  struct Wanted {
+    std::string_view name;
+    Box box;
+  };
+  /// Where elements lie in a mapped file, as long as that is held.
+  struct Mapped {
+    std::shared_ptr<const MappedFile> file;
+    std::span<const std::byte> bytes;
+  };
+  /// Without a copy, in memory that may be written to (which the file does not see): what is
+  /// wanted, where its elements lie in one row in one file, aligned to their size; else nothing.
+  /// All chunks that it touches are checked, each once. If another program shortens the file while
+  /// it is mapped, touching what is gone raises SIGBUS.
+  std::vector<std::optional<Mapped>> map(std::span<const Wanted> wanted);
+
   /// Adds the files that hold elements of `box`.
   void add_files(std::string_view name, const Box& box, std::set<std::string>& files) const;
 
@@ -70,10 +88,14 @@ class CheckpointReader {
     uint64_t at = 0, size = 0;
     std::byte* target = nullptr;
   };
+  /// Runs `work` for all of [first, last), whichever of two threads is free takes the next.
+  void share(size_t first, size_t last, const std::function<void(size_t)>& work);
+  const std::shared_ptr<const MappedFile>& map_file(OpenFile& file);
   void read_part(const Source& source, const Box& part, const Box& box, std::byte* target,
                  std::span<const int64_t> strides, size_t element);
   void read_pieces(OpenFile& file);
   void read_long(OpenFile& file, const Piece& piece);
+  void require_crc(const OpenFile& file, size_t chunk, uint32_t crc) const;
   void check_chunk(OpenFile& file, size_t chunk, uint32_t crc) const;
   void stream_chunk(OpenFile& file, size_t chunk);
   void load(OpenFile& file, uint64_t begin, uint64_t end);
@@ -82,7 +104,7 @@ class CheckpointReader {
   std::filesystem::path folder_;
   Manifest manifest_;
   std::vector<std::unique_ptr<OpenFile>> files_;
-  size_t num_open_ = 0;
+  size_t num_open_ = 0, num_mapped_ = 0;
   std::map<std::string_view, std::vector<Source>> sources_;
   std::vector<Piece> pieces_;
   std::vector<std::byte> buffer_; ///< bytes of `buffered_` from `buffer_begin_` on

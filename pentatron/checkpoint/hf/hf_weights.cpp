@@ -2,19 +2,9 @@
 
 #include <ATen/ATen.h>
 
-#include "pentatron/checkpoint/source_facts.h"
+#include "pentatron/checkpoint/hf/weight_map.h"
 
 namespace pentatron::checkpoint {
-
-void load_hf_weights(const std::filesystem::path& folder, const HfModel& model,
-                     nn::ParamList& params) {
-  open_hf_model(folder, model)->load(params);
-}
-
-void load_hf_weights(const std::filesystem::path& folder, const HfModel& model,
-                     nn::ParamList& params, const EachParam& each) {
-  open_hf_model(folder, model)->load(params, each);
-}
 
 std::map<std::string, at::Tensor>
 export_hf(const HfModel& model, nn::ParamList& params,

@@ -3,8 +3,12 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <new>
+#include <string_view>
+
+#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -36,6 +40,26 @@ int fail(const std::string& message, const std::string& remedy, int status) {
   return status;
 }
 
+/// Touching what is gone of a mapped file: one sentence too. Any other bus error is a crash.
+extern "C" void on_bus_error(int number, siginfo_t* info, void*) {
+  if (info->si_code != BUS_ADRERR) {
+    ::signal(number, SIG_DFL); // and the instruction runs again
+    return;
+  }
+  constexpr std::string_view kText =
+      "error: a file became shorter, or its disk failed, while it was in use\n"
+      "  try: again, and nothing that writes to the files of a model or a corpus meanwhile\n";
+  [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, kText.data(), kText.size());
+  ::_exit(1);
+}
+
+void tell_bus_errors() {
+  struct sigaction action = {};
+  action.sa_sigaction = on_bus_error;
+  action.sa_flags = SA_SIGINFO;
+  ::sigaction(SIGBUS, &action, nullptr);
+}
+
 } // namespace
 
 const std::vector<std::string>& command_line() {
@@ -44,6 +68,7 @@ const std::vector<std::string>& command_line() {
 
 int run_program(int argc, char** argv, std::span<const Verb> verbs) {
   arguments_of_program.assign(argv + std::min(argc, 1), argv + argc);
+  tell_bus_errors();
   CLI::App program("pentatron trains large transformers.\nEvery verb has --help with an example.",
                    "pentatron");
   program.require_subcommand(1);

@@ -171,6 +171,52 @@ TEST(Container, LongReadsAreSharedByTwoThreads) {
   }
 }
 
+TEST_P(AnyRanks, MapsWhatLiesInARow) {
+  const TemporaryFolder dir;
+  const TensorInfos tensors = test::example_tensors(20);
+  const fs::path folder = write_example(dir.path(), 3, GetParam(), tensors);
+  CheckpointReader reader(folder);
+  std::vector<CheckpointReader::Wanted> wanted;
+  for (const auto& [name, info] : tensors) {
+    const Box whole = whole_box(info.shape);
+    wanted.push_back({name, whole});
+    if (info.shape.empty() || info.shape[0] < 2) continue;
+    for (const size_t d : {size_t{0}, info.shape.size() - 1}) { // rows, columns
+      Box part = whole;
+      part.offset[d] = info.shape[d] / 3;
+      part.size[d] = info.shape[d] / 3;
+      wanted.push_back({name, part});
+    }
+  }
+  const auto mapped = reader.map(wanted);
+  size_t there = 0;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const auto& [name, box] = wanted[i];
+    std::vector<std::byte> expected(static_cast<size_t>(numel(box)) *
+                                    size_of(reader.info(name).dtype));
+    CheckpointReader(folder).read(name, box, expected);
+    if (GetParam() == 1 && !expected.empty()) {
+      const bool in_a_row =
+          box.size.size() < 2 || box.size.back() == reader.info(name).shape.back();
+      EXPECT_EQ(mapped[i].has_value(), in_a_row) << name << to_text(box);
+    }
+    if (!mapped[i]) continue;
+    ++there;
+    EXPECT_TRUE(std::ranges::equal(mapped[i]->bytes, expected)) << name << to_text(box);
+    // Writing changes this memory alone.
+    auto* const bytes = const_cast<std::byte*>(mapped[i]->bytes.data());
+    bytes[0] = ~bytes[0];
+    bytes[0] = ~bytes[0];
+  }
+  EXPECT_GT(there, 0u);
+  const uint64_t before = reader.bytes_read();
+  const auto again = reader.map(wanted);
+  EXPECT_EQ(reader.bytes_read(), before) << "a chunk is checked once";
+  for (const auto& one : again)
+    if (one) std::memset(const_cast<std::byte*>(one->bytes.data()), 7, one->bytes.size());
+  EXPECT_THAT(test::wrong_tensors(folder), IsEmpty());
+}
+
 TEST(Container, ReadsIntoStrides) {
   const TemporaryFolder dir;
   const TensorInfos tensors = {{"w", {SafeDtype::kF32, {6, 5}}}};

@@ -181,6 +181,33 @@ TEST_F(Damage, AHeaderThatTellsAnotherStoryIsFound) {
   EXPECT_THAT(first_fault(), HasSubstr("and the manifest differ about"));
 }
 
+TEST_F(Damage, OfWhatIsMappedIsFound) {
+  const TensorInfos tensors = {{"v", {SafeDtype::kF32, {300, 64}}},
+                               {"w", {SafeDtype::kF32, {800, 64}}}};
+  folder = write_example(dir.path(), 8, 1, tensors);
+  const fs::path file = folder / shard_name("model", 0, 1);
+  const std::string good = content_of(file);
+  const Manifest manifest = read_manifest(folder);
+  const Entry& w = manifest.files.begin()->second.entries.find("w")->second;
+  const Box rows{.offset = {100, 0}, .size = {300, 64}};
+  const uint64_t begin = w.begin + 100 * 256, end = begin + 300 * 256;
+  for (const uint64_t at : {begin - begin % kMinChunk, begin, (begin + end) / 2, end - 1,
+                            (end + kMinChunk - 1) / kMinChunk * kMinChunk - 1}) {
+    std::string bad = good;
+    bad[at] = static_cast<char>(bad[at] ^ 16);
+    write_all(file, bad);
+    CheckpointReader reader(folder);
+    const CheckpointReader::Wanted wanted{"w", rows};
+    const std::string message = message_of([&] { reader.map({&wanted, 1}); });
+    EXPECT_THAT(message, HasSubstr(fmt::format("the checksum of chunk {} ", at / kMinChunk)));
+    EXPECT_THAT(message, HasSubstr("w"));
+  }
+  write_all(file, good.substr(0, good.size() - 1));
+  CheckpointReader shorter(folder);
+  const CheckpointReader::Wanted wanted{"w", rows};
+  EXPECT_THAT(message_of([&] { shorter.map({&wanted, 1}); }), HasSubstr("is damaged: it has"));
+}
+
 TEST_F(Damage, AFileThatShrinksWhileItIsReadIsAnError) {
   folder = write_example(dir.path(), 8, 1, {{"w", {SafeDtype::kF32, {1024, 8}}}});
   CheckpointReader reader(folder);

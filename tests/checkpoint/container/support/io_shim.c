@@ -4,7 +4,7 @@
  *   IO_SHIM_ROOT   the folder; calls on other files pass through uncounted
  *   IO_SHIM_AT     number of the call to meet, from 1 on; without it all pass
  *   IO_SHIM_MODE   kill (before the call), killafter, torn (half a write, then kill), enospc, eio,
- *                  short (half a write, which is allowed)
+ *                  short (half a write, which is allowed), slow (all from that call on take 20 ms)
  *   IO_SHIM_LOG    a file that gets a record for every call that succeeded:
  *                  "OP A B C LENGTH\n", then LENGTH bytes of data. Paths are relative to the root,
  *                  files are named by inode, so that a script can replay what was durable when.
@@ -95,7 +95,12 @@ static void end(void) {
 }
 
 static int meet(void) {
-  if (++calls_ != at_) return PASS;
+  const long call = ++calls_;
+  if (strcmp(mode_, "slow") == 0) {
+    if (call >= at_) usleep(20000);
+    return PASS;
+  }
+  if (call != at_) return PASS;
   if (strcmp(mode_, "kill") == 0) end();
   if (strcmp(mode_, "killafter") == 0) return KILL_AFTER;
   if (strcmp(mode_, "torn") == 0) return HALF_KILL;
