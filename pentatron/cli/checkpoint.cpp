@@ -9,6 +9,7 @@
 #include "pentatron/checkpoint/container/format1.h"
 #include "pentatron/checkpoint/container/parity.h"
 #include "pentatron/checkpoint/container/reader.h"
+#include "pentatron/checkpoint/container/spares.h"
 #include "pentatron/checkpoint/container/verify.h"
 #include "pentatron/cli/commands.h"
 
@@ -27,7 +28,8 @@ struct CheckpointArguments {
 /// A checkpoint, or of a run's folder the one that `latest` names.
 fs::path one_checkpoint(const std::string& folder) {
   const fs::path path = folder;
-  if (fs::exists(path / checkpoint::kManifestName) || fs::exists(path / checkpoint::kFormat1Name))
+  if (fs::exists(path / checkpoint::kManifestName) || fs::exists(path / checkpoint::kFormat1Name) ||
+      checkpoint::has_spare_manifest(path))
     return path;
   if (const auto name = checkpoint::latest_name(path)) return path / *name;
   const auto all = checkpoint::checkpoints_in(path);

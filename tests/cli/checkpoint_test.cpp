@@ -71,6 +71,12 @@ TEST_F(CheckpointVerbs, RepairRebuildsALostShard) {
               HasSubstr("try: pentatron checkpoint repair safe/step_00000001"));
   EXPECT_THAT(run("checkpoint repair safe"), HasSubstr("rebuilt model_00001_of_00002.safetensors"));
   EXPECT_THAT(run("checkpoint verify safe"), HasSubstr("every byte is as written"));
+  fs::remove(step / "manifest.json"); // of which a copy is there
+  for (const char* of : {"safe", "safe/step_00000001"})
+    EXPECT_THAT(run(std::string("checkpoint verify ") + of, 1),
+                HasSubstr("try: pentatron checkpoint repair safe/step_00000001"));
+  EXPECT_THAT(run("checkpoint repair safe/step_00000001"), HasSubstr("rebuilt manifest.json"));
+  EXPECT_THAT(run("checkpoint verify safe"), HasSubstr("every byte is as written"));
   for (const char* shard : {"model_00000_of_00002", "optimizer_00001_of_00002"})
     fs::remove(step / (std::string(shard) + ".safetensors"));
   EXPECT_THAT(run("checkpoint repair safe", 1), HasSubstr("beyond repair"));

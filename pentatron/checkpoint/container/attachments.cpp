@@ -12,6 +12,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/text.h"
 #include "pentatron/checkpoint/container/format1.h"
+#include "pentatron/checkpoint/container/spares.h"
 
 namespace pentatron::checkpoint {
 
@@ -41,7 +42,7 @@ bool is_attachment_name(std::string_view name) {
   if (parts.size() > 2 || !std::ranges::all_of(parts, is_plain_part)) return false;
   // ".tmp-": what AtomicFile calls a file on its way.
   return name.find(".tmp-") == std::string_view::npos && name != "manifest.json" &&
-         name != kFormat1Name &&
+         name != kFormat1Name && !is_spare_name(name) &&
          (parts.size() == 2 || (!name.ends_with(".safetensors") && !name.ends_with(".parity")));
 }
 

@@ -25,7 +25,7 @@ using Attachments = std::map<std::string, Attachment, std::less<>>;
 
 /// Whether the name is one in the checkpoint's folder or in a folder of it ("hf/config.json"): of
 /// letters, digits and ._-+, none of the parts beginning with a dot, and not that of a manifest, a
-/// shard or a parity file.
+/// shard, a parity file or a folder of copies.
 bool is_attachment_name(std::string_view name);
 
 /// Writes the files into `folder`, durably but for the folder itself. Throws CheckpointError for

@@ -3,6 +3,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/checkpoint/container/manifest.h"
 #include "pentatron/checkpoint/container/parity.h"
+#include "pentatron/checkpoint/container/spares.h"
 
 namespace pentatron::checkpoint {
 
@@ -40,7 +41,9 @@ fs::path CheckpointWriter::commit(std::span<const std::string> descriptions,
   }
   write_parity(path(), manifest, info.parity);
   manifest.attachments = write_attachments(path(), info.attachments);
-  write_file_atomically(path() / kManifestName, to_text(manifest));
+  const std::string text = to_text(manifest);
+  write_spares(path(), text, info.attachments, info.parity);
+  write_file_atomically(path() / kManifestName, text);
   folder_.commit(AtomicDirectory::Existing::kReplace);
   write_file_atomically(dir_ / "latest", step_name(iteration_) + "\n");
   return dir_ / step_name(iteration_);

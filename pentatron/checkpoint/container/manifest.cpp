@@ -458,7 +458,11 @@ Manifest read_manifest(const fs::path& folder) {
   const fs::path path = folder / kManifestName;
   if (!fs::exists(path, error) && fs::exists(folder / kFormat1Name, error))
     return read_format1(folder);
-  return parse_manifest(read_small_file(path, kLimits.max_bytes), path.string());
+  return parse_manifest(read_manifest_text(folder), path.string());
+}
+
+std::string read_manifest_text(const fs::path& folder) {
+  return read_small_file(folder / kManifestName, kLimits.max_bytes);
 }
 
 } // namespace pentatron::checkpoint

@@ -107,6 +107,8 @@ Manifest parse_manifest(std::string_view text, std::string_view origin);
 /// The manifest of a folder. A folder of format 1 (state.json, one rank) is presented as one whose
 /// files are one chunk each.
 Manifest read_manifest(const std::filesystem::path& folder);
+/// The bytes of a folder's manifest.json, whatever they are. Throws CheckpointError.
+std::string read_manifest_text(const std::filesystem::path& folder);
 
 /// Whether the text is well-formed UTF-8 of 1 to 512 bytes without control characters.
 bool is_tensor_name(std::string_view name);

@@ -15,6 +15,7 @@
 #include "pentatron/base/crc32c.h"
 #include "pentatron/base/error.h"
 #include "pentatron/checkpoint/container/shard_file.h"
+#include "pentatron/checkpoint/container/spares.h"
 
 namespace pentatron::checkpoint {
 
@@ -267,6 +268,7 @@ void rebuild_shards(const fs::path& folder, const Manifest& manifest, const Grou
 
 void repair_group(const fs::path& folder, const Manifest& manifest, const Group& group,
                   RepairReport& report) {
+  const size_t lost_before = report.lost.size();
   std::vector<size_t> lost, good_rows, bad_rows;
   for (size_t i = 0; i < group.shards.size(); ++i) {
     if (!is_good(folder, group.shards[i], manifest.files.find(group.shards[i])->second))
@@ -288,7 +290,7 @@ void repair_group(const fs::path& folder, const Manifest& manifest, const Group&
     good_rows.resize(lost.size());
     rebuild_shards(folder, manifest, group, lost, good_rows, report);
   }
-  if (bad_rows.empty() || !report.lost.empty()) return;
+  if (bad_rows.empty() || report.lost.size() > lost_before) return;
   write_rows(folder, manifest, group, bad_rows);
   for (const size_t row : bad_rows) report.repaired.push_back(group.parity[row]);
 }
@@ -318,8 +320,8 @@ void write_parity(const fs::path& folder, Manifest& manifest, int64_t count) {
 }
 
 RepairReport repair_checkpoint(const fs::path& folder) {
-  const Manifest manifest = read_manifest(folder);
   RepairReport report;
+  const Manifest manifest = repair_small_files(folder, report.repaired, report.lost);
   std::set<std::string> covered;
   for (const Group& group : groups_of(manifest)) {
     covered.insert(group.shards.begin(), group.shards.end());
@@ -328,13 +330,6 @@ RepairReport repair_checkpoint(const fs::path& folder) {
   for (const auto& [name, info] : manifest.files) {
     if (!covered.contains(name) && !is_good(folder, name, info))
       report.lost.push_back(fmt::format("{} is damaged, and no parity file covers it", name));
-  }
-  for (const auto& [name, attachment] : manifest.attachments) {
-    try {
-      read_attachment(folder, name, attachment);
-    } catch (const CheckpointError& error) {
-      report.lost.push_back(fmt::format("{}; parity files cover shards only", error.what()));
-    }
   }
   return report;
 }

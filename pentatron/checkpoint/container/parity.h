@@ -26,8 +26,9 @@ struct RepairReport {
   std::vector<std::string> lost;     ///< what is beyond repair, each with the reason
 };
 
-/// Rebuilds damaged and missing shards and parity files of a checkpoint, each of them whole or not
-/// at all. Throws CheckpointError if the manifest is damaged.
+/// Rebuilds damaged and missing shards and parity files of a checkpoint, and its small files from
+/// their copies (spares.h), each of them whole or not at all. Throws CheckpointError if the
+/// manifest and all its copies are damaged.
 RepairReport repair_checkpoint(const std::filesystem::path& folder);
 
 } // namespace pentatron::checkpoint

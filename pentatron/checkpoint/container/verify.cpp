@@ -12,6 +12,7 @@
 #include "pentatron/base/io_thread.h"
 #include "pentatron/base/text.h"
 #include "pentatron/checkpoint/container/shard_file.h"
+#include "pentatron/checkpoint/container/spares.h"
 
 namespace pentatron::checkpoint {
 
@@ -118,6 +119,10 @@ void check_attachments(const fs::path& folder, const Manifest& manifest, Faults&
   }
 }
 
+void check_spares(const fs::path& folder, const Manifest& manifest, Faults& faults) {
+  for (const auto& [name, why] : damaged_spares(folder, manifest)) faults.add(name, 0, why);
+}
+
 void check_files(const fs::path& folder, const Manifest& manifest, Faults& faults) {
   IoThreads threads(kThreads);
   const auto check = [&](const std::string& name, const FileInfo& info) {
@@ -174,12 +179,14 @@ VerifyReport verify(const fs::path& folder, VerifyScope scope) {
     }
     check_files(folder, manifest, faults);
     check_attachments(folder, manifest, faults);
+    if (scope == VerifyScope::kWhole) check_spares(folder, manifest, faults);
     find_unlisted(folder, manifest, faults);
     if (faults.list().empty()) {
       for (const auto& [name, info] : manifest.files) check_header(folder, name, manifest);
     }
   } catch (const Error& error) {
     faults.add("", 0, error.what());
+    report.repairable = has_spare_manifest(folder);
   }
   report.faults = faults.list();
   report.first_faults = faults.first_by_file();

@@ -12,7 +12,7 @@ namespace pentatron::checkpoint {
 struct VerifyReport {
   int64_t iteration = -1; ///< -1: the manifest cannot be read
   uint64_t files = 0, bytes = 0, tensors = 0;
-  bool repairable = false;         ///< there are parity files: repair_checkpoint() may help
+  bool repairable = false; ///< there are parity files or copies: repair_checkpoint() may help
   std::vector<std::string> absent; ///< of kPresent: listed files that are not there
   std::vector<std::string> faults; ///< each names its file, and what of which tensors it concerns
   std::map<std::string, std::string> first_faults; ///< by file; "": of the manifest
@@ -25,9 +25,9 @@ enum class VerifyScope : uint8_t {
 };
 
 /// Reads everything, on two threads: the manifest with its tiling, every chunk of every file, the
-/// attachments, the Safetensors headers against the manifest, and that no Safetensors file, and
-/// nothing among the attachments, is there which the manifest does not know. Never throws for what
-/// is in the folder.
+/// attachments and their copies, the Safetensors headers against the manifest, and that no
+/// Safetensors file, and nothing among the attachments, is there which the manifest does not know.
+/// Never throws for what is in the folder.
 VerifyReport verify(const std::filesystem::path& folder, VerifyScope scope = VerifyScope::kWhole);
 
 } // namespace pentatron::checkpoint

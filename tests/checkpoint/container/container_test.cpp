@@ -70,7 +70,7 @@ TEST(Container, OneRankWritesOrdinarySafetensors) {
   const fs::path folder = write_example(dir.path(), 3, 1);
   EXPECT_THAT(names_in(folder), ElementsAre("manifest.json", "model_00000_of_00001.safetensors",
                                             "notes.txt", "optimizer_00000_of_00001.safetensors",
-                                            "parity_00000_000.parity", "tokenizer"));
+                                            "parity_00000_000.parity", "spare_00", "tokenizer"));
   for (const char* kind : {"model", "optimizer"}) {
     const SafetensorsFile file(folder / shard_name(kind, 0, 1));
     for (const auto& [name, tensor] : file.tensors()) {

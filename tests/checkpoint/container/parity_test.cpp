@@ -15,6 +15,7 @@ namespace pentatron::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -129,11 +130,58 @@ TEST_F(Parity, WhatIsBeyondRepairIsToldAndLeftAlone) {
   ASSERT_EQ(report.lost.size(), 1u);
   EXPECT_THAT(report.lost[0], HasSubstr(fmt::format("{}, {}: 2 files are damaged and 1", a, b)));
   EXPECT_EQ(content_of(folder / a), damaged);
-  fs::remove(folder / "notes.txt");
-  EXPECT_THAT(repair_checkpoint(folder).lost.back(), HasSubstr("parity files cover shards only"));
-  fs::resize_file(folder / kManifestName, 100);
+  for (const char* where : {".", "spare_00"}) fs::remove(folder / where / "notes.txt");
+  EXPECT_THAT(repair_checkpoint(folder).lost.front(),
+              AllOf(HasSubstr("notes.txt"), HasSubstr("no copy of it is good")));
+  for (const char* where : {".", "spare_00"}) fs::resize_file(folder / where / kManifestName, 100);
+  EXPECT_FALSE(verify(folder).repairable);
   EXPECT_THAT(message_of([&] { repair_checkpoint(folder); }),
               HasSubstr("manifest.json is damaged"));
+}
+
+TEST_F(Parity, SmallFilesArePutBackFromCopies) {
+  const fs::path folder = save(2, 2);
+  const std::vector<std::string> names = {"manifest.json", "notes.txt", "tokenizer/tokenizer.json"},
+                                 places = {"", "spare_00/", "spare_01/"};
+  std::mt19937_64 random(1);
+  for (int trial = 0; trial < 60; ++trial) {
+    std::vector<std::string> hit;
+    for (const std::string& name : names) {
+      const size_t good = random() % places.size(); // one stays
+      for (size_t place = 0; place < places.size(); ++place)
+        if (place != good && random() % 2 == 0) hit.push_back(places[place] + name);
+    }
+    if (hit.empty()) continue;
+    for (const std::string& name : hit) {
+      const size_t size = fs::file_size(folder / name);
+      switch (random() % 3) {
+      case 0:
+        fs::remove(folder / name);
+        break;
+      case 1:
+        fs::resize_file(folder / name, size / 2);
+        break;
+      default:
+        flip(folder / name, random() % size);
+      }
+    }
+    EXPECT_FALSE(verify(folder).ok());
+    EXPECT_TRUE(verify(folder).repairable);
+    const RepairReport report = repair_checkpoint(folder);
+    EXPECT_THAT(report.lost, IsEmpty());
+    EXPECT_THAT(report.repaired, UnorderedElementsAreArray(hit));
+    EXPECT_THAT(verify(folder).faults, IsEmpty());
+    EXPECT_THAT(test::wrong_tensors(folder), IsEmpty());
+    for (const std::string& name : names)
+      for (const std::string& place : places)
+        ASSERT_EQ(content_of(folder / (place + name)), content_of(folder / name));
+  }
+  // A lost folder comes back as long as another is there; without any it is one from before them.
+  fs::remove_all(folder / "spare_01");
+  EXPECT_EQ(repair_checkpoint(folder).repaired.size(), names.size());
+  for (const char* spare : {"spare_00", "spare_01"}) fs::remove_all(folder / spare);
+  EXPECT_THAT(verify(folder).faults, IsEmpty());
+  EXPECT_THAT(repair_checkpoint(folder).repaired, IsEmpty());
 }
 
 TEST_F(Parity, LoadingAdvisesToRepair) {
