@@ -68,18 +68,16 @@ fs::path choose(const fs::path& where) {
   return found->folder;
 }
 
-/// The rank's tensor as one box of the true tensor, if it is one.
+/// The rank's tensor as one box of the true tensor, if it is one; padding makes it too large.
 std::optional<Box> one_box(const nn::Param& param) {
   std::optional<Box> whole;
-  int64_t elements = 0;
   for (const nn::Box& part : nn::local_boxes(param.spec(), param.where())) {
     std::vector<int64_t> begin = part.global;
     for (size_t d = 0; d < begin.size(); ++d) begin[d] -= part.local[d];
     if (!whole) whole = Box{begin, param.shape()};
     if (whole->offset != begin) return std::nullopt;
-    elements += numel(part.size);
   }
-  return elements == param.numel() ? whole : std::nullopt; // fewer: there is padding
+  return whole;
 }
 
 class RunSource final : public ModelSource {
