@@ -41,7 +41,11 @@ MappedFile::MappedFile(const std::filesystem::path& file, Access access) : path_
       ::madvise(data, size_, access == Access::kSequential ? MADV_SEQUENTIAL : MADV_RANDOM);
     }
   }
-  descriptor_ = descriptor;
+  if (access == Access::kPrivate) {
+    ::close(descriptor);
+  } else {
+    descriptor_ = descriptor;
+  }
 }
 
 MappedFile::~MappedFile() {

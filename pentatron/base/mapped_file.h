@@ -13,7 +13,8 @@ namespace pentatron {
 /// reads.
 class MappedFile {
  public:
-  /// kPrivate: the memory may be written to, which changes nothing but this mapping.
+  /// kPrivate: the memory may be written to, which changes nothing but this mapping; it keeps no
+  /// descriptor, so there may be many, and check_size() is not for it.
   enum class Access { kNormal, kSequential, kRandom, kPrivate };
 
   /// Throws DataError if `file` is not a regular file or cannot be read. An empty file gives an

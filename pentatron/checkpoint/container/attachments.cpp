@@ -46,6 +46,12 @@ bool is_attachment_name(std::string_view name) {
          (parts.size() == 2 || (!name.ends_with(".safetensors") && !name.ends_with(".parity")));
 }
 
+void make_folder(const fs::path& folder) {
+  if (::mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST)
+    raise<CheckpointError>("{} cannot be created: {}", folder.string(),
+                           std::generic_category().message(errno));
+}
+
 Attachments write_attachments(const fs::path& folder,
                               const std::map<std::string, std::string>& contents) {
   Attachments written;
@@ -59,9 +65,7 @@ Attachments write_attachments(const fs::path& folder,
                              "are allowed",
                              excerpt(name), kMaxAttachments, kMaxAttachmentBytes);
     const fs::path path = folder / name;
-    if (::mkdir(path.parent_path().c_str(), 0777) != 0 && errno != EEXIST)
-      raise<CheckpointError>("{} cannot be created: {}", path.parent_path().string(),
-                             std::generic_category().message(errno));
+    make_folder(path.parent_path());
     write_file_atomically(path, text);
     written.emplace(name, Attachment{.bytes = text.size(), .crc = checksum(text)});
   }

@@ -28,6 +28,9 @@ using Attachments = std::map<std::string, Attachment, std::less<>>;
 /// shard, a parity file or a folder of copies.
 bool is_attachment_name(std::string_view name);
 
+/// Unless it is there. Throws CheckpointError.
+void make_folder(const std::filesystem::path& folder);
+
 /// Writes the files into `folder`, durably but for the folder itself. Throws CheckpointError for
 /// impossible names and above the limits.
 Attachments write_attachments(const std::filesystem::path& folder,

@@ -130,7 +130,7 @@ CheckpointReader::map(std::span<const Wanted> wanted) {
       const uint64_t begin = source.begin + static_cast<uint64_t>(run.source) * element;
       const size_t size = static_cast<size_t>(run.count) * element;
       const auto& file = map_file(*source.file);
-      if (!file || begin % element != 0) break;
+      if (begin % element != 0) break;
       result[i] = Mapped{file, file->bytes().subspan(static_cast<size_t>(begin), size)};
       const uint64_t chunk_bytes = source.file->info->chunk_bytes;
       for (uint64_t chunk = begin / chunk_bytes; chunk * chunk_bytes < begin + size; ++chunk)
@@ -155,15 +155,14 @@ CheckpointReader::map(std::span<const Wanted> wanted) {
   return result;
 }
 
-/// Null beyond a number of files: each takes a descriptor.
 const std::shared_ptr<const MappedFile>& CheckpointReader::map_file(OpenFile& file) {
-  if (!file.mapped && num_mapped_ < kMaxOpen) {
+  if (!file.mapped) {
     open(file); // tells what is wrong with it
-    file.mapped =
+    auto mapped =
         std::make_shared<const MappedFile>(folder_ / *file.name, MappedFile::Access::kPrivate);
-    if (file.mapped->size() != file.info->bytes)
-      raise<CheckpointError>("{} became shorter while it was read", file.mapped->path().string());
-    ++num_mapped_;
+    if (mapped->size() != file.info->bytes)
+      raise<CheckpointError>("{} became shorter while it was read", mapped->path().string());
+    file.mapped = std::move(mapped);
   }
   return file.mapped;
 }

@@ -104,7 +104,7 @@ class CheckpointReader {
   std::filesystem::path folder_;
   Manifest manifest_;
   std::vector<std::unique_ptr<OpenFile>> files_;
-  size_t num_open_ = 0, num_mapped_ = 0;
+  size_t num_open_ = 0;
   std::map<std::string_view, std::vector<Source>> sources_;
   std::vector<Piece> pieces_;
   std::vector<std::byte> buffer_; ///< bytes of `buffered_` from `buffer_begin_` on

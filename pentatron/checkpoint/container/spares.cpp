@@ -68,7 +68,7 @@ void write_spares(const fs::path& folder, const std::string& manifest,
                   const std::map<std::string, std::string>& attachments, int64_t count) {
   for (size_t n = 0; n < static_cast<size_t>(count); ++n) {
     const fs::path spare = folder / spare_name(n);
-    fs::create_directories(spare);
+    make_folder(spare);
     write_attachments(spare, attachments);
     write_file_atomically(spare / kManifestName, manifest);
   }
@@ -103,7 +103,8 @@ Manifest repair_small_files(const fs::path& folder, std::vector<std::string>& re
                             std::vector<std::string>& lost) {
   const std::vector<std::string> spares = spares_in(folder);
   const auto restore = [&](const std::string& name, const std::string& text) {
-    fs::create_directories((folder / name).parent_path());
+    if (is_spare_name(name)) make_folder(folder / name.substr(0, name.find('/')));
+    make_folder((folder / name).parent_path());
     write_file_atomically(folder / name, text);
     repaired.push_back(name);
   };
