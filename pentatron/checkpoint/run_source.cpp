@@ -59,7 +59,7 @@ fs::path choose(const fs::path& where) {
   std::error_code ignored;
   if (fs::exists(where / kManifestName, ignored) || fs::exists(where / kFormat1Name, ignored))
     return where;
-  const auto found = newest_checkpoint(where);
+  const auto found = newest_checkpoint(where, VerifyScope::kWeights);
   if (!found)
     raise<CheckpointError>("{} holds no checkpoint\n  try: the folder given as checkpoint.save",
                            where.string());

@@ -146,10 +146,10 @@ std::string repair_hint(const VerifyReport& report, const fs::path& folder) {
 
 } // namespace
 
-std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& dir) {
+std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& dir, VerifyScope scope) {
   std::error_code error;
   if (fs::exists(dir / kManifestName, error) || fs::exists(dir / kFormat1Name, error)) {
-    const VerifyReport report = verify(dir);
+    const VerifyReport report = verify(dir, scope);
     if (!report.ok())
       raise<CheckpointError>("{} is damaged: {}{}", dir.string(), fmt::join(report.faults, "; "),
                              repair_hint(report, dir));
@@ -164,7 +164,7 @@ std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& dir) {
   if (candidates.empty()) return std::nullopt;
   std::vector<std::string> damaged;
   for (const CheckpointFolder& candidate : candidates) {
-    const VerifyReport report = verify(candidate.path);
+    const VerifyReport report = verify(candidate.path, scope);
     if (report.ok())
       return FoundCheckpoint{.folder = candidate.path,
                              .passed_over = fmt::format("{}", fmt::join(damaged, "; "))};

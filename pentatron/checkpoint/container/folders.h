@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "pentatron/checkpoint/container/verify.h"
+
 namespace pentatron::checkpoint {
 
 /// "step_00000100"
@@ -58,7 +60,9 @@ struct FoundCheckpoint {
 /// The checkpoint to resume from: the folder that `latest` names if every byte of it is as written,
 /// else the nearest earlier one of which that holds; without `latest` the newest of all. `dir` may
 /// be a checkpoint itself. None if nothing was saved there; CheckpointError if all is damaged.
-std::optional<FoundCheckpoint> newest_checkpoint(const std::filesystem::path& dir);
+/// `scope`: what of it is looked at.
+std::optional<FoundCheckpoint> newest_checkpoint(const std::filesystem::path& dir,
+                                                 VerifyScope scope = VerifyScope::kWhole);
 
 /// Which checkpoints stay; each rule adds to what the others keep.
 struct Retention {

@@ -146,6 +146,12 @@ void check_files(const fs::path& folder, const Manifest& manifest, Faults& fault
   threads.finish();
 }
 
+/// State of an optimizer is called "<parameter>/<what>".
+bool has_weights(const FileInfo& file) {
+  return std::ranges::any_of(
+      file.entries, [](const auto& entry) { return entry.first.find('/') == std::string::npos; });
+}
+
 /// Takes what is not there out of the list.
 template <class Files>
 void set_aside(const fs::path& folder, Files& files, std::vector<std::string>& absent) {
@@ -177,10 +183,15 @@ VerifyReport verify(const fs::path& folder, VerifyScope scope) {
       set_aside(folder, manifest.attachments, report.absent);
       set_aside(folder, manifest.parity, report.absent);
     }
+    if (scope == VerifyScope::kWeights) {
+      std::erase_if(manifest.files, [](const auto& file) { return !has_weights(file.second); });
+      manifest.parity.clear();
+    } else {
+      find_unlisted(folder, manifest, faults);
+    }
     check_files(folder, manifest, faults);
     check_attachments(folder, manifest, faults);
     if (scope == VerifyScope::kWhole) check_spares(folder, manifest, faults);
-    find_unlisted(folder, manifest, faults);
     if (faults.list().empty()) {
       for (const auto& [name, info] : manifest.files) check_header(folder, name, manifest);
     }

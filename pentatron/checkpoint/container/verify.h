@@ -21,7 +21,8 @@ struct VerifyReport {
 
 enum class VerifyScope : uint8_t {
   kWhole,
-  kPresent ///< a machine's part of a checkpoint: files that are not there are no fault
+  kPresent, ///< a machine's part of a checkpoint: files that are not there are no fault
+  kWeights  ///< what a model for writing needs: no optimizer state, no parity files, no copies
 };
 
 /// Reads everything, on two threads: the manifest with its tiling, every chunk of every file, the

@@ -79,6 +79,19 @@ TEST_F(Folders, TheNewestGoodOneIsFoundAndWhatWasPassedOverIsTold) {
   EXPECT_THAT(message_of([&] { newest_checkpoint(dir.path()); }), HasSubstr("no whole checkpoint"));
 }
 
+TEST_F(Folders, ForWeightsAloneTheOptimizersFilesDoNotMatter) {
+  for (const int64_t i : {10, 20}) save(i);
+  const fs::path newest = dir.path() / "step_00000020";
+  fs::remove(newest / shard_name("optimizer", 0, 1));
+  fs::remove_all(newest / "spare_00");
+  fs::create_directories(newest / "spare_00");
+  EXPECT_EQ(newest_checkpoint(dir.path())->folder.filename(), "step_00000010");
+  EXPECT_EQ(newest_checkpoint(dir.path(), VerifyScope::kWeights)->folder, newest);
+  damage(newest);
+  EXPECT_EQ(newest_checkpoint(dir.path(), VerifyScope::kWeights)->folder.filename(),
+            "step_00000010");
+}
+
 TEST_F(Folders, LaterOnesThanLatestBelongToAnotherRun) {
   for (const int64_t i : {10, 20, 15}) save(i);
   EXPECT_EQ(newest(), "step_00000015");
