@@ -98,10 +98,10 @@ TEST_F(Generating, AFileThatShrinksUnderTheModelIsToldInASentence) {
   run("convert model mine --format pentatron 2>/dev/null");
   EXPECT_EQ(lines("generate mine --prompt abc --max-new-tokens 9 --json --seed 3"),
             lines("generate model --prompt abc --max-new-tokens 9 --json --seed 3"));
-  const std::string out = run("chat mine --max-new-tokens 3 2>&1", 1,
-                              "{ printf 'hi\n'; sleep 2; truncate -s 4096 "
-                              "mine/*/model_*.safetensors; printf 'hi\n'; sleep 5; } | ");
-  EXPECT_THAT(out, HasSubstr("error: a file became shorter"));
+  run("chat mine --max-new-tokens 3 >answer 2>told", 1,
+      "{ printf 'hi\\n'; for i in $(seq 600); do [ -s answer ] && break; sleep 0.1; done; "
+      "truncate -s 4096 mine/*/model_*.safetensors; printf 'hi\\n'; } | ");
+  EXPECT_THAT(content_of(folder / "told"), HasSubstr("error: a file became shorter"));
 }
 
 } // namespace
