@@ -84,6 +84,7 @@ TEST(Safetensors, WriterGivesWhatTheReaderReads) {
     const auto address = reinterpret_cast<uintptr_t>(file.at(name).data.data());
     EXPECT_EQ(address % size_of(tensor.dtype), 0u) << name;
   }
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(file.at("wide").data.data()) % 64, 0u) << "the first";
 }
 
 TEST(Safetensors, WriterTakesPartsInAnyOrderAndWantsAllOfThem) {

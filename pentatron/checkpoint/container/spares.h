@@ -17,7 +17,7 @@ namespace pentatron::checkpoint {
 /// Whether the name is that of a folder of copies, or of something in one.
 bool is_spare_name(std::string_view name);
 
-/// Durable but for the entry of `folder` itself. Throws CheckpointError or IoError.
+/// Durable but for the entry of `folder` itself. Throws Error.
 void write_spares(const std::filesystem::path& folder, const std::string& manifest,
                   const std::map<std::string, std::string>& attachments, int64_t count);
 

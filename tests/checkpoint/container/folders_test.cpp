@@ -80,7 +80,7 @@ TEST_F(Folders, TheNewestGoodOneIsFoundAndWhatWasPassedOverIsTold) {
 }
 
 TEST_F(Folders, ForWeightsAloneTheOptimizersFilesDoNotMatter) {
-  for (const int64_t i : {10, 20}) save(i);
+  for (const int64_t i : {10, 20}) write_example(dir.path(), i, 1); // with optimizer state
   const fs::path newest = dir.path() / "step_00000020";
   fs::remove(newest / shard_name("optimizer", 0, 1));
   fs::remove_all(newest / "spare_00");
