@@ -1,4 +1,4 @@
-"""Saves and loads the same 500 MB with this program's container and with what others have, in turn in one run, on the disk
+"""Saves and loads the same 500 MB with this program's checkpoints and with what others have, in turn in one run, on the disk
 of the current folder. Prints the median of the rounds.
 
 checkpoints.py BENCH_CHECKPOINT [ROUNDS]

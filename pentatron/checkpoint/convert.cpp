@@ -8,11 +8,11 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/mapped_file.h"
 #include "pentatron/base/safetensors.h"
-#include "pentatron/checkpoint/container/checkpoint_writer.h"
-#include "pentatron/checkpoint/container/shard_writer.h"
 #include "pentatron/checkpoint/gguf/gguf_export.h"
 #include "pentatron/checkpoint/hf/hf_export.h"
 #include "pentatron/checkpoint/model_stream.h"
+#include "pentatron/checkpoint/sharded/checkpoint_writer.h"
+#include "pentatron/checkpoint/sharded/shard_writer.h"
 #include "pentatron/checkpoint/source_facts.h"
 
 namespace pentatron::checkpoint {

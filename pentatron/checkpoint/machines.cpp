@@ -19,9 +19,9 @@
 #include "pentatron/base/log.h"
 #include "pentatron/base/sha256.h"
 #include "pentatron/base/text.h"
-#include "pentatron/checkpoint/container/format1.h"
-#include "pentatron/checkpoint/container/shard_file.h"
-#include "pentatron/checkpoint/container/verify.h"
+#include "pentatron/checkpoint/sharded/format1.h"
+#include "pentatron/checkpoint/sharded/shard_file.h"
+#include "pentatron/checkpoint/sharded/verify.h"
 #include "pentatron/comm/collectives.h"
 #include "pentatron/comm/gather_text.h"
 

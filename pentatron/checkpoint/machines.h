@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "pentatron/checkpoint/container/folders.h"
-#include "pentatron/checkpoint/container/manifest.h"
+#include "pentatron/checkpoint/sharded/folders.h"
+#include "pentatron/checkpoint/sharded/manifest.h"
 #include "pentatron/comm/group.h"
 
 namespace pentatron::checkpoint {

@@ -10,8 +10,8 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/gguf.h"
-#include "pentatron/checkpoint/container/folders.h"
-#include "pentatron/checkpoint/container/format1.h"
+#include "pentatron/checkpoint/sharded/folders.h"
+#include "pentatron/checkpoint/sharded/format1.h"
 #include "pentatron/checkpoint/source_facts.h"
 
 namespace pentatron::checkpoint {
@@ -37,7 +37,7 @@ void fill(ModelSource& source, nn::Param& param) {
   const at::Tensor host =
       value.is_cpu() ? value : at::empty(value.sizes(), value.options().device(at::kCPU));
   if (param.spec().shard_multiple > 0) host.zero_(); // padding
-  for (const nn::Box& box : nn::local_boxes(param.spec(), param.where()))
+  for (const nn::LocalBox& box : nn::local_boxes(param.spec(), param.where()))
     source.read(param.name(), Box{box.global, box.size}, narrow_to(host, box.local, box.size));
   if (!value.is_cpu()) value.copy_(host);
 }

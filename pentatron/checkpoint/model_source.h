@@ -23,8 +23,8 @@
 #include <ATen/core/Tensor.h>
 
 #include "pentatron/base/json.h"
-#include "pentatron/checkpoint/container/manifest.h"
 #include "pentatron/checkpoint/generation_defaults.h"
+#include "pentatron/checkpoint/sharded/manifest.h"
 #include "pentatron/models/gpt_config.h"
 #include "pentatron/nn/param.h"
 

@@ -8,10 +8,10 @@ std::vector<PlacedBox> placed_boxes(const nn::ShardSpec& spec, const nn::Coordin
                                     const nn::FlatRange& range) {
   const std::vector<int64_t> shape = nn::local_shape(spec, where);
   const std::vector<int64_t> strides = row_major_strides(shape);
-  const std::vector<nn::Box> held = nn::local_boxes(spec, where);
+  const std::vector<nn::LocalBox> held = nn::local_boxes(spec, where);
   std::vector<PlacedBox> placed;
   for (const Box& local : flat_range_boxes(shape, range.begin, range.size)) {
-    for (const nn::Box& one : held) {
+    for (const nn::LocalBox& one : held) {
       std::optional<Box> part = intersect(local, Box{one.local, one.size});
       if (!part) continue;
       int64_t begin = -range.begin;

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "pentatron/checkpoint/container/geometry.h"
+#include "pentatron/checkpoint/sharded/geometry.h"
 #include "pentatron/nn/shard_spec.h"
 
 namespace pentatron::checkpoint {

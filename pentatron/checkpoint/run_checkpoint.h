@@ -1,7 +1,7 @@
 /// Going on with a run in any layout, or starting from the weights of one: every rank reads the
 /// elements that it needs, whatever ranks wrote them. run_saver.h writes such folders:
 ///
-///   DIR/step_00000100/   see container/checkpoint_writer.h
+///   DIR/step_00000100/   see sharded/checkpoint_writer.h
 ///     model_00000_of_00008.safetensors      parameters, by name, in the model's type
 ///     optimizer_00000_of_00008.safetensors  optimizer state, as "<parameter>/<what>"
 ///     tokenizer/...                         the tokenizer's own files
@@ -16,10 +16,10 @@
 #include <string>
 #include <vector>
 
-#include "pentatron/checkpoint/container/folders.h"
+#include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/checkpoint/strictness.h"
 #include "pentatron/optim/optimizer.h"
-#include "pentatron/parallel/data/data_parallel.h"
+#include "pentatron/parallel/ddp/data_parallel.h"
 
 namespace pentatron::checkpoint {
 

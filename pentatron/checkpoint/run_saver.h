@@ -21,7 +21,7 @@ struct SaveOptions {
   std::filesystem::path dir;
   Retention retention;
   bool async = false;
-  int64_t parity = 0;                         ///< parity files, see container/parity.h
+  int64_t parity = 0;                         ///< parity files, see sharded/parity.h
   bool node_local = false;                    ///< `dir` is another folder on each machine
   uint64_t staging_bytes = uint64_t{4} << 30; ///< of a rank, at most; for async
 };

@@ -10,11 +10,11 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/log.h"
-#include "pentatron/checkpoint/container/attachments.h"
-#include "pentatron/checkpoint/container/folders.h"
-#include "pentatron/checkpoint/container/format1.h"
-#include "pentatron/checkpoint/container/reader.h"
 #include "pentatron/checkpoint/param_shapes.h"
+#include "pentatron/checkpoint/sharded/attachments.h"
+#include "pentatron/checkpoint/sharded/folders.h"
+#include "pentatron/checkpoint/sharded/format1.h"
+#include "pentatron/checkpoint/sharded/reader.h"
 #include "pentatron/checkpoint/source_facts.h"
 #include "pentatron/checkpoint/tensor_io.h"
 #include "pentatron/config/config.h"
@@ -71,7 +71,7 @@ fs::path choose(const fs::path& where) {
 /// The rank's tensor as one box of the true tensor, if it is one; padding makes it too large.
 std::optional<Box> one_box(const nn::Param& param) {
   std::optional<Box> whole;
-  for (const nn::Box& part : nn::local_boxes(param.spec(), param.where())) {
+  for (const nn::LocalBox& part : nn::local_boxes(param.spec(), param.where())) {
     std::vector<int64_t> begin = part.global;
     for (size_t d = 0; d < begin.size(); ++d) begin[d] -= part.local[d];
     if (!whole) whole = Box{begin, param.shape()};

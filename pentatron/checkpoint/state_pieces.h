@@ -6,10 +6,10 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "pentatron/checkpoint/container/shard_writer.h"
 #include "pentatron/checkpoint/placement.h"
+#include "pentatron/checkpoint/sharded/shard_writer.h"
 #include "pentatron/optim/optimizer.h"
-#include "pentatron/parallel/data/data_parallel.h"
+#include "pentatron/parallel/ddp/data_parallel.h"
 
 namespace pentatron::checkpoint {
 

@@ -81,7 +81,7 @@ std::optional<std::string> ask(const comm::Group& world) {
 void chat_on_rank(const ChatArguments& arguments, const OpenedModel& opened,
                   const data::Tokenizer& tokenizer, const comm::Group& world) {
   const RankLog rank_log("", world);
-  build::RankModel model = load_model(opened, world);
+  parallelize::RankModel model = load_model(opened, world);
   generate::Options options = arguments.writing.options;
   options.context = opened.config.train.seq_length;
   options.stop_tokens = opened.source->facts().generation.eos;

@@ -4,13 +4,13 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
-#include "pentatron/checkpoint/container/compare.h"
-#include "pentatron/checkpoint/container/folders.h"
-#include "pentatron/checkpoint/container/format1.h"
-#include "pentatron/checkpoint/container/parity.h"
-#include "pentatron/checkpoint/container/reader.h"
-#include "pentatron/checkpoint/container/spares.h"
-#include "pentatron/checkpoint/container/verify.h"
+#include "pentatron/checkpoint/sharded/compare.h"
+#include "pentatron/checkpoint/sharded/folders.h"
+#include "pentatron/checkpoint/sharded/format1.h"
+#include "pentatron/checkpoint/sharded/parity.h"
+#include "pentatron/checkpoint/sharded/reader.h"
+#include "pentatron/checkpoint/sharded/spares.h"
+#include "pentatron/checkpoint/sharded/verify.h"
 #include "pentatron/cli/commands.h"
 
 namespace pentatron::cli {

@@ -187,7 +187,7 @@ class Run {
   const data::Tokenizer* tokenizer_;
   bool speaks_;
   generate::Options options_;
-  build::RankModel model_;
+  parallelize::RankModel model_;
   Speed speed_;
 };
 

@@ -1,10 +1,10 @@
 #include "pentatron/cli/loaded_model.h"
 
 #include "pentatron/base/error.h"
-#include "pentatron/build/load_model.h"
 #include "pentatron/cli/commands.h"
 #include "pentatron/data/dataset.h"
 #include "pentatron/data/tokenizer/open.h"
+#include "pentatron/parallelize/load_model.h"
 #include "pentatron/trainer/runtime.h"
 
 namespace pentatron::cli {
@@ -46,7 +46,7 @@ OpenedModel open_trained_model(const std::string& where, const std::vector<std::
                                      "parallel.pipeline_model_parallel_size",
                                      "parallel.pipeline_model_parallel_layout", "dist."},
                                     ranks);
-  const build::ParallelConfig& parallel = opened.config.parallel;
+  const parallelize::ParallelConfig& parallel = opened.config.parallel;
   const int64_t needed =
       parallel.tensor_model_parallel_size * parallel.pipeline_model_parallel_size;
   if (needed != ranks) {
@@ -60,19 +60,20 @@ OpenedModel open_trained_model(const std::string& where, const std::vector<std::
   return opened;
 }
 
-build::RankModel load_model(const OpenedModel& opened, const comm::Group& world) {
+parallelize::RankModel load_model(const OpenedModel& opened, const comm::Group& world) {
   const trainer::Config& config = opened.config;
-  const build::PipelinePlan plan =
-      build::plan_pipeline(config.parallel, config.model, {.tokens = 1, .squared_lengths = 1});
+  const parallelize::PipelinePlan plan = parallelize::plan_pipeline(
+      config.parallel, config.model, {.tokens = 1, .squared_lengths = 1});
   // Readers are for one thread at a time, and ranks may be threads of one process.
   const auto source = checkpoint::open_model(opened.source->facts().path.string());
-  return build::load_model(*source,
-                           {.config = config.model,
-                            .dtype = trainer::scalar_type(config.dtype),
-                            .device = trainer::choose_device(config.device),
-                            .max_sequence = config.train.seq_length,
-                            .gradients = false},
-                           build::make_groups(world, config.parallel, config.model, plan), plan);
+  return parallelize::load_model(
+      *source,
+      {.config = config.model,
+       .dtype = trainer::scalar_type(config.dtype),
+       .device = trainer::choose_device(config.device),
+       .max_sequence = config.train.seq_length,
+       .gradients = false},
+      parallelize::make_groups(world, config.parallel, config.model, plan), plan);
 }
 
 std::filesystem::path tokenizer_path(const OpenedModel& opened) {

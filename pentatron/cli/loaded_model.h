@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "pentatron/build/parallelize.h"
 #include "pentatron/checkpoint/model_source.h"
 #include "pentatron/data/tokenizer.h"
+#include "pentatron/parallelize/parallelize.h"
 #include "pentatron/trainer/config.h"
 
 namespace pentatron::cli {
@@ -28,7 +28,7 @@ OpenedModel open_trained_model(const std::string& where, const std::vector<std::
                                int ranks);
 
 /// This rank's part, with its weights. Collective over the world.
-build::RankModel load_model(const OpenedModel& opened, const comm::Group& world);
+parallelize::RankModel load_model(const OpenedModel& opened, const comm::Group& world);
 
 /// Where the tokenizer's files are, for the chat template; empty: it has none.
 std::filesystem::path tokenizer_path(const OpenedModel& opened);

@@ -121,8 +121,9 @@ void check(const Options& options) {
     raise<ConfigError>("max_new_tokens={} is negative\n  try: 200", options.max_new_tokens);
 }
 
-std::vector<Text> generate(build::ModelView model, const std::vector<std::vector<int64_t>>& prompts,
-                           const Options& options, const OnToken& on_token) {
+std::vector<Text> generate(parallelize::ModelView model,
+                           const std::vector<std::vector<int64_t>>& prompts, const Options& options,
+                           const OnToken& on_token) {
   check(options);
   Session session(std::move(model), static_cast<int64_t>(prompts.size()));
   std::vector<Writing> writings(prompts.size());

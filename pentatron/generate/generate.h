@@ -5,9 +5,9 @@
 #include <functional>
 #include <vector>
 
-#include "pentatron/build/parallelize.h"
 #include "pentatron/generate/sampling.h"
 #include "pentatron/generate/session.h"
+#include "pentatron/parallelize/parallelize.h"
 
 namespace pentatron::generate {
 
@@ -37,8 +37,9 @@ using OnToken = std::function<bool(size_t text, const Drawn& drawn)>;
 /// Continues the prompts, none of them empty. A text that outgrows the context goes on with its
 /// later half. On tensor and pipeline ranks all call it alike, and all return the texts. Throws
 /// DataError for a token of a prompt outside the vocabulary.
-std::vector<Text> generate(build::ModelView model, const std::vector<std::vector<int64_t>>& prompts,
-                           const Options& options, const OnToken& on_token = {});
+std::vector<Text> generate(parallelize::ModelView model,
+                           const std::vector<std::vector<int64_t>>& prompts, const Options& options,
+                           const OnToken& on_token = {});
 
 /// The same for one text that the session holds as its text 0; `prompt` is everything so far, and
 /// only what the session has not read yet is read.

@@ -57,7 +57,7 @@ Pass make_pass(const std::vector<Session::Input>& inputs, const nn::KvCache& cac
 
 } // namespace
 
-Session::Session(build::ModelView model, int64_t texts)
+Session::Session(parallelize::ModelView model, int64_t texts)
     : model_(std::move(model)), cache_(texts), tokens_(static_cast<size_t>(texts)) {}
 
 void Session::truncate(int64_t text, int64_t length) {

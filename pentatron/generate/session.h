@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "pentatron/build/parallelize.h"
 #include "pentatron/nn/kv_cache.h"
+#include "pentatron/parallelize/parallelize.h"
 
 namespace pentatron::generate {
 
@@ -15,7 +15,7 @@ namespace pentatron::generate {
 class Session {
  public:
   /// `texts`: how many are kept side by side.
-  Session(build::ModelView model, int64_t texts);
+  Session(parallelize::ModelView model, int64_t texts);
 
   struct Input {
     int64_t text = 0;
@@ -35,14 +35,14 @@ class Session {
   /// Makes room for texts of so many tokens at once, instead of growing.
   void reserve(int64_t tokens) { cache_.reserve(tokens); }
 
-  const build::ModelView& model() const { return model_; }
+  const parallelize::ModelView& model() const { return model_; }
   /// Whether this rank's read() gives logits.
   bool has_logits() const;
   /// Brings a tensor from a rank with logits to the other stages' ranks.
   void share(const at::Tensor& x) const;
 
  private:
-  build::ModelView model_;
+  parallelize::ModelView model_;
   nn::KvCache cache_;
   std::vector<std::vector<int64_t>> tokens_;
 };

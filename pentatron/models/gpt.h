@@ -5,19 +5,13 @@
 
 #include <memory>
 
+#include "pentatron/base/segment_range.h"
 #include "pentatron/layers/transformer_layer.h"
 #include "pentatron/models/gpt_config.h"
 #include "pentatron/nn/segment.h"
 #include "pentatron/parallel/tensor/vocab.h"
 
 namespace pentatron::models {
-
-/// Segments [begin, end) of a model of L layers: 0 is the embedding, 1 to L are the layers, L + 1
-/// is the head. A segment's number is its unit in the ParamStore.
-struct SegmentRange {
-  int64_t begin = 0, end = 0;
-  bool operator==(const SegmentRange&) const = default;
-};
 
 struct GptBuild {
   at::ScalarType dtype = at::kFloat;

@@ -52,7 +52,8 @@ at::Tensor narrow_box(at::Tensor tensor, const std::vector<int64_t>& offset,
 }
 
 /// Writes normal numbers of the box's global addresses into a new CPU tensor of the box's size.
-at::Tensor normal_box(const ShardSpec& spec, const Box& box, const Stream& stream, double std) {
+at::Tensor normal_box(const ShardSpec& spec, const LocalBox& box, const Stream& stream,
+                      double std) {
   at::Tensor block = at::empty(box.size, at::kDouble);
   double* out = block.data_ptr<double>();
   const int64_t columns = box.size.back();
@@ -86,7 +87,7 @@ void Param::initialize(uint64_t seed) {
   }
   value_.zero_();
   const Stream stream(seed, "init/" + spec_.name);
-  for (const Box& box : local_boxes(spec_, where_)) {
+  for (const LocalBox& box : local_boxes(spec_, where_)) {
     at::Tensor target = narrow_box(value_, box.local, box.size);
     if (init_.kind == Init::Kind::kConstant) {
       target.fill_(init_.value);
@@ -134,13 +135,13 @@ void load_global(Param& param, const at::Tensor& global) {
   }
   at::Tensor value = param.value();
   if (param.spec().shard_multiple > 0) value.zero_();
-  for (const Box& box : local_boxes(param.spec(), param.where())) {
+  for (const LocalBox& box : local_boxes(param.spec(), param.where())) {
     narrow_box(value, box.local, box.size).copy_(narrow_box(global, box.global, box.size));
   }
 }
 
 void store_global(const Param& param, const at::Tensor& local, at::Tensor& global) {
-  for (const Box& box : local_boxes(param.spec(), param.where())) {
+  for (const LocalBox& box : local_boxes(param.spec(), param.where())) {
     narrow_box(global, box.global, box.size).copy_(narrow_box(local, box.local, box.size));
   }
 }

@@ -55,25 +55,25 @@ DimensionShare share_of(const ShardSpec& spec, int dim, const Coordinates& where
   DimensionShare share;
   int64_t global = 0;
   for (const FusedPart& part : parts) {
-    if (part.in_groups && part.units < at.size && at.size % part.units == 0) {
-      const int64_t unit = planted("kv_head_of_another_group") ? at.rank % part.units
-                                                               : at.rank / (at.size / part.units);
-      share.intervals.push_back({global + unit * part.unit_size, share.extent, part.unit_size});
-      share.extent += part.unit_size;
-      global += part.units * part.unit_size;
+    if (part.in_groups && part.pieces < at.size && at.size % part.pieces == 0) {
+      const int64_t piece = planted("kv_head_of_another_group") ? at.rank % part.pieces
+                                                                : at.rank / (at.size / part.pieces);
+      share.intervals.push_back({global + piece * part.piece_size, share.extent, part.piece_size});
+      share.extent += part.piece_size;
+      global += part.pieces * part.piece_size;
       continue;
     }
-    if (part.units % at.size != 0) {
+    if (part.pieces % at.size != 0) {
       raise<ConfigError>(
-          "{}{}{} has {} units, which {}={} does not divide\n  try: a size of {} in {{{}}}{}",
-          spec.name, part.name.empty() ? "" : " part ", part.name, part.units, axis_name, at.size,
-          axis_name, config::divisors(part.units),
-          part.in_groups ? fmt::format(" or a multiple of {}", part.units) : "");
+          "{}{}{} has {} pieces, which {}={} does not divide\n  try: a size of {} in {{{}}}{}",
+          spec.name, part.name.empty() ? "" : " part ", part.name, part.pieces, axis_name, at.size,
+          axis_name, config::divisors(part.pieces),
+          part.in_groups ? fmt::format(" or a multiple of {}", part.pieces) : "");
     }
-    const int64_t rows = part.units / at.size * part.unit_size;
+    const int64_t rows = part.pieces / at.size * part.piece_size;
     if (rows > 0) share.intervals.push_back({global + at.rank * rows, share.extent, rows});
     share.extent += rows;
-    global += part.units * part.unit_size;
+    global += part.pieces * part.piece_size;
   }
   if (global != n) {
     raise<ShapeError>("the parts of {} cover {} rows of {}", spec.name, global, n);
@@ -107,11 +107,11 @@ std::vector<int64_t> local_shape(const ShardSpec& spec, const Coordinates& where
   return shape;
 }
 
-std::vector<Box> local_boxes(const ShardSpec& spec, const Coordinates& where) {
-  std::vector<Box> boxes = {{}};
+std::vector<LocalBox> local_boxes(const ShardSpec& spec, const Coordinates& where) {
+  std::vector<LocalBox> boxes = {{}};
   for (const DimensionShare& share : shares(spec, where)) {
-    std::vector<Box> next;
-    for (const Box& box : boxes) {
+    std::vector<LocalBox> next;
+    for (const LocalBox& box : boxes) {
       for (const Interval& interval : share.intervals) {
         next.push_back(box);
         next.back().global.push_back(interval.global);
@@ -126,7 +126,7 @@ std::vector<Box> local_boxes(const ShardSpec& spec, const Coordinates& where) {
 
 int64_t local_numel(const ShardSpec& spec, const Coordinates& where) {
   int64_t total = 0;
-  for (const Box& box : local_boxes(spec, where)) {
+  for (const LocalBox& box : local_boxes(spec, where)) {
     total += std::accumulate(box.size.begin(), box.size.end(), int64_t{1}, std::multiplies<>());
   }
   return total;
@@ -145,8 +145,8 @@ std::vector<FlatRange> grouped_ranges(const ShardSpec& spec, const Coordinates& 
       std::accumulate(shape.begin() + 1, shape.end(), int64_t{1}, std::multiplies<>());
   int64_t begin = 0;
   for (const FusedPart& part : spec.parts) {
-    const bool grouped = part.in_groups && part.units < size;
-    const int64_t rows = (grouped ? 1 : part.units / size) * part.unit_size * row;
+    const bool grouped = part.in_groups && part.pieces < size;
+    const int64_t rows = (grouped ? 1 : part.pieces / size) * part.piece_size * row;
     if (grouped && !ranges.empty() && ranges.back().begin + ranges.back().size == begin) {
       ranges.back().size += rows;
     } else if (grouped) {
@@ -174,11 +174,11 @@ std::vector<FlatRange> without(const FlatRange& total, const std::vector<FlatRan
   return ranges;
 }
 
-/// Position of this rank in the group of tp ranks that hold the same unit of `part`.
+/// Position of this rank in the group of tp ranks that hold the same piece of `part`.
 bool is_first_of_group(const ShardSpec& spec, AxisPosition tp) {
   if (planted("kv_heads_counted_by_every_rank")) return true;
   for (const FusedPart& part : spec.parts) {
-    if (part.in_groups && part.units < tp.size && tp.rank % (tp.size / part.units) != 0)
+    if (part.in_groups && part.pieces < tp.size && tp.rank % (tp.size / part.pieces) != 0)
       return false;
   }
   return true;
@@ -200,7 +200,7 @@ std::vector<FlatRange> counted_ranges(const ShardSpec& spec, const Coordinates& 
 
 std::vector<FlatRange> partial_ranges(const ShardSpec& spec, const Coordinates& where,
                                       const std::string& axis) {
-  if (axis == kGroupAxis) return grouped_ranges(spec, where);
+  if (axis == kTpReplicaAxis) return grouped_ranges(spec, where);
   if (spec.placement(axis).kind != Placement::Kind::kPartial) return {};
   return {whole(spec, where)};
 }
@@ -209,7 +209,7 @@ PartRange part_range(const ShardSpec& spec, const std::string& part) {
   if (part.empty()) return {0, spec.shape.at(0)};
   int64_t begin = 0;
   for (const FusedPart& candidate : spec.parts) {
-    const int64_t rows = candidate.units * candidate.unit_size;
+    const int64_t rows = candidate.pieces * candidate.piece_size;
     if (candidate.name == part) return {begin, rows};
     begin += rows;
   }

@@ -26,13 +26,13 @@ struct Placement {
   bool operator==(const Placement&) const = default;
 };
 
-/// One part of a fused dimension (q, k, v; gate, up): `units` pieces of `unit_size` rows that are
+/// One part of a fused dimension (q, k, v; gate, up): `pieces` pieces of `piece_size` rows that are
 /// never cut. Each part is sharded by itself, so a rank holds [its q; its k; its v].
 struct FusedPart {
   std::string name;
-  int64_t units = 0;
-  int64_t unit_size = 1;
-  /// Fewer units than ranks are allowed: a group of neighbouring ranks then holds the same unit,
+  int64_t pieces = 0;
+  int64_t piece_size = 1;
+  /// Fewer pieces than ranks are allowed: a group of neighbouring ranks then holds the same piece,
   /// and the gradient of the part is Partial over that group (key and value heads).
   bool in_groups = false;
 };
@@ -59,9 +59,9 @@ using Coordinates = std::map<std::string, AxisPosition>;
 
 /// A block that a rank holds: `size` elements from `global` in the true tensor, at `local` in the
 /// rank's tensor.
-struct Box {
+struct LocalBox {
   std::vector<int64_t> global, local, size;
-  bool operator==(const Box&) const = default;
+  bool operator==(const LocalBox&) const = default;
 };
 
 /// Shape of a rank's tensor, padding included. Throws ConfigError if an axis does not divide what
@@ -70,7 +70,7 @@ std::vector<int64_t> local_shape(const ShardSpec& spec, const Coordinates& where
 
 /// The blocks of a rank, in local order; they never cover padding. Over the ranks of the sharded
 /// axes they tile the tensor exactly once.
-std::vector<Box> local_boxes(const ShardSpec& spec, const Coordinates& where);
+std::vector<LocalBox> local_boxes(const ShardSpec& spec, const Coordinates& where);
 
 /// Number of true elements a rank holds.
 int64_t local_numel(const ShardSpec& spec, const Coordinates& where);
@@ -87,11 +87,11 @@ struct FlatRange {
 std::vector<FlatRange> counted_ranges(const ShardSpec& spec, const Coordinates& where);
 
 /// The part of the rank's tensor whose gradient must be summed over `axis`: all where it is
-/// Partial, else nothing. The axis kGroupAxis stands for the group of tp ranks that hold the same
-/// units of parts held in groups. Ascending.
+/// Partial, else nothing. The axis kTpReplicaAxis stands for the group of tp ranks that hold the
+/// same pieces of parts held in groups. Ascending.
 std::vector<FlatRange> partial_ranges(const ShardSpec& spec, const Coordinates& where,
                                       const std::string& axis);
-inline constexpr const char* kGroupAxis = "tp-group";
+inline constexpr const char* kTpReplicaAxis = "tp-replicas";
 /// The axis of the two copies of tied embeddings where the embedding and the head lie on different
 /// pipeline ranks.
 inline constexpr const char* kEmbeddingAxis = "embd";

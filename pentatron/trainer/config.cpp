@@ -5,12 +5,12 @@
 #include <fmt/format.h>
 
 #include "pentatron/base/error.h"
-#include "pentatron/build/parallelize.h"
-#include "pentatron/checkpoint/container/folders.h"
-#include "pentatron/checkpoint/container/manifest.h"
 #include "pentatron/checkpoint/hf/hf_export.h"
 #include "pentatron/checkpoint/model_source.h"
+#include "pentatron/checkpoint/sharded/folders.h"
+#include "pentatron/checkpoint/sharded/manifest.h"
 #include "pentatron/models/presets.h"
+#include "pentatron/parallelize/parallelize.h"
 
 namespace pentatron::trainer {
 
@@ -22,9 +22,9 @@ void check_ranks(const Config& config, int world_size, config::Violations& viola
       !config::fields_hold(config.parallel) || !config::fields_hold(config.ddp))
     return;
   const bool batches = config.dataset.type == data::DatasetType::kBatches;
-  build::check_parallel(config.parallel, config.ddp, config.model, world_size,
-                        batches ? 0 : config.train.micro_batch_size * config.train.seq_length,
-                        violations);
+  parallelize::check_parallel(config.parallel, config.ddp, config.model, world_size,
+                              batches ? 0 : config.train.micro_batch_size * config.train.seq_length,
+                              violations);
 }
 
 void check_batch_sizes(const TrainConfig& train, int data_parallel_size,
@@ -218,7 +218,7 @@ Config load_config(const std::optional<std::string>& file,
   config::validate(config, violations);
   check_ranks(config, world_size, violations);
   if (violations.empty())
-    check_batch_sizes(config.train, build::data_parallel_size(config.parallel, world_size),
+    check_batch_sizes(config.train, parallelize::data_parallel_size(config.parallel, world_size),
                       violations);
   violations.throw_if_any();
   return config;

@@ -10,8 +10,7 @@
 #include <tuple>
 #include <vector>
 
-#include "pentatron/build/parallel_config.h"
-#include "pentatron/checkpoint/container/manifest.h"
+#include "pentatron/checkpoint/sharded/manifest.h"
 #include "pentatron/checkpoint/strictness.h"
 #include "pentatron/comm/dist_config.h"
 #include "pentatron/config/config.h"
@@ -20,7 +19,8 @@
 #include "pentatron/optim/batch_size_schedule.h"
 #include "pentatron/optim/lr_schedule.h"
 #include "pentatron/optim/optimizer_config.h"
-#include "pentatron/parallel/data/ddp_config.h"
+#include "pentatron/parallel/ddp/ddp_config.h"
+#include "pentatron/parallelize/parallel_config.h"
 #include "pentatron/trainer/profiling_config.h"
 
 namespace pentatron::trainer {
@@ -230,9 +230,9 @@ struct LoggerConfig {
 struct Config {
   models::GptConfig model;
   TrainConfig train;
-  build::ParallelConfig parallel;
+  parallelize::ParallelConfig parallel;
   parallel::DdpConfig ddp;
-  build::CommOverlapConfig comm_overlap;
+  parallelize::CommOverlapConfig comm_overlap;
   comm::DistConfig dist;
   optim::OptimizerConfig optimizer;
   optim::SchedulerConfig scheduler;

@@ -4,11 +4,11 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/safetensors.h"
-#include "pentatron/build/load_model.h"
 #include "pentatron/checkpoint/hf/hf_export.h"
 #include "pentatron/checkpoint/hf/hf_weights.h"
 #include "pentatron/checkpoint/tensor_io.h"
 #include "pentatron/kernels/embedding/embedding.h"
+#include "pentatron/parallelize/load_model.h"
 #include "pentatron/trainer/runtime.h"
 
 namespace pentatron::trainer {
@@ -55,11 +55,12 @@ double evaluate_hf(const HfEvaluation& options) {
   const at::Tensor ids_bs = read_input_ids(options.batches, config.vocab_size);
   const int64_t b = ids_bs.size(0), s = ids_bs.size(1);
   const bool with_grads = !options.grads_out.empty();
-  build::RankModel model = build::load_model(*source, {.config = config,
-                                                       .dtype = scalar_type(options.dtype),
-                                                       .device = device,
-                                                       .max_sequence = s,
-                                                       .gradients = with_grads});
+  parallelize::RankModel model =
+      parallelize::load_model(*source, {.config = config,
+                                        .dtype = scalar_type(options.dtype),
+                                        .device = device,
+                                        .max_sequence = s,
+                                        .gradients = with_grads});
 
   std::vector<uint64_t> samples(static_cast<size_t>(b));
   for (size_t i = 0; i < samples.size(); ++i) samples[i] = i;
@@ -88,8 +89,8 @@ double evaluate_hf(const HfEvaluation& options) {
     const std::string family = checkpoint::make_hf_config(config, source->facts().family).family;
     checkpoint::write_tensors(
         options.grads_out,
-        checkpoint::export_hf({family, config}, model.gpt->params(),
-                              [](const nn::Param& param) { return param.main_grad().cpu(); }));
+        checkpoint::hf_tensors({family, config}, model.gpt->params(),
+                               [](const nn::Param& param) { return param.main_grad().cpu(); }));
   }
   return state.loss_sums["lm loss"] / targets;
 }

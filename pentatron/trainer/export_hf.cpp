@@ -9,10 +9,10 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/log.h"
 #include "pentatron/base/mapped_file.h"
-#include "pentatron/checkpoint/container/attachments.h"
-#include "pentatron/checkpoint/container/folders.h"
-#include "pentatron/checkpoint/container/manifest.h"
 #include "pentatron/checkpoint/convert.h"
+#include "pentatron/checkpoint/sharded/attachments.h"
+#include "pentatron/checkpoint/sharded/folders.h"
+#include "pentatron/checkpoint/sharded/manifest.h"
 #include "pentatron/checkpoint/source_facts.h"
 
 namespace pentatron::trainer {
@@ -37,7 +37,7 @@ void remove_abandoned_exports(const fs::path& exports) {
 
 } // namespace
 
-fs::path export_hf(const fs::path& checkpoint) {
+fs::path export_checkpoint(const fs::path& checkpoint) {
   const fs::path exports = checkpoint.parent_path() / "hf";
   const fs::path target = exports / checkpoint.filename();
   remove_abandoned_exports(exports);
@@ -71,7 +71,7 @@ std::optional<HfExporter::Failure> HfExporter::take_failure() {
 
 void HfExporter::run(const fs::path& checkpoint, int64_t iteration) {
   try {
-    log::info("exported {}", export_hf(checkpoint).string());
+    log::info("exported {}", export_checkpoint(checkpoint).string());
   } catch (const std::exception& error) {
     log::warning("{} was not exported: {}", checkpoint.string(), error.what());
     const std::lock_guard lock(mutex_);

@@ -16,7 +16,7 @@ namespace pentatron::trainer {
 /// Writes checkpoint.save/hf/step_NNNNNNNN for a checkpoint in checkpoint.save, a block of a tensor
 /// at a time, whole or not at all, and removes the exports whose checkpoint is gone. Returns the
 /// folder. Throws Error.
-std::filesystem::path export_hf(const std::filesystem::path& checkpoint);
+std::filesystem::path export_checkpoint(const std::filesystem::path& checkpoint);
 
 /// Exports checkpoints as they become durable: at once, or in a thread beside the run.
 class HfExporter {

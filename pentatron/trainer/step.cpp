@@ -50,7 +50,7 @@ class PhaseTimer {
   double start_s_;
 };
 
-std::vector<const nn::Chunk*> chunks_of(const build::TrainingModel& model) {
+std::vector<const nn::Chunk*> chunks_of(const parallelize::TrainingModel& model) {
   std::vector<const nn::Chunk*> chunks;
   for (const nn::Chunk& chunk : model.gpt->chunks()) chunks.push_back(&chunk);
   return chunks;
@@ -66,7 +66,7 @@ bool defers_weight_gradients(const pipeline::Schedule& schedule) {
   });
 }
 
-pipeline::Boundary boundary_of(const build::TrainingModel& model) {
+pipeline::Boundary boundary_of(const parallelize::TrainingModel& model) {
   return {.hidden = model.gpt->config().hidden_size,
           .dtype = model.gpt->dtype(),
           .device = model.device};
@@ -90,8 +90,8 @@ pipeline::Microbatch model_input(const data::Batch& batch, at::Device device) {
   return input;
 }
 
-Stepper::Stepper(build::TrainingModel& model, optim::Optimizer& optimizer, build::Groups groups,
-                 build::PipelinePlan plan, bool sequence_parallel)
+Stepper::Stepper(parallelize::TrainingModel& model, optim::Optimizer& optimizer,
+                 parallelize::Groups groups, parallelize::PipelinePlan plan, bool sequence_parallel)
     : model_(&model), optimizer_(&optimizer), groups_(std::move(groups)), plan_(std::move(plan)),
       sequence_parallel_(sequence_parallel && groups_.tp.size() > 1),
       runtime_(chunks_of(model), *model.store, groups_.pp, boundary_of(model)) {}

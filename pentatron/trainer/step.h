@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "pentatron/build/parallelize.h"
 #include "pentatron/data/loader.h"
 #include "pentatron/optim/optimizer.h"
 #include "pentatron/parallel/pipeline/runtime.h"
+#include "pentatron/parallelize/parallelize.h"
 
 namespace pentatron::trainer {
 
@@ -49,8 +49,8 @@ struct StepResult {
 /// A rank's part in training. All ranks call the same functions in the same order.
 class Stepper {
  public:
-  Stepper(build::TrainingModel& model, optim::Optimizer& optimizer, build::Groups groups,
-          build::PipelinePlan plan, bool sequence_parallel);
+  Stepper(parallelize::TrainingModel& model, optim::Optimizer& optimizer,
+          parallelize::Groups groups, parallelize::PipelinePlan plan, bool sequence_parallel);
 
   StepResult step(const data::StepData& data, const StepOptions& options);
 
@@ -73,10 +73,10 @@ class Stepper {
   /// The first rank's name that is not empty.
   std::string shared_name(const std::string& here) const;
 
-  build::TrainingModel* model_;
+  parallelize::TrainingModel* model_;
   optim::Optimizer* optimizer_;
-  build::Groups groups_;
-  build::PipelinePlan plan_;
+  parallelize::Groups groups_;
+  parallelize::PipelinePlan plan_;
   bool sequence_parallel_;
   pipeline::Runtime runtime_;
   std::map<std::pair<Use, size_t>, pipeline::Schedule> schedules_;

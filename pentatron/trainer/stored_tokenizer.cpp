@@ -7,7 +7,7 @@
 #include "pentatron/base/log.h"
 #include "pentatron/base/mapped_file.h"
 #include "pentatron/base/sha256.h"
-#include "pentatron/checkpoint/container/attachments.h"
+#include "pentatron/checkpoint/sharded/attachments.h"
 #include "pentatron/data/dataset.h"
 
 namespace pentatron::trainer {

@@ -52,7 +52,8 @@ const char* meaning(pipeline::ActionKind kind) {
 
 } // namespace
 
-Tracer::Tracer(Options options, build::Groups groups, std::shared_ptr<comm::Recorder> recorder)
+Tracer::Tracer(Options options, parallelize::Groups groups,
+               std::shared_ptr<comm::Recorder> recorder)
     : options_(std::move(options)), groups_(std::move(groups)), recorder_(std::move(recorder)) {}
 
 StepTimes* Tracer::begin(int64_t iteration) {

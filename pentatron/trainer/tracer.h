@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "pentatron/build/parallelize.h"
 #include "pentatron/comm/recorder.h"
+#include "pentatron/parallelize/parallelize.h"
 #include "pentatron/trainer/metrics/chrome_trace.h"
 #include "pentatron/trainer/profiling_config.h"
 #include "pentatron/trainer/step.h"
@@ -26,7 +26,7 @@ class Tracer {
     std::string schedule; ///< title of the picture
   };
   /// Records nothing if profiling.trace is off. `recorder` is that of the groups.
-  Tracer(Options options, build::Groups groups, std::shared_ptr<comm::Recorder> recorder);
+  Tracer(Options options, parallelize::Groups groups, std::shared_ptr<comm::Recorder> recorder);
 
   /// Where the coming iteration writes what it does, null if it is not traced. Collective, and so
   /// is end().
@@ -47,7 +47,7 @@ class Tracer {
   void write();
 
   Options options_;
-  build::Groups groups_;
+  parallelize::Groups groups_;
   std::shared_ptr<comm::Recorder> recorder_;
   int64_t made_ = 0;      ///< iterations of this run
   double together_s_ = 0; ///< this rank's clock when all ranks began the trace

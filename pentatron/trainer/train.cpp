@@ -82,14 +82,14 @@ void install_signal_handlers() {
 
 struct Trainer::State {
   Config config;
-  build::PipelinePlan plan;
+  parallelize::PipelinePlan plan;
   std::shared_ptr<comm::Recorder> recorder = std::make_shared<comm::Recorder>();
-  build::Groups groups;
+  parallelize::Groups groups;
   bool main_rank;
   at::Device device;
   std::shared_ptr<const data::Tokenizer> tokenizer;
   data::Datasets datasets;
-  build::TrainingModel model;
+  parallelize::TrainingModel model;
   std::unique_ptr<optim::Optimizer> optimizer;
   std::unique_ptr<Stepper> stepper;
   std::unique_ptr<data::Loader> loader;
@@ -120,12 +120,13 @@ struct Trainer::State {
 
 Trainer::State::State(Config c, const comm::Group& world)
     : config(equal_config(std::move(c), world)),
-      plan(build::plan_pipeline(
+      plan(parallelize::plan_pipeline(
           config.parallel, config.model,
           {.tokens = config.train.seq_length,
            .squared_lengths = config.train.seq_length * config.train.seq_length})),
-      groups(build::make_groups(config.profiling.trace ? comm::recorded(world, recorder) : world,
-                                config.parallel, config.model, plan)),
+      groups(
+          parallelize::make_groups(config.profiling.trace ? comm::recorded(world, recorder) : world,
+                                   config.parallel, config.model, plan)),
       main_rank(world.rank() == 0), device(rank_device(config.device, world)) {
   require_folder("checkpoint.save", config.checkpoint.save);
   require_folder("logger.dir", config.logger.dir);
@@ -174,14 +175,14 @@ void Trainer::State::open_data() {
 }
 
 void Trainer::State::build_model() {
-  model = build::make_training_model({.config = config.model,
-                                      .dtype = scalar_type(config.dtype),
-                                      .device = device,
-                                      .max_sequence = sequence,
-                                      .recompute = config.train.recompute == Recompute::kFull,
-                                      .sequence_parallel = config.parallel.sequence_parallel,
-                                      .overlap_tp = config.comm_overlap.tp},
-                                     plan, config.ddp, groups);
+  model = parallelize::make_training_model({.config = config.model,
+                                            .dtype = scalar_type(config.dtype),
+                                            .device = device,
+                                            .max_sequence = sequence,
+                                            .recompute = config.train.recompute == Recompute::kFull,
+                                            .sequence_parallel = config.parallel.sequence_parallel,
+                                            .overlap_tp = config.comm_overlap.tp},
+                                           plan, config.ddp, groups);
   if (groups.world.size() > 1) log::info("{}", describe());
   if (groups.tp.size() > 1 && config.dtype == Precision::kBf16)
     log::info("bf16 sums over tensor ranks round otherwise than on one rank: losses agree in the "
@@ -398,7 +399,7 @@ Trainer::Trainer(Config config, const comm::Group& world)
     : state_(std::make_unique<State>(std::move(config), world)) {}
 Trainer::~Trainer() = default;
 
-build::ModelView Trainer::model() {
+parallelize::ModelView Trainer::model() {
   return state_->model;
 }
 std::string Trainer::describe() const {

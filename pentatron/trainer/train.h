@@ -8,8 +8,8 @@
 #include <optional>
 #include <string>
 
-#include "pentatron/build/parallelize.h"
 #include "pentatron/data/dataset.h"
+#include "pentatron/parallelize/parallelize.h"
 #include "pentatron/trainer/config.h"
 
 namespace pentatron::trainer {
@@ -42,7 +42,7 @@ class Trainer {
   /// (naming the first layer that was not finite) where the rules of train.on_nan say stop.
   TrainReport run(const RunOptions& options = {});
 
-  build::ModelView model();
+  parallelize::ModelView model();
   /// This rank's place, the stages and the order of their passes, the pieces of state it updates.
   std::string describe() const;
   /// Calls `visit` for each of this rank's parameters while it has its whole value. Collective.

@@ -184,8 +184,9 @@ models::GptConfig small_config() {
   return config;
 }
 
-build::RankModel model_of(const models::GptConfig& config, at::ScalarType dtype = at::kDouble) {
-  build::RankModel model = build::make_model(
+parallelize::RankModel model_of(const models::GptConfig& config,
+                                at::ScalarType dtype = at::kDouble) {
+  parallelize::RankModel model = parallelize::make_model(
       {.config = config, .dtype = dtype, .max_sequence = kContext, .gradients = false}, {});
   model.gpt->initialize(3);
   return model;
@@ -194,8 +195,8 @@ build::RankModel model_of(const models::GptConfig& config, at::ScalarType dtype 
 using Prompts = std::vector<std::vector<int64_t>>;
 
 /// What a full forward pass over the window says at every step, without a cache.
-std::vector<int64_t> argmax_of_full_passes(build::RankModel& model, std::vector<int64_t> window,
-                                           int64_t count) {
+std::vector<int64_t> argmax_of_full_passes(parallelize::RankModel& model,
+                                           std::vector<int64_t> window, int64_t count) {
   std::vector<int64_t> drawn;
   for (int64_t i = 0; i < count; ++i) {
     if (static_cast<int64_t>(window.size()) > kContext)
@@ -220,7 +221,7 @@ class GenerateModels : public ::testing::TestWithParam<Variant> {};
 TEST_P(GenerateModels, IsTheArgMaxOfAFullForwardPassStepByStep) {
   models::GptConfig config = small_config();
   GetParam().change(config);
-  build::RankModel model = model_of(config);
+  parallelize::RankModel model = model_of(config);
   const Prompts prompts = {{5, 17}, {1}, {60, 2, 3, 4, 5, 6, 7, 8, 9}};
   Prompts seen(prompts.size());
   const std::vector<Text> texts =
@@ -261,7 +262,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param.name; });
 
 TEST(Generate, ATextIsTheSameAloneAndAmongOthers) {
-  build::RankModel model = model_of(small_config(), at::kFloat);
+  parallelize::RankModel model = model_of(small_config(), at::kFloat);
   const Options options{.max_new_tokens = 30, .seed = 5};
   const Prompts prompts = {{5, 17}, {1, 2, 3, 4, 5, 6, 7}};
   EXPECT_EQ(generate(model, prompts, options)[0].tokens,
@@ -269,7 +270,7 @@ TEST(Generate, ATextIsTheSameAloneAndAmongOthers) {
 }
 
 TEST(Generate, RepeatsItselfForASeedAndStopsWhereItIsTold) {
-  build::RankModel model = model_of(small_config());
+  parallelize::RankModel model = model_of(small_config());
   const auto draw = [&](uint64_t seed, std::vector<int64_t> stops, const OnToken& on_token = {}) {
     return generate(model, {{1}},
                     {.sampling = {.temperature = 2},
@@ -293,7 +294,7 @@ TEST(Generate, RepeatsItselfForASeedAndStopsWhereItIsTold) {
 }
 
 TEST(Generate, RefusesTokensOutsideTheVocabularyAndBrokenWeights) {
-  build::RankModel model = model_of(small_config());
+  parallelize::RankModel model = model_of(small_config());
   for (const int64_t token : {int64_t{61}, int64_t{-1}, std::numeric_limits<int64_t>::max()})
     EXPECT_THAT(error_of([&] {
                   generate(model, {{3, token}}, {});
@@ -304,7 +305,7 @@ TEST(Generate, RefusesTokensOutsideTheVocabularyAndBrokenWeights) {
 }
 
 TEST(Session, ReadsOnlyWhatIsNew) {
-  build::RankModel model = model_of(small_config());
+  parallelize::RankModel model = model_of(small_config());
   const Options options{.sampling = {.temperature = 0}, .max_new_tokens = 4};
   Session session(model, 1);
   std::vector<int64_t> text = {7, 8, 9};
@@ -335,24 +336,25 @@ TEST_P(GenerateLayouts, WriteWhatOneRankWrites) {
   for (const bool tied : {false, true}) {
     models::GptConfig config = small_config();
     config.untie_embeddings_and_output_weights = !tied;
-    build::RankModel one = model_of(config);
+    parallelize::RankModel one = model_of(config);
     const std::vector<Text> expected = generate(one, prompts, options);
     test::run_ranks(layout.tp * layout.pp, [&](const comm::Group& world) {
-      build::ParallelConfig parallel;
+      parallelize::ParallelConfig parallel;
       parallel.tensor_model_parallel_size = layout.tp;
       parallel.pipeline_model_parallel_size = layout.pp;
       parallel.pipeline_model_parallel_layout = layout.stages;
-      if (*layout.stages != 0) parallel.pipeline_schedule = build::PipelineSchedule::kInterleaved;
-      const build::PipelinePlan plan =
-          build::plan_pipeline(parallel, config, {.tokens = 1, .squared_lengths = 1});
-      build::RankModel model =
-          build::make_model({.config = config,
-                             .dtype = at::kDouble,
-                             .max_sequence = kContext,
-                             .gradients = false,
-                             .sequence_parallel = layout.sequence,
-                             .overlap_tp = layout.overlap},
-                            build::make_groups(world, parallel, config, plan), plan);
+      if (*layout.stages != 0)
+        parallel.pipeline_schedule = parallelize::PipelineSchedule::kInterleaved;
+      const parallelize::PipelinePlan plan =
+          parallelize::plan_pipeline(parallel, config, {.tokens = 1, .squared_lengths = 1});
+      parallelize::RankModel model =
+          parallelize::make_model({.config = config,
+                                   .dtype = at::kDouble,
+                                   .max_sequence = kContext,
+                                   .gradients = false,
+                                   .sequence_parallel = layout.sequence,
+                                   .overlap_tp = layout.overlap},
+                                  parallelize::make_groups(world, parallel, config, plan), plan);
       model.gpt->initialize(3);
       const std::vector<Text> texts = generate(model, prompts, options);
       for (size_t i = 0; i < prompts.size(); ++i) {

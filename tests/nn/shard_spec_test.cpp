@@ -19,7 +19,7 @@ Coordinates tp(int rank, int size) {
 std::vector<int> coverage(const ShardSpec& spec, int size) {
   std::vector<int> count(static_cast<size_t>(spec.numel()));
   for (int rank = 0; rank < size; ++rank) {
-    for (const Box& box : local_boxes(spec, tp(rank, size))) {
+    for (const LocalBox& box : local_boxes(spec, tp(rank, size))) {
       for (int64_t i = 0; i < box.size[0]; ++i) {
         for (int64_t j = 0; j < box.size[1]; ++j) {
           ++count[static_cast<size_t>((box.global[0] + i) * spec.shape[1] + box.global[1] + j)];
@@ -52,10 +52,10 @@ TEST(ShardSpec, FusedPartsAreShardedEachByItself) {
                        .shape = {8, 2},
                        .parts = {{"gate", 4, 1}, {"up", 4, 1}},
                        .placements = {{"tp", kRows}}};
-  const std::vector<Box> boxes = local_boxes(spec, tp(1, 2));
+  const std::vector<LocalBox> boxes = local_boxes(spec, tp(1, 2));
   ASSERT_EQ(boxes.size(), 2u);
-  EXPECT_EQ(boxes[0], (Box{{2, 0}, {0, 0}, {2, 2}}));
-  EXPECT_EQ(boxes[1], (Box{{6, 0}, {2, 0}, {2, 2}}));
+  EXPECT_EQ(boxes[0], (LocalBox{{2, 0}, {0, 0}, {2, 2}}));
+  EXPECT_EQ(boxes[1], (LocalBox{{6, 0}, {2, 0}, {2, 2}}));
   EXPECT_EQ(part_range(spec, "up").begin, 4);
 }
 
@@ -85,15 +85,15 @@ TEST(ShardSpec, FewerUnitsThanRanksAreHeldInGroups) {
                        .shape = {24, 2},
                        .parts = {{"q", 8, 2}, {"k", 2, 2, true}, {"v", 2, 2, true}},
                        .placements = {{"tp", kRows}}};
-  const Coordinates first = tp(2, 4), second = tp(3, 4); // both hold unit 1 of k and v
+  const Coordinates first = tp(2, 4), second = tp(3, 4); // both hold piece 1 of k and v
   EXPECT_EQ(local_shape(spec, first), (std::vector<int64_t>{8, 2}));
   EXPECT_EQ(local_boxes(spec, second),
-            (std::vector<Box>{
+            (std::vector<LocalBox>{
                 {{12, 0}, {0, 0}, {4, 2}}, {{18, 0}, {4, 0}, {2, 2}}, {{22, 0}, {6, 0}, {2, 2}}}));
-  EXPECT_EQ(partial_ranges(spec, second, kGroupAxis), (std::vector<FlatRange>{{8, 8}}));
+  EXPECT_EQ(partial_ranges(spec, second, kTpReplicaAxis), (std::vector<FlatRange>{{8, 8}}));
   EXPECT_EQ(counted_ranges(spec, first), (std::vector<FlatRange>{{0, 16}}));
   EXPECT_EQ(counted_ranges(spec, second), (std::vector<FlatRange>{{0, 8}}));
-  EXPECT_TRUE(partial_ranges(spec, tp(1, 2), kGroupAxis).empty()); // a unit for every rank
+  EXPECT_TRUE(partial_ranges(spec, tp(1, 2), kTpReplicaAxis).empty()); // a piece for every rank
   EXPECT_EQ(counted_ranges(spec, tp(1, 2)), (std::vector<FlatRange>{{0, 24}}));
   EXPECT_THROW(local_shape(spec, tp(0, 3)), ConfigError);
 }

@@ -15,24 +15,24 @@ MAY_USE = {
     "layers": ["nn", "comm", "kernels", "config", "parallel/tensor", "parallel/context", "parallel/expert"],
     "models": ["layers"],
     "optim": ["nn", "comm", "kernels", "config"],
-    "parallel/data": ["nn", "comm", "optim"],
+    "parallel/ddp": ["nn", "comm", "optim"],
     "parallel/pipeline/schedule": ["base"],
     "parallel/pipeline": ["nn", "comm", "parallel/pipeline/schedule"],
     "data": ["base", "config"],
-    "checkpoint/container": ["base"],
+    "checkpoint/sharded": ["base"],
     "checkpoint/gguf": ["base"],
-    "checkpoint": ["nn", "comm", "models", "optim", "parallel/data", "checkpoint/container", "checkpoint/gguf"],
-    "build": ["models", "optim", "parallel/tensor", "parallel/context", "parallel/expert", "parallel/data",
+    "checkpoint": ["nn", "comm", "models", "optim", "parallel/ddp", "checkpoint/sharded", "checkpoint/gguf"],
+    "parallelize": ["models", "optim", "parallel/tensor", "parallel/context", "parallel/expert", "parallel/ddp",
               "parallel/pipeline", "checkpoint"],
     "planner": ["models", "parallel/pipeline/schedule", "comm", "nn"],
-    "trainer": ["build", "data", "planner"],
-    "generate": ["build", "checkpoint", "data"],
+    "trainer": ["parallelize", "data", "planner"],
+    "generate": ["parallelize", "checkpoint", "data"],
     "cli/files": ["data"],
     "cli": ["trainer", "generate", "cli/files"],
 }
 
 # Modules whose files see no torch header.
-WITHOUT_TORCH = ["base", "config", "kernels", "data", "parallel/pipeline/schedule", "checkpoint/container",
+WITHOUT_TORCH = ["base", "config", "kernels", "data", "parallel/pipeline/schedule", "checkpoint/sharded",
                  "checkpoint/gguf", "cli/files"]
 
 # What another module may see of a module it may use.

@@ -2,9 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "pentatron/checkpoint/container/checkpoint_writer.h"
-#include "pentatron/checkpoint/container/reader.h"
-#include "pentatron/checkpoint/container/shard_writer.h"
+#include "pentatron/checkpoint/sharded/checkpoint_writer.h"
+#include "pentatron/checkpoint/sharded/reader.h"
+#include "pentatron/checkpoint/sharded/shard_writer.h"
 #include "pentatron/data/dataset.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/tiny_run.h"

@@ -6,7 +6,7 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include "pentatron/checkpoint/container/folders.h"
+#include "pentatron/checkpoint/sharded/folders.h"
 #include "tests/trainer/layout_runs.h"
 
 namespace pentatron::test {

@@ -5,9 +5,9 @@
 #include <csignal>
 #include <sys/resource.h>
 
-#include "pentatron/checkpoint/container/folders.h"
-#include "pentatron/checkpoint/container/parity.h"
-#include "pentatron/checkpoint/container/verify.h"
+#include "pentatron/checkpoint/sharded/folders.h"
+#include "pentatron/checkpoint/sharded/parity.h"
+#include "pentatron/checkpoint/sharded/verify.h"
 #include "tests/trainer/layout_runs.h"
 
 namespace pentatron::test {

@@ -7,8 +7,8 @@
 namespace pentatron::checkpoint {
 
 std::map<std::string, at::Tensor>
-export_hf(const HfModel& model, nn::ParamList& params,
-          const std::function<at::Tensor(const nn::Param&)>& local) {
+hf_tensors(const HfModel& model, nn::ParamList& params,
+           const std::function<at::Tensor(const nn::Param&)>& local) {
   std::map<std::string, at::Tensor> result;
   for (const WeightMapEntry& entry : weight_map(model)) {
     const nn::Param& param = params.find(entry.param);

@@ -15,7 +15,7 @@ namespace pentatron::checkpoint {
 /// Tensors under Hugging Face's names and orientation from `local`, which gives a rank's tensor of
 /// a parameter (its value, its gradient). One rank holds everything.
 std::map<std::string, at::Tensor>
-export_hf(const HfModel& model, nn::ParamList& params,
-          const std::function<at::Tensor(const nn::Param&)>& local);
+hf_tensors(const HfModel& model, nn::ParamList& params,
+           const std::function<at::Tensor(const nn::Param&)>& local);
 
 } // namespace pentatron::checkpoint

@@ -10,8 +10,8 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
-#include "pentatron/checkpoint/container/manifest.h"
 #include "pentatron/checkpoint/hf/weight_map.h"
+#include "pentatron/checkpoint/sharded/manifest.h"
 
 namespace pentatron::checkpoint {
 

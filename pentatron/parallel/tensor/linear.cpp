@@ -56,7 +56,7 @@ ColumnParallelLinear::ColumnParallelLinear(const nn::Scope& scope, const Options
                                            TensorParallel tp)
     : tp_(std::move(tp)) {
   int64_t out = 0;
-  for (const nn::FusedPart& part : options.parts) out += part.units * part.unit_size;
+  for (const nn::FusedPart& part : options.parts) out += part.pieces * part.piece_size;
   const std::map<std::string, Placement> placements = {{"tp", Placement::shard(0)}};
   weight_ = &scope.param(
       "weight",

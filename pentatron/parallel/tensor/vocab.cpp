@@ -164,7 +164,7 @@ nn::ShardSpec vocab_spec(int64_t vocab_size, int64_t hidden_size) {
 }
 
 VocabShare vocab_share(const nn::Param& table) {
-  const std::vector<nn::Box> boxes = nn::local_boxes(table.spec(), table.where());
+  const std::vector<nn::LocalBox> boxes = nn::local_boxes(table.spec(), table.where());
   VocabShare share{.padded = table.shape()[0]};
   if (!boxes.empty()) {
     share.offset = boxes[0].global[0];

@@ -79,9 +79,9 @@ class LayoutParser {
   size_t at_ = 0;
 };
 
-std::vector<StageRange> by_layout(const StageOptions& o) {
+std::vector<SegmentRange> by_layout(const StageOptions& o) {
   const std::string letters = LayoutParser(o.layout).parse();
-  std::vector<StageRange> stages = {{}};
+  std::vector<SegmentRange> stages = {{}};
   std::string order;
   int64_t segment = 0;
   for (const char c : letters) {
@@ -113,9 +113,9 @@ std::vector<StageRange> by_layout(const StageOptions& o) {
 
 /// The cheapest bound under which the segments fit into `count` stages, by bisection over what the
 /// stages can cost. A stage always has at least one segment while they last.
-std::vector<StageRange> by_cost(const std::vector<double>& costs, size_t count) {
+std::vector<SegmentRange> by_cost(const std::vector<double>& costs, size_t count) {
   const auto fill = [&](double bound) {
-    std::vector<StageRange> stages;
+    std::vector<SegmentRange> stages;
     int64_t begin = 0;
     const auto n = static_cast<int64_t>(costs.size());
     for (size_t s = 0; s < count; ++s) {
@@ -130,17 +130,17 @@ std::vector<StageRange> by_cost(const std::vector<double>& costs, size_t count) 
     }
     return stages;
   };
-  const auto dearest = [&](const std::vector<StageRange>& stages) {
+  const auto dearest = [&](const std::vector<SegmentRange>& stages) {
     double worst = 0;
-    for (const StageRange& s : stages)
+    for (const SegmentRange& s : stages)
       worst = std::max(worst, std::accumulate(costs.begin() + s.begin, costs.begin() + s.end, 0.0));
     return worst;
   };
   double low = 0, high = std::accumulate(costs.begin(), costs.end(), 0.0);
-  std::vector<StageRange> best = fill(high);
+  std::vector<SegmentRange> best = fill(high);
   for (int i = 0; i < 100 && high - low > 1e-9 * high; ++i) {
     const double bound = (low + high) / 2;
-    const std::vector<StageRange> stages = fill(bound);
+    const std::vector<SegmentRange> stages = fill(bound);
     const bool fits =
         stages.back().end == static_cast<int64_t>(costs.size()) && dearest(stages) <= bound;
     if (fits) best = stages;
@@ -197,7 +197,7 @@ std::vector<int64_t> evenly(const StageOptions& o) {
 
 } // namespace
 
-std::vector<StageRange> assign_stages(const StageOptions& o) {
+std::vector<SegmentRange> assign_stages(const StageOptions& o) {
   if (!o.layout.empty()) return by_layout(o);
   if (!o.segment_costs.empty()) {
     if (o.segment_costs.size() < o.rank_of_stage.size())
@@ -206,7 +206,7 @@ std::vector<StageRange> assign_stages(const StageOptions& o) {
     return by_cost(o.segment_costs, o.rank_of_stage.size());
   }
   const bool ranked = o.first_rank_layers || o.last_rank_layers;
-  std::vector<StageRange> stages;
+  std::vector<SegmentRange> stages;
   int64_t begin = 1;
   for (const int64_t layers : ranked ? by_ranks(o) : evenly(o)) {
     stages.push_back({begin, begin + layers});
@@ -217,7 +217,7 @@ std::vector<StageRange> assign_stages(const StageOptions& o) {
   return stages;
 }
 
-std::string describe_stages(const std::vector<StageRange>& stages,
+std::string describe_stages(const std::vector<SegmentRange>& stages,
                             const std::vector<int>& rank_of_stage, int64_t num_layers) {
   std::string text;
   for (size_t s = 0; s < stages.size(); ++s) {

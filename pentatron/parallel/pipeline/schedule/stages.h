@@ -1,8 +1,7 @@
 /// Which part of a model each pipeline stage holds.
 ///
-/// A model of L layers is the segments 0 (embedding), 1 to L (layers), L + 1 (head with the loss).
-/// A stage is a range of them; the first stage begins with the embedding, the last ends with the
-/// head.
+/// A stage is a range of segments; the first stage begins with the embedding, the last ends with
+/// the head.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +10,9 @@
 #include <string_view>
 #include <vector>
 
-namespace pentatron::pipeline {
+#include "pentatron/base/segment_range.h"
 
-struct StageRange {
-  int64_t begin = 0, end = 0; ///< segments
-  bool operator==(const StageRange&) const = default;
-};
+namespace pentatron::pipeline {
 
 struct StageOptions {
   int64_t num_layers = 0;
@@ -35,10 +31,10 @@ struct StageOptions {
 
 /// One range for each stage; they tile the segments. Throws ConfigError with what would work if
 /// stages are more than layers, counts do not add up, or the layout is not one.
-std::vector<StageRange> assign_stages(const StageOptions& options);
+std::vector<SegmentRange> assign_stages(const StageOptions& options);
 
 /// "stage 0 on rank 0: embedding, layers 0-3", a line for each stage.
-std::string describe_stages(const std::vector<StageRange>& stages,
+std::string describe_stages(const std::vector<SegmentRange>& stages,
                             const std::vector<int>& rank_of_stage, int64_t num_layers);
 
 } // namespace pentatron::pipeline

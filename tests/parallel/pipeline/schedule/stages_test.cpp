@@ -8,7 +8,7 @@
 namespace pentatron::pipeline {
 namespace {
 
-using Ranges = std::vector<StageRange>;
+using Ranges = std::vector<SegmentRange>;
 
 std::string error_of(const StageOptions& options) {
   try {
@@ -43,7 +43,7 @@ TEST(Stages, EveryWayTilesTheModel) {
         }
         ASSERT_EQ(std::ssize(ranges), stages);
         int64_t at = 0;
-        for (const StageRange& range : ranges) {
+        for (const SegmentRange& range : ranges) {
           EXPECT_EQ(range.begin, at);
           EXPECT_LE(range.begin, range.end);
           at = range.end;

@@ -1,0 +1,268 @@
+#include "pentatron/checkpoint/sharded/folders.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <set>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "pentatron/base/atomic_file.h"
+#include "pentatron/base/error.h"
+#include "pentatron/base/text.h"
+#include "pentatron/checkpoint/sharded/format1.h"
+#include "pentatron/checkpoint/sharded/manifest.h"
+#include "pentatron/checkpoint/sharded/verify.h"
+
+namespace pentatron::checkpoint {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view kAside = ".tmp-", kLatest = "latest", kLock = "lock";
+
+std::string format1_name(int64_t iteration) {
+  return fmt::format("iter_{:07d}", iteration);
+}
+
+/// Every name in `dir`; nothing if it cannot be read.
+std::vector<std::string> names_in(const fs::path& dir) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error))
+    names.push_back(it->path().filename().string());
+  return names;
+}
+
+std::string first_line(const fs::path& file) {
+  std::error_code error;
+  if (!fs::is_regular_file(file, error)) return {};
+  const std::string text = read_small_file(file, 4096);
+  return std::string(trim(text.substr(0, text.find('\n'))));
+}
+
+} // namespace
+
+void create_durably(const fs::path& dir) {
+  std::error_code error;
+  if (dir.empty() || fs::is_directory(dir, error)) return;
+  const fs::path parent = dir.has_parent_path() ? dir.parent_path() : fs::path(".");
+  if (!dir.has_filename()) return create_durably(parent); // "folder/"
+  create_durably(parent);
+  fs::create_directory(dir, error);
+  if (error) raise<CheckpointError>("{} cannot be created: {}", dir.string(), error.message());
+  sync_path(parent);
+}
+
+std::string step_name(int64_t iteration) {
+  return fmt::format("step_{:08d}", iteration);
+}
+
+std::optional<int64_t> iteration_of(const std::string& name) {
+  int64_t iteration = -1;
+  if (!name.starts_with("step_") && !name.starts_with("iter_")) return std::nullopt;
+  std::from_chars(name.data() + 5, name.data() + name.size(), iteration);
+  if (iteration < 0 || (name != step_name(iteration) && name != format1_name(iteration)))
+    return std::nullopt;
+  return iteration;
+}
+
+std::vector<CheckpointFolder> checkpoints_in(const fs::path& dir) {
+  std::vector<CheckpointFolder> found;
+  std::error_code error;
+  for (const std::string& name : names_in(dir)) {
+    if (const auto iteration = iteration_of(name); iteration && fs::is_directory(dir / name, error))
+      found.push_back({.iteration = *iteration, .path = dir / name});
+  }
+  // Of one iteration the newer format first.
+  std::ranges::sort(found, std::greater(), [](const CheckpointFolder& f) {
+    return std::pair(f.iteration, f.path.filename().string());
+  });
+  return found;
+}
+
+std::optional<std::string> latest_name(const fs::path& dir) {
+  try {
+    const std::string name = first_line(dir / kLatest);
+    return iteration_of(name) ? std::optional(name) : std::nullopt;
+  } catch (const CheckpointError&) {
+    return std::nullopt;
+  }
+}
+
+DirectoryLock::DirectoryLock(const fs::path& dir) {
+  create_durably(dir);
+  const fs::path file = dir / kLock;
+  descriptor_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (descriptor_ < 0)
+    raise<CheckpointError>("{} cannot be opened: {}", file.string(), std::strerror(errno));
+  if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) {
+    held_ = true;
+    char host[256] = "";
+    ::gethostname(host, sizeof host - 1);
+    const std::string text = fmt::format("process {} on {}\n", ::getpid(), host);
+    // Only for messages: a lock whose owner is unknown is a lock.
+    if (::ftruncate(descriptor_, 0) != 0 || ::pwrite(descriptor_, text.data(), text.size(), 0) < 0)
+      return;
+  } else if (errno == EWOULDBLOCK) {
+    ::close(descriptor_);
+    std::string owner;
+    try {
+      owner = first_line(file);
+    } catch (const CheckpointError&) { // being written
+    }
+    raise<CheckpointError>("{} is in use by {}\n  try: another checkpoint.save, or wait",
+                           dir.string(), owner.empty() ? "another process" : excerpt(owner));
+  }
+}
+
+DirectoryLock::~DirectoryLock() {
+  ::close(descriptor_);
+}
+
+void remove_abandoned(const fs::path& dir, const DirectoryLock& lock) {
+  if (!lock.held()) return;
+  for (const std::string& name : names_in(dir)) {
+    const size_t aside = name.find(kAside);
+    if (aside == std::string::npos) continue;
+    const std::string of = name.substr(0, aside);
+    std::error_code ignored;
+    if (of == kLatest || iteration_of(of)) fs::remove_all(dir / name, ignored);
+  }
+}
+
+namespace {
+
+std::string repair_hint(const VerifyReport& report, const fs::path& folder) {
+  return report.repairable ? fmt::format("\n  try: pentatron checkpoint repair {}", folder.string())
+                           : "";
+}
+
+} // namespace
+
+std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& dir, VerifyScope scope) {
+  std::error_code error;
+  if (fs::exists(dir / kManifestName, error) || fs::exists(dir / kFormat1Name, error)) {
+    const VerifyReport report = verify(dir, scope);
+    if (!report.ok())
+      raise<CheckpointError>("{} is damaged: {}{}", dir.string(), fmt::join(report.faults, "; "),
+                             repair_hint(report, dir));
+    return FoundCheckpoint{.folder = dir, .passed_over = {}};
+  }
+  std::vector<CheckpointFolder> candidates = checkpoints_in(dir);
+  if (const auto latest = latest_name(dir)) {
+    const int64_t iteration = *iteration_of(*latest);
+    std::erase_if(candidates, [&](const CheckpointFolder& f) { return f.iteration >= iteration; });
+    candidates.insert(candidates.begin(), {.iteration = iteration, .path = dir / *latest});
+  }
+  if (candidates.empty()) return std::nullopt;
+  std::vector<std::string> damaged;
+  for (const CheckpointFolder& candidate : candidates) {
+    const VerifyReport report = verify(candidate.path, scope);
+    if (report.ok())
+      return FoundCheckpoint{.folder = candidate.path,
+                             .passed_over = fmt::format("{}", fmt::join(damaged, "; "))};
+    damaged.push_back(fmt::format("{}: {}{}", candidate.path.filename().string(), report.faults[0],
+                                  repair_hint(report, candidate.path)));
+  }
+  raise<CheckpointError>("{} holds no whole checkpoint: {}", dir.string(),
+                         fmt::join(damaged, "; "));
+}
+
+namespace {
+
+struct Candidate {
+  CheckpointFolder folder;
+  std::optional<double> metric;
+};
+
+/// The metric of a folder whose files all have their size.
+Candidate examine(const CheckpointFolder& folder, const Retention& rule) {
+  const Manifest manifest = read_manifest(folder.path);
+  const auto expect_bytes = [&](const std::string& name, uint64_t bytes) {
+    std::error_code error;
+    const auto size = fs::file_size(folder.path / name, error);
+    if (rule.node_local && error == std::errc::no_such_file_or_directory) return;
+    if (error || size != bytes)
+      raise<CheckpointError>("{} has {} bytes and not {}", name, error ? 0 : size, bytes);
+  };
+  for (const auto& [name, file] : manifest.files) expect_bytes(name, file.bytes);
+  for (const auto& [name, parity] : manifest.parity) expect_bytes(name, parity.file.bytes);
+  for (const auto& [name, attachment] : manifest.attachments) expect_bytes(name, attachment.bytes);
+  Candidate candidate{.folder = folder, .metric = {}};
+  if (const auto it = manifest.state.find(rule.metric);
+      it != manifest.state.end() && it->is_number() && it->get<double>() == it->get<double>())
+    candidate.metric = it->get<double>();
+  return candidate;
+}
+
+std::set<std::string> names_to_keep(std::vector<Candidate> candidates, const Retention& rule) {
+  std::set<std::string> keep;
+  const auto add = [&](const Candidate& c) { keep.insert(c.folder.path.filename().string()); };
+  for (size_t i = 0; i < candidates.size(); ++i) { // newest first
+    if (rule.keep_last == 0 || i < static_cast<size_t>(rule.keep_last) ||
+        (rule.keep_every > 0 && candidates[i].folder.iteration % rule.keep_every == 0))
+      add(candidates[i]);
+  }
+  std::erase_if(candidates, [](const Candidate& c) { return !c.metric; });
+  std::ranges::stable_sort(candidates, {}, [&](const Candidate& c) {
+    return rule.lower_is_better ? *c.metric : -*c.metric;
+  });
+  for (size_t i = 0; i < candidates.size() && i < static_cast<size_t>(rule.keep_best); ++i)
+    add(candidates[i]);
+  return keep;
+}
+
+/// Takes the name away first, durably, so that nobody takes half a folder for a checkpoint.
+void remove_checkpoint(const fs::path& folder) {
+  fs::path aside = folder;
+  aside += fmt::format("{}{}-old", kAside, ::getpid());
+  if (::rename(folder.c_str(), aside.c_str()) != 0)
+    raise<CheckpointError>("{} cannot be removed: {}", folder.string(), std::strerror(errno));
+  sync_path(folder.has_parent_path() ? folder.parent_path() : fs::path("."));
+  std::error_code error;
+  fs::remove_all(aside, error);
+  if (error) raise<CheckpointError>("{} cannot be removed: {}", folder.string(), error.message());
+}
+
+} // namespace
+
+PruneReport prune_checkpoints(const fs::path& dir, const Retention& retention, bool only_report) {
+  if (retention.keep_last < 0 || retention.keep_every < 0 || retention.keep_best < 0)
+    raise<CheckpointError>("the numbers of checkpoints to keep in {} are negative", dir.string());
+  std::error_code error;
+  if (!fs::is_directory(dir, error)) raise<CheckpointError>("{} is not a folder", dir.string());
+  std::optional<DirectoryLock> lock;
+  if (!only_report) remove_abandoned(dir, lock.emplace(dir));
+  PruneReport report;
+  const auto latest = latest_name(dir);
+  std::vector<Candidate> candidates;
+  for (const CheckpointFolder& folder : checkpoints_in(dir)) {
+    const std::string name = folder.path.filename().string();
+    if (latest && folder.iteration > *iteration_of(*latest)) {
+      report.kept.push_back(name);
+      continue;
+    }
+    try {
+      candidates.push_back(examine(folder, retention));
+    } catch (const CheckpointError& fault) {
+      report.damaged.push_back(fmt::format("{}: {}", name, fault.what()));
+    }
+  }
+  const std::set<std::string> keep = names_to_keep(candidates, retention);
+  for (const Candidate& candidate : candidates) {
+    const std::string name = candidate.folder.path.filename().string();
+    const bool stays = keep.contains(name) || name == latest;
+    (stays ? report.kept : report.removed).push_back(name);
+    if (!stays && !only_report) remove_checkpoint(candidate.folder.path);
+  }
+  return report;
+}
+
+} // namespace pentatron::checkpoint

@@ -1,0 +1,85 @@
+/// The folders of a run as folders: names, which one is the newest good one, which ones may go.
+///
+///   DIR/step_00000100/   a checkpoint (iter_0000100/ is one of format 1)
+///   DIR/latest           the name of the newest
+///   DIR/lock             held while something writes or removes here
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "pentatron/checkpoint/sharded/verify.h"
+
+namespace pentatron::checkpoint {
+
+/// "step_00000100"
+std::string step_name(int64_t iteration);
+/// The iteration of such a name or one of format 1; none for anything else.
+std::optional<int64_t> iteration_of(const std::string& name);
+
+struct CheckpointFolder {
+  int64_t iteration = 0;
+  std::filesystem::path path;
+};
+/// Every folder in DIR that has a checkpoint's name, newest first.
+std::vector<CheckpointFolder> checkpoints_in(const std::filesystem::path& dir);
+/// The folder that `latest` names, there or not; none without a `latest` that names one.
+std::optional<std::string> latest_name(const std::filesystem::path& dir);
+
+/// Makes the folder and those above it that do not exist; each is durable before it is used. Throws
+/// CheckpointError.
+void create_durably(const std::filesystem::path& dir);
+
+/// Creates DIR (durably) and holds its lock. Throws CheckpointError if another process, or another
+/// part of this one, holds it, naming process and host.
+class DirectoryLock {
+ public:
+  explicit DirectoryLock(const std::filesystem::path& dir);
+  ~DirectoryLock();
+  DirectoryLock(const DirectoryLock&) = delete;
+  DirectoryLock& operator=(const DirectoryLock&) = delete;
+  /// False on a file system without locks: then nobody knows whether another one writes.
+  bool held() const { return held_; }
+
+ private:
+  int descriptor_ = -1;
+  bool held_ = false;
+};
+
+/// Removes what killed processes were writing or removing: `<checkpoint>.tmp-*`, `latest.tmp-*`.
+/// Nothing if the lock is not held.
+void remove_abandoned(const std::filesystem::path& dir, const DirectoryLock& lock);
+
+struct FoundCheckpoint {
+  std::filesystem::path folder;
+  std::string passed_over; ///< what was damaged and why; empty: nothing
+};
+/// The checkpoint to resume from: the folder that `latest` names if every byte of it is as written,
+/// else the nearest earlier one of which that holds; without `latest` the newest of all. `dir` may
+/// be a checkpoint itself. None if nothing was saved there; CheckpointError if all is damaged.
+/// `scope`: what of it is looked at.
+std::optional<FoundCheckpoint> newest_checkpoint(const std::filesystem::path& dir,
+                                                 VerifyScope scope = VerifyScope::kWhole);
+
+/// Which checkpoints stay; each rule adds to what the others keep.
+struct Retention {
+  int64_t keep_last = 0;  ///< the newest so many; 0: all
+  int64_t keep_every = 0; ///< those whose iteration is a multiple; 0: none for that
+  int64_t keep_best = 0;  ///< so many with the best `metric`
+  std::string metric;     ///< a number in the manifest's state
+  bool lower_is_better = true;
+  bool node_local = false; ///< files that are not there are on other machines
+};
+struct PruneReport {
+  std::vector<std::string> removed, kept;
+  std::vector<std::string> damaged; ///< left alone and not counted, with the reason
+};
+/// Removes the other checkpoints up to the one that `latest` names, which always stays; later ones
+/// belong to another run and stay too, as does every other folder. `only_report` removes nothing.
+PruneReport prune_checkpoints(const std::filesystem::path& dir, const Retention& retention,
+                              bool only_report = false);
+
+} // namespace pentatron::checkpoint

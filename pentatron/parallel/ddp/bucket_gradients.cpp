@@ -1,0 +1,198 @@
+#include "pentatron/parallel/ddp/bucket_gradients.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <deque>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/planted_bug.h"
+#include "pentatron/nn/memory/counting_allocator.h"
+
+namespace pentatron::parallel {
+
+namespace {
+
+at::Tensor allocate(const std::vector<Bucket>& buckets, const Reducer::Options& options,
+                    int64_t num_shards) {
+  const nn::MemoryScope scope(nn::MemoryCategory::kGradients);
+  return at::zeros({flat_size(buckets, num_shards)},
+                   at::TensorOptions(options.dtype).device(options.device));
+}
+
+/// A bucket is reduced once a step: as soon as no forward pass will follow and every use of its
+/// parameters is paid back, or else in finish().
+class ResidentGradients final : public BucketGradients {
+ public:
+  ResidentGradients(const std::vector<Bucket>& buckets, const BucketGradientsOptions& options)
+      : buckets_(&buckets), overlap_(options.overlap), reducer_(options.reducer),
+        flat_(allocate(buckets, options.reducer, 1)), whole_(cut_by_bucket(flat_, buckets, 1)),
+        started_(buckets.size(), false) {
+    for (size_t b = 0; b < buckets.size(); ++b) {
+      for (const Bucket::Slot& slot : buckets[b].slots) {
+        slot.param->set_main_grad(view_of(whole_[b], slot));
+        slot.param->on_ready = [this, b](nn::Param& param) { ready(b, param); };
+      }
+    }
+  }
+
+  at::Tensor owned(size_t b) const override {
+    return shard_of(whole_[b], reducer_.shard().rank(), reducer_.shard().size());
+  }
+
+  void begin_step() override {
+    PT_DCHECK(under_way_.empty());
+    flat_.zero_();
+    std::fill(started_.begin(), started_.end(), false);
+    forwards_done_ = false;
+  }
+
+  void forwards_done() override {
+    forwards_done_ = true;
+    for (size_t b = 0; overlap_ && b < buckets_->size(); ++b) start_if_ready(b);
+  }
+  void backward_done(int64_t) override {}
+  void defer_to_flush(bool) override {}
+  void flush() override {}
+
+  void finish() override {
+    for (size_t b = 0; b < buckets_->size(); ++b) {
+      if (!started_[b]) start(b);
+    }
+    while (!under_way_.empty()) finish_oldest();
+    std::vector<at::Tensor> shards;
+    for (size_t b = 0; b < buckets_->size(); ++b) shards.push_back(owned(b));
+    reducer_.sum_over_replicas(shards);
+  }
+
+ private:
+  /// All data-parallel ranks run the same program, so that buckets become ready in the same order.
+  void ready(size_t b, const nn::Param& param) {
+    if (started_[b])
+      raise<Error>("internal error: {} received a gradient after its bucket was reduced",
+                   param.name());
+    if (overlap_ && forwards_done_) start_if_ready(b);
+  }
+  void start_if_ready(size_t b) {
+    const auto paid_back = [](const Bucket::Slot& slot) {
+      return slot.param->outstanding_uses() == 0;
+    };
+    const std::vector<Bucket::Slot>& slots = (*buckets_)[b].slots;
+    if (!started_[b] && std::all_of(slots.begin(), slots.end(), paid_back)) start(b);
+  }
+  void start(size_t b) {
+    constexpr size_t kCopiesUnderWay = 2;
+    if (reducer_.copies() && under_way_.size() == kCopiesUnderWay) finish_oldest();
+    under_way_.push_back(reducer_.start(whole_[b]));
+    started_[b] = true;
+  }
+  void finish_oldest() {
+    reducer_.finish(under_way_.front());
+    under_way_.pop_front();
+  }
+
+  const std::vector<Bucket>* buckets_;
+  bool overlap_;
+  Reducer reducer_;
+  at::Tensor flat_;
+  std::vector<at::Tensor> whole_; // by bucket
+  std::vector<bool> started_;     // in this step
+  std::deque<Reducer::Reduction> under_way_;
+  bool forwards_done_ = false;
+};
+
+/// Parameters have gradients only between the first one that backward brings and the end of the
+/// unit's backward pass; then the bucket's scratch is reduced and its sum added to the owned shard.
+class ShardedGradients final : public BucketGradients {
+ public:
+  ShardedGradients(const std::vector<Bucket>& buckets, const BucketGradientsOptions& options)
+      : buckets_(&buckets), overlap_(options.overlap), reducer_(options.reducer),
+        flat_(allocate(buckets, options.reducer, options.reducer.shard.size())),
+        sums_(cut_by_bucket(flat_, buckets, options.reducer.shard.size())), pool_(flat_.options()),
+        scratch_(buckets.size()) {
+    for (size_t b = 0; b < buckets.size(); ++b) {
+      for (const Bucket::Slot& slot : buckets[b].slots)
+        slot.param->need_main_grad = [this, b](nn::Param&) { lend(b); };
+    }
+  }
+
+  at::Tensor owned(size_t b) const override { return sums_[b]; }
+
+  void begin_step() override {
+    PT_DCHECK(under_way_.empty());
+    if (!planted("sums_of_the_step_before_stay")) flat_.zero_();
+  }
+  void forwards_done() override {}
+
+  void defer_to_flush(bool defer) override { defer_ = defer; }
+  void backward_done(int64_t unit) override {
+    if (defer_) return;
+    finish_under_way(); // that of the unit before has had this one's time
+    for (size_t b = 0; b < buckets_->size(); ++b) {
+      // A bucket of several units is complete with the first of them, the last in backward.
+      if ((*buckets_)[b].units.front() == unit) start(b);
+    }
+    if (!overlap_) finish_under_way();
+  }
+  void flush() override {
+    finish_under_way();
+    for (size_t b = 0; b < buckets_->size(); ++b) start(b);
+    if (!overlap_) finish_under_way();
+  }
+
+  void finish() override {
+    flush();
+    finish_under_way();
+    reducer_.sum_over_replicas(sums_);
+  }
+
+ private:
+  struct UnderWay {
+    size_t bucket;
+    Reducer::Reduction reduction;
+  };
+
+  void lend(size_t b) {
+    scratch_[b] = pool_.take((*buckets_)[b].length).zero_();
+    for (const Bucket::Slot& slot : (*buckets_)[b].slots)
+      slot.param->set_main_grad(view_of(scratch_[b], slot));
+  }
+  /// Nothing to do for a bucket that no gradient has reached; which those are is the same on all
+  /// data-parallel ranks, since they run the same program.
+  void start(size_t b) {
+    if (!scratch_[b].defined()) return;
+    for (const Bucket::Slot& slot : (*buckets_)[b].slots) slot.param->set_main_grad({});
+    under_way_.push_back({b, reducer_.start(std::exchange(scratch_[b], {}))});
+  }
+  void finish_under_way() {
+    for (UnderWay& one : under_way_) {
+      if (planted("only_the_last_microbatch_is_kept")) sums_[one.bucket].zero_();
+      sums_[one.bucket].add_(reducer_.finish(one.reduction));
+      pool_.give_back(one.reduction.gradients);
+    }
+    under_way_.clear();
+  }
+
+  const std::vector<Bucket>* buckets_;
+  bool overlap_, defer_ = false;
+  Reducer reducer_;
+  at::Tensor flat_;
+  std::vector<at::Tensor> sums_; // owned shards, by bucket
+  ScratchPool pool_;
+  std::vector<at::Tensor> scratch_; // lent at the moment, by bucket
+  std::vector<UnderWay> under_way_;
+};
+
+} // namespace
+
+std::unique_ptr<BucketGradients> make_resident_gradients(const std::vector<Bucket>& buckets,
+                                                         const BucketGradientsOptions& options) {
+  return std::make_unique<ResidentGradients>(buckets, options);
+}
+
+std::unique_ptr<BucketGradients> make_sharded_gradients(const std::vector<Bucket>& buckets,
+                                                        const BucketGradientsOptions& options) {
+  return std::make_unique<ShardedGradients>(buckets, options);
+}
+
+} // namespace pentatron::parallel

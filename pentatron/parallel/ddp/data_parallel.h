@@ -1,0 +1,86 @@
+/// Data parallelism: ranks that run the same model on different samples, and the parameters'
+/// storage.
+///
+/// One engine whose policies are ZeRO-0 to 3 (Rajbhandari et al. 2019, arXiv:1910.02054): what of
+/// values, gradients and optimizer state a rank keeps. Every reduction is a sum, because the loss
+/// is a sum over tokens whose denominator is known before the first forward pass.
+///
+/// Collectives: every rank of `dp` makes the same calls in the same order; so do those of the other
+/// groups for finish_gradients().
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "pentatron/comm/group.h"
+#include "pentatron/nn/param_store.h"
+#include "pentatron/parallel/ddp/bucket.h"
+#include "pentatron/parallel/ddp/bucket_gradients.h"
+#include "pentatron/parallel/ddp/bucket_values.h"
+#include "pentatron/parallel/ddp/ddp_config.h"
+#include "pentatron/parallel/ddp/partial_sums.h"
+
+namespace pentatron::parallel {
+
+struct DataParallelGroups {
+  comm::Group dp;          ///< ranks with the same parameters and other samples
+  comm::Group tp;          ///< sums what is Partial over "tp"
+  comm::Group tp_replicas; ///< sums parts held in groups (nn::kTpReplicaAxis)
+  comm::Group embedding;   ///< sums what is Partial over nn::kEmbeddingAxis: two stages
+};
+
+class DataParallel final : public nn::ParamStore {
+ public:
+  /// Collective over dp. `params` outlive the store; their coordinates do not name dp. Throws
+  /// ConfigError if num_distributed_optimizer_instances does not divide dp.
+  DataParallel(nn::ParamList& params, at::Device device, const DdpConfig& config,
+               DataParallelGroups groups);
+  DataParallel(const DataParallel&) = delete;
+
+  /// Sets values: calls `fill` for every parameter while it has its whole value (of this rank).
+  void write_values(const std::function<void(nn::Param&)>& fill) { values_->write(fill); }
+  /// Calls `visit` for every parameter while it has its whole value. Collective over dp.
+  void read_values(const std::function<void(const nn::Param&)>& visit) { values_->read(visit); }
+
+  void acquire(int64_t unit, nn::Pass pass) override;
+  void release(int64_t unit, nn::Pass pass) override;
+
+  /// Gradients are zero.
+  void begin_step() { gradients_->begin_step(); }
+  /// No further forward pass of this step will announce uses: what is ready may be reduced.
+  void forwards_done() { gradients_->forwards_done(); }
+  /// Deferred weight gradients of a microbatch have been added.
+  void flush() { gradients_->flush(); }
+  /// Weight gradients come after release() and flush() follows them, so reductions wait for it:
+  /// each bucket is reduced once a microbatch and not twice.
+  void defer_to_flush(bool defer) { gradients_->defer_to_flush(defer); }
+  /// Afterwards the gradients of shards() are sums over all ranks.
+  void finish_gradients();
+
+  /// What this rank's optimizer updates. Gradients are valid from finish_gradients() to
+  /// begin_step().
+  const std::vector<nn::Shard>& shards() const { return shards_; }
+  /// The data-parallel ranks that own the same shards.
+  const comm::Group& replicas() const { return replicas_; }
+  /// optim::counted_sum_of_squares of the shards, and 0 where another data-parallel rank adds the
+  /// same: summed over all ranks of the run it counts every true element once.
+  double counted_sum_of_squares() const;
+
+  /// The optimizer has changed the values of shards(). Under overlap_param_gather the others' parts
+  /// are awaited in acquire().
+  void publish_values() { values_->publish(); }
+  /// All values are here that are kept on this rank.
+  void wait_values() { values_->wait(); }
+
+ private:
+  std::vector<Bucket> buckets_;
+  DataParallelGroups groups_;
+  comm::Group replicas_;
+  std::unique_ptr<BucketValues> values_;
+  std::unique_ptr<BucketGradients> gradients_;
+  std::vector<nn::Shard> shards_; // by bucket
+  std::vector<PartialSums> partial_sums_;
+};
+
+} // namespace pentatron::parallel

@@ -1,0 +1,60 @@
+#include "pentatron/parallel/ddp/reduction.h"
+
+#include <ATen/ATen.h>
+
+#include "pentatron/base/planted_bug.h"
+#include "pentatron/comm/collectives.h"
+#include "pentatron/parallel/ddp/bucket.h"
+
+namespace pentatron::parallel {
+
+Reducer::Reducer(const Options& options)
+    : options_(options),
+      copies_(options.wire != options.dtype && options.shard.size() * options.replicas.size() > 1),
+      wires_(at::TensorOptions(options.wire).device(options.device)) {}
+
+at::Tensor Reducer::to_wire(const at::Tensor& gradients) {
+  return copies_ ? wires_.take(gradients.numel()).copy_(gradients) : gradients;
+}
+
+Reducer::Reduction Reducer::start(const at::Tensor& gradients) {
+  const comm::Group& shard = options_.shard;
+  Reduction reduction{gradients, to_wire(gradients), {}};
+  const at::Tensor& x = reduction.wire;
+  reduction.work =
+      shard.size() == 1
+          ? comm::all_reduce_start_(x, comm::ReduceOp::kSum, options_.replicas)
+          : comm::reduce_scatter_into(shard_of(x, shard.rank(), shard.size()), x, shard);
+  return reduction;
+}
+
+at::Tensor Reducer::finish(Reduction& reduction) {
+  const comm::Group& shard = options_.shard;
+  reduction.work.wait();
+  const at::Tensor owned = shard_of(reduction.gradients, shard.rank(), shard.size());
+  if (copies_) {
+    owned.copy_(shard_of(reduction.wire, shard.rank(), shard.size()));
+    wires_.give_back(reduction.wire);
+  }
+  if (planted("average_for_a_sum")) owned.div_(shard.size() * options_.replicas.size());
+  return owned;
+}
+
+void Reducer::sum_over_replicas(const std::vector<at::Tensor>& owned) {
+  const comm::Group& replicas = options_.replicas;
+  if (options_.shard.size() == 1 || replicas.size() == 1 || planted("replicas_not_summed")) return;
+  std::vector<at::Tensor> wires;
+  std::vector<comm::Work> works;
+  for (const at::Tensor& gradients : owned) {
+    wires.push_back(to_wire(gradients));
+    works.push_back(comm::all_reduce_start_(wires.back(), comm::ReduceOp::kSum, replicas));
+  }
+  for (size_t i = 0; i < owned.size(); ++i) {
+    works[i].wait();
+    if (!copies_) continue;
+    owned[i].copy_(wires[i]);
+    wires_.give_back(wires[i]);
+  }
+}
+
+} // namespace pentatron::parallel

@@ -1,0 +1,22 @@
+#include "pentatron/parallelize/load_model.h"
+
+#include <set>
+#include <utility>
+
+namespace pentatron::parallelize {
+
+RankModel load_model(checkpoint::ModelSource& source, ModelOptions options, const Groups& groups,
+                     const PipelinePlan& plan) {
+  std::set<const nn::Param*> lent;
+  if (!options.gradients && options.device.is_cpu())
+    options.lend = [&](nn::ParamList& params) { lent = source.lend(params); };
+  RankModel model = make_model(options, groups, plan);
+  nn::ParamList& params = model.gpt->params();
+  source.load(params, [&](const std::function<void(nn::Param&)>& fill) {
+    for (nn::Param& param : params)
+      if (!lent.contains(&param)) fill(param);
+  });
+  return model;
+}
+
+} // namespace pentatron::parallelize

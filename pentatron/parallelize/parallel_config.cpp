@@ -1,0 +1,39 @@
+#include "pentatron/parallelize/parallel_config.h"
+
+#include <fmt/format.h>
+
+namespace pentatron::parallelize {
+
+void ParallelConfig::validate(config::Violations& violations, std::string_view path) const {
+  const auto not_built = [&](const char* key, int64_t size) {
+    if (size == 1) return;
+    const std::string name = config::join(path, key);
+    violations.add(name, fmt::format("{}={} asks for an axis that is not built yet", name, size),
+                   fmt::format("{}=1", name));
+  };
+  not_built("context_parallel_size", context_parallel_size);
+  not_built("expert_model_parallel_size", expert_model_parallel_size);
+  if (expert_tensor_parallel_size && *expert_tensor_parallel_size != tensor_model_parallel_size) {
+    const std::string name = config::join(path, "expert_tensor_parallel_size");
+    violations.add(name,
+                   fmt::format("{}={} differs from {}={}, and experts are not built yet", name,
+                               *expert_tensor_parallel_size,
+                               config::join(path, "tensor_model_parallel_size"),
+                               tensor_model_parallel_size),
+                   fmt::format("{}={}", name, tensor_model_parallel_size));
+  }
+  const int ways = !pipeline_model_parallel_layout.empty() +
+                   (pipeline_balance == PipelineBalance::kCost) +
+                   (num_layers_in_first_pipeline_stage || num_layers_in_last_pipeline_stage) +
+                   (account_for_embedding_in_pipeline_split || account_for_loss_in_pipeline_split);
+  if (ways > 1) {
+    violations.add(config::join(path, "pipeline_model_parallel_layout"),
+                   fmt::format("{0}.pipeline_model_parallel_layout, {0}.pipeline_balance=cost, "
+                               "{0}.num_layers_in_first/last_pipeline_stage and "
+                               "{0}.account_for_*_in_pipeline_split exclude each other",
+                               path),
+                   "one of them");
+  }
+}
+
+} // namespace pentatron::parallelize

@@ -1,0 +1,192 @@
+#include "pentatron/parallelize/parallelize.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "pentatron/base/error.h"
+
+namespace pentatron::parallelize {
+
+namespace {
+
+/// Key-value heads that several of `tp` ranks share: how many ranks; 1 if every rank has its own.
+int ranks_per_kv_head(const models::GptConfig& model, int tp) {
+  const int64_t heads = model.query_groups();
+  return heads < tp ? static_cast<int>(tp / heads) : 1;
+}
+
+bool tied_on_two_ranks(const models::GptConfig& model, const PipelinePlan& plan) {
+  return !model.untie_embeddings_and_output_weights &&
+         plan.rank_of_stage.front() != plan.rank_of_stage.back();
+}
+
+models::GptBuild gpt_build(const ModelOptions& options, const Groups& groups) {
+  return {.dtype = options.dtype,
+          .tp = {groups.tp, options.sequence_parallel, options.overlap_tp},
+          .recompute = options.recompute};
+}
+
+} // namespace
+
+std::vector<SegmentRange> PipelinePlan::stages_of(int rank) const {
+  std::vector<SegmentRange> ranges;
+  for (size_t s = 0; s < stages.size(); ++s)
+    if (rank_of_stage[s] == rank) ranges.push_back(stages[s]);
+  return ranges;
+}
+
+pipeline::Schedule PipelinePlan::make(int num_microbatches) const {
+  const int ranks = *std::max_element(rank_of_stage.begin(), rank_of_stage.end()) + 1;
+  return pipeline::make_schedule(schedule, ranks, virtual_stages, num_microbatches);
+}
+
+PipelinePlan plan_pipeline(const ParallelConfig& parallel, const models::GptConfig& model,
+                           const nn::LayerShape& shape) {
+  PipelinePlan plan;
+  plan.schedule = config::to_string(parallel.pipeline_schedule);
+  plan.virtual_stages = static_cast<int>(parallel.virtual_pipeline_model_parallel_size.value_or(0));
+  const auto ranks = static_cast<int>(parallel.pipeline_model_parallel_size);
+  plan.rank_of_stage =
+      pipeline::make_schedule(plan.schedule, ranks, plan.virtual_stages, 1).rank_of_stage;
+  pipeline::StageOptions options{.num_layers = model.num_layers,
+                                 .rank_of_stage = plan.rank_of_stage,
+                                 .layout = parallel.pipeline_model_parallel_layout,
+                                 .first_rank_layers = parallel.num_layers_in_first_pipeline_stage,
+                                 .last_rank_layers = parallel.num_layers_in_last_pipeline_stage,
+                                 .count_embedding =
+                                     parallel.account_for_embedding_in_pipeline_split,
+                                 .count_loss = parallel.account_for_loss_in_pipeline_split};
+  if (parallel.pipeline_balance == PipelineBalance::kCost) {
+    for (int64_t segment = 0; segment < model.num_layers + 2; ++segment)
+      options.segment_costs.push_back(
+          models::Gpt::segment_cost(model, shape, segment).total_flops());
+  }
+  plan.stages = pipeline::assign_stages(options);
+  return plan;
+}
+
+int data_parallel_size(const ParallelConfig& parallel, int world_size) {
+  const int64_t model_ranks = parallel.tensor_model_parallel_size *
+                              parallel.pipeline_model_parallel_size *
+                              parallel.context_parallel_size;
+  return static_cast<int>(std::max<int64_t>(1, world_size / std::max<int64_t>(1, model_ranks)));
+}
+
+void check_parallel(const ParallelConfig& parallel, const parallel::DdpConfig& ddp,
+                    const models::GptConfig& model, int world_size, int64_t micro_batch_tokens,
+                    config::Violations& violations) {
+  const int64_t tp = parallel.tensor_model_parallel_size,
+                pp = parallel.pipeline_model_parallel_size,
+                model_ranks = tp * pp * parallel.context_parallel_size;
+  const std::string tp_key = "parallel.tensor_model_parallel_size",
+                    pp_key = "parallel.pipeline_model_parallel_size";
+  if (world_size % model_ranks != 0) {
+    violations.add(
+        tp_key,
+        fmt::format("{}={} times {}={} takes {} ranks, which {} ranks do not divide into", tp_key,
+                    tp, pp_key, pp, model_ranks, world_size),
+        fmt::format("--ranks {}", (world_size / model_ranks + 1) * model_ranks));
+  }
+  const auto divides = [&](const char* what, int64_t n) {
+    if (n % tp == 0) return;
+    violations.add(tp_key, fmt::format("{}={} does not divide {}={}", tp_key, tp, what, n),
+                   fmt::format("{} in {{{}}}", tp_key, config::divisors(n)));
+  };
+  divides("model.num_attention_heads", model.num_attention_heads);
+  divides("model.ffn_hidden_size", model.ffn_size());
+  if (const int64_t kv = model.query_groups(); kv % tp != 0 && tp % kv != 0) {
+    violations.add(
+        tp_key,
+        fmt::format("{}={} neither divides model.num_query_groups={} nor is a multiple of "
+                    "it",
+                    tp_key, tp, kv),
+        fmt::format("{} in {{{}}} or a multiple of {}", tp_key, config::divisors(kv), kv));
+  }
+  if (parallel.sequence_parallel && micro_batch_tokens % tp != 0) {
+    violations.add("parallel.sequence_parallel",
+                   fmt::format("parallel.sequence_parallel splits {} tokens of a microbatch over "
+                               "{}={} ranks, which does not divide",
+                               micro_batch_tokens, tp_key, tp),
+                   fmt::format("train.seq_length as a multiple of {}", tp));
+  }
+  try {
+    plan_pipeline(parallel, model, {.tokens = 1, .squared_lengths = 1});
+  } catch (const ConfigError& error) {
+    violations.add(pp_key, error.what());
+  }
+  const int dp = data_parallel_size(parallel, world_size);
+  if (const int64_t n = ddp.num_distributed_optimizer_instances; dp % n != 0) {
+    violations.add(
+        "ddp.num_distributed_optimizer_instances",
+        fmt::format("ddp.num_distributed_optimizer_instances={} does not divide the {} "
+                    "data-parallel ranks",
+                    n, dp),
+        fmt::format("ddp.num_distributed_optimizer_instances in {{{}}}", config::divisors(dp)));
+  }
+}
+
+Groups make_groups(const comm::Group& world, const ParallelConfig& parallel,
+                   const models::GptConfig& model, const PipelinePlan& plan) {
+  const comm::Mesh mesh(
+      world, {.tp = static_cast<int>(parallel.tensor_model_parallel_size),
+              .cp = static_cast<int>(parallel.context_parallel_size),
+              .pp = static_cast<int>(parallel.pipeline_model_parallel_size),
+              .order = parallel.use_tp_pp_dp_mapping ? "tp-cp-ep-pp-dp" : "tp-cp-ep-dp-pp"});
+  Groups groups{.world = world,
+                .tp = mesh.axis("tp"),
+                .dp = mesh.axis("dp"),
+                .pp = mesh.axis("pp"),
+                .tp_replicas = {},
+                .embedding = {},
+                .describe = mesh.describe()};
+  if (const int share = ranks_per_kv_head(model, groups.tp.size()); share > 1)
+    groups.tp_replicas = groups.tp.split(groups.tp.rank() / share, groups.tp.rank(), "tp-replicas");
+  if (tied_on_two_ranks(model, plan)) {
+    const int rank = groups.pp.rank();
+    const bool end = rank == plan.rank_of_stage.front() || rank == plan.rank_of_stage.back();
+    // Ranks between the ends form a group that nothing uses. The first stage's rank comes first.
+    const comm::Group ends =
+        groups.pp.split(end ? 0 : 1, rank == plan.rank_of_stage.front() ? -1 : rank, "embedding");
+    if (end) groups.embedding = ends;
+  }
+  return groups;
+}
+
+RankModel make_model(const ModelOptions& options, const Groups& groups, const PipelinePlan& plan) {
+  RankModel model;
+  model.device = options.device;
+  models::GptBuild build = gpt_build(options, groups);
+  if (!plan.stages.empty()) {
+    model.places = {groups.pp, plan.rank_of_stage};
+    build.stages = plan.stages_of(groups.pp.rank());
+  }
+  model.gpt = std::make_unique<models::Gpt>(options.config, build);
+  if (options.lend) options.lend(model.gpt->params());
+  model.store =
+      std::make_unique<nn::ResidentStore>(model.gpt->params(), options.device, options.gradients);
+  model.gpt->finish(options.device, options.max_sequence);
+  return model;
+}
+
+TrainingModel make_training_model(const ModelOptions& options, const PipelinePlan& plan,
+                                  const parallel::DdpConfig& ddp, const Groups& groups) {
+  TrainingModel model;
+  model.device = options.device;
+  model.places = {groups.pp, plan.rank_of_stage};
+  models::GptBuild build = gpt_build(options, groups);
+  build.stages = plan.stages_of(groups.pp.rank());
+  model.gpt = std::make_unique<models::Gpt>(options.config, build);
+  model.store = std::make_unique<parallel::DataParallel>(
+      model.gpt->params(), options.device, ddp,
+      parallel::DataParallelGroups{.dp = groups.dp,
+                                   .tp = groups.tp,
+                                   .tp_replicas = groups.tp_replicas,
+                                   .embedding = groups.embedding});
+  model.gpt->finish(options.device, options.max_sequence);
+  return model;
+}
+
+} // namespace pentatron::parallelize

@@ -1,0 +1,108 @@
+/// From a configuration and a rank's groups to what that rank trains: stages, model, storage. The
+/// only place that knows the order.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "pentatron/comm/mesh.h"
+#include "pentatron/models/gpt.h"
+#include "pentatron/nn/param_store.h"
+#include "pentatron/parallel/ddp/data_parallel.h"
+#include "pentatron/parallel/pipeline/schedule/schedule.h"
+#include "pentatron/parallel/pipeline/schedule/stages.h"
+#include "pentatron/parallelize/parallel_config.h"
+
+namespace pentatron::parallelize {
+
+/// How stages lie on pipeline ranks, and what each holds.
+struct PipelinePlan {
+  std::string schedule = "1f1b";
+  int virtual_stages = 0; ///< as make_schedule() takes it
+  std::vector<int> rank_of_stage = {0};
+  std::vector<SegmentRange> stages;
+
+  /// The stages of a rank, as the model takes them.
+  std::vector<SegmentRange> stages_of(int rank) const;
+  /// Not lowered.
+  pipeline::Schedule make(int num_microbatches) const;
+};
+
+/// Throws ConfigError where the pipeline cannot be made of this model. `shape` is a microbatch, for
+/// pipeline_balance=cost.
+PipelinePlan plan_pipeline(const ParallelConfig& parallel, const models::GptConfig& model,
+                           const nn::LayerShape& shape);
+
+/// Everything about sizes that a run of `world_size` ranks would stumble over, in one pass, of
+/// sections that keep their own rules. `micro_batch_tokens` 0: not known.
+void check_parallel(const ParallelConfig& parallel, const parallel::DdpConfig& ddp,
+                    const models::GptConfig& model, int world_size, int64_t micro_batch_tokens,
+                    config::Violations& violations);
+
+/// Data-parallel ranks of a world; at least 1.
+int data_parallel_size(const ParallelConfig& parallel, int world_size);
+
+/// A rank's place.
+struct Groups {
+  comm::Group world; ///< all ranks
+  comm::Group tp, dp, pp;
+  comm::Group tp_replicas; ///< tensor ranks that share key and value heads
+  comm::Group embedding;   ///< first and last pipeline rank, where they hold copies of tied weights
+  std::string describe = "rank 0 of 1";
+};
+/// Collective over the world.
+Groups make_groups(const comm::Group& world, const ParallelConfig& parallel,
+                   const models::GptConfig& model, const PipelinePlan& plan);
+
+struct ModelOptions {
+  models::GptConfig config;
+  at::ScalarType dtype = at::kFloat;
+  at::Device device = at::kCPU;
+  int64_t max_sequence = 0;
+  bool recompute = false;
+  bool gradients = true; ///< of make_model
+  /// Of make_model without gradients: sees the parameters before they have storage, and may give
+  /// them values that lie elsewhere.
+  std::function<void(nn::ParamList&)> lend;
+  bool sequence_parallel = false;
+  bool overlap_tp = false;
+};
+
+/// Where the stages of a model lie.
+struct StagePlaces {
+  comm::Group pp;
+  std::vector<int> rank_of_stage = {0}; ///< in `pp`
+};
+
+/// What runs a model: its layers, their storage, where they are.
+struct ModelView {
+  models::Gpt& gpt;
+  nn::ParamStore& store;
+  at::Device device;
+  StagePlaces places;
+};
+
+/// A rank's part of a model with storage on its device; values are not yet set.
+template <class Store> struct StoredModel {
+  std::unique_ptr<models::Gpt> gpt;
+  std::unique_ptr<Store> store;
+  at::Device device = at::kCPU;
+  StagePlaces places;
+
+  /*implicit*/ operator ModelView() { return {*gpt, *store, device, places}; }
+};
+using RankModel = StoredModel<nn::ResidentStore>;
+using TrainingModel = StoredModel<parallel::DataParallel>;
+
+/// This rank's stages, for evaluation and generation; a plan without stages: the whole model on
+/// each tensor rank.
+RankModel make_model(const ModelOptions& options, const Groups& groups,
+                     const PipelinePlan& plan = {});
+
+/// This rank's stages, for training. Collective over groups.dp.
+TrainingModel make_training_model(const ModelOptions& options, const PipelinePlan& plan,
+                                  const parallel::DdpConfig& ddp, const Groups& groups);
+
+} // namespace pentatron::parallelize

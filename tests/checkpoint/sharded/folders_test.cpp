@@ -1,0 +1,162 @@
+// Which checkpoint is the newest good one, and which ones may go.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/checkpoint/sharded/example.h"
+#include "tests/support/files.h"
+
+namespace pentatron::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using test::write_example;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
+
+const TensorInfos kTiny = {{"w", {SafeDtype::kF32, {4}}}};
+
+void damage(const fs::path& folder) {
+  std::fstream file(folder / shard_name("model", 0, 1),
+                    std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-1, std::ios::end);
+  const int last = file.peek();
+  file.put(static_cast<char>(last ^ 4));
+}
+
+class Folders : public testing::Test {
+ protected:
+  void save(int64_t iteration, Json state = Json::object()) {
+    write_example(dir.path(), iteration, 1, kTiny, std::move(state));
+  }
+  std::string newest() { return newest_checkpoint(dir.path())->folder.filename().string(); }
+  std::vector<std::string> steps() {
+    std::vector<std::string> names;
+    for (const CheckpointFolder& f : checkpoints_in(dir.path()))
+      names.push_back(std::to_string(f.iteration));
+    return names;
+  }
+  void point_latest_at(const std::string& text) {
+    std::ofstream(dir.path() / "latest", std::ios::trunc) << text;
+  }
+  TemporaryFolder dir;
+};
+
+TEST_F(Folders, NamesAreExact) {
+  EXPECT_EQ(step_name(100), "step_00000100");
+  EXPECT_EQ(iteration_of("step_00000100"), 100);
+  EXPECT_EQ(iteration_of("step_1234567890"), 1234567890);
+  EXPECT_EQ(iteration_of("iter_0000100"), 100);
+  for (const char* name : {"step_100", "step_00000100x", "step_-0000001", "step_000000100",
+                           "step_00000100.tmp-1-1", "steps", "", "step_99999999999999999999"})
+    EXPECT_FALSE(iteration_of(name)) << name;
+}
+
+TEST_F(Folders, NothingWasSaved) {
+  EXPECT_FALSE(newest_checkpoint(dir.path()));
+  EXPECT_FALSE(newest_checkpoint(dir.path() / "missing"));
+}
+
+TEST_F(Folders, TheNewestGoodOneIsFoundAndWhatWasPassedOverIsTold) {
+  for (const int64_t i : {10, 20, 30}) save(i);
+  EXPECT_EQ(newest(), "step_00000030");
+  EXPECT_EQ(newest_checkpoint(dir.path() / "step_00000010")->folder, dir.path() / "step_00000010");
+  damage(dir.path() / "step_00000030");
+  const auto found = newest_checkpoint(dir.path());
+  EXPECT_EQ(found->folder, dir.path() / "step_00000020");
+  EXPECT_THAT(found->passed_over, HasSubstr("step_00000030: model_00000_of_00001.safetensors is "
+                                            "damaged: the checksum of chunk 0"));
+  EXPECT_THAT(message_of([&] { newest_checkpoint(dir.path() / "step_00000030"); }),
+              HasSubstr("is damaged"));
+  fs::remove_all(dir.path() / "step_00000030");
+  EXPECT_EQ(newest(), "step_00000020") << "latest names a missing folder";
+  damage(dir.path() / "step_00000020");
+  damage(dir.path() / "step_00000010");
+  EXPECT_THAT(message_of([&] { newest_checkpoint(dir.path()); }), HasSubstr("no whole checkpoint"));
+}
+
+TEST_F(Folders, ForWeightsAloneTheOptimizersFilesDoNotMatter) {
+  for (const int64_t i : {10, 20}) write_example(dir.path(), i, 1); // with optimizer state
+  const fs::path newest = dir.path() / "step_00000020";
+  fs::remove(newest / shard_name("optimizer", 0, 1));
+  fs::remove_all(newest / "spare_00");
+  fs::create_directories(newest / "spare_00");
+  EXPECT_EQ(newest_checkpoint(dir.path())->folder.filename(), "step_00000010");
+  EXPECT_EQ(newest_checkpoint(dir.path(), VerifyScope::kWeights)->folder, newest);
+  damage(newest);
+  EXPECT_EQ(newest_checkpoint(dir.path(), VerifyScope::kWeights)->folder.filename(),
+            "step_00000010");
+}
+
+TEST_F(Folders, LaterOnesThanLatestBelongToAnotherRun) {
+  for (const int64_t i : {10, 20, 15}) save(i);
+  EXPECT_EQ(newest(), "step_00000015");
+  damage(dir.path() / "step_00000015");
+  EXPECT_EQ(newest(), "step_00000010");
+  for (const char* text : {"", "step_20", "../step_00000020", "\xff"}) {
+    point_latest_at(text);
+    EXPECT_EQ(newest(), "step_00000020") << text;
+  }
+  fs::remove(dir.path() / "latest");
+  EXPECT_EQ(newest(), "step_00000020");
+}
+
+TEST_F(Folders, WhatKilledProcessesLeftIsRemovedAndNothingElse) {
+  for (const char* name :
+       {"step_00000005.tmp-12-0", "step_00000006.tmp-1-old", "iter_0000006.tmp-9-1",
+        "notes.tmp-1-1", "step_x.tmp-1", "step_00000007.bak", "mine"})
+    fs::create_directories(dir.path() / name / "inner");
+  std::ofstream(dir.path() / "latest.tmp-12-3") << "step";
+  save(10);
+  EXPECT_THAT(names_in(dir.path()),
+              UnorderedElementsAre("latest", "lock", "mine", "notes.tmp-1-1", "step_00000007.bak",
+                                   "step_00000010", "step_x.tmp-1"));
+}
+
+TEST_F(Folders, KeepsTheLastAndEveryNthAndTheBest) {
+  const double losses[] = {9, 3, 8, 1, 7, 2, 6, 5, 4};
+  for (int64_t i = 0; i < 9; ++i) save(10 * i + 10, {{"valid_loss", losses[i]}});
+  const Retention rule{.keep_last = 2, .keep_every = 50, .keep_best = 2, .metric = "valid_loss"};
+  EXPECT_THAT(prune_checkpoints(dir.path(), rule, /*only_report=*/true).removed,
+              ElementsAre("step_00000070", "step_00000030", "step_00000020", "step_00000010"));
+  EXPECT_EQ(steps().size(), 9u);
+  prune_checkpoints(dir.path(), rule);
+  EXPECT_THAT(steps(), ElementsAre("90", "80", "60", "50", "40"));
+  prune_checkpoints(
+      dir.path(),
+      {.keep_last = 1, .keep_best = 1, .metric = "valid_loss", .lower_is_better = false});
+  EXPECT_THAT(steps(), ElementsAre("90", "50"));
+  prune_checkpoints(dir.path(), {});
+  EXPECT_THAT(steps(), ElementsAre("90", "50"));
+}
+
+TEST_F(Folders, TheOneThatLatestNamesStaysAndLaterAndForeignFoldersToo) {
+  for (const int64_t i : {10, 20, 30, 40}) save(i);
+  fs::create_directory(dir.path() / "mine");
+  point_latest_at("step_00000020\n");
+  const PruneReport report = prune_checkpoints(dir.path(), {.keep_last = 1});
+  EXPECT_THAT(report.removed, ElementsAre("step_00000010"));
+  EXPECT_THAT(names_in(dir.path()), UnorderedElementsAre("latest", "lock", "mine", "step_00000020",
+                                                         "step_00000030", "step_00000040"));
+}
+
+TEST_F(Folders, DamagedOnesAreNeitherCountedNorRemoved) {
+  for (const int64_t i : {10, 20, 30}) save(i);
+  fs::remove(dir.path() / "step_00000030" / kManifestName);
+  fs::resize_file(dir.path() / "step_00000020" / shard_name("model", 0, 1), 5);
+  fs::remove(dir.path() / "step_00000010/notes.txt");
+  save(40);
+  const PruneReport report = prune_checkpoints(dir.path(), {.keep_last = 2});
+  EXPECT_THAT(report.removed, IsEmpty());
+  ASSERT_EQ(report.damaged.size(), 3u);
+  EXPECT_THAT(report.damaged[1],
+              HasSubstr("step_00000020: model_00000_of_00001.safetensors has 5"));
+  EXPECT_THAT(steps(), ElementsAre("40", "30", "20", "10"));
+}
+
+} // namespace
+} // namespace pentatron::checkpoint

@@ -1,0 +1,218 @@
+// What parity files bring back, and what they cannot.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "pentatron/checkpoint/sharded/parity.h"
+#include "pentatron/checkpoint/sharded/verify.h"
+#include "tests/checkpoint/sharded/example.h"
+#include "tests/support/files.h"
+
+namespace pentatron::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAreArray;
+
+class Parity : public testing::Test {
+ protected:
+  /// Of `ranks` ranks with files of different sizes, some of more than one chunk.
+  fs::path save(int64_t ranks, int64_t parity, int64_t scale = 1) {
+    const TensorInfos tensors = test::example_tensors(scale);
+    CheckpointWriter writer(dir.path(), 4);
+    std::vector<std::string> descriptions;
+    for (const char* kind : {"model", "optimizer"}) {
+      for (int64_t rank = 0; rank < ranks; ++rank)
+        descriptions.push_back(
+            test::write_shard(writer.path(), kind, tensors, 4, rank, ranks, kDefaultChunk));
+    }
+    return writer.commit(descriptions, {.state = {{"consumed_samples", 32}},
+                                        .attachments = test::example_attachments(),
+                                        .parity = parity});
+  }
+  static void flip(const fs::path& file, size_t at) {
+    std::fstream out(file, std::ios::in | std::ios::out | std::ios::binary);
+    out.seekg(static_cast<std::streamoff>(at));
+    const int byte = out.get();
+    out.seekp(static_cast<std::streamoff>(at));
+    out.put(static_cast<char>(byte ^ 16));
+  }
+  TemporaryFolder dir;
+};
+
+TEST_F(Parity, OneFileIsTheExclusiveOrOfTheShards) {
+  const fs::path folder = save(3, 1);
+  std::string sum;
+  for (const auto& [name, info] : read_manifest(folder).files) {
+    const std::string bytes = content_of(folder / name);
+    sum.resize(std::max(sum.size(), bytes.size()), '\0');
+    for (size_t i = 0; i < bytes.size(); ++i) sum[i] = static_cast<char>(sum[i] ^ bytes[i]);
+  }
+  EXPECT_EQ(content_of(folder / "parity_00000_000.parity"), sum);
+  EXPECT_THAT(verify(folder).faults, IsEmpty());
+}
+
+TEST_F(Parity, AnySoManyFilesAreRebuilt) {
+  std::mt19937_64 random(1);
+  for (const int64_t parity : {1, 2, 3, 5}) {
+    const fs::path folder = save(4, parity);
+    std::vector<std::string> names;
+    const Manifest manifest = read_manifest(folder);
+    for (const auto& [name, info] : manifest.files) names.push_back(name);
+    for (const auto& [name, info] : manifest.parity) names.push_back(name);
+    ASSERT_EQ(names.size(), static_cast<size_t>(8 + parity));
+    std::map<std::string, std::string> before;
+    for (const std::string& name : names) before[name] = content_of(folder / name);
+    for (int trial = 0; trial < 20; ++trial) {
+      std::shuffle(names.begin(), names.end(), random);
+      const std::vector<std::string> hit(names.begin(), names.begin() + parity);
+      for (const std::string& name : hit) {
+        switch (random() % 3) {
+        case 0:
+          fs::remove(folder / name);
+          break;
+        case 1:
+          fs::resize_file(folder / name, before[name].size() / 2);
+          break;
+        default:
+          flip(folder / name, random() % before[name].size());
+        }
+      }
+      EXPECT_FALSE(verify(folder).ok());
+      EXPECT_TRUE(verify(folder).repairable);
+      const RepairReport report = repair_checkpoint(folder);
+      EXPECT_THAT(report.lost, IsEmpty());
+      EXPECT_THAT(report.repaired, UnorderedElementsAreArray(hit));
+      for (const std::string& name : names) ASSERT_EQ(content_of(folder / name), before[name]);
+    }
+    EXPECT_THAT(repair_checkpoint(folder).repaired, IsEmpty());
+    EXPECT_THAT(names_in(dir.path()), ElementsAre("latest", "lock", "step_00000004"));
+  }
+}
+
+TEST_F(Parity, FilesOfManyChunksAreRebuilt) {
+  const fs::path folder = save(2, 2, /*scale=*/2500); // up to 6 MB
+  const std::string first = shard_name("model", 0, 2), second = shard_name("optimizer", 1, 2);
+  ASSERT_GT(fs::file_size(folder / first), 2 * kDefaultChunk);
+  const std::string a = content_of(folder / first), b = content_of(folder / second);
+  fs::remove(folder / first);
+  flip(folder / second, 1'500'000);
+  EXPECT_THAT(repair_checkpoint(folder).repaired, ElementsAre(first, second));
+  EXPECT_TRUE(content_of(folder / first) == a);
+  EXPECT_TRUE(content_of(folder / second) == b);
+}
+
+TEST_F(Parity, GroupsOfManyShardsAreRebuiltEach) {
+  const fs::path folder = save(140, 1); // 280 files: three groups
+  EXPECT_EQ(read_manifest(folder).parity.size(), 3u);
+  const std::vector<std::string> hit = {shard_name("model", 5, 140), shard_name("model", 139, 140),
+                                        shard_name("optimizer", 139, 140)};
+  for (const std::string& name : hit) fs::remove(folder / name);
+  EXPECT_THAT(repair_checkpoint(folder).repaired, UnorderedElementsAreArray(hit));
+  EXPECT_THAT(verify(folder).faults, IsEmpty());
+}
+
+TEST_F(Parity, WhatIsBeyondRepairIsToldAndLeftAlone) {
+  const fs::path folder = save(3, 1);
+  const std::string a = shard_name("model", 0, 3), b = shard_name("model", 2, 3);
+  flip(folder / a, 900);
+  flip(folder / b, 900);
+  const std::string damaged = content_of(folder / a);
+  const RepairReport report = repair_checkpoint(folder);
+  EXPECT_THAT(report.repaired, IsEmpty());
+  ASSERT_EQ(report.lost.size(), 1u);
+  EXPECT_THAT(report.lost[0], HasSubstr(fmt::format("{}, {}: 2 files are damaged and 1", a, b)));
+  EXPECT_EQ(content_of(folder / a), damaged);
+  for (const char* where : {".", "spare_00"}) fs::remove(folder / where / "notes.txt");
+  EXPECT_THAT(repair_checkpoint(folder).lost.front(),
+              AllOf(HasSubstr("notes.txt"), HasSubstr("no copy of it is good")));
+  for (const char* where : {".", "spare_00"}) fs::resize_file(folder / where / kManifestName, 100);
+  EXPECT_FALSE(verify(folder).repairable);
+  EXPECT_THAT(message_of([&] { repair_checkpoint(folder); }),
+              HasSubstr("manifest.json is damaged"));
+}
+
+TEST_F(Parity, SmallFilesArePutBackFromCopies) {
+  const fs::path folder = save(2, 2);
+  const std::vector<std::string> names = {"manifest.json", "notes.txt", "tokenizer/tokenizer.json"},
+                                 places = {"", "spare_00/", "spare_01/"};
+  std::mt19937_64 random(1);
+  for (int trial = 0; trial < 60; ++trial) {
+    std::vector<std::string> hit;
+    for (const std::string& name : names) {
+      const size_t good = random() % places.size(); // one stays
+      for (size_t place = 0; place < places.size(); ++place)
+        if (place != good && random() % 2 == 0) hit.push_back(places[place] + name);
+    }
+    if (hit.empty()) continue;
+    for (const std::string& name : hit) {
+      const size_t size = fs::file_size(folder / name);
+      switch (random() % 3) {
+      case 0:
+        fs::remove(folder / name);
+        break;
+      case 1:
+        fs::resize_file(folder / name, size / 2);
+        break;
+      default:
+        flip(folder / name, random() % size);
+      }
+    }
+    EXPECT_FALSE(verify(folder).ok());
+    EXPECT_TRUE(verify(folder).repairable);
+    const RepairReport report = repair_checkpoint(folder);
+    EXPECT_THAT(report.lost, IsEmpty());
+    EXPECT_THAT(report.repaired, UnorderedElementsAreArray(hit));
+    EXPECT_THAT(verify(folder).faults, IsEmpty());
+    EXPECT_THAT(test::wrong_tensors(folder), IsEmpty());
+    for (const std::string& name : names)
+      for (const std::string& place : places)
+        ASSERT_EQ(content_of(folder / (place + name)), content_of(folder / name));
+  }
+  // A lost folder comes back as long as another is there; without any it is one from before them.
+  fs::remove_all(folder / "spare_01");
+  EXPECT_EQ(repair_checkpoint(folder).repaired.size(), names.size());
+  for (const char* spare : {"spare_00", "spare_01"}) fs::remove_all(folder / spare);
+  EXPECT_THAT(verify(folder).faults, IsEmpty());
+  EXPECT_THAT(repair_checkpoint(folder).repaired, IsEmpty());
+}
+
+TEST_F(Parity, LoadingAdvisesToRepair) {
+  const fs::path folder = save(2, 1);
+  fs::remove(folder / shard_name("model", 1, 2));
+  for (const fs::path& where : {folder, dir.path()})
+    EXPECT_THAT(message_of([&] { newest_checkpoint(where); }),
+                HasSubstr("try: pentatron checkpoint repair " + folder.string()));
+  repair_checkpoint(folder);
+  EXPECT_EQ(newest_checkpoint(dir.path())->folder, folder);
+}
+
+TEST_F(Parity, EveryLieOfTheManifestIsRefused) {
+  const fs::path folder = save(2, 2);
+  const auto error = [&](const std::function<void(ParityFile&)>& change) {
+    Manifest manifest = read_manifest(folder);
+    change(manifest.parity.begin()->second);
+    return message_of([&] { parse_manifest(to_text(manifest), "manifest"); });
+  };
+  EXPECT_EQ(error([](ParityFile&) {}), "");
+  EXPECT_THAT(error([](ParityFile& p) { p.row = 16; }), HasSubstr("is row 16 of"));
+  EXPECT_THAT(error([](ParityFile& p) { p.row = 1; }), HasSubstr("repeats a row"));
+  EXPECT_THAT(error([](ParityFile& p) { p.row = 5; }), HasSubstr("lacks a row"));
+  EXPECT_THAT(error([](ParityFile& p) { p.shards.clear(); }), HasSubstr("of 0 shards"));
+  EXPECT_THAT(error([](ParityFile& p) { p.shards[0] = "x.safetensors"; }),
+              HasSubstr("which is no shard"));
+  EXPECT_THAT(error([](ParityFile& p) { p.shards.pop_back(); }), HasSubstr("in another group"));
+  EXPECT_THAT(error([](ParityFile& p) { p.file.bytes -= 1; }), HasSubstr("another size"));
+  EXPECT_THAT(error([](ParityFile& p) { p.file.crcs.clear(); }), HasSubstr("checksums for"));
+  EXPECT_THAT(message_of([&] { save(1, 17); }), HasSubstr("17 parity files are not in 0 to 16"));
+}
+
+} // namespace
+} // namespace pentatron::checkpoint

@@ -1,0 +1,105 @@
+// How parameters become buckets, and buckets shards.
+#include "pentatron/parallel/ddp/bucket.h"
+
+#include <ATen/ATen.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "pentatron/nn/module.h"
+#include "tests/support/ranks.h"
+
+namespace pentatron::parallel {
+namespace {
+
+using testing::ElementsAre;
+
+/// a (unit 0), b and c (unit 1), d (unit 2).
+struct Parameters {
+  Parameters() {
+    const nn::Scope scope(list, at::kFloat, {});
+    scope.vector("a", 100, {});
+    scope.of_unit(1).vector("b", 64, {});
+    scope.of_unit(1).vector("c", 1, {});
+    scope.of_unit(2).vector("d", 65, {});
+  }
+  nn::ParamList list;
+};
+
+std::vector<std::string> names(const Bucket& bucket) {
+  std::vector<std::string> result;
+  for (const Bucket::Slot& slot : bucket.slots) result.push_back(slot.param->name());
+  return result;
+}
+
+TEST(Buckets, BeginWithTheLastParameterAndCloseAtTheirSize) {
+  Parameters params;
+  const auto buckets = make_buckets(params.list, {.bucket_size = 150, .num_shards = 3});
+  ASSERT_EQ(buckets.size(), 2u);
+  EXPECT_THAT(names(buckets[0]), ElementsAre("d", "c"));
+  EXPECT_EQ(buckets[0].length, 192); // 128 + 64
+  EXPECT_THAT(buckets[0].units, ElementsAre(1, 2));
+  EXPECT_THAT(names(buckets[1]), ElementsAre("b", "a"));
+  EXPECT_EQ(buckets[1].slots[1].begin, 64);
+  EXPECT_EQ(buckets[1].length, 192);
+}
+
+TEST(Buckets, HoldOneUnitWhereUnitsAreSplit) {
+  Parameters params;
+  params.list.find("d").used_by(0);
+  const auto buckets =
+      make_buckets(params.list, {.bucket_size = 1000, .num_shards = 2, .split_units = true});
+  ASSERT_EQ(buckets.size(), 3u);
+  EXPECT_THAT(names(buckets[0]), ElementsAre("d"));
+  EXPECT_THAT(buckets[0].units, ElementsAre(0, 2));
+  EXPECT_THAT(names(buckets[1]), ElementsAre("c", "b"));
+  EXPECT_THAT(names(buckets[2]), ElementsAre("a"));
+}
+
+TEST(Buckets, LeaveTheTableOfTwoStagesAlone) {
+  nn::ParamList list;
+  const nn::Scope scope(list, at::kFloat, {});
+  scope.vector("a", 3, {});
+  scope.on_axis(nn::kEmbeddingAxis, {1, 2})
+      .param("table",
+             {.name = {},
+              .shape = {7},
+              .placements = {{nn::kEmbeddingAxis, nn::Placement::partial()}}},
+             {});
+  scope.vector("b", 3, {});
+  const auto buckets = make_buckets(list, {.bucket_size = 1000});
+  ASSERT_EQ(buckets.size(), 3u);
+  EXPECT_THAT(names(buckets[1]), ElementsAre("table"));
+  EXPECT_TRUE(buckets[1].on_two_stages);
+  EXPECT_FALSE(buckets[0].on_two_stages || buckets[2].on_two_stages);
+}
+
+TEST(Shards, CoverEveryElementOnce) {
+  Parameters params;
+  for (const int64_t shards : {1, 2, 3, 5}) {
+    for (const Bucket& bucket :
+         make_buckets(params.list, {.bucket_size = 150, .num_shards = shards})) {
+      EXPECT_EQ(bucket.length % (64 * shards), 0);
+      const at::Tensor flat = at::zeros({bucket.length});
+      for (int64_t i = 0; i < shards; ++i) {
+        for (const nn::Piece& piece : pieces_of(bucket, i, shards))
+          shard_of(flat, i, shards).narrow(0, piece.begin, piece.size).add_(1);
+      }
+      for (const Bucket::Slot& slot : bucket.slots)
+        EXPECT_TRUE(view_of(flat, slot).eq(1).all().item<bool>()) << slot.param->name();
+      int64_t elements = 0;
+      for (const Bucket::Slot& slot : bucket.slots) elements += slot.param->numel();
+      EXPECT_EQ(flat.sum().item<double>(), static_cast<double>(elements));
+    }
+  }
+}
+
+TEST(Buckets, HoldOneType) {
+  nn::ParamList list;
+  nn::Scope(list, at::kFloat, {}).vector("a", 3, {});
+  nn::Scope(list, at::kDouble, {}).vector("b", 3, {});
+  EXPECT_NE(test::error_of([&] { make_buckets(list, {}); }).find("b"), std::string::npos);
+}
+
+} // namespace
+} // namespace pentatron::parallel

@@ -1,0 +1,96 @@
+// What a rank holds under every policy, counted.
+#include "pentatron/parallel/ddp/data_parallel.h"
+
+#include <ATen/ATen.h>
+
+#include <gtest/gtest.h>
+
+#include "pentatron/comm/rank_threads.h"
+#include "pentatron/nn/memory/counting_allocator.h"
+#include "pentatron/nn/module.h"
+#include "pentatron/optim/optimizer.h"
+#include "tests/support/ranks.h"
+
+namespace pentatron::parallel {
+namespace {
+
+using nn::MemoryCategory;
+using nn::Pass;
+
+constexpr int64_t kUnits = 5, kUnitSize = 64 * 12, kModel = kUnits * kUnitSize;
+
+/// A step in which every parameter gets a gradient from each of two microbatches.
+void train_step(nn::ParamList& params, DataParallel& store, optim::Optimizer& optimizer) {
+  store.begin_step();
+  for (int m = 0; m < 2; ++m) {
+    for (nn::Param& param : params) {
+      store.acquire(param.units().front(), Pass::kForward);
+      param.add_use();
+      store.release(param.units().front(), Pass::kForward);
+    }
+    if (m == 1) store.forwards_done();
+    for (int64_t unit = kUnits - 1; unit >= 0; --unit) {
+      nn::Param& param = params.find(std::to_string(unit));
+      store.acquire(unit, Pass::kBackward);
+      param.accumulate(at::ones({kUnitSize}));
+      store.release(unit, Pass::kBackward);
+    }
+  }
+  store.finish_gradients();
+  optimizer.step(0.1, 0, 1);
+  store.publish_values();
+  store.wait_values();
+}
+
+/// Bytes of a bf16 model with fp32 gradients, master weights and Adam's two moments.
+class Memory : public testing::TestWithParam<int64_t> {};
+
+TEST_P(Memory, IsWhatThePolicyKeeps) {
+  nn::install_counting_allocator();
+  const int64_t stage = GetParam();
+  for (const int ranks : {2, 3, 4}) {
+    for (const bool overlap : {true, false}) {
+      test::run_ranks(ranks, [&](const comm::Group& dp) {
+        const int me = comm::current_rank();
+        const nn::MemorySnapshot before = nn::memory_snapshot(me);
+        const auto held = [&](MemoryCategory category) {
+          return nn::memory_snapshot(me)[category].current_bytes - before[category].current_bytes;
+        };
+        nn::ParamList params;
+        const nn::Scope scope(params, at::kBFloat16, {});
+        for (int64_t unit = 0; unit < kUnits; ++unit)
+          scope.of_unit(unit).vector(std::to_string(unit), kUnitSize, {});
+        DataParallel store(params, at::kCPU,
+                           {.zero_stage = stage,
+                            .bucket_size = 1,
+                            .overlap_grad_reduce = overlap,
+                            .overlap_param_gather = overlap},
+                           {.dp = dp});
+        store.write_values([](nn::Param& param) { param.initialize(1); });
+        optim::Optimizer optimizer({}, store.shards());
+        const auto expect_kept = [&] {
+          EXPECT_EQ(held(MemoryCategory::kParameters), 2 * kModel / (stage >= 3 ? ranks : 1));
+          EXPECT_EQ(held(MemoryCategory::kGradients), 4 * kModel / (stage >= 2 ? ranks : 1));
+          EXPECT_EQ(held(MemoryCategory::kOptimizer), 12 * kModel / (stage >= 1 ? ranks : 1));
+        };
+        expect_kept();
+        train_step(params, store, optimizer);
+        // Scratch of the unit at work and, overlapped, of the one under way.
+        const int64_t units = overlap ? 2 : 1;
+        const int64_t workspace =
+            (stage >= 2 ? 4 * kUnitSize * units : 0) + (stage >= 3 ? 2 * kUnitSize * units : 0);
+        EXPECT_EQ(held(MemoryCategory::kWorkspace), workspace);
+        const nn::MemorySnapshot once = nn::memory_snapshot(me);
+        train_step(params, store, optimizer);
+        expect_kept();
+        EXPECT_EQ(held(MemoryCategory::kWorkspace), workspace) << "another step takes no more";
+        EXPECT_EQ(nn::memory_snapshot(me)[MemoryCategory::kWorkspace].peak_bytes,
+                  once[MemoryCategory::kWorkspace].peak_bytes);
+      });
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Zero, Memory, testing::Values(0, 1, 2, 3));
+
+} // namespace
+} // namespace pentatron::parallel

@@ -1,0 +1,67 @@
+// What a reduction in a lower precision sends, sums and leaves.
+#include "pentatron/parallel/ddp/reduction.h"
+
+#include <ATen/ATen.h>
+
+#include <gtest/gtest.h>
+
+#include "pentatron/comm/mesh.h"
+#include "pentatron/parallel/ddp/bucket.h"
+#include "tests/support/ranks.h"
+#include "tests/support/tensors.h"
+
+namespace pentatron::parallel {
+namespace {
+
+at::Tensor gradient_of(int rank) {
+  return test::randn({256}, static_cast<uint64_t>(rank) + 1, at::kFloat);
+}
+
+/// Each rank's gradient rounded to bf16, summed in fp32, rounded once.
+at::Tensor rounded_sum(int first, int ranks) {
+  at::Tensor sum = at::zeros({256}, at::kFloat);
+  for (int r = first; r < first + ranks; ++r)
+    sum += gradient_of(r).to(at::kBFloat16).to(at::kFloat);
+  return sum.to(at::kBFloat16).to(at::kFloat);
+}
+
+TEST(Reducer, SendsBf16AndSumsInFp32) {
+  for (const bool split : {false, true}) {
+    test::run_ranks(3, [&](const comm::Group& dp) {
+      Reducer reducer({.shard = split ? dp : comm::Group(),
+                       .replicas = split ? comm::Group() : dp,
+                       .dtype = at::kFloat,
+                       .wire = at::kBFloat16});
+      const at::Tensor gradient = at::cat({gradient_of(dp.rank()), at::zeros({64 * 3 * 2 - 256})});
+      Reducer::Reduction reduction = reducer.start(gradient);
+      const at::Tensor owned = reducer.finish(reduction);
+      const at::Tensor sum = at::cat({rounded_sum(0, 3), at::zeros({64 * 3 * 2 - 256})});
+      test::expect_close(owned, split ? shard_of(sum, dp.rank(), 3) : sum);
+    });
+  }
+}
+
+TEST(Reducer, SendsTheSumsOfShardsInBf16Too) {
+  test::run_ranks(4, [](const comm::Group& world) {
+    const comm::Group shard = world.split(world.rank() / 2, world.rank(), "shard"),
+                      replicas = world.split(world.rank() % 2, world.rank(), "replicas");
+    Reducer reducer(
+        {.shard = shard, .replicas = replicas, .dtype = at::kFloat, .wire = at::kBFloat16});
+    const at::Tensor gradient = gradient_of(world.rank());
+    Reducer::Reduction reduction = reducer.start(gradient);
+    const at::Tensor owned = reducer.finish(reduction);
+    reducer.sum_over_replicas({owned});
+    const at::Tensor sum = (rounded_sum(0, 2) + rounded_sum(2, 2)).to(at::kBFloat16).to(at::kFloat);
+    test::expect_close(owned, shard_of(sum, shard.rank(), 2));
+  });
+}
+
+TEST(Reducer, RoundsNothingOnOneRank) {
+  Reducer reducer({.dtype = at::kFloat, .wire = at::kBFloat16});
+  const at::Tensor gradient = gradient_of(0);
+  Reducer::Reduction reduction = reducer.start(gradient);
+  test::expect_close(reducer.finish(reduction), gradient_of(0));
+}
+
+} // namespace
+} // namespace pentatron::parallel

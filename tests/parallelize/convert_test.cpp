@@ -1,0 +1,316 @@
+// Models from one format to another and back: bytes, types, names and files.
+#include <ATen/ATen.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "pentatron/base/json.h"
+#include "pentatron/base/safetensors.h"
+#include "pentatron/checkpoint/convert.h"
+#include "pentatron/checkpoint/hf/hf_export.h"
+#include "pentatron/checkpoint/model_stream.h"
+#include "pentatron/checkpoint/sharded/verify.h"
+#include "pentatron/checkpoint/tensor_io.h"
+#include "pentatron/config/config.h"
+#include "pentatron/parallelize/load_model.h"
+#include "tests/support/files.h"
+#include "tests/support/ranks.h"
+
+namespace pentatron::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using test::error_of;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+const fs::path kModels = fs::path(PENTATRON_TEST_DATA) / "hf_tiny";
+constexpr const char* kAll[] = {
+    "gpt2", "llama", "llama3_rope_scaling_tied", "mistral_sliding_window", "qwen2", "qwen3"};
+
+class Convert : public testing::Test {
+ protected:
+  ConvertReport convert(const fs::path& source, const std::string& target, ModelFormat format,
+                        ConvertOptions options = {}) {
+    options.format = format;
+    const auto model = open_model(source.string());
+    struct Saved {
+      models::GptConfig model;
+      static constexpr auto fields() {
+        return std::tuple{config::field("model", &Saved::model, "the model")};
+      }
+    };
+    options.config_yaml = config::to_yaml(Saved{model->config()});
+    return convert_model(*model, folder / target, options);
+  }
+  std::string convert_error(const fs::path& source, const std::string& target, ModelFormat format,
+                            const ConvertOptions& options = {}) {
+    return error_of([&] { convert(source, target, format, options); });
+  }
+  /// A copy of a model with tokenizer files, and bf16 weights where asked for.
+  fs::path decorated(const std::string& model, at::ScalarType type) {
+    const fs::path copy = folder / "decorated";
+    fs::create_directories(copy);
+    fs::copy_file(kModels / model / "config.json", copy / "config.json");
+    std::map<std::string, at::Tensor> tensors;
+    const SafetensorsFile file(kModels / model / "model.safetensors");
+    for (const auto& [name, entry] : file.tensors()) tensors[name] = to_tensor(entry).to(type);
+    write_tensors(copy / "model.safetensors", tensors);
+    for (const char* name : {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
+                             "generation_config.json"})
+      std::ofstream(copy / name) << "{\"eos_token_id\": 7, \"of\": \"" << name << "\"}";
+    return copy;
+  }
+  const TemporaryFolder temporary;
+  const fs::path folder = temporary.path();
+};
+
+/// Every tensor of `before` is in `after` with the same type, shape and bytes, and nothing else is.
+void expect_same_tensors(const fs::path& before, const fs::path& after) {
+  const SafetensorsFolder a(before), b(after);
+  EXPECT_EQ(a.tensors().size(), b.tensors().size());
+  for (const auto& [name, tensor] : a.tensors()) {
+    const SafeTensor* const other = b.find(name);
+    ASSERT_NE(other, nullptr) << name;
+    EXPECT_EQ(tensor.dtype, other->dtype) << name;
+    EXPECT_EQ(tensor.shape, other->shape) << name;
+    EXPECT_TRUE(std::ranges::equal(tensor.data, other->data)) << name;
+  }
+}
+
+TEST_F(Convert, HuggingFaceToPentatronAndBackKeepsEveryByte) {
+  for (const char* name : kAll) {
+    convert(kModels / name, "ours", ModelFormat::kPentatron);
+    EXPECT_TRUE(verify(folder / "ours/step_00000000").ok());
+    const ConvertReport report = convert(folder / "ours", "back", ModelFormat::kHuggingFace);
+    EXPECT_EQ(report.files, 1u);
+    expect_same_tensors(kModels / name, folder / "back");
+    EXPECT_EQ(content_of(folder / "back/config.json"), content_of(kModels / name / "config.json"));
+    fs::remove_all(folder / "ours");
+    fs::remove_all(folder / "back");
+  }
+}
+
+TEST_F(Convert, ShardsAreCutBySizeAndReadAgain) {
+  for (const char* name : {"gpt2", "qwen3"}) {
+    const ConvertReport sharded =
+        convert(kModels / name, "sharded", ModelFormat::kHuggingFace, {.max_shard_bytes = 30'000});
+    EXPECT_GT(sharded.files, 3u);
+    const Json index = read_json(folder / "sharded/model.safetensors.index.json");
+    EXPECT_EQ(index["metadata"]["total_size"], sharded.bytes);
+    expect_same_tensors(kModels / name, folder / "sharded");
+    const ConvertReport ours =
+        convert(folder / "sharded", "ours", ModelFormat::kPentatron, {.max_shard_bytes = 30'000});
+    EXPECT_GT(ours.files, 3u);
+    EXPECT_TRUE(verify(folder / "ours/step_00000000").ok());
+    convert(folder / "ours", "back", ModelFormat::kHuggingFace);
+    expect_same_tensors(kModels / name, folder / "back");
+    for (const char* made : {"sharded", "ours", "back"}) fs::remove_all(folder / made);
+  }
+}
+
+TEST_F(Convert, TypesAndFilesOfTheTokenizerAreCarried) {
+  const fs::path source = decorated("qwen2", at::kBFloat16);
+  convert(source, "ours", ModelFormat::kPentatron);
+  const auto ours = open_model((folder / "ours").string());
+  EXPECT_EQ(ours->dtype(), SafeDtype::kBF16);
+  EXPECT_EQ(ours->facts().tokenizer.kind, TokenizerPlace::Kind::kFiles);
+  EXPECT_THAT(ours->facts().generation.eos, ElementsAre(7));
+  EXPECT_EQ(ours->facts().family, "qwen2");
+  convert(folder / "ours", "back", ModelFormat::kHuggingFace);
+  expect_same_tensors(source, folder / "back");
+  for (const auto& entry : fs::directory_iterator(source)) {
+    const fs::path name = entry.path().filename();
+    if (name != "model.safetensors") {
+      EXPECT_EQ(content_of(entry.path()), content_of(folder / "back" / name)) << name;
+    }
+  }
+}
+
+TEST_F(Convert, PartsOfOneParameterMayHaveDifferentTypes) {
+  const fs::path source = decorated("llama", at::kHalf);
+  std::map<std::string, at::Tensor> tensors;
+  {
+    const SafetensorsFile file(source / "model.safetensors");
+    for (const auto& [name, entry] : file.tensors())
+      tensors[name] = to_tensor(entry).to(name.find("up_proj") != std::string::npos ? at::kBFloat16
+                                                                                    : at::kHalf);
+  }
+  write_tensors(source / "model.safetensors", tensors);
+  convert(source, "ours", ModelFormat::kPentatron);
+  convert(folder / "ours", "back", ModelFormat::kHuggingFace);
+  expect_same_tensors(source, folder / "back");
+}
+
+TEST_F(Convert, TakesAnotherTypeAndRefusesWhatItCannotHold) {
+  convert(kModels / "llama", "bf16", ModelFormat::kHuggingFace, {.dtype = "bf16"});
+  const SafetensorsFolder before(kModels / "llama"), after(folder / "bf16");
+  for (const auto& [name, tensor] : after.tensors()) {
+    EXPECT_EQ(tensor.dtype, SafeDtype::kBF16);
+    EXPECT_TRUE(at::equal(to_tensor(tensor), to_tensor(before.at(name)).to(at::kBFloat16))) << name;
+  }
+  const Json config = read_json(folder / "bf16/config.json");
+  EXPECT_EQ(config.value("dtype", config.value("torch_dtype", "")), "bfloat16");
+
+  const fs::path source = decorated("llama", at::kFloat);
+  std::map<std::string, at::Tensor> tensors;
+  {
+    const SafetensorsFile file(source / "model.safetensors");
+    for (const auto& [name, entry] : file.tensors()) tensors[name] = to_tensor(entry).clone();
+  }
+  tensors["model.norm.weight"].fill_(1e5);
+  write_tensors(source / "model.safetensors", tensors);
+  EXPECT_THAT(convert_error(source, "fp16", ModelFormat::kHuggingFace, {.dtype = "fp16"}),
+              AllOf(HasSubstr("final_norm.weight"), HasSubstr("try: --dtype bf16")));
+  EXPECT_FALSE(fs::exists(folder / "fp16"));
+  tensors["model.norm.weight"].fill_(std::numeric_limits<float>::infinity()); // was so before
+  write_tensors(source / "model.safetensors", tensors);
+  convert(source, "fp16", ModelFormat::kHuggingFace, {.dtype = "fp16"});
+  EXPECT_THAT(convert_error(source, "x", ModelFormat::kHuggingFace, {.dtype = "q8_0"}),
+              HasSubstr("only with --format gguf"));
+}
+
+TEST_F(Convert, GgufInFullPrecisionKeepsEveryValue) {
+  for (const char* name : kAll) {
+    convert(kModels / name, "model.gguf", ModelFormat::kGguf);
+    EXPECT_EQ(recognise_model(folder / "model.gguf"), ModelFormat::kGguf);
+    convert(folder / "model.gguf", "back", ModelFormat::kHuggingFace);
+    const SafetensorsFolder before(kModels / name), after(folder / "back");
+    for (const auto& [key, tensor] : after.tensors())
+      EXPECT_TRUE(at::equal(to_tensor(tensor), to_tensor(before.at(key)))) << name << " " << key;
+    EXPECT_TRUE(
+        same_model(read_hf_config(folder / "back").config, read_hf_config(kModels / name).config))
+        << name;
+    fs::remove_all(folder / "back");
+    fs::remove(folder / "model.gguf");
+  }
+}
+
+TEST_F(Convert, NothingThatIsThereIsLost) {
+  convert(kModels / "llama", "there", ModelFormat::kHuggingFace);
+  EXPECT_THAT(convert_error(kModels / "qwen2", "there", ModelFormat::kHuggingFace),
+              AllOf(HasSubstr("is there already"), HasSubstr("try:")));
+  expect_same_tensors(kModels / "llama", folder / "there");
+  convert(kModels / "qwen2", "there", ModelFormat::kHuggingFace, {.force = true});
+  expect_same_tensors(kModels / "qwen2", folder / "there");
+  fs::create_directories(folder / "mine");
+  std::ofstream(folder / "mine/letter.txt") << "text";
+  EXPECT_THAT(convert_error(kModels / "llama", "mine", ModelFormat::kHuggingFace, {.force = true}),
+              HasSubstr("is no model"));
+  EXPECT_THAT(convert_error(folder / "there", "there", ModelFormat::kPentatron, {.force = true}),
+              HasSubstr("holds the source"));
+  EXPECT_THAT(convert_error(folder / "there", ".", ModelFormat::kPentatron, {.force = true}),
+              HasSubstr("holds the source"));
+  EXPECT_EQ(content_of(folder / "mine/letter.txt"), "text");
+  for (const auto& entry : fs::directory_iterator(folder))
+    EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos) << entry.path();
+}
+
+TEST(HfExport, ConfigsOfEveryFamilyComeBack) {
+  for (const char* name : kAll) {
+    const HfModel model = read_hf_config(kModels / name);
+    const HfExport made = make_hf_config(model.config, model.family);
+    EXPECT_EQ(made.family, model.family);
+    const HfModel again = parse_hf_config(made.config, name);
+    EXPECT_TRUE(same_model(again.config, model.config)) << name;
+    EXPECT_EQ(again.config.attention_dropout, model.config.attention_dropout);
+    EXPECT_EQ(again.config.init_method_std, model.config.init_method_std);
+  }
+}
+
+TEST(HfExport, FindsTheFamilyThatHasTheModel) {
+  const auto family = [](models::GptConfig c, const std::string& preferred = {}) {
+    return make_hf_config(c, preferred).family;
+  };
+  models::GptConfig c;
+  EXPECT_EQ(family(c), "llama");
+  EXPECT_EQ(family(c, "mistral"), "mistral");
+  EXPECT_EQ(family(c, "gpt2"), "llama"); // cannot be
+  c.window_size = 16;
+  EXPECT_EQ(family(c), "mistral");
+  c.full_attention_layers = {1};
+  c.add_qkv_bias = true;
+  EXPECT_EQ(family(c), "qwen2");
+  c.full_attention_layers = {0, 1, 2, 3};
+  c.add_attention_proj_bias = true;
+  EXPECT_EQ(family(c), "llama"); // no layer has a window
+  c.qk_layernorm = true;
+  EXPECT_EQ(family(c), "qwen3");
+  for (const auto scaling : {models::RopeScalingType::kLinear, models::RopeScalingType::kLlama3,
+                             models::RopeScalingType::kYarn}) {
+    c.rope_scaling = {.type = scaling, .factor = 4, .attention_factor = 1.25};
+    EXPECT_EQ(family(c), "qwen3");
+  }
+}
+
+TEST(HfExport, NamesTheKeysThatNoFamilyHas) {
+  const models::GptConfig c{.rotary_percent = 0.5, .layernorm_zero_centered_gamma = true};
+  EXPECT_THAT(error_of([&] { make_hf_config(c); }),
+              AllOf(HasSubstr("model.rotary_percent=0.5"),
+                    HasSubstr("model.layernorm_zero_centered_gamma=true")));
+}
+
+TEST(ModelStream, FilesHoldNeighboursUpToTheirSize) {
+  using Groups = std::vector<std::vector<size_t>>;
+  EXPECT_EQ(group_by_size({}, 10), Groups{});
+  EXPECT_EQ(group_by_size({4, 4, 4}, 10), (Groups{{0, 1}, {2}}));
+  EXPECT_EQ(group_by_size({20, 1, 9, 1}, 10), (Groups{{0}, {1, 2}, {3}}));
+}
+
+TEST_F(Convert, ACheckpointIsLentToRanksThatNeedItAsItIs) {
+  convert(kModels / "gpt2", "lent", ModelFormat::kPentatron);
+  const auto lending = open_model((folder / "lent").string());
+  const auto copying = open_model((folder / "lent").string());
+  const auto options = [&](at::ScalarType dtype, bool gradients) {
+    return parallelize::ModelOptions{
+        .config = lending->config(), .dtype = dtype, .max_sequence = 8, .gradients = gradients};
+  };
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const bool gradients : {false, true}) {
+      parallelize::RankModel lent = parallelize::load_model(*lending, options(dtype, gradients));
+      parallelize::RankModel copied = parallelize::make_model(options(dtype, gradients), {});
+      copying->load(copied.gpt->params());
+      std::set<std::string> stored;
+      for (const auto& range : lent.store->ranges()) stored.insert(range.param->name());
+      if (dtype == at::kFloat && !gradients) { // the vocabulary is padded
+        EXPECT_THAT(stored, ElementsAre("embedding.word.weight"));
+      } else {
+        EXPECT_EQ(stored.size(), lent.gpt->params().size());
+      }
+      for (const nn::Param& param : lent.gpt->params())
+        EXPECT_TRUE(at::equal(param.value(), copied.gpt->params().find(param.name()).value()))
+            << param.name();
+    }
+  }
+  // Of two tensor ranks too: rows lie in the file as they are needed, columns and the three parts
+  // of queries, keys and values do not.
+  const parallelize::RankModel whole = parallelize::make_model(options(at::kFloat, false), {});
+  nn::ParamList part, expected;
+  for (const nn::Param& param : whole.gpt->params())
+    for (nn::ParamList* list : {&part, &expected})
+      list->add(param.spec(), nn::Init::constant(0), at::kFloat, {{"tp", {1, 2}}});
+  const std::set<const nn::Param*> lent = lending->lend(part);
+  const nn::ResidentStore store(expected, at::kCPU, false);
+  copying->load(expected);
+  std::set<std::string> copied;
+  for (const nn::Param& param : part) {
+    if (!lent.contains(&param)) {
+      copied.insert(param.name());
+      continue;
+    }
+    EXPECT_TRUE(at::equal(param.value(), expected.find(param.name()).value())) << param.name();
+  }
+  EXPECT_TRUE(copied.contains("layers.0.attention.qkv.weight"));
+  EXPECT_TRUE(copied.contains("layers.1.mlp.fc2.weight"));
+  EXPECT_FALSE(copied.contains("final_norm.weight"));
+  EXPECT_FALSE(copied.contains("layers.1.mlp.fc1.weight"));
+}
+
+} // namespace
+} // namespace pentatron::checkpoint

@@ -1,0 +1,141 @@
+// Hugging Face folders that are not what they should be: one sentence, never a crash.
+#include <ATen/ATen.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "pentatron/base/json.h"
+#include "pentatron/base/safetensors.h"
+#include "pentatron/checkpoint/hf/hf_weights.h"
+#include "pentatron/checkpoint/source_facts.h"
+#include "pentatron/checkpoint/tensor_io.h"
+#include "pentatron/parallelize/parallelize.h"
+#include "tests/support/files.h"
+#include "tests/support/ranks.h"
+
+namespace pentatron::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using test::error_of;
+using ::testing::HasSubstr;
+
+const fs::path kModels = fs::path(PENTATRON_TEST_DATA) / "hf_tiny";
+
+class HfImport : public testing::Test {
+ protected:
+  /// The config of a model with some members changed; null removes one.
+  std::string error_with(const std::string& model, const Json& changes) {
+    Json json = read_json(kModels / model / "config.json");
+    json.merge_patch(changes);
+    std::ofstream(folder / "config.json") << json;
+    return error_of([&] { read_hf_config(folder); });
+  }
+  std::string load_error(const std::string& model) {
+    const HfModel hf = read_hf_config(kModels / model);
+    parallelize::RankModel built = parallelize::make_model(
+        {.config = hf.config, .dtype = at::kFloat, .max_sequence = 8, .gradients = false}, {});
+    return error_of([&] { open_hf_model(folder, hf)->load(built.gpt->params()); });
+  }
+  std::map<std::string, at::Tensor> weights_of(const std::string& model) {
+    std::map<std::string, at::Tensor> tensors;
+    const SafetensorsFile file(kModels / model / "model.safetensors");
+    for (const auto& [name, entry] : file.tensors()) tensors[name] = to_tensor(entry);
+    return tensors;
+  }
+  const TemporaryFolder temporary;
+  const fs::path folder = temporary.path();
+};
+
+TEST_F(HfImport, RefusesWhatItDoesNotSupportByName) {
+  EXPECT_THAT(error_with("llama", {{"model_type", "bert"}}), HasSubstr("model_type=bert"));
+  EXPECT_THAT(error_with("llama", {{"rope_parameters", {{"rope_type", "longrope"}}}}),
+              HasSubstr("rope_type longrope"));
+  EXPECT_THAT(error_with("llama", {{"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}},
+                                   {"rope_parameters", nullptr}}),
+              HasSubstr("rope_type dynamic"));
+  EXPECT_THAT(error_with("llama", {{"hidden_act", "tanh"}}), HasSubstr("activation tanh"));
+  EXPECT_THAT(error_with("gpt2", {{"add_cross_attention", true}}),
+              HasSubstr("add_cross_attention"));
+  EXPECT_THAT(error_with("mistral_sliding_window", {{"attention_bias", true}}),
+              HasSubstr("attention_bias"));
+}
+
+TEST_F(HfImport, RefusesModelsThatCannotBe) {
+  EXPECT_THAT(error_with("llama", {{"num_hidden_layers", 0}}), HasSubstr("num_layers"));
+  EXPECT_THAT(error_with("llama", {{"num_hidden_layers", "two"}}), HasSubstr("num_hidden_layers"));
+  EXPECT_THAT(error_with("llama", {{"num_hidden_layers", nullptr}}),
+              HasSubstr("num_hidden_layers"));
+  EXPECT_THAT(error_with("llama", {{"num_attention_heads", 0}}), HasSubstr("num_attention_heads"));
+  EXPECT_THAT(error_with("llama", {{"num_key_value_heads", 3}}), HasSubstr("num_query_groups=3"));
+  EXPECT_THAT(error_with("llama", {{"hidden_size", -48}}), HasSubstr("hidden_size"));
+  EXPECT_THAT(error_with("llama", {{"vocab_size", 1.5}}), HasSubstr("vocab_size"));
+  EXPECT_THAT(error_with("llama", {{"rope_parameters", 5}}), HasSubstr("rope_parameters"));
+  EXPECT_THAT(error_with("llama", {{"layer_types", {"full_attention"}}}), HasSubstr("layer_types"));
+}
+
+TEST_F(HfImport, RefusesFilesThatAreNoConfig) {
+  EXPECT_THAT(error_of([&] { read_hf_config(folder); }), HasSubstr("holds no config.json"));
+  EXPECT_THAT(error_of([&] { read_hf_config(folder / "nowhere"); }), HasSubstr("nowhere"));
+  std::ifstream in(kModels / "llama/config.json");
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  for (size_t cut = 0; cut + 2 < text.size(); cut += 37) {
+    std::ofstream(folder / "config.json") << text.substr(0, cut);
+    EXPECT_THAT(error_of([&] { read_hf_config(folder); }), HasSubstr("config.json"));
+  }
+  for (const char* other : {"[]", "null", "7", "{\"a\": 1, \"a\": 2}"}) {
+    std::ofstream(folder / "config.json") << other;
+    EXPECT_THAT(error_of([&] { read_hf_config(folder); }), HasSubstr("config.json"));
+  }
+}
+
+TEST_F(HfImport, NamesTensorsThatDoNotFit) {
+  EXPECT_THAT(load_error("llama"), HasSubstr("model.safetensors"));
+  auto tensors = weights_of("llama");
+  const auto with = [&](const std::function<void(std::map<std::string, at::Tensor>&)>& change) {
+    auto changed = tensors;
+    change(changed);
+    write_tensors(folder / "model.safetensors", changed);
+    return load_error("llama");
+  };
+  EXPECT_THAT(with([](auto& t) { t.erase("model.norm.weight"); }),
+              HasSubstr("model.norm.weight is missing"));
+  EXPECT_THAT(with([](auto& t) { t["extra"] = at::zeros({2}); }),
+              HasSubstr("extra is not part of the model"));
+  EXPECT_THAT(with([](auto& t) { t["model.norm.weight"] = at::zeros({47}); }),
+              HasSubstr("model.norm.weight has shape [47] and not [48]"));
+  EXPECT_THAT(with([](auto& t) { t["model.norm.weight"] = at::zeros({48}, at::kLong); }),
+              HasSubstr("model.norm.weight is of type I64"));
+  EXPECT_THAT(with([](auto& t) { t.clear(); }), HasSubstr("21 problems"));
+  fs::copy_file(kModels / "llama/model.safetensors", folder / "whole.safetensors");
+  for (const uintmax_t size : {uintmax_t{0}, uintmax_t{7}, uintmax_t{100}, uintmax_t{5000}}) {
+    fs::copy_file(folder / "whole.safetensors", folder / "model.safetensors",
+                  fs::copy_options::overwrite_existing);
+    fs::resize_file(folder / "model.safetensors", size);
+    EXPECT_THAT(load_error("llama"), HasSubstr("model.safetensors"));
+  }
+}
+
+TEST_F(HfImport, WeightsComeBackAsTheyWere) {
+  for (const char* name : {"gpt2", "llama", "llama3_rope_scaling_tied", "qwen2", "qwen3"}) {
+    const HfModel hf = read_hf_config(kModels / name);
+    parallelize::RankModel model = parallelize::make_model(
+        {.config = hf.config, .dtype = at::kDouble, .max_sequence = 8, .gradients = false}, {});
+    open_hf_model(kModels / name, hf)->load(model.gpt->params());
+    const auto out =
+        hf_tensors(hf, model.gpt->params(), [](const nn::Param& p) { return p.value(); });
+    const auto in = weights_of(name);
+    for (const auto& [key, tensor] : out) {
+      const auto original = in.contains(key) ? in.at(key) : in.at(key.substr(key.find('.') + 1));
+      EXPECT_TRUE(at::equal(tensor, original.to(at::kDouble))) << name << " " << key;
+    }
+  }
+}
+
+} // namespace
+} // namespace pentatron::checkpoint

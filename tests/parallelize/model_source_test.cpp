@@ -1,0 +1,226 @@
+// Models in files of every kind: what is known of them, their parameters in every layout, and what
+// is refused.
+#include <ATen/ATen.h>
+
+#include <filesystem>
+#include <fstream>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "pentatron/base/json.h"
+#include "pentatron/base/safetensors.h"
+#include "pentatron/checkpoint/hf/hf_weights.h"
+#include "pentatron/checkpoint/hf/weight_map.h"
+#include "pentatron/checkpoint/model_source.h"
+#include "pentatron/checkpoint/param_shapes.h"
+#include "pentatron/checkpoint/tensor_io.h"
+#include "pentatron/models/presets.h"
+#include "pentatron/parallelize/parallelize.h"
+#include "tests/support/files.h"
+#include "tests/support/ranks.h"
+
+namespace pentatron::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using test::error_of;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+const fs::path kData = PENTATRON_TEST_DATA;
+const fs::path kModels = kData / "hf_tiny";
+
+parallelize::RankModel build_model(const models::GptConfig& config, at::ScalarType dtype) {
+  return parallelize::make_model(
+      {.config = config, .dtype = dtype, .max_sequence = 8, .gradients = false}, {});
+}
+
+class ModelSources : public testing::Test {
+ protected:
+  void copy(const char* model) {
+    for (const char* file : {"config.json", "model.safetensors"})
+      fs::copy_file(kModels / model / file, folder / file, fs::copy_options::overwrite_existing);
+  }
+  void write(const std::string& name, const std::string& text) {
+    std::ofstream(folder / name) << text;
+  }
+  std::string open_error() {
+    return error_of([&] { open_model(folder.string()); });
+  }
+  const TemporaryFolder temporary;
+  const fs::path folder = temporary.path();
+};
+
+TEST(ParamShapes, AreThoseOfTheModel) {
+  std::vector<models::GptConfig> configs(1);
+  for (const char* name : {"gpt2", "llama", "llama3_rope_scaling_tied", "qwen2", "qwen3"})
+    configs.push_back(read_hf_config(kModels / name).config);
+  configs.push_back({.num_layers = 1,
+                     .hidden_size = 24,
+                     .num_attention_heads = 3,
+                     .kv_channels = 10,
+                     .position_embedding_type = models::PositionEmbedding::kNone,
+                     .normalization = models::Normalization::kLayerNorm,
+                     .activation_func = models::ActivationFunction::kSquaredRelu,
+                     .add_qkv_bias = true,
+                     .add_attention_proj_bias = true,
+                     .add_mlp_bias = true,
+                     .qk_layernorm = true,
+                     .softmax_type = models::SoftmaxType::kLearnable,
+                     .untie_embeddings_and_output_weights = true});
+  for (const models::GptConfig& config : configs) {
+    Shapes built;
+    const parallelize::RankModel model = build_model(config, at::kFloat);
+    for (const nn::Param& param : model.gpt->params()) built[param.name()] = param.spec().shape;
+    EXPECT_EQ(param_shapes(config), built);
+  }
+}
+
+TEST(WeightMap, PartsTileTheirParameters) {
+  for (const char* name : {"gpt2", "llama", "llama3_rope_scaling_tied", "qwen2", "qwen3"}) {
+    const HfModel hf = read_hf_config(kModels / name);
+    const parallelize::RankModel model = build_model(hf.config, at::kFloat);
+    std::map<std::string, int64_t> rows;
+    for (const WeightMapEntry& entry : weight_map(hf)) {
+      const nn::PartRange range =
+          nn::part_range(model.gpt->params().find(entry.param).spec(), entry.part);
+      EXPECT_EQ(entry.begin, range.begin) << entry.hf;
+      EXPECT_EQ(entry.shape[0], range.rows) << entry.hf;
+      EXPECT_EQ(entry.begin, rows[entry.param]) << entry.hf;
+      rows[entry.param] += entry.shape[0];
+    }
+    for (const auto& [param, shape] : param_shapes(hf.config)) EXPECT_EQ(rows[param], shape[0]);
+  }
+}
+
+TEST_F(ModelSources, TellWhatTheModelIs) {
+  copy("llama");
+  write("generation_config.json", R"({"eos_token_id": [3, 5], "bos_token_id": 1})");
+  write("tokenizer.json", "{}");
+  const auto source = open_model(folder.string());
+  EXPECT_EQ(source->format(), ModelFormat::kHuggingFace);
+  EXPECT_EQ(source->facts().family, "llama");
+  EXPECT_EQ(source->dtype(), SafeDtype::kF32);
+  EXPECT_EQ(source->facts().context, source->config().max_position_embeddings);
+  EXPECT_THAT(source->facts().generation.eos, ElementsAre(3, 5));
+  EXPECT_EQ(source->facts().generation.bos, 1);
+  EXPECT_EQ(source->facts().tokenizer.kind, TokenizerPlace::Kind::kFiles);
+  EXPECT_EQ(source->facts().tokenizer.path, folder);
+  EXPECT_THAT(source->facts().companions,
+              ElementsAre(folder / "config.json", folder / "generation_config.json",
+                          folder / "tokenizer.json"));
+  EXPECT_EQ(open_model("hf:" + folder.string())->format(), ModelFormat::kHuggingFace);
+}
+
+TEST_F(ModelSources, ReadCheckpointsOfOlderPrograms) {
+  for (const fs::path& where :
+       {kData / "checkpoint/format1", kData / "checkpoint/format1/iter_0000003"}) {
+    const auto source = open_model(where.string());
+    EXPECT_EQ(source->format(), ModelFormat::kPentatron);
+    EXPECT_EQ(source->facts().context, 8);
+    EXPECT_EQ(source->facts().tokenizer.kind, TokenizerPlace::Kind::kConfig);
+    EXPECT_THAT(source->facts().saved_config, HasSubstr("num_layers: 1"));
+    parallelize::RankModel model = build_model(source->config(), at::kDouble);
+    source->load(model.gpt->params());
+    const SafetensorsFile file(kData / "checkpoint/format1/iter_0000003/model.safetensors");
+    for (const nn::Param& param : model.gpt->params()) {
+      const at::Tensor stored = to_tensor(file.at(param.name())).to(at::kDouble);
+      EXPECT_TRUE(at::equal(param.value(), stored)) << param.name(); // padding is zero in both
+    }
+  }
+}
+
+/// Rank `rank` of `size` tensor ranks of every parameter of a model.
+void check_tensor_rank(ModelSource& source, at::ScalarType dtype, int rank, int size) {
+  const parallelize::RankModel model = build_model(source.config(), dtype);
+  nn::ParamList whole, part;
+  for (const nn::Param& param : model.gpt->params()) {
+    nn::Param& all = whole.add(param.spec(), nn::Init::constant(0), dtype, {});
+    all.set_value(at::full(all.shape(), 7, at::TensorOptions(dtype)));
+    nn::Param& mine = part.add(param.spec(), nn::Init::constant(0), dtype, {{"tp", {rank, size}}});
+    mine.set_value(at::full(mine.shape(), 7, at::TensorOptions(dtype)));
+  }
+  source.load(whole);
+  source.load(part);
+  for (nn::Param& param : part) {
+    const at::Tensor loaded = param.value().clone();
+    nn::load_global(param, whole.find(param.name()).value().narrow(0, 0, param.spec().shape.at(0)));
+    EXPECT_TRUE(at::equal(loaded, param.value())) << param.name() << " of rank " << rank;
+  }
+}
+
+TEST_F(ModelSources, FillTensorRanksWithTheirPart) {
+  for (const char* name : {"gpt2", "llama", "llama3_rope_scaling_tied", "qwen2", "qwen3"}) {
+    const auto source = open_model((kModels / name).string());
+    for (int rank = 0; rank < 2; ++rank) check_tensor_rank(*source, at::kFloat, rank, 2);
+    check_tensor_rank(*source, at::kBFloat16, 1, 2);
+  }
+  const auto source = open_model((kData / "checkpoint/format1").string());
+  for (int rank = 0; rank < 2; ++rank) {
+    check_tensor_rank(*source, at::kFloat, rank, 2);
+    check_tensor_rank(*source, at::kBFloat16, rank, 2);
+  }
+}
+
+TEST_F(ModelSources, TakeHalfPrecisionAndMixedTypes) {
+  copy("llama");
+  std::map<std::string, at::Tensor> tensors;
+  const SafetensorsFile file(kModels / "llama/model.safetensors");
+  for (const auto& [name, entry] : file.tensors()) {
+    const bool bf16 = name.find("k_proj") != std::string::npos;
+    tensors[name] = to_tensor(entry).to(bf16 ? at::kBFloat16 : at::kHalf);
+  }
+  write_tensors(folder / "model.safetensors", tensors);
+  const auto source = open_model(folder.string());
+  EXPECT_EQ(source->dtype(), SafeDtype::kF16);
+  EXPECT_EQ(source->facts().hf["dtypes"]["model.layers.0.self_attn.k_proj.weight"], "BF16");
+  parallelize::RankModel model = build_model(source->config(), at::kFloat);
+  source->load(model.gpt->params());
+  const HfModel hf = read_hf_config(folder);
+  for (const auto& [name, tensor] :
+       hf_tensors(hf, model.gpt->params(), [](const nn::Param& p) { return p.value(); }))
+    EXPECT_TRUE(at::equal(tensor, tensors.at(name).to(at::kFloat))) << name;
+}
+
+TEST_F(ModelSources, ListEveryTensorThatDoesNotFitInOneError) {
+  copy("llama");
+  std::map<std::string, at::Tensor> tensors;
+  const SafetensorsFile file(kModels / "llama/model.safetensors");
+  for (const auto& [name, entry] : file.tensors()) tensors[name] = to_tensor(entry);
+  tensors.erase("model.norm.weight");
+  tensors.erase("model.layers.1.mlp.up_proj.weight");
+  tensors["extra"] = at::zeros({2});
+  tensors["another"] = at::zeros({2});
+  tensors["model.embed_tokens.weight"] = at::zeros({1, 2});
+  tensors["model.layers.0.input_layernorm.weight"] =
+      at::zeros_like(tensors["model.layers.0.input_layernorm.weight"], at::kLong);
+  write_tensors(folder / "model.safetensors", tensors);
+  EXPECT_THAT(open_error(),
+              AllOf(HasSubstr("model.norm.weight is missing"), HasSubstr("6 problems"),
+                    HasSubstr("model.layers.1.mlp.up_proj.weight is missing"),
+                    HasSubstr("extra is not part"), HasSubstr("another is not part"),
+                    HasSubstr("model.embed_tokens.weight has shape [1, 2] and not"),
+                    HasSubstr("model.layers.0.input_layernorm.weight is of type I64")));
+}
+
+TEST_F(ModelSources, RefuseWhatIsNoModel) {
+  EXPECT_THAT(open_error(), HasSubstr("holds no model"));
+  EXPECT_THAT(error_of([&] { open_model((folder / "nowhere").string()); }),
+              HasSubstr("nowhere is no file and no folder"));
+  copy("llama");
+  fs::rename(folder / "model.safetensors", folder / "pytorch_model.bin");
+  EXPECT_THAT(open_error(), AllOf(HasSubstr("pytorch_model.bin: pickled"), HasSubstr("try:")));
+  const auto error = [&](const char* name) {
+    write(name, "text");
+    return error_of([&] { open_model((folder / name).string()); });
+  };
+  EXPECT_THAT(error("model.bin"), HasSubstr("pickled"));
+  EXPECT_THAT(error("model.safetensors"), HasSubstr("try: its folder"));
+  EXPECT_THAT(error("model.gguf"), HasSubstr("does not begin as a GGUF file"));
+}
+
+} // namespace
+} // namespace pentatron::checkpoint
