@@ -1,6 +1,6 @@
 # Finds the LibTorch inside a Python wheel (or an unpacked libtorch) and defines LibTorch::c10, LibTorch::cpu,
-# LibTorch::fmt (torch's copy of the fmt headers alone), LibTorch::openmp and, where its CUDA libraries are there,
-# LibTorch::cuda. torch's own TorchConfig.cmake is not used: it refuses to configure without a CUDA toolkit.
+# LibTorch::fmt (the headers of torch's copy of fmt; pentatron/base/fmt.cpp compiles the rest), LibTorch::openmp and, where
+# its CUDA libraries are there, LibTorch::cuda. torch's own TorchConfig.cmake is not used: it refuses to configure without a CUDA toolkit.
 #
 # Looked at in order: TORCH_ROOT (CMake or environment), Torch_DIR, CMAKE_PREFIX_PATH, .deps/venv of this project,
 # LibTorch_FALLBACK_ROOT (the torch an installed pentatron was built with), the active virtual environment, python3. The
@@ -86,8 +86,7 @@ find_package_handle_standard_args(
 
 if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   add_library(LibTorch::fmt INTERFACE IMPORTED)
-  set_target_properties(LibTorch::fmt PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "${LibTorch_ROOT}/include"
-                                                 INTERFACE_COMPILE_DEFINITIONS "FMT_HEADER_ONLY=1")
+  set_target_properties(LibTorch::fmt PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "${LibTorch_ROOT}/include")
   # libgomp is linked by flag, not by path: at run time torch's own copy, found first, is the only OpenMP in the process.
   add_library(LibTorch::openmp INTERFACE IMPORTED)
   set_target_properties(
@@ -98,7 +97,7 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
     LibTorch::c10
     PROPERTIES IMPORTED_LOCATION "${LibTorch_C10_LIBRARY}"
                INTERFACE_INCLUDE_DIRECTORIES "${LibTorch_ROOT}/include;${LibTorch_ROOT}/include/torch/csrc/api/include"
-               INTERFACE_COMPILE_DEFINITIONS "USE_DISTRIBUTED;AT_PER_OPERATOR_HEADERS;FMT_HEADER_ONLY=1")
+               INTERFACE_COMPILE_DEFINITIONS "USE_DISTRIBUTED;AT_PER_OPERATOR_HEADERS")
   add_library(LibTorch::cpu SHARED IMPORTED)
   set_target_properties(LibTorch::cpu PROPERTIES IMPORTED_LOCATION "${LibTorch_CPU_LIBRARY}"
                                                  INTERFACE_LINK_LIBRARIES LibTorch::c10)

@@ -1,10 +1,11 @@
 # One folder, one target, one test program. Files are found by name, so that a new one needs no line here.
 #
-#   pentatron_module(<folder> [TORCH|BLAS] [USES folder...] [LIBRARIES target...])
+#   pentatron_module(<folder> [TORCH|BLAS] [NO_UNITY] [USES folder...] [LIBRARIES target...])
 #     builds pentatron/<folder>/**.cpp into the static library pentatron_<folder>, tests/<folder>/*_test.cpp into
 #     <folder>_test and tests/fuzz/<folder>/*_fuzz.cpp into a fuzz target each. Folder separators become underscores.
 #   TORCH: sources may include torch headers; they come precompiled.
 #   BLAS: sources may call the BLAS symbols of libtorch_cpu, without its headers.
+#   NO_UNITY: sources are compiled one by one, whatever PENTATRON_UNITY says.
 #   USES: the modules this one may include, as in the table of docs/design.md; tests/structure checks the includes.
 include(PentatronTest)
 
@@ -34,21 +35,23 @@ else()
               $<$<COMPILE_LANGUAGE:CXX>:-fstack-clash-protection>)
 endif()
 
-# Two objects that exist only to own the precompiled headers; everything else reuses them, which needs equal flags.
+# Objects that exist only to own the precompiled headers; everything else reuses them, which needs equal flags.
 function(pentatron_precompiled target header)
   set(source ${CMAKE_BINARY_DIR}/pch/${target}.cpp)
   if(NOT EXISTS ${source})
     file(WRITE ${source} "")
   endif()
   add_library(${target} OBJECT ${source})
-  target_link_libraries(${target} PRIVATE LibTorch::cpu LibTorch::openmp pentatron_options ${ARGN})
+  target_link_libraries(${target} PRIVATE LibTorch::fmt LibTorch::openmp pentatron_options ${ARGN})
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
   target_precompile_headers(${target} PRIVATE ${header})
 endfunction()
 if(PENTATRON_PCH)
-  pentatron_precompiled(pentatron_pch_torch ${PROJECT_SOURCE_DIR}/cmake/pch_torch.h)
+  pentatron_precompiled(pentatron_pch_plain ${PROJECT_SOURCE_DIR}/cmake/pch_plain.h)
+  pentatron_precompiled(pentatron_pch_torch ${PROJECT_SOURCE_DIR}/cmake/pch_torch.h LibTorch::cpu)
   if(PENTATRON_TESTS)
-    pentatron_precompiled(pentatron_pch_test ${PROJECT_SOURCE_DIR}/cmake/pch_test.h GTest::gmock)
+    pentatron_precompiled(pentatron_pch_plain_test ${PROJECT_SOURCE_DIR}/cmake/pch_plain_test.h GTest::gmock)
+    pentatron_precompiled(pentatron_pch_torch_test ${PROJECT_SOURCE_DIR}/cmake/pch_torch_test.h GTest::gmock LibTorch::cpu)
   endif()
 endif()
 
@@ -59,8 +62,12 @@ set(PENTATRON_MODULES "" CACHE INTERNAL "the modules' targets, in dependency ord
 set(PENTATRON_FOLDERS "" CACHE INTERNAL "the modules' folders, in dependency order")
 
 function(pentatron_module folder)
-  cmake_parse_arguments(arg "TORCH;BLAS" "" "USES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(arg "TORCH;BLAS;NO_UNITY" "" "USES;LIBRARIES" ${ARGN})
   string(REPLACE "/" "_" name ${folder})
+  set(headers plain)
+  if(arg_TORCH)
+    set(headers torch)
+  endif()
   set(target pentatron_${name})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/pentatron/${folder}/*.cpp)
   if(PENTATRON_CUDA)
@@ -117,8 +124,11 @@ function(pentatron_module folder)
     string(REPLACE "/" "_" used ${used})
     target_link_libraries(${target} ${visibility} pentatron_${used})
   endforeach()
-  if(arg_TORCH AND sources AND PENTATRON_PCH)
-    target_precompile_headers(${target} REUSE_FROM pentatron_pch_torch)
+  if(sources AND PENTATRON_PCH)
+    target_precompile_headers(${target} REUSE_FROM pentatron_pch_${headers})
+  endif()
+  if(PENTATRON_UNITY AND NOT arg_NO_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
   endif()
   add_library(pentatron::${name} ALIAS ${target})
   set(PENTATRON_MODULES ${PENTATRON_MODULES} ${target} CACHE INTERNAL "the modules' targets, in dependency order")
@@ -130,7 +140,7 @@ function(pentatron_module folder)
     endif()
     file(GLOB tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${folder}/*_test.cpp)
     if(tests)
-      pentatron_test(${name}_test SOURCES ${tests} LIBRARIES ${target} ${support})
+      pentatron_test(${name}_test HEADERS ${headers} SOURCES ${tests} LIBRARIES ${target} ${support})
     endif()
   endif()
   file(GLOB fuzzers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/fuzz/${folder}/*_fuzz.cpp

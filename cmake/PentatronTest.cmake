@@ -3,18 +3,17 @@
 # What a test runs under: waiting threads sleep, because tests share the cores.
 set(PENTATRON_TEST_ENVIRONMENT OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE=1)
 
-# pentatron_test(<name> SOURCES file... LIBRARIES target...): a GoogleTest program.
+# pentatron_test(<name> HEADERS plain|torch SOURCES file... LIBRARIES target...): a GoogleTest program.
 # ctest has one entry a test suite (a process costs 0.3 s of loading torch). Tests with "Slow" in their name or suite carry
 # the label slow, with "Cuda" the label cuda, the rest the label fast.
 function(pentatron_test name)
-  cmake_parse_arguments(arg "" "" "SOURCES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(arg "" "HEADERS" "SOURCES;LIBRARIES" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
-  target_link_libraries(${name} PRIVATE pentatron_options ${arg_LIBRARIES} LibTorch::cpu LibTorch::openmp GTest::gmock
-                                        GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE pentatron_options ${arg_LIBRARIES} LibTorch::openmp GTest::gmock GTest::gtest_main)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_compile_definitions(${name} PRIVATE PENTATRON_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data")
   if(PENTATRON_PCH)
-    target_precompile_headers(${name} REUSE_FROM pentatron_pch_test)
+    target_precompile_headers(${name} REUSE_FROM pentatron_pch_${arg_HEADERS}_test)
   endif()
 
   # ctest reads this file when it starts; it lists the program's tests again only when the program is newer.

@@ -73,6 +73,11 @@ void MappedFile::check_size() const {
   }
 }
 
+bool is_file(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::is_regular_file(path, ignored);
+}
+
 void release_pages(std::span<const std::byte> mapped) {
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto begin = (reinterpret_cast<uintptr_t>(mapped.data()) + page - 1) / page * page;

@@ -39,6 +39,9 @@ class MappedFile {
   size_t size_ = 0;
 };
 
+/// Whether `path` is a regular file; false where that cannot be found out.
+bool is_file(const std::filesystem::path& path);
+
 /// Tells the system that the bytes of a mapped file are not needed soon: they stop counting as
 /// memory of this process, and are read again when touched.
 void release_pages(std::span<const std::byte> mapped);

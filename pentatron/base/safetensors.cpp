@@ -57,20 +57,20 @@ std::optional<uint64_t> byte_size(const std::vector<int64_t>& shape, SafeDtype d
 
 /// A tensor as the header gives it, with its place checked against its shape but not yet against
 /// its neighbours.
-struct Placed {
+struct PlacedTensor {
   std::string name;
   SafeTensor tensor;
   uint64_t begin = 0;
   uint64_t end = 0;
 };
 
-Placed read_entry(const std::string& name, const Json& json, std::string_view origin) {
+PlacedTensor read_entry(const std::string& name, const Json& json, std::string_view origin) {
   const std::string where = fmt::format("tensor '{}' of {}", excerpt(name), origin);
   if (!json.is_object()) raise<DataError>("{} is not described by an object", where);
   if (json.size() != 3) {
     raise<DataError>("{} has members other than dtype, shape and data_offsets", where);
   }
-  Placed placed;
+  PlacedTensor placed;
   placed.name = name;
   placed.tensor.dtype = safe_dtype_from_name(json_get<std::string>(json, "dtype", where));
   placed.tensor.shape = json_get<std::vector<int64_t>>(json, "shape", where);
@@ -164,7 +164,7 @@ ParsedSafetensors parse_safetensors(std::span<const std::byte> bytes, std::strin
   uint64_t data_begin = 0;
   const Json header = read_header(bytes, origin, data_begin);
   ParsedSafetensors out;
-  std::vector<Placed> entries;
+  std::vector<PlacedTensor> entries;
   for (const auto& [name, json] : header.items()) {
     if (name == "__metadata__") {
       out.metadata = read_metadata(json, origin);
@@ -172,10 +172,10 @@ ParsedSafetensors parse_safetensors(std::span<const std::byte> bytes, std::strin
       entries.push_back(read_entry(name, json, origin));
     }
   }
-  std::ranges::sort(entries, {}, [](const Placed& p) { return std::pair(p.begin, p.end); });
+  std::ranges::sort(entries, {}, [](const PlacedTensor& p) { return std::pair(p.begin, p.end); });
   const uint64_t data_size = bytes.size() - data_begin;
   uint64_t at = 0;
-  for (Placed& entry : entries) {
+  for (PlacedTensor& entry : entries) {
     if (entry.begin != at) {
       raise<DataError>("tensor '{}' of {} {}", excerpt(entry.name), origin,
                        entry.begin < at ? "overlaps another" : "has a hole before it");

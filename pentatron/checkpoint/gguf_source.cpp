@@ -15,9 +15,9 @@ namespace pentatron::checkpoint {
 
 namespace {
 
-class GgufSource final : public ModelSource {
+class GgufModelSource final : public ModelSource {
  public:
-  explicit GgufSource(const std::filesystem::path& file) : ModelSource({}), file_(file) {
+  explicit GgufModelSource(const std::filesystem::path& file) : ModelSource({}), file_(file) {
     const HfModel model = parse_hf_config(file_.config(), file.string());
     facts_ = {.format = ModelFormat::kGguf,
               .path = file,
@@ -68,7 +68,7 @@ class GgufSource final : public ModelSource {
 } // namespace
 
 std::unique_ptr<ModelSource> open_gguf_model(const std::filesystem::path& file) {
-  return std::make_unique<GgufSource>(file);
+  return std::make_unique<GgufModelSource>(file);
 }
 
 } // namespace pentatron::checkpoint

@@ -10,6 +10,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/gguf.h"
+#include "pentatron/base/mapped_file.h"
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/checkpoint/sharded/format1.h"
 #include "pentatron/checkpoint/source_facts.h"
@@ -19,11 +20,6 @@ namespace pentatron::checkpoint {
 namespace fs = std::filesystem;
 
 namespace {
-
-bool is_file(const fs::path& path) {
-  std::error_code ignored;
-  return fs::is_regular_file(path, ignored);
-}
 
 at::Tensor narrow_to(at::Tensor tensor, const std::vector<int64_t>& begin,
                      const std::vector<int64_t>& size) {

@@ -22,7 +22,7 @@ trainer::Config load(const std::vector<std::string>& arguments) {
                               split.overrides);
 }
 
-std::string show(const ConfigVerbArguments& a) {
+std::string show_all(const ConfigVerbArguments& a) {
   return config::to_yaml(load(a.config));
 }
 
@@ -82,7 +82,7 @@ void add_config(CLI::App& program, Action& chosen) {
   CLI::App* verb =
       program.add_subcommand("config", "show, check, compare and explain configurations");
   verb->require_subcommand(1);
-  add_page(*verb, chosen, "show", "the whole configuration after presets, file and overrides", show,
+  add_page(*verb, chosen, "show", "the whole configuration after presets, file and overrides", show_all,
            "a YAML file and key=value overrides");
   add_page(*verb, chosen, "diff",
            "what two files change; of one file, what it changes from the defaults", diff,

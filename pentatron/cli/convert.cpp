@@ -13,6 +13,7 @@
 #include "pentatron/base/log.h"
 #include "pentatron/checkpoint/convert.h"
 #include "pentatron/cli/commands.h"
+#include "pentatron/cli/loaded_model.h"
 #include "pentatron/data/tokenizer/gguf_metadata.h"
 #include "pentatron/data/tokenizer/gguf_tokenizer.h"
 
@@ -45,11 +46,6 @@ class ProgressLine {
  private:
   double begin_ = monotonic_s(), told_ = begin_;
 };
-
-trainer::Precision precision_of(SafeDtype dtype) {
-  if (dtype == SafeDtype::kF64) return trainer::Precision::kFp64;
-  return dtype == SafeDtype::kBF16 ? trainer::Precision::kBf16 : trainer::Precision::kFp32;
-}
 
 /// The configuration that a checkpoint of these weights begins with.
 std::string config_for(const checkpoint::ModelSource& source, const std::string& dtype) {

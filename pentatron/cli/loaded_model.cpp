@@ -15,12 +15,6 @@ using Kind = checkpoint::TokenizerPlace::Kind;
 
 /// What the weights are computed in if the user does not say: as they are stored, but fp16, which
 /// has no kernels here, as fp32.
-trainer::Precision precision_of(SafeDtype dtype) {
-  if (dtype == SafeDtype::kF64) return trainer::Precision::kFp64;
-  if (dtype == SafeDtype::kBF16) return trainer::Precision::kBf16;
-  return trainer::Precision::kFp32;
-}
-
 /// The section `tokenizer` of the run that the model comes from.
 data::TokenizerConfig saved_tokenizer(const checkpoint::ModelFacts& facts) {
   trainer::Config saved;
@@ -32,6 +26,11 @@ data::TokenizerConfig saved_tokenizer(const checkpoint::ModelFacts& facts) {
 }
 
 } // namespace
+
+trainer::Precision precision_of(SafeDtype dtype) {
+  if (dtype == SafeDtype::kF64) return trainer::Precision::kFp64;
+  return dtype == SafeDtype::kBF16 ? trainer::Precision::kBf16 : trainer::Precision::kFp32;
+}
 
 OpenedModel open_trained_model(const std::string& where, const std::vector<std::string>& keys,
                                int ranks) {

@@ -22,6 +22,9 @@ struct OpenedModel {
   std::unique_ptr<checkpoint::ModelSource> source;
   trainer::Config config; ///< of the model, with the keys that the user gave
 };
+/// What a run computes in that starts from weights of this type.
+trainer::Precision precision_of(SafeDtype dtype);
+
 /// Keys of the layout (tensor and pipeline ranks), dist, dtype, device and train.num_threads may be
 /// given. Throws ConfigError if the ranks are not those of one model.
 OpenedModel open_trained_model(const std::string& where, const std::vector<std::string>& keys,

@@ -20,7 +20,7 @@ namespace {
 constexpr const char* kBeside[] = {"tokenizer_config.json", "special_tokens_map.json",
                                    "added_tokens.json", "chat_template.jinja"};
 
-std::string read_text(const fs::path& path) {
+std::string text_of_file(const fs::path& path) {
   return std::string(MappedFile(path, MappedFile::Access::kSequential).text());
 }
 
@@ -39,7 +39,7 @@ StoredTokenizer stored_tokenizer(const data::TokenizerConfig& config) {
   const fs::path folder = files[0].path.parent_path();
   for (const char* name : kBeside) {
     if (std::error_code error; fs::is_regular_file(folder / name, error))
-      files.push_back({folder / name, read_text(folder / name)});
+      files.push_back({folder / name, text_of_file(folder / name)});
   }
   for (auto& [path, text] : files) {
     const std::string name = fmt::format("tokenizer/{}", path.filename().string());

@@ -3,6 +3,7 @@
 #include "pentatron/base/philox.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 namespace pentatron::test {

@@ -22,7 +22,7 @@ namespace {
 /// Bytes between a checksum and the copy into the page cache: they stay in the processor's cache.
 /// Writes end at multiples of it, so that the page cache takes large pages: who maps the file next
 /// has a hundredth of the page faults.
-constexpr uint64_t kBlock = uint64_t{2} << 20;
+constexpr uint64_t kWriteBlock = uint64_t{2} << 20;
 /// Bytes after which the system is told to begin writing to the disk.
 constexpr uint64_t kWriteBack = uint64_t{8} << 20;
 
@@ -116,7 +116,7 @@ void ShardFileWriter::put(uint64_t at, std::span<const std::byte> bytes) {
     unsynced_begin_ = unsynced_end_ = at;
   }
   while (!bytes.empty()) {
-    const auto block = bytes.first(std::min<size_t>(bytes.size(), kBlock - at % kBlock));
+    const auto block = bytes.first(std::min<size_t>(bytes.size(), kWriteBlock - at % kWriteBlock));
     add_to_chunk(at, block);
     for (auto left = block; !left.empty();) {
       const ssize_t n = ::pwrite(descriptor_, left.data(), left.size(), static_cast<off_t>(at));

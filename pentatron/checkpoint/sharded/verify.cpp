@@ -22,7 +22,7 @@ namespace {
 
 constexpr size_t kThreads = 2;
 constexpr uint64_t kJobBytes = uint64_t{64} << 20;
-constexpr size_t kBlock = size_t{1} << 20;
+constexpr size_t kReadBlock = size_t{1} << 20;
 constexpr size_t kMaxFaults = 1000;
 
 /// Faults in the order of files and chunks, whatever the order in which threads find them.
@@ -51,7 +51,7 @@ class Faults {
 void check_chunks(const fs::path& folder, const std::string& name, const FileInfo& info,
                   size_t first, size_t last, Faults& faults) {
   const ShardFile file(folder / name, info);
-  std::vector<std::byte> buffer(static_cast<size_t>(std::min<uint64_t>(info.bytes, kBlock)));
+  std::vector<std::byte> buffer(static_cast<size_t>(std::min<uint64_t>(info.bytes, kReadBlock)));
   for (size_t chunk = first; chunk < last; ++chunk) {
     const uint64_t end = std::min(info.bytes, (chunk + 1) * info.chunk_bytes);
     uint32_t crc = 0;

@@ -17,7 +17,7 @@ uint64_t load(const uint8_t* bytes, size_t count = 8) {
   return value;
 }
 
-struct State {
+struct SipState {
   uint64_t v0, v1, v2, v3;
 
   void rounds(int count) {
@@ -45,8 +45,8 @@ struct State {
 
 Key siphash(const Key& key, std::string_view message) {
   const uint64_t k0 = load(key.data()), k1 = load(key.data() + 8);
-  State state{k0 ^ 0x736f6d6570736575ULL, k1 ^ 0x646f72616e646f6dULL ^ 0xee,
-              k0 ^ 0x6c7967656e657261ULL, k1 ^ 0x7465646279746573ULL};
+  SipState state{k0 ^ 0x736f6d6570736575ULL, k1 ^ 0x646f72616e646f6dULL ^ 0xee,
+                 k0 ^ 0x6c7967656e657261ULL, k1 ^ 0x7465646279746573ULL};
   const auto* bytes = reinterpret_cast<const uint8_t*>(message.data());
   size_t left = message.size();
   for (; left >= 8; left -= 8, bytes += 8) state.absorb(load(bytes));

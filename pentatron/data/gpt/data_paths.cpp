@@ -90,7 +90,7 @@ void take_parts(const Json& object, const std::string& key, DataPaths& paths) {
   if (!paths.parts[0]) raise<ConfigError>("{} has no part train", key);
 }
 
-bool is_file(const std::string& text) {
+bool is_text_file(const std::string& text) {
   std::error_code error;
   return fs::is_regular_file(text, error) && !text.ends_with(".bin") && !text.ends_with(".idx");
 }
@@ -104,7 +104,7 @@ std::optional<Blend> blend_of_key(const std::string& text, const std::string& ke
   if (text.empty()) return std::nullopt;
   const std::string prefix = without_ending(text);
   if (is_prefix(prefix)) return Blend{{prefix}, {}};
-  if (is_file(text)) return blend_of(read_paths_file(text), key + "=" + text);
+  if (is_text_file(text)) return blend_of(read_paths_file(text), key + "=" + text);
   Blend blend = parse_blend(blend_words(text), key);
   for (std::string& name : blend.prefixes) name = without_ending(name);
   return blend;
@@ -128,7 +128,7 @@ DataPaths find_data_paths(const DatasetConfig& config) {
                    blend_of_key(config.test_data_path, "dataset.test_data_path")};
     return paths;
   }
-  if (!is_prefix(config.path) && is_file(config.path)) {
+  if (!is_prefix(config.path) && is_text_file(config.path)) {
     if (const Json content = read_paths_file(config.path); content.is_object()) {
       take_parts(content, "dataset.path=" + config.path, paths);
       return paths;

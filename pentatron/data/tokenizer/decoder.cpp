@@ -6,6 +6,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/data/tokenizer/byte_level.h"
+#include "pentatron/data/tokenizer/component.h"
 #include "pentatron/data/tokenizer/normalizer.h"
 #include "pentatron/data/tokenizer/unicode.h"
 #include "pentatron/data/utf8.h"
@@ -15,7 +16,6 @@ namespace pentatron::data::tokenizer {
 namespace {
 
 using Tokens = std::vector<std::string>;
-constexpr int kMaxDepth = 8;
 
 class FunctionDecoder final : public Decoder {
  public:
@@ -156,15 +156,15 @@ Tokens decode_ctc(const Tokens& tokens, const std::string& pad, const std::strin
   return out;
 }
 
-std::unique_ptr<Decoder> make(const Json& json, int depth);
+std::unique_ptr<Decoder> make_decoder_step(const Json& json, int depth);
 
 class SequenceDecoder final : public Decoder {
  public:
   SequenceDecoder(const Json& json, int depth) {
     if (!json.contains("decoders") || !json["decoders"].is_array())
       throw DataError("a decoder of type Sequence has no list `decoders`");
-    if (depth >= kMaxDepth) throw DataError("decoders are nested too deep");
-    for (const Json& step : json["decoders"]) steps_.push_back(make(step, depth + 1));
+    if (depth >= kMaxComponentDepth) throw DataError("decoders are nested too deep");
+    for (const Json& step : json["decoders"]) steps_.push_back(make_decoder_step(step, depth + 1));
   }
   Tokens apply(Tokens tokens) const override {
     for (const auto& step : steps_) tokens = step->apply(std::move(tokens));
@@ -175,7 +175,7 @@ class SequenceDecoder final : public Decoder {
   std::vector<std::unique_ptr<Decoder>> steps_;
 };
 
-std::unique_ptr<Decoder> make(const Json& json, int depth) {
+std::unique_ptr<Decoder> make_decoder_step(const Json& json, int depth) {
   const auto type = json_get<std::string>(json, "type", "a decoder");
   if (type == "Sequence") return std::make_unique<SequenceDecoder>(json, depth);
   if (type == "ByteLevel")
@@ -217,7 +217,7 @@ std::unique_ptr<Decoder> make(const Json& json, int depth) {
 } // namespace
 
 std::unique_ptr<Decoder> make_decoder(const Json& json) {
-  return json.is_null() ? nullptr : make(json, 0);
+  return json.is_null() ? nullptr : make_decoder_step(json, 0);
 }
 
 bool is_byte_level_decoder(const Json& json) {

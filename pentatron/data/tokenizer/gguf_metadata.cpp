@@ -10,6 +10,7 @@
 #include "pentatron/base/log.h"
 #include "pentatron/base/mapped_file.h"
 #include "pentatron/base/text.h"
+#include "pentatron/data/tokenizer/component.h"
 #include "pentatron/data/tokenizer/gguf_pre.h"
 #include "pentatron/data/tokenizer/open.h"
 #include "pentatron/data/tokenizer/post_processor.h"
@@ -21,30 +22,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kSpaceMark = "\u2581";
-
-bool is_file(const fs::path& path) {
-  std::error_code ignored;
-  return fs::is_regular_file(path, ignored);
-}
-
-const Json& member(const Json& json, const char* key) {
-  static const Json null;
-  const auto found = json.find(key);
-  return found == json.end() ? null : *found;
-}
-
 std::string type_of(const Json& component) {
   return component.is_object() ? component.value("type", "") : std::string();
 }
 
 /// Tokens in the order of their ids.
-struct Tokens {
+struct TokenTable {
   std::vector<std::string> texts;
   std::vector<int32_t> types;
   std::vector<float> scores;
 
-  explicit Tokens(int64_t count) {
+  explicit TokenTable(int64_t count) {
     for (int64_t id = 0; id < count; ++id) texts.push_back(fmt::format("[PAD{}]", id));
     types.assign(texts.size(), static_cast<int32_t>(PieceType::kUnused));
     scores.assign(texts.size(), -10000.0F);
@@ -73,7 +61,7 @@ bool looks_special(const std::string& token) {
          (token.starts_with("<unused") && token.ends_with(">"));
 }
 
-void add_added_tokens(const Json& json, Tokens& tokens) {
+void add_added_tokens(const Json& json, TokenTable& tokens) {
   for (const Json& added : member(json, "added_tokens")) {
     const auto text = json_get<std::string>(added, "content", "an added token");
     const auto id = json_get<int64_t>(added, "id", "an added token");
@@ -93,7 +81,7 @@ void add_added_tokens(const Json& json, Tokens& tokens) {
 /// Which token is <s> and so on, and whether texts begin and end so.
 class SpecialTokens {
  public:
-  SpecialTokens(const fs::path& path, const Json& tokenizer_json, const Tokens& tokens)
+  SpecialTokens(const fs::path& path, const Json& tokenizer_json, const TokenTable& tokens)
       : path_(path), folder_(fs::is_directory(path) ? path : path.parent_path()), tokens_(tokens) {
     if (is_file(folder_ / "config.json")) config_ = read_json(folder_ / "config.json");
     if (is_file(folder_ / "tokenizer_config.json"))
@@ -158,7 +146,7 @@ class SpecialTokens {
   }
 
   fs::path path_, folder_;
-  const Tokens& tokens_;
+  const TokenTable& tokens_;
   Json config_, tokenizer_config_;
   std::optional<PostProcessor> around_;
   std::map<std::string, std::string> otherwise_;
@@ -188,7 +176,7 @@ template <class F> void for_each_of_vocab(const Json& model, F&& f) {
   }
 }
 
-GgufMetadata start(const char* model, const std::string& pre, Tokens tokens, bool with_scores) {
+GgufMetadata start(const char* model, const std::string& pre, TokenTable tokens, bool with_scores) {
   GgufMetadata out = {{"tokenizer.ggml.model", std::string(model)},
                       {"tokenizer.ggml.pre", pre},
                       {"tokenizer.ggml.tokens", GgufArray{std::move(tokens.texts)}}};
@@ -199,7 +187,7 @@ GgufMetadata start(const char* model, const std::string& pre, Tokens tokens, boo
 
 GgufMetadata from_byte_level(const fs::path& path, const Json& json, int64_t vocab_size) {
   const Json& model = member(json, "model");
-  Tokens tokens(vocab_size);
+  TokenTable tokens(vocab_size);
   for_each_of_vocab(model, [&](const std::string& text, int64_t id) {
     tokens.set(id, text, PieceType::kNormal, 0);
   });
@@ -258,7 +246,7 @@ GgufMetadata from_json_pieces(const fs::path& path, const Json& json, int64_t vo
   const std::string unk = member(model, "unk_token").is_string()
                               ? model["unk_token"].get<std::string>()
                               : std::string();
-  Tokens tokens(vocab_size);
+  TokenTable tokens(vocab_size);
   for_each_of_vocab(model, [&](const std::string& text, int64_t id) {
     const auto score = scores.find(text);
     const PieceType type = text == unk           ? PieceType::kUnknown
@@ -283,7 +271,7 @@ GgufMetadata from_sentencepiece(const fs::path& path, const fs::path& file, cons
                      file.string());
   if (!model.normalizer.escape_whitespaces || model.treat_whitespace_as_suffix)
     raise<DataError>("{} treats spaces in a way that GGUF has no place for", file.string());
-  Tokens tokens(vocab_size);
+  TokenTable tokens(vocab_size);
   for (size_t id = 0; id < model.pieces.size(); ++id) {
     const auto& piece = model.pieces[id];
     tokens.set(static_cast<int64_t>(id), piece.text, piece.type, piece.score);

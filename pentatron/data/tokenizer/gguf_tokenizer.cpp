@@ -8,6 +8,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/log.h"
 #include "pentatron/base/text.h"
+#include "pentatron/data/tokenizer/component.h"
 #include "pentatron/data/tokenizer/gguf_pre.h"
 #include "pentatron/data/tokenizer/sentencepiece.h"
 #include "pentatron/data/tokenizer/unicode.h"
@@ -16,7 +17,6 @@ namespace pentatron::data::tokenizer {
 
 namespace {
 
-constexpr const char* kSpaceMark = "\u2581";
 constexpr size_t kMaxTokens = size_t{1} << 22;
 constexpr size_t kMaxPieceBytes = 1024; ///< merges are looked for at every place of a piece
 

@@ -9,6 +9,7 @@
 #include "pentatron/data/tokenizer/bpe.h"
 #include "pentatron/data/tokenizer/byte_level.h"
 #include "pentatron/data/tokenizer/cached_tokenizer.h"
+#include "pentatron/data/tokenizer/component.h"
 #include "pentatron/data/tokenizer/decoder.h"
 #include "pentatron/data/tokenizer/model.h"
 #include "pentatron/data/tokenizer/post_processor.h"
@@ -18,12 +19,6 @@
 namespace pentatron::data::tokenizer {
 
 namespace {
-
-const Json& member(const Json& json, const char* key) {
-  static const Json null;
-  const auto found = json.find(key);
-  return found == json.end() ? null : *found;
-}
 
 /// The shortcut for a byte-level model, if it is one without special cases.
 std::unique_ptr<ByteBpe> make_byte_bpe(const Model& model) {

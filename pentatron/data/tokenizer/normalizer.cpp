@@ -7,14 +7,13 @@
 #include "pentatron/base/error.h"
 #include "pentatron/data/tokenizer/byte_level.h"
 #include "pentatron/data/tokenizer/charsmap.h"
+#include "pentatron/data/tokenizer/component.h"
 #include "pentatron/data/tokenizer/splitter.h"
 #include "pentatron/data/tokenizer/unicode.h"
 
 namespace pentatron::data::tokenizer {
 
 namespace {
-
-constexpr int kMaxDepth = 8;
 
 class FunctionNormalizer final : public Normalizer {
  public:
@@ -170,14 +169,15 @@ std::unique_ptr<Normalizer> make_function(std::function<std::string(std::string)
   return std::make_unique<FunctionNormalizer>(std::move(f));
 }
 
-std::unique_ptr<Normalizer> make(const Json& json, int depth);
+std::unique_ptr<Normalizer> make_normalizer_step(const Json& json, int depth);
 
 std::unique_ptr<Normalizer> make_sequence(const Json& json, int depth) {
   if (!json.contains("normalizers") || !json["normalizers"].is_array())
     throw DataError("a normalizer of type Sequence has no list `normalizers`");
-  if (depth >= kMaxDepth) throw DataError("normalizers are nested too deep");
+  if (depth >= kMaxComponentDepth) throw DataError("normalizers are nested too deep");
   std::vector<std::unique_ptr<Normalizer>> steps;
-  for (const Json& step : json["normalizers"]) steps.push_back(make(step, depth + 1));
+  for (const Json& step : json["normalizers"])
+    steps.push_back(make_normalizer_step(step, depth + 1));
   return std::make_unique<SequenceNormalizer>(std::move(steps));
 }
 
@@ -196,7 +196,7 @@ std::unique_ptr<Normalizer> make_form(NormalForm form) {
   return make_function([form](std::string text) { return normalize(text, form); });
 }
 
-std::unique_ptr<Normalizer> make(const Json& json, int depth) {
+std::unique_ptr<Normalizer> make_normalizer_step(const Json& json, int depth) {
   const auto type = json_get<std::string>(json, "type", "a normalizer");
   if (type == "Sequence") return make_sequence(json, depth);
   if (type == "NFC") return make_form(NormalForm::kNfc);
@@ -235,7 +235,7 @@ std::unique_ptr<Normalizer> make(const Json& json, int depth) {
 } // namespace
 
 std::unique_ptr<Normalizer> make_normalizer(const Json& json) {
-  return json.is_null() ? nullptr : make(json, 0);
+  return json.is_null() ? nullptr : make_normalizer_step(json, 0);
 }
 
 struct Replacer::State {

@@ -22,10 +22,6 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMaxFileBytes = size_t{256} << 20;
 
-bool is_file(const fs::path& path) {
-  std::error_code ignored;
-  return fs::is_regular_file(path, ignored);
-}
 bool is_folder(const fs::path& path) {
   std::error_code ignored;
   return fs::is_directory(path, ignored);

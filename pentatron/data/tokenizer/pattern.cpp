@@ -12,7 +12,7 @@ namespace pentatron::data::tokenizer {
 
 namespace {
 
-constexpr int kMaxDepth = 32;
+constexpr int kMaxClassDepth = 32;
 
 /// The code points for which `is` holds, as ranges of a class.
 template <class F> std::string ranges(F&& is) {
@@ -206,7 +206,7 @@ class Translator {
 
   /// Translates the class that begins at at_ into an expression for one character.
   std::string character_class(int depth) {
-    if (depth > kMaxDepth) unsupported("classes nested so deep");
+    if (depth > kMaxClassDepth) unsupported("classes nested so deep");
     ++at_;
     const bool negated = peek() == '^';
     if (negated) ++at_;

@@ -53,7 +53,7 @@ PostProcessor make_bert(const Json& json, std::string_view type) {
   return result;
 }
 
-PostProcessor make(const Json& json, int depth) {
+PostProcessor make_post_processor_step(const Json& json, int depth) {
   const auto type = json_get<std::string>(json, "type", "a post-processor");
   if (type == "ByteLevel") return {}; // moves offsets only
   if (type == "TemplateProcessing") return make_template(json);
@@ -63,7 +63,7 @@ PostProcessor make(const Json& json, int depth) {
     throw DataError("a post-processor of type Sequence has no list `processors`");
   PostProcessor all;
   for (const Json& step : json["processors"]) {
-    const PostProcessor next = make(step, depth + 1);
+    const PostProcessor next = make_post_processor_step(step, depth + 1);
     all.before.insert(all.before.begin(), next.before.begin(), next.before.end());
     all.after.insert(all.after.end(), next.after.begin(), next.after.end());
   }
@@ -73,7 +73,7 @@ PostProcessor make(const Json& json, int depth) {
 } // namespace
 
 PostProcessor make_post_processor(const Json& json) {
-  return json.is_null() ? PostProcessor{} : make(json, 0);
+  return json.is_null() ? PostProcessor{} : make_post_processor_step(json, 0);
 }
 
 } // namespace pentatron::data::tokenizer

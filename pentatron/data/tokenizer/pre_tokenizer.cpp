@@ -6,6 +6,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/data/tokenizer/byte_level.h"
+#include "pentatron/data/tokenizer/component.h"
 #include "pentatron/data/tokenizer/unicode.h"
 
 namespace pentatron::data::tokenizer {
@@ -13,7 +14,6 @@ namespace pentatron::data::tokenizer {
 namespace {
 
 using Word = Words::Word;
-constexpr int kMaxDepth = 8;
 
 /// A part of a word that matched or did not; together they cover it.
 struct Part {
@@ -312,7 +312,7 @@ class Builder {
   std::unique_ptr<PreTokenizer> make_sequence(const Json& json, int depth) {
     if (!json.contains("pretokenizers") || !json["pretokenizers"].is_array())
       throw DataError("a pre-tokenizer of type Sequence has no list `pretokenizers`");
-    if (depth >= kMaxDepth) throw DataError("pre-tokenizers are nested too deep");
+    if (depth >= kMaxComponentDepth) throw DataError("pre-tokenizers are nested too deep");
     std::vector<std::unique_ptr<PreTokenizer>> steps;
     for (const Json& step : json["pretokenizers"]) steps.push_back(make(step, depth + 1));
     return std::make_unique<SequencePreTokenizer>(std::move(steps));

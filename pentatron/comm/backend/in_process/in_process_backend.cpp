@@ -3,6 +3,8 @@
 #include "pentatron/base/error.h"
 #include "pentatron/comm/backend/reduce.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <cstring>
 #include <fmt/ranges.h>
 

@@ -9,10 +9,10 @@ namespace pentatron::data::tokenizer::chat {
 
 namespace {
 
-constexpr int kMaxDepth = 64;
+constexpr int kMaxValueDepth = 64;
 
 void check_depth(int depth) {
-  if (depth > kMaxDepth) throw DataError("a value of the chat template is nested too deep");
+  if (depth > kMaxValueDepth) throw DataError("a value of the chat template is nested too deep");
 }
 
 std::string real_text(double d) {
