@@ -61,7 +61,7 @@ if(NOT EXISTS "${tests_file}" OR "${program}" IS_NEWER_THAN "${tests_file}" OR "
         set(timeout 900)
       endif()
       string(APPEND script "add_test([==[${entry}]==] [==[${program}]==] [==[--gtest_filter=${filter}]==])\n"
-             "set_tests_properties([==[${entry}]==] PROPERTIES LABELS ${label} TIMEOUT ${timeout} "
+             "set_tests_properties([==[${entry}]==] PROPERTIES LABELS ${label} TIMEOUT ${timeout} SKIP_RETURN_CODE 77 "
              "WORKING_DIRECTORY [==[${working_directory}]==] ENVIRONMENT [==[${environment}]==])\n")
     endforeach()
   endforeach()

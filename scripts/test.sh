@@ -24,8 +24,11 @@ run_ctest() {
 }
 
 default_tests() {
+  local status=0
   configure_and_build ci
-  run_ctest ci -LE 'cuda|full'
+  run_ctest ci -LE 'cuda|full' || status=$?
+  python3 "$ROOT/scripts/test_report.py" "$ROOT/build/ci"
+  return "$status"
 }
 
 full_matrix() {

@@ -1,5 +1,6 @@
 #include "pentatron/kernels/embedding/embedding.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/embedding_dense_backward.h>
 #include <ATen/ops/from_blob.h>
 

@@ -6,6 +6,7 @@
 #include "tests/nn/op_fixture.h"
 #include "tests/support/ranks.h"
 
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -144,7 +144,7 @@ TEST(ProcessSplit, OrdersByKeyAndSeparatesColors) {
 }
 
 TEST(ProcessSplit, UnderDifferentNamesIsAMismatch) {
-  if (size() < 2) GTEST_SKIP();
+  if (size() < 2) GTEST_SKIP() << "needs two ranks";
   processes().run([](const Group& world) {
     EXPECT_THAT(
         error_of([&] { world.split(0, 0, world.rank() == 0 ? "tp" : "dp"); }),
@@ -189,7 +189,7 @@ TEST(ProcessWorks, HundredsAtATimeOverGroupsThatCross) {
 }
 
 TEST(ProcessWorks, TransfersPassCollectivesThatWait) {
-  if (size() < 2) GTEST_SKIP();
+  if (size() < 2) GTEST_SKIP() << "needs two ranks";
   processes().run([](const Group& world) {
     if (world.rank() > 1) return;
     const Group& pair = world;
@@ -256,7 +256,7 @@ TEST(ProcessWorks, AreStartedInBackwardFromAnyThread) {
 }
 
 TEST(ProcessAbort, EndsTheRanksThatWaitAndReportsTheFirstReason) {
-  if (size() < 2) GTEST_SKIP();
+  if (size() < 2) GTEST_SKIP() << "needs two ranks";
   for (int round = 0; round < 3; ++round) { // a run after a failure works
     const std::string error = error_of([&] {
       processes().run([&](const Group& world) {
@@ -285,7 +285,7 @@ TEST(ProcessAbort, KeepsTheTypeOfTheReasonOnEveryRank) {
 }
 
 TEST(ProcessAbort, ReachesRanksInAnyCommunication) {
-  if (size() < 2) GTEST_SKIP();
+  if (size() < 2) GTEST_SKIP() << "needs two ranks";
   const std::string error = error_of([] {
     processes().run([](const Group& world) {
       std::vector<Group> pairs;
@@ -311,7 +311,7 @@ TEST(ProcessAbort, ReachesRanksInAnyCommunication) {
 }
 
 TEST(ProcessAbort, DoesNotPullTensorsFromUnderTheOthers) {
-  if (size() < 2) GTEST_SKIP();
+  if (size() < 2) GTEST_SKIP() << "needs two ranks";
   for (int round = 0; round < 10; ++round)
     EXPECT_THROW(processes().run([&](const Group& world) {
       at::Tensor x = at::ones({400000}, at::kFloat);
@@ -324,7 +324,7 @@ TEST(ProcessAbort, DoesNotPullTensorsFromUnderTheOthers) {
 }
 
 TEST(ProcessFinish, WhileOthersWaitIsNamed) {
-  if (size() < 2) GTEST_SKIP();
+  if (size() < 2) GTEST_SKIP() << "needs two ranks";
   const std::string error = error_of([] {
     processes().run([](const Group& world) {
       const Group tp = world.split(0, world.rank(), "tp");
@@ -337,7 +337,7 @@ TEST(ProcessFinish, WhileOthersWaitIsNamed) {
 }
 
 TEST(ProcessFinish, WhileAReceiverWaitsIsNamed) {
-  if (size() < 2) GTEST_SKIP();
+  if (size() < 2) GTEST_SKIP() << "needs two ranks";
   const std::string error = error_of([] {
     processes().run([](const Group& world) {
       if (world.rank() == 1) recv(one(), 0, world);
