@@ -5,6 +5,7 @@ import unittest
 
 import hardening
 import includes
+import keys
 import planted_bugs
 import symbols
 import table
@@ -42,6 +43,31 @@ class Table(unittest.TestCase):
 
     def test_cli_sees_everything(self):
         self.assertEqual(table.allowed("cli"), set(table.MAY_USE))
+
+
+class Keys(unittest.TestCase):
+
+    PAGE = "| `train.lr` | | | |\n| `model.rope.theta` | | | |\n"
+
+    def found(self, path, content):
+        return keys.violations(Tree(**{keys.PAGE: self.PAGE, path: content}).root)
+
+    def test_unknown_key_in_a_message_is_found(self):
+        found = self.found("pentatron/a.cpp", 'raise("try: "\n      "train.rate=3");\n')
+        self.assertEqual(found, ["pentatron/a.cpp:1: train.rate is no key of the configuration"])
+
+    def test_key_that_two_literals_make_is_read_as_one(self):
+        self.assertEqual(self.found("pentatron/a.cpp", 'raise("try: train."\n "lr=3");\n'), [])
+        self.assertEqual(len(self.found("pentatron/a.cpp", 'raise("try: train."\n "lrs=3");\n')), 1)
+
+    def test_raw_literals_pages_and_scripts_are_read(self):
+        self.assertEqual(len(self.found("pentatron/a.h", 'R"(set train.rate)"')), 1)
+        self.assertEqual(len(self.found("README.md", "`model.rope.base=3`")), 1)
+        self.assertEqual(len(self.found("scripts/a.sh", "pentatron train train.rate=3")), 1)
+
+    def test_sections_files_members_and_comments_are_no_keys(self):
+        self.assertEqual(self.found("pentatron/a.cpp", '// "train.rate"\nf(train.rate, "model.rope", "model.json");'), [])
+        self.assertEqual(self.found("README.md", "`train.lr=3`, train.lr. See model.safetensors, a/train.py"), [])
 
 
 class Includes(unittest.TestCase):

@@ -5,6 +5,7 @@ import sys
 import formatting
 import hardening
 import includes
+import keys
 import planted_bugs
 import symbols
 import text
@@ -23,6 +24,7 @@ def main(check, target, *more):
     else:
         found = {
             "includes": includes.violations,
+            "keys": keys.violations,
             "readmes": text.readmes,
             "words": text.words,
             "symbols": symbols.violations,

@@ -184,8 +184,8 @@ std::vector<int64_t> evenly(const StageOptions& o) {
   const auto stages = static_cast<int64_t>(o.rank_of_stage.size());
   const int64_t total = o.num_layers + o.count_embedding + o.count_loss;
   if (total < stages) {
-    raise<ConfigError>("{} layers cannot fill {} pipeline stages\n  try: at most {} stages, or a "
-                       "parallel.pipeline_layout with empty ones",
+    raise<ConfigError>("{} layers cannot fill {} pipeline stages\n  try: at most {} stages, or "
+                       "parallel.pipeline_model_parallel_layout with empty ones",
                        o.num_layers, stages, total);
   }
   std::vector<int64_t> layers(static_cast<size_t>(stages), total / stages);
