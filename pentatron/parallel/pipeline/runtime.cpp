@@ -94,10 +94,6 @@ class Run {
       flight(action.stage, action.microbatch).output = at::Tensor();
       if (!differentiates_) flights_.erase({action.stage, action.microbatch});
       return;
-    case ActionKind::kGather: // the store gathers and releases by segments, which is finer
-    case ActionKind::kRelease:
-    case ActionKind::kReduceGrad: // and reduces by buckets
-      return;
     }
   }
 

@@ -39,12 +39,6 @@ struct Cell {
   int from[2] = {0, 0};                          // rank of that queue, by Flow
 };
 
-struct Stage {
-  bool gathered = false;
-  bool reduced = false;
-  int weight_gradients = 0;
-};
-
 struct Queue {
   std::vector<Data> sent;
   int posted = 0;
@@ -61,7 +55,6 @@ class Machine {
   Machine(const Schedule& schedule, Purpose purpose)
       : s_(schedule), training_(purpose == Purpose::kTraining), next_(schedule.num_ranks),
         stops_(schedule.num_ranks), live_(schedule.num_ranks), peaks_(schedule.num_ranks),
-        stages_(schedule.num_stages),
         cells_(static_cast<size_t>(schedule.num_stages) * schedule.num_microbatches) {}
 
   Verdict run() {
@@ -92,28 +85,6 @@ class Machine {
     if (is_compute(action.kind)) return compute(rank, action);
     if (!s_.lowered) return error("it belongs to a lowered schedule, and this one is not");
     if (auto stop = misplaced(rank, action.stage)) return stop;
-    Stage& stage = stages_[action.stage];
-    switch (action.kind) {
-    case ActionKind::kGather:
-      if (stage.gathered) return error("the parameters are gathered already");
-      stage.gathered = true;
-      return {};
-    case ActionKind::kRelease:
-      if (!stage.gathered) return error("the parameters are not gathered");
-      stage.gathered = false;
-      return {};
-    case ActionKind::kReduceGrad:
-      if (!training_) return error("an evaluation has no gradients");
-      if (stage.reduced) return error("the gradients are reduced already");
-      if (stage.weight_gradients != s_.num_microbatches) {
-        return error(fmt::format("only {} of {} microbatches have their weight gradients",
-                                 stage.weight_gradients, s_.num_microbatches));
-      }
-      stage.reduced = true;
-      return {};
-    default:
-      break;
-    }
     if (auto stop = no_microbatch(action.microbatch)) return stop;
     Cell& here = cell(action.stage, action.microbatch);
     switch (action.kind) {
@@ -185,9 +156,6 @@ class Machine {
       if (!here.forward) return error("its forward has not run before it");
       if (here.input_gradient) return error("its backward has run already");
     }
-    if (s_.lowered && !stages_[pass.stage].gathered) {
-      return error(fmt::format("the parameters of stage {} are not gathered", pass.stage));
-    }
     const std::optional<Data> input = input_of(pass);
     if (!input) return {};
     if (s_.rank_of_stage[input->stage] == s_.rank_of_stage[pass.stage]) {
@@ -235,10 +203,7 @@ class Machine {
       here.input_gradient = true;
       here.has_gradient = !s_.is_first(pass.stage);
     }
-    if (makes_weight_gradient(pass.kind)) {
-      here.weight_gradient = true;
-      ++stages_[pass.stage].weight_gradients;
-    }
+    if (makes_weight_gradient(pass.kind)) here.weight_gradient = true;
   }
 
   void count(int rank, const Pass& pass) {
@@ -292,14 +257,6 @@ class Machine {
       }
     }
     if (!s_.lowered) return {};
-    for (int stage = 0; stage < s_.num_stages; ++stage) {
-      if (stages_[stage].gathered) {
-        return fmt::format("stage {}: its parameters are never released", stage);
-      }
-      if (training_ && !stages_[stage].reduced) {
-        return fmt::format("stage {}: its gradients are never reduced", stage);
-      }
-    }
     for (const auto& [pair, queue] : queues_) {
       if (std::ssize(queue.sent) > queue.posted) {
         return fmt::format("rank {} never receives {}, which rank {} sends", pair.second,

@@ -31,7 +31,7 @@ struct Verdict {
 /// What a schedule is for.
 enum class Purpose {
   kTraining,   ///< all passes
-  kEvaluation, ///< forwards alone: no backward pass, no kReduceGrad
+  kEvaluation, ///< forwards alone: no backward pass
 };
 
 /// Runs every rank's list as far as it goes and looks at what is left.
@@ -45,9 +45,7 @@ enum class Purpose {
 /// Lowered: a kSend puts a result into the queue from its rank to `peer` and never waits; a kRecv
 /// takes the next place in that queue, once for each message; the pass waits until its message has
 /// come, which must be the right one. Between stages of one rank a result is handed over directly.
-/// F, B and I run while the stage's parameters are gathered; kFree comes once, after the output's
-/// last use; kReduceGrad once, after the stage's last B or W. At the end queues are empty and
-/// nothing is left.
+/// kFree comes once, after the output's last use. At the end queues are empty and nothing is left.
 Verdict check(const Schedule& schedule, Purpose purpose = Purpose::kTraining);
 
 /// check() as an error. Throws ConfigError with the verdict's sentence.

@@ -135,36 +135,15 @@ class Lowering {
 
   std::vector<Action> lower_rank(int rank) const {
     const std::vector<Action>& steps = in_.actions[rank];
-    std::map<int, int> first_use, last_use, last_gradient; // step by stage
-    for (int step = 0; step < std::ssize(steps); ++step) {
-      for (const Pass& pass : Passes(steps[step])) {
-        if (pass.kind != ActionKind::kBackwardWeight) {
-          first_use.try_emplace(pass.stage, step);
-          last_use[pass.stage] = step;
-        }
-        if (makes_weight_gradient(pass.kind)) last_gradient[pass.stage] = step;
-      }
-    }
     std::vector<Action> out;
     auto receive = receives_[rank].begin();
     for (int step = 0; step < std::ssize(steps); ++step) {
-      const auto at = [&](ActionKind kind, const std::map<int, int>& when) {
-        for (const Pass& pass : Passes(steps[step])) {
-          const auto found = when.find(pass.stage);
-          if (found == when.end() || found->second != step) continue;
-          const Action action{.kind = kind, .stage = pass.stage};
-          if (out.empty() || out.back() != action) out.push_back(action);
-        }
-      };
-      at(ActionKind::kGather, first_use);
       for (; receive != receives_[rank].end() && receive->step == step; ++receive) {
         out.push_back(receive->action);
       }
       out.push_back(steps[step]);
       for (const Pass& pass : Passes(steps[step])) add_send(pass, out);
       for (const Pass& pass : Passes(steps[step])) add_free(pass, out);
-      at(ActionKind::kRelease, last_use);
-      at(ActionKind::kReduceGrad, last_gradient);
     }
     return out;
   }

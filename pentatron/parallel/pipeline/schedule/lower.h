@@ -12,14 +12,14 @@ struct LowerOptions {
 
 /// The lowered form of a valid schedule (lowered = true). Around each computing action, in order:
 ///
-///   kGather     before a stage's first pass
-///   kRecv       posted `prefetch` computing actions ahead; earlier where the sender's order asks
+///   kRecv  posted `prefetch` computing actions ahead; earlier where the sender's order asks
 ///   (the computing action)
-///   kSend       an activation for stage+1 or a gradient for stage-1, right after its pass
-///   kFree       (stage, microbatch)'s output: after its kSend, after stage+1's F if that runs on
-///               the same rank, or after the F itself in the last stage
-///   kRelease    after a stage's last F, B or I
-///   kReduceGrad after a stage's last B or W
+///   kSend  an activation for stage+1 or a gradient for stage-1, right after its pass
+///   kFree  (stage, microbatch)'s output: after its kSend, after stage+1's F if that runs on the
+///          same rank, or after the F itself in the last stage
+///
+/// Parameters and gradients are not part of a schedule: the ParamStore gathers, releases and
+/// reduces them by segment and bucket, which is finer than by stage.
 ///
 /// Messages from one rank to another match first in, first out: the receives of an ordered pair
 /// of ranks stand in the order of the sends. Neighbouring stages of one rank exchange no message.

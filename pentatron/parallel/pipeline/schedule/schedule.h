@@ -22,14 +22,11 @@ enum class ActionKind : unsigned char {
   kBackwardWeight, ///< W: the deferred weight gradients
   kOverlap,        ///< F of one (stage, microbatch) run together with B of another
   // What lower() inserts.
-  kSend,       ///< hands a result to the neighbouring stage's rank; asynchronous and buffered
-  kRecv,       ///< posts a receive; the pass that needs the data waits for it
-  kGather,     ///< the stage's parameters are needed from here on (ZeRO-3)
-  kRelease,    ///< the stage's parameters are not needed any more: no F, B or I follows
-  kFree,       ///< the output of (stage, microbatch)'s F has been sent or consumed and may go
-  kReduceGrad, ///< the stage's last gradient is accumulated; its reduction over dp may start
+  kSend, ///< hands a result to the neighbouring stage's rank; asynchronous and buffered
+  kRecv, ///< posts a receive; the pass that needs the data waits for it
+  kFree, ///< the output of (stage, microbatch)'s F has been sent or consumed and may go
 };
-inline constexpr int kNumActionKinds = 11;
+inline constexpr int kNumActionKinds = 8;
 
 /// What a message carries.
 enum class Flow : unsigned char {
@@ -41,8 +38,8 @@ enum class Flow : unsigned char {
 /// the same step.
 struct Action {
   ActionKind kind = ActionKind::kForward;
-  int stage = 0;                 ///< always a stage of the acting rank; for kOverlap that of the F
-  int microbatch = -1;           ///< -1 for kGather, kRelease, kReduceGrad
+  int stage = 0; ///< always a stage of the acting rank; for kOverlap that of the F
+  int microbatch = -1;
   int second_stage = -1;         ///< kOverlap: the stage of the B
   int second_microbatch = -1;    ///< kOverlap: the microbatch of the B
   int peer = -1;                 ///< kSend, kRecv: the other rank

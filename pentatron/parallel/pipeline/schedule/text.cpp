@@ -19,11 +19,10 @@ struct Word {
 };
 
 constexpr Word kWords[] = {
-    {ActionKind::kForward, "F"},         {ActionKind::kBackward, "B"},
-    {ActionKind::kBackwardInput, "I"},   {ActionKind::kBackwardWeight, "W"},
-    {ActionKind::kGather, "gather"},     {ActionKind::kRelease, "release"},
-    {ActionKind::kReduceGrad, "reduce"}, {ActionKind::kFree, "free"},
-    {ActionKind::kSend, "send"},         {ActionKind::kRecv, "recv"},
+    {ActionKind::kForward, "F"},       {ActionKind::kBackward, "B"},
+    {ActionKind::kBackwardInput, "I"}, {ActionKind::kBackwardWeight, "W"},
+    {ActionKind::kSend, "send"},       {ActionKind::kRecv, "recv"},
+    {ActionKind::kFree, "free"},
 };
 
 std::string_view word(ActionKind kind) {
@@ -159,10 +158,6 @@ class Parser {
     action.stage = within(take_number(text), schedule_.num_stages, "stage");
     take_kind(text, action, whole);
     switch (action.kind) {
-    case ActionKind::kGather:
-    case ActionKind::kRelease:
-    case ActionKind::kReduceGrad:
-      break;
     case ActionKind::kSend:
     case ActionKind::kRecv:
       action.flow = take_flow(text, whole);
@@ -255,10 +250,6 @@ std::string to_text(const Action& action) {
     return fmt::format("{}{}{}{}{}", head, action.flow == Flow::kActivation ? 'F' : 'B',
                        action.microbatch, action.kind == ActionKind::kSend ? '>' : '<',
                        action.peer);
-  case ActionKind::kGather:
-  case ActionKind::kRelease:
-  case ActionKind::kReduceGrad:
-    return head;
   default:
     return fmt::format("{}{}", head, action.microbatch);
   }

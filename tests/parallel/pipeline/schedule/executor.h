@@ -48,7 +48,6 @@ class Rank {
     for (const int stage : s_.stages_of(rank_)) {
       need(weight_[stage] == expected_.weight[stage], "wrong weight gradients");
       need(weights_done_[stage] == s_.num_microbatches, "weight gradients are missing");
-      need(!s_.lowered || reduced_.contains(stage), "not reduced");
     }
     need(saved_.empty() && deferred_.empty(), "activations are left");
     finish_messages();
@@ -58,7 +57,6 @@ class Rank {
   void finish_messages() {
     need(!s_.lowered || outputs_.empty(), "outputs are left");
     need(!s_.lowered || gradients_.empty(), "gradients are left");
-    need(gathered_.empty(), "parameters are left");
     for (const auto& [key, handle] : handles_) need(handle.used, "an unused receive");
     for (int from = 0; from < s_.num_ranks; ++from) {
       need(world_.sent(from, rank_) <= posted_[from], "a message is never received");
@@ -89,16 +87,6 @@ class Rank {
     mine(a.stage);
     const Cell cell{a.stage, a.microbatch};
     switch (a.kind) {
-    case ActionKind::kGather:
-      need(gathered_.insert(a.stage).second, "gathered twice");
-      break;
-    case ActionKind::kRelease:
-      need(gathered_.erase(a.stage) == 1, "released before gathered");
-      break;
-    case ActionKind::kReduceGrad:
-      need(weights_done_[a.stage] == s_.num_microbatches, "reduced too early");
-      need(reduced_.insert(a.stage).second, "reduced twice");
-      break;
     case ActionKind::kFree:
       exists(a.microbatch);
       need(outputs_.erase(cell) == 1, "nothing to free");
@@ -150,7 +138,6 @@ class Rank {
     } else {
       need(saved_.contains(cell), "no saved activation");
     }
-    need(!s_.lowered || gathered_.contains(pass.stage), "parameters are not there");
     if (end_of_pipe(pass)) return;
     const int source = pass.stage + (forward ? -1 : 1);
     if (s_.rank_of_stage[source] == rank_) {
@@ -237,7 +224,6 @@ class Rank {
   std::map<Cell, Saved> deferred_;
   std::map<World::Key, Handle> handles_;
   std::map<int, size_t> posted_; // by sender
-  std::set<int> gathered_, reduced_;
   std::map<int, Value> weight_;
   std::map<int, int> weights_done_;
   Peak peak_;
