@@ -25,7 +25,7 @@ void BM_GptIndex(benchmark::State& state) {
   int64_t bytes = 0;
   for (auto _ : state) {
     const GptIndex index = build_gpt_index(lengths, 0, {.sequence_length = state.range(1)});
-    bytes = index.memory_bytes();
+    bytes = index.array_bytes();
     benchmark::DoNotOptimize(index.num_samples);
   }
   state.counters["MB"] = static_cast<double>(bytes) / 1e6;

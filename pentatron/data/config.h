@@ -98,8 +98,8 @@ struct DatasetConfig {
             "on the number of samples of the run (type indexed)"),
         config::field(
             "data_cache_path", &C::data_cache_path,
-            "a folder of this machine to keep the arrays of order=megatron in; empty: they "
-            "are made at each start"),
+            "a folder of this machine for the sample order of order=megatron, which its processes "
+            "share; empty: each process makes its own at each start"),
         config::field("text_key", &C::text_key, "the member of each JSON line that holds the text")
             .not_empty(),
         config::field("split", &C::split,

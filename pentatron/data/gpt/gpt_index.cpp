@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <vector>
 
 #include "pentatron/base/error.h"
 #include "pentatron/data/gpt/random_state.h"
@@ -40,29 +41,31 @@ void count_samples(const GptIndexOptions& options, GptIndex& index) {
 }
 
 /// Ids of the sequences, epoch after epoch, shuffled.
-void make_documents(int64_t first, int64_t count, RandomState& random, GptIndex& index) {
-  index.documents.resize(static_cast<size_t>(count * index.num_epochs));
+std::vector<int32_t> make_documents(int64_t first, int64_t count, RandomState& random,
+                                    const GptIndex& index) {
+  std::vector<int32_t> documents(static_cast<size_t>(count * index.num_epochs));
   for (int64_t epoch = 0; epoch < index.num_epochs; ++epoch) {
-    const auto begin = index.documents.begin() + epoch * count;
+    const auto begin = documents.begin() + epoch * count;
     std::iota(begin, begin + count, static_cast<int32_t>(first));
   }
-  const std::span<int32_t> all(index.documents);
+  const std::span<int32_t> all(documents);
   const size_t last = index.separate_last_epoch ? static_cast<size_t>(count) : 0;
   random.shuffle(all.first(all.size() - last));
   if (last > 0) random.shuffle(all.last(last));
+  return documents;
 }
 
 /// Cuts the stream at every multiple of the sequence length.
 template <class T>
 void make_sample_begins(std::span<const int32_t> lengths, int64_t first, GptIndex& index) {
-  std::vector<T>& begins = index.sample_begin.emplace<std::vector<T>>();
-  begins.resize(static_cast<size_t>(2 * (index.num_samples + 1)));
+  std::vector<T> begins(static_cast<size_t>(2 * (index.num_samples + 1)));
+  const std::span<const int32_t> documents = index.documents.span();
   T* out = begins.data() + 2; // sample 0 begins at (0, 0)
   T* const end = begins.data() + begins.size();
   const auto length_of = [&](int64_t d) -> const int32_t& {
-    return lengths[static_cast<size_t>(index.documents[static_cast<size_t>(d)] - first)];
+    return lengths[static_cast<size_t>(documents[static_cast<size_t>(d)] - first)];
   };
-  const auto count = static_cast<int64_t>(index.documents.size());
+  const auto count = static_cast<int64_t>(documents.size());
   int64_t to_cut = index.sequence_length; // tokens from the sequence's begin to the next cut
   for (int64_t d = 0; d < count && out != end; ++d) {
     if (d + kAhead < count) __builtin_prefetch(&length_of(d + kAhead));
@@ -79,11 +82,11 @@ void make_sample_begins(std::span<const int32_t> lengths, int64_t first, GptInde
     out[0] = static_cast<T>(count - 1);
     out[1] = static_cast<T>(length_of(count - 1) - kExtra);
   }
+  index.sample_begin = SharedArray<T>(std::move(begins));
 }
 
 template <class T> void make_shuffle(RandomState& random, GptIndex& index) {
-  std::vector<T>& shuffle = index.shuffle.emplace<std::vector<T>>();
-  shuffle.resize(static_cast<size_t>(index.num_samples));
+  std::vector<T> shuffle(static_cast<size_t>(index.num_samples));
   std::iota(shuffle.begin(), shuffle.end(), T{0});
   const std::span<T> all(shuffle);
   size_t before_last = all.size();
@@ -93,20 +96,17 @@ template <class T> void make_shuffle(RandomState& random, GptIndex& index) {
   }
   random.shuffle(all.first(before_last));
   if (before_last < all.size()) random.shuffle(all.subspan(before_last));
+  index.shuffle = SharedArray<T>(std::move(shuffle));
 }
 
 } // namespace
 
-int64_t GptIndex::memory_bytes() const {
+int64_t GptIndex::array_bytes() const {
   const auto bytes = [](const auto& array) {
     return std::visit(
-        [](const auto& values) {
-          return static_cast<int64_t>(values.capacity() * sizeof(values[0]));
-        },
-        array);
+        [](const auto& values) { return static_cast<int64_t>(values.span().size_bytes()); }, array);
   };
-  return static_cast<int64_t>(documents.capacity() * sizeof(int32_t)) + bytes(sample_begin) +
-         bytes(shuffle);
+  return static_cast<int64_t>(documents.span().size_bytes()) + bytes(sample_begin) + bytes(shuffle);
 }
 
 GptIndex build_gpt_index(std::span<const int32_t> lengths, int64_t first_sequence,
@@ -135,7 +135,7 @@ GptIndex build_gpt_index(std::span<const int32_t> lengths, int64_t first_sequenc
   if (first_sequence + count > std::numeric_limits<int32_t>::max())
     raise<DataError>("{} has more than 2^31 sequences", options.name);
   RandomState random(static_cast<uint32_t>(options.seed));
-  make_documents(first_sequence, count, random, index);
+  index.documents = make_documents(first_sequence, count, random, index);
   if (index.documents.size() <= static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
     make_sample_begins<int32_t>(lengths, first_sequence, index);
   } else {

@@ -11,7 +11,8 @@
 #include <span>
 #include <string>
 #include <variant>
-#include <vector>
+
+#include "pentatron/data/gpt/shared_array.h"
 
 namespace pentatron::data {
 
@@ -26,8 +27,8 @@ struct GptIndexOptions {
 };
 
 /// Arrays in 32 bits where their numbers allow, else in 64.
-using PlaceArray = std::variant<std::vector<int32_t>, std::vector<int64_t>>;
-using ShuffleArray = std::variant<std::vector<uint32_t>, std::vector<int64_t>>;
+using PlaceArray = std::variant<SharedArray<int32_t>, SharedArray<int64_t>>;
+using ShuffleArray = std::variant<SharedArray<uint32_t>, SharedArray<int64_t>>;
 template <class Array> int64_t at(const Array& array, int64_t i) {
   return std::visit(
       [&](const auto& values) { return static_cast<int64_t>(values[static_cast<size_t>(i)]); },
@@ -41,11 +42,11 @@ struct GptIndex {
   int64_t num_samples = 0;       ///< at least those asked for
   int64_t samples_per_epoch = 0; ///< of one epoch alone
   bool separate_last_epoch = false;
-  std::vector<int32_t> documents; ///< [epochs * sequences], numbers of sequences
+  SharedArray<int32_t> documents; ///< [epochs * sequences], numbers of sequences
   PlaceArray sample_begin;        ///< [num_samples + 1, 2]: place in `documents`, offset there
   ShuffleArray shuffle;           ///< [num_samples]
 
-  int64_t memory_bytes() const;
+  int64_t array_bytes() const;
 };
 
 /// `lengths` are those of the part's sequences, which are numbers first_sequence and on. Throws

@@ -1,40 +1,74 @@
 #include "pentatron/data/gpt/index_cache.h"
 
+#include <algorithm>
+#include <array>
+#include <cerrno>
 #include <cstring>
+#include <limits>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/crc32c.h"
 #include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/log.h"
-#include "pentatron/data/indexed/data_file.h"
+#include "pentatron/base/mapped_file.h"
 
 namespace pentatron::data {
 
 namespace fs = std::filesystem;
 
-// A file is: magic, u64 length of the description, the description (JSON), the three arrays as they
-// lie in memory, u32 CRC-32C of all before it.
+// A file is: magic, u64 length of the description, the description (JSON and spaces), the three
+// arrays as they lie in memory, u32 CRC-32C of all before it. Each array begins at a multiple of
+// kAlignment, after zeros.
 namespace {
 
-constexpr std::string_view kMagic = "PTGPTIX1";
+constexpr std::string_view kMagic = "PTGPTIX2";
+constexpr std::string_view kOldMagic = "PTGPTIX1"; // without alignment
+constexpr size_t kAlignment = 8;
+constexpr size_t kHeaderBytes = kMagic.size() + sizeof(uint64_t);
+constexpr uint64_t kMostDescription = 1u << 16;
+constexpr int64_t kChunk = int64_t{1} << 20; // lengths read at once
+constexpr int64_t kLarge = int64_t{1} << 30; // bytes that are worth a file
+
+size_t padding(size_t size) {
+  return (kAlignment - size % kAlignment) % kAlignment;
+}
 
 /// What the arrays are a function of.
-std::string describe(std::span<const int32_t> lengths, int64_t first,
-                     const GptIndexOptions& options) {
-  const auto bytes = std::as_bytes(lengths);
-  Json made_from{{"sequences", lengths.size()},
-                 {"first_sequence", first},
-                 {"lengths_crc32c", {crc32c(bytes), crc32c(bytes, 0x9E3779B9u)}},
-                 {"sequence_length", options.sequence_length},
-                 {"seed", options.seed},
-                 {"drop_last", options.drop_last_partial_sequence}};
+std::string describe(const SequenceLengths& lengths, const GptIndexOptions& options) {
+  uint32_t one = 0, other = 0x9E3779B9u;
+  std::vector<int32_t> chunk(static_cast<size_t>(std::min(kChunk, lengths.count)));
+  for (int64_t begin = 0; begin < lengths.count; begin += kChunk) {
+    const auto part =
+        std::span(chunk).first(static_cast<size_t>(std::min(kChunk, lengths.count - begin)));
+    lengths.read(begin, part);
+    one = crc32c(std::as_bytes(part), one);
+    other = crc32c(std::as_bytes(part), other);
+  }
+  Json made_from{
+      {"sequences", lengths.count},     {"first_sequence", lengths.first_sequence},
+      {"lengths_crc32c", {one, other}}, {"sequence_length", options.sequence_length},
+      {"seed", options.seed},           {"drop_last", options.drop_last_partial_sequence}};
   if (options.num_samples) made_from["num_samples"] = *options.num_samples;
   return dump_json(made_from);
+}
+
+GptIndex build(const SequenceLengths& lengths, const GptIndexOptions& options) {
+  std::vector<int32_t> all(static_cast<size_t>(lengths.count));
+  lengths.read(0, all);
+  return build_gpt_index(all, lengths.first_sequence, options);
 }
 
 fs::path file_name(const std::string& description) {
@@ -42,14 +76,10 @@ fs::path file_name(const std::string& description) {
   return fmt::format("{:08x}{:08x}.gptindex", crc32c(bytes), crc32c(bytes, 0x9E3779B9u));
 }
 
-template <class Array, class Use> void with_values(Array& array, Use use) {
-  std::visit([&](auto& values) { use(values); }, array);
-}
-
 template <class Index, class Use> void for_each_array(Index& index, Use use) {
   use(index.documents);
-  with_values(index.sample_begin, use);
-  with_values(index.shuffle, use);
+  std::visit(use, index.sample_begin);
+  std::visit(use, index.shuffle);
 }
 
 Json counts_of(const GptIndex& index) {
@@ -65,8 +95,9 @@ Json counts_of(const GptIndex& index) {
 }
 
 void write(const fs::path& path, const std::string& made_from, const GptIndex& index) {
-  const std::string description =
+  std::string description =
       dump_json({{"made_from", Json::parse(made_from)}, {"counts", counts_of(index)}});
+  description.append(padding(kHeaderBytes + description.size()), ' ');
   AtomicFile file(path);
   uint32_t crc = 0;
   const auto put = [&](std::span<const std::byte> bytes) {
@@ -77,83 +108,209 @@ void write(const fs::path& path, const std::string& made_from, const GptIndex& i
   put(std::as_bytes(std::span(kMagic)));
   put(std::as_bytes(std::span(&length, 1)));
   put(std::as_bytes(std::span(description)));
-  for_each_array(index, [&](const auto& values) { put(std::as_bytes(std::span(values))); });
+  for_each_array(index, [&](const auto& values) {
+    const std::array<std::byte, kAlignment> zeros{};
+    put(std::as_bytes(values.span()));
+    put(std::span(zeros).first(padding(values.span().size_bytes())));
+  });
   file.write(std::as_bytes(std::span(&crc, 1)));
   file.commit();
 }
 
-/// None if the file is of another corpus with the same hash. Throws DataError for a damaged one.
+/// Hands out a mapped file from its beginning to its end.
+class Reader {
+ public:
+  explicit Reader(const fs::path& path)
+      : file_(std::make_shared<const MappedFile>(path)), left_(file_->bytes()) {}
+
+  std::span<const std::byte> take(uint64_t size, std::string_view what) {
+    if (size > left_.size())
+      raise<DataError>("{}: the file ends before {}", file_->path().string(), what);
+    const auto bytes = left_.first(static_cast<size_t>(size));
+    left_ = left_.subspan(bytes.size());
+    return bytes;
+  }
+  template <class T> T number(std::string_view what) {
+    T value;
+    std::memcpy(&value, take(sizeof value, what).data(), sizeof value);
+    return value;
+  }
+  template <class T> SharedArray<T> array(uint64_t count) {
+    if (count > left_.size() / sizeof(T))
+      raise<DataError>("{}: the file ends before the arrays", file_->path().string());
+    const auto bytes = take(count * sizeof(T), "the arrays");
+    take(padding(bytes.size()), "the arrays");
+    return {file_, {reinterpret_cast<const T*>(bytes.data()), static_cast<size_t>(count)}};
+  }
+  /// Of all that was taken.
+  uint32_t crc() const { return crc32c(file_->bytes().first(file_->size() - left_.size())); }
+
+ private:
+  std::shared_ptr<const MappedFile> file_;
+  std::span<const std::byte> left_;
+};
+
+/// None if the file is of another corpus with the same hash, or of an older program. Throws
+/// DataError for a damaged one.
 std::optional<GptIndex> read(const fs::path& path, const std::string& made_from) {
-  const RandomAccessFile file(path);
-  uint64_t at = 0;
-  uint32_t crc = 0;
-  const auto get = [&](auto values, std::string_view what) {
-    const auto bytes = std::as_writable_bytes(values);
-    file.read(at, bytes, what);
-    crc = crc32c(bytes, crc);
-    at += bytes.size();
-  };
-  std::string magic(kMagic.size(), '\0');
-  uint64_t length = 0;
-  get(std::span(magic), "magic");
-  get(std::span(&length, 1), "the length of the description");
-  if (magic != kMagic || length > (1u << 16)) raise<DataError>("{}: magic", path.string());
-  std::string text(length, '\0');
-  get(std::span(text), "the description");
-  const Json description = parse_json(text, path.string());
   const std::string where = path.string();
+  Reader in(path);
+  const auto magic = in.take(kMagic.size(), "the magic");
+  const auto begins_with = [&](std::string_view text) {
+    return std::ranges::equal(magic, std::as_bytes(std::span(text)));
+  };
+  if (begins_with(kOldMagic)) return std::nullopt;
+  const auto length = in.number<uint64_t>("the length of the description");
+  if (!begins_with(kMagic) || length > kMostDescription || padding(kHeaderBytes + length) != 0)
+    raise<DataError>("{}: magic", where);
+  const auto text = in.take(length, "the description");
+  const Json description =
+      parse_json(std::string_view(reinterpret_cast<const char*>(text.data()), text.size()), where);
   if (!description.contains("made_from") || !description.contains("counts"))
     raise<DataError>("{}: the description", where);
   if (dump_json(description["made_from"]) != made_from) return std::nullopt;
   const Json& counts = description["counts"];
+  const auto number = [&](const char* key) { return json_get<int64_t>(counts, key, where); };
+  const auto flag = [&](const char* key) { return json_get<bool>(counts, key, where); };
   GptIndex index;
-  index.sequence_length = json_get<int64_t>(counts, "sequence_length", where);
-  index.tokens_per_epoch = json_get<int64_t>(counts, "tokens_per_epoch", where);
-  index.num_epochs = json_get<int64_t>(counts, "num_epochs", where);
-  index.num_samples = json_get<int64_t>(counts, "num_samples", where);
-  index.samples_per_epoch = json_get<int64_t>(counts, "samples_per_epoch", where);
-  index.separate_last_epoch = json_get<bool>(counts, "separate_last_epoch", where);
-  const auto documents = json_get<int64_t>(counts, "documents", where);
-  if (json_get<bool>(counts, "wide_places", where))
-    index.sample_begin.emplace<std::vector<int64_t>>();
-  if (json_get<bool>(counts, "wide_shuffle", where)) index.shuffle.emplace<std::vector<int64_t>>();
-  // Sizes before memory: no more than the file has.
-  const auto most = static_cast<int64_t>(file.size() / 4);
-  if (documents < 0 || documents > most || index.num_samples < 0 || index.num_samples > most)
+  index.sequence_length = number("sequence_length");
+  index.tokens_per_epoch = number("tokens_per_epoch");
+  index.num_epochs = number("num_epochs");
+  index.num_samples = number("num_samples");
+  index.samples_per_epoch = number("samples_per_epoch");
+  index.separate_last_epoch = flag("separate_last_epoch");
+  const int64_t documents = number("documents");
+  if (documents < 0 || index.num_samples < 0 ||
+      index.num_samples > std::numeric_limits<int64_t>::max() / 2 - 1)
     raise<DataError>("{}: the description", where);
-  size_t sizes[] = {static_cast<size_t>(documents), 2 * static_cast<size_t>(index.num_samples + 1),
-                    static_cast<size_t>(index.num_samples)};
-  size_t next = 0;
-  for_each_array(index, [&](auto& values) {
-    values.resize(sizes[next++]);
-    get(std::span(values), "the arrays");
-  });
-  uint32_t expected = 0;
-  file.read(at, std::span(&expected, 1), "the checksum");
-  if (expected != crc) raise<DataError>("{}: the checksum", where);
+  const auto places = 2 * (static_cast<uint64_t>(index.num_samples) + 1);
+  const auto samples = static_cast<uint64_t>(index.num_samples);
+  index.documents = in.array<int32_t>(static_cast<uint64_t>(documents));
+  if (flag("wide_places"))
+    index.sample_begin = in.array<int64_t>(places);
+  else
+    index.sample_begin = in.array<int32_t>(places);
+  if (flag("wide_shuffle"))
+    index.shuffle = in.array<int64_t>(samples);
+  else
+    index.shuffle = in.array<uint32_t>(samples);
+  const uint32_t crc = in.crc();
+  if (in.number<uint32_t>("the checksum") != crc) raise<DataError>("{}: the checksum", where);
   return index;
+}
+
+/// The file's arrays if they are there and good.
+std::optional<GptIndex> find(const fs::path& path, const std::string& made_from) {
+  if (std::error_code error; !fs::exists(path, error)) return std::nullopt;
+  try {
+    return read(path, made_from);
+  } catch (const DataError& damage) {
+    log::shared_warning("the index cache is damaged and made again: {}", damage.what());
+    return std::nullopt;
+  }
+}
+
+/// Held by one process or thread at a time, until the end of the object or of the process.
+class FolderLock {
+ public:
+  explicit FolderLock(const fs::path& folder)
+      : descriptor_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    while (descriptor_ >= 0 && ::flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) continue;
+  }
+  ~FolderLock() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int descriptor_;
+};
+
+GptIndex cached(const fs::path& folder, const std::string& made_from,
+                const SequenceLengths& lengths, const GptIndexOptions& options) {
+  const fs::path path = folder / file_name(made_from);
+  if (std::optional<GptIndex> index = find(path, made_from)) return std::move(*index);
+  std::error_code error;
+  fs::create_directories(folder, error);
+  std::optional<FolderLock> lock;
+  // Where nothing can be written nobody waits for a file.
+  if (::access(folder.c_str(), W_OK) == 0) {
+    lock.emplace(folder);
+    if (fs::exists(path, error)) // another one has made it meanwhile
+      if (std::optional<GptIndex> index = find(path, made_from)) return std::move(*index);
+  }
+  GptIndex index = build(lengths, options);
+  try {
+    write(path, made_from, index);
+    if (std::optional<GptIndex> mapped = read(path, made_from)) {
+      log::info("the sample order of {} is made and kept in {} ({})", options.name, path.string(),
+                format_bytes(static_cast<double>(index.array_bytes())));
+      return std::move(*mapped);
+    }
+  } catch (const Error& failure) {
+    log::shared_warning(
+        "dataset.data_cache_path={} is not written, so every process has the sample order in its "
+        "own memory: {}",
+        folder.string(), failure.what());
+  }
+  return index;
+}
+
+GptIndex built(const SequenceLengths& lengths, const GptIndexOptions& options) {
+  GptIndex index = build(lengths, options);
+  if (index.array_bytes() >= kLarge)
+    log::shared_warning(
+        "the sample order of {} takes {} in every process\n  try: dataset.data_cache_path=FOLDER, "
+        "from which the processes of a machine share it",
+        options.name, format_bytes(static_cast<double>(index.array_bytes())));
+  return index;
+}
+
+/// What threads of this process hold.
+struct Held {
+  std::mutex mutex;
+  std::weak_ptr<const GptIndex> index;
+};
+
+std::shared_ptr<Held> held(const std::string& key) {
+  static std::mutex mutex;
+  static std::map<std::string, std::shared_ptr<Held>> all;
+  const std::lock_guard lock(mutex);
+  std::erase_if(all, [&](const auto& entry) { // of no use to anybody any more
+    return entry.first != key && entry.second.use_count() == 1 && entry.second->index.expired();
+  });
+  std::shared_ptr<Held>& entry = all[key];
+  if (entry == nullptr) entry = std::make_shared<Held>();
+  return entry;
 }
 
 } // namespace
 
-GptIndex cached_gpt_index(const fs::path& folder, std::span<const int32_t> lengths,
-                          int64_t first_sequence, const GptIndexOptions& options) {
-  const std::string made_from = describe(lengths, first_sequence, options);
-  const fs::path path = folder / file_name(made_from);
-  std::error_code error;
-  if (fs::exists(path, error)) {
-    try {
-      if (std::optional<GptIndex> index = read(path, made_from)) return std::move(*index);
-    } catch (const DataError& damage) {
-      log::warning("the index cache is damaged and made again: {}", damage.what());
-    }
-  }
-  GptIndex index = build_gpt_index(lengths, first_sequence, options);
-  try {
-    fs::create_directories(folder, error);
-    write(path, made_from, index);
-  } catch (const Error& failure) {
-    log::warning("dataset.data_cache_path={} is not written: {}", folder.string(), failure.what());
+SequenceLengths lengths_in(std::span<const int32_t> lengths, int64_t first_sequence) {
+  return {.first_sequence = first_sequence,
+          .count = static_cast<int64_t>(lengths.size()),
+          .read = [lengths](int64_t begin, std::span<int32_t> out) {
+            std::copy_n(lengths.begin() + begin, out.size(), out.begin());
+          }};
+}
+
+GptIndex cached_gpt_index(const fs::path& folder, const SequenceLengths& lengths,
+                          const GptIndexOptions& options) {
+  return cached(folder, describe(lengths, options), lengths, options);
+}
+
+std::shared_ptr<const GptIndex> shared_gpt_index(const fs::path& folder,
+                                                 const SequenceLengths& lengths,
+                                                 const GptIndexOptions& options) {
+  const std::string made_from = describe(lengths, options);
+  const std::shared_ptr<Held> here = held(folder.string() + "\n" + made_from);
+  const std::lock_guard lock(here->mutex); // the first builds, the others wait
+  std::shared_ptr<const GptIndex> index = here->index.lock();
+  if (index == nullptr) {
+    index = std::make_shared<const GptIndex>(
+        folder.empty() ? built(lengths, options) : cached(folder, made_from, lengths, options));
+    here->index = index;
   }
   return index;
 }

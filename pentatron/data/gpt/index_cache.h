@@ -1,8 +1,12 @@
-/// Keeps the arrays of GptIndex in files, for runs that start often. A file is found by what it was
-/// made from: the lengths of the sequences and all options, not names or times.
+/// One set of the arrays of GptIndex for all ranks of a machine. Ranks that are threads share one
+/// object. Ranks that are processes share a file of `dataset.data_cache_path`, mapped read-only; it
+/// is found by what it was made from: the lengths of the sequences and all options, not names or
+/// times.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -10,10 +14,28 @@
 
 namespace pentatron::data {
 
-/// build_gpt_index(), from a file of `folder` if one has it. Else it is built and written: aside
-/// and renamed, so that any number of processes may start at once, in the folder of one machine or
-/// of several. A file that is damaged is built again; a folder that cannot be written is a warning.
-GptIndex cached_gpt_index(const std::filesystem::path& folder, std::span<const int32_t> lengths,
-                          int64_t first_sequence, const GptIndexOptions& options);
+/// The lengths of a part's sequences, read where they are needed.
+struct SequenceLengths {
+  int64_t first_sequence = 0;
+  int64_t count = 0;
+  /// Those of sequences first_sequence + begin and on.
+  std::function<void(int64_t begin, std::span<int32_t> out)> read;
+};
+/// `lengths` must outlive the result.
+SequenceLengths lengths_in(std::span<const int32_t> lengths, int64_t first_sequence);
+
+/// build_gpt_index(), whose arrays lie in a mapped file of `folder`. If there is none, one caller
+/// builds and writes it, aside and renamed, while the others on the machine wait: under a lock of
+/// the folder, which ends with its process. On a file system without such locks several may build
+/// at once. A file that is damaged is built again. Where the folder cannot be written each caller
+/// has the arrays in its own memory, after a warning.
+GptIndex cached_gpt_index(const std::filesystem::path& folder, const SequenceLengths& lengths,
+                          const GptIndexOptions& options);
+
+/// cached_gpt_index(), or with an empty folder build_gpt_index(). Threads that ask for the same get
+/// the same object for as long as one of them holds it.
+std::shared_ptr<const GptIndex> shared_gpt_index(const std::filesystem::path& folder,
+                                                 const SequenceLengths& lengths,
+                                                 const GptIndexOptions& options);
 
 } // namespace pentatron::data

@@ -17,6 +17,11 @@ namespace {
 
 constexpr double kSurplus = 0.005; // what Megatron builds beyond a dataset's share of a blend
 
+/// Where sequence i begins in the stream of all tokens; also for the end.
+int64_t token_place(const IndexedDataset& data, int64_t i) {
+  return i == data.num_sequences() ? data.num_tokens() : data.sequence(i).first_token;
+}
+
 class Opener {
  public:
   Opener(const DatasetConfig& config, const DatasetContext& context)
@@ -65,8 +70,7 @@ class Opener {
                                           bool whole, std::optional<int64_t> samples) {
     const SequenceRange range = whole ? SequenceRange{0, data->num_sequences()}
                                       : megatron_split(config_.split, data->num_sequences(), p);
-    const std::vector<int32_t> lengths = data->lengths(range.begin, range.end);
-    const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+    const int64_t tokens = token_place(*data, range.end) - token_place(*data, range.begin);
     const bool drop_last = p != Part::kValidation || config_.drop_last_partial_validation_sequence;
     // Several epochs of a small part make samples too, as long as there is a token.
     const int64_t least = samples.value_or(0) > 0 ? 1
@@ -82,11 +86,13 @@ class Opener {
                                   .drop_last_partial_sequence = drop_last,
                                   .name =
                                       fmt::format("the {} part of {}", name_of(p), data->prefix())};
-    auto index = std::make_shared<const GptIndex>(
-        config_.data_cache_path.empty()
-            ? build_gpt_index(lengths, range.begin, options)
-            : cached_gpt_index(config_.data_cache_path, lengths, range.begin, options));
-    return std::make_shared<GptDataset>(data, std::move(index), context_.vocab_size);
+    const SequenceLengths lengths{.first_sequence = range.begin,
+                                  .count = range.end - range.begin,
+                                  .read = [&](int64_t begin, std::span<int32_t> out) {
+                                    data->read_lengths(range.begin + begin, out);
+                                  }};
+    return std::make_shared<GptDataset>(
+        data, shared_gpt_index(config_.data_cache_path, lengths, options), context_.vocab_size);
   }
 
   std::shared_ptr<const Dataset> stable(const std::shared_ptr<const IndexedDataset>& data, Part p,
