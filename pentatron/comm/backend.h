@@ -13,6 +13,8 @@
 
 namespace pentatron::comm {
 
+class Activity;
+
 /// One half of a transfer between two ranks of a group.
 struct Transfer {
   enum class Kind : unsigned char { kSend, kRecv } kind;
@@ -29,6 +31,8 @@ class Backend {
   virtual const std::vector<int>& ranks() const = 0; ///< world ranks of the members
   virtual std::shared_ptr<Backend> split(int color, int key, const std::string& name) = 0;
   virtual bool carries_gpu_tensors() const { return false; }
+  /// Where this rank tells of long work (long_work.h); null if nobody watches the ranks.
+  virtual std::shared_ptr<Activity> activity() const { return nullptr; }
 
   /// out = op over ranks of in. Both contiguous; may be the same tensor. Floating types narrower
   /// than fp32 accumulate in fp32 and round once. Sums are in rank order, so the result is bitwise

@@ -81,6 +81,7 @@ class RecordedBackend : public Backend {
   const std::string& name() const override { return inner_->name(); }
   const std::vector<int>& ranks() const override { return inner_->ranks(); }
   bool carries_gpu_tensors() const override { return inner_->carries_gpu_tensors(); }
+  std::shared_ptr<Activity> activity() const override { return inner_->activity(); }
 
   std::shared_ptr<Backend> split(int color, int key, const std::string& name) override {
     std::shared_ptr<Backend> part = inner_->split(color, key, name);

@@ -56,6 +56,8 @@ TEST(Keys, TravelAsHexadecimalDigits) {
 RankStatus some_status() {
   RankStatus status;
   status.last_finished = "barrier #3 of group world";
+  status.work = "reading step_00000100";
+  status.progress_s = 1.5;
   status.groups.push_back({.name = "tp", .ranks = {0, 4, 8, 9}, .collectives = 17});
   status.groups.push_back({.name = "pp", .ranks = {5}, .ordinal = 2});
   GroupStatus& tp = status.groups[0];
@@ -71,6 +73,8 @@ RankStatus some_status() {
 
 void expect_equal(const RankStatus& a, const RankStatus& b) {
   EXPECT_EQ(a.last_finished, b.last_finished);
+  EXPECT_EQ(a.work, b.work);
+  EXPECT_EQ(a.progress_s, b.progress_s);
   EXPECT_EQ(a.groups, b.groups);
 }
 

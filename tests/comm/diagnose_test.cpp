@@ -100,6 +100,57 @@ TEST(Diagnose, TellsAnOperationThatStandsStillWithAllItsRanks) {
   EXPECT_THAT(finding->sentence, HasSubstr("is not complete after 6.0 s"));
 }
 
+void works(RankView& view, double progress_s, std::string on = "reading step_00000100") {
+  view.status.work = std::move(on);
+  view.status.progress_s = progress_s;
+}
+
+TEST(Diagnose, WaitsForLongWorkThatMakesProgress) {
+  auto views = ranks({17, 17, 16});
+  for (const int rank : {0, 1}) waits(views[rank], 17, 3000);
+  works(views[2], 1);
+  EXPECT_FALSE(diagnose(views, kTimeout));
+  works(views[2], 1, ""); // it is just done, and on its way
+  EXPECT_FALSE(diagnose(views, kTimeout));
+  works(views[2], 6);
+  const auto finding = diagnose(views, kTimeout);
+  ASSERT_TRUE(finding);
+  EXPECT_EQ(finding->rank, 2);
+  EXPECT_THAT(finding->sentence, HasSubstr("rank 2 works on reading step_00000100 and has made no "
+                                           "progress for 6.0 s"));
+}
+
+TEST(Diagnose, NamesTheRankThatIsStuckBesideOneThatWorks) {
+  auto views = ranks({17, 16, 16});
+  waits(views[0], 17, 3000);
+  works(views[1], 1);
+  const auto finding = diagnose(views, kTimeout);
+  ASSERT_TRUE(finding);
+  EXPECT_EQ(finding->rank, 2);
+  EXPECT_THAT(finding->sentence, HasSubstr("rank 2 has not arrived at"));
+}
+
+TEST(Diagnose, FollowsTheWaitsToARankThatMakesProgress) {
+  auto views = ranks({17, 16, 16});
+  waits(views[0], 17, 3000);
+  for (const int rank : {1, 2})
+    views[rank].status.groups.push_back({.name = "dp", .ranks = {1, 2}, .collectives = rank == 1});
+  views[1].status.groups[1].operations.push_back(
+      {.number = 1, .call = "barrier", .state = State::kWaiting, .waiting_s = 2000});
+  works(views[2], 1);
+  EXPECT_FALSE(diagnose(views, kTimeout));
+}
+
+TEST(Diagnose, GivesTheLastOneTimeToCompleteTheOperation) {
+  auto views = ranks({1, 1});
+  waits(views[0], 1, 3000);
+  waits(views[1], 1, 0.1);
+  works(views[1], 0.2, "");
+  EXPECT_FALSE(diagnose(views, kTimeout));
+  works(views[1], 6, "");
+  EXPECT_TRUE(diagnose(views, kTimeout));
+}
+
 TEST(Diagnose, TellsADisagreementWithoutWaiting) {
   auto views = ranks({17, 17});
   waits(views[0], 17, 0.1);

@@ -2,6 +2,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/comm/control/client.h"
 #include "pentatron/comm/control/server.h"
+#include "tests/comm/support/few_descriptors.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,6 +11,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <thread>
@@ -209,6 +211,47 @@ TEST(ControlServer, RefusesRanksBeyondTheWorld) {
   rank.log->add_group("evil", {0, 77});
   server.wait_until_over();
   EXPECT_EQ(server.verdict()->kind, Verdict::Kind::kLost);
+}
+
+/// Connects without a new descriptor.
+void connect_with(const Descriptor& socket, const Address& address) {
+  sockaddr_in to{.sin_family = AF_INET,
+                 .sin_port = htons(static_cast<uint16_t>(address.port)),
+                 .sin_addr = {htonl(INADDR_LOOPBACK)},
+                 .sin_zero = {}};
+  ASSERT_EQ(::connect(socket.get(), reinterpret_cast<sockaddr*>(&to), sizeof to), 0);
+}
+
+TEST(ControlServer, EndsTheStartWhenItCannotTakeAConnection) {
+  Server server(options(2));
+  TestRank first(server.address(), 0, 2);
+  const Descriptor second(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  while (server.joined() < 1) std::this_thread::sleep_for(1ms);
+  {
+    const comm::test::FewDescriptors few(0);
+    connect_with(second, server.address());
+    EXPECT_THAT(first.end->wait(), AllOf(HasSubstr("open files is reached"), HasSubstr("ulimit")));
+  }
+  EXPECT_EQ(server.verdict()->rank, 1);
+}
+
+TEST(ControlServer, GoesOnWhenAStrangerCannotBeTakenAndTakesItLater) {
+  Server server(options(1));
+  TestRank rank(server.address(), 0, 1);
+  Descriptor stranger(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  while (server.joined() < 1) std::this_thread::sleep_for(1ms);
+  {
+    const comm::test::FewDescriptors few(0);
+    connect_with(stranger, server.address());
+    std::this_thread::sleep_for(50ms); // the server meets it meanwhile
+  }
+  char hello = 0; // the server speaks first
+  pollfd wait{stranger.get(), POLLIN, 0};
+  EXPECT_EQ(::poll(&wait, 1, 20000), 1);
+  EXPECT_EQ(::recv(stranger.get(), &hello, 1, 0), 1);
+  rank.client->finish();
+  server.wait_until_over();
+  EXPECT_FALSE(server.verdict());
 }
 
 TEST(ControlServer, ListensOnLoopbackOnly) {

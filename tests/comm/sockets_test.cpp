@@ -3,6 +3,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/comm/backend/sockets/rendezvous.h"
 #include "pentatron/comm/backend/sockets/socket_transport.h"
+#include "tests/comm/support/few_descriptors.h"
 #include "tests/comm/support/transports.h"
 
 #include <gmock/gmock.h>
@@ -12,6 +13,7 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <netinet/in.h>
 #include <random>
 #include <sys/socket.h>
 #include <thread>
@@ -189,6 +191,40 @@ TEST(RendezvousBetweenMachines, IsNotDisturbedByStrangers) {
   stop = true;
   strangers.join();
   EXPECT_EQ(connected, 3);
+}
+
+/// What rank `rank` of 2 says if it can open `spare` files and then somebody else connects to it.
+std::string error_with_few_descriptors(int rank, bool machines, int spare) {
+  const int port = free_port();
+  const Descriptor peer(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  std::string error;
+  std::atomic<bool> ended = false;
+  const test::FewDescriptors few(spare);
+  std::thread thread([&] {
+    try {
+      connect_ranks(launch(rank, 2, machines, port), with_secret(rank), 5);
+    } catch (const CommError& caught) {
+      error = caught.what();
+    }
+    ended = true;
+  });
+  sockaddr_in to{.sin_family = AF_INET,
+                 .sin_port = htons(static_cast<uint16_t>(port)),
+                 .sin_addr = {htonl(INADDR_LOOPBACK)},
+                 .sin_zero = {}};
+  while (!ended && ::connect(peer.get(), reinterpret_cast<sockaddr*>(&to), sizeof to) != 0)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  thread.join();
+  return error;
+}
+
+TEST(Rendezvous, TellsThatNoFileCanBeOpened) {
+  const auto tells = AllOf(HasSubstr("open files is reached"), HasSubstr("try: ulimit -n"));
+  EXPECT_THAT(error_with_few_descriptors(0, true, 0), tells) << "the listener";
+  EXPECT_THAT(error_with_few_descriptors(0, true, 1), tells) << "the connection of rank 1";
+  EXPECT_THAT(error_with_few_descriptors(1, true, 1), tells) << "the connection to rank 0";
+  EXPECT_THAT(error_with_few_descriptors(0, false, 0), tells);
+  EXPECT_THAT(error_with_few_descriptors(1, false, 1), tells);
 }
 
 /// Moves messages until all of `ids` have ended, and returns with what error each did.

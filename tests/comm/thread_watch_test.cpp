@@ -2,6 +2,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/comm/collectives.h"
 #include "pentatron/comm/control/monitored_backend.h"
+#include "pentatron/comm/long_work.h"
 #include "pentatron/comm/rank_threads.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensors.h"
@@ -50,6 +51,55 @@ TEST(ThreadWatch, NamesARankThatSleeps) {
                            HasSubstr("ranks 0, 1, 3 wait"),
                            HasSubstr("rank 2 last finished barrier #1 of group world")));
   EXPECT_EQ(left, 3);
+}
+
+TEST(ThreadWatch, WaitsForLongWorkAsLongAsItMakesProgress) {
+  run_ranks(3, watched(0.3), [](const Group& world) {
+    if (world.rank() == 1) { // another thread does it, as when a checkpoint is written
+      const LongWork work(world, "a test");
+      const ProgressTeller tell(world);
+      std::thread helper([&] {
+        for (int i = 0; i < 60; ++i) {
+          std::this_thread::sleep_for(20ms);
+          tell();
+        }
+      });
+      helper.join();
+    }
+    barrier(world);
+  });
+}
+
+TEST(ThreadWatch, TellsLongWorkThatStandsStill) {
+  std::atomic<bool> over = false;
+  const auto stuck = [&](bool tells) {
+    over = false;
+    return error_of([&] {
+      run_ranks(2, watched(0.3), [&](const Group& world) {
+        if (world.rank() == 1) {
+          const ProgressTeller tell(world);
+          if (tells) { // of no work: that is no progress
+            while (!over) {
+              std::this_thread::sleep_for(20ms);
+              tell();
+            }
+            return;
+          }
+          const LongWork work(world, "a test");
+          while (!over) std::this_thread::sleep_for(5ms);
+          return;
+        }
+        try {
+          barrier(world);
+        } catch (const CommError&) {
+          over = true;
+          throw;
+        }
+      });
+    });
+  };
+  EXPECT_THAT(stuck(false), HasSubstr("rank 1 works on a test and has made no progress for 0."));
+  EXPECT_THAT(stuck(true), HasSubstr("rank 1 has finished no operation yet"));
 }
 
 TEST(ThreadWatch, LetsSlowRanksThatWaitForNothingBe) {

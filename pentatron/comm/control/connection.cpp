@@ -2,6 +2,7 @@
 
 #include "pentatron/base/error.h"
 
+#include <algorithm>
 #include <arpa/inet.h>
 #include <cerrno>
 #include <charconv>
@@ -13,6 +14,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -56,7 +58,45 @@ int finish_connect(int fd, const addrinfo& to, int timeout_ms) {
   return error;
 }
 
+/// Errors of accept() that concern one connection or will pass; see accept(2).
+bool may_pass(int error) {
+  switch (error) {
+  case EAGAIN:
+  case EINTR:
+  case ECONNABORTED:
+  case EPERM:
+  case ENETDOWN:
+  case EPROTO:
+  case ENOPROTOOPT:
+  case EHOSTDOWN:
+  case ENONET:
+  case EHOSTUNREACH:
+  case EOPNOTSUPP:
+  case ENETUNREACH:
+    return true;
+  default:
+    return false;
+  }
+}
+
 } // namespace
+
+void require_descriptors(int error) {
+  if (error == EMFILE) {
+    rlimit limit{};
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+    throw OutOfDescriptors(fmt::format("this process cannot open another connection: its limit of "
+                                       "{} open files is reached\n  try: ulimit -n {}",
+                                       limit.rlim_cur,
+                                       std::max<rlim_t>(65536, 2 * limit.rlim_cur)));
+  }
+  if (error == ENFILE)
+    throw OutOfDescriptors("this process cannot open another connection: the machine's limit of "
+                           "open files is reached\n  try: a larger /proc/sys/fs/file-max");
+  if (error == ENOBUFS || error == ENOMEM)
+    throw OutOfDescriptors(
+        fmt::format("this process cannot open another connection ({})", reason(error)));
+}
 
 Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
   if (this != &other) {
@@ -104,6 +144,7 @@ Descriptor listen(bool all_interfaces, int& port) {
   socklen_t size = sizeof address;
   const int on = 1; // a port that was used a moment ago may be used again
   if (port > 0) ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (!fd.valid()) require_descriptors(errno);
   if (!fd.valid() || ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
       ::listen(fd.get(), SOMAXCONN) != 0 ||
       ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0)
@@ -115,7 +156,14 @@ Descriptor listen(bool all_interfaces, int& port) {
 
 Descriptor accept(const Descriptor& listener) {
   Descriptor fd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (fd.valid()) set_up(fd.get());
+  if (fd.valid()) {
+    set_up(fd.get());
+    return fd;
+  }
+  const int error = errno;
+  require_descriptors(error);
+  if (!may_pass(error))
+    raise<CommError>("this process cannot take connections ({})", reason(error));
   return fd;
 }
 
@@ -126,8 +174,11 @@ Descriptor connect(const Address& address, double timeout_s) {
   addrinfo* found = nullptr;
   const std::string port = std::to_string(address.port);
   if (const int error = ::getaddrinfo(address.host.c_str(), port.c_str(), &hints, &found);
-      error != 0)
+      error != 0) {
+    if (error == EAI_MEMORY) require_descriptors(ENOMEM);
+    if (error == EAI_SYSTEM) require_descriptors(errno);
     raise<CommError>("the host {} is unknown ({})", address.host, ::gai_strerror(error));
+  }
   int error = ECONNREFUSED;
   Descriptor result;
   for (const addrinfo* one = found; one != nullptr && !result.valid(); one = one->ai_next) {
@@ -136,9 +187,9 @@ Descriptor connect(const Address& address, double timeout_s) {
     if (error == 0) result = std::move(fd);
   }
   ::freeaddrinfo(found);
-  if (!result.valid())
-    raise<CommError>("{} does not answer ({})", address.endpoint(), reason(error));
-  return result;
+  if (result.valid()) return result;
+  require_descriptors(error);
+  raise<CommError>("{} does not answer ({})", address.endpoint(), reason(error));
 }
 
 std::string machine_identity() {

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "pentatron/base/error.h"
 #include "pentatron/comm/control/message.h"
 
 namespace pentatron::comm::control {
@@ -31,6 +32,15 @@ class Descriptor {
   int fd_ = -1;
 };
 
+/// Neither this process nor a later attempt can make a connection: file descriptors or memory have
+/// run out.
+class OutOfDescriptors : public CommError {
+ public:
+  using CommError::CommError;
+};
+/// Throws OutOfDescriptors, which tells the limit, if `error` is an errno that means that.
+void require_descriptors(int error);
+
 /// Where the control channel is and what opens it.
 struct Address {
   std::string host;
@@ -47,9 +57,10 @@ Address make_address(std::string_view endpoint, std::string_view secret);
 /// Listens on 127.0.0.1, or on every interface, on `port`; 0 is set to a port that was free. Throws
 /// CommError.
 Descriptor listen(bool all_interfaces, int& port);
-/// Invalid when nobody is waiting.
+/// Invalid when nobody is waiting. Throws OutOfDescriptors, or CommError if `listener` takes no
+/// more connections.
 Descriptor accept(const Descriptor& listener);
-/// Blocks for at most `timeout_s`. Throws CommError.
+/// Blocks for at most `timeout_s`. Throws OutOfDescriptors, or CommError if there is no answer.
 Descriptor connect(const Address& address, double timeout_s);
 
 /// Equal on two processes exactly if a process id means the same to both.

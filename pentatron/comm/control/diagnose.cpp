@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <fmt/ranges.h>
+#include <functional>
 
 namespace pentatron::comm::control {
 
@@ -90,6 +91,10 @@ std::string disagreement(const GroupStatus& group, int a, const OperationStatus&
                      call_text(first), b, call_text(second));
 }
 
+std::string seconds_text(double seconds) {
+  return fmt::format("{:.{}f} s", seconds, seconds < 10 ? 1 : 0);
+}
+
 std::optional<Finding> find_mismatch(const std::vector<RankView>& ranks) {
   for (size_t a = 0; a < ranks.size(); ++a)
     for (const GroupStatus& group : ranks[a].status.groups)
@@ -111,6 +116,9 @@ std::optional<Finding> find_mismatch(const std::vector<RankView>& ranks) {
 }
 
 std::string last_of(const RankView& view) {
+  if (!view.status.work.empty())
+    return fmt::format("works on {} and has made no progress for {}", view.status.work,
+                       seconds_text(view.status.progress_s));
   return view.status.last_finished.empty() ? "has finished no operation yet"
                                            : "last finished " + view.status.last_finished;
 }
@@ -119,10 +127,6 @@ std::string last_of(const RankView& view) {
 std::string last_report_of(const RankView& view) {
   if (view.status.last_finished.empty()) return "";
   return fmt::format("; it had reported {} finished", view.status.last_finished);
-}
-
-std::string seconds_text(double seconds) {
-  return fmt::format("{:.{}f} s", seconds, seconds < 10 ? 1 : 0);
 }
 
 std::optional<Finding> find_finished(const std::vector<RankView>& ranks) {
@@ -138,8 +142,14 @@ std::optional<Finding> find_finished(const std::vector<RankView>& ranks) {
   return std::nullopt;
 }
 
-Finding not_arrived(const std::vector<RankView>& ranks, const Wait& wait, double seconds) {
-  const std::vector<int> absent = missing(ranks, wait);
+/// Whether the rank has told of progress in long work lately, so that others have waited for a
+/// reason.
+bool progresses(const RankView& view, double timeout_s) {
+  return view.status.progress_s >= 0 && view.status.progress_s < timeout_s;
+}
+
+Finding not_arrived(const std::vector<RankView>& ranks, const Wait& wait,
+                    const std::vector<int>& absent, double seconds) {
   const std::vector<int> waiting = waiting_in(ranks, wait);
   std::string text =
       fmt::format("{} {} not arrived at {} for {}; {} wait{}", rank_list(absent),
@@ -163,30 +173,45 @@ Finding each_other(const std::vector<Wait>& chain, int first) {
   return {-1, std::move(text)};
 }
 
+/// What keeps an operation from completing that all its ranks have begun; nothing if the last of
+/// them came late, after long work.
+std::optional<Finding> not_complete(const std::vector<RankView>& ranks, const Wait& wait,
+                                    double timeout_s) {
+  const std::vector<int> members = participants(wait);
+  if (std::ranges::any_of(members, [&](int r) { return progresses(ranks[r], timeout_s); }))
+    return std::nullopt;
+  const std::vector<int> waiting = waiting_in(ranks, wait);
+  return Finding{-1,
+                 fmt::format("{} is not complete after {}, and all its ranks have begun it; {} "
+                             "wait{}",
+                             wait.operation->describe(wait.group->name), seconds_text(wait.seconds),
+                             rank_list(waiting), waiting.size() == 1 ? "s" : "")};
+}
+
 /// Follows from `wait` to what its missing ranks wait for, until a rank that waits for nothing.
-Finding follow(const std::vector<RankView>& ranks, const Wait& start) {
+/// Nothing if that one makes progress.
+std::optional<Finding> follow(const std::vector<RankView>& ranks, const Wait& start,
+                              double timeout_s) {
   std::vector<Wait> chain = {start};
   while (true) {
     const Wait& wait = chain.back();
     const std::vector<int> absent = missing(ranks, wait);
-    if (absent.empty()) {
-      const std::vector<int> waiting = waiting_in(ranks, wait);
-      return {-1,
-              fmt::format("{} is not complete after {}, and all its ranks have begun it; {} "
-                          "wait{}",
-                          wait.operation->describe(wait.group->name), seconds_text(wait.seconds),
-                          rank_list(waiting), waiting.size() == 1 ? "s" : "")};
-    }
+    if (absent.empty()) return not_complete(ranks, wait, timeout_s);
     // A rank that waits for nothing is the cause; otherwise go on with one that waits.
     std::optional<Wait> next;
-    bool stuck = false;
+    bool works = false;
+    std::vector<int> stuck;
     for (const int rank : absent) {
       const std::vector<Wait> waits = waits_of(ranks, rank);
-      if (waits.empty()) stuck = true;
+      if (waits.empty() && progresses(ranks[rank], timeout_s))
+        works = true;
+      else if (waits.empty())
+        stuck.push_back(rank);
       for (const Wait& one : waits)
         if (!next || one.seconds > next->seconds) next = one;
     }
-    if (stuck) return not_arrived(ranks, wait, wait.seconds);
+    if (!stuck.empty()) return not_arrived(ranks, wait, works ? stuck : absent, wait.seconds);
+    if (works) return std::nullopt;
     for (const Wait& seen : chain)
       if (seen.rank == next->rank) return each_other(chain, seen.rank);
     chain.push_back(*next);
@@ -206,12 +231,14 @@ std::string rank_list(const std::vector<int>& ranks) {
 std::optional<Finding> diagnose(const std::vector<RankView>& ranks, double timeout_s) {
   if (auto finding = find_mismatch(ranks)) return finding;
   if (auto finding = find_finished(ranks)) return finding;
-  std::optional<Wait> longest;
+  std::vector<Wait> long_ones;
   for (size_t rank = 0; rank < ranks.size(); ++rank)
     for (const Wait& wait : waits_of(ranks, static_cast<int>(rank)))
-      if (!longest || wait.seconds > longest->seconds) longest = wait;
-  if (!longest || longest->seconds < timeout_s) return std::nullopt;
-  return follow(ranks, *longest);
+      if (wait.seconds >= timeout_s) long_ones.push_back(wait);
+  std::ranges::stable_sort(long_ones, std::greater(), &Wait::seconds);
+  for (const Wait& wait : long_ones)
+    if (auto finding = follow(ranks, wait, timeout_s)) return finding;
+  return std::nullopt;
 }
 
 std::string where_lost(const std::vector<RankView>& ranks, int lost) {

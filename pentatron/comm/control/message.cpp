@@ -10,7 +10,7 @@ namespace pentatron::comm::control {
 
 namespace {
 
-constexpr uint32_t kMagic = 0x31435450; // "PTC1"
+constexpr uint32_t kMagic = 0x32435450; // "PTC2"
 constexpr size_t kMaxText = 4096;
 constexpr size_t kMaxGroups = 4096;
 constexpr size_t kMaxOperations = 256;
@@ -192,6 +192,8 @@ void write(Writer& writer, const RankStatus& status) {
     for (const OperationStatus& operation : group.operations) write(writer, operation);
   }
   writer.text(status.last_finished);
+  writer.text(status.work);
+  writer.real(status.progress_s);
 }
 
 RankStatus read_status(Reader& reader) {
@@ -212,6 +214,8 @@ RankStatus read_status(Reader& reader) {
       group.operations.push_back(read_operation(reader));
   }
   status.last_finished = reader.text();
+  status.work = reader.text();
+  status.progress_s = reader.real();
   return status;
 }
 

@@ -91,6 +91,7 @@ class MonitoredBackend : public Backend {
   const std::string& name() const override { return inner_->name(); }
   const std::vector<int>& ranks() const override { return inner_->ranks(); }
   bool carries_gpu_tensors() const override { return inner_->carries_gpu_tensors(); }
+  std::shared_ptr<Activity> activity() const override { return log_; }
 
   std::shared_ptr<Backend> split(int color, int key, const std::string& name) override {
     OperationStart start;

@@ -89,6 +89,25 @@ void OperationLog::end(Token token) {
   last_finished_group_ = token.group;
 }
 
+void OperationLog::begin(const std::string& what) {
+  const std::lock_guard lock(mutex_);
+  ++num_works_;
+  work_ = what;
+  progress_ = Clock::now();
+}
+
+void OperationLog::progress() {
+  const auto now = Clock::now();
+  const std::lock_guard lock(mutex_);
+  if (num_works_ > 0) progress_ = now;
+}
+
+void OperationLog::end() {
+  const std::lock_guard lock(mutex_);
+  if (--num_works_ == 0) work_.clear();
+  progress_ = Clock::now();
+}
+
 OperationStatus OperationLog::describe(const Record& record, Clock::time_point now) {
   const OperationStart& start = record.start;
   OperationStatus status;
@@ -153,6 +172,9 @@ RankStatus OperationLog::status() const {
     }
     status.last_finished = last.describe(group.name);
   }
+  status.work = work_;
+  if (progress_ != Clock::time_point())
+    status.progress_s = std::chrono::duration<double>(now - progress_).count();
   return status;
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "pentatron/comm/control/status.h"
+#include "pentatron/comm/long_work.h"
 
 namespace pentatron::comm::control {
 
@@ -29,7 +30,7 @@ struct OperationStart {
   std::string note = {};  ///< of split: the new group's name
 };
 
-class OperationLog {
+class OperationLog final : public Activity {
  public:
   using Clock = std::chrono::steady_clock;
 
@@ -51,6 +52,10 @@ class OperationLog {
   /// It does no longer, and the operation failed or is given up.
   void leave(Token token);
   void end(Token token);
+
+  void begin(const std::string& what) override;
+  void progress() override;
+  void end() override;
 
   RankStatus status() const;
 
@@ -87,6 +92,9 @@ class OperationLog {
   std::vector<std::unique_ptr<Group>> groups_;
   Record last_finished_;
   int last_finished_group_ = -1;
+  std::string work_; ///< begun last
+  int num_works_ = 0;
+  Clock::time_point progress_; ///< the epoch: none yet
 };
 
 } // namespace pentatron::comm::control

@@ -28,6 +28,7 @@ using Kind = Verdict::Kind;
 
 constexpr size_t kMaxStrangers = 64; // connections that have not joined
 constexpr double kHandshakeS = 10;   // for them to join
+constexpr double kAcceptPauseS = 1;  // after a connection that could not be taken
 constexpr double kGatherS = 0.5;     // for fresh reports before a verdict
 constexpr double kSuspendedS = 2;    // this process itself did not run for so long
 
@@ -187,7 +188,7 @@ class Server::Loop {
 
   void wait_for_events() {
     std::vector<pollfd> polled = {{wake_.get(), POLLIN, 0}};
-    if (strangers_.size() < kMaxStrangers) polled.push_back({listener_.get(), POLLIN, 0});
+    if (may_accept()) polled.push_back({listener_.get(), POLLIN, 0});
     const auto add = [&](const Connection& connection) {
       const auto events =
           static_cast<short>(connection.wants_to_write() ? POLLIN | POLLOUT : POLLIN);
@@ -226,9 +227,28 @@ class Server::Loop {
     last_turn_ = now_;
   }
 
+  bool may_accept() const { return strangers_.size() < kMaxStrangers && now_ >= accepts_again_; }
+
+  /// The next connection; invalid when nobody is waiting. A rank that cannot join ends the run;
+  /// once all have joined, whoever else waits goes on waiting.
+  Descriptor next_connection() {
+    try {
+      return accept(listener_);
+    } catch (const CommError& error) {
+      accepts_again_ = now_ + seconds(kAcceptPauseS); // poll() would return at once again and again
+      const auto absent = std::find_if(ranks_.begin(), ranks_.end(), [](const Rank& rank) {
+        return rank.state == Rank::State::kAbsent;
+      });
+      if (absent != ranks_.end())
+        suspect({Kind::kStart, static_cast<int>(absent - ranks_.begin()),
+                 fmt::format("the monitor of the ranks: {}", error.what()), false, now_});
+      return {};
+    }
+  }
+
   void meet_strangers() {
-    while (strangers_.size() < kMaxStrangers) {
-      Descriptor fd = accept(listener_);
+    while (may_accept()) {
+      Descriptor fd = next_connection();
       if (!fd.valid()) break;
       Stranger& stranger =
           strangers_.emplace_back(Stranger{Connection(std::move(fd), Connection::Side::kServer),
@@ -537,7 +557,8 @@ class Server::Loop {
   std::optional<Suspicion> suspicion_;
   std::optional<Clock::time_point> decided_;
   bool ended_ = false, closing_ = false;
-  Clock::time_point now_, last_turn_, last_ping_, last_diagnosis_, first_joined_, absent_until_;
+  Clock::time_point now_, last_turn_, last_ping_, last_diagnosis_, first_joined_, absent_until_,
+      accepts_again_;
 
   std::atomic<int> joined_ = 0;
   mutable std::mutex mutex_;

@@ -49,6 +49,8 @@ struct GroupStatus {
 struct RankStatus {
   std::vector<GroupStatus> groups;
   std::string last_finished; ///< described; empty before the first
+  std::string work;          ///< long work under way (long_work.h), or empty
+  double progress_s = -1;    ///< since the last progress of long work, also past; -1: none yet
 };
 
 } // namespace pentatron::comm::control

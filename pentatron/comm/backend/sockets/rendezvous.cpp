@@ -216,8 +216,9 @@ struct LocalName {
 
 Descriptor local_socket() {
   Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!socket.valid()) raise<CommError>("no Unix socket can be made ({})", reason());
-  return socket;
+  if (socket.valid()) return socket;
+  control::require_descriptors(errno);
+  raise<CommError>("no Unix socket can be made ({})", reason());
 }
 
 bool same_user(int fd) {
@@ -316,6 +317,8 @@ std::vector<Descriptor> connect_machines(const Launch& launch, const Environment
     meeting.connect(rank, [&] {
       try {
         return control::connect(address, std::min(meeting.left(), kHandshake));
+      } catch (const control::OutOfDescriptors&) {
+        throw;
       } catch (const CommError&) { // not there yet
         return Descriptor();
       }
