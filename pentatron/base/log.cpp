@@ -84,7 +84,7 @@ void set_progress(std::string_view line) {
   emit(out, std::string(kClearLine) + out.progress);
 }
 
-void write(Level level, std::string_view message) {
+void write(Level level, std::string_view message, Audience audience) {
   if (level < threshold.load()) return;
   std::string line;
   if (!thread_prefix.empty()) line += thread_prefix + ": ";
@@ -96,7 +96,7 @@ void write(Level level, std::string_view message) {
     std::fwrite(line.data(), 1, line.size(), thread_file);
     std::fflush(thread_file);
   }
-  if (!thread_console && level < Level::kWarning) return;
+  if (!thread_console && (level < Level::kWarning || audience == Audience::kOneRank)) return;
   Output& out = output();
   const std::lock_guard lock(out.mutex);
   if (!out.progress.empty()) line = std::string(kClearLine) + line + out.progress;

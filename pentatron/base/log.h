@@ -38,8 +38,12 @@ bool is_terminal();
 /// it. Does nothing when the output is a file.
 void set_progress(std::string_view line);
 
+enum class Audience : uint8_t {
+  kEveryRank, ///< what this rank has to say
+  kOneRank    ///< what all ranks say alike: on the console only of the rank that has it
+};
 /// Writes one message, if `level` is not below the threshold.
-void write(Level level, std::string_view message);
+void write(Level level, std::string_view message, Audience audience = Audience::kEveryRank);
 
 template <class... Args> void debug(fmt::format_string<Args...> format, Args&&... args) {
   if (level() <= Level::kDebug) {
@@ -53,6 +57,10 @@ template <class... Args> void info(fmt::format_string<Args...> format, Args&&...
 }
 template <class... Args> void warning(fmt::format_string<Args...> format, Args&&... args) {
   write(Level::kWarning, fmt::format(format, std::forward<Args>(args)...));
+}
+/// A warning that every rank gives alike: each into its file, one on the console.
+template <class... Args> void shared_warning(fmt::format_string<Args...> format, Args&&... args) {
+  write(Level::kWarning, fmt::format(format, std::forward<Args>(args)...), Audience::kOneRank);
 }
 template <class... Args> void error(fmt::format_string<Args...> format, Args&&... args) {
   write(Level::kError, fmt::format(format, std::forward<Args>(args)...));

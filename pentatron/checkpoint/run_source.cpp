@@ -64,7 +64,7 @@ fs::path choose(const fs::path& where) {
     raise<CheckpointError>("{} holds no checkpoint\n  try: the folder given as checkpoint.save",
                            where.string());
   if (!found->passed_over.empty())
-    log::warning("{}; going back to {}", found->passed_over, found->folder.string());
+    log::shared_warning("{}; going back to {}", found->passed_over, found->folder.string());
   return found->folder;
 }
 

@@ -26,7 +26,7 @@ namespace {
 
 /// Means and sums over the steps since the last console line.
 struct Interval {
-  int64_t steps = 0, finite_steps = 0, samples = 0;
+  int64_t steps = 0, counted_losses = 0, samples = 0;
   double loss = 0, time_s = 0, data_wait = 0;
   StepFlops flops;
 };
@@ -60,7 +60,7 @@ struct Reporter::State {
   bool finished = false;
   std::vector<SaveLog> saves; ///< since the last step
 
-  TrainLog log_of(const StepReport& r, double loss, double time_s, int64_t samples,
+  TrainLog log_of(const StepReport& r, std::optional<double> loss, double time_s, int64_t samples,
                   const StepFlops& flops) const;
 };
 
@@ -100,8 +100,8 @@ void Reporter::set_reference(double loss) {
   state_->plot.reference = loss;
 }
 
-TrainLog Reporter::State::log_of(const StepReport& r, double loss, double time_s, int64_t samples,
-                                 const StepFlops& flops) const {
+TrainLog Reporter::State::log_of(const StepReport& r, std::optional<double> loss, double time_s,
+                                 int64_t samples, const StepFlops& flops) const {
   TrainLog log;
   const double devices = static_cast<double>(options.world_size);
   log.time = std::chrono::system_clock::now();
@@ -112,7 +112,7 @@ TrainLog Reporter::State::log_of(const StepReport& r, double loss, double time_s
   log.tflops = flops.model / time_s / 1e12 / devices;
   log.learning_rate = r.lr;
   log.global_batch_size = r.samples;
-  log.losses = {{"lm loss", loss}};
+  if (loss) log.losses = {{"lm loss", *loss}};
   log.grad_norm = r.grad_norm;
   log.skipped_iterations = r.skipped;
   log.nan_iterations = r.nan;
@@ -131,18 +131,19 @@ void Reporter::step(const StepReport& r) {
   if (!s.options.main_rank) return;
   s.mean_step_s = s.mean_step_s == 0 ? r.step_time_s : 0.9 * s.mean_step_s + 0.1 * r.step_time_s;
   TrainLog one = s.log_of(r, r.loss, r.step_time_s, r.samples, r.flops);
-  one.skipped_iterations = one.nan_iterations = r.finite ? 0 : 1; // of this step, not of the run
+  one.nan_iterations = r.finite ? 0 : 1; // of this step, not of the run
+  one.skipped_iterations = r.finite && r.loss ? 0 : 1;
   one.saves = std::exchange(s.saves, {});
   if (s.metrics) s.metrics->write(one);
   if (s.tensorboard) s.tensorboard->training(one);
-  s.plot.training.push_back({static_cast<double>(r.iteration), r.loss});
+  if (r.loss) s.plot.training.push_back({static_cast<double>(r.iteration), *r.loss});
 
   Interval& i = s.interval;
   ++i.steps;
   i.samples += r.samples;
-  if (r.finite) {
-    ++i.finite_steps;
-    i.loss += r.loss;
+  if (r.finite && r.loss) {
+    ++i.counted_losses;
+    i.loss += *r.loss;
   }
   i.time_s += r.step_time_s;
   i.flops.model += r.flops.model;
@@ -152,14 +153,17 @@ void Reporter::step(const StepReport& r) {
     const double n = static_cast<double>(i.steps);
     StepFlops mean{i.flops.model / n, i.flops.hardware / n};
     // Skipped steps do not spoil the mean of the others.
-    const double loss = i.finite_steps > 0 ? i.loss / static_cast<double>(i.finite_steps) : r.loss;
+    const std::optional<double> loss =
+        i.counted_losses > 0 ? std::optional(i.loss / static_cast<double>(i.counted_losses))
+                             : r.loss;
     TrainLog line = s.log_of(r, loss, i.time_s / n, i.samples, mean);
     line.tokens_per_s = static_cast<double>(i.samples * s.options.tokens_per_sample) / i.time_s;
     s.bar->print(train_line(line));
     i = {};
   }
   s.bar->update(r.iteration,
-                fmt::format("loss {:.4f}  {}  ETA {}", r.loss,
+                fmt::format("{}  {}  ETA {}",
+                            r.loss ? fmt::format("loss {:.4f}", *r.loss) : "no targets",
                             one.mfu ? fmt::format("MFU {:.1f} %", *one.mfu * 100) : std::string(),
                             clock_text(*one.eta_s)));
 }

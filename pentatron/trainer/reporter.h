@@ -23,8 +23,8 @@ struct StepReport {
   int64_t iteration = 0;
   int64_t consumed_samples = 0;
   int64_t samples = 0;
-  double loss = 0;
-  double grad_norm = 0;
+  std::optional<double> loss; ///< none: the batch had no targets, and the step was skipped
+  std::optional<double> grad_norm;
   double lr = 0;
   double step_time_s = 0;
   StepFlops flops;

@@ -132,9 +132,10 @@ double Stepper::own_loss(const nn::StepState& state) const {
 }
 
 std::string Stepper::shared_name(const std::string& here) const {
-  for (const std::string& name : comm::gather_text(here, groups_.world))
-    if (!name.empty()) return name;
-  return {};
+  const std::vector<std::string> names = comm::gather_text(here, groups_.world);
+  const auto first = std::ranges::find_if(names, [](const std::string& n) { return !n.empty(); });
+  if (first == names.end()) return {};
+  return names.size() == 1 ? *first : fmt::format("{} on rank {}", *first, first - names.begin());
 }
 
 StepResult Stepper::step(const data::StepData& data, const StepOptions& options) {
@@ -172,7 +173,7 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
   }
   result.loss = sums[0] / static_cast<double>(result.num_targets);
   result.grad_norm = std::sqrt(sums[1]);
-  result.finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
+  result.finite = std::isfinite(*result.loss) && std::isfinite(*result.grad_norm);
   if (!result.finite) {
     if (options.find_nonfinite_layer) {
       result.first_nonfinite = shared_name(state.first_nonfinite);
@@ -185,7 +186,7 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
   }
   const double norm = planted("clipped_by_the_norm_of_one_rank")
                           ? std::sqrt(store.counted_sum_of_squares())
-                          : result.grad_norm;
+                          : *result.grad_norm;
   {
     const PhaseTimer timer(options.times, "optimizer");
     optimizer_->step(options.lr, options.weight_decay,

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,11 +40,14 @@ struct StepOptions {
 
 /// The same on all ranks.
 struct StepResult {
-  double loss = 0;             ///< sum over targets / number of targets, over all ranks
-  double grad_norm = 0;        ///< before clipping
-  int64_t num_targets = 0;     ///< over all ranks
-  bool finite = true;          ///< loss and gradients; if not, nothing was updated
-  std::string first_nonfinite; ///< the first layer or gradient that was not finite, if it is known
+  /// Sum over targets / number of targets, over all ranks; none without targets: then nothing was
+  /// computed or updated.
+  std::optional<double> loss;
+  std::optional<double> grad_norm; ///< before clipping; none without targets
+  int64_t num_targets = 0;         ///< over all ranks
+  bool finite = true;              ///< loss and gradients; if not, nothing was updated
+  /// The first layer or gradient that was not finite, if it is known, and the rank that saw it.
+  std::string first_nonfinite;
 };
 
 /// A rank's part in training. All ranks call the same functions in the same order.
@@ -70,7 +74,7 @@ class Stepper {
   std::vector<pipeline::Microbatch> inputs(const data::StepData& data) const;
   /// One value from every rank of the last stage, counted once: that of this rank or 0.
   double own_loss(const nn::StepState& state) const;
-  /// The first rank's name that is not empty.
+  /// The first rank's name that is not empty, with that rank where there are several.
   std::string shared_name(const std::string& here) const;
 
   parallelize::TrainingModel* model_;

@@ -45,9 +45,10 @@ StoredTokenizer stored_tokenizer(const data::TokenizerConfig& config) {
     const std::string name = fmt::format("tokenizer/{}", path.filename().string());
     bytes += text.size();
     if (bytes > checkpoint::kMaxAttachmentBytes || !checkpoint::is_attachment_name(name)) {
-      log::warning("checkpoints will not hold the tokenizer: {} {}", path.string(),
-                   checkpoint::is_attachment_name(name) ? "is too large for them"
-                                                        : "has a name that they do not take");
+      log::shared_warning("checkpoints will not hold the tokenizer: {} {}", path.string(),
+                          checkpoint::is_attachment_name(name)
+                              ? "is too large for them"
+                              : "has a name that they do not take");
       stored.files.clear();
       break;
     }

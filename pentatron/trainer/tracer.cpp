@@ -80,8 +80,9 @@ void Tracer::end() {
 void Tracer::finish() {
   if (!options_.profiling.trace || written_) return;
   if (steps_.empty()) {
-    log::warning("there is no trace: the run made {} iterations, and profiling.trace_start={}",
-                 made_, options_.profiling.trace_start);
+    log::shared_warning(
+        "there is no trace: the run made {} iterations, and profiling.trace_start={}", made_,
+        options_.profiling.trace_start);
     return;
   }
   write();

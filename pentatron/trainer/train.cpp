@@ -112,7 +112,8 @@ struct Trainer::State {
   data::LoaderOptions loader_options(int64_t consumed) const;
   StepFlops step_flops(int64_t samples) const;
   StepResult run_step(const StepOptions& options, int64_t* samples);
-  double validate(const std::shared_ptr<const data::Dataset>& dataset);
+  /// None if not one sample has a target.
+  std::optional<double> validate(const std::shared_ptr<const data::Dataset>& dataset);
   std::optional<double> validate();
   checkpoint::SaveOptions save_options() const;
   std::vector<checkpoint::SaveEvent> save();
@@ -208,7 +209,7 @@ void Trainer::State::find_checkpoint() {
                            "out to start from the beginning",
                            from);
   } else if (!found->passed_over.empty()) {
-    log::warning("{}; going back to {}", found->passed_over, found->folder.string());
+    log::shared_warning("{}; going back to {}", found->passed_over, found->folder.string());
   }
 }
 
@@ -223,7 +224,7 @@ void Trainer::State::check_saved(const Config& saved, bool has_training_state) c
       raise<CheckpointError>("{} was trained with {}\n  try: the configuration that is in it, or "
                              "checkpoint.finetune=true to start another run from its weights",
                              folder, text);
-    log::warning("the weights of {} were trained with {}", folder, text);
+    log::shared_warning("the weights of {} were trained with {}", folder, text);
   }
 }
 
@@ -254,7 +255,7 @@ void Trainer::State::load() {
                            {.optimizer = c.load_optimizer && !c.finetune,
                             .strictness = c.strictness,
                             .node_local = c.node_local});
-  for (const std::string& text : loaded.told) log::warning("{}: {}", folder, text);
+  for (const std::string& text : loaded.told) log::shared_warning("{}: {}", folder, text);
   const std::string& digest = loaded.state.tokenizer;
   if (c.check_tokenizer && !digest.empty() && digest != stored_tokenizer.digest)
     raise<CheckpointError>(
@@ -268,8 +269,9 @@ void Trainer::State::load() {
     return;
   }
   if (const std::string text = differences(saved, config, is_data); !text.empty())
-    log::warning("{} was trained on other samples than this run goes on with, until now with {}",
-                 folder, text);
+    log::shared_warning(
+        "{} was trained on other samples than this run goes on with, until now with {}", folder,
+        text);
   progress = loaded.state;
   const std::string changed = differences(saved, config, [](const std::string& key) {
     return !is_identity(key) && !is_data(key) && !key.starts_with("checkpoint.") &&
@@ -335,7 +337,8 @@ StepResult Trainer::State::run_step(const StepOptions& options, int64_t* samples
   return result;
 }
 
-double Trainer::State::validate(const std::shared_ptr<const data::Dataset>& dataset) {
+std::optional<double>
+Trainer::State::validate(const std::shared_ptr<const data::Dataset>& dataset) {
   data::LoaderOptions options = loader_options(0);
   options.global_batch_size_at = {};
   options.batch.eod_mask_loss = false;
@@ -356,19 +359,32 @@ double Trainer::State::validate(const std::shared_ptr<const data::Dataset>& data
     total.loss_sum += part.loss_sum;
     total.num_targets += part.num_targets;
   }
+  if (total.num_targets == 0) return std::nullopt;
   return total.loss_sum / static_cast<double>(total.num_targets);
 }
 
 std::optional<double> Trainer::State::validate() {
   if (datasets.validation == nullptr) return std::nullopt;
-  if (datasets.validation_sets.empty()) return validate(datasets.validation);
-  double sum = 0;
-  for (const data::NamedDataset& set : datasets.validation_sets) {
-    const double loss = validate(set.dataset);
-    if (main_rank) log::info("validation loss of {}: {:.6E}", set.name, loss);
-    sum += loss;
+  if (datasets.validation_sets.empty()) {
+    const std::optional<double> loss = validate(datasets.validation);
+    if (!loss)
+      log::shared_warning("the validation samples have no targets: there is no loss of them");
+    return loss;
   }
-  return sum / static_cast<double>(datasets.validation_sets.size());
+  double sum = 0;
+  int64_t counted = 0;
+  for (const data::NamedDataset& set : datasets.validation_sets) {
+    const std::optional<double> loss = validate(set.dataset);
+    if (!loss) {
+      log::shared_warning("the validation samples of {} have no targets: there is no loss of them",
+                          set.name);
+      continue;
+    }
+    if (main_rank) log::info("validation loss of {}: {:.6E}", set.name, *loss);
+    sum += *loss;
+    ++counted;
+  }
+  return counted > 0 ? std::optional(sum / static_cast<double>(counted)) : std::nullopt;
 }
 
 checkpoint::SaveOptions Trainer::State::save_options() const {
@@ -467,10 +483,9 @@ TrainReport Trainer::run(const RunOptions& run_options) {
     check_export();
   };
   const auto evaluate = [&] {
-    if (const std::optional<double> loss = s.validate()) {
-      report.validation_loss = s.progress.validation_loss = loss;
-      reporter.evaluation(s.progress.iteration, s.progress.consumed_samples, *loss);
-    }
+    const std::optional<double> loss = s.validate();
+    report.validation_loss = s.progress.validation_loss = loss;
+    if (loss) reporter.evaluation(s.progress.iteration, s.progress.consumed_samples, *loss);
   };
   if (s.progress.iteration >= s.total_iterations && c.train.eval_interval > 0) evaluate();
 
@@ -488,7 +503,7 @@ TrainReport Trainer::run(const RunOptions& run_options) {
     tracer.end();
     s.progress.iteration = iteration;
     s.progress.consumed_samples = s.loader->consumed_samples();
-    s.progress.loss = result.finite ? std::optional(result.loss) : std::nullopt;
+    s.progress.loss = result.finite ? result.loss : std::nullopt;
     s.progress.validation_loss.reset();
     if (!result.finite) {
       ++s.progress.nan_iterations;
@@ -499,16 +514,17 @@ TrainReport Trainer::run(const RunOptions& run_options) {
         reporter.finish();
         raise<Error>("iteration {}: loss {} and gradient norm {} are not finite{}\n  try: a lower "
                      "optimizer.lr, or train.on_nan=skip",
-                     iteration, result.loss, result.grad_norm, where);
+                     iteration, *result.loss, *result.grad_norm, where);
       }
-      log::warning("iteration {} is skipped: loss {} and gradient norm {} are not finite{}",
-                   iteration, result.loss, result.grad_norm, where);
+      log::shared_warning("iteration {} is skipped: loss {} and gradient norm {} are not finite{}",
+                          iteration, *result.loss, *result.grad_norm, where);
+      ++s.progress.skipped_iterations;
+    } else if (!result.loss) { // neither ends a row of steps that were not finite nor prolongs it
+      log::shared_warning("iteration {} is skipped: its batch has no targets", iteration);
       ++s.progress.skipped_iterations;
     } else {
       skipped_in_a_row = 0;
       report.last_loss = result.loss;
-      if (result.num_targets == 0)
-        log::warning("iteration {} is skipped: its batch has no targets", iteration);
     }
     reporter.step({.iteration = iteration,
                    .consumed_samples = s.progress.consumed_samples,

@@ -19,9 +19,9 @@ enum class StopReason : uint8_t { kFinished, kSignal, kDuration, kExitInterval }
 struct TrainReport {
   StopReason reason = StopReason::kFinished;
   int64_t iterations = 0;
-  std::optional<double> last_loss; ///< none if no step was made
-  std::optional<double> validation_loss;
-  std::optional<double> unigram_entropy;           ///< of the training text, in nats a token
+  std::optional<double> last_loss;       ///< of the last step that had one; none: there was none
+  std::optional<double> validation_loss; ///< of the last evaluation; none: without targets too
+  std::optional<double> unigram_entropy; ///< of the training text, in nats a token
   std::filesystem::path metrics, plot, checkpoint; ///< empty: not written
 };
 

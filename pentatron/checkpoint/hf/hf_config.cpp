@@ -95,7 +95,7 @@ void read_rope(const Reader& in, GptConfig& c) {
   if (const double share =
           number("partial_rotary_factor", in.get<double>("partial_rotary_factor", 1.0));
       share != 1.0) {
-    log::warning(
+    log::shared_warning(
         "{}: partial_rotary_factor={} has no effect, as in transformers for this model type",
         in.where(), share);
   }

@@ -227,8 +227,9 @@ bool has_prefix(const Json& json) {
                      excerpt(dump_json(pre_tokenizer), 200));
   if (pre_tokenizer.value("prepend_scheme", "always") == "never") return prefix;
   if (!prefix)
-    log::warning("the tokenizer puts a space before a text that does not begin with one, and "
-                 "llama.cpp before every text: those that begin with spaces get one more there");
+    log::shared_warning(
+        "the tokenizer puts a space before a text that does not begin with one, and "
+        "llama.cpp before every text: those that begin with spaces get one more there");
   return true;
 }
 

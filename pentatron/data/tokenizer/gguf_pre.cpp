@@ -170,8 +170,9 @@ std::string find_gguf_pre(const Json& tokenizer_json) {
     raise<DataError>("llama.cpp has no name for the pre_tokenizer {} with ignore_merges={}",
                      excerpt(dump_json(pre_tokenizer), 400), ignore_merges);
   if (*nfc)
-    log::warning("the tokenizer normalizes text to NFC, and llama.cpp does not: letters with "
-                 "separate accents become other tokens there");
+    log::shared_warning(
+        "the tokenizer normalizes text to NFC, and llama.cpp does not: letters with "
+        "separate accents become other tokens there");
   return std::string(closest->names.front());
 }
 

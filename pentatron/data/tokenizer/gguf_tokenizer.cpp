@@ -130,9 +130,9 @@ Json post_processor(const GgufKeys& metadata, const Vocab& vocab, bool add_bos) 
 Json byte_level(const GgufKeys& metadata, const Vocab& vocab) {
   const auto name = metadata.find_text("tokenizer.ggml.pre");
   if (!name)
-    log::warning("{} does not say how text is cut into words (tokenizer.ggml.pre): taking "
-                 "llama.cpp's default",
-                 metadata.origin());
+    log::shared_warning("{} does not say how text is cut into words (tokenizer.ggml.pre): taking "
+                        "llama.cpp's default",
+                        metadata.origin());
   const GgufPre pre = gguf_pre(name.value_or("default"));
   const auto* merges = metadata.find_texts("tokenizer.ggml.merges");
   if (merges == nullptr)

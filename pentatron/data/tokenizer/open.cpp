@@ -119,10 +119,11 @@ std::shared_ptr<const Tokenizer> make(const fs::path& file, const OpenOptions& o
     if (!options.pattern.empty()) {
       kind.options.pattern = tiktoken_pattern(options.pattern);
     } else if (!kind.known) {
-      log::warning("{} does not say how text is split into words, and neither its name nor its {} "
-                   "tokens are known: taking the pattern of cl100k_base\n  try: "
-                   "tokenizer.pattern=gpt2, llama3, qwen2, o200k or a regular expression",
-                   file.string(), ranks.size());
+      log::shared_warning(
+          "{} does not say how text is split into words, and neither its name nor its {} "
+          "tokens are known: taking the pattern of cl100k_base\n  try: "
+          "tokenizer.pattern=gpt2, llama3, qwen2, o200k or a regular expression",
+          file.string(), ranks.size());
     }
     kind.options.eod = eod;
     return make_tiktoken(ranks, kind.options);

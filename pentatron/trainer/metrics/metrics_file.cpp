@@ -43,6 +43,7 @@ std::string metrics_line(const TrainLog& log) {
     if (value) number(key, static_cast<double>(*value));
   };
   bool nan = false;
+  if (log.losses.empty()) line += ",\"loss\":null"; // every line has the member
   for (size_t i = 0; i < log.losses.size(); ++i) {
     std::string key = i == 0 ? "loss" : log.losses[i].first;
     std::replace(key.begin(), key.end(), ' ', '_');

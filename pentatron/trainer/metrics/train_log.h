@@ -30,7 +30,7 @@ struct TrainLog {
   std::optional<double> tflops; ///< model TFLOP/s of one device
   double learning_rate = 0;
   int64_t global_batch_size = 0;
-  std::vector<std::pair<std::string, double>> losses; ///< "lm loss" first
+  std::vector<std::pair<std::string, double>> losses; ///< "lm loss" first; empty without targets
   std::optional<double> loss_scale;
   std::optional<double> grad_norm;
   std::optional<int64_t> num_zeros;
