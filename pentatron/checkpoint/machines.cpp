@@ -24,6 +24,7 @@
 #include "pentatron/checkpoint/sharded/verify.h"
 #include "pentatron/comm/collectives.h"
 #include "pentatron/comm/gather_text.h"
+#include "pentatron/comm/long_work.h"
 
 namespace pentatron::checkpoint {
 
@@ -104,8 +105,9 @@ std::map<std::string, uint64_t> sizes_of(const Manifest& manifest) {
 }
 
 /// What a leader knows of the files on its machine.
-Json report_of(const fs::path& folder) {
-  const VerifyReport report = verify(folder, VerifyScope::kPresent);
+Json report_of(const fs::path& folder, const comm::Group& world) {
+  const comm::LongWork work(world, "checking " + folder.string());
+  const VerifyReport report = verify(folder, VerifyScope::kPresent, [&] { work.progress(); });
   Json own{{"fault", ""}, {"absent", report.absent}, {"damaged", Json::object()}};
   std::map<std::string, uint64_t> listed;
   if (!report.first_faults.contains("")) listed = sizes_of(read_manifest(folder));
@@ -124,7 +126,7 @@ std::string fault_of(const fs::path& folder, const Machines& machines, const com
   Json own{{"fault", ""}, {"absent", Json::array()}, {"damaged", Json::object()}};
   std::string text;
   if (machines.leads() && is_there(folder / kManifestName)) {
-    own = report_of(folder);
+    own = report_of(folder, world);
     text = read_small_file(folder / kManifestName, kMaxManifest);
   }
   own["digest"] = text.empty() ? "" : sha256(text);
@@ -174,6 +176,7 @@ std::string fault_of(const fs::path& folder, const Machines& machines, const com
 }
 
 void give(const fs::path& file, uint64_t bytes, int to, const comm::Group& world) {
+  const comm::LongWork work(world, "sending " + file.string());
   const ShardFile source(file, FileInfo{.bytes = bytes, .crcs = {}, .entries = {}});
   const at::Tensor block = at::empty({kBlock}, at::kByte);
   for (uint64_t at = 0; at < bytes;) {
@@ -181,11 +184,13 @@ void give(const fs::path& file, uint64_t bytes, int to, const comm::Group& world
     const at::Tensor part = block.narrow(0, 0, static_cast<int64_t>(size));
     source.read(at, {static_cast<std::byte*>(part.mutable_data_ptr()), size});
     comm::send(part, to, world);
+    work.progress();
     at += size;
   }
 }
 
 void take(const fs::path& file, uint64_t bytes, int from, const comm::Group& world) {
+  const comm::LongWork work(world, "receiving " + file.string());
   create_durably(file.parent_path());
   AtomicFile target(file);
   const at::Tensor block = at::empty({kBlock}, at::kByte);
@@ -194,6 +199,7 @@ void take(const fs::path& file, uint64_t bytes, int from, const comm::Group& wor
     const at::Tensor part = block.narrow(0, 0, static_cast<int64_t>(size));
     comm::recv(part, from, world);
     target.write({static_cast<const std::byte*>(part.const_data_ptr()), size});
+    work.progress();
     at += size;
   }
   target.commit();
@@ -216,11 +222,16 @@ Machines::Machines(const fs::path& dir, const comm::Group& world) : rank_(world.
   }
 }
 
-std::optional<FoundCheckpoint> find_on_machines(const fs::path& dir, const comm::Group& world) {
+std::optional<FoundCheckpoint> find_on_machines(const fs::path& dir, const comm::Group& world,
+                                                const KnownDamage& damaged) {
   const Machines machines(dir, world);
   std::vector<std::string> faults;
   for (const std::string& name : candidates(dir, machines, world)) {
     const fs::path folder = name.empty() ? dir : dir / name;
+    if (const auto known = damaged.find(folder); known != damaged.end()) {
+      faults.push_back(fmt::format("{}: {}", folder.filename().string(), known->second));
+      continue;
+    }
     if (const std::string fault = fault_of(folder, machines, world); !fault.empty()) {
       faults.push_back(fmt::format("{}: {}", folder.filename().string(), fault));
       continue;

@@ -38,9 +38,10 @@ class Machines {
 
 /// What newest_checkpoint() is for one folder that all see. A checkpoint is good if its files are
 /// on the machines together, each on one of them as written. Every machine gets its manifest and
-/// attachments. Collective.
+/// attachments. `damaged` are passed over. Collective.
 std::optional<FoundCheckpoint> find_on_machines(const std::filesystem::path& dir,
-                                                const comm::Group& world);
+                                                const comm::Group& world,
+                                                const KnownDamage& damaged = {});
 
 /// Copies the files of `needed`, of any rank, to its machine if they are not there; all are of
 /// `manifest`, that of the folder. Collective; one transfer at a time, in blocks.

@@ -8,13 +8,17 @@
 #include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
 #include "pentatron/base/json.h"
+#include "pentatron/base/log.h"
 #include "pentatron/base/text.h"
 #include "pentatron/checkpoint/machines.h"
 #include "pentatron/checkpoint/sharded/reader.h"
 #include "pentatron/checkpoint/state_pieces.h"
 #include "pentatron/checkpoint/tensor_io.h"
+#include "pentatron/comm/collectives.h"
 #include "pentatron/comm/gather_text.h"
+#include "pentatron/comm/long_work.h"
 
 namespace pentatron::checkpoint {
 
@@ -124,6 +128,61 @@ std::vector<std::string> check_tensors(const CheckpointReader& reader,
   return told;
 }
 
+/// `work` on every rank. If it finds damage on one, all throw DamagedCheckpoint with its sentence.
+/// A rank that fails comes here at once; the others when they have read their parts.
+void read_together(const comm::Group& world, const std::function<void()>& work) {
+  std::string fault;
+  try {
+    work();
+  } catch (const CheckpointError& error) {
+    fault = error.what();
+  } catch (const DataError& error) {
+    fault = error.what();
+  }
+  const at::Tensor failed = at::full({1}, static_cast<int64_t>(!fault.empty()), at::kLong);
+  if (comm::all_reduce(failed, comm::ReduceOp::kMax, world).item<int64_t>() == 0) return;
+  const std::vector<std::string> faults = comm::gather_text(fault, world);
+  for (size_t rank = 0; rank < faults.size(); ++rank)
+    if (!faults[rank].empty())
+      throw DamagedCheckpoint(faults.size() > 1 ? fmt::format("rank {}: {}", rank, faults[rank])
+                                                : faults[rank]);
+}
+
+/// Elements of a piece that replica `rank` reads: those that it would write (state_pieces.cpp).
+nn::FlatRange part_of(const StatePiece& piece, int rank, const comm::Group& replicas) {
+  const int64_t begin = piece.range.size * rank / replicas.size();
+  return {begin, piece.range.size * (rank + 1) / replicas.size() - begin};
+}
+
+/// What this rank reads of a piece that all `replicas` hold.
+StatePiece own_part(const StatePiece& piece, const comm::Group& replicas) {
+  const nn::FlatRange part = part_of(piece, replicas.rank(), replicas);
+  return {piece.param,
+          piece.name,
+          {piece.range.begin + part.begin, part.size},
+          piece.data.narrow(0, part.begin, part.size)};
+}
+
+/// Completes a piece of which every replica has read its part.
+void exchange_parts(const StatePiece& piece, const comm::Group& replicas) {
+  const int n = replicas.size();
+  if (n == 1) return;
+  const at::Tensor own = own_part(piece, replicas).data;
+  if (piece.range.size % n == 0) {
+    comm::all_gather_into(piece.data, own, 0, replicas).wait();
+    return;
+  }
+  const int64_t most = (piece.range.size + n - 1) / n;
+  const at::Tensor all = at::zeros({n * most}, piece.data.options());
+  const at::Tensor sent = all.narrow(0, most * replicas.rank(), most);
+  sent.narrow(0, 0, own.size(0)).copy_(own);
+  comm::all_gather_into(all, sent, 0, replicas).wait();
+  for (int rank = 0; rank < n; ++rank) {
+    const nn::FlatRange part = part_of(piece, rank, replicas);
+    piece.data.narrow(0, part.begin, part.size).copy_(all.narrow(0, most * rank, part.size));
+  }
+}
+
 std::optional<double> number_in(const Json& state, const char* key) {
   const auto it = state.find(key);
   return it != state.end() && it->is_number() ? std::optional(it->get<double>()) : std::nullopt;
@@ -132,19 +191,41 @@ std::optional<double> number_in(const Json& state, const char* key) {
 } // namespace
 
 std::optional<FoundCheckpoint> find_run(const fs::path& dir, const comm::Group& world,
-                                        bool node_local) {
-  if (node_local) return find_on_machines(dir, world);
+                                        bool node_local, const KnownDamage& damaged) {
+  if (node_local) return find_on_machines(dir, world, damaged);
   std::optional<FoundCheckpoint> found;
-  if (world.rank() == 0) found = newest_checkpoint(dir);
+  std::string fault;
+  if (world.rank() == 0) {
+    const comm::LongWork work(world, "looking for a checkpoint in " + dir.string());
+    try {
+      found = newest_checkpoint(dir, {.scope = VerifyScope::kStructure,
+                                      .damaged = damaged,
+                                      .progress = [&] { work.progress(); }});
+    } catch (const CheckpointError& error) {
+      fault = error.what();
+    }
+  }
   const auto tell = [&](const std::string& text) { return comm::gather_text(text, world)[0]; };
+  if (const std::string told = tell(fault); !told.empty()) throw CheckpointError(told);
   const std::string folder = tell(found ? found->folder.string() : "");
   const std::string passed_over = tell(found ? found->passed_over : "");
   if (folder.empty()) return std::nullopt;
   return FoundCheckpoint{folder, passed_over};
 }
 
+void forget_state(optim::Optimizer& optimizer) {
+  for (const StatePiece& piece : optimizer_pieces(optimizer)) at::Tensor(piece.data).zero_();
+  optimizer.set_steps(0);
+  optimizer.adopt_values();
+}
+
 LoadedRun load_run(const fs::path& folder, const RunParts& parts, const LoadOptions& asked) {
-  CheckpointReader reader(folder);
+  const double begin_s = monotonic_s();
+  const comm::LongWork work(parts.world, "reading " + folder.string());
+  std::optional<CheckpointReader> opened;
+  read_together(parts.world, [&] { opened.emplace(folder); });
+  CheckpointReader& reader = *opened;
+  reader.on_progress([&] { work.progress(); });
   const Manifest& manifest = reader.manifest();
   LoadedRun loaded;
   const bool has_training_state = manifest.state.contains(kOptimizerSteps);
@@ -167,15 +248,23 @@ LoadedRun load_run(const fs::path& folder, const RunParts& parts, const LoadOpti
       if (reader.contains(piece.name)) add_files(reader, piece, piece.name, needed);
     fetch_files(folder, manifest, needed, Machines(folder, parts.world), parts.world);
   }
-  for (const StatePiece& piece : values) {
-    if (reader.contains(piece.name)) read_piece(reader, piece, source_of(piece));
-  }
+  const comm::Group& replicas = parts.store.replicas();
+  const auto read_all = [&](const std::vector<StatePiece>& pieces, const auto& source) {
+    read_together(parts.world, [&] {
+      for (const StatePiece& piece : pieces)
+        if (reader.contains(piece.name))
+          read_piece(reader, own_part(piece, replicas), source(piece));
+    });
+    for (const StatePiece& piece : pieces)
+      if (reader.contains(piece.name)) exchange_parts(piece, replicas);
+  };
+  read_all(values, source_of);
   parts.optimizer.adopt_values();
-  for (const StatePiece& piece : state) {
-    if (reader.contains(piece.name)) read_piece(reader, piece, piece.name);
-  }
+  read_all(state, [](const StatePiece& piece) { return piece.name; });
   parts.store.publish_values();
   parts.store.wait_values();
+  log::info("read {} of {} in {}", format_bytes(static_cast<double>(reader.bytes_read())),
+            folder.string(), format_duration(monotonic_s() - begin_s));
   loaded.state.config_yaml = manifest.config_yaml;
   loaded.state.tokenizer = manifest.tokenizer;
   if (!has_training_state) return loaded;

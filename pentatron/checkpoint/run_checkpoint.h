@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "pentatron/base/error.h"
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/checkpoint/strictness.h"
 #include "pentatron/optim/optimizer.h"
@@ -44,10 +45,19 @@ struct RunParts {
   comm::Group world;
 };
 
-/// The newest good checkpoint, found by rank 0 and told to all: see newest_checkpoint(). If `dir`
-/// is another folder on each machine, see find_on_machines(). Collective.
+/// The newest checkpoint that rank 0 finds whole by its structure (VerifyScope::kStructure), told
+/// to all: see newest_checkpoint(). Whether its content is as written is found by the ranks that
+/// read it. Throws CheckpointError, the same on all ranks, if all is damaged. If `dir` is another
+/// folder on each machine, see find_on_machines(). Collective.
 std::optional<FoundCheckpoint> find_run(const std::filesystem::path& dir, const comm::Group& world,
-                                        bool node_local = false);
+                                        bool node_local = false, const KnownDamage& damaged = {});
+
+/// The checkpoint is not as written: what one rank has found, thrown by all. Parameters and
+/// optimizer hold anything, see forget_state().
+class DamagedCheckpoint : public CheckpointError {
+ public:
+  using CheckpointError::CheckpointError;
+};
 
 struct LoadOptions {
   bool optimizer = true; ///< false: weights alone, in whatever type they are
@@ -60,11 +70,15 @@ struct LoadedRun {
   std::vector<std::string> told; ///< a sentence for everything that strictness let pass
 };
 
-/// Fills parameters and optimizer. Collective over the world. Throws CheckpointError, the same on
-/// all ranks, with one line for every tensor that is missing, left over, of another shape, or (with
-/// the optimizer) of another type; or for what is damaged.
+/// Fills parameters and optimizer. Each rank reads what it needs and checks it meanwhile; ranks
+/// that hold the same read a part each and exchange the parts. Collective over the world. Throws,
+/// the same on all ranks, DamagedCheckpoint; CheckpointError with one line for every tensor that is
+/// missing, left over, of another shape, or (with the optimizer) of another type.
 LoadedRun load_run(const std::filesystem::path& folder, const RunParts& parts,
                    const LoadOptions& options = {});
+
+/// Makes the optimizer what it was before anything was loaded; parameters are the caller's.
+void forget_state(optim::Optimizer& optimizer);
 
 struct SavedRun {
   std::string config_yaml;        ///< empty: written by another program than the trainer

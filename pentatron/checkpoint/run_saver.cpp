@@ -15,10 +15,12 @@
 #include "pentatron/checkpoint/machines.h"
 #include "pentatron/checkpoint/sharded/checkpoint_writer.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
+#include "pentatron/checkpoint/sharded/parity.h"
 #include "pentatron/checkpoint/source_facts.h"
 #include "pentatron/checkpoint/staging.h"
 #include "pentatron/checkpoint/state_pieces.h"
 #include "pentatron/comm/gather_text.h"
+#include "pentatron/comm/long_work.h"
 
 namespace pentatron::checkpoint {
 
@@ -51,11 +53,14 @@ CheckpointInfo info_of(const TrainState& state, int64_t optimizer_steps, int64_t
 
 /// One save under way.
 struct Pending {
-  enum class Phase : uint8_t { kWriting, kCommitting, kPruning };
+  enum class Phase : uint8_t { kWriting, kParity, kCommitting, kPruning };
   int64_t iteration = 0;
   double begin_s = 0;
   Phase phase = Phase::kWriting;
   fs::path aside;
+  std::vector<std::string> descriptions; // of all ranks' files
+  Manifest files;                        // their names and sizes alone
+  std::string parity_part;
   CheckpointInfo info; // of leaders, as all that follows
   std::optional<CheckpointWriter> writer;
   fs::path folder;
@@ -75,7 +80,8 @@ struct Written {
   uint64_t bytes = 0; ///< of all tensors; set before the thread begins
 };
 
-void write_now(const fs::path& aside, const std::vector<FilePlan>& plans, Written& written) {
+void write_now(const fs::path& aside, const std::vector<FilePlan>& plans, Written& written,
+               const comm::ProgressTeller& progress) {
   for (const FilePlan& plan : plans) {
     ShardFileWriter file(aside, plan.name, plan.entries);
     for (size_t i = 0; i < plan.entries.size(); ++i) {
@@ -83,9 +89,11 @@ void write_now(const fs::path& aside, const std::vector<FilePlan>& plans, Writte
         const at::Tensor data = view.contiguous().cpu();
         file.write(plan.entries[i].name, {static_cast<const std::byte*>(data.const_data_ptr()),
                                           static_cast<size_t>(data.nbytes())});
+        progress();
       }
     }
     written.descriptions.push_back(file.finish());
+    progress();
   }
 }
 
@@ -94,6 +102,7 @@ void write_now(const fs::path& aside, const std::vector<FilePlan>& plans, Writte
 struct RunSaver::State {
   SaveOptions options;
   comm::Group world;
+  comm::ProgressTeller progress{world}; // while finish() waits
   std::optional<Machines> machines;
   std::unique_ptr<Pending> pending;
   Written written;
@@ -135,19 +144,26 @@ struct RunSaver::State {
     });
   }
 
+  std::string work() const {
+    return fmt::format("the checkpoint of iteration {}", pending->iteration);
+  }
   std::string begin(int64_t iteration);
   uint64_t stage(std::vector<FilePlan>& plans);
   SaveEvent event(SaveEvent::State state) const;
   SaveEvent fail(const std::string& why);
   SaveEvent after_writing();
+  std::vector<SaveEvent> after_parity();
   std::vector<SaveEvent> after_commit();
-  void commit(const std::vector<std::string>& descriptions);
+  void write_parity();
+  void begin_commit();
+  void commit();
   void prune();
 };
 
 RunSaver::RunSaver(SaveOptions options, comm::Group world) : state_(std::make_unique<State>()) {
   state_->options = std::move(options);
   state_->world = std::move(world);
+  state_->progress = comm::ProgressTeller(state_->world);
   if (state_->options.node_local)
     state_->machines.emplace(state_->options.dir, state_->world);
   else
@@ -208,6 +224,7 @@ uint64_t RunSaver::State::stage(std::vector<FilePlan>& plans) {
       guard([&] {
         staging->for_each(block, [&](size_t item, std::span<const std::byte> piece) {
           written.entries[item].file->write(written.entries[item].name, piece);
+          progress();
         });
       });
       staging->release(block);
@@ -230,7 +247,10 @@ uint64_t RunSaver::State::stage(std::vector<FilePlan>& plans) {
   }
   staging->flush();
   submit([this] {
-    for (const auto& file : written.files) written.descriptions.push_back(file->finish());
+    for (const auto& file : written.files) {
+      written.descriptions.push_back(file->finish());
+      progress();
+    }
     written.files.clear();
   });
   return bytes > staging->capacity() ? bytes - staging->capacity() : 0;
@@ -254,10 +274,17 @@ SaveEvent RunSaver::State::fail(const std::string& why) {
   return failure;
 }
 
-/// Every rank's time, bytes and error; then their descriptions, and rank 0 begins the commit.
+/// Every rank's time, bytes and error; then their descriptions. All begin with the parity files, or
+/// the leaders with the commit.
 SaveEvent RunSaver::State::after_writing() {
-  const Json own{
-      {"seconds", finished_s - pending->begin_s}, {"bytes", written.bytes}, {"error", error}};
+  Json own{{"seconds", finished_s - pending->begin_s},
+           {"bytes", written.bytes},
+           {"error", error},
+           {"files", Json::object()}};
+  for (const std::string& text : written.descriptions) {
+    const FileDescription file = parse_file_description(text, "the description of a file");
+    own["files"][file.name] = file.file.bytes;
+  }
   SaveEvent now = event(SaveEvent::State::kWritten);
   now.seconds = 0;
   now.bytes = 0;
@@ -267,13 +294,15 @@ SaveEvent RunSaver::State::after_writing() {
     const Json theirs = parse_json(text, "a rank's report");
     now.seconds = std::max(now.seconds, json_get<double>(theirs, "seconds", "a rank's report"));
     now.bytes += static_cast<uint64_t>(json_get<int64_t>(theirs, "bytes", "a rank's report"));
+    for (const auto& [name, size] : theirs["files"].items())
+      pending->files.files[name].bytes = size.get<uint64_t>();
     const auto problem = json_get<std::string>(theirs, "error", "a rank's report");
     if (why.empty() && !problem.empty())
       why = world.size() > 1 ? fmt::format("rank {}: {}", rank, problem) : problem;
     ++rank;
   }
   if (!why.empty()) return fail(why);
-  std::vector<std::string> descriptions;
+  std::vector<std::string>& descriptions = pending->descriptions;
   const size_t files = written.descriptions.size();
   for (size_t i = 0; i < files; ++i) {
     rank = 0;
@@ -285,21 +314,50 @@ SaveEvent RunSaver::State::after_writing() {
     }
   }
   written.bytes = now.bytes;
-  pending->phase = Pending::Phase::kCommitting;
-  if (machines->leads())
-    submit([this, descriptions = std::move(descriptions)] { commit(descriptions); });
+  if (options.parity > 0) {
+    pending->phase = Pending::Phase::kParity;
+    submit([this] { write_parity(); });
+  } else {
+    begin_commit();
+  }
   return now;
 }
 
-void RunSaver::State::commit(const std::vector<std::string>& descriptions) {
-  pending->folder = pending->writer->commit(descriptions, pending->info);
+/// This rank's part: the others' files are durable.
+void RunSaver::State::write_parity() {
+  pending->parity_part = write_parity_part(pending->aside, pending->files, options.parity,
+                                           world.rank(), world.size(), [this] { progress(); });
+}
+
+std::vector<SaveEvent> RunSaver::State::after_parity() {
+  std::string why;
+  int rank = 0;
+  for (const std::string& problem : comm::gather_text(error, world)) {
+    if (why.empty() && !problem.empty())
+      why = world.size() > 1 ? fmt::format("rank {}: {}", rank, problem) : problem;
+    ++rank;
+  }
+  if (!why.empty()) return {fail(why)};
+  pending->info.parity_parts = comm::gather_text(pending->parity_part, world);
+  begin_commit();
+  return {};
+}
+
+void RunSaver::State::begin_commit() {
+  pending->phase = Pending::Phase::kCommitting;
+  if (machines->leads()) submit([this] { commit(); });
+}
+
+void RunSaver::State::commit() {
+  pending->folder = pending->writer->commit(pending->descriptions, pending->info);
   pending->writer.reset(); // its lock too
   if (!options.node_local) prune();
 }
 
 void RunSaver::State::prune() {
   try {
-    prune_checkpoints(options.dir, options.retention);
+    prune_checkpoints(options.dir, options.retention, /*only_report=*/false,
+                      [this] { progress(); });
   } catch (const Error& e) {
     pending->note = e.what();
   }
@@ -359,7 +417,10 @@ std::vector<SaveEvent> RunSaver::save(const TrainState& state, const RunParts& p
     events.push_back(std::move(queued));
     return events;
   }
-  s.guard([&] { write_now(s.pending->aside, plans, s.written); });
+  {
+    const comm::LongWork work(s.world, s.work());
+    s.guard([&] { write_now(s.pending->aside, plans, s.written, s.progress); });
+  }
   for (SaveEvent& e : finish()) events.push_back(std::move(e));
   return events;
 }
@@ -371,15 +432,18 @@ bool RunSaver::busy() const {
 std::vector<SaveEvent> RunSaver::advance(bool any_busy) {
   State& s = *state_;
   if (!s.pending || any_busy) return {};
-  if (s.pending->phase != Pending::Phase::kWriting) return s.after_commit();
-  return {s.after_writing()};
+  if (s.pending->phase == Pending::Phase::kWriting) return {s.after_writing()};
+  return s.pending->phase == Pending::Phase::kParity ? s.after_parity() : s.after_commit();
 }
 
 std::vector<SaveEvent> RunSaver::finish() {
   State& s = *state_;
   std::vector<SaveEvent> events;
   while (s.pending) {
-    if (s.thread) s.thread->finish();
+    if (s.thread) {
+      const comm::LongWork work(s.world, s.work());
+      s.thread->finish();
+    }
     for (SaveEvent& e : advance(false)) events.push_back(std::move(e));
   }
   return events;

@@ -54,7 +54,9 @@ Batch make_batch(const Dataset& dataset, std::span<const int64_t> sample_ids,
     batch.cu_seqlens.push_back((r + 1) * s);
   }
   for (size_t i = 1; i < batch.cu_seqlens.size(); ++i) {
-    batch.max_seqlen = std::max(batch.max_seqlen, batch.cu_seqlens[i] - batch.cu_seqlens[i - 1]);
+    const int64_t length = batch.cu_seqlens[i] - batch.cu_seqlens[i - 1];
+    batch.max_seqlen = std::max(batch.max_seqlen, length);
+    batch.squared_lengths += length * length;
   }
   batch.packed = static_cast<int64_t>(batch.cu_seqlens.size()) > b + 1;
   batch.num_targets = std::accumulate(batch.loss_mask.begin(), batch.loss_mask.end(), int64_t{0});

@@ -21,9 +21,10 @@ struct Batch {
   /// Where attention begins anew, as offsets into the b * s tokens, from 0 to b * s: at every
   /// sample, and after every end of a document under reset_attention_mask.
   std::vector<int64_t> cu_seqlens;
-  int64_t max_seqlen = 0;  ///< the longest piece between two of cu_seqlens
-  int64_t num_targets = 0; ///< ones in loss_mask
-  bool packed = false;     ///< cu_seqlens has more pieces than samples
+  int64_t max_seqlen = 0;      ///< the longest piece between two of cu_seqlens
+  int64_t squared_lengths = 0; ///< sum of the squares of these pieces: what attention scales with
+  int64_t num_targets = 0;     ///< ones in loss_mask
+  bool packed = false;         ///< cu_seqlens has more pieces than samples
 };
 
 struct BatchOptions {

@@ -58,6 +58,7 @@ StepData make_step(const Dataset& dataset, const LoaderOptions& options, int64_t
           ids.begin(), ids.end(), [&](int64_t id) { return id >= *size; }, -1);
     step.microbatches.push_back(make_batch(dataset, ids, options.batch));
     step.num_targets += step.microbatches.back().num_targets;
+    step.squared_lengths += step.microbatches.back().squared_lengths;
     if (options.size > 1 && planted("lost_microbatches")) break;
   }
   return step;
@@ -138,22 +139,16 @@ void Loader::produce(State& state) {
   }
 }
 
-const StepData& Loader::peek() {
-  std::unique_lock lock(state_->mutex);
-  if (state_->ready.empty() && !state_->error) {
-    const Clock::time_point start = Clock::now();
-    state_->changed.wait(lock, [&] { return !state_->ready.empty() || state_->error; });
-    state_->waited += Clock::now() - start;
-  }
-  if (state_->ready.empty()) std::rethrow_exception(state_->error);
-  return state_->ready.front(); // a deque's elements stay where they are while others are added
-}
-
 StepData Loader::next() {
-  peek();
   StepData step;
   {
-    const std::lock_guard lock(state_->mutex);
+    std::unique_lock lock(state_->mutex);
+    if (state_->ready.empty() && !state_->error) {
+      const Clock::time_point start = Clock::now();
+      state_->changed.wait(lock, [&] { return !state_->ready.empty() || state_->error; });
+      state_->waited += Clock::now() - start;
+    }
+    if (state_->ready.empty()) std::rethrow_exception(state_->error);
     step = std::move(state_->ready.front());
     state_->ready.pop_front();
   }

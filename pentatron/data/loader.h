@@ -35,6 +35,7 @@ struct StepData {
   std::vector<Batch> microbatches;
   int64_t num_targets =
       0; ///< of this rank's microbatches; their sum over the ranks is the loss's denominator
+  int64_t squared_lengths = 0; ///< of this rank's microbatches, see Batch
 };
 
 /// The global batch is dealt in blocks of micro_batch_size * size samples: microbatch m of rank r
@@ -51,8 +52,6 @@ class Loader {
   /// The next step's data; waits for it if need be. Throws DataError when the dataset has no full
   /// global batch left, or what the dataset throws.
   StepData next();
-  /// The same without taking it: its number of targets is known a step ahead.
-  const StepData& peek();
 
   /// Samples of the steps handed out so far, counted from the first of the run: what a checkpoint
   /// keeps.
@@ -60,8 +59,8 @@ class Loader {
   /// Goes on from there, as if the steps before had been taken.
   void seek(int64_t consumed_samples);
 
-  /// The share of time, since the last call of this (or construction), that next() and peek()
-  /// waited for data; in [0, 1].
+  /// The share of time, since the last call of this (or construction), that next() waited
+  /// for data; in [0, 1].
   double wait_share();
 
  private:

@@ -37,21 +37,29 @@ void remove_abandoned_exports(const fs::path& exports) {
 
 } // namespace
 
-fs::path export_checkpoint(const fs::path& checkpoint) {
+fs::path export_checkpoint(const fs::path& checkpoint, const std::function<void()>& progress) {
   const fs::path exports = checkpoint.parent_path() / "hf";
   const fs::path target = exports / checkpoint.filename();
   remove_abandoned_exports(exports);
   const auto source = checkpoint::open_model(checkpoint.string());
   checkpoint::convert_model(*source, target,
-                            {.format = checkpoint::ModelFormat::kHuggingFace, .force = true});
+                            {.format = checkpoint::ModelFormat::kHuggingFace,
+                             .force = true,
+                             .progress = [&](uint64_t, uint64_t) {
+                               if (progress) progress();
+                             }});
   return target;
 }
 
-HfExporter::HfExporter(bool in_background)
-    : thread_(in_background ? std::make_unique<IoThreads>() : nullptr) {}
+HfExporter::HfExporter(bool in_background, comm::Group world)
+    : world_(std::move(world)), progress_(world_),
+      thread_(in_background ? std::make_unique<IoThreads>() : nullptr) {}
 
 void HfExporter::begin(const fs::path& checkpoint, int64_t iteration) {
-  if (!thread_) return run(checkpoint, iteration);
+  if (!thread_) {
+    const comm::LongWork work(world_, "the export of " + checkpoint.string());
+    return run(checkpoint, iteration);
+  }
   wait();
   thread_->submit([this, checkpoint, iteration] {
     at::get_num_threads();  // takes over what the program is set to, in this thread ...
@@ -61,7 +69,9 @@ void HfExporter::begin(const fs::path& checkpoint, int64_t iteration) {
 }
 
 void HfExporter::wait() noexcept {
-  if (thread_) thread_->finish(); // run() does not throw
+  if (!thread_) return;
+  const comm::LongWork work(world_, "the export of a checkpoint");
+  thread_->finish(); // run() does not throw
 }
 
 std::optional<HfExporter::Failure> HfExporter::take_failure() {
@@ -71,7 +81,7 @@ std::optional<HfExporter::Failure> HfExporter::take_failure() {
 
 void HfExporter::run(const fs::path& checkpoint, int64_t iteration) {
   try {
-    log::info("exported {}", export_checkpoint(checkpoint).string());
+    log::info("exported {}", export_checkpoint(checkpoint, progress_).string());
   } catch (const std::exception& error) {
     log::warning("{} was not exported: {}", checkpoint.string(), error.what());
     const std::lock_guard lock(mutex_);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -10,13 +11,15 @@
 #include <string>
 
 #include "pentatron/base/io_thread.h"
+#include "pentatron/comm/long_work.h"
 
 namespace pentatron::trainer {
 
 /// Writes checkpoint.save/hf/step_NNNNNNNN for a checkpoint in checkpoint.save, a block of a tensor
 /// at a time, whole or not at all, and removes the exports whose checkpoint is gone. Returns the
-/// folder. Throws Error.
-std::filesystem::path export_checkpoint(const std::filesystem::path& checkpoint);
+/// folder. `progress` is called again and again. Throws Error.
+std::filesystem::path export_checkpoint(const std::filesystem::path& checkpoint,
+                                        const std::function<void()>& progress = {});
 
 /// Exports checkpoints as they become durable: at once, or in a thread beside the run.
 class HfExporter {
@@ -25,7 +28,8 @@ class HfExporter {
     int64_t iteration = 0;
     std::string why;
   };
-  explicit HfExporter(bool in_background);
+  /// The other ranks of `world` may wait for this one meanwhile.
+  HfExporter(bool in_background, comm::Group world);
 
   /// Waits for the export before it.
   void begin(const std::filesystem::path& checkpoint, int64_t iteration);
@@ -37,6 +41,8 @@ class HfExporter {
  private:
   void run(const std::filesystem::path& checkpoint, int64_t iteration);
 
+  comm::Group world_;
+  comm::ProgressTeller progress_;
   std::mutex mutex_;
   std::optional<Failure> failure_;
   std::unique_ptr<IoThreads> thread_; ///< null: at once

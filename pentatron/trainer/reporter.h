@@ -13,7 +13,9 @@
 
 namespace pentatron::trainer {
 
-/// Of one optimizer step over all ranks. `hardware` counts recomputation too.
+/// Of one optimizer step over all ranks: matrix products forward and backward, and of attention the
+/// causal half of every document's square (nn/cost.h). `hardware` counts recomputation too. 0 of a
+/// step that was skipped for want of targets.
 struct StepFlops {
   double model = 0;
   double hardware = 0;

@@ -96,10 +96,10 @@ Stepper::Stepper(parallelize::TrainingModel& model, optim::Optimizer& optimizer,
       sequence_parallel_(sequence_parallel && groups_.tp.size() > 1),
       runtime_(chunks_of(model), *model.store, groups_.pp, boundary_of(model)) {}
 
-int64_t Stepper::global_targets(const data::StepData& data) const {
-  return comm::all_reduce(at::scalar_tensor(data.num_targets, at::kLong), comm::ReduceOp::kSum,
-                          groups_.dp)
-      .item<int64_t>();
+Stepper::Counts Stepper::global_counts(const data::StepData& data) const {
+  const at::Tensor own = int64_tensor({data.num_targets, data.squared_lengths}, at::kCPU);
+  const at::Tensor all = comm::all_reduce(own, comm::ReduceOp::kSum, groups_.dp);
+  return {all[0].item<int64_t>(), all[1].item<int64_t>()};
 }
 
 const pipeline::Schedule& Stepper::schedule(Use use, size_t num_microbatches) {
@@ -140,8 +140,10 @@ std::string Stepper::shared_name(const std::string& here) const {
 
 StepResult Stepper::step(const data::StepData& data, const StepOptions& options) {
   StepResult result;
-  result.num_targets = global_targets(data);
-  if (result.num_targets == 0) return result;
+  const Counts counts = global_counts(data);
+  if (counts.targets == 0) return result;
+  result.num_targets = counts.targets;
+  result.squared_lengths = counts.squared_lengths;
   parallel::DataParallel& store = *model_->store;
   const std::vector<pipeline::Microbatch> microbatches = inputs(data);
   nn::StepState state;
@@ -205,7 +207,7 @@ Stepper::Evaluation Stepper::evaluate(const data::StepData& data) {
     runtime_.run(schedule(Use::kEvaluation, microbatches.size()), microbatches, state,
                  {.training = groups_.world.size() > 1 && planted("evaluation_with_dropout")});
   }
-  return {summed({own_loss(state)}, groups_.world)[0], global_targets(data)};
+  return {summed({own_loss(state)}, groups_.world)[0], global_counts(data).targets};
 }
 
 } // namespace pentatron::trainer

@@ -45,6 +45,7 @@ struct StepResult {
   std::optional<double> loss;
   std::optional<double> grad_norm; ///< before clipping; none without targets
   int64_t num_targets = 0;         ///< over all ranks
+  int64_t squared_lengths = 0;     ///< of the documents of all ranks; 0 without targets
   bool finite = true;              ///< loss and gradients; if not, nothing was updated
   /// The first layer or gradient that was not finite, if it is known, and the rank that saw it.
   std::string first_nonfinite;
@@ -68,7 +69,11 @@ class Stepper {
  private:
   enum class Use : uint8_t { kTraining, kEvaluation };
 
-  int64_t global_targets(const data::StepData& data) const;
+  /// Over the data-parallel ranks.
+  struct Counts {
+    int64_t targets = 0, squared_lengths = 0;
+  };
+  Counts global_counts(const data::StepData& data) const;
   /// Lowered; made once for each number of microbatches.
   const pipeline::Schedule& schedule(Use use, size_t num_microbatches);
   std::vector<pipeline::Microbatch> inputs(const data::StepData& data) const;

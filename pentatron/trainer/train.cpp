@@ -3,9 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
-#include <csignal>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -17,6 +15,7 @@
 #include "pentatron/checkpoint/run_checkpoint.h"
 #include "pentatron/checkpoint/run_saver.h"
 #include "pentatron/comm/collectives.h"
+#include "pentatron/comm/long_work.h"
 #include "pentatron/data/entropy.h"
 #include "pentatron/data/loader.h"
 #include "pentatron/nn/memory/counting_allocator.h"
@@ -25,6 +24,7 @@
 #include "pentatron/trainer/reporter.h"
 #include "pentatron/trainer/runtime.h"
 #include "pentatron/trainer/step.h"
+#include "pentatron/trainer/stop.h"
 #include "pentatron/trainer/stored_tokenizer.h"
 #include "pentatron/trainer/tracer.h"
 
@@ -33,27 +33,6 @@ namespace pentatron::trainer {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::atomic<int> signal_received{0};
-
-extern "C" void on_signal(int number) {
-  if (signal_received.exchange(number) != 0) std::_Exit(128 + number);
-}
-
-/// What a rank has to say between two steps, and whether any rank says so.
-struct Between {
-  bool signal = false, out_of_time = false, saving = false;
-};
-Between any_rank(const Between& here, const comm::Group& world) {
-  const at::Tensor own = at::empty({3}, at::kLong);
-  int64_t* const values = own.mutable_data_ptr<int64_t>();
-  values[0] = here.signal;
-  values[1] = here.out_of_time;
-  values[2] = here.saving;
-  const at::Tensor all = comm::all_reduce(own, comm::ReduceOp::kMax, world);
-  const auto is = [&](int64_t i) { return all[i].item<int64_t>() != 0; };
-  return {is(0), is(1), is(2)};
-}
 
 /// Throws if nothing can be written there: before the run, not after it.
 void require_folder(const std::string& key, const fs::path& folder) {
@@ -70,15 +49,6 @@ void require_folder(const std::string& key, const fs::path& folder) {
 }
 
 } // namespace
-
-void install_signal_handlers() {
-  struct sigaction action = {};
-  action.sa_handler = on_signal;
-  sigemptyset(&action.sa_mask);
-  signal_received = 0;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
-}
 
 struct Trainer::State {
   Config config;
@@ -98,6 +68,7 @@ struct Trainer::State {
   StoredTokenizer stored_tokenizer;
   std::map<std::string, std::string> files_of_model; ///< config.json of where it began
   std::optional<checkpoint::FoundCheckpoint> found;  ///< what is loaded, unless from elsewhere
+  checkpoint::KnownDamage damaged;                   ///< that was found while loading
   std::unique_ptr<checkpoint::RunSaver> saver;
   int64_t total_iterations = 0;
   int64_t sequence = 0;
@@ -107,10 +78,12 @@ struct Trainer::State {
   void build_model();
   void find_checkpoint();
   void load();
+  void load_found();
+  void forget();
   void check_saved(const Config& saved, bool has_training_state) const;
   std::string describe() const;
   data::LoaderOptions loader_options(int64_t consumed) const;
-  StepFlops step_flops(int64_t samples) const;
+  StepFlops step_flops(int64_t samples, int64_t squared_lengths) const;
   StepResult run_step(const StepOptions& options, int64_t* samples);
   /// None if not one sample has a target.
   std::optional<double> validate(const std::shared_ptr<const data::Dataset>& dataset);
@@ -201,7 +174,7 @@ void Trainer::State::find_checkpoint() {
   const CheckpointConfig& c = config.checkpoint;
   if (c.load.empty() || foreign_model(c)) return;
   const std::string& from = loads_own(c) ? c.save : c.load;
-  found = checkpoint::find_run(from, groups.world, c.node_local);
+  found = checkpoint::find_run(from, groups.world, c.node_local, damaged);
   if (!found && loads_own(c)) {
     log::info("{} holds no checkpoint: starting from the beginning", from);
   } else if (!found) {
@@ -229,17 +202,38 @@ void Trainer::State::check_saved(const Config& saved, bool has_training_state) c
 }
 
 void Trainer::State::load() {
-  const CheckpointConfig& c = config.checkpoint;
-  if (const std::optional<std::string> foreign = foreign_model(c)) {
+  if (const std::optional<std::string> foreign = foreign_model(config.checkpoint)) {
+    const comm::LongWork work(groups.world, "reading " + *foreign);
     const auto source = checkpoint::open_model(*foreign);
     source->load(model.gpt->params(), [&](const std::function<void(nn::Param&)>& fill) {
-      model.store->write_values(fill);
+      model.store->write_values([&](nn::Param& param) {
+        fill(param);
+        work.progress();
+      });
     });
     optimizer->adopt_values();
     files_of_model = model_files(*foreign);
     return;
   }
-  if (!found) return;
+  while (found) {
+    try {
+      return load_found();
+    } catch (const checkpoint::DamagedCheckpoint& damage) { // of all ranks alike
+      damaged[found->folder] = damage.what();
+      forget();
+      find_checkpoint();
+    }
+  }
+}
+
+/// Undoes what was loaded from a checkpoint that turned out to be damaged.
+void Trainer::State::forget() {
+  model.store->write_values([&](nn::Param& param) { param.initialize(config.seed); });
+  checkpoint::forget_state(*optimizer);
+}
+
+void Trainer::State::load_found() {
+  const CheckpointConfig& c = config.checkpoint;
   const std::string folder = found->folder.string();
   Config saved = config;
   config::Violations ignored; // what an older program wrote still has to fit tensor by tensor
@@ -307,9 +301,8 @@ data::LoaderOptions Trainer::State::loader_options(int64_t consumed) const {
           }};
 }
 
-StepFlops Trainer::State::step_flops(int64_t samples) const {
-  const nn::LayerShape shape{.tokens = samples * sequence,
-                             .squared_lengths = samples * sequence * sequence};
+StepFlops Trainer::State::step_flops(int64_t samples, int64_t squared_lengths) const {
+  const nn::LayerShape shape{.tokens = samples * sequence, .squared_lengths = squared_lengths};
   StepFlops flops;
   flops.model = models::Gpt::cost(config.model, shape).total_flops();
   flops.hardware = flops.model;
@@ -465,7 +458,7 @@ TrainReport Trainer::run(const RunOptions& run_options) {
                              "checkpoint.on_error=continue to go on without it",
                              what, iteration, why);
   };
-  HfExporter exporter(c.checkpoint.async_save);
+  HfExporter exporter(c.checkpoint.async_save, s.groups.world);
   const auto check_export = [&] {
     if (const auto failure = exporter.take_failure())
       save_error(failure->iteration, "export", failure->why);
@@ -526,18 +519,19 @@ TrainReport Trainer::run(const RunOptions& run_options) {
       skipped_in_a_row = 0;
       report.last_loss = result.loss;
     }
-    reporter.step({.iteration = iteration,
-                   .consumed_samples = s.progress.consumed_samples,
-                   .samples = samples,
-                   .loss = result.loss,
-                   .grad_norm = result.grad_norm,
-                   .lr = options.lr,
-                   .step_time_s = monotonic_s() - step_begin,
-                   .flops = s.step_flops(samples),
-                   .data_wait = s.loader->wait_share(),
-                   .finite = result.finite,
-                   .skipped = s.progress.skipped_iterations,
-                   .nan = s.progress.nan_iterations});
+    reporter.step(
+        {.iteration = iteration,
+         .consumed_samples = s.progress.consumed_samples,
+         .samples = samples,
+         .loss = result.loss,
+         .grad_norm = result.grad_norm,
+         .lr = options.lr,
+         .step_time_s = monotonic_s() - step_begin,
+         .flops = result.loss ? s.step_flops(samples, result.squared_lengths) : StepFlops{},
+         .data_wait = s.loader->wait_share(),
+         .finite = result.finite,
+         .skipped = s.progress.skipped_iterations,
+         .nan = s.progress.nan_iterations});
 
     const bool last = iteration == s.total_iterations;
     if (c.train.eval_interval > 0 && (iteration % c.train.eval_interval == 0 || last)) {
@@ -547,7 +541,7 @@ TrainReport Trainer::run(const RunOptions& run_options) {
     if (c.train.exit_interval > 0 && iteration % c.train.exit_interval == 0)
       stop = StopReason::kExitInterval;
     const double limit = c.train.exit_duration_in_mins * 60;
-    const Between between = any_rank({.signal = signal_received.load() != 0,
+    const Between between = any_rank({.signal = signal_came(),
                                       .out_of_time = limit > 0 && monotonic_s() - begin > limit,
                                       .saving = s.saver && s.saver->busy()},
                                      s.groups.world);

@@ -115,6 +115,22 @@ TEST(Log, WritesLevelsPrefixesAndNoControlCharacters) {
   EXPECT_EQ(capture.text(), "loss 1.23\nwarning: odd ?[31m text?\nrank 3: error: lost\n");
 }
 
+TEST(Log, ASharedWarningIsInEveryFileAndOnOneConsole) {
+  const LogCapture capture(false);
+  for (const bool console : {true, false}) {
+    std::thread([console] {
+      std::FILE* const file = std::tmpfile();
+      log::set_thread_prefix(console ? "" : "rank 1");
+      log::set_thread_output(file, console);
+      log::shared_warning("step {} is skipped", 7);
+      log::warning("own");
+      EXPECT_EQ(std::ftell(file), console ? 40 : 56) << "both lines";
+      std::fclose(file);
+    }).join();
+  }
+  EXPECT_EQ(capture.text(), "warning: step 7 is skipped\nwarning: own\nrank 1: warning: own\n");
+}
+
 TEST(Log, KeepsTheProgressLineLastOnATerminal) {
   const LogCapture capture(true);
   log::set_progress("10%");

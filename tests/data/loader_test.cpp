@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <set>
 #include <thread>
 
@@ -24,8 +25,11 @@ class Numbered final : public Dataset {
   std::optional<int64_t> size() const override { return size_; }
   void sample(int64_t n, int64_t* tokens) const override {
     std::this_thread::sleep_for(delay_);
+    last_drawn = n;
     for (int64_t i = 0; i <= 10; ++i) tokens[i] = (1000 * n + i) % 7 == 0 ? 0 : 1000 * n + i;
   }
+
+  mutable std::atomic<int64_t> last_drawn = -1;
 
  private:
   std::optional<int64_t> size_;
@@ -182,15 +186,6 @@ TEST(Loader, FollowsAGrowingBatchSize) {
   EXPECT_EQ(loader.next().global_batch_size, 4);
 }
 
-TEST(Loader, PeekShowsTheNextStepWithoutTakingIt) {
-  Loader loader(std::make_shared<Numbered>(), {.global_batch_size = 2, .micro_batch_size = 2});
-  EXPECT_EQ(loader.peek().first_sample, 0);
-  EXPECT_EQ(loader.peek().num_targets, 20);
-  EXPECT_EQ(loader.consumed_samples(), 0);
-  EXPECT_EQ(loader.next().first_sample, 0);
-  EXPECT_EQ(loader.peek().first_sample, 2);
-}
-
 TEST(Loader, EndsWithAnErrorAfterTheLastWholeBatch) {
   Loader loader(std::make_shared<Numbered>(7), {.global_batch_size = 2, .micro_batch_size = 1});
   for (int i = 0; i < 3; ++i) loader.next();
@@ -221,11 +216,11 @@ TEST(Loader, RefusesSizesThatDoNotDivide) {
 
 TEST(Loader, TellsHowMuchOfTheTimeItsConsumerWaited) {
   using namespace std::chrono_literals;
-  Loader slow(std::make_shared<Numbered>(std::nullopt, 10ms),
-              {.global_batch_size = 2, .micro_batch_size = 2});
+  const auto samples = std::make_shared<Numbered>(std::nullopt, 10ms);
+  Loader slow(samples, {.global_batch_size = 2, .micro_batch_size = 2});
   slow.next();
   EXPECT_GT(slow.wait_share(), 0);
-  slow.peek();
+  while (samples->last_drawn < 4) std::this_thread::sleep_for(1ms); // samples 2 and 3 are ready
   slow.wait_share();
   slow.next(); // is there already
   EXPECT_EQ(slow.wait_share(), 0);

@@ -75,6 +75,14 @@ TEST(TrainLine, AlwaysShowsTheLoss) {
   }
 }
 
+TEST(TrainLine, ShowsNoLossWhereThereIsNone) {
+  TrainLog log = example();
+  log.losses.clear();
+  EXPECT_THAT(train_line(log), Not(HasSubstr("lm loss")));
+  const auto json = nlohmann::json::parse(metrics_line(log));
+  EXPECT_TRUE(json.at("loss").is_null());
+}
+
 TEST(TrainLine, ShowsOurFieldsBehindMegatrons) {
   TrainLog log = example();
   log.tokens_per_s = 54321.9;

@@ -3,9 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <regex>
 
 #include "pentatron/base/log.h"
+#include "pentatron/checkpoint/convert.h"
+#include "pentatron/checkpoint/model_source.h"
 #include "pentatron/checkpoint/run_checkpoint.h"
+#include "pentatron/comm/rank_threads.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/tiny_run.h"
 
@@ -131,6 +135,89 @@ TEST_F(Saving, ADamagedNewestCheckpointIsNamedAndPassedOver) {
     EXPECT_THAT(log, HasSubstr("going back to")) << log;
     EXPECT_THAT(log, HasSubstr("at iteration 2")) << log;
   }
+}
+
+/// Runs `config` on that many ranks; the weights of rank 0 at the end, and what the log says.
+struct RanksOutcome {
+  std::map<std::string, at::Tensor> weights;
+  std::string log;
+};
+RanksOutcome run_on(int ranks, const Config& config) {
+  RanksOutcome outcome;
+  testing::internal::CaptureStderr();
+  comm::run_ranks(ranks, {.threads_per_rank = 1}, [&](const comm::Group& world) {
+    Trainer trainer(config, world);
+    trainer.run();
+    trainer.read_values([&](const nn::Param& param) {
+      if (world.rank() == 0) outcome.weights[param.name()] = param.value().clone();
+    });
+  });
+  outcome.log = testing::internal::GetCapturedStderr();
+  return outcome;
+}
+
+TEST_F(Saving, DamageThatOneRankReadsSendsAllRanksBackTogether) {
+  for (const char* layout : {"parallel.tensor_model_parallel_size=2", "ddp.zero_stage=2",
+                             "ddp.zero_stage=3", "ddp.zero_stage=0"}) {
+    for (const char* kind : {"model", "optimizer"}) {
+      fs::remove_all(scratch / "run");
+      const auto with = [&](std::vector<std::string> more) {
+        more.insert(more.begin(), {layout, "checkpoint.keep=0", "checkpoint.save_interval=1"});
+        return config(std::move(more));
+      };
+      run_on(2, with({"train.train_iters=3"}));
+      const std::string file = fmt::format("{}_00001_of_00002.safetensors", kind);
+      damage("step_00000003/" + file);
+      const RanksOutcome direct = run_on(
+          2, with({"train.train_iters=4", "checkpoint.load=" + (scratch / "run/step_00000002"),
+                   "checkpoint.save=" + (scratch / "other")}));
+      const RanksOutcome back = run_on(2, with({"train.train_iters=4", load}));
+      EXPECT_THAT(back.log, HasSubstr("step_00000003: rank 1: reading")) << layout;
+      EXPECT_THAT(back.log, HasSubstr(file)) << layout;
+      EXPECT_THAT(back.log, HasSubstr("at iteration 2")) << layout;
+      for (const auto& [name, weight] : direct.weights)
+        EXPECT_TRUE(at::equal(weight, back.weights.at(name))) << layout << " " << kind << name;
+    }
+  }
+}
+
+TEST_F(Saving, WhatADamagedCheckpointGaveIsForgotten) {
+  // The one before it holds weights alone, so the optimizer's state must be fresh again.
+  test::run(config({"train.train_iters=2", "checkpoint.save_interval=1"}));
+  const fs::path before = scratch / "run/step_00000001";
+  fs::remove_all(before);
+  checkpoint::convert_model(*checkpoint::open_model(scratch / "run/step_00000002"), before,
+                            {.format = checkpoint::ModelFormat::kPentatron});
+  const test::Trace direct =
+      test::run(config({"train.train_iters=3", "checkpoint.load=" + before.string(),
+                        "checkpoint.save=" + (scratch / "other")}));
+  damage("step_00000002/optimizer_00000_of_00001.safetensors");
+  const test::Trace back = test::run(config({"train.train_iters=3", load}));
+  for (const auto& [name, weight] : direct.weights)
+    EXPECT_TRUE(at::equal(weight, back.weights.at(name))) << name;
+}
+
+TEST_F(Saving, ReplicasReadAPartEach) {
+  const auto bytes_read = [](const std::string& log) {
+    std::vector<double> all;
+    const std::regex line(R"(read ([0-9.]+) (\S+) of \S*step_)");
+    for (std::sregex_iterator it(log.begin(), log.end(), line), end; it != end; ++it)
+      all.push_back(std::stod((*it)[1]) * ((*it)[2].str()[0] == 'M' ? 1024 : 1));
+    return all;
+  };
+  const auto wide = [&](std::vector<std::string> more) {
+    // Tensors of many chunks, of which a rank reads none twice and few in part.
+    more.insert(more.begin(),
+                {"model.hidden_size=256", "model.ffn_hidden_size=2048", "train.train_iters=1"});
+    return config(std::move(more));
+  };
+  run_on(1, wide({}));
+  const std::vector<double> alone = bytes_read(run_on(1, wide({load})).log);
+  const std::vector<double> four =
+      bytes_read(run_on(4, wide({load, "ddp.zero_stage=0", "train.micro_batch_size=1"})).log);
+  ASSERT_EQ(alone.size(), 1u);
+  ASSERT_EQ(four.size(), 4u);
+  for (const double bytes : four) EXPECT_LT(bytes, 0.6 * alone[0]);
 }
 
 TEST_F(Saving, TornFilesAndMissingFoldersArePassedOver) {

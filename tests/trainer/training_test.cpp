@@ -5,8 +5,14 @@
 #include <cmath>
 #include <numbers>
 
+#include "pentatron/base/log.h"
+#include "pentatron/checkpoint/sharded/folders.h"
+#include "pentatron/checkpoint/sharded/manifest.h"
 #include "pentatron/checkpoint/tensor_io.h"
+#include "pentatron/comm/rank_threads.h"
 #include "pentatron/data/dataset.h"
+#include "pentatron/data/indexed/indexed_writer.h"
+#include "pentatron/models/gpt.h"
 #include "pentatron/trainer/metrics/train_log.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/tiny_run.h"
@@ -194,6 +200,139 @@ TEST_F(Training, EvaluationIsAnIndependentPassOverTheSameSamples) {
   }
   EXPECT_NEAR(*trace.report.validation_loss, sum / (12 * 16), 1e-12);
   EXPECT_EQ(perplexity(2.5), std::exp(2.5));
+}
+
+/// An indexed corpus whose documents have 15 tokens and an end each, and then one of ends alone:
+/// with dataset.eod_mask_loss=true its samples have no targets.
+class WithoutTargets : public Training {
+ protected:
+  static constexpr int32_t kEnd = 256;
+  void write(int full, int empty, size_t length = 16) const {
+    data::IndexedWriter writer(scratch / "corpus", {});
+    for (int d = 0; d < full; ++d) {
+      std::vector<int32_t> tokens(length, kEnd);
+      for (size_t i = 0; i + 1 < length; ++i)
+        tokens[i] = static_cast<int32_t>((7 * static_cast<size_t>(d) + i) % 200);
+      writer.add_sequence(tokens);
+      writer.end_document();
+    }
+    if (empty > 0) writer.add_sequence(std::vector<int32_t>(static_cast<size_t>(16 * empty), kEnd));
+    if (empty > 0) writer.end_document();
+    writer.commit();
+  }
+  Config masked(std::vector<std::string> more) const {
+    more.insert(more.begin(),
+                {"dataset.type=indexed", "dataset.path=" + (scratch / "corpus"),
+                 "dataset.split=100,0,0", "dataset.order=stable", "dataset.eod_mask_loss=true",
+                 "train.micro_batch_size=1", "train.global_batch_size=1"});
+    return config(std::move(more));
+  }
+};
+
+TEST_F(WithoutTargets, AStepHasNoLossAnywhere) {
+  write(6, 7); // 12 samples
+  testing::internal::CaptureStderr();
+  const test::Trace trace = test::run(
+      masked({"train.train_iters=12", "logger.log_interval=1", "logger.plot=true",
+              "checkpoint.save=" + (scratch / "run"), "checkpoint.save_interval=1",
+              "checkpoint.keep=1", "checkpoint.keep_best=1", "checkpoint.keep_best_metric=loss"}));
+  const std::string log = testing::internal::GetCapturedStderr();
+  ASSERT_EQ(trace.steps.size(), 12u);
+  int without = 0;
+  double best = 1e9, last = 0;
+  for (const Json& step : trace.steps) {
+    const bool none = step["loss"].is_null();
+    without += none;
+    EXPECT_EQ(step["skipped"], none);
+    EXPECT_EQ(step["nan"], false);
+    EXPECT_EQ(step.contains("grad_norm"), !none) << step;
+    EXPECT_EQ(step["tflops"] == 0, none) << step;
+    if (none) continue;
+    EXPECT_GT(step["loss"], 0.5);
+    last = step["loss"];
+    best = std::min(best, last);
+  }
+  EXPECT_EQ(without, 6);
+  EXPECT_EQ(trace.report.last_loss, last);
+  // Of the checkpoints stay the last one and that of the lowest loss, which is none of 0.
+  std::vector<double> kept;
+  for (const auto& folder : checkpoint::checkpoints_in(scratch / "run")) {
+    const Json state = checkpoint::read_manifest(folder.path).state;
+    if (state.contains("loss")) kept.push_back(state["loss"]);
+  }
+  EXPECT_THAT(kept, testing::Contains(best));
+  EXPECT_LE(kept.size(), 2u);
+  // The console has a line of each step, and a loss only where there is one.
+  const auto count = [&](const std::string& text) {
+    int n = 0;
+    for (size_t at = log.find(text); at != std::string::npos; at = log.find(text, at + 1)) ++n;
+    return n;
+  };
+  EXPECT_EQ(count("its batch has no targets"), without);
+  EXPECT_EQ(count("] iteration "), 12);
+  EXPECT_EQ(count("| lm loss: "), 12 - without);
+}
+
+TEST_F(WithoutTargets, ARunWithNoneAtAllHasNoLoss) {
+  write(0, 6);
+  const test::Trace trace = test::run(masked({"train.train_iters=4"}));
+  EXPECT_FALSE(trace.report.last_loss);
+  for (const Json& step : trace.steps) EXPECT_TRUE(step["loss"].is_null());
+}
+
+TEST_F(WithoutTargets, SkipsAreToldOncePerRunWhateverTheNumberOfRanks) {
+  write(6, 7);
+  testing::internal::CaptureStderr();
+  comm::run_ranks(4, [&](const comm::Group& world) {
+    log::set_thread_output(nullptr, world.rank() == 0); // as the program does
+    Trainer trainer(masked({"train.train_iters=3", "train.global_batch_size=4"}), world);
+    trainer.model().gpt.params().find("final_norm.weight").value().fill_(std::nan(""));
+    EXPECT_THAT(error_of([&] { trainer.run(); }), HasSubstr(" on rank 0"));
+    log::set_thread_output(nullptr, true);
+  });
+  testing::internal::GetCapturedStderr();
+  testing::internal::CaptureStderr();
+  comm::run_ranks(4, [&](const comm::Group& world) {
+    log::set_thread_output(nullptr, world.rank() == 0);
+    Trainer trainer(
+        masked({"train.train_iters=3", "train.on_nan=skip", "train.global_batch_size=4"}), world);
+    trainer.model().gpt.params().find("final_norm.weight").value().fill_(std::nan(""));
+    trainer.run();
+    log::set_thread_output(nullptr, true);
+  });
+  const std::string log = testing::internal::GetCapturedStderr();
+  for (int i = 1; i <= 3; ++i) {
+    const std::string text = fmt::format("iteration {} is skipped", i);
+    const size_t first = log.find(text);
+    if (first != std::string::npos) {
+      EXPECT_EQ(log.find(text, first + 1), std::string::npos) << log;
+    }
+  }
+  EXPECT_THAT(log, HasSubstr("are not finite"));
+}
+
+TEST_F(WithoutTargets, MfuCountsTheSquaresOfDocuments) {
+  write(12, 0, /*length=*/5); // 60 tokens, 3 samples
+  const auto flops = [&](const char* reset) {
+    const Json step =
+        test::run(masked({"train.train_iters=1", "dataset.eod_mask_loss=false", reset})).steps.at(0);
+    return 1e12 * step["tflops"].get<double>() * step["step_time_s"].get<double>();
+  };
+  const Config c = masked({});
+  const auto cost = [&](int64_t squares) {
+    return models::Gpt::cost(c.model, {.tokens = 16, .squared_lengths = squares}).total_flops();
+  };
+  EXPECT_NEAR(flops("dataset.reset_attention_mask=false") / cost(16 * 16), 1, 1e-9);
+  const double apart = flops("dataset.reset_attention_mask=true");
+  // A sample begins at token 0, 16 or 32 of the corpus, so with the last 5, 4 or 3 tokens of a
+  // document.
+  std::vector<double> possible;
+  for (const auto& lengths : {std::vector<int64_t>{5, 5, 5, 1}, {4, 5, 5, 2}, {3, 5, 5, 3}}) {
+    int64_t squares = 0;
+    for (const int64_t length : lengths) squares += length * length;
+    possible.push_back(cost(squares));
+  }
+  EXPECT_THAT(possible, testing::Contains(testing::DoubleNear(apart, 1e-6 * apart)));
 }
 
 TEST_F(Training, WithoutStepsItOnlyEvaluates) {

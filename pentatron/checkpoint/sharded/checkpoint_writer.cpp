@@ -39,7 +39,10 @@ fs::path CheckpointWriter::commit(std::span<const std::string> descriptions,
       raise<CheckpointError>("{} has {} bytes where its rank has written {}",
                              (path() / name).string(), error ? 0 : size, file.bytes);
   }
-  write_parity(path(), manifest, info.parity);
+  if (info.parity_parts.empty())
+    write_parity(path(), manifest, info.parity);
+  else
+    add_parity(path(), manifest, info.parity, info.parity_parts);
   manifest.attachments = write_attachments(path(), info.attachments);
   const std::string text = to_text(manifest);
   write_spares(path(), text, info.attachments, info.parity);

@@ -15,6 +15,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/json.h"
@@ -29,6 +30,8 @@ struct CheckpointInfo {
   /// Small files by their name in the folder, see attachments.h.
   std::map<std::string, std::string> attachments;
   int64_t parity = 0; ///< parity files to add, see parity.h
+  /// What write_parity_part() returned to each rank; empty: commit() writes the parity files.
+  std::vector<std::string> parity_parts;
   /// The files that lie in this folder, where the others are on other machines; empty: all.
   std::set<std::string> files_here;
 };

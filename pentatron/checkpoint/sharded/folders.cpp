@@ -139,6 +139,17 @@ void remove_abandoned(const fs::path& dir, const DirectoryLock& lock) {
 
 namespace {
 
+VerifyReport look_at(const fs::path& folder, const SearchOptions& options) {
+  const auto known = options.damaged.find(folder);
+  if (known == options.damaged.end()) return verify(folder, options.scope, options.progress);
+  VerifyReport report{.faults = {known->second}};
+  try {
+    report.repairable = !read_manifest(folder).parity.empty();
+  } catch (const Error&) { // it has become worse
+  }
+  return report;
+}
+
 std::string repair_hint(const VerifyReport& report, const fs::path& folder) {
   return report.repairable ? fmt::format("\n  try: pentatron checkpoint repair {}", folder.string())
                            : "";
@@ -147,9 +158,14 @@ std::string repair_hint(const VerifyReport& report, const fs::path& folder) {
 } // namespace
 
 std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& dir, VerifyScope scope) {
+  return newest_checkpoint(dir, SearchOptions{.scope = scope});
+}
+
+std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& dir,
+                                                 const SearchOptions& options) {
   std::error_code error;
   if (fs::exists(dir / kManifestName, error) || fs::exists(dir / kFormat1Name, error)) {
-    const VerifyReport report = verify(dir, scope);
+    const VerifyReport report = look_at(dir, options);
     if (!report.ok())
       raise<CheckpointError>("{} is damaged: {}{}", dir.string(), fmt::join(report.faults, "; "),
                              repair_hint(report, dir));
@@ -164,7 +180,7 @@ std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& dir, VerifyScop
   if (candidates.empty()) return std::nullopt;
   std::vector<std::string> damaged;
   for (const CheckpointFolder& candidate : candidates) {
-    const VerifyReport report = verify(candidate.path, scope);
+    const VerifyReport report = look_at(candidate.path, options);
     if (report.ok())
       return FoundCheckpoint{.folder = candidate.path,
                              .passed_over = fmt::format("{}", fmt::join(damaged, "; "))};
@@ -220,20 +236,25 @@ std::set<std::string> names_to_keep(std::vector<Candidate> candidates, const Ret
 }
 
 /// Takes the name away first, durably, so that nobody takes half a folder for a checkpoint.
-void remove_checkpoint(const fs::path& folder) {
+void remove_checkpoint(const fs::path& folder, const std::function<void()>& progress) {
   fs::path aside = folder;
   aside += fmt::format("{}{}-old", kAside, ::getpid());
   if (::rename(folder.c_str(), aside.c_str()) != 0)
     raise<CheckpointError>("{} cannot be removed: {}", folder.string(), std::strerror(errno));
   sync_path(folder.has_parent_path() ? folder.parent_path() : fs::path("."));
   std::error_code error;
+  for (const std::string& name : names_in(aside)) {
+    fs::remove_all(aside / name, error);
+    if (progress) progress();
+  }
   fs::remove_all(aside, error);
   if (error) raise<CheckpointError>("{} cannot be removed: {}", folder.string(), error.message());
 }
 
 } // namespace
 
-PruneReport prune_checkpoints(const fs::path& dir, const Retention& retention, bool only_report) {
+PruneReport prune_checkpoints(const fs::path& dir, const Retention& retention, bool only_report,
+                              const std::function<void()>& progress) {
   if (retention.keep_last < 0 || retention.keep_every < 0 || retention.keep_best < 0)
     raise<CheckpointError>("the numbers of checkpoints to keep in {} are negative", dir.string());
   std::error_code error;
@@ -260,7 +281,7 @@ PruneReport prune_checkpoints(const fs::path& dir, const Retention& retention, b
     const std::string name = candidate.folder.path.filename().string();
     const bool stays = keep.contains(name) || name == latest;
     (stays ? report.kept : report.removed).push_back(name);
-    if (!stays && !only_report) remove_checkpoint(candidate.folder.path);
+    if (!stays && !only_report) remove_checkpoint(candidate.folder.path, progress);
   }
   return report;
 }

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -57,10 +59,18 @@ struct FoundCheckpoint {
   std::filesystem::path folder;
   std::string passed_over; ///< what was damaged and why; empty: nothing
 };
+/// Folders that somebody has found damaged, and how.
+using KnownDamage = std::map<std::filesystem::path, std::string>;
+struct SearchOptions {
+  VerifyScope scope = VerifyScope::kWhole; ///< what of a checkpoint is looked at
+  KnownDamage damaged = {};                ///< passed over without a look
+  std::function<void()> progress = {};     ///< called again and again, by any thread
+};
 /// The checkpoint to resume from: the folder that `latest` names if every byte of it is as written,
 /// else the nearest earlier one of which that holds; without `latest` the newest of all. `dir` may
 /// be a checkpoint itself. None if nothing was saved there; CheckpointError if all is damaged.
-/// `scope`: what of it is looked at.
+std::optional<FoundCheckpoint> newest_checkpoint(const std::filesystem::path& dir,
+                                                 const SearchOptions& options);
 std::optional<FoundCheckpoint> newest_checkpoint(const std::filesystem::path& dir,
                                                  VerifyScope scope = VerifyScope::kWhole);
 
@@ -79,7 +89,8 @@ struct PruneReport {
 };
 /// Removes the other checkpoints up to the one that `latest` names, which always stays; later ones
 /// belong to another run and stay too, as does every other folder. `only_report` removes nothing.
+/// `progress` is called for every file that goes.
 PruneReport prune_checkpoints(const std::filesystem::path& dir, const Retention& retention,
-                              bool only_report = false);
+                              bool only_report = false, const std::function<void()>& progress = {});
 
 } // namespace pentatron::checkpoint

@@ -6,6 +6,8 @@
 #include <memory>
 #include <set>
 
+#include <cerrno>
+#include <cstring>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -14,6 +16,7 @@
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/crc32c.h"
 #include "pentatron/base/error.h"
+#include "pentatron/base/json.h"
 #include "pentatron/checkpoint/sharded/shard_file.h"
 #include "pentatron/checkpoint/sharded/spares.h"
 
@@ -297,25 +300,132 @@ void repair_group(const fs::path& folder, const Manifest& manifest, const Group&
 
 } // namespace
 
-void write_parity(const fs::path& folder, Manifest& manifest, int64_t count) {
+namespace {
+
+/// The groups of a checkpoint that is to get `count` parity files for each.
+std::vector<Group> new_groups(const Manifest& manifest, int64_t count) {
   if (count < 0 || count > static_cast<int64_t>(kMaxParity))
     raise<CheckpointError>("{} parity files are not in 0 to {}", count, kMaxParity);
   std::vector<std::string> names;
   for (const auto& [name, file] : manifest.files) names.push_back(name);
+  std::vector<Group> groups;
   for (size_t first = 0; first < names.size() && count > 0; first += kGroup) {
-    Group group;
+    Group& group = groups.emplace_back();
     const auto begin = names.begin() + static_cast<std::ptrdiff_t>(first);
     group.shards.assign(
         begin, begin + static_cast<std::ptrdiff_t>(std::min(kGroup, names.size() - first)));
-    std::vector<size_t> rows;
-    for (size_t row = 0; row < static_cast<size_t>(count); ++row) {
+    for (size_t row = 0; row < static_cast<size_t>(count); ++row)
       group.parity.push_back(
           fmt::format("parity_{:05}_{:03}{}", first / kGroup, row, kParitySuffix));
-      rows.push_back(row);
+  }
+  return groups;
+}
+
+/// A range of a file that several write, each its own.
+class PartFile {
+ public:
+  explicit PartFile(fs::path path)
+      : path_(std::move(path)),
+        descriptor_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666)) {
+    if (descriptor_ < 0) fail();
+  }
+  ~PartFile() { ::close(descriptor_); }
+  PartFile(const PartFile&) = delete;
+  PartFile& operator=(const PartFile&) = delete;
+
+  void write(uint64_t at, std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const ssize_t n = ::pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(at));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) fail();
+      bytes = bytes.subspan(static_cast<size_t>(n));
+      at += static_cast<uint64_t>(n);
     }
-    const std::vector<FileInfo> infos = write_rows(folder, manifest, group, rows);
-    for (const size_t row : rows)
-      manifest.parity[group.parity[row]] = {.file = infos[row], .row = row, .shards = group.shards};
+  }
+  void sync() const {
+    if (::fsync(descriptor_) != 0) fail();
+  }
+
+ private:
+  [[noreturn]] void fail() const {
+    raise<CheckpointError>("{} cannot be written: {}", path_.string(), std::strerror(errno));
+  }
+
+  fs::path path_;
+  int descriptor_;
+};
+
+/// Writes blocks [first, last) of all parity files of the group; adds their checksums by file.
+void write_blocks(const fs::path& folder, const Manifest& manifest, const Group& group,
+                  uint64_t first, uint64_t last, Json& crcs,
+                  const std::function<void()>& progress) {
+  const size_t rows = group.parity.size();
+  for (const std::string& name : group.parity) crcs[name] = Json::array();
+  if (first == last) return;
+  const uint64_t bytes = longest(manifest, group.shards);
+  GroupReader reader(folder, manifest, group.shards);
+  std::vector<std::unique_ptr<PartFile>> out;
+  for (const std::string& name : group.parity)
+    out.push_back(std::make_unique<PartFile>(folder / name));
+  std::vector<Bytes> sums(rows);
+  for (uint64_t block = first; block < last; ++block) {
+    const uint64_t at = block * kBlock;
+    for (Bytes& sum : sums) sum.assign(kBlock, std::byte{0});
+    for (size_t i = 0; i < group.shards.size(); ++i) {
+      const std::span<const std::byte> read = reader.read(i, at);
+      for (size_t r = 0; r < rows; ++r) add_product(coefficient(r, i, rows), read, sums[r]);
+      if (progress) progress();
+    }
+    for (size_t r = 0; r < rows; ++r) {
+      const auto part =
+          std::span(sums[r]).first(static_cast<size_t>(std::min<uint64_t>(kBlock, bytes - at)));
+      out[r]->write(at, part);
+      crcs[group.parity[r]].push_back(crc32c(part));
+    }
+  }
+  for (const auto& file : out) {
+    file->sync();
+    if (progress) progress();
+  }
+}
+
+} // namespace
+
+void write_parity(const fs::path& folder, Manifest& manifest, int64_t count) {
+  const std::string whole = write_parity_part(folder, manifest, count, 0, 1);
+  add_parity(folder, manifest, count, {&whole, 1});
+}
+
+std::string write_parity_part(const fs::path& folder, const Manifest& manifest, int64_t count,
+                              int64_t part, int64_t of, const std::function<void()>& progress) {
+  Json crcs = Json::object();
+  for (const Group& group : new_groups(manifest, count)) {
+    const uint64_t blocks = (longest(manifest, group.shards) + kBlock - 1) / kBlock;
+    const auto bound = [&](int64_t i) {
+      return blocks * static_cast<uint64_t>(i) / static_cast<uint64_t>(of);
+    };
+    write_blocks(folder, manifest, group, bound(part), bound(part + 1), crcs, progress);
+  }
+  return dump_json(crcs);
+}
+
+void add_parity(const fs::path& folder, Manifest& manifest, int64_t count,
+                std::span<const std::string> parts) {
+  for (const Group& group : new_groups(manifest, count))
+    for (size_t row = 0; row < group.parity.size(); ++row)
+      manifest.parity[group.parity[row]] = {
+          .file = {.bytes = longest(manifest, group.shards)}, .row = row, .shards = group.shards};
+  for (const std::string& text : parts) {
+    const Json crcs = parse_json(text, "a rank's parity");
+    for (auto& [name, parity] : manifest.parity)
+      for (const uint32_t crc : json_get<std::vector<uint32_t>>(crcs, name, "a rank's parity"))
+        parity.file.crcs.push_back(crc);
+  }
+  for (const auto& [name, parity] : manifest.parity) {
+    if (parity.file.crcs.size() != parity.file.num_chunks())
+      raise<CheckpointError>("{} has {} chunks and not {}", name, parity.file.crcs.size(),
+                             parity.file.num_chunks());
+    const ShardFile file(folder / name, parity.file); // has its size
   }
 }
 

@@ -148,6 +148,7 @@ CheckpointReader::map(std::span<const Wanted> wanted) {
     const auto part =
         all.subspan(begin, std::min<size_t>(all.size() - begin, file->info->chunk_bytes));
     require_crc(*file, chunk, crc32c(part));
+    if (progress_) progress_();
     bytes += part.size();
   });
   for (const auto& [file, chunk] : chunks) file->checked[chunk] = true;
@@ -248,6 +249,7 @@ void CheckpointReader::read_long(OpenFile& file, const Piece& piece) {
     const uint64_t stop = std::min(info.bytes, begin + info.chunk_bytes);
     const uint64_t from = std::max(begin, piece.at), to = std::min(stop, end);
     const std::span wanted(piece.target + (from - piece.at), static_cast<size_t>(to - from));
+    if (progress_) progress_();
     if (file.checked[chunk]) {
       source.read(from, wanted);
       bytes += wanted.size();
@@ -343,6 +345,7 @@ void CheckpointReader::stream_chunk(OpenFile& file, size_t chunk) {
 /// Reads pieces_, which lie in one block in ascending order, and empties it.
 void CheckpointReader::read_pieces(OpenFile& file) {
   if (pieces_.empty()) return;
+  if (progress_) progress_();
   const uint64_t chunk_bytes = file.info->chunk_bytes;
   const auto chunk = static_cast<size_t>(pieces_.front().at / chunk_bytes);
   const uint64_t begin = chunk * chunk_bytes;

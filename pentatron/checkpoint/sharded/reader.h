@@ -73,6 +73,9 @@ class CheckpointReader {
   /// The whole file; throws if it is damaged, or with the nearest name if there is none.
   std::string read_attachment(std::string_view name) const;
 
+  /// Called again and again while something is read, by any thread.
+  void on_progress(std::function<void()> call) { progress_ = std::move(call); }
+
   /// Bytes that were read from files so far.
   uint64_t bytes_read() const { return bytes_read_; }
 
@@ -111,6 +114,7 @@ class CheckpointReader {
   const OpenFile* buffered_ = nullptr;
   uint64_t buffer_begin_ = 0, buffer_end_ = 0;
   uint64_t bytes_read_ = 0;
+  std::function<void()> progress_;
   std::unique_ptr<IoThreads> helper_; ///< made when a read is long enough
 };
 

@@ -49,7 +49,8 @@ class Faults {
 };
 
 void check_chunks(const fs::path& folder, const std::string& name, const FileInfo& info,
-                  size_t first, size_t last, Faults& faults) {
+                  size_t first, size_t last, Faults& faults,
+                  const std::function<void()>& progress) {
   const ShardFile file(folder / name, info);
   std::vector<std::byte> buffer(static_cast<size_t>(std::min<uint64_t>(info.bytes, kReadBlock)));
   for (size_t chunk = first; chunk < last; ++chunk) {
@@ -61,6 +62,7 @@ void check_chunks(const fs::path& folder, const std::string& name, const FileInf
       file.read(at, part);
       crc = crc32c(part, crc);
       at += part.size();
+      if (progress) progress();
     }
     if (crc != info.crcs[chunk]) faults.add(name, chunk, damaged_chunk(name, info, chunk));
   }
@@ -123,20 +125,38 @@ void check_spares(const fs::path& folder, const Manifest& manifest, Faults& faul
   for (const auto& [name, why] : damaged_spares(folder, manifest)) faults.add(name, 0, why);
 }
 
-void check_files(const fs::path& folder, const Manifest& manifest, Faults& faults) {
+/// Without the chunk, so that what several jobs find is one fault.
+void add_fault(const std::string& name, const FileInfo& info, const Error& error, Faults& faults) {
+  faults.add(name, 0,
+             fmt::format("{} (with {})", error.what(), tensors_between(info, 0, info.bytes)));
+}
+
+void check_sizes(const fs::path& folder, const Manifest& manifest, Faults& faults,
+                 const std::function<void()>& progress) {
+  const auto check = [&](const std::string& name, const FileInfo& info) {
+    try {
+      const ShardFile file(folder / name, info);
+    } catch (const Error& error) {
+      add_fault(name, info, error, faults);
+    }
+    if (progress) progress();
+  };
+  for (const auto& [name, info] : manifest.files) check(name, info);
+  for (const auto& [name, parity] : manifest.parity) check(name, parity.file);
+}
+
+void check_files(const fs::path& folder, const Manifest& manifest, Faults& faults,
+                 const std::function<void()>& progress) {
   IoThreads threads(kThreads);
   const auto check = [&](const std::string& name, const FileInfo& info) {
     const auto step = static_cast<size_t>(std::max<uint64_t>(1, kJobBytes / info.chunk_bytes));
     for (size_t first = 0; first < info.num_chunks(); first += step) {
-      threads.submit([&folder, &name, &info, &faults, first, step] {
+      threads.submit([&folder, &name, &info, &faults, &progress, first, step] {
         try {
-          check_chunks(folder, name, info, first, std::min(info.num_chunks(), first + step),
-                       faults);
+          check_chunks(folder, name, info, first, std::min(info.num_chunks(), first + step), faults,
+                       progress);
         } catch (const Error& error) {
-          // Without the chunk, so that what several jobs find is one fault.
-          faults.add(
-              name, 0,
-              fmt::format("{} (with {})", error.what(), tensors_between(info, 0, info.bytes)));
+          add_fault(name, info, error, faults);
         }
       });
     }
@@ -165,7 +185,8 @@ void set_aside(const fs::path& folder, Files& files, std::vector<std::string>& a
 
 } // namespace
 
-VerifyReport verify(const fs::path& folder, VerifyScope scope) {
+VerifyReport verify(const fs::path& folder, VerifyScope scope,
+                    const std::function<void()>& progress) {
   VerifyReport report;
   Faults faults;
   try {
@@ -189,11 +210,18 @@ VerifyReport verify(const fs::path& folder, VerifyScope scope) {
     } else {
       find_unlisted(folder, manifest, faults);
     }
-    check_files(folder, manifest, faults);
+    const bool structure = scope == VerifyScope::kStructure;
+    if (structure)
+      check_sizes(folder, manifest, faults, progress);
+    else
+      check_files(folder, manifest, faults, progress);
     check_attachments(folder, manifest, faults);
-    if (scope == VerifyScope::kWhole) check_spares(folder, manifest, faults);
+    if (scope == VerifyScope::kWhole || structure) check_spares(folder, manifest, faults);
     if (faults.list().empty()) {
-      for (const auto& [name, info] : manifest.files) check_header(folder, name, manifest);
+      for (const auto& [name, info] : manifest.files) {
+        check_header(folder, name, manifest);
+        if (progress) progress();
+      }
     }
   } catch (const Error& error) {
     faults.add("", 0, error.what());

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -22,13 +23,17 @@ struct VerifyReport {
 enum class VerifyScope : uint8_t {
   kWhole,
   kPresent, ///< a machine's part of a checkpoint: files that are not there are no fault
-  kWeights  ///< what a model for writing needs: no optimizer state, no parity files, no copies
+  kWeights, ///< what a model for writing needs: no optimizer state, no parity files, no copies
+  /// Everything but the content of shards and parity files, of which only sizes and headers are
+  /// looked at: who reads them checks what it reads.
+  kStructure
 };
 
 /// Reads everything, on two threads: the manifest with its tiling, every chunk of every file, the
 /// attachments and their copies, the Safetensors headers against the manifest, and that no
 /// Safetensors file, and nothing among the attachments, is there which the manifest does not know.
-/// Never throws for what is in the folder.
-VerifyReport verify(const std::filesystem::path& folder, VerifyScope scope = VerifyScope::kWhole);
+/// Never throws for what is in the folder. `progress` is called again and again, by any thread.
+VerifyReport verify(const std::filesystem::path& folder, VerifyScope scope = VerifyScope::kWhole,
+                    const std::function<void()>& progress = {});
 
 } // namespace pentatron::checkpoint

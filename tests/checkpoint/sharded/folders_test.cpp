@@ -13,6 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::write_example;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -77,6 +78,34 @@ TEST_F(Folders, TheNewestGoodOneIsFoundAndWhatWasPassedOverIsTold) {
   damage(dir.path() / "step_00000020");
   damage(dir.path() / "step_00000010");
   EXPECT_THAT(message_of([&] { newest_checkpoint(dir.path()); }), HasSubstr("no whole checkpoint"));
+}
+
+TEST_F(Folders, ByTheirStructureShardsAreNotReadAndKnownDamageIsPassedOver) {
+  for (const int64_t i : {10, 20, 30}) save(i);
+  const auto find = [&](KnownDamage damaged) {
+    return newest_checkpoint(dir.path(),
+                             {.scope = VerifyScope::kStructure, .damaged = std::move(damaged)});
+  };
+  const fs::path newest = dir.path() / "step_00000030", before = dir.path() / "step_00000020";
+  damage(newest);
+  EXPECT_EQ(find({})->folder, newest) << "who reads it will find that";
+  const auto found = find({{newest, "rank 3: reading a: chunk 0"}});
+  EXPECT_EQ(found->folder, before);
+  EXPECT_THAT(found->passed_over, AllOf(HasSubstr("step_00000030: rank 3: reading a: chunk 0"),
+                                        HasSubstr("try: pentatron checkpoint repair")));
+  fs::resize_file(before / shard_name("model", 0, 1), 5);
+  EXPECT_EQ(find({{newest, "x"}})->folder.filename(), "step_00000010");
+  fs::remove(dir.path() / "step_00000010" / shard_name("model", 0, 1));
+  EXPECT_THAT(message_of([&] {
+                find({{newest, "x"}});
+              }),
+              AllOf(HasSubstr("no whole checkpoint: step_00000030: x"),
+                    HasSubstr("step_00000020: "), HasSubstr("step_00000010: ")));
+  EXPECT_THAT(
+      message_of([&] {
+        newest_checkpoint(newest, {.scope = VerifyScope::kStructure, .damaged = {{newest, "x"}}});
+      }),
+      HasSubstr("step_00000030 is damaged: x"));
 }
 
 TEST_F(Folders, ForWeightsAloneTheOptimizersFilesDoNotMatter) {

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <random>
 
+#include "pentatron/base/error.h"
 #include "pentatron/checkpoint/sharded/parity.h"
 #include "pentatron/checkpoint/sharded/verify.h"
 #include "tests/checkpoint/sharded/example.h"
@@ -46,6 +47,33 @@ class Parity : public testing::Test {
   }
   TemporaryFolder dir;
 };
+
+TEST_F(Parity, ManyWritersMakeTheFilesOfOne) {
+  const fs::path folder = save(3, 2, /*scale=*/1000);
+  const Manifest whole = read_manifest(folder);
+  std::map<std::string, std::string> bytes;
+  for (const auto& [name, parity] : whole.parity) bytes[name] = content_of(folder / name);
+  ASSERT_EQ(bytes.size(), 2u);
+  EXPECT_GT(bytes.begin()->second.size(), 2 * kDefaultChunk) << "of several blocks";
+  for (const int64_t writers : {1, 2, 3, 64}) { // also more than blocks
+    for (const auto& [name, content] : bytes) fs::remove(folder / name);
+    Manifest manifest = whole;
+    manifest.parity.clear();
+    std::vector<std::string> parts(static_cast<size_t>(writers));
+    int told = 0;
+    for (int64_t part = writers - 1; part >= 0; --part) // in any order
+      parts[static_cast<size_t>(part)] =
+          write_parity_part(folder, manifest, 2, part, writers, [&] { ++told; });
+    EXPECT_GT(told, 0);
+    add_parity(folder, manifest, 2, parts);
+    EXPECT_EQ(to_text(manifest), to_text(whole)) << writers;
+    for (const auto& [name, content] : bytes) EXPECT_EQ(content_of(folder / name), content) << name;
+    parts.pop_back();
+    Manifest lacking = whole;
+    lacking.parity.clear();
+    if (writers < 64) EXPECT_THROW(add_parity(folder, lacking, 2, parts), CheckpointError);
+  }
+}
 
 TEST_F(Parity, OneFileIsTheExclusiveOrOfTheShards) {
   const fs::path folder = save(3, 1);
