@@ -315,7 +315,8 @@ TEST_F(WithoutTargets, MfuCountsTheSquaresOfDocuments) {
   write(12, 0, /*length=*/5); // 60 tokens, 3 samples
   const auto flops = [&](const char* reset) {
     const Json step =
-        test::run(masked({"train.train_iters=1", "dataset.eod_mask_loss=false", reset})).steps.at(0);
+        test::run(masked({"train.train_iters=1", "dataset.eod_mask_loss=false", reset}))
+            .steps.at(0);
     return 1e12 * step["tflops"].get<double>() * step["step_time_s"].get<double>();
   };
   const Config c = masked({});

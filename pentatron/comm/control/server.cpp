@@ -236,9 +236,7 @@ class Server::Loop {
       return accept(listener_);
     } catch (const CommError& error) {
       accepts_again_ = now_ + seconds(kAcceptPauseS); // poll() would return at once again and again
-      const auto absent = std::find_if(ranks_.begin(), ranks_.end(), [](const Rank& rank) {
-        return rank.state == Rank::State::kAbsent;
-      });
+      const auto absent = std::ranges::find(ranks_, Rank::State::kAbsent, &Rank::state);
       if (absent != ranks_.end())
         suspect({Kind::kStart, static_cast<int>(absent - ranks_.begin()),
                  fmt::format("the monitor of the ranks: {}", error.what()), false, now_});

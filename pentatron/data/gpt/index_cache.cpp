@@ -39,8 +39,8 @@ constexpr std::string_view kOldMagic = "PTGPTIX1"; // without alignment
 constexpr size_t kAlignment = 8;
 constexpr size_t kHeaderBytes = kMagic.size() + sizeof(uint64_t);
 constexpr uint64_t kMostDescription = 1u << 16;
-constexpr int64_t kChunk = int64_t{1} << 20; // lengths read at once
-constexpr int64_t kLarge = int64_t{1} << 30; // bytes that are worth a file
+constexpr int64_t kLengthsChunk = int64_t{1} << 20; // lengths read at once
+constexpr int64_t kWorthAFile = int64_t{1} << 30;   // bytes that are worth a file
 
 size_t padding(size_t size) {
   return (kAlignment - size % kAlignment) % kAlignment;
@@ -49,10 +49,10 @@ size_t padding(size_t size) {
 /// What the arrays are a function of.
 std::string describe(const SequenceLengths& lengths, const GptIndexOptions& options) {
   uint32_t one = 0, other = 0x9E3779B9u;
-  std::vector<int32_t> chunk(static_cast<size_t>(std::min(kChunk, lengths.count)));
-  for (int64_t begin = 0; begin < lengths.count; begin += kChunk) {
+  std::vector<int32_t> chunk(static_cast<size_t>(std::min(kLengthsChunk, lengths.count)));
+  for (int64_t begin = 0; begin < lengths.count; begin += kLengthsChunk) {
     const auto part =
-        std::span(chunk).first(static_cast<size_t>(std::min(kChunk, lengths.count - begin)));
+        std::span(chunk).first(static_cast<size_t>(std::min(kLengthsChunk, lengths.count - begin)));
     lengths.read(begin, part);
     one = crc32c(std::as_bytes(part), one);
     other = crc32c(std::as_bytes(part), other);
@@ -118,9 +118,9 @@ void write(const fs::path& path, const std::string& made_from, const GptIndex& i
 }
 
 /// Hands out a mapped file from its beginning to its end.
-class Reader {
+class MappedReader {
  public:
-  explicit Reader(const fs::path& path)
+  explicit MappedReader(const fs::path& path)
       : file_(std::make_shared<const MappedFile>(path)), left_(file_->bytes()) {}
 
   std::span<const std::byte> take(uint64_t size, std::string_view what) {
@@ -154,7 +154,7 @@ class Reader {
 /// DataError for a damaged one.
 std::optional<GptIndex> read(const fs::path& path, const std::string& made_from) {
   const std::string where = path.string();
-  Reader in(path);
+  MappedReader in(path);
   const auto magic = in.take(kMagic.size(), "the magic");
   const auto begins_with = [&](std::string_view text) {
     return std::ranges::equal(magic, std::as_bytes(std::span(text)));
@@ -259,7 +259,7 @@ GptIndex cached(const fs::path& folder, const std::string& made_from,
 
 GptIndex built(const SequenceLengths& lengths, const GptIndexOptions& options) {
   GptIndex index = build(lengths, options);
-  if (index.array_bytes() >= kLarge)
+  if (index.array_bytes() >= kWorthAFile)
     log::shared_warning(
         "the sample order of {} takes {} in every process\n  try: dataset.data_cache_path=FOLDER, "
         "from which the processes of a machine share it",

@@ -1,0 +1,231 @@
+// One sample order for all ranks of a machine: made once, mapped, shared, and made again when
+// damaged.
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <fcntl.h>
+#include <fstream>
+#include <sys/file.h>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "pentatron/base/log.h"
+#include "pentatron/data/gpt/index_cache.h"
+#include "tests/data/data_files.h"
+
+namespace pentatron::data {
+namespace {
+
+GptIndex cached_gpt_index(const std::filesystem::path& folder, std::span<const int32_t> lengths,
+                          int64_t first_sequence, const GptIndexOptions& options) {
+  return data::cached_gpt_index(folder, lengths_in(lengths, first_sequence), options);
+}
+
+bool same(const GptIndex& a, const GptIndex& b) {
+  return a.documents == b.documents && a.sample_begin == b.sample_begin && a.shuffle == b.shuffle &&
+         a.num_samples == b.num_samples && a.num_epochs == b.num_epochs &&
+         a.samples_per_epoch == b.samples_per_epoch && a.sequence_length == b.sequence_length;
+}
+
+TEST(IndexCache, GivesBackWhatWasBuiltAndKnowsWhatItWasBuiltFrom) {
+  const TemporaryFolder folder;
+  const std::filesystem::path cache = folder.path() / "made/here";
+  std::vector<int32_t> lengths(100, 17);
+  GptIndexOptions options{.sequence_length = 8, .num_samples = 500, .seed = 3};
+  const GptIndex built = build_gpt_index(lengths, 5, options);
+  const auto files = [&] { return std::distance(std::filesystem::directory_iterator(cache), {}); };
+  for (int i = 0; i < 2; ++i)
+    EXPECT_TRUE(same(cached_gpt_index(cache, lengths, 5, options), built));
+  EXPECT_EQ(files(), 1);
+  lengths[50] = 16; // same number, other content
+  EXPECT_TRUE(
+      same(cached_gpt_index(cache, lengths, 5, options), build_gpt_index(lengths, 5, options)));
+  options.seed = 4;
+  EXPECT_TRUE(
+      same(cached_gpt_index(cache, lengths, 5, options), build_gpt_index(lengths, 5, options)));
+  options.num_samples = std::nullopt;
+  EXPECT_TRUE(
+      same(cached_gpt_index(cache, lengths, 5, options), build_gpt_index(lengths, 5, options)));
+  EXPECT_EQ(files(), 4);
+}
+
+TEST(IndexCache, DamagedFilesAreMadeAgain) {
+  const TemporaryFolder folder;
+  const std::vector<int32_t> lengths(40, 9);
+  const GptIndexOptions options{.sequence_length = 8, .seed = 3};
+  const GptIndex built = cached_gpt_index(folder.path(), lengths, 0, options);
+  const std::filesystem::path file = std::filesystem::directory_iterator(folder.path())->path();
+  const std::string good = content_of(file);
+  for (size_t at = 0; at < good.size(); at += 1 + good.size() / 23) {
+    std::string bad = good;
+    bad[at] = static_cast<char>(bad[at] ^ 0x41);
+    folder.write(file.filename().string(), bad);
+    EXPECT_TRUE(same(cached_gpt_index(folder.path(), lengths, 0, options), built)) << at;
+    EXPECT_EQ(content_of(file), good) << at;
+    folder.write(file.filename().string(), good.substr(0, at));
+    EXPECT_TRUE(same(cached_gpt_index(folder.path(), lengths, 0, options), built)) << at;
+  }
+}
+
+TEST(IndexCache, MayBeFilledByManyAtOnce) {
+  const TemporaryFolder folder;
+  const std::vector<int32_t> lengths(5000, 33);
+  const GptIndexOptions options{.sequence_length = 16, .num_samples = 30'000, .seed = 3};
+  const GptIndex built = build_gpt_index(lengths, 0, options);
+  std::vector<std::thread> starters;
+  std::atomic<int> good = 0;
+  for (int i = 0; i < 8; ++i) {
+    starters.emplace_back([&] {
+      for (int k = 0; k < 5; ++k)
+        good += same(cached_gpt_index(folder.path(), lengths, 0, options), built);
+    });
+  }
+  for (std::thread& starter : starters) starter.join();
+  EXPECT_EQ(good, 40);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
+}
+
+/// The name of the mapped file that an address lies in, with its permissions in front.
+std::string mapping_of(const void* address) {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long begin = 0, end = 0;
+    char permissions[5] = "", name[512] = "";
+    if (std::sscanf(line.c_str(), "%lx-%lx %4s %*s %*s %*s %511s", &begin, &end, permissions,
+                    name) >= 3 &&
+        reinterpret_cast<unsigned long>(address) >= begin &&
+        reinterpret_cast<unsigned long>(address) < end)
+      return fmt::format("{} {}", permissions, name);
+  }
+  return "nowhere";
+}
+
+TEST(IndexCache, IsMappedReadOnlyAndNotCopied) {
+  const TemporaryFolder folder;
+  const std::vector<int32_t> lengths(300, 33);
+  for (int i = 0; i < 2; ++i) { // made, and found
+    const GptIndex index = cached_gpt_index(folder.path(), lengths, 0, {.sequence_length = 8});
+    const auto is_mapped = testing::MatchesRegex("r--p .*gptindex");
+    EXPECT_THAT(mapping_of(index.documents.begin()), is_mapped);
+    std::visit([&](const auto& a) { EXPECT_THAT(mapping_of(a.begin()), is_mapped); },
+               index.sample_begin);
+    std::visit([&](const auto& a) { EXPECT_THAT(mapping_of(a.begin()), is_mapped); },
+               index.shuffle);
+  }
+}
+
+TEST(IndexCache, KeepsArraysWhoseBytesAreNoMultipleOfTheAlignment) {
+  const TemporaryFolder folder;
+  const std::vector<int32_t> lengths(301, 7);
+  const GptIndexOptions options{.sequence_length = 8, .seed = 3};
+  EXPECT_TRUE(same(cached_gpt_index(folder.path(), lengths, 2, options),
+                   build_gpt_index(lengths, 2, options)));
+}
+
+TEST(IndexCache, IsBuiltOnceByTheProcessesOfAMachine) {
+  const TemporaryFolder folder;
+  const std::filesystem::path cache = folder.path() / "cache";
+  const std::vector<int32_t> lengths(20'000, 33);
+  const GptIndexOptions options{.sequence_length = 16, .num_samples = 200'000, .seed = 3};
+  const GptIndex built = build_gpt_index(lengths, 0, options);
+  const std::string said = (folder.path() / "log").string();
+  std::vector<pid_t> children;
+  for (int i = 0; i < 6; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      std::FILE* const out = std::fopen(said.c_str(), "a");
+      log::set_output(out, false);
+      const GptIndex index = cached_gpt_index(cache, lengths, 0, options);
+      const bool good = same(index, built) &&
+                        mapping_of(index.documents.begin()).find("gptindex") != std::string::npos;
+      ::_exit(good ? 0 : 1);
+    }
+    children.push_back(child);
+  }
+  for (const pid_t child : children) {
+    int status = -1;
+    ::waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+  }
+  const std::string text = content_of(said);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text; // "... is made and kept in"
+}
+
+TEST(IndexCache, WaitsForTheOneThatBuildsAndTakesOverWhenThatIsKilled) {
+  const TemporaryFolder folder;
+  const std::vector<int32_t> lengths(40, 9);
+  const GptIndexOptions options{.sequence_length = 8};
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  const pid_t builder = ::fork();
+  if (builder == 0) {
+    const int lock = ::open(folder.path().c_str(), O_RDONLY | O_DIRECTORY);
+    if (::flock(lock, LOCK_EX) == 0 && ::write(ready[1], "x", 1) == 1)
+      for (;;) ::pause();
+    ::_exit(1);
+  }
+  char sign = 0;
+  ASSERT_EQ(::read(ready[0], &sign, 1), 1);
+  std::atomic<bool> ended = false;
+  std::thread waiting([&] {
+    EXPECT_TRUE(same(cached_gpt_index(folder.path(), lengths, 0, options),
+                     build_gpt_index(lengths, 0, options)));
+    ended = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_FALSE(ended) << "it did not wait";
+  ::kill(builder, SIGKILL);
+  ::waitpid(builder, nullptr, 0);
+  waiting.join();
+  for (const int end : ready) ::close(end);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
+}
+
+TEST(IndexCache, ThreadsShareOneObjectWithAndWithoutAFolder) {
+  const TemporaryFolder folder;
+  const std::vector<int32_t> lengths(5000, 33);
+  for (const std::string& cache : {std::string(), folder.path().string()}) {
+    const auto get = [&](uint64_t seed) {
+      return shared_gpt_index(cache, lengths_in(lengths, 0), {.sequence_length = 16, .seed = seed});
+    };
+    std::vector<std::shared_ptr<const GptIndex>> held(6);
+    std::vector<std::thread> ranks;
+    for (auto& one : held) ranks.emplace_back([&] { one = get(3); });
+    for (std::thread& rank : ranks) rank.join();
+    for (const auto& one : held) EXPECT_EQ(one, held[0]);
+    EXPECT_NE(get(4), held[0]);
+    EXPECT_TRUE(same(*held[0], build_gpt_index(lengths, 0, {.sequence_length = 16, .seed = 3})));
+    const std::weak_ptr<const GptIndex> past = held[0];
+    held.clear();
+    EXPECT_TRUE(past.expired()) << "nobody needs it any more";
+  }
+}
+
+TEST(IndexCache, AFileOfTheFormatBeforeIsReplaced) {
+  const TemporaryFolder folder;
+  const std::vector<int32_t> lengths(40, 9);
+  const GptIndexOptions options{.sequence_length = 8};
+  const GptIndex built = cached_gpt_index(folder.path(), lengths, 0, options);
+  const std::filesystem::path file = std::filesystem::directory_iterator(folder.path())->path();
+  const std::string good = content_of(file);
+  std::string old = good;
+  old[7] = '1';
+  folder.write(file.filename().string(), old);
+  EXPECT_TRUE(same(cached_gpt_index(folder.path(), lengths, 0, options), built));
+  EXPECT_EQ(content_of(file), good);
+}
+
+TEST(IndexCache, AFolderThatCannotBeWrittenIsNoError) {
+  const std::vector<int32_t> lengths(40, 9);
+  const GptIndexOptions options{.sequence_length = 8};
+  EXPECT_TRUE(same(cached_gpt_index("/proc/none", lengths, 0, options),
+                   build_gpt_index(lengths, 0, options)));
+}
+
+} // namespace
+} // namespace pentatron::data
