@@ -140,7 +140,11 @@ std::string Stepper::shared_name(const std::string& here) const {
 
 StepResult Stepper::step(const data::StepData& data, const StepOptions& options) {
   StepResult result;
-  const Counts counts = global_counts(data);
+  Counts counts;
+  {
+    const PhaseTimer timer(options.times, "count targets");
+    counts = global_counts(data);
+  }
   if (counts.targets == 0) return result;
   result.num_targets = counts.targets;
   result.squared_lengths = counts.squared_lengths;
