@@ -19,7 +19,7 @@
 #include "pentatron/base/log.h"
 #include "pentatron/base/sha256.h"
 #include "pentatron/base/text.h"
-#include "pentatron/checkpoint/sharded/format1.h"
+#include "pentatron/checkpoint/sharded/attachments.h"
 #include "pentatron/checkpoint/sharded/shard_file.h"
 #include "pentatron/checkpoint/sharded/verify.h"
 #include "pentatron/comm/collectives.h"

@@ -12,7 +12,6 @@
 #include "pentatron/base/gguf.h"
 #include "pentatron/base/mapped_file.h"
 #include "pentatron/checkpoint/sharded/folders.h"
-#include "pentatron/checkpoint/sharded/format1.h"
 #include "pentatron/checkpoint/source_facts.h"
 
 namespace pentatron::checkpoint {
@@ -145,8 +144,7 @@ ModelFormat recognise_model(const fs::path& where) {
     raise<DataError>("{} is no file and no folder\n  try: a Hugging Face folder, a folder given as "
                      "checkpoint.save, or a .gguf file",
                      where.string());
-  if (is_file(where / kManifestName) || is_file(where / kFormat1Name))
-    return ModelFormat::kPentatron;
+  if (is_file(where / kManifestName)) return ModelFormat::kPentatron;
   if (is_file(where / "config.json")) return ModelFormat::kHuggingFace;
   if (latest_name(where) || !checkpoints_in(where).empty()) return ModelFormat::kPentatron;
   raise<DataError>(

@@ -10,10 +10,10 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/log.h"
+#include "pentatron/base/mapped_file.h"
 #include "pentatron/checkpoint/param_shapes.h"
 #include "pentatron/checkpoint/sharded/attachments.h"
 #include "pentatron/checkpoint/sharded/folders.h"
-#include "pentatron/checkpoint/sharded/format1.h"
 #include "pentatron/checkpoint/sharded/reader.h"
 #include "pentatron/checkpoint/source_facts.h"
 #include "pentatron/checkpoint/tensor_io.h"
@@ -56,9 +56,7 @@ SavedRun read_saved(const std::string& yaml, const std::string& where) {
 
 /// One checkpoint: `where` itself, or the newest good one of a run's folder.
 fs::path choose(const fs::path& where) {
-  std::error_code ignored;
-  if (fs::exists(where / kManifestName, ignored) || fs::exists(where / kFormat1Name, ignored))
-    return where;
+  if (is_file(where / kManifestName)) return where;
   const auto found = newest_checkpoint(where, VerifyScope::kWeights);
   if (!found)
     raise<CheckpointError>("{} holds no checkpoint\n  try: the folder given as checkpoint.save",
@@ -177,14 +175,6 @@ class RunSource final : public ModelSource {
       if (json.contains(key) && json[key].is_object()) facts_.hf[key] = json[key];
   }
 
-  /// Format 1 keeps the padding of the vocabulary, as last rows.
-  bool has_padding(const std::string& name, const std::vector<int64_t>& stored,
-                   const std::vector<int64_t>& expected) const {
-    return reader_.manifest().format == 1 &&
-           (name == "embedding.word.weight" || name == "output.weight") && stored.size() == 2 &&
-           stored[0] > expected[0] && stored[1] == expected[1];
-  }
-
   void check_tensors() {
     const Shapes expected = param_shapes(facts_.config);
     TensorProblems problems;
@@ -193,8 +183,7 @@ class RunSource final : public ModelSource {
         problems.missing(name);
         continue;
       }
-      TensorInfo info = reader_.info(name);
-      if (has_padding(name, info.shape, shape)) info.shape = shape;
+      const TensorInfo& info = reader_.info(name);
       if (info.shape != shape)
         problems.misfit(fmt::format("{} has shape {} and not {}", name, shape_text(info.shape),
                                     shape_text(shape)));

@@ -6,7 +6,6 @@
 #include "pentatron/base/json.h"
 #include "pentatron/checkpoint/sharded/compare.h"
 #include "pentatron/checkpoint/sharded/folders.h"
-#include "pentatron/checkpoint/sharded/format1.h"
 #include "pentatron/checkpoint/sharded/parity.h"
 #include "pentatron/checkpoint/sharded/reader.h"
 #include "pentatron/checkpoint/sharded/spares.h"
@@ -28,8 +27,7 @@ struct CheckpointArguments {
 /// A checkpoint, or of a run's folder the one that `latest` names.
 fs::path one_checkpoint(const std::string& folder) {
   const fs::path path = folder;
-  if (fs::exists(path / checkpoint::kManifestName) || fs::exists(path / checkpoint::kFormat1Name) ||
-      checkpoint::has_spare_manifest(path))
+  if (fs::exists(path / checkpoint::kManifestName) || checkpoint::has_spare_manifest(path))
     return path;
   if (const auto name = checkpoint::latest_name(path)) return path / *name;
   const auto all = checkpoint::checkpoints_in(path);

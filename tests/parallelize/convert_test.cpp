@@ -18,6 +18,7 @@
 #include "pentatron/checkpoint/tensor_io.h"
 #include "pentatron/config/config.h"
 #include "pentatron/parallelize/load_model.h"
+#include "tests/parallelize/saved_config.h"
 #include "tests/support/files.h"
 #include "tests/support/ranks.h"
 
@@ -40,13 +41,7 @@ class Convert : public testing::Test {
                         ConvertOptions options = {}) {
     options.format = format;
     const auto model = open_model(source.string());
-    struct Saved {
-      models::GptConfig model;
-      static constexpr auto fields() {
-        return std::tuple{config::field("model", &Saved::model, "the model")};
-      }
-    };
-    options.config_yaml = config::to_yaml(Saved{model->config()});
+    options.config_yaml = test::yaml_of(model->config());
     return convert_model(*model, folder / target, options);
   }
   std::string convert_error(const fs::path& source, const std::string& target, ModelFormat format,

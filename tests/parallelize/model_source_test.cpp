@@ -11,6 +11,7 @@
 
 #include "pentatron/base/json.h"
 #include "pentatron/base/safetensors.h"
+#include "pentatron/checkpoint/convert.h"
 #include "pentatron/checkpoint/hf/hf_weights.h"
 #include "pentatron/checkpoint/hf/weight_map.h"
 #include "pentatron/checkpoint/model_source.h"
@@ -18,6 +19,7 @@
 #include "pentatron/checkpoint/tensor_io.h"
 #include "pentatron/models/presets.h"
 #include "pentatron/parallelize/parallelize.h"
+#include "tests/parallelize/saved_config.h"
 #include "tests/support/files.h"
 #include "tests/support/ranks.h"
 
@@ -30,8 +32,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-const fs::path kData = PENTATRON_TEST_DATA;
-const fs::path kModels = kData / "hf_tiny";
+const fs::path kModels = fs::path(PENTATRON_TEST_DATA) / "hf_tiny";
 
 parallelize::RankModel build_model(const models::GptConfig& config, at::ScalarType dtype) {
   return parallelize::make_model(
@@ -115,24 +116,6 @@ TEST_F(ModelSources, TellWhatTheModelIs) {
   EXPECT_EQ(open_model("hf:" + folder.string())->format(), ModelFormat::kHuggingFace);
 }
 
-TEST_F(ModelSources, ReadCheckpointsOfOlderPrograms) {
-  for (const fs::path& where :
-       {kData / "checkpoint/format1", kData / "checkpoint/format1/iter_0000003"}) {
-    const auto source = open_model(where.string());
-    EXPECT_EQ(source->format(), ModelFormat::kPentatron);
-    EXPECT_EQ(source->facts().context, 8);
-    EXPECT_EQ(source->facts().tokenizer.kind, TokenizerPlace::Kind::kConfig);
-    EXPECT_THAT(source->facts().saved_config, HasSubstr("num_layers: 1"));
-    parallelize::RankModel model = build_model(source->config(), at::kDouble);
-    source->load(model.gpt->params());
-    const SafetensorsFile file(kData / "checkpoint/format1/iter_0000003/model.safetensors");
-    for (const nn::Param& param : model.gpt->params()) {
-      const at::Tensor stored = to_tensor(file.at(param.name())).to(at::kDouble);
-      EXPECT_TRUE(at::equal(param.value(), stored)) << param.name(); // padding is zero in both
-    }
-  }
-}
-
 /// Rank `rank` of `size` tensor ranks of every parameter of a model.
 void check_tensor_rank(ModelSource& source, at::ScalarType dtype, int rank, int size) {
   const parallelize::RankModel model = build_model(source.config(), dtype);
@@ -158,7 +141,15 @@ TEST_F(ModelSources, FillTensorRanksWithTheirPart) {
     for (int rank = 0; rank < 2; ++rank) check_tensor_rank(*source, at::kFloat, rank, 2);
     check_tensor_rank(*source, at::kBFloat16, 1, 2);
   }
-  const auto source = open_model((kData / "checkpoint/format1").string());
+}
+
+TEST_F(ModelSources, FillTensorRanksFromACheckpoint) {
+  const auto llama = open_model((kModels / "llama").string());
+  convert_model(*llama, folder / "ours",
+                {.format = ModelFormat::kPentatron, .config_yaml = test::yaml_of(llama->config())});
+  const auto source = open_model((folder / "ours").string());
+  EXPECT_EQ(source->format(), ModelFormat::kPentatron);
+  EXPECT_EQ(source->facts().tokenizer.kind, TokenizerPlace::Kind::kConfig);
   for (int rank = 0; rank < 2; ++rank) {
     check_tensor_rank(*source, at::kFloat, rank, 2);
     check_tensor_rank(*source, at::kBFloat16, rank, 2);

@@ -10,8 +10,8 @@
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/crc32c.h"
 #include "pentatron/base/error.h"
+#include "pentatron/base/mapped_file.h"
 #include "pentatron/base/text.h"
-#include "pentatron/checkpoint/sharded/format1.h"
 #include "pentatron/checkpoint/sharded/spares.h"
 
 namespace pentatron::checkpoint {
@@ -42,8 +42,22 @@ bool is_attachment_name(std::string_view name) {
   if (parts.size() > 2 || !std::ranges::all_of(parts, is_plain_part)) return false;
   // ".tmp-": what AtomicFile calls a file on its way.
   return name.find(".tmp-") == std::string_view::npos && name != "manifest.json" &&
-         name != kFormat1Name && !is_spare_name(name) &&
+         !is_spare_name(name) &&
          (parts.size() == 2 || (!name.ends_with(".safetensors") && !name.ends_with(".parity")));
+}
+
+std::string read_small_file(const fs::path& path, size_t max_bytes) {
+  try {
+    const MappedFile file(path);
+    if (file.size() > max_bytes)
+      raise<CheckpointError>("{} has {} bytes, above the limit of {}", path.string(), file.size(),
+                             max_bytes);
+    std::string text(file.text());
+    file.check_size();
+    return text;
+  } catch (const DataError& error) {
+    throw CheckpointError(error.what());
+  }
 }
 
 void make_folder(const fs::path& folder) {

@@ -28,6 +28,9 @@ using Attachments = std::map<std::string, Attachment, std::less<>>;
 /// shard, a parity file or a folder of copies.
 bool is_attachment_name(std::string_view name);
 
+/// The bytes of a file of limited size; CheckpointError if it cannot be read or is larger.
+std::string read_small_file(const std::filesystem::path& file, size_t max_bytes);
+
 /// Unless it is there. Throws CheckpointError.
 void make_folder(const std::filesystem::path& folder);
 

@@ -15,7 +15,6 @@
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/text.h"
-#include "pentatron/checkpoint/sharded/format1.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
 #include "pentatron/checkpoint/sharded/verify.h"
 
@@ -26,10 +25,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kAside = ".tmp-", kLatest = "latest", kLock = "lock";
-
-std::string format1_name(int64_t iteration) {
-  return fmt::format("iter_{:07d}", iteration);
-}
 
 /// Every name in `dir`; nothing if it cannot be read.
 std::vector<std::string> names_in(const fs::path& dir) {
@@ -66,10 +61,9 @@ std::string step_name(int64_t iteration) {
 
 std::optional<int64_t> iteration_of(const std::string& name) {
   int64_t iteration = -1;
-  if (!name.starts_with("step_") && !name.starts_with("iter_")) return std::nullopt;
+  if (!name.starts_with("step_")) return std::nullopt;
   std::from_chars(name.data() + 5, name.data() + name.size(), iteration);
-  if (iteration < 0 || (name != step_name(iteration) && name != format1_name(iteration)))
-    return std::nullopt;
+  if (iteration < 0 || name != step_name(iteration)) return std::nullopt;
   return iteration;
 }
 
@@ -164,7 +158,7 @@ std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& dir, VerifyScop
 std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& dir,
                                                  const SearchOptions& options) {
   std::error_code error;
-  if (fs::exists(dir / kManifestName, error) || fs::exists(dir / kFormat1Name, error)) {
+  if (fs::exists(dir / kManifestName, error)) {
     const VerifyReport report = look_at(dir, options);
     if (!report.ok())
       raise<CheckpointError>("{} is damaged: {}{}", dir.string(), fmt::join(report.faults, "; "),

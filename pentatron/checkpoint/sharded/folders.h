@@ -1,6 +1,6 @@
 /// The folders of a run as folders: names, which one is the newest good one, which ones may go.
 ///
-///   DIR/step_00000100/   a checkpoint (iter_0000100/ is one of format 1)
+///   DIR/step_00000100/   a checkpoint
 ///   DIR/latest           the name of the newest
 ///   DIR/lock             held while something writes or removes here
 #pragma once
@@ -19,7 +19,7 @@ namespace pentatron::checkpoint {
 
 /// "step_00000100"
 std::string step_name(int64_t iteration);
-/// The iteration of such a name or one of format 1; none for anything else.
+/// The iteration of such a name; none for anything else.
 std::optional<int64_t> iteration_of(const std::string& name);
 
 struct CheckpointFolder {

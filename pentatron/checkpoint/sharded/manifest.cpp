@@ -11,7 +11,6 @@
 #include "pentatron/base/crc32c.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/text.h"
-#include "pentatron/checkpoint/sharded/format1.h"
 
 namespace pentatron::checkpoint {
 
@@ -280,24 +279,20 @@ Manifest parse_checked_text(std::string_view text, std::string_view origin) {
   if (!json.is_object()) raise<CheckpointError>("{} is not an object", origin);
   Manifest manifest;
   manifest.format = json_get<int64_t>(json, "format", origin);
-  if (manifest.format != kContainerFormat && manifest.format != kFormatWithoutAttachments)
-    raise<CheckpointError>("{} has format {}, this program reads {} and {}", origin,
-                           manifest.format, kFormatWithoutAttachments, kContainerFormat);
-  const bool with_attachments = manifest.format == kContainerFormat;
+  if (manifest.format != kManifestFormat)
+    raise<CheckpointError>("{} has format {}, this program reads format {}", origin,
+                           manifest.format, kManifestFormat);
   expect_members(json,
-                 {"format", "iteration", "state", "config", "tokenizer",
-                  with_attachments ? "attachments" : "tokenizer",
-                  with_attachments ? "parity" : "tokenizer", "tensors", "files", "crc32c"},
+                 {"format", "iteration", "state", "config", "tokenizer", "attachments", "parity",
+                  "tensors", "files", "crc32c"},
                  origin);
   manifest.iteration = json_get<int64_t>(json, "iteration", origin);
   manifest.state = get_object(json, "state", origin);
   manifest.config_yaml = json_get<std::string>(json, "config", origin);
   manifest.tokenizer = json_get<std::string>(json, "tokenizer", origin);
-  if (with_attachments) {
-    for (const auto& [name, item] : get_object(json, "attachments", origin).items())
-      manifest.attachments.emplace(
-          name, parse_attachment(item, fmt::format("{}, file {}", origin, excerpt(name))));
-  }
+  for (const auto& [name, item] : get_object(json, "attachments", origin).items())
+    manifest.attachments.emplace(
+        name, parse_attachment(item, fmt::format("{}, file {}", origin, excerpt(name))));
   for (const auto& [name, item] : get_object(json, "tensors", origin).items()) {
     const std::string where = fmt::format("{}, tensor {}", origin, excerpt(name));
     expect_members(item, {"dtype", "shape"}, where);
@@ -419,8 +414,7 @@ std::string to_text(const Manifest& manifest) {
                    json_text(name), attachment.bytes, attachment.crc);
     separator = ",\n  ";
   }
-  if (manifest.format > kFormatWithoutAttachments)
-    text += manifest.attachments.empty() ? "\"attachments\":{},\n" : "},\n";
+  text += manifest.attachments.empty() ? "\"attachments\":{},\n" : "},\n";
   separator = "\"tensors\":{\n  ";
   for (const auto& [name, info] : manifest.tensors) {
     fmt::format_to(std::back_inserter(text), "{}{}:{{{}}}", separator, json_text(name),
@@ -454,11 +448,7 @@ Manifest parse_manifest(std::string_view text, std::string_view origin) {
 }
 
 Manifest read_manifest(const fs::path& folder) {
-  std::error_code error;
-  const fs::path path = folder / kManifestName;
-  if (!fs::exists(path, error) && fs::exists(folder / kFormat1Name, error))
-    return read_format1(folder);
-  return parse_manifest(read_manifest_text(folder), path.string());
+  return parse_manifest(read_manifest_text(folder), (folder / kManifestName).string());
 }
 
 std::string read_manifest_text(const fs::path& folder) {

@@ -32,8 +32,7 @@
 
 namespace pentatron::checkpoint {
 
-inline constexpr int64_t kContainerFormat = 3;
-inline constexpr int64_t kFormatWithoutAttachments = 2;
+inline constexpr int64_t kManifestFormat = 3;
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr uint64_t kMinChunk = uint64_t{1} << 12;
 /// Large enough for few checksums and system calls, small enough to stay in the cache between the
@@ -72,7 +71,7 @@ struct ParityFile {
 };
 
 struct Manifest {
-  int64_t format = kContainerFormat;
+  int64_t format = kManifestFormat;
   int64_t iteration = 0;
   Json state = Json::object();
   std::string config_yaml;
@@ -104,8 +103,7 @@ void check_manifest(const Manifest& manifest, std::string_view origin);
 std::string to_text(const Manifest& manifest);
 /// Any bytes; throws CheckpointError unless it is a manifest that check_manifest() accepts.
 Manifest parse_manifest(std::string_view text, std::string_view origin);
-/// The manifest of a folder. A folder of format 1 (state.json, one rank) is presented as one whose
-/// files are one chunk each.
+/// The manifest of a folder. Throws CheckpointError.
 Manifest read_manifest(const std::filesystem::path& folder);
 /// The bytes of a folder's manifest.json, whatever they are. Throws CheckpointError.
 std::string read_manifest_text(const std::filesystem::path& folder);

@@ -28,7 +28,6 @@ namespace pentatron::checkpoint {
 /// Throws CheckpointError; about damaged data it names file, chunk and tensor.
 class CheckpointReader {
  public:
-  /// A folder of format 2, or one of format 1.
   explicit CheckpointReader(const std::filesystem::path& folder);
   ~CheckpointReader();
 

@@ -51,7 +51,7 @@ TEST_F(Folders, NamesAreExact) {
   EXPECT_EQ(step_name(100), "step_00000100");
   EXPECT_EQ(iteration_of("step_00000100"), 100);
   EXPECT_EQ(iteration_of("step_1234567890"), 1234567890);
-  EXPECT_EQ(iteration_of("iter_0000100"), 100);
+  EXPECT_EQ(iteration_of("iter_0000100"), std::nullopt);
   for (const char* name : {"step_100", "step_00000100x", "step_-0000001", "step_000000100",
                            "step_00000100.tmp-1-1", "steps", "", "step_99999999999999999999"})
     EXPECT_FALSE(iteration_of(name)) << name;

@@ -362,54 +362,5 @@ TEST_F(Commit, OneAtATimeInAFolder) {
               HasSubstr(fmt::format("is in use by process {} on ", ::getpid())));
 }
 
-TEST(Format1, IsReadThroughTheSameReader) {
-  const fs::path folder = fs::path(PENTATRON_TEST_DATA) / "checkpoint/format1/iter_0000003";
-  EXPECT_THAT(verify(folder).faults, IsEmpty());
-  CheckpointReader reader(folder);
-  EXPECT_EQ(reader.manifest().iteration, 3);
-  EXPECT_EQ(reader.manifest().state["consumed_samples"], 24);
-  const SafetensorsFile file(folder / "model.safetensors");
-  for (const auto& [name, tensor] : file.tensors()) {
-    EXPECT_EQ(reader.read(name), std::vector(tensor.data.begin(), tensor.data.end())) << name;
-    EXPECT_TRUE(reader.contains(name + "/exp_avg")) << name;
-  }
-  EXPECT_EQ(newest_checkpoint(folder.parent_path())->folder, folder);
-}
-
-TEST(Format2, IsReadThroughTheSameReader) {
-  const fs::path folder = fs::path(PENTATRON_TEST_DATA) / "checkpoint/format2/step_00000003";
-  EXPECT_THAT(verify(folder).faults, IsEmpty());
-  EXPECT_THAT(test::wrong_tensors(folder), IsEmpty());
-  CheckpointReader reader(folder);
-  EXPECT_EQ(reader.manifest().tensors, test::example_tensors());
-  EXPECT_EQ(reader.manifest().format, 2);
-  const TemporaryFolder dir;
-  CheckpointReader now(write_example(dir.path(), 3, 5));
-  EXPECT_EQ(diff(reader, now).tensors, diff(reader, now).equal);
-}
-
-TEST(Format1, LargeFilesAreOneChunkReadInBlocks) {
-  const TemporaryFolder dir;
-  const fs::path folder = dir.path() / "iter_0000001";
-  fs::create_directory(folder);
-  const TensorInfo info{SafeDtype::kF32, {3000, 1024}}; // 12 MB
-  const std::vector<std::byte> bytes = test::example_bytes("w", info, 1);
-  write_safetensors(folder / "model.safetensors", {{"w", {SafeDtype::kF32, info.shape, bytes}}});
-  const MappedFile file(folder / "model.safetensors");
-  Json state{{"format", 1}, {"iteration", 1}, {"config", ""}};
-  state["files"]["model.safetensors"] = {{"bytes", file.size()},
-                                         {"crc32c", fmt::format("{:08x}", crc32c(file.bytes()))}};
-  const std::string text = dump_json(state);
-  state["crc32c"] = fmt::format("{:08x}", crc32c(std::as_bytes(std::span(text))));
-  std::ofstream(folder / "state.json") << dump_json(state, 2);
-  CheckpointReader reader(folder);
-  EXPECT_EQ(reader.read("w"), bytes);
-  const Box columns{.offset = {10, 5}, .size = {2000, 7}};
-  std::vector<std::byte> expected(static_cast<size_t>(numel(columns)) * 4), got(expected.size());
-  copy_box(columns, whole_box(info.shape), bytes, columns, expected, 4);
-  reader.read("w", columns, got);
-  EXPECT_EQ(got, expected);
-}
-
 } // namespace
 } // namespace pentatron::checkpoint
