@@ -11,13 +11,13 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/log.h"
 #include "pentatron/base/mapped_file.h"
-#include "pentatron/checkpoint/param_shapes.h"
 #include "pentatron/checkpoint/sharded/attachments.h"
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/checkpoint/sharded/reader.h"
 #include "pentatron/checkpoint/source_facts.h"
 #include "pentatron/checkpoint/tensor_io.h"
 #include "pentatron/config/config.h"
+#include "pentatron/models/param_specs.h"
 
 namespace pentatron::checkpoint {
 
@@ -176,17 +176,17 @@ class RunSource final : public ModelSource {
   }
 
   void check_tensors() {
-    const Shapes expected = param_shapes(facts_.config);
+    const models::ParamSpecs expected = models::param_specs(facts_.config);
     TensorProblems problems;
-    for (const auto& [name, shape] : expected) {
+    for (const auto& [name, spec] : expected) {
       if (!reader_.contains(name)) {
         problems.missing(name);
         continue;
       }
       const TensorInfo& info = reader_.info(name);
-      if (info.shape != shape)
+      if (info.shape != spec.shape)
         problems.misfit(fmt::format("{} has shape {} and not {}", name, shape_text(info.shape),
-                                    shape_text(shape)));
+                                    shape_text(spec.shape)));
       if (!is_weight_dtype(info.dtype))
         problems.misfit(fmt::format("{} is of type {}", name, name_of(info.dtype)));
       facts_.tensors.emplace(name, info);

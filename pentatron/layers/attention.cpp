@@ -207,9 +207,6 @@ nn::Cost Attention::cost(const AttentionOptions& o, const nn::LayerShape& shape)
   cost.saved_bytes = shape.element_bytes * t * (o.hidden + qkv + n * d) + shape.acc_bytes * t * n;
   if (o.qk_norm)
     cost.saved_bytes += shape.element_bytes * t * (n + g) * d + shape.acc_bytes * t * (n + g);
-  cost.parameters = o.hidden * qkv + n * d * o.hidden + (o.qkv_bias ? qkv : 0) +
-                    (o.proj_bias ? o.hidden : 0) + (o.qk_norm ? 2 * d : 0) +
-                    (o.softmax == SoftmaxKind::kLearnable ? n : 0);
   if (shape.tp > 1) cost.tp_all_reduce = {2 * shape.element_bytes * t * o.hidden, 2};
   return cost;
 }

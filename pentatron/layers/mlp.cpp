@@ -36,7 +36,6 @@ nn::Cost Mlp::cost(const MlpOptions& o, const nn::LayerShape& shape) {
   cost.forward_gemm_flops =
       2.0 * static_cast<double>(t) * static_cast<double>(o.hidden) * static_cast<double>(up + f);
   cost.saved_bytes = shape.element_bytes * t * (o.hidden + up + f);
-  cost.parameters = o.hidden * (up + f) + (o.bias ? up + o.hidden : 0);
   if (shape.tp > 1) cost.tp_all_reduce = {2 * shape.element_bytes * t * o.hidden, 2};
   return cost;
 }

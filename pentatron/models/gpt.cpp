@@ -290,14 +290,10 @@ nn::Cost Gpt::segment_cost(const GptConfig& c, const nn::LayerShape& shape, int6
   if (segment > 0 && segment <= c.num_layers) {
     return layers::TransformerLayer::cost(layer_options(c, segment - 1), shape);
   }
-  const int64_t padded = ((c.vocab_size + shape.tp - 1) / shape.tp + 63) / 64 * 64;
   nn::Cost cost;
   if (segment == 0) {
-    cost.parameters = padded * c.hidden_size;
-    if (c.position_embedding_type == PositionEmbedding::kLearnedAbsolute) {
-      cost.parameters += c.max_position_embeddings * c.hidden_size;
+    if (c.position_embedding_type == PositionEmbedding::kLearnedAbsolute)
       cost.saved_bytes = static_cast<int64_t>(sizeof(int64_t)) * shape.tokens; // their numbers
-    }
     if (shape.tp > 1) cost.tp_all_reduce = {shape.element_bytes * shape.tokens * c.hidden_size, 1};
     return cost;
   }
@@ -308,8 +304,6 @@ nn::Cost Gpt::segment_cost(const GptConfig& c, const nn::LayerShape& shape, int6
   // The final norm keeps its input and statistics; the loss keeps its input's gradient.
   cost.saved_bytes = 2 * shape.element_bytes * shape.tokens * c.hidden_size +
                      shape.acc_bytes * shape.tokens * statistics;
-  cost.parameters = statistics * c.hidden_size +
-                    (c.untie_embeddings_and_output_weights ? padded * c.hidden_size : 0);
   if (shape.tp > 1) {
     cost.tp_all_reduce = {
         shape.element_bytes * shape.tokens * c.hidden_size + 3 * shape.acc_bytes * shape.tokens, 4};

@@ -1,8 +1,11 @@
 #include "pentatron/models/gpt_config.h"
 
-#include <cmath>
+#include <functional>
+#include <numeric>
 
 #include <fmt/format.h>
+
+#include "pentatron/models/param_specs.h"
 
 namespace pentatron::models {
 
@@ -22,34 +25,32 @@ namespace {
 /// Bytes of all of them and of their optimizer can be counted in 64 bits.
 constexpr double kMaxParameters = 1e15;
 
-/// As a Number that may be a double, where int64_t would overflow.
-template <class Number> Number count_parameters(const GptConfig& c) {
-  const auto number = [](int64_t size) { return static_cast<Number>(size); };
-  const Number h = number(c.hidden_size), n = number(c.num_attention_heads),
-               g = number(c.query_groups()), d = number(c.head_size()), f = number(c.ffn_size()),
-               vocab = number(c.vocab_size);
-  const Number norm = c.normalization == Normalization::kLayerNorm ? 2 * h : h;
-  const Number qkv = (n + 2 * g) * d, up = c.gated() ? 2 * f : f;
-  Number layer = h * qkv + n * d * h + h * (up + f) + 2 * norm;
-  if (c.add_qkv_bias) layer += qkv;
-  if (c.add_attention_proj_bias) layer += h;
-  if (c.add_mlp_bias) layer += up + h;
-  if (c.qk_layernorm) layer += 2 * d;
-  if (c.softmax_type == SoftmaxType::kLearnable) layer += n;
-  Number total = number(c.num_layers) * layer + norm + vocab * h;
-  if (c.untie_embeddings_and_output_weights) total += vocab * h;
-  if (c.position_embedding_type == PositionEmbedding::kLearnedAbsolute)
-    total += number(c.max_position_embeddings) * h;
-  return total;
+/// In fp64, where int64_t would overflow: from models of one and of two layers, because all layers
+/// have the same parameters and there may be a million of them.
+double approximate_parameters(GptConfig config) {
+  const auto count = [&config](int64_t layers) {
+    config.num_layers = layers;
+    config.full_attention_layers = {};
+    double total = 0;
+    for (const auto& [name, spec] : param_specs(config))
+      total += std::accumulate(spec.shape.begin(), spec.shape.end(), 1.0, std::multiplies<>());
+    return total;
+  };
+  const auto layers = static_cast<double>(config.num_layers);
+  const double one = count(1);
+  return one + (layers - 1) * (count(2) - one);
 }
 
 } // namespace
 
 int64_t GptConfig::num_parameters() const {
-  return count_parameters<int64_t>(*this);
+  int64_t total = 0;
+  for (const auto& [name, spec] : param_specs(*this)) total += spec.numel();
+  return total;
 }
 
 void GptConfig::validate(config::Violations& violations, std::string_view path) const {
+  const size_t before = violations.list().size();
   const auto key = [&](std::string_view name) { return config::join(path, name); };
   if (num_attention_heads % query_groups() != 0) {
     const int64_t works = config::nearest_divisor(num_attention_heads, query_groups());
@@ -79,13 +80,6 @@ void GptConfig::validate(config::Violations& violations, std::string_view path) 
                           static_cast<double>(head_size())));
     }
   }
-  if (const double parameters = count_parameters<double>(*this); parameters > kMaxParameters) {
-    violations.add(key("hidden_size"),
-                   fmt::format("{}={} and the other sizes make a model of {:.3g} parameters, more "
-                               "than {:.0e}",
-                               key("hidden_size"), hidden_size, parameters, kMaxParameters),
-                   "smaller sizes");
-  }
   if (!full_attention_layers.empty() && !window_size) {
     violations.add(key("full_attention_layers"),
                    fmt::format("{} has no effect without {}", key("full_attention_layers"),
@@ -99,6 +93,14 @@ void GptConfig::validate(config::Violations& violations, std::string_view path) 
                                  key("num_layers"), num_layers),
                      fmt::format("numbers below {}", num_layers));
     }
+  }
+  if (violations.list().size() > before) return; // no model can be made of it
+  if (const double parameters = approximate_parameters(*this); parameters > kMaxParameters) {
+    violations.add(key("hidden_size"),
+                   fmt::format("{}={} and the other sizes make a model of {:.3g} parameters, more "
+                               "than {:.0e}",
+                               key("hidden_size"), hidden_size, parameters, kMaxParameters),
+                   "smaller sizes");
   }
 }
 

@@ -340,18 +340,6 @@ TEST_P(LayerTest, TwoRanksAreOneRank) {
   }
 }
 
-TEST_P(LayerTest, CostCountsTheParametersOfARank) {
-  for (const int ranks : {1, 2}) {
-    test::run_ranks(ranks, [&](const comm::Group& tp) {
-      Layer model(GetParam(), tp);
-      int64_t held = 0;
-      for (const nn::Param& param : model.params) held += param.numel();
-      EXPECT_EQ(TransformerLayer::cost(GetParam().options, {.tokens = 1, .tp = ranks}).parameters,
-                held);
-    });
-  }
-}
-
 TEST_P(LayerTest, CostCountsTheFlopsOfTheMatrices) {
   for (const int ranks : {1, 2}) {
     test::run_ranks(ranks, [&](const comm::Group& tp) {

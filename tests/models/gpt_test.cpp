@@ -123,17 +123,6 @@ TEST_P(GptTest, InitialWeightsHaveTheConfiguredSpread) {
   }
 }
 
-TEST_P(GptTest, CostCountsTheParametersOfEverySegmentOnARank) {
-  for (const int ranks : {1, 2}) {
-    test::run_ranks(ranks, [&](const comm::Group& tp) {
-      Model model(config(), tp);
-      int64_t held = 0;
-      for (const nn::Param& param : model.gpt.params()) held += param.numel();
-      EXPECT_EQ(Gpt::cost(config(), {.tokens = 1, .tp = ranks}).parameters, held);
-    });
-  }
-}
-
 TEST_P(GptTest, CostIsSixFlopsAWeightAndTokenPlusAttention) {
   GptConfig c = config();
   c.window_size.reset();

@@ -15,7 +15,6 @@
 #include "pentatron/checkpoint/hf/hf_weights.h"
 #include "pentatron/checkpoint/hf/weight_map.h"
 #include "pentatron/checkpoint/model_source.h"
-#include "pentatron/checkpoint/param_shapes.h"
 #include "pentatron/checkpoint/tensor_io.h"
 #include "pentatron/models/presets.h"
 #include "pentatron/parallelize/parallelize.h"
@@ -55,31 +54,6 @@ class ModelSources : public testing::Test {
   const fs::path folder = temporary.path();
 };
 
-TEST(ParamShapes, AreThoseOfTheModel) {
-  std::vector<models::GptConfig> configs(1);
-  for (const char* name : {"gpt2", "llama", "llama3_rope_scaling_tied", "qwen2", "qwen3"})
-    configs.push_back(read_hf_config(kModels / name).config);
-  configs.push_back({.num_layers = 1,
-                     .hidden_size = 24,
-                     .num_attention_heads = 3,
-                     .kv_channels = 10,
-                     .position_embedding_type = models::PositionEmbedding::kNone,
-                     .normalization = models::Normalization::kLayerNorm,
-                     .activation_func = models::ActivationFunction::kSquaredRelu,
-                     .add_qkv_bias = true,
-                     .add_attention_proj_bias = true,
-                     .add_mlp_bias = true,
-                     .qk_layernorm = true,
-                     .softmax_type = models::SoftmaxType::kLearnable,
-                     .untie_embeddings_and_output_weights = true});
-  for (const models::GptConfig& config : configs) {
-    Shapes built;
-    const parallelize::RankModel model = build_model(config, at::kFloat);
-    for (const nn::Param& param : model.gpt->params()) built[param.name()] = param.spec().shape;
-    EXPECT_EQ(param_shapes(config), built);
-  }
-}
-
 TEST(WeightMap, PartsTileTheirParameters) {
   for (const char* name : {"gpt2", "llama", "llama3_rope_scaling_tied", "qwen2", "qwen3"}) {
     const HfModel hf = read_hf_config(kModels / name);
@@ -93,7 +67,8 @@ TEST(WeightMap, PartsTileTheirParameters) {
       EXPECT_EQ(entry.begin, rows[entry.param]) << entry.hf;
       rows[entry.param] += entry.shape[0];
     }
-    for (const auto& [param, shape] : param_shapes(hf.config)) EXPECT_EQ(rows[param], shape[0]);
+    for (const nn::Param& param : model.gpt->params())
+      EXPECT_EQ(rows[param.name()], param.spec().shape[0]);
   }
 }
 

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "pentatron/base/error.h"
-#include "pentatron/checkpoint/param_shapes.h"
+#include "pentatron/models/param_specs.h"
 
 namespace pentatron::checkpoint {
 
@@ -61,21 +61,14 @@ std::vector<WeightMapEntry> llama_map(const models::GptConfig& c) {
   return map;
 }
 
-/// Rows [begin, begin + rows) that a part of a fused parameter covers.
-void place(WeightMapEntry& entry, const models::GptConfig& c, const Shapes& shapes) {
-  const auto found = shapes.find(entry.param);
-  PT_DCHECK(found != shapes.end());
-  entry.shape = found->second;
-  const int64_t q = c.num_attention_heads * c.head_size(), kv = c.query_groups() * c.head_size();
-  const auto part = [&](int64_t begin, int64_t rows) {
-    entry.begin = begin;
-    entry.shape[0] = rows;
-  };
-  if (entry.part == "q") part(0, q);
-  if (entry.part == "k") part(q, kv);
-  if (entry.part == "v") part(q + kv, kv);
-  if (entry.part == "gate") part(0, c.ffn_size());
-  if (entry.part == "up") part(c.ffn_size(), c.ffn_size());
+/// The shape of the parameter, and the rows that a part of a fused one covers.
+void place(WeightMapEntry& entry, const models::ParamSpecs& specs) {
+  const auto found = specs.find(entry.param);
+  PT_DCHECK(found != specs.end());
+  entry.shape = found->second.shape;
+  const nn::PartRange range = nn::part_range(found->second, entry.part);
+  entry.begin = range.begin;
+  entry.shape[0] = range.rows;
 }
 
 } // namespace
@@ -89,8 +82,8 @@ std::vector<int64_t> WeightMapEntry::hf_shape() const {
 std::vector<WeightMapEntry> weight_map(const HfModel& model) {
   std::vector<WeightMapEntry> map =
       model.family == "gpt2" ? gpt2_map(model.config) : llama_map(model.config);
-  const Shapes shapes = param_shapes(model.config);
-  for (WeightMapEntry& entry : map) place(entry, model.config, shapes);
+  const models::ParamSpecs specs = models::param_specs(model.config);
+  for (WeightMapEntry& entry : map) place(entry, specs);
   return map;
 }
 

@@ -1,0 +1,18 @@
+/// The parameters of a model as data: what a model without storage registers.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+
+#include "pentatron/models/gpt_config.h"
+#include "pentatron/nn/shard_spec.h"
+
+namespace pentatron::models {
+
+/// Every parameter over all pipeline stages, by name, with its true global shape. Throws
+/// ConfigError for a configuration that is not one of a model.
+using ParamSpecs = std::map<std::string, nn::ShardSpec, std::less<>>;
+ParamSpecs param_specs(const GptConfig& config);
+
+} // namespace pentatron::models
