@@ -42,17 +42,20 @@ struct Context {
 /// One implementation of an operator. `refuse` returns an empty string when it can run the
 /// arguments, else the reason.
 template <class Args> struct Entry {
-  std::string_view name; ///< "reference", "avx2", "avx512", "avx512_bf16", "cuda"
+  std::string_view
+      name; ///< "reference", "avx2", "avx512", "avx512_bf16", "amx_bf16", "mkl", "cuda"
   std::string (*refuse)(const Args&, const Context&);
   void (*run)(const Args&, const Context&);
 };
 
-/// What the processor offers, found once with cpuid; PENTATRON_CPU=reference|avx2|avx512 in the
-/// environment lowers it (for tests).
+/// What the processor and the kernel offer, found once. PENTATRON_CPU in the environment lowers it
+/// (for tests): to `reference` (nothing), `avx2`, `avx512` (without bf16) or `avx512_bf16`
+/// (everything but AMX).
 struct CpuFeatures {
   bool avx2 = false;        ///< AVX2, FMA and F16C
   bool avx512 = false;      ///< F, BW, DQ, VL
   bool avx512_bf16 = false; ///< vdpbf16ps
+  bool amx_bf16 = false;    ///< amx-tile, amx-bf16, and the kernel's permission to use tiles
 };
 const CpuFeatures& cpu_features();
 

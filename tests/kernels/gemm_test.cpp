@@ -1,155 +1,72 @@
 #include "pentatron/kernels/gemm/gemm.h"
 
-#include <bit>
-#include <cmath>
-#include <cstring>
-#include <limits>
-#include <random>
 #include <thread>
-#include <vector>
 
 #include <gtest/gtest.h>
 #include <omp.h>
 
 #include "pentatron/base/error.h"
+#include "tests/kernels/emulated_gemm.h"
+#include "tests/kernels/gemm_cases.h"
 
 namespace pentatron::kernels {
 namespace {
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInf = std::numeric_limits<float>::infinity();
+using namespace testing;
+using ::testing::TestWithParam;
+using ::testing::ValuesIn;
 
-// Round to nearest even, written from the definition: the independent answer for conversions.
-uint16_t bf16(float x) {
-  if (std::isnan(x)) return 0x7fc0;
-  const auto bits = std::bit_cast<uint32_t>(x);
-  const uint32_t kept = bits >> 16;
-  const uint32_t rest = bits & 0xffff;
-  return static_cast<uint16_t>(kept +
-                               (rest > 0x8000 || (rest == 0x8000 && (kept & 1) != 0) ? 1 : 0));
-}
-float from_bf16(uint16_t x) {
-  return std::bit_cast<float>(static_cast<uint32_t>(x) << 16);
+struct Subject {
+  std::string_view entry;
+  DType in, out;
+};
+
+std::vector<Subject> subjects(bool ordered_only) {
+  std::vector<Subject> result = {{"avx512", DType::kFloat32, DType::kFloat32}};
+  if (!ordered_only) result.push_back({"mkl", DType::kFloat32, DType::kFloat32});
+  for (const DType out : {DType::kFloat32, DType::kBFloat16}) {
+    for (const std::string_view entry : {"amx_bf16", "amx_bf16_emulated", "avx512_bf16"})
+      result.push_back({entry, DType::kBFloat16, out});
+    if (!ordered_only) result.push_back({"mkl_bf16", DType::kBFloat16, out});
+  }
+  return result;
 }
 
-/// A matrix stored as fp32 or bf16 with a margin: `pad` elements after each row, `shift` bytes
-/// before the first.
-class Matrix {
- public:
-  Matrix(DType dtype, int64_t rows, int64_t columns, int64_t pad = 0, int64_t shift = 0)
-      : dtype_(dtype), ld_(columns + pad), shift_(shift),
-        bytes_(static_cast<size_t>(rows * (columns + pad)) * element_size(dtype) + 64 +
-                   static_cast<size_t>(shift),
-               std::byte{0xff}) {}
-  void* data() { return bytes_.data() + shift_; }
-  int64_t ld() const { return ld_; }
-  float get(int64_t i, int64_t j) const {
-    const std::byte* p =
-        bytes_.data() + shift_ + static_cast<size_t>(i * ld_ + j) * element_size(dtype_);
-    if (dtype_ == DType::kBFloat16) {
-      uint16_t x;
-      std::memcpy(&x, p, 2);
-      return from_bf16(x);
-    }
-    float x;
-    std::memcpy(&x, p, 4);
-    return x;
+/// Every entry but the reference, with every pair of types it takes.
+class Gemm : public TestWithParam<Subject> {
+ protected:
+  void SetUp() override {
+    if (GetParam().entry == emulated_gemm_entry().name) entry_ = emulated_gemm_entry();
+    for (const Entry<GemmArgs>& entry : gemm_entries())
+      if (entry.name == GetParam().entry) entry_ = entry;
+    ASSERT_NE(entry_.run, nullptr) << "there is no entry " << GetParam().entry;
+    const std::string reason =
+        entry_.refuse({.in_dtype = GetParam().in, .out_dtype = GetParam().out}, {});
+    if (!reason.empty()) GTEST_SKIP() << GetParam().entry << " " << reason;
   }
-  void set(int64_t i, int64_t j, float value) {
-    std::byte* p = bytes_.data() + shift_ + static_cast<size_t>(i * ld_ + j) * element_size(dtype_);
-    if (dtype_ == DType::kBFloat16) {
-      const uint16_t x = bf16(value);
-      std::memcpy(p, &x, 2);
-    } else {
-      std::memcpy(p, &value, 4);
-    }
-  }
-  void fill(int64_t rows, int64_t columns, uint64_t seed) {
-    std::mt19937_64 generator(seed);
-    std::normal_distribution<float> normal;
-    for (int64_t i = 0; i < rows; ++i) {
-      for (int64_t j = 0; j < columns; ++j) set(i, j, normal(generator));
-    }
-  }
-  const std::vector<std::byte>& bytes() const { return bytes_; }
+  void run(const GemmArgs& args) const { entry_.run(args, {}); }
+  void expect_correct(const Problem& p) const;
 
  private:
-  DType dtype_;
-  int64_t ld_;
-  int64_t shift_;
-  std::vector<std::byte> bytes_;
+  Entry<GemmArgs> entry_{};
 };
+/// The entries that keep the order of sums.
+class OrderedGemm : public Gemm {};
 
-struct Problem {
-  int64_t m, n, k;
-  bool transpose_a = false;
-  bool transpose_b = false;
-  DType in = DType::kFloat32;
-  DType out = DType::kFloat32;
-  bool accumulate = false;
-  bool bias = false;
-  DType bias_dtype = DType::kFloat32;
-  int64_t pad = 0;
-  int64_t shift = 0;
+const auto name_of = [](const auto& info) {
+  return fmt::format("{}_{}", info.param.entry, name(info.param.out));
 };
+INSTANTIATE_TEST_SUITE_P(Entries, Gemm, ValuesIn(subjects(false)), name_of);
+INSTANTIATE_TEST_SUITE_P(Entries, OrderedGemm, ValuesIn(subjects(true)), name_of);
 
-std::string describe(const Problem& p) {
-  return fmt::format("m={} n={} k={} ta={} tb={} {}->{} accumulate={} bias={} pad={} shift={}", p.m,
-                     p.n, p.k, p.transpose_a, p.transpose_b, name(p.in), name(p.out), p.accumulate,
-                     p.bias, p.pad, p.shift);
-}
-
-struct Data {
-  Matrix a, b, c, bias;
-  GemmArgs args;
-};
-
-Data make(const Problem& p, uint64_t seed = 1) {
-  const int64_t ra = p.transpose_a ? p.k : p.m, ca = p.transpose_a ? p.m : p.k;
-  const int64_t rb = p.transpose_b ? p.n : p.k, cb = p.transpose_b ? p.k : p.n;
-  Data d{Matrix(p.in, ra, ca, p.pad, p.shift),
-         Matrix(p.in, rb, cb, 2 * p.pad, p.shift),
-         Matrix(p.out, p.m, p.n, 3 * p.pad, p.shift),
-         Matrix(p.bias_dtype, 1, p.n, 0, p.shift),
-         {}};
-  d.a.fill(ra, ca, seed);
-  d.b.fill(rb, cb, seed + 1);
-  if (p.accumulate) d.c.fill(p.m, p.n, seed + 2); // otherwise C stays full of NaN (all bits set)
-  d.bias.fill(1, p.n, seed + 3);
-  d.args = {.m = p.m,
-            .n = p.n,
-            .k = p.k,
-            .transpose_a = p.transpose_a,
-            .transpose_b = p.transpose_b,
-            .in_dtype = p.in,
-            .out_dtype = p.out,
-            .a = nullptr,
-            .lda = d.a.ld(),
-            .b = nullptr,
-            .ldb = d.b.ld(),
-            .c = nullptr,
-            .ldc = d.c.ld(),
-            .accumulate = p.accumulate,
-            .bias = nullptr,
-            .bias_dtype = p.bias_dtype};
-  return d;
-}
-
-void attach(Data& d, bool bias) {
-  d.args.a = d.a.data();
-  d.args.b = d.b.data();
-  d.args.c = d.c.data();
-  d.args.bias = bias ? d.bias.data() : nullptr;
-}
-
-/// Compares gemm() with a double sum. The bound is that of fp32 sums of k terms against the sum of
-/// their magnitudes.
-void expect_correct(const Problem& p) {
+/// Compares with a double sum. The bound is that of fp32 sums of k terms against the sum of their
+/// magnitudes.
+void Gemm::expect_correct(const Problem& p) const {
   SCOPED_TRACE(describe(p));
   Data d = make(p);
   attach(d, p.bias);
   const Matrix before = d.c;
-  gemm(d.args);
+  run(d.args);
   for (int64_t i = 0; i < p.m; ++i) {
     for (int64_t j = 0; j < p.n; ++j) {
       double sum = 0, size = 0;
@@ -171,26 +88,6 @@ void expect_correct(const Problem& p) {
       ASSERT_TRUE(std::isnan(d.c.get(i, j))) << "margin written at " << i << "," << j;
   }
 }
-
-struct Types {
-  DType in, out;
-};
-class Gemm : public testing::TestWithParam<Types> {
- protected:
-  void SetUp() override {
-    GemmArgs args;
-    args.in_dtype = GetParam().in;
-    args.out_dtype = GetParam().out;
-    if (!gemm_supported(args)) GTEST_SKIP() << "this processor has no fast entry for the types";
-  }
-};
-INSTANTIATE_TEST_SUITE_P(Types, Gemm,
-                         testing::Values(Types{DType::kFloat32, DType::kFloat32},
-                                         Types{DType::kBFloat16, DType::kFloat32},
-                                         Types{DType::kBFloat16, DType::kBFloat16}),
-                         [](const auto& info) {
-                           return fmt::format("{}_{}", name(info.param.in), name(info.param.out));
-                         });
 
 TEST_P(Gemm, AgreesWithADoubleSumForOddSizesAndAllTransposes) {
   std::mt19937 generator(7);
@@ -232,7 +129,7 @@ TEST_P(Gemm, WithoutProductsGivesOldValuesAndBias) {
   expect_correct({5, 19, 0, true, true, GetParam().in, GetParam().out, false, false});
 }
 
-TEST_P(Gemm, BitsDoNotDependOnTheNumberOfThreads) {
+TEST_P(OrderedGemm, BitsDoNotDependOnTheNumberOfThreads) {
   const int threads = omp_get_max_threads();
   for (const auto& [m, n, k] :
        {std::tuple<int64_t, int64_t, int64_t>{301, 517, 1233}, {3, 1999, 771}, {777, 5, 900}}) {
@@ -241,7 +138,7 @@ TEST_P(Gemm, BitsDoNotDependOnTheNumberOfThreads) {
       omp_set_num_threads(t);
       Data d = make({m, n, k, true, false, GetParam().in, GetParam().out, true, true});
       attach(d, true);
-      gemm(d.args);
+      run(d.args);
       if (t == 1) {
         first = d.c.bytes();
       } else {
@@ -252,11 +149,11 @@ TEST_P(Gemm, BitsDoNotDependOnTheNumberOfThreads) {
   omp_set_num_threads(threads);
 }
 
-TEST_P(Gemm, ARowIsTheSameAloneAndAmongOthers) {
+TEST_P(OrderedGemm, ARowIsTheSameAloneAndAmongOthers) {
   for (const int64_t k : {31, 1000, 1601, 3301}) {
     Data all = make({150, 70, k, false, true, GetParam().in, GetParam().out, true, true});
     attach(all, true);
-    gemm(all.args);
+    run(all.args);
     for (const int64_t rows : {1, 2, 3, 4, 5}) {
       for (const int64_t row : {0, 13, 77, 145}) {
         Data few = make({150, 70, k, false, true, GetParam().in, GetParam().out, true, true});
@@ -266,7 +163,7 @@ TEST_P(Gemm, ARowIsTheSameAloneAndAmongOthers) {
         few.args.a = static_cast<const char*>(few.args.a) + row * few.args.lda * size;
         few.args.c = static_cast<char*>(few.args.c) +
                      row * few.args.ldc * static_cast<int64_t>(element_size(GetParam().out));
-        gemm(few.args);
+        run(few.args);
         for (int64_t i = row; i < row + rows; ++i) {
           for (int64_t j = 0; j < 70; ++j)
             ASSERT_EQ(few.c.get(i, j), all.c.get(i, j))
@@ -279,12 +176,12 @@ TEST_P(Gemm, ARowIsTheSameAloneAndAmongOthers) {
 
 TEST_P(Gemm, NanAndInfinityReachTheirRowAndColumnOnly) {
   for (const auto& [value, k] :
-       {std::pair<float, int64_t>{kNan, 33}, {kInf, 33}, {kNan, 1601}, {kInf, 1601}}) {
+       {std::pair<float, int64_t>{kFloatNan, 33}, {kFloatInf, 33}, {kFloatNan, 1601}, {kFloatInf, 1601}}) {
     Data d = make({20, 40, k, false, true, GetParam().in, GetParam().out, false, false});
     attach(d, false);
     d.a.set(3, k - 1, value);
     d.b.set(17, 0, value);
-    gemm(d.args);
+    run(d.args);
     for (int64_t i = 0; i < 20; ++i) {
       for (int64_t j = 0; j < 40; ++j) {
         const float x = d.c.get(i, j);
@@ -300,7 +197,7 @@ TEST_P(Gemm, NanAndInfinityReachTheirRowAndColumnOnly) {
   }
 }
 
-TEST_P(Gemm, BatchesRunEveryItemWithItsStrides) {
+TEST_P(OrderedGemm, BatchesRunEveryItemWithItsStrides) {
   const auto in = static_cast<int64_t>(element_size(GetParam().in));
   const auto out = static_cast<int64_t>(element_size(GetParam().out));
   constexpr int64_t kBatch = 5, kM = 9, kN = 35, kK = 21;
@@ -314,21 +211,21 @@ TEST_P(Gemm, BatchesRunEveryItemWithItsStrides) {
     d.args.stride_a = kM * kK;
     d.args.stride_b = 0;
     d.args.stride_c = kM * kN;
-    gemm(d.args);
+    run(d.args);
     omp_set_num_threads(before);
     Data whole =
         make({kBatch * kM, kN, kK, false, false, GetParam().in, GetParam().out, false, false});
     attach(whole, false);
-    gemm(whole.args);
+    run(whole.args);
     EXPECT_EQ(d.c.bytes(), whole.c.bytes()) << threads << " threads";
     EXPECT_GT(in * out, 0);
   }
 }
 
-TEST_P(Gemm, RunsInsideAParallelRegionAndOnManyThreadsAtOnce) {
+TEST_P(OrderedGemm, RunsInsideAParallelRegionAndOnManyThreadsAtOnce) {
   Data expected = make({40, 70, 300, false, true, GetParam().in, GetParam().out, false, false});
   attach(expected, false);
-  gemm(expected.args);
+  run(expected.args);
   std::vector<std::thread> threads;
   std::vector<Data> results;
   for (int t = 0; t < 4; ++t)
@@ -336,14 +233,14 @@ TEST_P(Gemm, RunsInsideAParallelRegionAndOnManyThreadsAtOnce) {
         make({40, 70, 300, false, true, GetParam().in, GetParam().out, false, false}));
   for (Data& d : results) {
     attach(d, false);
-    threads.emplace_back([&d] {
-      for (int i = 0; i < 20; ++i) gemm(d.args);
+    threads.emplace_back([this, &d] {
+      for (int i = 0; i < 20; ++i) run(d.args);
     });
   }
   for (std::thread& t : threads) t.join();
   for (Data& d : results) EXPECT_EQ(d.c.bytes(), expected.c.bytes());
 #pragma omp parallel for num_threads(2)
-  for (int t = 0; t < 4; ++t) gemm(results[static_cast<size_t>(t)].args);
+  for (int t = 0; t < 4; ++t) run(results[static_cast<size_t>(t)].args);
   for (Data& d : results) EXPECT_EQ(d.c.bytes(), expected.c.bytes());
 }
 
@@ -360,9 +257,15 @@ TEST(GemmBf16, RoundsOnceToNearestEven) {
   // 1 + e for e = 2^-8 (tie, to even: 1), 3 2^-8 (tie, to even: 1 + 2^-6), just above a tie, and a
   // sum that only fp32 holds.
   const float e = std::ldexp(1.0F, -8);
-  uint16_t a[2] = {bf16(1), bf16(1)};
-  uint16_t b[8] = {
-      bf16(1), bf16(1), bf16(1), bf16(256), bf16(e), bf16(3 * e), bf16(e * 1.0078125F), bf16(-255)};
+  uint16_t a[2] = {bf16_bits(1), bf16_bits(1)};
+  uint16_t b[8] = {bf16_bits(1),
+                   bf16_bits(1),
+                   bf16_bits(1),
+                   bf16_bits(256),
+                   bf16_bits(e),
+                   bf16_bits(3 * e),
+                   bf16_bits(e * 1.0078125F),
+                   bf16_bits(-255)};
   uint16_t c[4];
   args.a = a;
   args.b = b;

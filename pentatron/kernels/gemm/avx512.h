@@ -1,5 +1,5 @@
 /// The AVX-512 pieces of the GEMM: packing and the register-blocked micro-kernel. Included by
-/// gemm_simd.cpp only.
+/// sources with entries for AVX-512 and AMX only.
 ///
 /// A packed panel holds, for every step of k, the elements of up to 14 rows of op(A) or 32 columns
 /// of op(B) side by side. An element (a "unit") has 32 bits: one fp32, or two bf16 of consecutive k
@@ -82,14 +82,20 @@ struct Strip {
   int lanes = 0;
   int stride = 0;
   uint32_t* dst = nullptr;
+  bool pad = false; ///< write zeros too, up to 16 lanes and to a multiple of 16 units
 };
+
+/// The lanes of a strip that are written.
+PENTATRON_AVX512 inline __mmask16 stored_lanes(const Strip& strip) {
+  return static_cast<__mmask16>(strip.pad ? 0xffffU : (1U << strip.lanes) - 1);
+}
 
 /// Packs `k` elements of a strip whose lanes are rows in memory, `ld` elements apart.
 template <bool kPair>
 PENTATRON_AVX512 void pack_along(const char* src, int64_t ld, int64_t k, const Strip& strip) {
   constexpr int kBytes = kPair ? 2 : 4;
   constexpr int kPerUnit = kPair ? 2 : 1;
-  const __mmask16 lane_mask = static_cast<__mmask16>((1U << strip.lanes) - 1);
+  const __mmask16 lane_mask = stored_lanes(strip);
   src += strip.offset * ld * kBytes;
   for (int64_t k0 = 0; k0 < k; k0 += 16 * kPerUnit) {
     const int64_t left = k - k0;
@@ -110,7 +116,7 @@ PENTATRON_AVX512 void pack_along(const char* src, int64_t ld, int64_t k, const S
       }
     }
     transpose_16x16(r);
-    const int64_t steps = whole ? 16 : (left + kPerUnit - 1) / kPerUnit;
+    const int64_t steps = whole || strip.pad ? 16 : (left + kPerUnit - 1) / kPerUnit;
     uint32_t* d = strip.dst + k0 / kPerUnit * strip.stride;
 #pragma GCC unroll 16
     for (int s = 0; s < 16; ++s) {
@@ -139,7 +145,13 @@ PENTATRON_AVX512 void pack_across(const char* src, int64_t ld, int64_t k, const 
           const __m512i next = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p + ld * 2));
           v = _mm512_or_si512(v, _mm512_slli_epi32(next, 16));
         }
-        _mm512_mask_storeu_epi32(strip.dst + s * strip.stride, mask, v);
+        _mm512_mask_storeu_epi32(strip.dst + s * strip.stride, stored_lanes(strip), v);
+      }
+    }
+    for (int64_t s = (k + 1) / 2; s % 16 != 0; ++s) {
+      for (int i = 0; i < count; ++i) {
+        if (strips[i].pad)
+          _mm512_storeu_si512(strips[i].dst + s * strips[i].stride, _mm512_setzero_si512());
       }
     }
   } else {
@@ -156,38 +168,49 @@ PENTATRON_AVX512 void pack_across(const char* src, int64_t ld, int64_t k, const 
   }
 }
 
+/// The lanes of vector `v` of a tile that are columns of C.
+PENTATRON_AVX512 inline __mmask16 column_mask(const TileOut& t, int v) {
+  const int lanes = t.columns - 16 * v < 16 ? t.columns - 16 * v : 16;
+  return static_cast<__mmask16>((1U << lanes) - 1);
+}
+
+PENTATRON_AVX512 inline __m512 bias_vector(const TileOut& t, int v, __mmask16 mask) {
+  return t.bias == nullptr ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(mask, t.bias + 16 * v);
+}
+
+/// Writes the sums x of vector v of row i of a tile as `t` says.
+template <bool kPair>
+PENTATRON_AVX512_BF16 inline void finish_vector(__m512 x, int64_t i, int v, __mmask16 mask,
+                                                __m512 bias, const TileOut& t) {
+  if (t.in != nullptr)
+    x = _mm512_add_ps(x, _mm512_maskz_loadu_ps(mask, t.in + i * t.ld_in + 16 * v));
+  if constexpr (kPair) {
+    if (t.in16 != nullptr) {
+      const __m256i old = _mm256_maskz_loadu_epi16(mask, t.in16 + i * t.ld_out + 16 * v);
+      x = _mm512_add_ps(x, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(old), 16)));
+    }
+  }
+  if (t.bias != nullptr) x = _mm512_add_ps(x, bias);
+  if (kPair && t.out16 != nullptr) {
+    if constexpr (kPair) {
+      _mm256_mask_storeu_epi16(t.out16 + i * t.ld_out + 16 * v, mask,
+                               (__m256i)_mm512_cvtneps_pbh(x));
+    }
+  } else {
+    _mm512_mask_storeu_ps(t.out + i * t.ld_out + 16 * v, mask, x);
+  }
+}
+
 /// Writes the sums of a tile as `t` says.
 template <bool kPair, int kRows, int kVectors>
 PENTATRON_AVX512_BF16 inline void finish_tile(const __m512 (&sum)[kRows][kVectors],
                                               const TileOut& t) {
 #pragma GCC unroll 2
   for (int v = 0; v < kVectors; ++v) {
-    const int lanes = t.columns - 16 * v < 16 ? t.columns - 16 * v : 16;
-    const __mmask16 mask = static_cast<__mmask16>((1U << lanes) - 1);
-    const __m512 bias =
-        t.bias == nullptr ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(mask, t.bias + 16 * v);
+    const __mmask16 mask = column_mask(t, v);
+    const __m512 bias = bias_vector(t, v, mask);
 #pragma GCC unroll 14
-    for (int i = 0; i < kRows; ++i) {
-      __m512 x = sum[i][v];
-      if (t.in != nullptr)
-        x = _mm512_add_ps(x, _mm512_maskz_loadu_ps(mask, t.in + i * t.ld_in + 16 * v));
-      if constexpr (kPair) {
-        if (t.in16 != nullptr) {
-          const __m256i old = _mm256_maskz_loadu_epi16(mask, t.in16 + i * t.ld_out + 16 * v);
-          x = _mm512_add_ps(x,
-                            _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(old), 16)));
-        }
-      }
-      if (t.bias != nullptr) x = _mm512_add_ps(x, bias);
-      if (kPair && t.out16 != nullptr) {
-        if constexpr (kPair) {
-          _mm256_mask_storeu_epi16(t.out16 + i * t.ld_out + 16 * v, mask,
-                                   (__m256i)_mm512_cvtneps_pbh(x));
-        }
-      } else {
-        _mm512_mask_storeu_ps(t.out + i * t.ld_out + 16 * v, mask, x);
-      }
-    }
+    for (int i = 0; i < kRows; ++i) finish_vector<kPair>(sum[i][v], i, v, mask, bias, t);
   }
 }
 

@@ -19,9 +19,12 @@ std::string refuse_reference(const GemmArgs& g, const Context& context) {
   return {};
 }
 
-constexpr std::array<Entry<GemmArgs>, 3> kEntries = {{
+constexpr std::array<Entry<GemmArgs>, 6> kEntries = {{
+    {"amx_bf16", gemm_detail::refuse_amx_bf16, gemm_detail::run_amx_bf16},
     {"avx512_bf16", gemm_detail::refuse_avx512_bf16, gemm_detail::run_avx512_bf16},
     {"avx512", gemm_detail::refuse_avx512, gemm_detail::run_avx512},
+    {"mkl_bf16", gemm_detail::refuse_mkl_bf16, gemm_detail::run_mkl_bf16},
+    {"mkl", gemm_detail::refuse_mkl, gemm_detail::run_mkl},
     {"reference", refuse_reference, gemm_reference},
 }};
 

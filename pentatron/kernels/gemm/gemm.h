@@ -10,7 +10,9 @@
 /// Order of sums: k is cut into blocks that depend on k and the type alone, each block is summed in
 /// order of k, and the blocks are added in order. So an element of C depends on its row of op(A),
 /// its column of op(B) and its own old value only: not on the number of threads, nor on m and n.
-/// bf16 products treat subnormal inputs and results as zero, as the vdpbf16ps instruction does.
+/// Blocks and the order within 32 k differ between entries. The entries "mkl" and "mkl_bf16" do not
+/// keep this order: with them an element may depend on m, n, strides and the number of threads.
+/// bf16 products treat subnormal inputs and results as zero, as vdpbf16ps and tdpbf16ps do.
 ///
 /// Threads: num_threads() through OpenMP; called from inside a parallel region it runs on the
 /// calling thread.
@@ -45,7 +47,8 @@ struct GemmArgs {
   int64_t stride_c = 0;
 };
 
-/// The implementations, best first: "avx512_bf16", "avx512", "reference". Each refuses what it
+/// The implementations, best first: "amx_bf16", "avx512_bf16", "avx512", "mkl_bf16" and "mkl"
+/// (Intel MKL inside libtorch_cpu, on processors with AVX2), "reference". Each refuses what it
 /// cannot run.
 std::span<const Entry<GemmArgs>> gemm_entries();
 

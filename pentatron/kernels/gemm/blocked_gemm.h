@@ -1,0 +1,308 @@
+/// Blocks for the caches, threads and order of sums of a GEMM, around packing and micro-kernels
+/// that a derived class gives. Included by sources with entries for AVX-512 and AMX only.
+///
+/// Derived is constructed from GemmArgs and has
+///   kPair           bf16 pairs (else fp32)
+///   kPerStep        elements of k in a step: blocks of k are whole steps
+///   kUnits          32-bit units of a step in a packed panel
+///   kPad            panels are filled with zeros: 32 columns, whole steps
+///   kMaxSteps, kMaxRows, kMaxColumns   sizes of blocks: steps of k, rows of A, columns of B
+///   kRowStep        blocks of rows are multiples of it
+///   kPackCost       multiplications in the time of packing an element
+///   kWorkOfAThread  multiplications that pay for the start of a thread
+///   Thread          what a thread holds while it works (default-constructed)
+///   thin()          whether thin_block() is used: op(B) is not packed
+///   a_bytes()       of the buffer of packed op(A)
+///   block(), thin_block()   see region()
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include <omp.h>
+
+#include "pentatron/kernels/common/scalar.h"
+#include "pentatron/kernels/gemm/avx512.h"
+#include "pentatron/kernels/gemm/gemm.h"
+#include "pentatron/kernels/gemm/pack_buffer.h"
+
+namespace pentatron::kernels::gemm_detail {
+
+constexpr int64_t kMaxColumnsThin =
+    128; // columns of B in a block for few rows, where B is used once and must not leave the cache
+constexpr int64_t kThinRows = 64;
+
+constexpr int64_t ceil_div(int64_t x, int64_t y) {
+  return (x + y - 1) / y;
+}
+constexpr int64_t round_up(int64_t x, int64_t y) {
+  return ceil_div(x, y) * y;
+}
+
+/// `total` cut into `parts` of nearly equal size; begin(i)..begin(i + 1) is part i.
+struct Split {
+  int64_t total;
+  int64_t parts;
+  int64_t begin(int64_t i) const { return i * (total / parts) + std::min(i, total % parts); }
+  int64_t size(int64_t i) const { return begin(i + 1) - begin(i); }
+};
+
+struct Grid {
+  int64_t rows = 1;
+  int64_t columns = 1;
+};
+
+/// Splits C among threads: the least work of the busiest one, counting multiplications and packed
+/// elements.
+template <class Derived> Grid choose_grid(const GemmArgs& g, int threads) {
+  Grid best;
+  double best_cost = 0;
+  for (int64_t rows = 1; rows <= threads; ++rows) {
+    const int64_t columns = threads / rows;
+    const auto m = static_cast<double>(round_up(ceil_div(g.m, rows), Derived::kRowStep));
+    const auto n = static_cast<double>(ceil_div(ceil_div(g.n, kNr), columns) * kNr);
+    const double cost =
+        m * n +
+        Derived::kPackCost *
+            (m * static_cast<double>(ceil_div(static_cast<int64_t>(n), Derived::kMaxColumns)) + n);
+    if (rows == 1 || cost < best_cost) {
+      best = {rows, columns};
+      best_cost = cost;
+    }
+  }
+  return best;
+}
+
+template <class Derived> class BlockedGemm {
+ public:
+  explicit BlockedGemm(const GemmArgs& args)
+      : g_(args), steps_of_k_(ceil_div(args.k, Derived::kPerStep)) {
+    // Blocks of k depend on k alone, so that the order of sums does.
+    k_blocks_ = Split{steps_of_k_, std::max<int64_t>(1, ceil_div(steps_of_k_, Derived::kMaxSteps))};
+    max_columns_ = g_.m <= kThinRows ? kMaxColumnsThin : Derived::kMaxColumns;
+    steps_ = ceil_div(steps_of_k_, k_blocks_.parts);
+  }
+
+  void run() {
+    const int threads = threads_for();
+    const bool over_batch = g_.batch >= threads;
+    const Grid grid = over_batch ? Grid{} : choose_grid<Derived>(g_, threads);
+    const int64_t workers =
+        over_batch ? std::min<int64_t>(threads, g_.batch) : grid.rows * grid.columns;
+    const int64_t each = lay_out_buffer();
+    const PackBuffer buffer(static_cast<size_t>(each * workers));
+    if (workers == 1) {
+      typename Derived::Thread thread;
+      for (int64_t item = 0; item < g_.batch; ++item)
+        region(thread, buffer.data(), item, 0, g_.m, 0, g_.n);
+      return;
+    }
+#pragma omp parallel num_threads(static_cast <int>(workers))
+    {
+      typename Derived::Thread thread;
+      // The runtime may give fewer threads than asked for.
+      for (int64_t w = omp_get_thread_num(); w < workers; w += omp_get_num_threads()) {
+        std::byte* const mine = buffer.data() + w * each;
+        if (over_batch) {
+          for (int64_t item = w; item < g_.batch; item += workers)
+            region(thread, mine, item, 0, g_.m, 0, g_.n);
+        } else {
+          const Split rows{ceil_div(g_.m, Derived::kRowStep), grid.rows};
+          const Split panels{ceil_div(g_.n, kNr), grid.columns};
+          const int64_t r = w % grid.rows;
+          const int64_t c = w / grid.rows;
+          for (int64_t item = 0; item < g_.batch; ++item) {
+            region(thread, mine, item, rows.begin(r) * Derived::kRowStep,
+                   std::min(g_.m, rows.begin(r + 1) * Derived::kRowStep), panels.begin(c) * kNr,
+                   std::min(g_.n, panels.begin(c + 1) * kNr));
+          }
+        }
+      }
+    }
+  }
+
+ protected:
+  static constexpr int64_t kElement = Derived::kPair ? 2 : 4;
+
+  /// A block of C, its block of k, and the buffers of the thread that computes it.
+  struct Block {
+    int64_t item = 0;
+    int64_t first_row = 0; ///< of the rows that share the scratch
+    int64_t i = 0;
+    int64_t rows = 0;
+    int64_t j = 0;
+    int64_t columns = 0;
+    int64_t q = 0;            ///< number of the block of k
+    bool new_rows = false;    ///< the first block of columns of these rows and this block of k
+    uint32_t* a = nullptr;    ///< packed op(A)
+    uint32_t* b = nullptr;    ///< packed op(B)
+    float* bias = nullptr;    ///< of the columns, if there is a bias
+    float* scratch = nullptr; ///< sums of first_row and the block's columns, if they need a place
+  };
+
+  /// What becomes of the tile whose first element is (i, j) of the block.
+  TileOut tile_out(const Block& block, int64_t i, int64_t j, int width) const {
+    const bool first = block.q == 0;
+    const bool last = block.q + 1 == k_blocks_.parts;
+    const int64_t index = block.item * g_.stride_c + (block.i + i) * g_.ldc + block.j + j;
+    TileOut t;
+    t.columns = width;
+    if (last && g_.bias != nullptr) t.bias = block.bias + j;
+    if (g_.out_dtype == DType::kFloat32) {
+      t.out = static_cast<float*>(g_.c) + index;
+      t.ld_in = t.ld_out = g_.ldc;
+      if (!first || g_.accumulate) t.in = t.out;
+      return t;
+    }
+    float* const scratch = block.scratch + (block.i + i - block.first_row) * max_columns_ + j;
+    t.ld_in = max_columns_;
+    if (!first) t.in = scratch;
+    if (!last) {
+      t.out = scratch;
+      t.ld_out = max_columns_;
+      return t;
+    }
+    t.out16 = static_cast<uint16_t*>(g_.c) + index;
+    t.ld_out = g_.ldc;
+    if (g_.accumulate) t.in16 = t.out16;
+    return t;
+  }
+
+  int64_t first_k(int64_t q) const {
+    return k_blocks_.begin(q) * Derived::kPerStep;
+  }
+  int64_t size_k(int64_t q) const {
+    return std::min(g_.k, k_blocks_.begin(q + 1) * Derived::kPerStep) - first_k(q);
+  }
+  const char* a_item(int64_t item) const {
+    return static_cast<const char*>(g_.a) + item * g_.stride_a * kElement;
+  }
+  const char* b_item(int64_t item) const {
+    return static_cast<const char*>(g_.b) + item * g_.stride_b * kElement;
+  }
+
+  /// Panels of 32 lanes: `count` rows of op(A) or columns of op(B) from `first`, block q of k. If
+  /// not padded, the last has 16 lanes when at most 16 are left. `along`: k runs along the rows of
+  /// memory.
+  void pack_panels(const char* src, int64_t ld, bool along, int64_t first, int64_t count, int64_t q,
+                   uint32_t* dst) const {
+    std::array<Strip, Derived::kMaxColumns / 16> strips;
+    int n = 0;
+    for (int64_t j = 0; j < count; j += 16) {
+      const int64_t panel = j / kNr * kNr;
+      strips[static_cast<size_t>(n++)] = {
+          first + j, static_cast<int>(std::min<int64_t>(16, count - j)),
+          Derived::kPad || count - panel > 16 ? kNr : 16,
+          dst + panel * k_blocks_.size(q) * Derived::kUnits + (j - panel), Derived::kPad};
+    }
+    pack(src, ld, along, q, strips.data(), n);
+  }
+
+  /// Packs block q of k; `along`: k runs along the rows of memory.
+  void pack(const char* src, int64_t ld, bool along, int64_t q, const Strip* strips,
+            int count) const {
+    constexpr bool kPair = Derived::kPair;
+    if (!along) {
+      return pack_across<kPair>(src + first_k(q) * ld * kElement, ld, size_k(q), strips, count);
+    }
+    for (int i = 0; i < count; ++i)
+      pack_along<kPair>(src + first_k(q) * kElement, ld, size_k(q), strips[i]);
+  }
+
+  GemmArgs g_;
+  int64_t steps_of_k_;
+  Split k_blocks_{0, 1};
+  int64_t steps_ = 0; ///< most steps of a block
+
+ private:
+  static constexpr int64_t kScratchRows = 1024;
+
+  const Derived& self() const {
+    return static_cast<const Derived&>(*this);
+  }
+
+  /// Threads worth starting: each needs enough multiplications to pay for its start.
+  int threads_for() const {
+    if (omp_in_parallel()) return 1;
+    const double work = static_cast<double>(g_.m) * static_cast<double>(g_.n) *
+                        static_cast<double>(g_.k) * static_cast<double>(g_.batch);
+    return static_cast<int>(
+        std::clamp(work / Derived::kWorkOfAThread, 1.0, static_cast<double>(num_threads())));
+  }
+
+  /// Bytes of a thread's buffer: packed A, packed B, bias, scratch.
+  int64_t lay_out_buffer() {
+    const bool scratch = g_.out_dtype == DType::kBFloat16 && k_blocks_.parts > 1;
+    const int64_t b_bytes =
+        self().thin() ? 0
+                      : std::min(max_columns_, round_up(g_.n, kNr)) * steps_ * Derived::kUnits * 4;
+    scratch_rows_ = scratch ? std::min<int64_t>(g_.m, kScratchRows) : g_.m;
+    const int64_t scratch_bytes = scratch ? scratch_rows_ * max_columns_ * 4 : 0;
+    const int64_t bias_bytes = g_.bias != nullptr ? max_columns_ * 4 : 0;
+    a_bytes_ = round_up(self().a_bytes(), 4096);
+    bias_offset_ = a_bytes_ + round_up(b_bytes, 4096);
+    scratch_offset_ = bias_offset_ + bias_bytes;
+    return round_up(scratch_offset_ + scratch_bytes, 4096) +
+           256; // not a multiple of the page: no aliasing
+  }
+
+  /// One thread's part of one product: rows [m0, m1) and columns [n0, n1) of C.
+  template <class Thread>
+  void region(Thread& thread, std::byte* buffer, int64_t item, int64_t m0, int64_t m1, int64_t n0,
+              int64_t n1) const {
+    constexpr int64_t kStep = Derived::kRowStep;
+    Block block{.item = item};
+    block.a = reinterpret_cast<uint32_t*>(buffer);
+    block.b = reinterpret_cast<uint32_t*>(buffer + a_bytes_);
+    block.bias = reinterpret_cast<float*>(buffer + bias_offset_);
+    block.scratch = reinterpret_cast<float*>(buffer + scratch_offset_);
+    for (block.j = n0; block.j < n1; block.j += max_columns_) {
+      block.columns = std::min(max_columns_, n1 - block.j);
+      if (g_.bias != nullptr) load_bias(block.bias, block.j, block.columns);
+      for (int64_t i = m0; i < m1; i += scratch_rows_) {
+        const int64_t rows = std::min(scratch_rows_, m1 - i);
+        block.first_row = i;
+        block.new_rows = block.j == n0;
+        for (block.q = 0; block.q < k_blocks_.parts; ++block.q) {
+          if (self().thin()) {
+            block.i = i;
+            block.rows = rows;
+            self().thin_block(thread, block);
+            continue;
+          }
+          pack_panels(b_item(item), g_.ldb, g_.transpose_b, block.j, block.columns, block.q,
+                      block.b);
+          const Split blocks{ceil_div(rows, kStep), ceil_div(rows, Derived::kMaxRows)};
+          for (int64_t r = 0; r < blocks.parts; ++r) {
+            block.i = i + blocks.begin(r) * kStep;
+            block.rows = std::min(i + rows, i + blocks.begin(r + 1) * kStep) - block.i;
+            self().block(thread, block);
+          }
+        }
+      }
+    }
+  }
+
+  /// The bias may lie at any address.
+  void load_bias(float* dst, int64_t j0, int64_t columns) const {
+    const auto* const src = static_cast<const char*>(g_.bias);
+    if (g_.bias_dtype == DType::kFloat32) {
+      std::memcpy(dst, src + 4 * j0, static_cast<size_t>(columns) * 4);
+      return;
+    }
+    for (int64_t j = 0; j < columns; ++j) {
+      bf16 x;
+      std::memcpy(&x, src + 2 * (j0 + j), 2);
+      dst[j] = to_acc(x);
+    }
+  }
+
+  int64_t max_columns_ = 0;
+  int64_t scratch_rows_ = 0;
+  int64_t a_bytes_ = 0;
+  int64_t bias_offset_ = 0;
+  int64_t scratch_offset_ = 0;
+};
+
+} // namespace pentatron::kernels::gemm_detail
