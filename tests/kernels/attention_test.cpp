@@ -1,7 +1,10 @@
 #include "pentatron/kernels/attention/attention.h"
 
+#include <algorithm>
+
 #include "pentatron/base/error.h"
 #include "tests/kernels/array.h"
+#include "tests/kernels/emulated_attention.h"
 
 namespace pentatron::kernels {
 
@@ -16,6 +19,7 @@ struct Case {
   std::vector<int64_t> documents = {0, 40};
   int64_t window = 0;
   bool sinks = false;
+  std::string_view entry = "avx512"; ///< or "amx_bf16", or "amx_bf16_emulated"
 };
 
 /// q, k, v lie side by side in rows of one fused projection, as attention layers have them.
@@ -66,13 +70,20 @@ struct Attention {
     attention_forward_reference(forward(), {});
     attention_backward_reference(backward(), {});
   }
-  /// False where this machine has no fast entry.
+  /// Runs the case's entry; false where this machine does not have it.
   bool run_fast() {
-    const auto f = fast_entries(attention_forward_entries(), forward());
-    const auto b = fast_entries(attention_backward_entries(), backward());
-    if (f.empty() || b.empty()) return false;
-    f.front().run(forward(), {});
-    b.front().run(backward(), {});
+    if (c.entry == "amx_bf16_emulated") {
+      if (!refuse_emulated_attention(shape()).empty()) return false;
+      emulated_attention_forward(forward());
+      emulated_attention_backward(backward());
+      return true;
+    }
+    const auto named = [&](const auto& entry) { return entry.name == c.entry; };
+    const auto f = std::ranges::find_if(attention_forward_entries(), named);
+    const auto b = std::ranges::find_if(attention_backward_entries(), named);
+    if (!f->refuse(forward(), {}).empty() || !b->refuse(backward(), {}).empty()) return false;
+    f->run(forward(), {});
+    b->run(backward(), {});
     return true;
   }
 
@@ -87,7 +98,7 @@ class AttentionShapes : public ::testing::TestWithParam<Case> {};
 TEST_P(AttentionShapes, FastEntriesAreTheReference) {
   Attention fast(GetParam()), reference(GetParam());
   reference.run_reference();
-  if (!fast.run_fast()) GTEST_SKIP() << "no fast entry on this processor";
+  if (!fast.run_fast()) GTEST_SKIP() << "this processor does not have the entry";
   const bool half = GetParam().dtype == DType::kBFloat16;
   const double bound = half ? 3e-2 : 4e-6;
   expect_close(fast.out, reference.out, half ? 1e-2 : 0, bound, "out");
@@ -101,7 +112,7 @@ TEST_P(AttentionShapes, ThreadsChangeNothing) {
   Attention one(GetParam()), three(GetParam());
   bool ran = false;
   with_threads(1, [&] { ran = one.run_fast(); });
-  if (!ran) GTEST_SKIP() << "no fast entry on this processor";
+  if (!ran) GTEST_SKIP() << "this processor does not have the entry";
   with_threads(3, [&] { three.run_fast(); });
   EXPECT_TRUE(one.out.same_bits(three.out));
   EXPECT_TRUE(one.dqkv.same_bits(three.dqkv));
@@ -130,10 +141,15 @@ std::vector<Case> cases() {
        .window = 115,
        .sinks = true}};
   std::vector<Case> result;
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+  for (const auto& [dtype, entry, suffix] :
+       {std::tuple{DType::kFloat32, "avx512", "_fp32"},
+        {DType::kBFloat16, "avx512", "_bf16"},
+        {DType::kBFloat16, "amx_bf16", "_amx"},
+        {DType::kBFloat16, "amx_bf16_emulated", "_amx_emulated"}}) {
     for (Case c : shapes) {
       c.dtype = dtype;
-      c.name += dtype == DType::kFloat32 ? "_fp32" : "_bf16";
+      c.entry = entry;
+      c.name += suffix;
       result.push_back(c);
     }
   }
@@ -171,13 +187,30 @@ TEST(AttentionReference, GradientsAreDifferences) {
   for (int64_t i = 0; i < a.sinks.size(); ++i) check(&Attention::sinks, a.dsinks, i);
 }
 
-TEST(Attention, ANanStaysInItsDocumentAndBehindItsToken) {
-  const Case c{.name = "", .heads = 2, .head_size = 16, .documents = {0, 60, 130}};
+/// An entry with a type it takes.
+class AttentionEntries : public ::testing::TestWithParam<std::pair<DType, std::string_view>> {
+ protected:
+  Case case_of(std::vector<int64_t> documents) const {
+    return {.name = "",
+            .dtype = GetParam().first,
+            .documents = std::move(documents),
+            .entry = GetParam().second};
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Kernels, AttentionEntries,
+                         ::testing::Values(std::pair{DType::kFloat32, "avx512"},
+                                           std::pair{DType::kBFloat16, "avx512"},
+                                           std::pair{DType::kBFloat16, "amx_bf16"},
+                                           std::pair{DType::kBFloat16, "amx_bf16_emulated"}));
+
+TEST_P(AttentionEntries, ANanStaysInItsDocumentAndBehindItsToken) {
+  const Case c = case_of({0, 60, 130});
   Attention clean(c), dirty(c);
   constexpr int64_t kToken = 90;
   for (int64_t i = 0; i < c.head_size; ++i)
     dirty.qkv.set(kToken * dirty.row + c.heads * c.head_size + i, kNaN);
-  if (!clean.run_fast() || !dirty.run_fast()) GTEST_SKIP() << "no fast entry on this processor";
+  if (!clean.run_fast() || !dirty.run_fast())
+    GTEST_SKIP() << "this processor does not have the entry";
   for (int64_t t = 0; t < clean.tokens; ++t) {
     for (int64_t i = 0; i < c.head_size; ++i) {
       const int64_t at = t * clean.width + i;
@@ -190,15 +223,16 @@ TEST(Attention, ANanStaysInItsDocumentAndBehindItsToken) {
   }
 }
 
-TEST(Attention, LargeScoresDoNotOverflow) {
-  const Case c{.name = "", .documents = {0, 50}};
+TEST_P(AttentionEntries, LargeScoresDoNotOverflow) {
+  const Case c = case_of({0, 50});
   Attention fast(c), reference(c);
   for (Attention* a : {&fast, &reference}) {
     for (int64_t i = 0; i < a->qkv.size(); ++i) a->qkv.set(i, a->qkv[i] * 100);
   }
   reference.run_reference();
-  if (!fast.run_fast()) GTEST_SKIP() << "no fast entry on this processor";
-  expect_close(fast.out, reference.out, 1e-3, 1e-1, "out");
+  if (!fast.run_fast()) GTEST_SKIP() << "this processor does not have the entry";
+  const bool half = c.dtype == DType::kBFloat16;
+  expect_close(fast.out, reference.out, half ? 1e-2 : 1e-3, half ? 1.0 : 1e-1, "out");
 }
 
 TEST(Attention, ContradictionsAreErrors) {

@@ -12,17 +12,23 @@ template <class Args> std::string refuse_simd(const Args& a, const Context& cont
   return attention_detail::refuse(a.shape, context);
 }
 
+template <class Args> std::string refuse_amx(const Args& a, const Context& context) {
+  return attention_detail::refuse_amx(a.shape, context);
+}
+
 template <class Args> std::string refuse_reference(const Args& a, const Context& context) {
   if (context.device != Device::kCpu) return "needs CPU memory";
   if (a.shape.dtype == DType::kFloat16) return "float16 has no implementation";
   return {};
 }
 
-constexpr std::array<Entry<AttentionForward>, 2> kForward = {
-    {{"avx512", refuse_simd<AttentionForward>, attention_detail::forward},
+constexpr std::array<Entry<AttentionForward>, 3> kForward = {
+    {{"amx_bf16", refuse_amx<AttentionForward>, attention_detail::forward_amx},
+     {"avx512", refuse_simd<AttentionForward>, attention_detail::forward},
      {"reference", refuse_reference<AttentionForward>, attention_forward_reference}}};
-constexpr std::array<Entry<AttentionBackward>, 2> kBackward = {
-    {{"avx512", refuse_simd<AttentionBackward>, attention_detail::backward},
+constexpr std::array<Entry<AttentionBackward>, 3> kBackward = {
+    {{"amx_bf16", refuse_amx<AttentionBackward>, attention_detail::backward_amx},
+     {"avx512", refuse_simd<AttentionBackward>, attention_detail::backward},
      {"reference", refuse_reference<AttentionBackward>, attention_backward_reference}}};
 
 void check(const AttentionShape& s) {

@@ -1,4 +1,4 @@
-/// The AVX-512 pieces of attention between the matrix products. Included by attention_simd.cpp
+/// The AVX-512 pieces of attention between the matrix products. Included by attention_products.h
 /// only.
 ///
 /// Scores are kept transposed: a row for each key, 32 queries side by side. So the softmax needs no
@@ -197,15 +197,15 @@ PENTATRON_AVX512_BF16 void row_dots(const char* x, int64_t x_stride, const char*
   }
 }
 
-/// dst[row][c] = src[row][c] for rows of d sums.
+/// dst[row][c] = src[row][c] for rows of d sums, `width` apart.
 template <bool kPair>
-PENTATRON_AVX512_BF16 void store_rows(const float* src, int64_t count, int64_t d, char* dst,
-                                      int64_t stride) {
+PENTATRON_AVX512_BF16 void store_rows(const float* src, int64_t width, int64_t count, int64_t d,
+                                      char* dst, int64_t stride) {
   for (int64_t i = 0; i < count; ++i) {
     for (int64_t c = 0; c < d; c += 16) {
       const auto mask = static_cast<__mmask16>(d - c >= 16 ? 0xffff : (1U << (d - c)) - 1);
       store_elements<kPair>(dst, i * stride + c, mask,
-                            _mm512_maskz_loadu_ps(mask, src + i * d + c));
+                            _mm512_maskz_loadu_ps(mask, src + i * width + c));
     }
   }
 }
