@@ -1,4 +1,5 @@
-// Causal attention of training, against LibTorch's fused CPU kernel. FLOPs count
+// Causal attention of training by every entry that this machine has, against LibTorch's fused CPU
+// kernel. FLOPs count
 // the visible half of the scores, in two products forward and five backward.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -22,7 +23,12 @@ at::Tensor torch_view(const at::Tensor& x, int64_t batch, int64_t n) {
       .repeat_interleave(n / x.size(1), 1);
 }
 
-void attention(benchmark::State& state, at::ScalarType type, bool backward) {
+using Forward = kernels::Entry<kernels::AttentionForward>;
+using Backward = kernels::Entry<kernels::AttentionBackward>;
+
+/// Times the backward entry, or the forward entry if there is none.
+void attention(benchmark::State& state, at::ScalarType type, const Forward& forward,
+               const Backward* backward) {
   at::set_num_threads(2);
   const int64_t batch = state.range(0), sequence = state.range(1), n = state.range(2),
                 g = state.range(3), d = state.range(4), tokens = batch * sequence;
@@ -39,10 +45,6 @@ void attention(benchmark::State& state, at::ScalarType type, bool backward) {
                                       .head_size = d,
                                       .documents = documents,
                                       .scale = 1 / std::sqrt(static_cast<double>(d))};
-  if (!kernels::attention_supported(shape)) {
-    state.SkipWithError("no fast entry on this processor");
-    return;
-  }
   const kernels::AttentionForward fwd{.shape = shape,
                                       .q = heads(q),
                                       .k = heads(k),
@@ -61,20 +63,20 @@ void attention(benchmark::State& state, at::ScalarType type, bool backward) {
                                        .dv = heads(dv)};
   const at::Tensor tq = torch_view(q, batch, n), tk = torch_view(k, batch, n),
                    tv = torch_view(v, batch, n), td = torch_view(dout, batch, n);
-  kernels::attention_forward(fwd);
+  forward.run(fwd, {});
   const auto [to, tlse] = at::_scaled_dot_product_flash_attention_for_cpu(tq, tk, tv, 0.0, true);
-  const double products = backward ? 5 : 2;
+  const double products = backward != nullptr ? 5 : 2;
   const double gflop =
       1e-9 * products * static_cast<double>(tokens * n * d) * static_cast<double>(sequence + 1);
-  if (backward) {
+  if (backward != nullptr) {
     beside_torch(
-        state, gflop, "GFLOP/s", [&] { kernels::attention_backward(bwd); },
+        state, gflop, "GFLOP/s", [&] { backward->run(bwd, {}); },
         [&, o = to, l = tlse] {
           at::_scaled_dot_product_flash_attention_for_cpu_backward(td, tq, tk, tv, o, l, 0.0, true);
         });
   } else {
     beside_torch(
-        state, gflop, "GFLOP/s", [&] { kernels::attention_forward(fwd); },
+        state, gflop, "GFLOP/s", [&] { forward.run(fwd, {}); },
         [&] { at::_scaled_dot_product_flash_attention_for_cpu(tq, tk, tv, 0.0, true); });
   }
 }
@@ -89,10 +91,29 @@ void shapes(benchmark::internal::Benchmark* b) {
       ->Unit(benchmark::kMillisecond);
 }
 
-BENCHMARK_CAPTURE(attention, forward_fp32, at::kFloat, false)->Apply(shapes);
-BENCHMARK_CAPTURE(attention, backward_fp32, at::kFloat, true)->Apply(shapes);
-BENCHMARK_CAPTURE(attention, forward_bf16, at::kBFloat16, false)->Apply(shapes);
-BENCHMARK_CAPTURE(attention, backward_bf16, at::kBFloat16, true)->Apply(shapes);
+/// Rows for each entry that does not refuse the type; an entry has one name in both lists.
+bool add_rows(const std::string& type_name, at::ScalarType type) {
+  kernels::AttentionForward args;
+  args.shape.dtype = type == at::kFloat ? kernels::DType::kFloat32 : kernels::DType::kBFloat16;
+  for (const Forward& forward : kernels::attention_forward_entries()) {
+    if (forward.name == "reference" || !forward.refuse(args, {}).empty()) continue;
+    for (const Backward& backward : kernels::attention_backward_entries()) {
+      if (backward.name != forward.name) continue;
+      const std::string end = "_" + type_name + "/" + std::string(forward.name);
+      benchmark::RegisterBenchmark(
+          ("attention/forward" + end).c_str(),
+          [=](benchmark::State& state) { attention(state, type, forward, nullptr); })
+          ->Apply(shapes);
+      benchmark::RegisterBenchmark(
+          ("attention/backward" + end).c_str(),
+          [=](benchmark::State& state) { attention(state, type, forward, &backward); })
+          ->Apply(shapes);
+    }
+  }
+  return true;
+}
+
+const bool added = add_rows("fp32", at::kFloat) && add_rows("bf16", at::kBFloat16);
 
 } // namespace
 } // namespace pentatron::bench

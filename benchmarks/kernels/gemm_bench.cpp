@@ -1,5 +1,5 @@
-// GFLOP/s of the three products of a linear layer, against LibTorch's operators in the same
-// process.
+// GFLOP/s of the three products of a linear layer by every entry that this machine has, against
+// LibTorch's operators in the same process.
 //
 // LibTorch's bf16 operators round their result to bf16, also in the weight gradient, where ours
 // adds to fp32.
@@ -15,6 +15,8 @@ namespace pentatron::bench {
 namespace {
 
 using kernels::GemmArgs;
+
+using GemmEntry = kernels::Entry<GemmArgs>;
 
 enum Product { kForward, kInputGradient, kWeightGradient };
 
@@ -36,7 +38,7 @@ GemmArgs arguments(const at::Tensor& a, bool transpose_a, const at::Tensor& b, b
           .accumulate = accumulate};
 }
 
-void run(benchmark::State& state, Product product, at::ScalarType type) {
+void run(benchmark::State& state, const GemmEntry& entry, Product product, at::ScalarType type) {
   at::set_num_threads(2);
   const int64_t tokens = state.range(0), in = state.range(1), out = state.range(2);
   const auto options = at::TensorOptions().dtype(type);
@@ -55,11 +57,7 @@ void run(benchmark::State& state, Product product, at::ScalarType type) {
     peer = at::zeros({out, in});
     args = arguments(dy, true, x, false, c, true);
   }
-  if (!kernels::gemm_supported(args)) {
-    state.SkipWithError("no fast entry on this processor");
-    return;
-  }
-  const auto ours = [&] { kernels::gemm(args); };
+  const auto ours = [&] { entry.run(args, {}); };
   const auto torch = [&] {
     if (product == kForward) {
       benchmark::DoNotOptimize(at::linear(x, w));
@@ -84,6 +82,7 @@ void shapes(benchmark::internal::Benchmark* b) {
                                                              {512, 768, 50257},
                                                              {2048, 512, 1408},
                                                              {256, 512, 32000},
+                                                             {2048, 512, 32000},
                                                              {1, 768, 3072},
                                                              {16, 768, 3072}}) {
     b->Args(shape);
@@ -94,12 +93,27 @@ void shapes(benchmark::internal::Benchmark* b) {
       ->Unit(benchmark::kMillisecond);
 }
 
-BENCHMARK_CAPTURE(run, gemm_forward_fp32, kForward, at::kFloat)->Apply(shapes);
-BENCHMARK_CAPTURE(run, gemm_input_gradient_fp32, kInputGradient, at::kFloat)->Apply(shapes);
-BENCHMARK_CAPTURE(run, gemm_weight_gradient_fp32, kWeightGradient, at::kFloat)->Apply(shapes);
-BENCHMARK_CAPTURE(run, gemm_forward_bf16, kForward, at::kBFloat16)->Apply(shapes);
-BENCHMARK_CAPTURE(run, gemm_input_gradient_bf16, kInputGradient, at::kBFloat16)->Apply(shapes);
-BENCHMARK_CAPTURE(run, gemm_weight_gradient_bf16, kWeightGradient, at::kBFloat16)->Apply(shapes);
+/// A row for each entry that does not refuse the types.
+bool add_rows(const std::string& name, Product product, at::ScalarType type) {
+  GemmArgs types;
+  types.in_dtype = type == at::kFloat ? kernels::DType::kFloat32 : kernels::DType::kBFloat16;
+  types.out_dtype = product == kWeightGradient ? kernels::DType::kFloat32 : types.in_dtype;
+  for (const GemmEntry& entry : kernels::gemm_entries()) {
+    if (entry.name == "reference" || !entry.refuse(types, {}).empty()) continue;
+    benchmark::RegisterBenchmark(
+        (name + "/" + std::string(entry.name)).c_str(),
+        [entry, product, type](benchmark::State& state) { run(state, entry, product, type); })
+        ->Apply(shapes);
+  }
+  return true;
+}
+
+const bool added = add_rows("gemm_forward_fp32", kForward, at::kFloat) &&
+                   add_rows("gemm_input_gradient_fp32", kInputGradient, at::kFloat) &&
+                   add_rows("gemm_weight_gradient_fp32", kWeightGradient, at::kFloat) &&
+                   add_rows("gemm_forward_bf16", kForward, at::kBFloat16) &&
+                   add_rows("gemm_input_gradient_bf16", kInputGradient, at::kBFloat16) &&
+                   add_rows("gemm_weight_gradient_bf16", kWeightGradient, at::kBFloat16);
 
 } // namespace
 } // namespace pentatron::bench

@@ -24,10 +24,11 @@ int doctor() {
   const bool gpu = at::hasCUDA() && at::detail::getCUDAHooks().deviceCount() > 0;
   fmt::print("{}", trainer::describe(machine));
   const kernels::CpuFeatures& cpu = kernels::cpu_features();
-  fmt::print("kernels      {}\n", cpu.avx512_bf16 ? "AVX-512 with bf16"
-                                  : cpu.avx512    ? "AVX-512"
-                                  : cpu.avx2      ? "AVX2"
-                                                  : "scalar reference");
+  fmt::print("kernels      {}\n", cpu.amx_bf16      ? "AVX-512 and AMX with bf16"
+                                  : cpu.avx512_bf16 ? "AVX-512 with bf16"
+                                  : cpu.avx512      ? "AVX-512"
+                                  : cpu.avx2        ? "AVX2"
+                                                    : "scalar reference");
   fmt::print("torch        {}\n", TORCH_VERSION);
   fmt::print(
       "CUDA         {}\n",

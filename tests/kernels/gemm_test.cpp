@@ -175,8 +175,10 @@ TEST_P(OrderedGemm, ARowIsTheSameAloneAndAmongOthers) {
 }
 
 TEST_P(Gemm, NanAndInfinityReachTheirRowAndColumnOnly) {
-  for (const auto& [value, k] :
-       {std::pair<float, int64_t>{kFloatNan, 33}, {kFloatInf, 33}, {kFloatNan, 1601}, {kFloatInf, 1601}}) {
+  for (const auto& [value, k] : {std::pair<float, int64_t>{kFloatNan, 33},
+                                 {kFloatInf, 33},
+                                 {kFloatNan, 1601},
+                                 {kFloatInf, 1601}}) {
     Data d = make({20, 40, k, false, true, GetParam().in, GetParam().out, false, false});
     attach(d, false);
     d.a.set(3, k - 1, value);
