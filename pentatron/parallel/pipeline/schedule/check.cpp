@@ -336,7 +336,6 @@ class Machine {
   std::vector<size_t> next_;
   std::vector<std::optional<Stop>> stops_;
   std::vector<Peak> live_, peaks_;
-  std::vector<Stage> stages_;
   std::vector<Cell> cells_;                     // by (stage, microbatch)
   std::map<std::pair<int, int>, Queue> queues_; // by (sender, receiver)
 };

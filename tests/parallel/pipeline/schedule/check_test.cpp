@@ -62,7 +62,7 @@ TEST(Check, NamesACircleOfWaits) {
 
 TEST(Check, FollowsMessages) {
   EXPECT_THAT(changed(kLowered, "0sendF0>1 ", "").problem, HasSubstr("gets the activation of"));
-  EXPECT_THAT(changed(kLowered, "1sendB1>0 ", "").problem, HasSubstr("not sent here"));
+  EXPECT_THAT(changed(kLowered, " 1sendB1>0", "").problem, HasSubstr("not sent here"));
   EXPECT_THAT(changed(kLowered, "1recvF0<0 ", "").problem, HasSubstr("no receive was posted"));
   EXPECT_THAT(changed(kLowered, "0sendF0>1 0free0", "0free0 0sendF0>1").problem,
               HasSubstr("there is no output to send"));
