@@ -1,7 +1,7 @@
 # Test programs and fuzz targets, and their entries in ctest.
 
-# What a test runs under: waiting threads sleep, because tests share the cores.
-set(PENTATRON_TEST_ENVIRONMENT OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE=1)
+# What a test runs under: waiting threads sleep, because tests share the cores; measured kernels are kept in the build folder.
+set(PENTATRON_TEST_ENVIRONMENT OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE=1 XDG_CACHE_HOME=${CMAKE_BINARY_DIR}/cache)
 
 # What tests compile with: the code under test is optimised, its tests need not be.
 add_library(pentatron_test_options INTERFACE)

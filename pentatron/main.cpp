@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 
@@ -18,11 +19,20 @@ bool works_on_files(const char* verb) {
                      [&](const pentatron::cli::Verb& one) { return one.name == verb; });
 }
 
+/// How LibTorch's OpenMP threads wait for work. They spin for this many rounds (some microseconds)
+/// and then sleep, so that they give their processor to other programs and to other ranks. The
+/// library reads it when it is loaded, hence here; what the user has set stays. Measurements:
+/// docs/performance.md.
+void set_waiting() {
+  if (std::getenv("OMP_WAIT_POLICY") == nullptr) ::setenv("GOMP_SPINCOUNT", "10000", 0);
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
   if (argc > 1 && works_on_files(argv[1]))
     return pentatron::cli::run_program(argc, argv, pentatron::cli::file_verbs());
+  set_waiting();
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
   const std::filesystem::path other = self.parent_path() / "pentatron-torch";

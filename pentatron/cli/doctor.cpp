@@ -11,6 +11,10 @@
 #include "pentatron/cli/commands.h"
 #include "pentatron/kernels/common/build.h"
 #include "pentatron/kernels/contract.h"
+#include "pentatron/kernels/selection/cache.h"
+#include "pentatron/kernels/selection/report.h"
+#include "pentatron/trainer/kernel_choice.h"
+#include "pentatron/trainer/metrics/cpu_share.h"
 #include "pentatron/trainer/metrics/hardware.h"
 #include "pentatron/trainer/runtime.h"
 
@@ -18,8 +22,25 @@ namespace pentatron::cli {
 
 namespace {
 
+/// The entries that run, and how fast; the selection is the one that a run on this machine takes.
+void print_kernels() {
+  const std::filesystem::path file = trainer::kernel_cache_file();
+  const kernels::FoundSelection found = kernels::find_selection(file);
+  const auto measured = kernels::measure(kernels::all_op_classes(), {.single_candidates = true});
+  std::vector<kernels::Measurement> shown;
+  for (const kernels::Measurement& m : measured)
+    if (const std::string name = kernels::class_name(m.op_class);
+        name.find("float64") == std::string::npos && name.find(" float16") == std::string::npos)
+      shown.push_back(m);
+  fmt::print("\nKernels, fp32 and bf16, on {} threads:\n{}", at::get_num_threads(),
+             kernels::selection_table(found.selection, shown));
+  if (!file.empty())
+    fmt::print("choices are kept in {}; remove it to measure again\n", file.string());
+}
+
 int doctor() {
   trainer::set_compute_threads(0);
+  const trainer::CpuTime begin = trainer::read_cpu_time();
   const trainer::Machine machine = trainer::read_machine();
   const bool gpu = at::hasCUDA() && at::detail::getCUDAHooks().deviceCount() > 0;
   fmt::print("{}", trainer::describe(machine));
@@ -42,11 +63,13 @@ int doctor() {
   }
   fmt::print("bandwidth    {}B/s: triad on {} threads\n",
              format_si(trainer::measure_bandwidth(at::get_num_threads())), at::get_num_threads());
-  const auto findings =
-      trainer::find_slowdowns(machine, {.threads = at::get_num_threads(),
-                                        .release_build = trainer::is_release_build(),
-                                        .cuda_build = kernels::built_with_cuda(),
-                                        .has_gpu = gpu});
+  print_kernels();
+  auto findings = trainer::find_slowdowns(machine, {.threads = at::get_num_threads(),
+                                                    .release_build = trainer::is_release_build(),
+                                                    .cuda_build = kernels::built_with_cuda(),
+                                                    .has_gpu = gpu});
+  if (const auto contention = trainer::find_contention(begin, trainer::read_cpu_time()))
+    findings.insert(findings.begin(), *contention);
   fmt::print("\n{}\n", findings.empty() ? "Nothing known would make this machine faster."
                                         : "What would make this machine faster:");
   for (const trainer::Finding& finding : findings)

@@ -37,6 +37,12 @@ constexpr auto enum_names(Precision) {
                     config::name(Precision::kBf16, "bf16")};
 }
 
+enum class KernelChoice : uint8_t { kAuto, kOrder };
+constexpr auto enum_names(KernelChoice) {
+  return std::array{config::name(KernelChoice::kAuto, "auto"),
+                    config::name(KernelChoice::kOrder, "order")};
+}
+
 enum class Recompute : uint8_t { kNone, kFull };
 constexpr auto enum_names(Recompute) {
   return std::array{config::name(Recompute::kNone, "none"), config::name(Recompute::kFull, "full")};
@@ -243,6 +249,7 @@ struct Config {
   ProfilingConfig profiling;
   DeviceKind device = DeviceKind::kAuto;
   Precision dtype = Precision::kFp32;
+  KernelChoice kernels = KernelChoice::kAuto;
   uint64_t seed = 1234;
 
   static constexpr auto fields() {
@@ -265,6 +272,9 @@ struct Config {
         field("device", &C::device, "auto: CUDA if there is a GPU and the build knows it"),
         field("dtype", &C::dtype,
               "of weights and activations; bf16 keeps fp32 master weights and gradients"),
+        field("kernels", &C::kernels,
+              "auto: of the CPU kernels that can compute something, the one that measures fastest "
+              "on this machine; a resumed run keeps its choice. order: the first in a fixed order"),
         field("seed", &C::seed, "of initial weights and dropout")};
   }
   void validate(config::Violations& violations, std::string_view path) const;

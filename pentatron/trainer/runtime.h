@@ -24,15 +24,17 @@ std::optional<int> choose_gpu(DeviceKind kind, const comm::Launch& launch);
 /// The device of a rank of `world`.
 at::Device rank_device(DeviceKind kind, const comm::Group& world);
 
-/// Compute threads of this process; 0: the cores that it is bound to, or an equal share of all
-/// cores for each of the `local_processes` of this machine.
+/// Compute threads of this process; 0: OMP_NUM_THREADS if it is set, else the processors that it is
+/// bound to, or an equal share of all for each of the `local_processes` of this machine; never more
+/// than the quota of its control group.
 void set_compute_threads(int64_t num_threads, int local_processes = 1);
 
 /// The peak that MFU is measured against: as configured, known for the GPU, or measured on the CPU
-/// (under half a second).
+/// (about half a second).
 std::optional<Peak> find_peak(const Config& config, at::Device device);
 
-/// Measures a matrix product as training does it, in the given type.
+/// The fastest matrix product y = x w^T of the type: of all fast entries of the GEMM and of
+/// LibTorch, in three shapes. Its source names the winner.
 Peak measure_gemm_peak(Precision precision);
 
 } // namespace pentatron::trainer

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/log.h"
@@ -21,6 +22,8 @@
 #include "pentatron/nn/memory/counting_allocator.h"
 #include "pentatron/trainer/differences.h"
 #include "pentatron/trainer/export_hf.h"
+#include "pentatron/trainer/kernel_choice.h"
+#include "pentatron/trainer/metrics/cpu_share.h"
 #include "pentatron/trainer/reporter.h"
 #include "pentatron/trainer/runtime.h"
 #include "pentatron/trainer/step.h"
@@ -66,6 +69,7 @@ struct Trainer::State {
   optim::BatchSizeSchedule batch_sizes = optim::BatchSizeSchedule::constant(1);
   checkpoint::TrainState progress;
   StoredTokenizer stored_tokenizer;
+  std::string kernel_choice;                         ///< the choice, as checkpoints keep it
   std::map<std::string, std::string> files_of_model; ///< config.json of where it began
   std::optional<checkpoint::FoundCheckpoint> found;  ///< what is loaded, unless from elsewhere
   checkpoint::KnownDamage damaged;                   ///< that was found while loading
@@ -77,6 +81,7 @@ struct Trainer::State {
   void open_data();
   void build_model();
   void find_checkpoint();
+  void choose_kernels();
   void load();
   void load_found();
   void forget();
@@ -108,6 +113,7 @@ Trainer::State::State(Config c, const comm::Group& world)
   total_iterations = trainer::total_iterations(config.train);
   open_data();
   find_checkpoint();
+  choose_kernels();
   build_model();
   load();
   if (!config.checkpoint.save.empty())
@@ -184,6 +190,14 @@ void Trainer::State::find_checkpoint() {
   } else if (!found->passed_over.empty()) {
     log::shared_warning("{}; going back to {}", found->passed_over, found->folder.string());
   }
+}
+
+void Trainer::State::choose_kernels() {
+  std::optional<fs::path> resumed;
+  if (found && !config.checkpoint.finetune) resumed = found->folder;
+  kernel_choice = trainer::choose_kernels(config, device, resumed, groups.world);
+  if (main_rank && !config.logger.dir.empty())
+    write_file_atomically(fs::path(config.logger.dir) / kKernelsFile, kernel_choice);
 }
 
 /// Throws if the run cannot go on from what `saved` left.
@@ -401,6 +415,7 @@ std::vector<checkpoint::SaveEvent> Trainer::State::save() {
   progress.eod = tokenizer->eod();
   progress.attachments = stored_tokenizer.files;
   progress.attachments.insert(files_of_model.begin(), files_of_model.end());
+  progress.attachments[kKernelsFile] = kernel_choice;
   return saver->save(progress, {*model.store, *optimizer, groups.world});
 }
 
@@ -451,6 +466,7 @@ TrainReport Trainer::run(const RunOptions& run_options) {
     decay = optim::weight_decay_curve(c.scheduler, c.optimizer.weight_decay, length);
   }
   const double begin = monotonic_s();
+  ContentionWatch watch;
   int64_t skipped_in_a_row = 0;
   const auto save_error = [&](int64_t iteration, const std::string& what, const std::string& why) {
     if (c.checkpoint.on_error == OnSaveError::kStop)
@@ -532,6 +548,9 @@ TrainReport Trainer::run(const RunOptions& run_options) {
          .finite = result.finite,
          .skipped = s.progress.skipped_iterations,
          .nan = s.progress.nan_iterations});
+
+    if (const auto contention = main_rank ? watch.step() : std::nullopt)
+      log::warning("{}; try: {}", contention->what, contention->remedy);
 
     const bool last = iteration == s.total_iterations;
     if (c.train.eval_interval > 0 && (iteration % c.train.eval_interval == 0 || last)) {

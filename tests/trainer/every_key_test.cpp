@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <set>
 
 #include <fmt/ranges.h>
@@ -222,6 +223,7 @@ const std::map<std::string, Effect> kEffects = {
     {"profiling.trace_steps",
      {"profiling.trace_steps=1", {"profiling.trace=true", "profiling.trace_start=2"}}},
     {"dtype", {"dtype=fp64"}},
+    {"kernels", {"kernels=auto"}},
     {"seed", {"seed=5"}},
 };
 
@@ -360,6 +362,7 @@ class EveryKey : public testing::Test {
         files.insert(fs::relative(entry.path(), scratch.path).string());
     }
     for (const std::string& file : files) print += file + "\n";
+    if (content_of(scratch.path / "log/kernels.json") != "{}\n") print += "measured kernels\n";
     if (const fs::path file = scratch.path / "log/trace.json"; fs::exists(file)) {
       const Json trace = read_json(file);
       for (const Json& event : trace.at("traceEvents"))
@@ -491,6 +494,31 @@ TEST(Runtime, SetsThreads) {
   set_compute_threads(2);
   EXPECT_EQ(at::get_num_threads(), 2);
   set_compute_threads(before);
+}
+
+TEST(Runtime, ThreadsOfTheEnvironmentCount) {
+  const int before = at::get_num_threads();
+  const char* const old = std::getenv("OMP_NUM_THREADS");
+  const std::optional<std::string> kept = old == nullptr ? std::nullopt : std::optional(old);
+  const auto threads = [](const char* value, int64_t configured) {
+    setenv("OMP_NUM_THREADS", value, 1);
+    set_compute_threads(configured);
+    return at::get_num_threads();
+  };
+  EXPECT_EQ(threads("3", 0), 3);
+  EXPECT_EQ(threads("5,2", 0), 5) << "the first of nested levels";
+  EXPECT_EQ(threads("3", 2), 2) << "train.num_threads comes first";
+  for (const char* no_number : {"", "0", "-1", "many", "3x", "99999999999999999999"})
+    EXPECT_EQ(threads(no_number, 0), threads("", 0)) << no_number;
+  kept ? setenv("OMP_NUM_THREADS", kept->c_str(), 1) : unsetenv("OMP_NUM_THREADS");
+  set_compute_threads(before);
+}
+
+TEST(Runtime, ThePeakNamesItsWinner) {
+  const Peak peak = measure_gemm_peak(Precision::kFp64); // which LibTorch alone computes fast
+  EXPECT_GT(peak.flops, 0);
+  EXPECT_THAT(peak.source, testing::ContainsRegex("fp64 matrix product [0-9]+ x [0-9]+ x [0-9]+ by "
+                                                  "LibTorch on [0-9]+ threads, the fastest of 3"));
 }
 
 TEST(Runtime, ChoosesDevices) {

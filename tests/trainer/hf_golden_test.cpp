@@ -141,6 +141,7 @@ TEST_P(TrainingCurve, EveryStepIsPyTorchs) {
   const Config config = load_config(
       std::nullopt,
       {"dtype=" + param.precision,
+       "kernels=order",
        "dataset.type=batches",
        "dataset.path=" + (kData / "training_curves" / (param.model + ".safetensors")).string(),
        "train.train_iters=20",

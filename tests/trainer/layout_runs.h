@@ -69,7 +69,7 @@ inline trainer::Config layout_config(const std::string& work, const std::string&
       "model.vocab_size=259", "model.max_position_embeddings=16", "model.init_method_std=0.1",
       "train.seq_length=16", "train.micro_batch_size=1", "train.global_batch_size=8",
       "train.train_iters=20", "train.eval_interval=20", "train.eval_iters=1", "train.num_threads=1",
-      "optimizer.lr=3e-3", "optimizer.min_lr=3e-4",
+      "kernels=order", "optimizer.lr=3e-3", "optimizer.min_lr=3e-4",
       // Or Adam turns the rounding noise of directions without a
       // gradient into steps.
       "optimizer.adam_eps=1e-7", "logger.peak_tflops=1", "logger.tensorboard=false",

@@ -273,7 +273,7 @@ TEST_F(Loading, TheTokenizerLiesInTheCheckpointAndAnotherOneIsRefused) {
   };
   test::run(with({gpt2}));
   const checkpoint::CheckpointReader reader(step(3));
-  EXPECT_EQ(reader.attachments().size(), 2u);
+  EXPECT_EQ(reader.attachments().size(), 3u) << "the tokenizer's two, and kernels.json";
   EXPECT_THAT(reader.manifest().tokenizer, testing::StartsWith("sha256:"));
   const auto stored = data::make_tokenizer({.path = (step(3) / "tokenizer").string()});
   const auto original = data::make_tokenizer({.path = scratch / "gpt2"});

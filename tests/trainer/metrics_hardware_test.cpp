@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/trainer/metrics/cpu_share.h"
 #include "pentatron/trainer/metrics/hardware.h"
 #include "pentatron/trainer/metrics/peak.h"
 #include "tests/support/files.h"
@@ -19,6 +20,65 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 namespace fs = std::filesystem;
+
+/// A /proc with one thread of this process.
+void write_proc(const fs::path& root, double running_s, double waiting_s, int stolen_ticks) {
+  fs::create_directories(root / "proc/self/task/7");
+  std::ofstream(root / "proc/self/task/7/schedstat")
+      << fmt::format("{:.0f} {:.0f} 12\n", running_s * 1e9, waiting_s * 1e9);
+  std::ofstream(root / "proc/stat") << fmt::format("cpu  1000 0 0 {} 0 0 0 {} 0 0\ncpu0 1 2 3\n",
+                                                   1000 - stolen_ticks, stolen_ticks);
+}
+
+TEST(CpuTimes, AreThoseOfThreadsAndProcessors) {
+  const TemporaryFolder root;
+  write_proc(root.path(), 3, 1.5, 200);
+  const CpuTime time = read_cpu_time(root.path());
+  EXPECT_DOUBLE_EQ(time.running, 3);
+  EXPECT_DOUBLE_EQ(time.waiting, 1.5);
+  EXPECT_DOUBLE_EQ(time.stolen / time.total, 0.1);
+  const CpuTime none = read_cpu_time(root.path() / "nowhere");
+  EXPECT_EQ(none.running + none.waiting + none.stolen + none.total, 0);
+}
+
+TEST(CpuTimes, OfThisProcessGrow) {
+  const CpuTime before = read_cpu_time();
+  volatile double x = 0;
+  for (int i = 0; i < 30'000'000; ++i) x = x + 1;
+  EXPECT_GT(read_cpu_time().running, before.running);
+}
+
+TEST(Contention, IsToldFromATenthOfTheTime) {
+  const auto find = [](double running, double waiting, double stolen) {
+    return find_contention(
+        {.running = 1, .waiting = 1, .stolen = 5, .total = 10},
+        {.running = 1 + running, .waiting = 1 + waiting, .stolen = 5 + stolen, .total = 20});
+  };
+  EXPECT_FALSE(find(10, 0.5, 0.5));
+  EXPECT_FALSE(find(0.2, 0.2, 0)) << "too little to tell";
+  ASSERT_TRUE(find(6, 4, 0));
+  EXPECT_THAT(find(6, 4, 0)->what, HasSubstr("had to wait for a processor 40 % of the time"));
+  EXPECT_THAT(find(6, 4, 0)->remedy, HasSubstr("OMP_NUM_THREADS"));
+  ASSERT_TRUE(find(10, 0, 2));
+  EXPECT_THAT(find(10, 0, 2)->what, HasSubstr("gave 20 % of its processors' time"));
+}
+
+TEST(ContentionWatch, TellsOnceAndNotOfTheFirstStep) {
+  const TemporaryFolder root;
+  ContentionWatch watch(root.path());
+  write_proc(root.path(), 1, 9, 0);
+  EXPECT_FALSE(watch.step());
+  int told = 0;
+  for (int step = 1; step <= 10; ++step) {
+    write_proc(root.path(), 1 + step, 9 + step, 0);
+    if (const auto finding = watch.step()) {
+      ++told;
+      EXPECT_EQ(step, 4);
+      EXPECT_THAT(finding->what, HasSubstr("50 % of the time"));
+    }
+  }
+  EXPECT_EQ(told, 1);
+}
 
 TEST(GpuPeak, KnowsTheNamesThatDriversReport) {
   const auto tflops = [](const char* name, Arithmetic a) {

@@ -61,6 +61,7 @@ inline trainer::Config tiny(const std::string& data, std::vector<std::string> ov
                                   "train.num_threads=1",
                                   "optimizer.lr=1e-2",
                                   "optimizer.min_lr=1e-3",
+                                  "kernels=order",
                                   "logger.peak_tflops=1",
                                   "logger.tensorboard=false",
                                   "logger.plot=false",

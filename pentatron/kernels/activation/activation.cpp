@@ -74,7 +74,8 @@ void activation_forward(const ActivationForward& args, const Context& context) {
   ActivationForward full = args;
   pack(full.x_stride, args.gated ? 2 * args.cols : args.cols);
   pack(full.y_stride, args.cols);
-  run_first("activation_forward", activation_forward_entries(), full, context);
+  run_entry(op_class(Op::kActivationForward, full.dtype), activation_forward_entries(), full,
+            context);
 }
 
 void activation_backward(const ActivationBackward& args, const Context& context) {
@@ -86,7 +87,8 @@ void activation_backward(const ActivationBackward& args, const Context& context)
   pack(full.dy_stride, args.cols);
   pack(full.x_stride, args.gated ? 2 * args.cols : args.cols);
   pack(full.dx_stride, args.gated ? 2 * args.cols : args.cols);
-  run_first("activation_backward", activation_backward_entries(), full, context);
+  run_entry(op_class(Op::kActivationBackward, full.dtype), activation_backward_entries(), full,
+            context);
 }
 
 size_t workspace_bytes(const ActivationBackward& args) {

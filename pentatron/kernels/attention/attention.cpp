@@ -4,6 +4,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/kernels/attention/attention_simd.h"
+#include "pentatron/kernels/common/dispatch.h"
 
 namespace pentatron::kernels {
 namespace {
@@ -49,15 +50,13 @@ void check(const AttentionShape& s) {
 }
 
 template <class Args>
-void run(std::span<const Entry<Args>> entries, const Args& args, const Context& context) {
+void run(Op op, std::span<const Entry<Args>> entries, const Args& args, const Context& context) {
   check(args.shape);
-  std::string reasons;
-  for (const Entry<Args>& entry : entries) {
-    const std::string reason = entry.refuse(args, context);
-    if (reason.empty()) return entry.run(args, context);
-    reasons += fmt::format("\n  {}: {}", entry.name, reason);
-  }
-  raise<ShapeError>("attention: no implementation takes {}{}", name(args.shape.dtype), reasons);
+  const OpClass c = attention_class(op, args.shape.dtype, args.shape.head_size);
+  if (const Entry<Args>* entry = find_entry(c, entries, args, context))
+    return entry->run(args, context);
+  raise<ShapeError>("attention: no implementation takes {}{}", name(args.shape.dtype),
+                    refusals(entries, args, context));
 }
 
 } // namespace
@@ -74,12 +73,12 @@ bool attention_supported(const AttentionShape& shape, const Context& context) {
 }
 
 void attention_forward(const AttentionForward& args, const Context& context) {
-  run<AttentionForward>(kForward, args, context);
+  run<AttentionForward>(Op::kAttentionForward, kForward, args, context);
 }
 void attention_backward(const AttentionBackward& args, const Context& context) {
   if (args.shape.sinks != nullptr && args.dsinks == nullptr)
     raise<ShapeError>("attention: sinks without a place for dsinks");
-  run<AttentionBackward>(kBackward, args, context);
+  run<AttentionBackward>(Op::kAttentionBackward, kBackward, args, context);
 }
 
 } // namespace pentatron::kernels

@@ -97,7 +97,8 @@ std::span<const Entry<CachedAttention>> cached_attention_entries() {
 
 void cached_attention(const CachedAttention& args, const Context& context) {
   check(args);
-  run_first("cached_attention", cached_attention_entries(), args, context);
+  run_entry(attention_class(Op::kCachedAttention, args.dtype, args.head_size),
+            cached_attention_entries(), args, context);
 }
 
 } // namespace pentatron::kernels

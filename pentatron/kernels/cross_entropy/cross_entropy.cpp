@@ -87,7 +87,8 @@ std::span<const Entry<CrossEntropyArgs>> cross_entropy_entries() {
 }
 
 void cross_entropy_stats(const CrossEntropyStatsArgs& args, const Context& context) {
-  run_first("cross_entropy_stats", cross_entropy_stats_entries(), args, context);
+  run_entry(op_class(Op::kCrossEntropyStats, args.dtype), cross_entropy_stats_entries(), args,
+            context);
 }
 
 void cross_entropy_rescale(const CrossEntropyRescaleArgs& args, const Context& context) {
@@ -104,7 +105,8 @@ void cross_entropy_gradient(const CrossEntropyGradientArgs& args, const Context&
   check_gradient(args, "cross_entropy_gradient");
   require(args.label_smoothing == 0 || args.global_vocab > 0, "cross_entropy_gradient",
           "label smoothing needs global_vocab");
-  run_first("cross_entropy_gradient", cross_entropy_gradient_entries(), args, context);
+  run_entry(op_class(Op::kCrossEntropyGradient, args.dtype), cross_entropy_gradient_entries(), args,
+            context);
 }
 
 void cross_entropy(const CrossEntropyArgs& args, const Context& context) {
@@ -112,7 +114,7 @@ void cross_entropy(const CrossEntropyArgs& args, const Context& context) {
     check_gradient(args, "cross_entropy");
     require(args.row_scale != nullptr, "cross_entropy", "a gradient needs row_scale");
   }
-  run_first("cross_entropy", cross_entropy_entries(), args, context);
+  run_entry(op_class(Op::kCrossEntropy, args.dtype), cross_entropy_entries(), args, context);
 }
 
 } // namespace pentatron::kernels

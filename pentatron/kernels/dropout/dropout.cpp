@@ -48,7 +48,7 @@ void dropout(const Dropout& args, const Context& context) {
   if (full.x_stride == 0) full.x_stride = args.cols;
   if (full.residual_stride == 0) full.residual_stride = args.cols;
   if (full.y_stride == 0) full.y_stride = args.cols;
-  run_first("dropout", dropout_entries(), full, context);
+  run_entry(op_class(Op::kDropout, full.dtype), dropout_entries(), full, context);
 }
 
 } // namespace pentatron::kernels

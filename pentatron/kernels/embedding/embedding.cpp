@@ -39,7 +39,7 @@ void embedding(const EmbeddingArgs& args, const Context& context) {
     raise<ShapeError>("embedding: a {} table has no {} output", name(args.dtype),
                       name(args.out_dtype));
   }
-  run_first("embedding", embedding_entries(), args, context);
+  run_entry(op_class(Op::kEmbedding, args.dtype), embedding_entries(), args, context);
 }
 
 void embedding_gradient(const EmbeddingGradientArgs& args, const Context& context) {
@@ -47,7 +47,8 @@ void embedding_gradient(const EmbeddingGradientArgs& args, const Context& contex
     raise<ShapeError>("embedding_gradient: main_grad of {} values is {}, not {}", name(args.dtype),
                       name(acc_dtype(args.dtype)), name(args.grad_dtype));
   }
-  run_first("embedding_gradient", embedding_gradient_entries(), args, context);
+  run_entry(op_class(Op::kEmbeddingGradient, args.dtype), embedding_gradient_entries(), args,
+            context);
 }
 
 int64_t first_bad_id(const int64_t* ids, int64_t n, int64_t vocab, bool allow_negative) {

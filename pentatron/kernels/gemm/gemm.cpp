@@ -3,7 +3,9 @@
 #include <array>
 
 #include "pentatron/base/error.h"
+#include "pentatron/kernels/common/dispatch.h"
 #include "pentatron/kernels/gemm/gemm_simd.h"
+#include "pentatron/kernels/gemm/gemm_widened.h"
 
 namespace pentatron::kernels {
 namespace {
@@ -19,12 +21,13 @@ std::string refuse_reference(const GemmArgs& g, const Context& context) {
   return {};
 }
 
-constexpr std::array<Entry<GemmArgs>, 6> kEntries = {{
+constexpr std::array<Entry<GemmArgs>, 7> kEntries = {{
     {"amx_bf16", gemm_detail::refuse_amx_bf16, gemm_detail::run_amx_bf16},
     {"avx512_bf16", gemm_detail::refuse_avx512_bf16, gemm_detail::run_avx512_bf16},
     {"avx512", gemm_detail::refuse_avx512, gemm_detail::run_avx512},
     {"mkl_bf16", gemm_detail::refuse_mkl_bf16, gemm_detail::run_mkl_bf16},
     {"mkl", gemm_detail::refuse_mkl, gemm_detail::run_mkl},
+    {"widened", gemm_detail::refuse_widened, gemm_detail::run_widened},
     {"reference", refuse_reference, gemm_reference},
 }};
 
@@ -43,10 +46,9 @@ void check(const GemmArgs& g) {
 }
 
 const Entry<GemmArgs>* find(const GemmArgs& args, const Context& context) {
-  for (const Entry<GemmArgs>& entry : kEntries) {
-    if (entry.refuse(args, context).empty()) return &entry;
-  }
-  return nullptr;
+  const OpClass c =
+      gemm_class(args.in_dtype, args.out_dtype, args.transpose_a, args.transpose_b, args.n, args.k);
+  return find_entry(c, gemm_entries(), args, context);
 }
 
 } // namespace
@@ -69,11 +71,8 @@ void gemm(const GemmArgs& args, const Context& context) {
   check(args);
   const Entry<GemmArgs>* entry = find(args, context);
   if (entry == nullptr) {
-    std::string reasons;
-    for (const Entry<GemmArgs>& e : kEntries)
-      reasons += fmt::format("\n  {}: {}", e.name, e.refuse(args, context));
     raise<ShapeError>("gemm: no implementation takes {} to {}{}", name(args.in_dtype),
-                      name(args.out_dtype), reasons);
+                      name(args.out_dtype), refusals(gemm_entries(), args, context));
   }
   if (args.m == 0 || args.n == 0 || args.batch == 0) return;
   entry->run(args, context);

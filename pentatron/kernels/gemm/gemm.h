@@ -7,12 +7,13 @@
 /// Types: fp32 -> fp32, bf16 -> fp32, bf16 -> bf16 (one rounding at the end); the reference also
 /// takes fp64 -> fp64.
 ///
-/// Order of sums: k is cut into blocks that depend on k and the type alone, each block is summed in
-/// order of k, and the blocks are added in order. So an element of C depends on its row of op(A),
-/// its column of op(B) and its own old value only: not on the number of threads, nor on m and n.
-/// Blocks and the order within 32 k differ between entries. The entries "mkl" and "mkl_bf16" do not
-/// keep this order: with them an element may depend on m, n, strides and the number of threads.
-/// bf16 products treat subnormal inputs and results as zero, as vdpbf16ps and tdpbf16ps do.
+/// Order of sums: in one entry, k is cut into blocks that depend on k and the type alone, each
+/// block is summed in order of k, and the blocks are added in order. So an element of C depends on
+/// its row of op(A), its column of op(B) and its own old value only: not on the number of threads,
+/// nor on m and n. Which entry runs may depend on the class of n and k (selection/op_class.h),
+/// never on m. Blocks and the order within 32 k differ between entries. The entries "mkl" and
+/// "mkl_bf16" do not keep this order: with them an element may depend on m, n, strides and the
+/// number of threads. Entries with bf16 instructions treat subnormal inputs and results as zero.
 ///
 /// Threads: num_threads() through OpenMP; called from inside a parallel region it runs on the
 /// calling thread.
@@ -47,9 +48,9 @@ struct GemmArgs {
   int64_t stride_c = 0;
 };
 
-/// The implementations, best first: "amx_bf16", "avx512_bf16", "avx512", "mkl_bf16" and "mkl"
-/// (Intel MKL inside libtorch_cpu, on processors with AVX2), "reference". Each refuses what it
-/// cannot run.
+/// The implementations in the order that counts without a selection: "amx_bf16", "avx512_bf16",
+/// "avx512", "mkl_bf16" and "mkl" (Intel MKL inside libtorch_cpu, on processors with AVX2),
+/// "widened" (bf16 converted to fp32), "reference". Each refuses what it cannot run.
 std::span<const Entry<GemmArgs>> gemm_entries();
 
 /// True if an implementation faster than the reference takes these arguments; callers use LibTorch
@@ -59,7 +60,7 @@ bool gemm_supported(const GemmArgs& args, const Context& context = {});
 /// Name of the entry that gemm() would run, or "none".
 std::string_view gemm_entry(const GemmArgs& args, const Context& context = {});
 
-/// Runs the first entry that does not refuse. Throws ShapeError for arguments that contradict each
+/// Runs that entry. Throws ShapeError for arguments that contradict each
 /// other, and Error with the reasons if every entry refuses.
 void gemm(const GemmArgs& args, const Context& context = {});
 

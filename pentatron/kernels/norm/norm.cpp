@@ -52,7 +52,7 @@ void norm_forward(const NormForward& args, const Context& context) {
     raise<ShapeError>("norm_forward needs x and y, and sum with a residual");
   if (args.kind == NormKind::kRmsNorm && args.bias != nullptr)
     raise<ShapeError>("norm_forward: RMSNorm has no bias");
-  run_first("norm_forward", norm_forward_entries(), args, context);
+  run_entry(op_class(Op::kNormForward, args.dtype), norm_forward_entries(), args, context);
 }
 
 void norm_backward(const NormBackward& args, const Context& context) {
@@ -61,7 +61,7 @@ void norm_backward(const NormBackward& args, const Context& context) {
   if (args.dy == nullptr || args.x == nullptr || args.rstd == nullptr ||
       (args.kind == NormKind::kLayerNorm && args.mean == nullptr))
     raise<ShapeError>("norm_backward needs dy, x and rstd, and mean for LayerNorm");
-  run_first("norm_backward", norm_backward_entries(), args, context);
+  run_entry(op_class(Op::kNormBackward, args.dtype), norm_backward_entries(), args, context);
 }
 
 size_t workspace_bytes(const NormBackward& args) {

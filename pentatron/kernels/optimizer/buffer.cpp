@@ -91,7 +91,7 @@ std::span<const Entry<ZeroArgs>> zero_entries() {
 }
 
 void sum_of_squares(const SumOfSquaresArgs& args, const Context& context) {
-  run_first("sum_of_squares", sum_of_squares_entries(), args, context);
+  run_entry(op_class(Op::kSumOfSquares, args.dtype), sum_of_squares_entries(), args, context);
 }
 
 size_t workspace_bytes(const SumOfSquaresArgs& args) {
@@ -99,15 +99,15 @@ size_t workspace_bytes(const SumOfSquaresArgs& args) {
 }
 
 void find_nonfinite(const NonfiniteArgs& args, const Context& context) {
-  run_first("find_nonfinite", find_nonfinite_entries(), args, context);
+  run_entry(op_class(Op::kFindNonfinite, args.dtype), find_nonfinite_entries(), args, context);
 }
 
 void scale(const ScaleArgs& args, const Context& context) {
-  run_first("scale", scale_entries(), args, context);
+  run_entry(op_class(Op::kScale, args.dtype), scale_entries(), args, context);
 }
 
 void cast(const CastArgs& args, const Context& context) {
-  run_first("cast", cast_entries(), args, context);
+  run_entry(op_class(Op::kCast, args.dtype), cast_entries(), args, context);
 }
 
 void zero(const ZeroArgs& args, const Context& context) {

@@ -51,7 +51,7 @@ void adamw(const AdamWArgs& args, const Context& context) {
     raise<ShapeError>("adamw: dtype={} is not float32 or float64", name(args.dtype));
   }
   if (args.step < 1) raise<ShapeError>("adamw: step={} is less than 1", args.step);
-  run_first("adamw", adamw_entries(), args, context);
+  run_entry(op_class(Op::kAdamW, args.dtype), adamw_entries(), args, context);
 }
 
 void sgd(const SgdArgs& args, const Context& context) {
@@ -62,7 +62,7 @@ void sgd(const SgdArgs& args, const Context& context) {
     raise<ShapeError>("sgd: momentum={} {} momentum_buffer", args.momentum,
                       args.momentum_buffer ? "takes no" : "needs a");
   }
-  run_first("sgd", sgd_entries(), args, context);
+  run_entry(op_class(Op::kSgd, args.dtype), sgd_entries(), args, context);
 }
 
 } // namespace pentatron::kernels

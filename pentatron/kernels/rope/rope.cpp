@@ -48,7 +48,7 @@ void rope(const Rope& args, const Context& context) {
   if (full.y_head_stride == 0) full.y_head_stride = args.head_size;
   if (full.x_token_stride == 0) full.x_token_stride = args.heads * full.x_head_stride;
   if (full.y_token_stride == 0) full.y_token_stride = args.heads * full.y_head_stride;
-  run_first("rope", rope_entries(), full, context);
+  run_entry(op_class(Op::kRope, full.dtype), rope_entries(), full, context);
 }
 
 } // namespace pentatron::kernels

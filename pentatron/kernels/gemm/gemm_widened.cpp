@@ -1,0 +1,147 @@
+#include "pentatron/kernels/gemm/gemm_widened.h"
+
+#include <algorithm>
+
+#include "pentatron/kernels/common/parallel.h"
+#include "pentatron/kernels/common/scalar.h"
+#include "pentatron/kernels/gemm/pack_buffer.h"
+
+namespace pentatron::kernels::gemm_detail {
+
+namespace {
+
+/// Elements of a panel. For few rows B is read once, and its panels should stay in the second-level
+/// cache.
+constexpr int64_t kPanel = 1 << 21;
+constexpr int64_t kThinPanel = 1 << 17;
+constexpr int64_t kThinRows = 64;
+
+/// Rows or columns of C of a panel with `depth` elements each: a multiple of 64.
+int64_t panel_size(int64_t size, int64_t depth, int64_t elements) {
+  const int64_t wanted = elements / std::max<int64_t>(depth, 1) / 64 * 64;
+  return std::min(size, std::max<int64_t>(wanted, 64));
+}
+
+/// A matrix of bf16 as it lies in memory.
+struct Source {
+  const bf16* data;
+  int64_t ld;
+};
+
+/// rows x columns of `source` to packed fp32.
+void widen(const Source& source, int64_t rows, int64_t columns, float* out) {
+  const int64_t block = std::max<int64_t>(1, (1 << 15) / std::max<int64_t>(columns, 1));
+  parallel_blocks(rows, block, [&](int64_t begin, int64_t end, int64_t) {
+    for (int64_t i = begin; i < end; ++i) {
+      const bf16* const from = source.data + i * source.ld;
+      float* const to = out + i * columns;
+      for (int64_t j = 0; j < columns; ++j) to[j] = to_acc(from[j]);
+    }
+  });
+}
+
+/// rows x columns of packed fp32, rounded.
+void narrow(const float* x, int64_t rows, int64_t columns, bf16* out, int64_t ld) {
+  const int64_t block = std::max<int64_t>(1, (1 << 14) / std::max<int64_t>(columns, 1));
+  parallel_blocks(rows, block, [&](int64_t begin, int64_t end, int64_t) {
+    for (int64_t i = begin; i < end; ++i)
+      for (int64_t j = 0; j < columns; ++j) out[i * ld + j] = from_acc<bf16>(x[i * columns + j]);
+  });
+}
+
+/// One product of the batch.
+class Widened {
+ public:
+  explicit Widened(const GemmArgs& g, int64_t item)
+      : g_(g), a_{static_cast<const bf16*>(g.a) + item * g.stride_a, g.lda},
+        b_{static_cast<const bf16*>(g.b) + item * g.stride_b, g.ldb},
+        c_(static_cast<char*>(g.c) +
+           item * g.stride_c * static_cast<int64_t>(element_size(g.out_dtype))) {
+    rows_ = panel_size(g.m, g.k, kPanel);
+    columns_ = panel_size(g.n, g.k, g.m <= kThinRows ? kThinPanel : kPanel);
+  }
+
+  void run() {
+    const bool round = g_.out_dtype == DType::kBFloat16;
+    const auto floats = [](int64_t n) { return static_cast<size_t>(n) * sizeof(float); };
+    const PackBuffer a(floats(rows_ * g_.k)), b(floats(columns_ * g_.k)),
+        c(round ? floats(rows_ * columns_) : 0);
+    const bool one_panel_of_a = rows_ == g_.m;
+    if (one_panel_of_a) widen_a(0, g_.m, floats_of(a));
+    for (int64_t j = 0; j < g_.n; j += columns_) {
+      const int64_t n = std::min(columns_, g_.n - j);
+      widen_b(j, n, floats_of(b));
+      for (int64_t i = 0; i < g_.m; i += rows_) {
+        const int64_t m = std::min(rows_, g_.m - i);
+        if (!one_panel_of_a) widen_a(i, m, floats_of(a));
+        product(i, m, j, n, floats_of(a), floats_of(b), round ? floats_of(c) : nullptr);
+      }
+    }
+  }
+
+ private:
+  static float* floats_of(const PackBuffer& buffer) {
+    return reinterpret_cast<float*>(buffer.data());
+  }
+
+  void widen_a(int64_t i, int64_t m, float* out) const {
+    if (g_.transpose_a) return widen({a_.data + i, a_.ld}, g_.k, m, out);
+    widen({a_.data + i * a_.ld, a_.ld}, m, g_.k, out);
+  }
+  void widen_b(int64_t j, int64_t n, float* out) const {
+    if (g_.transpose_b) return widen({b_.data + j * b_.ld, b_.ld}, n, g_.k, out);
+    widen({b_.data + j, b_.ld}, g_.k, n, out);
+  }
+
+  /// A block of C from widened panels, through `scratch` if C is bf16.
+  void product(int64_t i, int64_t m, int64_t j, int64_t n, const float* a, const float* b,
+               float* scratch) const {
+    GemmArgs g = g_;
+    g.in_dtype = g.out_dtype = DType::kFloat32;
+    g.m = m;
+    g.n = n;
+    g.a = a;
+    g.lda = g.transpose_a ? m : g.k;
+    g.b = b;
+    g.ldb = g.transpose_b ? g.k : n;
+    g.batch = 1;
+    if (g.bias != nullptr)
+      g.bias =
+          static_cast<const char*>(g.bias) + j * static_cast<int64_t>(element_size(g.bias_dtype));
+    if (scratch == nullptr) {
+      g.c = reinterpret_cast<float*>(c_) + i * g_.ldc + j;
+      return gemm(g);
+    }
+    bf16* const c = reinterpret_cast<bf16*>(c_) + i * g_.ldc + j;
+    if (g.accumulate) widen({c, g_.ldc}, m, n, scratch);
+    g.c = scratch;
+    g.ldc = n;
+    gemm(g);
+    narrow(scratch, m, n, c, g_.ldc);
+  }
+
+  GemmArgs g_;
+  Source a_, b_;
+  char* c_;
+  int64_t rows_ = 0;
+  int64_t columns_ = 0;
+};
+
+} // namespace
+
+std::string refuse_widened(const GemmArgs& g, const Context& context) {
+  if (context.device != Device::kCpu) return "needs CPU memory";
+  if (g.in_dtype != DType::kBFloat16) return "takes bfloat16 inputs only";
+  if (g.out_dtype != DType::kFloat32 && g.out_dtype != DType::kBFloat16)
+    return "gives float32 or bfloat16 only";
+  GemmArgs wide = g;
+  wide.in_dtype = wide.out_dtype = DType::kFloat32;
+  if (!gemm_supported(wide, context)) return "no fast float32 product takes these arguments";
+  return {};
+}
+
+void run_widened(const GemmArgs& g, const Context&) {
+  for (int64_t item = 0; item < g.batch; ++item) Widened(g, item).run();
+}
+
+} // namespace pentatron::kernels::gemm_detail

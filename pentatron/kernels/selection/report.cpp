@@ -1,0 +1,94 @@
+#include "pentatron/kernels/selection/report.h"
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace pentatron::kernels {
+
+namespace {
+
+/// The name without sizes: "gemm bfloat16 nt", "attention_forward float32".
+std::string group_name(OpClass c) {
+  const std::string name = class_name(c);
+  for (const char* size : {" n<", " n>", " head"})
+    if (const size_t at = name.find(size); at != std::string::npos) return name.substr(0, at);
+  return name;
+}
+
+struct Row {
+  std::string name, entry;
+  std::string_view unit;
+  double least = 0, most = 0;
+  std::map<std::string_view, std::pair<double, double>> others; ///< relative speeds
+};
+
+/// The entry that runs: the chosen one if it is among those measured, else the first.
+size_t running(const Selection& selection, const Measurement& m) {
+  const std::string entry = selection.find(m.op_class);
+  for (size_t i = 0; i < m.times.size(); ++i)
+    if (m.times[i].entry == entry) return i;
+  return 0;
+}
+
+std::string range(double least, double most, const char* unit) {
+  const auto number = [](double x) {
+    return fmt::format(fmt::runtime(x < 10 ? "{:.1f}" : "{:.0f}"), x);
+  };
+  const std::string low = number(least), high = number(most);
+  return low == high ? low + unit : low + " - " + high + unit;
+}
+
+std::vector<Row> make_rows(const Selection& selection, std::span<const Measurement> measured) {
+  std::vector<Row> rows;
+  for (const Measurement& m : measured) {
+    const size_t at = running(selection, m);
+    const std::string name = group_name(m.op_class), entry(m.times[at].entry);
+    const double rate = m.work / m.times[at].seconds;
+    auto row = std::find_if(rows.begin(), rows.end(),
+                            [&](const Row& r) { return r.name == name && r.entry == entry; });
+    if (row == rows.end())
+      row = rows.insert(rows.end(), {.name = name, .entry = entry, .unit = m.unit, .least = rate});
+    row->least = std::min(row->least, rate);
+    row->most = std::max(row->most, rate);
+    for (const Measurement::Time& t : m.times) {
+      if (t.entry == entry) continue;
+      const double speed = m.times[at].seconds / t.seconds;
+      const auto [other, fresh] = row->others.try_emplace(t.entry, speed, speed);
+      other->second = {std::min(other->second.first, speed), std::max(other->second.second, speed)};
+    }
+  }
+  return rows;
+}
+
+} // namespace
+
+std::string selection_table(const Selection& selection, std::span<const Measurement> measured) {
+  std::string table = fmt::format("{:<34} {:<12} {:>20}  {}\n", "operator", "entry", "rate",
+                                  "speed of other entries");
+  for (const Row& row : make_rows(selection, measured)) {
+    std::vector<std::string> others;
+    for (const auto& [entry, speed] : row.others)
+      others.push_back(fmt::format("{} {}", entry, range(speed.first, speed.second, "x")));
+    table +=
+        fmt::format("{:<34} {:<12} {:>20}  {}\n", row.name, row.entry,
+                    range(row.least / 1e9, row.most / 1e9, fmt::format(" G{}", row.unit).c_str()),
+                    fmt::join(others, ", "));
+  }
+  return table;
+}
+
+std::string describe_departures(const Selection& selection) {
+  std::map<std::pair<std::string, std::string>, int> groups;
+  std::vector<std::string> parts;
+  for (const auto& [c, entry] : departures(selection)) {
+    if (groups[{group_name(c), entry}]++ == 0)
+      parts.push_back(fmt::format("{} by {}", group_name(c), entry));
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+} // namespace pentatron::kernels

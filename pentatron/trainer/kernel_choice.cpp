@@ -1,0 +1,117 @@
+#include "pentatron/trainer/kernel_choice.h"
+
+#include <algorithm>
+#include <vector>
+
+#include <torch/version.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/log.h"
+#include "pentatron/base/sha256.h"
+#include "pentatron/checkpoint/sharded/attachments.h"
+#include "pentatron/checkpoint/sharded/manifest.h"
+#include "pentatron/comm/gather_text.h"
+#include "pentatron/kernels/selection/agree.h"
+#include "pentatron/kernels/selection/cache.h"
+#include "pentatron/kernels/selection/report.h"
+
+namespace pentatron::trainer {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+using kernels::Selection;
+
+constexpr const char* kNotExact = "resuming is not exact to the bit";
+
+/// Rank 0's choice, and where it is from.
+struct Source {
+  Selection selection;
+  std::string origin;
+  bool resumed = false; ///< from the checkpoint
+};
+
+Source choose_here(const Config& config, at::Device device,
+                   const std::optional<fs::path>& checkpoint) {
+  const StoredKernels stored = checkpoint ? stored_kernels(*checkpoint) : StoredKernels();
+  if (!stored.problem.empty()) log::warning("{}: {}", kNotExact, stored.problem);
+  if (!device.is_cpu()) return {};
+  if (config.kernels == KernelChoice::kOrder) {
+    if (stored.text && *stored.text != Selection().text())
+      log::warning("{}: kernels=order, and {} was written with measured kernels", kNotExact,
+                   checkpoint->string());
+    return {};
+  }
+  if (stored.text)
+    return {.selection = Selection::parse(*stored.text, kKernelsFile),
+            .origin = "as in " + checkpoint->string(),
+            .resumed = true};
+  kernels::MeasureOptions options;
+  if (config.dtype != Precision::kBf16) options.product_types = {kernels::DType::kFloat32};
+  const kernels::FoundSelection found = kernels::find_selection(kernel_cache_file(), options);
+  return {.selection = found.selection,
+          .origin = found.measured.empty() ? "as measured on this machine before"
+                                           : fmt::format("measured in {:.2f} s", found.seconds)};
+}
+
+/// Rank 0's selection without what some rank cannot run; the same on all ranks.
+kernels::Agreement agree_with_all(const Selection& mine, const comm::Group& world) {
+  const auto runnable = kernels::runnable_entries();
+  if (world.size() == 1) return agree(mine, {runnable});
+  const bool first = world.rank() == 0;
+  const Selection selection =
+      Selection::parse(comm::gather_text(first ? mine.text() : "", world)[0], "rank 0's kernels");
+  // Almost always all machines are equal, and a digest tells that.
+  const std::string text = to_text(runnable);
+  const std::vector<std::string> digests = comm::gather_text(sha256(text), world);
+  if (std::all_of(digests.begin(), digests.end(),
+                  [&](const std::string& d) { return d == digests[0]; }))
+    return agree(selection, {runnable});
+  std::vector<kernels::RunnableEntries> ranks;
+  for (const std::string& theirs : comm::gather_text(text, world))
+    ranks.push_back(kernels::parse_runnable_entries(theirs));
+  return agree(selection, ranks);
+}
+
+} // namespace
+
+fs::path kernel_cache_file() {
+  return kernels::selection_cache_file("torch " TORCH_VERSION);
+}
+
+StoredKernels stored_kernels(const fs::path& checkpoint) {
+  if (!fs::is_directory(checkpoint)) return {};
+  try {
+    const auto attachments = checkpoint::read_manifest(checkpoint).attachments;
+    const auto found = attachments.find(kKernelsFile);
+    if (found == attachments.end()) return {};
+    std::string text = checkpoint::read_attachment(checkpoint, kKernelsFile, found->second);
+    Selection::parse(text, (checkpoint / kKernelsFile).string());
+    return {.text = std::move(text), .problem = {}};
+  } catch (const Error& error) {
+    return {.text = std::nullopt, .problem = error.what()};
+  }
+}
+
+std::string choose_kernels(const Config& config, at::Device device,
+                           const std::optional<fs::path>& checkpoint, const comm::Group& world) {
+  const bool first = world.rank() == 0;
+  const Source source = first ? choose_here(config, device, checkpoint) : Source();
+  const kernels::Agreement agreed = agree_with_all(source.selection, world);
+  kernels::use_selection(agreed.selection);
+  if (first) {
+    for (const std::string& sentence : agreed.replaced) {
+      if (source.resumed) {
+        log::warning("{}: {}", kNotExact, sentence);
+      } else {
+        log::warning("{}", sentence);
+      }
+    }
+    if (const std::string text = kernels::describe_departures(agreed.selection); !text.empty())
+      log::info("kernels, {}: {}", source.origin, text);
+  }
+  return agreed.selection.text();
+}
+
+} // namespace pentatron::trainer

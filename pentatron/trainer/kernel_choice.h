@@ -1,0 +1,38 @@
+/// Which kernels a run uses: measured once for each machine, the same on all ranks, kept with the
+/// run so that resuming it computes the same bits.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+
+#include <ATen/core/Device.h>
+
+#include "pentatron/comm/group.h"
+#include "pentatron/trainer/config.h"
+
+namespace pentatron::trainer {
+
+/// Name of the file in logger.dir and in checkpoints.
+inline constexpr const char* kKernelsFile = "kernels.json";
+
+/// Where this machine's measured choices are kept; empty: nowhere.
+std::filesystem::path kernel_cache_file();
+
+/// What a checkpoint says of the kernels that wrote it.
+struct StoredKernels {
+  std::optional<std::string> text; ///< none: an older program wrote it, or the file is damaged
+  std::string problem;             ///< of a damaged file
+};
+StoredKernels stored_kernels(const std::filesystem::path& checkpoint);
+
+/// Makes the choice of rank 0 that of all ranks and uses it in this process; returns it as text for
+/// kKernelsFile. A run that resumes `checkpoint` takes the choices in it; with kernels=order or on
+/// a GPU there are none; else those measured. The log says what differs from list order, and warns
+/// where resuming is not exact to the bit. Collective over `world`.
+std::string choose_kernels(const Config& config, at::Device device,
+                           const std::optional<std::filesystem::path>& checkpoint,
+                           const comm::Group& world);
+
+} // namespace pentatron::trainer

@@ -1,0 +1,42 @@
+/// Whether other work keeps the processors busy: how long this process's threads were ready to run
+/// and had to wait.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include "pentatron/trainer/metrics/hardware.h"
+
+namespace pentatron::trainer {
+
+/// Since the start of the process, or of the machine; in seconds. What Linux does not tell is 0.
+struct CpuTime {
+  double running = 0; ///< of all threads of this process
+  double waiting = 0; ///< ready, but another thread had the processor
+  double stolen = 0;  ///< of all processors: what the host of a virtual machine gave to others
+  double total = 0;   ///< of all processors
+};
+
+/// Reads proc/self/task/*/schedstat and proc/stat below `root`.
+CpuTime read_cpu_time(const std::filesystem::path& root = "/");
+
+/// What happened between two readings, if it cost more than a tenth of the time: other threads on
+/// this machine's processors, or other virtual machines on its host. None for less than half a
+/// second of work.
+std::optional<Finding> find_contention(const CpuTime& before, const CpuTime& after);
+
+/// Looks at the first steps of a run, and tells once if they were held up.
+class ContentionWatch {
+ public:
+  explicit ContentionWatch(std::filesystem::path root = "/") : root_(std::move(root)) {}
+  /// After each step; the first one, which sets things up, does not count.
+  std::optional<Finding> step();
+
+ private:
+  std::filesystem::path root_;
+  std::optional<CpuTime> begin_;
+  int steps_ = 0;
+  bool done_ = false;
+};
+
+} // namespace pentatron::trainer

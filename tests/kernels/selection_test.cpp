@@ -1,0 +1,360 @@
+// Which entry runs: classes, choices, measured times, and the file that keeps them.
+#include "pentatron/kernels/selection/cache.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/kernels/common/dispatch.h"
+#include "pentatron/kernels/gemm/gemm.h"
+#include "pentatron/kernels/norm/norm.h"
+#include "pentatron/kernels/selection/agree.h"
+#include "pentatron/kernels/selection/report.h"
+#include "tests/kernels/array.h"
+#include "tests/support/files.h"
+
+namespace pentatron::kernels {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+/// List order again at the end of a test.
+struct Choosing : ::testing::Test {
+  ~Choosing() override { clear_selection(); }
+};
+
+constexpr OpClass kNormFloat = op_class(Op::kNormForward, DType::kFloat32);
+
+TEST(OpClasses, HaveNamesOfTheirOwn) {
+  std::set<std::string> names;
+  std::set<size_t> indices;
+  for (const OpClass c : all_op_classes()) {
+    EXPECT_TRUE(names.insert(class_name(c)).second) << class_name(c);
+    EXPECT_TRUE(indices.insert(c.index()).second) << class_name(c);
+    ASSERT_TRUE(find_op_class(class_name(c))) << class_name(c);
+    EXPECT_EQ(find_op_class(class_name(c))->index(), c.index());
+  }
+  EXPECT_EQ(find_op_class("gemm float32"), std::nullopt);
+}
+
+TEST(OpClasses, OfProductsCountWeightsAndNoTokens) {
+  const auto name_of = [](bool ta, bool tb, int64_t n, int64_t k) {
+    return class_name(gemm_class(DType::kBFloat16, DType::kFloat32, ta, tb, n, k));
+  };
+  EXPECT_EQ(name_of(false, true, 512, 513), "gemm bfloat16-float32 nt n<=512 k>512");
+  EXPECT_EQ(name_of(false, false, 513, 512), "gemm bfloat16-float32 nn n>512 k<=512");
+  // A weight gradient sums over tokens: any number of them is one class.
+  EXPECT_EQ(name_of(true, false, 64, 1), "gemm bfloat16-float32 tn n<=512");
+  EXPECT_EQ(name_of(true, false, 64, 1), name_of(true, false, 64, 100'000));
+}
+
+TEST(OpClasses, EveryOneHasAnExampleThatRuns) {
+  ProbeMemory memory;
+  for (const OpClass c : all_op_classes()) {
+    const Probe probe = make_probe(c, memory, 32);
+    ASSERT_FALSE(probe.entries.empty()) << class_name(c);
+    EXPECT_GT(probe.work, 0) << class_name(c);
+    for (const int i : probe.candidates()) probe.entries[static_cast<size_t>(i)].run();
+  }
+}
+
+TEST(SelectionText, ReadsWhatItWrites) {
+  Selection selection;
+  selection.set(kNormFloat, "avx2");
+  selection.set(op_class(Op::kCast, DType::kFloat64), "reference");
+  const std::string text = selection.text();
+  EXPECT_EQ(Selection::parse(text, "test"), selection);
+  EXPECT_THAT(text, HasSubstr("\n \"norm_forward float32\": \"avx2\""));
+  for (const char* bad : {"", "[]", "{\"a\": 1}", "{\"a\": \"b\"", "{\"a\": \"b\", \"a\": \"c\"}"})
+    EXPECT_THROW(Selection::parse(bad, "test"), DataError) << bad;
+}
+
+TEST_F(Choosing, TheNamedEntryRuns) {
+  const auto args = NormForward{.rows = 1, .cols = 1};
+  const auto runs = [&] {
+    return find_entry(kNormFloat, norm_forward_entries(), args, Context{})->name;
+  };
+  const std::string_view first = runs();
+  for (const auto& entry : testing::entries_for(norm_forward_entries(), args)) {
+    Selection selection;
+    selection.set(kNormFloat, entry.name);
+    use_selection(selection);
+    EXPECT_EQ(runs(), entry.name);
+    EXPECT_EQ(find_entry(op_class(Op::kNormForward, DType::kBFloat16), norm_forward_entries(), args,
+                         Context{})
+                  ->name,
+              first)
+        << "another class keeps list order";
+  }
+  clear_selection();
+  EXPECT_EQ(runs(), first);
+}
+
+TEST_F(Choosing, DecidesWhatAProductComputes) {
+  // The reference sums in another order than vectors do.
+  constexpr int64_t kSize = 96;
+  const testing::Array a = testing::Array::random(DType::kFloat32, kSize * kSize, 1);
+  const testing::Array b = testing::Array::random(DType::kFloat32, kSize * kSize, 2);
+  const auto product = [&] {
+    testing::Array c(DType::kFloat32, kSize * kSize);
+    gemm({.m = kSize,
+          .n = kSize,
+          .k = kSize,
+          .a = a.data(),
+          .lda = kSize,
+          .b = b.data(),
+          .ldb = kSize,
+          .c = c.data(),
+          .ldc = kSize});
+    return c;
+  };
+  const testing::Array before = product();
+  Selection selection;
+  selection.set(gemm_class(DType::kFloat32, DType::kFloat32, false, false, kSize, kSize),
+                "reference");
+  use_selection(selection);
+  const testing::Array chosen = product();
+  clear_selection();
+  EXPECT_TRUE(product().same_bits(before));
+  if (gemm_supported({.m = 1, .n = 1, .k = 1})) {
+    EXPECT_FALSE(chosen.same_bits(before));
+  }
+  testing::expect_close(chosen, before, 1e-5, 1e-4);
+}
+
+TEST_F(Choosing, AnEntryThatIsNotThereIsToldAndListOrderRuns) {
+  Selection selection;
+  selection.set(kNormFloat, "avx4096");
+  EXPECT_THAT(unusable_choices(selection),
+              ElementsAre("norm_forward float32: this program has no entry avx4096"));
+  use_selection(selection);
+  EXPECT_EQ(chosen_position(kNormFloat), -1);
+  const Selection unknown(Selection::Choices{{"fft float32", "avx2"}});
+  EXPECT_THAT(unusable_choices(unknown),
+              ElementsAre("fft float32: this program has no such class"));
+  use_selection(unknown); // harmless
+}
+
+TEST_F(Choosing, AnEntryThatRefusesIsToldWithItsReason) {
+  // fp64 has no vectors on any machine.
+  Selection selection;
+  const OpClass c = op_class(Op::kRope, DType::kFloat64);
+  selection.set(c, "avx2");
+#if defined(__x86_64__)
+  EXPECT_THAT(unusable_choices(selection),
+              ElementsAre("rope float64: avx2 cannot run here: takes no float64"));
+#endif
+  use_selection(selection);
+  EXPECT_EQ(chosen_position(c), -1);
+}
+
+TEST(ChooseFastest, NeedsAClearWinOverTheFirst) {
+  const auto choose = [](std::vector<double> seconds) {
+    std::vector<Measurement::Time> times;
+    for (const double s : seconds) times.push_back({.entry = "", .seconds = s});
+    return choose_fastest(times);
+  };
+  EXPECT_EQ(choose({1.0}), 0u);
+  EXPECT_EQ(choose({1.0, 0.98}), 0u);
+  EXPECT_EQ(choose({1.0, 0.96}), 1u);
+  EXPECT_EQ(choose({1.0, 0.9, 0.5}), 2u);
+  EXPECT_EQ(choose({0.5, 1.0, 0.9}), 0u);
+}
+
+TEST(ChooseFastest, NeedsALargeWinToGiveUpEqualResultsInABatch) {
+  const auto choose = [](double first, double per_token, double other) {
+    const std::vector<Measurement::Time> times{
+        {.entry = "", .seconds = first},
+        {.entry = "", .seconds = per_token},
+        {.entry = "", .seconds = other, .needed = kLargeWin}};
+    return choose_fastest(times);
+  };
+  EXPECT_EQ(choose(1, 0.95, 0.85), 1u);
+  EXPECT_EQ(choose(1, 1.1, 0.85), 0u);
+  EXPECT_EQ(choose(1, 0.95, 0.75), 2u);
+}
+
+/// Measures as little as possible.
+constexpr double kNoTime = 0;
+MeasureOptions quick() {
+  return {.product_types = {}, .rows = 4, .seconds_per_class = kNoTime};
+}
+
+TEST(CompleteSelection, NamesEveryClassAndKeepsWhatIsThere) {
+  Selection selection;
+  selection.set(kNormFloat, "reference");
+  const std::vector<Measurement> measured = complete_selection(selection, quick());
+  EXPECT_EQ(selection.find(kNormFloat), "reference");
+  for (const Measurement& m : measured) {
+    EXPECT_NE(m.op_class, kNormFloat);
+    EXPECT_GT(m.times.size(), 1u);
+    EXPECT_EQ(selection.find(m.op_class), m.times[m.chosen].entry);
+  }
+  EXPECT_EQ(selection.find(op_class(Op::kRope, DType::kFloat64)), "reference") << "the only one";
+  EXPECT_THAT(unusable_choices(selection), IsEmpty());
+  EXPECT_THAT(complete_selection(selection, quick()), IsEmpty());
+  if (cpu_features().avx2) {
+    EXPECT_THAT(departures(selection), Contains(std::pair(kNormFloat, std::string("reference"))));
+  }
+}
+
+TEST(CompleteSelection, MeasuresProductsOfTheTypesAskedForOnly) {
+  const auto classes = [](std::vector<DType> types) {
+    std::set<std::string> names;
+    for (const Measurement& m : measure(all_op_classes(), {.product_types = std::move(types),
+                                                          .rows = 1,
+                                                          .seconds_per_class = kNoTime,
+                                                          .single_candidates = true}))
+      names.insert(class_name(m.op_class));
+    return names;
+  };
+  const auto narrow = classes({DType::kFloat32});
+  EXPECT_TRUE(narrow.contains("gemm float32 nt n<=512 k>512"));
+  EXPECT_FALSE(narrow.contains("gemm bfloat16 nt n<=512 k>512"));
+  EXPECT_TRUE(narrow.contains("norm_forward bfloat16"));
+  EXPECT_TRUE(classes({DType::kBFloat16}).contains("gemm bfloat16-float32 tn n>512"));
+}
+
+TEST(Agree, KeepsWhatAllRanksCanRun) {
+  const RunnableEntries all = runnable_entries();
+  const Selection chosen = find_selection({}, quick()).selection;
+  const Agreement same = agree(chosen, {all, all});
+  EXPECT_EQ(same.selection, chosen);
+  EXPECT_THAT(same.replaced, IsEmpty());
+  EXPECT_EQ(parse_runnable_entries(to_text(all)), all);
+  EXPECT_THROW(parse_runnable_entries("[1]"), DataError);
+}
+
+TEST(Agree, TakesAnEntryThatAllRanksCanRunAndSaysSo) {
+  const RunnableEntries large = {{"a", {"amx", "avx512", "avx2", "reference"}},
+                                 {"b", {"avx512", "reference"}},
+                                 {"c", {"amx"}}};
+  const RunnableEntries small = {{"a", {"avx2", "reference"}}, {"b", {"reference"}}, {"c", {}}};
+  const Selection chosen(Selection::Choices{{"a", "amx"}, {"c", "amx"}});
+  const Agreement agreed = agree(chosen, {large, large, small});
+  // Without a choice for b the ranks' lists would begin with different entries.
+  EXPECT_EQ(agreed.selection, Selection(Selection::Choices{{"a", "avx2"}, {"b", "reference"}}));
+  EXPECT_THAT(agreed.replaced,
+              ElementsAre("a: rank 2 cannot run amx, so all ranks run avx2",
+                          "c: rank 2 cannot run amx, so all ranks run what their lists say"));
+}
+
+Measurement measured(const char* name, std::vector<Measurement::Time> times) {
+  return {
+      .op_class = *find_op_class(name), .times = std::move(times), .work = 1e9, .unit = "FLOP/s"};
+}
+
+TEST(SelectionTable, ShowsRatesAndWhatElseCouldRun) {
+  const std::vector<Measurement> times = {
+      measured("gemm float32 nt n<=512 k<=512",
+               {{.entry = "avx512", .seconds = 0.01}, {.entry = "mkl", .seconds = 0.005}}),
+      measured("gemm float32 nt n<=512 k>512",
+               {{.entry = "avx512", .seconds = 0.02}, {.entry = "mkl", .seconds = 0.004}}),
+      measured("gemm float32 tn n<=512", {{.entry = "avx512", .seconds = 0.01}})};
+  const Selection selection(
+      {{"gemm float32 nt n<=512 k<=512", "mkl"}, {"gemm float32 nt n<=512 k>512", "mkl"}});
+  const std::string table = selection_table(selection, times);
+  EXPECT_THAT(table, ::testing::ContainsRegex(
+                         "\ngemm float32 nt +mkl +200 - 250 GFLOP/s +avx512 0.2 - 0.5x\n"));
+  EXPECT_THAT(table, ::testing::ContainsRegex("\ngemm float32 tn +avx512 +100 GFLOP/s"));
+}
+
+TEST(SelectionTable, DescribesWhatDepartsFromListOrder) {
+  Selection selection;
+  EXPECT_EQ(describe_departures(selection), "");
+  for (const OpClass c : all_op_classes())
+    if (c.op == Op::kGemm && class_name(c).starts_with("gemm float32 nt"))
+      selection.set(c, "reference");
+  if (!gemm_supported({.m = 1, .n = 1, .k = 1})) GTEST_SKIP() << "the reference comes first here";
+  EXPECT_EQ(describe_departures(selection), "gemm float32 nt by reference");
+}
+
+struct SelectionCache : ::testing::Test {
+  const TemporaryFolder folder;
+  const fs::path file = folder.path() / "deep" / "kernels.json";
+
+  void write(const std::string& text) {
+    fs::create_directories(file.parent_path());
+    std::ofstream(file) << text;
+  }
+};
+
+TEST_F(SelectionCache, KeepsWhatWasMeasured) {
+  const FoundSelection first = find_selection(file, quick());
+  EXPECT_TRUE(fs::exists(file));
+  const FoundSelection second = find_selection(file, quick());
+  EXPECT_THAT(second.measured, IsEmpty());
+  EXPECT_EQ(second.selection, first.selection);
+}
+
+TEST_F(SelectionCache, WinsOverWhatWouldBeMeasured) {
+  Selection selection = find_selection({}, quick()).selection;
+  selection.set(kNormFloat, "reference");
+  write(selection.text());
+  EXPECT_EQ(find_selection(file, quick()).selection.find(kNormFloat), "reference");
+}
+
+TEST_F(SelectionCache, MeasuresAgainWhereTheFileIsOfNoUse) {
+  const Selection good = find_selection({}, quick()).selection;
+  Selection elsewhere = good;
+  elsewhere.set(kNormFloat, "avx4096");
+  for (const std::string& text :
+       {std::string(), std::string("{\"norm_forward"), std::string(1000, '\0'), elsewhere.text()}) {
+    write(text);
+    const FoundSelection found = find_selection(file, quick());
+    EXPECT_THAT(unusable_choices(found.selection), IsEmpty());
+    EXPECT_EQ(found.selection.choices().size(), good.choices().size());
+    EXPECT_EQ(find_selection(file, quick()).selection, found.selection) << "and keeps it";
+  }
+}
+
+TEST_F(SelectionCache, DoesWithoutAFolderToWriteIn) {
+  std::ofstream(folder.path() / "deep") << "a file where a folder should be";
+  EXPECT_FALSE(find_selection(file, quick()).selection.choices().empty());
+}
+
+/// Sets a variable of the environment for one test; null unsets it.
+class Environment {
+ public:
+  Environment(const char* name, const char* value) : name_(name) {
+    if (const char* old = std::getenv(name)) old_ = old;
+    value == nullptr ? unsetenv(name) : setenv(name, value, 1);
+  }
+  ~Environment() { old_ ? setenv(name_, old_->c_str(), 1) : unsetenv(name_); }
+
+ private:
+  const char* name_;
+  std::optional<std::string> old_;
+};
+
+TEST(SelectionCacheFile, LiesInTheCacheFolderOfTheUser) {
+  const Environment home("HOME", "/home/somebody");
+  {
+    const Environment xdg("XDG_CACHE_HOME", "/cache");
+    EXPECT_EQ(selection_cache_file("").parent_path(), "/cache/pentatron");
+  }
+  const Environment xdg("XDG_CACHE_HOME", "relative"); // which its specification forbids
+  EXPECT_EQ(selection_cache_file("").parent_path(), "/home/somebody/.cache/pentatron");
+  const Environment none("HOME", nullptr);
+  EXPECT_EQ(selection_cache_file(""), "");
+}
+
+TEST(SelectionCacheFile, IsAnotherForOtherVersionsAndThreads) {
+  const Environment home("HOME", "/home/somebody");
+  const fs::path file = selection_cache_file("1");
+  EXPECT_EQ(selection_cache_file("1"), file);
+  EXPECT_NE(selection_cache_file("2"), file);
+  const int threads = num_threads();
+  testing::with_threads(threads + 1, [&] { EXPECT_NE(selection_cache_file("1"), file); });
+}
+
+} // namespace
+} // namespace pentatron::kernels

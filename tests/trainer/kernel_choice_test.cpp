@@ -1,0 +1,196 @@
+// The kernels of a run: measured once, the same on all ranks, kept with the run and its
+// checkpoints.
+#include "pentatron/trainer/kernel_choice.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "pentatron/base/log.h"
+#include "pentatron/checkpoint/sharded/attachments.h"
+#include "pentatron/checkpoint/sharded/manifest.h"
+#include "pentatron/kernels/gemm/gemm.h"
+#include "pentatron/kernels/selection/cache.h"
+#include "pentatron/kernels/selection/probe.h"
+#include "tests/support/ranks.h"
+#include "tests/trainer/tiny_run.h"
+
+namespace pentatron::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+using kernels::Selection;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class KernelChoices : public testing::Test {
+ protected:
+  KernelChoices() {
+    at::set_num_threads(1); // as in the runs; part of the cache's name
+    if (const char* old = std::getenv("XDG_CACHE_HOME")) cache_before_ = old;
+    setenv("XDG_CACHE_HOME", (scratch / "cache").c_str(), 1);
+  }
+  ~KernelChoices() override {
+    kernels::clear_selection();
+    cache_before_ ? setenv("XDG_CACHE_HOME", cache_before_->c_str(), 1)
+                  : unsetenv("XDG_CACHE_HOME");
+  }
+
+  Config config(const std::string& name, std::vector<std::string> more = {}) const {
+    more.insert(more.begin(), {"kernels=auto", "logger.dir=" + (scratch / (name + "_log")),
+                               "checkpoint.save=" + (scratch / name), "train.train_iters=4"});
+    return test::tiny(test::write_documents(scratch / "data.jsonl", 100), more);
+  }
+  /// What the machine measures, as the next runs see it.
+  void pretend_measured(const Selection& selection) const {
+    fs::create_directories(kernel_cache_file().parent_path());
+    std::ofstream(kernel_cache_file()) << selection.text();
+  }
+  /// Every class by its first entry, but products by the one named.
+  static Selection products_by(const std::string& entry) {
+    Selection selection =
+        kernels::find_selection({}, {.product_types = {}, .seconds_per_class = 0}).selection;
+    for (const kernels::OpClass c : kernels::all_op_classes())
+      if (c.op == kernels::Op::kGemm) selection.set(c, entry);
+    return selection;
+  }
+  std::string text_of(const std::string& file) const { return content_of(scratch.path / file); }
+  /// The run's messages.
+  std::string messages(const Config& config, test::Trace* trace = nullptr) const {
+    testing::internal::CaptureStderr();
+    test::Trace made = test::run(config);
+    if (trace != nullptr) *trace = std::move(made);
+    return testing::internal::GetCapturedStderr();
+  }
+  static bool has_fast_products() { return kernels::gemm_supported({.m = 1, .n = 1, .k = 1}); }
+
+  test::Scratch scratch;
+
+ private:
+  std::optional<std::string> cache_before_;
+};
+
+TEST_F(KernelChoices, AreMeasuredOnceAndKeptWithTheRun) {
+  test::run(config("run"));
+  const std::string kept = text_of("run_log/kernels.json");
+  EXPECT_THAT(kept, HasSubstr("\"norm_forward float32\": "));
+  EXPECT_EQ(text_of("run/step_00000004/kernels.json"), kept);
+  EXPECT_EQ(content_of(kernel_cache_file()), kept);
+}
+
+TEST_F(KernelChoices, OrderMeasuresNothing) {
+  test::run(config("run", {"kernels=order"}));
+  EXPECT_EQ(text_of("run_log/kernels.json"), "{}\n");
+  EXPECT_FALSE(fs::exists(kernel_cache_file()));
+}
+
+TEST_F(KernelChoices, ThatDifferFromTheListAreTold) {
+  if (!has_fast_products()) GTEST_SKIP() << "the reference is the first entry here";
+  pretend_measured(products_by("reference"));
+  EXPECT_THAT(
+      messages(config("run")),
+      HasSubstr("kernels, as measured on this machine before: gemm float32 nn by reference, "
+                "gemm float32 nt by reference"));
+  EXPECT_THAT(messages(config("other", {"kernels=order"})), Not(HasSubstr("kernels,")));
+}
+
+/// The stored choice decides, to the bit, although the machine would now measure another.
+TEST_F(KernelChoices, OfACheckpointWinOverOthersMeasured) {
+  if (!has_fast_products()) GTEST_SKIP() << "the reference is the first entry here";
+  pretend_measured(products_by("reference"));
+  const test::Trace whole = test::run(config("whole"));
+  test::run(config("parts", {"train.exit_interval=2"}));
+  const Selection fast = kernels::find_selection({}).selection;
+  pretend_measured(fast);
+  const test::Trace other = test::run(config("other"));
+  const test::Trace resumed =
+      test::run(config("parts", {"checkpoint.load=" + (scratch / "parts")}));
+  EXPECT_EQ(text_of("parts_log/kernels.json"), text_of("whole_log/kernels.json"));
+  EXPECT_EQ(text_of("other_log/kernels.json"), fast.text());
+  bool differs = false;
+  for (const auto& [name, weight] : whole.weights) {
+    EXPECT_TRUE(at::equal(resumed.weights.at(name), weight)) << name;
+    differs |= !at::equal(other.weights.at(name), weight);
+  }
+  EXPECT_TRUE(differs) << "or this test could not fail";
+}
+
+TEST_F(KernelChoices, OfACheckpointDoNotBindAnotherRunFromItsWeights) {
+  pretend_measured(products_by("reference"));
+  test::run(config("first"));
+  const Selection fast = kernels::find_selection({}).selection;
+  pretend_measured(fast);
+  test::run(
+      config("second", {"checkpoint.load=" + (scratch / "first"), "checkpoint.finetune=true"}));
+  EXPECT_EQ(text_of("second_log/kernels.json"), fast.text());
+}
+
+/// Writes another kernels.json into a checkpoint, which knows of it.
+void replace_stored(const fs::path& folder, const std::string& text) {
+  checkpoint::Manifest manifest = checkpoint::read_manifest(folder);
+  manifest.attachments[kKernelsFile] =
+      checkpoint::write_attachments(folder, {{kKernelsFile, text}}).at(kKernelsFile);
+  std::ofstream(folder / "manifest.json") << to_text(manifest);
+}
+
+TEST_F(KernelChoices, ThatThisMachineLacksAreToldAndReplaced) {
+  test::run(config("run", {"train.exit_interval=2"}));
+  Selection elsewhere = Selection::parse(text_of("run_log/kernels.json"), "test");
+  const kernels::OpClass norm =
+      kernels::op_class(kernels::Op::kNormForward, kernels::DType::kFloat32);
+  const kernels::Probe probe = kernels::describe_probe(norm);
+  const std::string first(probe.entries[static_cast<size_t>(probe.first())].name);
+  elsewhere.set(norm, "avx4096");
+  replace_stored(scratch.path / "run/step_00000002", elsewhere.text());
+  const std::string told = messages(config("run", {"checkpoint.load=" + (scratch / "run")}));
+  EXPECT_THAT(told, HasSubstr("resuming is not exact to the bit: norm_forward float32: rank 0 "
+                              "cannot run avx4096, so all ranks run " +
+                              first));
+  elsewhere.set(norm, first);
+  EXPECT_EQ(text_of("run/step_00000004/kernels.json"), elsewhere.text());
+}
+
+TEST_F(KernelChoices, OfADamagedFileAreMeasuredAgain) {
+  test::run(config("run", {"train.exit_interval=2"}));
+  const std::string kept = text_of("run_log/kernels.json");
+  replace_stored(scratch.path / "run/step_00000002", "{\"norm_forward");
+  const std::string told = messages(config("run", {"checkpoint.load=" + (scratch / "run")}));
+  EXPECT_THAT(told, HasSubstr("resuming is not exact to the bit: "));
+  EXPECT_THAT(told, HasSubstr("step_00000002/kernels.json"));
+  EXPECT_EQ(text_of("run_log/kernels.json"), kept) << "from the cache";
+}
+
+TEST_F(KernelChoices, OfAnOlderProgramAreNone) {
+  test::run(config("run", {"train.exit_interval=2"}));
+  const fs::path folder = scratch.path / "run/step_00000002";
+  checkpoint::Manifest manifest = checkpoint::read_manifest(folder);
+  manifest.attachments.erase(kKernelsFile);
+  std::ofstream(folder / "manifest.json") << to_text(manifest);
+  fs::remove(folder / kKernelsFile);
+  const StoredKernels stored = stored_kernels(folder);
+  EXPECT_EQ(stored.text, std::nullopt);
+  EXPECT_EQ(stored.problem, "");
+}
+
+TEST_F(KernelChoices, OfAMeasuredRunAndListOrderAreTold) {
+  test::run(config("run", {"train.exit_interval=2"}));
+  const std::string told =
+      messages(config("run", {"kernels=order", "checkpoint.load=" + (scratch / "run")}));
+  EXPECT_THAT(told, HasSubstr("resuming is not exact to the bit: kernels=order, and "));
+}
+
+TEST_F(KernelChoices, AreTheSameOnAllRanks) {
+  const Config c = config("run");
+  std::vector<std::string> texts(3);
+  test::run_ranks(3, [&](const comm::Group& world) {
+    texts[static_cast<size_t>(world.rank())] =
+        choose_kernels(c, at::Device(at::kCPU), std::nullopt, world);
+  });
+  EXPECT_THAT(texts[0], HasSubstr("norm_forward float32"));
+  EXPECT_EQ(texts[1], texts[0]);
+  EXPECT_EQ(texts[2], texts[0]);
+}
+
+} // namespace
+} // namespace pentatron::trainer
