@@ -29,6 +29,7 @@ struct Difference {
   std::string path;
   std::string before;
   std::string after;
+  OnResume on_resume = OnResume::kTold; ///< resolved: never kInherited
 };
 
 /// One key, for programs that walk all of them.

@@ -70,6 +70,16 @@ template <class E> constexpr std::optional<E> from_string(std::string_view text)
   return std::nullopt;
 }
 
+/// What another value means for a run that goes on from a checkpoint.
+enum class OnResume : uint8_t {
+  kInherited, ///< as the section of the field says; at the top level: kTold
+  kTold,      ///< the run goes on with the new value, and the log says so
+  kModel,     ///< decides which tensors the model has and what they mean
+  kState,     ///< decides what is saved beside the weights
+  kData,      ///< decides which samples come when and which numbers are drawn
+  kIgnored    ///< where results lie and how they are shown
+};
+
 /// Bounds and words of a field; numbers are in the field's own unit.
 struct FieldTraits {
   double min = -std::numeric_limits<double>::infinity();
@@ -79,6 +89,7 @@ struct FieldTraits {
   int64_t multiple_of = 1;
   bool not_empty = false; ///< strings and lists
   std::string_view unit;
+  OnResume on_resume = OnResume::kInherited;
 };
 
 template <class C, class T> struct Field {
@@ -127,6 +138,12 @@ template <class C, class T> struct Field {
   constexpr Field unit(std::string_view text) const {
     Field f = *this;
     f.traits.unit = text;
+    return f;
+  }
+  /// Of a section: holds for its fields that say nothing themselves.
+  constexpr Field on_resume(OnResume meaning) const {
+    Field f = *this;
+    f.traits.on_resume = meaning;
     return f;
   }
 };

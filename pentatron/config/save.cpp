@@ -25,6 +25,23 @@ void write_section(const Schema& schema, const void* object, int depth, std::str
   }
 }
 
+void diff_section(const Schema& schema, const void* before, const void* after,
+                  const std::string& prefix, OnResume of_section, std::vector<Difference>& out) {
+  for (const Entry& entry : schema.entries) {
+    const std::string path = join(prefix, entry.name);
+    const OnResume own = entry.traits.on_resume;
+    const OnResume meaning = own == OnResume::kInherited ? of_section : own;
+    if (entry.section != nullptr) {
+      diff_section(*entry.section, section_of(entry, before), section_of(entry, after), path,
+                   meaning, out);
+      continue;
+    }
+    std::string a = format_value(*entry.type, read_entry(entry, before)),
+                b = format_value(*entry.type, read_entry(entry, after));
+    if (a != b) out.push_back({path, std::move(a), std::move(b), meaning});
+  }
+}
+
 std::vector<std::pair<std::string, std::string>> flatten(const Schema& schema, const void* object) {
   std::vector<std::pair<std::string, std::string>> out;
   walk(schema, object, [&](const std::string& path, const Entry& entry, const void* holder) {
@@ -52,12 +69,8 @@ std::string to_yaml(const Schema& schema, const void* object) {
 }
 
 std::vector<Difference> diff(const Schema& schema, const void* before, const void* after) {
-  const auto a = flatten(schema, before);
-  const auto b = flatten(schema, after);
   std::vector<Difference> out;
-  for (size_t i = 0; i < a.size(); ++i) {
-    if (a[i].second != b[i].second) out.push_back({a[i].first, a[i].second, b[i].second});
-  }
+  diff_section(schema, before, after, "", OnResume::kTold, out);
   return out;
 }
 

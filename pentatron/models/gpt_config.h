@@ -154,8 +154,10 @@ struct GptConfig {
   static constexpr auto fields() {
     using C = GptConfig;
     using config::field;
+    using config::OnResume;
     return std::tuple{
-        field("preset", &C::preset, "start from a named model; other keys change it"),
+        field("preset", &C::preset, "start from a named model; other keys change it")
+            .on_resume(OnResume::kTold),
         field("num_layers", &C::num_layers, "transformer layers").range(1, int64_t{1} << 20),
         field("hidden_size", &C::hidden_size, "width of the residual stream").size(),
         field("num_attention_heads", &C::num_attention_heads, "query heads").size(),
@@ -208,20 +210,27 @@ struct GptConfig {
               "layers (from 0) without the sliding window")
             .min(0),
         field("attention_dropout", &C::attention_dropout, "of attention probabilities")
-            .range(0, 0.99),
-        field("hidden_dropout", &C::hidden_dropout, "of every residual branch").range(0, 0.99),
+            .range(0, 0.99)
+            .on_resume(OnResume::kTold),
+        field("hidden_dropout", &C::hidden_dropout, "of every residual branch")
+            .range(0, 0.99)
+            .on_resume(OnResume::kTold),
         field("embedding_dropout", &C::embedding_dropout,
               "of the embedding; default: hidden_dropout")
-            .range(0, 0.99),
+            .range(0, 0.99)
+            .on_resume(OnResume::kTold),
         field("untie_embeddings_and_output_weights", &C::untie_embeddings_and_output_weights,
               "the output layer has a weight of its own"),
         field("init_method_std", &C::init_method_std, "standard deviation of initial weights")
-            .non_negative(),
+            .non_negative()
+            .on_resume(OnResume::kTold),
         field("embedding_init_method_std", &C::embedding_init_method_std,
               "of embeddings; default: init_method_std")
-            .non_negative(),
+            .non_negative()
+            .on_resume(OnResume::kTold),
         field("use_scaled_init_method", &C::use_scaled_init_method,
-              "projections into the residual stream start 1 / sqrt(2 x layers) smaller")};
+              "projections into the residual stream start 1 / sqrt(2 x layers) smaller")
+            .on_resume(OnResume::kTold)};
   }
   void validate(config::Violations& violations, std::string_view path) const;
 };

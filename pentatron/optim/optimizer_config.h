@@ -33,7 +33,8 @@ struct OptimizerConfig {
     using C = OptimizerConfig;
     using config::field;
     return std::tuple{
-        field("optimizer", &C::optimizer, "adam is AdamW, with decoupled weight decay"),
+        field("optimizer", &C::optimizer, "adam is AdamW, with decoupled weight decay")
+            .on_resume(config::OnResume::kState),
         field("lr", &C::lr, "highest learning rate, reached after warm-up").non_negative(),
         field("min_lr", &C::min_lr, "lowest learning rate, reached at the end of the decay")
             .non_negative(),

@@ -94,7 +94,10 @@ struct TrainConfig {
               "length of the run in samples; replaces train_iters")
             .positive()
             .unit("samples"),
-        field("seq_length", &C::seq_length, "tokens of a sample").size().unit("tokens"),
+        field("seq_length", &C::seq_length, "tokens of a sample")
+            .size()
+            .unit("tokens")
+            .on_resume(config::OnResume::kData),
         field("micro_batch_size", &C::micro_batch_size, "samples of one forward pass on one rank")
             .size()
             .unit("samples"),
@@ -255,8 +258,9 @@ struct Config {
   static constexpr auto fields() {
     using C = Config;
     using config::field;
+    using config::OnResume;
     return std::tuple{
-        field("model", &C::model, "the model"),
+        field("model", &C::model, "the model").on_resume(OnResume::kModel),
         field("train", &C::train, "the loop"),
         field("parallel", &C::parallel, "how the model lies over the ranks"),
         field("ddp", &C::ddp, "data parallel: sharding, buckets, overlap"),
@@ -264,18 +268,19 @@ struct Config {
         field("dist", &C::dist, "how ranks watch each other"),
         field("optimizer", &C::optimizer, "the optimizer"),
         field("scheduler", &C::scheduler, "learning rate and weight decay over time"),
-        field("dataset", &C::dataset, "what is read"),
-        field("tokenizer", &C::tokenizer, "how text becomes tokens"),
-        field("checkpoint", &C::checkpoint, "saving and loading"),
-        field("logger", &C::logger, "what the run shows"),
+        field("dataset", &C::dataset, "what is read").on_resume(OnResume::kData),
+        field("tokenizer", &C::tokenizer, "how text becomes tokens").on_resume(OnResume::kData),
+        field("checkpoint", &C::checkpoint, "saving and loading").on_resume(OnResume::kIgnored),
+        field("logger", &C::logger, "what the run shows").on_resume(OnResume::kIgnored),
         field("profiling", &C::profiling, "where the time goes"),
         field("device", &C::device, "auto: CUDA if there is a GPU and the build knows it"),
         field("dtype", &C::dtype,
-              "of weights and activations; bf16 keeps fp32 master weights and gradients"),
+              "of weights and activations; bf16 keeps fp32 master weights and gradients")
+            .on_resume(OnResume::kState),
         field("kernels", &C::kernels,
               "auto: of the CPU kernels that can compute something, the one that measures fastest "
               "on this machine; a resumed run keeps its choice. order: the first in a fixed order"),
-        field("seed", &C::seed, "of initial weights and dropout")};
+        field("seed", &C::seed, "of initial weights and dropout").on_resume(OnResume::kData)};
   }
   void validate(config::Violations& violations, std::string_view path) const;
 };

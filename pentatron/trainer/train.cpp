@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -204,9 +205,9 @@ void Trainer::State::choose_kernels() {
 void Trainer::State::check_saved(const Config& saved, bool has_training_state) const {
   const CheckpointConfig& c = config.checkpoint;
   const std::string folder = found->folder.string();
-  if (const std::string text =
-          differences(saved, config, has_training_state ? is_identity : is_model);
-      !text.empty()) {
+  std::set<config::OnResume> fixed = {config::OnResume::kModel};
+  if (has_training_state) fixed.insert(config::OnResume::kState);
+  if (const std::string text = differences(saved, config, fixed); !text.empty()) {
     if (!c.finetune)
       raise<CheckpointError>("{} was trained with {}\n  try: the configuration that is in it, or "
                              "checkpoint.finetune=true to start another run from its weights",
@@ -276,15 +277,12 @@ void Trainer::State::load_found() {
               folder, run.has_training_state ? "" : ", which holds nothing else");
     return;
   }
-  if (const std::string text = differences(saved, config, is_data); !text.empty())
+  if (const std::string text = differences(saved, config, {config::OnResume::kData}); !text.empty())
     log::shared_warning(
         "{} was trained on other samples than this run goes on with, until now with {}", folder,
         text);
   progress = loaded.state;
-  const std::string changed = differences(saved, config, [](const std::string& key) {
-    return !is_identity(key) && !is_data(key) && !key.starts_with("checkpoint.") &&
-           !key.starts_with("logger.");
-  });
+  const std::string changed = differences(saved, config, {config::OnResume::kTold});
   log::info("resumed from {} at iteration {}{}{}", folder, progress.iteration,
             c.load_optimizer ? "" : " with a fresh optimizer",
             changed.empty() ? "" : "; until then with " + changed);

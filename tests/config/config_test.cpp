@@ -298,5 +298,19 @@ TEST(Suggest, NearestDivisorAndMultiple) {
   EXPECT_EQ(config::nearest_multiple(64, 1), 64);
 }
 
+TEST(Diff, TellsWhatAnotherValueMeansOnResuming) {
+  using config::OnResume;
+  std::map<std::string, OnResume> meanings;
+  for (const config::Difference& d :
+       config::diff(Config{}, with({"model.rope.theta=1e4", "model.rope.interleaved=true",
+                                    "model.num_layers=2", "seed=5"})))
+    meanings[d.path] = d.on_resume;
+  EXPECT_EQ(meanings, (std::map<std::string, OnResume>{
+                          {"model.rope.theta", OnResume::kModel},      // as its section
+                          {"model.rope.interleaved", OnResume::kData}, // its own
+                          {"model.num_layers", OnResume::kTold},       // nothing said
+                          {"seed", OnResume::kTold}}));
+}
+
 } // namespace
 } // namespace pentatron::config_example

@@ -19,7 +19,8 @@ struct RopeConfig {
   static constexpr auto fields() {
     using C = RopeConfig;
     return std::tuple{config::field("theta", &C::theta, "base of the angles").positive(),
-                      config::field("interleaved", &C::interleaved, "pairs are neighbours")};
+                      config::field("interleaved", &C::interleaved, "pairs are neighbours")
+                          .on_resume(config::OnResume::kData)};
   }
 };
 
@@ -41,7 +42,7 @@ struct ModelConfig {
         config::field("kv_channels", &C::kv_channels, "size of a head").positive(),
         config::field("norm", &C::norm, "normalisation"),
         config::field("dropout", &C::dropout, "probability").min(0).less_than(1),
-        config::field("rope", &C::rope, "rotary positions")};
+        config::field("rope", &C::rope, "rotary positions").on_resume(config::OnResume::kModel)};
   }
 };
 
