@@ -3,7 +3,10 @@
 Prints a markdown table and writes it with all step times to a JSON file. `run.sh` installs the peers and calls this.
 
   compare.py --python PYTHON --pentatron build/release/pentatron [--models gpt2_124m,llama_8x512]
-             [--classes fp32,bf16] [--rounds 3] [--steps 4] [--threads 2] [--device cpu] [--out FILE.json]
+             [--also NAME=PROGRAM] [--classes fp32,bf16] [--rounds 3] [--steps 4] [--threads 2] [--device cpu]
+             [--out FILE.json]
+
+Times are medians over all steps of all rounds. `--also` times another build of pentatron beside this one.
 """
 import argparse
 import json
@@ -27,9 +30,9 @@ MODEL = {
                     "model.num_attention_heads=8 model.num_query_groups=4 model.ffn_hidden_size=1408 "
                     "model.vocab_size=32000 model.max_position_embeddings=1024"},
 }
-# Precision class -> the peers' precision and pentatron's dtype; what is shown beside a class is not its baseline.
-CLASSES = {"fp32": ("fp32", "fp32"), "bf16": ("autocast", "bf16")}
-BESIDE = {"bf16": "bf16"}
+# Precision class -> the peers' precisions and pentatron's dtype. A table has a ratio for each precision of the peers:
+# autocast keeps fp32 weights, as pentatron does; all-bf16 has neither fp32 weights nor fp32 gradients.
+CLASSES = {"fp32": (("fp32",), "fp32"), "bf16": (("autocast", "bf16"), "bf16")}
 
 
 def hf(args, model, precision, compiled):
@@ -39,15 +42,16 @@ def hf(args, model, precision, compiled):
 
 
 def contenders(args, model, name):
-    """Pairs of a name and a command; None stands for pentatron, whose command needs an output folder."""
-    precision, dtype = CLASSES[name]
-    yield f"Hugging Face eager, {precision}", hf(args, model, precision, False)
-    yield f"Hugging Face compiled, {precision}", hf(args, model, precision, True)
+    """Name, precision of a peer or none, and a command; of pentatron the program, whose command needs an output folder."""
+    precisions, dtype = CLASSES[name]
+    for precision in precisions:
+        yield f"Hugging Face eager, {precision}", precision, hf(args, model, precision, False)
+        yield f"Hugging Face compiled, {precision}", precision, hf(args, model, precision, True)
     if args.pentatron:
-        yield f"pentatron, {dtype}", None
-    if name in BESIDE:
-        yield f"Hugging Face eager, all {BESIDE[name]} (beside)", hf(args, model, BESIDE[name], False)
-        yield f"Hugging Face compiled, all {BESIDE[name]} (beside)", hf(args, model, BESIDE[name], True)
+        yield f"pentatron, {dtype}", None, args.pentatron
+    for also in args.also:
+        label, _, program = also.partition("=")
+        yield f"{label}, {dtype}", None, program
 
 
 def run(command, environment):
@@ -63,9 +67,9 @@ def run(command, environment):
         return out.read(), usage.ru_maxrss / 1024
 
 
-def run_pentatron(args, model, dtype, environment):
+def run_pentatron(args, program, model, dtype, environment):
     with tempfile.TemporaryDirectory() as out:
-        command = shlex.split(PENTATRON.format(program=args.pentatron, model=MODEL[model]["keys"], dtype=dtype,
+        command = shlex.split(PENTATRON.format(program=program, model=MODEL[model]["keys"], dtype=dtype,
                                                batch=MODEL[model]["batch"], iterations=args.warmup + args.steps,
                                                device=args.device, out=out))
         _, peak = run(command, environment)
@@ -79,12 +83,12 @@ def measure(args, model, name):
     environment = dict(os.environ, OMP_NUM_THREADS=str(args.threads), MKL_NUM_THREADS=str(args.threads),
                        TORCHINDUCTOR_CACHE_DIR=args.cache, TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
     entries = list(contenders(args, model, name))
-    results = {label: {"step_times_s": [], "peak_mb": []} for label, _ in entries}
+    results = {label: {"precision": precision, "step_times_s": [], "peak_mb": []} for label, precision, _ in entries}
     for turn in range(args.rounds):
-        for label, command in entries:
+        for label, precision, command in entries:
             print(f"{model} {name} round {turn + 1}/{args.rounds}: {label}", file=sys.stderr, flush=True)
             try:
-                one = (run_pentatron(args, model, CLASSES[name][1], environment) if command is None
+                one = (run_pentatron(args, command, model, CLASSES[name][1], environment) if precision is None
                        else json.loads(run(command, environment)[0].strip().splitlines()[-1]))
             except RuntimeError as problem:
                 print(problem, file=sys.stderr, flush=True)
@@ -97,22 +101,25 @@ def measure(args, model, name):
 
 
 def table(model, name, results):
-    """Speed and memory against the best peer of the class: a speed ratio above 1 is faster, a memory ratio below 1 smaller."""
-    good = {label: r for label, r in results.items() if r["step_times_s"]}
-    peers = [r for label, r in good.items() if label.startswith("Hugging Face") and "(beside)" not in label]
-    best = min((min(r["step_times_s"]) for r in peers), default=None)
-    memory = min((max(r["peak_mb"]) for r in peers), default=None)
-    lines = [f"### {model}, {name}", "",
-             "| contender | step s, min | step s, median | tokens/s | peak MB | speed / best peer | memory / best peer |",
-             "|---|---|---|---|---|---|---|"]
+    """Speed and memory against the fastest peer of each precision: a speed ratio above 1 is faster, a memory ratio below 1
+    smaller."""
+    step = {label: statistics.median(r["step_times_s"]) for label, r in results.items() if r["step_times_s"]}
+    peak = {label: max(results[label]["peak_mb"]) for label in step}
+    best = {}  # precision -> label of its fastest peer
+    for label in step:
+        precision = results[label]["precision"]
+        if precision and (precision not in best or step[label] < step[best[precision]]):
+            best[precision] = label
+    ratios = "".join(f" speed / {p} | memory / {p} |" for p in best)
+    lines = [f"### {model}, {name}", "", f"| contender | step s, median | min | tokens/s | peak MB |{ratios}",
+             "|---|---|---|---|---|" + "---|---|" * len(best)]
     for label, r in results.items():
-        if label not in good:
-            lines.append(f"| {label} | failed | | | | | |")
+        if label not in step:
+            lines.append(f"| {label} | failed | | | |" + " | |" * len(best))
             continue
-        fastest, peak = min(r["step_times_s"]), max(r["peak_mb"])
-        lines.append(f"| {label} | {fastest:.3f} | {statistics.median(r['step_times_s']):.3f} | "
-                     f"{r['tokens'] / fastest:.0f} | {peak:.0f} | " +
-                     (f"{best / fastest:.2f}x | {peak / memory:.2f}x |" if best else "- | - |"))
+        lines.append(f"| {label} | {step[label]:.3f} | {min(r['step_times_s']):.3f} | {r['tokens'] / step[label]:.0f} | "
+                     f"{peak[label]:.0f} |" + "".join(
+                         f" {step[peer] / step[label]:.2f}x | {peak[label] / peak[peer]:.2f}x |" for peer in best.values()))
     return "\n".join(lines) + "\n"
 
 
@@ -120,6 +127,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", required=True, help="a Python with torch and transformers")
     parser.add_argument("--pentatron", default="", help="the program; without it only the peers are timed")
+    parser.add_argument("--also", action="append", default=[], metavar="NAME=PROGRAM", help="another build of pentatron")
     parser.add_argument("--models", default=",".join(MODEL))
     parser.add_argument("--classes", default=",".join(CLASSES))
     parser.add_argument("--rounds", type=int, default=3)

@@ -73,8 +73,7 @@ class WgradQueue {
   std::deque<WgradTask> tasks_;
 };
 
-/// State of a step that layers write and `const` forward passes must not own (router counts and
-/// amax come here too).
+/// State of a step that layers write and `const` forward passes must not own.
 struct StepState {
   /// Name of the first layer whose output was not finite, when the check is on.
   std::string first_nonfinite;
