@@ -79,6 +79,14 @@ class Matrix {
   std::vector<std::byte> bytes_;
 };
 
+/// x, or its transpose if `turned`, as `rows` rows of `columns` doubles.
+inline std::vector<double> widened(const Matrix& x, bool turned, int64_t rows, int64_t columns) {
+  std::vector<double> result;
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < columns; ++j) result.push_back(turned ? x.get(j, i) : x.get(i, j));
+  return result;
+}
+
 struct Problem {
   int64_t m, n, k;
   bool transpose_a = false;

@@ -67,14 +67,15 @@ void Gemm::expect_correct(const Problem& p) const {
   attach(d, p.bias);
   const Matrix before = d.c;
   run(d.args);
+  const std::vector<double> a = widened(d.a, p.transpose_a, p.m, p.k),
+                            b = widened(d.b, !p.transpose_b, p.n, p.k);
   for (int64_t i = 0; i < p.m; ++i) {
     for (int64_t j = 0; j < p.n; ++j) {
+      const double *const x = a.data() + i * p.k, *const y = b.data() + j * p.k;
       double sum = 0, size = 0;
       for (int64_t l = 0; l < p.k; ++l) {
-        const double x = p.transpose_a ? d.a.get(l, i) : d.a.get(i, l);
-        const double y = p.transpose_b ? d.b.get(j, l) : d.b.get(l, j);
-        sum += x * y;
-        size += std::abs(x * y);
+        sum += x[l] * y[l];
+        size += std::abs(x[l] * y[l]);
       }
       if (p.accumulate) sum += before.get(i, j), size += std::abs(before.get(i, j));
       if (p.bias) sum += d.bias.get(0, j), size += std::abs(d.bias.get(0, j));
