@@ -77,6 +77,7 @@ TEST_F(AmxGemmBits, FollowTheDocumentedOrderForAllTransposes) {
                                 {33, 47, 95},
                                 {64, 97, 31},
                                 {65, 33, 1057},
+                                {2, 3, 900},
                                 {290, 34, 70}}) {
     for (int bits = 0; bits < 16; ++bits) {
       Problem p{m, n, k, (bits & 1) != 0, (bits & 2) != 0};
