@@ -336,19 +336,19 @@ class Environment {
 };
 
 TEST(SelectionCacheFile, LiesInTheCacheFolderOfTheUser) {
-  const Environment home("HOME", "/home/somebody");
+  const Environment home("HOME", "/users/somebody");
   {
     const Environment xdg("XDG_CACHE_HOME", "/cache");
     EXPECT_EQ(selection_cache_file("").parent_path(), "/cache/pentatron");
   }
   const Environment xdg("XDG_CACHE_HOME", "relative"); // which its specification forbids
-  EXPECT_EQ(selection_cache_file("").parent_path(), "/home/somebody/.cache/pentatron");
+  EXPECT_EQ(selection_cache_file("").parent_path(), "/users/somebody/.cache/pentatron");
   const Environment none("HOME", nullptr);
   EXPECT_EQ(selection_cache_file(""), "");
 }
 
 TEST(SelectionCacheFile, IsAnotherForOtherVersionsAndThreads) {
-  const Environment home("HOME", "/home/somebody");
+  const Environment home("HOME", "/users/somebody");
   const fs::path file = selection_cache_file("1");
   EXPECT_EQ(selection_cache_file("1"), file);
   EXPECT_NE(selection_cache_file("2"), file);
