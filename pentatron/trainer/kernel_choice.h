@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include <ATen/core/Device.h>
+#include <c10/core/Device.h>
 
 #include "pentatron/comm/group.h"
 #include "pentatron/trainer/config.h"
