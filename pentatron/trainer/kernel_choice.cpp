@@ -63,7 +63,7 @@ kernels::Agreement agree_with_all(const Selection& mine, const comm::Group& worl
   const Selection selection =
       Selection::parse(comm::gather_text(first ? mine.text() : "", world)[0], "rank 0's kernels");
   // Almost always all machines are equal, and a digest tells that.
-  const std::string text = to_text(runnable);
+  const std::string text = kernels::to_text(runnable);
   const std::vector<std::string> digests = comm::gather_text(sha256(text), world);
   if (std::all_of(digests.begin(), digests.end(),
                   [&](const std::string& d) { return d == digests[0]; }))
