@@ -32,7 +32,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int64_t kBlock = int64_t{16} << 20;
+constexpr int64_t kTransferBlock = int64_t{16} << 20;
 constexpr uint64_t kMaxManifest = uint64_t{1} << 32;
 
 /// What two ranks agree in if they see the same folder: the kernel that runs them, and its file.
@@ -178,9 +178,9 @@ std::string fault_of(const fs::path& folder, const Machines& machines, const com
 void give(const fs::path& file, uint64_t bytes, int to, const comm::Group& world) {
   const comm::LongWork work(world, "sending " + file.string());
   const ShardFile source(file, FileInfo{.bytes = bytes, .crcs = {}, .entries = {}});
-  const at::Tensor block = at::empty({kBlock}, at::kByte);
+  const at::Tensor block = at::empty({kTransferBlock}, at::kByte);
   for (uint64_t at = 0; at < bytes;) {
-    const auto size = std::min<uint64_t>(bytes - at, kBlock);
+    const auto size = std::min<uint64_t>(bytes - at, kTransferBlock);
     const at::Tensor part = block.narrow(0, 0, static_cast<int64_t>(size));
     source.read(at, {static_cast<std::byte*>(part.mutable_data_ptr()), size});
     comm::send(part, to, world);
@@ -193,9 +193,9 @@ void take(const fs::path& file, uint64_t bytes, int from, const comm::Group& wor
   const comm::LongWork work(world, "receiving " + file.string());
   create_durably(file.parent_path());
   AtomicFile target(file);
-  const at::Tensor block = at::empty({kBlock}, at::kByte);
+  const at::Tensor block = at::empty({kTransferBlock}, at::kByte);
   for (uint64_t at = 0; at < bytes;) {
-    const auto size = std::min<uint64_t>(bytes - at, kBlock);
+    const auto size = std::min<uint64_t>(bytes - at, kTransferBlock);
     const at::Tensor part = block.narrow(0, 0, static_cast<int64_t>(size));
     comm::recv(part, from, world);
     target.write({static_cast<const std::byte*>(part.const_data_ptr()), size});

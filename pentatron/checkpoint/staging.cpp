@@ -12,12 +12,12 @@ namespace pentatron::checkpoint {
 namespace {
 
 /// Large enough that handing them over costs nothing, small enough to begin writing early.
-constexpr uint64_t kBlock = uint64_t{4} << 20, kSmallestBlock = uint64_t{64} << 10;
+constexpr uint64_t kLargestBlock = uint64_t{4} << 20, kSmallestBlock = uint64_t{64} << 10;
 
 } // namespace
 
 Staging::Staging(uint64_t bytes, bool pinned) {
-  block_bytes_ = static_cast<size_t>(std::clamp(bytes / 2, kSmallestBlock, kBlock));
+  block_bytes_ = static_cast<size_t>(std::clamp(bytes / 2, kSmallestBlock, kLargestBlock));
   const size_t blocks = std::max<size_t>(2, static_cast<size_t>(bytes) / block_bytes_);
   memory_ = at::empty({static_cast<int64_t>(blocks * block_bytes_)},
                       at::TensorOptions(at::kByte).pinned_memory(pinned));

@@ -418,8 +418,8 @@ void add_parity(const fs::path& folder, Manifest& manifest, int64_t count,
   for (const std::string& text : parts) {
     const Json crcs = parse_json(text, "a rank's parity");
     for (auto& [name, parity] : manifest.parity)
-      for (const uint32_t crc : json_get<std::vector<uint32_t>>(crcs, name, "a rank's parity"))
-        parity.file.crcs.push_back(crc);
+      for (const int64_t crc : json_get<std::vector<int64_t>>(crcs, name, "a rank's parity"))
+        parity.file.crcs.push_back(static_cast<uint32_t>(crc));
   }
   for (const auto& [name, parity] : manifest.parity) {
     if (parity.file.crcs.size() != parity.file.num_chunks())
