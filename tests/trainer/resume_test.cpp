@@ -157,13 +157,15 @@ RanksOutcome run_on(int ranks, const Config& config) {
 }
 
 TEST_F(Saving, DamageThatOneRankReadsSendsAllRanksBackTogether) {
-  for (const char* layout : {"parallel.tensor_model_parallel_size=2", "ddp.zero_stage=2",
-                             "ddp.zero_stage=3", "ddp.zero_stage=0"}) {
+  for (const char* layout : {"tp2", "zero2", "zero3", "zero0"}) {
     for (const char* kind : {"model", "optimizer"}) {
       fs::remove_all(scratch / "run");
       const auto with = [&](std::vector<std::string> more) {
-        more.insert(more.begin(), {layout, "checkpoint.keep=0", "checkpoint.save_interval=1"});
-        return config(std::move(more));
+        more.insert(more.begin(), {"checkpoint.keep=0", "checkpoint.save_interval=1"});
+        Config c = config(std::move(more));
+        if (layout[0] == 't') c.parallel.tensor_model_parallel_size = 2;
+        if (layout[0] == 'z') c.ddp.zero_stage = layout[4] - '0';
+        return c;
       };
       run_on(2, with({"train.train_iters=3"}));
       const std::string file = fmt::format("{}_00001_of_00002.safetensors", kind);
@@ -186,8 +188,10 @@ TEST_F(Saving, WhatADamagedCheckpointGaveIsForgotten) {
   test::run(config({"train.train_iters=2", "checkpoint.save_interval=1"}));
   const fs::path before = scratch / "run/step_00000001";
   fs::remove_all(before);
-  checkpoint::convert_model(*checkpoint::open_model(scratch / "run/step_00000002"),
-                            scratch / "weights", {.format = checkpoint::ModelFormat::kPentatron});
+  const auto source = checkpoint::open_model(scratch / "run/step_00000002");
+  checkpoint::convert_model(
+      *source, scratch / "weights",
+      {.format = checkpoint::ModelFormat::kPentatron, .config_yaml = source->facts().saved_config});
   fs::rename(checkpoint::checkpoints_in(scratch / "weights").at(0).path, before);
   const test::Trace direct =
       test::run(config({"train.train_iters=3", "checkpoint.load=" + before.string(),
@@ -209,7 +213,7 @@ TEST_F(Saving, ReplicasReadAPartEach) {
   const auto wide = [&](std::vector<std::string> more) {
     // Tensors of many chunks, of which a rank reads none twice and few in part.
     more.insert(more.begin(),
-                {"model.hidden_size=256", "model.ffn_hidden_size=2048", "train.train_iters=1"});
+                {"model.hidden_size=256", "model.ffn_hidden_size=4096", "train.train_iters=1"});
     return config(std::move(more));
   };
   run_on(1, wide({}));
