@@ -200,12 +200,12 @@ std::optional<GptIndex> read(const fs::path& path, const std::string& made_from)
 }
 
 /// The file's arrays if they are there and good.
-std::optional<GptIndex> find(const fs::path& path, const std::string& made_from) {
+std::optional<GptIndex> find(const fs::path& path, const std::string& made_from, bool tells) {
   if (std::error_code error; !fs::exists(path, error)) return std::nullopt;
   try {
     return read(path, made_from);
   } catch (const DataError& damage) {
-    log::shared_warning("the index cache is damaged and made again: {}", damage.what());
+    if (tells) log::shared_warning("the index cache is damaged and made again: {}", damage.what());
     return std::nullopt;
   }
 }
@@ -230,16 +230,14 @@ class FolderLock {
 GptIndex cached(const fs::path& folder, const std::string& made_from,
                 const SequenceLengths& lengths, const GptIndexOptions& options) {
   const fs::path path = folder / file_name(made_from);
-  if (std::optional<GptIndex> index = find(path, made_from)) return std::move(*index);
+  if (std::optional<GptIndex> index = find(path, made_from, false)) return std::move(*index);
   std::error_code error;
   fs::create_directories(folder, error);
   std::optional<FolderLock> lock;
   // Where nothing can be written nobody waits for a file.
-  if (::access(folder.c_str(), W_OK) == 0) {
-    lock.emplace(folder);
-    if (fs::exists(path, error)) // another one has made it meanwhile
-      if (std::optional<GptIndex> index = find(path, made_from)) return std::move(*index);
-  }
+  if (::access(folder.c_str(), W_OK) == 0) lock.emplace(folder);
+  // Another one may have made it meanwhile.
+  if (std::optional<GptIndex> index = find(path, made_from, true)) return std::move(*index);
   GptIndex index = build(lengths, options);
   try {
     write(path, made_from, index);
