@@ -218,7 +218,7 @@ std::string error_with_few_descriptors(int rank, bool machines, int spare) {
   return error;
 }
 
-TEST(Rendezvous, TellsThatNoFileCanBeOpened) {
+TEST(RendezvousOutOfFiles, TellsThatNoFileCanBeOpened) {
   const auto tells = AllOf(HasSubstr("open files is reached"), HasSubstr("try: ulimit -n"));
   EXPECT_THAT(error_with_few_descriptors(0, true, 0), tells) << "the listener";
   EXPECT_THAT(error_with_few_descriptors(0, true, 1), tells) << "the connection of rank 1";

@@ -137,6 +137,7 @@ Address make_address(std::string_view endpoint, std::string_view secret) {
 
 Descriptor listen(bool all_interfaces, int& port) {
   Descriptor fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) require_descriptors(errno);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(all_interfaces ? INADDR_ANY : INADDR_LOOPBACK);
@@ -144,7 +145,6 @@ Descriptor listen(bool all_interfaces, int& port) {
   socklen_t size = sizeof address;
   const int on = 1; // a port that was used a moment ago may be used again
   if (port > 0) ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (!fd.valid()) require_descriptors(errno);
   if (!fd.valid() || ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
       ::listen(fd.get(), SOMAXCONN) != 0 ||
       ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0)
