@@ -1,5 +1,5 @@
-// The compiled half of fmt. The torch wheel ships fmt's headers without its library, and header-only
-// fmt would be compiled again, for about 3 s, in every file that formats text.
+// The compiled half of fmt. The torch wheel ships fmt's headers without its library, and
+// header-only fmt would be compiled again, for about 3 s, in every file that formats text.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

@@ -82,8 +82,8 @@ void add_config(CLI::App& program, Action& chosen) {
   CLI::App* verb =
       program.add_subcommand("config", "show, check, compare and explain configurations");
   verb->require_subcommand(1);
-  add_page(*verb, chosen, "show", "the whole configuration after presets, file and overrides", show_all,
-           "a YAML file and key=value overrides");
+  add_page(*verb, chosen, "show", "the whole configuration after presets, file and overrides",
+           show_all, "a YAML file and key=value overrides");
   add_page(*verb, chosen, "diff",
            "what two files change; of one file, what it changes from the defaults", diff,
            "one or two YAML files");
