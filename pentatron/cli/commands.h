@@ -27,8 +27,9 @@ struct ConfigArguments {
 };
 ConfigArguments split_arguments(const std::vector<std::string>& arguments);
 
-/// `base` with the keys that matter when a model only runs: dtype, device and train.num_threads,
-/// and those of `more` (a section by its name and a point). Throws ConfigError for any other.
+/// `base` with the keys that matter when a model only runs: dtype, device, kernels and
+/// train.num_threads, and those of `more` (a section by its name and a point). Throws ConfigError
+/// for any other.
 trainer::Config with_runtime_keys(const std::vector<std::string>& arguments, trainer::Config base,
                                   const std::vector<std::string>& more = {}, int ranks = 1);
 

@@ -5,7 +5,9 @@
 #include "pentatron/base/error.h"
 #include "pentatron/cli/commands.h"
 #include "pentatron/trainer/evaluate_hf.h"
+#include "pentatron/trainer/kernel_choice.h"
 #include "pentatron/trainer/metrics/train_log.h"
+#include "pentatron/trainer/runtime.h"
 
 namespace pentatron::cli {
 
@@ -18,6 +20,8 @@ struct EvaluateArguments {
 
 int evaluate(const EvaluateArguments& arguments) {
   const trainer::Config config = with_runtime_keys(arguments.config, {});
+  trainer::set_compute_threads(config.train.num_threads);
+  trainer::choose_kernels(config, trainer::choose_device(config.device), std::nullopt, {});
   const double loss = trainer::evaluate_hf({.model = arguments.model,
                                             .batches = arguments.batches,
                                             .logits_out = arguments.logits_out,

@@ -5,6 +5,7 @@
 #include "pentatron/data/dataset.h"
 #include "pentatron/data/tokenizer/open.h"
 #include "pentatron/parallelize/load_model.h"
+#include "pentatron/trainer/kernel_choice.h"
 #include "pentatron/trainer/runtime.h"
 
 namespace pentatron::cli {
@@ -65,11 +66,13 @@ parallelize::RankModel load_model(const OpenedModel& opened, const comm::Group& 
       config.parallel, config.model, {.tokens = 1, .squared_lengths = 1});
   // Readers are for one thread at a time, and ranks may be threads of one process.
   const auto source = checkpoint::open_model(opened.source->facts().path.string());
+  const at::Device device = trainer::choose_device(config.device);
+  trainer::choose_kernels(config, device, std::nullopt, world);
   return parallelize::load_model(
       *source,
       {.config = config.model,
        .dtype = trainer::scalar_type(config.dtype),
-       .device = trainer::choose_device(config.device),
+       .device = device,
        .max_sequence = config.train.seq_length,
        .gradients = false},
       parallelize::make_groups(world, config.parallel, config.model, plan), plan);

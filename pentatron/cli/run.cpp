@@ -42,7 +42,8 @@ trainer::Config with_runtime_keys(const std::vector<std::string>& arguments, tra
     const bool asked = std::any_of(more.begin(), more.end(), [&](const std::string& key) {
       return key.ends_with('.') ? d.path.starts_with(key) : d.path == key;
     });
-    if (!asked && d.path != "dtype" && d.path != "device" && d.path != "train.num_threads") {
+    if (!asked && d.path != "dtype" && d.path != "device" && d.path != "kernels" &&
+        d.path != "train.num_threads") {
       raise<ConfigError>("{}={} has no effect here: the configuration comes with the model\n  try: "
                          "dtype=fp32, device=cpu or train.num_threads=2",
                          d.path, d.after);
