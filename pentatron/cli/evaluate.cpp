@@ -21,7 +21,7 @@ struct EvaluateArguments {
 int evaluate(const EvaluateArguments& arguments) {
   const trainer::Config config = with_runtime_keys(arguments.config, {});
   trainer::set_compute_threads(config.train.num_threads);
-  trainer::choose_kernels(config, trainer::choose_device(config.device), std::nullopt, {});
+  trainer::choose_kernels_quietly(config, trainer::choose_device(config.device), {});
   const double loss = trainer::evaluate_hf({.model = arguments.model,
                                             .batches = arguments.batches,
                                             .logits_out = arguments.logits_out,

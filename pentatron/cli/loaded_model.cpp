@@ -67,7 +67,7 @@ parallelize::RankModel load_model(const OpenedModel& opened, const comm::Group& 
   // Readers are for one thread at a time, and ranks may be threads of one process.
   const auto source = checkpoint::open_model(opened.source->facts().path.string());
   const at::Device device = trainer::choose_device(config.device);
-  trainer::choose_kernels(config, device, std::nullopt, world);
+  trainer::choose_kernels_quietly(config, device, world);
   return parallelize::load_model(
       *source,
       {.config = config.model,

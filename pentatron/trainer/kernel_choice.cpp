@@ -114,4 +114,9 @@ std::string choose_kernels(const Config& config, at::Device device,
   return agreed.selection.text();
 }
 
+void choose_kernels_quietly(const Config& config, at::Device device, const comm::Group& world) {
+  const Source source = world.rank() == 0 ? choose_here(config, device, std::nullopt) : Source();
+  kernels::use_selection(agree_with_all(source.selection, world).selection);
+}
+
 } // namespace pentatron::trainer

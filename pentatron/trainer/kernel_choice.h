@@ -34,5 +34,7 @@ StoredKernels stored_kernels(const std::filesystem::path& checkpoint);
 std::string choose_kernels(const Config& config, at::Device device,
                            const std::optional<std::filesystem::path>& checkpoint,
                            const comm::Group& world);
+/// The same where nothing is saved or resumed; the log says nothing.
+void choose_kernels_quietly(const Config& config, at::Device device, const comm::Group& world);
 
 } // namespace pentatron::trainer

@@ -21,6 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using kernels::Selection;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -88,10 +89,9 @@ TEST_F(KernelChoices, OrderMeasuresNothing) {
 TEST_F(KernelChoices, ThatDifferFromTheListAreTold) {
   if (!has_fast_products()) GTEST_SKIP() << "the reference is the first entry here";
   pretend_measured(products_by("reference"));
-  EXPECT_THAT(
-      messages(config("run")),
-      HasSubstr("kernels, as measured on this machine before: gemm float32 nn by reference, "
-                "gemm float32 nt by reference"));
+  EXPECT_THAT(messages(config("run")),
+              AllOf(HasSubstr("kernels, as measured on this machine before: "),
+                    HasSubstr("gemm float32 nn by reference, gemm float32 nt by reference")));
   EXPECT_THAT(messages(config("other", {"kernels=order"})), Not(HasSubstr("kernels,")));
 }
 

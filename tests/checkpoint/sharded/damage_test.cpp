@@ -265,7 +265,7 @@ TEST_F(BadManifest, EveryLieIsRefused) {
   });
   is("not among the tensors", [](Manifest& m) { m.tensors.erase("scale"); });
   for (const char* name : {"../x", "/x", "a/b/c", "a/../b", ".x", "a/.x", "", "a/", "manifest.json",
-                           "state.json", "x.safetensors", "x.parity", "x.tmp-1-2", "a b", "a\nb"})
+                           "x.safetensors", "x.parity", "x.tmp-1-2", "a b", "a\nb"})
     is("not a name for a file", [&](Manifest& m) { m.attachments[name] = {}; });
   is("too many or too large", [](Manifest& m) { m.attachments["x"].bytes = uint64_t{65} << 20; });
   is("out of range", [](Manifest& m) { m.attachments["x"].bytes = uint64_t{1} << 62; });

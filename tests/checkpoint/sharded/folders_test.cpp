@@ -136,7 +136,7 @@ TEST_F(Folders, LaterOnesThanLatestBelongToAnotherRun) {
 
 TEST_F(Folders, WhatKilledProcessesLeftIsRemovedAndNothingElse) {
   for (const char* name :
-       {"step_00000005.tmp-12-0", "step_00000006.tmp-1-old", "iter_0000006.tmp-9-1",
+       {"step_00000005.tmp-12-0", "step_00000006.tmp-1-old", "step_00000006.tmp-9-1",
         "notes.tmp-1-1", "step_x.tmp-1", "step_00000007.bak", "mine"})
     fs::create_directories(dir.path() / name / "inner");
   std::ofstream(dir.path() / "latest.tmp-12-3") << "step";
