@@ -237,6 +237,7 @@ void Trainer::State::load() {
       damaged[found->folder] = damage.what();
       forget();
       find_checkpoint();
+      choose_kernels(); // those of the checkpoint that is loaded
     }
   }
 }

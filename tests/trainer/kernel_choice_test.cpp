@@ -134,6 +134,29 @@ void replace_stored(const fs::path& folder, const std::string& text) {
   std::ofstream(folder / "manifest.json") << to_text(manifest);
 }
 
+TEST_F(KernelChoices, AreThoseOfTheCheckpointThatIsLoaded) {
+  test::run(config("run", {"checkpoint.save_interval=2"}));
+  const std::string good = text_of("run/step_00000002/kernels.json");
+  const std::string other = products_by("reference").text();
+  ASSERT_NE(good, other);
+  const fs::path newest = scratch.path / "run/step_00000004";
+  replace_stored(newest, other);
+  { // a bit of the weights, which is found only when they are read
+    std::fstream shard(newest / "model_00000_of_00001.safetensors",
+                       std::ios::in | std::ios::out | std::ios::binary);
+    uint64_t header = 0;
+    shard.read(reinterpret_cast<char*>(&header), sizeof header);
+    const auto first = static_cast<std::streamoff>(sizeof header + header);
+    shard.seekg(first);
+    const char flipped = static_cast<char>(shard.get() ^ 1);
+    shard.seekp(first);
+    shard.put(flipped);
+  }
+  const std::string told = messages(config("run", {"checkpoint.load=" + (scratch / "run")}));
+  EXPECT_THAT(told, HasSubstr("going back to " + (scratch / "run/step_00000002")));
+  EXPECT_EQ(text_of("run_log/kernels.json"), good);
+}
+
 TEST_F(KernelChoices, ThatThisMachineLacksAreToldAndReplaced) {
   test::run(config("run", {"train.exit_interval=2"}));
   Selection elsewhere = Selection::parse(text_of("run_log/kernels.json"), "test");
