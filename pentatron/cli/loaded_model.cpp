@@ -68,14 +68,16 @@ parallelize::RankModel load_model(const OpenedModel& opened, const comm::Group& 
   const auto source = checkpoint::open_model(opened.source->facts().path.string());
   const at::Device device = trainer::choose_device(config.device);
   trainer::choose_kernels_quietly(config, device, world);
+  const parallelize::Groups groups =
+      parallelize::make_groups(world, config.parallel, config.model, plan);
   return parallelize::load_model(
       *source,
       {.config = config.model,
-       .dtype = trainer::scalar_type(config.dtype),
+       .build = {.dtype = trainer::scalar_type(config.dtype), .tp = groups.tp},
        .device = device,
        .max_sequence = config.train.seq_length,
        .gradients = false},
-      parallelize::make_groups(world, config.parallel, config.model, plan), plan);
+      groups, plan);
 }
 
 std::filesystem::path tokenizer_path(const OpenedModel& opened) {

@@ -23,10 +23,12 @@ bool tied_on_two_ranks(const models::GptConfig& model, const PipelinePlan& plan)
          plan.rank_of_stage.front() != plan.rank_of_stage.back();
 }
 
-models::GptBuild gpt_build(const ModelOptions& options, const Groups& groups) {
-  return {.dtype = options.dtype,
-          .tp = {groups.tp, options.sequence_parallel, options.overlap_tp},
-          .recompute = options.recompute};
+/// The model of this rank without storage.
+std::unique_ptr<models::Gpt> make_gpt(const ModelOptions& options, const Groups& groups,
+                                      const PipelinePlan& plan) {
+  models::GptBuild build = options.build;
+  if (!plan.stages.empty()) build.stages = plan.stages_of(groups.pp.rank());
+  return std::make_unique<models::Gpt>(options.config, build);
 }
 
 } // namespace
@@ -158,12 +160,8 @@ Groups make_groups(const comm::Group& world, const ParallelConfig& parallel,
 RankModel make_model(const ModelOptions& options, const Groups& groups, const PipelinePlan& plan) {
   RankModel model;
   model.device = options.device;
-  models::GptBuild build = gpt_build(options, groups);
-  if (!plan.stages.empty()) {
-    model.places = {groups.pp, plan.rank_of_stage};
-    build.stages = plan.stages_of(groups.pp.rank());
-  }
-  model.gpt = std::make_unique<models::Gpt>(options.config, build);
+  if (!plan.stages.empty()) model.places = {groups.pp, plan.rank_of_stage};
+  model.gpt = make_gpt(options, groups, plan);
   if (options.lend) options.lend(model.gpt->params());
   model.store =
       std::make_unique<nn::ResidentStore>(model.gpt->params(), options.device, options.gradients);
@@ -176,9 +174,7 @@ TrainingModel make_training_model(const ModelOptions& options, const PipelinePla
   TrainingModel model;
   model.device = options.device;
   model.places = {groups.pp, plan.rank_of_stage};
-  models::GptBuild build = gpt_build(options, groups);
-  build.stages = plan.stages_of(groups.pp.rank());
-  model.gpt = std::make_unique<models::Gpt>(options.config, build);
+  model.gpt = make_gpt(options, groups, plan);
   model.store = std::make_unique<parallel::DataParallel>(
       model.gpt->params(), options.device, ddp,
       parallel::DataParallelGroups{.dp = groups.dp,

@@ -58,16 +58,13 @@ Groups make_groups(const comm::Group& world, const ParallelConfig& parallel,
 
 struct ModelOptions {
   models::GptConfig config;
-  at::ScalarType dtype = at::kFloat;
+  models::GptBuild build; ///< over groups.tp; its stages follow from the plan
   at::Device device = at::kCPU;
   int64_t max_sequence = 0;
-  bool recompute = false;
   bool gradients = true; ///< of make_model
   /// Of make_model without gradients: sees the parameters before they have storage, and may give
   /// them values that lie elsewhere.
   std::function<void(nn::ParamList&)> lend;
-  bool sequence_parallel = false;
-  bool overlap_tp = false;
 };
 
 /// Where the stages of a model lie.

@@ -57,7 +57,7 @@ double evaluate_hf(const HfEvaluation& options) {
   const bool with_grads = !options.grads_out.empty();
   parallelize::RankModel model =
       parallelize::load_model(*source, {.config = config,
-                                        .dtype = scalar_type(options.dtype),
+                                        .build = {.dtype = scalar_type(options.dtype)},
                                         .device = device,
                                         .max_sequence = s,
                                         .gradients = with_grads});

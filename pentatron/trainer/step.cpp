@@ -91,9 +91,8 @@ pipeline::Microbatch model_input(const data::Batch& batch, at::Device device) {
 }
 
 Stepper::Stepper(parallelize::TrainingModel& model, optim::Optimizer& optimizer,
-                 parallelize::Groups groups, parallelize::PipelinePlan plan, bool sequence_parallel)
+                 parallelize::Groups groups, parallelize::PipelinePlan plan)
     : model_(&model), optimizer_(&optimizer), groups_(std::move(groups)), plan_(std::move(plan)),
-      sequence_parallel_(sequence_parallel && groups_.tp.size() > 1),
       runtime_(chunks_of(model), *model.store, groups_.pp, boundary_of(model)) {}
 
 Stepper::Counts Stepper::global_counts(const data::StepData& data) const {
@@ -117,10 +116,11 @@ const pipeline::Schedule& Stepper::schedule(Use use, size_t num_microbatches) {
 }
 
 std::vector<pipeline::Microbatch> Stepper::inputs(const data::StepData& data) const {
+  const parallel::TensorParallel& tp = model_->gpt->tensor_parallel();
   std::vector<pipeline::Microbatch> inputs;
   for (const data::Batch& batch : data.microbatches) {
     inputs.push_back(model_input(batch, model_->device));
-    if (sequence_parallel_) inputs.back().layout.cut_outer(groups_.tp.rank(), groups_.tp.size());
+    if (tp.sequence) inputs.back().layout.cut_outer(tp.rank(), tp.size());
   }
   return inputs;
 }

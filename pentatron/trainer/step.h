@@ -55,7 +55,7 @@ struct StepResult {
 class Stepper {
  public:
   Stepper(parallelize::TrainingModel& model, optim::Optimizer& optimizer,
-          parallelize::Groups groups, parallelize::PipelinePlan plan, bool sequence_parallel);
+          parallelize::Groups groups, parallelize::PipelinePlan plan);
 
   StepResult step(const data::StepData& data, const StepOptions& options);
 
@@ -86,7 +86,6 @@ class Stepper {
   optim::Optimizer* optimizer_;
   parallelize::Groups groups_;
   parallelize::PipelinePlan plan_;
-  bool sequence_parallel_;
   pipeline::Runtime runtime_;
   std::map<std::pair<Use, size_t>, pipeline::Schedule> schedules_;
 };

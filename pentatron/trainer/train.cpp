@@ -156,14 +156,14 @@ void Trainer::State::open_data() {
 }
 
 void Trainer::State::build_model() {
-  model = parallelize::make_training_model({.config = config.model,
-                                            .dtype = scalar_type(config.dtype),
-                                            .device = device,
-                                            .max_sequence = sequence,
-                                            .recompute = config.train.recompute == Recompute::kFull,
-                                            .sequence_parallel = config.parallel.sequence_parallel,
-                                            .overlap_tp = config.comm_overlap.tp},
-                                           plan, config.ddp, groups);
+  model = parallelize::make_training_model(
+      {.config = config.model,
+       .build = {.dtype = scalar_type(config.dtype),
+                 .tp = {groups.tp, config.parallel.sequence_parallel, config.comm_overlap.tp},
+                 .recompute = config.train.recompute == Recompute::kFull},
+       .device = device,
+       .max_sequence = sequence},
+      plan, config.ddp, groups);
   if (groups.world.size() > 1) log::info("{}", describe());
   if (groups.tp.size() > 1 && config.dtype == Precision::kBf16)
     log::info("bf16 sums over tensor ranks round otherwise than on one rank: losses agree in the "
@@ -173,8 +173,7 @@ void Trainer::State::build_model() {
       config.checkpoint.strictness == checkpoint::Strictness::kLogAll)
     model.store->write_values([&](nn::Param& param) { param.initialize(config.seed); });
   optimizer = std::make_unique<optim::Optimizer>(config.optimizer, model.store->shards());
-  stepper =
-      std::make_unique<Stepper>(model, *optimizer, groups, plan, config.parallel.sequence_parallel);
+  stepper = std::make_unique<Stepper>(model, *optimizer, groups, plan);
 }
 
 void Trainer::State::find_checkpoint() {

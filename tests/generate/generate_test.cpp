@@ -187,7 +187,8 @@ models::GptConfig small_config() {
 parallelize::RankModel model_of(const models::GptConfig& config,
                                 at::ScalarType dtype = at::kDouble) {
   parallelize::RankModel model = parallelize::make_model(
-      {.config = config, .dtype = dtype, .max_sequence = kContext, .gradients = false}, {});
+      {.config = config, .build = {.dtype = dtype}, .max_sequence = kContext, .gradients = false},
+      {});
   model.gpt->initialize(3);
   return model;
 }
@@ -347,14 +348,13 @@ TEST_P(GenerateLayouts, WriteWhatOneRankWrites) {
         parallel.pipeline_schedule = parallelize::PipelineSchedule::kInterleaved;
       const parallelize::PipelinePlan plan =
           parallelize::plan_pipeline(parallel, config, {.tokens = 1, .squared_lengths = 1});
-      parallelize::RankModel model =
-          parallelize::make_model({.config = config,
-                                   .dtype = at::kDouble,
-                                   .max_sequence = kContext,
-                                   .gradients = false,
-                                   .sequence_parallel = layout.sequence,
-                                   .overlap_tp = layout.overlap},
-                                  parallelize::make_groups(world, parallel, config, plan), plan);
+      const parallelize::Groups groups = parallelize::make_groups(world, parallel, config, plan);
+      parallelize::RankModel model = parallelize::make_model(
+          {.config = config,
+           .build = {.dtype = at::kDouble, .tp = {groups.tp, layout.sequence, layout.overlap}},
+           .max_sequence = kContext,
+           .gradients = false},
+          groups, plan);
       model.gpt->initialize(3);
       const std::vector<Text> texts = generate(model, prompts, options);
       for (size_t i = 0; i < prompts.size(); ++i) {

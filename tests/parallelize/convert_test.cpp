@@ -263,8 +263,10 @@ TEST_F(Convert, ACheckpointIsLentToRanksThatNeedItAsItIs) {
   const auto lending = open_model((folder / "lent").string());
   const auto copying = open_model((folder / "lent").string());
   const auto options = [&](at::ScalarType dtype, bool gradients) {
-    return parallelize::ModelOptions{
-        .config = lending->config(), .dtype = dtype, .max_sequence = 8, .gradients = gradients};
+    return parallelize::ModelOptions{.config = lending->config(),
+                                     .build = {.dtype = dtype},
+                                     .max_sequence = 8,
+                                     .gradients = gradients};
   };
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     for (const bool gradients : {false, true}) {

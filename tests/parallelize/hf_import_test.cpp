@@ -38,8 +38,11 @@ class HfImport : public testing::Test {
   }
   std::string load_error(const std::string& model) {
     const HfModel hf = read_hf_config(kModels / model);
-    parallelize::RankModel built = parallelize::make_model(
-        {.config = hf.config, .dtype = at::kFloat, .max_sequence = 8, .gradients = false}, {});
+    parallelize::RankModel built = parallelize::make_model({.config = hf.config,
+                                                            .build = {.dtype = at::kFloat},
+                                                            .max_sequence = 8,
+                                                            .gradients = false},
+                                                           {});
     return error_of([&] { open_hf_model(folder, hf)->load(built.gpt->params()); });
   }
   std::map<std::string, at::Tensor> weights_of(const std::string& model) {
@@ -124,8 +127,11 @@ TEST_F(HfImport, NamesTensorsThatDoNotFit) {
 TEST_F(HfImport, WeightsComeBackAsTheyWere) {
   for (const char* name : {"gpt2", "llama", "llama3_rope_scaling_tied", "qwen2", "qwen3"}) {
     const HfModel hf = read_hf_config(kModels / name);
-    parallelize::RankModel model = parallelize::make_model(
-        {.config = hf.config, .dtype = at::kDouble, .max_sequence = 8, .gradients = false}, {});
+    parallelize::RankModel model = parallelize::make_model({.config = hf.config,
+                                                            .build = {.dtype = at::kDouble},
+                                                            .max_sequence = 8,
+                                                            .gradients = false},
+                                                           {});
     open_hf_model(kModels / name, hf)->load(model.gpt->params());
     const auto out =
         hf_tensors(hf, model.gpt->params(), [](const nn::Param& p) { return p.value(); });

@@ -35,7 +35,7 @@ const fs::path kModels = fs::path(PENTATRON_TEST_DATA) / "hf_tiny";
 
 parallelize::RankModel build_model(const models::GptConfig& config, at::ScalarType dtype) {
   return parallelize::make_model(
-      {.config = config, .dtype = dtype, .max_sequence = 8, .gradients = false}, {});
+      {.config = config, .build = {.dtype = dtype}, .max_sequence = 8, .gradients = false}, {});
 }
 
 class ModelSources : public testing::Test {

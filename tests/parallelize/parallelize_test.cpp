@@ -22,7 +22,8 @@ models::GptConfig small() {
 
 TEST(MakeModel, GivesEveryParameterStorageOfItsType) {
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
-    RankModel model = make_model({.config = small(), .dtype = dtype, .max_sequence = 8}, {});
+    RankModel model =
+        make_model({.config = small(), .build = {.dtype = dtype}, .max_sequence = 8}, {});
     int64_t total = 0;
     for (const nn::Param& param : model.gpt->params()) {
       EXPECT_EQ(param.value().scalar_type(), dtype);
@@ -52,7 +53,8 @@ TEST(MakeModel, WithoutGradientsForEvaluation) {
 TEST(MakeModel, SplitsOverTheTensorGroupAlone) {
   test::run_ranks(2, [](const comm::Group& world) {
     const RankModel split =
-        make_model({.config = small(), .max_sequence = 8}, {.world = world, .tp = world, .dp = {}});
+        make_model({.config = small(), .build = {.tp = world}, .max_sequence = 8},
+                   {.world = world, .tp = world, .dp = {}});
     const RankModel copy =
         make_model({.config = small(), .max_sequence = 8}, {.world = world, .tp = {}, .dp = world});
     const auto& qkv = split.gpt->params().find("layers.0.attention.qkv.weight");
@@ -66,7 +68,8 @@ TEST(MakeModel, WhatDoesNotFitIsAConfigErrorBeforeAnythingIsAllocated) {
   EXPECT_THROW(make_model({.config = small(), .max_sequence = 33}, {}), ConfigError);
   const std::string message = test::error_of([] {
     test::run_ranks(3, [](const comm::Group& world) { // four heads, two key-value heads
-      make_model({.config = small(), .max_sequence = 8}, {.world = world, .tp = world, .dp = {}});
+      make_model({.config = small(), .build = {.tp = world}, .max_sequence = 8},
+                 {.world = world, .tp = world, .dp = {}});
     });
   });
   EXPECT_NE(message.find("tp"), std::string::npos) << message;

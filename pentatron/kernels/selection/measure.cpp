@@ -23,13 +23,19 @@ double time_once(const std::function<void()>& run) {
   return std::max(seconds_since(begin), 1e-9);
 }
 
+/// The share of the first entry's time by which `entry` must be faster.
+double needed_win(const Probe& probe, const Probe::Entry& entry) {
+  if (!entry.per_token) return kLargeWin;
+  return probe.unit == kBytesPerSecond ? kClearWinOfMemory : kClearWin;
+}
+
 Measurement measure_class(const Probe& probe, const std::vector<int>& candidates, double seconds) {
   Measurement m{.op_class = probe.op_class, .times = {}, .work = probe.work, .unit = probe.unit};
   for (const int i : candidates) {
     const Probe::Entry& entry = probe.entries[static_cast<size_t>(i)];
     m.times.push_back({.entry = entry.name,
                        .seconds = time_once(entry.run), // warms caches and buffers up
-                       .needed = entry.per_token ? kClearWin : kLargeWin});
+                       .needed = needed_win(probe, entry)});
   }
   constexpr int kLeast = 2;
   const Clock::time_point begin = Clock::now();

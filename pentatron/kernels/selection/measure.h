@@ -21,8 +21,9 @@ struct MeasureOptions {
 };
 
 /// A candidate must beat the first by this share of its time to be chosen, so that noise does not
-/// change a choice.
+/// change a choice. Operators that wait for memory vary more from run to run than products do.
 inline constexpr double kClearWin = 0.03;
+inline constexpr double kClearWinOfMemory = 0.15;
 /// The same for an entry that does not keep a token's result the same alone and in a batch.
 inline constexpr double kLargeWin = 0.2;
 

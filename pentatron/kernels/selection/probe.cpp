@@ -20,7 +20,7 @@ void fill_ordinary(std::byte* data, size_t bytes) {
 
 Probe fill(OpClass c, ProbeMemory* memory, int64_t rows) {
   using namespace selection_detail;
-  Probe probe{.op_class = c, .entries = {}, .work = 0, .unit = "B/s"};
+  Probe probe{.op_class = c, .entries = {}};
   Arguments arguments(memory, rows);
   switch (c.op) {
   case Op::kGemm:

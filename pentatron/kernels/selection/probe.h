@@ -30,6 +30,9 @@ class ProbeMemory {
   size_t next_input_ = 0, next_output_ = 0;
 };
 
+/// Units of Probe::work a second.
+inline constexpr std::string_view kFlopsPerSecond = "FLOP/s", kBytesPerSecond = "B/s";
+
 struct Probe {
   struct Entry {
     std::string_view name;
@@ -41,7 +44,7 @@ struct Probe {
   OpClass op_class;
   std::vector<Entry> entries; ///< in the order of the operator's list
   double work = 0;            ///< of one run: floating-point operations, or bytes read and written
-  std::string_view unit;      ///< "FLOP/s" or "B/s"
+  std::string_view unit = kBytesPerSecond;
 
   /// Position of the first entry that does not refuse, as list order chooses; -1 if all refuse.
   int first() const;

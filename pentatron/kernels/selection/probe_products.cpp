@@ -27,7 +27,7 @@ void probe_gemm(Probe& probe, Arguments& arguments) {
   g.b = arguments.input(g.in_dtype, g.k * g.n);
   g.c = arguments.output(g.out_dtype, g.m * g.n);
   probe.work = 2.0 * static_cast<double>(g.m) * static_cast<double>(g.n) * static_cast<double>(g.k);
-  probe.unit = "FLOP/s";
+  probe.unit = kFlopsPerSecond;
   add_entries(probe, gemm_entries(), g);
   // MKL chooses its order of sums by the whole shape.
   for (Probe::Entry& entry : probe.entries) entry.per_token = !entry.name.starts_with("mkl");
@@ -100,7 +100,7 @@ void probe_attention(Probe& probe, Arguments& arguments) {
                              .scale = 1 / std::sqrt(static_cast<double>(d))};
   // Two products over the visible half of the scores; five in backward.
   probe.work = 2.0 * static_cast<double>(tokens * tokens * kHeads * d);
-  probe.unit = "FLOP/s";
+  probe.unit = kFlopsPerSecond;
   void* const lse = arguments.output(acc_dtype(dtype), kHeads * tokens);
   if (probe.op_class.op == Op::kAttentionForward) {
     add_entries(probe, attention_forward_entries(),
