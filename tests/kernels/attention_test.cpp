@@ -142,7 +142,9 @@ std::vector<Case> cases() {
        .sinks = true}};
   std::vector<Case> result;
   for (const auto& [dtype, entry, suffix] :
-       {std::tuple{DType::kFloat32, "avx512", "_fp32"},
+       {std::tuple{DType::kFloat32, "avx2", "_avx2_fp32"},
+        {DType::kBFloat16, "avx2", "_avx2_bf16"},
+        {DType::kFloat32, "avx512", "_fp32"},
         {DType::kBFloat16, "avx512", "_bf16"},
         {DType::kBFloat16, "amx_bf16", "_amx"},
         {DType::kBFloat16, "amx_bf16_emulated", "_amx_emulated"}}) {
@@ -198,7 +200,9 @@ class AttentionEntries : public ::testing::TestWithParam<std::pair<DType, std::s
   }
 };
 INSTANTIATE_TEST_SUITE_P(Kernels, AttentionEntries,
-                         ::testing::Values(std::pair{DType::kFloat32, "avx512"},
+                         ::testing::Values(std::pair{DType::kFloat32, "avx2"},
+                                           std::pair{DType::kBFloat16, "avx2"},
+                                           std::pair{DType::kFloat32, "avx512"},
                                            std::pair{DType::kBFloat16, "avx512"},
                                            std::pair{DType::kBFloat16, "amx_bf16"},
                                            std::pair{DType::kBFloat16, "amx_bf16_emulated"}));

@@ -17,7 +17,7 @@ inline constexpr auto emulated_attention_forward =
 inline constexpr auto emulated_attention_backward =
     attention_detail::run_backward<attention_detail::TileProducts<EmulatedTiles>>;
 inline std::string refuse_emulated_attention(const AttentionShape& shape) {
-  return attention_detail::refuse(shape, {});
+  return attention_detail::refuse_avx512(shape, {});
 }
 
 } // namespace pentatron::kernels::testing

@@ -22,10 +22,11 @@ struct Subject {
 };
 
 std::vector<Subject> subjects(bool ordered_only) {
-  std::vector<Subject> result = {{"avx512", DType::kFloat32, DType::kFloat32}};
+  std::vector<Subject> result = {{"avx512", DType::kFloat32, DType::kFloat32},
+                                 {"avx2", DType::kFloat32, DType::kFloat32}};
   if (!ordered_only) result.push_back({"mkl", DType::kFloat32, DType::kFloat32});
   for (const DType out : {DType::kFloat32, DType::kBFloat16}) {
-    for (const std::string_view entry : {"amx_bf16", "amx_bf16_emulated", "avx512_bf16"})
+    for (const std::string_view entry : {"amx_bf16", "amx_bf16_emulated", "avx512_bf16", "avx2"})
       result.push_back({entry, DType::kBFloat16, out});
     if (!ordered_only) result.push_back({"mkl_bf16", DType::kBFloat16, out});
   }
@@ -54,7 +55,7 @@ class Gemm : public TestWithParam<Subject> {
 class OrderedGemm : public Gemm {};
 
 const auto name_of = [](const auto& info) {
-  return fmt::format("{}_{}", info.param.entry, name(info.param.out));
+  return fmt::format("{}_{}_{}", info.param.entry, name(info.param.in), name(info.param.out));
 };
 INSTANTIATE_TEST_SUITE_P(Entries, Gemm, ValuesIn(subjects(false)), name_of);
 INSTANTIATE_TEST_SUITE_P(Entries, OrderedGemm, ValuesIn(subjects(true)), name_of);

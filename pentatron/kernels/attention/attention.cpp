@@ -9,8 +9,12 @@
 namespace pentatron::kernels {
 namespace {
 
-template <class Args> std::string refuse_simd(const Args& a, const Context& context) {
-  return attention_detail::refuse(a.shape, context);
+template <class Args> std::string refuse_avx2(const Args& a, const Context& context) {
+  return attention_detail::refuse_avx2(a.shape, context);
+}
+
+template <class Args> std::string refuse_avx512(const Args& a, const Context& context) {
+  return attention_detail::refuse_avx512(a.shape, context);
 }
 
 template <class Args> std::string refuse_amx(const Args& a, const Context& context) {
@@ -23,13 +27,15 @@ template <class Args> std::string refuse_reference(const Args& a, const Context&
   return {};
 }
 
-constexpr std::array<Entry<AttentionForward>, 3> kForward = {
+constexpr std::array<Entry<AttentionForward>, 4> kForward = {
     {{"amx_bf16", refuse_amx<AttentionForward>, attention_detail::forward_amx},
-     {"avx512", refuse_simd<AttentionForward>, attention_detail::forward},
+     {"avx512", refuse_avx512<AttentionForward>, attention_detail::forward_avx512},
+     {"avx2", refuse_avx2<AttentionForward>, attention_detail::forward_avx2},
      {"reference", refuse_reference<AttentionForward>, attention_forward_reference}}};
-constexpr std::array<Entry<AttentionBackward>, 3> kBackward = {
+constexpr std::array<Entry<AttentionBackward>, 4> kBackward = {
     {{"amx_bf16", refuse_amx<AttentionBackward>, attention_detail::backward_amx},
-     {"avx512", refuse_simd<AttentionBackward>, attention_detail::backward},
+     {"avx512", refuse_avx512<AttentionBackward>, attention_detail::backward_avx512},
+     {"avx2", refuse_avx2<AttentionBackward>, attention_detail::backward_avx2},
      {"reference", refuse_reference<AttentionBackward>, attention_backward_reference}}};
 
 void check(const AttentionShape& s) {
@@ -69,7 +75,8 @@ std::span<const Entry<AttentionBackward>> attention_backward_entries() {
 }
 
 bool attention_supported(const AttentionShape& shape, const Context& context) {
-  return attention_detail::refuse(shape, context).empty();
+  return attention_detail::refuse_avx512(shape, context).empty() ||
+         attention_detail::refuse_avx2(shape, context).empty();
 }
 
 void attention_forward(const AttentionForward& args, const Context& context) {

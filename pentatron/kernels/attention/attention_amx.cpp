@@ -17,7 +17,7 @@ namespace pentatron::kernels::attention_detail {
 std::string refuse_amx(const AttentionShape& s, const Context& context) {
   if (s.dtype != DType::kBFloat16) return "takes bfloat16 only";
   if (!cpu_features().amx_bf16) return "needs AMX (amx-tile, amx-bf16)";
-  return refuse(s, context);
+  return refuse_avx512(s, context);
 }
 
 void forward_amx(const AttentionForward& args, const Context&) {

@@ -1,5 +1,4 @@
-/// The AVX-512 pieces of attention between the matrix products. Included by attention_products.h
-/// only.
+/// The AVX-512 pieces of attention between the matrix products. Included by avx512_products.h only.
 ///
 /// Scores are kept transposed: a row for each key, 32 queries side by side. So the softmax needs no
 /// sums across lanes, and a block of probabilities is at once a packed panel of the next product.
@@ -9,27 +8,10 @@
 
 #include <immintrin.h>
 
+#include "pentatron/kernels/attention/attention_panels.h"
 #include "pentatron/kernels/gemm/avx512.h"
 
 namespace pentatron::kernels::attention_detail {
-
-constexpr int kQueries = 32; ///< of a panel
-
-/// Which of 32 queries, the first at position `query` and `count` of them real, see a key.
-struct Visibility {
-  int64_t query = 0;
-  int64_t window = 0;
-  int count = kQueries;
-  uint32_t of(int64_t key) const {
-    const int64_t from = key - query;
-    if (from >= kQueries) return 0;
-    uint32_t mask = count == kQueries ? ~0U : (1U << count) - 1;
-    if (from > 0) mask &= ~0U << from;
-    if (window > 0 && from + window < kQueries)
-      mask &= from + window <= 0 ? 0 : (1U << (from + window)) - 1;
-    return mask;
-  }
-};
 
 /// 2^x, to about 1 unit in the last place; NaN stays NaN, below -200 gives 0.
 PENTATRON_AVX512 inline __m512 exp2_ps(__m512 x) {
@@ -209,5 +191,33 @@ PENTATRON_AVX512_BF16 void store_rows(const float* src, int64_t width, int64_t c
     }
   }
 }
+
+/// The same as members of a class of products.
+template <bool kPair> struct Avx512Steps {
+  static void softmax_step(float* s, int64_t keys, int64_t key, const Visibility& visible,
+                           float factor, float* top, float* sum, float* o, int64_t rows,
+                           uint32_t* units) {
+    attention_detail::softmax_step<kPair>(s, keys, key, visible, factor, top, sum, o, rows, units);
+  }
+  static void softmax_backward(float* s, float* dp, int64_t keys, int64_t key,
+                               const Visibility& visible, float factor, float scale,
+                               const float* lse, const float* delta, uint16_t* p16, uint16_t* ds16,
+                               uint32_t* units) {
+    attention_detail::softmax_backward<kPair>(s, dp, keys, key, visible, factor, scale, lse, delta,
+                                              p16, ds16, units);
+  }
+  static void store_transposed(const float* o, int64_t rows, const float* by, int count, char* dst,
+                               int64_t stride) {
+    attention_detail::store_transposed<kPair>(o, rows, by, count, dst, stride);
+  }
+  static void row_dots(const char* x, int64_t x_stride, const char* y, int64_t y_stride,
+                       int64_t count, int64_t d, float* dst) {
+    attention_detail::row_dots<kPair>(x, x_stride, y, y_stride, count, d, dst);
+  }
+  static void store_rows(const float* src, int64_t width, int64_t count, int64_t d, char* dst,
+                         int64_t stride) {
+    attention_detail::store_rows<kPair>(src, width, count, d, dst, stride);
+  }
+};
 
 } // namespace pentatron::kernels::attention_detail

@@ -1,11 +1,13 @@
 /// Attention in blocks of keys and panels of 32 queries, around the matrix products that a class
-/// gives (Avx512Products, TileProducts). Included by sources with entries for AVX-512 and AMX only.
+/// gives (Avx2Products, Avx512Products, TileProducts).
 ///
-/// Products has static packing functions, named after gemm's: rows or columns of the left or right
-/// operand, whose k lies along or across the rows of memory;
+/// Products has kPair (probabilities are multiplied as bf16 pairs, else as fp32), kElement (bytes
+/// of an element), kKeys (of a block) and static packing functions, named after gemm's: rows or
+/// columns of the left or right operand, whose k lies along or across the rows of memory;
 ///   rows_size(n, k), columns_size(n, k)    32-bit units of n packed rows or columns of k elements
 ///   sum_rows(n), sum_columns(n)            how many a buffer of sums has for n
 ///   multiply_keys, add_features, add_to_keys   the products
+///   softmax_step, softmax_backward, row_dots, store_rows, store_transposed   between them
 #pragma once
 
 #include <algorithm>
@@ -17,7 +19,7 @@
 
 #include <omp.h>
 
-#include "pentatron/kernels/attention/attention_products.h"
+#include "pentatron/kernels/attention/attention_panels.h"
 #include "pentatron/kernels/gemm/pack_buffer.h"
 
 namespace pentatron::kernels::attention_detail {
@@ -46,7 +48,7 @@ class Cutter {
 template <class Products> class Attention {
  public:
   static constexpr bool kPair = Products::kPair;
-  static constexpr int64_t kElement = kPair ? 2 : 4;
+  static constexpr int64_t kElement = Products::kElement;
   static constexpr int64_t kKeys = Products::kKeys;
 
   explicit Attention(const AttentionShape& shape)
@@ -194,8 +196,8 @@ void Attention<Products>::forward_task(const AttentionForward& args, const Task&
       for (int64_t key = first_visible(query) / kKeys * kKeys; key < query + count; key += kKeys) {
         const int64_t keys = std::min(kKeys, query + count - key);
         products.multiply_keys(b.k, key - from, keys, packed, d_, b.q, b.scores);
-        softmax_step<kPair>(b.scores, keys, key, visible, factor, top.data(), sum.data(), b.out, d_,
-                            b.probabilities);
+        Products::softmax_step(b.scores, keys, key, visible, factor, top.data(), sum.data(), b.out,
+                               d_, b.probabilities);
         products.add_features(b.v, key - from, keys, packed, d_,
                               kPair ? b.probabilities : reinterpret_cast<uint32_t*>(b.scores),
                               b.out);
@@ -205,8 +207,8 @@ void Attention<Products>::forward_task(const AttentionForward& args, const Task&
             top[i] * static_cast<float>(s_.scale) + std::log(sum[i]);
       }
       for (float& x : sum) x = 1.0F / x;
-      store_transposed<kPair>(b.out, d_, sum.data(), count, out_at(args.out, token + query, head),
-                              args.out.token_stride);
+      Products::store_transposed(b.out, d_, sum.data(), count,
+                                 out_at(args.out, token + query, head), args.out.token_stride);
     }
   }
 }
@@ -245,10 +247,10 @@ void Attention<Products>::backward_task(const AttentionBackward& args, const Tas
                        std::min(kPanels * kQueries, length - query), b, dsinks + head);
     }
   }
-  store_rows<kPair>(b.dk, width, length, d_, out_at(args.dk, token, task.kv_head),
-                    args.dk.token_stride);
-  store_rows<kPair>(b.dv, width, length, d_, out_at(args.dv, token, task.kv_head),
-                    args.dv.token_stride);
+  Products::store_rows(b.dk, width, length, d_, out_at(args.dk, token, task.kv_head),
+                       args.dk.token_stride);
+  Products::store_rows(b.dv, width, length, d_, out_at(args.dv, token, task.kv_head),
+                       args.dv.token_stride);
 }
 
 /// Up to 128 queries of a head against all keys they see.
@@ -260,9 +262,9 @@ void Attention<Products>::backward_queries(const AttentionBackward& args, const 
                 length = task.end;
   const float scale = static_cast<float>(s_.scale), factor = scale * kLog2e;
   std::array<float, kPanels * kQueries> lse{}, delta{};
-  row_dots<kPair>(at(args.out, token + query, head), args.out.token_stride,
-                  at(args.dout, token + query, head), args.dout.token_stride, count, d_,
-                  delta.data());
+  Products::row_dots(at(args.out, token + query, head), args.out.token_stride,
+                     at(args.dout, token + query, head), args.dout.token_stride, count, d_,
+                     delta.data());
   for (int64_t i = 0; i < count; ++i) {
     const float natural = static_cast<const float*>(args.lse)[head * tokens + token + query + i];
     lse[i] = natural * kLog2e;
@@ -300,9 +302,10 @@ void Attention<Products>::backward_queries(const AttentionBackward& args, const 
       float* const dp = b.ds + p * kKeys * kQueries;
       products.multiply_keys(b.k, key, keys, length, d_, b.q + p * panel_units, s);
       products.multiply_keys(b.v, key, keys, length, d_, b.dout + p * panel_units, dp);
-      softmax_backward<kPair>(s, dp, keys, key, {q0, s_.window, panel_size(p)}, factor, scale,
-                              lse.data() + p * kQueries, delta.data() + p * kQueries,
-                              b.p16 + p * kKeys * kQueries, b.ds16 + p * kKeys * kQueries, b.pairs);
+      Products::softmax_backward(s, dp, keys, key, {q0, s_.window, panel_size(p)}, factor, scale,
+                                 lse.data() + p * kQueries, delta.data() + p * kQueries,
+                                 b.p16 + p * kKeys * kQueries, b.ds16 + p * kKeys * kQueries,
+                                 b.pairs);
       products.add_features(b.k_across, key, keys, length, d_,
                             kPair ? b.pairs : reinterpret_cast<uint32_t*>(dp), b.dq + p * dq_panel);
     }
@@ -317,9 +320,9 @@ void Attention<Products>::backward_queries(const AttentionBackward& args, const 
   std::array<float, kQueries> one;
   one.fill(1.0F);
   for (int64_t p = 0; p < panels; ++p) {
-    store_transposed<kPair>(b.dq + p * dq_panel, d_, one.data(), panel_size(p),
-                            out_at(args.dq, token + query + p * kQueries, head),
-                            args.dq.token_stride);
+    Products::store_transposed(b.dq + p * dq_panel, d_, one.data(), panel_size(p),
+                               out_at(args.dq, token + query + p * kQueries, head),
+                               args.dq.token_stride);
   }
 }
 

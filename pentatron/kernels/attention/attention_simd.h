@@ -1,18 +1,33 @@
-/// The CPU entries of attention beside the reference: fp32, and bf16 with vdpbf16ps or with AMX.
+/// The CPU entries of attention beside the reference: fp32, and bf16 as fp32, with vdpbf16ps or
+/// with AMX.
 #pragma once
 
 #include <string>
 
 #include "pentatron/kernels/attention/attention.h"
+#include "pentatron/kernels/attention/attention_panels.h"
 
 namespace pentatron::kernels::attention_detail {
 
-std::string refuse(const AttentionShape& shape, const Context& context);
-void forward(const AttentionForward& args, const Context& context);
-void backward(const AttentionBackward& args, const Context& context);
+std::string refuse_avx2(const AttentionShape& shape, const Context& context);
+void forward_avx2(const AttentionForward& args, const Context& context);
+void backward_avx2(const AttentionBackward& args, const Context& context);
+
+std::string refuse_avx512(const AttentionShape& shape, const Context& context);
+void forward_avx512(const AttentionForward& args, const Context& context);
+void backward_avx512(const AttentionBackward& args, const Context& context);
 
 std::string refuse_amx(const AttentionShape& shape, const Context& context); ///< takes bf16 only
 void forward_amx(const AttentionForward& args, const Context& context);
 void backward_amx(const AttentionBackward& args, const Context& context);
+
+/// The reasons to refuse that these entries share.
+inline std::string refuse_common(const AttentionShape& s, const Context& context) {
+  if (context.device != Device::kCpu) return "needs CPU memory";
+  if (s.dtype != DType::kFloat32 && s.dtype != DType::kBFloat16)
+    return "takes float32 and bfloat16 only";
+  if (s.head_size > kMaxHeadSize) return "head size is above 512";
+  return {};
+}
 
 } // namespace pentatron::kernels::attention_detail

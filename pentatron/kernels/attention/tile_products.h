@@ -2,15 +2,16 @@
 /// lie in buffers of whole tiles, which the tiles are loaded from and stored to.
 #pragma once
 
-#include "pentatron/kernels/attention/attention_products.h"
+#include "pentatron/kernels/attention/avx512_products.h"
 #include "pentatron/kernels/gemm/tiles.h"
 
 namespace pentatron::kernels::attention_detail {
 
 /// The members are those of Avx512Products.
-template <class Tiles> class TileProducts {
+template <class Tiles> class TileProducts : public Avx512Steps<true> {
  public:
   static constexpr bool kPair = true;
+  static constexpr int64_t kElement = 2;
   static constexpr int64_t kKeys = 128;
   // Keys and queries of a pass end together, or at the end of the document: behind the last key of
   // a block there are no others, whose sums the rest of a tile would spoil.

@@ -9,7 +9,8 @@ namespace pentatron::kernels::gemm_detail {
 /// Order of sums: of a block of k, the dots of 32 k each (common/tile.h) are added in order to 0.
 template <class Tiles> class AmxGemm : public BlockedGemm<AmxGemm<Tiles>> {
  public:
-  static constexpr bool kPair = true;
+  using Packing = Avx512Packing<true>;
+  static constexpr int64_t kElement = 2;
   static constexpr int64_t kPerStep = kTileK;
   static constexpr int64_t kUnits = kStepUnits;
   static constexpr bool kPad = true;

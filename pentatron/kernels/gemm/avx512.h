@@ -12,6 +12,8 @@
 
 #include <immintrin.h>
 
+#include "pentatron/kernels/gemm/panels.h"
+
 namespace pentatron::kernels::gemm_detail {
 
 // Attributes and not compiler flags, so that nothing else in the program is compiled for this
@@ -24,24 +26,6 @@ namespace pentatron::kernels::gemm_detail {
 constexpr int kMr =
     14; ///< rows of a tile: 14 x 2 sums, two vectors of B and a broadcast of A fill the registers
 constexpr int kNr = 32; ///< columns of a tile
-
-// Packing reads more streams than the processor follows by itself, so it asks ahead. Prefetches
-// past the end are harmless.
-constexpr int64_t kAheadBytes = 256;
-constexpr int64_t kAheadRows = 4;
-
-/// How a tile of C is finished: sum [+ in] [+ in16] [+ bias] -> out or out16. Null pointers are
-/// left out.
-struct TileOut {
-  const float* in = nullptr;
-  const uint16_t* in16 = nullptr;
-  const float* bias = nullptr;
-  float* out = nullptr;
-  uint16_t* out16 = nullptr;
-  int64_t ld_in = 0;
-  int64_t ld_out = 0; ///< of out, or of out16 and in16
-  int columns = 0;    ///< 1..32
-};
 
 /// 16 x 16 transposition of 32-bit units in registers.
 PENTATRON_AVX512 inline void transpose_16x16(__m512i (&r)[16]) {
@@ -74,16 +58,6 @@ PENTATRON_AVX512 inline void transpose_16x16(__m512i (&r)[16]) {
     r[12 + j] = _mm512_shuffle_i32x4(t[8 + j], t[12 + j], 0xdd);
   }
 }
-
-/// Up to 16 neighbouring rows of op(A) or columns of op(B) and their place in a packed panel: unit
-/// s of lane l goes to dst[s * stride + l].
-struct Strip {
-  int64_t offset = 0; ///< of lane 0, in rows of op(A) or columns of op(B)
-  int lanes = 0;
-  int stride = 0;
-  uint32_t* dst = nullptr;
-  bool pad = false; ///< write zeros too, up to 16 lanes and to a multiple of 16 units
-};
 
 /// The lanes of a strip that are written.
 PENTATRON_AVX512 inline __mmask16 stored_lanes(const Strip& strip) {
@@ -167,6 +141,17 @@ PENTATRON_AVX512 void pack_across(const char* src, int64_t ld, int64_t k, const 
     }
   }
 }
+
+/// As BlockedGemm packs.
+template <bool kPair> struct Avx512Packing {
+  static constexpr int kLanes = 16;
+  static void along(const char* src, int64_t ld, int64_t k, const Strip& strip) {
+    pack_along<kPair>(src, ld, k, strip);
+  }
+  static void across(const char* src, int64_t ld, int64_t k, const Strip* strips, int count) {
+    pack_across<kPair>(src, ld, k, strips, count);
+  }
+};
 
 /// The lanes of vector `v` of a tile that are columns of C.
 PENTATRON_AVX512 inline __mmask16 column_mask(const TileOut& t, int v) {

@@ -1,11 +1,12 @@
 /// Blocks for the caches, threads and order of sums of a GEMM, around packing and micro-kernels
-/// that a derived class gives. Included by sources with entries for AVX-512 and AMX only.
+/// that a derived class gives.
 ///
 /// Derived is constructed from GemmArgs and has
-///   kPair           bf16 pairs (else fp32)
+///   Packing         kLanes, along() and across() (avx512.h); tiles have 2 kLanes columns
+///   kElement        bytes of an element of A and B
 ///   kPerStep        elements of k in a step: blocks of k are whole steps
 ///   kUnits          32-bit units of a step in a packed panel
-///   kPad            panels are filled with zeros: 32 columns, whole steps
+///   kPad            panels are filled with zeros: all columns, whole steps
 ///   kMaxSteps, kMaxRows, kMaxColumns   sizes of blocks: steps of k, rows of A, columns of B
 ///   kRowStep        blocks of rows are multiples of it
 ///   kPackCost       multiplications in the time of packing an element
@@ -23,9 +24,9 @@
 #include <omp.h>
 
 #include "pentatron/kernels/common/scalar.h"
-#include "pentatron/kernels/gemm/avx512.h"
 #include "pentatron/kernels/gemm/gemm.h"
 #include "pentatron/kernels/gemm/pack_buffer.h"
+#include "pentatron/kernels/gemm/panels.h"
 
 namespace pentatron::kernels::gemm_detail {
 
@@ -53,15 +54,19 @@ struct Grid {
   int64_t columns = 1;
 };
 
+/// Columns of a tile of C and of a packed panel of op(B).
+template <class Derived> constexpr int64_t kTileColumns = 2 * Derived::Packing::kLanes;
+
 /// Splits C among threads: the least work of the busiest one, counting multiplications and packed
 /// elements.
 template <class Derived> Grid choose_grid(const GemmArgs& g, int threads) {
+  constexpr int64_t kTile = kTileColumns<Derived>;
   Grid best;
   double best_cost = 0;
   for (int64_t rows = 1; rows <= threads; ++rows) {
     const int64_t columns = threads / rows;
     const auto m = static_cast<double>(round_up(ceil_div(g.m, rows), Derived::kRowStep));
-    const auto n = static_cast<double>(ceil_div(ceil_div(g.n, kNr), columns) * kNr);
+    const auto n = static_cast<double>(ceil_div(ceil_div(g.n, kTile), columns) * kTile);
     const double cost =
         m * n +
         Derived::kPackCost *
@@ -85,6 +90,7 @@ template <class Derived> class BlockedGemm {
   }
 
   void run() {
+    constexpr int64_t kTile = kTileColumns<Derived>;
     const int threads = threads_for();
     const bool over_batch = g_.batch >= threads;
     const Grid grid = over_batch ? Grid{} : choose_grid<Derived>(g_, threads);
@@ -109,13 +115,13 @@ template <class Derived> class BlockedGemm {
             region(thread, mine, item, 0, g_.m, 0, g_.n);
         } else {
           const Split rows{ceil_div(g_.m, Derived::kRowStep), grid.rows};
-          const Split panels{ceil_div(g_.n, kNr), grid.columns};
+          const Split panels{ceil_div(g_.n, kTile), grid.columns};
           const int64_t r = w % grid.rows;
           const int64_t c = w / grid.rows;
           for (int64_t item = 0; item < g_.batch; ++item) {
             region(thread, mine, item, rows.begin(r) * Derived::kRowStep,
-                   std::min(g_.m, rows.begin(r + 1) * Derived::kRowStep), panels.begin(c) * kNr,
-                   std::min(g_.n, panels.begin(c + 1) * kNr));
+                   std::min(g_.m, rows.begin(r + 1) * Derived::kRowStep), panels.begin(c) * kTile,
+                   std::min(g_.n, panels.begin(c + 1) * kTile));
           }
         }
       }
@@ -123,8 +129,6 @@ template <class Derived> class BlockedGemm {
   }
 
  protected:
-  static constexpr int64_t kElement = Derived::kPair ? 2 : 4;
-
   /// A block of C, its block of k, and the buffers of the thread that computes it.
   struct Block {
     int64_t item = 0;
@@ -176,24 +180,25 @@ template <class Derived> class BlockedGemm {
     return std::min(g_.k, k_blocks_.begin(q + 1) * Derived::kPerStep) - first_k(q);
   }
   const char* a_item(int64_t item) const {
-    return static_cast<const char*>(g_.a) + item * g_.stride_a * kElement;
+    return static_cast<const char*>(g_.a) + item * g_.stride_a * Derived::kElement;
   }
   const char* b_item(int64_t item) const {
-    return static_cast<const char*>(g_.b) + item * g_.stride_b * kElement;
+    return static_cast<const char*>(g_.b) + item * g_.stride_b * Derived::kElement;
   }
 
-  /// Panels of 32 lanes: `count` rows of op(A) or columns of op(B) from `first`, block q of k. If
-  /// not padded, the last has 16 lanes when at most 16 are left. `along`: k runs along the rows of
-  /// memory.
+  /// Panels of two vectors of lanes: `count` rows of op(A) or columns of op(B) from `first`, block
+  /// q of k. If not padded, the last has one vector when no more are left. `along`: k runs along
+  /// the rows of memory.
   void pack_panels(const char* src, int64_t ld, bool along, int64_t first, int64_t count, int64_t q,
                    uint32_t* dst) const {
-    std::array<Strip, Derived::kMaxColumns / 16> strips;
+    constexpr int kLanes = Derived::Packing::kLanes;
+    std::array<Strip, Derived::kMaxColumns / kLanes> strips;
     int n = 0;
-    for (int64_t j = 0; j < count; j += 16) {
-      const int64_t panel = j / kNr * kNr;
+    for (int64_t j = 0; j < count; j += kLanes) {
+      const int64_t panel = j / (2 * kLanes) * (2 * kLanes);
       strips[static_cast<size_t>(n++)] = {
-          first + j, static_cast<int>(std::min<int64_t>(16, count - j)),
-          Derived::kPad || count - panel > 16 ? kNr : 16,
+          first + j, static_cast<int>(std::min<int64_t>(kLanes, count - j)),
+          Derived::kPad || count - panel > kLanes ? 2 * kLanes : kLanes,
           dst + panel * k_blocks_.size(q) * Derived::kUnits + (j - panel), Derived::kPad};
     }
     pack(src, ld, along, q, strips.data(), n);
@@ -202,12 +207,13 @@ template <class Derived> class BlockedGemm {
   /// Packs block q of k; `along`: k runs along the rows of memory.
   void pack(const char* src, int64_t ld, bool along, int64_t q, const Strip* strips,
             int count) const {
-    constexpr bool kPair = Derived::kPair;
+    using Packing = typename Derived::Packing;
     if (!along) {
-      return pack_across<kPair>(src + first_k(q) * ld * kElement, ld, size_k(q), strips, count);
+      return Packing::across(src + first_k(q) * ld * Derived::kElement, ld, size_k(q), strips,
+                             count);
     }
     for (int i = 0; i < count; ++i)
-      pack_along<kPair>(src + first_k(q) * kElement, ld, size_k(q), strips[i]);
+      Packing::along(src + first_k(q) * Derived::kElement, ld, size_k(q), strips[i]);
   }
 
   GemmArgs g_;
@@ -234,9 +240,10 @@ template <class Derived> class BlockedGemm {
   /// Bytes of a thread's buffer: packed A, packed B, bias, scratch.
   int64_t lay_out_buffer() {
     const bool scratch = g_.out_dtype == DType::kBFloat16 && k_blocks_.parts > 1;
-    const int64_t b_bytes =
-        self().thin() ? 0
-                      : std::min(max_columns_, round_up(g_.n, kNr)) * steps_ * Derived::kUnits * 4;
+    const int64_t b_bytes = self().thin()
+                                ? 0
+                                : std::min(max_columns_, round_up(g_.n, kTileColumns<Derived>)) *
+                                      steps_ * Derived::kUnits * 4;
     scratch_rows_ = scratch ? std::min<int64_t>(g_.m, kScratchRows) : g_.m;
     const int64_t scratch_bytes = scratch ? scratch_rows_ * max_columns_ * 4 : 0;
     const int64_t bias_bytes = g_.bias != nullptr ? max_columns_ * 4 : 0;

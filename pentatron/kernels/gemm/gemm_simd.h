@@ -8,6 +8,9 @@
 namespace pentatron::kernels::gemm_detail {
 
 // Blocking, packing and threads around a micro-kernel.
+std::string refuse_avx2(const GemmArgs& args,
+                        const Context& context); ///< fp32; bf16, to fp32 or bf16
+void run_avx2(const GemmArgs& args, const Context& context);
 std::string refuse_avx512(const GemmArgs& args, const Context& context); ///< fp32
 void run_avx512(const GemmArgs& args, const Context& context);
 std::string refuse_avx512_bf16(const GemmArgs& args,

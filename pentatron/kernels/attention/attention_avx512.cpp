@@ -10,20 +10,17 @@
 #endif
 
 #include "pentatron/kernels/attention/attention_blocks.h"
+#include "pentatron/kernels/attention/avx512_products.h"
 
 namespace pentatron::kernels::attention_detail {
 
-std::string refuse(const AttentionShape& s, const Context& context) {
-  if (context.device != Device::kCpu) return "needs CPU memory";
-  if (s.dtype != DType::kFloat32 && s.dtype != DType::kBFloat16)
-    return "takes float32 and bfloat16 only";
+std::string refuse_avx512(const AttentionShape& s, const Context& context) {
   if (!cpu_features().avx512) return "needs AVX-512 (F, BW, DQ, VL)";
   if (s.dtype == DType::kBFloat16 && !cpu_features().avx512_bf16) return "needs AVX512-BF16";
-  if (s.head_size > kMaxHeadSize) return "head size is above 512";
-  return {};
+  return refuse_common(s, context);
 }
 
-void forward(const AttentionForward& args, const Context&) {
+void forward_avx512(const AttentionForward& args, const Context&) {
   if (args.shape.dtype == DType::kBFloat16) {
     run_forward<Avx512Products<true>>(args);
   } else {
@@ -31,7 +28,7 @@ void forward(const AttentionForward& args, const Context&) {
   }
 }
 
-void backward(const AttentionBackward& args, const Context&) {
+void backward_avx512(const AttentionBackward& args, const Context&) {
   if (args.shape.dtype == DType::kBFloat16) {
     run_backward<Avx512Products<true>>(args);
   } else {
@@ -45,11 +42,11 @@ void backward(const AttentionBackward& args, const Context&) {
 
 namespace pentatron::kernels::attention_detail {
 
-std::string refuse(const AttentionShape&, const Context&) {
+std::string refuse_avx512(const AttentionShape&, const Context&) {
   return "needs an x86-64 processor";
 }
-void forward(const AttentionForward&, const Context&) {}
-void backward(const AttentionBackward&, const Context&) {}
+void forward_avx512(const AttentionForward&, const Context&) {}
+void backward_avx512(const AttentionBackward&, const Context&) {}
 
 } // namespace pentatron::kernels::attention_detail
 

@@ -9,6 +9,7 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 
+#include "pentatron/kernels/gemm/avx512.h"
 #include "pentatron/kernels/gemm/blocked_gemm.h"
 
 namespace pentatron::kernels::gemm_detail {
@@ -17,6 +18,8 @@ namespace {
 template <bool kPairs> class Avx512Gemm : public BlockedGemm<Avx512Gemm<kPairs>> {
  public:
   static constexpr bool kPair = kPairs;
+  using Packing = Avx512Packing<kPair>;
+  static constexpr int64_t kElement = kPair ? 2 : 4;
   static constexpr int64_t kPerStep = kPair ? 2 : 1;
   static constexpr int64_t kUnits = 1;
   static constexpr bool kPad = false;
@@ -55,12 +58,11 @@ template <bool kPairs> class Avx512Gemm : public BlockedGemm<Avx512Gemm<kPairs>>
   /// A block of few rows, with B as it lies in memory.
   void thin_block(Thread&, const Block& x) const {
     pack_a(x, Split{x.rows, 1});
-    const auto* const b =
-        this->b_item(x.item) + (x.j * g_.ldb + this->first_k(x.q)) * Base::kElement;
+    const auto* const b = this->b_item(x.item) + (x.j * g_.ldb + this->first_k(x.q)) * kElement;
     const ThinKernel kernel = find_thin_kernel<kPair>(static_cast<int>(x.rows));
     for (int64_t j = 0; j < x.columns; j += 16) {
       const int width = static_cast<int>(std::min<int64_t>(16, x.columns - j));
-      kernel(this->size_k(x.q), x.a, b + j * g_.ldb * Base::kElement, g_.ldb,
+      kernel(this->size_k(x.q), x.a, b + j * g_.ldb * kElement, g_.ldb,
              this->tile_out(x, 0, j, width));
     }
   }

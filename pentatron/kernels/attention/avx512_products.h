@@ -10,24 +10,7 @@
 
 namespace pentatron::kernels::attention_detail {
 
-constexpr int64_t kPanels = 4; ///< of queries that share a pass over the keys in the backward
-constexpr int64_t kMaxHeadSize = 512;
-
-constexpr int64_t ceil_div(int64_t x, int64_t y) {
-  return (x + y - 1) / y;
-}
-constexpr int64_t round_up(int64_t x, int64_t y) {
-  return ceil_div(x, y) * y;
-}
-
-/// Panels [first, last) of the `count` queries of a pass.
-struct QueryRange {
-  int64_t first = 0;
-  int64_t last = 0;
-  int64_t count = 0;
-};
-
-template <bool kPairs> class Avx512Products {
+template <bool kPairs> class Avx512Products : public Avx512Steps<kPairs> {
  public:
   static constexpr bool kPair = kPairs;
   static constexpr int64_t kElement = kPair ? 2 : 4;

@@ -1,0 +1,285 @@
+/// The AVX2 pieces of the GEMM: packing and the register-blocked micro-kernel. Included by
+/// gemm_avx2.cpp only.
+///
+/// bf16 becomes fp32 when it is packed, so one micro-kernel serves both types. A packed panel holds
+/// fp32, 8 rows of op(A) or 16 columns of op(B) side by side; of the 8 rows at most 6 are used, so
+/// that whole vectors can be stored.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <utility>
+
+#include <immintrin.h>
+
+#include "pentatron/kernels/gemm/panels.h"
+
+namespace pentatron::kernels::gemm_detail::avx2 {
+
+// As in avx512.h: attributes, and no inline functions of the standard library within.
+#define PENTATRON_AVX2 __attribute__((target("avx2,fma")))
+
+constexpr int kLanes = 8;
+constexpr int kMr = 6;       ///< rows of a tile: 6 x 2 sums, two vectors of B and a broadcast of A
+constexpr int kThinTile = 4; ///< most rows of thin_kernel
+
+/// The first n lanes.
+PENTATRON_AVX2 inline __m256i lane_mask(int n) {
+  alignas(32) static constexpr int32_t kLeft[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kLeft + kLanes - n));
+}
+
+PENTATRON_AVX2 inline __m256 widen(__m128i bf16) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bf16), 16));
+}
+
+/// Up to three numbers of 16 bits.
+inline uint64_t load_16_bits(const char* p, int n) {
+  uint64_t x = 0;
+  if (n == 3) {
+    uint16_t last = 0;
+    __builtin_memcpy(&x, p, 4);
+    __builtin_memcpy(&last, p + 4, 2);
+    return x | uint64_t{last} << 32;
+  }
+  if (n == 2) __builtin_memcpy(&x, p, 4);
+  if (n == 1) __builtin_memcpy(&x, p, 2);
+  return x;
+}
+inline void store_16_bits(char* p, uint64_t x, int n) {
+  for (int i = 0; i < n; ++i) {
+    const auto one = static_cast<uint16_t>(x >> (16 * i));
+    __builtin_memcpy(p + 2 * i, &one, 2);
+  }
+}
+
+/// Elements p[0, n) as fp32, n <= 8; zeros in the other lanes.
+template <bool kBf16> PENTATRON_AVX2 inline __m256 load(const char* p, int n) {
+  if constexpr (kBf16) {
+    if (n == kLanes) return widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    uint64_t low = 0, high = 0;
+    if (n >= 4) {
+      __builtin_memcpy(&low, p, 8);
+      high = load_16_bits(p + 8, n - 4);
+    } else {
+      low = load_16_bits(p, n);
+    }
+    return widen(_mm_set_epi64x(static_cast<int64_t>(high), static_cast<int64_t>(low)));
+  } else {
+    const auto* const x = reinterpret_cast<const float*>(p);
+    return n == kLanes ? _mm256_loadu_ps(x) : _mm256_maskload_ps(x, lane_mask(n));
+  }
+}
+
+PENTATRON_AVX2 inline void store(float* p, __m256 x, int n) {
+  if (n == kLanes) return _mm256_storeu_ps(p, x);
+  _mm256_maskstore_ps(p, lane_mask(n), x);
+}
+
+/// Rounded to nearest even; NaN becomes quiet.
+PENTATRON_AVX2 inline void store_bf16(uint16_t* p, __m256 x, int n) {
+  const __m256i bits = _mm256_castps_si256(x);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i nearest = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+  const __m256i upper = _mm256_srli_epi32(_mm256_blendv_epi8(nearest, quiet, nan), 16);
+  const __m128i half =
+      _mm_packus_epi32(_mm256_castsi256_si128(upper), _mm256_extracti128_si256(upper, 1));
+  if (n == kLanes) return _mm_storeu_si128(reinterpret_cast<__m128i*>(p), half);
+  auto* const to = reinterpret_cast<char*>(p);
+  const auto low = static_cast<uint64_t>(_mm_cvtsi128_si64(half));
+  if (n < 4) return store_16_bits(to, low, n);
+  __builtin_memcpy(to, &low, 8);
+  store_16_bits(to + 8, static_cast<uint64_t>(_mm_extract_epi64(half, 1)), n - 4);
+}
+
+/// 8 x 8 transposition in registers.
+PENTATRON_AVX2 inline void transpose_8x8(__m256 (&r)[8]) {
+  __m256 t[8];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+    t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    r[4 * i] = _mm256_shuffle_ps(t[4 * i], t[4 * i + 2], 0x44);
+    r[4 * i + 1] = _mm256_shuffle_ps(t[4 * i], t[4 * i + 2], 0xee);
+    r[4 * i + 2] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0x44);
+    r[4 * i + 3] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0xee);
+  }
+  // r[4i + j] now holds column 4c + j of rows 4i..4i+3 in its 128-bit part c.
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    t[j] = _mm256_permute2f128_ps(r[j], r[4 + j], 0x20);
+    t[4 + j] = _mm256_permute2f128_ps(r[j], r[4 + j], 0x31);
+  }
+#pragma GCC unroll 8
+  for (int j = 0; j < 8; ++j) r[j] = t[j];
+}
+
+/// k0..k0+7 of `lanes` rows in memory, `ld` elements apart: vector s holds element s of all rows.
+template <bool kBf16>
+PENTATRON_AVX2 inline void load_transposed(const char* src, int64_t ld, int lanes, int elements,
+                                           __m256 (&r)[8]) {
+  constexpr int kBytes = kBf16 ? 2 : 4;
+#pragma GCC unroll 8
+  for (int i = 0; i < kLanes; ++i) {
+    const char* const p = src + i * ld * kBytes;
+    _mm_prefetch(p + kAheadBytes, _MM_HINT_T0);
+    r[i] = i < lanes ? load<kBf16>(p, elements) : _mm256_setzero_ps();
+  }
+  transpose_8x8(r);
+}
+
+/// As BlockedGemm packs. Strides are at least 8, and all 8 lanes are written.
+template <bool kBf16> struct Packing {
+  static constexpr int kLanes = avx2::kLanes;
+  static constexpr int kBytes = kBf16 ? 2 : 4;
+
+  /// `k` elements of a strip whose lanes are rows in memory, `ld` elements apart.
+  PENTATRON_AVX2 static void along(const char* src, int64_t ld, int64_t k, const Strip& strip) {
+    src += strip.offset * ld * kBytes;
+    auto* const dst = reinterpret_cast<float*>(strip.dst);
+    for (int64_t k0 = 0; k0 < k; k0 += kLanes) {
+      const int elements = k - k0 < kLanes ? static_cast<int>(k - k0) : kLanes;
+      __m256 r[8];
+      load_transposed<kBf16>(src + k0 * kBytes, ld, strip.lanes, elements, r);
+#pragma GCC unroll 8
+      for (int s = 0; s < kLanes; ++s)
+        if (s < elements) _mm256_storeu_ps(dst + (k0 + s) * strip.stride, r[s]);
+    }
+  }
+
+  /// `k` elements of all strips, whose lanes lie along the rows of memory, rows of k `ld` elements
+  /// apart.
+  PENTATRON_AVX2 static void across(const char* src, int64_t ld, int64_t k, const Strip* strips,
+                                    int count) {
+    for (int64_t s = 0; s < k; ++s) {
+      const char* const row = src + s * ld * kBytes;
+      for (int i = 0; i < count; ++i) {
+        const Strip& strip = strips[i];
+        const char* const p = row + strip.offset * kBytes;
+        _mm_prefetch(p + kAheadRows * ld * kBytes, _MM_HINT_T0);
+        _mm256_storeu_ps(reinterpret_cast<float*>(strip.dst) + s * strip.stride,
+                         load<kBf16>(p, strip.lanes));
+      }
+    }
+  }
+};
+
+/// Writes the sums of a tile as `t` says.
+template <int kRows, int kVectors>
+PENTATRON_AVX2 inline void finish_tile(const __m256 (&sum)[kRows][kVectors], const TileOut& t) {
+#pragma GCC unroll 2
+  for (int v = 0; v < kVectors; ++v) {
+    const int left = t.columns - kLanes * v;
+    const int n = left < kLanes ? left : kLanes;
+    const __m256 bias = t.bias == nullptr
+                            ? _mm256_setzero_ps()
+                            : load<false>(reinterpret_cast<const char*>(t.bias + kLanes * v), n);
+#pragma GCC unroll 6
+    for (int i = 0; i < kRows; ++i) {
+      __m256 x = sum[i][v];
+      if (t.in != nullptr) {
+        const float* const in = t.in + i * t.ld_in + kLanes * v;
+        x = _mm256_add_ps(x, load<false>(reinterpret_cast<const char*>(in), n));
+      }
+      if (t.in16 != nullptr) {
+        const uint16_t* const in = t.in16 + i * t.ld_out + kLanes * v;
+        x = _mm256_add_ps(x, load<true>(reinterpret_cast<const char*>(in), n));
+      }
+      if (t.bias != nullptr) x = _mm256_add_ps(x, bias);
+      if (t.out16 != nullptr) {
+        store_bf16(t.out16 + i * t.ld_out + kLanes * v, x, n);
+      } else {
+        store(t.out + i * t.ld_out + kLanes * v, x, n);
+      }
+    }
+  }
+}
+
+/// sums[row][vector] of a tile: kRows x (8 kVectors), over `steps` of the panels `a` (rows 8 apart)
+/// and `b`, finished as `t` says.
+template <int kRows, int kVectors>
+PENTATRON_AVX2 void micro_kernel(int64_t steps, const float* a, const float* b, const TileOut& t) {
+  __m256 sum[kRows][kVectors];
+#pragma GCC unroll 6
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) sum[i][v] = _mm256_setzero_ps();
+  }
+  // The tile of C comes from memory while the sums are formed.
+  const char* const c =
+      reinterpret_cast<const char*>(t.out16 != nullptr ? static_cast<const void*>(t.out16) : t.out);
+  const int64_t c_row = t.ld_out * (t.out16 != nullptr ? 2 : 4);
+#pragma GCC unroll 6
+  for (int i = 0; i < kRows; ++i) __builtin_prefetch(c + i * c_row, 1);
+#pragma GCC unroll 4
+  for (int64_t s = 0; s < steps; ++s) {
+    __m256 bv[kVectors];
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) bv[v] = _mm256_loadu_ps(b + kLanes * v);
+#pragma GCC unroll 6
+    for (int i = 0; i < kRows; ++i) {
+      const __m256 av = _mm256_broadcast_ss(a + i);
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) sum[i][v] = _mm256_fmadd_ps(av, bv[v], sum[i][v]);
+    }
+    a += kLanes;
+    b += kLanes * kVectors;
+  }
+  finish_tile<kRows, kVectors>(sum, t);
+}
+
+/// The same for a tile of kRows x 8 whose part of op(B) is read from memory, its columns of k lying
+/// along rows `ld` elements apart, and never packed: for few rows of op(A), where B is used once.
+/// The order of sums is that of micro_kernel.
+template <bool kBf16, int kRows>
+PENTATRON_AVX2 void thin_kernel(int64_t k, const float* a, const char* src, int64_t ld,
+                                const TileOut& t) {
+  __m256 sum[kRows][1];
+#pragma GCC unroll 4
+  for (int i = 0; i < kRows; ++i) sum[i][0] = _mm256_setzero_ps();
+  for (int64_t k0 = 0; k0 < k; k0 += kLanes) {
+    const int elements = k - k0 < kLanes ? static_cast<int>(k - k0) : kLanes;
+    __m256 b[8];
+    load_transposed<kBf16>(src + k0 * (kBf16 ? 2 : 4), ld, t.columns, elements, b);
+#pragma GCC unroll 8
+    for (int s = 0; s < kLanes; ++s) {
+      if (s < elements) {
+#pragma GCC unroll 4
+        for (int i = 0; i < kRows; ++i) {
+          const __m256 av = _mm256_broadcast_ss(a + (k0 + s) * kLanes + i);
+          sum[i][0] = _mm256_fmadd_ps(av, b[s], sum[i][0]);
+        }
+      }
+    }
+  }
+  finish_tile<kRows, 1>(sum, t);
+}
+
+using MicroKernel = void (*)(int64_t steps, const float* a, const float* b, const TileOut& t);
+
+/// The micro-kernel for a number of rows (1..6) and of vectors (1 or 2).
+inline MicroKernel find_micro_kernel(int rows, int vectors) {
+  static constexpr auto kTable = []<int... kRow>(std::integer_sequence<int, kRow...>) {
+    return std::array<std::array<MicroKernel, kMr>, 2>{
+        {{&micro_kernel<kRow + 1, 1>...}, {&micro_kernel<kRow + 1, 2>...}}};
+  }
+  (std::make_integer_sequence<int, kMr>{});
+  return kTable[static_cast<size_t>(vectors - 1)][static_cast<size_t>(rows - 1)];
+}
+
+using ThinKernel = void (*)(int64_t k, const float* a, const char* src, int64_t ld,
+                            const TileOut& t);
+
+/// The thin kernel for a number of rows (1..4).
+template <bool kBf16> ThinKernel find_thin_kernel(int rows) {
+  static constexpr ThinKernel kTable[kThinTile] = {&thin_kernel<kBf16, 1>, &thin_kernel<kBf16, 2>,
+                                                   &thin_kernel<kBf16, 3>, &thin_kernel<kBf16, 4>};
+  return kTable[rows - 1];
+}
+
+} // namespace pentatron::kernels::gemm_detail::avx2
