@@ -156,14 +156,18 @@ template <bool kBf16> struct Packing {
   /// apart.
   PENTATRON_AVX2 static void across(const char* src, int64_t ld, int64_t k, const Strip* strips,
                                     int count) {
-    for (int64_t s = 0; s < k; ++s) {
-      const char* const row = src + s * ld * kBytes;
+    // Panels lie a multiple of the page apart, so that one row at a time would thrash the cache.
+    constexpr int64_t kRows = 16;
+    for (int64_t first = 0; first < k; first += kRows) {
+      const int64_t end = first + kRows < k ? first + kRows : k;
       for (int i = 0; i < count; ++i) {
         const Strip& strip = strips[i];
-        const char* const p = row + strip.offset * kBytes;
-        _mm_prefetch(p + kAheadRows * ld * kBytes, _MM_HINT_T0);
-        _mm256_storeu_ps(reinterpret_cast<float*>(strip.dst) + s * strip.stride,
-                         load<kBf16>(p, strip.lanes));
+        auto* const dst = reinterpret_cast<float*>(strip.dst);
+        for (int64_t s = first; s < end; ++s) {
+          const char* const p = src + (s * ld + strip.offset) * kBytes;
+          _mm_prefetch(p + kRows * ld * kBytes, _MM_HINT_T0);
+          _mm256_storeu_ps(dst + s * strip.stride, load<kBf16>(p, strip.lanes));
+        }
       }
     }
   }
