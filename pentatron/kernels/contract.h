@@ -2,9 +2,9 @@
 /// implementations.
 ///
 /// A kernel is a folder: <op>.h (the contract: arguments struct, shapes, accumulate type),
-/// <op>_reference.cpp (the scalar definition of correct, any dtype), <op>_simd.cpp (entries for
-/// AVX2, AVX-512, AVX512-BF16), <op>_cuda.cu, and <op>.cpp with the ordered list: the first entry
-/// that does not refuse runs.
+/// <op>_reference.cpp (the scalar definition of correct, any dtype), <op>_simd.cpp or a file
+/// for each instruction set (entries for AVX2, AVX-512, AVX512-BF16), <op>_cuda.cu, and <op>.cpp
+/// with the ordered list: the first entry that does not refuse runs.
 ///
 /// Accumulate type: double for kFloat64, float for everything else; it holds sums, statistics and
 /// gradients of parameters.
@@ -43,7 +43,7 @@ struct Context {
 /// arguments, else the reason.
 template <class Args> struct Entry {
   std::string_view
-      name; ///< "reference", "avx2", "avx512", "avx512_bf16", "amx_bf16", "mkl", "cuda"
+      name; ///< "reference", "avx2", "avx512", "avx512_bf16", "amx_bf16", "mkl", "cuda", ...
   std::string (*refuse)(const Args&, const Context&);
   void (*run)(const Args&, const Context&);
 };

@@ -145,7 +145,7 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
     const PhaseTimer timer(options.times, "count targets");
     counts = global_counts(data);
   }
-  if (counts.targets == 0) { result.loss = 0; return result; }
+  if (counts.targets == 0) return result;
   result.num_targets = counts.targets;
   result.squared_lengths = counts.squared_lengths;
   parallel::DataParallel& store = *model_->store;

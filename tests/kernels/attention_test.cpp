@@ -100,8 +100,10 @@ TEST_P(AttentionShapes, FastEntriesAreTheReference) {
   reference.run_reference();
   if (!fast.run_fast()) GTEST_SKIP() << "this processor does not have the entry";
   const bool half = GetParam().dtype == DType::kBFloat16;
-  const double bound = half ? 3e-2 : 4e-6;
-  expect_close(fast.out, reference.out, half ? 1e-2 : 0, bound, "out");
+  // With AVX2 only inputs and results are bf16.
+  const bool rounds_between = GetParam().entry != "avx2";
+  const double bound = !half ? 4e-6 : rounds_between ? 3e-2 : 0x1p-8;
+  expect_close(fast.out, reference.out, half ? 0x1p-7 : 0, bound, "out");
   expect_close(fast.lse, reference.lse, 0, half ? 1e-5 : 4e-6, "lse");
   expect_close(fast.dqkv, reference.dqkv, half ? 2e-2 : 1e-5, half ? 4e-2 : 1e-5, "dqkv");
   if (GetParam().sinks)

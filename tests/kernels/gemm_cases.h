@@ -37,7 +37,7 @@ class Matrix {
  public:
   Matrix(DType dtype, int64_t rows, int64_t columns, int64_t pad = 0, int64_t shift = 0)
       : dtype_(dtype), ld_(columns + pad), shift_(shift),
-        bytes_(static_cast<size_t>(rows * (columns + pad)) * element_size(dtype) + 64 +
+        bytes_(static_cast<size_t>(rows * (columns + pad)) * element_size(dtype) +
                    static_cast<size_t>(shift),
                std::byte{0xff}) {}
   void* data() { return bytes_.data() + shift_; }

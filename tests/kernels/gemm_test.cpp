@@ -257,7 +257,7 @@ TEST(GemmBf16, RoundsOnceToNearestEven) {
                 .lda = 2,
                 .ldb = 4,
                 .ldc = 4};
-  if (!gemm_supported(args)) GTEST_SKIP() << "needs AVX512-BF16";
+  if (!gemm_supported(args)) GTEST_SKIP() << "no fast product of bf16 here";
   // 1 + e for e = 2^-8 (tie, to even: 1), 3 2^-8 (tie, to even: 1 + 2^-6), just above a tie, and a
   // sum that only fp32 holds.
   const float e = std::ldexp(1.0F, -8);

@@ -7,11 +7,12 @@
 /// Head i of q attends to head i / (n / g) of k and v. Token i sees token j of its document if i -
 /// window < j <= i. Sinks add exp(sink) of the head to the denominator, with no value behind it.
 ///
-/// Accumulate type: float for fp32 and bf16 (probabilities are rounded to bf16 before their
-/// products with bf16 values), double for fp64 (reference only). The result does not depend on the
-/// number of threads: (document, key-value head) pairs are independent, and so are blocks of
-/// queries in the forward. Source: Dao et al. 2022 (arXiv:2205.14135), algorithms 1 and 4; Xiao et
-/// al. 2023 (arXiv:2309.17453) for sinks.
+/// Accumulate type: float for fp32 and bf16 (entries with bf16 instructions round probabilities to
+/// bf16 before their products with bf16 values), double for fp64 (reference only). The result does
+/// not depend on the number of threads: (document, key-value head) pairs are independent, and so
+/// are blocks of queries in the forward. A value that is not finite may reach tokens of its
+/// document that do not see it, as 0 times it, but no other document. Source: Dao et al. 2022
+/// (arXiv:2205.14135), algorithms 1 and 4; Xiao et al. 2023 (arXiv:2309.17453) for sinks.
 #pragma once
 
 #include "pentatron/kernels/contract.h"

@@ -1,9 +1,9 @@
-/// The AVX2 pieces of the GEMM: packing and the register-blocked micro-kernel. Included by
-/// gemm_avx2.cpp only.
+/// The AVX2 pieces of the GEMM: packing and the register-blocked micro-kernel. Included by sources
+/// with entries for AVX2 only.
 ///
 /// bf16 becomes fp32 when it is packed, so one micro-kernel serves both types. A packed panel holds
-/// fp32, 8 rows of op(A) or 16 columns of op(B) side by side; of the 8 rows at most 6 are used, so
-/// that whole vectors can be stored.
+/// fp32, 8 rows of op(A) or up to 16 columns of op(B) side by side; of the 8 rows at most 6 are
+/// used, so that whole vectors can be stored.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ constexpr int kLanes = 8;
 constexpr int kMr = 6;       ///< rows of a tile: 6 x 2 sums, two vectors of B and a broadcast of A
 constexpr int kThinTile = 4; ///< most rows of thin_kernel
 
-/// The first n lanes.
+/// The first n lanes, 0 <= n <= 8.
 PENTATRON_AVX2 inline __m256i lane_mask(int n) {
   alignas(32) static constexpr int32_t kLeft[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kLeft + kLanes - n));
@@ -156,7 +156,7 @@ template <bool kBf16> struct Packing {
   /// apart.
   PENTATRON_AVX2 static void across(const char* src, int64_t ld, int64_t k, const Strip* strips,
                                     int count) {
-    // Panels lie a multiple of the page apart, so that one row at a time would thrash the cache.
+    // Panels often lie a multiple of the page apart, so that one row at a time thrashes the cache.
     constexpr int64_t kRows = 16;
     for (int64_t first = 0; first < k; first += kRows) {
       const int64_t end = first + kRows < k ? first + kRows : k;
@@ -179,6 +179,7 @@ PENTATRON_AVX2 inline void finish_tile(const __m256 (&sum)[kRows][kVectors], con
 #pragma GCC unroll 2
   for (int v = 0; v < kVectors; ++v) {
     const int left = t.columns - kLanes * v;
+    if (left <= 0) break;
     const int n = left < kLanes ? left : kLanes;
     const __m256 bias = t.bias == nullptr
                             ? _mm256_setzero_ps()

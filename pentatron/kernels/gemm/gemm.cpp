@@ -25,10 +25,10 @@ constexpr std::array<Entry<GemmArgs>, 8> kEntries = {{
     {"amx_bf16", gemm_detail::refuse_amx_bf16, gemm_detail::run_amx_bf16},
     {"avx512_bf16", gemm_detail::refuse_avx512_bf16, gemm_detail::run_avx512_bf16},
     {"avx512", gemm_detail::refuse_avx512, gemm_detail::run_avx512},
+    {"widened", gemm_detail::refuse_widened, gemm_detail::run_widened},
     {"avx2", gemm_detail::refuse_avx2, gemm_detail::run_avx2},
     {"mkl_bf16", gemm_detail::refuse_mkl_bf16, gemm_detail::run_mkl_bf16},
     {"mkl", gemm_detail::refuse_mkl, gemm_detail::run_mkl},
-    {"widened", gemm_detail::refuse_widened, gemm_detail::run_widened},
     {"reference", refuse_reference, gemm_reference},
 }};
 

@@ -49,8 +49,8 @@ struct GemmArgs {
 };
 
 /// The implementations in the order that counts without a selection: "amx_bf16", "avx512_bf16",
-/// "avx512", "mkl_bf16" and "mkl" (Intel MKL inside libtorch_cpu, on processors with AVX2),
-/// "widened" (bf16 converted to fp32), "reference". Each refuses what it cannot run.
+/// "avx512", "widened" (bf16 converted to fp32 for AVX-512), "avx2", "mkl_bf16" and "mkl" (Intel
+/// MKL inside libtorch_cpu, on processors with AVX2), "reference". Each refuses what it cannot run.
 std::span<const Entry<GemmArgs>> gemm_entries();
 
 /// True if an implementation faster than the reference takes these arguments; callers use LibTorch

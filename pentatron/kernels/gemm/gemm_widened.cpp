@@ -4,6 +4,7 @@
 
 #include "pentatron/kernels/common/parallel.h"
 #include "pentatron/kernels/common/scalar.h"
+#include "pentatron/kernels/gemm/gemm_simd.h"
 #include "pentatron/kernels/gemm/pack_buffer.h"
 
 namespace pentatron::kernels::gemm_detail {
@@ -49,11 +50,13 @@ void narrow(const float* x, int64_t rows, int64_t columns, bf16* out, int64_t ld
   });
 }
 
+using Multiply = void(const GemmArgs&, const Context&);
+
 /// One product of the batch.
 class Widened {
  public:
-  explicit Widened(const GemmArgs& g, int64_t item)
-      : g_(g), a_{static_cast<const bf16*>(g.a) + item * g.stride_a, g.lda},
+  Widened(const GemmArgs& g, int64_t item, Multiply* multiply)
+      : g_(g), multiply_(multiply), a_{static_cast<const bf16*>(g.a) + item * g.stride_a, g.lda},
         b_{static_cast<const bf16*>(g.b) + item * g.stride_b, g.ldb},
         c_(static_cast<char*>(g.c) +
            item * g.stride_c * static_cast<int64_t>(element_size(g.out_dtype))) {
@@ -110,17 +113,18 @@ class Widened {
           static_cast<const char*>(g.bias) + j * static_cast<int64_t>(element_size(g.bias_dtype));
     if (scratch == nullptr) {
       g.c = reinterpret_cast<float*>(c_) + i * g_.ldc + j;
-      return gemm(g);
+      return multiply_(g, {});
     }
     bf16* const c = reinterpret_cast<bf16*>(c_) + i * g_.ldc + j;
     if (g.accumulate) widen({c, g_.ldc}, m, n, scratch);
     g.c = scratch;
     g.ldc = n;
-    gemm(g);
+    multiply_(g, {});
     narrow(scratch, m, n, c, g_.ldc);
   }
 
   GemmArgs g_;
+  Multiply* multiply_;
   Source a_, b_;
   char* c_;
   int64_t rows_ = 0;
@@ -130,18 +134,16 @@ class Widened {
 } // namespace
 
 std::string refuse_widened(const GemmArgs& g, const Context& context) {
-  if (context.device != Device::kCpu) return "needs CPU memory";
-  if (g.in_dtype != DType::kBFloat16) return "takes bfloat16 inputs only";
-  if (g.out_dtype != DType::kFloat32 && g.out_dtype != DType::kBFloat16)
-    return "gives float32 or bfloat16 only";
-  GemmArgs wide = g;
-  wide.in_dtype = wide.out_dtype = DType::kFloat32;
-  if (!gemm_supported(wide, context)) return "no fast float32 product takes these arguments";
-  return {};
+  if (!cpu_features().avx512) return "needs AVX-512 (F, BW, DQ, VL)";
+  return refuse_bf16(g, context);
+}
+
+void multiply_widened(const GemmArgs& g, Multiply* multiply) {
+  for (int64_t item = 0; item < g.batch; ++item) Widened(g, item, multiply).run();
 }
 
 void run_widened(const GemmArgs& g, const Context&) {
-  for (int64_t item = 0; item < g.batch; ++item) Widened(g, item).run();
+  multiply_widened(g, run_avx512);
 }
 
 } // namespace pentatron::kernels::gemm_detail

@@ -1,5 +1,5 @@
-/// bf16 products on a processor without bf16 instructions: panels of A and B become fp32, and the
-/// fp32 product of the list runs.
+/// bf16 products on a processor with AVX-512 but without its bf16 instructions: panels of A and B
+/// become fp32, which the AVX-512 entry multiplies.
 #pragma once
 
 #include <string>
@@ -7,6 +7,9 @@
 #include "pentatron/kernels/gemm/gemm.h"
 
 namespace pentatron::kernels::gemm_detail {
+
+/// With any fp32 entry, whose order of sums it keeps.
+void multiply_widened(const GemmArgs& args, void (*multiply)(const GemmArgs&, const Context&));
 
 std::string refuse_widened(const GemmArgs& args, const Context& context);
 void run_widened(const GemmArgs& args, const Context& context);

@@ -35,7 +35,7 @@ struct Measurement {
     double needed = kClearWin; ///< share of the first entry's time by which it must be faster
   };
   OpClass op_class;
-  std::vector<Time> times; ///< of the candidates, in list order; one that is far behind ran once
+  std::vector<Time> times; ///< of the candidates, in list order
   size_t chosen = 0;       ///< position in `times`
   double work = 0;         ///< of one run, in `unit` seconds
   std::string_view unit;
