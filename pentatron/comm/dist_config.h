@@ -17,12 +17,13 @@ struct DistConfig {
     using config::field;
     return std::tuple{
         field("timeout_s", &C::timeout_s,
-              "longest wait in a collective before the run ends and tells which ranks are missing")
+              "longest wait in a collective operation; after that the run ends with the list of "
+              "missing ranks")
             .positive()
             .max(1e6)
             .unit("s"),
         field("heartbeat_s", &C::heartbeat_s,
-              "how often each rank reports its last operation to the control channel")
+              "interval at which each rank reports its last operation to the control channel")
             .range(0.01, 60)
             .unit("s")};
   }
