@@ -67,75 +67,83 @@ struct DatasetConfig {
     return std::tuple{
         config::field(
             "type", &C::type,
-            "text: files of text; indexed: corpora of `pentatron preprocess` or Megatron; "
-            "batches: one Safetensors file with ready batches; mock: random tokens"),
+            "kind of data; text: text files; indexed: corpora made by `pentatron preprocess` or "
+            "Megatron; batches: a Safetensors file with prepared batches; mock: random tokens"),
         config::field(
             "path", &C::path,
-            "a file or folder, or several with commas between them (.txt, .md, .jsonl, .json, "
-            "also .gz and .zst); empty: the text that comes with pentatron. Of type indexed: the "
-            "prefix of PREFIX.bin and PREFIX.idx, several for a blend, each with its weight before "
-            "it (0.3 a 0.7 b) or none, or a file with such a list (.json, .yaml: also an object "
-            "with train, valid and test)"),
+            "data to read. type=text: files or folders, separated by commas (.txt, .md, .jsonl, "
+            ".json, each also as .gz or .zst); empty: the text that comes with pentatron. "
+            "type=indexed: the prefix of PREFIX.bin and PREFIX.idx; several prefixes for a blend, "
+            "with a weight before each (0.3 a 0.7 b) or without weights; or a .json or .yaml file "
+            "with such a list or an object with train, valid and test"),
         config::field("train_data_path", &C::train_data_path,
-                      "of type indexed: the corpora of training alone, written like path"),
-        config::field("valid_data_path", &C::valid_data_path, "those of validation alone"),
-        config::field("test_data_path", &C::test_data_path, "those of the test alone"),
+                      "type=indexed: corpora for training, in the format of dataset.path"),
+        config::field("valid_data_path", &C::valid_data_path,
+                      "type=indexed: corpora for validation, in the format of dataset.path"),
+        config::field("test_data_path", &C::test_data_path,
+                      "type=indexed: corpora for the test, in the format of dataset.path"),
         config::field("per_split_data_args_path", &C::per_split_data_args_path,
-                      "a JSON or YAML file with all three: an object with train, valid and test"),
+                      "type=indexed: JSON or YAML file with an object that has train, valid and "
+                      "test corpora"),
         config::field("multiple_validation_sets", &C::multiple_validation_sets,
-                      "each corpus of valid_data_path is a validation set with a loss of its own"),
+                      "report a separate loss for each corpus in valid_data_path"),
         config::field("full_validation", &C::full_validation,
-                      "each evaluation goes once through all validation data, instead of "
-                      "train.eval_iters batches"),
+                      "evaluate on all validation data instead of train.eval_iters batches"),
         config::field("drop_last_partial_validation_sequence",
                       &C::drop_last_partial_validation_sequence,
-                      "with order=megatron: leave out the end of the validation data that does not "
-                      "fill a sample; else it is filled up, without a loss"),
+                      "order=megatron: drop the last, incomplete validation sample; false: pad it "
+                      "and ignore the padding in the loss"),
         config::field(
             "order", &C::order,
-            "stable: a sample's number says what it is, so that a longer run begins with "
-            "the samples of a shorter one; megatron: the order of Megatron, which depends "
-            "on the number of samples of the run (type indexed)"),
-        config::field(
-            "data_cache_path", &C::data_cache_path,
-            "a folder of this machine for the sample order of order=megatron, which its processes "
-            "share; empty: each process makes its own at each start"),
-        config::field("text_key", &C::text_key, "the member of each JSON line that holds the text")
+            "order of samples; stable: each sample number always gives the same sample, so a "
+            "longer run starts with the samples of a shorter run; megatron: Megatron's order, "
+            "which depends on the number of samples in the run (type=indexed)"),
+        config::field("data_cache_path", &C::data_cache_path,
+                      "order=megatron: local folder that caches the sample order for all processes "
+                      "of a machine; empty: each process computes it at startup"),
+        config::field("text_key", &C::text_key,
+                      "name of the field that holds the text in each JSON line")
             .not_empty(),
         config::field("split", &C::split,
-                      "shares of training, validation and test, in the order of the documents")
+                      "proportions of training, validation and test data, in document order")
             .not_empty(),
-        config::field("seed", &C::seed, "key of the order of the samples"),
+        config::field("seed", &C::seed, "random seed for the order of samples"),
         config::field("on_bad_input", &C::on_bad_input,
-                      "error: stop at bad UTF-8, empty files, missing keys, long lines and damaged "
-                      "archives; skip: "
-                      "leave them out and count them"),
-        config::field("max_line_bytes", &C::max_line_bytes, "longest JSON line that is read")
+                      "what to do with invalid UTF-8, empty files, missing keys, overlong lines "
+                      "and corrupted archives; error: stop; skip: leave them out and count them"),
+        config::field("max_line_bytes", &C::max_line_bytes, "maximum length of a JSON line")
             .min(1)
             .unit("bytes"),
-        config::field("num_workers", &C::num_workers, "threads that read and tokenize files")
+        config::field("num_workers", &C::num_workers,
+                      "number of threads that read and tokenize files")
             .range(1, 256),
         config::field("prefetch", &C::prefetch,
-                      "global batches prepared ahead of the training step")
+                      "number of global batches to prepare ahead of the training step")
             .range(1, 1024),
         config::field("eod_mask_loss", &C::eod_mask_loss,
-                      "no loss where the input is the end of a document"),
+                      "ignore the loss where the input is the end-of-document token"),
         config::field("reset_position_ids", &C::reset_position_ids,
-                      "positions start again after the end of a document"),
+                      "restart position ids after each end-of-document token"),
         config::field("reset_attention_mask", &C::reset_attention_mask,
-                      "attention never crosses the end of a document"),
+                      "no attention across the boundaries of documents"),
         config::field("fim_rate", &C::fim_rate,
-                      "share of documents that are rearranged to fill in the middle")
+                      "fraction of documents that are rearranged for fill-in-the-middle training")
             .range(0, 1),
         config::field("fim_spm_rate", &C::fim_spm_rate,
-                      "share of those that have the suffix first, then prefix and middle")
+                      "fraction of fill-in-the-middle documents in the order suffix, prefix, "
+                      "middle; the others are in the order prefix, suffix, middle")
             .range(0, 1),
-        config::field("fim_prefix_token", &C::fim_prefix_token, "number of the mark of a prefix")
+        config::field("fim_prefix_token", &C::fim_prefix_token,
+                      "token id that marks the prefix in fill-in-the-middle samples")
             .min(-1),
-        config::field("fim_middle_token", &C::fim_middle_token, "that of a middle").min(-1),
-        config::field("fim_suffix_token", &C::fim_suffix_token, "that of a suffix").min(-1),
+        config::field("fim_middle_token", &C::fim_middle_token,
+                      "token id that marks the middle in fill-in-the-middle samples")
+            .min(-1),
+        config::field("fim_suffix_token", &C::fim_suffix_token,
+                      "token id that marks the suffix in fill-in-the-middle samples")
+            .min(-1),
         config::field("fim_pad_token", &C::fim_pad_token,
-                      "number of the token that fills what rearranging leaves free")
+                      "token id that fills unused space in fill-in-the-middle samples")
             .min(-1)};
   }
 };
@@ -169,19 +177,23 @@ struct TokenizerConfig {
   static constexpr auto fields() {
     using C = TokenizerConfig;
     return std::tuple{
-        config::field("type", &C::type,
-                      "auto: by the files at tokenizer.path, without one bytes; bytes: a token a "
-                      "byte, and one for the end of a document; null: the text is numbers; "
-                      "huggingface: tokenizer.json; sentencepiece: a .model file; tiktoken: a file "
-                      "of ranks; gpt2: vocab.json and merges.txt"),
-        config::field("path", &C::path, "the tokenizer's file, or the folder that holds its files"),
+        config::field(
+            "type", &C::type,
+            "kind of tokenizer; auto: detected from the files at tokenizer.path, or bytes if it is "
+            "empty; bytes: one token per byte and one for the end of a document; null: the text "
+            "contains token ids; huggingface: tokenizer.json; sentencepiece: a .model file; "
+            "tiktoken: a file of ranks; gpt2: vocab.json and merges.txt"),
+        config::field("path", &C::path,
+                      "tokenizer file, or the folder that contains the tokenizer files"),
         config::field("eod", &C::eod,
-                      "the token put after every document; empty: eos_token of "
-                      "tokenizer_config.json, or the tokenizer's own"),
-        config::field("pattern", &C::pattern,
-                      "how a tiktoken tokenizer cuts text into words: gpt2, cl100k, llama3, qwen2, "
-                      "o200k or a regular expression; empty: by the file's name and size"),
-        config::field("vocab_size", &C::vocab_size, "of type null: numbers are below this")
+                      "token that is added after every document; empty: eos_token in "
+                      "tokenizer_config.json, or the end token of the tokenizer itself"),
+        config::field(
+            "pattern", &C::pattern,
+            "tiktoken: how text is split into words: gpt2, cl100k, llama3, qwen2, o200k or a "
+            "regular expression; empty: detected from the file name and the vocabulary size"),
+        config::field("vocab_size", &C::vocab_size,
+                      "type=null: vocabulary size; every token id must be lower")
             .range(0, 1 << 24)};
   }
 };
