@@ -80,30 +80,39 @@ struct RopeScalingConfig {
     using C = RopeScalingConfig;
     using config::field;
     return std::tuple{
-        field("type", &C::type, "how frequencies are stretched to a longer context"),
-        field("factor", &C::factor, "new context length over the original one").min(1),
+        field("type", &C::type, "method that extends the context of rotary position embeddings"),
+        field("factor", &C::factor, "new context length divided by the original context length")
+            .min(1),
         field("original_max_position_embeddings", &C::original_max_position_embeddings,
-              "context length before scaling")
+              "context length of the model before scaling")
             .positive()
             .unit("tokens"),
         field("low_freq_factor", &C::low_freq_factor,
-              "llama3: waves longer than original / this are stretched fully")
+              "llama3: wavelengths above the original context length / low_freq_factor are scaled "
+              "by the full factor")
             .positive(),
         field("high_freq_factor", &C::high_freq_factor,
-              "llama3: waves shorter than original / this stay")
+              "llama3: wavelengths below the original context length / high_freq_factor are not "
+              "scaled")
             .positive(),
-        field("beta_fast", &C::beta_fast, "yarn: pairs that turn more often than this stay")
+        field("beta_fast", &C::beta_fast,
+              "yarn: dimensions that rotate more than this many times over the original context "
+              "are not scaled")
             .positive(),
         field("beta_slow", &C::beta_slow,
-              "yarn: pairs that turn less often than this are stretched fully")
+              "yarn: dimensions that rotate fewer than this many times over the original context "
+              "are scaled by the full factor")
             .positive(),
-        field("truncate", &C::truncate, "yarn: round the ends of the ramp to whole pairs"),
+        field(
+            "truncate", &C::truncate,
+            "yarn: round the ends of the ramp between scaled and unscaled dimensions to integers"),
         field("attention_factor", &C::attention_factor,
-              "yarn: factor of cos and sin; default from factor")
+              "yarn: factor applied to cos and sin; default: computed from factor")
             .positive(),
-        field("mscale", &C::mscale, "yarn: as DeepSeek defines the attention factor"),
+        field("mscale", &C::mscale,
+              "yarn: coefficient in the numerator of DeepSeek's attention factor"),
         field("mscale_all_dim", &C::mscale_all_dim,
-              "yarn: as DeepSeek defines the attention factor")};
+              "yarn: coefficient in the denominator of DeepSeek's attention factor")};
   }
 };
 
@@ -156,80 +165,99 @@ struct GptConfig {
     using config::field;
     using config::OnResume;
     return std::tuple{
-        field("preset", &C::preset, "start from a named model; other keys change it")
+        field("preset", &C::preset,
+              "name of a built-in model to start from (`pentatron config presets` lists them); "
+              "other model keys override it")
             .on_resume(OnResume::kTold),
-        field("num_layers", &C::num_layers, "transformer layers").range(1, int64_t{1} << 20),
-        field("hidden_size", &C::hidden_size, "width of the residual stream").size(),
-        field("num_attention_heads", &C::num_attention_heads, "query heads").size(),
+        field("num_layers", &C::num_layers, "number of transformer layers")
+            .range(1, int64_t{1} << 20),
+        field("hidden_size", &C::hidden_size, "size of the hidden states (residual stream)").size(),
+        field("num_attention_heads", &C::num_attention_heads, "number of attention (query) heads")
+            .size(),
         field("num_query_groups", &C::num_query_groups,
-              "key-value heads; default: as many as query heads")
+              "number of key-value heads (grouped-query attention); default: num_attention_heads")
             .size(),
         field("kv_channels", &C::kv_channels,
-              "head size; default: hidden_size / num_attention_heads")
+              "size of each attention head; default: hidden_size / num_attention_heads")
             .size(),
         field("ffn_hidden_size", &C::ffn_hidden_size,
-              "MLP width; default: 4 x hidden_size, 8/3 x if gated")
+              "hidden size of the MLP; default: 4 x hidden_size, or 8/3 x hidden_size for gated "
+              "activations")
             .size(),
         field("vocab_size", &C::vocab_size,
-              "true vocabulary; padding is added inside and never counts")
+              "vocabulary size, without the padding that is added internally")
             .size()
             .unit("tokens"),
-        field("max_position_embeddings", &C::max_position_embeddings, "longest sequence")
+        field("max_position_embeddings", &C::max_position_embeddings,
+              "longest sequence that the model supports")
             .size()
             .unit("tokens"),
-        field("position_embedding_type", &C::position_embedding_type, "how positions enter"),
-        field("rotary_base", &C::rotary_base, "theta of rotary positions").positive(),
-        field("rotary_percent", &C::rotary_percent, "share of a head that is rotated")
+        field("position_embedding_type", &C::position_embedding_type,
+              "position encoding: learned embeddings, rotary (rope), or none"),
+        field("rotary_base", &C::rotary_base, "base (theta) of rotary position embeddings")
+            .positive(),
+        field("rotary_percent", &C::rotary_percent,
+              "fraction of each attention head that rotary position embeddings rotate")
             .more_than(0)
             .max(1),
         field("rotary_interleaved", &C::rotary_interleaved,
-              "pairs are neighbours instead of halves"),
-        field("rope_scaling", &C::rope_scaling, "context extension of rotary positions"),
-        field("normalization", &C::normalization, "norm of the residual stream"),
-        field("layernorm_epsilon", &C::layernorm_epsilon, "added to the variance").positive(),
+              "rotary position embeddings rotate pairs of adjacent dimensions instead of pairing "
+              "the two halves of a head"),
+        field("rope_scaling", &C::rope_scaling, "context extension for rotary position embeddings"),
+        field("normalization", &C::normalization, "type of the normalization layers"),
+        field("layernorm_epsilon", &C::layernorm_epsilon,
+              "value added to the variance in normalization layers for numerical stability")
+            .positive(),
         field("layernorm_zero_centered_gamma", &C::layernorm_zero_centered_gamma,
-              "norm weights are stored minus 1"),
-        field("activation_func", &C::activation_func, "of the MLP; the *glu ones are gated"),
-        field("add_qkv_bias", &C::add_qkv_bias, "bias of the q, k, v projections"),
+              "store the weights of normalization layers minus 1"),
+        field("activation_func", &C::activation_func,
+              "activation function of the MLP; swiglu, geglu and geglu_tanh are gated"),
+        field("add_qkv_bias", &C::add_qkv_bias,
+              "add a bias to the query, key and value projections"),
         field("add_attention_proj_bias", &C::add_attention_proj_bias,
-              "bias of the attention output projection"),
-        field("add_mlp_bias", &C::add_mlp_bias, "biases of the MLP"),
-        field("qk_layernorm", &C::qk_layernorm, "RMSNorm of every head's q and k"),
+              "add a bias to the attention output projection"),
+        field("add_mlp_bias", &C::add_mlp_bias, "add biases to the linear layers of the MLP"),
+        field("qk_layernorm", &C::qk_layernorm,
+              "apply RMSNorm to the query and key of every attention head"),
         field("softmax_scale", &C::softmax_scale,
-              "of attention scores; default 1 / sqrt(head size)")
+              "factor applied to attention scores; default: 1 / sqrt(head size)")
             .positive(),
         field("scale_attn_by_inverse_layer_idx", &C::scale_attn_by_inverse_layer_idx,
-              "divide scores by the layer's number too"),
+              "also divide attention scores by the layer number, counted from 1"),
         field("softmax_type", &C::softmax_type,
-              "attention sinks: none, a constant one, or a learned one for each head"),
+              "attention sink: none (vanilla), a constant (off_by_one), or a learned value per "
+              "head (learnable)"),
         field("window_size", &C::window_size,
-              "sliding window: tokens that attention sees, the own one included")
+              "sliding-window attention: number of most recent tokens that a token attends to, "
+              "including itself; default: all")
             .positive()
             .unit("tokens"),
         field("full_attention_layers", &C::full_attention_layers,
-              "layers (from 0) without the sliding window")
+              "layers, counted from 0, that ignore window_size and use full attention")
             .min(0),
-        field("attention_dropout", &C::attention_dropout, "of attention probabilities")
+        field("attention_dropout", &C::attention_dropout, "dropout rate of attention probabilities")
             .range(0, 0.99)
             .on_resume(OnResume::kTold),
-        field("hidden_dropout", &C::hidden_dropout, "of every residual branch")
+        field("hidden_dropout", &C::hidden_dropout,
+              "dropout rate of the output of every residual branch")
             .range(0, 0.99)
             .on_resume(OnResume::kTold),
         field("embedding_dropout", &C::embedding_dropout,
-              "of the embedding; default: hidden_dropout")
+              "dropout rate of the embedding output; default: hidden_dropout")
             .range(0, 0.99)
             .on_resume(OnResume::kTold),
         field("untie_embeddings_and_output_weights", &C::untie_embeddings_and_output_weights,
-              "the output layer has a weight of its own"),
+              "use separate weights for the input embedding and the output layer"),
         field("init_method_std", &C::init_method_std, "standard deviation of initial weights")
             .non_negative()
             .on_resume(OnResume::kTold),
         field("embedding_init_method_std", &C::embedding_init_method_std,
-              "of embeddings; default: init_method_std")
+              "standard deviation of initial embedding weights; default: init_method_std")
             .non_negative()
             .on_resume(OnResume::kTold),
         field("use_scaled_init_method", &C::use_scaled_init_method,
-              "projections into the residual stream start 1 / sqrt(2 x layers) smaller")
+              "scale the initial weights of projections into the residual stream by 1 / sqrt(2 x "
+              "num_layers)")
             .on_resume(OnResume::kTold)};
   }
   void validate(config::Violations& violations, std::string_view path) const;
