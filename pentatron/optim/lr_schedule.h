@@ -60,44 +60,54 @@ struct SchedulerConfig {
   static constexpr auto fields() {
     using C = SchedulerConfig;
     return std::tuple{
-        config::field("lr_decay_style", &C::lr_decay_style, "shape of the rate after warm-up"),
+        config::field("lr_decay_style", &C::lr_decay_style,
+                      "shape of the learning rate schedule after warmup"),
         config::field("lr_decay_iters", &C::lr_decay_iters,
-                      "where the rate reaches its lowest value; null: the end of the run")
+                      "iteration at which the learning rate reaches optimizer.min_lr; default: the "
+                      "end of the run")
             .positive()
             .unit("iterations"),
         config::field("lr_decay_samples", &C::lr_decay_samples,
-                      "the same, for a run measured in samples")
+                      "number of samples after which the learning rate reaches optimizer.min_lr, "
+                      "if train.train_samples is set; default: the end of the run")
             .positive()
             .unit("samples"),
-        config::field("lr_warmup_iters", &C::lr_warmup_iters, "length of the linear warm-up")
+        config::field("lr_warmup_iters", &C::lr_warmup_iters,
+                      "length of the linear learning rate warmup")
             .min(0)
             .unit("iterations"),
-        config::field("lr_warmup_samples", &C::lr_warmup_samples,
-                      "the same, for a run measured in samples")
+        config::field(
+            "lr_warmup_samples", &C::lr_warmup_samples,
+            "length of the linear learning rate warmup in samples, if train.train_samples is set")
             .min(0)
             .unit("samples"),
         config::field("lr_warmup_fraction", &C::lr_warmup_fraction,
-                      "length of the warm-up as a part of the decay length")
+                      "length of the learning rate warmup as a fraction of the decay length")
             .min(0)
             .less_than(1),
-        config::field("lr_warmup_init", &C::lr_warmup_init, "rate at step 0 of the warm-up").min(0),
-        config::field("lr_wsd_decay_style", &C::lr_wsd_decay_style, "how WSD anneals"),
+        config::field("lr_warmup_init", &C::lr_warmup_init, "learning rate at the start of warmup")
+            .min(0),
+        config::field("lr_wsd_decay_style", &C::lr_wsd_decay_style,
+                      "shape of the final decay in the WSD schedule"),
         config::field("lr_wsd_decay_iters", &C::lr_wsd_decay_iters,
-                      "length of WSD's anneal, which ends with the decay length")
+                      "length of the final decay in the WSD schedule")
             .positive()
             .unit("iterations"),
         config::field("lr_wsd_decay_samples", &C::lr_wsd_decay_samples,
-                      "the same, for a run measured in samples")
+                      "length of the final decay in the WSD schedule in samples, if "
+                      "train.train_samples is set")
             .positive()
             .unit("samples"),
-        config::field("start_weight_decay", &C::start_weight_decay,
-                      "weight decay at the start, where it is not constant")
+        config::field(
+            "start_weight_decay", &C::start_weight_decay,
+            "weight decay at the start of the run, if weight_decay_incr_style is not constant")
             .min(0),
-        config::field("end_weight_decay", &C::end_weight_decay,
-                      "weight decay at the end, where it is not constant")
+        config::field(
+            "end_weight_decay", &C::end_weight_decay,
+            "weight decay at the end of the run, if weight_decay_incr_style is not constant")
             .min(0),
         config::field("weight_decay_incr_style", &C::weight_decay_incr_style,
-                      "how weight decay goes from start to end")};
+                      "how the weight decay changes from start_weight_decay to end_weight_decay")};
   }
   /// The rules that need no other section.
   void validate(config::Violations& violations, std::string_view path) const;

@@ -33,22 +33,30 @@ struct OptimizerConfig {
     using C = OptimizerConfig;
     using config::field;
     return std::tuple{
-        field("optimizer", &C::optimizer, "adam is AdamW, with decoupled weight decay")
+        field("optimizer", &C::optimizer,
+              "optimization algorithm; adam is AdamW, with decoupled weight decay")
             .on_resume(config::OnResume::kState),
-        field("lr", &C::lr, "highest learning rate, reached after warm-up").non_negative(),
-        field("min_lr", &C::min_lr, "lowest learning rate, reached at the end of the decay")
+        field("lr", &C::lr, "peak learning rate, reached after warmup").non_negative(),
+        field("min_lr", &C::min_lr, "minimum learning rate, reached at the end of the decay")
             .non_negative(),
         field("weight_decay", &C::weight_decay,
-              "of weights with 2 or more dimensions; not of norms and biases")
+              "weight decay of weights with 2 or more dimensions; norms and biases are not decayed")
             .non_negative(),
-        field("adam_beta1", &C::adam_beta1, "decay of the gradient's mean").min(0).less_than(1),
-        field("adam_beta2", &C::adam_beta2, "decay of the squared gradient's mean")
+        field("adam_beta1", &C::adam_beta1, "AdamW: decay rate of the running mean of the gradient")
             .min(0)
             .less_than(1),
-        field("adam_eps", &C::adam_eps, "added to the denominator").positive(),
-        field("sgd_momentum", &C::sgd_momentum, "decay of the velocity").min(0).less_than(1),
-        field("sgd_nesterov", &C::sgd_nesterov, "look ahead along the velocity"),
-        field("clip_grad", &C::clip_grad, "largest global gradient norm; 0: no clipping")
+        field("adam_beta2", &C::adam_beta2,
+              "AdamW: decay rate of the running mean of the squared gradient")
+            .min(0)
+            .less_than(1),
+        field("adam_eps", &C::adam_eps,
+              "AdamW: value added to the denominator for numerical stability")
+            .positive(),
+        field("sgd_momentum", &C::sgd_momentum, "SGD: momentum").min(0).less_than(1),
+        field("sgd_nesterov", &C::sgd_nesterov, "SGD: use Nesterov momentum"),
+        field(
+            "clip_grad", &C::clip_grad,
+            "maximum global gradient norm; larger gradients are scaled down to it; 0: no clipping")
             .non_negative()};
   }
   void validate(config::Violations& violations, std::string_view path) const;
