@@ -22,20 +22,23 @@ struct DdpConfig {
     using config::field;
     return std::tuple{
         field("zero_stage", &C::zero_stage,
-              "what data-parallel ranks split: 0 nothing, 1 optimizer state, 2 gradients too, 3 "
-              "parameters too")
+              "ZeRO stage: state that is sharded over data-parallel ranks; 0: none, 1: optimizer "
+              "state, 2: also gradients, 3: also parameters")
             .range(0, 3),
         field("bucket_size", &C::bucket_size,
-              "gradients are reduced together from this many elements on")
+              "minimum number of elements in a gradient bucket; the gradients of a bucket are "
+              "reduced together")
             .min(1),
         field("overlap_grad_reduce", &C::overlap_grad_reduce,
-              "reduce buckets while backward still runs"),
+              "reduce gradient buckets while the backward pass is running"),
         field("overlap_param_gather", &C::overlap_param_gather,
-              "gather parameters ahead of the forward or backward pass that needs them"),
+              "gather sharded parameters before the forward or backward pass needs them"),
         field("grad_reduce_in_fp32", &C::grad_reduce_in_fp32,
-              "send the gradients of bf16 models in fp32; false: in bf16, summed in fp32"),
+              "reduce the gradients of bf16 models in fp32; false: send them in bf16 and sum them "
+              "in fp32"),
         field("num_distributed_optimizer_instances", &C::num_distributed_optimizer_instances,
-              "split inside so many groups of data-parallel ranks that hold copies of each other")
+              "number of groups of data-parallel ranks; each group shards the state among its own "
+              "ranks and holds a complete copy")
             .min(1)};
   }
   void validate(config::Violations& violations, std::string_view path) const;
