@@ -60,55 +60,58 @@ struct ParallelConfig {
     using config::field;
     return std::tuple{
         field("tensor_model_parallel_size", &C::tensor_model_parallel_size,
-              "ranks that share every matrix")
+              "tensor parallelism: number of ranks that split each layer")
             .range(1, 1 << 16)
             .unit("ranks"),
         field("pipeline_model_parallel_size", &C::pipeline_model_parallel_size,
-              "ranks that hold consecutive layers")
+              "pipeline parallelism: number of ranks that the layers are divided among")
             .range(1, 1 << 16)
             .unit("ranks"),
         field("virtual_pipeline_model_parallel_size", &C::virtual_pipeline_model_parallel_size,
-              "stages of each pipeline rank under pipeline_schedule=interleaved; default: 2 there")
+              "number of stages per pipeline rank with pipeline_schedule=interleaved; default: 2")
             .range(1, 1 << 16),
         field("sequence_parallel", &C::sequence_parallel,
-              "split tokens over the tensor ranks where matrices are not split; needs "
-              "tensor_model_parallel_size above 1 to have an effect"),
+              "sequence parallelism: tensor-parallel ranks also split the tokens in norms and "
+              "dropout; needs tensor_model_parallel_size > 1"),
         field("pipeline_schedule", &C::pipeline_schedule,
-              "order of forward and backward passes over the pipeline"),
-        field(
-            "pipeline_balance", &C::pipeline_balance,
-            "even: layers are dealt out evenly; cost: by the FLOPs of layers, embedding and head"),
+              "order of forward and backward passes in the pipeline"),
+        field("pipeline_balance", &C::pipeline_balance,
+              "how layers are divided among pipeline stages; even: by number of layers; cost: by "
+              "FLOPs, including the embedding and the output layer"),
         field("pipeline_model_parallel_layout", &C::pipeline_model_parallel_layout,
-              "stages as \"Ettt|(ttt|)*2tttL\": E embedding, t layer, L loss; replaces the even "
-              "split"),
+              "pipeline stages, such as \"Ettt|(ttt|)*2tttL\": E is the embedding, t a layer, L "
+              "the loss, | ends a stage; replaces the even split"),
         field("num_layers_in_first_pipeline_stage", &C::num_layers_in_first_pipeline_stage,
-              "layers of the first pipeline rank; default: an even share")
+              "number of layers on the first pipeline rank; default: an even share")
             .range(0, int64_t{1} << 20)
             .unit("layers"),
         field("num_layers_in_last_pipeline_stage", &C::num_layers_in_last_pipeline_stage,
-              "layers of the last pipeline rank; default: an even share")
+              "number of layers on the last pipeline rank; default: an even share")
             .range(0, int64_t{1} << 20)
             .unit("layers"),
         field("account_for_embedding_in_pipeline_split",
               &C::account_for_embedding_in_pipeline_split,
-              "count the embedding as a layer of the first stage"),
+              "count the embedding as one layer when the layers are divided among pipeline stages"),
         field("account_for_loss_in_pipeline_split", &C::account_for_loss_in_pipeline_split,
-              "count the head as a layer of the last stage"),
+              "count the output layer as one layer when the layers are divided among pipeline "
+              "stages"),
         field("context_parallel_size", &C::context_parallel_size,
-              "ranks that share a sequence; not built yet, 1 is the only size that runs")
+              "context parallelism: number of ranks that split each sequence; not supported yet, "
+              "must be 1")
             .range(1, 1 << 16)
             .unit("ranks"),
         field("expert_model_parallel_size", &C::expert_model_parallel_size,
-              "ranks that share experts; not built yet, 1 is the only size that runs")
+              "expert parallelism: number of ranks that the experts are divided among; not "
+              "supported yet, must be 1")
             .range(1, 1 << 16)
             .unit("ranks"),
         field("expert_tensor_parallel_size", &C::expert_tensor_parallel_size,
-              "tensor ranks of an expert; default: tensor_model_parallel_size; experts are not "
-              "built yet")
+              "tensor parallelism of experts; default: tensor_model_parallel_size; experts are not "
+              "supported yet")
             .range(1, 1 << 16)
             .unit("ranks"),
         field("use_tp_pp_dp_mapping", &C::use_tp_pp_dp_mapping,
-              "order of ranks tp-cp-ep-pp-dp instead of tp-cp-ep-dp-pp")};
+              "number the ranks in the order tp-cp-ep-pp-dp instead of tp-cp-ep-dp-pp")};
   }
   void validate(config::Violations& violations, std::string_view path) const;
 };
@@ -119,9 +122,9 @@ struct CommOverlapConfig {
 
   static constexpr auto fields() {
     using C = CommOverlapConfig;
-    return std::tuple{config::field(
-        "tp", &C::tp,
-        "cut products of split layers into chunks, so that gathers and sums run beside them")};
+    return std::tuple{config::field("tp", &C::tp,
+                                    "split the matrix products of tensor-parallel layers into "
+                                    "chunks to overlap them with communication")};
   }
 };
 
