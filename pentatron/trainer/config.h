@@ -87,53 +87,61 @@ struct TrainConfig {
     using C = TrainConfig;
     using config::field;
     return std::tuple{
-        field("train_iters", &C::train_iters, "optimizer steps of the run")
+        field("train_iters", &C::train_iters, "number of training iterations (optimizer steps)")
             .min(0)
             .unit("iterations"),
         field("train_samples", &C::train_samples,
               "length of the run in samples; replaces train_iters")
             .positive()
             .unit("samples"),
-        field("seq_length", &C::seq_length, "tokens of a sample")
+        field("seq_length", &C::seq_length, "number of tokens in each sample")
             .size()
             .unit("tokens")
             .on_resume(config::OnResume::kData),
-        field("micro_batch_size", &C::micro_batch_size, "samples of one forward pass on one rank")
+        field("micro_batch_size", &C::micro_batch_size,
+              "number of samples in one forward pass on one rank")
             .size()
             .unit("samples"),
         field("global_batch_size", &C::global_batch_size,
-              "samples of one optimizer step over all ranks")
+              "number of samples in one optimizer step, over all ranks")
             .positive()
             .unit("samples"),
         field("step_batch_size_schedule", &C::step_batch_size_schedule,
-              "batch sizes by consumed tokens, as \"0:768 250B:1536\"; replaces global_batch_size"),
+              "global batch sizes by number of consumed tokens, such as \"0:768 250B:1536\"; "
+              "replaces global_batch_size"),
         field("rampup_batch_size", &C::rampup_batch_size,
-              "[start, increment, samples]: grow to global_batch_size")
+              "batch size ramp-up: [start, increment, samples] grows the global batch size from "
+              "start to global_batch_size over that many samples")
             .positive(),
         field("recompute", &C::recompute,
-              "full: keep only the inputs of layers and run them again in backward"),
-        field("eval_interval", &C::eval_interval, "iterations between evaluations; 0: none")
+              "activation recomputation; full: store only the input of each layer and recompute "
+              "the rest in the backward pass"),
+        field("eval_interval", &C::eval_interval,
+              "number of iterations between evaluations on the validation data; 0: no evaluation")
             .min(0)
             .unit("iterations"),
-        field("eval_iters", &C::eval_iters, "global batches of an evaluation").positive(),
-        field("on_nan", &C::on_nan,
-              "what to do at a loss or gradient that is not finite: stop, or skip the step"),
+        field("eval_iters", &C::eval_iters, "number of global batches in each evaluation")
+            .positive(),
+        field(
+            "on_nan", &C::on_nan,
+            "what to do when the loss or a gradient is not finite: stop the run, or skip the step"),
         field("max_skipped_iterations", &C::max_skipped_iterations,
-              "skipped steps in a row after which the run stops")
+              "on_nan=skip: stop the run after this many skipped steps in a row")
             .positive(),
         field("exit_interval", &C::exit_interval,
-              "save and exit at every multiple of this iteration; 0: never")
+              "save a checkpoint and exit at every multiple of this iteration; 0: off")
             .min(0)
             .unit("iterations"),
         field("exit_duration_in_mins", &C::exit_duration_in_mins,
-              "save and exit after this time; 0: never")
+              "save a checkpoint and exit after this time; 0: off")
             .min(0)
             .unit("minutes"),
         field("sample_tokens", &C::sample_tokens,
-              "length of the text sample written at the end; 0: none")
+              "number of tokens of sample text to generate at the end of the run; 0: none")
             .min(0)
             .unit("tokens"),
-        field("num_threads", &C::num_threads, "compute threads of the rank; 0: all cores")
+        field("num_threads", &C::num_threads,
+              "number of CPU threads per rank; 0: OMP_NUM_THREADS, or an equal share of the cores")
             .range(0, 4096)};
   }
 };
@@ -161,52 +169,61 @@ struct CheckpointConfig {
     using C = CheckpointConfig;
     using config::field;
     return std::tuple{
-        field("save", &C::save, "folder to save the run in; empty: not saved"),
+        field("save", &C::save, "folder to save checkpoints in; empty: do not save"),
         field("load", &C::load,
-              "where to start from: a folder of checkpoint.save; auto: checkpoint.save itself, and "
-              "from the beginning if nothing is there; hf:DIR for a Hugging Face model; FILE.gguf"),
-        field("save_interval", &C::save_interval, "iterations between saves; 0: only at the end")
+              "model to start from: checkpoint.save of an earlier run (resumes it); auto: resume "
+              "from checkpoint.save, or start a new run if it holds no checkpoint; hf:DIR: Hugging "
+              "Face model; FILE.gguf: GGUF model"),
+        field("save_interval", &C::save_interval,
+              "number of iterations between checkpoints; 0: save only at the end")
             .min(0)
             .unit("iterations"),
         field("export_hf", &C::export_hf,
-              "write a Hugging Face folder for each checkpoint, as hf/step_NNNNNNNN in "
+              "also export each checkpoint as a Hugging Face model to hf/step_NNNNNNNN in "
               "checkpoint.save"),
-        field("keep", &C::keep, "newest checkpoints that stay; 0: all").min(0),
+        field("keep", &C::keep, "number of latest checkpoints to keep; 0: keep all").min(0),
         field("keep_every", &C::keep_every,
-              "checkpoints at multiples of this iteration stay too; 0: none for that")
+              "also keep checkpoints at multiples of this iteration; 0: off")
             .min(0)
             .unit("iterations"),
-        field("keep_best", &C::keep_best, "so many with the lowest keep_best_metric stay too")
+        field("keep_best", &C::keep_best,
+              "number of best checkpoints (lowest keep_best_metric) to keep in addition to the "
+              "latest")
             .min(0),
         field("keep_best_metric", &C::keep_best_metric,
-              "what keep_best looks at: the loss of the step, or the validation loss of those "
-              "saved right after an evaluation"),
+              "metric for keep_best; validation_loss: validation loss of checkpoints saved right "
+              "after an evaluation; loss: training loss of the step"),
         field("parity", &C::parity,
-              "so many shards of a checkpoint may be lost and are rebuilt from parity files; 0: "
-              "none")
+              "number of lost shards per checkpoint that parity files can rebuild; 0: no parity "
+              "files")
             .range(0, static_cast<int64_t>(checkpoint::kMaxParity)),
         field("node_local", &C::node_local,
-              "checkpoint.save and checkpoint.load name a folder that each machine has of its own: "
-              "it keeps the files of its ranks, and machines give each other what they lack"),
+              "checkpoint.save and checkpoint.load are local folders of each machine, without a "
+              "shared disk: each machine stores the files of its own ranks and gets missing files "
+              "from the other machines"),
         field("async_save", &C::async_save,
-              "save in the background: training waits for a copy only, and at most one save is "
-              "under way"),
+              "save in the background: training waits only until the state is copied to memory; at "
+              "most one save runs at a time"),
         field("staging_limit", &C::staging_limit,
-              "host memory of a rank for async_save; what does not fit is written before training "
-              "goes on")
+              "host memory per rank for async_save; what does not fit is written before training "
+              "continues")
             .range(1, 1 << 30)
             .unit("MiB"),
         field("on_error", &C::on_error,
-              "what to do when a checkpoint cannot be written: stop, or continue without it"),
+              "what to do when a checkpoint cannot be saved: stop the run, or continue without the "
+              "checkpoint"),
         field("finetune", &C::finetune,
-              "take only the weights of checkpoint.load: a fresh optimizer, iteration 0, data from "
-              "the beginning"),
+              "load only the weights from checkpoint.load and start a new run at iteration 0, with "
+              "a new optimizer and the data from the beginning"),
         field("load_optimizer", &C::load_optimizer,
-              "false: go on at the saved iteration with a fresh optimizer"),
+              "load the optimizer state from the checkpoint; false: resume at the saved iteration "
+              "with a new optimizer"),
         field("strictness", &C::strictness,
-              "tensors that only one of checkpoint and model has: refuse; tell those that only the "
-              "checkpoint has; or tell both, and those it lacks keep their initial values"),
-        field("check_tokenizer", &C::check_tokenizer, "refuse a checkpoint of another tokenizer")};
+              "what to do when checkpoint and model have different tensors; raise_all: stop; "
+              "log_unexpected: ignore extra tensors in the checkpoint; log_all: also keep initial "
+              "values for missing tensors"),
+        field("check_tokenizer", &C::check_tokenizer,
+              "stop if the checkpoint was trained with a different tokenizer")};
   }
   void validate(config::Violations& violations, std::string_view path) const;
 };
@@ -223,14 +240,16 @@ struct LoggerConfig {
     using config::field;
     return std::tuple{
         field("dir", &C::dir,
-              "folder for metrics.jsonl, the loss plot and TensorBoard events; empty: none"),
-        field("log_interval", &C::log_interval, "iterations between console lines")
+              "folder for metrics.jsonl, the loss plot and TensorBoard events; empty: write no "
+              "files"),
+        field("log_interval", &C::log_interval, "number of iterations between lines on the console")
             .positive()
             .unit("iterations"),
-        field("tensorboard", &C::tensorboard, "write TensorBoard events"),
-        field("plot", &C::plot, "draw loss.svg at the end"),
+        field("tensorboard", &C::tensorboard, "write TensorBoard events to logger.dir"),
+        field("plot", &C::plot, "draw the loss curve to loss.svg in logger.dir"),
         field("peak_tflops", &C::peak_tflops,
-              "peak of the device for MFU; default: known for GPUs, measured on CPUs")
+              "peak performance of the device, used to compute MFU; default: a known value for "
+              "GPUs, measured for CPUs")
             .positive()
             .unit("TFLOP/s")};
   }
@@ -260,27 +279,34 @@ struct Config {
     using config::field;
     using config::OnResume;
     return std::tuple{
-        field("model", &C::model, "the model").on_resume(OnResume::kModel),
-        field("train", &C::train, "the loop"),
-        field("parallel", &C::parallel, "how the model lies over the ranks"),
-        field("ddp", &C::ddp, "data parallel: sharding, buckets, overlap"),
-        field("comm_overlap", &C::comm_overlap, "communication beside computation inside layers"),
-        field("dist", &C::dist, "how ranks watch each other"),
-        field("optimizer", &C::optimizer, "the optimizer"),
-        field("scheduler", &C::scheduler, "learning rate and weight decay over time"),
-        field("dataset", &C::dataset, "what is read").on_resume(OnResume::kData),
-        field("tokenizer", &C::tokenizer, "how text becomes tokens").on_resume(OnResume::kData),
-        field("checkpoint", &C::checkpoint, "saving and loading").on_resume(OnResume::kIgnored),
-        field("logger", &C::logger, "what the run shows").on_resume(OnResume::kIgnored),
-        field("profiling", &C::profiling, "where the time goes"),
-        field("device", &C::device, "auto: CUDA if there is a GPU and the build knows it"),
-        field("dtype", &C::dtype,
-              "of weights and activations; bf16 keeps fp32 master weights and gradients")
+        field("model", &C::model, "model architecture").on_resume(OnResume::kModel),
+        field("train", &C::train, "training loop"),
+        field("parallel", &C::parallel, "parallelism: how the model is distributed over ranks"),
+        field("ddp", &C::ddp, "data parallelism: sharding, gradient buckets and overlap"),
+        field("comm_overlap", &C::comm_overlap,
+              "overlap of communication and computation inside layers"),
+        field("dist", &C::dist, "communication between ranks: timeouts and monitoring"),
+        field("optimizer", &C::optimizer, "optimizer"),
+        field("scheduler", &C::scheduler, "learning rate and weight decay schedules"),
+        field("dataset", &C::dataset, "training data").on_resume(OnResume::kData),
+        field("tokenizer", &C::tokenizer, "tokenizer").on_resume(OnResume::kData),
+        field("checkpoint", &C::checkpoint, "saving and loading checkpoints")
+            .on_resume(OnResume::kIgnored),
+        field("logger", &C::logger, "logging and metrics").on_resume(OnResume::kIgnored),
+        field("profiling", &C::profiling, "performance traces"),
+        field("device", &C::device,
+              "device to run on; auto: CUDA if a GPU is present and this build supports it, else "
+              "the CPU"),
+        field(
+            "dtype", &C::dtype,
+            "data type of weights and activations; bf16 keeps master weights and gradients in fp32")
             .on_resume(OnResume::kState),
         field("kernels", &C::kernels,
-              "auto: of the CPU kernels that can compute something, the one that measures fastest "
-              "on this machine; a resumed run keeps its choice. order: the first in a fixed order"),
-        field("seed", &C::seed, "of initial weights and dropout").on_resume(OnResume::kData)};
+              "which CPU kernels run: auto measures the candidates on this machine and takes the "
+              "fastest (a resumed run keeps its choice); order takes the first that supports the "
+              "operation, in a fixed order"),
+        field("seed", &C::seed, "random seed for initial weights and dropout")
+            .on_resume(OnResume::kData)};
   }
   void validate(config::Violations& violations, std::string_view path) const;
 };

@@ -16,18 +16,18 @@ struct ProfilingConfig {
   static constexpr auto fields() {
     using C = ProfilingConfig;
     using config::field;
-    return std::tuple{
-        field("trace", &C::trace,
-              "write logger.dir/trace.json, for Perfetto or chrome://tracing: what every rank "
-              "computed and communicated when; with pipeline ranks also pipeline.svg"),
-        field("trace_start", &C::trace_start,
-              "first iteration of the trace; 1: the first that this run makes, also when it was "
-              "resumed")
-            .positive()
-            .unit("iterations"),
-        field("trace_steps", &C::trace_steps, "iterations of the trace")
-            .positive()
-            .unit("iterations")};
+    return std::tuple{field("trace", &C::trace,
+                            "write a trace of computation and communication on every rank to "
+                            "logger.dir/trace.json, for Perfetto or chrome://tracing; with "
+                            "pipeline parallelism also pipeline.svg"),
+                      field("trace_start", &C::trace_start,
+                            "first iteration to trace, counted from the start of this run or "
+                            "resume; 1: the first iteration")
+                          .positive()
+                          .unit("iterations"),
+                      field("trace_steps", &C::trace_steps, "number of iterations to trace")
+                          .positive()
+                          .unit("iterations")};
   }
 };
 
