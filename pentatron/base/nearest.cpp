@@ -22,19 +22,94 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return last[b.size()];
 }
 
-std::string nearest(std::string_view name, std::span<const std::string> candidates) {
+namespace {
+
+/// Lower case, without separators.
+std::string folded(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c != '.' && c != '_' && c != '-')
+      out += c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+  }
+  return out;
+}
+
+/// What other programs call a name, folded.
+struct Synonym {
+  std::string_view typed, meant;
+};
+constexpr Synonym kSynonyms[] = {
+    {"gpu", "cuda"},
+    {"nvidia", "cuda"},
+    {"bfloat16", "bf16"},
+    {"half", "fp16"},
+    {"float16", "fp16"},
+    {"half", "bf16"}, // the 16-bit type where there is no fp16
+    {"float16", "bf16"},
+    {"fp16", "bf16"},
+    {"float", "fp32"},
+    {"float32", "fp32"},
+    {"single", "fp32"},
+    {"double", "fp64"},
+    {"float64", "fp64"},
+    {"precision", "dtype"},
+    {"torchdtype", "dtype"},
+    {"learningrate", "lr"},
+    {"maxlr", "lr"},
+    {"batchsize", "globalbatchsize"},
+    {"steps", "trainiters"},
+    {"maxsteps", "trainiters"},
+    {"iterations", "trainiters"},
+    {"maxiters", "trainiters"},
+    {"sequencelength", "seqlength"},
+    {"contextlength", "seqlength"},
+    {"blocksize", "seqlength"},
+    {"dmodel", "hiddensize"},
+    {"nembd", "hiddensize"},
+    {"nlayer", "numlayers"},
+    {"numhiddenlayers", "numlayers"},
+    {"nhead", "numattentionheads"},
+    {"numheads", "numattentionheads"},
+    {"numkeyvalueheads", "numquerygroups"},
+    {"intermediatesize", "ffnhiddensize"},
+    {"gradclip", "clipgrad"},
+    {"maxgradnorm", "clipgrad"},
+    {"warmupsteps", "lrwarmupiters"},
+    {"warmupiters", "lrwarmupiters"},
+    {"warmupratio", "lrwarmupfraction"},
+    {"tp", "tensormodelparallelsize"},
+    {"pp", "pipelinemodelparallelsize"},
+    {"gradientcheckpointing", "recompute"},
+};
+
+} // namespace
+
+std::optional<size_t> nearness(std::string_view typed, std::string_view candidate) {
+  const std::string a = folded(typed), b = folded(candidate);
+  if (a.empty()) return std::nullopt;
+  const bool synonym = std::ranges::any_of(
+      kSynonyms, [&](const Synonym& s) { return s.typed == a && s.meant == b; });
+  if (a == b || synonym) return 0;
+  if (a.size() >= 3 && b.starts_with(a)) return 1;
+  if (a.size() >= 4 && b.ends_with(a)) return 2;
+  const size_t longer = std::max(a.size(), b.size());
+  const size_t limit = longer >= 5 ? longer / 3 : a[0] == b[0] && longer > 2 ? 1 : 0;
+  const size_t distance = edit_distance(a, b);
+  if (distance <= limit) return distance;
+  return b.size() >= 4 && a.starts_with(b) ? std::optional<size_t>(3) : std::nullopt;
+}
+
+std::string nearest(std::string_view typed, std::span<const std::string> candidates) {
   const std::string* best = nullptr;
   size_t best_distance = 0;
   for (const std::string& candidate : candidates) {
-    const size_t distance = edit_distance(name, candidate);
-    if (best == nullptr || distance < best_distance) {
+    const std::optional<size_t> distance = nearness(typed, candidate);
+    if (distance && (best == nullptr || *distance < best_distance)) {
       best = &candidate;
-      best_distance = distance;
+      best_distance = *distance;
     }
   }
-  if (best == nullptr) return {};
-  const size_t limit = std::max<size_t>(2, std::max(name.size(), best->size()) / 2);
-  return best_distance <= limit ? *best : std::string();
+  return best == nullptr ? std::string() : *best;
 }
 
 } // namespace pentatron

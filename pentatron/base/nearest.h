@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,8 +12,16 @@ namespace pentatron {
 /// Insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b`.
 size_t edit_distance(std::string_view a, std::string_view b);
 
-/// The candidate with the smallest edit distance to `name`, the first of equals; empty where even
-/// that is further than max(2, half of the longer name).
-std::string nearest(std::string_view name, std::span<const std::string> candidates);
+/// How far `candidate` is from `typed`; nothing if they have too little in common.
+///   0   equal up to case and the separators . _ -, or a known synonym (gpu for cuda)
+///   1   `typed` is the beginning of `candidate`, of 3 characters or more
+///   2   `typed` is the end of `candidate`, of 4 characters or more
+///   n   n edits: up to a third of the longer name, or one edit behind the first character of
+///       names of 3 and 4 characters
+///   3   `candidate`, of 4 characters or more, is the beginning of `typed`
+std::optional<size_t> nearness(std::string_view typed, std::string_view candidate);
+
+/// The candidate nearest to `typed`, the first of equals; empty if none is near.
+std::string nearest(std::string_view typed, std::span<const std::string> candidates);
 
 } // namespace pentatron

@@ -56,7 +56,7 @@ std::string to_yaml(const Schema& schema, const void* object);
 std::vector<Difference> diff(const Schema& schema, const void* before, const void* after);
 std::string get(const Schema& schema, const void* object, std::string_view path);
 std::vector<FieldInfo> list_fields(const Schema& schema);
-std::string help(const Schema& schema, std::string_view section);
+std::string help(const Schema& schema, std::string_view what);
 std::string json_schema(const Schema& schema, std::string_view title);
 std::string markdown(const Schema& schema);
 std::string hash(const Schema& schema, const void* object);
@@ -112,10 +112,10 @@ template <Section C> std::vector<FieldInfo> list_fields() {
   return detail::list_fields(schema_of<C>());
 }
 
-/// Keys with type, default, unit and meaning, grouped by section; of one section where `section`
-/// names it.
-template <Section C> std::string help(std::string_view section = {}) {
-  return detail::help(schema_of<C>(), section);
+/// Explains keys. `what` is empty (all keys, grouped by section), a section, a key, or words to
+/// search for in the names and help of keys. Throws ConfigError if nothing is found.
+template <Section C> std::string help(std::string_view what = {}) {
+  return detail::help(schema_of<C>(), what);
 }
 
 /// A JSON Schema (draft 2020-12) that accepts the YAML files which validate() accepts, but for

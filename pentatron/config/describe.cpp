@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/text.h"
 #include "pentatron/config/config.h"
 #include "pentatron/config/paths.h"
 #include "pentatron/config/value.h"
@@ -55,6 +56,55 @@ std::string type_and_unit(const FieldInfo& field) {
   if (!field.constraint.empty()) text += " " + field.constraint;
   if (!field.unit.empty()) text += ", in " + field.unit;
   return text;
+}
+
+/// One section: its name and help, and a line for each of `fields`.
+void append_group(const Group& g, const std::vector<FieldInfo>& fields, std::string& out) {
+  if (!out.empty()) out += '\n';
+  if (!g.path.empty()) out += g.path;
+  if (!g.help.empty()) out += fmt::format(": {}", g.help);
+  if (!g.path.empty()) out += '\n';
+  size_t width = 0;
+  for (const FieldInfo& f : fields)
+    width = std::max(width, f.path.size() + f.default_value.size() + 1);
+  width = std::min<size_t>(width, 48);
+  for (const FieldInfo& f : fields) {
+    const std::string assignment = fmt::format("{}={}", f.path, f.default_value);
+    out += fmt::format("  {:<{}}  {} ({})\n", assignment, width, f.help, type_and_unit(f));
+  }
+}
+
+/// All that is known of one key, a line each.
+std::string key_help(const Group& g, const FieldInfo& f) {
+  std::string out = fmt::format("{}: {}\n", f.path, f.help);
+  const auto line = [&](const char* name, std::string_view text) {
+    if (!text.empty()) out += fmt::format("  {:<8} {}\n", name, text);
+  };
+  line("type", f.type);
+  line("default", f.default_value);
+  line("range", f.constraint);
+  line("unit", f.unit);
+  line("section", g.path.empty() ? "top level" : fmt::format("{}: {}", g.path, g.help));
+  return out;
+}
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  for (char& c : out)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c + 32);
+  return out;
+}
+
+/// Whether every word of `words` is a part of the key or of its help.
+bool mentions(const FieldInfo& f, std::string_view words) {
+  const std::string text = lower(f.path + " " + f.help);
+  bool any = false;
+  for (const std::string_view word : split(words, ' ')) {
+    if (word.empty()) continue;
+    any = true;
+    if (text.find(lower(word)) == std::string::npos) return false;
+  }
+  return any;
 }
 
 Json to_json(const TypeInfo& type, const Value& value) {
@@ -167,30 +217,26 @@ std::vector<FieldInfo> list_fields(const Schema& schema) {
   return out;
 }
 
-std::string help(const Schema& schema, std::string_view section) {
+std::string help(const Schema& schema, std::string_view what) {
+  const std::vector<Group> all = groups(schema);
   std::string out;
-  for (const Group& g : groups(schema)) {
-    const std::string below = fmt::format("{}.", section);
-    if (!section.empty() && g.path != section && !g.path.starts_with(below)) continue;
-    if (!out.empty()) out += '\n';
-    if (!g.path.empty()) out += g.path;
-    if (!g.help.empty()) out += fmt::format(": {}", g.help);
-    if (!g.path.empty()) out += '\n';
-    size_t width = 0;
-    for (const FieldInfo& f : g.fields) {
-      width = std::max(width, f.path.size() + f.default_value.size() + 1);
-    }
-    width = std::min<size_t>(width, 48);
-    for (const FieldInfo& f : g.fields) {
-      const std::string assignment = fmt::format("{}={}", f.path, f.default_value);
-      out += fmt::format("  {:<{}}  {} ({})\n", assignment, width, f.help, type_and_unit(f));
-    }
+  for (const Group& g : all) {
+    if (what.empty() || g.path == what || g.path.starts_with(join(what, "")))
+      append_group(g, g.fields, out);
+    for (const FieldInfo& f : g.fields)
+      if (f.path == what) return key_help(g, f);
   }
-  if (out.empty()) {
-    raise<ConfigError>("'{}' is not a section of the configuration\n  try: {}", section,
-                       nearest_path(schema, section));
+  if (!out.empty()) return out;
+  for (const Group& g : all) {
+    std::vector<FieldInfo> found;
+    std::ranges::copy_if(g.fields, std::back_inserter(found),
+                         [&](const FieldInfo& f) { return mentions(f, what); });
+    if (!found.empty()) append_group(g, found, out);
   }
-  return out;
+  if (!out.empty()) return out;
+  const std::string near = nearest_path(schema, what);
+  raise<ConfigError>("no section, key or help text contains '{}'\n  try: pentatron config help{}{}",
+                     excerpt(what), near.empty() ? "" : " ", near);
 }
 
 std::string json_schema(const Schema& schema, std::string_view title) {

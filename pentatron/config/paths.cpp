@@ -24,6 +24,21 @@ void collect(const Schema& schema, std::string_view path, std::vector<std::strin
   }
 }
 
+std::string_view section_name(std::string_view path) {
+  const size_t dot = path.rfind('.');
+  return dot == std::string_view::npos ? std::string_view() : path.substr(0, dot);
+}
+
+/// By last names; a key in a section of another name counts for less.
+std::optional<size_t> path_nearness(std::string_view typed, std::string_view candidate) {
+  if (nearness(typed, candidate) == 0) return 0; // model_num_layers
+  const auto names = nearness(last_name(typed), last_name(candidate));
+  if (!names) return std::nullopt;
+  const std::string_view written = section_name(typed), section = section_name(candidate);
+  const auto sections = written == section ? std::optional<size_t>(0) : nearness(written, section);
+  return sections ? 2 * *names + *sections : 2 * *names + 3;
+}
+
 } // namespace
 
 void check_schema(const Schema& schema) {
@@ -75,34 +90,23 @@ std::string nearest_path(const Schema& schema, std::string_view path) {
   const std::string* best = nullptr;
   size_t best_distance = 0;
   for (const std::string& candidate : paths) {
-    const size_t in_place = edit_distance(path, candidate);
-    const size_t moved = 2 * edit_distance(last_name(path), last_name(candidate)) + 1;
-    const size_t distance = std::min(in_place, moved);
-    if (best == nullptr || distance < best_distance) {
+    const auto distance = path_nearness(path, candidate);
+    if (distance && (best == nullptr || *distance < best_distance)) {
       best = &candidate;
-      best_distance = distance;
+      best_distance = *distance;
     }
   }
-  if (best == nullptr) return {};
-  const size_t limit = std::max<size_t>(3, last_name(path).size() / 2 + 1);
-  return best_distance <= limit ? *best : std::string();
+  return best == nullptr ? std::string() : *best;
 }
 
 void add_unknown(const Schema& root, std::string_view path, std::string_view where,
                  Violations& violations) {
   std::string suggestion = nearest_path(root, path);
   if (suggestion.empty()) {
-    const std::string_view section = path.substr(0, path.size() - last_name(path).size());
-    const Found parent =
-        section.empty() ? Found{} : find(root, nullptr, section.substr(0, section.size() - 1));
-    const Schema* schema = section.empty()           ? &root
-                           : parent.entry != nullptr ? parent.entry->section
-                                                     : nullptr;
-    if (schema != nullptr) {
-      for (const Entry& entry : schema->entries) {
-        suggestion += fmt::format("{}{}", suggestion.empty() ? "one of " : ", ", entry.name);
-      }
-    }
+    const Found parent = find(root, nullptr, section_name(path));
+    const bool section = parent.entry != nullptr && parent.entry->section != nullptr;
+    for (const Entry& entry : (section ? *parent.entry->section : root).entries)
+      suggestion += fmt::format("{}{}", suggestion.empty() ? "one of " : ", ", entry.name);
   }
   violations.add_at(where, path, fmt::format("{} is not a key", excerpt(path, 120)),
                     std::move(suggestion));

@@ -36,6 +36,39 @@ TEST(Nearest, GivesTheClosestOrNothing) {
   EXPECT_EQ(nearest("x", {}), "");
 }
 
+TEST(Nearest, ComparesWithTheLengthOfTheName) {
+  const std::vector<std::string> sections = {"model", "ddp", "dist", "dtype"};
+  EXPECT_EQ(nearest("a", sections), "");
+  EXPECT_EQ(nearest("dd", sections), "ddp");
+  EXPECT_EQ(nearest("dpd", sections), "ddp");
+  EXPECT_EQ(nearest("xyz", sections), "");
+  EXPECT_EQ(nearest("modle", sections), "model");
+  EXPECT_EQ(nearest("", sections), "");
+  const std::vector<std::string> devices = {"auto", "cpu"};
+  EXPECT_EQ(nearest("gpu", devices), "");
+  EXPECT_EQ(nearest("tpu", devices), "");
+}
+
+TEST(Nearest, IgnoresCaseAndSeparatorsAndKnowsBeginnings) {
+  const std::vector<std::string> names = {"optimizer", "train_data_path", "train", "cosine"};
+  EXPECT_EQ(nearest("Train-Data-Path", names), "train_data_path");
+  EXPECT_EQ(nearest("optim", names), "optimizer");
+  EXPECT_EQ(nearest("train_data", names), "train_data_path");
+  EXPECT_EQ(nearest("cosine_decay", names), "cosine");
+}
+
+TEST(Nearest, KnowsOtherWords) {
+  const std::vector<std::string> devices = {"auto", "cpu", "cuda"};
+  EXPECT_EQ(nearest("gpu", devices), "cuda");
+  EXPECT_EQ(nearest("cuda:0", devices), "cuda");
+  const std::vector<std::string> types = {"fp64", "fp32", "bf16"};
+  EXPECT_EQ(nearest("bfloat16", types), "bf16");
+  EXPECT_EQ(nearest("fp16", types), "bf16");
+  EXPECT_EQ(nearest("half", types), "bf16");
+  EXPECT_EQ(nearest("float32", types), "fp32");
+  EXPECT_EQ(nearest("fp8", types), "");
+}
+
 TEST(Utf8, AcceptsWellFormedAndNothingElse) {
   for (const char* good : {"", "abc", "\u00e9", "\u20ac", "\U0001F600", "\xF4\x8F\xBF\xBF"}) {
     EXPECT_TRUE(is_utf8(good)) << good;
