@@ -55,7 +55,7 @@ class Talk {
  private:
   static std::string source_of(const OpenedModel& opened) {
     if (auto source = data::tokenizer::find_chat_template(tokenizer_path(opened))) return *source;
-    raise<ConfigError>("{} has no chat template, so how its messages look is not known\n  try: "
+    raise<ConfigError>("{} has no chat template, which chat needs to format messages\n  try: "
                        "pentatron generate, or a tokenizer_config.json with chat_template",
                        opened.source->facts().path.string());
   }
@@ -93,7 +93,7 @@ void chat_on_rank(const ChatArguments& arguments, const OpenedModel& opened,
   while (const auto line = ask(world)) {
     if (line->find_first_not_of(" \t\r") == std::string::npos) continue;
     if (data::find_invalid_utf8(*line) != std::string_view::npos)
-      throw DataError("what was typed is not UTF-8");
+      throw DataError("the input is not valid UTF-8");
     talk.say("user", *line);
     const std::vector<int64_t> prompt = talk.tokens();
     TextWriter writer(tokenizer, prompt, arguments.writing.stops);
@@ -131,18 +131,16 @@ int run_chat(const ChatArguments& arguments) {
 void add_chat(CLI::App& program, Action& chosen) {
   auto arguments = std::make_shared<ChatArguments>();
   arguments->writing.options.max_new_tokens = 1000;
-  CLI::App* verb =
-      program.add_subcommand("chat", "talk with a model through its chat template, a line a turn");
+  CLI::App* verb = program.add_subcommand("chat", "chat with a model, using its chat template");
   verb->add_option("model", arguments->model, kModelHelp)->required();
   verb->add_option("config", arguments->config,
-                   "dtype=fp32, device=..., train.num_threads=..., parallel.tensor_model_parallel_"
-                   "size=..., parallel.pipeline_model_parallel_size=...");
-  verb->add_option("--system", arguments->system, "what the model is told first");
+                   "key=value settings: dtype, device, kernels, train.num_threads, "
+                   "parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size");
+  verb->add_option("--system", arguments->system, "system message: instructions for the model");
   add_writing_options(*verb, arguments->writing);
   add_rank_options(*verb, arguments->ranks);
-  verb->footer(
-      "Ends with the input (Ctrl-D).\n"
-      "example: pentatron chat SmolLM2-135M-Instruct --system \"Answer in one sentence.\"");
+  verb->footer("Each line of input is one message. Press Ctrl-D to end the chat.\nexample: "
+               "pentatron chat SmolLM2-135M-Instruct --system \"Answer in one sentence.\"");
   verb->callback([arguments, &chosen] { chosen = [arguments] { return run_chat(*arguments); }; });
 }
 

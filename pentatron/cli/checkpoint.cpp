@@ -24,20 +24,6 @@ struct CheckpointArguments {
   bool dry_run = false;
 };
 
-/// A checkpoint, or of a run's folder the one that `latest` names.
-fs::path one_checkpoint(const std::string& folder) {
-  const fs::path path = folder;
-  if (fs::exists(path / checkpoint::kManifestName) || checkpoint::has_spare_manifest(path))
-    return path;
-  if (const auto name = checkpoint::latest_name(path)) return path / *name;
-  const auto all = checkpoint::checkpoints_in(path);
-  if (all.empty())
-    raise<CheckpointError>("{} holds no checkpoint\n  try: the folder given as checkpoint.save, or "
-                           "one step_ folder in it",
-                           folder);
-  return all.front().path;
-}
-
 int inspect(const CheckpointArguments& a) {
   const checkpoint::Manifest manifest = checkpoint::read_manifest(one_checkpoint(a.folder));
   fmt::print("{}\n", dump_json(checkpoint::inspect(manifest), 2));
@@ -51,7 +37,7 @@ int verify(const CheckpointArguments& a) {
   if (!report.ok() && report.repairable)
     fmt::print("try: pentatron checkpoint repair {}\n", folder.string());
   if (report.ok())
-    fmt::print("{}: every byte is as written ({} tensors, {} bytes in {} files)\n", folder.string(),
+    fmt::print("{}: all checksums match ({} tensors, {} bytes in {} files)\n", folder.string(),
                report.tensors, report.bytes, report.files);
   return report.ok() ? 0 : 1;
 }
@@ -67,7 +53,7 @@ int repair(const CheckpointArguments& a) {
   const fs::path folder = one_checkpoint(a.folder);
   const checkpoint::RepairReport report = checkpoint::repair_checkpoint(folder);
   for (const std::string& name : report.repaired) fmt::print("rebuilt {}\n", name);
-  for (const std::string& text : report.lost) fmt::print("beyond repair: {}\n", text);
+  for (const std::string& text : report.lost) fmt::print("cannot be repaired: {}\n", text);
   if (report.repaired.empty() && report.lost.empty())
     fmt::print("{}: nothing to repair\n", folder.string());
   return report.lost.empty() ? 0 : 1;
@@ -79,7 +65,7 @@ int prune(const CheckpointArguments& a) {
   for (const std::string& name : report.removed)
     fmt::print("{} {}\n", a.dry_run ? "would remove" : "removed", name);
   for (const std::string& name : report.kept) fmt::print("kept {}\n", name);
-  for (const std::string& name : report.damaged) fmt::print("left alone, damaged: {}\n", name);
+  for (const std::string& name : report.damaged) fmt::print("skipped, corrupted: {}\n", name);
   return 0;
 }
 
@@ -87,9 +73,9 @@ CLI::App* add(CLI::App& verb, Action& chosen, const char* name, const char* abou
               int (*action)(const CheckpointArguments&), std::shared_ptr<CheckpointArguments> a) {
   CLI::App* sub = verb.add_subcommand(name, about);
   sub->add_option("folder", a->folder,
-                  action == prune
-                      ? "what was given as checkpoint.save"
-                      : "a checkpoint, or what was given as checkpoint.save: its newest")
+                  action == prune ? "a run's checkpoint folder (checkpoint.save)"
+                                  : "a checkpoint, or a run's checkpoint folder (checkpoint.save) "
+                                    "for its latest checkpoint")
       ->required();
   sub->callback([a, action, &chosen] { chosen = [a, action] { return action(*a); }; });
   return sub;
@@ -97,30 +83,49 @@ CLI::App* add(CLI::App& verb, Action& chosen, const char* name, const char* abou
 
 } // namespace
 
+fs::path one_checkpoint(const std::string& folder) {
+  const fs::path path = folder;
+  if (fs::exists(path / checkpoint::kManifestName) || checkpoint::has_spare_manifest(path))
+    return path;
+  if (const auto name = checkpoint::latest_name(path)) return path / *name;
+  const auto all = checkpoint::checkpoints_in(path);
+  if (all.empty())
+    raise<CheckpointError>("{} contains no checkpoint\n  try: the folder that was given as "
+                           "checkpoint.save, or a step_ folder in it",
+                           folder);
+  return all.front().path;
+}
+
 void add_checkpoint(CLI::App& program, Action& chosen) {
-  CLI::App* verb =
-      program.add_subcommand("checkpoint", "look at saved runs, check and remove them");
+  CLI::App* verb = program.add_subcommand(
+      "checkpoint", "inspect, verify, compare, repair and remove checkpoints");
   verb->require_subcommand(1);
   auto a = std::make_shared<CheckpointArguments>();
-  add(*verb, chosen, "inspect", "what a checkpoint holds, as JSON", inspect, a)
+  add(*verb, chosen, "inspect", "print the contents of a checkpoint as JSON", inspect, a)
       ->footer("example: pentatron checkpoint inspect runs/mine/checkpoints/step_00000100");
-  add(*verb, chosen, "verify", "read every byte; status 0 only if all are as written", verify, a)
+  add(*verb, chosen, "verify",
+      "read a checkpoint completely and compare its checksums; exit status 0 if all match", verify,
+      a)
       ->footer("example: pentatron checkpoint verify runs/mine/checkpoints");
   CLI::App* sub = add(*verb, chosen, "diff",
-                      "the tensors that differ, and by how much; status 0 if none does", diff, a);
-  sub->add_option("other", a->other, "another one, of any layout")->required();
+                      "list the tensors that differ between two checkpoints, and by how much; exit "
+                      "status 0 if none differ",
+                      diff, a);
+  sub->add_option("other", a->other, "checkpoint to compare with, saved in any parallel layout")
+      ->required();
   sub->footer("example: pentatron checkpoint diff runs/a/step_00000100 runs/b/step_00000100");
   add(*verb, chosen, "repair",
-      "rebuild lost and damaged shards from parity files; status 0 if nothing is beyond repair",
+      "rebuild lost and corrupted shards from parity files; exit status 0 if nothing is lost",
       repair, a)
-      ->footer("Checkpoints have parity files if they are saved with checkpoint.parity=1 or more.\n"
-               "example: pentatron checkpoint repair runs/mine/checkpoints/step_00000100");
-  sub = add(*verb, chosen, "prune", "remove old checkpoints; the one that latest names stays",
+      ->footer("Save checkpoints with checkpoint.parity=1 or more to get parity files.\nexample: "
+               "pentatron checkpoint repair runs/mine/checkpoints/step_00000100");
+  sub = add(*verb, chosen, "prune", "remove old checkpoints; the latest checkpoint is always kept",
             prune, a);
-  sub->add_option("--keep", a->retention.keep_last, "the newest so many; 0: all")->required();
+  sub->add_option("--keep", a->retention.keep_last, "number of latest checkpoints to keep; 0: all")
+      ->required();
   sub->add_option("--keep-every", a->retention.keep_every,
-                  "also those whose iteration is a multiple");
-  sub->add_flag("--dry-run", a->dry_run, "only say what would be removed");
+                  "also keep checkpoints at multiples of this iteration");
+  sub->add_flag("--dry-run", a->dry_run, "print what would be removed, and remove nothing");
   sub->footer("example: pentatron checkpoint prune runs/mine/checkpoints --keep 2 --keep-every "
               "1000");
 }

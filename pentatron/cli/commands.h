@@ -1,6 +1,7 @@
 /// The verbs that run models, one file each.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,10 @@ ConfigArguments split_arguments(const std::vector<std::string>& arguments);
 /// for any other.
 trainer::Config with_runtime_keys(const std::vector<std::string>& arguments, trainer::Config base,
                                   const std::vector<std::string>& more = {}, int ranks = 1);
+
+/// The folder of a checkpoint: `folder` itself, or the latest checkpoint of a run. Throws
+/// CheckpointError if there is none.
+std::filesystem::path one_checkpoint(const std::string& folder);
 
 /// Text of a model for this terminal: control characters become '?' where standard output is one,
 /// so that a model cannot steer it.

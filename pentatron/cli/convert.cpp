@@ -83,14 +83,14 @@ std::filesystem::path tokenizer_path(const checkpoint::ModelFacts& facts) {
 /// numbers.
 GgufMetadata metadata_of_tokenizer(const checkpoint::ModelFacts& facts) {
   const std::filesystem::path path = tokenizer_path(facts);
-  std::string why = "the model comes without one";
+  std::string why = "the model has no tokenizer";
   try {
     if (!path.empty())
       return data::tokenizer::gguf_tokenizer_metadata(path, facts.config.vocab_size);
   } catch (const DataError& error) {
     why = error.what();
   }
-  log::warning("the GGUF file gets no tokenizer: {}", why);
+  log::warning("the GGUF file is written without a tokenizer: {}", why);
   return {};
 }
 
@@ -102,7 +102,7 @@ std::map<std::string, std::string> files_of_gguf(const std::filesystem::path& pa
   try {
     files["tokenizer.json"] = dump_json(data::tokenizer::gguf_as_tokenizer_json(keys), 2) + "\n";
   } catch (const DataError& error) {
-    log::warning("the tokenizer inside {} stays behind: {}", path.string(), error.what());
+    log::warning("the tokenizer in {} is not converted: {}", path.string(), error.what());
     return {};
   }
   Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"}};
@@ -118,7 +118,7 @@ checkpoint::ModelFormat format_from_name(const std::string& name) {
   for (const auto format : {checkpoint::ModelFormat::kPentatron,
                             checkpoint::ModelFormat::kHuggingFace, checkpoint::ModelFormat::kGguf})
     if (name == checkpoint::name_of(format)) return format;
-  raise<ConfigError>("--format {} is not known\n  try: pentatron, hf or gguf", name);
+  raise<ConfigError>("--format {} is not a known format\n  try: pentatron, hf or gguf", name);
 }
 
 int run_convert(ConvertArguments& a) {
@@ -146,23 +146,26 @@ int run_convert(ConvertArguments& a) {
 
 void add_convert(CLI::App& program, Action& chosen) {
   auto a = std::make_shared<ConvertArguments>();
-  CLI::App* verb =
-      program.add_subcommand("convert", "write a model in another format: pentatron, hf or gguf");
-  verb->add_option("source", a->source,
-                   "a Hugging Face folder, a folder given as checkpoint.save or one checkpoint in "
-                   "it, or a .gguf file; which it is, is found out")
+  CLI::App* verb = program.add_subcommand(
+      "convert", "convert a model between the formats pentatron, hf (Hugging Face) and gguf");
+  verb->add_option(
+          "source", a->source,
+          "model to convert: a Hugging Face folder, a run's checkpoint folder (checkpoint.save), "
+          "one checkpoint in it, or a .gguf file; the format is detected")
       ->required();
-  verb->add_option("target", a->target, "the folder to write, or for gguf the file")->required();
+  verb->add_option("target", a->target, "output folder, or output file for gguf")->required();
   verb->add_option("--format", a->format,
-                   "pentatron: a checkpoint to train from; hf: a Hugging Face folder; gguf: a file "
-                   "for llama.cpp and what is built on it")
+                   "output format; pentatron: a checkpoint to train from; hf: a Hugging Face "
+                   "folder; gguf: a file for llama.cpp and compatible programs")
       ->required();
-  verb->add_option("--dtype", a->options.dtype,
-                   "fp32, bf16, fp16, of gguf also q8_0; default: as it is");
+  verb->add_option(
+      "--dtype", a->options.dtype,
+      "data type of the output: fp32, bf16, fp16, or q8_0 (gguf only); default: unchanged");
   verb->add_option("--max-shard-size", a->options.max_shard_bytes,
-                   "begin another file at this size; default: 5GB")
+                   "maximum size of an output file; larger models are split into several files; "
+                   "default: 5GB")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true));
-  verb->add_flag("--force", a->options.force, "replace a model that is there");
+  verb->add_flag("--force", a->options.force, "replace an existing output");
   verb->footer("examples:\n"
                "  pentatron convert runs/mine/checkpoints mine-hf --format hf\n"
                "  pentatron convert Qwen3-0.6B qwen --format pentatron\n"

@@ -35,7 +35,7 @@ void print_kernels() {
   fmt::print("\nKernels, fp32 and bf16, on {} threads:\n{}", at::get_num_threads(),
              kernels::selection_table(found.selection, shown));
   if (!file.empty())
-    fmt::print("choices are kept in {}; remove it to measure again\n", file.string());
+    fmt::print("The choices are stored in {}; remove the file to measure again.\n", file.string());
 }
 
 int doctor() {
@@ -70,8 +70,7 @@ int doctor() {
                                                     .has_gpu = gpu});
   if (const auto contention = trainer::find_contention(begin, trainer::read_cpu_time()))
     findings.insert(findings.begin(), *contention);
-  fmt::print("\n{}\n", findings.empty() ? "Nothing known would make this machine faster."
-                                        : "What would make this machine faster:");
+  fmt::print("\n{}\n", findings.empty() ? "No problems found." : "Problems found:");
   for (const trainer::Finding& finding : findings)
     fmt::print("- {}\n  try: {}\n", finding.what, finding.remedy);
   return 0;
@@ -81,7 +80,7 @@ int doctor() {
 
 void add_doctor(CLI::App& program, Action& chosen) {
   CLI::App* verb = program.add_subcommand(
-      "doctor", "what this machine can do, measured, and what holds it back");
+      "doctor", "measure the performance of this machine and report what slows it down");
   verb->footer("example: pentatron doctor");
   verb->callback([&chosen] { chosen = doctor; });
 }

@@ -38,20 +38,20 @@ int evaluate(const EvaluateArguments& arguments) {
 void add_evaluate(CLI::App& program, Action& chosen) {
   auto arguments = std::make_shared<EvaluateArguments>();
   CLI::App* verb = program.add_subcommand(
-      "evaluate", "loss, logits and gradients of a trained model on one batch");
+      "evaluate", "compute the loss, logits and gradients of a model on one batch");
   verb->add_option("--hf,--model", arguments->model,
-                   "a Hugging Face folder, a folder given as checkpoint.save or one checkpoint in "
-                   "it, or a .gguf file")
+                   "model: a Hugging Face folder, a run's checkpoint folder (checkpoint.save), one "
+                   "checkpoint in it, or a .gguf file")
       ->required();
   verb->add_option("--batches", arguments->batches,
-                   "Safetensors file with input_ids [batch, sequence] int64")
+                   "Safetensors file with a tensor input_ids, int64 [batch, sequence]")
       ->required();
   verb->add_option("--logits-out", arguments->logits_out,
-                   "write logits [batch, sequence, vocabulary] in fp32");
+                   "write the logits to this Safetensors file, fp32 [batch, sequence, vocabulary]");
   verb->add_option("--grads-out", arguments->grads_out,
-                   "write gradients under Hugging Face's names");
+                   "write the gradients to this Safetensors file, with Hugging Face names");
   verb->add_option("config", arguments->config,
-                   "dtype=fp64|fp32|bf16, device=..., train.num_threads=...");
+                   "key=value settings: dtype, device, kernels, train.num_threads");
   verb->footer("Prints one JSON line: {\"loss\": mean next-token cross-entropy}.\n"
                "example: pentatron evaluate --hf DIR --batches batch.safetensors --grads-out "
                "grads.safetensors dtype=fp64");

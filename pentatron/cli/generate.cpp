@@ -45,7 +45,7 @@ void read_prompts(const std::string& file, std::vector<std::string>& prompts) {
   while (lines.next(line) == data::LineReader::Status::kLine) {
     if (line.find_first_not_of(" \t") == std::string_view::npos) continue;
     if (data::extract_string(line, "prompt", text) != data::JsonField::kFound)
-      raise<DataError>("{}: line {} is not an object with a string `prompt`", file,
+      raise<DataError>("{}: line {} is not a JSON object with a string `prompt`", file,
                        lines.line_number());
     prompts.push_back(text);
   }
@@ -66,8 +66,8 @@ std::vector<Prompt> prompts_of(const GenerateArguments& arguments,
     const bool bytes = dynamic_cast<const data::ByteTokenizer*>(tokenizer) != nullptr;
     if (bytes || prompt.tokens.empty()) {
       if (tokenizer->eod() < 0)
-        raise<ConfigError>("the prompt is empty, and the tokenizer has no token that begins a "
-                           "text\n  try: --prompt TEXT");
+        raise<ConfigError>("the prompt is empty, and the tokenizer has no token to start a text "
+                           "with\n  try: --prompt TEXT");
       prompt.tokens.insert(prompt.tokens.begin(), tokenizer->eod());
     }
     prompts.push_back(std::move(prompt));
@@ -199,13 +199,13 @@ int run_generate(const GenerateArguments& arguments) {
   if (arguments.tokens.empty()) {
     tokenizer = open_tokenizer_of(opened);
     if (tokenizer == nullptr) {
-      raise<ConfigError>("{} comes without a tokenizer\n  try: --tokens 1,2,3 with numbers of its "
-                         "vocabulary",
-                         arguments.model);
+      raise<ConfigError>(
+          "{} has no tokenizer\n  try: --tokens 1,2,3 with token ids of its vocabulary",
+          arguments.model);
     }
     if (tokenizer->vocab_size() > opened.config.model.vocab_size)
-      log::info("{}: the tokenizer has {} tokens, and the model knows the first {}",
-                arguments.model, tokenizer->vocab_size(), opened.config.model.vocab_size);
+      log::info("{}: the tokenizer has {} tokens, but the model only the first {}", arguments.model,
+                tokenizer->vocab_size(), opened.config.model.vocab_size);
   }
   const std::vector<Prompt> prompts = prompts_of(arguments, tokenizer.get());
   return run_ranks(ranks, opened.config, [&](const comm::Group& world) {
@@ -218,33 +218,34 @@ int run_generate(const GenerateArguments& arguments) {
 
 void add_generate(CLI::App& program, Action& chosen) {
   auto arguments = std::make_shared<GenerateArguments>();
-  CLI::App* verb = program.add_subcommand("generate", "let a trained model write");
+  CLI::App* verb = program.add_subcommand("generate", "generate text with a model");
   verb->add_option("model", arguments->model, kModelHelp)->required();
   verb->add_option("config", arguments->config,
-                   "dtype=fp32, device=..., train.num_threads=..., parallel.tensor_model_parallel_"
-                   "size=..., parallel.pipeline_model_parallel_size=...");
-  CLI::Option* prompt =
-      verb->add_option("--prompt", arguments->prompts,
-                       "text to continue; given several times, the texts are written side by side")
-          ->allow_extra_args(false);
-  CLI::Option* file = verb->add_option("--prompts", arguments->prompts_file,
-                                       "file with {\"prompt\": \"...\"} on each line");
+                   "key=value settings: dtype, device, kernels, train.num_threads, "
+                   "parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size");
+  CLI::Option* prompt = verb->add_option("--prompt", arguments->prompts,
+                                         "text to continue; repeat the option for several prompts")
+                            ->allow_extra_args(false);
+  CLI::Option* file =
+      verb->add_option("--prompts", arguments->prompts_file,
+                       "JSON Lines file of prompts, {\"prompt\": \"...\"} on each line");
   verb->add_option("--tokens", arguments->tokens,
-                   "token numbers to continue, with commas between; the answer is numbers too")
+                   "token ids to continue, separated by commas; the output is token ids too")
       ->allow_extra_args(false)
       ->delimiter(',')
       ->excludes(prompt)
       ->excludes(file);
   verb->add_flag("--json", arguments->json,
-                 "a JSON line for each prompt: prompt, prompt_ids, ids, text, finish");
+                 "print one JSON line per prompt with prompt, prompt_ids, ids, text and finish");
   verb->add_flag("--logprobs", arguments->logprobs,
-                 "with --json: ln of each new token's probability under the model")
+                 "with --json: also print the log probability of each new token")
       ->needs("--json");
-  verb->add_option("--batch-size", arguments->batch_size, "prompts written side by side")
+  verb->add_option("--batch-size", arguments->batch_size,
+                   "number of prompts to process at the same time")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
   verb->add_flag("--ignore-eos", arguments->ignore_eos,
-                 "go on behind tokens that end a text, to the full length");
+                 "do not stop at end tokens; generate --max-new-tokens tokens");
   add_writing_options(*verb, arguments->writing);
   add_rank_options(*verb, arguments->ranks);
   verb->footer("examples:\n"

@@ -50,10 +50,9 @@ OpenedModel open_trained_model(const std::string& where, const std::vector<std::
   const int64_t needed =
       parallel.tensor_model_parallel_size * parallel.pipeline_model_parallel_size;
   if (needed != ranks) {
-    raise<ConfigError>("{} ranks for a model on parallel.tensor_model_parallel_size={} x "
-                       "parallel.pipeline_model_parallel_size={} ranks: one model writes at a "
-                       "time\n  try: --ranks "
-                       "{}, or parallel.tensor_model_parallel_size={}",
+    raise<ConfigError>("{} ranks do not match parallel.tensor_model_parallel_size={} x "
+                       "parallel.pipeline_model_parallel_size={}: this command runs one copy of "
+                       "the model\n  try: --ranks {}, or parallel.tensor_model_parallel_size={}",
                        ranks, parallel.tensor_model_parallel_size,
                        parallel.pipeline_model_parallel_size, needed, ranks);
   }

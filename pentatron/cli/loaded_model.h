@@ -14,8 +14,8 @@ namespace pentatron::cli {
 
 /// What `model` of generate and chat may be.
 inline constexpr const char* kModelHelp =
-    "a folder given as checkpoint.save when training or one step_ folder of it, a Hugging Face "
-    "folder, or a .gguf file";
+    "model: a run's checkpoint folder (checkpoint.save), one checkpoint in it (step_NNNNNNNN), a "
+    "Hugging Face folder, or a .gguf file";
 
 /// A model before its weights are loaded.
 struct OpenedModel {

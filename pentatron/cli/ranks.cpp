@@ -37,12 +37,13 @@ std::vector<std::string> arguments_of_a_rank() {
 } // namespace
 
 void add_rank_options(CLI::App& verb, RankArguments& arguments) {
-  verb.add_option("--ranks", arguments.ranks,
-                  "ranks to start; default: those that mpirun, torchrun or srun has started, or 1")
+  verb.add_option(
+          "--ranks", arguments.ranks,
+          "number of ranks to start; default: the ranks started by mpirun, torchrun or srun, or 1")
       ->check(CLI::Range(1, 1 << 16));
   verb.add_option("--backend", arguments.backend,
-                  "in_process: ranks are threads of this program; mpi: processes, started by "
-                  "mpirun; sockets: processes that need no MPI")
+                  "how ranks run and communicate; in_process: threads of this program; mpi: "
+                  "processes started by mpirun; sockets: processes, without MPI")
       ->check(CLI::IsMember({"in_process", "mpi", "sockets"}));
 }
 
@@ -56,11 +57,12 @@ Ranks find_ranks(const RankArguments& arguments) {
     ranks.start = Ranks::Start::kLaunched;
     ranks.size = ranks.launch.world_size;
     if (!supervised_rank && arguments.ranks > 0 && arguments.ranks != ranks.size)
-      raise<ConfigError>("--ranks {} under {}, which has started {} ranks\n  try: no --ranks",
-                         arguments.ranks, config::to_string(ranks.launch.launcher), ranks.size);
+      raise<ConfigError>(
+          "--ranks {} conflicts with {}, which started {} ranks\n  try: remove --ranks",
+          arguments.ranks, config::to_string(ranks.launch.launcher), ranks.size);
     if (arguments.backend == "in_process" && ranks.size > 1)
-      raise<ConfigError>("--backend in_process under {}: its ranks are threads of one process\n  "
-                         "try: no --backend, or --ranks {} without {}",
+      raise<ConfigError>("--backend in_process cannot be used with {}: its ranks are threads of "
+                         "one process\n  try: remove --backend, or use --ranks {} without {}",
                          config::to_string(ranks.launch.launcher), ranks.size,
                          config::to_string(ranks.launch.launcher));
     return ranks;
@@ -108,7 +110,7 @@ RankLog::RankLog(const std::string& folder, const comm::Group& world) {
     const auto file = std::filesystem::path(folder) / fmt::format("rank_{:05}.log", world.rank());
     file_ = std::fopen(file.c_str(), "a");
     if (file_ == nullptr)
-      raise<ConfigError>("{} cannot be written: {}\n  try: another logger.dir", file.string(),
+      raise<ConfigError>("cannot write {}: {}\n  try: another logger.dir", file.string(),
                          std::strerror(errno));
   }
   log::set_thread_output(file_, world.rank() == 0);

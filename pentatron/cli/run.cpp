@@ -22,8 +22,8 @@ ConfigArguments split_arguments(const std::vector<std::string>& arguments) {
     (is_override ? result.overrides : result.files).push_back(argument);
   }
   if (result.files.size() > 1) {
-    raise<ConfigError>("{} and {} are both taken for configuration files\n  try: one file, and "
-                       "key=value for the rest",
+    raise<ConfigError>("{} and {} are both configuration files, but only one is allowed\n  try: "
+                       "one file, with key=value for other settings",
                        result.files[0], result.files[1]);
   }
   return result;
@@ -33,8 +33,8 @@ trainer::Config with_runtime_keys(const std::vector<std::string>& arguments, tra
                                   const std::vector<std::string>& more, int ranks) {
   const ConfigArguments split = split_arguments(arguments);
   if (!split.files.empty()) {
-    raise<ConfigError>("{} is not expected here: the configuration comes with the model\n  try: "
-                       "dtype=fp32, device=cpu or train.num_threads=2",
+    raise<ConfigError>("{} is not a key=value setting, and this command takes the configuration "
+                       "from the model\n  try: dtype=fp32, device=cpu or train.num_threads=2",
                        split.files[0]);
   }
   const trainer::Config config = trainer::load_config(std::nullopt, split.overrides, base, ranks);
@@ -44,8 +44,8 @@ trainer::Config with_runtime_keys(const std::vector<std::string>& arguments, tra
     });
     if (!asked && d.path != "dtype" && d.path != "device" && d.path != "kernels" &&
         d.path != "train.num_threads") {
-      raise<ConfigError>("{}={} has no effect here: the configuration comes with the model\n  try: "
-                         "dtype=fp32, device=cpu or train.num_threads=2",
+      raise<ConfigError>("{}={} has no effect here: this command takes the configuration from the "
+                         "model\n  try: dtype=fp32, device=cpu or train.num_threads=2",
                          d.path, d.after);
     }
   }

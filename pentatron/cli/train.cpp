@@ -43,7 +43,12 @@ void print_sample(trainer::Trainer& trainer, bool main_rank) {
                        return true;
                      });
   text += stream.finish();
-  if (main_rank) fmt::print("\nA sample of what the model writes:\n\n{}\n", for_terminal(text));
+  if (main_rank)
+    fmt::print("\n"
+               "Sample of generated text:\n"
+               "\n"
+               "{}\n",
+               for_terminal(text));
 }
 
 void print_report(const trainer::TrainReport& report) {
@@ -56,7 +61,7 @@ void print_report(const trainer::TrainReport& report) {
     fmt::print("validation   {:.4f} (perplexity {:.4f})\n", *report.validation_loss,
                trainer::perplexity(*report.validation_loss));
   if (report.unigram_entropy)
-    fmt::print("unigram      {:.4f} (a model that only knows how often each token occurs)\n",
+    fmt::print("unigram      {:.4f} (loss of a model that only knows token frequencies)\n",
                *report.unigram_entropy);
   line("metrics", report.metrics);
   line("plot", report.plot);
@@ -75,9 +80,9 @@ void train_rank(const trainer::Config& config, const comm::Group& world) {
   const trainer::TrainReport report = trainer.run({.progress_bar = terminal});
   if (report.reason == trainer::StopReason::kSignal)
     log::info("stopped by a signal after iteration {}{}", report.iterations,
-              report.checkpoint.empty() ? "; nothing is saved without checkpoint.save" : "");
+              report.checkpoint.empty() ? "; not saved, because checkpoint.save is empty" : "");
   if (!report.last_loss && report.iterations > 0)
-    log::info("nothing is left to do: train.train_iters ends at iteration {}", report.iterations);
+    log::info("nothing to do: the run is already at its last iteration, {}", report.iterations);
   if (report.reason != trainer::StopReason::kSignal) print_sample(trainer, main_rank);
   if (main_rank) print_report(report);
 }
@@ -103,10 +108,9 @@ void add_train(CLI::App& program, Action& chosen) {
   auto arguments = std::make_shared<TrainArguments>();
   CLI::App* verb = program.add_subcommand("train", "train a model");
   verb->add_option("config", arguments->config,
-                   "a YAML file and key=value overrides (see: pentatron config help)");
-  verb->add_option(
-      "--hf", arguments->hf,
-      "start from a Hugging Face folder; short for checkpoint.load=hf:DIR with its model");
+                   "YAML file and key=value settings; pentatron config help explains the keys");
+  verb->add_option("--hf", arguments->hf,
+                   "start from this Hugging Face model folder; same as checkpoint.load=hf:DIR");
   add_rank_options(*verb, arguments->ranks);
   verb->footer("examples:\n"
                "  pentatron train examples/quickstart.yaml train.train_iters=500\n"

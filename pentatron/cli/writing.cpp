@@ -13,25 +13,29 @@ namespace pentatron::cli {
 void add_writing_options(CLI::App& verb, WritingOptions& writing) {
   generate::Options& options = writing.options;
   generate::Sampling& sampling = options.sampling;
-  verb.add_option("--max-new-tokens", options.max_new_tokens, "length of the text")
+  verb.add_option("--max-new-tokens", options.max_new_tokens,
+                  "maximum number of tokens to generate")
       ->capture_default_str();
-  verb.add_option("--temperature", sampling.temperature, "0: always the likeliest token")
+  verb.add_option("--temperature", sampling.temperature,
+                  "sampling temperature; 0: always take the most likely token")
       ->capture_default_str();
-  verb.add_option("--top-k", sampling.top_k, "choose among the k likeliest tokens; 0: all")
+  verb.add_option("--top-k", sampling.top_k, "sample from the k most likely tokens; 0: all tokens")
       ->capture_default_str();
   verb.add_option("--top-p", sampling.top_p,
-                  "choose among the likeliest tokens of this probability together")
+                  "sample from the smallest set of most likely tokens whose total probability "
+                  "reaches this value")
       ->capture_default_str();
   verb.add_option("--min-p", sampling.min_p,
-                  "choose among tokens at least so likely, as a share of the likeliest; 0: all")
+                  "sample from tokens with at least this fraction of the probability of the most "
+                  "likely token; 0: all tokens")
       ->capture_default_str();
   verb.add_option("--repetition-penalty", sampling.repetition_penalty,
-                  "above 1: tokens that the text has are less likely")
+                  "above 1: make tokens that already occur in the text less likely")
       ->capture_default_str();
   verb.add_option("--stop", writing.stops,
-                  "a string that ends the text; may be given several times")
+                  "stop when this string is generated; repeat the option for several strings")
       ->allow_extra_args(false);
-  verb.add_option("--seed", options.seed, "another seed, another text")->capture_default_str();
+  verb.add_option("--seed", options.seed, "random seed for sampling")->capture_default_str();
 }
 
 TextWriter::TextWriter(const data::Tokenizer& tokenizer, const std::vector<int64_t>& prompt,

@@ -101,7 +101,7 @@ TEST_F(Generating, AFileThatShrinksUnderTheModelIsToldInASentence) {
   run("chat mine --max-new-tokens 3 >answer 2>told", 1,
       "{ printf 'hi\\n'; for i in $(seq 600); do [ -s answer ] && break; sleep 0.1; done; "
       "truncate -s 4096 mine/*/model_*.safetensors; printf 'hi\\n'; } | ");
-  EXPECT_THAT(content_of(folder / "told"), HasSubstr("error: a file became shorter"));
+  EXPECT_THAT(content_of(folder / "told"), HasSubstr("error: a file was truncated"));
 }
 
 } // namespace

@@ -91,31 +91,38 @@ CLI::App* add(CLI::App& verb, Action& chosen, const char* name, const char* abou
 } // namespace
 
 void add_corpus(CLI::App& program, Action& chosen) {
-  CLI::App* verb = program.add_subcommand(
-      "corpus", "put corpora of tokens together, take them apart, look at them, check them");
+  CLI::App* verb =
+      program.add_subcommand("corpus", "merge, split, inspect and verify corpora of tokens");
   verb->require_subcommand(1);
   auto a = std::make_shared<CorpusArguments>();
-  CLI::App* sub = add(*verb, chosen, "merge", "all documents of several corpora as one", merge, a);
-  sub->add_option("prefixes", a->prefixes, "of PREFIX.bin and PREFIX.idx, in order")->required();
-  sub->add_option("--output", a->output, "the prefix of the new corpus")->required();
+  CLI::App* sub = add(*verb, chosen, "merge", "merge several corpora into one", merge, a);
+  sub->add_option("prefixes", a->prefixes,
+                  "corpora to merge, in order: prefixes of PREFIX.bin and PREFIX.idx")
+      ->required();
+  sub->add_option("--output", a->output, "prefix of the new corpus")->required();
   sub->footer("example: pentatron corpus merge data/a data/b --output data/both");
 
-  sub = add(*verb, chosen, "split", "cut the documents of a corpus into parts", split, a);
-  sub->add_option("prefix", a->prefix, "of PREFIX.bin and PREFIX.idx")->required();
-  sub->add_option("--shares", a->shares, "of documents, one for each part")
+  sub = add(*verb, chosen, "split", "split the documents of a corpus into parts", split, a);
+  sub->add_option("prefix", a->prefix, "corpus: prefix of PREFIX.bin and PREFIX.idx")->required();
+  sub->add_option("--shares", a->shares, "share of documents for each part, separated by commas")
       ->delimiter(',')
       ->required();
-  sub->add_option("--output", a->output, "the parts are OUTPUT_0, OUTPUT_1, ...")->required();
+  sub->add_option("--output", a->output,
+                  "prefix of the parts: they are written to OUTPUT_0, OUTPUT_1, ...")
+      ->required();
   sub->footer("example: pentatron corpus split data/all --shares 99,1 --output data/part");
 
-  sub = add(*verb, chosen, "inspect", "what a corpus holds, as JSON", inspect, a);
-  sub->add_option("prefixes", a->prefixes, "of PREFIX.bin and PREFIX.idx")->required();
+  sub = add(*verb, chosen, "inspect", "print a summary of each corpus as JSON", inspect, a);
+  sub->add_option("prefixes", a->prefixes, "corpus: prefix of PREFIX.bin and PREFIX.idx")
+      ->required();
   sub->footer("example: pentatron corpus inspect data/corpus_text_document");
 
-  sub = add(*verb, chosen, "verify",
-            "read a corpus whole and check every number of its index and every token", verify, a);
-  sub->add_option("prefixes", a->prefixes, "of PREFIX.bin and PREFIX.idx")->required();
-  sub->add_option("--vocab-size", a->vocab_size, "tokens must be below it; 0: any will do")
+  sub = add(*verb, chosen, "verify", "read a corpus completely and check its index and every token",
+            verify, a);
+  sub->add_option("prefixes", a->prefixes, "corpus: prefix of PREFIX.bin and PREFIX.idx")
+      ->required();
+  sub->add_option("--vocab-size", a->vocab_size,
+                  "vocabulary size; every token id must be lower; 0: do not check")
       ->check(CLI::NonNegativeNumber);
   sub->footer("example: pentatron corpus verify data/corpus_text_document --vocab-size 32000");
 }

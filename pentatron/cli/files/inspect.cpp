@@ -58,7 +58,7 @@ std::shared_ptr<const data::Dataset> open_samples(const SampleArguments& a) {
 
 int print_samples(const SampleArguments& a) {
   if (a.text && a.tokenizer.empty())
-    throw ConfigError("--text decodes tokens, and no tokenizer is named\n  try: --tokenizer PATH");
+    throw ConfigError("--text needs a tokenizer\n  try: --tokenizer PATH");
   const auto tokenizer = a.text ? data::open_tokenizer(a.tokenizer) : nullptr;
   const auto samples = open_samples(a);
   std::vector<int64_t> tokens(static_cast<size_t>(a.sequence_length + 1));
@@ -79,7 +79,7 @@ struct BlendArguments {
 int print_blend(const BlendArguments& a) {
   double sum = 0;
   for (const double weight : a.weights) {
-    if (!(weight > 0)) raise<ConfigError>("the weight {} is not positive", weight);
+    if (!(weight > 0)) raise<ConfigError>("--weights contains {}, which is not positive", weight);
     sum += weight;
   }
   // Shares are taken as they are: dividing by a sum of 1 + 2^-52 could turn a tie.
@@ -99,25 +99,34 @@ int print_blend(const BlendArguments& a) {
 
 void add_samples(CLI::App& verb, Action& chosen) {
   auto a = std::make_shared<SampleArguments>();
-  CLI::App* samples = verb.add_subcommand("samples", "the tokens of samples of a corpus, as JSON");
-  samples->add_option("--prefix", a->prefix, "of PREFIX.bin and PREFIX.idx")->required();
-  samples->add_option("--order", a->order, "megatron or stable, as dataset.order")
+  CLI::App* samples =
+      verb.add_subcommand("samples", "print the tokens of samples of a corpus as JSON");
+  samples->add_option("--prefix", a->prefix, "corpus: prefix of PREFIX.bin and PREFIX.idx")
+      ->required();
+  samples
+      ->add_option("--order", a->order, "order of samples, like dataset.order: megatron or stable")
       ->check(CLI::IsMember({"megatron", "stable"}))
       ->capture_default_str();
-  samples->add_option("--sequence-length", a->sequence_length, "tokens of an input")
+  samples->add_option("--sequence-length", a->sequence_length, "number of tokens in each sample")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   samples->add_option("--num-samples", a->num_samples,
-                      "how many the run takes of this part, which Megatron's order depends on; "
-                      "left out: one epoch");
-  samples->add_option("--seed", a->seed, "as dataset.seed")->capture_default_str();
-  samples->add_option("--split", a->split, "as dataset.split")->capture_default_str();
-  samples->add_option("--part", a->part, "train, valid or test")
+                      "number of samples that the run takes from this part (the order megatron "
+                      "depends on it); default: one epoch");
+  samples->add_option("--seed", a->seed, "random seed for the order of samples, like dataset.seed")
+      ->capture_default_str();
+  samples
+      ->add_option("--split", a->split,
+                   "proportions of training, validation and test data, like dataset.split")
+      ->capture_default_str();
+  samples->add_option("--part", a->part, "part of the data: train, valid or test")
       ->check(CLI::IsMember({"train", "valid", "validation", "test"}))
       ->capture_default_str();
-  samples->add_option("--index", a->indices, "numbers of samples")->delimiter(',')->required();
-  samples->add_flag("--text", a->text, "with the text, by --tokenizer");
-  samples->add_option("--tokenizer", a->tokenizer, "a tokenizer's file or folder, or bytes");
+  samples->add_option("--index", a->indices, "numbers of the samples to print, separated by commas")
+      ->delimiter(',')
+      ->required();
+  samples->add_flag("--text", a->text, "also print the text, decoded with --tokenizer");
+  samples->add_option("--tokenizer", a->tokenizer, "tokenizer file or folder, or bytes");
   samples->footer("example:\n"
                   "  pentatron inspect samples --prefix data/corpus_text_document "
                   "--sequence-length 64 --num-samples 1000 --index 0,1,2 --text --tokenizer bytes");
@@ -127,13 +136,15 @@ void add_samples(CLI::App& verb, Action& chosen) {
 } // namespace
 
 void add_inspect(CLI::App& program, Action& chosen) {
-  CLI::App* verb = program.add_subcommand("inspect", "look at the samples that a run would see");
+  CLI::App* verb = program.add_subcommand("inspect", "show the samples that a run reads");
   verb->require_subcommand(1);
   add_samples(*verb, chosen);
   auto a = std::make_shared<BlendArguments>();
-  CLI::App* blend =
-      verb->add_subcommand("blend", "which corpus each sample of a blend comes from, as JSON");
-  blend->add_option("--weights", a->weights, "one for each corpus")->delimiter(',')->required();
+  CLI::App* blend = verb->add_subcommand(
+      "blend", "print which corpus each sample of a blend comes from, as JSON");
+  blend->add_option("--weights", a->weights, "weight of each corpus, separated by commas")
+      ->delimiter(',')
+      ->required();
   blend->add_option("--size", a->size, "samples")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 32))
       ->required();

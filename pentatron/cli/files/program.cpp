@@ -28,10 +28,10 @@ std::vector<std::string> arguments_of_program; ///< set once, before any thread 
 
 /// CLI11 only says that a verb is required.
 std::string wrong_verb(const CLI::App& program, int argc, char** argv) {
-  if (argc < 2) return "no verb is given";
+  if (argc < 2) return "no command is given";
   const std::string first = argv[1];
   if (first.starts_with('-') || is_verb(program, first)) return {};
-  return first + " is not a verb of pentatron";
+  return first + " is not a command of pentatron";
 }
 
 int fail(const std::string& message, const std::string& remedy, int status) {
@@ -47,8 +47,8 @@ extern "C" void on_bus_error(int number, siginfo_t* info, void*) {
     return;
   }
   constexpr std::string_view kText =
-      "error: a file became shorter, or its disk failed, while it was in use\n"
-      "  try: again, and nothing that writes to the files of a model or a corpus meanwhile\n";
+      "error: a file was truncated, or its disk failed, while it was in use\n  try: run the "
+      "command again, without other programs that write to the same files\n";
   [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, kText.data(), kText.size());
   ::_exit(1);
 }
@@ -69,7 +69,8 @@ const std::vector<std::string>& command_line() {
 int run_program(int argc, char** argv, std::span<const Verb> verbs) {
   arguments_of_program.assign(argv + std::min(argc, 1), argv + argc);
   tell_bus_errors();
-  CLI::App program("pentatron trains large transformers.\nEvery verb has --help with an example.",
+  CLI::App program("pentatron trains large transformers.\nRun pentatron COMMAND --help for options "
+                   "and an example.",
                    "pentatron");
   program.require_subcommand(1);
   program.set_version_flag("--version", "pentatron " PENTATRON_VERSION);
@@ -91,7 +92,7 @@ int run_program(int argc, char** argv, std::span<const Verb> verbs) {
   } catch (const Error& error) {
     return fail(error.what(), "", 1);
   } catch (const std::bad_alloc&) {
-    return fail("out of memory", "less at once: a smaller batch, or fewer workers", 1);
+    return fail("out of memory", "a smaller batch or fewer workers", 1);
   } catch (const std::exception& error) {
     // Of torch or the standard library; the first line says what, the rest is their call stack.
     const std::string text = error.what();

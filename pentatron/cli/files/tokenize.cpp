@@ -33,7 +33,7 @@ class StandardInput final : public data::ByteSource {
   size_t read(char* buffer, size_t capacity) override {
     const size_t got = std::fread(buffer, 1, capacity, stdin);
     if (got < capacity && std::ferror(stdin) != 0)
-      throw DataError("standard input cannot be read to its end");
+      throw DataError("standard input could not be read completely");
     return got;
   }
 };
@@ -48,7 +48,7 @@ template <class F> void for_each_line(F&& f) {
     if (status == data::LineReader::Status::kEnd) return;
     try {
       if (status == data::LineReader::Status::kTooLong)
-        raise<DataError>("the line has {} bytes, and {} are the most", lines.line_bytes(),
+        raise<DataError>("the line has {} bytes, more than the limit of {}", lines.line_bytes(),
                          kMaxLineBytes);
       if (line.find_first_not_of(" \t") != std::string_view::npos) f(line);
     } catch (const DataError& error) {
@@ -60,22 +60,22 @@ template <class F> void for_each_line(F&& f) {
 /// The text of a line {"text": ...}.
 void text_of(std::string_view line, std::string& text) {
   if (const size_t bad = data::find_invalid_utf8(line); bad != std::string_view::npos)
-    raise<DataError>("byte {} is not UTF-8", bad);
+    raise<DataError>("byte {} is not valid UTF-8", bad);
   switch (data::extract_string(line, "text", text)) {
   case data::JsonField::kFound:
     return;
   case data::JsonField::kMissing:
-    throw DataError("the object has no member `text`");
+    throw DataError("the JSON object has no field `text`");
   case data::JsonField::kNotString:
-    throw DataError("the member `text` is not a string");
+    throw DataError("the field `text` is not a string");
   case data::JsonField::kMalformed:
-    throw DataError("this is not one JSON object");
+    throw DataError("the line is not a JSON object");
   }
 }
 
 void write_line(const std::string& line) {
   if (std::fwrite(line.data(), 1, line.size(), stdout) != line.size())
-    throw DataError("standard output cannot be written");
+    throw DataError("cannot write to standard output");
 }
 
 void encode(const data::Tokenizer& tokenizer, bool add_special) {
@@ -109,8 +109,7 @@ void decode(const data::Tokenizer& tokenizer) {
 /// Lines are JSON with a text if the first one is.
 int train(const TokenizeArguments& arguments) {
   if (arguments.output.empty())
-    throw ConfigError("--train-bpe writes a file, and --output is not given\n  try: --output "
-                      "tokenizer.json");
+    throw ConfigError("--train-bpe needs --output\n  try: --output tokenizer.json");
   data::tokenizer::BpeTrainer trainer(
       {.vocab_size = arguments.train_bpe, .pattern = arguments.pattern});
   bool first = true, is_json = false;
@@ -123,7 +122,7 @@ int train(const TokenizeArguments& arguments) {
       text_of(line, text);
     } else {
       if (const size_t bad = data::find_invalid_utf8(line); bad != std::string_view::npos)
-        raise<DataError>("byte {} is not UTF-8", bad);
+        raise<DataError>("byte {} is not valid UTF-8", bad);
       text.assign(line);
       text += '\n';
     }
@@ -140,16 +139,16 @@ int train(const TokenizeArguments& arguments) {
 int tokenize(const TokenizeArguments& arguments) {
   if (arguments.train_bpe != 0) {
     if (!arguments.tokenizer.empty() || arguments.decode || arguments.add_special)
-      throw ConfigError("--train-bpe makes a tokenizer, and --tokenizer, --decode and "
-                        "--add-special use one");
+      throw ConfigError("--train-bpe cannot be used with --tokenizer, --decode or --add-special");
     return train(arguments);
   }
   if (arguments.tokenizer.empty())
-    throw ConfigError("there is no tokenizer\n  try: --tokenizer tokenizer.json");
+    throw ConfigError("--tokenizer is missing\n  try: --tokenizer tokenizer.json");
   if (!arguments.output.empty())
-    throw ConfigError("--output goes with --train-bpe; other results go to standard output");
+    throw ConfigError(
+        "--output can only be used with --train-bpe; other results are written to standard output");
   if (arguments.decode && arguments.add_special)
-    throw ConfigError("--add-special goes with encoding, not with --decode");
+    throw ConfigError("--add-special cannot be used with --decode");
   const auto tokenizer =
       data::tokenizer::open_tokenizer({.path = arguments.tokenizer, .pattern = arguments.pattern});
   if (arguments.decode) {
@@ -157,7 +156,7 @@ int tokenize(const TokenizeArguments& arguments) {
   } else {
     encode(*tokenizer, arguments.add_special);
   }
-  if (std::fflush(stdout) != 0) throw DataError("standard output cannot be written");
+  if (std::fflush(stdout) != 0) throw DataError("cannot write to standard output");
   return 0;
 }
 
@@ -166,22 +165,24 @@ int tokenize(const TokenizeArguments& arguments) {
 void add_tokenize(CLI::App& program, Action& chosen) {
   auto arguments = std::make_shared<TokenizeArguments>();
   CLI::App* verb = program.add_subcommand(
-      "tokenize", "text to token ids and back, or learns a vocabulary; from standard input");
-  verb->add_option(
-      "--tokenizer", arguments->tokenizer,
-      "tokenizer.json, a .model, .tiktoken or .gguf file, or a folder that holds them");
+      "tokenize", "convert text to token ids or back, or train a tokenizer; reads standard input");
+  verb->add_option("--tokenizer", arguments->tokenizer,
+                   "tokenizer: tokenizer.json, a .model, .tiktoken or .gguf file, or a folder that "
+                   "contains one");
   verb->add_flag("--decode", arguments->decode,
-                 "reads {\"ids\":[...]}, writes {\"text\":...} with special tokens written out");
+                 "convert token ids to text: read {\"ids\":[...]} and write {\"text\":...}, "
+                 "including special tokens");
   verb->add_flag("--add-special", arguments->add_special,
-                 "with the tokens that the tokenizer puts around a text");
+                 "add the special tokens that the tokenizer puts around a text");
   verb->add_option("--train-bpe", arguments->train_bpe,
-                   "learn a byte-level BPE of this many tokens from text or JSONL");
+                   "train a byte-level BPE tokenizer with this many tokens on text or JSON Lines");
   verb->add_option("--pattern", arguments->pattern,
-                   "how text is split into words, for .tiktoken files (gpt2, cl100k, llama3, "
-                   "qwen2, o200k or a regular expression) and --train-bpe (a regular expression)");
-  verb->add_option("--output", arguments->output, "the tokenizer.json of --train-bpe");
-  verb->footer("Reads a JSON line {\"text\":...} and writes a line {\"ids\":[...]} for each.\n"
-               "example: pentatron tokenize --tokenizer tokenizer.json < corpus.jsonl > ids.jsonl");
+                   "how text is split into words; for .tiktoken files: gpt2, cl100k, llama3, "
+                   "qwen2, o200k or a regular expression; for --train-bpe: a regular expression");
+  verb->add_option("--output", arguments->output,
+                   "file to write the trained tokenizer to (tokenizer.json)");
+  verb->footer("For each JSON line {\"text\":...}, writes a line {\"ids\":[...]}.\nexample: "
+               "pentatron tokenize --tokenizer tokenizer.json < corpus.jsonl > ids.jsonl");
   verb->callback([arguments, &chosen] { chosen = [arguments] { return tokenize(*arguments); }; });
 }
 
