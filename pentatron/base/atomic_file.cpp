@@ -37,7 +37,7 @@ void swap_names(const fs::path& fresh, const fs::path& old) {
   const fs::path third = name_aside(old);
   if (::rename(old.c_str(), third.c_str()) != 0 || ::rename(fresh.c_str(), old.c_str()) != 0 ||
       ::rename(third.c_str(), fresh.c_str()) != 0)
-    fail("put in place", old, errno);
+    fail("renamed", old, errno);
 }
 
 fs::path parent_of(const fs::path& path) {
@@ -53,7 +53,7 @@ void sync_path(const fs::path& path) {
   const int error = errno;
   ::close(descriptor);
   // Some file systems do not sync folders; they say so with EINVAL and order renames themselves.
-  if (result != 0 && error != EINVAL) fail("synced to the disk", path, error);
+  if (result != 0 && error != EINVAL) fail("synced to disk", path, error);
 }
 
 AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)), aside_(name_aside(target_)) {
@@ -87,8 +87,8 @@ void AtomicFile::write_at(uint64_t offset, std::span<const std::byte> bytes) {
 
 void AtomicFile::commit() {
   PT_DCHECK(descriptor_ >= 0);
-  if (::fsync(descriptor_) != 0) fail("synced to the disk", target_, errno);
-  if (::rename(aside_.c_str(), target_.c_str()) != 0) fail("put in place", target_, errno);
+  if (::fsync(descriptor_) != 0) fail("synced to disk", target_, errno);
+  if (::rename(aside_.c_str(), target_.c_str()) != 0) fail("renamed", target_, errno);
   ::close(descriptor_);
   descriptor_ = -1;
   sync_path(parent_of(target_));
@@ -132,7 +132,7 @@ void AtomicDirectory::commit(Existing existing) {
     sync_path(parent_of(target_));
     fs::remove_all(aside_, error);
   } else if (::rename(aside_.c_str(), target_.c_str()) != 0) {
-    fail("put in place", target_, errno);
+    fail("renamed", target_, errno);
   }
   aside_.clear();
   sync_path(parent_of(target_));

@@ -14,7 +14,8 @@
 
 namespace pentatron {
 
-static_assert(std::endian::native == std::endian::little, "GGUF is read as it lies in the file");
+static_assert(std::endian::native == std::endian::little,
+              "GGUF can only be read on little-endian machines");
 
 namespace {
 
@@ -64,7 +65,7 @@ class Cursor {
 
   std::span<const std::byte> take(uint64_t size, std::string_view what) {
     if (size > left())
-      raise<DataError>("{} ends within {}: {} bytes are needed and {} are left", origin_, what,
+      raise<DataError>("{} is truncated in {}: {} bytes are needed and {} are left", origin_, what,
                        size, left());
     const auto part = bytes_.subspan(at_, size);
     at_ += size;
@@ -84,25 +85,23 @@ class Cursor {
   std::string name(std::string_view what) {
     const auto size = number<uint64_t>(what);
     if (size == 0 || size > kMaxName)
-      raise<DataError>("{} of {} has {} bytes, and 1 to {} are possible", what, origin_, size,
-                       kMaxName);
+      raise<DataError>("{} of {} has {} bytes; 1 to {} are allowed", what, origin_, size, kMaxName);
     const auto part = take(size, what);
     std::string name(reinterpret_cast<const char*>(part.data()), part.size());
-    if (!is_utf8(name)) raise<DataError>("{} of {} is not UTF-8", what, origin_);
+    if (!is_utf8(name)) raise<DataError>("{} of {} is not valid UTF-8", what, origin_);
     return name;
   }
   bool boolean(const std::string& key) {
     const auto value = number<uint8_t>(key);
     if (value > 1)
-      raise<DataError>("'{}' of {} is {} where true or false must be", excerpt(key), origin_,
-                       value);
+      raise<DataError>("'{}' of {} is {}, but must be true or false", excerpt(key), origin_, value);
     return value == 1;
   }
   /// Counts array items over the whole file.
   void count_items(uint64_t n, const std::string& key) {
     if (n > kMaxItems || items_ + n > kMaxItems)
-      raise<DataError>("{} has more than {} items in the lists of its metadata, with '{}'", origin_,
-                       kMaxItems, excerpt(key));
+      raise<DataError>("{} has more than {} items in its metadata lists, counted up to '{}'",
+                       origin_, kMaxItems, excerpt(key));
     items_ += n;
   }
 
@@ -132,9 +131,10 @@ GgufArray read_array(Cursor& in, const std::string& key, int depth) {
   const auto count = in.number<uint64_t>(key);
   check_type(type, key, in);
   if (depth > kMaxDepth)
-    raise<DataError>("'{}' of {} has lists in lists, {} deep", excerpt(key), in.origin(), depth);
+    raise<DataError>("'{}' of {} has lists nested more than {} deep", excerpt(key), in.origin(),
+                     depth);
   if (count > in.left() / smallest(type))
-    raise<DataError>("'{}' of {} has {} items, more than the file has room for", excerpt(key),
+    raise<DataError>("'{}' of {} has {} items, more than fit in the file", excerpt(key),
                      in.origin(), count);
   in.count_items(count, key);
   GgufArray array;
@@ -214,7 +214,7 @@ Placed read_tensor_info(Cursor& in) {
   tensor.name = in.name("a tensor's name");
   const auto dimensions = in.number<uint32_t>("a tensor's shape");
   if (dimensions > kMaxDimensions)
-    raise<DataError>("tensor '{}' of {} has {} dimensions, and at most {} are possible",
+    raise<DataError>("tensor '{}' of {} has {} dimensions; at most {} are allowed",
                      excerpt(tensor.name), in.origin(), dimensions, kMaxDimensions);
   for (uint32_t i = 0; i < dimensions; ++i)
     tensor.shape.push_back(static_cast<int64_t>(in.number<uint64_t>("a tensor's shape")));
@@ -224,7 +224,7 @@ Placed read_tensor_info(Cursor& in) {
   const GgmlBlock* block = ggml_block(tensor.type);
   const uint64_t size = byte_size(block ? *block : GgmlBlock{"", 1, 1}, tensor.shape);
   if (size == kImpossible)
-    raise<DataError>("tensor '{}' of {} ({}) has an impossible shape, [{}]", excerpt(tensor.name),
+    raise<DataError>("tensor '{}' of {} ({}) has an invalid shape, [{}]", excerpt(tensor.name),
                      in.origin(), name_of(tensor.type), fmt::join(tensor.shape, ", "));
   placed.size = block ? size : 0;
   return placed;
@@ -237,11 +237,13 @@ void place(std::vector<Placed>& placed, std::span<const std::byte> data, uint64_
   for (Placed& p : placed) {
     const std::string_view name = p.tensor.name;
     if (p.offset % alignment != 0)
-      raise<DataError>("tensor '{}' of {} begins at {}, which is no multiple of the alignment {}",
-                       excerpt(name), origin, p.offset, alignment);
+      raise<DataError>(
+          "tensor '{}' of {} begins at {}, which is not a multiple of the alignment {}",
+          excerpt(name), origin, p.offset, alignment);
     if (p.offset > data.size() || p.size > data.size() - p.offset)
-      raise<DataError>("tensor '{}' of {} ends after the file, which may be cut off", excerpt(name),
-                       origin);
+      raise<DataError>(
+          "tensor '{}' of {} ends after the end of the file; the file may be truncated",
+          excerpt(name), origin);
     p.tensor.data = data.subspan(p.offset, p.size);
     if (p.size > 0) by_offset.push_back(&p);
   }
@@ -268,8 +270,9 @@ uint64_t alignment_of(const GgufMetadata& metadata, const std::string& origin) {
 void check_version(uint32_t version, const std::string& origin) {
   if (version == 2 || version == 3) return;
   if ((version & 0xFFFF) == 0 && version != 0)
-    raise<DataError>("{} is a big-endian GGUF file, and only little-endian ones are read", origin);
-  raise<DataError>("{} is GGUF version {}, and versions 2 and 3 are read", origin, version);
+    raise<DataError>("{} is a big-endian GGUF file; only little-endian files are supported",
+                     origin);
+  raise<DataError>("{} is GGUF version {}; only versions 2 and 3 are supported", origin, version);
 }
 
 /// The head of a file as bytes.
@@ -405,7 +408,7 @@ const std::vector<std::string>* GgufKeys::find_texts(std::string_view key) const
   if (value == nullptr) return nullptr;
   const auto* array = std::get_if<GgufArray>(value);
   const auto* texts = array ? std::get_if<std::vector<std::string>>(&array->items) : nullptr;
-  if (texts == nullptr) wrong(key, "a list of texts");
+  if (texts == nullptr) wrong(key, "a list of strings");
   return texts;
 }
 
@@ -454,7 +457,7 @@ std::optional<std::vector<double>> GgufKeys::find_numbers(std::string_view key) 
 ParsedGguf parse_gguf(std::span<const std::byte> bytes, const std::string& origin) {
   Cursor in(bytes, origin);
   if (bytes.size() < 4 || std::memcmp(bytes.data(), "GGUF", 4) != 0)
-    raise<DataError>("{} is no GGUF file: it does not begin with \"GGUF\"", origin);
+    raise<DataError>("{} is not a GGUF file: it does not begin with \"GGUF\"", origin);
   in.take(4, "its head");
   ParsedGguf out;
   out.version = in.number<uint32_t>("its head");
@@ -463,16 +466,16 @@ ParsedGguf parse_gguf(std::span<const std::byte> bytes, const std::string& origi
   const auto num_values = in.number<uint64_t>("its head");
   // The smallest entry is a key of one byte with a value of one; the smallest tensor is a scalar.
   if (num_values > in.left() / 14 || num_tensors > in.left() / 25)
-    raise<DataError>("{} gives {} metadata entries and {} tensors, more than it has room for",
+    raise<DataError>("{} declares {} metadata entries and {} tensors, more than fit in the file",
                      origin, num_values, num_tensors);
   if (num_values > kMaxEntries || num_tensors > kMaxEntries)
-    raise<DataError>("{} has {} metadata entries and {} tensors, and at most {} are read", origin,
+    raise<DataError>("{} has {} metadata entries and {} tensors; at most {} are supported", origin,
                      num_values, num_tensors, kMaxEntries);
   std::set<std::string, std::less<>> names;
   for (uint64_t i = 0; i < num_values; ++i) {
     std::string key = in.name("a metadata key");
     if (!names.insert(key).second)
-      raise<DataError>("{} repeats the metadata key '{}'", origin, excerpt(key));
+      raise<DataError>("{} has the metadata key '{}' twice", origin, excerpt(key));
     GgufValue value = read_value(in, key);
     out.metadata.emplace_back(std::move(key), std::move(value));
   }
@@ -481,7 +484,7 @@ ParsedGguf parse_gguf(std::span<const std::byte> bytes, const std::string& origi
   for (uint64_t i = 0; i < num_tensors; ++i) {
     placed.push_back(read_tensor_info(in));
     if (!names.insert(placed.back().tensor.name).second)
-      raise<DataError>("{} repeats the tensor '{}'", origin, excerpt(placed.back().tensor.name));
+      raise<DataError>("{} has the tensor '{}' twice", origin, excerpt(placed.back().tensor.name));
   }
   const uint64_t alignment = alignment_of(out.metadata, origin);
   const uint64_t begin = std::min<uint64_t>(aligned(in.at(), alignment), bytes.size());

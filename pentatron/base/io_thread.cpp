@@ -12,7 +12,7 @@ IoThreads::IoThreads(size_t threads, size_t queued) : jobs_(queued) {
   } catch (const std::system_error& e) {
     jobs_.cancel();
     for (std::thread& thread : threads_) thread.join();
-    raise<Error>("a thread for input and output cannot be started: {}", e.what());
+    raise<Error>("cannot start a thread for input and output: {}", e.what());
   }
 }
 

@@ -35,7 +35,8 @@ class TreeBuilder {
   bool key(string_t& name) {
     Json& object = *levels_.back();
     if (object.contains(name)) {
-      error_ = fmt::format("{}: the key \"{}\" stands twice in one object", origin_, excerpt(name));
+      error_ =
+          fmt::format("{}: the key \"{}\" appears twice in one object", origin_, excerpt(name));
       return false;
     }
     member_ = &object[name];
@@ -69,7 +70,7 @@ class TreeBuilder {
   }
   bool open(Json container) {
     if (static_cast<int>(levels_.size()) >= max_depth_) {
-      error_ = fmt::format("{} is nested deeper than {} levels", origin_, max_depth_);
+      error_ = fmt::format("{} is nested more than {} levels deep", origin_, max_depth_);
       return false;
     }
     levels_.push_back(place(std::move(container)));
@@ -91,7 +92,7 @@ class TreeBuilder {
 
 Json parse_json(std::string_view text, std::string_view origin, const JsonLimits& limits) {
   if (text.size() > limits.max_bytes) {
-    raise<DataError>("{} has {} bytes of JSON, above the limit of {}", origin, text.size(),
+    raise<DataError>("{} has {} bytes of JSON, more than the limit of {}", origin, text.size(),
                      limits.max_bytes);
   }
   // A zero byte is JSON nowhere, and to the parser it is the end of the text.
@@ -116,15 +117,15 @@ Json read_json(const std::filesystem::path& file, const JsonLimits& limits) {
   std::error_code error;
   const auto size = std::filesystem::file_size(file, error);
   std::ifstream stream(file, std::ios::binary);
-  if (error || !stream) raise<DataError>("{} cannot be read", file.string());
+  if (error || !stream) raise<DataError>("cannot read {}", file.string());
   if (size > limits.max_bytes) {
-    raise<DataError>("{} has {} bytes, above the limit of {}", file.string(), size,
+    raise<DataError>("{} has {} bytes, more than the limit of {}", file.string(), size,
                      limits.max_bytes);
   }
   std::string text(static_cast<size_t>(size), '\0');
   stream.read(text.data(), static_cast<std::streamsize>(size));
   if (static_cast<uintmax_t>(stream.gcount()) != size) {
-    raise<DataError>("{} became shorter while it was read", file.string());
+    raise<DataError>("{} was truncated while it was being read", file.string());
   }
   return parse_json(text, file.string(), limits);
 }
@@ -148,7 +149,7 @@ void json_missing(std::string_view key, std::string_view where) {
 void json_wrong(std::string_view key, const Json& value, std::string_view type,
                 std::string_view where) {
   const std::string shown = value.is_structured() ? value.type_name() : dump_json(value);
-  raise<DataError>("\"{}\" in {} is {} where {} is needed", key, where, excerpt(shown), type);
+  raise<DataError>("\"{}\" in {} is {}, but must be {}", key, where, excerpt(shown), type);
 }
 
 } // namespace detail

@@ -21,10 +21,10 @@ void PartsFile::write_head(std::string_view head, uint64_t bytes_after) {
 
 void PartsFile::write(std::string_view name, std::span<const std::byte> bytes, uint64_t offset) {
   const auto it = parts_.find(name);
-  if (it == parts_.end()) raise<Error>("tensor '{}' was not announced", excerpt(name));
+  if (it == parts_.end()) raise<Error>("tensor '{}' was not declared", excerpt(name));
   Part& part = it->second;
   if (offset > part.size || bytes.size() > part.size - offset)
-    raise<Error>("tensor '{}' has {} bytes, and {} were given from byte {} on", excerpt(name),
+    raise<Error>("tensor '{}' has {} bytes, but {} were written from byte {} on", excerpt(name),
                  part.size, bytes.size(), offset);
   file_.write_at(head_ + part.begin + offset, bytes);
   part.written += bytes.size();
@@ -33,8 +33,8 @@ void PartsFile::write(std::string_view name, std::span<const std::byte> bytes, u
 void PartsFile::finish() {
   for (const auto& [name, part] : parts_)
     if (part.written != part.size)
-      raise<Error>("tensor '{}' was given {} of its {} bytes", excerpt(name), part.written,
-                   part.size);
+      raise<Error>("only {1} of the {2} bytes of tensor '{0}' were written", excerpt(name),
+                   part.written, part.size);
   file_.commit();
 }
 

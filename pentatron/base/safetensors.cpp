@@ -66,7 +66,7 @@ struct PlacedTensor {
 
 PlacedTensor read_entry(const std::string& name, const Json& json, std::string_view origin) {
   const std::string where = fmt::format("tensor '{}' of {}", excerpt(name), origin);
-  if (!json.is_object()) raise<DataError>("{} is not described by an object", where);
+  if (!json.is_object()) raise<DataError>("{} is not described by a JSON object", where);
   if (json.size() != 3) {
     raise<DataError>("{} has members other than dtype, shape and data_offsets", where);
   }
@@ -77,15 +77,15 @@ PlacedTensor read_entry(const std::string& name, const Json& json, std::string_v
   const auto offsets = json_get<std::vector<int64_t>>(json, "data_offsets", where);
   const auto size = byte_size(placed.tensor.shape, placed.tensor.dtype);
   if (placed.tensor.shape.size() > kMaxRank || !size) {
-    raise<DataError>("{} has an impossible shape", where);
+    raise<DataError>("{} has an invalid shape", where);
   }
   if (offsets.size() != 2 || offsets[0] < 0 || offsets[1] < offsets[0]) {
-    raise<DataError>("{} has impossible data_offsets", where);
+    raise<DataError>("{} has invalid data_offsets", where);
   }
   placed.begin = static_cast<uint64_t>(offsets[0]);
   placed.end = static_cast<uint64_t>(offsets[1]);
   if (placed.end - placed.begin != *size) {
-    raise<DataError>("{} has {} bytes of data where its shape and dtype need {}", where,
+    raise<DataError>("{} has {} bytes of data, but its shape and dtype need {}", where,
                      placed.end - placed.begin, *size);
   }
   return placed;
@@ -96,7 +96,7 @@ SafeMetadata read_metadata(const Json& json, std::string_view origin) {
   SafeMetadata out;
   for (const auto& [key, value] : json.items()) {
     if (!value.is_string()) {
-      raise<DataError>("__metadata__ '{}' of {} is not text", excerpt(key), origin);
+      raise<DataError>("__metadata__ '{}' of {} is not a string", excerpt(key), origin);
     }
     out.emplace(key, value.get<std::string>());
   }
@@ -105,12 +105,12 @@ SafeMetadata read_metadata(const Json& json, std::string_view origin) {
 
 Json read_header(std::span<const std::byte> bytes, std::string_view origin, uint64_t& data_begin) {
   if (bytes.size() < 8) {
-    raise<DataError>("{} has {} bytes and is no Safetensors file", origin, bytes.size());
+    raise<DataError>("{} has {} bytes and is not a Safetensors file", origin, bytes.size());
   }
   uint64_t length = 0;
   std::memcpy(&length, bytes.data(), 8);
   if (length > kMaxHeader || length > bytes.size() - 8) {
-    raise<DataError>("{} gives its header {} bytes, more than {}", origin, length,
+    raise<DataError>("{} declares a header of {} bytes, more than {}", origin, length,
                      length > kMaxHeader ? "the limit of 100 MB" : "the file has");
   }
   data_begin = 8 + length;
@@ -178,11 +178,11 @@ ParsedSafetensors parse_safetensors(std::span<const std::byte> bytes, std::strin
   for (PlacedTensor& entry : entries) {
     if (entry.begin != at) {
       raise<DataError>("tensor '{}' of {} {}", excerpt(entry.name), origin,
-                       entry.begin < at ? "overlaps another" : "has a hole before it");
+                       entry.begin < at ? "overlaps another" : "has a gap before it");
     }
     if (entry.end > data_size) {
-      raise<DataError>("tensor '{}' of {} ends {} bytes after the file", excerpt(entry.name),
-                       origin, entry.end - data_size);
+      raise<DataError>("tensor '{}' of {} ends {} bytes after the end of the file",
+                       excerpt(entry.name), origin, entry.end - data_size);
     }
     at = entry.end;
     entry.tensor.data = bytes.subspan(data_begin + entry.begin, entry.end - entry.begin);
@@ -215,7 +215,7 @@ SafetensorsFolder::SafetensorsFolder(const std::filesystem::path& folder) : fold
     return;
   }
   if (!std::filesystem::exists(index, error)) {
-    raise<DataError>("{} holds neither model.safetensors nor model.safetensors.index.json",
+    raise<DataError>("{} contains neither model.safetensors nor model.safetensors.index.json",
                      folder.string());
   }
   const Json json = read_json(index, {.max_bytes = kMaxHeader, .max_depth = 4});
@@ -227,8 +227,9 @@ SafetensorsFolder::SafetensorsFolder(const std::filesystem::path& folder) : fold
   for (const auto& [name, value] : map->items()) {
     const std::string file = value.is_string() ? value.get<std::string>() : std::string();
     if (!is_plain_name(file)) {
-      raise<DataError>("{} places tensor '{}' in '{}', which is not a file name in its folder",
-                       index.string(), excerpt(name), excerpt(file));
+      raise<DataError>(
+          "{} places tensor '{}' in '{}', which is not the name of a file in its folder",
+          index.string(), excerpt(name), excerpt(file));
     }
     const SafetensorsFile*& source = opened[file];
     if (source == nullptr) {
@@ -270,13 +271,13 @@ SafetensorsLayout layout_safetensors(std::vector<SafeTensorSpec> specs,
     const auto size = byte_size(spec.shape, spec.dtype);
     uint64_t end = 0;
     if (!size || __builtin_add_overflow(at, *size, &end) || end > uint64_t{1} << 62) {
-      raise<Error>("tensor '{}' cannot be written to {}: impossible shape", spec.name, origin);
+      raise<Error>("cannot write tensor '{}' to {}: invalid shape", spec.name, origin);
     }
     if (spec.name == "__metadata__" || !is_utf8(spec.name) ||
         !layout.places.emplace(spec.name, SafetensorsLayout::Place{.begin = at, .size = *size})
              .second) {
-      raise<Error>("tensor '{}' cannot be written to {}: the name is {}", excerpt(spec.name),
-                   origin, layout.places.contains(spec.name) ? "repeated" : "not allowed");
+      raise<Error>("cannot write tensor '{}' to {}: the name is {}", excerpt(spec.name), origin,
+                   layout.places.contains(spec.name) ? "repeated" : "not allowed");
     }
     add(spec.name, fmt::format(R"({{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
                                name_of(spec.dtype), fmt::join(spec.shape, ","), at, end));

@@ -118,7 +118,7 @@ TEST(Json, RefusesWhatIsNotOneValueWithinLimits) {
         "{\"a\":{\"b\":1,\"b\":2}}", "[NaN]", "// c\n1"}) {
     EXPECT_THROW(parse_json(text, "text"), DataError) << text;
   }
-  EXPECT_THAT(message_of([] { parse_json("{\"a\":1,\"a\":1}", "f"); }), HasSubstr("stands twice"));
+  EXPECT_THAT(message_of([] { parse_json("{\"a\":1,\"a\":1}", "f"); }), HasSubstr("appears twice"));
   EXPECT_THAT(message_of([] { parse_json(std::string("{}\0x", 4), "f"); }),
               HasSubstr("byte 2 is zero"));
   EXPECT_THAT(message_of([] { parse_json(std::string(1 << 20, '['), "f"); }),

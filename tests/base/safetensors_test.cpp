@@ -95,7 +95,8 @@ TEST(Safetensors, WriterTakesPartsInAnyOrderAndWantsAllOfThem) {
     SafetensorsWriter writer(path, {{"a", SafeDtype::kI32, {4}}, {"b", SafeDtype::kI32, {2}}});
     writer.write("b", as_bytes(v).first(8));
     writer.write("a", as_bytes(v).last(8), 8);
-    EXPECT_THAT(message_of([&] { writer.finish(); }), HasSubstr("'a' was given 8 of its 16 bytes"));
+    EXPECT_THAT(message_of([&] { writer.finish(); }),
+                HasSubstr("only 8 of the 16 bytes of tensor 'a'"));
     EXPECT_THROW(writer.write("a", as_bytes(v), 4), Error);
     EXPECT_THROW(writer.write("c", as_bytes(v)), Error);
     EXPECT_FALSE(std::filesystem::exists(path));
@@ -147,39 +148,39 @@ INSTANTIATE_TEST_SUITE_P(
     Headers, Malformed,
     ::testing::Values(
         BadHeader{"{\"a\":{" F32("[0,8]") "}}", 9, "1 bytes after its last tensor"},
-        BadHeader{"{\"a\":{" F32("[0,8]") "}}", 7, "ends 1 bytes after the file"},
-        BadHeader{"{\"a\":{" F32("[4,12]") "}}", 12, "has a hole before it"},
+        BadHeader{"{\"a\":{" F32("[0,8]") "}}", 7, "ends 1 bytes after the end of the file"},
+        BadHeader{"{\"a\":{" F32("[4,12]") "}}", 12, "has a gap before it"},
         BadHeader{"{\"a\":{" F32("[0,8]") "},\"b\":{" F32("[4,12]") "}}", 12, "overlaps another"},
         BadHeader{"{\"a\":{" F32("[0,8]") "},\"b\":{" F32("[0,8]") "}}", 8, "overlaps another"},
-        BadHeader{"{\"a\":{" F32("[0,8]") "},\"b\":{" F32("[12,20]") "}}", 20, "has a hole"},
+        BadHeader{"{\"a\":{" F32("[0,8]") "},\"b\":{" F32("[12,20]") "}}", 20, "has a gap"},
         BadHeader{"{\"a\":{" F32("[0,4]") "}}", 4, "has 4 bytes of data where its shape"},
-        BadHeader{"{\"a\":{" F32("[8,0]") "}}", 8, "impossible data_offsets"},
-        BadHeader{"{\"a\":{" F32("[-8,0]") "}}", 8, "impossible data_offsets"},
-        BadHeader{"{\"a\":{" F32("[0,8,16]") "}}", 8, "impossible data_offsets"},
+        BadHeader{"{\"a\":{" F32("[8,0]") "}}", 8, "invalid data_offsets"},
+        BadHeader{"{\"a\":{" F32("[-8,0]") "}}", 8, "invalid data_offsets"},
+        BadHeader{"{\"a\":{" F32("[0,8,16]") "}}", 8, "invalid data_offsets"},
         BadHeader{"{\"a\":{" F32("[0,18446744073709551615]") "}}", 8, "64-bit integer"},
         BadHeader{"{\"a\":{" F32("[0.0,8.0]") "}}", 8, "64-bit integer"},
-        BadHeader{"{\"a\":{" F32("[0,8]") "},\"a\":{" F32("[8,16]") "}}", 16, "stands twice"},
-        BadHeader{"{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\"}}", 0, "stands twice"},
+        BadHeader{"{\"a\":{" F32("[0,8]") "},\"a\":{" F32("[8,16]") "}}", 16, "appears twice"},
+        BadHeader{"{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\"}}", 0, "appears twice"},
         BadHeader{"{\"a\":{\"dtype\":\"F31\",\"shape\":[0],\"data_offsets\":[0,0]}}", 0,
                   "dtype 'F31'"},
         BadHeader{"{\"a\":{\"dtype\":1,\"shape\":[0],\"data_offsets\":[0,0]}}", 0, "a string"},
         BadHeader{"{\"a\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,0]}}", 0,
-                  "impossible shape"},
+                  "invalid shape"},
         BadHeader{"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,4],"
                   "\"data_offsets\":[0,0]}}",
-                  0, "impossible shape"},
+                  0, "invalid shape"},
         BadHeader{"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,4,0],"
                   "\"data_offsets\":[0,0]}}",
-                  0, "impossible shape"},
+                  0, "invalid shape"},
         BadHeader{"{\"a\":{\"shape\":[0],\"data_offsets\":[0,0],\"x\":1}}", 0, "has no \"dtype\""},
         BadHeader{"{\"a\":{" F32("[0,8]") ",\"x\":1}}", 8, "members other than"},
-        BadHeader{"{\"a\":[]}", 0, "not described by an object"},
-        BadHeader{"{\"__metadata__\":{\"a\":1}}", 0, "is not text"},
+        BadHeader{"{\"a\":[]}", 0, "not described by a JSON object"},
+        BadHeader{"{\"__metadata__\":{\"a\":1}}", 0, "is not a string"},
         BadHeader{"{\"__metadata__\":[]}", 0, "is not an object"},
         BadHeader{" {}", 0, "does not begin with {"}, BadHeader{"[]", 0, "does not begin with {"},
         BadHeader{"", 0, "does not begin with {"}, BadHeader{"{", 0, "not valid JSON"},
         BadHeader{"{} x", 0, "not valid JSON"}, BadHeader{"{\"a\":\"\xff\"}", 0, "not valid JSON"},
-        BadHeader{"{\"a\":[[[[[[]]]]]]}", 0, "nested deeper"}));
+        BadHeader{"{\"a\":[[[[[[]]]]]]}", 0, "nested more than"}));
 
 TEST(Safetensors, RefusesImpossibleLengths) {
   EXPECT_THAT(problem(""), HasSubstr("has 0 bytes"));
@@ -278,13 +279,13 @@ TEST(SafetensorsFolder, ReadsOneFileOrAnIndex) {
     });
   };
   EXPECT_EQ(with_map(R"({"a":"m-1.safetensors","b":"m-2.safetensors"})"), "");
-  EXPECT_THAT(with_map(R"({"a":"../m-1.safetensors"})"), HasSubstr("not a file name"));
-  EXPECT_THAT(with_map(R"({"a":"/etc/passwd"})"), HasSubstr("not a file name"));
-  EXPECT_THAT(with_map(R"({"a":"sub/x"})"), HasSubstr("not a file name"));
-  EXPECT_THAT(with_map(R"({"a":".."})"), HasSubstr("not a file name"));
-  EXPECT_THAT(with_map(R"({"a":"m-1.safetensors\u0000"})"), HasSubstr("not a file name"));
-  EXPECT_THAT(with_map(R"({"a":3})"), HasSubstr("not a file name"));
-  EXPECT_THAT(with_map(R"({"a":"none.safetensors"})"), HasSubstr("cannot be opened"));
+  EXPECT_THAT(with_map(R"({"a":"../m-1.safetensors"})"), HasSubstr("not the name of a file"));
+  EXPECT_THAT(with_map(R"({"a":"/etc/passwd"})"), HasSubstr("not the name of a file"));
+  EXPECT_THAT(with_map(R"({"a":"sub/x"})"), HasSubstr("not the name of a file"));
+  EXPECT_THAT(with_map(R"({"a":".."})"), HasSubstr("not the name of a file"));
+  EXPECT_THAT(with_map(R"({"a":"m-1.safetensors\u0000"})"), HasSubstr("not the name of a file"));
+  EXPECT_THAT(with_map(R"({"a":3})"), HasSubstr("not the name of a file"));
+  EXPECT_THAT(with_map(R"({"a":"none.safetensors"})"), HasSubstr("cannot open"));
   EXPECT_THAT(with_map(R"({"a":"m-2.safetensors"})"), HasSubstr("has no tensor 'a'"));
   EXPECT_THAT(with_map("[]"), HasSubstr("has no \"weight_map\""));
   write_safetensors(folder.path() / "model.safetensors",
