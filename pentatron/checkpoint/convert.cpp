@@ -260,17 +260,17 @@ void check_target(const ModelSource& source, const fs::path& target,
   std::error_code error;
   if (!fs::exists(fs::symlink_status(target, error))) return;
   if (!options.force)
-    raise<ConfigError>("{} is there already\n  try: another target, or --force to replace it",
+    raise<ConfigError>("{} already exists\n  try: another target, or --force to replace it",
                        target.string());
   if (contains_path(target, source.facts().path))
-    raise<ConfigError>("{} holds the source, {}\n  try: another target", target.string(),
+    raise<ConfigError>("{} contains the source, {}\n  try: another target", target.string(),
                        source.facts().path.string());
   if (fs::is_directory(target, error) && fs::is_empty(target, error)) return;
   try {
     if ((recognise_model(target) == ModelFormat::kGguf) == fs::is_directory(target, error))
-      raise<DataError>("a folder and not a file");
+      raise<DataError>("a folder, not a file");
   } catch (const DataError&) {
-    raise<ConfigError>("{} is no model, and --force replaces only models\n  try: another target",
+    raise<ConfigError>("{} is not a model, and --force only replaces models\n  try: another target",
                        target.string());
   }
 }
@@ -282,8 +282,8 @@ SafeDtype weight_dtype_from_name(const std::string& name) {
   if (name == "fp32") return SafeDtype::kF32;
   if (name == "bf16") return SafeDtype::kBF16;
   if (name == "fp16") return SafeDtype::kF16;
-  raise<ConfigError>("--dtype {} is no type of this format\n  try: fp32, bf16 or fp16{}", name,
-                     name == "q8_0" ? "; q8_0 only with --format gguf" : "");
+  raise<ConfigError>("--dtype {} is not supported by this format\n  try: fp32, bf16 or fp16{}",
+                     name, name == "q8_0" ? "; q8_0 only with --format gguf" : "");
 }
 
 ConvertReport write_hf_folder(ModelSource& source, const fs::path& folder,
@@ -322,11 +322,12 @@ ConvertReport convert_model(ModelSource& source, const fs::path& place,
                             const ConvertOptions& options) {
   const fs::path target = place.has_filename() ? place : place.parent_path(); // "DIR/"
   check_target(source, target, options);
-  if (options.max_shard_bytes == 0) raise<ConfigError>("--max-shard-size 0 holds no tensor");
+  if (options.max_shard_bytes == 0)
+    raise<ConfigError>("--max-shard-size is 0, which is too small for any tensor");
   std::error_code error;
   const fs::path parent = fs::absolute(target).parent_path();
   fs::create_directories(parent, error);
-  if (error) raise<ConfigError>("{} cannot be made: {}", parent.string(), error.message());
+  if (error) raise<ConfigError>("cannot create {}: {}", parent.string(), error.message());
   if (options.format == ModelFormat::kGguf) return write_as_gguf(source, target, options);
   AtomicDirectory aside(target);
   const ConvertReport report = options.format == ModelFormat::kPentatron

@@ -30,7 +30,7 @@ class GgufModelSource final : public ModelSource {
     for (const WeightMapEntry& entry : weight_map(model)) {
       const GgufModel::Tensor* const tensor = file_.find(entry.hf);
       if (tensor == nullptr || tensor->shape != entry.hf_shape()) // GgufModel has checked it all
-        raise<CheckpointError>("{} does not hold {} with shape {}", file.string(), entry.hf,
+        raise<CheckpointError>("{} has no tensor {} with shape {}", file.string(), entry.hf,
                                shape_text(entry.hf_shape()));
       parts_[entry.param].push_back({entry, tensor});
     }

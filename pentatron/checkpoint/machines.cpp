@@ -137,13 +137,14 @@ std::string fault_of(const fs::path& folder, const Machines& machines, const com
   for (const auto& [leader, said] : from_leaders(own, machines, world)) {
     const std::string theirs = text_in(said, "digest");
     if (const std::string fault = text_in(said, "fault"); !fault.empty())
-      return fmt::format("where rank {} runs {}", leader, fault);
+      return fmt::format("on the machine of rank {}: {}", leader, fault);
     if (theirs.empty()) continue;
     const std::vector<std::string> list = list_in(said, "absent");
     std::set<std::string> lacks(list.begin(), list.end());
     for (const auto& [name, fault] : said["damaged"].items()) {
       lacks.insert(name);
-      damage.emplace(name, fmt::format("where rank {} runs {}", leader, fault.get<std::string>()));
+      damage.emplace(
+          name, fmt::format("on the machine of rank {}: {}", leader, fault.get<std::string>()));
     }
     if (source < 0) {
       source = leader;
@@ -152,14 +153,14 @@ std::string fault_of(const fs::path& folder, const Machines& machines, const com
       continue;
     }
     if (theirs != digest)
-      return fmt::format("the manifests where ranks {} and {} run differ", source, leader);
+      return fmt::format("the manifests on the machines of ranks {} and {} differ", source, leader);
     std::erase_if(absent, [&](const std::string& name) { return !lacks.contains(name); });
   }
-  if (source < 0) return "no machine holds its manifest";
+  if (source < 0) return "no machine has its manifest";
   for (const std::string& name : absent)
     if (damage.contains(name)) return damage[name];
   if (!absent.empty())
-    return fmt::format("{} {} on no machine", fmt::join(absent, ", "),
+    return fmt::format("{} {} missing on all machines", fmt::join(absent, ", "),
                        absent.size() == 1 ? "is" : "are");
   text = comm::gather_text(world.rank() == source ? text : "", world)[static_cast<size_t>(source)];
   if (machines.leads() && !is_there(folder / kManifestName)) {
@@ -167,9 +168,9 @@ std::string fault_of(const fs::path& folder, const Machines& machines, const com
     write_file_atomically(folder / kManifestName, text);
   }
   for (const auto& [name, fault] : own["damaged"].items()) {
-    log::warning("{}; another machine has it whole", fault.get<std::string>());
+    log::warning("{}; using the intact copy of another machine", fault.get<std::string>());
     if (std::error_code error; !fs::remove(folder / name, error))
-      raise<CheckpointError>("{} cannot be removed: {}", (folder / name).string(), error.message());
+      raise<CheckpointError>("cannot remove {}: {}", (folder / name).string(), error.message());
   }
   comm::barrier(world);
   return "";
@@ -244,7 +245,7 @@ std::optional<FoundCheckpoint> find_on_machines(const fs::path& dir, const comm:
                            .passed_over = fmt::format("{}", fmt::join(faults, "; "))};
   }
   if (faults.empty()) return std::nullopt;
-  raise<CheckpointError>("{} holds no whole checkpoint on {} machines: {}", dir.string(),
+  raise<CheckpointError>("{} contains no complete checkpoint on {} machines: {}", dir.string(),
                          machines.all_leaders().size(), fmt::join(faults, "; "));
 }
 
@@ -274,7 +275,7 @@ void fetch_files(const fs::path& folder, const Manifest& manifest,
     for (const std::string& name : names) {
       const auto from = owner.find(name);
       if (from == owner.end())
-        raise<CheckpointError>("{} is on no machine", (folder / name).string());
+        raise<CheckpointError>("{} is missing on all machines", (folder / name).string());
       if (from->second == world.rank()) give(folder / name, sizes.at(name), leader, world);
       if (leader == world.rank()) take(folder / name, sizes.at(name), from->second, world);
       if (leader == machines.own_leader()) fetched += sizes.at(name);

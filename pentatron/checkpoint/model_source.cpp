@@ -41,16 +41,17 @@ void fill(ModelSource& source, nn::Param& param) {
 [[noreturn]] void refuse_file(const fs::path& file) {
   const std::string extension = file.extension().string();
   if (extension == ".safetensors")
-    raise<DataError>("{} is one file of a model\n  try: its folder, with config.json in it",
-                     file.string());
+    raise<DataError>(
+        "{} is only one file of a model\n  try: the folder that contains it and config.json",
+        file.string());
   if (extension == ".bin" || extension == ".pt" || extension == ".pth" || extension == ".ckpt")
-    raise<DataError>("{} holds pickled objects, which can run code and are not read\n  try: "
-                     "Safetensors, as model.save_pretrained(DIR) of transformers writes them",
-                     file.string());
-  raise<DataError>(
-      "{} is no model: it does not begin as a GGUF file\n  try: a Hugging Face folder, "
-      "a folder given as checkpoint.save, or a .gguf file",
-      file.string());
+    raise<DataError>(
+        "{} contains pickled objects, which can run code and are not loaded\n  try: save the model "
+        "as Safetensors, with model.save_pretrained(DIR) of transformers",
+        file.string());
+  raise<DataError>("{} is not a model: it is a file, but not a GGUF file\n  try: a Hugging Face "
+                   "folder, a run's checkpoint folder (checkpoint.save), or a .gguf file",
+                   file.string());
 }
 
 } // namespace
@@ -93,11 +94,11 @@ void ModelSource::load(nn::ParamList& params, const EachParam& each) {
     if (found == facts_.tensors.end()) {
       problems.missing(param.name());
     } else if (found->second.shape != param.spec().shape) {
-      problems.misfit(fmt::format("{} has shape {} and not {}", param.name(),
+      problems.misfit(fmt::format("{} has shape {} instead of {}", param.name(),
                                   shape_text(found->second.shape), shape_text(param.spec().shape)));
     }
   }
-  problems.throw_if_any(facts_.path.string() + " does not hold the model of this configuration");
+  problems.throw_if_any(facts_.path.string() + " does not match the model of this configuration");
   each([&](nn::Param& param) { fill(*this, param); });
 }
 
@@ -141,15 +142,15 @@ ModelFormat recognise_model(const fs::path& where) {
     refuse_file(where);
   }
   if (!fs::is_directory(where, ignored))
-    raise<DataError>("{} is no file and no folder\n  try: a Hugging Face folder, a folder given as "
-                     "checkpoint.save, or a .gguf file",
+    raise<DataError>("{} does not exist\n  try: a Hugging Face folder, a run's checkpoint folder "
+                     "(checkpoint.save), or a .gguf file",
                      where.string());
   if (is_file(where / kManifestName)) return ModelFormat::kPentatron;
   if (is_file(where / "config.json")) return ModelFormat::kHuggingFace;
   if (latest_name(where) || !checkpoints_in(where).empty()) return ModelFormat::kPentatron;
   raise<DataError>(
-      "{} holds no model: no checkpoint of pentatron, no config.json\n  try: a Hugging "
-      "Face folder, a folder given as checkpoint.save, or a .gguf file",
+      "{} contains no model: neither a pentatron checkpoint nor a config.json\n  try: a Hugging "
+      "Face folder, a run's checkpoint folder (checkpoint.save), or a .gguf file",
       where.string());
 }
 

@@ -28,7 +28,7 @@ void check_range(ModelSource& source, const std::string& param, const Box& box,
   const at::Tensor before = at::empty(box.size, at::TensorOptions(type));
   source.read(param, box, before);
   if (num_infinite(before) != infinite)
-    raise<CheckpointError>("{} has values that {} cannot hold\n  try: --dtype bf16", param,
+    raise<CheckpointError>("{} has values that {} cannot represent\n  try: --dtype bf16", param,
                            name_of(safe_dtype(values.scalar_type())));
 }
 

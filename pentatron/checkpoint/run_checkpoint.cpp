@@ -37,7 +37,7 @@ std::string mismatch(const TensorInfo& info, const StatePiece& piece, bool conve
   const bool types_fit =
       stored == type || (convert && at::isFloatingType(stored) && at::isFloatingType(type));
   if (info.shape == shape && types_fit) return {};
-  return fmt::format("{} is {} [{}] in the checkpoint and {} [{}] in the run", piece.name,
+  return fmt::format("{} is {} [{}] in the checkpoint, but {} [{}] in this run", piece.name,
                      name_of(info.dtype), fmt::join(info.shape, ", "), c10::toString(type),
                      fmt::join(shape, ", "));
 }
@@ -122,9 +122,10 @@ std::vector<std::string> check_tensors(const CheckpointReader& reader,
   std::vector<std::string>& extra = options.strictness == Strictness::kRaiseAll ? problems : told;
   extra.insert(extra.end(), left.begin(), left.end());
   if (!problems.empty())
-    raise<CheckpointError>(
-        "{} does not fit the run:\n  {}{}", reader.folder().string(), listed(problems),
-        would_pass ? "\n  try: checkpoint.strictness=log_all, if that is what you want" : "");
+    raise<CheckpointError>("{} does not match the model of this run:\n  {}{}",
+                           reader.folder().string(), listed(problems),
+                           would_pass ? "\n  try: checkpoint.strictness=log_all to load it anyway"
+                                      : "");
   return told;
 }
 

@@ -200,8 +200,8 @@ std::string RunSaver::State::begin(int64_t iteration) {
     if (machines->all_leaders()[i] == machines->own_leader()) pending->aside = answers[i].substr(1);
   guard([this] {
     if (std::error_code ignored; !fs::exists(pending->aside, ignored))
-      raise<CheckpointError>("{} is not on a disk that this rank sees\n  try: a folder that all "
-                             "machines share, or checkpoint.node_local=true",
+      raise<CheckpointError>("this rank cannot see {}\n  try: a folder that all machines share, or "
+                             "checkpoint.node_local=true",
                              options.dir.string());
   });
   return "";
@@ -411,9 +411,10 @@ std::vector<SaveEvent> RunSaver::save(const TrainState& state, const RunParts& p
     queued.seconds = monotonic_s() - begin;
     queued.waited_s = waited;
     if (beyond > 0)
-      queued.text = fmt::format("{} do not fit into staging memory of {} and were written first",
-                                format_bytes(static_cast<double>(beyond)),
-                                format_bytes(static_cast<double>(s.staging->capacity())));
+      queued.text = fmt::format(
+          "{} did not fit into the staging memory of {} and were written before training continued",
+          format_bytes(static_cast<double>(beyond)),
+          format_bytes(static_cast<double>(s.staging->capacity())));
     events.push_back(std::move(queued));
     return events;
   }

@@ -59,10 +59,11 @@ fs::path choose(const fs::path& where) {
   if (is_file(where / kManifestName)) return where;
   const auto found = newest_checkpoint(where, VerifyScope::kWeights);
   if (!found)
-    raise<CheckpointError>("{} holds no checkpoint\n  try: the folder given as checkpoint.save",
-                           where.string());
+    raise<CheckpointError>(
+        "{} contains no checkpoint\n  try: the folder that was given as checkpoint.save",
+        where.string());
   if (!found->passed_over.empty())
-    log::shared_warning("{}; going back to {}", found->passed_over, found->folder.string());
+    log::shared_warning("{}; using {} instead", found->passed_over, found->folder.string());
   return found->folder;
 }
 
@@ -185,7 +186,7 @@ class RunSource final : public ModelSource {
       }
       const TensorInfo& info = reader_.info(name);
       if (info.shape != spec.shape)
-        problems.misfit(fmt::format("{} has shape {} and not {}", name, shape_text(info.shape),
+        problems.misfit(fmt::format("{} has shape {} instead of {}", name, shape_text(info.shape),
                                     shape_text(spec.shape)));
       if (!is_weight_dtype(info.dtype))
         problems.misfit(fmt::format("{} is of type {}", name, name_of(info.dtype)));
@@ -194,8 +195,7 @@ class RunSource final : public ModelSource {
     for (const auto& [name, info] : reader_.manifest().tensors)
       if (!expected.contains(name) && name.find('/') == std::string::npos)
         problems.unexpected(name);
-    problems.throw_if_any(facts_.path.string() +
-                          " does not hold the model that its configuration describes");
+    problems.throw_if_any(facts_.path.string() + " does not match the model of its configuration");
   }
 
   void read_as_stored(const std::string& param, const Box& box, const at::Tensor& target) {

@@ -35,7 +35,7 @@ at::ScalarType scalar_type(SafeDtype dtype) {
   for (const auto& [safe, torch] : kTypes) {
     if (safe == dtype) return torch;
   }
-  raise<CheckpointError>("tensors of type {} cannot be read", name_of(dtype));
+  raise<CheckpointError>("tensors of type {} cannot be loaded", name_of(dtype));
 }
 
 at::Tensor to_tensor(const SafeTensor& entry, bool borrow) {

@@ -62,7 +62,7 @@ class Reader {
       if (!key.starts_with(architecture_ + ".")) continue;
       const std::string_view name = std::string_view(key).substr(architecture_.size() + 1);
       if (std::ranges::find(known, name) == known.end())
-        problem(fmt::format("metadata '{}' has no meaning that is known", excerpt(key)));
+        problem(fmt::format("metadata key '{}' is not supported", excerpt(key)));
     }
   }
   /// What means nothing as long as it has this value.
@@ -117,7 +117,7 @@ Json read_rope_scaling(Reader& in) {
 Json read_rope_freqs(Reader& in, const GgufTensor& tensor, double theta, int64_t head_size) {
   const std::vector<int64_t> shape = {head_size / 2};
   if (tensor.type != GgmlType::kF32 || tensor.shape != shape) {
-    in.problem(fmt::format("tensor 'rope_freqs.weight' is {} [{}] and not F32 [{}]",
+    in.problem(fmt::format("tensor 'rope_freqs.weight' is {} [{}] instead of F32 [{}]",
                            name_of(tensor.type), fmt::join(tensor.shape, ", "), shape[0]));
     return nullptr;
   }
@@ -125,7 +125,8 @@ Json read_rope_freqs(Reader& in, const GgufTensor& tensor, double theta, int64_t
   dequantize(tensor.type, tensor.data, divisors);
   const auto rope = find_llama3_rope(divisors, theta, head_size);
   if (!rope) {
-    in.problem("tensor 'rope_freqs.weight' holds no frequencies that Llama 3's scaling gives");
+    in.problem(
+        "the values of tensor 'rope_freqs.weight' do not come from Llama 3's frequency scaling");
     return nullptr;
   }
   if (rope->factor == 1) return nullptr;
@@ -146,15 +147,15 @@ void read_llama(Reader& in, GgufConfig& out) {
   s.ffn = in.size("feed_forward_length");
   s.head_size = in.size("attention.key_length", std::max<int64_t>(1, s.hidden / s.heads));
   if (in.size("attention.value_length", s.head_size) != s.head_size)
-    in.problem("heads of keys and values of different sizes are not supported");
+    in.problem("keys and values with different head sizes are not supported");
   if (in.size("rope.dimension_count", s.head_size) != s.head_size)
-    in.problem(fmt::format("{}={} where heads have {} is not supported",
+    in.problem(fmt::format("{}={} with a head size of {} is not supported",
                            in.full("rope.dimension_count"), in.size("rope.dimension_count"),
                            s.head_size));
-  if (s.head_size % 2 != 0) in.problem(fmt::format("heads of {} have no halves", s.head_size));
+  if (s.head_size % 2 != 0) in.problem(fmt::format("the head size {} is odd", s.head_size));
   if (s.heads % s.kv_heads != 0)
-    in.problem(
-        fmt::format("{} heads are not shared out evenly over {} of keys", s.heads, s.kv_heads));
+    in.problem(fmt::format("{} attention heads cannot be divided evenly among {} key-value heads",
+                           s.heads, s.kv_heads));
   const bool qwen2 = s.architecture == "qwen2", llama = s.architecture == "llama";
   s.qkv_bias = qwen2 || in.has_tensor("blk.0.attn_q.bias");
   s.proj_bias = !qwen2 && (s.qkv_bias || in.has_tensor("blk.0.attn_output.bias"));
@@ -164,12 +165,12 @@ void read_llama(Reader& in, GgufConfig& out) {
   Json scaling = read_rope_scaling(in);
   if (const GgufTensor* freqs = llama ? in.file().find("rope_freqs.weight") : nullptr) {
     if (!scaling.is_null())
-      in.problem("rope_freqs.weight and rope.scaling.type beside each other are not supported");
+      in.problem("rope_freqs.weight together with rope.scaling.type is not supported");
     scaling = read_rope_freqs(in, *freqs, theta, s.head_size);
   }
   const auto window = in.find_size("attention.sliding_window");
   if (window && !llama)
-    in.problem(fmt::format("{} does not say which layers have the window",
+    in.problem(fmt::format("{} does not specify which layers use the sliding window",
                            in.full("attention.sliding_window")));
   hf["model_type"] = window ? "mistral" : s.architecture;
   hf["architectures"] = {window  ? "MistralForCausalLM"
@@ -196,7 +197,8 @@ void read_llama(Reader& in, GgufConfig& out) {
   if (!qwen2 && !window) hf["attention_bias"] = s.qkv_bias;
   if (window) {
     hf["sliding_window"] = *window;
-    if (s.qkv_bias || s.mlp_bias) in.problem("biases in a model with a sliding window");
+    if (s.qkv_bias || s.mlp_bias)
+      in.problem("biases together with a sliding window are not supported");
   } else if (!llama) {
     hf["use_sliding_window"] = false;
   }
@@ -212,9 +214,9 @@ void read_gpt2(Reader& in, GgufConfig& out) {
   s.positions = in.size("context_length");
   if (s.hidden % s.heads != 0)
     in.problem(
-        fmt::format("{} features are not shared out evenly over {} heads", s.hidden, s.heads));
+        fmt::format("{} features cannot be divided evenly among {} heads", s.hidden, s.heads));
   if (in.size("attention.head_count_kv", s.heads) != s.heads)
-    in.problem("fewer heads of keys than of queries are not supported for gpt2");
+    in.problem("fewer key-value heads than query heads are not supported for gpt2");
   hf = {{"model_type", "gpt2"},
         {"architectures", {"GPT2LMHeadModel"}},
         {"n_layer", s.layers},
@@ -287,12 +289,12 @@ GgufConfig config_from_gguf(const GgufFile& file, Problems& problems) {
   const bool llama_like =
       architecture == "llama" || architecture == "qwen2" || architecture == "qwen3";
   if (!llama_like && architecture != "gpt2")
-    raise<CheckpointError>("{}: general.architecture={} is not supported\n  try: a model of llama "
-                           "(also mistral), qwen2, qwen3 or gpt2",
+    raise<CheckpointError>("{}: general.architecture={} is not supported\n  try: a llama, mistral, "
+                           "qwen2, qwen3 or gpt2 model",
                            keys.origin(), excerpt(architecture));
   if (const auto parts = keys.find_integer("split.count"); parts && *parts > 1)
-    raise<CheckpointError>("{} is one of {} parts of a model\n  try: join them with "
-                           "llama-gguf-split --merge",
+    raise<CheckpointError>("{} is one part of a model that is split into {} files\n  try: join "
+                           "them with llama-gguf-split --merge",
                            keys.origin(), *parts);
   Reader in(file, architecture, problems);
   in.refuse_others(known_keys());
@@ -307,13 +309,14 @@ GgufConfig config_from_gguf(const GgufFile& file, Problems& problems) {
   s.untied = in.has_tensor("output.weight");
   const GgufTensor* embedding = file.find("token_embd.weight");
   s.vocab = embedding && embedding->shape.size() == 2 ? embedding->shape[0] : 0;
-  if (s.vocab < 1) problems.push_back("there is no 'token_embd.weight' with a row for each token");
+  if (s.vocab < 1)
+    problems.push_back("'token_embd.weight' is missing or does not have one row per token");
   if (const auto vocab = in.find_size("vocab_size"); vocab && *vocab != s.vocab)
-    problems.push_back(fmt::format("{}={}, and 'token_embd.weight' has {} rows",
+    problems.push_back(fmt::format("{}={}, but 'token_embd.weight' has {} rows",
                                    in.full("vocab_size"), *vocab, s.vocab));
   // A layer has 9 tensors or more; with far fewer the number is wrong, and nothing is made of it.
   if (static_cast<uint64_t>(s.layers) > file.tensors().size() / 4 + 1)
-    problems.push_back(fmt::format("{}={}, and there are {} tensors", in.full("block_count"),
+    problems.push_back(fmt::format("{}={}, but there are {} tensors", in.full("block_count"),
                                    s.layers, file.tensors().size()));
   out.hf["vocab_size"] = s.vocab;
   out.hf["tie_word_embeddings"] = !s.untied;

@@ -72,14 +72,14 @@ void put_yarn(Writer& w, const Json& rope, int64_t positions) {
         json_get_or<int64_t>(rope, "original_max_position_embeddings", positions, kWhere));
   const double usual = 0.1 * std::log(factor) + 1;
   if (std::fabs(json_get_or<double>(rope, "attention_factor", usual, kWhere) - usual) > 1e-6)
-    w.problem("rope_parameters.attention_factor is not the one that llama.cpp takes");
+    w.problem("rope_parameters.attention_factor differs from the value that llama.cpp uses");
   for (const char* key : {"mscale", "mscale_all_dim"}) {
     if (json_get_or<double>(rope, key, 0.0, kWhere) != 0)
-      w.problem(fmt::format("rope_parameters.{} has no place in a {} file", key,
+      w.problem(fmt::format("rope_parameters.{} cannot be stored in a {} file", key,
                             w.structure().architecture));
   }
   if (!json_get_or<bool>(rope, "truncate", true, kWhere))
-    w.problem("rope_parameters.truncate=false has no place in GGUF");
+    w.problem("rope_parameters.truncate=false cannot be stored in GGUF");
   w.put("rope.scaling.yarn_beta_fast", json_get_or<double>(rope, "beta_fast", 32.0, kWhere));
   w.put("rope.scaling.yarn_beta_slow", json_get_or<double>(rope, "beta_slow", 1.0, kWhere));
 }
@@ -101,7 +101,7 @@ void put_rope(Writer& w, int64_t positions) {
                                 rope, "original_max_position_embeddings", positions, kWhere)};
     w.out().rope_freqs = llama3_divisors(llama3, theta, w.structure().head_size);
   } else if (type != "default") {
-    w.problem(fmt::format("rope_type={} has no place in a {} file", excerpt(type),
+    w.problem(fmt::format("rope_type={} cannot be stored in a {} file", excerpt(type),
                           w.structure().architecture));
   }
   w.put("rope.freq_base", theta);
@@ -115,8 +115,8 @@ void put_window(Writer& w, const std::string& family) {
     if (!w.has("sliding_window")) return;
     const int64_t window = w.size("sliding_window");
     w.put("attention.sliding_window", window);
-    log::warning("the file says sliding_window={}, and llama.cpp ignores that for the "
-                 "architecture llama: texts that are longer than it get full attention there",
+    log::warning("llama.cpp ignores sliding_window={} for the architecture llama: it uses full "
+                 "attention for longer texts",
                  window);
     return;
   }
@@ -129,7 +129,7 @@ void put_window(Writer& w, const std::string& family) {
       windowed = windowed || type != "full_attention";
   }
   if (windowed)
-    w.problem(fmt::format("sliding_window={} in some layers of {} has no place in GGUF",
+    w.problem(fmt::format("sliding_window={} in some layers of {} cannot be stored in GGUF",
                           w.get<int64_t>("sliding_window"), family));
 }
 
@@ -142,7 +142,7 @@ void put_llama(Writer& w, const std::string& family) {
   s.ffn = w.size("intermediate_size");
   s.head_size =
       w.size("head_dim", family == "qwen3" ? 128 : std::max<int64_t>(1, s.hidden / s.heads));
-  if (s.head_size % 2 != 0) w.problem(fmt::format("heads of {} have no halves", s.head_size));
+  if (s.head_size % 2 != 0) w.problem(fmt::format("the head size {} is odd", s.head_size));
   const bool attention_bias = w.get<bool>("attention_bias", false);
   s.qkv_bias = family == "qwen2" || attention_bias;
   s.proj_bias = (family == "llama" || family == "qwen3") && attention_bias;
@@ -151,7 +151,8 @@ void put_llama(Writer& w, const std::string& family) {
   if (family == "mistral" && attention_bias) w.problem("attention_bias=true for mistral");
   const auto act = w.get<std::string>("hidden_act", "silu");
   if (act != "silu" && act != "swish")
-    w.problem(fmt::format("hidden_act={} has no place in a {} file", excerpt(act), s.architecture));
+    w.problem(
+        fmt::format("hidden_act={} cannot be stored in a {} file", excerpt(act), s.architecture));
   const int64_t positions = w.size("max_position_embeddings", 2048);
   w.put("block_count", s.layers);
   w.put("context_length", positions);
@@ -179,11 +180,12 @@ void put_gpt2(Writer& w) {
   s.untied = !w.get<bool>("tie_word_embeddings", true);
   const auto act = w.get<std::string>("activation_function", "gelu_new");
   if (act != "gelu_new" && act != "gelu_pytorch_tanh")
-    w.problem(fmt::format("activation_function={} has no place in a gpt2 file", excerpt(act)));
+    w.problem(fmt::format("activation_function={} cannot be stored in a gpt2 file", excerpt(act)));
   if (!w.get<bool>("scale_attn_weights", true))
-    w.problem("scale_attn_weights=false has no place in a gpt2 file");
+    w.problem("scale_attn_weights=false cannot be stored in a gpt2 file");
   for (const char* key : {"scale_attn_by_inverse_layer_idx", "add_cross_attention"}) {
-    if (w.get<bool>(key, false)) w.problem(fmt::format("{}=true has no place in a gpt2 file", key));
+    if (w.get<bool>(key, false))
+      w.problem(fmt::format("{}=true cannot be stored in a gpt2 file", key));
   }
   w.put("block_count", s.layers);
   w.put("context_length", s.positions);

@@ -74,7 +74,7 @@ std::vector<Planned> plan(const GgufStructure& structure, const std::vector<Gguf
     const GgufSource& source = *found->second;
     left.erase(found);
     if (source.shape != entry.shape) {
-      problems.push_back(fmt::format("tensor {} is [{}] and not [{}]", entry.hf,
+      problems.push_back(fmt::format("tensor {} has shape [{}] instead of [{}]", entry.hf,
                                      fmt::join(source.shape, ", "), fmt::join(entry.shape, ", ")));
       continue;
     }
@@ -111,8 +111,9 @@ GgufMetadata metadata_of(GgufHead head, const std::vector<Planned>& planned,
                          const GgufExport& options, Problems& problems) {
   const auto* file_type = std::ranges::find(kFileTypes, options.type, &FileType::type);
   if (file_type == std::end(kFileTypes))
-    raise<ConfigError>("files of {} are not written\n  try: f32, f16, bf16 or q8_0",
-                       name_of(options.type));
+    raise<ConfigError>(
+        "GGUF files with tensors of type {} are not supported\n  try: f32, f16, bf16 or q8_0",
+        name_of(options.type));
   GgufMetadata out = {{"general.architecture", head.structure.architecture},
                       {"general.type", std::string("model")}};
   if (!options.name.empty()) out.emplace_back("general.name", options.name);
@@ -125,8 +126,9 @@ GgufMetadata metadata_of(GgufHead head, const std::vector<Planned>& planned,
       const auto* tokens = std::get_if<GgufArray>(&entry.second);
       const size_t count = tokens ? tokens->size() : 0;
       if (count != static_cast<size_t>(head.structure.vocab))
-        problems.push_back(fmt::format("the tokenizer has {} tokens, and the model vocab_size={}",
-                                       count, head.structure.vocab));
+        problems.push_back(
+            fmt::format("the tokenizer has {} tokens, but the model has vocab_size={}", count,
+                        head.structure.vocab));
     }
     out.push_back(entry);
   }
@@ -229,9 +231,9 @@ void write_tensor(const Planned& planned, std::vector<std::byte>& buffer, GgufWr
       }
       source.floats(r, row);
       if (const size_t lost = first_lost(planned.type, row); lost < row.size())
-        raise<CheckpointError>("tensor {} holds {}, which {} cannot\n  try: the type f32{}",
-                               planned.entry.hf, row[lost], name_of(planned.type),
-                               std::isfinite(row[lost]) ? " or bf16" : "");
+        raise<CheckpointError>(
+            "tensor {} contains {}, which {} cannot store\n  try: the type f32{}", planned.entry.hf,
+            row[lost], name_of(planned.type), std::isfinite(row[lost]) ? " or bf16" : "");
       quantize(planned.type, row, {to, row_bytes});
     }
     writer.write(planned.entry.gguf, out, offset);
@@ -254,7 +256,7 @@ void write_gguf(const std::filesystem::path& file, const Json& hf_config,
   }
   if (!problems.empty()) {
     constexpr size_t kMaxListed = 12;
-    std::string text = fmt::format("{} cannot be written:", file.string());
+    std::string text = fmt::format("cannot write {}:", file.string());
     for (size_t i = 0; i < std::min(problems.size(), kMaxListed); ++i) text += "\n  " + problems[i];
     if (problems.size() > kMaxListed)
       text += fmt::format("\n  and {} more", problems.size() - kMaxListed);
@@ -269,8 +271,9 @@ void write_gguf(const std::filesystem::path& file, const Json& hf_config,
     if (p.type == GgmlType::kF16 && options.type != GgmlType::kF16) ++narrow;
   }
   if (narrow > 0)
-    log::warning("{} tensors are written as F16: their rows are no whole blocks of {}", narrow,
-                 name_of(options.type));
+    log::warning(
+        "{} tensors are written as F16, because their rows are not a multiple of the block size {}",
+        narrow, name_of(options.type));
   GgufWriter writer(file, metadata, specs);
   if (!rope_freqs.empty()) writer.write(kRopeFreqs, std::as_bytes(std::span(rope_freqs)));
   std::vector<std::byte> buffer;
@@ -286,7 +289,9 @@ GgmlType gguf_type_from_name(std::string_view name) {
   for (const FileType& type : kFileTypes) {
     if (type.name == lower) return type.type;
   }
-  raise<ConfigError>("files of {} are not written\n  try: f32, f16, bf16 or q8_0", excerpt(name));
+  raise<ConfigError>(
+      "GGUF files with tensors of type {} are not supported\n  try: f32, f16, bf16 or q8_0",
+      excerpt(name));
 }
 
 } // namespace pentatron::checkpoint

@@ -131,19 +131,19 @@ void GgufModel::Impl::match(const GgufStructure& structure, Problems& problems) 
   for (const GgufTensor& tensor : file.tensors()) {
     if (!expected.contains(tensor.name)) extra.push_back(excerpt(tensor.name));
   }
-  list_names(missing, "it lacks the tensors", problems);
-  list_names(extra, "it has tensors that the architecture has not:", problems);
+  list_names(missing, "missing tensors", problems);
+  list_names(extra, "tensors that the architecture does not have:", problems);
 }
 
 void GgufModel::Impl::take(const GgufMapEntry& entry, const GgufTensor& tensor,
                            Problems& problems) {
   if (!can_dequantize(tensor.type)) {
-    problems.push_back(
-        fmt::format("tensor {} is {}, which is not read", entry.gguf, name_of(tensor.type)));
+    problems.push_back(fmt::format("tensor {} has type {}, which is not supported", entry.gguf,
+                                   name_of(tensor.type)));
     return;
   }
   if (!same_shape(tensor.shape, entry.gguf_shape())) {
-    problems.push_back(fmt::format("tensor {} is [{}] and not [{}]", entry.gguf,
+    problems.push_back(fmt::format("tensor {} has shape [{}] instead of [{}]", entry.gguf,
                                    fmt::join(tensor.shape, ", "),
                                    fmt::join(entry.gguf_shape(), ", ")));
     return;
@@ -162,7 +162,7 @@ GgufModel::GgufModel(const std::filesystem::path& file) : impl_(std::make_unique
   if (problems.empty()) return;
   const size_t more = problems.size() > kMaxListed ? problems.size() - kMaxListed : 0;
   problems.resize(problems.size() - more);
-  std::string text = fmt::format("{} is not a {} model that can be read:", file.string(),
+  std::string text = fmt::format("{} is not a {} model that pentatron can read:", file.string(),
                                  config.structure.architecture);
   for (const std::string& problem : problems) text += "\n  " + problem;
   if (more > 0) text += fmt::format("\n  and {} more", more);

@@ -133,7 +133,7 @@ void read_windows(const Reader& in, const std::string& family, GptConfig& c) {
   if (!c.window_size || always) return;
   const auto types = in.get<std::vector<std::string>>("layer_types", {});
   if (!types.empty() && static_cast<int64_t>(types.size()) != c.num_layers) {
-    raise<DataError>("{}: layer_types names {} layers and num_hidden_layers {}", in.where(),
+    raise<DataError>("{}: layer_types has {} entries, but num_hidden_layers is {}", in.where(),
                      types.size(), c.num_layers);
   }
   const int64_t first = in.get<int64_t>("max_window_layers", 28);
@@ -172,7 +172,7 @@ GptConfig read_llama_like(const Reader& in, const std::string& family) {
   read_rope(in, c);
   const auto types = in.get<std::vector<std::string>>("layer_types", {});
   if (!types.empty() && static_cast<int64_t>(types.size()) != c.num_layers) {
-    raise<DataError>("{}: layer_types names {} layers of num_hidden_layers={}", in.where(),
+    raise<DataError>("{}: layer_types has {} entries, but num_hidden_layers={}", in.where(),
                      types.size(), c.num_layers);
   }
   read_windows(in, family, c);
@@ -214,13 +214,13 @@ HfModel parse_hf_config(const Json& json, const std::string& where) {
   config::Violations violations;
   config::validate(model.config, violations);
   if (!violations.empty())
-    raise<DataError>("{} describes a model that cannot be:\n{}", in.where(), violations.text());
+    raise<DataError>("{} is not a valid model configuration:\n{}", in.where(), violations.text());
   return model;
 }
 
 HfModel read_hf_config(const std::filesystem::path& folder) {
   if (!std::filesystem::exists(folder / "config.json")) {
-    raise<DataError>("{} holds no config.json\n  try: the folder of a Hugging Face model, with "
+    raise<DataError>("{} contains no config.json\n  try: the folder of a Hugging Face model, with "
                      "config.json and model.safetensors",
                      folder.string());
   }

@@ -210,8 +210,8 @@ HfExport make_hf_config(const GptConfig& config, const std::string& preferred) {
       nearest_family = family;
     }
   }
-  raise<ConfigError>("no Hugging Face family (llama, mistral, qwen2, qwen3, gpt2) has this model; "
-                     "{} comes nearest and lacks {}",
+  raise<ConfigError>("no Hugging Face family (llama, mistral, qwen2, qwen3, gpt2) supports this "
+                     "model; the closest is {}, which does not support {}",
                      nearest_family, fmt::join(fewest, ", "));
 }
 

@@ -81,7 +81,7 @@ class HfSource final : public ModelSource {
         continue;
       }
       if (tensor->shape != entry.hf_shape())
-        problems.misfit(fmt::format("{} has shape {} and not {}", entry.hf,
+        problems.misfit(fmt::format("{} has shape {} instead of {}", entry.hf,
                                     shape_text(tensor->shape), shape_text(entry.hf_shape())));
       if (!is_weight_dtype(tensor->dtype))
         problems.misfit(fmt::format("{} is of type {}", entry.hf, name_of(tensor->dtype)));
@@ -90,7 +90,7 @@ class HfSource final : public ModelSource {
     for (const auto& [name, tensor] : files_.tensors())
       if (!used.contains(name) && !is_known_extra(name, model)) problems.unexpected(name);
     problems.throw_if_any(
-        fmt::format("{} does not hold the {} model that its config.json describes",
+        fmt::format("the tensors in {} do not match the {} model in its config.json",
                     facts_.path.string(), model.family));
     facts_.tensors = describe_parts(parts_, facts_.hf);
   }
@@ -108,9 +108,9 @@ void refuse_pickles(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
     if (entry.path().extension() != ".bin" && name != "pytorch_model.bin.index.json") continue;
-    raise<DataError>("{} holds its weights in {}: pickled objects, which can run code and are not "
-                     "read\n  try: Safetensors, as model.save_pretrained(DIR) of transformers "
-                     "writes them",
+    raise<DataError>("{} has its weights in {}, which contains pickled objects; these can run code "
+                     "and are not loaded\n  try: save the model as Safetensors, with "
+                     "model.save_pretrained(DIR) of transformers",
                      folder.string(), name);
   }
 }

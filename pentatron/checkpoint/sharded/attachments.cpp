@@ -50,8 +50,8 @@ std::string read_small_file(const fs::path& path, size_t max_bytes) {
   try {
     const MappedFile file(path);
     if (file.size() > max_bytes)
-      raise<CheckpointError>("{} has {} bytes, above the limit of {}", path.string(), file.size(),
-                             max_bytes);
+      raise<CheckpointError>("{} has {} bytes, more than the limit of {}", path.string(),
+                             file.size(), max_bytes);
     std::string text(file.text());
     file.check_size();
     return text;
@@ -62,7 +62,7 @@ std::string read_small_file(const fs::path& path, size_t max_bytes) {
 
 void make_folder(const fs::path& folder) {
   if (::mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST)
-    raise<CheckpointError>("{} cannot be created: {}", folder.string(),
+    raise<CheckpointError>("cannot create {}: {}", folder.string(),
                            std::generic_category().message(errno));
 }
 
@@ -72,11 +72,11 @@ Attachments write_attachments(const fs::path& folder,
   uint64_t bytes = 0;
   for (const auto& [name, text] : contents) {
     if (!is_attachment_name(name))
-      raise<CheckpointError>("'{}' is not a name for a file inside a checkpoint", excerpt(name));
+      raise<CheckpointError>("'{}' is not a valid name for a file in a checkpoint", excerpt(name));
     bytes += text.size();
     if (bytes > kMaxAttachmentBytes || written.size() >= kMaxAttachments)
-      raise<CheckpointError>("{} is one file too many inside a checkpoint: {} of together {} bytes "
-                             "are allowed",
+      raise<CheckpointError>("{} does not fit into the checkpoint: at most {} files with {} bytes "
+                             "in total are allowed",
                              excerpt(name), kMaxAttachments, kMaxAttachmentBytes);
     const fs::path path = folder / name;
     make_folder(path.parent_path());
@@ -91,10 +91,10 @@ std::string read_attachment(const fs::path& folder, std::string_view name,
   const fs::path path = folder / name;
   std::string text = read_small_file(path, kMaxAttachmentBytes);
   if (text.size() != attachment.bytes)
-    raise<CheckpointError>("{} is damaged: it has {} bytes and not {}", path.string(), text.size(),
-                           attachment.bytes);
+    raise<CheckpointError>("{} is corrupted: it has {} bytes instead of {}", path.string(),
+                           text.size(), attachment.bytes);
   if (checksum(text) != attachment.crc)
-    raise<CheckpointError>("{} is damaged: its checksum differs", path.string());
+    raise<CheckpointError>("{} is corrupted: its checksum does not match", path.string());
   return text;
 }
 

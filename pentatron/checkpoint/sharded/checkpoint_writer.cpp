@@ -36,8 +36,8 @@ fs::path CheckpointWriter::commit(std::span<const std::string> descriptions,
     std::error_code error;
     const auto size = fs::file_size(path() / name, error);
     if (error || size != file.bytes)
-      raise<CheckpointError>("{} has {} bytes where its rank has written {}",
-                             (path() / name).string(), error ? 0 : size, file.bytes);
+      raise<CheckpointError>("{} has {} bytes, but its rank wrote {}", (path() / name).string(),
+                             error ? 0 : size, file.bytes);
   }
   if (info.parity_parts.empty())
     write_parity(path(), manifest, info.parity);

@@ -222,7 +222,7 @@ std::string to_text(const CheckpointDifference& difference) {
       text += fmt::format("{}: dtype or shape differs\n", d.name);
       break;
     case Kind::kValues:
-      text += fmt::format("{}: {} elements differ, by at most {:.6g} at [{}], magnitude {:.6g}\n",
+      text += fmt::format("{}: {} elements differ, at most by {:.6g} at [{}], magnitude {:.6g}\n",
                           d.name, d.elements, d.max_difference, fmt::join(d.where, ", "),
                           d.max_magnitude);
     }
@@ -231,8 +231,8 @@ std::string to_text(const CheckpointDifference& difference) {
   for (const std::string& name : difference.attachments) text += fmt::format("{} differs\n", name);
   if (!difference.config_equal) text += "the configurations differ\n";
   if (!difference.tokenizer_equal) text += "the tokenizers differ\n";
-  return text + fmt::format("{} of {} tensors are equal in every bit\n", difference.equal,
-                            difference.tensors);
+  return text +
+         fmt::format("{} of {} tensors are identical\n", difference.equal, difference.tensors);
 }
 
 } // namespace pentatron::checkpoint

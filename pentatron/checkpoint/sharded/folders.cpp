@@ -51,7 +51,7 @@ void create_durably(const fs::path& dir) {
   if (!dir.has_filename()) return create_durably(parent); // "folder/"
   create_durably(parent);
   fs::create_directory(dir, error);
-  if (error) raise<CheckpointError>("{} cannot be created: {}", dir.string(), error.message());
+  if (error) raise<CheckpointError>("cannot create {}: {}", dir.string(), error.message());
   sync_path(parent);
 }
 
@@ -95,7 +95,7 @@ DirectoryLock::DirectoryLock(const fs::path& dir) {
   const fs::path file = dir / kLock;
   descriptor_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (descriptor_ < 0)
-    raise<CheckpointError>("{} cannot be opened: {}", file.string(), std::strerror(errno));
+    raise<CheckpointError>("cannot open {}: {}", file.string(), std::strerror(errno));
   if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) {
     held_ = true;
     char host[256] = "";
@@ -111,8 +111,9 @@ DirectoryLock::DirectoryLock(const fs::path& dir) {
       owner = first_line(file);
     } catch (const CheckpointError&) { // being written
     }
-    raise<CheckpointError>("{} is in use by {}\n  try: another checkpoint.save, or wait",
-                           dir.string(), owner.empty() ? "another process" : excerpt(owner));
+    raise<CheckpointError>(
+        "{} is in use by {}\n  try: another checkpoint.save, or wait until it ends", dir.string(),
+        owner.empty() ? "another process" : excerpt(owner));
   }
 }
 
@@ -161,7 +162,7 @@ std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& dir,
   if (fs::exists(dir / kManifestName, error)) {
     const VerifyReport report = look_at(dir, options);
     if (!report.ok())
-      raise<CheckpointError>("{} is damaged: {}{}", dir.string(), fmt::join(report.faults, "; "),
+      raise<CheckpointError>("{} is corrupted: {}{}", dir.string(), fmt::join(report.faults, "; "),
                              repair_hint(report, dir));
     return FoundCheckpoint{.folder = dir, .passed_over = {}};
   }
@@ -181,7 +182,7 @@ std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& dir,
     damaged.push_back(fmt::format("{}: {}{}", candidate.path.filename().string(), report.faults[0],
                                   repair_hint(report, candidate.path)));
   }
-  raise<CheckpointError>("{} holds no whole checkpoint: {}", dir.string(),
+  raise<CheckpointError>("{} contains no intact checkpoint: {}", dir.string(),
                          fmt::join(damaged, "; "));
 }
 
@@ -200,7 +201,7 @@ Candidate examine(const CheckpointFolder& folder, const Retention& rule) {
     const auto size = fs::file_size(folder.path / name, error);
     if (rule.node_local && error == std::errc::no_such_file_or_directory) return;
     if (error || size != bytes)
-      raise<CheckpointError>("{} has {} bytes and not {}", name, error ? 0 : size, bytes);
+      raise<CheckpointError>("{} has {} bytes instead of {}", name, error ? 0 : size, bytes);
   };
   for (const auto& [name, file] : manifest.files) expect_bytes(name, file.bytes);
   for (const auto& [name, parity] : manifest.parity) expect_bytes(name, parity.file.bytes);
@@ -234,7 +235,7 @@ void remove_checkpoint(const fs::path& folder, const std::function<void()>& prog
   fs::path aside = folder;
   aside += fmt::format("{}{}-old", kAside, ::getpid());
   if (::rename(folder.c_str(), aside.c_str()) != 0)
-    raise<CheckpointError>("{} cannot be removed: {}", folder.string(), std::strerror(errno));
+    raise<CheckpointError>("cannot remove {}: {}", folder.string(), std::strerror(errno));
   sync_path(folder.has_parent_path() ? folder.parent_path() : fs::path("."));
   std::error_code error;
   for (const std::string& name : names_in(aside)) {
@@ -242,7 +243,7 @@ void remove_checkpoint(const fs::path& folder, const std::function<void()>& prog
     if (progress) progress();
   }
   fs::remove_all(aside, error);
-  if (error) raise<CheckpointError>("{} cannot be removed: {}", folder.string(), error.message());
+  if (error) raise<CheckpointError>("cannot remove {}: {}", folder.string(), error.message());
 }
 
 } // namespace
@@ -250,7 +251,7 @@ void remove_checkpoint(const fs::path& folder, const std::function<void()>& prog
 PruneReport prune_checkpoints(const fs::path& dir, const Retention& retention, bool only_report,
                               const std::function<void()>& progress) {
   if (retention.keep_last < 0 || retention.keep_every < 0 || retention.keep_best < 0)
-    raise<CheckpointError>("the numbers of checkpoints to keep in {} are negative", dir.string());
+    raise<CheckpointError>("the number of checkpoints to keep in {} is negative", dir.string());
   std::error_code error;
   if (!fs::is_directory(dir, error)) raise<CheckpointError>("{} is not a folder", dir.string());
   std::optional<DirectoryLock> lock;

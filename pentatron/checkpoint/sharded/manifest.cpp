@@ -87,7 +87,7 @@ void expect_members(const Json& json, std::initializer_list<std::string_view> na
   if (!json.is_object()) raise<CheckpointError>("{} is not an object", where);
   for (const auto& [key, value] : json.items()) {
     if (std::ranges::find(names, key) == names.end())
-      raise<CheckpointError>("{} has an unknown member \"{}\"", where, excerpt(key));
+      raise<CheckpointError>("{} has an unknown field \"{}\"", where, excerpt(key));
   }
 }
 
@@ -115,7 +115,7 @@ std::vector<Box> parse_boxes(const Json& json, std::string_view where) {
   const auto list = json_get<std::vector<std::vector<std::vector<int64_t>>>>(json, "boxes", where);
   for (const auto& pair : list) {
     if (pair.size() != 2 || pair[0].size() != pair[1].size() || pair[0].size() > kMaxDims)
-      raise<CheckpointError>("a box in {} is not a pair of equally long lists", where);
+      raise<CheckpointError>("a box in {} is not a pair of lists of equal length", where);
     boxes.push_back({.offset = pair[0], .size = pair[1]});
   }
   return boxes;
@@ -134,8 +134,8 @@ FileInfo parse_chunks(const Json& json, std::string_view where) {
   file.bytes = get_size(json, "bytes", where);
   file.chunk_bytes = get_size(json, "chunk_bytes", where);
   if (file.chunk_bytes < kMinChunk || !std::has_single_bit(file.chunk_bytes))
-    raise<CheckpointError>("\"chunk_bytes\" in {} is {} and not a power of two from {} on", where,
-                           file.chunk_bytes, kMinChunk);
+    raise<CheckpointError>("\"chunk_bytes\" in {} is {}, but must be a power of two of at least {}",
+                           where, file.chunk_bytes, kMinChunk);
   file.crcs = parse_hex(json_get<std::string>(json, "crc32c", where), where);
   return file;
 }
@@ -187,7 +187,7 @@ void check_parity(const Manifest& manifest, std::string_view origin) {
       const auto file = manifest.files.find(shard);
       const ParityFile*& group = group_of.emplace(shard, &parity).first->second;
       if (file == manifest.files.end() || group->shards != parity.shards)
-        raise<CheckpointError>("{} covers {}, which is no shard or in another group", where,
+        raise<CheckpointError>("{} covers {}, which is not a shard or is in another group", where,
                                excerpt(shard));
       longest = std::max(longest, file->second.bytes);
     }
@@ -195,13 +195,13 @@ void check_parity(const Manifest& manifest, std::string_view origin) {
     known.resize(kMaxParity);
     if (known[parity.row] || parity.file.bytes != longest ||
         std::set(parity.shards.begin(), parity.shards.end()).size() != parity.shards.size())
-      raise<CheckpointError>("{} repeats a row or a shard, or has another size than its shards",
+      raise<CheckpointError>("{} repeats a row or a shard, or its size differs from its shards",
                              where);
     known[parity.row] = true;
   }
   for (const auto& [shard, known] : rows) {
     if (std::ranges::is_sorted(known, std::greater())) continue;
-    raise<CheckpointError>("{}: parity of {} lacks a row", origin, excerpt(shard));
+    raise<CheckpointError>("{}: a row of the parity of {} is missing", origin, excerpt(shard));
   }
 }
 
@@ -220,18 +220,19 @@ void check_file(const std::string& name, const FileInfo& file, const Manifest& m
   for (const auto& [tensor, entry] : file.entries) {
     const auto info = manifest.tensors.find(tensor);
     if (info == manifest.tensors.end())
-      raise<CheckpointError>("{} holds {}, which is not among the tensors", where, excerpt(tensor));
+      raise<CheckpointError>("{} contains {}, which is not in the list of tensors", where,
+                             excerpt(tensor));
     uint64_t bytes = 0; // below 2^60 at every step
     for (const Box& box : entry.boxes) {
       if (!fits(box, info->second.shape))
-        raise<CheckpointError>("{}: box {} of {} is outside of its shape [{}]", where, to_text(box),
+        raise<CheckpointError>("{}: box {} of {} is outside its shape [{}]", where, to_text(box),
                                excerpt(tensor), fmt::join(info->second.shape, ", "));
       bytes += static_cast<uint64_t>(numel(box)) * size_of(info->second.dtype);
       if (bytes > file.bytes) break;
     }
     if (entry.begin > file.bytes || bytes > file.bytes - entry.begin)
-      raise<CheckpointError>("{}: {} ends after the file's {} bytes", where, excerpt(tensor),
-                             file.bytes);
+      raise<CheckpointError>("{}: {} ends after the end of the file, which has {} bytes", where,
+                             excerpt(tensor), file.bytes);
     places.push_back({.begin = entry.begin, .end = entry.begin + bytes, .name = &tensor});
   }
   std::ranges::sort(places, {}, [](const Place& p) { return std::pair(p.begin, p.end); });
@@ -257,7 +258,7 @@ void check_tiling(const std::string& name, const TensorInfo& info, const Sources
     covering += fmt::format("{}{} of {}", covering.empty() ? ": " : " and ",
                             to_text(*sources.boxes[i]), *sources.files[i]);
   if (fault->times <= 0)
-    raise<CheckpointError>("{}: {} [{}] is not whole, element [{}] is in no file", origin,
+    raise<CheckpointError>("{}: {} [{}] is incomplete, element [{}] is in no file", origin,
                            excerpt(name), fmt::join(info.shape, ", "),
                            fmt::join(fault->element, ", "));
   raise<CheckpointError>("{}: element [{}] of {} [{}] is stored {} times{}", origin,
@@ -274,13 +275,13 @@ Manifest parse_checked_text(std::string_view text, std::string_view origin) {
   const size_t tail = own_checksum("").size();
   if (text.size() < tail ||
       text.substr(text.size() - tail) != own_checksum(text.substr(0, text.size() - tail)))
-    raise<CheckpointError>("{} is damaged: its checksum differs", origin);
+    raise<CheckpointError>("{} is corrupted: its checksum does not match", origin);
   const Json json = parse_json(text, origin, kLimits);
   if (!json.is_object()) raise<CheckpointError>("{} is not an object", origin);
   Manifest manifest;
   manifest.format = json_get<int64_t>(json, "format", origin);
   if (manifest.format != kManifestFormat)
-    raise<CheckpointError>("{} has format {}, this program reads format {}", origin,
+    raise<CheckpointError>("{} has format {}, but this version reads format {}", origin,
                            manifest.format, kManifestFormat);
   expect_members(json,
                  {"format", "iteration", "state", "config", "tokenizer", "attachments", "parity",
@@ -360,12 +361,12 @@ void add_file(Manifest& manifest, FileDescription description) {
   for (auto& [name, info] : description.tensors) {
     const auto [it, added] = manifest.tensors.emplace(name, info);
     if (!added && it->second != info)
-      raise<CheckpointError>("{} is {} [{}] in {} and {} [{}] in another file", excerpt(name),
+      raise<CheckpointError>("{} is {} [{}] in {}, but {} [{}] in another file", excerpt(name),
                              name_of(info.dtype), fmt::join(info.shape, ", "), description.name,
                              name_of(it->second.dtype), fmt::join(it->second.shape, ", "));
   }
   if (!manifest.files.emplace(description.name, std::move(description.file)).second)
-    raise<CheckpointError>("two ranks have written {}", excerpt(description.name));
+    raise<CheckpointError>("two ranks wrote {}", excerpt(description.name));
 }
 
 void check_manifest(const Manifest& manifest, std::string_view origin) {
@@ -374,19 +375,20 @@ void check_manifest(const Manifest& manifest, std::string_view origin) {
   for (const auto& [name, info] : manifest.tensors) {
     const auto count = checked_numel(info.shape);
     if (!is_tensor_name(name))
-      raise<CheckpointError>("{}: '{}' is not a tensor's name", origin, excerpt(name));
+      raise<CheckpointError>("{}: '{}' is not a valid tensor name", origin, excerpt(name));
     if (info.shape.size() > kMaxDims || !count ||
         static_cast<uint64_t>(*count) > kMaxBytes / size_of(info.dtype))
-      raise<CheckpointError>("{}: {} has an impossible shape", origin, excerpt(name));
+      raise<CheckpointError>("{}: {} has an invalid shape", origin, excerpt(name));
   }
   uint64_t attached = 0;
   for (const auto& [name, attachment] : manifest.attachments) {
     if (!is_attachment_name(name))
-      raise<CheckpointError>("{}: '{}' is not a name for a file inside a checkpoint", origin,
+      raise<CheckpointError>("{}: '{}' is not a valid name for a file in a checkpoint", origin,
                              excerpt(name));
     attached += attachment.bytes;
     if (attached > kMaxAttachmentBytes || manifest.attachments.size() > kMaxAttachments)
-      raise<CheckpointError>("{} lists too many or too large files without tensors", origin);
+      raise<CheckpointError>("{} lists too many files without tensors, or files that are too large",
+                             origin);
   }
   std::map<std::string_view, Sources> sources;
   for (const auto& [name, file] : manifest.files) {

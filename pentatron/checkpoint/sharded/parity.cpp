@@ -264,7 +264,8 @@ void rebuild_shards(const fs::path& folder, const Manifest& manifest, const Grou
     if (is_good(folder, name, info)) {
       report.repaired.push_back(name);
     } else {
-      report.lost.push_back(fmt::format("{}: what was rebuilt has other checksums", name));
+      report.lost.push_back(
+          fmt::format("{}: the checksums of the rebuilt file do not match", name));
     }
   }
 }
@@ -285,8 +286,9 @@ void repair_group(const fs::path& folder, const Manifest& manifest, const Group&
   if (lost.size() > good_rows.size()) {
     std::vector<std::string> names;
     for (const size_t i : lost) names.push_back(group.shards[i]);
-    report.lost.push_back(fmt::format("{}: {} files are damaged and {} parity files are good",
-                                      fmt::join(names, ", "), lost.size(), good_rows.size()));
+    report.lost.push_back(
+        fmt::format("{}: {} files are corrupted, but only {} parity files are intact",
+                    fmt::join(names, ", "), lost.size(), good_rows.size()));
     return;
   }
   if (!lost.empty()) {
@@ -305,7 +307,8 @@ namespace {
 /// The groups of a checkpoint that is to get `count` parity files for each.
 std::vector<Group> new_groups(const Manifest& manifest, int64_t count) {
   if (count < 0 || count > static_cast<int64_t>(kMaxParity))
-    raise<CheckpointError>("{} parity files are not in 0 to {}", count, kMaxParity);
+    raise<CheckpointError>("{} parity files are out of range: 0 to {} are allowed", count,
+                           kMaxParity);
   std::vector<std::string> names;
   for (const auto& [name, file] : manifest.files) names.push_back(name);
   std::vector<Group> groups;
@@ -348,7 +351,7 @@ class PartFile {
 
  private:
   [[noreturn]] void fail() const {
-    raise<CheckpointError>("{} cannot be written: {}", path_.string(), std::strerror(errno));
+    raise<CheckpointError>("cannot write {}: {}", path_.string(), std::strerror(errno));
   }
 
   fs::path path_;
@@ -423,7 +426,7 @@ void add_parity(const fs::path& folder, Manifest& manifest, int64_t count,
   }
   for (const auto& [name, parity] : manifest.parity) {
     if (parity.file.crcs.size() != parity.file.num_chunks())
-      raise<CheckpointError>("{} has {} chunks and not {}", name, parity.file.crcs.size(),
+      raise<CheckpointError>("{} has {} chunks instead of {}", name, parity.file.crcs.size(),
                              parity.file.num_chunks());
     const ShardFile file(folder / name, parity.file); // has its size
   }
@@ -439,7 +442,7 @@ RepairReport repair_checkpoint(const fs::path& folder) {
   }
   for (const auto& [name, info] : manifest.files) {
     if (!covered.contains(name) && !is_good(folder, name, info))
-      report.lost.push_back(fmt::format("{} is damaged, and no parity file covers it", name));
+      report.lost.push_back(fmt::format("{} is corrupted, and no parity file covers it", name));
   }
   return report;
 }

@@ -162,7 +162,7 @@ const std::shared_ptr<const MappedFile>& CheckpointReader::map_file(OpenFile& fi
     auto mapped =
         std::make_shared<const MappedFile>(folder_ / *file.name, MappedFile::Access::kPrivate);
     if (mapped->size() != file.info->bytes)
-      raise<CheckpointError>("{} became shorter while it was read", mapped->path().string());
+      raise<CheckpointError>("{} was truncated while it was being read", mapped->path().string());
     file.mapped = std::move(mapped);
   }
   return file.mapped;
@@ -185,7 +185,7 @@ void CheckpointReader::read(std::string_view name, const Box& box, std::span<std
   const TensorInfo& tensor = info(name);
   const size_t element = size_of(tensor.dtype);
   if (!fits(box, tensor.shape))
-    raise<CheckpointError>("box {} is outside of {} [{}]", to_text(box), excerpt(name),
+    raise<CheckpointError>("box {} is outside {} [{}]", to_text(box), excerpt(name),
                            fmt::join(tensor.shape, ", "));
   if (numel(box) == 0) return;
   PT_DCHECK(strides.size() == box.size.size());

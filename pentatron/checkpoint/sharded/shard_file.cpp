@@ -21,11 +21,11 @@ ShardFile::ShardFile(const std::filesystem::path& path, const FileInfo& info) : 
   if (descriptor_ < 0 || ::fstat(descriptor_, &status) != 0) {
     const int error = errno;
     if (descriptor_ >= 0) ::close(descriptor_);
-    raise<CheckpointError>("{} cannot be opened: {}", path.string(), std::strerror(error));
+    raise<CheckpointError>("cannot open {}: {}", path.string(), std::strerror(error));
   }
   if (!S_ISREG(status.st_mode) || static_cast<uint64_t>(status.st_size) != info.bytes) {
     ::close(descriptor_);
-    raise<CheckpointError>("{} is damaged: it has {} bytes and not {}", path.string(),
+    raise<CheckpointError>("{} is corrupted: it has {} bytes instead of {}", path.string(),
                            static_cast<int64_t>(status.st_size), info.bytes);
   }
 }
@@ -38,10 +38,9 @@ void ShardFile::read(uint64_t at, std::span<std::byte> bytes) const {
   while (!bytes.empty()) {
     const ssize_t n = ::pread(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(at));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0)
-      raise<CheckpointError>("{} cannot be read: {}", path_.string(), std::strerror(errno));
+    if (n < 0) raise<CheckpointError>("cannot read {}: {}", path_.string(), std::strerror(errno));
     if (n == 0)
-      raise<CheckpointError>("{} became shorter while it was read: byte {} is missing",
+      raise<CheckpointError>("{} was truncated while it was being read: byte {} is missing",
                              path_.string(), at);
     bytes = bytes.subspan(static_cast<size_t>(n));
     at += static_cast<uint64_t>(n);
@@ -70,8 +69,9 @@ std::string tensors_between(const FileInfo& info, uint64_t begin, uint64_t end) 
 std::string damaged_chunk(const std::string& file, const FileInfo& info, size_t chunk) {
   const uint64_t begin = chunk * info.chunk_bytes;
   const uint64_t end = std::min(info.bytes, begin + info.chunk_bytes);
-  return fmt::format("{} is damaged: the checksum of chunk {} (bytes {} to {}, in {}) differs",
-                     file, chunk, begin, end, tensors_between(info, begin, end));
+  return fmt::format(
+      "{} is corrupted: the checksum of chunk {} (bytes {} to {}, in {}) does not match", file,
+      chunk, begin, end, tensors_between(info, begin, end));
 }
 
 } // namespace pentatron::checkpoint

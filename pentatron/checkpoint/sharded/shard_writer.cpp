@@ -31,8 +31,8 @@ constexpr uint64_t kWriteBack = uint64_t{8} << 20;
   std::string more;
   struct statvfs disk = {};
   if ((error == ENOSPC || error == EDQUOT) && ::statvfs(path.parent_path().c_str(), &disk) == 0)
-    more = fmt::format("; it needs {} bytes, {} are free\n  try: checkpoint.save on another disk, "
-                       "or keep fewer checkpoints",
+    more = fmt::format("; it needs {} bytes, but {} are free\n  try: checkpoint.save on another "
+                       "disk, or fewer checkpoints (checkpoint.keep)",
                        bytes, uint64_t{disk.f_bavail} * disk.f_frsize);
   raise<CheckpointError>("{} cannot be {}: {}{}", path.string(), verb, std::strerror(error), more);
 }
@@ -47,19 +47,19 @@ ShardFileWriter::ShardFileWriter(const std::filesystem::path& folder, const std:
                                  std::vector<EntrySpec> entries, const SafeMetadata& metadata,
                                  uint64_t chunk_bytes)
     : path_(folder / name) {
-  if (!is_shard_name(name)) raise<CheckpointError>("'{}' is not a shard's name", excerpt(name));
+  if (!is_shard_name(name)) raise<CheckpointError>("'{}' is not a valid shard name", excerpt(name));
   description_.name = name;
   FileInfo& file = description_.file;
   file.chunk_bytes = chunk_bytes;
   std::vector<SafeTensorSpec> specs;
   for (EntrySpec& entry : entries) {
     if (!is_tensor_name(entry.name) || entry.shape.size() > kMaxDims || !checked_numel(entry.shape))
-      raise<CheckpointError>("'{}' [{}] cannot be written to {}: impossible name or shape",
+      raise<CheckpointError>("cannot write '{}' [{}] to {}: invalid name or shape",
                              excerpt(entry.name), fmt::join(entry.shape, ", "), path_.string());
     int64_t count = 0;
     for (const Box& box : entry.boxes) {
       if (!fits(box, entry.shape))
-        raise<CheckpointError>("box {} of {} is outside of its shape [{}]", to_text(box),
+        raise<CheckpointError>("box {} of {} is outside its shape [{}]", to_text(box),
                                excerpt(entry.name), fmt::join(entry.shape, ", "));
       count += numel(box);
     }
@@ -100,10 +100,10 @@ void ShardFileWriter::reserve() {
 void ShardFileWriter::write(std::string_view entry, std::span<const std::byte> bytes) {
   const auto it = slots_.find(entry);
   if (it == slots_.end())
-    raise<CheckpointError>("{} was not announced for {}", excerpt(entry), path_.string());
+    raise<CheckpointError>("{} was not declared for {}", excerpt(entry), path_.string());
   Slot& slot = it->second;
   if (bytes.size() > slot.end - slot.at)
-    raise<CheckpointError>("{} of {} gets {} bytes where {} are missing", excerpt(entry),
+    raise<CheckpointError>("{} of {} was given {} bytes, but {} are missing", excerpt(entry),
                            path_.string(), bytes.size(), slot.end - slot.at);
   put(slot.at, bytes);
   slot.at += bytes.size();
@@ -167,11 +167,11 @@ std::string ShardFileWriter::finish() {
   PT_DCHECK(descriptor_ >= 0);
   for (const auto& [name, slot] : slots_) {
     if (slot.at != slot.end)
-      raise<CheckpointError>("{} of {} lacks its last {} bytes", excerpt(name), path_.string(),
-                             slot.end - slot.at);
+      raise<CheckpointError>("the last {2} bytes of {0} in {1} are missing", excerpt(name),
+                             path_.string(), slot.end - slot.at);
   }
   end_run();
-  if (::fsync(descriptor_) != 0) fail("synced to the disk", path_, bytes(), errno);
+  if (::fsync(descriptor_) != 0) fail("synced to disk", path_, bytes(), errno);
   if (::close(std::exchange(descriptor_, -1)) != 0) fail("closed", path_, bytes(), errno);
   return to_text(description_);
 }

@@ -83,8 +83,8 @@ std::map<std::string, std::string> damaged_spares(const fs::path& folder,
     const std::string spare = spare_name(n);
     if (good_manifest(folder / spare) != text) {
       const std::string name = fmt::format("{}/{}", spare, kManifestName);
-      damaged[name] =
-          fmt::format("{} is damaged: it is no copy of the manifest", (folder / name).string());
+      damaged[name] = fmt::format("{} is corrupted: it is not a copy of the manifest",
+                                  (folder / name).string());
     }
     for (const auto& [name, attachment] : manifest.attachments)
       if (std::string why = fault_of(folder / spare, name, attachment); !why.empty())
@@ -124,7 +124,7 @@ Manifest repair_small_files(const fs::path& folder, std::vector<std::string>& re
       return fault_of(folder / spare, name, attachment).empty();
     });
     if (good == spares.end()) {
-      lost.push_back(fmt::format("{}, and no copy of it is good", why));
+      lost.push_back(fmt::format("{}, and no copy of it is intact", why));
     } else {
       restore(name, read_attachment(folder / *good, name, attachment));
     }

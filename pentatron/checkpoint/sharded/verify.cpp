@@ -73,7 +73,7 @@ void check_header(const fs::path& folder, const std::string& name, const Manifes
   const FileInfo& info = manifest.files.find(name)->second;
   const SafetensorsFile file(folder / name);
   if (file.tensors().size() != info.entries.size())
-    raise<CheckpointError>("the header of {} lists {} tensors, the manifest {}", name,
+    raise<CheckpointError>("the header of {} lists {} tensors, but the manifest lists {}", name,
                            file.tensors().size(), info.entries.size());
   for (const auto& [tensor, entry] : info.entries) {
     const SafeTensor* const listed = file.find(tensor);
@@ -82,7 +82,7 @@ void check_header(const fs::path& folder, const std::string& name, const Manifes
     if (listed == nullptr || listed->dtype != manifest.tensors.find(tensor)->second.dtype ||
         listed->shape != shape ||
         static_cast<uint64_t>(listed->data.data() - file.file().bytes().data()) != entry.begin)
-      raise<CheckpointError>("the header of {} and the manifest differ about {}", name,
+      raise<CheckpointError>("the header of {} and the manifest disagree about {}", name,
                              excerpt(tensor, 200));
   }
 }
@@ -95,7 +95,7 @@ void find_unlisted(const fs::path& folder, const Manifest& manifest, Faults& fau
          it.increment(error)) {
       const std::string name = below + it->path().filename().string();
       if (is_foreign(name))
-        faults.add(name, 0, fmt::format("{} is not in the manifest: it is foreign", excerpt(name)));
+        faults.add(name, 0, fmt::format("{} is not listed in the manifest", excerpt(name)));
     }
   };
   look("", [&](const std::string& name) {

@@ -80,12 +80,12 @@ TEST_F(Damage, EveryFlippedBitIsFoundByFileAndTensor) {
     ASSERT_THAT(fault, HasSubstr(name)) << "byte " << at;
     if (manifest.attachments.contains(name)) {
       const CheckpointReader reader(folder);
-      ASSERT_THAT(message_of([&] { reader.read_attachment(name); }), HasSubstr("is damaged"));
+      ASSERT_THAT(message_of([&] { reader.read_attachment(name); }), HasSubstr("is corrupted"));
     } else if (manifest.files.contains(name)) {
       for (const std::string& tensor : tensors_at(manifest, name, at)) {
         ASSERT_THAT(fault, HasSubstr(tensor)) << name << " byte " << at;
         CheckpointReader reader(folder);
-        ASSERT_THAT(message_of([&] { reader.read(tensor); }), HasSubstr("is damaged"));
+        ASSERT_THAT(message_of([&] { reader.read(tensor); }), HasSubstr("is corrupted"));
       }
     }
     write_all(folder / name, whole);
@@ -181,7 +181,7 @@ TEST_F(Damage, AHeaderThatTellsAnotherStoryIsFound) {
   }
   for (const char* where : {".", "spare_00"})
     write_all(folder / where / kManifestName, to_text(manifest));
-  EXPECT_THAT(first_fault(), HasSubstr("and the manifest differ about"));
+  EXPECT_THAT(first_fault(), HasSubstr("and the manifest disagree about"));
 }
 
 TEST_F(Damage, OfWhatIsMappedIsFound) {
@@ -208,7 +208,7 @@ TEST_F(Damage, OfWhatIsMappedIsFound) {
   write_all(file, good.substr(0, good.size() - 1));
   CheckpointReader shorter(folder);
   const CheckpointReader::Wanted wanted{"w", rows};
-  EXPECT_THAT(message_of([&] { shorter.map({&wanted, 1}); }), HasSubstr("is damaged: it has"));
+  EXPECT_THAT(message_of([&] { shorter.map({&wanted, 1}); }), HasSubstr("is corrupted: it has"));
 }
 
 TEST_F(Damage, AFileThatShrinksWhileItIsReadIsAnError) {
@@ -217,7 +217,8 @@ TEST_F(Damage, AFileThatShrinksWhileItIsReadIsAnError) {
   std::vector<std::byte> row(32);
   reader.read("w", {.offset = {0, 0}, .size = {1, 8}}, row); // opens the file
   fs::resize_file(folder / shard_name("model", 0, 1), 3 * kMinChunk);
-  EXPECT_THAT(message_of([&] { reader.read("w"); }), HasSubstr("became shorter while it was read"));
+  EXPECT_THAT(message_of([&] { reader.read("w"); }),
+              HasSubstr("was truncated while it was being read"));
 }
 
 /// A manifest with one thing changed and a good checksum.
@@ -238,14 +239,15 @@ TEST_F(BadManifest, EveryLieIsRefused) {
   EXPECT_EQ(error([](Manifest&) {}), "");
   is("has format 4", [](Manifest& m) { m.format = 4; });
   is("has iteration -1", [](Manifest& m) { m.iteration = -1; });
-  is("is not whole", [&](Manifest& m) { m.files.erase(shard(1)); });
-  is("is not whole", [&](Manifest& m) { file(m).entries.begin()->second.boxes.clear(); });
+  is("is incomplete", [&](Manifest& m) { m.files.erase(shard(1)); });
+  is("is incomplete", [&](Manifest& m) { file(m).entries.begin()->second.boxes.clear(); });
   is("checksums for", [&](Manifest& m) { file(m).crcs.pop_back(); });
   is("checksums for", [&](Manifest& m) { file(m).bytes += kMinChunk; });
   is("power of two", [&](Manifest& m) { file(m).chunk_bytes += 1; });
   is("power of two", [&](Manifest& m) { file(m).chunk_bytes = 0; });
   is("out of range", [&](Manifest& m) { file(m).bytes = uint64_t{1} << 62; });
-  is("after the file", [&](Manifest& m) { file(m).entries.begin()->second.begin = file(m).bytes; });
+  is("after the end of the file",
+     [&](Manifest& m) { file(m).entries.begin()->second.begin = file(m).bytes; });
   is("overlap", [&](Manifest& m) {
     file(m).entries["layers.0.norm.weight"].begin = file(m).entries["scale"].begin;
   });
@@ -253,21 +255,22 @@ TEST_F(BadManifest, EveryLieIsRefused) {
     m.files["../" + shard(0)] = file(m);
     m.files.erase(shard(0));
   });
-  is("is outside of its shape",
+  is("is outside its shape",
      [&](Manifest& m) { file(m).entries["layers.0.norm.weight"].boxes[0].offset[0] = 20; });
-  is("is outside of its shape",
+  is("is outside its shape",
      [&](Manifest& m) { file(m).entries["layers.0.norm.weight"].boxes[0].size[0] = -1; });
-  is("is outside of its shape",
+  is("is outside its shape",
      [&](Manifest& m) { file(m).entries["layers.0.norm.weight"].boxes[0].offset[0] = INT64_MAX; });
-  is("impossible shape", [](Manifest& m) { m.tensors["scale"].shape = {int64_t{1} << 59, 4}; });
-  is("impossible shape", [](Manifest& m) {
+  is("invalid shape", [](Manifest& m) { m.tensors["scale"].shape = {int64_t{1} << 59, 4}; });
+  is("invalid shape", [](Manifest& m) {
     m.tensors["scale"].shape.assign(9, 1); // more dimensions than boxes may have
   });
-  is("not among the tensors", [](Manifest& m) { m.tensors.erase("scale"); });
+  is("not in the list of tensors", [](Manifest& m) { m.tensors.erase("scale"); });
   for (const char* name : {"../x", "/x", "a/b/c", "a/../b", ".x", "a/.x", "", "a/", "manifest.json",
                            "x.safetensors", "x.parity", "x.tmp-1-2", "a b", "a\nb"})
-    is("not a name for a file", [&](Manifest& m) { m.attachments[name] = {}; });
-  is("too many or too large", [](Manifest& m) { m.attachments["x"].bytes = uint64_t{65} << 20; });
+    is("not a valid name for a file", [&](Manifest& m) { m.attachments[name] = {}; });
+  is("too many files without tensors",
+     [](Manifest& m) { m.attachments["x"].bytes = uint64_t{65} << 20; });
   is("out of range", [](Manifest& m) { m.attachments["x"].bytes = uint64_t{1} << 62; });
   is("stored 2 times", [&](Manifest& m) {
     auto& boxes = file(m).entries["layers.0.norm.weight"].boxes;
@@ -285,8 +288,8 @@ TEST_F(BadManifest, UnknownMembersAndWrongTypesAreRefused) {
     return message_of([&] { parse_manifest(body, "manifest"); });
   };
   EXPECT_EQ(resealed("\"abc\"", "\"abd\""), "");
-  EXPECT_THAT(resealed("\"tokenizer\"", "\"extra\":1,\"tokenizer\""), HasSubstr("unknown member"));
-  EXPECT_THAT(resealed("\"tokenizer\"", "\"tokeniser\""), HasSubstr("unknown member"));
+  EXPECT_THAT(resealed("\"tokenizer\"", "\"extra\":1,\"tokenizer\""), HasSubstr("unknown field"));
+  EXPECT_THAT(resealed("\"tokenizer\"", "\"tokeniser\""), HasSubstr("unknown field"));
   EXPECT_THAT(resealed("\"abc\"", "7"), HasSubstr("a string is needed"));
   EXPECT_THAT(resealed("\"begin\":", "\"begin\":-"), HasSubstr("out of range"));
   EXPECT_THAT(resealed("\"begin\":", "\"begin\":0."), HasSubstr("integer"));

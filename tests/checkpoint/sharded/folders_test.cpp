@@ -69,15 +69,18 @@ TEST_F(Folders, TheNewestGoodOneIsFoundAndWhatWasPassedOverIsTold) {
   damage(dir.path() / "step_00000030");
   const auto found = newest_checkpoint(dir.path());
   EXPECT_EQ(found->folder, dir.path() / "step_00000020");
-  EXPECT_THAT(found->passed_over, HasSubstr("step_00000030: model_00000_of_00001.safetensors is "
-                                            "damaged: the checksum of chunk 0"));
+  EXPECT_THAT(
+      found->passed_over,
+      HasSubstr(
+          "step_00000030: model_00000_of_00001.safetensors is corrupted: the checksum of chunk 0"));
   EXPECT_THAT(message_of([&] { newest_checkpoint(dir.path() / "step_00000030"); }),
-              HasSubstr("is damaged"));
+              HasSubstr("is corrupted"));
   fs::remove_all(dir.path() / "step_00000030");
   EXPECT_EQ(newest(), "step_00000020") << "latest names a missing folder";
   damage(dir.path() / "step_00000020");
   damage(dir.path() / "step_00000010");
-  EXPECT_THAT(message_of([&] { newest_checkpoint(dir.path()); }), HasSubstr("no whole checkpoint"));
+  EXPECT_THAT(message_of([&] { newest_checkpoint(dir.path()); }),
+              HasSubstr("no intact checkpoint"));
 }
 
 TEST_F(Folders, ByTheirStructureShardsAreNotReadAndKnownDamageIsPassedOver) {
@@ -99,13 +102,13 @@ TEST_F(Folders, ByTheirStructureShardsAreNotReadAndKnownDamageIsPassedOver) {
   EXPECT_THAT(message_of([&] {
                 find({{newest, "x"}});
               }),
-              AllOf(HasSubstr("no whole checkpoint: step_00000030: x"),
+              AllOf(HasSubstr("no intact checkpoint: step_00000030: x"),
                     HasSubstr("step_00000020: "), HasSubstr("step_00000010: ")));
   EXPECT_THAT(
       message_of([&] {
         newest_checkpoint(newest, {.scope = VerifyScope::kStructure, .damaged = {{newest, "x"}}});
       }),
-      HasSubstr("step_00000030 is damaged: x"));
+      HasSubstr("step_00000030 is corrupted: x"));
 }
 
 TEST_F(Folders, ForWeightsAloneTheOptimizersFilesDoNotMatter) {

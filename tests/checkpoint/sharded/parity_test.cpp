@@ -156,15 +156,16 @@ TEST_F(Parity, WhatIsBeyondRepairIsToldAndLeftAlone) {
   const RepairReport report = repair_checkpoint(folder);
   EXPECT_THAT(report.repaired, IsEmpty());
   ASSERT_EQ(report.lost.size(), 1u);
-  EXPECT_THAT(report.lost[0], HasSubstr(fmt::format("{}, {}: 2 files are damaged and 1", a, b)));
+  EXPECT_THAT(report.lost[0],
+              HasSubstr(fmt::format("{}, {}: 2 files are corrupted, but only 1", a, b)));
   EXPECT_EQ(content_of(folder / a), damaged);
   for (const char* where : {".", "spare_00"}) fs::remove(folder / where / "notes.txt");
   EXPECT_THAT(repair_checkpoint(folder).lost.front(),
-              AllOf(HasSubstr("notes.txt"), HasSubstr("no copy of it is good")));
+              AllOf(HasSubstr("notes.txt"), HasSubstr("no copy of it is intact")));
   for (const char* where : {".", "spare_00"}) fs::resize_file(folder / where / kManifestName, 100);
   EXPECT_FALSE(verify(folder).repairable);
   EXPECT_THAT(message_of([&] { repair_checkpoint(folder); }),
-              HasSubstr("manifest.json is damaged"));
+              HasSubstr("manifest.json is corrupted"));
 }
 
 TEST_F(Parity, SmallFilesArePutBackFromCopies) {
@@ -232,14 +233,15 @@ TEST_F(Parity, EveryLieOfTheManifestIsRefused) {
   EXPECT_EQ(error([](ParityFile&) {}), "");
   EXPECT_THAT(error([](ParityFile& p) { p.row = 16; }), HasSubstr("is row 16 of"));
   EXPECT_THAT(error([](ParityFile& p) { p.row = 1; }), HasSubstr("repeats a row"));
-  EXPECT_THAT(error([](ParityFile& p) { p.row = 5; }), HasSubstr("lacks a row"));
+  EXPECT_THAT(error([](ParityFile& p) { p.row = 5; }), HasSubstr("a row of the parity"));
   EXPECT_THAT(error([](ParityFile& p) { p.shards.clear(); }), HasSubstr("of 0 shards"));
   EXPECT_THAT(error([](ParityFile& p) { p.shards[0] = "x.safetensors"; }),
-              HasSubstr("which is no shard"));
+              HasSubstr("which is not a shard"));
   EXPECT_THAT(error([](ParityFile& p) { p.shards.pop_back(); }), HasSubstr("in another group"));
-  EXPECT_THAT(error([](ParityFile& p) { p.file.bytes -= 1; }), HasSubstr("another size"));
+  EXPECT_THAT(error([](ParityFile& p) { p.file.bytes -= 1; }), HasSubstr("its size differs"));
   EXPECT_THAT(error([](ParityFile& p) { p.file.crcs.clear(); }), HasSubstr("checksums for"));
-  EXPECT_THAT(message_of([&] { save(1, 17); }), HasSubstr("17 parity files are not in 0 to 16"));
+  EXPECT_THAT(message_of([&] { save(1, 17); }),
+              HasSubstr("17 parity files are out of range: 0 to 16"));
 }
 
 } // namespace

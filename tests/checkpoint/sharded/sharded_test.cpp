@@ -120,11 +120,14 @@ TEST(Container, SmallFilesLieBesideTheTensors) {
   EXPECT_THAT(diff(first, second).attachments,
               ElementsAre("hf/config.json", "notes.txt", "tokenizer/tokenizer.json"));
   EXPECT_THAT(to_text(diff(first, second)), HasSubstr("hf/config.json differs\nnotes.txt differs"));
-  EXPECT_THAT(message_of([&] { write({{"../notes.txt", "x"}}); }), HasSubstr("is not a name"));
+  EXPECT_THAT(message_of([&] {
+                write({{"../notes.txt", "x"}});
+              }),
+              HasSubstr("is not a valid name"));
   EXPECT_THAT(message_of([&] {
                 write({{"x", std::string((64 << 20) + 1, 'x')}});
               }),
-              HasSubstr("one file too many"));
+              HasSubstr("does not fit into the checkpoint"));
   EXPECT_EQ(newest_checkpoint(b.path())->folder, second.folder()) << "as it was";
 }
 
@@ -272,7 +275,7 @@ TEST(Container, DiffTellsTensorsApartByValue) {
   EXPECT_EQ(d.different[2].max_difference, 8);
   EXPECT_THAT(d.different[2].where, ElementsAre(1, 1));
   EXPECT_EQ(d.equal, 1);
-  EXPECT_THAT(to_text(d), HasSubstr("x: 2 elements differ, by at most 8 at [1, 1]"));
+  EXPECT_THAT(to_text(d), HasSubstr("x: 2 elements differ, at most by 8 at [1, 1]"));
 }
 
 TEST(ShardWriter, RefusesWhatIsNotAsAnnounced) {
@@ -285,17 +288,17 @@ TEST(ShardWriter, RefusesWhatIsNotAsAnnounced) {
   ShardFileWriter writer(dir.path(), "a.safetensors", spec({half}));
   const std::vector<std::byte> bytes(8);
   writer.write("w", std::span(bytes).first(5));
-  EXPECT_THAT(message_of([&] { writer.write("w", bytes); }), HasSubstr("gets 8 bytes where 3"));
-  EXPECT_THAT(message_of([&] { writer.write("v", bytes); }), HasSubstr("was not announced"));
-  EXPECT_THAT(message_of([&] { writer.finish(); }), HasSubstr("lacks its last 3 bytes"));
+  EXPECT_THAT(message_of([&] { writer.write("w", bytes); }), HasSubstr("was given 8 bytes, but 3"));
+  EXPECT_THAT(message_of([&] { writer.write("v", bytes); }), HasSubstr("was not declared"));
+  EXPECT_THAT(message_of([&] { writer.finish(); }), HasSubstr("the last 3 bytes of"));
   EXPECT_THAT(message_of([&] {
                 ShardFileWriter w(dir.path(), "b.safetensors",
                                   spec({{.offset = {3}, .size = {2}}}));
               }),
-              HasSubstr("box [3:5] of w is outside of its shape [4]"));
+              HasSubstr("box [3:5] of w is outside its shape [4]"));
   for (const char* name : {"../x.safetensors", "x", ".safetensors", "a/b.safetensors"})
     EXPECT_THAT(message_of([&] { ShardFileWriter w(dir.path(), name, spec({half})); }),
-                HasSubstr("not a shard's name"));
+                HasSubstr("not a valid shard name"));
   EXPECT_THAT(
       message_of([&] { ShardFileWriter w(dir.path() / "no", "a.safetensors", spec({half})); }),
       HasSubstr("No such file"));
@@ -324,18 +327,17 @@ TEST_F(Commit, RefusesHolesOverlapsAndDisagreement) {
   const std::string lower =
       shard(writer, "c.safetensors", {.offset = {2, 0}, .size = {2, 4}}, SafeDtype::kF64);
   EXPECT_THAT(failure({upper}, writer),
-              HasSubstr("w [4, 4] is not whole, element [2, 0] is in no"));
+              HasSubstr("w [4, 4] is incomplete, element [2, 0] is in no"));
   EXPECT_THAT(failure({upper, left}, writer),
               HasSubstr("element [0, 0] of w [4, 4] is stored 2 times: [0:2, 0:4] of a.safetensors "
                         "and [0:4, 0:2] of b.safetensors"));
   EXPECT_THAT(failure({upper, lower}, writer),
               HasSubstr("w is F64 [4, 4] in c.safetensors and F32 [4, 4] in another file"));
-  EXPECT_THAT(failure({upper, upper}, writer), HasSubstr("two ranks have written a.safetensors"));
+  EXPECT_THAT(failure({upper, upper}, writer), HasSubstr("two ranks wrote a.safetensors"));
   EXPECT_THAT(failure({"{}"}, writer), HasSubstr("has no \"name\""));
   fs::resize_file(writer.path() / "a.safetensors", 100);
   const std::string rest = shard(writer, "d.safetensors", {.offset = {2, 0}, .size = {2, 4}});
-  EXPECT_THAT(failure({upper, rest}, writer),
-              HasSubstr("has 100 bytes where its rank has written"));
+  EXPECT_THAT(failure({upper, rest}, writer), HasSubstr("has 100 bytes, but its rank wrote"));
   EXPECT_FALSE(latest_name(dir.path()));
   EXPECT_THAT(checkpoints_in(dir.path()), IsEmpty());
 }
