@@ -9,7 +9,7 @@ void DistConfig::validate(config::Violations& violations, std::string_view path)
     const std::string timeout = config::join(path, "timeout_s");
     const std::string heartbeat = config::join(path, "heartbeat_s");
     violations.add(timeout,
-                   fmt::format("{}={} is less than two heartbeats of {}={}", timeout, timeout_s,
+                   fmt::format("{}={} is shorter than two heartbeats of {}={}", timeout, timeout_s,
                                heartbeat, heartbeat_s),
                    fmt::format("{}={}", timeout, heartbeat_s * 5));
   }

@@ -35,7 +35,7 @@ class Variables {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error != std::errc() || end != text.data() + text.size() || value < lowest ||
         value > highest)
-      raise<ConfigError>("{}={} is not a whole number from {} to {}, and {} sets it so\n  try: {}",
+      raise<ConfigError>("{4} set {0}={1}, which is not an integer from {2} to {3}\n  try: {5}",
                          name, excerpt(text), lowest, highest, launcher_, remedy_);
     return static_cast<int>(value);
   }

@@ -30,12 +30,12 @@ AxisSizes checked_sizes(int world, const Mesh::Options& options) {
   };
   if (options.dp < 0) raise<ConfigError>("axis dp has size {}", options.dp);
   if (options.dp == 0 && world % others != 0)
-    raise<ConfigError>("{} takes {} ranks, which does not divide the {} ranks of the world\n"
-                       "  try: a world of {} ranks",
+    raise<ConfigError>("{} needs {} ranks, which does not divide the {} ranks of the world\n  try: "
+                       "a world of {} ranks",
                        text(), others, world, others * (world / others + 1));
   sizes["dp"] = options.dp == 0 ? world / others : options.dp;
   if (world_size(sizes) != world)
-    raise<ConfigError>("{} dp={} takes {} ranks, and the world has {}\n  try: a world of {} ranks",
+    raise<ConfigError>("{} dp={} needs {} ranks, but the world has {}\n  try: a world of {} ranks",
                        text(), options.dp, world_size(sizes), world, world_size(sizes));
   return sizes;
 }

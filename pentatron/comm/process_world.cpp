@@ -22,16 +22,16 @@ ProcessBackend choose(const Launch& launch, ProcessBackend asked) {
     const Environment environment = process_environment();
     const bool pmix = environment.contains("PMIX_RANK"); // what Open MPI takes; others take PMI
     if (asked == ProcessBackend::kMpi && !pmix && !environment.contains("PMI_RANK"))
-      raise<ConfigError>("srun has started {} ranks that it does not connect by MPI\n  try: srun "
-                         "--mpi=pmix, or --backend sockets",
-                         launch.world_size);
+      raise<ConfigError>(
+          "srun started {} ranks without MPI\n  try: srun --mpi=pmix, or --backend sockets",
+          launch.world_size);
     if (asked != ProcessBackend::kAuto) return asked;
     return pmix && mpi::available() ? ProcessBackend::kMpi : ProcessBackend::kSockets;
   }
   default:
     if (asked == ProcessBackend::kMpi)
-      raise<ConfigError>("--backend mpi under {}, which does not connect its ranks by MPI\n  try: "
-                         "mpirun -n {}, or --backend sockets",
+      raise<ConfigError>("--backend mpi cannot be used with {}, which starts ranks without MPI\n  "
+                         "try: mpirun -n {}, or --backend sockets",
                          config::to_string(launch.launcher), launch.world_size);
     return ProcessBackend::kSockets;
   }
@@ -44,10 +44,11 @@ std::unique_ptr<Transport> make_transport(const Launch& launch, ProcessBackend a
         launch.rank, sockets::connect_ranks(launch, process_environment(), timeout_s));
   std::unique_ptr<Transport> transport = mpi::make_transport();
   if (transport->size() != launch.world_size || transport->rank() != launch.rank)
-    raise<ConfigError>("{} says rank {} of {}, MPI says rank {} of {}\n  try: the mpirun of the "
-                       "MPI that pentatron was built with, srun --mpi=pmix, or --backend sockets",
-                       config::to_string(launch.launcher), launch.rank, launch.world_size,
-                       transport->rank(), transport->size());
+    raise<ConfigError>(
+        "{} reports rank {} of {}, but MPI reports rank {} of {}\n  try: the mpirun of the MPI "
+        "that pentatron was built with, srun --mpi=pmix, or --backend sockets",
+        config::to_string(launch.launcher), launch.rank, launch.world_size, transport->rank(),
+        transport->size());
   return transport;
 }
 

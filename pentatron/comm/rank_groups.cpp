@@ -23,7 +23,7 @@ std::vector<std::string> checked_order(const AxisSizes& sizes, std::string_view 
   std::vector<std::string> names = split_axes(order);
   for (const auto& [axis, size] : sizes)
     if (size > 1 && !contains(names, axis))
-      raise<ConfigError>("axis {} has {} ranks and the order {} does not name it", axis, size,
+      raise<ConfigError>("axis {} has {} ranks, but the order {} does not contain it", axis, size,
                          order);
   return names;
 }
@@ -53,7 +53,7 @@ std::vector<std::string> split_axes(std::string_view axes) {
     const size_t end = std::min(axes.find('-', start), axes.size());
     const std::string name(axes.substr(start, end - start));
     if (name.empty() || contains(names, name))
-      raise<ConfigError>("\"{}\" is not a list of different axes like {}", axes, kDefaultOrder);
+      raise<ConfigError>("\"{}\" is not a list of distinct axes such as {}", axes, kDefaultOrder);
     names.push_back(name);
     start = end + 1;
   }
@@ -115,10 +115,9 @@ ExpertAxes expert_axes(const AxisSizes& sizes, std::string_view order, int ep, i
   };
   const bool no_experts = ep == 1 && etp == extent(sizes, "tp");
   if (!no_experts && groups(experts.sizes, experts.order) != groups(sizes, order))
-    raise<ConfigError>(
-        "under the order {} with cp={} the pipeline ranks of experts would be others "
-        "than those of dense layers\n  try: the order {}",
-        order, extent(sizes, "cp"), kDefaultOrder);
+    raise<ConfigError>("with the order {} and cp={}, experts and dense layers would have different "
+                       "pipeline ranks\n  try: the order {}",
+                       order, extent(sizes, "cp"), kDefaultOrder);
   return experts;
 }
 

@@ -82,7 +82,7 @@ int current_rank() {
 
 void run_ranks(int world_size, const RankThreadsOptions& options,
                const std::function<void(Group world)>& body) {
-  if (world_size < 1) raise<ConfigError>("a world of {} ranks: at least 1 is needed", world_size);
+  if (world_size < 1) raise<ConfigError>("{} ranks are too few: at least 1 is needed", world_size);
   if (options.threads_per_rank < 0)
     raise<ConfigError>("threads_per_rank={} is negative", options.threads_per_rank);
   const int callers_threads = at::get_num_threads();

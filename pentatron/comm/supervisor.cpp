@@ -119,12 +119,12 @@ class Child {
     const std::vector<char*> argv = pointers(command.arguments), envp = pointers(environment);
     std::array<int, 2> ends;
     if (::pipe2(ends.data(), O_CLOEXEC) != 0)
-      raise<CommError>("no pipe to a new process ({})", std::strerror(errno));
+      raise<CommError>("cannot create a pipe to a new process ({})", std::strerror(errno));
     Descriptor reading(ends[0]), writing(ends[1]);
     const pid_t parent = ::getpid();
     pid_ = ::fork();
     if (pid_ == 0) become(argv.data(), envp.data(), command.death_signal, parent, writing.get());
-    if (pid_ < 0) raise<CommError>("the ranks cannot be started ({})", std::strerror(errno));
+    if (pid_ < 0) raise<CommError>("cannot start the ranks ({})", std::strerror(errno));
     ::setpgid(pid_, pid_);
     writing = Descriptor();
     int error = 0;
@@ -133,7 +133,7 @@ class Child {
     while (count < 0 && errno == EINTR);
     if (count == sizeof error) {
       wait();
-      raise<ConfigError>("{} cannot be started ({})", command.arguments[0], std::strerror(error));
+      raise<ConfigError>("cannot start {} ({})", command.arguments[0], std::strerror(error));
     }
   }
   ~Child() {
@@ -170,7 +170,7 @@ class Child {
 std::string this_program() {
   std::error_code error;
   const std::filesystem::path path = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error) raise<ConfigError>("this program's file is unknown ({})", error.message());
+  if (error) raise<ConfigError>("cannot find the file of this program ({})", error.message());
   return path.string();
 }
 
@@ -181,8 +181,8 @@ std::string find_mpirun(const Environment& environment) {
       const std::string file = std::string(folder) + "/mpirun";
       if (folder.starts_with('/') && ::access(file.c_str(), X_OK) == 0) return file;
     }
-  raise<ConfigError>("the mpi backend starts its ranks with mpirun, and PATH has none\n  try: "
-                     "apt-get install openmpi-bin");
+  raise<ConfigError>(
+      "the mpi backend needs mpirun, which is not in PATH\n  try: apt-get install openmpi-bin");
 }
 
 /// Without what another launcher has set, so that the ranks see one launcher only.
@@ -206,7 +206,7 @@ std::vector<Command> commands(const SupervisorOptions& options, const control::A
   const Environment environment = clean_environment(address);
   std::vector<std::string> rank = {options.program.empty() ? this_program() : options.program};
   if (::access(rank[0].c_str(), X_OK) != 0)
-    raise<ConfigError>("{} cannot be started ({})", rank[0], std::strerror(errno));
+    raise<ConfigError>("cannot start {} ({})", rank[0], std::strerror(errno));
   rank.insert(rank.end(), options.arguments.begin(), options.arguments.end());
   if (options.start == SupervisorOptions::Start::kMpirun) {
     // Threads are the program's to place; mpirun's banners would bury the monitor's sentence.
@@ -262,7 +262,8 @@ class Supervision {
     for (const auto& status : statuses_)
       if (result == 0) result = exit_code(*status);
     if (result != 0 && server_.joined() == 0 && !was_stopped_)
-      raise<CommError>("the ranks ended with exit code {} before any had joined the run", result);
+      raise<CommError>("the ranks ended with exit code {} before any of them joined the run",
+                       result);
     return result;
   }
 
@@ -343,7 +344,8 @@ class Supervision {
 } // namespace
 
 int supervise(const SupervisorOptions& options) {
-  if (options.ranks < 1) raise<ConfigError>("{} ranks: at least 1 is needed", options.ranks);
+  if (options.ranks < 1)
+    raise<ConfigError>("{} ranks are too few: at least 1 is needed", options.ranks);
   return Supervision(options).run();
 }
 
@@ -351,7 +353,7 @@ std::optional<control::Address> supervisor_address(const Environment& environmen
   const auto endpoint = environment.find(kControl), secret = environment.find(kSecret);
   if (endpoint == environment.end() && secret == environment.end()) return std::nullopt;
   if (endpoint == environment.end() || secret == environment.end())
-    raise<ConfigError>("{} and {} are set only together\n  try: unset both", kControl, kSecret);
+    raise<ConfigError>("{} and {} must be set together\n  try: unset both", kControl, kSecret);
   return control::make_address(endpoint->second, secret->second);
 }
 

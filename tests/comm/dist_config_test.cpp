@@ -22,8 +22,8 @@ TEST(DistConfig, TakesItsDefaultsAndRefusesWhatCannotWork) {
   EXPECT_THAT(violations_of("heartbeat_s=0"), testing::HasSubstr("heartbeat_s"));
   EXPECT_THAT(violations_of("heartbeat_s=61"), testing::HasSubstr("heartbeat_s"));
   EXPECT_THAT(violations_of("timeout_s=1.5"),
-              testing::AllOf(testing::HasSubstr("timeout_s=1.5 is less than two heartbeats of "
-                                                "heartbeat_s=1"),
+              testing::AllOf(testing::HasSubstr(
+                                 "timeout_s=1.5 is shorter than two heartbeats of heartbeat_s=1"),
                              testing::HasSubstr("try: timeout_s=5")));
 }
 

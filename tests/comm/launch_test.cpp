@@ -163,7 +163,7 @@ TEST(Launch, AssumesOneMachineWhereLocalAndWorldRankAgree) {
 TEST(Launch, RefusesNumbersThatAreNone) {
   for (const char* text : {"", " 1", "1 ", "-1", "+1", "0x1", "1.0", "99999999999999999999", "8"})
     EXPECT_THAT(error_of(torchrun() + Environment{{"RANK", text}}),
-                HasSubstr("is not a whole number from 0 to 7"))
+                HasSubstr("is not an integer from 0 to 7"))
         << text;
   EXPECT_THAT(error_of(torchrun() + Environment{{"WORLD_SIZE", "0"}}), HasSubstr("from 1 to"));
   EXPECT_THAT(error_of(torchrun() + Environment{{"MASTER_PORT", "65536"}}), HasSubstr("65535"));

@@ -71,8 +71,9 @@ Reduce find(at::ScalarType dtype) {
 
 void check_reducible(at::ScalarType dtype, ReduceOp op) {
   if (!find(dtype))
-    raise<CommError>("{} over ranks of {} is not supported\n  try: a real floating or integer type",
-                     op == ReduceOp::kSum ? "a sum" : "a maximum", c10::toString(dtype));
+    raise<CommError>(
+        "{} of {} tensors is not supported\n  try: a real floating-point or integer type",
+        op == ReduceOp::kSum ? "a sum" : "a maximum", c10::toString(dtype));
 }
 
 void reduce_slice(const std::vector<at::Tensor>& ins, const std::vector<at::Tensor>& outs,

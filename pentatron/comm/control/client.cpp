@@ -53,8 +53,8 @@ Message await(Connection& connection, Clock::time_point deadline) {
     if (ready == 0) raise<CommError>("the control channel does not answer");
     if (!connection.receive()) {
       if (std::optional<Message> message = connection.next()) return std::move(*message);
-      raise<CommError>("the control channel refuses this rank\n  try: a job secret that is the "
-                       "monitor's");
+      raise<CommError>(
+          "the control channel rejected this rank\n  try: the job secret of the monitor");
     }
   }
 }
@@ -134,7 +134,7 @@ class Client::Loop {
         Connection(connect(options_.address, options_.join_timeout_s), Connection::Side::kClient);
     const Message first = await(connection_, deadline);
     const Hello* hello = std::get_if<Hello>(&first);
-    if (!hello) raise<CommError>("{} is no control channel", options_.address.endpoint());
+    if (!hello) raise<CommError>("{} is not a control channel", options_.address.endpoint());
     Join join{options_.rank, options_.world_size, ::getpid(), machine_identity(), random_key(), {}};
     const Key& secret = options_.address.secret;
     join.proof = proof(secret, "client", hello->nonce, join);

@@ -85,17 +85,16 @@ void require_descriptors(int error) {
   if (error == EMFILE) {
     rlimit limit{};
     ::getrlimit(RLIMIT_NOFILE, &limit);
-    throw OutOfDescriptors(fmt::format("this process cannot open another connection: its limit of "
-                                       "{} open files is reached\n  try: ulimit -n {}",
+    throw OutOfDescriptors(fmt::format("cannot open another connection: this process has reached "
+                                       "its limit of {} open files\n  try: ulimit -n {}",
                                        limit.rlim_cur,
                                        std::max<rlim_t>(65536, 2 * limit.rlim_cur)));
   }
   if (error == ENFILE)
-    throw OutOfDescriptors("this process cannot open another connection: the machine's limit of "
-                           "open files is reached\n  try: a larger /proc/sys/fs/file-max");
+    throw OutOfDescriptors("cannot open another connection: this machine has reached its limit of "
+                           "open files\n  try: a larger /proc/sys/fs/file-max");
   if (error == ENOBUFS || error == ENOMEM)
-    throw OutOfDescriptors(
-        fmt::format("this process cannot open another connection ({})", reason(error)));
+    throw OutOfDescriptors(fmt::format("cannot open another connection ({})", reason(error)));
 }
 
 Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
@@ -129,8 +128,8 @@ Address make_address(std::string_view endpoint, std::string_view secret) {
     valid = read.ec == std::errc() && read.ptr == end && address.port > 0 && address.port < 65536;
   }
   if (!valid)
-    raise<ConfigError>("the address of the control channel is not host:port\n  try: leave it to "
-                       "pentatron train --ranks N");
+    raise<ConfigError>("the address of the control channel is not host:port\n  try: start the "
+                       "ranks with pentatron train --ranks N");
   address.secret = key_from_hex(secret);
   return address;
 }
@@ -148,8 +147,8 @@ Descriptor listen(bool all_interfaces, int& port) {
   if (!fd.valid() || ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
       ::listen(fd.get(), SOMAXCONN) != 0 ||
       ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0)
-    raise<CommError>("this process cannot listen on {}:{} ({})",
-                     all_interfaces ? "0.0.0.0" : "127.0.0.1", port, reason());
+    raise<CommError>("cannot listen on {}:{} ({})", all_interfaces ? "0.0.0.0" : "127.0.0.1", port,
+                     reason());
   port = ntohs(address.sin_port);
   return fd;
 }
@@ -162,8 +161,7 @@ Descriptor accept(const Descriptor& listener) {
   }
   const int error = errno;
   require_descriptors(error);
-  if (!may_pass(error))
-    raise<CommError>("this process cannot take connections ({})", reason(error));
+  if (!may_pass(error)) raise<CommError>("cannot accept connections ({})", reason(error));
   return fd;
 }
 
@@ -266,7 +264,7 @@ std::optional<Message> Connection::next() {
   if (in_.size() < 4) return std::nullopt;
   const size_t length = load_length(in_);
   if (length > (key_ ? kMaxMessageBytes : kMaxHandshakeBytes))
-    raise<CommError>("a message of the control channel has {} bytes", length);
+    raise<CommError>("a message of the control channel has an invalid size of {} bytes", length);
   if (in_.size() < 4 + length + kTagBytes) return std::nullopt;
   const std::string_view content = std::string_view(in_).substr(4, length);
   uint64_t given = 0;

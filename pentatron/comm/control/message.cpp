@@ -88,15 +88,15 @@ class Reader {
   }
   size_t left() const { return bytes_.size() - at_; }
   void end() const {
-    if (left() > 0) wrong("bytes follow its end");
+    if (left() > 0) wrong("it is longer than expected");
   }
   [[noreturn]] static void wrong(std::string_view why) {
-    raise<CommError>("a message of the control channel is damaged: {}", why);
+    raise<CommError>("a message of the control channel is invalid: {}", why);
   }
 
  private:
   void need(size_t count) const {
-    if (left() < count) wrong("it ends too early");
+    if (left() < count) wrong("it is truncated");
   }
 
   std::string_view bytes_;
@@ -138,7 +138,7 @@ std::vector<int> read_ranks(Reader& reader, size_t& allowed) {
     const size_t count = reader.count(allowed);
     allowed -= count;
     const int64_t last = first + step * (static_cast<int64_t>(count) - 1);
-    if (count == 0 || last < 0 || last > INT32_MAX) Reader::wrong("a run of ranks is impossible");
+    if (count == 0 || last < 0 || last > INT32_MAX) Reader::wrong("a range of ranks is invalid");
     for (size_t i = 0; i < count; ++i)
       ranks.push_back(static_cast<int>(first + step * static_cast<int64_t>(i)));
   }
@@ -161,14 +161,14 @@ OperationStatus read_operation(Reader& reader) {
   operation.from = reader.number<int32_t>();
   operation.to = reader.number<int32_t>();
   if (operation.from < -1 || operation.to < -1 || (operation.from < 0) != (operation.to < 0))
-    Reader::wrong("a transfer has half its ranks");
+    Reader::wrong("a transfer has only one rank");
   operation.number = reader.number<int64_t>();
   operation.call = reader.text();
   operation.tensor = reader.text();
   operation.comparable = reader.flag();
   const auto state = reader.number<uint8_t>();
   if (state > static_cast<uint8_t>(OperationStatus::State::kDone))
-    Reader::wrong("an operation is in no known state");
+    Reader::wrong("an operation has an unknown state");
   operation.state = static_cast<OperationStatus::State>(state);
   operation.waiting_s = reader.real();
   return operation;
@@ -275,7 +275,7 @@ void write(Writer& writer, const Signal& signal) {
 Message read(size_t type, Reader& reader) {
   switch (type) {
   case 0: {
-    if (reader.number<uint32_t>() != kMagic) Reader::wrong("it is of another protocol");
+    if (reader.number<uint32_t>() != kMagic) Reader::wrong("it uses another protocol");
     return Hello{reader.key()};
   }
   case 1: {
@@ -322,7 +322,7 @@ Message read(size_t type, Reader& reader) {
   case 8:
     return Signal{reader.number<int32_t>()};
   default:
-    Reader::wrong("it is of no known type");
+    Reader::wrong("its type is unknown");
   }
 }
 

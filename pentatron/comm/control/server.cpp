@@ -277,10 +277,10 @@ class Server::Loop {
     }
     std::string refusal;
     if (join->world_size != options_.ranks || join->rank >= options_.ranks)
-      refusal = fmt::format("rank {} of {} joins a run of {} ranks", join->rank, join->world_size,
-                            options_.ranks);
+      refusal = fmt::format("rank {} of {} tried to join a run of {} ranks", join->rank,
+                            join->world_size, options_.ranks);
     else if (ranks_[join->rank].state != Rank::State::kAbsent)
-      refusal = fmt::format("rank {} joins a second time", join->rank);
+      refusal = fmt::format("rank {} tried to join twice", join->rank);
     const Key answer = proof(address_.secret, "server", stranger.nonce, *join);
     stranger.connection.send(Welcome{answer, ::getpid(), machine_, options_.host_rank});
     stranger.connection.authenticate(session_key(address_.secret, join->proof, answer));
@@ -348,7 +348,7 @@ class Server::Loop {
       rank.state = Rank::State::kLost;
       suspect({Kind::kFailed, number, failed->sentence, failed->of_communication, now_});
     } else {
-      raise<CommError>("a rank sends what only the monitor may");
+      raise<CommError>("a rank sent a message that only the monitor may send");
     }
   }
 
@@ -360,7 +360,7 @@ class Server::Loop {
           !group.ranks.empty() && std::all_of(group.ranks.begin(), group.ranks.end(), valid);
       for (const OperationStatus& operation : group.operations)
         good = good && (!operation.is_transfer() || (valid(operation.from) && valid(operation.to)));
-      if (!good) raise<CommError>("rank {} reports a group with ranks beyond the world", number);
+      if (!good) raise<CommError>("rank {} reported a group with ranks outside the world", number);
     }
   }
 
@@ -438,7 +438,7 @@ class Server::Loop {
     for (int number = 0; number < options_.ranks; ++number)
       if (ranks_[number].state == Rank::State::kAbsent) absent.push_back(number);
     suspect({Kind::kStart, absent.front(),
-             fmt::format("{} did not join within {:.0f} s of the first", rank_list(absent),
+             fmt::format("{} did not join within {:.0f} s after the first rank", rank_list(absent),
                          options_.join_timeout_s),
              false, now_});
   }

@@ -74,8 +74,7 @@ Key random_key() {
     if (count > 0)
       filled += static_cast<size_t>(count);
     else if (errno != EINTR)
-      raise<CommError>("the system gives no random numbers for a job secret ({})",
-                       std::strerror(errno));
+      raise<CommError>("cannot get random numbers for a job secret ({})", std::strerror(errno));
   }
   return key;
 }
@@ -99,7 +98,7 @@ Key key_from_hex(std::string_view text) {
     valid = high >= 0 && low >= 0;
     key[i] = static_cast<uint8_t>(16 * high + low);
   }
-  if (!valid) raise<ConfigError>("a job secret is 32 hexadecimal digits, and this one is not");
+  if (!valid) raise<ConfigError>("the job secret is not 32 hexadecimal digits");
   return key;
 }
 

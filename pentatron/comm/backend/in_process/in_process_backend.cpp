@@ -43,7 +43,7 @@ const char* op_name(ReduceOp op) {
 
 void check_cpu(std::string_view call, const at::Tensor& tensor) {
   if (!tensor.is_cpu())
-    raise<CommError>("{} of the in_process backend takes CPU tensors, not {}", call,
+    raise<CommError>("{} with the in_process backend needs CPU tensors, not {}", call,
                      tensor.device().str());
 }
 

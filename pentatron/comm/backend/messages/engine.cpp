@@ -71,7 +71,7 @@ void Engine::start(const OperationPtr& operation) {
 std::string Engine::reason_to_leave(const Operation& operation) const {
   if (!broken_.empty()) return fmt::format("{}: {}", operation.title(), broken_);
   if (!in_run_ || operation.group->run != run_)
-    return fmt::format("{}: the run that the group belongs to has ended", operation.title());
+    return fmt::format("{}: the run of this group has ended", operation.title());
   if (first_failed_ < 0) return "";
   return fmt::format("rank {} left {} because rank {} of {} failed: {}", rank_, operation.title(),
                      first_failed_, size_,
@@ -342,7 +342,7 @@ void Engine::completed(const Message& message, const std::string& error,
       --saying_.num_open; // to one that has died too: the control channel tells
       return;
     }
-    if (!error.empty()) raise<CommError>("the end of a rank cannot be heard: {}", error);
+    if (!error.empty()) raise<CommError>("cannot detect the end of a rank: {}", error);
     const Notice notice = heard_;
     listen();
     hear(notice);
@@ -376,7 +376,7 @@ void Engine::contexts_used_up_to(int context) {
   const Lock lock(mutex_);
   const int most = transport_->largest_tag() / GroupState::kTagsPerContext;
   if (context >= most)
-    raise<CommError>("more than {} groups were made, and the {} backend has no more tags", most,
+    raise<CommError>("more than {} groups were created, and the {} backend has no more tags", most,
                      transport());
   next_context_ = std::max(next_context_, context + 1);
 }

@@ -18,7 +18,7 @@ constexpr int kNoticeTag = 0; // groups count their contexts from 1
 std::shared_ptr<GroupState> Engine::begin_run() {
   const Lock lock(mutex_);
   if (!all_left_)
-    raise<CommError>("a run of {} ranks after one that not all of them have left", size_);
+    raise<CommError>("a run of {} ranks was started before all ranks left the previous run", size_);
   runs_.erase(run_);
   ++run_;
   runs_[run_].outcomes.resize(static_cast<size_t>(size_)); // perhaps a faster rank has left already

@@ -36,7 +36,7 @@ Work work(const std::shared_ptr<Engine>& engine, OperationPtr operation) {
 void check_cpu(std::string_view call, const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors)
     if (!tensor.is_cpu())
-      raise<CommError>("{} between processes takes CPU tensors, not {}\n  try: device=cpu", call,
+      raise<CommError>("{} between processes needs CPU tensors, not {}\n  try: device=cpu", call,
                        tensor.device().str());
 }
 

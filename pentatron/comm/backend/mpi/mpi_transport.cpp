@@ -37,8 +37,8 @@ class MpiTransport final : public messages::Transport {
     // Calls of one thread at a time are enough here; MPI_THREAD_MULTIPLE is for other users of MPI
     // in this process.
     if (level < MPI_THREAD_SERIALIZED)
-      raise<CommError>("this MPI library takes no calls from several threads\n  try: an MPI built "
-                       "with MPI_THREAD_MULTIPLE or MPI_THREAD_SERIALIZED");
+      raise<CommError>("this MPI library does not support calls from several threads\n  try: an "
+                       "MPI library with MPI_THREAD_MULTIPLE or MPI_THREAD_SERIALIZED");
     check(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
     check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");

@@ -9,8 +9,8 @@ bool available() {
 }
 
 std::unique_ptr<messages::Transport> make_transport() {
-  raise<CommError>("the mpi backend is not in this build\n  try: --backend sockets, or apt-get "
-                   "install libopenmpi-dev openmpi-bin, then build with -DPENTATRON_MPI=ON");
+  raise<CommError>("this build has no mpi backend\n  try: --backend sockets, or apt-get install "
+                   "libopenmpi-dev openmpi-bin, then build with -DPENTATRON_MPI=ON");
 }
 
 } // namespace pentatron::comm::mpi

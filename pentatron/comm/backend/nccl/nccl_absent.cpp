@@ -9,8 +9,8 @@ bool nccl_available() {
 }
 
 Group with_nccl(const Group&, int) {
-  raise<CommError>("the nccl backend is not in this build, so ranks have no GPUs\n  try: "
-                   "device=cpu, or a build with the cuda preset where NCCL is");
+  raise<CommError>("this build has no nccl backend, so ranks cannot use GPUs\n  try: device=cpu, "
+                   "or build with the cuda preset on a machine with NCCL");
 }
 
 } // namespace pentatron::comm

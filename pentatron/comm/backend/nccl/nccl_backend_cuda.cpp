@@ -78,7 +78,7 @@ ncclDataType_t type_of(const at::Tensor& x) {
   case at::kChar:
     return ncclInt8;
   default:
-    raise<CommError>("NCCL does not carry {} tensors", c10::toString(x.scalar_type()));
+    raise<CommError>("NCCL does not support {} tensors", c10::toString(x.scalar_type()));
   }
 }
 
@@ -261,7 +261,7 @@ class NcclBackend final : public Backend {
   Work launch(Tensors tensors, const auto& issue) {
     for (const at::Tensor& one : tensors)
       if (!one.is_cuda() || one.device().index() != device_)
-        raise<CommError>("group {} carries tensors of cuda:{} and the CPU, not of {}", name(),
+        raise<CommError>("group {} supports tensors on cuda:{} and the CPU, not on {}", name(),
                          static_cast<int>(device_), one.device().str());
     const std::lock_guard lock(mutex_);
     while (!flights_.empty() && flights_.front()->end.query()) flights_.pop_front();

@@ -116,8 +116,8 @@ std::optional<Introduction> shake_hands(int fd, bool connector, const Key& secre
   std::vector<int> missing;
   for (int rank = 0; rank < launch.world_size; ++rank)
     if (rank != launch.rank && !sockets[static_cast<size_t>(rank)].valid()) missing.push_back(rank);
-  raise<CommError>("rank {} of {} has no connection to rank{} {} after {} s\n  try: look why {} "
-                   "not started, or a larger dist.timeout_s",
+  raise<CommError>("rank {} of {} could not connect to rank{} {} within {} s\n  try: check why {} "
+                   "not started, or increase dist.timeout_s",
                    launch.rank, launch.world_size, missing.size() > 1 ? "s" : "",
                    fmt::join(missing, ", "), timeout_s,
                    missing.size() > 1 ? "they have" : "it has");
@@ -163,8 +163,7 @@ class Meeting {
                                      port_, deadline_);
       if (!other || other->rank <= launch_.rank) continue;
       if (sockets_[static_cast<size_t>(other->rank)].valid())
-        raise<CommError>("two processes of this job say that they are rank {} of {}\n  try: start "
-                         "each rank once",
+        raise<CommError>("two processes of this job are rank {} of {}\n  try: start each rank once",
                          other->rank, launch_.world_size);
       keep(std::move(socket), *other);
       --missing;
@@ -218,7 +217,7 @@ Descriptor local_socket() {
   Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (socket.valid()) return socket;
   control::require_descriptors(errno);
-  raise<CommError>("no Unix socket can be made ({})", reason());
+  raise<CommError>("cannot create a Unix socket ({})", reason());
 }
 
 bool same_user(int fd) {
@@ -247,10 +246,10 @@ std::vector<Descriptor> connect_here(const Launch& launch, const Environment& en
       raise<CommError>("another process on this machine is rank {} of a job with MASTER_ADDR={} "
                        "MASTER_PORT={}\n  try: another MASTER_PORT",
                        launch.rank, launch.master_addr, launch.master_port);
-    raise<CommError>("this process cannot listen on a Unix socket ({})", reason());
+    raise<CommError>("cannot listen on a Unix socket ({})", reason());
   }
   if (::listen(listener.get(), SOMAXCONN) != 0)
-    raise<CommError>("this process cannot listen on a Unix socket ({})", reason());
+    raise<CommError>("cannot listen on a Unix socket ({})", reason());
   Meeting meeting(launch, std::move(listener), Key{}, 0, timeout_s);
   for (int rank = 0; rank < launch.rank; ++rank) {
     const LocalName name(job, rank);
@@ -259,7 +258,7 @@ std::vector<Descriptor> connect_here(const Launch& launch, const Environment& en
       if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&name.address), name.size) != 0)
         return Descriptor();
       if (same_user(socket.get())) return socket;
-      raise<CommError>("a process of another user listens where rank {} should", rank);
+      raise<CommError>("a process of another user listens on the address of rank {}", rank);
     });
   }
   meeting.accept(same_user);
@@ -289,15 +288,16 @@ Address find_rank_0(const Launch& launch, const Environment& environment, double
         launch, environment, timeout_s,
         first ? fmt::format("{}:{} {}", launch.master_addr, port, control::to_hex(secret)) : "");
     const std::vector<std::string_view> words = split(said, ' ');
-    if (words.size() != 2) raise<CommError>("torchrun's store does not hold what rank 0 wrote");
+    if (words.size() != 2)
+      raise<CommError>("torchrun's store does not contain the address of rank 0");
     return control::make_address(words[0], words[1]);
   }
   const auto secret = environment.find(kSecretVariable);
   if (secret == environment.end() || launch.master_addr.empty())
     raise<ConfigError>(
-        "{} of {} ranks are on other machines, and {} {} not set, so nobody could tell them from "
-        "strangers\n  try: {}=$(openssl rand -hex 16) MASTER_ADDR=HOST MASTER_PORT=29500, the "
-        "same on every machine, or mpirun",
+        "{} of {} ranks are on other machines, but {} {} not set, so ranks cannot authenticate "
+        "each other\n  try: {}=$(openssl rand -hex 16) MASTER_ADDR=HOST MASTER_PORT=29500, with "
+        "equal values on all machines, or mpirun",
         launch.world_size - launch.local_size, launch.world_size, kSecretVariable,
         launch.master_addr.empty() ? "or MASTER_ADDR is" : "is", kSecretVariable);
   port = first ? launch.master_port : 0;

@@ -298,7 +298,7 @@ class SocketTransport final : public messages::Transport {
       peer.begin += static_cast<int64_t>(sizeof header);
       if (header.magic != kMagic || header.tag < 0 || header.bytes < 0 ||
           header.bytes > kLargestMessage)
-        raise<CommError>("what rank {} sent is no message", peer.rank);
+        raise<CommError>("rank {} sent an invalid message", peer.rank);
       begin_message(peer, header);
       const int64_t here = std::min(peer.end - peer.begin, peer.body_left);
       if (here > 0)
@@ -356,8 +356,7 @@ class SocketTransport final : public messages::Transport {
 
   static void check_fits(const Peer& peer, int64_t bytes, const Posted& posted) {
     if (bytes > posted.bytes)
-      raise<CommError>("rank {} sent {} bytes where {} are expected", peer.rank, bytes,
-                       posted.bytes);
+      raise<CommError>("rank {} sent {} bytes instead of {}", peer.rank, bytes, posted.bytes);
   }
 
   const int rank_;
