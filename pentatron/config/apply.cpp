@@ -22,7 +22,7 @@ class Applier {
       const std::string what = path.empty() ? "the configuration" : path;
       violations_.add_at(
           location(origin_, node.line), path,
-          fmt::format("{} is a section and takes keys, not '{}'", what,
+          fmt::format("{} is a section, and '{}' is not a set of keys", what,
                       node.type == Node::Type::kList ? "a list" : excerpt(node.text)),
           schema.entries.empty() ? "" : join(path, schema.entries.front().name) + "=...");
       return;
@@ -117,7 +117,7 @@ void apply_override(const Schema& schema, void* object, std::string_view assignm
   const std::string path(trim(assignment.substr(0, equals)));
   const Found found = find(schema, object, path);
   if (equals == std::string_view::npos) {
-    violations.add_at(where, path, fmt::format("'{}' gives no value", excerpt(assignment, 200)),
+    violations.add_at(where, path, fmt::format("'{}' has no value", excerpt(assignment, 200)),
                       found.entry != nullptr ? path + "=VALUE" : "section.key=value");
     return;
   }

@@ -72,20 +72,19 @@ Parsed parse_integer(const TypeInfo& type, const Node& node) {
   if (!digits.empty() && std::ranges::all_of(digits, is_digit)) {
     if (digits.size() > 1 && digits[0] == '0') {
       const size_t first = std::min(digits.find_first_not_of('0'), digits.size() - 1);
-      return failed("begins with 0, which some YAML readers take for octal",
+      return failed("begins with 0, which some YAML parsers read as octal",
                     fmt::format("{}{}", negative ? "-" : "", digits.substr(first)));
     }
     const char* begin = text.data() + (text[0] == '+' ? 1 : 0);
     const auto [end, error] = std::from_chars(begin, text.data() + text.size(), value);
     if (error != std::errc()) {
-      return failed("does not fit its integer type",
-                    fmt::to_string(negative ? type.lowest : type.highest));
+      return failed("is out of range", fmt::to_string(negative ? type.lowest : type.highest));
     }
   } else {
     const auto number = decimal(text);
     if (!number) return failed("is not an integer");
     if (std::abs(*number) > 0x1p53) {
-      return failed("is not exact in this form: write all digits");
+      return failed("cannot be represented exactly in this form; write all digits");
     }
     value = std::llround(*number);
     if (static_cast<double>(value) != *number) {
@@ -93,7 +92,7 @@ Parsed parse_integer(const TypeInfo& type, const Node& node) {
     }
   }
   const int64_t nearest = std::clamp(value, type.lowest, type.highest);
-  if (nearest != value) return failed("does not fit its integer type", fmt::to_string(nearest));
+  if (nearest != value) return failed("is out of range", fmt::to_string(nearest));
   return {Value{value}, {}, {}};
 }
 
@@ -158,7 +157,7 @@ Parsed parse_list(const TypeInfo& type, const Node& node) {
   for (const Node& item : node.items) {
     Parsed element = parse_value(*type.element, item);
     if (!element.value) {
-      return failed(fmt::format("has element {} ('{}') which {}", list.size(), excerpt(item.text),
+      return failed(fmt::format("has an element {} ('{}') that {}", list.size(), excerpt(item.text),
                                 element.cause),
                     element.suggestion.empty() ? "" : fmt::format("{} there", element.suggestion));
     }
@@ -225,13 +224,12 @@ Parsed parse_value(const TypeInfo& type, const Node& node) {
       return parse_value(type, named);
     }
     const bool text = type.kind == Kind::kString;
-    return failed(fmt::format("is null where {} is needed", type_name(type)), text ? "\"\"" : "");
+    return failed(fmt::format("is null, but must be {}", type_name(type)), text ? "\"\"" : "");
   }
   if (node.type != Node::Type::kScalar)
     return failed(fmt::format("is not {}", type_name(type)), words_of(type, node));
   if (node.quoted && type.kind != Kind::kString && type.kind != Kind::kEnum) {
-    return failed(fmt::format("is a string in quotes where {} is needed", type_name(type)),
-                  node.text);
+    return failed(fmt::format("is a string in quotes, but must be {}", type_name(type)), node.text);
   }
   switch (type.kind) {
   case Kind::kBool:

@@ -85,11 +85,11 @@ class TreeBuilder : public YAML::EventHandler {
       node.type = Node::Type::kRefused;
     }
     if (!tag.empty() && tag != "?" && tag != "!") {
-      refuse(mark,
-             fmt::format("the tag '{}' is not allowed in a configuration; types follow from the "
-                         "key",
-                         tag),
-             "remove it");
+      refuse(
+          mark,
+          fmt::format("the tag '{}' is not allowed in a configuration; the key determines the type",
+                      tag),
+          "remove it");
       node.type = Node::Type::kRefused;
     }
     return node;
@@ -133,15 +133,15 @@ class TreeBuilder : public YAML::EventHandler {
     if (key.type == Node::Type::kRefused) return;
     const std::string at = location(where_, key.line);
     if (key.type != Node::Type::kScalar) {
-      violations_.add_at(at, "", "a key has to be a name");
+      violations_.add_at(at, "", "a key must be a name");
       return;
     }
     for (const Node::Member& member : level.node.members) {
       if (member.key != key.text) continue;
       const std::string first = lines_ ? fmt::format(", first on line {}", member.line) : "";
-      violations_.add_at(at, key.text,
-                         fmt::format("the key '{}' stands twice in its section{}", key.text, first),
-                         "keep one of them");
+      violations_.add_at(
+          at, key.text, fmt::format("the key '{}' appears twice in its section{}", key.text, first),
+          "remove one of them");
       return;
     }
     level.node.members.push_back({key.text, key.line, std::move(value)});
@@ -171,7 +171,7 @@ std::optional<Node> parse_yaml(std::string_view text, std::string_view where, bo
                                Violations& violations) {
   if (text.size() > kMaxBytes) {
     violations.add_at(where, "",
-                      fmt::format("a configuration of {} bytes is above the limit of {}",
+                      fmt::format("the configuration has {} bytes, more than the limit of {}",
                                   text.size(), kMaxBytes));
     return std::nullopt;
   }
@@ -187,7 +187,7 @@ std::optional<Node> parse_yaml(std::string_view text, std::string_view where, bo
   if (control != text.end()) {
     const auto line = static_cast<int>(std::count(text.begin(), control, '\n')) + 1;
     violations.add_at(location(where, lines ? line : 0), "",
-                      fmt::format("the configuration holds the control character 0x{:02x}",
+                      fmt::format("the configuration contains the control character 0x{:02x}",
                                   static_cast<unsigned char>(*control)),
                       "an escape in double quotes, such as \"\\x07\"");
     return std::nullopt;
@@ -199,13 +199,13 @@ std::optional<Node> parse_yaml(std::string_view text, std::string_view where, bo
     if (!parser.HandleNextDocument(builder)) return Node{};
     Node root = builder.take();
     if (parser.HandleNextDocument(builder)) {
-      violations.add_at(where, "", "the text holds more than one YAML document", "one document");
+      violations.add_at(where, "", "the text contains more than one YAML document", "one document");
       return std::nullopt;
     }
     return root;
   } catch (const TooDeep& e) {
     violations.add_at(location(where, e.line), "",
-                      fmt::format("the text is nested deeper than {} levels", kMaxDepth));
+                      fmt::format("the text is nested more than {} levels deep", kMaxDepth));
   } catch (const YAML::Exception& e) {
     violations.add_at(location(where, builder.line(e.mark)), "",
                       fmt::format("YAML syntax: {}", e.msg));

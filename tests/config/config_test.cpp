@@ -54,11 +54,11 @@ TEST(Override, AssignsByDottedPath) {
 TEST(Override, NamesItselfInProblems) {
   EXPECT_EQ(problems("model.num_layer=2"),
             "override 'model.num_layer=2': model.num_layer is not a key\n  try: model.num_layers");
-  EXPECT_EQ(problems("model.num_layers=0"), "override 'model.num_layers=0': model.num_layers=0 "
-                                            "breaks the rule: >= 1, <= 1000\n"
-                                            "  try: model.num_layers=1");
-  EXPECT_THAT(problems("seed"), HasSubstr("gives no value\n  try: seed=VALUE"));
-  EXPECT_THAT(problems(""), HasSubstr("gives no value"));
+  EXPECT_EQ(problems("model.num_layers=0"),
+            "override 'model.num_layers=0': model.num_layers=0 is not allowed: it must be >= 1, <= "
+            "1000\n  try: model.num_layers=1");
+  EXPECT_THAT(problems("seed"), HasSubstr("has no value\n  try: seed=VALUE"));
+  EXPECT_THAT(problems(""), HasSubstr("has no value"));
   EXPECT_THAT(problems("=3"), HasSubstr("is not a key"));
   EXPECT_THAT(problems("model..num_layers=3"), HasSubstr("try: model.num_layers"));
   EXPECT_THAT(problems("model=3"), HasSubstr("model is a section"));
@@ -87,8 +87,8 @@ TEST(Validate, ChecksRulesBetweenFields) {
 
 TEST(Validate, RulesBetweenFieldsWaitForTheFieldsOwn) {
   EXPECT_EQ(problems("tensor_model_parallel_size=0"),
-            "override 'tensor_model_parallel_size=0': tensor_model_parallel_size=0 breaks the "
-            "rule: >= 1\n  try: tensor_model_parallel_size=1");
+            "override 'tensor_model_parallel_size=0': tensor_model_parallel_size=0 is not allowed: "
+            "it must be >= 1\n  try: tensor_model_parallel_size=1");
 }
 
 TEST(Validate, TellsWhetherOneCanReckonWithASection) {
@@ -113,8 +113,10 @@ TEST(Validate, DefaultsOfAStructCanBeWrongToo) {
   config::Violations v;
   config::validate(c, v);
   EXPECT_EQ(v.list().size(), 3u) << v.text();
-  EXPECT_THAT(v.text(), HasSubstr("model.kv_channels=0 breaks the rule: > 0\n    try: "
-                                  "model.kv_channels=1"));
+  EXPECT_THAT(
+      v.text(),
+      HasSubstr(
+          "model.kv_channels=0 is not allowed: it must be > 0\n    try: model.kv_channels=1"));
   EXPECT_THROW(v.throw_if_any(), ConfigError);
 }
 
@@ -249,7 +251,33 @@ TEST(Help, GroupsBySection) {
   const std::string rope = config::help<Config>("model.rope");
   EXPECT_THAT(rope, HasSubstr("theta=500000.0"));
   EXPECT_THAT(rope, Not(HasSubstr("num_layers")));
-  EXPECT_THROW(config::help<Config>("modle"), ConfigError);
+}
+
+TEST(Help, ExplainsOneKey) {
+  const std::string text = config::help<Config>("model.num_layers");
+  EXPECT_THAT(text, HasSubstr("model.num_layers: transformer layers\n"));
+  EXPECT_THAT(text, HasSubstr("\n  type     an integer\n"));
+  EXPECT_THAT(text, HasSubstr("\n  default  12\n"));
+  EXPECT_THAT(text, HasSubstr("\n  range    >= 1, <= 1000\n"));
+  EXPECT_THAT(text, HasSubstr("\n  section  model: the network\n"));
+  EXPECT_THAT(text, Not(HasSubstr("hidden_size")));
+}
+
+TEST(Help, SearchesNamesAndHelp) {
+  const std::string by_name = config::help<Config>("theta");
+  EXPECT_THAT(by_name, HasSubstr("model.rope.theta=500000.0"));
+  EXPECT_THAT(by_name, Not(HasSubstr("num_layers")));
+  const std::string by_help = config::help<Config>("Transformer LAYERS");
+  EXPECT_THAT(by_help, HasSubstr("model.num_layers=12"));
+  EXPECT_THAT(by_help, Not(HasSubstr("theta")));
+  try {
+    config::help<Config>("model.num_layerz");
+    FAIL() << "nothing has that name";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("try: pentatron config help model.num_layers"));
+  }
+  EXPECT_THROW(config::help<Config>("zzzz"), ConfigError);
+  EXPECT_THROW(config::help<Config>(" "), ConfigError);
 }
 
 TEST(Markdown, HasARowForEveryKey) {

@@ -128,22 +128,23 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"seed: -007", "begins with 0", "seed=-7"},
         BadCase{"seed: 0x10", "is not a decimal number", "seed=16"},
         BadCase{"seed: 1.5", "seed=1.5 is not an integer", "seed=2"},
-        BadCase{"seed: 1e30", "is not exact", ""}, BadCase{"seed: 1__0", "is not an integer", ""},
+        BadCase{"seed: 1e30", "cannot be represented exactly", ""},
+        BadCase{"seed: 1__0", "is not an integer", ""},
         BadCase{"seed: _1", "is not an integer", ""}, BadCase{"seed: 12x", "is not an integer", ""},
         BadCase{"seed: 9223372036854775808", "does not fit", "seed=9223372036854775807"},
         BadCase{"seed: \"12\"", "is a string in quotes", "seed=12"},
-        BadCase{"seed: null", "is null where an integer", ""},
+        BadCase{"seed: null", "is null, but must be an integer", ""},
         BadCase{"seed: [1]", "is not an integer", ""},
         BadCase{"small: 128", "does not fit", "small=127"},
         BadCase{"single: .nan", "is not a number", ""},
         BadCase{"single: 1e999", "is not a number", ""},
-        BadCase{"name: null", "is null where a string", "name=\"\""},
+        BadCase{"name: null", "is null, but must be a string", "name=\"\""},
         BadCase{"name: [0.3, a, 0.7, b]", "is not a string", "name=\"0.3 a 0.7 b\""},
         BadCase{"model: {rope: {interleaved: yes}}", "is not true or false",
                 "model.rope.interleaved=true"},
         BadCase{"model: {norm: rmsnrom}", "is not one of layernorm, rmsnorm", "model.norm=rmsnorm"},
         BadCase{"dataset: {path: a}", "is not a list", "dataset.path=[a]"},
-        BadCase{"dataset: {weights: [1, x]}", "element 1 ('x') which is not a number", ""},
+        BadCase{"dataset: {weights: [1, x]}", "element 1 ('x') that is not a number", ""},
         BadCase{"model: 3", "model is a section", "model.num_layers=..."},
         BadCase{"[1, 2]", "the configuration is a section", ""}));
 INSTANTIATE_TEST_SUITE_P(
@@ -156,11 +157,9 @@ INSTANTIATE_TEST_SUITE_P(
                       BadCase{"theta: 2", "theta is not a key", "model.rope.theta"},
                       BadCase{"model: {zzzzzzzzzzzz: 2}", "is not a key", "one of num_layers, "},
                       BadCase{"seed: 1\nseed: 2",
-                              "'seed' stands twice in its section, first on "
-                              "line 1",
-                              "keep one"},
+                              "'seed' appears twice in its section, first on line 1", "remove one"},
                       BadCase{"model:\n  norm: rms\n  norm: rms", "run.yaml:3: the key", ""},
-                      BadCase{"? [a]\n: 1", "a key has to be a name", ""}));
+                      BadCase{"? [a]\n: 1", "a key must be a name", ""}));
 INSTANTIATE_TEST_SUITE_P(
     Syntax, Refused,
     ::testing::Values(BadCase{"seed: &x 1", "an anchor", ""},
@@ -176,7 +175,7 @@ TEST(Yaml, RefusesTwoDocumentsControlCharactersAndBadUtf8) {
   EXPECT_THAT(problems("seed: 1\n---\nseed: 2\n"), HasSubstr("more than one YAML document"));
   EXPECT_THAT(problems("seed: 1\n\x04\nseed: 2\n"), HasSubstr("control character 0x04"));
   EXPECT_THAT(problems("name: \xC0\xAF"), HasSubstr("not valid UTF-8"));
-  EXPECT_THAT(problems(std::string((1 << 20) + 1, ' ')), HasSubstr("above the limit"));
+  EXPECT_THAT(problems(std::string((1 << 20) + 1, ' ')), HasSubstr("more than the limit"));
   EXPECT_THAT(problems(std::string(100000, '[')), HasSubstr("deeper than 16"));
 }
 
