@@ -37,9 +37,9 @@ int main(int argc, char** argv) {
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
   const std::filesystem::path other = self.parent_path() / "pentatron-torch";
   ::execve(other.c_str(), argv, environ);
-  std::fprintf(
-      stderr,
-      "error: %s cannot be started: %s\n  try: cmake --install, which puts it beside pentatron\n",
-      other.c_str(), std::strerror(errno));
+  std::fprintf(stderr,
+               "error: cannot start %s: %s\n  try: cmake --install, which puts it into the folder "
+               "of pentatron\n",
+               other.c_str(), std::strerror(errno));
   return 1;
 }

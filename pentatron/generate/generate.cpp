@@ -118,7 +118,8 @@ class Writer {
 void check(const Options& options) {
   check(options.sampling);
   if (options.max_new_tokens < 0)
-    raise<ConfigError>("max_new_tokens={} is negative\n  try: 200", options.max_new_tokens);
+    raise<ConfigError>("--max-new-tokens {} is negative\n  try: --max-new-tokens 200",
+                       options.max_new_tokens);
 }
 
 std::vector<Text> generate(parallelize::ModelView model,

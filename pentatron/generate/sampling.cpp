@@ -19,7 +19,7 @@ double log_sum_exp(std::span<const float> values) {
     finite = finite && std::isfinite(x);
     sum += std::exp(static_cast<double>(x - top));
   }
-  if (!finite) throw Error("the model's output is not finite, so no token can be drawn from it");
+  if (!finite) throw Error("the output of the model is not finite, so no token can be sampled");
   return top + std::log(sum);
 }
 
@@ -38,16 +38,19 @@ void sort_best(std::vector<int64_t>& tokens, size_t begin, size_t end,
 
 void check(const Sampling& s) {
   if (!(s.temperature >= 0 && std::isfinite(s.temperature)))
-    raise<ConfigError>("temperature={} is not a number from 0 on\n  try: 0 for the likeliest token",
-                       s.temperature);
+    raise<ConfigError>(
+        "--temperature {} is not a number >= 0\n  try: --temperature 0 for the most likely token",
+        s.temperature);
   if (!(s.top_p > 0 && s.top_p <= 1))
-    raise<ConfigError>("top_p={} is not in (0, 1]\n  try: 0.95", s.top_p);
-  if (s.top_k < 0) raise<ConfigError>("top_k={} is negative\n  try: 0 for all tokens", s.top_k);
+    raise<ConfigError>("--top-p {} is not in (0, 1]\n  try: --top-p 0.95", s.top_p);
+  if (s.top_k < 0)
+    raise<ConfigError>("--top-k {} is negative\n  try: --top-k 0 for all tokens", s.top_k);
   if (!(s.min_p >= 0 && s.min_p <= 1))
-    raise<ConfigError>("min_p={} is not in [0, 1]\n  try: 0.05", s.min_p);
+    raise<ConfigError>("--min-p {} is not in [0, 1]\n  try: --min-p 0.05", s.min_p);
   if (!(s.repetition_penalty > 0 && std::isfinite(s.repetition_penalty)))
-    raise<ConfigError>("repetition_penalty={} is not a positive number\n  try: 1 for none",
-                       s.repetition_penalty);
+    raise<ConfigError>(
+        "--repetition-penalty {} is not a positive number\n  try: --repetition-penalty 1 for none",
+        s.repetition_penalty);
 }
 
 Drawn sample_token(std::span<const float> given, const Sampling& s, std::span<const int64_t> seen,

@@ -248,7 +248,7 @@ const nn::Chunk& Gpt::loss_chunk() const {
 void Gpt::finish(at::Device device, int64_t max_sequence) {
   if (config_.position_embedding_type != PositionEmbedding::kNone &&
       max_sequence > config_.max_position_embeddings) {
-    raise<ConfigError>("sequences of {} tokens do not fit into model.max_position_embeddings={}\n  "
+    raise<ConfigError>("a sequence of {} tokens is longer than model.max_position_embeddings={}\n  "
                        "try: model.max_position_embeddings={}",
                        max_sequence, config_.max_position_embeddings, max_sequence);
   }

@@ -73,7 +73,7 @@ void GptConfig::validate(config::Violations& violations, std::string_view path) 
       violations.add(
           key("rotary_percent"),
           fmt::format(
-              "{}={} of a head of {} gives {} rotated features, which must be even and positive",
+              "{}={} with a head size of {} rotates {} dimensions, which must be even and positive",
               key("rotary_percent"), rotary_percent, head_size(), rotary),
           fmt::format("{}={}", key("rotary_percent"),
                       static_cast<double>(std::max<int64_t>(2, rotary / 2 * 2)) /
@@ -89,16 +89,16 @@ void GptConfig::validate(config::Violations& violations, std::string_view path) 
   for (const int64_t layer : full_attention_layers) {
     if (layer >= num_layers) {
       violations.add(key("full_attention_layers"),
-                     fmt::format("{} names layer {} of {}={}", key("full_attention_layers"), layer,
-                                 key("num_layers"), num_layers),
+                     fmt::format("{} contains layer {}, but {}={}", key("full_attention_layers"),
+                                 layer, key("num_layers"), num_layers),
                      fmt::format("numbers below {}", num_layers));
     }
   }
   if (violations.list().size() > before) return; // no model can be made of it
   if (const double parameters = approximate_parameters(*this); parameters > kMaxParameters) {
     violations.add(key("hidden_size"),
-                   fmt::format("{}={} and the other sizes make a model of {:.3g} parameters, more "
-                               "than {:.0e}",
+                   fmt::format("{}={} and the other sizes give a model with {:.3g} parameters, "
+                               "more than the limit of {:.0e}",
                                key("hidden_size"), hidden_size, parameters, kMaxParameters),
                    "smaller sizes");
   }

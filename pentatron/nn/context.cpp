@@ -67,8 +67,9 @@ at::Tensor SequenceLayout::outer(const at::Tensor& per_token) const {
 
 void SequenceLayout::cut_outer(int rank, int ranks) {
   if (tokens() % ranks != 0)
-    raise<ShapeError>("{} samples of {} tokens do not divide over {} sequence-parallel ranks",
-                      batch, sequence, ranks);
+    raise<ShapeError>(
+        "{} samples of {} tokens cannot be divided evenly among {} sequence-parallel ranks", batch,
+        sequence, ranks);
   outer_size = tokens() / ranks;
   outer_begin = rank * outer_size;
 }

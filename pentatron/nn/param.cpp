@@ -129,7 +129,7 @@ Param& ParamList::find(const std::string& name) {
 
 void load_global(Param& param, const at::Tensor& global) {
   if (global.sizes() != at::IntArrayRef(param.spec().shape)) {
-    raise<CheckpointError>("{} has shape {} in the file and {} in the model", param.name(),
+    raise<CheckpointError>("{} has shape {} in the file, but {} in the model", param.name(),
                            fmt::join(global.sizes().vec(), "x"),
                            fmt::join(param.spec().shape, "x"));
   }

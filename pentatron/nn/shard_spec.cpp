@@ -65,7 +65,7 @@ DimensionShare share_of(const ShardSpec& spec, int dim, const Coordinates& where
     }
     if (part.pieces % at.size != 0) {
       raise<ConfigError>(
-          "{}{}{} has {} pieces, which {}={} does not divide\n  try: a size of {} in {{{}}}{}",
+          "{}{}{} has {} pieces, which cannot be divided by {}={}\n  try: a size of {} in {{{}}}{}",
           spec.name, part.name.empty() ? "" : " part ", part.name, part.pieces, axis_name, at.size,
           axis_name, config::divisors(part.pieces),
           part.in_groups ? fmt::format(" or a multiple of {}", part.pieces) : "");

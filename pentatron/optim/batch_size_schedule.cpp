@@ -92,12 +92,13 @@ BatchSizeSchedule BatchSizeSchedule::by_tokens(std::string_view text, int64_t se
     if (steps.empty() ? *tokens != 0 : *tokens <= last_tokens) {
       raise<ConfigError>("{}: the threshold of '{}' does not {}\n  try: 0:768 250B:1536", kStepKey,
                          excerpt(part),
-                         steps.empty() ? "begin with 0" : "increase over the one before");
+                         steps.empty() ? "begin with 0" : "exceed the previous threshold");
     }
     const int64_t from = *tokens / sequence_length;
     if (!steps.empty() && from <= steps.back().from_samples) {
-      raise<ConfigError>("{}: '{}' comes less than one sequence of {} tokens after the one before",
-                         kStepKey, excerpt(part), sequence_length);
+      raise<ConfigError>(
+          "{}: '{}' is less than one sequence of {} tokens after the previous threshold", kStepKey,
+          excerpt(part), sequence_length);
     }
     last_tokens = *tokens;
     steps.push_back({from, *size});
@@ -113,13 +114,13 @@ BatchSizeSchedule BatchSizeSchedule::ramp_up(int64_t start, int64_t increment, i
   const std::string value =
       fmt::format("train.rampup_batch_size=[{}, {}, {}]", start, increment, samples);
   if (start < 1 || increment < 1 || samples < 1) {
-    raise<ConfigError>("{} has a number that is not positive\n  try: [start, increment, samples]",
-                       value);
+    raise<ConfigError>(
+        "{} contains a number that is not positive\n  try: [start, increment, samples]", value);
   }
   if (final_size <= start || (final_size - start) % increment != 0) {
     const int64_t works = start + config::nearest_multiple(increment, final_size - start);
-    raise<ConfigError>("{} does not reach train.global_batch_size={} in whole increments\n"
-                       "  try: train.global_batch_size={}",
+    raise<ConfigError>("{} does not reach train.global_batch_size={} in equal increments\n  try: "
+                       "train.global_batch_size={}",
                        value, final_size, works);
   }
   const int64_t count = (final_size - start) / increment;
@@ -172,13 +173,12 @@ void BatchSizeSchedule::check(int64_t micro_batch_size, int64_t data_parallel_si
   if (unit < 1) return;
   for (const Step& step : steps_) {
     if (step.batch_size % unit == 0) continue;
-    violations.add(
-        path,
-        fmt::format("{}: the batch size {} is not a multiple of train.micro_batch_size={} "
-                    "x data parallel size {}",
-                    path, step.batch_size, micro_batch_size, data_parallel_size),
-        fmt::format("{} in place of {}", config::nearest_multiple(unit, step.batch_size),
-                    step.batch_size));
+    violations.add(path,
+                   fmt::format("{}: the batch size {} is not a multiple of "
+                               "train.micro_batch_size={} x data-parallel size {}",
+                               path, step.batch_size, micro_batch_size, data_parallel_size),
+                   fmt::format("{} instead of {}", config::nearest_multiple(unit, step.batch_size),
+                               step.batch_size));
   }
 }
 

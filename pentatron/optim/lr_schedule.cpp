@@ -73,7 +73,7 @@ void SchedulerConfig::validate(config::Violations& violations, std::string_view 
   if (lr_warmup_fraction && (lr_warmup_iters > 0 || lr_warmup_samples > 0)) {
     const char* other = lr_warmup_iters > 0 ? "lr_warmup_iters" : "lr_warmup_samples";
     violations.add(key("lr_warmup_fraction"),
-                   fmt::format("{}={} and {} both give the length of the warm-up",
+                   fmt::format("{}={} and {} both set the length of the warmup",
                                key("lr_warmup_fraction"), *lr_warmup_fraction, key(other)),
                    key("lr_warmup_fraction") + "=null");
   }
@@ -81,7 +81,7 @@ void SchedulerConfig::validate(config::Violations& violations, std::string_view 
   const bool both = start_weight_decay && end_weight_decay;
   if (constant && (start_weight_decay || end_weight_decay)) {
     violations.add(key("weight_decay_incr_style"),
-                   fmt::format("{}=constant takes optimizer.weight_decay, not a start and an end",
+                   fmt::format("{}=constant uses optimizer.weight_decay, not a start and end value",
                                key("weight_decay_incr_style")),
                    key("weight_decay_incr_style") + "=linear");
   } else if (!constant && !both) {
@@ -125,10 +125,10 @@ void check_scheduler(const SchedulerConfig& scheduler, double max_lr, double min
   const char* unit = length.by_samples() ? "samples" : "iters";
   if (l.warmup >= l.decay && l.decay > 0) {
     const std::string name = key(fmt::format("lr_warmup_{}", unit));
-    violations.add(
-        name,
-        fmt::format("{}={} is not below the decay length of {} {}", name, l.warmup, l.decay, unit),
-        fmt::format("{}={}", name, static_cast<int64_t>(l.decay) - 1));
+    violations.add(name,
+                   fmt::format("{}={} is not shorter than the decay length of {} {}", name,
+                               l.warmup, l.decay, unit),
+                   fmt::format("{}={}", name, static_cast<int64_t>(l.decay) - 1));
   }
   if (scheduler.lr_decay_style == LrDecayStyle::kWsd) {
     const std::string name = key(fmt::format("lr_wsd_decay_{}", unit));
@@ -138,7 +138,7 @@ void check_scheduler(const SchedulerConfig& scheduler, double max_lr, double min
                      fmt::format("{}={}", name, std::max(1.0, std::floor(l.decay / 10))));
     } else if (l.wsd > longest && longest > 0) {
       violations.add(name,
-                     fmt::format("{}={} is longer than the {} {} after the warm-up", name, l.wsd,
+                     fmt::format("{}={} is longer than the {} {} after the warmup", name, l.wsd,
                                  longest, unit),
                      fmt::format("{}={}", name, longest));
     }

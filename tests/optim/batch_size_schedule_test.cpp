@@ -82,8 +82,8 @@ TEST(BatchSizeSchedule, IsCheckedAsAWhole) {
   s.check(8, 4, violations, "train.step_batch_size_schedule");
   ASSERT_EQ(violations.list().size(), 2u);
   EXPECT_THAT(violations.text(),
-              HasSubstr("the batch size 100 is not a multiple of train.micro_batch_size=8 x data "
-                        "parallel size 4\n    try: 96 in place of 100"));
+              HasSubstr("the batch size 100 is not a multiple of train.micro_batch_size=8 x "
+                        "data-parallel size 4\n    try: 96 in place of 100"));
   config::Violations none;
   s.check(2, 1, none, "x");
   EXPECT_TRUE(none.empty());

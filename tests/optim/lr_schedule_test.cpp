@@ -167,8 +167,8 @@ TEST(SchedulerConfig, NamesWhatDoesNotFit) {
   EXPECT_THAT(problems({}, {}), HasSubstr("no length"));
   EXPECT_THAT(problems({}, {.iters = 1, .samples = 1}), HasSubstr("both set"));
   EXPECT_THAT(problems({.lr_warmup_iters = 10}, {.iters = 10}),
-              HasSubstr("scheduler.lr_warmup_iters=10 is not below the decay length of 10 iters\n"
-                        "  try: scheduler.lr_warmup_iters=9"));
+              HasSubstr("scheduler.lr_warmup_iters=10 is not shorter than the decay length of 10 "
+                        "iters\n  try: scheduler.lr_warmup_iters=9"));
   EXPECT_THAT(problems({.lr_decay_style = LrDecayStyle::kWsd}, {.iters = 100}),
               HasSubstr("try: scheduler.lr_wsd_decay_iters=10"));
   EXPECT_THAT(
@@ -183,7 +183,7 @@ TEST(SchedulerConfig, NamesWhatDoesNotFit) {
               HasSubstr("optimizer.min_lr=0.001 is above"));
   EXPECT_THAT(problems({.lr_warmup_init = 1}, {.iters = 10}), HasSubstr("lr_warmup_init=1"));
   EXPECT_THAT(problems({.lr_warmup_iters = 2, .lr_warmup_fraction = 0.1}, {.iters = 10}),
-              HasSubstr("both give the length"));
+              HasSubstr("both set the length"));
   EXPECT_THAT(problems({.start_weight_decay = 0.1}, {.iters = 10}),
               HasSubstr("try: weight_decay_incr_style=linear"));
   EXPECT_THAT(problems({.start_weight_decay = 0.1,

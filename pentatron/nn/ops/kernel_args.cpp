@@ -19,7 +19,7 @@ kernels::DType kernel_dtype(at::ScalarType type) {
   case at::kHalf:
     return kernels::DType::kFloat16;
   default:
-    raise<ShapeError>("no kernel takes tensors of type {}", c10::toString(type));
+    raise<ShapeError>("no kernel supports tensors of type {}", c10::toString(type));
   }
 }
 
