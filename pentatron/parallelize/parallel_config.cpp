@@ -8,7 +8,7 @@ void ParallelConfig::validate(config::Violations& violations, std::string_view p
   const auto not_built = [&](const char* key, int64_t size) {
     if (size == 1) return;
     const std::string name = config::join(path, key);
-    violations.add(name, fmt::format("{}={} asks for an axis that is not built yet", name, size),
+    violations.add(name, fmt::format("{}={} is not supported yet", name, size),
                    fmt::format("{}=1", name));
   };
   not_built("context_parallel_size", context_parallel_size);
@@ -16,7 +16,7 @@ void ParallelConfig::validate(config::Violations& violations, std::string_view p
   if (expert_tensor_parallel_size && *expert_tensor_parallel_size != tensor_model_parallel_size) {
     const std::string name = config::join(path, "expert_tensor_parallel_size");
     violations.add(name,
-                   fmt::format("{}={} differs from {}={}, and experts are not built yet", name,
+                   fmt::format("{}={} differs from {}={}, but experts are not supported yet", name,
                                *expert_tensor_parallel_size,
                                config::join(path, "tensor_model_parallel_size"),
                                tensor_model_parallel_size),
@@ -30,7 +30,7 @@ void ParallelConfig::validate(config::Violations& violations, std::string_view p
     violations.add(config::join(path, "pipeline_model_parallel_layout"),
                    fmt::format("{0}.pipeline_model_parallel_layout, {0}.pipeline_balance=cost, "
                                "{0}.num_layers_in_first/last_pipeline_stage and "
-                               "{0}.account_for_*_in_pipeline_split exclude each other",
+                               "{0}.account_for_*_in_pipeline_split cannot be used together",
                                path),
                    "one of them");
   }

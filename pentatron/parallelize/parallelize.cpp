@@ -86,11 +86,10 @@ void check_parallel(const ParallelConfig& parallel, const parallel::DdpConfig& d
   const std::string tp_key = "parallel.tensor_model_parallel_size",
                     pp_key = "parallel.pipeline_model_parallel_size";
   if (world_size % model_ranks != 0) {
-    violations.add(
-        tp_key,
-        fmt::format("{}={} times {}={} takes {} ranks, which {} ranks do not divide into", tp_key,
-                    tp, pp_key, pp, model_ranks, world_size),
-        fmt::format("--ranks {}", (world_size / model_ranks + 1) * model_ranks));
+    violations.add(tp_key,
+                   fmt::format("{}={} x {}={} needs a multiple of {} ranks, and the run has {}",
+                               tp_key, tp, pp_key, pp, model_ranks, world_size),
+                   fmt::format("--ranks {}", (world_size / model_ranks + 1) * model_ranks));
   }
   const auto divides = [&](const char* what, int64_t n) {
     if (n % tp == 0) return;
@@ -109,10 +108,10 @@ void check_parallel(const ParallelConfig& parallel, const parallel::DdpConfig& d
   }
   if (parallel.sequence_parallel && micro_batch_tokens % tp != 0) {
     violations.add("parallel.sequence_parallel",
-                   fmt::format("parallel.sequence_parallel splits {} tokens of a microbatch over "
-                               "{}={} ranks, which does not divide",
+                   fmt::format("parallel.sequence_parallel cannot divide the {} tokens of a "
+                               "microbatch evenly among {}={} ranks",
                                micro_batch_tokens, tp_key, tp),
-                   fmt::format("train.seq_length as a multiple of {}", tp));
+                   fmt::format("a train.seq_length that is a multiple of {}", tp));
   }
   try {
     plan_pipeline(parallel, model, {.tokens = 1, .squared_lengths = 1});

@@ -83,7 +83,7 @@ TEST_F(HfImport, RefusesModelsThatCannotBe) {
 }
 
 TEST_F(HfImport, RefusesFilesThatAreNoConfig) {
-  EXPECT_THAT(error_of([&] { read_hf_config(folder); }), HasSubstr("holds no config.json"));
+  EXPECT_THAT(error_of([&] { read_hf_config(folder); }), HasSubstr("contains no config.json"));
   EXPECT_THAT(error_of([&] { read_hf_config(folder / "nowhere"); }), HasSubstr("nowhere"));
   std::ifstream in(kModels / "llama/config.json");
   const std::string text{std::istreambuf_iterator<char>(in), {}};
@@ -111,7 +111,7 @@ TEST_F(HfImport, NamesTensorsThatDoNotFit) {
   EXPECT_THAT(with([](auto& t) { t["extra"] = at::zeros({2}); }),
               HasSubstr("extra is not part of the model"));
   EXPECT_THAT(with([](auto& t) { t["model.norm.weight"] = at::zeros({47}); }),
-              HasSubstr("model.norm.weight has shape [47] and not [48]"));
+              HasSubstr("model.norm.weight has shape [47] instead of [48]"));
   EXPECT_THAT(with([](auto& t) { t["model.norm.weight"] = at::zeros({48}, at::kLong); }),
               HasSubstr("model.norm.weight is of type I64"));
   EXPECT_THAT(with([](auto& t) { t.clear(); }), HasSubstr("21 problems"));

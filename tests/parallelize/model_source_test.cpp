@@ -173,7 +173,7 @@ TEST_F(ModelSources, ListEveryTensorThatDoesNotFitInOneError) {
 }
 
 TEST_F(ModelSources, RefuseWhatIsNoModel) {
-  EXPECT_THAT(open_error(), HasSubstr("holds no model"));
+  EXPECT_THAT(open_error(), HasSubstr("contains no model"));
   EXPECT_THAT(error_of([&] { open_model((folder / "nowhere").string()); }),
               HasSubstr("nowhere is no file and no folder"));
   copy("llama");
@@ -184,8 +184,8 @@ TEST_F(ModelSources, RefuseWhatIsNoModel) {
     return error_of([&] { open_model((folder / name).string()); });
   };
   EXPECT_THAT(error("model.bin"), HasSubstr("pickled"));
-  EXPECT_THAT(error("model.safetensors"), HasSubstr("try: its folder"));
-  EXPECT_THAT(error("model.gguf"), HasSubstr("does not begin as a GGUF file"));
+  EXPECT_THAT(error("model.safetensors"), HasSubstr("try: the folder that contains it"));
+  EXPECT_THAT(error("model.gguf"), HasSubstr("is a file, but not a GGUF file"));
 }
 
 } // namespace

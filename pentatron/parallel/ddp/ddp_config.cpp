@@ -9,7 +9,7 @@ void DdpConfig::validate(config::Violations& violations, std::string_view path) 
     const std::string key = config::join(path, "num_distributed_optimizer_instances"),
                       stage = config::join(path, "zero_stage");
     violations.add(key,
-                   fmt::format("{}={} has no effect with {}=0, which splits nothing", key,
+                   fmt::format("{}={} has no effect with {}=0, which shards nothing", key,
                                num_distributed_optimizer_instances, stage),
                    fmt::format("{}=1", stage));
   }

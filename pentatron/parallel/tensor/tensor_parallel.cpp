@@ -29,8 +29,8 @@ std::vector<int64_t> chunk_cuts(int64_t n, bool overlap) {
 
 int64_t part_of(int64_t tokens, const TensorParallel& tp) {
   if (tokens % tp.size() != 0)
-    raise<ShapeError>("sequence parallel over {} ranks of {} tokens: they do not divide\n  try: "
-                      "parallel.sequence_parallel=false",
+    raise<ShapeError>("{1} tokens cannot be divided evenly among {0} sequence-parallel ranks\n  "
+                      "try: parallel.sequence_parallel=false",
                       tp.size(), tokens);
   return tokens / tp.size();
 }

@@ -136,7 +136,9 @@ INSTANTIATE_TEST_SUITE_P(Ways, SequenceParallel,
 
 TEST(SequenceParallelErrors, TokensThatDoNotDivideAreNamed) {
   nn::SequenceLayout layout = nn::SequenceLayout::dense(1, 7, {0}, at::kCPU);
-  EXPECT_NE(test::error_of([&] { layout.cut_outer(0, 2); }).find("7 tokens do not divide over 2"),
+  EXPECT_NE(test::error_of([&] {
+              layout.cut_outer(0, 2);
+            }).find("7 tokens cannot be divided evenly among 2"),
             std::string::npos);
 }
 

@@ -125,17 +125,17 @@ int stages_per_rank(std::string_view name, int virtual_stages) {
   const Entry& entry = find(name);
   if (entry.placement == Placement::kLoop) {
     if (virtual_stages < 0) {
-      raise<ConfigError>("parallel.virtual_pipeline_model_parallel_size={} is not positive\n"
-                         "  try: 2 or more under pipeline_schedule=interleaved",
+      raise<ConfigError>("parallel.virtual_pipeline_model_parallel_size={} is not positive\n  try: "
+                         "2 or more with parallel.pipeline_schedule=interleaved",
                          virtual_stages);
     }
     return std::max(virtual_stages, 2);
   }
   const int fixed = entry.placement == Placement::kV ? 2 : 1;
   if (virtual_stages != 0 && virtual_stages != 1 && virtual_stages != fixed) {
-    raise<ConfigError>("parallel.virtual_pipeline_model_parallel_size={} does not fit "
-                       "parallel.pipeline_schedule={}, which has {} a rank\n"
-                       "  try: leave it out, or pipeline_schedule=interleaved",
+    raise<ConfigError>("parallel.virtual_pipeline_model_parallel_size={} does not match "
+                       "parallel.pipeline_schedule={}, which has {} per rank\n  try: remove it, or "
+                       "parallel.pipeline_schedule=interleaved",
                        virtual_stages, name, fixed == 1 ? "one stage" : "two stages");
   }
   return fixed;
@@ -151,7 +151,7 @@ Schedule make_schedule(std::string_view name, int num_ranks, int virtual_stages,
   }
   if (num_microbatches < 1 || num_microbatches > kMaxMicrobatches) {
     raise<ConfigError>("a step of {} microbatches cannot be scheduled\n  try: a global batch of 1 "
-                       "to {} microbatches a data-parallel rank",
+                       "to {} microbatches per data-parallel rank",
                        num_microbatches, kMaxMicrobatches);
   }
   // A pattern may be made for as many as 2p - 1 further microbatches, with three passes each.

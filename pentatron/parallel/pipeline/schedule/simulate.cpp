@@ -95,8 +95,8 @@ class Simulation {
 void validate(const Schedule& schedule, const Costs& costs) {
   const auto count = std::ssize(costs.stages);
   if (count != 1 && count != schedule.num_stages) {
-    raise<ConfigError>("there are costs of {} stages for a schedule of {}\n  try: one for all, or "
-                       "one a stage",
+    raise<ConfigError>("there are costs for {} stages, but the schedule has {}\n  try: one cost "
+                       "for all stages, or one per stage",
                        count, schedule.num_stages);
   }
   bool good = costs.latency >= 0 && costs.overlap >= 0;

@@ -32,7 +32,7 @@ class LayoutParser {
   }
 
   std::string items(int depth) {
-    if (depth > 8) fail("nests too deep");
+    if (depth > 8) fail("is nested too deep");
     std::string out;
     while (at_ < text_.size() && text_[at_] != ')') {
       std::string item;
@@ -51,9 +51,9 @@ class LayoutParser {
 
   std::string letter() {
     const char c = text_[at_];
-    if (c == 'm') fail("asks for multi-token prediction, which this model does not have,");
+    if (c == 'm') fail("contains multi-token prediction, which is not supported,");
     if (std::string_view("EtL|, ").find(c) == std::string_view::npos)
-      fail(fmt::format("has '{}', which is none of E, t, L and |,", c));
+      fail(fmt::format("contains '{}', which is not E, t, L or |,", c));
     ++at_;
     return c == ',' || c == ' ' ? "" : std::string(1, c);
   }
@@ -71,7 +71,7 @@ class LayoutParser {
 
   void append(std::string& out, const std::string& item, int64_t n) const {
     if (out.size() + item.size() * static_cast<size_t>(n) > kLongestLayout)
-      fail(fmt::format("means more than {} letters", kLongestLayout));
+      fail(fmt::format("expands to more than {} letters", kLongestLayout));
     for (int64_t i = 0; i < n; ++i) out += item;
   }
 
@@ -96,8 +96,8 @@ std::vector<SegmentRange> by_layout(const StageOptions& o) {
   wanted.front() = 'E';
   wanted.back() = 'L';
   if (order != wanted) {
-    raise<ConfigError>("the pipeline layout \"{}\" has {} layers t, {} E and {} L{}, and the model "
-                       "{} layers\n  try: one E first, {} t, one L last",
+    raise<ConfigError>("the pipeline layout \"{}\" has {} layers t, {} E and {} L{}, but the model "
+                       "has {} layers\n  try: one E first, {} t, one L last",
                        o.layout, std::ranges::count(order, 't'), std::ranges::count(order, 'E'),
                        std::ranges::count(order, 'L'),
                        order.size() == wanted.size() ? " in another order" : "", o.num_layers,
@@ -105,8 +105,8 @@ std::vector<SegmentRange> by_layout(const StageOptions& o) {
   }
   if (stages.size() != o.rank_of_stage.size()) {
     raise<ConfigError>(
-        "the pipeline layout \"{}\" has {} stages, and the pipeline {}\n  try: {} '|'", o.layout,
-        stages.size(), o.rank_of_stage.size(), o.rank_of_stage.size() - 1);
+        "the pipeline layout \"{}\" has {} stages, but the pipeline has {}\n  try: {} '|'",
+        o.layout, stages.size(), o.rank_of_stage.size(), o.rank_of_stage.size() - 1);
   }
   return stages;
 }
@@ -171,8 +171,8 @@ std::vector<int64_t> by_ranks(const StageOptions& o) {
   for (const int rank : o.rank_of_stage) {
     const int64_t n = of_rank[static_cast<size_t>(rank)];
     if (n % per_rank != 0) {
-      raise<ConfigError>("{} layers of pipeline rank {} do not divide over its {} stages\n  try: a "
-                         "multiple of {}",
+      raise<ConfigError>("{} layers of pipeline rank {} cannot be divided evenly among its {} "
+                         "stages\n  try: a multiple of {}",
                          n, rank, per_rank, per_rank);
     }
     layers.push_back(n / per_rank);
@@ -184,7 +184,7 @@ std::vector<int64_t> evenly(const StageOptions& o) {
   const auto stages = static_cast<int64_t>(o.rank_of_stage.size());
   const int64_t total = o.num_layers + o.count_embedding + o.count_loss;
   if (total < stages) {
-    raise<ConfigError>("{} layers cannot fill {} pipeline stages\n  try: at most {} stages, or "
+    raise<ConfigError>("{} layers are too few for {} pipeline stages\n  try: at most {} stages, or "
                        "parallel.pipeline_model_parallel_layout with empty ones",
                        o.num_layers, stages, total);
   }
@@ -201,8 +201,9 @@ std::vector<SegmentRange> assign_stages(const StageOptions& o) {
   if (!o.layout.empty()) return by_layout(o);
   if (!o.segment_costs.empty()) {
     if (o.segment_costs.size() < o.rank_of_stage.size())
-      raise<ConfigError>("a model of {} layers, embedding and head cannot fill {} pipeline stages",
-                         o.num_layers, o.rank_of_stage.size());
+      raise<ConfigError>(
+          "a model of {} layers, embedding and head is too small for {} pipeline stages",
+          o.num_layers, o.rank_of_stage.size());
     return by_cost(o.segment_costs, o.rank_of_stage.size());
   }
   const bool ranked = o.first_rank_layers || o.last_rank_layers;

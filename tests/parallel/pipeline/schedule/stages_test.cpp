@@ -71,7 +71,7 @@ TEST(Stages, FirstAndLastRankAreDividedOverTheirStages) {
                 .find("leave 7 for 2 others"),
             std::string::npos);
   EXPECT_NE(error_of({.num_layers = 6, .rank_of_stage = {0, 1, 0, 1}, .first_rank_layers = 3})
-                .find("do not divide over its 2 stages"),
+                .find("cannot be divided evenly among its 2 stages"),
             std::string::npos);
 }
 
@@ -95,7 +95,7 @@ TEST(Stages, WrongLayoutsSayWhatIsWrong) {
   const auto with = [](const std::string& layout) {
     return error_of({.num_layers = 2, .rank_of_stage = {0, 1}, .layout = layout});
   };
-  EXPECT_NE(with("Et|tL|").find("3 stages, and the pipeline 2"), std::string::npos);
+  EXPECT_NE(with("Et|tL|").find("3 stages, but the pipeline has 2"), std::string::npos);
   EXPECT_NE(with("Et|L").find("1 layers t"), std::string::npos);
   EXPECT_NE(with("tE|tL").find("in another order"), std::string::npos);
   EXPECT_NE(with("E(t|tL").find("without a ')'"), std::string::npos);
