@@ -30,16 +30,18 @@ void check_ranks(const Config& config, int world_size, config::Violations& viola
 void check_batch_sizes(const TrainConfig& train, int data_parallel_size,
                        config::Violations& violations) {
   if (!train.step_batch_size_schedule.empty() && !train.rampup_batch_size.empty()) {
-    violations.add("train.rampup_batch_size",
-                   "train.rampup_batch_size and train.step_batch_size_schedule exclude each other",
-                   "train.rampup_batch_size=[]");
+    violations.add(
+        "train.rampup_batch_size",
+        "train.rampup_batch_size and train.step_batch_size_schedule cannot be used together",
+        "train.rampup_batch_size=[]");
     return;
   }
   if (!train.rampup_batch_size.empty() && train.rampup_batch_size.size() != 3) {
     violations.add(
         "train.rampup_batch_size",
-        fmt::format("train.rampup_batch_size has {} numbers and not [start, increment, samples]",
-                    train.rampup_batch_size.size()),
+        fmt::format(
+            "train.rampup_batch_size has {} numbers instead of 3: [start, increment, samples]",
+            train.rampup_batch_size.size()),
         "train.rampup_batch_size=[16, 16, 10000]");
     return;
   }
@@ -71,30 +73,30 @@ void CheckpointConfig::validate(config::Violations& violations, std::string_view
   }
   const auto alone = [&](const char* key, std::string text, std::string off) {
     if (!node_local) return;
-    violations.add(
-        config::join(path, "node_local"),
-        fmt::format("{}=true and {}={}, which needs all files of a checkpoint in one folder",
-                    config::join(path, "node_local"), config::join(path, key), text),
-        fmt::format("{}={}", config::join(path, key), off));
+    violations.add(config::join(path, "node_local"),
+                   fmt::format("{}=true cannot be used with {}={}, which needs all files of a "
+                               "checkpoint in one folder",
+                               config::join(path, "node_local"), config::join(path, key), text),
+                   fmt::format("{}={}", config::join(path, key), off));
   };
   if (export_hf) alone("export_hf", "true", "false");
   if (parity > 0) alone("parity", fmt::to_string(parity), "0");
   if (loads_own(*this) && save.empty())
     violations.add(config::join(path, "load"),
-                   fmt::format("{}=auto loads what {} holds, which is empty",
-                               config::join(path, "load"), config::join(path, "save")),
+                   fmt::format("{}=auto loads from {}, which is empty", config::join(path, "load"),
+                               config::join(path, "save")),
                    fmt::format("{}=checkpoints", config::join(path, "save")));
   if (loads_own(*this) && finetune)
-    violations.add(config::join(path, "finetune"),
-                   fmt::format("{}=true begins anew from other weights, and {}=auto goes on with "
-                               "this run's own",
-                               config::join(path, "finetune"), config::join(path, "load")),
-                   fmt::format("{}=false", config::join(path, "finetune")));
+    violations.add(
+        config::join(path, "finetune"),
+        fmt::format("{}=true starts a new run from other weights, but {}=auto resumes this run",
+                    config::join(path, "finetune"), config::join(path, "load")),
+        fmt::format("{}=false", config::join(path, "finetune")));
 }
 
 void Config::validate(config::Violations& violations, std::string_view) const {
   if (profiling.trace && logger.dir.empty()) {
-    violations.add("profiling.trace", "profiling.trace=true writes into logger.dir, which is empty",
+    violations.add("profiling.trace", "profiling.trace=true writes to logger.dir, which is empty",
                    "logger.dir=runs/trace");
   }
   if (config::fields_hold(train)) check_batch_sizes(train, 1, violations);
@@ -118,25 +120,26 @@ void Config::validate(config::Violations& violations, std::string_view) const {
   if (checkpoint.keep_best > 0 && checkpoint.keep_best_metric == BestMetric::kValidationLoss &&
       train.eval_interval == 0) {
     violations.add("checkpoint.keep_best",
-                   fmt::format("checkpoint.keep_best={} looks at the validation loss, and "
-                               "train.eval_interval=0 measures none",
+                   fmt::format("checkpoint.keep_best={} needs the validation loss, but "
+                               "train.eval_interval=0 turns evaluation off",
                                checkpoint.keep_best),
                    "checkpoint.keep_best_metric=loss");
   }
   const bool has_text =
       dataset.type == data::DatasetType::kText || dataset.type == data::DatasetType::kIndexed;
   if (train.sample_tokens > 0 && !has_text) {
-    violations.add("train.sample_tokens",
-                   fmt::format("train.sample_tokens={} asks for text, and dataset.type={} has only "
-                               "token numbers",
-                               train.sample_tokens, config::to_string(dataset.type)),
-                   "train.sample_tokens=0");
+    violations.add(
+        "train.sample_tokens",
+        fmt::format("train.sample_tokens={} generates text, but dataset.type={} only has token ids",
+                    train.sample_tokens, config::to_string(dataset.type)),
+        "train.sample_tokens=0");
   }
   if (profiling.trace && profiling.trace_start > total_iterations(train)) {
-    violations.add("profiling.trace_start",
-                   fmt::format("profiling.trace_start={} is after the run's {} iterations",
-                               profiling.trace_start, total_iterations(train)),
-                   "profiling.trace_start=1");
+    violations.add(
+        "profiling.trace_start",
+        fmt::format("profiling.trace_start={} is after the last iteration of the run, {}",
+                    profiling.trace_start, total_iterations(train)),
+        "profiling.trace_start=1");
   }
   const optim::TrainLength length = train_length(train);
   if (length.iters + length.samples > 0)

@@ -30,13 +30,12 @@ Config equal_config(Config config, const comm::Group& world) {
     config::Violations ignored;
     config::apply_yaml(theirs, all[rank], "", ignored);
     config::apply_yaml(first, all[0], "", ignored);
-    raise<CommError>(
-        "rank {} has another configuration than rank 0: {}\n  try: the same file, keys "
-        "and program on all ranks",
-        rank,
-        differences(theirs, first,
-                    {OnResume::kTold, OnResume::kModel, OnResume::kState, OnResume::kData,
-                     OnResume::kIgnored}));
+    raise<CommError>("the configuration of rank {} differs from rank 0: {}\n  try: the same file, "
+                     "keys and program on all ranks",
+                     rank,
+                     differences(theirs, first,
+                                 {OnResume::kTold, OnResume::kModel, OnResume::kState,
+                                  OnResume::kData, OnResume::kIgnored}));
   }
   return config;
 }

@@ -21,13 +21,13 @@ at::Tensor read_input_ids(const std::filesystem::path& file, int64_t vocab_size)
   if (entry.dtype != SafeDtype::kI64 || entry.shape.size() != 2 || entry.shape[0] < 1 ||
       entry.shape[1] < 2) {
     raise<DataError>(
-        "{}: input_ids must be I64 [batch, sequence] with at least 2 tokens a sequence",
+        "{}: input_ids must be I64 [batch, sequence] with at least 2 tokens per sequence",
         file.string());
   }
   const at::Tensor ids = checkpoint::to_tensor(entry);
   const int64_t bad = kernels::first_bad_id(ids.data_ptr<int64_t>(), ids.numel(), vocab_size);
   if (bad >= 0) {
-    raise<DataError>("{}: input_ids holds {} at position {}, outside the vocabulary of {}",
+    raise<DataError>("{}: input_ids contains {} at position {}, outside the vocabulary of {}",
                      file.string(), ids.view({-1})[bad].item<int64_t>(), bad, vocab_size);
   }
   return ids;

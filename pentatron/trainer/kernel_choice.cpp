@@ -23,7 +23,7 @@ namespace {
 
 using kernels::Selection;
 
-constexpr const char* kNotExact = "resuming is not exact to the bit";
+constexpr const char* kNotExact = "resume is not bit-exact";
 
 /// Rank 0's choice, and where it is from.
 struct Source {
@@ -39,19 +39,19 @@ Source choose_here(const Config& config, at::Device device,
   if (!device.is_cpu()) return {};
   if (config.kernels == KernelChoice::kOrder) {
     if (stored.text && *stored.text != Selection().text())
-      log::warning("{}: kernels=order, and {} was written with measured kernels", kNotExact,
+      log::warning("{}: kernels=order, but {} was saved with measured kernels", kNotExact,
                    checkpoint->string());
     return {};
   }
   if (stored.text)
     return {.selection = Selection::parse(*stored.text, kKernelsFile),
-            .origin = "as in " + checkpoint->string(),
+            .origin = "from " + checkpoint->string(),
             .resumed = true};
   kernels::MeasureOptions options;
   if (config.dtype != Precision::kBf16) options.product_types = {kernels::DType::kFloat32};
   const kernels::FoundSelection found = kernels::find_selection(kernel_cache_file(), options);
   return {.selection = found.selection,
-          .origin = found.measured.empty() ? "as measured on this machine before"
+          .origin = found.measured.empty() ? "measured on this machine before"
                                            : fmt::format("measured in {:.2f} s", found.seconds)};
 }
 

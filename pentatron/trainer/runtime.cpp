@@ -53,7 +53,7 @@ at::Device choose_device(DeviceKind kind) {
   const int gpus = num_gpus();
   if (kind == DeviceKind::kCuda && gpus == 0) {
     raise<ConfigError>("device=cuda, but {}\n  try: device=cpu",
-                       kernels::built_with_cuda() ? "this machine shows no GPU"
+                       kernels::built_with_cuda() ? "this machine has no GPU"
                                                   : "this build has no CUDA kernels");
   }
   return gpus > 0 && kind != DeviceKind::kCpu ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
@@ -65,8 +65,7 @@ std::optional<int> choose_gpu(DeviceKind kind, const comm::Launch& launch) {
   if (gpus == 1) return 0; // srun and others show each rank its own
   if (launch.local_size > gpus)
     raise<ConfigError>(
-        "{} ranks are on a machine with {} GPUs\n  try: at most as many ranks as GPUs "
-        "on each machine, or device=cpu",
+        "{} ranks run on a machine with {} GPUs\n  try: one rank per GPU, or device=cpu",
         launch.local_size, gpus);
   return launch.local_rank;
 }
@@ -76,8 +75,8 @@ at::Device rank_device(DeviceKind kind, const comm::Group& world) {
   if (!device.is_cuda() || world.size() == 1) return device;
   if (comm::carries_gpu_tensors(world))
     return at::Device(at::kCUDA, at::detail::getCUDAHooks().getCurrentDevice());
-  raise<ConfigError>("device={} puts {} ranks on GPUs, and each GPU wants a process of its own\n  "
-                     "try: --backend sockets, torchrun, mpirun or srun; or device=cpu",
+  raise<ConfigError>("device={} with {} ranks needs one process per GPU, but the ranks are "
+                     "threads\n  try: --backend sockets, torchrun, mpirun or srun; or device=cpu",
                      config::to_string(kind), world.size());
 }
 

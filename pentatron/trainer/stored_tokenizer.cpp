@@ -45,10 +45,9 @@ StoredTokenizer stored_tokenizer(const data::TokenizerConfig& config) {
     const std::string name = fmt::format("tokenizer/{}", path.filename().string());
     bytes += text.size();
     if (bytes > checkpoint::kMaxAttachmentBytes || !checkpoint::is_attachment_name(name)) {
-      log::shared_warning("checkpoints will not hold the tokenizer: {} {}", path.string(),
-                          checkpoint::is_attachment_name(name)
-                              ? "is too large for them"
-                              : "has a name that they do not take");
+      log::shared_warning("checkpoints will not contain the tokenizer: {} {}", path.string(),
+                          checkpoint::is_attachment_name(name) ? "is too large"
+                                                               : "has an unsupported name");
       stored.files.clear();
       break;
     }

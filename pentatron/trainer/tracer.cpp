@@ -81,7 +81,7 @@ void Tracer::finish() {
   if (!options_.profiling.trace || written_) return;
   if (steps_.empty()) {
     log::shared_warning(
-        "there is no trace: the run made {} iterations, and profiling.trace_start={}", made_,
+        "no trace was written: the run had {} iterations, but profiling.trace_start={}", made_,
         options_.profiling.trace_start);
     return;
   }
@@ -156,7 +156,7 @@ void Tracer::write() {
   log::info("trace of {} iterations in {}", steps_.size(), file.string());
   if (groups_.pp.size() == 1) return;
   const std::string title =
-      fmt::format("{}, iteration {}, as measured", options_.schedule, steps_.back().iteration);
+      fmt::format("{}, iteration {}, measured", options_.schedule, steps_.back().iteration);
   write_file_atomically(options_.folder / "pipeline.svg",
                         draw_svg(timeline, {.title = title, .unit = "s"}));
 }

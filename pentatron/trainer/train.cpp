@@ -47,7 +47,7 @@ void require_folder(const std::string& key, const fs::path& folder) {
   if (!error && ::access(folder.c_str(), W_OK) != 0)
     error = std::error_code(errno, std::generic_category());
   if (error) {
-    raise<ConfigError>("{}={} is not a folder to write in: {}\n  try: another {}", key,
+    raise<ConfigError>("{}={} is not a writable folder: {}\n  try: another {}", key,
                        folder.string(), error.message(), key);
   }
 }
@@ -147,10 +147,10 @@ void Trainer::State::open_data() {
   sequence = datasets.train->sequence_length();
   const std::optional<int64_t> size = datasets.train->size();
   if (size && batch_sizes.samples_after(total_iterations) > *size) {
-    raise<ConfigError>("train.train_iters={} takes {} samples, and {} has {}\n  try: "
-                       "train.train_iters={}",
-                       total_iterations, batch_sizes.samples_after(total_iterations),
-                       config.dataset.path, *size, *size / config.train.global_batch_size);
+    raise<ConfigError>(
+        "train.train_iters={} needs {} samples, but {} has {}\n  try: train.train_iters={}",
+        total_iterations, batch_sizes.samples_after(total_iterations), config.dataset.path, *size,
+        *size / config.train.global_batch_size);
   }
   if (!datasets.summary.empty()) log::info("data: {}", datasets.summary);
 }
@@ -166,8 +166,8 @@ void Trainer::State::build_model() {
       plan, config.ddp, groups);
   if (groups.world.size() > 1) log::info("{}", describe());
   if (groups.tp.size() > 1 && config.dtype == Precision::kBf16)
-    log::info("bf16 sums over tensor ranks round otherwise than on one rank: losses agree in the "
-              "mean, not digit by digit");
+    log::info("with tensor parallelism, bf16 sums round differently than on one rank: losses are "
+              "equal on average, but not digit by digit");
   const bool from_elsewhere = foreign_model(config.checkpoint).has_value();
   if ((!found && !from_elsewhere) ||
       config.checkpoint.strictness == checkpoint::Strictness::kLogAll)
@@ -182,13 +182,13 @@ void Trainer::State::find_checkpoint() {
   const std::string& from = loads_own(c) ? c.save : c.load;
   found = checkpoint::find_run(from, groups.world, c.node_local, damaged);
   if (!found && loads_own(c)) {
-    log::info("{} holds no checkpoint: starting from the beginning", from);
+    log::info("{} contains no checkpoint: starting a new run", from);
   } else if (!found) {
-    raise<CheckpointError>("checkpoint.load={} holds no checkpoint\n  try: leave checkpoint.load "
-                           "out to start from the beginning",
+    raise<CheckpointError>("checkpoint.load={} contains no checkpoint\n  try: remove "
+                           "checkpoint.load to start a new run",
                            from);
   } else if (!found->passed_over.empty()) {
-    log::shared_warning("{}; going back to {}", found->passed_over, found->folder.string());
+    log::shared_warning("{}; using {} instead", found->passed_over, found->folder.string());
   }
 }
 
@@ -208,8 +208,8 @@ void Trainer::State::check_saved(const Config& saved, bool has_training_state) c
   if (has_training_state) fixed.insert(config::OnResume::kState);
   if (const std::string text = differences(saved, config, fixed); !text.empty()) {
     if (!c.finetune)
-      raise<CheckpointError>("{} was trained with {}\n  try: the configuration that is in it, or "
-                             "checkpoint.finetune=true to start another run from its weights",
+      raise<CheckpointError>("{} was trained with {}\n  try: the configuration of the checkpoint, "
+                             "or checkpoint.finetune=true to start a new run from its weights",
                              folder, text);
     log::shared_warning("the weights of {} were trained with {}", folder, text);
   }
@@ -268,24 +268,21 @@ void Trainer::State::load_found() {
   const std::string& digest = loaded.state.tokenizer;
   if (c.check_tokenizer && !digest.empty() && digest != stored_tokenizer.digest)
     raise<CheckpointError>(
-        "{} was trained with another tokenizer ({}, and not {})\n  try: its own, "
-        "or checkpoint.check_tokenizer=false if the numbers of its tokens are "
-        "the same",
+        "{} was trained with a different tokenizer ({} instead of {})\n  try: its tokenizer, or "
+        "checkpoint.check_tokenizer=false if the token ids are equal",
         folder, digest, stored_tokenizer.digest);
   if (c.finetune || !run.has_training_state) {
-    log::info("took the weights of {}{}: a fresh optimizer, iteration 0, data from the beginning",
-              folder, run.has_training_state ? "" : ", which holds nothing else");
+    log::info("loaded the weights of {}{}: starting at iteration 0 with a new optimizer", folder,
+              run.has_training_state ? "" : ", which contains only weights");
     return;
   }
   if (const std::string text = differences(saved, config, {config::OnResume::kData}); !text.empty())
-    log::shared_warning(
-        "{} was trained on other samples than this run goes on with, until now with {}", folder,
-        text);
+    log::shared_warning("data settings have changed since {} was saved; it used {}", folder, text);
   progress = loaded.state;
   const std::string changed = differences(saved, config, {config::OnResume::kTold});
   log::info("resumed from {} at iteration {}{}{}", folder, progress.iteration,
-            c.load_optimizer ? "" : " with a fresh optimizer",
-            changed.empty() ? "" : "; until then with " + changed);
+            c.load_optimizer ? "" : " with a new optimizer",
+            changed.empty() ? "" : "; it used " + changed);
 }
 
 std::string Trainer::State::describe() const {
@@ -373,7 +370,7 @@ std::optional<double> Trainer::State::validate() {
   if (datasets.validation_sets.empty()) {
     const std::optional<double> loss = validate(datasets.validation);
     if (!loss)
-      log::shared_warning("the validation samples have no targets: there is no loss of them");
+      log::shared_warning("the validation samples have no targets, so there is no validation loss");
     return loss;
   }
   double sum = 0;
@@ -381,8 +378,8 @@ std::optional<double> Trainer::State::validate() {
   for (const data::NamedDataset& set : datasets.validation_sets) {
     const std::optional<double> loss = validate(set.dataset);
     if (!loss) {
-      log::shared_warning("the validation samples of {} have no targets: there is no loss of them",
-                          set.name);
+      log::shared_warning(
+          "the validation samples of {} have no targets, so there is no validation loss", set.name);
       continue;
     }
     if (main_rank) log::info("validation loss of {}: {:.6E}", set.name, *loss);
@@ -469,7 +466,7 @@ TrainReport Trainer::run(const RunOptions& run_options) {
   const auto save_error = [&](int64_t iteration, const std::string& what, const std::string& why) {
     if (c.checkpoint.on_error == OnSaveError::kStop)
       raise<CheckpointError>("the {} of iteration {} was not saved: {}\n  try: "
-                             "checkpoint.on_error=continue to go on without it",
+                             "checkpoint.on_error=continue to continue without it",
                              what, iteration, why);
   };
   HfExporter exporter(c.checkpoint.async_save, s.groups.world);
@@ -523,11 +520,11 @@ TrainReport Trainer::run(const RunOptions& run_options) {
                      "optimizer.lr, or train.on_nan=skip",
                      iteration, *result.loss, *result.grad_norm, where);
       }
-      log::shared_warning("iteration {} is skipped: loss {} and gradient norm {} are not finite{}",
+      log::shared_warning("skipped iteration {}: loss {} and gradient norm {} are not finite{}",
                           iteration, *result.loss, *result.grad_norm, where);
       ++s.progress.skipped_iterations;
     } else if (!result.loss) { // neither ends a row of steps that were not finite nor prolongs it
-      log::shared_warning("iteration {} is skipped: its batch has no targets", iteration);
+      log::shared_warning("skipped iteration {}: its batch has no targets", iteration);
       ++s.progress.skipped_iterations;
     } else {
       skipped_in_a_row = 0;

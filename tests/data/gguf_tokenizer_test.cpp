@@ -197,7 +197,7 @@ TEST(GgufTokenizer, NamesWhatItDoesNotKnow) {
               HasSubstr("6 tokens and 1 types"));
   EXPECT_THAT(with("tokenizer.ggml.token_type", GgufArray{std::vector<int32_t>{3, 1, 1, 1, 4, 7}}),
               HasSubstr("token 5 of"));
-  EXPECT_THAT(with("tokenizer.ggml.merges", uint32_t{1}), HasSubstr("list of texts"));
+  EXPECT_THAT(with("tokenizer.ggml.merges", uint32_t{1}), HasSubstr("list of strings"));
   EXPECT_THAT(with("tokenizer.ggml.tokens", GgufArray{std::vector<std::string>{"\xff"}}),
               HasSubstr("6 types"));
 }

@@ -445,9 +445,10 @@ TEST(EveryKeyAtItsLimits, OfSizesIsTold) {
     load_config(std::nullopt, {"model.hidden_size=9223372036854775807", "model.num_layers=1048577"},
                 {}, 1);
   });
-  EXPECT_THAT(told,
-              testing::HasSubstr("model.hidden_size=9223372036854775807 breaks the rule: >= 1, <= "
-                                 "1073741824"));
+  EXPECT_THAT(
+      told,
+      testing::HasSubstr(
+          "model.hidden_size=9223372036854775807 is not allowed: it must be >= 1, <= 1073741824"));
   EXPECT_THAT(told, testing::HasSubstr("try: model.num_layers=1048576"));
   EXPECT_THAT(test::error_of([] {
                 load_config(std::nullopt,
@@ -456,7 +457,7 @@ TEST(EveryKeyAtItsLimits, OfSizesIsTold) {
                              "train.seq_length=1073741824"},
                             {}, 8);
               }),
-              testing::HasSubstr("make a model of"));
+              testing::HasSubstr("give a model with"));
 }
 
 TEST_F(EveryKey, HasAnEffect) {

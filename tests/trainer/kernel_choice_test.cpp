@@ -90,7 +90,7 @@ TEST_F(KernelChoices, ThatDifferFromTheListAreTold) {
   if (!has_fast_products()) GTEST_SKIP() << "the reference is the first entry here";
   pretend_measured(products_by("reference"));
   EXPECT_THAT(messages(config("run")),
-              AllOf(HasSubstr("kernels, as measured on this machine before: "),
+              AllOf(HasSubstr("kernels, measured on this machine before: "),
                     HasSubstr("gemm float32 nn by reference, gemm float32 nt by reference")));
   EXPECT_THAT(messages(config("other", {"kernels=order"})), Not(HasSubstr("kernels,")));
 }
@@ -153,7 +153,7 @@ TEST_F(KernelChoices, AreThoseOfTheCheckpointThatIsLoaded) {
     shard.put(flipped);
   }
   const std::string told = messages(config("run", {"checkpoint.load=" + (scratch / "run")}));
-  EXPECT_THAT(told, HasSubstr("going back to " + (scratch / "run/step_00000002")));
+  EXPECT_THAT(told, HasSubstr("using " + (scratch / "run/step_00000002")));
   EXPECT_EQ(text_of("run_log/kernels.json"), good);
 }
 
@@ -167,8 +167,8 @@ TEST_F(KernelChoices, ThatThisMachineLacksAreToldAndReplaced) {
   elsewhere.set(norm, "avx4096");
   replace_stored(scratch.path / "run/step_00000002", elsewhere.text());
   const std::string told = messages(config("run", {"checkpoint.load=" + (scratch / "run")}));
-  EXPECT_THAT(told, HasSubstr("resuming is not exact to the bit: norm_forward float32: rank 0 "
-                              "cannot run avx4096, so all ranks run " +
+  EXPECT_THAT(told, HasSubstr("resume is not bit-exact: norm_forward float32: rank 0 cannot run "
+                              "avx4096, so all ranks run " +
                               first));
   elsewhere.set(norm, first);
   EXPECT_EQ(text_of("run/step_00000004/kernels.json"), elsewhere.text());
@@ -179,7 +179,7 @@ TEST_F(KernelChoices, OfADamagedFileAreMeasuredAgain) {
   const std::string kept = text_of("run_log/kernels.json");
   replace_stored(scratch.path / "run/step_00000002", "{\"norm_forward");
   const std::string told = messages(config("run", {"checkpoint.load=" + (scratch / "run")}));
-  EXPECT_THAT(told, HasSubstr("resuming is not exact to the bit: "));
+  EXPECT_THAT(told, HasSubstr("resume is not bit-exact: "));
   EXPECT_THAT(told, HasSubstr("step_00000002/kernels.json"));
   EXPECT_EQ(text_of("run_log/kernels.json"), kept) << "from the cache";
 }
@@ -200,7 +200,7 @@ TEST_F(KernelChoices, OfAMeasuredRunAndListOrderAreTold) {
   test::run(config("run", {"train.exit_interval=2"}));
   const std::string told =
       messages(config("run", {"kernels=order", "checkpoint.load=" + (scratch / "run")}));
-  EXPECT_THAT(told, HasSubstr("resuming is not exact to the bit: kernels=order, and "));
+  EXPECT_THAT(told, HasSubstr("resume is not bit-exact: kernels=order, but "));
 }
 
 TEST_F(KernelChoices, AreTheSameOnAllRanks) {

@@ -118,22 +118,22 @@ TEST_F(NodeLocal, GoesBackToWhatIsWholeOnAllMachinesTogether) {
   std::string bytes = content_of(shard);
   bytes[bytes.size() / 2] ^= 1;
   std::ofstream(shard, std::ios::binary) << bytes;
+  EXPECT_THAT(log_of([&] {
+                train({0, 0, 1, 1}, on);
+              }),
+              AllOf(HasSubstr("step_00000004: on the machine of rank 2: "
+                              "model_00002_of_00004.safetensors is corrupted"),
+                    HasSubstr("resumed from run/step_00000002")));
+  fs::remove(shard); // of the checkpoint that this run has written again
   EXPECT_THAT(
       log_of([&] {
         train({0, 0, 1, 1}, on);
       }),
-      AllOf(HasSubstr("step_00000004: where rank 2 runs model_00002_of_00004.safetensors is "
-                      "damaged"),
+      AllOf(HasSubstr("step_00000004: model_00002_of_00004.safetensors is missing on all machines"),
             HasSubstr("resumed from run/step_00000002")));
-  fs::remove(shard); // of the checkpoint that this run has written again
-  EXPECT_THAT(log_of([&] {
-                train({0, 0, 1, 1}, on);
-              }),
-              AllOf(HasSubstr("step_00000004: model_00002_of_00004.safetensors is on no machine"),
-                    HasSubstr("resumed from run/step_00000002")));
   fs::remove_all(machine(1));
   EXPECT_THAT(error_of_training({0, 0, 1, 1}, on),
-              AllOf(HasSubstr("run holds no whole checkpoint on 2 machines"),
+              AllOf(HasSubstr("run contains no complete checkpoint on 2 machines"),
                     HasSubstr("model_00003_of_00004.safetensors")));
 }
 
@@ -149,8 +149,8 @@ TEST_F(NodeLocal, AnotherMachineStandsInForADamagedCopy) {
   EXPECT_THAT(log_of([&] {
                 train({0, 0, 1, 1}, keys + "checkpoint.load=auto train.train_iters=5");
               }),
-              AllOf(HasSubstr("model_00002_of_00004.safetensors is damaged"),
-                    HasSubstr("another machine has it whole"),
+              AllOf(HasSubstr("model_00002_of_00004.safetensors is corrupted"),
+                    HasSubstr("using the intact copy of another machine"),
                     HasSubstr("resumed from run/step_00000004")));
   EXPECT_TRUE(content_of(machine(1) / shard) == whole);
 }
@@ -196,7 +196,7 @@ TEST_F(NodeLocal, OldCheckpointsGoOnEveryMachine) {
 
 TEST_F(NodeLocal, IsAskedForWhereTheDiskIsNotShared) {
   EXPECT_THAT(error_of_training({0, 0, 1, 1}, kTensorAndData + "train.train_iters=1"),
-              AllOf(HasSubstr("rank 2: run is not on a disk that this rank sees"),
+              AllOf(HasSubstr("rank 2: this rank cannot see run"),
                     HasSubstr("checkpoint.node_local=true")));
   EXPECT_THAT(error_of_training({0}, kLocal + "checkpoint.parity=1"),
               AllOf(HasSubstr("checkpoint.parity=1, which needs all files"),

@@ -132,7 +132,7 @@ TEST_F(Saving, ADamagedNewestCheckpointIsNamedAndPassedOver) {
     });
     EXPECT_THAT(log, HasSubstr("step_00000003")) << log;
     EXPECT_THAT(log, HasSubstr(file)) << log;
-    EXPECT_THAT(log, HasSubstr("going back to")) << log;
+    EXPECT_THAT(log, HasSubstr("instead")) << log;
     EXPECT_THAT(log, HasSubstr("at iteration 2")) << log;
   }
 }
@@ -238,7 +238,7 @@ TEST_F(Saving, TornFilesAndMissingFoldersArePassedOver) {
   EXPECT_EQ(checkpoint::newest_checkpoint(run)->folder, run / "step_00000001");
   std::ofstream(run / "step_00000001/manifest.json") << "{";
   EXPECT_THAT(error_of([&] { checkpoint::newest_checkpoint(run); }),
-              HasSubstr("holds no whole checkpoint"));
+              HasSubstr("contains no intact checkpoint"));
   EXPECT_THAT(error_of([&] { test::run(config({load})); }), HasSubstr("step_00000001"));
   EXPECT_FALSE(checkpoint::newest_checkpoint(scratch / "nothing"));
 }

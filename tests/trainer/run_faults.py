@@ -58,7 +58,7 @@ class Campaign:
         folder = os.path.join(root, "run")
         first = self.train(folder, keys, root=root, mode=mode, at=at)
         found = []
-        refused = "is not a folder to write in" in first.stderr  # before the first step
+        refused = "is not a writable folder" in first.stderr  # before the first step
         if first.returncode not in ((-9, 0) if mode in ENDS else (0,)) and not refused:
             found.append(f"ended with {first.returncode}: {first.stderr.strip()[-300:]}")
         saved = [int(n) for n in re.findall(r"saved \S+/step_(\d+)", first.stderr)]

@@ -135,7 +135,8 @@ TEST_F(AsyncSave, WhatDoesNotFitIntoStagingIsWrittenFirst) {
   const std::string log = log_of([&] {
     train("one", saving("later", "checkpoint.async_save=true checkpoint.staging_limit=1") + large);
   });
-  EXPECT_THAT(log, HasSubstr("do not fit into staging memory of 1.0 MiB and were written first"));
+  EXPECT_THAT(log, HasSubstr("did not fit into the staging memory of 1.0 MiB and were written "
+                             "before training continued"));
   train("one", saving("now") + large);
   for (const char* file :
        {"model_00000_of_00001.safetensors", "optimizer_00000_of_00001.safetensors"})

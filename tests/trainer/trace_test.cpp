@@ -88,7 +88,7 @@ TEST(Trace, ShowsThePassesAndCommunicationOfAllRanks) {
   }
   std::ifstream svg(scratch / "logs/pipeline.svg");
   const std::string picture(std::istreambuf_iterator<char>(svg), {});
-  EXPECT_THAT(picture, HasSubstr("zb_h1, iteration 3, as measured"));
+  EXPECT_THAT(picture, HasSubstr("zb_h1, iteration 3, measured"));
   EXPECT_THAT(picture, HasSubstr("rank 1"));
 }
 

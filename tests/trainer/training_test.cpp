@@ -302,7 +302,7 @@ TEST_F(WithoutTargets, SkipsAreToldOncePerRunWhateverTheNumberOfRanks) {
   });
   const std::string log = testing::internal::GetCapturedStderr();
   for (int i = 1; i <= 3; ++i) {
-    const std::string text = fmt::format("iteration {} is skipped", i);
+    const std::string text = fmt::format("skipped iteration {}", i);
     const size_t first = log.find(text);
     if (first != std::string::npos) {
       EXPECT_EQ(log.find(text, first + 1), std::string::npos) << log;
@@ -377,7 +377,7 @@ TEST_F(Training, BadInputIsOneSentence) {
               HasSubstr("less than one sample"));
   EXPECT_THAT(text({"train.seq_length=65"}), HasSubstr("model.max_position_embeddings=64"));
   EXPECT_THAT(text({"dataset.path=" + (scratch / "none")}), HasSubstr("does not exist"));
-  EXPECT_THAT(text({"checkpoint.load=" + (scratch / "none")}), HasSubstr("holds no checkpoint"));
+  EXPECT_THAT(text({"checkpoint.load=" + (scratch / "none")}), HasSubstr("contains no checkpoint"));
 }
 
 } // namespace
