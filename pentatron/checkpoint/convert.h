@@ -1,8 +1,8 @@
-/// One format of models into another, a block of one tensor at a time and without a model.
+/// Converts models between formats, one block of a tensor at a time, without building a model.
 ///
-/// What comes from a Hugging Face folder and goes to one again, directly or by way of pentatron,
-/// keeps every byte of every tensor, its type, its name, config.json and the files of the
-/// tokenizer. The target appears whole, under a name aside until then, or not at all.
+/// Converting from a Hugging Face folder and back, directly or through pentatron, keeps every byte
+/// of every tensor, its type, its name, config.json and the tokenizer files. The target appears
+/// only when it is complete; until then it has a temporary name.
 #pragma once
 
 #include <cstdint>
@@ -37,13 +37,13 @@ struct ConvertReport {
   size_t files = 0; ///< that hold tensors
 };
 
-/// Throws ConfigError for a model that the format cannot express, naming the keys, and for a target
-/// that is there or could not be replaced safely; CheckpointError for damaged data and for values
-/// that `dtype` cannot hold.
+/// Throws ConfigError with the keys if the format does not support the model, and if the target
+/// exists or cannot be replaced safely. Throws CheckpointError for corrupted data and for values
+/// that `dtype` cannot represent.
 ConvertReport convert_model(ModelSource& source, const std::filesystem::path& target,
                             const ConvertOptions& options);
 
-/// Writes a Hugging Face folder into `folder`, which is there and empty.
+/// Writes a Hugging Face model into `folder`, which exists and is empty.
 ConvertReport write_hf_folder(ModelSource& source, const std::filesystem::path& folder,
                               const ConvertOptions& options);
 

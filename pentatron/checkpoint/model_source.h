@@ -1,13 +1,13 @@
-/// A trained model in files, whatever wrote them: its configuration, where its tokenizer lies, and
-/// its parameters for a rank of any layout.
+/// A trained model in files of any supported format: its configuration, the location of its
+/// tokenizer, and its parameters for a rank in any layout.
 ///
 ///   const auto source = open_model("runs/mine/checkpoints");
 ///   ... build a model of source->config() ...
 ///   source->load(model.gpt->params());
 ///
-/// Recognised by content: a folder of checkpoint.save or one checkpoint in it, a Hugging Face
-/// folder (config.json with model.safetensors or its index; "hf:DIR" names one expressly), a .gguf
-/// file.
+/// The format is detected from the content: a run's checkpoint folder (checkpoint.save) or one
+/// checkpoint in it, a Hugging Face folder (config.json with model.safetensors or its index;
+/// "hf:DIR" selects this format explicitly), or a .gguf file.
 #pragma once
 
 #include <array>
@@ -64,7 +64,7 @@ struct ModelFacts {
   Json hf = Json::object();
 };
 
-/// Calls what it is given for every parameter whose values are wanted, where they can be written.
+/// Calls `fill` for every parameter to load, while its values can be written.
 using EachParam = std::function<void(const std::function<void(nn::Param&)>& fill)>;
 
 class ModelSource {
@@ -83,15 +83,15 @@ class ModelSource {
   /// of a parameter. Only what the box covers is read. For one thread at a time.
   virtual void read(const std::string& param, const Box& box, const at::Tensor& target) = 0;
 
-  /// Gives parameters that have no storage yet their values where they lie in the files: in memory
-  /// that all processes share until one writes to it. Returns those that got them; for the others
-  /// the files must be copied, as their type or layout is another one.
+  /// Maps the values of parameters without storage from the files: the memory is shared by all
+  /// processes until one writes to it. Returns the mapped parameters. The others have another type
+  /// or layout and must be copied with load().
   virtual std::set<const nn::Param*> lend(nn::ParamList& params);
 
-  /// Fills every parameter of a rank in any layout, converted to its type. Throws CheckpointError
-  /// that lists all parameters which the model lacks or has in another shape.
+  /// Loads every parameter of a rank in any layout, converted to its type. Throws CheckpointError
+  /// that lists all parameters that are missing in the files or have another shape.
   void load(nn::ParamList& params);
-  /// The same where values are written through a store.
+  /// The same for values that are written through a store.
   void load(nn::ParamList& params, const EachParam& each);
 
  protected:
@@ -99,15 +99,15 @@ class ModelSource {
   ModelFacts facts_;
 };
 
-/// Throws DataError or CheckpointError for what is no model or is damaged, ConfigError for an
-/// architecture that is not supported, and CheckpointError that lists every tensor which is
-/// missing, left over or misshapen.
+/// Throws DataError or CheckpointError if `where` is not a model or is corrupted, ConfigError if
+/// the architecture is not supported, and CheckpointError that lists every tensor that is missing,
+/// unexpected or has a wrong shape.
 std::unique_ptr<ModelSource> open_model(const std::string& where);
 
-/// Which format lies there; throws DataError if none that is known.
+/// The format of the files; throws DataError if it is unknown.
 ModelFormat recognise_model(const std::filesystem::path& where);
 
-/// Names of the files that travel with a Hugging Face model's weights.
+/// Names of the files that belong to a Hugging Face model, in addition to its weights.
 inline constexpr std::array kCompanionFiles = {"config.json",
                                                "generation_config.json",
                                                "tokenizer.json",
@@ -123,7 +123,7 @@ inline constexpr std::array kCompanionFiles = {"config.json",
                                                "chat_template.jinja",
                                                "chat_template.json",
                                                "LICENSE"};
-/// Those that lie in a folder.
+/// The companion files that exist in a folder.
 std::vector<std::filesystem::path> companion_files(const std::filesystem::path& folder);
 
 } // namespace pentatron::checkpoint

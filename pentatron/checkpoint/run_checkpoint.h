@@ -1,5 +1,5 @@
-/// Going on with a run in any layout, or starting from the weights of one: every rank reads the
-/// elements that it needs, whatever ranks wrote them. run_saver.h writes such folders:
+/// Resumes a run in any layout, or starts from the weights of a run. Every rank reads the elements
+/// that it needs, no matter which ranks wrote them. run_saver.h writes these folders:
 ///
 ///   DIR/step_00000100/   see sharded/checkpoint_writer.h
 ///     model_00000_of_00008.safetensors      parameters, by name, in the model's type
@@ -45,15 +45,15 @@ struct RunParts {
   comm::Group world;
 };
 
-/// The newest checkpoint that rank 0 finds whole by its structure (VerifyScope::kStructure), told
-/// to all: see newest_checkpoint(). Whether its content is as written is found by the ranks that
-/// read it. Throws CheckpointError, the same on all ranks, if all is damaged. If `dir` is another
-/// folder on each machine, see find_on_machines(). Collective.
+/// The latest checkpoint whose structure rank 0 finds intact (VerifyScope::kStructure), the same on
+/// all ranks: see newest_checkpoint(). The ranks that read its content check it. Throws
+/// CheckpointError on all ranks if all checkpoints are corrupted. See find_on_machines() if `dir`
+/// is a local folder of each machine. Collective.
 std::optional<FoundCheckpoint> find_run(const std::filesystem::path& dir, const comm::Group& world,
                                         bool node_local = false, const KnownDamage& damaged = {});
 
-/// The checkpoint is not as written: what one rank has found, thrown by all. Parameters and
-/// optimizer hold anything, see forget_state().
+/// The checkpoint is corrupted. All ranks throw the error of the rank that found it. The values of
+/// parameters and optimizer are undefined, see forget_state().
 class DamagedCheckpoint : public CheckpointError {
  public:
   using CheckpointError::CheckpointError;
@@ -70,21 +70,21 @@ struct LoadedRun {
   std::vector<std::string> told; ///< a sentence for everything that strictness let pass
 };
 
-/// Fills parameters and optimizer. Each rank reads what it needs and checks it meanwhile; ranks
-/// that hold the same read a part each and exchange the parts. Collective over the world. Throws,
-/// the same on all ranks, DamagedCheckpoint; CheckpointError with one line for every tensor that is
-/// missing, left over, of another shape, or (with the optimizer) of another type.
+/// Loads parameters and optimizer. Each rank reads and checks the data it needs; ranks with the
+/// same data read a part each and exchange the parts. Collective over the world. All ranks throw
+/// the same error: DamagedCheckpoint, or CheckpointError with one line for every tensor that is
+/// missing, unexpected, of another shape, or (with the optimizer) of another type.
 LoadedRun load_run(const std::filesystem::path& folder, const RunParts& parts,
                    const LoadOptions& options = {});
 
-/// Makes the optimizer what it was before anything was loaded; parameters are the caller's.
+/// Resets the optimizer to its state before loading. The caller resets the parameters.
 void forget_state(optim::Optimizer& optimizer);
 
 struct SavedRun {
   std::string config_yaml;        ///< empty: written by another program than the trainer
   bool has_training_state = true; ///< false: weights alone
 };
-/// What the folder was written with.
+/// The configuration of the run that wrote the folder.
 SavedRun saved_run(const std::filesystem::path& folder);
 
 } // namespace pentatron::checkpoint

@@ -1,4 +1,4 @@
-/// What to do about tensors that only one of checkpoint and run has.
+/// What to do when the checkpoint and the run have different tensors.
 #pragma once
 
 #include <array>
@@ -10,8 +10,8 @@ namespace pentatron::checkpoint {
 
 enum class Strictness : uint8_t {
   kRaiseAll,
-  kLogUnexpected, ///< those that only the checkpoint has are passed over
-  kLogAll         ///< and those that only the run has stay as they are
+  kLogUnexpected, ///< extra tensors in the checkpoint are ignored
+  kLogAll         ///< also, missing tensors keep their values
 };
 constexpr auto enum_names(Strictness) {
   return std::array{config::name(Strictness::kRaiseAll, "raise_all"),

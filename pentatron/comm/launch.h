@@ -1,10 +1,11 @@
 /// Which launcher started this process, and as which rank: torchrun, mpirun, srun or none.
 ///
-/// A launcher gives ranks to processes through environment variables. torchrun (and whatever else
-/// follows torch's convention) sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT; Open
-/// MPI's mpirun sets OMPI_COMM_WORLD_*; srun sets SLURM_PROCID and its kin. A shell of sbatch or
-/// salloc is no step of srun, so it starts one rank. What two launchers set must agree, torchrun
-/// under srun or mpirun excepted, whose variables then count its agents, one a machine.
+/// A launcher assigns ranks to processes through environment variables. torchrun (and other
+/// launchers that follow torch's convention) sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR,
+/// MASTER_PORT; Open MPI's mpirun sets OMPI_COMM_WORLD_*; srun sets SLURM_PROCID and similar
+/// variables. A shell of sbatch or salloc is not a step of srun, so it starts one rank. If two
+/// launchers set variables, they must agree, except for torchrun under srun or mpirun: there the
+/// outer variables count its agents, one per machine.
 #pragma once
 
 #include <array>
@@ -42,10 +43,9 @@ struct Launch {
 
 using Environment = std::map<std::string, std::string, std::less<>>;
 
-/// Throws ConfigError if variables are missing, are not what they should be, or contradict each
-/// other.
+/// Throws ConfigError if variables are missing, invalid or contradictory.
 Launch detect_launch(const Environment& environment);
-/// The same of this process's environment.
+/// The same for the environment of this process.
 Launch detect_launch();
 
 /// The environment of this process.

@@ -1,11 +1,11 @@
-/// Starts this program N times as the ranks of a run, watches over them, and gives their run one
-/// exit code.
+/// Starts this program N times as the ranks of a run, monitors the ranks, and returns one exit
+/// code.
 ///
 /// The monitor (control/server.h) runs in this process, and ranks find it through two variables of
-/// their environment. Every rank ends within seconds of the verdict, or is killed. SIGINT, SIGTERM,
-/// SIGUSR1 and SIGUSR2 go on to every rank; a second SIGINT or SIGTERM ends the run at once. Ranks
-/// end when this process dies. What they print passes through unchanged; their standard input is
-/// empty.
+/// their environment. When the run fails, every rank ends within seconds or is killed. SIGINT,
+/// SIGTERM, SIGUSR1 and SIGUSR2 are forwarded to every rank; a second SIGINT or SIGTERM ends the
+/// run immediately. Ranks end when this process dies. Their output is passed on unchanged; their
+/// standard input is empty.
 #pragma once
 
 #include <cstdint>
@@ -34,12 +34,12 @@ struct SupervisorOptions {
   double grace_s = 3;          ///< for ranks to end before they are killed
 };
 
-/// Returns the ranks' exit code when all have ended. Throws CommError with the monitor's sentence
-/// if the run has failed, ConfigError if the ranks cannot be started.
+/// Returns the exit code of the ranks after all have ended. Throws CommError with the error of the
+/// monitor if the run failed, ConfigError if the ranks cannot be started.
 int supervise(const SupervisorOptions& options);
 
-/// Where the supervisor of this rank is; nothing in a process that has none. Throws ConfigError if
-/// the variables are damaged.
+/// The address of the supervisor of this rank, if it has one. Throws ConfigError if the variables
+/// are invalid.
 std::optional<control::Address> supervisor_address(const Environment& environment);
 
 } // namespace pentatron::comm

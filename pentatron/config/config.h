@@ -8,14 +8,17 @@
 ///   config::validate(config, violations);
 ///   violations.throw_if_any();  // one ConfigError that lists everything
 ///
-/// How text becomes a value is decided by the field's type, never by the look of the text:
+/// The type of the field determines how text is parsed, never the text itself:
 ///   bool      true, false
-///   integer   decimal; 1_000 and integral forms as 1e3 or 2.5e3 too; 010 and 0x10 are refused as
-///   ambiguous number    decimal, .inf, -.inf; never NaN string    as it stands; valid UTF-8 enum
-///   one of its names optional  null, or a value list      [a, b] or a YAML block list
-/// YAML is limited to what a configuration needs: duplicate keys, tags, anchors, aliases, several
-/// documents, more than 1 MiB of text and more than 16 levels are violations. A key that stands in
-/// no struct is one too, with the nearest name.
+///   integer   decimal; also 1_000, 1e3 and 2.5e3; 010 and 0x10 are ambiguous and not allowed
+///   number    decimal, .inf, -.inf; never NaN
+///   string    any valid UTF-8, unchanged
+///   enum      one of its names
+///   optional  null, or a value
+///   list      [a, b] or a YAML block list
+/// YAML is limited to the features that a configuration needs: duplicate keys, tags, anchors,
+/// aliases, several documents, more than 1 MiB of text and more than 16 levels are violations. An
+/// unknown key is a violation that suggests a similar key.
 #pragma once
 
 #include <filesystem>
@@ -69,7 +72,7 @@ void apply_yaml(C& config, std::string_view text, std::string_view origin, Viola
   detail::apply_yaml(schema_of<C>(), &config, text, origin, violations);
 }
 
-/// The same from a file; one that cannot be read is a violation.
+/// The same from a file. A file that cannot be read is a violation.
 template <Section C>
 void apply_file(C& config, const std::filesystem::path& file, Violations& violations) {
   detail::apply_file(schema_of<C>(), &config, file, violations);
@@ -81,13 +84,13 @@ void apply_override(C& config, std::string_view assignment, Violations& violatio
   detail::apply_override(schema_of<C>(), &config, assignment, violations);
 }
 
-/// Checks every constraint, then the rules between fields of every section, innermost first. Rules
-/// of a section wait until all values that stand in it keep their own.
+/// Checks every constraint, then the rules between the fields of every section, innermost first.
+/// The rules of a section are checked only if all its values satisfy their constraints.
 template <Section C> void validate(const C& config, Violations& violations) {
   detail::validate(schema_of<C>(), &config, violations, "");
 }
 
-/// Whether every constraint of a section holds: one can reckon with its values.
+/// Whether every constraint of a section holds, so that its values can be used in computations.
 template <Section C> bool fields_hold(const C& config) {
   return detail::fields_hold(schema_of<C>(), &config);
 }

@@ -1,11 +1,10 @@
-/// How a config struct describes itself: one list, from which YAML, overrides, help, diff and the
-/// JSON schema follow.
+/// How a config struct describes itself: one list, which is used for YAML, overrides, help, diff
+/// and the JSON schema.
 ///
 ///   enum class NormKind { kLayerNorm, kRms };
-///   constexpr auto enum_names(NormKind) {          // found by argument-dependent lookup; the
-///   first name of a value is
-///     return std::array{config::name(NormKind::kLayerNorm, "layernorm"),               // written,
-///     all are read
+///   // Found by argument-dependent lookup; the first name of a value is the one that is written.
+///   constexpr auto enum_names(NormKind) {
+///     return std::array{config::name(NormKind::kLayerNorm, "layernorm"),
 ///                       config::name(NormKind::kRms, "rmsnorm")};
 ///   }
 ///   struct ModelConfig {
@@ -70,7 +69,7 @@ template <class E> constexpr std::optional<E> from_string(std::string_view text)
   return std::nullopt;
 }
 
-/// What another value means for a run that goes on from a checkpoint.
+/// The effect of a changed value on a run that resumes from a checkpoint.
 enum class OnResume : uint8_t {
   kInherited, ///< as the section of the field says; at the top level: kTold
   kTold,      ///< the run goes on with the new value, and the log says so
@@ -148,7 +147,8 @@ template <class C, class T> struct Field {
   }
 };
 
-/// Describes one member. `name` is its key, `help` one phrase without a full stop.
+/// Describes one member. `name` is its key. `help` is one phrase without a full stop that can be
+/// understood alone.
 template <class C, class T>
 constexpr Field<C, T> field(std::string_view name, T C::*member, std::string_view help) {
   return {name, member, help, {}};

@@ -1,4 +1,4 @@
-/// Texts from a model, several at a time.
+/// Text generation, for several texts at the same time.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct Options {
   std::vector<int64_t> stop_tokens; ///< any of them ends its text, as the text's last token
 };
 
-/// Throws ConfigError that names the option which is out of range.
+/// Throws ConfigError if an option is out of range.
 void check(const Options& options);
 
 enum class Finish : uint8_t { kLength, kStopToken, kCaller };
@@ -31,18 +31,19 @@ struct Text {
   Finish finish = Finish::kLength;
 };
 
-/// Sees each new token of a text at once; false ends the text after it.
+/// Called for each new token of a text; return false to end the text after this token.
 using OnToken = std::function<bool(size_t text, const Drawn& drawn)>;
 
-/// Continues the prompts, none of them empty. A text that outgrows the context goes on with its
-/// later half. On tensor and pipeline ranks all call it alike, and all return the texts. Throws
-/// DataError for a token of a prompt outside the vocabulary.
+/// Continues the prompts, which must not be empty. If a text becomes longer than the context,
+/// generation continues from its second half. All tensor and pipeline ranks call this with the same
+/// arguments, and all return the texts. Throws DataError if a prompt contains a token outside the
+/// vocabulary.
 std::vector<Text> generate(parallelize::ModelView model,
                            const std::vector<std::vector<int64_t>>& prompts, const Options& options,
                            const OnToken& on_token = {});
 
-/// The same for one text that the session holds as its text 0; `prompt` is everything so far, and
-/// only what the session has not read yet is read.
+/// The same for one text, which is text 0 of the session. `prompt` is the complete text so far;
+/// only the part that the session has not read yet is read.
 Text continue_text(Session& session, const std::vector<int64_t>& prompt, const Options& options,
                    const OnToken& on_token = {});
 

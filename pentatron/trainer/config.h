@@ -1,4 +1,4 @@
-/// The configuration of a run: one struct, one section for each room of the house.
+/// The configuration of a run: one struct with one section per component.
 #pragma once
 
 #include <array>

@@ -29,23 +29,25 @@ struct RunOptions {
   bool progress_bar = false; ///< on standard error, if that is a terminal
 };
 
-/// Everything a run needs, from a checked configuration; construction opens data, builds the model
-/// and loads what is to be loaded.
+/// A run with a valid configuration. The constructor opens the data, builds the model and loads the
+/// checkpoint.
 class Trainer {
  public:
   /// Collective over `world`. Throws CommError if the ranks' configurations differ.
   explicit Trainer(Config config, const comm::Group& world = {});
   ~Trainer();
 
-  /// Runs to the end of the configuration, or to a signal, a time limit or a step that is not
-  /// finite; where no step is left, it only evaluates (with train.eval_interval). Throws Error
-  /// (naming the first layer that was not finite) where the rules of train.on_nan say stop.
+  /// Runs to the last iteration, or until a signal, a time limit or a step that is not finite. If
+  /// no step is left, it only evaluates (with train.eval_interval). Throws Error with the name of
+  /// the first layer that was not finite if train.on_nan requires a stop.
   TrainReport run(const RunOptions& options = {});
 
   parallelize::ModelView model();
-  /// This rank's place, the stages and the order of their passes, the pieces of state it updates.
+  /// The position of this rank in the layout, the stages and the order of their passes, and the
+  /// state that this rank updates.
   std::string describe() const;
-  /// Calls `visit` for each of this rank's parameters while it has its whole value. Collective.
+  /// Calls `visit` for each parameter of this rank while its complete value is available.
+  /// Collective.
   void read_values(const std::function<void(const nn::Param&)>& visit);
   const Config& config() const;
   const data::Tokenizer& tokenizer() const;
@@ -55,8 +57,8 @@ class Trainer {
   std::unique_ptr<State> state_;
 };
 
-/// From now on SIGINT and SIGTERM ask a running Trainer to save and return; a second one ends the
-/// program at once.
+/// After this call, SIGINT and SIGTERM make a running Trainer save and return. A second signal ends
+/// the program immediately.
 void install_signal_handlers();
 
 } // namespace pentatron::trainer
