@@ -87,8 +87,9 @@ std::string schema(const ConfigVerbArguments&) {
 std::string markdown(const ConfigVerbArguments&) {
   return R"(# Configuration
 
-Every key of a run, as `pentatron config help` shows them. A run takes a YAML file, `section.key=value` on the command
-line, or both; later ones win. This page is made from the program: `pentatron config markdown > docs/configuration.md`.
+This page lists all configuration keys; `pentatron config help` shows them too. A run reads a YAML file, `section.key=value`
+settings on the command line, or both; later values override earlier ones. The page is generated with
+`pentatron config markdown > docs/configuration.md`.
 
 )" + config::markdown<trainer::Config>();
 }

@@ -286,10 +286,11 @@ struct Config {
         field("comm_overlap", &C::comm_overlap,
               "overlap of communication and computation inside layers"),
         field("dist", &C::dist, "communication between ranks: timeouts and monitoring"),
-        field("optimizer", &C::optimizer, "optimizer"),
+        field("optimizer", &C::optimizer, "optimizer and learning rate"),
         field("scheduler", &C::scheduler, "learning rate and weight decay schedules"),
         field("dataset", &C::dataset, "training data").on_resume(OnResume::kData),
-        field("tokenizer", &C::tokenizer, "tokenizer").on_resume(OnResume::kData),
+        field("tokenizer", &C::tokenizer, "conversion of text to tokens")
+            .on_resume(OnResume::kData),
         field("checkpoint", &C::checkpoint, "saving and loading checkpoints")
             .on_resume(OnResume::kIgnored),
         field("logger", &C::logger, "logging and metrics").on_resume(OnResume::kIgnored),
