@@ -139,7 +139,7 @@ TEST(Gguf, WriterLeavesNothingBehindIfItDoesNotFinish) {
                 GgufWriter writer(path, {}, {{"a", GgmlType::kF32, {1}}});
                 writer.write("a", bytes);
               }),
-              HasSubstr("has 4 bytes, and 8 were given"));
+              HasSubstr("has 4 bytes, but 8 were written"));
   const auto writes = [&](const GgufMetadata& metadata, const std::vector<GgufTensorSpec>& specs) {
     return message_of([&] { GgufWriter(path, metadata, specs); });
   };
@@ -200,9 +200,11 @@ TEST(Gguf, RefusesDamagedMetadata) {
     return bytes;
   };
   EXPECT_THAT(entry("").put<uint32_t>(0).put<uint64_t>(0).error(), HasSubstr("has 0 bytes"));
-  EXPECT_THAT(entry("\xff\xff").put<uint32_t>(0).put<uint64_t>(0).error(), HasSubstr("not UTF-8"));
+  EXPECT_THAT(entry("\xff\xff").put<uint32_t>(0).put<uint64_t>(0).error(),
+              HasSubstr("not valid UTF-8"));
   EXPECT_THAT(entry("k").put<uint32_t>(13).put<uint8_t>(0).error(), HasSubstr("value type 13"));
-  EXPECT_THAT(entry("k").put<uint32_t>(7).put<uint8_t>(2).error(), HasSubstr("is 2 where true"));
+  EXPECT_THAT(entry("k").put<uint32_t>(7).put<uint8_t>(2).error(),
+              HasSubstr("is 2, but must be true"));
   EXPECT_THAT(entry("k").put<uint32_t>(8).put<uint64_t>(9).error(), HasSubstr("is truncated in k"));
   EXPECT_THAT(entry("k").put<uint32_t>(9).put<uint32_t>(4).put<uint64_t>(UINT64_MAX / 2).error(),
               HasSubstr("more than fit in the file"));

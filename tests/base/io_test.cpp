@@ -103,7 +103,7 @@ TEST(Json, ReadsAndConverts) {
   EXPECT_EQ(json_get_or<int64_t>(json, "z", 7, "text"), 7);
   EXPECT_EQ(message_of([&] { json_get<int64_t>(json, "z", "text"); }), "text has no \"z\"");
   EXPECT_EQ(message_of([&] { json_get<int64_t>(json, "b", "text"); }),
-            "\"b\" in text is \"x\" where a 64-bit integer is needed");
+            "\"b\" in text is \"x\", but must be a 64-bit integer");
   EXPECT_THROW(json_get<int64_t>(json, "e", "text"), DataError);
   EXPECT_THROW(json_get<int64_t>(json, "d", "text"), DataError);
   EXPECT_THROW(json_get<std::vector<std::string>>(json, "c", "text"), DataError);
@@ -122,8 +122,9 @@ TEST(Json, RefusesWhatIsNotOneValueWithinLimits) {
   EXPECT_THAT(message_of([] { parse_json(std::string("{}\0x", 4), "f"); }),
               HasSubstr("byte 2 is zero"));
   EXPECT_THAT(message_of([] { parse_json(std::string(1 << 20, '['), "f"); }),
-              HasSubstr("deeper than 64"));
-  EXPECT_THAT(message_of([] { parse_json("[[1]]", "f", {.max_depth = 1}); }), HasSubstr("deeper"));
+              HasSubstr("nested more than 64"));
+  EXPECT_THAT(message_of([] { parse_json("[[1]]", "f", {.max_depth = 1}); }),
+              HasSubstr("nested more"));
   EXPECT_THAT(message_of([] { parse_json("[1]", "f", {.max_bytes = 2}); }), HasSubstr("limit"));
   EXPECT_EQ(parse_json("[[1],[2,[]],{}]", "f"), Json({{1}, {2, Json::array()}, Json::object()}));
 }

@@ -153,7 +153,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadHeader{"{\"a\":{" F32("[0,8]") "},\"b\":{" F32("[4,12]") "}}", 12, "overlaps another"},
         BadHeader{"{\"a\":{" F32("[0,8]") "},\"b\":{" F32("[0,8]") "}}", 8, "overlaps another"},
         BadHeader{"{\"a\":{" F32("[0,8]") "},\"b\":{" F32("[12,20]") "}}", 20, "has a gap"},
-        BadHeader{"{\"a\":{" F32("[0,4]") "}}", 4, "has 4 bytes of data where its shape"},
+        BadHeader{"{\"a\":{" F32("[0,4]") "}}", 4, "has 4 bytes of data, but its shape"},
         BadHeader{"{\"a\":{" F32("[8,0]") "}}", 8, "invalid data_offsets"},
         BadHeader{"{\"a\":{" F32("[-8,0]") "}}", 8, "invalid data_offsets"},
         BadHeader{"{\"a\":{" F32("[0,8,16]") "}}", 8, "invalid data_offsets"},
@@ -260,7 +260,8 @@ TEST(Safetensors, NoMutationDoesAnyHarm) {
 
 TEST(SafetensorsFolder, ReadsOneFileOrAnIndex) {
   const TemporaryFolder folder;
-  EXPECT_THAT(message_of([&] { SafetensorsFolder x(folder.path()); }), HasSubstr("holds neither"));
+  EXPECT_THAT(message_of([&] { SafetensorsFolder x(folder.path()); }),
+              HasSubstr("contains neither"));
   const std::vector<int32_t> one = {1};
   const std::vector<int32_t> two = {2};
   write_safetensors(folder.path() / "m-1.safetensors",

@@ -117,7 +117,7 @@ TEST_F(Program, QuickstartLearnsAndLeavesItsFiles) {
   EXPECT_THAT(text.out, StartsWith("It is"));
   const Result broken = run({"generate", "runs/quickstart/checkpoints", "--top-p", "7"});
   EXPECT_EQ(broken.status, 1);
-  EXPECT_THAT(broken.err, HasSubstr("top_p=7"));
+  EXPECT_THAT(broken.err, HasSubstr("--top-p 7"));
 }
 
 TEST_F(Program, EvaluatePrintsOneJsonLineAndWritesWhatIsAsked) {
@@ -160,7 +160,7 @@ TEST_F(Program, ErrorsAreOneSentenceOnStandardErrorWithStatus1) {
       {{"generate", "hf:" + llama, "--tokens", "1", "--ranks", "2"},
        "parallel.tensor_model_parallel_size=2"},
       {{"generate", "hf:" + llama, "--tokens", "1", "train.train_iters=3"}, "train.train_iters=3"},
-      {{"generate", "hf:" + llama, "--tokens", "1", "--min-p", "7"}, "min_p=7"},
+      {{"generate", "hf:" + llama, "--tokens", "1", "--min-p", "7"}, "--min-p 7"},
       {{"generate", "hf:" + llama, "--tokens", "1,999"}, "token 999"},
       {{"config", "show", "model.preset=qwen9"}, "model.preset=qwen9"},
   };

@@ -122,7 +122,7 @@ TEST_P(Rendezvous, ConnectsEachTwoRanks) {
 TEST_P(Rendezvous, NamesTheRanksThatAreMissing) {
   const Outcome outcome = connect(4, {0, 2}, GetParam(), 0.3, with_secret);
   EXPECT_THAT(outcome.errors[0], AllOf(HasSubstr("rank 0 of 4 could not connect to ranks"),
-                                       HasSubstr("3 after 0.3 s"), HasSubstr("dist.timeout_s")));
+                                       HasSubstr("3 within 0.3 s"), HasSubstr("dist.timeout_s")));
 }
 
 TEST_P(Rendezvous, TellsThatARankStartedTwice) {
@@ -157,8 +157,8 @@ TEST(RendezvousBetweenMachines, LetsInNobodyWithAnotherSecret) {
   const Outcome outcome = connect(2, all(2), true, 1, [](int rank) {
     return Environment{{kSecretVariable, rank == 0 ? kSecret : "ff0102030405060708090a0b0c0d0e0f"}};
   });
-  EXPECT_THAT(outcome.errors[0], HasSubstr("no connection to rank 1"));
-  EXPECT_THAT(outcome.errors[1], HasSubstr("no connection to rank 0"));
+  EXPECT_THAT(outcome.errors[0], HasSubstr("could not connect to rank 1"));
+  EXPECT_THAT(outcome.errors[1], HasSubstr("could not connect to rank 0"));
 }
 
 TEST(RendezvousBetweenMachines, IsNotDisturbedByStrangers) {

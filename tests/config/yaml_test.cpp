@@ -131,11 +131,11 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"seed: 1e30", "cannot be represented exactly", ""},
         BadCase{"seed: 1__0", "is not an integer", ""},
         BadCase{"seed: _1", "is not an integer", ""}, BadCase{"seed: 12x", "is not an integer", ""},
-        BadCase{"seed: 9223372036854775808", "does not fit", "seed=9223372036854775807"},
+        BadCase{"seed: 9223372036854775808", "is out of range", "seed=9223372036854775807"},
         BadCase{"seed: \"12\"", "is a string in quotes", "seed=12"},
         BadCase{"seed: null", "is null, but must be an integer", ""},
         BadCase{"seed: [1]", "is not an integer", ""},
-        BadCase{"small: 128", "does not fit", "small=127"},
+        BadCase{"small: 128", "is out of range", "small=127"},
         BadCase{"single: .nan", "is not a number", ""},
         BadCase{"single: 1e999", "is not a number", ""},
         BadCase{"name: null", "is null, but must be a string", "name=\"\""},
@@ -160,23 +160,24 @@ INSTANTIATE_TEST_SUITE_P(
                               "'seed' appears twice in its section, first on line 1", "remove one"},
                       BadCase{"model:\n  norm: rms\n  norm: rms", "run.yaml:3: the key", ""},
                       BadCase{"? [a]\n: 1", "a key must be a name", ""}));
-INSTANTIATE_TEST_SUITE_P(
-    Syntax, Refused,
-    ::testing::Values(BadCase{"seed: &x 1", "an anchor", ""},
-                      BadCase{"seed: &x 1\nsmall: *x", "an alias", ""},
-                      BadCase{"model: &x {num_layers: 3}", "an anchor", ""},
-                      BadCase{"seed: !!int 1", "the tag", ""},
-                      BadCase{"name: !!python/object:os.system x", "the tag", ""},
-                      BadCase{"seed: [1", "YAML syntax", ""},
-                      BadCase{"seed: 1\n\tx: 2", "YAML syntax", ""},
-                      BadCase{"a: [[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]", "deeper than 16", ""}));
+INSTANTIATE_TEST_SUITE_P(Syntax, Refused,
+                         ::testing::Values(BadCase{"seed: &x 1", "an anchor", ""},
+                                           BadCase{"seed: &x 1\nsmall: *x", "an alias", ""},
+                                           BadCase{"model: &x {num_layers: 3}", "an anchor", ""},
+                                           BadCase{"seed: !!int 1", "the tag", ""},
+                                           BadCase{"name: !!python/object:os.system x", "the tag",
+                                                   ""},
+                                           BadCase{"seed: [1", "YAML syntax", ""},
+                                           BadCase{"seed: 1\n\tx: 2", "YAML syntax", ""},
+                                           BadCase{"a: [[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]",
+                                                   "nested more than 16", ""}));
 
 TEST(Yaml, RefusesTwoDocumentsControlCharactersAndBadUtf8) {
   EXPECT_THAT(problems("seed: 1\n---\nseed: 2\n"), HasSubstr("more than one YAML document"));
   EXPECT_THAT(problems("seed: 1\n\x04\nseed: 2\n"), HasSubstr("control character 0x04"));
   EXPECT_THAT(problems("name: \xC0\xAF"), HasSubstr("not valid UTF-8"));
   EXPECT_THAT(problems(std::string((1 << 20) + 1, ' ')), HasSubstr("more than the limit"));
-  EXPECT_THAT(problems(std::string(100000, '[')), HasSubstr("deeper than 16"));
+  EXPECT_THAT(problems(std::string(100000, '[')), HasSubstr("nested more than 16"));
 }
 
 TEST(Yaml, ReportsEverythingInOnePass) {
@@ -193,13 +194,13 @@ dataset:
   run.yaml:1: seed=x is not an integer
   run.yaml:4: model.num_layer is not a key
     try: model.num_layers
-  run.yaml:3: model.num_layers=0 breaks the rule: >= 1, <= 1000
+  run.yaml:3: model.num_layers=0 is not allowed: it must be >= 1, <= 1000
     try: model.num_layers=1
-  run.yaml:6: model.vocab_size=100 breaks the rule: multiple of 64
+  run.yaml:6: model.vocab_size=100 is not allowed: it must be multiple of 64
     try: model.vocab_size=128
-  run.yaml:5: model.dropout=1.0 breaks the rule: >= 0, < 1
+  run.yaml:5: model.dropout=1.0 is not allowed: it must be >= 0, < 1
     try: model.dropout=0.1
-  run.yaml:8: dataset.path=[] breaks the rule: not empty
+  run.yaml:8: dataset.path=[] is not allowed: it must be not empty
     try: dataset.path=[corpus])");
 }
 

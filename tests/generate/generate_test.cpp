@@ -150,19 +150,19 @@ TEST(SampleToken, TheEndsOfTheIntervalAreTokens) {
 TEST(SampleToken, RefusesOptionsOutOfRangeAndOutputThatIsNotFinite) {
   const double nan = std::nan("");
   for (const auto& [sampling, text] :
-       {std::pair<Sampling, const char*>{{.temperature = -1}, "temperature=-1"},
-        {{.temperature = nan}, "temperature=nan"},
-        {{.top_k = -2}, "top_k=-2"},
-        {{.top_p = 0}, "top_p=0"},
-        {{.top_p = 1.5}, "top_p=1.5"},
-        {{.top_p = nan}, "top_p=nan"},
-        {{.min_p = -0.1}, "min_p=-0.1"},
-        {{.min_p = 2}, "min_p=2"},
-        {{.repetition_penalty = 0}, "repetition_penalty=0"},
-        {{.repetition_penalty = nan}, "repetition_penalty=nan"}}) {
+       {std::pair<Sampling, const char*>{{.temperature = -1}, "--temperature -1"},
+        {{.temperature = nan}, "--temperature nan"},
+        {{.top_k = -2}, "--top-k -2"},
+        {{.top_p = 0}, "--top-p 0"},
+        {{.top_p = 1.5}, "--top-p 1.5"},
+        {{.top_p = nan}, "--top-p nan"},
+        {{.min_p = -0.1}, "--min-p -0.1"},
+        {{.min_p = 2}, "--min-p 2"},
+        {{.repetition_penalty = 0}, "--repetition-penalty 0"},
+        {{.repetition_penalty = nan}, "--repetition-penalty nan"}}) {
     EXPECT_THAT(error_of([&] { sample_token(kLogits, sampling, {}, 0.5); }), HasSubstr(text));
   }
-  EXPECT_THAT(error_of([] { check({.max_new_tokens = -3}); }), HasSubstr("max_new_tokens=-3"));
+  EXPECT_THAT(error_of([] { check({.max_new_tokens = -3}); }), HasSubstr("--max-new-tokens -3"));
   for (const float bad : {std::nanf(""), INFINITY, -INFINITY})
     EXPECT_THAT(error_of([&] {
                   sample_token(std::vector<float>{1, bad, 2}, {}, {}, 0.5);

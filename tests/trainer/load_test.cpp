@@ -71,7 +71,7 @@ TEST_F(Loading, FineTuningTakesTheWeightsOnly) {
     tuned = test::run(config({load, "checkpoint.finetune=true", "train.train_iters=2",
                               "checkpoint.save=" + (scratch / "tuned")}));
   });
-  EXPECT_THAT(log, HasSubstr("step_00000003: a fresh optimizer, iteration 0, data from the begin"));
+  EXPECT_THAT(log, HasSubstr("step_00000003: starting at iteration 0 with a new optimizer"));
   ASSERT_EQ(tuned.steps.size(), 2u);
   EXPECT_EQ(tuned.steps[0]["iteration"], 1);
   EXPECT_EQ(tuned.steps[0]["consumed_samples"], first.steps[0]["consumed_samples"]);
@@ -125,7 +125,7 @@ TEST_F(Loading, ACheckpointOfWeightsAloneStartsARun) {
   const std::string log = log_of([&] {
     trace = test::run(config({"checkpoint.load=" + (scratch / "weights"), "train.train_iters=1"}));
   });
-  EXPECT_THAT(log, HasSubstr("which contains only weights: a fresh optimizer, iteration 0"));
+  EXPECT_THAT(log, HasSubstr("which contains only weights: starting at iteration 0"));
   ASSERT_EQ(trace.steps.size(), 1u);
   EXPECT_EQ(trace.steps[0]["iteration"], 1);
   EXPECT_LT(trace.steps[0]["loss"].get<double>(), first.steps[0]["loss"].get<double>());

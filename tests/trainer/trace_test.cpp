@@ -122,7 +122,7 @@ TEST(Trace, NeedsAFolderAndIterations) {
   };
   EXPECT_THAT(refused({"profiling.trace=true"}), HasSubstr("logger.dir"));
   EXPECT_THAT(refused({"profiling.trace=true", "logger.dir=x", "profiling.trace_start=4"}),
-              HasSubstr("after the run's 3 iterations"));
+              HasSubstr("after the last iteration of the run, 3"));
 }
 
 } // namespace

@@ -242,7 +242,7 @@ TEST(GgufModel, RefusesWhatItDoesNotKnow) {
   EXPECT_EQ(with("llama.expert_count", uint32_t{0}), "");
   EXPECT_THAT(with("llama.expert_count", uint32_t{8}), HasSubstr("expert_count=8"));
   EXPECT_THAT(with("llama.vocab_size", uint32_t{6}), HasSubstr("vocab_size=6, and"));
-  EXPECT_THAT(with("llama.logit_scale", 0.5F), HasSubstr("'llama.logit_scale' has no meaning"));
+  EXPECT_THAT(with("llama.logit_scale", 0.5F), HasSubstr("'llama.logit_scale' is not supported"));
   EXPECT_THAT(with("llama.rope.dimension_count", uint32_t{2}), HasSubstr("dimension_count=2"));
   EXPECT_THAT(with("llama.rope.scaling.type", std::string("longrope")), HasSubstr("longrope"));
   EXPECT_THAT(with("llama.attention.head_count_kv", uint32_t{0}), HasSubstr("is impossible"));
@@ -330,7 +330,7 @@ TEST(GgufExport, RefusesWhatGgufHasNoPlaceFor) {
   EXPECT_THAT(with("llama", "model_type", "bert"), HasSubstr("model_type=bert"));
   EXPECT_THAT(with("llama", "vocab_size", 0), HasSubstr("vocab_size=0 is impossible"));
   EXPECT_THAT(with("llama", "rope_parameters", {{"rope_type", "dynamic"}, {"factor", 2}}),
-              HasSubstr("rope_type=dynamic has no place"));
+              HasSubstr("rope_type=dynamic cannot be stored"));
   EXPECT_THAT(with("qwen2", "rope_parameters",
                    {{"rope_type", "llama3"}, {"rope_theta", 10000.0}, {"factor", 2}}),
               HasSubstr("rope_type=llama3 cannot be stored in a qwen2 file"));
@@ -350,7 +350,7 @@ TEST(GgufExport, NamesTheTensorWithAValueThatTheTypeCannotHold) {
     std::memcpy(to.data(), values.data(), to.size());
   };
   EXPECT_THAT(message_of([&] { hf.write(folder.path() / "x.gguf", GgmlType::kF16); }),
-              HasSubstr("tensor lm_head.weight holds 1000000, which F16 cannot\n  try: "));
+              HasSubstr("tensor lm_head.weight contains 1000000, which F16 cannot store\n  try: "));
   EXPECT_THAT(names_in(folder.path()), IsEmpty());
   hf.write(folder.path() / "x.gguf", GgmlType::kBF16);
 }

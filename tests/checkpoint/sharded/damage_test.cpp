@@ -156,7 +156,7 @@ TEST_F(Damage, ShardsOfAnotherStepAndForeignOnesAreFound) {
   EXPECT_THAT(first_fault(), HasSubstr(shard(2)));
   folder = write_example(dir.path(), 6, 3);
   fs::copy_file(later / shard(2), folder / "extra.safetensors");
-  EXPECT_THAT(first_fault(), HasSubstr("extra.safetensors is not in the manifest"));
+  EXPECT_THAT(first_fault(), HasSubstr("extra.safetensors is not listed in the manifest"));
   fs::remove(folder / "extra.safetensors");
   EXPECT_EQ(first_fault(), "");
   write_all(folder / "README", "one may add notes");
@@ -290,7 +290,7 @@ TEST_F(BadManifest, UnknownMembersAndWrongTypesAreRefused) {
   EXPECT_EQ(resealed("\"abc\"", "\"abd\""), "");
   EXPECT_THAT(resealed("\"tokenizer\"", "\"extra\":1,\"tokenizer\""), HasSubstr("unknown field"));
   EXPECT_THAT(resealed("\"tokenizer\"", "\"tokeniser\""), HasSubstr("unknown field"));
-  EXPECT_THAT(resealed("\"abc\"", "7"), HasSubstr("a string is needed"));
+  EXPECT_THAT(resealed("\"abc\"", "7"), HasSubstr("must be a string"));
   EXPECT_THAT(resealed("\"begin\":", "\"begin\":-"), HasSubstr("out of range"));
   EXPECT_THAT(resealed("\"begin\":", "\"begin\":0."), HasSubstr("integer"));
   EXPECT_THAT(resealed("\"F32\"", "\"F31\""), HasSubstr("not supported"));

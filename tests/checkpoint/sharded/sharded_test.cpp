@@ -332,7 +332,7 @@ TEST_F(Commit, RefusesHolesOverlapsAndDisagreement) {
               HasSubstr("element [0, 0] of w [4, 4] is stored 2 times: [0:2, 0:4] of a.safetensors "
                         "and [0:4, 0:2] of b.safetensors"));
   EXPECT_THAT(failure({upper, lower}, writer),
-              HasSubstr("w is F64 [4, 4] in c.safetensors and F32 [4, 4] in another file"));
+              HasSubstr("w is F64 [4, 4] in c.safetensors, but F32 [4, 4] in another file"));
   EXPECT_THAT(failure({upper, upper}, writer), HasSubstr("two ranks wrote a.safetensors"));
   EXPECT_THAT(failure({"{}"}, writer), HasSubstr("has no \"name\""));
   fs::resize_file(writer.path() / "a.safetensors", 100);
