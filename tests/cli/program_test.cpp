@@ -176,7 +176,8 @@ TEST_F(Program, ErrorsAreOneSentenceOnStandardErrorWithStatus1) {
 TEST_F(Program, AWrongCommandLineIsStatus2WithWhatToTry) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{}, "no command"},
-      {{"fly"}, "fly is not a verb"},
+      {{"fly"}, "fly is not a command"},
+      {{"trian"}, "  try: pentatron train\n"},
       {{"train", "--speed"}, "--speed"},
       {{"evaluate"}, "--hf is required"},
       {{"generate"}, "model"},

@@ -13,15 +13,22 @@
 #include <fmt/format.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/nearest.h"
 
 namespace pentatron::cli {
 
 namespace {
 
+std::vector<std::string> names_of_verbs(const CLI::App& program) {
+  std::vector<std::string> names;
+  for (const CLI::App* verb : program.get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(verb->get_name());
+  return names;
+}
+
 bool is_verb(const CLI::App& program, const std::string& name) {
-  const auto verbs = program.get_subcommands([](const CLI::App*) { return true; });
-  return std::any_of(verbs.begin(), verbs.end(),
-                     [&](const CLI::App* verb) { return verb->get_name() == name; });
+  const std::vector<std::string> names = names_of_verbs(program);
+  return std::find(names.begin(), names.end(), name) != names.end();
 }
 
 std::vector<std::string> arguments_of_program; ///< set once, before any thread is started
@@ -76,8 +83,10 @@ int run_program(int argc, char** argv, std::span<const Verb> verbs) {
   program.set_version_flag("--version", "pentatron " PENTATRON_VERSION);
   Action chosen;
   for (const Verb& verb : verbs) verb.add(program, chosen);
-  if (const std::string wrong = wrong_verb(program, argc, argv); !wrong.empty())
-    return fail(wrong, "pentatron --help", 2);
+  if (const std::string wrong = wrong_verb(program, argc, argv); !wrong.empty()) {
+    const std::string near = argc < 2 ? "" : nearest(argv[1], names_of_verbs(program));
+    return fail(wrong, near.empty() ? "pentatron --help" : "pentatron " + near, 2);
+  }
   try {
     program.parse(argc, argv);
   } catch (const CLI::Success& help) { // --help, --version
