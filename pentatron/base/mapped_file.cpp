@@ -17,7 +17,7 @@ MappedFile::MappedFile(const std::filesystem::path& file, Access access) : path_
   // O_NONBLOCK: opening a FIFO must not hang; it changes nothing for a regular file.
   const int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) {
-    raise<DataError>("cannot open {}: {}", file.string(), std::strerror(errno));
+    raise<CannotOpen>("cannot open {}: {}", file.string(), std::strerror(errno));
   }
   struct stat status = {};
   if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
@@ -33,8 +33,8 @@ MappedFile::MappedFile(const std::filesystem::path& file, Access access) : path_
     if (data == MAP_FAILED) {
       const int error = errno;
       ::close(descriptor);
-      raise<DataError>("cannot map {} ({} bytes) into memory: {}", file.string(), size_,
-                       std::strerror(error));
+      raise<CannotOpen>("cannot map {} ({} bytes) into memory: {}", file.string(), size_,
+                        std::strerror(error));
     }
     data_ = static_cast<const std::byte*>(data);
     if (access == Access::kSequential || access == Access::kRandom) {

@@ -6,7 +6,15 @@
 #include <span>
 #include <string_view>
 
+#include "pentatron/base/error.h"
+
 namespace pentatron {
+
+/// The file cannot be opened or mapped here and now, which says nothing about its content.
+class CannotOpen : public DataError {
+ public:
+  using DataError::DataError;
+};
 
 /// Move-only owner of the mapping; spans of it are valid while it lives.
 /// A file that another program shortens would raise SIGBUS on access: call check_size() before long

@@ -131,6 +131,7 @@ std::string fault_of(const fs::path& folder, const Machines& machines, const com
   }
   own["digest"] = text.empty() ? "" : sha256(text);
   int source = -1;
+  bool everywhere = true; // the manifest
   std::string digest;
   std::set<std::string> absent;
   std::map<std::string, std::string> damage;
@@ -138,7 +139,10 @@ std::string fault_of(const fs::path& folder, const Machines& machines, const com
     const std::string theirs = text_in(said, "digest");
     if (const std::string fault = text_in(said, "fault"); !fault.empty())
       return fmt::format("on the machine of rank {}: {}", leader, fault);
-    if (theirs.empty()) continue;
+    if (theirs.empty()) {
+      everywhere = false;
+      continue;
+    }
     const std::vector<std::string> list = list_in(said, "absent");
     std::set<std::string> lacks(list.begin(), list.end());
     for (const auto& [name, fault] : said["damaged"].items()) {
@@ -162,10 +166,12 @@ std::string fault_of(const fs::path& folder, const Machines& machines, const com
   if (!absent.empty())
     return fmt::format("{} {} missing on all machines", fmt::join(absent, ", "),
                        absent.size() == 1 ? "is" : "are");
-  text = comm::gather_text(world.rank() == source ? text : "", world)[static_cast<size_t>(source)];
-  if (machines.leads() && !is_there(folder / kManifestName)) {
-    create_durably(folder);
-    write_file_atomically(folder / kManifestName, text);
+  if (!everywhere) {
+    text = comm::broadcast_text(text, source, world);
+    if (machines.leads() && !is_there(folder / kManifestName)) {
+      create_durably(folder);
+      write_file_atomically(folder / kManifestName, text);
+    }
   }
   for (const auto& [name, fault] : own["damaged"].items()) {
     log::warning("{}; using the intact copy of another machine", fault.get<std::string>());

@@ -14,6 +14,7 @@
 #include "pentatron/base/text.h"
 #include "pentatron/checkpoint/machines.h"
 #include "pentatron/checkpoint/sharded/reader.h"
+#include "pentatron/checkpoint/sharded/shard_file.h"
 #include "pentatron/checkpoint/state_pieces.h"
 #include "pentatron/checkpoint/tensor_io.h"
 #include "pentatron/comm/collectives.h"
@@ -129,25 +130,42 @@ std::vector<std::string> check_tensors(const CheckpointReader& reader,
   return told;
 }
 
-/// `work` on every rank. If it finds damage on one, all throw DamagedCheckpoint with its sentence.
-/// A rank that fails comes here at once; the others when they have read their parts.
+/// How reading went on a rank; the worst decides for all.
+enum class Reading : int64_t { kWhole, kDamaged, kImpossible };
+
+} // namespace
+
 void read_together(const comm::Group& world, const std::function<void()>& work) {
+  Reading own = Reading::kWhole;
   std::string fault;
   try {
     work();
+  } catch (const UnreadableFile& error) {
+    own = Reading::kImpossible;
+    fault = error.what();
   } catch (const CheckpointError& error) {
+    own = Reading::kDamaged;
     fault = error.what();
   } catch (const DataError& error) {
+    own = Reading::kDamaged;
     fault = error.what();
   }
-  const at::Tensor failed = at::full({1}, static_cast<int64_t>(!fault.empty()), at::kLong);
-  if (comm::all_reduce(failed, comm::ReduceOp::kMax, world).item<int64_t>() == 0) return;
-  const std::vector<std::string> faults = comm::gather_text(fault, world);
-  for (size_t rank = 0; rank < faults.size(); ++rank)
-    if (!faults[rank].empty())
-      throw DamagedCheckpoint(faults.size() > 1 ? fmt::format("rank {}: {}", rank, faults[rank])
-                                                : faults[rank]);
+  const at::Tensor code = at::full({1}, static_cast<int64_t>(own), at::kLong);
+  const auto worst =
+      static_cast<Reading>(comm::all_reduce(code, comm::ReduceOp::kMax, world).item<int64_t>());
+  if (worst == Reading::kWhole) return;
+  const std::vector<std::string> faults = comm::gather_text(own == worst ? fault : "", world);
+  for (size_t rank = 0; rank < faults.size(); ++rank) {
+    if (faults[rank].empty()) continue;
+    const std::string text =
+        faults.size() > 1 ? fmt::format("rank {}: {}", rank, faults[rank]) : faults[rank];
+    if (worst == Reading::kDamaged) throw DamagedCheckpoint(text);
+    raise<CheckpointError>("{}\n  try: a folder and limits that let every rank read the checkpoint",
+                           text);
+  }
 }
+
+namespace {
 
 /// Elements of a piece that replica `rank` reads: those that it would write (state_pieces.cpp).
 nn::FlatRange part_of(const StatePiece& piece, int rank, const comm::Group& replicas) {

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -58,6 +59,11 @@ class DamagedCheckpoint : public CheckpointError {
  public:
   using CheckpointError::CheckpointError;
 };
+
+/// `work`, which reads a checkpoint, on every rank. If one finds damage, all throw
+/// DamagedCheckpoint with its sentence; if one cannot read at all, all throw CheckpointError. A
+/// rank that fails comes to the end at once, the others when they have read. Collective.
+void read_together(const comm::Group& world, const std::function<void()>& work);
 
 struct LoadOptions {
   bool optimizer = true; ///< false: weights alone, in whatever type they are

@@ -100,7 +100,8 @@ struct DatasetConfig {
             "which depends on the number of samples in the run (type=indexed)"),
         config::field("data_cache_path", &C::data_cache_path,
                       "order=megatron: local folder that caches the sample order for all processes "
-                      "of a machine; empty: each process computes it at startup"),
+                      "of a machine; empty: each process computes it at startup")
+            .on_resume(config::OnResume::kIgnored),
         config::field("text_key", &C::text_key,
                       "name of the field that holds the text in each JSON line")
             .not_empty(),
@@ -116,10 +117,12 @@ struct DatasetConfig {
             .unit("bytes"),
         config::field("num_workers", &C::num_workers,
                       "number of threads that read and tokenize files")
-            .range(1, 256),
+            .range(1, 256)
+            .on_resume(config::OnResume::kIgnored),
         config::field("prefetch", &C::prefetch,
                       "number of global batches to prepare ahead of the training step")
-            .range(1, 1024),
+            .range(1, 1024)
+            .on_resume(config::OnResume::kIgnored),
         config::field("eod_mask_loss", &C::eod_mask_loss,
                       "ignore the loss where the input is the end-of-document token"),
         config::field("reset_position_ids", &C::reset_position_ids,

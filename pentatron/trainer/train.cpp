@@ -252,13 +252,16 @@ void Trainer::State::load_found() {
   const std::string folder = found->folder.string();
   Config saved = config;
   config::Violations ignored; // what an older program wrote still has to fit tensor by tensor
-  const checkpoint::SavedRun run = checkpoint::saved_run(found->folder);
+  checkpoint::SavedRun run;
+  checkpoint::read_together(groups.world, [&] {
+    run = checkpoint::saved_run(found->folder);
+    files_of_model = model_files(folder);
+  });
   if (!run.config_yaml.empty()) {
     saved = {};
     config::apply_yaml(saved, run.config_yaml, "", ignored);
     check_saved(saved, run.has_training_state);
   }
-  files_of_model = model_files(folder);
   const checkpoint::LoadedRun loaded =
       checkpoint::load_run(found->folder, {*model.store, *optimizer, groups.world},
                            {.optimizer = c.load_optimizer && !c.finetune,

@@ -9,6 +9,7 @@
 #include "pentatron/checkpoint/convert.h"
 #include "pentatron/checkpoint/model_source.h"
 #include "pentatron/checkpoint/run_checkpoint.h"
+#include "pentatron/checkpoint/sharded/shard_file.h"
 #include "pentatron/comm/rank_threads.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/tiny_run.h"
@@ -20,6 +21,7 @@ namespace fs = std::filesystem;
 using test::error_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 /// With everything whose state could be forgotten: dropout, a growing batch, warm-up, text.
 class Resume : public testing::TestWithParam<std::string> {
@@ -181,6 +183,29 @@ TEST_F(Saving, DamageThatOneRankReadsSendsAllRanksBackTogether) {
         EXPECT_TRUE(at::equal(weight, back.weights.at(name))) << layout << " " << kind << name;
     }
   }
+}
+
+/// A rank that cannot read (no permission, no mount) says nothing about the checkpoint, so that
+/// nobody goes back to an earlier one; damage that another rank sees meanwhile does not count.
+TEST(ReadTogether, WhatARankCannotReadIsNoDamage) {
+  const auto outcome = [](bool unreadable) {
+    return error_of([&] {
+      test::run_ranks(3, [&](const comm::Group& world) {
+        try {
+          checkpoint::read_together(world, [&] {
+            if (world.rank() == 1 && unreadable)
+              checkpoint::ShardFile("/nowhere/shard.safetensors", {});
+            if (world.rank() == 2) throw CheckpointError("a chunk is corrupted");
+          });
+        } catch (const checkpoint::DamagedCheckpoint& damage) {
+          throw CheckpointError(std::string("going back: ") + damage.what());
+        }
+      });
+    });
+  };
+  EXPECT_THAT(outcome(true), HasSubstr("rank 1: cannot open /nowhere/shard.safetensors"));
+  EXPECT_THAT(outcome(true), Not(HasSubstr("going back")));
+  EXPECT_THAT(outcome(false), HasSubstr("going back: rank 2: a chunk is corrupted"));
 }
 
 TEST_F(Saving, WhatADamagedCheckpointGaveIsForgotten) {

@@ -55,6 +55,8 @@ std::string read_small_file(const fs::path& path, size_t max_bytes) {
     std::string text(file.text());
     file.check_size();
     return text;
+  } catch (const CannotOpen& error) {
+    throw UnreadableFile(error.what());
   } catch (const DataError& error) {
     throw CheckpointError(error.what());
   }

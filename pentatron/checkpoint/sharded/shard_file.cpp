@@ -21,7 +21,7 @@ ShardFile::ShardFile(const std::filesystem::path& path, const FileInfo& info) : 
   if (descriptor_ < 0 || ::fstat(descriptor_, &status) != 0) {
     const int error = errno;
     if (descriptor_ >= 0) ::close(descriptor_);
-    raise<CheckpointError>("cannot open {}: {}", path.string(), std::strerror(error));
+    raise<UnreadableFile>("cannot open {}: {}", path.string(), std::strerror(error));
   }
   if (!S_ISREG(status.st_mode) || static_cast<uint64_t>(status.st_size) != info.bytes) {
     ::close(descriptor_);
@@ -38,7 +38,12 @@ void ShardFile::read(uint64_t at, std::span<std::byte> bytes) const {
   while (!bytes.empty()) {
     const ssize_t n = ::pread(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(at));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) raise<CheckpointError>("cannot read {}: {}", path_.string(), std::strerror(errno));
+    if (n < 0) {
+      const std::string text =
+          fmt::format("cannot read {}: {}", path_.string(), std::strerror(errno));
+      if (errno == EIO) throw CheckpointError(text); // the disk has lost it
+      throw UnreadableFile(text);
+    }
     if (n == 0)
       raise<CheckpointError>("{} was truncated while it was being read: byte {} is missing",
                              path_.string(), at);

@@ -6,13 +6,22 @@
 #include <span>
 #include <string>
 
+#include "pentatron/base/error.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
 
 namespace pentatron::checkpoint {
 
+/// This machine cannot read a file at the moment (no permission, too many open files, a mount that
+/// is not there), which says nothing about its content.
+class UnreadableFile : public CheckpointError {
+ public:
+  using CheckpointError::CheckpointError;
+};
+
 class ShardFile {
  public:
-  /// Throws CheckpointError if it cannot be opened or has not the size that `info` says.
+  /// Throws UnreadableFile if it cannot be opened, CheckpointError if it has not the size that
+  /// `info` says.
   ShardFile(const std::filesystem::path& path, const FileInfo& info);
   ~ShardFile();
   ShardFile(const ShardFile&) = delete;
