@@ -70,7 +70,9 @@ bool check_entry(const Entry& entry, const Value& value, const Value& default_va
   const std::string rule = constraint_text(entry.traits);
   const std::string shown = format_value(*entry.type, value);
   std::string works = suggestion(*entry.type, entry.traits, value, default_value);
-  violations.add(path, fmt::format("{}={} is not allowed: it must be {}", path, shown, rule),
+  violations.add(path,
+                 fmt::format("{}={} is not allowed: it must {}", path, shown,
+                             rule == "not empty" ? "not be empty" : "be " + rule),
                  works.empty() ? "" : fmt::format("{}={}", path, works));
   return false;
 }

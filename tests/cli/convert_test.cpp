@@ -43,7 +43,7 @@ TEST_F(ConvertVerb, SaysWhatItWroteAndRefusesWhatIsThere) {
   EXPECT_THAT(run("convert sharded model.gguf --format gguf"), HasSubstr("21 tensors"));
   EXPECT_THAT(run("convert model.gguf again --format pentatron"), HasSubstr("from gguf"));
   EXPECT_THAT(run("convert ours x --format onnx", 1), HasSubstr("try: pentatron, hf or gguf"));
-  EXPECT_THAT(run("convert none x --format hf", 1), HasSubstr("none is no file and no folder"));
+  EXPECT_THAT(run("convert none x --format hf", 1), HasSubstr("none does not exist"));
   EXPECT_FALSE(fs::exists(folder / "x"));
 }
 

@@ -168,14 +168,14 @@ TEST_F(ModelSources, ListEveryTensorThatDoesNotFitInOneError) {
               AllOf(HasSubstr("model.norm.weight is missing"), HasSubstr("6 problems"),
                     HasSubstr("model.layers.1.mlp.up_proj.weight is missing"),
                     HasSubstr("extra is not part"), HasSubstr("another is not part"),
-                    HasSubstr("model.embed_tokens.weight has shape [1, 2] and not"),
+                    HasSubstr("model.embed_tokens.weight has shape [1, 2] instead of"),
                     HasSubstr("model.layers.0.input_layernorm.weight is of type I64")));
 }
 
 TEST_F(ModelSources, RefuseWhatIsNoModel) {
   EXPECT_THAT(open_error(), HasSubstr("contains no model"));
   EXPECT_THAT(error_of([&] { open_model((folder / "nowhere").string()); }),
-              HasSubstr("nowhere is no file and no folder"));
+              HasSubstr("nowhere does not exist"));
   copy("llama");
   fs::rename(folder / "model.safetensors", folder / "pytorch_model.bin");
   EXPECT_THAT(open_error(), AllOf(HasSubstr("pytorch_model.bin: pickled"), HasSubstr("try:")));
