@@ -20,4 +20,10 @@ install_packages $BUILD_PACKAGES
 setup_torch
 setup_end
 configure_and_build release
-exec "$ROOT/build/release/pentatron" train "$ROOT/examples/quickstart.yaml" "$@"
+# A folder holds one run: each start takes the next free one.
+run=runs/quickstart
+for ((n = 2; ; n++)); do
+  [ -e "$run" ] || break
+  run=runs/quickstart-$n
+done
+exec "$ROOT/build/release/pentatron" train "$ROOT/examples/quickstart.yaml" logger.dir="$run" checkpoint.save="$run/checkpoints" "$@"

@@ -262,6 +262,10 @@ void check_target(const ModelSource& source, const fs::path& target,
   if (!options.force)
     raise<ConfigError>("{} already exists\n  try: another target, or --force to replace it",
                        target.string());
+  if (fs::exists(target / "run.lock", error))
+    raise<ConfigError>("{} is the folder of a training run, and --force replaces only models\n  "
+                       "try: another target",
+                       target.string());
   if (contains_path(target, source.facts().path))
     raise<ConfigError>("{} contains the source, {}\n  try: another target", target.string(),
                        source.facts().path.string());

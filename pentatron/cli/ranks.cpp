@@ -2,10 +2,12 @@
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -19,6 +21,8 @@
 namespace pentatron::cli {
 
 namespace {
+
+constexpr int kMaxThreads = 1024; ///< ranks of one process; beyond, groups cost more than models
 
 /// This process's arguments for the processes that it starts.
 std::vector<std::string> arguments_of_a_rank() {
@@ -52,11 +56,11 @@ Ranks find_ranks(const RankArguments& arguments) {
   ranks.launch = comm::detect_launch();
   if (arguments.backend == "mpi") ranks.backend = comm::ProcessBackend::kMpi;
   if (arguments.backend == "sockets") ranks.backend = comm::ProcessBackend::kSockets;
-  const bool supervised_rank = comm::supervisor_address(comm::process_environment()).has_value();
+  ranks.supervised = comm::supervisor_address(comm::process_environment()).has_value();
   if (ranks.launch.launcher != comm::Launcher::kNone) {
     ranks.start = Ranks::Start::kLaunched;
     ranks.size = ranks.launch.world_size;
-    if (!supervised_rank && arguments.ranks > 0 && arguments.ranks != ranks.size)
+    if (!ranks.supervised && arguments.ranks > 0 && arguments.ranks != ranks.size)
       raise<ConfigError>(
           "--ranks {} conflicts with {}, which started {} ranks\n  try: remove --ranks",
           arguments.ranks, config::to_string(ranks.launch.launcher), ranks.size);
@@ -69,6 +73,10 @@ Ranks find_ranks(const RankArguments& arguments) {
   }
   ranks.size = arguments.ranks > 0 ? arguments.ranks : 1;
   if (ranks.backend != comm::ProcessBackend::kAuto) ranks.start = Ranks::Start::kSupervised;
+  if (ranks.start == Ranks::Start::kInProcess && ranks.size > kMaxThreads)
+    raise<ConfigError>("--ranks {} are threads of this process, which carries {} at most\n  try: "
+                       "--ranks {}, or processes of several machines with torchrun, mpirun or srun",
+                       ranks.size, kMaxThreads, std::max(1u, std::thread::hardware_concurrency()));
   return ranks;
 }
 
@@ -82,7 +90,8 @@ int run_ranks(const Ranks& ranks, const trainer::Config& config,
                             .start = ranks.backend == comm::ProcessBackend::kMpi
                                          ? Starting::kMpirun
                                          : Starting::kProcesses,
-                            .dist = config.dist});
+                            .dist = config.dist,
+                            .acknowledgement = ranks.acknowledgement});
   }
   trainer::set_compute_threads(config.train.num_threads, ranks.launch.local_size);
   if (ranks.start == Ranks::Start::kLaunched && ranks.size > 1) {
@@ -106,12 +115,13 @@ int run_ranks(const Ranks& ranks, const trainer::Config& config,
 RankLog::RankLog(const std::string& folder, const comm::Group& world) {
   if (world.size() == 1) return;
   if (!folder.empty()) {
-    std::filesystem::create_directories(folder);
+    std::error_code ignored;
+    std::filesystem::create_directories(folder, ignored);
     const auto file = std::filesystem::path(folder) / fmt::format("rank_{:05}.log", world.rank());
     file_ = std::fopen(file.c_str(), "a");
     if (file_ == nullptr)
-      raise<ConfigError>("cannot write {}: {}\n  try: another logger.dir", file.string(),
-                         std::strerror(errno));
+      log::warning("cannot write {}: {}; this rank has no log file", file.string(),
+                   std::strerror(errno));
   }
   log::set_thread_output(file_, world.rank() == 0);
   log::set_thread_prefix(world.rank() == 0 ? "" : fmt::format("rank {}", world.rank()));

@@ -28,8 +28,10 @@ struct Ranks {
   enum class Start : uint8_t { kInProcess, kSupervised, kLaunched };
   Start start = Start::kInProcess;
   int size = 1;
+  bool supervised = false; ///< this process is a rank that another pentatron has started
   comm::Launch launch;
   comm::ProcessBackend backend = comm::ProcessBackend::kAuto;
+  const char* acknowledgement = nullptr; ///< of ranks that this process starts, see supervise()
 };
 /// Throws ConfigError where the arguments contradict the launcher.
 Ranks find_ranks(const RankArguments& arguments);

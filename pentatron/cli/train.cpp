@@ -11,6 +11,8 @@
 #include "pentatron/cli/ranks.h"
 #include "pentatron/data/tokenizer/stream_decoder.h"
 #include "pentatron/generate/generate.h"
+#include "pentatron/trainer/memory_plan.h"
+#include "pentatron/trainer/metrics/hardware.h"
 #include "pentatron/trainer/metrics/train_log.h"
 #include "pentatron/trainer/runtime.h"
 #include "pentatron/trainer/train.h"
@@ -22,6 +24,7 @@ namespace {
 struct TrainArguments {
   std::vector<std::string> config;
   std::string hf;
+  bool dry_run = false;
   RankArguments ranks;
 };
 
@@ -71,24 +74,50 @@ void print_report(const trainer::TrainReport& report) {
 /// One rank's whole run.
 void train_rank(const trainer::Config& config, const comm::Group& world) {
   const bool main_rank = world.rank() == 0;
-  const RankLog rank_log(config.logger.dir, world);
-  trainer::Trainer trainer(config, world);
-  log::info("model: {} parameters, {} layers, hidden size {}",
-            format_count(static_cast<double>(config.model.num_parameters())),
-            config.model.num_layers, config.model.hidden_size);
+  auto folders = std::make_unique<trainer::RunFolders>(config, world);
+  // A run without steps writes nothing into the folder of a run.
+  const RankLog rank_log(trainer::total_iterations(config.train) > 0 ? config.logger.dir : "",
+                         world);
+  trainer::Trainer trainer(config, world, std::move(folders));
   const bool terminal = ::isatty(STDOUT_FILENO) == 1 && ::isatty(STDERR_FILENO) == 1;
   const trainer::TrainReport report = trainer.run({.progress_bar = terminal});
   if (report.reason == trainer::StopReason::kSignal)
     log::info("stopped by a signal after iteration {}{}", report.iterations,
-              report.checkpoint.empty() ? "; not saved, because checkpoint.save is empty" : "");
+              config.checkpoint.save.empty() ? "; not saved, because checkpoint.save is empty" : "");
   if (!report.last_loss && report.iterations > 0)
     log::info("nothing to do: the run is already at its last iteration, {}", report.iterations);
   if (report.reason != trainer::StopReason::kSignal) print_sample(trainer, main_rank);
   if (main_rank) print_report(report);
+  for (const auto& [what, why] : report.unsaved)
+    raise<CheckpointError>("{}: the run is at its end without this {}\n  try: checkpoint.load=auto "
+                           "with the same configuration, once {} can be written",
+                           why, what, config.checkpoint.save);
+}
+
+/// Shows what the run needs, and refuses what this machine does not have. Of several processes one
+/// does so for its machine, before any of them takes memory.
+void tell_limits(const trainer::Config& config, const Ranks& ranks, bool dry_run) {
+  if (ranks.supervised || ranks.launch.local_rank > 0) return;
+  const bool threads = ranks.start == Ranks::Start::kInProcess;
+  const int here = ranks.start == Ranks::Start::kLaunched ? ranks.launch.local_size : ranks.size;
+  const trainer::LocalRanks local{.ranks = here, .processes = threads ? 1 : here};
+  std::optional<int64_t> free_bytes;
+  if (trainer::choose_device(config.device).is_cpu())
+    free_bytes = trainer::free_memory_bytes(trainer::read_machine());
+  if (ranks.launch.rank == 0) {
+    const std::string table = trainer::describe_limits(
+        config, trainer::plan_memory(config, ranks.size, local), free_bytes);
+    if (dry_run)
+      fmt::print("{}\n", table);
+    else
+      log::info("{}", table);
+  }
+  if (free_bytes && config.train.check_memory)
+    trainer::require_memory(config, ranks.size, local, *free_bytes);
 }
 
 int train(const TrainArguments& arguments) {
-  const Ranks ranks = find_ranks(arguments.ranks);
+  Ranks ranks = find_ranks(arguments.ranks);
   const ConfigArguments split = split_arguments(arguments.config);
   trainer::Config base;
   if (!arguments.hf.empty()) {
@@ -98,7 +127,14 @@ int train(const TrainArguments& arguments) {
   const trainer::Config config =
       trainer::load_config(split.files.empty() ? std::nullopt : std::optional(split.files[0]),
                            split.overrides, std::move(base), ranks.size);
-  if (ranks.start != Ranks::Start::kSupervised) trainer::install_signal_handlers();
+  tell_limits(config, ranks, arguments.dry_run);
+  if (arguments.dry_run) return 0;
+  const char* const answer = trainer::stopping_text(!config.checkpoint.save.empty());
+  ranks.acknowledgement = answer;
+  // Of several processes one answers: that which starts the others, else rank 0.
+  const bool speaks = !ranks.supervised && ranks.launch.rank == 0;
+  if (ranks.start != Ranks::Start::kSupervised)
+    trainer::install_signal_handlers(speaks ? answer : nullptr);
   return run_ranks(ranks, config, [&](const comm::Group& world) { train_rank(config, world); });
 }
 
@@ -111,6 +147,8 @@ void add_train(CLI::App& program, Action& chosen) {
                    "YAML file and key=value settings; pentatron config help explains the keys");
   verb->add_option("--hf", arguments->hf,
                    "start from this Hugging Face model folder; same as checkpoint.load=hf:DIR");
+  verb->add_flag("--dry-run", arguments->dry_run,
+                 "check the configuration, print the required memory, and exit");
   add_rank_options(*verb, arguments->ranks);
   verb->footer("examples:\n"
                "  pentatron train examples/quickstart.yaml train.train_iters=500\n"

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -28,7 +29,7 @@ using control::Descriptor;
 
 constexpr char kControl[] = "PENTATRON_CONTROL";
 constexpr char kSecret[] = "PENTATRON_CONTROL_SECRET";
-constexpr std::array kForwarded = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+constexpr std::array kForwarded = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGTSTP};
 
 double since(Clock::time_point then) {
   return std::chrono::duration<double>(Clock::now() - then).count();
@@ -36,22 +37,40 @@ double since(Clock::time_point then) {
 
 // Signals that have come and are not yet forwarded, by index in kForwarded.
 std::array<volatile std::sig_atomic_t, kForwarded.size()> g_arrived;
+std::atomic<const char*> g_acknowledgement{nullptr}; // for the first that asks to end
+
+bool asks_to_end(int number) {
+  return number == SIGINT || number == SIGTERM || number == SIGHUP;
+}
+
+/// As nohup and shells without job control do.
+bool is_ignored(int number) {
+  struct sigaction now {};
+  return ::sigaction(number, nullptr, &now) == 0 && now.sa_handler == SIG_IGN &&
+         (number == SIGHUP || number == SIGTSTP);
+}
 
 void note_signal(int number) {
+  const int error = errno;
   for (size_t i = 0; i < kForwarded.size(); ++i)
     if (kForwarded[i] == number) g_arrived[i] = g_arrived[i] + 1;
+  if (const char* const text = asks_to_end(number) ? g_acknowledgement.exchange(nullptr) : nullptr)
+      [[maybe_unused]]
+    const ssize_t written = ::write(STDERR_FILENO, text, std::strlen(text));
+  errno = error;
 }
 
 /// Notes the forwarded signals for as long as it lives.
 class SignalNotes {
  public:
-  SignalNotes() {
+  explicit SignalNotes(const char* acknowledgement) {
+    g_acknowledgement = acknowledgement;
     struct sigaction action {};
     action.sa_handler = note_signal;
     sigemptyset(&action.sa_mask);
     for (size_t i = 0; i < kForwarded.size(); ++i) {
       g_arrived[i] = 0;
-      ::sigaction(kForwarded[i], &action, &before_[i]);
+      ::sigaction(kForwarded[i], is_ignored(kForwarded[i]) ? nullptr : &action, &before_[i]);
     }
   }
   ~SignalNotes() {
@@ -88,7 +107,8 @@ struct Command {
   ::setpgid(0, 0); // the terminal's signals are for the supervisor, which forwards them
   ::prctl(PR_SET_PDEATHSIG, death_signal);
   if (::getppid() != parent) ::_exit(1);
-  for (const int number : kForwarded) ::signal(number, SIG_DFL);
+  for (const int number : kForwarded)
+    if (!is_ignored(number)) ::signal(number, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -239,12 +259,13 @@ int exit_code(int status) {
 class Supervision {
  public:
   explicit Supervision(const SupervisorOptions& options)
-      : options_(options), server_({.ranks = options.ranks,
-                                    .timeout_s = options.dist.timeout_s,
-                                    .heartbeat_s = options.dist.heartbeat_s,
-                                    .join_timeout_s = options.join_timeout_s,
-                                    .grace_s = options.grace_s,
-                                    .reports_exits = direct()}) {
+      : options_(options), signals_(options.acknowledgement),
+        server_({.ranks = options.ranks,
+                 .timeout_s = options.dist.timeout_s,
+                 .heartbeat_s = options.dist.heartbeat_s,
+                 .join_timeout_s = options.join_timeout_s,
+                 .grace_s = options.grace_s,
+                 .reports_exits = direct()}) {
     for (const Command& command : commands(options, server_.address())) {
       children_.emplace_back(command);
       statuses_.emplace_back();
@@ -286,8 +307,13 @@ class Supervision {
 
   void forward_signals() {
     while (const int number = signals_.take()) {
-      const bool ends = number == SIGINT || number == SIGTERM;
-      const bool again = ends && asked_to_end_++ > 0;
+      if (number == SIGTSTP) {
+        suspend();
+        continue;
+      }
+      const bool ends = asks_to_end(number);
+      // A terminal that is closed may send several SIGHUP, and other signals after it.
+      const bool again = ends && number != SIGHUP && asked_to_end_++ > 0;
       server_.send_signal(number);
       if (again || (ends && server_.joined() == 0)) {
         was_stopped_ = true;
@@ -297,6 +323,15 @@ class Supervision {
                            "the run was ended by a second signal", "", 128 + number});
       }
     }
+  }
+
+  /// Ctrl-Z: stops the ranks and this process, until that is continued (fg, bg).
+  void suspend() {
+    for (Child& child : children_) child.signal(SIGSTOP);
+    server_.signal_processes(SIGSTOP); // those that mpirun has put into groups of their own
+    ::raise(SIGSTOP);
+    server_.signal_processes(SIGCONT);
+    for (Child& child : children_) child.signal(SIGCONT);
   }
 
   void end_in_time() {

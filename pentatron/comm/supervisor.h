@@ -3,9 +3,10 @@
 ///
 /// The monitor (control/server.h) runs in this process, and ranks find it through two variables of
 /// their environment. When the run fails, every rank ends within seconds or is killed. SIGINT,
-/// SIGTERM, SIGUSR1 and SIGUSR2 are forwarded to every rank; a second SIGINT or SIGTERM ends the
-/// run immediately. Ranks end when this process dies. Their output is passed on unchanged; their
-/// standard input is empty.
+/// SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are forwarded to every rank; a second SIGINT or SIGTERM
+/// ends the run immediately. SIGTSTP (Ctrl-Z) stops all ranks with this process, and they continue
+/// with it. Ranks end when this process dies. Their output is passed on unchanged; their standard
+/// input is empty.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +31,9 @@ struct SupervisorOptions {
   std::string program;                ///< empty: this program
   Start start = Start::kMpirun;
   DistConfig dist;
+  /// Written to standard error when the first signal comes that asks the run to end, from a signal
+  /// handler; null: nothing.
+  const char* acknowledgement = nullptr;
   double join_timeout_s = 300; ///< from the first rank that joins to the last
   double grace_s = 3;          ///< for ranks to end before they are killed
 };

@@ -10,7 +10,7 @@ namespace pentatron::config::detail {
 namespace {
 
 bool within(const FieldTraits& t, double v) {
-  if (std::isnan(v)) return false;
+  if (!std::isfinite(v)) return false;
   const bool above = t.min_excluded ? v > t.min : v >= t.min;
   const bool below = t.max_excluded ? v < t.max : v <= t.max;
   return (above || std::isinf(t.min)) && (below || std::isinf(t.max));
@@ -67,7 +67,9 @@ std::string suggestion(const TypeInfo& type, const FieldTraits& traits, const Va
 bool check_entry(const Entry& entry, const Value& value, const Value& default_value,
                  Violations& violations, const std::string& path) {
   if (satisfies(entry.traits, value)) return true;
-  const std::string rule = constraint_text(entry.traits);
+  const auto* const number = std::get_if<double>(&value.data);
+  const bool finite = number == nullptr || std::isfinite(*number);
+  const std::string rule = finite ? constraint_text(entry.traits) : "a finite number";
   const std::string shown = format_value(*entry.type, value);
   std::string works = suggestion(*entry.type, entry.traits, value, default_value);
   violations.add(path,

@@ -14,6 +14,8 @@ namespace pentatron::optim {
 
 namespace {
 
+constexpr int64_t kMaxBatch = int64_t{1} << 30; ///< as train.global_batch_size
+
 constexpr std::string_view kStepKey = "train.step_batch_size_schedule";
 
 /// "250B" or "1.5T" as a whole number of tokens.
@@ -86,7 +88,7 @@ BatchSizeSchedule BatchSizeSchedule::by_tokens(std::string_view text, int64_t se
       tokens = parse_tokens(part.substr(0, colon));
       size = parse_size(part.substr(colon + 1));
     }
-    if (!tokens || !size) {
+    if (!tokens || !size || *size > kMaxBatch) {
       raise<ConfigError>("{}: '{}' is not TOKENS:BATCH\n  try: 250B:1536", kStepKey, excerpt(part));
     }
     if (steps.empty() ? *tokens != 0 : *tokens <= last_tokens) {

@@ -82,6 +82,7 @@ struct TrainConfig {
   double exit_duration_in_mins = 0;
   int64_t sample_tokens = 0;
   int64_t num_threads = 0;
+  bool check_memory = true;
 
   static constexpr auto fields() {
     using C = TrainConfig;
@@ -104,7 +105,7 @@ struct TrainConfig {
             .unit("samples"),
         field("global_batch_size", &C::global_batch_size,
               "number of samples in one optimizer step, over all ranks")
-            .positive()
+            .size()
             .unit("samples"),
         field("step_batch_size_schedule", &C::step_batch_size_schedule,
               "global batch sizes by number of consumed tokens, such as \"0:768 250B:1536\"; "
@@ -142,7 +143,10 @@ struct TrainConfig {
             .unit("tokens"),
         field("num_threads", &C::num_threads,
               "number of CPU threads per rank; 0: OMP_NUM_THREADS, or an equal share of the cores")
-            .range(0, 4096)};
+            .range(0, 4096),
+        field("check_memory", &C::check_memory,
+              "refuse to start a run if its estimated memory clearly exceeds the free memory of the "
+              "machine")};
   }
 };
 

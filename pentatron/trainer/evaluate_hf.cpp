@@ -33,9 +33,29 @@ at::Tensor read_input_ids(const std::filesystem::path& file, int64_t vocab_size)
   return ids;
 }
 
+constexpr const char* kContent = "content"; ///< in the metadata: what this command wrote
+
+/// Whether the file is one that an earlier call has written, so that it may be replaced.
+bool is_own(const std::filesystem::path& file, const std::string& content) {
+  try {
+    const SafetensorsFile written(file);
+    const auto found = written.metadata().find(kContent);
+    return found != written.metadata().end() && found->second == content;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 /// Before the work, not after it.
-void require_place(const char* option, const std::filesystem::path& file) {
+void require_place(const char* option, const std::filesystem::path& file,
+                   const std::string& content) {
   if (file.empty()) return;
+  std::error_code error;
+  if (std::filesystem::is_regular_file(file, error) && std::filesystem::file_size(file) > 0 &&
+      !is_own(file, content))
+    raise<ConfigError>("{} {} exists and holds no {} of this command\n  try: {} {}-2.safetensors",
+                       option, file.string(), content, option,
+                       (file.parent_path() / file.stem()).string());
   const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
   if (std::filesystem::is_directory(folder) && !std::filesystem::is_directory(file)) return;
   raise<ConfigError>("{} {} is not a file in an existing folder\n  try: {} {}", option,
@@ -48,8 +68,8 @@ void require_place(const char* option, const std::filesystem::path& file) {
 double evaluate_hf(const HfEvaluation& options) {
   set_compute_threads(options.num_threads);
   const at::Device device = choose_device(options.device);
-  require_place("--logits-out", options.logits_out);
-  require_place("--grads-out", options.grads_out);
+  require_place("--logits-out", options.logits_out, "logits");
+  require_place("--grads-out", options.grads_out, "gradients");
   const auto source = checkpoint::open_model(options.model);
   const models::GptConfig& config = source->config();
   const at::Tensor ids_bs = read_input_ids(options.batches, config.vocab_size);
@@ -80,7 +100,7 @@ double evaluate_hf(const HfEvaluation& options) {
   if (!options.logits_out.empty()) {
     const at::Tensor logits =
         model.gpt->logits(ids, ctx, *model.store).to(at::kFloat).view({b, s, config.vocab_size});
-    checkpoint::write_tensors(options.logits_out, {{"logits", logits}});
+    checkpoint::write_tensors(options.logits_out, {{"logits", logits}}, {{kContent, "logits"}});
   }
   nn::Tape tape;
   model.gpt->loss_chunk().forward(ids, ctx, *model.store, with_grads ? &tape : nullptr);
@@ -90,7 +110,8 @@ double evaluate_hf(const HfEvaluation& options) {
     checkpoint::write_tensors(
         options.grads_out,
         checkpoint::hf_tensors({family, config}, model.gpt->params(),
-                               [](const nn::Param& param) { return param.main_grad().cpu(); }));
+                               [](const nn::Param& param) { return param.main_grad().cpu(); }),
+        {{kContent, "gradients"}});
   }
   return state.loss_sums["lm loss"] / targets;
 }

@@ -2,11 +2,13 @@
 
 #include <cmath>
 #include <fstream>
+#include <functional>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "pentatron/base/atomic_file.h"
+#include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/log.h"
@@ -57,12 +59,75 @@ struct Reporter::State {
   std::optional<TensorBoardWriter> tensorboard;
   std::optional<ProgressBar> bar;
   double mean_step_s = 0;
+  double estimated_s = 0; ///< a step of the first three
   bool finished = false;
-  std::vector<SaveLog> saves; ///< since the last step
+  std::vector<SaveLog> saves;                   ///< since the last step
+  std::map<std::string, std::string> unwritten; ///< of options.files
+  std::string trouble;                          ///< with files since the last settle()
+  bool failing = false;                         ///< it has been told
 
+  fs::path dir() const;
+  /// Runs what writes a file.
+  void write(const std::function<void()>& work);
+  void write_files();
+  /// TensorBoard goes on in another file after one that could not be written.
+  void write_tensorboard(int64_t done, const std::function<void(TensorBoardWriter&)>& work);
+  void settle();
+  void estimate(const StepReport& r);
   TrainLog log_of(const StepReport& r, std::optional<double> loss, double time_s, int64_t samples,
                   const StepFlops& flops) const;
 };
+
+/// Empty: no files. A run that is at its end already has its own.
+fs::path Reporter::State::dir() const {
+  const bool trains = options.resumed_iteration < options.total_iterations;
+  return options.main_rank && trains ? fs::path(config.logger.dir) : fs::path();
+}
+
+void Reporter::State::write(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    if (trouble.empty()) trouble = error.what();
+  }
+}
+
+void Reporter::State::write_files() {
+  std::erase_if(unwritten, [this](const auto& file) {
+    bool written = false;
+    write([&] {
+      write_file_atomically(dir() / file.first, file.second);
+      written = true;
+    });
+    return written;
+  });
+}
+
+void Reporter::State::write_tensorboard(int64_t done,
+                                        const std::function<void(TensorBoardWriter&)>& work) {
+  if (dir().empty() || !config.logger.tensorboard) return;
+  write([&] {
+    try {
+      if (!tensorboard)
+        tensorboard.emplace(dir() / "tensorboard", done > 0 ? std::optional(done) : std::nullopt);
+      work(*tensorboard);
+    } catch (const DataError&) {
+      tensorboard.reset();
+      throw;
+    }
+  });
+}
+
+void Reporter::State::settle() {
+  if (!trouble.empty() && !failing) log::warning("{}; training goes on without it", trouble);
+  if (trouble.empty() && failing)
+    log::warning("logger.dir={} can be written again{}", config.logger.dir,
+                 metrics && metrics->lost() > 0
+                     ? fmt::format("; {} lines of metrics.jsonl are lost", metrics->lost())
+                     : "");
+  failing = !trouble.empty();
+  trouble.clear();
+}
 
 Reporter::Reporter(const Config& config, const ReporterOptions& options)
     : state_(std::make_unique<State>()) {
@@ -71,18 +136,18 @@ Reporter::Reporter(const Config& config, const ReporterOptions& options)
   s.options = options;
   if (!options.main_rank) return;
   s.plot.title = "training loss";
-  const fs::path dir = config.logger.dir;
-  if (!dir.empty()) {
+  if (const fs::path dir = s.dir(); !dir.empty()) {
     if (options.resumed_iteration > 0)
       s.plot.training = earlier_losses(dir / "metrics.jsonl", options.resumed_iteration);
+    s.unwritten = options.files;
+    s.unwritten["config.yaml"] = config::to_yaml(config);
+    s.write_files();
     s.metrics.emplace(dir / "metrics.jsonl", options.resumed_iteration);
-    if (config.logger.tensorboard) {
-      s.tensorboard.emplace(dir / "tensorboard", options.resumed_iteration > 0
-                                                     ? std::optional(options.resumed_iteration)
-                                                     : std::nullopt);
-      s.tensorboard->text("config", 0, "```yaml\n" + config::to_yaml(config) + "```");
-    }
-    write_file_atomically(dir / "config.yaml", config::to_yaml(config));
+    s.write([&] { s.metrics->flush(); });
+    s.write_tensorboard(options.resumed_iteration, [&](TensorBoardWriter& board) {
+      board.text("config", 0, "```yaml\n" + config::to_yaml(config) + "```");
+    });
+    s.settle();
   }
   if (options.peak) {
     log::info("MFU is measured against {:.3f} TFLOP/s: {}", options.peak->flops / 1e12,
@@ -126,16 +191,31 @@ TrainLog Reporter::State::log_of(const StepReport& r, std::optional<double> loss
   return log;
 }
 
+/// Says once how long the run will take. The first step is left out: it makes what the others find.
+void Reporter::State::estimate(const StepReport& r) {
+  const int64_t made = r.iteration - options.resumed_iteration;
+  const int64_t left = options.total_iterations - r.iteration;
+  if (made == 2 || made == 3) estimated_s += r.step_time_s / 2;
+  if (made == 3 && left > 0)
+    log::info("{} for an iteration: {} for the {} iterations that are left, without evaluation and "
+              "saving",
+              format_duration(estimated_s),
+              format_duration(estimated_s * static_cast<double>(left)), format_grouped(left));
+}
+
 void Reporter::step(const StepReport& r) {
   State& s = *state_;
   if (!s.options.main_rank) return;
   s.mean_step_s = s.mean_step_s == 0 ? r.step_time_s : 0.9 * s.mean_step_s + 0.1 * r.step_time_s;
+  s.estimate(r);
   TrainLog one = s.log_of(r, r.loss, r.step_time_s, r.samples, r.flops);
   one.nan_iterations = r.finite ? 0 : 1; // of this step, not of the run
   one.skipped_iterations = r.finite && r.loss ? 0 : 1;
   one.saves = std::exchange(s.saves, {});
-  if (s.metrics) s.metrics->write(one);
-  if (s.tensorboard) s.tensorboard->training(one);
+  s.write_files();
+  if (s.metrics) s.write([&] { s.metrics->write(one); });
+  s.write_tensorboard(r.iteration - 1, [&](TensorBoardWriter& board) { board.training(one); });
+  s.settle();
   if (r.loss) s.plot.training.push_back({static_cast<double>(r.iteration), *r.loss});
 
   Interval& i = s.interval;
@@ -211,8 +291,9 @@ void Reporter::evaluation(int64_t iteration, int64_t consumed_samples, double lo
   State& s = *state_;
   if (!s.options.main_rank) return;
   s.plot.validation.push_back({static_cast<double>(iteration), loss});
-  if (s.tensorboard)
-    s.tensorboard->evaluation("lm loss", "validation", iteration, consumed_samples, loss);
+  s.write_tensorboard(iteration, [&](TensorBoardWriter& board) {
+    board.evaluation("lm loss", "validation", iteration, consumed_samples, loss);
+  });
   s.bar->print(evaluation_box(fmt::format("validation loss at iteration {}", iteration),
                               {{"lm loss", loss}}));
 }
@@ -222,9 +303,11 @@ void Reporter::finish() {
   if (!s.options.main_rank || s.finished) return;
   s.finished = true;
   if (s.bar) s.bar->clear();
-  if (s.tensorboard) s.tensorboard->flush();
+  if (s.metrics) s.write([&] { s.metrics->flush(); });
+  if (s.tensorboard) s.write([&] { s.tensorboard->flush(); });
   if (!plot_path().empty() && !s.plot.training.empty())
-    write_file_atomically(plot_path(), loss_svg(s.plot));
+    s.write([&] { write_file_atomically(plot_path(), loss_svg(s.plot)); });
+  s.settle();
 }
 
 fs::path Reporter::metrics_path() const {
@@ -232,10 +315,8 @@ fs::path Reporter::metrics_path() const {
 }
 
 fs::path Reporter::plot_path() const {
-  const LoggerConfig& logger = state_->config.logger;
-  return state_->options.main_rank && !logger.dir.empty() && logger.plot
-             ? fs::path(logger.dir) / "loss.svg"
-             : fs::path();
+  const fs::path dir = state_->dir();
+  return !dir.empty() && state_->config.logger.plot ? dir / "loss.svg" : fs::path();
 }
 
 } // namespace pentatron::trainer

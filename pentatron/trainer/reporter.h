@@ -1,11 +1,14 @@
 /// Shows a run: console line and progress bar, metrics.jsonl, TensorBoard, the loss plot. Only the
-/// main rank shows anything.
+/// main rank shows anything. Training goes on where a file cannot be written: that is told once,
+/// and once more when it can be written again.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "pentatron/checkpoint/run_saver.h"
 #include "pentatron/trainer/config.h"
@@ -43,6 +46,7 @@ struct ReporterOptions {
   std::optional<Peak> peak;
   bool main_rank = true;
   bool progress_bar = false;
+  std::map<std::string, std::string> files = {}; ///< to lie in logger.dir, by name
 };
 
 class Reporter {

@@ -3,8 +3,12 @@
 #include <ATen/ATen.h>
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
+
+#include <unistd.h>
 
 #include "pentatron/comm/collectives.h"
 #include "pentatron/trainer/train.h"
@@ -14,9 +18,17 @@ namespace pentatron::trainer {
 namespace {
 
 std::atomic<int> signal_received{0};
+std::atomic<bool> asked_to_end{false}; ///< by a signal that ends the program if it comes again
+std::atomic<const char*> first_answer{nullptr};
 
 extern "C" void on_signal(int number) {
-  if (signal_received.exchange(number) != 0) std::_Exit(128 + number);
+  signal_received = number;
+  // A terminal that is closed may send several SIGHUP, and other signals after it.
+  if (number != SIGHUP && asked_to_end.exchange(true)) std::_Exit(128 + number);
+  const int error = errno;
+  if (const char* const text = first_answer.exchange(nullptr)) [[maybe_unused]]
+    const ssize_t n = ::write(STDERR_FILENO, text, std::strlen(text));
+  errno = error;
 }
 
 } // namespace
@@ -32,13 +44,29 @@ Between any_rank(const Between& here, const comm::Group& world) {
   return {is(0), is(1), is(2)};
 }
 
-void install_signal_handlers() {
-  struct sigaction action = {};
+const char* stopping_text(bool saves) {
+  // On a terminal the last line is not at its end: it shows ^C, or the progress bar.
+  const bool terminal = ::isatty(STDERR_FILENO) == 1;
+  const char* const text =
+      saves
+          ? "\nstopping: this iteration is finished and saved first; Ctrl-C or SIGTERM again ends "
+            "the run at once, without saving\n"
+          : "\nstopping: this iteration is finished first, and nothing is saved without "
+            "checkpoint.save; Ctrl-C or SIGTERM again ends the run at once\n";
+  return terminal ? text : text + 1;
+}
+
+void install_signal_handlers(const char* answer) {
+  struct sigaction action = {}, before = {};
   action.sa_handler = on_signal;
   sigemptyset(&action.sa_mask);
   signal_received = 0;
+  asked_to_end = false;
+  first_answer = answer;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  sigaction(SIGHUP, nullptr, &before);
+  if (before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
 }
 
 bool signal_came() {

@@ -12,7 +12,7 @@ struct Between {
 /// Collective.
 Between any_rank(const Between& here, const comm::Group& world);
 
-/// Whether SIGINT or SIGTERM came since install_signal_handlers() (train.h).
+/// Whether SIGINT, SIGTERM or SIGHUP came since install_signal_handlers() (train.h).
 bool signal_came();
 
 } // namespace pentatron::trainer

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "pentatron/base/atomic_file.h"
+#include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/log.h"
 #include "pentatron/comm/collectives.h"
@@ -151,14 +152,18 @@ void Tracer::write() {
   if (rank != 0) return;
   std::vector<Json> processes;
   for (const std::string& events : all) processes.push_back(parse_json(events, "a rank's trace"));
-  const std::filesystem::path file = options_.folder / "trace.json";
-  write_file_atomically(file, chrome_trace(processes));
-  log::info("trace of {} iterations in {}", steps_.size(), file.string());
-  if (groups_.pp.size() == 1) return;
-  const std::string title =
-      fmt::format("{}, iteration {}, measured", options_.schedule, steps_.back().iteration);
-  write_file_atomically(options_.folder / "pipeline.svg",
-                        draw_svg(timeline, {.title = title, .unit = "s"}));
+  try {
+    const std::filesystem::path file = options_.folder / "trace.json";
+    write_file_atomically(file, chrome_trace(processes));
+    log::info("trace of {} iterations in {}", steps_.size(), file.string());
+    if (groups_.pp.size() == 1) return;
+    const std::string title =
+        fmt::format("{}, iteration {}, measured", options_.schedule, steps_.back().iteration);
+    write_file_atomically(options_.folder / "pipeline.svg",
+                          draw_svg(timeline, {.title = title, .unit = "s"}));
+  } catch (const Error& error) { // a full disk ends no run
+    log::warning("the trace is incomplete: {}", error.what());
+  }
 }
 
 } // namespace pentatron::trainer

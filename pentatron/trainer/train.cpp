@@ -7,9 +7,7 @@
 #include <set>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/log.h"
@@ -25,6 +23,7 @@
 #include "pentatron/trainer/export_hf.h"
 #include "pentatron/trainer/kernel_choice.h"
 #include "pentatron/trainer/metrics/cpu_share.h"
+#include "pentatron/trainer/notices.h"
 #include "pentatron/trainer/reporter.h"
 #include "pentatron/trainer/runtime.h"
 #include "pentatron/trainer/step.h"
@@ -34,28 +33,11 @@
 
 namespace pentatron::trainer {
 
-namespace {
-
 namespace fs = std::filesystem;
-
-/// Throws if nothing can be written there: before the run, not after it.
-void require_folder(const std::string& key, const fs::path& folder) {
-  if (folder.empty()) return;
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (!error && !fs::is_directory(folder)) error = std::make_error_code(std::errc::not_a_directory);
-  if (!error && ::access(folder.c_str(), W_OK) != 0)
-    error = std::error_code(errno, std::generic_category());
-  if (error) {
-    raise<ConfigError>("{}={} is not a writable folder: {}\n  try: another {}", key,
-                       folder.string(), error.message(), key);
-  }
-}
-
-} // namespace
 
 struct Trainer::State {
   Config config;
+  std::unique_ptr<RunFolders> folders;
   parallelize::PipelinePlan plan;
   std::shared_ptr<comm::Recorder> recorder = std::make_shared<comm::Recorder>();
   parallelize::Groups groups;
@@ -78,7 +60,7 @@ struct Trainer::State {
   int64_t total_iterations = 0;
   int64_t sequence = 0;
 
-  State(Config c, const comm::Group& world);
+  State(Config c, const comm::Group& world, std::unique_ptr<RunFolders> of_run);
   void open_data();
   void build_model();
   void find_checkpoint();
@@ -98,8 +80,9 @@ struct Trainer::State {
   std::vector<checkpoint::SaveEvent> save();
 };
 
-Trainer::State::State(Config c, const comm::Group& world)
+Trainer::State::State(Config c, const comm::Group& world, std::unique_ptr<RunFolders> of_run)
     : config(equal_config(std::move(c), world)),
+      folders(of_run ? std::move(of_run) : std::make_unique<RunFolders>(config, world)),
       plan(parallelize::plan_pipeline(
           config.parallel, config.model,
           {.tokens = config.train.seq_length,
@@ -108,8 +91,6 @@ Trainer::State::State(Config c, const comm::Group& world)
           parallelize::make_groups(config.profiling.trace ? comm::recorded(world, recorder) : world,
                                    config.parallel, config.model, plan)),
       main_rank(world.rank() == 0), device(rank_device(config.device, world)) {
-  require_folder("checkpoint.save", config.checkpoint.save);
-  require_folder("logger.dir", config.logger.dir);
   batch_sizes = batch_schedule(config.train);
   total_iterations = trainer::total_iterations(config.train);
   open_data();
@@ -153,6 +134,9 @@ void Trainer::State::open_data() {
         *size / config.train.global_batch_size);
   }
   if (!datasets.summary.empty()) log::info("data: {}", datasets.summary);
+  for (const std::string& notice :
+       notices(config, groups.world.size(), datasets.validation != nullptr))
+    log::shared_warning("{}", notice);
 }
 
 void Trainer::State::build_model() {
@@ -196,8 +180,6 @@ void Trainer::State::choose_kernels() {
   std::optional<fs::path> resumed;
   if (found && !config.checkpoint.finetune) resumed = found->folder;
   kernel_choice = trainer::choose_kernels(config, device, resumed, groups.world);
-  if (main_rank && !config.logger.dir.empty())
-    write_file_atomically(fs::path(config.logger.dir) / kKernelsFile, kernel_choice);
 }
 
 /// Throws if the run cannot go on from what `saved` left.
@@ -417,8 +399,8 @@ std::vector<checkpoint::SaveEvent> Trainer::State::save() {
   return saver->save(progress, {*model.store, *optimizer, groups.world});
 }
 
-Trainer::Trainer(Config config, const comm::Group& world)
-    : state_(std::make_unique<State>(std::move(config), world)) {}
+Trainer::Trainer(Config config, const comm::Group& world, std::unique_ptr<RunFolders> folders)
+    : state_(std::make_unique<State>(std::move(config), world, std::move(folders))) {}
 Trainer::~Trainer() = default;
 
 parallelize::ModelView Trainer::model() {
@@ -447,7 +429,8 @@ TrainReport Trainer::run(const RunOptions& run_options) {
                         .world_size = s.groups.world.size(),
                         .peak = main_rank ? find_peak(c, s.device) : std::nullopt,
                         .main_rank = main_rank,
-                        .progress_bar = run_options.progress_bar});
+                        .progress_bar = run_options.progress_bar,
+                        .files = {{kKernelsFile, s.kernel_choice}}});
   TrainReport report;
   if (s.datasets.corpus != nullptr) {
     report.unigram_entropy = data::unigram_entropy(*s.datasets.corpus, s.datasets.split.train,
@@ -467,6 +450,8 @@ TrainReport Trainer::run(const RunOptions& run_options) {
   ContentionWatch watch;
   int64_t skipped_in_a_row = 0;
   const auto save_error = [&](int64_t iteration, const std::string& what, const std::string& why) {
+    report.unsaved[what] =
+        fmt::format("the {} of iteration {} was not saved: {}", what, iteration, why);
     if (c.checkpoint.on_error == OnSaveError::kStop)
       raise<CheckpointError>("the {} of iteration {} was not saved: {}\n  try: "
                              "checkpoint.on_error=continue to continue without it",
@@ -482,6 +467,7 @@ TrainReport Trainer::run(const RunOptions& run_options) {
       reporter.save(event);
       if (event.state == checkpoint::SaveEvent::State::kDurable) {
         report.checkpoint = event.folder;
+        report.unsaved.clear();
         if (c.checkpoint.export_hf && main_rank) exporter.begin(event.folder, event.iteration);
       }
       if (event.state == checkpoint::SaveEvent::State::kFailed)

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 #include "pentatron/data/dataset.h"
 #include "pentatron/parallelize/parallelize.h"
 #include "pentatron/trainer/config.h"
+#include "pentatron/trainer/run_folders.h"
 
 namespace pentatron::trainer {
 
@@ -23,6 +25,9 @@ struct TrainReport {
   std::optional<double> validation_loss; ///< of the last evaluation; none: without targets too
   std::optional<double> unigram_entropy; ///< of the training text, in nats a token
   std::filesystem::path metrics, plot, checkpoint; ///< empty: not written
+  /// Of the last save, with checkpoint.on_error=continue: what failed ("checkpoint"; on rank 0
+  /// "export") and why. Empty if it did not.
+  std::map<std::string, std::string> unsaved;
 };
 
 struct RunOptions {
@@ -33,8 +38,10 @@ struct RunOptions {
 /// checkpoint.
 class Trainer {
  public:
-  /// Collective over `world`. Throws CommError if the ranks' configurations differ.
-  explicit Trainer(Config config, const comm::Group& world = {});
+  /// Takes the run's folders if they are not given. Collective over `world`. Throws CommError if
+  /// the ranks' configurations differ.
+  explicit Trainer(Config config, const comm::Group& world = {},
+                   std::unique_ptr<RunFolders> folders = nullptr);
   ~Trainer();
 
   /// Runs to the last iteration, or until a signal, a time limit or a step that is not finite. If
@@ -57,8 +64,12 @@ class Trainer {
   std::unique_ptr<State> state_;
 };
 
-/// After this call, SIGINT and SIGTERM make a running Trainer save and return. A second signal ends
-/// the program immediately.
-void install_signal_handlers();
+/// After this call, SIGINT, SIGTERM and SIGHUP (unless that is ignored, as under nohup) make a
+/// running Trainer save and return; a second SIGINT or SIGTERM ends the program immediately. The
+/// handler writes `answer` (null: nothing) to standard error at the first signal.
+void install_signal_handlers(const char* answer = nullptr);
+
+/// Such an answer, for a run that saves or does not.
+const char* stopping_text(bool saves);
 
 } // namespace pentatron::trainer

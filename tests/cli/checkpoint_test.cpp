@@ -27,7 +27,7 @@ class CheckpointVerbs : public test::ProgramFolder {
     run("train dataset.type=mock model.num_layers=1 model.hidden_size=32 "
         "model.num_attention_heads=2 model.vocab_size=64 train.seq_length=16 "
         "train.micro_batch_size=1 train.global_batch_size=4 train.train_iters=3 "
-        "train.num_threads=1 logger.dir=log logger.plot=false logger.tensorboard=false "
+        "train.num_threads=1 logger.plot=false logger.tensorboard=false "
         "checkpoint.save_interval=1 checkpoint.keep=0 checkpoint.save=" +
         folder_and_flags + " " + more);
   }

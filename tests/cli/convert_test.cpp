@@ -82,12 +82,18 @@ TEST_F(ConvertVerb, ExportsAreMadeBesideTheRun) {
     EXPECT_TRUE(content_of(folder / "a/hf/step_00000003" / file) ==
                 content_of(folder / "b" / file));
   EXPECT_FALSE(fs::exists(folder / "a/hf/step_00000001")); // its checkpoint is gone
-  fs::remove_all(folder / "a");
-  fs::create_directories(folder / "a");
-  std::ofstream(folder / "a/hf") << "a file in the way";
+  const auto put_a_file_in_the_way = [&] {
+    fs::remove_all(folder / "a");
+    fs::remove_all(folder / "logs");
+    fs::create_directories(folder / "a");
+    std::ofstream(folder / "a/hf") << "a file in the way";
+  };
+  put_a_file_in_the_way();
   EXPECT_THAT(run(keys, 1), HasSubstr("the export of iteration 1 was not saved"));
-  EXPECT_THAT(run(keys + "checkpoint.on_error=continue"),
-              HasSubstr("a/step_00000003 was not exported"));
+  put_a_file_in_the_way();
+  EXPECT_THAT(run(keys + "checkpoint.on_error=continue", 1),
+              AllOf(HasSubstr("a/step_00000003 was not exported"),
+                    HasSubstr("error: the export of iteration 3 was not saved")));
 }
 
 #ifdef PENTATRON_IO_SHIM // sanitizers bring a preloaded library of their own
@@ -118,6 +124,7 @@ TEST_F(ConvertVerb, AModelThatBeganHereKnowsWhatEndsItsTexts) {
       EXPECT_EQ(read_json(folder / of / file)["eos_token_id"], 256)
           << of << " " << file; // of bytes
   fs::remove_all(folder / "a");
+  fs::remove_all(folder / "logs");
   run(kFromScratch + "train.train_iters=1 model.vocab_size=64"); // of which the end is none
   EXPECT_TRUE(read_json(folder / "a/hf/step_00000001/config.json")["eos_token_id"].is_null());
 }

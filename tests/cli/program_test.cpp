@@ -1,7 +1,6 @@
 // The program as a user runs it: the files it leaves, what it says where, and its exit status.
 #include <csignal>
 #include <cstring>
-#include <fcntl.h>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -9,7 +8,6 @@
 #include <string>
 #include <sys/wait.h>
 #include <thread>
-#include <unistd.h>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -18,7 +16,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/safetensors.h"
-#include "tests/support/files.h"
+#include "tests/cli/started_program.h"
 
 namespace pentatron {
 namespace {
@@ -28,64 +26,11 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-const fs::path kData = PENTATRON_TEST_DATA;
-const fs::path kRoot = kData / "../..";
+using test::kData;
+using test::kRoot;
+using test::Result;
 
-struct Result {
-  int status = 0; ///< 128 + the signal that ended it
-  std::string out, err;
-};
-
-class Program : public testing::Test {
- protected:
-  pid_t start(std::vector<std::string> arguments) const {
-    arguments.insert(arguments.begin(), PENTATRON_PROGRAM);
-    std::vector<char*> argv;
-    for (std::string& argument : arguments) argv.push_back(argument.data());
-    argv.push_back(nullptr);
-    const std::string out = folder / "out", err = folder / "err", here = folder;
-    const pid_t child = ::fork();
-    if (child == 0) {
-      // Only what is safe between fork and exec.
-      const int to = ::open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
-      const int errors = ::open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
-      if (::chdir(here.c_str()) != 0 || ::dup2(to, STDOUT_FILENO) < 0 ||
-          ::dup2(errors, STDERR_FILENO) < 0)
-        ::_exit(99);
-      ::execv(argv[0], argv.data());
-      ::_exit(98);
-    }
-    return child;
-  }
-  Result finish(pid_t child) const {
-    int status = 0;
-    ::waitpid(child, &status, 0);
-    return {.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
-            .out = content_of(folder / "out"),
-            .err = content_of(folder / "err")};
-  }
-  Result run(std::vector<std::string> arguments) const {
-    return finish(start(std::move(arguments)));
-  }
-
-  /// A run of a tiny model on the text of the repository.
-  std::vector<std::string> tiny(std::vector<std::string> more) const {
-    std::vector<std::string> all = {"train",
-                                    "model.num_layers=1",
-                                    "model.hidden_size=32",
-                                    "model.num_attention_heads=2",
-                                    "train.seq_length=16",
-                                    "train.micro_batch_size=2",
-                                    "train.global_batch_size=2",
-                                    "train.num_threads=1",
-                                    "logger.peak_tflops=1",
-                                    "dataset.path=" + (kRoot / "README.md").string()};
-    all.insert(all.end(), more.begin(), more.end());
-    return all;
-  }
-  const TemporaryFolder temporary;
-  const fs::path folder = temporary.path();
-};
+class Program : public test::StartedProgram {};
 
 TEST_F(Program, QuickstartLearnsAndLeavesItsFiles) {
   const Result r =

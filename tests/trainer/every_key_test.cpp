@@ -284,6 +284,7 @@ const std::map<std::string, Elsewhere> kElsewhere = {
     {"train.micro_batch_size",
      {"same sums in another order: LayoutWork.AccumulationAndRecomputation..."}},
     {"train.sample_tokens", {"the program writes the sample: Program.Quickstart of cli_test"}},
+    {"train.check_memory", {"needs a machine that is too small: MemoryPlans, Limits of cli_test"}},
     {"train.num_threads", {"set by the program: Runtime.SetsThreads below"}},
     {"checkpoint.async_save", {"the same bytes: AsyncSave"}},
     {"checkpoint.export_hf", {"a folder beside the same ones: ConvertVerb of cli_test"}},
@@ -438,6 +439,30 @@ TEST(EveryKeyAtItsLimits, IsAConfigurationOrAnError) {
           EXPECT_STRNE(error.what(), "");
         }
       }
+}
+
+TEST(EveryKeyAtItsLimits, ThatIsANumberIsFinite) {
+  int numbers = 0;
+  for (const config::FieldInfo& field : config::list_fields<Config>()) {
+    if (field.type.find("number") == std::string::npos) continue;
+    ++numbers;
+    for (const char* value : {"inf", "-inf", ".inf", "nan"}) {
+      const bool list = field.type.starts_with("list");
+      EXPECT_NE(test::error_of([&] {
+                  load_config(std::nullopt, {fmt::format("{}={}{}{}", field.path, list ? "[" : "",
+                                                         value, list ? "]" : "")});
+                }),
+                "")
+          << field.path << "=" << value;
+    }
+  }
+  EXPECT_GT(numbers, 10);
+  EXPECT_THAT(test::error_of([] { load_config(std::nullopt, {"optimizer.lr=inf"}); }),
+              testing::HasSubstr("optimizer.lr=.inf breaks the rule: a finite number"));
+  EXPECT_THAT(test::error_of([] {
+                load_config(std::nullopt, {"train.global_batch_size=1000000000000000000"});
+              }),
+              testing::HasSubstr("train.global_batch_size=1000000000000000000 breaks the rule"));
 }
 
 TEST(EveryKeyAtItsLimits, OfSizesIsTold) {

@@ -52,6 +52,12 @@ class Loading : public testing::Test {
     call();
     return testing::internal::GetCapturedStderr();
   }
+  /// Of another run: into folders of its own.
+  Config other_run(const std::string& name, std::vector<std::string> more) const {
+    more.insert(more.end(), {"checkpoint.save=" + (scratch / name),
+                             "logger.dir=" + (scratch / (name + "_log"))});
+    return config(std::move(more));
+  }
   /// The weights that a run begins with.
   static std::map<std::string, at::Tensor> start(Config config) {
     config.train.train_iters = 0;
@@ -68,8 +74,8 @@ TEST_F(Loading, FineTuningTakesTheWeightsOnly) {
   const test::Trace first = test::run(config({}));
   test::Trace tuned;
   const std::string log = log_of([&] {
-    tuned = test::run(config({load, "checkpoint.finetune=true", "train.train_iters=2",
-                              "checkpoint.save=" + (scratch / "tuned")}));
+    tuned =
+        test::run(other_run("tuned", {load, "checkpoint.finetune=true", "train.train_iters=2"}));
   });
   EXPECT_THAT(log, HasSubstr("step_00000003: starting at iteration 0 with a new optimizer"));
   ASSERT_EQ(tuned.steps.size(), 2u);
@@ -94,18 +100,19 @@ TEST_F(Loading, FineTuningConvertsTypes) {
       EXPECT_TRUE(at::equal(weight, fp32.weights.at(name).to(weight.scalar_type()))) << name;
   }
   // From the master copy, where the stored values were rounded from it.
-  test::run(config({"dtype=bf16"}));
-  checkpoint::CheckpointReader reader(step(3));
-  for (const auto& [name, weight] : start(config({load, "checkpoint.finetune=true"}))) {
+  test::run(other_run("bf16", {"dtype=bf16"}));
+  const std::string load_bf16 = "checkpoint.load=" + (scratch / "bf16");
+  checkpoint::CheckpointReader reader(fs::path(scratch / "bf16") / checkpoint::step_name(3));
+  for (const auto& [name, weight] : start(config({load_bf16, "checkpoint.finetune=true"}))) {
     const std::vector<std::byte> master = reader.read(name + "/master");
     ASSERT_LE(master.size(), static_cast<size_t>(weight.nbytes())); // rows of padding behind
     EXPECT_EQ(std::memcmp(master.data(), weight.const_data_ptr(), master.size()), 0) << name;
   }
-  EXPECT_THAT(error_of([&] { start(config({load})); }), HasSubstr("dtype=bf16 and not fp32"));
+  EXPECT_THAT(error_of([&] { start(config({load_bf16})); }), HasSubstr("dtype=bf16 and not fp32"));
 }
 
 TEST_F(Loading, WithoutTheOptimizerTheRunGoesOnAtItsIteration) {
-  const test::Trace whole = test::run(config({"train.train_iters=5"}));
+  const test::Trace whole = test::run(other_run("whole", {"train.train_iters=5"}));
   test::run(config({"train.train_iters=5", "train.exit_interval=3"}));
   test::Trace rest;
   const std::string log = log_of([&] {
@@ -123,7 +130,8 @@ TEST_F(Loading, ACheckpointOfWeightsAloneStartsARun) {
           [](const std::string& name) { return name.find('/') == std::string::npos ? name : ""; });
   test::Trace trace;
   const std::string log = log_of([&] {
-    trace = test::run(config({"checkpoint.load=" + (scratch / "weights"), "train.train_iters=1"}));
+    trace = test::run(other_run(
+        "from_weights", {"checkpoint.load=" + (scratch / "weights"), "train.train_iters=1"}));
   });
   EXPECT_THAT(log, HasSubstr("which contains only weights: starting at iteration 0"));
   ASSERT_EQ(trace.steps.size(), 1u);
@@ -150,8 +158,9 @@ TEST_F(Loading, EveryTensorThatDoesNotFitIsListed) {
   const std::string odd = "checkpoint.load=" + (scratch / "odd");
   for (const int ranks : {1, 2}) {
     const std::string error = error_of([&] {
-      test::run_ranks(
-          ranks, [&](const comm::Group& world) { const Trainer trainer(config({odd}), world); });
+      test::run_ranks(ranks, [&](const comm::Group& world) {
+        const Trainer trainer(config({odd, "checkpoint.save=" + (scratch / "more")}), world);
+      });
     });
     EXPECT_THAT(error, AllOf(HasSubstr("layers.0.mlp.fc2.weight/exp_avg is not in the checkpoint"),
                              HasSubstr(lost + " is not in the checkpoint"),
@@ -226,6 +235,7 @@ TEST_F(Loading, RetentionKeepsEveryNthAndTheBest) {
     more.insert(more.end(), {"train.train_iters=8", "checkpoint.save_interval=1",
                              "checkpoint.keep=1", "train.eval_interval=2", "dataset.split=50,50"});
     fs::remove_all(scratch / "run");
+    fs::remove_all(scratch / "log");
     const test::Trace trace = test::run(config(more));
     std::vector<int64_t> iterations;
     for (const checkpoint::CheckpointFolder& f : checkpoint::checkpoints_in(scratch / "run"))

@@ -159,6 +159,26 @@ class FakeMachine : public ::testing::Test {
   const fs::path root = temporary.path();
 };
 
+TEST_F(FakeMachine, FreeMemoryIsInsideTheLimitOfTheControlGroup) {
+  constexpr int64_t kGb = int64_t{1} << 30;
+  Machine machine = read_machine(root);
+  EXPECT_EQ(machine.memory_limit_bytes, 4 * kGb);
+  write("sys/fs/cgroup/memory.current", "3221225472\n"); // 3 GiB, 1 GiB of them of files
+  write("sys/fs/cgroup/memory.stat",
+        "anon 2147483648\ninactive_file 1000000000\nactive_file 73741824\n");
+  machine = read_machine(root);
+  EXPECT_EQ(machine.memory_used_bytes, 2 * kGb);
+  machine.available_bytes = 16 * kGb;
+  machine.swap_bytes = machine.swap_used_bytes = 0;
+  EXPECT_EQ(free_memory_bytes(machine), 2 * kGb);
+  machine.available_bytes = kGb;
+  machine.swap_bytes = kGb / 2;
+  EXPECT_EQ(free_memory_bytes(machine), kGb + kGb / 2);
+  machine.memory_limit_bytes.reset();
+  machine.available_bytes = 0;
+  EXPECT_EQ(free_memory_bytes(machine), std::nullopt);
+}
+
 TEST_F(FakeMachine, IsReadFromProcAndSys) {
   const Machine machine = read_machine(root);
   EXPECT_EQ(machine.cpu_name, "A Processor 3000");

@@ -205,7 +205,24 @@ TEST_F(MetricsFiles, ALineCutOffByACrashIsRemoved) {
     EXPECT_EQ(lines[3].first, 4);
     EXPECT_EQ(lines[4].first, 6);
   }
-  EXPECT_THROW(MetricsFile(folder / "none" / "metrics.jsonl", 0), DataError);
+}
+
+TEST_F(MetricsFiles, WhatCannotBeWrittenWaits) {
+  std::filesystem::create_directories(folder / "later");
+  std::filesystem::rename(folder / "later", folder / "away");
+  MetricsFile file(folder / "later" / "metrics.jsonl", 0);
+  TrainLog log = example();
+  for (log.iteration = 1; log.iteration <= 3; ++log.iteration)
+    EXPECT_THROW(file.write(log), DataError);
+  std::filesystem::rename(folder / "away", folder / "later");
+  file.write(log);
+  std::ifstream in(folder / "later" / "metrics.jsonl");
+  std::string line;
+  for (int64_t i = 1; i <= 4; ++i) {
+    ASSERT_TRUE(std::getline(in, line));
+    EXPECT_EQ(nlohmann::json::parse(line)["iteration"], i);
+  }
+  EXPECT_EQ(file.lost(), 0);
 }
 
 TEST(ProgressText, FitsTheWidth) {

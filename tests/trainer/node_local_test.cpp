@@ -162,7 +162,7 @@ TEST_F(NodeLocal, AMachineThatCannotSaveStopsTheSaveOnAll) {
   train({0, 0, 1, 1}, keys + "train.exit_interval=2");
   const checkpoint::DirectoryLock lock(machine(1) / "run");
   const std::string log = log_of([&] {
-    train({0, 0, 1, 1}, keys + "checkpoint.on_error=continue");
+    train({0, 0, 1, 1}, keys + "checkpoint.load=auto checkpoint.on_error=continue");
   });
   EXPECT_THAT(log, HasSubstr("is in use by process"));
   for (const int m : {0, 1}) {
@@ -181,7 +181,8 @@ TEST_F(NodeLocal, NothingGoesBeforeAllMachinesHaveTheNewOne) {
   fs::remove(latest);
   fs::create_directories(latest / "in the way");
   const std::string log = log_of([&] {
-    train({0, 0, 1, 1}, keys + "train.train_iters=4 checkpoint.on_error=continue");
+    train({0, 0, 1, 1},
+          keys + "train.train_iters=4 checkpoint.load=auto checkpoint.on_error=continue");
   });
   EXPECT_THAT(log, HasSubstr("run/latest"));
   EXPECT_TRUE(fs::exists(machine(0) / "run" / kStep));

@@ -110,15 +110,16 @@ TEST_F(Saving, KeepsTheNewestOnly) {
   EXPECT_EQ(folders().size(), 4u);
 }
 
-TEST_F(Saving, AShorterRunIntoTheSameFolderIsTheOneThatIsFound) {
-  test::run(config({"train.train_iters=5"}));
-  const test::Trace other =
-      test::run(config({"train.train_iters=2", "seed=5", "checkpoint.keep=1"}));
-  EXPECT_THAT(folders(), ElementsAre("step_00000002", "step_00000005"));
+TEST_F(Saving, ARunThatGoesBackToAnEarlierStepIsTheOneThatIsFound) {
+  test::run(config({"train.train_iters=5", "checkpoint.save_interval=1", "checkpoint.keep=0"}));
+  const std::string back = load + "/step_00000001";
+  test::run(config({"train.train_iters=2", "seed=5", "checkpoint.keep=1", back}));
+  EXPECT_THAT(folders(),
+              ElementsAre("step_00000002", "step_00000003", "step_00000004", "step_00000005"));
   EXPECT_EQ(checkpoint::newest_checkpoint(scratch / "run")->folder.filename(), "step_00000002");
-  const test::Trace again = test::run(config({"train.train_iters=2", "seed=6"}));
-  EXPECT_EQ(checkpoint::newest_checkpoint(scratch / "run")->folder.filename(), "step_00000002");
-  Trainer loaded(config({"train.train_iters=2", "checkpoint.load=" + (scratch / "run")}), {});
+  const test::Trace again = test::run(config({"train.train_iters=3", "seed=6", load}));
+  EXPECT_EQ(checkpoint::newest_checkpoint(scratch / "run")->folder.filename(), "step_00000003");
+  Trainer loaded(config({"train.train_iters=3", load}), {});
   for (const nn::Param& param : loaded.model().gpt.params())
     EXPECT_TRUE(at::equal(param.value(), again.weights.at(param.name()))) << param.name();
 }
@@ -162,6 +163,7 @@ TEST_F(Saving, DamageThatOneRankReadsSendsAllRanksBackTogether) {
   for (const char* layout : {"tp2", "zero2", "zero3", "zero0"}) {
     for (const char* kind : {"model", "optimizer"}) {
       fs::remove_all(scratch / "run");
+      fs::remove_all(scratch / "other");
       const auto with = [&](std::vector<std::string> more) {
         more.insert(more.begin(), {"checkpoint.keep=0", "checkpoint.save_interval=1"});
         Config c = config(std::move(more));
@@ -301,24 +303,25 @@ TEST_F(Saving, OptimizersWithLessStateAreSavedToo) {
 
 TEST_F(Saving, ALimitOfTimeASignalAndAnIntervalSaveAndStop) {
   test::Trace trace =
-      test::run(config({"train.exit_duration_in_mins=1e-9", "train.train_iters=4"}));
+      test::run(config({"train.exit_duration_in_mins=1e-9", "train.train_iters=5"}));
   EXPECT_EQ(trace.report.reason, StopReason::kDuration);
   EXPECT_THAT(folders(), ElementsAre("step_00000001"));
-  for (const int signal : {SIGINT, SIGTERM}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     install_signal_handlers();
     std::raise(signal);
-    trace = test::run(config({load, "train.train_iters=4"}));
+    trace = test::run(config({load, "train.train_iters=5"}));
     EXPECT_EQ(trace.report.reason, StopReason::kSignal);
     EXPECT_TRUE(fs::exists(trace.report.checkpoint / "manifest.json"));
   }
   install_signal_handlers(); // forgets the signal
   std::signal(SIGINT, SIG_DFL);
   std::signal(SIGTERM, SIG_DFL);
-  EXPECT_EQ(trace.report.iterations, 3);
-  trace = test::run(config({load, "train.train_iters=4"}));
-  EXPECT_EQ(trace.report.reason, StopReason::kFinished);
+  std::signal(SIGHUP, SIG_DFL);
   EXPECT_EQ(trace.report.iterations, 4);
-  trace = test::run(config({load, "train.train_iters=4"}));
+  trace = test::run(config({load, "train.train_iters=5"}));
+  EXPECT_EQ(trace.report.reason, StopReason::kFinished);
+  EXPECT_EQ(trace.report.iterations, 5);
+  trace = test::run(config({load, "train.train_iters=5"}));
   EXPECT_FALSE(trace.report.last_loss) << "nothing was left to do";
 }
 

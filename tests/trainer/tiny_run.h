@@ -47,7 +47,8 @@ inline std::string write_documents(const std::string& file, int count, uint64_t 
 }
 
 /// Two layers of width 32 on samples of 16 tokens; later settings win.
-inline trainer::Config tiny(const std::string& data, std::vector<std::string> overrides) {
+inline trainer::Config tiny(const std::string& data, std::vector<std::string> overrides,
+                            int ranks = 1) {
   std::vector<std::string> all = {"model.num_layers=2",
                                   "model.hidden_size=32",
                                   "model.num_attention_heads=2",
@@ -67,7 +68,7 @@ inline trainer::Config tiny(const std::string& data, std::vector<std::string> ov
                                   "logger.plot=false",
                                   "dataset.path=" + data};
   all.insert(all.end(), overrides.begin(), overrides.end());
-  return trainer::load_config(std::nullopt, all);
+  return trainer::load_config(std::nullopt, all, {}, ranks);
 }
 
 struct Trace {

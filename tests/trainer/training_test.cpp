@@ -26,7 +26,7 @@ using ::testing::HasSubstr;
 class Training : public testing::Test {
  protected:
   Config config(std::vector<std::string> more) const {
-    more.insert(more.begin(), "logger.dir=" + (scratch / "log"));
+    more.insert(more.begin(), "logger.dir=" + (scratch / fmt::format("log{}", ++runs_)));
     return test::tiny(data, std::move(more));
   }
   std::vector<double> rates(std::vector<std::string> more) const {
@@ -39,6 +39,9 @@ class Training : public testing::Test {
   }
   test::Scratch scratch;
   std::string data = test::write_documents(scratch / "data.jsonl", 100);
+
+ private:
+  mutable int runs_ = 0;
 };
 
 TEST_F(Training, IsDeterminedBySeeds) {

@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,8 @@
 
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
+#include "pentatron/base/json.h"
+#include "pentatron/base/mapped_file.h"
 #include "pentatron/cli/files/file_verbs.h"
 #include "pentatron/data/json_line.h"
 #include "pentatron/data/line_reader.h"
@@ -106,10 +109,26 @@ void decode(const data::Tokenizer& tokenizer) {
   });
 }
 
+/// Whether the file may be replaced by another one that --train-bpe writes.
+bool is_tokenizer(const std::filesystem::path& file) {
+  try {
+    const MappedFile mapped(file);
+    return mapped.size() == 0 || parse_json(mapped.text(), file.string())["model"]["type"] == "BPE";
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 /// Lines are JSON with a text if the first one is.
 int train(const TokenizeArguments& arguments) {
   if (arguments.output.empty())
     throw ConfigError("--train-bpe needs --output\n  try: --output tokenizer.json");
+  if (std::error_code error;
+      std::filesystem::exists(arguments.output, error) && !is_tokenizer(arguments.output))
+    raise<ConfigError>(
+        "{} exists and is no tokenizer that --train-bpe has written\n  try: --output "
+        "{}-2.json",
+        arguments.output, std::filesystem::path(arguments.output).replace_extension().string());
   data::tokenizer::BpeTrainer trainer(
       {.vocab_size = arguments.train_bpe, .pattern = arguments.pattern});
   bool first = true, is_json = false;

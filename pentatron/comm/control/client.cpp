@@ -2,6 +2,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/comm/control/diagnose.h"
+#include "pentatron/comm/control/process.h"
 #include "pentatron/comm/control/server.h"
 
 #include <atomic>
@@ -178,8 +179,10 @@ class Client::Loop {
                  static_cast<short>(connection_.wants_to_write() ? POLLIN | POLLOUT : POLLIN), 0}};
       ::poll(polled.data(), polled.size(), static_cast<int>(pause * 1000) + 1);
       // A process that was itself stopped has heard nothing meanwhile.
-      if (const double gap = since(last_turn_); gap > options_.heartbeat_s + 2)
+      if (const double gap = since(last_turn_); gap > options_.heartbeat_s + 2) {
         heard_ += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(gap));
+        log_->excuse(gap);
+      }
       last_turn_ = Clock::now();
       connection_.flush();
       end_if_terminated();
@@ -212,8 +215,8 @@ class Client::Loop {
           if (!ping->host.empty()) host_ = ping->host;
           if (ping->status_wanted) connection_.send(Heartbeat{log_->status()});
         } else if (const auto* signal = std::get_if<Signal>(&*message)) {
-          if (signal->number == SIGINT || signal->number == SIGTERM || signal->number == SIGUSR1 ||
-              signal->number == SIGUSR2)
+          if (signal->number == SIGINT || signal->number == SIGTERM || signal->number == SIGHUP ||
+              signal->number == SIGUSR1 || signal->number == SIGUSR2)
             ::kill(::getpid(), signal->number);
         }
       }

@@ -108,6 +108,16 @@ void OperationLog::end() {
   progress_ = Clock::now();
 }
 
+void OperationLog::excuse(double seconds) {
+  const auto gap =
+      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  const std::lock_guard lock(mutex_);
+  for (const auto& group : groups_)
+    for (Record& record : group->records)
+      if (record.state == OperationStatus::State::kWaiting) record.since += gap;
+  if (progress_ != Clock::time_point()) progress_ += gap;
+}
+
 OperationStatus OperationLog::describe(const Record& record, Clock::time_point now) {
   const OperationStart& start = record.start;
   OperationStatus status;

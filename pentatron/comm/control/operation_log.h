@@ -57,6 +57,9 @@ class OperationLog final : public Activity {
   void progress() override;
   void end() override;
 
+  /// The process was stopped for so long: nobody has waited for anybody meanwhile.
+  void excuse(double seconds);
+
   RankStatus status() const;
 
  private:

@@ -2,6 +2,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/comm/control/diagnose.h"
+#include "pentatron/comm/control/process.h"
 
 #include <algorithm>
 #include <atomic>
@@ -10,11 +11,10 @@
 #include <csignal>
 #include <cstring>
 #include <deque>
-#include <fstream>
+#include <future>
 #include <mutex>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
@@ -37,14 +37,6 @@ Clock::duration seconds(double value) {
 }
 double since(Clock::time_point then, Clock::time_point now) {
   return std::chrono::duration<double>(now - then).count();
-}
-
-// System calls: C libraries before glibc 2.36 have no functions for them.
-Descriptor open_process(int64_t pid) {
-  return Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0)));
-}
-void kill_process(const Descriptor& process) {
-  ::syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0);
 }
 
 struct Stranger {
@@ -81,14 +73,6 @@ std::string describe_exit(int wait_status) {
 SilenceLimits silence_limits(double heartbeat_s, double timeout_s) {
   return {std::max(2.5 * heartbeat_s, 0.3),
           std::min(std::max(20 * heartbeat_s, 20.0), std::max(timeout_s, 4 * heartbeat_s))};
-}
-
-bool is_stopped(int64_t pid) {
-  std::string line;
-  std::getline(std::ifstream(fmt::format("/proc/{}/stat", pid)), line);
-  const size_t name_end = line.rfind(')');
-  if (name_end == std::string::npos || name_end + 2 >= line.size()) return false;
-  return line[name_end + 2] == 'T';
 }
 
 class Server::Loop {
@@ -141,6 +125,16 @@ class Server::Loop {
       for (Rank& rank : ranks_)
         if (rank.state == Rank::State::kRunning) rank.connection.send(Signal{number});
     });
+  }
+
+  void signal_processes(int number) {
+    std::promise<void> done;
+    post([&] {
+      for (const Rank& rank : ranks_)
+        if (rank.process.valid()) signal_process(rank.process, number);
+      done.set_value();
+    });
+    done.get_future().wait();
   }
 
   void end_run(const Verdict& verdict) {
@@ -525,7 +519,7 @@ class Server::Loop {
       if (number == options_.host_rank) continue;
       if (rank.pid > 0 && rank.process.valid() &&
           (waited > options_.grace_s || (waited > 0.1 && is_stopped(rank.pid))))
-        kill_process(rank.process);
+        signal_process(rank.process, SIGKILL);
       left = left || rank.connection.open() || rank.process.valid();
     }
     if (ended_ || (left && waited < options_.grace_s + 1)) return;
@@ -576,6 +570,9 @@ Address Server::address() const {
 }
 void Server::report_exit(int rank, int wait_status) {
   loop_->report_exit(rank, wait_status);
+}
+void Server::signal_processes(int number) {
+  loop_->signal_processes(number);
 }
 void Server::send_signal(int number) {
   loop_->send_signal(number);

@@ -47,6 +47,8 @@ class Server {
   void report_exit(int rank, int wait_status);
   /// Delivers a signal to every rank's process that has joined.
   void send_signal(int number);
+  /// Sends a signal to every such process of this machine itself; returns when that is done.
+  void signal_processes(int number);
   /// How many ranks have joined so far.
   int joined() const;
   /// Decides now: the run ends with this verdict unless it has one.
@@ -69,8 +71,5 @@ struct SilenceLimits {
   double stopped_s, unknown_s;
 };
 SilenceLimits silence_limits(double heartbeat_s, double timeout_s);
-
-/// Whether a process of this machine is stopped by a signal.
-bool is_stopped(int64_t pid);
 
 } // namespace pentatron::comm::control

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <csignal>
 #include <pthread.h>
+#include <utility>
 
 namespace pentatron::comm::control {
 
@@ -41,7 +42,12 @@ void ThreadWatch::run() {
   const auto pause = std::chrono::duration<double>(options_.heartbeat_s);
   const auto closing_or_failed = [this] { return closing_ || !failure_.empty(); };
   std::unique_lock lock(mutex_);
+  auto last_turn = std::chrono::steady_clock::now();
   while (!changed_.wait_for(lock, pause, closing_or_failed)) {
+    const auto now = std::chrono::steady_clock::now();
+    const double gap = std::chrono::duration<double>(now - std::exchange(last_turn, now)).count();
+    if (gap > options_.heartbeat_s + 2) // the process was stopped, as by Ctrl-Z
+      for (const auto& log : logs_) log->excuse(gap - options_.heartbeat_s);
     std::vector<RankView> views(logs_.size());
     for (size_t rank = 0; rank < views.size(); ++rank) views[rank].finished = finished_[rank];
     lock.unlock();

@@ -123,6 +123,15 @@ void read_control_group(const fs::path& root, Machine& machine) {
   if (memory && *memory > 0 && (machine.memory_bytes == 0 || *memory < machine.memory_bytes)) {
     machine.memory_limit_bytes = memory;
   }
+  auto used = read_number(group / "memory.current");
+  if (!used) used = read_number(group / "memory/memory.usage_in_bytes");
+  for (const fs::path& file : {group / "memory.stat", group / "memory/memory.stat"}) {
+    std::istringstream words(read_text(file));
+    int64_t bytes = 0;
+    for (std::string key; used && words >> key >> bytes;)
+      if (key == "inactive_file" || key == "active_file") *used -= bytes;
+  }
+  machine.memory_used_bytes = std::max<int64_t>(used.value_or(0), 0);
 }
 
 /// "always [madvise] never" chooses madvise.
@@ -256,6 +265,14 @@ Machine read_machine(const fs::path& root) {
   const fs::space_info space = fs::space(root / "dev/shm", error);
   if (!error) machine.shared_memory_bytes = static_cast<int64_t>(space.available);
   return machine;
+}
+
+std::optional<int64_t> free_memory_bytes(const Machine& machine) {
+  if (machine.available_bytes <= 0) return std::nullopt;
+  int64_t bytes = machine.available_bytes + machine.swap_bytes - machine.swap_used_bytes;
+  if (machine.memory_limit_bytes)
+    bytes = std::min(bytes, *machine.memory_limit_bytes - machine.memory_used_bytes);
+  return std::max<int64_t>(bytes, 0);
 }
 
 bool is_release_build() {

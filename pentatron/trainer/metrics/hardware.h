@@ -30,6 +30,7 @@ struct Machine {
   int64_t memory_bytes = 0;
   int64_t available_bytes = 0;
   std::optional<int64_t> memory_limit_bytes; ///< of its control group
+  int64_t memory_used_bytes = 0; ///< of its control group, without what it only caches of files
   int64_t swap_bytes = 0;
   int64_t swap_used_bytes = 0;
   int64_t shared_memory_bytes = 0; ///< free in /dev/shm
@@ -43,6 +44,10 @@ struct Machine {
 
 /// Reads /proc and /sys below `root`.
 Machine read_machine(const std::filesystem::path& root = "/");
+
+/// Memory that a run may take: what is available, with free swap, inside the limit of the control
+/// group. None if Linux does not tell.
+std::optional<int64_t> free_memory_bytes(const Machine& machine);
 
 /// One thing to know, and what to do about it.
 struct Finding {

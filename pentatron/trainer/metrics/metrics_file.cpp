@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <fstream>
 #include <unistd.h>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -15,6 +16,9 @@
 namespace pentatron::trainer {
 
 namespace {
+
+/// Lines that wait for a disk that can be written again: some 50,000 steps.
+constexpr size_t kMaxWaiting = size_t{16} << 20;
 
 /// The length of the part of the file to keep.
 int64_t kept_bytes(const std::filesystem::path& path, int64_t resumed_iteration) {
@@ -77,27 +81,47 @@ std::string metrics_line(const TrainLog& log) {
 
 MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t resumed_iteration)
     : path_(path) {
-  const int64_t kept = kept_bytes(path, resumed_iteration);
-  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (fd_ < 0 || ::ftruncate(fd_, kept) != 0) {
-    const int reason = errno;
-    if (fd_ >= 0) ::close(fd_);
-    raise<DataError>("{} cannot be written: {}", path.string(), std::strerror(reason));
-  }
+  size_ = kept_bytes(path, resumed_iteration);
 }
 
 MetricsFile::~MetricsFile() {
-  ::close(fd_);
+  if (fd_ >= 0) ::close(fd_);
 }
 
 void MetricsFile::write(const TrainLog& log) {
   const std::string line = metrics_line(log) + "\n";
-  for (size_t done = 0; done < line.size();) {
-    const ssize_t n = ::write(fd_, line.data() + done, line.size() - done);
+  if (waiting_.size() + line.size() <= kMaxWaiting)
+    waiting_ += line;
+  else
+    ++lost_;
+  flush();
+}
+
+void MetricsFile::flush() {
+  const auto fail = [this](int reason) {
+    raise<DataError>("{} cannot be written: {}", path_.string(), std::strerror(reason));
+  };
+  if (fd_ < 0) {
+    fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (fd_ < 0) fail(errno);
+    if (::ftruncate(fd_, size_) != 0) {
+      const int reason = errno;
+      ::close(std::exchange(fd_, -1));
+      fail(reason);
+    }
+  }
+  for (size_t done = 0; done < waiting_.size();) {
+    const ssize_t n = ::write(fd_, waiting_.data() + done, waiting_.size() - done);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) raise<DataError>("{} cannot be written: {}", path_.string(), std::strerror(errno));
+    if (n <= 0) {
+      const int reason = n < 0 ? errno : ENOSPC;
+      if (::ftruncate(fd_, size_) != 0) ::close(std::exchange(fd_, -1)); // and again when opened
+      fail(reason);
+    }
     done += static_cast<size_t>(n);
   }
+  size_ += static_cast<int64_t>(waiting_.size());
+  waiting_.clear();
 }
 
 } // namespace pentatron::trainer

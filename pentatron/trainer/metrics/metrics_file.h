@@ -17,23 +17,30 @@ namespace pentatron::trainer {
 /// is one.
 std::string metrics_line(const TrainLog& log);
 
-/// Appends lines to a file, each written whole.
+/// Appends lines to a file, each written whole. Lines that cannot be written wait for the next
+/// call, so a disk that was full for a while leaves no gap.
 class MetricsFile {
  public:
   /// Goes on in an existing file after `resumed_iteration`: lines of later iterations, and what
-  /// follows a damaged line, are cut off. 0 starts afresh. Throws DataError if the file cannot be
-  /// written.
+  /// follows a damaged line, are cut off. 0 starts afresh. The file is opened by the first call.
   MetricsFile(const std::filesystem::path& path, int64_t resumed_iteration);
   ~MetricsFile();
   MetricsFile(const MetricsFile&) = delete;
   MetricsFile& operator=(const MetricsFile&) = delete;
 
+  /// Both throw DataError if the file cannot be written; it then ends with its last whole line.
   void write(const TrainLog& log);
+  void flush();
+  /// Lines that are gone because too many had to wait.
+  int64_t lost() const { return lost_; }
   const std::filesystem::path& path() const { return path_; }
 
  private:
   std::filesystem::path path_;
   int fd_ = -1;
+  int64_t size_ = 0;    ///< of the whole lines in the file
+  std::string waiting_; ///< whole lines
+  int64_t lost_ = 0;
 };
 
 } // namespace pentatron::trainer

@@ -77,13 +77,19 @@ TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& folder,
   file_ = std::fopen(path_.c_str(), "wbxe");
   if (file_ == nullptr)
     raise<DataError>("{} cannot be written: {}", path_.string(), std::strerror(errno));
-  event(bytes_field(3, "brain.Event:2"), 0);
-  if (resumed_iteration) {
-    std::string start;
-    append_int(start, 1, 1); // SessionLog.status = START: purge steps from this one on
-    event(bytes_field(7, start), *resumed_iteration + 1);
+  try {
+    event(bytes_field(3, "brain.Event:2"), 0);
+    if (resumed_iteration) {
+      std::string start;
+      append_int(start, 1, 1); // SessionLog.status = START: purge steps from this one on
+      event(bytes_field(7, start), *resumed_iteration + 1);
+    }
+    flush();
+  } catch (const DataError&) {
+    std::fclose(file_);
+    std::filesystem::remove(path_, error);
+    throw;
   }
-  flush();
 }
 
 TensorBoardWriter::~TensorBoardWriter() {
@@ -91,7 +97,8 @@ TensorBoardWriter::~TensorBoardWriter() {
 }
 
 void TensorBoardWriter::flush() {
-  std::fflush(file_);
+  if (std::fflush(file_) != 0)
+    raise<DataError>("{} cannot be written: {}", path_.string(), std::strerror(errno));
 }
 
 void TensorBoardWriter::record(std::string_view data) {

@@ -35,7 +35,8 @@ class TensorBoardWriter {
   /// "lm loss validation" and "lm loss validation ppl", also over samples.
   void evaluation(std::string_view loss_name, std::string_view split, int64_t step,
                   int64_t consumed_samples, double loss);
-  /// Hands everything to the operating system.
+  /// Hands everything to the operating system. As all calls it throws DataError if that fails; the
+  /// file then may end in the middle of a record.
   void flush();
 
   const std::filesystem::path& path() const { return path_; }

@@ -1,0 +1,63 @@
+#include "pentatron/base/run_lock.h"
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
+#include "pentatron/base/text.h"
+
+namespace pentatron {
+
+RunLock::~RunLock() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+RunLock::RunLock(RunLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+RunLock& RunLock::operator=(RunLock&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  return *this;
+}
+
+std::optional<std::string> RunLock::take(const std::filesystem::path& folder, bool create) {
+  if (held()) {
+    if (create) sign();
+    return std::nullopt;
+  }
+  const std::filesystem::path file = folder / "run.lock";
+  const int descriptor = ::open(file.c_str(), O_RDWR | O_CLOEXEC | (create ? O_CREAT : 0), 0666);
+  if (descriptor < 0 && (errno == ENOENT || errno == ENOTDIR) && !create) return std::nullopt;
+  if (descriptor < 0) raise<Error>("{} cannot be opened: {}", file.string(), std::strerror(errno));
+  struct flock whole = {};
+  whole.l_type = F_WRLCK;
+  whole.l_whence = SEEK_SET;
+  const bool taken = ::fcntl(descriptor, F_OFD_SETLK, &whole) == 0;
+  const int reason = taken ? 0 : errno;
+  if (reason == EAGAIN || reason == EACCES) {
+    std::array<char, 256> text{};
+    const ssize_t size = ::pread(descriptor, text.data(), text.size() - 1, 0);
+    ::close(descriptor);
+    const std::string owner =
+        excerpt(trim({text.data(), size > 0 ? static_cast<size_t>(size) : 0}), text.size());
+    return owner.empty() ? "another process" : owner;
+  }
+  descriptor_ = descriptor; // without a lock too, where the file system knows none
+  if (create) sign();
+  return std::nullopt;
+}
+
+void RunLock::sign() const {
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  const std::string text =
+      fmt::format("process {} on {} since {}\n", ::getpid(), host.data(), utc_timestamp());
+  // Only for messages: a lock whose owner is unknown is a lock.
+  if (::ftruncate(descriptor_, 0) != 0 || ::pwrite(descriptor_, text.data(), text.size(), 0) < 0)
+    return;
+}
+
+} // namespace pentatron

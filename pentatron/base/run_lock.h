@@ -1,0 +1,32 @@
+/// `run.lock`: says that a process works in a folder, for as long as it lives.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+namespace pentatron {
+
+/// An open file description lock (fcntl F_OFD_SETLK) on FOLDER/run.lock. The kernel drops it when
+/// the process ends, in whatever way; on NFSv4 it holds between machines.
+class RunLock {
+ public:
+  RunLock() = default;
+  ~RunLock();
+  RunLock(RunLock&& other) noexcept;
+  RunLock& operator=(RunLock&& other) noexcept;
+
+  /// Takes the lock of an existing folder. With `create` it makes the file where there is none, and
+  /// writes down who holds it; without, nothing is written, and a folder without the file is free.
+  /// Returns who holds it ("process 12 on HOST since TIME"); none if it is taken now, is free, or
+  /// the file system knows no locks. Throws Error if the file cannot be opened.
+  std::optional<std::string> take(const std::filesystem::path& folder, bool create);
+  bool held() const { return descriptor_ >= 0; }
+
+ private:
+  void sign() const;
+
+  int descriptor_ = -1;
+};
+
+} // namespace pentatron

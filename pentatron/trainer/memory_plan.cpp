@@ -1,0 +1,362 @@
+#include "pentatron/trainer/memory_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
+#include "pentatron/models/gpt.h"
+#include "pentatron/parallel/pipeline/schedule/check.h"
+#include "pentatron/parallelize/parallelize.h"
+
+namespace pentatron::trainer {
+
+namespace {
+
+/// LibTorch, its threads and tables, of each process; measured.
+constexpr double kProcessBytes = 300e6;
+/// A refusal of what would run is worse than an allocator's message, so only what needs clearly
+/// more than is free is refused; what is advised needs clearly less.
+constexpr double kRefused = 1.2, kAdvised = 0.9;
+/// As in parallel/tensor/vocab.cpp.
+constexpr double kLogitsBytes = 128.0 * (1 << 20);
+
+struct Types {
+  double element = 4, acc = 4; ///< bytes
+  bool master = false;         ///< the optimizer keeps weights of its own
+};
+Types types_of(Precision precision) {
+  switch (precision) {
+  case Precision::kFp64:
+    return {.element = 8, .acc = 8};
+  case Precision::kBf16:
+    return {.element = 2, .acc = 4, .master = true};
+  default:
+    return {};
+  }
+}
+
+/// Elements of the three kinds of segments on one tensor rank.
+struct Elements {
+  double embedding = 0, layer = 0, head = 0;
+  double tied = 0; ///< of these, what embedding and head share
+};
+/// Layers are alike, so one is enough.
+Elements elements_of(models::GptConfig model, int tp) {
+  model.num_layers = 1;
+  models::Gpt one(model, {});
+  Elements elements;
+  for (const nn::Param& param : one.params()) {
+    double count = 1;
+    for (const int64_t n : nn::local_shape(param.spec(), {{"tp", {.rank = 0, .size = tp}}}))
+      count *= static_cast<double>(n);
+    const auto in = [&](int64_t unit) { return std::ranges::count(param.units(), unit) > 0; };
+    if (in(0)) elements.embedding += count;
+    if (in(1)) elements.layer += count;
+    if (in(2)) elements.head += count;
+    if (in(0) && in(2)) elements.tied += count;
+  }
+  return elements;
+}
+
+/// What a pipeline rank holds.
+struct Held {
+  double layers = 0;
+  bool embedding = false, head = false;
+};
+Held held_by(const std::vector<SegmentRange>& stages, int64_t num_layers) {
+  Held held;
+  for (const SegmentRange& stage : stages) {
+    held.embedding = held.embedding || stage.begin == 0;
+    held.head = held.head || stage.end == num_layers + 2;
+    held.layers += static_cast<double>(std::min(stage.end, num_layers + 1) -
+                                       std::max<int64_t>(stage.begin, 1));
+  }
+  return held;
+}
+
+/// Passes of the rank's stages whose activations are kept at the same time.
+std::vector<int> live_passes(const parallelize::PipelinePlan& plan, double microbatches) {
+  const int ranks = *std::ranges::max_element(plan.rank_of_stage) + 1;
+  if (ranks == 1 && plan.rank_of_stage.size() == 1) return {1};
+  const auto enough = static_cast<double>(4 * plan.rank_of_stage.size());
+  const auto verdict =
+      pipeline::check(plan.make(static_cast<int>(std::clamp(microbatches, 1.0, enough))));
+  std::vector<int> live(static_cast<size_t>(ranks), 1);
+  for (size_t r = 0; r < live.size() && r < verdict.peaks.size(); ++r)
+    live[r] = std::max(1, verdict.peaks[r].live);
+  return live;
+}
+
+class Planner {
+ public:
+  Planner(const Config& config, int world_size)
+      : c_(config), types_(types_of(config.dtype)),
+        tp_(static_cast<int>(config.parallel.tensor_model_parallel_size)),
+        dp_(parallelize::data_parallel_size(config.parallel, world_size)),
+        plan_(parallelize::plan_pipeline(config.parallel, config.model,
+                                         {.tokens = 1, .squared_lengths = 1})),
+        elements_(elements_of(config.model, tp_)),
+        tokens_(static_cast<double>(config.train.micro_batch_size) *
+                static_cast<double>(config.train.seq_length)) {
+    const double microbatches = static_cast<double>(config.train.global_batch_size) /
+                                static_cast<double>(config.train.micro_batch_size) / dp_;
+    live_ = live_passes(plan_, microbatches);
+  }
+
+  int pipeline_ranks() const { return static_cast<int>(live_.size()); }
+
+  double parameters(int rank) const {
+    const Held held = held_by(plan_.stages_of(rank), c_.model.num_layers);
+    return held.layers * elements_.layer + (held.embedding ? elements_.embedding : 0) +
+           (held.head ? elements_.head : 0) - (held.embedding && held.head ? elements_.tied : 0);
+  }
+
+  RankMemory memory(int rank) const {
+    RankMemory m;
+    const double own = parameters(rank);
+    const int64_t zero = dp_ > 1 ? c_.ddp.zero_stage : 0;
+    const double shards =
+        std::max(1.0, static_cast<double>(dp_) /
+                          static_cast<double>(c_.ddp.num_distributed_optimizer_instances));
+    const auto share = [&](int64_t from_stage) { return zero >= from_stage ? own / shards : own; };
+    const double unit = std::max({elements_.layer, elements_.embedding, elements_.head});
+    const double bucket =
+        dp_ > 1 ? std::min(own, std::max(static_cast<double>(c_.ddp.bucket_size), unit)) : 0;
+    m.weights = types_.element * (share(3) + (zero >= 3 ? std::min(own, 2 * unit) : 0));
+    m.gradients = types_.acc * (share(2) + bucket);
+    m.optimizer = share(1) * (types_.acc * moments() + (types_.master ? types_.acc : 0));
+    m.activations = activations(rank);
+    if (held_by(plan_.stages_of(rank), c_.model.num_layers).head) {
+      const double vocab = static_cast<double>(c_.model.vocab_size) / tp_;
+      const double rows = std::min(tokens_, kLogitsBytes / (types_.acc * vocab));
+      m.loss = rows * vocab * (types_.acc + types_.element) + tokens_ * types_.acc;
+    }
+    const double samples = static_cast<double>(c_.train.global_batch_size) / dp_;
+    constexpr double kBytesOfAToken = 4 * 8; // numbers, labels, positions, documents
+    m.data = kBytesOfAToken * samples * static_cast<double>(c_.train.seq_length) *
+             static_cast<double>(c_.dataset.prefetch + 2);
+    if (c_.checkpoint.async_save && !c_.checkpoint.save.empty())
+      m.saving = std::min(static_cast<double>(c_.checkpoint.staging_limit) * (1 << 20),
+                          m.weights + m.optimizer);
+    return m;
+  }
+
+ private:
+  double moments() const {
+    if (c_.optimizer.optimizer == optim::OptimizerKind::kAdam) return 2;
+    return c_.optimizer.sgd_momentum > 0 ? 1 : 0;
+  }
+
+  /// Kept of one token by segment 0, a layer, or the head.
+  double saved(int64_t segment) const {
+    models::GptConfig one = c_.model;
+    one.num_layers = 1;
+    const auto bytes =
+        models::Gpt::segment_cost(one,
+                                  {.tokens = 1,
+                                   .squared_lengths = 1,
+                                   .element_bytes = static_cast<int64_t>(types_.element),
+                                   .acc_bytes = static_cast<int64_t>(types_.acc),
+                                   .tp = tp_},
+                                  segment)
+            .saved_bytes;
+    return static_cast<double>(bytes);
+  }
+
+  double activations(int rank) const {
+    const Held held = held_by(plan_.stages_of(rank), c_.model.num_layers);
+    const double hidden = types_.element * static_cast<double>(c_.model.hidden_size);
+    double layer = saved(1), input = hidden;
+    if (c_.parallel.sequence_parallel && tp_ > 1) { // norms and their inputs are split
+      layer -= 2 * hidden * (1 - 1.0 / tp_);
+      input /= tp_;
+    }
+    const bool recomputes = c_.train.recompute == Recompute::kFull;
+    double kept = held.layers * (recomputes ? input : layer);
+    if (held.embedding) kept += saved(0);
+    if (held.head) kept += saved(2);
+    const double stages = static_cast<double>(plan_.stages_of(rank).size());
+    // Backward of a layer makes a gradient of about everything that it has kept.
+    const double working = (held.layers > 0 ? layer : 0) * (recomputes ? 2 : 1) + 2 * hidden;
+    return tokens_ * (kept * live_[static_cast<size_t>(rank)] / stages + working);
+  }
+
+  const Config& c_;
+  Types types_;
+  int tp_, dp_;
+  parallelize::PipelinePlan plan_;
+  Elements elements_;
+  double tokens_;
+  std::vector<int> live_;
+};
+
+bool fits(const Config& config, int world_size, const LocalRanks& here, double bytes) {
+  return plan_memory(config, world_size, here).machine <= bytes;
+}
+
+} // namespace
+
+MemoryPlan plan_memory(const Config& config, int world_size, const LocalRanks& here) {
+  const Planner planner(config, world_size);
+  MemoryPlan plan;
+  double all = 0;
+  for (int rank = 0; rank < planner.pipeline_ranks(); ++rank) {
+    const RankMemory memory = planner.memory(rank);
+    all += memory.total();
+    if (memory.total() > plan.rank.total()) plan.rank = memory;
+    plan.rank_parameters = std::max(plan.rank_parameters, planner.parameters(rank));
+  }
+  const Elements whole = elements_of(config.model, 1);
+  plan.parameters = static_cast<double>(config.model.num_layers) * whole.layer + whole.embedding +
+                    whole.head - whole.tied;
+  // All ranks are here, or as many of the most expensive ones as are.
+  const double ranks = here.ranks;
+  plan.machine =
+      here.ranks >= world_size ? all / planner.pipeline_ranks() * ranks : plan.rank.total() * ranks;
+  plan.machine += kProcessBytes * here.processes;
+  return plan;
+}
+
+std::string describe_limits(const Config& config, const MemoryPlan& plan,
+                            std::optional<int64_t> free_bytes) {
+  const RankMemory& r = plan.rank;
+  std::string memory;
+  for (const auto& [name, bytes] : {std::pair{"weights", r.weights},
+                                    {"gradients", r.gradients},
+                                    {"optimizer", r.optimizer},
+                                    {"activations", r.activations},
+                                    {"loss", r.loss},
+                                    {"data", r.data},
+                                    {"saving", r.saving}})
+    if (bytes > 0)
+      memory += fmt::format("{}{} {}", memory.empty() ? "" : ", ", name, format_bytes(bytes));
+  const int64_t steps = total_iterations(config.train);
+  const double tokens = static_cast<double>(batch_schedule(config.train).samples_after(steps)) *
+                        static_cast<double>(config.train.seq_length);
+  return fmt::format("model        {} parameters ({} on a rank), {} layers, hidden size {}\n"
+                     "memory       about {} a rank: {}\n"
+                     "             about {} on this machine{}\n"
+                     "length       {} iterations, {} tokens",
+                     format_count(plan.parameters), format_count(plan.rank_parameters),
+                     config.model.num_layers, config.model.hidden_size, format_bytes(r.total()),
+                     memory, format_bytes(plan.machine),
+                     free_bytes ? fmt::format(", which has {} free",
+                                              format_bytes(static_cast<double>(*free_bytes)))
+                                : "",
+                     format_grouped(steps), format_count(tokens));
+}
+
+namespace {
+
+/// The largest n in [1, limit] for which `works`, of a property that small numbers have; 0 if none.
+int64_t largest(int64_t limit, const std::function<bool(int64_t)>& works) {
+  if (limit < 1 || !works(1)) return 0;
+  int64_t low = 1, high = limit;
+  while (low < high) {
+    const int64_t middle = low + (high - low + 1) / 2;
+    (works(middle) ? low : high) = works(middle) ? middle : middle - 1;
+  }
+  return low;
+}
+
+/// What to change, one thing after the other until it fits; the smallest change first.
+std::string remedy(Config config, int world_size, const LocalRanks& here, int64_t free_bytes) {
+  std::vector<std::string> changes;
+  const auto enough = [&](const Config& c) {
+    return fits(c, world_size, here, kAdvised * static_cast<double>(free_bytes));
+  };
+  const auto list = [&] { return fmt::format("{}", fmt::join(changes, " ")); };
+  const int dp = parallelize::data_parallel_size(config.parallel, world_size);
+  // Microbatches of which whole numbers make every batch.
+  const auto smaller_micro_batch = [&](const Config& from) -> std::optional<Config> {
+    const int64_t before = from.train.micro_batch_size;
+    for (int64_t n = before - 1; n >= 1; n = std::min(n - 1, n > 4096 ? n / 2 : n)) {
+      Config to = from;
+      to.train.micro_batch_size = n;
+      config::Violations violations;
+      batch_schedule(to.train).check(n, dp, violations, "train.global_batch_size");
+      if (violations.empty() && enough(to)) return to;
+    }
+    return std::nullopt;
+  };
+  const auto try_micro_batch = [&](const Config& from) {
+    const auto to = smaller_micro_batch(from);
+    if (to) changes.push_back(fmt::format("train.micro_batch_size={}", to->train.micro_batch_size));
+    return to.has_value();
+  };
+  if (try_micro_batch(config)) return list();
+  if (config.train.recompute == Recompute::kNone) {
+    config.train.recompute = Recompute::kFull;
+    changes.emplace_back("train.recompute=full");
+    if (enough(config) || try_micro_batch(config)) return list();
+    changes.pop_back();
+    config.train.recompute = Recompute::kNone;
+  }
+  if (dp > 1 && config.ddp.zero_stage < 3) {
+    const int64_t before = config.ddp.zero_stage;
+    for (int64_t stage = before + 1; stage <= 3; ++stage) {
+      config.ddp.zero_stage = stage;
+      changes.push_back(fmt::format("ddp.zero_stage={}", stage));
+      if (enough(config) || try_micro_batch(config)) return list();
+      changes.pop_back();
+    }
+    config.ddp.zero_stage = before;
+  }
+  // A smaller model, for the smallest microbatch that makes whole batches.
+  Config small = config;
+  for (int64_t n = 1; n < config.train.micro_batch_size; ++n) {
+    config::Violations violations;
+    batch_schedule(config.train).check(n, dp, violations, "train.global_batch_size");
+    if (!violations.empty()) continue;
+    small.train.micro_batch_size = n;
+    changes.push_back(fmt::format("train.micro_batch_size={}", n));
+    break;
+  }
+  const auto with_layers = [&](int64_t n) {
+    Config c = small;
+    c.model.num_layers = n * config.parallel.pipeline_model_parallel_size;
+    return c;
+  };
+  const int64_t layers =
+      largest(config.model.num_layers / config.parallel.pipeline_model_parallel_size,
+              [&](int64_t n) { return enough(with_layers(n)); });
+  if (layers > 0) {
+    changes.push_back(fmt::format("model.num_layers={}", with_layers(layers).model.num_layers));
+    return list();
+  }
+  // Heads of a size that rotary positions and kernels take.
+  const int64_t step = 8 * config.model.num_attention_heads;
+  const auto with_hidden = [&](int64_t n) {
+    Config c = small;
+    c.model.hidden_size = n * step;
+    return c;
+  };
+  const int64_t hidden =
+      largest(config.model.hidden_size / step, [&](int64_t n) { return enough(with_hidden(n)); });
+  if (hidden > 0) {
+    changes.push_back(fmt::format("model.hidden_size={}", with_hidden(hidden).model.hidden_size));
+    return list();
+  }
+  return "a smaller model, or more machines";
+}
+
+} // namespace
+
+void require_memory(const Config& config, int world_size, const LocalRanks& here,
+                    int64_t free_bytes) {
+  if (fits(config, world_size, here, kRefused * static_cast<double>(free_bytes))) return;
+  const MemoryPlan plan = plan_memory(config, world_size, here);
+  raise<ConfigError>("the run needs about {} of memory on this machine ({} a rank), which has {} "
+                     "free\n  try: {}, or train.check_memory=false to start it nevertheless",
+                     format_bytes(plan.machine), format_bytes(plan.rank.total()),
+                     format_bytes(static_cast<double>(free_bytes)),
+                     remedy(config, world_size, here, free_bytes));
+}
+
+} // namespace pentatron::trainer

@@ -1,0 +1,53 @@
+/// What a run will need, from its configuration alone: told before the first step, and refused
+/// where this machine cannot have it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "pentatron/trainer/config.h"
+
+namespace pentatron::trainer {
+
+/// Bytes that one rank holds at the same time, as doubles: a configuration can ask for more than 64
+/// bits count.
+struct RankMemory {
+  double weights = 0;     ///< with the copies that ZeRO-3 gathers
+  double gradients = 0;   ///< with what is being reduced
+  double optimizer = 0;   ///< moments, and the fp32 weights of a bf16 model
+  double activations = 0; ///< kept for backward, and what one layer's backward needs besides
+  double loss = 0;        ///< a chunk of logits and its gradient
+  double data = 0;        ///< batches that are prepared
+  double saving = 0;      ///< copies of checkpoint.async_save
+
+  double total() const {
+    return weights + gradients + optimizer + activations + loss + data + saving;
+  }
+};
+
+/// The ranks that share this machine's memory.
+struct LocalRanks {
+  int ranks = 1;
+  int processes = 1;
+};
+
+struct MemoryPlan {
+  double parameters = 0;      ///< of the model
+  double rank_parameters = 0; ///< of the rank that holds most
+  RankMemory rank;            ///< of the rank that needs most
+  double machine = 0;         ///< of all ranks and processes of this machine
+};
+/// Source: nn/cost.h for what backward keeps, parallel/ddp for what is split.
+MemoryPlan plan_memory(const Config& config, int world_size, const LocalRanks& here = {});
+
+/// Several lines: parameters, memory by category, free memory, tokens, steps.
+std::string describe_limits(const Config& config, const MemoryPlan& plan,
+                            std::optional<int64_t> free_bytes);
+
+/// Throws ConfigError if the plan is clearly more than `free_bytes`, with the nearest values that
+/// would fit.
+void require_memory(const Config& config, int world_size, const LocalRanks& here,
+                    int64_t free_bytes);
+
+} // namespace pentatron::trainer

@@ -1,0 +1,36 @@
+#include "pentatron/trainer/notices.h"
+
+#include <fmt/format.h>
+
+#include "pentatron/parallelize/parallelize.h"
+
+namespace pentatron::trainer {
+
+std::vector<std::string> notices(const Config& config, int world_size, bool has_validation) {
+  std::vector<std::string> all;
+  const auto add = [&](std::string sentence) { all.push_back(std::move(sentence)); };
+  if (config.train.eval_interval > 0 && !has_validation)
+    add(fmt::format("train.eval_interval={} has no effect: there are no validation samples\n"
+                    "  try: dataset.split=95,5,0",
+                    config.train.eval_interval));
+  const CheckpointConfig& c = config.checkpoint;
+  if (c.keep_best > 0 && c.keep_best_metric == BestMetric::kValidationLoss && !has_validation)
+    add(fmt::format("checkpoint.keep_best={} has no effect: it compares validation losses, and "
+                    "there are no validation samples\n  try: checkpoint.keep_best_metric=loss",
+                    c.keep_best));
+  if (c.save.empty() && total_iterations(config.train) > 0)
+    add("the trained model will not be saved: checkpoint.save is empty\n"
+        "  try: checkpoint.save=checkpoints");
+  const int dp = parallelize::data_parallel_size(config.parallel, world_size);
+  if (config.ddp.zero_stage > 0 && dp == 1)
+    add(fmt::format(
+        "ddp.zero_stage={} has no effect: it splits over data-parallel ranks, and there "
+        "is one\n  try: ddp.zero_stage=0",
+        config.ddp.zero_stage));
+  if (config.parallel.sequence_parallel && config.parallel.tensor_model_parallel_size == 1)
+    add("parallel.sequence_parallel=true has no effect: it splits over tensor-parallel ranks, and "
+        "there is one\n  try: parallel.sequence_parallel=false");
+  return all;
+}
+
+} // namespace pentatron::trainer

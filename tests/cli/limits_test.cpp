@@ -1,0 +1,75 @@
+// What a run needs is shown before it begins, and what this machine does not have is refused then.
+#include <filesystem>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/cli/program_folder.h"
+
+namespace pentatron {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class Limits : public test::ProgramFolder {
+ protected:
+  /// In an address space in which no refusal is an allocator's.
+  std::string train(const std::string& keys, int status) const {
+    return run("train dataset.type=mock train.num_threads=1 logger.peak_tflops=1 kernels=order " +
+                   keys + " 2>&1",
+               status);
+  }
+};
+
+TEST_F(Limits, ADryRunShowsWhatTheRunNeedsAndWritesNothing) {
+  for (const char* ranks : {"", "--ranks 2 ", "--ranks 2 --backend sockets "}) {
+    const std::string out =
+        train(std::string(ranks) +
+                  "--dry-run model.preset=gpt2_124m train.train_iters=100 logger.dir=log "
+                  "checkpoint.save=ck train.global_batch_size=8 train.seq_length=1024",
+              0);
+    EXPECT_THAT(out, AllOf(HasSubstr("model        124M parameters"), HasSubstr("optimizer "),
+                           HasSubstr("free"), HasSubstr("100 iterations, 819K tokens"),
+                           Not(HasSubstr("ETA"))));
+  }
+  EXPECT_TRUE(fs::is_empty(folder));
+}
+
+TEST_F(Limits, WhatCannotFitIsRefusedBeforeAnythingIsWritten) {
+  for (const auto& [keys, tries] :
+       {std::pair{"model.preset=gpt2_124m train.micro_batch_size=1000000 "
+                  "train.global_batch_size=1000000",
+                  "try: train.micro_batch_size="},
+        {"model.hidden_size=100000 model.num_attention_heads=100", "try: "},
+        {"model.preset=llama3.1_405b", "try: "}}) {
+    const std::string out = train(std::string(keys) + " logger.dir=log checkpoint.save=ck", 1);
+    EXPECT_THAT(out, AllOf(HasSubstr("error: the run needs about "), HasSubstr(tries)));
+    EXPECT_TRUE(fs::is_empty(folder));
+    EXPECT_THAT(train(std::string(keys) + " --dry-run", 1), HasSubstr("error: the run needs"));
+    train(std::string(keys) + " --dry-run train.check_memory=false", 0);
+  }
+}
+
+TEST_F(Limits, TooManyThreadsAreRefused) {
+  EXPECT_THAT(train("--ranks 65536", 1),
+              AllOf(HasSubstr("error: --ranks 65536 are threads of this process"),
+                    HasSubstr("try: --ranks ")));
+}
+
+TEST_F(Limits, TheTableAndTheTimeThatIsLeftAreInTheLog) {
+  const std::string out =
+      train("model.num_layers=1 model.hidden_size=32 model.num_attention_heads=2 "
+            "train.seq_length=16 train.train_iters=6 train.eval_interval=2 dataset.split=100,0,0",
+            0);
+  EXPECT_THAT(out, AllOf(HasSubstr("memory       about "),
+                         HasSubstr(" for the 3 iterations that are left"),
+                         HasSubstr("the trained model will not be saved")));
+  EXPECT_EQ(out.find("will not be saved"), out.rfind("will not be saved"));
+}
+
+} // namespace
+} // namespace pentatron

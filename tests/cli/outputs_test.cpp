@@ -1,0 +1,221 @@
+// What every command writes: results appear whole or not at all, and nothing that is not the
+// command's own is overwritten. A new command is one entry in the table.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/cli/program_folder.h"
+
+namespace pentatron {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+const std::string kModel = PENTATRON_TEST_DATA "/hf_tiny/llama";
+const std::string kTiny =
+    "model.num_layers=1 model.hidden_size=32 model.num_attention_heads=2 model.vocab_size=64 "
+    "dataset.type=mock train.seq_length=16 train.micro_batch_size=1 train.global_batch_size=2 "
+    "train.num_threads=1 logger.peak_tflops=1 logger.tensorboard=false kernels=order ";
+
+struct Command {
+  std::string name;      ///< with the name of its subcommand
+  std::string arguments; ///< of a call that works in the prepared folder
+  /// What it writes: files, a folder, or (ending in '*') all that begins so. Empty: standard output
+  /// alone.
+  std::vector<std::string> outputs = {};
+  std::string changes = {};  ///< what it is asked to change: all that begins so
+  bool mixed_folder = false; ///< the outputs are folders in which other files may lie
+};
+
+const std::vector<Command>& commands() {
+  static const std::vector<Command> all = {
+      {.name = "train",
+       .arguments = kTiny + "train.train_iters=2 checkpoint.save=new logger.dir=new_log",
+       .outputs = {"new", "new_log"},
+       .mixed_folder = true},
+      {.name = "evaluate",
+       .arguments = "--hf '" + kModel + "' --batches '" + kModel +
+                    "/expected.safetensors' --logits-out l.safetensors --grads-out g.safetensors",
+       .outputs = {"l.safetensors", "g.safetensors"}},
+      {.name = "generate", .arguments = "saved --tokens 1,2,3 --max-new-tokens 2"},
+      {.name = "chat", .arguments = "texts --max-new-tokens 2 < question.txt"},
+      {.name = "convert", .arguments = "saved exported --format hf", .outputs = {"exported"}},
+      {.name = "checkpoint inspect", .arguments = "saved"},
+      {.name = "checkpoint verify", .arguments = "saved"},
+      {.name = "checkpoint diff", .arguments = "saved saved/step_00000002"},
+      {.name = "checkpoint repair", .arguments = "saved"},
+      {.name = "checkpoint prune", .arguments = "saved --keep 1", .changes = "saved/"},
+      {.name = "config show", .arguments = "seed=5"},
+      {.name = "config diff", .arguments = "a.yaml"},
+      {.name = "config help", .arguments = "optimizer"},
+      {.name = "config schema", .arguments = ""},
+      {.name = "config markdown", .arguments = ""},
+      {.name = "config presets", .arguments = ""},
+      {.name = "doctor", .arguments = "", .changes = "cache/"},
+      {.name = "preprocess",
+       .arguments = "--input texts.jsonl --tokenizer bytes --output fresh",
+       .outputs = {"fresh_text_document*"}},
+      {.name = "tokenize",
+       .arguments = "--train-bpe 300 --output t.json < words.txt",
+       .outputs = {"t.json"}},
+      {.name = "corpus merge",
+       .arguments = "corpus_text_document corpus_text_document --output both",
+       .outputs = {"both*"}},
+      {.name = "corpus split",
+       .arguments = "corpus_text_document --shares 50,50 --output part",
+       .outputs = {"part_*"}},
+      {.name = "corpus inspect", .arguments = "corpus_text_document"},
+      {.name = "corpus verify", .arguments = "corpus_text_document"},
+      {.name = "inspect index", .arguments = "corpus_text_document"},
+      {.name = "inspect samples",
+       .arguments = "--prefix corpus_text_document --sequence-length 8 --num-samples 2 --index 0"},
+      {.name = "inspect blend", .arguments = "--weights 1,2 --size 4"},
+  };
+  return all;
+}
+
+using Files = std::map<std::string, std::string>;
+
+class Outputs : public test::ProgramFolder, public testing::WithParamInterface<Command> {
+ protected:
+  Outputs() {
+    std::ofstream(folder / "a.yaml") << "seed: 5\n";
+    std::ofstream(folder / "question.txt") << "hello\n";
+    std::ofstream texts(folder / "texts.jsonl"), words(folder / "words.txt");
+    for (int i = 0; i < 40; ++i) {
+      texts << "{\"text\": \"the loss falls slowly, then it rises " << i << "\"}\n";
+      words << "the loss falls slowly, then it rises " << i << "\n";
+    }
+    texts.close();
+    words.close();
+    call("preprocess --input texts.jsonl --tokenizer bytes --output corpus --append-eod");
+    call("train " + kTiny + "train.train_iters=2 checkpoint.save_interval=1 checkpoint.save=saved");
+    call("train " + kTiny +
+         "train.train_iters=1 model.vocab_size=257 dataset.type=text dataset.path=texts.jsonl "
+         "checkpoint.save=texts");
+  }
+  /// Every command finds its own cache here.
+  std::string call(const std::string& arguments, int status = 0,
+                   const std::string& before = "") const {
+    const std::string redirected =
+        arguments.find(" < ") == std::string::npos ? arguments + " < /dev/null" : arguments;
+    return run(redirected + " 2>&1", status, before + "XDG_CACHE_HOME=$PWD/cache ");
+  }
+  std::string call(int status = 0, const std::string& before = "") const {
+    return call(GetParam().name + " " + GetParam().arguments, status, before);
+  }
+  Files files() const {
+    Files found;
+    for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+      const std::string name = fs::relative(entry.path(), folder);
+      if (!entry.is_directory() && !name.starts_with("cache/"))
+        found[name] = content_of(entry.path());
+    }
+    return found;
+  }
+  static bool begins(const std::string& name, std::string output) {
+    if (output.ends_with("*")) return name.starts_with(output.substr(0, output.size() - 1));
+    return name == output || name.starts_with(output + "/");
+  }
+  static bool is_output(const std::string& name) {
+    return std::ranges::any_of(GetParam().outputs,
+                               [&](const std::string& output) { return begins(name, output); });
+  }
+};
+
+TEST_P(Outputs, AreWhatTheTableSaysAndNothingElse) {
+  const Files before = files();
+  call();
+  const Files after = files();
+  std::set<std::string> made;
+  for (const auto& [name, content] : after) {
+    const auto old = before.find(name);
+    if (old != before.end() && old->second == content) continue;
+    const std::string& changes = GetParam().changes;
+    if (!changes.empty() && name.starts_with(changes)) continue;
+    EXPECT_TRUE(is_output(name)) << name;
+    EXPECT_EQ(name.find(".tmp-"), std::string::npos) << name;
+    for (const std::string& output : GetParam().outputs)
+      if (begins(name, output)) made.insert(output);
+  }
+  EXPECT_EQ(made.size(), GetParam().outputs.size());
+  for (const auto& [name, content] : before)
+    EXPECT_TRUE(after.contains(name) || GetParam().changes == "saved/") << name << " is gone";
+}
+
+TEST_P(Outputs, ThatExistAndAreNotItsOwnStay) {
+  for (const std::string& output : GetParam().outputs) {
+    if (GetParam().mixed_folder) continue;
+    if (output.ends_with("*")) continue; // of a corpus: data_test
+    for (const bool as_folder : {false, true}) {
+      fs::remove_all(folder / output);
+      const fs::path file = as_folder ? folder / output / "notes" : folder / output;
+      fs::create_directories(file.parent_path());
+      std::ofstream(file) << "mine\n";
+      const Files before = files();
+      const std::string said = call(1);
+      EXPECT_TRUE(files() == before) << said;
+      EXPECT_THAT(said, HasSubstr("error: "));
+      fs::remove_all(folder / output);
+    }
+  }
+}
+
+TEST_P(Outputs, AppearWholeOrNotAtAllOnAFullDisk) {
+  if (GetParam().outputs.empty() || GetParam().mixed_folder) return; // runs: save_test
+  const Files before = files();
+  const std::string said = call(1, "trap '' XFSZ; ulimit -f 1; ");
+  EXPECT_THAT(said, HasSubstr("error: "));
+  for (const auto& [name, content] : files()) {
+    const auto old = before.find(name);
+    EXPECT_TRUE(old != before.end() && old->second == content) << name << " is left behind";
+  }
+}
+
+std::string test_name(const testing::TestParamInfo<Command>& info) {
+  std::string name = info.param.name;
+  std::ranges::replace(name, ' ', '_');
+  return name;
+}
+INSTANTIATE_TEST_SUITE_P(Commands, Outputs, testing::ValuesIn(commands()), test_name);
+
+/// The names below "Subcommands:" of a help text.
+std::vector<std::string> subcommands(const std::string& help) {
+  std::vector<std::string> names;
+  std::istringstream lines(help.substr(std::min(help.size(), help.find("Subcommands:"))));
+  std::string line;
+  std::getline(lines, line);
+  while (std::getline(lines, line) && line.starts_with("  ")) {
+    std::istringstream words(line);
+    std::string name;
+    if (line[2] != ' ' && words >> name) names.push_back(name);
+  }
+  return names;
+}
+
+using OutputTable = test::ProgramFolder;
+
+TEST_F(OutputTable, HasEveryCommand) {
+  std::set<std::string> listed, known;
+  for (const Command& command : commands()) listed.insert(command.name);
+  for (const std::string& verb : subcommands(run("--help"))) {
+    const std::vector<std::string> below = subcommands(run(verb + " --help"));
+    for (const std::string& name : below) known.insert(verb + " " + name);
+    if (below.empty()) known.insert(verb);
+  }
+  EXPECT_GT(known.size(), 20u);
+  EXPECT_EQ(listed, known) << "add the command to the table, with what it writes";
+}
+
+} // namespace
+} // namespace pentatron

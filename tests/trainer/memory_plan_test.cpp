@@ -1,0 +1,216 @@
+// What a run is said to need: near what it takes, and what does not fit is refused with what would.
+#include "pentatron/trainer/memory_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <regex>
+
+#include "pentatron/nn/memory/counting_allocator.h"
+#include "pentatron/trainer/metrics/hardware.h"
+#include "pentatron/trainer/notices.h"
+#include "tests/support/ranks.h"
+#include "tests/trainer/tiny_run.h"
+
+namespace pentatron::trainer {
+namespace {
+
+using test::error_of;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+/// Large enough that blocks and small tensors do not count.
+Config small_model(std::vector<std::string> more, int ranks = 1) {
+  more.insert(more.begin(),
+              {"model.num_layers=4", "model.hidden_size=256", "model.num_attention_heads=4",
+               "model.ffn_hidden_size=1024", "model.vocab_size=8192",
+               "model.max_position_embeddings=128", "train.seq_length=128",
+               "train.micro_batch_size=4", "train.global_batch_size=8", "train.train_iters=2",
+               "dataset.type=mock"});
+  return test::tiny("unused", std::move(more), ranks);
+}
+
+struct Case {
+  const char* name;
+  std::vector<std::string> keys;
+  int ranks = 1;
+};
+
+class Estimate : public testing::TestWithParam<Case> {};
+
+TEST_P(Estimate, IsNearThePeakOfTheRun) {
+  nn::install_counting_allocator();
+  const Config config = small_model(GetParam().keys, GetParam().ranks);
+  const RankMemory plan = plan_memory(config, GetParam().ranks).rank;
+  std::vector<nn::MemorySnapshot> peaks(static_cast<size_t>(GetParam().ranks));
+  const auto body = [&](const comm::Group& world) {
+    nn::reset_memory_peak(world.rank());
+    Trainer trainer(config, world);
+    trainer.run();
+    peaks[static_cast<size_t>(world.rank())] = nn::memory_snapshot(world.rank());
+  };
+  testing::internal::CaptureStderr();
+  if (GetParam().ranks == 1) {
+    at::set_num_threads(1);
+    body({});
+  } else {
+    test::run_ranks(GetParam().ranks, body);
+  }
+  testing::internal::GetCapturedStderr();
+  double most = 0;
+  std::string measured;
+  for (const nn::MemorySnapshot& peak : peaks) {
+    most = std::max(most, static_cast<double>(peak.total.peak_bytes));
+    for (size_t i = 0; i < nn::kNumMemoryCategories; ++i)
+      measured += fmt::format("{} {:.1f} ", nn::name(static_cast<nn::MemoryCategory>(i)),
+                              static_cast<double>(peak.categories[i].peak_bytes) / 1e6);
+    measured += fmt::format("total {:.1f}\n", static_cast<double>(peak.total.peak_bytes) / 1e6);
+  }
+  EXPECT_NEAR(plan.total() / most, 1, 0.3)
+      << fmt::format("plan: weights {:.1f} gradients {:.1f} optimizer {:.1f} activations {:.1f} "
+                     "loss {:.1f} data {:.1f} total {:.1f}\n",
+                     plan.weights / 1e6, plan.gradients / 1e6, plan.optimizer / 1e6,
+                     plan.activations / 1e6, plan.loss / 1e6, plan.data / 1e6, plan.total() / 1e6)
+      << measured;
+}
+
+/// With what GPT-2 has and the default model, which is Llama's, has not.
+std::vector<std::string> gpt(std::vector<std::string> more) {
+  more.insert(more.begin(),
+              {"model.normalization=layernorm", "model.activation_func=gelu",
+               "model.position_embedding_type=learned_absolute", "model.add_qkv_bias=true",
+               "model.add_attention_proj_bias=true", "model.add_mlp_bias=true"});
+  return more;
+}
+std::vector<std::string> llama(std::vector<std::string> more) {
+  more.insert(more.begin(),
+              {"model.num_query_groups=2", "model.untie_embeddings_and_output_weights=true"});
+  return more;
+}
+INSTANTIATE_TEST_SUITE_P(
+    Runs, Estimate,
+    testing::Values(Case{"gpt_fp32", gpt({})}, Case{"gpt_bf16", gpt({"dtype=bf16"})},
+                    Case{"gpt_fp64", gpt({"dtype=fp64"})},
+                    Case{"gpt_recompute",
+                         gpt({"train.recompute=full", "train.micro_batch_size=8"})},
+                    Case{"llama_fp32", llama({})}, Case{"llama_bf16", llama({"dtype=bf16"})},
+                    Case{"llama_recompute_bf16",
+                         llama({"dtype=bf16", "train.recompute=full", "train.micro_batch_size=8"})},
+                    Case{"sgd", {"optimizer.optimizer=sgd", "optimizer.sgd_momentum=0"}},
+                    Case{"tp2", {"parallel.tensor_model_parallel_size=2"}, 2},
+                    Case{"zero1", {"ddp.zero_stage=1"}, 2}, Case{"dp2", {}, 2},
+                    Case{"pp2", {"parallel.pipeline_model_parallel_size=2"}, 2}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(MemoryPlans, SplitWhatIsSplit) {
+  const MemoryPlan one = plan_memory(small_model({}), 1);
+  EXPECT_EQ(one.parameters, static_cast<double>(small_model({}).model.num_parameters()));
+  EXPECT_EQ(one.rank_parameters, one.parameters);
+  const auto with = [](int stage) {
+    return plan_memory(small_model({fmt::format("ddp.zero_stage={}", stage)}, 2), 2).rank;
+  };
+  EXPECT_EQ(with(1).optimizer, with(0).optimizer / 2);
+  EXPECT_LT(with(2).gradients, with(1).gradients);
+  EXPECT_LE(with(3).weights, with(2).weights);
+  const auto tp = plan_memory(small_model({"parallel.tensor_model_parallel_size=4"}, 4), 4);
+  EXPECT_NEAR(tp.rank_parameters / (one.parameters / 4), 1, 0.02);
+  // All of a machine's ranks count, and what each process needs for itself.
+  const Config c = small_model({}, 2);
+  EXPECT_NEAR(plan_memory(c, 2, {.ranks = 2, .processes = 1}).machine,
+              2 * plan_memory(c, 2).rank.total() + 300e6, 1);
+  EXPECT_NEAR(plan_memory(c, 2, {.ranks = 2, .processes = 2}).machine,
+              2 * plan_memory(c, 2).rank.total() + 600e6, 1);
+}
+
+TEST(MemoryPlans, WhatCannotFitIsRefusedWithWhatWould) {
+  struct Refusal {
+    std::vector<std::string> keys;
+    const char* tries;
+    int ranks = 1;
+  };
+  const std::string gpt2 = "model.preset=gpt2_124m";
+  for (const Refusal& refusal : std::vector<Refusal>{
+           {{gpt2, "train.micro_batch_size=1000000", "train.global_batch_size=1000000"},
+            "train.micro_batch_size="},
+           {{gpt2, "train.micro_batch_size=1024", "train.global_batch_size=1024",
+             "train.seq_length=1024"},
+            "train.micro_batch_size="},
+           {{"model.hidden_size=100000", "model.num_attention_heads=100"}, "model.hidden_size="},
+           {{"model.preset=llama3.2_3b"}, "model.num_layers="},
+           {{gpt2, "train.micro_batch_size=1", "train.global_batch_size=64"},
+            "ddp.zero_stage=",
+            64},
+       }) {
+    const auto base = [&](std::vector<std::string> more) {
+      std::vector<std::string> all = refusal.keys;
+      all.insert(all.end(), more.begin(), more.end());
+      all.emplace_back("dataset.type=mock");
+      return load_config(std::nullopt, all, {}, refusal.ranks);
+    };
+    const LocalRanks here{.ranks = refusal.ranks, .processes = 1};
+    const int64_t free_bytes = refusal.ranks == 1 ? 24 * kGiB : 60 * kGiB;
+    const std::string message =
+        error_of([&] { require_memory(base({}), refusal.ranks, here, free_bytes); });
+    EXPECT_THAT(message, AllOf(HasSubstr(" free\n  try: "), HasSubstr(refusal.tries),
+                               HasSubstr("train.check_memory=false")));
+    const std::string line = message.substr(message.find("try: ") + 5);
+    std::vector<std::string> keys;
+    const std::regex key(R"([a-z_]+\.[a-z_]+=[^ ,]+)");
+    const std::string way = line.substr(0, line.find(", or"));
+    for (std::sregex_iterator it(way.begin(), way.end(), key), end; it != end; ++it)
+      keys.push_back(it->str());
+    ASSERT_FALSE(keys.empty()) << message;
+    EXPECT_EQ(error_of([&] { require_memory(base(keys), refusal.ranks, here, free_bytes); }), "")
+        << message;
+  }
+}
+
+TEST(MemoryPlans, OfWhatFitsNothingIsSaid) {
+  const auto fits = [](std::vector<std::string> keys, int64_t bytes) {
+    keys.emplace_back("dataset.type=mock");
+    return error_of([&] { require_memory(load_config(std::nullopt, keys), 1, {}, bytes); });
+  };
+  EXPECT_EQ(fits({"model.preset=gpt2_124m"}, 4 * kGiB), "");
+  EXPECT_EQ(fits({}, kGiB), "");
+  EXPECT_NE(fits({"model.preset=gpt2_124m"}, kGiB), "");
+}
+
+TEST(MemoryPlans, CountBeyond64Bits) {
+  Config c;
+  c.model.num_layers = int64_t{1} << 20;
+  c.model.hidden_size = c.model.num_attention_heads * (int64_t{1} << 26);
+  c.train.micro_batch_size = c.train.global_batch_size = int64_t{1} << 30;
+  const MemoryPlan plan = plan_memory(c, 1);
+  EXPECT_TRUE(std::isfinite(plan.machine));
+  EXPECT_GT(plan.machine, 1e22);
+  EXPECT_THAT(describe_limits(c, plan, kGiB), HasSubstr("which has 1.0 GiB free"));
+}
+
+TEST(Notices, AreGivenForWhatChangesNothing) {
+  const auto of = [](std::vector<std::string> keys, int ranks = 1, bool validation = true) {
+    keys.insert(keys.begin(), "checkpoint.save=x");
+    return notices(small_model(keys, ranks), ranks, validation);
+  };
+  EXPECT_THAT(of({}), IsEmpty());
+  EXPECT_THAT(of({"train.eval_interval=1"}, 1, true), IsEmpty());
+  EXPECT_THAT(of({"train.eval_interval=1"}, 1, false),
+              ElementsAre(HasSubstr("train.eval_interval=1 has no effect")));
+  EXPECT_THAT(of({"train.eval_interval=1", "checkpoint.keep_best=2"}, 1, false),
+              testing::Contains(HasSubstr("checkpoint.keep_best=2 has no effect")));
+  EXPECT_THAT(of({"checkpoint.save="}), ElementsAre(HasSubstr("will not be saved")));
+  EXPECT_THAT(of({"ddp.zero_stage=2"}), ElementsAre(HasSubstr("ddp.zero_stage=2 has no effect")));
+  EXPECT_THAT(of({"ddp.zero_stage=2"}, 2), IsEmpty());
+  EXPECT_THAT(of({"parallel.sequence_parallel=true"}),
+              ElementsAre(HasSubstr("sequence_parallel=true has no effect")));
+  EXPECT_THAT(of({"parallel.sequence_parallel=true", "parallel.tensor_model_parallel_size=2"}, 2),
+              IsEmpty());
+}
+
+} // namespace
+} // namespace pentatron::trainer

@@ -1,0 +1,246 @@
+// A folder that holds a run is that run's: what was written there stays, whoever starts next.
+#include "pentatron/trainer/run_folders.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <regex>
+#include <sys/wait.h>
+
+#include "pentatron/checkpoint/sharded/folders.h"
+#include "tests/support/ranks.h"
+#include "tests/trainer/tiny_run.h"
+
+namespace pentatron::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+using test::error_of;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+using Files = std::map<std::string, std::string>;
+
+class RunFoldersTest : public testing::Test {
+ protected:
+  /// Names below the temporary folder; "" leaves the key out.
+  Config config(const std::string& dir, const std::string& save, std::vector<std::string> more = {},
+                int ranks = 1) const {
+    if (!dir.empty()) more.insert(more.begin(), "logger.dir=" + (scratch / dir));
+    if (!save.empty()) more.insert(more.begin(), "checkpoint.save=" + (scratch / save));
+    return test::tiny(data, std::move(more), ranks);
+  }
+  std::string load(const std::string& folder) const {
+    return "checkpoint.load=" + (scratch / folder);
+  }
+  /// Every file and folder, with what is in it.
+  Files files() const {
+    Files found;
+    for (const auto& entry : fs::recursive_directory_iterator(scratch.path))
+      found[fs::relative(entry.path(), scratch.path)] =
+          entry.is_directory() ? "folder" : content_of(entry.path());
+    return found;
+  }
+  /// The message of a start that must change nothing.
+  std::string refused(const Config& config) const {
+    const Files before = files();
+    const std::string message = error_of([&] { test::run(config); });
+    EXPECT_FALSE(message.empty());
+    EXPECT_TRUE(files() == before) << message;
+    return message;
+  }
+  /// The keys of the ways that a `try:` line shows.
+  static std::vector<std::vector<std::string>> ways(const std::string& message) {
+    std::vector<std::vector<std::string>> all;
+    const std::string line = message.substr(message.find("try: ") + 5);
+    const std::regex key(R"(([a-z_]+\.[a-z_]+=[^ ,]+))");
+    for (size_t begin = 0; begin < line.size();) {
+      const size_t end = std::min(line.find(", or ", begin), line.size());
+      const std::string way = line.substr(begin, end - begin);
+      all.emplace_back();
+      for (std::sregex_iterator it(way.begin(), way.end(), key), last; it != last; ++it)
+        all.back().push_back((*it)[1]);
+      begin = end + 5;
+    }
+    return all;
+  }
+  static std::string log_of(const std::function<void()>& call) {
+    testing::internal::CaptureStderr();
+    call();
+    return testing::internal::GetCapturedStderr();
+  }
+  test::Scratch scratch;
+  std::string data = test::write_documents(scratch / "data.jsonl", 100);
+};
+
+TEST_F(RunFoldersTest, ASecondStartIsRefusedAndBothWaysWork) {
+  for (const auto& [dir, save] : {std::pair{"a", "a/checkpoints"},
+                                  {"b", "b"},
+                                  {"c_log", "c"},
+                                  {"d/log", "d"},
+                                  {"", "e"},
+                                  {"f", ""}}) {
+    SCOPED_TRACE(std::string(dir) + " " + save);
+    test::run(config(dir, save));
+    const std::string message = refused(config(dir, save));
+    EXPECT_THAT(message, HasSubstr(" of another run"));
+    const auto found = ways(message);
+    ASSERT_EQ(found.size(), *save == 0 ? 1u : 2u) << message;
+    const Files before = files();
+    for (std::vector<std::string> keys : found) {
+      ASSERT_FALSE(keys.empty()) << message;
+      keys.emplace_back("train.train_iters=4");
+      const test::Trace trace = test::run(config(dir, save, keys));
+      EXPECT_EQ(trace.report.iterations, 4);
+    }
+    for (const auto& [name, content] : files())
+      if (before.contains(name) && name.find("step_0") != std::string::npos)
+        EXPECT_EQ(before.at(name), content) << name;
+  }
+  EXPECT_TRUE(fs::exists(scratch / "a-2/checkpoints/step_00000004")) << "nested as they were";
+  EXPECT_TRUE(fs::exists(scratch / "c-2/step_00000004"));
+  EXPECT_THAT(refused(config("a", "a/checkpoints")), HasSubstr(scratch / "a-3")) << "the next free";
+}
+
+TEST_F(RunFoldersTest, AnotherRunsFolderIsRefusedHoweverTheRunBegins) {
+  test::run(config("a", "a/ck"));
+  test::run(config("b", "b/ck"));
+  const std::string finetune = "checkpoint.finetune=true";
+  EXPECT_THAT(refused(config("", "a/ck", {load("b/ck")})), HasSubstr("a/ck holds the checkpoints"));
+  EXPECT_THAT(refused(config("", "a/ck", {load("b/ck"), finetune})), HasSubstr("a/ck holds"));
+  EXPECT_THAT(refused(config("", "a/ck", {load("a/ck"), finetune})),
+              HasSubstr("checkpoint.finetune=false to resume it"));
+  EXPECT_THAT(
+      refused(config("a", "c", {load("b/ck"), finetune})),
+      AllOf(HasSubstr("a holds the metrics"), HasSubstr(load("a/ck") + " checkpoint.save=")));
+  EXPECT_THAT(refused(config("b", "a/ck", {load("a/ck")})), HasSubstr("b holds the metrics"))
+      << "the metrics of b are not of the run that goes on";
+  EXPECT_THAT(refused(config("b", "a/ck", {"checkpoint.load=auto"})), HasSubstr("b holds"));
+  const std::string model = PENTATRON_TEST_DATA "/hf_tiny/llama";
+  EXPECT_THAT(refused(config("a", "c", {"checkpoint.load=hf:" + model})),
+              HasSubstr("a holds the metrics"));
+  EXPECT_FALSE(fs::exists(scratch / "c"));
+}
+
+TEST_F(RunFoldersTest, ARunThatGoesOnWritesIntoItsOwn) {
+  const Config first = config("a", "a/ck", {"train.train_iters=2"});
+  test::run(first);
+  EXPECT_EQ(test::run(config("a", "a/ck", {load("a/ck")})).steps.size(), 3u);
+  EXPECT_EQ(test::run(config("a", "b/ck", {load("a/ck/step_00000003"), "train.train_iters=4"}))
+                .steps.size(),
+            4u)
+      << "from a checkpoint of the run that lives in this logger.dir";
+  EXPECT_EQ(
+      test::run(config("a", "b/ck", {"checkpoint.load=auto", "train.train_iters=5"})).steps.size(),
+      5u)
+      << "whose config.yaml names the new folder";
+  fs::rename(scratch / "a", scratch / "moved");
+  EXPECT_EQ(test::run(config("moved", "moved/ck", {load("moved/ck"), "train.train_iters=4"}))
+                .report.iterations,
+            4);
+}
+
+TEST_F(RunFoldersTest, ALiveRunKeepsOthersOut) {
+  const auto with = [&](const std::string& dir, const std::string& save) {
+    return config(dir, save, {"checkpoint.load=auto"});
+  };
+  {
+    const Trainer alive(with("a", "a_ck"), {});
+    for (const auto& [dir, save] : {std::pair{"a", "a_ck"}, {"a", "b"}, {"b", "a_ck"}, {"a", ""}}) {
+      const std::string message = refused(*save == 0 ? config(dir, save) : with(dir, save));
+      EXPECT_THAT(message, AllOf(HasSubstr("is in use by process " + std::to_string(::getpid())),
+                                 HasSubstr(" since 20"), HasSubstr("try: logger.dir=")));
+      for (std::vector<std::string> keys : ways(message)) {
+        keys.emplace_back("checkpoint.load=");
+        const Trainer beside(config(dir, save, keys), {});
+      }
+    }
+  }
+  test::run(with("a", "a_ck"));
+}
+
+TEST_F(RunFoldersTest, AKilledProcessHoldsNothing) {
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    RunLock lock;
+    const char answer = lock.take(scratch.path, true) ? 'n' : 'y';
+    [[maybe_unused]] const ssize_t n = ::write(ready[1], &answer, 1);
+    ::pause();
+    ::_exit(0);
+  }
+  char answer = 0;
+  ASSERT_EQ(::read(ready[0], &answer, 1), 1);
+  EXPECT_EQ(answer, 'y');
+  RunLock lock;
+  EXPECT_THAT(lock.take(scratch.path, true).value_or(""),
+              HasSubstr("process " + std::to_string(child) + " on "));
+  EXPECT_FALSE(lock.held());
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  EXPECT_EQ(lock.take(scratch.path, false), std::nullopt);
+  EXPECT_TRUE(lock.held());
+  ::close(ready[0]);
+  ::close(ready[1]);
+}
+
+TEST_F(RunFoldersTest, ARequeuedRunWithoutACheckpointBeginsAgainAndKeepsWhatWasWritten) {
+  const std::vector<std::string> keys = {"checkpoint.load=auto", "logger.tensorboard=true"};
+  std::vector<std::string> written;
+  for (int attempt = 1; attempt <= 3; ++attempt) {
+    const test::Trace trace = test::run(config("a", "a/ck", keys));
+    EXPECT_EQ(trace.steps.size(), 3u);
+    EXPECT_EQ(trace.steps.front()["iteration"], 1);
+    written.push_back(content_of(scratch / "a/metrics.jsonl"));
+    fs::remove_all(scratch / "a/ck"); // as if it had been ended before the first
+  }
+  for (int attempt = 1; attempt <= 2; ++attempt) {
+    const fs::path earlier = scratch / fmt::format("a/earlier-{}", attempt);
+    EXPECT_EQ(content_of(earlier / "metrics.jsonl"), written[static_cast<size_t>(attempt - 1)]);
+    EXPECT_TRUE(fs::exists(earlier / "config.yaml"));
+    EXPECT_TRUE(fs::exists(earlier / "tensorboard"));
+  }
+  EXPECT_THAT(refused(config("a", "c", {"checkpoint.load=auto"})), HasSubstr("a holds the metrics"))
+      << "of a run that saved elsewhere";
+}
+
+TEST_F(RunFoldersTest, ARunThatOnlyEvaluatesWritesNothing) {
+  const std::vector<std::string> evaluation = {"train.eval_interval=1", "dataset.split=50,50",
+                                               "logger.plot=true", "logger.tensorboard=true"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), evaluation.begin(), evaluation.end());
+    return config("a", "a/ck", more);
+  };
+  test::run(with({}));
+  const Files before = files();
+  const auto unchanged = [&](std::vector<std::string> more) {
+    const test::Trace trace = test::run(with(std::move(more)));
+    EXPECT_TRUE(trace.report.validation_loss);
+    EXPECT_EQ(trace.report.metrics, fs::path());
+    Files after = files();
+    for (const char* lock : {"a/run.lock", "a/ck/run.lock"}) after[lock] = before.at(lock);
+    EXPECT_TRUE(after == before);
+  };
+  unchanged({load("a/ck")}); // nothing is left to do
+  unchanged({load("a/ck"), "train.train_iters=0"});
+  unchanged({load("a/ck"), "train.train_iters=0", "checkpoint.finetune=true"});
+  const RunFolders alive(config("a", "a/ck", {load("a/ck")}), {});
+  unchanged({load("a/ck"), "train.train_iters=0"}); // beside the run too
+}
+
+TEST_F(RunFoldersTest, AllRanksRefuseTogether) {
+  test::run(config("a", "a/ck"));
+  const Files before = files();
+  const Config again =
+      config("a", "a/ck", {"train.micro_batch_size=1", "train.global_batch_size=4"}, 4);
+  const std::string message = error_of(
+      [&] { test::run_ranks(4, [&](const comm::Group& world) { Trainer(again, world).run(); }); });
+  EXPECT_THAT(message, HasSubstr("holds the checkpoints of another run"));
+  EXPECT_TRUE(files() == before);
+}
+
+} // namespace
+} // namespace pentatron::trainer
