@@ -119,8 +119,7 @@ int run_chat(const ChatArguments& arguments) {
   const OpenedModel opened = open_trained_model(arguments.model, arguments.config, ranks.size);
   const std::shared_ptr<const data::Tokenizer> tokenizer = open_tokenizer_of(opened);
   if (tokenizer == nullptr)
-    raise<ConfigError>("{} has no tokenizer\n  try: pentatron generate --tokens",
-                       arguments.model);
+    raise<ConfigError>("{} has no tokenizer\n  try: pentatron generate --tokens", arguments.model);
   return run_ranks(ranks, opened.config, [&](const comm::Group& world) {
     chat_on_rank(arguments, opened, *tokenizer, world);
   });

@@ -83,7 +83,8 @@ void train_rank(const trainer::Config& config, const comm::Group& world) {
   const trainer::TrainReport report = trainer.run({.progress_bar = terminal});
   if (report.reason == trainer::StopReason::kSignal)
     log::info("stopped by a signal after iteration {}{}", report.iterations,
-              config.checkpoint.save.empty() ? "; not saved, because checkpoint.save is empty" : "");
+              config.checkpoint.save.empty() ? "; not saved, because checkpoint.save is empty"
+                                             : "");
   if (!report.last_loss && report.iterations > 0)
     log::info("nothing to do: the run is already at its last iteration, {}", report.iterations);
   if (report.reason != trainer::StopReason::kSignal) print_sample(trainer, main_rank);
