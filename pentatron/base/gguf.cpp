@@ -364,7 +364,7 @@ const std::string& GgufKeys::text(std::string_view key) const {
   const GgufValue* value = find(key);
   if (value == nullptr) missing(key);
   const auto* text = std::get_if<std::string>(value);
-  if (text == nullptr || !is_utf8(*text)) wrong(key, "text");
+  if (text == nullptr || !is_utf8(*text)) wrong(key, "a string");
   return *text;
 }
 

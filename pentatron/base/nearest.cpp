@@ -90,13 +90,18 @@ std::optional<size_t> nearness(std::string_view typed, std::string_view candidat
   const bool synonym = std::ranges::any_of(
       kSynonyms, [&](const Synonym& s) { return s.typed == a && s.meant == b; });
   if (a == b || synonym) return 0;
-  if (a.size() >= 3 && b.starts_with(a)) return 1;
-  if (a.size() >= 4 && b.ends_with(a)) return 2;
   const size_t longer = std::max(a.size(), b.size());
   const size_t limit = longer >= 5 ? longer / 3 : a[0] == b[0] && longer > 2 ? 1 : 0;
+  std::optional<size_t> best;
+  const auto consider = [&best](bool near, size_t distance) {
+    if (near && (!best || distance < *best)) best = distance;
+  };
   const size_t distance = edit_distance(a, b);
-  if (distance <= limit) return distance;
-  return b.size() >= 4 && a.starts_with(b) ? std::optional<size_t>(3) : std::nullopt;
+  consider(distance <= limit, distance);
+  consider(a.size() >= 3 && b.starts_with(a), 1);
+  consider(a.size() >= 4 && b.ends_with(a), 2);
+  consider(b.size() >= 4 && a.starts_with(b), 3);
+  return best;
 }
 
 std::string nearest(std::string_view typed, std::span<const std::string> candidates) {

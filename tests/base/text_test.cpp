@@ -55,6 +55,8 @@ TEST(Nearest, IgnoresCaseAndSeparatorsAndKnowsBeginnings) {
   EXPECT_EQ(nearest("optim", names), "optimizer");
   EXPECT_EQ(nearest("train_data", names), "train_data_path");
   EXPECT_EQ(nearest("cosine_decay", names), "cosine");
+  const std::vector<std::string> models = {"llama1_7b", "llama2_7b"};
+  EXPECT_EQ(nearest("lama2_7b", models), "llama2_7b") << "one edit is nearer than an equal end";
 }
 
 TEST(Nearest, KnowsOtherWords) {

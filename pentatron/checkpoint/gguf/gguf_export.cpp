@@ -271,9 +271,9 @@ void write_gguf(const std::filesystem::path& file, const Json& hf_config,
     if (p.type == GgmlType::kF16 && options.type != GgmlType::kF16) ++narrow;
   }
   if (narrow > 0)
-    log::warning(
-        "{} tensors are written as F16, because their rows are not a multiple of the block size {}",
-        narrow, name_of(options.type));
+    log::warning("{} tensors are written as F16, because their rows are not a multiple of the "
+                 "block size of {}",
+                 narrow, name_of(options.type));
   GgufWriter writer(file, metadata, specs);
   if (!rope_freqs.empty()) writer.write(kRopeFreqs, std::as_bytes(std::span(rope_freqs)));
   std::vector<std::byte> buffer;

@@ -131,7 +131,7 @@ void GgufModel::Impl::match(const GgufStructure& structure, Problems& problems) 
   for (const GgufTensor& tensor : file.tensors()) {
     if (!expected.contains(tensor.name)) extra.push_back(excerpt(tensor.name));
   }
-  list_names(missing, "missing tensors", problems);
+  list_names(missing, "missing tensors:", problems);
   list_names(extra, "tensors that the architecture does not have:", problems);
 }
 

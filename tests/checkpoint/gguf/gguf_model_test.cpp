@@ -227,9 +227,9 @@ TEST(GgufModel, ListsEverythingThatIsWrongAtOnce) {
   small.at("blk.0.attn_v.weight").type = static_cast<GgmlType>(26); // I32
   EXPECT_THAT(small.error(),
               AllOf(HasSubstr("blk.0.ffn_up.weight has shape [4, 4] instead of [3, 4]"),
-                    HasSubstr("lacks the tensors blk.0.ffn_down.weight"),
-                    HasSubstr("has not: blk.0.ffn_sideways.weight"),
-                    HasSubstr("blk.0.attn_v.weight is I32")));
+                    HasSubstr("missing tensors: blk.0.ffn_down.weight"),
+                    HasSubstr("does not have: blk.0.ffn_sideways.weight"),
+                    HasSubstr("blk.0.attn_v.weight has type I32")));
 }
 
 TEST(GgufModel, RefusesWhatItDoesNotKnow) {
@@ -241,12 +241,12 @@ TEST(GgufModel, RefusesWhatItDoesNotKnow) {
   EXPECT_EQ(with("llama.vocab_size", uint32_t{5}), "");
   EXPECT_EQ(with("llama.expert_count", uint32_t{0}), "");
   EXPECT_THAT(with("llama.expert_count", uint32_t{8}), HasSubstr("expert_count=8"));
-  EXPECT_THAT(with("llama.vocab_size", uint32_t{6}), HasSubstr("vocab_size=6, and"));
+  EXPECT_THAT(with("llama.vocab_size", uint32_t{6}), HasSubstr("vocab_size=6, but"));
   EXPECT_THAT(with("llama.logit_scale", 0.5F), HasSubstr("'llama.logit_scale' is not supported"));
   EXPECT_THAT(with("llama.rope.dimension_count", uint32_t{2}), HasSubstr("dimension_count=2"));
   EXPECT_THAT(with("llama.rope.scaling.type", std::string("longrope")), HasSubstr("longrope"));
   EXPECT_THAT(with("llama.attention.head_count_kv", uint32_t{0}), HasSubstr("is impossible"));
-  EXPECT_THAT(with("split.count", uint16_t{3}), HasSubstr("one of 3 parts"));
+  EXPECT_THAT(with("split.count", uint16_t{3}), HasSubstr("split into 3 files"));
   Small other;
   other.metadata[0].second = std::string("mamba");
   EXPECT_THAT(other.error(), HasSubstr("general.architecture=mamba is not supported\n  try: "));

@@ -162,7 +162,8 @@ TEST_F(Damage, ShardsOfAnotherStepAndForeignOnesAreFound) {
   write_all(folder / "README", "one may add notes");
   EXPECT_EQ(first_fault(), "");
   write_all(folder / "tokenizer/added_tokens.json", "{}"); // others would read it
-  EXPECT_THAT(first_fault(), HasSubstr("tokenizer/added_tokens.json is not in the manifest"));
+  EXPECT_THAT(first_fault(),
+              HasSubstr("tokenizer/added_tokens.json is not listed in the manifest"));
 }
 
 TEST_F(Damage, AHeaderThatTellsAnotherStoryIsFound) {

@@ -165,7 +165,7 @@ std::string message(const std::string& name, int p, int v, int m) {
 TEST(Schedules, ImpossibleCombinationsSayWhatWouldWork) {
   EXPECT_THAT(message("2f2b", 2, 0, 4), HasSubstr("try: one of gpipe, 1f1b"));
   EXPECT_THAT(message("1f1b", 2, 2, 4), HasSubstr("try: remove it"));
-  EXPECT_THAT(message("zb_v", 2, 3, 4), HasSubstr("two stages a rank"));
+  EXPECT_THAT(message("zb_v", 2, 3, 4), HasSubstr("two stages per rank"));
   EXPECT_THAT(message("interleaved", 2, -1, 4), HasSubstr("try: 2 or more"));
   EXPECT_THAT(message("1f1b", 0, 0, 4), HasSubstr("try: 1 to"));
   EXPECT_THAT(message("1f1b", 2, 0, 0), HasSubstr("a step of 0 microbatches"));
