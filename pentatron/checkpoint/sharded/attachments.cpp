@@ -12,6 +12,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/mapped_file.h"
 #include "pentatron/base/text.h"
+#include "pentatron/checkpoint/sharded/shard_file.h"
 #include "pentatron/checkpoint/sharded/spares.h"
 
 namespace pentatron::checkpoint {
