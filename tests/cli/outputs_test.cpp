@@ -76,7 +76,6 @@ const std::vector<Command>& commands() {
        .outputs = {"part_*"}},
       {.name = "corpus inspect", .arguments = "corpus_text_document"},
       {.name = "corpus verify", .arguments = "corpus_text_document"},
-      {.name = "inspect index", .arguments = "corpus_text_document"},
       {.name = "inspect samples",
        .arguments = "--prefix corpus_text_document --sequence-length 8 --num-samples 2 --index 0"},
       {.name = "inspect blend", .arguments = "--weights 1,2 --size 4"},
