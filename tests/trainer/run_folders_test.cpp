@@ -95,9 +95,11 @@ TEST_F(RunFoldersTest, ASecondStartIsRefusedAndBothWaysWork) {
       const test::Trace trace = test::run(config(dir, save, keys));
       EXPECT_EQ(trace.report.iterations, 4);
     }
-    for (const auto& [name, content] : files())
-      if (before.contains(name) && name.find("step_0") != std::string::npos)
+    for (const auto& [name, content] : files()) {
+      if (before.contains(name) && name.find("step_0") != std::string::npos) {
         EXPECT_EQ(before.at(name), content) << name;
+      }
+    }
   }
   EXPECT_TRUE(fs::exists(scratch / "a-2/checkpoints/step_00000004")) << "nested as they were";
   EXPECT_TRUE(fs::exists(scratch / "c-2/step_00000004"));
