@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <functional>
 #include <vector>
 
@@ -18,7 +19,7 @@ namespace pentatron::trainer {
 
 namespace {
 
-/// LibTorch, its threads and tables, of each process; measured.
+/// LibTorch, its threads and tables, of each process: a round number.
 constexpr double kProcessBytes = 300e6;
 /// A refusal of what would run is worse than an allocator's message, so only what needs clearly
 /// more than is free is refused; what is advised needs clearly less.
@@ -131,12 +132,12 @@ class Planner {
     m.weights = types_.element * (share(3) + (zero >= 3 ? std::min(own, 2 * unit) : 0));
     m.gradients = types_.acc * (share(2) + bucket);
     m.optimizer = share(1) * (types_.acc * moments() + (types_.master ? types_.acc : 0));
-    m.activations = activations(rank);
     if (held_by(plan_.stages_of(rank), c_.model.num_layers).head) {
       const double vocab = static_cast<double>(c_.model.vocab_size) / tp_;
       const double rows = std::min(tokens_, kLogitsBytes / (types_.acc * vocab));
       m.loss = rows * vocab * (types_.acc + types_.element) + tokens_ * types_.acc;
     }
+    m.activations = activations(rank, m.loss);
     const double samples = static_cast<double>(c_.train.global_batch_size) / dp_;
     constexpr double kBytesOfAToken = 4 * 8; // numbers, labels, positions, documents
     m.data = kBytesOfAToken * samples * static_cast<double>(c_.train.seq_length) *
@@ -169,7 +170,8 @@ class Planner {
     return static_cast<double>(bytes);
   }
 
-  double activations(int rank) const {
+  /// The memory of the loss is free again when the layers' backward begins.
+  double activations(int rank, double loss) const {
     const Held held = held_by(plan_.stages_of(rank), c_.model.num_layers);
     const double hidden = types_.element * static_cast<double>(c_.model.hidden_size);
     double layer = saved(1), input = hidden;
@@ -184,7 +186,8 @@ class Planner {
     const double stages = static_cast<double>(plan_.stages_of(rank).size());
     // Backward of a layer makes a gradient of about everything that it has kept.
     const double working = (held.layers > 0 ? layer : 0) * (recomputes ? 2 : 1) + 2 * hidden;
-    return tokens_ * (kept * live_[static_cast<size_t>(rank)] / stages + working);
+    return tokens_ * kept * live_[static_cast<size_t>(rank)] / stages +
+           std::max(0.0, tokens_ * working - loss);
   }
 
   const Config& c_;
@@ -290,6 +293,17 @@ std::string remedy(Config config, int world_size, const LocalRanks& here, int64_
     if (to) changes.push_back(fmt::format("train.micro_batch_size={}", to->train.micro_batch_size));
     return to.has_value();
   };
+  // Batches that are prepared ahead take memory, too.
+  const double data = plan_memory(config, world_size, here).rank.data * here.ranks;
+  const double room = 0.1 * static_cast<double>(free_bytes);
+  if (data > room && config.train.step_batch_size_schedule.empty() &&
+      config.train.rampup_batch_size.empty()) {
+    const double each = static_cast<double>(config.train.global_batch_size) / dp * room / data;
+    const auto samples = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(each) | 1));
+    config.train.global_batch_size = samples * dp;
+    config.train.micro_batch_size = std::min(config.train.micro_batch_size, samples + 1);
+    changes.push_back(fmt::format("train.global_batch_size={}", config.train.global_batch_size));
+  }
   if (try_micro_batch(config)) return list();
   if (config.train.recompute == Recompute::kNone) {
     config.train.recompute = Recompute::kFull;

@@ -43,7 +43,7 @@ TEST_F(Limits, WhatCannotFitIsRefusedBeforeAnythingIsWritten) {
   for (const auto& [keys, tries] :
        {std::pair{"model.preset=gpt2_124m train.micro_batch_size=1000000 "
                   "train.global_batch_size=1000000",
-                  "try: train.micro_batch_size="},
+                  "try: train.global_batch_size="},
         {"model.hidden_size=100000 model.num_attention_heads=100", "try: "},
         {"model.preset=llama3.1_405b", "try: "}}) {
     const std::string out = train(std::string(keys) + " logger.dir=log checkpoint.save=ck", 1);

@@ -1,4 +1,5 @@
 // What a run does when it is asked to stop, is suspended, or cannot write its results.
+#include <cctype>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -90,6 +91,7 @@ TEST_F(Signals, CtrlCIsAnsweredAtOnceAndASecondOneEndsTheRun) {
 std::string states(pid_t parent) {
   std::string all;
   for (const auto& entry : fs::directory_iterator("/proc")) {
+    if (std::isdigit(entry.path().filename().string()[0]) == 0) continue;
     const std::string stat = content_of(entry.path() / "stat");
     const size_t at = stat.rfind(')');
     if (at == std::string::npos) continue;

@@ -171,7 +171,7 @@ TEST(MeshErrors, NameTheSizesAndWhatWorks) {
         [&] { test::run_ranks(world, [&](const Group& group) { Mesh(group, options); }); });
   };
   EXPECT_THAT(error(3, {.tp = 2}),
-              HasSubstr("tp=2 cp=1 pp=1 takes 2 ranks, which does not divide the 3 ranks"));
+              HasSubstr("tp=2 cp=1 pp=1 needs 2 ranks, which does not divide the 3 ranks"));
   EXPECT_THAT(error(3, {.tp = 2}), HasSubstr("try: a world of 4 ranks"));
   EXPECT_THAT(error(4, {.tp = 2, .dp = 1}), HasSubstr("dp=1 needs 2 ranks, but the world has 4"));
   EXPECT_THAT(error(1, {.tp = 0}), HasSubstr("axis tp has size 0"));

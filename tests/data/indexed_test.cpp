@@ -212,7 +212,7 @@ TEST_F(Indexed, FilesOfTwoCorporaDoNotGoTogether) {
   EXPECT_THAT(error_of<DataError>([&] { IndexedDataset(folder.string() + "/d"); }),
               HasSubstr("d.idx"));
   EXPECT_THAT(error_of<DataError>([&] { IndexedDataset(folder.string() + "/e"); }),
-              AllOf(HasSubstr("e.idx"), HasSubstr("cannot open")));
+              AllOf(HasSubstr("e.idx"), HasSubstr("cannot be opened")));
   std::filesystem::create_directory(folder.path() / "f.idx");
   EXPECT_THAT(error_of<DataError>([&] { IndexedDataset(folder.string() + "/f"); }),
               HasSubstr("f.idx is not a regular file"));

@@ -178,7 +178,8 @@ TEST_F(ModelSources, RefuseWhatIsNoModel) {
               HasSubstr("nowhere does not exist"));
   copy("llama");
   fs::rename(folder / "model.safetensors", folder / "pytorch_model.bin");
-  EXPECT_THAT(open_error(), AllOf(HasSubstr("pytorch_model.bin: pickled"), HasSubstr("try:")));
+  EXPECT_THAT(open_error(), AllOf(HasSubstr("pytorch_model.bin, which contains pickled objects"),
+                                  HasSubstr("try:")));
   const auto error = [&](const char* name) {
     write(name, "text");
     return error_of([&] { open_model((folder / name).string()); });

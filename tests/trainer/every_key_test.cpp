@@ -458,11 +458,11 @@ TEST(EveryKeyAtItsLimits, ThatIsANumberIsFinite) {
   }
   EXPECT_GT(numbers, 10);
   EXPECT_THAT(test::error_of([] { load_config(std::nullopt, {"optimizer.lr=inf"}); }),
-              testing::HasSubstr("optimizer.lr=.inf breaks the rule: a finite number"));
+              testing::HasSubstr("optimizer.lr=.inf is not allowed: it must be a finite number"));
   EXPECT_THAT(test::error_of([] {
                 load_config(std::nullopt, {"train.global_batch_size=1000000000000000000"});
               }),
-              testing::HasSubstr("train.global_batch_size=1000000000000000000 breaks the rule"));
+              testing::HasSubstr("train.global_batch_size=1000000000000000000 is not allowed"));
 }
 
 TEST(EveryKeyAtItsLimits, OfSizesIsTold) {

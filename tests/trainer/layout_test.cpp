@@ -105,7 +105,7 @@ TEST(LayoutErrors, EverythingThatDoesNotFitIsToldAtOnceBeforeAnythingRuns) {
   });
   for (const char* part :
        {"model.num_attention_heads=4", "model.ffn_hidden_size=64", "context_parallel_size",
-        "cannot fill 5 pipeline stages", "num_distributed_optimizer_instances", "--ranks 30"})
+        "too few for 5 pipeline stages", "num_distributed_optimizer_instances", "--ranks 30"})
     EXPECT_NE(message.find(part), std::string::npos) << part << " is missing in: " << message;
 }
 

@@ -216,7 +216,7 @@ TEST_F(Loading, AutoGoesOnWithTheNewestGoodOneOrFromTheBeginning) {
   EXPECT_THAT(error_of([&] {
                 config({own, "checkpoint.finetune=true"});
               }),
-              HasSubstr("checkpoint.finetune=true begins anew"));
+              HasSubstr("checkpoint.finetune=true starts a new run"));
 }
 
 TEST_F(Loading, OtherSamplesAreTold) {
@@ -306,7 +306,7 @@ TEST_F(Loading, TheTokenizerLiesInTheCheckpointAndAnotherOneIsRefused) {
   EXPECT_THAT(error_of([&] {
                 start(config({load, "model.vocab_size=1024"}));
               }),
-              HasSubstr("and not bytes"));
+              HasSubstr("instead of bytes"));
   start(with({load, other, "checkpoint.check_tokenizer=false"}));
 }
 

@@ -159,7 +159,7 @@ TEST_F(NotFinite, TheRunStopsAndNamesTheFirstLayer) {
   const std::string message = error_of([&] { trainer.run(); });
   EXPECT_THAT(message, HasSubstr("iteration 2"));
   EXPECT_THAT(message, HasSubstr("first seen in embedding")) << message;
-  EXPECT_EQ(test::read_metrics(scratch / "log/metrics.jsonl").size(), 1u);
+  EXPECT_EQ(test::read_metrics(scratch / "log1/metrics.jsonl").size(), 1u);
 }
 
 TEST_F(NotFinite, ALayerInTheMiddleIsNamed) {
@@ -285,10 +285,13 @@ TEST_F(WithoutTargets, ARunWithNoneAtAllHasNoLoss) {
 
 TEST_F(WithoutTargets, SkipsAreToldOncePerRunWhateverTheNumberOfRanks) {
   write(6, 7);
+  const Config stops = masked({"train.train_iters=3", "train.global_batch_size=4"});
+  const Config skips =
+      masked({"train.train_iters=3", "train.on_nan=skip", "train.global_batch_size=4"});
   testing::internal::CaptureStderr();
   comm::run_ranks(4, [&](const comm::Group& world) {
     log::set_thread_output(nullptr, world.rank() == 0); // as the program does
-    Trainer trainer(masked({"train.train_iters=3", "train.global_batch_size=4"}), world);
+    Trainer trainer(stops, world);
     trainer.model().gpt.params().find("final_norm.weight").value().fill_(std::nan(""));
     EXPECT_THAT(error_of([&] { trainer.run(); }), HasSubstr(" on rank 0"));
     log::set_thread_output(nullptr, true);
@@ -297,8 +300,7 @@ TEST_F(WithoutTargets, SkipsAreToldOncePerRunWhateverTheNumberOfRanks) {
   testing::internal::CaptureStderr();
   comm::run_ranks(4, [&](const comm::Group& world) {
     log::set_thread_output(nullptr, world.rank() == 0);
-    Trainer trainer(
-        masked({"train.train_iters=3", "train.on_nan=skip", "train.global_batch_size=4"}), world);
+    Trainer trainer(skips, world);
     trainer.model().gpt.params().find("final_norm.weight").value().fill_(std::nan(""));
     trainer.run();
     log::set_thread_output(nullptr, true);
@@ -358,7 +360,7 @@ TEST_F(Training, BadInputIsOneSentence) {
     return error_of([&] { test::run(config(more)); });
   };
   checkpoint::write_tensors(file, {{"tokens", tokens}});
-  EXPECT_THAT(error({"train.train_iters=3"}), HasSubstr("train.train_iters=3 takes 12 samples"));
+  EXPECT_THAT(error({"train.train_iters=3"}), HasSubstr("train.train_iters=3 needs 12 samples"));
   EXPECT_THAT(error({"train.sample_tokens=9"}), HasSubstr("train.sample_tokens=9"));
   EXPECT_THAT(error({"train.micro_batch_size=3"}), HasSubstr("train.micro_batch_size=3"));
   tokens[1][0][0] = 257;
