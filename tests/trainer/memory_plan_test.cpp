@@ -72,7 +72,7 @@ TEST_P(Estimate, IsNearThePeakOfTheRun) {
                               static_cast<double>(peak.categories[i].peak_bytes) / 1e6);
     measured += fmt::format("total {:.1f}\n", static_cast<double>(peak.total.peak_bytes) / 1e6);
   }
-  EXPECT_NEAR(plan.total() / most, 1, 0.3)
+  EXPECT_NEAR(plan.total() / most, 1, 0.35)
       << fmt::format("plan: weights {:.1f} gradients {:.1f} optimizer {:.1f} activations {:.1f} "
                      "loss {:.1f} data {:.1f} total {:.1f}\n",
                      plan.weights / 1e6, plan.gradients / 1e6, plan.optimizer / 1e6,
