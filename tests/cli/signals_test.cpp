@@ -75,7 +75,7 @@ TEST_F(Signals, CtrlCIsAnsweredAtOnceAndASecondOneEndsTheRun) {
     ASSERT_TRUE(within(60, [&] { return err().find("MFU is measured") != std::string::npos; }));
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     ::kill(child, SIGINT);
-    EXPECT_TRUE(within(2, [&] { return err().find("stopping: ") != std::string::npos; }));
+    EXPECT_TRUE(within(0.5, [&] { return err().find("stopping: ") != std::string::npos; }));
     EXPECT_FALSE(has_ended(child)) << "the step is not at its end yet";
     EXPECT_EQ(err().find("stopping: "), err().rfind("stopping: ")) << "once, not for each rank";
     ::kill(child, SIGINT);
