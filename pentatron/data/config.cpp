@@ -1,8 +1,11 @@
 #include "pentatron/data/config.h"
 
 #include <set>
+#include <string>
+#include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace pentatron::data {
 
@@ -32,12 +35,19 @@ void DatasetConfig::validate(config::Violations& violations, std::string_view pa
   const int ways =
       (this->path.empty() ? 0 : 1) + (parts ? 1 : 0) + (per_split_data_args_path.empty() ? 0 : 1);
   if (indexed && ways != 1) {
+    std::vector<std::string> remedy;
+    if (ways == 0) remedy.push_back(key("path") + "=PREFIX");
+    const auto remove = [&](std::string_view name, bool given) {
+      if (ways > 1 && given) remedy.push_back(fmt::format("{}=\"\"", key(name)));
+    };
+    remove("path", !this->path.empty());
+    remove("per_split_data_args_path", parts && !per_split_data_args_path.empty());
     violations.add(key("path"),
                    fmt::format("{}=indexed takes one of {}, {} with its fellows, and {}, and {} "
                                "given",
                                key("type"), key("path"), key("train_data_path"),
                                key("per_split_data_args_path"), ways == 0 ? "none is" : "more are"),
-                   key("path") + "=PREFIX");
+                   fmt::format("{}", fmt::join(remedy, " and ")));
   }
   needs(multiple_validation_sets && valid_data_path.empty() && per_split_data_args_path.empty(),
         "multiple_validation_sets", "true", key("valid_data_path"),
@@ -47,7 +57,7 @@ void DatasetConfig::validate(config::Violations& violations, std::string_view pa
   needs(!drop_last_partial_validation_sequence && !(megatron && full_validation),
         "drop_last_partial_validation_sequence", "false",
         fmt::format("{}=megatron and {}=true", key("order"), key("full_validation")),
-        key("full_validation") + "=true");
+        key("drop_last_partial_validation_sequence") + "=true");
   if (fim_rate > 0) {
     needs(!documents, "fim_rate", fmt::to_string(fim_rate), "documents of " + key("type") + "=text",
           key("fim_rate") + "=0");

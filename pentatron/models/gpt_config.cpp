@@ -61,11 +61,12 @@ void GptConfig::validate(config::Violations& violations, std::string_view path) 
   }
   if (!kv_channels && hidden_size % num_attention_heads != 0) {
     const int64_t works = config::nearest_divisor(hidden_size, num_attention_heads);
-    violations.add(
-        key("num_attention_heads"),
-        fmt::format("{}={} does not divide {}={}", key("num_attention_heads"), num_attention_heads,
-                    key("hidden_size"), hidden_size),
-        fmt::format("{}={}, or give {}", key("num_attention_heads"), works, key("kv_channels")));
+    violations.add(key("num_attention_heads"),
+                   fmt::format("{}={} does not divide {}={}", key("num_attention_heads"),
+                               num_attention_heads, key("hidden_size"), hidden_size),
+                   fmt::format("{}={} or {}={}", key("num_attention_heads"), works,
+                               key("kv_channels"),
+                               std::max<int64_t>(2, hidden_size / num_attention_heads / 2 * 2)));
   }
   if (position_embedding_type == PositionEmbedding::kRope) {
     const auto rotary = static_cast<int64_t>(static_cast<double>(head_size()) * rotary_percent);
@@ -75,9 +76,10 @@ void GptConfig::validate(config::Violations& violations, std::string_view path) 
           fmt::format(
               "{}={} with a head size of {} rotates {} dimensions, which must be even and positive",
               key("rotary_percent"), rotary_percent, head_size(), rotary),
-          fmt::format("{}={}", key("rotary_percent"),
-                      static_cast<double>(std::max<int64_t>(2, rotary / 2 * 2)) /
-                          static_cast<double>(head_size())));
+          head_size() < 2 ? fmt::format("{}=2", key("kv_channels"))
+                          : fmt::format("{}={}", key("rotary_percent"),
+                                        static_cast<double>(std::max<int64_t>(2, rotary / 2 * 2)) /
+                                            static_cast<double>(head_size())));
     }
   }
   if (!full_attention_layers.empty() && !window_size) {
@@ -91,7 +93,7 @@ void GptConfig::validate(config::Violations& violations, std::string_view path) 
       violations.add(key("full_attention_layers"),
                      fmt::format("{} contains layer {}, but {}={}", key("full_attention_layers"),
                                  layer, key("num_layers"), num_layers),
-                     fmt::format("numbers below {}", num_layers));
+                     fmt::format("{}=[{}]", key("full_attention_layers"), num_layers - 1));
     }
   }
   if (violations.list().size() > before) return; // no model can be made of it
@@ -100,7 +102,7 @@ void GptConfig::validate(config::Violations& violations, std::string_view path) 
                    fmt::format("{}={} and the other sizes give a model with {:.3g} parameters, "
                                "more than the limit of {:.0e}",
                                key("hidden_size"), hidden_size, parameters, kMaxParameters),
-                   "smaller sizes");
+                   "");
   }
 }
 

@@ -152,7 +152,7 @@ GptConfig preset(std::string_view name) {
   }
   const std::string near = nearest(name, preset_names());
   raise<ConfigError>("model.preset={} is not a known model\n  try: {}", name,
-                     near.empty() ? "pentatron config presets, which lists the models" : near);
+                     near.empty() ? "pentatron config presets" : "model.preset=" + near);
 }
 
 std::vector<std::string> preset_names() {

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <string>
 
@@ -89,12 +90,14 @@ BatchSizeSchedule BatchSizeSchedule::by_tokens(std::string_view text, int64_t se
       size = parse_size(part.substr(colon + 1));
     }
     if (!tokens || !size || *size > kMaxBatch) {
-      raise<ConfigError>("{}: '{}' is not TOKENS:BATCH\n  try: 250B:1536", kStepKey, excerpt(part));
+      raise<ConfigError>("{}: '{}' is not TOKENS:BATCH\n  try: {}=\"0:768 250B:1536\"", kStepKey,
+                         excerpt(part), kStepKey);
     }
     if (steps.empty() ? *tokens != 0 : *tokens <= last_tokens) {
-      raise<ConfigError>("{}: the threshold of '{}' does not {}\n  try: 0:768 250B:1536", kStepKey,
-                         excerpt(part),
-                         steps.empty() ? "begin with 0" : "exceed the previous threshold");
+      raise<ConfigError>("{}: the threshold of '{}' does not {}\n  try: {}=\"0:768 250B:1536\"",
+                         kStepKey, excerpt(part),
+                         steps.empty() ? "begin with 0" : "exceed the previous threshold",
+                         kStepKey);
     }
     const int64_t from = *tokens / sequence_length;
     if (!steps.empty() && from <= steps.back().from_samples) {
@@ -106,7 +109,8 @@ BatchSizeSchedule BatchSizeSchedule::by_tokens(std::string_view text, int64_t se
     steps.push_back({from, *size});
   }
   if (steps.empty()) {
-    raise<ConfigError>("{}='{}' is empty\n  try: 0:768 250B:1536", kStepKey, excerpt(text));
+    raise<ConfigError>("{}='{}' is empty\n  try: {}=\"0:768 250B:1536\"", kStepKey, excerpt(text),
+                       kStepKey);
   }
   return BatchSizeSchedule(std::move(steps));
 }
@@ -117,7 +121,7 @@ BatchSizeSchedule BatchSizeSchedule::ramp_up(int64_t start, int64_t increment, i
       fmt::format("train.rampup_batch_size=[{}, {}, {}]", start, increment, samples);
   if (start < 1 || increment < 1 || samples < 1) {
     raise<ConfigError>(
-        "{} contains a number that is not positive\n  try: [start, increment, samples]", value);
+        "{} contains a number that is not positive\n  try: train.rampup_batch_size=[]", value);
   }
   if (final_size <= start || (final_size - start) % increment != 0) {
     const int64_t works = start + config::nearest_multiple(increment, final_size - start);
@@ -169,18 +173,35 @@ int64_t BatchSizeSchedule::iterations_for(int64_t samples) const {
   return iterations;
 }
 
+std::string BatchSizeSchedule::working_size(int64_t micro_batch_size, int64_t data_parallel_size,
+                                            std::string_view path) const {
+  int64_t common = 0;
+  for (const Step& step : steps_) common = std::gcd(common, step.batch_size);
+  const int64_t unit = micro_batch_size * data_parallel_size;
+  const int64_t last = steps_.back().batch_size;
+  const int64_t multiple = std::min(config::nearest_multiple(unit, last), kMaxBatch / unit * unit);
+  const std::string other_size = fmt::format("train.global_batch_size={}", multiple);
+  if (steps_.size() == 1 && path != kStepKey && multiple > 0) return other_size;
+  if (common % data_parallel_size == 0)
+    return fmt::format("train.micro_batch_size={}",
+                       config::nearest_divisor(common / data_parallel_size, micro_batch_size));
+  if (path == kStepKey) return fmt::format("{}=\"\"", kStepKey);
+  if (multiple > 0) return "train.rampup_batch_size=[] and " + other_size;
+  return fmt::format("train.micro_batch_size=1 and train.global_batch_size={}", data_parallel_size);
+}
+
 void BatchSizeSchedule::check(int64_t micro_batch_size, int64_t data_parallel_size,
                               config::Violations& violations, std::string_view path) const {
   const int64_t unit = micro_batch_size * data_parallel_size;
   if (unit < 1) return;
+  const std::string remedy = working_size(micro_batch_size, data_parallel_size, path);
   for (const Step& step : steps_) {
     if (step.batch_size % unit == 0) continue;
     violations.add(path,
                    fmt::format("{}: the batch size {} is not a multiple of "
                                "train.micro_batch_size={} x data-parallel size {}",
                                path, step.batch_size, micro_batch_size, data_parallel_size),
-                   fmt::format("{} instead of {}", config::nearest_multiple(unit, step.batch_size),
-                               step.batch_size));
+                   remedy);
   }
 }
 

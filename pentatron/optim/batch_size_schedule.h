@@ -53,6 +53,9 @@ class BatchSizeSchedule {
   const std::vector<Step>& steps() const { return steps_; }
 
  private:
+  /// Assignments with which every batch size is a multiple of micro-batches and ranks.
+  std::string working_size(int64_t micro_batch_size, int64_t data_parallel_size,
+                           std::string_view path) const;
   explicit BatchSizeSchedule(std::vector<Step> steps) : steps_(std::move(steps)) {}
   std::vector<Step> steps_; // increasing from 0, never empty
 };

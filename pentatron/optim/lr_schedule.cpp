@@ -48,12 +48,15 @@ void check_units(const SchedulerConfig& s, const TrainLength& run, config::Viola
                  std::string_view path) {
   const bool samples = run.by_samples();
   const auto refuse = [&](bool set, std::string_view name, std::string_view instead) {
+    const bool optional = !name.starts_with("lr_warmup");
     if (!set) return;
     violations.add(
         config::join(path, name),
-        fmt::format("{} is set, but the run is measured in {}", config::join(path, name),
-                    samples ? "samples (train.train_samples)" : "iterations (train.train_iters)"),
-        config::join(path, instead));
+        fmt::format("{} is set, but the run is measured in {}, for which there is {}",
+                    config::join(path, name),
+                    samples ? "samples (train.train_samples)" : "iterations (train.train_iters)",
+                    config::join(path, instead)),
+        fmt::format("{}={}", config::join(path, name), optional ? "null" : "0"));
   };
   if (samples) {
     refuse(s.lr_decay_iters.has_value(), "lr_decay_iters", "lr_decay_samples");
@@ -106,7 +109,7 @@ void check_scheduler(const SchedulerConfig& scheduler, double max_lr, double min
   }
   if (length.iters > 0 && length.samples > 0) {
     violations.add("train.train_samples", "train.train_iters and train.train_samples are both set",
-                   "one of them");
+                   "train.train_samples=null");
     return;
   }
   check_units(scheduler, length, violations, path);

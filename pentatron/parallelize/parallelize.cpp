@@ -104,14 +104,14 @@ void check_parallel(const ParallelConfig& parallel, const parallel::DdpConfig& d
         fmt::format("{}={} neither divides model.num_query_groups={} nor is a multiple of "
                     "it",
                     tp_key, tp, kv),
-        fmt::format("{} in {{{}}} or a multiple of {}", tp_key, config::divisors(kv), kv));
+        fmt::format("{} in {{{}}}", tp_key, config::divisors(kv)));
   }
   if (parallel.sequence_parallel && micro_batch_tokens % tp != 0) {
     violations.add("parallel.sequence_parallel",
                    fmt::format("parallel.sequence_parallel cannot divide the {} tokens of a "
                                "microbatch evenly among {}={} ranks",
                                micro_batch_tokens, tp_key, tp),
-                   fmt::format("a train.seq_length that is a multiple of {}", tp));
+                   "parallel.sequence_parallel=false");
   }
   try {
     plan_pipeline(parallel, model, {.tokens = 1, .squared_lengths = 1});

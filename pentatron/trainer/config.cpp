@@ -42,7 +42,7 @@ void check_batch_sizes(const TrainConfig& train, int data_parallel_size,
         fmt::format(
             "train.rampup_batch_size has {} numbers instead of 3: [start, increment, samples]",
             train.rampup_batch_size.size()),
-        "train.rampup_batch_size=[16, 16, 10000]");
+        "train.rampup_batch_size=[]");
     return;
   }
   try {

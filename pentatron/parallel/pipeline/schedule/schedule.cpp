@@ -38,7 +38,8 @@ const Entry& find(std::string_view name) {
   for (const Entry& entry : kEntries) {
     if (name == entry.name) return entry;
   }
-  raise<ConfigError>("parallel.pipeline_schedule={} does not exist\n  try: one of {}",
+  raise<ConfigError>("parallel.pipeline_schedule={} does not exist\n  try: "
+                     "parallel.pipeline_schedule in {{{}}}",
                      excerpt(name), fmt::join(schedule_names(), ", "));
 }
 
@@ -126,7 +127,7 @@ int stages_per_rank(std::string_view name, int virtual_stages) {
   if (entry.placement == Placement::kLoop) {
     if (virtual_stages < 0) {
       raise<ConfigError>("parallel.virtual_pipeline_model_parallel_size={} is not positive\n  try: "
-                         "2 or more with parallel.pipeline_schedule=interleaved",
+                         "parallel.virtual_pipeline_model_parallel_size=2",
                          virtual_stages);
     }
     return std::max(virtual_stages, 2);
@@ -134,7 +135,8 @@ int stages_per_rank(std::string_view name, int virtual_stages) {
   const int fixed = entry.placement == Placement::kV ? 2 : 1;
   if (virtual_stages != 0 && virtual_stages != 1 && virtual_stages != fixed) {
     raise<ConfigError>("parallel.virtual_pipeline_model_parallel_size={} does not match "
-                       "parallel.pipeline_schedule={}, which has {} per rank\n  try: remove it, or "
+                       "parallel.pipeline_schedule={}, which has {} per rank\n  try: "
+                       "parallel.virtual_pipeline_model_parallel_size=null or "
                        "parallel.pipeline_schedule=interleaved",
                        virtual_stages, name, fixed == 1 ? "one stage" : "two stages");
   }
@@ -146,19 +148,20 @@ Schedule make_schedule(std::string_view name, int num_ranks, int virtual_stages,
   const Entry& entry = find(name);
   const int per_rank = stages_per_rank(name, virtual_stages);
   if (num_ranks < 1 || num_ranks > kMaxRanks) {
-    raise<ConfigError>("parallel.pipeline_model_parallel_size={} is out of range\n  try: 1 to {}",
-                       num_ranks, kMaxRanks);
+    raise<ConfigError>("parallel.pipeline_model_parallel_size={} is not in 1 to {}\n  try: "
+                       "parallel.pipeline_model_parallel_size={}",
+                       num_ranks, kMaxRanks, std::clamp<int64_t>(num_ranks, 1, kMaxRanks));
   }
   if (num_microbatches < 1 || num_microbatches > kMaxMicrobatches) {
-    raise<ConfigError>("a step of {} microbatches cannot be scheduled\n  try: a global batch of 1 "
-                       "to {} microbatches per data-parallel rank",
+    raise<ConfigError>("a step of {} microbatches per data-parallel rank cannot be scheduled, only "
+                       "1 to {}",
                        num_microbatches, kMaxMicrobatches);
   }
   // A pattern may be made for as many as 2p - 1 further microbatches, with three passes each.
   const int64_t widest = int64_t{num_microbatches} + 2 * int64_t{num_ranks};
   if (per_rank > kMaxActions / num_ranks || 3 * widest > kMaxActions / num_ranks / per_rank) {
     raise<ConfigError>("a schedule of {} ranks x {} stages x {} microbatches has more than {} "
-                       "actions\n  try: fewer microbatches in a step",
+                       "actions",
                        num_ranks, per_rank, num_microbatches, kMaxActions);
   }
   Schedule schedule{.name = std::string(name),

@@ -17,7 +17,8 @@ constexpr size_t kLongestLayout = 1 << 20;
 /// Writes repetitions out: "(t|)*2L" -> "t|t|L".
 class LayoutParser {
  public:
-  explicit LayoutParser(std::string_view text) : text_(text) {}
+  LayoutParser(std::string_view text, std::string remedy)
+      : text_(text), remedy_(std::move(remedy)) {}
 
   std::string parse() {
     std::string all = items(0);
@@ -27,8 +28,8 @@ class LayoutParser {
 
  private:
   [[noreturn]] void fail(std::string_view what) const {
-    raise<ConfigError>("the pipeline layout \"{}\" {} at character {}\n  try: \"Ettt|tttL\"", text_,
-                       what, at_ + 1);
+    raise<ConfigError>("the pipeline layout \"{}\" {} at character {}\n  try: {}", text_, what,
+                       at_ + 1, remedy_);
   }
 
   std::string items(int depth) {
@@ -76,11 +77,26 @@ class LayoutParser {
   }
 
   std::string_view text_;
+  std::string remedy_;
   size_t at_ = 0;
 };
 
+/// A layout that fits the model and the pipeline: layers dealt out evenly.
+std::string working_layout(const StageOptions& o) {
+  const auto stages = static_cast<int64_t>(o.rank_of_stage.size());
+  if (o.num_layers + stages > int64_t{kLongestLayout} / 2)
+    return "parallel.pipeline_model_parallel_layout=\"\"";
+  std::string text = "E";
+  for (int64_t s = 0; s < stages; ++s) {
+    if (s > 0) text += '|';
+    const int64_t layers = o.num_layers * (s + 1) / stages - o.num_layers * s / stages;
+    if (layers > 0) text += layers == 1 ? "t" : fmt::format("t*{}", layers);
+  }
+  return fmt::format("parallel.pipeline_model_parallel_layout=\"{}L\"", text);
+}
+
 std::vector<SegmentRange> by_layout(const StageOptions& o) {
-  const std::string letters = LayoutParser(o.layout).parse();
+  const std::string letters = LayoutParser(o.layout, working_layout(o)).parse();
   std::vector<SegmentRange> stages = {{}};
   std::string order;
   int64_t segment = 0;
@@ -97,16 +113,16 @@ std::vector<SegmentRange> by_layout(const StageOptions& o) {
   wanted.back() = 'L';
   if (order != wanted) {
     raise<ConfigError>("the pipeline layout \"{}\" has {} layers t, {} E and {} L{}, but the model "
-                       "has {} layers\n  try: one E first, {} t, one L last",
+                       "has {} layers\n  try: {}",
                        o.layout, std::ranges::count(order, 't'), std::ranges::count(order, 'E'),
                        std::ranges::count(order, 'L'),
                        order.size() == wanted.size() ? " in another order" : "", o.num_layers,
-                       o.num_layers);
+                       working_layout(o));
   }
   if (stages.size() != o.rank_of_stage.size()) {
     raise<ConfigError>(
-        "the pipeline layout \"{}\" has {} stages, but the pipeline has {}\n  try: {} '|'",
-        o.layout, stages.size(), o.rank_of_stage.size(), o.rank_of_stage.size() - 1);
+        "the pipeline layout \"{}\" has {} stages, but the pipeline has {}\n  try: {}", o.layout,
+        stages.size(), o.rank_of_stage.size(), working_layout(o));
   }
   return stages;
 }
@@ -149,6 +165,9 @@ std::vector<SegmentRange> by_cost(const std::vector<double>& costs, size_t count
   return best;
 }
 
+constexpr std::string_view kEvenly = "parallel.num_layers_in_first_pipeline_stage=null and "
+                                     "parallel.num_layers_in_last_pipeline_stage=null";
+
 /// Layers of each stage where ranks have a say.
 std::vector<int64_t> by_ranks(const StageOptions& o) {
   const size_t stages = o.rank_of_stage.size();
@@ -160,9 +179,9 @@ std::vector<int64_t> by_ranks(const StageOptions& o) {
   const int others = ranks - given;
   if (rest < 0 || (others == 0 && rest != 0) || (others > 0 && rest % others != 0)) {
     raise<ConfigError>("{} layers on the first and {} on the last of {} pipeline ranks leave {} "
-                       "for {} others, of {}\n  try: numbers that leave a multiple of {}",
+                       "for {} others, of {}\n  try: {}",
                        o.first_rank_layers.value_or(0), o.last_rank_layers.value_or(0), ranks, rest,
-                       others, o.num_layers, std::max(others, 1));
+                       others, o.num_layers, kEvenly);
   }
   std::vector<int64_t> of_rank(static_cast<size_t>(ranks), others > 0 ? rest / others : 0);
   if (o.first_rank_layers) of_rank.front() = *o.first_rank_layers;
@@ -172,8 +191,8 @@ std::vector<int64_t> by_ranks(const StageOptions& o) {
     const int64_t n = of_rank[static_cast<size_t>(rank)];
     if (n % per_rank != 0) {
       raise<ConfigError>("{} layers of pipeline rank {} cannot be divided evenly among its {} "
-                         "stages\n  try: a multiple of {}",
-                         n, rank, per_rank, per_rank);
+                         "stages\n  try: {}",
+                         n, rank, per_rank, kEvenly);
     }
     layers.push_back(n / per_rank);
   }
@@ -184,9 +203,12 @@ std::vector<int64_t> evenly(const StageOptions& o) {
   const auto stages = static_cast<int64_t>(o.rank_of_stage.size());
   const int64_t total = o.num_layers + o.count_embedding + o.count_loss;
   if (total < stages) {
-    raise<ConfigError>("{} layers are too few for {} pipeline stages\n  try: at most {} stages, or "
-                       "parallel.pipeline_model_parallel_layout with empty ones",
-                       o.num_layers, stages, total);
+    const int64_t ranks = *std::ranges::max_element(o.rank_of_stage) + 1;
+    const int64_t fit = total / (stages / ranks);
+    raise<ConfigError>("{} layers are too few for {} pipeline stages\n  try: model.num_layers={}{}",
+                       o.num_layers, stages, stages - o.count_embedding - o.count_loss,
+                       fit < 1 ? ""
+                               : fmt::format(" or parallel.pipeline_model_parallel_size={}", fit));
   }
   std::vector<int64_t> layers(static_cast<size_t>(stages), total / stages);
   for (int64_t s = 0; s < total % stages; ++s) ++layers[static_cast<size_t>(s)];
