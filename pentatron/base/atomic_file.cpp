@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <vector>
 
 #include "pentatron/base/error.h"
 
@@ -100,8 +101,26 @@ void write_file_atomically(const fs::path& target, std::string_view text) {
   file.commit();
 }
 
-AtomicDirectory::AtomicDirectory(fs::path target)
-    : target_(std::move(target)), aside_(name_aside(target_)) {
+std::error_code remove_tree(const fs::path& path, const std::function<void()>& progress) {
+  std::error_code first, error;
+  if (fs::is_directory(fs::symlink_status(path, error))) {
+    std::vector<fs::path> inside; // before anything goes, which would confuse the iterator
+    for (auto it = fs::directory_iterator(path, error); !error && it != fs::directory_iterator();
+         it.increment(error))
+      inside.push_back(it->path());
+    for (const fs::path& child : inside) {
+      error = remove_tree(child, progress);
+      if (error && !first) first = error;
+    }
+  }
+  fs::remove(path, error);
+  if (error && !first) first = error;
+  if (progress) progress();
+  return first;
+}
+
+AtomicDirectory::AtomicDirectory(fs::path target, std::function<void()> progress)
+    : target_(std::move(target)), aside_(name_aside(target_)), progress_(std::move(progress)) {
   if (!target_.has_filename()) target_ = target_.parent_path();
   std::error_code error;
   fs::create_directories(parent_of(target_), error);
@@ -110,8 +129,7 @@ AtomicDirectory::AtomicDirectory(fs::path target)
 }
 
 AtomicDirectory::~AtomicDirectory() {
-  std::error_code ignored;
-  if (!aside_.empty()) fs::remove_all(aside_, ignored);
+  if (!aside_.empty()) remove_tree(aside_, progress_);
 }
 
 void AtomicDirectory::commit(Existing existing) {
@@ -124,13 +142,14 @@ void AtomicDirectory::commit(Existing existing) {
   for (auto it = fs::recursive_directory_iterator(aside_, error);
        !error && it != fs::recursive_directory_iterator(); it.increment(error)) {
     if (it->is_regular_file(error) || it->is_directory(error)) sync_path(it->path());
+    if (progress_) progress_();
   }
   if (error) fail("read", aside_, error.value());
   sync_path(aside_);
   if (exists) {
     swap_names(aside_, target_);
     sync_path(parent_of(target_));
-    fs::remove_all(aside_, error);
+    remove_tree(aside_, progress_);
   } else if (::rename(aside_.c_str(), target_.c_str()) != 0) {
     fail("renamed", target_, errno);
   }

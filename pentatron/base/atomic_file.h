@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string_view>
+#include <system_error>
 
 namespace pentatron {
 
@@ -39,7 +41,8 @@ void write_file_atomically(const std::filesystem::path& target, std::string_view
 /// A folder `target` filled under the name `target`.tmp-* beside it.
 class AtomicDirectory {
  public:
-  explicit AtomicDirectory(std::filesystem::path target);
+  /// `progress` is called for each file that is synced or removed.
+  explicit AtomicDirectory(std::filesystem::path target, std::function<void()> progress = {});
   ~AtomicDirectory(); ///< removes what was not committed
   AtomicDirectory(const AtomicDirectory&) = delete;
   AtomicDirectory& operator=(const AtomicDirectory&) = delete;
@@ -55,7 +58,12 @@ class AtomicDirectory {
  private:
   std::filesystem::path target_;
   std::filesystem::path aside_;
+  std::function<void()> progress_;
 };
+
+/// Removes a file, or a folder with everything in it, file by file. Returns the first error.
+std::error_code remove_tree(const std::filesystem::path& path,
+                            const std::function<void()>& progress = {});
 
 /// fsync of one file or folder.
 void sync_path(const std::filesystem::path& path);

@@ -105,9 +105,9 @@ std::map<std::string, uint64_t> sizes_of(const Manifest& manifest) {
 }
 
 /// What a leader knows of the files on its machine.
-Json report_of(const fs::path& folder, const comm::Group& world) {
+Json report_of(const fs::path& folder, VerifyScope scope, const comm::Group& world) {
   const comm::LongWork work(world, "checking " + folder.string());
-  const VerifyReport report = verify(folder, VerifyScope::kPresent, [&] { work.progress(); });
+  const VerifyReport report = verify(folder, scope, [&] { work.progress(); });
   Json own{{"fault", ""}, {"absent", report.absent}, {"damaged", Json::object()}};
   std::map<std::string, uint64_t> listed;
   if (!report.first_faults.contains("")) listed = sizes_of(read_manifest(folder));
@@ -120,13 +120,19 @@ Json report_of(const fs::path& folder, const comm::Group& world) {
   return own;
 }
 
-/// Why the machines together do not hold the checkpoint; empty if they do. Then those without its
-/// manifest get it, and of a file that another machine has whole nothing damaged stays.
-std::string fault_of(const fs::path& folder, const Machines& machines, const comm::Group& world) {
+struct Found {
+  std::string fault;    ///< why the machines together do not hold the checkpoint, or empty
+  bool removed = false; ///< damaged copies, of files that another machine has whole
+};
+
+/// Looks at the checkpoint on all machines. If they hold it, those without its manifest get it, and
+/// of a file that another machine has whole nothing damaged stays.
+Found look_at(const fs::path& folder, VerifyScope scope, const Machines& machines,
+              const comm::Group& world) {
   Json own{{"fault", ""}, {"absent", Json::array()}, {"damaged", Json::object()}};
   std::string text;
   if (machines.leads() && is_there(folder / kManifestName)) {
-    own = report_of(folder, world);
+    own = report_of(folder, scope, world);
     text = read_small_file(folder / kManifestName, kMaxManifest);
   }
   own["digest"] = text.empty() ? "" : sha256(text);
@@ -138,7 +144,7 @@ std::string fault_of(const fs::path& folder, const Machines& machines, const com
   for (const auto& [leader, said] : from_leaders(own, machines, world)) {
     const std::string theirs = text_in(said, "digest");
     if (const std::string fault = text_in(said, "fault"); !fault.empty())
-      return fmt::format("on the machine of rank {}: {}", leader, fault);
+      return {fmt::format("on the machine of rank {}: {}", leader, fault)};
     if (theirs.empty()) {
       everywhere = false;
       continue;
@@ -157,15 +163,16 @@ std::string fault_of(const fs::path& folder, const Machines& machines, const com
       continue;
     }
     if (theirs != digest)
-      return fmt::format("the manifests on the machines of ranks {} and {} differ", source, leader);
+      return {
+          fmt::format("the manifests on the machines of ranks {} and {} differ", source, leader)};
     std::erase_if(absent, [&](const std::string& name) { return !lacks.contains(name); });
   }
-  if (source < 0) return "no machine has its manifest";
+  if (source < 0) return {"no machine has its manifest"};
   for (const std::string& name : absent)
-    if (damage.contains(name)) return damage[name];
+    if (damage.contains(name)) return {damage[name]};
   if (!absent.empty())
-    return fmt::format("{} {} missing on all machines", fmt::join(absent, ", "),
-                       absent.size() == 1 ? "is" : "are");
+    return {fmt::format("{} {} missing on all machines", fmt::join(absent, ", "),
+                        absent.size() == 1 ? "is" : "are")};
   if (!everywhere) {
     text = comm::broadcast_text(text, source, world);
     if (machines.leads() && !is_there(folder / kManifestName)) {
@@ -179,7 +186,7 @@ std::string fault_of(const fs::path& folder, const Machines& machines, const com
       raise<CheckpointError>("cannot remove {}: {}", (folder / name).string(), error.message());
   }
   comm::barrier(world);
-  return "";
+  return {.fault = "", .removed = !damage.empty()};
 }
 
 void give(const fs::path& file, uint64_t bytes, int to, const comm::Group& world) {
@@ -235,12 +242,14 @@ std::optional<FoundCheckpoint> find_on_machines(const fs::path& dir, const comm:
   std::vector<std::string> faults;
   for (const std::string& name : candidates(dir, machines, world)) {
     const fs::path folder = name.empty() ? dir : dir / name;
-    if (const auto known = damaged.find(folder); known != damaged.end()) {
-      faults.push_back(fmt::format("{}: {}", folder.filename().string(), known->second));
-      continue;
-    }
-    if (const std::string fault = fault_of(folder, machines, world); !fault.empty()) {
-      faults.push_back(fmt::format("{}: {}", folder.filename().string(), fault));
+    // What was found damaged while it was read is looked at whole: another machine may stand in.
+    const auto known = damaged.find(folder);
+    const bool whole = known != damaged.end();
+    Found found = look_at(folder, whole ? VerifyScope::kPresent : VerifyScope::kPresentStructure,
+                          machines, world);
+    if (found.fault.empty() && whole && !found.removed) found.fault = known->second;
+    if (!found.fault.empty()) {
+      faults.push_back(fmt::format("{}: {}", folder.filename().string(), found.fault));
       continue;
     }
     std::set<std::string> attachments;

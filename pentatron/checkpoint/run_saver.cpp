@@ -80,6 +80,8 @@ struct Written {
   uint64_t bytes = 0; ///< of all tensors; set before the thread begins
 };
 
+constexpr size_t kBlock = 64 << 20; ///< of a large tensor, between two signs of progress
+
 void write_now(const fs::path& aside, const std::vector<FilePlan>& plans, Written& written,
                const comm::ProgressTeller& progress) {
   for (const FilePlan& plan : plans) {
@@ -87,9 +89,14 @@ void write_now(const fs::path& aside, const std::vector<FilePlan>& plans, Writte
     for (size_t i = 0; i < plan.entries.size(); ++i) {
       for (const at::Tensor& view : plan.contents[i]) {
         const at::Tensor data = view.contiguous().cpu();
-        file.write(plan.entries[i].name, {static_cast<const std::byte*>(data.const_data_ptr()),
-                                          static_cast<size_t>(data.nbytes())});
-        progress();
+        std::span<const std::byte> bytes(static_cast<const std::byte*>(data.const_data_ptr()),
+                                         static_cast<size_t>(data.nbytes()));
+        do {
+          const std::span<const std::byte> block = bytes.first(std::min(bytes.size(), kBlock));
+          file.write(plan.entries[i].name, block);
+          progress();
+          bytes = bytes.subspan(block.size());
+        } while (!bytes.empty());
       }
     }
     written.descriptions.push_back(file.finish());
@@ -185,9 +192,10 @@ std::string RunSaver::State::begin(int64_t iteration) {
   error.clear();
   failed = false;
   std::string own;
+  const comm::LongWork removing(world, "removing what was not finished in " + options.dir.string());
   if (machines->leads()) {
     try {
-      pending->writer.emplace(options.dir, iteration);
+      pending->writer.emplace(options.dir, iteration, [this] { progress(); });
       own = "+" + pending->writer->path().string();
     } catch (const Error& e) {
       own = std::string("-") + e.what();
@@ -269,6 +277,7 @@ SaveEvent RunSaver::State::event(SaveEvent::State state) const {
 SaveEvent RunSaver::State::fail(const std::string& why) {
   SaveEvent failure = event(SaveEvent::State::kFailed);
   failure.text = why;
+  const comm::LongWork removing(world, "removing what was written for " + work());
   written = {};
   pending.reset(); // removes the folder aside
   return failure;

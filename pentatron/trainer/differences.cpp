@@ -21,6 +21,14 @@ std::string differences(const Config& one, const Config& other,
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
+std::string assignments(const Config& one, const Config& other,
+                        const std::set<config::OnResume>& meanings) {
+  std::vector<std::string> texts;
+  for (const config::Difference& d : config::diff(one, other))
+    if (meanings.contains(d.on_resume)) texts.push_back(fmt::format("{}={}", d.path, d.before));
+  return fmt::format("{}", fmt::join(texts, " and "));
+}
+
 Config equal_config(Config config, const comm::Group& world) {
   const std::vector<std::string> all = comm::gather_text(config::to_yaml(config), world);
   for (size_t rank = 1; rank < all.size(); ++rank) {

@@ -14,6 +14,10 @@ namespace pentatron::trainer {
 std::string differences(const Config& one, const Config& other,
                         const std::set<config::OnResume>& meanings);
 
+/// The values of `one` at those keys, as assignments: "key=1 and key=2".
+std::string assignments(const Config& one, const Config& other,
+                        const std::set<config::OnResume>& meanings);
+
 /// The configuration, if all ranks have the same: others would train something that nobody asked
 /// for, or not even form the same groups. Collective; throws CommError.
 Config equal_config(Config config, const comm::Group& world);

@@ -190,9 +190,11 @@ void Trainer::State::check_saved(const Config& saved, bool has_training_state) c
   if (has_training_state) fixed.insert(config::OnResume::kState);
   if (const std::string text = differences(saved, config, fixed); !text.empty()) {
     if (!c.finetune)
-      raise<CheckpointError>("{} was trained with {}\n  try: the configuration of the checkpoint, "
-                             "or checkpoint.finetune=true to start a new run from its weights",
-                             folder, text);
+      raise<CheckpointError>(
+          "{} was trained with {}\n  try: {}{}", folder, text, assignments(saved, config, fixed),
+          differences(saved, config, {config::OnResume::kModel}).empty()
+              ? ", or checkpoint.finetune=true to start a new run from its weights"
+              : "");
     log::shared_warning("the weights of {} were trained with {}", folder, text);
   }
 }
@@ -506,8 +508,9 @@ TrainReport Trainer::run(const RunOptions& run_options) {
         if (s.saver) show_saves(s.saver->finish());
         reporter.finish();
         raise<Error>("iteration {}: loss {} and gradient norm {} are not finite{}\n  try: a lower "
-                     "optimizer.lr, or train.on_nan=skip",
-                     iteration, *result.loss, *result.grad_norm, where);
+                     "optimizer.lr{}",
+                     iteration, *result.loss, *result.grad_norm, where,
+                     c.train.on_nan == OnNan::kStop ? ", or train.on_nan=skip" : "");
       }
       log::shared_warning("skipped iteration {}: loss {} and gradient norm {} are not finite{}",
                           iteration, *result.loss, *result.grad_norm, where);

@@ -72,6 +72,15 @@ TEST(IndexCache, DamagedFilesAreMadeAgain) {
   }
 }
 
+TEST(IndexCache, RemovesWhatKilledProcessesWereWriting) {
+  const TemporaryFolder folder;
+  folder.write("0123.gptindex.tmp-1-0", "half");
+  folder.write("notes.txt", "of somebody");
+  cached_gpt_index(folder.path(), std::vector<int32_t>(40, 9), 0, {.sequence_length = 8});
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "0123.gptindex.tmp-1-0"));
+  EXPECT_TRUE(std::filesystem::exists(folder.path() / "notes.txt"));
+}
+
 TEST(IndexCache, MayBeFilledByManyAtOnce) {
   const TemporaryFolder folder;
   const std::vector<int32_t> lengths(5000, 33);

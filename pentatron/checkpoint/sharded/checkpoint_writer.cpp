@@ -11,16 +11,18 @@ namespace fs = std::filesystem;
 
 namespace {
 
-fs::path cleaned_target(const fs::path& dir, int64_t iteration, const DirectoryLock& lock) {
-  remove_abandoned(dir, lock);
+fs::path cleaned_target(const fs::path& dir, int64_t iteration, const DirectoryLock& lock,
+                        const std::function<void()>& progress) {
+  remove_abandoned(dir, lock, progress);
   return dir / step_name(iteration);
 }
 
 } // namespace
 
-CheckpointWriter::CheckpointWriter(const fs::path& dir, int64_t iteration)
-    : dir_(dir), iteration_(iteration), lock_(dir), folder_(cleaned_target(dir, iteration, lock_)) {
-}
+CheckpointWriter::CheckpointWriter(const fs::path& dir, int64_t iteration,
+                                   const std::function<void()>& progress)
+    : dir_(dir), iteration_(iteration), lock_(dir),
+      folder_(cleaned_target(dir, iteration, lock_, progress), progress) {}
 
 fs::path CheckpointWriter::commit(std::span<const std::string> descriptions,
                                   const CheckpointInfo& info) {

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <set>
 #include <span>
@@ -40,7 +41,9 @@ class CheckpointWriter {
  public:
   /// Locks DIR, removes what earlier processes left, makes the folder aside. Throws CheckpointError
   /// or Error, naming the path.
-  CheckpointWriter(const std::filesystem::path& dir, int64_t iteration);
+  /// `progress` is called for each file that is removed or synced.
+  CheckpointWriter(const std::filesystem::path& dir, int64_t iteration,
+                   const std::function<void()>& progress = {});
 
   /// Where all ranks write.
   const std::filesystem::path& path() const { return folder_.path(); }

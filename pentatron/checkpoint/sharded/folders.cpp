@@ -121,14 +121,14 @@ DirectoryLock::~DirectoryLock() {
   ::close(descriptor_);
 }
 
-void remove_abandoned(const fs::path& dir, const DirectoryLock& lock) {
+void remove_abandoned(const fs::path& dir, const DirectoryLock& lock,
+                      const std::function<void()>& progress) {
   if (!lock.held()) return;
   for (const std::string& name : names_in(dir)) {
     const size_t aside = name.find(kAside);
     if (aside == std::string::npos) continue;
     const std::string of = name.substr(0, aside);
-    std::error_code ignored;
-    if (of == kLatest || iteration_of(of)) fs::remove_all(dir / name, ignored);
+    if (of == kLatest || iteration_of(of)) remove_tree(dir / name, progress);
   }
 }
 
@@ -237,13 +237,8 @@ void remove_checkpoint(const fs::path& folder, const std::function<void()>& prog
   if (::rename(folder.c_str(), aside.c_str()) != 0)
     raise<CheckpointError>("cannot remove {}: {}", folder.string(), std::strerror(errno));
   sync_path(folder.has_parent_path() ? folder.parent_path() : fs::path("."));
-  std::error_code error;
-  for (const std::string& name : names_in(aside)) {
-    fs::remove_all(aside / name, error);
-    if (progress) progress();
-  }
-  fs::remove_all(aside, error);
-  if (error) raise<CheckpointError>("cannot remove {}: {}", folder.string(), error.message());
+  if (const std::error_code error = remove_tree(aside, progress))
+    raise<CheckpointError>("cannot remove {}: {}", folder.string(), error.message());
 }
 
 } // namespace
@@ -255,7 +250,7 @@ PruneReport prune_checkpoints(const fs::path& dir, const Retention& retention, b
   std::error_code error;
   if (!fs::is_directory(dir, error)) raise<CheckpointError>("{} is not a folder", dir.string());
   std::optional<DirectoryLock> lock;
-  if (!only_report) remove_abandoned(dir, lock.emplace(dir));
+  if (!only_report) remove_abandoned(dir, lock.emplace(dir), progress);
   PruneReport report;
   const auto latest = latest_name(dir);
   std::vector<Candidate> candidates;

@@ -53,7 +53,8 @@ class DirectoryLock {
 
 /// Removes what killed processes were writing or removing: `<checkpoint>.tmp-*`, `latest.tmp-*`.
 /// Nothing if the lock is not held.
-void remove_abandoned(const std::filesystem::path& dir, const DirectoryLock& lock);
+void remove_abandoned(const std::filesystem::path& dir, const DirectoryLock& lock,
+                      const std::function<void()>& progress = {});
 
 struct FoundCheckpoint {
   std::filesystem::path folder;

@@ -199,7 +199,7 @@ VerifyReport verify(const fs::path& folder, VerifyScope scope,
     for (const auto& [name, parity] : manifest.parity) report.bytes += parity.file.bytes;
     report.files += manifest.attachments.size() + manifest.parity.size();
     report.repairable = !manifest.parity.empty();
-    if (scope == VerifyScope::kPresent) {
+    if (scope == VerifyScope::kPresent || scope == VerifyScope::kPresentStructure) {
       set_aside(folder, manifest.files, report.absent);
       set_aside(folder, manifest.attachments, report.absent);
       set_aside(folder, manifest.parity, report.absent);
@@ -210,13 +210,15 @@ VerifyReport verify(const fs::path& folder, VerifyScope scope,
     } else {
       find_unlisted(folder, manifest, faults);
     }
-    const bool structure = scope == VerifyScope::kStructure;
+    const bool structure =
+        scope == VerifyScope::kStructure || scope == VerifyScope::kPresentStructure;
     if (structure)
       check_sizes(folder, manifest, faults, progress);
     else
       check_files(folder, manifest, faults, progress);
     check_attachments(folder, manifest, faults);
-    if (scope == VerifyScope::kWhole || structure) check_spares(folder, manifest, faults);
+    if (scope == VerifyScope::kWhole || scope == VerifyScope::kStructure)
+      check_spares(folder, manifest, faults);
     if (faults.list().empty()) {
       for (const auto& [name, info] : manifest.files) {
         check_header(folder, name, manifest);

@@ -23,6 +23,8 @@ struct VerifyReport {
 enum class VerifyScope : uint8_t {
   kWhole,
   kPresent, ///< a machine's part of a checkpoint: files that are not there are no fault
+  /// Of a machine's part, what kStructure looks at.
+  kPresentStructure,
   kWeights, ///< what a model for writing needs: no optimizer state, no parity files, no copies
   /// Everything but the content of shards and parity files, of which only sizes and headers are
   /// looked at: who reads them checks what it reads.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <limits>
@@ -24,6 +25,7 @@
 #include "pentatron/base/json.h"
 #include "pentatron/base/log.h"
 #include "pentatron/base/mapped_file.h"
+#include "pentatron/base/sha256.h"
 
 namespace pentatron::data {
 
@@ -39,6 +41,7 @@ constexpr std::string_view kOldMagic = "PTGPTIX1"; // without alignment
 constexpr size_t kAlignment = 8;
 constexpr size_t kHeaderBytes = kMagic.size() + sizeof(uint64_t);
 constexpr uint64_t kMostDescription = 1u << 16;
+constexpr std::string_view kSuffix = ".gptindex";
 constexpr int64_t kLengthsChunk = int64_t{1} << 20; // lengths read at once
 constexpr int64_t kWorthAFile = int64_t{1} << 30;   // bytes that are worth a file
 
@@ -48,19 +51,20 @@ size_t padding(size_t size) {
 
 /// What the arrays are a function of.
 std::string describe(const SequenceLengths& lengths, const GptIndexOptions& options) {
-  uint32_t one = 0, other = 0x9E3779B9u;
+  uint32_t crc = 0;
+  uint64_t mixed = 0; // another function of them: together 96 bits tell corpora apart
   std::vector<int32_t> chunk(static_cast<size_t>(std::min(kLengthsChunk, lengths.count)));
   for (int64_t begin = 0; begin < lengths.count; begin += kLengthsChunk) {
     const auto part =
         std::span(chunk).first(static_cast<size_t>(std::min(kLengthsChunk, lengths.count - begin)));
     lengths.read(begin, part);
-    one = crc32c(std::as_bytes(part), one);
-    other = crc32c(std::as_bytes(part), other);
+    crc = crc32c(std::as_bytes(part), crc);
+    for (const int32_t length : part)
+      mixed = std::rotl((mixed ^ static_cast<uint32_t>(length)) * 0x9E3779B97F4A7C15u, 29);
   }
-  Json made_from{
-      {"sequences", lengths.count},     {"first_sequence", lengths.first_sequence},
-      {"lengths_crc32c", {one, other}}, {"sequence_length", options.sequence_length},
-      {"seed", options.seed},           {"drop_last", options.drop_last_partial_sequence}};
+  Json made_from{{"sequences", lengths.count}, {"first_sequence", lengths.first_sequence},
+                 {"lengths", {crc, mixed}},    {"sequence_length", options.sequence_length},
+                 {"seed", options.seed},       {"drop_last", options.drop_last_partial_sequence}};
   if (options.num_samples) made_from["num_samples"] = *options.num_samples;
   return dump_json(made_from);
 }
@@ -72,8 +76,7 @@ GptIndex build(const SequenceLengths& lengths, const GptIndexOptions& options) {
 }
 
 fs::path file_name(const std::string& description) {
-  const auto bytes = std::as_bytes(std::span(description));
-  return fmt::format("{:08x}{:08x}.gptindex", crc32c(bytes), crc32c(bytes, 0x9E3779B9u));
+  return sha256(description).substr(0, 32) + std::string(kSuffix);
 }
 
 template <class Index, class Use> void for_each_array(Index& index, Use use) {
@@ -215,17 +218,33 @@ class FolderLock {
  public:
   explicit FolderLock(const fs::path& folder)
       : descriptor_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-    while (descriptor_ >= 0 && ::flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) continue;
+    if (descriptor_ < 0) return;
+    int locked = -1;
+    do locked = ::flock(descriptor_, LOCK_EX);
+    while (locked != 0 && errno == EINTR);
+    held_ = locked == 0;
   }
   ~FolderLock() {
     if (descriptor_ >= 0) ::close(descriptor_);
   }
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
+  /// False on a file system without locks.
+  bool held() const { return held_; }
 
  private:
   int descriptor_;
+  bool held_ = false;
 };
+
+/// What processes that were killed were writing.
+void remove_unfinished(const fs::path& folder) {
+  std::error_code error;
+  for (auto it = fs::directory_iterator(folder, error); !error && it != fs::directory_iterator();
+       it.increment(error))
+    if (it->path().filename().string().find(std::string(kSuffix) + ".tmp-") != std::string::npos)
+      fs::remove(it->path(), error);
+}
 
 GptIndex cached(const fs::path& folder, const std::string& made_from,
                 const SequenceLengths& lengths, const GptIndexOptions& options) {
@@ -238,6 +257,7 @@ GptIndex cached(const fs::path& folder, const std::string& made_from,
   if (::access(folder.c_str(), W_OK) == 0) lock.emplace(folder);
   // Another one may have made it meanwhile.
   if (std::optional<GptIndex> index = find(path, made_from, true)) return std::move(*index);
+  if (lock && lock->held()) remove_unfinished(folder);
   GptIndex index = build(lengths, options);
   try {
     write(path, made_from, index);

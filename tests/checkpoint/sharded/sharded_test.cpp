@@ -358,6 +358,31 @@ TEST_F(Commit, LeavesNothingWithoutACommit) {
   EXPECT_THAT(names_in(dir.path()), ElementsAre("lock"));
 }
 
+TEST_F(Commit, WhatTakesLongShowsProgress) {
+  write_example(dir.path(), 5, 3);
+  write_example(dir.path(), 6, 3);
+  const auto files = static_cast<int>(read_manifest(dir.path() / "step_00000005").files.size());
+  fs::rename(dir.path() / "step_00000005", dir.path() / "step_00000005.tmp-1");
+  int steps = 0;
+  const auto count = [&] { ++steps; };
+  const auto steps_of = [&](const auto& work) {
+    steps = 0;
+    work();
+    return steps;
+  };
+  EXPECT_GE(steps_of([&] { CheckpointWriter(dir.path(), 7, count); }), files) << "left by a kill";
+  EXPECT_GE(steps_of([&] { verify(dir.path() / "step_00000006", VerifyScope::kWhole, count); }),
+            files);
+  EXPECT_GE(steps_of([&] { verify(dir.path() / "step_00000006", VerifyScope::kStructure, count); }),
+            files);
+  write_example(dir.path(), 8, 1);
+  EXPECT_GE(steps_of([&] {
+              prune_checkpoints(dir.path(), {.keep_last = 1}, /*only_report=*/false, count);
+            }),
+            files);
+  EXPECT_THAT(names_in(dir.path()), ElementsAre("latest", "lock", "step_00000008"));
+}
+
 TEST_F(Commit, OneAtATimeInAFolder) {
   const CheckpointWriter writer(dir.path(), 5);
   EXPECT_THAT(message_of([&] { CheckpointWriter other(dir.path(), 6); }),
