@@ -74,6 +74,7 @@ full_peers() {
   configure_and_build ci
   "$ROOT/.deps/peers/bin/python" "$ROOT/tests/peers/hf_models.py" "$ROOT/build/ci/pentatron"
   "$ROOT/.deps/peers/bin/python" "$ROOT/tests/peers/hf_export.py" "$ROOT/build/ci/pentatron"
+  "$ROOT/.deps/peers/bin/python" "$ROOT/tests/peers/hf_tokenizer.py" "$ROOT/build/ci/pentatron"
 }
 
 full_fuzz() {

@@ -318,8 +318,9 @@ struct Config {
 };
 
 /// Fills a config from an optional file and overrides, in this order: preset or the model
-/// of checkpoint.load where that is no run that goes on, file, overrides. Every problem of a run on
-/// `world_size` ranks in one ConfigError.
+/// of checkpoint.load where that is no run that goes on, file, overrides. Where no tokenizer is
+/// named, it is the one of the model that is loaded; where no vocabulary size is given, it is the
+/// tokenizer's. Every problem of a run on `world_size` ranks in one ConfigError.
 Config load_config(const std::optional<std::string>& file,
                    const std::vector<std::string>& overrides, Config base = {}, int world_size = 1);
 

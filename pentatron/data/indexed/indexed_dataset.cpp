@@ -68,7 +68,7 @@ void IndexedDataset::read_header() {
   std::array<std::byte, kIndexHeaderBytes> header{};
   index_.read(0, std::span<std::byte>(header), "the header");
   if (std::memcmp(header.data(), kIndexMagic.data(), kIndexMagic.size()) != 0)
-    bad("magic", "is not that of an index: MMIDIDX");
+    bad("magic", "is not MMIDIDX, so this is not the index of a corpus");
   const auto version = load<uint64_t>(header.data() + 9);
   if (version != kIndexVersion) bad("version", fmt::format("is {}, not 1", version));
   const auto code = load<uint8_t>(header.data() + 17);
