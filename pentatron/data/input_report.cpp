@@ -11,7 +11,7 @@ namespace pentatron::data {
 namespace {
 
 constexpr size_t kMessagesKept = 5;
-constexpr size_t kSkipsKept = 1'000'000;
+constexpr size_t kSkipsKept = 200'000; // in memory; preprocess writes them down block by block
 constexpr std::array<const char*, kBadInputKinds> kKindNames = {
     "with invalid UTF-8",        "empty files",    "without the key",
     "that are not JSON objects", "lines too long", "corrupted files"};

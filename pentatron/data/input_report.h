@@ -61,7 +61,7 @@ class InputReport {
   int64_t total_skipped() const;
   /// The first few.
   const std::vector<std::string>& messages() const { return messages_; }
-  /// All that was left out, in order, up to a million.
+  /// All that was left out, in order; of more than 200,000 the first.
   const std::vector<SkippedInput>& skips() const { return skips_; }
   /// Empties skips(), for a caller that has written them down.
   std::vector<SkippedInput> take_skips();

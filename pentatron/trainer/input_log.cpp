@@ -24,7 +24,12 @@ void write_skipped(const Config& config, const data::InputReport& report) {
     AtomicFile out(file);
     for (const data::SkippedInput& input : report.skips()) out.write(input.to_json() + "\n");
     out.commit();
-    log::info("all skipped input is listed in {}", file.string());
+    const auto listed = static_cast<int64_t>(report.skips().size());
+    if (listed == report.total_skipped())
+      log::info("all skipped input is listed in {}", file.string());
+    else
+      log::info("the first {} of {} skipped inputs are listed in {}", listed,
+                report.total_skipped(), file.string());
   } catch (const std::exception& error) { // logging never ends a run
     log::warning("the list of skipped input was not written: {}", error.what());
   }
