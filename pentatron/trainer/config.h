@@ -178,7 +178,7 @@ struct CheckpointConfig {
         field("load", &C::load,
               "model to start from: checkpoint.save of an earlier run (resumes it); auto: resume "
               "from checkpoint.save, or start a new run if it holds no checkpoint; hf:DIR: Hugging "
-              "Face model; FILE.gguf: GGUF model"),
+              "Face model, a folder or ORG/NAME of a downloaded one; FILE.gguf: GGUF model"),
         field("save_interval", &C::save_interval,
               "number of iterations between checkpoints; 0: save only at the end")
             .min(0)
