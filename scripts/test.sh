@@ -8,13 +8,14 @@
 #     faults    broken set-ups; killed processes, torn files, full disks
 #     launchers the same run under mpirun, torchrun and srun (installs Slurm; 5 GB into .deps/peers)
 #     peers     models of every option, and exports, against Hugging Face transformers (installs 5 GB into .deps/peers)
+#     parquet   Parquet files through Apache Arrow (installs 150 MB into .deps/parquet)
 #     fuzz      every parser under libFuzzer, FUZZ_SECONDS (default 60) each
 #     sanitize  the fast tests under AddressSanitizer with UndefinedBehaviorSanitizer, and under ThreadSanitizer
 set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$ROOT/scripts/setup.sh"
 
-usage() { sed -n '2,13s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,14s/^# \{0,1\}//p' "$0"; }
 
 # Runs ctest on a built preset; further arguments are ctest's.
 run_ctest() {
@@ -74,6 +75,13 @@ full_peers() {
   configure_and_build ci
   "$ROOT/.deps/peers/bin/python" "$ROOT/tests/peers/hf_models.py" "$ROOT/build/ci/pentatron"
   "$ROOT/.deps/peers/bin/python" "$ROOT/tests/peers/hf_export.py" "$ROOT/build/ci/pentatron"
+  "$ROOT/.deps/peers/bin/python" "$ROOT/tests/peers/hf_tokenizer.py" "$ROOT/build/ci/pentatron"
+}
+
+full_parquet() {
+  configure_and_build ci --target pentatron --target cli_test
+  "$ROOT/scripts/parquet.sh"
+  run_ctest ci -R '^cli_test[.]Parquet'
 }
 
 full_fuzz() {
@@ -108,10 +116,10 @@ case "${1:-}" in
   exit 0
   ;;
 --full)
-  kinds=${2:-matrix bugs faults launchers peers fuzz sanitize}
-  case " matrix bugs faults launchers peers fuzz sanitize " in
+  kinds=${2:-matrix bugs faults launchers peers parquet fuzz sanitize}
+  case " matrix bugs faults launchers peers parquet fuzz sanitize " in
   *" ${2:-fuzz} "*) ;;
-  *) fail "--full $2: no such kind of test" "matrix, bugs, faults, launchers, peers, fuzz or sanitize" ;;
+  *) fail "--full $2: no such kind of test" "matrix, bugs, faults, launchers, peers, parquet, fuzz or sanitize" ;;
   esac
   ;;
 *) fail "$1: no such option" "scripts/test.sh --help" ;;

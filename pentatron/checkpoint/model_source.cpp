@@ -10,6 +10,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/gguf.h"
+#include "pentatron/base/hf_cache.h"
 #include "pentatron/base/mapped_file.h"
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/checkpoint/source_facts.h"
@@ -156,14 +157,15 @@ ModelFormat recognise_model(const fs::path& where) {
 
 std::unique_ptr<ModelSource> open_model(const std::string& where) {
   constexpr std::string_view kHf = "hf:";
-  if (where.starts_with(kHf)) return open_hf_model(where.substr(kHf.size()));
-  switch (recognise_model(where)) {
+  if (where.starts_with(kHf)) return open_hf_model(resolve_model_path(where.substr(kHf.size())));
+  const fs::path path = resolve_model_path(where);
+  switch (recognise_model(path)) {
   case ModelFormat::kPentatron:
-    return open_run_model(where);
+    return open_run_model(path);
   case ModelFormat::kHuggingFace:
-    return open_hf_model(where);
+    return open_hf_model(path);
   case ModelFormat::kGguf:
-    return open_gguf_model(where);
+    return open_gguf_model(path);
   }
   PT_DCHECK(false);
 }

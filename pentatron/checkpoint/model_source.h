@@ -7,7 +7,8 @@
 ///
 /// The format is detected from the content: a run's checkpoint folder (checkpoint.save) or one
 /// checkpoint in it, a Hugging Face folder (config.json with model.safetensors or its index;
-/// "hf:DIR" selects this format explicitly), or a .gguf file.
+/// "hf:DIR" selects this format explicitly), or a .gguf file. ORG/NAME, also after "hf:", is a
+/// Hugging Face model in the local cache.
 #pragma once
 
 #include <array>

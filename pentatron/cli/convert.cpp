@@ -16,6 +16,7 @@
 #include "pentatron/cli/loaded_model.h"
 #include "pentatron/data/tokenizer/gguf_metadata.h"
 #include "pentatron/data/tokenizer/gguf_tokenizer.h"
+#include "pentatron/trainer/model_tokenizer.h"
 
 namespace pentatron::cli {
 
@@ -131,6 +132,8 @@ int run_convert(ConvertArguments& a) {
     options.tokenizer = metadata_of_tokenizer(source->facts());
   } else if (source->facts().tokenizer.kind == Place::Kind::kGguf) {
     options.files = files_of_gguf(source->facts().path);
+  } else if (options.format == checkpoint::ModelFormat::kHuggingFace) {
+    options.files = trainer::made_tokenizer_files(source->facts());
   }
   ProgressLine line;
   options.progress = [&](uint64_t done, uint64_t total) { line.show(done, total); };

@@ -40,8 +40,9 @@ void add_evaluate(CLI::App& program, Action& chosen) {
   CLI::App* verb = program.add_subcommand(
       "evaluate", "compute the loss, logits and gradients of a model on one batch");
   verb->add_option("--hf,--model", arguments->model,
-                   "model: a Hugging Face folder, a run's checkpoint folder (checkpoint.save), one "
-                   "checkpoint in it, or a .gguf file")
+                   "model: a Hugging Face folder, ORG/NAME of a downloaded Hugging Face model, a "
+                   "run's checkpoint folder (checkpoint.save), one checkpoint in it, or a .gguf "
+                   "file")
       ->required();
   verb->add_option("--batches", arguments->batches,
                    "Safetensors file with a tensor input_ids, int64 [batch, sequence]")

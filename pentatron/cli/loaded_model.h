@@ -15,7 +15,7 @@ namespace pentatron::cli {
 /// What `model` of generate and chat may be.
 inline constexpr const char* kModelHelp =
     "model: a run's checkpoint folder (checkpoint.save), one checkpoint in it (step_NNNNNNNN), a "
-    "Hugging Face folder, or a .gguf file";
+    "Hugging Face folder, ORG/NAME of a downloaded Hugging Face model, or a .gguf file";
 
 /// A model before its weights are loaded.
 struct OpenedModel {

@@ -5,6 +5,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
+#include "pentatron/base/hf_cache.h"
 #include "pentatron/base/log.h"
 #include "pentatron/checkpoint/hf/hf_config.h"
 #include "pentatron/cli/commands.h"
@@ -122,7 +123,7 @@ int train(const TrainArguments& arguments) {
   const ConfigArguments split = split_arguments(arguments.config);
   trainer::Config base;
   if (!arguments.hf.empty()) {
-    base.model = checkpoint::read_hf_config(arguments.hf).config;
+    base.model = checkpoint::read_hf_config(resolve_model_path(arguments.hf)).config;
     base.checkpoint.load = "hf:" + arguments.hf;
   }
   const trainer::Config config =
@@ -147,7 +148,8 @@ void add_train(CLI::App& program, Action& chosen) {
   verb->add_option("config", arguments->config,
                    "YAML file and key=value settings; pentatron config help explains the keys");
   verb->add_option("--hf", arguments->hf,
-                   "start from this Hugging Face model folder; same as checkpoint.load=hf:DIR");
+                   "start from this Hugging Face model: a folder, or ORG/NAME of a downloaded one; "
+                   "same as checkpoint.load=hf:DIR");
   verb->add_flag("--dry-run", arguments->dry_run,
                  "check the configuration, print the required memory, and exit");
   add_rank_options(*verb, arguments->ranks);

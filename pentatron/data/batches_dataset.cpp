@@ -21,7 +21,7 @@ BatchesDataset::BatchesDataset(const std::filesystem::path& path, int64_t vocab_
   batch_size_ = tensor.shape[1];
   columns_ = tensor.shape[2];
   if (steps_ < 1 || batch_size_ < 1 || columns_ < 2) {
-    raise<DataError>("{}: tokens [{}] holds no sample of at least two tokens", name_,
+    raise<DataError>("{}: tokens [{}] contains no sample with at least two tokens", name_,
                      fmt::join(tensor.shape, ", "));
   }
   tokens_.resize(static_cast<size_t>(tensor.numel()));

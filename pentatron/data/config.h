@@ -72,7 +72,8 @@ struct DatasetConfig {
         config::field(
             "path", &C::path,
             "data to read. type=text: files or folders, separated by commas (.txt, .md, .jsonl, "
-            ".json, each also as .gz or .zst); empty: the text that comes with pentatron. "
+            ".json, each also as .gz or .zst; .parquet); empty: the text that comes with "
+            "pentatron. "
             "type=indexed: the prefix of PREFIX.bin and PREFIX.idx; several prefixes for a blend, "
             "with a weight before each (0.3 a 0.7 b) or without weights; or a .json or .yaml file "
             "with such a list or an object with train, valid and test"),
@@ -103,7 +104,8 @@ struct DatasetConfig {
                       "of a machine; empty: each process computes it at startup")
             .on_resume(config::OnResume::kIgnored),
         config::field("text_key", &C::text_key,
-                      "name of the field that holds the text in each JSON line")
+                      "key of the text in each JSON object, or name of the text column of Parquet "
+                      "files")
             .not_empty(),
         config::field("split", &C::split,
                       "proportions of training, validation and test data, in document order")
@@ -111,7 +113,8 @@ struct DatasetConfig {
         config::field("seed", &C::seed, "random seed for the order of samples"),
         config::field("on_bad_input", &C::on_bad_input,
                       "what to do with invalid UTF-8, empty files, missing keys, overlong lines "
-                      "and corrupted archives; error: stop; skip: leave them out and count them"),
+                      "and corrupted archives; error: stop; skip: leave them out and list them in "
+                      "logger.dir/skipped.jsonl"),
         config::field("max_line_bytes", &C::max_line_bytes, "maximum length of a JSON line")
             .min(1)
             .unit("bytes"),
@@ -182,12 +185,16 @@ struct TokenizerConfig {
     return std::tuple{
         config::field(
             "type", &C::type,
-            "kind of tokenizer; auto: detected from the files at tokenizer.path, or bytes if it is "
-            "empty; bytes: one token per byte and one for the end of a document; null: the text "
+            "kind of tokenizer; auto: detected from the files at tokenizer.path; if that is empty, "
+            "the tokenizer of the model in checkpoint.load, or bytes if there is none; bytes: one "
+            "token per byte and one for the end of a document; null: the text "
             "contains token ids; huggingface: tokenizer.json; sentencepiece: a .model file; "
             "tiktoken: a file of ranks; gpt2: vocab.json and merges.txt"),
-        config::field("path", &C::path,
-                      "tokenizer file, or the folder that contains the tokenizer files"),
+        config::field(
+            "path", &C::path,
+            "tokenizer file, the folder that contains the tokenizer files, or ORG/NAME of a "
+            "downloaded Hugging Face model; empty: the tokenizer of the model in "
+            "checkpoint.load, or bytes"),
         config::field("eod", &C::eod,
                       "token that is added after every document; empty: eos_token in "
                       "tokenizer_config.json, or the end token of the tokenizer itself"),

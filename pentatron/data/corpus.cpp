@@ -148,6 +148,34 @@ void Corpus::read_file(State& state, size_t index) {
   out.tokens.shrink_to_fit();
 }
 
+/// A file's error, with what to try for the whole dataset.
+std::exception_ptr Corpus::explained(std::exception_ptr error, bool others) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const BadInputError& bad) {
+    return std::make_exception_ptr(BadInputError(bad.input(), remedy_for(bad.input(), others)));
+  } catch (...) {
+    return error;
+  }
+}
+
+DataError Corpus::no_documents(const State& state) {
+  const InputReport& report = state.report;
+  std::string why = "it is empty", remedy;
+  if (!report.skips().empty()) {
+    why = fmt::format("{} skipped, the first: {}", report.total_skipped(),
+                      report.skips()[0].to_string());
+    remedy = remedy_for(report.skips()[0], false);
+  } else if (report.empty_documents > 0) {
+    why = fmt::format("{} empty documents", report.empty_documents);
+  }
+  if (remedy.empty())
+    remedy = "JSON Lines ({\"text\": \"...\"} on each line), a JSON array of such objects, or text "
+             "files";
+  return DataError(fmt::format("dataset.path={} contains no documents ({})\n  try: {}",
+                               state.config.path, why, remedy));
+}
+
 void Corpus::finish() const {
   State& state = *state_;
   for (std::thread& thread : state.threads) thread.join();
@@ -156,7 +184,7 @@ void Corpus::finish() const {
   int64_t begin = 0;
   for (const FileTokens& file : state.files) {
     if (file.error) {
-      state.error = file.error;
+      state.error = explained(file.error, state.report.documents + file.report.documents > 0);
       return;
     }
     state.file_begins.push_back(begin);
@@ -168,6 +196,7 @@ void Corpus::finish() const {
   state.file_begins.push_back(begin);
   state.document_begins.push_back(begin);
   state.report.tokens = begin;
+  if (state.report.documents == 0) state.error = std::make_exception_ptr(no_documents(state));
 }
 
 void Corpus::wait() const {

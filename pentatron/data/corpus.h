@@ -3,6 +3,7 @@
 /// depend on their number.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <vector>
 
@@ -43,6 +44,8 @@ class Corpus final : public TokenStream {
   struct State;
   static void work(State& state);
   static void read_file(State& state, size_t index);
+  static std::exception_ptr explained(std::exception_ptr error, bool others);
+  static DataError no_documents(const State& state);
   void finish() const;
 
   std::unique_ptr<State> state_;

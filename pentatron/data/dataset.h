@@ -129,6 +129,14 @@ struct NamedDataset {
   std::shared_ptr<const Dataset> dataset;
 };
 
+/// What a part of a dataset was cut from; zeros if nothing is known of documents.
+struct PartSize {
+  int64_t documents = 0;
+  int64_t tokens = 0;
+};
+/// The documents that begin in `range`, and its tokens.
+PartSize size_of_part(const TokenStream& corpus, StreamRange range);
+
 /// The parts of a dataset; one that has less than a sample is null.
 struct Datasets {
   std::shared_ptr<const Dataset> train;
@@ -138,6 +146,7 @@ struct Datasets {
   std::shared_ptr<const Dataset> test;
   std::shared_ptr<const Corpus> corpus; ///< of type text, else null
   Split split;                          ///< of the corpus
+  PartSize train_size, validation_size, test_size;
   int64_t file_batch_size =
       0;            ///< of type batches: the global batch size that takes a step of the file a step
   int64_t eod = -1; ///< the token after each document, -1 if nothing is known of documents

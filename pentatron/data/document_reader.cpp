@@ -7,7 +7,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/data/byte_source.h"
 #include "pentatron/data/json_line.h"
-#include "pentatron/data/line_reader.h"
+#include "pentatron/data/record_reader.h"
 #include "pentatron/data/utf8.h"
 
 namespace pentatron::data {
@@ -15,7 +15,6 @@ namespace pentatron::data {
 namespace {
 
 constexpr size_t kPieceBytes = size_t{1} << 18;
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 class TextFile {
  public:
@@ -33,7 +32,7 @@ class TextFile {
       return sink_.drop_document();
     }
     if (text_bytes_ == 0)
-      return report_.bad(BadInput::kEmptyFile, file_.path.string() + " is empty");
+      return report_.bad(BadInput::kEmptyFile, skipped_file(file_.path, "is empty"));
     sink_.end_document();
     ++report_.documents;
     report_.text_bytes += text_bytes_;
@@ -41,8 +40,8 @@ class TextFile {
 
  private:
   void bad_utf8(int64_t offset) {
-    report_.bad(BadInput::kUtf8,
-                fmt::format("{} is not UTF-8 at byte {}", file_.path.string(), offset));
+    report_.bad(BadInput::kUtf8, {.file = file_.path.string(),
+                                  .reason = fmt::format("is not UTF-8 at byte {}", offset)});
   }
 
   /// Passes on the whole characters of `bytes`, which begin at offset_, and holds the rest back.
@@ -74,47 +73,52 @@ class TextFile {
   int64_t text_bytes_ = 0; // passed on
 };
 
-class JsonLinesFile {
+class JsonFile {
  public:
-  JsonLinesFile(const InputFile& file, ByteSource& source, const ReadOptions& options,
-                DocumentSink& sink, InputReport& report)
-      : file_(file), lines_(source, options.max_line_bytes), options_(options), sink_(sink),
-        report_(report) {}
+  JsonFile(const InputFile& file, ByteSource& source, const ReadOptions& options,
+           DocumentSink& sink, InputReport& report)
+      : file_(file), records_(source, options.max_line_bytes, file.path.string()),
+        options_(options), sink_(sink), report_(report) {}
 
   void read() {
-    std::string_view line;
+    std::string_view record;
     while (true) {
-      const LineReader::Status status = lines_.next(line);
-      if (status == LineReader::Status::kEnd) break;
-      if (status == LineReader::Status::kTooLong) {
-        bad(BadInput::kLongLine, fmt::format("has {} bytes, dataset.max_line_bytes={}",
-                                             lines_.line_bytes(), options_.max_line_bytes));
+      const RecordReader::Status status = records_.next(record);
+      if (status == RecordReader::Status::kEnd) break;
+      if (status == RecordReader::Status::kTooLong) {
+        bad(BadInput::kLongLine, fmt::format("has {} bytes, more than dataset.max_line_bytes={}",
+                                             records_.record_bytes(), options_.max_line_bytes));
         continue;
       }
-      if (lines_.line_number() == 1 && line.starts_with(kByteOrderMark))
-        line.remove_prefix(kByteOrderMark.size());
-      if (line.find_first_not_of(" \t\r") != std::string_view::npos) take(line);
+      if (records_.number() == 1 && record.starts_with(kByteOrderMark))
+        record.remove_prefix(kByteOrderMark.size());
+      if (record.find_first_not_of(" \t\r") != std::string_view::npos) take(record);
     }
-    if (lines_.line_number() == 0)
-      report_.bad(BadInput::kEmptyFile, file_.path.string() + " is empty");
+    if (records_.number() == 0)
+      report_.bad(BadInput::kEmptyFile,
+                  skipped_file(file_.path, records_.is_array() ? "is an empty array" : "is empty"));
   }
 
  private:
-  void bad(BadInput kind, std::string_view what) {
-    report_.bad(kind,
-                fmt::format("{}: line {} {}", file_.path.string(), lines_.line_number(), what));
+  void bad(BadInput kind, std::string reason, std::string key = {}) {
+    report_.bad(kind, {.file = file_.path.string(),
+                       .number = records_.number(),
+                       .element = records_.is_array(),
+                       .reason = std::move(reason),
+                       .key = std::move(key)});
   }
 
-  void take(std::string_view line) {
-    if (const size_t at = find_invalid_utf8(line); at != std::string_view::npos) {
-      return bad(BadInput::kUtf8, fmt::format("is not UTF-8 at byte {} of the line", at));
-    }
-    switch (extract_string(line, options_.text_key, text_)) {
+  void take(std::string_view record) {
+    if (const size_t at = find_invalid_utf8(record); at != std::string_view::npos)
+      return bad(BadInput::kUtf8, fmt::format("is not UTF-8 at its byte {}", at));
+    switch (extract_string(record, options_.text_key, text_)) {
     case JsonField::kMalformed:
       return bad(BadInput::kBadJson, "is not a JSON object");
-    case JsonField::kMissing:
-      return bad(BadInput::kMissingKey,
-                 fmt::format("has no key \"{}\" (dataset.text_key)", options_.text_key));
+    case JsonField::kMissing: {
+      const ObjectKeys keys = object_keys(record);
+      return bad(BadInput::kMissingKey, missing_key_text(keys, options_.text_key),
+                 keys.with_text > 0 ? keys.all[0] : "");
+    }
     case JsonField::kNotString:
       return bad(BadInput::kMissingKey,
                  fmt::format("has no string under the key \"{}\"", options_.text_key));
@@ -132,7 +136,7 @@ class JsonLinesFile {
   }
 
   const InputFile& file_;
-  LineReader lines_;
+  RecordReader records_;
   const ReadOptions& options_;
   DocumentSink& sink_;
   InputReport& report_;
@@ -144,7 +148,7 @@ class JsonLinesFile {
 void read_documents(const InputFile& file, const ReadOptions& options, DocumentSink& sink,
                     InputReport& report) {
   if (file.size_bytes == 0) {
-    return report.bad(BadInput::kEmptyFile, file.path.string() + " is empty");
+    return report.bad(BadInput::kEmptyFile, skipped_file(file.path, "is empty"));
   }
   ++report.files;
   // Only what the source throws is a damaged file; the report's own errors pass through.
@@ -163,15 +167,17 @@ void read_documents(const InputFile& file, const ReadOptions& options, DocumentS
     std::unique_ptr<ByteSource> source;
   };
   try {
-    Guarded source(open_source(file.path));
+    Guarded source(open_input(file, {std::string(options.text_key)}));
     if (file.format == FileFormat::kText) {
       TextFile(file, source, sink, report).read();
     } else {
-      JsonLinesFile(file, source, options, sink, report).read();
+      JsonFile(file, source, options, sink, report).read();
     }
   } catch (const Guarded::Damage& damage) {
     sink.drop_document();
-    report.bad(BadInput::kBrokenFile, damage.message);
+    report.bad(BadInput::kBrokenFile, damaged_file(file.path, damage.message));
+  } catch (const MalformedArray& error) { // the elements before the error stay
+    report.bad(BadInput::kBrokenFile, damaged_file(file.path, error.what()));
   }
 }
 

@@ -24,11 +24,11 @@ struct ReadOptions {
   int64_t max_line_bytes = int64_t{256} << 20;
 };
 
-/// Reads `file` into `sink`. A text file is one document without its byte order mark; of JSON lines
-/// each is one, empty lines and empty texts are passed over. Bad input goes to `report`, which
-/// throws or counts it: a text file with bad UTF-8 is dropped whole, of JSON lines only the bad
-/// ones; what a damaged archive held before the damage is kept if it is JSON lines. Adds what was
-/// read to the report's counts, but for its tokens.
+/// Reads `file` into `sink`. A text file is one document without its byte order mark; of a JSON
+/// file each line, or each element of its array, is one; empty lines and empty texts are passed
+/// over. Bad input goes to `report`, which throws or counts it: a text file with bad UTF-8 is
+/// dropped whole, of records only the bad ones; what a damaged archive held before the damage is
+/// kept if it is JSON. Adds what was read to the report's counts, but for its tokens.
 void read_documents(const InputFile& file, const ReadOptions& options, DocumentSink& sink,
                     InputReport& report);
 

@@ -8,7 +8,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/text.h"
-#include "pentatron/data/byte_source.h"
+#include "pentatron/data/parquet_source.h"
 
 namespace pentatron::data {
 
@@ -17,6 +17,7 @@ namespace fs = std::filesystem;
 namespace {
 
 std::optional<FileFormat> format_of(fs::path path) {
+  if (path.extension() == ".parquet") return FileFormat::kParquet;
   if (compression_of(path) != Compression::kNone) path = path.stem();
   const std::string ending = path.extension().string();
   if (ending == ".jsonl" || ending == ".ndjson" || ending == ".json") return FileFormat::kJsonLines;
@@ -70,28 +71,46 @@ std::optional<fs::path> search_upwards(fs::path folder) {
 
 } // namespace
 
-InputFiles find_input_files(const std::vector<std::string>& paths) {
+InputFiles find_input_files(const std::vector<std::string>& paths, std::string_view option) {
+  const std::string given =
+      fmt::format("{}{}", option, option.starts_with("--") ? " " : "="); // as the user typed it
   InputFiles found;
   for (const std::string& name : paths) {
     const fs::path path(name);
     std::error_code error;
     const fs::file_status status = fs::status(path, error);
-    if (!fs::exists(status)) raise<DataError>("dataset.path={} does not exist", name);
+    if (!fs::exists(status)) {
+      if (fs::exists(name + ".idx", error))
+        raise<DataError>(
+            "{}{} is a corpus ({}.idx exists), not a text file\n  try: pentatron train "
+            "dataset.type=indexed dataset.path={}",
+            given, name, name, name);
+      raise<DataError>(
+          "{}{} does not exist\n  try: a .jsonl, .json, .parquet, .txt or .md file, or a "
+          "folder that contains such files",
+          given, name);
+    }
     if (fs::is_directory(status)) {
       add_folder(path, found);
     } else if (fs::is_regular_file(status)) {
       found.files.push_back(make_file(path, format_of(path).value_or(FileFormat::kText)));
     } else {
-      raise<DataError>("dataset.path={} is neither a file nor a folder", name);
+      raise<DataError>("{}{} is neither a file nor a folder", given, name);
     }
   }
   if (found.files.empty()) {
-    raise<DataError>("dataset.path=[{}] holds no text ({} files of other kinds)\n  try: files that "
-                     "end in .txt, .md, "
-                     ".jsonl or .json, plain or with .gz or .zst behind",
-                     fmt::join(paths, ", "), found.ignored);
+    raise<DataError>(
+        "{}{} contains no text files ({} files of other kinds)\n  try: files that end in "
+        ".jsonl, .json, .txt or .md, optionally followed by .gz or .zst, or in .parquet",
+        given, fmt::join(paths, ","), found.ignored);
   }
   return found;
+}
+
+std::unique_ptr<ByteSource> open_input(const InputFile& file,
+                                       const std::vector<std::string>& keys) {
+  return file.format == FileFormat::kParquet ? open_parquet(file.path, keys)
+                                             : open_source(file.path);
 }
 
 std::vector<std::string> split_paths(const std::string& path) {

@@ -3,14 +3,19 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "pentatron/data/byte_source.h"
 
 namespace pentatron::data {
 
 enum class FileFormat : uint8_t {
-  kText,     ///< the whole file is one document
-  kJsonLines ///< one JSON object a line, each a document
+  kText,      ///< the whole file is one document
+  kJsonLines, ///< JSON objects, one on each line or as the elements of an array, each a document
+  kParquet    ///< rows with columns of text, each a document
 };
 
 struct InputFile {
@@ -26,10 +31,15 @@ struct InputFiles {
 
 /// Every file of `paths` in the order given; a folder stands for the files below it, sorted by
 /// relative path, hidden ones and links to folders left out. `.jsonl`, `.ndjson` and `.json` are
-/// JSON lines, `.txt`, `.text` and `.md` text, each also with `.gz`, `.zst` or `.zstd` behind; a
-/// file named directly may have any ending and is then text. Throws DataError if a path does not
-/// exist or is no file or folder, or if there is no file at all.
-InputFiles find_input_files(const std::vector<std::string>& paths);
+/// JSON lines, `.txt`, `.text` and `.md` text, each also with `.gz`, `.zst` or `.zstd` behind, and
+/// `.parquet` is Parquet; a file named directly may have any ending and is then text. Throws
+/// DataError if a path does not exist or is no file or folder, or if there is no file at all; its
+/// message names the paths as `option`, a key or a flag ("--input").
+InputFiles find_input_files(const std::vector<std::string>& paths,
+                            std::string_view option = "dataset.path");
+
+/// The content of a file: text, or JSON objects that have at least `keys`. Throws DataError.
+std::unique_ptr<ByteSource> open_input(const InputFile& file, const std::vector<std::string>& keys);
 
 /// The paths that `dataset.path` names: itself if that exists, else the parts between its commas,
 /// without spaces around them and without brackets around the whole ("[a, b]" is "a,b").

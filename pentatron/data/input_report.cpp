@@ -4,26 +4,72 @@
 #include <numeric>
 #include <utility>
 
-#include "pentatron/base/error.h"
+#include "pentatron/base/json.h"
 
 namespace pentatron::data {
 
 namespace {
 
 constexpr size_t kMessagesKept = 5;
-constexpr std::array<const char*, kBadInputKinds> kKindNames = {"with bad UTF-8",  "empty files",
-                                                                "without the key", "bad JSON lines",
-                                                                "lines too long",  "damaged files"};
+constexpr size_t kSkipsKept = 200'000; // in memory; preprocess writes them down block by block
+constexpr std::array<const char*, kBadInputKinds> kKindNames = {
+    "with invalid UTF-8",        "empty files",    "without the key",
+    "that are not JSON objects", "lines too long", "corrupted files"};
+
+std::string with_remedy(const std::string& message, const std::string& remedy) {
+  return remedy.empty() ? message : message + "\n  try: " + remedy;
+}
 
 } // namespace
 
-void InputReport::bad(BadInput kind, std::string message) {
+std::string SkippedInput::to_string() const {
+  if (number == 0) return fmt::format("{} {}", file, reason);
+  return fmt::format("{}: {} {} {}", file, element ? "element" : "line", number, reason);
+}
+
+std::string SkippedInput::to_json() const {
+  Json json = {{"file", file}, {"reason", reason}};
+  if (number > 0) json[element ? "element" : "line"] = number;
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+SkippedInput skipped_file(const std::filesystem::path& file, std::string_view reason) {
+  return {.file = file.string(), .reason = std::string(reason)};
+}
+
+SkippedInput damaged_file(const std::filesystem::path& file, std::string_view message) {
+  SkippedInput input{.file = file.string(), .reason = std::string(message)};
+  if (message.starts_with(input.file + " ")) {
+    input.reason = message.substr(input.file.size() + 1);
+  } else if (message.starts_with(input.file + ": ")) {
+    input.reason = fmt::format("cannot be read: {}", message.substr(input.file.size() + 2));
+  } else {
+    input.reason = fmt::format("cannot be read: {}", message);
+  }
+  return input;
+}
+
+BadInputError::BadInputError(SkippedInput input, const std::string& remedy)
+    : DataError(with_remedy(input.to_string(), remedy)), input_(std::move(input)) {}
+
+std::string remedy_for(const SkippedInput& input, bool others) {
+  if (others) return "dataset.on_bad_input=skip to leave such input out";
+  if (!input.key.empty()) return "dataset.text_key=" + input.key;
+  return {};
+}
+
+void InputReport::bad(BadInput kind, SkippedInput input) {
   if (policy_ == OnBadInput::kError) {
-    throw DataError(message +
-                    "\n  try: dataset.on_bad_input=skip to leave such input out and count it");
+    const std::string remedy = remedy_for(input, documents > 0);
+    throw BadInputError(std::move(input), remedy);
   }
   ++skipped_[static_cast<size_t>(kind)];
-  if (messages_.size() < kMessagesKept) messages_.push_back(std::move(message));
+  if (messages_.size() < kMessagesKept) messages_.push_back(input.to_string());
+  if (skips_.size() < kSkipsKept) skips_.push_back(std::move(input));
+}
+
+std::vector<SkippedInput> InputReport::take_skips() {
+  return std::exchange(skips_, {});
 }
 
 void InputReport::merge(const InputReport& other) {
@@ -36,6 +82,9 @@ void InputReport::merge(const InputReport& other) {
   for (size_t i = 0; i < kBadInputKinds; ++i) skipped_[i] += other.skipped_[i];
   for (const std::string& message : other.messages_) {
     if (messages_.size() < kMessagesKept) messages_.push_back(message);
+  }
+  for (const SkippedInput& input : other.skips_) {
+    if (skips_.size() < kSkipsKept) skips_.push_back(input);
   }
 }
 
@@ -64,6 +113,7 @@ std::string InputReport::to_string() const {
     separator = ", ";
   }
   for (const std::string& message : messages_) text += "\n    " + message;
+  if (static_cast<size_t>(total_skipped()) > messages_.size()) text += "\n    ...";
   return text;
 }
 

@@ -1,6 +1,9 @@
 #include "pentatron/data/json_line.h"
 
+#include <algorithm>
 #include <cstring>
+
+#include <fmt/format.h>
 
 namespace pentatron::data {
 
@@ -14,6 +17,7 @@ class Scanner {
   explicit Scanner(std::string_view text) : p_(text.data()), end_(text.data() + text.size()) {}
 
   bool object_member(std::string_view key, std::string& text, JsonField& result);
+  bool members(std::vector<std::string>& texts, std::vector<std::string>& others);
   bool at_end() {
     space();
     return p_ == end_;
@@ -220,7 +224,45 @@ bool Scanner::object_member(std::string_view key, std::string& text, JsonField& 
   return next_is('}');
 }
 
+bool Scanner::members(std::vector<std::string>& texts, std::vector<std::string>& others) {
+  if (!next_is('{')) return false;
+  if (next_is('}')) return true;
+  std::string name;
+  do {
+    name.clear();
+    if (!(next_is('"') && string(&name) && next_is(':'))) return false;
+    space();
+    (p_ != end_ && *p_ == '"' ? texts : others).push_back(name);
+    if (!value(1)) return false;
+  } while (next_is(','));
+  return next_is('}');
+}
+
 } // namespace
+
+ObjectKeys object_keys(std::string_view line) {
+  ObjectKeys keys;
+  std::vector<std::string> others;
+  Scanner scanner(line);
+  if (!scanner.members(keys.all, others) || !scanner.at_end()) return {};
+  keys.with_text = keys.all.size();
+  keys.all.insert(keys.all.end(), others.begin(), others.end());
+  return keys;
+}
+
+std::string missing_key_text(const ObjectKeys& keys, std::string_view key) {
+  constexpr size_t kShown = 8, kLongest = 60;
+  std::string text = fmt::format("has no key \"{}\"", key);
+  if (keys.all.empty()) return text + "; it has no keys";
+  text += keys.all.size() == 1 ? "; its only key is" : "; its keys are";
+  for (size_t i = 0; i < std::min(keys.all.size(), kShown); ++i) {
+    const std::string& name = keys.all[i];
+    const bool fits = name.size() <= kLongest;
+    text += fmt::format("{} \"{}\"", i == 0 ? "" : ",", fits ? name : name.substr(0, 20) + "...");
+  }
+  if (keys.all.size() > kShown) text += ", ...";
+  return text;
+}
 
 JsonField extract_string(std::string_view line, std::string_view key, std::string& text) {
   text.clear();

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace pentatron::data {
 
@@ -14,5 +15,15 @@ enum class JsonField : uint8_t { kFound, kMissing, kNotString, kMalformed };
 /// that occurs twice counts as its last value. `line` must be valid UTF-8; so is `text`: an escape
 /// that is half of a surrogate pair makes the line kMalformed.
 JsonField extract_string(std::string_view line, std::string_view key, std::string& text);
+
+/// The top-level keys of a JSON object, those that hold a string first; none if `line` is not one.
+struct ObjectKeys {
+  std::vector<std::string> all;
+  size_t with_text = 0; ///< how many of them, from the first, hold a string
+};
+ObjectKeys object_keys(std::string_view line);
+
+/// "has no key "text"; its keys are "content", "id"", for messages.
+std::string missing_key_text(const ObjectKeys& keys, std::string_view key);
 
 } // namespace pentatron::data

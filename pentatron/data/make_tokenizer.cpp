@@ -72,9 +72,10 @@ std::shared_ptr<const Tokenizer> make_tokenizer(const TokenizerConfig& config) {
   if (config.path.empty()) return std::make_shared<ByteTokenizer>();
   auto result = tokenizer::open_tokenizer(open_options(config));
   if (result->eod() < 0)
-    raise<ConfigError>("{} names no token that ends documents\n  try: tokenizer.eod=TOKEN, one of "
-                       "its special tokens",
-                       config.path);
+    raise<ConfigError>(
+        "{} does not say which token ends a document\n  try: tokenizer.eod=TOKEN, one of "
+        "its special tokens",
+        config.path);
   return result;
 }
 

@@ -12,7 +12,7 @@ Datasets open_text(const DatasetConfig& config, const DatasetContext& context) {
   const Tokenizer& tokenizer = *context.tokenizer;
   if (tokenizer.vocab_size() > context.vocab_size) {
     raise<ConfigError>(
-        "model.vocab_size={} is smaller than the {} tokens of tokenizer.type={}\n  try: "
+        "model.vocab_size={} is smaller than the {} tokens of the tokenizer ({})\n  try: "
         "model.vocab_size={}",
         context.vocab_size, tokenizer.vocab_size(), tokenizer.name(), tokenizer.vocab_size());
   }
@@ -21,6 +21,9 @@ Datasets open_text(const DatasetConfig& config, const DatasetContext& context) {
       context.corpus ? context.corpus : std::make_shared<const Corpus>(config, context.tokenizer);
   sets.split = split_corpus(*sets.corpus, config.split);
   sets.summary = sets.corpus->report().to_string();
+  sets.train_size = size_of_part(*sets.corpus, sets.split.train);
+  sets.validation_size = size_of_part(*sets.corpus, sets.split.validation);
+  sets.test_size = size_of_part(*sets.corpus, sets.split.test);
   sets.eod = tokenizer.eod();
   const auto part = [&](const char* name, StreamRange range) -> std::shared_ptr<const Dataset> {
     const bool training = std::string_view(name) == "train";
@@ -49,7 +52,7 @@ Datasets open_batches(const DatasetConfig& config, const DatasetContext& context
   }
   const auto batches = std::make_shared<const BatchesDataset>(config.path, context.vocab_size);
   if (context.sequence_length != 0 && context.sequence_length != batches->sequence_length()) {
-    raise<ConfigError>("the sequence length {} is not that of {}: {} (and one label)\n  try: a "
+    raise<ConfigError>("the sequence length {} differs from that of {}, {}\n  try: a "
                        "sequence length of {}",
                        context.sequence_length, config.path, batches->sequence_length(),
                        batches->sequence_length());
@@ -75,9 +78,10 @@ void fill_in_the_middle(const DatasetConfig& config, const DatasetContext& conte
   for (const int64_t token :
        {options.prefix_token, options.middle_token, options.suffix_token, options.pad_token}) {
     if (token >= context.vocab_size) {
-      raise<ConfigError>("dataset.fim_rate={} marks with token {}, and model.vocab_size={}\n  try: "
-                         "model.vocab_size={}",
-                         config.fim_rate, token, context.vocab_size, token + 1);
+      raise<ConfigError>(
+          "dataset.fim_rate={} uses token {}, which is outside model.vocab_size={}\n  try: "
+          "model.vocab_size={}",
+          config.fim_rate, token, context.vocab_size, token + 1);
     }
   }
   const auto wrap = [&](std::shared_ptr<const Dataset>& part) {

@@ -70,6 +70,24 @@ Split split_corpus(const TokenStream& corpus, const std::string& split) {
   return {{cuts[0], cuts[1]}, {cuts[1], cuts[2]}, {cuts[2], cuts[3]}};
 }
 
+PartSize size_of_part(const TokenStream& corpus, StreamRange range) {
+  const auto documents_before = [&](int64_t place) {
+    int64_t low = 0, high = corpus.num_documents();
+    while (low < high) {
+      const int64_t middle = (low + high) / 2;
+      if (corpus.document_begin(middle) < place)
+        low = middle + 1;
+      else
+        high = middle;
+    }
+    return low;
+  };
+  const int64_t end =
+      range.end == corpus.size_tokens() ? corpus.num_documents() : documents_before(range.end);
+  return {.documents = std::max<int64_t>(0, end - documents_before(range.begin)),
+          .tokens = range.size()};
+}
+
 void Dataset::sample_with_mask(int64_t n, int64_t* tokens, uint8_t* loss_mask) const {
   sample(n, tokens);
   std::fill(loss_mask, loss_mask + sequence_length(), uint8_t{1});

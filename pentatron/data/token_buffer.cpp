@@ -24,7 +24,7 @@ void TokenBuffer::set_capacity(int64_t tokens) {
   void* moved =
       std::realloc(data_.get(), static_cast<size_t>(std::max<int64_t>(tokens, 1) * width_));
   if (moved == nullptr)
-    raise<DataError>("there is no memory for {} tokens ({} bytes)", tokens, tokens * width_);
+    raise<DataError>("not enough memory for {} tokens ({} bytes)", tokens, tokens * width_);
   static_cast<void>(data_.release());
   data_.reset(moved);
   capacity_ = tokens;

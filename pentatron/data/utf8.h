@@ -7,6 +7,9 @@
 
 namespace pentatron::data {
 
+/// What some programs write before the text of a file.
+inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
 /// The offset of the first byte that is not valid UTF-8 (overlong forms, surrogates and code points
 /// above U+10FFFF are not), or npos. A sequence cut off by the end counts as invalid at its first
 /// byte.

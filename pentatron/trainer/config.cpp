@@ -11,6 +11,7 @@
 #include "pentatron/checkpoint/sharded/manifest.h"
 #include "pentatron/models/presets.h"
 #include "pentatron/parallelize/parallelize.h"
+#include "pentatron/trainer/model_tokenizer.h"
 
 namespace pentatron::trainer {
 
@@ -209,15 +210,27 @@ Config load_config(const std::optional<std::string>& file,
       config::apply_override(config, override_text, violations);
   };
   // A first pass only finds out the preset; what it complains about, the second one says again.
+  constexpr int64_t kNotGiven = -1;
   Config first = base;
+  first.model.vocab_size = kNotGiven;
   config::Violations ignored;
   apply(first, ignored);
   Config config = std::move(base);
-  if (!first.model.preset.empty() && first.model.preset != config.model.preset)
+  bool vocabulary_known = first.model.vocab_size != kNotGiven ||
+                          config.model.vocab_size != models::GptConfig{}.vocab_size;
+  if (!first.model.preset.empty() && first.model.preset != config.model.preset) {
     config.model = models::preset(first.model.preset);
-  if (const auto model = loaded_model(first.checkpoint)) config.model = *model;
+    vocabulary_known = true;
+  }
+  if (const auto model = loaded_model(first.checkpoint)) {
+    config.model = *model;
+    vocabulary_known = true;
+  }
   config::Violations violations;
   apply(config, violations);
+  adopt_model_tokenizer(config);
+  if (!vocabulary_known)
+    config.model.vocab_size = tokenizer_vocabulary(config).value_or(config.model.vocab_size);
   config::validate(config, violations);
   check_ranks(config, world_size, violations);
   if (violations.empty())

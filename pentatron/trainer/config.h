@@ -178,7 +178,7 @@ struct CheckpointConfig {
         field("load", &C::load,
               "model to start from: checkpoint.save of an earlier run (resumes it); auto: resume "
               "from checkpoint.save, or start a new run if it holds no checkpoint; hf:DIR: Hugging "
-              "Face model; FILE.gguf: GGUF model"),
+              "Face model, a folder or ORG/NAME of a downloaded one; FILE.gguf: GGUF model"),
         field("save_interval", &C::save_interval,
               "number of iterations between checkpoints; 0: save only at the end")
             .min(0)
@@ -318,8 +318,9 @@ struct Config {
 };
 
 /// Fills a config from an optional file and overrides, in this order: preset or the model
-/// of checkpoint.load where that is no run that goes on, file, overrides. Every problem of a run on
-/// `world_size` ranks in one ConfigError.
+/// of checkpoint.load where that is no run that goes on, file, overrides. Where no tokenizer is
+/// named, it is the one of the model that is loaded; where no vocabulary size is given, it is the
+/// tokenizer's. Every problem of a run on `world_size` ranks in one ConfigError.
 Config load_config(const std::optional<std::string>& file,
                    const std::vector<std::string>& overrides, Config base = {}, int world_size = 1);
 

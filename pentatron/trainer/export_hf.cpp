@@ -7,6 +7,7 @@
 #include <omp.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/hf_cache.h"
 #include "pentatron/base/log.h"
 #include "pentatron/base/mapped_file.h"
 #include "pentatron/checkpoint/convert.h"
@@ -14,6 +15,7 @@
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
 #include "pentatron/checkpoint/source_facts.h"
+#include "pentatron/trainer/model_tokenizer.h"
 
 namespace pentatron::trainer {
 
@@ -45,6 +47,7 @@ fs::path export_checkpoint(const fs::path& checkpoint, const std::function<void(
   checkpoint::convert_model(*source, target,
                             {.format = checkpoint::ModelFormat::kHuggingFace,
                              .force = true,
+                             .files = made_tokenizer_files(source->facts()),
                              .progress = [&](uint64_t, uint64_t) {
                                if (progress) progress();
                              }});
@@ -93,8 +96,9 @@ std::map<std::string, std::string> model_files(const std::string& where) {
   std::map<std::string, std::string> files;
   const std::string begin = std::string(checkpoint::kCompanionFolder) + "/";
   if (where.starts_with("hf:")) {
+    const fs::path folder = resolve_model_path(where.substr(3));
     for (const char* name : {"config.json", "generation_config.json"}) {
-      const fs::path path = fs::path(where.substr(3)) / name;
+      const fs::path path = folder / name;
       if (fs::exists(path)) files[begin + name] = std::string(MappedFile(path).text());
     }
   } else if (fs::is_directory(where)) {

@@ -21,8 +21,10 @@
 #include "pentatron/nn/memory/counting_allocator.h"
 #include "pentatron/trainer/differences.h"
 #include "pentatron/trainer/export_hf.h"
+#include "pentatron/trainer/input_log.h"
 #include "pentatron/trainer/kernel_choice.h"
 #include "pentatron/trainer/metrics/cpu_share.h"
+#include "pentatron/trainer/model_tokenizer.h"
 #include "pentatron/trainer/notices.h"
 #include "pentatron/trainer/reporter.h"
 #include "pentatron/trainer/runtime.h"
@@ -107,6 +109,7 @@ Trainer::State::State(Config c, const comm::Group& world, std::unique_ptr<RunFol
 void Trainer::State::open_data() {
   const bool batches = config.dataset.type == data::DatasetType::kBatches;
   tokenizer = data::make_tokenizer(config.tokenizer);
+  if (config.dataset.type == data::DatasetType::kText) check_vocabulary(config, *tokenizer);
   stored_tokenizer = trainer::stored_tokenizer(config.tokenizer);
   const int64_t evaluation = config.train.eval_iters * config.train.global_batch_size;
   data::DatasetContext context{.sequence_length = batches ? 0 : config.train.seq_length,
@@ -133,7 +136,7 @@ void Trainer::State::open_data() {
         total_iterations, batch_sizes.samples_after(total_iterations), config.dataset.path, *size,
         *size / config.train.global_batch_size);
   }
-  if (!datasets.summary.empty()) log::info("data: {}", datasets.summary);
+  log_input(config, datasets, *tokenizer, batch_sizes.samples_after(total_iterations), main_rank);
   for (const std::string& notice :
        notices(config, groups.world.size(), datasets.validation != nullptr))
     log::shared_warning("{}", notice);
@@ -263,6 +266,8 @@ void Trainer::State::load_found() {
               run.has_training_state ? "" : ", which contains only weights");
     return;
   }
+  // The same tokenizer may lie in another folder, such as the checkpoint's.
+  if (digest == stored_tokenizer.digest) saved.tokenizer = config.tokenizer;
   if (const std::string text = differences(saved, config, {config::OnResume::kData}); !text.empty())
     log::shared_warning("data settings have changed since {} was saved; it used {}", folder, text);
   progress = loaded.state;

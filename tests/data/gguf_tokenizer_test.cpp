@@ -191,7 +191,8 @@ TEST(GgufTokenizer, NamesWhatItDoesNotKnow) {
   EXPECT_THAT(with("tokenizer.ggml.pre", std::string("klingon")),
               HasSubstr("tokenizer.ggml.pre=klingon is not known"));
   EXPECT_THAT(with("tokenizer.ggml.model", std::string("bert")), HasSubstr("model=bert"));
-  EXPECT_THAT(with("tokenizer.ggml.model", std::string("none")), HasSubstr("holds no tokenizer"));
+  EXPECT_THAT(with("tokenizer.ggml.model", std::string("none")),
+              HasSubstr("contains no tokenizer"));
   EXPECT_THAT(with("tokenizer.ggml.eos_token_id", uint32_t{6}), HasSubstr("eos_token_id=6 of"));
   EXPECT_THAT(with("tokenizer.ggml.token_type", GgufArray{std::vector<int32_t>{3}}),
               HasSubstr("6 tokens and 1 types"));

@@ -353,7 +353,7 @@ TEST(BlendWords, AreReadAsMegatronsUsersWriteThem) {
   EXPECT_THAT(error_of<ConfigError>([] {
                 parse_blend({"1", "a", "b", "c"}, "dataset.path");
               }),
-              HasSubstr("dataset.path has weights for some corpora only"));
+              HasSubstr("dataset.path has weights for only some of its corpora"));
   EXPECT_THAT(error_of<ConfigError>([] { parse_blend({"0", "a"}, "k"); }), HasSubstr("weight 0"));
   EXPECT_THAT(error_of<ConfigError>([] { parse_blend({}, "k"); }), HasSubstr("names no corpus"));
 }

@@ -212,7 +212,10 @@ TEST_F(Indexed, FilesOfTwoCorporaDoNotGoTogether) {
   EXPECT_THAT(error_of<DataError>([&] { IndexedDataset(folder.string() + "/d"); }),
               HasSubstr("d.idx"));
   EXPECT_THAT(error_of<DataError>([&] { IndexedDataset(folder.string() + "/e"); }),
-              AllOf(HasSubstr("e.idx"), HasSubstr("cannot be opened")));
+              AllOf(HasSubstr("e.idx does not exist"), HasSubstr("try: the prefix")));
+  folder.write("g_text_document.idx", content_of(a + ".idx"));
+  EXPECT_THAT(error_of<DataError>([&] { IndexedDataset(folder.string() + "/g"); }),
+              HasSubstr("try: the prefix " + folder.string() + "/g_text_document"));
   std::filesystem::create_directory(folder.path() / "f.idx");
   EXPECT_THAT(error_of<DataError>([&] { IndexedDataset(folder.string() + "/f"); }),
               HasSubstr("f.idx is not a regular file"));

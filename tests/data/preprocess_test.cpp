@@ -1,6 +1,7 @@
 #include <csignal>
 #include <functional>
 #include <random>
+#include <sstream>
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,6 +21,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class Preprocess : public testing::Test {
  protected:
@@ -115,11 +117,93 @@ TEST_F(Preprocess, BadLinesAreCountedAndLocated) {
   o.on_bad_input = OnBadInput::kError;
   EXPECT_THAT(error_of([&] { preprocess(o); }),
               AllOf(HasSubstr("a.jsonl: line"), HasSubstr("--on-bad-input skip")));
+  o.on_bad_input = OnBadInput::kSkip; // what the error proposes works
+  EXPECT_EQ(preprocess(o).report.documents, 3);
   const std::string cut = gzip(std::string(100'000, '\n') + good + good).substr(0, 60);
-  EXPECT_EQ(preprocess(options({folder.write("cut.jsonl.gz", cut)}, "cut"))
+  EXPECT_EQ(preprocess(options({input, folder.write("cut.jsonl.gz", cut)}, "cut"))
                 .report.skipped(BadInput::kBrokenFile),
             1);
   EXPECT_THAT(error_of([&] { preprocess(options({at("none")}, "x")); }), HasSubstr("none"));
+}
+
+TEST_F(Preprocess, EverySkippedLineIsListed) {
+  std::string lines;
+  for (int i = 1; i <= 5000; ++i)
+    lines += i % 100 == 0 ? "{\"other\": 1}\n" : "{\"text\": \"" + std::string(400, 'x') + "\"}\n";
+  const std::string input = folder.write("a.jsonl", lines);
+  const std::string empty = folder.write("b.txt", "");
+  PreprocessOptions o = options({input, empty});
+  o.workers = 3;
+  o.save_bytes = 100'000;
+  const PreprocessResult result = preprocess(o);
+  EXPECT_EQ(result.skip_list, at("out_skipped.jsonl"));
+  std::vector<std::string> expected;
+  for (int i = 100; i <= 5000; i += 100)
+    expected.push_back(SkippedInput{
+        .file = input, .number = i, .reason = "has no key \"text\"; its only key is \"other\""}
+                           .to_json());
+  expected.push_back(skipped_file(empty, "is empty").to_json());
+  std::istringstream list(content_of(at("out_skipped.jsonl")));
+  std::vector<std::string> listed;
+  for (std::string line; std::getline(list, line);) listed.push_back(line);
+  EXPECT_EQ(listed, expected);
+  // A later call without any leaves no list of an earlier one.
+  EXPECT_TRUE(preprocess(options({folder.write("c.txt", "text")})).skip_list.empty());
+  EXPECT_FALSE(std::filesystem::exists(at("out_skipped.jsonl")));
+  // A file that is not such a list stays.
+  folder.write("out_skipped.jsonl", "mine\n");
+  EXPECT_THAT(error_of([&] { preprocess(o); }), HasSubstr("is not a list of skipped lines"));
+  EXPECT_EQ(content_of(at("out_skipped.jsonl")), "mine\n");
+}
+
+TEST_F(Preprocess, WithoutADocumentNothingIsWritten) {
+  preprocess(options({folder.write("good.txt", "a good corpus")}));
+  const std::string good = both(at("out_text_document"));
+  const std::string none = "contains no documents";
+  using Case = std::pair<std::string, std::vector<std::string>>;
+  for (const auto& [input, texts] : std::vector<Case>{
+           {folder.write("a.jsonl", "{\"id\": 1, \"content\": \"x\"}\n{\"content\": \"y\"}\n"),
+            {none, "2 skipped", "a.jsonl: line 1 has no key \"text\"",
+             "its keys are \"content\", \"id\"", "try: --json-keys content"}},
+           {folder.write("b.jsonl", ""), {none, "b.jsonl is empty"}},
+           {folder.write("c.jsonl", "\n\n"), {none, "the input is empty"}},
+           {folder.write("d.jsonl", "{\"text\": \"\"}\n"), {none, "1 empty documents"}},
+           {folder.write("e.jsonl", "not json\n"), {none, "e.jsonl: line 1 is not a JSON object"}},
+           {folder.write("f.json", "[]"), {none, "f.json is an empty array"}}}) {
+    for (const OnBadInput policy : {OnBadInput::kSkip, OnBadInput::kError}) {
+      PreprocessOptions o = options({input});
+      o.on_bad_input = policy;
+      const std::string error = error_of<DataError>([&] { preprocess(o); });
+      for (const std::string& text : texts)
+        if (policy == OnBadInput::kSkip) {
+          EXPECT_THAT(error, HasSubstr(text));
+        }
+      EXPECT_THAT(error, Not(HasSubstr("on-bad-input"))) << "would leave out everything";
+      EXPECT_TRUE(good == both(at("out_text_document"))) << input;
+      EXPECT_FALSE(std::filesystem::exists(at("out.partial"))) << input;
+      EXPECT_FALSE(std::filesystem::exists(at("out_skipped.jsonl"))) << input;
+    }
+  }
+  for (const char* output : {"", "some/"}) {
+    PreprocessOptions o = options({at("good.txt")});
+    o.output = output;
+    EXPECT_THAT(error_of<ConfigError>([&] { preprocess(o); }), HasSubstr("try: --output"));
+  }
+  EXPECT_THAT(error_of([&] { preprocess(options({at("none.jsonl")})); }),
+              HasSubstr("--input " + at("none.jsonl") + " does not exist"));
+}
+
+TEST_F(Preprocess, ReadsAnArrayLikeLines) {
+  const std::string lines = corpus(3000, 8);
+  std::string array = "[\n";
+  for (const char c : lines) c == '\n' ? array += ",\n" : array += c;
+  array.replace(array.size() - 2, 2, "\n]\n");
+  const PreprocessResult expected = preprocess(options({folder.write("a.jsonl", lines)}, "lines"));
+  PreprocessOptions o = options({folder.write("a.json.gz", gzip(array))}, "array");
+  o.save_bytes = 100'000;
+  const PreprocessResult result = preprocess(o);
+  EXPECT_TRUE(both(at("lines_text_document")) == both(at("array_text_document")));
+  EXPECT_EQ(result.report.total_skipped(), expected.report.total_skipped());
 }
 
 TEST_F(Preprocess, TheOutputDoesNotDependOnTheNumberOfWorkers) {
@@ -203,7 +287,7 @@ TEST_F(Preprocess, ResumesOnlyWhatIsItsOwn) {
   o.progress = {};
   ASSERT_TRUE(std::filesystem::exists(at("out.partial/state.json")));
   o.append_eod = true;
-  EXPECT_THAT(error_of([&] { preprocess(o); }), HasSubstr("is the beginning of another call"));
+  EXPECT_THAT(error_of([&] { preprocess(o); }), HasSubstr("was started with other files"));
   o.append_eod = false;
   EXPECT_TRUE(preprocess(o).resumed);
   EXPECT_FALSE(preprocess(o).resumed);

@@ -14,7 +14,9 @@ IN_SOURCE = [
     (re.compile(r"(?<![\w.>])(std::)?system\s*\("), "no program is started"),
 ]
 # The supervisor starts ranks: this program itself, perhaps through mpirun, without a shell. The program becomes its other half.
-ALLOWED = {("pentatron/comm/supervisor.cpp", "execve"), ("pentatron/main.cpp", "execve")}
+# Parquet files are read by pentatron-parquet, which lies beside the program.
+ALLOWED = {("pentatron/comm/supervisor.cpp", "execve"), ("pentatron/main.cpp", "execve"),
+           ("pentatron/data/parquet_source.cpp", "posix_spawn")}
 IMPORTED = re.compile(r"\b(torch::jit::(load|import_ir_module|unpickle|pickle_load|Unpickler)|torch::(load|pickle_load)\b|"
                       r"torch::serialize::InputArchive|dlopen|dlmopen|dlsym|popen|system|posix_spawnp?|execvp?e?|execl[pe]?)(@|\(|::|$)")
 

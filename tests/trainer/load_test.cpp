@@ -304,9 +304,20 @@ TEST_F(Loading, TheTokenizerLiesInTheCheckpointAndAnotherOneIsRefused) {
               AllOf(HasSubstr("was trained with a different tokenizer (sha256:"),
                     HasSubstr("checkpoint.check_tokenizer=false")));
   EXPECT_THAT(error_of([&] {
-                start(config({load, "model.vocab_size=1024"}));
+                start(config({load, "model.vocab_size=1024", "tokenizer.type=bytes"}));
               }),
               HasSubstr("instead of bytes"));
+  // Where none is named it is the checkpoint's own, and so is the vocabulary where no size is
+  // given.
+  const Config own = config({load});
+  EXPECT_EQ(own.tokenizer.path, step(3) / "tokenizer");
+  EXPECT_EQ(own.tokenizer.eod, "<|endoftext|>");
+  fs::remove_all(scratch / "gpt2");
+  EXPECT_THAT(log_of([&] {
+                start(config({load, "model.vocab_size=1024"}));
+              }),
+              AllOf(HasSubstr("from " + (step(3) / "tokenizer").string()),
+                    Not(HasSubstr("data settings have changed"))));
   start(with({load, other, "checkpoint.check_tokenizer=false"}));
 }
 

@@ -8,8 +8,10 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/cli/files/file_verbs.h"
+#include "pentatron/data/dataset.h"
 #include "pentatron/data/preprocess/open_tokenizer.h"
 #include "pentatron/data/preprocess/preprocess.h"
+#include "pentatron/data/token_stream.h"
 
 namespace pentatron::cli {
 
@@ -32,6 +34,19 @@ void show(const data::PreprocessProgress& progress) {
   }
 }
 
+/// How many tokens a run with the default dataset.split would have of each part.
+std::string describe_parts(const std::string& prefix, const std::string& split) {
+  const auto corpus = std::make_shared<const data::IndexedDataset>(prefix);
+  constexpr int64_t kAnyToken = int64_t{1} << 62;
+  const data::IndexedStream stream(corpus, kAnyToken);
+  const data::Split parts = data::split_corpus(stream, split);
+  return fmt::format(
+      "{} documents, {} tokens; with dataset.split={}: {} tokens for training, {} for "
+      "validation, {} for the test",
+      corpus->num_documents(), corpus->num_tokens(), split, parts.train.size(),
+      parts.validation.size(), parts.test.size());
+}
+
 int run_preprocess(PreprocessArguments arguments) {
   data::PreprocessOptions& options = arguments.options;
   options.tokenizer = data::open_tokenizer(arguments.tokenizer);
@@ -45,8 +60,12 @@ int run_preprocess(PreprocessArguments arguments) {
   const data::PreprocessResult result = data::preprocess(options);
   if (::isatty(STDERR_FILENO) != 0) fmt::print(stderr, "\r\033[K");
   last.total_bytes = 0; // done: no share and no time left
-  fmt::print(stderr, "{}{}\n{}\n", result.resumed ? "resumed; " : "", result.report.to_string(),
-             data::to_string(last));
+  fmt::print(stderr, "{}{}\n", result.resumed ? "resumed; " : "", result.report.to_string());
+  if (!result.skip_list.empty())
+    fmt::print(stderr, "  all skipped input is listed in {}\n", result.skip_list.string());
+  fmt::print(stderr, "{}\n", data::to_string(last));
+  for (const std::string& prefix : result.prefixes)
+    fmt::print(stderr, "{}: {}\n", prefix, describe_parts(prefix, data::DatasetConfig{}.split));
   for (const std::string& prefix : result.prefixes) fmt::print("{}\n", prefix);
   return 0;
 }
@@ -58,34 +77,39 @@ void add_preprocess(CLI::App& program, Action& chosen) {
   data::PreprocessOptions& options = arguments->options;
   options.workers = std::max(1u, std::thread::hardware_concurrency());
   CLI::App* verb =
-      program.add_subcommand("preprocess", "make a corpus of tokens from files of text");
-  verb->add_option("--input", options.inputs,
-                   "files (.jsonl, .txt, also .gz and .zst), folders, or - for JSON lines on "
-                   "standard input")
+      program.add_subcommand("preprocess", "convert text files to a corpus of token ids");
+  verb->add_option(
+          "--input", options.inputs,
+          "files (.jsonl, .json, .txt, .md, each also as .gz or .zst; .parquet), folders, or "
+          "- for JSON Lines on standard input")
       ->required();
   verb->add_option("--tokenizer", arguments->tokenizer,
-                   "a tokenizer's file or folder, or bytes: a token a byte")
+                   "tokenizer file or folder, a model folder that contains one, ORG/NAME of a "
+                   "downloaded Hugging Face model, or bytes for one token per byte")
       ->required();
   verb->add_option("--output", options.output,
-                   "the prefix: PREFIX_text_document.bin and .idx are written")
+                   "prefix of the output files: PREFIX_text_document.bin and .idx")
       ->required();
   verb->add_option("--json-keys", options.json_keys,
-                   "the members of each JSON line that hold text; a corpus for each")
+                   "keys of the JSON objects that contain text, separated by commas; each key gets "
+                   "its own corpus")
       ->delimiter(',')
       ->capture_default_str();
-  verb->add_flag("--append-eod", options.append_eod, "end every document with the end token");
-  verb->add_option("--workers", options.workers, "threads that tokenize")
+  verb->add_flag("--append-eod", options.append_eod,
+                 "add the end-of-document token after every document");
+  verb->add_option("--workers", options.workers, "number of threads that tokenize")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   verb->add_option("--on-bad-input", arguments->on_bad_input,
-                   "skip: leave bad lines out and count them; error: stop at the first")
+                   "what to do with invalid lines and files; skip: leave them out and list them in "
+                   "PREFIX_skipped.jsonl; error: stop at the first one")
       ->check(CLI::IsMember({"skip", "error"}))
       ->capture_default_str();
   verb->add_option("--max-document-bytes", options.max_document_bytes,
-                   "longer lines and text files are bad input")
+                   "longer JSON lines and text files are invalid input")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
       ->capture_default_str();
-  verb->footer("A call that was killed goes on where it was when it is made again.\n"
+  verb->footer("If the command was interrupted, run it again to resume it.\n"
                "example:\n"
                "  pentatron preprocess --input corpus.jsonl.zst --tokenizer bytes --output "
                "data/corpus --append-eod");

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,8 +14,12 @@
 #include "pentatron/base/json.h"
 #include "pentatron/base/mapped_file.h"
 #include "pentatron/cli/files/file_verbs.h"
+#include "pentatron/data/byte_source.h"
+#include "pentatron/data/input_files.h"
 #include "pentatron/data/json_line.h"
 #include "pentatron/data/line_reader.h"
+#include "pentatron/data/record_reader.h"
+#include "pentatron/data/tokenizer/byte_tokenizer_files.h"
 #include "pentatron/data/tokenizer/open.h"
 #include "pentatron/data/tokenizer/train_bpe.h"
 #include "pentatron/data/utf8.h"
@@ -27,6 +32,7 @@ constexpr int64_t kMaxLineBytes = int64_t{1} << 30;
 
 struct TokenizeArguments {
   std::string tokenizer, pattern, output;
+  std::vector<std::string> inputs, json_keys = {"text"};
   bool decode = false, add_special = false;
   int64_t train_bpe = 0;
 };
@@ -61,18 +67,18 @@ template <class F> void for_each_line(F&& f) {
 }
 
 /// The text of a line {"text": ...}.
-void text_of(std::string_view line, std::string& text) {
+void text_of(std::string_view line, std::string& text, const std::string& key = "text") {
   if (const size_t bad = data::find_invalid_utf8(line); bad != std::string_view::npos)
     raise<DataError>("byte {} is not valid UTF-8", bad);
-  switch (data::extract_string(line, "text", text)) {
+  switch (data::extract_string(line, key, text)) {
   case data::JsonField::kFound:
     return;
   case data::JsonField::kMissing:
-    throw DataError("the JSON object has no field `text`");
+    throw DataError("the JSON object " + data::missing_key_text(data::object_keys(line), key));
   case data::JsonField::kNotString:
-    throw DataError("the field `text` is not a string");
+    raise<DataError>("the key \"{}\" of the JSON object is not a string", key);
   case data::JsonField::kMalformed:
-    throw DataError("the line is not a JSON object");
+    throw DataError("it is not a JSON object");
   }
 }
 
@@ -119,39 +125,121 @@ bool is_tokenizer(const std::filesystem::path& file) {
   }
 }
 
-/// Lines are JSON with a text if the first one is.
-int train(const TokenizeArguments& arguments) {
-  if (arguments.output.empty())
+/// Where the two files of a trained tokenizer go.
+struct TrainedFiles {
+  std::filesystem::path tokenizer, config;
+};
+
+TrainedFiles trained_files(const std::string& output) {
+  namespace fs = std::filesystem;
+  if (output.empty())
     throw ConfigError("--train-bpe needs --output\n  try: --output tokenizer.json");
-  if (std::error_code error;
-      std::filesystem::exists(arguments.output, error) && !is_tokenizer(arguments.output))
+  std::error_code error;
+  TrainedFiles files;
+  const bool folder =
+      output.ends_with('/') || (fs::is_directory(output, error) && !output.ends_with(".json"));
+  files.tokenizer = folder ? fs::path(output) / "tokenizer.json" : fs::path(output);
+  if (fs::exists(files.tokenizer, error) && !is_tokenizer(files.tokenizer))
     raise<ConfigError>(
-        "{} exists and is no tokenizer that --train-bpe has written\n  try: --output "
-        "{}-2.json",
-        arguments.output, std::filesystem::path(arguments.output).replace_extension().string());
+        "{} exists and is not a tokenizer that --train-bpe has written\n  try: --output {}-2.json",
+        files.tokenizer.string(), fs::path(files.tokenizer).replace_extension().string());
+  // Only beside a file of its usual name does Hugging Face look for it.
+  if (files.tokenizer.filename() != "tokenizer.json") return files;
+  files.config = files.tokenizer.parent_path() / "tokenizer_config.json";
+  if (fs::exists(files.config, error) && !fs::exists(files.tokenizer, error))
+    raise<ConfigError>("{} exists, but {} does not, so it belongs to another tokenizer\n  try: "
+                       "--output in another folder",
+                       files.config.string(), files.tokenizer.string());
+  return files;
+}
+
+/// Adds the text of a trainer's input and counts its bytes.
+class TrainingText {
+ public:
+  TrainingText(data::tokenizer::BpeTrainer& trainer, const std::vector<std::string>& keys)
+      : trainer_(trainer), keys_(keys) {}
+
+  void read_files(const std::vector<std::string>& inputs) {
+    for (const data::InputFile& file : data::find_input_files(inputs, "--input").files) {
+      const auto source = data::open_input(file, keys_);
+      read(*source, file.path.string(), file.format != data::FileFormat::kText);
+    }
+  }
+  /// Lines are JSON if the first one is; else, or of text files, they are text.
+  void read(data::ByteSource& source, const std::string& name, std::optional<bool> json) {
+    using Form = data::RecordReader::Form;
+    data::RecordReader records(source, kMaxLineBytes, name,
+                               json == false ? Form::kLines : Form::kDetect);
+    std::string_view record;
+    for (auto status = records.next(record); status != data::RecordReader::Status::kEnd;
+         status = records.next(record)) {
+      try {
+        if (status == data::RecordReader::Status::kTooLong)
+          raise<DataError>("it has {} bytes, more than the limit of {}", records.record_bytes(),
+                           kMaxLineBytes);
+        const size_t first = record.find_first_not_of(" \t\r\n");
+        if (!json && first != std::string_view::npos)
+          json = records.is_array() || record[first] == '{';
+        if (!json.value_or(false)) {
+          add_line(record);
+        } else if (first != std::string_view::npos) {
+          add_object(record);
+        }
+      } catch (const DataError& error) {
+        raise<DataError>("{}: {} {}: {}", name, records.is_array() ? "element" : "line",
+                         records.number(), error.what());
+      }
+    }
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  void add_line(std::string_view line) {
+    if (const size_t bad = data::find_invalid_utf8(line); bad != std::string_view::npos)
+      raise<DataError>("byte {} is not valid UTF-8", bad);
+    text_.assign(line);
+    text_ += '\n';
+    add();
+  }
+  void add_object(std::string_view object) {
+    for (const std::string& key : keys_) {
+      text_of(object, text_, key);
+      add();
+    }
+  }
+  void add() {
+    bytes_ += static_cast<int64_t>(text_.size());
+    trainer_.add(text_);
+  }
+
+  data::tokenizer::BpeTrainer& trainer_;
+  const std::vector<std::string>& keys_;
+  std::string text_;
+  int64_t bytes_ = 0;
+};
+
+int train(const TokenizeArguments& arguments) {
+  const TrainedFiles files = trained_files(arguments.output);
   data::tokenizer::BpeTrainer trainer(
       {.vocab_size = arguments.train_bpe, .pattern = arguments.pattern});
-  bool first = true, is_json = false;
-  int64_t bytes = 0;
-  std::string text;
-  for_each_line([&](std::string_view line) {
-    if (first) is_json = line.front() == '{';
-    first = false;
-    if (is_json) {
-      text_of(line, text);
-    } else {
-      if (const size_t bad = data::find_invalid_utf8(line); bad != std::string_view::npos)
-        raise<DataError>("byte {} is not valid UTF-8", bad);
-      text.assign(line);
-      text += '\n';
-    }
-    bytes += static_cast<int64_t>(text.size());
-    trainer.add(text);
-  });
+  TrainingText text(trainer, arguments.json_keys);
+  if (arguments.inputs.empty()) {
+    StandardInput input;
+    text.read(input, "standard input", std::nullopt);
+  } else {
+    text.read_files(arguments.inputs);
+  }
   const Json json = trainer.train();
-  write_file_atomically(arguments.output, dump_json(json, 1) + "\n");
-  fmt::print(stderr, "{}: {} tokens from {} bytes of text\n", arguments.output,
-             json["model"]["vocab"].size(), bytes);
+  if (std::error_code error; files.tokenizer.has_parent_path())
+    std::filesystem::create_directories(files.tokenizer.parent_path(), error);
+  AtomicFile tokenizer(files.tokenizer);
+  tokenizer.write(dump_json(json, 1) + "\n");
+  if (!files.config.empty())
+    write_file_atomically(files.config, data::tokenizer::tokenizer_config_json(
+                                            json["added_tokens"][0]["content"].get<std::string>()));
+  tokenizer.commit();
+  fmt::print(stderr, "{}: {} tokens from {} bytes of text\n", files.tokenizer.string(),
+             json["model"]["vocab"].size(), text.bytes());
   return 0;
 }
 
@@ -161,6 +249,10 @@ int tokenize(const TokenizeArguments& arguments) {
       throw ConfigError("--train-bpe cannot be used with --tokenizer, --decode or --add-special");
     return train(arguments);
   }
+  if (!arguments.inputs.empty())
+    throw ConfigError(
+        "--input can only be used with --train-bpe; other texts are read from standard "
+        "input\n  try: pentatron tokenize --tokenizer PATH < FILE");
   if (arguments.tokenizer.empty())
     throw ConfigError("--tokenizer is missing\n  try: --tokenizer tokenizer.json");
   if (!arguments.output.empty())
@@ -186,22 +278,36 @@ void add_tokenize(CLI::App& program, Action& chosen) {
   CLI::App* verb = program.add_subcommand(
       "tokenize", "convert text to token ids or back, or train a tokenizer; reads standard input");
   verb->add_option("--tokenizer", arguments->tokenizer,
-                   "tokenizer: tokenizer.json, a .model, .tiktoken or .gguf file, or a folder that "
-                   "contains one");
+                   "tokenizer: tokenizer.json, a .model, .tiktoken or .gguf file, a folder that "
+                   "contains one, or ORG/NAME of a downloaded Hugging Face model");
   verb->add_flag("--decode", arguments->decode,
                  "convert token ids to text: read {\"ids\":[...]} and write {\"text\":...}, "
                  "including special tokens");
   verb->add_flag("--add-special", arguments->add_special,
                  "add the special tokens that the tokenizer puts around a text");
   verb->add_option("--train-bpe", arguments->train_bpe,
-                   "train a byte-level BPE tokenizer with this many tokens on text or JSON Lines");
+                   "train a byte-level BPE tokenizer with this many tokens on the text of --input");
+  verb->add_option(
+      "--input", arguments->inputs,
+      "with --train-bpe: files (.jsonl, .json, .txt, .md, each also as .gz or .zst) or "
+      "folders; default: text or JSON Lines from standard input");
+  verb->add_option("--json-keys", arguments->json_keys,
+                   "with --train-bpe: keys of the JSON objects that contain text, separated by "
+                   "commas")
+      ->delimiter(',')
+      ->capture_default_str();
   verb->add_option("--pattern", arguments->pattern,
                    "how text is split into words; for .tiktoken files: gpt2, cl100k, llama3, "
                    "qwen2, o200k or a regular expression; for --train-bpe: a regular expression");
   verb->add_option("--output", arguments->output,
-                   "file to write the trained tokenizer to (tokenizer.json)");
-  verb->footer("For each JSON line {\"text\":...}, writes a line {\"ids\":[...]}.\nexample: "
-               "pentatron tokenize --tokenizer tokenizer.json < corpus.jsonl > ids.jsonl");
+                   "with --train-bpe: file for the trained tokenizer, or its folder; beside "
+                   "tokenizer.json, tokenizer_config.json is written too");
+  verb->footer(
+      "For each JSON line {\"text\":...} of standard input, writes a line {\"ids\":[...]}.\n"
+      "examples:\n"
+      "  pentatron tokenize --tokenizer tokenizer.json < corpus.jsonl > ids.jsonl\n"
+      "  pentatron tokenize --train-bpe 8000 --input corpus.jsonl.gz --json-keys text "
+      "--output tokenizer.json");
   verb->callback([arguments, &chosen] { chosen = [arguments] { return tokenize(*arguments); }; });
 }
 

@@ -68,8 +68,8 @@ std::vector<std::string> blend_words(std::string_view text) {
 
 Blend parse_blend(const std::vector<std::string>& words, const std::string& key) {
   if (words.empty())
-    raise<ConfigError>("{} names no corpus\n  try: {}=PREFIX of PREFIX.bin and PREFIX.idx", key,
-                       key);
+    raise<ConfigError>("{} does not name a corpus\n  try: {}=PREFIX of PREFIX.bin and PREFIX.idx",
+                       key, key);
   Blend blend;
   size_t numbers = 0;
   for (size_t i = 0; words.size() % 2 == 0 && i < words.size(); i += 2) {
@@ -81,9 +81,10 @@ Blend parse_blend(const std::vector<std::string>& words, const std::string& key)
   }
   if (numbers == 0) return {words, {}};
   if (numbers != words.size() / 2) {
-    raise<ConfigError>("{} has weights for some corpora only\n  try: a weight before every prefix, "
-                       "or none",
-                       key);
+    raise<ConfigError>(
+        "{} has weights for only some of its corpora\n  try: a weight before every prefix, "
+        "or none",
+        key);
   }
   for (const double weight : blend.weights) {
     if (!(weight > 0) || !std::isfinite(weight))

@@ -83,11 +83,11 @@ void take_parts(const Json& object, const std::string& key, DataPaths& paths) {
     while (part < kParts.size() && name != kParts[part]) ++part;
     if (part == kParts.size() && name == "validation") part = 1;
     if (part == kParts.size()) {
-      raise<ConfigError>("{} has the part {}, which is none of train, valid and test", key, name);
+      raise<ConfigError>("{} has the part {}, which is not train, valid or test", key, name);
     }
     paths.parts[part] = blend_of(value, key + ": " + name);
   }
-  if (!paths.parts[0]) raise<ConfigError>("{} has no part train", key);
+  if (!paths.parts[0]) raise<ConfigError>("{} has no key \"train\"", key);
 }
 
 bool is_text_file(const std::string& text) {

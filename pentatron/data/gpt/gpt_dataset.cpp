@@ -66,7 +66,7 @@ int64_t GptDataset::read(int64_t n, int64_t* tokens) const {
     const int64_t end = d == last ? end_offset + 1 : sequence.length;
     const int64_t count = end - begin;
     if (count < 0 || end > sequence.length || count > room - filled)
-      raise<DataError>("{}.idx is not the one that the order was made from", corpus_->prefix());
+      raise<DataError>("{}.idx has changed since the sample order was computed", corpus_->prefix());
     corpus_->read_tokens(sequence.first_token + begin, count, tokens + filled);
     filled += count;
   }

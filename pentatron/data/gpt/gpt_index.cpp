@@ -114,9 +114,10 @@ GptIndex build_gpt_index(std::span<const int32_t> lengths, int64_t first_sequenc
   if (options.sequence_length < 1)
     raise<ConfigError>("sequence length {} is not positive", options.sequence_length);
   if (options.seed > std::numeric_limits<uint32_t>::max()) {
-    raise<ConfigError>("dataset.seed={} is over 32 bits, which dataset.order=megatron takes\n  "
-                       "try: dataset.seed=1234",
-                       options.seed);
+    raise<ConfigError>(
+        "dataset.seed={} does not fit into 32 bits, the limit of dataset.order=megatron\n  "
+        "try: dataset.seed=1234",
+        options.seed);
   }
   const auto count = static_cast<int64_t>(lengths.size());
   GptIndex index;

@@ -1,6 +1,7 @@
 #include "pentatron/data/gpt/open_indexed.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <map>
 #include <numeric>
@@ -44,6 +45,9 @@ class Opener {
       sets.validation = part(Part::kValidation, validation_samples);
     }
     sets.test = part(Part::kTest, context_.test_samples);
+    sets.train_size = sizes_[static_cast<size_t>(Part::kTrain)];
+    sets.validation_size = sizes_[static_cast<size_t>(Part::kValidation)];
+    sets.test_size = sizes_[static_cast<size_t>(Part::kTest)];
     sets.summary = summary();
     return sets;
   }
@@ -70,7 +74,9 @@ class Opener {
                                           bool whole, std::optional<int64_t> samples) {
     const SequenceRange range = whole ? SequenceRange{0, data->num_sequences()}
                                       : megatron_split(config_.split, data->num_sequences(), p);
-    const int64_t tokens = token_place(*data, range.end) - token_place(*data, range.begin);
+    const StreamRange place{token_place(*data, range.begin), token_place(*data, range.end)};
+    const int64_t tokens = place.size();
+    if (samples != 0) count(p, IndexedStream(data, context_.vocab_size), place);
     const bool drop_last = p != Part::kValidation || config_.drop_last_partial_validation_sequence;
     // Several epochs of a small part make samples too, as long as there is a token.
     const int64_t least = samples.value_or(0) > 0 ? 1
@@ -105,6 +111,7 @@ class Opener {
               : p == Part::kValidation ? split.validation
                                        : split.test;
     }
+    count(p, *stream, range);
     if (range.size() <= context_.sequence_length) {
       if (range.size() > 0) note_short(p, data->prefix(), range.size());
       return nullptr;
@@ -216,6 +223,13 @@ class Opener {
                      prefix, name_of(p));
   }
 
+  /// Adds to what a part has of all corpora.
+  void count(Part p, const TokenStream& stream, StreamRange range) {
+    const PartSize size = size_of_part(stream, range);
+    sizes_[static_cast<size_t>(p)].documents += size.documents;
+    sizes_[static_cast<size_t>(p)].tokens += size.tokens;
+  }
+
   void note_short(Part p, const std::string& prefix, int64_t tokens) {
     notes_ += fmt::format("\n  no {} data of {}: {} tokens are less than one sample", name_of(p),
                           prefix, tokens);
@@ -237,6 +251,7 @@ class Opener {
   DataPaths paths_;
   std::map<std::string, std::shared_ptr<const IndexedDataset>> corpora_;
   std::string notes_;
+  std::array<PartSize, 3> sizes_ = {};
 };
 
 } // namespace

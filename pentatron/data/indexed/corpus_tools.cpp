@@ -56,7 +56,7 @@ class Teller {
 void refuse_to_overwrite_itself(const std::string& prefix, const std::string& output) {
   std::error_code error;
   if (std::filesystem::equivalent(prefix + ".bin", output + ".bin", error))
-    raise<ConfigError>("{} would be written over itself\n  try: another name for the output",
+    raise<ConfigError>("{} is both an input and the output\n  try: another name for the output",
                        prefix);
 }
 
@@ -64,7 +64,7 @@ void refuse_to_overwrite_itself(const std::string& prefix, const std::string& ou
 
 void merge_corpora(const std::vector<std::string>& prefixes, const std::string& output,
                    const TokenProgress& progress) {
-  if (prefixes.empty()) throw ConfigError("there is no corpus to merge");
+  if (prefixes.empty()) throw ConfigError("no corpus to merge is given");
   int64_t total = 0;
   const IndexedDataset first(prefixes[0]);
   for (const std::string& prefix : prefixes) {
@@ -110,7 +110,7 @@ std::vector<std::string> split_corpus_files(const std::string& prefix,
   double sum = 0;
   for (const double share : shares) {
     if (!(share >= 0) || !std::isfinite(share))
-      raise<ConfigError>("a share of {} is not a number of at least 0", share);
+      raise<ConfigError>("the share {} is not a number >= 0", share);
     sum += share;
   }
   if (!(sum > 0)) throw ConfigError("no part has a share above 0");

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <filesystem>
 #include <limits>
+#include <system_error>
 
 #include "pentatron/base/error.h"
 
@@ -46,6 +48,30 @@ void widen(IndexedDtype dtype, const std::byte* from, int64_t count, Out* out) {
   }
 }
 
+/// The prefix, if there is an index of that name; else says which corpora are there.
+const std::string& existing_prefix(const std::string& prefix) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (fs::exists(prefix + ".idx", error)) return prefix;
+  const fs::path path(prefix);
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  const std::string name = path.filename().string();
+  std::string similar; // what `preprocess --output PREFIX` makes of it
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string other = entry.path().stem().string();
+    if (entry.path().extension() == ".idx" && other.starts_with(name + "_") &&
+        (similar.empty() || other < similar))
+      similar = other;
+  }
+  if (!similar.empty())
+    raise<DataError>("{}.idx does not exist, but {}.idx does\n  try: the prefix {}", prefix,
+                     (path.parent_path() / similar).string(),
+                     (path.parent_path() / similar).string());
+  raise<DataError>("{}.idx does not exist\n  try: the prefix of PREFIX.bin and PREFIX.idx, as "
+                   "printed by pentatron preprocess",
+                   prefix);
+}
+
 } // namespace
 
 std::string without_ending(std::string prefix) {
@@ -54,7 +80,7 @@ std::string without_ending(std::string prefix) {
 }
 
 IndexedDataset::IndexedDataset(const std::string& prefix)
-    : prefix_(prefix), index_(prefix + ".idx"), data_(prefix + ".bin") {
+    : prefix_(existing_prefix(prefix)), index_(prefix + ".idx"), data_(prefix + ".bin") {
   read_header();
   check_sequences();
   check_documents();
@@ -68,7 +94,7 @@ void IndexedDataset::read_header() {
   std::array<std::byte, kIndexHeaderBytes> header{};
   index_.read(0, std::span<std::byte>(header), "the header");
   if (std::memcmp(header.data(), kIndexMagic.data(), kIndexMagic.size()) != 0)
-    bad("magic", "is not that of an index: MMIDIDX");
+    bad("magic", "is not MMIDIDX, so this is not the index of a corpus");
   const auto version = load<uint64_t>(header.data() + 9);
   if (version != kIndexVersion) bad("version", fmt::format("is {}, not 1", version));
   const auto code = load<uint8_t>(header.data() + 17);

@@ -68,7 +68,8 @@ template <class Take> void for_each_piece(const fs::path& path, uint64_t size, T
 
 void rename_to(const fs::path& from, const fs::path& to) {
   if (::rename(from.c_str(), to.c_str()) != 0)
-    raise<DataError>("{} cannot be put in place: {}", to.string(), std::strerror(errno));
+    raise<DataError>("{} cannot be renamed to its final name: {}", to.string(),
+                     std::strerror(errno));
 }
 
 void put_index_in_place(const std::string& prefix, const fs::path& folder) {

@@ -32,7 +32,7 @@ void append(std::vector<int64_t>& to, const std::vector<int64_t>& from) {
 BertDataset::BertDataset(std::shared_ptr<const Sentences> corpus, const Options& options)
     : corpus_(std::move(corpus)), options_(options), stream_(options.seed, "bert samples") {
   if (options_.sequence_length < kMarks + 2)
-    raise<ConfigError>("sequence length {} has no room for two texts and three marks",
+    raise<ConfigError>("sequence length {} is too short for two texts and three special tokens",
                        options_.sequence_length);
   for (int64_t d = 0; d < corpus_->num_documents(); ++d) {
     for (int64_t s = corpus_->document_begin(d); s < corpus_->document_begin(d + 1); ++s) {

@@ -83,9 +83,14 @@ ChatDataset::ChatDataset(const std::vector<std::string>& paths,
     for (auto status = lines.next(line); status != LineReader::Status::kEnd;
          status = lines.next(line)) {
       const std::string where = fmt::format("{}: line {}", file.path.string(), lines.line_number());
+      const auto bad = [&](BadInput kind, std::string reason) {
+        report_.bad(kind, {.file = file.path.string(),
+                           .number = lines.line_number(),
+                           .reason = std::move(reason)});
+      };
       if (status == LineReader::Status::kTooLong) {
-        report_.bad(BadInput::kLongLine, fmt::format("{} has {} bytes, over the limit of {}", where,
-                                                     lines.line_bytes(), options_.max_line_bytes));
+        bad(BadInput::kLongLine, fmt::format("has {} bytes, over the limit of {}",
+                                             lines.line_bytes(), options_.max_line_bytes));
         continue;
       }
       if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
@@ -95,9 +100,10 @@ ChatDataset::ChatDataset(const std::vector<std::string>& paths,
         ++report_.documents;
         report_.text_bytes += static_cast<int64_t>(line.size());
       } catch (const DataError& error) {
-        std::string message = error.what();
-        if (message.find(where) == std::string::npos) message = where + ": " + message;
-        report_.bad(BadInput::kBadJson, std::move(message));
+        std::string_view message = error.what();
+        if (message.starts_with(where)) message.remove_prefix(where.size());
+        while (message.starts_with(':') || message.starts_with(' ')) message.remove_prefix(1);
+        bad(BadInput::kBadJson, fmt::format("is not a conversation: {}", message));
       }
     }
     ++report_.files;

@@ -5,7 +5,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/data/byte_source.h"
-#include "pentatron/data/line_reader.h"
+#include "pentatron/data/record_reader.h"
 
 namespace pentatron::data {
 
@@ -26,14 +26,15 @@ class BlockReader {
     for (auto i = static_cast<size_t>(options_.begin.file); i < files_.size() && !stopped_; ++i) {
       block_.file = &files_[i];
       const bool resumed = static_cast<int64_t>(i) == options_.begin.file;
-      const int64_t done = resumed ? options_.begin.lines : 0;
+      const int64_t done = resumed ? options_.begin.records : 0;
       block_.begins_file = done == 0;
+      block_.is_array = false;
       block_.end = {static_cast<int64_t>(i), done};
       try {
-        source_ = open_source(files_[i].path);
-        files_[i].format == FileFormat::kText ? read_text() : read_lines(done);
+        source_ = open_input(files_[i], options_.keys);
+        files_[i].format == FileFormat::kText ? read_text() : read_records(done);
       } catch (const DataError& error) { // what came before the damage stays
-        block_.bad.emplace_back(BadInput::kBrokenFile, error.what());
+        block_.bad.emplace_back(BadInput::kBrokenFile, damaged_file(files_[i].path, error.what()));
       }
       disk_bytes_ += source_ ? source_->consumed_bytes() : 0;
       source_.reset();
@@ -48,37 +49,45 @@ class BlockReader {
     block_.disk_bytes = disk_bytes_ + (source_ ? source_->consumed_bytes() : 0);
     Block next;
     next.file = block_.file;
+    next.is_array = block_.is_array;
     next.end = block_.end;
     stopped_ = !take_(std::move(block_));
     block_ = std::move(next);
   }
 
-  void read_lines(int64_t done) {
-    LineReader lines(*source_, options_.max_document_bytes);
-    std::string_view line;
+  void read_records(int64_t done) {
+    RecordReader records(*source_, options_.max_document_bytes, block_.file->path.string());
+    std::string_view record;
     while (!stopped_) {
-      const LineReader::Status status = lines.next(line);
-      if (status == LineReader::Status::kEnd) break;
-      if (lines.line_number() <= done) continue;
-      if (status == LineReader::Status::kTooLong) {
-        block_.bad.emplace_back(BadInput::kLongLine,
-                                fmt::format("{}: line {} has {} bytes, over the limit of {}",
-                                            block_.file->path.string(), lines.line_number(),
-                                            lines.line_bytes(), options_.max_document_bytes));
-      } else if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
-        add(line, lines.line_number());
+      const RecordReader::Status status = records.next(record);
+      block_.is_array = records.is_array();
+      if (status == RecordReader::Status::kEnd) break;
+      if (records.number() <= done) continue;
+      if (status == RecordReader::Status::kTooLong) {
+        block_.bad.emplace_back(
+            BadInput::kLongLine,
+            SkippedInput{.file = block_.file->path.string(),
+                         .number = records.number(),
+                         .element = records.is_array(),
+                         .reason =
+                             fmt::format("has {} bytes, more than --max-document-bytes {}",
+                                         records.record_bytes(), options_.max_document_bytes)});
+      } else if (record.find_first_not_of(" \t\r") != std::string_view::npos) {
+        add(record, records.number());
       }
-      block_.end.lines = lines.line_number();
+      block_.end.records = records.number();
       if (block_.text.size() >= kBlockBytes) emit();
     }
-    if (lines.line_number() == 0)
-      block_.bad.emplace_back(BadInput::kEmptyFile, block_.file->path.string() + " is empty");
+    if (records.number() == 0)
+      block_.bad.emplace_back(
+          BadInput::kEmptyFile,
+          skipped_file(block_.file->path, records.is_array() ? "is an empty array" : "is empty"));
   }
 
-  void add(std::string_view document, int64_t line) {
+  void add(std::string_view document, int64_t number) {
     block_.text += document;
     block_.ends.push_back(block_.text.size());
-    block_.lines.push_back(line);
+    block_.records.push_back(number);
   }
 
   void read_text() {
@@ -91,15 +100,15 @@ class BlockReader {
       if (n == 0) break;
       if (static_cast<int64_t>(text.size()) > options_.max_document_bytes) {
         text.clear();
-        block_.bad.emplace_back(BadInput::kLongLine,
-                                fmt::format("{} is longer than the limit of {} bytes",
-                                            block_.file->path.string(),
-                                            options_.max_document_bytes));
+        block_.bad.emplace_back(
+            BadInput::kLongLine,
+            skipped_file(block_.file->path, fmt::format("has more than --max-document-bytes {}",
+                                                        options_.max_document_bytes)));
         return;
       }
     }
     if (text.empty()) {
-      block_.bad.emplace_back(BadInput::kEmptyFile, block_.file->path.string() + " is empty");
+      block_.bad.emplace_back(BadInput::kEmptyFile, skipped_file(block_.file->path, "is empty"));
     } else {
       block_.ends.push_back(text.size());
     }

@@ -14,17 +14,18 @@ namespace pentatron::data {
 
 /// Where a block ends: what a resumed run skips.
 struct InputPosition {
-  int64_t file = 0;  ///< files before it are done
-  int64_t lines = 0; ///< of this one are done
+  int64_t file = 0;    ///< files before it are done
+  int64_t records = 0; ///< lines or elements of this one are done
 };
 
 struct Block {
   int64_t number = 0;
   const InputFile* file = nullptr;
-  std::string text;           ///< documents or JSON lines, one after the other
-  std::vector<size_t> ends;   ///< of each in `text`
-  std::vector<int64_t> lines; ///< the line number of each; empty for a text file
-  std::vector<std::pair<BadInput, std::string>> bad; ///< what could not be put into `text`
+  std::string text;             ///< documents or JSON records, one after the other
+  std::vector<size_t> ends;     ///< of each in `text`
+  std::vector<int64_t> records; ///< the number of each record; empty for a text file
+  bool is_array = false;        ///< the records are elements of an array, not lines
+  std::vector<std::pair<BadInput, SkippedInput>> bad; ///< what could not be put into `text`
   bool begins_file = false;
   InputPosition end;
   int64_t disk_bytes = 0; ///< read of all files when the block was made
@@ -33,6 +34,7 @@ struct Block {
 struct BlockOptions {
   int64_t max_document_bytes = 0;
   InputPosition begin = {};
+  std::vector<std::string> keys = {}; ///< what is wanted of objects that have more
 };
 
 /// Hands all blocks to `take`, in order; stops when it returns false.

@@ -12,6 +12,8 @@
 #include <system_error>
 #include <thread>
 
+#include <fmt/ranges.h>
+
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -23,6 +25,7 @@
 #include "pentatron/data/indexed/indexed_writer.h"
 #include "pentatron/data/json_line.h"
 #include "pentatron/data/preprocess/blocks.h"
+#include "pentatron/data/preprocess/skip_list.h"
 #include "pentatron/data/utf8.h"
 
 namespace pentatron::data {
@@ -34,7 +37,6 @@ namespace {
 constexpr size_t kInFlightBytes = size_t{48} << 20; // of text between reader and writer
 constexpr size_t kLongDocument = size_t{1} << 20;
 constexpr double kProgressEvery = 1.0;
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 /// The tokens of a block for one key. A length of 0 is an empty document.
 struct Encoded {
@@ -59,21 +61,21 @@ class BlockEncoder {
     out.text_size = block.text.size();
     out.keys.resize(options_.json_keys.size());
     out.report.files = block.begins_file ? 1 : 0;
-    for (auto& [kind, message] : block.bad) out.report.bad(kind, std::move(message));
+    for (auto& [kind, input] : block.bad) out.report.bad(kind, std::move(input));
     size_t begin = 0;
     for (size_t i = 0; i < block.ends.size(); ++i) {
       std::string_view text(block.text.data() + begin, block.ends[i] - begin);
       begin = block.ends[i];
-      const bool is_line = !block.lines.empty();
-      if ((!is_line || block.lines[i] == 1) && text.starts_with(kByteOrderMark))
+      const bool is_record = !block.records.empty();
+      SkippedInput place{.file = block.file->path.string(), .element = block.is_array};
+      if (is_record) place.number = block.records[i];
+      if ((!is_record || (place.number == 1 && !place.element)) && text.starts_with(kByteOrderMark))
         text.remove_prefix(kByteOrderMark.size());
-      const std::string where =
-          is_line ? fmt::format("{}: line {}", block.file->path.string(), block.lines[i])
-                  : block.file->path.string();
       if (const size_t at = find_invalid_utf8(text); at != std::string_view::npos) {
-        out.report.bad(BadInput::kUtf8, fmt::format("{} is not UTF-8 at byte {}", where, at));
-      } else if (is_line) {
-        take_line(text, where, out);
+        place.reason = fmt::format("is not UTF-8 at {}byte {}", is_record ? "its " : "", at);
+        out.report.bad(BadInput::kUtf8, std::move(place));
+      } else if (is_record) {
+        take_record(text, std::move(place), out);
       } else {
         encode(text, out.keys[0]);
         for (size_t k = 1; k < out.keys.size(); ++k) out.keys[k].lengths.push_back(0);
@@ -93,20 +95,25 @@ class BlockEncoder {
     report.text_bytes += bytes;
   }
 
-  void take_line(std::string_view line, const std::string& where, EncodedBlock& out) {
+  void take_record(std::string_view record, SkippedInput place, EncodedBlock& out) {
     texts_.resize(options_.json_keys.size());
     int64_t bytes = 0;
+    const auto bad = [&](BadInput kind, std::string reason) {
+      place.reason = std::move(reason);
+      out.report.bad(kind, std::move(place));
+    };
     for (size_t k = 0; k < texts_.size(); ++k) {
       const std::string& key = options_.json_keys[k];
-      switch (extract_string(line, key, texts_[k])) {
+      switch (extract_string(record, key, texts_[k])) {
       case JsonField::kMalformed:
-        return out.report.bad(BadInput::kBadJson, where + " is not a JSON object");
-      case JsonField::kMissing:
-        return out.report.bad(BadInput::kMissingKey,
-                              fmt::format("{} has no key \"{}\"", where, key));
+        return bad(BadInput::kBadJson, "is not a JSON object");
+      case JsonField::kMissing: {
+        const ObjectKeys keys = object_keys(record);
+        if (keys.with_text > 0) place.key = keys.all[0];
+        return bad(BadInput::kMissingKey, missing_key_text(keys, key));
+      }
       case JsonField::kNotString:
-        return out.report.bad(BadInput::kMissingKey,
-                              fmt::format("{} has no string under the key \"{}\"", where, key));
+        return bad(BadInput::kMissingKey, fmt::format("has no string under the key \"{}\"", key));
       case JsonField::kFound:
         bytes += static_cast<int64_t>(texts_[k].size());
       }
@@ -175,7 +182,10 @@ class Pipeline {
             InputPosition begin) {
     std::exception_ptr error;
     try {
-      read_blocks(files, {.max_document_bytes = options.max_document_bytes, .begin = begin},
+      read_blocks(files,
+                  {.max_document_bytes = options.max_document_bytes,
+                   .begin = begin,
+                   .keys = options.json_keys},
                   [&](Block block) {
                     std::unique_lock lock(mutex_);
                     const size_t size = block.text.size();
@@ -297,7 +307,8 @@ Json fingerprint(const PreprocessOptions& options, const InputFiles& input) {
 class Preprocessor {
  public:
   explicit Preprocessor(const PreprocessOptions& options)
-      : options_(options), input_(find_files(options.inputs)), folder_(options.output) {
+      : options_(options), input_(find_files(options.inputs)), folder_(options.output),
+        skip_list_(options.output + "_skipped.jsonl", folder_.path()) {
     for (const std::string& key : options.json_keys)
       result_.prefixes.push_back(fmt::format("{}_{}_document", options.output, key));
     result_.report.ignored_files = input_.ignored;
@@ -309,7 +320,14 @@ class Preprocessor {
     const bool finished = load();
     if (!finished) {
       open_writers();
-      encode_all();
+      try {
+        encode_all();
+        require_documents();
+      } catch (const NotUsable&) { // nothing of it helps another call
+        writers_.clear();
+        folder_.remove();
+        throw;
+      }
       save(/*finished=*/true);
     }
     commit(finished);
@@ -321,7 +339,38 @@ class Preprocessor {
   static InputFiles find_files(const std::vector<std::string>& inputs) {
     if (inputs.size() == 1 && inputs[0] == "-")
       return {{{.path = "/dev/stdin", .format = FileFormat::kJsonLines}}, 0};
-    return find_input_files(inputs);
+    return find_input_files(inputs, "--input");
+  }
+
+  /// Input that another call with the same options finds no better.
+  struct NotUsable : DataError {
+    using DataError::DataError;
+  };
+
+  /// What to try for the first bad input; leaving it out only where documents are left.
+  static std::string remedy(const SkippedInput& input, bool others) {
+    if (others) return "\n  try: --on-bad-input skip to leave such input out";
+    if (!input.key.empty()) return "\n  try: --json-keys " + input.key;
+    return "\n  try: --input with JSON Lines ({\"text\": \"...\"} on each line), a JSON array of "
+           "such "
+           "objects, or text files";
+  }
+
+  void require_documents() const {
+    const InputReport& report = result_.report;
+    if (report.documents > 0) return;
+    std::string why;
+    if (first_skip_) {
+      why = fmt::format("{} skipped, the first: {}", report.total_skipped(),
+                        first_skip_->to_string());
+    } else if (report.empty_documents > 0) {
+      why = fmt::format("{} empty documents", report.empty_documents);
+    } else {
+      why = "the input is empty";
+    }
+    throw NotUsable(fmt::format("--input {} contains no documents ({}), so nothing is written{}",
+                                fmt::join(options_.inputs, " "), why,
+                                remedy(first_skip_.value_or(SkippedInput{}), false)));
   }
 
   fs::path folder_of(size_t key) const { return folder_.path() / fmt::format("key{}", key); }
@@ -334,13 +383,14 @@ class Preprocessor {
     const Json state = read_json(folder_.state_file());
     const std::string where = folder_.state_file().string();
     if (!state.contains("fingerprint") || state["fingerprint"] != fingerprint_) {
-      raise<DataError>("{} is the beginning of another call: other files, tokenizer or options\n  "
-                       "try: the options of that call, or remove {}",
-                       folder_.path().string(), folder_.path().string());
+      raise<DataError>(
+          "{} was started with other files, another tokenizer or other options\n  try: "
+          "rm -r {} to start again, or the options of that call to resume it",
+          folder_.path().string(), folder_.path().string());
     }
-    begin_ = {json_get<int64_t>(state, "file", where), json_get<int64_t>(state, "lines", where)};
+    begin_ = {json_get<int64_t>(state, "file", where), json_get<int64_t>(state, "records", where)};
     const auto at = json_get<std::vector<int64_t>>(state, "positions", where);
-    if (at.size() != 3 * positions_.size() || begin_.file < 0 || begin_.lines < 0 ||
+    if (at.size() != 3 * positions_.size() || begin_.file < 0 || begin_.records < 0 ||
         std::any_of(at.begin(), at.end(), [](int64_t n) { return n < 0; })) {
       raise<DataError>("{}: positions\n  try: remove {}", where, folder_.path().string());
     }
@@ -355,6 +405,9 @@ class Preprocessor {
     const auto skipped = json_get<std::vector<int64_t>>(state, "skipped", where);
     const auto messages = json_get<std::vector<std::string>>(state, "messages", where);
     report.restore_skips(skipped, messages);
+    skip_list_bytes_ = json_get<int64_t>(state, "skip_list_bytes", where);
+    if (skip_list_bytes_ < 0)
+      raise<DataError>("{}: skip_list_bytes\n  try: remove {}", where, folder_.path().string());
     progress_.resumed_text_bytes = report.text_bytes;
     result_.resumed = true;
     return json_get<bool>(state, "finished", where);
@@ -367,6 +420,7 @@ class Preprocessor {
       const IndexedWriter::Position& p = writer->position();
       at.insert(at.end(), {p.tokens, p.sequences, p.documents});
     }
+    skip_list_.sync();
     const InputReport& report = result_.report;
     std::vector<int64_t> skipped;
     for (size_t kind = 0; kind < kBadInputKinds; ++kind)
@@ -374,7 +428,7 @@ class Preprocessor {
     const Json state{{"fingerprint", fingerprint_},
                      {"finished", finished},
                      {"file", begin_.file},
-                     {"lines", begin_.lines},
+                     {"records", begin_.records},
                      {"positions", at},
                      {"num_files", report.files},
                      {"documents", report.documents},
@@ -382,12 +436,14 @@ class Preprocessor {
                      {"text_bytes", report.text_bytes},
                      {"tokens", report.tokens},
                      {"skipped", skipped},
-                     {"messages", report.messages()}};
+                     {"messages", report.messages()},
+                     {"skip_list_bytes", skip_list_.bytes()}};
     write_file_atomically(folder_.state_file(), dump_json(state));
     saved_bytes_ = report.text_bytes;
   }
 
   void open_writers() {
+    skip_list_.open(skip_list_bytes_);
     for (size_t k = 0; k < result_.prefixes.size(); ++k) {
       writers_.push_back(std::make_unique<IndexedWriter>(
           result_.prefixes[k],
@@ -404,9 +460,13 @@ class Preprocessor {
     Pipeline pipeline(options_, input_.files, begin_);
     while (std::optional<EncodedBlock> encoded = pipeline.next()) {
       if (options_.on_bad_input == OnBadInput::kError && encoded->report.total_skipped() > 0) {
-        raise<DataError>("{}\n  try: --on-bad-input skip to leave such input out and count it",
-                         encoded->report.messages().at(0));
+        const SkippedInput& first = encoded->report.skips().at(0);
+        const bool others = result_.report.documents + encoded->report.documents > 0;
+        throw NotUsable(first.to_string() + remedy(first, others));
       }
+      const std::vector<SkippedInput> skips = encoded->report.take_skips();
+      if (!first_skip_ && !skips.empty()) first_skip_ = skips[0];
+      skip_list_.add(skips);
       for (size_t k = 0; k < writers_.size(); ++k) write(encoded->keys[k], *writers_[k]);
       result_.report.merge(encoded->report);
       begin_ = encoded->block.end;
@@ -439,6 +499,9 @@ class Preprocessor {
   }
 
   void commit(bool again) {
+    const bool none = result_.report.total_skipped() == 0;
+    skip_list_.commit(none);
+    if (!none) result_.skip_list = skip_list_.target();
     for (size_t k = 0; k < result_.prefixes.size(); ++k) {
       if (!again) {
         writers_[k]->commit();
@@ -459,6 +522,9 @@ class Preprocessor {
   const PreprocessOptions& options_;
   InputFiles input_;
   PartialFolder folder_;
+  SkipList skip_list_;
+  int64_t skip_list_bytes_ = 0;
+  std::optional<SkippedInput> first_skip_;
   Json fingerprint_;
   InputPosition begin_;
   std::vector<IndexedWriter::Position> positions_;
@@ -492,7 +558,11 @@ std::string to_string(const PreprocessProgress& p) {
 
 PreprocessResult preprocess(const PreprocessOptions& options) {
   if (options.tokenizer == nullptr || options.json_keys.empty())
-    raise<ConfigError>("preprocessing takes a tokenizer and at least one key");
+    raise<ConfigError>("preprocess needs a tokenizer and at least one key");
+  if (options.output.empty() || options.output.ends_with('/'))
+    raise<ConfigError>("--output \"{}\" does not end in the name of a corpus\n  try: --output "
+                       "{}corpus",
+                       options.output, options.output);
   return Preprocessor(options).run();
 }
 

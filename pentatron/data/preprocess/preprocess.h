@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -47,13 +48,15 @@ struct PreprocessOptions {
 struct PreprocessResult {
   InputReport report{OnBadInput::kSkip};
   std::vector<std::string> prefixes; ///< one for each key
+  std::filesystem::path skip_list;   ///< OUTPUT_skipped.jsonl; empty: nothing was left out
   bool resumed = false;
 };
 
-/// Writes the corpora, or goes on where a call with the same options was killed. A text file is one
-/// document, of JSON lines each is one; a document without tokens is kept as an empty document.
-/// Throws DataError for input that cannot be read (under OnBadInput::kError: for bad lines too),
-/// and if OUTPUT.partial is of another call.
+/// Writes the corpora, or resumes where a call with the same options was killed. A text file is one
+/// document, and so is each line or array element of a JSON file; a document without tokens is kept
+/// as an empty document. What is left out is listed in OUTPUT_skipped.jsonl. Throws DataError for
+/// input that cannot be read (under OnBadInput::kError: for bad lines too), for input without a
+/// single document (an existing corpus stays), and if OUTPUT.partial is of another call.
 PreprocessResult preprocess(const PreprocessOptions& options);
 
 } // namespace pentatron::data

@@ -28,7 +28,7 @@ constexpr uint32_t value_of(uint32_t unit) {
 Charsmap::Charsmap(std::string_view bytes) {
   if (bytes.empty()) return;
   uint32_t trie_bytes = 0;
-  if (bytes.size() < sizeof trie_bytes) throw DataError("the precompiled charsmap is cut off");
+  if (bytes.size() < sizeof trie_bytes) throw DataError("the precompiled charsmap is truncated");
   std::memcpy(&trie_bytes, bytes.data(), sizeof trie_bytes);
   bytes.remove_prefix(sizeof trie_bytes);
   if (trie_bytes >= bytes.size() || trie_bytes % 4 != 0)
@@ -77,7 +77,7 @@ std::string decode_base64(std::string_view text) {
     return t;
   }();
   while (!text.empty() && text.back() == '=') text.remove_suffix(1);
-  if (text.size() % 4 == 1) throw DataError("base64 is cut off");
+  if (text.size() % 4 == 1) throw DataError("the base64 text is truncated");
   std::string out;
   out.reserve(text.size() * 3 / 4);
   uint32_t bits = 0;

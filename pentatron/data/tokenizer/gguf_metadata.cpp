@@ -323,8 +323,8 @@ GgufMetadata gguf_tokenizer_metadata(const fs::path& path, int64_t vocab_size) {
   const bool has_model = is_file(model_file) && model_file != json_file;
   const Json json = is_file(json_file) ? read_json(json_file) : Json();
   if (!json.is_object() && !has_model)
-    raise<DataError>("{} holds neither tokenizer.json nor tokenizer.model, of which GGUF's "
-                     "metadata could be made",
+    raise<DataError>("{} contains neither tokenizer.json nor tokenizer.model, which the GGUF "
+                     "metadata is made from",
                      path.string());
   const Json& model = json.is_object() ? member(json, "model") : json;
   const bool byte_level =
@@ -333,7 +333,7 @@ GgufMetadata gguf_tokenizer_metadata(const fs::path& path, int64_t vocab_size) {
   if (has_model) return from_sentencepiece(path, model_file, json, vocab_size);
   if (type_of(model) == "BPE" && model.value("byte_fallback", false))
     return from_json_pieces(path, json, vocab_size);
-  raise<DataError>("{} is a tokenizer of a kind that GGUF has no place for: its model is {}",
+  raise<DataError>("{} is a tokenizer that GGUF files cannot contain: its model is {}",
                    json_file.string(), excerpt(type_of(model)));
 }
 

@@ -240,7 +240,7 @@ Json sentencepiece(const GgufKeys& metadata, const Vocab& vocab) {
 Json gguf_as_tokenizer_json(const GgufKeys& metadata) {
   const auto model = metadata.find_text("tokenizer.ggml.model");
   if (!model || *model == "none" || *model == "no_vocab")
-    raise<DataError>("{} holds no tokenizer", metadata.origin());
+    raise<DataError>("{} contains no tokenizer", metadata.origin());
   if (*model != "gpt2" && *model != "llama")
     raise<DataError>("tokenizer.ggml.model={} of {} is not supported, only gpt2 and llama are",
                      excerpt(*model), metadata.origin());

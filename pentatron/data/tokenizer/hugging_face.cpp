@@ -274,7 +274,8 @@ int32_t find_eod(const Tokenizer& tokenizer, const EodChoice& choice) {
   if (!choice.required.empty()) {
     const std::optional<int32_t> id = tokenizer.token_id(choice.required);
     if (!id)
-      raise<DataError>("the tokenizer has no token '{}' to end documents with", choice.required);
+      raise<DataError>("the tokenizer has no token '{}', which should end documents",
+                       choice.required);
     return *id;
   }
   if (!choice.likely.empty()) {

@@ -18,7 +18,7 @@ void NullTokenizer::encode(std::string_view text, std::vector<int32_t>& tokens) 
     const auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), value);
     if (error != std::errc() || stop != word.data() + word.size() || value < 0 ||
         value >= vocab_size_)
-      raise<DataError>("'{}' is no token: tokenizer.type=null takes numbers from 0 to {}",
+      raise<DataError>("'{}' is not a token id: tokenizer.type=null reads numbers from 0 to {}",
                        word.substr(0, 40), vocab_size_ - 1);
     tokens.push_back(static_cast<int32_t>(value));
   }

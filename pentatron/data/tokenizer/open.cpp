@@ -5,9 +5,11 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/gguf.h"
+#include "pentatron/base/hf_cache.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/log.h"
 #include "pentatron/base/mapped_file.h"
+#include "pentatron/base/text.h"
 #include "pentatron/data/tokenizer/gguf_metadata.h"
 #include "pentatron/data/tokenizer/gguf_tokenizer.h"
 #include "pentatron/data/tokenizer/hugging_face.h"
@@ -30,8 +32,8 @@ bool is_folder(const fs::path& path) {
 std::string read_text(const fs::path& path) {
   const MappedFile file(path, MappedFile::Access::kSequential);
   if (file.size() > kMaxFileBytes)
-    raise<DataError>("{} has {} bytes, and a file of a tokenizer has at most {}", path.string(),
-                     file.size(), kMaxFileBytes);
+    raise<DataError>("{} has {} bytes, more than the limit of {} for a tokenizer file",
+                     path.string(), file.size(), kMaxFileBytes);
   return std::string(file.text());
 }
 
@@ -44,6 +46,20 @@ bool looks_like_ranks(std::string_view text) {
              "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=") ==
              std::string_view::npos &&
          line.find_first_not_of("0123456789\r", space + 1) == std::string_view::npos;
+}
+
+/// The folder `tokenizer` that a checkpoint of pentatron keeps, where `folder` is one or the folder
+/// of a run's checkpoints; else `folder`.
+fs::path of_checkpoint(const fs::path& folder) {
+  fs::path checkpoint = folder;
+  if (is_file(folder / "latest")) {
+    const std::string name(trim(read_text(folder / "latest")));
+    if (name.empty() || name.front() == '.' || name.find('/') != std::string::npos) return folder;
+    checkpoint /= name;
+  }
+  return is_file(checkpoint / "manifest.json") && is_folder(checkpoint / "tokenizer")
+             ? checkpoint / "tokenizer"
+             : folder;
 }
 
 /// The file that names the tokenizer of a folder.
@@ -68,7 +84,7 @@ fs::path find_file(const fs::path& folder, FileType type) {
       others.push_back(entry.path());
   }
   if (others.size() == 1) return others[0];
-  raise<DataError>("{} holds no tokenizer\n  try: a folder with tokenizer.json, vocab.json and "
+  raise<DataError>("{} contains no tokenizer\n  try: a folder with tokenizer.json, vocab.json and "
                    "merges.txt, tokenizer.model, or one .tiktoken file; or the file itself",
                    folder.string());
 }
@@ -89,7 +105,7 @@ std::shared_ptr<const Tokenizer> make(const fs::path& file, const OpenOptions& o
   const bool is_json = extension == ".json" || options.type == FileType::kHuggingFace ||
                        options.type == FileType::kGpt2;
   if (extension == ".txt" && !is_json && options.type == FileType::kAuto)
-    raise<DataError>("{} is not a tokenizer's file\n  try: tokenizer.json, or the folder with "
+    raise<DataError>("{} is not a tokenizer file\n  try: tokenizer.json, or the folder with "
                      "vocab.json and merges.txt",
                      file.string());
   const Json json = is_json ? read_json(file) : Json();
@@ -132,11 +148,18 @@ std::shared_ptr<const Tokenizer> make(const fs::path& file, const OpenOptions& o
   return tokenizer;
 }
 
+/// What the user named: a file or a folder that exists.
+fs::path existing(const fs::path& given) {
+  const fs::path path = resolve_model_path(given);
+  if (!is_folder(path) && !is_file(path))
+    raise<DataError>(
+        "{} does not exist\n  try: tokenizer.json, a .model, .tiktoken or .gguf file, or "
+        "a folder that contains one",
+        path.string());
+  return is_folder(path) ? of_checkpoint(path) : path;
+}
+
 fs::path main_file(const OpenOptions& options) {
-  if (!is_folder(options.path) && !is_file(options.path))
-    raise<DataError>("{} is no file and no folder\n  try: tokenizer.json, a .model, .tiktoken or "
-                     ".gguf file, or a folder that holds them",
-                     options.path.string());
   return is_folder(options.path) ? find_file(options.path, options.type) : options.path;
 }
 
@@ -179,7 +202,9 @@ std::optional<std::string> find_chat_template(const fs::path& path) {
   return std::nullopt;
 }
 
-std::vector<TokenizerFile> tokenizer_files(const OpenOptions& options) {
+std::vector<TokenizerFile> tokenizer_files(const OpenOptions& given) {
+  OpenOptions options = given;
+  options.path = existing(given.path);
   const fs::path file = main_file(options);
   if (is_gguf(file))
     return {{file, gguf_without_tensors(tokenizer_part(GgufFile(file).metadata().all()))}};
@@ -190,7 +215,9 @@ std::vector<TokenizerFile> tokenizer_files(const OpenOptions& options) {
   return files;
 }
 
-std::shared_ptr<const Tokenizer> open_tokenizer(const OpenOptions& options) {
+std::shared_ptr<const Tokenizer> open_tokenizer(const OpenOptions& given) {
+  OpenOptions options = given;
+  options.path = existing(given.path);
   const fs::path file = main_file(options);
   try {
     return make(file, options);

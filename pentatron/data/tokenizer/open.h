@@ -15,7 +15,9 @@ namespace pentatron::data::tokenizer {
 enum class FileType : uint8_t { kAuto, kHuggingFace, kSentencePiece, kTiktoken, kGpt2 };
 
 struct OpenOptions {
-  std::filesystem::path path; ///< a file, or a folder that holds the files
+  /// A file, a folder that holds the files, a checkpoint of pentatron or the folder of its
+  /// checkpoints, or ORG/NAME of a model in the Hugging Face cache.
+  std::filesystem::path path;
   FileType type = FileType::kAuto;
   std::string eod_token; ///< empty: eos_token of tokenizer_config.json, or a well-known one
   std::string pattern;   ///< for tiktoken: a name (cl100k, ...) or a regular expression

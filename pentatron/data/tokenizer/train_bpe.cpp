@@ -20,7 +20,7 @@ uint64_t pair_key(int32_t left, int32_t right) {
   return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
 }
 
-struct Word {
+struct CountedWord {
   std::vector<int32_t> symbols;
   int64_t count;
 };
@@ -28,7 +28,7 @@ struct Word {
 /// Words as symbols, and how often every pair of neighbours occurs in which of them.
 class PairCounts {
  public:
-  explicit PairCounts(std::vector<Word> words) : words_(std::move(words)) {
+  explicit PairCounts(std::vector<CountedWord> words) : words_(std::move(words)) {
     for (size_t w = 0; w < words_.size(); ++w) {
       const std::vector<int32_t>& symbols = words_[w].symbols;
       for (size_t i = 0; i + 1 < symbols.size(); ++i)
@@ -114,7 +114,7 @@ class PairCounts {
     }
   }
 
-  std::vector<Word> words_;
+  std::vector<CountedWord> words_;
   std::unordered_map<uint64_t, Pair> pairs_;
   std::priority_queue<Candidate> queue_;
   std::unordered_set<uint64_t> touched_;
@@ -157,7 +157,7 @@ void BpeTrainer::add(std::string_view text) {
 }
 
 Json BpeTrainer::train() {
-  if (words_.empty()) throw DataError("there is no text to learn a vocabulary from");
+  if (words_.empty()) throw DataError("there is no text to train a tokenizer on");
   std::vector<std::string> tokens; // bytes as characters, by id
   for (const std::string& token : options_.special) tokens.push_back(token);
   const auto first_byte = static_cast<int32_t>(tokens.size());
@@ -169,10 +169,10 @@ Json BpeTrainer::train() {
   sorted.reserve(words_.size());
   for (const auto& word : words_) sorted.push_back(&word);
   std::sort(sorted.begin(), sorted.end(), [](auto* a, auto* b) { return a->first < b->first; });
-  std::vector<Word> words;
+  std::vector<CountedWord> words;
   words.reserve(sorted.size());
   for (const auto* entry : sorted) {
-    Word word{.symbols = {}, .count = entry->second};
+    CountedWord word{.symbols = {}, .count = entry->second};
     for (const char c : entry->first)
       word.symbols.push_back(first_byte + static_cast<unsigned char>(c));
     words.push_back(std::move(word));

@@ -19,7 +19,7 @@ struct Program {
 namespace {
 
 constexpr int64_t kMaxSteps = 2'000'000;
-constexpr int kMaxDepth = 400;
+constexpr int kMaxCallDepth = 400;
 constexpr size_t kMaxOutput = size_t{32} << 20;
 constexpr int64_t kMaxRange = 100'000;
 
@@ -38,7 +38,7 @@ class Interpreter {
  private:
   struct Depth {
     Depth(Interpreter& interpreter, const Node& node) : i(interpreter) {
-      if (++i.depth_ > kMaxDepth) i.fail(node, "is nested too deep");
+      if (++i.depth_ > kMaxCallDepth) i.fail(node, "is nested too deep");
       if (++i.steps_ > kMaxSteps) i.fail(node, "takes too many steps");
     }
     ~Depth() { --i.depth_; }

@@ -12,7 +12,7 @@ namespace pentatron::data::tokenizer::chat {
 
 namespace {
 
-constexpr int kMaxDepth = 50;
+constexpr int kMaxNesting = 50;
 constexpr int kMaxChain = 200; // of operators without brackets: each makes the tree deeper
 constexpr size_t kMaxBytes = size_t{1} << 20;
 
@@ -30,7 +30,7 @@ class Parser {
   /// Counts how deep the parser is in itself.
   struct Depth {
     explicit Depth(Parser& p) : parser(p) {
-      if (++parser.depth_ > kMaxDepth) parser.fail("is nested too deep");
+      if (++parser.depth_ > kMaxNesting) parser.fail("is nested too deep");
     }
     ~Depth() { --parser.depth_; }
     Parser& parser;
@@ -363,7 +363,7 @@ class Parser {
 
   NodePtr postfix(NodePtr value) {
     for (int count = 0;; ++count) {
-      if (count > kMaxDepth) fail("has too long a chain of members");
+      if (count > kMaxNesting) fail("has too long a chain of members");
       if (accept(".")) {
         if (now().kind == TokenKind::kInteger) {
           value = make_of(NodeKind::kIndex, "", std::move(value),
@@ -422,7 +422,7 @@ class Parser {
 
   NodePtr filters(NodePtr value) {
     for (int count = 0;; ++count) {
-      if (count > kMaxDepth) fail("has too long a chain of filters");
+      if (count > kMaxNesting) fail("has too long a chain of filters");
       if (accept("|")) {
         std::string filter = name();
         value = make_of(NodeKind::kFilter, std::move(filter), std::move(value));

@@ -1,0 +1,27 @@
+/// Models by the names they have on the Hugging Face Hub, found in the local cache that `hf
+/// download` and transformers fill. Nothing is downloaded.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace pentatron {
+
+/// Whether it has the form ORG/NAME.
+bool is_hf_name(std::string_view name);
+
+/// HF_HUB_CACHE, else HF_HOME/hub, else ~/.cache/huggingface/hub.
+std::filesystem::path hf_cache_folder();
+
+/// The folder of the model ORG/NAME: models--ORG--NAME/snapshots/<what refs/main names>. None if it
+/// is not in the cache. Throws DataError for a reference that does not name a snapshot.
+std::optional<std::filesystem::path> find_in_hf_cache(std::string_view name);
+
+/// The file or folder that a user means: `where` itself if it exists, else the model of that name
+/// in the cache. Throws DataError, with the command that downloads it, for a name of the form
+/// ORG/NAME that is neither; other paths come back as they are.
+std::filesystem::path resolve_model_path(const std::filesystem::path& where);
+
+} // namespace pentatron

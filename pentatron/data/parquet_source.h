@@ -1,0 +1,19 @@
+/// A Parquet file as JSON Lines, from the program pentatron-parquet beside this one.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "pentatron/data/byte_source.h"
+
+namespace pentatron::data {
+
+/// Each row is one line with the text columns `columns`; a null leaves its key out. The file's name
+/// is not taken as an option or by a shell. Throws DataError, also while reading, for a file that
+/// is damaged, and if this build has no pentatron-parquet: with the command that makes it.
+std::unique_ptr<ByteSource> open_parquet(const std::filesystem::path& file,
+                                         const std::vector<std::string>& columns);
+
+} // namespace pentatron::data

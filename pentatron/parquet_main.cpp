@@ -1,0 +1,173 @@
+// pentatron-parquet FILE COLUMN...: the rows of a Parquet file as JSON Lines on standard output.
+//
+// A program of its own, so that neither pentatron nor LibTorch shares a process with Arrow. Memory
+// is bounded by pages of the columns asked for, not by the file. A null leaves its key out. If a
+// column is not there, one line names the columns that hold text, each with an empty text.
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <arrow/array.h>
+#include <arrow/compute/cast.h>
+#include <arrow/io/file.h>
+#include <arrow/record_batch.h>
+#include <arrow/type.h>
+#include <parquet/arrow/reader.h>
+#include <parquet/properties.h>
+
+namespace {
+
+constexpr int64_t kRowsAtATime = 256;
+constexpr int64_t kBufferBytes = int64_t{1} << 20;
+
+void check(const arrow::Status& status) {
+  if (!status.ok()) throw std::runtime_error(status.ToString());
+}
+template <class T> T value_of(arrow::Result<T> result) {
+  check(result.status());
+  return std::move(result).ValueUnsafe();
+}
+
+/// A dictionary of strings counts as strings.
+bool is_text(const arrow::DataType& type) {
+  switch (type.id()) {
+  case arrow::Type::STRING:
+  case arrow::Type::LARGE_STRING:
+    return true;
+  case arrow::Type::DICTIONARY:
+    return is_text(*static_cast<const arrow::DictionaryType&>(type).value_type());
+  default:
+    return false;
+  }
+}
+
+/// Bytes that are not UTF-8 stay as they are: who reads the lines says where they are.
+void append_string(std::string& out, std::string_view text) {
+  out += '"';
+  for (const char c : text) {
+    switch (c) {
+    case '"':
+      out += "\\\"";
+      break;
+    case '\\':
+      out += "\\\\";
+      break;
+    case '\n':
+      out += "\\n";
+      break;
+    case '\t':
+      out += "\\t";
+      break;
+    default:
+      if (static_cast<unsigned char>(c) < 0x20) {
+        char code[8];
+        std::snprintf(code, sizeof code, "\\u%04x", static_cast<unsigned>(c));
+        out += code;
+      } else {
+        out += c;
+      }
+    }
+  }
+  out += '"';
+}
+
+void write(const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size())
+    throw std::runtime_error("standard output cannot be written");
+}
+
+/// The text at a row; none for a null.
+bool text_at(const arrow::Array& array, int64_t row, std::string_view& text) {
+  if (array.IsNull(row)) return false;
+  switch (array.type_id()) {
+  case arrow::Type::STRING:
+    text = static_cast<const arrow::StringArray&>(array).GetView(row);
+    return true;
+  case arrow::Type::LARGE_STRING:
+    text = static_cast<const arrow::LargeStringArray&>(array).GetView(row);
+    return true;
+  case arrow::Type::DICTIONARY: {
+    const auto& dictionary = static_cast<const arrow::DictionaryArray&>(array);
+    return text_at(*dictionary.dictionary(), dictionary.GetValueIndex(row), text);
+  }
+  default:
+    return false;
+  }
+}
+
+void write_rows(const arrow::RecordBatch& batch) {
+  std::string line;
+  for (int64_t row = 0; row < batch.num_rows(); ++row) {
+    line.clear();
+    line += '{';
+    for (int c = 0; c < batch.num_columns(); ++c) {
+      std::string_view text;
+      if (!text_at(*batch.column(c), row, text)) continue;
+      if (line.size() > 1) line += ", ";
+      append_string(line, batch.column_name(c));
+      line += ": ";
+      append_string(line, text);
+    }
+    write(line += "}\n");
+  }
+}
+
+void write_names(const arrow::Schema& schema) {
+  std::string line(1, '{');
+  for (const auto& field : schema.fields()) {
+    if (!is_text(*field->type())) continue;
+    if (line.size() > 1) line += ", ";
+    append_string(line, field->name());
+    line += ": \"\"";
+  }
+  write(line + "}\n");
+}
+
+void convert(const std::string& path, const std::vector<std::string>& columns) {
+  parquet::ReaderProperties file_properties;
+  file_properties.enable_buffered_stream(); // else a row group's column is read at once
+  file_properties.set_buffer_size(kBufferBytes);
+  parquet::ArrowReaderProperties properties;
+  properties.set_use_threads(false);
+  properties.set_pre_buffer(false);
+  properties.set_batch_size(kRowsAtATime);
+  parquet::arrow::FileReaderBuilder builder;
+  check(builder.Open(value_of(arrow::io::ReadableFile::Open(path)), file_properties));
+  builder.properties(properties);
+  std::unique_ptr<parquet::arrow::FileReader> reader;
+  check(builder.Build(&reader));
+  std::shared_ptr<arrow::Schema> schema;
+  check(reader->GetSchema(&schema));
+  std::vector<int> leaves; // Parquet counts the leaves of nested columns
+  for (const std::string& name : columns) {
+    const int field = schema->GetFieldIndex(name);
+    if (field < 0 || !is_text(*schema->field(field)->type())) return write_names(*schema);
+    leaves.push_back(reader->parquet_reader()->metadata()->schema()->ColumnIndex(name));
+  }
+  std::vector<int> groups;
+  for (int group = 0; group < reader->num_row_groups(); ++group) groups.push_back(group);
+  const auto batches = value_of(reader->GetRecordBatchReader(groups, leaves));
+  while (const auto batch = value_of(batches->Next())) write_rows(*batch);
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 3) {
+    std::fprintf(stderr, "pentatron-parquet FILE COLUMN...\n");
+    return 2;
+  }
+  try {
+    convert(argv[1], {argv + 2, argv + argc});
+    if (std::fflush(stdout) != 0) throw std::runtime_error("standard output cannot be written");
+    return 0;
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    std::fprintf(stderr, "%s\n", text.substr(0, text.find('\n')).c_str());
+    return 1;
+  }
+}

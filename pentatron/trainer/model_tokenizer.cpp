@@ -1,0 +1,149 @@
+#include "pentatron/trainer/model_tokenizer.h"
+
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/hf_cache.h"
+#include "pentatron/checkpoint/sharded/folders.h"
+#include "pentatron/checkpoint/sharded/manifest.h"
+#include "pentatron/checkpoint/source_facts.h"
+#include "pentatron/data/dataset.h"
+#include "pentatron/data/tokenizer/byte_tokenizer_files.h"
+
+namespace pentatron::trainer {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+bool names_tokenizer(const data::TokenizerConfig& tokenizer) {
+  return !tokenizer.path.empty() || tokenizer.type != data::TokenizerType::kAuto;
+}
+
+/// What a checkpoint's run had, with its files in the checkpoint if they are there.
+std::optional<data::TokenizerConfig> tokenizer_of_run(const fs::path& dir) {
+  const auto latest = checkpoint::latest_name(dir);
+  const fs::path folder = latest ? dir / *latest : dir;
+  std::error_code ignored;
+  if (!fs::exists(folder / checkpoint::kManifestName, ignored)) return std::nullopt;
+  Config saved;
+  bool trained = false;
+  try {
+    const checkpoint::Manifest manifest = checkpoint::read_manifest(folder);
+    config::Violations of_another_version;
+    config::apply_yaml(saved, manifest.config_yaml, "", of_another_version);
+    trained = manifest.state.contains("optimizer_steps");
+  } catch (const Error&) {
+    return std::nullopt; // told when the checkpoint is loaded
+  }
+  data::TokenizerConfig tokenizer = saved.tokenizer;
+  const fs::path files = folder / checkpoint::kTokenizerFolder;
+  if (checkpoint::has_tokenizer_files(files)) {
+    tokenizer.path = files.string();
+    return tokenizer;
+  }
+  // Of weights that were converted, `null` only says that nothing is known.
+  if (!tokenizer.path.empty() || (trained && names_tokenizer(tokenizer))) return tokenizer;
+  return std::nullopt;
+}
+
+bool reads_text(const Config& config) {
+  return config.dataset.type == data::DatasetType::kText ||
+         config.dataset.type == data::DatasetType::kIndexed;
+}
+
+} // namespace
+
+std::optional<data::TokenizerConfig> tokenizer_of(const CheckpointConfig& c) {
+  if (c.load.empty()) return std::nullopt;
+  if (const std::optional<std::string> foreign = foreign_model(c)) {
+    constexpr std::string_view kHf = "hf:";
+    const bool hf = foreign->starts_with(kHf);
+    const fs::path path = resolve_model_path(hf ? foreign->substr(kHf.size()) : *foreign);
+    if (hf ? checkpoint::has_tokenizer_files(path)
+           : checkpoint::open_model(*foreign)->facts().tokenizer.kind !=
+                 checkpoint::TokenizerPlace::Kind::kNone)
+      return data::TokenizerConfig{.path = path.string()};
+    return std::nullopt;
+  }
+  return tokenizer_of_run(loads_own(c) ? c.save : c.load);
+}
+
+void adopt_model_tokenizer(Config& config) {
+  if (names_tokenizer(config.tokenizer)) return;
+  std::optional<data::TokenizerConfig> found = tokenizer_of(config.checkpoint);
+  if (!found) return;
+  if (!config.tokenizer.eod.empty()) found->eod = config.tokenizer.eod;
+  if (!config.tokenizer.pattern.empty()) found->pattern = config.tokenizer.pattern;
+  try {
+    data::make_tokenizer(*found);
+  } catch (const Error& error) {
+    if (!reads_text(config)) return;
+    const std::string_view message = error.what();
+    if (message.find("\n  try: ") != std::string_view::npos) throw;
+    raise<DataError>(
+        "{}\n  try: tokenizer.path=FILE_OR_FOLDER with another form of this tokenizer, or "
+        "tokenizer.type=bytes",
+        message);
+  }
+  config.tokenizer = *found;
+}
+
+std::optional<int64_t> tokenizer_vocabulary(const Config& config) {
+  if (config.tokenizer.path.empty() && config.tokenizer.type != data::TokenizerType::kNull)
+    return std::nullopt;
+  try {
+    return data::make_tokenizer(config.tokenizer)->vocab_size();
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+void check_vocabulary(const Config& config, const data::Tokenizer& tokenizer) {
+  const std::optional<std::string> foreign = foreign_model(config.checkpoint);
+  if (!foreign || !reads_text(config) || tokenizer.vocab_size() <= config.model.vocab_size) return;
+  if (!names_tokenizer(config.tokenizer))
+    raise<ConfigError>("{} comes without a tokenizer, and its model.vocab_size={} is too small for "
+                       "bytes, which need {}\n  try: tokenizer.path=FILE_OR_FOLDER with its "
+                       "tokenizer, or a corpus of token ids with dataset.type=indexed",
+                       *foreign, config.model.vocab_size, tokenizer.vocab_size());
+  raise<ConfigError>("tokenizer.path={} has {} tokens, more than the model.vocab_size={} of {}\n  "
+                     "try: tokenizer.path=FILE_OR_FOLDER with the tokenizer of that model",
+                     config.tokenizer.path, tokenizer.vocab_size(), config.model.vocab_size,
+                     *foreign);
+}
+
+std::string describe_tokenizer(const Config& config, const data::Tokenizer& tokenizer) {
+  std::string text =
+      fmt::format("tokenizer: {}, {} tokens", tokenizer.name(), tokenizer.vocab_size());
+  if (!config.tokenizer.path.empty()) return text + ", from " + config.tokenizer.path;
+  if (!names_tokenizer(config.tokenizer)) {
+    const std::optional<std::string> foreign = foreign_model(config.checkpoint);
+    text += foreign ? fmt::format(", because {} comes without a tokenizer and tokenizer.path is "
+                                  "empty",
+                                  *foreign)
+                    : ", because tokenizer.path is empty";
+  }
+  return text;
+}
+
+std::map<std::string, std::string> made_tokenizer_files(const checkpoint::ModelFacts& facts) {
+  if (facts.tokenizer.kind != checkpoint::TokenizerPlace::Kind::kConfig) return {};
+  Config saved;
+  config::Violations of_another_version;
+  config::apply_yaml(saved, facts.saved_config, "", of_another_version);
+  const data::TokenizerConfig& tokenizer = saved.tokenizer;
+  const bool bytes = tokenizer.path.empty() && (tokenizer.type == data::TokenizerType::kAuto ||
+                                                tokenizer.type == data::TokenizerType::kBytes);
+  // A corpus may come from another tokenizer, of which the run was told nothing.
+  constexpr int64_t kPaddedBytes = 512;
+  const bool plausible = saved.dataset.type == data::DatasetType::kText ||
+                         (saved.dataset.type == data::DatasetType::kIndexed &&
+                          facts.config.vocab_size <= kPaddedBytes);
+  if (!bytes || !plausible || facts.config.vocab_size < data::ByteTokenizer::kVocabSize) return {};
+  return data::tokenizer::byte_tokenizer_files();
+}
+
+} // namespace pentatron::trainer

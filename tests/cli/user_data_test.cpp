@@ -1,0 +1,278 @@
+// Data, tokenizers and models of the Hugging Face cache as a user meets them.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "pentatron/base/json.h"
+#include "tests/cli/program_folder.h"
+
+namespace pentatron {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const fs::path kTestData = PENTATRON_TEST_DATA;
+
+class UserData : public test::ProgramFolder {
+ protected:
+  UserData() {
+    for (int i = 0; i < 300; ++i)
+      lines_ +=
+          R"({"body": "the loss falls slowly, then it rises )" + std::to_string(i * i) + "\"}\n";
+    write("text.jsonl", lines_);
+  }
+  void write(const fs::path& name, const std::string& text) const {
+    fs::create_directories((folder / name).parent_path());
+    std::ofstream(folder / name, std::ios::binary) << text;
+  }
+  std::string call(const std::string& arguments, int status = 0,
+                   const std::string& before = "") const {
+    return run(arguments + " 2>&1", status, before);
+  }
+  static std::string tiny(const std::string& more) {
+    return "train dataset.path=text.jsonl dataset.text_key=body train.seq_length=16 "
+           "train.micro_batch_size=2 train.global_batch_size=2 train.num_threads=1 "
+           "logger.peak_tflops=1 logger.tensorboard=false kernels=order " +
+           more;
+  }
+  static std::string from_scratch(const std::string& more) {
+    return tiny("model.num_layers=1 model.hidden_size=32 model.num_attention_heads=2 " + more);
+  }
+  std::string text_of(const fs::path& file) const { return content_of(folder / file); }
+  std::string lines_;
+};
+
+TEST_F(UserData, TheTokenizerOfAModelIsItsDefault) {
+  call("tokenize --train-bpe 300 --input text.jsonl --json-keys body --output tok/");
+  EXPECT_EQ(parse_json(text_of("tok/tokenizer_config.json"), "it")["eos_token"], "<|endoftext|>");
+  // The vocabulary is the tokenizer's where none is given.
+  EXPECT_THAT(call(from_scratch("tokenizer.path=tok train.train_iters=2 checkpoint.save=a "
+                                "checkpoint.export_hf=true logger.dir=la")),
+              AllOf(HasSubstr("tokenizer: huggingface, 300 tokens, from tok"),
+                    HasSubstr("\n  training    28"), HasSubstr(" epochs in this run"),
+                    HasSubstr("\n  validation  1")));
+  EXPECT_THAT(call("config show checkpoint.load=a | grep -A9 ^tokenizer"),
+              HasSubstr("path: a/step_00000002/tokenizer"));
+  EXPECT_THAT(call(from_scratch("tokenizer.path=tok model.vocab_size=299 logger.dir=l"), 1),
+              AllOf(HasSubstr("model.vocab_size=299"), HasSubstr("300 tokens")));
+  const fs::path hf = "a/hf/step_00000002";
+  EXPECT_EQ(text_of(hf / "tokenizer.json"), text_of("tok/tokenizer.json"));
+  call("convert " + hf.string() + " model.gguf --format gguf");
+  call("convert " + hf.string() + " weights --format pentatron");
+  fs::remove_all(folder / "tok");
+  int i = 0;
+  for (const std::string& load :
+       {std::string("--hf ") + hf.string(), "checkpoint.load=hf:" + hf.string(),
+        std::string("checkpoint.load=model.gguf"), std::string("checkpoint.load=weights")}) {
+    const std::string out = "b" + std::to_string(++i);
+    EXPECT_THAT(call(tiny(load + " train.train_iters=1 checkpoint.export_hf=true checkpoint.save=" +
+                          out + " logger.dir=l" + out)),
+                AllOf(HasSubstr("300 tokens, from "), Not(HasSubstr("bytes, "))));
+    if (load.find("gguf") == std::string::npos) {
+      EXPECT_EQ(text_of(out + "/hf/step_00000001/tokenizer.json"), text_of(hf / "tokenizer.json"));
+    }
+  }
+  // The runs of checkpoints continue with theirs, and see the same samples.
+  EXPECT_THAT(call(from_scratch("checkpoint.load=a train.train_iters=3 logger.dir=lc")),
+              AllOf(HasSubstr("300 tokens, from a/step_00000002/tokenizer"), HasSubstr("resumed"),
+                    Not(HasSubstr("data settings have changed"))));
+  EXPECT_THAT(call(from_scratch("checkpoint.load=a checkpoint.finetune=true train.train_iters=1 "
+                                "logger.dir=ld")),
+              HasSubstr("300 tokens, from a/step_00000002/tokenizer"));
+  // A checkpoint is a tokenizer's folder for the commands on files too.
+  for (const char* of : {"a", "a/step_00000002", "weights"})
+    EXPECT_THAT(call(std::string("preprocess --input text.jsonl --json-keys body --tokenizer ") +
+                     of + " --output c"),
+                HasSubstr("300 documents"));
+}
+
+TEST_F(UserData, AModelWithoutATokenizerSaysSo) {
+  const std::string llama = (kTestData / "hf_tiny/llama").string();
+  EXPECT_THAT(call(tiny("--hf '" + llama + "' train.train_iters=1 logger.dir=l"), 1),
+              AllOf(HasSubstr("comes without a tokenizer"), HasSubstr("131"), HasSubstr("257"),
+                    HasSubstr("try: tokenizer.path=")));
+  // One that cannot be read is an error where text is read, and no reason to stop elsewhere.
+  fs::copy(llama, folder / "broken");
+  write("broken/tokenizer.json", "{\"model\": {\"type\": \"Unknown\"}}");
+  EXPECT_THAT(call(tiny("--hf broken train.train_iters=1 logger.dir=l"), 1),
+              HasSubstr("broken/tokenizer.json"));
+  call(tiny("--hf broken train.train_iters=1 dataset.type=mock logger.dir=l"));
+}
+
+TEST_F(UserData, AByteLevelModelExportsATokenizer) {
+  call(from_scratch(
+      "train.train_iters=1 checkpoint.save=a checkpoint.export_hf=true logger.dir=la"));
+  call("convert a b --format hf");
+  const fs::path exported = "a/hf/step_00000001";
+  EXPECT_EQ(text_of(exported / "tokenizer.json"), text_of("b/tokenizer.json"));
+  EXPECT_EQ(parse_json(text_of("b/tokenizer_config.json"), "it")["eos_token"], "<|endoftext|>");
+  std::string every; // that UTF-8 can contain
+  for (int c = 1; c < 0x800; ++c) {
+    if (c < 0x80) {
+      every += static_cast<char>(c);
+    } else {
+      every += static_cast<char>(0xC0 | (c >> 6));
+      every += static_cast<char>(0x80 | (c & 0x3F));
+    }
+  }
+  every += "  two  spaces\n\n\xF0\x9F\x98\x80\xE2\x82\xAC";
+  write("in.jsonl", dump_json(Json{{"text", every}}) + "\n");
+  const Json ids = parse_json(run("tokenize --tokenizer b < in.jsonl"), "output")["ids"];
+  ASSERT_EQ(ids.size(), every.size());
+  for (size_t i = 0; i < every.size(); ++i)
+    ASSERT_EQ(ids[i].get<int>(), static_cast<unsigned char>(every[i])) << i;
+  write("ids.jsonl", dump_json(Json{{"ids", ids}}) + "\n");
+  EXPECT_EQ(parse_json(run("tokenize --decode --tokenizer b < ids.jsonl"), "output")["text"],
+            every);
+  EXPECT_THAT(call(tiny("--hf b train.train_iters=1 logger.dir=lb")),
+              HasSubstr("tokenizer: huggingface, 257 tokens, from b"));
+  // Of random tokens nothing is known, so no tokenizer is made up.
+  call(from_scratch("dataset.type=mock train.train_iters=1 checkpoint.save=m "
+                    "checkpoint.export_hf=true logger.dir=lm"));
+  EXPECT_FALSE(fs::exists(folder / "m/hf/step_00000001/tokenizer.json"));
+}
+
+TEST_F(UserData, ModelsAreFoundByNameInTheHuggingFaceCache) {
+  const fs::path model = folder / "hub/models--Some-Org--tiny";
+  fs::create_directories(model / "blobs");
+  fs::create_directories(model / "snapshots/0123abcd");
+  write("hub/models--Some-Org--tiny/refs/main", "0123abcd");
+  for (const auto& entry : fs::directory_iterator(kTestData / "hf_tiny/llama")) {
+    const std::string name = entry.path().filename();
+    fs::copy_file(entry.path(), model / "blobs" / ("b" + name));
+    fs::create_symlink("../../blobs/b" + name, model / "snapshots/0123abcd" / name);
+  }
+  const std::string cache = "HF_HUB_CACHE=$PWD/hub ";
+  const std::string batches =
+      " --batches '" + (kTestData / "hf_tiny/llama/expected.safetensors").string() + "'";
+  EXPECT_THAT(call("evaluate --hf Some-Org/tiny" + batches, 0, cache), HasSubstr("\"loss\""));
+  call("generate Some-Org/tiny --tokens 1,2 --max-new-tokens 2", 0, cache);
+  call("generate hf:Some-Org/tiny --tokens 1,2 --max-new-tokens 2", 0, cache);
+  call("convert Some-Org/tiny out --format hf", 0, cache);
+  const std::string made = text_of("out/model.safetensors"),
+                    original = content_of(kTestData / "hf_tiny/llama/model.safetensors");
+  constexpr size_t kTensorBytes = 235'584; // the headers are padded differently
+  EXPECT_TRUE(made.substr(made.size() - kTensorBytes) ==
+              original.substr(original.size() - kTensorBytes));
+  int runs = 0;
+  for (const char* load : {"--hf Some-Org/tiny", "checkpoint.load=hf:Some-Org/tiny"})
+    call(tiny(std::string(load) + " dataset.type=mock train.train_iters=1 logger.dir=l" +
+              std::to_string(++runs)),
+         0, cache);
+  for (const char* command :
+       {"evaluate --hf Some-Org/other --batches x", "generate Some-Org/other --tokens 1",
+        "chat hf:Some-Org/other", "convert Some-Org/other out2 --format hf",
+        "train --hf Some-Org/other dataset.type=mock",
+        "preprocess --input text.jsonl --output c "
+        "--tokenizer Some-Org/other"})
+    EXPECT_THAT(call(command, 1, cache), AllOf(HasSubstr("Some-Org/other does not exist"),
+                                               HasSubstr("try: hf download Some-Org/other")))
+        << command;
+}
+
+TEST_F(UserData, TrainingWithoutADocumentIsAnError) {
+  write("empty.txt", "");
+  const std::string keys = "dataset.text_key=text train.train_iters=1 ";
+  EXPECT_THAT(call(from_scratch(keys), 1),
+              AllOf(HasSubstr("text.jsonl: line 1 has no key \"text\"; its only key is \"body\""),
+                    HasSubstr("try: dataset.text_key=body"), Not(HasSubstr("on_bad_input"))));
+  EXPECT_THAT(call(from_scratch(keys + "dataset.on_bad_input=skip"), 1),
+              AllOf(HasSubstr("contains no documents (300 skipped"),
+                    HasSubstr("try: dataset.text_key=body")));
+  EXPECT_THAT(call(from_scratch("dataset.path=empty.txt train.train_iters=1"), 1),
+              AllOf(HasSubstr("empty.txt is empty"), Not(HasSubstr("on_bad_input"))));
+  EXPECT_FALSE(fs::exists(folder / "runs"));
+}
+
+TEST_F(UserData, TrainingListsWhatItSkips) {
+  write("text.jsonl", lines_ + "{broken\n" + lines_ + "{\"id\": 7}\n");
+  EXPECT_THAT(call(from_scratch("train.train_iters=1 logger.dir=l"), 1),
+              AllOf(HasSubstr("text.jsonl: line 301 is not a JSON object"),
+                    HasSubstr("try: dataset.on_bad_input=skip")));
+  EXPECT_THAT(call(from_scratch("train.train_iters=1 logger.dir=l dataset.on_bad_input=skip")),
+              HasSubstr("all skipped input is listed in l/skipped.jsonl"));
+  EXPECT_EQ(
+      text_of("l/skipped.jsonl"),
+      "{\"file\":\"text.jsonl\",\"line\":301,\"reason\":\"is not a JSON object\"}\n"
+      "{\"file\":\"text.jsonl\",\"line\":602,\"reason\":\"has no key \\\"body\\\"; its only key "
+      "is \\\"id\\\"\"}\n");
+}
+
+TEST_F(UserData, PreprocessNamesItsOwnOptions) {
+  EXPECT_THAT(call("preprocess --input none.txt --tokenizer bytes --output c", 1),
+              AllOf(HasSubstr("--input none.txt does not exist"), Not(HasSubstr("dataset.path"))));
+  EXPECT_THAT(call("preprocess --input text.jsonl --tokenizer bytes --output ''", 1),
+              HasSubstr("--output \"\""));
+  const std::string out =
+      call("preprocess --input text.jsonl --tokenizer bytes --json-keys body --output c");
+  EXPECT_THAT(out, AllOf(HasSubstr("c_body_document: 300 documents"),
+                         HasSubstr("with dataset.split=95,5,0: ")));
+  EXPECT_THAT(call("preprocess --input text.jsonl --tokenizer bytes --output c", 1),
+              AllOf(HasSubstr("--input text.jsonl contains no documents"),
+                    HasSubstr("try: --json-keys body")));
+  call("corpus verify c_body_document");
+}
+
+TEST_F(UserData, TokenizersAreTrainedOnFilesOfEveryKind) {
+  std::string array = "[";
+  for (const char c : lines_) c == '\n' ? array += ',' : array += c;
+  array.back() = ']';
+  write("a.json", array);
+  std::string text; // the lines as text
+  std::istringstream in(lines_);
+  for (std::string line; std::getline(in, line);)
+    text += parse_json(line, "it")["body"].get<std::string>();
+  call("tokenize --train-bpe 280 --input text.jsonl --json-keys body --output one.json");
+  call("tokenize --train-bpe 280 --input a.json --json-keys body --output two.json");
+  call("tokenize --train-bpe 280 --json-keys body --output three.json < a.json");
+  run("tokenize --train-bpe 280 --json-keys body --input z.jsonl.gz --output four.json", 0,
+      "gzip -c text.jsonl > z.jsonl.gz && ");
+  for (const char* other : {"two.json", "three.json", "four.json"})
+    EXPECT_EQ(text_of("one.json"), text_of(other)) << other;
+  EXPECT_FALSE(fs::exists(folder / "tokenizer_config.json")) << "beside tokenizer.json only";
+  EXPECT_THAT(call("tokenize --train-bpe 280 --input text.jsonl --output x.json", 1),
+              HasSubstr("text.jsonl: line 1: the JSON object has no key \"text\"; its only key is "
+                        "\"body\""));
+  EXPECT_FALSE(fs::exists(folder / "x.json"));
+}
+
+/// The commands of a page's ```sh blocks.
+std::string commands_of(const fs::path& page) {
+  std::ifstream in(page);
+  std::string all;
+  bool inside = false;
+  for (std::string line; std::getline(in, line);) {
+    if (line.starts_with("```")) {
+      inside = !inside && line == "```sh";
+    } else if (inside) {
+      all += line + "\n";
+    }
+  }
+  return all;
+}
+
+TEST_F(UserData, TheCommandsOfTheDocumentWorkInOrder) {
+  const fs::path place = folder / "empty";
+  fs::create_directories(place);
+  write("commands.sh", commands_of(kTestData / "../../docs/data.md"));
+  const std::string program = fs::path(PENTATRON_PROGRAM).parent_path();
+  const std::string script = (folder / "commands.sh").string();
+  // The program's own name in front keeps the shell of run() as it is.
+  const std::string said =
+      call("--version && cd empty && PATH='" + program + "':$PATH sh -e '" + script + "'");
+  EXPECT_THAT(said, Not(HasSubstr("error:")));
+  EXPECT_THAT(said, HasSubstr("tokenizer: huggingface"));
+  EXPECT_TRUE(fs::exists(place / "data/corpus_text_document.bin"));
+}
+
+} // namespace
+} // namespace pentatron

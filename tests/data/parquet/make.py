@@ -1,0 +1,20 @@
+"""Makes the Parquet files of this folder, once: python3 make.py (with pyarrow 22.0.0)."""
+import pathlib
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+here = pathlib.Path(__file__).parent
+texts = [f"Document {i}: the \"loss\" falls\n\tby {i * i} \u00e9 \U0001f600 \\" for i in range(500)]
+texts[7] = None
+texts[9] = ""
+table = pa.table({
+    "id": list(range(500)),
+    "text": pa.array(texts, pa.string()),
+    "title": pa.array([f"title {i % 3}" for i in range(500)]).dictionary_encode(),
+    "large": pa.array([f"large {i}" for i in range(500)], pa.large_string()),
+    "meta": [{"source": "web", "text": "nested"}] * 500,
+})
+pq.write_table(table, here / "texts.parquet", row_group_size=128, compression="zstd", use_dictionary=["title"])
+pq.write_table(table.slice(0, 40), here / "snappy.parquet", compression="snappy")
+(here / "cut.parquet").write_bytes((here / "texts.parquet").read_bytes()[:2000])
