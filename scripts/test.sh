@@ -7,7 +7,8 @@
 #     bugs      bugs planted in parallel code, one at a time: the layouts of the ordinary tests must catch each
 #     faults    broken set-ups; killed processes, torn files, full disks
 #     launchers the same run under mpirun, torchrun and srun (installs Slurm; 5 GB into .deps/peers)
-#     peers     models of every option, and exports, against Hugging Face transformers (installs 5 GB into .deps/peers)
+#     peers     models of every option, and exports, against Hugging Face transformers; offline runs read by wandb
+#               and mlflow (installs 5 GB into .deps/peers)
 #     fuzz      every parser under libFuzzer, FUZZ_SECONDS (default 60) each
 #     sanitize  the fast tests under AddressSanitizer with UndefinedBehaviorSanitizer, and under ThreadSanitizer
 set -euo pipefail
@@ -74,6 +75,7 @@ full_peers() {
   configure_and_build ci
   "$ROOT/.deps/peers/bin/python" "$ROOT/tests/peers/hf_models.py" "$ROOT/build/ci/pentatron"
   "$ROOT/.deps/peers/bin/python" "$ROOT/tests/peers/hf_export.py" "$ROOT/build/ci/pentatron"
+  "$ROOT/.deps/peers/bin/python" "$ROOT/tests/peers/trackers.py" "$ROOT/build/ci/pentatron"
 }
 
 full_fuzz() {

@@ -153,7 +153,7 @@ trap 'kill $run' EXIT
              train_ +
              R"(train.train_iters=100000000 checkpoint.save=ck logger.dir=log 2> err > out &
 run=$!
-for i in $(seq 600); do grep -q 'training goes on' err && break; sleep 0.1; done
+for i in $(seq 600); do grep -q 'training continues' err && break; sleep 0.1; done
 sleep 1
 rm log/fill
 for i in $(seq 600); do grep -q 'can be written again' err && break; sleep 0.1; done
@@ -175,7 +175,7 @@ cp log/metrics.jsonl log/config.yaml .
     for (size_t at = err.find(what); at != std::string::npos; at = err.find(what, at + 1)) ++found;
     return found;
   };
-  EXPECT_EQ(count("training goes on"), 1u) << err;
+  EXPECT_EQ(count("training continues"), 1u) << err;
   EXPECT_EQ(count("can be written again"), 1u) << err;
   EXPECT_THAT(err, HasSubstr("No space left on device"));
   int64_t iteration = 0;
