@@ -110,6 +110,10 @@ void clear_progress_in_handler() {
     const ssize_t n = ::write(terminal, kClearLine.data(), kClearLine.size());
 }
 
+bool on_console() {
+  return thread_console;
+}
+
 int console_width() {
   Output& out = output();
   const std::lock_guard lock(out.mutex);

@@ -56,6 +56,7 @@ std::string Progress::counts(double now) const {
 }
 
 void Progress::update(int64_t done, std::string_view text) {
+  if (!log::on_console()) return;
   const std::lock_guard lock(mutex_);
   done_ = std::max(done_, done); // several threads may be out of order
   const double now = monotonic_s();

@@ -15,7 +15,8 @@ namespace pentatron {
 std::string progress_text(std::string_view label, int64_t done, int64_t total,
                           std::string_view text, int width, std::string_view counts = {});
 
-/// Any thread may call the functions.
+/// Any thread may call the functions. Threads whose messages do not go to the console (those of all
+/// ranks but one) show nothing.
 class Progress {
  public:
   enum class Unit : uint8_t {
@@ -57,6 +58,9 @@ namespace log {
 
 /// Writes whole lines to the console of log.h, above a progress line, whatever the level.
 void print(std::string_view lines);
+
+/// Whether messages of this thread go to the console.
+bool on_console();
 
 /// The columns of the console: of its terminal, else 80.
 int console_width();

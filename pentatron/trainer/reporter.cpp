@@ -229,7 +229,7 @@ void Reporter::State::settle() {
   if (trouble.empty() && failing)
     log::warning("logger.dir={} can be written again{}", config.logger.dir,
                  metrics && metrics->lost() > 0
-                     ? fmt::format("; {} lines of metrics.jsonl are lost", metrics->lost())
+                     ? fmt::format("; {} lines of metrics.jsonl were lost", metrics->lost())
                      : "");
   failing = !trouble.empty();
   trouble.clear();
@@ -275,7 +275,9 @@ Reporter::Reporter(const Config& config, const ReporterOptions& options)
     log::info("MFU is measured against {:.3f} TFLOP/s: {}", options.peak->flops / 1e12,
               options.peak->source);
   } else {
-    log::info("MFU is not shown: the peak of this device is not known; give logger.peak_tflops");
+    log::info(
+        "MFU is not shown, because the peak performance of this device is unknown\n  try: set "
+        "logger.peak_tflops");
   }
   s.forced_terminal = config.logger.progress == ProgressBar::kOn && !log::is_terminal();
   if (s.forced_terminal) log::set_output(stderr, /*terminal=*/true);
@@ -328,10 +330,10 @@ void Reporter::State::estimate(const StepReport& r) {
   const int64_t left = options.total_iterations - r.iteration;
   if (made == 2 || made == 3) estimated_s += r.step_time_s / 2;
   if (made == 3 && left > 0)
-    log::info("{} for an iteration: {} for the {} iterations that are left, without evaluation and "
+    log::info("one iteration takes {}; the remaining {} iterations take {}, without evaluation and "
               "saving",
-              format_duration(estimated_s),
-              format_duration(estimated_s * static_cast<double>(left)), format_grouped(left));
+              format_duration(estimated_s), format_grouped(left),
+              format_duration(estimated_s * static_cast<double>(left)));
 }
 
 void Reporter::step(const StepReport& r) {
@@ -398,7 +400,7 @@ void Reporter::save(const checkpoint::SaveEvent& e) {
   case Kind::kQueued:
     name = "queued";
     if (e.waited_s > 0.01)
-      log::info("iteration {}: waited {} for the checkpoint before this one", e.iteration,
+      log::info("iteration {}: waited {} for the previous checkpoint", e.iteration,
                 format_duration(e.waited_s));
     log::info("checkpoint of iteration {} queued: training waited {} for {}{}{}", e.iteration,
               format_duration(e.seconds), size, e.text.empty() ? "" : "; ", e.text);
@@ -413,12 +415,13 @@ void Reporter::save(const checkpoint::SaveEvent& e) {
     name = "durable";
     log::info("saved {} ({}, durable after {})", e.folder.string(), size,
               format_duration(e.seconds));
-    if (!e.text.empty()) log::warning("older checkpoints are still there: {}", e.text);
+    if (!e.text.empty()) log::warning("older checkpoints could not be removed: {}", e.text);
     break;
   case Kind::kFailed:
     name = "failed";
-    log::error("the checkpoint of iteration {} was not saved, earlier ones are as they were: {}",
-               e.iteration, e.text);
+    log::error(
+        "the checkpoint of iteration {} was not saved; earlier checkpoints are unchanged: {}",
+        e.iteration, e.text);
     break;
   }
   s.saves.push_back({.iteration = e.iteration,

@@ -1,5 +1,6 @@
 #include <cstdio>
 #include <string>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -84,6 +85,15 @@ TEST(Progress, IsNotDrawnWhereItIsTurnedOff) {
     Progress bar("train", 2, {.draw = false});
     bar.update(1);
   }
+  EXPECT_EQ(console.text(), "");
+}
+
+TEST(Progress, OfOtherRanksIsNotShown) {
+  const Console console(true);
+  std::thread([] {
+    log::set_thread_output(nullptr, /*console=*/false);
+    Progress("rank 1", 2).update(1);
+  }).join();
   EXPECT_EQ(console.text(), "");
 }
 

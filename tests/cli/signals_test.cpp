@@ -88,6 +88,19 @@ TEST_F(Signals, CtrlCIsAnsweredAtOnceAndASecondOneEndsTheRun) {
   }
 }
 
+TEST_F(Signals, AKilledRunHasLeftItsPictureAndSaysThatItWasRunning) {
+  const pid_t child = start(endless({}));
+  EXPECT_TRUE(within(60, [&] { return fs::exists(folder / "log/loss.svg"); })) << err();
+  ::kill(child, SIGKILL);
+  finish(child);
+  EXPECT_THAT(content_of(folder / "log/loss.svg"), HasSubstr("</svg>"));
+  const Json summary = read_json(folder / "log/run.json");
+  EXPECT_EQ(summary["exit_reason"], "running");
+  EXPECT_TRUE(summary["ended"].is_null());
+  EXPECT_GT(summary["iteration"].get<int64_t>(), 0);
+  EXPECT_GT(summary["consumed_tokens"].get<int64_t>(), 0);
+}
+
 /// The state of a process and its children, as ps shows it: "T" for one that is stopped.
 std::string states(pid_t parent) {
   std::string all;

@@ -66,7 +66,7 @@ TEST_F(RunJson, AddsUpTheStartsOfARun) {
   test::run(config({"train.train_iters=2", save}));
   const Json first = summary();
   const test::Trace trace =
-      test::run(config({"train.train_iters=5", save, "checkpoint.load=auto", "optimizer.lr=1e-4"}));
+      test::run(config({"train.train_iters=5", save, "checkpoint.load=auto", "optimizer.lr=5e-3"}));
   const Json second = summary();
   EXPECT_EQ(second["id"], first["id"]);
   EXPECT_EQ(second["resumed_iteration"], 2);

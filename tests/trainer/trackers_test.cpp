@@ -183,5 +183,21 @@ TEST_F(Trackers, ARunWritesBothAndResumesThem) {
   EXPECT_EQ(stored["runs"][0]["meta"]["status"], "3");
 }
 
+TEST(LoggerKeys, ThatHaveNoEffectAloneAreRefused) {
+  for (const auto& [key, needed] :
+       {std::pair{"logger.wandb_project=a", "logger.dir=runs/mine"},
+        std::pair{"logger.mlflow_experiment=a", "logger.dir=runs/mine"},
+        std::pair{"logger.mlflow_dir=a", "logger.mlflow_experiment=mine"}}) {
+    std::vector<std::string> keys = {key};
+    if (keys[0].find("mlflow_dir") != std::string::npos) keys.emplace_back("logger.dir=b");
+    EXPECT_THAT([&] { load_config(std::nullopt, keys); },
+                testing::ThrowsMessage<ConfigError>(
+                    testing::AllOf(HasSubstr(std::string(key) + " has no effect without"),
+                                   HasSubstr(std::string("try: ") + needed))));
+    keys.emplace_back(needed);
+    EXPECT_NO_THROW(load_config(std::nullopt, keys));
+  }
+}
+
 } // namespace
 } // namespace pentatron::trainer

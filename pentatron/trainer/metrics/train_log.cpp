@@ -25,7 +25,7 @@ std::string timestamp(std::chrono::system_clock::time_point time) {
                      micros % 1'000'000);
 }
 
-/// A part of the compact line; those of higher rank are left out first.
+/// A part of the compact line; where not all fit, those of higher rank are left out.
 struct LinePart {
   std::string text;
   int rank = 0; ///< 0: stays
@@ -72,32 +72,33 @@ std::string compact_line(const TrainLog& log, size_t columns) {
   const auto add = [&](int rank, std::string text) { parts.push_back({std::move(text), rank}); };
   if (log.losses.empty()) add(0, "no targets");
   for (size_t i = 0; i < log.losses.size(); ++i)
-    add(i == 0 ? 0 : 1, fmt::format("{} {}", i == 0 ? "loss" : log.losses[i].first,
+    add(i == 0 ? 0 : 2, fmt::format("{} {}", i == 0 ? "loss" : log.losses[i].first,
                                     short_loss(log.losses[i].second)));
-  if (log.grad_norm) add(2, fmt::format("grad norm {:.3g}", *log.grad_norm));
+  if (log.grad_norm) add(1, fmt::format("grad norm {:.3g}", *log.grad_norm));
   add(4, fmt::format("lr {:.2e}", log.learning_rate));
   if (log.tokens_per_s) add(3, fmt::format("{} tokens/s", rate_text(*log.tokens_per_s)));
   if (log.mfu) add(5, fmt::format("MFU {:.1f}%", *log.mfu * 100));
-  if (log.memory_bytes) add(7, format_bytes(static_cast<double>(*log.memory_bytes)));
+  if (log.memory_bytes && *log.memory_bytes > 0)
+    add(7, format_bytes(static_cast<double>(*log.memory_bytes)));
   if (log.eta_s) add(6, fmt::format("ETA {}", short_duration(*log.eta_s)));
   if (log.loss_scale && *log.loss_scale != 1) add(1, fmt::format("scale {:g}", *log.loss_scale));
   if (log.skipped_iterations > 0) add(0, fmt::format("skipped {}", log.skipped_iterations));
   if (log.nan_iterations > 0) add(0, fmt::format("nan {}", log.nan_iterations));
   if (log.data_wait && *log.data_wait >= 0.05)
     add(8, fmt::format("waits for data {:.0f}%", *log.data_wait * 100));
-  const auto join = [&] {
-    std::string line;
-    for (const LinePart& part : parts) line += (line.empty() ? "" : " | ") + part.text;
-    return line;
-  };
-  std::string line = join();
-  while (line.size() > columns) {
-    const auto least = std::max_element(
-        parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
-    if (least->rank == 0) break;
-    parts.erase(least);
-    line = join();
-  }
+  // In the order of their ranks, as many as fit.
+  std::vector<char> shown(parts.size(), 0);
+  size_t size = 0;
+  for (int rank = 0; rank <= 8; ++rank)
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const size_t more = parts[i].text.size() + (size == 0 ? 0 : 3);
+      if (parts[i].rank != rank || (rank > 0 && size + more > columns)) continue;
+      shown[i] = 1;
+      size += more;
+    }
+  std::string line;
+  for (size_t i = 0; i < parts.size(); ++i)
+    if (shown[i] != 0) line += (line.empty() ? "" : " | ") + parts[i].text;
   return line;
 }
 
