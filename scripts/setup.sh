@@ -8,7 +8,8 @@
 readonly TORCH_VERSION=2.11.0
 readonly TORCH_PINS="torch==$TORCH_VERSION nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85"
 readonly TEST_PINS="tensorboard==2.21.0 setuptools==80.9.0 safetensors==0.8.0 numpy==2.3.5"
-readonly PEER_PINS="torch==$TORCH_VERSION transformers==5.23.0 numpy==2.3.5 tiktoken==0.14.0"
+readonly PEER_PINS="torch==$TORCH_VERSION transformers==5.23.0 numpy==2.3.5 tiktoken==0.14.0 \
+wandb==0.21.4 mlflow-skinny==3.17.2"
 readonly PARQUET_PINS="pyarrow==22.0.0"
 readonly NVCC_PINS="nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85 \
 nvidia-cuda-runtime==13.0.96"

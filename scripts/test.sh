@@ -7,7 +7,8 @@
 #     bugs      bugs planted in parallel code, one at a time: the layouts of the ordinary tests must catch each
 #     faults    broken set-ups; killed processes, torn files, full disks
 #     launchers the same run under mpirun, torchrun and srun (installs Slurm; 5 GB into .deps/peers)
-#     peers     models of every option, and exports, against Hugging Face transformers (installs 5 GB into .deps/peers)
+#     peers     models of every option, and exports, against Hugging Face transformers; offline runs read by wandb
+#               and mlflow (installs 5 GB into .deps/peers)
 #     parquet   Parquet files through Apache Arrow (installs 150 MB into .deps/parquet)
 #     fuzz      every parser under libFuzzer, FUZZ_SECONDS (default 60) each
 #     sanitize  the fast tests under AddressSanitizer with UndefinedBehaviorSanitizer, and under ThreadSanitizer
@@ -15,7 +16,7 @@ set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$ROOT/scripts/setup.sh"
 
-usage() { sed -n '2,14s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,15s/^# \{0,1\}//p' "$0"; }
 
 # Runs ctest on a built preset; further arguments are ctest's.
 run_ctest() {
@@ -76,6 +77,7 @@ full_peers() {
   "$ROOT/.deps/peers/bin/python" "$ROOT/tests/peers/hf_models.py" "$ROOT/build/ci/pentatron"
   "$ROOT/.deps/peers/bin/python" "$ROOT/tests/peers/hf_export.py" "$ROOT/build/ci/pentatron"
   "$ROOT/.deps/peers/bin/python" "$ROOT/tests/peers/hf_tokenizer.py" "$ROOT/build/ci/pentatron"
+  "$ROOT/.deps/peers/bin/python" "$ROOT/tests/peers/trackers.py" "$ROOT/build/ci/pentatron"
 }
 
 full_parquet() {

@@ -47,7 +47,7 @@ def run(program, ranks, backend, keys, result):
 
 def step_times(folder):
     with open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8") as lines:
-        return [json.loads(line)["step_time_s"] for line in lines]
+        return [json.loads(line)["step_time_s"] for line in lines if "step_time_s" in line]
 
 
 def shares(folder):

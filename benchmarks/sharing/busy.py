@@ -41,7 +41,7 @@ def step_times(program, ranks, setting, steps, keys):
         if done.returncode != 0:
             sys.exit(f"{' '.join(command)}\n{done.stderr}")
         with open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8") as lines:
-            return [json.loads(line)["step_time_s"] for line in lines][2:]
+            return [json.loads(line)["step_time_s"] for line in lines if "step_time_s" in line][2:]
 
 
 def main():

@@ -1,9 +1,15 @@
 #include "pentatron/base/log.h"
 
+#include <algorithm>
 #include <atomic>
+#include <cerrno>
+#include <csignal>
 #include <mutex>
 
+#include <sys/ioctl.h>
 #include <unistd.h>
+
+#include "pentatron/base/progress.h"
 
 namespace pentatron::log {
 
@@ -43,7 +49,85 @@ void emit(Output& out, std::string_view text) {
   std::fflush(out.file);
 }
 
+int width_of(std::FILE* file) {
+  winsize size{};
+  const bool known = ::ioctl(::fileno(file), TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : 80;
+}
+
+/// Whether the terminal belongs to another job now (after Ctrl-Z and bg). Ranks may be in a process
+/// group of their own, below the one of the job.
+bool in_background(std::FILE* file) {
+  const pid_t owner = ::tcgetpgrp(::fileno(file));
+  return owner > 0 && owner != ::getpgrp() && owner != ::getpgid(::getppid());
+}
+
+std::atomic<int> shown_on{-1}; ///< the terminal that shows a progress line
+
+/// For signals that suspend or end the program: first the progress line goes.
+extern "C" void on_leaving(int number) {
+  const int error = errno;
+  clear_progress_in_handler();
+  struct sigaction usual = {}, own = {};
+  usual.sa_handler = SIG_DFL;
+  sigemptyset(&usual.sa_mask);
+  ::sigaction(number, &usual, &own);
+  sigset_t one;
+  sigemptyset(&one);
+  sigaddset(&one, number);
+  ::pthread_sigmask(SIG_UNBLOCK, &one, nullptr);
+  ::raise(number); // a suspended program goes on behind this line
+  ::sigaction(number, &own, nullptr);
+  errno = error;
+}
+
+/// Where a signal would do what it does by default.
+void guard_terminal() {
+  for (const int number : {SIGTSTP, SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction now = {}, guard = {};
+    if (::sigaction(number, nullptr, &now) != 0 || (now.sa_flags & SA_SIGINFO) != 0 ||
+        now.sa_handler != SIG_DFL)
+      continue;
+    guard.sa_handler = on_leaving;
+    guard.sa_flags = SA_RESTART;
+    sigemptyset(&guard.sa_mask);
+    ::sigaction(number, &guard, nullptr);
+  }
+}
+
+/// The progress line as it fits now, to be written next.
+std::string fitting(const Output& out) {
+  if (out.progress.empty() || in_background(out.file)) return {};
+  shown_on = ::fileno(out.file);
+  return out.progress.substr(0, static_cast<size_t>(std::max(width_of(out.file) - 1, 1)));
+}
+
 } // namespace
+
+void clear_progress_in_handler() {
+  const int terminal = shown_on.exchange(-1);
+  if (terminal >= 0) [[maybe_unused]]
+    const ssize_t n = ::write(terminal, kClearLine.data(), kClearLine.size());
+}
+
+bool on_console() {
+  return thread_console;
+}
+
+int console_width() {
+  Output& out = output();
+  const std::lock_guard lock(out.mutex);
+  return width_of(out.file);
+}
+
+void print(std::string_view lines) {
+  Output& out = output();
+  const std::lock_guard lock(out.mutex);
+  std::string text(lines);
+  if (!text.ends_with('\n')) text += '\n';
+  if (out.terminal) text = std::string(kClearLine) + text + fitting(out);
+  emit(out, text);
+}
 
 void set_level(Level level) {
   threshold = level;
@@ -81,7 +165,11 @@ void set_progress(std::string_view line) {
   const std::lock_guard lock(out.mutex);
   if (!out.terminal) return;
   out.progress = harmless(line, /*one_line=*/true);
-  emit(out, std::string(kClearLine) + out.progress);
+  static std::once_flag guarded;
+  if (!out.progress.empty()) std::call_once(guarded, guard_terminal);
+  if (in_background(out.file)) return;
+  emit(out, std::string(kClearLine) + fitting(out));
+  if (out.progress.empty()) shown_on = -1;
 }
 
 void write(Level level, std::string_view message, Audience audience) {
@@ -99,7 +187,8 @@ void write(Level level, std::string_view message, Audience audience) {
   if (!thread_console && (level < Level::kWarning || audience == Audience::kOneRank)) return;
   Output& out = output();
   const std::lock_guard lock(out.mutex);
-  if (!out.progress.empty()) line = std::string(kClearLine) + line + out.progress;
+  // Of ranks that are processes another one may show the progress line of this terminal.
+  if (out.terminal) line = std::string(kClearLine) + line + fitting(out);
   emit(out, line);
 }
 

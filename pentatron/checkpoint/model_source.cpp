@@ -12,6 +12,8 @@
 #include "pentatron/base/gguf.h"
 #include "pentatron/base/hf_cache.h"
 #include "pentatron/base/mapped_file.h"
+#include "pentatron/base/progress.h"
+#include "pentatron/base/text.h"
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/checkpoint/source_facts.h"
 
@@ -100,7 +102,17 @@ void ModelSource::load(nn::ParamList& params, const EachParam& each) {
     }
   }
   problems.throw_if_any(facts_.path.string() + " does not match the model of this configuration");
-  each([&](nn::Param& param) { fill(*this, param); });
+  const auto bytes_of = [&](const nn::Param& param) {
+    return static_cast<int64_t>(facts_.tensors.find(param.name())->second.bytes());
+  };
+  int64_t total = 0, done = 0;
+  for (const nn::Param& param : params) total += bytes_of(param);
+  pentatron::Progress shown("loading " + excerpt(facts_.path.filename().string(), 30), total,
+                            {.unit = pentatron::Progress::Unit::kBytes});
+  each([&](nn::Param& param) {
+    fill(*this, param);
+    shown.update(done += bytes_of(param));
+  });
 }
 
 std::vector<fs::path> companion_files(const fs::path& folder) {

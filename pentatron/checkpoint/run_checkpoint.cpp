@@ -11,6 +11,7 @@
 #include "pentatron/base/format.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/log.h"
+#include "pentatron/base/progress.h"
 #include "pentatron/base/text.h"
 #include "pentatron/checkpoint/machines.h"
 #include "pentatron/checkpoint/sharded/reader.h"
@@ -244,7 +245,6 @@ LoadedRun load_run(const fs::path& folder, const RunParts& parts, const LoadOpti
   std::optional<CheckpointReader> opened;
   read_together(parts.world, [&] { opened.emplace(folder); });
   CheckpointReader& reader = *opened;
-  reader.on_progress([&] { work.progress(); });
   const Manifest& manifest = reader.manifest();
   LoadedRun loaded;
   const bool has_training_state = manifest.state.contains(kOptimizerSteps);
@@ -277,11 +277,23 @@ LoadedRun load_run(const fs::path& folder, const RunParts& parts, const LoadOpti
     for (const StatePiece& piece : pieces)
       if (reader.contains(piece.name)) exchange_parts(piece, replicas);
   };
+  int64_t total_bytes = 0;
+  for (const StatePiece& piece : all)
+    total_bytes += static_cast<int64_t>(own_part(piece, replicas).data.nbytes());
+  std::optional<pentatron::Progress> shown;
+  if (parts.world.rank() == 0)
+    shown.emplace("reading " + folder.filename().string(), total_bytes,
+                  pentatron::Progress::Options{.unit = pentatron::Progress::Unit::kBytes});
+  reader.on_progress([&] {
+    work.progress();
+    if (shown) shown->update(std::min(static_cast<int64_t>(reader.bytes_read()), total_bytes));
+  });
   read_all(values, source_of);
   parts.optimizer.adopt_values();
   read_all(state, [](const StatePiece& piece) { return piece.name; });
   parts.store.publish_values();
   parts.store.wait_values();
+  shown.reset();
   log::info("read {} of {} in {}", format_bytes(static_cast<double>(reader.bytes_read())),
             folder.string(), format_duration(monotonic_s() - begin_s));
   loaded.state.config_yaml = manifest.config_yaml;

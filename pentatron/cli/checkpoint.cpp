@@ -1,11 +1,16 @@
 #include <CLI/CLI.hpp>
 
+#include <atomic>
+
 #include <fmt/format.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
 #include "pentatron/base/json.h"
+#include "pentatron/base/progress.h"
 #include "pentatron/checkpoint/sharded/compare.h"
 #include "pentatron/checkpoint/sharded/folders.h"
+#include "pentatron/checkpoint/sharded/overview.h"
 #include "pentatron/checkpoint/sharded/parity.h"
 #include "pentatron/checkpoint/sharded/reader.h"
 #include "pentatron/checkpoint/sharded/spares.h"
@@ -21,18 +26,72 @@ namespace fs = std::filesystem;
 struct CheckpointArguments {
   std::string folder, other;
   checkpoint::Retention retention;
-  bool dry_run = false;
+  bool dry_run = false, all = false, json = false;
 };
 
+/// The model and the length of the run that wrote the checkpoint.
+std::vector<std::pair<std::string, std::string>> facts_of(const checkpoint::Manifest& manifest) {
+  std::vector<std::pair<std::string, std::string>> facts;
+  if (manifest.config_yaml.empty()) return facts;
+  trainer::Config config;
+  config::Violations ignored; // of another version of the program
+  config::apply_yaml(config, manifest.config_yaml, "", ignored);
+  const models::GptConfig& m = config.model;
+  facts.emplace_back("model", fmt::format("{}{} layers, hidden size {}, {} attention heads, "
+                                          "vocabulary {}, {}",
+                                          m.preset.empty() ? "" : m.preset + ": ", m.num_layers,
+                                          m.hidden_size, m.num_attention_heads, m.vocab_size,
+                                          config::to_string(config.dtype)));
+  if (!manifest.state.contains("consumed_samples")) return facts; // weights alone
+  const int64_t total = trainer::total_iterations(config.train);
+  const auto samples = manifest.state.value("consumed_samples", int64_t{0});
+  facts.emplace_back("progress",
+                     fmt::format("iteration {} of {}, {} samples, {} tokens",
+                                 format_grouped(manifest.iteration), format_grouped(total),
+                                 format_grouped(samples),
+                                 format_count(static_cast<double>(samples) *
+                                              static_cast<double>(config.train.seq_length))));
+  facts.emplace_back("training",
+                     fmt::format("{}, lr {:g}, global batch size {}, seq_length {}",
+                                 config::to_string(config.optimizer.optimizer), config.optimizer.lr,
+                                 config.train.global_batch_size, config.train.seq_length));
+  return facts;
+}
+
 int inspect(const CheckpointArguments& a) {
-  const checkpoint::Manifest manifest = checkpoint::read_manifest(one_checkpoint(a.folder));
-  fmt::print("{}\n", dump_json(checkpoint::inspect(manifest), 2));
+  const fs::path folder = one_checkpoint(a.folder);
+  const checkpoint::Manifest manifest = checkpoint::read_manifest(folder);
+  if (a.json) {
+    fmt::print("{}\n", dump_json(checkpoint::inspect(manifest), 2));
+  } else {
+    fmt::print("{}\n{}", folder.string(),
+               checkpoint::overview(manifest, {.all = a.all, .facts = facts_of(manifest)}));
+  }
   return 0;
+}
+
+/// Bytes that verify() reads; 0 if the manifest cannot be read, which verify() says.
+int64_t bytes_to_verify(const fs::path& folder) {
+  uint64_t bytes = 0;
+  try {
+    const checkpoint::Manifest manifest = checkpoint::read_manifest(folder);
+    for (const auto& [name, file] : manifest.files) bytes += file.bytes;
+    for (const auto& [name, parity] : manifest.parity) bytes += parity.file.bytes;
+  } catch (const Error&) {
+    return 0;
+  }
+  return static_cast<int64_t>(bytes);
 }
 
 int verify(const CheckpointArguments& a) {
   const fs::path folder = one_checkpoint(a.folder);
-  const checkpoint::VerifyReport report = checkpoint::verify(folder);
+  Progress progress("verifying", bytes_to_verify(folder), {.unit = Progress::Unit::kBytes});
+  std::atomic<uint64_t> done{0};
+  const checkpoint::VerifyReport report =
+      checkpoint::verify(folder, checkpoint::VerifyScope::kWhole, {}, [&](uint64_t bytes) {
+        progress.update(static_cast<int64_t>(done += bytes));
+      });
+  progress.clear();
   for (const std::string& fault : report.faults) fmt::print("{}\n", fault);
   if (!report.ok() && report.repairable)
     fmt::print("try: pentatron checkpoint repair {}\n", folder.string());
@@ -101,8 +160,13 @@ void add_checkpoint(CLI::App& program, Action& chosen) {
       "checkpoint", "inspect, verify, compare, repair and remove checkpoints");
   verb->require_subcommand(1);
   auto a = std::make_shared<CheckpointArguments>();
-  add(*verb, chosen, "inspect", "print the contents of a checkpoint as JSON", inspect, a)
-      ->footer("example: pentatron checkpoint inspect runs/mine/checkpoints/step_00000100");
+  CLI::App* inspected =
+      add(*verb, chosen, "inspect", "show what a checkpoint contains", inspect, a);
+  inspected->add_flag("--all", a->all, "list every tensor and every file");
+  inspected->add_flag("--json", a->json, "print everything as JSON");
+  inspected->footer("examples:\n"
+                    "  pentatron checkpoint inspect runs/mine/checkpoints\n"
+                    "  pentatron checkpoint inspect runs/mine/checkpoints/step_00000100 --json");
   add(*verb, chosen, "verify",
       "read a checkpoint completely and compare its checksums; exit status 0 if all match", verify,
       a)

@@ -4,13 +4,13 @@
 #include <memory>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/gguf.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/log.h"
+#include "pentatron/base/progress.h"
 #include "pentatron/checkpoint/convert.h"
 #include "pentatron/cli/commands.h"
 #include "pentatron/cli/loaded_model.h"
@@ -25,27 +25,6 @@ namespace {
 struct ConvertArguments {
   std::string source, target, format;
   checkpoint::ConvertOptions options;
-};
-
-/// One line that is written over on a terminal, a line every ten seconds in a file.
-class ProgressLine {
- public:
-  void show(uint64_t done, uint64_t total) {
-    const double now = monotonic_s();
-    const bool terminal = ::isatty(STDERR_FILENO) != 0;
-    if (now - told_ < (terminal ? 0.5 : 10.0)) return;
-    told_ = now;
-    const double left = eta_s(static_cast<double>(done), static_cast<double>(total), now - begin_);
-    fmt::print(stderr, "{}{} of {}, {} left{}", terminal ? "\r\033[K" : "",
-               format_bytes(static_cast<double>(done)), format_bytes(static_cast<double>(total)),
-               format_duration(left), terminal ? "" : "\n");
-  }
-  void finish() const {
-    if (::isatty(STDERR_FILENO) != 0) fmt::print(stderr, "\r\033[K");
-  }
-
- private:
-  double begin_ = monotonic_s(), told_ = begin_;
 };
 
 /// The configuration that a checkpoint of these weights begins with.
@@ -135,10 +114,13 @@ int run_convert(ConvertArguments& a) {
   } else if (options.format == checkpoint::ModelFormat::kHuggingFace) {
     options.files = trainer::made_tokenizer_files(source->facts());
   }
-  ProgressLine line;
-  options.progress = [&](uint64_t done, uint64_t total) { line.show(done, total); };
+  Progress progress("converting", 0, {.unit = Progress::Unit::kBytes});
+  options.progress = [&](uint64_t done, uint64_t total) {
+    progress.set_total(static_cast<int64_t>(total));
+    progress.update(static_cast<int64_t>(done));
+  };
   const checkpoint::ConvertReport report = checkpoint::convert_model(*source, a.target, options);
-  line.finish();
+  progress.clear();
   fmt::print("{}: {} tensors, {} in {} {}, from {}\n", a.target, report.tensors,
              format_bytes(static_cast<double>(report.bytes)), report.files,
              report.files == 1 ? "file" : "files", checkpoint::name_of(source->format()));

@@ -1,7 +1,6 @@
 #include <CLI/CLI.hpp>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
@@ -80,8 +79,8 @@ void train_rank(const trainer::Config& config, const comm::Group& world) {
   const RankLog rank_log(trainer::total_iterations(config.train) > 0 ? config.logger.dir : "",
                          world);
   trainer::Trainer trainer(config, world, std::move(folders));
-  const bool terminal = ::isatty(STDOUT_FILENO) == 1 && ::isatty(STDERR_FILENO) == 1;
-  const trainer::TrainReport report = trainer.run({.progress_bar = terminal});
+  const trainer::TrainReport report =
+      trainer.run({.progress_bar = true, .version = program_version()});
   if (report.reason == trainer::StopReason::kSignal)
     log::info("stopped by a signal after iteration {}{}", report.iterations,
               config.checkpoint.save.empty() ? "; not saved, because checkpoint.save is empty"

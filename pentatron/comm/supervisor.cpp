@@ -329,6 +329,8 @@ class Supervision {
   void suspend() {
     for (Child& child : children_) child.signal(SIGSTOP);
     server_.signal_processes(SIGSTOP); // those that mpirun has put into groups of their own
+    if (::isatty(STDERR_FILENO) == 1)  // where a rank may have drawn a progress line
+      if (::write(STDERR_FILENO, "\r\033[K", 4) < 0) errno = 0;
     ::raise(SIGSTOP);
     server_.signal_processes(SIGCONT);
     for (Child& child : children_) child.signal(SIGCONT);

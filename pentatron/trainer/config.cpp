@@ -95,6 +95,22 @@ void CheckpointConfig::validate(config::Violations& violations, std::string_view
         fmt::format("{}=false", config::join(path, "finetune")));
 }
 
+void LoggerConfig::validate(config::Violations& violations, std::string_view path) const {
+  const auto needs = [&](const char* key, const std::string& value, const char* other,
+                         const std::string& remedy) {
+    violations.add(config::join(path, key),
+                   fmt::format("{}={} has no effect without {}", config::join(path, key), value,
+                               config::join(path, other)),
+                   fmt::format("{}={}", config::join(path, other), remedy));
+  };
+  if (dir.empty() && !wandb_project.empty())
+    needs("wandb_project", wandb_project, "dir", "runs/mine");
+  if (dir.empty() && !mlflow_experiment.empty())
+    needs("mlflow_experiment", mlflow_experiment, "dir", "runs/mine");
+  if (mlflow_experiment.empty() && !mlflow_dir.empty())
+    needs("mlflow_dir", mlflow_dir, "mlflow_experiment", "mine");
+}
+
 void Config::validate(config::Violations& violations, std::string_view) const {
   if (profiling.trace && logger.dir.empty()) {
     violations.add("profiling.trace", "profiling.trace=true writes to logger.dir, which is empty",

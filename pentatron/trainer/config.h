@@ -21,6 +21,7 @@
 #include "pentatron/optim/optimizer_config.h"
 #include "pentatron/parallel/ddp/ddp_config.h"
 #include "pentatron/parallelize/parallel_config.h"
+#include "pentatron/trainer/logger_config.h"
 #include "pentatron/trainer/profiling_config.h"
 
 namespace pentatron::trainer {
@@ -231,33 +232,6 @@ struct CheckpointConfig {
               "stop if the checkpoint was trained with a different tokenizer")};
   }
   void validate(config::Violations& violations, std::string_view path) const;
-};
-
-struct LoggerConfig {
-  std::string dir;
-  int64_t log_interval = 10;
-  bool tensorboard = true;
-  bool plot = true;
-  std::optional<double> peak_tflops;
-
-  static constexpr auto fields() {
-    using C = LoggerConfig;
-    using config::field;
-    return std::tuple{
-        field("dir", &C::dir,
-              "folder for metrics.jsonl, the loss plot and TensorBoard events; empty: write no "
-              "files"),
-        field("log_interval", &C::log_interval, "number of iterations between lines on the console")
-            .positive()
-            .unit("iterations"),
-        field("tensorboard", &C::tensorboard, "write TensorBoard events to logger.dir"),
-        field("plot", &C::plot, "draw the loss curve to loss.svg in logger.dir"),
-        field("peak_tflops", &C::peak_tflops,
-              "peak performance of the device, used to compute MFU; default: a known value for "
-              "GPUs, measured for CPUs")
-            .positive()
-            .unit("TFLOP/s")};
-  }
 };
 
 struct Config {

@@ -1,7 +1,6 @@
 #include "pentatron/trainer/reporter.h"
 
-#include <cmath>
-#include <fstream>
+#include <algorithm>
 #include <functional>
 #include <utility>
 
@@ -10,15 +9,19 @@
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
-#include "pentatron/base/json.h"
 #include "pentatron/base/log.h"
+#include "pentatron/base/mapped_file.h"
+#include "pentatron/base/progress.h"
 #include "pentatron/comm/rank_threads.h"
 #include "pentatron/nn/memory/counting_allocator.h"
-#include "pentatron/trainer/metrics/loss_plot.h"
+#include "pentatron/plot/loss_plot.h"
+#include "pentatron/plot/metrics_text.h"
 #include "pentatron/trainer/metrics/metrics_file.h"
-#include "pentatron/trainer/metrics/progress_bar.h"
+#include "pentatron/trainer/metrics/mlflow.h"
 #include "pentatron/trainer/metrics/tensorboard.h"
 #include "pentatron/trainer/metrics/train_log.h"
+#include "pentatron/trainer/metrics/wandb.h"
+#include "pentatron/trainer/run_summary.h"
 
 namespace pentatron::trainer {
 
@@ -33,19 +36,39 @@ struct Interval {
   StepFlops flops;
 };
 
-/// The losses that the run had written before it was resumed.
-std::vector<PlotPoint> earlier_losses(const fs::path& metrics, int64_t resumed_iteration) {
-  std::vector<PlotPoint> points;
-  std::ifstream in(metrics);
-  for (std::string line; std::getline(in, line);) {
-    const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!json.is_object() || !json.contains("iteration") || !json["iteration"].is_number() ||
-        json["iteration"].get<int64_t>() > resumed_iteration)
-      break;
-    if (json.contains("loss") && json["loss"].is_number())
-      points.push_back({json["iteration"].get<double>(), json["loss"].get<double>()});
-  }
-  return points;
+/// loss.svg and run.json are written anew at most this often, and take less than a hundredth of the
+/// time.
+constexpr double kRedrawSeconds = 5, kRedrawShare = 0.01;
+
+std::string name_of_run(const LoggerConfig& logger) {
+  if (!logger.run_name.empty()) return logger.run_name;
+  std::error_code error;
+  const fs::path dir = fs::absolute(logger.dir, error).lexically_normal();
+  return (dir.has_filename() ? dir : dir.parent_path()).filename().string();
+}
+
+/// What the run is made of, without where it is written and how it is shown.
+std::string hash_of_config(Config config) {
+  config.checkpoint = {};
+  config.logger = {};
+  return config::hash(config);
+}
+
+TrackedRun tracked_run(const Config& config, const std::string& id, std::string group,
+                       int64_t resumed) {
+  TrackedRun run{.id = id,
+                 .name = name_of_run(config.logger),
+                 .group = std::move(group),
+                 .resumed_iteration = resumed};
+  for (const config::FieldInfo& field : config::list_fields<Config>())
+    run.config.emplace_back(field.path, tracked_value(config::get(config, field.path)));
+  return run;
+}
+
+MlflowWriter::End mlflow_end(const std::string& exit_reason) {
+  if (exit_reason.starts_with("error")) return MlflowWriter::End::kFailed;
+  return exit_reason.starts_with("signal") ? MlflowWriter::End::kKilled
+                                           : MlflowWriter::End::kFinished;
 }
 
 } // namespace
@@ -54,10 +77,15 @@ struct Reporter::State {
   Config config;
   ReporterOptions options;
   Interval interval;
-  LossPlot plot;
+  plot::LossPlot plot;
+  RunSummary summary;
   std::optional<MetricsFile> metrics;
-  std::optional<TensorBoardWriter> tensorboard;
-  std::optional<ProgressBar> bar;
+  std::unique_ptr<TensorBoardWriter> tensorboard;
+  std::unique_ptr<WandbWriter> wandb;
+  std::unique_ptr<MlflowWriter> mlflow;
+  std::optional<Progress> bar;
+  bool forced_terminal = false;
+  double next_redraw_s = monotonic_s() + kRedrawSeconds;
   double mean_step_s = 0;
   double estimated_s = 0; ///< a step of the first three
   bool finished = false;
@@ -70,9 +98,18 @@ struct Reporter::State {
   /// Runs what writes a file.
   void write(const std::function<void()>& work);
   void write_files();
-  /// TensorBoard goes on in another file after one that could not be written.
+  void read_earlier(const fs::path& file);
+  /// A writer whose file could not be written is replaced by another one, which continues after
+  /// iteration `done`.
+  template <class Writer>
+  void use(std::unique_ptr<Writer>& writer, const std::function<std::unique_ptr<Writer>()>& open,
+           const std::function<void(Writer&)>& work);
   void write_tensorboard(int64_t done, const std::function<void(TensorBoardWriter&)>& work);
+  void track(int64_t done, int64_t iteration, const TrackedValues& values);
+  void redraw(bool now);
   void settle();
+  void print(const std::string& compact, const std::string& megatron) const;
+  int64_t tokens(int64_t samples) const { return samples * options.tokens_per_sample; }
   void estimate(const StepReport& r);
   TrainLog log_of(const StepReport& r, std::optional<double> loss, double time_s, int64_t samples,
                   const StepFlops& flops) const;
@@ -103,27 +140,96 @@ void Reporter::State::write_files() {
   });
 }
 
-void Reporter::State::write_tensorboard(int64_t done,
-                                        const std::function<void(TensorBoardWriter&)>& work) {
-  if (dir().empty() || !config.logger.tensorboard) return;
+template <class Writer>
+void Reporter::State::use(std::unique_ptr<Writer>& writer,
+                          const std::function<std::unique_ptr<Writer>()>& open,
+                          const std::function<void(Writer&)>& work) {
   write([&] {
     try {
-      if (!tensorboard)
-        tensorboard.emplace(dir() / "tensorboard", done > 0 ? std::optional(done) : std::nullopt);
-      work(*tensorboard);
-    } catch (const DataError&) {
-      tensorboard.reset();
+      if (!writer) writer = open();
+      work(*writer);
+    } catch (const std::exception&) {
+      writer.reset();
       throw;
     }
   });
 }
 
+void Reporter::State::write_tensorboard(int64_t done,
+                                        const std::function<void(TensorBoardWriter&)>& work) {
+  if (dir().empty() || !config.logger.tensorboard) return;
+  use<TensorBoardWriter>(
+      tensorboard,
+      [&] {
+        return std::make_unique<TensorBoardWriter>(dir() / "tensorboard",
+                                                   done > 0 ? std::optional(done) : std::nullopt);
+      },
+      work);
+}
+
+void Reporter::State::track(int64_t done, int64_t iteration, const TrackedValues& values) {
+  if (dir().empty()) return;
+  const LoggerConfig& logger = config.logger;
+  if (!logger.wandb_project.empty())
+    use<WandbWriter>(
+        wandb,
+        [&] {
+          return std::make_unique<WandbWriter>(
+              dir(), tracked_run(config, summary.id, logger.wandb_project, done));
+        },
+        [&](WandbWriter& writer) {
+          if (!values.empty()) writer.log(iteration, values);
+        });
+  if (!logger.mlflow_experiment.empty())
+    use<MlflowWriter>(
+        mlflow,
+        [&] {
+          const fs::path store =
+              logger.mlflow_dir.empty() ? dir() / "mlruns" : fs::path(logger.mlflow_dir);
+          return std::make_unique<MlflowWriter>(
+              store, tracked_run(config, summary.id, logger.mlflow_experiment, done));
+        },
+        [&](MlflowWriter& writer) { writer.log(iteration, values); });
+}
+
+/// What the run had written before it was resumed.
+void Reporter::State::read_earlier(const fs::path& file) {
+  plot::MetricsText earlier;
+  try {
+    const MappedFile mapped(file);
+    earlier = plot::parse_metrics(mapped.text(), options.resumed_iteration);
+  } catch (const DataError&) { // nothing was written
+  }
+  for (const plot::MetricsPoint& p : earlier.points) {
+    const auto x = static_cast<double>(p.iteration);
+    if (p.training) summary.training_seconds += p.step_time_s.value_or(0);
+    if (p.loss) plot.training.push_back({x, *p.loss});
+    if (p.validation_loss) plot.validation.push_back({x, *p.validation_loss});
+    if (p.loss) summary.add_loss(p.iteration, *p.loss);
+    if (p.validation_loss) summary.add_validation_loss(p.iteration, *p.validation_loss);
+  }
+}
+
+void Reporter::State::redraw(bool now) {
+  const double begin = monotonic_s();
+  if (dir().empty() || (!now && begin < next_redraw_s)) return;
+  write([&] { write_file_atomically(dir() / "run.json", run_summary_json(summary)); });
+  if (config.logger.plot && !(plot.training.empty() && plot.validation.empty()))
+    write([&] { write_file_atomically(dir() / "loss.svg", plot::loss_svg(plot)); });
+  const double end = monotonic_s();
+  next_redraw_s = end + std::max(kRedrawSeconds, (end - begin) / kRedrawShare);
+}
+
+void Reporter::State::print(const std::string& compact, const std::string& megatron) const {
+  log::print(config.logger.format == LineFormat::kMegatron ? megatron : compact);
+}
+
 void Reporter::State::settle() {
-  if (!trouble.empty() && !failing) log::warning("{}; training goes on without it", trouble);
+  if (!trouble.empty() && !failing) log::warning("{}; training continues without it", trouble);
   if (trouble.empty() && failing)
     log::warning("logger.dir={} can be written again{}", config.logger.dir,
                  metrics && metrics->lost() > 0
-                     ? fmt::format("; {} lines of metrics.jsonl are lost", metrics->lost())
+                     ? fmt::format("; {} lines of metrics.jsonl were lost", metrics->lost())
                      : "");
   failing = !trouble.empty();
   trouble.clear();
@@ -137,9 +243,24 @@ Reporter::Reporter(const Config& config, const ReporterOptions& options)
   if (!options.main_rank) return;
   s.plot.title = "training loss";
   if (const fs::path dir = s.dir(); !dir.empty()) {
-    if (options.resumed_iteration > 0)
-      s.plot.training = earlier_losses(dir / "metrics.jsonl", options.resumed_iteration);
-    s.unwritten = options.files;
+    RunSummary& summary = s.summary;
+    summary.name = name_of_run(config.logger);
+    if (options.resumed_iteration > 0) {
+      s.read_earlier(dir / "metrics.jsonl");
+      summary.id = earlier_run_id(dir / "run.json");
+    }
+    if (summary.id.empty()) summary.id = new_run_id();
+    summary.started = utc_timestamp();
+    summary.config_hash = hash_of_config(config);
+    summary.version = options.version;
+    summary.torch_version = options.torch_version;
+    summary.device = options.device;
+    summary.layout = options.layout;
+    summary.ranks = options.world_size;
+    summary.resumed_iteration = summary.iteration = options.resumed_iteration;
+    summary.total_iterations = options.total_iterations;
+    s.unwritten["run.json"] = run_summary_json(summary);
+    s.unwritten.insert(options.files.begin(), options.files.end());
     s.unwritten["config.yaml"] = config::to_yaml(config);
     s.write_files();
     s.metrics.emplace(dir / "metrics.jsonl", options.resumed_iteration);
@@ -147,19 +268,30 @@ Reporter::Reporter(const Config& config, const ReporterOptions& options)
     s.write_tensorboard(options.resumed_iteration, [&](TensorBoardWriter& board) {
       board.text("config", 0, "```yaml\n" + config::to_yaml(config) + "```");
     });
+    s.track(options.resumed_iteration, options.resumed_iteration, {});
     s.settle();
   }
   if (options.peak) {
     log::info("MFU is measured against {:.3f} TFLOP/s: {}", options.peak->flops / 1e12,
               options.peak->source);
   } else {
-    log::info("MFU is not shown: the peak of this device is not known; give logger.peak_tflops");
+    log::info(
+        "MFU is not shown, because the peak performance of this device is unknown\n  try: set "
+        "logger.peak_tflops");
   }
-  s.bar.emplace(stderr, "training", options.total_iterations,
-                options.progress_bar ? ProgressBar::Mode::kAuto : ProgressBar::Mode::kPlain);
+  s.forced_terminal = config.logger.progress == ProgressBar::kOn && !log::is_terminal();
+  if (s.forced_terminal) log::set_output(stderr, /*terminal=*/true);
+  const bool draw = config.logger.progress == ProgressBar::kOn ||
+                    (config.logger.progress == ProgressBar::kAuto && options.progress_bar);
+  s.bar.emplace("training", options.total_iterations,
+                Progress::Options{.line_every_s = 0, .draw = draw});
+  s.bar->update(options.resumed_iteration);
 }
 
-Reporter::~Reporter() = default;
+Reporter::~Reporter() {
+  if (state_->bar) state_->bar->clear();
+  if (state_->forced_terminal) log::set_output(stderr, /*terminal=*/false);
+}
 
 void Reporter::set_reference(double loss) {
   state_->plot.reference = loss;
@@ -173,6 +305,7 @@ TrainLog Reporter::State::log_of(const StepReport& r, std::optional<double> loss
   log.iteration = r.iteration;
   log.train_iters = options.total_iterations;
   log.consumed_samples = r.consumed_samples;
+  log.consumed_tokens = tokens(r.consumed_samples);
   log.step_time_s = time_s;
   log.tflops = flops.model / time_s / 1e12 / devices;
   log.learning_rate = r.lr;
@@ -181,7 +314,7 @@ TrainLog Reporter::State::log_of(const StepReport& r, std::optional<double> loss
   log.grad_norm = r.grad_norm;
   log.skipped_iterations = r.skipped;
   log.nan_iterations = r.nan;
-  log.tokens_per_s = static_cast<double>(samples * options.tokens_per_sample) / time_s;
+  log.tokens_per_s = static_cast<double>(tokens(samples)) / time_s;
   log.mfu = utilization(flops.model, time_s, options.peak, options.world_size);
   log.hfu = utilization(flops.hardware, time_s, options.peak, options.world_size);
   log.memory_bytes = nn::memory_snapshot(comm::current_rank()).total.peak_bytes;
@@ -197,10 +330,10 @@ void Reporter::State::estimate(const StepReport& r) {
   const int64_t left = options.total_iterations - r.iteration;
   if (made == 2 || made == 3) estimated_s += r.step_time_s / 2;
   if (made == 3 && left > 0)
-    log::info("{} for an iteration: {} for the {} iterations that are left, without evaluation and "
+    log::info("one iteration takes {}; the remaining {} iterations take {}, without evaluation and "
               "saving",
-              format_duration(estimated_s),
-              format_duration(estimated_s * static_cast<double>(left)), format_grouped(left));
+              format_duration(estimated_s), format_grouped(left),
+              format_duration(estimated_s * static_cast<double>(left)));
 }
 
 void Reporter::step(const StepReport& r) {
@@ -215,8 +348,17 @@ void Reporter::step(const StepReport& r) {
   s.write_files();
   if (s.metrics) s.write([&] { s.metrics->write(one); });
   s.write_tensorboard(r.iteration - 1, [&](TensorBoardWriter& board) { board.training(one); });
-  s.settle();
+  s.track(r.iteration - 1, r.iteration, tracked_values(one));
   if (r.loss) s.plot.training.push_back({static_cast<double>(r.iteration), *r.loss});
+  s.summary.iteration = r.iteration;
+  s.summary.consumed_samples = r.consumed_samples;
+  s.summary.consumed_tokens = s.tokens(r.consumed_samples);
+  s.summary.training_seconds += r.step_time_s;
+  s.summary.skipped_iterations = r.skipped;
+  s.summary.nan_iterations = r.nan;
+  if (r.loss) s.summary.add_loss(r.iteration, *r.loss);
+  s.redraw(/*now=*/false);
+  s.settle();
 
   Interval& i = s.interval;
   ++i.steps;
@@ -237,15 +379,15 @@ void Reporter::step(const StepReport& r) {
         i.counted_losses > 0 ? std::optional(i.loss / static_cast<double>(i.counted_losses))
                              : r.loss;
     TrainLog line = s.log_of(r, loss, i.time_s / n, i.samples, mean);
-    line.tokens_per_s = static_cast<double>(i.samples * s.options.tokens_per_sample) / i.time_s;
-    s.bar->print(train_line(line));
+    line.tokens_per_s = static_cast<double>(s.tokens(i.samples)) / i.time_s;
+    const auto columns = static_cast<size_t>(std::clamp(log::console_width(), 60, 120));
+    s.print(compact_line(line, log::is_terminal() ? columns : kLineColumns), train_line(line));
     i = {};
   }
   s.bar->update(r.iteration,
-                fmt::format("{}  {}  ETA {}",
+                fmt::format("{} ETA {}",
                             r.loss ? fmt::format("loss {:.4f}", *r.loss) : "no targets",
-                            one.mfu ? fmt::format("MFU {:.1f} %", *one.mfu * 100) : std::string(),
-                            clock_text(*one.eta_s)));
+                            short_duration(*one.eta_s)));
 }
 
 void Reporter::save(const checkpoint::SaveEvent& e) {
@@ -258,7 +400,7 @@ void Reporter::save(const checkpoint::SaveEvent& e) {
   case Kind::kQueued:
     name = "queued";
     if (e.waited_s > 0.01)
-      log::info("iteration {}: waited {} for the checkpoint before this one", e.iteration,
+      log::info("iteration {}: waited {} for the previous checkpoint", e.iteration,
                 format_duration(e.waited_s));
     log::info("checkpoint of iteration {} queued: training waited {} for {}{}{}", e.iteration,
               format_duration(e.seconds), size, e.text.empty() ? "" : "; ", e.text);
@@ -273,12 +415,13 @@ void Reporter::save(const checkpoint::SaveEvent& e) {
     name = "durable";
     log::info("saved {} ({}, durable after {})", e.folder.string(), size,
               format_duration(e.seconds));
-    if (!e.text.empty()) log::warning("older checkpoints are still there: {}", e.text);
+    if (!e.text.empty()) log::warning("older checkpoints could not be removed: {}", e.text);
     break;
   case Kind::kFailed:
     name = "failed";
-    log::error("the checkpoint of iteration {} was not saved, earlier ones are as they were: {}",
-               e.iteration, e.text);
+    log::error(
+        "the checkpoint of iteration {} was not saved; earlier checkpoints are unchanged: {}",
+        e.iteration, e.text);
     break;
   }
   s.saves.push_back({.iteration = e.iteration,
@@ -291,22 +434,37 @@ void Reporter::evaluation(int64_t iteration, int64_t consumed_samples, double lo
   State& s = *state_;
   if (!s.options.main_rank) return;
   s.plot.validation.push_back({static_cast<double>(iteration), loss});
+  s.summary.add_validation_loss(iteration, loss);
+  if (s.metrics)
+    s.write([&] {
+      s.metrics->write(
+          evaluation_line(iteration, loss, consumed_samples, s.tokens(consumed_samples)));
+    });
   s.write_tensorboard(iteration, [&](TensorBoardWriter& board) {
     board.evaluation("lm loss", "validation", iteration, consumed_samples, loss);
   });
-  s.bar->print(evaluation_box(fmt::format("validation loss at iteration {}", iteration),
-                              {{"lm loss", loss}}));
+  s.track(iteration, iteration, {{"validation_loss", loss}});
+  s.redraw(/*now=*/false);
+  s.settle();
+  s.print(compact_evaluation(iteration, s.options.total_iterations, loss),
+          evaluation_box(fmt::format("validation loss at iteration {}", iteration),
+                         {{"lm loss", loss}}));
 }
 
-void Reporter::finish() {
+void Reporter::finish(const std::string& exit_reason) {
   State& s = *state_;
   if (!s.options.main_rank || s.finished) return;
   s.finished = true;
   if (s.bar) s.bar->clear();
+  s.summary.exit_reason = exit_reason;
+  s.summary.ended = utc_timestamp();
+  s.unwritten.erase("run.json");
+  s.write_files();
   if (s.metrics) s.write([&] { s.metrics->flush(); });
   if (s.tensorboard) s.write([&] { s.tensorboard->flush(); });
-  if (!plot_path().empty() && !s.plot.training.empty())
-    s.write([&] { write_file_atomically(plot_path(), loss_svg(s.plot)); });
+  if (s.wandb) s.write([&] { s.wandb->finish(exit_reason.starts_with("error") ? 1 : 0); });
+  if (s.mlflow) s.write([&] { s.mlflow->finish(mlflow_end(exit_reason)); });
+  s.redraw(/*now=*/true);
   s.settle();
 }
 

@@ -1,6 +1,6 @@
-/// Shows a run: console line and progress bar, metrics.jsonl, TensorBoard, the loss plot. Only the
-/// main rank shows anything. Training goes on where a file cannot be written: that is told once,
-/// and once more when it can be written again.
+/// Shows a run: console line and progress bar, metrics.jsonl, run.json, TensorBoard, W&B, MLflow,
+/// the loss plot. Only the main rank shows anything. If a file cannot be written, training
+/// continues: one warning says so, and one message says when the file can be written again.
 #pragma once
 
 #include <cstdint>
@@ -45,8 +45,9 @@ struct ReporterOptions {
   int64_t world_size = 1;
   std::optional<Peak> peak;
   bool main_rank = true;
-  bool progress_bar = false;
-  std::map<std::string, std::string> files = {}; ///< to lie in logger.dir, by name
+  bool progress_bar = false;                          ///< with logger.progress=auto
+  std::map<std::string, std::string> files = {};      ///< to write into logger.dir, by name
+  std::string version, torch_version, device, layout; ///< for run.json
 };
 
 class Reporter {
@@ -61,8 +62,8 @@ class Reporter {
   /// metrics.jsonl.
   void save(const checkpoint::SaveEvent& event);
   void evaluation(int64_t iteration, int64_t consumed_samples, double loss);
-  /// Closes files and draws the plot.
-  void finish();
+  /// Closes files and draws the plot. `exit_reason`: see RunSummary. Only the first call counts.
+  void finish(const std::string& exit_reason);
 
   std::filesystem::path metrics_path() const; ///< empty: not written
   std::filesystem::path plot_path() const;

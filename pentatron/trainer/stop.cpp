@@ -10,6 +10,7 @@
 
 #include <unistd.h>
 
+#include "pentatron/base/progress.h"
 #include "pentatron/comm/collectives.h"
 #include "pentatron/trainer/train.h"
 
@@ -24,11 +25,19 @@ std::atomic<const char*> first_answer{nullptr};
 extern "C" void on_signal(int number) {
   signal_received = number;
   // A terminal that is closed may send several SIGHUP, and other signals after it.
-  if (number != SIGHUP && asked_to_end.exchange(true)) std::_Exit(128 + number);
   const int error = errno;
+  log::clear_progress_in_handler();
+  if (number != SIGHUP && asked_to_end.exchange(true)) std::_Exit(128 + number);
   if (const char* const text = first_answer.exchange(nullptr)) [[maybe_unused]]
     const ssize_t n = ::write(STDERR_FILENO, text, std::strlen(text));
   errno = error;
+}
+
+const char* signal_name(int number) {
+  return number == SIGINT    ? "SIGINT"
+         : number == SIGTERM ? "SIGTERM"
+         : number == SIGHUP  ? "SIGHUP"
+                             : "an unknown signal";
 }
 
 } // namespace
@@ -41,19 +50,19 @@ Between any_rank(const Between& here, const comm::Group& world) {
   values[2] = here.saving;
   const at::Tensor all = comm::all_reduce(own, comm::ReduceOp::kMax, world);
   const auto is = [&](int64_t i) { return all[i].item<int64_t>() != 0; };
-  return {is(0), is(1), is(2)};
+  return {static_cast<int>(all[0].item<int64_t>()), is(1), is(2)};
 }
 
 const char* stopping_text(bool saves) {
-  // On a terminal the last line is not at its end: it shows ^C, or the progress bar.
-  const bool terminal = ::isatty(STDERR_FILENO) == 1;
+  // On a terminal the last line shows ^C, and maybe the progress bar.
+  constexpr size_t kClear = 4;
   const char* const text =
       saves
-          ? "\nstopping: this iteration is finished and saved first; Ctrl-C or SIGTERM again ends "
-            "the run at once, without saving\n"
-          : "\nstopping: this iteration is finished first, and nothing is saved without "
+          ? "\r\033[Kstopping: this iteration is finished and saved first; Ctrl-C or SIGTERM again "
+            "ends the run at once, without saving\n"
+          : "\r\033[Kstopping: this iteration is finished first, and nothing is saved without "
             "checkpoint.save; Ctrl-C or SIGTERM again ends the run at once\n";
-  return terminal ? text : text + 1;
+  return ::isatty(STDERR_FILENO) == 1 ? text : text + kClear;
 }
 
 void install_signal_handlers(const char* answer) {
@@ -69,8 +78,22 @@ void install_signal_handlers(const char* answer) {
   if (before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
 }
 
-bool signal_came() {
-  return signal_received.load() != 0;
+int signal_that_came() {
+  return signal_received.load();
+}
+
+std::string exit_reason(const TrainReport& report) {
+  switch (report.reason) {
+  case StopReason::kSignal:
+    return std::string("signal ") + signal_name(report.signal);
+  case StopReason::kDuration:
+    return "exit_duration";
+  case StopReason::kExitInterval:
+    return "exit_interval";
+  case StopReason::kFinished:
+    break;
+  }
+  return "finished";
 }
 
 } // namespace pentatron::trainer

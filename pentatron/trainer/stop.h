@@ -1,18 +1,25 @@
 /// What may end a run between two steps.
 #pragma once
 
+#include <string>
+
 #include "pentatron/comm/group.h"
 
 namespace pentatron::trainer {
 
 /// What a rank has to say between two steps, and whether any rank says so.
 struct Between {
-  bool signal = false, out_of_time = false, saving = false;
+  int signal = 0; ///< its number; of all ranks the largest
+  bool out_of_time = false, saving = false;
 };
 /// Collective.
 Between any_rank(const Between& here, const comm::Group& world);
 
-/// Whether SIGINT, SIGTERM or SIGHUP came since install_signal_handlers() (train.h).
-bool signal_came();
+/// SIGINT, SIGTERM or SIGHUP, if it came since install_signal_handlers() (train.h); else 0.
+int signal_that_came();
+
+/// "finished", "signal SIGINT", "exit_interval" or "exit_duration", as in run.json.
+struct TrainReport;
+std::string exit_reason(const TrainReport& report);
 
 } // namespace pentatron::trainer

@@ -1,6 +1,7 @@
 #include "pentatron/trainer/train.h"
 
 #include <ATen/ATen.h>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <cmath>
@@ -80,6 +81,7 @@ struct Trainer::State {
   std::optional<double> validate();
   checkpoint::SaveOptions save_options() const;
   std::vector<checkpoint::SaveEvent> save();
+  TrainReport train(Reporter& reporter);
 };
 
 Trainer::State::State(Config c, const comm::Group& world, std::unique_ptr<RunFolders> of_run)
@@ -429,15 +431,36 @@ const data::Tokenizer& Trainer::tokenizer() const {
 TrainReport Trainer::run(const RunOptions& run_options) {
   State& s = *state_;
   const Config& c = s.config;
-  const bool main_rank = s.main_rank;
-  Reporter reporter(c, {.total_iterations = s.total_iterations,
-                        .resumed_iteration = s.progress.iteration,
-                        .tokens_per_sample = s.sequence,
-                        .world_size = s.groups.world.size(),
-                        .peak = main_rank ? find_peak(c, s.device) : std::nullopt,
-                        .main_rank = main_rank,
-                        .progress_bar = run_options.progress_bar,
-                        .files = {{kKernelsFile, s.kernel_choice}}});
+  const parallelize::Groups& g = s.groups;
+  Reporter reporter(c,
+                    {.total_iterations = s.total_iterations,
+                     .resumed_iteration = s.progress.iteration,
+                     .tokens_per_sample = s.sequence,
+                     .world_size = s.groups.world.size(),
+                     .peak = s.main_rank ? find_peak(c, s.device) : std::nullopt,
+                     .main_rank = s.main_rank,
+                     .progress_bar = run_options.progress_bar,
+                     .files = {{kKernelsFile, s.kernel_choice}},
+                     .version = run_options.version,
+                     .torch_version = TORCH_VERSION,
+                     .device = s.device.str(),
+                     .layout = fmt::format("tp={} pp={} dp={}", g.tp.size(),
+                                           c.parallel.pipeline_model_parallel_size, g.dp.size())});
+  try {
+    TrainReport report = s.train(reporter);
+    reporter.finish(exit_reason(report));
+    report.metrics = reporter.metrics_path();
+    report.plot = reporter.plot_path();
+    return report;
+  } catch (const std::exception& error) {
+    reporter.finish(fmt::format("error: {}", error.what()));
+    throw;
+  }
+}
+
+TrainReport Trainer::State::train(Reporter& reporter) {
+  State& s = *this;
+  const Config& c = config;
   TrainReport report;
   if (s.datasets.corpus != nullptr) {
     report.unigram_entropy = data::unigram_entropy(*s.datasets.corpus, s.datasets.split.train,
@@ -511,7 +534,6 @@ TrainReport Trainer::run(const RunOptions& run_options) {
           result.first_nonfinite.empty() ? "" : ", first seen in " + result.first_nonfinite;
       if (c.train.on_nan == OnNan::kStop || ++skipped_in_a_row > c.train.max_skipped_iterations) {
         if (s.saver) show_saves(s.saver->finish());
-        reporter.finish();
         raise<Error>("iteration {}: loss {} and gradient norm {} are not finite{}\n  try: a lower "
                      "optimizer.lr{}",
                      iteration, *result.loss, *result.grad_norm, where,
@@ -552,12 +574,13 @@ TrainReport Trainer::run(const RunOptions& run_options) {
     if (c.train.exit_interval > 0 && iteration % c.train.exit_interval == 0)
       stop = StopReason::kExitInterval;
     const double limit = c.train.exit_duration_in_mins * 60;
-    const Between between = any_rank({.signal = signal_came(),
+    const Between between = any_rank({.signal = signal_that_came(),
                                       .out_of_time = limit > 0 && monotonic_s() - begin > limit,
                                       .saving = s.saver && s.saver->busy()},
                                      s.groups.world);
     if (between.out_of_time) stop = StopReason::kDuration;
-    if (between.signal) stop = StopReason::kSignal;
+    if (between.signal != 0) stop = StopReason::kSignal;
+    report.signal = between.signal;
     if (s.saver) show_saves(s.saver->advance(between.saving));
     const bool due = c.checkpoint.save_interval > 0 && iteration % c.checkpoint.save_interval == 0;
     if (s.saver && (due || last || stop)) {
@@ -575,9 +598,6 @@ TrainReport Trainer::run(const RunOptions& run_options) {
   check_export();
   report.iterations = s.progress.iteration;
   tracer.finish();
-  reporter.finish();
-  report.metrics = reporter.metrics_path();
-  report.plot = reporter.plot_path();
   return report;
 }
 

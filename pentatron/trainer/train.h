@@ -20,6 +20,7 @@ enum class StopReason : uint8_t { kFinished, kSignal, kDuration, kExitInterval }
 
 struct TrainReport {
   StopReason reason = StopReason::kFinished;
+  int signal = 0; ///< of StopReason::kSignal
   int64_t iterations = 0;
   std::optional<double> last_loss;       ///< of the last step that had one; none: there was none
   std::optional<double> validation_loss; ///< of the last evaluation; none: without targets too
@@ -31,7 +32,8 @@ struct TrainReport {
 };
 
 struct RunOptions {
-  bool progress_bar = false; ///< on standard error, if that is a terminal
+  bool progress_bar = false; ///< with logger.progress=auto, if the console is a terminal
+  std::string version = {};  ///< of the program, for run.json
 };
 
 /// A run with a valid configuration. The constructor opens the data, builds the model and loads the

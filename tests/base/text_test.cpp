@@ -172,7 +172,7 @@ TEST(Log, KeepsTheProgressLineLastOnATerminal) {
   log::info("a");
   log::set_progress("");
   log::info("b");
-  EXPECT_EQ(capture.text(), "\r\033[K10%\r\033[Ka\n10%\r\033[Kb\n");
+  EXPECT_EQ(capture.text(), "\r\033[K10%\r\033[Ka\n10%\r\033[K\r\033[Kb\n");
 }
 
 TEST(Log, LinesOfSeveralThreadsStayWhole) {

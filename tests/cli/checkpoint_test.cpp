@@ -1,4 +1,5 @@
 // The verbs for saved runs, as a user runs them.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -15,6 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class CheckpointVerbs : public test::ProgramFolder {
  protected:
@@ -34,7 +36,7 @@ class CheckpointVerbs : public test::ProgramFolder {
 };
 
 TEST_F(CheckpointVerbs, ShowCheckAndComparePartsOfTwoRanks) {
-  const Json shown = parse_json(run("checkpoint inspect saved"), "inspect");
+  const Json shown = parse_json(run("checkpoint inspect saved --json"), "inspect");
   EXPECT_EQ(shown.at("iteration"), 3);
   EXPECT_EQ(shown.at("files").size(), 4u); // model and optimizer of two ranks
   EXPECT_THAT(run("checkpoint verify saved"),
@@ -48,6 +50,19 @@ TEST_F(CheckpointVerbs, ShowCheckAndComparePartsOfTwoRanks) {
       "model.num_attention_heads=2 model.vocab_size=64 train.seq_length=16 "
       "train.micro_batch_size=1 train.global_batch_size=4 train.train_iters=4 "
       "train.num_threads=1 logger.dir=log2 logger.plot=false logger.tensorboard=false");
+}
+
+TEST_F(CheckpointVerbs, InspectFitsAScreen) {
+  const std::string page = run("checkpoint inspect saved");
+  EXPECT_LE(std::count(page.begin(), page.end(), '\n'), 40) << page;
+  for (const char* part : {"step_00000003", "model        1 layers, hidden size 32",
+                           "iteration 3 of 3, 12 samples, 192 tokens", "layers.*.",
+                           "optimizer state", "exp_avg", "--all"})
+    EXPECT_THAT(page, HasSubstr(part));
+  const std::string all = run("checkpoint inspect saved --all");
+  for (const char* part : {"layers.0.", "model_00001_of_00002.safetensors"})
+    EXPECT_THAT(all, HasSubstr(part));
+  EXPECT_THAT(page, Not(HasSubstr("layers.0.")));
 }
 
 TEST_F(CheckpointVerbs, VerifyNamesFileAndTensorOfAFlippedBit) {

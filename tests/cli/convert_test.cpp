@@ -110,7 +110,7 @@ TEST_F(ConvertVerb, StepsGoOnBesideASlowExportAndTheNextSaveWaits) {
                next = out.find("checkpoint of iteration 200 queued");
   ASSERT_TRUE(saved < exported && exported != std::string::npos && next != std::string::npos)
       << out;
-  EXPECT_LT(out.find(" iteration ", saved), exported) << "no step was made beside it\n" << out;
+  EXPECT_LT(out.find("\niteration ", saved), exported) << "no step was made beside it\n" << out;
   EXPECT_LT(exported, next) << "the next save may have removed what was read\n" << out;
 }
 #endif

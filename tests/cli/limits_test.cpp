@@ -66,7 +66,7 @@ TEST_F(Limits, TheTableAndTheTimeThatIsLeftAreInTheLog) {
             "train.seq_length=16 train.train_iters=6 train.eval_interval=2 dataset.split=100,0,0",
             0);
   EXPECT_THAT(out, AllOf(HasSubstr("memory       about "),
-                         HasSubstr(" for the 3 iterations that are left"),
+                         HasSubstr("; the remaining 3 iterations take "),
                          HasSubstr("the trained model will not be saved")));
   EXPECT_EQ(out.find("will not be saved"), out.rfind("will not be saved"));
 }

@@ -80,6 +80,7 @@ const std::vector<Command>& commands() {
       {.name = "corpus verify", .arguments = "corpus_text_document"},
       {.name = "inspect samples",
        .arguments = "--prefix corpus_text_document --sequence-length 8 --num-samples 2 --index 0"},
+      {.name = "plot", .arguments = "run --output p.svg", .outputs = {"p.svg"}},
       {.name = "inspect blend", .arguments = "--weights 1,2 --size 4"},
   };
   return all;
@@ -92,6 +93,9 @@ class Outputs : public test::ProgramFolder, public testing::WithParamInterface<C
   Outputs() {
     std::ofstream(folder / "a.yaml") << "seed: 5\n";
     std::ofstream(folder / "question.txt") << "hello\n";
+    fs::create_directory(folder / "run");
+    std::ofstream(folder / "run/metrics.jsonl")
+        << "{\"iteration\":1,\"loss\":4}\n{\"iteration\":2,\"loss\":3}\n";
     std::ofstream texts(folder / "texts.jsonl"), words(folder / "words.txt");
     for (int i = 0; i < 40; ++i) {
       texts << "{\"text\": \"the loss falls slowly, then it rises " << i << "\"}\n";

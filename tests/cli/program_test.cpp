@@ -45,13 +45,25 @@ TEST_F(Program, QuickstartLearnsAndLeavesItsFiles) {
                            "\nplot         runs/quickstart/loss.svg\n",
                            "\ncheckpoint   runs/quickstart/checkpoints/step_00000012\n"})
     EXPECT_THAT(r.out, HasSubstr(line));
-  EXPECT_THAT(r.err, HasSubstr("iteration       12/      12 | consumed samples:           48"));
+  EXPECT_THAT(r.err, HasSubstr("\niteration 12/12 | loss "));
   EXPECT_THAT(r.err, Not(HasSubstr("\x1b["))) << "no progress bar in a file";
   std::ifstream in(folder / "runs/quickstart/metrics.jsonl");
-  std::vector<double> losses;
-  for (std::string line; std::getline(in, line);)
-    losses.push_back(parse_json(line, "metrics")["loss"].get<double>());
+  std::vector<double> losses, validation;
+  for (std::string line; std::getline(in, line);) {
+    const Json json = parse_json(line, "metrics");
+    const bool evaluation = json.contains("validation_loss");
+    EXPECT_NE(json.contains("loss"), evaluation) << line;
+    (evaluation ? validation : losses)
+        .push_back(json[evaluation ? "validation_loss" : "loss"].get<double>());
+  }
   ASSERT_EQ(losses.size(), 12u);
+  ASSERT_FALSE(validation.empty());
+  const Json summary = read_json(folder / "runs/quickstart/run.json");
+  EXPECT_EQ(summary["exit_reason"], "finished");
+  EXPECT_EQ(summary["last_loss"]["value"].get<double>(), losses.back());
+  EXPECT_EQ(summary["last_validation_loss"]["value"].get<double>(), validation.back());
+  EXPECT_TRUE(summary["pentatron"].is_string() && summary["torch"].is_string());
+  EXPECT_THAT(content_of(folder / "runs/quickstart/loss.svg"), HasSubstr("class=\"dot\""));
   EXPECT_LT(losses.back(), losses.front() - 1);
   for (const char* file : {"loss.svg", "config.yaml", "tensorboard", "checkpoints/latest"})
     EXPECT_TRUE(fs::exists(folder / "runs/quickstart" / file)) << file;

@@ -88,6 +88,19 @@ TEST_F(Signals, CtrlCIsAnsweredAtOnceAndASecondOneEndsTheRun) {
   }
 }
 
+TEST_F(Signals, AKilledRunHasLeftItsPictureAndSaysThatItWasRunning) {
+  const pid_t child = start(endless({}));
+  EXPECT_TRUE(within(60, [&] { return fs::exists(folder / "log/loss.svg"); })) << err();
+  ::kill(child, SIGKILL);
+  finish(child);
+  EXPECT_THAT(content_of(folder / "log/loss.svg"), HasSubstr("</svg>"));
+  const Json summary = read_json(folder / "log/run.json");
+  EXPECT_EQ(summary["exit_reason"], "running");
+  EXPECT_TRUE(summary["ended"].is_null());
+  EXPECT_GT(summary["iteration"].get<int64_t>(), 0);
+  EXPECT_GT(summary["consumed_tokens"].get<int64_t>(), 0);
+}
+
 /// The state of a process and its children, as ps shows it: "T" for one that is stopped.
 std::string states(pid_t parent) {
   std::string all;
@@ -153,7 +166,7 @@ trap 'kill $run' EXIT
              train_ +
              R"(train.train_iters=100000000 checkpoint.save=ck logger.dir=log 2> err > out &
 run=$!
-for i in $(seq 600); do grep -q 'training goes on' err && break; sleep 0.1; done
+for i in $(seq 600); do grep -q 'training continues' err && break; sleep 0.1; done
 sleep 1
 rm log/fill
 for i in $(seq 600); do grep -q 'can be written again' err && break; sleep 0.1; done
@@ -175,7 +188,7 @@ cp log/metrics.jsonl log/config.yaml .
     for (size_t at = err.find(what); at != std::string::npos; at = err.find(what, at + 1)) ++found;
     return found;
   };
-  EXPECT_EQ(count("training goes on"), 1u) << err;
+  EXPECT_EQ(count("training continues"), 1u) << err;
   EXPECT_EQ(count("can be written again"), 1u) << err;
   EXPECT_THAT(err, HasSubstr("No space left on device"));
   int64_t iteration = 0;

@@ -25,14 +25,15 @@ MAY_USE = {
     "parallelize": ["models", "optim", "parallel/tensor", "parallel/context", "parallel/expert", "parallel/ddp",
               "parallel/pipeline", "checkpoint"],
     "planner": ["models", "parallel/pipeline/schedule", "comm", "nn"],
-    "trainer": ["parallelize", "data", "planner"],
+    "plot": ["base"],
+    "trainer": ["parallelize", "data", "plot", "planner"],
     "generate": ["parallelize", "checkpoint", "data"],
-    "cli/files": ["data"],
+    "cli/files": ["data", "plot"],
     "cli": ["trainer", "generate", "cli/files"],
 }
 
 # Modules whose files see no torch header.
-WITHOUT_TORCH = ["base", "config", "kernels", "data", "parallel/pipeline/schedule", "checkpoint/sharded",
+WITHOUT_TORCH = ["base", "config", "kernels", "data", "plot", "parallel/pipeline/schedule", "checkpoint/sharded",
                  "checkpoint/gguf", "cli/files"]
 
 # What another module may see of a module it may use.

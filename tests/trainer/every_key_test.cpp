@@ -215,6 +215,12 @@ const std::map<std::string, Effect> kEffects = {
     {"checkpoint.load_optimizer", {"checkpoint.load_optimizer=false", kLoad}},
     {"logger.dir", {"logger.dir={}/elsewhere"}},
     {"logger.log_interval", {"logger.log_interval=1"}},
+    {"logger.format", {"logger.format=megatron"}},
+    {"logger.progress", {"logger.progress=on"}},
+    {"logger.run_name", {"logger.run_name=another"}},
+    {"logger.wandb_project", {"logger.wandb_project=tests"}},
+    {"logger.mlflow_experiment", {"logger.mlflow_experiment=tests"}},
+    {"logger.mlflow_dir", {"logger.mlflow_dir={}/elsewhere", {"logger.mlflow_experiment=tests"}}},
     {"logger.tensorboard", {"logger.tensorboard=true"}},
     {"logger.plot", {"logger.plot=true"}},
     {"logger.peak_tflops", {"logger.peak_tflops=2"}},
@@ -355,14 +361,18 @@ class EveryKey : public testing::Test {
       print += std::string("error: ") + error.what() + "\n";
     }
     const std::string console = testing::internal::GetCapturedStderr();
-    for (size_t at = 0; (at = console.find("lm loss: ", at)) != std::string::npos; ++at)
-      print += "a line on the console\n";
+    for (const char* shown : {"/3 | loss ", "lm loss: ", "\r\033[K"})
+      for (size_t at = 0; (at = console.find(shown, at)) != std::string::npos; ++at)
+        print += fmt::format("{} on the console\n", shown);
     std::set<std::string> files;
     for (const auto& entry : fs::recursive_directory_iterator(scratch.path)) {
-      if (entry.is_directory() || entry.path().extension() == ".svg")
-        files.insert(fs::relative(entry.path(), scratch.path).string());
+      const std::string name = fs::relative(entry.path(), scratch.path).string();
+      if (name.find("mlruns/") != std::string::npos) continue; // with an id of every run
+      if (entry.is_directory() || entry.path().extension() == ".svg") files.insert(name);
     }
     for (const std::string& file : files) print += file + "\n";
+    if (const fs::path file = scratch.path / "log/run.json"; fs::exists(file))
+      print += read_json(file).at("name").dump() + "\n";
     if (content_of(scratch.path / "log/kernels.json") != "{}\n") print += "measured kernels\n";
     if (const fs::path file = scratch.path / "log/trace.json"; fs::exists(file)) {
       const Json trace = read_json(file);

@@ -13,7 +13,6 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/trainer/metrics/metrics_file.h"
-#include "pentatron/trainer/metrics/progress_bar.h"
 #include "pentatron/trainer/metrics/train_log.h"
 #include "tests/support/files.h"
 
@@ -23,7 +22,6 @@ namespace {
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using ::testing::StartsWith;
 
 TrainLog example() {
   TrainLog log;
@@ -98,6 +96,60 @@ TEST(TrainLine, ShowsOurFieldsBehindMegatrons) {
           "HFU: 50.0% | memory: 1.23 GB | data wait: 1.5% | ETA: 1:02:03 |"));
 }
 
+TEST(CompactLine, ShowsWhatIsKnown) {
+  TrainLog log = example();
+  log.nan_iterations = 0;
+  log.tokens_per_s = 12'345;
+  log.mfu = 0.4123;
+  log.memory_bytes = 1'288'490'189;
+  log.eta_s = 200;
+  EXPECT_EQ(compact_line(log),
+            "iteration   10/1000 | loss 10.3783 | grad norm 1.23 | lr 3.00e-04 | 12.3k tokens/s | "
+            "MFU 41.2% | 1.2 GiB | ETA 3m20s");
+  log.losses.clear();
+  EXPECT_THAT(compact_line(log), HasSubstr("| no targets |"));
+}
+
+TEST(CompactLine, ShowsTroubleOnlyWhereThereIsSome) {
+  TrainLog log = example();
+  log.nan_iterations = 0;
+  for (const char* word : {"scale", "skipped", "nan", "waits"})
+    EXPECT_THAT(compact_line(log), Not(HasSubstr(word)));
+  log.loss_scale = 65536;
+  log.skipped_iterations = 3;
+  log.nan_iterations = 2;
+  log.data_wait = 0.25;
+  EXPECT_THAT(compact_line(log),
+              HasSubstr("| scale 65536 | skipped 3 | nan 2 | waits for data 25%"));
+}
+
+TEST(CompactLine, NeverExceedsItsWidth) {
+  TrainLog log = example();
+  log.iteration = log.train_iters = 123'456'789;
+  log.losses = {{"lm loss", -123456.789}, {"load_balancing_loss", 1e-9}};
+  log.grad_norm = 123456.7;
+  log.learning_rate = 1.5e-300;
+  log.tokens_per_s = 123'456'789.0;
+  log.mfu = 1.2345;
+  log.memory_bytes = int64_t{1000} << 30;
+  log.eta_s = 99 * 86400.0;
+  log.loss_scale = 4294967296.0;
+  log.skipped_iterations = log.nan_iterations = 123'456;
+  log.data_wait = 1;
+  const std::string line = compact_line(log);
+  EXPECT_LE(line.size(), 120u) << line;
+  for (const char* part : {"loss -1.235e+05", "skipped 123456", "nan 123456", "grad norm 1.23e+05"})
+    EXPECT_THAT(line, HasSubstr(part));
+  EXPECT_LE(compact_line(log, 80).size(), 80u);
+  log.losses = {{"lm loss", std::nan("")}};
+  EXPECT_THAT(compact_line(log), HasSubstr("| loss nan |"));
+}
+
+TEST(CompactLine, OfAnEvaluation) {
+  EXPECT_EQ(compact_evaluation(100, 1000, 2.0),
+            "iteration  100/1000 | validation loss 2.0000 | perplexity 7.389");
+}
+
 TEST(EvaluationBox, FramesLossAndPerplexity) {
   const std::string box = evaluation_box("validation loss at iteration 100", {{"lm loss", 2.0}});
   const std::string line = " validation loss at iteration 100 | lm loss value: 2.000000E+00 | lm "
@@ -114,6 +166,15 @@ TEST(Texts, ClocksBytesAndExactNumbers) {
   EXPECT_EQ(clock_text(3 * 86400 + 4 * 3600 + 5 * 60 + 6), "3d 04:05:06");
   EXPECT_EQ(clock_text(INFINITY), "?");
   EXPECT_EQ(clock_text(-1), "?");
+  EXPECT_EQ(short_duration(7), "7.0s");
+  EXPECT_EQ(short_duration(200), "3m20s");
+  EXPECT_EQ(short_duration(3723), "1h02m");
+  EXPECT_EQ(short_duration(3 * 86400 + 4 * 3600), "3d04h");
+  EXPECT_EQ(short_duration(NAN), "?");
+  EXPECT_EQ(rate_text(999), "999");
+  EXPECT_EQ(rate_text(5.25), "5.25");
+  EXPECT_EQ(rate_text(12'345), "12.3k");
+  EXPECT_EQ(rate_text(999'999), "1.00M");
   EXPECT_EQ(bytes_text(512), "512 B");
   EXPECT_EQ(bytes_text(1.5e9), "1.50 GB");
   for (const double v : {0.1, 1.0 / 3, 3e-4, 1e-300, 5e-324, 1.7976931348623157e308,
@@ -133,6 +194,7 @@ TEST(MetricsLine, IsJsonThatKeepsEveryDigit) {
   log.mfu = 0.41;
   log.hfu = 0.5;
   log.memory_bytes = int64_t{1} << 53;
+  log.consumed_tokens = 5120;
   const auto json = nlohmann::json::parse(metrics_line(log));
   EXPECT_EQ(json["iteration"], 10);
   EXPECT_EQ(json["loss"].get<double>(), 1.0 / 3);
@@ -141,6 +203,7 @@ TEST(MetricsLine, IsJsonThatKeepsEveryDigit) {
   EXPECT_EQ(json["grad_norm"].get<double>(), std::nextafter(1.0, 2.0));
   EXPECT_EQ(json["learning_rate"].get<double>(), 2e-3 / 7);
   EXPECT_EQ(json["consumed_samples"], 320);
+  EXPECT_EQ(json["consumed_tokens"], 5120);
   EXPECT_EQ(json["global_batch_size"], 32);
   EXPECT_EQ(json["step_time_s"].get<double>(), 0.12345);
   EXPECT_EQ(json["tokens_per_s"], 1234.5);
@@ -193,6 +256,31 @@ TEST_F(MetricsFiles, AResumedRunReplacesWhatLiesAfterItsStart) {
   EXPECT_EQ(read().size(), 2u);
 }
 
+TEST_F(MetricsFiles, AnEvaluationIsALineOfItsOwn) {
+  const auto json = nlohmann::json::parse(evaluation_line(7, 1.0 / 3, 14, 224));
+  EXPECT_EQ(json, (nlohmann::json{{"iteration", 7},
+                                  {"validation_loss", 1.0 / 3},
+                                  {"consumed_samples", 14},
+                                  {"consumed_tokens", 224}}));
+  write(0, 1, 4, 1.0);
+  {
+    MetricsFile file(folder / "metrics.jsonl", 4);
+    file.write(evaluation_line(4, 2.0, 8, 128));
+    TrainLog log = example();
+    log.iteration = 5;
+    file.write(log);
+  }
+  const auto lines = [&] {
+    const std::string text = content_of(folder / "metrics.jsonl");
+    return std::count(text.begin(), text.end(), '\n');
+  };
+  EXPECT_EQ(lines(), 6);
+  { MetricsFile(folder / "metrics.jsonl", 4).flush(); }
+  EXPECT_EQ(lines(), 5) << "a resumed run keeps the evaluation of its first state";
+  { MetricsFile(folder / "metrics.jsonl", 3).flush(); }
+  EXPECT_EQ(lines(), 3);
+}
+
 TEST_F(MetricsFiles, ALineCutOffByACrashIsRemoved) {
   write(0, 1, 5, 1.0);
   const std::string whole = content_of(folder / "metrics.jsonl");
@@ -223,38 +311,6 @@ TEST_F(MetricsFiles, WhatCannotBeWrittenWaits) {
     EXPECT_EQ(nlohmann::json::parse(line)["iteration"], i);
   }
   EXPECT_EQ(file.lost(), 0);
-}
-
-TEST(ProgressText, FitsTheWidth) {
-  EXPECT_EQ(progress_text("train", 50, 100, "loss 1.5", 60),
-            "train [###############>---------------]  50% 50/100 loss 1.5");
-  EXPECT_THAT(progress_text("train", 0, 100, "", 60), StartsWith("train [>----"));
-  EXPECT_THAT(progress_text("train", 100, 100, "", 60), HasSubstr("####] 100% 100/100"));
-  for (int width = 1; width < 100; ++width) {
-    EXPECT_LE(progress_text("train", 7, 100, "a long text that does not fit", width).size(),
-              static_cast<size_t>(width));
-  }
-  EXPECT_THAT(progress_text("train", 5, 0, "", 60), HasSubstr("  0% 5/0"));
-}
-
-TEST_F(Folder, AProgressBarLeavesOnlyPlainLinesInAFile) {
-  const auto run = [&](ProgressBar::Mode mode) {
-    std::FILE* out = std::fopen((folder / "log").c_str(), "w");
-    {
-      ProgressBar bar(out, "train", 2, mode);
-      bar.update(1, "a");
-      bar.print("first line");
-      bar.update(2, "b");
-      bar.print("second line\n");
-    }
-    std::fclose(out);
-    return content_of(folder / "log");
-  };
-  EXPECT_EQ(run(ProgressBar::Mode::kAuto), "first line\nsecond line\n");
-  const std::string drawn = run(ProgressBar::Mode::kTerminal);
-  EXPECT_THAT(drawn, HasSubstr("\r\x1b[Ktrain ["));
-  EXPECT_THAT(drawn, HasSubstr("\r\x1b[Kfirst line\n"));
-  EXPECT_THAT(drawn, EndsWith("\r\x1b[K")); // nothing stays behind
 }
 
 } // namespace

@@ -73,14 +73,18 @@ inline trainer::Config tiny(const std::string& data, std::vector<std::string> ov
 
 struct Trace {
   trainer::TrainReport report;
-  std::vector<Json> steps;                   ///< the lines of metrics.jsonl
+  std::vector<Json> steps;                   ///< the steps in metrics.jsonl
   std::map<std::string, at::Tensor> weights; ///< at the end
 };
 
-inline std::vector<Json> read_metrics(const std::string& file) {
+/// The lines of training steps, or with `evaluations` those of evaluations.
+inline std::vector<Json> read_metrics(const std::string& file, bool evaluations = false) {
   std::vector<Json> lines;
   std::ifstream in(file);
-  for (std::string line; std::getline(in, line);) lines.push_back(parse_json(line, file));
+  for (std::string line; std::getline(in, line);) {
+    Json json = parse_json(line, file);
+    if (json.contains("validation_loss") == evaluations) lines.push_back(std::move(json));
+  }
   return lines;
 }
 

@@ -272,8 +272,9 @@ TEST_F(WithoutTargets, AStepHasNoLossAnywhere) {
     return n;
   };
   EXPECT_EQ(count("its batch has no targets"), without);
-  EXPECT_EQ(count("] iteration "), 12);
-  EXPECT_EQ(count("| lm loss: "), 12 - without);
+  EXPECT_EQ(count("/12 | "), 12);
+  EXPECT_EQ(count("/12 | loss "), 12 - without);
+  EXPECT_EQ(count("/12 | no targets | "), without);
 }
 
 TEST_F(WithoutTargets, ARunWithNoneAtAllHasNoLoss) {

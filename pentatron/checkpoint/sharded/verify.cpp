@@ -50,7 +50,7 @@ class Faults {
 
 void check_chunks(const fs::path& folder, const std::string& name, const FileInfo& info,
                   size_t first, size_t last, Faults& faults,
-                  const std::function<void()>& progress) {
+                  const std::function<void(uint64_t)>& progress) {
   const ShardFile file(folder / name, info);
   std::vector<std::byte> buffer(static_cast<size_t>(std::min<uint64_t>(info.bytes, kReadBlock)));
   for (size_t chunk = first; chunk < last; ++chunk) {
@@ -62,7 +62,7 @@ void check_chunks(const fs::path& folder, const std::string& name, const FileInf
       file.read(at, part);
       crc = crc32c(part, crc);
       at += part.size();
-      if (progress) progress();
+      if (progress) progress(part.size());
     }
     if (crc != info.crcs[chunk]) faults.add(name, chunk, damaged_chunk(name, info, chunk));
   }
@@ -146,7 +146,7 @@ void check_sizes(const fs::path& folder, const Manifest& manifest, Faults& fault
 }
 
 void check_files(const fs::path& folder, const Manifest& manifest, Faults& faults,
-                 const std::function<void()>& progress) {
+                 const std::function<void(uint64_t)>& progress) {
   IoThreads threads(kThreads);
   const auto check = [&](const std::string& name, const FileInfo& info) {
     const auto step = static_cast<size_t>(std::max<uint64_t>(1, kJobBytes / info.chunk_bytes));
@@ -186,7 +186,8 @@ void set_aside(const fs::path& folder, Files& files, std::vector<std::string>& a
 } // namespace
 
 VerifyReport verify(const fs::path& folder, VerifyScope scope,
-                    const std::function<void()>& progress) {
+                    const std::function<void()>& progress,
+                    const std::function<void(uint64_t)>& bytes_read) {
   VerifyReport report;
   Faults faults;
   try {
@@ -215,7 +216,10 @@ VerifyReport verify(const fs::path& folder, VerifyScope scope,
     if (structure)
       check_sizes(folder, manifest, faults, progress);
     else
-      check_files(folder, manifest, faults, progress);
+      check_files(folder, manifest, faults, [&](uint64_t bytes) {
+        if (progress) progress();
+        if (bytes_read) bytes_read(bytes);
+      });
     check_attachments(folder, manifest, faults);
     if (scope == VerifyScope::kWhole || scope == VerifyScope::kStructure)
       check_spares(folder, manifest, faults);

@@ -34,8 +34,10 @@ enum class VerifyScope : uint8_t {
 /// Reads everything, on two threads: the manifest with its tiling, every chunk of every file, the
 /// attachments and their copies, the Safetensors headers against the manifest, and that no
 /// Safetensors file, and nothing among the attachments, is there which the manifest does not know.
-/// Never throws for what is in the folder. `progress` is called again and again, by any thread.
+/// Never throws for what is in the folder. `progress` is called again and again, by any thread;
+/// `bytes_read` with the bytes of shards and parity files that were read since its last call.
 VerifyReport verify(const std::filesystem::path& folder, VerifyScope scope = VerifyScope::kWhole,
-                    const std::function<void()>& progress = {});
+                    const std::function<void()>& progress = {},
+                    const std::function<void(uint64_t)>& bytes_read = {});
 
 } // namespace pentatron::checkpoint

@@ -4,9 +4,9 @@
 #include <thread>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/log.h"
 #include "pentatron/cli/files/file_verbs.h"
 #include "pentatron/data/dataset.h"
 #include "pentatron/data/preprocess/open_tokenizer.h"
@@ -26,8 +26,8 @@ struct PreprocessArguments {
 /// One line that is written over on a terminal, a line every ten seconds in a file.
 void show(const data::PreprocessProgress& progress) {
   static double told = 0;
-  if (::isatty(STDERR_FILENO) != 0) {
-    fmt::print(stderr, "\r\033[K{}", data::to_string(progress));
+  if (log::is_terminal()) {
+    log::set_progress(data::to_string(progress));
   } else if (progress.seconds - told >= 10) {
     told = progress.seconds;
     fmt::print(stderr, "{}\n", data::to_string(progress));
@@ -58,7 +58,7 @@ int run_preprocess(PreprocessArguments arguments) {
     show(progress);
   };
   const data::PreprocessResult result = data::preprocess(options);
-  if (::isatty(STDERR_FILENO) != 0) fmt::print(stderr, "\r\033[K");
+  log::set_progress("");
   last.total_bytes = 0; // done: no share and no time left
   fmt::print(stderr, "{}{}\n", result.resumed ? "resumed; " : "", result.report.to_string());
   if (!result.skip_list.empty())

@@ -69,6 +69,10 @@ void tell_bus_errors() {
 
 } // namespace
 
+const char* program_version() {
+  return PENTATRON_VERSION;
+}
+
 const std::vector<std::string>& command_line() {
   return arguments_of_program;
 }

@@ -26,12 +26,15 @@ struct Verb {
   void (*add)(CLI::App& program, Action& chosen);
 };
 
-/// tokenize, preprocess, corpus and inspect
+/// tokenize, preprocess, corpus, inspect and plot
 std::span<const Verb> file_verbs();
 
 /// Runs the program with these verbs. Errors become one message on standard error and status 1 (2:
 /// the command line itself is wrong).
 int run_program(int argc, char** argv, std::span<const Verb> verbs);
+
+/// The version of pentatron, "0.1.0".
+const char* program_version();
 
 /// The arguments that run_program() was given, without the program's name.
 const std::vector<std::string>& command_line();

@@ -65,10 +65,11 @@ std::optional<Finding> find_contention(const CpuTime& before, const CpuTime& aft
   const double total = after.total - before.total;
   const double stolen = total > 0 ? (after.stolen - before.stolen) / total : 0;
   if (stolen > kWorthTelling)
-    return Finding{fmt::format("the host of this virtual machine gave {:.0f} % of its processors' "
-                               "time to others",
-                               100 * stolen),
-                   "a machine with processors of its own"};
+    return Finding{
+        fmt::format("the host of this virtual machine gave {:.0f} % of the processor time "
+                    "to other machines",
+                    100 * stolen),
+        "a machine with dedicated processors"};
   return std::nullopt;
 }
 

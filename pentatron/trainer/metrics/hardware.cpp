@@ -173,14 +173,15 @@ void check_processors(const Machine& machine, const Setting& setting, std::vecto
                                  *machine.cpu_quota, machine.usable),
                      "raise the container's cpu limit"});
   } else if (machine.usable > 0 && machine.usable < machine.processors) {
-    found.push_back({fmt::format("this process may use {} of {} processors", machine.usable,
-                                 machine.processors),
-                     "start it without taskset or binding (mpirun --bind-to none)"});
+    found.push_back(
+        {fmt::format("this process may use {} of {} processors", machine.usable,
+                     machine.processors),
+         "start pentatron without taskset and without binding (mpirun --bind-to none)"});
   }
   if (machine.load > 0.5 * static_cast<double>(usable) + 0.5) {
-    found.push_back({fmt::format("other work keeps {:.1f} of {} processors busy", machine.load,
+    found.push_back({fmt::format("other programs use {:.1f} of {} processors", machine.load,
                                  machine.processors),
-                     "stop it, or expect timings to vary"});
+                     "stop the other programs, or expect timings to vary"});
   }
   if (!machine.governor.empty() && machine.governor != "performance" &&
       machine.governor != "schedutil") {
@@ -195,7 +196,7 @@ void check_features(const Machine& machine, const Setting& setting, std::vector<
     found.push_back({"the processor has no AVX2 with FMA, so most kernels run as scalar code",
                      "a processor from 2013 or later"});
   } else if (!machine.has("avx512f")) {
-    found.push_back({"the processor has no AVX-512: kernels use half as wide vectors",
+    found.push_back({"the processor has no AVX-512, so kernels use 256-bit vectors",
                      "a processor with AVX-512"});
   }
   if (!machine.has("amx_bf16") && !machine.has("avx512_bf16")) {
@@ -215,28 +216,28 @@ void check_memory(const Machine& machine, const Setting& setting, std::vector<Fi
   if (machine.swap_used_bytes > int64_t{64} << 20) {
     found.push_back({fmt::format("{} of swap is in use",
                                  bytes_text(static_cast<double>(machine.swap_used_bytes))),
-                     "end what holds the memory: a run that swaps is slower by a hundred times"});
+                     "stop programs that use much memory: swapping makes a run much slower"});
   }
   if (machine.memory_bytes > 0 && static_cast<double>(machine.available_bytes) < 2 * kGb) {
-    found.push_back({fmt::format("{} of memory are free",
+    found.push_back({fmt::format("only {} of memory is free",
                                  bytes_text(static_cast<double>(machine.available_bytes))),
                      "a smaller model or micro_batch_size, or recomputation"});
   }
   if (machine.huge_pages == "never") {
-    found.push_back({"transparent huge pages are off",
+    found.push_back({"transparent huge pages are turned off",
                      "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"});
   }
   if (machine.numa_nodes > 1) {
-    found.push_back({fmt::format("memory lies on {} nodes", machine.numa_nodes),
-                     "one rank for each node: numactl --cpunodebind"});
+    found.push_back({fmt::format("this machine has {} NUMA nodes", machine.numa_nodes),
+                     "start one rank per node with numactl --cpunodebind"});
   }
   std::error_code error;
   const fs::space_info space = fs::space(setting.folder, error);
   if (!error && static_cast<double>(space.available) < 5 * kGb) {
     found.push_back(
-        {fmt::format("{} are free on the disk of {}",
+        {fmt::format("only {} is free on the disk of {}",
                      bytes_text(static_cast<double>(space.available)), setting.folder.string()),
-         "another folder for checkpoints (checkpoint.save), or fewer of them"});
+         "a folder on another disk for checkpoint.save, or fewer checkpoints (checkpoint.keep)"});
   }
 }
 
@@ -290,7 +291,7 @@ std::vector<Finding> find_slowdowns(const Machine& machine, const Setting& setti
   }
   if (setting.has_gpu && !setting.cuda_build) {
     found.push_back(
-        {"there is a GPU, and this program was built without CUDA", "cmake --preset cuda"});
+        {"this machine has a GPU, but this program was built without CUDA", "cmake --preset cuda"});
   }
   check_processors(machine, setting, found);
   check_memory(machine, setting, found);

@@ -58,6 +58,7 @@ std::string metrics_line(const TrainLog& log) {
   number("learning_rate", log.learning_rate);
   line += fmt::format(",\"consumed_samples\":{},\"global_batch_size\":{}", log.consumed_samples,
                       log.global_batch_size);
+  if (log.consumed_tokens > 0) line += fmt::format(",\"consumed_tokens\":{}", log.consumed_tokens);
   number("step_time_s", log.step_time_s);
   optional("tokens_per_s", log.tokens_per_s);
   optional("tflops", log.tflops);
@@ -79,6 +80,14 @@ std::string metrics_line(const TrainLog& log) {
   return line;
 }
 
+std::string evaluation_line(int64_t iteration, double loss, int64_t consumed_samples,
+                            int64_t consumed_tokens) {
+  return fmt::format("{{\"iteration\":{},\"validation_loss\":{},\"consumed_samples\":{},"
+                     "\"consumed_tokens\":{}}}",
+                     iteration, std::isfinite(loss) ? exact_text(loss) : "null", consumed_samples,
+                     consumed_tokens);
+}
+
 MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t resumed_iteration)
     : path_(path) {
   size_ = kept_bytes(path, resumed_iteration);
@@ -88,10 +97,9 @@ MetricsFile::~MetricsFile() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-void MetricsFile::write(const TrainLog& log) {
-  const std::string line = metrics_line(log) + "\n";
-  if (waiting_.size() + line.size() <= kMaxWaiting)
-    waiting_ += line;
+void MetricsFile::write(const std::string& line) {
+  if (waiting_.size() + line.size() + 1 <= kMaxWaiting)
+    waiting_ += line + "\n";
   else
     ++lost_;
   flush();

@@ -1,4 +1,4 @@
-/// metrics.jsonl: one JSON object a step, numbers with all their digits.
+/// metrics.jsonl: one JSON object for each step and each evaluation, numbers with all their digits.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,16 @@ namespace pentatron::trainer {
 
 /// The line of one step, without its end: iteration, loss, other losses under their names with "_"
 /// for spaces, grad_norm, learning_rate, consumed_samples, global_batch_size, step_time_s and,
-/// where known, tokens_per_s, tflops, mfu, hfu, memory_bytes, loss_scale, num_zeros, params_norm,
-/// data_wait, checkpoints (what became of them since the step before); skipped and nan (this
-/// step's). JSON has no NaN and no infinity: such a number is null, and `nan` is true if the loss
-/// is one.
+/// where known, consumed_tokens, tokens_per_s, tflops, mfu, hfu, memory_bytes, loss_scale,
+/// num_zeros, params_norm, data_wait, checkpoints (what became of them since the step before);
+/// skipped and nan (this step's). JSON has no NaN and no infinity: such a number is null, and `nan`
+/// is true if the loss is one.
 std::string metrics_line(const TrainLog& log);
+
+/// The line of an evaluation: iteration, validation_loss, consumed_samples and consumed_tokens. It
+/// has no `loss`, and stands behind the line of the step after which it was made.
+std::string evaluation_line(int64_t iteration, double loss, int64_t consumed_samples,
+                            int64_t consumed_tokens);
 
 /// Appends lines to a file, each written whole. Lines that cannot be written wait for the next
 /// call, so a disk that was full for a while leaves no gap.
@@ -28,8 +33,9 @@ class MetricsFile {
   MetricsFile(const MetricsFile&) = delete;
   MetricsFile& operator=(const MetricsFile&) = delete;
 
-  /// Both throw DataError if the file cannot be written; it then ends with its last whole line.
-  void write(const TrainLog& log);
+  /// All throw DataError if the file cannot be written; it then ends with its last whole line.
+  void write(const TrainLog& log) { write(metrics_line(log)); }
+  void write(const std::string& line);
   void flush();
   /// Lines that are gone because too many had to wait.
   int64_t lost() const { return lost_; }

@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include "pentatron/base/format.h"
+
 namespace pentatron::trainer {
 
 namespace {
@@ -23,7 +25,87 @@ std::string timestamp(std::chrono::system_clock::time_point time) {
                      micros % 1'000'000);
 }
 
+/// A part of the compact line; where not all fit, those of higher rank are left out.
+struct LinePart {
+  std::string text;
+  int rank = 0; ///< 0: stays
+};
+
+std::string short_loss(double loss) {
+  return std::abs(loss) < 1e4 && (std::abs(loss) >= 1e-3 || loss == 0)
+             ? fmt::format("{:.4f}", loss)
+             : fmt::format("{:.3e}", loss);
+}
+
+std::string progress_of(int64_t iteration, int64_t train_iters) {
+  const std::string total = fmt::to_string(train_iters);
+  return fmt::format("iteration {:>{}}/{}", iteration, total.size(), total);
+}
+
 } // namespace
+
+std::string rate_text(double per_second) {
+  if (!std::isfinite(per_second)) return "?";
+  constexpr std::array kUnits{"", "k", "M", "G", "T"};
+  size_t unit = 0;
+  while (std::abs(per_second) >= 999.5 && unit + 1 < kUnits.size()) {
+    per_second /= 1000;
+    ++unit;
+  }
+  const double size = std::abs(per_second);
+  const int digits = size >= 99.95 || (unit == 0 && size >= 10) ? 0 : size >= 9.995 ? 1 : 2;
+  return fmt::format("{:.{}f}{}", per_second, digits, kUnits[unit]);
+}
+
+std::string short_duration(double seconds) {
+  if (!std::isfinite(seconds) || seconds < 0 || seconds > 1e10) return "?";
+  if (seconds < 9.95) return fmt::format("{:.1f}s", seconds);
+  const int64_t s = std::llround(seconds);
+  if (s < 60) return fmt::format("{}s", s);
+  if (s < 3600) return fmt::format("{}m{:02}s", s / 60, s % 60);
+  if (s < 86400) return fmt::format("{}h{:02}m", s / 3600, s / 60 % 60);
+  return fmt::format("{}d{:02}h", s / 86400, s / 3600 % 24);
+}
+
+std::string compact_line(const TrainLog& log, size_t columns) {
+  std::vector<LinePart> parts = {{progress_of(log.iteration, log.train_iters)}};
+  const auto add = [&](int rank, std::string text) { parts.push_back({std::move(text), rank}); };
+  if (log.losses.empty()) add(0, "no targets");
+  for (size_t i = 0; i < log.losses.size(); ++i)
+    add(i == 0 ? 0 : 2, fmt::format("{} {}", i == 0 ? "loss" : log.losses[i].first,
+                                    short_loss(log.losses[i].second)));
+  if (log.grad_norm) add(1, fmt::format("grad norm {:.3g}", *log.grad_norm));
+  add(4, fmt::format("lr {:.2e}", log.learning_rate));
+  if (log.tokens_per_s) add(3, fmt::format("{} tokens/s", rate_text(*log.tokens_per_s)));
+  if (log.mfu) add(5, fmt::format("MFU {:.1f}%", *log.mfu * 100));
+  if (log.memory_bytes && *log.memory_bytes > 0)
+    add(7, format_bytes(static_cast<double>(*log.memory_bytes)));
+  if (log.eta_s) add(6, fmt::format("ETA {}", short_duration(*log.eta_s)));
+  if (log.loss_scale && *log.loss_scale != 1) add(1, fmt::format("scale {:g}", *log.loss_scale));
+  if (log.skipped_iterations > 0) add(0, fmt::format("skipped {}", log.skipped_iterations));
+  if (log.nan_iterations > 0) add(0, fmt::format("nan {}", log.nan_iterations));
+  if (log.data_wait && *log.data_wait >= 0.05)
+    add(8, fmt::format("waits for data {:.0f}%", *log.data_wait * 100));
+  // In the order of their ranks, as many as fit.
+  std::vector<char> shown(parts.size(), 0);
+  size_t size = 0;
+  for (int rank = 0; rank <= 8; ++rank)
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const size_t more = parts[i].text.size() + (size == 0 ? 0 : 3);
+      if (parts[i].rank != rank || (rank > 0 && size + more > columns)) continue;
+      shown[i] = 1;
+      size += more;
+    }
+  std::string line;
+  for (size_t i = 0; i < parts.size(); ++i)
+    if (shown[i] != 0) line += (line.empty() ? "" : " | ") + parts[i].text;
+  return line;
+}
+
+std::string compact_evaluation(int64_t iteration, int64_t train_iters, double loss) {
+  return fmt::format("{} | validation loss {} | perplexity {:.4g}",
+                     progress_of(iteration, train_iters), short_loss(loss), perplexity(loss));
+}
 
 std::string train_line(const TrainLog& log) {
   fmt::memory_buffer line;

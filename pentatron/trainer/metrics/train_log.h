@@ -1,5 +1,5 @@
-/// What a training step reports, and how it reads on a console: Megatron-LM's lines, so that tools
-/// which parse them keep working, with our own fields behind.
+/// What a training step reports, and how it reads on a console: a line of at most 120 columns, or
+/// Megatron-LM's line for tools that parse it.
 #pragma once
 
 #include <chrono>
@@ -25,6 +25,7 @@ struct TrainLog {
   int64_t iteration = 0; ///< from 1
   int64_t train_iters = 0;
   int64_t consumed_samples = 0;
+  int64_t consumed_tokens = 0; ///< 0: not known
   int64_t skipped_samples = 0;
   double step_time_s = 0;       ///< mean of the steps
   std::optional<double> tflops; ///< model TFLOP/s of one device
@@ -48,7 +49,24 @@ struct TrainLog {
   std::vector<SaveLog> saves; ///< since the step before
 };
 
-/// One line without its end. Every loss is in it, whatever its value.
+inline constexpr size_t kLineColumns = 120;
+
+/// "iteration  10/1000 | loss 3.4567 | grad norm 1.234 | lr 3.00e-04 | 12.3k tokens/s | MFU 41.2% |
+/// 1.2 GiB | ETA 3m20s", at most `columns` wide. Behind it, where they matter: loss scale,
+/// skipped and nan iterations, the time spent waiting for data. What does not fit is left out, the
+/// memory first; losses, skipped and nan iterations stay.
+std::string compact_line(const TrainLog& log, size_t columns = kLineColumns);
+
+/// "iteration 100/1000 | validation loss 3.4567 | perplexity 31.71"
+std::string compact_evaluation(int64_t iteration, int64_t train_iters, double loss);
+
+/// "12.3k", "999", "1.50M"
+std::string rate_text(double per_second);
+
+/// "0.5s", "45s", "3m20s", "1h02m", "3d04h"; "?" for a time that is not known.
+std::string short_duration(double seconds);
+
+/// Megatron's line without its end, and our fields behind. Every loss is in it, whatever its value.
 /// Source: Megatron-LM, training.py, training_log().
 std::string train_line(const TrainLog& log);
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace pentatron::trainer {
+namespace pentatron::plot {
 
 struct PlotPoint {
   double x = 0;
@@ -34,4 +34,4 @@ std::vector<PlotPoint> smoothed(const std::vector<PlotPoint>& points, double win
 /// times a power of ten apart.
 std::vector<double> ticks(double low, double high, int count);
 
-} // namespace pentatron::trainer
+} // namespace pentatron::plot

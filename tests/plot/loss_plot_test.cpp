@@ -4,9 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "pentatron/trainer/metrics/loss_plot.h"
+#include "pentatron/plot/loss_plot.h"
 
-namespace pentatron::trainer {
+namespace pentatron::plot {
 namespace {
 
 using ::testing::ElementsAre;
@@ -112,4 +112,4 @@ TEST(LossSvg, GapsNanAndVeryFewPointsAreDrawn) {
 }
 
 } // namespace
-} // namespace pentatron::trainer
+} // namespace pentatron::plot

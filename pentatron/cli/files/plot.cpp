@@ -1,0 +1,147 @@
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "pentatron/base/atomic_file.h"
+#include "pentatron/base/error.h"
+#include "pentatron/cli/files/file_verbs.h"
+#include "pentatron/plot/curves_plot.h"
+
+namespace pentatron::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::map<std::string, plot::XAxis> kXAxes = {
+    {"steps", plot::XAxis::kSteps}, {"tokens", plot::XAxis::kTokens}, {"time", plot::XAxis::kTime}};
+const std::map<std::string, plot::YAxis> kYAxes = {
+    {"loss", plot::YAxis::kLoss},
+    {"grad_norm", plot::YAxis::kGradNorm},
+    {"tokens_per_second", plot::YAxis::kTokensPerSecond},
+    {"mfu", plot::YAxis::kMfu},
+    {"lr", plot::YAxis::kLearningRate}};
+
+struct PlotArguments {
+  std::vector<std::string> runs;
+  std::string output = "plot.svg", title, x = "steps", y = "loss";
+  std::optional<double> smooth;
+  bool log_x = false, log_y = false, force = false;
+};
+
+/// metrics.jsonl of a run: that file, or the folder that contains it.
+fs::path metrics_of(const std::string& run) {
+  std::error_code error;
+  if (!fs::is_directory(run, error)) {
+    if (fs::exists(run, error)) return run;
+    raise<DataError>("{} does not exist\n  try: the logger.dir of a run, or its metrics.jsonl",
+                     run);
+  }
+  if (fs::exists(fs::path(run) / "metrics.jsonl", error)) return fs::path(run) / "metrics.jsonl";
+  raise<DataError>("{} contains no metrics.jsonl\n  try: the logger.dir of a run", run);
+}
+
+/// The folder's name, or all of the path where two runs would have the same name.
+std::vector<std::string> names_of(const std::vector<fs::path>& files) {
+  std::vector<std::string> names;
+  std::map<std::string, int> count;
+  const auto folder_of = [](const fs::path& file) {
+    std::error_code error;
+    const fs::path folder = fs::absolute(file, error).lexically_normal().parent_path();
+    return file.filename() == "metrics.jsonl" ? folder : folder / file.filename();
+  };
+  for (const fs::path& file : files) ++count[folder_of(file).filename().string()];
+  for (const fs::path& file : files) {
+    const std::string name = folder_of(file).filename().string();
+    names.push_back(count[name] == 1                     ? name
+                    : file.filename() == "metrics.jsonl" ? file.parent_path().string()
+                                                         : file.string());
+  }
+  return names;
+}
+
+/// Whether the file may be replaced by another plot.
+bool is_plot(const fs::path& file) {
+  constexpr std::string_view kBegin = "<svg xmlns=\"http://www.w3.org/2000/svg\"";
+  std::string begin(kBegin.size(), '\0');
+  std::ifstream in(file, std::ios::binary);
+  in.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  return begin == kBegin;
+}
+
+void check_output(const PlotArguments& a) {
+  std::error_code error;
+  if (a.output.empty()) throw ConfigError("--output is empty\n  try: --output plot.svg");
+  if (fs::is_directory(a.output, error))
+    raise<ConfigError>("{} is a folder\n  try: --output {}", a.output,
+                       (fs::path(a.output) / "plot.svg").string());
+  if (a.force || !fs::exists(fs::symlink_status(a.output, error)) || is_plot(a.output)) return;
+  raise<ConfigError>("{} exists and is not a plot\n  try: --output {}-2.svg, or --force to replace "
+                     "the file",
+                     a.output, fs::path(a.output).replace_extension().string());
+}
+
+int run_plot(const PlotArguments& a) {
+  check_output(a);
+  std::vector<fs::path> files;
+  for (const std::string& run : a.runs) files.push_back(metrics_of(run));
+  const std::vector<std::string> names = names_of(files);
+  std::vector<plot::NamedMetrics> runs;
+  size_t most = 0;
+  for (size_t i = 0; i < files.size(); ++i) {
+    runs.push_back({names[i], plot::read_metrics(files[i].string())});
+    most = std::max(most, runs.back().points.size());
+  }
+  plot::CurvesPlot picture = plot::make_curves(runs, kXAxes.at(a.x), kYAxes.at(a.y));
+  if (!a.title.empty()) picture.title = a.title;
+  picture.smooth = a.smooth.value_or(std::max(1.0, static_cast<double>(most) / 40));
+  picture.log_x = a.log_x;
+  picture.log_y = a.log_y;
+  write_file_atomically(a.output, plot::curves_svg(picture));
+  fmt::print("{}: {} of {} {}\n", a.output, picture.title, runs.size(),
+             runs.size() == 1 ? "run" : "runs");
+  return 0;
+}
+
+} // namespace
+
+void add_plot(CLI::App& program, Action& chosen) {
+  auto a = std::make_shared<PlotArguments>();
+  CLI::App* verb =
+      program.add_subcommand("plot", "draw the metrics of one or several runs as an SVG picture");
+  verb->add_option("runs", a->runs, "runs to draw: folders (logger.dir) or metrics.jsonl files")
+      ->required();
+  verb->add_option("--output", a->output,
+                   "file to write; an existing plot is replaced, other files only with --force")
+      ->capture_default_str();
+  verb->add_option("--x", a->x,
+                   "horizontal axis: steps (iterations), tokens, or time (training time without "
+                   "evaluation and saving)")
+      ->check(CLI::IsMember({"steps", "tokens", "time"}))
+      ->capture_default_str();
+  verb->add_option("--y", a->y,
+                   "vertical axis: loss (training and validation), grad_norm, tokens_per_second, "
+                   "mfu, or lr")
+      ->check(CLI::IsMember({"loss", "grad_norm", "tokens_per_second", "mfu", "lr"}))
+      ->capture_default_str();
+  verb->add_option("--smooth", a->smooth,
+                   "number of steps to average over, exponentially; 0: no smoothing; default: 1/40 "
+                   "of the longest run")
+      ->check(CLI::Range(0.0, 1e9));
+  verb->add_option("--title", a->title, "title of the picture");
+  verb->add_flag("--log-x", a->log_x, "logarithmic horizontal axis");
+  verb->add_flag("--log-y", a->log_y, "logarithmic vertical axis");
+  verb->add_flag("--force", a->force, "replace an existing output that is not a plot");
+  verb->footer("examples:\n"
+               "  pentatron plot runs/a runs/b\n"
+               "  pentatron plot runs/* --x tokens --log-y --output comparison.svg\n"
+               "  pentatron plot runs/a --y tokens_per_second --smooth 0");
+  verb->callback([a, &chosen] { chosen = [a] { return run_plot(*a); }; });
+}
+
+} // namespace pentatron::cli

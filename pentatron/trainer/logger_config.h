@@ -1,0 +1,77 @@
+/// The section `logger`: what a run shows and writes about itself.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "pentatron/config/config.h"
+
+namespace pentatron::trainer {
+
+enum class LineFormat : uint8_t { kCompact, kMegatron };
+constexpr auto enum_names(LineFormat) {
+  return std::array{config::name(LineFormat::kCompact, "compact"),
+                    config::name(LineFormat::kMegatron, "megatron")};
+}
+
+enum class ProgressBar : uint8_t { kAuto, kOn, kOff };
+constexpr auto enum_names(ProgressBar) {
+  return std::array{config::name(ProgressBar::kAuto, "auto"), config::name(ProgressBar::kOn, "on"),
+                    config::name(ProgressBar::kOff, "off")};
+}
+
+struct LoggerConfig {
+  std::string dir;
+  int64_t log_interval = 10;
+  LineFormat format = LineFormat::kCompact;
+  ProgressBar progress = ProgressBar::kAuto;
+  bool tensorboard = true;
+  bool plot = true;
+  std::string run_name;
+  std::string wandb_project;
+  std::string mlflow_experiment;
+  std::string mlflow_dir;
+  std::optional<double> peak_tflops;
+
+  static constexpr auto fields() {
+    using C = LoggerConfig;
+    using config::field;
+    return std::tuple{
+        field("dir", &C::dir,
+              "folder for metrics.jsonl, run.json, the loss plot, TensorBoard events and offline "
+              "runs of W&B and MLflow; empty: write no files"),
+        field("log_interval", &C::log_interval, "number of iterations between lines on the console")
+            .positive()
+            .unit("iterations"),
+        field("format", &C::format,
+              "training lines on the console; compact: at most 120 columns; megatron: the line of "
+              "Megatron-LM, for tools that parse it"),
+        field("progress", &C::progress,
+              "progress bar below the training lines; auto: if the console is a terminal; on: also "
+              "if it is not; off: never"),
+        field("tensorboard", &C::tensorboard, "write TensorBoard events to logger.dir"),
+        field("plot", &C::plot,
+              "draw the loss curve to loss.svg in logger.dir, again and again during the run"),
+        field("run_name", &C::run_name,
+              "name of the run in run.json, W&B and MLflow; default: the name of logger.dir"),
+        field("wandb_project", &C::wandb_project,
+              "write an offline run of this W&B project to logger.dir/wandb, for wandb sync; "
+              "empty: no W&B run"),
+        field("mlflow_experiment", &C::mlflow_experiment,
+              "write a run of this MLflow experiment to logger.mlflow_dir; empty: no MLflow run"),
+        field("mlflow_dir", &C::mlflow_dir,
+              "MLflow file store, which may contain runs of many experiments; default: mlruns in "
+              "logger.dir"),
+        field("peak_tflops", &C::peak_tflops,
+              "peak performance of the device, used to compute MFU; default: a known value for "
+              "GPUs, measured for CPUs")
+            .positive()
+            .unit("TFLOP/s")};
+  }
+  void validate(config::Violations& violations, std::string_view path) const;
+};
+
+} // namespace pentatron::trainer

@@ -1,0 +1,83 @@
+// Plots of several runs, as a user draws them.
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/cli/program_folder.h"
+
+namespace pentatron {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class PlotCommand : public test::ProgramFolder {
+ protected:
+  PlotCommand() {
+    for (const char* run : {"runs/a", "runs/b", "other/a"}) {
+      fs::create_directories(folder / run);
+      std::ofstream out(folder / run / "metrics.jsonl");
+      for (int i = 1; i <= 50; ++i) {
+        out << fmt::format("{{\"iteration\":{},\"loss\":{},\"grad_norm\":1.5,\"step_time_s\":0.5,"
+                           "\"tokens_per_s\":100,\"learning_rate\":0.1}}\n",
+                           i, 5.0 / i);
+        if (i % 10 == 0)
+          out << fmt::format("{{\"iteration\":{},\"validation_loss\":{}}}\n", i, 6.0 / i);
+      }
+    }
+  }
+  std::string plot(const std::string& arguments, int status = 0) const {
+    return run("plot " + arguments + " 2>&1", status);
+  }
+  std::string picture(const std::string& name = "plot.svg") const {
+    return content_of(folder / name);
+  }
+};
+
+TEST_F(PlotCommand, DrawsSeveralRunsInOnePicture) {
+  EXPECT_EQ(plot("runs/a runs/b/metrics.jsonl"), "plot.svg: loss of 2 runs\n");
+  EXPECT_THAT(picture(), AllOf(HasSubstr("<svg"), HasSubstr(">a<"), HasSubstr(">b<"),
+                               HasSubstr("thick c1"), HasSubstr("<circle"), Not(HasSubstr("nan"))));
+  const std::string first = picture();
+  for (const char* options : {"--x tokens", "--x time", "--y grad_norm", "--y tokens_per_second",
+                              "--y lr", "--smooth 0", "--log-x", "--log-y", "--title other"}) {
+    plot(std::string("runs/a runs/b ") + options); // and replaces its own picture
+    EXPECT_NE(picture(), first) << options;
+  }
+  plot("runs/a other/a --output same.svg");
+  EXPECT_THAT(picture("same.svg"), AllOf(HasSubstr(">runs/a<"), HasSubstr(">other/a<")));
+  plot("runs/a/ --output slash.svg");
+  EXPECT_THAT(picture("slash.svg"), HasSubstr(">a<"));
+}
+
+TEST_F(PlotCommand, ReplacesNoOtherFile) {
+  std::ofstream(folder / "notes.svg") << "notes";
+  EXPECT_THAT(plot("runs/a --output notes.svg", 1),
+              AllOf(HasSubstr("notes.svg exists and is not a plot"),
+                    HasSubstr("try: --output notes-2.svg, or --force")));
+  EXPECT_EQ(picture("notes.svg"), "notes");
+  plot("runs/a --output notes-2.svg");
+  plot("runs/a --output notes.svg --force");
+  EXPECT_THAT(picture("notes.svg"), HasSubstr("</svg>"));
+  EXPECT_THAT(plot("runs/a --output runs", 1), HasSubstr("try: --output runs/plot.svg"));
+  EXPECT_THAT(plot("runs/a --output ''", 1), HasSubstr("--output is empty"));
+}
+
+TEST_F(PlotCommand, SaysWhatIsMissing) {
+  EXPECT_THAT(plot("nowhere", 1), HasSubstr("nowhere does not exist"));
+  EXPECT_THAT(plot("runs", 1), HasSubstr("runs contains no metrics.jsonl"));
+  EXPECT_THAT(plot("runs/a --y mfu", 1), HasSubstr("a contains no values of mfu"));
+  EXPECT_THAT(plot("runs/a --y size", 2), HasSubstr("--y"));
+  std::ofstream(folder / "runs/b/metrics.jsonl", std::ios::app) << "oops\n{\"iteration\":51}\n";
+  EXPECT_THAT(plot("runs/b", 1), HasSubstr("line 56 of runs/b/metrics.jsonl is not a line"));
+  EXPECT_FALSE(fs::exists(folder / "plot.svg"));
+}
+
+} // namespace
+} // namespace pentatron
