@@ -204,14 +204,14 @@ VerifyReport verify(const fs::path& folder, VerifyScope scope,
       set_aside(folder, manifest.attachments, report.absent);
       set_aside(folder, manifest.parity, report.absent);
     }
-    if (scope == VerifyScope::kWeights) {
+    if (scope == VerifyScope::kWeights || scope == VerifyScope::kWeightsStructure) {
       std::erase_if(manifest.files, [](const auto& file) { return !has_weights(file.second); });
       manifest.parity.clear();
     } else {
       find_unlisted(folder, manifest, faults);
     }
     const bool structure = scope == VerifyScope::kStructure;
-    if (structure)
+    if (structure || scope == VerifyScope::kWeightsStructure)
       check_sizes(folder, manifest, faults, progress);
     else
       check_files(folder, manifest, faults, progress);
