@@ -13,6 +13,8 @@ if(TARGET pentatron)
   # torch is found through the directories that the link line names; CMake keeps them beside the install prefix.
   set_target_properties(pentatron pentatron-torch PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
   install(TARGETS pentatron pentatron-torch RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(FILES $<TARGET_FILE_DIR:pentatron-torch>/share/pentatron/commands.json
+          DESTINATION ${CMAKE_INSTALL_BINDIR}/../share/pentatron)
 endif()
 
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/pentatron-config.cmake.in

@@ -317,9 +317,12 @@ struct Config {
   void validate(config::Violations& violations, std::string_view path) const;
 };
 
-/// Fills a config from an optional file and overrides, in this order: preset or the model
-/// of checkpoint.load where that is no run that goes on, file, overrides. Every problem of a run on
-/// `world_size` ranks in one ConfigError.
+/// Fills a config from files and overrides, in this order: preset or the model of checkpoint.load
+/// where that is no run that goes on, files, overrides; later values win. Every problem of a run on
+/// `world_size` ranks in one ConfigError. `origins` receives where each key was assigned.
+Config load_config(const std::vector<std::string>& files, const std::vector<std::string>& overrides,
+                   Config base = {}, int world_size = 1, config::Violations* origins = nullptr);
+/// The same with one file or none.
 Config load_config(const std::optional<std::string>& file,
                    const std::vector<std::string>& overrides, Config base = {}, int world_size = 1);
 

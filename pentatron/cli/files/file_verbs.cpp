@@ -6,7 +6,8 @@ std::span<const Verb> file_verbs() {
   static constexpr Verb kVerbs[] = {{"preprocess", add_preprocess},
                                     {"tokenize", add_tokenize},
                                     {"corpus", add_corpus},
-                                    {"inspect", add_inspect}};
+                                    {"inspect", add_inspect},
+                                    {"completion", add_completion}};
   return kVerbs;
 }
 
