@@ -74,7 +74,7 @@ TEST_F(Completion, OffersKeysAndTheirValues) {
   EXPECT_THAT(offered("train dtype ="), ElementsAre("fp64", "fp32", "bf16"));
   EXPECT_THAT(offered("train dtype = b"), ElementsAre("bf16"));
   EXPECT_THAT(offered("train seed=3 logger.plot = t"), ElementsAre("true"));
-  EXPECT_THAT(offered("train model.preset = gpt2_1"), ElementsAre("gpt2_124m"));
+  EXPECT_THAT(offered("train model.preset = gpt2_12"), ElementsAre("gpt2_124m"));
   EXPECT_THAT(offered("config show sched"), ElementsAre("scheduler."));
   EXPECT_THAT(offered("config help sched"), ElementsAre("scheduler"));
   EXPECT_THAT(offered("config help optimizer.l"), ElementsAre("optimizer.lr"));

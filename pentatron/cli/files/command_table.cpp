@@ -16,8 +16,8 @@ std::vector<std::string> choices_of(const std::string& type) {
   const size_t open = type.find('{'), close = type.find('}');
   std::vector<std::string> choices;
   if (open == std::string::npos || close == std::string::npos || close < open) return choices;
-  for (const std::string_view one : split(type.substr(open + 1, close - open - 1), ','))
-    choices.emplace_back(trim(one));
+  const std::string inside = type.substr(open + 1, close - open - 1);
+  for (const std::string_view one : split(inside, ',')) choices.emplace_back(trim(one));
   return choices;
 }
 
