@@ -17,6 +17,8 @@ if(TARGET pentatron)
     set_target_properties(pentatron-parquet PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
     install(TARGETS pentatron-parquet RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   endif()
+  install(FILES $<TARGET_FILE_DIR:pentatron-torch>/share/pentatron/commands.json
+          DESTINATION ${CMAKE_INSTALL_BINDIR}/../share/pentatron)
 endif()
 
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/pentatron-config.cmake.in

@@ -9,6 +9,7 @@
 
 #include <unistd.h>
 
+#include "pentatron/cli/files/exit_status.h"
 #include "pentatron/cli/files/verbs.h"
 
 namespace {
@@ -41,5 +42,5 @@ int main(int argc, char** argv) {
                "error: cannot start %s: %s\n  try: cmake --install, which puts it into the folder "
                "of pentatron\n",
                other.c_str(), std::strerror(errno));
-  return 1;
+  return pentatron::cli::kExitFailure;
 }

@@ -254,7 +254,8 @@ bool contains_path(const fs::path& outer, const fs::path& inner) {
   return end == a.end();
 }
 
-/// Throws unless the target is free, or a model that may be replaced.
+} // namespace
+
 void check_target(const ModelSource& source, const fs::path& target,
                   const ConvertOptions& options) {
   std::error_code error;
@@ -279,15 +280,14 @@ void check_target(const ModelSource& source, const fs::path& target,
   }
 }
 
-} // namespace
-
 SafeDtype weight_dtype_from_name(const std::string& name) {
   if (name == "fp64") return SafeDtype::kF64;
   if (name == "fp32") return SafeDtype::kF32;
   if (name == "bf16") return SafeDtype::kBF16;
   if (name == "fp16") return SafeDtype::kF16;
-  raise<ConfigError>("--dtype {} is not supported by this format\n  try: fp32, bf16 or fp16{}",
-                     name, name == "q8_0" ? "; q8_0 only with --format gguf" : "");
+  raise<ConfigError>(
+      "--dtype {} is not supported by this format\n  try: fp32, bf16 or fp16{}", name,
+      name == "q8_0" || name == "q4_k" ? fmt::format("; {} only with --format gguf", name) : "");
 }
 
 ConvertReport write_hf_folder(ModelSource& source, const fs::path& folder,

@@ -19,8 +19,8 @@ namespace pentatron::checkpoint {
 
 struct ConvertOptions {
   ModelFormat format = ModelFormat::kHuggingFace;
-  /// "fp64", "fp32", "bf16", "fp16"; of GGUF also "q8_0". Empty: each tensor as it is (of GGUF:
-  /// bf16 or fp16 if the weights are, else fp32).
+  /// "fp64", "fp32", "bf16", "fp16"; of GGUF also "q8_0" and "q4_k". Empty: each tensor as it is
+  /// (of GGUF: bf16 or fp16 if the weights are, else fp32).
   std::string dtype;
   uint64_t max_shard_bytes = uint64_t{5'000'000'000};
   bool force = false;      ///< replace a model that is there
@@ -36,6 +36,10 @@ struct ConvertReport {
   size_t tensors = 0;
   size_t files = 0; ///< that hold tensors
 };
+
+/// Throws ConfigError if the target exists, unless it is a model and options.force is set.
+void check_target(const ModelSource& source, const std::filesystem::path& target,
+                  const ConvertOptions& options);
 
 /// Throws ConfigError with the keys if the format does not support the model, and if the target
 /// exists or cannot be replaced safely. Throws CheckpointError for corrupted data and for values

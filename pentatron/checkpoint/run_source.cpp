@@ -54,10 +54,11 @@ SavedRun read_saved(const std::string& yaml, const std::string& where) {
   return saved;
 }
 
-/// One checkpoint: `where` itself, or the newest good one of a run's folder.
+/// One checkpoint: `where` itself, or the newest of a run's folder whose structure is intact. Who
+/// reads the weights finds damage in them, see read_model().
 fs::path choose(const fs::path& where) {
   if (is_file(where / kManifestName)) return where;
-  const auto found = newest_checkpoint(where, VerifyScope::kWeights);
+  const auto found = newest_checkpoint(where, VerifyScope::kWeightsStructure);
   if (!found)
     raise<CheckpointError>(
         "{} contains no checkpoint\n  try: the folder that was given as checkpoint.save",

@@ -1,12 +1,18 @@
 #include <CLI/CLI.hpp>
 
+#include <atomic>
+#include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
 
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
+#include "pentatron/base/json.h"
+#include "pentatron/base/text.h"
 #include "pentatron/cli/commands.h"
 #include "pentatron/cli/loaded_model.h"
 #include "pentatron/cli/ranks.h"
@@ -32,15 +38,24 @@ struct ChatArguments {
 /// A talk as the model's template writes it.
 class Talk {
  public:
-  Talk(const OpenedModel& opened, const data::Tokenizer& tokenizer)
-      : tokenizer_(tokenizer), template_(source_of(opened)) {
+  Talk(const OpenedModel& opened, const data::Tokenizer& tokenizer, std::string system)
+      : tokenizer_(tokenizer), template_(source_of(opened)), system_(std::move(system)) {
     const std::filesystem::path path = tokenizer_path(opened);
     bos_ = data::tokenizer::configured_token(path, "bos_token");
     eos_ = data::tokenizer::configured_token(path, "eos_token");
+    reset();
+  }
+  /// Back to the system message, if there is one.
+  void reset() {
+    messages_ = Messages::array();
+    if (!system_.empty()) say("system", system_);
   }
   void say(const std::string& role, const std::string& content) {
     messages_.push_back({{"role", role}, {"content", content}});
   }
+  size_t size() const { return messages_.size(); }
+  /// {"messages": [{"role": ..., "content": ...}, ...]}, as chat data for training is written.
+  Json as_json() const { return {{"messages", Json(messages_)}}; }
   /// All that was said, and the beginning of the model's answer.
   std::vector<int64_t> tokens() const {
     const std::string text = template_.render({{"messages", messages_},
@@ -62,7 +77,7 @@ class Talk {
 
   const data::Tokenizer& tokenizer_;
   data::tokenizer::ChatTemplate template_;
-  std::string bos_, eos_;
+  std::string system_, bos_, eos_;
   Messages messages_ = Messages::array();
 };
 
@@ -73,9 +88,101 @@ std::optional<std::string> ask(const comm::Group& world) {
     if (::isatty(STDIN_FILENO) == 1) show("\n> ");
     told = std::getline(std::cin, line) ? "." + line : "";
   }
-  told = comm::gather_text(told, world)[0];
+  told = comm::broadcast_text(told, 0, world);
   if (told.empty()) return std::nullopt;
   return told.substr(1);
+}
+
+std::atomic<bool> answer_interrupted{false};
+
+extern "C" void interrupt_answer(int) {
+  answer_interrupted = true;
+}
+
+/// While it exists, Ctrl-C stops the answer; otherwise it ends the program.
+class Interruptible {
+ public:
+  explicit Interruptible(const comm::Group& world) : world_(world) {
+    answer_interrupted = false;
+    if (world.rank() != 0) return;
+    struct sigaction action = {};
+    action.sa_handler = interrupt_answer;
+    ::sigemptyset(&action.sa_mask);
+    ::sigaction(SIGINT, &action, &before_);
+  }
+  ~Interruptible() {
+    if (world_.rank() == 0) ::sigaction(SIGINT, &before_, nullptr);
+  }
+  Interruptible(const Interruptible&) = delete;
+
+  /// All ranks stop after the same token.
+  bool asked() const {
+    if (world_.size() == 1) return answer_interrupted;
+    return !comm::broadcast_text(answer_interrupted ? "." : "", 0, world_).empty();
+  }
+
+ private:
+  const comm::Group& world_;
+  struct sigaction before_ = {};
+};
+
+constexpr const char* kCommandsHelp = "/reset      forget the conversation\n"
+                                      "/save FILE  write the conversation to FILE, as JSON\n"
+                                      "/exit       end the chat; so does Ctrl-D\n"
+                                      "/help       show this list\n"
+                                      "Ctrl-C stops an answer.\n";
+
+/// Answers to commands go to standard error: standard output has the model's text only.
+void tell(const comm::Group& world, const std::string& text) {
+  if (world.rank() == 0) fmt::print(stderr, "{}", text);
+}
+
+/// A file that is there is never replaced.
+std::string save_talk(const Talk& talk, const std::string& file) {
+  if (file.empty()) return "/save needs the name of a file\n  try: /save chat.json\n";
+  std::error_code error;
+  if (std::filesystem::exists(std::filesystem::symlink_status(file, error))) {
+    const std::filesystem::path path = file;
+    return fmt::format("{} already exists, and nothing was saved\n  try: /save {}-2{}\n", file,
+                       (path.parent_path() / path.stem()).string(), path.extension().string());
+  }
+  try {
+    write_file_atomically(file, dump_json(talk.as_json(), 2) + "\n");
+  } catch (const Error& failure) {
+    return fmt::format("{}\n", failure.what());
+  }
+  return fmt::format("saved {} messages to {}\n", talk.size(), file);
+}
+
+enum class Next : uint8_t { kAnswer, kAsk, kExit };
+
+/// Lines that begin with "/" are commands, unless a second "/" follows.
+Next obey(const std::string& line, Talk& talk, const comm::Group& world) {
+  const std::string_view text = trim(line);
+  if (!text.starts_with('/') || text.starts_with("//")) return Next::kAnswer;
+  const size_t space = std::min(text.find_first_of(" \t"), text.size());
+  const std::string_view name = text.substr(0, space), rest = trim(text.substr(space));
+  if (name == "/save") {
+    if (world.rank() == 0) tell(world, save_talk(talk, std::string(rest)));
+    return Next::kAsk;
+  }
+  if (!rest.empty() && (name == "/reset" || name == "/exit" || name == "/help")) {
+    tell(world, fmt::format("{} takes no argument, and \"{}\" is given\n  try: {}\n", name,
+                            excerpt(rest), name));
+    return Next::kAsk;
+  }
+  if (name == "/exit") return Next::kExit;
+  if (name == "/help") {
+    tell(world, kCommandsHelp);
+  } else if (name == "/reset") {
+    talk.reset();
+    tell(world, "the conversation is forgotten\n");
+  } else {
+    tell(world, fmt::format("{} is not a command of chat\n  try: /help, or //... to send a message "
+                            "that begins with /\n",
+                            excerpt(name)));
+  }
+  return Next::kAsk;
 }
 
 void chat_on_rank(const ChatArguments& arguments, const OpenedModel& opened,
@@ -87,24 +194,30 @@ void chat_on_rank(const ChatArguments& arguments, const OpenedModel& opened,
   options.stop_tokens = opened.source->facts().generation.eos;
   if (tokenizer.eod() >= 0) options.stop_tokens.push_back(tokenizer.eod());
   options.sampling.num_tokens = std::min(tokenizer.vocab_size(), opened.config.model.vocab_size);
-  Talk talk(opened, tokenizer);
-  if (!arguments.system.empty()) talk.say("system", arguments.system);
+  Talk talk(opened, tokenizer, arguments.system);
   generate::Session session(model, 1);
   while (const auto line = ask(world)) {
-    if (line->find_first_not_of(" \t\r") == std::string::npos) continue;
+    if (trim(*line).empty()) continue;
     if (data::find_invalid_utf8(*line) != std::string_view::npos)
       throw DataError("the input is not valid UTF-8");
-    talk.say("user", *line);
+    const Next next = obey(*line, talk, world);
+    if (next == Next::kExit) return;
+    if (next == Next::kAsk) continue;
+    talk.say("user", line->starts_with("//") ? line->substr(1) : *line);
     const std::vector<int64_t> prompt = talk.tokens();
     TextWriter writer(tokenizer, prompt, arguments.writing.stops);
     const auto speak = [&](const std::string& text) {
       if (world.rank() == 0) show(text);
     };
+    const Interruptible interruptible(world);
+    bool interrupted = false;
     generate::continue_text(session, prompt, options, [&](size_t, const generate::Drawn& drawn) {
       speak(writer.push(drawn.token));
-      return !writer.stopped();
+      interrupted = interruptible.asked();
+      return !writer.stopped() && !interrupted;
     });
     speak(writer.finish() + "\n");
+    if (interrupted) tell(world, "(stopped)\n");
     talk.say("assistant", writer.text());
   }
 }
@@ -138,8 +251,10 @@ void add_chat(CLI::App& program, Action& chosen) {
   verb->add_option("--system", arguments->system, "system message: instructions for the model");
   add_writing_options(*verb, arguments->writing);
   add_rank_options(*verb, arguments->ranks);
-  verb->footer("Each line of input is one message. Press Ctrl-D to end the chat.\nexample: "
-               "pentatron chat SmolLM2-135M-Instruct --system \"Answer in one sentence.\"");
+  verb->footer(
+      "Each line of input is one message. Ctrl-C stops an answer. Commands:\n" +
+      std::string(kCommandsHelp) +
+      "example: pentatron chat SmolLM2-135M-Instruct --system \"Answer in one sentence.\"");
   verb->callback([arguments, &chosen] { chosen = [arguments] { return run_chat(*arguments); }; });
 }
 

@@ -16,6 +16,7 @@
 #include "pentatron/checkpoint/sharded/spares.h"
 #include "pentatron/checkpoint/sharded/verify.h"
 #include "pentatron/cli/commands.h"
+#include "pentatron/cli/files/exit_status.h"
 
 namespace pentatron::cli {
 
@@ -98,14 +99,14 @@ int verify(const CheckpointArguments& a) {
   if (report.ok())
     fmt::print("{}: all checksums match ({} tensors, {} bytes in {} files)\n", folder.string(),
                report.tensors, report.bytes, report.files);
-  return report.ok() ? 0 : 1;
+  return report.ok() ? kExitSuccess : kExitFailure;
 }
 
 int diff(const CheckpointArguments& a) {
   checkpoint::CheckpointReader first(one_checkpoint(a.folder)), second(one_checkpoint(a.other));
   const checkpoint::CheckpointDifference difference = checkpoint::diff(first, second);
   fmt::print("{}", checkpoint::to_text(difference));
-  return difference.same() ? 0 : 1;
+  return difference.same() ? kExitSuccess : kExitFailure;
 }
 
 int repair(const CheckpointArguments& a) {
@@ -115,7 +116,7 @@ int repair(const CheckpointArguments& a) {
   for (const std::string& text : report.lost) fmt::print("cannot be repaired: {}\n", text);
   if (report.repaired.empty() && report.lost.empty())
     fmt::print("{}: nothing to repair\n", folder.string());
-  return report.lost.empty() ? 0 : 1;
+  return report.lost.empty() ? kExitSuccess : kExitFailure;
 }
 
 int prune(const CheckpointArguments& a) {

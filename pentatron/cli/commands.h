@@ -22,7 +22,7 @@ void add_convert(CLI::App& program, Action& chosen);
 /// Runs the program with all verbs.
 int run(int argc, char** argv);
 
-/// Splits positional arguments into an optional file and key=value overrides.
+/// Splits positional arguments into files and key=value overrides, each in their order.
 struct ConfigArguments {
   std::vector<std::string> files, overrides;
 };

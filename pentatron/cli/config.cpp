@@ -10,6 +10,7 @@
 #include "pentatron/base/log.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
 #include "pentatron/cli/commands.h"
+#include "pentatron/cli/files/command_table.h"
 #include "pentatron/models/presets.h"
 #include "pentatron/trainer/config.h"
 
@@ -22,16 +23,29 @@ namespace fs = std::filesystem;
 struct ConfigVerbArguments {
   std::vector<std::string> what;
   std::vector<std::string> config;
+  bool origin = false;
 };
 
-trainer::Config load(const std::vector<std::string>& arguments) {
-  const ConfigArguments split = split_arguments(arguments);
-  return trainer::load_config(split.files.empty() ? std::nullopt : std::optional(split.files[0]),
-                              split.overrides);
+/// "key: value  # where it comes from" for every key.
+std::string with_origins(const trainer::Config& config, const config::Violations& origins) {
+  const trainer::Config defaults;
+  std::string text;
+  for (const config::FieldInfo& field : config::list_fields<trainer::Config>()) {
+    const std::string value = config::get(config, field.path);
+    std::string where = origins.where(field.path);
+    if (where.empty())
+      where = value == config::get(defaults, field.path) ? "default" : "preset or loaded model";
+    text += fmt::format("{:<60} # {}\n", fmt::format("{}: {}", field.path, value), where);
+  }
+  return text;
 }
 
 std::string show_all(const ConfigVerbArguments& a) {
-  return config::to_yaml(load(a.config));
+  const ConfigArguments split = split_arguments(a.config);
+  config::Violations origins;
+  const trainer::Config config =
+      trainer::load_config(split.files, split.overrides, {}, 1, &origins);
+  return a.origin ? with_origins(config, origins) : config::to_yaml(config);
 }
 
 /// The fewest ranks that a configuration asks for.
@@ -52,7 +66,7 @@ trainer::Config read_config(const std::string& where) {
   config::Violations violations;
   if (!fs::is_directory(where)) {
     config::apply_file(config, where, violations); // load_config() reports the violations
-    return trainer::load_config(where, {}, {}, fewest_ranks(config));
+    return trainer::load_config(std::vector<std::string>{where}, {}, {}, fewest_ranks(config));
   }
   if (const fs::path file = fs::path(where) / "config.yaml"; fs::exists(file)) {
     config::apply_file(config, file, violations);
@@ -102,8 +116,19 @@ std::string presets(const ConfigVerbArguments&) {
   return text;
 }
 
+/// What tab completion offers.
+std::string table_of_commands(const CLI::App& program) {
+  std::vector<KeyOfConfig> keys;
+  for (const config::FieldInfo& field : config::list_fields<trainer::Config>())
+    keys.push_back({field.path, field.values, field.type == "a string"});
+  for (KeyOfConfig& key : keys)
+    if (key.name == "model.preset") key.values = models::preset_names();
+  return dump_json(command_table(program, keys)) + "\n";
+}
+
 void add_page(CLI::App& verb, Action& chosen, const char* name, const char* about,
-              std::string (*make)(const ConfigVerbArguments&), const char* argument) {
+              std::string (*make)(const ConfigVerbArguments&), const char* argument,
+              const char* example) {
   auto arguments = std::make_shared<ConfigVerbArguments>();
   CLI::App* page = verb.add_subcommand(name, about);
   if (make == help) {
@@ -111,6 +136,10 @@ void add_page(CLI::App& verb, Action& chosen, const char* name, const char* abou
   } else if (!std::string_view(argument).empty()) {
     page->add_option("config", arguments->config, argument);
   }
+  if (make == show_all)
+    page->add_flag("--origin", arguments->origin,
+                   "print one line per key, with the file and line that set it");
+  page->footer(example);
   page->callback([arguments, make, &chosen] {
     chosen = [arguments, make] {
       const std::string text = make(*arguments);
@@ -127,16 +156,34 @@ void add_config(CLI::App& program, Action& chosen) {
       program.add_subcommand("config", "show, check, compare and explain configurations");
   verb->require_subcommand(1);
   add_page(*verb, chosen, "show",
-           "print the complete configuration of a YAML file, overrides and preset", show_all,
-           "a YAML file and key=value overrides");
+           "print the complete configuration of YAML files, overrides and preset", show_all,
+           "YAML files and key=value overrides; later ones override earlier ones",
+           "examples:\n"
+           "  pentatron config show examples/quickstart.yaml seed=7\n"
+           "  pentatron config show examples/quickstart.yaml --origin");
   add_page(*verb, chosen, "diff",
            "list the keys that differ between two configurations, or between one and the defaults",
-           diff, "one or two configurations: YAML files, run folders or checkpoints");
+           diff, "one or two configurations: YAML files, run folders or checkpoints",
+           "example: pentatron config diff examples/quickstart.yaml");
   add_page(*verb, chosen, "help", "explain configuration keys", help,
-           "a section, a key, or words to search for; default: all keys");
-  add_page(*verb, chosen, "schema", "print the JSON schema, for editors", schema, "");
-  add_page(*verb, chosen, "markdown", "print docs/configuration.md", markdown, "");
-  add_page(*verb, chosen, "presets", "list the built-in models", presets, "");
+           "a section, a key, or words to search for; default: all keys",
+           "example: pentatron config help optimizer");
+  add_page(*verb, chosen, "schema", "print the JSON schema, for editors", schema, "",
+           "example: pentatron config schema > schema.json");
+  add_page(*verb, chosen, "markdown", "print docs/configuration.md", markdown, "",
+           "example: pentatron config markdown > configuration.md");
+  add_page(*verb, chosen, "presets", "list the built-in models", presets, "",
+           "example: pentatron config presets");
+  verb->add_subcommand("commands", "print all commands, options and keys as JSON")
+      ->footer(
+          "The build writes it for pentatron completion.\nexample: pentatron config commands > "
+          "commands.json")
+      ->callback([&program, &chosen] {
+        chosen = [&program] {
+          fmt::print("{}", table_of_commands(program));
+          return 0;
+        };
+      });
   verb->footer("examples:\n"
                "  pentatron config help optimizer.lr\n"
                "  pentatron config help warmup\n"

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
@@ -12,18 +15,26 @@
 #include "pentatron/base/log.h"
 #include "pentatron/base/progress.h"
 #include "pentatron/checkpoint/convert.h"
+#include "pentatron/checkpoint/read_model.h"
 #include "pentatron/cli/commands.h"
 #include "pentatron/cli/loaded_model.h"
+#include "pentatron/cli/sample_text.h"
+#include "pentatron/cli/text_documents.h"
 #include "pentatron/data/tokenizer/gguf_metadata.h"
 #include "pentatron/data/tokenizer/gguf_tokenizer.h"
+#include "pentatron/trainer/kernel_choice.h"
+#include "pentatron/trainer/metrics/train_log.h"
 #include "pentatron/trainer/model_tokenizer.h"
+#include "pentatron/trainer/runtime.h"
+#include "pentatron/trainer/score_text.h"
 
 namespace pentatron::cli {
 
 namespace {
 
 struct ConvertArguments {
-  std::string source, target, format;
+  std::string source, target, format, quantize;
+  std::vector<std::string> text_files;
   checkpoint::ConvertOptions options;
 };
 
@@ -101,29 +112,111 @@ checkpoint::ModelFormat format_from_name(const std::string& name) {
   raise<ConfigError>("--format {} is not a known format\n  try: pentatron, hf or gguf", name);
 }
 
+/// --quantize is a GGUF file of that type.
+void complete(ConvertArguments& a) {
+  if (!a.quantize.empty()) {
+    if (!a.options.dtype.empty())
+      raise<ConfigError>(
+          "--quantize {} and --dtype {} both name the type of the output\n  try: only "
+          "--quantize {}",
+          a.quantize, a.options.dtype, a.quantize);
+    if (!a.format.empty() && a.format != "gguf")
+      raise<ConfigError>("--quantize {} writes a GGUF file, not --format {}\n  try: --format gguf",
+                         a.quantize, a.format);
+    a.format = "gguf";
+    a.options.dtype = a.quantize;
+  }
+  if (!a.text_files.empty() && a.quantize.empty())
+    raise<ConfigError>("--text-file {} has no effect without --quantize\n  try: --quantize q8_0",
+                       a.text_files[0]);
+  if (a.format.empty())
+    throw ConfigError("--format is not given\n  try: --format hf, --format gguf or --format "
+                      "pentatron");
+  a.options.format = format_from_name(a.format);
+}
+
+/// What quantisation costs: the perplexity of a text before and after.
+class QuantisationCost {
+ public:
+  /// Measures the model as it is.
+  explicit QuantisationCost(const ConvertArguments& a) : files_(a.text_files) {
+    const OpenedModel opened{
+        .where = a.source, .source = checkpoint::open_model(a.source), .config = {}};
+    tokenizer_ = open_tokenizer_of(opened);
+    if (tokenizer_ == nullptr) {
+      log::warning("the perplexity is not measured, because {} has no tokenizer", a.source);
+      return;
+    }
+    trainer::set_compute_threads(0);
+    trainer::choose_kernels_quietly({}, trainer::choose_device(trainer::DeviceKind::kAuto), {});
+    before_ = score(a.source, opened.source->facts().path);
+  }
+
+  /// Measures what was written, and prints both.
+  void print(const std::string& target) const {
+    if (tokenizer_ == nullptr) return;
+    const double before = trainer::perplexity(before_.loss());
+    const double after = trainer::perplexity(score(target, target).loss());
+    fmt::print("perplexity {:.4f} before, {:.4f} after quantization ({:+.2f} %), on {} tokens of "
+               "{}\n",
+               before, after, 100 * (after / before - 1), before_.tokens,
+               files_.empty() ? "the built-in text" : fmt::format("{}", fmt::join(files_, ", ")));
+  }
+
+ private:
+  trainer::TextScore score(const std::string& where, const std::filesystem::path& opened) const {
+    std::optional<trainer::TextScorer> scorer;
+    checkpoint::read_model(where, opened, {}, [&](checkpoint::ModelSource& source) {
+      const int64_t context = std::min<int64_t>(kContext, source.facts().context);
+      scorer.emplace(source, *tokenizer_, trainer::TextScoring{.context = context});
+    });
+    const auto add = [&](std::string_view text) { scorer->add(text); };
+    if (files_.empty())
+      add(kSampleText);
+    else
+      for_each_document(files_, "text", add);
+    const trainer::TextScore score = scorer->finish();
+    if (score.tokens == 0)
+      throw DataError("the text has no token to predict\n  try: --text-file with a longer text");
+    return score;
+  }
+
+  static constexpr int64_t kContext = 512; ///< tokens: enough to compare, and fast
+  const std::vector<std::string>& files_;
+  std::shared_ptr<const data::Tokenizer> tokenizer_;
+  trainer::TextScore before_;
+};
+
 int run_convert(ConvertArguments& a) {
+  complete(a);
   checkpoint::ConvertOptions& options = a.options;
-  options.format = format_from_name(a.format);
   const auto source = checkpoint::open_model(a.source);
   if (options.format == checkpoint::ModelFormat::kPentatron)
     options.config_yaml = config_for(*source, options.dtype);
   if (options.format == checkpoint::ModelFormat::kGguf) {
+    checkpoint::check_target(*source, a.target, options);
     options.tokenizer = metadata_of_tokenizer(source->facts());
   } else if (source->facts().tokenizer.kind == Place::Kind::kGguf) {
     options.files = files_of_gguf(source->facts().path);
   } else if (options.format == checkpoint::ModelFormat::kHuggingFace) {
     options.files = trainer::made_tokenizer_files(source->facts());
   }
+  std::optional<QuantisationCost> cost;
+  if (!a.quantize.empty()) cost.emplace(a);
   Progress progress("converting", 0, {.unit = Progress::Unit::kBytes});
   options.progress = [&](uint64_t done, uint64_t total) {
     progress.set_total(static_cast<int64_t>(total));
     progress.update(static_cast<int64_t>(done));
   };
-  const checkpoint::ConvertReport report = checkpoint::convert_model(*source, a.target, options);
+  checkpoint::ConvertReport report;
+  checkpoint::read_model(a.source, source->facts().path, {}, [&](checkpoint::ModelSource& model) {
+    report = checkpoint::convert_model(model, a.target, options);
+  });
   progress.clear();
   fmt::print("{}: {} tensors, {} in {} {}, from {}\n", a.target, report.tensors,
              format_bytes(static_cast<double>(report.bytes)), report.files,
              report.files == 1 ? "file" : "files", checkpoint::name_of(source->format()));
+  if (cost) cost->print(a.target);
   return 0;
 }
 
@@ -141,11 +234,19 @@ void add_convert(CLI::App& program, Action& chosen) {
   verb->add_option("target", a->target, "output folder, or output file for gguf")->required();
   verb->add_option("--format", a->format,
                    "output format; pentatron: a checkpoint to train from; hf: a Hugging Face "
-                   "folder; gguf: a file for llama.cpp and compatible programs")
-      ->required();
+                   "folder; gguf: a file for llama.cpp and compatible programs");
   verb->add_option(
       "--dtype", a->options.dtype,
-      "data type of the output: fp32, bf16, fp16, or q8_0 (gguf only); default: unchanged");
+      "data type of the output: fp32, bf16, fp16, or (gguf only) q8_0 or q4_k; default: unchanged");
+  verb->add_option(
+          "--quantize", a->quantize,
+          "write a GGUF file with weights of 8.5 bits (q8_0) or about 4.9 bits (q4_k), and "
+          "print the perplexity of a text before and after")
+      ->check(CLI::IsMember({"q8_0", "q4_k"}));
+  verb->add_option("--text-file", a->text_files,
+                   "with --quantize: file or folder of text to measure the perplexity on; repeat "
+                   "the option for several; default: a built-in text in English")
+      ->allow_extra_args(false);
   verb->add_option("--max-shard-size", a->options.max_shard_bytes,
                    "maximum size of an output file; larger models are split into several files; "
                    "default: 5GB")
@@ -154,7 +255,7 @@ void add_convert(CLI::App& program, Action& chosen) {
   verb->footer("examples:\n"
                "  pentatron convert runs/mine/checkpoints mine-hf --format hf\n"
                "  pentatron convert Qwen3-0.6B qwen --format pentatron\n"
-               "  pentatron convert mine-hf mine.gguf --format gguf --dtype q8_0");
+               "  pentatron convert mine-hf mine.gguf --quantize q8_0 --text-file held_out.txt");
   verb->callback([a, &chosen] { chosen = [a] { return run_convert(*a); }; });
 }
 

@@ -1,31 +1,116 @@
 #include <CLI/CLI.hpp>
 
+#include <optional>
+
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/checkpoint/read_model.h"
 #include "pentatron/cli/commands.h"
+#include "pentatron/cli/loaded_model.h"
+#include "pentatron/cli/text_documents.h"
 #include "pentatron/trainer/evaluate_hf.h"
 #include "pentatron/trainer/kernel_choice.h"
 #include "pentatron/trainer/metrics/train_log.h"
 #include "pentatron/trainer/runtime.h"
+#include "pentatron/trainer/score_text.h"
 
 namespace pentatron::cli {
 
 namespace {
 
 struct EvaluateArguments {
-  std::string model, batches, logits_out, grads_out;
-  std::vector<std::string> config;
+  std::string positional, model, batches, text_key = "text", logits_out, grads_out;
+  std::optional<std::string> text;
+  std::vector<std::string> files, config;
+  trainer::TextScoring scoring;
 };
 
-int evaluate(const EvaluateArguments& arguments) {
-  const trainer::Config config = with_runtime_keys(arguments.config, {});
+/// The model may be named by its place or by --hf; key=value settings may come first.
+void find_model(EvaluateArguments& a) {
+  if (a.positional.empty()) return;
+  if (a.model.empty()) {
+    a.model = a.positional;
+  } else if (!split_arguments({a.positional}).overrides.empty()) {
+    a.config.insert(a.config.begin(), a.positional);
+  } else {
+    raise<ConfigError>("{} and --hf {} both name a model, but evaluate takes one\n  try: pentatron "
+                       "evaluate {}",
+                       a.positional, a.model, a.positional);
+  }
+}
+
+/// Exactly one of --batches, --text and --file, and no option of another one.
+void check_inputs(const EvaluateArguments& a) {
+  std::vector<std::string> given;
+  if (!a.batches.empty()) given.emplace_back("--batches");
+  if (a.text) given.emplace_back("--text");
+  if (!a.files.empty()) given.emplace_back("--file");
+  if (given.empty())
+    throw ConfigError("evaluate needs one of --batches, --text and --file, and none is given\n  "
+                      "try: --text \"It is a truth universally acknowledged\"");
+  if (given.size() > 1)
+    raise<ConfigError>("{} are given, but evaluate takes only one of --batches, --text and --file\n"
+                       "  try: only {}",
+                       fmt::join(given, " and "), given.back());
+  if (a.batches.empty() && (!a.logits_out.empty() || !a.grads_out.empty()))
+    raise<ConfigError>("{} can only be used with --batches, not with {}\n  try: --batches "
+                       "batch.safetensors",
+                       a.logits_out.empty() ? "--grads-out" : "--logits-out", given[0]);
+  if (!a.batches.empty() && (a.scoring.context > 0 || a.scoring.stride > 0))
+    raise<ConfigError>("{} can only be used with --text or --file, not with --batches\n  try: "
+                       "--file text.txt",
+                       a.scoring.context > 0 ? "--context" : "--stride");
+}
+
+void print_score(const trainer::TextScore& score) {
+  if (score.tokens == 0) throw DataError("the text has no token to predict\n  try: a longer text");
+  fmt::print(
+      "{{\"loss\":{},\"perplexity\":{},\"bits_per_byte\":{},\"tokens\":{},\"bytes\":{},"
+      "\"documents\":{}}}\n",
+      trainer::exact_text(score.loss()), trainer::exact_text(trainer::perplexity(score.loss())),
+      trainer::exact_text(score.bits_per_byte()), score.tokens, score.bytes, score.documents);
+}
+
+void evaluate_text(const EvaluateArguments& a, const trainer::Config& config) {
+  OpenedModel opened{.where = a.model, .source = checkpoint::open_model(a.model), .config = config};
+  const auto tokenizer = open_tokenizer_of(opened);
+  if (tokenizer == nullptr)
+    raise<ConfigError>("{} has no tokenizer, which {} needs\n  try: --batches FILE with token ids",
+                       a.model, a.text ? "--text" : "--file");
+  trainer::TextScoring scoring = a.scoring;
+  scoring.dtype = config.dtype;
+  scoring.device = config.device;
+  std::optional<trainer::TextScorer> scorer;
+  checkpoint::read_model(
+      a.model, opened.source->facts().path, {},
+      [&](checkpoint::ModelSource& source) { scorer.emplace(source, *tokenizer, scoring); });
+  if (a.text) {
+    scorer->add(*a.text);
+  } else {
+    for_each_document(a.files, a.text_key, [&](std::string_view text) { scorer->add(text); });
+  }
+  print_score(scorer->finish());
+}
+
+int evaluate(EvaluateArguments& a) {
+  find_model(a);
+  if (a.model.empty())
+    throw ConfigError("evaluate needs a model, and none is given\n  try: pentatron evaluate DIR "
+                      "--text \"It is a truth universally acknowledged\"");
+  check_inputs(a);
+  const trainer::Config config = with_runtime_keys(a.config, {});
   trainer::set_compute_threads(config.train.num_threads);
   trainer::choose_kernels_quietly(config, trainer::choose_device(config.device), {});
-  const double loss = trainer::evaluate_hf({.model = arguments.model,
-                                            .batches = arguments.batches,
-                                            .logits_out = arguments.logits_out,
-                                            .grads_out = arguments.grads_out,
+  if (a.batches.empty()) {
+    evaluate_text(a, config);
+    return 0;
+  }
+  const double loss = trainer::evaluate_hf({.model = a.model,
+                                            .batches = a.batches,
+                                            .logits_out = a.logits_out,
+                                            .grads_out = a.grads_out,
                                             .dtype = config.dtype,
                                             .device = config.device,
                                             .num_threads = config.train.num_threads});
@@ -36,27 +121,46 @@ int evaluate(const EvaluateArguments& arguments) {
 } // namespace
 
 void add_evaluate(CLI::App& program, Action& chosen) {
-  auto arguments = std::make_shared<EvaluateArguments>();
-  CLI::App* verb = program.add_subcommand(
-      "evaluate", "compute the loss, logits and gradients of a model on one batch");
-  verb->add_option("--hf,--model", arguments->model,
-                   "model: a Hugging Face folder, ORG/NAME of a downloaded Hugging Face model, a "
-                   "run's checkpoint folder (checkpoint.save), one checkpoint in it, or a .gguf "
-                   "file")
-      ->required();
-  verb->add_option("--batches", arguments->batches,
-                   "Safetensors file with a tensor input_ids, int64 [batch, sequence]")
-      ->required();
-  verb->add_option("--logits-out", arguments->logits_out,
-                   "write the logits to this Safetensors file, fp32 [batch, sequence, vocabulary]");
-  verb->add_option("--grads-out", arguments->grads_out,
-                   "write the gradients to this Safetensors file, with Hugging Face names");
-  verb->add_option("config", arguments->config,
+  auto a = std::make_shared<EvaluateArguments>();
+  CLI::App* verb =
+      program.add_subcommand("evaluate", "measure how well a model predicts a text or a batch");
+  verb->add_option("model", a->positional, kModelHelp);
+  verb->add_option("--hf,--model", a->model, "the model; the same as the first argument");
+  verb->add_option("--text", a->text, "text to evaluate");
+  verb->add_option("--file", a->files,
+                   "file or folder of text to evaluate: .txt, .md, and .json and .jsonl with one "
+                   "object per line, each also as .gz or .zst; repeat the option for several")
+      ->allow_extra_args(false);
+  verb->add_option("--batches", a->batches,
+                   "Safetensors file with a tensor input_ids, int64 [batch, sequence]");
+  verb->add_option("--text-key", a->text_key,
+                   "with --file: the field that holds the text in each JSON line")
+      ->capture_default_str();
+  verb->add_option("--context", a->scoring.context,
+                   "with --text or --file: tokens of a window; longer texts are cut into windows; "
+                   "default: the context of the model")
+      ->check(CLI::PositiveNumber);
+  verb->add_option("--stride", a->scoring.stride,
+                   "with --text or --file: tokens between two windows; fewer give each token more "
+                   "context and take longer; default: the window, so that windows do not overlap")
+      ->check(CLI::PositiveNumber);
+  verb->add_option("--logits-out", a->logits_out,
+                   "with --batches: write the logits to this Safetensors file, fp32 [batch, "
+                   "sequence, vocabulary]");
+  verb->add_option(
+      "--grads-out", a->grads_out,
+      "with --batches: write the gradients to this Safetensors file, with Hugging Face "
+      "names");
+  verb->add_option("config", a->config,
                    "key=value settings: dtype, device, kernels, train.num_threads");
-  verb->footer("Prints one JSON line: {\"loss\": mean next-token cross-entropy}.\n"
-               "example: pentatron evaluate --hf DIR --batches batch.safetensors --grads-out "
-               "grads.safetensors dtype=fp64");
-  verb->callback([arguments, &chosen] { chosen = [arguments] { return evaluate(*arguments); }; });
+  verb->footer("Prints one JSON line. For texts: loss (mean cross-entropy per token, in nats), "
+               "perplexity, bits_per_byte, tokens, bytes and documents. For --batches: loss.\n"
+               "examples:\n"
+               "  pentatron evaluate runs/quickstart/checkpoints --text \"It is a truth\"\n"
+               "  pentatron evaluate model.gguf --file held_out/ --file more.jsonl --stride 512\n"
+               "  pentatron evaluate DIR --batches batch.safetensors --grads-out grads.safetensors "
+               "dtype=fp64");
+  verb->callback([a, &chosen] { chosen = [a] { return evaluate(*a); }; });
 }
 
 } // namespace pentatron::cli

@@ -11,18 +11,17 @@
 #include "pentatron/base/log.h"
 #include "pentatron/cli/commands.h"
 #include "pentatron/cli/loaded_model.h"
+#include "pentatron/cli/prompts.h"
 #include "pentatron/cli/ranks.h"
 #include "pentatron/cli/writing.h"
-#include "pentatron/data/byte_source.h"
-#include "pentatron/data/json_line.h"
-#include "pentatron/data/line_reader.h"
+#include "pentatron/comm/gather_text.h"
 
 namespace pentatron::cli {
 
 namespace {
 
 struct GenerateArguments {
-  std::string model, prompts_file;
+  std::string model, prompt_file;
   std::vector<std::string> prompts, config;
   std::vector<int64_t> tokens;
   WritingOptions writing;
@@ -36,39 +35,29 @@ struct Prompt {
   std::vector<int64_t> tokens;
 };
 
-/// {"prompt": "..."} on each line.
-void read_prompts(const std::string& file, std::vector<std::string>& prompts) {
-  const std::unique_ptr<data::ByteSource> source = data::open_source(file);
-  data::LineReader lines(*source, int64_t{1} << 28);
-  std::string_view line;
-  std::string text;
-  while (lines.next(line) == data::LineReader::Status::kLine) {
-    if (line.find_first_not_of(" \t") == std::string_view::npos) continue;
-    if (data::extract_string(line, "prompt", text) != data::JsonField::kFound)
-      raise<DataError>("{}: line {} is not a JSON object with a string `prompt`", file,
-                       lines.line_number());
-    prompts.push_back(text);
+std::vector<std::string> texts_of(const GenerateArguments& arguments) {
+  std::vector<std::string> texts = arguments.prompts;
+  if (!arguments.prompt_file.empty()) {
+    const std::vector<std::string> more = read_prompt_file(arguments.prompt_file);
+    texts.insert(texts.end(), more.begin(), more.end());
   }
+  return texts;
 }
 
-std::vector<Prompt> prompts_of(const GenerateArguments& arguments,
-                               const data::Tokenizer* tokenizer) {
-  if (!arguments.tokens.empty()) return {{"", arguments.tokens}};
-  std::vector<std::string> texts = arguments.prompts;
-  if (!arguments.prompts_file.empty()) read_prompts(arguments.prompts_file, texts);
+std::vector<Prompt> prompts_of(std::vector<std::string> texts, const data::Tokenizer& tokenizer) {
   if (texts.empty()) texts.emplace_back();
   std::vector<Prompt> prompts;
   for (std::string& text : texts) {
     std::vector<int32_t> encoded;
-    tokenizer->encode_with_special(text, encoded);
+    tokenizer.encode_with_special(text, encoded);
     Prompt prompt{std::move(text), {encoded.begin(), encoded.end()}};
     // A tokenizer without files knows the end of a document only, behind which a text begins.
-    const bool bytes = dynamic_cast<const data::ByteTokenizer*>(tokenizer) != nullptr;
+    const bool bytes = dynamic_cast<const data::ByteTokenizer*>(&tokenizer) != nullptr;
     if (bytes || prompt.tokens.empty()) {
-      if (tokenizer->eod() < 0)
+      if (tokenizer.eod() < 0)
         raise<ConfigError>("the prompt is empty, and the tokenizer has no token to start a text "
                            "with\n  try: --prompt TEXT");
-      prompt.tokens.insert(prompt.tokens.begin(), tokenizer->eod());
+      prompt.tokens.insert(prompt.tokens.begin(), tokenizer.eod());
     }
     prompts.push_back(std::move(prompt));
   }
@@ -82,14 +71,15 @@ std::string_view name_of(generate::Finish finish, bool stopped) {
 
 /// How fast the model reads and writes.
 struct Speed {
-  int64_t prompt_tokens = 0, new_tokens = 0; ///< the first token of a text is of its reading
+  int64_t prompt_tokens = 0, new_tokens = 0;
+  int64_t later_tokens = 0; ///< new ones but for the first of each text, which reading gives
   double reading_s = 0, writing_s = 0;
 
   std::string describe() const {
     std::string text = fmt::format("{} prompt tokens in {:.2f} s", prompt_tokens, reading_s);
-    if (new_tokens > 0)
-      text += fmt::format(", {} new tokens in {:.2f} s: {:.1f} tokens/s", new_tokens, writing_s,
-                          static_cast<double>(new_tokens) / writing_s);
+    text += fmt::format(", {} new tokens", new_tokens);
+    if (later_tokens > 0)
+      text += fmt::format(" at {:.1f} tokens/s", static_cast<double>(later_tokens) / writing_s);
     return text;
   }
 };
@@ -152,8 +142,11 @@ class Run {
     const double end = monotonic_s();
     for (const Prompt& prompt : prompts)
       speed_.prompt_tokens += static_cast<int64_t>(prompt.tokens.size());
-    for (const generate::Text& text : texts)
-      speed_.new_tokens += std::max<int64_t>(0, static_cast<int64_t>(text.tokens.size()) - 1);
+    for (const generate::Text& text : texts) {
+      const auto count = static_cast<int64_t>(text.tokens.size());
+      speed_.new_tokens += count;
+      speed_.later_tokens += std::max<int64_t>(0, count - 1);
+    }
     speed_.reading_s += (begun ? first_token : end) - start;
     speed_.writing_s += begun ? end - first_token : 0;
     for (TextWriter& writer : writers) {
@@ -207,9 +200,25 @@ int run_generate(const GenerateArguments& arguments) {
       log::info("{}: the tokenizer has {} tokens, but the model only the first {}", arguments.model,
                 tokenizer->vocab_size(), opened.config.model.vocab_size);
   }
-  const std::vector<Prompt> prompts = prompts_of(arguments, tokenizer.get());
+  const std::vector<std::string> texts = texts_of(arguments);
+  const bool none_given =
+      arguments.tokens.empty() && arguments.prompts.empty() && arguments.prompt_file.empty();
+  if (none_given && ranks.start == Ranks::Start::kSupervised && has_piped_input())
+    raise<ConfigError>("--backend {}: the processes of ranks have no standard input to read a "
+                       "prompt from\n  try: --prompt-file FILE, or --backend in_process",
+                       arguments.ranks.backend);
   return run_ranks(ranks, opened.config, [&](const comm::Group& world) {
     const RankLog rank_log("", world);
+    std::vector<std::string> own = texts;
+    if (none_given) { // of launched processes only the first has the input
+      const bool reads = world.rank() == 0 && has_piped_input();
+      const std::string told =
+          comm::broadcast_text(reads ? "." + read_piped_prompt() : "", 0, world);
+      if (!told.empty()) own = {told.substr(1)};
+    }
+    const std::vector<Prompt> prompts = tokenizer == nullptr
+                                            ? std::vector<Prompt>{{"", arguments.tokens}}
+                                            : prompts_of(std::move(own), *tokenizer);
     Run(arguments, opened, tokenizer.get(), world).write(prompts);
   });
 }
@@ -226,9 +235,10 @@ void add_generate(CLI::App& program, Action& chosen) {
   CLI::Option* prompt = verb->add_option("--prompt", arguments->prompts,
                                          "text to continue; repeat the option for several prompts")
                             ->allow_extra_args(false);
-  CLI::Option* file =
-      verb->add_option("--prompts", arguments->prompts_file,
-                       "JSON Lines file of prompts, {\"prompt\": \"...\"} on each line");
+  CLI::Option* file = verb->add_option(
+      "--prompt-file,--prompts", arguments->prompt_file,
+      "file of prompts: one per line, or JSON Lines with {\"prompt\": \"...\"}; the "
+      "texts are printed in the order of the file");
   verb->add_option("--tokens", arguments->tokens,
                    "token ids to continue, separated by commas; the output is token ids too")
       ->allow_extra_args(false)
@@ -248,11 +258,14 @@ void add_generate(CLI::App& program, Action& chosen) {
                  "do not stop at end tokens; generate --max-new-tokens tokens");
   add_writing_options(*verb, arguments->writing);
   add_rank_options(*verb, arguments->ranks);
-  verb->footer("examples:\n"
+  verb->footer("Without --prompt, --prompt-file and --tokens, the prompt is read from standard "
+               "input if that is a pipe or a file.\n"
+               "examples:\n"
                "  pentatron generate runs/quickstart/checkpoints --prompt \"It is a truth\"\n"
+               "  echo \"It is a truth\" | pentatron generate runs/quickstart/checkpoints\n"
                "  pentatron generate model.gguf --prompt \"The capital of France is\" "
                "--temperature 0 --max-new-tokens 20 --json\n"
-               "  pentatron generate DIR --prompts questions.jsonl --json --ranks 2 "
+               "  pentatron generate DIR --prompt-file questions.jsonl --json --ranks 2 "
                "parallel.tensor_model_parallel_size=2");
   verb->callback(
       [arguments, &chosen] { chosen = [arguments] { return run_generate(*arguments); }; });

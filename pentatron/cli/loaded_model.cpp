@@ -1,6 +1,10 @@
 #include "pentatron/cli/loaded_model.h"
 
+#include <optional>
+#include <utility>
+
 #include "pentatron/base/error.h"
+#include "pentatron/checkpoint/read_model.h"
 #include "pentatron/cli/commands.h"
 #include "pentatron/data/dataset.h"
 #include "pentatron/data/tokenizer/open.h"
@@ -14,8 +18,6 @@ namespace {
 
 using Kind = checkpoint::TokenizerPlace::Kind;
 
-/// What the weights are computed in if the user does not say: as they are stored, but fp16, which
-/// has no kernels here, as fp32.
 /// The section `tokenizer` of the run that the model comes from.
 data::TokenizerConfig saved_tokenizer(const checkpoint::ModelFacts& facts) {
   trainer::Config saved;
@@ -35,7 +37,7 @@ trainer::Precision precision_of(SafeDtype dtype) {
 
 OpenedModel open_trained_model(const std::string& where, const std::vector<std::string>& keys,
                                int ranks) {
-  OpenedModel opened{.source = checkpoint::open_model(where), .config = {}};
+  OpenedModel opened{.where = where, .source = checkpoint::open_model(where), .config = {}};
   const checkpoint::ModelFacts& facts = opened.source->facts();
   trainer::Config base;
   base.model = facts.config;
@@ -63,20 +65,24 @@ parallelize::RankModel load_model(const OpenedModel& opened, const comm::Group& 
   const trainer::Config& config = opened.config;
   const parallelize::PipelinePlan plan = parallelize::plan_pipeline(
       config.parallel, config.model, {.tokens = 1, .squared_lengths = 1});
-  // Readers are for one thread at a time, and ranks may be threads of one process.
-  const auto source = checkpoint::open_model(opened.source->facts().path.string());
   const at::Device device = trainer::choose_device(config.device);
   trainer::choose_kernels_quietly(config, device, world);
   const parallelize::Groups groups =
       parallelize::make_groups(world, config.parallel, config.model, plan);
-  return parallelize::load_model(
-      *source,
-      {.config = config.model,
-       .build = {.dtype = trainer::scalar_type(config.dtype), .tp = groups.tp},
-       .device = device,
-       .max_sequence = config.train.seq_length,
-       .gradients = false},
-      groups, plan);
+  std::optional<parallelize::RankModel> model;
+  // Each rank opens the files: readers are for one thread at a time, and ranks may be threads.
+  checkpoint::read_model(
+      opened.where, opened.source->facts().path, world, [&](checkpoint::ModelSource& source) {
+        model.emplace(parallelize::load_model(
+            source,
+            {.config = config.model,
+             .build = {.dtype = trainer::scalar_type(config.dtype), .tp = groups.tp},
+             .device = device,
+             .max_sequence = config.train.seq_length,
+             .gradients = false},
+            groups, plan));
+      });
+  return std::move(*model);
 }
 
 std::filesystem::path tokenizer_path(const OpenedModel& opened) {

@@ -12,13 +12,14 @@
 
 namespace pentatron::cli {
 
-/// What `model` of generate and chat may be.
+/// What `model` of generate, chat and evaluate may be.
 inline constexpr const char* kModelHelp =
     "model: a run's checkpoint folder (checkpoint.save), one checkpoint in it (step_NNNNNNNN), a "
     "Hugging Face folder, ORG/NAME of a downloaded Hugging Face model, or a .gguf file";
 
 /// A model before its weights are loaded.
 struct OpenedModel {
+  std::string where; ///< as the user named it
   std::unique_ptr<checkpoint::ModelSource> source;
   trainer::Config config; ///< of the model, with the keys that the user gave
 };

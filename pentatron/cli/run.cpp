@@ -21,11 +21,6 @@ ConfigArguments split_arguments(const std::vector<std::string>& arguments) {
         equals != std::string::npos && (slash == std::string::npos || equals < slash);
     (is_override ? result.overrides : result.files).push_back(argument);
   }
-  if (result.files.size() > 1) {
-    raise<ConfigError>("{} and {} are both configuration files, but only one is allowed\n  try: "
-                       "one file, with key=value for other settings",
-                       result.files[0], result.files[1]);
-  }
   return result;
 }
 

@@ -117,6 +117,18 @@ void tell_limits(const trainer::Config& config, const Ranks& ranks, bool dry_run
     trainer::require_memory(config, ranks.size, local, *free_bytes);
 }
 
+/// The sections of a configuration, and how to read about their keys.
+std::string sections_help() {
+  std::string text = "Sections of the configuration (pentatron config help SECTION lists the keys "
+                     "of one, pentatron config help WORD searches):\n";
+  for (const config::SectionInfo& section : config::list_sections<trainer::Config>())
+    text += fmt::format("  {:<14} {}\n", section.name, section.help);
+  std::string top;
+  for (const config::FieldInfo& field : config::list_fields<trainer::Config>())
+    if (field.path.find('.') == std::string::npos) top += (top.empty() ? "" : ", ") + field.path;
+  return text + fmt::format("  {:<14} {}\n", "top level", top);
+}
+
 int train(const TrainArguments& arguments) {
   Ranks ranks = find_ranks(arguments.ranks);
   const ConfigArguments split = split_arguments(arguments.config);
@@ -126,8 +138,7 @@ int train(const TrainArguments& arguments) {
     base.checkpoint.load = "hf:" + arguments.hf;
   }
   const trainer::Config config =
-      trainer::load_config(split.files.empty() ? std::nullopt : std::optional(split.files[0]),
-                           split.overrides, std::move(base), ranks.size);
+      trainer::load_config(split.files, split.overrides, std::move(base), ranks.size);
   tell_limits(config, ranks, arguments.dry_run);
   if (arguments.dry_run) return 0;
   const char* const answer = trainer::stopping_text(!config.checkpoint.save.empty());
@@ -145,15 +156,19 @@ void add_train(CLI::App& program, Action& chosen) {
   auto arguments = std::make_shared<TrainArguments>();
   CLI::App* verb = program.add_subcommand("train", "train a model");
   verb->add_option("config", arguments->config,
-                   "YAML file and key=value settings; pentatron config help explains the keys");
+                   "YAML files and key=value settings; later ones override earlier ones, and "
+                   "settings override files");
   verb->add_option("--hf", arguments->hf,
                    "start from this Hugging Face model: a folder, or ORG/NAME of a downloaded one; "
                    "same as checkpoint.load=hf:DIR");
   verb->add_flag("--dry-run", arguments->dry_run,
                  "check the configuration, print the required memory, and exit");
   add_rank_options(*verb, arguments->ranks);
-  verb->footer("examples:\n"
+  verb->footer(sections_help() +
+               "examples:\n"
                "  pentatron train examples/quickstart.yaml train.train_iters=500\n"
+               "  pentatron train base.yaml large.yaml optimizer.lr=1e-4   (base.yaml, changed by "
+               "large.yaml)\n"
                "  pentatron train my.yaml checkpoint.save=run checkpoint.load=run   (resume)\n"
                "  pentatron train my.yaml --ranks 4 parallel.tensor_model_parallel_size=2   (4 "
                "ranks: 2 tensor x 2 data)\n"

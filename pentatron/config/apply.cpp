@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <fstream>
 
 #include "pentatron/base/error.h"
@@ -76,6 +77,107 @@ class Applier {
   Violations& violations_;
 };
 
+/// Applies files with those that they include. An included file comes first, so that the file that
+/// includes it overrides it.
+class FileApplier {
+ public:
+  FileApplier(const Schema& schema, void* object, Violations& violations)
+      : schema_(schema), object_(object), violations_(violations) {}
+
+  /// `where` is the place of the include; empty: the user named the file.
+  void apply(const std::filesystem::path& file, const std::string& where) {
+    const std::optional<std::string> text = read(file, where);
+    if (!text || !enter(file, where)) return;
+    if (std::optional<Node> root = parse_yaml(*text, file.string(), /*lines=*/true, violations_)) {
+      if (root->type == Node::Type::kMap) apply_includes(*root, file);
+      Applier(schema_, file.string(), violations_).section(schema_, object_, *root, "");
+    }
+    open_.pop_back();
+  }
+
+ private:
+  static constexpr size_t kMaxDepth = 8, kMaxFiles = 64;
+
+  std::optional<std::string> read(const std::filesystem::path& file, const std::string& where) {
+    std::error_code error;
+    const bool regular = std::filesystem::is_regular_file(file, error);
+    std::ifstream stream;
+    if (regular) stream.open(file, std::ios::binary);
+    std::string text(size_t{1} << 20, '\0'); // one byte above the limit is enough to be refused
+    text += '\0';
+    if (regular && stream) {
+      stream.read(text.data(), static_cast<std::streamsize>(text.size()));
+      text.resize(static_cast<size_t>(stream.gcount()));
+      if (!stream.bad()) return text;
+    }
+    const bool exists = std::filesystem::exists(file, error);
+    violations_.add_at(where, "",
+                       fmt::format("the {} file {} {}",
+                                   where.empty() ? "configuration" : "included", file.string(),
+                                   regular  ? "cannot be read"
+                                   : exists ? "is not a file"
+                                            : "does not exist"),
+                       where.empty() ? "" : "a path relative to the file that includes it");
+    return std::nullopt;
+  }
+
+  /// Refuses cycles and more files than anybody writes.
+  bool enter(const std::filesystem::path& file, const std::string& where) {
+    std::error_code error;
+    const std::filesystem::path real = std::filesystem::weakly_canonical(file, error);
+    for (size_t i = 0; i < open_.size(); ++i) {
+      if (open_[i].real != real) continue;
+      std::string chain;
+      for (size_t k = i; k < open_.size(); ++k) chain += open_[k].name + " -> ";
+      violations_.add_at(
+          where, "", fmt::format("{} includes itself: {}{}", file.string(), chain, file.string()),
+          "remove this include");
+      return false;
+    }
+    if (open_.size() > kMaxDepth || ++files_ > kMaxFiles) {
+      violations_.add_at(where, "",
+                         open_.size() > kMaxDepth
+                             ? fmt::format("files are included more than {} levels deep", kMaxDepth)
+                             : fmt::format("more than {} files are included", kMaxFiles),
+                         "fewer includes");
+      return false;
+    }
+    open_.push_back({real, file.string()});
+    return true;
+  }
+
+  /// Takes the key `include` out of the file's map and applies what it names.
+  void apply_includes(Node& root, const std::filesystem::path& file) {
+    const auto found = std::ranges::find(root.members, kIncludeKey, &Node::Member::key);
+    if (found == root.members.end()) return;
+    const Node::Member include = std::move(*found);
+    root.members.erase(found);
+    const std::string where = location(file.string(), include.line);
+    std::vector<Node> names = include.value.items;
+    if (include.value.type == Node::Type::kScalar) names = {include.value};
+    bool valid = !names.empty() || include.value.type == Node::Type::kList;
+    for (const Node& name : names) valid &= name.type == Node::Type::kScalar && !name.text.empty();
+    if (!valid) {
+      violations_.add_at(where, "", "include is not a list of files", "include: [base.yaml]");
+      return;
+    }
+    for (const Node& name : names) {
+      const std::filesystem::path path = file.parent_path() / name.text;
+      apply(path.lexically_normal(), where);
+    }
+  }
+
+  struct Open {
+    std::filesystem::path real;
+    std::string name;
+  };
+  const Schema& schema_;
+  void* object_;
+  Violations& violations_;
+  std::vector<Open> open_;
+  size_t files_ = 0;
+};
+
 } // namespace
 
 void apply_yaml(const Schema& schema, void* object, std::string_view text, std::string_view origin,
@@ -86,28 +188,7 @@ void apply_yaml(const Schema& schema, void* object, std::string_view text, std::
 
 void apply_file(const Schema& schema, void* object, const std::filesystem::path& file,
                 Violations& violations) {
-  std::error_code error;
-  const bool regular = std::filesystem::is_regular_file(file, error);
-  std::ifstream stream;
-  if (regular) stream.open(file, std::ios::binary);
-  if (!regular || !stream) {
-    violations.add_at("", "",
-                      fmt::format("the configuration file {} {}", file.string(),
-                                  regular                                ? "cannot be read"
-                                  : std::filesystem::exists(file, error) ? "is not a file"
-                                                                         : "does not exist"));
-    return;
-  }
-  std::string text(size_t{1} << 20, '\0'); // one byte above the limit is enough to be refused
-  text += '\0';
-  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(stream.gcount()));
-  if (stream.bad()) {
-    violations.add_at("", "",
-                      fmt::format("the configuration file {} cannot be read", file.string()));
-    return;
-  }
-  apply_yaml(schema, object, text, file.string(), violations);
+  FileApplier(schema, object, violations).apply(file, "");
 }
 
 void apply_override(const Schema& schema, void* object, std::string_view assignment,

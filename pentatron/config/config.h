@@ -3,7 +3,7 @@
 ///
 ///   TrainConfig config;
 ///   config::Violations violations;
-///   config::apply_file(config, "run.yaml", violations);
+///   config::apply_file(config, "run.yaml", violations);  // and the files it includes
 ///   config::apply_override(config, "model.num_layers=24", violations);
 ///   config::validate(config, violations);
 ///   violations.throw_if_any();  // one ConfigError that lists everything
@@ -43,6 +43,13 @@ struct FieldInfo {
   std::string constraint; ///< ">= 1", or empty
   std::string unit;
   std::string help;
+  std::vector<std::string> values; ///< of a boolean or an enum, also where it may be null
+};
+
+/// One section of the top level.
+struct SectionInfo {
+  std::string name;
+  std::string help;
 };
 
 namespace detail {
@@ -59,6 +66,7 @@ std::string to_yaml(const Schema& schema, const void* object);
 std::vector<Difference> diff(const Schema& schema, const void* before, const void* after);
 std::string get(const Schema& schema, const void* object, std::string_view path);
 std::vector<FieldInfo> list_fields(const Schema& schema);
+std::vector<SectionInfo> list_sections(const Schema& schema);
 std::string help(const Schema& schema, std::string_view what);
 std::string json_schema(const Schema& schema, std::string_view title);
 std::string markdown(const Schema& schema);
@@ -72,7 +80,11 @@ void apply_yaml(C& config, std::string_view text, std::string_view origin, Viola
   detail::apply_yaml(schema_of<C>(), &config, text, origin, violations);
 }
 
-/// The same from a file. A file that cannot be read is a violation.
+/// The key of a file that names other files to apply first: include: [base.yaml].
+inline constexpr std::string_view kIncludeKey = "include";
+
+/// The same from a file, after the files that its key `include` names (one or a list, relative to
+/// the file). A file that cannot be read, includes itself or includes too many is a violation.
 template <Section C>
 void apply_file(C& config, const std::filesystem::path& file, Violations& violations) {
   detail::apply_file(schema_of<C>(), &config, file, violations);
@@ -113,6 +125,11 @@ template <Section C> std::string get(const C& config, std::string_view path) {
 /// Every key of the struct and its sections, in order.
 template <Section C> std::vector<FieldInfo> list_fields() {
   return detail::list_fields(schema_of<C>());
+}
+
+/// The sections of the top level, in order.
+template <Section C> std::vector<SectionInfo> list_sections() {
+  return detail::list_sections(schema_of<C>());
 }
 
 /// Explains keys. `what` is empty (all keys, grouped by section), a section, a key, or words to

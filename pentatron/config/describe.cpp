@@ -23,6 +23,14 @@ struct Group {
   std::vector<FieldInfo> fields;
 };
 
+std::vector<std::string> values_of(const TypeInfo& type) {
+  if (type.kind == Kind::kOptional) return values_of(*type.element);
+  if (type.kind == Kind::kBool) return {"true", "false"};
+  std::vector<std::string> values;
+  for (const NamedValue& named : type.names) values.emplace_back(named.name);
+  return values;
+}
+
 void group(const Schema& schema, const void* defaults, const std::string& path,
            std::string_view help, std::vector<Group>& out) {
   const size_t index = out.size();
@@ -39,7 +47,8 @@ void group(const Schema& schema, const void* defaults, const std::string& path,
          .default_value = format_value(*entry.type, read_entry(entry, defaults)),
          .constraint = constraint_text(entry.traits),
          .unit = std::string(entry.traits.unit),
-         .help = std::string(entry.help)});
+         .help = std::string(entry.help),
+         .values = values_of(*entry.type)});
   }
 }
 
@@ -217,6 +226,13 @@ std::vector<FieldInfo> list_fields(const Schema& schema) {
   return out;
 }
 
+std::vector<SectionInfo> list_sections(const Schema& schema) {
+  std::vector<SectionInfo> out;
+  for (const Entry& entry : schema.entries)
+    if (entry.section != nullptr) out.push_back({std::string(entry.name), std::string(entry.help)});
+  return out;
+}
+
 std::string help(const Schema& schema, std::string_view what) {
   const std::vector<Group> all = groups(schema);
   std::string out;
@@ -242,6 +258,10 @@ std::string help(const Schema& schema, std::string_view what) {
 std::string json_schema(const Schema& schema, std::string_view title) {
   Json json{{"$schema", "https://json-schema.org/draft/2020-12/schema"}, {"title", title}};
   json.update(section_schema(schema, schema.defaults.get()));
+  const Json name{{"type", "string"}, {"minLength", 1}};
+  json["properties"][std::string(kIncludeKey)] =
+      Json{{"anyOf", Json::array({name, Json{{"type", "array"}, {"items", name}}})},
+           {"description", "configuration files to apply first, relative to this file"}};
   return json.dump(2) + "\n";
 }
 

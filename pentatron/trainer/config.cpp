@@ -220,8 +220,14 @@ optim::TrainLength train_length(const TrainConfig& train) {
 
 Config load_config(const std::optional<std::string>& file,
                    const std::vector<std::string>& overrides, Config base, int world_size) {
+  const auto files = file ? std::vector<std::string>{*file} : std::vector<std::string>{};
+  return load_config(files, overrides, std::move(base), world_size);
+}
+
+Config load_config(const std::vector<std::string>& files, const std::vector<std::string>& overrides,
+                   Config base, int world_size, config::Violations* origins) {
   const auto apply = [&](Config& config, config::Violations& violations) {
-    if (file) config::apply_file(config, *file, violations);
+    for (const std::string& file : files) config::apply_file(config, file, violations);
     for (const std::string& override_text : overrides)
       config::apply_override(config, override_text, violations);
   };
@@ -253,6 +259,7 @@ Config load_config(const std::optional<std::string>& file,
     check_batch_sizes(config.train, parallelize::data_parallel_size(config.parallel, world_size),
                       violations);
   violations.throw_if_any();
+  if (origins != nullptr) *origins = std::move(violations);
   return config;
 }
 

@@ -291,10 +291,14 @@ struct Config {
   void validate(config::Violations& violations, std::string_view path) const;
 };
 
-/// Fills a config from an optional file and overrides, in this order: preset or the model
-/// of checkpoint.load where that is no run that goes on, file, overrides. Where no tokenizer is
+/// Fills a config from files and overrides, in this order: preset or the model of checkpoint.load
+/// where that is no run that goes on, files, overrides; later values win. Where no tokenizer is
 /// named, it is the one of the model that is loaded; where no vocabulary size is given, it is the
-/// tokenizer's. Every problem of a run on `world_size` ranks in one ConfigError.
+/// tokenizer's. Every problem of a run on `world_size` ranks in one ConfigError. `origins` receives
+/// where each key was assigned.
+Config load_config(const std::vector<std::string>& files, const std::vector<std::string>& overrides,
+                   Config base = {}, int world_size = 1, config::Violations* origins = nullptr);
+/// The same with one file or none.
 Config load_config(const std::optional<std::string>& file,
                    const std::vector<std::string>& overrides, Config base = {}, int world_size = 1);
 

@@ -2,10 +2,13 @@
 
 #include <ATen/ATen.h>
 
+#include <optional>
+
 #include "pentatron/base/error.h"
 #include "pentatron/base/safetensors.h"
 #include "pentatron/checkpoint/hf/hf_export.h"
 #include "pentatron/checkpoint/hf/hf_weights.h"
+#include "pentatron/checkpoint/read_model.h"
 #include "pentatron/checkpoint/tensor_io.h"
 #include "pentatron/kernels/embedding/embedding.h"
 #include "pentatron/parallelize/load_model.h"
@@ -75,12 +78,17 @@ double evaluate_hf(const HfEvaluation& options) {
   const at::Tensor ids_bs = read_input_ids(options.batches, config.vocab_size);
   const int64_t b = ids_bs.size(0), s = ids_bs.size(1);
   const bool with_grads = !options.grads_out.empty();
-  parallelize::RankModel model =
-      parallelize::load_model(*source, {.config = config,
-                                        .build = {.dtype = scalar_type(options.dtype)},
-                                        .device = device,
-                                        .max_sequence = s,
-                                        .gradients = with_grads});
+  std::optional<parallelize::RankModel> loaded;
+  checkpoint::read_model(
+      options.model, source->facts().path, {}, [&](checkpoint::ModelSource& files) {
+        loaded.emplace(
+            parallelize::load_model(files, {.config = config,
+                                            .build = {.dtype = scalar_type(options.dtype)},
+                                            .device = device,
+                                            .max_sequence = s,
+                                            .gradients = with_grads}));
+      });
+  parallelize::RankModel& model = *loaded;
 
   std::vector<uint64_t> samples(static_cast<size_t>(b));
   for (size_t i = 0; i < samples.size(); ++i) samples[i] = i;

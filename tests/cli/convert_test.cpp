@@ -1,4 +1,5 @@
 // `pentatron convert` and what uses its results, as a user runs them.
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -7,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "pentatron/base/json.h"
+#include "tests/cli/letter_model.h"
 #include "tests/cli/program_folder.h"
 #include "tests/support/files.h"
 
@@ -38,13 +40,71 @@ TEST_F(ConvertVerb, SaysWhatItWroteAndRefusesWhatIsThere) {
   EXPECT_THAT(run("convert ours sharded --format hf --max-shard-size 30KB"),
               AllOf(HasSubstr("10 files"), HasSubstr("from pentatron")));
   EXPECT_TRUE(fs::exists(folder / "sharded/model.safetensors.index.json"));
-  EXPECT_THAT(run("convert ours sharded --format hf", 1),
+  EXPECT_THAT(run("convert ours sharded --format hf", 2),
               AllOf(HasSubstr("sharded already exists"), HasSubstr("try:")));
   EXPECT_THAT(run("convert sharded model.gguf --format gguf"), HasSubstr("21 tensors"));
   EXPECT_THAT(run("convert model.gguf again --format pentatron"), HasSubstr("from gguf"));
-  EXPECT_THAT(run("convert ours x --format onnx", 1), HasSubstr("try: pentatron, hf or gguf"));
+  EXPECT_THAT(run("convert ours x --format onnx", 2), HasSubstr("try: pentatron, hf or gguf"));
   EXPECT_THAT(run("convert none x --format hf", 1), HasSubstr("none does not exist"));
   EXPECT_FALSE(fs::exists(folder / "x"));
+}
+
+/// The number behind `words` in a text.
+double number_after(const std::string& text, const std::string& words) {
+  const size_t at = text.find(words);
+  return at == std::string::npos ? std::nan("") : std::stod(text.substr(at + words.size()));
+}
+
+TEST_F(ConvertVerb, QuantisesAndPrintsThePerplexityThatItCosts) {
+  test::make_letter_model(folder / "model");
+  std::ofstream(folder / "text.txt") << "thequickbrownfoxjumpsoverthelazydog";
+  const std::string out = run("convert model m.gguf --quantize q8_0 --text-file text.txt");
+  EXPECT_THAT(out, AllOf(HasSubstr("m.gguf: 21 tensors"), HasSubstr("on 35 tokens of text.txt")));
+  const double before = number_after(out, "perplexity "), after = number_after(out, "before, ");
+  const auto measured = [&](const std::string& of) {
+    const std::string said = ProgramFolder::run("evaluate " + of + " --file text.txt 2>/dev/null");
+    return parse_json(said, "result")["perplexity"].get<double>();
+  };
+  EXPECT_NEAR(before, measured("model"), 1e-4);
+  EXPECT_NEAR(after, measured("m.gguf"), 1e-4);
+  EXPECT_NE(before, after);
+  EXPECT_NEAR(after, before, 0.05 * before);
+  EXPECT_THAT(run("convert model b.gguf --quantize q8_0"), HasSubstr("of the built-in text"));
+  // Without a tokenizer there is nothing to measure.
+  EXPECT_THAT(run("convert '" + this->model + "' c.gguf --quantize q8_0"),
+              AllOf(HasSubstr("no tokenizer"), HasSubstr("c.gguf: 21 tensors")));
+  EXPECT_TRUE(fs::exists(folder / "c.gguf"));
+}
+
+TEST_F(ConvertVerb, OfQ4KIsReadBack) {
+  run("train model.num_layers=2 model.hidden_size=256 model.num_attention_heads=4 "
+      "model.ffn_hidden_size=512 model.vocab_size=320 dataset.type=mock train.seq_length=16 "
+      "train.micro_batch_size=1 train.global_batch_size=1 train.num_threads=1 "
+      "train.train_iters=1 checkpoint.save=wide logger.peak_tflops=1");
+  run("convert wide wide-hf --format hf");
+  test::add_letter_tokenizer(folder / "wide-hf");
+  std::ofstream(folder / "text.txt") << "thequickbrownfoxjumpsoverthelazydog";
+  const std::string out = run("convert wide-hf wide.gguf --quantize q4_k --text-file text.txt");
+  const double before = number_after(out, "perplexity "), after = number_after(out, "before, ");
+  EXPECT_NE(before, after);
+  EXPECT_NEAR(after, before, 0.05 * before);
+  EXPECT_LT(fs::file_size(folder / "wide.gguf"),
+            fs::file_size(folder / "wide-hf/model.safetensors") / 5);
+}
+
+TEST_F(ConvertVerb, QuantizeSaysWhatItDoesNotTake) {
+  EXPECT_THAT(run("convert '" + model + "' x --quantize q8_0 --dtype bf16", 2),
+              HasSubstr("try: only --quantize q8_0"));
+  EXPECT_THAT(run("convert '" + model + "' x --quantize q8_0 --format hf", 2),
+              HasSubstr("try: --format gguf"));
+  EXPECT_THAT(run("convert '" + model + "' x --format hf --text-file a", 2),
+              HasSubstr("no effect without --quantize"));
+  EXPECT_THAT(run("convert '" + model + "' x", 2), HasSubstr("--format is not given"));
+  EXPECT_THAT(run("convert '" + model + "' x --quantize q3_k", 2), HasSubstr("--quantize"));
+  test::make_letter_model(folder / "model");
+  EXPECT_THAT(run("convert model x.gguf --quantize q8_0 --text-file none.txt", 1),
+              HasSubstr("none.txt"));
+  EXPECT_FALSE(fs::exists(folder / "x.gguf")) << "the text is read first";
 }
 
 TEST_F(ConvertVerb, TrainingStartsFromEveryFormatAndExports) {

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "pentatron/base/json.h"
+#include "tests/cli/letter_model.h"
 #include "tests/cli/program_folder.h"
 
 namespace pentatron {
@@ -43,24 +44,8 @@ TEST_F(Generating, IsTheSameOnRanksOfEveryKind) {
     EXPECT_EQ(lines(base + more).at(0)["ids"], expected["ids"]) << more;
 }
 
-/// A model with a tokenizer of letters: what the tests need, not a good model.
-void make_model(const fs::path& model) {
-  fs::copy(kData / "hf_tiny/llama", model);
-  std::ofstream(model / "tokenizer_config.json")
-      << Json{{"eos_token", "<e>"},
-              {"chat_template",
-               "{% for m in messages %}({{ m['role'][0] }}){{ m['content'] }}{% endfor %}(a)"}};
-  Json vocabulary = Json::object();
-  for (int i = 33; i < 127; ++i) vocabulary[std::string(1, static_cast<char>(i))] = i - 33;
-  std::ofstream(model / "tokenizer.json")
-      << Json{{"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", Json::array()}}},
-              {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
-              {"decoder", {{"type", "ByteLevel"}}},
-              {"added_tokens", Json::array({{{"id", 94}, {"content", "<e>"}, {"special", true}}})}};
-}
-
 TEST_F(Generating, WritesTextsSideBySideAndStopsAtStrings) {
-  make_model(folder / "model");
+  test::make_letter_model(folder / "model");
   std::ofstream(folder / "prompts.jsonl") << Json{{"prompt", "abc"}} << "\n\n"
                                           << Json{{"prompt", "xyz!"}} << "\n";
   const std::string base = "generate model --max-new-tokens 12 --json --seed 7 ";
@@ -82,19 +67,111 @@ TEST_F(Generating, WritesTextsSideBySideAndStopsAtStrings) {
 }
 
 TEST_F(Generating, ATalkIsALineATurn) {
-  make_model(folder / "model");
+  test::make_letter_model(folder / "model");
   const std::string out =
       run("chat model --max-new-tokens 3 --seed 7 2>/dev/null", 0, "printf 'hi\\n\\nyo\\n' | ");
   EXPECT_EQ(std::count(out.begin(), out.end(), '\n'), 2) << out;
-  EXPECT_THAT(run("chat '" + (kData / "hf_tiny/llama").string() + "' 2>&1", 1),
+  EXPECT_THAT(run("chat '" + (kData / "hf_tiny/llama").string() + "' 2>&1", 2),
               HasSubstr("has no tokenizer"));
   fs::remove(folder / "model/tokenizer_config.json");
-  EXPECT_THAT(run("chat model 2>&1", 1), HasSubstr("has no chat template"));
-  EXPECT_THAT(run("chat model --backend sockets --ranks 2 2>&1", 1), HasSubstr("standard input"));
+  EXPECT_THAT(run("chat model 2>&1", 2), HasSubstr("has no chat template"));
+  EXPECT_THAT(run("chat model --backend sockets --ranks 2 2>&1", 2), HasSubstr("standard input"));
+}
+
+TEST_F(Generating, MaxNewTokensIsExactlyWhatIsWritten) {
+  test::make_letter_model(folder / "model");
+  const Json line =
+      lines("generate model --prompt abc --max-new-tokens 20 --ignore-eos --json").at(0);
+  EXPECT_EQ(line["ids"].size(), 20u);
+  EXPECT_EQ(line["finish"], "length");
+  EXPECT_THAT(run("generate model --prompt abc --max-new-tokens 20 --ignore-eos 2>&1 >/dev/null"),
+              HasSubstr("3 prompt tokens in "));
+  EXPECT_THAT(run("generate model --prompt abc --max-new-tokens 20 --ignore-eos 2>&1 >/dev/null"),
+              HasSubstr(", 20 new tokens at "));
+}
+
+TEST_F(Generating, PromptsComeFromAPipeAndFromFiles) {
+  test::make_letter_model(folder / "model");
+  const std::string base = "generate model --max-new-tokens 8 --json --seed 7 2>/dev/null ";
+  const std::string expected = run(base + "--prompt abc");
+  EXPECT_EQ(run(base, 0, "echo abc | "), expected);
+  EXPECT_EQ(run(base + "< text", 0, "echo abc > text; "), expected);
+  EXPECT_EQ(run(base + "--ranks 2 parallel.tensor_model_parallel_size=2", 0, "echo abc | "),
+            expected);
+  EXPECT_EQ(run(base + "--prompt abc", 0, "echo xyz | "), expected) << "what is given comes first";
+  EXPECT_EQ(run(base, 0, "printf 'ab\\nc' | ").find(R"("prompt":"ab\nc")") == std::string::npos,
+            false);
+  std::ofstream(folder / "lines.txt") << "abc\n\nxyz!\n";
+  std::ofstream(folder / "lines.jsonl") << R"({"prompt":"abc"})"
+                                        << "\n"
+                                        << R"({"prompt":"xyz!"})"
+                                        << "\n";
+  const std::string both = run(base + "--prompt abc --prompt 'xyz!'");
+  EXPECT_EQ(run(base + "--prompt-file lines.txt"), both);
+  EXPECT_EQ(run(base + "--prompt-file lines.jsonl"), both);
+  std::ofstream(folder / "mixed.jsonl") << R"({"prompt":"abc"})"
+                                        << "\nxyz\n";
+  std::ofstream(folder / "empty.txt") << "\n\n";
+  EXPECT_THAT(run("generate model --prompt-file mixed.jsonl 2>&1", 1), HasSubstr("line 2"));
+  EXPECT_THAT(run("generate model --prompt-file empty.txt 2>&1", 1),
+              HasSubstr("contains no prompt"));
+  EXPECT_THAT(run("generate model --ranks 2 --backend sockets "
+                  "parallel.tensor_model_parallel_size=2 2>&1",
+                  2, "echo abc | "),
+              HasSubstr("--prompt-file"));
+}
+
+TEST_F(Generating, ChatObeysCommands) {
+  test::make_letter_model(folder / "model");
+  const std::string out =
+      run("chat model --max-new-tokens 3 --seed 7 --system be 2>told", 0,
+          "printf 'hi\\n/help\\n/save a.json\\n/save a.json\\n/save\\n/dance\\n/reset "
+          "now\\n/reset\\n/save b.json\\n//hm\\n/save c.json\\n/exit\\nno\\n' | ");
+  EXPECT_EQ(std::count(out.begin(), out.end(), '\n'), 2) << out;
+  const Json first = read_json(folder / "a.json")["messages"];
+  ASSERT_EQ(first.size(), 3u);
+  EXPECT_EQ(first[0], Json({{"role", "system"}, {"content", "be"}}));
+  EXPECT_EQ(first[1], Json({{"role", "user"}, {"content", "hi"}}));
+  EXPECT_EQ(first[2]["content"], out.substr(0, out.find('\n')));
+  EXPECT_EQ(read_json(folder / "b.json")["messages"].size(), 1u) << "the system message stays";
+  EXPECT_EQ(read_json(folder / "c.json")["messages"][1]["content"], "/hm");
+  const std::string told = content_of(folder / "told");
+  for (const char* text :
+       {"/reset      forget", "saved 3 messages to a.json", "a.json already exists",
+        "try: /save a-2.json", "/save needs the name of a file", "/dance is not a command of chat",
+        "try: /help", "/reset takes no argument", "the conversation is forgotten"})
+    EXPECT_THAT(told, HasSubstr(text));
+}
+
+TEST_F(Generating, CtrlCStopsTheAnswerAndNotTheChat) {
+  test::make_letter_model(folder / "model");
+  std::ofstream(folder / "run.sh")
+      << R"(mkfifo in
+")" PENTATRON_PROGRAM
+         R"(" chat model --temperature 0 --max-new-tokens 1000000000 "$@" < in > out 2> err &
+chat=$!
+exec 3> in
+echo '!!' >&3
+for i in $(seq 600); do [ $(wc -c < out) -gt 300 ] && break; sleep 0.1; done
+kill -INT $chat
+for i in $(seq 600); do grep -q stopped err && break; sleep 0.1; done
+echo '/save talk.json' >&3
+exec 3>&-
+wait $chat
+)";
+  for (const char* ranks : {"", "--ranks 2 parallel.tensor_model_parallel_size=2"}) {
+    const std::string command =
+        "cd '" + folder.string() + "' && rm -f in out err talk.json && timeout 120 bash run.sh ";
+    EXPECT_EQ(std::system((command + ranks).c_str()), 0) << content_of(folder / "err");
+    EXPECT_THAT(content_of(folder / "err"), HasSubstr("(stopped)"));
+    const Json messages = read_json(folder / "talk.json")["messages"];
+    ASSERT_EQ(messages.size(), 2u);
+    EXPECT_GT(messages[1]["content"].get<std::string>().size(), 200u);
+  }
 }
 
 TEST_F(Generating, AFileThatShrinksUnderTheModelIsToldInASentence) {
-  make_model(folder / "model");
+  test::make_letter_model(folder / "model");
   run("convert model mine --format pentatron 2>/dev/null");
   EXPECT_EQ(lines("generate mine --prompt abc --max-new-tokens 9 --json --seed 3"),
             lines("generate model --prompt abc --max-new-tokens 9 --json --seed 3"));

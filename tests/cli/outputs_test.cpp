@@ -62,6 +62,7 @@ const std::vector<Command>& commands() {
       {.name = "config schema", .arguments = ""},
       {.name = "config markdown", .arguments = ""},
       {.name = "config presets", .arguments = ""},
+      {.name = "config commands", .arguments = ""},
       {.name = "doctor", .arguments = "", .changes = "cache/"},
       {.name = "preprocess",
        .arguments = "--input texts.jsonl --tokenizer bytes --output fresh",
@@ -82,6 +83,7 @@ const std::vector<Command>& commands() {
        .arguments = "--prefix corpus_text_document --sequence-length 8 --num-samples 2 --index 0"},
       {.name = "plot", .arguments = "run --output p.svg", .outputs = {"p.svg"}},
       {.name = "inspect blend", .arguments = "--weights 1,2 --size 4"},
+      {.name = "completion", .arguments = "bash"},
   };
   return all;
 }
@@ -168,7 +170,7 @@ TEST_P(Outputs, ThatExistAndAreNotItsOwnStay) {
       fs::create_directories(file.parent_path());
       std::ofstream(file) << "mine\n";
       const Files before = files();
-      const std::string said = call(1);
+      const std::string said = call(2);
       EXPECT_TRUE(files() == before) << said;
       EXPECT_THAT(said, HasSubstr("error: "));
       fs::remove_all(folder / output);

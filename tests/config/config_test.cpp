@@ -299,6 +299,7 @@ TEST(JsonSchema, DescribesTypesBoundsAndDefaults) {
   EXPECT_EQ(model["rope"]["properties"]["theta"]["default"], 500000.0);
   EXPECT_EQ(model["kv_channels"]["anyOf"][1]["type"], "null");
   EXPECT_EQ(schema["properties"]["dataset"]["properties"]["path"]["minItems"], 1);
+  EXPECT_EQ(schema["properties"]["include"]["anyOf"][1]["type"], "array");
 }
 
 TEST(Enum, SpellsAndReadsNames) {

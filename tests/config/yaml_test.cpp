@@ -1,4 +1,5 @@
 // What a YAML text may be, and what every kind of field makes of it.
+#include <filesystem>
 #include <fstream>
 #include <limits>
 
@@ -6,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/config/example.h"
+#include "tests/support/files.h"
 
 namespace pentatron::config_example {
 namespace {
@@ -218,6 +220,91 @@ TEST(Yaml, ReadsAFileAndNamesIt) {
   config::Violations folder;
   config::apply_file(c, ::testing::TempDir(), folder);
   EXPECT_THAT(folder.text(), HasSubstr("is not a file"));
+}
+
+class Include : public testing::Test {
+ protected:
+  void write(const std::string& name, const std::string& text) const {
+    std::filesystem::create_directories((folder / name).parent_path());
+    std::ofstream(folder / name) << text;
+  }
+  std::string problems(const std::string& name) {
+    config::Violations v;
+    config::apply_file(c, folder / name, v);
+    return v.text();
+  }
+  const TemporaryFolder temporary;
+  const std::filesystem::path folder = temporary.path();
+  Config c;
+};
+
+TEST_F(Include, ComesBeforeTheFileThatNamesIt) {
+  write("base.yaml", "seed: 1\nname: base\nmodel: {num_layers: 3, vocab_size: 64}\n");
+  write("parts/more.yaml", "include: ../base.yaml\nname: more\nmodel: {num_layers: 5}\n");
+  write("run.yaml", "seed: 7\ninclude: [parts/more.yaml]\n");
+  config::Violations v;
+  config::apply_file(c, folder / "run.yaml", v);
+  EXPECT_TRUE(v.empty()) << v.text();
+  EXPECT_EQ(c.seed, 7) << "the place of the include does not matter";
+  EXPECT_EQ(c.name, "more");
+  EXPECT_EQ(c.model.num_layers, 5);
+  EXPECT_EQ(c.model.vocab_size, 64);
+  EXPECT_EQ(v.where("seed"), (folder / "run.yaml").string() + ":1");
+  EXPECT_EQ(v.where("model.vocab_size"), (folder / "base.yaml").string() + ":3");
+  EXPECT_EQ(config::to_yaml(c).find("include"), std::string::npos);
+}
+
+TEST_F(Include, OfAListTheLastFileWinsAndOneFileMayComeTwice) {
+  write("a.yaml", "include: c.yaml\nseed: 1\nname: a\n");
+  write("b.yaml", "include: c.yaml\nname: b\n");
+  write("c.yaml", "small: 5\nname: c\n");
+  write("run.yaml", "include: [a.yaml, b.yaml]\n");
+  EXPECT_EQ(problems("run.yaml"), "");
+  EXPECT_EQ(c.seed, 1);
+  EXPECT_EQ(c.name, "b");
+  EXPECT_EQ(c.small, 5);
+}
+
+TEST_F(Include, MistakesNameTheLine) {
+  const auto at = [&](const char* name) { return (folder / name).string(); };
+  write("none.yaml", "seed: 1\ninclude: [nowhere.yaml]\n");
+  EXPECT_THAT(problems("none.yaml"), HasSubstr(at("none.yaml") + ":2: the included file " +
+                                               at("nowhere.yaml") + " does not exist"));
+  write("self.yaml", "include: self.yaml\n");
+  EXPECT_THAT(problems("self.yaml"), HasSubstr(at("self.yaml") + " includes itself"));
+  write("x.yaml", "include: y.yaml\n");
+  write("y.yaml", "include: ./x.yaml\n");
+  EXPECT_THAT(problems("x.yaml"),
+              HasSubstr(at("y.yaml") + ":1: " + at("x.yaml") + " includes itself: " + at("x.yaml") +
+                        " -> " + at("y.yaml") + " -> " + at("x.yaml")));
+  for (const char* value : {"{a: b}", "null", "[[a]]", "\"\""}) {
+    write("bad.yaml", std::string("include: ") + value + "\n");
+    EXPECT_THAT(problems("bad.yaml"), HasSubstr("bad.yaml:1: include is not a list of files"));
+  }
+  write("twice.yaml", "include: a.yaml\ninclude: b.yaml\n");
+  EXPECT_THAT(problems("twice.yaml"), HasSubstr("appears twice"));
+  write("inner.yaml", "model: {include: a.yaml}\n");
+  EXPECT_THAT(problems("inner.yaml"), HasSubstr("model.include is not a key"));
+  write("wrong.yaml", "seed: many\n");
+  write("outer.yaml", "include: wrong.yaml\n");
+  EXPECT_THAT(problems("outer.yaml"), HasSubstr(at("wrong.yaml") + ":1: seed=many"));
+}
+
+TEST_F(Include, IsLimitedInDepthAndNumber) {
+  for (int i = 0; i < 20; ++i)
+    write(std::to_string(i) + ".yaml", "include: " + std::to_string(i + 1) + ".yaml\n");
+  EXPECT_THAT(problems("0.yaml"), HasSubstr("more than 8 levels deep"));
+  write("leaf.yaml", "seed: 1\n");
+  std::string many = "include: [leaf.yaml";
+  for (int i = 0; i < 70; ++i) many += ", leaf.yaml";
+  write("many.yaml", many + "]\n");
+  EXPECT_THAT(problems("many.yaml"), HasSubstr("more than 64 files"));
+}
+
+TEST_F(Include, IsOnlyForFiles) {
+  config::Violations v;
+  config::apply_yaml(c, "include: a.yaml\n", "text", v);
+  EXPECT_THAT(v.text(), HasSubstr("include is not a key"));
 }
 
 } // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 
@@ -28,7 +29,8 @@ struct FileType {
 constexpr FileType kFileTypes[] = {{GgmlType::kF32, "f32", 0},
                                    {GgmlType::kF16, "f16", 1},
                                    {GgmlType::kBF16, "bf16", 32},
-                                   {GgmlType::kQ8_0, "q8_0", 7}};
+                                   {GgmlType::kQ8_0, "q8_0", 7},
+                                   {GgmlType::kQ4_K, "q4_k", 15}}; // "mostly Q4_K, medium"
 
 /// A tensor of the file and where it comes from.
 struct Planned {
@@ -43,12 +45,30 @@ bool is_buffer(std::string_view name) {
          name.ends_with(".rotary_emb.inv_freq");
 }
 
-GgmlType type_for(const GgufMapEntry& entry, GgmlType wanted) {
+/// Of a file of Q4_K: the tensors whose errors cost most are Q6_K, as in llama.cpp's Q4_K_M. These
+/// are the output (the embedding where that is the output too), and attention values and down
+/// projections in the first and last eighth of the layers and every third between. A fused QKV
+/// matrix, for which llama.cpp takes Q5_K, is Q6_K.
+bool needs_more_bits(const std::string& name, const GgufStructure& structure) {
+  if (name == "output.weight") return true;
+  if (name == "token_embd.weight") return !structure.untied;
+  if (name.ends_with(".attn_qkv.weight")) return true;
+  if (!name.ends_with(".attn_v.weight") && !name.ends_with(".ffn_down.weight")) return false;
+  const int64_t layer = std::atoll(name.c_str() + std::string_view("blk.").size());
+  const int64_t eighth = structure.layers / 8;
+  return layer < eighth || layer >= 7 * structure.layers / 8 || (layer - eighth) % 3 == 2;
+}
+
+/// The first type whose blocks tile the rows.
+GgmlType type_for(const GgufMapEntry& entry, const GgufStructure& structure, GgmlType wanted) {
   if (entry.shape.size() < 2 || entry.gguf.ends_with("_norm.weight") ||
       entry.gguf == "position_embd.weight")
     return GgmlType::kF32;
+  if (wanted == GgmlType::kQ4_K && needs_more_bits(entry.gguf, structure)) wanted = GgmlType::kQ6_K;
   const auto row = static_cast<uint64_t>(entry.gguf_shape().back());
-  return row % ggml_block(wanted)->elements == 0 ? wanted : GgmlType::kF16;
+  for (const GgmlType type : {wanted, GgmlType::kQ8_0})
+    if (row % ggml_block(type)->elements == 0) return type;
+  return GgmlType::kF16;
 }
 
 std::vector<Planned> plan(const GgufStructure& structure, const std::vector<GgufSource>& tensors,
@@ -83,7 +103,7 @@ std::vector<Planned> plan(const GgufStructure& structure, const std::vector<Gguf
       problems.push_back(fmt::format("tensor {} is {}", entry.hf, name_of(source.dtype)));
       continue;
     }
-    const GgmlType own = type_for(entry, type);
+    const GgmlType own = type_for(entry, structure, type);
     planned.push_back({std::move(entry), &source, own});
   }
   for (const auto& [name, source] : left)
@@ -112,7 +132,7 @@ GgufMetadata metadata_of(GgufHead head, const std::vector<Planned>& planned,
   const auto* file_type = std::ranges::find(kFileTypes, options.type, &FileType::type);
   if (file_type == std::end(kFileTypes))
     raise<ConfigError>(
-        "GGUF files with tensors of type {} are not supported\n  try: f32, f16, bf16 or q8_0",
+        "GGUF files with tensors of type {} are not supported\n  try: f32, f16, bf16, q8_0 or q4_k",
         name_of(options.type));
   GgufMetadata out = {{"general.architecture", head.structure.architecture},
                       {"general.type", std::string("model")}};
@@ -265,15 +285,17 @@ void write_gguf(const std::filesystem::path& file, const Json& hf_config,
   std::vector<GgufTensorSpec> specs;
   if (!rope_freqs.empty())
     specs.push_back({kRopeFreqs, GgmlType::kF32, {static_cast<int64_t>(rope_freqs.size())}});
-  size_t narrow = 0;
+  std::map<GgmlType, size_t> others; ///< than asked for
   for (const Planned& p : planned) {
     specs.push_back({p.entry.gguf, p.type, p.entry.gguf_shape()});
-    if (p.type == GgmlType::kF16 && options.type != GgmlType::kF16) ++narrow;
+    const bool chosen = p.type == options.type || p.type == GgmlType::kF32 ||
+                        (options.type == GgmlType::kQ4_K && p.type == GgmlType::kQ6_K);
+    if (!chosen) ++others[p.type];
   }
-  if (narrow > 0)
-    log::warning("{} tensors are written as F16, because their rows are not a multiple of the "
-                 "block size of {}",
-                 narrow, name_of(options.type));
+  for (const auto& [type, count] : others)
+    log::warning("{} tensors are written as {}, because their rows are not a multiple of the block "
+                 "size of {}",
+                 count, name_of(type), name_of(options.type));
   GgufWriter writer(file, metadata, specs);
   if (!rope_freqs.empty()) writer.write(kRopeFreqs, std::as_bytes(std::span(rope_freqs)));
   std::vector<std::byte> buffer;
@@ -290,7 +312,7 @@ GgmlType gguf_type_from_name(std::string_view name) {
     if (type.name == lower) return type.type;
   }
   raise<ConfigError>(
-      "GGUF files with tensors of type {} are not supported\n  try: f32, f16, bf16 or q8_0",
+      "GGUF files with tensors of type {} are not supported\n  try: f32, f16, bf16, q8_0 or q4_k",
       excerpt(name));
 }
 

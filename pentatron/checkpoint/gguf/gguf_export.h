@@ -1,10 +1,11 @@
 /// Writing a Hugging Face model as a GGUF file, as llama.cpp's converter would.
 ///
-/// Tensors of one dimension, norms and GPT-2's positions are F32, the others of the type asked for
-/// (F16 where rows are no whole blocks of Q8_0). Llama's query and key rows go to interleaved
-/// rotary pairs, GPT-2's matrices are transposed, Llama 3's frequencies become rope_freqs.
-/// One tensor is in memory at a time.
-/// Source: https://github.com/ggml-org/llama.cpp, conversion/.
+/// Tensors of one dimension, norms and GPT-2's positions are F32, the others of the type asked for.
+/// Files of Q4_K have some tensors of Q6_K, as llama.cpp's Q4_K_M. Rows that are no whole blocks of
+/// 256 are Q8_0 instead, and those that are no whole blocks of 32 F16. Llama's query and key rows
+/// go to interleaved rotary pairs, GPT-2's matrices are transposed, Llama 3's frequencies become
+/// rope_freqs. One tensor is in memory at a time. Source: https://github.com/ggml-org/llama.cpp,
+/// conversion/.
 #pragma once
 
 #include <filesystem>
@@ -29,7 +30,7 @@ struct GgufSource {
 };
 
 struct GgufExport {
-  GgmlType type = GgmlType::kF16; ///< F32, F16, BF16, Q8_0
+  GgmlType type = GgmlType::kF16; ///< F32, F16, BF16, Q8_0, Q4_K
   std::string name;               ///< general.name; empty: none
   GgufMetadata tokenizer;         ///< tokenizer.*; empty: a model without one
 };
@@ -41,7 +42,7 @@ struct GgufExport {
 void write_gguf(const std::filesystem::path& file, const Json& hf_config,
                 const std::vector<GgufSource>& tensors, const GgufExport& options);
 
-/// "f32", "f16", "bf16", "q8_0" in any case. Throws ConfigError.
+/// "f32", "f16", "bf16", "q8_0", "q4_k" in any case. Throws ConfigError.
 GgmlType gguf_type_from_name(std::string_view name);
 
 } // namespace pentatron::checkpoint

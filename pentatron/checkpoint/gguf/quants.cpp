@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "pentatron/base/error.h"
+#include "pentatron/checkpoint/gguf/quantize_k.h"
 
 namespace pentatron::checkpoint {
 
@@ -155,7 +156,7 @@ bool can_dequantize(GgmlType type) {
 
 bool can_quantize(GgmlType type) {
   return type == GgmlType::kF32 || type == GgmlType::kF16 || type == GgmlType::kBF16 ||
-         type == GgmlType::kQ8_0;
+         type == GgmlType::kQ8_0 || type == GgmlType::kQ4_K || type == GgmlType::kQ6_K;
 }
 
 void dequantize(GgmlType type, std::span<const std::byte> blocks, std::span<float> values) {
@@ -192,6 +193,10 @@ void quantize(GgmlType type, std::span<const float> values, std::span<std::byte>
   } else if (type == GgmlType::kQ8_0) {
     for (size_t i = 0; i < values.size() / 32; ++i)
       quantize_q8_0(values.data() + 32 * i, out + 34 * i);
+  } else if (type == GgmlType::kQ4_K || type == GgmlType::kQ6_K) {
+    const auto one = type == GgmlType::kQ4_K ? quantize_q4_k : quantize_q6_k;
+    for (size_t i = 0; i < values.size() / block.elements; ++i)
+      one(values.data() + i * block.elements, out + i * block.bytes);
   } else {
     for (size_t i = 0; i < values.size(); ++i) {
       const uint16_t bits =
@@ -211,6 +216,9 @@ size_t first_lost(GgmlType type, std::span<const float> values) {
     case GgmlType::kQ8_0:
       return !std::isfinite(value) ||
              (half_of_float(std::fabs(value) / 127.0f) & 0x7FFFu) == 0x7C00u;
+    case GgmlType::kQ4_K:
+    case GgmlType::kQ6_K: // what fp16 scales of at least 1 / 63 of the values can hold
+      return !(std::fabs(value) < 65504.0F * 31);
     default:
       return false;
     }

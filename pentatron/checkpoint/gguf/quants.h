@@ -19,7 +19,7 @@ namespace pentatron::checkpoint {
 
 /// F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K, Q6_K.
 bool can_dequantize(GgmlType type);
-/// F32, F16, BF16, Q8_0.
+/// F32, F16, BF16, Q8_0, Q4_K, Q6_K.
 bool can_quantize(GgmlType type);
 
 /// Whole blocks: blocks.size() is their bytes and values.size() their elements. BF16 and F16 round
@@ -28,7 +28,7 @@ void dequantize(GgmlType type, std::span<const std::byte> blocks, std::span<floa
 void quantize(GgmlType type, std::span<const float> values, std::span<std::byte> blocks);
 
 /// The first value that quantize() would not keep as a number of its kind: one that is not finite
-/// for Q8_0, or finite and rounded to infinity; values.size() if there is none.
+/// for quantised types, or finite and rounded to infinity; values.size() if there is none.
 size_t first_lost(GgmlType type, std::span<const float> values);
 
 float float_of_half(uint16_t bits);

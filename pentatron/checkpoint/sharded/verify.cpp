@@ -205,7 +205,7 @@ VerifyReport verify(const fs::path& folder, VerifyScope scope,
       set_aside(folder, manifest.attachments, report.absent);
       set_aside(folder, manifest.parity, report.absent);
     }
-    if (scope == VerifyScope::kWeights) {
+    if (scope == VerifyScope::kWeights || scope == VerifyScope::kWeightsStructure) {
       std::erase_if(manifest.files, [](const auto& file) { return !has_weights(file.second); });
       manifest.parity.clear();
     } else {
@@ -213,7 +213,7 @@ VerifyReport verify(const fs::path& folder, VerifyScope scope,
     }
     const bool structure =
         scope == VerifyScope::kStructure || scope == VerifyScope::kPresentStructure;
-    if (structure)
+    if (structure || scope == VerifyScope::kWeightsStructure)
       check_sizes(folder, manifest, faults, progress);
     else
       check_files(folder, manifest, faults, [&](uint64_t bytes) {

@@ -25,7 +25,10 @@ enum class VerifyScope : uint8_t {
   kPresent, ///< a machine's part of a checkpoint: files that are not there are no fault
   /// Of a machine's part, what kStructure looks at.
   kPresentStructure,
-  kWeights, ///< what a model for writing needs: no optimizer state, no parity files, no copies
+  kWeights, ///< what a model without training needs: no optimizer state, parity files or copies
+  /// kWeights without the content of shards, of which only sizes and headers are looked at: a
+  /// CheckpointReader checks what it reads.
+  kWeightsStructure,
   /// Everything but the content of shards and parity files, of which only sizes and headers are
   /// looked at: who reads them checks what it reads.
   kStructure

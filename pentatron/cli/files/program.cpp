@@ -14,6 +14,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/nearest.h"
+#include "pentatron/cli/files/exit_status.h"
 
 namespace pentatron::cli {
 
@@ -57,7 +58,7 @@ extern "C" void on_bus_error(int number, siginfo_t* info, void*) {
       "error: a file was truncated, or its disk failed, while it was in use\n  try: run the "
       "command again, without other programs that write to the same files\n";
   [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, kText.data(), kText.size());
-  ::_exit(1);
+  ::_exit(kExitFailure);
 }
 
 void tell_bus_errors() {
@@ -89,7 +90,7 @@ int run_program(int argc, char** argv, std::span<const Verb> verbs) {
   for (const Verb& verb : verbs) verb.add(program, chosen);
   if (const std::string wrong = wrong_verb(program, argc, argv); !wrong.empty()) {
     const std::string near = argc < 2 ? "" : nearest(argv[1], names_of_verbs(program));
-    return fail(wrong, near.empty() ? "pentatron --help" : "pentatron " + near, 2);
+    return fail(wrong, near.empty() ? "pentatron --help" : "pentatron " + near, kExitUsage);
   }
   try {
     program.parse(argc, argv);
@@ -98,18 +99,21 @@ int run_program(int argc, char** argv, std::span<const Verb> verbs) {
   } catch (const CLI::ParseError& error) {
     const bool of_verb = is_verb(program, argv[1]);
     return fail(error.what(),
-                fmt::format("pentatron {}--help", of_verb ? argv[1] + std::string(" ") : ""), 2);
+                fmt::format("pentatron {}--help", of_verb ? argv[1] + std::string(" ") : ""),
+                kExitUsage);
   }
   try {
     return chosen();
+  } catch (const ConfigError& error) {
+    return fail(error.what(), "", kExitUsage);
   } catch (const Error& error) {
-    return fail(error.what(), "", 1);
+    return fail(error.what(), "", kExitFailure);
   } catch (const std::bad_alloc&) {
-    return fail("out of memory", "a smaller batch or fewer workers", 1);
+    return fail("out of memory", "a smaller batch or fewer workers", kExitFailure);
   } catch (const std::exception& error) {
     // Of torch or the standard library; the first line says what, the rest is their call stack.
     const std::string text = error.what();
-    return fail(text.substr(0, text.find('\n')), "", 1);
+    return fail(text.substr(0, text.find('\n')), "", kExitFailure);
   }
 }
 

@@ -1,8 +1,8 @@
 /// The verbs that work on files alone, and what all verbs have in common.
 ///
 /// They make a program of their own without LibTorch, whose loading takes longer than most of their
-/// work. Results go to standard output, everything else to standard error. Exit status: 0, 1 for an
-/// error while working, 2 for a command line that cannot be understood.
+/// work. Results go to standard output, everything else to standard error. Exit status:
+/// exit_status.h.
 #pragma once
 
 #include <functional>
@@ -26,11 +26,10 @@ struct Verb {
   void (*add)(CLI::App& program, Action& chosen);
 };
 
-/// tokenize, preprocess, corpus, inspect and plot
+/// tokenize, preprocess, corpus, inspect, plot and completion
 std::span<const Verb> file_verbs();
 
-/// Runs the program with these verbs. Errors become one message on standard error and status 1 (2:
-/// the command line itself is wrong).
+/// Runs the program with these verbs. Errors become one message on standard error and a status.
 int run_program(int argc, char** argv, std::span<const Verb> verbs);
 
 /// The version of pentatron, "0.1.0".

@@ -8,6 +8,8 @@
 
 #include <gtest/gtest.h>
 
+#include "pentatron/base/safetensors.h"
+
 namespace pentatron::checkpoint {
 namespace {
 
@@ -61,7 +63,7 @@ TEST_P(WrittenType, IsWrittenAsThePythonPackageDoes) {
 TEST(Quants, OtherTypesAreKnownToBeUnknown) {
   EXPECT_FALSE(can_dequantize(static_cast<GgmlType>(6))); // Q5_0
   EXPECT_FALSE(can_dequantize(static_cast<GgmlType>(99)));
-  EXPECT_FALSE(can_quantize(GgmlType::kQ4_K));
+  EXPECT_FALSE(can_quantize(GgmlType::kQ4_0));
 }
 
 TEST(Quants, EveryHalfSurvivesTheWayToFloatAndBack) {
@@ -80,6 +82,54 @@ TEST(Quants, TellsValuesThatATypeCannotHold) {
   EXPECT_EQ(first_lost(GgmlType::kQ8_0, not_finite), 1u);
   EXPECT_EQ(first_lost(GgmlType::kQ8_0, large), 3u);
   EXPECT_EQ(first_lost(GgmlType::kQ8_0, widest), 0u);
+  for (const GgmlType type : {GgmlType::kQ4_K, GgmlType::kQ6_K}) {
+    EXPECT_EQ(first_lost(type, not_finite), 1u);
+    EXPECT_EQ(first_lost(type, large), 3u);
+    EXPECT_EQ(first_lost(type, widest), 0u);
+  }
+}
+
+class KQuants : public testing::TestWithParam<GgmlType> {
+ protected:
+  static std::vector<std::byte> quantized(const std::vector<float>& values) {
+    std::vector<std::byte> blocks(values.size() / 256 * ggml_block(GetParam())->bytes);
+    quantize(GetParam(), values, blocks);
+    return blocks;
+  }
+  static std::vector<float> round_trip(const std::vector<float>& values) {
+    std::vector<float> back(values.size());
+    dequantize(GetParam(), quantized(values), back);
+    return back;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Types, KQuants, testing::Values(GgmlType::kQ4_K, GgmlType::kQ6_K),
+                         [](const auto& info) { return name_of(info.param); });
+
+TEST_P(KQuants, AreTheBytesOfLlamaCpp) {
+  const SafetensorsFile file(std::string(PENTATRON_TEST_DATA) + "/gguf/k_quants.safetensors");
+  const SafeTensor& x = file.at("x");
+  std::vector<float> values(x.data.size() / sizeof(float));
+  std::memcpy(values.data(), x.data.data(), x.data.size());
+  const SafeTensor& expected = file.at(name_of(GetParam()));
+  const std::vector<std::byte> got = quantized(values);
+  ASSERT_EQ(got.size(), expected.data.size());
+  const size_t block = ggml_block(GetParam())->bytes;
+  for (size_t i = 0; i < got.size(); ++i)
+    ASSERT_EQ(got[i], expected.data[i]) << "byte " << i % block << " of block " << i / block;
+}
+
+TEST_P(KQuants, ExtremeValuesGiveFiniteOnes) {
+  const float most = 65504.0F * 30;
+  for (const float value : {0.0F, 1e-45F, -1e-45F, 1e-38F, 1e-30F, 1e-20F, 1e-7F, most, -most}) {
+    std::vector<float> values(256, value);
+    std::vector<float> back = round_trip(values);
+    for (const float v : back) EXPECT_NEAR(v, value, 1e-3F * std::fabs(value) + 1e-6F);
+    for (size_t i = 0; i < 256; i += 3) values[i] = -value; // and both signs, with zeros
+    for (size_t i = 0; i < 256; i += 5) values[i] = 0;
+    back = round_trip(values);
+    for (size_t i = 0; i < 256; ++i)
+      EXPECT_NEAR(back[i], values[i], 0.1F * std::fabs(value) + 1e-6F) << value << " " << i;
+  }
 }
 
 } // namespace

@@ -122,6 +122,11 @@ TEST_F(Folders, ForWeightsAloneTheOptimizersFilesDoNotMatter) {
   damage(newest);
   EXPECT_EQ(newest_checkpoint(dir.path(), VerifyScope::kWeights)->folder.filename(),
             "step_00000010");
+  // The content is left to who reads it; sizes are not.
+  EXPECT_EQ(newest_checkpoint(dir.path(), VerifyScope::kWeightsStructure)->folder, newest);
+  fs::resize_file(newest / shard_name("model", 0, 1), 5);
+  EXPECT_EQ(newest_checkpoint(dir.path(), VerifyScope::kWeightsStructure)->folder.filename(),
+            "step_00000010");
 }
 
 TEST_F(Folders, LaterOnesThanLatestBelongToAnotherRun) {

@@ -1,0 +1,34 @@
+/// All commands with their options, and all configuration keys, as data. pentatron-torch knows them
+/// and writes the table when it is built; `pentatron completion` reads it without LibTorch.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "pentatron/base/json.h"
+
+namespace CLI {
+class App;
+}
+
+namespace pentatron::cli {
+
+struct KeyOfConfig {
+  std::string name;                ///< "optimizer.lr"
+  std::vector<std::string> values; ///< of a boolean or an enum; empty: any
+  bool text = false;               ///< any text, perhaps a path
+};
+
+/// {"commands": [{"name", "help", "options": [{"names", "help", "value", "choices", "files"}],
+///                "arguments": {"choices", "files", "keys"}, "commands": [...]}],
+///  "keys": [{"name", "values", "text"}]}
+///
+/// An argument takes choices where its help has them in braces, keys where it is called `config` or
+/// `what` (the keys that its help names, else all), and files otherwise.
+Json command_table(const CLI::App& program, const std::vector<KeyOfConfig>& keys);
+
+/// Where the build and an installation have the table of this program.
+std::filesystem::path command_table_file();
+
+} // namespace pentatron::cli

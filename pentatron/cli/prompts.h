@@ -1,0 +1,19 @@
+/// Prompts from files and from standard input.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace pentatron::cli {
+
+/// One prompt per line, or of a JSON Lines file the string `prompt` of each line; empty lines are
+/// passed over. The first line that is not empty decides: an object makes the file JSON Lines.
+/// Throws DataError, with the line, for what is not one of them, and for a file without a prompt.
+std::vector<std::string> read_prompt_file(const std::string& file);
+
+/// Whether standard input is a pipe, a socket or a file: somebody may have written a prompt to it.
+bool has_piped_input();
+/// All of standard input without the end of its last line. Throws DataError if it is not UTF-8.
+std::string read_piped_prompt();
+
+} // namespace pentatron::cli

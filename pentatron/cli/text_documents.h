@@ -1,0 +1,16 @@
+/// Documents of text files, for commands that score them.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pentatron::cli {
+
+/// Calls `use` with each document of the files and folders, in order. A text file is one document,
+/// each line of a JSON Lines file is one. Throws DataError for missing and invalid input.
+void for_each_document(const std::vector<std::string>& paths, const std::string& text_key,
+                       const std::function<void(std::string_view)>& use);
+
+} // namespace pentatron::cli

@@ -1,0 +1,126 @@
+#include "pentatron/trainer/score_text.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "pentatron/base/error.h"
+#include "pentatron/data/utf8.h"
+#include "pentatron/parallelize/load_model.h"
+#include "pentatron/trainer/runtime.h"
+
+namespace pentatron::trainer {
+
+namespace {
+
+constexpr int64_t kIgnored = -100;
+
+TextScoring complete(TextScoring options, const checkpoint::ModelFacts& facts) {
+  if (options.context < 0 || options.context > facts.context)
+    raise<ConfigError>("--context {} is not between 1 and the model's context of {} tokens\n  try: "
+                       "--context {}",
+                       options.context, facts.context, facts.context);
+  if (options.context == 0) options.context = facts.context;
+  if (options.stride < 0 || options.stride > options.context)
+    raise<ConfigError>("--stride {} is not between 1 and the context of {} tokens\n  try: --stride "
+                       "{}",
+                       options.stride, options.context, std::max<int64_t>(1, options.context / 2));
+  if (options.stride == 0) options.stride = options.context;
+  return options;
+}
+
+std::vector<int64_t> first_token(const data::Tokenizer& tokenizer, int64_t vocab_size) {
+  std::vector<int32_t> special;
+  tokenizer.encode_with_special("", special);
+  int64_t first = tokenizer.eod();
+  if (!special.empty()) first = special[0];
+  if (first < 0 || first >= vocab_size) return {};
+  return {first};
+}
+
+} // namespace
+
+double TextScore::bits_per_byte() const {
+  return nll / std::numbers::ln2 / static_cast<double>(bytes);
+}
+
+TextScorer::TextScorer(checkpoint::ModelSource& source, const data::Tokenizer& tokenizer,
+                       const TextScoring& options)
+    : tokenizer_(tokenizer), options_(complete(options, source.facts())),
+      model_(parallelize::load_model(source, {.config = source.config(),
+                                              .build = {.dtype = scalar_type(options.dtype)},
+                                              .device = choose_device(options.device),
+                                              .max_sequence = options_.context,
+                                              .gradients = false})),
+      device_(choose_device(options.device)),
+      prefix_(first_token(tokenizer, source.config().vocab_size)) {}
+
+void TextScorer::add(std::string_view document) {
+  if (const size_t bad = data::find_invalid_utf8(document); bad != std::string_view::npos)
+    raise<DataError>("the text is not valid UTF-8 at byte {}", bad);
+  std::vector<int32_t> encoded;
+  tokenizer_.encode(document, encoded);
+  if (encoded.empty()) return;
+  std::vector<int64_t> all = prefix_;
+  all.insert(all.end(), encoded.begin(), encoded.end());
+  const int64_t vocab = model_.gpt->config().vocab_size;
+  for (const int64_t token : all)
+    if (token >= vocab)
+      raise<DataError>("the tokenizer gives token {}, outside the model's vocabulary of {}", token,
+                       vocab);
+  score_.documents += 1;
+  score_.bytes += static_cast<int64_t>(document.size());
+  // Token i + 1 is predicted from tokens up to i.
+  const auto count = static_cast<int64_t>(all.size()) - 1;
+  int64_t predicted = 0;
+  while (predicted < count) {
+    const int64_t step = predicted == 0 ? options_.context : options_.stride;
+    const int64_t end = std::min(predicted + step, count);
+    const int64_t begin = std::max<int64_t>(0, end - options_.context);
+    Window window;
+    window.inputs.assign(all.begin() + begin, all.begin() + end);
+    window.labels.assign(all.begin() + begin + 1, all.begin() + end + 1);
+    std::fill_n(window.labels.begin(), predicted - begin, kIgnored);
+    longest_ = std::max(longest_, window.inputs.size());
+    windows_.push_back(std::move(window));
+    predicted = end;
+    if (static_cast<int64_t>(windows_.size() * longest_) >= options_.batch_tokens) run();
+  }
+  score_.tokens += count;
+}
+
+TextScore TextScorer::finish() {
+  run();
+  return score_;
+}
+
+void TextScorer::run() {
+  if (windows_.empty()) return;
+  const auto b = static_cast<int64_t>(windows_.size()), s = static_cast<int64_t>(longest_);
+  // Behind the end of a shorter window stands anything: it is not predicted, and not in view.
+  const at::Tensor ids = at::zeros({b, s}, at::kLong);
+  const at::Tensor labels = at::full({b, s}, kIgnored, at::kLong);
+  for (int64_t i = 0; i < b; ++i) {
+    const Window& window = windows_[static_cast<size_t>(i)];
+    std::ranges::copy(window.inputs, ids.mutable_data_ptr<int64_t>() + i * s);
+    std::ranges::copy(window.labels, labels.mutable_data_ptr<int64_t>() + i * s);
+  }
+  std::vector<uint64_t> samples(windows_.size());
+  for (size_t i = 0; i < samples.size(); ++i) samples[i] = i;
+  const nn::SequenceLayout layout = nn::SequenceLayout::dense(b, s, samples, device_);
+  nn::StepState state;
+  nn::WgradQueue wgrad;
+  nn::ForwardContext ctx{.layout = &layout,
+                         .wgrad = &wgrad,
+                         .state = &state,
+                         .labels = labels.view({-1}).to(device_),
+                         .loss_scale = 1.0};
+  model_.gpt->loss_chunk().forward(ids.view({-1}).to(device_), ctx, *model_.store, nullptr);
+  score_.nll += state.loss_sums["lm loss"];
+  windows_.clear();
+  longest_ = 0;
+}
+
+} // namespace pentatron::trainer

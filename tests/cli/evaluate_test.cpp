@@ -1,0 +1,168 @@
+// `pentatron evaluate` on texts, and weights that turn out to be corrupted while they are read.
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <numbers>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "pentatron/base/json.h"
+#include "pentatron/base/safetensors.h"
+#include "tests/cli/letter_model.h"
+#include "tests/cli/program_folder.h"
+
+namespace pentatron {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class Evaluating : public test::ProgramFolder {
+ protected:
+  void SetUp() override { test::make_letter_model(folder / "model"); }
+
+  Json evaluate(const std::string& arguments) const {
+    return parse_json(run("evaluate " + arguments + " dtype=fp64 2>/dev/null"), arguments);
+  }
+  std::string error_of(const std::string& arguments, int status) const {
+    return run("evaluate " + arguments + " 2>&1", status);
+  }
+  /// The negative log-likelihood of `text[1..]` after `text[0]`; '~' stands for the end of a
+  /// document.
+  double nll(const std::string& text) const {
+    std::vector<int64_t> ids;
+    for (const char c : text) ids.push_back(c == '~' ? 94 : c - 33);
+    const auto count = static_cast<int64_t>(ids.size());
+    SafetensorsWriter writer(folder / "batch.safetensors",
+                             {{"input_ids", SafeDtype::kI64, {1, count}}}, {});
+    writer.write("input_ids", std::as_bytes(std::span(ids)));
+    writer.finish();
+    const Json result = evaluate("--hf model --batches batch.safetensors");
+    return result["loss"].get<double>() * static_cast<double>(count - 1);
+  }
+};
+
+void expect_score(const Json& got, double nll, int64_t tokens, int64_t bytes, int64_t documents) {
+  const double loss = nll / static_cast<double>(tokens);
+  EXPECT_NEAR(got["loss"].get<double>(), loss, 1e-12 * loss);
+  EXPECT_NEAR(got["perplexity"].get<double>(), std::exp(loss), 1e-9 * std::exp(loss));
+  const double bits = nll / std::numbers::ln2 / static_cast<double>(bytes);
+  EXPECT_NEAR(got["bits_per_byte"].get<double>(), bits, 1e-12 * bits);
+  EXPECT_EQ(got["tokens"], tokens);
+  EXPECT_EQ(got["bytes"], bytes);
+  EXPECT_EQ(got["documents"], documents);
+}
+
+TEST_F(Evaluating, ATextIsPredictedFromTheEndOfADocument) {
+  const double expected = nll("~abcdefgh");
+  for (const char* model : {"model", "--hf model", "--model hf:model"})
+    expect_score(evaluate(std::string(model) + " --text abcdefgh"), expected, 8, 8, 1);
+  run("convert model mine --format pentatron 2>/dev/null");
+  run("convert model m.gguf --format gguf 2>/dev/null");
+  for (const char* model : {"mine", "mine/step_00000000", "m.gguf"})
+    EXPECT_NEAR(evaluate(std::string(model) + " --text abcdefgh")["loss"].get<double>(),
+                expected / 8, 1e-6)
+        << model;
+}
+
+TEST_F(Evaluating, LongTextsAreCutIntoWindowsThatPredictEveryTokenOnce) {
+  expect_score(evaluate("model --text abcdefghij --context 4"),
+               nll("~abcd") + nll("defgh") + (nll("fghij") - nll("fgh")), 10, 10, 1);
+  expect_score(evaluate("model --text abcdef --context 4 --stride 2"),
+               nll("~abcd") + (nll("bcdef") - nll("bcd")), 6, 6, 1);
+  const double loss = evaluate("model --text abcdefghij")["loss"];
+  EXPECT_NEAR(evaluate("model --text abcdefghij --stride 1")["loss"].get<double>(), loss, 1e-12);
+  EXPECT_THAT(error_of("model --text ab --context 4 --stride 5", 2),
+              AllOf(HasSubstr("--stride 5"), HasSubstr("try: --stride 2")));
+  EXPECT_THAT(error_of("model --text ab --context 1000000", 2),
+              AllOf(HasSubstr("--context 1000000"), HasSubstr("try: --context ")));
+}
+
+TEST_F(Evaluating, FilesAndFoldersAreDocumentsOfTheirOwn) {
+  fs::create_directory(folder / "texts");
+  std::ofstream(folder / "texts/one.txt") << "abcd";
+  std::ofstream(folder / "texts/two.jsonl") << R"({"text":"xyz"})"
+                                            << "\n"
+                                            << R"({"text":"efgh"})"
+                                            << "\n";
+  std::ofstream(folder / "other.jsonl") << R"({"body":"ij"})"
+                                        << "\n";
+  const double three = nll("~abcd") + nll("~xyz") + nll("~efgh");
+  expect_score(evaluate("model --file texts"), three, 11, 11, 3);
+  expect_score(evaluate("model --file texts/two.jsonl --file texts/one.txt"), three, 11, 11, 3);
+  expect_score(evaluate("model --file other.jsonl --text-key body"), nll("~ij"), 2, 2, 1);
+  EXPECT_THAT(error_of("model --file other.jsonl", 1), HasSubstr("other.jsonl"));
+  EXPECT_THAT(error_of("model --file none.txt", 1), HasSubstr("none.txt"));
+}
+
+TEST_F(Evaluating, TakesOneModelAndOneInput) {
+  EXPECT_THAT(error_of("", 2), AllOf(HasSubstr("needs a model"), HasSubstr("try: ")));
+  EXPECT_THAT(error_of("model", 2), HasSubstr("one of --batches, --text and --file"));
+  EXPECT_THAT(error_of("model --text a --file b", 2),
+              AllOf(HasSubstr("--text and --file are given"), HasSubstr("try: only --file")));
+  EXPECT_THAT(error_of("model --batches a --text b", 2), HasSubstr("--batches and --text"));
+  EXPECT_THAT(error_of("model --hf other --text a", 2), HasSubstr("both name a model"));
+  EXPECT_THAT(error_of("model --text a --grads-out g", 2), HasSubstr("--grads-out"));
+  EXPECT_THAT(error_of("model --text a train.train_iters=3", 2), HasSubstr("train.train_iters=3"));
+  EXPECT_THAT(error_of("'" PENTATRON_TEST_DATA "/hf_tiny/llama' --text a", 2),
+              HasSubstr("has no tokenizer"));
+}
+
+class CorruptedWeights : public test::ProgramFolder {
+ protected:
+  void SetUp() override {
+    run("train model.num_layers=1 model.hidden_size=32 model.num_attention_heads=2 "
+        "dataset.type=mock train.seq_length=16 train.micro_batch_size=1 train.global_batch_size=2 "
+        "train.num_threads=1 logger.peak_tflops=1 train.train_iters=2 checkpoint.save=ck "
+        "checkpoint.save_interval=1 2>/dev/null");
+    damage("ck/step_00000002");
+  }
+  /// Changes one byte of the weights, which no size and no header shows.
+  void damage(const char* checkpoint) const {
+    for (const auto& entry : fs::directory_iterator(folder / checkpoint)) {
+      if (!entry.path().filename().string().starts_with("model_")) continue;
+      std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+      file.seekg(-9, std::ios::end);
+      const int byte = file.get();
+      file.seekp(-9, std::ios::end);
+      file.put(static_cast<char>(byte ^ 0x40));
+    }
+  }
+  std::string read_all() const {
+    std::string out;
+    for (const char* command :
+         {"generate ck --prompt ab --max-new-tokens 2", "evaluate ck --text abcd",
+          "generate ck --prompt ab --max-new-tokens 2 --ranks 2 "
+          "parallel.tensor_model_parallel_size=2",
+          "convert ck out --format hf --force"})
+      out += run(command + std::string(" 2>&1"));
+    return out;
+  }
+};
+
+TEST_F(CorruptedWeights, AreFoundByReadingAndThePreviousCheckpointIsUsed) {
+  const std::string out = read_all();
+  size_t warnings = 0;
+  for (size_t at = 0; (at = out.find("using ck/step_00000001 instead", at)) != std::string::npos;
+       ++at)
+    ++warnings;
+  EXPECT_EQ(warnings, 4u) << "once for each command\n" << out;
+  run("convert ck/step_00000001 first --format hf 2>/dev/null");
+  EXPECT_TRUE(content_of(folder / "out/model.safetensors") ==
+              content_of(folder / "first/model.safetensors"));
+}
+
+TEST_F(CorruptedWeights, AreAnErrorWhereNothingElseIsMeant) {
+  EXPECT_THAT(run("generate ck/step_00000002 --prompt ab 2>&1", 1), HasSubstr("corrupted"));
+  damage("ck/step_00000001");
+  EXPECT_THAT(run("generate ck --prompt ab 2>&1", 1), HasSubstr("no intact checkpoint"));
+  EXPECT_THAT(run("convert ck out --format hf 2>&1", 1), HasSubstr("no intact checkpoint"));
+  EXPECT_FALSE(fs::exists(folder / "out"));
+}
+
+} // namespace
+} // namespace pentatron
