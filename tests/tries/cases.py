@@ -1,0 +1,181 @@
+"""The errors that follow.py follows: name, command that fails, and {words of the `try:`: what they tell to do} for prose."""
+
+TINY = ("model.num_layers=1 model.hidden_size=32 model.num_attention_heads=2 train.seq_length=16 train.micro_batch_size=1 "
+        "train.global_batch_size=2 train.num_threads=1 logger.peak_tflops=1 logger.tensorboard=false kernels=order "
+        "train.train_iters=2 ")
+MOCK = f"pentatron train {TINY} dataset.type=mock model.vocab_size=300 checkpoint.save=new "
+TEXT = f"pentatron train {TINY} dataset.type=text dataset.path=texts.jsonl model.vocab_size=300 checkpoint.save=new "
+INDEXED = f"pentatron train {TINY} dataset.type=indexed dataset.path=corpus_text_document model.vocab_size=300 checkpoint.save=new "
+LLAMA = "$DATA/hf_tiny/llama"
+EVALUATE = f"pentatron evaluate --hf {LLAMA} --batches {LLAMA}/expected.safetensors "
+GENERATE = "pentatron generate saved --tokens 1,2 --max-new-tokens 2 "
+
+# Everything that the cases read; made once.
+PREPARE = f"""set -e
+for i in $(seq 60); do
+  echo "{{\\"text\\": \\"the loss falls slowly, then it rises $i\\"}}" >> texts.jsonl
+  echo "the loss falls slowly, then it rises $i" >> words.txt
+done
+pentatron preprocess --input texts.jsonl --tokenizer bytes --output corpus --append-eod
+{MOCK.replace("checkpoint.save=new", "checkpoint.save=saved checkpoint.save_interval=1 logger.dir=log")}
+{TEXT.replace("checkpoint.save=new", "checkpoint.save=texts")}
+{MOCK.replace("checkpoint.save=new", "checkpoint.save=parity checkpoint.parity=1")}
+python3 - <<'DAMAGE'
+import glob
+name = sorted(glob.glob("parity/step_*/model_*.safetensors"))[0]
+data = bytearray(open(name, "rb").read())
+data[-5] ^= 1
+open(name, "wb").write(data)
+DAMAGE
+mkdir odd pickled nothing_in_it
+echo '{{"model_type": "perceiver"}}' > odd/config.json
+cp {LLAMA}/config.json pickled/
+echo x > pickled/pytorch_model.bin
+echo x > model.pt
+printf 'seed: 5\\n' > a.yaml
+printf 'seed: 6\\n' > b.yaml
+cp texts.jsonl mixed.jsonl
+echo "no json" >> mixed.jsonl
+"""
+
+CASES = [
+    # trainer
+    ("split", TEXT + "dataset.split=0,100", {
+        "more text": TEXT, "another dataset.split": TEXT + "dataset.split=95,5,0",
+        "a shorter sequence": TEXT + "train.seq_length=8"}),
+    ("no checkpoint", MOCK + "checkpoint.load=nothing", {}),
+    ("another model", MOCK + "checkpoint.load=saved model.hidden_size=64", {
+        "the configuration of the checkpoint": MOCK + "checkpoint.load=saved"}),
+    ("another run's checkpoints", MOCK.replace("=new", "=saved"), {}),
+    ("another run's metrics", MOCK + "logger.dir=log", {}),
+    ("no CUDA", MOCK + "device=cuda", {}),
+    ("not saved", MOCK.replace("checkpoint.save=new", ""), {}),
+    ("ZeRO on one rank", MOCK + "ddp.zero_stage=1", {}),
+    ("sequence parallel on one rank", MOCK + "parallel.sequence_parallel=true", {}),
+    ("no folder", MOCK + "logger.dir=/proc/x", {"another logger.dir": MOCK + "logger.dir=other"}),
+    ("memory", MOCK + "--dry-run train.micro_batch_size=1000000 train.global_batch_size=1000000", {}),
+    ("diverged", MOCK + "optimizer.lr=1e30 train.train_iters=20", {
+        "a lower optimizer.lr": MOCK + "optimizer.lr=1e-3 train.train_iters=20"}),
+    # cli
+    ("precision of a preset", MOCK + "model.preset=gpt2_124 --dry-run", {}),
+    ("unknown value", MOCK + "dtype=fp17", {}),
+    ("unknown key", MOCK.replace("train.seq_length", "seq_length"), {}),
+    ("unknown command", "pentatron confi help", {"pentatron config": "pentatron config help"}),
+    ("too many copies", GENERATE + "--ranks 2", {}),
+    ("tensor ranks", "pentatron generate saved --prompt x device=cuda", {}),
+    ("chat of a model without a template", "pentatron chat texts", {
+        "pentatron generate": "pentatron generate texts --prompt x --max-new-tokens 2",
+        "a tokenizer_config.json with chat_template": "pentatron generate texts --prompt x --max-new-tokens 2"}),
+    ("chat over processes", "pentatron chat texts --backend sockets --ranks 2", {
+        "--backend in_process": "pentatron generate texts --prompt x --max-new-tokens 2"}),
+    ("format", "pentatron convert saved out --format nonsense", {
+        "pentatron, hf": "pentatron convert saved out --format hf", "gguf": "pentatron convert saved out --format gguf"}),
+    ("target exists", "pentatron convert saved saved --format hf", {
+        "another target": "pentatron convert saved out --format hf", "--force": "pentatron convert saved out --format hf --force"}),
+    ("bpe without output", "pentatron tokenize --train-bpe 300 < words.txt", {
+        "--output tokenizer.json": "pentatron tokenize --train-bpe 300 --output tokenizer.json < words.txt"}),
+    ("bpe over a file", "pentatron tokenize --train-bpe 300 --output words.txt < words.txt", {
+        "--output words-2.json": "pentatron tokenize --train-bpe 300 --output words-2.json < words.txt"}),
+    ("nothing to compare", "pentatron config diff", {}),
+    ("help of nothing", "pentatron config help zzzqqq", {}),
+    ("temperature", GENERATE + "--temperature -1", {}),
+    ("top-p", GENERATE + "--top-p 3", {}),
+    ("top-k", GENERATE + "--top-k -1", {}),
+    ("min-p", GENERATE + "--min-p 3", {}),
+    ("repetition penalty", GENERATE + "--repetition-penalty 0", {}),
+    ("new tokens", GENERATE + "--max-new-tokens -1", {}),
+    ("no model", "pentatron generate nothing --tokens 1", {
+        "a Hugging Face folder": f"pentatron generate {LLAMA} --tokens 1 --max-new-tokens 2",
+        "a run's checkpoint folder": "pentatron generate saved --tokens 1 --max-new-tokens 2"}),
+    ("over a run", f"pentatron convert {LLAMA} saved --format hf --force", {"another target": f"pentatron convert {LLAMA} out --format hf --force"}),
+    ("over what is no model", "pentatron convert saved texts.jsonl --format hf --force", {
+        "another target": "pentatron convert saved out --format hf --force"}),
+    ("over its source", "pentatron convert saved saved/step_00000002 --format hf --force", {
+        "another target": "pentatron convert saved out --format hf --force"}),
+    ("precision of a format", "pentatron convert saved out --format hf --dtype q2", {
+        "fp32, bf16 or fp16": "pentatron convert saved out --format hf --dtype bf16"}),
+    ("precision of GGUF", "pentatron convert saved out.gguf --format gguf --dtype q2", {
+        "f32, f16, bf16 or q8_0": "pentatron convert saved out.gguf --format gguf --dtype q8_0"}),
+    ("family", "pentatron generate odd --tokens 1", {"gpt2, llama, mistral, qwen2 or qwen3": f"pentatron generate {LLAMA} --tokens 1"}),
+    ("no config.json", MOCK + "checkpoint.load=hf:nothing_in_it", {
+        "the folder of a Hugging Face model": f"pentatron generate {LLAMA} --tokens 1"}),
+    ("pickled weights", "pentatron generate pickled --tokens 1", {"save the model as Safetensors": f"pentatron generate {LLAMA} --tokens 1"}),
+    ("pickled file", "pentatron generate model.pt --tokens 1", {"save the model as Safetensors": f"pentatron generate {LLAMA} --tokens 1"}),
+    ("one file of a model", f"pentatron generate {LLAMA}/model.safetensors --tokens 1", {
+        "the folder that contains it": f"pentatron generate {LLAMA} --tokens 1"}),
+    ("not a model", "pentatron generate texts.jsonl --tokens 1", {
+        "a Hugging Face folder, a run's checkpoint folder (checkpoint.save), or a .gguf file": f"pentatron generate {LLAMA} --tokens 1"}),
+    ("folder without a model", "pentatron generate nothing_in_it --tokens 1", {
+        "a Hugging Face folder, a run's checkpoint folder (checkpoint.save), or a .gguf file": f"pentatron generate {LLAMA} --tokens 1"}),
+    ("damaged", MOCK + "checkpoint.load=parity", {}),
+    ("nothing to verify", "pentatron checkpoint verify nothing_in_it", {
+        "the folder that was given as checkpoint.save": "pentatron checkpoint verify saved", "a step_ folder in it": "pentatron checkpoint verify saved/step_00000002"}),
+    ("text without a tokenizer", "pentatron inspect samples --prefix corpus_text_document --sequence-length 8 --num-samples 2 --index 0 --text", {
+        "--tokenizer PATH": "pentatron inspect samples --prefix corpus_text_document --sequence-length 8 --num-samples 2 --index 0 --text --tokenizer bytes"}),
+    ("tokenize without a tokenizer", "echo a | pentatron tokenize", {
+        "--tokenizer tokenizer.json": "echo a | pentatron tokenize --tokenizer $DATA/tokenizers/gpt2.json"}),
+    ("prompt without a tokenizer", f"pentatron generate {LLAMA} --prompt x", {"--tokens 1,2,3": f"pentatron generate {LLAMA} --tokens 1,2,3"}),
+    ("no setting", GENERATE + "optimizer.lr=1", {
+        "dtype=fp32, device=cpu": GENERATE + "dtype=fp32", "train.num_threads=2": GENERATE + "train.num_threads=2"}),
+    ("ranks of two launchers", "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 " + MOCK + "--ranks 2", {}),
+    # data
+    ("another tokenizer", TEXT + "checkpoint.load=texts train.train_iters=3 model.vocab_size=300 tokenizer.path=$DATA/tokenizers/classes.json", {
+        "its tokenizer": TEXT + "checkpoint.load=texts train.train_iters=3"}),
+    ("a weight too few", INDEXED.replace("dataset.path=corpus_text_document", '"dataset.path=[30, corpus_text_document, corpus_text_document]"'), {
+        "a weight before every prefix": INDEXED.replace("dataset.path=corpus_text_document", '"dataset.path=[30, corpus_text_document, 70, corpus_text_document]"'),
+        "none": INDEXED}),
+    ("seed", INDEXED + "dataset.order=megatron dataset.seed=5000000000", {}),
+    ("short corpus", INDEXED + "dataset.order=megatron train.seq_length=100000 model.max_position_embeddings=100000", {
+        "more data": INDEXED, "another dataset.split": INDEXED, "a shorter sequence": INDEXED + "train.seq_length=16"}),
+    ("no text", TEXT.replace("texts.jsonl", "saved"), {"files that end in": TEXT}),
+    ("bad line", TEXT.replace("texts.jsonl", "mixed.jsonl"), {}),
+    ("no validation data", TEXT + "train.eval_interval=1 dataset.split=100", {}),
+    ("best without validation", TEXT + "train.eval_interval=1 dataset.split=100 checkpoint.keep_best=1", {}),
+    ("tokenizer without a file", TEXT + "tokenizer.type=huggingface", {"tokenizer.path=FILE": TEXT + "tokenizer.type=huggingface tokenizer.path=$DATA/tokenizers/classes.json model.vocab_size=60000"}),
+    ("file without effect", TEXT + "tokenizer.type=bytes tokenizer.path=$DATA/tokenizers/classes.json model.vocab_size=60000", {}),
+    ("no tokenizer here", TEXT + "tokenizer.path=nothing_in_it", {
+        "a folder with tokenizer.json": TEXT + "tokenizer.path=$DATA/tokenizers/classes.json model.vocab_size=60000",
+        "the file itself": TEXT + "tokenizer.path=$DATA/tokenizers/classes.json model.vocab_size=60000"}),
+    ("no tokenizer's file", TEXT + "tokenizer.path=words.txt", {
+        "tokenizer.json": TEXT + "tokenizer.path=$DATA/tokenizers/classes.json model.vocab_size=60000"}),
+    ("nowhere", TEXT + "tokenizer.path=nowhere", {
+        "tokenizer.json, a .model": TEXT + "tokenizer.path=$DATA/tokenizers/classes.json model.vocab_size=60000"}),
+    ("batches without a file", TEXT.replace("type=text dataset.path=texts.jsonl", "type=batches"), {
+        "dataset.path=FILE.safetensors": f"pentatron train --hf {LLAMA} dataset.type=batches dataset.path=$DATA/training_curves/llama.safetensors train.train_iters=2 "
+                                         "train.global_batch_size=4 train.micro_batch_size=4 train.num_threads=1 checkpoint.save=new logger.peak_tflops=1 kernels=order"}),
+    ("steps of batches", f"pentatron train --hf {LLAMA} dataset.type=batches dataset.path=$DATA/training_curves/llama.safetensors train.train_iters=2000 "
+     "train.global_batch_size=4 train.micro_batch_size=4 train.num_threads=1 checkpoint.save=new logger.peak_tflops=1 kernels=order", {}),
+    ("tokenizer's size", TEXT.replace("vocab_size=300", "vocab_size=100"), {}),
+    ("shares", TEXT + "dataset.split=1,2,3,4", {}),
+    ("shares of a corpus", INDEXED + "dataset.split=1,2,3,4", {}),
+    ("null tokenizer", TEXT + "tokenizer.type=null dataset.type=mock dataset.path=[] model.vocab_size=60000", {}),
+    ("fill in the middle", TEXT + "dataset.fim_rate=0.5 dataset.fim_prefix_token=1 dataset.fim_middle_token=2 "
+     "dataset.fim_suffix_token=3 dataset.fim_pad_token=400", {}),
+    ("output of an evaluation", EVALUATE + "--logits-out texts.jsonl", {}),
+    ("output nowhere", EVALUATE + "--logits-out nodir/x.safetensors", {}),
+    ("corpus over itself", "pentatron corpus merge corpus_text_document corpus_text_document --output corpus_text_document", {
+        "another name": "pentatron corpus merge corpus_text_document corpus_text_document --output both"}),
+    # launchers
+    ("half of torchrun", "RANK=0 " + MOCK, {"torchrun --nproc-per-node": MOCK}),
+    ("no rank 0", "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 " + MOCK, {"MASTER_ADDR": MOCK}),
+    ("too many threads", MOCK + "--ranks 5000", {"processes of several machines": MOCK}),
+]
+
+# Texts that cannot come up in one process on one machine without GPU, or that are followed by another test.
+ELSEWHERE = [
+    (r"^(optim|parallel|parallelize|models)/", "followed by tests/trainer/suggestions_test.cpp"),
+    (r"^comm/(backend|control|mesh|rank_groups|collectives|supervisor|process_world|launch)", "several processes, launchers or machines: tests/comm"),
+    (r"^nn/shard_spec", "layouts that the configuration refuses before: tests/nn"),
+    (r"^trainer/differences", "ranks with different files: tests/trainer"),
+    (r"^checkpoint/gguf/|^checkpoint/model_stream|^data/tokenizer/(bpe|open).*(dropout|pattern)", "files of other programs: tests/checkpoint, tests/data"),
+    (r"checkpoint.strictness=log_all", "tests/trainer/load_test.cpp"),
+    (r"every rank read the checkpoint|this rank cannot see", "several machines: tests/trainer/node_local_test.cpp"),
+    (r"is in use by", "two programs at once: tests/trainer/run_folders_test.cpp"),
+    (r"are free\n  try: checkpoint.save on another|at its end without this|was not saved", "a full disk: tests/cli/limits_test.cpp"),
+    (r"^cli/doctor|^trainer/train.cpp: .*; try: ", "what doctor finds depends on the machine"),
+    (r"a file was truncated, or its disk failed", "tests/cli/limits_test.cpp"),
+    (r"^main.cpp", "tests/install"),
+    (r"with \{\} GPUs|one process per GPU", "needs a GPU"),
+    (r"in every process", "a corpus of a billion samples"),
+    (r"^data/objectives", "datasets of BERT and T5, without a model yet: tests/data/objectives_test.cpp"),
+]
