@@ -11,6 +11,7 @@
 #include "pentatron/checkpoint/source_facts.h"
 #include "pentatron/data/dataset.h"
 #include "pentatron/data/tokenizer/byte_tokenizer_files.h"
+#include "pentatron/trainer/stored_tokenizer.h"
 
 namespace pentatron::trainer {
 
@@ -22,6 +23,16 @@ bool names_tokenizer(const data::TokenizerConfig& tokenizer) {
   return !tokenizer.path.empty() || tokenizer.type != data::TokenizerType::kAuto;
 }
 
+/// Whether the files are where they were, and as they were: then they are named, because
+/// checkpoints come and go.
+bool is_still(const data::TokenizerConfig& tokenizer, const std::string& digest) {
+  try {
+    return !digest.empty() && stored_tokenizer(tokenizer).digest == digest;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 /// What a checkpoint's run had, with its files in the checkpoint if they are there.
 std::optional<data::TokenizerConfig> tokenizer_of_run(const fs::path& dir) {
   const auto latest = checkpoint::latest_name(dir);
@@ -29,16 +40,19 @@ std::optional<data::TokenizerConfig> tokenizer_of_run(const fs::path& dir) {
   std::error_code ignored;
   if (!fs::exists(folder / checkpoint::kManifestName, ignored)) return std::nullopt;
   Config saved;
+  std::string digest;
   bool trained = false;
   try {
     const checkpoint::Manifest manifest = checkpoint::read_manifest(folder);
     config::Violations of_another_version;
     config::apply_yaml(saved, manifest.config_yaml, "", of_another_version);
     trained = manifest.state.contains("optimizer_steps");
+    digest = manifest.tokenizer;
   } catch (const Error&) {
     return std::nullopt; // told when the checkpoint is loaded
   }
   data::TokenizerConfig tokenizer = saved.tokenizer;
+  if (!tokenizer.path.empty() && is_still(tokenizer, digest)) return tokenizer;
   const fs::path files = folder / checkpoint::kTokenizerFolder;
   if (checkpoint::has_tokenizer_files(files)) {
     tokenizer.path = files.string();

@@ -309,10 +309,11 @@ TEST_F(Loading, TheTokenizerLiesInTheCheckpointAndAnotherOneIsRefused) {
               HasSubstr("instead of bytes"));
   // Where none is named it is the checkpoint's own, and so is the vocabulary where no size is
   // given.
+  EXPECT_EQ(config({load}).tokenizer.path, scratch / "gpt2");
+  fs::remove_all(scratch / "gpt2"); // then that in the checkpoint
   const Config own = config({load});
   EXPECT_EQ(own.tokenizer.path, step(3) / "tokenizer");
   EXPECT_EQ(own.tokenizer.eod, "<|endoftext|>");
-  fs::remove_all(scratch / "gpt2");
   EXPECT_THAT(log_of([&] {
                 start(config({load, "model.vocab_size=1024"}));
               }),
