@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "pentatron/base/format.h"
 #include "pentatron/base/text.h"
 
 namespace pentatron::plot {
@@ -30,7 +31,8 @@ constexpr const char* kStyle = R"(
 
 std::string tick_text(double value, double step) {
   const int digits = std::clamp(static_cast<int>(std::ceil(-std::log10(step) - 1e-9)), 0, 9);
-  if (std::abs(value) >= 1e6 || step < 1e-9) return fmt::format("{:.3g}", value);
+  if (std::abs(value) >= 1e5 && std::abs(value) < 1e15) return format_count(value);
+  if (std::abs(value) >= 1e15 || step < 1e-9) return fmt::format("{:.3g}", value);
   return fmt::format("{:.{}f}", value == 0 ? 0.0 : value, digits);
 }
 
@@ -116,7 +118,8 @@ void Canvas::axes(const std::vector<double>& xs, const std::vector<double>& ys,
                   const std::string& y_label) {
   const double right = kWidth - kRight, bottom = kHeight - kBottom;
   const auto name = [](const std::vector<double>& all, double v, bool log) {
-    return log ? fmt::format("{:g}", v) : tick_text(v, all.size() > 1 ? all[1] - all[0] : 1);
+    return log ? (v >= 1e5 && v < 1e15 ? format_count(v) : fmt::format("{:g}", v))
+               : tick_text(v, all.size() > 1 ? all[1] - all[0] : 1);
   };
   for (const double v : ys) {
     line("grid", kLeft, y(v), right, y(v));
@@ -166,10 +169,12 @@ std::vector<double> log_ticks(double low, double high) {
   std::vector<double> out;
   const int first = static_cast<int>(std::floor(std::log10(low) + 1e-9));
   const int last = static_cast<int>(std::ceil(std::log10(high) - 1e-9));
-  const bool fine = last - first <= 3;
-  for (int power = first; power <= last; power += std::max(1, (last - first) / 8))
-    for (const double digit : {1.0, 2.0, 5.0}) {
-      if (digit > 1 && !fine) break;
+  const int span = last - first;
+  const std::vector<double> digits = span <= 1   ? std::vector<double>{1, 1.5, 2, 3, 4, 5, 6, 8}
+                                     : span <= 3 ? std::vector<double>{1, 2, 5}
+                                                 : std::vector<double>{1};
+  for (int power = first; power <= last; power += std::max(1, span / 8))
+    for (const double digit : digits) {
       const double value = digit * std::pow(10.0, power);
       if (value >= low * (1 - 1e-9) && value <= high * (1 + 1e-9)) out.push_back(value);
     }

@@ -29,7 +29,7 @@ struct Range {
   void make_wide();
 };
 
-/// 1, 2 and 5 times the powers of ten in [low, high], the powers alone where there are many.
+/// Powers of ten in [low, high], and multiples of them where there are few.
 std::vector<double> log_ticks(double low, double high);
 
 class Canvas {

@@ -116,6 +116,14 @@ TEST(CurvesSvg, HasEveryRunInItsColour) {
   EXPECT_THAT(curves_svg(make_curves(many, XAxis::kSteps, YAxis::kLoss)), HasSubstr("and 24 more"));
 }
 
+TEST(CurvesSvg, LargeNumbersAreShort) {
+  CurvesPlot plot{.curves = {{.name = "a", .points = {{1, 3}, {1.2e9, 2.5}}}}};
+  for (const bool log : {false, true}) {
+    plot.log_x = log;
+    EXPECT_THAT(curves_svg(plot), HasSubstr(">1.00B<"));
+  }
+}
+
 TEST(CurvesSvg, LogAxesAndOddValuesAreDrawn) {
   for (const bool log : {false, true})
     for (const auto& points : std::vector<std::vector<PlotPoint>>{{},
