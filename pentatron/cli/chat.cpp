@@ -252,8 +252,7 @@ void add_chat(CLI::App& program, Action& chosen) {
   add_writing_options(*verb, arguments->writing);
   add_rank_options(*verb, arguments->ranks);
   verb->footer(
-      "Each line of input is one message. Ctrl-C stops an answer. Commands:\n" +
-      std::string(kCommandsHelp) +
+      "Each line of input is one message. Commands:\n" + std::string(kCommandsHelp) +
       "example: pentatron chat SmolLM2-135M-Instruct --system \"Answer in one sentence.\"");
   verb->callback([arguments, &chosen] { chosen = [arguments] { return run_chat(*arguments); }; });
 }
