@@ -185,7 +185,8 @@ struct GptConfig {
               "activations")
             .size(),
         field("vocab_size", &C::vocab_size,
-              "vocabulary size, without the padding that is added internally")
+              "vocabulary size, without the padding that is added internally; if it is not given, "
+              "that of the tokenizer in tokenizer.path")
             .size()
             .unit("tokens"),
         field("max_position_embeddings", &C::max_position_embeddings,

@@ -355,7 +355,8 @@ TEST(BlendWords, AreReadAsMegatronsUsersWriteThem) {
               }),
               HasSubstr("dataset.path has weights for only some of its corpora"));
   EXPECT_THAT(error_of<ConfigError>([] { parse_blend({"0", "a"}, "k"); }), HasSubstr("weight 0"));
-  EXPECT_THAT(error_of<ConfigError>([] { parse_blend({}, "k"); }), HasSubstr("names no corpus"));
+  EXPECT_THAT(error_of<ConfigError>([] { parse_blend({}, "k"); }),
+              HasSubstr("does not name a corpus"));
 }
 
 TEST(BlendSizes, AreThoseThatMegatronAsksFor) {

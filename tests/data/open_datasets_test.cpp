@@ -70,7 +70,7 @@ TEST_F(OpenDatasets, BatchesAreCheckedBeforeTheyAreUsed) {
   EXPECT_THAT(error_of<DataError>([&] {
                 open(write_batches({2, 6, 1}, tokens), 20);
               }),
-              HasSubstr("holds no sample"));
+              HasSubstr("contains no sample"));
   EXPECT_THAT(error_of<DataError>([&] {
                 open(write_batches({2, 2, 3}, tokens, "token"), 20);
               }),

@@ -409,7 +409,7 @@ TEST_F(FillInTheMiddle, DependsOnTheSampleAloneAndOnItsKeys) {
   DatasetConfig big = config;
   big.fim_pad_token = 1000;
   EXPECT_THAT(error_of<ConfigError>([&] { open_datasets(big, context); }),
-              HasSubstr("marks with token 1000"));
+              HasSubstr("uses token 1000"));
 }
 
 // --- rules between the keys --------------------------------------------------------------------
