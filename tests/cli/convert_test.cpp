@@ -161,13 +161,13 @@ TEST_F(ConvertVerb, StepsGoOnBesideASlowExportAndTheNextSaveWaits) {
   const std::string saves = (folder / "a").string();
   const std::string out = ProgramFolder::run(
       kFromScratch +
-          "train.train_iters=200 checkpoint.async_save=true checkpoint.keep=1 "
-          "checkpoint.save_interval=100 logger.log_interval=1 checkpoint.save='" +
+          "train.train_iters=2000 checkpoint.async_save=true checkpoint.keep=1 "
+          "checkpoint.save_interval=1000 logger.log_interval=1 checkpoint.save='" +
           saves + "' 2>&1",
       0, "LD_PRELOAD='" PENTATRON_IO_SHIM "' IO_SHIM_ROOT='" + saves + "/hf' IO_SHIM_MODE=slow ");
-  const size_t saved = out.find("saved " + saves + "/step_00000100"),
-               exported = out.find("exported " + saves + "/hf/step_00000100"),
-               next = out.find("checkpoint of iteration 200 queued");
+  const size_t saved = out.find("saved " + saves + "/step_00001000"),
+               exported = out.find("exported " + saves + "/hf/step_00001000"),
+               next = out.find("checkpoint of iteration 2000 queued");
   ASSERT_TRUE(saved < exported && exported != std::string::npos && next != std::string::npos)
       << out;
   EXPECT_LT(out.find("\niteration ", saved), exported) << "no step was made beside it\n" << out;
