@@ -6,10 +6,24 @@
 #include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/log.h"
 #include "pentatron/comm/gather_text.h"
 #include "pentatron/config/config.h"
 
 namespace pentatron::trainer {
+
+namespace {
+
+/// The values of `one` at the keys that differ: "key=1 and key=2".
+std::string assignments(const Config& one, const Config& other,
+                        const std::set<config::OnResume>& meanings) {
+  std::vector<std::string> texts;
+  for (const config::Difference& d : config::diff(one, other))
+    if (meanings.contains(d.on_resume)) texts.push_back(fmt::format("{}={}", d.path, d.before));
+  return fmt::format("{}", fmt::join(texts, " and "));
+}
+
+} // namespace
 
 std::string differences(const Config& one, const Config& other,
                         const std::set<config::OnResume>& meanings) {
@@ -21,12 +35,21 @@ std::string differences(const Config& one, const Config& other,
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
-std::string assignments(const Config& one, const Config& other,
-                        const std::set<config::OnResume>& meanings) {
-  std::vector<std::string> texts;
-  for (const config::Difference& d : config::diff(one, other))
-    if (meanings.contains(d.on_resume)) texts.push_back(fmt::format("{}={}", d.path, d.before));
-  return fmt::format("{}", fmt::join(texts, " and "));
+void check_saved(const Config& saved, const Config& config, bool has_training_state,
+                 const std::string& folder) {
+  std::set<config::OnResume> fixed = {config::OnResume::kModel};
+  if (has_training_state) fixed.insert(config::OnResume::kState);
+  const std::string text = differences(saved, config, fixed);
+  if (text.empty()) return;
+  if (config.checkpoint.finetune) {
+    log::shared_warning("the weights of {} were trained with {}", folder, text);
+    return;
+  }
+  raise<CheckpointError>("{} was trained with {}\n  try: {}{}", folder, text,
+                         assignments(saved, config, fixed),
+                         differences(saved, config, {config::OnResume::kModel}).empty()
+                             ? ", or checkpoint.finetune=true to start a new run from its weights"
+                             : "");
 }
 
 Config equal_config(Config config, const comm::Group& world) {

@@ -14,9 +14,10 @@ namespace pentatron::trainer {
 std::string differences(const Config& one, const Config& other,
                         const std::set<config::OnResume>& meanings);
 
-/// The values of `one` at those keys, as assignments: "key=1 and key=2".
-std::string assignments(const Config& one, const Config& other,
-                        const std::set<config::OnResume>& meanings);
+/// Throws CheckpointError if a run with `config` cannot go on from what one with `saved` left in
+/// `folder`: another model, or, with its training state, other types.
+void check_saved(const Config& saved, const Config& config, bool has_training_state,
+                 const std::string& folder);
 
 /// The configuration, if all ranks have the same: others would train something that nobody asked
 /// for, or not even form the same groups. Collective; throws CommError.

@@ -71,7 +71,6 @@ struct Trainer::State {
   void load();
   void load_found();
   void forget();
-  void check_saved(const Config& saved, bool has_training_state) const;
   std::string describe() const;
   data::LoaderOptions loader_options(int64_t consumed) const;
   StepFlops step_flops(int64_t samples, int64_t squared_lengths) const;
@@ -187,23 +186,6 @@ void Trainer::State::choose_kernels() {
   kernel_choice = trainer::choose_kernels(config, device, resumed, groups.world);
 }
 
-/// Throws if the run cannot go on from what `saved` left.
-void Trainer::State::check_saved(const Config& saved, bool has_training_state) const {
-  const CheckpointConfig& c = config.checkpoint;
-  const std::string folder = found->folder.string();
-  std::set<config::OnResume> fixed = {config::OnResume::kModel};
-  if (has_training_state) fixed.insert(config::OnResume::kState);
-  if (const std::string text = differences(saved, config, fixed); !text.empty()) {
-    if (!c.finetune)
-      raise<CheckpointError>(
-          "{} was trained with {}\n  try: {}{}", folder, text, assignments(saved, config, fixed),
-          differences(saved, config, {config::OnResume::kModel}).empty()
-              ? ", or checkpoint.finetune=true to start a new run from its weights"
-              : "");
-    log::shared_warning("the weights of {} were trained with {}", folder, text);
-  }
-}
-
 void Trainer::State::load() {
   if (const std::optional<std::string> foreign = foreign_model(config.checkpoint)) {
     const comm::LongWork work(groups.world, "reading " + *foreign);
@@ -249,7 +231,7 @@ void Trainer::State::load_found() {
   if (!run.config_yaml.empty()) {
     saved = {};
     config::apply_yaml(saved, run.config_yaml, "", ignored);
-    check_saved(saved, run.has_training_state);
+    check_saved(saved, config, run.has_training_state, folder);
   }
   const checkpoint::LoadedRun loaded =
       checkpoint::load_run(found->folder, {*model.store, *optimizer, groups.world},

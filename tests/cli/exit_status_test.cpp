@@ -86,7 +86,8 @@ TEST_F(ExitStatus, IsOneForInputThatIsMissingAndTwoForAConfiguration) {
       {"corpus split none --shares 50,50 --output x", 1},
       {"corpus inspect none", 1},
       {"corpus verify none", 1},
-      {"inspect samples --prefix none --sequence-length 8 --num-samples 2 --index 0", 1}};
+      {"inspect samples --prefix none --sequence-length 8 --num-samples 2 --index 0", 1},
+      {"plot none", 1}};
   for (const auto& [arguments, status] : calls)
     EXPECT_THAT(call(arguments, status), AllOf(HasSubstr("error: "), HasSubstr("none")))
         << arguments;

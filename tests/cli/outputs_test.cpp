@@ -93,6 +93,15 @@ using Files = std::map<std::string, std::string>;
 class Outputs : public test::ProgramFolder, public testing::WithParamInterface<Command> {
  protected:
   Outputs() {
+    static const TemporaryFolder once; // the same for every case: made by the first
+    if (fs::is_empty(once.path())) {
+      prepare();
+      fs::copy(folder, once.path(), fs::copy_options::recursive);
+    } else {
+      fs::copy(once.path(), folder, fs::copy_options::recursive);
+    }
+  }
+  void prepare() const {
     std::ofstream(folder / "a.yaml") << "seed: 5\n";
     std::ofstream(folder / "question.txt") << "hello\n";
     fs::create_directory(folder / "run");

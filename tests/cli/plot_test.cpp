@@ -58,15 +58,15 @@ TEST_F(PlotCommand, DrawsSeveralRunsInOnePicture) {
 
 TEST_F(PlotCommand, ReplacesNoOtherFile) {
   std::ofstream(folder / "notes.svg") << "notes";
-  EXPECT_THAT(plot("runs/a --output notes.svg", 1),
+  EXPECT_THAT(plot("runs/a --output notes.svg", 2),
               AllOf(HasSubstr("notes.svg exists and is not a plot"),
                     HasSubstr("try: --output notes-2.svg, or --force")));
   EXPECT_EQ(picture("notes.svg"), "notes");
   plot("runs/a --output notes-2.svg");
   plot("runs/a --output notes.svg --force");
   EXPECT_THAT(picture("notes.svg"), HasSubstr("</svg>"));
-  EXPECT_THAT(plot("runs/a --output runs", 1), HasSubstr("try: --output runs/plot.svg"));
-  EXPECT_THAT(plot("runs/a --output ''", 1), HasSubstr("--output is empty"));
+  EXPECT_THAT(plot("runs/a --output runs", 2), HasSubstr("try: --output runs/plot.svg"));
+  EXPECT_THAT(plot("runs/a --output ''", 2), HasSubstr("--output is empty"));
 }
 
 TEST_F(PlotCommand, SaysWhatIsMissing) {

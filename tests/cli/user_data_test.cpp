@@ -61,7 +61,7 @@ TEST_F(UserData, TheTokenizerOfAModelIsItsDefault) {
                     HasSubstr("\n  training    28"), HasSubstr(" epochs in this run"),
                     HasSubstr("\n  validation  1")));
   EXPECT_THAT(call("config show checkpoint.load=a | grep -A9 ^tokenizer"), HasSubstr("path: tok"));
-  EXPECT_THAT(call(from_scratch("tokenizer.path=tok model.vocab_size=299 logger.dir=l"), 1),
+  EXPECT_THAT(call(from_scratch("tokenizer.path=tok model.vocab_size=299 logger.dir=l"), 2),
               AllOf(HasSubstr("model.vocab_size=299"), HasSubstr("300 tokens")));
   const fs::path hf = "a/hf/step_00000002";
   EXPECT_EQ(text_of(hf / "tokenizer.json"), text_of("tok/tokenizer.json"));
@@ -96,7 +96,7 @@ TEST_F(UserData, TheTokenizerOfAModelIsItsDefault) {
 
 TEST_F(UserData, AModelWithoutATokenizerSaysSo) {
   const std::string llama = (kTestData / "hf_tiny/llama").string();
-  EXPECT_THAT(call(tiny("--hf '" + llama + "' train.train_iters=1 logger.dir=l"), 1),
+  EXPECT_THAT(call(tiny("--hf '" + llama + "' train.train_iters=1 logger.dir=l"), 2),
               AllOf(HasSubstr("comes without a tokenizer"), HasSubstr("131"), HasSubstr("257"),
                     HasSubstr("try: tokenizer.path=")));
   // One that cannot be read is an error where text is read, and no reason to stop elsewhere.
@@ -209,7 +209,7 @@ TEST_F(UserData, TrainingListsWhatItSkips) {
 TEST_F(UserData, PreprocessNamesItsOwnOptions) {
   EXPECT_THAT(call("preprocess --input none.txt --tokenizer bytes --output c", 1),
               AllOf(HasSubstr("--input none.txt does not exist"), Not(HasSubstr("dataset.path"))));
-  EXPECT_THAT(call("preprocess --input text.jsonl --tokenizer bytes --output ''", 1),
+  EXPECT_THAT(call("preprocess --input text.jsonl --tokenizer bytes --output ''", 2),
               HasSubstr("--output \"\""));
   const std::string out =
       call("preprocess --input text.jsonl --tokenizer bytes --json-keys body --output c");

@@ -83,7 +83,7 @@ TEST(BatchSizeSchedule, IsCheckedAsAWhole) {
   ASSERT_EQ(violations.list().size(), 2u);
   EXPECT_THAT(violations.text(),
               HasSubstr("the batch size 100 is not a multiple of train.micro_batch_size=8 x "
-                        "data-parallel size 4\n    try: 96 instead of 100"));
+                        "data-parallel size 4\n    try: train.step_batch_size_schedule=\"\""));
   config::Violations none;
   s.check(2, 1, none, "x");
   EXPECT_TRUE(none.empty());

@@ -52,8 +52,13 @@ class KernelChoices : public testing::Test {
   static Selection products_by(const std::string& entry) {
     Selection selection =
         kernels::find_selection({}, {.product_types = {}, .seconds_per_class = 0}).selection;
-    for (const kernels::OpClass c : kernels::all_op_classes())
-      if (c.op == kernels::Op::kGemm) selection.set(c, entry);
+    for (const kernels::OpClass c : kernels::all_op_classes()) {
+      const kernels::Probe probe = kernels::describe_probe(c);
+      if (c.op == kernels::Op::kGemm)
+        selection.set(c, entry);
+      else if (selection.find(c).empty() && probe.first() >= 0)
+        selection.set(c, probe.entries[static_cast<size_t>(probe.first())].name);
+    }
     return selection;
   }
   std::string text_of(const std::string& file) const { return content_of(scratch.path / file); }
