@@ -244,34 +244,5 @@ TEST_F(UserData, TokenizersAreTrainedOnFilesOfEveryKind) {
   EXPECT_FALSE(fs::exists(folder / "x.json"));
 }
 
-/// The commands of a page's ```sh blocks.
-std::string commands_of(const fs::path& page) {
-  std::ifstream in(page);
-  std::string all;
-  bool inside = false;
-  for (std::string line; std::getline(in, line);) {
-    if (line.starts_with("```")) {
-      inside = !inside && line == "```sh";
-    } else if (inside) {
-      all += line + "\n";
-    }
-  }
-  return all;
-}
-
-TEST_F(UserData, TheCommandsOfTheDocumentWorkInOrder) {
-  const fs::path place = folder / "empty";
-  fs::create_directories(place);
-  write("commands.sh", commands_of(kTestData / "../../docs/data.md"));
-  const std::string program = fs::path(PENTATRON_PROGRAM).parent_path();
-  const std::string script = (folder / "commands.sh").string();
-  // The program's own name in front keeps the shell of run() as it is.
-  const std::string said =
-      call("--version && cd empty && PATH='" + program + "':$PATH sh -e '" + script + "'");
-  EXPECT_THAT(said, Not(HasSubstr("error:")));
-  EXPECT_THAT(said, HasSubstr("tokenizer: huggingface"));
-  EXPECT_TRUE(fs::exists(place / "data/corpus_text_document.bin"));
-}
-
 } // namespace
 } // namespace pentatron

@@ -21,9 +21,8 @@ SECONDS = 240
 # What a page starts from: a script run in its empty folder, where $SOURCE is the project.
 TEXT = r"""for i in $(seq 400); do printf 'It is a truth universally acknowledged that the loss falls, then rises %d times.\n\n' $i; done"""
 JSONL = r"""for i in $(seq 200); do echo "{\"text\": \"It is a truth that the loss falls, then rises $i times, and nobody knows why.\"}"; done"""
-TRAIN = ("pentatron train model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 dataset.path=text.jsonl "
-         "dataset.on_bad_input=stop")
-MODEL = f"{JSONL} > text.jsonl; {TRAIN} checkpoint.save=tiny; pentatron convert tiny DIR --format hf; rm -r tiny"
+TRAIN = ("pentatron train tokenizer.path=tokenizer.json model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 dataset.path=text.jsonl")
+MODEL = f"{JSONL} > text.jsonl; pentatron tokenize --train-bpe 300 --input text.jsonl --output tokenizer.json; {TRAIN} checkpoint.save=tiny; pentatron convert tiny DIR --format hf; rm -r tiny"
 YAML = "{ echo 'model: {num_layers: 4, hidden_size: 32, num_attention_heads: 4}'; echo 'dataset: {path: text.jsonl}'; } > my.yaml"
 PAGES = {
     "docs/getting_started.md": f"""ln -s $SOURCE/examples $SOURCE/tests $SOURCE/corpus $SOURCE/.deps .; mkdir -p my_text build/release

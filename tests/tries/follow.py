@@ -83,11 +83,12 @@ def followed(command, sentence, alternative):
     """The command after doing what is said; None if it is prose."""
     if match := re.match(rf"({KEY}) in \{{(.*)\}}", alternative):
         return replace_assignments(command, [f"{match[1]}={match[2].split(', ')[0]}"])
-    if match := re.match(rf"((?:(?:{KEY}=(?:\"[^\"]*\"|\S+?))(?: and |,? (?={KEY}=)|(?= |$)))+)", alternative):
-        return replace_assignments(command, re.findall(rf"{KEY}=(?:\"[^\"]*\"|[^\s,]+)", match[1]))
+    value = r"(?:\"[^\"]*\"|[^\s,]+(?:,[^\s,]+)*)"
+    if match := re.match(rf"{KEY}={value}(?:(?: and |,? ){KEY}={value})*", alternative):
+        return replace_assignments(command, re.findall(rf"{KEY}={value}", match[0]))
     if match := re.match(r"((?:[A-Z_]+=\S+ ?)+)$", alternative):
         return f"{match[1]} {command}"
-    if match := re.match(r"(--[a-z0-9-]+)(?: ([^\s,]+(?:,[^\s,]+)*))?", alternative):
+    if match := re.match(rf"(--[a-z0-9-]+)(?: ({value}))?", alternative):
         value = match[2] if match[2] not in ("to", "for", "with", "as") else None
         return replace_flag(command, match[1], value)
     if alternative.startswith("pentatron "):
@@ -139,7 +140,7 @@ def check(case, template, environment):
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         seen.append(text)
-        if status != 0 or sentence in text:
+        if status != 0 or re.search(rf"^(?:error|warning): {re.escape(sentence)}", text, re.M):
             failures.append(f"{name}: {sentence}\n  try: {alternative}\n  $ {after}\n  -> exit code {status}: {text[-700:]}")
     for told in set(doing) - used:
         failures.append(f"{name}: the error does not say {told!r}: {remedy!r}")
