@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
+#include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/gguf.h"
@@ -72,12 +73,17 @@ std::filesystem::path tokenizer_path(const checkpoint::ModelFacts& facts) {
 
 /// What a GGUF file says of the tokenizer; without one the file serves programs that bring token
 /// numbers.
-GgufMetadata metadata_of_tokenizer(const checkpoint::ModelFacts& facts) {
+GgufMetadata metadata_of_tokenizer(const checkpoint::ModelFacts& facts, const std::string& target) {
   const std::filesystem::path path = tokenizer_path(facts);
   std::string why = "the model has no tokenizer";
   try {
     if (!path.empty())
       return data::tokenizer::gguf_tokenizer_metadata(path, facts.config.vocab_size);
+    if (const auto made = trainer::made_tokenizer_files(facts); !made.empty()) {
+      const AtomicDirectory aside(target + ".tokenizer"); // removed at the end
+      for (const auto& [name, text] : made) write_file_atomically(aside.path() / name, text);
+      return data::tokenizer::gguf_tokenizer_metadata(aside.path(), facts.config.vocab_size);
+    }
   } catch (const DataError& error) {
     why = error.what();
   }
@@ -195,7 +201,7 @@ int run_convert(ConvertArguments& a) {
     options.config_yaml = config_for(*source, options.dtype);
   if (options.format == checkpoint::ModelFormat::kGguf) {
     checkpoint::check_target(*source, a.target, options);
-    options.tokenizer = metadata_of_tokenizer(source->facts());
+    options.tokenizer = metadata_of_tokenizer(source->facts(), a.target);
   } else if (source->facts().tokenizer.kind == Place::Kind::kGguf) {
     options.files = files_of_gguf(source->facts().path);
   } else if (options.format == checkpoint::ModelFormat::kHuggingFace) {

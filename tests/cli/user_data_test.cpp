@@ -134,6 +134,13 @@ TEST_F(UserData, AByteLevelModelExportsATokenizer) {
             every);
   EXPECT_THAT(call(tiny("--hf b train.train_iters=1 logger.dir=lb")),
               HasSubstr("tokenizer: huggingface, 257 tokens, from b"));
+  for (const char* from : {"a", "b"}) { // a checkpoint, a Hugging Face folder
+    const std::string gguf = std::string(from) + ".gguf";
+    EXPECT_THAT(call("convert " + std::string(from) + " " + gguf + " --format gguf"),
+                Not(HasSubstr("without a tokenizer")));
+    EXPECT_EQ(parse_json(run("tokenize --tokenizer " + gguf + " < in.jsonl"), "output")["ids"],
+              ids);
+  }
   // Of random tokens nothing is known, so no tokenizer is made up.
   call(from_scratch("dataset.type=mock train.train_iters=1 checkpoint.save=m "
                     "checkpoint.export_hf=true logger.dir=lm"));

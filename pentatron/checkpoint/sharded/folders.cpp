@@ -74,7 +74,7 @@ std::vector<CheckpointFolder> checkpoints_in(const fs::path& dir) {
     if (const auto iteration = iteration_of(name); iteration && fs::is_directory(dir / name, error))
       found.push_back({.iteration = *iteration, .path = dir / name});
   }
-  // Of one iteration the newer format first.
+  // The newest first; of one iteration, which several names may have, always in one order.
   std::ranges::sort(found, std::greater(), [](const CheckpointFolder& f) {
     return std::pair(f.iteration, f.path.filename().string());
   });

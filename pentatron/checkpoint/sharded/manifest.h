@@ -2,7 +2,7 @@
 ///
 /// The file is JSON, its members on lines of their own, and its last one is the CRC-32C of all
 /// bytes before that member:
-///   format      3; 2 is the same without attachments and parity
+///   format      3
 ///   iteration   the step after which it was written
 ///   state       an object of the caller: consumed samples, optimizer steps and so on
 ///   config      the configuration as YAML

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Chunks up to this size are read at once, larger ones (format 1) in blocks of it.
+/// Chunks up to this size are read at once, larger ones in blocks of it.
 constexpr uint64_t kMaxBlock = uint64_t{4} << 20;
 constexpr size_t kMaxOpen = 256;
 /// Bytes in a row from which on a second thread helps.

@@ -160,6 +160,9 @@ std::string find_gguf_pre(const Json& tokenizer_json) {
       tokenizer_json.contains("model") && tokenizer_json["model"].value("ignore_merges", false);
   const Row* closest = nullptr;
   if (add_patterns(pre_tokenizer, patterns)) {
+    // Without merges every byte is a token, however the text is cut into words.
+    const Json model = tokenizer_json.value("model", Json::object());
+    if (patterns.empty() && !*nfc && model.value("merges", Json()) == Json::array()) return "gpt-2";
     for (const Row& row : rows()) {
       if (row.pre.patterns != patterns || row.pre.ignore_merges != ignore_merges) continue;
       if (closest == nullptr || row.pre.nfc == *nfc) closest = &row;
