@@ -26,6 +26,12 @@ function(pentatron_test name)
   if(PENTATRON_PCH)
     target_precompile_headers(${name} REUSE_FROM pentatron_pch_${arg_HEADERS}_test)
   endif()
+  # Files of these share names in anonymous namespaces.
+  set(alone kernels_test nn_test comm_test comm_process_test layers_test parallel_ddp_test parallel_tensor_test parallel_pipeline_test)
+  if(PENTATRON_UNITY AND NOT name IN_LIST alone)
+    set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 7)
+    target_compile_options(${name} PRIVATE -Wno-subobject-linkage)
+  endif()
 
   # ctest reads this file when it starts; it lists the program's tests again only when the program is newer.
   set(include_file ${CMAKE_CURRENT_BINARY_DIR}/${name}_discover.cmake)

@@ -3,6 +3,7 @@
 // A program of its own, so that neither pentatron nor LibTorch shares a process with Arrow. Memory
 // is bounded by pages of the columns asked for, not by the file. A null leaves its key out. If a
 // column is not there, one line names the columns that hold text, each with an empty text.
+// Exit codes: 0; 1 if the file's data is not valid; 2 for its arguments; 3 for anything else.
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -15,8 +16,10 @@
 #include <arrow/compute/cast.h>
 #include <arrow/io/file.h>
 #include <arrow/record_batch.h>
+#include <arrow/status.h>
 #include <arrow/type.h>
 #include <parquet/arrow/reader.h>
+#include <parquet/exception.h>
 #include <parquet/properties.h>
 
 namespace {
@@ -24,8 +27,27 @@ namespace {
 constexpr int64_t kRowsAtATime = 256;
 constexpr int64_t kBufferBytes = int64_t{1} << 20;
 
+constexpr int kInvalidData = 1; // as in data/parquet_source.cpp
+constexpr int kUsage = 2;
+constexpr int kOtherFailure = 3;
+
+/// The file's data is not valid.
+class InvalidData : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// What is wrong with pages is an IOError too; what the system refuses is one with its errno.
+bool is_invalid_data(const arrow::Status& status) {
+  if (status.IsIOError()) return status.detail() == nullptr;
+  return status.IsInvalid() || status.IsSerializationError() || status.IsTypeError() ||
+         status.IsKeyError() || status.IsIndexError();
+}
+
 void check(const arrow::Status& status) {
-  if (!status.ok()) throw std::runtime_error(status.ToString());
+  if (status.ok()) return;
+  if (is_invalid_data(status)) throw InvalidData(status.ToString());
+  throw std::runtime_error(status.ToString());
 }
 template <class T> T value_of(arrow::Result<T> result) {
   check(result.status());
@@ -127,6 +149,12 @@ void write_names(const arrow::Schema& schema) {
   write(line + "}\n");
 }
 
+int failed(const std::exception& error, int code) {
+  const std::string text = error.what();
+  std::fprintf(stderr, "%s\n", text.substr(0, text.find('\n')).c_str());
+  return code;
+}
+
 void convert(const std::string& path, const std::vector<std::string>& columns) {
   parquet::ReaderProperties file_properties;
   file_properties.enable_buffered_stream(); // else a row group's column is read at once
@@ -159,15 +187,19 @@ void convert(const std::string& path, const std::vector<std::string>& columns) {
 int main(int argc, char** argv) {
   if (argc < 3) {
     std::fprintf(stderr, "pentatron-parquet FILE COLUMN...\n");
-    return 2;
+    return kUsage;
   }
   try {
     convert(argv[1], {argv + 2, argv + argc});
     if (std::fflush(stdout) != 0) throw std::runtime_error("standard output cannot be written");
     return 0;
+  } catch (const InvalidData& error) {
+    return failed(error, kInvalidData);
+  } catch (const parquet::ParquetStatusException& error) {
+    return failed(error, is_invalid_data(error.status()) ? kInvalidData : kOtherFailure);
+  } catch (const parquet::ParquetException& error) {
+    return failed(error, kInvalidData);
   } catch (const std::exception& error) {
-    const std::string text = error.what();
-    std::fprintf(stderr, "%s\n", text.substr(0, text.find('\n')).c_str());
-    return 1;
+    return failed(error, kOtherFailure);
   }
 }

@@ -108,6 +108,7 @@ std::error_code remove_tree(const fs::path& path, const std::function<void()>& p
     for (auto it = fs::directory_iterator(path, error); !error && it != fs::directory_iterator();
          it.increment(error))
       inside.push_back(it->path());
+    first = error;
     for (const fs::path& child : inside) {
       error = remove_tree(child, progress);
       if (error && !first) first = error;

@@ -188,7 +188,8 @@ void write(Level level, std::string_view message, Audience audience) {
   Output& out = output();
   const std::lock_guard lock(out.mutex);
   // Of ranks that are processes another one may show the progress line of this terminal.
-  if (out.terminal) line = std::string(kClearLine) + line + fitting(out);
+  if (out.terminal && !in_background(out.file))
+    line = std::string(kClearLine) + line + fitting(out);
   emit(out, line);
 }
 

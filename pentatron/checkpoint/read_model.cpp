@@ -32,7 +32,9 @@ std::string on_first_rank(const comm::Group& world, const std::function<std::str
 void read_model(const std::string& where, const fs::path& opened, const comm::Group& world,
                 const std::function<void(ModelSource&)>& read) {
   KnownDamage damaged;
-  fs::path folder = opened;
+  // A run may have saved another checkpoint while the ranks looked for one.
+  fs::path folder =
+      world.size() > 1 ? comm::broadcast_text(opened.string(), 0, world) : opened.string();
   while (true) {
     const auto source = open_model(folder.string());
     if (source->format() != ModelFormat::kPentatron || folder == fs::path(where))

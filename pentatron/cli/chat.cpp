@@ -103,8 +103,8 @@ extern "C" void interrupt_answer(int) {
 class Interruptible {
  public:
   explicit Interruptible(const comm::Group& world) : world_(world) {
+    if (world.rank() != 0) return; // rank 0 takes the signal for all
     answer_interrupted = false;
-    if (world.rank() != 0) return;
     struct sigaction action = {};
     action.sa_handler = interrupt_answer;
     ::sigemptyset(&action.sa_mask);
@@ -197,17 +197,18 @@ void chat_on_rank(const ChatArguments& arguments, const OpenedModel& opened,
   Talk talk(opened, tokenizer, arguments.system);
   generate::Session session(model, 1);
   while (const auto line = ask(world)) {
-    if (trim(*line).empty()) continue;
+    const std::string_view text = trim(*line);
+    if (text.empty()) continue;
     if (data::find_invalid_utf8(*line) != std::string_view::npos)
       throw DataError("the input is not valid UTF-8");
     const Next next = obey(*line, talk, world);
     if (next == Next::kExit) return;
     if (next == Next::kAsk) continue;
-    talk.say("user", line->starts_with("//") ? line->substr(1) : *line);
+    talk.say("user", text.starts_with("//") ? std::string(text.substr(1)) : *line);
     const std::vector<int64_t> prompt = talk.tokens();
     TextWriter writer(tokenizer, prompt, arguments.writing.stops);
-    const auto speak = [&](const std::string& text) {
-      if (world.rank() == 0) show(text);
+    const auto speak = [&](const std::string& words) {
+      if (world.rank() == 0) show(words);
     };
     const Interruptible interruptible(world);
     bool interrupted = false;

@@ -152,8 +152,7 @@ void add_page(CLI::App& verb, Action& chosen, const char* name, const char* abou
 } // namespace
 
 void add_config(CLI::App& program, Action& chosen) {
-  CLI::App* verb =
-      program.add_subcommand("config", "show, check, compare and explain configurations");
+  CLI::App* verb = program.add_subcommand("config", "show, compare and explain configurations");
   verb->require_subcommand(1);
   add_page(*verb, chosen, "show",
            "print the complete configuration of YAML files, overrides and preset", show_all,

@@ -34,7 +34,7 @@ namespace pentatron::cli {
 namespace {
 
 struct ConvertArguments {
-  std::string source, target, format, quantize;
+  std::string source, target, format, quantize, text_key = "text";
   std::vector<std::string> text_files;
   checkpoint::ConvertOptions options;
 };
@@ -145,7 +145,8 @@ void complete(ConvertArguments& a) {
 class QuantisationCost {
  public:
   /// Measures the model as it is.
-  explicit QuantisationCost(const ConvertArguments& a) : files_(a.text_files) {
+  explicit QuantisationCost(const ConvertArguments& a)
+      : files_(a.text_files), text_key_(a.text_key) {
     const OpenedModel opened{
         .where = a.source, .source = checkpoint::open_model(a.source), .config = {}};
     tokenizer_ = open_tokenizer_of(opened);
@@ -180,7 +181,7 @@ class QuantisationCost {
     if (files_.empty())
       add(kSampleText);
     else
-      for_each_document(files_, "text", add);
+      for_each_document(files_, "--text-file", text_key_, add);
     const trainer::TextScore score = scorer->finish();
     if (score.tokens == 0)
       throw DataError("the text has no token to predict\n  try: --text-file with a longer text");
@@ -189,6 +190,7 @@ class QuantisationCost {
 
   static constexpr int64_t kContext = 512; ///< tokens: enough to compare, and fast
   const std::vector<std::string>& files_;
+  const std::string& text_key_;
   std::shared_ptr<const data::Tokenizer> tokenizer_;
   trainer::TextScore before_;
 };
@@ -253,6 +255,11 @@ void add_convert(CLI::App& program, Action& chosen) {
                    "with --quantize: file or folder of text to measure the perplexity on; repeat "
                    "the option for several; default: a built-in text in English")
       ->allow_extra_args(false);
+  verb->add_option("--text-key", a->text_key,
+                   "with --text-file: the field of the JSON objects, or the Parquet column, that "
+                   "holds the text")
+      ->needs("--text-file")
+      ->capture_default_str();
   verb->add_option("--max-shard-size", a->options.max_shard_bytes,
                    "maximum size of an output file; larger models are split into several files; "
                    "default: 5GB")

@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 
 #include <optional>
+#include <string>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -66,11 +67,14 @@ void check_inputs(const EvaluateArguments& a) {
 
 void print_score(const trainer::TextScore& score) {
   if (score.tokens == 0) throw DataError("the text has no token to predict\n  try: a longer text");
-  fmt::print(
-      "{{\"loss\":{},\"perplexity\":{},\"bits_per_byte\":{},\"tokens\":{},\"bytes\":{},"
-      "\"documents\":{}}}\n",
-      trainer::exact_text(score.loss()), trainer::exact_text(trainer::perplexity(score.loss())),
-      trainer::exact_text(score.bits_per_byte()), score.tokens, score.bytes, score.documents);
+  const std::string bytes = score.bytes_known ? std::to_string(score.bytes) : "null";
+  const bool known = score.bytes_known && score.bytes > 0;
+  const std::string bits = known ? trainer::exact_text(score.bits_per_byte()) : "null";
+  fmt::print("{{\"loss\":{},\"perplexity\":{},\"bits_per_byte\":{},\"tokens\":{},\"bytes\":{},"
+             "\"documents\":{}}}\n",
+             trainer::exact_text(score.loss()),
+             trainer::exact_text(trainer::perplexity(score.loss())), bits, score.tokens, bytes,
+             score.documents);
 }
 
 void evaluate_text(const EvaluateArguments& a, const trainer::Config& config) {
@@ -89,7 +93,8 @@ void evaluate_text(const EvaluateArguments& a, const trainer::Config& config) {
   if (a.text) {
     scorer->add(*a.text);
   } else {
-    for_each_document(a.files, a.text_key, [&](std::string_view text) { scorer->add(text); });
+    for_each_document(a.files, "--file", a.text_key,
+                      [&](std::string_view text) { scorer->add(text); });
   }
   print_score(scorer->finish());
 }
@@ -128,13 +133,15 @@ void add_evaluate(CLI::App& program, Action& chosen) {
   verb->add_option("--hf,--model", a->model, "the model; the same as the first argument");
   verb->add_option("--text", a->text, "text to evaluate");
   verb->add_option("--file", a->files,
-                   "file or folder of text to evaluate: .txt, .md, and .json and .jsonl with one "
-                   "object per line, each also as .gz or .zst; repeat the option for several")
+                   "file or folder of text to evaluate: .txt, .md, .jsonl with one object per "
+                   "line, .json with that or an array of objects, each also as .gz or .zst, and "
+                   ".parquet; repeat the option for several")
       ->allow_extra_args(false);
   verb->add_option("--batches", a->batches,
                    "Safetensors file with a tensor input_ids, int64 [batch, sequence]");
   verb->add_option("--text-key", a->text_key,
-                   "with --file: the field that holds the text in each JSON line")
+                   "with --file: the field of the JSON objects, or the Parquet column, that "
+                   "holds the text")
       ->capture_default_str();
   verb->add_option("--context", a->scoring.context,
                    "with --text or --file: tokens of a window; longer texts are cut into windows; "

@@ -173,7 +173,7 @@ class Run {
     }
     if (arguments_.logprobs) line["logprobs"] = text.logprobs;
     line["finish"] = name_of(text.finish, writer != nullptr && writer->stopped());
-    fmt::print("{}\n", line.dump());
+    fmt::print("{}\n", dump_json(line));
   }
 
   const GenerateArguments& arguments_;
@@ -216,9 +216,11 @@ int run_generate(const GenerateArguments& arguments) {
           comm::broadcast_text(reads ? "." + read_piped_prompt() : "", 0, world);
       if (!told.empty()) own = {told.substr(1)};
     }
-    const std::vector<Prompt> prompts = tokenizer == nullptr
-                                            ? std::vector<Prompt>{{"", arguments.tokens}}
-                                            : prompts_of(std::move(own), *tokenizer);
+    std::vector<Prompt> prompts;
+    if (tokenizer == nullptr)
+      prompts.push_back({"", arguments.tokens});
+    else
+      prompts = prompts_of(std::move(own), *tokenizer);
     Run(arguments, opened, tokenizer.get(), world).write(prompts);
   });
 }

@@ -1,6 +1,7 @@
 #include "pentatron/cli/prompts.h"
 
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string_view>
 
@@ -8,6 +9,7 @@
 #include <unistd.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/log.h"
 #include "pentatron/data/byte_source.h"
 #include "pentatron/data/json_line.h"
 #include "pentatron/data/line_reader.h"
@@ -19,6 +21,17 @@ namespace {
 
 constexpr int64_t kMaxPromptBytes = int64_t{1} << 28;
 
+bool is_named_json_lines(std::filesystem::path file) {
+  if (data::compression_of(file) != data::Compression::kNone) file = file.stem();
+  return file.extension() == ".jsonl" || file.extension() == ".ndjson";
+}
+
+[[noreturn]] void raise_no_prompt_in(const std::string& file, int64_t line) {
+  raise<DataError>("{}: line {} is not a JSON object with a string `prompt`, which each line of a "
+                   "JSON Lines file of prompts needs to be\n  try: {{\"prompt\": \"It is\"}}",
+                   file, line);
+}
+
 } // namespace
 
 std::vector<std::string> read_prompt_file(const std::string& file) {
@@ -26,25 +39,31 @@ std::vector<std::string> read_prompt_file(const std::string& file) {
   data::LineReader lines(*source, kMaxPromptBytes);
   std::vector<std::string> prompts;
   std::string_view line;
-  bool json = false;
+  bool json = is_named_json_lines(file);
+  int64_t malformed = 0; // the first line, if it only begins like an object
   while (true) {
     const auto status = lines.next(line);
     if (status == data::LineReader::Status::kEnd) break;
     if (status == data::LineReader::Status::kTooLong)
       raise<DataError>("{}: line {} has {} bytes, more than the limit of {}", file,
                        lines.line_number(), lines.line_bytes(), kMaxPromptBytes);
+    if (lines.line_number() == 1 && line.starts_with(data::kByteOrderMark))
+      line.remove_prefix(data::kByteOrderMark.size());
     const size_t begin = line.find_first_not_of(" \t");
     if (begin == std::string_view::npos) continue;
     if (data::find_invalid_utf8(line) != std::string_view::npos)
       raise<DataError>("{}: line {} is not valid UTF-8", file, lines.line_number());
     std::string text;
     const data::JsonField found = data::extract_string(line, "prompt", text);
-    if (prompts.empty()) json = line[begin] == '{' && found != data::JsonField::kMalformed;
-    if (json && found != data::JsonField::kFound)
-      raise<DataError>(
-          "{}: line {} has no string `prompt`, which each line of a JSON Lines file of "
-          "prompts needs\n  try: {{\"prompt\": \"It is\"}}",
-          file, lines.line_number());
+    if (prompts.empty() && line[begin] == '{') {
+      if (found == data::JsonField::kMalformed) {
+        malformed = lines.line_number();
+      } else {
+        json = true;
+      }
+    }
+    if (json && found != data::JsonField::kFound) raise_no_prompt_in(file, lines.line_number());
+    if (malformed > 0 && found == data::JsonField::kFound) raise_no_prompt_in(file, malformed);
     prompts.push_back(json ? text : std::string(line));
   }
   if (prompts.empty())
@@ -61,6 +80,7 @@ bool has_piped_input() {
 }
 
 std::string read_piped_prompt() {
+  log::info("reading the prompt from standard input");
   std::string text;
   char buffer[1 << 16];
   for (size_t n = 0; (n = std::fread(buffer, 1, sizeof buffer, stdin)) > 0;) {

@@ -1,5 +1,9 @@
 #include "pentatron/cli/text_documents.h"
 
+#include <cstdint>
+
+#include <fmt/format.h>
+
 #include "pentatron/data/document_reader.h"
 
 namespace pentatron::cli {
@@ -21,14 +25,30 @@ class WholeDocuments final : public data::DocumentSink {
   std::string document_;
 };
 
+/// A document is held whole, as a text file is, so that its line needs no limit of its own.
+constexpr int64_t kNoLineLimit = int64_t{1} << 50;
+
+/// What to try for bad input, `others`: behind documents that were good.
+std::string remedy_in_documents(const data::SkippedInput& input, bool others) {
+  if (!input.key.empty() && !others) return "--text-key " + input.key;
+  if (input.number == 0) return "another file, or the others without this one";
+  return fmt::format("a copy of the file without this {}", input.element ? "element" : "line");
+}
+
 } // namespace
 
-void for_each_document(const std::vector<std::string>& paths, const std::string& text_key,
+void for_each_document(const std::vector<std::string>& paths, std::string_view option,
+                       const std::string& text_key,
                        const std::function<void(std::string_view)>& use) {
   WholeDocuments documents(use);
   data::InputReport report; // throws for bad input
-  for (const data::InputFile& file : data::find_input_files(paths).files)
-    data::read_documents(file, {.text_key = text_key}, documents, report);
+  try {
+    for (const data::InputFile& file : data::find_input_files(paths, option).files)
+      data::read_documents(file, {.text_key = text_key, .max_line_bytes = kNoLineLimit}, documents,
+                           report);
+  } catch (const data::BadInputError& bad) {
+    throw data::BadInputError(bad.input(), remedy_in_documents(bad.input(), report.documents > 0));
+  }
 }
 
 } // namespace pentatron::cli

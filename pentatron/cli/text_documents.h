@@ -9,8 +9,11 @@
 namespace pentatron::cli {
 
 /// Calls `use` with each document of the files and folders, in order. A text file is one document,
-/// each line of a JSON Lines file is one. Throws DataError for missing and invalid input.
-void for_each_document(const std::vector<std::string>& paths, const std::string& text_key,
+/// each line of a JSON Lines file is one. Throws DataError for missing and invalid input; its
+/// message names the paths as `option` ("--file"), and the key as --text-key, which the command
+/// has.
+void for_each_document(const std::vector<std::string>& paths, std::string_view option,
+                       const std::string& text_key,
                        const std::function<void(std::string_view)>& use);
 
 } // namespace pentatron::cli

@@ -1,5 +1,7 @@
 #include <CLI/CLI.hpp>
 
+#include <csignal>
+
 #include <fmt/format.h>
 
 #include "pentatron/base/error.h"
@@ -130,6 +132,7 @@ std::string sections_help() {
 }
 
 int train(const TrainArguments& arguments) {
+  std::signal(SIGPIPE, SIG_IGN); // a reader of the log that has gone does not end the run
   Ranks ranks = find_ranks(arguments.ranks);
   const ConfigArguments split = split_arguments(arguments.config);
   trainer::Config base;

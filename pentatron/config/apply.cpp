@@ -86,9 +86,11 @@ class FileApplier {
 
   /// `where` is the place of the include; empty: the user named the file.
   void apply(const std::filesystem::path& file, const std::string& where) {
+    if (files_ > kMaxFiles || !enter(file, where)) return; // too many: told once
     const std::optional<std::string> text = read(file, where);
-    if (!text || !enter(file, where)) return;
-    if (std::optional<Node> root = parse_yaml(*text, file.string(), /*lines=*/true, violations_)) {
+    std::optional<Node> root;
+    if (text) root = parse_yaml(*text, file.string(), /*lines=*/true, violations_);
+    if (root) {
       if (root->type == Node::Type::kMap) apply_includes(*root, file);
       Applier(schema_, file.string(), violations_).section(schema_, object_, *root, "");
     }

@@ -5,13 +5,9 @@
 
 namespace pentatron::data {
 
-namespace {
-constexpr size_t kStartBytes = size_t{1} << 20;
-}
-
-LineReader::LineReader(ByteSource& source, int64_t max_line_bytes)
+LineReader::LineReader(ByteSource& source, int64_t max_line_bytes, size_t buffer_bytes)
     : source_(&source), max_line_bytes_(static_cast<size_t>(std::max<int64_t>(max_line_bytes, 0))),
-      buffer_(kStartBytes) {}
+      buffer_(std::max<size_t>(buffer_bytes, 1)) {}
 
 bool LineReader::fill() {
   if (begin_ > 0) {

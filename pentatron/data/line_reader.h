@@ -1,6 +1,7 @@
 /// Cuts a stream into lines with bounded memory: a line over the limit is read past, not kept.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -13,8 +14,11 @@ class LineReader {
  public:
   enum class Status : uint8_t { kLine, kTooLong, kEnd };
 
+  static constexpr size_t kBufferBytes = size_t{1} << 20;
+
   /// `source` must outlive the reader. Lines of more than `max_line_bytes` come as kTooLong.
-  LineReader(ByteSource& source, int64_t max_line_bytes);
+  /// `buffer_bytes` is held from the start.
+  LineReader(ByteSource& source, int64_t max_line_bytes, size_t buffer_bytes = kBufferBytes);
 
   /// The next line without its "\n" or "\r\n"; valid until the next call. Throws what the source
   /// throws.
@@ -24,7 +28,7 @@ class LineReader {
   int64_t line_number() const { return line_number_; }
   /// The length of the line that next() returned last, without its end.
   int64_t line_bytes() const { return line_bytes_; }
-  /// The bytes held now, at most about twice max_line_bytes.
+  /// The bytes held now, at most buffer_bytes or about twice max_line_bytes.
   size_t memory_bytes() const { return buffer_.size(); }
 
  private:

@@ -21,12 +21,14 @@ namespace {
 
 constexpr const char* kReader = "pentatron-parquet";
 constexpr size_t kMessageBytes = 4096;
+constexpr int kInvalidDataCode = 1; // as in parquet_main.cpp
+constexpr int kNotLoadedCode = 127; // the dynamic linker's, for a library that is not there
 
 struct Pipe {
   Pipe() {
     std::array<int, 2> ends{};
     if (::pipe2(ends.data(), O_CLOEXEC) != 0)
-      raise<DataError>("no pipe to {}: {}", kReader, std::strerror(errno));
+      raise<Error>("no pipe to {}: {}", kReader, std::strerror(errno));
     from = ends[0];
     to = ends[1];
   }
@@ -48,12 +50,22 @@ fs::path reader_program() {
   return self.parent_path() / kReader;
 }
 
+/// The status with which a program ended.
+int wait_for_reader(pid_t child) {
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return status;
+}
+
 class ParquetSource final : public ByteSource {
  public:
-  ParquetSource(const fs::path& file, const std::vector<std::string>& columns)
+  ParquetSource(const fs::path& file, const std::vector<std::string>& columns,
+                const fs::path& program)
       : name_(file.string()) {
-    const fs::path program = reader_program();
     std::error_code error;
+    const auto size = fs::file_size(file, error);
+    if (!error) file_bytes_ = static_cast<int64_t>(size);
     if (!fs::exists(program, error))
       raise<ConfigError>(
           "{} is a Parquet file, and this build of pentatron has no {}, which reads "
@@ -78,8 +90,7 @@ class ParquetSource final : public ByteSource {
         ::posix_spawn(&child_, words[0].c_str(), &actions, &attributes, arguments.data(), environ);
     ::posix_spawn_file_actions_destroy(&actions);
     ::posix_spawnattr_destroy(&attributes);
-    if (failure != 0)
-      raise<DataError>("{} cannot be started: {}", words[0], std::strerror(failure));
+    if (failure != 0) raise<Error>("{} cannot be started: {}", words[0], std::strerror(failure));
     Pipe::close_end(out_.to);
     Pipe::close_end(errors_.to);
   }
@@ -87,7 +98,7 @@ class ParquetSource final : public ByteSource {
   ~ParquetSource() override {
     Pipe::close_end(out_.from);
     Pipe::close_end(errors_.from);
-    if (child_ > 0) ::waitpid(child_, nullptr, 0);
+    if (child_ > 0) wait_for_reader(child_);
   }
 
   size_t read(char* buffer, size_t capacity) override {
@@ -95,8 +106,7 @@ class ParquetSource final : public ByteSource {
     while (filled < capacity && child_ > 0) {
       const ssize_t n = ::read(out_.from, buffer + filled, capacity - filled);
       if (n < 0 && errno == EINTR) continue;
-      if (n < 0)
-        raise<DataError>("{}: {} cannot be read: {}", name_, kReader, std::strerror(errno));
+      if (n < 0) raise<Error>("{}: {} cannot be read: {}", name_, kReader, std::strerror(errno));
       if (n == 0) {
         finish();
         break;
@@ -104,8 +114,12 @@ class ParquetSource final : public ByteSource {
       filled += static_cast<size_t>(n);
     }
     if (filled == 0 && !damage_.empty()) throw DataError(damage_);
+    if (filled == 0 && !failure_.empty()) throw Error(failure_);
     return filled;
   }
+
+  /// The reader does not tell how far it is.
+  int64_t consumed_bytes() const override { return child_ > 0 ? 0 : file_bytes_; }
 
  private:
   /// Takes the reader's status and what it says.
@@ -119,27 +133,38 @@ class ParquetSource final : public ByteSource {
       length += static_cast<size_t>(n);
     }
     message.resize(length);
-    int status = 0;
-    while (::waitpid(child_, &status, 0) < 0 && errno == EINTR) {
-    }
+    const int status = wait_for_reader(child_);
     child_ = -1;
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
-    damage_ = WIFSIGNALED(status)
-                  ? fmt::format("{}: {} was ended by signal {}", name_, kReader, WTERMSIG(status))
-                  : fmt::format("{} is not a valid Parquet file: {}", name_, trim(message));
+    if (WIFSIGNALED(status)) {
+      failure_ = fmt::format("{} cannot be read: {} was ended by signal {}", name_, kReader,
+                             WTERMSIG(status));
+      return;
+    }
+    const int code = WEXITSTATUS(status);
+    if (code == 0) return;
+    if (code == kInvalidDataCode) {
+      damage_ = fmt::format("{} is not a valid Parquet file: {}", name_, trim(message));
+      return;
+    }
+    failure_ = fmt::format("{} cannot be read: {} ended with code {}: {}", name_, kReader, code,
+                           trim(message));
+    if (code == kNotLoadedCode) failure_ += "\n  try: scripts/parquet.sh, which builds it again";
   }
 
   std::string name_;
   Pipe out_, errors_;
   pid_t child_ = -1;
-  std::string damage_; // thrown once what came before it is handed out
+  int64_t file_bytes_ = 0;
+  // Thrown once what came before is handed out: the file is bad, or something else is.
+  std::string damage_, failure_;
 };
 
 } // namespace
 
 std::unique_ptr<ByteSource> open_parquet(const fs::path& file,
-                                         const std::vector<std::string>& columns) {
-  return std::make_unique<ParquetSource>(file, columns);
+                                         const std::vector<std::string>& columns,
+                                         const fs::path& reader) {
+  return std::make_unique<ParquetSource>(file, columns, reader.empty() ? reader_program() : reader);
 }
 
 } // namespace pentatron::data

@@ -9,7 +9,6 @@ namespace pentatron::data {
 
 namespace {
 
-constexpr size_t kArrayBufferBytes = size_t{1} << 20;
 constexpr size_t kMostPeeked = size_t{1} << 16;
 
 bool is_json_space(char c) {
@@ -58,9 +57,10 @@ class RecordReader::Peeked final : public ByteSource {
 };
 
 RecordReader::RecordReader(ByteSource& source, int64_t max_record_bytes, std::string name,
-                           Form form)
+                           Form form, size_t buffer_bytes)
     : source_(std::make_unique<Peeked>(source)), name_(std::move(name)),
-      max_record_bytes_(static_cast<size_t>(std::max<int64_t>(max_record_bytes, 0))), form_(form) {}
+      max_record_bytes_(static_cast<size_t>(std::max<int64_t>(max_record_bytes, 0))), form_(form),
+      buffer_bytes_(std::max<size_t>(buffer_bytes, 1)) {}
 
 RecordReader::~RecordReader() = default;
 
@@ -76,10 +76,11 @@ void RecordReader::begin() {
   begun_ = true;
   is_array_ = form_ == Form::kDetect && source_->first() == '[';
   if (!is_array_) {
-    lines_ = std::make_unique<LineReader>(*source_, static_cast<int64_t>(max_record_bytes_));
+    lines_ = std::make_unique<LineReader>(*source_, static_cast<int64_t>(max_record_bytes_),
+                                          buffer_bytes_);
     return;
   }
-  buffer_.resize(kArrayBufferBytes);
+  buffer_.resize(buffer_bytes_);
   peek();
   ++begin_; // the bracket
 }
@@ -149,7 +150,7 @@ RecordReader::Status RecordReader::next(std::string_view& record) {
 RecordReader::Status RecordReader::element(std::string_view& record) {
   size_t at = 0; // from begin_
   int64_t given_up = 0, depth = 0;
-  bool in_string = false;
+  bool in_string = false, escaped = false;
   while (true) {
     if (begin_ + at == end_) {
       if (at > max_record_bytes_ || given_up > 0) { // of a record that is too long nothing is kept
@@ -162,11 +163,10 @@ RecordReader::Status RecordReader::element(std::string_view& record) {
     }
     const char c = buffer_[begin_ + at];
     if (in_string) {
-      if (c == '\\') {
-        // The escaped byte is skipped with it; at the end of the buffer, after more is read.
-        if (begin_ + at + 1 == end_ && !fill())
-          malformed(fmt::format("the file ends in element {}", number_));
-        ++at;
+      if (escaped) {
+        escaped = false;
+      } else if (c == '\\') {
+        escaped = true;
       } else if (c == '"') {
         in_string = false;
       }

@@ -26,9 +26,9 @@ class RecordReader {
   enum class Form : uint8_t { kDetect, kLines };
 
   /// `source` must outlive the reader; `name` is for messages. Records of more than
-  /// `max_record_bytes` come as kTooLong and are not kept.
+  /// `max_record_bytes` come as kTooLong and are not kept. `buffer_bytes` is held from the start.
   RecordReader(ByteSource& source, int64_t max_record_bytes, std::string name,
-               Form form = Form::kDetect);
+               Form form = Form::kDetect, size_t buffer_bytes = LineReader::kBufferBytes);
   ~RecordReader();
 
   /// The next record; valid until the next call. Throws MalformedArray, and what the source throws.
@@ -39,7 +39,7 @@ class RecordReader {
   int64_t record_bytes() const { return record_bytes_; }
   /// Known after the first call of next().
   bool is_array() const { return is_array_; }
-  /// The bytes held now, at most about twice max_record_bytes.
+  /// The bytes held now, at most buffer_bytes or about twice max_record_bytes.
   size_t memory_bytes() const;
 
  private:
@@ -56,6 +56,7 @@ class RecordReader {
   std::string name_;
   size_t max_record_bytes_;
   Form form_;
+  size_t buffer_bytes_;
   std::unique_ptr<LineReader> lines_; ///< null: an array
   bool begun_ = false, is_array_ = false, ended_ = false;
   int64_t number_ = 0;

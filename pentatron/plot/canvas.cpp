@@ -89,9 +89,9 @@ double Canvas::y(double value) const {
 
 void Canvas::begin(const std::string& title) {
   add("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" "
-      "height=\"{1:.0f}\" role=\"img\">\n<title>{2}</title>\n<style>{3}</style>\n"
+      "height=\"{1:.0f}\" role=\"img\">\n{4}\n<title>{2}</title>\n<style>{3}</style>\n"
       "<rect class=\"page\" width=\"100%\" height=\"100%\" rx=\"6\"/>\n",
-      kWidth, kHeight, xml_escaped(title), kStyle);
+      kWidth, kHeight, xml_escaped(title), kStyle, kPlotMark);
 }
 
 void Canvas::line(const std::string& style, double xa, double ya, double xb, double yb) {

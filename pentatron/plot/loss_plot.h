@@ -7,6 +7,9 @@
 
 namespace pentatron::plot {
 
+/// Stands in every picture of this folder: another plot may replace it.
+inline constexpr const char* kPlotMark = "<!-- drawn by pentatron -->";
+
 struct PlotPoint {
   double x = 0;
   double y = 0;

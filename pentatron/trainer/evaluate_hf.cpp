@@ -73,6 +73,12 @@ double evaluate_hf(const HfEvaluation& options) {
   const at::Device device = choose_device(options.device);
   require_place("--logits-out", options.logits_out, "logits");
   require_place("--grads-out", options.grads_out, "gradients");
+  if (!options.logits_out.empty() && std::filesystem::weakly_canonical(options.logits_out) ==
+                                         std::filesystem::weakly_canonical(options.grads_out))
+    raise<ConfigError>(
+        "--logits-out and --grads-out both name {}\n  try: --grads-out {}",
+        options.logits_out.string(),
+        std::filesystem::path(options.logits_out).replace_extension(".grads.safetensors").string());
   const auto source = checkpoint::open_model(options.model);
   const models::GptConfig& config = source->config();
   const at::Tensor ids_bs = read_input_ids(options.batches, config.vocab_size);

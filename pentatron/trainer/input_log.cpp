@@ -1,6 +1,7 @@
 #include "pentatron/trainer/input_log.h"
 
 #include <filesystem>
+#include <system_error>
 
 #include <fmt/format.h>
 
@@ -15,10 +16,16 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Every line that was left out, with its reason, beside the metrics.
+/// Every line that was left out, with its reason, beside the metrics. A run that leaves out nothing
+/// does not keep the list of an earlier start; one that only evaluates removes nothing.
 void write_skipped(const Config& config, const data::InputReport& report) {
-  if (report.skips().empty() || config.logger.dir.empty()) return;
+  if (config.logger.dir.empty()) return;
   const fs::path file = fs::path(config.logger.dir) / "skipped.jsonl";
+  if (report.skips().empty()) {
+    std::error_code ignored;
+    if (total_iterations(config.train) > 0) fs::remove(file, ignored);
+    return;
+  }
   try {
     fs::create_directories(file.parent_path());
     AtomicFile out(file);

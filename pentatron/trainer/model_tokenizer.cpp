@@ -33,24 +33,39 @@ bool is_still(const data::TokenizerConfig& tokenizer, const std::string& digest)
   }
 }
 
-/// What a checkpoint's run had, with its files in the checkpoint if they are there.
-std::optional<data::TokenizerConfig> tokenizer_of_run(const fs::path& dir) {
+struct Described {
+  fs::path folder;
+  checkpoint::Manifest manifest;
+};
+
+/// The checkpoint that a run would be resumed from; none if there is none, which is told when it is
+/// loaded.
+std::optional<Described> newest_manifest(const fs::path& dir) {
   const auto latest = checkpoint::latest_name(dir);
   const fs::path folder = latest ? dir / *latest : dir;
-  std::error_code ignored;
-  if (!fs::exists(folder / checkpoint::kManifestName, ignored)) return std::nullopt;
-  Config saved;
-  std::string digest;
-  bool trained = false;
   try {
-    const checkpoint::Manifest manifest = checkpoint::read_manifest(folder);
-    config::Violations of_another_version;
-    config::apply_yaml(saved, manifest.config_yaml, "", of_another_version);
-    trained = manifest.state.contains("optimizer_steps");
-    digest = manifest.tokenizer;
-  } catch (const Error&) {
-    return std::nullopt; // told when the checkpoint is loaded
+    return Described{folder, checkpoint::read_manifest(folder)};
+  } catch (const Error&) { // a search takes longer
   }
+  try {
+    const auto found =
+        checkpoint::newest_checkpoint(dir, checkpoint::VerifyScope::kWeightsStructure);
+    if (found) return Described{found->folder, checkpoint::read_manifest(found->folder)};
+  } catch (const Error&) {
+  }
+  return std::nullopt;
+}
+
+/// What a checkpoint's run had, with its files in the checkpoint if they are there.
+std::optional<data::TokenizerConfig> tokenizer_of_run(const fs::path& dir) {
+  const std::optional<Described> newest = newest_manifest(dir);
+  if (!newest) return std::nullopt;
+  const fs::path& folder = newest->folder;
+  Config saved;
+  config::Violations of_another_version;
+  config::apply_yaml(saved, newest->manifest.config_yaml, "", of_another_version);
+  const bool trained = newest->manifest.state.contains("optimizer_steps");
+  const std::string& digest = newest->manifest.tokenizer;
   data::TokenizerConfig tokenizer = saved.tokenizer;
   if (!tokenizer.path.empty() && is_still(tokenizer, digest)) return tokenizer;
   const fs::path files = folder / checkpoint::kTokenizerFolder;

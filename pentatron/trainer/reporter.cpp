@@ -202,7 +202,10 @@ void Reporter::State::read_earlier(const fs::path& file) {
   }
   for (const plot::MetricsPoint& p : earlier.points) {
     const auto x = static_cast<double>(p.iteration);
-    if (p.training) summary.training_seconds += p.step_time_s.value_or(0);
+    if (p.training && p.step_time_s && p.tokens_per_s) {
+      summary.training_seconds += *p.step_time_s;
+      summary.timed_tokens += *p.step_time_s * *p.tokens_per_s;
+    }
     if (p.loss) plot.training.push_back({x, *p.loss});
     if (p.validation_loss) plot.validation.push_back({x, *p.validation_loss});
     if (p.loss) summary.add_loss(p.iteration, *p.loss);
@@ -258,6 +261,8 @@ Reporter::Reporter(const Config& config, const ReporterOptions& options)
     summary.layout = options.layout;
     summary.ranks = options.world_size;
     summary.resumed_iteration = summary.iteration = options.resumed_iteration;
+    summary.consumed_samples = options.resumed_samples;
+    summary.consumed_tokens = s.tokens(options.resumed_samples);
     summary.total_iterations = options.total_iterations;
     s.unwritten["run.json"] = run_summary_json(summary);
     s.unwritten.insert(options.files.begin(), options.files.end());
@@ -354,6 +359,7 @@ void Reporter::step(const StepReport& r) {
   s.summary.consumed_samples = r.consumed_samples;
   s.summary.consumed_tokens = s.tokens(r.consumed_samples);
   s.summary.training_seconds += r.step_time_s;
+  s.summary.timed_tokens += static_cast<double>(s.tokens(r.samples));
   s.summary.skipped_iterations = r.skipped;
   s.summary.nan_iterations = r.nan;
   if (r.loss) s.summary.add_loss(r.iteration, *r.loss);

@@ -40,7 +40,7 @@ struct StepReport {
 
 struct ReporterOptions {
   int64_t total_iterations = 0;
-  int64_t resumed_iteration = 0;
+  int64_t resumed_iteration = 0, resumed_samples = 0;
   int64_t tokens_per_sample = 0;
   int64_t world_size = 1;
   std::optional<Peak> peak;

@@ -173,7 +173,7 @@ void set_aside(const fs::path& dir) {
     ++n;
   }
   for (const char* name : {"metrics.jsonl", "config.yaml", "loss.svg", "tensorboard", "trace.json",
-                           "pipeline.svg", "run.json", "wandb", "mlruns"}) {
+                           "pipeline.svg", "run.json", "skipped.jsonl", "wandb", "mlruns"}) {
     if (!fs::exists(fs::symlink_status(dir / name, error))) continue;
     fs::rename(dir / name, folder() / name, error);
     if (error)

@@ -45,8 +45,7 @@ void RunSummary::add_validation_loss(int64_t at, double loss) {
 }
 
 std::string run_summary_json(const RunSummary& s) {
-  const double speed =
-      s.training_seconds > 0 ? static_cast<double>(s.consumed_tokens) / s.training_seconds : 0;
+  const double speed = s.training_seconds > 0 ? s.timed_tokens / s.training_seconds : 0;
   const OrderedJson json = {{"format", 1},
                             {"name", s.name},
                             {"id", s.id},

@@ -25,6 +25,7 @@ struct RunSummary {
   int64_t resumed_iteration = 0, iteration = 0, total_iterations = 0;
   int64_t consumed_samples = 0, consumed_tokens = 0;
   double training_seconds = 0; ///< sum of all step times, of earlier starts too
+  double timed_tokens = 0;     ///< of the steps that these seconds are of
   std::optional<Best> last_loss, best_loss, last_validation_loss, best_validation_loss;
   int64_t skipped_iterations = 0, nan_iterations = 0;
 

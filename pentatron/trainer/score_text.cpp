@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
+#include <span>
+#include <string>
 
 #include "pentatron/base/error.h"
 #include "pentatron/data/utf8.h"
@@ -43,6 +46,7 @@ std::vector<int64_t> first_token(const data::Tokenizer& tokenizer, int64_t vocab
 } // namespace
 
 double TextScore::bits_per_byte() const {
+  if (!bytes_known || bytes == 0) return std::numeric_limits<double>::quiet_NaN();
   return nll / std::numbers::ln2 / static_cast<double>(bytes);
 }
 
@@ -71,7 +75,7 @@ void TextScorer::add(std::string_view document) {
       raise<DataError>("the tokenizer gives token {}, outside the model's vocabulary of {}", token,
                        vocab);
   score_.documents += 1;
-  score_.bytes += static_cast<int64_t>(document.size());
+  count_bytes(document, all[0]);
   // Token i + 1 is predicted from tokens up to i.
   const auto count = static_cast<int64_t>(all.size()) - 1;
   int64_t predicted = 0;
@@ -83,12 +87,31 @@ void TextScorer::add(std::string_view document) {
     window.inputs.assign(all.begin() + begin, all.begin() + end);
     window.labels.assign(all.begin() + begin + 1, all.begin() + end + 1);
     std::fill_n(window.labels.begin(), predicted - begin, kIgnored);
-    longest_ = std::max(longest_, window.inputs.size());
-    windows_.push_back(std::move(window));
+    push(std::move(window));
     predicted = end;
-    if (static_cast<int64_t>(windows_.size() * longest_) >= options_.batch_tokens) run();
   }
   score_.tokens += count;
+}
+
+/// Those of a first token that is not predicted do not count.
+void TextScorer::count_bytes(std::string_view document, int64_t first_id) {
+  size_t passed = 0;
+  if (prefix_.empty()) {
+    const std::string first =
+        tokenizer_.decode_with_special(std::span<const int64_t>(&first_id, 1));
+    // Not so of a part of a character, and of text that the tokenizer normalises.
+    if (!document.starts_with(first)) score_.bytes_known = false;
+    passed = std::min(first.size(), document.size());
+  }
+  score_.bytes += static_cast<int64_t>(document.size() - passed);
+}
+
+/// All windows of a batch are padded to the longest one.
+void TextScorer::push(Window window) {
+  const size_t longest = std::max(longest_, window.inputs.size());
+  if (static_cast<int64_t>((windows_.size() + 1) * longest) > options_.batch_tokens) run();
+  longest_ = std::max(longest_, window.inputs.size());
+  windows_.push_back(std::move(window));
 }
 
 TextScore TextScorer::finish() {
@@ -99,6 +122,7 @@ TextScore TextScorer::finish() {
 void TextScorer::run() {
   if (windows_.empty()) return;
   const auto b = static_cast<int64_t>(windows_.size()), s = static_cast<int64_t>(longest_);
+  largest_batch_tokens_ = std::max(largest_batch_tokens_, b * s);
   // Behind the end of a shorter window stands anything: it is not predicted, and not in view.
   const at::Tensor ids = at::zeros({b, s}, at::kLong);
   const at::Tensor labels = at::full({b, s}, kIgnored, at::kLong);

@@ -417,6 +417,7 @@ TrainReport Trainer::run(const RunOptions& run_options) {
   Reporter reporter(c,
                     {.total_iterations = s.total_iterations,
                      .resumed_iteration = s.progress.iteration,
+                     .resumed_samples = s.progress.consumed_samples,
                      .tokens_per_sample = s.sequence,
                      .world_size = s.groups.world.size(),
                      .peak = s.main_rank ? find_peak(c, s.device) : std::nullopt,

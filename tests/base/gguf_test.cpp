@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Shape = std::vector<int64_t>;
 
-const std::string kGolden = std::string(PENTATRON_TEST_DATA) + "/gguf/python.gguf";
+const std::string kGoldenGguf = std::string(PENTATRON_TEST_DATA) + "/gguf/python.gguf";
 
 std::vector<float> floats(const GgufTensor& tensor) {
   std::vector<float> out(tensor.data.size() / sizeof(float));
@@ -28,7 +28,7 @@ std::vector<float> floats(const GgufTensor& tensor) {
 }
 
 TEST(Gguf, ReadsTheMetadataThatThePythonPackageWrote) {
-  const GgufFile file(kGolden);
+  const GgufFile file(kGoldenGguf);
   const GgufKeys& keys = file.metadata();
   EXPECT_EQ(keys.text("general.architecture"), "test");
   EXPECT_EQ(keys.integer("a.u8"), 255);
@@ -53,7 +53,7 @@ TEST(Gguf, ReadsTheMetadataThatThePythonPackageWrote) {
 }
 
 TEST(Gguf, ReadsTheTensorsThatThePythonPackageWrote) {
-  const GgufFile file(kGolden);
+  const GgufFile file(kGoldenGguf);
   ASSERT_NE(file.find("cube"), nullptr);
   EXPECT_EQ(file.find("cube")->shape, (Shape{2, 3, 4}));
   EXPECT_THAT(floats(*file.find("vector")), ElementsAre(0, 1, 2, 3, 4));
@@ -66,7 +66,7 @@ TEST(Gguf, ReadsTheTensorsThatThePythonPackageWrote) {
 }
 
 TEST(Gguf, SaysWhichKeyIsMissingOrOfAnotherKind) {
-  const GgufFile file(kGolden);
+  const GgufFile file(kGoldenGguf);
   const GgufKeys& keys = file.metadata();
   EXPECT_EQ(keys.find_integer("b"), std::nullopt);
   EXPECT_THAT(message_of([&] { keys.integer("b"); }), HasSubstr("has no 'b' in its metadata"));
@@ -258,7 +258,7 @@ TEST(Gguf, EveryShorterFileIsRefused) {
 }
 
 TEST(Gguf, IsRecognisedByItsFirstBytes) {
-  EXPECT_TRUE(is_gguf(kGolden));
+  EXPECT_TRUE(is_gguf(kGoldenGguf));
   EXPECT_FALSE(is_gguf(std::string(PENTATRON_TEST_DATA) + "/gguf/make.py"));
   EXPECT_FALSE(is_gguf(std::string(PENTATRON_TEST_DATA) + "/gguf"));
 }

@@ -103,8 +103,16 @@ TEST_F(ConvertVerb, QuantizeSaysWhatItDoesNotTake) {
   EXPECT_THAT(run("convert '" + model + "' x --quantize q3_k", 2), HasSubstr("--quantize"));
   test::make_letter_model(folder / "model");
   EXPECT_THAT(run("convert model x.gguf --quantize q8_0 --text-file none.txt", 1),
-              HasSubstr("none.txt"));
+              AllOf(HasSubstr("--text-file none.txt does not exist"), Not(HasSubstr("dataset."))));
   EXPECT_FALSE(fs::exists(folder / "x.gguf")) << "the text is read first";
+  std::ofstream(folder / "body.jsonl") << R"({"body":"abcdefgh"})"
+                                       << "\n";
+  EXPECT_THAT(run("convert model x.gguf --quantize q8_0 --text-file body.jsonl", 1),
+              AllOf(HasSubstr("try: --text-key body"), Not(HasSubstr("dataset."))));
+  EXPECT_THAT(run("convert model x.gguf --quantize q8_0 --text-file body.jsonl --text-key body"),
+              HasSubstr("on 8 tokens of body.jsonl"));
+  EXPECT_THAT(run("convert model y.gguf --quantize q8_0 --text-key body", 2),
+              HasSubstr("--text-file"));
 }
 
 TEST_F(ConvertVerb, TrainingStartsFromEveryFormatAndExports) {

@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-const fs::path kData = PENTATRON_TEST_DATA;
+const fs::path kCorpusData = PENTATRON_TEST_DATA;
 
 class CorpusVerbs : public test::ProgramFolder {
  protected:
@@ -57,14 +57,14 @@ TEST_F(CorpusVerbs, TrainingOnACorpusEqualsTrainingOnItsText) {
 }
 
 TEST_F(CorpusVerbs, InspectPrintsMegatronsSamples) {
-  const Json expected = read_json(kData / "megatron/expected_blends.json")[0];
+  const Json expected = read_json(kCorpusData / "megatron/expected_blends.json")[0];
   for (const auto& [part, flag, size] :
        {std::tuple{"train", "train", 0}, {"validation", "valid", 1}, {"test", "test", 2}}) {
     const Json& tokens = expected["parts"][part]["tokens"];
     std::string indices;
     for (const auto& [n, unused] : tokens.items()) indices += (indices.empty() ? "" : ",") + n;
     const std::string out =
-        run("inspect samples --prefix " + (kData / "megatron/corpus_a").string() +
+        run("inspect samples --prefix " + (kCorpusData / "megatron/corpus_a").string() +
             " --order megatron --sequence-length 16 --num-samples " +
             expected["sizes"][static_cast<size_t>(size)].dump() + " --seed 77 --split 80,15,5 " +
             "--part " + flag + " --index " + indices);
@@ -75,7 +75,7 @@ TEST_F(CorpusVerbs, InspectPrintsMegatronsSamples) {
       EXPECT_EQ(parse_json(line, "output"), (Json{{"index", std::stoll(n)}, {"tokens", sample}}));
     }
   }
-  const Json megatron = read_json(kData / "megatron/expected.json");
+  const Json megatron = read_json(kCorpusData / "megatron/expected.json");
   for (const Json& blend : megatron.at("blend")) {
     std::string weights;
     for (const Json& w : blend["weights"]) {
@@ -90,7 +90,7 @@ TEST_F(CorpusVerbs, InspectPrintsMegatronsSamples) {
 }
 
 TEST_F(CorpusVerbs, CorporaAreMergedSplitAndVerified) {
-  const std::string a = (kData / "megatron/corpus_a").string();
+  const std::string a = (kCorpusData / "megatron/corpus_a").string();
   const Json merged =
       parse_json(run("corpus merge " + a + " " + a + ".bin --output both"), "output");
   EXPECT_EQ(merged["documents"], 122);
@@ -105,9 +105,10 @@ TEST_F(CorpusVerbs, CorporaAreMergedSplitAndVerified) {
   EXPECT_EQ(parse_json(run("corpus verify part_0"), "output")["highest_token"], 49989);
   EXPECT_THAT(run("corpus verify part_0 --vocab-size 100 2>&1", 1),
               HasSubstr("outside the vocabulary of 100"));
-  EXPECT_THAT(
-      run("corpus merge part_0 " + (kData / "megatron/corpus_b").string() + " --output x 2>&1", 1),
-      HasSubstr("they cannot be one corpus"));
+  EXPECT_THAT(run("corpus merge part_0 " + (kCorpusData / "megatron/corpus_b").string() +
+                      " --output x 2>&1",
+                  1),
+              HasSubstr("they cannot be one corpus"));
   EXPECT_THAT(run("corpus merge part_0 part_1 --output part_0 2>&1", 2),
               HasSubstr("both an input and the output"));
   fs::resize_file(folder / "both.bin", 100);

@@ -20,6 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class Evaluating : public test::ProgramFolder {
  protected:
@@ -95,8 +96,43 @@ TEST_F(Evaluating, FilesAndFoldersAreDocumentsOfTheirOwn) {
   expect_score(evaluate("model --file texts"), three, 11, 11, 3);
   expect_score(evaluate("model --file texts/two.jsonl --file texts/one.txt"), three, 11, 11, 3);
   expect_score(evaluate("model --file other.jsonl --text-key body"), nll("~ij"), 2, 2, 1);
-  EXPECT_THAT(error_of("model --file other.jsonl", 1), HasSubstr("other.jsonl"));
-  EXPECT_THAT(error_of("model --file none.txt", 1), HasSubstr("none.txt"));
+}
+
+TEST_F(Evaluating, ErrorsOfFilesNameTheOptionsOfEvaluate) {
+  std::ofstream(folder / "other.jsonl") << R"({"body":"ij"})"
+                                        << "\n";
+  std::ofstream(folder / "mixed.jsonl") << R"({"text":"ij"})"
+                                        << "\n"
+                                        << R"({"body":"ij"})"
+                                        << "\n";
+  std::ofstream(folder / "empty.txt").flush();
+  const auto says = [&](const std::string& file, const std::string& words) {
+    EXPECT_THAT(error_of("model --file " + file, 1),
+                AllOf(HasSubstr(words), HasSubstr("try: "), Not(HasSubstr("dataset."))));
+  };
+  says("none.txt", "--file none.txt does not exist");
+  says("other.jsonl", "try: --text-key body");
+  says("mixed.jsonl", "try: a copy of the file without this line");
+  says("empty.txt", "try: another file");
+}
+
+TEST_F(Evaluating, WithoutAStartTokenTheFirstTokenDoesNotCount) {
+  Json tokenizer = read_json(folder / "model/tokenizer.json");
+  tokenizer["added_tokens"] = Json::array();
+  std::ofstream(folder / "model/tokenizer.json") << tokenizer;
+  std::ofstream(folder / "model/tokenizer_config.json") << "{}";
+  expect_score(evaluate("model --text abcdefgh"), nll("abcdefgh"), 7, 7, 1);
+  // The space is no token, so that the bytes of the first token are not those of the text.
+  const Json unknown = evaluate("model --text ' abc'");
+  EXPECT_TRUE(unknown["bits_per_byte"].is_null());
+  EXPECT_TRUE(unknown["bytes"].is_null());
+  EXPECT_EQ(unknown["tokens"], 2);
+}
+
+TEST_F(Evaluating, TheHelpNamesEveryKindOfFile) {
+  for (const char* verb : {"evaluate", "tokenize"})
+    EXPECT_THAT(run(verb + std::string(" --help")),
+                AllOf(HasSubstr("array"), HasSubstr(".parquet")));
 }
 
 TEST_F(Evaluating, TakesOneModelAndOneInput) {

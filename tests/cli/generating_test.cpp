@@ -17,8 +17,9 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
-const fs::path kData = PENTATRON_TEST_DATA;
+const fs::path kModelData = PENTATRON_TEST_DATA;
 
 class Generating : public test::ProgramFolder {
  protected:
@@ -31,7 +32,7 @@ class Generating : public test::ProgramFolder {
 };
 
 TEST_F(Generating, IsTheSameOnRanksOfEveryKind) {
-  const std::string base = "generate '" + (kData / "hf_tiny/llama").string() +
+  const std::string base = "generate '" + (kModelData / "hf_tiny/llama").string() +
                            "' --tokens 5,1,2 --max-new-tokens 9 --json --logprobs --seed 3 "
                            "dtype=fp64 ";
   const Json expected = lines(base).at(0);
@@ -71,7 +72,7 @@ TEST_F(Generating, ATalkIsALineATurn) {
   const std::string out =
       run("chat model --max-new-tokens 3 --seed 7 2>/dev/null", 0, "printf 'hi\\n\\nyo\\n' | ");
   EXPECT_EQ(std::count(out.begin(), out.end(), '\n'), 2) << out;
-  EXPECT_THAT(run("chat '" + (kData / "hf_tiny/llama").string() + "' 2>&1", 2),
+  EXPECT_THAT(run("chat '" + (kModelData / "hf_tiny/llama").string() + "' 2>&1", 2),
               HasSubstr("has no tokenizer"));
   fs::remove(folder / "model/tokenizer_config.json");
   EXPECT_THAT(run("chat model 2>&1", 2), HasSubstr("has no chat template"));
@@ -113,12 +114,44 @@ TEST_F(Generating, PromptsComeFromAPipeAndFromFiles) {
                                         << "\nxyz\n";
   std::ofstream(folder / "empty.txt") << "\n\n";
   EXPECT_THAT(run("generate model --prompt-file mixed.jsonl 2>&1", 1), HasSubstr("line 2"));
+  EXPECT_THAT(run("generate model --prompt abc --max-new-tokens 1 2>&1", 0, "echo abc | "),
+              Not(HasSubstr("standard input")));
+  EXPECT_THAT(run("generate model --max-new-tokens 1 2>&1", 0, "echo abc | "),
+              HasSubstr("reading the prompt from standard input"));
   EXPECT_THAT(run("generate model --prompt-file empty.txt 2>&1", 1),
               HasSubstr("contains no prompt"));
   EXPECT_THAT(run("generate model --ranks 2 --backend sockets "
                   "parallel.tensor_model_parallel_size=2 2>&1",
                   2, "echo abc | "),
               HasSubstr("--prompt-file"));
+}
+
+TEST_F(Generating, AFirstLineThatIsNotQuiteJsonIsNoPrompt) {
+  test::make_letter_model(folder / "model");
+  const std::string base = "generate model --max-new-tokens 8 --json --seed 7 ";
+  const std::string object = R"({"prompt":"abc"})", broken = R"({"prompt":"abc")";
+  const std::string expected = run(base + "--prompt abc 2>/dev/null");
+  for (const char* name : {"a.jsonl", "a.txt"}) {
+    const std::string file = std::string("--prompt-file ") + name;
+    std::ofstream(folder / name) << "\xEF\xBB\xBF" << object << "\n";
+    EXPECT_EQ(run(base + file + " 2>/dev/null"), expected) << name;
+    std::ofstream(folder / name) << "\n" << broken << "\n" << object << "\n";
+    EXPECT_THAT(run(base + file + " 2>&1", 1), HasSubstr("line 2 is not a JSON object"));
+  }
+  std::ofstream(folder / "a.jsonl") << broken << "\n";
+  EXPECT_THAT(run(base + "--prompt-file a.jsonl 2>&1", 1), HasSubstr("line 1 is not a JSON"));
+  std::ofstream(folder / "a.txt") << "\xEF\xBB\xBF"
+                                  << "abc\n";
+  EXPECT_EQ(run(base + "--prompt-file a.txt 2>/dev/null"), expected);
+  std::ofstream(folder / "a.txt") << "{a\n{b\n";
+  EXPECT_THAT(run(base + "--prompt-file a.txt 2>/dev/null"), HasSubstr(R"("prompt":"{a")"));
+}
+
+TEST_F(Generating, ChatSendsOneSlashOfTwo) {
+  test::make_letter_model(folder / "model");
+  run("chat model --max-new-tokens 3 --seed 7 2>/dev/null", 0,
+      "printf '  //hm\\n/save a.json\\n' | ");
+  EXPECT_EQ(read_json(folder / "a.json")["messages"][0]["content"], "/hm");
 }
 
 TEST_F(Generating, ChatObeysCommands) {

@@ -57,7 +57,7 @@ TEST_F(PlotCommand, DrawsSeveralRunsInOnePicture) {
 }
 
 TEST_F(PlotCommand, ReplacesNoOtherFile) {
-  std::ofstream(folder / "notes.svg") << "notes";
+  std::ofstream(folder / "notes.svg") << "<svg xmlns=\"http://www.w3.org/2000/svg\"></svg>";
   EXPECT_THAT(plot("runs/a --output notes.svg", 2),
               AllOf(HasSubstr("notes.svg exists and is not a plot"),
                     HasSubstr("try: --output notes-2.svg, or --force")));

@@ -1,4 +1,6 @@
+#include <filesystem>
 #include <random>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,6 +10,7 @@
 #include "pentatron/data/document_reader.h"
 #include "pentatron/data/json_line.h"
 #include "pentatron/data/line_reader.h"
+#include "pentatron/data/parquet_source.h"
 #include "pentatron/data/record_reader.h"
 #include "pentatron/data/utf8.h"
 #include "tests/data/data_files.h"
@@ -288,6 +291,57 @@ TEST_F(Reading, AnArrayIsReadWithinBoundedMemory) {
   std::string_view record;
   while (records.next(record) != RecordReader::Status::kEnd)
     EXPECT_LE(records.memory_bytes(), size_t{2} << 20);
+}
+
+TEST_F(Reading, EscapesAcrossTheBuffersEndKeepTheLimit) {
+  for (const char* lead : {"", " ", "  ", "   "}) { // the buffer ends within a pair, or behind one
+    const auto source = open_source(folder.write(
+        "a.json", std::string("[") + lead + "\"" + std::string(1000, '\\') + "x\", \"last\"]"));
+    RecordReader records(*source, 16, "a.json", RecordReader::Form::kDetect, 32);
+    std::string_view record;
+    EXPECT_EQ(records.next(record), RecordReader::Status::kTooLong);
+    EXPECT_EQ(records.record_bytes(), 1003);
+    EXPECT_EQ(records.next(record), RecordReader::Status::kRecord);
+    EXPECT_EQ(record, "\"last\"");
+    EXPECT_EQ(records.next(record), RecordReader::Status::kEnd);
+    EXPECT_LE(records.memory_bytes(), size_t{34});
+  }
+}
+
+TEST_F(Reading, AParquetReaderThatFailsIsNotABadFile) {
+  const std::string file = folder.write("a.parquet", "PAR1");
+  const auto reader = [&](const std::string& script) {
+    const std::filesystem::path program = folder.write("reader", "#!/bin/sh\n" + script + "\n");
+    std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+    return open_parquet(file, {"text"}, program);
+  };
+  std::string buffer(100, '\0');
+  const auto whole = reader("echo '{}'");
+  EXPECT_EQ(whole->consumed_bytes(), 0);
+  EXPECT_EQ(whole->read(buffer.data(), buffer.size()), 3u);
+  EXPECT_EQ(whole->consumed_bytes(), 4);
+  const auto failure = [&](const std::string& script) -> std::pair<bool, std::string> {
+    const auto source = reader("echo '{}'; " + script);
+    EXPECT_EQ(source->read(buffer.data(), buffer.size()), 3u) << "what came before is handed out";
+    try {
+      source->read(buffer.data(), buffer.size());
+    } catch (const DataError& error) {
+      return {true, error.what()};
+    } catch (const Error& error) {
+      return {false, error.what()};
+    }
+    return {false, "no error"};
+  };
+  EXPECT_EQ(failure("echo cut >&2; exit 1"),
+            std::pair(true, file + " is not a valid Parquet file: cut"));
+  EXPECT_EQ(
+      failure("echo no memory >&2; exit 3"),
+      std::pair(false, file + " cannot be read: pentatron-parquet ended with code 3: no memory"));
+  EXPECT_THAT(failure("echo no library >&2; exit 127"),
+              ::testing::Pair(false, AllOf(HasSubstr("code 127: no library"),
+                                           HasSubstr("try: scripts/parquet.sh"))));
+  EXPECT_EQ(failure("kill -9 $$"),
+            std::pair(false, file + " cannot be read: pentatron-parquet was ended by signal 9"));
 }
 
 TEST_F(Reading, AMalformedArrayKeepsWhatCameBefore) {

@@ -16,6 +16,7 @@
 namespace pentatron::data {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -389,6 +390,21 @@ TEST_F(ChatTest, LongAndBadLinesAreCounted) {
   EXPECT_THAT(chats.report().to_string(), HasSubstr("chat.jsonl: line 2"));
   options.on_bad_input = OnBadInput::kError;
   EXPECT_THROW(ChatDataset({file}, tokenizer, chatml, options), DataError);
+}
+
+TEST_F(ChatTest, ReadsAnArrayLikeLinesAndRefusesParquet) {
+  const std::string good =
+      R"({"messages":[{"role":"user","content":"Q"},{"role":"assistant","content":"A"}]})";
+  const std::string file = folder.write("chat.json", "[" + good + ",\n3, " + good + ", ");
+  ChatDataset::Options options{.sequence_length = 128, .on_bad_input = OnBadInput::kSkip};
+  const ChatDataset chats({file}, tokenizer, chatml, options);
+  EXPECT_EQ(chats.num_conversations(), 2);
+  EXPECT_THAT(chats.report().to_string(),
+              AllOf(HasSubstr("chat.json: element 2 is not a conversation"),
+                    HasSubstr("is not a valid JSON array")));
+  const std::string parquet = folder.write("chat.parquet", "PAR1");
+  EXPECT_THAT(error_of<DataError>([&] { ChatDataset({parquet}, tokenizer, chatml, options); }),
+              AllOf(HasSubstr("chat.parquet is a Parquet file"), HasSubstr("try: JSON Lines")));
 }
 
 } // namespace

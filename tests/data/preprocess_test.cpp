@@ -293,6 +293,27 @@ TEST_F(Preprocess, ResumesOnlyWhatIsItsOwn) {
   EXPECT_FALSE(preprocess(o).resumed);
 }
 
+TEST_F(Preprocess, ABrokenFileLeavesWhatWasDoneToAnotherCall) {
+  const std::string whole = gzip(corpus(40, 6));
+  const std::string cut = folder.write("b.jsonl.gz", whole.substr(0, whole.size() / 2));
+  PreprocessOptions o = options({folder.write("good.txt", "good"), cut});
+  o.on_bad_input = OnBadInput::kError;
+  const auto refused = [&] { return error_of<DataError>([&] { preprocess(o); }); };
+  EXPECT_THAT(refused(), AllOf(HasSubstr("b.jsonl.gz"), HasSubstr("which resumes"),
+                               HasSubstr("--on-bad-input skip")));
+  EXPECT_TRUE(std::filesystem::exists(at("out.partial/state.json")));
+  EXPECT_THAT(refused(), HasSubstr("b.jsonl.gz"));
+  EXPECT_TRUE(std::filesystem::exists(at("out.partial/state.json")));
+  o.on_bad_input = OnBadInput::kSkip; // what the error proposes works
+  const PreprocessResult result = preprocess(o);
+  EXPECT_TRUE(result.resumed);
+  EXPECT_EQ(result.report.skipped(BadInput::kBrokenFile), 1);
+  EXPECT_FALSE(std::filesystem::exists(at("out.partial")));
+  const std::string resumed = both(at("out_text_document"));
+  preprocess(o);
+  EXPECT_TRUE(resumed == both(at("out_text_document")));
+}
+
 TEST_F(Preprocess, ProgressSaysHowFastAndHowLong) {
   EXPECT_EQ(to_string({.disk_bytes = 25,
                        .total_bytes = 100,

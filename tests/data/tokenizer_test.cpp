@@ -33,7 +33,7 @@ using namespace tokenizer;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-const fs::path kFolder = fs::path(PENTATRON_TEST_DATA) / "tokenizers";
+const fs::path kTokenizerFiles = fs::path(PENTATRON_TEST_DATA) / "tokenizers";
 
 template <class F> std::string message_of(F&& f) {
   try {
@@ -165,7 +165,7 @@ TEST(Unicode, NormalizationFormsAreStable) {
 }
 
 TEST(HuggingFace, NamesWhatItDoesNotSupport) {
-  const Json good = read_json(kFolder / "gpt2.json");
+  const Json good = read_json(kTokenizerFiles / "gpt2.json");
   const auto with = [&](const char* pointer, const Json& value) {
     Json json = good;
     json[Json::json_pointer(pointer)] = value;
@@ -186,7 +186,7 @@ TEST(HuggingFace, NamesWhatItDoesNotSupport) {
 }
 
 TEST(HuggingFace, RefusesTextThatIsNotUtf8AndIdsOutside) {
-  const auto tokenizer = open_tokenizer({.path = kFolder / "gpt2.json"});
+  const auto tokenizer = open_tokenizer({.path = kTokenizerFiles / "gpt2.json"});
   std::vector<int32_t> ids;
   EXPECT_THAT(message_of([&] { tokenizer->encode("ab\xFF", ids); }), HasSubstr("byte 2"));
   EXPECT_THROW(tokenizer->decode(std::vector<int64_t>{tokenizer->vocab_size()}), DataError);
@@ -265,7 +265,7 @@ TEST(TrainBpe, GivesTheMergesOfCountingAnewEachTime) {
 
 TEST(ChatTemplate, IsBounded) {
   const auto render = [](const char* source) {
-    return message_of([&] { ChatTemplate(source).render(Json::object()); });
+    return message_of([&] { tokenizer::ChatTemplate(source).render(Json::object()); });
   };
   EXPECT_THAT(
       render("{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}"),
@@ -285,17 +285,19 @@ TEST(ChatTemplate, IsBounded) {
 
 TEST(MakeTokenizer, TakesTheKeysThatFitItsType) {
   EXPECT_EQ(make_tokenizer({})->name(), "bytes");
-  EXPECT_EQ(make_tokenizer({.path = (kFolder / "gpt2.json").string()})->name(), "huggingface");
-  EXPECT_EQ(make_tokenizer({.path = (kFolder / "spm_bpe.model").string()})->name(),
+  EXPECT_EQ(make_tokenizer({.path = (kTokenizerFiles / "gpt2.json").string()})->name(),
+            "huggingface");
+  EXPECT_EQ(make_tokenizer({.path = (kTokenizerFiles / "spm_bpe.model").string()})->name(),
             "sentencepiece");
-  EXPECT_EQ(make_tokenizer({.path = (kFolder / "o200k_small.tiktoken").string()})->name(), "o200k");
+  EXPECT_EQ(make_tokenizer({.path = (kTokenizerFiles / "o200k_small.tiktoken").string()})->name(),
+            "o200k");
   const auto numbers = make_tokenizer({.type = TokenizerType::kNull, .vocab_size = 10});
   std::vector<int32_t> ids;
   numbers->encode(" 3 9\n1", ids);
   EXPECT_THAT(ids, ElementsAre(3, 9, 1));
   EXPECT_EQ(numbers->eod(), 10);
   EXPECT_THROW(numbers->encode("10", ids), DataError);
-  const std::string gpt2 = (kFolder / "gpt2.json").string();
+  const std::string gpt2 = (kTokenizerFiles / "gpt2.json").string();
   EXPECT_EQ(make_tokenizer({.path = gpt2, .eod = "<s>"})->eod(), 1);
   EXPECT_THAT(message_of([&] { make_tokenizer({.path = gpt2, .eod = "<x>"}); }), HasSubstr("<x>"));
   EXPECT_THROW(make_tokenizer({.type = TokenizerType::kBytes, .path = gpt2}), ConfigError);
@@ -303,7 +305,7 @@ TEST(MakeTokenizer, TakesTheKeysThatFitItsType) {
   EXPECT_THROW(make_tokenizer({.type = TokenizerType::kTiktoken}), ConfigError);
   EXPECT_THROW(make_tokenizer({.path = gpt2, .vocab_size = 5}), ConfigError);
   EXPECT_THROW(make_tokenizer({.path = "/nowhere/tokenizer.json"}), DataError);
-  const std::string ranks = (kFolder / "cl100k_small.tiktoken").string();
+  const std::string ranks = (kTokenizerFiles / "cl100k_small.tiktoken").string();
   const auto words = make_tokenizer({.path = ranks, .pattern = "[^ ]+| "});
   ids.clear();
   words->encode("a  b", ids);
@@ -314,7 +316,7 @@ TEST(RawText, IsTheStreamOfItsDocumentsTokens) {
   const TemporaryFolder temporary;
   const fs::path folder = temporary.path();
   std::ofstream file(folder / "corpus.jsonl");
-  const auto tokenizer = make_tokenizer({.path = (kFolder / "llama3.json").string()});
+  const auto tokenizer = make_tokenizer({.path = (kTokenizerFiles / "llama3.json").string()});
   std::mt19937_64 random(4);
   std::vector<int64_t> expected;
   for (int i = 0; i < 50; ++i) {
@@ -351,7 +353,7 @@ TEST(OpenTokenizer, ReadsAFolderAsItIs) {
   const TemporaryFolder temporary;
   const fs::path folder = temporary.path();
   EXPECT_THAT(message_of([&] { open_tokenizer({.path = folder}); }), HasSubstr("no tokenizer"));
-  const Json gpt2 = read_json(kFolder / "gpt2.json");
+  const Json gpt2 = read_json(kTokenizerFiles / "gpt2.json");
   std::ofstream(folder / "vocab.json") << dump_json(gpt2["model"]["vocab"]);
   std::ofstream merges(folder / "merges.txt");
   merges << "#version: 0.2\n";
@@ -359,14 +361,14 @@ TEST(OpenTokenizer, ReadsAFolderAsItIs) {
     merges << merge[0].get<std::string>() << " " << merge[1].get<std::string>() << "\n";
   merges.close();
   const auto pair = open_tokenizer({.path = folder});
-  const auto one = open_tokenizer({.path = kFolder / "gpt2.json"});
+  const auto one = open_tokenizer({.path = kTokenizerFiles / "gpt2.json"});
   std::vector<int32_t> a, b;
   pair->encode("the training of tokens <|endoftext|>", a);
   one->encode("the training of tokens <|endoftext|>", b);
   EXPECT_EQ(a, b);
   EXPECT_EQ(pair->name(), "gpt2");
 
-  fs::copy(kFolder / "llama3.json", folder / "tokenizer.json");
+  fs::copy(kTokenizerFiles / "llama3.json", folder / "tokenizer.json");
   std::ofstream(folder / "tokenizer_config.json")
       << R"({"eos_token": {"content": "<s>"}, "chat_template": "{{ bos_token }}"})";
   EXPECT_EQ(open_tokenizer({.path = folder})->eod(), 1);

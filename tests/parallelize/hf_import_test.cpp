@@ -25,19 +25,19 @@ namespace fs = std::filesystem;
 using test::error_of;
 using ::testing::HasSubstr;
 
-const fs::path kModels = fs::path(PENTATRON_TEST_DATA) / "hf_tiny";
+const fs::path kHfModels = fs::path(PENTATRON_TEST_DATA) / "hf_tiny";
 
 class HfImport : public testing::Test {
  protected:
   /// The config of a model with some members changed; null removes one.
   std::string error_with(const std::string& model, const Json& changes) {
-    Json json = read_json(kModels / model / "config.json");
+    Json json = read_json(kHfModels / model / "config.json");
     json.merge_patch(changes);
     std::ofstream(folder / "config.json") << json;
     return error_of([&] { read_hf_config(folder); });
   }
   std::string load_error(const std::string& model) {
-    const HfModel hf = read_hf_config(kModels / model);
+    const HfModel hf = read_hf_config(kHfModels / model);
     parallelize::RankModel built = parallelize::make_model({.config = hf.config,
                                                             .build = {.dtype = at::kFloat},
                                                             .max_sequence = 8,
@@ -47,7 +47,7 @@ class HfImport : public testing::Test {
   }
   std::map<std::string, at::Tensor> weights_of(const std::string& model) {
     std::map<std::string, at::Tensor> tensors;
-    const SafetensorsFile file(kModels / model / "model.safetensors");
+    const SafetensorsFile file(kHfModels / model / "model.safetensors");
     for (const auto& [name, entry] : file.tensors()) tensors[name] = to_tensor(entry);
     return tensors;
   }
@@ -85,7 +85,7 @@ TEST_F(HfImport, RefusesModelsThatCannotBe) {
 TEST_F(HfImport, RefusesFilesThatAreNoConfig) {
   EXPECT_THAT(error_of([&] { read_hf_config(folder); }), HasSubstr("contains no config.json"));
   EXPECT_THAT(error_of([&] { read_hf_config(folder / "nowhere"); }), HasSubstr("nowhere"));
-  std::ifstream in(kModels / "llama/config.json");
+  std::ifstream in(kHfModels / "llama/config.json");
   const std::string text{std::istreambuf_iterator<char>(in), {}};
   for (size_t cut = 0; cut + 2 < text.size(); cut += 37) {
     std::ofstream(folder / "config.json") << text.substr(0, cut);
@@ -115,7 +115,7 @@ TEST_F(HfImport, NamesTensorsThatDoNotFit) {
   EXPECT_THAT(with([](auto& t) { t["model.norm.weight"] = at::zeros({48}, at::kLong); }),
               HasSubstr("model.norm.weight is of type I64"));
   EXPECT_THAT(with([](auto& t) { t.clear(); }), HasSubstr("21 problems"));
-  fs::copy_file(kModels / "llama/model.safetensors", folder / "whole.safetensors");
+  fs::copy_file(kHfModels / "llama/model.safetensors", folder / "whole.safetensors");
   for (const uintmax_t size : {uintmax_t{0}, uintmax_t{7}, uintmax_t{100}, uintmax_t{5000}}) {
     fs::copy_file(folder / "whole.safetensors", folder / "model.safetensors",
                   fs::copy_options::overwrite_existing);
@@ -126,13 +126,13 @@ TEST_F(HfImport, NamesTensorsThatDoNotFit) {
 
 TEST_F(HfImport, WeightsComeBackAsTheyWere) {
   for (const char* name : {"gpt2", "llama", "llama3_rope_scaling_tied", "qwen2", "qwen3"}) {
-    const HfModel hf = read_hf_config(kModels / name);
+    const HfModel hf = read_hf_config(kHfModels / name);
     parallelize::RankModel model = parallelize::make_model({.config = hf.config,
                                                             .build = {.dtype = at::kDouble},
                                                             .max_sequence = 8,
                                                             .gradients = false},
                                                            {});
-    open_hf_model(kModels / name, hf)->load(model.gpt->params());
+    open_hf_model(kHfModels / name, hf)->load(model.gpt->params());
     const auto out =
         hf_tensors(hf, model.gpt->params(), [](const nn::Param& p) { return p.value(); });
     const auto in = weights_of(name);

@@ -31,7 +31,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-const fs::path kModels = fs::path(PENTATRON_TEST_DATA) / "hf_tiny";
+const fs::path kSourceModels = fs::path(PENTATRON_TEST_DATA) / "hf_tiny";
 
 parallelize::RankModel build_model(const models::GptConfig& config, at::ScalarType dtype) {
   return parallelize::make_model(
@@ -42,7 +42,8 @@ class ModelSources : public testing::Test {
  protected:
   void copy(const char* model) {
     for (const char* file : {"config.json", "model.safetensors"})
-      fs::copy_file(kModels / model / file, folder / file, fs::copy_options::overwrite_existing);
+      fs::copy_file(kSourceModels / model / file, folder / file,
+                    fs::copy_options::overwrite_existing);
   }
   void write(const std::string& name, const std::string& text) {
     std::ofstream(folder / name) << text;
@@ -56,7 +57,7 @@ class ModelSources : public testing::Test {
 
 TEST(WeightMap, PartsTileTheirParameters) {
   for (const char* name : {"gpt2", "llama", "llama3_rope_scaling_tied", "qwen2", "qwen3"}) {
-    const HfModel hf = read_hf_config(kModels / name);
+    const HfModel hf = read_hf_config(kSourceModels / name);
     const parallelize::RankModel model = build_model(hf.config, at::kFloat);
     std::map<std::string, int64_t> rows;
     for (const WeightMapEntry& entry : weight_map(hf)) {
@@ -112,14 +113,14 @@ void check_tensor_rank(ModelSource& source, at::ScalarType dtype, int rank, int 
 
 TEST_F(ModelSources, FillTensorRanksWithTheirPart) {
   for (const char* name : {"gpt2", "llama", "llama3_rope_scaling_tied", "qwen2", "qwen3"}) {
-    const auto source = open_model((kModels / name).string());
+    const auto source = open_model((kSourceModels / name).string());
     for (int rank = 0; rank < 2; ++rank) check_tensor_rank(*source, at::kFloat, rank, 2);
     check_tensor_rank(*source, at::kBFloat16, 1, 2);
   }
 }
 
 TEST_F(ModelSources, FillTensorRanksFromACheckpoint) {
-  const auto llama = open_model((kModels / "llama").string());
+  const auto llama = open_model((kSourceModels / "llama").string());
   convert_model(*llama, folder / "ours",
                 {.format = ModelFormat::kPentatron, .config_yaml = test::yaml_of(llama->config())});
   const auto source = open_model((folder / "ours").string());
@@ -134,7 +135,7 @@ TEST_F(ModelSources, FillTensorRanksFromACheckpoint) {
 TEST_F(ModelSources, TakeHalfPrecisionAndMixedTypes) {
   copy("llama");
   std::map<std::string, at::Tensor> tensors;
-  const SafetensorsFile file(kModels / "llama/model.safetensors");
+  const SafetensorsFile file(kSourceModels / "llama/model.safetensors");
   for (const auto& [name, entry] : file.tensors()) {
     const bool bf16 = name.find("k_proj") != std::string::npos;
     tensors[name] = to_tensor(entry).to(bf16 ? at::kBFloat16 : at::kHalf);
@@ -154,7 +155,7 @@ TEST_F(ModelSources, TakeHalfPrecisionAndMixedTypes) {
 TEST_F(ModelSources, ListEveryTensorThatDoesNotFitInOneError) {
   copy("llama");
   std::map<std::string, at::Tensor> tensors;
-  const SafetensorsFile file(kModels / "llama/model.safetensors");
+  const SafetensorsFile file(kSourceModels / "llama/model.safetensors");
   for (const auto& [name, entry] : file.tensors()) tensors[name] = to_tensor(entry);
   tensors.erase("model.norm.weight");
   tensors.erase("model.layers.1.mlp.up_proj.weight");

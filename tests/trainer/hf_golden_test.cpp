@@ -10,8 +10,11 @@
 #include "pentatron/base/json.h"
 #include "pentatron/base/safetensors.h"
 #include "pentatron/checkpoint/hf/hf_config.h"
+#include "pentatron/checkpoint/model_source.h"
 #include "pentatron/checkpoint/tensor_io.h"
+#include "pentatron/data/tokenizer.h"
 #include "pentatron/trainer/evaluate_hf.h"
+#include "pentatron/trainer/score_text.h"
 #include "pentatron/trainer/train.h"
 #include "tests/support/ranks.h"
 
@@ -206,6 +209,26 @@ INSTANTIATE_TEST_SUITE_P(
              (info.param.recompute ? "_recompute" : "") +
              (info.param.eight_ranks ? "_tp2_pp2_dp2" : "");
     });
+
+TEST(TextScorer, ALongTextIsNotPaddedForTheShortOnesBeforeIt) {
+  const auto score = [](int64_t batch_tokens) {
+    const auto source = checkpoint::open_model((kData / "hf_tiny/llama").string());
+    const data::ByteTokenizer tokenizer; // its end of a document is not in the vocabulary
+    TextScorer scorer(
+        *source, tokenizer,
+        {.dtype = Precision::kFp64, .device = DeviceKind::kCpu, .batch_tokens = batch_tokens});
+    for (int i = 0; i < 20; ++i) scorer.add("abc");
+    scorer.add(std::string(50, 'x'));
+    scorer.add("abc");
+    const TextScore result = scorer.finish();
+    EXPECT_LE(scorer.largest_batch_tokens(), batch_tokens);
+    EXPECT_EQ(result.tokens, 21 * 2 + 49);
+    EXPECT_EQ(result.bytes, 21 * 2 + 49) << "the first letters are not predicted";
+    return result.nll;
+  };
+  const double together = score(1'000'000);
+  EXPECT_NEAR(score(64), together, 1e-9 * together);
+}
 
 } // namespace
 } // namespace pentatron::trainer

@@ -132,6 +132,7 @@ CASES = [
     ("windows of a batch", EVALUATE + "--stride 4", {"--file text.txt": "pentatron evaluate texts --file words.txt --stride 4"}),
     ("text without a tokenizer", f"pentatron evaluate {LLAMA} --text ab", {"--batches FILE": EVALUATE}),
     ("no model to evaluate", "pentatron evaluate --text ab", {"pentatron evaluate DIR": "pentatron evaluate texts --text ab"}),
+    ("two outputs in one file", EVALUATE + "--logits-out l.safetensors --grads-out l.safetensors", {}),
     ("plot of nothing", "pentatron plot nowhere", {"the logger.dir of a run": "pentatron plot log", "its metrics.jsonl": "pentatron plot log/metrics.jsonl"}),
     ("plot of a folder", "pentatron plot pictures", {"the logger.dir of a run": "pentatron plot log"}),
     ("plot into nothing", "pentatron plot log --output ''", {}),

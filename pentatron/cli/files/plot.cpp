@@ -11,6 +11,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/cli/files/file_verbs.h"
 #include "pentatron/plot/curves_plot.h"
+#include "pentatron/plot/loss_plot.h"
 
 namespace pentatron::cli {
 
@@ -67,11 +68,10 @@ std::vector<std::string> names_of(const std::vector<fs::path>& files) {
 
 /// Whether the file may be replaced by another plot.
 bool is_plot(const fs::path& file) {
-  constexpr std::string_view kBegin = "<svg xmlns=\"http://www.w3.org/2000/svg\"";
-  std::string begin(kBegin.size(), '\0');
+  std::string begin(512, '\0');
   std::ifstream in(file, std::ios::binary);
   in.read(begin.data(), static_cast<std::streamsize>(begin.size()));
-  return begin == kBegin;
+  return begin.starts_with("<svg ") && begin.find(plot::kPlotMark) != std::string::npos;
 }
 
 void check_output(const PlotArguments& a) {

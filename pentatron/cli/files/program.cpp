@@ -3,8 +3,10 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <new>
 #include <string_view>
 
@@ -13,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/log.h"
 #include "pentatron/base/nearest.h"
 #include "pentatron/cli/files/exit_status.h"
 
@@ -43,6 +46,7 @@ std::string wrong_verb(const CLI::App& program, int argc, char** argv) {
 }
 
 int fail(const std::string& message, const std::string& remedy, int status) {
+  log::set_progress(""); // of what has failed
   fmt::print(stderr, "error: {}\n", message);
   if (!remedy.empty()) fmt::print(stderr, "  try: {}\n", remedy);
   return status;
@@ -78,7 +82,9 @@ const std::vector<std::string>& command_line() {
   return arguments_of_program;
 }
 
-int run_program(int argc, char** argv, std::span<const Verb> verbs) {
+namespace {
+
+int run_chosen(int argc, char** argv, std::span<const Verb> verbs) {
   arguments_of_program.assign(argv + std::min(argc, 1), argv + argc);
   tell_bus_errors();
   CLI::App program("pentatron trains large transformers.\nRun pentatron COMMAND --help for options "
@@ -115,6 +121,19 @@ int run_program(int argc, char** argv, std::span<const Verb> verbs) {
     const std::string text = error.what();
     return fail(text.substr(0, text.find('\n')), "", kExitFailure);
   }
+}
+
+} // namespace
+
+int run_program(int argc, char** argv, std::span<const Verb> verbs) {
+  const int status = run_chosen(argc, argv, verbs);
+  // What did not arrive is not a success, unless the reader had enough.
+  errno = 0;
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (written || errno == EPIPE || status != 0) return status;
+  return fail(fmt::format("standard output could not be written: {}",
+                          errno != 0 ? std::strerror(errno) : "the disk may be full"),
+              "", kExitFailure);
 }
 
 } // namespace pentatron::cli

@@ -289,8 +289,9 @@ void add_tokenize(CLI::App& program, Action& chosen) {
                    "train a byte-level BPE tokenizer with this many tokens on the text of --input");
   verb->add_option(
       "--input", arguments->inputs,
-      "with --train-bpe: files (.jsonl, .json, .txt, .md, each also as .gz or .zst) or "
-      "folders; default: text or JSON Lines from standard input");
+      "with --train-bpe: files (.txt, .md, .jsonl, .json with JSON Lines or an array of objects, "
+      "each also as .gz or .zst; .parquet) or folders; default: text, JSON Lines or a JSON array "
+      "from standard input");
   verb->add_option("--json-keys", arguments->json_keys,
                    "with --train-bpe: keys of the JSON objects that contain text, separated by "
                    "commas")

@@ -6,8 +6,8 @@
 #include "pentatron/base/error.h"
 #include "pentatron/data/byte_source.h"
 #include "pentatron/data/input_files.h"
-#include "pentatron/data/line_reader.h"
 #include "pentatron/data/permutation.h"
+#include "pentatron/data/record_reader.h"
 
 namespace pentatron::data {
 
@@ -77,40 +77,57 @@ ChatDataset::ChatDataset(const std::vector<std::string>& paths,
   if (options_.sequence_length < 1)
     raise<ConfigError>("sequence length {} is not positive", options_.sequence_length);
   for (const InputFile& file : find_input_files(paths).files) {
-    const auto source = open_source(file.path);
-    LineReader lines(*source, options_.max_line_bytes);
-    std::string_view line;
-    for (auto status = lines.next(line); status != LineReader::Status::kEnd;
-         status = lines.next(line)) {
-      const std::string where = fmt::format("{}: line {}", file.path.string(), lines.line_number());
-      const auto bad = [&](BadInput kind, std::string reason) {
-        report_.bad(kind, {.file = file.path.string(),
-                           .number = lines.line_number(),
-                           .reason = std::move(reason)});
-      };
-      if (status == LineReader::Status::kTooLong) {
-        bad(BadInput::kLongLine, fmt::format("has {} bytes, over the limit of {}",
-                                             lines.line_bytes(), options_.max_line_bytes));
-        continue;
-      }
-      if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-      try {
-        const Json messages = messages_of(parse_json(line, where), where);
-        add(tokenize_chat(messages, chat_template, *tokenizer));
-        ++report_.documents;
-        report_.text_bytes += static_cast<int64_t>(line.size());
-      } catch (const DataError& error) {
-        std::string_view message = error.what();
-        if (message.starts_with(where)) message.remove_prefix(where.size());
-        while (message.starts_with(':') || message.starts_with(' ')) message.remove_prefix(1);
-        bad(BadInput::kBadJson, fmt::format("is not a conversation: {}", message));
-      }
+    if (file.format == FileFormat::kParquet)
+      raise<DataError>(
+          "{} is a Parquet file, of which only columns of text are read, not "
+          "conversations\n  try: JSON Lines ({{\"messages\": [...]}} on each line), or a "
+          "JSON array of such objects",
+          file.path.string());
+    try {
+      read(file.path, chat_template, *tokenizer);
+    } catch (const MalformedArray& error) { // the elements before the error stay
+      report_.bad(BadInput::kBrokenFile, damaged_file(file.path, error.what()));
     }
     ++report_.files;
   }
   pack();
   report_.tokens = static_cast<int64_t>(tokens_.size());
   if (packs_.empty()) throw DataError("there is no conversation with an answer");
+}
+
+void ChatDataset::read(const std::filesystem::path& file, const ChatTemplate& chat_template,
+                       const Tokenizer& tokenizer) {
+  const auto source = open_source(file);
+  RecordReader records(*source, options_.max_line_bytes, file.string());
+  std::string_view record;
+  for (auto status = records.next(record); status != RecordReader::Status::kEnd;
+       status = records.next(record)) {
+    const std::string where = fmt::format(
+        "{}: {} {}", file.string(), records.is_array() ? "element" : "line", records.number());
+    const auto bad = [&](BadInput kind, std::string reason) {
+      report_.bad(kind, {.file = file.string(),
+                         .number = records.number(),
+                         .element = records.is_array(),
+                         .reason = std::move(reason)});
+    };
+    if (status == RecordReader::Status::kTooLong) {
+      bad(BadInput::kLongLine, fmt::format("has {} bytes, over the limit of {}",
+                                           records.record_bytes(), options_.max_line_bytes));
+      continue;
+    }
+    if (record.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    try {
+      const Json messages = messages_of(parse_json(record, where), where);
+      add(tokenize_chat(messages, chat_template, tokenizer));
+      ++report_.documents;
+      report_.text_bytes += static_cast<int64_t>(record.size());
+    } catch (const DataError& error) {
+      std::string_view message = error.what();
+      if (message.starts_with(where)) message.remove_prefix(where.size());
+      while (message.starts_with(':') || message.starts_with(' ')) message.remove_prefix(1);
+      bad(BadInput::kBadJson, fmt::format("is not a conversation: {}", message));
+    }
+  }
 }
 
 void ChatDataset::add(ChatTokens chat) {

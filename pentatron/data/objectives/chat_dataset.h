@@ -1,6 +1,7 @@
 /// Conversations to fine-tune on: the loss is on the answers alone.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -31,9 +32,10 @@ struct ChatTokens {
 ChatTokens tokenize_chat(const Json& messages, const ChatTemplate& chat_template,
                          const Tokenizer& tokenizer);
 
-/// JSON lines with a member "messages": [{"role", "content"}, ...] (or "conversations": [{"from",
-/// "value"}, ...], roles human and gpt), tokenized when opened. Samples come in a new random order
-/// every epoch and depend on (file, options, n) alone.
+/// JSON lines, or a JSON array of objects, with a member "messages": [{"role", "content"}, ...] (or
+/// "conversations": [{"from", "value"}, ...], roles human and gpt), tokenized when opened. Samples
+/// come in a new random order every epoch and depend on (file, options, n) alone. Throws DataError
+/// for a Parquet file.
 class ChatDataset final : public Dataset {
  public:
   struct Options {
@@ -59,6 +61,8 @@ class ChatDataset final : public Dataset {
   int64_t left_out() const { return left_out_; }     ///< without an answer within a sample
 
  private:
+  void read(const std::filesystem::path& file, const ChatTemplate& chat_template,
+            const Tokenizer& tokenizer);
   void add(ChatTokens chat);
   void pack();
 

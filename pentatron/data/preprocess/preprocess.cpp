@@ -347,6 +347,19 @@ class Preprocessor {
     using DataError::DataError;
   };
 
+  /// Ends the call at the first bad input of a block.
+  [[noreturn]] void refuse(const InputReport& block) {
+    const SkippedInput& first = block.skips().at(0);
+    // A file that cannot be read now may be readable later, and hours of work are not thrown away.
+    const bool broken = block.skipped(BadInput::kBrokenFile) > 0;
+    if (saved_bytes_ == 0 && !(broken && result_.report.documents > 0))
+      throw NotUsable(first.to_string() +
+                      remedy(first, result_.report.documents + block.documents > 0));
+    save(/*finished=*/false);
+    raise<DataError>("{}\n  try: {}--on-bad-input skip to leave such input out", first.to_string(),
+                     broken ? "the same command again, which resumes, or " : "");
+  }
+
   /// What to try for the first bad input; leaving it out only where documents are left.
   static std::string remedy(const SkippedInput& input, bool others) {
     if (others) return "\n  try: --on-bad-input skip to leave such input out";
@@ -375,6 +388,16 @@ class Preprocessor {
 
   fs::path folder_of(size_t key) const { return folder_.path() / fmt::format("key{}", key); }
 
+  /// Whether an earlier call with these options, or one that stopped at bad input where this one
+  /// leaves it out, saved `state`.
+  bool is_own(const Json& state) const {
+    if (!state.contains("fingerprint")) return false;
+    Json earlier = state["fingerprint"];
+    if (options_.on_bad_input == OnBadInput::kSkip && earlier.is_object())
+      earlier["on_bad_input"] = "skip";
+    return earlier == fingerprint_;
+  }
+
   /// Takes up the state of an earlier call; true if that one had only to commit.
   bool load() {
     positions_.resize(result_.prefixes.size());
@@ -382,7 +405,7 @@ class Preprocessor {
     if (!fs::exists(folder_.state_file(), error)) return false;
     const Json state = read_json(folder_.state_file());
     const std::string where = folder_.state_file().string();
-    if (!state.contains("fingerprint") || state["fingerprint"] != fingerprint_) {
+    if (!is_own(state)) {
       raise<DataError>(
           "{} was started with other files, another tokenizer or other options\n  try: "
           "rm -r {} to start again, or the options of that call to resume it",
@@ -459,11 +482,8 @@ class Preprocessor {
     double told = begin;
     Pipeline pipeline(options_, input_.files, begin_);
     while (std::optional<EncodedBlock> encoded = pipeline.next()) {
-      if (options_.on_bad_input == OnBadInput::kError && encoded->report.total_skipped() > 0) {
-        const SkippedInput& first = encoded->report.skips().at(0);
-        const bool others = result_.report.documents + encoded->report.documents > 0;
-        throw NotUsable(first.to_string() + remedy(first, others));
-      }
+      if (options_.on_bad_input == OnBadInput::kError && encoded->report.total_skipped() > 0)
+        refuse(encoded->report);
       const std::vector<SkippedInput> skips = encoded->report.take_skips();
       if (!first_skip_ && !skips.empty()) first_skip_ = skips[0];
       skip_list_.add(skips);

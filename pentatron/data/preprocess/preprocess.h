@@ -56,7 +56,8 @@ struct PreprocessResult {
 /// document, and so is each line or array element of a JSON file; a document without tokens is kept
 /// as an empty document. What is left out is listed in OUTPUT_skipped.jsonl. Throws DataError for
 /// input that cannot be read (under OnBadInput::kError: for bad lines too), for input without a
-/// single document (an existing corpus stays), and if OUTPUT.partial is of another call.
+/// single document (an existing corpus stays), and if OUTPUT.partial is of another call. What was
+/// done before a file that cannot be read stays in OUTPUT.partial, for a call that resumes.
 PreprocessResult preprocess(const PreprocessOptions& options);
 
 } // namespace pentatron::data

@@ -12,6 +12,8 @@
 
 namespace {
 
+constexpr size_t kBufferBytes = 16; // so that small inputs fill it
+
 /// Hands out pieces of a few bytes, so that records cross their ends.
 class Pieces final : public pentatron::data::ByteSource {
  public:
@@ -38,11 +40,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const int64_t limit = data[0] < 128 ? 1 << 20 : 8;
   std::vector<Json> elements;
   bool whole = true;
-  data::RecordReader records(source, limit, "input");
+  data::RecordReader records(source, limit, "input", data::RecordReader::Form::kDetect,
+                             kBufferBytes);
+  const auto check_memory = [&] {
+    const size_t most = std::max(kBufferBytes, 2 * (static_cast<size_t>(limit) + 1));
+    if (records.memory_bytes() > most) __builtin_trap();
+  };
   try {
     std::string_view record;
     for (auto status = records.next(record); status != data::RecordReader::Status::kEnd;
          status = records.next(record)) {
+      check_memory();
       if (records.number() > static_cast<int64_t>(size)) __builtin_trap();
       if (status == data::RecordReader::Status::kTooLong) {
         whole = false;
@@ -52,6 +60,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       }
     }
   } catch (const data::MalformedArray&) {
+    check_memory();
     // What a general parser takes for an array is one.
     const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (json.is_array() && text.find('\0') == std::string_view::npos) __builtin_trap();
