@@ -27,7 +27,7 @@ function(pentatron_test name)
     target_precompile_headers(${name} REUSE_FROM pentatron_pch_${arg_HEADERS}_test)
   endif()
   # Files of these share names in anonymous namespaces.
-  set(alone kernels_test nn_test comm_test comm_process_test layers_test parallel_ddp_test parallel_tensor_test parallel_pipeline_test)
+  set(alone config_test kernels_test nn_test comm_test comm_process_test layers_test parallel_ddp_test parallel_tensor_test parallel_pipeline_test)
   if(PENTATRON_UNITY AND NOT name IN_LIST alone)
     set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 7)
     target_compile_options(${name} PRIVATE -Wno-subobject-linkage)

