@@ -7,6 +7,7 @@
 
 #include "pentatron/base/log.h"
 #include "pentatron/base/progress.h"
+#include "tests/support/log_capture.h"
 
 namespace pentatron {
 namespace {
@@ -14,25 +15,6 @@ namespace {
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-/// What is written to the console while it exists.
-class Console {
- public:
-  explicit Console(bool terminal) : file_(std::tmpfile()) { log::set_output(file_, terminal); }
-  ~Console() {
-    log::set_output(stderr, false);
-    std::fclose(file_);
-  }
-  std::string text() const {
-    std::rewind(file_);
-    std::string out(10000, '\0');
-    out.resize(std::fread(out.data(), 1, out.size(), file_));
-    return out;
-  }
-
- private:
-  std::FILE* file_;
-};
 
 TEST(ProgressText, FitsTheWidth) {
   EXPECT_EQ(progress_text("train", 50, 100, "loss 1.5", 60),
@@ -47,7 +29,7 @@ TEST(ProgressText, FitsTheWidth) {
 }
 
 TEST(Progress, LeavesPlainLinesInAFile) {
-  const Console console(false);
+  const test::LogCapture console(false);
   {
     Progress quiet("reading", 100, {.line_every_s = 0});
     quiet.update(50);
@@ -63,7 +45,7 @@ TEST(Progress, LeavesPlainLinesInAFile) {
 }
 
 TEST(Progress, IsTheLastLineOfATerminalUntilItsEnd) {
-  const Console console(true);
+  const test::LogCapture console(true);
   {
     Progress bar("train", 2);
     bar.update(1, "a");
@@ -80,7 +62,7 @@ TEST(Progress, IsTheLastLineOfATerminalUntilItsEnd) {
 }
 
 TEST(Progress, IsNotDrawnWhereItIsTurnedOff) {
-  const Console console(true);
+  const test::LogCapture console(true);
   {
     Progress bar("train", 2, {.draw = false});
     bar.update(1);
@@ -89,7 +71,7 @@ TEST(Progress, IsNotDrawnWhereItIsTurnedOff) {
 }
 
 TEST(Progress, OfOtherRanksIsNotShown) {
-  const Console console(true);
+  const test::LogCapture console(true);
   std::thread([] {
     log::set_thread_output(nullptr, /*console=*/false);
     Progress("rank 1", 2).update(1);
@@ -98,7 +80,7 @@ TEST(Progress, OfOtherRanksIsNotShown) {
 }
 
 TEST(Progress, NeverGoesBack) {
-  const Console console(true);
+  const test::LogCapture console(true);
   Progress bar("train", 10);
   bar.update(10);
   bar.update(5); // of a thread that was slower

@@ -13,6 +13,7 @@
 #include "pentatron/base/nearest.h"
 #include "pentatron/base/text.h"
 #include "tests/support/files.h"
+#include "tests/support/log_capture.h"
 
 namespace pentatron {
 namespace {
@@ -118,27 +119,8 @@ TEST(Format, DurationsBytesAndCounts) {
   EXPECT_EQ(utc_timestamp().size(), 20u);
 }
 
-/// What is written to the log while it exists.
-class LogCapture {
- public:
-  explicit LogCapture(bool terminal) : file_(std::tmpfile()) { log::set_output(file_, terminal); }
-  ~LogCapture() {
-    log::set_output(stderr, false);
-    std::fclose(file_);
-  }
-  std::string text() const {
-    std::rewind(file_);
-    std::string out(10000, '\0');
-    out.resize(std::fread(out.data(), 1, out.size(), file_));
-    return out;
-  }
-
- private:
-  std::FILE* file_;
-};
-
 TEST(Log, WritesLevelsPrefixesAndNoControlCharacters) {
-  const LogCapture capture(false);
+  const test::LogCapture capture(false);
   log::debug("hidden {}", 1);
   log::info("loss {:.2f}", 1.234);
   log::warning("odd \033[31m text\x07");
@@ -151,7 +133,7 @@ TEST(Log, WritesLevelsPrefixesAndNoControlCharacters) {
 }
 
 TEST(Log, ASharedWarningIsInEveryFileAndOnOneConsole) {
-  const LogCapture capture(false);
+  const test::LogCapture capture(false);
   for (const bool console : {true, false}) {
     std::thread([console] {
       std::FILE* const file = std::tmpfile();
@@ -167,7 +149,7 @@ TEST(Log, ASharedWarningIsInEveryFileAndOnOneConsole) {
 }
 
 TEST(Log, KeepsTheProgressLineLastOnATerminal) {
-  const LogCapture capture(true);
+  const test::LogCapture capture(true);
   log::set_progress("10%");
   log::info("a");
   log::set_progress("");
@@ -176,7 +158,7 @@ TEST(Log, KeepsTheProgressLineLastOnATerminal) {
 }
 
 TEST(Log, LinesOfSeveralThreadsStayWhole) {
-  const LogCapture capture(false);
+  const test::LogCapture capture(false);
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([] {

@@ -7,6 +7,7 @@
 #include "pentatron/base/log.h"
 #include "pentatron/base/text.h"
 #include "pentatron/data/tokenizer/splitter.h"
+#include "pentatron/data/tokenizer/tokenizer_json.h"
 
 namespace pentatron::data::tokenizer {
 
@@ -137,17 +138,10 @@ GgufPre gguf_pre(std::string_view name) {
                    excerpt(name));
 }
 
-Json gguf_byte_level() {
-  return {{"type", "ByteLevel"},
-          {"add_prefix_space", false},
-          {"trim_offsets", true},
-          {"use_regex", false}};
-}
-
 Json gguf_pre_tokenizer(const GgufPre& pre) {
   Json steps = Json::array();
   for (const std::string& pattern : pre.patterns) steps.push_back(isolate(pattern));
-  steps.push_back(gguf_byte_level());
+  steps.push_back(byte_level_step(false));
   return {{"type", "Sequence"}, {"pretokenizers", std::move(steps)}};
 }
 

@@ -24,9 +24,6 @@ GgufPre gguf_pre(std::string_view name);
 /// "pre_tokenizer" of tokenizer.json for it.
 Json gguf_pre_tokenizer(const GgufPre& pre);
 
-/// The component ByteLevel, with every member that Hugging Face's library asks for.
-Json gguf_byte_level();
-
 /// The name for a parsed tokenizer.json with a byte-level BPE. Throws DataError if llama.cpp has
 /// none.
 std::string find_gguf_pre(const Json& tokenizer_json);

@@ -11,6 +11,7 @@
 #include "pentatron/data/tokenizer/component.h"
 #include "pentatron/data/tokenizer/gguf_pre.h"
 #include "pentatron/data/tokenizer/sentencepiece.h"
+#include "pentatron/data/tokenizer/tokenizer_json.h"
 #include "pentatron/data/tokenizer/unicode.h"
 
 namespace pentatron::data::tokenizer {
@@ -150,7 +151,7 @@ Json byte_level(const GgufKeys& metadata, const Vocab& vocab) {
           {"normalizer", pre.nfc ? Json{{"type", "NFC"}} : Json()},
           {"pre_tokenizer", gguf_pre_tokenizer(pre)},
           {"post_processor", post_processor(metadata, vocab, pre.add_bos)},
-          {"decoder", gguf_byte_level()},
+          {"decoder", byte_level_step(false)},
           {"added_tokens", added_tokens(vocab)}};
 }
 

@@ -8,6 +8,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/data/tokenizer/byte_level.h"
 #include "pentatron/data/tokenizer/splitter.h"
+#include "pentatron/data/tokenizer/tokenizer_json.h"
 #include "pentatron/data/tokenizer/unicode.h"
 
 namespace pentatron::data::tokenizer {
@@ -196,22 +197,9 @@ Json BpeTrainer::train() {
   Json vocabulary = Json::object();
   for (size_t i = 0; i < tokens.size(); ++i) vocabulary[tokens[i]] = i;
   Json added = Json::array();
-  for (size_t i = 0; i < options_.special.size(); ++i) {
-    added.push_back({{"id", i},
-                     {"content", options_.special[i]},
-                     {"single_word", false},
-                     {"lstrip", false},
-                     {"rstrip", false},
-                     {"normalized", false},
-                     {"special", true}});
-  }
-  const auto byte_level = [](bool use_regex) {
-    return Json{{"type", "ByteLevel"},
-                {"add_prefix_space", false},
-                {"trim_offsets", true},
-                {"use_regex", use_regex}};
-  };
-  Json pre_tokenizer = byte_level(true);
+  for (size_t i = 0; i < options_.special.size(); ++i)
+    added.push_back(special_token(static_cast<int64_t>(i), options_.special[i]));
+  Json pre_tokenizer = byte_level_step(true);
   if (!options_.pattern.empty()) {
     pre_tokenizer = {{"type", "Sequence"},
                      {"pretokenizers",
@@ -219,27 +207,10 @@ Json BpeTrainer::train() {
                         {"pattern", {{"Regex", options_.pattern}}},
                         {"behavior", "Isolated"},
                         {"invert", false}},
-                       byte_level(false)}}};
+                       byte_level_step(false)}}};
   }
-  return {{"version", "1.0"},
-          {"truncation", nullptr},
-          {"padding", nullptr},
-          {"added_tokens", std::move(added)},
-          {"normalizer", nullptr},
-          {"pre_tokenizer", std::move(pre_tokenizer)},
-          {"post_processor", nullptr},
-          {"decoder", byte_level(true)},
-          {"model",
-           {{"type", "BPE"},
-            {"dropout", nullptr},
-            {"unk_token", nullptr},
-            {"continuing_subword_prefix", nullptr},
-            {"end_of_word_suffix", nullptr},
-            {"fuse_unk", false},
-            {"byte_fallback", false},
-            {"ignore_merges", false},
-            {"vocab", std::move(vocabulary)},
-            {"merges", std::move(merges)}}}};
+  return byte_level_bpe(std::move(added), std::move(pre_tokenizer), byte_level_step(true),
+                        std::move(vocabulary), std::move(merges));
 }
 
 } // namespace pentatron::data::tokenizer
