@@ -111,20 +111,8 @@ class JsonFile {
   void take(std::string_view record) {
     if (const size_t at = find_invalid_utf8(record); at != std::string_view::npos)
       return bad(BadInput::kUtf8, fmt::format("is not UTF-8 at its byte {}", at));
-    switch (extract_string(record, options_.text_key, text_)) {
-    case JsonField::kMalformed:
-      return bad(BadInput::kBadJson, "is not a JSON object");
-    case JsonField::kMissing: {
-      const ObjectKeys keys = object_keys(record);
-      return bad(BadInput::kMissingKey, missing_key_text(keys, options_.text_key),
-                 keys.with_text > 0 ? keys.all[0] : "");
-    }
-    case JsonField::kNotString:
-      return bad(BadInput::kMissingKey,
-                 fmt::format("has no string under the key \"{}\"", options_.text_key));
-    case JsonField::kFound:
-      break;
-    }
+    if (std::optional<NoText> none = read_text(record, options_.text_key, text_))
+      return bad(none->kind, std::move(none->reason), std::move(none->key));
     if (text_.empty()) {
       ++report_.empty_documents;
       return;

@@ -272,4 +272,21 @@ JsonField extract_string(std::string_view line, std::string_view key, std::strin
   return result;
 }
 
+std::optional<NoText> read_text(std::string_view record, std::string_view key, std::string& text) {
+  switch (extract_string(record, key, text)) {
+  case JsonField::kMalformed:
+    return NoText{BadInput::kBadJson, "is not a JSON object"};
+  case JsonField::kMissing: {
+    const ObjectKeys keys = object_keys(record);
+    return NoText{BadInput::kMissingKey, missing_key_text(keys, key),
+                  keys.with_text > 0 ? keys.all[0] : ""};
+  }
+  case JsonField::kNotString:
+    return NoText{BadInput::kMissingKey, fmt::format("has no string under the key \"{}\"", key)};
+  case JsonField::kFound:
+    break;
+  }
+  return std::nullopt;
+}
+
 } // namespace pentatron::data

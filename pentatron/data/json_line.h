@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "pentatron/data/input_report.h"
 
 namespace pentatron::data {
 
@@ -25,5 +28,14 @@ ObjectKeys object_keys(std::string_view line);
 
 /// "has no key "text"; its keys are "content", "id"", for messages.
 std::string missing_key_text(const ObjectKeys& keys, std::string_view key);
+
+/// Why a record has no text; the members are those of SkippedInput.
+struct NoText {
+  BadInput kind;
+  std::string reason;
+  std::string key = {};
+};
+/// Puts the string of the member `key` into `text`, as extract_string, or says why there is none.
+std::optional<NoText> read_text(std::string_view record, std::string_view key, std::string& text);
 
 } // namespace pentatron::data

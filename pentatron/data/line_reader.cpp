@@ -1,45 +1,29 @@
 #include "pentatron/data/line_reader.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace pentatron::data {
 
 LineReader::LineReader(ByteSource& source, int64_t max_line_bytes, size_t buffer_bytes)
-    : source_(&source), max_line_bytes_(static_cast<size_t>(std::max<int64_t>(max_line_bytes, 0))),
-      buffer_(std::max<size_t>(buffer_bytes, 1)) {}
-
-bool LineReader::fill() {
-  if (begin_ > 0) {
-    std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
-    end_ -= begin_;
-    begin_ = 0;
-  }
-  if (end_ == buffer_.size()) buffer_.resize(2 * buffer_.size());
-  const size_t n = source_->read(buffer_.data() + end_, buffer_.size() - end_);
-  end_ += n;
-  return n > 0;
-}
+    : buffer_(source, buffer_bytes),
+      max_line_bytes_(static_cast<size_t>(std::max<int64_t>(max_line_bytes, 0))) {}
 
 LineReader::Status LineReader::next(std::string_view& line) {
   line = {};
   size_t scanned = 0;
   while (true) {
-    const char* start = buffer_.data() + begin_;
-    const size_t held = end_ - begin_;
-    if (const void* newline = std::memchr(start + scanned, '\n', held - scanned)) {
-      return finish(line, static_cast<size_t>(static_cast<const char*>(newline) - start), 1);
-    }
-    scanned = held;
+    const std::string_view held = buffer_.held();
+    if (const size_t at = held.find('\n', scanned); at != held.npos) return finish(line, at, 1);
+    scanned = held.size();
     // One byte of grace: it may be the "\r" of the line's end.
-    if (held > max_line_bytes_ + 1) return pass_over();
-    if (!fill()) return held == 0 ? Status::kEnd : finish(line, held, 0);
+    if (scanned > max_line_bytes_ + 1) return pass_over();
+    if (!buffer_.fill()) return scanned == 0 ? Status::kEnd : finish(line, scanned, 0);
   }
 }
 
 LineReader::Status LineReader::finish(std::string_view& line, size_t length, size_t ending) {
-  std::string_view text(buffer_.data() + begin_, length);
-  begin_ += length + ending;
+  std::string_view text = buffer_.held().substr(0, length);
+  buffer_.use(length + ending);
   ++line_number_;
   if (!text.empty() && text.back() == '\r') text.remove_suffix(1);
   line_bytes_ = static_cast<int64_t>(text.size());
@@ -52,17 +36,13 @@ LineReader::Status LineReader::pass_over() {
   ++line_number_;
   line_bytes_ = 0;
   while (true) {
-    const size_t held = end_ - begin_;
-    const char* start = buffer_.data() + begin_;
-    if (const void* newline = std::memchr(start, '\n', held)) {
-      const auto length = static_cast<size_t>(static_cast<const char*>(newline) - start);
-      line_bytes_ += static_cast<int64_t>(length);
-      begin_ += length + 1;
-      return Status::kTooLong;
-    }
-    line_bytes_ += static_cast<int64_t>(held);
-    begin_ = end_;
-    if (!fill()) return Status::kTooLong;
+    const std::string_view held = buffer_.held();
+    const size_t at = held.find('\n');
+    const bool ends = at != held.npos;
+    const size_t length = ends ? at : held.size();
+    line_bytes_ += static_cast<int64_t>(length);
+    buffer_.use(length + (ends ? 1 : 0));
+    if (ends || !buffer_.fill()) return Status::kTooLong;
   }
 }
 

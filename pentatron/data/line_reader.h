@@ -4,9 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
-#include <vector>
 
-#include "pentatron/data/byte_source.h"
+#include "pentatron/data/read_buffer.h"
 
 namespace pentatron::data {
 
@@ -29,18 +28,14 @@ class LineReader {
   /// The length of the line that next() returned last, without its end.
   int64_t line_bytes() const { return line_bytes_; }
   /// The bytes held now, at most buffer_bytes or about twice max_line_bytes.
-  size_t memory_bytes() const { return buffer_.size(); }
+  size_t memory_bytes() const { return buffer_.memory_bytes(); }
 
  private:
-  bool fill();
   Status finish(std::string_view& line, size_t length, size_t ending);
   Status pass_over();
 
-  ByteSource* source_;
+  ReadBuffer buffer_; // from the current line on
   size_t max_line_bytes_;
-  std::vector<char> buffer_;
-  size_t begin_ = 0; // of the current line
-  size_t end_ = 0;   // of the bytes read
   int64_t line_number_ = 0;
   int64_t line_bytes_ = 0;
 };

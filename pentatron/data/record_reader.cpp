@@ -65,7 +65,7 @@ RecordReader::RecordReader(ByteSource& source, int64_t max_record_bytes, std::st
 RecordReader::~RecordReader() = default;
 
 size_t RecordReader::memory_bytes() const {
-  return lines_ ? lines_->memory_bytes() : buffer_.size();
+  return lines_ ? lines_->memory_bytes() : buffer_ ? buffer_->memory_bytes() : 0;
 }
 
 void RecordReader::malformed(const std::string& what) const {
@@ -80,35 +80,22 @@ void RecordReader::begin() {
                                           buffer_bytes_);
     return;
   }
-  buffer_.resize(buffer_bytes_);
+  buffer_.emplace(*source_, buffer_bytes_);
   peek();
-  ++begin_; // the bracket
-}
-
-/// Reads more behind what is held; what lies before begin_ is given up.
-bool RecordReader::fill() {
-  if (begin_ > 0) {
-    std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
-    end_ -= begin_;
-    begin_ = 0;
-  }
-  if (end_ == buffer_.size()) buffer_.resize(2 * buffer_.size());
-  const size_t n = source_->read(buffer_.data() + end_, buffer_.size() - end_);
-  end_ += n;
-  return n > 0;
+  buffer_->use(1); // the bracket
 }
 
 /// The next byte, which stays; -1 at the end.
 int RecordReader::peek() {
-  if (begin_ == end_ && !fill()) return -1;
-  return static_cast<unsigned char>(buffer_[begin_]);
+  if (buffer_->held().empty() && !buffer_->fill()) return -1;
+  return static_cast<unsigned char>(buffer_->held()[0]);
 }
 
 /// The next byte that is no space.
 int RecordReader::next_mark() {
   int c = peek();
   while (c >= 0 && is_json_space(static_cast<char>(c))) {
-    ++begin_;
+    buffer_->use(1);
     c = peek();
   }
   return c;
@@ -128,14 +115,14 @@ RecordReader::Status RecordReader::next(std::string_view& record) {
   if (ended_) return Status::kEnd;
   int c = next_mark();
   if (number_ > 0 && c == ',') {
-    ++begin_;
+    buffer_->use(1);
     c = next_mark();
     if (c == ']') malformed("a comma stands before its end");
   } else if (c != ']' && number_ > 0 && c >= 0) {
     malformed(fmt::format("there is no comma after element {}", number_));
   }
   if (c == ']') {
-    ++begin_;
+    buffer_->use(1);
     ended_ = true;
     if (next_mark() >= 0) malformed("something follows its end");
     return Status::kEnd;
@@ -148,20 +135,22 @@ RecordReader::Status RecordReader::next(std::string_view& record) {
 
 /// From the first byte of an element to the comma or bracket behind it, which stays.
 RecordReader::Status RecordReader::element(std::string_view& record) {
-  size_t at = 0; // from begin_
+  std::string_view held = buffer_->held();
+  size_t at = 0; // in it
   int64_t given_up = 0, depth = 0;
   bool in_string = false, escaped = false;
   while (true) {
-    if (begin_ + at == end_) {
+    if (at == held.size()) {
       if (at > max_record_bytes_ || given_up > 0) { // of a record that is too long nothing is kept
         given_up += static_cast<int64_t>(at);
-        begin_ += at;
+        buffer_->use(at);
         at = 0;
       }
-      if (!fill()) malformed(fmt::format("the file ends in element {}", number_));
+      if (!buffer_->fill()) malformed(fmt::format("the file ends in element {}", number_));
+      held = buffer_->held();
       continue;
     }
-    const char c = buffer_[begin_ + at];
+    const char c = held[at];
     if (in_string) {
       if (escaped) {
         escaped = false;
@@ -184,15 +173,15 @@ RecordReader::Status RecordReader::element(std::string_view& record) {
   }
   record_bytes_ = given_up + static_cast<int64_t>(at);
   if (given_up > 0 || at > max_record_bytes_) {
-    begin_ += at;
+    buffer_->use(at);
     return Status::kTooLong;
   }
   return finish(record, at);
 }
 
 RecordReader::Status RecordReader::finish(std::string_view& record, size_t length) {
-  record = {buffer_.data() + begin_, length};
-  begin_ += length;
+  record = buffer_->held().substr(0, length);
+  buffer_->use(length);
   while (!record.empty() && is_json_space(record.back())) record.remove_suffix(1);
   return Status::kRecord;
 }

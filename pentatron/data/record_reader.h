@@ -4,13 +4,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "pentatron/base/error.h"
-#include "pentatron/data/byte_source.h"
 #include "pentatron/data/line_reader.h"
+#include "pentatron/data/read_buffer.h"
 
 namespace pentatron::data {
 
@@ -46,7 +46,6 @@ class RecordReader {
   class Peeked;
   void begin();
   int peek();
-  bool fill();
   int next_mark();
   Status element(std::string_view& record);
   Status finish(std::string_view& record, size_t length);
@@ -61,8 +60,7 @@ class RecordReader {
   bool begun_ = false, is_array_ = false, ended_ = false;
   int64_t number_ = 0;
   int64_t record_bytes_ = 0;
-  std::vector<char> buffer_; ///< of an array
-  size_t begin_ = 0, end_ = 0;
+  std::optional<ReadBuffer> buffer_; ///< of an array, from the current element on
 };
 
 } // namespace pentatron::data

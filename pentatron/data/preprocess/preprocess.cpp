@@ -98,25 +98,13 @@ class BlockEncoder {
   void take_record(std::string_view record, SkippedInput place, EncodedBlock& out) {
     texts_.resize(options_.json_keys.size());
     int64_t bytes = 0;
-    const auto bad = [&](BadInput kind, std::string reason) {
-      place.reason = std::move(reason);
-      out.report.bad(kind, std::move(place));
-    };
     for (size_t k = 0; k < texts_.size(); ++k) {
-      const std::string& key = options_.json_keys[k];
-      switch (extract_string(record, key, texts_[k])) {
-      case JsonField::kMalformed:
-        return bad(BadInput::kBadJson, "is not a JSON object");
-      case JsonField::kMissing: {
-        const ObjectKeys keys = object_keys(record);
-        if (keys.with_text > 0) place.key = keys.all[0];
-        return bad(BadInput::kMissingKey, missing_key_text(keys, key));
+      if (std::optional<NoText> none = read_text(record, options_.json_keys[k], texts_[k])) {
+        place.reason = std::move(none->reason);
+        place.key = std::move(none->key);
+        return out.report.bad(none->kind, std::move(place));
       }
-      case JsonField::kNotString:
-        return bad(BadInput::kMissingKey, fmt::format("has no string under the key \"{}\"", key));
-      case JsonField::kFound:
-        bytes += static_cast<int64_t>(texts_[k].size());
-      }
+      bytes += static_cast<int64_t>(texts_[k].size());
     }
     for (size_t k = 0; k < texts_.size(); ++k) encode(texts_[k], out.keys[k]);
     count(bytes, out.report);
