@@ -217,5 +217,34 @@ TEST(AtomicDirectory, AppearsWholeOrNotAtAll) {
   EXPECT_EQ(content_of(target / "sub" / "a"), "1");
 }
 
+TEST(AtomicDirectory, TellsOfEveryFileThatIsSyncedOrRemoved) {
+  const TemporaryFolder folder;
+  const auto target = folder.path() / "checkpoint";
+  const auto fill = [](const AtomicDirectory& directory) {
+    std::filesystem::create_directory(directory.path() / "sub");
+    for (const char* name : {"a", "b", "sub/c"})
+      write_file_atomically(directory.path() / name, "1");
+  };
+  int told = 0;
+  const auto tell = [&] { ++told; };
+  {
+    AtomicDirectory directory(target, tell);
+    fill(directory);
+    directory.commit();
+  }
+  EXPECT_GE(std::exchange(told, 0), 3) << "synced";
+  {
+    AtomicDirectory directory(target, tell);
+    fill(directory);
+    directory.commit(AtomicDirectory::Existing::kReplace);
+  }
+  EXPECT_GE(std::exchange(told, 0), 6) << "synced, and the old ones removed";
+  {
+    AtomicDirectory directory(target, tell);
+    fill(directory);
+  }
+  EXPECT_GE(told, 3) << "removed without a commit";
+}
+
 } // namespace
 } // namespace pentatron

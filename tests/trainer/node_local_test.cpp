@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include "pentatron/checkpoint/machines.h"
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/trainer/kernel_choice.h"
 #include "tests/trainer/layout_runs.h"
@@ -153,6 +154,20 @@ TEST_F(NodeLocal, AnotherMachineStandsInForADamagedCopy) {
                     HasSubstr("using the intact copy of another machine"),
                     HasSubstr("resumed from run/step_00000004")));
   EXPECT_TRUE(content_of(machine(1) / shard) == whole);
+}
+
+TEST_F(NodeLocal, PassesOverWhatCouldNotBeReadThoughItLooksWhole) {
+  train({0, 0, 1, 1}, kTensorAndData + kLocal + "checkpoint.save_interval=2 train.train_iters=4");
+  const std::vector<int> machines = {0, 0, 1, 1};
+  run_ranks(4, [&](const comm::Group& world) {
+    ASSERT_EQ(::unshare(CLONE_FS), 0);
+    ASSERT_EQ(::chdir(machine(machines[static_cast<size_t>(world.rank())]).c_str()), 0);
+    EXPECT_EQ(checkpoint::find_on_machines("run", world)->folder, "run/step_00000004");
+    const auto found = checkpoint::find_on_machines(
+        "run", world, {{"run/step_00000004", "shard 2 was cut off while it was read"}});
+    EXPECT_EQ(found->folder, fs::path("run") / kStep);
+    EXPECT_THAT(found->passed_over, HasSubstr("shard 2 was cut off"));
+  });
 }
 
 TEST_F(NodeLocal, AMachineThatCannotSaveStopsTheSaveOnAll) {
