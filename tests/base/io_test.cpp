@@ -1,6 +1,7 @@
 // Files, JSON, checksums: what enters from outside and what leaves.
 #include <fstream>
 #include <thread>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
