@@ -121,7 +121,7 @@ TEST_P(HfGolden, Bf16IsNear) {
 
 INSTANTIATE_TEST_SUITE_P(Families, HfGolden,
                          testing::Values("gpt2", "llama", "llama3_rope_scaling_tied",
-                                         "mistral_sliding_window", "qwen2", "qwen3"),
+                                         "mistral_sliding_window", "phi3", "qwen2", "qwen3"),
                          [](const auto& info) { return info.param; });
 
 struct CurveCase {
