@@ -90,7 +90,7 @@ TEST_F(UserData, TheTokenizerOfAModelIsItsDefault) {
   // A checkpoint is a tokenizer's folder for the commands on files too.
   for (const char* of : {"a", "a/step_00000002", "weights"})
     EXPECT_THAT(call(std::string("preprocess --input text.jsonl --json-keys body --tokenizer ") +
-                     of + " --output c"),
+                     of + " --output c --overwrite"),
                 HasSubstr("300 documents"));
 }
 
