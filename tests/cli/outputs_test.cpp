@@ -178,7 +178,7 @@ TEST_P(Outputs, AreWhatTheTableSaysAndNothingElse) {
 
 TEST_P(Outputs, ThatExistAndAreNotItsOwnStay) {
   for (const std::string& output : GetParam().outputs) {
-    if (GetParam().mixed_folder) continue;
+    if (GetParam().mixed_folder) continue; // runs: run_folders_test
     for (const bool as_folder : {false, true}) {
       fs::remove_all(folder / output);
       const fs::path file = as_folder ? folder / output / "notes" : folder / output;
