@@ -191,9 +191,12 @@ void check_results(const Config& config, bool saved) {
     raise<ConfigError>("logger.dir={} holds the metrics of another run\n  try: {}", dir.string(),
                        ways);
   }
-  constexpr std::array kSaved{checkpoint::kLatestName, kExportFolder};
   fs::path file;
-  if (!saved) file = first_of(c.save, kSaved);
+  if (!saved && !c.save.empty()) {
+    file = first_of(c.save, std::array{checkpoint::kLatestName});
+    const auto exports = checkpoint::checkpoints_in(fs::path(c.save) / kExportFolder);
+    if (!exports.empty()) file = exports[0].path;
+  }
   if (file.empty() && !(own && saved) && !has_metrics(dir) && !has_failed_start(dir))
     file = first_of(dir, kRunFiles);
   if (!file.empty())

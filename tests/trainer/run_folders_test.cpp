@@ -147,7 +147,7 @@ TEST_F(RunFoldersTest, ARunThatGoesOnWritesIntoItsOwn) {
 }
 
 TEST_F(RunFoldersTest, AFileOfTheUserIsNeverReplaced) {
-  std::vector<std::string> names = {"ck/latest", "ck/hf/mine"};
+  std::vector<std::string> names = {"ck/latest", "ck/hf/step_00000002/mine"};
   for (const char* name : kRunFiles) names.push_back(std::string("a/") + name);
   for (const char* keys : {"", "checkpoint.load=auto"}) {
     for (const std::string& name : names) {
