@@ -8,7 +8,9 @@
 
 #include "pentatron/checkpoint/machines.h"
 #include "pentatron/checkpoint/sharded/folders.h"
+#include "pentatron/data/data_files.h"
 #include "pentatron/trainer/kernel_choice.h"
+#include "pentatron/trainer/run_files.h"
 #include "tests/trainer/layout_runs.h"
 
 namespace pentatron::test {
@@ -73,8 +75,9 @@ TEST_F(NodeLocal, AMachineKeepsTheFilesOfItsRanks) {
     train({0, 0, 1, 1}, keys + kLocal + more);
     for (const auto& entry : fs::directory_iterator(shared)) {
       const std::string name = entry.path().filename().string();
-      if (name == "manifest.json") continue;       // tells the configuration, which differs
-      if (name == trainer::kKernelsFile) continue; // a small file, on every machine
+      if (name == "manifest.json") continue; // tells the configuration, which differs
+      if (name == trainer::kKernelsFile || name == data::kDataFilesName)
+        continue; // small files, on every machine
       const bool first = name.find("_00000_of") != std::string::npos ||
                          name.find("_00001_of") != std::string::npos;
       EXPECT_EQ(content_of(machine(first ? 0 : 1) / "run" / kStep / name), content_of(entry.path()))
@@ -125,6 +128,8 @@ TEST_F(NodeLocal, GoesBackToWhatIsWholeOnAllMachinesTogether) {
               AllOf(HasSubstr("step_00000004: on the machine of rank 2: "
                               "model_00002_of_00004.safetensors is corrupted"),
                     HasSubstr("resumed from run/step_00000002")));
+  for (const int m : {0, 1})
+    EXPECT_TRUE(fs::exists(machine(m) / "run/earlier-1/step_00000004/manifest.json")) << m;
   fs::remove(shard); // of the checkpoint that this run has written again
   EXPECT_THAT(
       log_of([&] {
