@@ -165,23 +165,34 @@ void write_layer_windows(const GptConfig& c, Json& json) {
   json["layer_types"] = std::move(types);
 }
 
-void decoder_names(const GptConfig& c, TensorNames& out) {
+void name_decoder(const GptConfig& c, const DecoderLayout& layout, TensorNames& out) {
   out.add("model.embed_tokens.weight", "embedding.word.weight");
   for (int64_t i = 0; i < c.num_layers; ++i) {
     const std::string hf = fmt::format("model.layers.{}.", i), own = fmt::format("layers.{}.", i);
     const std::string attention = hf + "self_attn.", mlp = hf + "mlp.";
-    for (const char* part : {"q", "k", "v"})
-      out.add_module(attention + part + "_proj", own + "attention.qkv", c.add_qkv_bias, part);
-    out.add_module(attention + "o_proj", own + "attention.proj", c.add_attention_proj_bias);
+    const auto output = [&] {
+      out.add_module(attention + "o_proj", own + "attention.proj", c.add_attention_proj_bias);
+    };
+    if (layout.fused_qkv) {
+      output();
+      out.add_module(attention + "qkv_proj", own + "attention.qkv", c.add_qkv_bias);
+    } else {
+      for (const char* part : {"q", "k", "v"})
+        out.add_module(attention + part + "_proj", own + "attention.qkv", c.add_qkv_bias, part);
+      output();
+    }
     if (c.qk_layernorm) {
       out.add_module(attention + "q_norm", own + "attention.q_norm");
       out.add_module(attention + "k_norm", own + "attention.k_norm");
     }
-    out.add_module(mlp + "gate_proj", own + "mlp.fc1", c.add_mlp_bias, "gate");
-    out.add_module(mlp + "up_proj", own + "mlp.fc1", c.add_mlp_bias, "up");
+    if (layout.fused_gate_up) {
+      out.add_module(mlp + "gate_up_proj", own + "mlp.fc1", c.add_mlp_bias);
+    } else {
+      out.add_module(mlp + "gate_proj", own + "mlp.fc1", c.add_mlp_bias, "gate");
+      out.add_module(mlp + "up_proj", own + "mlp.fc1", c.add_mlp_bias, "up");
+    }
     out.add_module(mlp + "down_proj", own + "mlp.fc2", c.add_mlp_bias);
-    out.add_module(hf + "input_layernorm", own + "attention_norm");
-    out.add_module(hf + "post_attention_layernorm", own + "mlp_norm");
+    for (const auto& [theirs, ours] : layout.norms) out.add_module(hf + theirs, own + ours);
   }
   out.add_module("model.norm", "final_norm");
   if (c.untie_embeddings_and_output_weights) out.add("lm_head.weight", "output.weight");

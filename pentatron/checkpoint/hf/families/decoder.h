@@ -1,6 +1,9 @@
 /// What decoders with RMSNorm, rotary positions and gated MLPs have in common.
 #pragma once
 
+#include <utility>
+#include <vector>
+
 #include "pentatron/checkpoint/hf/families/family.h"
 
 namespace pentatron::checkpoint {
@@ -28,7 +31,19 @@ void write_rope(const models::GptConfig& c, const RopeRule& rule, Json& json);
 void read_layer_windows(const ConfigReader& in, models::GptConfig& c);
 void write_layer_windows(const models::GptConfig& c, Json& json);
 
-/// The tensors of Llama's decoder, with biases and q/k norms where the model has them.
-void decoder_names(const models::GptConfig& c, TensorNames& out);
+/// How a family names and stores what is in a layer.
+struct DecoderLayout {
+  bool fused_qkv = false;     ///< one matrix for q, k and v
+  bool fused_gate_up = false; ///< one matrix for gate and up
+  /// The norms: Hugging Face's name and ours, in order.
+  std::vector<std::pair<const char*, const char*>> norms = {
+      {"input_layernorm", "attention_norm"}, {"post_attention_layernorm", "mlp_norm"}};
+};
+/// The tensors, with biases and q/k norms where the model has them.
+void name_decoder(const models::GptConfig& c, const DecoderLayout& layout, TensorNames& out);
+/// Those of Llama.
+inline void name_llama(const models::GptConfig& c, TensorNames& out) {
+  name_decoder(c, {}, out);
+}
 
 } // namespace pentatron::checkpoint

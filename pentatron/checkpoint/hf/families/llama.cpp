@@ -23,7 +23,7 @@ Family llama_family() {
                 write_rope(c, {}, json);
                 return json;
               },
-          .names = decoder_names};
+          .names = name_llama};
 }
 
 } // namespace pentatron::checkpoint

@@ -31,18 +31,7 @@ Json write_phi3(const models::GptConfig& c) {
 }
 
 void name_phi3(const models::GptConfig& c, TensorNames& out) {
-  out.add("model.embed_tokens.weight", "embedding.word.weight");
-  for (int64_t i = 0; i < c.num_layers; ++i) {
-    const std::string hf = fmt::format("model.layers.{}.", i), own = fmt::format("layers.{}.", i);
-    out.add_module(hf + "self_attn.o_proj", own + "attention.proj");
-    out.add_module(hf + "self_attn.qkv_proj", own + "attention.qkv");
-    out.add_module(hf + "mlp.gate_up_proj", own + "mlp.fc1");
-    out.add_module(hf + "mlp.down_proj", own + "mlp.fc2");
-    out.add_module(hf + "input_layernorm", own + "attention_norm");
-    out.add_module(hf + "post_attention_layernorm", own + "mlp_norm");
-  }
-  out.add_module("model.norm", "final_norm");
-  if (c.untie_embeddings_and_output_weights) out.add("lm_head.weight", "output.weight");
+  name_decoder(c, {.fused_qkv = true, .fused_gate_up = true}, out);
 }
 
 } // namespace

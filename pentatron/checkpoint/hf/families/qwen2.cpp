@@ -23,7 +23,7 @@ Family qwen2_family() {
                 write_layer_windows(c, json);
                 return json;
               },
-          .names = decoder_names};
+          .names = name_llama};
 }
 
 } // namespace pentatron::checkpoint

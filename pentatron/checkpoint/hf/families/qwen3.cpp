@@ -25,7 +25,7 @@ Family qwen3_family() {
                 write_layer_windows(c, json);
                 return json;
               },
-          .names = decoder_names};
+          .names = name_llama};
 }
 
 } // namespace pentatron::checkpoint
