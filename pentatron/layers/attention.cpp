@@ -57,6 +57,7 @@ Attention::Attention(const nn::Scope& scope, const AttentionOptions& options,
   core_ = {.scale = options.scale > 0 ? options.scale
                                       : 1.0 / std::sqrt(static_cast<double>(options.head_size)),
            .window = options.window,
+           .cap = options.score_cap,
            .softmax = options.softmax,
            .dropout = options.dropout,
            .site = options.dropout_site,

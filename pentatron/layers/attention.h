@@ -33,6 +33,7 @@ struct AttentionOptions {
   bool norm_zero_centered = false;
   double scale = 0; ///< of the scores; 0: 1 / sqrt(head_size)
   int64_t window = 0;
+  double score_cap = 0; ///< see CoreAttentionOptions
   SoftmaxKind softmax = SoftmaxKind::kVanilla;
   double dropout = 0;
   uint32_t dropout_site = 0;

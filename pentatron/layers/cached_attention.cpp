@@ -65,6 +65,7 @@ at::Tensor run_operators(const at::Tensor& q, const KvCache& cache, const KvCach
                        .to(acc)
                        .mul(options.scale)
                        .view({n, document.count, length});
+    detail::cap_(s, options);
     const auto index = at::TensorOptions(at::kLong).device(q.device());
     const at::Tensor i = at::arange(length - document.count, length, index).unsqueeze(1);
     const at::Tensor j = at::arange(length, index).unsqueeze(0);
@@ -89,8 +90,8 @@ at::Tensor cached_attention(const at::Tensor& q, const at::Tensor& k, const at::
   KvCache& cache = *ctx.cache;
   const KvCache::Layer& kept = cache.append(layer, k, v);
   if (cache.all_new()) return core_attention(q, k, v, options, ctx);
-  const at::Tensor out =
-      q.is_cpu() ? run_kernel(q, cache, kept, options) : run_operators(q, cache, kept, options);
+  const at::Tensor out = q.is_cpu() && options.cap == 0 ? run_kernel(q, cache, kept, options)
+                                                        : run_operators(q, cache, kept, options);
   return out.view({out.size(0), -1});
 }
 

@@ -22,14 +22,15 @@ bool flash_accepts(const at::Tensor& q, const CoreAttentionOptions& options,
                    const nn::ForwardContext& ctx) {
   const bool type_ok =
       q.is_cpu() || q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf;
-  return type_ok && options.softmax == SoftmaxKind::kVanilla &&
+  return type_ok && options.cap == 0 && options.softmax == SoftmaxKind::kVanilla &&
          (options.window == 0 || options.window >= ctx.layout->sequence) &&
          (options.dropout == 0 || !ctx.training);
 }
 
 bool kernel_accepts(const at::Tensor& q, const CoreAttentionOptions& options,
                     const nn::ForwardContext& ctx) {
-  return (options.dropout == 0 || !ctx.training) && detail::kernel_supports(q, options);
+  return options.cap == 0 && (options.dropout == 0 || !ctx.training) &&
+         detail::kernel_supports(q, options);
 }
 
 constexpr Entry kEntries[] = {

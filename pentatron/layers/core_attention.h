@@ -5,7 +5,7 @@
 /// Head i of q attends to head i / (n / g) of k and v. Causal: token i sees j <= i of its document,
 /// with a window i - j < window. Sinks add one term exp(sink) to the softmax's denominator, with no
 /// value behind it. Source: Dao et al. 2022 (arXiv:2205.14135) for the blocked order; Xiao et al.
-/// 2023 (arXiv:2309.17453) for sinks.
+/// 2023 (arXiv:2309.17453) for sinks; Gemma 2 (arXiv:2408.00118) for the cap.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,7 @@ enum class SoftmaxKind : uint8_t {
 struct CoreAttentionOptions {
   double scale = 1;
   int64_t window = 0; ///< tokens visible, the own one included; 0: all earlier ones
+  double cap = 0;     ///< scores s become cap tanh(s / cap); 0: no cap
   SoftmaxKind softmax = SoftmaxKind::kVanilla;
   nn::Param* sinks = nullptr; ///< [n], of kLearnable
   double dropout = 0;         ///< of attention probabilities, in training
@@ -35,9 +36,9 @@ struct CoreAttentionOptions {
 at::Tensor core_attention(const at::Tensor& q_tnd, const at::Tensor& k_tgd, const at::Tensor& v_tgd,
                           const CoreAttentionOptions& options, const nn::ForwardContext& ctx);
 
-/// Which implementation runs: "kernel" (pentatron's fused kernel: everything but dropout, on
-/// processors with AVX-512), "flash" (LibTorch's fused kernel: plain causal attention) or "blocked"
-/// (everything).
+/// Which implementation runs: "kernel" (pentatron's fused kernel: everything but dropout and the
+/// cap, on processors with AVX2), "flash" (LibTorch's fused kernel: plain causal attention) or
+/// "blocked" (everything).
 const char* core_attention_entry(const at::Tensor& q_tnd, const CoreAttentionOptions& options,
                                  const nn::ForwardContext& ctx);
 

@@ -67,9 +67,17 @@ at::Tensor hidden_mask(const AttentionInputs& in, const Block& block) {
 at::Tensor block_scores(const AttentionInputs& in, const Block& block, const at::Tensor& q,
                         const at::Tensor& k) {
   const int64_t n = in.q.size(1);
-  const at::Tensor s = at::bmm(q, k.transpose(1, 2)).mul_(in.options.scale);
-  return s.view({n, block.q_end - block.q_begin, block.k_end - block.k_begin})
+  at::Tensor s = at::bmm(q, k.transpose(1, 2)).mul_(in.options.scale);
+  return cap_(s, in.options)
+      .view({n, block.q_end - block.q_begin, block.k_end - block.k_begin})
       .masked_fill_(hidden_mask(in, block), -std::numeric_limits<double>::infinity());
+}
+
+/// The derivative of the cap, from capped scores; undefined: there is no cap.
+at::Tensor cap_slope(const at::Tensor& scores, const CoreAttentionOptions& options) {
+  if (options.cap == 0) return {};
+  // Of hidden keys, whose score is -inf, it is 0.
+  return 1 - (scores / options.cap).clamp_(-1, 1).square_();
 }
 
 /// The dropout factor 0 or 1 / (1 - p) of every probability, by its global address.
@@ -96,6 +104,10 @@ at::Tensor dropout_factors(const AttentionInputs& in, const Block& block) {
 }
 
 } // namespace
+
+at::Tensor& cap_(at::Tensor& scores, const CoreAttentionOptions& options) {
+  return options.cap == 0 ? scores : scores.div_(options.cap).tanh_().mul_(options.cap);
+}
 
 AttentionResult blocked_forward(const AttentionInputs& in) {
   const int64_t n = in.q.size(1), g = in.k.size(1);
@@ -135,7 +147,9 @@ AttentionGradients blocked_backward(const AttentionInputs& in, const AttentionRe
     const at::Tensor o = grouped(saved.out, block.q_begin, block.q_end, g),
                      d = grouped(dout, block.q_begin, block.q_end, g);
     const at::Tensor lse = saved.lse.narrow(1, block.q_begin, tokens);
-    const at::Tensor p = block_scores(in, block, q, k).sub_(lse.unsqueeze(2)).exp_();
+    const at::Tensor scores = block_scores(in, block, q, k);
+    const at::Tensor slope = cap_slope(scores, in.options);
+    const at::Tensor p = scores.sub_(lse.unsqueeze(2)).exp_();
     at::Tensor dp = at::bmm(d, v.transpose(1, 2)).view({n, tokens, keys});
     at::Tensor dropped = p;
     if (in.row_ids.defined()) {
@@ -151,6 +165,7 @@ AttentionGradients blocked_backward(const AttentionInputs& in, const AttentionRe
       grads.dsinks.sub_((at::exp(sinks - lse) * delta.squeeze(2)).sum(1));
     }
     const at::Tensor ds = dp.sub_(delta).mul_(p).mul_(in.options.scale);
+    if (slope.defined()) ds.mul_(slope);
     grads.dq.narrow(0, block.q_begin, tokens)
         .copy_(ungrouped(at::bmm(as_groups(ds), k), n, tokens));
     dk_acc.narrow(0, block.k_begin, keys)

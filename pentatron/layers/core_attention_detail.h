@@ -27,6 +27,8 @@ struct AttentionGradients {
   at::Tensor dsinks; // [n], or undefined
 };
 
+/// Scores under the cap of `options`, in place.
+at::Tensor& cap_(at::Tensor& scores, const CoreAttentionOptions& options);
 /// Sink logits [n, 1] in the accumulate type, or undefined.
 at::Tensor sink_logits(const at::Tensor& q, const CoreAttentionOptions& options);
 

@@ -53,17 +53,25 @@ nn::Init embedding_init(const GptConfig& c) {
 
 class EmbeddingSegment final : public nn::Segment {
  public:
-  EmbeddingSegment(nn::Param& table, nn::Param* positions, double dropout,
+  EmbeddingSegment(nn::Param& table, nn::Param* positions, const GptConfig& config,
                    const parallel::TensorParallel& tp)
-      : embedding_(table, positions, tp), dropout_(dropout) {}
+      : embedding_(table, positions, tp),
+        dropout_(config.embedding_dropout.value_or(config.hidden_dropout)) {
+    if (config.embedding_multiplier)
+      multiplier_ =
+          at::scalar_tensor(*config.embedding_multiplier, at::dtype(table.dtype())).item<double>();
+  }
   std::string name() const override { return "embedding"; }
   at::Tensor forward(const at::Tensor& ids, const nn::ForwardContext& ctx) const override {
-    return nn::dropout(embedding_.forward(ids, ctx), {.p = dropout_, .site = 0}, ctx);
+    at::Tensor x = embedding_.forward(ids, ctx);
+    if (multiplier_ != 1) x = x * multiplier_;
+    return nn::dropout(x, {.p = dropout_, .site = 0}, ctx);
   }
 
  private:
   parallel::VocabParallelEmbedding embedding_;
   double dropout_;
+  double multiplier_ = 1; ///< as a number of the model's type
 };
 
 class LayerSegment final : public nn::Segment {
@@ -87,7 +95,8 @@ class HeadSegment final : public nn::Segment {
  public:
   HeadSegment(const nn::Scope& norm_scope, const GptConfig& config, nn::Param& weight,
               const parallel::TensorParallel& tp)
-      : norm_(norm_scope, config.hidden_size, norm_options(config), tp), loss_(weight, tp) {}
+      : norm_(norm_scope, config.hidden_size, norm_options(config), tp),
+        loss_(weight, tp, config.final_logit_softcapping.value_or(0)) {}
   std::string name() const override { return "head"; }
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const override {
     return loss_.forward(norm_.forward(x, ctx), ctx);
@@ -134,6 +143,13 @@ kernels::RopeOptions rope_options(const GptConfig& c) {
   return o;
 }
 
+/// 0: the layer sees all earlier tokens.
+int64_t window_of(const GptConfig& c, int64_t layer) {
+  const bool full =
+      std::ranges::find(c.full_attention_layers, layer) != c.full_attention_layers.end();
+  return full ? 0 : c.window_size.value_or(0);
+}
+
 } // namespace
 
 layers::TransformerLayerOptions layer_options(const GptConfig& c, int64_t index) {
@@ -142,8 +158,6 @@ layers::TransformerLayerOptions layer_options(const GptConfig& c, int64_t index)
       c.use_scaled_init_method ? std / std::sqrt(2.0 * static_cast<double>(c.num_layers)) : std;
   const double base_scale =
       c.softmax_scale.value_or(1.0 / std::sqrt(static_cast<double>(c.head_size())));
-  const bool full = std::find(c.full_attention_layers.begin(), c.full_attention_layers.end(),
-                              index) != c.full_attention_layers.end();
   layers::SoftmaxKind softmax = layers::SoftmaxKind::kVanilla;
   if (c.softmax_type == SoftmaxType::kOffByOne) softmax = layers::SoftmaxKind::kOffByOne;
   if (c.softmax_type == SoftmaxType::kLearnable) softmax = layers::SoftmaxKind::kLearnable;
@@ -162,7 +176,8 @@ layers::TransformerLayerOptions layer_options(const GptConfig& c, int64_t index)
                         .scale = c.scale_attn_by_inverse_layer_idx
                                      ? base_scale / static_cast<double>(index + 1)
                                      : base_scale,
-                        .window = full ? 0 : c.window_size.value_or(0),
+                        .window = window_of(c, index),
+                        .score_cap = c.attn_logit_softcapping.value_or(0),
                         .softmax = softmax,
                         .dropout = c.attention_dropout,
                         .dropout_site = dropout_site(index, 0),
@@ -193,6 +208,7 @@ Gpt::Gpt(const GptConfig& config, const GptBuild& build) : config_(config), buil
   const bool tied = !config.untie_embeddings_and_output_weights;
   const nn::Scope root(params_, build.dtype, {{"tp", {build.tp.rank(), build.tp.size()}}});
   rotary_ = std::make_shared<layers::RotaryTable>();
+  local_rotary_ = config.rope_local_base_freq ? std::make_shared<layers::RotaryTable>() : rotary_;
 
   nn::Param* table = nullptr; // of the embedding, and of the head if tied
   const auto make_table = [&](int64_t unit) {
@@ -221,12 +237,12 @@ Gpt::Gpt(const GptConfig& config, const GptBuild& build) : config_(config), buil
                                   .placements = parallel::token_wise(build.tp)},
                                  embedding_init(config));
       }
-      return std::make_unique<EmbeddingSegment>(
-          *words, positions, config.embedding_dropout.value_or(config.hidden_dropout), build.tp);
+      return std::make_unique<EmbeddingSegment>(*words, positions, config, build.tp);
     }
     if (unit < head) {
-      return std::make_unique<LayerSegment>(scope / ("layers." + std::to_string(unit - 1)),
-                                            layer_options(config, unit - 1), build.tp, rotary_);
+      return std::make_unique<LayerSegment>(
+          scope / ("layers." + std::to_string(unit - 1)), layer_options(config, unit - 1), build.tp,
+          window_of(config, unit - 1) > 0 ? local_rotary_ : rotary_);
     }
     nn::Param* const output =
         tied ? make_table(unit)
@@ -258,8 +274,16 @@ void Gpt::finish(at::Device device, int64_t max_sequence) {
                        max_sequence, config_.max_position_embeddings, max_sequence);
   }
   if (config_.position_embedding_type != PositionEmbedding::kRope) return;
-  *rotary_ = layers::RotaryTable::make(rope_options(config_), config_.rotary_interleaved,
-                                       max_sequence, nn::acc_dtype(build_.dtype), device);
+  const auto table = [&](const kernels::RopeOptions& options) {
+    return layers::RotaryTable::make(options, config_.rotary_interleaved, max_sequence,
+                                     nn::acc_dtype(build_.dtype), device);
+  };
+  *rotary_ = table(rope_options(config_));
+  if (!config_.rope_local_base_freq) return;
+  kernels::RopeOptions local = rope_options(config_);
+  local.theta = *config_.rope_local_base_freq;
+  local.scaling = kernels::RopeScaling::kNone;
+  *local_rotary_ = table(local);
 }
 
 void Gpt::initialize(uint64_t seed) {

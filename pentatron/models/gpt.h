@@ -61,7 +61,8 @@ class Gpt {
   GptConfig config_;
   GptBuild build_;
   nn::ParamList params_;
-  std::shared_ptr<layers::RotaryTable> rotary_;
+  /// Of all layers, and of those with a window if theirs differs.
+  std::shared_ptr<layers::RotaryTable> rotary_, local_rotary_;
   std::vector<nn::Chunk> chunks_;
 };
 

@@ -88,6 +88,12 @@ void GptConfig::validate(config::Violations& violations, std::string_view path) 
                                config::to_string(qk_layernorm_scope), key("qk_layernorm")),
                    fmt::format("{}=true", key("qk_layernorm")));
   }
+  if (rope_local_base_freq && !window_size) {
+    violations.add(
+        key("rope_local_base_freq"),
+        fmt::format("{} has no effect without {}", key("rope_local_base_freq"), key("window_size")),
+        fmt::format("{}=4096", key("window_size")));
+  }
   if (!full_attention_layers.empty() && !window_size) {
     violations.add(key("full_attention_layers"),
                    fmt::format("{} has no effect without {}", key("full_attention_layers"),

@@ -143,6 +143,7 @@ struct GptConfig {
   double rotary_base = 10000.0;
   double rotary_percent = 1.0;
   bool rotary_interleaved = false;
+  std::optional<double> rope_local_base_freq;
   RopeScalingConfig rope_scaling;
   Normalization normalization = Normalization::kRmsNorm;
   NormPlacement norm_placement = NormPlacement::kPre;
@@ -155,6 +156,9 @@ struct GptConfig {
   bool qk_layernorm = false;
   QkNormScope qk_layernorm_scope = QkNormScope::kHead;
   std::optional<double> softmax_scale;
+  std::optional<double> attn_logit_softcapping;
+  std::optional<double> final_logit_softcapping;
+  std::optional<double> embedding_multiplier;
   bool scale_attn_by_inverse_layer_idx = false;
   SoftmaxType softmax_type = SoftmaxType::kVanilla;
   std::optional<int64_t> window_size;
@@ -219,6 +223,10 @@ struct GptConfig {
         field("rotary_interleaved", &C::rotary_interleaved,
               "rotary position embeddings rotate pairs of adjacent dimensions instead of pairing "
               "the two halves of a head"),
+        field("rope_local_base_freq", &C::rope_local_base_freq,
+              "base of rotary position embeddings in layers with a sliding window, which then "
+              "ignore rope_scaling; default: rotary_base, with rope_scaling")
+            .positive(),
         field("rope_scaling", &C::rope_scaling, "context extension for rotary position embeddings"),
         field("normalization", &C::normalization, "type of the normalization layers"),
         field("norm_placement", &C::norm_placement,
@@ -244,6 +252,16 @@ struct GptConfig {
             "all heads; projection: all heads of a token together"),
         field("softmax_scale", &C::softmax_scale,
               "factor applied to attention scores; default: 1 / sqrt(head size)")
+            .positive(),
+        field("attn_logit_softcapping", &C::attn_logit_softcapping,
+              "limit of attention scores: a score s becomes c x tanh(s / c); default: no limit")
+            .positive(),
+        field("final_logit_softcapping", &C::final_logit_softcapping,
+              "limit of the model's output logits: a logit x becomes c x tanh(x / c); default: no "
+              "limit")
+            .positive(),
+        field("embedding_multiplier", &C::embedding_multiplier,
+              "factor applied to the token embeddings, rounded to dtype; default: 1")
             .positive(),
         field("scale_attn_by_inverse_layer_idx", &C::scale_attn_by_inverse_layer_idx,
               "also divide attention scores by the layer number, counted from 1"),

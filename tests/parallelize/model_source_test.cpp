@@ -56,8 +56,8 @@ class ModelSources : public testing::Test {
 };
 
 TEST(WeightMap, PartsTileTheirParameters) {
-  for (const char* name :
-       {"glm4", "gpt2", "llama", "llama3_rope_scaling_tied", "olmo2", "phi3", "qwen2", "qwen3"}) {
+  for (const char* name : {"gemma2", "gemma3_text", "glm4", "gpt2", "llama",
+                           "llama3_rope_scaling_tied", "olmo2", "phi3", "qwen2", "qwen3"}) {
     const HfModel hf = read_hf_config(kSourceModels / name);
     const parallelize::RankModel model = build_model(hf.config, at::kFloat);
     std::map<std::string, int64_t> rows;

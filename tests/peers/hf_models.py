@@ -58,6 +58,17 @@ def glm4(**keys):
     return tf.Glm4Config, {**LLAMA, "head_dim": 16, "pad_token_id": None, **keys}
 
 
+GEMMA = {"head_dim": 16, "pad_token_id": None, "query_pre_attn_scalar": 24, "sliding_window": 9}
+
+
+def gemma2(**keys):
+    return tf.Gemma2Config, {**LLAMA, **GEMMA, **keys}
+
+
+def gemma3(**keys):
+    return tf.Gemma3TextConfig, {**LLAMA, **GEMMA, **keys}
+
+
 def rope(kind, **keys):
     return {"rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, **keys}}
 
@@ -119,6 +130,16 @@ MODELS = {
     "glm4_no_bias": glm4(attention_bias=False, tie_word_embeddings=True),
     "glm4_full_rotary": glm4(num_key_value_heads=1, **rope("default", partial_rotary_factor=1.0)),
     "glm4_head_size": glm4(head_dim=24, hidden_act="gelu"),
+    "gemma2": gemma2(),
+    "gemma2_low_caps": gemma2(attn_logit_softcapping=0.5, final_logit_softcapping=0.3, tie_word_embeddings=False),
+    "gemma2_no_caps": gemma2(attn_logit_softcapping=None, final_logit_softcapping=None, num_key_value_heads=1),
+    "gemma2_biases": gemma2(attention_bias=True, num_key_value_heads=4, hidden_activation="silu"),
+    "gemma3": gemma3(num_hidden_layers=7),
+    "gemma3_layer_types": gemma3(layer_types=["full_attention", "sliding_attention", "sliding_attention"]),
+    "gemma3_rope": gemma3(layer_types=["full_attention", "sliding_attention", "full_attention"],
+                          rope_parameters={"full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5e5},
+                                           "sliding_attention": {"rope_type": "default", "rope_theta": 3e3}}),
+    "gemma3_all_full": gemma3(layer_types=["full_attention"] * 3),
     "qwen3_mqa_linear": qwen3(num_key_value_heads=1, **rope("linear", factor=3.0)),
 }
 

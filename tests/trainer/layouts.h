@@ -49,6 +49,14 @@ inline const std::vector<Work>& works() {
                 "model.num_query_groups=2 model.ffn_hidden_size=64 model.hidden_dropout=0.1 "
                 "model.norm_placement=output model.qk_layernorm=true "
                 "model.qk_layernorm_scope=projection"},
+      // Caps of scores and logits, scaled embeddings, two kinds of rotary positions.
+      {"gemma", "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
+                "model.num_query_groups=2 model.ffn_hidden_size=64 model.hidden_dropout=0.1 "
+                "model.attention_dropout=0.1 model.norm_placement=pre_and_output "
+                "model.layernorm_zero_centered_gamma=true model.qk_layernorm=true "
+                "model.attn_logit_softcapping=0.5 model.final_logit_softcapping=2 "
+                "model.embedding_multiplier=5.65685 model.window_size=8 "
+                "model.full_attention_layers=[1,3] model.rope_local_base_freq=100"},
       // A batch size that grows.
       {"ramp", "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
                "model.ffn_hidden_size=64 model.untie_embeddings_and_output_weights=false "
@@ -96,7 +104,10 @@ inline const std::vector<Layout>& layouts() {
       {"ramp_dp2_pp2", "ramp", 4, pp + "2", true},
       {"tp2_sp_output_norms", "olmo2", 2, tp + "2" + sp, true},
       {"tp4_output_norms", "olmo2", 4, tp + "4", true},
+      {"tp2_pp2_sp_caps", "gemma", 4, tp + "2" + sp + pp + "2" + schedule + "1f1b", true},
       // The rest of the full matrix.
+      {"tp4_caps", "gemma", 4, tp + "4" + recompute, false},
+      {"zero3_pp2_zb_v_caps", "gemma", 4, zero + "3" + pp + "2" + schedule + "zb_v", false},
       {"zero3_tp2_output_norms", "olmo2", 4, zero + "3" + tp + "2" + recompute, false},
       {"tp4_pp2_output_norms", "olmo2", 8, tp + "4" + sp + pp + "2" + schedule + "zb_v", false},
       {"tp2_chunks", "llama", 2, tp + "2" + chunks + " train.micro_batch_size=8", false},

@@ -28,8 +28,13 @@ struct LossPass {
   nn::Param* weight;
   comm::Group tp;
   double scale;
+  double cap;
   bool with_gradient;
 };
+
+void cap_logits(const at::Tensor& logits, double cap) {
+  if (cap > 0) logits.div_(cap).tanh_().mul_(cap);
+}
 
 at::Tensor per_row(const at::Tensor& logits) {
   return at::empty({logits.size(0)}, logits.options());
@@ -146,9 +151,13 @@ void run_chunks(const LossPass& pass) {
     const at::Tensor h = pass.h.narrow(0, begin, rows), labels = pass.labels.narrow(0, begin, rows);
     const at::Tensor logits = buffer.narrow(0, 0, rows);
     nn::matmul_nt_acc(logits, h, pass.weight->value());
+    cap_logits(logits, pass.cap);
+    at::Tensor slope; // of the cap; the gradient may replace the logits
+    if (pass.cap > 0 && pass.with_gradient) slope = 1 - (logits / pass.cap).square_();
     const at::Tensor gradient =
         chunk_gradient(pass, logits, labels, pass.losses.narrow(0, begin, rows));
     if (!pass.with_gradient) continue;
+    if (slope.defined()) gradient.mul_(slope);
     nn::matmul_nn_into(pass.dh.narrow(0, begin, rows), gradient, pass.weight->value());
     if (pass.weight->trainable) nn::add_matmul_tn(pass.weight->main_grad(), gradient, h);
   }
@@ -195,8 +204,8 @@ at::Tensor VocabParallelEmbedding::forward(const at::Tensor& ids,
   return sum + nn::embedding(places, *positions_, nullptr, 0, ctx);
 }
 
-VocabParallelLoss::VocabParallelLoss(nn::Param& weight, TensorParallel tp)
-    : weight_(&weight), tp_(std::move(tp)) {}
+VocabParallelLoss::VocabParallelLoss(nn::Param& weight, TensorParallel tp, double cap)
+    : weight_(&weight), tp_(std::move(tp)), cap_(cap) {}
 
 at::Tensor VocabParallelLoss::forward(const at::Tensor& h, const nn::ForwardContext& ctx) const {
   ctx.use(weight_);
@@ -208,6 +217,7 @@ at::Tensor VocabParallelLoss::forward(const at::Tensor& h, const nn::ForwardCont
                 .weight = weight_,
                 .tp = tp_.group,
                 .scale = ctx.loss_scale,
+                .cap = cap_,
                 .with_gradient = nn::grad_enabled()};
   at::Tensor loss, dh;
   {
@@ -246,6 +256,7 @@ at::Tensor VocabParallelLoss::logits(const at::Tensor& h, const at::Tensor& rows
   const at::Tensor local =
       at::empty({all.size(0), share.padded}, all.options().dtype(nn::acc_dtype(h.scalar_type())));
   nn::matmul_nt_acc(local, all, weight_->value());
+  cap_logits(local, cap_);
   return comm::all_gather(local, 1, tp_.group).narrow(1, 0, weight_->spec().shape[0]);
 }
 

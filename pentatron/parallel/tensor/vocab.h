@@ -50,7 +50,8 @@ class VocabParallelEmbedding {
 /// all-gather of h, and a reduce-scatter of dh instead.
 class VocabParallelLoss {
  public:
-  VocabParallelLoss(nn::Param& weight, TensorParallel tp);
+  /// `cap`: logits x become cap tanh(x / cap) (Gemma 2, arXiv:2408.00118); 0: no cap.
+  VocabParallelLoss(nn::Param& weight, TensorParallel tp, double cap = 0);
   at::Tensor forward(const at::Tensor& h, const nn::ForwardContext& ctx) const;
 
   /// Logits of tokens `rows` [R] (int64, numbers in [0, T); undefined: all) as [R, V] in the
@@ -60,6 +61,7 @@ class VocabParallelLoss {
  private:
   nn::Param* weight_;
   TensorParallel tp_;
+  double cap_;
 };
 
 } // namespace pentatron::parallel

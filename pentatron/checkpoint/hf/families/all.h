@@ -6,6 +6,8 @@
 namespace pentatron::checkpoint {
 
 Family gpt2_family();
+Family gemma2_family();
+Family gemma3_family();
 Family glm4_family();
 Family llama_family();
 Family mistral_family();

@@ -1,6 +1,7 @@
 #include "pentatron/checkpoint/hf/families/decoder.h"
 
-#include <set>
+#include <algorithm>
+#include <functional>
 
 #include "pentatron/base/log.h"
 
@@ -17,14 +18,16 @@ GptConfig read_decoder(const ConfigReader& in, const DecoderDefaults& defaults) 
   c.num_attention_heads = in.get<int64_t>("num_attention_heads");
   c.num_query_groups = in.get<int64_t>("num_key_value_heads", c.num_attention_heads);
   c.kv_channels = in.find<int64_t>("head_dim");
+  if (!c.kv_channels) c.kv_channels = defaults.head_size;
   c.ffn_hidden_size = in.get<int64_t>("intermediate_size");
   c.vocab_size = in.get<int64_t>("vocab_size");
   c.max_position_embeddings = in.get<int64_t>("max_position_embeddings", 2048);
   c.normalization = models::Normalization::kRmsNorm;
   c.layernorm_epsilon = in.get<double>("rms_norm_eps", defaults.norm_eps);
-  c.activation_func = read_activation(in, in.get<std::string>("hidden_act", "silu"), true);
+  const auto& [activation, name] = defaults.activation;
+  c.activation_func = read_activation(in, in.get<std::string>(activation, name), true);
   c.attention_dropout = in.get<double>("attention_dropout", 0.0);
-  c.untie_embeddings_and_output_weights = !in.get<bool>("tie_word_embeddings", false);
+  c.untie_embeddings_and_output_weights = !in.get<bool>("tie_word_embeddings", defaults.tied);
   const auto types = in.get<std::vector<std::string>>("layer_types", {});
   if (!types.empty() && static_cast<int64_t>(types.size()) != c.num_layers)
     raise<DataError>("{}: layer_types has {} entries, but num_hidden_layers={}", in.where(),
@@ -133,36 +136,59 @@ void write_rope(const GptConfig& c, const RopeRule& rule, Json& json) {
   json["rope_parameters"] = std::move(rope);
 }
 
+namespace {
+
+bool has_window(const GptConfig& c, int64_t layer) {
+  return c.window_size &&
+         std::ranges::find(c.full_attention_layers, layer) == c.full_attention_layers.end();
+}
+
+/// Layers for which `full` holds have no window; if all have none, there is no window.
+void set_full_layers(const std::function<bool(int64_t)>& full, GptConfig& c) {
+  if (!c.window_size) return;
+  for (int64_t i = 0; i < c.num_layers; ++i)
+    if (full(i)) c.full_attention_layers.push_back(i);
+  if (static_cast<int64_t>(c.full_attention_layers.size()) < c.num_layers) return;
+  c.window_size.reset();
+  c.full_attention_layers.clear();
+}
+
+} // namespace
+
+void read_layer_types(const ConfigReader& in, int64_t full_every, GptConfig& c) {
+  const auto types = in.get<std::vector<std::string>>("layer_types", {});
+  set_full_layers(
+      [&](int64_t i) {
+        return types.empty() ? (i + 1) % full_every == 0
+                             : types.at(static_cast<size_t>(i)) == "full_attention";
+      },
+      c);
+}
+
+void write_layer_types(const GptConfig& c, Json& json) {
+  Json types = Json::array();
+  for (int64_t i = 0; i < c.num_layers; ++i)
+    types.push_back(has_window(c, i) ? "sliding_attention" : "full_attention");
+  json["layer_types"] = std::move(types);
+}
+
 void read_layer_windows(const ConfigReader& in, GptConfig& c) {
   if (!in.get<bool>("use_sliding_window", false)) return;
   c.window_size = in.find<int64_t>("sliding_window");
-  if (!c.window_size) return;
-  const auto types = in.get<std::vector<std::string>>("layer_types", {});
+  if (in.json().contains("layer_types") && !in.json()["layer_types"].is_null())
+    return read_layer_types(in, 1, c);
   const int64_t first = in.get<int64_t>("max_window_layers", 28);
-  for (int64_t i = 0; i < c.num_layers; ++i) {
-    const bool full =
-        types.empty() ? i < first : types.at(static_cast<size_t>(i)) == "full_attention";
-    if (full) c.full_attention_layers.push_back(i);
-  }
-  if (static_cast<int64_t>(c.full_attention_layers.size()) == c.num_layers) {
-    c.window_size.reset();
-    c.full_attention_layers.clear();
-  }
+  set_full_layers([&](int64_t i) { return i < first; }, c);
 }
 
 void write_layer_windows(const GptConfig& c, Json& json) {
-  const std::set<int64_t> full(c.full_attention_layers.begin(), c.full_attention_layers.end());
-  const auto sliding = [&](int64_t layer) { return c.window_size && !full.contains(layer); };
-  Json types = Json::array();
   int64_t first = c.num_layers;
   for (int64_t i = c.num_layers - 1; i >= 0; --i)
-    if (sliding(i)) first = i;
-  for (int64_t i = 0; i < c.num_layers; ++i)
-    types.push_back(sliding(i) ? "sliding_attention" : "full_attention");
+    if (has_window(c, i)) first = i;
   json["use_sliding_window"] = c.window_size.has_value();
   json["sliding_window"] = c.window_size ? Json(*c.window_size) : Json();
   json["max_window_layers"] = first;
-  json["layer_types"] = std::move(types);
+  write_layer_types(c, json);
 }
 
 void name_decoder(const GptConfig& c, const DecoderLayout& layout, TensorNames& out) {

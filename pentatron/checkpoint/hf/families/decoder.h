@@ -1,6 +1,7 @@
 /// What decoders with RMSNorm, rotary positions and gated MLPs have in common.
 #pragma once
 
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -11,6 +12,9 @@ namespace pentatron::checkpoint {
 /// Values of keys that config.json leaves out.
 struct DecoderDefaults {
   double norm_eps = 1e-6;
+  std::optional<int64_t> head_size = {};
+  std::pair<const char*, const char*> activation = {"hidden_act", "silu"}; ///< key, value
+  bool tied = false;
 };
 /// Sizes, norm, activation, attention dropout and tying; the keys are those of Llama.
 models::GptConfig read_decoder(const ConfigReader& in, const DecoderDefaults& defaults = {});
@@ -27,7 +31,11 @@ void read_rope(const ConfigReader& in, const RopeRule& rule, models::GptConfig& 
 /// As transformers 5 writes it, and 4 before it, so that both and other programs read the file.
 void write_rope(const models::GptConfig& c, const RopeRule& rule, Json& json);
 
-/// layer_types of Qwen: which layers have a sliding window.
+/// layer_types: which layers do not have the window c.window_size. Where the key is missing, every
+/// `full_every`-th has none.
+void read_layer_types(const ConfigReader& in, int64_t full_every, models::GptConfig& c);
+void write_layer_types(const models::GptConfig& c, Json& json);
+/// Windows of Qwen: layer_types, or max_window_layers.
 void read_layer_windows(const ConfigReader& in, models::GptConfig& c);
 void write_layer_windows(const models::GptConfig& c, Json& json);
 

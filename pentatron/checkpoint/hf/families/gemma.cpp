@@ -1,0 +1,121 @@
+/// Gemma 2 (arXiv:2408.00118) and the text models of Gemma 3 (arXiv:2503.19786): norms at the input
+/// and the output of blocks, scaled embeddings, windows in most layers; Gemma 2 with capped scores
+/// and logits, Gemma 3 with norms of q and k and two kinds of rotary positions.
+#include <cmath>
+
+#include "pentatron/checkpoint/hf/families/all.h"
+#include "pentatron/checkpoint/hf/families/decoder.h"
+
+namespace pentatron::checkpoint {
+
+namespace {
+
+models::GptConfig read_gemma(const ConfigReader& in, int64_t full_every) {
+  models::GptConfig c = read_decoder(
+      in,
+      {.head_size = 256, .activation = {"hidden_activation", "gelu_pytorch_tanh"}, .tied = true});
+  const bool bias = in.get<bool>("attention_bias", false);
+  c.add_qkv_bias = c.add_attention_proj_bias = bias;
+  c.norm_placement = models::NormPlacement::kPreAndOutput;
+  c.layernorm_zero_centered_gamma = true;
+  c.embedding_multiplier = std::sqrt(static_cast<double>(c.hidden_size));
+  c.softmax_scale = 1 / std::sqrt(in.get<double>("query_pre_attn_scalar", 256));
+  c.attn_logit_softcapping = in.find<double>("attn_logit_softcapping");
+  c.final_logit_softcapping = in.find<double>("final_logit_softcapping");
+  if (in.get<bool>("use_bidirectional_attention", false))
+    in.refuse("use_bidirectional_attention=true");
+  c.window_size = in.find<int64_t>("sliding_window");
+  read_layer_types(in, full_every, c);
+  return c;
+}
+
+Json write_gemma(const models::GptConfig& c) {
+  Json json = write_decoder(c);
+  json["hidden_activation"] = json["hidden_act"];
+  json.erase("hidden_act");
+  json["attention_bias"] = c.add_qkv_bias && c.add_attention_proj_bias;
+  const auto number = [](const std::optional<double>& x) { return x ? Json(*x) : Json(); };
+  json["attn_logit_softcapping"] = number(c.attn_logit_softcapping);
+  json["final_logit_softcapping"] = number(c.final_logit_softcapping);
+  const double head = static_cast<double>(c.head_size());
+  const double scale = c.softmax_scale.value_or(1 / std::sqrt(head));
+  json["query_pre_attn_scalar"] =
+      std::llround(1 / (scale * scale)); // transformers wants an integer
+  json["sliding_window"] = c.window_size ? Json(*c.window_size) : Json();
+  write_layer_types(c, json);
+  return json;
+}
+
+void name_gemma(const models::GptConfig& c, TensorNames& out) {
+  name_decoder(c,
+               {.norms = {{"input_layernorm", "attention_norm"},
+                          {"post_attention_layernorm", "attention_output_norm"},
+                          {"pre_feedforward_layernorm", "mlp_norm"},
+                          {"post_feedforward_layernorm", "mlp_output_norm"}}},
+               out);
+}
+
+models::GptConfig read_gemma2(const ConfigReader& in) {
+  models::GptConfig c = read_gemma(in, 2);
+  if (!in.json().contains("attn_logit_softcapping")) c.attn_logit_softcapping = 50;
+  if (!in.json().contains("final_logit_softcapping")) c.final_logit_softcapping = 30;
+  read_rope(in, {}, c);
+  return c;
+}
+
+Json write_gemma2(const models::GptConfig& c) {
+  Json json = write_gemma(c);
+  write_rope(c, {}, json);
+  return json;
+}
+
+/// transformers 5 has the positions by kind of layer; earlier files have rope_local_base_freq.
+models::GptConfig read_gemma3(const ConfigReader& in) {
+  models::GptConfig c = read_gemma(in, in.get<int64_t>("sliding_window_pattern", 6));
+  c.qk_layernorm = true;
+  Json full = in.json();
+  double local = in.get<double>("rope_local_base_freq", 10000.0);
+  if (!full.contains("rope_theta")) full["rope_theta"] = 1e6;
+  if (const Json kinds = in.json().value("rope_parameters", Json()); kinds.is_object()) {
+    full["rope_parameters"] = kinds.value("full_attention", Json::object());
+    const Json sliding = kinds.value("sliding_attention", Json::object());
+    if (!sliding.is_object()) in.refuse("rope_parameters.sliding_attention that is not an object");
+    local = json_get_or<double>(sliding, "rope_theta", local, in.where());
+    if (json_get_or<std::string>(sliding, "rope_type", "default", in.where()) != "default")
+      in.refuse("scaling of rotary positions in layers with a sliding window");
+  }
+  read_rope(ConfigReader(full, in.where()), {}, c);
+  if (c.window_size) c.rope_local_base_freq = local;
+  return c;
+}
+
+Json write_gemma3(const models::GptConfig& c) {
+  Json json = write_gemma(c);
+  write_rope(c, {}, json);
+  const double local = c.rope_local_base_freq.value_or(c.rotary_base);
+  json["rope_local_base_freq"] = local;
+  json["rope_parameters"] = {
+      {"full_attention", json["rope_parameters"]},
+      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", local}}}};
+  return json;
+}
+
+} // namespace
+
+Family gemma2_family() {
+  return {.model_type = "gemma2",
+          .architecture = "Gemma2ForCausalLM",
+          .read = read_gemma2,
+          .write = write_gemma2,
+          .names = name_gemma};
+}
+
+Family gemma3_family() {
+  return {.model_type = "gemma3_text",
+          .architecture = "Gemma3ForCausalLM",
+          .read = read_gemma3,
+          .write = write_gemma3,
+          .names = name_gemma};
+}
+
+} // namespace pentatron::checkpoint
