@@ -54,7 +54,8 @@ TEST_F(ExitStatus, IsZeroForHelpWhichHasAnExample) {
 TEST_F(ExitStatus, IsTwoForOptionsAndKeysThatDoNotExist) {
   for (const std::string& command : commands())
     EXPECT_THAT(call(command + " --no-such-option", 2),
-                AllOf(HasSubstr("error: "), HasSubstr("  try: pentatron ")))
+                AllOf(HasSubstr("error: --no-such-option is not an option of pentatron " + command),
+                      HasSubstr("\n  try: pentatron " + command + " --help\n")))
         << command;
   test::make_letter_model(folder / "model");
   for (const char* command : {"train", "evaluate model --text ab", "generate model --prompt ab",
@@ -86,7 +87,7 @@ TEST_F(ExitStatus, IsOneForInputThatIsMissingAndTwoForAConfiguration) {
       {"corpus split none --shares 50,50 --output x", 1},
       {"corpus inspect none", 1},
       {"corpus verify none", 1},
-      {"inspect samples --prefix none --sequence-length 8 --num-samples 2 --index 0", 1},
+      {"inspect samples --prefix none --sequence-length 8 --index 0", 1},
       {"plot none", 1}};
   for (const auto& [arguments, status] : calls)
     EXPECT_THAT(call(arguments, status), AllOf(HasSubstr("error: "), HasSubstr("none")))
@@ -101,6 +102,51 @@ TEST_F(ExitStatus, IsOneForInputThatIsMissingAndTwoForAConfiguration) {
   EXPECT_EQ(missing, (std::set<std::string>{"completion", "config commands", "config help",
                                             "config markdown", "config presets", "config schema",
                                             "doctor", "inspect blend"}));
+}
+
+TEST_F(ExitStatus, IsTwoForACommandLineThatCannotBeReadWithTheWayOut) {
+  struct Case {
+    const char *arguments, *message, *remedy;
+  };
+  for (const Case& c : std::vector<Case>{
+           {"", "pentatron needs a command: train, evaluate", "pentatron --help"},
+           {"trian", "trian is not a command of pentatron", "pentatron train"},
+           {"trian --help", "trian is not a command of pentatron", "pentatron train"},
+           {"corpus", "pentatron corpus needs a command: merge, split", "pentatron corpus --help"},
+           {"corpus mrege a b", "mrege is not a command of pentatron corpus",
+            "pentatron corpus merge"},
+           {"corpus merge", "pentatron corpus merge needs the argument prefixes",
+            "pentatron corpus merge --help"},
+           {"corpus merge a b", "pentatron corpus merge needs --output",
+            "pentatron corpus merge --help"},
+           {"corpus merge a b --outpt x", "--outpt is not an option of pentatron corpus merge",
+            "--output"},
+           {"corpus merge a b --output", "--output needs a value", "pentatron corpus merge --help"},
+           {"checkpoint prune a --keep a", "--keep a is not a whole number",
+            "pentatron checkpoint prune --help"},
+           {"doctor more", "pentatron doctor takes no argument more", "pentatron doctor --help"},
+           {"train --ranks many", "--ranks many is not a whole number from 1 to 65536",
+            "pentatron train --help"},
+           {"train --ranks 0", "--ranks 0 is not a whole number from 1 to 65536", "--ranks 1"},
+           {"train --backend socket", "--backend socket is not one of in_process, mpi, sockets",
+            "--backend sockets"},
+           {"completion fish", "shell fish is not one of bash, zsh", "pentatron completion --help"},
+           {"plot a --output b --output c", "--output is given 2 times", "--output c"},
+           {"generate a --json=maybe", "--json takes no value", "--json"},
+           {"generate a --logprobs", "--logprobs has no effect without --json",
+            "remove --logprobs"},
+           {"generate a --tokens 1 --prompt b", "--prompt cannot be used with --tokens",
+            "remove --tokens"},
+           {"evaluate a --context 0", "--context 0 is not a whole number greater than 0",
+            "--context 1"},
+           {"inspect blend --weights 1,b --size 2", "--weights b is not a number",
+            "pentatron inspect blend --help"},
+           {"convert a b --max-shard-size c", "the value of --max-shard-size is not a size",
+            "pentatron convert --help"}})
+    EXPECT_THAT(call(c.arguments, 2),
+                AllOf(testing::StartsWith(std::string("error: ") + c.message),
+                      testing::EndsWith(std::string("\n  try: ") + c.remedy + "\n")))
+        << c.arguments;
 }
 
 class SignalStatus : public test::StartedProgram {};

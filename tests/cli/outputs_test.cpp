@@ -80,7 +80,7 @@ const std::vector<Command>& commands() {
       {.name = "corpus inspect", .arguments = "corpus_text_document"},
       {.name = "corpus verify", .arguments = "corpus_text_document"},
       {.name = "inspect samples",
-       .arguments = "--prefix corpus_text_document --sequence-length 8 --num-samples 2 --index 0"},
+       .arguments = "--prefix corpus_text_document --sequence-length 8 --index 0"},
       {.name = "plot", .arguments = "run --output p.svg", .outputs = {"p.svg"}},
       {.name = "inspect blend", .arguments = "--weights 1,2 --size 4"},
       {.name = "completion", .arguments = "bash"},
