@@ -14,6 +14,7 @@
 #include "pentatron/base/mapped_file.h"
 #include "pentatron/base/progress.h"
 #include "pentatron/base/text.h"
+#include "pentatron/checkpoint/meant_checkpoints.h"
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/checkpoint/source_facts.h"
 
@@ -38,6 +39,12 @@ void fill(ModelSource& source, nn::Param& param) {
   for (const nn::LocalBox& box : nn::local_boxes(param.spec(), param.where()))
     source.read(param.name(), Box{box.global, box.size}, narrow_to(host, box.local, box.size));
   if (!value.is_cpu()) value.copy_(host);
+}
+
+std::string what_is_a_model(const fs::path& where) {
+  return meant_checkpoints(
+      where, "",
+      "a Hugging Face folder, a run's checkpoint folder (checkpoint.save), or a .gguf file");
 }
 
 /// What an argument that is a file would have to be.
@@ -155,22 +162,22 @@ ModelFormat recognise_model(const fs::path& where) {
     refuse_file(where);
   }
   if (!fs::is_directory(where, ignored))
-    raise<DataError>("{} does not exist\n  try: a Hugging Face folder, a run's checkpoint folder "
-                     "(checkpoint.save), or a .gguf file",
-                     where.string());
+    raise<DataError>("{} does not exist\n  try: {}", where.string(), what_is_a_model(where));
   if (is_file(where / kManifestName)) return ModelFormat::kPentatron;
   if (is_file(where / "config.json")) return ModelFormat::kHuggingFace;
   if (latest_name(where) || !checkpoints_in(where).empty()) return ModelFormat::kPentatron;
-  raise<DataError>(
-      "{} contains no model: neither a pentatron checkpoint nor a config.json\n  try: a Hugging "
-      "Face folder, a run's checkpoint folder (checkpoint.save), or a .gguf file",
-      where.string());
+  raise<DataError>("{} contains no model: neither a pentatron checkpoint nor a config.json\n  "
+                   "try: {}",
+                   where.string(), what_is_a_model(where));
 }
 
 std::unique_ptr<ModelSource> open_model(const std::string& where) {
   constexpr std::string_view kHf = "hf:";
   if (where.starts_with(kHf)) return open_hf_model(resolve_model_path(where.substr(kHf.size())));
-  const fs::path path = resolve_model_path(where);
+  std::error_code ignored;
+  const bool checkpoint_is_gone =
+      !fs::exists(where, ignored) && !meant_checkpoints(where, "", "").empty();
+  const fs::path path = checkpoint_is_gone ? fs::path(where) : resolve_model_path(where);
   switch (recognise_model(path)) {
   case ModelFormat::kPentatron:
     return open_run_model(path);

@@ -7,6 +7,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
+#include "pentatron/base/hf_cache.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/log.h"
 #include "pentatron/cli/commands.h"
@@ -192,9 +193,9 @@ int run_generate(const GenerateArguments& arguments) {
   if (arguments.tokens.empty()) {
     tokenizer = open_tokenizer_of(opened);
     if (tokenizer == nullptr) {
-      raise<ConfigError>(
-          "{} has no tokenizer\n  try: --tokens 1,2,3 with token ids of its vocabulary",
-          arguments.model);
+      raise<ConfigError>("{} has no tokenizer\n  try: {}", arguments.model,
+                         download_or(opened.source->facts().path,
+                                     "--tokens 1,2,3 with token ids of its vocabulary"));
     }
     if (tokenizer->vocab_size() > opened.config.model.vocab_size)
       log::info("{}: the tokenizer has {} tokens, but the model only the first {}", arguments.model,
@@ -239,8 +240,8 @@ void add_generate(CLI::App& program, Action& chosen) {
                             ->allow_extra_args(false);
   CLI::Option* file = verb->add_option(
       "--prompt-file,--prompts", arguments->prompt_file,
-      "file of prompts: one per line, or JSON Lines with {\"prompt\": \"...\"}; the "
-      "texts are printed in the order of the file");
+      "file of prompts: one per line, JSON Lines with {\"prompt\": \"...\"}, or (.json) a JSON "
+      "array of strings or such objects; the texts are printed in the order of the file");
   verb->add_option("--tokens", arguments->tokens,
                    "token ids to continue, separated by commas; the output is token ids too")
       ->allow_extra_args(false)

@@ -73,6 +73,14 @@ void print_report(const trainer::TrainReport& report) {
   line("checkpoint", report.checkpoint);
 }
 
+std::string why_stopped(trainer::StopReason reason, const trainer::TrainConfig& train) {
+  if (reason == trainer::StopReason::kExitInterval)
+    return fmt::format("by train.exit_interval={}", train.exit_interval);
+  if (reason == trainer::StopReason::kDuration)
+    return fmt::format("by train.exit_duration_in_mins={}", train.exit_duration_in_mins);
+  return "by a signal";
+}
+
 /// One rank's whole run.
 void train_rank(const trainer::Config& config, const comm::Group& world) {
   const bool main_rank = world.rank() == 0;
@@ -83,8 +91,9 @@ void train_rank(const trainer::Config& config, const comm::Group& world) {
   trainer::Trainer trainer(config, world, std::move(folders));
   const trainer::TrainReport report =
       trainer.run({.progress_bar = true, .version = program_version()});
-  if (report.reason == trainer::StopReason::kSignal)
-    log::info("stopped by a signal after iteration {}{}", report.iterations,
+  if (report.reason != trainer::StopReason::kFinished)
+    log::info("stopped {} after iteration {}{}", why_stopped(report.reason, config.train),
+              report.iterations,
               config.checkpoint.save.empty() ? "; not saved, because checkpoint.save is empty"
                                              : "");
   if (!report.last_loss && report.iterations > 0)

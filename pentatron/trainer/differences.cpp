@@ -45,11 +45,11 @@ void check_saved(const Config& saved, const Config& config, bool has_training_st
     log::shared_warning("the weights of {} were trained with {}", folder, text);
     return;
   }
-  raise<CheckpointError>("{} was trained with {}\n  try: {}{}", folder, text,
-                         assignments(saved, config, fixed),
-                         differences(saved, config, {config::OnResume::kModel}).empty()
-                             ? ", or checkpoint.finetune=true to start a new run from its weights"
-                             : "");
+  raise<ConfigError>("{} was trained with {}\n  try: {}{}", folder, text,
+                     assignments(saved, config, fixed),
+                     differences(saved, config, {config::OnResume::kModel}).empty()
+                         ? ", or checkpoint.finetune=true to start a new run from its weights"
+                         : "");
 }
 
 Config equal_config(Config config, const comm::Group& world) {

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include "pentatron/base/format.h"
 #include "pentatron/base/planted_bug.h"
 #include "pentatron/comm/collectives.h"
@@ -72,7 +75,23 @@ pipeline::Boundary boundary_of(const parallelize::TrainingModel& model) {
           .device = model.device};
 }
 
+/// fmt writes the sign of a NaN, which means nothing.
+std::string number_text(double value) {
+  return std::isnan(value) ? "nan" : fmt::format("{:g}", value);
+}
+
 } // namespace
+
+std::string nonfinite_text(const StepResult& result) {
+  std::vector<std::string> what;
+  if (result.loss && !std::isfinite(*result.loss))
+    what.push_back("loss " + number_text(*result.loss));
+  if (result.grad_norm && !std::isfinite(*result.grad_norm))
+    what.push_back("gradient norm " + number_text(*result.grad_norm));
+  return fmt::format(
+      "{} {} not finite{}{}", fmt::join(what, " and "), what.size() == 1 ? "is" : "are",
+      result.first_nonfinite.empty() ? "" : ", first seen in ", result.first_nonfinite);
+}
 
 pipeline::Microbatch model_input(const data::Batch& batch, at::Device device) {
   const nn::MemoryScope scope(nn::MemoryCategory::kData);

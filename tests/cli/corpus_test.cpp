@@ -122,8 +122,8 @@ TEST_F(CorpusVerbs, StandardInputIsPreprocessedAndDecodedAgain) {
   const std::string out = run(
       "inspect samples --prefix o_text_document --sequence-length 10 --split 1 --index 0 --text "
       "--tokenizer bytes 2>&1",
-      1);
-  EXPECT_THAT(out, HasSubstr("less than one sample of 10 + 1"));
+      2);
+  EXPECT_THAT(out, HasSubstr("but one sample needs 11"));
   EXPECT_EQ(parse_json(run("inspect samples --prefix o_text_document --sequence-length 8 --order "
                            "stable --split 1 --index 0 --text --tokenizer bytes"),
                        "output")["text"],

@@ -1,5 +1,6 @@
 // docs/cli.md: how commands end. Every command is in the table that `config commands` prints.
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <string>
@@ -17,6 +18,7 @@
 namespace pentatron {
 namespace {
 
+namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -147,6 +149,48 @@ TEST_F(ExitStatus, IsTwoForACommandLineThatCannotBeReadWithTheWayOut) {
                 AllOf(testing::StartsWith(std::string("error: ") + c.message),
                       testing::EndsWith(std::string("\n  try: ") + c.remedy + "\n")))
         << c.arguments;
+}
+
+TEST_F(ExitStatus, IsTheSameForTheSameMistake) {
+  test::make_letter_model(folder / "model");
+  for (const char* format : {"hf", "gguf"}) { // without a tokenizer
+    const std::string out = std::string("bare.") + format;
+    fs::copy(fs::path(PENTATRON_TEST_DATA) / "hf_tiny/llama", folder / "llama",
+             fs::copy_options::overwrite_existing | fs::copy_options::recursive);
+    call("convert llama " + out + " --format " + format, 0);
+    for (const char* command : {"generate ", "chat ", "evaluate "})
+      EXPECT_THAT(call(command + out +
+                           (command == std::string("chat ")       ? ""
+                            : command == std::string("generate ") ? " --prompt a"
+                                                                  : " --text ab"),
+                       2),
+                  HasSubstr("has no tokenizer"));
+  }
+  std::ofstream texts(folder / "texts.jsonl");
+  for (int i = 0; i < 40; ++i) texts << "{\"text\": \"the loss falls slowly\"}\n";
+  texts.close();
+  call("preprocess --input texts.jsonl --tokenizer bytes --output corpus --append-eod", 0);
+  const std::string tiny = "train model.num_layers=1 model.hidden_size=32 "
+                           "model.num_attention_heads=2 train.seq_length=16 kernels=order "
+                           "logger.peak_tflops=1 train.num_threads=1 train.train_iters=1 ";
+  for (const char* data : // no training data
+       {"dataset.path=texts.jsonl", "dataset.type=indexed dataset.path=corpus_text_document",
+        "dataset.type=indexed dataset.path=corpus_text_document dataset.order=megatron"})
+    EXPECT_THAT(call(tiny + data + " dataset.split=0,0,100", 2), HasSubstr("sample")) << data;
+  call(tiny + "dataset.path=texts.jsonl checkpoint.save=saved", 0);
+  // A run that differs from its checkpoint.
+  for (const char* key : {"dtype=bf16", "model.hidden_size=64",
+                          "dataset.type=mock tokenizer.type=null tokenizer.vocab_size=256"})
+    EXPECT_THAT(call(tiny + "dataset.path=texts.jsonl checkpoint.load=saved " + key, 2),
+                HasSubstr("try: "))
+        << key;
+  // A key that the model determines, also if its value is the default.
+  for (const char* command :
+       {"evaluate model --text ab ", "generate model --prompt ab ", "chat model "})
+    for (const char* key : {"model.num_layers=4", "model.num_layers=5", "train.seq_length=1024",
+                            "model={num_layers: 5}"})
+      EXPECT_THAT(call(std::string(command) + "'" + key + "'", 2), HasSubstr("has no effect here"))
+          << command << key;
 }
 
 class SignalStatus : public test::StartedProgram {};

@@ -54,6 +54,46 @@ TEST_F(Limits, WhatCannotFitIsRefusedBeforeAnythingIsWritten) {
   }
 }
 
+TEST_F(Limits, ARunThatEndsEarlySaysWhy) {
+  const std::string tiny = "model.num_layers=1 model.hidden_size=32 model.num_attention_heads=2 "
+                           "train.seq_length=16 train.train_iters=6 ";
+  EXPECT_THAT(train(tiny + "train.exit_interval=2", 0),
+              HasSubstr("stopped by train.exit_interval=2 after iteration 2; not saved, because "
+                        "checkpoint.save is empty\n"));
+  EXPECT_THAT(train(tiny + "train.exit_duration_in_mins=1e-9 checkpoint.save=ck", 0),
+              HasSubstr("stopped by train.exit_duration_in_mins=1e-09 after iteration 1\n"));
+  EXPECT_THAT(train(tiny, 0), Not(HasSubstr("stopped")));
+}
+
+TEST_F(Limits, AStartThatFailsLeavesNoRunJson) {
+  const std::string tiny = "model.num_layers=1 model.hidden_size=32 model.num_attention_heads=2 "
+                           "train.seq_length=16 train.train_iters=1 logger.dir=log ";
+  EXPECT_THAT(train(tiny + "dataset.type=text dataset.path=none.jsonl", 1),
+              HasSubstr("none.jsonl"));
+  EXPECT_THAT(train(tiny + "checkpoint.load=none", 1), HasSubstr("contains no checkpoint"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "log/run.json"));
+  train(tiny, 0);
+  EXPECT_TRUE(std::filesystem::exists(folder / "log/run.json"));
+}
+
+TEST_F(Limits, ALostCheckpointIsToldWithOneRemedy) {
+  const std::string tiny = "model.num_layers=1 model.hidden_size=32 model.num_attention_heads=2 "
+                           "train.seq_length=16 train.train_iters=2 checkpoint.save_interval=1 "
+                           "checkpoint.save=ck checkpoint.on_error=";
+  for (const char* on_error : {"stop", "continue"}) {
+    const std::string out =
+        run("train dataset.type=mock train.num_threads=1 logger.peak_tflops=1 kernels=order " +
+                tiny + on_error + " 2>&1",
+            1, "trap '' XFSZ; ulimit -f 8; ");
+    const size_t at = out.rfind("error: ");
+    ASSERT_NE(at, std::string::npos) << out;
+    const std::string error = out.substr(at);
+    EXPECT_THAT(error, HasSubstr("was not saved"));
+    EXPECT_EQ(error.find("  try: "), error.rfind("  try: ")) << error;
+    EXPECT_NE(error.find("  try: "), std::string::npos) << error;
+  }
+}
+
 TEST_F(Limits, TooManyThreadsAreRefused) {
   EXPECT_THAT(train("--ranks 65536", 2),
               AllOf(HasSubstr("error: --ranks 65536 are threads of this process"),

@@ -380,7 +380,7 @@ TEST_F(Training, BadInputIsOneSentence) {
   };
   EXPECT_THAT(text({"model.vocab_size=256"}), HasSubstr("model.vocab_size=256"));
   EXPECT_THAT(text({"train.seq_length=64", "dataset.split=1,99"}),
-              HasSubstr("less than one sample"));
+              HasSubstr("but one sample needs 65"));
   EXPECT_THAT(text({"train.seq_length=65"}), HasSubstr("model.max_position_embeddings=64"));
   EXPECT_THAT(text({"dataset.path=" + (scratch / "none")}), HasSubstr("does not exist"));
   EXPECT_THAT(text({"checkpoint.load=" + (scratch / "none")}), HasSubstr("contains no checkpoint"));

@@ -33,8 +33,8 @@ class Opener {
     sets.eod = context_.tokenizer != nullptr ? context_.tokenizer->eod() : -1;
     sets.train = part(Part::kTrain, context_.train_samples);
     if (sets.train == nullptr) {
-      raise<DataError>("there is no training data\n  try: another dataset.split, more text or a "
-                       "shorter sequence");
+      raise<ConfigError>("the training data is less than one sample\n  try: another "
+                         "dataset.split, more text or a shorter sequence");
     }
     const auto validation_samples =
         config_.full_validation ? std::nullopt : context_.validation_samples;
@@ -218,9 +218,9 @@ class Opener {
   }
 
   [[noreturn]] void no_part_of_blend(Part p, const std::string& prefix) const {
-    raise<DataError>("{} has a weight and less than one sample of {} data\n  try: another "
-                     "dataset.split, or the blend without it",
-                     prefix, name_of(p));
+    raise<ConfigError>("{} has a weight, but less than one sample of {} data\n  try: another "
+                       "dataset.split, or the blend without it",
+                       prefix, name_of(p));
   }
 
   /// Adds to what a part has of all corpora.

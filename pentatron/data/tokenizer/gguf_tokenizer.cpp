@@ -239,9 +239,8 @@ Json sentencepiece(const GgufKeys& metadata, const Vocab& vocab) {
 } // namespace
 
 Json gguf_as_tokenizer_json(const GgufKeys& metadata) {
+  if (!has_tokenizer(metadata)) raise<DataError>("{} contains no tokenizer", metadata.origin());
   const auto model = metadata.find_text("tokenizer.ggml.model");
-  if (!model || *model == "none" || *model == "no_vocab")
-    raise<DataError>("{} contains no tokenizer", metadata.origin());
   if (*model != "gpt2" && *model != "llama")
     raise<DataError>("tokenizer.ggml.model={} of {} is not supported, only gpt2 and llama are",
                      excerpt(*model), metadata.origin());
