@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
 #include "pentatron/base/gguf.h"
 #include "pentatron/base/hf_cache.h"
 #include "pentatron/base/mapped_file.h"
@@ -135,8 +136,8 @@ void TensorProblems::throw_if_any(const std::string& begin) const {
   for (const std::string& name : missing_) lines.push_back(name + " is missing");
   for (const std::string& name : unexpected_) lines.push_back(name + " is not part of the model");
   lines.insert(lines.end(), misfits_.begin(), misfits_.end());
-  raise<CheckpointError>("{} ({} {}):\n    {}", begin, lines.size(),
-                         lines.size() == 1 ? "problem" : "problems", fmt::join(lines, "\n    "));
+  raise<CheckpointError>("{} ({}):\n    {}", begin, counted(std::ssize(lines), "problem"),
+                         fmt::join(lines, "\n    "));
 }
 
 std::string shape_text(const std::vector<int64_t>& shape) {

@@ -46,18 +46,18 @@ std::vector<std::pair<std::string, std::string>> facts_of(const checkpoint::Mani
   config::Violations ignored; // of another version of the program
   config::apply_yaml(config, manifest.config_yaml, "", ignored);
   const models::GptConfig& m = config.model;
-  facts.emplace_back("model", fmt::format("{}{} layers, hidden size {}, {} attention heads, "
-                                          "vocabulary {}, {}",
-                                          m.preset.empty() ? "" : m.preset + ": ", m.num_layers,
-                                          m.hidden_size, m.num_attention_heads, m.vocab_size,
-                                          config::to_string(config.dtype)));
+  facts.emplace_back("model", fmt::format("{}{}, hidden size {}, {}, vocabulary {}, {}",
+                                          m.preset.empty() ? "" : m.preset + ": ",
+                                          counted(m.num_layers, "layer"), m.hidden_size,
+                                          counted(m.num_attention_heads, "attention head"),
+                                          m.vocab_size, config::to_string(config.dtype)));
   if (!manifest.state.contains("consumed_samples")) return facts; // weights alone
   const int64_t total = trainer::total_iterations(config.train);
   const auto samples = manifest.state.value("consumed_samples", int64_t{0});
   facts.emplace_back("progress",
-                     fmt::format("iteration {} of {}, {} samples, {} tokens",
+                     fmt::format("iteration {} of {}, {} {}, {} tokens",
                                  format_grouped(manifest.iteration), format_grouped(total),
-                                 format_grouped(samples),
+                                 format_grouped(samples), noun_for(samples, "sample"),
                                  format_count(static_cast<double>(samples) *
                                               static_cast<double>(config.train.seq_length))));
   facts.emplace_back("training",
@@ -105,8 +105,9 @@ int verify(const CheckpointArguments& a) {
   if (!report.ok() && report.repairable)
     fmt::print("try: pentatron checkpoint repair {}\n", folder.string());
   if (report.ok())
-    fmt::print("{}: all checksums match ({} tensors, {} bytes in {} files)\n", folder.string(),
-               report.tensors, report.bytes, report.files);
+    fmt::print("{}: all checksums match ({}, {} bytes in {})\n", folder.string(),
+               counted(static_cast<int64_t>(report.tensors), "tensor"), report.bytes,
+               counted(static_cast<int64_t>(report.files), "file"));
   return report.ok() ? kExitSuccess : kExitFailure;
 }
 

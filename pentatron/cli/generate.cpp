@@ -77,8 +77,8 @@ struct Speed {
   double reading_s = 0, writing_s = 0;
 
   std::string describe() const {
-    std::string text = fmt::format("{} prompt tokens in {:.2f} s", prompt_tokens, reading_s);
-    text += fmt::format(", {} new tokens", new_tokens);
+    std::string text = fmt::format("{} in {:.2f} s, {}", counted(prompt_tokens, "prompt token"),
+                                   reading_s, counted(new_tokens, "new token"));
     if (later_tokens > 0)
       text += fmt::format(" at {:.1f} tokens/s", static_cast<double>(later_tokens) / writing_s);
     return text;

@@ -97,11 +97,12 @@ void train_rank(const trainer::Config& config, const comm::Group& world) {
               config.checkpoint.save.empty() ? "; not saved, because checkpoint.save is empty"
                                              : "");
   if (!report.last_loss && report.iterations > 0)
-    log::info("nothing to do: the run is already at its last iteration, {}", report.iterations);
+    log::info("nothing to do: the run has already reached its last iteration, {}",
+              report.iterations);
   if (report.reason != trainer::StopReason::kSignal) print_sample(trainer, main_rank);
   if (main_rank) print_report(report);
   for (const auto& [what, why] : report.unsaved)
-    raise<CheckpointError>("{}: the run is at its end without this {}\n  try: checkpoint.load=auto "
+    raise<CheckpointError>("{}: the run has ended without this {}\n  try: checkpoint.load=auto "
                            "with the same configuration, once {} can be written",
                            why, what, config.checkpoint.save);
 }

@@ -30,7 +30,7 @@ std::string differences(const Config& one, const Config& other,
   std::vector<std::string> texts;
   for (const config::Difference& d : config::diff(one, other)) {
     if (meanings.contains(d.on_resume))
-      texts.push_back(fmt::format("{}={} and not {}", d.path, d.before, d.after));
+      texts.push_back(fmt::format("{}={} instead of {}", d.path, d.before, d.after));
   }
   return fmt::format("{}", fmt::join(texts, ", "));
 }

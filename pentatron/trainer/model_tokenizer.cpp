@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
 #include "pentatron/base/hf_cache.h"
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
@@ -154,7 +155,7 @@ void check_vocabulary(const Config& config, const data::Tokenizer& tokenizer) {
 
 std::string describe_tokenizer(const Config& config, const data::Tokenizer& tokenizer) {
   std::string text =
-      fmt::format("tokenizer: {}, {} tokens", tokenizer.name(), tokenizer.vocab_size());
+      fmt::format("tokenizer: {}, {}", tokenizer.name(), counted(tokenizer.vocab_size(), "token"));
   if (!config.tokenizer.path.empty()) return text + ", from " + config.tokenizer.path;
   if (!names_tokenizer(config.tokenizer)) {
     const std::optional<std::string> foreign = foreign_model(config.checkpoint);

@@ -180,9 +180,9 @@ void set_aside(const fs::path& dir) {
       raise<ConfigError>("{} cannot be moved to {}: {}", (dir / name).string(), folder().string(),
                          error.message());
   }
-  log::info(
-      "the run was ended before its first checkpoint and begins again; what it wrote is in {}",
-      folder().string());
+  log::info("the earlier run ended before its first checkpoint, so this run starts again; the "
+            "files of the earlier run are in {}",
+            folder().string());
 }
 
 /// Runs `work` on some ranks; what it throws there, all throw.

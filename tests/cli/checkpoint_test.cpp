@@ -55,7 +55,7 @@ TEST_F(CheckpointVerbs, ShowCheckAndComparePartsOfTwoRanks) {
 TEST_F(CheckpointVerbs, InspectFitsAScreen) {
   const std::string page = run("checkpoint inspect saved");
   EXPECT_LE(std::count(page.begin(), page.end(), '\n'), 40) << page;
-  for (const char* part : {"step_00000003", "model        1 layers, hidden size 32",
+  for (const char* part : {"step_00000003", "model        1 layer, hidden size 32",
                            "iteration 3 of 3, 12 samples, 192 tokens", "layers.*.",
                            "optimizer state", "exp_avg", "--all"})
     EXPECT_THAT(page, HasSubstr(part));

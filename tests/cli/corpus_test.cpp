@@ -109,7 +109,7 @@ TEST_F(CorpusVerbs, CorporaAreMergedSplitAndVerified) {
   EXPECT_THAT(run("corpus merge part_0 " + (kCorpusData / "megatron/corpus_b").string() +
                       " --output x 2>&1",
                   1),
-              HasSubstr("they cannot be one corpus"));
+              HasSubstr("so they cannot be merged"));
   EXPECT_THAT(run("corpus merge part_0 part_1 --output part_0 2>&1", 2),
               HasSubstr("both an input and the output"));
   fs::resize_file(folder / "both.bin", 100);

@@ -65,6 +65,15 @@ TEST_F(Limits, ARunThatEndsEarlySaysWhy) {
   EXPECT_THAT(train(tiny, 0), Not(HasSubstr("stopped")));
 }
 
+TEST_F(Limits, ANumberThatIsNoneHasNoSign) {
+  const std::string out = train(
+      "model.num_layers=1 model.hidden_size=32 model.num_attention_heads=2 train.seq_length=16 "
+      "train.train_iters=6 optimizer.lr=1e30 train.on_nan=skip logger.log_interval=1",
+      0);
+  EXPECT_THAT(out, AllOf(HasSubstr("gradient norm nan is not finite, first seen in "),
+                         HasSubstr("grad norm nan"), Not(HasSubstr("-nan"))));
+}
+
 TEST_F(Limits, AStartThatFailsLeavesNoRunJson) {
   const std::string tiny = "model.num_layers=1 model.hidden_size=32 model.num_attention_heads=2 "
                            "train.seq_length=16 train.train_iters=1 logger.dir=log ";

@@ -13,6 +13,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/cli/letter_model.h"
 #include "tests/cli/program_folder.h"
 
 namespace pentatron {
@@ -36,6 +37,7 @@ struct Command {
   std::string changes = {};  ///< what it is asked to change: all that begins so
   bool mixed_folder = false; ///< the outputs are folders in which other files may lie
   std::string resumes = {};  ///< what a failure leaves so that the next call continues
+  std::string says = ".*";   ///< what its output is, as a regular expression
 };
 
 const std::vector<Command>& commands() {
@@ -49,7 +51,9 @@ const std::vector<Command>& commands() {
                     "/expected.safetensors' --logits-out l.safetensors --grads-out g.safetensors",
        .outputs = {"l.safetensors", "g.safetensors"}},
       {.name = "generate", .arguments = "saved --tokens 1,2,3 --max-new-tokens 2"},
-      {.name = "chat", .arguments = "--help"},
+      {.name = "chat",
+       .arguments = "talker --max-new-tokens 4 --seed 1 < question.txt",
+       .says = "^[!-~]{1,4}\n$"},
       {.name = "convert", .arguments = "saved exported --format hf", .outputs = {"exported"}},
       {.name = "checkpoint inspect", .arguments = "saved"},
       {.name = "checkpoint verify", .arguments = "saved"},
@@ -104,6 +108,7 @@ class Outputs : public test::ProgramFolder, public testing::WithParamInterface<C
   void prepare() const {
     std::ofstream(folder / "a.yaml") << "seed: 5\n";
     std::ofstream(folder / "question.txt") << "hello\n";
+    test::make_letter_model(folder / "talker"); // it has a chat template
     fs::create_directory(folder / "run");
     std::ofstream(folder / "run/metrics.jsonl")
         << "{\"iteration\":1,\"loss\":4}\n{\"iteration\":2,\"loss\":3}\n";
@@ -151,7 +156,8 @@ class Outputs : public test::ProgramFolder, public testing::WithParamInterface<C
 
 TEST_P(Outputs, AreWhatTheTableSaysAndNothingElse) {
   const Files before = files();
-  call();
+  const std::string said = call();
+  EXPECT_THAT(said, testing::ContainsRegex(GetParam().says));
   const Files after = files();
   std::set<std::string> made;
   for (const auto& [name, content] : after) {

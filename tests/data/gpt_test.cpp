@@ -100,7 +100,7 @@ TEST(GptDataset, DrawsTheSamplesOfMegatron) {
                   std::vector<int64_t> sample(100);
                   dataset.sample(*dataset.size(), sample.data());
                 }),
-                HasSubstr("samples, not"));
+                HasSubstr("samples, so sample"));
   }
 }
 

@@ -229,7 +229,7 @@ TEST_F(OpenIndexed, ValidationSetsMayBeSeveralAndWhole) {
   EXPECT_EQ(open_datasets(config, context).validation->size(), (1608 - 1) / 16);
   config.valid_data_path = paths("1 a 2 b");
   EXPECT_THAT(error_of<ConfigError>([&] { open_datasets(config, context); }),
-              HasSubstr("has weights"));
+              HasSubstr("cannot have weights"));
   config.multiple_validation_sets = false;
   config.full_validation = true;
   EXPECT_THAT(error_of<ConfigError>([&] { open_datasets(config, context); }),

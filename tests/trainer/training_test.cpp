@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 #include "pentatron/base/log.h"
@@ -14,6 +15,7 @@
 #include "pentatron/data/indexed/indexed_writer.h"
 #include "pentatron/models/gpt.h"
 #include "pentatron/trainer/metrics/train_log.h"
+#include "pentatron/trainer/step.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/tiny_run.h"
 
@@ -315,6 +317,18 @@ TEST_F(WithoutTargets, SkipsAreToldOncePerRunWhateverTheNumberOfRanks) {
     }
   }
   EXPECT_THAT(log, HasSubstr("are not finite"));
+}
+
+TEST(NonfiniteText, NamesWhatIsNotFiniteAlone) {
+  const double inf = std::numeric_limits<double>::infinity();
+  StepResult result{.loss = std::nan(""), .grad_norm = inf, .finite = false};
+  EXPECT_EQ(nonfinite_text(result), "loss nan and gradient norm inf are not finite");
+  result.loss = 3;
+  result.first_nonfinite = "layers.0 on rank 1";
+  EXPECT_EQ(nonfinite_text(result),
+            "gradient norm inf is not finite, first seen in layers.0 on rank 1");
+  EXPECT_EQ(nonfinite_text({.loss = -inf, .grad_norm = 2, .finite = false}),
+            "loss -inf is not finite");
 }
 
 TEST_F(WithoutTargets, MfuCountsTheSquaresOfDocuments) {

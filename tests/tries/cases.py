@@ -221,7 +221,7 @@ ELSEWHERE = [
     (r"checkpoint.strictness=log_all", "tests/trainer/load_test.cpp"),
     (r"every rank read the checkpoint|this rank cannot see", "several machines: tests/trainer/node_local_test.cpp"),
     (r"is in use by", "two programs at once: tests/trainer/run_folders_test.cpp"),
-    (r"are free\n  try: checkpoint.save on another|at its end without this|was not saved", "a full disk: tests/cli/limits_test.cpp"),
+    (r"are free\n  try: checkpoint.save on another|has ended without this|was not saved", "a full disk: tests/cli/limits_test.cpp"),
     (r"^cli/doctor|^trainer/train.cpp: .*; try: ", "what doctor finds depends on the machine"),
     (r"a file was truncated, or its disk failed", "tests/cli/limits_test.cpp"),
     (r"^main.cpp", "tests/install"),

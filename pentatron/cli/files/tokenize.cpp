@@ -11,6 +11,7 @@
 
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/mapped_file.h"
 #include "pentatron/cli/files/file_verbs.h"
@@ -238,8 +239,8 @@ int train(const TokenizeArguments& arguments) {
     write_file_atomically(files.config, data::tokenizer::tokenizer_config_json(
                                             json["added_tokens"][0]["content"].get<std::string>()));
   tokenizer.commit();
-  fmt::print(stderr, "{}: {} tokens from {} bytes of text\n", files.tokenizer.string(),
-             json["model"]["vocab"].size(), text.bytes());
+  fmt::print(stderr, "{}: {} from {} of text\n", files.tokenizer.string(),
+             counted(std::ssize(json["model"]["vocab"]), "token"), counted(text.bytes(), "byte"));
   return 0;
 }
 

@@ -71,11 +71,11 @@ void merge_corpora(const std::vector<std::string>& prefixes, const std::string& 
     refuse_to_overwrite_itself(prefix, output);
     const IndexedDataset corpus(prefix);
     if (corpus.dtype() != first.dtype()) {
-      raise<DataError>("{}.idx: dtype is {}, and that of {} is {}: they cannot be one corpus",
-                       prefix, name_of(corpus.dtype()), prefixes[0], name_of(first.dtype()));
+      raise<DataError>("{}.idx has the dtype {}, but {} has {}, so they cannot be merged", prefix,
+                       name_of(corpus.dtype()), prefixes[0], name_of(first.dtype()));
     }
     if (corpus.has_modes() != first.has_modes()) {
-      raise<DataError>("{}.idx has {} sequence_modes, and {} has {}: they cannot be one corpus",
+      raise<DataError>("{}.idx has {} sequence_modes, but {} has {}, so they cannot be merged",
                        prefix, corpus.has_modes() ? "some" : "no", prefixes[0],
                        first.has_modes() ? "some" : "none");
     }
@@ -94,7 +94,7 @@ void copy_documents(const IndexedDataset& corpus, int64_t begin, int64_t end,
                     const std::string& output, const TokenProgress& progress) {
   refuse_to_overwrite_itself(corpus.prefix(), output);
   if (begin < 0 || begin > end || end > corpus.num_documents()) {
-    raise<DataError>("{} has {} documents, and not numbers {} to {}", corpus.prefix(),
+    raise<DataError>("{} has {} documents, so documents {} to {} do not exist", corpus.prefix(),
                      corpus.num_documents(), begin, end);
   }
   IndexedWriter writer(output, {.dtype = corpus.dtype(), .modes = corpus.has_modes()});
@@ -110,10 +110,10 @@ std::vector<std::string> split_corpus_files(const std::string& prefix,
   double sum = 0;
   for (const double share : shares) {
     if (!(share >= 0) || !std::isfinite(share))
-      raise<ConfigError>("the share {} is not a number >= 0", share);
+      raise<ConfigError>("the share {} is not a number of 0 or more", share);
     sum += share;
   }
-  if (!(sum > 0)) throw ConfigError("no part has a share above 0");
+  if (!(sum > 0)) throw ConfigError("all shares are 0");
   const IndexedDataset corpus(prefix);
   std::vector<std::string> parts;
   double until = 0;
