@@ -12,6 +12,7 @@ target_compile_options(pentatron_test_options INTERFACE $<$<CONFIG:Release>:-O1>
 if(PENTATRON_TESTS)
   add_library(pentatron_test_main STATIC ${PROJECT_SOURCE_DIR}/tests/support/test_main.cpp)
   target_link_libraries(pentatron_test_main PRIVATE pentatron_test_options)
+  target_include_directories(pentatron_test_main PRIVATE ${PROJECT_SOURCE_DIR})
 endif()
 
 # pentatron_test(<name> HEADERS plain|torch SOURCES file... LIBRARIES target...): a GoogleTest program.

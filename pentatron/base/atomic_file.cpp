@@ -95,6 +95,15 @@ void AtomicFile::commit() {
   sync_path(parent_of(target_));
 }
 
+void refuse_existing(std::span<const fs::path> outputs) {
+  for (const fs::path& output : outputs) {
+    std::error_code error;
+    if (fs::exists(fs::symlink_status(output, error)))
+      raise<ConfigError>("{} exists\n  try: another --output, or --overwrite to replace it",
+                         output.string());
+  }
+}
+
 void write_file_atomically(const fs::path& target, std::string_view text) {
   AtomicFile file(target);
   file.write(text);

@@ -35,6 +35,9 @@ class AtomicFile {
   uint64_t size_ = 0;
 };
 
+/// Throws ConfigError if one of the files that --output names is there, whatever it is.
+void refuse_existing(std::span<const std::filesystem::path> outputs);
+
 /// The whole content at once.
 void write_file_atomically(const std::filesystem::path& target, std::string_view text);
 

@@ -13,6 +13,7 @@
 #include "pentatron/cli/ranks.h"
 #include "pentatron/data/tokenizer/stream_decoder.h"
 #include "pentatron/generate/generate.h"
+#include "pentatron/trainer/check_run.h"
 #include "pentatron/trainer/memory_plan.h"
 #include "pentatron/trainer/metrics/hardware.h"
 #include "pentatron/trainer/metrics/train_log.h"
@@ -152,8 +153,15 @@ int train(const TrainArguments& arguments) {
   }
   const trainer::Config config =
       trainer::load_config(split.files, split.overrides, std::move(base), ranks.size);
+  if (!arguments.hf.empty() && config.checkpoint.load != "hf:" + arguments.hf)
+    raise<ConfigError>("--hf {0} and checkpoint.load={1} both name a model to start from\n  try: "
+                       "checkpoint.load=hf:{0}, or remove --hf",
+                       arguments.hf, config.checkpoint.load);
   tell_limits(config, ranks, arguments.dry_run);
-  if (arguments.dry_run) return 0;
+  if (arguments.dry_run) {
+    if (!ranks.supervised && ranks.launch.rank == 0) trainer::check_run(config);
+    return 0;
+  }
   const char* const answer = trainer::stopping_text(!config.checkpoint.save.empty());
   ranks.acknowledgement = answer;
   // Of several processes one answers: that which starts the others, else rank 0.
@@ -175,7 +183,8 @@ void add_train(CLI::App& program, Action& chosen) {
                    "start from this Hugging Face model: a folder, or ORG/NAME of a downloaded one; "
                    "same as checkpoint.load=hf:DIR");
   verb->add_flag("--dry-run", arguments->dry_run,
-                 "check the configuration, print the required memory, and exit");
+                 "check the configuration, print the required memory, open the data, the tokenizer "
+                 "and the checkpoint, check that the folders are free, and exit; writes nothing");
   add_rank_options(*verb, arguments->ranks);
   verb->footer(sections_help() +
                "examples:\n"

@@ -225,6 +225,12 @@ const InputReport& Corpus::report() const {
   return state_->report;
 }
 
+std::vector<std::filesystem::path> Corpus::files() const {
+  std::vector<std::filesystem::path> paths;
+  for (const InputFile& file : state_->input.files) paths.push_back(file.path);
+  return paths;
+}
+
 int64_t Corpus::memory_bytes() const {
   wait();
   int64_t bytes = 0;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <exception>
+#include <filesystem>
 #include <memory>
 #include <vector>
 
@@ -36,6 +37,7 @@ class Corpus final : public TokenStream {
   /// Writes tokens [begin, begin + count) of the stream to `out`. Any number of threads at once.
   void copy(int64_t begin, int64_t count, int64_t* out) const override;
   const InputReport& report() const;
+  std::vector<std::filesystem::path> files() const;
   /// The memory of the tokens.
   int64_t memory_bytes() const;
 

@@ -150,6 +150,7 @@ struct Datasets {
   int64_t file_batch_size =
       0;            ///< of type batches: the global batch size that takes a step of the file a step
   int64_t eod = -1; ///< the token after each document, -1 if nothing is known of documents
+  std::vector<std::filesystem::path> files; ///< that were read
   std::string summary; ///< what was read, for the log: one line, more if something was skipped
 };
 

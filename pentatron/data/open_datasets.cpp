@@ -22,6 +22,7 @@ Datasets open_text(const DatasetConfig& config, const DatasetContext& context) {
       context.corpus ? context.corpus : std::make_shared<const Corpus>(config, context.tokenizer);
   sets.split = split_corpus(*sets.corpus, config.split);
   sets.summary = sets.corpus->report().to_string();
+  sets.files = sets.corpus->files();
   sets.train_size = size_of_part(*sets.corpus, sets.split.train);
   sets.validation_size = size_of_part(*sets.corpus, sets.split.validation);
   sets.test_size = size_of_part(*sets.corpus, sets.split.test);
@@ -61,6 +62,7 @@ Datasets open_batches(const DatasetConfig& config, const DatasetContext& context
   Datasets sets;
   sets.train = batches;
   sets.file_batch_size = batches->batch_size();
+  sets.files = {config.path};
   sets.summary = fmt::format("{} of {} of {}", counted(batches->steps(), "step"),
                              counted(batches->batch_size(), "sample"),
                              counted(batches->sequence_length(), "token"));

@@ -4,8 +4,10 @@
 
 #include <omp.h>
 
-#if defined(__x86_64__) && defined(__linux__)
+#if defined(__x86_64__)
 #include <cpuid.h>
+#endif
+#if defined(__x86_64__) && defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -36,6 +38,14 @@ bool ask_for_amx() {
 #endif
 }
 
+#if defined(__x86_64__)
+/// Not every compiler's __builtin_cpu_supports() knows it. What it needs of the system, AVX does.
+bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
+
 } // namespace
 
 std::string_view name(DType t) {
@@ -56,8 +66,7 @@ const CpuFeatures& cpu_features() {
   static const CpuFeatures features = [] {
     CpuFeatures f;
 #if defined(__x86_64__)
-    f.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-             __builtin_cpu_supports("f16c");
+    f.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     f.avx512 = f.avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     f.avx512_bf16 = f.avx512 && __builtin_cpu_supports("avx512bf16");

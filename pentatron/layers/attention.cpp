@@ -30,55 +30,6 @@ at::Tensor head_view(const at::Tensor& qkv, int64_t begin, int64_t heads, int64_
   return qkv.narrow(1, begin, heads * d).unflatten(1, {heads, d});
 }
 
-struct HeadNorm {
-  nn::Param* weight = nullptr;
-  at::Tensor rstd;
-};
-
-/// RMSNorm of every head: x [T, heads, d] (strided) -> contiguous.
-at::Tensor norm_heads(const at::Tensor& x, HeadNorm& norm, const AttentionOptions& options) {
-  at::Tensor y = at::empty(x.sizes(), x.options());
-  norm.rstd = at::empty({x.size(0) * x.size(1)}, x.options().dtype(nn::acc_dtype(x.scalar_type())));
-  kernels::norm_forward(
-      {.kind = kernels::NormKind::kRmsNorm,
-       .dtype = nn::kernel_dtype(x.scalar_type()),
-       .weight_dtype = nn::kernel_dtype(x.scalar_type()),
-       .rows = x.size(0) * x.size(1),
-       .cols = x.size(2),
-       .x = x.data_ptr(),
-       .weight = norm.weight->value().data_ptr(),
-       .y = y.data_ptr(),
-       .rstd = norm.rstd.data_ptr(),
-       .x_rows = {.stride = x.stride(1), .group_rows = x.size(1), .group_stride = x.stride(0)},
-       .eps = options.norm_eps,
-       .zero_centered = options.norm_zero_centered},
-      nn::KernelContext(x));
-  return y;
-}
-
-/// Writes the gradient of x into dx (strided as x).
-void norm_heads_backward(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& x,
-                         const HeadNorm& norm, const AttentionOptions& options) {
-  const bool train = norm.weight->trainable;
-  const kernels::NormBackward args{
-      .kind = kernels::NormKind::kRmsNorm,
-      .dtype = nn::kernel_dtype(x.scalar_type()),
-      .weight_dtype = nn::kernel_dtype(x.scalar_type()),
-      .rows = x.size(0) * x.size(1),
-      .cols = x.size(2),
-      .dy = dy.data_ptr(),
-      .x = x.data_ptr(),
-      .weight = norm.weight->value().data_ptr(),
-      .rstd = norm.rstd.data_ptr(),
-      .dx = dx.data_ptr(),
-      .dweight = train ? norm.weight->main_grad().data_ptr() : nullptr,
-      .x_rows = {.stride = x.stride(1), .group_rows = x.size(1), .group_stride = x.stride(0)},
-      .dx_rows = {.stride = dx.stride(1), .group_rows = dx.size(1), .group_stride = dx.stride(0)},
-      .zero_centered = options.norm_zero_centered};
-  kernels::norm_backward(args, nn::KernelContext(x, kernels::workspace_bytes(args)));
-  if (train) norm.weight->accumulated();
-}
-
 } // namespace
 
 Attention::Attention(const nn::Scope& scope, const AttentionOptions& options,
@@ -92,18 +43,16 @@ Attention::Attention(const nn::Scope& scope, const AttentionOptions& options,
             tp) {
   local_heads_ = options.heads / tp.size();
   local_kv_heads_ = std::max<int64_t>(1, options.kv_heads / tp.size());
-  if (options.qk_norm) {
-    const nn::Init init = nn::Init::constant(options.norm_zero_centered ? 0 : 1);
-    const std::map<std::string, nn::Placement> placements = {
-        {"tp", planted("head_norm_gradient_not_summed")
-                   ? nn::Placement::replicate()
-                   : nn::Placement::partial()}}; // used by split heads
-    q_norm_ =
-        &scope.param("q_norm.weight",
-                     {.name = {}, .shape = {options.head_size}, .placements = placements}, init);
-    k_norm_ =
-        &scope.param("k_norm.weight",
-                     {.name = {}, .shape = {options.head_size}, .placements = placements}, init);
+  if (options.qk_norm != QkNorm::kNone) {
+    HeadsNormOptions norm{.kind = options.qk_norm,
+                          .heads = options.heads,
+                          .head_size = options.head_size,
+                          .eps = options.norm_eps,
+                          .zero_centered = options.norm_zero_centered};
+    q_norm_.emplace(scope, "q_norm.weight", norm, tp);
+    norm.heads = options.kv_heads;
+    norm.in_groups = true;
+    k_norm_.emplace(scope, "k_norm.weight", norm, tp);
   }
   core_ = {.scale = options.scale > 0 ? options.scale
                                       : 1.0 / std::sqrt(static_cast<double>(options.head_size)),
@@ -125,20 +74,19 @@ Attention::Heads Attention::split(const at::Tensor& qkv, const nn::ForwardContex
   const int64_t n = local_heads_, g = local_kv_heads_, d = options_.head_size;
   const bool rotary = rotary_ != nullptr && rotary_->defined();
   const at::Tensor positions = ctx.layout->positions;
-  HeadNorm q_norm{q_norm_, {}}, k_norm{k_norm_, {}};
-  ctx.use(q_norm_);
-  ctx.use(k_norm_);
-  at::Tensor kept; // what q and k were before their norms
+  at::Tensor kept, q_rstd, k_rstd; // what q and k were before their norms, and its statistics
   Heads out;
   {
     const nn::NoAutograd guard;
     const at::Tensor source = qkv.detach();
     out = {head_view(source, 0, n, d), head_view(source, n * d, g, d),
            head_view(source, (n + g) * d, g, d)};
-    if (options_.qk_norm) {
+    if (q_norm_) {
+      q_norm_->use(ctx);
+      k_norm_->use(ctx);
       kept = source;
-      out.q = norm_heads(out.q, q_norm, options_);
-      out.k = norm_heads(out.k, k_norm, options_);
+      out.q = q_norm_->forward(out.q, q_rstd);
+      out.k = k_norm_->forward(out.k, k_rstd);
     }
     if (rotary) { // in place: the projection that made q and k does not need them
       rotate(out.q, out.q, *rotary_, positions, false);
@@ -147,13 +95,13 @@ Attention::Heads Attention::split(const at::Tensor& qkv, const nn::ForwardContex
   }
   nn::record(
       "split_heads", {qkv}, {out.q, out.k, out.v},
-      [this, n, g, d, rotary, positions, kept, q_norm, k_norm](std::vector<at::Tensor>&& grads) {
+      [this, n, g, d, rotary, positions, kept, q_rstd, k_rstd](std::vector<at::Tensor>&& grads) {
         const nn::NoAutograd guard;
         const at::Tensor dqkv = at::empty({grads[0].size(0), (n + 2 * g) * d}, grads[0].options());
         const auto back = [&](const at::Tensor& dy, int64_t begin, int64_t heads,
-                              const HeadNorm& norm) {
+                              const std::optional<HeadsNorm>& norm, const at::Tensor& rstd) {
           at::Tensor target = head_view(dqkv, begin, heads, d);
-          if (norm.weight == nullptr) {
+          if (!norm) {
             if (rotary) {
               rotate(target, dy, *rotary_, positions, true);
             } else {
@@ -163,10 +111,10 @@ Attention::Heads Attention::split(const at::Tensor& qkv, const nn::ForwardContex
           }
           const at::Tensor dn = dy.contiguous();
           if (rotary) rotate(dn, dn, *rotary_, positions, true);
-          norm_heads_backward(target, dn, head_view(kept, begin, heads, d), norm, options_);
+          norm->backward(target, dn, head_view(kept, begin, heads, d), rstd);
         };
-        back(grads[0], 0, n, q_norm);
-        back(grads[1], n * d, g, k_norm);
+        back(grads[0], 0, n, q_norm_, q_rstd);
+        back(grads[1], n * d, g, k_norm_, k_rstd);
         head_view(dqkv, (n + g) * d, g, d).copy_(grads[2]);
         return std::vector<at::Tensor>{dqkv};
       });
@@ -205,9 +153,15 @@ nn::Cost Attention::cost(const AttentionOptions& o, const nn::LayerShape& shape)
   // Two products over the causal half of the squares.
   cost.forward_attention_flops = 2.0 * visible_squares(o, shape) * static_cast<double>(n * d);
   cost.saved_bytes = shape.element_bytes * t * (o.hidden + qkv + n * d) + shape.acc_bytes * t * n;
-  if (o.qk_norm)
-    cost.saved_bytes += shape.element_bytes * t * (n + g) * d + shape.acc_bytes * t * (n + g);
   if (shape.tp > 1) cost.tp_all_reduce = {2 * shape.element_bytes * t * o.hidden, 2};
+  if (o.qk_norm != QkNorm::kNone) {
+    const int64_t rows = o.qk_norm == QkNorm::kHead ? t * (n + g) : 2 * t;
+    cost.saved_bytes += shape.element_bytes * t * (n + g) * d + shape.acc_bytes * rows;
+  }
+  if (o.qk_norm == QkNorm::kProjection && shape.tp > 1) {
+    cost.tp_all_reduce.bytes += 4 * shape.acc_bytes * t;
+    cost.tp_all_reduce.count += 4;
+  }
   return cost;
 }
 

@@ -4,16 +4,16 @@
 /// Shapes, T = tokens, h = hidden, n = heads, g = key-value heads, d = head size, t = tp size:
 ///   forward x [T, h] -> [T, h], under sequence parallel [T / t, h]; inside, a rank holds n / t
 ///   query heads and g / t key-value heads, or one that t / g neighbours share.
-/// Collectives: those of ColumnParallelLinear and RowParallelLinear.
+/// Collectives: those of ColumnParallelLinear, RowParallelLinear and HeadsNorm.
 /// Throws ConfigError if t does not divide n, or neither of g and t the other.
-/// Source: Ainslie et al. 2023 (arXiv:2305.13245) for grouped queries; Dehghani et al. 2023
-/// (arXiv:2302.05442) for q/k norms.
+/// Source: Ainslie et al. 2023 (arXiv:2305.13245) for grouped queries.
 #pragma once
 
 #include <memory>
 #include <optional>
 
 #include "pentatron/layers/core_attention.h"
+#include "pentatron/layers/heads_norm.h"
 #include "pentatron/layers/rotary.h"
 #include "pentatron/nn/cost.h"
 #include "pentatron/nn/ops/ops.h"
@@ -28,7 +28,7 @@ struct AttentionOptions {
   int64_t head_size = 0;
   bool qkv_bias = false;
   bool proj_bias = false;
-  bool qk_norm = false; ///< RMSNorm of every head's q and k
+  QkNorm qk_norm = QkNorm::kNone; ///< RMSNorm of q and k
   double norm_eps = 1e-5;
   bool norm_zero_centered = false;
   double scale = 0; ///< of the scores; 0: 1 / sqrt(head_size)
@@ -59,8 +59,7 @@ class Attention {
   std::shared_ptr<const RotaryTable> rotary_;
   parallel::ColumnParallelLinear qkv_;
   parallel::RowParallelLinear proj_;
-  nn::Param* q_norm_ = nullptr;
-  nn::Param* k_norm_ = nullptr;
+  std::optional<HeadsNorm> q_norm_, k_norm_;
   CoreAttentionOptions core_;
 };
 

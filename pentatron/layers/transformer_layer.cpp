@@ -22,23 +22,46 @@ std::pair<at::Tensor, at::Tensor> Norm::add_forward(const at::Tensor& x, const a
   return nn::add_norm(x, residual, *weight_, bias_, options_, ctx);
 }
 
+namespace {
+
+std::optional<Norm> make_norm(bool wanted, const nn::Scope& scope,
+                              const TransformerLayerOptions& options,
+                              const parallel::TensorParallel& tp) {
+  if (!wanted) return std::nullopt;
+  return Norm(scope, options.attention.hidden, options.norm, tp);
+}
+
+std::pair<at::Tensor, at::Tensor> twice(const at::Tensor& x) {
+  return {x, x};
+}
+
+} // namespace
+
 TransformerLayer::TransformerLayer(const nn::Scope& scope, const TransformerLayerOptions& options,
                                    parallel::TensorParallel tp,
                                    std::shared_ptr<const RotaryTable> rotary)
     : options_(options),
-      attention_norm_(scope / "attention_norm", options.attention.hidden, options.norm, tp),
+      attention_norm_(make_norm(options.norm_input, scope / "attention_norm", options, tp)),
       attention_(scope / "attention", options.attention, tp, std::move(rotary)),
-      mlp_norm_(scope / "mlp_norm", options.attention.hidden, options.norm, tp),
-      mlp_(scope / "mlp", options.mlp, tp) {}
+      attention_output_norm_(
+          make_norm(options.norm_output, scope / "attention_output_norm", options, tp)),
+      mlp_norm_(make_norm(options.norm_input, scope / "mlp_norm", options, tp)),
+      mlp_(scope / "mlp", options.mlp, tp),
+      mlp_output_norm_(make_norm(options.norm_output, scope / "mlp_output_norm", options, tp)) {}
 
 at::Tensor TransformerLayer::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {
   const auto drop = [&](const at::Tensor& branch, uint32_t which) {
     return nn::dropout(branch,
                        {.p = options_.hidden_dropout, .site = options_.dropout_site + which}, ctx);
   };
-  const at::Tensor attended = drop(attention_.forward(attention_norm_.forward(x, ctx), ctx), 0);
-  const auto [h, normed] = mlp_norm_.add_forward(x, attended, ctx);
-  return h + drop(mlp_.forward(normed, ctx), 1);
+  const auto normed = [&](const std::optional<Norm>& norm, const at::Tensor& y) {
+    return norm ? norm->forward(y, ctx) : y;
+  };
+  const at::Tensor attended =
+      drop(normed(attention_output_norm_, attention_.forward(normed(attention_norm_, x), ctx)), 0);
+  const auto [h, input] =
+      mlp_norm_ ? mlp_norm_->add_forward(x, attended, ctx) : twice(x + attended);
+  return h + drop(normed(mlp_output_norm_, mlp_.forward(input, ctx)), 1);
 }
 
 nn::Cost TransformerLayer::cost(const TransformerLayerOptions& o, const nn::LayerShape& shape) {
@@ -46,9 +69,10 @@ nn::Cost TransformerLayer::cost(const TransformerLayerOptions& o, const nn::Laye
   cost += Mlp::cost(o.mlp, shape);
   const int64_t hidden = o.attention.hidden,
                 statistics = o.norm.kind == kernels::NormKind::kLayerNorm ? 2 : 1;
-  // Both norms keep what they normalise, the first of them the layer's input.
-  cost.saved_bytes += 2 * (shape.element_bytes * shape.tokens * hidden +
-                           shape.acc_bytes * shape.tokens * statistics);
+  // Norms keep what they normalise, the first of them the layer's input.
+  const int64_t norms = (o.norm_input ? 2 : 0) + (o.norm_output ? 2 : 0);
+  cost.saved_bytes += norms * (shape.element_bytes * shape.tokens * hidden +
+                               shape.acc_bytes * shape.tokens * statistics);
   return cost;
 }
 

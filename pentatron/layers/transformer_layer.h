@@ -1,6 +1,9 @@
-/// One pre-norm transformer layer: h = x + attention(norm(x)); y = h + mlp(norm(h)).
+/// One transformer layer: h = x + out(attention(in(x))); y = h + out(mlp(in(h))), where each `in`
+/// and `out` is a norm or nothing.
 ///
-/// Shapes: x [T, hidden] -> [T, hidden].
+/// Shapes: x [T, hidden] -> [T, hidden]. Sources of the placements of norms: Xiong et al. 2020
+/// (arXiv:2002.04745) for the input, OLMo 2 (arXiv:2501.00656) for the output, Gemma 2
+/// (arXiv:2408.00118) for both.
 #pragma once
 
 #include <optional>
@@ -30,6 +33,7 @@ struct TransformerLayerOptions {
   AttentionOptions attention;
   MlpOptions mlp;
   nn::NormOptions norm;
+  bool norm_input = true, norm_output = false; ///< of attention and of the MLP; at least one
   double hidden_dropout = 0;
   uint32_t dropout_site = 0; ///< of the attention branch; the MLP branch has the next number
 };
@@ -43,10 +47,12 @@ class TransformerLayer {
 
  private:
   TransformerLayerOptions options_;
-  Norm attention_norm_;
+  std::optional<Norm> attention_norm_;
   Attention attention_;
-  Norm mlp_norm_;
+  std::optional<Norm> attention_output_norm_;
+  std::optional<Norm> mlp_norm_;
   Mlp mlp_;
+  std::optional<Norm> mlp_output_norm_;
 };
 
 } // namespace pentatron::layers

@@ -153,7 +153,10 @@ layers::TransformerLayerOptions layer_options(const GptConfig& c, int64_t index)
                         .head_size = c.head_size(),
                         .qkv_bias = c.add_qkv_bias,
                         .proj_bias = c.add_attention_proj_bias,
-                        .qk_norm = c.qk_layernorm,
+                        .qk_norm = !c.qk_layernorm ? layers::QkNorm::kNone
+                                   : c.qk_layernorm_scope == QkNormScope::kHead
+                                       ? layers::QkNorm::kHead
+                                       : layers::QkNorm::kProjection,
                         .norm_eps = c.layernorm_epsilon,
                         .norm_zero_centered = c.layernorm_zero_centered_gamma,
                         .scale = c.scale_attn_by_inverse_layer_idx
@@ -173,6 +176,8 @@ layers::TransformerLayerOptions layer_options(const GptConfig& c, int64_t index)
                   .init_std = std,
                   .proj_init_std = proj_std},
           .norm = norm_options(c),
+          .norm_input = c.norm_placement != NormPlacement::kOutput,
+          .norm_output = c.norm_placement != NormPlacement::kPre,
           .hidden_dropout = c.hidden_dropout,
           .dropout_site = dropout_site(index, 1)};
 }

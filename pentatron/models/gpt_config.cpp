@@ -82,6 +82,12 @@ void GptConfig::validate(config::Violations& violations, std::string_view path) 
                                             static_cast<double>(head_size())));
     }
   }
+  if (qk_layernorm_scope != QkNormScope::kHead && !qk_layernorm) {
+    violations.add(key("qk_layernorm_scope"),
+                   fmt::format("{}={} has no effect without {}=true", key("qk_layernorm_scope"),
+                               config::to_string(qk_layernorm_scope), key("qk_layernorm")),
+                   fmt::format("{}=true", key("qk_layernorm")));
+  }
   if (!full_attention_layers.empty() && !window_size) {
     violations.add(key("full_attention_layers"),
                    fmt::format("{} has no effect without {}", key("full_attention_layers"),

@@ -18,6 +18,19 @@ constexpr auto enum_names(Normalization) {
                     config::name(Normalization::kRmsNorm, "rmsnorm")};
 }
 
+enum class NormPlacement : uint8_t { kPre, kOutput, kPreAndOutput };
+constexpr auto enum_names(NormPlacement) {
+  using P = NormPlacement;
+  return std::array{config::name(P::kPre, "pre"), config::name(P::kOutput, "output"),
+                    config::name(P::kPreAndOutput, "pre_and_output")};
+}
+
+enum class QkNormScope : uint8_t { kHead, kProjection };
+constexpr auto enum_names(QkNormScope) {
+  return std::array{config::name(QkNormScope::kHead, "head"),
+                    config::name(QkNormScope::kProjection, "projection")};
+}
+
 enum class ActivationFunction : uint8_t {
   kGelu,
   kGeluTanh,
@@ -132,6 +145,7 @@ struct GptConfig {
   bool rotary_interleaved = false;
   RopeScalingConfig rope_scaling;
   Normalization normalization = Normalization::kRmsNorm;
+  NormPlacement norm_placement = NormPlacement::kPre;
   double layernorm_epsilon = 1e-5;
   bool layernorm_zero_centered_gamma = false;
   ActivationFunction activation_func = ActivationFunction::kSwiGlu;
@@ -139,6 +153,7 @@ struct GptConfig {
   bool add_attention_proj_bias = false;
   bool add_mlp_bias = false;
   bool qk_layernorm = false;
+  QkNormScope qk_layernorm_scope = QkNormScope::kHead;
   std::optional<double> softmax_scale;
   bool scale_attn_by_inverse_layer_idx = false;
   SoftmaxType softmax_type = SoftmaxType::kVanilla;
@@ -206,6 +221,9 @@ struct GptConfig {
               "the two halves of a head"),
         field("rope_scaling", &C::rope_scaling, "context extension for rotary position embeddings"),
         field("normalization", &C::normalization, "type of the normalization layers"),
+        field("norm_placement", &C::norm_placement,
+              "where the attention and MLP blocks have norms; pre: at their input; output: at "
+              "their output, before it is added to the residual stream; pre_and_output: at both"),
         field("layernorm_epsilon", &C::layernorm_epsilon,
               "value added to the variance in normalization layers for numerical stability")
             .positive(),
@@ -219,7 +237,11 @@ struct GptConfig {
               "add a bias to the attention output projection"),
         field("add_mlp_bias", &C::add_mlp_bias, "add biases to the linear layers of the MLP"),
         field("qk_layernorm", &C::qk_layernorm,
-              "apply RMSNorm to the query and key of every attention head"),
+              "apply RMSNorm to the queries and keys of attention"),
+        field(
+            "qk_layernorm_scope", &C::qk_layernorm_scope,
+            "what qk_layernorm normalizes; head: each head separately, with one weight vector for "
+            "all heads; projection: all heads of a token together"),
         field("softmax_scale", &C::softmax_scale,
               "factor applied to attention scores; default: 1 / sqrt(head size)")
             .positive(),

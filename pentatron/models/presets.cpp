@@ -89,6 +89,33 @@ GptConfig qwen3(int64_t layers, int64_t hidden, int64_t heads, int64_t groups, i
   return c;
 }
 
+/// Phi-3 mini (Abdin et al. 2024, arXiv:2404.14219), with 4K tokens and its sliding window.
+GptConfig phi3_mini() {
+  GptConfig c = llama(32, 3072, 32, 32, 8192, 32064, 4096, 10000.0);
+  c.window_size = 2047;
+  return c;
+}
+
+/// OLMo 2 7B (arXiv:2501.00656).
+GptConfig olmo2() {
+  GptConfig c = llama(32, 4096, 32, 32, 11008, 100352, 4096, 500000.0);
+  c.layernorm_epsilon = 1e-6;
+  c.norm_placement = NormPlacement::kOutput;
+  c.qk_layernorm = true;
+  c.qk_layernorm_scope = QkNormScope::kProjection;
+  return c;
+}
+
+/// GLM-4 9B (arXiv:2406.12793), version 0414.
+GptConfig glm4() {
+  GptConfig c = llama(40, 4096, 32, 2, 13696, 151552, 32768, 10000.0);
+  c.add_qkv_bias = true;
+  c.norm_placement = NormPlacement::kPreAndOutput;
+  c.rotary_percent = 0.5;
+  c.rotary_interleaved = true;
+  return c;
+}
+
 struct Named {
   const char* name;
   GptConfig config;
@@ -136,6 +163,9 @@ const std::vector<Named>& table() {
       {"qwen3_8b", qwen3(36, 4096, 32, 8, 12288, true)},
       {"qwen3_14b", qwen3(40, 5120, 40, 8, 17408, true)},
       {"qwen3_32b", qwen3(64, 5120, 64, 8, 25600, true)},
+      {"phi3_mini_4k", phi3_mini()},
+      {"olmo2_7b", olmo2()},
+      {"glm4_9b", glm4()},
   };
   return models;
 }

@@ -2,6 +2,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
+#include "pentatron/base/log.h"
 #include "pentatron/base/mapped_file.h"
 
 namespace pentatron::plot {
@@ -38,22 +39,20 @@ MetricsPoint point_of(std::string_view line) {
 MetricsText parse_metrics(std::string_view text, int64_t last_iteration) {
   MetricsText result;
   int64_t number = 0;
-  while (!text.empty()) {
+  for (size_t end = text.find('\n'); end != std::string_view::npos;
+       end = text.find('\n', result.bytes)) {
     ++number;
-    const size_t end = text.find('\n');
-    const std::string_view line = text.substr(0, end);
-    text = end == std::string_view::npos ? std::string_view() : text.substr(end + 1);
     try {
-      if (end == std::string_view::npos) throw DataError("the line has no end");
-      MetricsPoint point = point_of(line);
+      const MetricsPoint point = point_of(text.substr(result.bytes, end - result.bytes));
       if (point.iteration > last_iteration) break;
       result.points.push_back(point);
     } catch (const DataError& error) {
-      result.bad_line = number;
-      result.last_line = text.empty();
-      result.why = error.what();
-      break;
+      if (result.damaged++ == 0) {
+        result.first_damaged = number;
+        result.why = error.what();
+      }
     }
+    result.bytes = end + 1;
   }
   return result;
 }
@@ -61,9 +60,13 @@ MetricsText parse_metrics(std::string_view text, int64_t last_iteration) {
 std::vector<MetricsPoint> read_metrics(const std::string& file) {
   const MappedFile mapped(file);
   MetricsText read = parse_metrics(mapped.text());
-  if (read.bad_line > 0 && !read.last_line)
-    raise<DataError>("line {} of {} is not a line of metrics: {}", read.bad_line, file, read.why);
+  if (read.points.empty() && read.damaged > 0)
+    raise<DataError>("{} contains no metrics: line {} is not a line of metrics: {}", file,
+                     read.first_damaged, read.why);
   if (read.points.empty()) raise<DataError>("{} contains no metrics yet", file);
+  if (read.damaged > 0)
+    log::warning("{}: {} damaged {} left out; the first is line {}: {}", file, read.damaged,
+                 read.damaged == 1 ? "line is" : "lines are", read.first_damaged, read.why);
   return std::move(read.points);
 }
 

@@ -20,17 +20,19 @@ struct MetricsPoint {
 
 struct MetricsText {
   std::vector<MetricsPoint> points;
-  int64_t bad_line = 0;   ///< from 1: the first line that is no point; reading ends there. 0: none
-  bool last_line = false; ///< nothing follows the bad line: it may still be written
-  std::string why;        ///< of the bad line
+  int64_t damaged = 0;       ///< lines that are no points; they are passed over
+  int64_t first_damaged = 0; ///< its number, from 1; 0: none
+  std::string why;           ///< of the first damaged line
+  size_t bytes = 0;          ///< of the whole lines that were read
 };
 
-/// Any bytes. Reading ends before the first line of an iteration after `last_iteration`.
+/// Any bytes. Reading ends before the first line of an iteration after `last_iteration`, and before
+/// a last line without its end, which may still be written.
 MetricsText parse_metrics(std::string_view text,
                           int64_t last_iteration = std::numeric_limits<int64_t>::max());
 
-/// The points of a file; a last line that is cut off is left out. Throws DataError with the number
-/// of the first other line that is no point, or if the file cannot be read or holds no points.
+/// The points of a file; a last line that is cut off is left out. Warns of other lines that are no
+/// points. Throws DataError if the file cannot be read or holds no points.
 std::vector<MetricsPoint> read_metrics(const std::string& file);
 
 } // namespace pentatron::plot

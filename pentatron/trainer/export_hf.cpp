@@ -40,7 +40,7 @@ void remove_abandoned_exports(const fs::path& exports) {
 } // namespace
 
 fs::path export_checkpoint(const fs::path& checkpoint, const std::function<void()>& progress) {
-  const fs::path exports = checkpoint.parent_path() / "hf";
+  const fs::path exports = checkpoint.parent_path() / kExportFolder;
   const fs::path target = exports / checkpoint.filename();
   remove_abandoned_exports(exports);
   const auto source = checkpoint::open_model(checkpoint.string());

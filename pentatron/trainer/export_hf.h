@@ -15,6 +15,8 @@
 
 namespace pentatron::trainer {
 
+inline constexpr const char* kExportFolder = "hf";
+
 /// Writes checkpoint.save/hf/step_NNNNNNNN for a checkpoint in checkpoint.save, a block of a tensor
 /// at a time, whole or not at all, and removes the exports whose checkpoint is gone. Returns the
 /// folder. `progress` is called again and again. Throws Error.

@@ -10,21 +10,18 @@
 #include "pentatron/base/format.h"
 #include "pentatron/base/log.h"
 #include "pentatron/trainer/model_tokenizer.h"
+#include "pentatron/trainer/run_files.h"
 
 namespace pentatron::trainer {
 
 namespace fs = std::filesystem;
 
-namespace {
-
-/// Every line that was left out, with its reason, beside the metrics. A run that leaves out nothing
-/// does not keep the list of an earlier start; one that only evaluates removes nothing.
 void write_skipped(const Config& config, const data::InputReport& report) {
   if (config.logger.dir.empty()) return;
-  const fs::path file = fs::path(config.logger.dir) / "skipped.jsonl";
+  const fs::path file = fs::path(config.logger.dir) / kSkippedFile;
   if (report.skips().empty()) {
     std::error_code ignored;
-    if (total_iterations(config.train) > 0) fs::remove(file, ignored);
+    fs::remove(file, ignored);
     return;
   }
   try {
@@ -42,8 +39,6 @@ void write_skipped(const Config& config, const data::InputReport& report) {
     log::warning("the list of skipped input was not written: {}", error.what());
   }
 }
-
-} // namespace
 
 std::string describe_parts(const data::Datasets& datasets, int64_t train_samples) {
   std::string text;
@@ -64,13 +59,12 @@ std::string describe_parts(const data::Datasets& datasets, int64_t train_samples
 }
 
 void log_input(const Config& config, const data::Datasets& datasets,
-               const data::Tokenizer& tokenizer, int64_t train_samples, bool main_rank) {
+               const data::Tokenizer& tokenizer, int64_t train_samples) {
   const bool text = config.dataset.type == data::DatasetType::kText ||
                     config.dataset.type == data::DatasetType::kIndexed;
   if (text) log::info("{}", describe_tokenizer(config, tokenizer));
   if (!datasets.summary.empty())
     log::info("data: {}{}", datasets.summary, describe_parts(datasets, train_samples));
-  if (main_rank && datasets.corpus != nullptr) write_skipped(config, datasets.corpus->report());
 }
 
 } // namespace pentatron::trainer

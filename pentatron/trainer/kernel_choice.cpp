@@ -14,6 +14,7 @@
 #include "pentatron/kernels/selection/agree.h"
 #include "pentatron/kernels/selection/cache.h"
 #include "pentatron/kernels/selection/report.h"
+#include "pentatron/trainer/run_files.h"
 
 namespace pentatron::trainer {
 

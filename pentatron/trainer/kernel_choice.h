@@ -14,9 +14,6 @@
 
 namespace pentatron::trainer {
 
-/// Name of the file in logger.dir and in checkpoints.
-inline constexpr const char* kKernelsFile = "kernels.json";
-
 /// Where this machine's measured choices are kept; empty: nowhere.
 std::filesystem::path kernel_cache_file();
 
@@ -28,9 +25,10 @@ struct StoredKernels {
 StoredKernels stored_kernels(const std::filesystem::path& checkpoint);
 
 /// Makes the choice of rank 0 that of all ranks and uses it in this process; returns it as text for
-/// kKernelsFile. A run that resumes `checkpoint` takes the choices in it; with kernels=order or on
-/// a GPU there are none; else those measured. The log says what differs from list order, and warns
-/// where resuming is not exact to the bit. Collective over `world`.
+/// kKernelsFile (run_files.h), in logger.dir and in checkpoints. A run that resumes `checkpoint`
+/// takes the choices in it; with kernels=order or on a GPU there are none; else those measured. The
+/// log says what differs from list order, and warns where resuming is not exact to the bit.
+/// Collective over `world`.
 std::string choose_kernels(const Config& config, at::Device device,
                            const std::optional<std::filesystem::path>& checkpoint,
                            const comm::Group& world);

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
@@ -21,6 +23,7 @@
 #include "pentatron/trainer/metrics/tensorboard.h"
 #include "pentatron/trainer/metrics/train_log.h"
 #include "pentatron/trainer/metrics/wandb.h"
+#include "pentatron/trainer/run_files.h"
 #include "pentatron/trainer/run_summary.h"
 
 namespace pentatron::trainer {
@@ -65,6 +68,12 @@ TrackedRun tracked_run(const Config& config, const std::string& id, std::string 
   return run;
 }
 
+/// Empty if it does not exist.
+fs::path existing(const fs::path& file) {
+  std::error_code error;
+  return fs::exists(file, error) ? file : fs::path();
+}
+
 MlflowWriter::End mlflow_end(const std::string& exit_reason) {
   if (exit_reason.starts_with("error")) return MlflowWriter::End::kFailed;
   return exit_reason.starts_with("signal") ? MlflowWriter::End::kKilled
@@ -91,18 +100,22 @@ struct Reporter::State {
   bool finished = false;
   std::vector<SaveLog> saves;                   ///< since the last step
   std::map<std::string, std::string> unwritten; ///< of options.files
-  std::string trouble;                          ///< with files since the last settle()
-  bool failing = false;                         ///< it has been told
+  std::map<std::string, std::string> failing;   ///< outputs that cannot be written now, and why
+  std::set<std::string> told;                   ///< those of them that a warning has named
+  std::set<std::string> incomplete;             ///< outputs that have lost something for good
 
   fs::path dir() const;
-  /// Runs what writes a file.
-  void write(const std::function<void()>& work);
+  /// Runs what writes the output `name`.
+  void write(const std::string& name, const std::function<void()>& work);
+  void write_metrics(const std::function<void(MetricsFile&)>& work);
+  std::vector<std::string> unfinished() const;
   void write_files();
   void read_earlier(const fs::path& file);
   /// A writer whose file could not be written is replaced by another one, which continues after
   /// iteration `done`.
   template <class Writer>
-  void use(std::unique_ptr<Writer>& writer, const std::function<std::unique_ptr<Writer>()>& open,
+  void use(const std::string& name, std::unique_ptr<Writer>& writer,
+           const std::function<std::unique_ptr<Writer>()>& open,
            const std::function<void(Writer&)>& work);
   void write_tensorboard(int64_t done, const std::function<void(TensorBoardWriter&)>& work);
   void track(int64_t done, int64_t iteration, const TrackedValues& values);
@@ -121,35 +134,38 @@ fs::path Reporter::State::dir() const {
   return options.main_rank && trains ? fs::path(config.logger.dir) : fs::path();
 }
 
-void Reporter::State::write(const std::function<void()>& work) {
+void Reporter::State::write(const std::string& name, const std::function<void()>& work) {
   try {
     work();
+    failing.erase(name);
   } catch (const std::exception& error) {
-    if (trouble.empty()) trouble = error.what();
+    failing.emplace(name, error.what());
   }
+}
+
+void Reporter::State::write_metrics(const std::function<void(MetricsFile&)>& work) {
+  if (metrics) write(kMetricsFile, [&] { work(*metrics); });
+  if (metrics && metrics->lost() > 0) incomplete.insert(kMetricsFile);
 }
 
 void Reporter::State::write_files() {
   std::erase_if(unwritten, [this](const auto& file) {
-    bool written = false;
-    write([&] {
-      write_file_atomically(dir() / file.first, file.second);
-      written = true;
-    });
-    return written;
+    write(file.first, [&] { write_file_atomically(dir() / file.first, file.second); });
+    return !failing.contains(file.first);
   });
 }
 
 template <class Writer>
-void Reporter::State::use(std::unique_ptr<Writer>& writer,
+void Reporter::State::use(const std::string& name, std::unique_ptr<Writer>& writer,
                           const std::function<std::unique_ptr<Writer>()>& open,
                           const std::function<void(Writer&)>& work) {
-  write([&] {
+  write(name, [&] {
     try {
       if (!writer) writer = open();
       work(*writer);
     } catch (const std::exception&) {
       writer.reset();
+      incomplete.insert(name);
       throw;
     }
   });
@@ -159,9 +175,9 @@ void Reporter::State::write_tensorboard(int64_t done,
                                         const std::function<void(TensorBoardWriter&)>& work) {
   if (dir().empty() || !config.logger.tensorboard) return;
   use<TensorBoardWriter>(
-      tensorboard,
+      kTensorBoardFolder, tensorboard,
       [&] {
-        return std::make_unique<TensorBoardWriter>(dir() / "tensorboard",
+        return std::make_unique<TensorBoardWriter>(dir() / kTensorBoardFolder,
                                                    done > 0 ? std::optional(done) : std::nullopt);
       },
       work);
@@ -172,7 +188,7 @@ void Reporter::State::track(int64_t done, int64_t iteration, const TrackedValues
   const LoggerConfig& logger = config.logger;
   if (!logger.wandb_project.empty())
     use<WandbWriter>(
-        wandb,
+        kWandbFolder, wandb,
         [&] {
           return std::make_unique<WandbWriter>(
               dir(), tracked_run(config, summary.id, logger.wandb_project, done));
@@ -182,10 +198,10 @@ void Reporter::State::track(int64_t done, int64_t iteration, const TrackedValues
         });
   if (!logger.mlflow_experiment.empty())
     use<MlflowWriter>(
-        mlflow,
+        kMlflowFolder, mlflow,
         [&] {
           const fs::path store =
-              logger.mlflow_dir.empty() ? dir() / "mlruns" : fs::path(logger.mlflow_dir);
+              logger.mlflow_dir.empty() ? dir() / kMlflowFolder : fs::path(logger.mlflow_dir);
           return std::make_unique<MlflowWriter>(
               store, tracked_run(config, summary.id, logger.mlflow_experiment, done));
         },
@@ -216,9 +232,11 @@ void Reporter::State::read_earlier(const fs::path& file) {
 void Reporter::State::redraw(bool now) {
   const double begin = monotonic_s();
   if (dir().empty() || (!now && begin < next_redraw_s)) return;
-  write([&] { write_file_atomically(dir() / "run.json", run_summary_json(summary)); });
+  write(kSummaryFile,
+        [&] { write_file_atomically(dir() / kSummaryFile, run_summary_json(summary)); });
   if (config.logger.plot && !(plot.training.empty() && plot.validation.empty()))
-    write([&] { write_file_atomically(dir() / "loss.svg", plot::loss_svg(plot)); });
+    write(kLossPlotFile,
+          [&] { write_file_atomically(dir() / kLossPlotFile, plot::loss_svg(plot)); });
   const double end = monotonic_s();
   next_redraw_s = end + std::max(kRedrawSeconds, (end - begin) / kRedrawShare);
 }
@@ -227,15 +245,26 @@ void Reporter::State::print(const std::string& compact, const std::string& megat
   log::print(config.logger.format == LineFormat::kMegatron ? megatron : compact);
 }
 
+/// Outputs that miss something.
+std::vector<std::string> Reporter::State::unfinished() const {
+  std::set<std::string> names = incomplete;
+  for (const auto& [name, why] : failing) names.insert(name);
+  return {names.begin(), names.end()};
+}
+
 void Reporter::State::settle() {
-  if (!trouble.empty() && !failing) log::warning("{}; training continues without it", trouble);
-  if (trouble.empty() && failing)
-    log::warning("logger.dir={} can be written again{}", config.logger.dir,
-                 metrics && metrics->lost() > 0
-                     ? fmt::format("; metrics.jsonl has lost {}", counted(metrics->lost(), "line"))
-                     : "");
-  failing = !trouble.empty();
-  trouble.clear();
+  std::vector<std::string> fresh;
+  for (const auto& [name, why] : failing)
+    if (told.insert(name).second) fresh.push_back(name);
+  if (!fresh.empty())
+    log::warning("{}; training continues, and {} {} incomplete", failing.at(fresh[0]),
+                 fmt::join(fresh, ", "), fresh.size() == 1 ? "is" : "are");
+  if (!failing.empty() || told.empty()) return;
+  told.clear();
+  log::warning("logger.dir={} can be written again{}", config.logger.dir,
+               incomplete.empty()
+                   ? ""
+                   : fmt::format("; what was lost is missing in {}", fmt::join(incomplete, ", ")));
 }
 
 Reporter::Reporter(const Config& config, const ReporterOptions& options)
@@ -249,8 +278,8 @@ Reporter::Reporter(const Config& config, const ReporterOptions& options)
     RunSummary& summary = s.summary;
     summary.name = name_of_run(config.logger);
     if (options.resumed_iteration > 0) {
-      s.read_earlier(dir / "metrics.jsonl");
-      summary.id = earlier_run_id(dir / "run.json");
+      s.read_earlier(dir / kMetricsFile);
+      summary.id = earlier_run_id(dir / kSummaryFile);
     }
     if (summary.id.empty()) summary.id = new_run_id();
     summary.started = utc_timestamp();
@@ -264,12 +293,13 @@ Reporter::Reporter(const Config& config, const ReporterOptions& options)
     summary.consumed_samples = options.resumed_samples;
     summary.consumed_tokens = s.tokens(options.resumed_samples);
     summary.total_iterations = options.total_iterations;
-    s.unwritten["run.json"] = run_summary_json(summary);
+    s.unwritten[kSummaryFile] = run_summary_json(summary);
     s.unwritten.insert(options.files.begin(), options.files.end());
-    s.unwritten["config.yaml"] = config::to_yaml(config);
+    s.unwritten[kConfigFile] = config::to_yaml(config);
+    // The first file: with it alone, a folder is known to be of a run that has not begun.
+    s.metrics.emplace(dir / kMetricsFile, options.resumed_iteration);
+    s.write_metrics([](MetricsFile& metrics) { metrics.flush(); });
     s.write_files();
-    s.metrics.emplace(dir / "metrics.jsonl", options.resumed_iteration);
-    s.write([&] { s.metrics->flush(); });
     s.write_tensorboard(options.resumed_iteration, [&](TensorBoardWriter& board) {
       board.text("config", 0, "```yaml\n" + config::to_yaml(config) + "```");
     });
@@ -351,7 +381,7 @@ void Reporter::step(const StepReport& r) {
   one.skipped_iterations = r.finite && r.loss ? 0 : 1;
   one.saves = std::exchange(s.saves, {});
   s.write_files();
-  if (s.metrics) s.write([&] { s.metrics->write(one); });
+  s.write_metrics([&](MetricsFile& metrics) { metrics.write(one); });
   s.write_tensorboard(r.iteration - 1, [&](TensorBoardWriter& board) { board.training(one); });
   s.track(r.iteration - 1, r.iteration, tracked_values(one));
   if (r.loss) s.plot.training.push_back({static_cast<double>(r.iteration), *r.loss});
@@ -441,11 +471,9 @@ void Reporter::evaluation(int64_t iteration, int64_t consumed_samples, double lo
   if (!s.options.main_rank) return;
   s.plot.validation.push_back({static_cast<double>(iteration), loss});
   s.summary.add_validation_loss(iteration, loss);
-  if (s.metrics)
-    s.write([&] {
-      s.metrics->write(
-          evaluation_line(iteration, loss, consumed_samples, s.tokens(consumed_samples)));
-    });
+  s.write_metrics([&](MetricsFile& metrics) {
+    metrics.write(evaluation_line(iteration, loss, consumed_samples, s.tokens(consumed_samples)));
+  });
   s.write_tensorboard(iteration, [&](TensorBoardWriter& board) {
     board.evaluation("lm loss", "validation", iteration, consumed_samples, loss);
   });
@@ -464,23 +492,27 @@ void Reporter::finish(const std::string& exit_reason) {
   if (s.bar) s.bar->clear();
   s.summary.exit_reason = exit_reason;
   s.summary.ended = utc_timestamp();
-  s.unwritten.erase("run.json");
+  s.unwritten.erase(kSummaryFile);
   s.write_files();
-  if (s.metrics) s.write([&] { s.metrics->flush(); });
-  if (s.tensorboard) s.write([&] { s.tensorboard->flush(); });
-  if (s.wandb) s.write([&] { s.wandb->finish(exit_reason.starts_with("error") ? 1 : 0); });
-  if (s.mlflow) s.write([&] { s.mlflow->finish(mlflow_end(exit_reason)); });
+  s.write_metrics([](MetricsFile& metrics) { metrics.flush(); });
+  if (s.tensorboard) s.write(kTensorBoardFolder, [&] { s.tensorboard->flush(); });
+  if (s.wandb)
+    s.write(kWandbFolder, [&] { s.wandb->finish(exit_reason.starts_with("error") ? 1 : 0); });
+  if (s.mlflow) s.write(kMlflowFolder, [&] { s.mlflow->finish(mlflow_end(exit_reason)); });
   s.redraw(/*now=*/true);
-  s.settle();
+  const std::vector<std::string> names = s.unfinished();
+  if (names.empty()) return s.settle();
+  log::warning("the run ends with incomplete files in {}: {}{}", s.config.logger.dir,
+               fmt::join(names, ", "), s.failing.empty() ? "" : "; " + s.failing.begin()->second);
 }
 
 fs::path Reporter::metrics_path() const {
-  return state_->metrics ? state_->metrics->path() : fs::path();
+  return state_->metrics ? existing(state_->metrics->path()) : fs::path();
 }
 
 fs::path Reporter::plot_path() const {
   const fs::path dir = state_->dir();
-  return !dir.empty() && state_->config.logger.plot ? dir / "loss.svg" : fs::path();
+  return !dir.empty() && state_->config.logger.plot ? existing(dir / kLossPlotFile) : fs::path();
 }
 
 } // namespace pentatron::trainer

@@ -1,6 +1,7 @@
 /// Shows a run: console line and progress bar, metrics.jsonl, run.json, TensorBoard, W&B, MLflow,
 /// the loss plot. Only the main rank shows anything. If a file cannot be written, training
-/// continues: one warning says so, and one message says when the file can be written again.
+/// continues: a warning names the files that are incomplete, and one message says when they can be
+/// written again.
 #pragma once
 
 #include <cstdint>

@@ -1,13 +1,16 @@
 #include "pentatron/trainer/run_folders.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <functional>
 #include <optional>
+#include <span>
 
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/log.h"
 #include "pentatron/base/mapped_file.h"
@@ -16,6 +19,8 @@
 #include "pentatron/checkpoint/sharded/manifest.h"
 #include "pentatron/comm/gather_text.h"
 #include "pentatron/trainer/differences.h"
+#include "pentatron/trainer/export_hf.h"
+#include "pentatron/trainer/run_files.h"
 
 namespace pentatron::trainer {
 
@@ -39,28 +44,54 @@ std::optional<fs::path> path_within(const fs::path& inner, const fs::path& outer
   return way;
 }
 
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(fs::symlink_status(path, error));
+}
+
 bool has_metrics(const fs::path& dir) {
   std::error_code error;
-  const auto size = fs::file_size(dir / "metrics.jsonl", error);
+  const auto size = fs::file_size(dir / kMetricsFile, error);
   return !dir.empty() && !error && size > 0;
+}
+
+/// Whether a run has begun to write there, but has not made a step.
+bool has_failed_start(const fs::path& dir) {
+  std::error_code error;
+  const auto size = fs::file_size(dir / kMetricsFile, error);
+  return !dir.empty() && !error && size == 0;
+}
+
+/// The first of these names that is in the folder; empty if none is.
+fs::path first_of(const fs::path& folder, std::span<const char* const> names) {
+  if (folder.empty()) return {};
+  for (const char* name : names)
+    if (is_there(folder / name)) return folder / name;
+  return {};
 }
 
 bool has_checkpoints(const fs::path& dir) {
   return !dir.empty() && !checkpoint::checkpoints_in(dir).empty();
 }
 
-/// Throws if nothing can be written there: before the run, not after it.
+/// Throws if nothing can be written in `existing`, the folder or one above it.
+void require_writable(const std::string& key, const fs::path& folder, const fs::path& existing,
+                      std::error_code error = {}) {
+  if (!error && !fs::is_directory(existing, error))
+    error = std::make_error_code(std::errc::not_a_directory);
+  if (!error && ::access(existing.c_str(), W_OK) != 0)
+    error = std::error_code(errno, std::generic_category());
+  if (error)
+    raise<ConfigError>("{}={} is not a writable folder: {}\n  try: another {}", key,
+                       folder.string(), error.message(), key);
+}
+
+/// The same, and makes it: before the run, not after it.
 void require_folder(const std::string& key, const fs::path& folder) {
   if (folder.empty()) return;
   std::error_code error;
   fs::create_directories(folder, error);
-  if (!error && !fs::is_directory(folder)) error = std::make_error_code(std::errc::not_a_directory);
-  if (!error && ::access(folder.c_str(), W_OK) != 0)
-    error = std::error_code(errno, std::generic_category());
-  if (error) {
-    raise<ConfigError>("{}={} is not a writable folder: {}\n  try: another {}", key,
-                       folder.string(), error.message(), key);
-  }
+  require_writable(key, folder, folder, error);
 }
 
 Config parsed(std::string_view yaml) {
@@ -91,7 +122,7 @@ std::optional<fs::path> resumed_run(const CheckpointConfig& c) {
 bool wrote_metrics(const fs::path& run, const fs::path& dir) {
   if (path_within(run, dir)) return true;
   try {
-    const std::string yaml(MappedFile(dir / "config.yaml").text());
+    const std::string yaml(MappedFile(dir / kConfigFile).text());
     if (full_path(parsed(yaml).checkpoint.save) == full_path(run)) return true;
   } catch (const Error&) { // it was ended before that was written
   }
@@ -114,10 +145,7 @@ std::string new_folders(const Config& config) {
   const auto below = [](const fs::path& outer, const fs::path& way) {
     return way == "." ? outer : outer / way;
   };
-  const auto taken = [](const fs::path& folder) {
-    std::error_code error;
-    return !folder.empty() && fs::exists(fs::symlink_status(folder, error));
-  };
+  const auto taken = [](const fs::path& folder) { return !folder.empty() && is_there(folder); };
   for (int n = 2;; ++n) {
     fs::path new_dir = numbered(dir, n), new_save = numbered(save, n);
     if (const auto way = path_within(save, dir)) {
@@ -152,37 +180,63 @@ void check_results(const Config& config, bool saved) {
                        "resume it, or {} for a new run",
                        c.save, resume_keys(config, c.save), new_folders(config));
   const fs::path dir = config.logger.dir;
-  if (!has_metrics(dir) || (run && wrote_metrics(*run, dir))) return;
-  std::string ways = new_folders(config) + " for a new run";
-  try {
-    const fs::path theirs = parsed(MappedFile(dir / "config.yaml").text()).checkpoint.save;
-    if (has_checkpoints(theirs)) ways = resume_keys(config, theirs) + " to resume it, or " + ways;
-  } catch (const Error&) { // its checkpoints are not known
+  const bool own = run && !dir.empty() && wrote_metrics(*run, dir);
+  if (has_metrics(dir) && !own) {
+    std::string ways = new_folders(config) + " for a new run";
+    try {
+      const fs::path theirs = parsed(MappedFile(dir / kConfigFile).text()).checkpoint.save;
+      if (has_checkpoints(theirs)) ways = resume_keys(config, theirs) + " to resume it, or " + ways;
+    } catch (const Error&) { // its checkpoints are not known
+    }
+    raise<ConfigError>("logger.dir={} holds the metrics of another run\n  try: {}", dir.string(),
+                       ways);
   }
-  raise<ConfigError>("logger.dir={} holds the metrics of another run\n  try: {}", dir.string(),
-                     ways);
+  fs::path file;
+  if (!saved && !c.save.empty()) {
+    file = first_of(c.save, std::array{checkpoint::kLatestName});
+    const auto exports = checkpoint::checkpoints_in(fs::path(c.save) / kExportFolder);
+    if (!exports.empty()) file = exports[0].path;
+  }
+  if (file.empty() && !(own && saved) && !has_metrics(dir) && !has_failed_start(dir))
+    file = first_of(dir, kRunFiles);
+  if (!file.empty())
+    raise<ConfigError>("{} exists, and the run would overwrite it\n  try: {}", file.string(),
+                       new_folders(config));
+}
+
+/// "earlier-N" for the first N after those of the folders.
+std::string earlier_name(const std::vector<fs::path>& folders) {
+  int n = 1;
+  const auto taken = [&](const std::string& name) {
+    return std::ranges::any_of(folders, [&](const fs::path& f) { return is_there(f / name); });
+  };
+  while (taken(fmt::format("earlier-{}", n))) ++n;
+  return fmt::format("earlier-{}", n);
+}
+
+void make_folder(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) raise<ConfigError>("{} cannot be created: {}", folder.string(), error.message());
+}
+
+void move_into(const fs::path& folder, const fs::path& path) {
+  std::error_code error;
+  fs::rename(path, folder / path.filename(), error);
+  if (error)
+    raise<ConfigError>("{} cannot be moved to {}: {}", path.string(), folder.string(),
+                       error.message());
 }
 
 /// Moves what an attempt without a checkpoint has written out of the way.
 void set_aside(const fs::path& dir) {
-  std::error_code error;
-  int n = 1;
-  const auto folder = [&] { return dir / fmt::format("earlier-{}", n); };
-  while (!fs::create_directory(folder(), error)) {
-    if (error) raise<ConfigError>("{} cannot be created: {}", folder().string(), error.message());
-    ++n;
-  }
-  for (const char* name : {"metrics.jsonl", "config.yaml", "loss.svg", "tensorboard", "trace.json",
-                           "pipeline.svg", "run.json", "skipped.jsonl", "wandb", "mlruns"}) {
-    if (!fs::exists(fs::symlink_status(dir / name, error))) continue;
-    fs::rename(dir / name, folder() / name, error);
-    if (error)
-      raise<ConfigError>("{} cannot be moved to {}: {}", (dir / name).string(), folder().string(),
-                         error.message());
-  }
+  const fs::path earlier = dir / earlier_name({dir});
+  make_folder(earlier);
+  for (const char* name : kRunFiles)
+    if (is_there(dir / name)) move_into(earlier, dir / name);
   log::info("the earlier run ended before its first checkpoint, so this run starts again; the "
             "files of the earlier run are in {}",
-            folder().string());
+            earlier.string());
 }
 
 /// Runs `work` on some ranks; what it throws there, all throw.
@@ -197,10 +251,19 @@ void together(const comm::Group& world, bool here, const std::function<void()>& 
     if (!text.empty()) throw ConfigError(text);
 }
 
+/// Newest first.
+std::vector<checkpoint::CheckpointFolder> checkpoints_after(const fs::path& save,
+                                                            int64_t iteration) {
+  std::vector<checkpoint::CheckpointFolder> found = checkpoint::checkpoints_in(save);
+  std::erase_if(found, [&](const auto& folder) { return folder.iteration <= iteration; });
+  return found;
+}
+
 } // namespace
 
-RunFolders::RunFolders(const Config& own, const comm::Group& world) {
-  const Config config = equal_config(own, world);
+RunFolders::RunFolders(const Config& own, const comm::Group& world)
+    : config_(equal_config(own, world)) {
+  const Config& config = config_;
   if (total_iterations(config.train) == 0) return;
   const CheckpointConfig& c = config.checkpoint;
   const bool first = world.rank() == 0;
@@ -225,7 +288,9 @@ RunFolders::RunFolders(const Config& own, const comm::Group& world) {
     require_folder("checkpoint.save", c.save);
     lock(/*create=*/true);
     check_results(config, saved || has_checkpoints(c.save)); // another run was quicker
-    if (!saved && loads_own(c) && has_metrics(config.logger.dir)) set_aside(config.logger.dir);
+    const fs::path dir = config.logger.dir;
+    const bool again = loads_own(c) && has_metrics(dir);
+    if (!saved && (again || has_failed_start(dir))) set_aside(dir);
   });
   together(world, !first, [&] {
     require_folder("logger.dir", config.logger.dir);
@@ -238,6 +303,62 @@ RunFolders::RunFolders(const Config& own, const comm::Group& world) {
     locks_.resize(1);
     lock(/*create=*/true);
   });
+}
+
+void RunFolders::begin(int64_t iteration, const comm::Group& world) {
+  const fs::path dir = config_.logger.dir, save = config_.checkpoint.save;
+  if (save.empty() || iteration == 0) return;
+  const bool first = world.rank() == 0;
+  const bool leads =
+      config_.checkpoint.node_local ? checkpoint::Machines(save, world).leads() : first;
+  const std::vector<checkpoint::CheckpointFolder> later =
+      leads ? checkpoints_after(save, iteration) : std::vector<checkpoint::CheckpointFolder>{};
+  std::string name = later.empty() ? ""
+                                   : earlier_name(first && !dir.empty() ? std::vector{save, dir}
+                                                                        : std::vector{save});
+  // All machines use the highest number.
+  for (const std::string& other : comm::gather_text(name, world))
+    if (other.size() > name.size() || (other.size() == name.size() && other > name)) name = other;
+  if (name.empty()) return;
+  together(world, first && has_metrics(dir), [&] {
+    make_folder(dir / name);
+    write_file_atomically(dir / name / kMetricsFile, MappedFile(dir / kMetricsFile).text());
+  });
+  // `latest` first: whatever is found after a kill is what this run goes on with.
+  together(world, !later.empty(), [&] {
+    if (const std::string own = checkpoint::step_name(iteration); is_there(save / own))
+      write_file_atomically(save / checkpoint::kLatestName, own + "\n");
+    make_folder(save / name);
+    for (const checkpoint::CheckpointFolder& folder : later) {
+      if (const fs::path exported = save / kExportFolder / folder.path.filename();
+          is_there(exported)) {
+        make_folder(save / name / kExportFolder);
+        move_into(save / name / kExportFolder, exported);
+      }
+      move_into(save / name, folder.path);
+    }
+  });
+  if (first)
+    log::info("the run goes back to iteration {}: its later checkpoints, from {} on, are in {}{}",
+              iteration, later.empty() ? "another machine" : later.back().path.filename().string(),
+              (save / name).string(),
+              has_metrics(dir) ? ", and its metrics in " + (dir / name).string() : "");
+}
+
+void check_folders(const Config& config) {
+  if (total_iterations(config.train) == 0) return;
+  for (const auto& [key, folder] : {std::pair{"logger.dir", fs::path(config.logger.dir)},
+                                    {"checkpoint.save", fs::path(config.checkpoint.save)}}) {
+    if (folder.empty()) continue;
+    RunLock lock;
+    if (const auto owner = lock.take(folder, /*create=*/false))
+      raise<ConfigError>("{} is in use by {}\n  try: {}", folder.string(), *owner,
+                         new_folders(config));
+    fs::path above = full_path(folder);
+    while (!is_there(above) && above.has_parent_path()) above = above.parent_path();
+    require_writable(key, folder, above);
+  }
+  check_results(config, has_checkpoints(config.checkpoint.save));
 }
 
 } // namespace pentatron::trainer

@@ -16,17 +16,28 @@ namespace pentatron::trainer {
 /// of its machine).
 class RunFolders {
  public:
-  /// Makes the folders. A run without steps writes nothing and takes none. Where a first attempt
-  /// with checkpoint.load=auto was ended before its first checkpoint, what that wrote is moved into
+  /// Makes the folders. A run without steps writes nothing and takes none. What an earlier start
+  /// left that made no step, or with checkpoint.load=auto no checkpoint, is moved into
   /// logger.dir/earlier-N.
   ///
   /// Throws ConfigError, on all ranks alike, if another live run is in one of them, if a run that
-  /// is not resumed has left metrics or checkpoints there, or if nothing can be written; CommError
-  /// if the ranks' configurations differ. Collective.
+  /// is not resumed has left metrics or checkpoints there, if a file of the user has the name of
+  /// one that a run writes, or if nothing can be written; CommError if the ranks' configurations
+  /// differ. Collective.
   explicit RunFolders(const Config& config, const comm::Group& world);
 
+  /// Before the first step: what was saved after `iteration`, from which the run goes on, and the
+  /// metrics with it move into earlier-N. A process that is killed meanwhile loses nothing.
+  /// Collective.
+  void begin(int64_t iteration, const comm::Group& world);
+
  private:
+  Config config_;
   std::vector<RunLock> locks_;
 };
+
+/// Throws what RunFolders throws for these folders, and makes none. Of checkpoint.save it sees only
+/// what this machine does.
+void check_folders(const Config& config);
 
 } // namespace pentatron::trainer

@@ -15,6 +15,7 @@
 #include "pentatron/parallel/pipeline/measured.h"
 #include "pentatron/parallel/pipeline/schedule/draw.h"
 #include "pentatron/parallel/pipeline/schedule/text.h"
+#include "pentatron/trainer/run_files.h"
 
 namespace pentatron::trainer {
 
@@ -152,13 +153,13 @@ void Tracer::write() {
   std::vector<Json> processes;
   for (const std::string& events : all) processes.push_back(parse_json(events, "a rank's trace"));
   try {
-    const std::filesystem::path file = options_.folder / "trace.json";
+    const std::filesystem::path file = options_.folder / kTraceFile;
     write_file_atomically(file, chrome_trace(processes));
     log::info("trace of {} in {}", counted(std::ssize(steps_), "iteration"), file.string());
     if (groups_.pp.size() == 1) return;
     const std::string title =
         fmt::format("{}, iteration {}, measured", options_.schedule, steps_.back().iteration);
-    write_file_atomically(options_.folder / "pipeline.svg",
+    write_file_atomically(options_.folder / kPipelinePlotFile,
                           draw_svg(timeline, {.title = title, .unit = "s"}));
   } catch (const Error& error) { // a full disk ends no run
     log::warning("the trace is incomplete: {}", error.what());

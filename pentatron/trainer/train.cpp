@@ -12,23 +12,28 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/log.h"
-#include "pentatron/checkpoint/meant_checkpoints.h"
 #include "pentatron/checkpoint/model_source.h"
 #include "pentatron/checkpoint/run_checkpoint.h"
 #include "pentatron/checkpoint/run_saver.h"
+#include "pentatron/checkpoint/sharded/attachments.h"
+#include "pentatron/checkpoint/sharded/manifest.h"
 #include "pentatron/comm/collectives.h"
+#include "pentatron/comm/gather_text.h"
 #include "pentatron/comm/long_work.h"
+#include "pentatron/data/data_files.h"
 #include "pentatron/data/entropy.h"
 #include "pentatron/data/loader.h"
 #include "pentatron/nn/memory/counting_allocator.h"
+#include "pentatron/trainer/check_run.h"
 #include "pentatron/trainer/differences.h"
 #include "pentatron/trainer/export_hf.h"
 #include "pentatron/trainer/input_log.h"
 #include "pentatron/trainer/kernel_choice.h"
 #include "pentatron/trainer/metrics/cpu_share.h"
-#include "pentatron/trainer/model_tokenizer.h"
 #include "pentatron/trainer/notices.h"
 #include "pentatron/trainer/reporter.h"
+#include "pentatron/trainer/run_data.h"
+#include "pentatron/trainer/run_files.h"
 #include "pentatron/trainer/runtime.h"
 #include "pentatron/trainer/step.h"
 #include "pentatron/trainer/stop.h"
@@ -56,6 +61,7 @@ struct Trainer::State {
   optim::BatchSizeSchedule batch_sizes = optim::BatchSizeSchedule::constant(1);
   checkpoint::TrainState progress;
   StoredTokenizer stored_tokenizer;
+  std::string data_files;                            ///< of this run, as checkpoints keep them
   std::string kernel_choice;                         ///< the choice, as checkpoints keep it
   std::map<std::string, std::string> files_of_model; ///< config.json of where it began
   std::optional<checkpoint::FoundCheckpoint> found;  ///< what is loaded, unless from elsewhere
@@ -71,6 +77,7 @@ struct Trainer::State {
   void choose_kernels();
   void load();
   void load_found();
+  void warn_of_changes(const Config& saved) const;
   void forget();
   std::string describe() const;
   data::LoaderOptions loader_options(int64_t consumed) const;
@@ -109,36 +116,14 @@ Trainer::State::State(Config c, const comm::Group& world, std::unique_ptr<RunFol
 }
 
 void Trainer::State::open_data() {
-  const bool batches = config.dataset.type == data::DatasetType::kBatches;
-  tokenizer = data::make_tokenizer(config.tokenizer);
-  if (config.dataset.type == data::DatasetType::kText) check_vocabulary(config, *tokenizer);
-  stored_tokenizer = trainer::stored_tokenizer(config.tokenizer);
-  const int64_t evaluation = config.train.eval_iters * config.train.global_batch_size;
-  data::DatasetContext context{.sequence_length = batches ? 0 : config.train.seq_length,
-                               .vocab_size = config.model.vocab_size,
-                               .tokenizer = tokenizer,
-                               .test_samples = evaluation};
-  // Where no step is left it only evaluates, and any number of training samples will do.
-  context.train_samples = std::max<int64_t>(batch_sizes.samples_after(total_iterations), 1);
-  context.validation_samples =
-      config.train.eval_interval > 0
-          ? (total_iterations / config.train.eval_interval + 1) * evaluation
-          : 0;
-  datasets = data::open_datasets(config.dataset, context);
-  if (datasets.train == nullptr) {
-    raise<ConfigError>(
-        "dataset.split={} leaves less than one training sample\n  try: dataset.split=95,5,0",
-        config.dataset.split);
-  }
+  RunData run = open_run_data(config);
+  tokenizer = std::move(run.tokenizer);
+  datasets = std::move(run.datasets);
   sequence = datasets.train->sequence_length();
-  const std::optional<int64_t> size = datasets.train->size();
-  if (size && batch_sizes.samples_after(total_iterations) > *size) {
-    raise<ConfigError>(
-        "train.train_iters={} needs {} samples, but {} has {}\n  try: train.train_iters={}",
-        total_iterations, batch_sizes.samples_after(total_iterations), config.dataset.path, *size,
-        *size / config.train.global_batch_size);
-  }
-  log_input(config, datasets, *tokenizer, batch_sizes.samples_after(total_iterations), main_rank);
+  stored_tokenizer = trainer::stored_tokenizer(config.tokenizer);
+  data_files = comm::broadcast_text(
+      main_rank ? data::to_json(data::describe_files(datasets.files)) : "", 0, groups.world);
+  log_input(config, datasets, *tokenizer, run.samples);
   for (const std::string& notice :
        notices(config, groups.world.size(), datasets.validation != nullptr))
     log::shared_warning("{}", notice);
@@ -170,16 +155,7 @@ void Trainer::State::find_checkpoint() {
   if (c.load.empty() || foreign_model(c)) return;
   const std::string& from = loads_own(c) ? c.save : c.load;
   found = checkpoint::find_run(from, groups.world, c.node_local, damaged);
-  if (!found && loads_own(c)) {
-    log::info("{} contains no checkpoint: starting a new run", from);
-  } else if (!found) {
-    raise<CheckpointError>(
-        "checkpoint.load={} contains no checkpoint\n  try: {}", from,
-        checkpoint::meant_checkpoints(
-            from, "checkpoint.load=", "remove checkpoint.load to start a new run"));
-  } else if (!found->passed_over.empty()) {
-    log::shared_warning("{}", checkpoint::passed_over_text(*found));
-  }
+  report_found(c, found);
 }
 
 void Trainer::State::choose_kernels() {
@@ -254,13 +230,35 @@ void Trainer::State::load_found() {
   }
   // The same tokenizer may lie in another folder, such as the checkpoint's.
   if (digest == stored_tokenizer.digest) saved.tokenizer = config.tokenizer;
-  if (const std::string text = differences(saved, config, {config::OnResume::kData}); !text.empty())
-    log::shared_warning("data settings have changed since {} was saved; it used {}", folder, text);
+  warn_of_changes(saved);
   progress = loaded.state;
   const std::string changed = differences(saved, config, {config::OnResume::kTold});
   log::info("resumed from {} at iteration {}{}{}", folder, progress.iteration,
             c.load_optimizer ? "" : " with a new optimizer",
             changed.empty() ? "" : "; it used " + changed);
+}
+
+/// Of data that is not what the checkpoint saw: the run goes on with it.
+void Trainer::State::warn_of_changes(const Config& saved) const {
+  const std::string folder = found->folder.string();
+  if (const std::string text = differences(saved, config, {config::OnResume::kData}); !text.empty())
+    return log::shared_warning("data settings have changed since {} was saved; it used {}", folder,
+                               text);
+  if (!main_rank) return;
+  try {
+    const checkpoint::Attachments& attachments =
+        checkpoint::read_manifest(found->folder).attachments;
+    const auto stored = attachments.find(data::kDataFilesName);
+    if (stored == attachments.end()) return; // of an older program
+    const std::string text =
+        data::describe_changes(data::data_files_from_json(checkpoint::read_attachment(
+                                   found->folder, data::kDataFilesName, stored->second)),
+                               data::data_files_from_json(data_files));
+    if (!text.empty())
+      log::warning("the training data has changed since {} was saved: {}", folder, text);
+  } catch (const Error& error) {
+    log::warning("it is not known whether the training data has changed: {}", error.what());
+  }
 }
 
 std::string Trainer::State::describe() const {
@@ -389,6 +387,7 @@ std::vector<checkpoint::SaveEvent> Trainer::State::save() {
   progress.attachments = stored_tokenizer.files;
   progress.attachments.insert(files_of_model.begin(), files_of_model.end());
   progress.attachments[kKernelsFile] = kernel_choice;
+  progress.attachments[data::kDataFilesName] = data_files;
   return saver->save(progress, {*model.store, *optimizer, groups.world});
 }
 
@@ -416,6 +415,10 @@ TrainReport Trainer::run(const RunOptions& run_options) {
   State& s = *state_;
   const Config& c = s.config;
   const parallelize::Groups& g = s.groups;
+  if (s.progress.iteration < s.total_iterations) {
+    s.folders->begin(s.progress.iteration, g.world);
+    if (s.main_rank && s.datasets.corpus != nullptr) write_skipped(c, s.datasets.corpus->report());
+  }
   Reporter reporter(c,
                     {.total_iterations = s.total_iterations,
                      .resumed_iteration = s.progress.iteration,

@@ -1,6 +1,7 @@
 // Files, JSON, checksums: what enters from outside and what leaves.
 #include <fstream>
 #include <thread>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -215,6 +216,35 @@ TEST(AtomicDirectory, AppearsWholeOrNotAtAll) {
   AtomicDirectory again(target);
   EXPECT_THAT(message_of([&] { again.commit(); }), HasSubstr("exists already"));
   EXPECT_EQ(content_of(target / "sub" / "a"), "1");
+}
+
+TEST(AtomicDirectory, TellsOfEveryFileThatIsSyncedOrRemoved) {
+  const TemporaryFolder folder;
+  const auto target = folder.path() / "checkpoint";
+  const auto fill = [](const AtomicDirectory& directory) {
+    std::filesystem::create_directory(directory.path() / "sub");
+    for (const char* name : {"a", "b", "sub/c"})
+      write_file_atomically(directory.path() / name, "1");
+  };
+  int told = 0;
+  const auto tell = [&] { ++told; };
+  {
+    AtomicDirectory directory(target, tell);
+    fill(directory);
+    directory.commit();
+  }
+  EXPECT_GE(std::exchange(told, 0), 3) << "synced";
+  {
+    AtomicDirectory directory(target, tell);
+    fill(directory);
+    directory.commit(AtomicDirectory::Existing::kReplace);
+  }
+  EXPECT_GE(std::exchange(told, 0), 6) << "synced, and the old ones removed";
+  {
+    AtomicDirectory directory(target, tell);
+    fill(directory);
+  }
+  EXPECT_GE(told, 3) << "removed without a commit";
 }
 
 } // namespace

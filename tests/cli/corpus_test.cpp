@@ -110,8 +110,15 @@ TEST_F(CorpusVerbs, CorporaAreMergedSplitAndVerified) {
                       " --output x 2>&1",
                   1),
               HasSubstr("so they cannot be merged"));
-  EXPECT_THAT(run("corpus merge part_0 part_1 --output part_0 2>&1", 2),
+  EXPECT_THAT(run("corpus merge part_0 part_1 --output part_0 --overwrite 2>&1", 2),
               HasSubstr("both an input and the output"));
+  for (const char* command :
+       {"corpus merge part_0 part_1 --output ''", "corpus split both --shares 1,1 --output some/"})
+    EXPECT_THAT(run(std::string(command) + " 2>&1", 2),
+                HasSubstr("does not end in the name of a corpus"));
+  EXPECT_THAT(run("corpus split part_0 --shares 1,999,1 --output empty 2>&1", 2),
+              HasSubstr("leaves part 0 without documents: part_0 has 61"));
+  EXPECT_FALSE(fs::exists(folder / "empty_1.bin"));
   fs::resize_file(folder / "both.bin", 100);
   EXPECT_THAT(run("corpus inspect both 2>&1", 1), HasSubstr("both.bin has 100 bytes"));
 }

@@ -1,6 +1,8 @@
 // What a run needs is shown before it begins, and what this machine does not have is refused then.
 #include <filesystem>
+#include <fstream>
 #include <string>
+#include <tuple>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -37,6 +39,31 @@ TEST_F(Limits, ADryRunShowsWhatTheRunNeedsAndWritesNothing) {
                            Not(HasSubstr("ETA"))));
   }
   EXPECT_TRUE(fs::is_empty(folder));
+}
+
+TEST_F(Limits, ADryRunOpensWhatTheRunReadsAndLooksAtItsFolders) {
+  std::ofstream(folder / "text.jsonl") << "{\"text\": \"the loss falls slowly, then it rises\"}\n";
+  const std::string tiny =
+      "train model.num_layers=1 model.hidden_size=32 model.num_attention_heads=2 "
+      "train.seq_length=8 train.train_iters=1 train.micro_batch_size=1 train.global_batch_size=1 "
+      "train.num_threads=1 logger.peak_tflops=1 kernels=order dataset.path=text.jsonl "
+      "dataset.split=1 logger.dir=log checkpoint.save=log/ck ";
+  EXPECT_THAT(run(tiny + "--dry-run 2>&1"),
+              AllOf(HasSubstr("data: 1 file"), HasSubstr("nothing was written")));
+  EXPECT_FALSE(fs::exists(folder / "log"));
+  for (const auto& [keys, status, text] :
+       {std::tuple{"dataset.path=none.jsonl", 1, "none.jsonl"},
+        {"tokenizer.path=none.json", 1, "none.json"},
+        {"checkpoint.load=none", 1, "checkpoint.load=none"},
+        {"logger.dir=text.jsonl/x", 2, "text.jsonl/x is not a writable folder"}})
+    EXPECT_THAT(run(tiny + "--dry-run 2>&1 " + keys, status), HasSubstr(text));
+  run(tiny + "2>&1");
+  EXPECT_THAT(run(tiny + "--dry-run 2>&1", 2), HasSubstr("holds the checkpoints of another run"));
+  const std::string resumes = tiny + "--dry-run checkpoint.load=auto train.train_iters=2 2>&1 ";
+  EXPECT_THAT(run(resumes), HasSubstr("log/ck/step_00000001; nothing was written"));
+  EXPECT_THAT(run(resumes + "model.hidden_size=64", 1), HasSubstr("model.hidden_size"));
+  fs::resize_file(folder / "log/ck/step_00000001/manifest.json", 10);
+  EXPECT_THAT(run(resumes, 1), HasSubstr("contains no intact checkpoint"));
 }
 
 TEST_F(Limits, WhatCannotFitIsRefusedBeforeAnythingIsWritten) {
@@ -101,6 +128,20 @@ TEST_F(Limits, ALostCheckpointIsToldWithOneRemedy) {
     EXPECT_EQ(error.find("  try: "), error.rfind("  try: ")) << error;
     EXPECT_NE(error.find("  try: "), std::string::npos) << error;
   }
+}
+
+TEST_F(Limits, OnAFullDiskEveryIncompleteFileIsNamedAndNoOtherIsShown) {
+  const std::string out =
+      run("train dataset.type=mock train.num_threads=1 logger.peak_tflops=1 kernels=order "
+          "model.num_layers=1 model.hidden_size=32 model.num_attention_heads=2 "
+          "train.seq_length=16 train.train_iters=3 logger.dir=log 2>&1",
+          0, "trap '' XFSZ; ulimit -f 0; ");
+  for (const char* at : {"training continues, and ", "the run ends with incomplete files in log: "})
+    EXPECT_THAT(out.substr(std::min(out.size(), out.find(at))),
+                AllOf(HasSubstr("config.yaml, kernels.json, "), HasSubstr("run.json, tensorboard"),
+                      HasSubstr("metrics.jsonl")));
+  EXPECT_FALSE(fs::exists(folder / "log/loss.svg"));
+  EXPECT_THAT(out, Not(HasSubstr("plot         ")));
 }
 
 TEST_F(Limits, TooManyThreadsAreRefused) {

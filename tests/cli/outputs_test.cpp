@@ -21,6 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const std::string kModel = PENTATRON_TEST_DATA "/hf_tiny/llama";
 const std::string kTiny =
@@ -31,13 +32,13 @@ const std::string kTiny =
 struct Command {
   std::string name;      ///< with the name of its subcommand
   std::string arguments; ///< of a call that works in the prepared folder
-  /// What it writes: files, a folder, or (ending in '*') all that begins so. Empty: standard output
-  /// alone.
+  /// What it writes: files or a folder. Empty: standard output alone.
   std::vector<std::string> outputs = {};
-  std::string changes = {};  ///< what it is asked to change: all that begins so
-  bool mixed_folder = false; ///< the outputs are folders in which other files may lie
-  std::string resumes = {};  ///< what a failure leaves so that the next call continues
-  std::string says = ".*";   ///< what its output is, as a regular expression
+  std::string changes = {};   ///< what it is asked to change: all that begins so
+  bool mixed_folder = false;  ///< the outputs are folders in which other files may lie
+  std::string resumes = {};   ///< what a failure leaves so that the next call continues
+  std::string overwrite = {}; ///< the option with which whatever exists is replaced
+  std::string says = ".*";    ///< what its output is, as a regular expression
 };
 
 const std::vector<Command>& commands() {
@@ -70,22 +71,29 @@ const std::vector<Command>& commands() {
       {.name = "doctor", .arguments = "", .changes = "cache/"},
       {.name = "preprocess",
        .arguments = "--input texts.jsonl --tokenizer bytes --output fresh",
-       .outputs = {"fresh_text_document*"},
-       .resumes = "fresh.partial/"},
+       .outputs = {"fresh_text_document.bin", "fresh_text_document.idx"},
+       .resumes = "fresh.partial/",
+       .overwrite = "--overwrite"},
       {.name = "tokenize",
        .arguments = "--train-bpe 300 --output tokenizer.json < words.txt",
-       .outputs = {"tokenizer.json", "tokenizer_config.json"}},
+       .outputs = {"tokenizer.json", "tokenizer_config.json"},
+       .overwrite = "--overwrite"},
       {.name = "corpus merge",
        .arguments = "corpus_text_document corpus_text_document --output both",
-       .outputs = {"both*"}},
+       .outputs = {"both.bin", "both.idx"},
+       .overwrite = "--overwrite"},
       {.name = "corpus split",
        .arguments = "corpus_text_document --shares 50,50 --output part",
-       .outputs = {"part_*"}},
+       .outputs = {"part_0.bin", "part_0.idx", "part_1.bin", "part_1.idx"},
+       .overwrite = "--overwrite"},
       {.name = "corpus inspect", .arguments = "corpus_text_document"},
       {.name = "corpus verify", .arguments = "corpus_text_document"},
       {.name = "inspect samples",
        .arguments = "--prefix corpus_text_document --sequence-length 8 --index 0"},
-      {.name = "plot", .arguments = "run --output p.svg", .outputs = {"p.svg"}},
+      {.name = "plot",
+       .arguments = "run --output p.svg",
+       .outputs = {"p.svg"},
+       .overwrite = "--force"},
       {.name = "inspect blend", .arguments = "--weights 1,2 --size 4"},
       {.name = "completion", .arguments = "bash"},
   };
@@ -144,8 +152,7 @@ class Outputs : public test::ProgramFolder, public testing::WithParamInterface<C
     }
     return found;
   }
-  static bool begins(const std::string& name, std::string output) {
-    if (output.ends_with("*")) return name.starts_with(output.substr(0, output.size() - 1));
+  static bool begins(const std::string& name, const std::string& output) {
     return name == output || name.starts_with(output + "/");
   }
   static bool is_output(const std::string& name) {
@@ -177,8 +184,7 @@ TEST_P(Outputs, AreWhatTheTableSaysAndNothingElse) {
 
 TEST_P(Outputs, ThatExistAndAreNotItsOwnStay) {
   for (const std::string& output : GetParam().outputs) {
-    if (GetParam().mixed_folder) continue;
-    if (output.ends_with("*")) continue; // of a corpus: data_test
+    if (GetParam().mixed_folder) continue; // runs: run_folders_test
     for (const bool as_folder : {false, true}) {
       fs::remove_all(folder / output);
       const fs::path file = as_folder ? folder / output / "notes" : folder / output;
@@ -191,6 +197,17 @@ TEST_P(Outputs, ThatExistAndAreNotItsOwnStay) {
       fs::remove_all(folder / output);
     }
   }
+}
+
+TEST_P(Outputs, ThatExistAreReplacedWhereThatIsAsked) {
+  const std::string& overwrite = GetParam().overwrite;
+  if (overwrite.empty()) return;
+  for (const std::string& output : GetParam().outputs) std::ofstream(folder / output) << "mine\n";
+  std::string arguments = GetParam().arguments;
+  arguments.insert(std::min(arguments.size(), arguments.find(" < ")), " " + overwrite);
+  call(GetParam().name + " " + arguments);
+  for (const std::string& output : GetParam().outputs)
+    EXPECT_THAT(content_of(folder / output), Not(HasSubstr("mine"))) << output;
 }
 
 TEST_P(Outputs, AppearWholeOrNotAtAllOnAFullDisk) {

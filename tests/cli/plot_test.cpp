@@ -75,8 +75,11 @@ TEST_F(PlotCommand, SaysWhatIsMissing) {
   EXPECT_THAT(plot("runs/a --y mfu", 1), HasSubstr("a contains no values of mfu"));
   EXPECT_THAT(plot("runs/a --y size", 2), HasSubstr("--y"));
   std::ofstream(folder / "runs/b/metrics.jsonl", std::ios::app) << "oops\n{\"iteration\":51}\n";
-  EXPECT_THAT(plot("runs/b", 1), HasSubstr("line 56 of runs/b/metrics.jsonl is not a line"));
   EXPECT_FALSE(fs::exists(folder / "plot.svg"));
+  EXPECT_THAT(plot("runs/b"),
+              AllOf(HasSubstr("runs/b/metrics.jsonl: 1 damaged line is left out; the first is "
+                              "line 56"),
+                    HasSubstr("plot.svg: loss of 1 run\n")));
 }
 
 } // namespace

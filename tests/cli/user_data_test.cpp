@@ -90,7 +90,7 @@ TEST_F(UserData, TheTokenizerOfAModelIsItsDefault) {
   // A checkpoint is a tokenizer's folder for the commands on files too.
   for (const char* of : {"a", "a/step_00000002", "weights"})
     EXPECT_THAT(call(std::string("preprocess --input text.jsonl --json-keys body --tokenizer ") +
-                     of + " --output c"),
+                     of + " --output c --overwrite"),
                 HasSubstr("300 documents"));
 }
 
@@ -121,6 +121,22 @@ TEST_F(UserData, AModelWithoutATokenizerSaysSo) {
   EXPECT_THAT(call(tiny("--hf broken train.train_iters=1 logger.dir=l"), 1),
               HasSubstr("broken/tokenizer.json"));
   call(tiny("--hf broken train.train_iters=1 dataset.type=mock logger.dir=l"));
+}
+
+TEST_F(UserData, ARunStartsFromOneModel) {
+  const std::string llama = (kTestData / "hf_tiny/llama").string();
+  fs::copy(llama, folder / "other");
+  for (const char* key : {"checkpoint.load=hf:other", "checkpoint.load=auto checkpoint.save=s"}) {
+    EXPECT_THAT(call("train --hf '" + llama + "' dataset.type=mock " + key, 2),
+                AllOf(HasSubstr("--hf " + llama + " and checkpoint.load="),
+                      HasSubstr("both name a model")));
+  }
+  write("load.yaml", "checkpoint: {load: 'hf:other'}\n");
+  EXPECT_THAT(call("train load.yaml --hf '" + llama + "' dataset.type=mock", 2),
+              HasSubstr("both name a model"));
+  for (const char* command : {"evaluate other --text a", "generate other --tokens 1", "chat other"})
+    EXPECT_THAT(call(std::string(command) + " checkpoint.load=hf:other", 2),
+                HasSubstr("has no effect here"));
 }
 
 TEST_F(UserData, AByteLevelModelExportsATokenizer) {

@@ -72,6 +72,7 @@ TEST_F(Preprocess, WritesDocumentsInOrderAndKeepsEmptyOnes) {
   EXPECT_EQ(preprocess(o).prefixes, std::vector<std::string>{at("out_text_document")});
   EXPECT_THAT(documents(at("out_text_document")), ElementsAre("one", "", "\xC3\xA9"));
   o.append_eod = true;
+  o.overwrite = true;
   const PreprocessResult result = preprocess(o);
   EXPECT_THAT(documents(at("out_text_document")), ElementsAre("one$", "", "\xC3\xA9$"));
   EXPECT_EQ(result.report.documents, 2);
@@ -115,9 +116,11 @@ TEST_F(Preprocess, BadLinesAreCountedAndLocated) {
               AllOf(HasSubstr("line 2 is not a JSON object"), HasSubstr("line 4 is not UTF-8"),
                     HasSubstr("line 5 has no key"), HasSubstr("line 6 has 112 bytes")));
   o.on_bad_input = OnBadInput::kError;
+  o.output = at("other");
   EXPECT_THAT(error_of([&] { preprocess(o); }),
               AllOf(HasSubstr("a.jsonl: line"), HasSubstr("--on-bad-input skip")));
   o.on_bad_input = OnBadInput::kSkip; // what the error proposes works
+  o.overwrite = true;
   EXPECT_EQ(preprocess(o).report.documents, 3);
   const std::string cut = gzip(std::string(100'000, '\n') + good + good).substr(0, 60);
   EXPECT_EQ(preprocess(options({input, folder.write("cut.jsonl.gz", cut)}, "cut"))
@@ -148,12 +151,10 @@ TEST_F(Preprocess, EverySkippedLineIsListed) {
   for (std::string line; std::getline(list, line);) listed.push_back(line);
   EXPECT_EQ(listed, expected);
   // A later call without any leaves no list of an earlier one.
-  EXPECT_TRUE(preprocess(options({folder.write("c.txt", "text")})).skip_list.empty());
+  PreprocessOptions later = options({folder.write("c.txt", "text")});
+  later.overwrite = true;
+  EXPECT_TRUE(preprocess(later).skip_list.empty());
   EXPECT_FALSE(std::filesystem::exists(at("out_skipped.jsonl")));
-  // A file that is not such a list stays.
-  folder.write("out_skipped.jsonl", "mine\n");
-  EXPECT_THAT(error_of([&] { preprocess(o); }), HasSubstr("is not a list of skipped lines"));
-  EXPECT_EQ(content_of(at("out_skipped.jsonl")), "mine\n");
 }
 
 TEST_F(Preprocess, WithoutADocumentNothingIsWritten) {
@@ -173,6 +174,7 @@ TEST_F(Preprocess, WithoutADocumentNothingIsWritten) {
     for (const OnBadInput policy : {OnBadInput::kSkip, OnBadInput::kError}) {
       PreprocessOptions o = options({input});
       o.on_bad_input = policy;
+      o.overwrite = true;
       const std::string error = error_of<DataError>([&] { preprocess(o); });
       for (const std::string& text : texts)
         if (policy == OnBadInput::kSkip) {
@@ -213,6 +215,7 @@ TEST_F(Preprocess, TheOutputDoesNotDependOnTheNumberOfWorkers) {
     PreprocessOptions o = options({input});
     o.workers = workers;
     o.append_eod = true;
+    o.overwrite = true;
     preprocess(o);
     if (first.empty()) first = both(at("out_text_document"));
     EXPECT_TRUE(first == both(at("out_text_document"))) << workers;
@@ -245,11 +248,14 @@ TEST_F(Preprocess, GoesOnAfterBeingKilledAnywhereSlow) {
   for (int round = 0; round < 30; ++round) {
     std::filesystem::remove(at("parts_text_document.idx"));
     std::filesystem::remove(at("parts_text_document.bin"));
+    std::filesystem::remove(at("parts_skipped.jsonl"));
     while (true) {
       const pid_t child = ::fork();
       if (child == 0) {
         try {
           preprocess(parts);
+        } catch (const ConfigError&) { // it was killed after its last file
+          ::_exit(0);
         } catch (const Error&) {
           ::_exit(3);
         }
@@ -265,7 +271,9 @@ TEST_F(Preprocess, GoesOnAfterBeingKilledAnywhereSlow) {
       }
       ++killed;
       resumed += std::filesystem::exists(at("parts.partial/state.json"));
-      if (random() % 3 == 0) { // and one that is left alone
+      const bool complete = std::filesystem::exists(at("parts_text_document.idx")) &&
+                            !std::filesystem::exists(at("parts.partial/state.json"));
+      if (!complete && random() % 3 == 0) { // and one that is left alone
         EXPECT_EQ(preprocess(parts).report.to_string(), expected_report);
         break;
       }
@@ -290,7 +298,21 @@ TEST_F(Preprocess, ResumesOnlyWhatIsItsOwn) {
   EXPECT_THAT(error_of([&] { preprocess(o); }), HasSubstr("was started with other files"));
   o.append_eod = false;
   EXPECT_TRUE(preprocess(o).resumed);
+  EXPECT_THAT(error_of<ConfigError>([&] { preprocess(o); }), HasSubstr("--overwrite"));
+  o.overwrite = true;
   EXPECT_FALSE(preprocess(o).resumed);
+}
+
+TEST_F(Preprocess, ExistingOutputsStay) {
+  const std::string input = folder.write("a.txt", "text");
+  for (const char* name : {"out_text_document.bin", "out_text_document.idx", "out_skipped.jsonl"}) {
+    folder.write(name, "mine\n");
+    EXPECT_THAT(error_of<ConfigError>([&] { preprocess(options({input})); }),
+                AllOf(HasSubstr(name), HasSubstr("exists"), HasSubstr("another --output")));
+    EXPECT_EQ(content_of(at(name)), "mine\n");
+    EXPECT_FALSE(std::filesystem::exists(at("out.partial")));
+    std::filesystem::remove(at(name));
+  }
 }
 
 TEST_F(Preprocess, ABrokenFileLeavesWhatWasDoneToAnotherCall) {
@@ -310,6 +332,7 @@ TEST_F(Preprocess, ABrokenFileLeavesWhatWasDoneToAnotherCall) {
   EXPECT_EQ(result.report.skipped(BadInput::kBrokenFile), 1);
   EXPECT_FALSE(std::filesystem::exists(at("out.partial")));
   const std::string resumed = both(at("out_text_document"));
+  o.overwrite = true;
   preprocess(o);
   EXPECT_TRUE(resumed == both(at("out_text_document")));
 }

@@ -58,7 +58,7 @@ std::vector<Case> cases() {
        .rotary_dim = 4});
   Case qwen = all.back();
   qwen.name = "qwen3";
-  qwen.options.attention.qk_norm = true;
+  qwen.options.attention.qk_norm = QkNorm::kHead;
   qwen.options.attention.norm_eps = 1e-3;
   all.push_back(qwen);
   Case odd = qwen;
@@ -82,6 +82,17 @@ std::vector<Case> cases() {
   plain.options.attention.softmax = SoftmaxKind::kOffByOne;
   plain.options.norm = {.kind = NormKind::kRmsNorm, .zero_centered = true};
   all.push_back(plain);
+  Case olmo = qwen;
+  olmo.name = "olmo2";
+  olmo.options.attention.qk_norm = QkNorm::kProjection;
+  olmo.options.norm_input = false;
+  olmo.options.norm_output = true;
+  all.push_back(olmo);
+  Case glm = odd;
+  glm.name = "norms_everywhere";
+  glm.options.attention.qk_norm = QkNorm::kProjection; // zero-centered
+  glm.options.norm_output = true;
+  all.push_back(glm);
   return all;
 }
 
@@ -133,10 +144,14 @@ at::Tensor plain_attention(const at::Tensor& x, const Leaves& p, const Case& c) 
       plain_linear(x, p, "attention.qkv").view({kBatch, kSequence, n + 2 * g, d});
   at::Tensor q = qkv.narrow(2, 0, n), k = qkv.narrow(2, n, g);
   const at::Tensor v = qkv.narrow(2, n + g, g);
-  if (o.qk_norm) {
+  if (o.qk_norm != QkNorm::kNone) {
     const nn::NormOptions norm{.eps = o.norm_eps, .zero_centered = o.norm_zero_centered};
-    q = plain_norm(q, p, "attention.q_norm", norm);
-    k = plain_norm(k, p, "attention.k_norm", norm);
+    const bool all = o.qk_norm == QkNorm::kProjection;
+    const auto normed = [&](const at::Tensor& y, const char* name) {
+      return plain_norm(all ? y.flatten(2) : y, p, name, norm).view(y.sizes());
+    };
+    q = normed(q, "attention.q_norm");
+    k = normed(k, "attention.k_norm");
   }
   q = plain_rotation(q, c);
   k = plain_rotation(k, c);
@@ -178,9 +193,14 @@ at::Tensor plain_mlp(const at::Tensor& x, const Leaves& p, const MlpOptions& o) 
 }
 
 at::Tensor plain_layer(const at::Tensor& x, const Leaves& p, const Case& c) {
-  const at::Tensor h =
-      x + plain_attention(plain_norm(x, p, "attention_norm", c.options.norm), p, c);
-  return h + plain_mlp(plain_norm(h, p, "mlp_norm", c.options.norm), p, c.options.mlp);
+  const auto normed = [&](bool wanted, const at::Tensor& y, const char* name) {
+    return wanted ? plain_norm(y, p, name, c.options.norm) : y;
+  };
+  const bool in = c.options.norm_input, out = c.options.norm_output;
+  const at::Tensor a = plain_attention(normed(in, x, "attention_norm"), p, c),
+                   h = x + normed(out, a, "attention_output_norm"),
+                   m = plain_mlp(normed(in, h, "mlp_norm"), p, c.options.mlp);
+  return h + normed(out, m, "mlp_output_norm");
 }
 
 struct Layer {
@@ -352,8 +372,10 @@ TEST_P(LayerTest, CostCountsTheFlopsOfTheMatrices) {
           GetParam().options, {.tokens = 24, .squared_lengths = 4 * 6 * 6, .tp = ranks});
       EXPECT_EQ(cost.forward_gemm_flops, 2 * 24 * weights);
       EXPECT_EQ(cost.total_flops(), 3 * (cost.forward_gemm_flops + cost.forward_attention_flops));
-      EXPECT_EQ(cost.tp_all_reduce.count, ranks == 1 ? 0 : 4);
-      EXPECT_EQ(cost.tp_all_reduce.bytes, ranks == 1 ? 0 : 4 * 24 * kHidden * 4);
+      // Norms of the whole projection sum a number for each token, of q and of k.
+      const int sums = GetParam().options.attention.qk_norm == QkNorm::kProjection ? 4 : 0;
+      EXPECT_EQ(cost.tp_all_reduce.count, ranks == 1 ? 0 : 4 + sums);
+      EXPECT_EQ(cost.tp_all_reduce.bytes, ranks == 1 ? 0 : (4 * kHidden + sums) * 24 * 4);
     });
   }
 }

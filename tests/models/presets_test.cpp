@@ -25,7 +25,8 @@ const std::map<std::string, int64_t> kPublished = {
     {"qwen2.5_3b", 3085938688},      {"qwen2.5_7b", 7615616512},   {"qwen2.5_14b", 14770033664},
     {"qwen2.5_32b", 32763876352},    {"qwen2.5_72b", 72706203648}, {"qwen3_0.6b", 596049920},
     {"qwen3_1.7b", 1720574976},      {"qwen3_4b", 4022468096},     {"qwen3_8b", 8190735360},
-    {"qwen3_14b", 14768307200},      {"qwen3_32b", 32762123264}};
+    {"qwen3_14b", 14768307200},      {"qwen3_32b", 32762123264},   {"phi3_mini_4k", 3821079552},
+    {"olmo2_7b", 7298617344},        {"glm4_9b", 9400279040}};
 
 /// Narayanan et al. 2021 (arXiv:2104.04473), table 1: layers, hidden size, billions of parameters.
 struct WeakScaling {

@@ -245,9 +245,9 @@ TEST(HfExport, FindsTheFamilyThatHasTheModel) {
 }
 
 TEST(HfExport, NamesTheKeysThatNoFamilyHas) {
-  const models::GptConfig c{.rotary_percent = 0.5, .layernorm_zero_centered_gamma = true};
+  const models::GptConfig c{.rotary_interleaved = true, .layernorm_zero_centered_gamma = true};
   EXPECT_THAT(error_of([&] { make_hf_config(c); }),
-              AllOf(HasSubstr("model.rotary_percent=0.5"),
+              AllOf(HasSubstr("model.rotary_interleaved=true"),
                     HasSubstr("model.layernorm_zero_centered_gamma=true")));
 }
 

@@ -56,7 +56,8 @@ class ModelSources : public testing::Test {
 };
 
 TEST(WeightMap, PartsTileTheirParameters) {
-  for (const char* name : {"gpt2", "llama", "llama3_rope_scaling_tied", "qwen2", "qwen3"}) {
+  for (const char* name :
+       {"glm4", "gpt2", "llama", "llama3_rope_scaling_tied", "olmo2", "phi3", "qwen2", "qwen3"}) {
     const HfModel hf = read_hf_config(kSourceModels / name);
     const parallelize::RankModel model = build_model(hf.config, at::kFloat);
     std::map<std::string, int64_t> rows;
@@ -112,7 +113,8 @@ void check_tensor_rank(ModelSource& source, at::ScalarType dtype, int rank, int 
 }
 
 TEST_F(ModelSources, FillTensorRanksWithTheirPart) {
-  for (const char* name : {"gpt2", "llama", "llama3_rope_scaling_tied", "qwen2", "qwen3"}) {
+  for (const char* name :
+       {"glm4", "gpt2", "llama", "llama3_rope_scaling_tied", "olmo2", "phi3", "qwen2", "qwen3"}) {
     const auto source = open_model((kSourceModels / name).string());
     for (int rank = 0; rank < 2; ++rank) check_tensor_rank(*source, at::kFloat, rank, 2);
     check_tensor_rank(*source, at::kBFloat16, 1, 2);

@@ -46,6 +46,18 @@ def qwen3(**keys):
     return tf.Qwen3Config, {**LLAMA, "head_dim": 16, **keys}
 
 
+def phi3(**keys):
+    return tf.Phi3Config, {**LLAMA, "pad_token_id": None, **keys}
+
+
+def olmo2(**keys):
+    return tf.Olmo2Config, {**LLAMA, "pad_token_id": None, **keys}
+
+
+def glm4(**keys):
+    return tf.Glm4Config, {**LLAMA, "head_dim": 16, "pad_token_id": None, **keys}
+
+
 def rope(kind, **keys):
     return {"rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, **keys}}
 
@@ -93,6 +105,20 @@ MODELS = {
     "qwen3_layer_types": qwen3(use_sliding_window=True, sliding_window=5,
                                layer_types=["sliding_attention", "full_attention", "sliding_attention"]),
     "qwen3_untied": qwen3(head_dim=12, tie_word_embeddings=False),
+    "phi3": phi3(),
+    "phi3_tied": phi3(tie_word_embeddings=True, num_key_value_heads=4),
+    "phi3_partial": phi3(**rope("default", partial_rotary_factor=0.5)),
+    "phi3_window": phi3(sliding_window=7, num_key_value_heads=1, **rope("default", partial_rotary_factor=0.34)),
+    "phi3_head_size": phi3(head_dim=24),
+    "olmo2": olmo2(),
+    "olmo2_mha": olmo2(num_key_value_heads=4, tie_word_embeddings=True),
+    "olmo2_biases": olmo2(attention_bias=True, num_key_value_heads=1),
+    "olmo2_head_size": olmo2(head_dim=20),
+    "olmo2_yarn": olmo2(**rope("yarn", **YARN)),
+    "glm4": glm4(),
+    "glm4_no_bias": glm4(attention_bias=False, tie_word_embeddings=True),
+    "glm4_full_rotary": glm4(num_key_value_heads=1, **rope("default", partial_rotary_factor=1.0)),
+    "glm4_head_size": glm4(head_dim=24, hidden_act="gelu"),
     "qwen3_mqa_linear": qwen3(num_key_value_heads=1, **rope("linear", factor=3.0)),
 }
 

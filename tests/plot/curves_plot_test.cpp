@@ -35,7 +35,8 @@ std::vector<double> xs(const std::vector<PlotPoint>& points) {
 
 TEST(MetricsText, KnowsStepsAndEvaluations) {
   const MetricsText read = parse_metrics(kText);
-  EXPECT_EQ(read.bad_line, 0);
+  EXPECT_EQ(read.damaged, 0);
+  EXPECT_EQ(read.bytes, std::string_view(kText).size());
   ASSERT_EQ(read.points.size(), 4u);
   EXPECT_TRUE(read.points[0].training);
   EXPECT_EQ(read.points[0].mfu, 0.5);
@@ -47,13 +48,14 @@ TEST(MetricsText, KnowsStepsAndEvaluations) {
   EXPECT_EQ(parse_metrics(kText, 1).points.size(), 2u);
 }
 
-TEST(MetricsText, NamesTheBadLine) {
+TEST(MetricsText, PassesOverDamagedLines) {
   for (const char* bad :
        {"x", "[]", "{}", R"({"iteration":1.5})", R"({"iteration":1,"loss":"a"})"}) {
     const MetricsText read = parse_metrics(std::string(kText) + bad + "\n" + kText);
-    EXPECT_EQ(read.bad_line, 5) << bad;
-    EXPECT_FALSE(read.last_line);
-    EXPECT_EQ(read.points.size(), 4u);
+    EXPECT_EQ(read.damaged, 1) << bad;
+    EXPECT_EQ(read.first_damaged, 5) << bad;
+    EXPECT_EQ(read.points.size(), 8u);
+    EXPECT_EQ(parse_metrics(std::string(kText) + bad + "\n" + kText, 1).points.size(), 2u);
   }
 }
 
@@ -64,8 +66,10 @@ TEST(MetricsText, AFileThatIsBeingWrittenIsReadToItsLastWholeLine) {
   write(std::string(kText) + R"({"iteration":4,"lo)");
   EXPECT_EQ(read_metrics(file).size(), 4u);
   write("oops\n" + std::string(kText));
+  EXPECT_EQ(read_metrics(file).size(), 4u);
+  write("oops\n");
   EXPECT_THAT([&] { read_metrics(file); },
-              testing::ThrowsMessage<DataError>(HasSubstr("line 1 of " + file)));
+              testing::ThrowsMessage<DataError>(HasSubstr("line 1 is not a line of metrics")));
   write("");
   EXPECT_THAT([&] { read_metrics(file); },
               testing::ThrowsMessage<DataError>(HasSubstr("contains no metrics yet")));

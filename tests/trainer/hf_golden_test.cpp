@@ -120,8 +120,9 @@ TEST_P(HfGolden, Bf16IsNear) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, HfGolden,
-                         testing::Values("gpt2", "llama", "llama3_rope_scaling_tied",
-                                         "mistral_sliding_window", "qwen2", "qwen3"),
+                         testing::Values("glm4", "gpt2", "llama", "llama3_rope_scaling_tied",
+                                         "mistral_sliding_window", "olmo2", "phi3", "qwen2",
+                                         "qwen3"),
                          [](const auto& info) { return info.param; });
 
 struct CurveCase {

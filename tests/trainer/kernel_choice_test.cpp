@@ -1,6 +1,7 @@
 // The kernels of a run: measured once, the same on all ranks, kept with the run and its
 // checkpoints.
 #include "pentatron/trainer/kernel_choice.h"
+#include "pentatron/trainer/run_files.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

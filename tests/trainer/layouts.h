@@ -44,6 +44,11 @@ inline const std::vector<Work>& works() {
        "model.untie_embeddings_and_output_weights=true model.hidden_dropout=0.1 "
        "model.attention_dropout=0.1 model.ffn_hidden_size=64 dataset.reset_attention_mask=true "
        "dataset.reset_position_ids=true dataset.eod_mask_loss=true optimizer.clip_grad=1.0"},
+      // Norms of outputs, and of all heads of a token together.
+      {"olmo2", "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
+                "model.num_query_groups=2 model.ffn_hidden_size=64 model.hidden_dropout=0.1 "
+                "model.norm_placement=output model.qk_layernorm=true "
+                "model.qk_layernorm_scope=projection"},
       // A batch size that grows.
       {"ramp", "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
                "model.ffn_hidden_size=64 model.untie_embeddings_and_output_weights=false "
@@ -89,7 +94,11 @@ inline const std::vector<Layout>& layouts() {
       {"tp2_pp2_dp2_zb_v_zero2", "llama", 8,
        tp + "2" + sp + pp + "2" + zero + "2" + schedule + "zb_v", true},
       {"ramp_dp2_pp2", "ramp", 4, pp + "2", true},
+      {"tp2_sp_output_norms", "olmo2", 2, tp + "2" + sp, true},
+      {"tp4_output_norms", "olmo2", 4, tp + "4", true},
       // The rest of the full matrix.
+      {"zero3_tp2_output_norms", "olmo2", 4, zero + "3" + tp + "2" + recompute, false},
+      {"tp4_pp2_output_norms", "olmo2", 8, tp + "4" + sp + pp + "2" + schedule + "zb_v", false},
       {"tp2_chunks", "llama", 2, tp + "2" + chunks + " train.micro_batch_size=8", false},
       {"tp4", "gpt2", 4, tp + "4", false},
       {"tp2_sp_recompute", "llama", 2, tp + "2" + sp + recompute, false},

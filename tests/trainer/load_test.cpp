@@ -231,6 +231,22 @@ TEST_F(Loading, OtherSamplesAreTold) {
   EXPECT_THAT(log_of([&] { start(config({load})); }), Not(HasSubstr("data settings have changed")));
 }
 
+TEST_F(Loading, OtherContentOfTheSameFilesIsTold) {
+  test::run(config({}));
+  const auto resumed = [&] { return log_of([&] { start(config({load})); }); };
+  EXPECT_THAT(resumed(), Not(HasSubstr("has changed")));
+  const std::string text = content_of(data);
+  std::string other = text;
+  other[other.find("the")] = 'T';
+  std::ofstream(data) << other;
+  EXPECT_THAT(resumed(), AllOf(HasSubstr("warning: the training data has changed since " +
+                                         step(3).string() + " was saved: "),
+                               HasSubstr(data + " has the same size and other content")));
+  std::ofstream(data) << text << text;
+  EXPECT_THAT(resumed(), HasSubstr(fmt::format("{} has {} bytes instead of {}", data,
+                                               2 * text.size(), text.size())));
+}
+
 TEST_F(Loading, RetentionKeepsEveryNthAndTheBest) {
   const auto kept = [&](std::vector<std::string> more) {
     more.insert(more.end(), {"train.train_iters=8", "checkpoint.save_interval=1",
@@ -286,7 +302,8 @@ TEST_F(Loading, TheTokenizerLiesInTheCheckpointAndAnotherOneIsRefused) {
   };
   test::run(with({gpt2}));
   const checkpoint::CheckpointReader reader(step(3));
-  EXPECT_EQ(reader.attachments().size(), 3u) << "the tokenizer's two, and kernels.json";
+  EXPECT_EQ(reader.attachments().size(), 4u)
+      << "the tokenizer's two, kernels.json and data_files.json";
   EXPECT_THAT(reader.manifest().tokenizer, testing::StartsWith("sha256:"));
   const auto stored = data::make_tokenizer({.path = (step(3) / "tokenizer").string()});
   const auto original = data::make_tokenizer({.path = scratch / "gpt2"});

@@ -295,6 +295,18 @@ TEST_F(MetricsFiles, ALineCutOffByACrashIsRemoved) {
   }
 }
 
+TEST_F(MetricsFiles, ADamagedLineStaysWithItsNeighbors) {
+  write(0, 1, 6, 1.0);
+  std::string text = content_of(folder / "metrics.jsonl");
+  const size_t second = text.find('\n') + 1;
+  text[second] = '#';
+  std::ofstream(folder / "metrics.jsonl", std::ios::binary) << text;
+  { MetricsFile(folder / "metrics.jsonl", 5).flush(); }
+  const std::string kept = content_of(folder / "metrics.jsonl");
+  EXPECT_EQ(std::count(kept.begin(), kept.end(), '\n'), 5);
+  EXPECT_TRUE(text.starts_with(kept)) << "its content is what it was";
+}
+
 TEST_F(MetricsFiles, WhatCannotBeWrittenWaits) {
   std::filesystem::create_directories(folder / "later");
   std::filesystem::rename(folder / "later", folder / "away");

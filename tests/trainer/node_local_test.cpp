@@ -6,8 +6,11 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include "pentatron/checkpoint/machines.h"
 #include "pentatron/checkpoint/sharded/folders.h"
+#include "pentatron/data/data_files.h"
 #include "pentatron/trainer/kernel_choice.h"
+#include "pentatron/trainer/run_files.h"
 #include "tests/trainer/layout_runs.h"
 
 namespace pentatron::test {
@@ -72,8 +75,9 @@ TEST_F(NodeLocal, AMachineKeepsTheFilesOfItsRanks) {
     train({0, 0, 1, 1}, keys + kLocal + more);
     for (const auto& entry : fs::directory_iterator(shared)) {
       const std::string name = entry.path().filename().string();
-      if (name == "manifest.json") continue;       // tells the configuration, which differs
-      if (name == trainer::kKernelsFile) continue; // a small file, on every machine
+      if (name == "manifest.json") continue; // tells the configuration, which differs
+      if (name == trainer::kKernelsFile || name == data::kDataFilesName)
+        continue; // small files, on every machine
       const bool first = name.find("_00000_of") != std::string::npos ||
                          name.find("_00001_of") != std::string::npos;
       EXPECT_EQ(content_of(machine(first ? 0 : 1) / "run" / kStep / name), content_of(entry.path()))
@@ -124,6 +128,8 @@ TEST_F(NodeLocal, GoesBackToWhatIsWholeOnAllMachinesTogether) {
               AllOf(HasSubstr("step_00000004: on the machine of rank 2: "
                               "model_00002_of_00004.safetensors is corrupted"),
                     HasSubstr("resumed from run/step_00000002")));
+  for (const int m : {0, 1})
+    EXPECT_TRUE(fs::exists(machine(m) / "run/earlier-1/step_00000004/manifest.json")) << m;
   fs::remove(shard); // of the checkpoint that this run has written again
   EXPECT_THAT(
       log_of([&] {
@@ -153,6 +159,20 @@ TEST_F(NodeLocal, AnotherMachineStandsInForADamagedCopy) {
                     HasSubstr("using the intact copy of another machine"),
                     HasSubstr("resumed from run/step_00000004")));
   EXPECT_TRUE(content_of(machine(1) / shard) == whole);
+}
+
+TEST_F(NodeLocal, PassesOverWhatCouldNotBeReadThoughItLooksWhole) {
+  train({0, 0, 1, 1}, kTensorAndData + kLocal + "checkpoint.save_interval=2 train.train_iters=4");
+  const std::vector<int> machines = {0, 0, 1, 1};
+  run_ranks(4, [&](const comm::Group& world) {
+    ASSERT_EQ(::unshare(CLONE_FS), 0);
+    ASSERT_EQ(::chdir(machine(machines[static_cast<size_t>(world.rank())]).c_str()), 0);
+    EXPECT_EQ(checkpoint::find_on_machines("run", world)->folder, "run/step_00000004");
+    const auto found = checkpoint::find_on_machines(
+        "run", world, {{"run/step_00000004", "shard 2 was cut off while it was read"}});
+    EXPECT_EQ(found->folder, fs::path("run") / kStep);
+    EXPECT_THAT(found->passed_over, HasSubstr("shard 2 was cut off"));
+  });
 }
 
 TEST_F(NodeLocal, AMachineThatCannotSaveStopsTheSaveOnAll) {

@@ -6,9 +6,11 @@
 
 #include <csignal>
 #include <regex>
+#include <set>
 #include <sys/wait.h>
 
 #include "pentatron/checkpoint/sharded/folders.h"
+#include "pentatron/trainer/run_files.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/tiny_run.h"
 
@@ -142,6 +144,99 @@ TEST_F(RunFoldersTest, ARunThatGoesOnWritesIntoItsOwn) {
   EXPECT_EQ(test::run(config("moved", "moved/ck", {load("moved/ck"), "train.train_iters=4"}))
                 .report.iterations,
             4);
+}
+
+TEST_F(RunFoldersTest, AFileOfTheUserIsNeverReplaced) {
+  std::vector<std::string> names = {"ck/latest", "ck/hf/step_00000002/mine"};
+  for (const char* name : kRunFiles) names.push_back(std::string("a/") + name);
+  for (const char* keys : {"", "checkpoint.load=auto"}) {
+    for (const std::string& name : names) {
+      SCOPED_TRACE(name + " " + keys);
+      for (const char* folder : {"a", "ck", "a-2", "ck-2"}) fs::remove_all(scratch / folder);
+      fs::create_directories(fs::path(scratch / name).parent_path());
+      std::ofstream(scratch / name) << "mine\n";
+      std::vector<std::string> more = {"profiling.trace=true"};
+      if (*keys != 0) more.emplace_back(keys);
+      const std::string message = refused(config("a", "ck", more));
+      if (name != "a/metrics.jsonl") {
+        EXPECT_THAT(message, HasSubstr(scratch / name.substr(0, name.find("/mine")) + " exists"));
+      }
+      const auto found = ways(message);
+      ASSERT_EQ(found.size(), 1u) << message;
+      more.insert(more.end(), found[0].begin(), found[0].end());
+      EXPECT_EQ(test::run(config("a", "ck", more)).report.iterations, 3);
+      EXPECT_EQ(content_of(scratch / name), "mine\n");
+    }
+  }
+}
+
+TEST_F(RunFoldersTest, EveryFileOfARunIsInTheList) {
+  test::run(config("a", "ck",
+                   {"profiling.trace=true", "logger.plot=true", "logger.tensorboard=true",
+                    "logger.wandb_project=w", "logger.mlflow_experiment=m",
+                    "dataset.on_bad_input=skip"}));
+  std::set<std::string> known(kRunFiles.begin(), kRunFiles.end());
+  known.insert("run.lock");
+  for (const auto& entry : fs::directory_iterator(scratch / "a"))
+    EXPECT_TRUE(known.contains(entry.path().filename())) << entry.path();
+}
+
+TEST_F(RunFoldersTest, AStartThatFailedDoesNotBlockTheNext) {
+  std::ofstream(data, std::ios::app) << "no JSON\n";
+  const std::vector<std::string> keys = {"dataset.on_bad_input=skip"};
+  std::vector<std::string> failing = keys;
+  failing.push_back(load("nothing"));
+  EXPECT_THAT(error_of([&] { test::run(config("a", "ck", failing)); }), HasSubstr("no checkpoint"));
+  for (const char* folder : {"a", "ck"})
+    for (const auto& entry : fs::directory_iterator(scratch / folder))
+      EXPECT_EQ(entry.path().filename(), "run.lock");
+  test::run(config("a", "ck", keys));
+  EXPECT_TRUE(fs::exists(scratch / "a/skipped.jsonl"));
+  // As if it had been ended before its first step.
+  fs::remove_all(scratch / "ck");
+  fs::resize_file(scratch / "a/metrics.jsonl", 0);
+  const std::string summary = content_of(scratch / "a/run.json");
+  EXPECT_EQ(test::run(config("a", "ck", keys)).report.iterations, 3);
+  EXPECT_EQ(content_of(scratch / "a/earlier-1/run.json"), summary);
+}
+
+TEST_F(RunFoldersTest, ARunThatGoesBackKeepsWhatCameLater) {
+  const std::vector<std::string> keep = {"checkpoint.save_interval=1", "checkpoint.keep=0",
+                                         "train.train_iters=5"};
+  const auto with = [&](const std::string& dir, const std::string& save, const std::string& from,
+                        const char* iterations) {
+    std::vector<std::string> keys = keep;
+    keys.insert(keys.end(), {from, "seed=5", std::string("train.train_iters=") + iterations});
+    return config(dir, save, keys);
+  };
+  for (const auto& [dir, save] : {std::pair{"a", "a/ck"}, {"b", "b"}, {"c_log", "c"}, {"", "d"}}) {
+    SCOPED_TRACE(save);
+    test::run(config(dir, save, keep));
+    const fs::path at = scratch / save, logs = scratch / dir;
+    const std::string before = *dir == 0 ? "" : content_of(logs / "metrics.jsonl");
+    const std::string fifth = content_of(at / "step_00000005/manifest.json");
+    const std::string log = log_of(
+        [&] { test::run(with(dir, save, load(std::string(save) + "/step_00000002"), "3")); });
+    EXPECT_THAT(log, AllOf(HasSubstr("goes back to iteration 2: its later checkpoints, from "
+                                     "step_00000003 on, are in " +
+                                     (at / "earlier-1").string())));
+    EXPECT_EQ(content_of(at / "earlier-1/step_00000005/manifest.json"), fifth);
+    EXPECT_EQ(checkpoint::checkpoints_in(at).size(), 3u);
+    EXPECT_EQ(content_of(at / "latest"), "step_00000003\n");
+    if (*dir != 0) {
+      EXPECT_EQ(content_of(logs / "earlier-1/metrics.jsonl"), before);
+      EXPECT_EQ(test::read_metrics(logs / "metrics.jsonl").size(), 3u);
+    }
+    // As if a process that went back to 1 had been killed between two moves.
+    std::ofstream(at / "latest") << "step_00000001\n";
+    fs::create_directory(at / "earlier-2");
+    fs::rename(at / "step_00000003", at / "earlier-2/step_00000003");
+    EXPECT_EQ(test::run(with(dir, save, "checkpoint.load=auto", "2")).report.iterations, 2);
+    EXPECT_TRUE(fs::exists(at / "earlier-3/step_00000002/manifest.json"));
+    EXPECT_EQ(content_of(at / "latest"), "step_00000002\n");
+    EXPECT_THAT(log_of([&] { test::run(with(dir, save, "checkpoint.load=auto", "3")); }),
+                Not(HasSubstr("goes back")));
+  }
 }
 
 TEST_F(RunFoldersTest, ALiveRunKeepsOthersOut) {

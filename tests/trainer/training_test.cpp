@@ -27,9 +27,9 @@ using ::testing::HasSubstr;
 
 class Training : public testing::Test {
  protected:
-  Config config(std::vector<std::string> more) const {
+  Config config(std::vector<std::string> more, int ranks = 1) const {
     more.insert(more.begin(), "logger.dir=" + (scratch / fmt::format("log{}", ++runs_)));
-    return test::tiny(data, std::move(more));
+    return test::tiny(data, std::move(more), ranks);
   }
   std::vector<double> rates(std::vector<std::string> more) const {
     more.insert(more.begin(), {"optimizer.lr=1.0", "optimizer.min_lr=0.1", "train.train_iters=8",
@@ -225,12 +225,12 @@ class WithoutTargets : public Training {
     if (empty > 0) writer.end_document();
     writer.commit();
   }
-  Config masked(std::vector<std::string> more) const {
+  Config masked(std::vector<std::string> more, int ranks = 1) const {
     more.insert(more.begin(),
                 {"dataset.type=indexed", "dataset.path=" + (scratch / "corpus"),
                  "dataset.split=100,0,0", "dataset.order=stable", "dataset.eod_mask_loss=true",
                  "train.micro_batch_size=1", "train.global_batch_size=1"});
-    return config(std::move(more));
+    return config(std::move(more), ranks);
   }
 };
 
@@ -284,6 +284,51 @@ TEST_F(WithoutTargets, ARunWithNoneAtAllHasNoLoss) {
   const test::Trace trace = test::run(masked({"train.train_iters=4"}));
   EXPECT_FALSE(trace.report.last_loss);
   for (const Json& step : trace.steps) EXPECT_TRUE(step["loss"].is_null());
+}
+
+/// Of a step some samples, and some whole steps, have no targets: their denominator is 0 on every
+/// rank of tensor and pipeline groups, on some ranks of a data-parallel group.
+TEST_F(WithoutTargets, LossesAreThoseOfOneRankInEveryLayout) {
+  write(9, 15);
+  const std::vector<std::string> all = {"dtype=fp64", "train.train_iters=8",
+                                        "train.global_batch_size=2", "model.num_layers=4"};
+  const test::Trace one = test::run(masked(all));
+  ASSERT_EQ(one.steps.size(), 8u);
+  const auto without =
+      std::ranges::count_if(one.steps, [](const Json& s) { return s["loss"].is_null(); });
+  ASSERT_GT(without, 0);
+  ASSERT_LT(without, 8);
+  const std::vector<std::pair<int, std::vector<std::string>>> layouts = {
+      {2, {"parallel.tensor_model_parallel_size=2"}},
+      {2, {"parallel.tensor_model_parallel_size=2", "parallel.sequence_parallel=true"}},
+      {2, {"parallel.pipeline_model_parallel_size=2"}},
+      {2, {"parallel.pipeline_model_parallel_size=2", "parallel.pipeline_schedule=zb_h1"}},
+      {2, {"ddp.zero_stage=1"}},
+      {8, {"parallel.tensor_model_parallel_size=2", "parallel.pipeline_model_parallel_size=2"}},
+  };
+  for (const auto& [ranks, keys] : layouts) {
+    SCOPED_TRACE(fmt::format("{} ranks, {}", ranks, fmt::join(keys, " ")));
+    std::vector<std::string> settings = all;
+    settings.insert(settings.end(), keys.begin(), keys.end());
+    const std::string dir = scratch / fmt::format("{}", fmt::join(keys, "-"));
+    settings.push_back("logger.dir=" + dir);
+    const Config c = masked(settings, ranks);
+    comm::run_ranks(ranks, [&](const comm::Group& world) {
+      log::set_thread_output(nullptr, world.rank() == 0);
+      Trainer(c, world).run();
+      log::set_thread_output(nullptr, true);
+    });
+    const std::vector<Json> steps = test::read_metrics(dir + "/metrics.jsonl");
+    ASSERT_EQ(steps.size(), one.steps.size());
+    for (size_t i = 0; i < steps.size(); ++i) {
+      SCOPED_TRACE(i + 1);
+      ASSERT_EQ(steps[i]["loss"].is_null(), one.steps[i]["loss"].is_null());
+      ASSERT_EQ(steps[i].contains("grad_norm"), one.steps[i].contains("grad_norm"));
+      if (steps[i]["loss"].is_null()) continue;
+      EXPECT_NEAR(double(steps[i]["loss"]), double(one.steps[i]["loss"]), 1e-12);
+      EXPECT_NEAR(double(steps[i]["grad_norm"]), double(one.steps[i]["grad_norm"]), 1e-11);
+    }
+  }
 }
 
 TEST_F(WithoutTargets, SkipsAreToldOncePerRunWhateverTheNumberOfRanks) {

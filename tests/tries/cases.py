@@ -28,7 +28,8 @@ data[-5] ^= 1
 open(name, "wb").write(data)
 DAMAGE
 pentatron tokenize --train-bpe 290 --output other.json < words.txt
-mkdir odd pickled pictures nothing_in_it
+mkdir odd pickled pictures nothing_in_it mine
+echo mine > mine/config.yaml
 echo '{{"model_type": "perceiver"}}' > odd/config.json
 cp {LLAMA}/config.json pickled/
 echo x > pickled/pytorch_model.bin
@@ -51,6 +52,7 @@ CASES = [
     ("another model", MOCK + "checkpoint.load=saved model.hidden_size=64", {}),
     ("another run's checkpoints", MOCK.replace("=new", "=saved"), {}),
     ("another run's metrics", MOCK + "logger.dir=log", {}),
+    ("a file of the user", MOCK + "logger.dir=mine", {}),
     ("no CUDA", MOCK + "device=cuda", {}),
     ("not saved", MOCK.replace("checkpoint.save=new", ""), {}),
     ("ZeRO on one rank", MOCK + "ddp.zero_stage=1", {}),
@@ -64,6 +66,10 @@ CASES = [
     ("precision of a preset", MOCK + "model.preset=gpt2_124 --dry-run", {}),
     ("unknown value", MOCK + "dtype=fp16", {}),
     ("unknown key", MOCK.replace("train.seq_length", "seq_length"), {}),
+    ("two models to train", f"pentatron train --hf {LLAMA} {TINY} dataset.type=mock checkpoint.load=saved checkpoint.save=new", {
+        "checkpoint.load=hf:": f"pentatron train --hf {LLAMA} train.seq_length=16 train.micro_batch_size=1 train.global_batch_size=2 train.train_iters=1 "
+                               f"dataset.type=mock checkpoint.load=hf:{LLAMA} checkpoint.save=new kernels=order",
+        "remove --hf": f"pentatron train {MOCK.removeprefix('pentatron train ')} checkpoint.load=saved checkpoint.save=new train.train_iters=3"}),
     ("unknown command", "pentatron confi help", {"pentatron config": "pentatron config help"}),
     ("unknown option", "pentatron corpus merge corpus_text_document corpus_text_document --outpt both", {
         "--output": "pentatron corpus merge corpus_text_document corpus_text_document --output both"}),
@@ -86,8 +92,8 @@ CASES = [
         "another target": "pentatron convert saved out --format hf", "--force": "pentatron convert saved out --format hf --force"}),
     ("bpe without output", "pentatron tokenize --train-bpe 300 < words.txt", {
         "--output tokenizer.json": "pentatron tokenize --train-bpe 300 --output tokenizer.json < words.txt"}),
-    ("bpe over a file", "pentatron tokenize --train-bpe 300 --output words.txt < words.txt", {
-        "--output words-2.json": "pentatron tokenize --train-bpe 300 --output words-2.json < words.txt"}),
+    ("bpe over a file", "pentatron tokenize --train-bpe 300 --output notes.txt < words.txt", {
+        "another --output": "pentatron tokenize --train-bpe 300 --output new.json < words.txt"}),
     ("nothing to compare", "pentatron config diff", {}),
     ("help of nothing", "pentatron config help zzzqqq", {}),
     ("temperature", GENERATE + "--temperature -1", {}),
@@ -166,7 +172,8 @@ CASES = [
     ("no setting and no file", GENERATE + "device", {"dtype=fp32, device=cpu": GENERATE + "device=cpu", "train.num_threads=2": GENERATE + "train.num_threads=2"}),
     ("another key", "pentatron preprocess --input texts.jsonl --json-keys body --tokenizer bytes --output new", {}),
     ("bad line of a corpus", "pentatron preprocess --input mixed.jsonl --tokenizer bytes --output new --on-bad-input error", {}),
-    ("no output", "pentatron preprocess --input texts.jsonl --tokenizer bytes --output ''", {}),
+    ("no output", "pentatron preprocess --input texts.jsonl --tokenizer bytes --output ''", {
+        "--output corpus": "cd nothing_in_it; pentatron preprocess --input ../texts.jsonl --tokenizer bytes --output corpus"}),
     ("small vocabulary", INDEXED.replace("vocab_size=300", "vocab_size=50").replace("dataset.type", "tokenizer.type=null tokenizer.vocab_size=40 dataset.type"), {
         "model.vocab_size of the tokenizer": INDEXED}),
     ("another tokenizer", TEXT + "checkpoint.load=texts train.train_iters=3 model.vocab_size=300 tokenizer.path=other.json", {
@@ -202,8 +209,11 @@ CASES = [
      "dataset.fim_suffix_token=3 dataset.fim_pad_token=400", {}),
     ("output of an evaluation", EVALUATE + "--logits-out texts.jsonl", {}),
     ("output nowhere", EVALUATE + "--logits-out nodir/x.safetensors", {}),
-    ("corpus over itself", "pentatron corpus merge corpus_text_document corpus_text_document --output corpus_text_document", {
+    ("corpus over itself", "pentatron corpus merge corpus_text_document corpus_text_document --output corpus_text_document --overwrite", {
         "another name": "pentatron corpus merge corpus_text_document corpus_text_document --output both"}),
+    ("part without documents", "pentatron corpus split corpus_text_document --shares 1,999 --output part", {
+        "a larger share": "pentatron corpus split corpus_text_document --shares 1,9 --output part",
+        "fewer parts": "pentatron corpus split corpus_text_document --shares 1 --output part"}),
     # launchers
     ("half of torchrun", "RANK=0 " + MOCK, {"torchrun --nproc-per-node": MOCK}),
     ("no rank 0", "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 " + MOCK, {"MASTER_ADDR": MOCK}),
@@ -221,7 +231,7 @@ ELSEWHERE = [
     (r"checkpoint.strictness=log_all", "tests/trainer/load_test.cpp"),
     (r"every rank read the checkpoint|this rank cannot see", "several machines: tests/trainer/node_local_test.cpp"),
     (r"is in use by", "two programs at once: tests/trainer/run_folders_test.cpp"),
-    (r"are free\n  try: checkpoint.save on another|has ended without this|was not saved", "a full disk: tests/cli/limits_test.cpp"),
+    (r"try: checkpoint.save on another|has ended without this|was not saved", "a full disk: tests/cli/limits_test.cpp"),
     (r"^cli/doctor|^trainer/train.cpp: .*; try: ", "what doctor finds depends on the machine"),
     (r"a file was truncated, or its disk failed", "tests/cli/limits_test.cpp"),
     (r"^main.cpp", "tests/install"),
@@ -230,7 +240,7 @@ ELSEWHERE = [
     (r"^base/hf_cache", "downloads: tests/base/hf_cache_test.cpp"),
     (r"^cli/chat", "tests/cli/generating_test.cpp"),
     (r"^cli/files/completion|comes with pentatron is not beside", "an incomplete installation: tests/install"),
-    (r"belongs to another tokenizer|exists and is not a list|was started with other files|: positions|skip_list_bytes",
+    (r"was started with other files|: positions|skip_list_bytes",
      "files of an earlier call: tests/data, tests/cli/user_data_test.cpp"),
     (r"standard input to read a prompt|in_process cannot be used with", "ranks as processes: tests/cli/generating_test.cpp, tests/comm"),
     (r"^data/gpt/(blend|open_indexed|gpt_index)|^data/(loader|open_datasets|make_tokenizer)", "data of several corpora: tests/data"),
@@ -238,7 +248,7 @@ ELSEWHERE = [
     (r"^trainer/model_tokenizer", "a tokenizer of an unknown kind: tests/cli/user_data_test.cpp"),
     (r"no token to predict|the prompt is empty", "a tokenizer that begins no text: tests/cli"),
     (r"^data/corpus|--input with JSON Lines", "input without a document: tests/cli/user_data_test.cpp"),
-    (r"^generate/generate.*--max-new-tokens|^trainer/train.*less than one training sample", "what the command line refuses before; for users of the library"),
+    (r"^generate/generate.*--max-new-tokens|^trainer/run_data.*less than one training sample", "what the command line refuses before; for users of the library"),
     (r"MFU is not shown", "a device of unknown speed: tests/trainer"),
     (r"^data/objectives", "datasets of BERT and T5, without a model yet: tests/data/objectives_test.cpp"),
 ]

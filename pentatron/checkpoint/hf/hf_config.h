@@ -1,7 +1,5 @@
-/// Hugging Face's config.json of the GPT family, read as a GptConfig.
-///
-/// Families: gpt2, llama, mistral, qwen2, qwen3. What changes the model's numbers is taken over or
-/// refused, never ignored.
+/// Hugging Face's config.json, read as a GptConfig by one of families(). What changes the model's
+/// numbers is taken over or refused, never ignored.
 #pragma once
 
 #include <filesystem>

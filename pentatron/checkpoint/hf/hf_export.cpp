@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/checkpoint/hf/families/family.h"
 #include "pentatron/checkpoint/hf/hf_config.h"
 #include "pentatron/config/config.h"
 
@@ -16,7 +16,6 @@ namespace pentatron::checkpoint {
 
 namespace {
 
-using models::ActivationFunction;
 using models::GptConfig;
 using models::RopeScalingType;
 
@@ -57,121 +56,10 @@ GptConfig normalised(GptConfig c) {
   return c;
 }
 
-std::string activation_name(ActivationFunction f) {
-  using A = ActivationFunction;
-  switch (f) {
-  case A::kSilu:
-  case A::kSwiGlu:
-    return "silu";
-  case A::kGelu:
-  case A::kGeGlu:
-    return "gelu";
-  case A::kGeluTanh:
-    return "gelu_new";
-  case A::kGeGluTanh:
-    return "gelu_pytorch_tanh";
-  case A::kRelu:
-    return "relu";
-  case A::kSquaredRelu:
-    return "relu2";
-  case A::kQuickGelu:
-    return "quick_gelu";
-  }
-  PT_DCHECK(false);
-}
-
-Json gpt2_config(const GptConfig& c) {
-  const bool unscaled = c.softmax_scale == 1.0;
-  return {{"model_type", "gpt2"},
-          {"architectures", {"GPT2LMHeadModel"}},
-          {"n_layer", c.num_layers},
-          {"n_embd", c.hidden_size},
-          {"n_head", c.num_attention_heads},
-          {"n_inner", c.ffn_size()},
-          {"n_positions", c.max_position_embeddings},
-          {"vocab_size", c.vocab_size},
-          {"layer_norm_epsilon", c.layernorm_epsilon},
-          {"activation_function", activation_name(c.activation_func)},
-          {"attn_pdrop", c.attention_dropout},
-          {"resid_pdrop", c.hidden_dropout},
-          {"embd_pdrop", c.embedding_dropout.value_or(c.hidden_dropout)},
-          {"scale_attn_weights", !unscaled},
-          {"scale_attn_by_inverse_layer_idx", c.scale_attn_by_inverse_layer_idx},
-          {"initializer_range", c.init_method_std},
-          {"tie_word_embeddings", !c.untie_embeddings_and_output_weights}};
-}
-
-/// As transformers 5 writes it, and 4 before it, so that both and other programs read the file.
-void add_rope(const GptConfig& c, Json& json) {
-  const models::RopeScalingConfig& s = c.rope_scaling;
-  Json rope = {{"rope_type", "default"}};
-  const auto add = [&](const char* key, const auto& value) { rope[key] = value; };
-  if (s.type != RopeScalingType::kNone) add("factor", s.factor);
-  if (s.type == RopeScalingType::kLinear) add("rope_type", "linear");
-  if (s.type == RopeScalingType::kLlama3) {
-    add("rope_type", "llama3");
-    add("low_freq_factor", s.low_freq_factor);
-    add("high_freq_factor", s.high_freq_factor);
-    add("original_max_position_embeddings", s.original_max_position_embeddings);
-  }
-  if (s.type == RopeScalingType::kYarn) {
-    add("rope_type", "yarn");
-    add("original_max_position_embeddings", s.original_max_position_embeddings);
-    add("beta_fast", s.beta_fast);
-    add("beta_slow", s.beta_slow);
-    add("truncate", s.truncate);
-    if (s.attention_factor) add("attention_factor", *s.attention_factor);
-    if (s.mscale) add("mscale", *s.mscale);
-    if (s.mscale_all_dim) add("mscale_all_dim", *s.mscale_all_dim);
-  }
-  json["rope_theta"] = c.rotary_base;
-  json["rope_scaling"] = s.type == RopeScalingType::kNone ? Json() : rope;
-  rope["rope_theta"] = c.rotary_base;
-  json["rope_parameters"] = std::move(rope);
-}
-
-void add_windows(const GptConfig& c, const std::string& family, Json& json) {
-  if (family == "mistral") json["sliding_window"] = c.window_size ? Json(*c.window_size) : Json();
-  if (family != "qwen2" && family != "qwen3") return;
-  const std::set<int64_t> full(c.full_attention_layers.begin(), c.full_attention_layers.end());
-  Json types = Json::array();
-  int64_t first = c.num_layers;
-  for (int64_t i = c.num_layers - 1; i >= 0; --i)
-    if (c.window_size && !full.contains(i)) first = i;
-  for (int64_t i = 0; i < c.num_layers; ++i)
-    types.push_back(c.window_size && !full.contains(i) ? "sliding_attention" : "full_attention");
-  json["use_sliding_window"] = c.window_size.has_value();
-  json["sliding_window"] = c.window_size ? Json(*c.window_size) : Json();
-  json["max_window_layers"] = first;
-  json["layer_types"] = std::move(types);
-}
-
-Json llama_like_config(const GptConfig& c, const std::string& family) {
-  const char* architecture = family == "llama"     ? "LlamaForCausalLM"
-                             : family == "mistral" ? "MistralForCausalLM"
-                             : family == "qwen2"   ? "Qwen2ForCausalLM"
-                                                   : "Qwen3ForCausalLM";
-  Json json = {{"model_type", family},
-               {"architectures", {architecture}},
-               {"num_hidden_layers", c.num_layers},
-               {"hidden_size", c.hidden_size},
-               {"num_attention_heads", c.num_attention_heads},
-               {"num_key_value_heads", c.query_groups()},
-               {"head_dim", c.head_size()},
-               {"intermediate_size", c.ffn_size()},
-               {"max_position_embeddings", c.max_position_embeddings},
-               {"vocab_size", c.vocab_size},
-               {"rms_norm_eps", c.layernorm_epsilon},
-               {"hidden_act", activation_name(c.activation_func)},
-               {"attention_dropout", c.attention_dropout},
-               {"initializer_range", c.init_method_std},
-               {"tie_word_embeddings", !c.untie_embeddings_and_output_weights},
-               {"use_cache", true}};
-  if (family == "llama" || family == "qwen3")
-    json["attention_bias"] = c.add_qkv_bias && c.add_attention_proj_bias;
-  if (family == "llama") json["mlp_bias"] = c.add_mlp_bias;
-  add_rope(c, json);
-  add_windows(c, family, json);
+Json config_of(const GptConfig& c, const Family& family) {
+  Json json = family.write(c);
+  json["model_type"] = family.model_type;
+  json["architectures"] = {family.architecture};
   return json;
 }
 
@@ -196,23 +84,24 @@ bool same_model(const GptConfig& a, const GptConfig& b) {
 }
 
 HfExport make_hf_config(const GptConfig& config, const std::string& preferred) {
-  std::vector<std::string> families = {"llama", "mistral", "qwen2", "qwen3", "gpt2"};
-  if (const auto it = std::find(families.begin(), families.end(), preferred); it != families.end())
-    std::rotate(families.begin(), it, it + 1);
+  std::vector<const Family*> order;
+  for (const Family& family : families()) order.push_back(&family);
+  std::ranges::stable_partition(order, [&](const Family* f) { return f->model_type == preferred; });
   std::vector<std::string> fewest;
-  std::string nearest_family;
-  for (const std::string& family : families) {
-    Json json = family == "gpt2" ? gpt2_config(config) : llama_like_config(config, family);
+  const Family* nearest = nullptr;
+  for (const Family* const family : order) {
+    Json json = config_of(config, *family);
     std::vector<std::string> lost = lost_keys(config, json);
-    if (lost.empty()) return {family, std::move(json)};
-    if (nearest_family.empty() || lost.size() < fewest.size()) {
+    if (lost.empty()) return {std::string(family->model_type), std::move(json)};
+    if (nearest == nullptr || lost.size() < fewest.size()) {
       fewest = std::move(lost);
-      nearest_family = family;
+      nearest = family;
     }
   }
-  raise<ConfigError>("no Hugging Face family (llama, mistral, qwen2, qwen3, gpt2) supports this "
-                     "model; the closest is {}, which does not support {}",
-                     nearest_family, fmt::join(fewest, ", "));
+  raise<ConfigError>(
+      "no Hugging Face family ({}) supports this model; the closest is {}, which does "
+      "not support {}",
+      family_list("and"), nearest->model_type, fmt::join(fewest, ", "));
 }
 
 std::string torch_name_of(SafeDtype dtype) {

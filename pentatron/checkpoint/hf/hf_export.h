@@ -17,7 +17,7 @@ struct HfExport {
 };
 
 /// The config.json of the first family that expresses everything which changes the model's numbers:
-/// `preferred` if it does, else llama, mistral, qwen2, qwen3, gpt2. Dropout beyond what the family
+/// `preferred` if it does, else in the order of families(). Dropout beyond what the family
 /// has, and how weights were initialised, are left out. Throws ConfigError that names the keys
 /// which no family can express.
 HfExport make_hf_config(const models::GptConfig& config, const std::string& preferred = {});

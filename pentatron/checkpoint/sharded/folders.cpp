@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::string_view kAside = ".tmp-", kLatest = "latest", kLock = "lock";
+constexpr std::string_view kAside = ".tmp-", kLock = "lock";
 
 /// Every name in `dir`; nothing if it cannot be read.
 std::vector<std::string> names_in(const fs::path& dir) {
@@ -83,7 +83,7 @@ std::vector<CheckpointFolder> checkpoints_in(const fs::path& dir) {
 
 std::optional<std::string> latest_name(const fs::path& dir) {
   try {
-    const std::string name = first_line(dir / kLatest);
+    const std::string name = first_line(dir / kLatestName);
     return iteration_of(name) ? std::optional(name) : std::nullopt;
   } catch (const CheckpointError&) {
     return std::nullopt;
@@ -128,7 +128,7 @@ void remove_abandoned(const fs::path& dir, const DirectoryLock& lock,
     const size_t aside = name.find(kAside);
     if (aside == std::string::npos) continue;
     const std::string of = name.substr(0, aside);
-    if (of == kLatest || iteration_of(of)) remove_tree(dir / name, progress);
+    if (of == kLatestName || iteration_of(of)) remove_tree(dir / name, progress);
   }
 }
 

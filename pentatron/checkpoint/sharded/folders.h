@@ -17,6 +17,8 @@
 
 namespace pentatron::checkpoint {
 
+inline constexpr const char* kLatestName = "latest";
+
 /// "step_00000100"
 std::string step_name(int64_t iteration);
 /// The iteration of such a name; none for anything else.

@@ -1,13 +1,16 @@
 #include <CLI/CLI.hpp>
 
-#include <fmt/format.h>
+#include <filesystem>
 
+#include <fmt/format.h>
 #include <unistd.h>
 
+#include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
 #include "pentatron/cli/files/file_verbs.h"
 #include "pentatron/data/indexed/corpus_tools.h"
+#include "pentatron/data/indexed/indexed_writer.h"
 
 namespace pentatron::cli {
 
@@ -18,6 +21,7 @@ struct CorpusArguments {
   std::string prefix, output;
   std::vector<double> shares;
   int64_t vocab_size = 0;
+  bool overwrite = false;
 };
 
 data::TokenProgress progress() {
@@ -46,19 +50,29 @@ Json summary_of(const std::string& prefix) {
           {"idx_bytes", s.index_bytes}};
 }
 
+void check_outputs(const std::vector<std::string>& prefixes, bool overwrite) {
+  for (const std::string& prefix : prefixes) {
+    const std::vector<std::filesystem::path> files = data::corpus_files(prefix);
+    if (!overwrite) refuse_existing(files);
+  }
+}
+
 int merge(const CorpusArguments& a) {
   std::vector<std::string> prefixes;
   for (const std::string& prefix : a.prefixes) prefixes.push_back(data::without_ending(prefix));
   const std::string output = data::without_ending(a.output);
+  check_outputs({output}, a.overwrite);
   data::merge_corpora(prefixes, output, progress());
   fmt::print("{}\n", dump_json(summary_of(output)));
   return 0;
 }
 
 int split(const CorpusArguments& a) {
-  for (const std::string& part : data::split_corpus_files(
-           data::without_ending(a.prefix), a.shares, data::without_ending(a.output), progress()))
-    fmt::print("{}\n", dump_json(summary_of(part)));
+  const std::vector<std::string> parts =
+      data::names_of_parts(data::without_ending(a.output), a.shares.size());
+  check_outputs(parts, a.overwrite);
+  data::split_corpus_files(data::without_ending(a.prefix), a.shares, parts, progress());
+  for (const std::string& part : parts) fmt::print("{}\n", dump_json(summary_of(part)));
   return 0;
 }
 
@@ -100,6 +114,7 @@ void add_corpus(CLI::App& program, Action& chosen) {
                   "corpora to merge, in order: prefixes of PREFIX.bin and PREFIX.idx")
       ->required();
   sub->add_option("--output", a->output, "prefix of the new corpus")->required();
+  sub->add_flag("--overwrite", a->overwrite, "replace an existing corpus");
   sub->footer("example: pentatron corpus merge data/a data/b --output data/both");
 
   sub = add(*verb, chosen, "split", "split the documents of a corpus into parts", split, a);
@@ -110,6 +125,7 @@ void add_corpus(CLI::App& program, Action& chosen) {
   sub->add_option("--output", a->output,
                   "prefix of the parts: they are written to OUTPUT_0, OUTPUT_1, ...")
       ->required();
+  sub->add_flag("--overwrite", a->overwrite, "replace existing parts");
   sub->footer("example: pentatron corpus split data/all --shares 99,1 --output data/part");
 
   sub = add(*verb, chosen, "inspect", "print a summary of each corpus as JSON", inspect, a);

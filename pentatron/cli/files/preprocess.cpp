@@ -109,6 +109,8 @@ void add_preprocess(CLI::App& program, Action& chosen) {
                    "longer JSON lines and text files are invalid input")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
       ->capture_default_str();
+  verb->add_flag("--overwrite", options.overwrite,
+                 "replace the output files of an earlier command");
   verb->footer("If the command was interrupted, run it again to resume it.\n"
                "example:\n"
                "  pentatron preprocess --input corpus.jsonl.zst --tokenizer bytes --output "

@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 
+#include <array>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
@@ -13,7 +14,6 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/json.h"
-#include "pentatron/base/mapped_file.h"
 #include "pentatron/cli/files/file_verbs.h"
 #include "pentatron/data/byte_source.h"
 #include "pentatron/data/input_files.h"
@@ -34,7 +34,7 @@ constexpr int64_t kMaxLineBytes = int64_t{1} << 30;
 struct TokenizeArguments {
   std::string tokenizer, pattern, output;
   std::vector<std::string> inputs, json_keys = {"text"};
-  bool decode = false, add_special = false;
+  bool decode = false, add_special = false, overwrite = false;
   int64_t train_bpe = 0;
 };
 
@@ -116,22 +116,12 @@ void decode(const data::Tokenizer& tokenizer) {
   });
 }
 
-/// Whether the file may be replaced by another one that --train-bpe writes.
-bool is_tokenizer(const std::filesystem::path& file) {
-  try {
-    const MappedFile mapped(file);
-    return mapped.size() == 0 || parse_json(mapped.text(), file.string())["model"]["type"] == "BPE";
-  } catch (const std::exception&) {
-    return false;
-  }
-}
-
 /// Where the two files of a trained tokenizer go.
 struct TrainedFiles {
   std::filesystem::path tokenizer, config;
 };
 
-TrainedFiles trained_files(const std::string& output) {
+TrainedFiles trained_files(const std::string& output, bool overwrite) {
   namespace fs = std::filesystem;
   if (output.empty())
     throw ConfigError("--train-bpe needs --output\n  try: --output tokenizer.json");
@@ -140,17 +130,10 @@ TrainedFiles trained_files(const std::string& output) {
   const bool folder =
       output.ends_with('/') || (fs::is_directory(output, error) && !output.ends_with(".json"));
   files.tokenizer = folder ? fs::path(output) / "tokenizer.json" : fs::path(output);
-  if (fs::exists(files.tokenizer, error) && !is_tokenizer(files.tokenizer))
-    raise<ConfigError>(
-        "{} exists and is not a tokenizer that --train-bpe has written\n  try: --output {}-2.json",
-        files.tokenizer.string(), fs::path(files.tokenizer).replace_extension().string());
   // Only beside a file of its usual name does Hugging Face look for it.
-  if (files.tokenizer.filename() != "tokenizer.json") return files;
-  files.config = files.tokenizer.parent_path() / "tokenizer_config.json";
-  if (fs::exists(files.config, error) && !fs::exists(files.tokenizer, error))
-    raise<ConfigError>("{} exists, but {} does not, so it belongs to another tokenizer\n  try: "
-                       "--output in another folder",
-                       files.config.string(), files.tokenizer.string());
+  if (files.tokenizer.filename() == "tokenizer.json")
+    files.config = files.tokenizer.parent_path() / "tokenizer_config.json";
+  if (!overwrite) refuse_existing(std::array{files.tokenizer, files.config});
   return files;
 }
 
@@ -220,7 +203,7 @@ class TrainingText {
 };
 
 int train(const TokenizeArguments& arguments) {
-  const TrainedFiles files = trained_files(arguments.output);
+  const TrainedFiles files = trained_files(arguments.output, arguments.overwrite);
   data::tokenizer::BpeTrainer trainer(
       {.vocab_size = arguments.train_bpe, .pattern = arguments.pattern});
   TrainingText text(trainer, arguments.json_keys);
@@ -305,6 +288,8 @@ void add_tokenize(CLI::App& program, Action& chosen) {
   verb->add_option("--output", arguments->output,
                    "with --train-bpe: file for the trained tokenizer, or its folder; beside "
                    "tokenizer.json, tokenizer_config.json is written too");
+  verb->add_flag("--overwrite", arguments->overwrite,
+                 "with --train-bpe: replace an existing tokenizer");
   verb->footer(
       "For each JSON line {\"text\":...} of standard input, writes a line {\"ids\":[...]}.\n"
       "examples:\n"

@@ -50,6 +50,9 @@ class Opener {
     sets.validation_size = sizes_[static_cast<size_t>(Part::kValidation)];
     sets.test_size = sizes_[static_cast<size_t>(Part::kTest)];
     sets.summary = summary();
+    for (const auto& [prefix, data] : corpora_)
+      for (const RandomAccessFile* file : {&data->data_file(), &data->index_file()})
+        sets.files.push_back(file->path());
     return sets;
   }
 

@@ -6,6 +6,8 @@
 #include <functional>
 #include <limits>
 
+#include <fmt/ranges.h>
+
 #include "pentatron/base/crc32c.h"
 #include "pentatron/base/error.h"
 #include "pentatron/data/indexed/indexed_writer.h"
@@ -103,34 +105,47 @@ void copy_documents(const IndexedDataset& corpus, int64_t begin, int64_t end,
   writer.commit();
 }
 
-std::vector<std::string> split_corpus_files(const std::string& prefix,
-                                            const std::vector<double>& shares,
-                                            const std::string& output,
-                                            const TokenProgress& progress) {
+std::vector<std::string> names_of_parts(const std::string& output, size_t parts) {
+  corpus_files(output); // throws if that is no name
+  std::vector<std::string> names;
+  for (size_t i = 0; i < parts; ++i) names.push_back(fmt::format("{}_{}", output, i));
+  return names;
+}
+
+namespace {
+
+/// Where each part begins, and at last where the last one ends.
+std::vector<int64_t> part_bounds(int64_t documents, const std::vector<double>& shares) {
   double sum = 0;
   for (const double share : shares) {
-    if (!(share >= 0) || !std::isfinite(share))
-      raise<ConfigError>("the share {} is not a number of 0 or more", share);
+    if (!(share > 0) || !std::isfinite(share))
+      raise<ConfigError>("the share {} is not a number above 0", share);
     sum += share;
   }
-  if (!(sum > 0)) throw ConfigError("all shares are 0");
-  const IndexedDataset corpus(prefix);
-  std::vector<std::string> parts;
+  std::vector<int64_t> bounds = {0};
   double until = 0;
-  int64_t begin = 0;
-  for (size_t i = 0; i < shares.size(); ++i) {
-    until += shares[i];
-    const int64_t end =
-        i + 1 == shares.size()
-            ? corpus.num_documents()
-            : std::clamp(std::llround(static_cast<double>(corpus.num_documents()) * until / sum),
-                         static_cast<long long>(begin),
-                         static_cast<long long>(corpus.num_documents()));
-    parts.push_back(fmt::format("{}_{}", output, i));
-    copy_documents(corpus, begin, end, parts.back(), progress);
-    begin = end;
+  for (const double share : shares) {
+    until += share;
+    bounds.push_back(std::clamp<int64_t>(std::llround(static_cast<double>(documents) * until / sum),
+                                         bounds.back(), documents));
   }
-  return parts;
+  bounds.back() = documents;
+  return bounds;
+}
+
+} // namespace
+
+void split_corpus_files(const std::string& prefix, const std::vector<double>& shares,
+                        const std::vector<std::string>& parts, const TokenProgress& progress) {
+  const IndexedDataset corpus(prefix);
+  const std::vector<int64_t> bounds = part_bounds(corpus.num_documents(), shares);
+  for (size_t i = 0; i < parts.size(); ++i)
+    if (bounds[i] == bounds[i + 1])
+      raise<ConfigError>("the share {} of {} leaves part {} without documents: {} has {}\n  try: "
+                         "a larger share for it, or fewer parts",
+                         shares[i], fmt::join(shares, ","), i, prefix, corpus.num_documents());
+  for (size_t i = 0; i < parts.size(); ++i)
+    copy_documents(corpus, bounds[i], bounds[i + 1], parts[i], progress);
 }
 
 CorpusSummary summarize_corpus(const IndexedDataset& corpus) {

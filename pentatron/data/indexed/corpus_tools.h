@@ -22,12 +22,13 @@ void merge_corpora(const std::vector<std::string>& prefixes, const std::string& 
 void copy_documents(const IndexedDataset& corpus, int64_t begin, int64_t end,
                     const std::string& output, const TokenProgress& progress = {});
 
+/// OUTPUT_0, OUTPUT_1, ...: the prefixes of so many parts.
+std::vector<std::string> names_of_parts(const std::string& output, size_t parts);
+
 /// Cuts the documents into parts by `shares` (of documents, rounded to the nearest), written to
-/// OUTPUT_0, OUTPUT_1, ... Returns these prefixes.
-std::vector<std::string> split_corpus_files(const std::string& prefix,
-                                            const std::vector<double>& shares,
-                                            const std::string& output,
-                                            const TokenProgress& progress = {});
+/// these prefixes. Throws ConfigError, before it writes anything, if a part has no documents.
+void split_corpus_files(const std::string& prefix, const std::vector<double>& shares,
+                        const std::vector<std::string>& parts, const TokenProgress& progress = {});
 
 struct CorpusSummary {
   IndexedDtype dtype = IndexedDtype::kU16;

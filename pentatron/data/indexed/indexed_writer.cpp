@@ -82,6 +82,14 @@ void put_index_in_place(const std::string& prefix, const fs::path& folder) {
 
 } // namespace
 
+std::vector<fs::path> corpus_files(const std::string& prefix) {
+  if (prefix.empty() || prefix.ends_with('/'))
+    raise<ConfigError>("--output \"{0}\" does not end in the name of a corpus\n  try: --output "
+                       "{0}corpus",
+                       prefix);
+  return {prefix + ".bin", prefix + ".idx"};
+}
+
 IndexedWriter::IndexedWriter(std::string prefix, const Options& options)
     : prefix_(std::move(prefix)), options_(options),
       folder_(options.folder.empty() ? own_folder(prefix_) : options.folder),

@@ -8,11 +8,15 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "pentatron/data/indexed/data_file.h"
 #include "pentatron/data/indexed/format.h"
 
 namespace pentatron::data {
+
+/// The files of a corpus. Throws ConfigError if the prefix does not end in a name.
+std::vector<std::filesystem::path> corpus_files(const std::string& prefix);
 
 /// PREFIX.bin and PREFIX.idx appear whole with commit() or not at all: until then everything lies
 /// in a folder beside them. Memory does not grow with the corpus.

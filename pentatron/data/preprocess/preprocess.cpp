@@ -307,6 +307,7 @@ class Preprocessor {
   PreprocessResult run() {
     const bool finished = load();
     if (!finished) {
+      if (!options_.overwrite) require_new_outputs();
       open_writers();
       try {
         encode_all();
@@ -384,6 +385,20 @@ class Preprocessor {
     if (options_.on_bad_input == OnBadInput::kSkip && earlier.is_object())
       earlier["on_bad_input"] = "skip";
     return earlier == fingerprint_;
+  }
+
+  void require_new_outputs() const {
+    std::vector<fs::path> outputs;
+    for (const std::string& prefix : result_.prefixes)
+      for (fs::path& file : corpus_files(prefix)) outputs.push_back(std::move(file));
+    outputs.push_back(skip_list_.target());
+    try {
+      refuse_existing(outputs);
+    } catch (const ConfigError&) {
+      std::error_code error;
+      if (!fs::exists(folder_.state_file(), error)) folder_.remove(); // this call's own
+      throw;
+    }
   }
 
   /// Takes up the state of an earlier call; true if that one had only to commit.
@@ -569,10 +584,7 @@ std::string to_string(const PreprocessProgress& p) {
 PreprocessResult preprocess(const PreprocessOptions& options) {
   if (options.tokenizer == nullptr || options.json_keys.empty())
     raise<ConfigError>("preprocess needs a tokenizer and at least one key");
-  if (options.output.empty() || options.output.ends_with('/'))
-    raise<ConfigError>("--output \"{}\" does not end in the name of a corpus\n  try: --output "
-                       "{}corpus",
-                       options.output, options.output);
+  corpus_files(options.output); // throws if that is no name
   return Preprocessor(options).run();
 }
 

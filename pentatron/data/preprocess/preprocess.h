@@ -40,6 +40,7 @@ struct PreprocessOptions {
   int64_t workers = 1;
   OnBadInput on_bad_input = OnBadInput::kSkip;
   int64_t max_document_bytes = int64_t{64} << 20;
+  bool overwrite = false; ///< replaces outputs of an earlier call
   /// After so much text what is done is made safe on the disk, to go on from after a kill.
   int64_t save_bytes = int64_t{512} << 20;
   std::function<void(const PreprocessProgress&)> progress = {}; ///< about once a second
@@ -56,8 +57,9 @@ struct PreprocessResult {
 /// document, and so is each line or array element of a JSON file; a document without tokens is kept
 /// as an empty document. What is left out is listed in OUTPUT_skipped.jsonl. Throws DataError for
 /// input that cannot be read (under OnBadInput::kError: for bad lines too), for input without a
-/// single document (an existing corpus stays), and if OUTPUT.partial is of another call. What was
-/// done before a file that cannot be read stays in OUTPUT.partial, for a call that resumes.
+/// single document (an existing corpus stays), and if OUTPUT.partial is of another call;
+/// ConfigError if an output exists, unless the call resumes one that was putting it in place. What
+/// was done before a file that cannot be read stays in OUTPUT.partial, for a call that resumes.
 PreprocessResult preprocess(const PreprocessOptions& options);
 
 } // namespace pentatron::data

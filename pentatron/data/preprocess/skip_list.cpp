@@ -2,44 +2,19 @@
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <system_error>
 
 #include <fcntl.h>
 #include <unistd.h>
 
 #include "pentatron/base/atomic_file.h"
-#include "pentatron/base/json.h"
 
 namespace pentatron::data {
 
 namespace fs = std::filesystem;
 
-namespace {
-
-/// Whether a file begins like a list of this program.
-bool is_skip_list(const fs::path& path) {
-  std::error_code error;
-  if (!fs::is_regular_file(path, error)) return false;
-  std::string line(4096, '\0');
-  std::ifstream in(path, std::ios::binary);
-  in.read(line.data(), static_cast<std::streamsize>(line.size()));
-  line.resize(static_cast<size_t>(in.gcount()));
-  line.resize(std::min(line.size(), line.find('\n')));
-  const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-  return json.is_object() && json.contains("file") && json.contains("reason");
-}
-
-} // namespace
-
 SkipList::SkipList(fs::path target, fs::path folder)
-    : target_(std::move(target)), growing_(std::move(folder) / "skipped.jsonl") {
-  std::error_code error;
-  if (fs::exists(target_, error) && !is_skip_list(target_))
-    raise<DataError>("{} exists and is not a list of skipped lines\n  try: another --output, or "
-                     "rename that file",
-                     target_.string());
-}
+    : target_(std::move(target)), growing_(std::move(folder) / "skipped.jsonl") {}
 
 SkipList::~SkipList() {
   if (descriptor_ >= 0) ::close(descriptor_);

@@ -13,7 +13,6 @@ namespace pentatron::data {
 /// Grows in a folder, like the tokens of a corpus, and appears under its name at the end.
 class SkipList {
  public:
-  /// Throws DataError if `target` exists and is not such a list.
   SkipList(std::filesystem::path target, std::filesystem::path folder);
   ~SkipList();
   SkipList(const SkipList&) = delete;

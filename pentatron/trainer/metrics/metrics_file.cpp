@@ -5,13 +5,14 @@
 #include <cmath>
 #include <cstring>
 #include <fcntl.h>
-#include <fstream>
 #include <unistd.h>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/mapped_file.h"
+#include "pentatron/plot/metrics_text.h"
 
 namespace pentatron::trainer {
 
@@ -20,19 +21,17 @@ namespace {
 /// Lines that wait for a disk that can be written again: some 50,000 steps.
 constexpr size_t kMaxWaiting = size_t{16} << 20;
 
-/// The length of the part of the file to keep.
+/// The length of the part of the file to keep; of a file that cannot be read all.
 int64_t kept_bytes(const std::filesystem::path& path, int64_t resumed_iteration) {
-  std::ifstream in(path, std::ios::binary);
-  std::string line;
-  int64_t kept = 0;
-  while (resumed_iteration > 0 && std::getline(in, line) && !in.eof()) {
-    const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!json.is_object() || !json.contains("iteration") || !json["iteration"].is_number_integer())
-      break;
-    if (json["iteration"].get<int64_t>() > resumed_iteration) break;
-    kept += static_cast<int64_t>(line.size()) + 1;
+  if (resumed_iteration == 0) return 0;
+  try {
+    const MappedFile file(path);
+    return static_cast<int64_t>(plot::parse_metrics(file.text(), resumed_iteration).bytes);
+  } catch (const DataError&) {
+    std::error_code error;
+    const auto size = std::filesystem::file_size(path, error);
+    return error ? 0 : static_cast<int64_t>(size);
   }
-  return kept;
 }
 
 } // namespace

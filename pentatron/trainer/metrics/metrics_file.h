@@ -26,8 +26,8 @@ std::string evaluation_line(int64_t iteration, double loss, int64_t consumed_sam
 /// call, so a disk that was full for a while leaves no gap.
 class MetricsFile {
  public:
-  /// Goes on in an existing file after `resumed_iteration`: lines of later iterations, and what
-  /// follows a damaged line, are cut off. 0 starts afresh. The file is opened by the first call.
+  /// Goes on in an existing file after `resumed_iteration`: lines of later iterations, and a last
+  /// line without its end, are cut off. 0 starts afresh. The file is opened by the first call.
   MetricsFile(const std::filesystem::path& path, int64_t resumed_iteration);
   ~MetricsFile();
   MetricsFile(const MetricsFile&) = delete;

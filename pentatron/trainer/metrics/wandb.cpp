@@ -10,6 +10,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/trainer/metrics/protobuf.h"
+#include "pentatron/trainer/run_files.h"
 
 namespace pentatron::trainer {
 
@@ -71,7 +72,8 @@ WandbWriter::WandbWriter(const std::filesystem::path& folder, const TrackedRun& 
   std::error_code error;
   std::filesystem::path dir;
   for (;; begin_ += std::chrono::seconds(1)) {
-    dir = folder / "wandb" / fmt::format("offline-run-{}-{}", wandb_folder_time(begin_), run.id);
+    dir =
+        folder / kWandbFolder / fmt::format("offline-run-{}-{}", wandb_folder_time(begin_), run.id);
     std::filesystem::create_directories(dir / "files", error);
     path_ = dir / fmt::format("run-{}.wandb", run.id);
     file_ = std::fopen(path_.c_str(), "wbxe");

@@ -2,10 +2,10 @@
 /// Tests that want more ranks are skipped. PENTATRON_TEST_CUTS=1 makes every tensor large: data
 /// goes in many steps and many messages.
 #include "tests/comm/processes/processes.h"
+#include "tests/support/exit_status.h"
 #include "tests/support/ranks.h"
 
 #include <ATen/Parallel.h>
-#include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <iostream>
@@ -61,5 +61,5 @@ int main(int argc, char** argv) {
     delete listeners.Release(listeners.default_result_printer());
     listeners.Append(new test::Failures);
   }
-  return RUN_ALL_TESTS();
+  return test::run_all_tests();
 }

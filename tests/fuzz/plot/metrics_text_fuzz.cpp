@@ -1,4 +1,5 @@
-// Any bytes are points up to the first line that is none, and a picture of them has no NaN.
+// Any bytes are points and damaged lines, and a picture of them has no NaN.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -30,8 +31,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace pentatron::plot;
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const MetricsText read = parse_metrics(text);
-  if (read.bad_line == 0 && !text.empty() && text.back() != '\n') __builtin_trap();
-  if (read.points.size() > size) __builtin_trap();
+  if (read.bytes > size || (read.bytes > 0 && text[read.bytes - 1] != '\n')) __builtin_trap();
+  const auto lines = std::count(text.begin(), text.end(), '\n');
+  if (std::ssize(read.points) + read.damaged != lines) __builtin_trap();
   try {
     for (const XAxis x : {XAxis::kSteps, XAxis::kTokens, XAxis::kTime}) {
       CurvesPlot plot = make_curves({{"run", read.points}}, x, YAxis::kLoss);

@@ -1,0 +1,17 @@
+/// The architectures, one file each.
+#pragma once
+
+#include "pentatron/checkpoint/hf/families/family.h"
+
+namespace pentatron::checkpoint {
+
+Family gpt2_family();
+Family glm4_family();
+Family llama_family();
+Family mistral_family();
+Family olmo2_family();
+Family phi3_family();
+Family qwen2_family();
+Family qwen3_family();
+
+} // namespace pentatron::checkpoint

@@ -1,0 +1,201 @@
+#include "pentatron/checkpoint/hf/families/decoder.h"
+
+#include <set>
+
+#include "pentatron/base/log.h"
+
+namespace pentatron::checkpoint {
+
+using models::GptConfig;
+using models::RopeScalingConfig;
+using models::RopeScalingType;
+
+GptConfig read_decoder(const ConfigReader& in, const DecoderDefaults& defaults) {
+  GptConfig c;
+  c.num_layers = in.get<int64_t>("num_hidden_layers");
+  c.hidden_size = in.get<int64_t>("hidden_size");
+  c.num_attention_heads = in.get<int64_t>("num_attention_heads");
+  c.num_query_groups = in.get<int64_t>("num_key_value_heads", c.num_attention_heads);
+  c.kv_channels = in.find<int64_t>("head_dim");
+  c.ffn_hidden_size = in.get<int64_t>("intermediate_size");
+  c.vocab_size = in.get<int64_t>("vocab_size");
+  c.max_position_embeddings = in.get<int64_t>("max_position_embeddings", 2048);
+  c.normalization = models::Normalization::kRmsNorm;
+  c.layernorm_epsilon = in.get<double>("rms_norm_eps", defaults.norm_eps);
+  c.activation_func = read_activation(in, in.get<std::string>("hidden_act", "silu"), true);
+  c.attention_dropout = in.get<double>("attention_dropout", 0.0);
+  c.untie_embeddings_and_output_weights = !in.get<bool>("tie_word_embeddings", false);
+  const auto types = in.get<std::vector<std::string>>("layer_types", {});
+  if (!types.empty() && static_cast<int64_t>(types.size()) != c.num_layers)
+    raise<DataError>("{}: layer_types has {} entries, but num_hidden_layers={}", in.where(),
+                     types.size(), c.num_layers);
+  return c;
+}
+
+Json write_decoder(const GptConfig& c) {
+  return {{"num_hidden_layers", c.num_layers},
+          {"hidden_size", c.hidden_size},
+          {"num_attention_heads", c.num_attention_heads},
+          {"num_key_value_heads", c.query_groups()},
+          {"head_dim", c.head_size()},
+          {"intermediate_size", c.ffn_size()},
+          {"max_position_embeddings", c.max_position_embeddings},
+          {"vocab_size", c.vocab_size},
+          {"rms_norm_eps", c.layernorm_epsilon},
+          {"hidden_act", activation_name(c.activation_func)},
+          {"attention_dropout", c.attention_dropout},
+          {"initializer_range", c.init_method_std},
+          {"tie_word_embeddings", !c.untie_embeddings_and_output_weights},
+          {"use_cache", true}};
+}
+
+void read_rope(const ConfigReader& in, const RopeRule& rule, GptConfig& c) {
+  Json rope = Json::object();
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    if (!in.json().contains(key) || in.json()[key].is_null()) continue;
+    if (!in.json()[key].is_object()) raise<DataError>("{}: {} is not an object", in.where(), key);
+    rope.update(in.json()[key]);
+  }
+  const std::string where = in.where() + " (rotary positions)";
+  const auto number = [&](const char* key, double otherwise) {
+    return json_get_or<double>(rope, key, otherwise, where);
+  };
+  const auto optional = [&](const char* key) -> std::optional<double> {
+    if (!rope.contains(key) || rope[key].is_null()) return std::nullopt;
+    return json_get<double>(rope, key, where);
+  };
+  c.position_embedding_type = models::PositionEmbedding::kRope;
+  c.rotary_base = number("rope_theta", in.get<double>("rope_theta", 10000.0));
+  const double share =
+      number("partial_rotary_factor", in.get<double>("partial_rotary_factor", rule.share));
+  if (rule.partial) {
+    c.rotary_percent = share;
+  } else if (share != 1.0) {
+    log::shared_warning(
+        "{}: partial_rotary_factor={} has no effect, as in transformers for this model type",
+        in.where(), share);
+  }
+  const std::string type = json_get_or<std::string>(
+      rope, "rope_type", json_get_or<std::string>(rope, "type", "default", where), where);
+  RopeScalingConfig& s = c.rope_scaling;
+  if (type == "default") return;
+  s.factor = number("factor", 1.0);
+  s.original_max_position_embeddings = json_get_or<int64_t>(
+      rope, "original_max_position_embeddings", c.max_position_embeddings, where);
+  if (type == "linear") {
+    s.type = RopeScalingType::kLinear;
+  } else if (type == "llama3") {
+    s.type = RopeScalingType::kLlama3;
+    s.low_freq_factor = json_get<double>(rope, "low_freq_factor", where);
+    s.high_freq_factor = json_get<double>(rope, "high_freq_factor", where);
+  } else if (type == "yarn") {
+    s.type = RopeScalingType::kYarn;
+    s.beta_fast = number("beta_fast", 32.0);
+    s.beta_slow = number("beta_slow", 1.0);
+    s.truncate = json_get_or<bool>(rope, "truncate", true, where);
+    s.attention_factor = optional("attention_factor");
+    s.mscale = optional("mscale");
+    s.mscale_all_dim = optional("mscale_all_dim");
+  } else {
+    in.refuse("rope_type " + type);
+  }
+}
+
+void write_rope(const GptConfig& c, const RopeRule& rule, Json& json) {
+  const RopeScalingConfig& s = c.rope_scaling;
+  Json rope = {{"rope_type", "default"}};
+  const auto add = [&](const char* key, const auto& value) { rope[key] = value; };
+  if (s.type != RopeScalingType::kNone) add("factor", s.factor);
+  if (s.type == RopeScalingType::kLinear) add("rope_type", "linear");
+  if (s.type == RopeScalingType::kLlama3) {
+    add("rope_type", "llama3");
+    add("low_freq_factor", s.low_freq_factor);
+    add("high_freq_factor", s.high_freq_factor);
+    add("original_max_position_embeddings", s.original_max_position_embeddings);
+  }
+  if (s.type == RopeScalingType::kYarn) {
+    add("rope_type", "yarn");
+    add("original_max_position_embeddings", s.original_max_position_embeddings);
+    add("beta_fast", s.beta_fast);
+    add("beta_slow", s.beta_slow);
+    add("truncate", s.truncate);
+    if (s.attention_factor) add("attention_factor", *s.attention_factor);
+    if (s.mscale) add("mscale", *s.mscale);
+    if (s.mscale_all_dim) add("mscale_all_dim", *s.mscale_all_dim);
+  }
+  json["rope_theta"] = c.rotary_base;
+  json["rope_scaling"] = s.type == RopeScalingType::kNone ? Json() : rope;
+  rope["rope_theta"] = c.rotary_base;
+  if (rule.partial) {
+    json["partial_rotary_factor"] = c.rotary_percent;
+    rope["partial_rotary_factor"] = c.rotary_percent;
+  }
+  json["rope_parameters"] = std::move(rope);
+}
+
+void read_layer_windows(const ConfigReader& in, GptConfig& c) {
+  if (!in.get<bool>("use_sliding_window", false)) return;
+  c.window_size = in.find<int64_t>("sliding_window");
+  if (!c.window_size) return;
+  const auto types = in.get<std::vector<std::string>>("layer_types", {});
+  const int64_t first = in.get<int64_t>("max_window_layers", 28);
+  for (int64_t i = 0; i < c.num_layers; ++i) {
+    const bool full =
+        types.empty() ? i < first : types.at(static_cast<size_t>(i)) == "full_attention";
+    if (full) c.full_attention_layers.push_back(i);
+  }
+  if (static_cast<int64_t>(c.full_attention_layers.size()) == c.num_layers) {
+    c.window_size.reset();
+    c.full_attention_layers.clear();
+  }
+}
+
+void write_layer_windows(const GptConfig& c, Json& json) {
+  const std::set<int64_t> full(c.full_attention_layers.begin(), c.full_attention_layers.end());
+  const auto sliding = [&](int64_t layer) { return c.window_size && !full.contains(layer); };
+  Json types = Json::array();
+  int64_t first = c.num_layers;
+  for (int64_t i = c.num_layers - 1; i >= 0; --i)
+    if (sliding(i)) first = i;
+  for (int64_t i = 0; i < c.num_layers; ++i)
+    types.push_back(sliding(i) ? "sliding_attention" : "full_attention");
+  json["use_sliding_window"] = c.window_size.has_value();
+  json["sliding_window"] = c.window_size ? Json(*c.window_size) : Json();
+  json["max_window_layers"] = first;
+  json["layer_types"] = std::move(types);
+}
+
+void name_decoder(const GptConfig& c, const DecoderLayout& layout, TensorNames& out) {
+  out.add("model.embed_tokens.weight", "embedding.word.weight");
+  for (int64_t i = 0; i < c.num_layers; ++i) {
+    const std::string hf = fmt::format("model.layers.{}.", i), own = fmt::format("layers.{}.", i);
+    const std::string attention = hf + "self_attn.", mlp = hf + "mlp.";
+    const auto output = [&] {
+      out.add_module(attention + "o_proj", own + "attention.proj", c.add_attention_proj_bias);
+    };
+    if (layout.fused_qkv) {
+      output();
+      out.add_module(attention + "qkv_proj", own + "attention.qkv", c.add_qkv_bias);
+    } else {
+      for (const char* part : {"q", "k", "v"})
+        out.add_module(attention + part + "_proj", own + "attention.qkv", c.add_qkv_bias, part);
+      output();
+    }
+    if (c.qk_layernorm) {
+      out.add_module(attention + "q_norm", own + "attention.q_norm");
+      out.add_module(attention + "k_norm", own + "attention.k_norm");
+    }
+    if (layout.fused_gate_up) {
+      out.add_module(mlp + "gate_up_proj", own + "mlp.fc1", c.add_mlp_bias);
+    } else {
+      out.add_module(mlp + "gate_proj", own + "mlp.fc1", c.add_mlp_bias, "gate");
+      out.add_module(mlp + "up_proj", own + "mlp.fc1", c.add_mlp_bias, "up");
+    }
+    out.add_module(mlp + "down_proj", own + "mlp.fc2", c.add_mlp_bias);
+    for (const auto& [theirs, ours] : layout.norms) out.add_module(hf + theirs, own + ours);
+  }
+  out.add_module("model.norm", "final_norm");
+  if (c.untie_embeddings_and_output_weights) out.add("lm_head.weight", "output.weight");
+}
+
+} // namespace pentatron::checkpoint

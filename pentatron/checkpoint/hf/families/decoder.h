@@ -1,0 +1,49 @@
+/// What decoders with RMSNorm, rotary positions and gated MLPs have in common.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "pentatron/checkpoint/hf/families/family.h"
+
+namespace pentatron::checkpoint {
+
+/// Values of keys that config.json leaves out.
+struct DecoderDefaults {
+  double norm_eps = 1e-6;
+};
+/// Sizes, norm, activation, attention dropout and tying; the keys are those of Llama.
+models::GptConfig read_decoder(const ConfigReader& in, const DecoderDefaults& defaults = {});
+Json write_decoder(const models::GptConfig& c);
+
+/// Rotary positions: transformers 5 has everything under rope_parameters; earlier files have
+/// rope_theta and rope_scaling beside each other. `partial`: the architecture rotates a share of
+/// each head, by default `share`.
+struct RopeRule {
+  bool partial = false;
+  double share = 1;
+};
+void read_rope(const ConfigReader& in, const RopeRule& rule, models::GptConfig& c);
+/// As transformers 5 writes it, and 4 before it, so that both and other programs read the file.
+void write_rope(const models::GptConfig& c, const RopeRule& rule, Json& json);
+
+/// layer_types of Qwen: which layers have a sliding window.
+void read_layer_windows(const ConfigReader& in, models::GptConfig& c);
+void write_layer_windows(const models::GptConfig& c, Json& json);
+
+/// How a family names and stores what is in a layer.
+struct DecoderLayout {
+  bool fused_qkv = false;     ///< one matrix for q, k and v
+  bool fused_gate_up = false; ///< one matrix for gate and up
+  /// The norms: Hugging Face's name and ours, in order.
+  std::vector<std::pair<const char*, const char*>> norms = {
+      {"input_layernorm", "attention_norm"}, {"post_attention_layernorm", "mlp_norm"}};
+};
+/// The tensors, with biases and q/k norms where the model has them.
+void name_decoder(const models::GptConfig& c, const DecoderLayout& layout, TensorNames& out);
+/// Those of Llama.
+inline void name_llama(const models::GptConfig& c, TensorNames& out) {
+  name_decoder(c, {}, out);
+}
+
+} // namespace pentatron::checkpoint

@@ -1,0 +1,66 @@
+#include "pentatron/checkpoint/hf/families/family.h"
+
+#include <algorithm>
+#include <array>
+
+#include "pentatron/checkpoint/hf/families/all.h"
+
+namespace pentatron::checkpoint {
+
+std::span<const Family> families() {
+  static const std::array all = {llama_family(), mistral_family(), qwen2_family(), qwen3_family(),
+                                 phi3_family(),  olmo2_family(),   glm4_family(),  gpt2_family()};
+  return all;
+}
+
+const Family* find_family(std::string_view model_type) {
+  const auto found = std::ranges::find(families(), model_type, &Family::model_type);
+  return found == families().end() ? nullptr : &*found;
+}
+
+std::string family_list(std::string_view last) {
+  std::string text;
+  for (size_t i = 0; i < families().size(); ++i) {
+    if (i > 0) text += i + 1 < families().size() ? ", " : fmt::format(" {} ", last);
+    text += families()[i].model_type;
+  }
+  return text;
+}
+
+models::ActivationFunction read_activation(const ConfigReader& in, const std::string& name,
+                                           bool gated) {
+  using A = models::ActivationFunction;
+  if (name == "silu" || name == "swish") return gated ? A::kSwiGlu : A::kSilu;
+  if (name == "gelu") return gated ? A::kGeGlu : A::kGelu;
+  if (name == "gelu_new" || name == "gelu_pytorch_tanh")
+    return gated ? A::kGeGluTanh : A::kGeluTanh;
+  if (!gated && name == "relu") return A::kRelu;
+  if (!gated && name == "relu2") return A::kSquaredRelu;
+  if (!gated && name == "quick_gelu") return A::kQuickGelu;
+  in.refuse(fmt::format("activation {}{}", name, gated ? " in a gated MLP" : ""));
+}
+
+std::string activation_name(models::ActivationFunction f) {
+  using A = models::ActivationFunction;
+  switch (f) {
+  case A::kSilu:
+  case A::kSwiGlu:
+    return "silu";
+  case A::kGelu:
+  case A::kGeGlu:
+    return "gelu";
+  case A::kGeluTanh:
+    return "gelu_new";
+  case A::kGeGluTanh:
+    return "gelu_pytorch_tanh";
+  case A::kRelu:
+    return "relu";
+  case A::kSquaredRelu:
+    return "relu2";
+  case A::kQuickGelu:
+    return "quick_gelu";
+  }
+  PT_DCHECK(false);
+}
+
+} // namespace pentatron::checkpoint

@@ -1,0 +1,59 @@
+/// A Hugging Face architecture: its config.json in both directions, and the names of its tensors.
+/// One file per architecture defines one Family; nothing else asks for the name of an architecture.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "pentatron/base/json.h"
+#include "pentatron/checkpoint/hf/families/config_reader.h"
+#include "pentatron/models/gpt_config.h"
+
+namespace pentatron::checkpoint {
+
+/// Names of tensors, in the order of transformers' named_parameters().
+class TensorNames {
+ public:
+  struct Entry {
+    std::string hf, param, part;
+    bool transposed = false;
+  };
+
+  /// The tensor `hf` is the part `part` (empty: all) of parameter `param`.
+  void add(std::string hf, std::string param, std::string part = "", bool transposed = false) {
+    entries_.push_back({std::move(hf), std::move(param), std::move(part), transposed});
+  }
+  /// `hf`.weight is that of `own`.weight; with `bias` also the bias.
+  void add_module(const std::string& hf, const std::string& own, bool bias = false,
+                  const std::string& part = "") {
+    add(hf + ".weight", own + ".weight", part);
+    if (bias) add(hf + ".bias", own + ".bias", part);
+  }
+  std::vector<Entry> take() { return std::move(entries_); }
+
+ private:
+  std::vector<Entry> entries_;
+};
+
+struct Family {
+  std::string_view model_type;   ///< as config.json has it
+  std::string_view architecture; ///< class of transformers
+  /// Takes over or refuses what changes the model's numbers, and ignores nothing of it. Throws
+  /// DataError for a value of the wrong type, ConfigError for a feature that is not supported.
+  models::GptConfig (*read)(const ConfigReader& in);
+  /// What config.json has beside model_type and architectures. What it cannot express is left out;
+  /// make_hf_config() finds that by reading the result.
+  Json (*write)(const models::GptConfig& c);
+  void (*names)(const models::GptConfig& c, TensorNames& out);
+};
+
+/// In the order in which an export tries them.
+std::span<const Family> families();
+/// Null: it is not supported.
+const Family* find_family(std::string_view model_type);
+/// "llama, mistral and gpt2"; `last` joins the last one.
+std::string family_list(std::string_view last);
+
+} // namespace pentatron::checkpoint

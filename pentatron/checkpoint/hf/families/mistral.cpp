@@ -1,0 +1,29 @@
+/// Mistral: Llama with a sliding window. Source: Jiang et al. 2023 (arXiv:2310.06825).
+#include "pentatron/checkpoint/hf/families/all.h"
+#include "pentatron/checkpoint/hf/families/decoder.h"
+
+namespace pentatron::checkpoint {
+
+Family mistral_family() {
+  return {.model_type = "mistral",
+          .architecture = "MistralForCausalLM",
+          .read =
+              [](const ConfigReader& in) {
+                models::GptConfig c = read_decoder(in);
+                if (in.get<bool>("attention_bias", false))
+                  in.refuse("attention_bias=true for mistral");
+                read_rope(in, {}, c);
+                c.window_size = in.find<int64_t>("sliding_window");
+                return c;
+              },
+          .write =
+              [](const models::GptConfig& c) {
+                Json json = write_decoder(c);
+                json["sliding_window"] = c.window_size ? Json(*c.window_size) : Json();
+                write_rope(c, {}, json);
+                return json;
+              },
+          .names = name_llama};
+}
+
+} // namespace pentatron::checkpoint

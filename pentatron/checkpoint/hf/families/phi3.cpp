@@ -1,0 +1,47 @@
+/// Phi-3: Llama with one matrix for q, k and v, one for gate and up, and rotary positions on a
+/// share of each head. Source: Abdin et al. 2024 (arXiv:2404.14219).
+#include "pentatron/checkpoint/hf/families/all.h"
+#include "pentatron/checkpoint/hf/families/decoder.h"
+
+namespace pentatron::checkpoint {
+
+namespace {
+
+constexpr RopeRule kRope = {.partial = true};
+
+models::GptConfig read_phi3(const ConfigReader& in) {
+  models::GptConfig c = read_decoder(in, {.norm_eps = 1e-5});
+  c.hidden_dropout = in.get<double>("resid_pdrop", 0.0);
+  c.embedding_dropout = in.get<double>("embd_pdrop", 0.0);
+  read_rope(in, kRope, c);
+  if (c.rope_scaling.type != models::RopeScalingType::kNone)
+    in.refuse("for phi3, a rope_type other than default");
+  c.window_size = in.find<int64_t>("sliding_window");
+  return c;
+}
+
+Json write_phi3(const models::GptConfig& c) {
+  Json json = write_decoder(c);
+  json["resid_pdrop"] = c.hidden_dropout;
+  json["embd_pdrop"] = c.embedding_dropout.value_or(c.hidden_dropout);
+  json["sliding_window"] = c.window_size ? Json(*c.window_size) : Json();
+  json["original_max_position_embeddings"] = c.max_position_embeddings;
+  write_rope(c, kRope, json);
+  return json;
+}
+
+void name_phi3(const models::GptConfig& c, TensorNames& out) {
+  name_decoder(c, {.fused_qkv = true, .fused_gate_up = true}, out);
+}
+
+} // namespace
+
+Family phi3_family() {
+  return {.model_type = "phi3",
+          .architecture = "Phi3ForCausalLM",
+          .read = read_phi3,
+          .write = write_phi3,
+          .names = name_phi3};
+}
+
+} // namespace pentatron::checkpoint

@@ -1,0 +1,20 @@
+/// What can be said of a run before it starts.
+#pragma once
+
+#include <optional>
+
+#include "pentatron/checkpoint/sharded/folders.h"
+#include "pentatron/trainer/config.h"
+
+namespace pentatron::trainer {
+
+/// Opens the data, the tokenizer and the checkpoint that a run would load (its structure, not every
+/// byte), and looks whether its folders are free. Writes nothing. Throws what the run would throw.
+void check_run(const Config& config);
+
+/// Of the checkpoint that a run with checkpoint.load has found: says what was passed over, or that
+/// a new run starts. Throws CheckpointError if there is none and there must be one.
+void report_found(const CheckpointConfig& config,
+                  const std::optional<checkpoint::FoundCheckpoint>& found);
+
+} // namespace pentatron::trainer

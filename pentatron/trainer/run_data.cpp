@@ -1,0 +1,43 @@
+#include "pentatron/trainer/run_data.h"
+
+#include <algorithm>
+
+#include "pentatron/base/error.h"
+#include "pentatron/trainer/model_tokenizer.h"
+
+namespace pentatron::trainer {
+
+RunData open_run_data(const Config& config) {
+  const bool batches = config.dataset.type == data::DatasetType::kBatches;
+  const int64_t iterations = total_iterations(config.train);
+  RunData run;
+  run.tokenizer = data::make_tokenizer(config.tokenizer);
+  run.samples = batch_schedule(config.train).samples_after(iterations);
+  if (config.dataset.type == data::DatasetType::kText) check_vocabulary(config, *run.tokenizer);
+  const int64_t evaluation = config.train.eval_iters * config.train.global_batch_size;
+  data::DatasetContext context{.sequence_length = batches ? 0 : config.train.seq_length,
+                               .vocab_size = config.model.vocab_size,
+                               .tokenizer = run.tokenizer,
+                               .test_samples = evaluation};
+  // Where no step is left it only evaluates, and any number of training samples will do.
+  context.train_samples = std::max<int64_t>(run.samples, 1);
+  context.validation_samples = config.train.eval_interval > 0
+                                   ? (iterations / config.train.eval_interval + 1) * evaluation
+                                   : 0;
+  run.datasets = data::open_datasets(config.dataset, context);
+  if (run.datasets.train == nullptr) {
+    raise<ConfigError>(
+        "dataset.split={} leaves less than one training sample\n  try: dataset.split=95,5,0",
+        config.dataset.split);
+  }
+  const std::optional<int64_t> size = run.datasets.train->size();
+  if (size && run.samples > *size) {
+    raise<ConfigError>(
+        "train.train_iters={} needs {} samples, but {} has {}\n  try: train.train_iters={}",
+        iterations, run.samples, config.dataset.path, *size,
+        *size / config.train.global_batch_size);
+  }
+  return run;
+}
+
+} // namespace pentatron::trainer

@@ -1,0 +1,22 @@
+/// The data and the tokenizer of a run, opened and compared with its configuration.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "pentatron/data/dataset.h"
+#include "pentatron/data/tokenizer.h"
+#include "pentatron/trainer/config.h"
+
+namespace pentatron::trainer {
+
+struct RunData {
+  std::shared_ptr<const data::Tokenizer> tokenizer;
+  data::Datasets datasets; ///< with training data
+  int64_t samples = 0;     ///< that the run takes from the training data
+};
+
+/// Throws ConfigError or DataError if the data cannot be read or is not enough.
+RunData open_run_data(const Config& config);
+
+} // namespace pentatron::trainer
