@@ -5,6 +5,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -52,6 +53,12 @@ template <class E, class... Args>
 [[noreturn]] void raise(fmt::format_string<Args...> format, Args&&... args) {
   throw E(fmt::format(format, std::forward<Args>(args)...));
 }
+
+/// A message as its sentence and what it says to try; that is empty if it says nothing.
+struct MessageParts {
+  std::string_view sentence, remedy;
+};
+MessageParts parts_of(std::string_view message);
 
 [[noreturn]] void dcheck_failed(const char* condition, const char* file, int line);
 

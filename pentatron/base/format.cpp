@@ -31,8 +31,18 @@ size_t scale(double& value, double base, size_t limit) {
 
 } // namespace
 
+std::string noun_for(int64_t count, std::string_view one, std::string_view many) {
+  if (count == 1) return std::string(one);
+  return many.empty() ? std::string(one) + "s" : std::string(many);
+}
+
+std::string counted(int64_t count, std::string_view one, std::string_view many) {
+  return fmt::format("{} {}", count, noun_for(count, one, many));
+}
+
 std::string format_duration(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0 || seconds > 1e12) return "?";
+  if (seconds > 0 && seconds < 0.09995) return three_digits(seconds * 1000) + "ms";
   if (seconds < 9.995) return fmt::format("{:.2f}s", seconds);
   if (seconds < 59.95) return fmt::format("{:.1f}s", seconds);
   const auto s = static_cast<int64_t>(std::llround(seconds));

@@ -3,10 +3,17 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace pentatron {
 
-/// "0.45s", "12.3s", "2m 03s", "1h 02m 03s", "3d 04h 05m". Negative and non-finite durations are
+/// "1 document", "2 documents"; of a noun whose plural does not end in s, `many` is it.
+std::string counted(int64_t count, std::string_view one, std::string_view many = {});
+/// The noun alone, for counts that are written in another way.
+std::string noun_for(int64_t count, std::string_view one, std::string_view many = {});
+
+/// "45.3ms", "0.45s", "12.3s", "2m 03s", "1h 02m 03s", "3d 04h 05m". Negative and non-finite
+/// durations are
 /// "?".
 std::string format_duration(double seconds);
 

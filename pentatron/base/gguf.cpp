@@ -373,6 +373,11 @@ std::optional<std::string> GgufKeys::find_text(std::string_view key) const {
   return text(key);
 }
 
+bool has_tokenizer(const GgufKeys& metadata) {
+  const auto model = metadata.find_text("tokenizer.ggml.model");
+  return model && *model != "none" && *model != "no_vocab";
+}
+
 int64_t GgufKeys::integer(std::string_view key) const {
   const auto value = find_integer(key);
   if (!value) missing(key);

@@ -102,6 +102,9 @@ class GgufKeys {
   std::string origin_;
 };
 
+/// Whether the file contains a tokenizer.
+bool has_tokenizer(const GgufKeys& metadata);
+
 /// One tensor. `data` is valid while its file is.
 struct GgufTensor {
   std::string name;

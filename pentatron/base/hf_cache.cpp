@@ -100,4 +100,15 @@ fs::path resolve_model_path(const fs::path& where) {
       name, hf_cache_folder().string(), name);
 }
 
+std::string download_or(const fs::path& folder, std::string_view otherwise) {
+  constexpr std::string_view kModels = "models--";
+  const fs::path snapshots = folder.parent_path();
+  std::string name = snapshots.parent_path().filename().string();
+  if (snapshots.filename() != "snapshots" || !name.starts_with(kModels))
+    return std::string(otherwise);
+  name.erase(0, kModels.size());
+  if (const size_t at = name.find("--"); at != std::string::npos) name.replace(at, 2, "/");
+  return is_hf_name(name) ? "hf download " + name : std::string(otherwise);
+}
+
 } // namespace pentatron

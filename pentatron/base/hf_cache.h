@@ -24,4 +24,8 @@ std::optional<std::filesystem::path> find_in_hf_cache(std::string_view name);
 /// ORG/NAME that is neither; other paths come back as they are.
 std::filesystem::path resolve_model_path(const std::filesystem::path& where);
 
+/// What to try when a file is missing in a folder: the command that downloads the model if it is a
+/// snapshot in a cache, which may lack files; else `otherwise`.
+std::string download_or(const std::filesystem::path& folder, std::string_view otherwise);
+
 } // namespace pentatron

@@ -24,9 +24,9 @@ class GgufModelSource final : public ModelSource {
               .config = model.config,
               .family = model.family,
               .context = model.config.max_position_embeddings,
-              .tokenizer = {TokenizerPlace::Kind::kGguf, file},
               .generation = generation_defaults(file_.config(), file.string()),
               .saved_config = {}};
+    if (file_.has_tokenizer()) facts_.tokenizer = {TokenizerPlace::Kind::kGguf, file};
     for (const WeightMapEntry& entry : weight_map(model)) {
       const GgufModel::Tensor* const tensor = file_.find(entry.hf);
       if (tensor == nullptr || tensor->shape != entry.hf_shape()) // GgufModel has checked it all

@@ -9,11 +9,13 @@
 #include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
 #include "pentatron/base/gguf.h"
 #include "pentatron/base/hf_cache.h"
 #include "pentatron/base/mapped_file.h"
 #include "pentatron/base/progress.h"
 #include "pentatron/base/text.h"
+#include "pentatron/checkpoint/meant_checkpoints.h"
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/checkpoint/source_facts.h"
 
@@ -38,6 +40,12 @@ void fill(ModelSource& source, nn::Param& param) {
   for (const nn::LocalBox& box : nn::local_boxes(param.spec(), param.where()))
     source.read(param.name(), Box{box.global, box.size}, narrow_to(host, box.local, box.size));
   if (!value.is_cpu()) value.copy_(host);
+}
+
+std::string what_is_a_model(const fs::path& where) {
+  return meant_checkpoints(
+      where, "",
+      "a Hugging Face folder, a run's checkpoint folder (checkpoint.save), or a .gguf file");
 }
 
 /// What an argument that is a file would have to be.
@@ -128,8 +136,8 @@ void TensorProblems::throw_if_any(const std::string& begin) const {
   for (const std::string& name : missing_) lines.push_back(name + " is missing");
   for (const std::string& name : unexpected_) lines.push_back(name + " is not part of the model");
   lines.insert(lines.end(), misfits_.begin(), misfits_.end());
-  raise<CheckpointError>("{} ({} {}):\n    {}", begin, lines.size(),
-                         lines.size() == 1 ? "problem" : "problems", fmt::join(lines, "\n    "));
+  raise<CheckpointError>("{} ({}):\n    {}", begin, counted(std::ssize(lines), "problem"),
+                         fmt::join(lines, "\n    "));
 }
 
 std::string shape_text(const std::vector<int64_t>& shape) {
@@ -155,22 +163,22 @@ ModelFormat recognise_model(const fs::path& where) {
     refuse_file(where);
   }
   if (!fs::is_directory(where, ignored))
-    raise<DataError>("{} does not exist\n  try: a Hugging Face folder, a run's checkpoint folder "
-                     "(checkpoint.save), or a .gguf file",
-                     where.string());
+    raise<DataError>("{} does not exist\n  try: {}", where.string(), what_is_a_model(where));
   if (is_file(where / kManifestName)) return ModelFormat::kPentatron;
   if (is_file(where / "config.json")) return ModelFormat::kHuggingFace;
   if (latest_name(where) || !checkpoints_in(where).empty()) return ModelFormat::kPentatron;
-  raise<DataError>(
-      "{} contains no model: neither a pentatron checkpoint nor a config.json\n  try: a Hugging "
-      "Face folder, a run's checkpoint folder (checkpoint.save), or a .gguf file",
-      where.string());
+  raise<DataError>("{} contains no model: neither a pentatron checkpoint nor a config.json\n  "
+                   "try: {}",
+                   where.string(), what_is_a_model(where));
 }
 
 std::unique_ptr<ModelSource> open_model(const std::string& where) {
   constexpr std::string_view kHf = "hf:";
   if (where.starts_with(kHf)) return open_hf_model(resolve_model_path(where.substr(kHf.size())));
-  const fs::path path = resolve_model_path(where);
+  std::error_code ignored;
+  const bool checkpoint_is_gone =
+      !fs::exists(where, ignored) && !meant_checkpoints(where, "", "").empty();
+  const fs::path path = checkpoint_is_gone ? fs::path(where) : resolve_model_path(where);
   switch (recognise_model(path)) {
   case ModelFormat::kPentatron:
     return open_run_model(path);

@@ -11,6 +11,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/log.h"
 #include "pentatron/base/mapped_file.h"
+#include "pentatron/checkpoint/meant_checkpoints.h"
 #include "pentatron/checkpoint/sharded/attachments.h"
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/checkpoint/sharded/reader.h"
@@ -61,10 +62,9 @@ fs::path choose(const fs::path& where) {
   const auto found = newest_checkpoint(where, VerifyScope::kWeightsStructure);
   if (!found)
     raise<CheckpointError>(
-        "{} contains no checkpoint\n  try: the folder that was given as checkpoint.save",
-        where.string());
-  if (!found->passed_over.empty())
-    log::shared_warning("{}; using {} instead", found->passed_over, found->folder.string());
+        "{} contains no checkpoint\n  try: {}", where.string(),
+        meant_checkpoints(where, "", "the folder that was given as checkpoint.save"));
+  if (!found->passed_over.empty()) log::shared_warning("{}", passed_over_text(*found));
   return found->folder;
 }
 

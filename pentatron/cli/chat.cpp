@@ -11,6 +11,7 @@
 
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
+#include "pentatron/base/hf_cache.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/text.h"
 #include "pentatron/cli/commands.h"
@@ -233,7 +234,10 @@ int run_chat(const ChatArguments& arguments) {
   const OpenedModel opened = open_trained_model(arguments.model, arguments.config, ranks.size);
   const std::shared_ptr<const data::Tokenizer> tokenizer = open_tokenizer_of(opened);
   if (tokenizer == nullptr)
-    raise<ConfigError>("{} has no tokenizer\n  try: pentatron generate --tokens", arguments.model);
+    raise<ConfigError>(
+        "{} has no tokenizer\n  try: {}", arguments.model,
+        download_or(opened.source->facts().path,
+                    fmt::format("pentatron generate {} --tokens 1,2,3", arguments.model)));
   return run_ranks(ranks, opened.config, [&](const comm::Group& world) {
     chat_on_rank(arguments, opened, *tokenizer, world);
   });

@@ -8,6 +8,7 @@
 #include "pentatron/base/format.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/progress.h"
+#include "pentatron/checkpoint/meant_checkpoints.h"
 #include "pentatron/checkpoint/sharded/compare.h"
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/checkpoint/sharded/overview.h"
@@ -30,6 +31,13 @@ struct CheckpointArguments {
   bool dry_run = false, all = false, json = false;
 };
 
+[[noreturn]] void refuse_empty(const fs::path& folder) {
+  raise<CheckpointError>(
+      "{} contains no checkpoint\n  try: {}", folder.string(),
+      checkpoint::meant_checkpoints(
+          folder, "", "the folder that was given as checkpoint.save, or a step_ folder in it"));
+}
+
 /// The model and the length of the run that wrote the checkpoint.
 std::vector<std::pair<std::string, std::string>> facts_of(const checkpoint::Manifest& manifest) {
   std::vector<std::pair<std::string, std::string>> facts;
@@ -38,18 +46,18 @@ std::vector<std::pair<std::string, std::string>> facts_of(const checkpoint::Mani
   config::Violations ignored; // of another version of the program
   config::apply_yaml(config, manifest.config_yaml, "", ignored);
   const models::GptConfig& m = config.model;
-  facts.emplace_back("model", fmt::format("{}{} layers, hidden size {}, {} attention heads, "
-                                          "vocabulary {}, {}",
-                                          m.preset.empty() ? "" : m.preset + ": ", m.num_layers,
-                                          m.hidden_size, m.num_attention_heads, m.vocab_size,
-                                          config::to_string(config.dtype)));
+  facts.emplace_back("model", fmt::format("{}{}, hidden size {}, {}, vocabulary {}, {}",
+                                          m.preset.empty() ? "" : m.preset + ": ",
+                                          counted(m.num_layers, "layer"), m.hidden_size,
+                                          counted(m.num_attention_heads, "attention head"),
+                                          m.vocab_size, config::to_string(config.dtype)));
   if (!manifest.state.contains("consumed_samples")) return facts; // weights alone
   const int64_t total = trainer::total_iterations(config.train);
   const auto samples = manifest.state.value("consumed_samples", int64_t{0});
   facts.emplace_back("progress",
-                     fmt::format("iteration {} of {}, {} samples, {} tokens",
+                     fmt::format("iteration {} of {}, {} {}, {} tokens",
                                  format_grouped(manifest.iteration), format_grouped(total),
-                                 format_grouped(samples),
+                                 format_grouped(samples), noun_for(samples, "sample"),
                                  format_count(static_cast<double>(samples) *
                                               static_cast<double>(config.train.seq_length))));
   facts.emplace_back("training",
@@ -97,8 +105,9 @@ int verify(const CheckpointArguments& a) {
   if (!report.ok() && report.repairable)
     fmt::print("try: pentatron checkpoint repair {}\n", folder.string());
   if (report.ok())
-    fmt::print("{}: all checksums match ({} tensors, {} bytes in {} files)\n", folder.string(),
-               report.tensors, report.bytes, report.files);
+    fmt::print("{}: all checksums match ({}, {} bytes in {})\n", folder.string(),
+               counted(static_cast<int64_t>(report.tensors), "tensor"), report.bytes,
+               counted(static_cast<int64_t>(report.files), "file"));
   return report.ok() ? kExitSuccess : kExitFailure;
 }
 
@@ -120,6 +129,7 @@ int repair(const CheckpointArguments& a) {
 }
 
 int prune(const CheckpointArguments& a) {
+  if (checkpoint::checkpoints_in(a.folder).empty()) refuse_empty(a.folder);
   const checkpoint::PruneReport report =
       checkpoint::prune_checkpoints(a.folder, a.retention, a.dry_run);
   for (const std::string& name : report.removed)
@@ -149,10 +159,7 @@ fs::path one_checkpoint(const std::string& folder) {
     return path;
   if (const auto name = checkpoint::latest_name(path)) return path / *name;
   const auto all = checkpoint::checkpoints_in(path);
-  if (all.empty())
-    raise<CheckpointError>("{} contains no checkpoint\n  try: the folder that was given as "
-                           "checkpoint.save, or a step_ folder in it",
-                           folder);
+  if (all.empty()) refuse_empty(path);
   return all.front().path;
 }
 
@@ -163,8 +170,9 @@ void add_checkpoint(CLI::App& program, Action& chosen) {
   auto a = std::make_shared<CheckpointArguments>();
   CLI::App* inspected =
       add(*verb, chosen, "inspect", "show what a checkpoint contains", inspect, a);
-  inspected->add_flag("--all", a->all, "list every tensor and every file");
-  inspected->add_flag("--json", a->json, "print everything as JSON");
+  CLI::Option* json = inspected->add_flag("--json", a->json, "print everything as JSON");
+  inspected->add_flag("--all", a->all, "list every tensor and every file; --json always does")
+      ->excludes(json);
   inspected->footer("examples:\n"
                     "  pentatron checkpoint inspect runs/mine/checkpoints\n"
                     "  pentatron checkpoint inspect runs/mine/checkpoints/step_00000100 --json");
@@ -187,9 +195,11 @@ void add_checkpoint(CLI::App& program, Action& chosen) {
   sub = add(*verb, chosen, "prune", "remove old checkpoints; the latest checkpoint is always kept",
             prune, a);
   sub->add_option("--keep", a->retention.keep_last, "number of latest checkpoints to keep; 0: all")
+      ->check(CLI::NonNegativeNumber)
       ->required();
   sub->add_option("--keep-every", a->retention.keep_every,
-                  "also keep checkpoints at multiples of this iteration");
+                  "also keep checkpoints at multiples of this iteration")
+      ->check(CLI::NonNegativeNumber);
   sub->add_flag("--dry-run", a->dry_run, "print what would be removed, and remove nothing");
   sub->footer("example: pentatron checkpoint prune runs/mine/checkpoints --keep 2 --keep-every "
               "1000");

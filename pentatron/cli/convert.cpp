@@ -164,9 +164,8 @@ class QuantisationCost {
     if (tokenizer_ == nullptr) return;
     const double before = trainer::perplexity(before_.loss());
     const double after = trainer::perplexity(score(target, target).loss());
-    fmt::print("perplexity {:.4f} before, {:.4f} after quantization ({:+.2f} %), on {} tokens of "
-               "{}\n",
-               before, after, 100 * (after / before - 1), before_.tokens,
+    fmt::print("perplexity {:.4f} before, {:.4f} after quantization ({:+.2f} %), on {} of {}\n",
+               before, after, 100 * (after / before - 1), counted(before_.tokens, "token"),
                files_.empty() ? "the built-in text" : fmt::format("{}", fmt::join(files_, ", ")));
   }
 
@@ -221,9 +220,11 @@ int run_convert(ConvertArguments& a) {
     report = checkpoint::convert_model(model, a.target, options);
   });
   progress.clear();
-  fmt::print("{}: {} tensors, {} in {} {}, from {}\n", a.target, report.tensors,
-             format_bytes(static_cast<double>(report.bytes)), report.files,
-             report.files == 1 ? "file" : "files", checkpoint::name_of(source->format()));
+  fmt::print("{}: {}, {} in {}, from {}\n", a.target,
+             counted(static_cast<int64_t>(report.tensors), "tensor"),
+             format_bytes(static_cast<double>(report.bytes)),
+             counted(static_cast<int64_t>(report.files), "file"),
+             checkpoint::name_of(source->format()));
   if (cost) cost->print(a.target);
   return 0;
 }

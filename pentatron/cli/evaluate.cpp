@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/hf_cache.h"
 #include "pentatron/checkpoint/read_model.h"
 #include "pentatron/cli/commands.h"
 #include "pentatron/cli/loaded_model.h"
@@ -81,8 +82,9 @@ void evaluate_text(const EvaluateArguments& a, const trainer::Config& config) {
   OpenedModel opened{.where = a.model, .source = checkpoint::open_model(a.model), .config = config};
   const auto tokenizer = open_tokenizer_of(opened);
   if (tokenizer == nullptr)
-    raise<ConfigError>("{} has no tokenizer, which {} needs\n  try: --batches FILE with token ids",
-                       a.model, a.text ? "--text" : "--file");
+    raise<ConfigError>("{} has no tokenizer, which {} needs\n  try: {}", a.model,
+                       a.text ? "--text" : "--file",
+                       download_or(opened.source->facts().path, "--batches FILE with token ids"));
   trainer::TextScoring scoring = a.scoring;
   scoring.dtype = config.dtype;
   scoring.device = config.device;

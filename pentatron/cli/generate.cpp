@@ -7,6 +7,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
+#include "pentatron/base/hf_cache.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/log.h"
 #include "pentatron/cli/commands.h"
@@ -76,8 +77,8 @@ struct Speed {
   double reading_s = 0, writing_s = 0;
 
   std::string describe() const {
-    std::string text = fmt::format("{} prompt tokens in {:.2f} s", prompt_tokens, reading_s);
-    text += fmt::format(", {} new tokens", new_tokens);
+    std::string text = fmt::format("{} in {:.2f} s, {}", counted(prompt_tokens, "prompt token"),
+                                   reading_s, counted(new_tokens, "new token"));
     if (later_tokens > 0)
       text += fmt::format(" at {:.1f} tokens/s", static_cast<double>(later_tokens) / writing_s);
     return text;
@@ -192,9 +193,9 @@ int run_generate(const GenerateArguments& arguments) {
   if (arguments.tokens.empty()) {
     tokenizer = open_tokenizer_of(opened);
     if (tokenizer == nullptr) {
-      raise<ConfigError>(
-          "{} has no tokenizer\n  try: --tokens 1,2,3 with token ids of its vocabulary",
-          arguments.model);
+      raise<ConfigError>("{} has no tokenizer\n  try: {}", arguments.model,
+                         download_or(opened.source->facts().path,
+                                     "--tokens 1,2,3 with token ids of its vocabulary"));
     }
     if (tokenizer->vocab_size() > opened.config.model.vocab_size)
       log::info("{}: the tokenizer has {} tokens, but the model only the first {}", arguments.model,
@@ -239,8 +240,8 @@ void add_generate(CLI::App& program, Action& chosen) {
                             ->allow_extra_args(false);
   CLI::Option* file = verb->add_option(
       "--prompt-file,--prompts", arguments->prompt_file,
-      "file of prompts: one per line, or JSON Lines with {\"prompt\": \"...\"}; the "
-      "texts are printed in the order of the file");
+      "file of prompts: one per line, JSON Lines with {\"prompt\": \"...\"}, or (.json) a JSON "
+      "array of strings or such objects; the texts are printed in the order of the file");
   verb->add_option("--tokens", arguments->tokens,
                    "token ids to continue, separated by commas; the output is token ids too")
       ->allow_extra_args(false)

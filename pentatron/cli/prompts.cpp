@@ -9,10 +9,11 @@
 #include <unistd.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/json.h"
 #include "pentatron/base/log.h"
 #include "pentatron/data/byte_source.h"
 #include "pentatron/data/json_line.h"
-#include "pentatron/data/line_reader.h"
+#include "pentatron/data/record_reader.h"
 #include "pentatron/data/utf8.h"
 
 namespace pentatron::cli {
@@ -26,45 +27,105 @@ bool is_named_json_lines(std::filesystem::path file) {
   return file.extension() == ".jsonl" || file.extension() == ".ndjson";
 }
 
+bool is_named_json(std::filesystem::path file) {
+  if (data::compression_of(file) != data::Compression::kNone) file = file.stem();
+  return file.extension() == ".json";
+}
+
 [[noreturn]] void raise_no_prompt_in(const std::string& file, int64_t line) {
   raise<DataError>("{}: line {} is not a JSON object with a string `prompt`, which each line of a "
                    "JSON Lines file of prompts needs to be\n  try: {{\"prompt\": \"It is\"}}",
                    file, line);
 }
 
+/// A string, or an object with the string `prompt`.
+std::string prompt_of_element(std::string_view element, const std::string& where) {
+  const Json json = parse_json(element, where);
+  if (json.is_string()) return json.get<std::string>();
+  if (json.is_object() && json.contains("prompt") && json["prompt"].is_string())
+    return json["prompt"].get<std::string>();
+  raise<DataError>("{} is neither a string nor an object with a string `prompt`\n  try: [\"It "
+                   "is\", {{\"prompt\": \"There was\"}}]",
+                   where);
+}
+
+/// The records of a file with the texts of prompts, and what is common to both forms of it.
+class PromptRecords {
+ public:
+  using Form = data::RecordReader::Form;
+  explicit PromptRecords(const std::string& file)
+      : file_(file), source_(data::open_source(file)),
+        records_(*source_, kMaxPromptBytes, file,
+                 is_named_json(file) ? Form::kDetect : Form::kLines) {}
+
+  /// False at the end.
+  bool next(std::string_view& record) {
+    using Status = data::RecordReader::Status;
+    const Status status = records_.next(record);
+    if (status == Status::kEnd) return false;
+    if (status == Status::kTooLong)
+      raise<DataError>("{} has {} bytes, more than the limit of {}", where(),
+                       records_.record_bytes(), kMaxPromptBytes);
+    if (number() == 1 && record.starts_with(data::kByteOrderMark))
+      record.remove_prefix(data::kByteOrderMark.size());
+    if (data::find_invalid_utf8(record) != std::string_view::npos)
+      raise<DataError>("{} is not valid UTF-8", where());
+    return true;
+  }
+  bool is_array() const { return records_.is_array(); }
+  int64_t number() const { return records_.number(); }
+  std::string where() const {
+    return fmt::format("{}: {} {}", file_, is_array() ? "element" : "line", number());
+  }
+
+ private:
+  std::string file_;
+  std::unique_ptr<data::ByteSource> source_;
+  data::RecordReader records_;
+};
+
+/// Collects the prompts of lines: texts, or JSON Lines if the first one is an object.
+class PromptLines {
+ public:
+  PromptLines(std::string file, std::vector<std::string>& prompts)
+      : file_(std::move(file)), prompts_(prompts), json_(is_named_json_lines(file_)) {}
+
+  void add(std::string_view line, int64_t number) {
+    const size_t begin = line.find_first_not_of(" \t");
+    if (begin == std::string_view::npos) return;
+    std::string text;
+    const data::JsonField found = data::extract_string(line, "prompt", text);
+    if (prompts_.empty() && line[begin] == '{') {
+      if (found == data::JsonField::kMalformed) {
+        malformed_ = number;
+      } else {
+        json_ = true;
+      }
+    }
+    if (json_ && found != data::JsonField::kFound) raise_no_prompt_in(file_, number);
+    if (malformed_ > 0 && found == data::JsonField::kFound) raise_no_prompt_in(file_, malformed_);
+    prompts_.push_back(json_ ? text : std::string(line));
+  }
+
+ private:
+  std::string file_;
+  std::vector<std::string>& prompts_;
+  bool json_;
+  int64_t malformed_ = 0; ///< the first line, if it only begins like an object
+};
+
 } // namespace
 
 std::vector<std::string> read_prompt_file(const std::string& file) {
-  const std::unique_ptr<data::ByteSource> source = data::open_source(file);
-  data::LineReader lines(*source, kMaxPromptBytes);
+  PromptRecords records(file);
   std::vector<std::string> prompts;
-  std::string_view line;
-  bool json = is_named_json_lines(file);
-  int64_t malformed = 0; // the first line, if it only begins like an object
-  while (true) {
-    const auto status = lines.next(line);
-    if (status == data::LineReader::Status::kEnd) break;
-    if (status == data::LineReader::Status::kTooLong)
-      raise<DataError>("{}: line {} has {} bytes, more than the limit of {}", file,
-                       lines.line_number(), lines.line_bytes(), kMaxPromptBytes);
-    if (lines.line_number() == 1 && line.starts_with(data::kByteOrderMark))
-      line.remove_prefix(data::kByteOrderMark.size());
-    const size_t begin = line.find_first_not_of(" \t");
-    if (begin == std::string_view::npos) continue;
-    if (data::find_invalid_utf8(line) != std::string_view::npos)
-      raise<DataError>("{}: line {} is not valid UTF-8", file, lines.line_number());
-    std::string text;
-    const data::JsonField found = data::extract_string(line, "prompt", text);
-    if (prompts.empty() && line[begin] == '{') {
-      if (found == data::JsonField::kMalformed) {
-        malformed = lines.line_number();
-      } else {
-        json = true;
-      }
+  PromptLines lines(file, prompts);
+  for (std::string_view record; records.next(record);) {
+    if (records.is_array()) {
+      prompts.push_back(prompt_of_element(record, records.where()));
+    } else {
+      lines.add(record, records.number());
     }
-    if (json && found != data::JsonField::kFound) raise_no_prompt_in(file, lines.line_number());
-    if (malformed > 0 && found == data::JsonField::kFound) raise_no_prompt_in(file, malformed);
-    prompts.push_back(json ? text : std::string(line));
   }
   if (prompts.empty())
     raise<DataError>("{} contains no prompt\n  try: one prompt on each line, or {{\"prompt\": "

@@ -32,18 +32,26 @@ trainer::Config with_runtime_keys(const std::vector<std::string>& arguments, tra
                        "from the model\n  try: dtype=fp32, device=cpu or train.num_threads=2",
                        split.files[0]);
   }
-  const trainer::Config config = trainer::load_config(std::nullopt, split.overrides, base, ranks);
-  for (const config::Difference& d : config::diff(base, config)) {
+  const auto check = [&](const std::string& path, const std::string& value) {
     const bool asked = std::any_of(more.begin(), more.end(), [&](const std::string& key) {
-      return key.ends_with('.') ? d.path.starts_with(key) : d.path == key;
+      return key.ends_with('.') ? path.starts_with(key) : path == key;
     });
-    if (!asked && d.path != "dtype" && d.path != "device" && d.path != "kernels" &&
-        d.path != "train.num_threads") {
-      raise<ConfigError>("{}={} has no effect here: this command takes the configuration from the "
-                         "model\n  try: dtype=fp32, device=cpu or train.num_threads=2",
-                         d.path, d.after);
-    }
+    if (asked || path == "dtype" || path == "device" || path == "kernels" ||
+        path == "train.num_threads")
+      return;
+    raise<ConfigError>("{}={} has no effect here: this command takes the configuration from the "
+                       "model\n  try: dtype=fp32, device=cpu or train.num_threads=2",
+                       path, value);
+  };
+  // Also values that are the default; `train={num_threads: 2}` is known by what it changes.
+  for (const std::string& text : split.overrides) {
+    const size_t equals = text.find('=');
+    const std::string path = text.substr(0, equals);
+    for (const config::FieldInfo& field : config::list_fields<trainer::Config>())
+      if (field.path == path) check(path, text.substr(equals + 1));
   }
+  const trainer::Config config = trainer::load_config(std::nullopt, split.overrides, base, ranks);
+  for (const config::Difference& d : config::diff(base, config)) check(d.path, d.after);
   return config;
 }
 

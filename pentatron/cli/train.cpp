@@ -74,6 +74,14 @@ void print_report(const trainer::TrainReport& report) {
   line("checkpoint", report.checkpoint);
 }
 
+std::string why_stopped(trainer::StopReason reason, const trainer::TrainConfig& train) {
+  if (reason == trainer::StopReason::kExitInterval)
+    return fmt::format("by train.exit_interval={}", train.exit_interval);
+  if (reason == trainer::StopReason::kDuration)
+    return fmt::format("by train.exit_duration_in_mins={}", train.exit_duration_in_mins);
+  return "by a signal";
+}
+
 /// One rank's whole run.
 void train_rank(const trainer::Config& config, const comm::Group& world) {
   const bool main_rank = world.rank() == 0;
@@ -84,16 +92,18 @@ void train_rank(const trainer::Config& config, const comm::Group& world) {
   trainer::Trainer trainer(config, world, std::move(folders));
   const trainer::TrainReport report =
       trainer.run({.progress_bar = true, .version = program_version()});
-  if (report.reason == trainer::StopReason::kSignal)
-    log::info("stopped by a signal after iteration {}{}", report.iterations,
+  if (report.reason != trainer::StopReason::kFinished)
+    log::info("stopped {} after iteration {}{}", why_stopped(report.reason, config.train),
+              report.iterations,
               config.checkpoint.save.empty() ? "; not saved, because checkpoint.save is empty"
                                              : "");
   if (!report.last_loss && report.iterations > 0)
-    log::info("nothing to do: the run is already at its last iteration, {}", report.iterations);
+    log::info("nothing to do: the run has already reached its last iteration, {}",
+              report.iterations);
   if (report.reason != trainer::StopReason::kSignal) print_sample(trainer, main_rank);
   if (main_rank) print_report(report);
   for (const auto& [what, why] : report.unsaved)
-    raise<CheckpointError>("{}: the run is at its end without this {}\n  try: checkpoint.load=auto "
+    raise<CheckpointError>("{}: the run has ended without this {}\n  try: checkpoint.load=auto "
                            "with the same configuration, once {} can be written",
                            why, what, config.checkpoint.save);
 }

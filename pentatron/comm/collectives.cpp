@@ -24,7 +24,7 @@ std::string text(const at::Tensor& x) {
 int64_t checked_dim(const char* call, const at::Tensor& x, int64_t dim) {
   const int64_t wrapped = dim < 0 ? dim + x.dim() : dim;
   if (wrapped < 0 || wrapped >= x.dim())
-    raise<ShapeError>("{} along dim {} of a tensor {}", call, dim, text(x));
+    raise<ShapeError>("{} along dim {} of a tensor {}, which has no such dim", call, dim, text(x));
   return wrapped;
 }
 
@@ -38,7 +38,7 @@ int64_t part_of(const char* call, const at::Tensor& x, int64_t dim, const Group&
 
 void check_peer(const char* call, int peer, const Group& group) {
   if (peer < 0 || peer >= group.size())
-    raise<CommError>("{} names rank {} of group {}, which has {}", call, peer, group.name(),
+    raise<CommError>("{} names rank {} of group {}, which has {} ranks", call, peer, group.name(),
                      group.size());
 }
 

@@ -141,7 +141,8 @@ struct AllToAllDims : Function<AllToAllDims> {
 int64_t checked_dim(const char* call, const at::Tensor& x, int64_t dim) {
   const int64_t wrapped = dim < 0 ? dim + x.dim() : dim;
   if (wrapped < 0 || wrapped >= x.dim())
-    raise<ShapeError>("{} along dim {} of a tensor [{}]", call, dim, fmt::join(x.sizes(), ", "));
+    raise<ShapeError>("{} along dim {} of a tensor [{}], which has no such dim", call, dim,
+                      fmt::join(x.sizes(), ", "));
   return wrapped;
 }
 

@@ -44,7 +44,7 @@ class Variables {
              int64_t highest = kMost) const {
     const std::optional<int> value = number(name, lowest, highest);
     if (!value)
-      raise<ConfigError>("{} is set and {} is not, and {} sets both\n  try: {}", because, name,
+      raise<ConfigError>("{} is set but {} is not, and {} sets both\n  try: {}", because, name,
                          launcher_, remedy_);
     return *value;
   }
@@ -148,8 +148,9 @@ std::optional<Launch> from_srun(const Environment& environment) {
   if (variables.has(list)) {
     const std::optional<int> tasks = tasks_on_node(variables.text(list), node);
     if (!tasks)
-      raise<ConfigError>("{}={} does not tell the tasks of node {}\n  try: srun -n N pentatron ...",
-                         list, excerpt(variables.text(list)), node);
+      raise<ConfigError>(
+          "{}={} does not contain the number of tasks of node {}\n  try: srun -n N pentatron ...",
+          list, excerpt(variables.text(list)), node);
     launch.local_size = *tasks;
   }
   check_local(launch, "SLURM_LOCALID", list);

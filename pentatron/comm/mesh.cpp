@@ -28,7 +28,7 @@ AxisSizes checked_sizes(int world, const Mesh::Options& options) {
   const auto text = [&] {
     return fmt::format("tp={} cp={} pp={}", options.tp, options.cp, options.pp);
   };
-  if (options.dp < 0) raise<ConfigError>("axis dp has size {}", options.dp);
+  if (options.dp < 0) raise<ConfigError>("axis dp has size {}, which is negative", options.dp);
   if (options.dp == 0 && world % others != 0)
     raise<ConfigError>("{} needs {} ranks, which does not divide the {} ranks of the world\n  try: "
                        "a world of {} ranks",

@@ -63,7 +63,7 @@ std::vector<std::string> split_axes(std::string_view axes) {
 int world_size(const AxisSizes& sizes) {
   int64_t product = 1;
   for (const auto& [axis, size] : sizes) {
-    if (size < 1) raise<ConfigError>("axis {} has size {}", axis, size);
+    if (size < 1) raise<ConfigError>("axis {} has size {}, but needs at least 1", axis, size);
     product *= size;
     if (product > std::numeric_limits<int>::max())
       raise<ConfigError>("the axes up to {}={} span more ranks than an int can count", axis, size);
@@ -123,7 +123,8 @@ ExpertAxes expert_axes(const AxisSizes& sizes, std::string_view order, int ep, i
 
 AxisSizes coordinates(const AxisSizes& sizes, std::string_view order, int rank) {
   const int world = world_size(sizes);
-  if (rank < 0 || rank >= world) raise<ConfigError>("rank {} of a world of {}", rank, world);
+  if (rank < 0 || rank >= world)
+    raise<ConfigError>("rank {} is outside a world of {} ranks", rank, world);
   AxisSizes result;
   for (const std::string& axis : checked_order(sizes, order)) {
     const int size = extent(sizes, axis);

@@ -55,6 +55,8 @@ std::string suggestion(const TypeInfo& type, const FieldTraits& traits, const Va
   if (const auto* v = std::get_if<int64_t>(&value.data); v != nullptr && type.kind != Kind::kEnum) {
     if (const auto nearest = nearest_integer(traits, *v)) return fmt::to_string(*nearest);
   }
+  if (std::holds_alternative<double>(default_value.data) && satisfies(traits, default_value))
+    return format_value(type, default_value);
   if (const auto* v = std::get_if<double>(&value.data); v != nullptr && !std::isnan(*v)) {
     const double bound = std::clamp(*v, traits.min, std::max(traits.min, traits.max));
     if (within(traits, bound)) return format_number(bound);
@@ -70,7 +72,9 @@ bool check_entry(const Entry& entry, const Value& value, const Value& default_va
   const auto* const number = std::get_if<double>(&value.data);
   const bool finite = number == nullptr || std::isfinite(*number);
   const std::string rule = finite ? constraint_text(entry.traits) : "a finite number";
-  const std::string shown = format_value(*entry.type, value);
+  // As it was typed: YAML's form of -1 is -1.0.
+  const std::string shown =
+      number != nullptr && finite ? fmt::format("{}", *number) : format_value(*entry.type, value);
   std::string works = suggestion(*entry.type, entry.traits, value, default_value);
   violations.add(path,
                  fmt::format("{}={} is not allowed: it must {}", path, shown,

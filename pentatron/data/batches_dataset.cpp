@@ -37,7 +37,8 @@ BatchesDataset::BatchesDataset(const std::filesystem::path& path, int64_t vocab_
 }
 
 void BatchesDataset::sample(int64_t n, int64_t* tokens) const {
-  if (n < 0 || n >= *size()) raise<DataError>("{} has {} samples, not {}", name_, *size(), n + 1);
+  if (n < 0 || n >= *size())
+    raise<DataError>("{} has {} samples, so sample {} does not exist", name_, *size(), n + 1);
   std::copy_n(tokens_.data() + n * columns_, columns_, tokens);
 }
 

@@ -43,8 +43,8 @@ void DatasetConfig::validate(config::Violations& violations, std::string_view pa
     remove("path", !this->path.empty());
     remove("per_split_data_args_path", parts && !per_split_data_args_path.empty());
     violations.add(key("path"),
-                   fmt::format("{}=indexed takes one of {}, {} with its fellows, and {}, and {} "
-                               "given",
+                   fmt::format("{}=indexed takes exactly one of {}, {} (with valid_data_path and "
+                               "test_data_path) and {}, but {} given",
                                key("type"), key("path"), key("train_data_path"),
                                key("per_split_data_args_path"), ways == 0 ? "none is" : "more are"),
                    fmt::format("{}", fmt::join(remedy, " and ")));
@@ -66,7 +66,7 @@ void DatasetConfig::validate(config::Violations& violations, std::string_view pa
     if (marks.size() != 4 || *marks.begin() < 0) {
       violations.add(
           key("fim_rate"),
-          fmt::format("{}={} needs four different tokens, and {}={}, {}={}, {}={}, {}={}",
+          fmt::format("{}={} needs four different tokens, but {}={}, {}={}, {}={}, {}={}",
                       key("fim_rate"), fim_rate, key("fim_prefix_token"), fim_prefix_token,
                       key("fim_middle_token"), fim_middle_token, key("fim_suffix_token"),
                       fim_suffix_token, key("fim_pad_token"), fim_pad_token),

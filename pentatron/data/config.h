@@ -193,8 +193,8 @@ struct TokenizerConfig {
         config::field(
             "path", &C::path,
             "tokenizer file, the folder that contains the tokenizer files, or ORG/NAME of a "
-            "downloaded Hugging Face model; empty: the tokenizer of the model in "
-            "checkpoint.load, or bytes"),
+            "downloaded Hugging Face model; bytes: the same as tokenizer.type=bytes; empty: the "
+            "tokenizer of the model in checkpoint.load, or bytes"),
         config::field("eod", &C::eod,
                       "token that is added after every document; empty: eos_token in "
                       "tokenizer_config.json, or the end token of the tokenizer itself"),

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
 #include "pentatron/data/byte_source.h"
 
 namespace pentatron::data {
@@ -167,7 +168,7 @@ DataError Corpus::no_documents(const State& state) {
                       report.skips()[0].to_string());
     remedy = remedy_for(report.skips()[0], false);
   } else if (report.empty_documents > 0) {
-    why = fmt::format("{} empty documents", report.empty_documents);
+    why = counted(report.empty_documents, "empty document");
   }
   if (remedy.empty())
     remedy = "JSON Lines ({\"text\": \"...\"} on each line), a JSON array of such objects, or text "

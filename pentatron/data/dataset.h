@@ -54,7 +54,7 @@ Split split_corpus(const TokenStream& corpus, const std::string& split);
 
 /// Windows of sequence_length + 1 tokens, each beginning where the one before ended (one token is
 /// shared: the last label is the next first input), in a new random order every epoch. What is left
-/// at the end of the range is not used. Throws DataError if the range is shorter than one window.
+/// at the end of the range is not used. Throws ConfigError if the range is shorter than one window.
 class TextDataset final : public Dataset {
  public:
   struct Options {

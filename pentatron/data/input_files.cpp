@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
 #include "pentatron/base/text.h"
 #include "pentatron/data/parquet_source.h"
 
@@ -100,9 +101,9 @@ InputFiles find_input_files(const std::vector<std::string>& paths, std::string_v
   }
   if (found.files.empty()) {
     raise<DataError>(
-        "{}{} contains no text files ({} files of other kinds)\n  try: files that end in "
+        "{}{} contains no text files ({} of other kinds)\n  try: files that end in "
         ".jsonl, .json, .txt or .md, optionally followed by .gz or .zst, or in .parquet",
-        given, fmt::join(paths, ","), found.ignored);
+        given, fmt::join(paths, ","), counted(found.ignored, "file"));
   }
   return found;
 }

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "pentatron/base/format.h"
 #include "pentatron/base/json.h"
 
 namespace pentatron::data {
@@ -12,9 +13,17 @@ namespace {
 
 constexpr size_t kMessagesKept = 5;
 constexpr size_t kSkipsKept = 200'000; // in memory; preprocess writes them down block by block
-constexpr std::array<const char*, kBadInputKinds> kKindNames = {
-    "with invalid UTF-8",        "empty files",    "without the key",
-    "that are not JSON objects", "lines too long", "corrupted files"};
+struct KindName {
+  const char *one, *many; ///< behind the count
+};
+constexpr std::array<KindName, kBadInputKinds> kKindNames = {{
+    {"with invalid UTF-8", "with invalid UTF-8"},
+    {"empty file", "empty files"},
+    {"without the key", "without the key"},
+    {"that is not a JSON object", "that are not JSON objects"},
+    {"line too long", "lines too long"},
+    {"corrupted file", "corrupted files"},
+}};
 
 std::string with_remedy(const std::string& message, const std::string& remedy) {
   return remedy.empty() ? message : message + "\n  try: " + remedy;
@@ -99,17 +108,18 @@ int64_t InputReport::total_skipped() const {
 }
 
 std::string InputReport::to_string() const {
-  std::string text = fmt::format("{} file{}, {} document{}, {:.2f} MB of text, {} tokens", files,
-                                 files == 1 ? "" : "s", documents, documents == 1 ? "" : "s",
-                                 static_cast<double>(text_bytes) / 1e6, tokens);
-  if (empty_documents > 0) text += fmt::format(", {} empty documents", empty_documents);
-  if (ignored_files > 0) text += fmt::format(", {} files of other kinds ignored", ignored_files);
+  std::string text = fmt::format("{}, {}, {:.2f} MB of text, {}", counted(files, "file"),
+                                 counted(documents, "document"),
+                                 static_cast<double>(text_bytes) / 1e6, counted(tokens, "token"));
+  if (empty_documents > 0) text += ", " + counted(empty_documents, "empty document");
+  if (ignored_files > 0)
+    text += fmt::format(", {} of other kinds ignored", counted(ignored_files, "file"));
   if (total_skipped() == 0) return text;
   text += fmt::format("\n  skipped {}:", total_skipped());
   const char* separator = " ";
   for (size_t i = 0; i < kBadInputKinds; ++i) {
     if (skipped_[i] == 0) continue;
-    text += fmt::format("{}{} {}", separator, skipped_[i], kKindNames[i]);
+    text += separator + counted(skipped_[i], kKindNames[i].one, kKindNames[i].many);
     separator = ", ";
   }
   for (const std::string& message : messages_) text += "\n    " + message;

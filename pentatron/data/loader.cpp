@@ -44,8 +44,8 @@ StepData make_step(const Dataset& dataset, const LoaderOptions& options, int64_t
   const std::optional<int64_t> size = dataset.size();
   const bool padded = options.pad_last_batch && size && consumed < *size;
   if (size && !padded && consumed + step.global_batch_size > *size) {
-    raise<DataError>("the dataset has {} samples, and the step after {} needs {} more\n  try: "
-                     "train.train_iters={}",
+    raise<DataError>("the dataset has {} samples, but the step after sample {} needs {} more\n  "
+                     "try: train.train_iters={}",
                      *size, consumed, step.global_batch_size, consumed / step.global_batch_size);
   }
   const int64_t block = options.micro_batch_size * options.size;

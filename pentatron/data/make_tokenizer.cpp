@@ -15,9 +15,9 @@ void check_keys(const TokenizerConfig& config) {
   const bool needs_file =
       !auto_type && config.type != TokenizerType::kBytes && config.type != TokenizerType::kNull;
   if (needs_file && !from_file)
-    raise<ConfigError>("tokenizer.type={} needs a file, and tokenizer.path is empty\n  try: "
-                       "tokenizer.path=FILE",
-                       type);
+    raise<ConfigError>(
+        "tokenizer.type={} needs a file, but tokenizer.path is empty\n  try: tokenizer.path=FILE",
+        type);
   if (from_file && !needs_file && !auto_type)
     raise<ConfigError>("tokenizer.path={} has no effect with tokenizer.type={}\n  try: "
                        "tokenizer.type=auto",
@@ -29,7 +29,7 @@ void check_keys(const TokenizerConfig& config) {
     raise<ConfigError>("tokenizer.pattern={} has an effect only with tokenizer.type=tiktoken",
                        config.pattern);
   if (config.type == TokenizerType::kNull && config.vocab_size == 0)
-    throw ConfigError("tokenizer.type=null needs tokenizer.vocab_size, and it is 0\n  try: "
+    throw ConfigError("tokenizer.type=null needs tokenizer.vocab_size, but it is 0\n  try: "
                       "tokenizer.vocab_size=50256");
   if (config.type != TokenizerType::kNull && config.vocab_size != 0)
     raise<ConfigError>("tokenizer.vocab_size={} has an effect only with tokenizer.type=null",

@@ -1,4 +1,5 @@
 #include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
 #include "pentatron/data/dataset.h"
 #include "pentatron/data/gpt/fill_in_the_middle.h"
 #include "pentatron/data/gpt/open_indexed.h"
@@ -30,8 +31,8 @@ Datasets open_text(const DatasetConfig& config, const DatasetContext& context) {
     const bool training = std::string_view(name) == "train";
     if (!training && range.size() <= context.sequence_length) {
       if (range.size() > 0) {
-        sets.summary +=
-            fmt::format("\n  no {} data: {} tokens are less than one sample", name, range.size());
+        sets.summary += fmt::format("\n  no {} data: {}, less than one sample", name,
+                                    counted(range.size(), "token"));
       }
       return nullptr;
     }
@@ -48,7 +49,7 @@ Datasets open_text(const DatasetConfig& config, const DatasetContext& context) {
 
 Datasets open_batches(const DatasetConfig& config, const DatasetContext& context) {
   if (config.path.empty()) {
-    throw ConfigError("dataset.type=batches needs a file, and dataset.path is empty\n  try: "
+    throw ConfigError("dataset.type=batches needs a file, but dataset.path is empty\n  try: "
                       "dataset.path=FILE.safetensors");
   }
   const auto batches = std::make_shared<const BatchesDataset>(config.path, context.vocab_size);
@@ -62,8 +63,9 @@ Datasets open_batches(const DatasetConfig& config, const DatasetContext& context
   sets.train = batches;
   sets.file_batch_size = batches->batch_size();
   sets.files = {config.path};
-  sets.summary = fmt::format("{} steps of {} samples of {} tokens", batches->steps(),
-                             batches->batch_size(), batches->sequence_length());
+  sets.summary = fmt::format("{} of {} of {}", counted(batches->steps(), "step"),
+                             counted(batches->batch_size(), "sample"),
+                             counted(batches->sequence_length(), "token"));
   return sets;
 }
 

@@ -28,7 +28,7 @@ struct Pipe {
   Pipe() {
     std::array<int, 2> ends{};
     if (::pipe2(ends.data(), O_CLOEXEC) != 0)
-      raise<Error>("no pipe to {}: {}", kReader, std::strerror(errno));
+      raise<Error>("cannot create a pipe to {}: {}", kReader, std::strerror(errno));
     from = ends[0];
     to = ends[1];
   }
@@ -68,8 +68,8 @@ class ParquetSource final : public ByteSource {
     if (!error) file_bytes_ = static_cast<int64_t>(size);
     if (!fs::exists(program, error))
       raise<ConfigError>(
-          "{} is a Parquet file, and this build of pentatron has no {}, which reads "
-          "them\n  try: scripts/parquet.sh, which installs Apache Arrow and builds it",
+          "{} is a Parquet file, but this build of pentatron has no {}, which reads them\n  try: "
+          "scripts/parquet.sh, which installs Apache Arrow and builds it",
           name_, kReader);
     // Absolute: a name that begins with a dash is no option.
     std::vector<std::string> words = {program.string(), fs::absolute(file).string()};

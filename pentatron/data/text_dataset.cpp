@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
 #include "pentatron/data/dataset.h"
 #include "pentatron/data/permutation.h"
 
@@ -100,10 +101,10 @@ TextDataset::TextDataset(std::shared_ptr<const TokenStream> corpus, StreamRange 
     raise<ConfigError>("sequence length {} is not positive", options_.sequence_length);
   windows_ = (range_.size() - 1) / options_.sequence_length;
   if (range_.size() < 1 || windows_ < 1) {
-    raise<DataError>("the {} part of dataset.path has {} tokens, less than one sample of {} + 1\n  "
-                     "try: more text, "
-                     "another dataset.split or a shorter sequence",
-                     options_.name, range_.size(), options_.sequence_length);
+    raise<ConfigError>("the {} part of dataset.path has {}, but one sample needs {}\n  try: more "
+                       "text, another dataset.split or a shorter sequence",
+                       options_.name, counted(range_.size(), "token"),
+                       options_.sequence_length + 1);
   }
 }
 

@@ -15,9 +15,10 @@ namespace {
 constexpr size_t kColours = 8, kMaxDotsOfCurve = 200, kMaxLegend = 16;
 
 std::vector<PlotPoint> drawable(std::vector<PlotPoint> points, const CurvesPlot& plot) {
-  constexpr double kMost = 1e100; // whose squares and differences are numbers too
+  // Whose squares, halves and differences are numbers too, and what a logarithmic axis can show.
+  constexpr double kMost = 1e100, kLeast = 1e-100;
   for (PlotPoint& p : points)
-    if ((plot.log_x && p.x <= 0) || (plot.log_y && p.y <= 0) || !(std::abs(p.x) < kMost) ||
+    if ((plot.log_x && p.x < kLeast) || (plot.log_y && p.y < kLeast) || !(std::abs(p.x) < kMost) ||
         !(std::abs(p.y) < kMost))
       p.y = NAN;
   return points;

@@ -2,6 +2,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/log.h"
+#include "pentatron/checkpoint/meant_checkpoints.h"
 #include "pentatron/checkpoint/model_source.h"
 #include "pentatron/checkpoint/run_checkpoint.h"
 #include "pentatron/trainer/differences.h"
@@ -44,11 +45,12 @@ void report_found(const CheckpointConfig& config,
   if (!found && loads_own(config)) {
     log::info("{} contains no checkpoint: starting a new run", from);
   } else if (!found) {
-    raise<CheckpointError>("checkpoint.load={} contains no checkpoint\n  try: remove "
-                           "checkpoint.load to start a new run",
-                           from);
+    raise<CheckpointError>(
+        "checkpoint.load={} contains no checkpoint\n  try: {}", from,
+        checkpoint::meant_checkpoints(
+            from, "checkpoint.load=", "remove checkpoint.load to start a new run"));
   } else if (!found->passed_over.empty()) {
-    log::shared_warning("{}; using {} instead", found->passed_over, found->folder.string());
+    log::shared_warning("{}", checkpoint::passed_over_text(*found));
   }
 }
 

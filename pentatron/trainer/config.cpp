@@ -9,6 +9,7 @@
 #include "pentatron/checkpoint/model_source.h"
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
+#include "pentatron/data/preprocess/open_tokenizer.h"
 #include "pentatron/models/presets.h"
 #include "pentatron/parallelize/parallelize.h"
 #include "pentatron/trainer/model_tokenizer.h"
@@ -218,6 +219,21 @@ optim::TrainLength train_length(const TrainConfig& train) {
                              : optim::TrainLength{.iters = train.train_iters};
 }
 
+namespace {
+
+/// tokenizer.path=bytes is tokenizer.type=bytes, as `bytes` is wherever a command takes a
+/// tokenizer.
+void name_bytes_by_type(data::TokenizerConfig& tokenizer) {
+  using data::TokenizerType;
+  if (tokenizer.path != data::kBytesTokenizer ||
+      (tokenizer.type != TokenizerType::kAuto && tokenizer.type != TokenizerType::kBytes))
+    return;
+  tokenizer.type = TokenizerType::kBytes;
+  tokenizer.path.clear();
+}
+
+} // namespace
+
 Config load_config(const std::optional<std::string>& file,
                    const std::vector<std::string>& overrides, Config base, int world_size) {
   const auto files = file ? std::vector<std::string>{*file} : std::vector<std::string>{};
@@ -250,6 +266,7 @@ Config load_config(const std::vector<std::string>& files, const std::vector<std:
   }
   config::Violations violations;
   apply(config, violations);
+  name_bytes_by_type(config.tokenizer);
   adopt_model_tokenizer(config);
   if (!vocabulary_known)
     config.model.vocab_size = tokenizer_vocabulary(config).value_or(config.model.vocab_size);

@@ -30,7 +30,7 @@ std::string differences(const Config& one, const Config& other,
   std::vector<std::string> texts;
   for (const config::Difference& d : config::diff(one, other)) {
     if (meanings.contains(d.on_resume))
-      texts.push_back(fmt::format("{}={} and not {}", d.path, d.before, d.after));
+      texts.push_back(fmt::format("{}={} instead of {}", d.path, d.before, d.after));
   }
   return fmt::format("{}", fmt::join(texts, ", "));
 }
@@ -45,11 +45,11 @@ void check_saved(const Config& saved, const Config& config, bool has_training_st
     log::shared_warning("the weights of {} were trained with {}", folder, text);
     return;
   }
-  raise<CheckpointError>("{} was trained with {}\n  try: {}{}", folder, text,
-                         assignments(saved, config, fixed),
-                         differences(saved, config, {config::OnResume::kModel}).empty()
-                             ? ", or checkpoint.finetune=true to start a new run from its weights"
-                             : "");
+  raise<ConfigError>("{} was trained with {}\n  try: {}{}", folder, text,
+                     assignments(saved, config, fixed),
+                     differences(saved, config, {config::OnResume::kModel}).empty()
+                         ? ", or checkpoint.finetune=true to start a new run from its weights"
+                         : "");
 }
 
 Config equal_config(Config config, const comm::Group& world) {

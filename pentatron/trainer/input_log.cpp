@@ -7,6 +7,7 @@
 
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
 #include "pentatron/base/log.h"
 #include "pentatron/trainer/model_tokenizer.h"
 #include "pentatron/trainer/run_files.h"
@@ -43,8 +44,8 @@ std::string describe_parts(const data::Datasets& datasets, int64_t train_samples
   std::string text;
   const auto line = [&](const char* name, const data::PartSize& size, const std::string& more) {
     if (size.tokens == 0 && size.documents == 0) return;
-    text += fmt::format("\n  {:<11} {} document{}, {} tokens{}", name, size.documents,
-                        size.documents == 1 ? "" : "s", size.tokens, more);
+    text += fmt::format("\n  {:<11} {}, {}{}", name, counted(size.documents, "document"),
+                        counted(size.tokens, "token"), more);
   };
   std::string epochs;
   const int64_t epoch = datasets.train ? datasets.train->samples_per_epoch() : 0;

@@ -229,7 +229,9 @@ MemoryPlan plan_memory(const Config& config, int world_size, const LocalRanks& h
 std::string describe_limits(const Config& config, const MemoryPlan& plan,
                             std::optional<int64_t> free_bytes) {
   const RankMemory& r = plan.rank;
-  std::string memory;
+  constexpr size_t kColumns = 120;
+  std::string memory = fmt::format("memory       about {} a rank:", format_bytes(r.total()));
+  size_t line = memory.size();
   for (const auto& [name, bytes] : {std::pair{"weights", r.weights},
                                     {"gradients", r.gradients},
                                     {"optimizer", r.optimizer},
@@ -237,22 +239,30 @@ std::string describe_limits(const Config& config, const MemoryPlan& plan,
                                     {"loss", r.loss},
                                     {"data", r.data},
                                     {"saving", r.saving}})
-    if (bytes > 0)
-      memory += fmt::format("{}{} {}", memory.empty() ? "" : ", ", name, format_bytes(bytes));
+    if (bytes > 0) {
+      const std::string part = fmt::format(" {} {},", name, format_bytes(bytes));
+      if (line + part.size() > kColumns) {
+        memory += "\n            ";
+        line = 12;
+      }
+      memory += part;
+      line += part.size();
+    }
+  if (memory.ends_with(',')) memory.pop_back();
   const int64_t steps = total_iterations(config.train);
   const double tokens = static_cast<double>(batch_schedule(config.train).samples_after(steps)) *
                         static_cast<double>(config.train.seq_length);
-  return fmt::format("model        {} parameters ({} on a rank), {} layers, hidden size {}\n"
-                     "memory       about {} a rank: {}\n"
+  return fmt::format("model        {} parameters ({} on a rank), {}, hidden size {}\n"
+                     "{}\n"
                      "             about {} on this machine{}\n"
-                     "length       {} iterations, {} tokens",
+                     "length       {} {}, {} tokens",
                      format_count(plan.parameters), format_count(plan.rank_parameters),
-                     config.model.num_layers, config.model.hidden_size, format_bytes(r.total()),
-                     memory, format_bytes(plan.machine),
+                     counted(config.model.num_layers, "layer"), config.model.hidden_size, memory,
+                     format_bytes(plan.machine),
                      free_bytes ? fmt::format(", which has {} free",
                                               format_bytes(static_cast<double>(*free_bytes)))
                                 : "",
-                     format_grouped(steps), format_count(tokens));
+                     format_grouped(steps), noun_for(steps, "iteration"), format_count(tokens));
 }
 
 namespace {

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
 #include "pentatron/base/hf_cache.h"
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
@@ -18,6 +19,13 @@ namespace pentatron::trainer {
 namespace fs = std::filesystem;
 
 namespace {
+
+constexpr std::string_view kHf = "hf:";
+
+/// The file or folder of a model that is not a checkpoint.
+fs::path path_of(const std::string& foreign) {
+  return resolve_model_path(foreign.starts_with(kHf) ? foreign.substr(kHf.size()) : foreign);
+}
 
 bool names_tokenizer(const data::TokenizerConfig& tokenizer) {
   return !tokenizer.path.empty() || tokenizer.type != data::TokenizerType::kAuto;
@@ -88,12 +96,10 @@ bool reads_text(const Config& config) {
 std::optional<data::TokenizerConfig> tokenizer_of(const CheckpointConfig& c) {
   if (c.load.empty()) return std::nullopt;
   if (const std::optional<std::string> foreign = foreign_model(c)) {
-    constexpr std::string_view kHf = "hf:";
-    const bool hf = foreign->starts_with(kHf);
-    const fs::path path = resolve_model_path(hf ? foreign->substr(kHf.size()) : *foreign);
-    if (hf ? checkpoint::has_tokenizer_files(path)
-           : checkpoint::open_model(*foreign)->facts().tokenizer.kind !=
-                 checkpoint::TokenizerPlace::Kind::kNone)
+    const fs::path path = path_of(*foreign);
+    if (foreign->starts_with(kHf) ? checkpoint::has_tokenizer_files(path)
+                                  : checkpoint::open_model(*foreign)->facts().tokenizer.kind !=
+                                        checkpoint::TokenizerPlace::Kind::kNone)
       return data::TokenizerConfig{.path = path.string()};
     return std::nullopt;
   }
@@ -134,10 +140,13 @@ void check_vocabulary(const Config& config, const data::Tokenizer& tokenizer) {
   const std::optional<std::string> foreign = foreign_model(config.checkpoint);
   if (!foreign || !reads_text(config) || tokenizer.vocab_size() <= config.model.vocab_size) return;
   if (!names_tokenizer(config.tokenizer))
-    raise<ConfigError>("{} comes without a tokenizer, and its model.vocab_size={} is too small for "
-                       "bytes, which need {}\n  try: tokenizer.path=FILE_OR_FOLDER with its "
-                       "tokenizer, or a corpus of token ids with dataset.type=indexed",
-                       *foreign, config.model.vocab_size, tokenizer.vocab_size());
+    raise<ConfigError>(
+        "{} comes without a tokenizer, and its model.vocab_size={} is too small for bytes, which "
+        "need {}\n  try: {}",
+        *foreign, config.model.vocab_size, tokenizer.vocab_size(),
+        download_or(path_of(*foreign),
+                    "tokenizer.path=FILE_OR_FOLDER with its tokenizer, or a corpus of token ids "
+                    "with dataset.type=indexed"));
   raise<ConfigError>("tokenizer.path={} has {} tokens, more than the model.vocab_size={} of {}\n  "
                      "try: tokenizer.path=FILE_OR_FOLDER with the tokenizer of that model",
                      config.tokenizer.path, tokenizer.vocab_size(), config.model.vocab_size,
@@ -146,7 +155,7 @@ void check_vocabulary(const Config& config, const data::Tokenizer& tokenizer) {
 
 std::string describe_tokenizer(const Config& config, const data::Tokenizer& tokenizer) {
   std::string text =
-      fmt::format("tokenizer: {}, {} tokens", tokenizer.name(), tokenizer.vocab_size());
+      fmt::format("tokenizer: {}, {}", tokenizer.name(), counted(tokenizer.vocab_size(), "token"));
   if (!config.tokenizer.path.empty()) return text + ", from " + config.tokenizer.path;
   if (!names_tokenizer(config.tokenizer)) {
     const std::optional<std::string> foreign = foreign_model(config.checkpoint);

@@ -21,6 +21,10 @@ std::vector<std::string> notices(const Config& config, int world_size, bool has_
   if (c.save.empty() && total_iterations(config.train) > 0)
     add("the trained model will not be saved: checkpoint.save is empty\n"
         "  try: checkpoint.save=checkpoints");
+  if (!c.save.empty() && !loads_own(c) && total_iterations(config.train) == 0)
+    add(fmt::format("checkpoint.save={} has no effect: the run has no iterations, so it saves "
+                    "nothing\n  try: remove checkpoint.save",
+                    c.save));
   const int dp = parallelize::data_parallel_size(config.parallel, world_size);
   if (config.ddp.zero_stage > 0 && dp == 1)
     add(fmt::format(

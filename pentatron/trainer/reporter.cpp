@@ -365,9 +365,9 @@ void Reporter::State::estimate(const StepReport& r) {
   const int64_t left = options.total_iterations - r.iteration;
   if (made == 2 || made == 3) estimated_s += r.step_time_s / 2;
   if (made == 3 && left > 0)
-    log::info("one iteration takes {}; the remaining {} iterations take {}, without evaluation and "
-              "saving",
+    log::info("one iteration takes {}; the remaining {} {} {}, without evaluation and saving",
               format_duration(estimated_s), format_grouped(left),
+              noun_for(left, "iteration takes", "iterations take"),
               format_duration(estimated_s * static_cast<double>(left)));
 }
 

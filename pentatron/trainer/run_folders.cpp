@@ -234,9 +234,9 @@ void set_aside(const fs::path& dir) {
   make_folder(earlier);
   for (const char* name : kRunFiles)
     if (is_there(dir / name)) move_into(earlier, dir / name);
-  log::info(
-      "the run was ended before its first checkpoint and begins again; what it wrote is in {}",
-      earlier.string());
+  log::info("the earlier run ended before its first checkpoint, so this run starts again; the "
+            "files of the earlier run are in {}",
+            earlier.string());
 }
 
 /// Runs `work` on some ranks; what it throws there, all throw.

@@ -4,6 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "pentatron/base/format.h"
 #include "pentatron/base/planted_bug.h"
@@ -72,7 +76,23 @@ pipeline::Boundary boundary_of(const parallelize::TrainingModel& model) {
           .device = model.device};
 }
 
+/// The sign of a NaN means nothing, but is printed.
+double plain(double value) {
+  return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value;
+}
+
 } // namespace
+
+std::string nonfinite_text(const StepResult& result) {
+  std::vector<std::string> what;
+  if (result.loss && !std::isfinite(*result.loss))
+    what.push_back(fmt::format("loss {:g}", *result.loss));
+  if (result.grad_norm && !std::isfinite(*result.grad_norm))
+    what.push_back(fmt::format("gradient norm {:g}", *result.grad_norm));
+  return fmt::format(
+      "{} {} not finite{}{}", fmt::join(what, " and "), what.size() == 1 ? "is" : "are",
+      result.first_nonfinite.empty() ? "" : ", first seen in ", result.first_nonfinite);
+}
 
 pipeline::Microbatch model_input(const data::Batch& batch, at::Device device) {
   const nn::MemoryScope scope(nn::MemoryCategory::kData);
@@ -177,8 +197,8 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
     const PhaseTimer timer(options.times, "loss and norm");
     sums = summed({own_loss(state), store.counted_sum_of_squares()}, groups_.world);
   }
-  result.loss = sums[0] / static_cast<double>(result.num_targets);
-  result.grad_norm = std::sqrt(sums[1]);
+  result.loss = plain(sums[0] / static_cast<double>(result.num_targets));
+  result.grad_norm = plain(std::sqrt(sums[1]));
   result.finite = std::isfinite(*result.loss) && std::isfinite(*result.grad_norm);
   if (!result.finite) {
     if (options.find_nonfinite_layer) {
@@ -211,7 +231,7 @@ Stepper::Evaluation Stepper::evaluate(const data::StepData& data) {
     runtime_.run(schedule(Use::kEvaluation, microbatches.size()), microbatches, state,
                  {.training = groups_.world.size() > 1 && planted("evaluation_with_dropout")});
   }
-  return {summed({own_loss(state)}, groups_.world)[0], global_counts(data).targets};
+  return {plain(summed({own_loss(state)}, groups_.world)[0]), global_counts(data).targets};
 }
 
 } // namespace pentatron::trainer

@@ -51,6 +51,9 @@ struct StepResult {
   std::string first_nonfinite;
 };
 
+/// "loss nan and gradient norm inf are not finite, first seen in layers.0", of a step that was not.
+std::string nonfinite_text(const StepResult& result);
+
 /// A rank's part in training. All ranks call the same functions in the same order.
 class Stepper {
  public:

@@ -82,9 +82,8 @@ void Tracer::end() {
 void Tracer::finish() {
   if (!options_.profiling.trace || written_) return;
   if (steps_.empty()) {
-    log::shared_warning(
-        "no trace was written: the run had {} iterations, but profiling.trace_start={}", made_,
-        options_.profiling.trace_start);
+    log::shared_warning("no trace was written: the run had {}, but profiling.trace_start={}",
+                        counted(made_, "iteration"), options_.profiling.trace_start);
     return;
   }
   write();
@@ -156,7 +155,7 @@ void Tracer::write() {
   try {
     const std::filesystem::path file = options_.folder / kTraceFile;
     write_file_atomically(file, chrome_trace(processes));
-    log::info("trace of {} iterations in {}", steps_.size(), file.string());
+    log::info("trace of {} in {}", counted(std::ssize(steps_), "iteration"), file.string());
     if (groups_.pp.size() == 1) return;
     const std::string title =
         fmt::format("{}, iteration {}, measured", options_.schedule, steps_.back().iteration);

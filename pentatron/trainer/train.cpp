@@ -219,7 +219,7 @@ void Trainer::State::load_found() {
   for (const std::string& text : loaded.told) log::shared_warning("{}: {}", folder, text);
   const std::string& digest = loaded.state.tokenizer;
   if (c.check_tokenizer && !digest.empty() && digest != stored_tokenizer.digest)
-    raise<CheckpointError>(
+    raise<ConfigError>(
         "{} was trained with a different tokenizer ({} instead of {})\n  try: its tokenizer, or "
         "checkpoint.check_tokenizer=false if the token ids are equal",
         folder, digest, stored_tokenizer.digest);
@@ -468,12 +468,12 @@ TrainReport Trainer::State::train(Reporter& reporter) {
   ContentionWatch watch;
   int64_t skipped_in_a_row = 0;
   const auto save_error = [&](int64_t iteration, const std::string& what, const std::string& why) {
+    const auto [sentence, remedy] = parts_of(why);
     report.unsaved[what] =
-        fmt::format("the {} of iteration {} was not saved: {}", what, iteration, why);
+        fmt::format("the {} of iteration {} was not saved: {}", what, iteration, sentence);
     if (c.checkpoint.on_error == OnSaveError::kStop)
-      raise<CheckpointError>("the {} of iteration {} was not saved: {}\n  try: "
-                             "checkpoint.on_error=continue to continue without it",
-                             what, iteration, why);
+      raise<CheckpointError>("{}\n  try: {}{}checkpoint.on_error=continue to continue without it",
+                             report.unsaved[what], remedy, remedy.empty() ? "" : ", or ");
   };
   HfExporter exporter(c.checkpoint.async_save, s.groups.world);
   const auto check_export = [&] {
@@ -518,17 +518,13 @@ TrainReport Trainer::State::train(Reporter& reporter) {
     s.progress.validation_loss.reset();
     if (!result.finite) {
       ++s.progress.nan_iterations;
-      const std::string where =
-          result.first_nonfinite.empty() ? "" : ", first seen in " + result.first_nonfinite;
       if (c.train.on_nan == OnNan::kStop || ++skipped_in_a_row > c.train.max_skipped_iterations) {
         if (s.saver) show_saves(s.saver->finish());
-        raise<Error>("iteration {}: loss {} and gradient norm {} are not finite{}\n  try: a lower "
-                     "optimizer.lr{}",
-                     iteration, *result.loss, *result.grad_norm, where,
+        raise<Error>("iteration {}: {}\n  try: a lower optimizer.lr{}", iteration,
+                     nonfinite_text(result),
                      c.train.on_nan == OnNan::kStop ? ", or train.on_nan=skip" : "");
       }
-      log::shared_warning("skipped iteration {}: loss {} and gradient norm {} are not finite{}",
-                          iteration, *result.loss, *result.grad_norm, where);
+      log::shared_warning("skipped iteration {}: {}", iteration, nonfinite_text(result));
       ++s.progress.skipped_iterations;
     } else if (!result.loss) { // neither ends a row of steps that were not finite nor prolongs it
       log::shared_warning("skipped iteration {}: its batch has no targets", iteration);

@@ -84,6 +84,14 @@ TEST_F(HfCache, AModelThatIsNotThereComesWithTheCommandThatDownloadsIt) {
   EXPECT_EQ(error("none"), "no error");
 }
 
+TEST_F(HfCache, AMissingFileComesWithTheCommandThatDownloadsIt) {
+  EXPECT_EQ(download_or(resolve_model_path("Some-Org/A.model_1"), "x"),
+            "hf download Some-Org/A.model_1");
+  for (const fs::path& other : {folder.path(), model(), model() / "snapshots", fs::path("a/b"),
+                                fs::path("models--a/snapshots/1"), fs::path()})
+    EXPECT_EQ(download_or(other, "x"), "x") << other;
+}
+
 TEST_F(HfCache, AReferenceCannotLeaveTheCache) {
   write(folder.path() / "outside/config.json", "{}");
   for (const char* reference : {"../../outside", "/etc", "..", ".", "", "a/b", "gone"}) {

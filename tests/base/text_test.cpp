@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/io_thread.h"
 #include "pentatron/base/log.h"
@@ -93,6 +94,11 @@ TEST(Text, SplitsTrimsAndCutsBetweenCharacters) {
 
 TEST(Format, DurationsBytesAndCounts) {
   EXPECT_EQ(format_duration(0.447), "0.45s");
+  EXPECT_EQ(format_duration(0), "0.00s");
+  EXPECT_EQ(format_duration(0.0004), "0.40ms");
+  EXPECT_EQ(format_duration(0.0453), "45.3ms");
+  EXPECT_EQ(format_duration(0.09994), "99.9ms");
+  EXPECT_EQ(format_duration(0.09996), "0.10s");
   EXPECT_EQ(format_duration(12.34), "12.3s");
   EXPECT_EQ(format_duration(59.96), "1m 00s");
   EXPECT_EQ(format_duration(123), "2m 03s");
@@ -117,6 +123,23 @@ TEST(Format, DurationsBytesAndCounts) {
   EXPECT_DOUBLE_EQ(eta_s(25, 100, 10), 30);
   EXPECT_LT(eta_s(0, 100, 10), 0);
   EXPECT_EQ(utc_timestamp().size(), 20u);
+}
+
+TEST(Format, NounsHaveTheNumberOfTheirCount) {
+  EXPECT_EQ(counted(0, "file"), "0 files");
+  EXPECT_EQ(counted(1, "file"), "1 file");
+  EXPECT_EQ(counted(-1, "file"), "-1 files");
+  EXPECT_EQ(counted(2, "corpus", "corpora"), "2 corpora");
+  EXPECT_EQ(counted(1, "corpus", "corpora"), "1 corpus");
+  EXPECT_EQ(noun_for(1, "line"), "line");
+}
+
+TEST(Errors, AMessageIsASentenceAndARemedy) {
+  const std::string message = "a is 1\n  try: a=2, or b=3";
+  EXPECT_EQ(parts_of(message).sentence, "a is 1");
+  EXPECT_EQ(parts_of(message).remedy, "a=2, or b=3");
+  EXPECT_EQ(parts_of("a is 1").sentence, "a is 1");
+  EXPECT_EQ(parts_of("a is 1").remedy, "");
 }
 
 TEST(Log, WritesLevelsPrefixesAndNoControlCharacters) {

@@ -55,7 +55,7 @@ TEST_F(CheckpointVerbs, ShowCheckAndComparePartsOfTwoRanks) {
 TEST_F(CheckpointVerbs, InspectFitsAScreen) {
   const std::string page = run("checkpoint inspect saved");
   EXPECT_LE(std::count(page.begin(), page.end(), '\n'), 40) << page;
-  for (const char* part : {"step_00000003", "model        1 layers, hidden size 32",
+  for (const char* part : {"step_00000003", "model        1 layer, hidden size 32",
                            "iteration 3 of 3, 12 samples, 192 tokens", "layers.*.",
                            "optimizer state", "exp_avg", "--all"})
     EXPECT_THAT(page, HasSubstr(part));
@@ -63,6 +63,8 @@ TEST_F(CheckpointVerbs, InspectFitsAScreen) {
   for (const char* part : {"layers.0.", "model_00001_of_00002.safetensors"})
     EXPECT_THAT(all, HasSubstr(part));
   EXPECT_THAT(page, Not(HasSubstr("layers.0.")));
+  EXPECT_THAT(run("checkpoint inspect saved --all --json 2>&1", 2),
+              HasSubstr("--json cannot be used with --all\n  try: remove --all"));
 }
 
 TEST_F(CheckpointVerbs, VerifyNamesFileAndTensorOfAFlippedBit) {
@@ -105,6 +107,36 @@ TEST_F(CheckpointVerbs, PruneKeepsWhatItIsTold) {
   EXPECT_FALSE(fs::exists(folder / "saved/step_00000001"));
   EXPECT_TRUE(fs::exists(folder / "saved/step_00000002"));
   EXPECT_THAT(run("checkpoint verify nowhere", 1), HasSubstr("contains no checkpoint"));
+  EXPECT_THAT(run("checkpoint prune nowhere --keep 1", 1), HasSubstr("contains no checkpoint"));
+}
+
+TEST_F(CheckpointVerbs, TheCheckpointsThatAreMeantAreProposed) {
+  train("a/checkpoints", "train.train_iters=2 checkpoint.save_interval=1 logger.dir=a");
+  train("elsewhere", "train.train_iters=1 logger.dir=b");
+  train("steps/x", "train.train_iters=2 checkpoint.save_interval=1");
+  const auto tries = [&](const std::string& command, const std::string& remedy) {
+    EXPECT_THAT(run(command, 1), testing::EndsWith("\n  try: " + remedy + "\n")) << command;
+  };
+  for (const char* run_folder : {"a", "a/"})
+    for (const char* command : {"checkpoint verify ", "checkpoint inspect "})
+      tries(std::string(command) + run_folder, "a/checkpoints");
+  tries("checkpoint prune a --keep 1", "a/checkpoints");
+  tries("generate a --tokens 1", "a/checkpoints");
+  tries("generate b --tokens 1", "elsewhere");
+  tries("checkpoint verify b", "elsewhere");
+  const std::string both = "steps/x/step_00000002 or steps/x/step_00000001";
+  for (const char* command :
+       {"checkpoint verify steps/x/step_5", "generate steps/x/step_00000009 --tokens 1"})
+    tries(command, both);
+  // A name like ORG/NAME is no model to download where checkpoints lie beside it.
+  tries("generate elsewhere/step_00000009 --tokens 1", "elsewhere/step_00000001");
+  EXPECT_THAT(run("generate nowhere/step_00000009 --tokens 1", 1), HasSubstr("hf download"));
+  const std::string start = "train dataset.type=mock model.num_layers=1 kernels=order "
+                            "logger.peak_tflops=1 checkpoint.load=";
+  tries(start + "a", "checkpoint.load=a/checkpoints");
+  tries(start + "b", "checkpoint.load=elsewhere");
+  tries(start + "steps/x/step_5", "checkpoint.load=steps/x/step_00000002 or "
+                                  "checkpoint.load=steps/x/step_00000001");
 }
 
 } // namespace

@@ -10,6 +10,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
+#include "pentatron/data/config.h"
 #include "tests/cli/program_folder.h"
 
 namespace pentatron {
@@ -108,7 +109,7 @@ TEST_F(CorpusVerbs, CorporaAreMergedSplitAndVerified) {
   EXPECT_THAT(run("corpus merge part_0 " + (kCorpusData / "megatron/corpus_b").string() +
                       " --output x 2>&1",
                   1),
-              HasSubstr("they cannot be one corpus"));
+              HasSubstr("so they cannot be merged"));
   EXPECT_THAT(run("corpus merge part_0 part_1 --output part_0 --overwrite 2>&1", 2),
               HasSubstr("both an input and the output"));
   for (const char* command :
@@ -125,15 +126,28 @@ TEST_F(CorpusVerbs, CorporaAreMergedSplitAndVerified) {
 TEST_F(CorpusVerbs, StandardInputIsPreprocessedAndDecodedAgain) {
   run("preprocess --input - --tokenizer bytes --output o --append-eod 2>&1", 0,
       R"(printf '{"text":"hello"}\n{"text":"w\\u00f6"}\n' | )");
-  const std::string out =
-      run("inspect samples --prefix o_text_document --sequence-length 10 --order stable --split 1 "
-          "--index 0 --text --tokenizer bytes 2>&1",
-          1);
-  EXPECT_THAT(out, HasSubstr("less than one sample of 10 + 1"));
+  const std::string out = run(
+      "inspect samples --prefix o_text_document --sequence-length 10 --split 1 --index 0 --text "
+      "--tokenizer bytes 2>&1",
+      2);
+  EXPECT_THAT(out, HasSubstr("but one sample needs 11"));
   EXPECT_EQ(parse_json(run("inspect samples --prefix o_text_document --sequence-length 8 --order "
                            "stable --split 1 --index 0 --text --tokenizer bytes"),
                        "output")["text"],
             "hellow\xC3\xB6"); // 9 of the 10 tokens; the end of a document is no text
+}
+
+TEST_F(CorpusVerbs, InspectTakesTheOrderOfARunAndSaysWhichItIs) {
+  const std::string samples = "inspect samples --prefix " +
+                              (kCorpusData / "megatron/corpus_a").string() +
+                              " --sequence-length 16 --index 0,3,7";
+  const std::string by_default{config::to_string(data::DatasetConfig{}.order)};
+  EXPECT_EQ(run(samples), run(samples + " --order " + by_default));
+  EXPECT_NE(run(samples), run(samples + " --order megatron")) << "the orders differ";
+  for (const std::string order : {"stable", "megatron"})
+    EXPECT_THAT(run(samples + " --order " + order + " 2>&1"),
+                HasSubstr("samples in the order " + order));
+  EXPECT_THAT(run(samples + " --num-samples 20 2>&1", 2), HasSubstr("try: --order megatron"));
 }
 
 } // namespace

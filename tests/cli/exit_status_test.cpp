@@ -1,5 +1,6 @@
 // docs/cli.md: how commands end. Every command is in the table that `config commands` prints.
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <string>
@@ -17,6 +18,7 @@
 namespace pentatron {
 namespace {
 
+namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -54,7 +56,8 @@ TEST_F(ExitStatus, IsZeroForHelpWhichHasAnExample) {
 TEST_F(ExitStatus, IsTwoForOptionsAndKeysThatDoNotExist) {
   for (const std::string& command : commands())
     EXPECT_THAT(call(command + " --no-such-option", 2),
-                AllOf(HasSubstr("error: "), HasSubstr("  try: pentatron ")))
+                AllOf(HasSubstr("error: --no-such-option is not an option of pentatron " + command),
+                      HasSubstr("\n  try: pentatron " + command + " --help\n")))
         << command;
   test::make_letter_model(folder / "model");
   for (const char* command : {"train", "evaluate model --text ab", "generate model --prompt ab",
@@ -86,7 +89,7 @@ TEST_F(ExitStatus, IsOneForInputThatIsMissingAndTwoForAConfiguration) {
       {"corpus split none --shares 50,50 --output x", 1},
       {"corpus inspect none", 1},
       {"corpus verify none", 1},
-      {"inspect samples --prefix none --sequence-length 8 --num-samples 2 --index 0", 1},
+      {"inspect samples --prefix none --sequence-length 8 --index 0", 1},
       {"plot none", 1}};
   for (const auto& [arguments, status] : calls)
     EXPECT_THAT(call(arguments, status), AllOf(HasSubstr("error: "), HasSubstr("none")))
@@ -101,6 +104,93 @@ TEST_F(ExitStatus, IsOneForInputThatIsMissingAndTwoForAConfiguration) {
   EXPECT_EQ(missing, (std::set<std::string>{"completion", "config commands", "config help",
                                             "config markdown", "config presets", "config schema",
                                             "doctor", "inspect blend"}));
+}
+
+TEST_F(ExitStatus, IsTwoForACommandLineThatCannotBeReadWithTheWayOut) {
+  struct Case {
+    const char *arguments, *message, *remedy;
+  };
+  for (const Case& c : std::vector<Case>{
+           {"", "pentatron needs a command: train, evaluate", "pentatron --help"},
+           {"trian", "trian is not a command of pentatron", "pentatron train"},
+           {"trian --help", "trian is not a command of pentatron", "pentatron train"},
+           {"corpus", "pentatron corpus needs a command: merge, split", "pentatron corpus --help"},
+           {"corpus mrege a b", "mrege is not a command of pentatron corpus",
+            "pentatron corpus merge"},
+           {"corpus merge", "pentatron corpus merge needs the argument prefixes",
+            "pentatron corpus merge --help"},
+           {"corpus merge a b", "pentatron corpus merge needs --output",
+            "pentatron corpus merge --help"},
+           {"corpus merge a b --outpt x", "--outpt is not an option of pentatron corpus merge",
+            "--output"},
+           {"corpus merge a b --output", "--output needs a value", "pentatron corpus merge --help"},
+           {"checkpoint prune a --keep a", "--keep a is not a whole number",
+            "pentatron checkpoint prune --help"},
+           {"doctor more", "pentatron doctor takes no argument more", "pentatron doctor --help"},
+           {"train --ranks many", "--ranks many is not a whole number from 1 to 65536",
+            "pentatron train --help"},
+           {"train --ranks 0", "--ranks 0 is not a whole number from 1 to 65536", "--ranks 1"},
+           {"train --backend socket", "--backend socket is not one of in_process, mpi, sockets",
+            "--backend sockets"},
+           {"completion fish", "shell fish is not one of bash, zsh", "pentatron completion --help"},
+           {"plot a --output b --output c", "--output is given 2 times", "--output c"},
+           {"generate a --json=maybe", "--json takes no value", "--json"},
+           {"generate a --logprobs", "--logprobs has no effect without --json",
+            "remove --logprobs"},
+           {"generate a --tokens 1 --prompt b", "--prompt cannot be used with --tokens",
+            "remove --tokens"},
+           {"evaluate a --context 0", "--context 0 is not a whole number greater than 0",
+            "--context 1"},
+           {"inspect blend --weights 1,b --size 2", "--weights b is not a number",
+            "pentatron inspect blend --help"},
+           {"convert a b --max-shard-size c", "the value of --max-shard-size is not a size",
+            "pentatron convert --help"}})
+    EXPECT_THAT(call(c.arguments, 2),
+                AllOf(testing::StartsWith(std::string("error: ") + c.message),
+                      testing::EndsWith(std::string("\n  try: ") + c.remedy + "\n")))
+        << c.arguments;
+}
+
+TEST_F(ExitStatus, IsTheSameForTheSameMistake) {
+  test::make_letter_model(folder / "model");
+  for (const char* format : {"hf", "gguf"}) { // without a tokenizer
+    const std::string out = std::string("bare.") + format;
+    fs::copy(fs::path(PENTATRON_TEST_DATA) / "hf_tiny/llama", folder / "llama",
+             fs::copy_options::overwrite_existing | fs::copy_options::recursive);
+    call("convert llama " + out + " --format " + format, 0);
+    for (const char* command : {"generate ", "chat ", "evaluate "})
+      EXPECT_THAT(call(command + out +
+                           (command == std::string("chat ")       ? ""
+                            : command == std::string("generate ") ? " --prompt a"
+                                                                  : " --text ab"),
+                       2),
+                  HasSubstr("has no tokenizer"));
+  }
+  std::ofstream texts(folder / "texts.jsonl");
+  for (int i = 0; i < 40; ++i) texts << "{\"text\": \"the loss falls slowly\"}\n";
+  texts.close();
+  call("preprocess --input texts.jsonl --tokenizer bytes --output corpus --append-eod", 0);
+  const std::string tiny = "train model.num_layers=1 model.hidden_size=32 "
+                           "model.num_attention_heads=2 train.seq_length=16 kernels=order "
+                           "logger.peak_tflops=1 train.num_threads=1 train.train_iters=1 ";
+  for (const char* data : // no training data
+       {"dataset.path=texts.jsonl", "dataset.type=indexed dataset.path=corpus_text_document",
+        "dataset.type=indexed dataset.path=corpus_text_document dataset.order=megatron"})
+    EXPECT_THAT(call(tiny + data + " dataset.split=0,0,100", 2), HasSubstr("sample")) << data;
+  call(tiny + "dataset.path=texts.jsonl checkpoint.save=saved", 0);
+  // A run that differs from its checkpoint.
+  for (const char* key : {"dtype=bf16", "model.hidden_size=64",
+                          "dataset.type=mock tokenizer.type=null tokenizer.vocab_size=256"})
+    EXPECT_THAT(call(tiny + "dataset.path=texts.jsonl checkpoint.load=saved " + key, 2),
+                HasSubstr("try: "))
+        << key;
+  // A key that the model determines, also if its value is the default.
+  for (const char* command :
+       {"evaluate model --text ab ", "generate model --prompt ab ", "chat model "})
+    for (const char* key : {"model.num_layers=4", "model.num_layers=5", "train.seq_length=1024",
+                            "model={num_layers: 5}"})
+      EXPECT_THAT(call(std::string(command) + "'" + key + "'", 2), HasSubstr("has no effect here"))
+          << command << key;
 }
 
 class SignalStatus : public test::StartedProgram {};

@@ -126,6 +126,28 @@ TEST_F(Generating, PromptsComeFromAPipeAndFromFiles) {
               HasSubstr("--prompt-file"));
 }
 
+TEST_F(Generating, AJsonFileOfPromptsMayBeAnArray) {
+  test::make_letter_model(folder / "model");
+  const std::string base = "generate model --max-new-tokens 8 --json --seed 7 ";
+  const std::string expected = run(base + "--prompt abc --prompt 'xyz!' 2>/dev/null");
+  const auto with = [&](const std::string& text, int status = 0) {
+    std::ofstream(folder / "a.json") << text;
+    return run(base + "--prompt-file a.json" + (status == 0 ? " 2>/dev/null" : " 2>&1"), status);
+  };
+  EXPECT_EQ(with(R"(["abc", "xyz!"])"), expected);
+  EXPECT_EQ(with("\xEF\xBB\xBF [\n {\"prompt\": \"abc\", \"id\": 7},\n\"xyz!\"\n]\n"), expected);
+  EXPECT_EQ(with("{\"prompt\": \"abc\"}\n{\"prompt\": \"xyz!\"}\n"), expected) << "JSON Lines";
+  EXPECT_THAT(with(R"(["abc", 5])", 1),
+              HasSubstr("a.json: element 2 is neither a string nor an object with a string "
+                        "`prompt`"));
+  EXPECT_THAT(with(R"([{"text": "abc"}])", 1), HasSubstr("a.json: element 1 is neither"));
+  EXPECT_THAT(with(R"(["abc")", 1), HasSubstr("a.json is not a valid JSON array"));
+  EXPECT_THAT(with("[]", 1), HasSubstr("a.json contains no prompt"));
+  // A text that begins with a bracket is a prompt.
+  std::ofstream(folder / "a.txt") << "[abc]\n";
+  EXPECT_THAT(run(base + "--prompt-file a.txt 2>/dev/null"), HasSubstr(R"("prompt":"[abc]")"));
+}
+
 TEST_F(Generating, AFirstLineThatIsNotQuiteJsonIsNoPrompt) {
   test::make_letter_model(folder / "model");
   const std::string base = "generate model --max-new-tokens 8 --json --seed 7 ";

@@ -81,6 +81,55 @@ TEST_F(Limits, WhatCannotFitIsRefusedBeforeAnythingIsWritten) {
   }
 }
 
+TEST_F(Limits, ARunThatEndsEarlySaysWhy) {
+  const std::string tiny = "model.num_layers=1 model.hidden_size=32 model.num_attention_heads=2 "
+                           "train.seq_length=16 train.train_iters=6 ";
+  EXPECT_THAT(train(tiny + "train.exit_interval=2", 0),
+              HasSubstr("stopped by train.exit_interval=2 after iteration 2; not saved, because "
+                        "checkpoint.save is empty\n"));
+  EXPECT_THAT(train(tiny + "train.exit_duration_in_mins=1e-9 checkpoint.save=ck", 0),
+              HasSubstr("stopped by train.exit_duration_in_mins=1e-09 after iteration 1\n"));
+  EXPECT_THAT(train(tiny, 0), Not(HasSubstr("stopped")));
+}
+
+TEST_F(Limits, ANumberThatIsNoneHasNoSign) {
+  const std::string out = train(
+      "model.num_layers=1 model.hidden_size=32 model.num_attention_heads=2 train.seq_length=16 "
+      "train.train_iters=6 optimizer.lr=1e30 train.on_nan=skip logger.log_interval=1",
+      0);
+  EXPECT_THAT(out, AllOf(HasSubstr("gradient norm nan is not finite, first seen in "),
+                         HasSubstr("grad norm nan"), Not(HasSubstr("-nan"))));
+}
+
+TEST_F(Limits, AStartThatFailsLeavesNoRunJson) {
+  const std::string tiny = "model.num_layers=1 model.hidden_size=32 model.num_attention_heads=2 "
+                           "train.seq_length=16 train.train_iters=1 logger.dir=log ";
+  EXPECT_THAT(train(tiny + "dataset.type=text dataset.path=none.jsonl", 1),
+              HasSubstr("none.jsonl"));
+  EXPECT_THAT(train(tiny + "checkpoint.load=none", 1), HasSubstr("contains no checkpoint"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "log/run.json"));
+  train(tiny, 0);
+  EXPECT_TRUE(std::filesystem::exists(folder / "log/run.json"));
+}
+
+TEST_F(Limits, ALostCheckpointIsToldWithOneRemedy) {
+  const std::string tiny = "model.num_layers=1 model.hidden_size=32 model.num_attention_heads=2 "
+                           "train.seq_length=16 train.train_iters=2 checkpoint.save_interval=1 "
+                           "checkpoint.save=ck checkpoint.on_error=";
+  for (const char* on_error : {"stop", "continue"}) {
+    const std::string out =
+        run("train dataset.type=mock train.num_threads=1 logger.peak_tflops=1 kernels=order " +
+                tiny + on_error + " 2>&1",
+            1, "trap '' XFSZ; ulimit -f 8; ");
+    const size_t at = out.rfind("error: ");
+    ASSERT_NE(at, std::string::npos) << out;
+    const std::string error = out.substr(at);
+    EXPECT_THAT(error, HasSubstr("was not saved"));
+    EXPECT_EQ(error.find("  try: "), error.rfind("  try: ")) << error;
+    EXPECT_NE(error.find("  try: "), std::string::npos) << error;
+  }
+}
+
 TEST_F(Limits, OnAFullDiskEveryIncompleteFileIsNamedAndNoOtherIsShown) {
   const std::string out =
       run("train dataset.type=mock train.num_threads=1 logger.peak_tflops=1 kernels=order "

@@ -13,6 +13,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/cli/letter_model.h"
 #include "tests/cli/program_folder.h"
 
 namespace pentatron {
@@ -37,6 +38,7 @@ struct Command {
   bool mixed_folder = false;  ///< the outputs are folders in which other files may lie
   std::string resumes = {};   ///< what a failure leaves so that the next call continues
   std::string overwrite = {}; ///< the option with which whatever exists is replaced
+  std::string says = ".*";    ///< what its output is, as a regular expression
 };
 
 const std::vector<Command>& commands() {
@@ -50,7 +52,9 @@ const std::vector<Command>& commands() {
                     "/expected.safetensors' --logits-out l.safetensors --grads-out g.safetensors",
        .outputs = {"l.safetensors", "g.safetensors"}},
       {.name = "generate", .arguments = "saved --tokens 1,2,3 --max-new-tokens 2"},
-      {.name = "chat", .arguments = "--help"},
+      {.name = "chat",
+       .arguments = "talker --max-new-tokens 4 --seed 1 < question.txt",
+       .says = "^[!-~]{1,4}\n$"},
       {.name = "convert", .arguments = "saved exported --format hf", .outputs = {"exported"}},
       {.name = "checkpoint inspect", .arguments = "saved"},
       {.name = "checkpoint verify", .arguments = "saved"},
@@ -85,7 +89,7 @@ const std::vector<Command>& commands() {
       {.name = "corpus inspect", .arguments = "corpus_text_document"},
       {.name = "corpus verify", .arguments = "corpus_text_document"},
       {.name = "inspect samples",
-       .arguments = "--prefix corpus_text_document --sequence-length 8 --num-samples 2 --index 0"},
+       .arguments = "--prefix corpus_text_document --sequence-length 8 --index 0"},
       {.name = "plot",
        .arguments = "run --output p.svg",
        .outputs = {"p.svg"},
@@ -112,6 +116,7 @@ class Outputs : public test::ProgramFolder, public testing::WithParamInterface<C
   void prepare() const {
     std::ofstream(folder / "a.yaml") << "seed: 5\n";
     std::ofstream(folder / "question.txt") << "hello\n";
+    test::make_letter_model(folder / "talker"); // it has a chat template
     fs::create_directory(folder / "run");
     std::ofstream(folder / "run/metrics.jsonl")
         << "{\"iteration\":1,\"loss\":4}\n{\"iteration\":2,\"loss\":3}\n";
@@ -158,7 +163,8 @@ class Outputs : public test::ProgramFolder, public testing::WithParamInterface<C
 
 TEST_P(Outputs, AreWhatTheTableSaysAndNothingElse) {
   const Files before = files();
-  call();
+  const std::string said = call();
+  EXPECT_THAT(said, testing::ContainsRegex(GetParam().says));
   const Files after = files();
   std::set<std::string> made;
   for (const auto& [name, content] : after) {

@@ -141,24 +141,6 @@ TEST_F(Program, ErrorsAreOneSentenceOnStandardErrorWithAStatus) {
   }
 }
 
-TEST_F(Program, AWrongCommandLineIsStatus2WithWhatToTry) {
-  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
-      {{}, "no command"},
-      {{"fly"}, "fly is not a command"},
-      {{"trian"}, "  try: pentatron train\n"},
-      {{"train", "--speed"}, "--speed"},
-      {{"evaluate", "--speed"}, "--speed"},
-      {{"generate"}, "model"},
-      {{"config"}, "subcommand"}};
-  for (const auto& [arguments, text] : cases) {
-    const Result r = run(arguments);
-    EXPECT_EQ(r.status, 2) << text;
-    EXPECT_THAT(r.err, HasSubstr(text));
-    EXPECT_THAT(r.err, HasSubstr("  try: pentatron "));
-    EXPECT_TRUE(r.out.empty()) << r.out;
-  }
-}
-
 TEST_F(Program, GeneratesTokensOfAHuggingFaceModel) {
   const Result r = run({"generate", "hf:" + (kData / "hf_tiny/gpt2").string(), "--tokens", "1,2,3",
                         "--max-new-tokens", "6", "--temperature", "0"});

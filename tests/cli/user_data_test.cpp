@@ -94,6 +94,22 @@ TEST_F(UserData, TheTokenizerOfAModelIsItsDefault) {
                 HasSubstr("300 documents"));
 }
 
+TEST_F(UserData, BytesIsATokenizerWhereverOneIsNamed) {
+  write("in.jsonl", "{\"text\": \"ab\"}\n");
+  write("ids.jsonl", "{\"ids\": [97, 98]}\n");
+  EXPECT_EQ(run("tokenize --tokenizer bytes < in.jsonl"), "{\"ids\":[97,98]}\n");
+  EXPECT_EQ(run("tokenize --tokenizer bytes --decode < ids.jsonl"), "{\"text\":\"ab\"}\n");
+  EXPECT_THAT(call("tokenize --tokenizer bytes --pattern gpt2 < in.jsonl", 2),
+              HasSubstr("--pattern gpt2 has no effect with --tokenizer bytes"));
+  EXPECT_THAT(call(from_scratch("tokenizer.path=bytes train.train_iters=1 checkpoint.save=a "
+                                "logger.dir=la")),
+              HasSubstr("tokenizer: bytes, 257 tokens"));
+  EXPECT_THAT(text_of("la/config.yaml"), AllOf(HasSubstr("type: bytes"), HasSubstr("path: \"\"")));
+  EXPECT_THAT(call("generate a --prompt ab --max-new-tokens 2"), HasSubstr("ab"));
+  EXPECT_THAT(call(from_scratch("tokenizer.type=gpt2 tokenizer.path=bytes"), 1),
+              HasSubstr("bytes does not exist"));
+}
+
 TEST_F(UserData, AModelWithoutATokenizerSaysSo) {
   const std::string llama = (kTestData / "hf_tiny/llama").string();
   EXPECT_THAT(call(tiny("--hf '" + llama + "' train.train_iters=1 logger.dir=l"), 2),
@@ -190,6 +206,28 @@ TEST_F(UserData, ModelsAreFoundByNameInTheHuggingFaceCache) {
     call(tiny(std::string(load) + " dataset.type=mock train.train_iters=1 logger.dir=l" +
               std::to_string(++runs)),
          0, cache);
+  // Of another one config.json is there alone, as after a download that was interrupted.
+  fs::create_directories(folder / "hub/models--Some-Org--part/snapshots/1");
+  write("hub/models--Some-Org--part/refs/main", "1");
+  fs::copy_file(kTestData / "hf_tiny/llama/config.json",
+                folder / "hub/models--Some-Org--part/snapshots/1/config.json");
+  const auto part_says = [&](int status, const std::string& what) {
+    for (const char* command :
+         {"evaluate --hf Some-Org/part --text ab", "generate Some-Org/part --prompt ab",
+          "chat hf:Some-Org/part",
+          "train --hf Some-Org/part dataset.path=text.jsonl dataset.text_key=body"})
+      EXPECT_THAT(call(command, status, cache),
+                  AllOf(HasSubstr(what), HasSubstr("\n  try: hf download Some-Org/part\n")))
+          << command;
+  };
+  part_says(1, "contains neither model.safetensors nor");
+  write("hub/models--Some-Org--part/snapshots/1/model.safetensors.index.json",
+        R"({"weight_map": {"a": "model-00001-of-00002.safetensors"}})");
+  part_says(1, "model-00001-of-00002.safetensors");
+  fs::remove(folder / "hub/models--Some-Org--part/snapshots/1/model.safetensors.index.json");
+  fs::copy_file(kTestData / "hf_tiny/llama/model.safetensors",
+                folder / "hub/models--Some-Org--part/snapshots/1/model.safetensors");
+  part_says(2, "tokenizer");
   for (const char* command :
        {"evaluate --hf Some-Org/other --batches x", "generate Some-Org/other --tokens 1",
         "chat hf:Some-Org/other", "convert Some-Org/other out2 --format hf",

@@ -172,7 +172,7 @@ TEST(Launch, RefusesNumbersThatAreNone) {
               HasSubstr("OMPI_COMM_WORLD_RANK=4"));
   for (const char* text : {"", "x", "4(x", "4(x0)", "4(y2),3", "0", "4(x2)"})
     EXPECT_THAT(error_of(srun() + Environment{{"SLURM_STEP_TASKS_PER_NODE", text}}),
-                HasSubstr("does not tell the tasks of node 2"))
+                HasSubstr("does not contain the number of tasks of node 2"))
         << text;
 }
 

@@ -91,6 +91,12 @@ TEST(Validate, RulesBetweenFieldsWaitForTheFieldsOwn) {
             "it must be >= 1\n  try: tensor_model_parallel_size=1");
 }
 
+TEST(Validate, ANumberIsNamedAsItWasTypedAndTheDefaultProposed) {
+  EXPECT_EQ(problems("model.rope.theta=-3"),
+            "override 'model.rope.theta=-3': model.rope.theta=-3 is not allowed: it must be > 0\n  "
+            "try: model.rope.theta=500000.0");
+}
+
 TEST(Validate, TellsWhetherOneCanReckonWithASection) {
   EXPECT_TRUE(config::fields_hold(with({"tensor_model_parallel_size=6"})));
   EXPECT_FALSE(config::fields_hold(with({"model.rope.theta=0"}).model));

@@ -200,7 +200,7 @@ dataset:
     try: model.num_layers=1
   run.yaml:6: model.vocab_size=100 is not allowed: it must be multiple of 64
     try: model.vocab_size=128
-  run.yaml:5: model.dropout=1.0 is not allowed: it must be >= 0, < 1
+  run.yaml:5: model.dropout=1 is not allowed: it must be >= 0, < 1
     try: model.dropout=0.1
   run.yaml:8: dataset.path=[] is not allowed: it must not be empty
     try: dataset.path=[corpus])");

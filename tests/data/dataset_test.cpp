@@ -222,8 +222,9 @@ TEST_F(Samples, ARangeShorterThanAWindowIsAnError) {
   try {
     TextDataset(corpus, {0, 64}, {.sequence_length = 64, .name = "validation"});
     FAIL();
-  } catch (const DataError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("the validation part of dataset.path has 64 tokens"));
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("the validation part of dataset.path has 64 tokens, but "
+                                        "one sample needs 65"));
   }
 }
 

@@ -195,12 +195,12 @@ TEST(GgufTokenizer, NamesWhatItDoesNotKnow) {
               HasSubstr("contains no tokenizer"));
   EXPECT_THAT(with("tokenizer.ggml.eos_token_id", uint32_t{6}), HasSubstr("eos_token_id=6 of"));
   EXPECT_THAT(with("tokenizer.ggml.token_type", GgufArray{std::vector<int32_t>{3}}),
-              HasSubstr("6 tokens and 1 types"));
+              HasSubstr("6 tokens, but 1 token type"));
   EXPECT_THAT(with("tokenizer.ggml.token_type", GgufArray{std::vector<int32_t>{3, 1, 1, 1, 4, 7}}),
               HasSubstr("token 5 of"));
   EXPECT_THAT(with("tokenizer.ggml.merges", uint32_t{1}), HasSubstr("list of strings"));
   EXPECT_THAT(with("tokenizer.ggml.tokens", GgufArray{std::vector<std::string>{"\xff"}}),
-              HasSubstr("6 types"));
+              HasSubstr("1 token, but 6 token types"));
 }
 
 TEST(GgufTokenizer, EveryNameOfWordsCanBeUsed) {
@@ -219,10 +219,10 @@ TEST(GgufMetadata, RefusesTokenizersThatGgufHasNoPlaceFor) {
     return message_of([&] { gguf_tokenizer_metadata(tokenizers() / file, size); });
   };
   EXPECT_THAT(error("bert.json", 10000), HasSubstr("its model is WordPiece"));
-  EXPECT_THAT(error("spm_unigram.model", 10000), HasSubstr("no BPE model"));
+  EXPECT_THAT(error("spm_unigram.model", 10000), HasSubstr("is not a BPE model"));
   EXPECT_THAT(error("roberta.json", 10000), HasSubstr("llama.cpp has no name for the pre_tok"));
   EXPECT_THAT(error("gpt2.json", 100), HasSubstr("and the model has 100 tokens"));
-  EXPECT_THAT(error("gpt2.json", -1), HasSubstr("-1 is no number of tokens"));
+  EXPECT_THAT(error("gpt2.json", -1), HasSubstr("cannot have -1 tokens"));
   EXPECT_THAT(error("absent", 100), HasSubstr("neither tokenizer.json nor tokenizer.model"));
 }
 

@@ -100,7 +100,7 @@ TEST(GptDataset, DrawsTheSamplesOfMegatron) {
                   std::vector<int64_t> sample(100);
                   dataset.sample(*dataset.size(), sample.data());
                 }),
-                HasSubstr("samples, not"));
+                HasSubstr("samples, so sample"));
   }
 }
 
@@ -219,10 +219,10 @@ TEST(GptIndex, ASeedOver32BitsAndTooFewTokensAreErrors) {
                 build_gpt_index(lengths, 0, {.sequence_length = 4, .seed = uint64_t{1} << 32});
               }),
               HasSubstr("dataset.seed=4294967296"));
-  EXPECT_THAT(error_of<DataError>([&] { build_gpt_index(lengths, 0, {.sequence_length = 11}); }),
-              HasSubstr("11 tokens, less than one sample of 11 + 1"));
+  EXPECT_THAT(error_of<ConfigError>([&] { build_gpt_index(lengths, 0, {.sequence_length = 11}); }),
+              HasSubstr("11 tokens, but one sample needs 12"));
   EXPECT_THAT(
-      error_of<DataError>([&] {
+      error_of<ConfigError>([&] {
         build_gpt_index(std::vector<int32_t>{0, 0}, 0, {.sequence_length = 1, .num_samples = 1});
       }),
       HasSubstr("0 tokens"));

@@ -162,7 +162,7 @@ TEST(IndexCache, IsBuiltOnceByTheProcessesOfAMachine) {
     EXPECT_EQ(status, 0);
   }
   const std::string text = content_of(said);
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text; // "... is made and kept in"
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text; // "... and saved it in"
 }
 
 TEST(IndexCache, WaitsForTheOneThatBuildsAndTakesOverWhenThatIsKilled) {

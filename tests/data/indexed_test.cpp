@@ -113,7 +113,8 @@ TEST_F(Indexed, EveryDtypeHoldsItsTokens) {
     data.read_numbers(0, 8, numbers.data());
     EXPECT_THAT(numbers, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
     if (!is_integer(dtype)) {
-      EXPECT_THAT(error_of<DataError>([&] { tokens_of(data, 0); }), HasSubstr("no token numbers"));
+      EXPECT_THAT(error_of<DataError>([&] { tokens_of(data, 0); }),
+                  HasSubstr("cannot hold token ids"));
     } else {
       EXPECT_THAT(tokens_of(data, 2), ElementsAre(3, 4, 5, 6, 7));
     }
@@ -169,7 +170,7 @@ TEST_F(Indexed, LyingNumbersAreNamedWithFileAndField) {
   says(set<uint64_t>(18, 9), "sequence_count is 9");
   says(set<uint64_t>(26, 0), "document_count is 0");
   says(set<uint64_t>(26, ~uint64_t{0}), "document_count is 18446744073709551615");
-  says(set<uint64_t>(26, 2), "sequence_modes would be the last 16 bytes");
+  says(set<uint64_t>(26, 2), "sequence_modes has 16 bytes");
   says(set<int32_t>(34 + 4, -1), "sequence_lengths[1] is -1");
   says(set<int32_t>(34 + 8, 6), "sequence_lengths[2] is 6");
   says(set<int32_t>(34 + 8, 2'000'000'000), "sequence_lengths[2] is 2000000000");
@@ -228,10 +229,10 @@ TEST_F(Indexed, FilesThatShrinkUnderTheReaderAreErrors) {
   std::filesystem::resize_file(prefix + ".bin", 100);
   EXPECT_EQ(tokens_of(data, 0).size(), 7u);
   EXPECT_THAT(error_of<DataError>([&] { tokens_of(data, 4999); }),
-              AllOf(HasSubstr("a.bin was shortened"), HasSubstr("tokens")));
+              AllOf(HasSubstr("a.bin was truncated"), HasSubstr("tokens")));
   std::filesystem::resize_file(prefix + ".idx", 50);
   EXPECT_THAT(error_of<DataError>([&] { data.sequence(4999); }),
-              AllOf(HasSubstr("a.idx was shortened"), HasSubstr("sequence_lengths")));
+              AllOf(HasSubstr("a.idx was truncated"), HasSubstr("sequence_lengths")));
   EXPECT_THAT(error_of<DataError>([&] { data.document_begin(4999); }),
               HasSubstr("document_indices"));
 }

@@ -195,7 +195,7 @@ TEST_F(Reading, JsonLinesAreDocumentsAndBadOnesAreCountedByKind) {
   EXPECT_EQ(report.documents, 3);
   EXPECT_THAT(
       report.to_string(),
-      HasSubstr("skipped 4: 1 with invalid UTF-8, 2 without the key, 1 that are not JSON objects"));
+      HasSubstr("skipped 4: 1 with invalid UTF-8, 2 without the key, 1 that is not a JSON object"));
   EXPECT_THAT(error_of<DataError>([&] { read(path); }),
               AllOf(HasSubstr(path + ": line 3 has no key \"text\"; its keys are \"body\", \"id\""),
                     HasSubstr("try: dataset.on_bad_input=skip")));
@@ -393,7 +393,7 @@ TEST_F(Reading, FoldersAreReadInTheOrderOfTheirPaths) {
               HasSubstr("does not exist"));
   folder.write("p/picture.png", "no");
   EXPECT_THAT(error_of<DataError>([&] { find_input_files({folder.string() + "/p"}); }),
-              HasSubstr("contains no text files (1 files of other"));
+              HasSubstr("contains no text files (1 file of other"));
 }
 
 TEST(JsonLine, TakesTheLastOfAKeyWhateverSurroundsIt) {

@@ -94,7 +94,7 @@ TEST_F(OpenDatasets, TextIsSplitIntoPartsThatDoNotOverlap) {
   EXPECT_EQ(sets.train->samples_per_epoch(), (sets.split.train.size() - 1) / 128);
   ASSERT_NE(sets.validation, nullptr);
   EXPECT_EQ(sets.test, nullptr);
-  EXPECT_THAT(sets.summary, HasSubstr("no test data: 100 tokens are less than one sample"));
+  EXPECT_THAT(sets.summary, HasSubstr("no test data: 100 tokens, less than one sample"));
   const auto& validation = dynamic_cast<const TextDataset&>(*sets.validation);
   for (int64_t n = 0; n < 30; ++n) {
     EXPECT_GE(validation.sample_begin(n), sets.split.train.end);

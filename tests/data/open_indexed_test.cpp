@@ -229,7 +229,7 @@ TEST_F(OpenIndexed, ValidationSetsMayBeSeveralAndWhole) {
   EXPECT_EQ(open_datasets(config, context).validation->size(), (1608 - 1) / 16);
   config.valid_data_path = paths("1 a 2 b");
   EXPECT_THAT(error_of<ConfigError>([&] { open_datasets(config, context); }),
-              HasSubstr("has weights"));
+              HasSubstr("cannot have weights"));
   config.multiple_validation_sets = false;
   config.full_validation = true;
   EXPECT_THAT(error_of<ConfigError>([&] { open_datasets(config, context); }),
@@ -243,9 +243,9 @@ TEST_F(OpenIndexed, APartWithoutASampleIsNullAndTold) {
   EXPECT_EQ(sets.validation, nullptr);
   EXPECT_THAT(sets.summary, HasSubstr("no validation data of"));
   config.split = "0,1";
-  EXPECT_THAT(error_of<DataError>(
+  EXPECT_THAT(error_of<ConfigError>(
                   [&] { open_datasets(config, {.sequence_length = 64, .vocab_size = 130'000}); }),
-              HasSubstr("no training data"));
+              HasSubstr("the training data is less than one sample"));
   config.path = paths("1 a 1 b");
   config.split = "98,2";
   EXPECT_EQ(
@@ -261,9 +261,9 @@ TEST_F(OpenIndexed, APartWithoutASampleIsNullAndTold) {
   }
   writer.commit();
   config.path = "1 " + at("a") + " 1 " + at("tiny");
-  EXPECT_THAT(error_of<DataError>(
+  EXPECT_THAT(error_of<ConfigError>(
                   [&] { open_datasets(config, {.sequence_length = 64, .vocab_size = 130'000}); }),
-              HasSubstr("tiny has a weight and less than one sample of train data"));
+              HasSubstr("tiny has a weight, but less than one sample of train data"));
 }
 
 // --- fill in the middle -------------------------------------------------------------------------

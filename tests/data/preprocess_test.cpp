@@ -168,7 +168,7 @@ TEST_F(Preprocess, WithoutADocumentNothingIsWritten) {
              "its keys are \"content\", \"id\"", "try: --json-keys content"}},
            {folder.write("b.jsonl", ""), {none, "b.jsonl is empty"}},
            {folder.write("c.jsonl", "\n\n"), {none, "the input is empty"}},
-           {folder.write("d.jsonl", "{\"text\": \"\"}\n"), {none, "1 empty documents"}},
+           {folder.write("d.jsonl", "{\"text\": \"\"}\n"), {none, "1 empty document"}},
            {folder.write("e.jsonl", "not json\n"), {none, "e.jsonl: line 1 is not a JSON object"}},
            {folder.write("f.json", "[]"), {none, "f.json is an empty array"}}}) {
     for (const OnBadInput policy : {OnBadInput::kSkip, OnBadInput::kError}) {

@@ -278,7 +278,7 @@ TEST(ChatTemplate, IsBounded) {
       HasSubstr("too deep"));
   EXPECT_THAT(render("{% set n = namespace() %}{% set n.n = n %}"), HasSubstr("part of itself"));
   EXPECT_THAT(render("\n{% include 'x' %}"), HasSubstr("line 2"));
-  EXPECT_THAT(render("{{ ''.__class__ }}{{ x() }}"), HasSubstr("no function"));
+  EXPECT_THAT(render("{{ ''.__class__ }}{{ x() }}"), HasSubstr("not a supported function"));
   EXPECT_THAT(render("{{ 1 // 0 }}"), HasSubstr("divides by zero"));
   EXPECT_THAT(render("{{ strftime_now('%Y') }}"), HasSubstr("clock"));
 }

@@ -36,7 +36,7 @@ PAGES = {
         sed -i '$ d' chat/tokenizer_config.json; sed -i '$ s/$/,/' chat/tokenizer_config.json
         echo '"chat_template": "{{% for m in messages %}}{{{{ m.content }}}}{{% endfor %}}"}}' >> chat/tokenizer_config.json
         pentatron convert chat SmolLM2-135M-Instruct.Q4_1.gguf --format gguf; printf 'One\\nTwo\\n' > prompts.txt
-        printf '{{"prompt": "One"}}\\n' > prompts.jsonl""",
+        printf '{{"prompt": "One"}}\\n' > prompts.jsonl; echo '["One", {{"prompt": "Two"}}]' > prompts.json""",
     "docs/monitoring.md": f"{JSONL} > text.jsonl; {YAML}; pentatron train my.yaml logger.dir=runs/a; pentatron train my.yaml logger.dir=runs/b",
     "docs/parallelism.md": f"{JSONL} > text.jsonl; {YAML}",
 }

@@ -135,6 +135,9 @@ TEST(CurvesSvg, LogAxesAndOddValuesAreDrawn) {
                                                                   {{0, 0}, {-1, -5}},
                                                                   {{1, 1e308}, {2, -1e308}, {3, 1}},
                                                                   {{1, 1e-300}, {1e90, 5}},
+                                                                  {{1, 5e-324}},
+                                                                  {{5e-324, 5e-324}},
+                                                                  {{1, 1e-310}, {2, 3}},
                                                                   {{5, 3}, {6, 3}}}) {
       const std::string svg = curves_svg({.title = "t",
                                           .curves = {{.name = "odd", .points = points}},

@@ -88,7 +88,7 @@ TEST_F(Loading, FineTuningTakesTheWeightsOnly) {
   const std::string other = log_of([&] {
     start(config({load, "checkpoint.finetune=true", "model.rotary_base=500"}));
   });
-  EXPECT_THAT(other, HasSubstr("were trained with model.rotary_base=10000.0 and not 500.0"));
+  EXPECT_THAT(other, HasSubstr("were trained with model.rotary_base=10000.0 instead of 500.0"));
 }
 
 TEST_F(Loading, FineTuningConvertsTypes) {
@@ -108,7 +108,8 @@ TEST_F(Loading, FineTuningConvertsTypes) {
     ASSERT_LE(master.size(), static_cast<size_t>(weight.nbytes())); // rows of padding behind
     EXPECT_EQ(std::memcmp(master.data(), weight.const_data_ptr(), master.size()), 0) << name;
   }
-  EXPECT_THAT(error_of([&] { start(config({load_bf16})); }), HasSubstr("dtype=bf16 and not fp32"));
+  EXPECT_THAT(error_of([&] { start(config({load_bf16})); }),
+              HasSubstr("dtype=bf16 instead of fp32"));
 }
 
 TEST_F(Loading, WithoutTheOptimizerTheRunGoesOnAtItsIteration) {
@@ -226,7 +227,7 @@ TEST_F(Loading, OtherSamplesAreTold) {
     start(config({load, "seed=5", "dataset.path=" + (scratch / "other.jsonl")}));
   });
   EXPECT_THAT(log, AllOf(HasSubstr("data settings have changed since"),
-                         HasSubstr("seed=1234 and not 5"), HasSubstr("dataset.path=")));
+                         HasSubstr("seed=1234 instead of 5"), HasSubstr("dataset.path=")));
   EXPECT_THAT(log_of([&] { start(config({load})); }), Not(HasSubstr("data settings have changed")));
 }
 

@@ -6,7 +6,9 @@
 
 #include <cmath>
 #include <regex>
+#include <sstream>
 
+#include "pentatron/models/presets.h"
 #include "pentatron/nn/memory/counting_allocator.h"
 #include "pentatron/trainer/metrics/hardware.h"
 #include "pentatron/trainer/notices.h"
@@ -197,6 +199,23 @@ TEST(MemoryPlans, CountBeyond64Bits) {
   EXPECT_THAT(describe_limits(c, plan, kGiB), HasSubstr("which has 1.0 GiB free"));
 }
 
+TEST(MemoryPlans, FitIntoTheColumnsOfATerminal) {
+  for (const char* preset : {"gpt2_124m", "llama3.1_405b"}) {
+    Config c;
+    c.model = models::preset(preset);
+    c.checkpoint.save = "x";
+    c.checkpoint.async_save = true;
+    std::istringstream lines(describe_limits(c, plan_memory(c, 1), kGiB));
+    int rows = 0;
+    for (std::string line; std::getline(lines, line); ++rows) EXPECT_LE(line.size(), 120u) << line;
+    EXPECT_EQ(rows, 5) << preset;
+  }
+  Config one;
+  one.model.num_layers = one.train.train_iters = 1;
+  const std::string table = describe_limits(one, plan_memory(one, 1), {});
+  EXPECT_THAT(table, AllOf(HasSubstr(", 1 layer, "), HasSubstr(" 1 iteration, ")));
+}
+
 TEST(Notices, AreGivenForWhatChangesNothing) {
   const auto of = [](std::vector<std::string> keys, int ranks = 1, bool validation = true) {
     keys.insert(keys.begin(), "checkpoint.save=x");
@@ -209,6 +228,10 @@ TEST(Notices, AreGivenForWhatChangesNothing) {
   EXPECT_THAT(of({"train.eval_interval=1", "checkpoint.keep_best=2"}, 1, false),
               testing::Contains(HasSubstr("checkpoint.keep_best=2 has no effect")));
   EXPECT_THAT(of({"checkpoint.save="}), ElementsAre(HasSubstr("will not be saved")));
+  EXPECT_THAT(of({"train.train_iters=0"}),
+              ElementsAre(HasSubstr("checkpoint.save=x has no effect: the run has no iterations")));
+  EXPECT_THAT(of({"train.train_iters=0", "checkpoint.load=auto"}), IsEmpty());
+  EXPECT_THAT(of({"train.train_iters=0", "checkpoint.save="}), IsEmpty());
   EXPECT_THAT(of({"ddp.zero_stage=2"}), ElementsAre(HasSubstr("ddp.zero_stage=2 has no effect")));
   EXPECT_THAT(of({"ddp.zero_stage=2"}, 2), IsEmpty());
   EXPECT_THAT(of({"parallel.sequence_parallel=true"}),

@@ -282,7 +282,7 @@ TEST_F(Saving, AnotherModelTypeOrOptimizerIsRefusedByName) {
   const std::string log = log_of([&] {
     test::run(config({"train.train_iters=4", "optimizer.lr=2e-3", load}));
   });
-  EXPECT_THAT(log, HasSubstr("it used train.train_iters=3 and not 4, optimizer.lr=0.01"));
+  EXPECT_THAT(log, HasSubstr("it used train.train_iters=3 instead of 4, optimizer.lr=0.01"));
 }
 
 TEST_F(Saving, OptimizersWithLessStateAreSavedToo) {

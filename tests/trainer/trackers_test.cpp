@@ -140,6 +140,22 @@ TEST_F(Trackers, MlflowContinuesAResumedRun) {
   EXPECT_EQ(got["runs"][0]["meta"]["start_time"], first["meta"]["start_time"]);
 }
 
+TEST_F(Trackers, MlflowTellsWhatItCannotWrite) {
+  { const MlflowWriter writer(folder, tracked_example()); }
+  std::filesystem::path parameter;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder))
+    if (entry.path().parent_path().filename() == "params") parameter = entry.path();
+  ASSERT_FALSE(parameter.empty());
+  std::filesystem::remove(parameter);
+  std::filesystem::create_directory(parameter);
+  try {
+    const MlflowWriter writer(folder, tracked_example(2));
+    FAIL() << "no error";
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), HasSubstr(parameter.filename().string() + " cannot be written"));
+  }
+}
+
 TEST_F(Trackers, MlflowFindsAnExperimentOfMlflow) {
   fs::create_directories(folder / "449084706269580274");
   std::ofstream(folder / "449084706269580274/meta.yaml")

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 #include "pentatron/base/log.h"
@@ -14,6 +15,7 @@
 #include "pentatron/data/indexed/indexed_writer.h"
 #include "pentatron/models/gpt.h"
 #include "pentatron/trainer/metrics/train_log.h"
+#include "pentatron/trainer/step.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/tiny_run.h"
 
@@ -362,6 +364,18 @@ TEST_F(WithoutTargets, SkipsAreToldOncePerRunWhateverTheNumberOfRanks) {
   EXPECT_THAT(log, HasSubstr("are not finite"));
 }
 
+TEST(NonfiniteText, NamesWhatIsNotFiniteAlone) {
+  const double inf = std::numeric_limits<double>::infinity();
+  StepResult result{.loss = std::nan(""), .grad_norm = inf, .finite = false};
+  EXPECT_EQ(nonfinite_text(result), "loss nan and gradient norm inf are not finite");
+  result.loss = 3;
+  result.first_nonfinite = "layers.0 on rank 1";
+  EXPECT_EQ(nonfinite_text(result),
+            "gradient norm inf is not finite, first seen in layers.0 on rank 1");
+  EXPECT_EQ(nonfinite_text({.loss = -inf, .grad_norm = 2, .finite = false}),
+            "loss -inf is not finite");
+}
+
 TEST_F(WithoutTargets, MfuCountsTheSquaresOfDocuments) {
   write(12, 0, /*length=*/5); // 60 tokens, 3 samples
   const auto flops = [&](const char* reset) {
@@ -425,7 +439,7 @@ TEST_F(Training, BadInputIsOneSentence) {
   };
   EXPECT_THAT(text({"model.vocab_size=256"}), HasSubstr("model.vocab_size=256"));
   EXPECT_THAT(text({"train.seq_length=64", "dataset.split=1,99"}),
-              HasSubstr("less than one sample"));
+              HasSubstr("but one sample needs 65"));
   EXPECT_THAT(text({"train.seq_length=65"}), HasSubstr("model.max_position_embeddings=64"));
   EXPECT_THAT(text({"dataset.path=" + (scratch / "none")}), HasSubstr("does not exist"));
   EXPECT_THAT(text({"checkpoint.load=" + (scratch / "none")}), HasSubstr("contains no checkpoint"));

@@ -71,6 +71,14 @@ CASES = [
                                f"dataset.type=mock checkpoint.load=hf:{LLAMA} checkpoint.save=new kernels=order",
         "remove --hf": f"pentatron train {MOCK.removeprefix('pentatron train ')} checkpoint.load=saved checkpoint.save=new train.train_iters=3"}),
     ("unknown command", "pentatron confi help", {"pentatron config": "pentatron config help"}),
+    ("unknown option", "pentatron corpus merge corpus_text_document corpus_text_document --outpt both", {
+        "--output": "pentatron corpus merge corpus_text_document corpus_text_document --output both"}),
+    ("missing argument", "pentatron corpus merge", {}),
+    ("unknown choice", "pentatron preprocess --input texts.jsonl --tokenizer bytes --output new --on-bad-input skp", {}),
+    ("value out of range", "pentatron preprocess --input texts.jsonl --tokenizer bytes --output new --workers 0", {}),
+    ("option twice", "pentatron plot log --output a.svg --output b.svg", {"--output b.svg": "pentatron plot log --output b.svg"}),
+    ("option of another", GENERATE + "--logprobs", {}),
+    ("options that exclude each other", GENERATE + "--prompt x", {"remove --tokens": "pentatron generate texts --max-new-tokens 2 --prompt x"}),
     ("too many copies", GENERATE + "--ranks 2", {}),
     ("tensor ranks", "pentatron generate saved --prompt x device=cuda", {}),
     ("chat of a model without a template", "pentatron chat texts", {
@@ -119,8 +127,9 @@ CASES = [
     ("damaged", MOCK + "checkpoint.load=parity", {}),
     ("nothing to verify", "pentatron checkpoint verify nothing_in_it", {
         "the folder that was given as checkpoint.save": "pentatron checkpoint verify saved", "a step_ folder in it": "pentatron checkpoint verify saved/step_00000002"}),
-    ("text without a tokenizer", "pentatron inspect samples --prefix corpus_text_document --sequence-length 8 --num-samples 2 --index 0 --text", {
-        "--tokenizer PATH": "pentatron inspect samples --prefix corpus_text_document --sequence-length 8 --num-samples 2 --index 0 --text --tokenizer bytes"}),
+    ("text without a tokenizer", "pentatron inspect samples --prefix corpus_text_document --sequence-length 8 --index 0 --text", {
+        "--tokenizer PATH": "pentatron inspect samples --prefix corpus_text_document --sequence-length 8 --index 0 --text --tokenizer bytes"}),
+    ("samples of the stable order", "pentatron inspect samples --prefix corpus_text_document --sequence-length 8 --num-samples 2 --index 0", {}),
     ("tokenize without a tokenizer", "echo a | pentatron tokenize", {
         "--tokenizer tokenizer.json": "head -1 texts.jsonl | pentatron tokenize --tokenizer $DATA/tokenizers/gpt2.json"}),
     ("prompt without a tokenizer", f"pentatron generate {LLAMA} --prompt x", {"--tokens 1,2,3": f"pentatron generate {LLAMA} --tokens 1,2,3"}),
@@ -222,7 +231,7 @@ ELSEWHERE = [
     (r"checkpoint.strictness=log_all", "tests/trainer/load_test.cpp"),
     (r"every rank read the checkpoint|this rank cannot see", "several machines: tests/trainer/node_local_test.cpp"),
     (r"is in use by", "two programs at once: tests/trainer/run_folders_test.cpp"),
-    (r"try: checkpoint.save on another|at its end without this|was not saved", "a full disk: tests/cli/limits_test.cpp"),
+    (r"try: checkpoint.save on another|has ended without this|was not saved", "a full disk: tests/cli/limits_test.cpp"),
     (r"^cli/doctor|^trainer/train.cpp: .*; try: ", "what doctor finds depends on the machine"),
     (r"a file was truncated, or its disk failed", "tests/cli/limits_test.cpp"),
     (r"^main.cpp", "tests/install"),

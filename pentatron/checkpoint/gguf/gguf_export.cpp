@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
 #include "pentatron/base/log.h"
 #include "pentatron/base/text.h"
 #include "pentatron/checkpoint/gguf/gguf_config.h"
@@ -293,9 +294,9 @@ void write_gguf(const std::filesystem::path& file, const Json& hf_config,
     if (!chosen) ++others[p.type];
   }
   for (const auto& [type, count] : others)
-    log::warning("{} tensors are written as {}, because their rows are not a multiple of the block "
-                 "size of {}",
-                 count, name_of(type), name_of(options.type));
+    log::warning("{} written as {}, because rows need a multiple of the block size of {}",
+                 counted(static_cast<int64_t>(count), "tensor is", "tensors are"), name_of(type),
+                 name_of(options.type));
   GgufWriter writer(file, metadata, specs);
   if (!rope_freqs.empty()) writer.write(kRopeFreqs, std::as_bytes(std::span(rope_freqs)));
   std::vector<std::byte> buffer;

@@ -186,6 +186,10 @@ const GgufModel::Tensor* GgufModel::find(std::string_view name) const {
   return it == impl_->index.end() ? nullptr : &impl_->tensors[it->second];
 }
 
+bool GgufModel::has_tokenizer() const {
+  return pentatron::has_tokenizer(impl_->file.metadata());
+}
+
 const std::filesystem::path& GgufModel::path() const {
   return impl_->file.file().path();
 }

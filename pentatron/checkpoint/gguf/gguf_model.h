@@ -47,6 +47,8 @@ class GgufModel {
   void read(std::string_view name, std::span<std::byte> target) const;
 
   const std::filesystem::path& path() const;
+  /// Whether the file contains a tokenizer.
+  bool has_tokenizer() const;
 
  private:
   struct Impl;

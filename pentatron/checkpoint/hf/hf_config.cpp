@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/hf_cache.h"
 #include "pentatron/base/json.h"
 #include "pentatron/checkpoint/hf/families/family.h"
 #include "pentatron/config/config.h"
@@ -46,9 +47,9 @@ HfModel parse_hf_config(const Json& json, const std::string& where) {
 
 HfModel read_hf_config(const std::filesystem::path& folder) {
   if (!std::filesystem::exists(folder / "config.json")) {
-    raise<DataError>("{} contains no config.json\n  try: the folder of a Hugging Face model, with "
-                     "config.json and model.safetensors",
-                     folder.string());
+    raise<DataError>("{} contains no config.json\n  try: {}", folder.string(),
+                     download_or(folder, "the folder of a Hugging Face model, with config.json "
+                                         "and model.safetensors"));
   }
   const std::filesystem::path file = folder / "config.json";
   return parse_hf_config(read_json(file), file.string());

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/hf_cache.h"
 #include "pentatron/base/safetensors.h"
 #include "pentatron/checkpoint/hf/parts.h"
 #include "pentatron/checkpoint/hf/weight_map.h"
@@ -99,8 +100,8 @@ class HfSource final : public ModelSource {
   PartsByParam<SafeTensor> parts_;
 };
 
-/// Weights that are there, but pickled.
-void refuse_pickles(const fs::path& folder) {
+/// Refuses weights that are pickled, and a folder without weights.
+void require_weights(const fs::path& folder) {
   std::error_code error;
   if (fs::exists(folder / "model.safetensors", error) ||
       fs::exists(folder / "model.safetensors.index.json", error))
@@ -113,6 +114,22 @@ void refuse_pickles(const fs::path& folder) {
                      "model.save_pretrained(DIR) of transformers",
                      folder.string(), name);
   }
+  raise<DataError>("{} contains neither model.safetensors nor model.safetensors.index.json\n  "
+                   "try: {}",
+                   folder.string(),
+                   download_or(folder, "the folder of a Hugging Face model, with config.json and "
+                                       "model.safetensors"));
+}
+
+/// An interrupted download leaves an index without some of its files.
+std::unique_ptr<ModelSource> open_files(const fs::path& folder, const HfModel& model) {
+  try {
+    return std::make_unique<HfSource>(folder, model);
+  } catch (const DataError& error) {
+    const std::string remedy = download_or(folder, "");
+    if (remedy.empty() || !parts_of(error.what()).remedy.empty()) throw;
+    raise<DataError>("{}\n  try: {}", error.what(), remedy);
+  }
 }
 
 } // namespace
@@ -122,8 +139,8 @@ std::unique_ptr<ModelSource> open_hf_model(const fs::path& folder) {
 }
 
 std::unique_ptr<ModelSource> open_hf_model(const fs::path& folder, const HfModel& model) {
-  refuse_pickles(folder);
-  return std::make_unique<HfSource>(folder, model);
+  require_weights(folder);
+  return open_files(folder, model);
 }
 
 } // namespace pentatron::checkpoint

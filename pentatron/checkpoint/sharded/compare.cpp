@@ -1,4 +1,5 @@
 #include "pentatron/checkpoint/sharded/compare.h"
+#include "pentatron/base/format.h"
 
 #include <algorithm>
 #include <bit>
@@ -222,9 +223,9 @@ std::string to_text(const CheckpointDifference& difference) {
       text += fmt::format("{}: dtype or shape differs\n", d.name);
       break;
     case Kind::kValues:
-      text += fmt::format("{}: {} elements differ, at most by {:.6g} at [{}], magnitude {:.6g}\n",
-                          d.name, d.elements, d.max_difference, fmt::join(d.where, ", "),
-                          d.max_magnitude);
+      text += fmt::format("{}: {} {}, at most by {:.6g} at [{}], magnitude {:.6g}\n", d.name,
+                          d.elements, noun_for(d.elements, "element differs", "elements differ"),
+                          d.max_difference, fmt::join(d.where, ", "), d.max_magnitude);
     }
   }
   for (const std::string& key : difference.state) text += fmt::format("state.{} differs\n", key);

@@ -174,16 +174,23 @@ std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& dir,
   }
   if (candidates.empty()) return std::nullopt;
   std::vector<std::string> damaged;
+  std::string remedy; // of the newest that has one
   for (const CheckpointFolder& candidate : candidates) {
     const VerifyReport report = look_at(candidate.path, options);
     if (report.ok())
       return FoundCheckpoint{.folder = candidate.path,
-                             .passed_over = fmt::format("{}", fmt::join(damaged, "; "))};
-    damaged.push_back(fmt::format("{}: {}{}", candidate.path.filename().string(), report.faults[0],
-                                  repair_hint(report, candidate.path)));
+                             .passed_over = fmt::format("{}{}", fmt::join(damaged, "; "), remedy)};
+    damaged.push_back(fmt::format("{}: {}", candidate.path.filename().string(), report.faults[0]));
+    if (remedy.empty()) remedy = repair_hint(report, candidate.path);
   }
-  raise<CheckpointError>("{} contains no intact checkpoint: {}", dir.string(),
-                         fmt::join(damaged, "; "));
+  raise<CheckpointError>("{} contains no intact checkpoint: {}{}", dir.string(),
+                         fmt::join(damaged, "; "), remedy);
+}
+
+std::string passed_over_text(const FoundCheckpoint& found) {
+  const auto [sentence, remedy] = parts_of(found.passed_over);
+  return fmt::format("{}; using {} instead{}{}", sentence, found.folder.string(),
+                     remedy.empty() ? "" : "\n  try: ", remedy);
 }
 
 namespace {

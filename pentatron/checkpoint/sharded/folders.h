@@ -60,8 +60,10 @@ void remove_abandoned(const std::filesystem::path& dir, const DirectoryLock& loc
 
 struct FoundCheckpoint {
   std::filesystem::path folder;
-  std::string passed_over; ///< what was damaged and why; empty: nothing
+  std::string passed_over; ///< what was damaged and why, and what to try; empty: nothing
 };
+/// A warning about what was passed over: "...; using FOLDER instead".
+std::string passed_over_text(const FoundCheckpoint& found);
 /// Folders that somebody has found damaged, and how.
 using KnownDamage = std::map<std::filesystem::path, std::string>;
 struct SearchOptions {

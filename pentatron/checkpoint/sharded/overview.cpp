@@ -110,11 +110,11 @@ void add_optimizer(std::string& out, const Manifest& manifest, bool all) {
 void add_files(std::string& out, const Manifest& manifest) {
   out += "\nfiles\n";
   for (const auto& [name, file] : manifest.files)
-    out +=
-        fmt::format("{:<50} {:>11}  {} tensors\n", name, bytes_of(file.bytes), file.entries.size());
+    out += fmt::format("{:<50} {:>11}  {}\n", name, bytes_of(file.bytes),
+                       counted(std::ssize(file.entries), "tensor"));
   for (const auto& [name, parity] : manifest.parity)
-    out += fmt::format("{:<50} {:>11}  parity of {} files\n", name, bytes_of(parity.file.bytes),
-                       parity.shards.size());
+    out += fmt::format("{:<50} {:>11}  parity of {}\n", name, bytes_of(parity.file.bytes),
+                       counted(std::ssize(parity.shards), "file"));
   for (const auto& [name, attachment] : manifest.attachments)
     out += fmt::format("{:<50} {:>11}\n", excerpt(name, 80), bytes_of(attachment.bytes));
 }
@@ -154,18 +154,19 @@ std::string overview(const Manifest& manifest, const OverviewOptions& options) {
   std::vector<std::string> types;
   for (const auto& [dtype, count] : dtypes) types.push_back(dtype);
   line("parameters",
-       fmt::format("{} in {} tensors, {}, {}",
-                   format_count(static_cast<double>(parameters.elements)), parameters.tensors,
-                   fmt::join(types, " and "), bytes_of(parameters.bytes)));
-  line("optimizer", optimizer.tensors == 0
-                        ? "no state: weights only"
-                        : fmt::format("{} in {} tensors, {}",
-                                      format_count(static_cast<double>(optimizer.elements)),
-                                      optimizer.tensors, bytes_of(optimizer.bytes)));
+       fmt::format("{} in {}, {}, {}", format_count(static_cast<double>(parameters.elements)),
+                   counted(parameters.tensors, "tensor"), fmt::join(types, " and "),
+                   bytes_of(parameters.bytes)));
+  line("optimizer",
+       optimizer.tensors == 0
+           ? "no state: weights only"
+           : fmt::format("{} in {}, {}", format_count(static_cast<double>(optimizer.elements)),
+                         counted(optimizer.tensors, "tensor"), bytes_of(optimizer.bytes)));
   line("state", state_text(manifest.state));
   line("files",
-       fmt::format("{} with tensors, {} parity, {} others, {} together", manifest.files.size(),
-                   manifest.parity.size(), manifest.attachments.size(), bytes_of(file_bytes)));
+       fmt::format("{} with tensors, {} parity, {}, {} together", manifest.files.size(),
+                   manifest.parity.size(), counted(std::ssize(manifest.attachments), "other"),
+                   bytes_of(file_bytes)));
   add_parameters(out, manifest, options.all);
   add_optimizer(out, manifest, options.all);
   if (options.all)

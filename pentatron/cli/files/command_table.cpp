@@ -11,16 +11,6 @@ namespace pentatron::cli {
 
 namespace {
 
-/// "TEXT:{a,b}" to a and b.
-std::vector<std::string> choices_of(const std::string& type) {
-  const size_t open = type.find('{'), close = type.find('}');
-  std::vector<std::string> choices;
-  if (open == std::string::npos || close == std::string::npos || close < open) return choices;
-  const std::string inside = type.substr(open + 1, close - open - 1);
-  for (const std::string_view one : split(inside, ',')) choices.emplace_back(trim(one));
-  return choices;
-}
-
 bool is_number(const std::string& type) {
   return type.starts_with("INT") || type.starts_with("UINT") || type.starts_with("FLOAT");
 }
@@ -79,6 +69,15 @@ Json describe_command(const CLI::App& app, const std::set<std::string>& keys) {
 }
 
 } // namespace
+
+std::vector<std::string> choices_of(const std::string& type) {
+  const size_t open = type.find('{'), close = type.find('}');
+  std::vector<std::string> choices;
+  if (open == std::string::npos || close == std::string::npos || close < open) return choices;
+  const std::string inside = type.substr(open + 1, close - open - 1);
+  for (const std::string_view one : split(inside, ',')) choices.emplace_back(trim(one));
+  return choices;
+}
 
 Json command_table(const CLI::App& program, const std::vector<KeyOfConfig>& keys) {
   std::set<std::string> names;

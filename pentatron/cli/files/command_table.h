@@ -20,6 +20,9 @@ struct KeyOfConfig {
   bool text = false;               ///< any text, perhaps a path
 };
 
+/// The values that an option of CLI11's type name takes, "TEXT:{a,b}" to a and b; empty: any.
+std::vector<std::string> choices_of(const std::string& type);
+
 /// {"commands": [{"name", "help", "options": [{"names", "help", "value", "choices", "files"}],
 ///                "arguments": {"choices", "files", "keys"}, "commands": [...]}],
 ///  "keys": [{"name", "values", "text"}]}

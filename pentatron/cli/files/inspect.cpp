@@ -5,7 +5,9 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
+#include "pentatron/base/log.h"
 #include "pentatron/cli/files/file_verbs.h"
+#include "pentatron/data/config.h"
 #include "pentatron/data/gpt/blend.h"
 #include "pentatron/data/gpt/gpt_dataset.h"
 #include "pentatron/data/preprocess/open_tokenizer.h"
@@ -16,10 +18,10 @@ namespace pentatron::cli {
 namespace {
 
 struct SampleArguments {
-  std::string prefix, order = "megatron", split = "95,5,0", part = "train", tokenizer;
+  data::DatasetConfig dataset; ///< what a run would use: its order, split and seed
+  std::string prefix, order{config::to_string(dataset.order)}, part = "train", tokenizer;
   int64_t sequence_length = 1024;
   std::optional<int64_t> num_samples;
-  uint64_t seed = 1234;
   std::vector<int64_t> indices;
   bool text = false;
 };
@@ -35,23 +37,24 @@ std::shared_ptr<const data::Dataset> open_samples(const SampleArguments& a) {
   const data::Part part = part_of(a.part);
   if (a.order == "stable") {
     const auto stream = std::make_shared<const data::IndexedStream>(corpus, kAnyToken);
-    const data::Split split = data::split_corpus(*stream, a.split);
+    const data::Split split = data::split_corpus(*stream, a.dataset.split);
     const data::StreamRange range = part == data::Part::kTrain        ? split.train
                                     : part == data::Part::kValidation ? split.validation
                                                                       : split.test;
     return std::make_shared<data::TextDataset>(
         stream, range,
         data::TextDataset::Options{.sequence_length = a.sequence_length,
-                                   .seed = a.seed,
+                                   .seed = a.dataset.seed,
                                    .name = std::string(data::name_of(part))});
   }
-  const data::SequenceRange range = data::megatron_split(a.split, corpus->num_sequences(), part);
+  const data::SequenceRange range =
+      data::megatron_split(a.dataset.split, corpus->num_sequences(), part);
   const std::vector<int32_t> lengths = corpus->lengths(range.begin, range.end);
   auto index = std::make_shared<const data::GptIndex>(
       data::build_gpt_index(lengths, range.begin,
                             {.sequence_length = a.sequence_length,
                              .num_samples = a.num_samples,
-                             .seed = a.seed,
+                             .seed = a.dataset.seed,
                              .name = fmt::format("the {} part of {}", a.part, corpus->prefix())}));
   return std::make_shared<data::GptDataset>(corpus, std::move(index), kAnyToken);
 }
@@ -59,8 +62,13 @@ std::shared_ptr<const data::Dataset> open_samples(const SampleArguments& a) {
 int print_samples(const SampleArguments& a) {
   if (a.text && a.tokenizer.empty())
     throw ConfigError("--text needs a tokenizer\n  try: --tokenizer PATH");
+  if (a.num_samples && a.order != "megatron")
+    raise<ConfigError>("--num-samples has no effect with --order {}\n  try: --order megatron, or "
+                       "remove --num-samples",
+                       a.order);
   const auto tokenizer = a.text ? data::open_tokenizer(a.tokenizer) : nullptr;
   const auto samples = open_samples(a);
+  log::info("samples in the order {}, like dataset.order={}", a.order, a.order);
   std::vector<int64_t> tokens(static_cast<size_t>(a.sequence_length + 1));
   for (const int64_t index : a.indices) {
     samples->sample(index, tokens.data());
@@ -111,12 +119,14 @@ void add_samples(CLI::App& verb, Action& chosen) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   samples->add_option("--num-samples", a->num_samples,
-                      "number of samples that the run takes from this part (the order megatron "
-                      "depends on it); default: one epoch");
-  samples->add_option("--seed", a->seed, "random seed for the order of samples, like dataset.seed")
+                      "with --order megatron, which depends on it: number of samples that the run "
+                      "takes from this part; default: one epoch");
+  samples
+      ->add_option("--seed", a->dataset.seed,
+                   "random seed for the order of samples, like dataset.seed")
       ->capture_default_str();
   samples
-      ->add_option("--split", a->split,
+      ->add_option("--split", a->dataset.split,
                    "proportions of training, validation and test data, like dataset.split")
       ->capture_default_str();
   samples->add_option("--part", a->part, "part of the data: train, valid or test")
@@ -129,7 +139,7 @@ void add_samples(CLI::App& verb, Action& chosen) {
   samples->add_option("--tokenizer", a->tokenizer, "tokenizer file or folder, or bytes");
   samples->footer("example:\n"
                   "  pentatron inspect samples --prefix data/corpus_text_document "
-                  "--sequence-length 64 --num-samples 1000 --index 0,1,2 --text --tokenizer bytes");
+                  "--sequence-length 64 --index 0,1,2 --text --tokenizer bytes");
   samples->callback([a, &chosen] { chosen = [a] { return print_samples(*a); }; });
 }
 

@@ -9,6 +9,7 @@
 
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
 #include "pentatron/cli/files/file_verbs.h"
 #include "pentatron/plot/curves_plot.h"
 #include "pentatron/plot/loss_plot.h"
@@ -103,8 +104,7 @@ int run_plot(const PlotArguments& a) {
   picture.log_x = a.log_x;
   picture.log_y = a.log_y;
   write_file_atomically(a.output, plot::curves_svg(picture));
-  fmt::print("{}: {} of {} {}\n", a.output, picture.title, runs.size(),
-             runs.size() == 1 ? "run" : "runs");
+  fmt::print("{}: {} of {}\n", a.output, picture.title, counted(std::ssize(runs), "run"));
   return 0;
 }
 

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
 #include "pentatron/base/log.h"
 #include "pentatron/cli/files/file_verbs.h"
 #include "pentatron/data/dataset.h"
@@ -41,10 +42,9 @@ std::string describe_parts(const std::string& prefix, const std::string& split) 
   const data::IndexedStream stream(corpus, kAnyToken);
   const data::Split parts = data::split_corpus(stream, split);
   return fmt::format(
-      "{} documents, {} tokens; with dataset.split={}: {} tokens for training, {} for "
-      "validation, {} for the test",
-      corpus->num_documents(), corpus->num_tokens(), split, parts.train.size(),
-      parts.validation.size(), parts.test.size());
+      "{}, {}; with dataset.split={}: {} for training, {} for validation, {} for the test",
+      counted(corpus->num_documents(), "document"), counted(corpus->num_tokens(), "token"), split,
+      counted(parts.train.size(), "token"), parts.validation.size(), parts.test.size());
 }
 
 int run_preprocess(PreprocessArguments arguments) {

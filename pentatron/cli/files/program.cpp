@@ -16,34 +16,14 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/log.h"
-#include "pentatron/base/nearest.h"
 #include "pentatron/cli/files/exit_status.h"
+#include "pentatron/cli/files/usage_error.h"
 
 namespace pentatron::cli {
 
 namespace {
 
-std::vector<std::string> names_of_verbs(const CLI::App& program) {
-  std::vector<std::string> names;
-  for (const CLI::App* verb : program.get_subcommands([](const CLI::App*) { return true; }))
-    names.push_back(verb->get_name());
-  return names;
-}
-
-bool is_verb(const CLI::App& program, const std::string& name) {
-  const std::vector<std::string> names = names_of_verbs(program);
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
 std::vector<std::string> arguments_of_program; ///< set once, before any thread is started
-
-/// CLI11 only says that a verb is required.
-std::string wrong_verb(const CLI::App& program, int argc, char** argv) {
-  if (argc < 2) return "no command is given";
-  const std::string first = argv[1];
-  if (first.starts_with('-') || is_verb(program, first)) return {};
-  return first + " is not a command of pentatron";
-}
 
 int fail(const std::string& message, const std::string& remedy, int status) {
   log::set_progress(""); // of what has failed
@@ -94,19 +74,15 @@ int run_chosen(int argc, char** argv, std::span<const Verb> verbs) {
   program.set_version_flag("--version", "pentatron " PENTATRON_VERSION);
   Action chosen;
   for (const Verb& verb : verbs) verb.add(program, chosen);
-  if (const std::string wrong = wrong_verb(program, argc, argv); !wrong.empty()) {
-    const std::string near = argc < 2 ? "" : nearest(argv[1], names_of_verbs(program));
-    return fail(wrong, near.empty() ? "pentatron --help" : "pentatron " + near, kExitUsage);
-  }
   try {
     program.parse(argc, argv);
   } catch (const CLI::Success& help) { // --help, --version
-    return program.exit(help);
+    const UsageError wrong = unknown_command(program);
+    return wrong.message.empty() ? program.exit(help)
+                                 : fail(wrong.message, wrong.remedy, kExitUsage);
   } catch (const CLI::ParseError& error) {
-    const bool of_verb = is_verb(program, argv[1]);
-    return fail(error.what(),
-                fmt::format("pentatron {}--help", of_verb ? argv[1] + std::string(" ") : ""),
-                kExitUsage);
+    const UsageError wrong = usage_error(program, error);
+    return fail(wrong.message, wrong.remedy, kExitUsage);
   }
   try {
     return chosen();

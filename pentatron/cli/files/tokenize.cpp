@@ -12,15 +12,16 @@
 
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
 #include "pentatron/base/json.h"
 #include "pentatron/cli/files/file_verbs.h"
 #include "pentatron/data/byte_source.h"
 #include "pentatron/data/input_files.h"
 #include "pentatron/data/json_line.h"
 #include "pentatron/data/line_reader.h"
+#include "pentatron/data/preprocess/open_tokenizer.h"
 #include "pentatron/data/record_reader.h"
 #include "pentatron/data/tokenizer/byte_tokenizer_files.h"
-#include "pentatron/data/tokenizer/open.h"
 #include "pentatron/data/tokenizer/train_bpe.h"
 #include "pentatron/data/utf8.h"
 
@@ -221,8 +222,8 @@ int train(const TokenizeArguments& arguments) {
     write_file_atomically(files.config, data::tokenizer::tokenizer_config_json(
                                             json["added_tokens"][0]["content"].get<std::string>()));
   tokenizer.commit();
-  fmt::print(stderr, "{}: {} tokens from {} bytes of text\n", files.tokenizer.string(),
-             json["model"]["vocab"].size(), text.bytes());
+  fmt::print(stderr, "{}: {} from {} of text\n", files.tokenizer.string(),
+             counted(std::ssize(json["model"]["vocab"]), "token"), counted(text.bytes(), "byte"));
   return 0;
 }
 
@@ -243,8 +244,7 @@ int tokenize(const TokenizeArguments& arguments) {
         "--output can only be used with --train-bpe; other results are written to standard output");
   if (arguments.decode && arguments.add_special)
     throw ConfigError("--add-special cannot be used with --decode");
-  const auto tokenizer =
-      data::tokenizer::open_tokenizer({.path = arguments.tokenizer, .pattern = arguments.pattern});
+  const auto tokenizer = data::open_tokenizer(arguments.tokenizer, arguments.pattern);
   if (arguments.decode) {
     decode(*tokenizer);
   } else {
@@ -260,9 +260,11 @@ void add_tokenize(CLI::App& program, Action& chosen) {
   auto arguments = std::make_shared<TokenizeArguments>();
   CLI::App* verb = program.add_subcommand(
       "tokenize", "convert text to token ids or back, or train a tokenizer; reads standard input");
-  verb->add_option("--tokenizer", arguments->tokenizer,
-                   "tokenizer: tokenizer.json, a .model, .tiktoken or .gguf file, a folder that "
-                   "contains one, or ORG/NAME of a downloaded Hugging Face model");
+  verb->add_option(
+      "--tokenizer", arguments->tokenizer,
+      "tokenizer: tokenizer.json, a .model, .tiktoken or .gguf file, a folder that "
+      "contains one, ORG/NAME of a downloaded Hugging Face model, or bytes for one token per "
+      "byte");
   verb->add_flag("--decode", arguments->decode,
                  "convert token ids to text: read {\"ids\":[...]} and write {\"text\":...}, "
                  "including special tokens");

@@ -111,7 +111,7 @@ std::vector<int64_t> blend_sizes(std::span<const double> weights, int64_t size, 
 BlendOrder::BlendOrder(std::vector<double> weights, std::vector<int64_t> limits)
     : weights_(std::move(weights)), limits_(std::move(limits)), recent_(kRecentBlocks) {
   if (weights_.empty() || weights_.size() > kMostDatasets)
-    raise<ConfigError>("a blend of {} datasets is not one of 1 to {}", weights_.size(),
+    raise<ConfigError>("a blend of {} datasets is not supported: 1 to {} are", weights_.size(),
                        kMostDatasets);
   taken_.emplace_back(weights_.size());
 }
@@ -169,14 +169,16 @@ int64_t BlendedDataset::samples_per_epoch() const {
 
 void BlendedDataset::sample(int64_t n, int64_t* tokens) const {
   if (n < 0 || (size_ && n >= *size_))
-    raise<DataError>("the blend has {} samples, not {}", size_.value_or(0), n + 1);
+    raise<DataError>("the blend has {} samples, so sample {} does not exist", size_.value_or(0),
+                     n + 1);
   const BlendOrder::Place place = order_(n);
   parts_[static_cast<size_t>(place.dataset)]->sample(place.sample, tokens);
 }
 
 void BlendedDataset::sample_with_mask(int64_t n, int64_t* tokens, uint8_t* loss_mask) const {
   if (n < 0 || (size_ && n >= *size_))
-    raise<DataError>("the blend has {} samples, not {}", size_.value_or(0), n + 1);
+    raise<DataError>("the blend has {} samples, so sample {} does not exist", size_.value_or(0),
+                     n + 1);
   const BlendOrder::Place place = order_(n);
   parts_[static_cast<size_t>(place.dataset)]->sample_with_mask(place.sample, tokens, loss_mask);
 }

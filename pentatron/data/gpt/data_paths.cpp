@@ -68,7 +68,7 @@ Json read_yaml_paths(std::string text, const std::string& file) {
 Json read_paths_file(const fs::path& file) {
   const MappedFile content(file);
   if (content.size() > kMostFileBytes) {
-    raise<DataError>("{} has {} bytes: too many for a list of corpora", file.string(),
+    raise<DataError>("{} has {} bytes, too many for a list of corpora", file.string(),
                      content.size());
   }
   const std::string ending = file.extension().string();

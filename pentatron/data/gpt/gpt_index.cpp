@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
 #include "pentatron/data/gpt/random_state.h"
 
 namespace pentatron::data {
@@ -128,9 +129,10 @@ GptIndex build_gpt_index(std::span<const int32_t> lengths, int64_t first_sequenc
   // Several epochs may hold the samples that one does not.
   const bool may_repeat = options.num_samples && *options.num_samples > 0;
   if (index.tokens_per_epoch == 0 || (!has_sample && !may_repeat)) {
-    raise<DataError>("{} has {} tokens, less than one sample of {} + 1\n  try: more data, another "
-                     "dataset.split or a shorter sequence",
-                     options.name, index.tokens_per_epoch, options.sequence_length);
+    raise<ConfigError>("{} has {}, but one sample needs {}\n  try: more data, another "
+                       "dataset.split or a shorter sequence",
+                       options.name, counted(index.tokens_per_epoch, "token"),
+                       options.sequence_length + 1);
   }
   count_samples(options, index);
   if (first_sequence + count > std::numeric_limits<int32_t>::max())

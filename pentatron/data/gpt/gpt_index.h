@@ -50,7 +50,7 @@ struct GptIndex {
 };
 
 /// `lengths` are those of the part's sequences, which are numbers first_sequence and on. Throws
-/// DataError if they hold less than one sample, ConfigError for a seed over 32 bits.
+/// ConfigError if they hold less than one sample, and for a seed over 32 bits.
 GptIndex build_gpt_index(std::span<const int32_t> lengths, int64_t first_sequence,
                          const GptIndexOptions& options);
 

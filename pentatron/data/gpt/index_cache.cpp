@@ -165,12 +165,12 @@ std::optional<GptIndex> read(const fs::path& path, const std::string& made_from)
   if (begins_with(kOldMagic)) return std::nullopt;
   const auto length = in.number<uint64_t>("the length of the description");
   if (!begins_with(kMagic) || length > kMostDescription || padding(kHeaderBytes + length) != 0)
-    raise<DataError>("{}: magic", where);
+    raise<DataError>("{} is not an index cache", where);
   const auto text = in.take(length, "the description");
   const Json description =
       parse_json(std::string_view(reinterpret_cast<const char*>(text.data()), text.size()), where);
   if (!description.contains("made_from") || !description.contains("counts"))
-    raise<DataError>("{}: the description", where);
+    raise<DataError>("{}: its description is not valid", where);
   if (dump_json(description["made_from"]) != made_from) return std::nullopt;
   const Json& counts = description["counts"];
   const auto number = [&](const char* key) { return json_get<int64_t>(counts, key, where); };
@@ -185,7 +185,7 @@ std::optional<GptIndex> read(const fs::path& path, const std::string& made_from)
   const int64_t documents = number("documents");
   if (documents < 0 || index.num_samples < 0 ||
       index.num_samples > std::numeric_limits<int64_t>::max() / 2 - 1)
-    raise<DataError>("{}: the description", where);
+    raise<DataError>("{}: its description is not valid", where);
   const auto places = 2 * (static_cast<uint64_t>(index.num_samples) + 1);
   const auto samples = static_cast<uint64_t>(index.num_samples);
   index.documents = in.array<int32_t>(static_cast<uint64_t>(documents));
@@ -198,7 +198,8 @@ std::optional<GptIndex> read(const fs::path& path, const std::string& made_from)
   else
     index.shuffle = in.array<uint32_t>(samples);
   const uint32_t crc = in.crc();
-  if (in.number<uint32_t>("the checksum") != crc) raise<DataError>("{}: the checksum", where);
+  if (in.number<uint32_t>("the checksum") != crc)
+    raise<DataError>("{}: its checksum does not match", where);
   return index;
 }
 
@@ -208,7 +209,8 @@ std::optional<GptIndex> find(const fs::path& path, const std::string& made_from,
   try {
     return read(path, made_from);
   } catch (const DataError& damage) {
-    if (tells) log::shared_warning("the index cache is damaged and made again: {}", damage.what());
+    if (tells)
+      log::shared_warning("the index cache is corrupted and is computed again: {}", damage.what());
     return std::nullopt;
   }
 }
@@ -262,15 +264,14 @@ GptIndex cached(const fs::path& folder, const std::string& made_from,
   try {
     write(path, made_from, index);
     if (std::optional<GptIndex> mapped = read(path, made_from)) {
-      log::info("the sample order of {} is made and kept in {} ({})", options.name, path.string(),
-                format_bytes(static_cast<double>(index.array_bytes())));
+      log::info("computed the sample order of {} and saved it in {} ({})", options.name,
+                path.string(), format_bytes(static_cast<double>(index.array_bytes())));
       return std::move(*mapped);
     }
   } catch (const Error& failure) {
-    log::shared_warning(
-        "dataset.data_cache_path={} is not written, so every process has the sample order in its "
-        "own memory: {}",
-        folder.string(), failure.what());
+    log::shared_warning("dataset.data_cache_path={} cannot be written, so each process keeps the "
+                        "sample order in its own memory: {}",
+                        folder.string(), failure.what());
   }
   return index;
 }
@@ -279,8 +280,8 @@ GptIndex built(const SequenceLengths& lengths, const GptIndexOptions& options) {
   GptIndex index = build(lengths, options);
   if (index.array_bytes() >= kWorthAFile)
     log::shared_warning(
-        "the sample order of {} takes {} in every process\n  try: dataset.data_cache_path=FOLDER, "
-        "from which the processes of a machine share it",
+        "the sample order of {} takes {} of memory in every process\n  try: "
+        "dataset.data_cache_path=FOLDER, so that the processes of a machine share it",
         options.name, format_bytes(static_cast<double>(index.array_bytes())));
   return index;
 }

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
 #include "pentatron/data/gpt/data_paths.h"
 #include "pentatron/data/gpt/gpt_dataset.h"
 #include "pentatron/data/gpt/index_cache.h"
@@ -33,8 +34,8 @@ class Opener {
     sets.eod = context_.tokenizer != nullptr ? context_.tokenizer->eod() : -1;
     sets.train = part(Part::kTrain, context_.train_samples);
     if (sets.train == nullptr) {
-      raise<DataError>("there is no training data\n  try: another dataset.split, more text or a "
-                       "shorter sequence");
+      raise<ConfigError>("the training data is less than one sample\n  try: another "
+                         "dataset.split, more text or a shorter sequence");
     }
     const auto validation_samples =
         config_.full_validation ? std::nullopt : context_.validation_samples;
@@ -67,7 +68,8 @@ class Opener {
                                         std::optional<int64_t> samples) {
     const auto data = corpus(prefix);
     if (!is_integer(data->dtype())) {
-      raise<DataError>("{}.idx: dtype is {}: no token numbers", prefix, name_of(data->dtype()));
+      raise<DataError>("{}.idx: dtype is {}, which cannot hold token ids", prefix,
+                       name_of(data->dtype()));
     }
     return config_.order == SampleOrder::kMegatron ? megatron(data, p, whole, samples)
                                                    : stable(data, p, whole);
@@ -143,10 +145,10 @@ class Opener {
     const bool weighted = !blend.weights.empty();
     if (weighted && !samples) {
       if (p == Part::kTest || (p == Part::kValidation && !config_.full_validation)) return nullptr;
-      raise<ConfigError>("the {} data has weights, which only mean something for a number of "
-                         "samples\n  try: dataset.full_validation=false, or the corpora without "
-                         "weights",
-                         name_of(p));
+      raise<ConfigError>(
+          "the {} data has weights, which have no effect when all samples are read\n  try: "
+          "dataset.full_validation=false, or the corpora without weights",
+          name_of(p));
     }
     if (samples == 0) return nullptr;
     const std::vector<double> weights = normalized(blend.weights);
@@ -210,8 +212,9 @@ class Opener {
     std::vector<NamedDataset> sets;
     if (!blend) return sets;
     if (!blend->weights.empty()) {
-      throw ConfigError("dataset.multiple_validation_sets=true has a loss for each corpus, and the "
-                        "validation data has weights\n  try: the corpora without weights");
+      throw ConfigError(
+          "dataset.multiple_validation_sets=true computes one loss for each corpus, so the "
+          "validation data cannot have weights\n  try: the corpora without weights");
     }
     for (const std::string& prefix : blend->prefixes) {
       if (auto one = single(prefix, Part::kValidation, /*whole=*/true, samples))
@@ -221,9 +224,9 @@ class Opener {
   }
 
   [[noreturn]] void no_part_of_blend(Part p, const std::string& prefix) const {
-    raise<DataError>("{} has a weight and less than one sample of {} data\n  try: another "
-                     "dataset.split, or the blend without it",
-                     prefix, name_of(p));
+    raise<ConfigError>("{} has a weight, but less than one sample of {} data\n  try: another "
+                       "dataset.split, or the blend without it",
+                       prefix, name_of(p));
   }
 
   /// Adds to what a part has of all corpora.
@@ -234,8 +237,8 @@ class Opener {
   }
 
   void note_short(Part p, const std::string& prefix, int64_t tokens) {
-    notes_ += fmt::format("\n  no {} data of {}: {} tokens are less than one sample", name_of(p),
-                          prefix, tokens);
+    notes_ += fmt::format("\n  no {} data of {}: {}, less than one sample", name_of(p), prefix,
+                          counted(tokens, "token"));
   }
 
   std::string summary() const {
@@ -245,8 +248,9 @@ class Opener {
       documents += data->num_documents();
       tokens += data->num_tokens();
     }
-    return fmt::format("{} indexed corp{}, {} documents, {} tokens{}", corpora_.size(),
-                       corpora_.size() == 1 ? "us" : "ora", documents, tokens, notes_);
+    return fmt::format("{}, {}, {}{}",
+                       counted(std::ssize(corpora_), "indexed corpus", "indexed corpora"),
+                       counted(documents, "document"), counted(tokens, "token"), notes_);
   }
 
   const DatasetConfig& config_;

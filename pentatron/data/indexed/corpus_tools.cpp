@@ -73,11 +73,11 @@ void merge_corpora(const std::vector<std::string>& prefixes, const std::string& 
     refuse_to_overwrite_itself(prefix, output);
     const IndexedDataset corpus(prefix);
     if (corpus.dtype() != first.dtype()) {
-      raise<DataError>("{}.idx: dtype is {}, and that of {} is {}: they cannot be one corpus",
-                       prefix, name_of(corpus.dtype()), prefixes[0], name_of(first.dtype()));
+      raise<DataError>("{}.idx has the dtype {}, but {} has {}, so they cannot be merged", prefix,
+                       name_of(corpus.dtype()), prefixes[0], name_of(first.dtype()));
     }
     if (corpus.has_modes() != first.has_modes()) {
-      raise<DataError>("{}.idx has {} sequence_modes, and {} has {}: they cannot be one corpus",
+      raise<DataError>("{}.idx has {} sequence_modes, but {} has {}, so they cannot be merged",
                        prefix, corpus.has_modes() ? "some" : "no", prefixes[0],
                        first.has_modes() ? "some" : "none");
     }
@@ -96,7 +96,7 @@ void copy_documents(const IndexedDataset& corpus, int64_t begin, int64_t end,
                     const std::string& output, const TokenProgress& progress) {
   refuse_to_overwrite_itself(corpus.prefix(), output);
   if (begin < 0 || begin > end || end > corpus.num_documents()) {
-    raise<DataError>("{} has {} documents, and not numbers {} to {}", corpus.prefix(),
+    raise<DataError>("{} has {} documents, so documents {} to {} do not exist", corpus.prefix(),
                      corpus.num_documents(), begin, end);
   }
   IndexedWriter writer(output, {.dtype = corpus.dtype(), .modes = corpus.has_modes()});

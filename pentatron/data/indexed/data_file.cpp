@@ -40,8 +40,8 @@ RandomAccessFile::~RandomAccessFile() {
 void RandomAccessFile::read(uint64_t offset, std::span<std::byte> out,
                             std::string_view field) const {
   if (out.size() > size_ || offset > size_ - out.size()) {
-    raise<DataError>("{}: {} would be {} bytes at byte {}, and the file has {} bytes",
-                     path_.string(), field, out.size(), offset, size_);
+    raise<DataError>("{}: {} needs {} bytes at byte {}, but the file has {} bytes", path_.string(),
+                     field, out.size(), offset, size_);
   }
   while (!out.empty()) {
     const ssize_t n = ::pread(descriptor_, out.data(), out.size(), static_cast<off_t>(offset));
@@ -50,8 +50,8 @@ void RandomAccessFile::read(uint64_t offset, std::span<std::byte> out,
       raise<DataError>("{}: {} cannot be read: {}", path_.string(), field, std::strerror(errno));
     }
     if (n == 0) {
-      raise<DataError>("{} was shortened while it was in use: {} at byte {} is gone, of {} bytes "
-                       "when it was opened",
+      raise<DataError>("{} was truncated while it was in use: {} at byte {} is missing; the file "
+                       "had {} bytes when it was opened",
                        path_.string(), field, offset, size_);
     }
     out = out.subspan(static_cast<size_t>(n));
@@ -65,7 +65,7 @@ AppendFile::AppendFile(const std::filesystem::path& path, uint64_t size) : path_
   struct stat status = {};
   if (::fstat(descriptor_, &status) != 0 || static_cast<uint64_t>(status.st_size) < size) {
     ::close(descriptor_);
-    raise<DataError>("{} has {} bytes, and {} were written to it", path.string(),
+    raise<DataError>("{} has {} bytes, but {} were written to it", path.string(),
                      static_cast<int64_t>(status.st_size), size);
   }
   if (::ftruncate(descriptor_, static_cast<off_t>(size)) != 0) {

@@ -106,21 +106,19 @@ void IndexedDataset::read_header() {
   const auto documents = load<uint64_t>(header.data() + 26);
   uint64_t left = index_.size() - kIndexHeaderBytes;
   if (sequences > left / 12) {
-    bad("sequence_count", fmt::format("is {}, which needs 12 bytes each, and the file has {} bytes",
+    bad("sequence_count", fmt::format("is {}, and each needs 12 bytes, but the file has {} bytes",
                                       sequences, index_.size()));
   }
   left -= 12 * sequences;
   if (documents < 1 || documents > left / 8) {
-    bad("document_count",
-        fmt::format("is {}, which is one more than the documents and needs 8 bytes each, and after "
-                    "sequence_count={} the file has {} bytes left",
-                    documents, sequences, left));
+    bad("document_count", fmt::format("is {} (one more than the documents) and each needs 8 bytes, "
+                                      "but after sequence_count={} the file has only {} bytes left",
+                                      documents, sequences, left));
   }
   left -= 8 * documents;
   if (left != 0 && left != sequences) {
-    bad("sequence_modes", fmt::format("would be the last {} bytes of the file: neither none nor "
-                                      "sequence_count={}",
-                                      left, sequences));
+    bad("sequence_modes",
+        fmt::format("has {} bytes instead of none or sequence_count={}", left, sequences));
   }
   has_modes_ = left != 0;
   num_sequences_ = static_cast<int64_t>(sequences);
@@ -145,21 +143,21 @@ void IndexedDataset::check_sequences() {
         bad(fmt::format("sequence_lengths[{}]", i), fmt::format("is {}", lengths[k]));
       if (pointers[k] != bytes) {
         bad(fmt::format("sequence_pointers[{}]", i),
-            fmt::format("is {}, and the sequences before it have {} bytes", pointers[k], bytes));
+            fmt::format("is {}, but the sequences before it have {} bytes", pointers[k], bytes));
       }
       const int64_t size = int64_t{lengths[k]} * item_bytes_;
       if (size > data_bytes - bytes) {
         bad(fmt::format("sequence_lengths[{}]", i),
-            fmt::format("is {}, {} bytes from byte {} on, and {} has {} bytes", lengths[k], size,
-                        bytes, data_.path().string(), data_.size()));
+            fmt::format("is {}, that is {} bytes from byte {} on, but {} has {} bytes", lengths[k],
+                        size, bytes, data_.path().string(), data_.size()));
       }
       bytes += size;
     }
   }
   if (static_cast<uint64_t>(bytes) != data_.size()) {
-    raise<DataError>("{} has {} bytes, and the sequence_lengths of {} are {} bytes in all: they do "
-                     "not belong together",
-                     data_.path().string(), data_.size(), index_.path().string(), bytes);
+    raise<DataError>(
+        "{} has {} bytes, but {} describes {} bytes: the two files do not belong together",
+        data_.path().string(), data_.size(), index_.path().string(), bytes);
   }
   num_tokens_ = bytes / item_bytes_;
 }
@@ -183,13 +181,14 @@ void IndexedDataset::check_documents() const {
   }
   if (before != num_sequences_) {
     bad(fmt::format("document_indices[{}]", num_document_indices_ - 1),
-        fmt::format("is {}, and sequence_count={}", before, num_sequences_));
+        fmt::format("is {}, but sequence_count={}", before, num_sequences_));
   }
 }
 
 IndexedDataset::Sequence IndexedDataset::sequence(int64_t i) const {
   if (i < 0 || i >= num_sequences_)
-    raise<DataError>("{} has {} sequences, and none of number {}", prefix_, num_sequences_, i);
+    raise<DataError>("{} has {} sequences, so sequence {} does not exist", prefix_, num_sequences_,
+                     i);
   int32_t length = 0;
   int64_t pointer = 0;
   index_.read(lengths_at() + 4 * static_cast<uint64_t>(i), std::span(&length, 1),
@@ -232,8 +231,8 @@ int8_t IndexedDataset::mode(int64_t i) const {
 
 void IndexedDataset::check_range(int64_t begin, int64_t count) const {
   if (begin < 0 || begin > num_tokens_ || count < 0 || count > num_tokens_ - begin) {
-    raise<DataError>("{} has {} tokens, and not {} from number {} on", data_.path().string(),
-                     num_tokens_, count, begin);
+    raise<DataError>("{} has {} tokens, so {} tokens from token {} on do not exist",
+                     data_.path().string(), num_tokens_, count, begin);
   }
 }
 
@@ -243,7 +242,8 @@ void IndexedDataset::read_items(int64_t begin, std::span<std::byte> out) const {
 }
 
 void IndexedDataset::read_tokens(int64_t begin, int64_t count, int64_t* out) const {
-  if (!is_integer(dtype_)) bad("dtype", fmt::format("is {}: no token numbers", name_of(dtype_)));
+  if (!is_integer(dtype_))
+    bad("dtype", fmt::format("is {}, which cannot hold token ids", name_of(dtype_)));
   check_range(begin, count);
   // The narrow items lie in the upper end of `out` until they are widened from its lower end.
   auto* bytes = reinterpret_cast<std::byte*>(out) + count * (8 - item_bytes_);

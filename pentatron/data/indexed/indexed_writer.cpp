@@ -132,8 +132,7 @@ void IndexedWriter::add_items(std::span<const std::byte> items, int8_t mode) {
   PT_DCHECK(items.size() % static_cast<size_t>(item_bytes_) == 0);
   const auto count = static_cast<int64_t>(items.size()) / item_bytes_;
   if (count > std::numeric_limits<int32_t>::max()) {
-    raise<DataError>("{}.idx: a sequence of {} tokens is longer than sequence_lengths hold",
-                     prefix_, count);
+    raise<DataError>("{}.idx: a sequence of {} tokens is too long for the index", prefix_, count);
   }
   data_->write(items);
   lengths_->write_value(static_cast<int32_t>(count));

@@ -48,8 +48,8 @@ ChatTokens tokenize_chat(const Json& messages, const ChatTemplate& chat_template
   std::string done; // text that is tokenized
   const auto go_on = [&](std::string text, bool is_answer) {
     if (!text.starts_with(done)) {
-      throw DataError("the chat template does not write a conversation by going on after its "
-                      "beginning, so its answers cannot be told apart");
+      throw DataError("the chat template changes earlier text when a message is added, so the "
+                      "answers cannot be located");
     }
     tokenizer.encode(std::string_view(text).substr(done.size()), chat.tokens);
     chat.is_answer.resize(chat.tokens.size(), is_answer ? 1 : 0);

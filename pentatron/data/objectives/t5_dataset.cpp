@@ -17,8 +17,8 @@ T5Dataset::T5Dataset(std::shared_ptr<const Dataset> plain, const Options& option
       stream_(options.seed, "t5 spans") {
   if (!(options.noise_density > 0 && options.noise_density < 1) ||
       !(options.mean_noise_span_length >= 1)) {
-    raise<ConfigError>("a noise density of {} in spans of {} tokens is not between 0 and 1 in "
-                       "spans of at least one",
+    raise<ConfigError>("noise density {} with spans of {} tokens is not valid: the density is "
+                       "between 0 and 1, and spans have at least one token",
                        options.noise_density, options.mean_noise_span_length);
   }
   if (plain_->sequence_length() + 1 < raw_length_) {

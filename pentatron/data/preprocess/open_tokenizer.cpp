@@ -1,12 +1,17 @@
 #include "pentatron/data/preprocess/open_tokenizer.h"
 
+#include "pentatron/base/error.h"
 #include "pentatron/data/tokenizer/open.h"
 
 namespace pentatron::data {
 
-std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name) {
-  if (name == "bytes") return std::make_shared<ByteTokenizer>();
-  return tokenizer::open_tokenizer({.path = name});
+std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name,
+                                                const std::string& pattern) {
+  if (name != kBytesTokenizer) return tokenizer::open_tokenizer({.path = name, .pattern = pattern});
+  if (!pattern.empty())
+    raise<ConfigError>("--pattern {} has no effect with --tokenizer bytes\n  try: remove --pattern",
+                       pattern);
+  return std::make_shared<ByteTokenizer>();
 }
 
 } // namespace pentatron::data

@@ -3,12 +3,18 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "pentatron/data/tokenizer.h"
 
 namespace pentatron::data {
 
-/// "bytes", or a file or folder of a tokenizer (tokenizer/open.h). Throws DataError.
-std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name);
+/// The name of the tokenizer with one token per byte, in place of a file.
+inline constexpr std::string_view kBytesTokenizer = "bytes";
+
+/// "bytes", or a file or folder of a tokenizer (tokenizer/open.h) and how it splits text into
+/// words. Throws DataError, and ConfigError if the tokenizer has no use for a pattern.
+std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name,
+                                                const std::string& pattern = "");
 
 } // namespace pentatron::data

@@ -366,7 +366,7 @@ class Preprocessor {
       why = fmt::format("{} skipped, the first: {}", report.total_skipped(),
                         first_skip_->to_string());
     } else if (report.empty_documents > 0) {
-      why = fmt::format("{} empty documents", report.empty_documents);
+      why = counted(report.empty_documents, "empty document");
     } else {
       why = "the input is empty";
     }
@@ -418,7 +418,8 @@ class Preprocessor {
     const auto at = json_get<std::vector<int64_t>>(state, "positions", where);
     if (at.size() != 3 * positions_.size() || begin_.file < 0 || begin_.records < 0 ||
         std::any_of(at.begin(), at.end(), [](int64_t n) { return n < 0; })) {
-      raise<DataError>("{}: positions\n  try: remove {}", where, folder_.path().string());
+      raise<DataError>("{}: positions are not valid\n  try: remove {}", where,
+                       folder_.path().string());
     }
     for (size_t k = 0; k < positions_.size(); ++k)
       positions_[k] = {at[3 * k], at[3 * k + 1], at[3 * k + 2]};
@@ -433,7 +434,8 @@ class Preprocessor {
     report.restore_skips(skipped, messages);
     skip_list_bytes_ = json_get<int64_t>(state, "skip_list_bytes", where);
     if (skip_list_bytes_ < 0)
-      raise<DataError>("{}: skip_list_bytes\n  try: remove {}", where, folder_.path().string());
+      raise<DataError>("{}: skip_list_bytes is not valid\n  try: remove {}", where,
+                       folder_.path().string());
     progress_.resumed_text_bytes = report.text_bytes;
     result_.resumed = true;
     return json_get<bool>(state, "finished", where);

@@ -171,7 +171,7 @@ void BpeModel::symbols_of(std::string_view word, std::vector<int32_t>& symbols) 
     }
     if (options_.unk_token.empty()) continue;
     if (unk_ < 0)
-      raise<DataError>("unk_token={} is not in the vocabulary, and '{}' is unknown",
+      raise<DataError>("unk_token={} is not in the vocabulary, so '{}' cannot be encoded",
                        options_.unk_token, symbol);
     if (pending && !options_.fuse_unk) symbols.push_back(unk_);
     pending = true;

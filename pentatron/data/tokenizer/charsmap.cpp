@@ -32,8 +32,9 @@ Charsmap::Charsmap(std::string_view bytes) {
   std::memcpy(&trie_bytes, bytes.data(), sizeof trie_bytes);
   bytes.remove_prefix(sizeof trie_bytes);
   if (trie_bytes >= bytes.size() || trie_bytes % 4 != 0)
-    raise<DataError>("the precompiled charsmap says that its trie has {} bytes, and {} are left",
-                     trie_bytes, bytes.size());
+    raise<DataError>(
+        "the precompiled charsmap states that its trie has {} bytes, but only {} are left",
+        trie_bytes, bytes.size());
   units_.resize(trie_bytes / 4);
   if (trie_bytes != 0) std::memcpy(units_.data(), bytes.data(), trie_bytes);
   replacements_ = bytes.substr(trie_bytes);

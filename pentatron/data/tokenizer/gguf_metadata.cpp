@@ -161,7 +161,7 @@ std::vector<std::string> merges_of(const Json& model) {
                merge[1].is_string()) {
       merges.push_back(merge[0].get<std::string>() + " " + merge[1].get<std::string>());
     } else {
-      throw DataError("tokenizer.json has a merge that is no pair of tokens");
+      throw DataError("tokenizer.json has a merge that is not a pair of tokens");
     }
   }
   return merges;
@@ -171,7 +171,8 @@ template <class F> void for_each_of_vocab(const Json& model, F&& f) {
   const Json& vocab = member(model, "vocab");
   if (!vocab.is_object()) throw DataError("tokenizer.json has no vocabulary of tokens and ids");
   for (const auto& [text, id] : vocab.items()) {
-    if (!id.is_number_integer()) raise<DataError>("the id of '{}' is no integer", excerpt(text));
+    if (!id.is_number_integer())
+      raise<DataError>("the id of '{}' is not an integer", excerpt(text));
     f(text, id.template get<int64_t>());
   }
 }
@@ -218,18 +219,17 @@ bool has_prefix(const Json& json) {
     const bool prepend = type_of(step) == "Prepend" && step.value("prepend", "") == kSpaceMark;
     const bool replace = type_of(step) == "Replace" && step.value("content", "") == kSpaceMark;
     if (!prepend && !replace)
-      raise<DataError>("GGUF has no place for the normalizer {}", excerpt(dump_json(step), 200));
+      raise<DataError>("GGUF cannot store the normalizer {}", excerpt(dump_json(step), 200));
     prefix = prefix || prepend;
   }
   if (pre_tokenizer.is_null()) return prefix;
   if (type_of(pre_tokenizer) != "Metaspace")
-    raise<DataError>("GGUF has no place for the pre_tokenizer {} beside byte tokens",
+    raise<DataError>("GGUF cannot store the pre_tokenizer {} together with byte tokens",
                      excerpt(dump_json(pre_tokenizer), 200));
   if (pre_tokenizer.value("prepend_scheme", "always") == "never") return prefix;
   if (!prefix)
-    log::shared_warning(
-        "the tokenizer puts a space before a text that does not begin with one, and "
-        "llama.cpp before every text: those that begin with spaces get one more there");
+    log::shared_warning("the tokenizer puts a space only before texts that do not begin with one, "
+                        "but llama.cpp puts one before every text");
   return true;
 }
 
@@ -267,11 +267,11 @@ GgufMetadata from_sentencepiece(const fs::path& path, const fs::path& file, cons
                                 int64_t vocab_size) {
   const SentencePieceModel model = read_sentencepiece(MappedFile(file).text());
   if (model.type != SentencePieceModel::Type::kBpe)
-    raise<DataError>("{} is no BPE model of SentencePiece, and llama.cpp's tokenizer `llama` is "
-                     "one",
-                     file.string());
+    raise<DataError>(
+        "{} is not a BPE model of SentencePiece, which llama.cpp's tokenizer `llama` requires",
+        file.string());
   if (!model.normalizer.escape_whitespaces || model.treat_whitespace_as_suffix)
-    raise<DataError>("{} treats spaces in a way that GGUF has no place for", file.string());
+    raise<DataError>("{} treats spaces in a way that GGUF cannot store", file.string());
   TokenTable tokens(vocab_size);
   for (size_t id = 0; id < model.pieces.size(); ++id) {
     const auto& piece = model.pieces[id];
@@ -291,7 +291,7 @@ GgufMetadata from_gguf(const fs::path& file, int64_t vocab_size) {
   const GgufFile gguf(file);
   const auto* tokens = gguf.metadata().find_texts("tokenizer.ggml.tokens");
   if (tokens == nullptr || tokens->size() != static_cast<size_t>(vocab_size))
-    raise<DataError>("{} has {} tokens, and the model {}", file.string(),
+    raise<DataError>("{} has {} tokens, but the model has {}", file.string(),
                      tokens ? tokens->size() : 0, vocab_size);
   return tokenizer_part(gguf.metadata().all());
 }
@@ -299,7 +299,7 @@ GgufMetadata from_gguf(const fs::path& file, int64_t vocab_size) {
 /// Under these limits a vocabulary size is one.
 void check_size(int64_t vocab_size) {
   if (vocab_size < 1 || vocab_size > int64_t{1} << 24)
-    raise<DataError>("{} is no number of tokens that a GGUF file has", vocab_size);
+    raise<DataError>("a GGUF file cannot have {} tokens", vocab_size);
 }
 
 } // namespace
@@ -323,8 +323,8 @@ GgufMetadata gguf_tokenizer_metadata(const fs::path& path, int64_t vocab_size) {
   const bool has_model = is_file(model_file) && model_file != json_file;
   const Json json = is_file(json_file) ? read_json(json_file) : Json();
   if (!json.is_object() && !has_model)
-    raise<DataError>("{} contains neither tokenizer.json nor tokenizer.model, which the GGUF "
-                     "metadata is made from",
+    raise<DataError>("{} contains neither tokenizer.json nor tokenizer.model, and the GGUF "
+                     "metadata needs one of them",
                      path.string());
   const Json& model = json.is_object() ? member(json, "model") : json;
   const bool byte_level =

@@ -134,7 +134,7 @@ GgufPre gguf_pre(std::string_view name) {
   for (const Row& row : rows()) {
     if (std::ranges::find(row.names, name) != row.names.end()) return row.pre;
   }
-  raise<DataError>("tokenizer.ggml.pre={} is not known, so how words are cut is not",
+  raise<DataError>("tokenizer.ggml.pre={} is not known, so text cannot be split into words",
                    excerpt(name));
 }
 
@@ -149,7 +149,7 @@ std::string find_gguf_pre(const Json& tokenizer_json) {
   std::vector<std::string> patterns;
   const Json pre_tokenizer = tokenizer_json.value("pre_tokenizer", Json());
   const auto nfc = is_nfc(tokenizer_json.value("normalizer", Json()));
-  if (!nfc) throw DataError("GGUF has no place for the normalizer of this tokenizer.json");
+  if (!nfc) throw DataError("GGUF cannot store the normalizer of this tokenizer.json");
   const bool ignore_merges =
       tokenizer_json.contains("model") && tokenizer_json["model"].value("ignore_merges", false);
   const Row* closest = nullptr;
@@ -167,9 +167,8 @@ std::string find_gguf_pre(const Json& tokenizer_json) {
     raise<DataError>("llama.cpp has no name for the pre_tokenizer {} with ignore_merges={}",
                      excerpt(dump_json(pre_tokenizer), 400), ignore_merges);
   if (*nfc)
-    log::shared_warning(
-        "the tokenizer normalizes text to NFC, and llama.cpp does not: letters with "
-        "separate accents become other tokens there");
+    log::shared_warning("the tokenizer normalizes text to NFC, but llama.cpp does not: letters "
+                        "with combining accents become other tokens there");
   return std::string(closest->names.front());
 }
 

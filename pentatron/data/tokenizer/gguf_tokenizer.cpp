@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
 #include "pentatron/base/log.h"
 #include "pentatron/base/text.h"
 #include "pentatron/data/tokenizer/component.h"
@@ -33,8 +34,9 @@ std::vector<PieceType> read_types(const GgufKeys& metadata, size_t count) {
   std::vector<PieceType> types(count, PieceType::kNormal);
   if (!numbers) return types;
   if (numbers->size() != count)
-    raise<DataError>("{} has {} tokens and {} types of tokens", metadata.origin(), count,
-                     numbers->size());
+    raise<DataError>("{} has {}, but {}", metadata.origin(),
+                     counted(static_cast<int64_t>(count), "token"),
+                     counted(std::ssize(*numbers), "token type"));
   for (size_t i = 0; i < count; ++i) {
     const int64_t type = (*numbers)[i];
     if (type < 0 || type > 6)
@@ -50,8 +52,8 @@ Vocab read_vocab(const GgufKeys& metadata) {
   if (tokens == nullptr || tokens->empty())
     raise<DataError>("{} has no tokens in its metadata", metadata.origin());
   if (tokens->size() > kMaxTokens)
-    raise<DataError>("{} has {} tokens, and at most {} are read", metadata.origin(), tokens->size(),
-                     kMaxTokens);
+    raise<DataError>("{} has {} tokens, more than the limit of {}", metadata.origin(),
+                     tokens->size(), kMaxTokens);
   Vocab vocab{.tokens = *tokens, .types = read_types(metadata, tokens->size()), .scores = {}};
   for (size_t i = 0; i < vocab.tokens.size(); ++i) {
     if (!is_utf8(vocab.tokens[i]))
@@ -59,10 +61,11 @@ Vocab read_vocab(const GgufKeys& metadata) {
   }
   if (auto scores = metadata.find_numbers("tokenizer.ggml.scores")) {
     if (scores->size() != tokens->size())
-      raise<DataError>("{} has {} tokens and {} scores", metadata.origin(), tokens->size(),
-                       scores->size());
+      raise<DataError>("{} has {}, but {}", metadata.origin(),
+                       counted(std::ssize(*tokens), "token"),
+                       counted(std::ssize(*scores), "score"));
     if (std::ranges::any_of(*scores, [](double s) { return !(s > -1e30 && s < 1e30); }))
-      raise<DataError>("{} has a score that is no number to compare", metadata.origin());
+      raise<DataError>("{} has a score that is not a number", metadata.origin());
     vocab.scores = std::move(*scores);
   }
   return vocab;
@@ -72,7 +75,7 @@ std::optional<int64_t> find_id(const GgufKeys& metadata, const char* key, size_t
   const auto id = metadata.find_integer(key);
   if (!id || *id == std::numeric_limits<uint32_t>::max()) return std::nullopt;
   if (*id < 0 || static_cast<uint64_t>(*id) >= count)
-    raise<DataError>("{}={} of {} is no token of {}", key, *id, metadata.origin(), count);
+    raise<DataError>("{}={} of {} is not one of its {} tokens", key, *id, metadata.origin(), count);
   return id;
 }
 
@@ -131,8 +134,8 @@ Json post_processor(const GgufKeys& metadata, const Vocab& vocab, bool add_bos) 
 Json byte_level(const GgufKeys& metadata, const Vocab& vocab) {
   const auto name = metadata.find_text("tokenizer.ggml.pre");
   if (!name)
-    log::shared_warning("{} does not say how text is cut into words (tokenizer.ggml.pre): taking "
-                        "llama.cpp's default",
+    log::shared_warning("{} does not define how text is split into words (tokenizer.ggml.pre); "
+                        "using llama.cpp's default",
                         metadata.origin());
   const GgufPre pre = gguf_pre(name.value_or("default"));
   const auto* merges = metadata.find_texts("tokenizer.ggml.merges");
@@ -176,7 +179,7 @@ Json merges_by_score(const Vocab& vocab) {
     if (vocab.types[id] != PieceType::kNormal) continue;
     const std::string_view token = vocab.tokens[id];
     if (token.size() > kMaxPieceBytes)
-      raise<DataError>("token {} has {} bytes, and a piece of SentencePiece at most {}", id,
+      raise<DataError>("token {} has {} bytes, but a piece of SentencePiece has at most {}", id,
                        token.size(), kMaxPieceBytes);
     const size_t first = merges.size();
     for (size_t at = 0; at < token.size();) {
@@ -239,9 +242,8 @@ Json sentencepiece(const GgufKeys& metadata, const Vocab& vocab) {
 } // namespace
 
 Json gguf_as_tokenizer_json(const GgufKeys& metadata) {
+  if (!has_tokenizer(metadata)) raise<DataError>("{} contains no tokenizer", metadata.origin());
   const auto model = metadata.find_text("tokenizer.ggml.model");
-  if (!model || *model == "none" || *model == "no_vocab")
-    raise<DataError>("{} contains no tokenizer", metadata.origin());
   if (*model != "gpt2" && *model != "llama")
     raise<DataError>("tokenizer.ggml.model={} of {} is not supported, only gpt2 and llama are",
                      excerpt(*model), metadata.origin());

@@ -62,7 +62,7 @@ class HuggingFaceTokenizer final : public CachedTokenizer {
     for (const auto* ids : {&post_processor_.before, &post_processor_.after}) {
       for (const int32_t id : *ids) {
         if (id >= vocab_size_)
-          raise<DataError>("the post-processor adds token {}, and the vocabulary has {}", id,
+          raise<DataError>("the post-processor adds token {}, but the vocabulary has {} tokens", id,
                            vocab_size_);
       }
     }
@@ -274,8 +274,7 @@ int32_t find_eod(const Tokenizer& tokenizer, const EodChoice& choice) {
   if (!choice.required.empty()) {
     const std::optional<int32_t> id = tokenizer.token_id(choice.required);
     if (!id)
-      raise<DataError>("the tokenizer has no token '{}', which should end documents",
-                       choice.required);
+      raise<DataError>("the tokenizer has no token '{}' to end documents with", choice.required);
     return *id;
   }
   if (!choice.likely.empty()) {

@@ -66,8 +66,8 @@ class WordPieceModel final : public Model {
     if (known) return;
     tokens.resize(before);
     if (unk_ < 0)
-      raise<DataError>("unk_token={} is not in the vocabulary, and '{}' is unknown", unk_token_,
-                       word);
+      raise<DataError>("unk_token={} is not in the vocabulary, so '{}' cannot be encoded",
+                       unk_token_, word);
     tokens.push_back(unk_);
   }
 
@@ -89,8 +89,8 @@ class WordLevelModel final : public Model {
   void encode(std::string_view word, WordCache&, std::vector<int32_t>& tokens) const override {
     const int32_t id = vocabulary_.find(word).value_or(unk_);
     if (id < 0)
-      raise<DataError>("unk_token={} is not in the vocabulary, and '{}' is unknown", unk_token_,
-                       word);
+      raise<DataError>("unk_token={} is not in the vocabulary, so '{}' cannot be encoded",
+                       unk_token_, word);
     tokens.push_back(id);
   }
   const Vocabulary& vocabulary() const override { return vocabulary_; }
@@ -157,7 +157,8 @@ class UnigramModel final : public Model {
         tokens.push_back(*id);
       } else if (!byte_fallback_ || !append_bytes(text, tokens)) {
         if (unk_ < 0)
-          raise<DataError>("'{}' is unknown, and the model Unigram has no unk_id", text);
+          raise<DataError>("'{}' is not in the vocabulary, and the Unigram model has no unk_id",
+                           text);
         tokens.push_back(unk_);
       }
     }

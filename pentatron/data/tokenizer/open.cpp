@@ -121,8 +121,8 @@ std::shared_ptr<const Tokenizer> make(const fs::path& file, const OpenOptions& o
   case FileType::kGpt2: {
     const fs::path merges = file.parent_path() / "merges.txt";
     if (!is_file(merges))
-      raise<DataError>("{} has no `model`, so it is no tokenizer.json; as a vocab.json it needs a "
-                       "merges.txt beside it",
+      raise<DataError>("{} is neither a tokenizer.json, because it has no `model`, nor a "
+                       "vocab.json with a merges.txt beside it",
                        file.string());
     return make_hugging_face(gpt2_as_tokenizer_json(json, read_text(merges)),
                              {.name = "gpt2", .eod = eod});
@@ -135,11 +135,10 @@ std::shared_ptr<const Tokenizer> make(const fs::path& file, const OpenOptions& o
     if (!options.pattern.empty()) {
       kind.options.pattern = tiktoken_pattern(options.pattern);
     } else if (!kind.known) {
-      log::shared_warning(
-          "{} does not say how text is split into words, and neither its name nor its {} "
-          "tokens are known: taking the pattern of cl100k_base\n  try: "
-          "tokenizer.pattern=gpt2, llama3, qwen2, o200k or a regular expression",
-          file.string(), ranks.size());
+      log::shared_warning("{} does not define how text is split into words, and neither its name "
+                          "nor its {} tokens are known; using the pattern of cl100k_base\n  try: "
+                          "tokenizer.pattern=gpt2, llama3, qwen2, o200k or a regular expression",
+                          file.string(), ranks.size());
     }
     kind.options.eod = eod;
     return make_tiktoken(ranks, kind.options);

@@ -39,7 +39,7 @@ PostProcessor make_template(const Json& json) {
     for (const Json& id : special["ids"])
       (text_seen ? result.after : result.before).push_back(checked_id(id, name));
   }
-  if (!text_seen) throw DataError("the template of TemplateProcessing leaves the text out");
+  if (!text_seen) throw DataError("the template of TemplateProcessing does not contain the text");
   return result;
 }
 

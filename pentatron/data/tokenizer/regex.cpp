@@ -47,7 +47,7 @@ class RegexSplitter final : public Splitter {
  public:
   RegexSplitter(const std::string& pattern, PatternFlavor flavor) : pattern_(pattern) {
     if (pattern.size() > kMaxPatternBytes)
-      raise<DataError>("a pattern of {} bytes is longer than the {} that are read", pattern.size(),
+      raise<DataError>("a pattern of {} bytes is longer than the limit of {}", pattern.size(),
                        kMaxPatternBytes);
     const std::string translated = translate_pattern(pattern, flavor);
     uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_NO_UTF_CHECK | PCRE2_NEVER_BACKSLASH_C |
@@ -77,7 +77,7 @@ class RegexSplitter final : public Splitter {
                            scratch.data.get(), scratch.context.get());
     if (code == PCRE2_ERROR_NOMATCH) return {};
     if (code < 0)
-      raise<DataError>("the search for the pattern '{}' gave up: {}", pattern_, message_of(code));
+      raise<DataError>("the search for the pattern '{}' failed: {}", pattern_, message_of(code));
     const PCRE2_SIZE* range = pcre2_get_ovector_pointer(scratch.data.get());
     if (range[0] < from || range[1] < range[0]) return {}; // \K in a lookahead
     return {range[0], range[1]};

@@ -210,7 +210,7 @@ class SentencePieceTokenizer final : public CachedTokenizer {
       const auto& piece = model_.pieces[i];
       const auto id = static_cast<int32_t>(i);
       if (!(is_ordinary(piece.type) ? ids_ : reserved_).emplace(piece.text, id).second)
-        raise<DataError>("the piece '{}' of the SentencePiece model is there twice", piece.text);
+        raise<DataError>("the piece '{}' of the SentencePiece model occurs twice", piece.text);
       if (is_ordinary(piece.type) && piece.type != PieceType::kUnused) pieces_.add(piece.text, id);
       if (piece.type == PieceType::kUnused && model_.type == Type::kBpe)
         raise<DataError>("the piece '{}' is of type unused, which is not supported in a "

@@ -52,7 +52,7 @@ class TiktokenTokenizer final : public CachedTokenizer {
     auto ids = std::make_shared<ByBytes>();
     for (const auto& [bytes, rank] : ranks) {
       if (!ids->emplace(bytes, static_cast<int32_t>(rank)).second)
-        raise<DataError>("the token of rank {} is there twice", rank);
+        raise<DataError>("rank {} occurs twice", rank);
     }
     std::array<int32_t, 256> of_byte = {};
     for (int b = 0; b < 256; ++b) {
@@ -154,7 +154,7 @@ Ranks read_tiktoken(std::string_view text) {
       raise<DataError>("line {}: {}", number, error.what());
     }
     if (bytes.empty() || bytes.size() > kMaxTokenBytes)
-      raise<DataError>("the token in line {} has {} bytes, and 1 to {} are read", number,
+      raise<DataError>("the token in line {} has {} bytes, but only 1 to {} are supported", number,
                        bytes.size(), kMaxTokenBytes);
     ranks.emplace_back(std::move(bytes), rank);
   }

@@ -128,8 +128,9 @@ BpeTrainer::BpeTrainer(Options options) : options_(std::move(options)) {
                             PatternFlavor::kOniguruma);
   const auto smallest = static_cast<int64_t>(256 + options_.special.size());
   if (options_.vocab_size < smallest || options_.vocab_size > (1 << 20))
-    raise<ConfigError>("a byte-level vocabulary of {} tokens is outside {} to {}",
-                       options_.vocab_size, smallest, 1 << 20);
+    raise<ConfigError>(
+        "a vocabulary of {} tokens is not possible: a byte-level tokenizer has {} to {}",
+        options_.vocab_size, smallest, 1 << 20);
 }
 
 void BpeTrainer::add(std::string_view text) {

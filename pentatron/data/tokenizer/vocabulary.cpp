@@ -42,7 +42,7 @@ Vocabulary::Vocabulary(std::vector<std::pair<std::string, int64_t>> tokens) {
   slots_.assign(std::bit_ceil(tokens.size() * 2 + 1), 0);
   for (auto& [token, id] : tokens) {
     auto& place = by_id_[static_cast<size_t>(id)];
-    if (place) raise<DataError>("the tokens '{}' and '{}' have one id, {}", *place, token, id);
+    if (place) raise<DataError>("the tokens '{}' and '{}' have the same id, {}", *place, token, id);
     place = std::move(token);
     ++size_;
     size_t slot = hash_bytes(*place) & (slots_.size() - 1);
@@ -58,7 +58,8 @@ Vocabulary Vocabulary::from_json(const Json& json, std::string_view where) {
   tokens.reserve(json.size());
   for (const auto& [token, id] : json.items()) {
     if (!id.is_number_integer() || (id.is_number_unsigned() && id.get<uint64_t>() > INT32_MAX))
-      raise<DataError>("the id of token '{}' in {} is {}", token, where, dump_json(id));
+      raise<DataError>("the id of token '{}' in {} is {}, which is not a token id", token, where,
+                       dump_json(id));
     tokens.emplace_back(token, id.get<int64_t>());
   }
   return Vocabulary(std::move(tokens));

@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "pentatron/base/format.h"
 #include "pentatron/trainer/metrics/train_log.h"
 
 namespace pentatron::trainer {
@@ -161,12 +162,15 @@ void check_processors(const Machine& machine, const Setting& setting, std::vecto
                             ? std::max<int64_t>(1, usable * machine.cores / machine.processors)
                             : usable;
   if (setting.threads > usable) {
-    found.push_back({fmt::format("{} compute threads share {} processors", setting.threads, usable),
-                     fmt::format("OMP_NUM_THREADS={}", cores)});
+    found.push_back(
+        {fmt::format("{} compute threads share {}", setting.threads, counted(usable, "processor")),
+         fmt::format("OMP_NUM_THREADS={}", cores)});
   } else if (setting.threads > 0 && setting.threads < cores) {
-    found.push_back({fmt::format("{} compute threads use {} of the {} cores", setting.threads,
-                                 setting.threads, cores),
-                     fmt::format("OMP_NUM_THREADS={}", cores)});
+    found.push_back(
+        {fmt::format("{} {} of the {} cores", counted(setting.threads, "compute thread"),
+                     setting.threads == 1 ? "uses 1" : fmt::format("use {}", setting.threads),
+                     cores),
+         fmt::format("OMP_NUM_THREADS={}", cores)});
   }
   if (machine.cpu_quota && *machine.cpu_quota < static_cast<double>(machine.usable)) {
     found.push_back({fmt::format("the control group allows {:.1f} of {} processors",
@@ -306,8 +310,8 @@ std::string describe(const Machine& machine) {
   };
   row("cpu", machine.cpu_name);
   row("processors",
-      fmt::format("{} cores, {} threads, {} usable here{}", machine.cores, machine.processors,
-                  machine.usable,
+      fmt::format("{}, {}, {} usable here{}", counted(machine.cores, "core"),
+                  counted(machine.processors, "thread"), machine.usable,
                   machine.cpu_quota ? fmt::format(", limit {:.1f}", *machine.cpu_quota) : ""));
   row("features", fmt::format("{}", fmt::join(machine.features, " ")));
   std::vector<std::string> caches;

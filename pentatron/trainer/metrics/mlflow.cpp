@@ -111,6 +111,14 @@ std::string file_name(const std::string& name) {
   return out;
 }
 
+/// Many small files, which need not be durable.
+void write_param(const fs::path& file, const std::string& text) {
+  std::ofstream out(file);
+  out << text;
+  out.close();
+  if (!out) raise<DataError>("{} cannot be written: {}", file.string(), std::strerror(errno));
+}
+
 /// Removes the lines of steps after `iteration`, and a last line that was cut off.
 void cut_metric(const fs::path& file, int64_t iteration) {
   std::ifstream in(file);
@@ -122,6 +130,7 @@ void cut_metric(const fs::path& file, int64_t iteration) {
     if (error == std::errc() && end == line.data() + line.size() && step <= iteration)
       kept += line + "\n";
   }
+  if (in.bad()) raise<DataError>("{} cannot be read: {}", file.string(), std::strerror(errno));
   in.close();
   put(file, kept);
 }
@@ -145,7 +154,7 @@ MlflowWriter::MlflowWriter(const fs::path& store, const TrackedRun& run)
   }
   for (const auto& [key, value] : run.config) {
     const std::string text = value.is_string() ? value.get<std::string>() : dump_json(value);
-    std::ofstream(path_ / "params" / file_name(key)) << text.substr(0, kMaxParam);
+    write_param(path_ / "params" / file_name(key), text.substr(0, kMaxParam));
   }
   put(path_ / "tags/mlflow.runName", name_);
   put(path_ / "tags/mlflow.source.name", "pentatron");

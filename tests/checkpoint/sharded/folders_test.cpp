@@ -15,6 +15,7 @@ namespace fs = std::filesystem;
 using test::write_example;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
@@ -96,6 +97,14 @@ TEST_F(Folders, ByTheirStructureShardsAreNotReadAndKnownDamageIsPassedOver) {
   EXPECT_EQ(found->folder, before);
   EXPECT_THAT(found->passed_over, AllOf(HasSubstr("step_00000030: rank 3: reading a: chunk 0"),
                                         HasSubstr("try: pentatron checkpoint repair")));
+  const std::string told = passed_over_text(*found);
+  EXPECT_THAT(told, AllOf(HasSubstr("chunk 0; using " + before.string() + " instead\n  try: "),
+                          EndsWith(newest.string())));
+  const auto third = find({{newest, "x"}, {before, "y"}});
+  EXPECT_THAT(passed_over_text(*third),
+              AllOf(HasSubstr("step_00000030: x; step_00000020: y; using "),
+                    EndsWith("try: pentatron checkpoint repair " + newest.string())))
+      << "one sentence and one remedy";
   fs::resize_file(before / shard_name("model", 0, 1), 5);
   EXPECT_EQ(find({{newest, "x"}})->folder.filename(), "step_00000010");
   fs::remove(dir.path() / "step_00000010" / shard_name("model", 0, 1));

@@ -16,7 +16,7 @@ constexpr std::string_view kBlank = " \t\n\r\f\v";
 
 const std::string& string_of(const Value& v, std::string_view what) {
   const std::string* text = v.string();
-  if (text == nullptr) raise<DataError>("{} needs a string and has {}", what, type_name(v));
+  if (text == nullptr) raise<DataError>("{} needs a string, not {}", what, type_name(v));
   return *text;
 }
 
@@ -105,7 +105,7 @@ std::string join(const List& items, const std::string& separator) {
 int64_t integer_of(const Value* v, int64_t otherwise, std::string_view what) {
   if (v == nullptr || v->is_none()) return otherwise;
   int64_t out = 0;
-  if (!to_integer(*v, out)) raise<DataError>("{} needs an integer and has {}", what, type_name(*v));
+  if (!to_integer(*v, out)) raise<DataError>("{} needs an integer, not {}", what, type_name(*v));
   return out;
 }
 
@@ -127,7 +127,7 @@ const Value& needed(const Arguments& arguments, size_t position, std::string_vie
 
 List items_of(const Value& v) {
   const Dict* dict = v.dict();
-  if (dict == nullptr) raise<DataError>("items needs a dictionary and has {}", type_name(v));
+  if (dict == nullptr) raise<DataError>("items needs a dictionary, not {}", type_name(v));
   List out;
   for (const auto& [key, value] : *dict) out.push_back(make_tuple({Value(key), value}));
   return out;
@@ -328,7 +328,7 @@ Value apply_filter(std::string_view name, const Value& value, const Arguments& a
     bool integers = true;
     for (const Value& item : elements(value)) {
       double d = 0;
-      if (!to_real(item, d)) raise<DataError>("sum has {} in it", type_name(item));
+      if (!to_real(item, d)) raise<DataError>("sum needs numbers, not {}", type_name(item));
       integers =
           integers && to_integer(item, one) && !__builtin_add_overflow(integer, one, &integer);
       real += d;
@@ -347,12 +347,12 @@ Value apply_filter(std::string_view name, const Value& value, const Arguments& a
     double d = 0;
     if (value.get<double>() == nullptr && to_integer(value, i) && i != INT64_MIN)
       return i < 0 ? -i : i;
-    if (!to_real(value, d)) raise<DataError>("abs needs a number and has {}", type_name(value));
+    if (!to_real(value, d)) raise<DataError>("abs needs a number, not {}", type_name(value));
     return std::fabs(d);
   }
   if (name == "round") {
     double d = 0;
-    if (!to_real(value, d)) raise<DataError>("round needs a number and has {}", type_name(value));
+    if (!to_real(value, d)) raise<DataError>("round needs a number, not {}", type_name(value));
     const double scale =
         std::pow(10.0, static_cast<double>(std::clamp<int64_t>(
                            integer_of(arguments.find(0, "precision"), 0, name), -15, 15)));
@@ -433,7 +433,7 @@ Value call_method(const Value& self, std::string_view name, const Arguments& arg
     for (size_t i = 0; i < list->size(); ++i) {
       if (equal((*list)[i], wanted)) return static_cast<int64_t>(i);
     }
-    throw DataError("index does not find the value in the list");
+    throw DataError("index: the value is not in the list");
   }
   const std::string& text = string_of(self, name);
   const Value* first = arguments.find(0, "");

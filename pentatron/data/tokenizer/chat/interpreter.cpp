@@ -130,7 +130,8 @@ class Interpreter {
       return;
     }
     const List parts = located(node, [&] { return elements(value); });
-    if (parts.size() != node.names.size()) fail(node, "sets another number of names than values");
+    if (parts.size() != node.names.size())
+      fail(node, "assigns a different number of names and values");
     for (size_t i = 0; i < parts.size(); ++i) assign_one(node, node.names[i], parts[i]);
   }
 
@@ -143,7 +144,7 @@ class Interpreter {
     const Value object = lookup(name.substr(0, dot));
     const auto* dict = object.get<std::shared_ptr<Dict>>();
     if (dict == nullptr || !object.is_namespace)
-      fail(node, "sets a member of what is no namespace");
+      fail(node, "sets a member of something that is not a namespace");
     // Part of itself, it would never be freed.
     if (value.is_namespace || value.list() != nullptr || value.dict() != nullptr)
       check_acyclic(node, value, dict->get(), 0);
@@ -269,7 +270,7 @@ class Interpreter {
     Dict dict;
     for (size_t i = 0; i + 1 < node.children.size(); i += 2) {
       const Value key = evaluate(*node.children[i]);
-      if (key.string() == nullptr) fail(node, "has a dictionary whose key is no string");
+      if (key.string() == nullptr) fail(node, "has a dictionary with a key that is not a string");
       Value value = evaluate(*node.children[i + 1]);
       const auto same = std::find_if(dict.begin(), dict.end(),
                                      [&](const auto& e) { return e.first == *key.string(); });
@@ -346,8 +347,8 @@ class Interpreter {
     const Function* function = callee.get<Function>();
     if (function == nullptr) {
       const Undefined* undefined = callee.get<Undefined>();
-      fail(node, fmt::format("calls {} '{}', which is no function that is supported",
-                             type_name(callee), undefined != nullptr ? undefined->name : ""));
+      fail(node, fmt::format("calls {} '{}', which is not a supported function", type_name(callee),
+                             undefined != nullptr ? undefined->name : ""));
     }
     if (function->macro != nullptr) return call_macro(node, *function->macro, given);
     return located(node, [&]() -> Value {
@@ -400,14 +401,15 @@ class Interpreter {
     if (n < 1 || n > 3) fail(node, "calls range without 1 to 3 integers");
     for (size_t i = 0; i < n; ++i) {
       if (!to_integer(given.values[i], parts[n == 1 ? 1 : i]))
-        fail(node, "calls range with what is no integer");
+        fail(node, "calls range with a value that is not an integer");
     }
     const auto [from, to, step] = parts;
     List list;
     if (step == 0) fail(node, "calls range with a step of 0");
     for (int64_t i = from; step > 0 ? i < to : i > to;) {
       list.emplace_back(i);
-      if (static_cast<int64_t>(list.size()) > kMaxRange) fail(node, "makes too long a range");
+      if (static_cast<int64_t>(list.size()) > kMaxRange)
+        fail(node, "makes a range that is too long");
       if (__builtin_add_overflow(i, step, &i)) break;
     }
     steps_ += static_cast<int64_t>(list.size());
@@ -497,7 +499,7 @@ class Interpreter {
   }
 
   std::string joined(const Node& node, std::string left, std::string_view right) {
-    if (left.size() + right.size() > kMaxValueBytes) fail(node, "makes too long a string");
+    if (left.size() + right.size() > kMaxValueBytes) fail(node, "makes a string that is too long");
     steps_ += static_cast<int64_t>(right.size() / 1024 + left.size() / 1024);
     left += right;
     return left;
@@ -520,7 +522,7 @@ ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
 
 std::string ChatTemplate::render(const nlohmann::ordered_json& variables) const {
   chat::Scope scope;
-  if (!variables.is_object()) throw DataError("the variables of a chat template are no object");
+  if (!variables.is_object()) throw DataError("the variables of a chat template are not an object");
   for (const auto& [name, value] : variables.items()) scope[name] = chat::from_json(value);
   return chat::Interpreter(std::move(scope)).run(*program_->root);
 }

@@ -231,7 +231,7 @@ class Lexer {
         c = c * 16 + static_cast<char32_t>(at);
     }
     if (digits.empty() || (c >= 0xD800 && c < 0xE000))
-      raise<DataError>("line {} of the chat template: an escape is damaged", line_);
+      raise<DataError>("line {} of the chat template: an escape sequence is not valid", line_);
     append_utf8(value, c);
     return digits.size();
   }

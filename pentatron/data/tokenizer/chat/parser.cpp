@@ -57,7 +57,7 @@ class Parser {
     if (!accept(text)) fail(fmt::format("has no '{}' where one is needed", text));
   }
   void expect(TokenKind kind) {
-    if (now().kind != kind) fail("has more in a block than it can have");
+    if (now().kind != kind) fail("has a block with unexpected content");
     ++at_;
   }
   std::string name() {
@@ -74,7 +74,7 @@ class Parser {
   }
 
   void check_chain(int& count) const {
-    if (++count > kMaxChain) fail("has too long an expression");
+    if (++count > kMaxChain) fail("has an expression that is too long");
   }
 
   /// Statements up to a block that begins with one of `ends`, which is not taken.
@@ -363,7 +363,7 @@ class Parser {
 
   NodePtr postfix(NodePtr value) {
     for (int count = 0;; ++count) {
-      if (count > kMaxNesting) fail("has too long a chain of members");
+      if (count > kMaxNesting) fail("has a chain of members that is too long");
       if (accept(".")) {
         if (now().kind == TokenKind::kInteger) {
           value = make_of(NodeKind::kIndex, "", std::move(value),
@@ -422,7 +422,7 @@ class Parser {
 
   NodePtr filters(NodePtr value) {
     for (int count = 0;; ++count) {
-      if (count > kMaxNesting) fail("has too long a chain of filters");
+      if (count > kMaxNesting) fail("has a chain of filters that is too long");
       if (accept("|")) {
         std::string filter = name();
         value = make_of(NodeKind::kFilter, std::move(filter), std::move(value));
@@ -458,8 +458,8 @@ class Parser {
 
 NodePtr parse(std::string_view source) {
   if (source.size() > kMaxBytes)
-    raise<DataError>("a chat template of {} bytes is longer than the {} that are read",
-                     source.size(), kMaxBytes);
+    raise<DataError>("a chat template of {} bytes is longer than the limit of {}", source.size(),
+                     kMaxBytes);
   return Parser(source).run();
 }
 

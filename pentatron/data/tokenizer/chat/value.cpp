@@ -153,7 +153,7 @@ int compare(const Value& a, const Value& b) {
     const int order = a.string()->compare(*b.string());
     return order < 0 ? -1 : order > 0 ? 1 : 0;
   }
-  raise<DataError>("{} and {} have no order", type_name(a), type_name(b));
+  raise<DataError>("{} and {} cannot be compared", type_name(a), type_name(b));
 }
 
 std::string to_text(const Value& v) {
@@ -195,7 +195,7 @@ std::string to_json(const Value& v, int indent, int depth) {
   if (v.is_none()) return "null";
   if (const bool* b = v.get<bool>()) return *b ? "true" : "false";
   if (v.is_undefined() || v.get<Function>() != nullptr)
-    raise<DataError>("{} has no JSON", type_name(v));
+    raise<DataError>("{} cannot be written as JSON", type_name(v));
   return to_text(v);
 }
 

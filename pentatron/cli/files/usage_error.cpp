@@ -1,0 +1,214 @@
+#include "pentatron/cli/files/usage_error.h"
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "pentatron/base/nearest.h"
+#include "pentatron/cli/files/command_table.h"
+
+namespace pentatron::cli {
+
+namespace {
+
+/// The command that was named, and its name with those above it: "pentatron corpus merge".
+struct NamedCommand {
+  const CLI::App* app;
+  std::string name;
+
+  std::string help() const { return name + " --help"; }
+};
+
+NamedCommand named_command(const CLI::App& program) {
+  NamedCommand command{&program, program.get_name()};
+  while (!command.app->get_subcommands().empty()) {
+    command.app = command.app->get_subcommands().front();
+    command.name += " " + command.app->get_name();
+  }
+  return command;
+}
+
+bool is_option_word(const std::string& word) {
+  return word.size() > 1 && word.starts_with('-');
+}
+
+std::vector<std::string> names_below(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* below : app.get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(below->get_name());
+  return names;
+}
+
+/// "--output" of `--output,-o`; the name of a positional argument.
+std::string shown_name(const CLI::Option& option) {
+  return option.nonpositional() ? option.get_name() : option.get_name(/*positional=*/true);
+}
+
+UsageError unknown_option(const NamedCommand& command, const std::string& word) {
+  const std::string typed = word.substr(0, word.find('='));
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.app->get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  const std::string near = nearest(typed, names);
+  return {fmt::format("{} is not an option of {}", typed, command.name),
+          near.empty() ? command.help() : near};
+}
+
+/// Words that no option or argument took; CLI11 tells of missing ones before.
+UsageError unknown_word(const NamedCommand& command, const std::vector<std::string>& words) {
+  const auto option = std::ranges::find_if(words, is_option_word);
+  if (option != words.end()) return unknown_option(command, *option);
+  if (words.empty()) return {};
+  return {fmt::format("{} takes no argument {}", command.name, words.front()), command.help()};
+}
+
+UsageError missing_option(const NamedCommand& command) {
+  for (const CLI::Option* option : command.app->get_options()) {
+    if (!option->get_required() || option->count() > 0) continue;
+    return {fmt::format("{} needs {}{}", command.name,
+                        option->nonpositional() ? "" : "the argument ", shown_name(*option)),
+            command.help()};
+  }
+  return {fmt::format("{} needs a command: {}", command.name,
+                      fmt::join(names_below(*command.app), ", ")),
+          command.help()};
+}
+
+UsageError wrong_combination(const NamedCommand& command) {
+  for (const CLI::Option* option : command.app->get_options()) {
+    if (option->count() == 0) continue;
+    for (const CLI::Option* needed : option->get_needs())
+      if (needed->count() == 0)
+        return {
+            fmt::format("{} has no effect without {}", shown_name(*option), shown_name(*needed)),
+            "remove " + shown_name(*option)};
+    for (const CLI::Option* excluded : option->get_excludes())
+      if (excluded->count() > 0)
+        return {
+            fmt::format("{} cannot be used with {}", shown_name(*option), shown_name(*excluded)),
+            "remove " + shown_name(*excluded)};
+  }
+  return {};
+}
+
+/// The option that CLI11's message is about: it begins with the name, or with this text and it.
+const CLI::Option* option_of(const CLI::App& app, std::string_view message) {
+  constexpr std::string_view kBefore = "Could not convert: ";
+  if (message.starts_with(kBefore)) message.remove_prefix(kBefore.size());
+  const CLI::Option* found = nullptr;
+  size_t length = 0;
+  for (const CLI::Option* option : app.get_options()) {
+    std::vector<std::string> names = {option->get_name()};
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    for (const std::string& name : names)
+      if (message.starts_with(name) && name.size() > length) {
+        found = option;
+        length = name.size();
+      }
+  }
+  return found;
+}
+
+std::optional<double> number_of(const std::string& text) {
+  double value = 0;
+  if (!CLI::detail::lexical_cast(text, value) || !std::isfinite(value)) return std::nullopt;
+  return value;
+}
+
+/// What the values of an option need to be, from the texts by which CLI11 describes its checks.
+struct ValueRule {
+  std::string text; ///< "a whole number from 1 to 1024"
+  std::string low, high;
+};
+
+ValueRule rule_of(const std::string& type) {
+  ValueRule rule{.text = type.starts_with("FLOAT") ? "a number" : "a whole number"};
+  const size_t open = type.find('['), between = type.find(" - "), close = type.find(']');
+  if (type.starts_with("SIZE") || type.find("SIZE [") != std::string::npos)
+    return {.text = "a size like 500MB or 5GB"};
+  if (open != std::string::npos && between != std::string::npos && close != std::string::npos) {
+    rule.low = type.substr(open + 1, between - open - 1);
+    rule.high = type.substr(between + 3, close - between - 3);
+    rule.text += fmt::format(" from {} to {}", rule.low, rule.high);
+  } else if (type.find("POSITIVE") != std::string::npos) {
+    rule.low = "1";
+    rule.text += " greater than 0";
+  } else if (type.find("NONNEGATIVE") != std::string::npos || type.starts_with("UINT")) {
+    rule.low = "0";
+    rule.text += " of 0 or more";
+  }
+  return rule;
+}
+
+UsageError wrong_value(const NamedCommand& command, const CLI::Option& option) {
+  const std::string name = shown_name(option), type = option.get_type_name();
+  const std::vector<std::string> choices = choices_of(type);
+  if (!choices.empty()) {
+    const std::string value = option.results().back();
+    const std::string near = nearest(value, choices);
+    return {fmt::format("{} {} is not one of {}", name, value, fmt::join(choices, ", ")),
+            option.nonpositional() ? fmt::format("{} {}", name, near.empty() ? choices[0] : near)
+                                   : command.help()};
+  }
+  const ValueRule rule = rule_of(type);
+  for (const std::string& value : option.results()) {
+    const std::optional<double> number = number_of(value);
+    const bool low = number && !rule.low.empty() && *number < *number_of(rule.low);
+    const bool high = number && !rule.high.empty() && *number > *number_of(rule.high);
+    const bool wrong = low || high || !number ||
+                       (rule.text.starts_with("a whole") && *number != std::trunc(*number));
+    if (!wrong && value != option.results().back()) continue;
+    // A transformation has cleared the value that it refused.
+    return {value.empty() ? fmt::format("the value of {} is not {}", name, rule.text)
+                          : fmt::format("{} {} is not {}", name, value, rule.text),
+            low || high ? fmt::format("{} {}", name, low ? rule.low : rule.high) : command.help()};
+  }
+  return {};
+}
+
+UsageError wrong_number_of_values(const NamedCommand& command, const CLI::Option& option) {
+  const std::string name = shown_name(option);
+  if (option.count() > 1)
+    return {
+        fmt::format("{} is given {} times, but {} takes one", name, option.count(), command.name),
+        fmt::format("{} {}", name, option.results().back())};
+  return {fmt::format("{} needs a value", name), command.help()};
+}
+
+} // namespace
+
+UsageError unknown_command(const CLI::App& program) {
+  const NamedCommand command = named_command(program);
+  const std::vector<std::string> names = names_below(*command.app);
+  const std::vector<std::string> words = program.remaining(/*recurse=*/true);
+  if (names.empty() || words.empty() || is_option_word(words.front())) return {};
+  const std::string near = nearest(words.front(), names);
+  return {fmt::format("{} is not a command of {}", words.front(), command.name),
+          near.empty() ? command.help() : command.name + " " + near};
+}
+
+UsageError usage_error(const CLI::App& program, const CLI::ParseError& error) {
+  const NamedCommand command = named_command(program);
+  UsageError found = unknown_command(program);
+  if (found.message.empty()) found = unknown_word(command, program.remaining(/*recurse=*/true));
+  if (!found.message.empty()) return found;
+  if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) return missing_option(command);
+  found = wrong_combination(command);
+  if (found.message.empty())
+    if (const CLI::Option* option = option_of(*command.app, error.what()))
+      found = option->get_items_expected_max() == 0
+                  ? UsageError{shown_name(*option) + " takes no value", shown_name(*option)}
+              : dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr
+                  ? wrong_number_of_values(command, *option)
+                  : wrong_value(command, *option);
+  if (found.message.empty()) found = {error.what(), command.help()};
+  return found;
+}
+
+} // namespace pentatron::cli
