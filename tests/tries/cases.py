@@ -32,6 +32,9 @@ mkdir odd pickled pictures nothing_in_it mine
 echo mine > mine/config.yaml
 echo '{{"model_type": "perceiver"}}' > odd/config.json
 cp {LLAMA}/config.json pickled/
+mkdir bare
+cp {LLAMA}/config.json bare/
+echo '[5]' > bad.json
 echo x > pickled/pytorch_model.bin
 echo x > model.pt
 echo x > pictures/cat.png
@@ -101,7 +104,7 @@ CASES = [
     ("top-k", GENERATE + "--top-k -1", {}),
     ("min-p", GENERATE + "--min-p 3", {}),
     ("repetition penalty", GENERATE + "--repetition-penalty 0", {}),
-    ("new tokens", GENERATE + "--max-new-tokens -1", {}),
+    ("new tokens", GENERATE.replace("--max-new-tokens 2 ", "--max-new-tokens -1 "), {}),
     ("no model", "pentatron generate nothing --tokens 1", {
         "a Hugging Face folder, a run's checkpoint folder (checkpoint.save), or a .gguf file": f"pentatron generate {LLAMA} --tokens 1"}),
     ("over a run", f"pentatron convert {LLAMA} saved --format hf --force", {"another target": f"pentatron convert {LLAMA} out --format hf --force"}),
@@ -113,7 +116,8 @@ CASES = [
         "fp32, bf16 or fp16": "pentatron convert saved out --format hf --dtype bf16"}),
     ("precision of GGUF", "pentatron convert saved out.gguf --format gguf --dtype q2", {
         "f32, f16, bf16, q8_0 or q4_k": "pentatron convert saved out.gguf --format gguf --dtype q8_0"}),
-    ("family", "pentatron generate odd --tokens 1", {"gpt2, llama, mistral, qwen2 or qwen3": f"pentatron generate {LLAMA} --tokens 1"}),
+    ("family", "pentatron generate odd --tokens 1", {"llama, mistral, qwen2, qwen3, phi3, olmo2, glm4 or gpt2": f"pentatron generate {LLAMA} --tokens 1"}),
+    ("no weights", "pentatron generate bare --tokens 1", {"the folder of a Hugging Face model": f"pentatron generate {LLAMA} --tokens 1"}),
     ("no config.json", MOCK + "checkpoint.load=hf:nothing_in_it", {
         "the folder of a Hugging Face model": f"pentatron generate {LLAMA} --tokens 1"}),
     ("pickled weights", "pentatron generate pickled --tokens 1", {"save the model as Safetensors": f"pentatron generate {LLAMA} --tokens 1"}),
@@ -160,6 +164,10 @@ CASES = [
         '{"prompt"': "pentatron generate texts --max-new-tokens 2 --prompt-file notes.txt"}),
     ("prompt that is a number", "pentatron generate texts --max-new-tokens 2 --prompt-file bad.jsonl", {
         '{"prompt": "It is"}': "cp texts.jsonl good.jsonl; sed -i 's/text/prompt/' good.jsonl; pentatron generate texts --max-new-tokens 2 --prompt-file good.jsonl"}),
+    ("prompt of an array that is a number", "pentatron generate texts --max-new-tokens 2 --prompt-file bad.json", {
+        '["It is"': """echo '["It is"]' > good.json; pentatron generate texts --max-new-tokens 2 --prompt-file good.json"""}),
+    ("pattern of bytes", "head -1 texts.jsonl | pentatron tokenize --tokenizer bytes --pattern gpt2", {}),
+    ("nothing to save", MOCK + "train.train_iters=0", {}),
     # data
     ("another corpus", INDEXED.replace("corpus_text_document", "corpus"), {"the prefix corpus_text_document": INDEXED}),
     ("no corpus", INDEXED.replace("dataset.path=corpus_text_document", "dataset.path=[]"), {"dataset.path=PREFIX": INDEXED}),
@@ -231,7 +239,7 @@ ELSEWHERE = [
     (r"checkpoint.strictness=log_all", "tests/trainer/load_test.cpp"),
     (r"every rank read the checkpoint|this rank cannot see", "several machines: tests/trainer/node_local_test.cpp"),
     (r"is in use by", "two programs at once: tests/trainer/run_folders_test.cpp"),
-    (r"try: checkpoint.save on another|has ended without this|was not saved", "a full disk: tests/cli/limits_test.cpp"),
+    (r"try: checkpoint.save on another|has ended without this|was not saved|continue without it", "a full disk: tests/cli/limits_test.cpp"),
     (r"^cli/doctor|^trainer/train.cpp: .*; try: ", "what doctor finds depends on the machine"),
     (r"a file was truncated, or its disk failed", "tests/cli/limits_test.cpp"),
     (r"^main.cpp", "tests/install"),
