@@ -255,14 +255,17 @@ struct GptConfig {
             .positive(),
         field("attn_logit_softcapping", &C::attn_logit_softcapping,
               "limit of attention scores: a score s becomes c x tanh(s / c); default: no limit")
-            .positive(),
+            .more_than(0)
+            .max(1e6),
         field("final_logit_softcapping", &C::final_logit_softcapping,
               "limit of the model's output logits: a logit x becomes c x tanh(x / c); default: no "
               "limit")
-            .positive(),
+            .more_than(0)
+            .max(1e6),
         field("embedding_multiplier", &C::embedding_multiplier,
               "factor applied to the token embeddings, rounded to dtype; default: 1")
-            .positive(),
+            .more_than(0)
+            .max(1e6),
         field("scale_attn_by_inverse_layer_idx", &C::scale_attn_by_inverse_layer_idx,
               "also divide attention scores by the layer number, counted from 1"),
         field("softmax_type", &C::softmax_type,

@@ -273,9 +273,9 @@ TEST_F(Saving, TornFilesAndMissingFoldersArePassedOver) {
 TEST_F(Saving, AnotherModelTypeOrOptimizerIsRefusedByName) {
   test::run(config({}));
   for (const auto& [setting, key] :
-       {std::pair{"model.num_layers=1", "model.num_layers=2 and not 1"},
-        {"dtype=fp64", "dtype=fp32 and not fp64"},
-        {"optimizer.optimizer=sgd", "optimizer.optimizer=adam and not sgd"},
+       {std::pair{"model.num_layers=1", "model.num_layers=2 instead of 1"},
+        {"dtype=fp64", "dtype=fp32 instead of fp64"},
+        {"optimizer.optimizer=sgd", "optimizer.optimizer=adam instead of sgd"},
         {"model.rotary_base=500", "model.rotary_base=10000"}}) {
     EXPECT_THAT(error_of([&] { test::run(config({setting, load})); }), HasSubstr(key));
   }

@@ -116,7 +116,7 @@ CASES = [
         "fp32, bf16 or fp16": "pentatron convert saved out --format hf --dtype bf16"}),
     ("precision of GGUF", "pentatron convert saved out.gguf --format gguf --dtype q2", {
         "f32, f16, bf16, q8_0 or q4_k": "pentatron convert saved out.gguf --format gguf --dtype q8_0"}),
-    ("family", "pentatron generate odd --tokens 1", {"llama, mistral, qwen2, qwen3, phi3, olmo2, glm4 or gpt2": f"pentatron generate {LLAMA} --tokens 1"}),
+    ("family", "pentatron generate odd --tokens 1", {"llama, mistral, qwen2, qwen3, phi3, olmo2, glm4, gemma2, gemma3_text or gpt2": f"pentatron generate {LLAMA} --tokens 1"}),
     ("no weights", "pentatron generate bare --tokens 1", {"the folder of a Hugging Face model": f"pentatron generate {LLAMA} --tokens 1"}),
     ("no config.json", MOCK + "checkpoint.load=hf:nothing_in_it", {
         "the folder of a Hugging Face model": f"pentatron generate {LLAMA} --tokens 1"}),
