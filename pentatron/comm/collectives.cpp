@@ -4,6 +4,7 @@
 #include "pentatron/comm/adjoint.h"
 #include "pentatron/comm/backend.h"
 
+#include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 #include <fmt/ranges.h>
 

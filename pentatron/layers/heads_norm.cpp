@@ -4,6 +4,7 @@
 
 #include "pentatron/base/planted_bug.h"
 #include "pentatron/comm/collectives.h"
+#include "pentatron/kernels/norm/norm.h"
 #include "pentatron/nn/ops/kernel_args.h"
 
 namespace pentatron::layers {

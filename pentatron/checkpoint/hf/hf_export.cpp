@@ -86,7 +86,8 @@ bool same_model(const GptConfig& a, const GptConfig& b) {
 HfExport make_hf_config(const GptConfig& config, const std::string& preferred) {
   std::vector<const Family*> order;
   for (const Family& family : families()) order.push_back(&family);
-  std::ranges::stable_partition(order, [&](const Family* f) { return f->model_type == preferred; });
+  std::stable_partition(order.begin(), order.end(),
+                        [&](const Family* f) { return f->model_type == preferred; });
   std::vector<std::string> fewest;
   const Family* nearest = nullptr;
   for (const Family* const family : order) {

@@ -117,7 +117,9 @@ Manifest repair_small_files(const fs::path& folder, std::vector<std::string>& re
     }
   }
   Manifest manifest = read_manifest(folder);
-  for (const auto& [name, attachment] : manifest.attachments) {
+  for (const auto& entry : manifest.attachments) {
+    const std::string& name = entry.first;
+    const auto& attachment = entry.second;
     const std::string why = fault_of(folder, name, attachment);
     if (why.empty()) continue;
     const auto good = std::ranges::find_if(spares, [&](const std::string& spare) {
