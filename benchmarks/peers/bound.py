@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """How far a training step is from what its machine allows: the rows of compare.py against a bound measured in the same run.
 
 The bound of a step is the sum of
@@ -6,7 +7,7 @@ The bound of a step is the sum of
   - for everything else, the bytes that it must at least read and write, at the bandwidth that `pentatron doctor` measures.
 Nothing is subtracted for data that stays in a cache, and nothing added for the start of operators or for waits.
 
-  bound.py --pentatron build/release/pentatron --kernels build/dev/benchmarks/bench_kernels
+  bound.py --pentatron build/release/pentatron --kernels build/release/benchmarks/bench_kernels
            [--models gpt2_124m,llama_8x512] [--classes fp32,bf16] [--rounds 2] [--steps 4] [--threads 2]
 """
 import argparse
@@ -95,7 +96,7 @@ def bandwidth(args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pentatron", required=True)
-    parser.add_argument("--kernels", required=True, help="bench_kernels of the dev preset")
+    parser.add_argument("--kernels", required=True, help="bench_kernels of the same preset")
     parser.add_argument("--models", default=",".join(ROWS))
     parser.add_argument("--classes", default="fp32,bf16")
     parser.add_argument("--rounds", type=int, default=2)
