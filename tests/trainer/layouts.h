@@ -53,7 +53,7 @@ inline const std::vector<Work>& works() {
       {"gemma", "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
                 "model.num_query_groups=2 model.ffn_hidden_size=64 model.hidden_dropout=0.1 "
                 "model.attention_dropout=0.1 model.norm_placement=pre_and_output "
-                "model.qk_layernorm=true "
+                "model.layernorm_zero_centered_gamma=true model.qk_layernorm=true "
                 "model.attn_logit_softcapping=2 model.final_logit_softcapping=5 "
                 "model.embedding_multiplier=5.65685 model.window_size=8 "
                 "model.full_attention_layers=[1,3] model.rope_local_base_freq=100"},
