@@ -26,7 +26,7 @@
 #include "pentatron/base/json.h"
 #include "pentatron/checkpoint/generation_defaults.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
-#include "pentatron/models/gpt_config.h"
+#include "pentatron/models/model_config.h"
 #include "pentatron/nn/param.h"
 
 namespace pentatron::checkpoint {
@@ -50,7 +50,7 @@ struct TokenizerPlace {
 struct ModelFacts {
   ModelFormat format = ModelFormat::kPentatron;
   std::filesystem::path path; ///< the folder or file with the weights
-  models::GptConfig config;
+  models::ModelConfig config;
   std::string family;  ///< Hugging Face's model_type; empty: none was named
   int64_t context = 0; ///< longest sequence: trained with, else max_position_embeddings
   TokenizerPlace tokenizer;
@@ -76,7 +76,7 @@ class ModelSource {
 
   const ModelFacts& facts() const { return facts_; }
   ModelFormat format() const { return facts_.format; }
-  const models::GptConfig& config() const { return facts_.config; }
+  const models::ModelConfig& config() const { return facts_.config; }
   /// The type of most of the weights: F64, F32, F16 or BF16.
   SafeDtype dtype() const;
 

@@ -34,7 +34,7 @@ struct SavedTrain {
   }
 };
 struct SavedRun {
-  models::GptConfig model;
+  models::ModelConfig model;
   SavedTrain train;
   static constexpr auto fields() {
     return std::tuple{config::field("model", &SavedRun::model, "the model"),

@@ -45,7 +45,7 @@ std::vector<std::pair<std::string, std::string>> facts_of(const checkpoint::Mani
   trainer::Config config;
   config::Violations ignored; // of another version of the program
   config::apply_yaml(config, manifest.config_yaml, "", ignored);
-  const models::GptConfig& m = config.model;
+  const models::ModelConfig& m = config.model;
   facts.emplace_back("model", fmt::format("{}{}, hidden size {}, {}, vocabulary {}, {}",
                                           m.preset.empty() ? "" : m.preset + ": ",
                                           counted(m.num_layers, "layer"), m.hidden_size,

@@ -75,7 +75,7 @@ void Session::share(const at::Tensor& x) const {
 }
 
 at::Tensor Session::read(const std::vector<Input>& inputs) {
-  const models::GptConfig& config = model_.gpt.config();
+  const models::ModelConfig& config = model_.gpt.config();
   for (const Input& input : inputs) {
     if (const int64_t bad = kernels::first_bad_id(
             input.tokens.data(), static_cast<int64_t>(input.tokens.size()), config.vocab_size);

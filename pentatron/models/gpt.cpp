@@ -35,7 +35,7 @@ kernels::Activation kernel_activation(ActivationFunction f) {
   PT_DCHECK(false);
 }
 
-nn::NormOptions norm_options(const GptConfig& c) {
+nn::NormOptions norm_options(const ModelConfig& c) {
   return {.kind = c.normalization == Normalization::kLayerNorm ? kernels::NormKind::kLayerNorm
                                                                : kernels::NormKind::kRmsNorm,
           .eps = c.layernorm_epsilon,
@@ -47,13 +47,13 @@ uint32_t dropout_site(int64_t layer, uint32_t which) {
   return static_cast<uint32_t>(1 + 3 * layer) + which;
 }
 
-nn::Init embedding_init(const GptConfig& c) {
+nn::Init embedding_init(const ModelConfig& c) {
   return nn::Init::normal(c.embedding_init_method_std.value_or(c.init_method_std));
 }
 
 class EmbeddingSegment final : public nn::Segment {
  public:
-  EmbeddingSegment(nn::Param& table, nn::Param* positions, const GptConfig& config,
+  EmbeddingSegment(nn::Param& table, nn::Param* positions, const ModelConfig& config,
                    const parallel::TensorParallel& tp)
       : embedding_(table, positions, tp),
         dropout_(config.embedding_dropout.value_or(config.hidden_dropout)) {
@@ -93,7 +93,7 @@ class LayerSegment final : public nn::Segment {
 
 class HeadSegment final : public nn::Segment {
  public:
-  HeadSegment(const nn::Scope& norm_scope, const GptConfig& config, nn::Param& weight,
+  HeadSegment(const nn::Scope& norm_scope, const ModelConfig& config, nn::Param& weight,
               const parallel::TensorParallel& tp)
       : norm_(norm_scope, config.hidden_size, norm_options(config), tp),
         loss_(weight, tp, config.final_logit_softcapping.value_or(0)) {}
@@ -111,7 +111,7 @@ class HeadSegment final : public nn::Segment {
   parallel::VocabParallelLoss loss_;
 };
 
-kernels::RopeOptions rope_options(const GptConfig& c) {
+kernels::RopeOptions rope_options(const ModelConfig& c) {
   const RopeScalingConfig& s = c.rope_scaling;
   kernels::RopeOptions o{
       .rotary_dim = static_cast<int64_t>(static_cast<double>(c.head_size()) * c.rotary_percent),
@@ -144,7 +144,7 @@ kernels::RopeOptions rope_options(const GptConfig& c) {
 }
 
 /// 0: the layer sees all earlier tokens.
-int64_t window_of(const GptConfig& c, int64_t layer) {
+int64_t window_of(const ModelConfig& c, int64_t layer) {
   const bool full =
       std::ranges::find(c.full_attention_layers, layer) != c.full_attention_layers.end();
   return full ? 0 : c.window_size.value_or(0);
@@ -152,7 +152,7 @@ int64_t window_of(const GptConfig& c, int64_t layer) {
 
 } // namespace
 
-layers::TransformerLayerOptions layer_options(const GptConfig& c, int64_t index) {
+layers::TransformerLayerOptions layer_options(const ModelConfig& c, int64_t index) {
   const double std = c.init_method_std;
   const double proj_std =
       c.use_scaled_init_method ? std / std::sqrt(2.0 * static_cast<double>(c.num_layers)) : std;
@@ -197,7 +197,7 @@ layers::TransformerLayerOptions layer_options(const GptConfig& c, int64_t index)
           .dropout_site = dropout_site(index, 1)};
 }
 
-Gpt::Gpt(const GptConfig& config, const GptBuild& build) : config_(config), build_(build) {
+Gpt::Gpt(const ModelConfig& config, const GptBuild& build) : config_(config), build_(build) {
   const int64_t head = config.num_layers + 1;
   if (build_.stages.empty()) build_.stages = {{0, head + 1}};
   const auto holds = [&](int64_t segment) {
@@ -315,7 +315,7 @@ at::Tensor Gpt::logits(const at::Tensor& ids, nn::ForwardContext& ctx,
   return h;
 }
 
-nn::Cost Gpt::segment_cost(const GptConfig& c, const nn::LayerShape& shape, int64_t segment) {
+nn::Cost Gpt::segment_cost(const ModelConfig& c, const nn::LayerShape& shape, int64_t segment) {
   if (segment > 0 && segment <= c.num_layers) {
     return layers::TransformerLayer::cost(layer_options(c, segment - 1), shape);
   }
@@ -340,7 +340,7 @@ nn::Cost Gpt::segment_cost(const GptConfig& c, const nn::LayerShape& shape, int6
   return cost;
 }
 
-nn::Cost Gpt::cost(const GptConfig& config, const nn::LayerShape& shape) {
+nn::Cost Gpt::cost(const ModelConfig& config, const nn::LayerShape& shape) {
   nn::Cost total;
   for (int64_t segment = 0; segment < config.num_layers + 2; ++segment)
     total += segment_cost(config, shape, segment);

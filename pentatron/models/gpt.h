@@ -7,7 +7,7 @@
 
 #include "pentatron/base/segment_range.h"
 #include "pentatron/layers/transformer_layer.h"
-#include "pentatron/models/gpt_config.h"
+#include "pentatron/models/model_config.h"
 #include "pentatron/nn/segment.h"
 #include "pentatron/parallel/tensor/vocab.h"
 
@@ -24,11 +24,11 @@ class Gpt {
  public:
   /// Registers the parameters; they get storage from a ParamStore, and values from initialize() or
   /// a checkpoint. Throws ConfigError if a size does not divide over tp.
-  Gpt(const GptConfig& config, const GptBuild& build);
+  Gpt(const ModelConfig& config, const GptBuild& build);
   Gpt(const Gpt&) = delete;
 
   nn::ParamList& params() { return params_; }
-  const GptConfig& config() const { return config_; }
+  const ModelConfig& config() const { return config_; }
   at::ScalarType dtype() const { return build_.dtype; }
   const parallel::TensorParallel& tensor_parallel() const { return build_.tp; }
 
@@ -52,13 +52,13 @@ class Gpt {
   at::Tensor logits(const at::Tensor& ids, nn::ForwardContext& ctx, nn::ParamStore& store) const;
 
   /// Of one microbatch on this rank. Head and embedding included.
-  static nn::Cost cost(const GptConfig& config, const nn::LayerShape& shape);
+  static nn::Cost cost(const ModelConfig& config, const nn::LayerShape& shape);
   /// One segment: 0 is the embedding, then the layers, then the head.
-  static nn::Cost segment_cost(const GptConfig& config, const nn::LayerShape& shape,
+  static nn::Cost segment_cost(const ModelConfig& config, const nn::LayerShape& shape,
                                int64_t segment);
 
  private:
-  GptConfig config_;
+  ModelConfig config_;
   GptBuild build_;
   nn::ParamList params_;
   /// Of all layers, and of those with a window if theirs differs.
@@ -67,6 +67,6 @@ class Gpt {
 };
 
 /// Options of layer `index`, as the config gives them.
-layers::TransformerLayerOptions layer_options(const GptConfig& config, int64_t index);
+layers::TransformerLayerOptions layer_options(const ModelConfig& config, int64_t index);
 
 } // namespace pentatron::models

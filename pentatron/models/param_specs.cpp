@@ -4,7 +4,7 @@
 
 namespace pentatron::models {
 
-ParamSpecs param_specs(const GptConfig& config) {
+ParamSpecs param_specs(const ModelConfig& config) {
   Gpt model(config, {});
   ParamSpecs specs;
   for (const nn::Param& param : model.params()) specs.emplace(param.name(), param.spec());

@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "pentatron/models/gpt_config.h"
+#include "pentatron/models/model_config.h"
 #include "pentatron/nn/shard_spec.h"
 
 namespace pentatron::models {
@@ -13,6 +13,6 @@ namespace pentatron::models {
 /// Every parameter over all pipeline stages, by name, with its true global shape. Throws
 /// ConfigError for a configuration that is not one of a model.
 using ParamSpecs = std::map<std::string, nn::ShardSpec, std::less<>>;
-ParamSpecs param_specs(const GptConfig& config);
+ParamSpecs param_specs(const ModelConfig& config);
 
 } // namespace pentatron::models

@@ -9,7 +9,7 @@ namespace {
 
 /// GPT-2 (Radford et al. 2019) and GPT-3 (Brown et al. 2020, arXiv:2005.14165): learned positions,
 /// LayerNorm, biases everywhere, tied.
-GptConfig gpt(int64_t layers, int64_t hidden, int64_t heads, int64_t vocab, int64_t positions) {
+ModelConfig gpt(int64_t layers, int64_t hidden, int64_t heads, int64_t vocab, int64_t positions) {
   return {.num_layers = layers,
           .hidden_size = hidden,
           .num_attention_heads = heads,
@@ -23,20 +23,20 @@ GptConfig gpt(int64_t layers, int64_t hidden, int64_t heads, int64_t vocab, int6
           .add_mlp_bias = true};
 }
 
-GptConfig gpt2(int64_t layers, int64_t hidden, int64_t heads) {
+ModelConfig gpt2(int64_t layers, int64_t hidden, int64_t heads) {
   return gpt(layers, hidden, heads, 50257, 1024);
 }
 
 /// The weak-scaling models of Narayanan et al. 2021 (arXiv:2104.04473, table 1): vocabulary 51,200,
 /// sequence 2048.
-GptConfig gpt3(int64_t layers, int64_t hidden, int64_t heads) {
+ModelConfig gpt3(int64_t layers, int64_t hidden, int64_t heads) {
   return gpt(layers, hidden, heads, 51200, 2048);
 }
 
 /// Llama (Touvron et al. 2023, arXiv:2302.13971 and arXiv:2307.09288; Grattafiori et al. 2024,
 /// arXiv:2407.21783).
-GptConfig llama(int64_t layers, int64_t hidden, int64_t heads, int64_t groups, int64_t ffn,
-                int64_t vocab, int64_t positions, double theta) {
+ModelConfig llama(int64_t layers, int64_t hidden, int64_t heads, int64_t groups, int64_t ffn,
+                  int64_t vocab, int64_t positions, double theta) {
   return {.num_layers = layers,
           .hidden_size = hidden,
           .num_attention_heads = heads,
@@ -49,39 +49,39 @@ GptConfig llama(int64_t layers, int64_t hidden, int64_t heads, int64_t groups, i
           .untie_embeddings_and_output_weights = true};
 }
 
-GptConfig llama31(GptConfig c, double factor) {
+ModelConfig llama31(ModelConfig c, double factor) {
   c.max_position_embeddings = 131072;
   c.rope_scaling = {
       .type = RopeScalingType::kLlama3, .factor = factor, .original_max_position_embeddings = 8192};
   return c;
 }
 
-GptConfig tied(GptConfig c) {
+ModelConfig tied(ModelConfig c) {
   c.untie_embeddings_and_output_weights = false;
   return c;
 }
 
 /// Mistral 7B (Jiang et al. 2023, arXiv:2310.06825), version 0.1 with its sliding window.
-GptConfig mistral() {
-  GptConfig c = llama(32, 4096, 32, 8, 14336, 32000, 32768, 10000.0);
+ModelConfig mistral() {
+  ModelConfig c = llama(32, 4096, 32, 8, 14336, 32000, 32768, 10000.0);
   c.window_size = 4096;
   return c;
 }
 
 /// Qwen 2.5 (arXiv:2412.15115): biases on q, k, v. Qwen 3 (arXiv:2505.09388): q/k norms, head size
 /// 128, no biases.
-GptConfig qwen25(int64_t layers, int64_t hidden, int64_t heads, int64_t groups, int64_t ffn,
-                 int64_t vocab, int64_t positions, bool untied, double eps = 1e-6) {
-  GptConfig c = llama(layers, hidden, heads, groups, ffn, vocab, positions, 1e6);
+ModelConfig qwen25(int64_t layers, int64_t hidden, int64_t heads, int64_t groups, int64_t ffn,
+                   int64_t vocab, int64_t positions, bool untied, double eps = 1e-6) {
+  ModelConfig c = llama(layers, hidden, heads, groups, ffn, vocab, positions, 1e6);
   c.layernorm_epsilon = eps;
   c.add_qkv_bias = true;
   c.untie_embeddings_and_output_weights = untied;
   return c;
 }
 
-GptConfig qwen3(int64_t layers, int64_t hidden, int64_t heads, int64_t groups, int64_t ffn,
-                bool untied) {
-  GptConfig c = llama(layers, hidden, heads, groups, ffn, 151936, 40960, 1e6);
+ModelConfig qwen3(int64_t layers, int64_t hidden, int64_t heads, int64_t groups, int64_t ffn,
+                  bool untied) {
+  ModelConfig c = llama(layers, hidden, heads, groups, ffn, 151936, 40960, 1e6);
   c.layernorm_epsilon = 1e-6;
   c.kv_channels = 128;
   c.qk_layernorm = true;
@@ -90,15 +90,15 @@ GptConfig qwen3(int64_t layers, int64_t hidden, int64_t heads, int64_t groups, i
 }
 
 /// Phi-3 mini (Abdin et al. 2024, arXiv:2404.14219), with 4K tokens and its sliding window.
-GptConfig phi3_mini() {
-  GptConfig c = llama(32, 3072, 32, 32, 8192, 32064, 4096, 10000.0);
+ModelConfig phi3_mini() {
+  ModelConfig c = llama(32, 3072, 32, 32, 8192, 32064, 4096, 10000.0);
   c.window_size = 2047;
   return c;
 }
 
 /// OLMo 2 7B (arXiv:2501.00656).
-GptConfig olmo2() {
-  GptConfig c = llama(32, 4096, 32, 32, 11008, 100352, 4096, 500000.0);
+ModelConfig olmo2() {
+  ModelConfig c = llama(32, 4096, 32, 32, 11008, 100352, 4096, 500000.0);
   c.layernorm_epsilon = 1e-6;
   c.norm_placement = NormPlacement::kOutput;
   c.qk_layernorm = true;
@@ -107,8 +107,8 @@ GptConfig olmo2() {
 }
 
 /// GLM-4 9B (arXiv:2406.12793), version 0414.
-GptConfig glm4() {
-  GptConfig c = llama(40, 4096, 32, 2, 13696, 151552, 32768, 10000.0);
+ModelConfig glm4() {
+  ModelConfig c = llama(40, 4096, 32, 2, 13696, 151552, 32768, 10000.0);
   c.add_qkv_bias = true;
   c.norm_placement = NormPlacement::kPreAndOutput;
   c.rotary_percent = 0.5;
@@ -118,7 +118,7 @@ GptConfig glm4() {
 
 struct Named {
   const char* name;
-  GptConfig config;
+  ModelConfig config;
 };
 
 const std::vector<Named>& table() {
@@ -172,10 +172,10 @@ const std::vector<Named>& table() {
 
 } // namespace
 
-GptConfig preset(std::string_view name) {
+ModelConfig preset(std::string_view name) {
   for (const Named& model : table()) {
     if (model.name == name) {
-      GptConfig config = model.config;
+      ModelConfig config = model.config;
       config.preset = name;
       return config;
     }

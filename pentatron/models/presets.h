@@ -5,12 +5,12 @@
 #include <string_view>
 #include <vector>
 
-#include "pentatron/models/gpt_config.h"
+#include "pentatron/models/model_config.h"
 
 namespace pentatron::models {
 
 /// The config of a named model. Throws ConfigError with the nearest name.
-GptConfig preset(std::string_view name);
+ModelConfig preset(std::string_view name);
 
 /// All names, in the order of the pages.
 std::vector<std::string> preset_names();

@@ -13,12 +13,12 @@ namespace pentatron::parallelize {
 namespace {
 
 /// Key-value heads that several of `tp` ranks share: how many ranks; 1 if every rank has its own.
-int ranks_per_kv_head(const models::GptConfig& model, int tp) {
+int ranks_per_kv_head(const models::ModelConfig& model, int tp) {
   const int64_t heads = model.query_groups();
   return heads < tp ? static_cast<int>(tp / heads) : 1;
 }
 
-bool tied_on_two_ranks(const models::GptConfig& model, const PipelinePlan& plan) {
+bool tied_on_two_ranks(const models::ModelConfig& model, const PipelinePlan& plan) {
   return !model.untie_embeddings_and_output_weights &&
          plan.rank_of_stage.front() != plan.rank_of_stage.back();
 }
@@ -45,7 +45,7 @@ pipeline::Schedule PipelinePlan::make(int num_microbatches) const {
   return pipeline::make_schedule(schedule, ranks, virtual_stages, num_microbatches);
 }
 
-PipelinePlan plan_pipeline(const ParallelConfig& parallel, const models::GptConfig& model,
+PipelinePlan plan_pipeline(const ParallelConfig& parallel, const models::ModelConfig& model,
                            const nn::LayerShape& shape) {
   PipelinePlan plan;
   plan.schedule = config::to_string(parallel.pipeline_schedule);
@@ -78,7 +78,7 @@ int data_parallel_size(const ParallelConfig& parallel, int world_size) {
 }
 
 void check_parallel(const ParallelConfig& parallel, const parallel::DdpConfig& ddp,
-                    const models::GptConfig& model, int world_size, int64_t micro_batch_tokens,
+                    const models::ModelConfig& model, int world_size, int64_t micro_batch_tokens,
                     config::Violations& violations) {
   const int64_t tp = parallel.tensor_model_parallel_size,
                 pp = parallel.pipeline_model_parallel_size,
@@ -130,7 +130,7 @@ void check_parallel(const ParallelConfig& parallel, const parallel::DdpConfig& d
 }
 
 Groups make_groups(const comm::Group& world, const ParallelConfig& parallel,
-                   const models::GptConfig& model, const PipelinePlan& plan) {
+                   const models::ModelConfig& model, const PipelinePlan& plan) {
   const comm::Mesh mesh(
       world, {.tp = static_cast<int>(parallel.tensor_model_parallel_size),
               .cp = static_cast<int>(parallel.context_parallel_size),

@@ -32,13 +32,13 @@ struct PipelinePlan {
 
 /// Throws ConfigError where the pipeline cannot be made of this model. `shape` is a microbatch, for
 /// pipeline_balance=cost.
-PipelinePlan plan_pipeline(const ParallelConfig& parallel, const models::GptConfig& model,
+PipelinePlan plan_pipeline(const ParallelConfig& parallel, const models::ModelConfig& model,
                            const nn::LayerShape& shape);
 
 /// Everything about sizes that a run of `world_size` ranks would stumble over, in one pass, of
 /// sections that keep their own rules. `micro_batch_tokens` 0: not known.
 void check_parallel(const ParallelConfig& parallel, const parallel::DdpConfig& ddp,
-                    const models::GptConfig& model, int world_size, int64_t micro_batch_tokens,
+                    const models::ModelConfig& model, int world_size, int64_t micro_batch_tokens,
                     config::Violations& violations);
 
 /// Data-parallel ranks of a world; at least 1.
@@ -54,10 +54,10 @@ struct Groups {
 };
 /// Collective over the world.
 Groups make_groups(const comm::Group& world, const ParallelConfig& parallel,
-                   const models::GptConfig& model, const PipelinePlan& plan);
+                   const models::ModelConfig& model, const PipelinePlan& plan);
 
 struct ModelOptions {
-  models::GptConfig config;
+  models::ModelConfig config;
   models::GptBuild build; ///< over groups.tp; its stages follow from the plan
   at::Device device = at::kCPU;
   int64_t max_sequence = 0;

@@ -177,7 +177,7 @@ std::optional<std::string> foreign_model(const CheckpointConfig& checkpoint) {
 namespace {
 
 /// The model of what is loaded, if that is weights alone.
-std::optional<models::GptConfig> loaded_model(const CheckpointConfig& checkpoint) {
+std::optional<models::ModelConfig> loaded_model(const CheckpointConfig& checkpoint) {
   const auto open = [](const std::string& where) {
     return checkpoint::open_model(where)->config();
   };
@@ -255,7 +255,7 @@ Config load_config(const std::vector<std::string>& files, const std::vector<std:
   apply(first, ignored);
   Config config = std::move(base);
   bool vocabulary_known = first.model.vocab_size != kNotGiven ||
-                          config.model.vocab_size != models::GptConfig{}.vocab_size;
+                          config.model.vocab_size != models::ModelConfig{}.vocab_size;
   if (!first.model.preset.empty() && first.model.preset != config.model.preset) {
     config.model = models::preset(first.model.preset);
     vocabulary_known = true;

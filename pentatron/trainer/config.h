@@ -15,7 +15,7 @@
 #include "pentatron/comm/dist_config.h"
 #include "pentatron/config/config.h"
 #include "pentatron/data/config.h"
-#include "pentatron/models/gpt_config.h"
+#include "pentatron/models/model_config.h"
 #include "pentatron/optim/batch_size_schedule.h"
 #include "pentatron/optim/lr_schedule.h"
 #include "pentatron/optim/optimizer_config.h"
@@ -235,7 +235,7 @@ struct CheckpointConfig {
 };
 
 struct Config {
-  models::GptConfig model;
+  models::ModelConfig model;
   TrainConfig train;
   parallelize::ParallelConfig parallel;
   parallel::DdpConfig ddp;

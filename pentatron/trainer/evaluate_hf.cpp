@@ -80,7 +80,7 @@ double evaluate_hf(const HfEvaluation& options) {
         options.logits_out.string(),
         std::filesystem::path(options.logits_out).replace_extension(".grads.safetensors").string());
   const auto source = checkpoint::open_model(options.model);
-  const models::GptConfig& config = source->config();
+  const models::ModelConfig& config = source->config();
   const at::Tensor ids_bs = read_input_ids(options.batches, config.vocab_size);
   const int64_t b = ids_bs.size(0), s = ids_bs.size(1);
   const bool with_grads = !options.grads_out.empty();

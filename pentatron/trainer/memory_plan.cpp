@@ -48,7 +48,7 @@ struct Elements {
   double tied = 0; ///< of these, what embedding and head share
 };
 /// Layers are alike, so one is enough.
-Elements elements_of(models::GptConfig model, int tp) {
+Elements elements_of(models::ModelConfig model, int tp) {
   model.num_layers = 1;
   models::Gpt one(model, {});
   Elements elements;
@@ -156,7 +156,7 @@ class Planner {
 
   /// Kept of one token by segment 0, a layer, or the head.
   double saved(int64_t segment) const {
-    models::GptConfig one = c_.model;
+    models::ModelConfig one = c_.model;
     one.num_layers = 1;
     const auto bytes =
         models::Gpt::segment_cost(one,

@@ -172,8 +172,8 @@ TEST(SampleToken, RefusesOptionsOutOfRangeAndOutputThatIsNotFinite) {
 
 constexpr int64_t kContext = 24;
 
-models::GptConfig small_config() {
-  models::GptConfig config;
+models::ModelConfig small_config() {
+  models::ModelConfig config;
   config.num_layers = 3;
   config.hidden_size = 32;
   config.num_attention_heads = 4;
@@ -184,7 +184,7 @@ models::GptConfig small_config() {
   return config;
 }
 
-parallelize::RankModel model_of(const models::GptConfig& config,
+parallelize::RankModel model_of(const models::ModelConfig& config,
                                 at::ScalarType dtype = at::kDouble) {
   parallelize::RankModel model = parallelize::make_model(
       {.config = config, .build = {.dtype = dtype}, .max_sequence = kContext, .gradients = false},
@@ -215,12 +215,12 @@ std::vector<int64_t> argmax_of_full_passes(parallelize::RankModel& model,
 
 struct Variant {
   const char* name;
-  void (*change)(models::GptConfig&);
+  void (*change)(models::ModelConfig&);
 };
 class GenerateModels : public ::testing::TestWithParam<Variant> {};
 
 TEST_P(GenerateModels, IsTheArgMaxOfAFullForwardPassStepByStep) {
-  models::GptConfig config = small_config();
+  models::ModelConfig config = small_config();
   GetParam().change(config);
   parallelize::RankModel model = model_of(config);
   const Prompts prompts = {{5, 17}, {1}, {60, 2, 3, 4, 5, 6, 7, 8, 9}};
@@ -241,21 +241,21 @@ TEST_P(GenerateModels, IsTheArgMaxOfAFullForwardPassStepByStep) {
 
 INSTANTIATE_TEST_SUITE_P(
     Configs, GenerateModels,
-    ::testing::Values(Variant{"rotary", [](models::GptConfig&) {}},
+    ::testing::Values(Variant{"rotary", [](models::ModelConfig&) {}},
                       Variant{"window",
-                              [](models::GptConfig& c) {
+                              [](models::ModelConfig& c) {
                                 c.window_size = 5;
                                 c.full_attention_layers = {1};
                               }},
                       Variant{"learned_positions",
-                              [](models::GptConfig& c) {
+                              [](models::ModelConfig& c) {
                                 c.position_embedding_type =
                                     models::PositionEmbedding::kLearnedAbsolute;
                                 c.num_query_groups = 4;
                                 c.add_qkv_bias = c.add_mlp_bias = c.add_attention_proj_bias = true;
                               }},
                       Variant{"sinks_and_head_norms",
-                              [](models::GptConfig& c) {
+                              [](models::ModelConfig& c) {
                                 c.softmax_type = models::SoftmaxType::kOffByOne;
                                 c.qk_layernorm = true;
                                 c.num_query_groups = 1;
@@ -335,7 +335,7 @@ TEST_P(GenerateLayouts, WriteWhatOneRankWrites) {
   const Prompts prompts = {{5, 17}, {1}, {60, 2, 3, 4, 5, 6, 7, 8, 9}};
   const Options options{.sampling = {.temperature = 1.5}, .max_new_tokens = 40, .seed = 9};
   for (const bool tied : {false, true}) {
-    models::GptConfig config = small_config();
+    models::ModelConfig config = small_config();
     config.untie_embeddings_and_output_weights = !tied;
     parallelize::RankModel one = model_of(config);
     const std::vector<Text> expected = generate(one, prompts, options);

@@ -20,8 +20,8 @@ namespace {
 constexpr int64_t kBatch = 2, kSequence = 10, kTokens = kBatch * kSequence;
 
 /// GPT-2's kind.
-GptConfig learned() {
-  GptConfig c;
+ModelConfig learned() {
+  ModelConfig c;
   c.num_layers = 3;
   c.hidden_size = 24;
   c.num_attention_heads = 4;
@@ -35,8 +35,8 @@ GptConfig learned() {
 }
 
 /// Everything else.
-GptConfig rotary() {
-  GptConfig c;
+ModelConfig rotary() {
+  ModelConfig c;
   c.num_layers = 3;
   c.hidden_size = 24;
   c.num_attention_heads = 4;
@@ -54,7 +54,7 @@ GptConfig rotary() {
 }
 
 struct Model {
-  explicit Model(const GptConfig& config, const comm::Group& tp = {},
+  explicit Model(const ModelConfig& config, const comm::Group& tp = {},
                  at::ScalarType dtype = at::kDouble, bool recompute = false)
       : gpt(config, {.dtype = dtype, .tp = tp, .recompute = recompute}),
         store(gpt.params(), at::kCPU) {
@@ -71,7 +71,7 @@ at::Tensor ids() {
 
 class GptTest : public testing::TestWithParam<bool> {
  protected:
-  GptConfig config() const { return GetParam() ? learned() : rotary(); }
+  ModelConfig config() const { return GetParam() ? learned() : rotary(); }
 };
 
 TEST_P(GptTest, StartsWithTheSameBitsOnEveryNumberOfRanks) {
@@ -96,7 +96,7 @@ TEST_P(GptTest, StartsWithTheSameBitsOnEveryNumberOfRanks) {
 
 TEST_P(GptTest, InitialWeightsHaveTheConfiguredSpread) {
   for (const bool scaled : {false, true}) {
-    GptConfig c = config();
+    ModelConfig c = config();
     c.num_layers = 8;
     c.hidden_size = 64;
     c.init_method_std = 0.03;
@@ -124,7 +124,7 @@ TEST_P(GptTest, InitialWeightsHaveTheConfiguredSpread) {
 }
 
 TEST_P(GptTest, CostIsSixFlopsAWeightAndTokenPlusAttention) {
-  GptConfig c = config();
+  ModelConfig c = config();
   c.window_size.reset();
   c.full_attention_layers.clear();
   // Weights that take part in a matrix product: all but embeddings, norms, biases and sinks.
@@ -226,7 +226,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, GptTest, testing::Bool(), [](const auto& info) {
 });
 
 TEST(GptLayers, FollowTheConfig) {
-  GptConfig c = rotary();
+  ModelConfig c = rotary();
   c.scale_attn_by_inverse_layer_idx = true;
   c.softmax_scale = 0.5;
   const auto first = layer_options(c, 0), second = layer_options(c, 1);

@@ -55,7 +55,7 @@ TEST(PresetCost, FlopsOfTheWeakScalingModelsAreTheirEquation) {
 class Preset : public testing::TestWithParam<std::string> {};
 
 TEST_P(Preset, HasThePublishedNumberOfParameters) {
-  const GptConfig config = preset(GetParam());
+  const ModelConfig config = preset(GetParam());
   if (const auto entry = kPublished.find(GetParam()); entry != kPublished.end()) {
     EXPECT_EQ(config.num_parameters(), entry->second);
     return;
@@ -79,7 +79,7 @@ TEST_P(Preset, RegistersParametersWithoutStorage) {
 }
 
 TEST_P(Preset, IsAValidConfig) {
-  const GptConfig config = preset(GetParam());
+  const ModelConfig config = preset(GetParam());
   config::Violations violations;
   config.validate(violations, "model");
   EXPECT_TRUE(violations.empty());

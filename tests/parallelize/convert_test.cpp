@@ -220,10 +220,10 @@ TEST(HfExport, ConfigsOfEveryFamilyComeBack) {
 }
 
 TEST(HfExport, FindsTheFamilyThatHasTheModel) {
-  const auto family = [](models::GptConfig c, const std::string& preferred = {}) {
+  const auto family = [](models::ModelConfig c, const std::string& preferred = {}) {
     return make_hf_config(c, preferred).family;
   };
-  models::GptConfig c;
+  models::ModelConfig c;
   EXPECT_EQ(family(c), "llama");
   EXPECT_EQ(family(c, "mistral"), "mistral");
   EXPECT_EQ(family(c, "gpt2"), "llama"); // cannot be
@@ -245,7 +245,7 @@ TEST(HfExport, FindsTheFamilyThatHasTheModel) {
 }
 
 TEST(HfExport, NamesTheKeysThatNoFamilyHas) {
-  const models::GptConfig c{.rotary_interleaved = true, .layernorm_zero_centered_gamma = true};
+  const models::ModelConfig c{.rotary_interleaved = true, .layernorm_zero_centered_gamma = true};
   EXPECT_THAT(error_of([&] { make_hf_config(c); }),
               AllOf(HasSubstr("model.rotary_interleaved=true"),
                     HasSubstr("model.layernorm_zero_centered_gamma=true")));

@@ -33,7 +33,7 @@ using ::testing::HasSubstr;
 
 const fs::path kSourceModels = fs::path(PENTATRON_TEST_DATA) / "hf_tiny";
 
-parallelize::RankModel build_model(const models::GptConfig& config, at::ScalarType dtype) {
+parallelize::RankModel build_model(const models::ModelConfig& config, at::ScalarType dtype) {
   return parallelize::make_model(
       {.config = config, .build = {.dtype = dtype}, .max_sequence = 8, .gradients = false}, {});
 }

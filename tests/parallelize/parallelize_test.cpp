@@ -9,8 +9,8 @@
 namespace pentatron::parallelize {
 namespace {
 
-models::GptConfig small() {
-  models::GptConfig c;
+models::ModelConfig small() {
+  models::ModelConfig c;
   c.num_layers = 2;
   c.hidden_size = 16;
   c.num_attention_heads = 4;

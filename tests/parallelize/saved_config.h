@@ -5,13 +5,13 @@
 #include <tuple>
 
 #include "pentatron/config/config.h"
-#include "pentatron/models/gpt_config.h"
+#include "pentatron/models/model_config.h"
 
 namespace pentatron::test {
 
-inline std::string yaml_of(const models::GptConfig& model) {
+inline std::string yaml_of(const models::ModelConfig& model) {
   struct Saved {
-    models::GptConfig model;
+    models::ModelConfig model;
     static constexpr auto fields() {
       return std::tuple{config::field("model", &Saved::model, "the model")};
     }

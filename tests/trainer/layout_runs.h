@@ -35,7 +35,7 @@ struct Trained {
 /// The global tensors of a model from all ranks. Every element must be held by some rank, and be
 /// the same on all that hold it.
 inline std::map<std::string, at::Tensor> gather_weights(trainer::Trainer& trainer,
-                                                        const models::GptConfig& model,
+                                                        const models::ModelConfig& model,
                                                         const comm::Group& world) {
   models::Gpt whole(model, {});
   std::map<std::string, at::Tensor> highest, lowest;

@@ -1,4 +1,4 @@
-/// Hugging Face's config.json, read as a GptConfig by one of families(). What changes the model's
+/// Hugging Face's config.json, read as a ModelConfig by one of families(). What changes the model's
 /// numbers is taken over or refused, never ignored.
 #pragma once
 
@@ -6,13 +6,13 @@
 #include <string>
 
 #include "pentatron/base/json.h"
-#include "pentatron/models/gpt_config.h"
+#include "pentatron/models/model_config.h"
 
 namespace pentatron::checkpoint {
 
 struct HfModel {
   std::string family; ///< model_type
-  models::GptConfig config;
+  models::ModelConfig config;
 };
 
 /// Throws DataError if it is not the config.json of a model that can be, ConfigError for a family

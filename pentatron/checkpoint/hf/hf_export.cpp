@@ -16,12 +16,12 @@ namespace pentatron::checkpoint {
 
 namespace {
 
-using models::GptConfig;
+using models::ModelConfig;
 using models::RopeScalingType;
 
 /// With defaults written out, and without what does not change the numbers of a trained model.
-GptConfig normalised(GptConfig c) {
-  const GptConfig fresh;
+ModelConfig normalised(ModelConfig c) {
+  const ModelConfig fresh;
   c.preset.clear();
   c.num_query_groups = c.query_groups();
   c.kv_channels = c.head_size();
@@ -56,7 +56,7 @@ GptConfig normalised(GptConfig c) {
   return c;
 }
 
-Json config_of(const GptConfig& c, const Family& family) {
+Json config_of(const ModelConfig& c, const Family& family) {
   Json json = family.write(c);
   json["model_type"] = family.model_type;
   json["architectures"] = {family.architecture};
@@ -64,8 +64,8 @@ Json config_of(const GptConfig& c, const Family& family) {
 }
 
 /// What parse_hf_config() would not give back, as "model.rotary_percent=0.5".
-std::vector<std::string> lost_keys(const GptConfig& wanted, const Json& json) {
-  GptConfig found;
+std::vector<std::string> lost_keys(const ModelConfig& wanted, const Json& json) {
+  ModelConfig found;
   try {
     found = parse_hf_config(json, "config.json").config;
   } catch (const Error& error) {
@@ -79,11 +79,11 @@ std::vector<std::string> lost_keys(const GptConfig& wanted, const Json& json) {
 
 } // namespace
 
-bool same_model(const GptConfig& a, const GptConfig& b) {
+bool same_model(const ModelConfig& a, const ModelConfig& b) {
   return config::diff(normalised(a), normalised(b)).empty();
 }
 
-HfExport make_hf_config(const GptConfig& config, const std::string& preferred) {
+HfExport make_hf_config(const ModelConfig& config, const std::string& preferred) {
   std::vector<const Family*> order;
   for (const Family& family : families()) order.push_back(&family);
   std::stable_partition(order.begin(), order.end(),

@@ -1,4 +1,4 @@
-/// A GptConfig as Hugging Face's config.json: the inverse of parse_hf_config().
+/// A ModelConfig as Hugging Face's config.json: the inverse of parse_hf_config().
 #pragma once
 
 #include <optional>
@@ -7,7 +7,7 @@
 #include "pentatron/base/json.h"
 #include "pentatron/base/safetensors.h"
 #include "pentatron/checkpoint/generation_defaults.h"
-#include "pentatron/models/gpt_config.h"
+#include "pentatron/models/model_config.h"
 
 namespace pentatron::checkpoint {
 
@@ -20,7 +20,7 @@ struct HfExport {
 /// `preferred` if it does, else in the order of families(). Dropout beyond what the family
 /// has, and how weights were initialised, are left out. Throws ConfigError that names the keys
 /// which no family can express.
-HfExport make_hf_config(const models::GptConfig& config, const std::string& preferred = {});
+HfExport make_hf_config(const models::ModelConfig& config, const std::string& preferred = {});
 
 /// Adds what is no part of the architecture: token numbers and the type of the weights.
 void add_hf_details(Json& config, const GenerationDefaults& generation, SafeDtype dtype);
@@ -29,6 +29,6 @@ void add_hf_details(Json& config, const GenerationDefaults& generation, SafeDtyp
 std::string torch_name_of(SafeDtype dtype);
 
 /// Whether both are the same model: same parameters, same numbers from them.
-bool same_model(const models::GptConfig& a, const models::GptConfig& b);
+bool same_model(const models::ModelConfig& a, const models::ModelConfig& b);
 
 } // namespace pentatron::checkpoint

@@ -9,7 +9,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
-#include "pentatron/models/gpt_config.h"
+#include "pentatron/models/model_config.h"
 
 namespace pentatron::checkpoint {
 

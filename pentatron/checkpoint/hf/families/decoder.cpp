@@ -7,12 +7,12 @@
 
 namespace pentatron::checkpoint {
 
-using models::GptConfig;
+using models::ModelConfig;
 using models::RopeScalingConfig;
 using models::RopeScalingType;
 
-GptConfig read_decoder(const ConfigReader& in, const DecoderDefaults& defaults) {
-  GptConfig c;
+ModelConfig read_decoder(const ConfigReader& in, const DecoderDefaults& defaults) {
+  ModelConfig c;
   c.num_layers = in.get<int64_t>("num_hidden_layers");
   c.hidden_size = in.get<int64_t>("hidden_size");
   c.num_attention_heads = in.get<int64_t>("num_attention_heads");
@@ -35,7 +35,7 @@ GptConfig read_decoder(const ConfigReader& in, const DecoderDefaults& defaults) 
   return c;
 }
 
-Json write_decoder(const GptConfig& c) {
+Json write_decoder(const ModelConfig& c) {
   return {{"num_hidden_layers", c.num_layers},
           {"hidden_size", c.hidden_size},
           {"num_attention_heads", c.num_attention_heads},
@@ -52,7 +52,7 @@ Json write_decoder(const GptConfig& c) {
           {"use_cache", true}};
 }
 
-void read_rope(const ConfigReader& in, const RopeRule& rule, GptConfig& c) {
+void read_rope(const ConfigReader& in, const RopeRule& rule, ModelConfig& c) {
   Json rope = Json::object();
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     if (!in.json().contains(key) || in.json()[key].is_null()) continue;
@@ -104,7 +104,7 @@ void read_rope(const ConfigReader& in, const RopeRule& rule, GptConfig& c) {
   }
 }
 
-void write_rope(const GptConfig& c, const RopeRule& rule, Json& json) {
+void write_rope(const ModelConfig& c, const RopeRule& rule, Json& json) {
   const RopeScalingConfig& s = c.rope_scaling;
   Json rope = {{"rope_type", "default"}};
   const auto add = [&](const char* key, const auto& value) { rope[key] = value; };
@@ -138,13 +138,13 @@ void write_rope(const GptConfig& c, const RopeRule& rule, Json& json) {
 
 namespace {
 
-bool has_window(const GptConfig& c, int64_t layer) {
+bool has_window(const ModelConfig& c, int64_t layer) {
   return c.window_size &&
          std::ranges::find(c.full_attention_layers, layer) == c.full_attention_layers.end();
 }
 
 /// Layers for which `full` holds have no window; if all have none, there is no window.
-void set_full_layers(const std::function<bool(int64_t)>& full, GptConfig& c) {
+void set_full_layers(const std::function<bool(int64_t)>& full, ModelConfig& c) {
   if (!c.window_size) return;
   for (int64_t i = 0; i < c.num_layers; ++i)
     if (full(i)) c.full_attention_layers.push_back(i);
@@ -155,7 +155,7 @@ void set_full_layers(const std::function<bool(int64_t)>& full, GptConfig& c) {
 
 } // namespace
 
-void read_layer_types(const ConfigReader& in, int64_t full_every, GptConfig& c) {
+void read_layer_types(const ConfigReader& in, int64_t full_every, ModelConfig& c) {
   const auto types = in.get<std::vector<std::string>>("layer_types", {});
   set_full_layers(
       [&](int64_t i) {
@@ -165,14 +165,14 @@ void read_layer_types(const ConfigReader& in, int64_t full_every, GptConfig& c) 
       c);
 }
 
-void write_layer_types(const GptConfig& c, Json& json) {
+void write_layer_types(const ModelConfig& c, Json& json) {
   Json types = Json::array();
   for (int64_t i = 0; i < c.num_layers; ++i)
     types.push_back(has_window(c, i) ? "sliding_attention" : "full_attention");
   json["layer_types"] = std::move(types);
 }
 
-void read_layer_windows(const ConfigReader& in, GptConfig& c) {
+void read_layer_windows(const ConfigReader& in, ModelConfig& c) {
   if (!in.get<bool>("use_sliding_window", false)) return;
   c.window_size = in.find<int64_t>("sliding_window");
   if (in.json().contains("layer_types") && !in.json()["layer_types"].is_null())
@@ -181,7 +181,7 @@ void read_layer_windows(const ConfigReader& in, GptConfig& c) {
   set_full_layers([&](int64_t i) { return i < first; }, c);
 }
 
-void write_layer_windows(const GptConfig& c, Json& json) {
+void write_layer_windows(const ModelConfig& c, Json& json) {
   int64_t first = c.num_layers;
   for (int64_t i = c.num_layers - 1; i >= 0; --i)
     if (has_window(c, i)) first = i;
@@ -191,7 +191,7 @@ void write_layer_windows(const GptConfig& c, Json& json) {
   write_layer_types(c, json);
 }
 
-void name_decoder(const GptConfig& c, const DecoderLayout& layout, TensorNames& out) {
+void name_decoder(const ModelConfig& c, const DecoderLayout& layout, TensorNames& out) {
   out.add("model.embed_tokens.weight", "embedding.word.weight");
   for (int64_t i = 0; i < c.num_layers; ++i) {
     const std::string hf = fmt::format("model.layers.{}.", i), own = fmt::format("layers.{}.", i);

@@ -17,8 +17,8 @@ struct DecoderDefaults {
   bool tied = false;
 };
 /// Sizes, norm, activation, attention dropout and tying; the keys are those of Llama.
-models::GptConfig read_decoder(const ConfigReader& in, const DecoderDefaults& defaults = {});
-Json write_decoder(const models::GptConfig& c);
+models::ModelConfig read_decoder(const ConfigReader& in, const DecoderDefaults& defaults = {});
+Json write_decoder(const models::ModelConfig& c);
 
 /// Rotary positions: transformers 5 has everything under rope_parameters; earlier files have
 /// rope_theta and rope_scaling beside each other. `partial`: the architecture rotates a share of
@@ -27,17 +27,17 @@ struct RopeRule {
   bool partial = false;
   double share = 1;
 };
-void read_rope(const ConfigReader& in, const RopeRule& rule, models::GptConfig& c);
+void read_rope(const ConfigReader& in, const RopeRule& rule, models::ModelConfig& c);
 /// As transformers 5 writes it, and 4 before it, so that both and other programs read the file.
-void write_rope(const models::GptConfig& c, const RopeRule& rule, Json& json);
+void write_rope(const models::ModelConfig& c, const RopeRule& rule, Json& json);
 
 /// layer_types: which layers do not have the window c.window_size. Where the key is missing, every
 /// `full_every`-th has none.
-void read_layer_types(const ConfigReader& in, int64_t full_every, models::GptConfig& c);
-void write_layer_types(const models::GptConfig& c, Json& json);
+void read_layer_types(const ConfigReader& in, int64_t full_every, models::ModelConfig& c);
+void write_layer_types(const models::ModelConfig& c, Json& json);
 /// Windows of Qwen: layer_types, or max_window_layers.
-void read_layer_windows(const ConfigReader& in, models::GptConfig& c);
-void write_layer_windows(const models::GptConfig& c, Json& json);
+void read_layer_windows(const ConfigReader& in, models::ModelConfig& c);
+void write_layer_windows(const models::ModelConfig& c, Json& json);
 
 /// How a family names and stores what is in a layer.
 struct DecoderLayout {
@@ -48,9 +48,9 @@ struct DecoderLayout {
       {"input_layernorm", "attention_norm"}, {"post_attention_layernorm", "mlp_norm"}};
 };
 /// The tensors, with biases and q/k norms where the model has them.
-void name_decoder(const models::GptConfig& c, const DecoderLayout& layout, TensorNames& out);
+void name_decoder(const models::ModelConfig& c, const DecoderLayout& layout, TensorNames& out);
 /// Those of Llama.
-inline void name_llama(const models::GptConfig& c, TensorNames& out) {
+inline void name_llama(const models::ModelConfig& c, TensorNames& out) {
   name_decoder(c, {}, out);
 }
 

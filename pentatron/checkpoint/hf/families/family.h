@@ -9,7 +9,7 @@
 
 #include "pentatron/base/json.h"
 #include "pentatron/checkpoint/hf/families/config_reader.h"
-#include "pentatron/models/gpt_config.h"
+#include "pentatron/models/model_config.h"
 
 namespace pentatron::checkpoint {
 
@@ -42,11 +42,11 @@ struct Family {
   std::string_view architecture; ///< class of transformers
   /// Takes over or refuses what changes the model's numbers, and ignores nothing of it. Throws
   /// DataError for a value of the wrong type, ConfigError for a feature that is not supported.
-  models::GptConfig (*read)(const ConfigReader& in);
+  models::ModelConfig (*read)(const ConfigReader& in);
   /// What config.json has beside model_type and architectures. What it cannot express is left out;
   /// make_hf_config() finds that by reading the result.
-  Json (*write)(const models::GptConfig& c);
-  void (*names)(const models::GptConfig& c, TensorNames& out);
+  Json (*write)(const models::ModelConfig& c);
+  void (*names)(const models::ModelConfig& c, TensorNames& out);
 };
 
 /// In the order in which an export tries them.

@@ -10,8 +10,8 @@ namespace pentatron::checkpoint {
 
 namespace {
 
-models::GptConfig read_gemma(const ConfigReader& in, int64_t full_every) {
-  models::GptConfig c = read_decoder(
+models::ModelConfig read_gemma(const ConfigReader& in, int64_t full_every) {
+  models::ModelConfig c = read_decoder(
       in,
       {.head_size = 256, .activation = {"hidden_activation", "gelu_pytorch_tanh"}, .tied = true});
   const bool bias = in.get<bool>("attention_bias", false);
@@ -29,7 +29,7 @@ models::GptConfig read_gemma(const ConfigReader& in, int64_t full_every) {
   return c;
 }
 
-Json write_gemma(const models::GptConfig& c) {
+Json write_gemma(const models::ModelConfig& c) {
   Json json = write_decoder(c);
   json["hidden_activation"] = json["hidden_act"];
   json.erase("hidden_act");
@@ -46,7 +46,7 @@ Json write_gemma(const models::GptConfig& c) {
   return json;
 }
 
-void name_gemma(const models::GptConfig& c, TensorNames& out) {
+void name_gemma(const models::ModelConfig& c, TensorNames& out) {
   name_decoder(c,
                {.norms = {{"input_layernorm", "attention_norm"},
                           {"post_attention_layernorm", "attention_output_norm"},
@@ -55,23 +55,23 @@ void name_gemma(const models::GptConfig& c, TensorNames& out) {
                out);
 }
 
-models::GptConfig read_gemma2(const ConfigReader& in) {
-  models::GptConfig c = read_gemma(in, 2);
+models::ModelConfig read_gemma2(const ConfigReader& in) {
+  models::ModelConfig c = read_gemma(in, 2);
   if (!in.json().contains("attn_logit_softcapping")) c.attn_logit_softcapping = 50;
   if (!in.json().contains("final_logit_softcapping")) c.final_logit_softcapping = 30;
   read_rope(in, {}, c);
   return c;
 }
 
-Json write_gemma2(const models::GptConfig& c) {
+Json write_gemma2(const models::ModelConfig& c) {
   Json json = write_gemma(c);
   write_rope(c, {}, json);
   return json;
 }
 
 /// transformers 5 has the positions by kind of layer; earlier files have rope_local_base_freq.
-models::GptConfig read_gemma3(const ConfigReader& in) {
-  models::GptConfig c = read_gemma(in, in.get<int64_t>("sliding_window_pattern", 6));
+models::ModelConfig read_gemma3(const ConfigReader& in) {
+  models::ModelConfig c = read_gemma(in, in.get<int64_t>("sliding_window_pattern", 6));
   c.qk_layernorm = true;
   Json full = in.json();
   double local = in.get<double>("rope_local_base_freq", 10000.0);
@@ -89,7 +89,7 @@ models::GptConfig read_gemma3(const ConfigReader& in) {
   return c;
 }
 
-Json write_gemma3(const models::GptConfig& c) {
+Json write_gemma3(const models::ModelConfig& c) {
   Json json = write_gemma(c);
   write_rope(c, {}, json);
   const double local = c.rope_local_base_freq.value_or(c.rotary_base);

@@ -9,8 +9,8 @@ namespace {
 
 constexpr RopeRule kGlm4Rope = {.partial = true, .share = 0.5};
 
-models::GptConfig read_glm4(const ConfigReader& in) {
-  models::GptConfig c = read_decoder(in, {.norm_eps = 1.5625e-7});
+models::ModelConfig read_glm4(const ConfigReader& in) {
+  models::ModelConfig c = read_decoder(in, {.norm_eps = 1.5625e-7});
   c.add_qkv_bias = in.get<bool>("attention_bias", true);
   c.norm_placement = models::NormPlacement::kPreAndOutput;
   c.rotary_interleaved = true;
@@ -18,14 +18,14 @@ models::GptConfig read_glm4(const ConfigReader& in) {
   return c;
 }
 
-Json write_glm4(const models::GptConfig& c) {
+Json write_glm4(const models::ModelConfig& c) {
   Json json = write_decoder(c);
   json["attention_bias"] = c.add_qkv_bias;
   write_rope(c, kGlm4Rope, json);
   return json;
 }
 
-void name_glm4(const models::GptConfig& c, TensorNames& out) {
+void name_glm4(const models::ModelConfig& c, TensorNames& out) {
   name_decoder(c,
                {.fused_gate_up = true,
                 .norms = {{"input_layernorm", "attention_norm"},

@@ -5,8 +5,8 @@ namespace pentatron::checkpoint {
 
 namespace {
 
-models::GptConfig read_gpt2(const ConfigReader& in) {
-  models::GptConfig c;
+models::ModelConfig read_gpt2(const ConfigReader& in) {
+  models::ModelConfig c;
   c.num_layers = in.get<int64_t>("n_layer", 12);
   c.hidden_size = in.get<int64_t>("n_embd", 768);
   c.num_attention_heads = in.get<int64_t>("n_head", 12);
@@ -29,7 +29,7 @@ models::GptConfig read_gpt2(const ConfigReader& in) {
   return c;
 }
 
-Json write_gpt2(const models::GptConfig& c) {
+Json write_gpt2(const models::ModelConfig& c) {
   const bool unscaled = c.softmax_scale == 1.0;
   return {{"n_layer", c.num_layers},
           {"n_embd", c.hidden_size},
@@ -48,7 +48,7 @@ Json write_gpt2(const models::GptConfig& c) {
           {"tie_word_embeddings", !c.untie_embeddings_and_output_weights}};
 }
 
-void name_gpt2(const models::GptConfig& c, TensorNames& out) {
+void name_gpt2(const models::ModelConfig& c, TensorNames& out) {
   out.add("transformer.wte.weight", "embedding.word.weight");
   out.add("transformer.wpe.weight", "embedding.position.weight");
   for (int64_t i = 0; i < c.num_layers; ++i) {

@@ -9,14 +9,14 @@ Family llama_family() {
           .architecture = "LlamaForCausalLM",
           .read =
               [](const ConfigReader& in) {
-                models::GptConfig c = read_decoder(in);
+                models::ModelConfig c = read_decoder(in);
                 c.add_qkv_bias = c.add_attention_proj_bias = in.get<bool>("attention_bias", false);
                 c.add_mlp_bias = in.get<bool>("mlp_bias", false);
                 read_rope(in, {}, c);
                 return c;
               },
           .write =
-              [](const models::GptConfig& c) {
+              [](const models::ModelConfig& c) {
                 Json json = write_decoder(c);
                 json["attention_bias"] = c.add_qkv_bias && c.add_attention_proj_bias;
                 json["mlp_bias"] = c.add_mlp_bias;

@@ -9,7 +9,7 @@ Family mistral_family() {
           .architecture = "MistralForCausalLM",
           .read =
               [](const ConfigReader& in) {
-                models::GptConfig c = read_decoder(in);
+                models::ModelConfig c = read_decoder(in);
                 if (in.get<bool>("attention_bias", false))
                   in.refuse("attention_bias=true for mistral");
                 read_rope(in, {}, c);
@@ -17,7 +17,7 @@ Family mistral_family() {
                 return c;
               },
           .write =
-              [](const models::GptConfig& c) {
+              [](const models::ModelConfig& c) {
                 Json json = write_decoder(c);
                 json["sliding_window"] = c.window_size ? Json(*c.window_size) : Json();
                 write_rope(c, {}, json);

@@ -7,8 +7,8 @@ namespace pentatron::checkpoint {
 
 namespace {
 
-models::GptConfig read_olmo2(const ConfigReader& in) {
-  models::GptConfig c = read_decoder(in, {.norm_eps = 1e-5});
+models::ModelConfig read_olmo2(const ConfigReader& in) {
+  models::ModelConfig c = read_decoder(in, {.norm_eps = 1e-5});
   c.add_qkv_bias = c.add_attention_proj_bias = in.get<bool>("attention_bias", false);
   c.norm_placement = models::NormPlacement::kOutput;
   c.qk_layernorm = true;
@@ -17,14 +17,14 @@ models::GptConfig read_olmo2(const ConfigReader& in) {
   return c;
 }
 
-Json write_olmo2(const models::GptConfig& c) {
+Json write_olmo2(const models::ModelConfig& c) {
   Json json = write_decoder(c);
   json["attention_bias"] = c.add_qkv_bias && c.add_attention_proj_bias;
   write_rope(c, {}, json);
   return json;
 }
 
-void name_olmo2(const models::GptConfig& c, TensorNames& out) {
+void name_olmo2(const models::ModelConfig& c, TensorNames& out) {
   name_decoder(c,
                {.norms = {{"post_attention_layernorm", "attention_output_norm"},
                           {"post_feedforward_layernorm", "mlp_output_norm"}}},

@@ -9,8 +9,8 @@ namespace {
 
 constexpr RopeRule kRope = {.partial = true};
 
-models::GptConfig read_phi3(const ConfigReader& in) {
-  models::GptConfig c = read_decoder(in, {.norm_eps = 1e-5});
+models::ModelConfig read_phi3(const ConfigReader& in) {
+  models::ModelConfig c = read_decoder(in, {.norm_eps = 1e-5});
   c.hidden_dropout = in.get<double>("resid_pdrop", 0.0);
   c.embedding_dropout = in.get<double>("embd_pdrop", 0.0);
   read_rope(in, kRope, c);
@@ -20,7 +20,7 @@ models::GptConfig read_phi3(const ConfigReader& in) {
   return c;
 }
 
-Json write_phi3(const models::GptConfig& c) {
+Json write_phi3(const models::ModelConfig& c) {
   Json json = write_decoder(c);
   json["resid_pdrop"] = c.hidden_dropout;
   json["embd_pdrop"] = c.embedding_dropout.value_or(c.hidden_dropout);
@@ -30,7 +30,7 @@ Json write_phi3(const models::GptConfig& c) {
   return json;
 }
 
-void name_phi3(const models::GptConfig& c, TensorNames& out) {
+void name_phi3(const models::ModelConfig& c, TensorNames& out) {
   name_decoder(c, {.fused_qkv = true, .fused_gate_up = true}, out);
 }
 

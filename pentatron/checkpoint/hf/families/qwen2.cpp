@@ -10,14 +10,14 @@ Family qwen2_family() {
           .architecture = "Qwen2ForCausalLM",
           .read =
               [](const ConfigReader& in) {
-                models::GptConfig c = read_decoder(in);
+                models::ModelConfig c = read_decoder(in);
                 c.add_qkv_bias = true;
                 read_rope(in, {}, c);
                 read_layer_windows(in, c);
                 return c;
               },
           .write =
-              [](const models::GptConfig& c) {
+              [](const models::ModelConfig& c) {
                 Json json = write_decoder(c);
                 write_rope(c, {}, json);
                 write_layer_windows(c, json);

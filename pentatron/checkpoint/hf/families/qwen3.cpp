@@ -9,7 +9,7 @@ Family qwen3_family() {
           .architecture = "Qwen3ForCausalLM",
           .read =
               [](const ConfigReader& in) {
-                models::GptConfig c = read_decoder(in);
+                models::ModelConfig c = read_decoder(in);
                 if (!c.kv_channels) c.kv_channels = 128;
                 c.add_qkv_bias = c.add_attention_proj_bias = in.get<bool>("attention_bias", false);
                 c.qk_layernorm = true;
@@ -18,7 +18,7 @@ Family qwen3_family() {
                 return c;
               },
           .write =
-              [](const models::GptConfig& c) {
+              [](const models::ModelConfig& c) {
                 Json json = write_decoder(c);
                 json["attention_bias"] = c.add_qkv_bias && c.add_attention_proj_bias;
                 write_rope(c, {}, json);

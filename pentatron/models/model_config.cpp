@@ -1,4 +1,4 @@
-#include "pentatron/models/gpt_config.h"
+#include "pentatron/models/model_config.h"
 
 #include <functional>
 #include <numeric>
@@ -9,13 +9,13 @@
 
 namespace pentatron::models {
 
-bool GptConfig::gated() const {
+bool ModelConfig::gated() const {
   using A = ActivationFunction;
   return activation_func == A::kSwiGlu || activation_func == A::kGeGlu ||
          activation_func == A::kGeGluTanh;
 }
 
-int64_t GptConfig::ffn_size() const {
+int64_t ModelConfig::ffn_size() const {
   if (ffn_hidden_size) return *ffn_hidden_size;
   return gated() ? (hidden_size * 8 / 3 + 63) / 64 * 64 : 4 * hidden_size;
 }
@@ -27,7 +27,7 @@ constexpr double kMaxParameters = 1e15;
 
 /// In fp64, where int64_t would overflow: from models of one and of two layers, because all layers
 /// have the same parameters and there may be a million of them.
-double approximate_parameters(GptConfig config) {
+double approximate_parameters(ModelConfig config) {
   const auto count = [&config](int64_t layers) {
     config.num_layers = layers;
     config.full_attention_layers = {};
@@ -43,13 +43,13 @@ double approximate_parameters(GptConfig config) {
 
 } // namespace
 
-int64_t GptConfig::num_parameters() const {
+int64_t ModelConfig::num_parameters() const {
   int64_t total = 0;
   for (const auto& [name, spec] : param_specs(*this)) total += spec.numel();
   return total;
 }
 
-void GptConfig::validate(config::Violations& violations, std::string_view path) const {
+void ModelConfig::validate(config::Violations& violations, std::string_view path) const {
   const size_t before = violations.list().size();
   const auto key = [&](std::string_view name) { return config::join(path, name); };
   if (num_attention_heads % query_groups() != 0) {

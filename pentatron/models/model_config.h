@@ -129,7 +129,7 @@ struct RopeScalingConfig {
   }
 };
 
-struct GptConfig {
+struct ModelConfig {
   std::string preset;
   int64_t num_layers = 4;
   int64_t hidden_size = 256;
@@ -180,7 +180,7 @@ struct GptConfig {
   int64_t num_parameters() const;
 
   static constexpr auto fields() {
-    using C = GptConfig;
+    using C = ModelConfig;
     using config::field;
     using config::OnResume;
     return std::tuple{
