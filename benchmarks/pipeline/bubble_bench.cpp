@@ -80,21 +80,24 @@ class WaitingSegment : public nn::Segment {
 
   std::string name() const override { return "wait"; }
 
-  at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const override {
+  Output forward(const std::vector<at::Tensor>& taken,
+                 const nn::ForwardContext& ctx) const override {
     nn::Param* const weight = by_microbatch_[ctx.layout->sample_ids[0]];
     ctx.use(weight);
     wait_s(cost_.forward);
-    const at::Tensor h = x.is_floating_point() ? x.detach() : at::zeros({kTokens, kHidden});
+    const at::Tensor h = taken.empty() ? at::zeros({kTokens, kHidden}) : taken[0].detach();
     const at::Tensor y = last_ ? h.sum() : h.clone();
-    nn::record("wait", {x}, {y},
-               [this, h, weight, queue = ctx.wgrad](std::vector<at::Tensor>&& grads) {
+    nn::record("wait", taken, {y},
+               [this, h, weight, taken_ = !taken.empty(),
+                queue = ctx.wgrad](std::vector<at::Tensor>&& grads) {
                  const nn::NoAutograd guard;
                  wait_s(cost_.backward_input);
                  const at::Tensor dx = grads[0].expand({kTokens, kHidden}).contiguous();
                  queue->push({.dy = dx, .x = h, .param = weight});
-                 return std::vector<at::Tensor>{dx};
+                 return taken_ ? std::vector<at::Tensor>{dx} : std::vector<at::Tensor>{};
                });
-    return y;
+    if (last_) return {.flows = {}, .loss = y};
+    return {.flows = {y}, .loss = {}};
   }
 
  private:
@@ -116,23 +119,29 @@ Timeline measure(const pipeline::Schedule& schedule, const StageCost& cost,
                  const comm::Group& world) {
   std::vector<nn::Chunk> chunks;
   for (const int stage : schedule.stages_of(world.rank())) {
-    std::vector<std::unique_ptr<nn::Segment>> segments;
-    segments.push_back(
-        std::make_unique<WaitingSegment>(cost, schedule.is_last(stage), schedule.num_microbatches));
-    chunks.emplace_back(std::move(segments), nn::ChunkOptions{});
+    const bool first = schedule.is_first(stage), last = schedule.is_last(stage);
+    std::vector<nn::ConnectedSegment> segments;
+    segments.push_back({std::make_unique<WaitingSegment>(cost, last, schedule.num_microbatches),
+                        {.takes = first ? std::vector<int>{} : std::vector<int>{0},
+                         .gives = last ? std::vector<int>{} : std::vector<int>{0},
+                         .ends = {}}});
+    chunks.emplace_back(std::move(segments), 1, nn::ChunkOptions{});
   }
   std::vector<const nn::Chunk*> held;
   for (const nn::Chunk& chunk : chunks) held.push_back(&chunk);
-  std::vector<pipeline::Microbatch> microbatches;
+  std::vector<nn::Microbatch> microbatches;
   for (int i = 0; i < schedule.num_microbatches; ++i) {
     const auto id = static_cast<uint64_t>(i);
-    microbatches.push_back({at::zeros({kTokens}, at::kLong), at::zeros({kTokens}, at::kLong),
-                            nn::SequenceLayout::dense(1, kTokens, {id}, at::kCPU)});
+    microbatches.push_back(
+        {.fields = {}, .layouts = {nn::SequenceLayout::dense(1, kTokens, {id}, at::kCPU)}});
   }
   Resident store;
   nn::StepState state;
   std::vector<pipeline::Interval> intervals;
-  pipeline::Runtime runtime(held, store, world, {.hidden = kHidden});
+  pipeline::Boundaries boundaries{.flows = {{.name = "hidden", .width = kHidden}},
+                                  .before_stage = {{}}};
+  boundaries.before_stage.resize(static_cast<size_t>(schedule.num_stages), {0});
+  pipeline::Runtime runtime(held, store, world, std::move(boundaries));
   comm::barrier(world);
   runtime.run(schedule, microbatches, state, {.training = true, .intervals = &intervals});
   std::erase_if(intervals, [](const pipeline::Interval& interval) {

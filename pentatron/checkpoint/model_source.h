@@ -3,7 +3,7 @@
 ///
 ///   const auto source = open_model("runs/mine/checkpoints");
 ///   ... build a model of source->config() ...
-///   source->load(model.gpt->params());
+///   source->load(model.model->params());
 ///
 /// The format is detected from the content: a run's checkpoint folder (checkpoint.save) or one
 /// checkpoint in it, a Hugging Face folder (config.json with model.safetensors or its index;

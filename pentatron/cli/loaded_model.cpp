@@ -63,8 +63,7 @@ OpenedModel open_trained_model(const std::string& where, const std::vector<std::
 
 parallelize::RankModel load_model(const OpenedModel& opened, const comm::Group& world) {
   const trainer::Config& config = opened.config;
-  const parallelize::PipelinePlan plan = parallelize::plan_pipeline(
-      config.parallel, config.model, {.tokens = 1, .squared_lengths = 1});
+  const parallelize::PipelinePlan plan = parallelize::plan_pipeline(config.parallel, config.model);
   const at::Device device = trainer::choose_device(config.device);
   trainer::choose_kernels_quietly(config, device, world);
   const parallelize::Groups groups =

@@ -24,7 +24,7 @@ class Writer {
  public:
   Writer(Session& session, const Options& options, const OnToken& on_token)
       : session_(session), options_(options), on_token_(on_token), stream_(options.seed, "sample") {
-    context_ = session.model().gpt.config().max_position_embeddings;
+    context_ = session.model().model.config().max_position_embeddings;
     if (options.context > 0) context_ = std::min(context_, options.context);
   }
 
@@ -135,7 +135,7 @@ std::vector<Text> generate(parallelize::ModelView model,
     writings[i].all = prompts[i];
     longest = std::max(longest, static_cast<int64_t>(prompts[i].size()));
   }
-  const int64_t positions = session.model().gpt.config().max_position_embeddings;
+  const int64_t positions = session.model().model.config().max_position_embeddings;
   session.reserve(std::min(positions, longest + options.max_new_tokens));
   Writer(session, options, on_token).run(writings);
   std::vector<Text> texts;

@@ -5,6 +5,8 @@
 #include "pentatron/base/error.h"
 #include "pentatron/comm/collectives.h"
 #include "pentatron/kernels/embedding/embedding.h"
+#include "pentatron/parallel/pipeline/schedule/forward_only.h"
+#include "pentatron/parallel/pipeline/schedule/lower.h"
 
 namespace pentatron::generate {
 
@@ -12,9 +14,8 @@ namespace {
 
 /// The new tokens of a pass side by side, and where each text goes on.
 struct Pass {
-  at::Tensor ids;  ///< [T], padded to a multiple of the tensor ranks under sequence parallel
-  at::Tensor rows; ///< [inputs], the last token of each
-  nn::SequenceLayout layout;
+  nn::Microbatch batch; ///< padded to a multiple of the tensor ranks under sequence parallel
+  at::Tensor rows;      ///< [inputs], the last token of each
   std::vector<nn::KvCache::Document> documents;
 };
 
@@ -43,22 +44,27 @@ Pass make_pass(const std::vector<Session::Input>& inputs, const nn::KvCache& cac
       positions.data_ptr<int32_t>()[document.first + t] = begin + static_cast<int32_t>(t);
     }
   }
-  pass.ids = ids.to(device);
+  pass.batch.fields = {{"input_ids", ids.to(device)}};
   pass.rows = at::tensor(rows, at::kLong).to(device);
-  pass.layout.batch = 1;
-  pass.layout.sequence = tokens;
-  pass.layout.positions = positions.to(device);
+  nn::SequenceLayout& layout = pass.batch.layouts.emplace_back();
+  layout.batch = 1;
+  layout.sequence = tokens;
+  layout.positions = positions.to(device);
   for (const nn::KvCache::Document& document : pass.documents)
-    pass.layout.document_starts.push_back(document.first);
-  pass.layout.document_starts.push_back(tokens);
-  if (tp.sequence) pass.layout.cut_outer(tp.rank(), tp.size());
+    layout.document_starts.push_back(document.first);
+  layout.document_starts.push_back(tokens);
+  if (tp.sequence) layout.cut_outer(tp.rank(), tp.size());
   return pass;
 }
 
 } // namespace
 
 Session::Session(parallelize::ModelView model, int64_t texts)
-    : model_(std::move(model)), cache_(texts), tokens_(static_cast<size_t>(texts)) {}
+    : model_(std::move(model)),
+      schedule_(pipeline::lower(pipeline::one_pass(model_.places.rank_of_stage))),
+      runtime_(parallelize::chunks_of(model_.model), model_.store, model_.places.pp,
+               parallelize::boundaries_of(model_.model, model_.places, model_.device)),
+      cache_(texts), tokens_(static_cast<size_t>(texts)) {}
 
 void Session::truncate(int64_t text, int64_t length) {
   cache_.truncate(text, length);
@@ -75,7 +81,7 @@ void Session::share(const at::Tensor& x) const {
 }
 
 at::Tensor Session::read(const std::vector<Input>& inputs) {
-  const models::ModelConfig& config = model_.gpt.config();
+  const models::ModelConfig& config = model_.model.config();
   for (const Input& input : inputs) {
     if (const int64_t bad = kernels::first_bad_id(
             input.tokens.data(), static_cast<int64_t>(input.tokens.size()), config.vocab_size);
@@ -84,31 +90,20 @@ at::Tensor Session::read(const std::vector<Input>& inputs) {
                        input.tokens[static_cast<size_t>(bad)], config.vocab_size);
     }
   }
-  const Pass pass = make_pass(inputs, cache_, model_.gpt.tensor_parallel(), model_.device);
+  const Pass pass = make_pass(inputs, cache_, model_.model.tensor_parallel(), model_.device);
   cache_.begin(pass.documents);
-  nn::ForwardContext ctx{.layout = &pass.layout, .cache = &cache_};
-  const auto& [pp, rank_of_stage] = model_.places;
-  at::Tensor h = pass.ids;
-  size_t chunk = 0;
-  for (size_t stage = 0; stage < rank_of_stage.size(); ++stage) {
-    if (rank_of_stage[stage] != pp.rank()) continue;
-    const int before = stage == 0 ? pp.rank() : rank_of_stage[stage - 1];
-    if (before != pp.rank()) {
-      h = at::empty({pass.layout.outer_tokens(), config.hidden_size},
-                    at::TensorOptions(model_.gpt.dtype()).device(model_.device));
-      comm::recv(h, before, pp);
-    }
-    h = model_.gpt.infer(chunk++, h, ctx, model_.store, pass.rows);
-    const bool last = stage + 1 == rank_of_stage.size();
-    if (!last && rank_of_stage[stage + 1] != pp.rank())
-      comm::send(h.contiguous(), rank_of_stage[stage + 1], pp);
-  }
+  nn::StepState state;
+  nn::PassResults results;
+  runtime_.run(schedule_, {pass.batch}, state,
+               {.wanted = {.loss = false, .logits = true, .logit_rows = pass.rows, .hidden = false},
+                .results = &results,
+                .cache = &cache_});
   cache_.end();
   for (const Input& input : inputs) {
     std::vector<int64_t>& text = tokens_[static_cast<size_t>(input.text)];
     text.insert(text.end(), input.tokens.begin(), input.tokens.end());
   }
-  return has_logits() ? h.cpu() : at::Tensor();
+  return has_logits() ? results.at("logits").cpu() : at::Tensor();
 }
 
 } // namespace pentatron::generate

@@ -43,6 +43,8 @@ class Session {
 
  private:
   parallelize::ModelView model_;
+  pipeline::Schedule schedule_;
+  pipeline::Runtime runtime_;
   nn::KvCache cache_;
   std::vector<std::vector<int64_t>> tokens_;
 };

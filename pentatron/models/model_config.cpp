@@ -20,6 +20,13 @@ int64_t ModelConfig::ffn_size() const {
   return gated() ? (hidden_size * 8 / 3 + 63) / 64 * 64 : 4 * hidden_size;
 }
 
+ModelConfig ModelConfig::with_one_layer() const {
+  ModelConfig small = *this;
+  small.num_layers = 1;
+  small.full_attention_layers = {};
+  return small;
+}
+
 namespace {
 
 /// Bytes of all of them and of their optimizer can be counted in 64 bits.

@@ -12,6 +12,11 @@
 
 namespace pentatron::models {
 
+enum class ModelType : uint8_t { kGpt };
+constexpr auto enum_names(ModelType) {
+  return std::array{config::name(ModelType::kGpt, "gpt")};
+}
+
 enum class Normalization : uint8_t { kLayerNorm, kRmsNorm };
 constexpr auto enum_names(Normalization) {
   return std::array{config::name(Normalization::kLayerNorm, "layernorm"),
@@ -130,6 +135,7 @@ struct RopeScalingConfig {
 };
 
 struct ModelConfig {
+  ModelType type = ModelType::kGpt;
   std::string preset;
   int64_t num_layers = 4;
   int64_t hidden_size = 256;
@@ -178,6 +184,8 @@ struct ModelConfig {
   /// have as many weights.
   int64_t ffn_size() const;
   int64_t num_parameters() const;
+  /// The same model with one layer of each kind: layers are alike, and there may be a million.
+  ModelConfig with_one_layer() const;
 
   static constexpr auto fields() {
     using C = ModelConfig;

@@ -74,6 +74,21 @@ void SequenceLayout::cut_outer(int rank, int ranks) {
   outer_begin = rank * outer_size;
 }
 
+const at::Tensor& Microbatch::field(std::string_view name) const {
+  const auto found = fields.find(name);
+  if (found == fields.end()) raise<Error>("internal error: a microbatch has no field {}", name);
+  return found->second;
+}
+
+void ForwardContext::add_loss(std::string_view term, double sum) const {
+  if (state == nullptr || !count_uses) return; // counted by the first pass
+  state->loss_sums.try_emplace(std::string(term)).first->second += sum;
+}
+
+void ForwardContext::deposit(std::string_view name, at::Tensor value) const {
+  if (results != nullptr) results->insert_or_assign(std::string(name), std::move(value));
+}
+
 void WgradQueue::push(WgradTask task) {
   tasks_.push_back(std::move(task));
   if (!deferred_) drain();

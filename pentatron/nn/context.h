@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -77,23 +78,54 @@ class WgradQueue {
 struct StepState {
   /// Name of the first layer whose output was not finite, when the check is on.
   std::string first_nonfinite;
-  /// Sums over this rank's targets, by the name of the loss term; not scaled. "lm loss" is the
-  /// cross-entropy.
-  std::map<std::string, double> loss_sums;
+  /// Sums over this rank's targets, by the name of the loss term; not scaled.
+  std::map<std::string, double, std::less<>> loss_sums;
 };
 
+/// What every stage knows of a microbatch.
+struct Microbatch {
+  std::map<std::string, at::Tensor, std::less<>>
+      fields;                          ///< one value per token [T], or per sample [B]
+  std::vector<SequenceLayout> layouts; ///< by the number of the stream
+
+  /// Throws Error (internal) if there is none.
+  const at::Tensor& field(std::string_view name) const;
+};
+
+/// What the caller wants of a pass beside its flows; segments put it into PassResults.
+struct Wanted {
+  bool loss = true;
+  bool logits = false;
+  at::Tensor logit_rows = {}; ///< [R] int64, tokens whose logits are wanted; undefined: all
+  bool hidden = false;        ///< the hidden states behind the last norm
+};
+/// By name: "loss" (scaled), and what was wanted: "logits", "hidden", ...; on ranks that compute
+/// it.
+using PassResults = std::map<std::string, at::Tensor, std::less<>>;
+
 struct ForwardContext {
-  const SequenceLayout* layout = nullptr;
+  const SequenceLayout* layout = nullptr; ///< of the stream that the segment works on
+  const Microbatch* batch = nullptr;
+  Wanted wanted;
+  PassResults* results = nullptr;
   WgradQueue* wgrad = nullptr; ///< outlives the backward pass of this forward
   StepState* state = nullptr;
   KvCache* cache = nullptr; ///< of generation: begin() has been called
-  at::Tensor labels;        ///< [tokens] int64, negative: no target
-  double loss_scale =
-      1; ///< 1 / number of targets of the whole step over all ranks, known before the first forward
+  /// By loss term: weight / number of targets of the whole step over all ranks, known before the
+  /// first forward. A term that is not there has 1.
+  std::map<std::string, double, std::less<>> loss_scales;
   uint64_t seed = 0;         ///< of dropout
   bool training = false;     ///< dropout is on
   bool count_uses = true;    ///< false in a recomputation: its uses were counted by the first pass
   bool check_finite = false; ///< name the first layer with a NaN or infinity in `state`
+
+  double loss_scale(std::string_view term) const {
+    const auto found = loss_scales.find(term);
+    return found == loss_scales.end() ? 1 : found->second;
+  }
+  /// Adds the sum of a term's losses over this rank's targets, not scaled.
+  void add_loss(std::string_view term, double sum) const;
+  void deposit(std::string_view name, at::Tensor value) const;
 
   /// A parameter is about to be used by an operator whose backward will accumulate its gradient
   /// once.

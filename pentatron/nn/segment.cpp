@@ -1,5 +1,8 @@
 #include "pentatron/nn/segment.h"
 
+#include <algorithm>
+#include <utility>
+
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -11,8 +14,11 @@
 namespace pentatron::nn {
 
 struct Tape::Record {
-  at::Tensor input;             // the detached leaf
-  torch::autograd::Edge output; // unset while the segment waits for its recomputation
+  std::vector<at::Tensor> inputs; // detached leaves
+  std::vector<torch::autograd::Edge>
+      outputs;                // of what the segment gave; invalid: not differentiable
+  torch::autograd::Edge loss; // invalid: the segment has none
+  bool waits = false;         // for its recomputation
 };
 
 Tape::Tape() = default;
@@ -20,8 +26,8 @@ Tape::~Tape() = default;
 Tape::Tape(Tape&&) noexcept = default;
 Tape& Tape::operator=(Tape&&) noexcept = default;
 
-Chunk::Chunk(std::vector<std::unique_ptr<Segment>> segments, ChunkOptions options)
-    : segments_(std::move(segments)), options_(options) {}
+Chunk::Chunk(std::vector<ConnectedSegment> segments, size_t flows, ChunkOptions options)
+    : segments_(std::move(segments)), flows_(flows), options_(options) {}
 
 namespace {
 
@@ -31,68 +37,134 @@ at::Tensor leaf_of(const at::Tensor& x) {
   return leaf;
 }
 
-void check_finite(const Segment& segment, const at::Tensor& output, const ForwardContext& ctx) {
+std::vector<at::Tensor> leaves_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> leaves;
+  for (const at::Tensor& x : tensors) leaves.push_back(leaf_of(x));
+  return leaves;
+}
+
+torch::autograd::Edge edge_of(const at::Tensor& x) {
+  return x.defined() && x.requires_grad() ? torch::autograd::impl::gradient_edge(x)
+                                          : torch::autograd::Edge();
+}
+
+void remember_outputs(Tape::Record& record, const Segment::Output& output) {
+  for (const at::Tensor& x : output.flows) record.outputs.push_back(edge_of(x));
+  record.loss = edge_of(output.loss);
+}
+
+void check_finite(const Segment& segment, const Segment::Output& output,
+                  const ForwardContext& ctx) {
   if (!ctx.check_finite || ctx.state == nullptr || !ctx.state->first_nonfinite.empty()) return;
-  if (!at::isfinite(output.detach()).all().item<bool>())
+  const auto bad = [](const at::Tensor& x) {
+    return x.defined() && !at::isfinite(x.detach()).all().item<bool>();
+  };
+  if (bad(output.loss) || std::ranges::any_of(output.flows, bad))
     ctx.state->first_nonfinite = segment.name();
+}
+
+/// One call of the engine: from the gradients of what a segment gave to its leaves.
+void differentiate(Tape::Record& record, const Segment& segment, const Ports& ports,
+                   Flows& gradients) {
+  torch::autograd::edge_list roots;
+  torch::autograd::variable_list values;
+  for (size_t i = 0; i < ports.gives.size(); ++i) {
+    at::Tensor value = std::exchange(gradients[static_cast<size_t>(ports.gives[i])], at::Tensor());
+    if (!record.outputs[i].is_valid()) continue;
+    if (!value.defined()) {
+      raise<Error>("internal error: no gradient has arrived for output {} of {}", i,
+                   segment.name());
+    }
+    roots.push_back(std::move(record.outputs[i]));
+    values.push_back(std::move(value));
+  }
+  if (record.loss.is_valid()) {
+    values.push_back(at::ones({}, record.loss.function->input_metadata(0).options()));
+    roots.push_back(std::move(record.loss));
+  }
+  torch::autograd::Engine::get_default_engine().execute(roots, std::move(values),
+                                                        /*keep_graph=*/false,
+                                                        /*create_graph=*/false,
+                                                        /*accumulate_grad=*/true, {});
 }
 
 } // namespace
 
-at::Tensor Chunk::forward(const at::Tensor& x, ForwardContext& ctx, ParamStore& store,
-                          Tape* tape) const {
-  at::Tensor h = x;
+Segment::Output Chunk::run(const ConnectedSegment& place, const std::vector<at::Tensor>& taken,
+                           ForwardContext& ctx) const {
+  if (ctx.batch != nullptr)
+    ctx.layout = &ctx.batch->layouts[static_cast<size_t>(place.ports.stream)];
+  return place.segment->forward(taken, ctx);
+}
+
+Flows Chunk::forward(Flows flows, ForwardContext& ctx, ParamStore& store, Tape* tape) const {
+  flows.resize(flows_);
   ctx.differentiated = tape != nullptr;
   ctx.count_uses = true;
   for (size_t i = 0; i < segments_.size(); ++i) {
-    const Segment& segment = *segments_[i];
+    const auto& [segment, ports] = segments_[i];
     const int64_t unit = options_.first_unit + static_cast<int64_t>(i);
+    std::vector<at::Tensor> taken;
+    for (const int flow : ports.takes) {
+      const at::Tensor& x = flows[static_cast<size_t>(flow)];
+      taken.push_back(x.defined() ? x.detach() : x);
+    }
+    for (const int flow : ports.ends) flows[static_cast<size_t>(flow)] = at::Tensor();
     store.acquire(unit, Pass::kForward);
-    if (tape == nullptr) {
+    Segment::Output output;
+    if (tape == nullptr || (options_.recompute && segment->recomputable())) {
       const at::NoGradGuard no_grad;
-      h = segment.forward(h, ctx);
-    } else if (options_.recompute && segment.recomputable()) {
-      tape->records().push_back({h.detach(), {}});
-      const at::NoGradGuard no_grad;
-      h = segment.forward(h, ctx);
+      if (tape != nullptr) tape->records().push_back({.inputs = taken, .waits = true});
+      output = run(segments_[i], taken, ctx);
     } else {
       const at::AutoGradMode grad(true);
-      at::Tensor input = leaf_of(h);
-      const at::Tensor output = segment.forward(input, ctx);
-      tape->records().push_back({std::move(input), torch::autograd::impl::gradient_edge(output)});
-      h = output.detach();
+      Tape::Record record{.inputs = leaves_of(taken)};
+      taken.clear();
+      output = run(segments_[i], record.inputs, ctx);
+      remember_outputs(record, output);
+      tape->records().push_back(std::move(record));
     }
     store.release(unit, Pass::kForward);
-    check_finite(segment, h, ctx);
+    check_finite(*segment, output, ctx);
+    if (output.loss.defined()) ctx.deposit("loss", output.loss.detach());
+    for (size_t k = 0; k < ports.gives.size(); ++k)
+      flows[static_cast<size_t>(ports.gives[k])] = output.flows[k].detach();
   }
-  return h;
+  return flows;
 }
 
-at::Tensor Chunk::backward(at::Tensor grad, ForwardContext& ctx, ParamStore& store,
-                           Tape& tape) const {
+Flows Chunk::backward(Flows gradients, ForwardContext& ctx, ParamStore& store, Tape& tape) const {
   PT_DCHECK(tape.records().size() == segments_.size());
+  gradients.resize(flows_);
   ctx.count_uses = false; // what runs again from here on was counted by the first pass
   for (size_t i = segments_.size(); i-- > 0;) {
+    const auto& [segment, ports] = segments_[i];
     Tape::Record record = std::move(tape.records().back());
     tape.records().pop_back();
     const int64_t unit = options_.first_unit + static_cast<int64_t>(i);
     store.acquire(unit, Pass::kBackward);
-    if (record.output.function == nullptr) {
+    if (record.waits) {
       const at::AutoGradMode enabled(true);
-      record.input = leaf_of(record.input);
+      record.inputs = leaves_of(record.inputs);
       if (planted("recomputation_without_dropout")) ctx.training = false;
-      const at::Tensor output = segments_[i]->forward(record.input, ctx);
-      record.output = torch::autograd::impl::gradient_edge(output);
+      remember_outputs(record, run(segments_[i], record.inputs, ctx));
     }
-    if (!grad.defined()) grad = at::ones({}, record.output.function->input_metadata(0).options());
-    torch::autograd::Engine::get_default_engine().execute(
-        {std::move(record.output)}, {std::move(grad)},
-        /*keep_graph=*/false, /*create_graph=*/false,
-        /*accumulate_grad=*/true, {});
-    grad = record.input.is_floating_point() ? record.input.grad() : at::Tensor();
+    differentiate(record, *segment, ports, gradients);
+    for (size_t k = 0; k < ports.takes.size(); ++k) {
+      const at::Tensor own =
+          record.inputs[k].is_floating_point() ? record.inputs[k].grad() : at::Tensor();
+      if (!own.defined()) continue;
+      at::Tensor& sum = gradients[static_cast<size_t>(ports.takes[k])];
+      // Taken by several segments: summed from the last to the first, the same in every layout.
+      if (!sum.defined() || planted("gradient_of_shared_flow_added_once")) {
+        sum = own;
+      } else {
+        sum = sum + own;
+      }
+    }
     store.release(unit, Pass::kBackward);
   }
-  return grad;
+  return gradients;
 }
 
 } // namespace pentatron::nn

@@ -1,7 +1,7 @@
 /// A model as a list of segments, each with its own small autograd graph: the embedding, one layer,
 /// the head.
 ///
-/// Between segments the graph is cut: a segment's input is a detached leaf, its output is
+/// Between segments the graph is cut: what a segment takes is a detached leaf, what it gives is
 /// remembered by its gradient edge and the tensor passed on. Backward walks the segments in reverse
 /// and calls the engine once for each. So gathering parameters, recomputation, releasing outputs
 /// and overlapping microbatches are steps of a list and not hooks.
@@ -14,18 +14,21 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "pentatron/nn/context.h"
+#include "pentatron/nn/flow.h"
 #include "pentatron/nn/param_store.h"
 
 namespace pentatron::nn {
 
-/// What crosses a segment boundary: the hidden states [tokens, hidden] between layers, token ids
-/// before the first, the summed loss after the last.
 class Segment {
  public:
+  struct Output {
+    std::vector<at::Tensor> flows; ///< in the order of Ports::gives
+    at::Tensor loss;               ///< scaled; undefined: the segment has none
+  };
   virtual ~Segment() = default;
   virtual std::string name() const = 0;
-  virtual at::Tensor forward(const at::Tensor& x, const ForwardContext& ctx) const = 0;
+  /// `taken` in the order of Ports::takes.
+  virtual Output forward(const std::vector<at::Tensor>& taken, const ForwardContext& ctx) const = 0;
   /// Whether recompute=full runs it again in backward. A layer is; the embedding and the head are
   /// not.
   virtual bool recomputable() const { return false; }
@@ -52,22 +55,34 @@ struct ChunkOptions {
       false; ///< keep only inputs of recomputable segments and run them again in backward
 };
 
+struct ConnectedSegment {
+  std::unique_ptr<Segment> segment;
+  Ports ports;
+};
+
 /// Consecutive segments that one rank runs for a microbatch.
 class Chunk {
  public:
-  Chunk(std::vector<std::unique_ptr<Segment>> segments, ChunkOptions options);
+  /// `flows`: how many the model has.
+  Chunk(std::vector<ConnectedSegment> segments, size_t flows, ChunkOptions options);
 
-  /// Runs all segments. With a tape, backward can follow; `ctx` must be alive until then.
-  at::Tensor forward(const at::Tensor& x, ForwardContext& ctx, ParamStore& store, Tape* tape) const;
+  /// Runs all segments on what crosses the boundary before them, and gives what crosses the one
+  /// behind. With a tape, backward can follow; `ctx` must be alive until then.
+  Flows forward(Flows flows, ForwardContext& ctx, ParamStore& store, Tape* tape) const;
 
-  /// Consumes the tape. `grad` is that of the output; undefined: ones. Returns the gradient of the
-  /// input, undefined if the input is not floating point.
-  at::Tensor backward(at::Tensor grad, ForwardContext& ctx, ParamStore& store, Tape& tape) const;
+  /// Consumes the tape: from the gradients of the flows behind the chunk to those before it. A
+  /// segment's loss has the gradient 1. Throws Error (internal) if the gradient of a flow is
+  /// missing.
+  Flows backward(Flows gradients, ForwardContext& ctx, ParamStore& store, Tape& tape) const;
 
-  const std::vector<std::unique_ptr<Segment>>& segments() const { return segments_; }
+  const std::vector<ConnectedSegment>& segments() const { return segments_; }
 
  private:
-  std::vector<std::unique_ptr<Segment>> segments_;
+  Segment::Output run(const ConnectedSegment& place, const std::vector<at::Tensor>& taken,
+                      ForwardContext& ctx) const;
+
+  std::vector<ConnectedSegment> segments_;
+  size_t flows_;
   ChunkOptions options_;
 };
 

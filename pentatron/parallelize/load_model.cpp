@@ -11,7 +11,7 @@ RankModel load_model(checkpoint::ModelSource& source, ModelOptions options, cons
   if (!options.gradients && options.device.is_cpu())
     options.lend = [&](nn::ParamList& params) { lent = source.lend(params); };
   RankModel model = make_model(options, groups, plan);
-  nn::ParamList& params = model.gpt->params();
+  nn::ParamList& params = model.model->params();
   source.load(params, [&](const std::function<void(nn::Param&)>& fill) {
     for (nn::Param& param : params)
       if (!lent.contains(&param)) fill(param);

@@ -24,14 +24,34 @@ bool tied_on_two_ranks(const models::ModelConfig& model, const PipelinePlan& pla
 }
 
 /// The model of this rank without storage.
-std::unique_ptr<models::Gpt> make_gpt(const ModelOptions& options, const Groups& groups,
-                                      const PipelinePlan& plan) {
-  models::GptBuild build = options.build;
+std::unique_ptr<models::Model> make_part(const ModelOptions& options, const Groups& groups,
+                                         const PipelinePlan& plan) {
+  models::ModelBuild build = options.build;
   if (!plan.stages.empty()) build.stages = plan.stages_of(groups.pp.rank());
-  return std::make_unique<models::Gpt>(options.config, build);
+  return models::make_model(options.config, build);
+}
+
+void finish(models::Model& model, const ModelOptions& options) {
+  model.finish(options.device,
+               std::vector<int64_t>(model.spec().streams.size(), options.max_sequence));
 }
 
 } // namespace
+
+std::vector<const nn::Chunk*> chunks_of(const models::Model& model) {
+  std::vector<const nn::Chunk*> chunks;
+  for (const nn::Chunk& chunk : model.chunks()) chunks.push_back(&chunk);
+  return chunks;
+}
+
+pipeline::Boundaries boundaries_of(const models::Model& model, const StagePlaces& places,
+                                   at::Device device) {
+  pipeline::Boundaries boundaries{
+      .flows = model.spec().flows, .before_stage = {}, .dtype = model.dtype(), .device = device};
+  for (const SegmentRange& stage : places.stages)
+    boundaries.before_stage.push_back(model.spec().alive_before(stage.begin));
+  return boundaries;
+}
 
 std::vector<SegmentRange> PipelinePlan::stages_of(int rank) const {
   std::vector<SegmentRange> ranges;
@@ -45,15 +65,22 @@ pipeline::Schedule PipelinePlan::make(int num_microbatches) const {
   return pipeline::make_schedule(schedule, ranks, virtual_stages, num_microbatches);
 }
 
+std::vector<pipeline::StageSegment> stage_segments(const models::ModelConfig& model) {
+  std::vector<pipeline::StageSegment> segments;
+  for (const models::SegmentSpec& segment : models::model_spec(model).segments)
+    segments.push_back({segment.name, segment.letter, segment.is_layer});
+  return segments;
+}
+
 PipelinePlan plan_pipeline(const ParallelConfig& parallel, const models::ModelConfig& model,
-                           const nn::LayerShape& shape) {
+                           int64_t sequence) {
   PipelinePlan plan;
   plan.schedule = config::to_string(parallel.pipeline_schedule);
   plan.virtual_stages = static_cast<int>(parallel.virtual_pipeline_model_parallel_size.value_or(0));
   const auto ranks = static_cast<int>(parallel.pipeline_model_parallel_size);
   plan.rank_of_stage =
       pipeline::make_schedule(plan.schedule, ranks, plan.virtual_stages, 1).rank_of_stage;
-  pipeline::StageOptions options{.num_layers = model.num_layers,
+  pipeline::StageOptions options{.segments = stage_segments(model),
                                  .rank_of_stage = plan.rank_of_stage,
                                  .layout = parallel.pipeline_model_parallel_layout,
                                  .first_rank_layers = parallel.num_layers_in_first_pipeline_stage,
@@ -62,9 +89,12 @@ PipelinePlan plan_pipeline(const ParallelConfig& parallel, const models::ModelCo
                                      parallel.account_for_embedding_in_pipeline_split,
                                  .count_loss = parallel.account_for_loss_in_pipeline_split};
   if (parallel.pipeline_balance == PipelineBalance::kCost) {
-    for (int64_t segment = 0; segment < model.num_layers + 2; ++segment)
-      options.segment_costs.push_back(
-          models::Gpt::segment_cost(model, shape, segment).total_flops());
+    const std::vector<nn::LayerShape> shapes(
+        models::model_spec(model).streams.size(),
+        {.tokens = sequence, .squared_lengths = sequence * sequence});
+    for (size_t segment = 0; segment < options.segments.size(); ++segment)
+      options.costs.push_back(
+          models::segment_cost(model, shapes, static_cast<int64_t>(segment)).total_flops());
   }
   plan.stages = pipeline::assign_stages(options);
   return plan;
@@ -114,7 +144,7 @@ void check_parallel(const ParallelConfig& parallel, const parallel::DdpConfig& d
                    "parallel.sequence_parallel=false");
   }
   try {
-    plan_pipeline(parallel, model, {.tokens = 1, .squared_lengths = 1});
+    plan_pipeline(parallel, model);
   } catch (const ConfigError& error) {
     violations.add(pp_key, error.what());
   }
@@ -159,12 +189,12 @@ Groups make_groups(const comm::Group& world, const ParallelConfig& parallel,
 RankModel make_model(const ModelOptions& options, const Groups& groups, const PipelinePlan& plan) {
   RankModel model;
   model.device = options.device;
-  if (!plan.stages.empty()) model.places = {groups.pp, plan.rank_of_stage};
-  model.gpt = make_gpt(options, groups, plan);
-  if (options.lend) options.lend(model.gpt->params());
+  if (!plan.stages.empty()) model.places = {groups.pp, plan.rank_of_stage, plan.stages};
+  model.model = make_part(options, groups, plan);
+  if (options.lend) options.lend(model.model->params());
   model.store =
-      std::make_unique<nn::ResidentStore>(model.gpt->params(), options.device, options.gradients);
-  model.gpt->finish(options.device, options.max_sequence);
+      std::make_unique<nn::ResidentStore>(model.model->params(), options.device, options.gradients);
+  finish(*model.model, options);
   return model;
 }
 
@@ -172,15 +202,15 @@ TrainingModel make_training_model(const ModelOptions& options, const PipelinePla
                                   const parallel::DdpConfig& ddp, const Groups& groups) {
   TrainingModel model;
   model.device = options.device;
-  model.places = {groups.pp, plan.rank_of_stage};
-  model.gpt = make_gpt(options, groups, plan);
+  model.places = {groups.pp, plan.rank_of_stage, plan.stages};
+  model.model = make_part(options, groups, plan);
   model.store = std::make_unique<parallel::DataParallel>(
-      model.gpt->params(), options.device, ddp,
+      model.model->params(), options.device, ddp,
       parallel::DataParallelGroups{.dp = groups.dp,
                                    .tp = groups.tp,
                                    .tp_replicas = groups.tp_replicas,
                                    .embedding = groups.embedding});
-  model.gpt->finish(options.device, options.max_sequence);
+  finish(*model.model, options);
   return model;
 }
 

@@ -8,9 +8,10 @@
 #include <vector>
 
 #include "pentatron/comm/mesh.h"
-#include "pentatron/models/gpt.h"
+#include "pentatron/models/model.h"
 #include "pentatron/nn/param_store.h"
 #include "pentatron/parallel/ddp/data_parallel.h"
+#include "pentatron/parallel/pipeline/runtime.h"
 #include "pentatron/parallel/pipeline/schedule/schedule.h"
 #include "pentatron/parallel/pipeline/schedule/stages.h"
 #include "pentatron/parallelize/parallel_config.h"
@@ -30,10 +31,13 @@ struct PipelinePlan {
   pipeline::Schedule make(int num_microbatches) const;
 };
 
-/// Throws ConfigError where the pipeline cannot be made of this model. `shape` is a microbatch, for
-/// pipeline_balance=cost.
+/// Throws ConfigError where the pipeline cannot be made of this model. `sequence`: tokens of a
+/// sample, for pipeline_balance=cost.
 PipelinePlan plan_pipeline(const ParallelConfig& parallel, const models::ModelConfig& model,
-                           const nn::LayerShape& shape);
+                           int64_t sequence = 1);
+
+/// What stages are told of the model's segments.
+std::vector<pipeline::StageSegment> stage_segments(const models::ModelConfig& model);
 
 /// Everything about sizes that a run of `world_size` ranks would stumble over, in one pass, of
 /// sections that keep their own rules. `micro_batch_tokens` 0: not known.
@@ -58,10 +62,10 @@ Groups make_groups(const comm::Group& world, const ParallelConfig& parallel,
 
 struct ModelOptions {
   models::ModelConfig config;
-  models::GptBuild build; ///< over groups.tp; its stages follow from the plan
+  models::ModelBuild build; ///< over groups.tp; its stages follow from the plan
   at::Device device = at::kCPU;
-  int64_t max_sequence = 0;
-  bool gradients = true; ///< of make_model
+  int64_t max_sequence = 0; ///< in tokens, of every stream
+  bool gradients = true;    ///< of make_model
   /// Of make_model without gradients: sees the parameters before they have storage, and may give
   /// them values that lie elsewhere.
   std::function<void(nn::ParamList&)> lend;
@@ -71,11 +75,12 @@ struct ModelOptions {
 struct StagePlaces {
   comm::Group pp;
   std::vector<int> rank_of_stage = {0}; ///< in `pp`
+  std::vector<SegmentRange> stages;     ///< none: the whole model in one
 };
 
 /// What runs a model: its layers, their storage, where they are.
 struct ModelView {
-  models::Gpt& gpt;
+  models::Model& model;
   nn::ParamStore& store;
   at::Device device;
   StagePlaces places;
@@ -83,15 +88,20 @@ struct ModelView {
 
 /// A rank's part of a model with storage on its device; values are not yet set.
 template <class Store> struct StoredModel {
-  std::unique_ptr<models::Gpt> gpt;
+  std::unique_ptr<models::Model> model;
   std::unique_ptr<Store> store;
   at::Device device = at::kCPU;
   StagePlaces places;
 
-  /*implicit*/ operator ModelView() { return {*gpt, *store, device, places}; }
+  /*implicit*/ operator ModelView() { return {*model, *store, device, places}; }
 };
 using RankModel = StoredModel<nn::ResidentStore>;
 using TrainingModel = StoredModel<parallel::DataParallel>;
+
+/// The stages of this rank as a pipeline runs them, and what crosses between them.
+std::vector<const nn::Chunk*> chunks_of(const models::Model& model);
+pipeline::Boundaries boundaries_of(const models::Model& model, const StagePlaces& places,
+                                   at::Device device);
 
 /// This rank's stages, for evaluation and generation; a plan without stages: the whole model on
 /// each tensor rank.

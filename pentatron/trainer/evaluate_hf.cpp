@@ -98,32 +98,35 @@ double evaluate_hf(const HfEvaluation& options) {
 
   std::vector<uint64_t> samples(static_cast<size_t>(b));
   for (size_t i = 0; i < samples.size(); ++i) samples[i] = i;
-  const nn::SequenceLayout layout = nn::SequenceLayout::dense(b, s, samples, device);
   // The label of a token is the next one; the last of a sequence has none.
   const at::Tensor labels = at::full({b, s}, -100, at::kLong);
   labels.narrow(1, 0, s - 1).copy_(ids_bs.narrow(1, 1, s - 1));
   const double targets = static_cast<double>(b * (s - 1));
   nn::StepState state;
   nn::WgradQueue wgrad;
-  nn::ForwardContext ctx{.layout = &layout,
-                         .wgrad = &wgrad,
-                         .state = &state,
-                         .labels = labels.view({-1}).to(device),
-                         .loss_scale = 1.0 / targets};
-  const at::Tensor ids = ids_bs.view({-1}).to(device);
+  const nn::Microbatch batch{.fields = {{"input_ids", ids_bs.view({-1}).to(device)},
+                                        {"labels", labels.view({-1}).to(device)}},
+                             .layouts = {nn::SequenceLayout::dense(b, s, samples, device)}};
+  nn::PassResults results;
+  nn::ForwardContext ctx;
+  ctx.batch = &batch;
+  ctx.wanted.logits = !options.logits_out.empty();
+  ctx.results = &results;
+  ctx.wgrad = &wgrad;
+  ctx.state = &state;
+  ctx.loss_scales["lm loss"] = 1.0 / targets;
+  nn::Tape tape;
+  model.model->whole().forward({}, ctx, *model.store, with_grads ? &tape : nullptr);
   if (!options.logits_out.empty()) {
-    const at::Tensor logits =
-        model.gpt->logits(ids, ctx, *model.store).to(at::kFloat).view({b, s, config.vocab_size});
+    const at::Tensor logits = results.at("logits").to(at::kFloat).view({b, s, config.vocab_size});
     checkpoint::write_tensors(options.logits_out, {{"logits", logits}}, {{kContent, "logits"}});
   }
-  nn::Tape tape;
-  model.gpt->loss_chunk().forward(ids, ctx, *model.store, with_grads ? &tape : nullptr);
   if (with_grads) {
-    model.gpt->loss_chunk().backward({}, ctx, *model.store, tape);
+    model.model->whole().backward({}, ctx, *model.store, tape);
     const std::string family = checkpoint::make_hf_config(config, source->facts().family).family;
     checkpoint::write_tensors(
         options.grads_out,
-        checkpoint::hf_tensors({family, config}, model.gpt->params(),
+        checkpoint::hf_tensors({family, config}, model.model->params(),
                                [](const nn::Param& param) { return param.main_grad().cpu(); }),
         {{kContent, "gradients"}});
   }

@@ -11,7 +11,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
-#include "pentatron/models/gpt.h"
+#include "pentatron/models/model.h"
 #include "pentatron/parallel/pipeline/schedule/check.h"
 #include "pentatron/parallelize/parallelize.h"
 
@@ -42,43 +42,73 @@ Types types_of(Precision precision) {
   }
 }
 
-/// Elements of the three kinds of segments on one tensor rank.
-struct Elements {
-  double embedding = 0, layer = 0, head = 0;
-  double tied = 0; ///< of these, what embedding and head share
+/// A kind of segment on one tensor rank.
+struct Kind {
+  double elements = 0; ///< of the parameters that its segments read
+  double saved = 0;    ///< bytes kept of one token from forward to backward
+  bool is_layer = false;
 };
-/// Layers are alike, so one is enough.
-Elements elements_of(models::ModelConfig model, int tp) {
-  model.num_layers = 1;
-  models::Gpt one(model, {});
-  Elements elements;
-  for (const nn::Param& param : one.params()) {
+/// Parameters that segments of several kinds read, and a rank has once.
+struct SharedElements {
+  double elements = 0;
+  std::vector<int> kinds;
+};
+
+/// A model's segments by kind; of each kind one is looked at.
+struct Anatomy {
+  std::map<int, Kind> kinds;
+  std::vector<SharedElements> shared;
+};
+Anatomy anatomy_of(const models::ModelConfig& config, int tp, const Types& types) {
+  const models::ModelConfig small = config.with_one_layer();
+  const models::ModelSpec spec = models::model_spec(small);
+  const std::vector<nn::LayerShape> shapes(spec.streams.size(),
+                                           {.tokens = 1,
+                                            .squared_lengths = 1,
+                                            .element_bytes = static_cast<int64_t>(types.element),
+                                            .acc_bytes = static_cast<int64_t>(types.acc),
+                                            .tp = tp});
+  Anatomy anatomy;
+  for (int64_t i = 0; i < spec.num_segments(); ++i) {
+    const models::SegmentSpec& segment = spec.segments[static_cast<size_t>(i)];
+    anatomy.kinds[segment.kind] = {
+        .saved = static_cast<double>(models::segment_cost(small, shapes, i).saved_bytes),
+        .is_layer = segment.is_layer};
+  }
+  const std::unique_ptr<models::Model> model = models::make_model(small, {});
+  for (const nn::Param& param : model->params()) {
     double count = 1;
     for (const int64_t n : nn::local_shape(param.spec(), {{"tp", {.rank = 0, .size = tp}}}))
       count *= static_cast<double>(n);
-    const auto in = [&](int64_t unit) { return std::ranges::count(param.units(), unit) > 0; };
-    if (in(0)) elements.embedding += count;
-    if (in(1)) elements.layer += count;
-    if (in(2)) elements.head += count;
-    if (in(0) && in(2)) elements.tied += count;
+    SharedElements shared{.elements = count, .kinds = {}};
+    for (const int64_t unit : param.units()) {
+      shared.kinds.push_back(spec.segments[static_cast<size_t>(unit)].kind);
+      anatomy.kinds[shared.kinds.back()].elements += count;
+    }
+    if (shared.kinds.size() > 1) anatomy.shared.push_back(std::move(shared));
   }
-  return elements;
+  return anatomy;
 }
 
-/// What a pipeline rank holds.
-struct Held {
-  double layers = 0;
-  bool embedding = false, head = false;
-};
-Held held_by(const std::vector<SegmentRange>& stages, int64_t num_layers) {
+/// How many segments of each kind.
+using Held = std::map<int, double>;
+Held held_by(const std::vector<SegmentRange>& stages, const models::ModelSpec& spec) {
   Held held;
-  for (const SegmentRange& stage : stages) {
-    held.embedding = held.embedding || stage.begin == 0;
-    held.head = held.head || stage.end == num_layers + 2;
-    held.layers += static_cast<double>(std::min(stage.end, num_layers + 1) -
-                                       std::max<int64_t>(stage.begin, 1));
-  }
+  for (const SegmentRange& stage : stages)
+    for (int64_t i = stage.begin; i < stage.end; ++i)
+      held[spec.segments[static_cast<size_t>(i)].kind] += 1;
   return held;
+}
+
+double elements_of(const Anatomy& anatomy, const Held& held) {
+  double total = 0;
+  for (const auto& [kind, count] : held) total += count * anatomy.kinds.at(kind).elements;
+  for (const SharedElements& shared : anatomy.shared) {
+    const auto readers = std::ranges::count_if(
+        shared.kinds, [&](int kind) { return held.contains(kind) && held.at(kind) > 0; });
+    total -= static_cast<double>(std::max<int64_t>(0, readers - 1)) * shared.elements;
+  }
+  return total;
 }
 
 /// Passes of the rank's stages whose activations are kept at the same time.
@@ -100,9 +130,9 @@ class Planner {
       : c_(config), types_(types_of(config.dtype)),
         tp_(static_cast<int>(config.parallel.tensor_model_parallel_size)),
         dp_(parallelize::data_parallel_size(config.parallel, world_size)),
-        plan_(parallelize::plan_pipeline(config.parallel, config.model,
-                                         {.tokens = 1, .squared_lengths = 1})),
-        elements_(elements_of(config.model, tp_)),
+        spec_(models::model_spec(config.model)),
+        plan_(parallelize::plan_pipeline(config.parallel, config.model)),
+        anatomy_(anatomy_of(config.model, tp_, types_)),
         tokens_(static_cast<double>(config.train.micro_batch_size) *
                 static_cast<double>(config.train.seq_length)) {
     const double microbatches = static_cast<double>(config.train.global_batch_size) /
@@ -112,11 +142,7 @@ class Planner {
 
   int pipeline_ranks() const { return static_cast<int>(live_.size()); }
 
-  double parameters(int rank) const {
-    const Held held = held_by(plan_.stages_of(rank), c_.model.num_layers);
-    return held.layers * elements_.layer + (held.embedding ? elements_.embedding : 0) +
-           (held.head ? elements_.head : 0) - (held.embedding && held.head ? elements_.tied : 0);
-  }
+  double parameters(int rank) const { return elements_of(anatomy_, held(rank)); }
 
   RankMemory memory(int rank) const {
     RankMemory m;
@@ -126,13 +152,14 @@ class Planner {
         std::max(1.0, static_cast<double>(dp_) /
                           static_cast<double>(c_.ddp.num_distributed_optimizer_instances));
     const auto share = [&](int64_t from_stage) { return zero >= from_stage ? own / shards : own; };
-    const double unit = std::max({elements_.layer, elements_.embedding, elements_.head});
+    double unit = 0; // the largest segment
+    for (const auto& [kind, one] : anatomy_.kinds) unit = std::max(unit, one.elements);
     const double bucket =
         dp_ > 1 ? std::min(own, std::max(static_cast<double>(c_.ddp.bucket_size), unit)) : 0;
     m.weights = types_.element * (share(3) + (zero >= 3 ? std::min(own, 2 * unit) : 0));
     m.gradients = types_.acc * (share(2) + bucket);
     m.optimizer = share(1) * (types_.acc * moments() + (types_.master ? types_.acc : 0));
-    if (held_by(plan_.stages_of(rank), c_.model.num_layers).head) {
+    if (held(rank).contains(spec_.segments.back().kind)) {
       const double vocab = static_cast<double>(c_.model.vocab_size) / tp_;
       const double rows = std::min(tokens_, kLogitsBytes / (types_.acc * vocab));
       m.loss = rows * vocab * (types_.acc + types_.element) + tokens_ * types_.acc;
@@ -154,38 +181,26 @@ class Planner {
     return c_.optimizer.sgd_momentum > 0 ? 1 : 0;
   }
 
-  /// Kept of one token by segment 0, a layer, or the head.
-  double saved(int64_t segment) const {
-    models::ModelConfig one = c_.model;
-    one.num_layers = 1;
-    const auto bytes =
-        models::Gpt::segment_cost(one,
-                                  {.tokens = 1,
-                                   .squared_lengths = 1,
-                                   .element_bytes = static_cast<int64_t>(types_.element),
-                                   .acc_bytes = static_cast<int64_t>(types_.acc),
-                                   .tp = tp_},
-                                  segment)
-            .saved_bytes;
-    return static_cast<double>(bytes);
-  }
+  Held held(int rank) const { return held_by(plan_.stages_of(rank), spec_); }
 
   /// The memory of the loss is free again when the layers' backward begins.
   double activations(int rank, double loss) const {
-    const Held held = held_by(plan_.stages_of(rank), c_.model.num_layers);
     const double hidden = types_.element * static_cast<double>(c_.model.hidden_size);
-    double layer = saved(1), input = hidden;
-    if (c_.parallel.sequence_parallel && tp_ > 1) { // norms and their inputs are split
-      layer -= 2 * hidden * (1 - 1.0 / tp_);
-      input /= tp_;
-    }
     const bool recomputes = c_.train.recompute == Recompute::kFull;
-    double kept = held.layers * (recomputes ? input : layer);
-    if (held.embedding) kept += saved(0);
-    if (held.head) kept += saved(2);
+    double kept = 0, largest = 0;
+    for (const auto& [kind, count] : held(rank)) {
+      const Kind& one = anatomy_.kinds.at(kind);
+      double saved = one.saved, input = hidden;
+      if (one.is_layer && c_.parallel.sequence_parallel && tp_ > 1) {
+        saved -= 2 * hidden * (1 - 1.0 / tp_); // norms and their inputs are split
+        input /= tp_;
+      }
+      kept += count * (recomputes && one.is_layer ? input : saved);
+      if (one.is_layer) largest = std::max(largest, saved);
+    }
     const double stages = static_cast<double>(plan_.stages_of(rank).size());
     // Backward of a layer makes a gradient of about everything that it has kept.
-    const double working = (held.layers > 0 ? layer : 0) * (recomputes ? 2 : 1) + 2 * hidden;
+    const double working = largest * (recomputes ? 2 : 1) + 2 * hidden;
     return tokens_ * kept * live_[static_cast<size_t>(rank)] / stages +
            std::max(0.0, tokens_ * working - loss);
   }
@@ -193,8 +208,9 @@ class Planner {
   const Config& c_;
   Types types_;
   int tp_, dp_;
+  models::ModelSpec spec_;
   parallelize::PipelinePlan plan_;
-  Elements elements_;
+  Anatomy anatomy_;
   double tokens_;
   std::vector<int> live_;
 };
@@ -215,9 +231,9 @@ MemoryPlan plan_memory(const Config& config, int world_size, const LocalRanks& h
     if (memory.total() > plan.rank.total()) plan.rank = memory;
     plan.rank_parameters = std::max(plan.rank_parameters, planner.parameters(rank));
   }
-  const Elements whole = elements_of(config.model, 1);
-  plan.parameters = static_cast<double>(config.model.num_layers) * whole.layer + whole.embedding +
-                    whole.head - whole.tied;
+  const models::ModelSpec spec = models::model_spec(config.model);
+  plan.parameters = elements_of(anatomy_of(config.model, 1, types_of(config.dtype)),
+                                held_by({{0, spec.num_segments()}}, spec));
   // All ranks are here, or as many of the most expensive ones as are.
   const double ranks = here.ranks;
   plan.machine =

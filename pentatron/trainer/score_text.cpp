@@ -69,7 +69,7 @@ void TextScorer::add(std::string_view document) {
   if (encoded.empty()) return;
   std::vector<int64_t> all = prefix_;
   all.insert(all.end(), encoded.begin(), encoded.end());
-  const int64_t vocab = model_.gpt->config().vocab_size;
+  const int64_t vocab = model_.model->config().vocab_size;
   for (const int64_t token : all)
     if (token >= vocab)
       raise<DataError>("the tokenizer gives token {}, outside the model's vocabulary of {}", token,
@@ -133,15 +133,13 @@ void TextScorer::run() {
   }
   std::vector<uint64_t> samples(windows_.size());
   for (size_t i = 0; i < samples.size(); ++i) samples[i] = i;
-  const nn::SequenceLayout layout = nn::SequenceLayout::dense(b, s, samples, device_);
+  const nn::Microbatch batch{.fields = {{"input_ids", ids.view({-1}).to(device_)},
+                                        {"labels", labels.view({-1}).to(device_)}},
+                             .layouts = {nn::SequenceLayout::dense(b, s, samples, device_)}};
   nn::StepState state;
   nn::WgradQueue wgrad;
-  nn::ForwardContext ctx{.layout = &layout,
-                         .wgrad = &wgrad,
-                         .state = &state,
-                         .labels = labels.view({-1}).to(device_),
-                         .loss_scale = 1.0};
-  model_.gpt->loss_chunk().forward(ids.view({-1}).to(device_), ctx, *model_.store, nullptr);
+  nn::ForwardContext ctx{.batch = &batch, .wgrad = &wgrad, .state = &state};
+  model_.model->whole().forward({}, ctx, *model_.store, nullptr);
   score_.nll += state.loss_sums["lm loss"];
   windows_.clear();
   longest_ = 0;

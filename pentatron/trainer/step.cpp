@@ -54,12 +54,6 @@ class PhaseTimer {
   double start_s_;
 };
 
-std::vector<const nn::Chunk*> chunks_of(const parallelize::TrainingModel& model) {
-  std::vector<const nn::Chunk*> chunks;
-  for (const nn::Chunk& chunk : model.gpt->chunks()) chunks.push_back(&chunk);
-  return chunks;
-}
-
 /// Whether weight gradients have passes of their own.
 bool defers_weight_gradients(const pipeline::Schedule& schedule) {
   const auto is_weight_pass = [](const pipeline::Action& action) {
@@ -68,12 +62,6 @@ bool defers_weight_gradients(const pipeline::Schedule& schedule) {
   return std::any_of(schedule.actions.begin(), schedule.actions.end(), [&](const auto& actions) {
     return std::any_of(actions.begin(), actions.end(), is_weight_pass);
   });
-}
-
-pipeline::Boundary boundary_of(const parallelize::TrainingModel& model) {
-  return {.hidden = model.gpt->config().hidden_size,
-          .dtype = model.gpt->dtype(),
-          .device = model.device};
 }
 
 /// The sign of a NaN means nothing, but is printed.
@@ -94,7 +82,7 @@ std::string nonfinite_text(const StepResult& result) {
       result.first_nonfinite.empty() ? "" : ", first seen in ", result.first_nonfinite);
 }
 
-pipeline::Microbatch model_input(const data::Batch& batch, at::Device device) {
+nn::Microbatch model_input(const data::Batch& batch, at::Device device) {
   const nn::MemoryScope scope(nn::MemoryCategory::kData);
   std::vector<int64_t> labels = batch.labels;
   for (size_t i = 0; i < labels.size(); ++i) {
@@ -102,18 +90,20 @@ pipeline::Microbatch model_input(const data::Batch& batch, at::Device device) {
   }
   std::vector<uint64_t> ids(batch.sample_ids.begin(), batch.sample_ids.end());
   const int64_t b = batch.batch_size, s = batch.sequence_length;
-  pipeline::Microbatch input{
-      int64_tensor(batch.tokens, device), int64_tensor(labels, device),
-      nn::SequenceLayout::packed(b, s, std::move(ids), batch.cu_seqlens, false, device)};
+  nn::SequenceLayout layout =
+      nn::SequenceLayout::packed(b, s, std::move(ids), batch.cu_seqlens, false, device);
   // The loader decides where positions start again, which need not be where attention does.
-  input.layout.positions = int64_tensor(batch.position_ids, device).to(at::kInt);
-  return input;
+  layout.positions = int64_tensor(batch.position_ids, device).to(at::kInt);
+  return {.fields = {{"input_ids", int64_tensor(batch.tokens, device)},
+                     {"labels", int64_tensor(labels, device)}},
+          .layouts = {std::move(layout)}};
 }
 
 Stepper::Stepper(parallelize::TrainingModel& model, optim::Optimizer& optimizer,
                  parallelize::Groups groups, parallelize::PipelinePlan plan)
     : model_(&model), optimizer_(&optimizer), groups_(std::move(groups)), plan_(std::move(plan)),
-      runtime_(chunks_of(model), *model.store, groups_.pp, boundary_of(model)) {}
+      runtime_(parallelize::chunks_of(*model.model), *model.store, groups_.pp,
+               parallelize::boundaries_of(*model.model, model.places, model.device)) {}
 
 Stepper::Counts Stepper::global_counts(const data::StepData& data) const {
   const at::Tensor own = int64_tensor({data.num_targets, data.squared_lengths}, at::kCPU);
@@ -135,12 +125,14 @@ const pipeline::Schedule& Stepper::schedule(Use use, size_t num_microbatches) {
   return slot->second;
 }
 
-std::vector<pipeline::Microbatch> Stepper::inputs(const data::StepData& data) const {
-  const parallel::TensorParallel& tp = model_->gpt->tensor_parallel();
-  std::vector<pipeline::Microbatch> inputs;
+std::vector<nn::Microbatch> Stepper::inputs(const data::StepData& data) const {
+  const parallel::TensorParallel& tp = model_->model->tensor_parallel();
+  std::vector<nn::Microbatch> inputs;
   for (const data::Batch& batch : data.microbatches) {
     inputs.push_back(model_input(batch, model_->device));
-    if (tp.sequence) inputs.back().layout.cut_outer(tp.rank(), tp.size());
+    if (tp.sequence)
+      for (nn::SequenceLayout& layout : inputs.back().layouts)
+        layout.cut_outer(tp.rank(), tp.size());
   }
   return inputs;
 }
@@ -169,7 +161,7 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
   result.num_targets = counts.targets;
   result.squared_lengths = counts.squared_lengths;
   parallel::DataParallel& store = *model_->store;
-  const std::vector<pipeline::Microbatch> microbatches = inputs(data);
+  const std::vector<nn::Microbatch> microbatches = inputs(data);
   nn::StepState state;
   const int64_t denominator = planted("mean_of_the_ranks_means")
                                   ? data.num_targets * groups_.dp.size()
@@ -180,7 +172,7 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
   {
     const nn::MemoryScope scope(nn::MemoryCategory::kActivations);
     runtime_.run(passes, microbatches, state,
-                 {.loss_scale = 1.0 / static_cast<double>(denominator),
+                 {.loss_scales = {{"lm loss", 1.0 / static_cast<double>(denominator)}},
                   .seed = options.seed,
                   .training = true,
                   .check_finite = options.find_nonfinite_layer,
@@ -224,7 +216,7 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
 }
 
 Stepper::Evaluation Stepper::evaluate(const data::StepData& data) {
-  const std::vector<pipeline::Microbatch> microbatches = inputs(data);
+  const std::vector<nn::Microbatch> microbatches = inputs(data);
   nn::StepState state;
   {
     const nn::MemoryScope scope(nn::MemoryCategory::kActivations);

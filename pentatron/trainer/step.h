@@ -79,7 +79,7 @@ class Stepper {
   Counts global_counts(const data::StepData& data) const;
   /// Lowered; made once for each number of microbatches.
   const pipeline::Schedule& schedule(Use use, size_t num_microbatches);
-  std::vector<pipeline::Microbatch> inputs(const data::StepData& data) const;
+  std::vector<nn::Microbatch> inputs(const data::StepData& data) const;
   /// One value from every rank of the last stage, counted once: that of this rank or 0.
   double own_loss(const nn::StepState& state) const;
   /// The first rank's name that is not empty, with that rank where there are several.
@@ -94,6 +94,6 @@ class Stepper {
 };
 
 /// A batch as the model takes it.
-pipeline::Microbatch model_input(const data::Batch& batch, at::Device device);
+nn::Microbatch model_input(const data::Batch& batch, at::Device device);
 
 } // namespace pentatron::trainer

@@ -94,10 +94,7 @@ struct Trainer::State {
 Trainer::State::State(Config c, const comm::Group& world, std::unique_ptr<RunFolders> of_run)
     : config(equal_config(std::move(c), world)),
       folders(of_run ? std::move(of_run) : std::make_unique<RunFolders>(config, world)),
-      plan(parallelize::plan_pipeline(
-          config.parallel, config.model,
-          {.tokens = config.train.seq_length,
-           .squared_lengths = config.train.seq_length * config.train.seq_length})),
+      plan(parallelize::plan_pipeline(config.parallel, config.model, config.train.seq_length)),
       groups(
           parallelize::make_groups(config.profiling.trace ? comm::recorded(world, recorder) : world,
                                    config.parallel, config.model, plan)),
@@ -168,7 +165,7 @@ void Trainer::State::load() {
   if (const std::optional<std::string> foreign = foreign_model(config.checkpoint)) {
     const comm::LongWork work(groups.world, "reading " + *foreign);
     const auto source = checkpoint::open_model(*foreign);
-    source->load(model.gpt->params(), [&](const std::function<void(nn::Param&)>& fill) {
+    source->load(model.model->params(), [&](const std::function<void(nn::Param&)>& fill) {
       model.store->write_values([&](nn::Param& param) {
         fill(param);
         work.progress();
@@ -264,10 +261,11 @@ void Trainer::State::warn_of_changes(const Config& saved) const {
 std::string Trainer::State::describe() const {
   int64_t elements = 0;
   for (const nn::Shard& shard : model.store->shards()) elements += shard.values.numel();
-  return fmt::format(
-      "{}\n{}\nschedule {}; this rank updates {} elements in {} parts", groups.describe,
-      pipeline::describe_stages(plan.stages, plan.rank_of_stage, config.model.num_layers),
-      plan.schedule, elements, model.store->shards().size());
+  return fmt::format("{}\n{}\nschedule {}; this rank updates {} elements in {} parts",
+                     groups.describe,
+                     pipeline::describe_stages(plan.stages, plan.rank_of_stage,
+                                               parallelize::stage_segments(config.model)),
+                     plan.schedule, elements, model.store->shards().size());
 }
 
 data::LoaderOptions Trainer::State::loader_options(int64_t consumed) const {
@@ -287,13 +285,20 @@ data::LoaderOptions Trainer::State::loader_options(int64_t consumed) const {
 }
 
 StepFlops Trainer::State::step_flops(int64_t samples, int64_t squared_lengths) const {
-  const nn::LayerShape shape{.tokens = samples * sequence, .squared_lengths = squared_lengths};
+  const models::ModelSpec& spec = model.model->spec();
+  const std::vector<nn::LayerShape> shapes(
+      spec.streams.size(), {.tokens = samples * sequence, .squared_lengths = squared_lengths});
   StepFlops flops;
-  flops.model = models::Gpt::cost(config.model, shape).total_flops();
-  flops.hardware = flops.model;
-  if (config.train.recompute == Recompute::kFull) {
-    flops.hardware += static_cast<double>(config.model.num_layers) *
-                      models::Gpt::segment_cost(config.model, shape, 1).forward_flops();
+  std::map<int, nn::Cost> kinds;
+  for (int64_t i = 0; i < spec.num_segments(); ++i) {
+    const models::SegmentSpec& segment = spec.segments[static_cast<size_t>(i)];
+    if (!kinds.contains(segment.kind))
+      kinds[segment.kind] = models::segment_cost(config.model, shapes, i);
+    const nn::Cost& cost = kinds[segment.kind];
+    flops.model += cost.total_flops();
+    flops.hardware += cost.total_flops();
+    if (config.train.recompute == Recompute::kFull && segment.is_layer)
+      flops.hardware += cost.forward_flops();
   }
   return flops;
 }

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "pentatron/base/philox.h"
+#include "tests/support/model_pass.h"
 #include "tests/support/ranks.h"
 
 namespace pentatron::generate {
@@ -189,7 +190,7 @@ parallelize::RankModel model_of(const models::ModelConfig& config,
   parallelize::RankModel model = parallelize::make_model(
       {.config = config, .build = {.dtype = dtype}, .max_sequence = kContext, .gradients = false},
       {});
-  model.gpt->initialize(3);
+  model.model->initialize(3);
   return model;
 }
 
@@ -203,9 +204,9 @@ std::vector<int64_t> argmax_of_full_passes(parallelize::RankModel& model,
     if (static_cast<int64_t>(window.size()) > kContext)
       window.erase(window.begin(), window.end() - kContext / 2);
     const auto n = static_cast<int64_t>(window.size());
-    const nn::SequenceLayout layout = nn::SequenceLayout::dense(1, n, {0}, at::kCPU);
-    nn::ForwardContext ctx{.layout = &layout};
-    const at::Tensor logits = model.gpt->logits(at::tensor(window, at::kLong), ctx, *model.store);
+    const at::Tensor logits =
+        test::logits(*model.model, *model.store, at::tensor(window, at::kLong),
+                     nn::SequenceLayout::dense(1, n, {0}, at::kCPU));
     EXPECT_EQ(logits.size(1), 61) << "padding of the vocabulary is never drawn";
     drawn.push_back(logits[n - 1].argmax().item<int64_t>());
     window.push_back(drawn.back());
@@ -301,7 +302,7 @@ TEST(Generate, RefusesTokensOutsideTheVocabularyAndBrokenWeights) {
                   generate(model, {{3, token}}, {});
                 }),
                 HasSubstr("vocabulary of 61"));
-  model.gpt->params().find("final_norm.weight").value().fill_(std::nan(""));
+  model.model->params().find("final_norm.weight").value().fill_(std::nan(""));
   EXPECT_THAT(error_of([&] { generate(model, {{3}}, {}); }), HasSubstr("not finite"));
 }
 
@@ -346,8 +347,7 @@ TEST_P(GenerateLayouts, WriteWhatOneRankWrites) {
       parallel.pipeline_model_parallel_layout = layout.stages;
       if (*layout.stages != 0)
         parallel.pipeline_schedule = parallelize::PipelineSchedule::kInterleaved;
-      const parallelize::PipelinePlan plan =
-          parallelize::plan_pipeline(parallel, config, {.tokens = 1, .squared_lengths = 1});
+      const parallelize::PipelinePlan plan = parallelize::plan_pipeline(parallel, config);
       const parallelize::Groups groups = parallelize::make_groups(world, parallel, config, plan);
       parallelize::RankModel model = parallelize::make_model(
           {.config = config,
@@ -355,7 +355,7 @@ TEST_P(GenerateLayouts, WriteWhatOneRankWrites) {
            .max_sequence = kContext,
            .gradients = false},
           groups, plan);
-      model.gpt->initialize(3);
+      model.model->initialize(3);
       const std::vector<Text> texts = generate(model, prompts, options);
       for (size_t i = 0; i < prompts.size(); ++i) {
         EXPECT_EQ(texts[i].tokens, expected[i].tokens) << "rank " << world.rank();

@@ -1,4 +1,4 @@
-#include "pentatron/models/gpt.h"
+#include "pentatron/models/gpt/gpt.h"
 
 #include "pentatron/base/error.h"
 #include "pentatron/comm/collectives.h"
@@ -6,6 +6,7 @@
 #include "pentatron/nn/memory/counting_allocator.h"
 #include "pentatron/nn/param_store.h"
 #include "tests/nn/op_fixture.h"
+#include "tests/support/model_pass.h"
 #include "tests/support/ranks.h"
 
 #include <gtest/gtest.h>
@@ -58,7 +59,7 @@ struct Model {
                  at::ScalarType dtype = at::kDouble, bool recompute = false)
       : gpt(config, {.dtype = dtype, .tp = tp, .recompute = recompute}),
         store(gpt.params(), at::kCPU) {
-    gpt.finish(at::kCPU, kSequence);
+    gpt.finish(at::kCPU, {kSequence});
     gpt.initialize(5);
   }
   Gpt gpt;
@@ -137,7 +138,7 @@ TEST_P(GptTest, CostIsSixFlopsAWeightAndTokenPlusAttention) {
   if (!c.untie_embeddings_and_output_weights)
     weights += static_cast<double>(c.vocab_size * c.hidden_size);
   const nn::Cost cost =
-      Gpt::cost(c, {.tokens = kTokens, .squared_lengths = kBatch * kSequence * kSequence});
+      model_cost(c, {{.tokens = kTokens, .squared_lengths = kBatch * kSequence * kSequence}});
   // Scores and their use: 2 x 2 s^2 n d a layer and sample, half of it visible, three passes.
   const double attention = 6.0 * static_cast<double>(c.num_layers) * kBatch * kSequence *
                            kSequence * static_cast<double>(c.num_attention_heads * c.head_size());
@@ -152,30 +153,30 @@ TEST_P(GptTest, CostCountsTheBytesKeptForBackward) {
         test::run_ranks(ranks, [&](const comm::Group& tp) {
           Model model(config(), tp, dtype, recompute);
           test::Pass pass(nn::SequenceLayout::dense(kBatch, kSequence, {0, 1}, at::kCPU));
-          pass.ctx.labels = at::roll(ids(), -1);
-          const at::Tensor input = ids();
+          pass.batch.fields = {{"input_ids", ids()}, {"labels", at::roll(ids(), -1)}};
           const auto held = [&] {
             return nn::memory_snapshot(tp.rank())[nn::MemoryCategory::kActivations].current_bytes;
           };
           const nn::MemoryScope scope(nn::MemoryCategory::kActivations);
           const int64_t before = held();
           nn::Tape tape;
-          model.gpt.loss_chunk().forward(input, pass.ctx, model.store, &tape);
+          model.gpt.whole().forward({}, pass.ctx, model.store, &tape);
+          pass.results.clear();
           comm::barrier(tp); // a peer still in a collective holds this rank's part of it
           const nn::LayerShape shape{.tokens = kTokens,
                                      .squared_lengths = kBatch * kSequence * kSequence,
                                      .element_bytes = static_cast<int64_t>(c10::elementSize(dtype)),
                                      .acc_bytes = dtype == at::kDouble ? 8 : 4,
                                      .tp = ranks};
-          int64_t expected = Gpt::cost(config(), shape).saved_bytes;
+          int64_t expected = model_cost(config(), {shape}).saved_bytes;
           if (recompute) { // layers keep their input only
             const int64_t layers = config().num_layers;
-            expected = Gpt::segment_cost(config(), shape, 0).saved_bytes +
+            expected = segment_cost(config(), {shape}, 0).saved_bytes +
                        layers * kTokens * config().hidden_size * shape.element_bytes +
-                       Gpt::segment_cost(config(), shape, layers + 1).saved_bytes;
+                       segment_cost(config(), {shape}, layers + 1).saved_bytes;
           }
           EXPECT_EQ(held() - before, expected) << dtype << " on " << ranks << " " << recompute;
-          model.gpt.loss_chunk().backward({}, pass.ctx, model.store, tape);
+          model.gpt.whole().backward({}, pass.ctx, model.store, tape);
           comm::barrier(tp);
           EXPECT_EQ(held(), before) << "nothing is left after backward";
         });
@@ -190,11 +191,13 @@ TEST_P(GptTest, LogitsAreThoseOfTheLoss) {
     test::run_ranks(ranks, [&](const comm::Group& tp) {
       Model model(config(), tp);
       test::Pass pass(nn::SequenceLayout::dense(kBatch, kSequence, {0, 1}, at::kCPU));
-      pass.ctx.labels = at::roll(ids(), -1);
-      const at::Tensor loss = model.gpt.loss_chunk().forward(ids(), pass.ctx, model.store, nullptr);
-      const at::Tensor all = model.gpt.logits(ids(), pass.ctx, model.store);
+      const at::Tensor labels = at::roll(ids(), -1);
+      pass.batch.fields = {{"input_ids", ids()}, {"labels", labels}};
+      pass.ctx.wanted.logits = true;
+      model.gpt.whole().forward({}, pass.ctx, model.store, nullptr);
+      const at::Tensor loss = pass.results.at("loss"), all = pass.results.at("logits");
       ASSERT_EQ(all.sizes(), (at::IntArrayRef{kTokens, 131}));
-      test::expect_close(loss, at::cross_entropy_loss(all, pass.ctx.labels, {}, at::Reduction::Sum),
+      test::expect_close(loss, at::cross_entropy_loss(all, labels, {}, at::Reduction::Sum),
                          {1e-12, 0});
       if (tp.rank() == 0) logits[static_cast<size_t>(ranks - 1)] = all;
     });
@@ -205,9 +208,9 @@ TEST_P(GptTest, LogitsAreThoseOfTheLoss) {
 TEST_P(GptTest, PackedDocumentsNeverSeeEachOther) {
   Model model(config());
   const auto logits = [&](const at::Tensor& tokens) {
-    test::Pass pass(
+    return test::logits(
+        model.gpt, model.store, tokens,
         nn::SequenceLayout::packed(kBatch, kSequence, {0, 1}, {0, 4, 10, 20}, true, at::kCPU));
-    return model.gpt.logits(tokens, pass.ctx, model.store);
   };
   const at::Tensor changed = ids().clone();
   changed.narrow(0, 4, 6).add_(1);
@@ -216,8 +219,8 @@ TEST_P(GptTest, PackedDocumentsNeverSeeEachOther) {
   EXPECT_TRUE(test::same_bits(a.narrow(0, 10, 10), b.narrow(0, 10, 10)));
   EXPECT_FALSE(test::same_bits(a, b));
   // Positions start again: a document alone has the same logits.
-  test::Pass alone(nn::SequenceLayout::dense(1, 6, {0}, at::kCPU));
-  test::expect_close(model.gpt.logits(ids().narrow(0, 4, 6), alone.ctx, model.store),
+  test::expect_close(test::logits(model.gpt, model.store, ids().narrow(0, 4, 6),
+                                  nn::SequenceLayout::dense(1, 6, {0}, at::kCPU)),
                      a.narrow(0, 4, 6), {1e-11, 1e-12});
 }
 
@@ -246,11 +249,11 @@ TEST(GptLayers, FollowTheConfig) {
 
 TEST(GptErrors, SequencesLongerThanTheModelSayWhatToSet) {
   Gpt model(learned(), {});
-  const std::string message = test::error_of([&] { model.finish(at::kCPU, 17); });
+  const std::string message = test::error_of([&] { model.finish(at::kCPU, {17}); });
   EXPECT_NE(message.find("model.max_position_embeddings=16"), std::string::npos) << message;
   EXPECT_NE(message.find("try: model.max_position_embeddings=17"), std::string::npos) << message;
-  EXPECT_THROW(model.finish(at::kCPU, 17), ConfigError);
-  EXPECT_NO_THROW(model.finish(at::kCPU, 16));
+  EXPECT_THROW(model.finish(at::kCPU, {17}), ConfigError);
+  EXPECT_NO_THROW(model.finish(at::kCPU, {16}));
 }
 
 } // namespace

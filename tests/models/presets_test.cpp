@@ -3,7 +3,7 @@
 #include "pentatron/models/presets.h"
 
 #include "pentatron/base/error.h"
-#include "pentatron/models/gpt.h"
+#include "pentatron/models/model.h"
 #include "tests/support/ranks.h"
 
 #include <gtest/gtest.h>
@@ -47,7 +47,8 @@ TEST(PresetCost, FlopsOfTheWeakScalingModelsAreTheirEquation) {
     // with the causal half of attention: 72 s l h^2 (1 + s / 12h + V / 12lh).
     const double s = 2048, l = static_cast<double>(row.layers), h = static_cast<double>(row.hidden);
     const double expected = 72 * s * l * h * h * (1 + s / (12 * h) + 51200 / (12 * l * h));
-    const nn::Cost cost = Gpt::cost(preset(name), {.tokens = 2048, .squared_lengths = 2048 * 2048});
+    const nn::Cost cost =
+        model_cost(preset(name), {{.tokens = 2048, .squared_lengths = 2048 * 2048}});
     EXPECT_NEAR(cost.total_flops(), expected, 1e-12 * expected) << name;
   }
 }

@@ -38,8 +38,10 @@ class Params {
 /// What one forward and backward pass needs.
 struct Pass {
   explicit Pass(nn::SequenceLayout sequences, bool deferred = false)
-      : layout(std::move(sequences)), wgrad(deferred) {
+      : batch{.fields = {}, .layouts = {std::move(sequences)}}, wgrad(deferred) {
     ctx.layout = &layout;
+    ctx.batch = &batch;
+    ctx.results = &results;
     ctx.wgrad = &wgrad;
     ctx.state = &state;
     ctx.differentiated = true;
@@ -49,9 +51,11 @@ struct Pass {
       : Pass(nn::SequenceLayout::dense(1, tokens, {0}, at::kCPU), deferred) {}
   Pass(const Pass&) = delete;
 
-  nn::SequenceLayout layout;
+  nn::Microbatch batch;
+  nn::SequenceLayout& layout = batch.layouts[0];
   nn::WgradQueue wgrad;
   nn::StepState state;
+  nn::PassResults results;
   nn::ForwardContext ctx;
 };
 

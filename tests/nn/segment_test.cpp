@@ -4,6 +4,7 @@
 
 #include "pentatron/nn/ops/ops.h"
 #include "pentatron/nn/record.h"
+#include "tests/nn/chain.h"
 #include "tests/nn/op_fixture.h"
 #include "tests/support/ranks.h"
 
@@ -28,11 +29,12 @@ class Block final : public Segment {
       : name_(std::move(name)), weight_(&weight), bias_(&bias), dropout_(dropout) {}
   std::string name() const override { return name_; }
   bool recomputable() const override { return true; }
-  at::Tensor forward(const at::Tensor& x, const ForwardContext& ctx) const override {
+  Output forward(const std::vector<at::Tensor>& taken, const ForwardContext& ctx) const override {
+    const at::Tensor& x = taken[0];
     ++runs;
     const at::Tensor y =
         activation(linear(x, *weight_, bias_, ctx), kernels::Activation::kSilu, false);
-    return x + nn::dropout(y, {.p = dropout_, .site = 1}, ctx);
+    return {.flows = {x + nn::dropout(y, {.p = dropout_, .site = 1}, ctx)}, .loss = {}};
   }
   mutable int runs = 0;
 
@@ -46,8 +48,9 @@ class Block final : public Segment {
 class Sum final : public Segment {
  public:
   std::string name() const override { return "sum"; }
-  at::Tensor forward(const at::Tensor& x, const ForwardContext&) const override {
-    return x.square().sum();
+  Output forward(const std::vector<at::Tensor>& taken, const ForwardContext&) const override {
+    const at::Tensor sum = taken[0].square().sum();
+    return {.flows = {}, .loss = sum};
   }
 };
 
@@ -56,8 +59,9 @@ class Table final : public Segment {
  public:
   explicit Table(Param& table) : table_(&table) {}
   std::string name() const override { return "table"; }
-  at::Tensor forward(const at::Tensor& ids, const ForwardContext& ctx) const override {
-    return embedding(ids, *table_, nullptr, 0, ctx);
+  Output forward(const std::vector<at::Tensor>&, const ForwardContext& ctx) const override {
+    return {.flows = {embedding(ctx.batch->field("input_ids"), *table_, nullptr, 0, ctx)},
+            .loss = {}};
   }
 
  private:
@@ -90,7 +94,7 @@ struct Model {
       segments.push_back(std::move(block));
     }
     segments.push_back(std::make_unique<Sum>());
-    return Chunk(std::move(segments), options);
+    return test::chain(std::move(segments), options, /*takes=*/true, /*gives=*/false);
   }
 
  private:
@@ -113,8 +117,9 @@ Outcome run(ChunkOptions options, bool deferred, double dropout = 0) {
   pass.ctx.training = true;
   Tape tape;
   Outcome out;
-  out.loss = chunk.forward(randn({kTokens, kHidden}, 1), pass.ctx, model.store, &tape);
-  out.dx = chunk.backward({}, pass.ctx, model.store, tape);
+  chunk.forward({randn({kTokens, kHidden}, 1)}, pass.ctx, model.store, &tape);
+  out.loss = pass.results.at("loss");
+  out.dx = chunk.backward({}, pass.ctx, model.store, tape)[0];
   if (deferred) {
     EXPECT_EQ(pass.wgrad.size(), 3u);
     for (const Param* param : model.all) {
@@ -179,9 +184,9 @@ TEST(Chunk, MicrobatchesMayOverlap) {
     model.all[0]->on_ready = [&](Param&) { ++ready; };
     Pass first(kTokens), second(kTokens);
     Tape tape_first, tape_second;
-    chunk.forward(randn({kTokens, kHidden}, 1), first.ctx, model.store, &tape_first);
+    chunk.forward({randn({kTokens, kHidden}, 1)}, first.ctx, model.store, &tape_first);
     if (!overlapped) chunk.backward({}, first.ctx, model.store, tape_first);
-    chunk.forward(randn({kTokens, kHidden}, 2), second.ctx, model.store, &tape_second);
+    chunk.forward({randn({kTokens, kHidden}, 2)}, second.ctx, model.store, &tape_second);
     if (overlapped) chunk.backward({}, first.ctx, model.store, tape_first);
     EXPECT_EQ(ready, overlapped ? 0 : 1);
     chunk.backward({}, second.ctx, model.store, tape_second);
@@ -200,7 +205,7 @@ TEST(Chunk, AcquiresEveryUnitAroundItsRun) {
   const Chunk chunk = model.chunk({.recompute = true});
   Pass pass(kTokens);
   Tape tape;
-  chunk.forward(randn({kTokens, kHidden}, 1), pass.ctx, model.store, &tape);
+  chunk.forward({randn({kTokens, kHidden}, 1)}, pass.ctx, model.store, &tape);
   EXPECT_EQ(model.store.diary, "+0-0+1-1+2-2+3-3");
   model.store.diary.clear();
   chunk.backward({}, pass.ctx, model.store, tape);
@@ -211,9 +216,8 @@ TEST(Chunk, WithoutATapeNothingIsKeptOrCounted) {
   Model model;
   const Chunk chunk = model.chunk({});
   Pass pass(kTokens);
-  const at::Tensor loss =
-      chunk.forward(randn({kTokens, kHidden}, 1), pass.ctx, model.store, nullptr);
-  EXPECT_FALSE(loss.requires_grad());
+  chunk.forward({randn({kTokens, kHidden}, 1)}, pass.ctx, model.store, nullptr);
+  EXPECT_FALSE(pass.results.at("loss").requires_grad());
   for (const Param* param : model.all) EXPECT_EQ(param->outstanding_uses(), 0) << param->name();
 }
 
@@ -223,13 +227,13 @@ TEST(Chunk, StartsFromTheGivenGradientAndReturnsThatOfTheInput) {
         &b = params.add("b", randn({kHidden}, 2));
   std::vector<std::unique_ptr<Segment>> segments;
   segments.push_back(std::make_unique<Block>("block", w, b, 0));
-  const Chunk chunk(std::move(segments), {});
+  const Chunk chunk = test::chain(std::move(segments), {}, /*takes=*/true, /*gives=*/true);
   DiaryStore store;
   const at::Tensor x = randn({kTokens, kHidden}, 3), dy = randn({kTokens, kHidden}, 4);
   Pass pass(kTokens);
   Tape tape;
-  chunk.forward(x, pass.ctx, store, &tape);
-  const at::Tensor dx = chunk.backward(dy.clone(), pass.ctx, store, tape);
+  chunk.forward({x}, pass.ctx, store, &tape);
+  const at::Tensor dx = chunk.backward({dy.clone()}, pass.ctx, store, tape)[0];
   const auto expected = test::differentiate(
       [&](const auto& in) { return in[0] + at::silu(in[0].matmul(w.value().t()) + b.value()); },
       {x}, dy);
@@ -242,12 +246,13 @@ TEST(Chunk, TokenIdsHaveNoGradient) {
   std::vector<std::unique_ptr<Segment>> segments;
   segments.push_back(std::make_unique<Table>(table));
   segments.push_back(std::make_unique<Sum>());
-  const Chunk chunk(std::move(segments), {});
+  const Chunk chunk = test::chain(std::move(segments), {}, /*takes=*/false, /*gives=*/false);
   DiaryStore store;
   Pass pass(3);
+  pass.batch.fields["input_ids"] = at::tensor({4, 0, 4}, at::kLong);
   Tape tape;
-  chunk.forward(at::tensor({4, 0, 4}, at::kLong), pass.ctx, store, &tape);
-  EXPECT_FALSE(chunk.backward({}, pass.ctx, store, tape).defined());
+  chunk.forward({}, pass.ctx, store, &tape);
+  EXPECT_FALSE(chunk.backward({}, pass.ctx, store, tape)[0].defined());
   expect_close(table.main_grad()[4], 4 * table.value()[4], {1e-13, 0});
   EXPECT_EQ(table.main_grad()[1].abs().max().item<double>(), 0);
 }
@@ -262,7 +267,7 @@ TEST(Chunk, NamesTheFirstLayerThatIsNotFinite) {
       Pass pass(kTokens);
       pass.ctx.check_finite = check;
       Tape tape;
-      chunk.forward(randn({kTokens, kHidden}, 1), pass.ctx, model.store,
+      chunk.forward({randn({kTokens, kHidden}, 1)}, pass.ctx, model.store,
                     with_tape ? &tape : nullptr);
       EXPECT_EQ(pass.state.first_nonfinite, check ? "block1" : "");
     }
@@ -271,8 +276,73 @@ TEST(Chunk, NamesTheFirstLayerThatIsNotFinite) {
   const Chunk chunk = model.chunk({});
   Pass pass(kTokens);
   pass.ctx.check_finite = true;
-  chunk.forward(randn({kTokens, kHidden}, 1), pass.ctx, model.store, nullptr);
+  chunk.forward({randn({kTokens, kHidden}, 1)}, pass.ctx, model.store, nullptr);
   EXPECT_EQ(pass.state.first_nonfinite, "");
+}
+
+/// Gives two flows: x and x squared.
+class Fork final : public Segment {
+ public:
+  std::string name() const override { return "fork"; }
+  Output forward(const std::vector<at::Tensor>& taken, const ForwardContext&) const override {
+    return {.flows = {taken[0] * 1, taken[0].square()}, .loss = {}};
+  }
+};
+/// x + sin(memory)
+class Reader final : public Segment {
+ public:
+  std::string name() const override { return "reader"; }
+  bool recomputable() const override { return true; }
+  Output forward(const std::vector<at::Tensor>& taken, const ForwardContext&) const override {
+    return {.flows = {taken[0] + at::sin(taken[1])}, .loss = {}};
+  }
+};
+
+/// A flow that several segments take has the sum of their gradients, in one chunk and over two.
+TEST(Chunk, AFlowThatIsTakenTwiceHasBothGradients) {
+  const at::Tensor x = randn({kTokens, kHidden}, 1);
+  const auto expected = test::differentiate(
+      [](const auto& in) {
+        const at::Tensor memory = in[0].square();
+        return (in[0] + 2 * at::sin(memory)).square().sum();
+      },
+      {x}, at::ones({}, at::kDouble));
+  for (const bool recompute : {false, true}) {
+    for (const bool cut : {false, true}) {
+      DiaryStore store;
+      std::vector<ConnectedSegment> first, second;
+      first.push_back({std::make_unique<Fork>(), {.takes = {0}, .gives = {0, 1}, .ends = {}}});
+      first.push_back({std::make_unique<Reader>(), {.takes = {0, 1}, .gives = {0}, .ends = {}}});
+      std::vector<ConnectedSegment>& behind = cut ? second : first;
+      behind.push_back({std::make_unique<Reader>(), {.takes = {0, 1}, .gives = {0}, .ends = {1}}});
+      behind.push_back({std::make_unique<Sum>(), {.takes = {0}, .gives = {}, .ends = {0}}});
+      const Chunk a(std::move(first), 2, {.recompute = recompute}),
+          b(std::move(second), 2, {.recompute = recompute});
+      Pass pass(kTokens);
+      Tape tape_a, tape_b;
+      Flows between = a.forward({x}, pass.ctx, store, &tape_a);
+      EXPECT_EQ(between[0].defined() && between[1].defined(), cut);
+      b.forward(std::move(between), pass.ctx, store, &tape_b);
+      expect_close(pass.results.at("loss"), expected.y, {1e-13, 0});
+      Flows gradients = b.backward({}, pass.ctx, store, tape_b);
+      gradients = a.backward(std::move(gradients), pass.ctx, store, tape_a);
+      expect_close(gradients[0], expected.grads[0], {1e-12, 1e-12});
+      EXPECT_FALSE(gradients[1].defined());
+    }
+  }
+}
+
+TEST(Chunk, AMissingGradientIsAnInternalError) {
+  DiaryStore store;
+  std::vector<ConnectedSegment> segments;
+  segments.push_back({std::make_unique<Fork>(), {.takes = {0}, .gives = {0, 1}, .ends = {}}});
+  const Chunk chunk(std::move(segments), 2, {});
+  Pass pass(kTokens);
+  Tape tape;
+  const at::Tensor x = randn({kTokens, kHidden}, 1);
+  chunk.forward({x}, pass.ctx, store, &tape);
+  const std::string message = test::error_of([&] { chunk.backward({x}, pass.ctx, store, tape); });
+  EXPECT_NE(message.find("output 1 of fork"), std::string::npos) << message;
 }
 
 TEST(NoAutogradGuard, NothingBelowItIsRecorded) {

@@ -272,16 +272,16 @@ TEST_F(Convert, ACheckpointIsLentToRanksThatNeedItAsItIs) {
     for (const bool gradients : {false, true}) {
       parallelize::RankModel lent = parallelize::load_model(*lending, options(dtype, gradients));
       parallelize::RankModel copied = parallelize::make_model(options(dtype, gradients), {});
-      copying->load(copied.gpt->params());
+      copying->load(copied.model->params());
       std::set<std::string> stored;
       for (const auto& range : lent.store->ranges()) stored.insert(range.param->name());
       if (dtype == at::kFloat && !gradients) { // the vocabulary is padded
         EXPECT_THAT(stored, ElementsAre("embedding.word.weight"));
       } else {
-        EXPECT_EQ(stored.size(), lent.gpt->params().size());
+        EXPECT_EQ(stored.size(), lent.model->params().size());
       }
-      for (const nn::Param& param : lent.gpt->params())
-        EXPECT_TRUE(at::equal(param.value(), copied.gpt->params().find(param.name()).value()))
+      for (const nn::Param& param : lent.model->params())
+        EXPECT_TRUE(at::equal(param.value(), copied.model->params().find(param.name()).value()))
             << param.name();
     }
   }
@@ -289,7 +289,7 @@ TEST_F(Convert, ACheckpointIsLentToRanksThatNeedItAsItIs) {
   // of queries, keys and values do not.
   const parallelize::RankModel whole = parallelize::make_model(options(at::kFloat, false), {});
   nn::ParamList part, expected;
-  for (const nn::Param& param : whole.gpt->params())
+  for (const nn::Param& param : whole.model->params())
     for (nn::ParamList* list : {&part, &expected})
       list->add(param.spec(), nn::Init::constant(0), at::kFloat, {{"tp", {1, 2}}});
   const std::set<const nn::Param*> lent = lending->lend(part);

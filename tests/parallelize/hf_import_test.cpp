@@ -43,7 +43,7 @@ class HfImport : public testing::Test {
                                                             .max_sequence = 8,
                                                             .gradients = false},
                                                            {});
-    return error_of([&] { open_hf_model(folder, hf)->load(built.gpt->params()); });
+    return error_of([&] { open_hf_model(folder, hf)->load(built.model->params()); });
   }
   std::map<std::string, at::Tensor> weights_of(const std::string& model) {
     std::map<std::string, at::Tensor> tensors;
@@ -132,9 +132,9 @@ TEST_F(HfImport, WeightsComeBackAsTheyWere) {
                                                             .max_sequence = 8,
                                                             .gradients = false},
                                                            {});
-    open_hf_model(kHfModels / name, hf)->load(model.gpt->params());
+    open_hf_model(kHfModels / name, hf)->load(model.model->params());
     const auto out =
-        hf_tensors(hf, model.gpt->params(), [](const nn::Param& p) { return p.value(); });
+        hf_tensors(hf, model.model->params(), [](const nn::Param& p) { return p.value(); });
     const auto in = weights_of(name);
     for (const auto& [key, tensor] : out) {
       const auto original = in.contains(key) ? in.at(key) : in.at(key.substr(key.find('.') + 1));

@@ -63,13 +63,13 @@ TEST(WeightMap, PartsTileTheirParameters) {
     std::map<std::string, int64_t> rows;
     for (const WeightMapEntry& entry : weight_map(hf)) {
       const nn::PartRange range =
-          nn::part_range(model.gpt->params().find(entry.param).spec(), entry.part);
+          nn::part_range(model.model->params().find(entry.param).spec(), entry.part);
       EXPECT_EQ(entry.begin, range.begin) << entry.hf;
       EXPECT_EQ(entry.shape[0], range.rows) << entry.hf;
       EXPECT_EQ(entry.begin, rows[entry.param]) << entry.hf;
       rows[entry.param] += entry.shape[0];
     }
-    for (const nn::Param& param : model.gpt->params())
+    for (const nn::Param& param : model.model->params())
       EXPECT_EQ(rows[param.name()], param.spec().shape[0]);
   }
 }
@@ -97,7 +97,7 @@ TEST_F(ModelSources, TellWhatTheModelIs) {
 void check_tensor_rank(ModelSource& source, at::ScalarType dtype, int rank, int size) {
   const parallelize::RankModel model = build_model(source.config(), dtype);
   nn::ParamList whole, part;
-  for (const nn::Param& param : model.gpt->params()) {
+  for (const nn::Param& param : model.model->params()) {
     nn::Param& all = whole.add(param.spec(), nn::Init::constant(0), dtype, {});
     all.set_value(at::full(all.shape(), 7, at::TensorOptions(dtype)));
     nn::Param& mine = part.add(param.spec(), nn::Init::constant(0), dtype, {{"tp", {rank, size}}});
@@ -147,10 +147,10 @@ TEST_F(ModelSources, TakeHalfPrecisionAndMixedTypes) {
   EXPECT_EQ(source->dtype(), SafeDtype::kF16);
   EXPECT_EQ(source->facts().hf["dtypes"]["model.layers.0.self_attn.k_proj.weight"], "BF16");
   parallelize::RankModel model = build_model(source->config(), at::kFloat);
-  source->load(model.gpt->params());
+  source->load(model.model->params());
   const HfModel hf = read_hf_config(folder);
   for (const auto& [name, tensor] :
-       hf_tensors(hf, model.gpt->params(), [](const nn::Param& p) { return p.value(); }))
+       hf_tensors(hf, model.model->params(), [](const nn::Param& p) { return p.value(); }))
     EXPECT_TRUE(at::equal(tensor, tensors.at(name).to(at::kFloat))) << name;
 }
 

@@ -25,7 +25,7 @@ TEST(MakeModel, GivesEveryParameterStorageOfItsType) {
     RankModel model =
         make_model({.config = small(), .build = {.dtype = dtype}, .max_sequence = 8}, {});
     int64_t total = 0;
-    for (const nn::Param& param : model.gpt->params()) {
+    for (const nn::Param& param : model.model->params()) {
       EXPECT_EQ(param.value().scalar_type(), dtype);
       EXPECT_EQ(param.main_grad().scalar_type(), nn::acc_dtype(dtype));
       EXPECT_EQ(param.main_grad().sizes(), param.value().sizes());
@@ -38,7 +38,7 @@ TEST(MakeModel, GivesEveryParameterStorageOfItsType) {
 TEST(MakeModel, OneSeedIsOneModel) {
   const auto values = [](uint64_t seed) {
     RankModel model = make_model({.config = small(), .max_sequence = 8}, {});
-    model.gpt->initialize(seed);
+    model.model->initialize(seed);
     return model.store->values();
   };
   EXPECT_TRUE(test::same_bits(values(3), values(3)));
@@ -57,9 +57,9 @@ TEST(MakeModel, SplitsOverTheTensorGroupAlone) {
                    {.world = world, .tp = world, .dp = {}});
     const RankModel copy =
         make_model({.config = small(), .max_sequence = 8}, {.world = world, .tp = {}, .dp = world});
-    const auto& qkv = split.gpt->params().find("layers.0.attention.qkv.weight");
+    const auto& qkv = split.model->params().find("layers.0.attention.qkv.weight");
     EXPECT_EQ(qkv.shape()[0] * 2, qkv.spec().shape[0]);
-    const auto& whole = copy.gpt->params().find("layers.0.attention.qkv.weight");
+    const auto& whole = copy.model->params().find("layers.0.attention.qkv.weight");
     EXPECT_EQ(whole.shape(), whole.spec().shape);
   });
 }

@@ -405,7 +405,7 @@ std::string layout_print(const std::vector<std::string>& settings) {
     std::string& print = prints[static_cast<size_t>(world.rank())];
     print = trainer.describe() + "\n";
     print += fmt::format("loss {}\n", trainer.run().last_loss.value());
-    for (const nn::Param& param : trainer.model().gpt.params())
+    for (const nn::Param& param : trainer.model().model.params())
       print += fmt::format("{} {} {}\n", param.name(), fmt::join(param.shape(), "x"),
                            static_cast<int>(param.spec().placement("tp").kind));
   });

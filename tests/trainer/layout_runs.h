@@ -37,10 +37,10 @@ struct Trained {
 inline std::map<std::string, at::Tensor> gather_weights(trainer::Trainer& trainer,
                                                         const models::ModelConfig& model,
                                                         const comm::Group& world) {
-  models::Gpt whole(model, {});
+  const std::unique_ptr<models::Model> whole = models::make_model(model, {});
   std::map<std::string, at::Tensor> highest, lowest;
   const double none = -std::numeric_limits<double>::infinity();
-  for (const nn::Param& param : whole.params())
+  for (const nn::Param& param : whole->params())
     highest[param.name()] = at::full(param.spec().shape, none, at::kDouble);
   for (auto& [name, tensor] : highest) lowest[name] = tensor.clone();
   trainer.read_values([&](const nn::Param& param) {

@@ -120,7 +120,7 @@ TEST_F(Saving, ARunThatGoesBackToAnEarlierStepIsTheOneThatIsFound) {
   const test::Trace again = test::run(config({"train.train_iters=3", "seed=6", load}));
   EXPECT_EQ(checkpoint::newest_checkpoint(scratch / "run")->folder.filename(), "step_00000003");
   Trainer loaded(config({"train.train_iters=3", load}), {});
-  for (const nn::Param& param : loaded.model().gpt.params())
+  for (const nn::Param& param : loaded.model().model.params())
     EXPECT_TRUE(at::equal(param.value(), again.weights.at(param.name()))) << param.name();
 }
 

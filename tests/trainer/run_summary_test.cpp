@@ -109,7 +109,7 @@ TEST_F(RunJson, TellsWhyARunEnded) {
   std::signal(SIGTERM, SIG_DFL);
   std::signal(SIGHUP, SIG_DFL);
   Trainer broken(config({}));
-  broken.model().gpt.params().find("final_norm.weight").value().fill_(std::nan(""));
+  broken.model().model.params().find("final_norm.weight").value().fill_(std::nan(""));
   EXPECT_THROW(broken.run(), Error);
   EXPECT_EQ(summary()["exit_reason"].get<std::string>().substr(0, 7), "error: ");
 }

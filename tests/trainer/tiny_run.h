@@ -92,7 +92,7 @@ inline Trace finish(trainer::Trainer& trainer) {
   Trace trace;
   trace.report = trainer.run();
   if (!trace.report.metrics.empty()) trace.steps = read_metrics(trace.report.metrics.string());
-  for (const nn::Param& param : trainer.model().gpt.params())
+  for (const nn::Param& param : trainer.model().model.params())
     trace.weights[param.name()] = param.value().clone();
   return trace;
 }

@@ -13,9 +13,10 @@
 #include "pentatron/comm/rank_threads.h"
 #include "pentatron/data/dataset.h"
 #include "pentatron/data/indexed/indexed_writer.h"
-#include "pentatron/models/gpt.h"
+#include "pentatron/models/model.h"
 #include "pentatron/trainer/metrics/train_log.h"
 #include "pentatron/trainer/step.h"
+#include "tests/support/model_pass.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/tiny_run.h"
 
@@ -133,7 +134,7 @@ class NotFinite : public Training {
     return config(std::move(more));
   }
   static void plant(Trainer& trainer) {
-    at::Tensor rows = trainer.model().gpt.params().find("embedding.word.weight").value();
+    at::Tensor rows = trainer.model().model.params().find("embedding.word.weight").value();
     rows[100].fill_(std::nan(""));
   }
 };
@@ -166,18 +167,19 @@ TEST_F(NotFinite, TheRunStopsAndNamesTheFirstLayer) {
 
 TEST_F(NotFinite, ALayerInTheMiddleIsNamed) {
   Trainer trainer(batches({}), {});
-  at::Tensor weight = trainer.model().gpt.params().find("layers.1.mlp.fc1.weight").value();
+  at::Tensor weight = trainer.model().model.params().find("layers.1.mlp.fc1.weight").value();
   weight[0][0] = std::nan("");
   EXPECT_THAT(error_of([&] { trainer.run(); }), HasSubstr("first seen in layers.1"));
 }
 
 TEST_F(NotFinite, TooManySkipsInARowStopTheRun) {
   Trainer trainer(batches({"train.on_nan=skip", "train.max_skipped_iterations=2"}), {});
-  trainer.model().gpt.params().find("final_norm.weight").value().fill_(std::nan(""));
-  const auto before = trainer.model().gpt.params().find("layers.0.mlp.fc1.weight").value().clone();
+  trainer.model().model.params().find("final_norm.weight").value().fill_(std::nan(""));
+  const auto before =
+      trainer.model().model.params().find("layers.0.mlp.fc1.weight").value().clone();
   EXPECT_THAT(error_of([&] { trainer.run(); }), HasSubstr("iteration 3"));
   EXPECT_TRUE(
-      at::equal(before, trainer.model().gpt.params().find("layers.0.mlp.fc1.weight").value()))
+      at::equal(before, trainer.model().model.params().find("layers.0.mlp.fc1.weight").value()))
       << "skipped steps leave the weights alone";
 }
 
@@ -194,10 +196,9 @@ TEST_F(Training, EvaluationIsAnIndependentPassOverTheSameSamples) {
   for (int64_t n = 0; n < 3 * 4; ++n) {
     at::Tensor tokens = at::empty({17}, at::kLong);
     sets.validation->sample(n, tokens.data_ptr<int64_t>());
-    const nn::SequenceLayout layout = nn::SequenceLayout::dense(1, 16, {0}, at::kCPU);
-    nn::ForwardContext ctx{.layout = &layout};
     const at::Tensor logits =
-        trainer.model().gpt.logits(tokens.narrow(0, 0, 16).clone(), ctx, trainer.model().store);
+        test::logits(trainer.model().model, trainer.model().store, tokens.narrow(0, 0, 16).clone(),
+                     nn::SequenceLayout::dense(1, 16, {0}, at::kCPU));
     sum -= at::log_softmax(logits.to(at::kDouble), 1)
                .gather(1, tokens.narrow(0, 1, 16).unsqueeze(1))
                .sum()
@@ -340,7 +341,7 @@ TEST_F(WithoutTargets, SkipsAreToldOncePerRunWhateverTheNumberOfRanks) {
   comm::run_ranks(4, [&](const comm::Group& world) {
     log::set_thread_output(nullptr, world.rank() == 0); // as the program does
     Trainer trainer(stops, world);
-    trainer.model().gpt.params().find("final_norm.weight").value().fill_(std::nan(""));
+    trainer.model().model.params().find("final_norm.weight").value().fill_(std::nan(""));
     EXPECT_THAT(error_of([&] { trainer.run(); }), HasSubstr(" on rank 0"));
     log::set_thread_output(nullptr, true);
   });
@@ -349,7 +350,7 @@ TEST_F(WithoutTargets, SkipsAreToldOncePerRunWhateverTheNumberOfRanks) {
   comm::run_ranks(4, [&](const comm::Group& world) {
     log::set_thread_output(nullptr, world.rank() == 0);
     Trainer trainer(skips, world);
-    trainer.model().gpt.params().find("final_norm.weight").value().fill_(std::nan(""));
+    trainer.model().model.params().find("final_norm.weight").value().fill_(std::nan(""));
     trainer.run();
     log::set_thread_output(nullptr, true);
   });
@@ -386,7 +387,7 @@ TEST_F(WithoutTargets, MfuCountsTheSquaresOfDocuments) {
   };
   const Config c = masked({});
   const auto cost = [&](int64_t squares) {
-    return models::Gpt::cost(c.model, {.tokens = 16, .squared_lengths = squares}).total_flops();
+    return models::model_cost(c.model, {{.tokens = 16, .squared_lengths = squares}}).total_flops();
   };
   EXPECT_NEAR(flops("dataset.reset_attention_mask=false") / cost(16 * 16), 1, 1e-9);
   const double apart = flops("dataset.reset_attention_mask=true");

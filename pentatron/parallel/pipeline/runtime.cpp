@@ -16,15 +16,15 @@ namespace pentatron::pipeline {
 
 namespace {
 
-/// A tensor that may still be on its way.
+/// Flows that may still be on their way.
 struct Arriving {
-  at::Tensor tensor;
+  nn::Flows flows;
   comm::Work work;
 
   void wait() { std::exchange(work, {}).wait(); }
-  at::Tensor take() {
+  nn::Flows take() {
     wait();
-    return std::exchange(tensor, at::Tensor());
+    return std::exchange(flows, {});
   }
 };
 
@@ -33,8 +33,8 @@ struct Flight {
   nn::ForwardContext context;
   nn::WgradQueue wgrad;
   nn::Tape tape;
-  Arriving input, output_gradient;   // from the neighbouring stages
-  at::Tensor output, input_gradient; // for them
+  Arriving input, output_gradient;  // from the neighbouring stages
+  nn::Flows output, input_gradient; // for them
 
   explicit Flight(bool deferred) : wgrad(deferred) {}
 };
@@ -43,9 +43,10 @@ struct Flight {
 class Run {
  public:
   Run(const Schedule& schedule, const std::vector<const nn::Chunk*>& chunks, nn::ParamStore& store,
-      const comm::Group& pipeline, const Boundary& boundary,
-      const std::vector<Microbatch>& microbatches, nn::StepState& state, const RunOptions& options)
-      : schedule_(schedule), store_(store), pipeline_(pipeline), boundary_(boundary),
+      const comm::Group& pipeline, const Boundaries& boundaries,
+      const std::vector<nn::Microbatch>& microbatches, nn::StepState& state,
+      const RunOptions& options)
+      : schedule_(schedule), store_(store), pipeline_(pipeline), boundaries_(boundaries),
         microbatches_(microbatches), state_(state), options_(options) {
     const std::vector<int> stages = schedule.stages_of(pipeline.rank());
     if (!schedule.lowered || schedule.num_ranks != pipeline.size() ||
@@ -69,7 +70,7 @@ class Run {
 
   void run() {
     for (const Action& action : schedule_.actions[pipeline_.rank()]) perform(action);
-    for (auto& [tensor, work] : sends_) work.wait();
+    for (auto& [flows, work] : sends_) work.wait();
   }
 
  private:
@@ -91,7 +92,7 @@ class Run {
     case ActionKind::kRecv:
       return timed(action, [&] { receive(action); });
     case ActionKind::kFree:
-      flight(action.stage, action.microbatch).output = at::Tensor();
+      flight(action.stage, action.microbatch).output.clear();
       if (!differentiates_) flights_.erase({action.stage, action.microbatch});
       return;
     }
@@ -135,28 +136,29 @@ class Run {
   void forward(int stage, int microbatch) {
     Flight& f = flight(stage, microbatch);
     const bool wrong = pipeline_.rank() > 0 && planted("layout_of_another_microbatch");
-    const Microbatch& data = microbatches_[wrong ? 0 : microbatch];
-    f.context = {.layout = &data.layout,
+    const nn::Microbatch& data = microbatches_[wrong ? 0 : microbatch];
+    f.context = {.batch = &data,
+                 .wanted = options_.wanted,
+                 .results = options_.results,
                  .wgrad = &f.wgrad,
                  .state = &state_,
-                 .labels = data.labels,
-                 .loss_scale = options_.loss_scale,
+                 .cache = options_.cache,
+                 .loss_scales = options_.loss_scales,
                  .seed = options_.seed,
                  .training = options_.training,
                  .check_finite = options_.check_finite};
-    const at::Tensor x = schedule_.is_first(stage) ? data.ids : f.input.take();
-    f.output =
-        chunks_.at(stage)->forward(x, f.context, store_, differentiates_ ? &f.tape : nullptr);
+    f.output = chunks_.at(stage)->forward(f.input.take(), f.context, store_,
+                                          differentiates_ ? &f.tape : nullptr);
     if (!schedule_.is_last(stage) && here(stage + 1))
-      flight(stage + 1, microbatch).input.tensor = f.output;
+      flight(stage + 1, microbatch).input.flows = f.output;
   }
 
   void backward(int stage, int microbatch, bool complete) {
     Flight& f = flight(stage, microbatch);
-    const at::Tensor dy = schedule_.is_last(stage) ? at::Tensor() : f.output_gradient.take();
-    f.input_gradient = chunks_.at(stage)->backward(dy, f.context, store_, f.tape);
+    f.input_gradient =
+        chunks_.at(stage)->backward(f.output_gradient.take(), f.context, store_, f.tape);
     if (!schedule_.is_first(stage) && here(stage - 1))
-      flight(stage - 1, microbatch).output_gradient.tensor = std::move(f.input_gradient);
+      flight(stage - 1, microbatch).output_gradient.flows = std::move(f.input_gradient);
     if (!complete) return;
     if (defers_) drain(f);
     if (schedule_.is_first(stage) || here(stage - 1)) {
@@ -176,14 +178,34 @@ class Run {
     if (options_.weight_passes_done) options_.weight_passes_done();
   }
 
+  /// What an action carries over a boundary: all flows that are alive there, or the gradients of
+  /// those that have one. A flow without rows is not sent.
+  std::vector<int> carried(const Action& action) const {
+    const bool forth = action.flow == Flow::kActivation;
+    const bool sends = action.kind == ActionKind::kSend;
+    const int behind = forth == sends ? action.stage + 1 : action.stage;
+    std::vector<int> carried;
+    for (const int flow : boundaries_.before_stage[static_cast<size_t>(behind)]) {
+      const nn::FlowSpec& spec = boundaries_.flows[static_cast<size_t>(flow)];
+      if ((forth || spec.differentiable) && spec.num_rows(microbatches_[action.microbatch]) > 0)
+        carried.push_back(flow);
+    }
+    return carried;
+  }
+
   void send(const Action& action) {
     Flight& f = flight(action.stage, action.microbatch);
-    at::Tensor x =
-        action.flow == Flow::kActivation ? f.output : std::exchange(f.input_gradient, at::Tensor());
-    x = x.contiguous();
-    sends_.emplace_back(x, comm::TransferBatch(pipeline_).send(x, action.peer).start());
+    const bool forth = action.flow == Flow::kActivation;
+    nn::Flows values = forth ? f.output : std::exchange(f.input_gradient, {});
+    comm::TransferBatch transfers(pipeline_);
+    for (const int flow : carried(action)) {
+      at::Tensor& x = values[static_cast<size_t>(flow)];
+      x = x.contiguous();
+      transfers.send(x, action.peer);
+    }
+    sends_.emplace_back(std::move(values), transfers.start());
     while (!sends_.empty() && sends_.front().second.done()) sends_.pop_front();
-    if (action.flow == Flow::kGradient && !over_.empty()) {
+    if (!forth && !over_.empty()) {
       flights_.erase(over_.back());
       over_.clear();
     }
@@ -192,17 +214,24 @@ class Run {
   void receive(const Action& action) {
     Flight& f = flight(action.stage, action.microbatch);
     Arriving& into = action.flow == Flow::kActivation ? f.input : f.output_gradient;
-    into.tensor =
-        at::empty({microbatches_[action.microbatch].layout.outer_tokens(), boundary_.hidden},
-                  at::TensorOptions(boundary_.dtype).device(boundary_.device));
-    into.work = comm::TransferBatch(pipeline_).recv(into.tensor, action.peer).start();
+    into.flows.resize(boundaries_.flows.size());
+    comm::TransferBatch transfers(pipeline_);
+    for (const int flow : carried(action)) {
+      const nn::FlowSpec& spec = boundaries_.flows[static_cast<size_t>(flow)];
+      at::Tensor& x = into.flows[static_cast<size_t>(flow)];
+      x = at::empty({spec.num_rows(microbatches_[action.microbatch]), spec.width},
+                    at::TensorOptions(spec.differentiable ? boundaries_.dtype : at::kLong)
+                        .device(boundaries_.device));
+      transfers.recv(x, action.peer);
+    }
+    into.work = transfers.start();
   }
 
   const Schedule& schedule_;
   nn::ParamStore& store_;
   const comm::Group& pipeline_;
-  const Boundary& boundary_;
-  const std::vector<Microbatch>& microbatches_;
+  const Boundaries& boundaries_;
+  const std::vector<nn::Microbatch>& microbatches_;
   nn::StepState& state_;
   const RunOptions& options_;
 
@@ -211,19 +240,19 @@ class Run {
   bool differentiates_ = false, defers_ = false;
   std::map<std::pair<int, int>, std::unique_ptr<Flight>> flights_; // by (stage, microbatch)
   std::vector<std::pair<int, int>> over_;
-  std::deque<std::pair<at::Tensor, comm::Work>> sends_;
+  std::deque<std::pair<nn::Flows, comm::Work>> sends_;
 };
 
 } // namespace
 
 Runtime::Runtime(std::vector<const nn::Chunk*> chunks, nn::ParamStore& store, comm::Group pipeline,
-                 Boundary boundary)
+                 Boundaries boundaries)
     : chunks_(std::move(chunks)), store_(&store), pipeline_(std::move(pipeline)),
-      boundary_(boundary) {}
+      boundaries_(std::move(boundaries)) {}
 
-void Runtime::run(const Schedule& lowered, const std::vector<Microbatch>& microbatches,
+void Runtime::run(const Schedule& lowered, const std::vector<nn::Microbatch>& microbatches,
                   nn::StepState& state, const RunOptions& options) {
-  Run(lowered, chunks_, *store_, pipeline_, boundary_, microbatches, state, options).run();
+  Run(lowered, chunks_, *store_, pipeline_, boundaries_, microbatches, state, options).run();
 }
 
 } // namespace pentatron::pipeline

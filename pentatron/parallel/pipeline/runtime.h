@@ -6,33 +6,35 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "pentatron/comm/group.h"
+#include "pentatron/nn/flow.h"
 #include "pentatron/nn/segment.h"
 #include "pentatron/parallel/pipeline/schedule/simulate.h"
 
 namespace pentatron::pipeline {
 
-/// What every stage knows of a microbatch. So receivers know shapes without a message.
-struct Microbatch {
-  at::Tensor ids;    ///< [T] int64
-  at::Tensor labels; ///< [T] int64, negative: no target
-  nn::SequenceLayout layout;
-};
-
-/// What crosses from one stage to the next: hidden states [outer tokens of the layout, hidden].
-struct Boundary {
-  int64_t hidden = 0;
+/// What crosses from one stage to the next.
+struct Boundaries {
+  std::vector<nn::FlowSpec> flows;
+  /// The flows that cross the boundary before each stage of the pipeline, ascending; none before
+  /// the first.
+  std::vector<std::vector<int>> before_stage;
   at::ScalarType dtype = at::kFloat;
   at::Device device = at::kCPU;
 };
 
 struct RunOptions {
-  double loss_scale = 1;
-  uint64_t seed = 0; ///< of dropout
+  std::map<std::string, double, std::less<>> loss_scales; ///< by loss term
+  nn::Wanted wanted = {};
+  nn::PassResults* results = nullptr; ///< of one microbatch, of what is wanted beside losses
+  nn::KvCache* cache = nullptr;       ///< of generation
+  uint64_t seed = 0;                  ///< of dropout
   bool training = false;
   bool check_finite = false;
   std::function<void()> forwards_done;      ///< after this rank's last F
@@ -47,19 +49,19 @@ class Runtime {
   /// `chunks` are the stages that this rank holds, ascending; `pipeline` has a rank for each of the
   /// schedule's. All must outlive the runtime.
   Runtime(std::vector<const nn::Chunk*> chunks, nn::ParamStore& store, comm::Group pipeline,
-          Boundary boundary);
+          Boundaries boundaries);
 
   /// Runs the rank's actions and waits for its sends. Losses are added to `state` on the rank of
   /// the last stage. A schedule without backward passes keeps nothing for them. Throws Error if the
   /// schedule's ranks and stages are not those of this runtime.
-  void run(const Schedule& lowered, const std::vector<Microbatch>& microbatches,
+  void run(const Schedule& lowered, const std::vector<nn::Microbatch>& microbatches,
            nn::StepState& state, const RunOptions& options);
 
  private:
   std::vector<const nn::Chunk*> chunks_;
   nn::ParamStore* store_;
   comm::Group pipeline_;
-  Boundary boundary_;
+  Boundaries boundaries_;
 };
 
 } // namespace pentatron::pipeline

@@ -26,6 +26,7 @@ struct LossPass {
   at::Tensor h, labels, dh, losses;
   VocabShare share;
   nn::Param* weight;
+  nn::Param* bias;
   comm::Group tp;
   double scale;
   double cap;
@@ -137,6 +138,12 @@ at::Tensor chunk_gradient(const LossPass& pass, const at::Tensor& logits, const 
   return gradient;
 }
 
+/// The tokens with a target, where leaving out the others is worth the copies; else undefined.
+at::Tensor rows_with_targets(const at::Tensor& labels) {
+  const at::Tensor rows = at::nonzero(labels >= 0).view({-1});
+  return 4 * rows.size(0) <= 3 * labels.numel() ? rows : at::Tensor();
+}
+
 void run_chunks(const LossPass& pass) {
   const nn::MemoryScope scope(nn::MemoryCategory::kWorkspace);
   const int64_t tokens = pass.h.size(0);
@@ -151,6 +158,7 @@ void run_chunks(const LossPass& pass) {
     const at::Tensor h = pass.h.narrow(0, begin, rows), labels = pass.labels.narrow(0, begin, rows);
     const at::Tensor logits = buffer.narrow(0, 0, rows);
     nn::matmul_nt_acc(logits, h, pass.weight->value());
+    if (pass.bias != nullptr) logits.add_(pass.bias->value());
     cap_logits(logits, pass.cap);
     at::Tensor slope; // of the cap; the gradient may replace the logits
     if (pass.cap > 0 && pass.with_gradient) slope = 1 - (logits / pass.cap).square_();
@@ -160,6 +168,8 @@ void run_chunks(const LossPass& pass) {
     if (slope.defined()) gradient.mul_(slope);
     nn::matmul_nn_into(pass.dh.narrow(0, begin, rows), gradient, pass.weight->value());
     if (pass.weight->trainable) nn::add_matmul_tn(pass.weight->main_grad(), gradient, h);
+    if (pass.bias != nullptr && pass.bias->trainable)
+      pass.bias->main_grad().add_(gradient.sum(0, false, pass.bias->main_grad().scalar_type()));
   }
 }
 
@@ -170,6 +180,19 @@ nn::ShardSpec vocab_spec(int64_t vocab_size, int64_t hidden_size) {
           .shape = {vocab_size, hidden_size},
           .shard_multiple = kVocabMultiple,
           .placements = {{"tp", nn::Placement::shard(0)}}};
+}
+
+nn::ShardSpec vocab_bias_spec(int64_t vocab_size) {
+  return {.name = {},
+          .shape = {vocab_size},
+          .shard_multiple = kVocabMultiple,
+          .placements = {{"tp", nn::Placement::shard(0)}}};
+}
+
+at::Tensor gathered_tokens(const at::Tensor& x, const TensorParallel& tp) {
+  const nn::NoAutograd guard;
+  const at::Tensor own = x.detach().contiguous();
+  return tp.sequence ? comm::all_gather(own, 0, tp.group) : own;
 }
 
 VocabShare vocab_share(const nn::Param& table) {
@@ -204,58 +227,66 @@ at::Tensor VocabParallelEmbedding::forward(const at::Tensor& ids,
   return sum + nn::embedding(places, *positions_, nullptr, 0, ctx);
 }
 
-VocabParallelLoss::VocabParallelLoss(nn::Param& weight, TensorParallel tp, double cap)
-    : weight_(&weight), tp_(std::move(tp)), cap_(cap) {}
+VocabHead::VocabHead(nn::Param& weight, nn::Param* bias, TensorParallel tp, double cap)
+    : weight_(&weight), bias_(bias), tp_(std::move(tp)), cap_(cap) {}
 
-at::Tensor VocabParallelLoss::forward(const at::Tensor& h, const nn::ForwardContext& ctx) const {
+at::Tensor VocabHead::loss(const at::Tensor& h, const at::Tensor& labels, std::string_view term,
+                           const nn::ForwardContext& ctx) const {
   ctx.use(weight_);
+  ctx.use(bias_);
   LossPass pass{.h = {},
-                .labels = ctx.labels,
+                .labels = labels,
                 .dh = {},
                 .losses = {},
                 .share = vocab_share(*weight_),
                 .weight = weight_,
+                .bias = bias_,
                 .tp = tp_.group,
-                .scale = ctx.loss_scale,
+                .scale = ctx.loss_scale(term),
                 .cap = cap_,
                 .with_gradient = nn::grad_enabled()};
   at::Tensor loss, dh;
   {
     const nn::NoAutograd guard;
-    const at::Tensor own = h.detach().contiguous();
-    pass.h = tp_.sequence ? comm::all_gather(own, 0, tp_.group) : own;
-    PT_DCHECK(ctx.labels.numel() == pass.h.size(0));
+    const at::Tensor all = gathered_tokens(h, tp_);
+    PT_DCHECK(labels.numel() == all.size(0));
+    const at::Tensor rows = rows_with_targets(labels);
+    pass.h = rows.defined() ? all.index_select(0, rows) : all;
+    if (rows.defined()) pass.labels = labels.index_select(0, rows);
     pass.losses = at::empty({pass.h.size(0)}, h.options().dtype(nn::acc_dtype(h.scalar_type())));
     if (pass.with_gradient) pass.dh = at::empty_like(pass.h);
     run_chunks(pass);
     if (pass.with_gradient) {
-      dh = pass.dh;
+      dh = rows.defined() ? at::zeros_like(all).index_copy_(0, rows, pass.dh) : pass.dh;
       if (tp_.sequence) {
-        dh = comm::reduce_scatter(pass.dh, 0, tp_.group);
+        dh = comm::reduce_scatter(dh, 0, tp_.group);
       } else if (!planted("loss_gradient_not_summed")) {
         comm::all_reduce_(dh, comm::ReduceOp::kSum, tp_.group);
       }
     }
     // In double: the mean over a step is of many tokens, and the reported figure is exact.
     const double sum = pass.losses.sum(at::kDouble).item<double>();
-    if (ctx.state != nullptr) ctx.state->loss_sums["lm loss"] += sum;
-    loss = at::scalar_tensor(sum * ctx.loss_scale, pass.losses.options());
+    ctx.add_loss(term, sum);
+    loss = at::scalar_tensor(sum * pass.scale, pass.losses.options());
   }
-  if (pass.with_gradient && weight_->trainable) weight_->accumulated();
-  nn::record("vocab_parallel_loss", {h}, {loss},
+  if (pass.with_gradient) {
+    if (weight_->trainable) weight_->accumulated();
+    if (bias_ != nullptr && bias_->trainable) bias_->accumulated();
+  }
+  nn::record("vocab_loss", {h}, {loss},
              [dh](std::vector<at::Tensor>&&) { return std::vector<at::Tensor>{dh}; });
   return loss;
 }
 
-at::Tensor VocabParallelLoss::logits(const at::Tensor& h, const at::Tensor& rows) const {
+at::Tensor VocabHead::logits(const at::Tensor& h, const at::Tensor& rows) const {
   const nn::NoAutograd guard;
   const VocabShare share = vocab_share(*weight_);
-  const at::Tensor own = h.detach().contiguous();
-  at::Tensor all = tp_.sequence ? comm::all_gather(own, 0, tp_.group) : own;
+  at::Tensor all = gathered_tokens(h, tp_);
   if (rows.defined()) all = all.index_select(0, rows);
   const at::Tensor local =
       at::empty({all.size(0), share.padded}, all.options().dtype(nn::acc_dtype(h.scalar_type())));
   nn::matmul_nt_acc(local, all, weight_->value());
+  if (bias_ != nullptr) local.add_(bias_->value());
   cap_logits(local, cap_);
   return comm::all_gather(local, 1, tp_.group).narrow(1, 0, weight_->spec().shape[0]);
 }

@@ -5,6 +5,8 @@
 /// rows or none, and padding rows are local. Source: Shoeybi et al. 2019 (arXiv:1909.08053) sec. 3.
 #pragma once
 
+#include <string_view>
+
 #include "pentatron/nn/context.h"
 #include "pentatron/nn/module.h"
 #include "pentatron/parallel/tensor/tensor_parallel.h"
@@ -38,21 +40,32 @@ class VocabParallelEmbedding {
   TensorParallel tp_;
 };
 
+/// The ShardSpec of one value for each row of such a table: the bias of an output layer.
+nn::ShardSpec vocab_bias_spec(int64_t vocab_size);
+
+/// x [T / t, ...] of all ranks under sequence parallel, else x itself. Without autograd.
+at::Tensor gathered_tokens(const at::Tensor& x, const TensorParallel& tp);
+
 /// Output projection and softmax cross-entropy over chunks of tokens, so that the logits of a
 /// microbatch never exist at once.
 ///
 /// The loss scale is known before the forward pass, so the gradient of a chunk is computed right
-/// behind its loss: three matrix products for each chunk and nothing twice. Shapes: h [T, hidden],
-/// ctx.labels [T] -> scalar: sum of the losses of tokens with a target, times ctx.loss_scale. The
-/// unscaled sum is added to ctx.state->loss_sums["lm loss"]. Its gradient must be 1: it is the root
-/// of a backward pass. Under sequence parallel h is [T / t, hidden]. Collectives: forward three
-/// all-reduces of [chunk] statistics and, in the same pass, one of dh; sequence parallel: forward
-/// all-gather of h, and a reduce-scatter of dh instead.
-class VocabParallelLoss {
+/// behind its loss: three matrix products for each chunk and nothing twice. Where at most three
+/// quarters of the tokens have a target, the others take no part in the products.
+class VocabHead {
  public:
-  /// `cap`: logits x become cap tanh(x / cap) (Gemma 2, arXiv:2408.00118); 0: no cap.
-  VocabParallelLoss(nn::Param& weight, TensorParallel tp, double cap = 0);
-  at::Tensor forward(const at::Tensor& h, const nn::ForwardContext& ctx) const;
+  /// `bias`: added to the logits, may be null. `cap`: logits x become cap tanh(x / cap) (Gemma 2,
+  /// arXiv:2408.00118); 0: no cap.
+  VocabHead(nn::Param& weight, nn::Param* bias, TensorParallel tp, double cap = 0);
+
+  /// Shapes: h [T, hidden], labels [T] int64, negative: no target -> scalar: sum of the losses of
+  /// tokens with a target, times ctx.loss_scale(term). The unscaled sum is added to the term's.
+  /// Its gradient must be 1: it is a root of a backward pass. Under sequence parallel h is
+  /// [T / t, hidden]. Collectives: forward three all-reduces of [chunk] statistics and, in the
+  /// same pass, one of dh; sequence parallel: forward all-gather of h, and a reduce-scatter of dh
+  /// instead.
+  at::Tensor loss(const at::Tensor& h, const at::Tensor& labels, std::string_view term,
+                  const nn::ForwardContext& ctx) const;
 
   /// Logits of tokens `rows` [R] (int64, numbers in [0, T); undefined: all) as [R, V] in the
   /// accumulate type, on every rank of the group.
@@ -60,6 +73,7 @@ class VocabParallelLoss {
 
  private:
   nn::Param* weight_;
+  nn::Param* bias_;
   TensorParallel tp_;
   double cap_;
 };

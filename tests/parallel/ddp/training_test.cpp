@@ -18,6 +18,7 @@
 #include "pentatron/nn/ops/ops.h"
 #include "pentatron/nn/segment.h"
 #include "pentatron/optim/optimizer.h"
+#include "tests/nn/chain.h"
 #include "tests/nn/op_fixture.h"
 #include "tests/support/ranks.h"
 
@@ -33,8 +34,9 @@ class Table final : public nn::Segment {
  public:
   explicit Table(Param& table) : table_(&table) {}
   std::string name() const override { return "table"; }
-  at::Tensor forward(const at::Tensor& ids, const nn::ForwardContext& ctx) const override {
-    return nn::embedding(ids, *table_, nullptr, 0, ctx);
+  Output forward(const std::vector<at::Tensor>&, const nn::ForwardContext& ctx) const override {
+    return {.flows = {nn::embedding(ctx.batch->field("input_ids"), *table_, nullptr, 0, ctx)},
+            .loss = {}};
   }
 
  private:
@@ -53,9 +55,11 @@ class Block final : public nn::Segment {
   }
   std::string name() const override { return "block"; }
   bool recomputable() const override { return true; }
-  at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const override {
+  Output forward(const std::vector<at::Tensor>& taken,
+                 const nn::ForwardContext& ctx) const override {
+    const at::Tensor& x = taken[0];
     const at::Tensor y = nn::linear(nn::norm(x, *norm_, nullptr, {}, ctx), *weight_, bias_, ctx);
-    return x + nn::activation(y, kernels::Activation::kSilu, false);
+    return {.flows = {x + nn::activation(y, kernels::Activation::kSilu, false)}, .loss = {}};
   }
 
  private:
@@ -67,11 +71,12 @@ class Head final : public nn::Segment {
  public:
   explicit Head(Param& table) : table_(&table) {}
   std::string name() const override { return "head"; }
-  at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const override {
-    return (nn::linear(x, *table_, nullptr, ctx).to(nn::acc_dtype(x.scalar_type())) - 0.3)
-               .square()
-               .sum() *
-           (1.0 / (kSamples * kTokens));
+  Output forward(const std::vector<at::Tensor>& taken,
+                 const nn::ForwardContext& ctx) const override {
+    const at::Tensor y = nn::linear(taken[0], *table_, nullptr, ctx);
+    return {.flows = {},
+            .loss = (y.to(nn::acc_dtype(y.scalar_type())) - 0.3).square().sum() *
+                    (1.0 / (kSamples * kTokens))};
   }
 
  private:
@@ -110,8 +115,9 @@ struct Model {
     segments.push_back(std::make_unique<Head>(out));
     params.find("block1.bias").trainable = false;
     params.find("block2.weight").trainable = false;
-    chunk = std::make_unique<nn::Chunk>(std::move(segments),
-                                        nn::ChunkOptions{.recompute = options.recompute});
+    chunk = std::make_unique<nn::Chunk>(test::chain(std::move(segments),
+                                                    {.recompute = options.recompute},
+                                                    /*takes=*/false, /*gives=*/false));
   }
   nn::ParamList params;
   std::unique_ptr<nn::Chunk> chunk;
@@ -164,8 +170,10 @@ class Worker {
     for (int64_t m = 0; m < count; ++m) {
       under_way.push_back(std::make_unique<Microbatch>(options_));
       Microbatch& one = *under_way.back();
-      const at::Tensor ids = ids_of(number, m * size * dp_.size() + dp_.rank(), size, dp_.size());
-      loss += model_.chunk->forward(ids, one.pass.ctx, store_, &one.tape).item<double>();
+      one.pass.batch.fields["input_ids"] =
+          ids_of(number, m * size * dp_.size() + dp_.rank(), size, dp_.size());
+      model_.chunk->forward({}, one.pass.ctx, store_, &one.tape);
+      loss += one.pass.results.at("loss").item<double>();
       if (m == count - 1) store_.forwards_done();
       if (!options_.all_forwards_first) backward(one);
     }
@@ -210,8 +218,9 @@ Trained oracle(const Options& options) {
     store.zero_grad();
     test::Pass pass(kSamples * kTokens);
     nn::Tape tape;
-    result.losses.push_back(
-        model.chunk->forward(ids_of(step, 0, kSamples, 1), pass.ctx, store, &tape).item<double>());
+    pass.batch.fields["input_ids"] = ids_of(step, 0, kSamples, 1);
+    model.chunk->forward({}, pass.ctx, store, &tape);
+    result.losses.push_back(pass.results.at("loss").item<double>());
     model.chunk->backward({}, pass.ctx, store, tape);
     result.norms.push_back(store.gradients().norm().item<double>());
     optimizer.step(kLr, kDecay, optim::clip_coefficient(kClip, result.norms.back()));

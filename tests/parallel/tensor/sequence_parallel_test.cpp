@@ -104,11 +104,11 @@ TEST_P(SequenceParallel, EmbeddingAndLossAreTheWholeOnes) {
     nn::Param& positions = params.add("positions", places);
     test::Pass pass(kTokens);
     if (GetParam().sequence) pass.layout.cut_outer(tp.rank(), tp.size());
-    pass.ctx.labels = labels;
-    pass.ctx.loss_scale = 0.01;
+    pass.ctx.loss_scales["lm loss"] = 0.01;
     const at::Tensor h = VocabParallelEmbedding(words, &positions, axis(tp)).forward(ids, pass.ctx);
     EXPECT_EQ(h.size(0), pass.layout.outer_tokens());
-    const at::Tensor loss = VocabParallelLoss(words, axis(tp)).forward(h, pass.ctx);
+    const at::Tensor loss =
+        VocabHead(words, nullptr, axis(tp)).loss(h, labels, "lm loss", pass.ctx);
     loss.backward();
     expect_close(loss, expected.y, kExact);
     at::Tensor dt = at::zeros_like(table);

@@ -51,12 +51,11 @@ LossRun fused_loss(int ranks, const at::Tensor& h, const at::Tensor& w, const at
     EXPECT_EQ(share.padded % 64, 0);
     weight.value().narrow(0, share.real, share.padded - share.real).fill_(padding);
     test::Pass pass(h.size(0));
-    pass.ctx.labels = labels;
-    pass.ctx.loss_scale = scale;
-    const VocabParallelLoss loss(weight, tp);
-    const auto r =
-        test::differentiate([&](const auto& in) { return loss.forward(in[0], pass.ctx); }, {h},
-                            at::ones({}, at::kDouble));
+    pass.ctx.loss_scales["lm loss"] = scale;
+    const VocabHead loss(weight, nullptr, tp);
+    const auto r = test::differentiate(
+        [&](const auto& in) { return loss.loss(in[0], labels, "lm loss", pass.ctx); }, {h},
+        at::ones({}, at::kDouble));
     EXPECT_EQ(weight.outstanding_uses(), 0);
     EXPECT_EQ(weight.main_grad()
                   .narrow(0, share.real, share.padded - share.real)
@@ -206,11 +205,11 @@ TEST(VocabLossUse, EvaluationLeavesGradientsAlone) {
   spec.name = "output";
   nn::Param& weight = params.add(spec, {}, randn({10, kHidden}, 1));
   test::Pass pass(kTokens);
-  pass.ctx.labels = ids_of(10, kTokens, false);
   pass.ctx.differentiated = false;
   const at::NoGradGuard no_grad;
   const at::Tensor loss =
-      VocabParallelLoss(weight, {}).forward(randn({kTokens, kHidden}, 2), pass.ctx);
+      VocabHead(weight, nullptr, {})
+          .loss(randn({kTokens, kHidden}, 2), ids_of(10, kTokens, false), "lm loss", pass.ctx);
   EXPECT_FALSE(loss.requires_grad());
   EXPECT_EQ(weight.main_grad().abs().max().item<double>(), 0);
   EXPECT_EQ(weight.outstanding_uses(), 0);
@@ -224,12 +223,55 @@ TEST(VocabLossUse, AFrozenWeightStillPassesTheGradientOn) {
   nn::Param& weight = params.add(spec, {}, w);
   weight.trainable = false;
   test::Pass pass(kTokens);
-  pass.ctx.labels = ids_of(10, kTokens, false);
-  const VocabParallelLoss loss(weight, {});
-  const auto r = test::differentiate([&](const auto& in) { return loss.forward(in[0], pass.ctx); },
-                                     {h}, at::ones({}, at::kDouble));
-  expect_close(r.grads[0], torch_loss(h, w, pass.ctx.labels, 1).grads[0], kExact);
+  const at::Tensor labels = ids_of(10, kTokens, false);
+  const VocabHead loss(weight, nullptr, {});
+  const auto r = test::differentiate(
+      [&](const auto& in) { return loss.loss(in[0], labels, "lm loss", pass.ctx); }, {h},
+      at::ones({}, at::kDouble));
+  expect_close(r.grads[0], torch_loss(h, w, labels, 1).grads[0], kExact);
   EXPECT_EQ(weight.main_grad().abs().max().item<double>(), 0);
+}
+
+/// A bias is part of the logits, and has the gradient of its column; where most tokens have no
+/// target, nothing changes but that they take no part.
+TEST_P(VocabLoss, HasABiasAndLeavesOutTokensWithoutATarget) {
+  constexpr int64_t kMany = 40;
+  const at::Tensor h = randn({kMany, kHidden}, 1), w = randn({vocab(), kHidden}, 2),
+                   b = randn({vocab()}, 3);
+  for (const int64_t targets : {int64_t{0}, int64_t{5}, kMany}) {
+    at::Tensor labels = at::full({kMany}, kNoTarget, at::kLong);
+    for (int64_t i = 0; i < targets; ++i) labels[(i * 7) % kMany] = (i * 11) % vocab();
+    const auto expected = test::differentiate(
+        [&](const auto& in) {
+          return at::cross_entropy_loss(in[0].matmul(in[1].t()) + in[2], labels, {},
+                                        at::Reduction::Sum, kNoTarget);
+        },
+        {h, w, b}, at::ones({}, at::kDouble));
+    at::Tensor dw = at::zeros_like(w), db = at::zeros_like(b);
+    std::mutex mutex;
+    run_ranks(ranks(), [&](const comm::Group& tp) {
+      nn::ShardSpec spec = vocab_spec(vocab(), kHidden), bias_spec = vocab_bias_spec(vocab());
+      spec.name = "output";
+      bias_spec.name = "bias";
+      test::Params params;
+      nn::Param& weight = params.add(spec, at_rank(tp), w);
+      nn::Param& bias = params.add(bias_spec, at_rank(tp), b);
+      test::Pass pass(kMany);
+      const VocabHead head(weight, &bias, tp);
+      const auto r = test::differentiate(
+          [&](const auto& in) { return head.loss(in[0], labels, "lm loss", pass.ctx); }, {h},
+          at::ones({}, at::kDouble));
+      expect_close(r.y, expected.y, {1e-12, 1e-14});
+      expect_close(r.grads[0], expected.grads[0], kExact);
+      expect_close(head.logits(h, {}), h.matmul(w.t()) + b, kExact);
+      EXPECT_EQ(bias.outstanding_uses(), 0);
+      const std::lock_guard lock(mutex);
+      nn::store_global(weight, weight.main_grad(), dw);
+      nn::store_global(bias, bias.main_grad(), db);
+    });
+    expect_close(dw, expected.grads[1], kExact);
+    expect_close(db, expected.grads[2], kExact);
+  }
 }
 
 TEST(VocabLossUse, LossSumsAddUpOverMicrobatches) {
@@ -237,13 +279,13 @@ TEST(VocabLossUse, LossSumsAddUpOverMicrobatches) {
   nn::ShardSpec spec = vocab_spec(10, kHidden);
   spec.name = "output";
   nn::Param& weight = params.add(spec, {}, randn({10, kHidden}, 1));
-  const VocabParallelLoss loss(weight, {});
+  const VocabHead loss(weight, nullptr, {});
   test::Pass pass(kTokens);
-  pass.ctx.labels = ids_of(10, kTokens, true);
+  const at::Tensor labels = ids_of(10, kTokens, true);
   const at::Tensor h = randn({kTokens, kHidden}, 2);
-  loss.forward(h, pass.ctx);
+  loss.loss(h, labels, "lm loss", pass.ctx);
   const double once = pass.state.loss_sums.at("lm loss");
-  loss.forward(h, pass.ctx);
+  loss.loss(h, labels, "lm loss", pass.ctx);
   EXPECT_DOUBLE_EQ(pass.state.loss_sums.at("lm loss"), 2 * once);
 }
 

@@ -17,8 +17,8 @@ constexpr size_t kLongestLayout = 1 << 20;
 /// Writes repetitions out: "(t|)*2L" -> "t|t|L".
 class LayoutParser {
  public:
-  LayoutParser(std::string_view text, std::string remedy)
-      : text_(text), remedy_(std::move(remedy)) {}
+  LayoutParser(std::string_view text, std::string letters, std::string remedy)
+      : text_(text), letters_(std::move(letters)), remedy_(std::move(remedy)) {}
 
   std::string parse() {
     std::string all = items(0);
@@ -53,10 +53,18 @@ class LayoutParser {
   std::string letter() {
     const char c = text_[at_];
     if (c == 'm') fail("contains multi-token prediction, which is not supported,");
-    if (std::string_view("EtL|, ").find(c) == std::string_view::npos)
-      fail(fmt::format("contains '{}', which is not E, t, L or |,", c));
+    if (letters_.find(c) == std::string::npos &&
+        std::string_view("|, ").find(c) == std::string::npos)
+      fail(fmt::format("contains '{}', which is not {} or |,", c, listed()));
     ++at_;
     return c == ',' || c == ' ' ? "" : std::string(1, c);
+  }
+
+  /// "E, t, L"
+  std::string listed() const {
+    std::string out;
+    for (const char c : letters_) out += (out.empty() ? "" : ", ") + std::string(1, c);
+    return out;
   }
 
   int64_t repetitions() {
@@ -77,26 +85,83 @@ class LayoutParser {
   }
 
   std::string_view text_;
+  std::string letters_; // of segments
   std::string remedy_;
   size_t at_ = 0;
 };
 
+int64_t num_layers(const StageOptions& o) {
+  return std::ranges::count_if(o.segments, &StageSegment::is_layer);
+}
+
+/// The letters of the model's segments in their order.
+std::string letters_of(const StageOptions& o) {
+  std::string letters;
+  for (const StageSegment& segment : o.segments) letters += segment.letter;
+  return letters;
+}
+
+/// Ranges from the number of layers of each stage.
+std::vector<SegmentRange> ranges_of(const StageOptions& o, const std::vector<int64_t>& counts) {
+  std::vector<int64_t> layers; // their segments
+  for (size_t i = 0; i < o.segments.size(); ++i)
+    if (o.segments[i].is_layer) layers.push_back(static_cast<int64_t>(i));
+  std::vector<SegmentRange> stages;
+  int64_t begin = 0, dealt = 0;
+  for (const int64_t count : counts) {
+    dealt += count;
+    const int64_t end = dealt == 0 ? layers.front() : layers[static_cast<size_t>(dealt - 1)] + 1;
+    stages.push_back({begin, end});
+    begin = end;
+  }
+  stages.back().end = static_cast<int64_t>(o.segments.size());
+  return stages;
+}
+
+std::vector<int64_t> even_counts(int64_t layers, int64_t stages) {
+  std::vector<int64_t> counts(static_cast<size_t>(stages), layers / stages);
+  for (int64_t s = 0; s < layers % stages; ++s) ++counts[static_cast<size_t>(s)];
+  return counts;
+}
+
 /// A layout that fits the model and the pipeline: layers dealt out evenly.
 std::string working_layout(const StageOptions& o) {
-  const auto stages = static_cast<int64_t>(o.rank_of_stage.size());
-  if (o.num_layers + stages > int64_t{kLongestLayout} / 2)
+  const size_t stages = o.rank_of_stage.size();
+  if (o.segments.size() + stages > kLongestLayout / 2)
     return "parallel.pipeline_model_parallel_layout=\"\"";
-  std::string text = "E";
-  for (int64_t s = 0; s < stages; ++s) {
-    if (s > 0) text += '|';
-    const int64_t layers = o.num_layers * (s + 1) / stages - o.num_layers * s / stages;
-    if (layers > 0) text += layers == 1 ? "t" : fmt::format("t*{}", layers);
+  const std::string letters = letters_of(o);
+  std::string text;
+  for (const SegmentRange& stage :
+       ranges_of(o, even_counts(num_layers(o), static_cast<int64_t>(stages)))) {
+    text += text.empty() ? "" : "|";
+    for (int64_t i = stage.begin; i < stage.end;) {
+      const char letter = letters[static_cast<size_t>(i)];
+      int64_t end = i;
+      while (end < stage.end && letters[static_cast<size_t>(end)] == letter) ++end;
+      text += end - i == 1 ? std::string(1, letter) : fmt::format("{}*{}", letter, end - i);
+      i = end;
+    }
   }
-  return fmt::format("parallel.pipeline_model_parallel_layout=\"{}L\"", text);
+  return fmt::format("parallel.pipeline_model_parallel_layout=\"{}\"", text);
+}
+
+/// "2 layers t, 1 E and 1 L"
+std::string counted_letters(const std::string& letters, const std::string& kinds) {
+  std::string out = fmt::format("{} layers t", std::ranges::count(letters, 't'));
+  for (const char c : kinds) {
+    if (c == 't') continue;
+    out += fmt::format("{}{} {}", c == kinds.back() ? " and " : ", ",
+                       std::ranges::count(letters, c), c);
+  }
+  return out;
 }
 
 std::vector<SegmentRange> by_layout(const StageOptions& o) {
-  const std::string letters = LayoutParser(o.layout, working_layout(o)).parse();
+  const std::string wanted = letters_of(o);
+  std::string kinds; // each letter once, in order
+  for (const char c : wanted)
+    if (kinds.find(c) == std::string::npos) kinds += c;
+  const std::string letters = LayoutParser(o.layout, kinds, working_layout(o)).parse();
   std::vector<SegmentRange> stages = {{}};
   std::string order;
   int64_t segment = 0;
@@ -108,16 +173,11 @@ std::vector<SegmentRange> by_layout(const StageOptions& o) {
       stages.back().end = ++segment;
     }
   }
-  std::string wanted(static_cast<size_t>(o.num_layers) + 2, 't');
-  wanted.front() = 'E';
-  wanted.back() = 'L';
   if (order != wanted) {
-    raise<ConfigError>("the pipeline layout \"{}\" has {} layers t, {} E and {} L{}, but the model "
-                       "has {} layers\n  try: {}",
-                       o.layout, std::ranges::count(order, 't'), std::ranges::count(order, 'E'),
-                       std::ranges::count(order, 'L'),
-                       order.size() == wanted.size() ? " in another order" : "", o.num_layers,
-                       working_layout(o));
+    raise<ConfigError>("the pipeline layout \"{}\" has {}{}, but the model has {}\n  try: {}",
+                       o.layout, counted_letters(order, kinds),
+                       order.size() == wanted.size() ? " in another order" : "",
+                       counted_letters(wanted, kinds), working_layout(o));
   }
   if (stages.size() != o.rank_of_stage.size()) {
     raise<ConfigError>(
@@ -174,14 +234,14 @@ std::vector<int64_t> by_ranks(const StageOptions& o) {
   const int ranks = *std::ranges::max_element(o.rank_of_stage) + 1;
   const int64_t per_rank = static_cast<int64_t>(stages) / ranks;
   const int given = o.first_rank_layers.has_value() + o.last_rank_layers.has_value();
-  const int64_t rest =
-      o.num_layers - o.first_rank_layers.value_or(0) - o.last_rank_layers.value_or(0);
+  const int64_t all = num_layers(o),
+                rest = all - o.first_rank_layers.value_or(0) - o.last_rank_layers.value_or(0);
   const int others = ranks - given;
   if (rest < 0 || (others == 0 && rest != 0) || (others > 0 && rest % others != 0)) {
     raise<ConfigError>("{} layers on the first and {} on the last of {} pipeline ranks leave {} "
                        "for {} others, of {}\n  try: {}",
                        o.first_rank_layers.value_or(0), o.last_rank_layers.value_or(0), ranks, rest,
-                       others, o.num_layers, kEvenly);
+                       others, all, kEvenly);
   }
   std::vector<int64_t> of_rank(static_cast<size_t>(ranks), others > 0 ? rest / others : 0);
   if (o.first_rank_layers) of_rank.front() = *o.first_rank_layers;
@@ -201,17 +261,16 @@ std::vector<int64_t> by_ranks(const StageOptions& o) {
 
 std::vector<int64_t> evenly(const StageOptions& o) {
   const auto stages = static_cast<int64_t>(o.rank_of_stage.size());
-  const int64_t total = o.num_layers + o.count_embedding + o.count_loss;
+  const int64_t all = num_layers(o), total = all + o.count_embedding + o.count_loss;
   if (total < stages) {
     const int64_t ranks = *std::ranges::max_element(o.rank_of_stage) + 1;
     const int64_t fit = total / (stages / ranks);
     raise<ConfigError>("{} layers are too few for {} pipeline stages\n  try: model.num_layers={}{}",
-                       o.num_layers, stages, stages - o.count_embedding - o.count_loss,
+                       all, stages, stages - o.count_embedding - o.count_loss,
                        fit < 1 ? ""
                                : fmt::format(" or parallel.pipeline_model_parallel_size={}", fit));
   }
-  std::vector<int64_t> layers(static_cast<size_t>(stages), total / stages);
-  for (int64_t s = 0; s < total % stages; ++s) ++layers[static_cast<size_t>(s)];
+  std::vector<int64_t> layers = even_counts(total, stages);
   layers.front() -= o.count_embedding;
   layers.back() -= o.count_loss;
   return layers;
@@ -219,39 +278,51 @@ std::vector<int64_t> evenly(const StageOptions& o) {
 
 } // namespace
 
+std::vector<StageSegment> decoder_segments(int64_t num_layers) {
+  std::vector<StageSegment> segments = {{"embedding", 'E', false}};
+  for (int64_t i = 0; i < num_layers; ++i)
+    segments.push_back({fmt::format("layer {}", i), 't', true});
+  segments.push_back({"head", 'L', false});
+  return segments;
+}
+
 std::vector<SegmentRange> assign_stages(const StageOptions& o) {
   if (!o.layout.empty()) return by_layout(o);
-  if (!o.segment_costs.empty()) {
-    if (o.segment_costs.size() < o.rank_of_stage.size())
+  if (!o.costs.empty()) {
+    if (o.costs.size() < o.rank_of_stage.size())
       raise<ConfigError>(
           "a model of {} layers, embedding and head is too small for {} pipeline stages",
-          o.num_layers, o.rank_of_stage.size());
-    return by_cost(o.segment_costs, o.rank_of_stage.size());
+          num_layers(o), o.rank_of_stage.size());
+    return by_cost(o.costs, o.rank_of_stage.size());
   }
   const bool ranked = o.first_rank_layers || o.last_rank_layers;
-  std::vector<SegmentRange> stages;
-  int64_t begin = 1;
-  for (const int64_t layers : ranked ? by_ranks(o) : evenly(o)) {
-    stages.push_back({begin, begin + layers});
-    begin += layers;
-  }
-  stages.front().begin = 0;
-  stages.back().end = o.num_layers + 2;
-  return stages;
+  return ranges_of(o, ranked ? by_ranks(o) : evenly(o));
 }
 
 std::string describe_stages(const std::vector<SegmentRange>& stages,
-                            const std::vector<int>& rank_of_stage, int64_t num_layers) {
+                            const std::vector<int>& rank_of_stage,
+                            const std::vector<StageSegment>& segments) {
   std::string text;
   for (size_t s = 0; s < stages.size(); ++s) {
-    const auto [begin, end] = stages[s];
     std::string what;
-    const auto add = [&](const std::string& part) { what += (what.empty() ? "" : ", ") + part; };
-    if (begin == 0 && end > 0) add("embedding");
-    const int64_t first = std::max<int64_t>(begin, 1) - 1, last = std::min(end, num_layers + 1) - 2;
-    if (first == last) add(fmt::format("layer {}", first));
-    if (first < last) add(fmt::format("layers {}-{}", first, last));
-    if (end == num_layers + 2 && begin < end) add("head");
+    for (int64_t i = stages[s].begin; i < stages[s].end;) {
+      const StageSegment& first = segments[static_cast<size_t>(i)];
+      // "layer 3" to "layer 5" are "layers 3-5".
+      const std::string stem = first.name.substr(0, first.name.find_last_of(' '));
+      int64_t end = i + 1;
+      while (first.is_layer && end < stages[s].end && segments[static_cast<size_t>(end)].is_layer &&
+             segments[static_cast<size_t>(end)].name.starts_with(stem + " "))
+        ++end;
+      what += what.empty() ? "" : ", ";
+      if (end - i == 1) {
+        what += first.name;
+      } else {
+        const std::string& last = segments[static_cast<size_t>(end - 1)].name;
+        what += fmt::format("{}s{}-{}", stem, first.name.substr(stem.size()),
+                            last.substr(stem.size() + 1));
+      }
+      i = end;
+    }
     text += fmt::format("{}stage {} on rank {}: {}", s == 0 ? "" : "\n", s, rank_of_stage[s],
                         what.empty() ? "nothing" : what);
   }

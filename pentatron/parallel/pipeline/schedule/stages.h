@@ -1,7 +1,7 @@
 /// Which part of a model each pipeline stage holds.
 ///
-/// A stage is a range of segments; the first stage begins with the embedding, the last ends with
-/// the head.
+/// A stage is a range of segments; a segment that is no layer (an embedding, the head) lies with
+/// the layer behind it, at the end of the model with the one before it.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,29 @@
 
 namespace pentatron::pipeline {
 
+/// What stages are told of a segment.
+struct StageSegment {
+  std::string name;      ///< "embedding", "layer 3"
+  char letter = 't';     ///< in a layout
+  bool is_layer = false; ///< layers are what is dealt out
+};
+/// Embedding, layers, head: E, t, L.
+std::vector<StageSegment> decoder_segments(int64_t num_layers);
+
 struct StageOptions {
-  int64_t num_layers = 0;
+  std::vector<StageSegment> segments;
   std::vector<int> rank_of_stage;
-  /// Megatron's layout: stages separated by '|', E the embedding, t a layer, L the loss; x*3 and
-  /// (xyz)*3 repeat; commas and spaces mean nothing. Empty: none. Excludes what follows.
+  /// Megatron's layout: stages separated by '|', each segment by its letter (E the embedding, t a
+  /// layer, L the loss); x*3 and (xyz)*3 repeat; commas and spaces mean nothing. Empty: none.
+  /// Excludes what follows.
   std::string layout;
   /// Layers of the first and of the last rank, over all their stages; the others share the rest.
   std::optional<int64_t> first_rank_layers, last_rank_layers;
   /// Count the embedding or the loss as a layer when layers are dealt out evenly.
   bool count_embedding = false, count_loss = false;
-  /// Cost of every segment (L + 2): the dearest stage is made as cheap as possible. Empty: layers
+  /// Cost of every segment: the dearest stage is made as cheap as possible. Empty: layers
   /// are dealt out evenly, the first stages get one more where they do not divide.
-  std::vector<double> segment_costs;
+  std::vector<double> costs;
 };
 
 /// One range for each stage; they tile the segments. Throws ConfigError with what would work if
@@ -35,6 +45,7 @@ std::vector<SegmentRange> assign_stages(const StageOptions& options);
 
 /// "stage 0 on rank 0: embedding, layers 0-3", a line for each stage.
 std::string describe_stages(const std::vector<SegmentRange>& stages,
-                            const std::vector<int>& rank_of_stage, int64_t num_layers);
+                            const std::vector<int>& rank_of_stage,
+                            const std::vector<StageSegment>& segments);
 
 } // namespace pentatron::pipeline

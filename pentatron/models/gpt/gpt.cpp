@@ -1,4 +1,4 @@
-#include "pentatron/models/gpt.h"
+#include "pentatron/models/gpt/gpt.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -7,10 +7,13 @@
 #include <cmath>
 
 #include "pentatron/base/error.h"
+#include "pentatron/parallel/tensor/vocab.h"
 
 namespace pentatron::models {
 
 namespace {
+
+constexpr const char* kLmLoss = "lm loss";
 
 kernels::Activation kernel_activation(ActivationFunction f) {
   using A = ActivationFunction;
@@ -62,10 +65,10 @@ class EmbeddingSegment final : public nn::Segment {
           at::scalar_tensor(*config.embedding_multiplier, at::dtype(table.dtype())).item<double>();
   }
   std::string name() const override { return "embedding"; }
-  at::Tensor forward(const at::Tensor& ids, const nn::ForwardContext& ctx) const override {
-    at::Tensor x = embedding_.forward(ids, ctx);
+  Output forward(const std::vector<at::Tensor>&, const nn::ForwardContext& ctx) const override {
+    at::Tensor x = embedding_.forward(ctx.batch->field("input_ids"), ctx);
     if (multiplier_ != 1) x = x * multiplier_;
-    return nn::dropout(x, {.p = dropout_, .site = 0}, ctx);
+    return {.flows = {nn::dropout(x, {.p = dropout_, .site = 0}, ctx)}, .loss = {}};
   }
 
  private:
@@ -82,8 +85,9 @@ class LayerSegment final : public nn::Segment {
       : name_(scope.prefix()), layer_(scope, options, tp, std::move(rotary)) {}
   std::string name() const override { return name_; }
   bool recomputable() const override { return true; }
-  at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const override {
-    return layer_.forward(x, ctx);
+  Output forward(const std::vector<at::Tensor>& taken,
+                 const nn::ForwardContext& ctx) const override {
+    return {.flows = {layer_.forward(taken[0], ctx)}, .loss = {}};
   }
 
  private:
@@ -96,19 +100,21 @@ class HeadSegment final : public nn::Segment {
   HeadSegment(const nn::Scope& norm_scope, const ModelConfig& config, nn::Param& weight,
               const parallel::TensorParallel& tp)
       : norm_(norm_scope, config.hidden_size, norm_options(config), tp),
-        loss_(weight, tp, config.final_logit_softcapping.value_or(0)) {}
+        head_(weight, nullptr, tp, config.final_logit_softcapping.value_or(0)), tp_(tp) {}
   std::string name() const override { return "head"; }
-  at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const override {
-    return loss_.forward(norm_.forward(x, ctx), ctx);
-  }
-  at::Tensor logits(const at::Tensor& x, const at::Tensor& rows,
-                    const nn::ForwardContext& ctx) const {
-    return loss_.logits(norm_.forward(x, ctx), rows);
+  Output forward(const std::vector<at::Tensor>& taken,
+                 const nn::ForwardContext& ctx) const override {
+    const at::Tensor x = norm_.forward(taken[0], ctx);
+    if (ctx.wanted.hidden) ctx.deposit("hidden", parallel::gathered_tokens(x, tp_));
+    if (ctx.wanted.logits) ctx.deposit("logits", head_.logits(x, ctx.wanted.logit_rows));
+    if (!ctx.wanted.loss) return {};
+    return {.flows = {}, .loss = head_.loss(x, ctx.batch->field("labels"), kLmLoss, ctx)};
   }
 
  private:
   layers::Norm norm_;
-  parallel::VocabParallelLoss loss_;
+  parallel::VocabHead head_;
+  parallel::TensorParallel tp_;
 };
 
 kernels::RopeOptions rope_options(const ModelConfig& c) {
@@ -197,14 +203,28 @@ layers::TransformerLayerOptions layer_options(const ModelConfig& c, int64_t inde
           .dropout_site = dropout_site(index, 1)};
 }
 
-Gpt::Gpt(const ModelConfig& config, const GptBuild& build) : config_(config), build_(build) {
+ModelSpec Gpt::spec_of(const ModelConfig& config) {
+  ModelSpec spec{.streams = {"tokens"},
+                 .flows = {{.name = "hidden", .width = config.hidden_size}},
+                 .segments = {},
+                 .losses = {{.name = kLmLoss, .labels = "labels"}},
+                 .generates = Generates::kCausal};
+  spec.segments.push_back(
+      {.name = "embedding", .letter = 'E', .kind = 0, .takes = {}, .gives = {0}});
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    spec.segments.push_back({.name = "layer " + std::to_string(i),
+                             .letter = 't',
+                             .is_layer = true,
+                             .kind = 1,
+                             .takes = {0},
+                             .gives = {0}});
+  }
+  spec.segments.push_back({.name = "head", .letter = 'L', .kind = 2, .takes = {0}, .gives = {}});
+  return spec;
+}
+
+Gpt::Gpt(const ModelConfig& config, const ModelBuild& build) : Model(config, build) {
   const int64_t head = config.num_layers + 1;
-  if (build_.stages.empty()) build_.stages = {{0, head + 1}};
-  const auto holds = [&](int64_t segment) {
-    return std::any_of(build_.stages.begin(), build_.stages.end(), [&](const SegmentRange& stage) {
-      return stage.begin <= segment && segment < stage.end;
-    });
-  };
   const bool tied = !config.untie_embeddings_and_output_weights;
   const nn::Scope root(params_, build.dtype, {{"tp", {build.tp.rank(), build.tp.size()}}});
   rotary_ = std::make_shared<layers::RotaryTable>();
@@ -225,7 +245,7 @@ Gpt::Gpt(const ModelConfig& config, const GptBuild& build) : config_(config), bu
     table = &scope.param("embedding.word.weight", std::move(spec), embedding_init(config));
     return table;
   };
-  const auto make_segment = [&](int64_t unit) -> std::unique_ptr<nn::Segment> {
+  assemble([&](int64_t unit) -> std::unique_ptr<nn::Segment> {
     const nn::Scope scope = root.of_unit(unit);
     if (unit == 0) {
       nn::Param* const words = make_table(unit);
@@ -250,23 +270,11 @@ Gpt::Gpt(const ModelConfig& config, const GptBuild& build) : config_(config), bu
                             parallel::vocab_spec(config.vocab_size, config.hidden_size),
                             nn::Init::normal(config.init_method_std));
     return std::make_unique<HeadSegment>(scope / "final_norm", config, *output, build.tp);
-  };
-  for (const SegmentRange& stage : build_.stages) {
-    std::vector<std::unique_ptr<nn::Segment>> segments;
-    for (int64_t unit = stage.begin; unit < stage.end; ++unit)
-      segments.push_back(make_segment(unit));
-    chunks_.emplace_back(std::move(segments),
-                         nn::ChunkOptions{.first_unit = stage.begin, .recompute = build.recompute});
-  }
+  });
 }
 
-const nn::Chunk& Gpt::loss_chunk() const {
-  PT_DCHECK(chunks_.size() == 1 &&
-            static_cast<int64_t>(chunks_[0].segments().size()) == config_.num_layers + 2);
-  return chunks_[0];
-}
-
-void Gpt::finish(at::Device device, int64_t max_sequence) {
+void Gpt::finish(at::Device device, const std::vector<int64_t>& longest) {
+  const int64_t max_sequence = longest[0];
   if (config_.position_embedding_type != PositionEmbedding::kNone &&
       max_sequence > config_.max_position_embeddings) {
     raise<ConfigError>("a sequence of {} tokens is longer than model.max_position_embeddings={}\n  "
@@ -286,36 +294,9 @@ void Gpt::finish(at::Device device, int64_t max_sequence) {
   *local_rotary_ = table(local);
 }
 
-void Gpt::initialize(uint64_t seed) {
-  for (nn::Param& param : params_) param.initialize(seed);
-}
-
-at::Tensor Gpt::infer(size_t chunk, const at::Tensor& x, nn::ForwardContext& ctx,
-                      nn::ParamStore& store, const at::Tensor& rows) const {
-  const at::NoGradGuard no_grad;
-  ctx.differentiated = false;
-  at::Tensor h = x;
-  int64_t unit = build_.stages[chunk].begin;
-  for (const std::unique_ptr<nn::Segment>& segment : chunks_[chunk].segments()) {
-    store.acquire(unit, nn::Pass::kForward);
-    h = unit == config_.num_layers + 1
-            ? static_cast<const HeadSegment&>(*segment).logits(h, rows, ctx)
-            : segment->forward(h, ctx);
-    store.release(unit++, nn::Pass::kForward);
-  }
-  return h;
-}
-
-at::Tensor Gpt::logits(const at::Tensor& ids, nn::ForwardContext& ctx,
-                       nn::ParamStore& store) const {
-  at::Tensor h = ids;
-  for (size_t chunk = 0; chunk < chunks_.size(); ++chunk) h = infer(chunk, h, ctx, store);
-  PT_DCHECK(build_.stages.front().begin == 0 &&
-            build_.stages.back().end == config_.num_layers + 2); // the whole model is here
-  return h;
-}
-
-nn::Cost Gpt::segment_cost(const ModelConfig& c, const nn::LayerShape& shape, int64_t segment) {
+nn::Cost Gpt::segment_cost(const ModelConfig& c, const std::vector<nn::LayerShape>& shapes,
+                           int64_t segment) {
+  const nn::LayerShape& shape = shapes[0];
   if (segment > 0 && segment <= c.num_layers) {
     return layers::TransformerLayer::cost(layer_options(c, segment - 1), shape);
   }
@@ -338,13 +319,6 @@ nn::Cost Gpt::segment_cost(const ModelConfig& c, const nn::LayerShape& shape, in
         shape.element_bytes * shape.tokens * c.hidden_size + 3 * shape.acc_bytes * shape.tokens, 4};
   }
   return cost;
-}
-
-nn::Cost Gpt::cost(const ModelConfig& config, const nn::LayerShape& shape) {
-  nn::Cost total;
-  for (int64_t segment = 0; segment < config.num_layers + 2; ++segment)
-    total += segment_cost(config, shape, segment);
-  return total;
 }
 
 } // namespace pentatron::models

@@ -1,0 +1,90 @@
+#include "pentatron/models/model.h"
+
+#include <algorithm>
+
+#include "pentatron/base/error.h"
+#include "pentatron/models/gpt/gpt.h"
+
+namespace pentatron::models {
+
+namespace {
+
+/// A type of model; model.type selects one.
+struct Type {
+  ModelType type;
+  ModelSpec (*spec)(const ModelConfig&);
+  std::unique_ptr<Model> (*make)(const ModelConfig&, const ModelBuild&);
+  nn::Cost (*cost)(const ModelConfig&, const std::vector<nn::LayerShape>&, int64_t segment);
+};
+
+template <class T> Type type_of_class(ModelType type) {
+  return {.type = type,
+          .spec = &T::spec_of,
+          .make = [](const ModelConfig& config, const ModelBuild& build) -> std::unique_ptr<Model> {
+            return std::make_unique<T>(config, build);
+          },
+          .cost = &T::segment_cost};
+}
+
+const Type& type_of(const ModelConfig& config) {
+  static const std::vector<Type> types = {type_of_class<Gpt>(ModelType::kGpt)};
+  const auto found = std::ranges::find(types, config.type, &Type::type);
+  PT_DCHECK(found != types.end());
+  return *found;
+}
+
+} // namespace
+
+Model::Model(const ModelConfig& config, const ModelBuild& build)
+    : config_(config), build_(build), spec_(model_spec(config)) {
+  if (build_.stages.empty()) build_.stages = {{0, spec_.num_segments()}};
+}
+
+bool Model::holds(int64_t segment) const {
+  return std::ranges::any_of(build_.stages, [&](const SegmentRange& stage) {
+    return stage.begin <= segment && segment < stage.end;
+  });
+}
+
+void Model::assemble(const std::function<std::unique_ptr<nn::Segment>(int64_t)>& make) {
+  for (const SegmentRange& stage : build_.stages) {
+    std::vector<nn::ConnectedSegment> segments;
+    for (int64_t i = stage.begin; i < stage.end; ++i)
+      segments.push_back({.segment = make(i), .ports = spec_.ports(i)});
+    chunks_.emplace_back(
+        std::move(segments), spec_.flows.size(),
+        nn::ChunkOptions{.first_unit = stage.begin, .recompute = build_.recompute});
+  }
+}
+
+void Model::initialize(uint64_t seed) {
+  for (nn::Param& param : params_) param.initialize(seed);
+}
+
+const nn::Chunk& Model::whole() const {
+  PT_DCHECK(chunks_.size() == 1 &&
+            static_cast<int64_t>(chunks_[0].segments().size()) == spec_.num_segments());
+  return chunks_[0];
+}
+
+ModelSpec model_spec(const ModelConfig& config) {
+  return type_of(config).spec(config);
+}
+
+std::unique_ptr<Model> make_model(const ModelConfig& config, const ModelBuild& build) {
+  return type_of(config).make(config, build);
+}
+
+nn::Cost segment_cost(const ModelConfig& config, const std::vector<nn::LayerShape>& shapes,
+                      int64_t segment) {
+  return type_of(config).cost(config, shapes, segment);
+}
+
+nn::Cost model_cost(const ModelConfig& config, const std::vector<nn::LayerShape>& shapes) {
+  nn::Cost total;
+  for (int64_t segment = 0; segment < model_spec(config).num_segments(); ++segment)
+    total += segment_cost(config, shapes, segment);
+  return total;
+}
+
+} // namespace pentatron::models

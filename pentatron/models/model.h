@@ -1,0 +1,76 @@
+/// What trainer, parallelize, checkpoint, generate and cli know of a model. Which class it is
+/// follows from model.type in one table, and no other place names one.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "pentatron/base/segment_range.h"
+#include "pentatron/models/model_config.h"
+#include "pentatron/models/model_spec.h"
+#include "pentatron/nn/cost.h"
+#include "pentatron/nn/segment.h"
+#include "pentatron/parallel/tensor/tensor_parallel.h"
+
+namespace pentatron::models {
+
+struct ModelBuild {
+  at::ScalarType dtype = at::kFloat;
+  parallel::TensorParallel tp;
+  bool recompute = false;
+  std::vector<SegmentRange> stages; ///< that this rank holds, ascending; empty: the whole model
+};
+
+/// This rank's part of a model.
+class Model {
+ public:
+  virtual ~Model() = default;
+  Model(const Model&) = delete;
+
+  const ModelConfig& config() const { return config_; }
+  const ModelSpec& spec() const { return spec_; }
+  at::ScalarType dtype() const { return build_.dtype; }
+  const parallel::TensorParallel& tensor_parallel() const { return build_.tp; }
+
+  /// They get storage from a ParamStore, and values from initialize() or a checkpoint.
+  nn::ParamList& params() { return params_; }
+  void initialize(uint64_t seed);
+
+  /// Builds what lives beside the parameters on their device, for sequences of up to so many
+  /// tokens in each stream. Throws ConfigError if the model has fewer positions.
+  virtual void finish(at::Device device, const std::vector<int64_t>& longest) = 0;
+
+  /// One for each stage that this rank holds. Losses are scaled by ctx.loss_scales.
+  const std::vector<nn::Chunk>& chunks() const { return chunks_; }
+  /// Of a rank that holds the whole model in one stage.
+  const nn::Chunk& whole() const;
+
+ protected:
+  Model(const ModelConfig& config, const ModelBuild& build);
+  /// Makes this rank's chunks: `make` is called for the segments that it holds, in their order.
+  void assemble(const std::function<std::unique_ptr<nn::Segment>(int64_t segment)>& make);
+  /// Whether this rank holds the segment.
+  bool holds(int64_t segment) const;
+
+  ModelConfig config_;
+  ModelBuild build_;
+  ModelSpec spec_;
+  nn::ParamList params_;
+  std::vector<nn::Chunk> chunks_;
+};
+
+/// The segments, flows and losses of a model, without building it.
+ModelSpec model_spec(const ModelConfig& config);
+
+/// Registers the parameters. Throws ConfigError if a size does not divide over the tensor ranks.
+std::unique_ptr<Model> make_model(const ModelConfig& config, const ModelBuild& build);
+
+/// Of one microbatch on this rank; `shapes` has one for each stream.
+nn::Cost segment_cost(const ModelConfig& config, const std::vector<nn::LayerShape>& shapes,
+                      int64_t segment);
+/// Of all segments.
+nn::Cost model_cost(const ModelConfig& config, const std::vector<nn::LayerShape>& shapes);
+
+} // namespace pentatron::models

@@ -1,0 +1,32 @@
+#include "pentatron/models/model_spec.h"
+
+#include <algorithm>
+
+namespace pentatron::models {
+
+std::vector<int> ModelSpec::alive_before(int64_t index) const {
+  std::vector<int> alive;
+  for (int flow = 0; flow < static_cast<int>(flows.size()); ++flow) {
+    const auto has = [&](const std::vector<int>& list) {
+      return std::ranges::find(list, flow) != list.end();
+    };
+    const auto begin = segments.begin(), cut = begin + index;
+    const bool given = std::any_of(begin, cut, [&](const SegmentSpec& s) { return has(s.gives); });
+    const auto next = std::find_if(
+        cut, segments.end(), [&](const SegmentSpec& s) { return has(s.takes) || has(s.gives); });
+    if (given && next != segments.end() && has(next->takes)) alive.push_back(flow);
+  }
+  return alive;
+}
+
+nn::Ports ModelSpec::ports(int64_t index) const {
+  const SegmentSpec& segment = segments[static_cast<size_t>(index)];
+  nn::Ports ports{
+      .takes = segment.takes, .gives = segment.gives, .ends = {}, .stream = segment.stream};
+  const std::vector<int> after = alive_before(index + 1);
+  for (const int flow : segment.takes)
+    if (std::ranges::find(after, flow) == after.end()) ports.ends.push_back(flow);
+  return ports;
+}
+
+} // namespace pentatron::models
