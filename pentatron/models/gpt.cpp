@@ -42,6 +42,8 @@ nn::NormOptions norm_options(const GptConfig& c) {
           .zero_centered = c.layernorm_zero_centered_gamma};
 }
 
+constexpr const char* kTable = "embedding.word.weight";
+
 /// Sites of dropout: 0 is the embedding, then three for each layer.
 uint32_t dropout_site(int64_t layer, uint32_t which) {
   return static_cast<uint32_t>(1 + 3 * layer) + which;
@@ -217,12 +219,10 @@ Gpt::Gpt(const GptConfig& config, const GptBuild& build) : config_(config), buil
       return table;
     }
     nn::ShardSpec spec = parallel::vocab_spec(config.vocab_size, config.hidden_size);
-    nn::Scope scope = root.of_unit(unit);
-    if (tied && holds(0) != holds(head)) {
-      spec.placements[nn::kEmbeddingAxis] = nn::Placement::partial();
-      scope = scope.on_axis(nn::kEmbeddingAxis, {unit == 0 ? 0 : 1, 2});
-    }
-    table = &scope.param("embedding.word.weight", std::move(spec), embedding_init(config));
+    const bool on_two_ranks = tied && holds(0) != holds(head);
+    table = &root.of_unit(unit).shared_param(kTable, std::move(spec), embedding_init(config),
+                                             on_two_ranks ? nn::AxisPosition{unit == 0 ? 0 : 1, 2}
+                                                          : nn::AxisPosition{});
     return table;
   };
   const auto make_segment = [&](int64_t unit) -> std::unique_ptr<nn::Segment> {
@@ -258,6 +258,11 @@ Gpt::Gpt(const GptConfig& config, const GptBuild& build) : config_(config), buil
     chunks_.emplace_back(std::move(segments),
                          nn::ChunkOptions{.first_unit = stage.begin, .recompute = build.recompute});
   }
+}
+
+std::vector<SharedParam> Gpt::shared_params(const GptConfig& config) {
+  if (config.untie_embeddings_and_output_weights) return {};
+  return {{kTable, {0, config.num_layers + 1}}};
 }
 
 const nn::Chunk& Gpt::loss_chunk() const {

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "pentatron/base/segment_range.h"
 #include "pentatron/layers/transformer_layer.h"
@@ -18,6 +20,12 @@ struct GptBuild {
   parallel::TensorParallel tp;
   bool recompute = false;
   std::vector<SegmentRange> stages; ///< that this rank holds, ascending; empty: the whole model
+};
+
+/// A parameter that several segments read, which may lie on different pipeline ranks.
+struct SharedParam {
+  std::string name;
+  std::vector<int64_t> segments; ///< ascending
 };
 
 class Gpt {
@@ -50,6 +58,8 @@ class Gpt {
                    nn::ParamStore& store, const at::Tensor& rows = {}) const;
   /// ids [T] -> logits [T, V], where this rank holds the whole model.
   at::Tensor logits(const at::Tensor& ids, nn::ForwardContext& ctx, nn::ParamStore& store) const;
+
+  static std::vector<SharedParam> shared_params(const GptConfig& config);
 
   /// Of one microbatch on this rank. Head and embedding included.
   static nn::Cost cost(const GptConfig& config, const nn::LayerShape& shape);
