@@ -66,8 +66,8 @@ parallelize::RankModel load_model(const OpenedModel& opened, const comm::Group& 
   const parallelize::PipelinePlan plan = parallelize::plan_pipeline(config.parallel, config.model);
   const at::Device device = trainer::choose_device(config.device);
   trainer::choose_kernels_quietly(config, device, world);
-  const parallelize::Groups groups =
-      parallelize::make_groups(world, config.parallel, config.model, plan);
+  const comm::ParallelGroups groups =
+      parallelize::make_groups(world, config.parallel, nullptr, config.model, plan);
   std::optional<parallelize::RankModel> model;
   // Each rank opens the files: readers are for one thread at a time, and ranks may be threads.
   checkpoint::read_model(
@@ -75,7 +75,7 @@ parallelize::RankModel load_model(const OpenedModel& opened, const comm::Group& 
         model.emplace(parallelize::load_model(
             source,
             {.config = config.model,
-             .build = {.dtype = trainer::scalar_type(config.dtype), .tp = groups.tp},
+             .build = {.dtype = trainer::scalar_type(config.dtype), .tp = groups.tp()},
              .device = device,
              .max_sequence = config.train.seq_length,
              .gradients = false},

@@ -24,6 +24,12 @@ struct LossTerm {
   double weight = 1;
 };
 
+/// A parameter that several segments read, which may lie on different pipeline ranks.
+struct SharedParam {
+  std::string name;
+  std::vector<int64_t> segments; ///< ascending
+};
+
 /// What a model can write.
 enum class Generates : uint8_t { kNothing, kCausal, kEncoderDecoder };
 
@@ -32,6 +38,7 @@ struct ModelSpec {
   std::vector<nn::FlowSpec> flows;
   std::vector<SegmentSpec> segments;
   std::vector<LossTerm> losses; ///< the first is the main one
+  std::vector<SharedParam> shared;
   Generates generates = Generates::kNothing;
 
   int64_t num_segments() const { return static_cast<int64_t>(segments.size()); }

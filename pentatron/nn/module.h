@@ -22,13 +22,16 @@ class Scope {
     return {*params_, dtype_, where_, join(name), unit_};
   }
   Scope of_unit(int64_t unit) const { return {*params_, dtype_, where_, prefix_, unit}; }
-  /// With one more axis that the parameters lie on.
-  Scope on_axis(const std::string& axis, AxisPosition position) const {
+  /// A parameter that several pipeline ranks hold, of which this one is at `position`; one holder:
+  /// like any other. `spec.name` is replaced by the full name.
+  Param& shared_param(const std::string& name, ShardSpec spec, Init init,
+                      AxisPosition position) const {
+    const std::string axis = shared_axis(join(name));
+    spec.placements[axis] = Placement::partial();
     Scope scope = *this;
     scope.where_[axis] = position;
-    return scope;
+    return scope.param(name, std::move(spec), init);
   }
-
   /// `spec.name` is replaced by the full name.
   Param& param(const std::string& name, ShardSpec spec, Init init) const {
     spec.name = join(name);

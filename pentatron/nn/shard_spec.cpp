@@ -186,9 +186,22 @@ bool is_first_of_group(const ShardSpec& spec, AxisPosition tp) {
 
 } // namespace
 
+std::string shared_axis(std::string_view param) {
+  return std::string(kSharedAxis) + std::string(param);
+}
+
+std::string shared_axis_of(const ShardSpec& spec, const Coordinates& where) {
+  for (const auto& [axis, position] : where) {
+    if (axis.starts_with(kSharedAxis) && position.size > 1 &&
+        spec.placement(axis).kind == Placement::Kind::kPartial)
+      return axis;
+  }
+  return {};
+}
+
 std::vector<FlatRange> counted_ranges(const ShardSpec& spec, const Coordinates& where) {
   const bool first = std::all_of(where.begin(), where.end(), [&](const auto& entry) {
-    if (entry.first == kEmbeddingAxis && planted("tied_gradient_counted_twice")) return true;
+    if (entry.first.starts_with(kSharedAxis) && planted("tied_gradient_counted_twice")) return true;
     if (entry.second.rank > 0 && planted("norm_misses_shards")) return false;
     return entry.second.rank == 0 || spec.placement(entry.first).kind == Placement::Kind::kShard;
   });

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace pentatron::nn {
@@ -92,9 +93,12 @@ std::vector<FlatRange> counted_ranges(const ShardSpec& spec, const Coordinates& 
 std::vector<FlatRange> partial_ranges(const ShardSpec& spec, const Coordinates& where,
                                       const std::string& axis);
 inline constexpr const char* kTpReplicaAxis = "tp-replicas";
-/// The axis of the two copies of tied embeddings where the embedding and the head lie on different
-/// pipeline ranks.
-inline constexpr const char* kEmbeddingAxis = "embd";
+/// The axis of the copies of a parameter that several pipeline ranks hold: its coordinate is the
+/// position among the holders, in order of the segments that read it. Tied embeddings are one.
+inline constexpr std::string_view kSharedAxis = "shared:";
+std::string shared_axis(std::string_view param);
+/// The axis of copies on which the spec is Partial and `where` names several; empty: none.
+std::string shared_axis_of(const ShardSpec& spec, const Coordinates& where);
 
 /// The rows [begin, begin + rows) of the true dimension 0 that the named part covers.
 struct PartRange {

@@ -5,8 +5,8 @@
 
 namespace pentatron::parallelize {
 
-RankModel load_model(checkpoint::ModelSource& source, ModelOptions options, const Groups& groups,
-                     const PipelinePlan& plan) {
+RankModel load_model(checkpoint::ModelSource& source, ModelOptions options,
+                     const comm::ParallelGroups& groups, const PipelinePlan& plan) {
   std::set<const nn::Param*> lent;
   if (!options.gradients && options.device.is_cpu())
     options.lend = [&](nn::ParamList& params) { lent = source.lend(params); };

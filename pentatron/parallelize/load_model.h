@@ -10,6 +10,6 @@ namespace pentatron::parallelize {
 /// that the rank needs as the files have them stay there: processes share them, and nothing is
 /// copied. Throws what ModelSource::load() does.
 RankModel load_model(checkpoint::ModelSource& source, ModelOptions options,
-                     const Groups& groups = {}, const PipelinePlan& plan = {});
+                     const comm::ParallelGroups& groups = {}, const PipelinePlan& plan = {});
 
 } // namespace pentatron::parallelize

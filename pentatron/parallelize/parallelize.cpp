@@ -18,16 +18,12 @@ int ranks_per_kv_head(const models::ModelConfig& model, int tp) {
   return heads < tp ? static_cast<int>(tp / heads) : 1;
 }
 
-bool tied_on_two_ranks(const models::ModelConfig& model, const PipelinePlan& plan) {
-  return !model.untie_embeddings_and_output_weights &&
-         plan.rank_of_stage.front() != plan.rank_of_stage.back();
-}
-
 /// The model of this rank without storage.
-std::unique_ptr<models::Model> make_part(const ModelOptions& options, const Groups& groups,
+std::unique_ptr<models::Model> make_part(const ModelOptions& options,
+                                         const comm::ParallelGroups& groups,
                                          const PipelinePlan& plan) {
   models::ModelBuild build = options.build;
-  if (!plan.stages.empty()) build.stages = plan.stages_of(groups.pp.rank());
+  if (!plan.stages.empty()) build.stages = plan.stages_of(groups.pp().rank());
   return models::make_model(options.config, build);
 }
 
@@ -51,6 +47,18 @@ pipeline::Boundaries boundaries_of(const models::Model& model, const StagePlaces
   for (const SegmentRange& stage : places.stages)
     boundaries.before_stage.push_back(model.spec().alive_before(stage.begin));
   return boundaries;
+}
+
+std::vector<int> PipelinePlan::ranks_of(const std::vector<int64_t>& segments) const {
+  std::vector<int> ranks;
+  for (const int64_t segment : segments) {
+    for (size_t s = 0; s < stages.size(); ++s) {
+      if (segment < stages[s].begin || segment >= stages[s].end) continue;
+      if (std::ranges::find(ranks, rank_of_stage[s]) == ranks.end())
+        ranks.push_back(rank_of_stage[s]);
+    }
+  }
+  return ranks;
 }
 
 std::vector<SegmentRange> PipelinePlan::stages_of(int rank) const {
@@ -159,37 +167,46 @@ void check_parallel(const ParallelConfig& parallel, const parallel::DdpConfig& d
   }
 }
 
-Groups make_groups(const comm::Group& world, const ParallelConfig& parallel,
-                   const models::ModelConfig& model, const PipelinePlan& plan) {
-  const comm::Mesh mesh(
-      world, {.tp = static_cast<int>(parallel.tensor_model_parallel_size),
-              .cp = static_cast<int>(parallel.context_parallel_size),
-              .pp = static_cast<int>(parallel.pipeline_model_parallel_size),
-              .order = parallel.use_tp_pp_dp_mapping ? "tp-cp-ep-pp-dp" : "tp-cp-ep-dp-pp"});
-  Groups groups{.world = world,
-                .tp = mesh.axis("tp"),
-                .dp = mesh.axis("dp"),
-                .pp = mesh.axis("pp"),
-                .tp_replicas = {},
-                .embedding = {},
-                .describe = mesh.describe()};
-  if (const int share = ranks_per_kv_head(model, groups.tp.size()); share > 1)
-    groups.tp_replicas = groups.tp.split(groups.tp.rank() / share, groups.tp.rank(), "tp-replicas");
-  if (tied_on_two_ranks(model, plan)) {
-    const int rank = groups.pp.rank();
-    const bool end = rank == plan.rank_of_stage.front() || rank == plan.rank_of_stage.back();
-    // Ranks between the ends form a group that nothing uses. The first stage's rank comes first.
-    const comm::Group ends =
-        groups.pp.split(end ? 0 : 1, rank == plan.rank_of_stage.front() ? -1 : rank, "embedding");
-    if (end) groups.embedding = ends;
+std::vector<comm::NeededGroup> needed_groups(const ParallelConfig& parallel,
+                                             const parallel::DdpConfig* ddp,
+                                             const models::ModelConfig& model,
+                                             const PipelinePlan& plan, int world_size) {
+  std::vector<comm::NeededGroup> needed = {comm::NeededGroup::of_axes("tp"),
+                                           comm::NeededGroup::of_axes("pp")};
+  if (ddp == nullptr) return needed;
+  const auto add = [&](std::vector<comm::NeededGroup> more) {
+    needed.insert(needed.end(), more.begin(), more.end());
+  };
+  add(parallel::data_parallel_groups("dp", data_parallel_size(parallel, world_size), *ddp));
+  const auto tp = static_cast<int>(parallel.tensor_model_parallel_size);
+  if (const int share = ranks_per_kv_head(model, tp); share > 1) {
+    std::vector<std::vector<int>> parts(static_cast<size_t>(tp / share));
+    for (int rank = 0; rank < tp; ++rank) parts[static_cast<size_t>(rank / share)].push_back(rank);
+    add({{nn::kTpReplicaAxis, "tp", std::move(parts)}});
   }
-  return groups;
+  for (const models::SharedParam& param : models::model_spec(model).shared) {
+    const std::vector<int> holders = plan.ranks_of(param.segments);
+    if (holders.size() > 1) add({{nn::shared_axis(param.name), "pp", {holders}}});
+  }
+  return needed;
 }
 
-RankModel make_model(const ModelOptions& options, const Groups& groups, const PipelinePlan& plan) {
+comm::ParallelGroups make_groups(const comm::Group& world, const ParallelConfig& parallel,
+                                 const parallel::DdpConfig* ddp, const models::ModelConfig& model,
+                                 const PipelinePlan& plan) {
+  return {world,
+          {.tp = static_cast<int>(parallel.tensor_model_parallel_size),
+           .cp = static_cast<int>(parallel.context_parallel_size),
+           .pp = static_cast<int>(parallel.pipeline_model_parallel_size),
+           .order = parallel.use_tp_pp_dp_mapping ? "tp-cp-ep-pp-dp" : "tp-cp-ep-dp-pp"},
+          needed_groups(parallel, ddp, model, plan, world.size())};
+}
+
+RankModel make_model(const ModelOptions& options, const comm::ParallelGroups& groups,
+                     const PipelinePlan& plan) {
   RankModel model;
   model.device = options.device;
-  if (!plan.stages.empty()) model.places = {groups.pp, plan.rank_of_stage, plan.stages};
+  if (!plan.stages.empty()) model.places = {groups.pp(), plan.rank_of_stage, plan.stages};
   model.model = make_part(options, groups, plan);
   if (options.lend) options.lend(model.model->params());
   model.store =
@@ -199,17 +216,14 @@ RankModel make_model(const ModelOptions& options, const Groups& groups, const Pi
 }
 
 TrainingModel make_training_model(const ModelOptions& options, const PipelinePlan& plan,
-                                  const parallel::DdpConfig& ddp, const Groups& groups) {
+                                  const parallel::DdpConfig& ddp,
+                                  const comm::ParallelGroups& groups) {
   TrainingModel model;
   model.device = options.device;
-  model.places = {groups.pp, plan.rank_of_stage, plan.stages};
+  model.places = {groups.pp(), plan.rank_of_stage, plan.stages};
   model.model = make_part(options, groups, plan);
-  model.store = std::make_unique<parallel::DataParallel>(
-      model.model->params(), options.device, ddp,
-      parallel::DataParallelGroups{.dp = groups.dp,
-                                   .tp = groups.tp,
-                                   .tp_replicas = groups.tp_replicas,
-                                   .embedding = groups.embedding});
+  model.store =
+      std::make_unique<parallel::DataParallel>(model.model->params(), options.device, ddp, groups);
   finish(*model.model, options);
   return model;
 }

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "pentatron/comm/mesh.h"
+#include "pentatron/comm/parallel_groups.h"
 #include "pentatron/models/model.h"
 #include "pentatron/nn/param_store.h"
 #include "pentatron/parallel/ddp/data_parallel.h"
@@ -25,6 +25,8 @@ struct PipelinePlan {
   std::vector<int> rank_of_stage = {0};
   std::vector<SegmentRange> stages;
 
+  /// The pipeline ranks of these segments, each once, in the order of the segments.
+  std::vector<int> ranks_of(const std::vector<int64_t>& segments) const;
   /// The stages of a rank, as the model takes them.
   std::vector<SegmentRange> stages_of(int rank) const;
   /// Not lowered.
@@ -48,21 +50,20 @@ void check_parallel(const ParallelConfig& parallel, const parallel::DdpConfig& d
 /// Data-parallel ranks of a world; at least 1.
 int data_parallel_size(const ParallelConfig& parallel, int world_size);
 
-/// A rank's place.
-struct Groups {
-  comm::Group world; ///< all ranks
-  comm::Group tp, dp, pp;
-  comm::Group tp_replicas; ///< tensor ranks that share key and value heads
-  comm::Group embedding;   ///< first and last pipeline rank, where they hold copies of tied weights
-  std::string describe = "rank 0 of 1";
-};
-/// Collective over the world.
-Groups make_groups(const comm::Group& world, const ParallelConfig& parallel,
-                   const models::ModelConfig& model, const PipelinePlan& plan);
+/// The groups that a run of `world_size` ranks uses, in the order in which they are made. `ddp`: of
+/// training; null: the model alone.
+std::vector<comm::NeededGroup> needed_groups(const ParallelConfig& parallel,
+                                             const parallel::DdpConfig* ddp,
+                                             const models::ModelConfig& model,
+                                             const PipelinePlan& plan, int world_size);
+/// Makes these. Collective over the world.
+comm::ParallelGroups make_groups(const comm::Group& world, const ParallelConfig& parallel,
+                                 const parallel::DdpConfig* ddp, const models::ModelConfig& model,
+                                 const PipelinePlan& plan);
 
 struct ModelOptions {
   models::ModelConfig config;
-  models::ModelBuild build; ///< over groups.tp; its stages follow from the plan
+  models::ModelBuild build; ///< over groups.tp(); its stages follow from the plan
   at::Device device = at::kCPU;
   int64_t max_sequence = 0; ///< in tokens, of every stream
   bool gradients = true;    ///< of make_model
@@ -105,11 +106,12 @@ pipeline::Boundaries boundaries_of(const models::Model& model, const StagePlaces
 
 /// This rank's stages, for evaluation and generation; a plan without stages: the whole model on
 /// each tensor rank.
-RankModel make_model(const ModelOptions& options, const Groups& groups,
+RankModel make_model(const ModelOptions& options, const comm::ParallelGroups& groups,
                      const PipelinePlan& plan = {});
 
-/// This rank's stages, for training. Collective over groups.dp.
+/// This rank's stages, for training.
 TrainingModel make_training_model(const ModelOptions& options, const PipelinePlan& plan,
-                                  const parallel::DdpConfig& ddp, const Groups& groups);
+                                  const parallel::DdpConfig& ddp,
+                                  const comm::ParallelGroups& groups);
 
 } // namespace pentatron::parallelize

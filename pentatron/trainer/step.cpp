@@ -100,14 +100,14 @@ nn::Microbatch model_input(const data::Batch& batch, at::Device device) {
 }
 
 Stepper::Stepper(parallelize::TrainingModel& model, optim::Optimizer& optimizer,
-                 parallelize::Groups groups, parallelize::PipelinePlan plan)
+                 comm::ParallelGroups groups, parallelize::PipelinePlan plan)
     : model_(&model), optimizer_(&optimizer), groups_(std::move(groups)), plan_(std::move(plan)),
-      runtime_(parallelize::chunks_of(*model.model), *model.store, groups_.pp,
+      runtime_(parallelize::chunks_of(*model.model), *model.store, groups_.pp(),
                parallelize::boundaries_of(*model.model, model.places, model.device)) {}
 
 Stepper::Counts Stepper::global_counts(const data::StepData& data) const {
   const at::Tensor own = int64_tensor({data.num_targets, data.squared_lengths}, at::kCPU);
-  const at::Tensor all = comm::all_reduce(own, comm::ReduceOp::kSum, groups_.dp);
+  const at::Tensor all = comm::all_reduce(own, comm::ReduceOp::kSum, groups_.dp());
   return {all[0].item<int64_t>(), all[1].item<int64_t>()};
 }
 
@@ -139,12 +139,12 @@ std::vector<nn::Microbatch> Stepper::inputs(const data::StepData& data) const {
 
 double Stepper::own_loss(const nn::StepState& state) const {
   const auto found = state.loss_sums.find("lm loss"); // on the last stage only
-  const bool counts = groups_.tp.rank() == 0 || planted("loss_counted_by_every_tensor_rank");
+  const bool counts = groups_.tp().rank() == 0 || planted("loss_counted_by_every_tensor_rank");
   return counts && found != state.loss_sums.end() ? found->second : 0;
 }
 
 std::string Stepper::shared_name(const std::string& here) const {
-  const std::vector<std::string> names = comm::gather_text(here, groups_.world);
+  const std::vector<std::string> names = comm::gather_text(here, groups_.world());
   const auto first = std::ranges::find_if(names, [](const std::string& n) { return !n.empty(); });
   if (first == names.end()) return {};
   return names.size() == 1 ? *first : fmt::format("{} on rank {}", *first, first - names.begin());
@@ -164,7 +164,7 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
   const std::vector<nn::Microbatch> microbatches = inputs(data);
   nn::StepState state;
   const int64_t denominator = planted("mean_of_the_ranks_means")
-                                  ? data.num_targets * groups_.dp.size()
+                                  ? data.num_targets * groups_.dp().size()
                                   : result.num_targets;
   const pipeline::Schedule& passes = schedule(Use::kTraining, microbatches.size());
   store.defer_to_flush(defers_weight_gradients(passes));
@@ -187,7 +187,7 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
   std::vector<double> sums;
   {
     const PhaseTimer timer(options.times, "loss and norm");
-    sums = summed({own_loss(state), store.counted_sum_of_squares()}, groups_.world);
+    sums = summed({own_loss(state), store.counted_sum_of_squares()}, groups_.world());
   }
   result.loss = plain(sums[0] / static_cast<double>(result.num_targets));
   result.grad_norm = plain(std::sqrt(sums[1]));
@@ -221,9 +221,9 @@ Stepper::Evaluation Stepper::evaluate(const data::StepData& data) {
   {
     const nn::MemoryScope scope(nn::MemoryCategory::kActivations);
     runtime_.run(schedule(Use::kEvaluation, microbatches.size()), microbatches, state,
-                 {.training = groups_.world.size() > 1 && planted("evaluation_with_dropout")});
+                 {.training = groups_.world().size() > 1 && planted("evaluation_with_dropout")});
   }
-  return {plain(summed({own_loss(state)}, groups_.world)[0]), global_counts(data).targets};
+  return {plain(summed({own_loss(state)}, groups_.world())[0]), global_counts(data).targets};
 }
 
 } // namespace pentatron::trainer

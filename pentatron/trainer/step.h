@@ -58,7 +58,7 @@ std::string nonfinite_text(const StepResult& result);
 class Stepper {
  public:
   Stepper(parallelize::TrainingModel& model, optim::Optimizer& optimizer,
-          parallelize::Groups groups, parallelize::PipelinePlan plan);
+          comm::ParallelGroups groups, parallelize::PipelinePlan plan);
 
   StepResult step(const data::StepData& data, const StepOptions& options);
 
@@ -87,7 +87,7 @@ class Stepper {
 
   parallelize::TrainingModel* model_;
   optim::Optimizer* optimizer_;
-  parallelize::Groups groups_;
+  comm::ParallelGroups groups_;
   parallelize::PipelinePlan plan_;
   pipeline::Runtime runtime_;
   std::map<std::pair<Use, size_t>, pipeline::Schedule> schedules_;

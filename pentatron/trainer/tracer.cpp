@@ -54,7 +54,7 @@ const char* meaning(pipeline::ActionKind kind) {
 
 } // namespace
 
-Tracer::Tracer(Options options, parallelize::Groups groups,
+Tracer::Tracer(Options options, comm::ParallelGroups groups,
                std::shared_ptr<comm::Recorder> recorder)
     : options_(std::move(options)), groups_(std::move(groups)), recorder_(std::move(recorder)) {}
 
@@ -63,7 +63,7 @@ StepTimes* Tracer::begin(int64_t iteration) {
   const ProfilingConfig& p = options_.profiling;
   if (!p.trace || made_ < p.trace_start || made_ >= p.trace_start + p.trace_steps) return nullptr;
   if (made_ == p.trace_start) {
-    comm::barrier(groups_.world);
+    comm::barrier(groups_.world());
     together_s_ = monotonic_s();
   }
   tracing_ = true;
@@ -93,7 +93,7 @@ void Tracer::finish() {
 /// at the barrier is another machine's, and the barrier tells by how much.
 double Tracer::clock_shift() const {
   const at::Tensor own = at::full({1}, together_s_, at::kDouble);
-  const double first = comm::all_gather(own, 0, groups_.world)[0].item<double>();
+  const double first = comm::all_gather(own, 0, groups_.world())[0].item<double>();
   return std::abs(first - together_s_) > 1 ? first - together_s_ : 0;
 }
 
@@ -138,9 +138,9 @@ void Tracer::write() {
       lanes.push_back(std::move(lane));
     }
   }
-  const int rank = groups_.world.rank();
+  const int rank = groups_.world().rank();
   const std::vector<std::string> all =
-      comm::gather_text(dump_json(trace_events(rank, groups_.describe, lanes)), groups_.world);
+      comm::gather_text(dump_json(trace_events(rank, groups_.describe(), lanes)), groups_.world());
 
   std::vector<pipeline::Interval> passes = steps_.back().times.passes;
   for (pipeline::Interval& pass : passes) {
@@ -148,7 +148,7 @@ void Tracer::write() {
     pass.end += shift;
   }
   const pipeline::Timeline timeline =
-      pipeline::gather_timeline(options_.schedule, passes, groups_.pp);
+      pipeline::gather_timeline(options_.schedule, passes, groups_.pp());
   if (rank != 0) return;
   std::vector<Json> processes;
   for (const std::string& events : all) processes.push_back(parse_json(events, "a rank's trace"));
@@ -156,7 +156,7 @@ void Tracer::write() {
     const std::filesystem::path file = options_.folder / kTraceFile;
     write_file_atomically(file, chrome_trace(processes));
     log::info("trace of {} in {}", counted(std::ssize(steps_), "iteration"), file.string());
-    if (groups_.pp.size() == 1) return;
+    if (groups_.pp().size() == 1) return;
     const std::string title =
         fmt::format("{}, iteration {}, measured", options_.schedule, steps_.back().iteration);
     write_file_atomically(options_.folder / kPipelinePlotFile,

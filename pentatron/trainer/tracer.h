@@ -26,7 +26,7 @@ class Tracer {
     std::string schedule; ///< title of the picture
   };
   /// Records nothing if profiling.trace is off. `recorder` is that of the groups.
-  Tracer(Options options, parallelize::Groups groups, std::shared_ptr<comm::Recorder> recorder);
+  Tracer(Options options, comm::ParallelGroups groups, std::shared_ptr<comm::Recorder> recorder);
 
   /// Where the coming iteration writes what it does, null if it is not traced. Collective, and so
   /// is end().
@@ -47,7 +47,7 @@ class Tracer {
   void write();
 
   Options options_;
-  parallelize::Groups groups_;
+  comm::ParallelGroups groups_;
   std::shared_ptr<comm::Recorder> recorder_;
   int64_t made_ = 0;      ///< iterations of this run
   double together_s_ = 0; ///< this rank's clock when all ranks began the trace

@@ -49,7 +49,7 @@ struct Trainer::State {
   std::unique_ptr<RunFolders> folders;
   parallelize::PipelinePlan plan;
   std::shared_ptr<comm::Recorder> recorder = std::make_shared<comm::Recorder>();
-  parallelize::Groups groups;
+  comm::ParallelGroups groups;
   bool main_rank;
   at::Device device;
   std::shared_ptr<const data::Tokenizer> tokenizer;
@@ -97,7 +97,7 @@ Trainer::State::State(Config c, const comm::Group& world, std::unique_ptr<RunFol
       plan(parallelize::plan_pipeline(config.parallel, config.model, config.train.seq_length)),
       groups(
           parallelize::make_groups(config.profiling.trace ? comm::recorded(world, recorder) : world,
-                                   config.parallel, config.model, plan)),
+                                   config.parallel, &config.ddp, config.model, plan)),
       main_rank(world.rank() == 0), device(rank_device(config.device, world)) {
   batch_sizes = batch_schedule(config.train);
   total_iterations = trainer::total_iterations(config.train);
@@ -107,7 +107,7 @@ Trainer::State::State(Config c, const comm::Group& world, std::unique_ptr<RunFol
   build_model();
   load();
   if (!config.checkpoint.save.empty())
-    saver = std::make_unique<checkpoint::RunSaver>(save_options(), groups.world);
+    saver = std::make_unique<checkpoint::RunSaver>(save_options(), groups.world());
   loader =
       std::make_unique<data::Loader>(datasets.train, loader_options(progress.consumed_samples));
 }
@@ -119,10 +119,10 @@ void Trainer::State::open_data() {
   sequence = datasets.train->sequence_length();
   stored_tokenizer = trainer::stored_tokenizer(config.tokenizer);
   data_files = comm::broadcast_text(
-      main_rank ? data::to_json(data::describe_files(datasets.files)) : "", 0, groups.world);
+      main_rank ? data::to_json(data::describe_files(datasets.files)) : "", 0, groups.world());
   log_input(config, datasets, *tokenizer, run.samples);
   for (const std::string& notice :
-       notices(config, groups.world.size(), datasets.validation != nullptr))
+       notices(config, groups.world().size(), datasets.validation != nullptr))
     log::shared_warning("{}", notice);
 }
 
@@ -130,13 +130,13 @@ void Trainer::State::build_model() {
   model = parallelize::make_training_model(
       {.config = config.model,
        .build = {.dtype = scalar_type(config.dtype),
-                 .tp = {groups.tp, config.parallel.sequence_parallel, config.comm_overlap.tp},
+                 .tp = {groups.tp(), config.parallel.sequence_parallel, config.comm_overlap.tp},
                  .recompute = config.train.recompute == Recompute::kFull},
        .device = device,
        .max_sequence = sequence},
       plan, config.ddp, groups);
-  if (groups.world.size() > 1) log::info("{}", describe());
-  if (groups.tp.size() > 1 && config.dtype == Precision::kBf16)
+  if (groups.world().size() > 1) log::info("{}", describe());
+  if (groups.tp().size() > 1 && config.dtype == Precision::kBf16)
     log::info("with tensor parallelism, bf16 sums round differently than on one rank: losses are "
               "equal on average, but not digit by digit");
   const bool from_elsewhere = foreign_model(config.checkpoint).has_value();
@@ -151,19 +151,19 @@ void Trainer::State::find_checkpoint() {
   const CheckpointConfig& c = config.checkpoint;
   if (c.load.empty() || foreign_model(c)) return;
   const std::string& from = loads_own(c) ? c.save : c.load;
-  found = checkpoint::find_run(from, groups.world, c.node_local, damaged);
+  found = checkpoint::find_run(from, groups.world(), c.node_local, damaged);
   report_found(c, found);
 }
 
 void Trainer::State::choose_kernels() {
   std::optional<fs::path> resumed;
   if (found && !config.checkpoint.finetune) resumed = found->folder;
-  kernel_choice = trainer::choose_kernels(config, device, resumed, groups.world);
+  kernel_choice = trainer::choose_kernels(config, device, resumed, groups.world());
 }
 
 void Trainer::State::load() {
   if (const std::optional<std::string> foreign = foreign_model(config.checkpoint)) {
-    const comm::LongWork work(groups.world, "reading " + *foreign);
+    const comm::LongWork work(groups.world(), "reading " + *foreign);
     const auto source = checkpoint::open_model(*foreign);
     source->load(model.model->params(), [&](const std::function<void(nn::Param&)>& fill) {
       model.store->write_values([&](nn::Param& param) {
@@ -199,7 +199,7 @@ void Trainer::State::load_found() {
   Config saved = config;
   config::Violations ignored; // what an older program wrote still has to fit tensor by tensor
   checkpoint::SavedRun run;
-  checkpoint::read_together(groups.world, [&] {
+  checkpoint::read_together(groups.world(), [&] {
     run = checkpoint::saved_run(found->folder);
     files_of_model = model_files(folder);
   });
@@ -209,7 +209,7 @@ void Trainer::State::load_found() {
     check_saved(saved, config, run.has_training_state, folder);
   }
   const checkpoint::LoadedRun loaded =
-      checkpoint::load_run(found->folder, {*model.store, *optimizer, groups.world},
+      checkpoint::load_run(found->folder, {*model.store, *optimizer, groups.world()},
                            {.optimizer = c.load_optimizer && !c.finetune,
                             .strictness = c.strictness,
                             .node_local = c.node_local});
@@ -262,7 +262,7 @@ std::string Trainer::State::describe() const {
   int64_t elements = 0;
   for (const nn::Shard& shard : model.store->shards()) elements += shard.values.numel();
   return fmt::format("{}\n{}\nschedule {}; this rank updates {} elements in {} parts",
-                     groups.describe,
+                     groups.describe(),
                      pipeline::describe_stages(plan.stages, plan.rank_of_stage,
                                                parallelize::stage_segments(config.model)),
                      plan.schedule, elements, model.store->shards().size());
@@ -271,8 +271,8 @@ std::string Trainer::State::describe() const {
 data::LoaderOptions Trainer::State::loader_options(int64_t consumed) const {
   return {.global_batch_size = config.train.global_batch_size,
           .micro_batch_size = config.train.micro_batch_size,
-          .rank = groups.dp.rank(),
-          .size = groups.dp.size(),
+          .rank = groups.dp().rank(),
+          .size = groups.dp().size(),
           .consumed_samples = consumed,
           .prefetch = config.dataset.prefetch,
           .batch = {.eod = datasets.eod,
@@ -393,7 +393,7 @@ std::vector<checkpoint::SaveEvent> Trainer::State::save() {
   progress.attachments.insert(files_of_model.begin(), files_of_model.end());
   progress.attachments[kKernelsFile] = kernel_choice;
   progress.attachments[data::kDataFilesName] = data_files;
-  return saver->save(progress, {*model.store, *optimizer, groups.world});
+  return saver->save(progress, {*model.store, *optimizer, groups.world()});
 }
 
 Trainer::Trainer(Config config, const comm::Group& world, std::unique_ptr<RunFolders> folders)
@@ -419,26 +419,26 @@ const data::Tokenizer& Trainer::tokenizer() const {
 TrainReport Trainer::run(const RunOptions& run_options) {
   State& s = *state_;
   const Config& c = s.config;
-  const parallelize::Groups& g = s.groups;
+  const comm::ParallelGroups& g = s.groups;
   if (s.progress.iteration < s.total_iterations) {
-    s.folders->begin(s.progress.iteration, g.world);
+    s.folders->begin(s.progress.iteration, g.world());
     if (s.main_rank && s.datasets.corpus != nullptr) write_skipped(c, s.datasets.corpus->report());
   }
-  Reporter reporter(c,
-                    {.total_iterations = s.total_iterations,
-                     .resumed_iteration = s.progress.iteration,
-                     .resumed_samples = s.progress.consumed_samples,
-                     .tokens_per_sample = s.sequence,
-                     .world_size = s.groups.world.size(),
-                     .peak = s.main_rank ? find_peak(c, s.device) : std::nullopt,
-                     .main_rank = s.main_rank,
-                     .progress_bar = run_options.progress_bar,
-                     .files = {{kKernelsFile, s.kernel_choice}},
-                     .version = run_options.version,
-                     .torch_version = TORCH_VERSION,
-                     .device = s.device.str(),
-                     .layout = fmt::format("tp={} pp={} dp={}", g.tp.size(),
-                                           c.parallel.pipeline_model_parallel_size, g.dp.size())});
+  Reporter reporter(
+      c, {.total_iterations = s.total_iterations,
+          .resumed_iteration = s.progress.iteration,
+          .resumed_samples = s.progress.consumed_samples,
+          .tokens_per_sample = s.sequence,
+          .world_size = s.groups.world().size(),
+          .peak = s.main_rank ? find_peak(c, s.device) : std::nullopt,
+          .main_rank = s.main_rank,
+          .progress_bar = run_options.progress_bar,
+          .files = {{kKernelsFile, s.kernel_choice}},
+          .version = run_options.version,
+          .torch_version = TORCH_VERSION,
+          .device = s.device.str(),
+          .layout = fmt::format("tp={} pp={} dp={}", g.tp().size(),
+                                c.parallel.pipeline_model_parallel_size, g.dp().size())});
   try {
     TrainReport report = s.train(reporter);
     reporter.finish(exit_reason(report));
@@ -480,7 +480,7 @@ TrainReport Trainer::State::train(Reporter& reporter) {
       raise<CheckpointError>("{}\n  try: {}{}checkpoint.on_error=continue to continue without it",
                              report.unsaved[what], remedy, remedy.empty() ? "" : ", or ");
   };
-  HfExporter exporter(c.checkpoint.async_save, s.groups.world);
+  HfExporter exporter(c.checkpoint.async_save, s.groups.world());
   const auto check_export = [&] {
     if (const auto failure = exporter.take_failure())
       save_error(failure->iteration, "export", failure->why);
@@ -566,7 +566,7 @@ TrainReport Trainer::State::train(Reporter& reporter) {
     const Between between = any_rank({.signal = signal_that_came(),
                                       .out_of_time = limit > 0 && monotonic_s() - begin > limit,
                                       .saving = s.saver && s.saver->busy()},
-                                     s.groups.world);
+                                     s.groups.world());
     if (between.out_of_time) stop = StopReason::kDuration;
     if (between.signal != 0) stop = StopReason::kSignal;
     report.signal = between.signal;

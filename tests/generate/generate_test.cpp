@@ -348,10 +348,11 @@ TEST_P(GenerateLayouts, WriteWhatOneRankWrites) {
       if (*layout.stages != 0)
         parallel.pipeline_schedule = parallelize::PipelineSchedule::kInterleaved;
       const parallelize::PipelinePlan plan = parallelize::plan_pipeline(parallel, config);
-      const parallelize::Groups groups = parallelize::make_groups(world, parallel, config, plan);
+      const comm::ParallelGroups groups =
+          parallelize::make_groups(world, parallel, nullptr, config, plan);
       parallelize::RankModel model = parallelize::make_model(
           {.config = config,
-           .build = {.dtype = at::kDouble, .tp = {groups.tp, layout.sequence, layout.overlap}},
+           .build = {.dtype = at::kDouble, .tp = {groups.tp(), layout.sequence, layout.overlap}},
            .max_sequence = kContext,
            .gradients = false},
           groups, plan);

@@ -4,6 +4,7 @@
 #include "tests/nn/op_fixture.h"
 #include "tests/support/ranks.h"
 
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 namespace pentatron::parallelize {
@@ -54,9 +55,10 @@ TEST(MakeModel, SplitsOverTheTensorGroupAlone) {
   test::run_ranks(2, [](const comm::Group& world) {
     const RankModel split =
         make_model({.config = small(), .build = {.tp = world}, .max_sequence = 8},
-                   {.world = world, .tp = world, .dp = {}});
-    const RankModel copy =
-        make_model({.config = small(), .max_sequence = 8}, {.world = world, .tp = {}, .dp = world});
+                   make_groups(world, {.tensor_model_parallel_size = 2}, nullptr, small(), {}));
+    const parallel::DdpConfig ddp;
+    const RankModel copy = make_model({.config = small(), .max_sequence = 8},
+                                      make_groups(world, {}, &ddp, small(), {}));
     const auto& qkv = split.model->params().find("layers.0.attention.qkv.weight");
     EXPECT_EQ(qkv.shape()[0] * 2, qkv.spec().shape[0]);
     const auto& whole = copy.model->params().find("layers.0.attention.qkv.weight");
@@ -64,12 +66,52 @@ TEST(MakeModel, SplitsOverTheTensorGroupAlone) {
   });
 }
 
+/// "tp pp dp shared:embedding.word.weight(0 3)"
+std::string needed(const ParallelConfig& parallel, const parallel::DdpConfig* ddp, bool tied,
+                   int world_size) {
+  models::GptConfig config = small();
+  config.untie_embeddings_and_output_weights = !tied;
+  const PipelinePlan plan = plan_pipeline(parallel, config, {.tokens = 1, .squared_lengths = 1});
+  std::vector<std::string> texts;
+  for (const comm::NeededGroup& group : needed_groups(parallel, ddp, config, plan, world_size)) {
+    std::string parts;
+    for (const std::vector<int>& part : group.parts)
+      parts += fmt::format("({})", fmt::join(part, " "));
+    texts.push_back(group.name + parts);
+  }
+  return fmt::format("{}", fmt::join(texts, " "));
+}
+
+TEST(NeededGroups, AreThoseThatTheRunUses) {
+  parallel::DdpConfig ddp;
+  EXPECT_EQ(needed({}, nullptr, true, 1), "tp pp");
+  EXPECT_EQ(needed({}, &ddp, true, 4), "tp pp dp");
+  // Two key-value heads on four ranks; the two ends of the pipeline hold the table.
+  EXPECT_EQ(needed({.tensor_model_parallel_size = 4}, &ddp, true, 4),
+            "tp pp dp tp-replicas(0 1)(2 3)");
+  EXPECT_EQ(needed({.pipeline_model_parallel_size = 3,
+                    .num_layers_in_first_pipeline_stage = 1,
+                    .num_layers_in_last_pipeline_stage = 0},
+                   &ddp, true, 3),
+            "tp pp dp shared:embedding.word.weight(0 2)");
+  EXPECT_EQ(needed({.pipeline_model_parallel_size = 2}, &ddp, false, 2), "tp pp dp");
+  // The V shape has both ends on one rank.
+  EXPECT_EQ(needed({.pipeline_model_parallel_size = 2,
+                    .pipeline_schedule = PipelineSchedule::kZbV,
+                    .pipeline_model_parallel_layout = "Et|t||L"},
+                   &ddp, true, 2),
+            "tp pp dp");
+  ddp.zero_stage = 1;
+  ddp.num_distributed_optimizer_instances = 2;
+  EXPECT_EQ(needed({}, &ddp, true, 4), "tp pp dp dp-shard(0 1)(2 3) dp-replicas(0 2)(1 3)");
+}
+
 TEST(MakeModel, WhatDoesNotFitIsAConfigErrorBeforeAnythingIsAllocated) {
   EXPECT_THROW(make_model({.config = small(), .max_sequence = 33}, {}), ConfigError);
   const std::string message = test::error_of([] {
     test::run_ranks(3, [](const comm::Group& world) { // four heads, two key-value heads
       make_model({.config = small(), .build = {.tp = world}, .max_sequence = 8},
-                 {.world = world, .tp = world, .dp = {}});
+                 make_groups(world, {.tensor_model_parallel_size = 3}, nullptr, small(), {}));
     });
   });
   EXPECT_NE(message.find("tp"), std::string::npos) << message;

@@ -232,7 +232,7 @@ CASES = [
 # Texts that cannot come up in one process on one machine without GPU, or that are followed by another test.
 ELSEWHERE = [
     (r"^(optim|parallel|parallelize|models)/", "followed by tests/trainer/suggestions_test.cpp"),
-    (r"^comm/(backend|control|mesh|rank_groups|collectives|supervisor|process_world|launch)", "several processes, launchers or machines: tests/comm"),
+    (r"^comm/(backend|control|parallel_groups|rank_groups|collectives|supervisor|process_world|launch)", "several processes, launchers or machines: tests/comm"),
     (r"^nn/shard_spec", "layouts that the configuration refuses before: tests/nn"),
     (r"^trainer/differences", "ranks with different files: tests/trainer"),
     (r"^checkpoint/gguf/|^checkpoint/model_stream|^data/tokenizer/(bpe|open).*(dropout|pattern)", "files of other programs: tests/checkpoint, tests/data"),

@@ -45,6 +45,8 @@ nn::NormOptions norm_options(const ModelConfig& c) {
           .zero_centered = c.layernorm_zero_centered_gamma};
 }
 
+constexpr const char* kTable = "embedding.word.weight";
+
 /// Sites of dropout: 0 is the embedding, then three for each layer.
 uint32_t dropout_site(int64_t layer, uint32_t which) {
   return static_cast<uint32_t>(1 + 3 * layer) + which;
@@ -208,6 +210,7 @@ ModelSpec Gpt::spec_of(const ModelConfig& config) {
                  .flows = {{.name = "hidden", .width = config.hidden_size}},
                  .segments = {},
                  .losses = {{.name = kLmLoss, .labels = "labels"}},
+                 .shared = {},
                  .generates = Generates::kCausal};
   spec.segments.push_back(
       {.name = "embedding", .letter = 'E', .kind = 0, .takes = {}, .gives = {0}});
@@ -219,6 +222,8 @@ ModelSpec Gpt::spec_of(const ModelConfig& config) {
                              .takes = {0},
                              .gives = {0}});
   }
+  if (!config.untie_embeddings_and_output_weights)
+    spec.shared = {{kTable, {0, config.num_layers + 1}}};
   spec.segments.push_back({.name = "head", .letter = 'L', .kind = 2, .takes = {0}, .gives = {}});
   return spec;
 }
@@ -237,12 +242,10 @@ Gpt::Gpt(const ModelConfig& config, const ModelBuild& build) : Model(config, bui
       return table;
     }
     nn::ShardSpec spec = parallel::vocab_spec(config.vocab_size, config.hidden_size);
-    nn::Scope scope = root.of_unit(unit);
-    if (tied && holds(0) != holds(head)) {
-      spec.placements[nn::kEmbeddingAxis] = nn::Placement::partial();
-      scope = scope.on_axis(nn::kEmbeddingAxis, {unit == 0 ? 0 : 1, 2});
-    }
-    table = &scope.param("embedding.word.weight", std::move(spec), embedding_init(config));
+    const bool on_two_ranks = tied && holds(0) != holds(head);
+    table = &root.of_unit(unit).shared_param(kTable, std::move(spec), embedding_init(config),
+                                             on_two_ranks ? nn::AxisPosition{unit == 0 ? 0 : 1, 2}
+                                                          : nn::AxisPosition{});
     return table;
   };
   assemble([&](int64_t unit) -> std::unique_ptr<nn::Segment> {

@@ -17,12 +17,6 @@ int64_t round_up(int64_t n, int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
-bool on_two_stages(const nn::Param& param) {
-  const auto found = param.where().find(nn::kEmbeddingAxis);
-  return found != param.where().end() && found->second.size > 1 &&
-         param.spec().placement(nn::kEmbeddingAxis).kind == nn::Placement::Kind::kPartial;
-}
-
 } // namespace
 
 std::vector<Bucket> make_buckets(nn::ParamList& params, const BucketOptions& options) {
@@ -36,12 +30,13 @@ std::vector<Bucket> make_buckets(nn::ParamList& params, const BucketOptions& opt
       raise<Error>("internal error: {} is {} and {} is {}", param->name(),
                    c10::toString(param->dtype()), order.front()->name(),
                    c10::toString(order.front()->dtype()));
-    const bool alone = on_two_stages(*param);
+    const std::string shared = nn::shared_axis_of(param->spec(), param->where());
+    const bool alone = !shared.empty();
     std::vector<int64_t> units = param->units();
     std::sort(units.begin(), units.end());
     if (closed || alone || (options.split_units && buckets.back().units != units)) {
       buckets.emplace_back();
-      buckets.back().on_two_stages = alone;
+      buckets.back().shared_axis = shared;
     }
     Bucket& bucket = buckets.back();
     bucket.slots.push_back({param, bucket.length});

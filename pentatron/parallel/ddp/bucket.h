@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -23,8 +24,9 @@ struct Bucket {
   std::vector<Slot> slots;
   int64_t length = 0;         ///< a multiple of 64 times the number of shards
   std::vector<int64_t> units; ///< whose passes read it, ascending
-  bool on_two_stages =
-      false; ///< one parameter, Partial over nn::kEmbeddingAxis: the same bucket on both stages
+  /// Of one parameter that several pipeline ranks hold: its axis of copies. All of them have the
+  /// same bucket.
+  std::string shared_axis;
 };
 
 struct BucketOptions {

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "pentatron/base/error.h"
@@ -13,31 +15,47 @@ namespace pentatron::parallel {
 
 namespace {
 
-/// How dp is cut: `shard` ranks share the elements of a bucket, `replicas` own the same ones.
+/// How an axis is cut: `shard` ranks share the elements of a bucket, `replicas` own the same ones.
 struct Sharding {
   comm::Group shard, replicas;
 };
 
-Sharding make_sharding(const comm::Group& dp, const DdpConfig& config) {
+Sharding make_sharding(const comm::ParallelGroups& groups, const std::string& axis,
+                       const DdpConfig& config) {
+  const comm::Group& whole = groups.get(axis);
   const int64_t instances = config.num_distributed_optimizer_instances;
-  if (dp.size() % instances != 0) {
-    raise<ConfigError>("ddp.num_distributed_optimizer_instances={} does not divide the {} "
-                       "data-parallel ranks\n  try: ddp.num_distributed_optimizer_instances={}",
-                       instances, dp.size(), config::nearest_divisor(dp.size(), instances));
-  }
-  if (config.zero_stage == 0 || instances == dp.size()) return {.shard = {}, .replicas = dp};
-  if (instances == 1) return {.shard = dp, .replicas = {}};
-  const int size = dp.size() / static_cast<int>(instances);
-  return {.shard = dp.split(dp.rank() / size, dp.rank(), dp.name() + "-shard"),
-          .replicas = dp.split(dp.rank() % size, dp.rank(), dp.name() + "-replicas")};
+  if (config.zero_stage == 0 || instances == whole.size()) return {.shard = {}, .replicas = whole};
+  if (instances == 1) return {.shard = whole, .replicas = {}};
+  return {.shard = groups.get(axis + "-shard"), .replicas = groups.get(axis + "-replicas")};
 }
 
 } // namespace
 
+std::vector<comm::NeededGroup> data_parallel_groups(const std::string& axis, int size,
+                                                    const DdpConfig& config) {
+  const auto instances = static_cast<int>(config.num_distributed_optimizer_instances);
+  if (size % instances != 0) {
+    raise<ConfigError>("ddp.num_distributed_optimizer_instances={} does not divide the {} "
+                       "data-parallel ranks\n  try: ddp.num_distributed_optimizer_instances={}",
+                       instances, size, config::nearest_divisor(size, instances));
+  }
+  std::vector<comm::NeededGroup> needed = {comm::NeededGroup::of_axes(axis)};
+  if (config.zero_stage == 0 || instances == size || instances == 1) return needed;
+  const int each = size / instances;
+  std::vector<std::vector<int>> shards(static_cast<size_t>(instances)),
+      replicas(static_cast<size_t>(each));
+  for (int rank = 0; rank < size; ++rank) {
+    shards[static_cast<size_t>(rank / each)].push_back(rank);
+    replicas[static_cast<size_t>(rank % each)].push_back(rank);
+  }
+  needed.push_back({axis + "-shard", axis, std::move(shards)});
+  needed.push_back({axis + "-replicas", axis, std::move(replicas)});
+  return needed;
+}
+
 DataParallel::DataParallel(nn::ParamList& params, at::Device device, const DdpConfig& config,
-                           DataParallelGroups groups)
-    : groups_(std::move(groups)) {
-  const Sharding sharding = make_sharding(groups_.dp, config);
+                           const comm::ParallelGroups& groups) {
+  const Sharding sharding = make_sharding(groups, "dp", config);
   const comm::Group& shard = sharding.shard;
   replicas_ = sharding.replicas;
   const int64_t stage = shard.size() == 1 ? 0 : config.zero_stage; // nothing to split
@@ -63,9 +81,14 @@ DataParallel::DataParallel(nn::ParamList& params, at::Device device, const DdpCo
     shards_.push_back({values_->owned(b), gradients_->owned(b),
                        pieces_of(buckets_[b], shard.rank(), shard.size())});
   }
-  partial_sums_.emplace_back(shards_, "tp", groups_.tp);
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    const std::string& axis = buckets_[b].shared_axis;
+    if (!axis.empty()) shared_sums_.push_back({axis, groups.get(axis), shards_[b].gradients});
+  }
+  std::ranges::sort(shared_sums_, {}, &SharedSum::axis);
+  partial_sums_.emplace_back(shards_, "tp", groups);
   if (!planted("kv_group_gradients_not_summed"))
-    partial_sums_.emplace_back(shards_, nn::kTpReplicaAxis, groups_.tp_replicas);
+    partial_sums_.emplace_back(shards_, nn::kTpReplicaAxis, groups);
 }
 
 void DataParallel::acquire(int64_t unit, nn::Pass pass) {
@@ -79,9 +102,17 @@ void DataParallel::release(int64_t unit, nn::Pass pass) {
 
 void DataParallel::finish_gradients() {
   gradients_->finish();
-  for (size_t b = 0; b < buckets_.size(); ++b) {
-    if (buckets_[b].on_two_stages && !planted("tied_gradients_not_summed"))
-      comm::all_reduce_(shards_[b].gradients, comm::ReduceOp::kSum, groups_.embedding);
+  // Two ranks may hold several parameters and each with others. All take them in one order, so
+  // that no rank waits for one that waits for it.
+  for (const SharedSum& sum : shared_sums_) {
+    if (planted("tied_gradients_not_summed")) continue;
+    const bool last = sum.holders.rank() == sum.holders.size() - 1;
+    if (last && planted("shared_gradient_misses_the_last_holder")) sum.gradients.zero_();
+    const at::Tensor own = planted("shared_gradient_sum_stays_on_the_first_holder")
+                               ? sum.gradients.clone()
+                               : at::Tensor();
+    comm::all_reduce_(sum.gradients, comm::ReduceOp::kSum, sum.holders);
+    if (own.defined() && sum.holders.rank() > 0) sum.gradients.copy_(own);
   }
   for (const PartialSums& sums : partial_sums_) sums.sum();
 }

@@ -5,15 +5,16 @@
 /// values, gradients and optimizer state a rank keeps. Every reduction is a sum, because the loss
 /// is a sum over tokens whose denominator is known before the first forward pass.
 ///
-/// Collectives: every rank of `dp` makes the same calls in the same order; so do those of the other
+/// Collectives: every rank of dp makes the same calls in the same order; so do those of the other
 /// groups for finish_gradients().
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
-#include "pentatron/comm/group.h"
+#include "pentatron/comm/parallel_groups.h"
 #include "pentatron/nn/param_store.h"
 #include "pentatron/parallel/ddp/bucket.h"
 #include "pentatron/parallel/ddp/bucket_gradients.h"
@@ -23,19 +24,19 @@
 
 namespace pentatron::parallel {
 
-struct DataParallelGroups {
-  comm::Group dp;          ///< ranks with the same parameters and other samples
-  comm::Group tp;          ///< sums what is Partial over "tp"
-  comm::Group tp_replicas; ///< sums parts held in groups (nn::kTpReplicaAxis)
-  comm::Group embedding;   ///< sums what is Partial over nn::kEmbeddingAxis: two stages
-};
+/// What DataParallel asks for of `size` ranks that hold the same parameters and have other samples,
+/// to be listed for ParallelGroups: `axis` ("dp"), and its parts where instances split it. Throws
+/// ConfigError if num_distributed_optimizer_instances does not divide `size`.
+std::vector<comm::NeededGroup> data_parallel_groups(const std::string& axis, int size,
+                                                    const DdpConfig& config);
 
 class DataParallel final : public nn::ParamStore {
  public:
-  /// Collective over dp. `params` outlive the store; their coordinates do not name dp. Throws
-  /// ConfigError if num_distributed_optimizer_instances does not divide dp.
+  /// `params` outlive the store; their coordinates do not name dp. Uses the groups of
+  /// data_parallel_groups("dp"), and those of the axes that a parameter is Partial over: "tp",
+  /// nn::kTpReplicaAxis, nn::shared_axis().
   DataParallel(nn::ParamList& params, at::Device device, const DdpConfig& config,
-               DataParallelGroups groups);
+               const comm::ParallelGroups& groups);
   DataParallel(const DataParallel&) = delete;
 
   /// Sets values: calls `fill` for every parameter while it has its whole value (of this rank).
@@ -74,12 +75,19 @@ class DataParallel final : public nn::ParamStore {
   void wait_values() { values_->wait(); }
 
  private:
+  /// The shard of a parameter that several pipeline ranks hold.
+  struct SharedSum {
+    std::string axis;
+    comm::Group holders;
+    at::Tensor gradients;
+  };
+
   std::vector<Bucket> buckets_;
-  DataParallelGroups groups_;
   comm::Group replicas_;
   std::unique_ptr<BucketValues> values_;
   std::unique_ptr<BucketGradients> gradients_;
-  std::vector<nn::Shard> shards_; // by bucket
+  std::vector<nn::Shard> shards_;      // by bucket
+  std::vector<SharedSum> shared_sums_; // by axis: in an order that all ranks have
   std::vector<PartialSums> partial_sums_;
 };
 

@@ -8,9 +8,7 @@
 namespace pentatron::parallel {
 
 PartialSums::PartialSums(const std::vector<nn::Shard>& shards, const std::string& axis,
-                         comm::Group group)
-    : group_(std::move(group)) {
-  if (group_.size() == 1) return;
+                         const comm::ParallelGroups& groups) {
   int64_t total = 0;
   for (const nn::Shard& shard : shards) {
     for (const nn::Piece& piece : shard.pieces) {
@@ -23,6 +21,8 @@ PartialSums::PartialSums(const std::vector<nn::Shard>& shards, const std::string
     }
   }
   if (total == 0) return;
+  group_ = groups.get(axis);
+  if (group_.size() == 1) return;
   const nn::MemoryScope scope(nn::MemoryCategory::kWorkspace);
   joined_ = at::empty({total}, parts_.front().options());
 }

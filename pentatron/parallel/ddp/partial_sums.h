@@ -5,16 +5,17 @@
 #include <string>
 #include <vector>
 
-#include "pentatron/comm/group.h"
+#include "pentatron/comm/parallel_groups.h"
 #include "pentatron/nn/param_store.h"
 
 namespace pentatron::parallel {
 
 class PartialSums {
  public:
-  /// What the shards hold of parameters that are Partial over `axis`; `group` are its ranks, whose
-  /// shards have the same pieces.
-  PartialSums(const std::vector<nn::Shard>& shards, const std::string& axis, comm::Group group);
+  /// What the shards hold of parameters that are Partial over `axis`, whose group is asked for if
+  /// there are any; its ranks' shards have the same pieces.
+  PartialSums(const std::vector<nn::Shard>& shards, const std::string& axis,
+              const comm::ParallelGroups& groups);
 
   /// Collectives: one all-reduce, none if nothing is Partial.
   void sum() const;

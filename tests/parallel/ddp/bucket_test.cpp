@@ -56,22 +56,19 @@ TEST(Buckets, HoldOneUnitWhereUnitsAreSplit) {
   EXPECT_THAT(names(buckets[2]), ElementsAre("a"));
 }
 
-TEST(Buckets, LeaveTheTableOfTwoStagesAlone) {
+TEST(Buckets, LeaveWhatSeveralStagesHoldAlone) {
   nn::ParamList list;
   const nn::Scope scope(list, at::kFloat, {});
   scope.vector("a", 3, {});
-  scope.on_axis(nn::kEmbeddingAxis, {1, 2})
-      .param("table",
-             {.name = {},
-              .shape = {7},
-              .placements = {{nn::kEmbeddingAxis, nn::Placement::partial()}}},
-             {});
+  scope.shared_param("table", {.name = {}, .shape = {7}}, {}, {1, 2});
+  scope.shared_param("of one stage", {.name = {}, .shape = {7}}, {}, {});
   scope.vector("b", 3, {});
   const auto buckets = make_buckets(list, {.bucket_size = 1000});
   ASSERT_EQ(buckets.size(), 3u);
+  EXPECT_THAT(names(buckets[0]), ElementsAre("b", "of one stage"));
   EXPECT_THAT(names(buckets[1]), ElementsAre("table"));
-  EXPECT_TRUE(buckets[1].on_two_stages);
-  EXPECT_FALSE(buckets[0].on_two_stages || buckets[2].on_two_stages);
+  EXPECT_EQ(buckets[1].shared_axis, "shared:table");
+  EXPECT_EQ(buckets[0].shared_axis + buckets[2].shared_axis, "");
 }
 
 TEST(Shards, CoverEveryElementOnce) {

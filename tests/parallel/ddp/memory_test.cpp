@@ -60,12 +60,12 @@ TEST_P(Memory, IsWhatThePolicyKeeps) {
         const nn::Scope scope(params, at::kBFloat16, {});
         for (int64_t unit = 0; unit < kUnits; ++unit)
           scope.of_unit(unit).vector(std::to_string(unit), kUnitSize, {});
-        DataParallel store(params, at::kCPU,
-                           {.zero_stage = stage,
-                            .bucket_size = 1,
-                            .overlap_grad_reduce = overlap,
-                            .overlap_param_gather = overlap},
-                           {.dp = dp});
+        const DdpConfig config{.zero_stage = stage,
+                               .bucket_size = 1,
+                               .overlap_grad_reduce = overlap,
+                               .overlap_param_gather = overlap};
+        DataParallel store(params, at::kCPU, config,
+                           comm::ParallelGroups(dp, {}, data_parallel_groups("dp", ranks, config)));
         store.write_values([](nn::Param& param) { param.initialize(1); });
         optim::Optimizer optimizer({}, store.shards());
         const auto expect_kept = [&] {

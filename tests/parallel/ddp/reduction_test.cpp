@@ -5,7 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include "pentatron/comm/mesh.h"
 #include "pentatron/parallel/ddp/bucket.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensors.h"

@@ -16,7 +16,6 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/comm/collectives.h"
-#include "pentatron/comm/mesh.h"
 #include "pentatron/nn/module.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensors.h"
@@ -46,6 +45,19 @@ struct Place {
 
 constexpr int64_t kRowsOfHead = 2, kWidth = 5, kQueryHeads = 4;
 
+/// The stages that hold a parameter of the name, in the order that its sum is made in: "table" and
+/// "bias" have copies, and so do "lines" and "columns", which two stages register the other way
+/// round.
+std::vector<int> holders_of(const std::string& name, int pp) {
+  std::vector<int> all;
+  for (int stage = 0; stage < pp; ++stage) all.push_back(stage);
+  if (name == "table") return pp == 1 ? all : std::vector<int>{0, pp - 1};
+  if (name == "bias") return {all.begin() + (pp > 2 ? 1 : 0), all.end()};
+  if (name == "lines") return {all.rbegin(), all.rend()};
+  if (name == "columns") return all;
+  return {};
+}
+
 /// The parameters of one stage. Units are numbered through the stages; the first and the last one
 /// share a table.
 void add_parameters(nn::ParamList& params, const Layout& layout, const Place& at) {
@@ -56,16 +68,18 @@ void add_parameters(nn::ParamList& params, const Layout& layout, const Place& at
                        {.name = {},
                         .shape = std::move(shape),
                         .parts = std::move(parts),
-                        .placements = {{"tp", tp},
-                                       {nn::kEmbeddingAxis,
-                                        name == "table" ? Placement::partial() : Placement()}}},
+                        .placements = {{"tp", tp}}},
                        nn::Init::normal(1));
   };
-  const auto add_table = [&](int64_t unit) {
-    nn::Scope scope = root.of_unit(unit);
-    if (layout.pp > 1) scope = scope.on_axis(nn::kEmbeddingAxis, {at.stage, layout.pp});
-    add(scope, "table", {12, 7}, Placement::shard(0));
+  const auto add_shared = [&](const std::string& name, int64_t unit, Placement tp) {
+    const std::vector<int> holders = holders_of(name, layout.pp);
+    const auto found = std::find(holders.begin(), holders.end(), at.stage);
+    if (found == holders.end()) return;
+    root.of_unit(unit).shared_param(
+        name, {.name = {}, .shape = {12, 7}, .placements = {{"tp", tp}}}, nn::Init::normal(1),
+        {static_cast<int>(found - holders.begin()), static_cast<int>(holders.size())});
   };
+  const auto add_table = [&](int64_t unit) { add_shared("table", unit, Placement::shard(0)); };
   const int64_t first = 10 * at.stage; // stages leave numbers out, as chunks of a pipeline do
   if (at.stage == 0) add_table(first);
   for (int64_t unit = first + 1; unit <= first + 2; ++unit) {
@@ -78,6 +92,10 @@ void add_parameters(nn::ParamList& params, const Layout& layout, const Place& at
     if (unit == first + 1) add(scope, "frozen", {3, 3}, Placement::replicate()).trainable = false;
     if (unit == first + 1) add(scope, "unused", {9}, Placement::replicate());
   }
+  const bool even = at.stage % 2 == 0;
+  for (const char* name : {even ? "lines" : "columns", even ? "columns" : "lines"})
+    add_shared(name, first + 1, Placement::replicate());
+  add_shared("bias", first + 2, Placement::partial());
   if (at.stage == layout.pp - 1 && layout.pp > 1) add_table(first + 3);
   if (layout.pp == 1) params.find("table").used_by(first + 3);
 }
@@ -104,15 +122,16 @@ at::Tensor shared_rows(const nn::Param& param, const at::Tensor& x, const Layout
   return x.narrow(0, x.size(0) - kRowsOfHead, kRowsOfHead);
 }
 
-/// What the gradient must be on this rank: sums over dp, microbatches, both stages of the table,
+/// What the gradient must be on this rank: sums over dp, microbatches, all stages that hold it,
 /// and tp ranks where the rank holds addends.
 at::Tensor true_gradient(const nn::Param& param, const Case& c, const Place& at, int64_t step) {
   at::Tensor sum = at::zeros(param.shape(), at::kDouble);
   if (!gets_gradients(param)) return sum;
   const auto total_of = [&](int tp) {
     at::Tensor total = at::zeros(param.shape(), at::kDouble);
-    const bool table = param.name() == "table";
-    for (int stage = table ? 0 : at.stage; stage <= (table ? c.layout.pp - 1 : at.stage); ++stage) {
+    std::vector<int> stages = holders_of(param.name(), c.layout.pp);
+    if (stages.empty()) stages = {at.stage};
+    for (const int stage : stages) {
       for (int d = 0; d < c.layout.dp; ++d) {
         for (int64_t m = 0; m < c.microbatches; ++m)
           total += own_gradient(param, {tp, d, stage}, step, m);
@@ -136,7 +155,8 @@ at::Tensor true_gradient(const nn::Param& param, const Case& c, const Place& at,
 /// The squares that this rank adds to the gradient norm, if every element is to count once.
 double own_squares(const nn::Param& param, const Case& c, const Place& at,
                    const at::Tensor& gradient) {
-  if (param.name() == "table" && at.stage > 0) return 0;
+  const std::vector<int> holders = holders_of(param.name(), c.layout.pp);
+  if (!holders.empty() && at.stage != holders.front()) return 0;
   const bool split = param.spec().placement("tp").kind == Placement::Kind::kShard;
   if (!split && at.tp > 0) return 0;
   double squares = gradient.square().sum().item<double>();
@@ -146,21 +166,32 @@ double own_squares(const nn::Param& param, const Case& c, const Place& at,
   return squares;
 }
 
+/// As parallelize lists them for a run.
+std::vector<comm::NeededGroup> needed(const Case& c) {
+  std::vector<comm::NeededGroup> groups = {comm::NeededGroup::of_axes("tp"),
+                                           comm::NeededGroup::of_axes("pp")};
+  for (comm::NeededGroup& group : data_parallel_groups("dp", c.layout.dp, c.ddp))
+    groups.push_back(std::move(group));
+  if (const int share = c.layout.tp / c.layout.kv_heads; share > 1) {
+    std::vector<std::vector<int>> parts(static_cast<size_t>(c.layout.kv_heads));
+    for (int rank = 0; rank < c.layout.tp; ++rank)
+      parts[static_cast<size_t>(rank / share)].push_back(rank);
+    groups.push_back({nn::kTpReplicaAxis, "tp", std::move(parts)});
+  }
+  for (const char* name : {"table", "lines", "columns", "bias"})
+    if (const std::vector<int> holders = holders_of(name, c.layout.pp); holders.size() > 1)
+      groups.push_back({nn::shared_axis(name), "pp", {holders}});
+  return groups;
+}
+
 class Model {
  public:
   Model(const Case& c, const comm::Group& world)
       : case_(c), world_(world),
-        mesh_(world, {.tp = c.layout.tp, .dp = c.layout.dp, .pp = c.layout.pp}),
-        at_{mesh_.axis("tp").rank(), mesh_.axis("dp").rank(), mesh_.axis("pp").rank()} {
+        groups_(world, {.tp = c.layout.tp, .dp = c.layout.dp, .pp = c.layout.pp}, needed(c)),
+        at_{groups_.tp().rank(), groups_.dp().rank(), groups_.pp().rank()} {
     add_parameters(params_, c.layout, at_);
-    const comm::Group tp = mesh_.axis("tp");
-    const int per_head = std::max(1, c.layout.tp / c.layout.kv_heads);
-    store_ = std::make_unique<DataParallel>(
-        params_, at::kCPU, c.ddp,
-        DataParallelGroups{.dp = mesh_.axis("dp"),
-                           .tp = tp,
-                           .tp_replicas = tp.split(tp.rank() / per_head, tp.rank(), "tp-replicas"),
-                           .embedding = mesh_.axis("pp")});
+    store_ = std::make_unique<DataParallel>(params_, at::kCPU, c.ddp, groups_);
     store_->write_values([](nn::Param& param) { param.initialize(5); });
     store_->read_values([&](const nn::Param& param) {
       nn::ParamList again;
@@ -251,7 +282,7 @@ class Model {
     const int64_t copies =
         sharded ? case_.ddp.num_distributed_optimizer_instances : case_.layout.dp;
     for (const nn::Param& param : params_) {
-      EXPECT_EQ(summed(static_cast<double>(held[param.name()]), mesh_.axis("dp")),
+      EXPECT_EQ(summed(static_cast<double>(held[param.name()]), groups_.dp()),
                 static_cast<double>(copies * param.numel()))
           << param.name();
       EXPECT_EQ(param.outstanding_uses(), 0) << param.name();
@@ -279,7 +310,7 @@ class Model {
 
   Case case_;
   comm::Group world_;
-  comm::Mesh mesh_;
+  comm::ParallelGroups groups_;
   Place at_;
   nn::ParamList params_;
   std::unique_ptr<DataParallel> store_;
@@ -333,6 +364,11 @@ TEST_P(EveryPolicy, SumsTheTableOfTwoStages) {
   run_with({.tp = 2, .dp = 2, .pp = 2});
 }
 
+TEST_P(EveryPolicy, SumsWhatSeveralStagesShareInAnyOrder) {
+  run_with({.dp = 1, .pp = 3});
+  run_with({.tp = 2, .dp = 2, .pp = 4});
+}
+
 using EveryPolicyThatSplits = EveryPolicy;
 
 TEST_P(EveryPolicyThatSplits, HoldsCopiesInInstances) {
@@ -344,16 +380,12 @@ INSTANTIATE_TEST_SUITE_P(Zero, EveryPolicy, testing::Values(0, 1, 2, 3));
 INSTANTIATE_TEST_SUITE_P(Zero, EveryPolicyThatSplits, testing::Values(1, 2, 3));
 
 TEST(DataParallel, RefusesInstancesThatDoNotDivideTheRanks) {
-  test::run_ranks(4, [](const comm::Group& dp) {
-    nn::ParamList params;
-    const std::string error = test::error_of([&] {
-      DataParallel(params, at::kCPU, {.zero_stage = 1, .num_distributed_optimizer_instances = 3},
-                   {.dp = dp});
-    });
-    EXPECT_NE(error.find("num_distributed_optimizer_instances=3 does not divide the 4"),
-              std::string::npos)
-        << error;
+  const std::string error = test::error_of([&] {
+    data_parallel_groups("dp", 4, {.zero_stage = 1, .num_distributed_optimizer_instances = 3});
   });
+  EXPECT_NE(error.find("num_distributed_optimizer_instances=3 does not divide the 4"),
+            std::string::npos)
+      << error;
 }
 
 TEST(DataParallel, TellsOfAGradientThatComesTooLate) {
@@ -372,7 +404,9 @@ TEST(DataParallel, TellsOfAGradientThatComesTooLate) {
 struct OneParameter {
   OneParameter(const DdpConfig& config, const comm::Group& dp) {
     param = &nn::Scope(params, at::kDouble, {}).vector("w", 3, {});
-    store = std::make_unique<DataParallel>(params, at::kCPU, config, DataParallelGroups{.dp = dp});
+    store = std::make_unique<DataParallel>(
+        params, at::kCPU, config,
+        comm::ParallelGroups(dp, {}, data_parallel_groups("dp", dp.size(), config)));
     store->begin_step();
   }
   void add_gradient() {

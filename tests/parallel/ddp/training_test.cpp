@@ -140,7 +140,8 @@ class Worker {
  public:
   Worker(const Options& options, const DdpConfig& ddp, const comm::Group& dp)
       : options_(options), dp_(dp), model_(options),
-        store_(model_.params, at::kCPU, ddp, DataParallelGroups{.dp = dp}) {
+        store_(model_.params, at::kCPU, ddp,
+               comm::ParallelGroups(dp, {}, data_parallel_groups("dp", dp.size(), ddp))) {
     store_.write_values([](Param& param) { param.initialize(1); });
     store_.defer_to_flush(options.deferred && options.all_forwards_first);
     optimizer_ = std::make_unique<optim::Optimizer>(optim::OptimizerConfig{}, store_.shards());

@@ -1,4 +1,4 @@
-#include "pentatron/comm/mesh.h"
+#include "pentatron/comm/parallel_groups.h"
 
 #include "pentatron/base/error.h"
 #include "pentatron/comm/collectives.h"
@@ -109,17 +109,30 @@ TEST(ExpertAxes, PipelinesCoincideForEverySize) {
                ConfigError);
 }
 
-TEST(ExpertAxes, TheMeshHasTheirGroups) {
+std::vector<NeededGroup> groups_of(const std::vector<std::string>& axes) {
+  std::vector<NeededGroup> needed;
+  for (const std::string& names : axes) needed.push_back(NeededGroup::of_axes(names));
+  return needed;
+}
+
+int64_t summed_ranks(const Group& world, const Group& group) {
+  return all_reduce(at::full({1}, world.rank(), at::kLong), ReduceOp::kSum, group).item<int64_t>();
+}
+
+TEST(ExpertAxes, HaveGroups) {
   test::run_ranks(8, [&](const Group& world) {
-    const Mesh mesh(world, {.tp = 2, .pp = 2, .ep = 2, .etp = 1});
-    EXPECT_EQ(mesh.axis("ep").size(), 2);
-    EXPECT_EQ(mesh.axis("edp").size(), 2);
-    EXPECT_EQ(mesh.axis("etp").size(), 1);
-    EXPECT_EQ(mesh.axis("ep-etp-pp").size(), 4);
-    const at::Tensor sum =
-        all_reduce(at::full({1}, world.rank(), at::kLong), ReduceOp::kSum, mesh.axis("ep"));
+    const ParallelGroups groups(world, {.tp = 2, .pp = 2, .ep = 2, .etp = 1},
+                                groups_of({"ep", "edp", "etp", "ep-etp-pp"}));
+    EXPECT_EQ(groups.get("ep").size(), 2);
+    EXPECT_EQ(groups.get("edp").size(), 2);
+    EXPECT_EQ(groups.get("etp").size(), 1);
+    EXPECT_EQ(groups.get("ep-etp-pp").size(), 4);
+    for (const char* axis : {"ep", "edp", "etp"}) {
+      EXPECT_EQ(groups.get(axis).rank(), groups.coordinate(axis));
+      EXPECT_EQ(groups.get(axis).size(), groups.size(axis));
+    }
     const int first = world.rank() / 2 * 2;
-    EXPECT_EQ(sum.item<int64_t>(), first + first + 1);
+    EXPECT_EQ(summed_ranks(world, groups.get("ep")), first + first + 1);
   });
 }
 
@@ -127,55 +140,89 @@ struct Layout {
   int world, tp, cp, dp, pp;
 };
 
-class MeshOf : public testing::TestWithParam<Layout> {};
+class GroupsOf : public testing::TestWithParam<Layout> {};
 
-INSTANTIATE_TEST_SUITE_P(Layouts, MeshOf,
+INSTANTIATE_TEST_SUITE_P(Layouts, GroupsOf,
                          testing::Values(Layout{1, 1, 1, 0, 1}, Layout{2, 2, 1, 0, 1},
                                          Layout{3, 1, 1, 0, 3}, Layout{4, 2, 1, 2, 1},
                                          Layout{6, 3, 1, 0, 2}, Layout{16, 2, 2, 2, 2}));
 
-TEST_P(MeshOf, GroupsSumOverTheirOwnRanks) {
+TEST_P(GroupsOf, SumOverTheirOwnRanks) {
   const Layout layout = GetParam();
+  const std::vector<std::string> all = {"tp",    "cp",    "dp",    "pp",
+                                        "dp-cp", "tp-cp", "tp-pp", "tp-dp-cp"};
   test::run_ranks(layout.world, [&](const Group& world) {
-    const Mesh mesh(world, {.tp = layout.tp, .cp = layout.cp, .dp = layout.dp, .pp = layout.pp});
-    for (const char* axes : {"tp", "cp", "dp", "pp", "dp-cp", "tp-cp", "tp-pp", "tp-dp-cp"}) {
-      const Group& group = mesh.axis(axes);
+    const ParallelGroups groups(
+        world, {.tp = layout.tp, .cp = layout.cp, .dp = layout.dp, .pp = layout.pp},
+        groups_of(all));
+    for (const std::string& axes : all) {
+      const Group& group = groups.get(axes);
       EXPECT_EQ(group.name(), axes);
-      EXPECT_EQ(group.ranks()[group.rank()], world.rank());
-      for (const auto& members : rank_groups(mesh.sizes(), kDefaultOrder, axes)) {
+      EXPECT_EQ(group.ranks()[static_cast<size_t>(group.rank())], world.rank());
+      for (const auto& members : rank_groups(groups.sizes(), kDefaultOrder, axes)) {
         if (std::find(members.begin(), members.end(), world.rank()) != members.end()) {
           EXPECT_EQ(group.ranks(), members);
         }
       }
-      const at::Tensor sum =
-          all_reduce(at::full({1}, world.rank(), at::kLong), ReduceOp::kSum, group);
-      EXPECT_EQ(sum.item<int64_t>(),
+      EXPECT_EQ(summed_ranks(world, group),
                 std::accumulate(group.ranks().begin(), group.ranks().end(), int64_t{0}));
     }
     for (const char* axis : {"tp", "cp", "dp", "pp"}) {
-      EXPECT_EQ(mesh.axis(axis).rank(), mesh.coordinate(axis));
-      EXPECT_EQ(mesh.axis(axis).size(), mesh.size(axis));
+      EXPECT_EQ(groups.get(axis).rank(), groups.coordinate(axis));
+      EXPECT_EQ(groups.get(axis).size(), groups.size(axis));
     }
   });
 }
 
-TEST(MeshOfOne, HasAGroupOfOneOnEveryAxis) {
-  const Mesh mesh;
-  for (const char* axes : {"tp", "dp", "cp-dp"}) EXPECT_EQ(mesh.axis(axes).size(), 1);
-  EXPECT_EQ(mesh.describe(), "rank 0 of 1 (pp=0 dp=0 cp=0 tp=0)");
+TEST(ParallelGroups, HavePartsOfAnAxisInTheirOrder) {
+  test::run_ranks(8, [&](const Group& world) {
+    std::vector<NeededGroup> needed = groups_of({"tp", "pp"});
+    needed.push_back({"pairs", "pp", {{0, 1}, {2, 3}}});
+    needed.push_back({"ends", "pp", {{3, 0}}});
+    needed.push_back({"same ends", "pp", {{3, 0}}});
+    const ParallelGroups groups(world, {.tp = 2, .pp = 4}, needed);
+    const int stage = groups.pp().rank();
+    const Group& pair = groups.get("pairs");
+    EXPECT_EQ(pair.size(), 2);
+    EXPECT_EQ(pair.rank(), stage % 2);
+    const int first = world.rank() - 2 * (stage % 2); // its neighbour is one stage on
+    EXPECT_EQ(summed_ranks(world, pair), first + first + 2);
+    if (stage == 0 || stage == 3) {
+      EXPECT_EQ(groups.get("ends").rank(), stage == 3 ? 0 : 1);
+      EXPECT_EQ(&groups.get("ends").backend(), &groups.get("same ends").backend());
+    } else {
+      EXPECT_THAT(test::error_of([&] { groups.get("ends"); }), HasSubstr("is not in a group ends"));
+    }
+  });
 }
 
-TEST(MeshErrors, NameTheSizesAndWhatWorks) {
-  const auto error = [](int world, const Mesh::Options& options) {
+TEST(ParallelGroups, AreNoOthersThanTheRunLists) {
+  const ParallelGroups one;
+  for (const char* axes : {"tp", "dp", "pp"}) EXPECT_EQ(one.get(axes).size(), 1);
+  EXPECT_EQ(one.size("cp"), 1);
+  EXPECT_EQ(one.size("ep"), 1);
+  EXPECT_EQ(one.describe(), "rank 0 of 1 (pp=0 dp=0 cp=0 tp=0)");
+  for (const char* axes : {"cp", "ep", "edp", "dp-cp", "xp"})
+    EXPECT_THAT(test::error_of([&] { one.get(axes); }),
+                HasSubstr(std::string("internal error: the group ") + axes + " was not listed"));
+  EXPECT_THAT(test::error_of([&] { one.size("xp"); }), HasSubstr("no layout has the axis xp"));
+  const auto error = [](const std::vector<NeededGroup>& needed) {
+    return test::error_of([&] { ParallelGroups(Group("world"), {}, needed); });
+  };
+  EXPECT_THAT(error({{"part", "pp", {{0}}}}), HasSubstr("part of pp, which it does not list"));
+  EXPECT_THAT(error(groups_of({"tp", "tp"})), HasSubstr("lists the group tp twice"));
+}
+
+TEST(ParallelGroupsErrors, NameTheSizesAndWhatWorks) {
+  const auto error = [](int world, const ParallelGroups::Layout& layout) {
     return test::error_of(
-        [&] { test::run_ranks(world, [&](const Group& group) { Mesh(group, options); }); });
+        [&] { test::run_ranks(world, [&](const Group& w) { ParallelGroups(w, layout, {}); }); });
   };
   EXPECT_THAT(error(3, {.tp = 2}),
               HasSubstr("tp=2 cp=1 pp=1 needs 2 ranks, which does not divide the 3 ranks"));
   EXPECT_THAT(error(3, {.tp = 2}), HasSubstr("try: a world of 4 ranks"));
   EXPECT_THAT(error(4, {.tp = 2, .dp = 1}), HasSubstr("dp=1 needs 2 ranks, but the world has 4"));
   EXPECT_THAT(error(1, {.tp = 0}), HasSubstr("axis tp has size 0"));
-  EXPECT_THAT(test::error_of([] { Mesh().axis("xp"); }), HasSubstr("no group xp"));
 }
 
 } // namespace
