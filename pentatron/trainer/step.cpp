@@ -22,8 +22,6 @@ namespace pentatron::trainer {
 
 namespace {
 
-constexpr int64_t kNoTarget = -100;
-
 at::Tensor int64_tensor(const std::vector<int64_t>& values, at::Device device) {
   at::Tensor host = at::empty({static_cast<int64_t>(values.size())}, at::kLong);
   std::copy(values.begin(), values.end(), host.data_ptr<int64_t>());
@@ -96,17 +94,14 @@ std::string nonfinite_text(const StepResult& result) {
 
 pipeline::Microbatch model_input(const data::Batch& batch, at::Device device) {
   const nn::MemoryScope scope(nn::MemoryCategory::kData);
-  std::vector<int64_t> labels = batch.labels;
-  for (size_t i = 0; i < labels.size(); ++i) {
-    if (batch.loss_mask[i] == 0) labels[i] = kNoTarget;
-  }
   std::vector<uint64_t> ids(batch.sample_ids.begin(), batch.sample_ids.end());
-  const int64_t b = batch.batch_size, s = batch.sequence_length;
+  const data::StreamShape& shape = batch.stream("tokens");
   pipeline::Microbatch input{
-      int64_tensor(batch.tokens, device), int64_tensor(labels, device),
-      nn::SequenceLayout::packed(b, s, std::move(ids), batch.cu_seqlens, false, device)};
+      int64_tensor(batch.ints("input_ids"), device), int64_tensor(batch.ints("labels"), device),
+      nn::SequenceLayout::packed(batch.batch_size, shape.sequence_length, std::move(ids),
+                                 shape.cu_seqlens, false, device)};
   // The loader decides where positions start again, which need not be where attention does.
-  input.layout.positions = int64_tensor(batch.position_ids, device).to(at::kInt);
+  input.layout.positions = int64_tensor(shape.position_ids, device).to(at::kInt);
   return input;
 }
 
@@ -116,7 +111,8 @@ Stepper::Stepper(parallelize::TrainingModel& model, optim::Optimizer& optimizer,
       runtime_(chunks_of(model), *model.store, groups_.pp, boundary_of(model)) {}
 
 Stepper::Counts Stepper::global_counts(const data::StepData& data) const {
-  const at::Tensor own = int64_tensor({data.num_targets, data.squared_lengths}, at::kCPU);
+  const at::Tensor own =
+      int64_tensor({data.num_targets.at("labels"), data.squared_lengths.at("tokens")}, at::kCPU);
   const at::Tensor all = comm::all_reduce(own, comm::ReduceOp::kSum, groups_.dp);
   return {all[0].item<int64_t>(), all[1].item<int64_t>()};
 }
@@ -172,7 +168,7 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
   const std::vector<pipeline::Microbatch> microbatches = inputs(data);
   nn::StepState state;
   const int64_t denominator = planted("mean_of_the_ranks_means")
-                                  ? data.num_targets * groups_.dp.size()
+                                  ? data.num_targets.at("labels") * groups_.dp.size()
                                   : result.num_targets;
   const pipeline::Schedule& passes = schedule(Use::kTraining, microbatches.size());
   store.defer_to_flush(defers_weight_gradients(passes));
