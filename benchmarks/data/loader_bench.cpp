@@ -15,6 +15,7 @@
 #include "pentatron/data/gpt/gpt_dataset.h"
 #include "pentatron/data/indexed/indexed_writer.h"
 #include "pentatron/data/loader.h"
+#include "pentatron/data/token_samples.h"
 
 namespace pentatron::data {
 namespace {
@@ -74,10 +75,11 @@ BENCHMARK(BM_Sample)->Unit(benchmark::kMicrosecond);
 /// A step of 8 samples of which the consumer takes no time at all: the loader can only be late.
 void BM_Loader(benchmark::State& state) {
   const auto samples = dataset();
-  Loader loader(samples, LoaderOptions{.global_batch_size = 8, .micro_batch_size = 8});
+  Loader loader(std::make_shared<TokenSamples>(samples, TokenSamples::Options{}),
+                LoaderOptions{.global_batch_size = 8, .micro_batch_size = 8});
   for (auto _ : state) {
     if (loader.consumed_samples() + 32 > *samples->size()) loader.seek(0);
-    benchmark::DoNotOptimize(loader.next().num_targets);
+    benchmark::DoNotOptimize(loader.next().num_targets.size());
   }
   state.SetItemsProcessed(state.iterations() * 8);
 }

@@ -1,66 +1,145 @@
 #include "pentatron/data/batch.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
+
+#include "pentatron/base/error.h"
 
 namespace pentatron::data {
 
 namespace {
 
-/// Everything in row `r` that depends on where documents end.
-void mark_documents(Batch& batch, int64_t r, const BatchOptions& options) {
-  const int64_t s = batch.sequence_length;
-  const int64_t* tokens = batch.tokens.data() + r * s;
-  int64_t* positions = batch.position_ids.data() + r * s;
-  for (int64_t i = 0; i < s; ++i) {
-    if (tokens[i] != options.eod) continue;
-    if (options.eod_mask_loss) batch.loss_mask[static_cast<size_t>(r * s + i)] = 0;
-    if (i + 1 == s) break;
-    if (options.reset_position_ids) std::iota(positions + i + 1, positions + s, int64_t{0});
-    if (options.reset_attention_mask) batch.cu_seqlens.push_back(r * s + i + 1);
+int64_t count_targets(const FieldValues& values) {
+  const double none = *values.field.none;
+  if (values.field.type == FieldType::kInt64) {
+    const auto n = std::ranges::count(values.ints, static_cast<int64_t>(none));
+    return std::ssize(values.ints) - n;
   }
+  const auto is_none = [&](double value) {
+    return std::isnan(none) ? std::isnan(value) : value == none;
+  };
+  return std::ssize(values.floats) - std::ranges::count_if(values.floats, is_none);
+}
+
+/// The lengths of the pieces, once all rows are there.
+void measure(StreamShape& shape, int64_t batch_size) {
+  const int64_t s = shape.sequence_length;
+  for (size_t i = 1; i < shape.cu_seqlens.size(); ++i) {
+    int64_t begin = shape.cu_seqlens[i - 1], end = shape.cu_seqlens[i];
+    shape.max_seqlen = std::max(shape.max_seqlen, end - begin);
+    if (!shape.real.empty()) {
+      const int64_t row = begin / s;
+      const StreamRange& real = shape.real[static_cast<size_t>(row)];
+      begin = std::max(begin, row * s + real.begin);
+      end = std::max(begin, std::min(end, row * s + real.end));
+    }
+    shape.squared_lengths += (end - begin) * (end - begin);
+  }
+  shape.packed = std::ssize(shape.cu_seqlens) > batch_size + 1;
 }
 
 } // namespace
 
-Batch make_batch(const Dataset& dataset, std::span<const int64_t> sample_ids,
-                 const BatchOptions& options) {
-  Batch batch;
-  const int64_t b = batch.batch_size = static_cast<int64_t>(sample_ids.size());
-  const int64_t s = batch.sequence_length = dataset.sequence_length();
-  const auto n = static_cast<size_t>(b * s);
-  batch.sample_ids.assign(sample_ids.begin(), sample_ids.end());
-  batch.tokens.resize(n);
-  batch.labels.resize(n);
-  batch.loss_mask.resize(n);
-  batch.position_ids.resize(n);
-  batch.cu_seqlens.push_back(0);
-  const bool marks = options.eod >= 0 && (options.eod_mask_loss || options.reset_position_ids ||
-                                          options.reset_attention_mask);
-  std::vector<int64_t> row(static_cast<size_t>(s + 1));
-  for (int64_t r = 0; r < b; ++r) {
-    uint8_t* const mask = batch.loss_mask.data() + r * s;
-    if (const int64_t id = sample_ids[static_cast<size_t>(r)]; id >= 0) {
-      dataset.sample_with_mask(id, row.data(), mask);
-    } else {
-      std::fill(row.begin(), row.end(), 0);
-      std::fill(mask, mask + s, uint8_t{0});
+std::span<int64_t> SampleView::ints(size_t field) const {
+  const Slot& slot = fields_[field];
+  return std::span(slot.values->ints)
+      .subspan(static_cast<size_t>(row_ * slot.width), static_cast<size_t>(slot.width));
+}
+
+std::span<double> SampleView::floats(size_t field) const {
+  const Slot& slot = fields_[field];
+  return std::span(slot.values->floats)
+      .subspan(static_cast<size_t>(row_ * slot.width), static_cast<size_t>(slot.width));
+}
+
+std::span<int64_t> SampleView::position_ids(size_t stream) const {
+  StreamShape& shape = *streams_[stream];
+  const auto s = static_cast<size_t>(shape.sequence_length);
+  return std::span(shape.position_ids).subspan(static_cast<size_t>(row_) * s, s);
+}
+
+void SampleView::begin_document(size_t stream, int64_t place) const {
+  StreamShape& shape = *streams_[stream];
+  PT_DCHECK(place > 0 && place < shape.sequence_length);
+  shape.cu_seqlens.push_back(row_ * shape.sequence_length + place);
+}
+
+void SampleView::set_real(size_t stream, StreamRange range) const {
+  StreamShape& shape = *streams_[stream];
+  const int64_t s = shape.sequence_length;
+  PT_DCHECK(range.begin >= 0 && range.begin < range.end && range.end <= s);
+  if (shape.real.empty()) {
+    if (range.size() == s) return;
+    shape.real.assign(static_cast<size_t>(rows_), StreamRange{0, s});
+  }
+  shape.real[static_cast<size_t>(row_)] = range;
+}
+
+/// Makes room for a batch and hands out its rows in order.
+class BatchBuilder {
+ public:
+  BatchBuilder(const Dataset& dataset, std::span<const int64_t> sample_ids) {
+    batch_.batch_size = view_.rows_ = std::ssize(sample_ids);
+    batch_.sample_ids.assign(sample_ids.begin(), sample_ids.end());
+    for (const BatchStream& stream : dataset.streams()) add(stream);
+    for (const BatchField& field : dataset.fields()) add(field);
+  }
+
+  const SampleView& row(int64_t r) {
+    view_.row_ = r;
+    for (StreamShape* shape : view_.streams_) {
+      shape->cu_seqlens.push_back(r * shape->sequence_length);
     }
-    std::copy_n(row.data(), s, batch.tokens.data() + r * s);
-    std::copy_n(row.data() + 1, s, batch.labels.data() + r * s);
-    std::iota(batch.position_ids.data() + r * s, batch.position_ids.data() + (r + 1) * s,
-              int64_t{0});
-    if (marks) mark_documents(batch, r, options);
-    batch.cu_seqlens.push_back((r + 1) * s);
+    return view_;
   }
-  for (size_t i = 1; i < batch.cu_seqlens.size(); ++i) {
-    const int64_t length = batch.cu_seqlens[i] - batch.cu_seqlens[i - 1];
-    batch.max_seqlen = std::max(batch.max_seqlen, length);
-    batch.squared_lengths += length * length;
+
+  Batch finish() {
+    for (StreamShape* shape : view_.streams_) {
+      shape->cu_seqlens.push_back(batch_.batch_size * shape->sequence_length);
+      measure(*shape, batch_.batch_size);
+    }
+    for (const auto& [name, values] : batch_.fields) {
+      if (values.field.none) batch_.num_targets[name] = count_targets(values);
+    }
+    return std::move(batch_);
   }
-  batch.packed = static_cast<int64_t>(batch.cu_seqlens.size()) > b + 1;
-  batch.num_targets = std::accumulate(batch.loss_mask.begin(), batch.loss_mask.end(), int64_t{0});
-  return batch;
+
+ private:
+  void add(const BatchStream& stream) {
+    StreamShape& shape = batch_.streams[stream.name];
+    const int64_t s = shape.sequence_length = stream.sequence_length;
+    shape.position_ids.resize(static_cast<size_t>(batch_.batch_size * s));
+    for (auto row = shape.position_ids.begin(); row != shape.position_ids.end(); row += s)
+      std::iota(row, row + s, int64_t{0});
+    view_.streams_.push_back(&shape);
+  }
+
+  void add(const BatchField& field) {
+    FieldValues& values = batch_.fields[field.name];
+    values.field = field;
+    const int64_t width =
+        field.stream.empty() ? 1 : batch_.streams.at(field.stream).sequence_length;
+    const auto n = static_cast<size_t>(batch_.batch_size * width);
+    if (field.type == FieldType::kInt64) {
+      values.ints.assign(n, static_cast<int64_t>(field.fill));
+    } else {
+      values.floats.assign(n, field.fill);
+    }
+    view_.fields_.push_back({&values, width});
+  }
+
+  Batch batch_;
+  SampleView view_;
+};
+
+Batch make_batch(const Dataset& dataset, std::span<const int64_t> sample_ids) {
+  BatchBuilder builder(dataset, sample_ids);
+  for (int64_t r = 0; r < std::ssize(sample_ids); ++r) {
+    const SampleView& view = builder.row(r);
+    if (const int64_t id = sample_ids[static_cast<size_t>(r)]; id >= 0) dataset.sample(id, view);
+  }
+  return builder.finish();
 }
 
 } // namespace pentatron::data

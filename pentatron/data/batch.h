@@ -1,41 +1,82 @@
-/// Samples laid side by side, ready for one forward.
+/// Samples laid side by side as named tensors, ready for one forward.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "pentatron/data/dataset.h"
 
 namespace pentatron::data {
 
-/// b samples of s tokens, all arrays sample-major. Labels are the tokens one place further on.
-struct Batch {
-  int64_t batch_size = 0;            ///< b
-  int64_t sequence_length = 0;       ///< s
-  std::vector<int64_t> sample_ids;   ///< [b]
-  std::vector<int64_t> tokens;       ///< [b * s]
-  std::vector<int64_t> labels;       ///< [b * s]
-  std::vector<uint8_t> loss_mask;    ///< [b * s], 1 where the label counts
-  std::vector<int64_t> position_ids; ///< [b * s]
+/// How b sequences of s tokens lie, sample-major.
+struct StreamShape {
+  int64_t sequence_length = 0; ///< s
+  std::vector<int64_t>
+      position_ids; ///< [b * s], from 0 in each sample unless the dataset says else
   /// Where attention begins anew, as offsets into the b * s tokens, from 0 to b * s: at every
-  /// sample, and after every end of a document under reset_attention_mask.
+  /// sample, and wherever the dataset says that a document begins.
   std::vector<int64_t> cu_seqlens;
-  int64_t max_seqlen = 0;      ///< the longest piece between two of cu_seqlens
-  int64_t squared_lengths = 0; ///< sum of the squares of these pieces: what attention scales with
-  int64_t num_targets = 0;     ///< ones in loss_mask
-  bool packed = false;         ///< cu_seqlens has more pieces than samples
+  int64_t max_seqlen = 0; ///< the longest piece between two of cu_seqlens
+  bool packed = false;    ///< cu_seqlens has more pieces than samples
+  /// The tokens of each sample, as places in it, that are no padding; empty if there is no padding.
+  std::vector<StreamRange> real;
+  /// Sum of the squares of the pieces without their padding: what attention scales with.
+  int64_t squared_lengths = 0;
+
+  bool operator==(const StreamShape&) const = default;
 };
 
-struct BatchOptions {
-  int64_t eod = -1; ///< the token that ends a document; -1 for none
-  bool eod_mask_loss = false;
-  bool reset_position_ids = false;
-  bool reset_attention_mask = false;
+/// One of both has values: [b * s] of a field with a stream, else [b].
+struct FieldValues {
+  BatchField field;
+  std::vector<int64_t> ints;
+  std::vector<double> floats;
 };
 
-/// A sample number of -1 stands for one of zeros without a loss.
-Batch make_batch(const Dataset& dataset, std::span<const int64_t> sample_ids,
-                 const BatchOptions& options);
+struct Batch {
+  int64_t batch_size = 0;          ///< b
+  std::vector<int64_t> sample_ids; ///< [b]
+  std::map<std::string, StreamShape> streams;
+  std::map<std::string, FieldValues> fields;
+  std::map<std::string, int64_t> num_targets; ///< of each field that has a `none`: the other values
+
+  const StreamShape& stream(const std::string& name) const { return streams.at(name); }
+  const std::vector<int64_t>& ints(const std::string& name) const { return fields.at(name).ints; }
+  const std::vector<double>& floats(const std::string& name) const {
+    return fields.at(name).floats;
+  }
+};
+
+/// The row of a batch that a dataset fills with one sample. Fields and streams go by their places
+/// in Dataset::fields() and streams(). Fields hold their `fill`, positions count from 0, and all
+/// tokens are real, unless the dataset writes otherwise.
+class SampleView {
+ public:
+  /// [s] of the field's stream, or one value.
+  std::span<int64_t> ints(size_t field) const;
+  std::span<double> floats(size_t field) const;
+  std::span<int64_t> position_ids(size_t stream) const; ///< [s]
+  /// Attention begins anew at `place`, in (0, s); in rising order.
+  void begin_document(size_t stream, int64_t place) const;
+  /// Tokens outside of [begin, end), which is not empty, are padding.
+  void set_real(size_t stream, StreamRange range) const;
+
+ private:
+  friend class BatchBuilder;
+  struct Slot {
+    FieldValues* values = nullptr;
+    int64_t width = 1; ///< values of a sample
+  };
+  std::vector<Slot> fields_;
+  std::vector<StreamShape*> streams_;
+  int64_t row_ = 0;
+  int64_t rows_ = 0;
+};
+
+/// A sample number of -1 stands for a sample of fill values.
+Batch make_batch(const Dataset& dataset, std::span<const int64_t> sample_ids);
 
 } // namespace pentatron::data

@@ -12,14 +12,36 @@
 #include "pentatron/base/philox.h"
 #include "pentatron/data/config.h"
 #include "pentatron/data/corpus.h"
+#include "pentatron/data/field.h"
 #include "pentatron/data/tokenizer.h"
 
 namespace pentatron::data {
 
-/// Immutable once built: any number of threads may ask for samples.
+class SampleView;
+
+/// Samples as the fields of a batch (batch.h). Immutable once built: any number of threads may ask
+/// for samples.
 class Dataset {
  public:
   virtual ~Dataset() = default;
+
+  virtual const std::vector<BatchStream>& streams() const = 0;
+  virtual const std::vector<BatchField>& fields() const = 0;
+  /// The number of samples; none if they never end.
+  virtual std::optional<int64_t> size() const { return std::nullopt; }
+  /// After how many samples all data has been seen once more; 0 if that has no meaning.
+  virtual int64_t samples_per_epoch() const { return 0; }
+  /// Fills `view` with sample n >= 0. Throws DataError for n >= size().
+  virtual void sample(int64_t n, const SampleView& view) const = 0;
+
+  /// Of the first stream.
+  int64_t sequence_length() const { return streams().front().sequence_length; }
+};
+
+/// Samples as tokens, which TokenSamples makes a Dataset. Immutable once built, as that is.
+class TokenDataset {
+ public:
+  virtual ~TokenDataset() = default;
 
   virtual int64_t sequence_length() const = 0;
   /// The number of samples; none if they never end.
@@ -38,6 +60,7 @@ struct StreamRange {
   int64_t begin = 0;
   int64_t end = 0;
   int64_t size() const { return end - begin; }
+  bool operator==(const StreamRange&) const = default;
 };
 
 struct Split {
@@ -55,7 +78,7 @@ Split split_corpus(const TokenStream& corpus, const std::string& split);
 /// Windows of sequence_length + 1 tokens, each beginning where the one before ended (one token is
 /// shared: the last label is the next first input), in a new random order every epoch. What is left
 /// at the end of the range is not used. Throws ConfigError if the range is shorter than one window.
-class TextDataset final : public Dataset {
+class TextDataset final : public TokenDataset {
  public:
   struct Options {
     int64_t sequence_length = 0;
@@ -78,7 +101,7 @@ class TextDataset final : public Dataset {
 };
 
 /// Uniformly random tokens, for measuring without data.
-class MockDataset final : public Dataset {
+class MockDataset final : public TokenDataset {
  public:
   MockDataset(int64_t vocab_size, int64_t sequence_length, uint64_t seed)
       : vocab_size_(vocab_size), sequence_length_(sequence_length), stream_(seed, "mock tokens") {}
@@ -95,7 +118,7 @@ class MockDataset final : public Dataset {
 /// Sample n is row n % batch of step n / batch, so that a run whose global batch is the file's
 /// batch takes one step of the file after another. Inputs are tokens[..., :-1], labels tokens[...,
 /// 1:]. Other tensors in the file are ignored.
-class BatchesDataset final : public Dataset {
+class BatchesDataset final : public TokenDataset {
  public:
   /// Throws DataError if the tensor is missing, of another type or shape, empty, or holds an id
   /// outside [0, vocab_size).
@@ -129,6 +152,16 @@ struct NamedDataset {
   std::shared_ptr<const Dataset> dataset;
 };
 
+/// The parts of a dataset as tokens, see Datasets.
+struct TokenDatasets {
+  struct Named {
+    std::string name;
+    std::shared_ptr<const TokenDataset> dataset;
+  };
+  std::shared_ptr<const TokenDataset> train, validation, test;
+  std::vector<Named> validation_sets;
+};
+
 /// What a part of a dataset was cut from; zeros if nothing is known of documents.
 struct PartSize {
   int64_t documents = 0;
@@ -148,8 +181,7 @@ struct Datasets {
   Split split;                          ///< of the corpus
   PartSize train_size, validation_size, test_size;
   int64_t file_batch_size =
-      0;            ///< of type batches: the global batch size that takes a step of the file a step
-  int64_t eod = -1; ///< the token after each document, -1 if nothing is known of documents
+      0; ///< of type batches: the global batch size that takes a step of the file a step
   std::vector<std::filesystem::path> files; ///< that were read
   std::string summary; ///< what was read, for the log: one line, more if something was skipped
 };

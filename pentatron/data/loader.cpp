@@ -56,9 +56,11 @@ StepData make_step(const Dataset& dataset, const LoaderOptions& options, int64_t
     if (padded)
       std::replace_if(
           ids.begin(), ids.end(), [&](int64_t id) { return id >= *size; }, -1);
-    step.microbatches.push_back(make_batch(dataset, ids, options.batch));
-    step.num_targets += step.microbatches.back().num_targets;
-    step.squared_lengths += step.microbatches.back().squared_lengths;
+    step.microbatches.push_back(make_batch(dataset, ids));
+    const Batch& batch = step.microbatches.back();
+    for (const auto& [field, n] : batch.num_targets) step.num_targets[field] += n;
+    for (const auto& [name, shape] : batch.streams)
+      step.squared_lengths[name] += shape.squared_lengths;
     if (options.size > 1 && planted("lost_microbatches")) break;
   }
   return step;

@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "pentatron/data/batch.h"
@@ -19,8 +21,8 @@ struct LoaderOptions {
   int64_t size = 1;
   int64_t consumed_samples = 0;
   int64_t prefetch = 2; ///< steps prepared ahead
-  BatchOptions batch = {};
-  /// A last global batch that the dataset does not fill is filled up with samples without a loss.
+  /// A last global batch that the dataset does not fill is filled up with samples of
+  /// fill values, which are no targets.
   bool pad_last_batch = false;
   /// The global batch size of the step that begins after `consumed` samples, for a batch size that
   /// grows; a pure function. Replaces global_batch_size.
@@ -33,9 +35,10 @@ struct StepData {
   int64_t global_batch_size =
       0; ///< the global batch is samples [first_sample, first_sample + global_batch_size)
   std::vector<Batch> microbatches;
-  int64_t num_targets =
-      0; ///< of this rank's microbatches; their sum over the ranks is the loss's denominator
-  int64_t squared_lengths = 0; ///< of this rank's microbatches, see Batch
+  /// Of this rank's microbatches, by field; their sum over the ranks is the denominator of a loss
+  /// on this field.
+  std::map<std::string, int64_t> num_targets;
+  std::map<std::string, int64_t> squared_lengths; ///< of this rank's microbatches, by stream
 };
 
 /// The global batch is dealt in blocks of micro_batch_size * size samples: microbatch m of rank r

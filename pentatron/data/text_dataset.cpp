@@ -89,7 +89,7 @@ PartSize size_of_part(const TokenStream& corpus, StreamRange range) {
           .tokens = range.size()};
 }
 
-void Dataset::sample_with_mask(int64_t n, int64_t* tokens, uint8_t* loss_mask) const {
+void TokenDataset::sample_with_mask(int64_t n, int64_t* tokens, uint8_t* loss_mask) const {
   sample(n, tokens);
   std::fill(loss_mask, loss_mask + sequence_length(), uint8_t{1});
 }

@@ -22,8 +22,6 @@ namespace pentatron::trainer {
 
 namespace {
 
-constexpr int64_t kNoTarget = -100;
-
 at::Tensor int64_tensor(const std::vector<int64_t>& values, at::Device device) {
   at::Tensor host = at::empty({static_cast<int64_t>(values.size())}, at::kLong);
   std::copy(values.begin(), values.end(), host.data_ptr<int64_t>());
@@ -82,21 +80,24 @@ std::string nonfinite_text(const StepResult& result) {
       result.first_nonfinite.empty() ? "" : ", first seen in ", result.first_nonfinite);
 }
 
-nn::Microbatch model_input(const data::Batch& batch, at::Device device) {
+nn::Microbatch model_input(const data::Batch& batch, const std::vector<std::string>& streams,
+                           at::Device device) {
   const nn::MemoryScope scope(nn::MemoryCategory::kData);
-  std::vector<int64_t> labels = batch.labels;
-  for (size_t i = 0; i < labels.size(); ++i) {
-    if (batch.loss_mask[i] == 0) labels[i] = kNoTarget;
+  const std::vector<uint64_t> ids(batch.sample_ids.begin(), batch.sample_ids.end());
+  nn::Microbatch input;
+  for (const std::string& name : streams) {
+    const data::StreamShape& shape = batch.stream(name);
+    nn::SequenceLayout& layout = input.layouts.emplace_back(nn::SequenceLayout::packed(
+        batch.batch_size, shape.sequence_length, ids, shape.cu_seqlens, false, device));
+    // The loader decides where positions start again, which need not be where attention does.
+    layout.positions = int64_tensor(shape.position_ids, device).to(at::kInt);
   }
-  std::vector<uint64_t> ids(batch.sample_ids.begin(), batch.sample_ids.end());
-  const int64_t b = batch.batch_size, s = batch.sequence_length;
-  nn::SequenceLayout layout =
-      nn::SequenceLayout::packed(b, s, std::move(ids), batch.cu_seqlens, false, device);
-  // The loader decides where positions start again, which need not be where attention does.
-  layout.positions = int64_tensor(batch.position_ids, device).to(at::kInt);
-  return {.fields = {{"input_ids", int64_tensor(batch.tokens, device)},
-                     {"labels", int64_tensor(labels, device)}},
-          .layouts = {std::move(layout)}};
+  for (const auto& [name, values] : batch.fields) {
+    input.fields[name] = values.field.type == data::FieldType::kInt64
+                             ? int64_tensor(values.ints, device)
+                             : at::tensor(values.floats, at::kDouble).to(device);
+  }
+  return input;
 }
 
 Stepper::Stepper(parallelize::TrainingModel& model, optim::Optimizer& optimizer,
@@ -106,7 +107,8 @@ Stepper::Stepper(parallelize::TrainingModel& model, optim::Optimizer& optimizer,
                parallelize::boundaries_of(*model.model, model.places, model.device)) {}
 
 Stepper::Counts Stepper::global_counts(const data::StepData& data) const {
-  const at::Tensor own = int64_tensor({data.num_targets, data.squared_lengths}, at::kCPU);
+  const at::Tensor own =
+      int64_tensor({data.num_targets.at("labels"), data.squared_lengths.at("tokens")}, at::kCPU);
   const at::Tensor all = comm::all_reduce(own, comm::ReduceOp::kSum, groups_.dp());
   return {all[0].item<int64_t>(), all[1].item<int64_t>()};
 }
@@ -129,7 +131,7 @@ std::vector<nn::Microbatch> Stepper::inputs(const data::StepData& data) const {
   const parallel::TensorParallel& tp = model_->model->tensor_parallel();
   std::vector<nn::Microbatch> inputs;
   for (const data::Batch& batch : data.microbatches) {
-    inputs.push_back(model_input(batch, model_->device));
+    inputs.push_back(model_input(batch, model_->model->spec().streams, model_->device));
     if (tp.sequence)
       for (nn::SequenceLayout& layout : inputs.back().layouts)
         layout.cut_outer(tp.rank(), tp.size());
@@ -164,7 +166,7 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
   const std::vector<nn::Microbatch> microbatches = inputs(data);
   nn::StepState state;
   const int64_t denominator = planted("mean_of_the_ranks_means")
-                                  ? data.num_targets * groups_.dp().size()
+                                  ? data.num_targets.at("labels") * groups_.dp().size()
                                   : result.num_targets;
   const pipeline::Schedule& passes = schedule(Use::kTraining, microbatches.size());
   store.defer_to_flush(defers_weight_gradients(passes));

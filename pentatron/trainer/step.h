@@ -93,7 +93,8 @@ class Stepper {
   std::map<std::pair<Use, size_t>, pipeline::Schedule> schedules_;
 };
 
-/// A batch as the model takes it.
-nn::Microbatch model_input(const data::Batch& batch, at::Device device);
+/// A batch as a model of these streams takes it.
+nn::Microbatch model_input(const data::Batch& batch, const std::vector<std::string>& streams,
+                           at::Device device);
 
 } // namespace pentatron::trainer

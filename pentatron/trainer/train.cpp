@@ -275,10 +275,6 @@ data::LoaderOptions Trainer::State::loader_options(int64_t consumed) const {
           .size = groups.dp().size(),
           .consumed_samples = consumed,
           .prefetch = config.dataset.prefetch,
-          .batch = {.eod = datasets.eod,
-                    .eod_mask_loss = config.dataset.eod_mask_loss,
-                    .reset_position_ids = config.dataset.reset_position_ids,
-                    .reset_attention_mask = config.dataset.reset_attention_mask},
           .global_batch_size_at = [schedule = batch_sizes](int64_t samples) {
             return schedule.at_samples(samples);
           }};
@@ -324,7 +320,6 @@ std::optional<double>
 Trainer::State::validate(const std::shared_ptr<const data::Dataset>& dataset) {
   data::LoaderOptions options = loader_options(0);
   options.global_batch_size_at = {};
-  options.batch.eod_mask_loss = false;
   const bool whole = config.dataset.full_validation;
   options.pad_last_batch = whole;
   data::Loader batches(dataset, options);

@@ -173,7 +173,7 @@ class Samples : public ::testing::Test {
     folder.write("a.txt", text);
     corpus = std::make_shared<Corpus>(DatasetConfig{.path = folder.string()}, bytes());
   }
-  std::vector<int64_t> sample(const Dataset& dataset, int64_t n) {
+  std::vector<int64_t> sample(const TokenDataset& dataset, int64_t n) {
     std::vector<int64_t> tokens(static_cast<size_t>(dataset.sequence_length() + 1));
     dataset.sample(n, tokens.data());
     return tokens;

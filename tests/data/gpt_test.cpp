@@ -16,10 +16,12 @@
 #include "pentatron/data/loader.h"
 #include "tests/data/data_files.h"
 #include "tests/data/megatron_files.h"
+#include "tests/data/token_batches.h"
 
 namespace pentatron::data {
 namespace {
 
+using ::testing::_;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -250,11 +252,11 @@ TEST(GptDataset, APartialLastSampleEndsWithoutALoss) {
   int64_t targets = 0;
   for (const int64_t n : {0, 1}) {
     const int64_t ids[] = {n};
-    const Batch batch = make_batch(dataset, ids, {});
-    targets += batch.num_targets;
-    if (batch.num_targets == 2) {
-      EXPECT_THAT(batch.loss_mask, ElementsAre(1, 1, 0, 0));
-      EXPECT_EQ(batch.tokens[3], 0);
+    const Batch batch = token_batch(dataset, ids);
+    targets += batch.num_targets.at("labels");
+    if (batch.num_targets.at("labels") == 2) {
+      EXPECT_THAT(batch.ints("labels"), ElementsAre(_, _, -100, -100));
+      EXPECT_EQ(batch.ints("input_ids")[3], 0);
     }
   }
   EXPECT_EQ(targets, 6); // every token but the first is a target once

@@ -8,6 +8,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/data/loader.h"
+#include "tests/data/token_batches.h"
 
 namespace pentatron::data {
 namespace {
@@ -16,7 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 /// Token i of sample n is 1000 n + i; every multiple of seven ends a document (0).
-class Numbered final : public Dataset {
+class Numbered final : public TokenDataset {
  public:
   explicit Numbered(std::optional<int64_t> size = std::nullopt,
                     std::chrono::milliseconds delay = {})
@@ -36,7 +37,7 @@ class Numbered final : public Dataset {
   std::chrono::milliseconds delay_;
 };
 
-class Fixed final : public Dataset {
+class Fixed final : public TokenDataset {
  public:
   explicit Fixed(std::vector<int64_t> tokens) : tokens_(std::move(tokens)) {}
   int64_t sequence_length() const override { return static_cast<int64_t>(tokens_.size()) - 1; }
@@ -48,6 +49,10 @@ class Fixed final : public Dataset {
   std::vector<int64_t> tokens_;
 };
 
+std::shared_ptr<const Dataset> numbered(std::optional<int64_t> size = std::nullopt) {
+  return std::make_shared<TokenSamples>(std::make_shared<Numbered>(size), TokenSamples::Options{});
+}
+
 void expect_same(const StepData& a, const StepData& b) {
   EXPECT_EQ(a.first_sample, b.first_sample);
   EXPECT_EQ(a.global_batch_size, b.global_batch_size);
@@ -55,77 +60,80 @@ void expect_same(const StepData& a, const StepData& b) {
   ASSERT_EQ(a.microbatches.size(), b.microbatches.size());
   for (size_t m = 0; m < a.microbatches.size(); ++m) {
     EXPECT_EQ(a.microbatches[m].sample_ids, b.microbatches[m].sample_ids);
-    EXPECT_EQ(a.microbatches[m].tokens, b.microbatches[m].tokens);
-    EXPECT_EQ(a.microbatches[m].labels, b.microbatches[m].labels);
-    EXPECT_EQ(a.microbatches[m].loss_mask, b.microbatches[m].loss_mask);
-    EXPECT_EQ(a.microbatches[m].cu_seqlens, b.microbatches[m].cu_seqlens);
+    EXPECT_EQ(a.microbatches[m].ints("input_ids"), b.microbatches[m].ints("input_ids"));
+    EXPECT_EQ(a.microbatches[m].ints("labels"), b.microbatches[m].ints("labels"));
+    EXPECT_EQ(a.microbatches[m].streams, b.microbatches[m].streams);
   }
 }
 
 TEST(Batch, LabelsAreTheTokensOnePlaceOn) {
-  const Batch batch = make_batch(Numbered(), std::vector<int64_t>{3, 1}, {});
+  const Batch batch = token_batch(Numbered(), std::vector<int64_t>{3, 1});
   EXPECT_EQ(batch.batch_size, 2);
-  EXPECT_EQ(batch.sequence_length, 10);
+  const StreamShape& shape = batch.stream("tokens");
+  EXPECT_EQ(shape.sequence_length, 10);
+  const std::vector<int64_t>&labels = batch.ints("labels"), &tokens = batch.ints("input_ids");
   EXPECT_THAT(batch.sample_ids, ElementsAre(3, 1));
   for (size_t r = 0; r < 2; ++r) {
-    for (size_t i = 0; i + 1 < 10; ++i)
-      EXPECT_EQ(batch.labels[10 * r + i], batch.tokens[10 * r + i + 1]);
+    for (size_t i = 0; i + 1 < 10; ++i) EXPECT_EQ(labels[10 * r + i], tokens[10 * r + i + 1]);
   }
-  EXPECT_EQ(batch.labels[9], 3010 % 7 == 0 ? 0 : 3010);
-  EXPECT_THAT(batch.cu_seqlens, ElementsAre(0, 10, 20));
-  EXPECT_EQ(batch.num_targets, 20);
-  EXPECT_FALSE(batch.packed);
+  EXPECT_EQ(labels[9], 3010 % 7 == 0 ? 0 : 3010);
+  EXPECT_THAT(shape.cu_seqlens, ElementsAre(0, 10, 20));
+  EXPECT_EQ(batch.num_targets.at("labels"), 20);
+  EXPECT_EQ(shape.squared_lengths, 200);
+  EXPECT_TRUE(shape.real.empty());
+  EXPECT_FALSE(shape.packed);
 }
 
 TEST(Batch, DocumentEndsMaskResetAndSeparateAsConfigured) {
   const Fixed dataset({5, 0, 6, 7, 0, 0, 8, 0}); // the last token is a label only
   const std::vector<int64_t> ids{0, 1};
-  const Batch plain = make_batch(dataset, ids, {.eod = 0});
-  EXPECT_EQ(plain.num_targets, 14);
-  EXPECT_EQ(plain.max_seqlen, 7);
-  const Batch masked = make_batch(dataset, ids, {.eod = 0, .eod_mask_loss = true});
-  EXPECT_THAT(masked.loss_mask, ElementsAre(1, 0, 1, 1, 0, 0, 1, 1, 0, 1, 1, 0, 0, 1));
-  EXPECT_EQ(masked.num_targets, 8);
-  const Batch positions = make_batch(dataset, ids, {.eod = 0, .reset_position_ids = true});
-  EXPECT_THAT(positions.position_ids, ElementsAre(0, 1, 0, 1, 2, 0, 0, 0, 1, 0, 1, 2, 0, 0));
-  const Batch packed = make_batch(dataset, ids, {.eod = 0, .reset_attention_mask = true});
-  EXPECT_THAT(packed.cu_seqlens, ElementsAre(0, 2, 5, 6, 7, 9, 12, 13, 14));
-  EXPECT_EQ(packed.max_seqlen, 3);
-  EXPECT_TRUE(packed.packed);
-  const Batch last = make_batch(Fixed({5, 6, 0, 7}), ids, {.eod = 0, .reset_attention_mask = true});
-  EXPECT_THAT(last.cu_seqlens,
+  const Batch plain = token_batch(dataset, ids, {.eod = 0});
+  EXPECT_EQ(plain.num_targets.at("labels"), 14);
+  EXPECT_EQ(plain.stream("tokens").max_seqlen, 7);
+  const Batch masked = token_batch(dataset, ids, {.eod = 0, .eod_mask_loss = true});
+  EXPECT_THAT(masked.ints("labels"),
+              ElementsAre(0, -100, 7, 0, -100, -100, 0, 0, -100, 7, 0, -100, -100, 0));
+  EXPECT_EQ(masked.num_targets.at("labels"), 8);
+  const Batch positions = token_batch(dataset, ids, {.eod = 0, .reset_position_ids = true});
+  EXPECT_THAT(positions.stream("tokens").position_ids,
+              ElementsAre(0, 1, 0, 1, 2, 0, 0, 0, 1, 0, 1, 2, 0, 0));
+  const Batch packed = token_batch(dataset, ids, {.eod = 0, .reset_attention_mask = true});
+  EXPECT_THAT(packed.stream("tokens").cu_seqlens, ElementsAre(0, 2, 5, 6, 7, 9, 12, 13, 14));
+  EXPECT_EQ(packed.stream("tokens").max_seqlen, 3);
+  EXPECT_TRUE(packed.stream("tokens").packed);
+  const Batch last =
+      token_batch(Fixed({5, 6, 0, 7}), ids, {.eod = 0, .reset_attention_mask = true});
+  EXPECT_THAT(last.stream("tokens").cu_seqlens,
               ElementsAre(0, 3, 6)); // no empty piece where a sample ends with a document
 }
 
 TEST(Loader, EqualsBatchesMadeInPlace) {
-  const auto dataset = std::make_shared<Numbered>();
-  Loader loader(dataset, {.global_batch_size = 6,
-                          .micro_batch_size = 2,
-                          .prefetch = 3,
-                          .batch = {.eod = 0, .eod_mask_loss = true}});
+  const TokenSamples::Options options{.eod = 0, .eod_mask_loss = true};
+  const auto dataset = std::make_shared<TokenSamples>(std::make_shared<Numbered>(), options);
+  Loader loader(dataset, {.global_batch_size = 6, .micro_batch_size = 2, .prefetch = 3});
   for (int64_t step = 0; step < 20; ++step) {
     const StepData got = loader.next();
     ASSERT_EQ(got.microbatches.size(), 3u);
     for (int64_t m = 0; m < 3; ++m) {
       const int64_t first = 6 * step + 2 * m;
-      const Batch expected = make_batch(*dataset, std::vector<int64_t>{first, first + 1},
-                                        {.eod = 0, .eod_mask_loss = true});
-      EXPECT_EQ(got.microbatches[static_cast<size_t>(m)].tokens, expected.tokens);
-      EXPECT_EQ(got.microbatches[static_cast<size_t>(m)].loss_mask, expected.loss_mask);
+      const Batch expected = make_batch(*dataset, std::vector<int64_t>{first, first + 1});
+      const Batch& batch = got.microbatches[static_cast<size_t>(m)];
+      EXPECT_EQ(batch.ints("input_ids"), expected.ints("input_ids"));
+      EXPECT_EQ(batch.ints("labels"), expected.ints("labels"));
     }
   }
   EXPECT_EQ(loader.consumed_samples(), 120);
 }
 
 TEST(Loader, IsTheSameForEveryPrefetch) {
-  const auto dataset = std::make_shared<Numbered>();
+  const auto dataset = numbered();
   Loader one(dataset, {.global_batch_size = 4, .micro_batch_size = 2, .prefetch = 1});
   Loader many(dataset, {.global_batch_size = 4, .micro_batch_size = 2, .prefetch = 16});
   for (int step = 0; step < 50; ++step) expect_same(one.next(), many.next());
 }
 
 TEST(Loader, SeekEqualsHavingTakenTheStepsBefore) {
-  const auto dataset = std::make_shared<Numbered>();
+  const auto dataset = numbered();
   const LoaderOptions options{.global_batch_size = 4, .micro_batch_size = 2, .rank = 1, .size = 2};
   Loader straight(dataset, options);
   for (int step = 0; step < 7; ++step) straight.next();
@@ -144,7 +152,7 @@ TEST(Loader, SeekEqualsHavingTakenTheStepsBefore) {
 }
 
 TEST(Loader, RanksTogetherHoldEachStepsSamplesOnceForEverySize) {
-  const auto dataset = std::make_shared<Numbered>();
+  const auto dataset = numbered();
   for (const int64_t size : {1, 2, 3, 6}) {
     std::vector<std::unique_ptr<Loader>> loaders;
     for (int64_t r = 0; r < size; ++r) {
@@ -166,8 +174,7 @@ TEST(Loader, RanksTogetherHoldEachStepsSamplesOnceForEverySize) {
 }
 
 TEST(Loader, DealsBlocksToRanksInSampleOrder) {
-  Loader loader(std::make_shared<Numbered>(),
-                {.global_batch_size = 8, .micro_batch_size = 2, .rank = 1, .size = 2});
+  Loader loader(numbered(), {.global_batch_size = 8, .micro_batch_size = 2, .rank = 1, .size = 2});
   const StepData step = loader.next();
   EXPECT_THAT(step.microbatches[0].sample_ids, ElementsAre(2, 3));
   EXPECT_THAT(step.microbatches[1].sample_ids, ElementsAre(6, 7));
@@ -175,8 +182,7 @@ TEST(Loader, DealsBlocksToRanksInSampleOrder) {
 
 TEST(Loader, FollowsAGrowingBatchSize) {
   const auto grow = [](int64_t consumed) -> int64_t { return consumed < 8 ? 2 : 4; };
-  Loader loader(std::make_shared<Numbered>(),
-                {.micro_batch_size = 1, .global_batch_size_at = grow});
+  Loader loader(numbered(), {.micro_batch_size = 1, .global_batch_size_at = grow});
   std::vector<int64_t> sizes;
   for (int i = 0; i < 6; ++i)
     sizes.push_back(static_cast<int64_t>(loader.next().microbatches.size()));
@@ -187,7 +193,7 @@ TEST(Loader, FollowsAGrowingBatchSize) {
 }
 
 TEST(Loader, EndsWithAnErrorAfterTheLastWholeBatch) {
-  Loader loader(std::make_shared<Numbered>(7), {.global_batch_size = 2, .micro_batch_size = 1});
+  Loader loader(numbered(7), {.global_batch_size = 2, .micro_batch_size = 1});
   for (int i = 0; i < 3; ++i) loader.next();
   try {
     loader.next();
@@ -203,8 +209,7 @@ TEST(Loader, EndsWithAnErrorAfterTheLastWholeBatch) {
 
 TEST(Loader, RefusesSizesThatDoNotDivide) {
   try {
-    Loader(std::make_shared<Numbered>(),
-           {.global_batch_size = 10, .micro_batch_size = 2, .size = 2});
+    Loader(numbered(), {.global_batch_size = 10, .micro_batch_size = 2, .size = 2});
     FAIL();
   } catch (const ConfigError& error) {
     EXPECT_THAT(
@@ -217,7 +222,8 @@ TEST(Loader, RefusesSizesThatDoNotDivide) {
 TEST(Loader, TellsHowMuchOfTheTimeItsConsumerWaited) {
   using namespace std::chrono_literals;
   const auto samples = std::make_shared<Numbered>(std::nullopt, 10ms);
-  Loader slow(samples, {.global_batch_size = 2, .micro_batch_size = 2});
+  Loader slow(std::make_shared<TokenSamples>(samples, TokenSamples::Options{}),
+              {.global_batch_size = 2, .micro_batch_size = 2});
   slow.next();
   EXPECT_GT(slow.wait_share(), 0);
   while (samples->last_drawn < 4) std::this_thread::sleep_for(1ms); // samples 2 and 3 are ready

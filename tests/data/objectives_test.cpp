@@ -12,6 +12,7 @@
 #include "pentatron/data/objectives/open_chat_template.h"
 #include "pentatron/data/objectives/t5_dataset.h"
 #include "tests/data/data_files.h"
+#include "tests/data/token_batches.h"
 
 namespace pentatron::data {
 namespace {
@@ -114,7 +115,7 @@ TEST(NoiseSpans, HaveTheDensityAndTextBetweenThem) {
 
 // --- T5 ------------------------------------------------------------------------------------------
 
-class CountingDataset final : public Dataset {
+class CountingDataset final : public TokenDataset {
  public:
   explicit CountingDataset(int64_t s) : s_(s) {}
   int64_t sequence_length() const override { return s_; }
@@ -272,13 +273,13 @@ class ChatTest : public testing::Test {
   TemporaryFolder folder;
 
   /// Of one batch of one sample, what has a loss, as text ('$' for the end).
-  static std::string learned(const Dataset& dataset, int64_t n, const BatchOptions& options = {}) {
+  static std::string learned(const TokenDataset& dataset, int64_t n,
+                             const TokenSamples::Options& options = {}) {
     const int64_t ids[] = {n};
-    const Batch batch = make_batch(dataset, ids, options);
+    const Batch batch = token_batch(dataset, ids, options);
     std::string text;
-    for (size_t i = 0; i < batch.labels.size(); ++i) {
-      if (batch.loss_mask[i])
-        text += batch.labels[i] == 256 ? '$' : static_cast<char>(batch.labels[i]);
+    for (const int64_t label : batch.ints("labels")) {
+      if (label != -100) text += label == 256 ? '$' : static_cast<char>(label);
     }
     return text;
   }

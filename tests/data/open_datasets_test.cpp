@@ -10,6 +10,7 @@
 #include "pentatron/data/entropy.h"
 #include "pentatron/data/loader.h"
 #include "tests/data/data_files.h"
+#include "tests/data/token_batches.h"
 
 namespace pentatron::data {
 namespace {
@@ -45,8 +46,8 @@ TEST_F(OpenDatasets, StepIOfABatchesRunIsRowIOfTheFile) {
     const Batch batch = std::move(loader.next().microbatches[0]);
     for (int64_t r = 0; r < 4; ++r) {
       for (int64_t i = 0; i < 5; ++i) {
-        EXPECT_EQ(batch.tokens[static_cast<size_t>(5 * r + i)], 24 * step + 6 * r + i);
-        EXPECT_EQ(batch.labels[static_cast<size_t>(5 * r + i)], 24 * step + 6 * r + i + 1);
+        EXPECT_EQ(batch.ints("input_ids")[static_cast<size_t>(5 * r + i)], 24 * step + 6 * r + i);
+        EXPECT_EQ(batch.ints("labels")[static_cast<size_t>(5 * r + i)], 24 * step + 6 * r + i + 1);
       }
     }
   }
@@ -95,7 +96,7 @@ TEST_F(OpenDatasets, TextIsSplitIntoPartsThatDoNotOverlap) {
   ASSERT_NE(sets.validation, nullptr);
   EXPECT_EQ(sets.test, nullptr);
   EXPECT_THAT(sets.summary, HasSubstr("no test data: 100 tokens, less than one sample"));
-  const auto& validation = dynamic_cast<const TextDataset&>(*sets.validation);
+  const auto& validation = dynamic_cast<const TextDataset&>(tokens_of(*sets.validation));
   for (int64_t n = 0; n < 30; ++n) {
     EXPECT_GE(validation.sample_begin(n), sets.split.train.end);
     EXPECT_LE(validation.sample_begin(n) + 129, sets.split.validation.end);
@@ -114,8 +115,8 @@ TEST_F(OpenDatasets, MockTokensAreUniformAndRepeatable) {
   std::vector<int64_t> a(1000), b(1000);
   std::vector<int> counts(10);
   for (int64_t n = 0; n < 10; ++n) {
-    sets.train->sample(n, a.data());
-    sets.train->sample(n, b.data());
+    tokens_of(*sets.train).sample(n, a.data());
+    tokens_of(*sets.train).sample(n, b.data());
     EXPECT_EQ(a, b);
     for (const int64_t t : a) ++counts.at(static_cast<size_t>(t));
   }

@@ -14,6 +14,7 @@
 #include "pentatron/data/loader.h"
 #include "tests/data/data_files.h"
 #include "tests/data/megatron_files.h"
+#include "tests/data/token_batches.h"
 
 namespace pentatron::data {
 namespace {
@@ -23,7 +24,7 @@ using ::testing::HasSubstr;
 
 std::vector<int64_t> sample_of(const Dataset& dataset, int64_t n) {
   std::vector<int64_t> tokens(static_cast<size_t>(dataset.sequence_length() + 1));
-  dataset.sample(n, tokens.data());
+  tokens_of(dataset).sample(n, tokens.data());
   return tokens;
 }
 
@@ -162,7 +163,6 @@ TEST_F(OpenIndexed, StableOrderIsThatOfTheSameTextReadDirectly) {
   const Datasets direct = open_datasets({.path = text, .split = "80,15,5"}, context);
   const Datasets indexed = open_datasets(
       {.type = DatasetType::kIndexed, .path = at("text"), .split = "80,15,5"}, context);
-  EXPECT_EQ(indexed.eod, direct.eod);
   for (int64_t n = 0; n < 3 * direct.train->samples_per_epoch(); ++n)
     ASSERT_EQ(sample_of(*direct.train, n), sample_of(*indexed.train, n)) << n;
   for (int64_t n = 0; n < 2 * direct.validation->samples_per_epoch(); ++n)
@@ -365,7 +365,7 @@ class PairTokenizer final : public Tokenizer {
 
 TEST_F(FillInTheMiddle, WhatFewerTokensLeaveFreeIsPaddedWithoutALoss) {
   // Samples of single a's, which are encoded again in pairs.
-  class Letters final : public Dataset {
+  class Letters final : public TokenDataset {
    public:
     int64_t sequence_length() const override { return 63; }
     void sample(int64_t, int64_t* tokens) const override { std::fill(tokens, tokens + 64, 'a'); }
@@ -375,12 +375,14 @@ TEST_F(FillInTheMiddle, WhatFewerTokensLeaveFreeIsPaddedWithoutALoss) {
       {.rate = 1, .prefix_token = 300, .middle_token = 301, .suffix_token = 302, .pad_token = 303});
   for (int64_t n = 0; n < 20; ++n) {
     const int64_t ids[] = {n};
-    const Batch batch = make_batch(fim, ids, {});
-    EXPECT_EQ(batch.tokens[0], 300);
+    const Batch batch = token_batch(fim, ids);
+    EXPECT_EQ(batch.ints("input_ids")[0], 300);
+    std::vector<int64_t> tokens(64);
+    fim.sample(n, tokens.data());
     int64_t padding = 0;
     for (size_t i = 0; i < 63; ++i) {
-      padding += batch.labels[i] == 303;
-      EXPECT_EQ(batch.loss_mask[i], batch.labels[i] != 303);
+      padding += tokens[i + 1] == 303;
+      EXPECT_EQ(batch.ints("labels")[i], tokens[i + 1] == 303 ? -100 : tokens[i + 1]);
     }
     EXPECT_GE(padding, 64 - 3 - 34);
   }

@@ -8,6 +8,7 @@
 #include "pentatron/data/dataset.h"
 #include "pentatron/data/loader.h"
 #include "tests/data/megatron_files.h"
+#include "tests/data/token_batches.h"
 
 namespace pentatron::data {
 namespace {
@@ -55,9 +56,11 @@ TEST_P(KillAndResume, SeesEverySampleOnceAndInOrderAtAnyWorldSize) {
           for (int64_t r = 0; r < batch.batch_size; ++r) {
             const int64_t id = batch.sample_ids[static_cast<size_t>(r)];
             seen.push_back(id);
-            reference->sample(id, tokens.data());
-            ASSERT_TRUE(std::equal(tokens.begin(), tokens.end() - 1, batch.tokens.begin() + r * 8));
-            ASSERT_TRUE(std::equal(tokens.begin() + 1, tokens.end(), batch.labels.begin() + r * 8));
+            tokens_of(*reference).sample(id, tokens.data());
+            ASSERT_TRUE(std::equal(tokens.begin(), tokens.end() - 1,
+                                   batch.ints("input_ids").begin() + r * 8));
+            ASSERT_TRUE(
+                std::equal(tokens.begin() + 1, tokens.end(), batch.ints("labels").begin() + r * 8));
           }
         }
       }
@@ -94,7 +97,8 @@ TEST(Padding, FillsTheLastGlobalBatchWithoutALoss) {
                                .rank = rank,
                                .size = 4,
                                .pad_last_batch = true});
-    for (int64_t step = 0; step < (size + 7) / 8; ++step) targets += loader.next().num_targets;
+    for (int64_t step = 0; step < (size + 7) / 8; ++step)
+      targets += loader.next().num_targets.at("labels");
     EXPECT_THROW(loader.next(), DataError);
   }
   EXPECT_EQ(targets, size * 32);

@@ -69,7 +69,7 @@ TEST(MakeModel, SplitsOverTheTensorGroupAlone) {
 /// "tp pp dp shared:embedding.word.weight(0 3)"
 std::string needed(const ParallelConfig& parallel, const parallel::DdpConfig* ddp, bool tied,
                    int world_size) {
-  models::GptConfig config = small();
+  models::ModelConfig config = small();
   config.untie_embeddings_and_output_weights = !tied;
   const PipelinePlan plan = plan_pipeline(parallel, config, {.tokens = 1, .squared_lengths = 1});
   std::vector<std::string> texts;

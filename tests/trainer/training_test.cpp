@@ -11,6 +11,7 @@
 #include "pentatron/checkpoint/sharded/manifest.h"
 #include "pentatron/checkpoint/tensor_io.h"
 #include "pentatron/comm/rank_threads.h"
+#include "pentatron/data/batch.h"
 #include "pentatron/data/dataset.h"
 #include "pentatron/data/indexed/indexed_writer.h"
 #include "pentatron/models/model.h"
@@ -195,7 +196,10 @@ TEST_F(Training, EvaluationIsAnIndependentPassOverTheSameSamples) {
   double sum = 0;
   for (int64_t n = 0; n < 3 * 4; ++n) {
     at::Tensor tokens = at::empty({17}, at::kLong);
-    sets.validation->sample(n, tokens.data_ptr<int64_t>());
+    const int64_t ids[] = {n};
+    const data::Batch batch = data::make_batch(*sets.validation, ids);
+    std::copy_n(batch.ints("input_ids").begin(), 16, tokens.data_ptr<int64_t>());
+    tokens[16] = batch.ints("labels").back();
     const at::Tensor logits =
         test::logits(trainer.model().model, trainer.model().store, tokens.narrow(0, 0, 16).clone(),
                      nn::SequenceLayout::dense(1, 16, {0}, at::kCPU));

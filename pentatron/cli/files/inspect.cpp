@@ -31,7 +31,7 @@ data::Part part_of(const std::string& name) {
   return name == "test" ? data::Part::kTest : data::Part::kValidation;
 }
 
-std::shared_ptr<const data::Dataset> open_samples(const SampleArguments& a) {
+std::shared_ptr<const data::TokenDataset> open_samples(const SampleArguments& a) {
   const auto corpus = std::make_shared<const data::IndexedDataset>(data::without_ending(a.prefix));
   constexpr int64_t kAnyToken = int64_t{1} << 62;
   const data::Part part = part_of(a.part);

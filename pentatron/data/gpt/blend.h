@@ -68,11 +68,12 @@ class BlendOrder {
 };
 
 /// The blend of `parts`, which must have equal sequence lengths.
-class BlendedDataset final : public Dataset {
+class BlendedDataset final : public TokenDataset {
  public:
   /// `size`: none if it never ends.
-  BlendedDataset(std::vector<std::shared_ptr<const Dataset>> parts, std::vector<double> weights,
-                 std::optional<int64_t> size, std::vector<int64_t> limits = {})
+  BlendedDataset(std::vector<std::shared_ptr<const TokenDataset>> parts,
+                 std::vector<double> weights, std::optional<int64_t> size,
+                 std::vector<int64_t> limits = {})
       : parts_(std::move(parts)), order_(std::move(weights), std::move(limits)), size_(size) {}
 
   int64_t sequence_length() const override { return parts_[0]->sequence_length(); }
@@ -82,7 +83,7 @@ class BlendedDataset final : public Dataset {
   void sample_with_mask(int64_t n, int64_t* tokens, uint8_t* loss_mask) const override;
 
  private:
-  std::vector<std::shared_ptr<const Dataset>> parts_;
+  std::vector<std::shared_ptr<const TokenDataset>> parts_;
   BlendOrder order_;
   std::optional<int64_t> size_;
 };

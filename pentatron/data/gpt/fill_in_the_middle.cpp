@@ -16,7 +16,7 @@ size_t character_begin(std::string_view text, size_t at) {
 
 } // namespace
 
-FillInTheMiddleDataset::FillInTheMiddleDataset(std::shared_ptr<const Dataset> plain,
+FillInTheMiddleDataset::FillInTheMiddleDataset(std::shared_ptr<const TokenDataset> plain,
                                                std::shared_ptr<const Tokenizer> tokenizer,
                                                const Options& options)
     : plain_(std::move(plain)), tokenizer_(std::move(tokenizer)), options_(options),

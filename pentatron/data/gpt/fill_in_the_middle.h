@@ -15,7 +15,7 @@ namespace pentatron::data {
 /// Another dataset with some of its documents rearranged. A sample keeps its length: what the three
 /// marks add is cut from the end of the suffix, and a document too short for that stays as it is.
 /// What happens to a document depends on (seed, sample number, its place in the sample) alone.
-class FillInTheMiddleDataset final : public Dataset {
+class FillInTheMiddleDataset final : public TokenDataset {
  public:
   struct Options {
     double rate = 0.5;     ///< of documents that are rearranged
@@ -26,7 +26,7 @@ class FillInTheMiddleDataset final : public Dataset {
     int64_t pad_token = -1; ///< fills where text is encoded in fewer tokens than before
     uint64_t seed = 0;
   };
-  FillInTheMiddleDataset(std::shared_ptr<const Dataset> plain,
+  FillInTheMiddleDataset(std::shared_ptr<const TokenDataset> plain,
                          std::shared_ptr<const Tokenizer> tokenizer, const Options& options);
 
   int64_t sequence_length() const override { return plain_->sequence_length(); }
@@ -39,7 +39,7 @@ class FillInTheMiddleDataset final : public Dataset {
   void rearrange(uint64_t n, uint64_t place, std::span<int64_t> document) const;
   void rearrange_sample(int64_t n, int64_t* tokens) const;
 
-  std::shared_ptr<const Dataset> plain_;
+  std::shared_ptr<const TokenDataset> plain_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   Options options_;
   Stream stream_;

@@ -26,7 +26,7 @@ constexpr std::string_view name_of(Part part) {
 /// above 0 or more than three.
 SequenceRange megatron_split(const std::string& split, int64_t num_sequences, Part part);
 
-class GptDataset final : public Dataset {
+class GptDataset final : public TokenDataset {
  public:
   GptDataset(std::shared_ptr<const IndexedDataset> corpus, std::shared_ptr<const GptIndex> index,
              int64_t vocab_size);

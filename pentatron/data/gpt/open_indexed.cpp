@@ -29,9 +29,8 @@ class Opener {
   Opener(const DatasetConfig& config, const DatasetContext& context)
       : config_(config), context_(context), paths_(find_data_paths(config)) {}
 
-  Datasets open() {
-    Datasets sets;
-    sets.eod = context_.tokenizer != nullptr ? context_.tokenizer->eod() : -1;
+  TokenDatasets open(Datasets& about) {
+    TokenDatasets sets;
     sets.train = part(Part::kTrain, context_.train_samples);
     if (sets.train == nullptr) {
       raise<ConfigError>("the training data is less than one sample\n  try: another "
@@ -46,13 +45,13 @@ class Opener {
       sets.validation = part(Part::kValidation, validation_samples);
     }
     sets.test = part(Part::kTest, context_.test_samples);
-    sets.train_size = sizes_[static_cast<size_t>(Part::kTrain)];
-    sets.validation_size = sizes_[static_cast<size_t>(Part::kValidation)];
-    sets.test_size = sizes_[static_cast<size_t>(Part::kTest)];
-    sets.summary = summary();
+    about.train_size = sizes_[static_cast<size_t>(Part::kTrain)];
+    about.validation_size = sizes_[static_cast<size_t>(Part::kValidation)];
+    about.test_size = sizes_[static_cast<size_t>(Part::kTest)];
+    about.summary = summary();
     for (const auto& [prefix, data] : corpora_)
       for (const RandomAccessFile* file : {&data->data_file(), &data->index_file()})
-        sets.files.push_back(file->path());
+        about.files.push_back(file->path());
     return sets;
   }
 
@@ -64,8 +63,8 @@ class Opener {
   }
 
   /// Of one corpus; null if it has less than a sample.
-  std::shared_ptr<const Dataset> single(const std::string& prefix, Part p, bool whole,
-                                        std::optional<int64_t> samples) {
+  std::shared_ptr<const TokenDataset> single(const std::string& prefix, Part p, bool whole,
+                                             std::optional<int64_t> samples) {
     const auto data = corpus(prefix);
     if (!is_integer(data->dtype())) {
       raise<DataError>("{}.idx: dtype is {}, which cannot hold token ids", prefix,
@@ -75,8 +74,8 @@ class Opener {
                                                    : stable(data, p, whole);
   }
 
-  std::shared_ptr<const Dataset> megatron(const std::shared_ptr<const IndexedDataset>& data, Part p,
-                                          bool whole, std::optional<int64_t> samples) {
+  std::shared_ptr<const TokenDataset> megatron(const std::shared_ptr<const IndexedDataset>& data,
+                                               Part p, bool whole, std::optional<int64_t> samples) {
     const SequenceRange range = whole ? SequenceRange{0, data->num_sequences()}
                                       : megatron_split(config_.split, data->num_sequences(), p);
     const StreamRange place{token_place(*data, range.begin), token_place(*data, range.end)};
@@ -106,8 +105,8 @@ class Opener {
         data, shared_gpt_index(config_.data_cache_path, lengths, options), context_.vocab_size);
   }
 
-  std::shared_ptr<const Dataset> stable(const std::shared_ptr<const IndexedDataset>& data, Part p,
-                                        bool whole) {
+  std::shared_ptr<const TokenDataset> stable(const std::shared_ptr<const IndexedDataset>& data,
+                                             Part p, bool whole) {
     const auto stream = std::make_shared<const IndexedStream>(data, context_.vocab_size);
     StreamRange range{0, stream->size_tokens()};
     if (!whole) {
@@ -128,7 +127,7 @@ class Opener {
                              .name = std::string(name_of(p))});
   }
 
-  std::shared_ptr<const Dataset> part(Part p, std::optional<int64_t> samples) {
+  std::shared_ptr<const TokenDataset> part(Part p, std::optional<int64_t> samples) {
     const bool shared = paths_.shared.has_value();
     const auto& of_part = paths_.parts[static_cast<size_t>(p)];
     if (!shared && !of_part) return nullptr;
@@ -140,8 +139,8 @@ class Opener {
                                                    : blended_stable(blend, p, !shared);
   }
 
-  std::shared_ptr<const Dataset> blended_megatron(const Blend& blend, Part p, bool whole,
-                                                  std::optional<int64_t> samples) {
+  std::shared_ptr<const TokenDataset> blended_megatron(const Blend& blend, Part p, bool whole,
+                                                       std::optional<int64_t> samples) {
     const bool weighted = !blend.weights.empty();
     if (weighted && !samples) {
       if (p == Part::kTest || (p == Part::kValidation && !config_.full_validation)) return nullptr;
@@ -154,7 +153,7 @@ class Opener {
     const std::vector<double> weights = normalized(blend.weights);
     const std::vector<int64_t> asked =
         weighted ? blend_sizes(weights, *samples, kSurplus) : std::vector<int64_t>{};
-    std::vector<std::shared_ptr<const Dataset>> parts;
+    std::vector<std::shared_ptr<const TokenDataset>> parts;
     std::vector<double> sizes;
     std::string missing;
     int64_t total = 0;
@@ -187,8 +186,8 @@ class Opener {
                                             std::vector<int64_t>(sizes.begin(), sizes.end()));
   }
 
-  std::shared_ptr<const Dataset> blended_stable(const Blend& blend, Part p, bool whole) {
-    std::vector<std::shared_ptr<const Dataset>> parts;
+  std::shared_ptr<const TokenDataset> blended_stable(const Blend& blend, Part p, bool whole) {
+    std::vector<std::shared_ptr<const TokenDataset>> parts;
     std::vector<double> weights;
     std::string missing;
     for (size_t i = 0; i < blend.prefixes.size(); ++i) {
@@ -207,9 +206,9 @@ class Opener {
                                             std::nullopt);
   }
 
-  std::vector<NamedDataset> several(std::optional<int64_t> samples) {
+  std::vector<TokenDatasets::Named> several(std::optional<int64_t> samples) {
     const auto& blend = paths_.parts[static_cast<size_t>(Part::kValidation)];
-    std::vector<NamedDataset> sets;
+    std::vector<TokenDatasets::Named> sets;
     if (!blend) return sets;
     if (!blend->weights.empty()) {
       throw ConfigError(
@@ -263,10 +262,11 @@ class Opener {
 
 } // namespace
 
-Datasets open_indexed(const DatasetConfig& config, const DatasetContext& context) {
+TokenDatasets open_indexed(const DatasetConfig& config, const DatasetContext& context,
+                           Datasets& about) {
   if (context.sequence_length < 1)
     raise<ConfigError>("sequence length {} is not positive", context.sequence_length);
-  return Opener(config, context).open();
+  return Opener(config, context).open(about);
 }
 
 } // namespace pentatron::data

@@ -36,7 +36,7 @@ ChatTokens tokenize_chat(const Json& messages, const ChatTemplate& chat_template
 /// "conversations": [{"from", "value"}, ...], roles human and gpt), tokenized when opened. Samples
 /// come in a new random order every epoch and depend on (file, options, n) alone. Throws DataError
 /// for a Parquet file.
-class ChatDataset final : public Dataset {
+class ChatDataset final : public TokenDataset {
  public:
   struct Options {
     int64_t sequence_length = 0;

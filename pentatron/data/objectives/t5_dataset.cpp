@@ -12,7 +12,7 @@ int64_t T5Dataset::raw_length(const Options& options) {
                         options.mean_noise_span_length);
 }
 
-T5Dataset::T5Dataset(std::shared_ptr<const Dataset> plain, const Options& options)
+T5Dataset::T5Dataset(std::shared_ptr<const TokenDataset> plain, const Options& options)
     : plain_(std::move(plain)), options_(options), raw_length_(raw_length(options)),
       stream_(options.seed, "t5 spans") {
   if (!(options.noise_density > 0 && options.noise_density < 1) ||

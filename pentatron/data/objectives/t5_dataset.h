@@ -37,13 +37,13 @@ class T5Dataset {
   static int64_t raw_length(const Options& options);
 
   /// Throws ConfigError if there are fewer sentinels than spans, or `plain` is too short.
-  T5Dataset(std::shared_ptr<const Dataset> plain, const Options& options);
+  T5Dataset(std::shared_ptr<const TokenDataset> plain, const Options& options);
 
   std::optional<int64_t> size() const { return plain_->size(); }
   T5Sample sample(int64_t n) const;
 
  private:
-  std::shared_ptr<const Dataset> plain_;
+  std::shared_ptr<const TokenDataset> plain_;
   Options options_;
   int64_t raw_length_;
   Stream stream_;
