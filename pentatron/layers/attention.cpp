@@ -124,9 +124,11 @@ Attention::Heads Attention::split(const at::Tensor& qkv, const nn::ForwardContex
 
 at::Tensor Attention::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {
   const Heads heads = split(qkv_.forward(x, ctx), ctx);
-  const at::Tensor attended = ctx.cache != nullptr
-                                  ? cached_attention(heads.q, heads.k, heads.v, core_, this, ctx)
-                                  : core_attention(heads.q, heads.k, heads.v, core_, ctx);
+  const at::Tensor attended =
+      ctx.cache != nullptr
+          ? cached_attention({heads.q, heads.k, heads.v}, core_, this, ctx)
+          : core_attention({heads.q, heads.k, heads.v}, ctx.layout->self_attention(), core_, ctx)
+                .out;
   return proj_.forward(attended, ctx);
 }
 

@@ -57,11 +57,13 @@ template <bool kBf16> class Avx2Products {
   static constexpr bool kPair = false;
   static constexpr int64_t kElement = kBf16 ? 2 : 4;
   static constexpr int64_t kKeys = kAvx2Keys;
+  static constexpr int64_t kKeyStep = 1;
 
   static int64_t rows_size(int64_t n, int64_t k) { return ceil_div(n, kMr) * kLanes * k; }
   static int64_t columns_size(int64_t n, int64_t k) { return round_up(n, kQueries) * k; }
   static int64_t sum_rows(int64_t n) { return n; }
   static int64_t sum_columns(int64_t n) { return n; }
+  static int64_t score(int64_t key, int half) { return half * kKeys * kHalf + key * kHalf; }
 
   /// Tiles of 6 rows, 8 apart.
   static void pack_rows_along(const char* src, int64_t ld, int64_t k, int64_t n, uint32_t* dst) {
