@@ -42,6 +42,9 @@ struct Visibility {
       mask &= from + window <= 0 ? 0 : (1U << (from + window)) - 1;
     return mask;
   }
+  /// Whether each of 32 queries sees each of `keys` keys from `key` on: the ends of what is visible
+  /// do not go back from a query to the next.
+  bool all(int64_t key, int64_t keys) const { return of(key) == ~0U && of(key + keys - 1) == ~0U; }
   /// The keys that any of the queries sees lie in [first_key(), end_key()).
   int64_t first_key() const { return window > 0 ? std::max<int64_t>(0, query - window + 1) : 0; }
   int64_t end_key(int64_t keys) const {

@@ -150,7 +150,7 @@ template <bool kBf16> class Avx2Products {
   static void softmax_step(float* s, int64_t keys, int64_t key, const Visibility& visible,
                            float factor, float* top, float* sum, float* o, int64_t rows,
                            uint32_t*) {
-    const bool all = sees_all(visible, key, keys);
+    const bool all = visible.all(key, keys);
     for (int v = 0; v < kVectors; ++v) {
       float* const scores = s + column(v, kKeys);
       float* const out = o + column(v, rows);
@@ -264,11 +264,6 @@ template <bool kBf16> class Avx2Products {
   static int64_t column(int v, int64_t rows) {
     return v / 2 * rows * kHalf + v % 2 * kLanes;
   }
-  /// Whether each of the 32 queries sees each key.
-  static bool sees_all(const Visibility& visible, int64_t key, int64_t keys) {
-    return visible.of(key) == ~0U && visible.of(key + keys - 1) == ~0U;
-  }
-
   template <bool kAll>
   PENTATRON_AVX2 static void step(float* s, int64_t keys, int64_t key, const Visibility& visible,
                                   int v, float factor, float* top, float* sum, float* o,
