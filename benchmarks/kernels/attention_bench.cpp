@@ -37,13 +37,19 @@ void attention(benchmark::State& state, at::ScalarType type, const Forward& forw
                    dout = at::randn({tokens, n, d}).to(type), out = at::empty_like(q),
                    dq = at::empty_like(q), dk = at::empty_like(k), dv = at::empty_like(v),
                    lse = at::empty({n, tokens});
-  std::vector<int64_t> documents;
-  for (int64_t i = 0; i <= batch; ++i) documents.push_back(i * sequence);
+  std::vector<kernels::AttentionPair> pairs;
+  for (int64_t i = 0; i < batch; ++i) {
+    pairs.push_back({.query_begin = i * sequence,
+                     .query_size = sequence,
+                     .key_begin = i * sequence,
+                     .key_size = sequence});
+  }
   const kernels::AttentionShape shape{.dtype = dtype_of(q),
                                       .heads = n,
                                       .kv_heads = g,
                                       .head_size = d,
-                                      .documents = documents,
+                                      .queries = tokens,
+                                      .pairs = pairs,
                                       .scale = 1 / std::sqrt(static_cast<double>(d))};
   const kernels::AttentionForward fwd{.shape = shape,
                                       .q = heads(q),

@@ -33,14 +33,15 @@ at::Tensor head_view(const at::Tensor& qkv, int64_t begin, int64_t heads, int64_
 } // namespace
 
 Attention::Attention(const nn::Scope& scope, const AttentionOptions& options,
-                     parallel::TensorParallel tp, std::shared_ptr<const RotaryTable> rotary)
-    : options_(options), rotary_(std::move(rotary)), qkv_(scope / "qkv", qkv_options(options), tp),
-      proj_(scope / "proj",
-            {.in = options.heads * options.head_size,
-             .out = options.hidden,
-             .bias = options.proj_bias,
-             .init_std = options.proj_init_std},
-            tp) {
+                     parallel::TensorParallel tp, std::shared_ptr<const RotaryTable> rotary,
+                     std::shared_ptr<const RelativeBias> bias)
+    : options_(options), rotary_(std::move(rotary)), bias_(std::move(bias)),
+      qkv_(scope / "qkv", qkv_options(options), tp), proj_(scope / "proj",
+                                                           {.in = options.heads * options.head_size,
+                                                            .out = options.hidden,
+                                                            .bias = options.proj_bias,
+                                                            .init_std = options.proj_init_std},
+                                                           tp) {
   local_heads_ = options.heads / tp.size();
   local_kv_heads_ = std::max<int64_t>(1, options.kv_heads / tp.size());
   if (options.qk_norm != QkNorm::kNone) {
@@ -54,7 +55,8 @@ Attention::Attention(const nn::Scope& scope, const AttentionOptions& options,
     norm.in_groups = true;
     k_norm_.emplace(scope, "k_norm.weight", norm, tp);
   }
-  core_ = {.scale = options.scale > 0 ? options.scale
+  core_ = {.mask = options.mask,
+           .scale = options.scale > 0 ? options.scale
                                       : 1.0 / std::sqrt(static_cast<double>(options.head_size)),
            .window = options.window,
            .cap = options.score_cap,
@@ -122,24 +124,36 @@ Attention::Heads Attention::split(const at::Tensor& qkv, const nn::ForwardContex
   return out;
 }
 
+at::Tensor Attention::attend(const Heads& heads, const nn::ForwardContext& ctx) const {
+  AttentionOperands x{heads.q, heads.k, heads.v};
+  int64_t span = ctx.layout->sequence;
+  if (ctx.cache != nullptr) {
+    for (const nn::KvCache::Document& document : ctx.cache->documents()) {
+      if (document.sequence >= 0)
+        span = std::max(span, ctx.cache->length(document.sequence) + document.count);
+    }
+  }
+  if (bias_ != nullptr) x.bias = bias_->table(span, ctx);
+  if (ctx.cache != nullptr) return cached_attention(x, core_, this, ctx);
+  return core_attention(x, ctx.layout->self_attention(), core_, ctx).out;
+}
+
 at::Tensor Attention::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {
-  const Heads heads = split(qkv_.forward(x, ctx), ctx);
-  const at::Tensor attended = ctx.cache != nullptr
-                                  ? cached_attention(heads.q, heads.k, heads.v, core_, this, ctx)
-                                  : core_attention(heads.q, heads.k, heads.v, core_, ctx);
-  return proj_.forward(attended, ctx);
+  return proj_.forward(attend(split(qkv_.forward(x, ctx), ctx), ctx), ctx);
 }
 
 namespace {
 
-/// Twice the pairs of a query and a key that it sees, the diagonal counted half. With a window w, a
-/// document of length l > w has 2 w l - w^2 of them; lengths are taken as equal.
+/// Twice the pairs of a query and a key that it sees, of causal attention the diagonal counted
+/// half. With a window w, a document of length l > w has 2 w l - w^2 of them; lengths are taken as
+/// equal.
 double visible_squares(const AttentionOptions& o, const nn::LayerShape& shape) {
   const auto squares = static_cast<double>(shape.squared_lengths),
              tokens = static_cast<double>(shape.tokens), window = static_cast<double>(o.window);
-  if (o.window == 0 || window * tokens >= squares) return squares;
+  const double directions = o.mask == AttentionMask::kFull ? 2 : 1;
+  if (o.window == 0 || window * tokens >= squares) return directions * squares;
   const double length = squares / tokens;
-  return tokens * (2 * window - window * window / length);
+  return directions * tokens * (2 * window - window * window / length);
 }
 
 } // namespace
@@ -151,7 +165,7 @@ nn::Cost Attention::cost(const AttentionOptions& o, const nn::LayerShape& shape)
   nn::Cost cost;
   cost.forward_gemm_flops = 2.0 * static_cast<double>(t) * static_cast<double>(o.hidden) *
                             static_cast<double>(qkv + n * d);
-  // Two products over the causal half of the squares.
+  // Two products over the visible part of the squares.
   cost.forward_attention_flops = 2.0 * visible_squares(o, shape) * static_cast<double>(n * d);
   cost.saved_bytes = shape.element_bytes * t * (o.hidden + qkv + n * d) + shape.acc_bytes * t * n;
   if (shape.tp > 1) cost.tp_all_reduce = {2 * shape.element_bytes * t * o.hidden, 2};

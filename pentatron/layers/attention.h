@@ -1,5 +1,6 @@
 /// Self-attention of a transformer layer: fused q|k|v projection, optional q/k norms, rotary
-/// positions, core attention, output projection.
+/// positions, an optional bias by distance, core attention within the documents and real tokens of
+/// the layout, output projection.
 ///
 /// Shapes, T = tokens, h = hidden, n = heads, g = key-value heads, d = head size, t = tp size:
 ///   forward x [T, h] -> [T, h], under sequence parallel [T / t, h]; inside, a rank holds n / t
@@ -14,6 +15,7 @@
 
 #include "pentatron/layers/core_attention.h"
 #include "pentatron/layers/heads_norm.h"
+#include "pentatron/layers/relative_bias.h"
 #include "pentatron/layers/rotary.h"
 #include "pentatron/nn/cost.h"
 #include "pentatron/nn/ops/ops.h"
@@ -31,7 +33,8 @@ struct AttentionOptions {
   QkNorm qk_norm = QkNorm::kNone; ///< RMSNorm of q and k
   double norm_eps = 1e-5;
   bool norm_zero_centered = false;
-  double scale = 0; ///< of the scores; 0: 1 / sqrt(head_size)
+  AttentionMask mask = AttentionMask::kCausal; ///< causal or full
+  double scale = 0;                            ///< of the scores; 0: 1 / sqrt(head_size)
   int64_t window = 0;
   double score_cap = 0; ///< see CoreAttentionOptions
   SoftmaxKind softmax = SoftmaxKind::kVanilla;
@@ -43,9 +46,11 @@ struct AttentionOptions {
 
 class Attention {
  public:
-  /// `rotary` is shared by the layers of a model and filled before the first forward.
+  /// `rotary` and `bias` (null: none) are shared by the layers of a model; `rotary` is filled
+  /// before the first forward.
   Attention(const nn::Scope& scope, const AttentionOptions& options, parallel::TensorParallel tp,
-            std::shared_ptr<const RotaryTable> rotary);
+            std::shared_ptr<const RotaryTable> rotary,
+            std::shared_ptr<const RelativeBias> bias = nullptr);
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const;
   static nn::Cost cost(const AttentionOptions& options, const nn::LayerShape& shape);
 
@@ -54,10 +59,12 @@ class Attention {
     at::Tensor q, k, v;
   };
   Heads split(const at::Tensor& qkv, const nn::ForwardContext& ctx) const;
+  at::Tensor attend(const Heads& heads, const nn::ForwardContext& ctx) const;
 
   AttentionOptions options_;
   int64_t local_heads_ = 0, local_kv_heads_ = 0;
   std::shared_ptr<const RotaryTable> rotary_;
+  std::shared_ptr<const RelativeBias> bias_;
   parallel::ColumnParallelLinear qkv_;
   parallel::RowParallelLinear proj_;
   std::optional<HeadsNorm> q_norm_, k_norm_;

@@ -46,7 +46,7 @@ at::Tensor run_kernel(const at::Tensor& q, const KvCache& cache, const KvCache::
 
 /// LibTorch's operators, on any device.
 at::Tensor run_operators(const at::Tensor& q, const KvCache& cache, const KvCache::Layer& layer,
-                         const CoreAttentionOptions& options) {
+                         const at::Tensor& bias, const CoreAttentionOptions& options) {
   const int64_t n = q.size(1), g = layer.k.size(2), d = q.size(2);
   const at::Tensor out = at::zeros({q.size(0), n, d}, q.options());
   const at::Tensor sinks = detail::sink_logits(q, options);
@@ -66,6 +66,8 @@ at::Tensor run_operators(const at::Tensor& q, const KvCache& cache, const KvCach
                        .mul(options.scale)
                        .view({n, document.count, length});
     detail::cap_(s, options);
+    if (bias.defined())
+      s.add_(detail::bias_block(bias, length - document.count, document.count, 0, length));
     const auto index = at::TensorOptions(at::kLong).device(q.device());
     const at::Tensor i = at::arange(length - document.count, length, index).unsqueeze(1);
     const at::Tensor j = at::arange(length, index).unsqueeze(0);
@@ -84,14 +86,14 @@ at::Tensor run_operators(const at::Tensor& q, const KvCache& cache, const KvCach
 
 } // namespace
 
-at::Tensor cached_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                            const CoreAttentionOptions& options, const void* layer,
-                            const nn::ForwardContext& ctx) {
+at::Tensor cached_attention(const AttentionOperands& x, const CoreAttentionOptions& options,
+                            const void* layer, const nn::ForwardContext& ctx) {
   KvCache& cache = *ctx.cache;
-  const KvCache::Layer& kept = cache.append(layer, k, v);
-  if (cache.all_new()) return core_attention(q, k, v, options, ctx);
-  const at::Tensor out = q.is_cpu() && options.cap == 0 ? run_kernel(q, cache, kept, options)
-                                                        : run_operators(q, cache, kept, options);
+  const KvCache::Layer& kept = cache.append(layer, x.k, x.v);
+  if (cache.all_new()) return core_attention(x, ctx.layout->self_attention(), options, ctx).out;
+  const bool fused = x.q.is_cpu() && options.cap == 0 && !x.bias.defined();
+  const at::Tensor out = fused ? run_kernel(x.q, cache, kept, options)
+                               : run_operators(x.q, cache, kept, x.bias, options);
   return out.view({out.size(0), -1});
 }
 

@@ -9,9 +9,9 @@
 namespace pentatron::layers {
 
 /// Adds keys and values of the new tokens to ctx.cache, under the address `layer`, and attends to
-/// all that it holds. Shapes as in core_attention(); tokens without a sequence give anything.
-at::Tensor cached_attention(const at::Tensor& q_tnd, const at::Tensor& k_tgd,
-                            const at::Tensor& v_tgd, const CoreAttentionOptions& options,
+/// all that it holds. Shapes as in core_attention(), causal; the bias has columns for the distances
+/// of all kept tokens. Tokens without a sequence give anything.
+at::Tensor cached_attention(const AttentionOperands& x, const CoreAttentionOptions& options,
                             const void* layer, const nn::ForwardContext& ctx);
 
 } // namespace pentatron::layers

@@ -2,6 +2,10 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <limits>
+
+#include "pentatron/base/error.h"
 #include "pentatron/layers/core_attention_detail.h"
 #include "pentatron/nn/record.h"
 
@@ -11,81 +15,161 @@ namespace {
 
 struct Entry {
   const char* name;
-  bool (*accepts)(const at::Tensor& q, const CoreAttentionOptions& options,
-                  const nn::ForwardContext& ctx);
+  bool (*accepts)(const detail::AttentionInputs& in);
   detail::AttentionResult (*forward)(const detail::AttentionInputs&);
   detail::AttentionGradients (*backward)(const detail::AttentionInputs&,
-                                         const detail::AttentionResult&, const at::Tensor&);
+                                         const detail::AttentionResult&,
+                                         const detail::OutputGradients&);
+  bool lse_gradient;
 };
-
-bool flash_accepts(const at::Tensor& q, const CoreAttentionOptions& options,
-                   const nn::ForwardContext& ctx) {
-  const bool type_ok =
-      q.is_cpu() || q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf;
-  return type_ok && options.cap == 0 && options.softmax == SoftmaxKind::kVanilla &&
-         (options.window == 0 || options.window >= ctx.layout->sequence) &&
-         (options.dropout == 0 || !ctx.training);
-}
-
-bool kernel_accepts(const at::Tensor& q, const CoreAttentionOptions& options,
-                    const nn::ForwardContext& ctx) {
-  return options.cap == 0 && (options.dropout == 0 || !ctx.training) &&
-         detail::kernel_supports(q, options);
-}
 
 constexpr Entry kEntries[] = {
-    {"kernel", kernel_accepts, detail::kernel_forward, detail::kernel_backward},
-    {"flash", flash_accepts, detail::flash_forward, detail::flash_backward},
-    {"blocked",
-     [](const at::Tensor&, const CoreAttentionOptions&, const nn::ForwardContext&) { return true; },
-     detail::blocked_forward, detail::blocked_backward},
+    {"kernel", detail::kernel_accepts, detail::kernel_forward, detail::kernel_backward, true},
+    {"flash", detail::flash_accepts, detail::flash_forward, detail::flash_backward, false},
+    {"blocked", [](const detail::AttentionInputs&) { return true; }, detail::blocked_forward,
+     detail::blocked_backward, true},
 };
 
-const Entry& choose(const at::Tensor& q, const CoreAttentionOptions& options,
-                    const nn::ForwardContext& ctx) {
+const Entry& choose(const detail::AttentionInputs& in) {
   const Entry* entry = kEntries;
-  while (!entry->accepts(q, options, ctx)) ++entry;
+  while (!entry->accepts(in)) ++entry;
   return *entry;
 }
 
-} // namespace
-
-const char* core_attention_entry(const at::Tensor& q_tnd, const CoreAttentionOptions& options,
-                                 const nn::ForwardContext& ctx) {
-  return choose(q_tnd, options, ctx).name;
+/// Throws if ranges overlap or do not lie in [0, size).
+void check_disjoint(std::vector<nn::TokenRange> ranges, int64_t size, const char* what) {
+  const auto before = [](const nn::TokenRange& a, const nn::TokenRange& b) {
+    return a.begin < b.begin;
+  };
+  if (!std::ranges::is_sorted(ranges, before)) std::ranges::sort(ranges, before);
+  int64_t free = 0;
+  for (const nn::TokenRange& range : ranges) {
+    if (range.begin < free || range.end < range.begin || range.end > size) {
+      raise<ShapeError>("attention: {} [{}, {}) of a pair are not free ones of {}", what,
+                        range.begin, range.end, size);
+    }
+    free = range.end;
+  }
 }
 
-at::Tensor core_attention(const at::Tensor& q_tnd, const at::Tensor& k_tgd, const at::Tensor& v_tgd,
-                          const CoreAttentionOptions& options, const nn::ForwardContext& ctx) {
-  const Entry& entry = choose(q_tnd, options, ctx);
-  detail::AttentionInputs in{.q = q_tnd.detach(),
-                             .k = k_tgd.detach(),
-                             .v = v_tgd.detach(),
-                             .documents = ctx.layout->document_starts,
-                             .batch = ctx.layout->batch,
+/// The pairs with queries and keys, checked.
+std::vector<AttentionPair> checked(std::span<const AttentionPair> pairs,
+                                   const AttentionOperands& x) {
+  std::vector<AttentionPair> result;
+  std::vector<nn::TokenRange> queries, keys;
+  const int64_t span = x.bias.defined() ? (x.bias.size(1) + 1) / 2 : 0;
+  for (const AttentionPair& p : pairs) {
+    queries.push_back({p.query_begin, p.query_begin + p.query_size});
+    keys.push_back({p.key_begin, p.key_begin + p.key_size});
+    if (p.query_size == 0 || p.key_size == 0) continue;
+    result.push_back(p);
+    const int64_t distance = std::max(p.query_size - 1 - p.offset, p.offset + p.key_size - 1);
+    if (x.bias.defined() && distance >= span) {
+      raise<ShapeError>("attention: a bias of span {} has no column for the distance {}", span,
+                        distance);
+    }
+  }
+  check_disjoint(std::move(queries), x.q.size(0), "queries");
+  check_disjoint(std::move(keys), x.k.size(0), "keys");
+  return result;
+}
+
+detail::AttentionInputs inputs_of(const AttentionOperands& x, std::span<const AttentionPair> pairs,
+                                  const CoreAttentionOptions& options,
+                                  const nn::ForwardContext& ctx) {
+  detail::AttentionInputs in{.q = x.q.detach(),
+                             .k = x.k.detach(),
+                             .v = x.v.detach(),
+                             .bias = x.bias.defined() ? x.bias.detach().contiguous() : x.bias,
+                             .pairs = checked(pairs, x),
                              .sequence = ctx.layout->sequence,
                              .options = options,
                              .row_ids = {},
                              .seed = ctx.seed};
   if (ctx.training && options.dropout > 0) in.row_ids = ctx.layout->row_ids;
+  return in;
+}
+
+detail::AttentionGradients differentiate(const Entry& entry, const detail::AttentionInputs& in,
+                                         const detail::AttentionResult& result,
+                                         const std::vector<at::Tensor>& grads) {
+  detail::OutputGradients d;
+  d.out = grads[0].defined() ? grads[0].contiguous().view(result.out.sizes())
+                             : at::zeros_like(result.out);
+  if (grads[1].defined()) d.lse = grads[1].t().contiguous();
+  return (d.lse.defined() && !entry.lse_gradient ? detail::blocked_backward
+                                                 : entry.backward)(in, result, d);
+}
+
+} // namespace
+
+namespace detail {
+
+namespace {
+
+bool all_in_pairs(const AttentionInputs& in, int64_t AttentionPair::*size, int64_t tokens) {
+  for (const AttentionPair& pair : in.pairs) tokens -= pair.*size;
+  return tokens == 0;
+}
+
+at::Tensor rows_like(const at::Tensor& x, bool all_written) {
+  return all_written ? at::empty(x.sizes(), x.options()) : at::zeros(x.sizes(), x.options());
+}
+
+} // namespace
+
+AttentionResult make_result(const AttentionInputs& in) {
+  const int64_t tokens = in.q.size(0), n = in.q.size(1), e = in.v.size(2);
+  const auto acc = in.q.options().dtype(nn::acc_dtype(in.q.scalar_type()));
+  if (all_in_pairs(in, &AttentionPair::query_size, tokens))
+    return {at::empty({tokens, n, e}, in.q.options()), at::empty({n, tokens}, acc)};
+  return {at::zeros({tokens, n, e}, in.q.options()),
+          at::full({n, tokens}, -std::numeric_limits<double>::infinity(), acc)};
+}
+
+AttentionGradients make_gradients(const AttentionInputs& in) {
+  const bool queries = all_in_pairs(in, &AttentionPair::query_size, in.q.size(0)),
+             keys = all_in_pairs(in, &AttentionPair::key_size, in.k.size(0));
+  AttentionGradients grads{
+      rows_like(in.q, queries), rows_like(in.k, keys), rows_like(in.v, keys), {}, {}};
+  if (in.options.softmax != SoftmaxKind::kVanilla) {
+    grads.dsinks =
+        at::zeros({in.q.size(1)}, in.q.options().dtype(nn::acc_dtype(in.q.scalar_type())));
+  }
+  if (in.bias.defined()) grads.dbias = at::zeros_like(in.bias);
+  return grads;
+}
+
+} // namespace detail
+
+const char* core_attention_entry(const AttentionOperands& x, std::span<const AttentionPair> pairs,
+                                 const CoreAttentionOptions& options,
+                                 const nn::ForwardContext& ctx) {
+  return choose(inputs_of(x, pairs, options, ctx)).name;
+}
+
+AttentionOutputs core_attention(const AttentionOperands& x, std::span<const AttentionPair> pairs,
+                                const CoreAttentionOptions& options,
+                                const nn::ForwardContext& ctx) {
+  detail::AttentionInputs in = inputs_of(x, pairs, options, ctx);
+  const Entry& entry = choose(in);
   ctx.use(options.sinks);
   detail::AttentionResult result;
-  at::Tensor out;
+  AttentionOutputs outputs;
   {
     const nn::NoAutograd guard;
     result = entry.forward(in);
-    out = result.out.view({result.out.size(0), -1});
+    outputs = {result.out.view({result.out.size(0), -1}), result.lse.t()};
   }
-  nn::record("core_attention", {q_tnd, k_tgd, v_tgd}, {out},
+  nn::record("core_attention", {x.q, x.k, x.v, x.bias}, {outputs.out, outputs.lse},
              [in = std::move(in), result, &entry](std::vector<at::Tensor>&& grads) {
                const nn::NoAutograd guard;
-               const at::Tensor dout = grads[0].contiguous().view(result.out.sizes());
-               const detail::AttentionGradients g = entry.backward(in, result, dout);
+               const detail::AttentionGradients g = differentiate(entry, in, result, grads);
                if (in.options.sinks != nullptr && in.options.sinks->trainable)
                  in.options.sinks->accumulate(g.dsinks);
-               return std::vector<at::Tensor>{g.dq, g.dk, g.dv};
+               return std::vector<at::Tensor>{g.dq, g.dk, g.dv, g.dbias};
              });
-  return out;
+  return outputs;
 }
 
 } // namespace pentatron::layers

@@ -1,6 +1,8 @@
-// Plain causal attention through LibTorch's fused kernels, one call for a batch of equal documents
-// or one for each document.
+// Causal attention of equal positions, and full attention, through LibTorch's fused kernels: one
+// call for pairs of one size side by side, or one for each pair.
 #include <ATen/ATen.h>
+
+#include <algorithm>
 
 #include "pentatron/layers/core_attention_detail.h"
 
@@ -8,101 +10,133 @@ namespace pentatron::layers::detail {
 
 namespace {
 
-/// Tokens [begin, begin + count) as `batch` x `sequence` in the fused kernel's shape. The kernel
+/// Tokens [begin, begin + batch * size) as `batch` x `size` in the fused kernel's shape. The kernel
 /// wants as many key heads as query heads: with groups, a group becomes a batch entry whose key
 /// head is repeated with stride 0.
+struct Rows {
+  int64_t begin = 0, size = 0;
+};
 struct Piece {
-  int64_t begin = 0, batch = 0, sequence = 0;
+  int64_t batch = 0;
+  Rows queries, keys;
 };
 
 std::vector<Piece> pieces(const AttentionInputs& in) {
-  const bool grouped = in.q.size(1) != in.k.size(1);
-  const bool dense = static_cast<int64_t>(in.documents.size()) == in.batch + 1;
-  if (dense && !grouped) return {{0, in.batch, in.sequence}};
   std::vector<Piece> result;
-  for (size_t d = 0; d + 1 < in.documents.size(); ++d) {
-    result.push_back({in.documents[d], 1, in.documents[d + 1] - in.documents[d]});
+  bool dense = in.q.size(1) == in.k.size(1);
+  for (const AttentionPair& pair : in.pairs) {
+    result.push_back({1, {pair.query_begin, pair.query_size}, {pair.key_begin, pair.key_size}});
+    const Piece &first = result.front(), &last = result.back();
+    const auto count = static_cast<int64_t>(result.size()) - 1;
+    const auto follows = [&](const Rows& a, const Rows& b) {
+      return b.size == a.size && b.begin == a.begin + count * a.size;
+    };
+    dense = dense && follows(first.queries, last.queries) && follows(first.keys, last.keys);
   }
+  if (!dense || result.empty()) return result;
+  result.front().batch = static_cast<int64_t>(result.size());
+  result.resize(1);
   return result;
 }
 
-/// x [T, heads, d] -> [batch, heads, sequence, d], or of one sample [groups, heads / groups,
-/// sequence, d].
-at::Tensor view_of(const at::Tensor& x, const Piece& piece, int64_t groups, int64_t repeat) {
-  const at::Tensor part = x.narrow(0, piece.begin, piece.batch * piece.sequence);
+/// x [T, heads, d] -> [batch, heads, size, d], or of one sample [groups, heads / groups, size, d].
+at::Tensor view_of(const at::Tensor& x, const Rows& rows, int64_t batch, int64_t groups,
+                   int64_t repeat) {
+  const at::Tensor part = x.narrow(0, rows.begin, batch * rows.size);
   const int64_t heads = x.size(1), d = x.size(2);
   if (repeat == 0) {
-    return part.as_strided({piece.batch, heads, piece.sequence, d},
-                           {piece.sequence * x.stride(0), x.stride(1), x.stride(0), 1});
+    return part.as_strided({batch, heads, rows.size, d},
+                           {rows.size * x.stride(0), x.stride(1), x.stride(0), 1});
   }
   const int64_t inner = heads / groups;
   if (inner == 1)
-    return part.as_strided({groups, repeat, piece.sequence, d}, {x.stride(1), 0, x.stride(0), 1});
-  return part.as_strided({groups, inner, piece.sequence, d},
+    return part.as_strided({groups, repeat, rows.size, d}, {x.stride(1), 0, x.stride(0), 1});
+  return part.as_strided({groups, inner, rows.size, d},
                          {inner * x.stride(1), x.stride(1), x.stride(0), 1});
 }
 
+/// The views of one piece.
 struct Views {
+  Views(const AttentionInputs& in, const Piece& piece)
+      : piece_(piece), g_(in.k.size(1)), repeat_(in.q.size(1) == g_ ? 0 : in.q.size(1) / g_),
+        q(of_queries(in.q)), k(of_keys(in.k)), v(of_keys(in.v)) {}
+  at::Tensor of_queries(const at::Tensor& x) const {
+    return view_of(x, piece_.queries, piece_.batch, g_, repeat_);
+  }
+  at::Tensor of_keys(const at::Tensor& x) const {
+    return view_of(x, piece_.keys, piece_.batch, g_, repeat_);
+  }
+  /// lse [n, T] in the kernel's order.
+  at::Tensor of_lse(const at::Tensor& lse) const {
+    const int64_t size = piece_.queries.size;
+    const at::Tensor part = lse.narrow(1, piece_.queries.begin, piece_.batch * size);
+    if (repeat_ == 0) return part.unflatten(1, {piece_.batch, size}).transpose(0, 1);
+    return part.unflatten(0, {g_, repeat_});
+  }
+  /// Gradients of repeated key heads belong to one head.
+  void fold(const at::Tensor& target, const at::Tensor& source) const {
+    if (repeat_ == 0) {
+      of_keys(target).copy_(source);
+      return;
+    }
+    const at::ScalarType acc = source.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    target.narrow(0, piece_.keys.begin, piece_.keys.size)
+        .copy_(source.sum({1}, false, acc).transpose(0, 1));
+  }
+
+ private:
+  const Piece& piece_;
+  int64_t g_, repeat_;
+
+ public:
   at::Tensor q, k, v;
 };
 
-Views views_of(const AttentionInputs& in, const Piece& piece) {
-  const int64_t n = in.q.size(1), g = in.k.size(1);
-  const int64_t repeat = n == g ? 0 : n / g;
-  const auto key = [&](const at::Tensor& x) { return view_of(x, piece, g, repeat); };
-  return {view_of(in.q, piece, g, repeat), key(in.k), key(in.v)};
+bool causal(const AttentionInputs& in) {
+  return in.options.mask == AttentionMask::kCausal;
 }
 
 } // namespace
 
+bool flash_accepts(const AttentionInputs& in) {
+  const CoreAttentionOptions& o = in.options;
+  const bool type_ok =
+      in.q.is_cpu() || in.q.scalar_type() == at::kBFloat16 || in.q.scalar_type() == at::kHalf;
+  if (!type_ok || o.cap != 0 || o.softmax != SoftmaxKind::kVanilla || in.bias.defined() ||
+      in.row_ids.defined() || o.mask == AttentionMask::kPrefix || in.q.size(2) != in.v.size(2))
+    return false;
+  // Not by the documents of a sample: a token's result does not depend on its neighbours.
+  if (o.window > 0 && o.window < in.sequence) return false;
+  return std::ranges::all_of(in.pairs, [&](const AttentionPair& p) {
+    const int64_t distance = std::max(p.query_size - 1 - p.offset, p.offset + p.key_size - 1);
+    return (o.window == 0 || o.window > distance) &&
+           (!causal(in) || (p.offset == 0 && p.query_size == p.key_size));
+  });
+}
+
 AttentionResult flash_forward(const AttentionInputs& in) {
-  const int64_t n = in.q.size(1), g = in.k.size(1);
-  AttentionResult result;
-  result.out = at::empty(in.q.sizes(), in.q.options());
-  const at::ScalarType acc = in.q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  result.lse = at::empty({n * in.q.size(0)}, in.q.options().dtype(acc));
+  AttentionResult result = make_result(in);
   for (const Piece& piece : pieces(in)) {
-    const Views x = views_of(in, piece);
-    const int64_t repeat = n == g ? 0 : n / g;
-    at::Tensor out = view_of(result.out, piece, g, repeat);
-    at::Tensor lse = result.lse.narrow(0, piece.begin * n, piece.batch * piece.sequence * n);
-    const auto [o, l] = at::_scaled_dot_product_flash_attention_for_cpu(x.q, x.k, x.v, 0.0, true,
-                                                                        {}, in.options.scale);
-    out.copy_(o);
-    lse.copy_(l.reshape({-1}));
+    const Views x(in, piece);
+    const auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
+        x.q, x.k, x.v, 0.0, causal(in), {}, in.options.scale);
+    x.of_queries(result.out).copy_(out);
+    x.of_lse(result.lse).copy_(lse);
   }
   return result;
 }
 
 AttentionGradients flash_backward(const AttentionInputs& in, const AttentionResult& saved,
-                                  const at::Tensor& dout) {
-  const int64_t n = in.q.size(1), g = in.k.size(1), repeat = n == g ? 0 : n / g;
-  AttentionGradients grads{at::empty(in.q.sizes(), in.q.options()),
-                           at::empty(in.k.sizes(), in.k.options()),
-                           at::empty(in.v.sizes(), in.v.options()),
-                           {}};
+                                  const OutputGradients& d) {
+  AttentionGradients grads = make_gradients(in);
   for (const Piece& piece : pieces(in)) {
-    const Views x = views_of(in, piece);
-    const at::Tensor out = view_of(saved.out, piece, g, repeat),
-                     d = view_of(dout, piece, g, repeat);
-    const at::Tensor lse = saved.lse.narrow(0, piece.begin * n, piece.batch * piece.sequence * n)
-                               .view({x.q.size(0), x.q.size(1), piece.sequence});
+    const Views x(in, piece);
     const auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-        d, x.q, x.k, x.v, out, lse, 0.0, true, {}, in.options.scale);
-    view_of(grads.dq, piece, g, repeat).copy_(dq);
-    if (repeat == 0) {
-      view_of(grads.dk, piece, g, 0).copy_(dk);
-      view_of(grads.dv, piece, g, 0).copy_(dv);
-    } else {
-      // Gradients of the repeated key heads belong to one head.
-      const auto fold = [&](const at::Tensor& target, const at::Tensor& source) {
-        const at::ScalarType acc = source.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-        target.narrow(0, piece.begin, piece.sequence)
-            .copy_(source.sum({1}, false, acc).transpose(0, 1));
-      };
-      fold(grads.dk, dk);
-      fold(grads.dv, dv);
-    }
+        x.of_queries(d.out), x.q, x.k, x.v, x.of_queries(saved.out),
+        x.of_lse(saved.lse).contiguous(), 0.0, causal(in), {}, in.options.scale);
+    x.of_queries(grads.dq).copy_(dq);
+    x.fold(grads.dk, dk);
+    x.fold(grads.dv, dv);
   }
   return grads;
 }

@@ -1,4 +1,4 @@
-// Attention through pentatron's fused kernel: causal with windows, sinks, groups and documents.
+// Attention through pentatron's fused kernel: everything but dropout and the cap.
 #include <ATen/ATen.h>
 
 #include "pentatron/kernels/attention/attention.h"
@@ -19,36 +19,35 @@ kernels::AttentionShape shape_of(const AttentionInputs& in, const at::Tensor& si
           .heads = in.q.size(1),
           .kv_heads = in.k.size(1),
           .head_size = in.q.size(2),
-          .documents = in.documents,
+          .value_size = in.v.size(2),
+          .queries = in.q.size(0),
+          .pairs = in.pairs,
+          .mask = in.options.mask,
           .scale = in.options.scale,
           .window = in.options.window,
-          .sinks = nn::data_or_null(sinks)};
+          .sinks = nn::data_or_null(sinks),
+          .bias = nn::data_or_null(in.bias),
+          .span = in.span()};
 }
 
 } // namespace
 
 at::Tensor sink_logits(const at::Tensor& q, const CoreAttentionOptions& options) {
-  const auto acc = q.options().dtype(q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+  const auto acc = q.options().dtype(nn::acc_dtype(q.scalar_type()));
   if (options.softmax == SoftmaxKind::kOffByOne) return at::zeros({q.size(1), 1}, acc);
   if (options.softmax == SoftmaxKind::kLearnable)
     return options.sinks->value().to(acc.dtype()).view({-1, 1});
   return {};
 }
 
-bool kernel_supports(const at::Tensor& q, const CoreAttentionOptions& options) {
-  return q.is_cpu() && kernels::attention_supported({.dtype = nn::kernel_dtype(q.scalar_type()),
-                                                     .heads = q.size(1),
-                                                     .kv_heads = q.size(1),
-                                                     .head_size = q.size(2),
-                                                     .documents = {},
-                                                     .scale = options.scale,
-                                                     .window = options.window});
+bool kernel_accepts(const AttentionInputs& in) {
+  return in.q.is_cpu() && in.options.cap == 0 && !in.row_ids.defined() &&
+         kernels::attention_supported(shape_of(in, {}));
 }
 
 AttentionResult kernel_forward(const AttentionInputs& in) {
   const at::Tensor sinks = sink_logits(in.q, in.options);
-  AttentionResult result{at::empty(in.q.sizes(), in.q.options()),
-                         at::empty({in.q.size(1), in.q.size(0)}, in.q.options().dtype(at::kFloat))};
+  AttentionResult result = make_result(in);
   kernels::attention_forward({.shape = shape_of(in, sinks),
                               .q = heads(in.q),
                               .k = heads(in.k),
@@ -59,24 +58,22 @@ AttentionResult kernel_forward(const AttentionInputs& in) {
 }
 
 AttentionGradients kernel_backward(const AttentionInputs& in, const AttentionResult& saved,
-                                   const at::Tensor& dout) {
+                                   const OutputGradients& d) {
   const at::Tensor sinks = sink_logits(in.q, in.options);
-  AttentionGradients grads{at::empty(in.q.sizes(), in.q.options()),
-                           at::empty(in.k.sizes(), in.k.options()),
-                           at::empty(in.v.sizes(), in.v.options()),
-                           {}};
-  if (sinks.defined()) grads.dsinks = at::empty({in.q.size(1)}, sinks.options());
+  AttentionGradients grads = make_gradients(in);
   kernels::attention_backward({.shape = shape_of(in, sinks),
                                .q = heads(in.q),
                                .k = heads(in.k),
                                .v = heads(in.v),
                                .out = heads(saved.out),
-                               .dout = heads(dout),
+                               .dout = heads(d.out),
                                .lse = saved.lse.data_ptr(),
+                               .dlse = nn::data_or_null(d.lse),
                                .dq = heads(grads.dq),
                                .dk = heads(grads.dk),
                                .dv = heads(grads.dv),
-                               .dsinks = nn::data_or_null(grads.dsinks)});
+                               .dsinks = nn::data_or_null(grads.dsinks),
+                               .dbias = nn::data_or_null(grads.dbias)});
   return grads;
 }
 

@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include "pentatron/nn/ops/ops.h"
-
 namespace pentatron::layers {
 
 namespace {
@@ -17,17 +15,21 @@ parallel::ColumnParallelLinear::Options fc1_options(const MlpOptions& o) {
 } // namespace
 
 Mlp::Mlp(const nn::Scope& scope, const MlpOptions& options, parallel::TensorParallel tp)
-    : options_(options), fc1_(scope / "fc1", fc1_options(options), tp),
-      fc2_(scope / "fc2",
-           {.in = options.ffn,
-            .out = options.hidden,
-            .bias = options.bias,
-            .init_std = options.proj_init_std},
-           tp) {}
+    : options_(options), dropout_{.p = options.dropout,
+                                  .site = options.dropout_site,
+                                  .feature_offset = tp.rank() * (options.ffn / tp.size()),
+                                  .all_tokens = true},
+      fc1_(scope / "fc1", fc1_options(options), tp), fc2_(scope / "fc2",
+                                                          {.in = options.ffn,
+                                                           .out = options.hidden,
+                                                           .bias = options.bias,
+                                                           .init_std = options.proj_init_std},
+                                                          tp) {}
 
 at::Tensor Mlp::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {
   const at::Tensor up = fc1_.forward(x, ctx);
-  return fc2_.forward(nn::activation(up, options_.activation, options_.gated), ctx);
+  const at::Tensor active = nn::activation(up, options_.activation, options_.gated);
+  return fc2_.forward(nn::dropout(active, dropout_, ctx), ctx);
 }
 
 nn::Cost Mlp::cost(const MlpOptions& o, const nn::LayerShape& shape) {

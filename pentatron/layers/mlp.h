@@ -7,6 +7,7 @@
 
 #include "pentatron/kernels/activation/activation.h"
 #include "pentatron/nn/cost.h"
+#include "pentatron/nn/ops/ops.h"
 #include "pentatron/parallel/tensor/linear.h"
 
 namespace pentatron::layers {
@@ -17,6 +18,8 @@ struct MlpOptions {
   kernels::Activation activation = kernels::Activation::kGelu;
   bool gated = false;
   bool bias = false;
+  double dropout = 0; ///< of the activation's output, in training
+  uint32_t dropout_site = 0;
   double init_std = 0.02;
   double proj_init_std = 0.02;
 };
@@ -29,6 +32,7 @@ class Mlp {
 
  private:
   MlpOptions options_;
+  nn::DropoutSite dropout_;
   parallel::ColumnParallelLinear fc1_;
   parallel::RowParallelLinear fc2_;
 };

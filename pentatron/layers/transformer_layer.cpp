@@ -2,6 +2,10 @@
 
 #include <ATen/ATen.h>
 
+#include <utility>
+
+#include "pentatron/base/error.h"
+
 namespace pentatron::layers {
 
 Norm::Norm(const nn::Scope& scope, int64_t hidden, const nn::NormOptions& options,
@@ -31,46 +35,109 @@ std::optional<Norm> make_norm(bool wanted, const nn::Scope& scope,
   return Norm(scope, options.attention.hidden, options.norm, tp);
 }
 
-std::pair<at::Tensor, at::Tensor> twice(const at::Tensor& x) {
-  return {x, x};
-}
-
 } // namespace
+
+template <class Branch>
+template <class... Args>
+TransformerLayer::Normed<Branch>::Normed(const nn::Scope& scope, const std::string& name,
+                                         const TransformerLayerOptions& options,
+                                         const parallel::TensorParallel& tp, Args&&... args)
+    : input(make_norm(options.norm_input, scope / (name + "_norm"), options, tp)),
+      branch(scope / name, std::forward<Args>(args)...),
+      output(make_norm(options.norm_output, scope / (name + "_output_norm"), options, tp)),
+      residual(make_norm(options.norm_residual, scope / (name + "_residual_norm"), options, tp)) {}
 
 TransformerLayer::TransformerLayer(const nn::Scope& scope, const TransformerLayerOptions& options,
                                    parallel::TensorParallel tp,
-                                   std::shared_ptr<const RotaryTable> rotary)
-    : options_(options),
-      attention_norm_(make_norm(options.norm_input, scope / "attention_norm", options, tp)),
-      attention_(scope / "attention", options.attention, tp, std::move(rotary)),
-      attention_output_norm_(
-          make_norm(options.norm_output, scope / "attention_output_norm", options, tp)),
-      mlp_norm_(make_norm(options.norm_input, scope / "mlp_norm", options, tp)),
-      mlp_(scope / "mlp", options.mlp, tp),
-      mlp_output_norm_(make_norm(options.norm_output, scope / "mlp_output_norm", options, tp)) {}
+                                   std::shared_ptr<const RotaryTable> rotary,
+                                   std::shared_ptr<const RelativeBias> bias)
+    : options_(options), attention_(scope, "attention", options, tp, options.attention, tp,
+                                    std::move(rotary), std::move(bias)),
+      cross_(options.cross
+                 ? std::optional<Normed<CrossAttention>>(std::in_place, scope, "cross_attention",
+                                                         options, tp, *options.cross, tp)
+                 : std::nullopt),
+      mlp_(scope, "mlp", options, tp, options.mlp, tp) {}
+
+/// The sum of the branches so far. A branch is added in one pass with the norm that follows.
+class TransformerLayer::Sum {
+ public:
+  Sum(const at::Tensor& x, const nn::ForwardContext& ctx) : x_(x), ctx_(ctx) {}
+
+  /// The input of a branch.
+  at::Tensor normed(const std::optional<Norm>& norm) {
+    if (!norm || !branch_.defined()) {
+      settle();
+      return norm ? norm->forward(x_, ctx_) : x_;
+    }
+    auto [sum, y] = norm->add_forward(x_, branch_, ctx_);
+    x_ = std::move(sum);
+    branch_ = at::Tensor();
+    return y;
+  }
+  void add(const at::Tensor& branch, const std::optional<Norm>& residual) {
+    branch_ = branch;
+    if (!residual) return;
+    x_ = residual->add_forward(x_, branch_, ctx_).second;
+    branch_ = at::Tensor();
+  }
+  at::Tensor result() {
+    settle();
+    return x_;
+  }
+
+ private:
+  void settle() {
+    if (branch_.defined()) x_ = x_ + branch_;
+    branch_ = at::Tensor();
+  }
+
+  at::Tensor x_, branch_;
+  const nn::ForwardContext& ctx_;
+};
+
+at::Tensor TransformerLayer::run(const at::Tensor& x, const at::Tensor& memory,
+                                 const nn::SequenceLayout* memory_layout,
+                                 const nn::ForwardContext& ctx) const {
+  Sum sum(x, ctx);
+  const auto add = [&](const auto& part, uint32_t site, auto&& branch) {
+    at::Tensor y = branch(sum.normed(part.input));
+    if (part.output) y = part.output->forward(y, ctx);
+    sum.add(nn::dropout(y, {.p = options_.hidden_dropout, .site = site}, ctx), part.residual);
+  };
+  add(attention_, options_.dropout_site,
+      [&](const at::Tensor& input) { return attention_.branch.forward(input, ctx); });
+  if (cross_) {
+    add(*cross_, options_.cross_dropout_site, [&](const at::Tensor& input) {
+      return cross_->branch.forward(input, memory, *memory_layout, ctx);
+    });
+  }
+  add(mlp_, options_.dropout_site + 1,
+      [&](const at::Tensor& input) { return mlp_.branch.forward(input, ctx); });
+  return sum.result();
+}
 
 at::Tensor TransformerLayer::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {
-  const auto drop = [&](const at::Tensor& branch, uint32_t which) {
-    return nn::dropout(branch,
-                       {.p = options_.hidden_dropout, .site = options_.dropout_site + which}, ctx);
-  };
-  const auto normed = [&](const std::optional<Norm>& norm, const at::Tensor& y) {
-    return norm ? norm->forward(y, ctx) : y;
-  };
-  const at::Tensor attended =
-      drop(normed(attention_output_norm_, attention_.forward(normed(attention_norm_, x), ctx)), 0);
-  const auto [h, input] =
-      mlp_norm_ ? mlp_norm_->add_forward(x, attended, ctx) : twice(x + attended);
-  return h + drop(normed(mlp_output_norm_, mlp_.forward(input, ctx)), 1);
+  PT_DCHECK(!cross_);
+  return run(x, {}, nullptr, ctx);
+}
+
+at::Tensor TransformerLayer::forward(const at::Tensor& x, const at::Tensor& memory,
+                                     const nn::SequenceLayout& memory_layout,
+                                     const nn::ForwardContext& ctx) const {
+  PT_DCHECK(cross_.has_value());
+  return run(x, memory, &memory_layout, ctx);
 }
 
 nn::Cost TransformerLayer::cost(const TransformerLayerOptions& o, const nn::LayerShape& shape) {
   nn::Cost cost = Attention::cost(o.attention, shape);
+  if (o.cross) cost += CrossAttention::cost(*o.cross, shape);
   cost += Mlp::cost(o.mlp, shape);
   const int64_t hidden = o.attention.hidden,
                 statistics = o.norm.kind == kernels::NormKind::kLayerNorm ? 2 : 1;
   // Norms keep what they normalise, the first of them the layer's input.
-  const int64_t norms = (o.norm_input ? 2 : 0) + (o.norm_output ? 2 : 0);
+  const int64_t norms =
+      (o.cross ? 3 : 2) * (static_cast<int64_t>(o.norm_input) + o.norm_output + o.norm_residual);
   cost.saved_bytes += norms * (shape.element_bytes * shape.tokens * hidden +
                                shape.acc_bytes * shape.tokens * statistics);
   return cost;

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "pentatron/base/error.h"
 #include "pentatron/base/planted_bug.h"
 #include "pentatron/comm/collectives.h"
@@ -30,7 +32,76 @@ void fill(SequenceLayout& layout, const std::vector<int32_t>& positions, at::Dev
   layout.positions = position.to(device);
 }
 
+/// The real tokens of document d.
+TokenRange real_tokens(const SequenceLayout& layout, size_t d) {
+  TokenRange range{layout.document_starts[d], layout.document_starts[d + 1]};
+  if (layout.real.empty() || range.begin == range.end) return range;
+  const int64_t sample = range.begin / layout.sequence, first = sample * layout.sequence;
+  const TokenRange& real = layout.real[static_cast<size_t>(sample)];
+  range.begin = std::clamp(first + real.begin, range.begin, range.end);
+  range.end = std::clamp(first + real.end, range.begin, range.end);
+  return range;
+}
+
+/// The tokens of document d of the queries see the real ones of document d of the keys.
+std::vector<kernels::AttentionPair> pairs_of(const SequenceLayout& queries,
+                                             const SequenceLayout& keys) {
+  std::vector<kernels::AttentionPair> pairs;
+  pairs.reserve(queries.document_starts.size() - 1);
+  for (size_t d = 0; d + 1 < queries.document_starts.size(); ++d) {
+    const int64_t begin = queries.document_starts[d];
+    const TokenRange real = real_tokens(keys, d);
+    pairs.push_back({.query_begin = begin,
+                     .query_size = queries.document_starts[d + 1] - begin,
+                     .key_begin = real.begin,
+                     .key_size = real.end - real.begin,
+                     .offset = real.begin - keys.document_starts[d],
+                     .key_position = real.begin % keys.sequence});
+  }
+  return pairs;
+}
+
 } // namespace
+
+std::vector<TokenRange> real_ranges(const at::Tensor& mask, int64_t batch, int64_t sequence) {
+  PT_DCHECK(mask.numel() == batch * sequence);
+  const at::Tensor real = mask.reshape({batch, sequence}).ne(0).cpu();
+  const auto is_real = real.accessor<bool, 2>();
+  std::vector<TokenRange> ranges;
+  for (int64_t b = 0; b < batch; ++b) {
+    TokenRange range;
+    while (range.begin < sequence && !is_real[b][range.begin]) ++range.begin;
+    range.end = range.begin;
+    while (range.end < sequence && is_real[b][range.end]) ++range.end;
+    if (range.begin == sequence) range = {};
+    for (int64_t s = range.end; s < sequence; ++s) {
+      if (range.end > 0 && is_real[b][s]) {
+        raise<DataError>("the attention mask of sample {} of the batch has padding at token {}, "
+                         "between real tokens\n  try: pad at the beginning or the end of samples",
+                         b, range.end);
+      }
+    }
+    ranges.push_back(range);
+  }
+  return ranges;
+}
+
+std::vector<kernels::AttentionPair> SequenceLayout::self_attention() const {
+  return pairs_of(*this, *this);
+}
+
+std::vector<kernels::AttentionPair>
+SequenceLayout::cross_attention(const SequenceLayout& memory) const {
+  bool alike = memory.batch == batch && memory.document_starts.size() == document_starts.size();
+  for (size_t d = 0; alike && d < document_starts.size(); ++d)
+    alike = document_starts[d] / sequence == memory.document_starts[d] / memory.sequence;
+  if (!alike) {
+    raise<ShapeError>("{} documents in {} samples cannot attend to {} documents in {} samples",
+                      document_starts.size() - 1, batch, memory.document_starts.size() - 1,
+                      memory.batch);
+  }
+  return pairs_of(*this, memory);
+}
 
 SequenceLayout SequenceLayout::dense(int64_t batch, int64_t sequence,
                                      std::vector<uint64_t> sample_ids, at::Device device) {

@@ -13,10 +13,20 @@
 #include <ATen/core/Tensor.h>
 
 #include "pentatron/comm/group.h"
+#include "pentatron/kernels/attention/attention_pair.h"
 #include "pentatron/nn/kv_cache.h"
 #include "pentatron/nn/param.h"
 
 namespace pentatron::nn {
+
+/// Positions [begin, end) of a sample.
+struct TokenRange {
+  int64_t begin = 0, end = 0;
+};
+
+/// The real tokens of each sample, from a mask [batch * sequence] that is nonzero for them. Throws
+/// DataError if a sample's real tokens are not one range.
+std::vector<TokenRange> real_ranges(const at::Tensor& mask, int64_t batch, int64_t sequence);
 
 /// Activations are [tokens, hidden], sample-major; this says which tokens belong together.
 struct SequenceLayout {
@@ -25,6 +35,9 @@ struct SequenceLayout {
   /// Token offsets at which documents begin, and the total at the end. Attention never crosses
   /// them. Without packing: every sample is one document.
   std::vector<int64_t> document_starts;
+  /// The real tokens of each sample [batch], or empty: all are. The others are padding: computed
+  /// like real ones, but seen by no query.
+  std::vector<TokenRange> real;
   at::Tensor positions;             ///< [tokens] int32, on the model's device
   std::vector<uint64_t> sample_ids; ///< [batch], global
   at::Tensor row_ids; ///< [tokens] int64: sample id and position in the sample, the address of
@@ -38,6 +51,13 @@ struct SequenceLayout {
   int64_t outer_tokens() const { return outer_size < 0 ? tokens() : outer_size; }
   /// The outer tokens' part of a tensor [tokens, ...].
   at::Tensor outer(const at::Tensor& per_token) const;
+  /// What self-attention works on: the tokens of a document see its real ones.
+  std::vector<kernels::AttentionPair> self_attention() const;
+  /// What cross-attention works on: the tokens of a document see the real ones of the document with
+  /// its number in `memory`. Without packing, a sample is a document. Throws ShapeError if the
+  /// layouts do not have the same number of samples, and of documents in each.
+  std::vector<kernels::AttentionPair> cross_attention(const SequenceLayout& memory) const;
+
   /// Gives every one of `ranks` an equal part. Throws ShapeError if the tokens do not divide.
   void cut_outer(int rank, int ranks);
 

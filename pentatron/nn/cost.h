@@ -15,6 +15,8 @@ struct LayerShape {
   int64_t element_bytes = 4; ///< of activations
   int64_t acc_bytes = 4;     ///< of statistics
   int tp = 1;
+  int64_t memory_tokens = 0;   ///< that cross-attention sees
+  int64_t crossed_lengths = 0; ///< sum over documents of length * length in the memory
 };
 
 struct CollectiveCost {

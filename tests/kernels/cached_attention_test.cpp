@@ -3,6 +3,7 @@
 
 #include "pentatron/base/error.h"
 #include "tests/kernels/array.h"
+#include "tests/kernels/document_pairs.h"
 
 namespace pentatron::kernels {
 
@@ -75,12 +76,14 @@ struct Sequences {
   /// What attention of the whole sequences gives for the new tokens.
   Array expected() {
     const int64_t d = c.head_size, all = documents.back();
+    const std::vector<AttentionPair> pairs = document_pairs(documents);
     Array lse(acc_dtype(c.dtype), c.heads * all);
     attention_forward_reference({.shape = {.dtype = c.dtype,
                                            .heads = c.heads,
                                            .kv_heads = c.kv_heads,
                                            .head_size = d,
-                                           .documents = documents,
+                                           .queries = all,
+                                           .pairs = pairs,
                                            .scale = 0.3,
                                            .window = c.window,
                                            .sinks = c.sinks ? sinks.data() : nullptr},

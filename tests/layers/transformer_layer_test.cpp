@@ -12,8 +12,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <limits>
+#include <memory>
 #include <mutex>
+#include <optional>
 
 namespace pentatron::layers {
 namespace {
@@ -23,7 +26,7 @@ using kernels::NormKind;
 using test::expect_close;
 using test::randn;
 
-constexpr int64_t kHidden = 12, kBatch = 2, kSequence = 6;
+constexpr int64_t kHidden = 12, kBatch = 2, kSequence = 6, kMemory = 5;
 constexpr test::Tolerance kExact{1e-10, 1e-12};
 
 struct Case {
@@ -31,10 +34,67 @@ struct Case {
   TransformerLayerOptions options;
   int64_t rotary_dim = 0;
   bool interleaved = false;
+  std::vector<nn::TokenRange> real = {}; ///< of x
+  std::optional<RelativeBiasOptions> bias = {};
 };
 
 void PrintTo(const Case& c, std::ostream* os) {
   *os << c.name;
+}
+
+/// Layers of BERT and T5, with padding.
+std::vector<Case> encoder_decoder_cases() {
+  std::vector<Case> all;
+  all.push_back({.name = "bert",
+                 .options = {.attention = {.hidden = kHidden,
+                                           .heads = 4,
+                                           .kv_heads = 4,
+                                           .head_size = 3,
+                                           .qkv_bias = true,
+                                           .proj_bias = true,
+                                           .mask = AttentionMask::kFull},
+                             .mlp = {.hidden = kHidden, .ffn = 20, .bias = true},
+                             .norm = {.kind = NormKind::kLayerNorm, .eps = 1e-12},
+                             .norm_input = false,
+                             .norm_residual = true},
+                 .real = {{0, 4}, {2, 6}}});
+  Case encoder;
+  encoder.name = "t5_encoder";
+  encoder.options = {.attention = {.hidden = kHidden,
+                                   .heads = 2,
+                                   .kv_heads = 2,
+                                   .head_size = 5,
+                                   .mask = AttentionMask::kFull,
+                                   .scale = 1},
+                     .mlp = {.hidden = kHidden, .ffn = 14, .activation = Activation::kRelu}};
+  encoder.real = {{0, 6}, {0, 3}};
+  encoder.bias = {.heads = 2, .buckets = 6, .max_distance = 5};
+  all.push_back(encoder);
+  Case decoder = encoder;
+  decoder.name = "t5_decoder";
+  decoder.options.attention.mask = AttentionMask::kCausal;
+  decoder.options.cross = {
+      .hidden = kHidden, .heads = 2, .kv_heads = 2, .head_size = 5, .scale = 1};
+  decoder.options.mlp.activation = Activation::kGeluTanh;
+  decoder.options.mlp.gated = true;
+  decoder.bias->bidirectional = false;
+  all.push_back(decoder);
+  Case other = decoder; // post-norm with every bias, groups, and a memory of its own width
+  other.name = "post_norm_decoder";
+  other.options.attention.qkv_bias = other.options.attention.proj_bias = true;
+  other.options.cross = {.hidden = kHidden,
+                         .memory = 7,
+                         .heads = 4,
+                         .kv_heads = 2,
+                         .head_size = 3,
+                         .qkv_bias = true,
+                         .proj_bias = true};
+  other.options.norm = {.kind = NormKind::kLayerNorm};
+  other.options.norm_input = false;
+  other.options.norm_output = other.options.norm_residual = true;
+  other.bias.reset();
+  all.push_back(other);
+  return all;
 }
 
 std::vector<Case> cases() {
@@ -93,6 +153,7 @@ std::vector<Case> cases() {
   glm.options.attention.qk_norm = QkNorm::kProjection; // zero-centered
   glm.options.norm_output = true;
   all.push_back(glm);
+  for (const Case& c : encoder_decoder_cases()) all.push_back(c);
   return all;
 }
 
@@ -137,6 +198,61 @@ at::Tensor plain_rotation(const at::Tensor& x, const Case& c) { // [b, s, n, d]
   return at::cat({joined, rest}, 3);
 }
 
+/// True for real keys: [b, 1, 1, s].
+at::Tensor real_keys(const std::vector<nn::TokenRange>& real, int64_t sequence) {
+  at::Tensor keys = at::ones({kBatch, 1, 1, sequence}, at::kBool);
+  for (size_t b = 0; b < real.size(); ++b) {
+    keys[static_cast<int64_t>(b)].fill_(false);
+    keys[static_cast<int64_t>(b)].narrow(2, real[b].begin, real[b].end - real[b].begin).fill_(true);
+  }
+  return keys;
+}
+
+/// [n, s, s] from the bucket of each pair by the formula, one by one.
+at::Tensor plain_bias(const at::Tensor& weight, const RelativeBiasOptions& o) {
+  std::vector<int64_t> buckets;
+  for (int64_t i = 0; i < kSequence; ++i) {
+    for (int64_t j = 0; j < kSequence; ++j) {
+      int64_t half = o.buckets, base = 0, distance = std::max<int64_t>(i - j, 0);
+      if (o.bidirectional) {
+        half /= 2;
+        base = j > i ? half : 0;
+        distance = std::abs(i - j);
+      }
+      const int64_t exact = half / 2;
+      if (distance >= exact) {
+        const double share = std::log(static_cast<double>(distance) / exact) /
+                             std::log(static_cast<double>(o.max_distance) / exact);
+        distance = std::min(half - 1, exact + static_cast<int64_t>(share * (half - exact)));
+      }
+      buckets.push_back(base + distance);
+    }
+  }
+  return weight.index_select(0, at::tensor(buckets, at::kLong))
+      .view({kSequence, kSequence, o.heads})
+      .permute({2, 0, 1});
+}
+
+const std::vector<nn::TokenRange> kRealMemory = {{0, 5}, {1, 4}};
+
+at::Tensor plain_cross(const at::Tensor& x, const at::Tensor& memory, const Leaves& p,
+                       const CrossAttentionOptions& o) {
+  const int64_t n = o.heads, g = o.kv_heads, d = o.head_size;
+  const at::Tensor q =
+      plain_linear(x, p, "cross_attention.q").view({kBatch, kSequence, n, d}).transpose(1, 2);
+  const at::Tensor kv =
+      plain_linear(memory, p, "cross_attention.kv").view({kBatch, kMemory, 2 * g, d});
+  const auto part = [&](int64_t begin) {
+    return kv.narrow(2, begin, g).transpose(1, 2).repeat_interleave(n / g, 1);
+  };
+  const double scale = o.scale > 0 ? o.scale : 1 / std::sqrt(static_cast<double>(d));
+  const at::Tensor s = (q.matmul(part(0).transpose(2, 3)) * scale)
+                           .masked_fill(real_keys(kRealMemory, kMemory).logical_not(),
+                                        -std::numeric_limits<double>::infinity());
+  const at::Tensor y = at::softmax(s, 3).matmul(part(g)).transpose(1, 2);
+  return plain_linear(y.reshape({kBatch * kSequence, n * d}), p, "cross_attention.proj");
+}
+
 at::Tensor plain_attention(const at::Tensor& x, const Leaves& p, const Case& c) {
   const AttentionOptions& o = c.options.attention;
   const int64_t n = o.heads, g = o.kv_heads, d = o.head_size;
@@ -161,8 +277,11 @@ at::Tensor plain_attention(const at::Tensor& x, const Leaves& p, const Case& c) 
   };
   const double scale = o.scale > 0 ? o.scale : 1 / std::sqrt(static_cast<double>(d));
   at::Tensor s = heads_first(q).matmul(repeated(k).transpose(2, 3)) * scale;
-  at::Tensor seen = at::ones({kSequence, kSequence}, at::kBool).tril();
+  if (c.bias) s = s + plain_bias(p.at("relative_bias.weight"), *c.bias);
+  at::Tensor seen = at::ones({kSequence, kSequence}, at::kBool);
+  if (o.mask == AttentionMask::kCausal) seen = seen.tril();
   if (o.window > 0) seen = seen.logical_and(at::ones_like(seen).triu(1 - o.window));
+  seen = seen.logical_and(real_keys(c.real, kSequence));
   s = s.masked_fill(seen.logical_not(), -std::numeric_limits<double>::infinity());
   if (o.softmax != SoftmaxKind::kVanilla) {
     const at::Tensor sink = o.softmax == SoftmaxKind::kLearnable ? p.at("attention.sinks")
@@ -183,6 +302,8 @@ at::Tensor plain_mlp(const at::Tensor& x, const Leaves& p, const MlpOptions& o) 
       return at::gelu(y, "tanh");
     case Activation::kSilu:
       return at::silu(y);
+    case Activation::kRelu:
+      return at::relu(y);
     default:
       return at::relu(y).square();
     }
@@ -192,23 +313,60 @@ at::Tensor plain_mlp(const at::Tensor& x, const Leaves& p, const MlpOptions& o) 
   return plain_linear(y, p, "mlp.fc2");
 }
 
-at::Tensor plain_layer(const at::Tensor& x, const Leaves& p, const Case& c) {
-  const auto normed = [&](bool wanted, const at::Tensor& y, const char* name) {
-    return wanted ? plain_norm(y, p, name, c.options.norm) : y;
+at::Tensor plain_layer(const at::Tensor& x, const at::Tensor& memory, const Leaves& p,
+                       const Case& c) {
+  const TransformerLayerOptions& o = c.options;
+  const auto normed = [&](bool wanted, const at::Tensor& y, const std::string& name) {
+    return wanted ? plain_norm(y, p, name, o.norm) : y;
   };
-  const bool in = c.options.norm_input, out = c.options.norm_output;
-  const at::Tensor a = plain_attention(normed(in, x, "attention_norm"), p, c),
-                   h = x + normed(out, a, "attention_output_norm"),
-                   m = plain_mlp(normed(in, h, "mlp_norm"), p, c.options.mlp);
-  return h + normed(out, m, "mlp_output_norm");
+  at::Tensor h = x;
+  const auto add = [&](const std::string& name, const auto& branch) {
+    const at::Tensor y = branch(normed(o.norm_input, h, name + "_norm"));
+    h = normed(o.norm_residual, h + normed(o.norm_output, y, name + "_output_norm"),
+               name + "_residual_norm");
+  };
+  add("attention", [&](const at::Tensor& y) { return plain_attention(y, p, c); });
+  if (o.cross)
+    add("cross_attention",
+        [&](const at::Tensor& y) { return plain_cross(y, memory, p, *o.cross); });
+  add("mlp", [&](const at::Tensor& y) { return plain_mlp(y, p, o.mlp); });
+  return h;
+}
+
+nn::SequenceLayout layout_of(const Case& c) {
+  nn::SequenceLayout layout = nn::SequenceLayout::dense(kBatch, kSequence, {4, 9}, at::kCPU);
+  layout.real = c.real;
+  return layout;
+}
+nn::SequenceLayout memory_layout() {
+  nn::SequenceLayout layout = nn::SequenceLayout::dense(kBatch, kMemory, {4, 9}, at::kCPU);
+  layout.real = kRealMemory;
+  return layout;
+}
+
+at::Tensor input_x() {
+  return randn({kBatch * kSequence, kHidden}, 1);
+}
+at::Tensor input_memory(const Case& c) {
+  const int64_t width = c.options.cross ? c.options.cross->memory : 0;
+  return randn({kBatch * kMemory, width > 0 ? width : kHidden}, 3);
+}
+at::Tensor input_dy() {
+  return randn({kBatch * kSequence, kHidden}, 2);
 }
 
 struct Layer {
-  Layer(const Case& c, const comm::Group& tp, at::ScalarType dtype = at::kDouble)
-      : layer(nn::Scope(params, dtype, {{"tp", {tp.rank(), tp.size()}}}), c.options, tp,
-              rotary(c, dtype)),
-        store(params, at::kCPU) {
+  Layer(const Case& c, const parallel::TensorParallel& tp, at::ScalarType dtype = at::kDouble)
+      : test_case(c), scope(params, dtype, {{"tp", {tp.rank(), tp.size()}}}),
+        bias(c.bias ? std::make_shared<RelativeBias>(scope / "relative_bias", *c.bias, tp)
+                    : nullptr),
+        layer(scope, c.options, tp, rotary(c, dtype), bias), store(params, at::kCPU) {
     for (nn::Param& param : params) nn::load_global(param, value_of(param).to(dtype));
+  }
+  /// Of {x, memory}.
+  at::Tensor forward(const std::vector<at::Tensor>& in, const nn::ForwardContext& ctx) const {
+    return test_case.options.cross ? layer.forward(in[0], in[1], memory, ctx)
+                                   : layer.forward(in[0], ctx);
   }
   static std::shared_ptr<const RotaryTable> rotary(const Case& c, at::ScalarType dtype) {
     if (c.rotary_dim == 0) return std::make_shared<RotaryTable>();
@@ -220,37 +378,37 @@ struct Layer {
     return randn(param.spec().shape, std::hash<std::string>{}(param.name()) % 1000) * 0.5;
   }
 
+  Case test_case;
+  nn::SequenceLayout memory = memory_layout();
   nn::ParamList params;
+  nn::Scope scope;
+  std::shared_ptr<const RelativeBias> bias;
   TransformerLayer layer;
   nn::ResidentStore store;
 };
 
-nn::SequenceLayout dense() {
-  return nn::SequenceLayout::dense(kBatch, kSequence, {4, 9}, at::kCPU);
-}
-
 class LayerTest : public testing::TestWithParam<Case> {};
 
 TEST_P(LayerTest, GradientsAreThoseOfTheFormula) {
-  const at::Tensor x = randn({kBatch * kSequence, kHidden}, 1),
-                   dy = randn({kBatch * kSequence, kHidden}, 2);
-  Layer model(GetParam(), {});
-  test::Pass pass(dense());
+  std::vector<at::Tensor> inputs = {input_x(), input_memory(GetParam())};
+  Layer model(GetParam(), comm::Group());
+  test::Pass pass(layout_of(GetParam()));
   const auto actual = test::differentiate(
-      [&](const auto& in) { return model.layer.forward(in[0], pass.ctx); }, {x}, dy);
-  std::vector<at::Tensor> inputs = {x};
+      [&](const auto& in) { return model.forward(in, pass.ctx); }, inputs, input_dy());
   for (const nn::Param& param : model.params) inputs.push_back(param.value());
   const auto expected = test::differentiate(
       [&](const auto& in) {
         Leaves p;
-        size_t i = 0;
+        size_t i = 1;
         for (const nn::Param& param : model.params) p[param.name()] = in[++i];
-        return plain_layer(in[0], p, GetParam());
+        return plain_layer(in[0], in[1], p, GetParam());
       },
-      inputs, dy);
+      inputs, input_dy());
   expect_close(actual.y, expected.y, kExact);
   expect_close(actual.grads[0], expected.grads[0], kExact);
-  size_t i = 0;
+  EXPECT_EQ(actual.grads[1].defined(), GetParam().options.cross.has_value());
+  if (GetParam().options.cross) expect_close(actual.grads[1], expected.grads[1], kExact);
+  size_t i = 1;
   for (const nn::Param& param : model.params) {
     SCOPED_TRACE(param.name());
     expect_close(param.main_grad(), expected.grads[++i], kExact);
@@ -260,19 +418,19 @@ TEST_P(LayerTest, GradientsAreThoseOfTheFormula) {
 
 /// Runs the layer forward and backward.
 test::Derivatives run(Layer& model) {
-  test::Pass pass(dense());
+  test::Pass pass(layout_of(model.test_case));
   const at::ScalarType dtype = model.store.values().scalar_type();
-  return test::differentiate([&](const auto& in) { return model.layer.forward(in[0], pass.ctx); },
-                             {randn({kBatch * kSequence, kHidden}, 1).to(dtype)},
-                             randn({kBatch * kSequence, kHidden}, 2).to(dtype));
+  return test::differentiate([&](const auto& in) { return model.forward(in, pass.ctx); },
+                             {input_x().to(dtype), input_memory(model.test_case).to(dtype)},
+                             input_dy().to(dtype));
 }
 
 TEST_P(LayerTest, AFrozenParameterChangesNothingElse) {
-  Layer trained(GetParam(), {});
+  Layer trained(GetParam(), comm::Group());
   const auto expected = run(trained);
   for (const nn::Param& param : trained.params) {
     SCOPED_TRACE(param.name() + " is frozen");
-    Layer model(GetParam(), {});
+    Layer model(GetParam(), comm::Group());
     model.params.find(param.name()).trainable = false;
     const auto actual = run(model);
     EXPECT_TRUE(test::same_bits(actual.grads[0], expected.grads[0]));
@@ -290,10 +448,10 @@ TEST_P(LayerTest, AFrozenParameterChangesNothingElse) {
 }
 
 TEST_P(LayerTest, NarrowTypesAreNearFp64) {
-  Layer exact(GetParam(), {});
+  Layer exact(GetParam(), comm::Group());
   const auto expected = run(exact);
   for (const auto& [dtype, bound] : {std::pair{at::kFloat, 1e-5}, {at::kBFloat16, 5e-2}}) {
-    Layer model(GetParam(), {}, dtype);
+    Layer model(GetParam(), comm::Group(), dtype);
     const auto actual = run(model);
     EXPECT_EQ(actual.y.scalar_type(), dtype);
     EXPECT_LT(test::relative_error(actual.y, expected.y), bound);
@@ -307,29 +465,43 @@ TEST_P(LayerTest, NarrowTypesAreNearFp64) {
   }
 }
 
-/// Output, input gradient and global gradients on `ranks` ranks, all dropouts on.
+/// Output, input gradients and global gradients on `ranks` ranks, all dropouts on.
 struct Sharded {
-  at::Tensor y, dx;
+  at::Tensor y, dx, dmemory;
   std::map<std::string, at::Tensor> grads;
 };
 
-Sharded on_ranks(Case c, int ranks) {
-  c.options.hidden_dropout = 0.2;
+Sharded on_ranks(Case c, int ranks, bool sequence = false) {
+  c.options.hidden_dropout = c.options.attention.dropout = c.options.mlp.dropout = 0.2;
   c.options.dropout_site = 1;
-  c.options.attention.dropout = 0.2;
+  c.options.mlp.dropout_site = 3;
+  if (c.options.cross) {
+    c.options.cross->dropout = 0.2;
+    c.options.cross->dropout_site = 4;
+    c.options.cross_dropout_site = 5;
+  }
   Sharded result;
   std::mutex mutex;
   test::run_ranks(ranks, [&](const comm::Group& tp) {
-    Layer model(c, tp);
-    test::Pass pass(dense());
+    Layer model(c, parallel::TensorParallel(tp, sequence, false));
+    test::Pass pass(layout_of(c));
     pass.ctx.training = true;
-    const auto own = test::differentiate(
-        [&](const auto& in) { return model.layer.forward(in[0], pass.ctx); },
-        {randn({kBatch * kSequence, kHidden}, 1)}, randn({kBatch * kSequence, kHidden}, 2));
+    if (sequence) {
+      pass.layout.cut_outer(tp.rank(), tp.size());
+      model.memory.cut_outer(tp.rank(), tp.size());
+    }
+    auto own =
+        test::differentiate([&](const auto& in) { return model.forward(in, pass.ctx); },
+                            {pass.layout.outer(input_x()), model.memory.outer(input_memory(c))},
+                            pass.layout.outer(input_dy()));
+    for (at::Tensor* x : {&own.y, own.grads.data(), &own.grads[1]}) {
+      if (sequence && x->defined()) *x = comm::all_gather(*x, 0, tp);
+    }
     const std::lock_guard lock(mutex);
     if (tp.rank() == 0) {
       result.y = own.y;
       result.dx = own.grads[0];
+      result.dmemory = own.grads[1];
     }
     for (const nn::Param& param : model.params) {
       auto [entry, fresh] = result.grads.try_emplace(param.name());
@@ -350,32 +522,53 @@ Sharded on_ranks(Case c, int ranks) {
 }
 
 TEST_P(LayerTest, TwoRanksAreOneRank) {
-  const Sharded two = on_ranks(GetParam(), 2), one = on_ranks(GetParam(), 1);
-  expect_close(two.y, one.y, {1e-12, 1e-12});
-  expect_close(two.dx, one.dx, {1e-12, 1e-12});
-  for (const auto& [name, grad] : one.grads) {
-    SCOPED_TRACE(name);
-    expect_close(two.grads.at(name), grad, {1e-12, 1e-12});
-    EXPECT_GT(grad.abs().max().item<double>(), 0);
+  const Sharded one = on_ranks(GetParam(), 1);
+  for (const bool sequence : {false, true}) {
+    SCOPED_TRACE(sequence ? "sequence parallel" : "tensor parallel");
+    const Sharded two = on_ranks(GetParam(), 2, sequence);
+    expect_close(two.y, one.y, {1e-12, 1e-12});
+    expect_close(two.dx, one.dx, {1e-12, 1e-12});
+    if (GetParam().options.cross) expect_close(two.dmemory, one.dmemory, {1e-12, 1e-12});
+    for (const auto& [name, grad] : one.grads) {
+      SCOPED_TRACE(name);
+      expect_close(two.grads.at(name), grad, {1e-12, 1e-12});
+      EXPECT_GT(grad.abs().max().item<double>(), 0);
+    }
   }
 }
 
+nn::LayerShape shape_of(const at::Tensor& x, int ranks) {
+  return {.tokens = kBatch * kSequence,
+          .squared_lengths = kBatch * kSequence * kSequence,
+          .element_bytes = static_cast<int64_t>(x.element_size()),
+          .acc_bytes = x.scalar_type() == at::kDouble ? 8 : 4,
+          .tp = ranks,
+          .memory_tokens = kBatch * kMemory,
+          .crossed_lengths = kBatch * kSequence * kMemory};
+}
+
 TEST_P(LayerTest, CostCountsTheFlopsOfTheMatrices) {
+  const TransformerLayerOptions& o = GetParam().options;
   for (const int ranks : {1, 2}) {
     test::run_ranks(ranks, [&](const comm::Group& tp) {
       Layer model(GetParam(), tp);
-      double weights = 0; // matrices only
+      double flops = 0; // of matrices only
       for (const nn::Param& param : model.params) {
-        if (param.shape().size() == 2) weights += static_cast<double>(param.numel());
+        if (param.shape().size() != 2 || param.name() == "relative_bias.weight") continue;
+        const bool of_memory = param.name() == "cross_attention.kv.weight";
+        flops +=
+            2.0 * kBatch * (of_memory ? kMemory : kSequence) * static_cast<double>(param.numel());
       }
-      const nn::Cost cost = TransformerLayer::cost(
-          GetParam().options, {.tokens = 24, .squared_lengths = 4 * 6 * 6, .tp = ranks});
-      EXPECT_EQ(cost.forward_gemm_flops, 2 * 24 * weights);
+      const nn::Cost cost = TransformerLayer::cost(o, shape_of(at::empty(0, at::kFloat), ranks));
+      EXPECT_EQ(cost.forward_gemm_flops, flops);
       EXPECT_EQ(cost.total_flops(), 3 * (cost.forward_gemm_flops + cost.forward_attention_flops));
       // Norms of the whole projection sum a number for each token, of q and of k.
-      const int sums = GetParam().options.attention.qk_norm == QkNorm::kProjection ? 4 : 0;
-      EXPECT_EQ(cost.tp_all_reduce.count, ranks == 1 ? 0 : 4 + sums);
-      EXPECT_EQ(cost.tp_all_reduce.bytes, ranks == 1 ? 0 : (4 * kHidden + sums) * 24 * 4);
+      const int sums = o.attention.qk_norm == QkNorm::kProjection ? 4 : 0;
+      const int64_t tokens = kBatch * kSequence;
+      int64_t numbers = tokens * (4 * kHidden + sums);
+      if (o.cross) numbers += 2 * tokens * kHidden + input_memory(GetParam()).numel();
+      EXPECT_EQ(cost.tp_all_reduce.count, ranks == 1 ? 0 : 4 + sums + (o.cross ? 3 : 0));
+      EXPECT_EQ(cost.tp_all_reduce.bytes, ranks == 1 ? 0 : numbers * 4);
     });
   }
 }
@@ -387,25 +580,26 @@ TEST_P(LayerTest, CostCountsTheBytesKeptForBackward) {
       for (const int ranks : {1, 2}) {
         test::run_ranks(ranks, [&](const comm::Group& tp) {
           Case c = GetParam();
-          if (dropout) c.options.hidden_dropout = c.options.attention.dropout = 0.1;
+          if (dropout) {
+            c.options.hidden_dropout = c.options.attention.dropout = c.options.mlp.dropout = 0.1;
+          }
+          c.bias.reset(); // a table of heads and distances, whatever the tokens
           Layer model(c, tp, dtype);
-          test::Pass pass(dense());
+          test::Pass pass(layout_of(c));
           pass.ctx.training = true;
           const auto held = [&] {
             return nn::memory_snapshot(tp.rank())[nn::MemoryCategory::kActivations].current_bytes;
           };
+          // The memory is another segment's output, kept once for all layers.
+          const at::Tensor memory = input_memory(c).to(dtype).requires_grad_(true);
           const nn::MemoryScope scope(nn::MemoryCategory::kActivations);
           const int64_t before = held();
           at::Tensor x = randn({kBatch * kSequence, kHidden}, 1).to(dtype).requires_grad_(true);
-          const at::Tensor y = model.layer.forward(x, pass.ctx);
+          const at::Tensor y = model.forward({x, memory}, pass.ctx);
           comm::barrier(tp); // a peer still in a collective holds this rank's part of it
-          const nn::LayerShape shape{.tokens = kBatch * kSequence,
-                                     .squared_lengths = kBatch * kSequence * kSequence,
-                                     .element_bytes = static_cast<int64_t>(x.element_size()),
-                                     .acc_bytes = dtype == at::kDouble ? 8 : 4,
-                                     .tp = ranks};
           const int64_t output = static_cast<int64_t>(y.nbytes()); // the next layer's input
-          EXPECT_EQ(held() - before - output, TransformerLayer::cost(c.options, shape).saved_bytes)
+          EXPECT_EQ(held() - before - output,
+                    TransformerLayer::cost(c.options, shape_of(x, ranks)).saved_bytes)
               << dtype << " on " << ranks;
           y.backward(at::ones_like(y));
         });
@@ -423,6 +617,13 @@ double pairs(int64_t documents, int64_t length, int64_t window) {
   for (int64_t i = 0; i < length; ++i)
     sum += static_cast<double>(window > 0 ? std::min(i + 1, window) : i + 1);
   return sum * static_cast<double>(documents);
+}
+
+TEST(AttentionCost, CountsBothDirectionsOfFullAttention) {
+  const AttentionOptions o{
+      .hidden = 64, .heads = 8, .kv_heads = 2, .head_size = 16, .mask = AttentionMask::kFull};
+  const nn::Cost cost = Attention::cost(o, {.tokens = 300, .squared_lengths = 3 * 100 * 100});
+  EXPECT_EQ(cost.forward_attention_flops, 4.0 * 3 * 100 * 100 * 8 * 16);
 }
 
 TEST(AttentionCost, CountsTheVisiblePairs) {

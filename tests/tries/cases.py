@@ -233,6 +233,7 @@ CASES = [
 ELSEWHERE = [
     (r"^(optim|parallel|parallelize|models)/", "followed by tests/trainer/suggestions_test.cpp"),
     (r"^comm/(backend|control|parallel_groups|rank_groups|collectives|supervisor|process_world|launch)", "several processes, launchers or machines: tests/comm"),
+    (r"^nn/context", "attention masks of a batch: tests/nn/sequence_layout_test.cpp"),
     (r"^nn/shard_spec", "layouts that the configuration refuses before: tests/nn"),
     (r"^trainer/differences", "ranks with different files: tests/trainer"),
     (r"^checkpoint/gguf/|^checkpoint/model_stream|^data/tokenizer/(bpe|open).*(dropout|pattern)", "files of other programs: tests/checkpoint, tests/data"),

@@ -1,5 +1,6 @@
 #include "pentatron/kernels/attention/attention.h"
 
+#include <algorithm>
 #include <array>
 
 #include "pentatron/base/error.h"
@@ -38,6 +39,20 @@ constexpr std::array<Entry<AttentionBackward>, 4> kBackward = {
      {"avx2", refuse_avx2<AttentionBackward>, attention_detail::backward_avx2},
      {"reference", refuse_reference<AttentionBackward>, attention_backward_reference}}};
 
+void check(const AttentionShape& s, const AttentionPair& p) {
+  if (p.query_size < 0 || p.key_size < 0 || p.query_begin < 0 || p.key_begin < 0 ||
+      p.query_begin + p.query_size > s.queries) {
+    raise<ShapeError>("attention: queries {} + {} and keys {} + {} are no pair of {} queries",
+                      p.query_begin, p.query_size, p.key_begin, p.key_size, s.queries);
+  }
+  if (s.bias == nullptr || p.query_size == 0 || p.key_size == 0) return;
+  const int64_t distance = std::max(p.query_size - 1 - p.offset, p.offset + p.key_size - 1);
+  if (distance >= s.span) {
+    raise<ShapeError>("attention: a bias of span {} has no column for the distance {}", s.span,
+                      distance);
+  }
+}
+
 void check(const AttentionShape& s) {
   if (s.heads <= 0 || s.kv_heads <= 0 || s.heads % s.kv_heads != 0) {
     raise<ShapeError>("attention: {} query heads are not a multiple of {} key-value heads", s.heads,
@@ -45,14 +60,8 @@ void check(const AttentionShape& s) {
   }
   if (s.head_size <= 0) raise<ShapeError>("attention: head_size={} is not positive", s.head_size);
   if (!(s.scale > 0)) raise<ShapeError>("attention: scale={} is not positive", s.scale);
-  if (s.documents.empty() || s.documents.front() != 0)
-    raise<ShapeError>("attention: documents must begin with token 0");
-  for (size_t i = 1; i < s.documents.size(); ++i) {
-    if (s.documents[i] < s.documents[i - 1]) {
-      raise<ShapeError>("attention: document {} begins at token {}, before the one in front of it",
-                        i, s.documents[i]);
-    }
-  }
+  if (s.value_size < 0) raise<ShapeError>("attention: value_size={} is negative", s.value_size);
+  for (const AttentionPair& p : s.pairs) check(s, p);
 }
 
 template <class Args>
@@ -85,6 +94,8 @@ void attention_forward(const AttentionForward& args, const Context& context) {
 void attention_backward(const AttentionBackward& args, const Context& context) {
   if (args.shape.sinks != nullptr && args.dsinks == nullptr)
     raise<ShapeError>("attention: sinks without a place for dsinks");
+  if (args.shape.bias != nullptr && args.dbias == nullptr)
+    raise<ShapeError>("attention: a bias without a place for dbias");
   run<AttentionBackward>(Op::kAttentionBackward, kBackward, args, context);
 }
 

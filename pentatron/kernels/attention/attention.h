@@ -1,20 +1,27 @@
-/// Causal attention within documents, without storing the scores: out = softmax(scale q k^T + mask)
-/// v.
+/// Attention without storing the scores: out = softmax(scale q k^T + bias + mask) v, between pairs
+/// of a range of queries and a range of keys.
 ///
-/// Shapes, T = tokens, n = query heads, g = key-value heads (n a multiple of g), d = head size:
-///   q, out, dout, dq [T, n, d]; k, v, dk, dv [T, g, d]; d contiguous, tokens and heads strided
-///   lse [n, T]: log of the sum of exp(scores), natural; kept by the forward for the backward
-/// Head i of q attends to head i / (n / g) of k and v. Token i sees token j of its document if i -
-/// window < j <= i. Sinks add exp(sink) of the head to the denominator, with no value behind it.
+/// Shapes, T = queries, S = keys, n = query heads, g = key-value heads (n a multiple of g), d =
+/// head size, e = head size of values:
+///   q, dq [T, n, d]; out, dout [T, n, e]; k, dk [S, g, d]; v, dv [S, g, e]; d and e contiguous,
+///   tokens and heads strided
+///   lse, dlse [n, T]: log of the sum of exp(scores), natural; kept by the forward for the backward
+///   bias, dbias [n, 2 span - 1]: column span - 1 + (position of the query - that of the key)
+/// Head i of q attends to head i / (n / g) of k and v. AttentionPair and AttentionMask say which
+/// keys a query sees. Sinks add exp(sink) of the head to the denominator, with no value behind it.
+/// A query of a pair that sees no key gets out 0 and lse -inf (or the sink), and gives no
+/// gradient to others. Rows of queries and keys in no pair are not written.
 ///
 /// Accumulate type: float for fp32 and bf16 (entries with bf16 instructions round probabilities to
 /// bf16 before their products with bf16 values), double for fp64 (reference only). The result does
-/// not depend on the number of threads: (document, key-value head) pairs are independent, and so
-/// are blocks of queries in the forward. A value that is not finite may reach tokens of its
-/// document that do not see it, as 0 times it, but no other document. Source: Dao et al. 2022
-/// (arXiv:2205.14135), algorithms 1 and 4; Xiao et al. 2023 (arXiv:2309.17453) for sinks.
+/// not depend on the number of threads: (pair, key-value head) are independent, and so are blocks
+/// of queries in the forward; gradients of sinks and bias are summed in the order of the pairs. A
+/// value that is not finite may reach queries of its pair that do not see it, as 0 times it, but no
+/// other pair. Source: Dao et al. 2022 (arXiv:2205.14135), algorithms 1 and 4; Xiao et al.
+/// 2023 (arXiv:2309.17453) for sinks.
 #pragma once
 
+#include "pentatron/kernels/attention/attention_pair.h"
 #include "pentatron/kernels/contract.h"
 
 namespace pentatron::kernels {
@@ -31,26 +38,34 @@ struct AttentionShape {
   int64_t heads = 0;
   int64_t kv_heads = 0;
   int64_t head_size = 0;
-  std::span<const int64_t>
-      documents;               ///< first token of each document, then T: {0, ..., T}, not falling
+  int64_t value_size = 0; ///< head size of v and out; 0: head_size
+  int64_t queries = 0;    ///< T
+  std::span<const AttentionPair> pairs;
+  AttentionMask mask = AttentionMask::kCausal;
   double scale = 1;            ///< positive
-  int64_t window = 0;          ///< tokens visible, the own one included; 0: all earlier ones
+  int64_t window = 0;          ///< keys at this distance or more are hidden; 0: none
   const void* sinks = nullptr; ///< [n] in the accumulate type, or none
+  const void* bias = nullptr;  ///< [n, 2 span - 1] in the accumulate type, or none
+  int64_t span = 0;            ///< of bias: above every distance of a query and a key of a pair
+
+  int64_t head_size_of_values() const { return value_size > 0 ? value_size : head_size; }
 };
 
 struct AttentionForward {
   AttentionShape shape;
   HeadsView q, k, v; ///< read only
   HeadsView out;
-  void* lse = nullptr; ///< [n, T] in the accumulate type
+  void* lse = nullptr; ///< in the accumulate type
 };
 
 struct AttentionBackward {
   AttentionShape shape;
   HeadsView q, k, v, out, dout; ///< read only
   const void* lse = nullptr;
-  HeadsView dq, dk, dv;   ///< written, not added to
-  void* dsinks = nullptr; ///< [n] in the accumulate type, written; needed if there are sinks
+  const void* dlse = nullptr; ///< the gradient of lse in the accumulate type, or none
+  HeadsView dq, dk, dv;       ///< written, not added to
+  void* dsinks = nullptr;     ///< [n] in the accumulate type, written; needed if there are sinks
+  void* dbias = nullptr;      ///< as bias, written; needed if there is a bias
 };
 
 std::span<const Entry<AttentionForward>> attention_forward_entries();

@@ -45,11 +45,12 @@ PENTATRON_AVX512_BF16 void softmax_step(float* s, int64_t keys, int64_t key,
                                         const Visibility& visible, float factor, float* top,
                                         float* sum, float* o, int64_t rows, uint32_t* units) {
   const __m512 f = _mm512_set1_ps(factor);
+  const bool all = visible.all(key, keys);
   for (int v = 0; v < 2; ++v) {
     const __m512 old = _mm512_loadu_ps(top + 16 * v);
     __m512 m = old;
     for (int64_t r = 0; r < keys; ++r) {
-      const auto mask = static_cast<__mmask16>(visible.of(key + r) >> (16 * v));
+      const auto mask = static_cast<__mmask16>(all ? ~0U : visible.of(key + r) >> (16 * v));
       m = _mm512_mask_max_ps(m, mask, _mm512_loadu_ps(s + 32 * r + 16 * v), m);
     }
     _mm512_storeu_ps(top + 16 * v, m);
@@ -69,7 +70,7 @@ PENTATRON_AVX512_BF16 void softmax_step(float* s, int64_t keys, int64_t key,
     for (int64_t r = 0; r < keys; r += 2) {
       __m512 p[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
       for (int64_t e = 0; e < 2 && r + e < keys; ++e) {
-        const auto mask = static_cast<__mmask16>(visible.of(key + r + e) >> (16 * v));
+        const auto mask = static_cast<__mmask16>(all ? ~0U : visible.of(key + r + e) >> (16 * v));
         float* const at = s + 32 * (r + e) + 16 * v;
         p[e] = _mm512_maskz_mov_ps(mask, exp2_ps(_mm512_fmsub_ps(_mm512_loadu_ps(at), f, offset)));
         total = _mm512_add_ps(total, p[e]);
@@ -90,13 +91,14 @@ PENTATRON_AVX512_BF16 void softmax_backward(float* s, float* dp, int64_t keys, i
                                             const float* lse, const float* delta, uint16_t* p16,
                                             uint16_t* ds16, uint32_t* units) {
   const __m512 f = _mm512_set1_ps(factor);
+  const bool all = visible.all(key, keys);
   for (int v = 0; v < 2; ++v) {
     const __m512 offset = _mm512_loadu_ps(lse + 16 * v);
     const __m512 d = _mm512_loadu_ps(delta + 16 * v);
     for (int64_t r = 0; r < keys; r += 2) {
       __m512 ds[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
       for (int64_t e = 0; e < 2 && r + e < keys; ++e) {
-        const auto mask = static_cast<__mmask16>(visible.of(key + r + e) >> (16 * v));
+        const auto mask = static_cast<__mmask16>(all ? ~0U : visible.of(key + r + e) >> (16 * v));
         const int64_t at = 32 * (r + e) + 16 * v;
         const __m512 p =
             _mm512_maskz_mov_ps(mask, exp2_ps(_mm512_fmsub_ps(_mm512_loadu_ps(s + at), f, offset)));

@@ -2,6 +2,7 @@
 /// with AMX.
 #pragma once
 
+#include <algorithm>
 #include <string>
 
 #include "pentatron/kernels/attention/attention.h"
@@ -26,7 +27,7 @@ inline std::string refuse_common(const AttentionShape& s, const Context& context
   if (context.device != Device::kCpu) return "needs CPU memory";
   if (s.dtype != DType::kFloat32 && s.dtype != DType::kBFloat16)
     return "takes float32 and bfloat16 only";
-  if (s.head_size > kMaxHeadSize) return "head size is above 512";
+  if (std::max(s.head_size, s.value_size) > kMaxHeadSize) return "head size is above 512";
   return {};
 }
 

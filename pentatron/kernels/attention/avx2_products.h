@@ -57,11 +57,13 @@ template <bool kBf16> class Avx2Products {
   static constexpr bool kPair = false;
   static constexpr int64_t kElement = kBf16 ? 2 : 4;
   static constexpr int64_t kKeys = kAvx2Keys;
+  static constexpr int64_t kKeyStep = 1;
 
   static int64_t rows_size(int64_t n, int64_t k) { return ceil_div(n, kMr) * kLanes * k; }
   static int64_t columns_size(int64_t n, int64_t k) { return round_up(n, kQueries) * k; }
   static int64_t sum_rows(int64_t n) { return n; }
   static int64_t sum_columns(int64_t n) { return n; }
+  static int64_t score(int64_t key, int half) { return half * kKeys * kHalf + key * kHalf; }
 
   /// Tiles of 6 rows, 8 apart.
   static void pack_rows_along(const char* src, int64_t ld, int64_t k, int64_t n, uint32_t* dst) {
@@ -148,7 +150,7 @@ template <bool kBf16> class Avx2Products {
   static void softmax_step(float* s, int64_t keys, int64_t key, const Visibility& visible,
                            float factor, float* top, float* sum, float* o, int64_t rows,
                            uint32_t*) {
-    const bool all = sees_all(visible, key, keys);
+    const bool all = visible.all(key, keys);
     for (int v = 0; v < kVectors; ++v) {
       float* const scores = s + column(v, kKeys);
       float* const out = o + column(v, rows);
@@ -262,11 +264,6 @@ template <bool kBf16> class Avx2Products {
   static int64_t column(int v, int64_t rows) {
     return v / 2 * rows * kHalf + v % 2 * kLanes;
   }
-  /// Whether each of the 32 queries sees each key.
-  static bool sees_all(const Visibility& visible, int64_t key, int64_t keys) {
-    return visible.of(key) == ~0U && visible.of(key + keys - 1) == ~0U;
-  }
-
   template <bool kAll>
   PENTATRON_AVX2 static void step(float* s, int64_t keys, int64_t key, const Visibility& visible,
                                   int v, float factor, float* top, float* sum, float* o,

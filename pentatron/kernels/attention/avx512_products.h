@@ -18,12 +18,14 @@ template <bool kPairs> class Avx512Products : public Avx512Steps<kPairs> {
   static constexpr int kMr = gemm_detail::kMr;
   static constexpr int64_t kKeys =
       8 * kMr; ///< of a block; blocks begin at multiples from the start of the document
+  static constexpr int64_t kKeyStep = 1;
 
   static int64_t units(int64_t k) { return ceil_div(k, kPerUnit); }
   static int64_t rows_size(int64_t n, int64_t k) { return n * units(k); }
   static int64_t columns_size(int64_t n, int64_t k) { return round_up(n, 32) * units(k); }
   static int64_t sum_rows(int64_t n) { return n; }
   static int64_t sum_columns(int64_t n) { return n; }
+  static int64_t score(int64_t key, int half) { return key * kQueries + 16 * half; }
 
   /// Tiles of 14 rows.
   static void pack_rows_along(const char* src, int64_t ld, int64_t k, int64_t n, uint32_t* dst) {

@@ -13,8 +13,10 @@ template <class Tiles> class TileProducts : public Avx512Steps<true> {
   static constexpr bool kPair = true;
   static constexpr int64_t kElement = 2;
   static constexpr int64_t kKeys = 128;
-  // Keys and queries of a pass end together, or at the end of the document: behind the last key of
-  // a block there are no others, whose sums the rest of a tile would spoil.
+  static constexpr int64_t kKeyStep = 32;
+  // Sums of keys are whole tiles. The keys of a pass end with a pair of tiles, or with the pair's
+  // keys: behind the last key of a block there are no others, whose sums the rest of a tile would
+  // spoil.
   static_assert(kPanels * kQueries % kKeys == 0 && kKeys % kTileK == 0);
 
   static int64_t steps(int64_t k) { return ceil_div(k, kTileK); }
@@ -26,6 +28,7 @@ template <class Tiles> class TileProducts : public Avx512Steps<true> {
   }
   static int64_t sum_rows(int64_t n) { return round_up(n, kTileRows); }
   static int64_t sum_columns(int64_t n) { return round_up(n, 32); }
+  static int64_t score(int64_t key, int half) { return key * kQueries + 16 * half; }
 
   static void pack_rows_along(const char* src, int64_t ld, int64_t k, int64_t n, uint32_t* dst) {
     for (int64_t i = 0; i < n; i += kTileRows) {

@@ -78,11 +78,12 @@ void probe_cached(Probe& probe, Arguments& arguments, DType dtype, int64_t head_
 
 void probe_attention(Probe& probe, Arguments& arguments) {
   static constexpr std::array<int64_t, 3> kHeadSizes = {64, 128, 192};
-  static constexpr std::array<int64_t, 2> kDocument = {0, 256};
+  static constexpr std::array<AttentionPair, 1> kDocument = {
+      {{.query_size = 256, .key_size = 256}}};
   const auto dtype = static_cast<DType>(probe.op_class.part / 4);
   const int64_t d = kHeadSizes[probe.op_class.part % 4];
   if (probe.op_class.op == Op::kCachedAttention) return probe_cached(probe, arguments, dtype, d);
-  const int64_t tokens = kDocument.back();
+  const int64_t tokens = kDocument[0].query_size;
   const auto view = [&](void* data, int64_t heads) {
     return HeadsView{.data = data, .token_stride = heads * d, .head_stride = d};
   };
@@ -96,7 +97,8 @@ void probe_attention(Probe& probe, Arguments& arguments) {
                              .heads = kHeads,
                              .kv_heads = kKvHeads,
                              .head_size = d,
-                             .documents = kDocument,
+                             .queries = tokens,
+                             .pairs = kDocument,
                              .scale = 1 / std::sqrt(static_cast<double>(d))};
   // Two products over the visible half of the scores; five in backward.
   probe.work = 2.0 * static_cast<double>(tokens * tokens * kHeads * d);

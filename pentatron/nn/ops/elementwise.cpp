@@ -49,7 +49,7 @@ at::Tensor activation(const at::Tensor& x, kernels::Activation kind, bool gated)
 at::Tensor dropout(const at::Tensor& x, const DropoutSite& site, const ForwardContext& ctx) {
   if (!ctx.training || site.p == 0) return x;
   const auto run = [site, key = Stream(ctx.seed, "dropout").key(),
-                    rows = planted("dropout_by_local_index")
+                    rows = site.all_tokens || planted("dropout_by_local_index")
                                ? ctx.layout->row_ids
                                : ctx.layout->outer(ctx.layout->row_ids)](const at::Tensor& in) {
     const NoAutograd guard;

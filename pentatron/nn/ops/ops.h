@@ -44,6 +44,7 @@ struct DropoutSite {
   double p = 0;
   uint32_t site = 0;
   int64_t feature_offset = 0;
+  bool all_tokens = false; ///< x has every token, also under sequence parallel
 };
 /// x with its dropped elements zero and the rest scaled by 1 / (1 - p); x itself outside training
 /// or at p = 0. The mask is a function of (seed, sample, position, site, feature).
