@@ -28,7 +28,8 @@ std::string broadcast_text(const std::string& text, int root, const Group& group
   const at::Tensor size = at::full({1}, static_cast<int64_t>(text.size()), at::kLong);
   broadcast_(size, root, group);
   const at::Tensor bytes = at::empty({size.item<int64_t>()}, at::kByte);
-  if (group.rank() == root) std::memcpy(bytes.data_ptr(), text.data(), text.size());
+  if (group.rank() == root && !text.empty())
+    std::memcpy(bytes.data_ptr(), text.data(), text.size());
   broadcast_(bytes, root, group);
   const auto* begin = static_cast<const char*>(bytes.data_ptr());
   return {begin, begin + bytes.numel()};

@@ -71,7 +71,7 @@ std::string needed(const ParallelConfig& parallel, const parallel::DdpConfig* dd
                    int world_size) {
   models::ModelConfig config = small();
   config.untie_embeddings_and_output_weights = !tied;
-  const PipelinePlan plan = plan_pipeline(parallel, config, {.tokens = 1, .squared_lengths = 1});
+  const PipelinePlan plan = plan_pipeline(parallel, config);
   std::vector<std::string> texts;
   for (const comm::NeededGroup& group : needed_groups(parallel, ddp, config, plan, world_size)) {
     std::string parts;
