@@ -11,6 +11,7 @@
 
 #include "pentatron/base/json.h"
 #include "pentatron/base/safetensors.h"
+#include "pentatron/checkpoint/hf/hf_config.h"
 #include "pentatron/checkpoint/hf/hf_weights.h"
 #include "pentatron/checkpoint/source_facts.h"
 #include "pentatron/checkpoint/tensor_io.h"
@@ -69,6 +70,48 @@ TEST_F(HfImport, RefusesWhatItDoesNotSupportByName) {
               HasSubstr("attention_bias"));
 }
 
+/// What transformers 5.23 makes of files that leave keys out or say a thing twice.
+TEST(HfConfig, SaysWhatTransformersReads) {
+  const auto read = [](const std::string& model, const auto& change) {
+    Json json = read_json(kHfModels / model / "config.json");
+    change(json);
+    return parse_hf_config(json, "config.json").config;
+  };
+  // rope_scaling, where it is something, stands in place of rope_parameters.
+  const models::ModelConfig scaled = read("llama", [](Json& json) {
+    json["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 500000.0}};
+    json["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
+  });
+  EXPECT_EQ(scaled.rope_scaling.type, models::RopeScalingType::kLinear);
+  EXPECT_EQ(scaled.rope_scaling.factor, 2);
+  // A yarn without a factor has that of the lengths, and the length beside the sections wins.
+  const models::ModelConfig yarn = read("llama", [](Json& json) {
+    json["max_position_embeddings"] = 128;
+    json["original_max_position_embeddings"] = 32;
+    json["rope_parameters"] = {
+        {"rope_type", "yarn"}, {"factor", nullptr}, {"original_max_position_embeddings", 64}};
+    json.erase("rope_scaling");
+  });
+  EXPECT_EQ(yarn.rope_scaling.factor, 4);
+  EXPECT_EQ(yarn.rope_scaling.original_max_position_embeddings, 32);
+  // No window is null; a file without the key has that of the family.
+  for (const char* model : {"mistral_sliding_window", "gemma2"}) {
+    EXPECT_EQ(read(model, [](Json& json) { json.erase("sliding_window"); }).window_size, 4096);
+    EXPECT_EQ(read(model, [](Json& json) { json["sliding_window"] = nullptr; }).window_size,
+              std::nullopt);
+  }
+  // Only Gemma 2 caps scores.
+  const auto capped = [](Json& json) { json["attn_logit_softcapping"] = 3.0; };
+  EXPECT_EQ(read("gemma2", capped).attn_logit_softcapping, 3);
+  EXPECT_EQ(read("gemma3_text", capped).attn_logit_softcapping, std::nullopt);
+  // gemma3_text merges rope_scaling into its layers with full attention.
+  const models::ModelConfig gemma3 = read("gemma3_text", [](Json& json) {
+    json["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 8.0}};
+  });
+  EXPECT_EQ(gemma3.rope_scaling.factor, 8);
+  EXPECT_EQ(gemma3.rotary_base, read("gemma3_text", [](Json&) {}).rotary_base);
+}
+
 TEST_F(HfImport, RefusesModelsThatCannotBe) {
   EXPECT_THAT(error_with("llama", {{"num_hidden_layers", 0}}), HasSubstr("num_layers"));
   EXPECT_THAT(error_with("llama", {{"num_hidden_layers", "two"}}), HasSubstr("num_hidden_layers"));
@@ -80,6 +123,11 @@ TEST_F(HfImport, RefusesModelsThatCannotBe) {
   EXPECT_THAT(error_with("llama", {{"vocab_size", 1.5}}), HasSubstr("vocab_size"));
   EXPECT_THAT(error_with("llama", {{"rope_parameters", 5}}), HasSubstr("rope_parameters"));
   EXPECT_THAT(error_with("llama", {{"layer_types", {"full_attention"}}}), HasSubstr("layer_types"));
+  EXPECT_THAT(error_with("gemma3_text", {{"layer_types", nullptr}, {"sliding_window_pattern", 0}}),
+              HasSubstr("sliding_window_pattern=0"));
+  Json kinds = read_json(kHfModels / "gemma2" / "config.json")["layer_types"];
+  kinds[0] = "chunked_attention";
+  EXPECT_THAT(error_with("gemma2", {{"layer_types", kinds}}), HasSubstr("chunked_attention"));
 }
 
 TEST_F(HfImport, RefusesFilesThatAreNoConfig) {

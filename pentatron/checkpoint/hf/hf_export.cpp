@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <vector>
 
 #include <fmt/format.h>
@@ -63,13 +64,14 @@ Json config_of(const ModelConfig& c, const Family& family) {
   return json;
 }
 
-/// What parse_hf_config() would not give back, as "model.rotary_percent=0.5".
-std::vector<std::string> lost_keys(const ModelConfig& wanted, const Json& json) {
+/// What parse_hf_config() would not give back, as "model.rotary_percent=0.5"; none if it refuses
+/// the file.
+std::optional<std::vector<std::string>> lost_keys(const ModelConfig& wanted, const Json& json) {
   ModelConfig found;
   try {
     found = parse_hf_config(json, "config.json").config;
-  } catch (const Error& error) {
-    return {error.what()};
+  } catch (const Error&) {
+    return std::nullopt;
   }
   std::vector<std::string> lost;
   for (const config::Difference& d : config::diff(normalised(wanted), normalised(found)))
@@ -92,13 +94,15 @@ HfExport make_hf_config(const ModelConfig& config, const std::string& preferred)
   const Family* nearest = nullptr;
   for (const Family* const family : order) {
     Json json = config_of(config, *family);
-    std::vector<std::string> lost = lost_keys(config, json);
-    if (lost.empty()) return {std::string(family->model_type), std::move(json)};
-    if (nearest == nullptr || lost.size() < fewest.size()) {
-      fewest = std::move(lost);
+    std::optional<std::vector<std::string>> lost = lost_keys(config, json);
+    if (!lost) continue;
+    if (lost->empty()) return {std::string(family->model_type), std::move(json)};
+    if (nearest == nullptr || lost->size() < fewest.size()) {
+      fewest = std::move(*lost);
       nearest = family;
     }
   }
+  PT_DCHECK(nearest != nullptr); // Llama's file has no key that Llama's reader refuses
   raise<ConfigError>(
       "no Hugging Face family ({}) supports this model; the closest is {}, which does "
       "not support {}",

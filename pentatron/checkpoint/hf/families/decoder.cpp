@@ -21,7 +21,7 @@ ModelConfig read_decoder(const ConfigReader& in, const DecoderDefaults& defaults
   if (!c.kv_channels) c.kv_channels = defaults.head_size;
   c.ffn_hidden_size = in.get<int64_t>("intermediate_size");
   c.vocab_size = in.get<int64_t>("vocab_size");
-  c.max_position_embeddings = in.get<int64_t>("max_position_embeddings", 2048);
+  c.max_position_embeddings = in.get<int64_t>("max_position_embeddings", defaults.max_positions);
   c.normalization = models::Normalization::kRmsNorm;
   c.layernorm_epsilon = in.get<double>("rms_norm_eps", defaults.norm_eps);
   const auto& [activation, name] = defaults.activation;
@@ -54,10 +54,11 @@ Json write_decoder(const ModelConfig& c) {
 
 void read_rope(const ConfigReader& in, const RopeRule& rule, ModelConfig& c) {
   Json rope = Json::object();
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+  for (const char* key :
+       {"rope_parameters", "rope_scaling"}) { // transformers takes the latter first
     if (!in.json().contains(key) || in.json()[key].is_null()) continue;
     if (!in.json()[key].is_object()) raise<DataError>("{}: {} is not an object", in.where(), key);
-    rope.update(in.json()[key]);
+    if (!in.json()[key].empty()) rope = in.json()[key];
   }
   const std::string where = in.where() + " (rotary positions)";
   const auto number = [&](const char* key, double otherwise) {
@@ -83,8 +84,9 @@ void read_rope(const ConfigReader& in, const RopeRule& rule, ModelConfig& c) {
   RopeScalingConfig& s = c.rope_scaling;
   if (type == "default") return;
   s.factor = number("factor", 1.0);
-  s.original_max_position_embeddings = json_get_or<int64_t>(
-      rope, "original_max_position_embeddings", c.max_position_embeddings, where);
+  const char* const original = "original_max_position_embeddings";
+  s.original_max_position_embeddings = in.get<int64_t>(
+      original, json_get_or<int64_t>(rope, original, c.max_position_embeddings, where));
   if (type == "linear") {
     s.type = RopeScalingType::kLinear;
   } else if (type == "llama3") {
@@ -93,6 +95,8 @@ void read_rope(const ConfigReader& in, const RopeRule& rule, ModelConfig& c) {
     s.high_freq_factor = json_get<double>(rope, "high_freq_factor", where);
   } else if (type == "yarn") {
     s.type = RopeScalingType::kYarn;
+    s.factor = number("factor", static_cast<double>(c.max_position_embeddings) /
+                                    static_cast<double>(s.original_max_position_embeddings));
     s.beta_fast = number("beta_fast", 32.0);
     s.beta_slow = number("beta_slow", 1.0);
     s.truncate = json_get_or<bool>(rope, "truncate", true, where);
@@ -155,8 +159,16 @@ void set_full_layers(const std::function<bool(int64_t)>& full, ModelConfig& c) {
 
 } // namespace
 
+std::optional<int64_t> read_window(const ConfigReader& in, int64_t otherwise) {
+  return in.json().contains("sliding_window") ? in.find<int64_t>("sliding_window") : otherwise;
+}
+
 void read_layer_types(const ConfigReader& in, int64_t full_every, ModelConfig& c) {
   const auto types = in.get<std::vector<std::string>>("layer_types", {});
+  for (const std::string& type : types)
+    if (type != "full_attention" && type != "sliding_attention")
+      in.refuse("layer_types with " + type);
+  if (full_every < 1) in.refuse(fmt::format("sliding_window_pattern={}", full_every));
   set_full_layers(
       [&](int64_t i) {
         return types.empty() ? (i + 1) % full_every == 0

@@ -15,6 +15,7 @@ struct DecoderDefaults {
   std::optional<int64_t> head_size = {};
   std::pair<const char*, const char*> activation = {"hidden_act", "silu"}; ///< key, value
   bool tied = false;
+  int64_t max_positions = 2048;
 };
 /// Sizes, norm, activation, attention dropout and tying; the keys are those of Llama.
 models::ModelConfig read_decoder(const ConfigReader& in, const DecoderDefaults& defaults = {});
@@ -31,8 +32,12 @@ void read_rope(const ConfigReader& in, const RopeRule& rule, models::ModelConfig
 /// As transformers 5 writes it, and 4 before it, so that both and other programs read the file.
 void write_rope(const models::ModelConfig& c, const RopeRule& rule, Json& json);
 
+/// sliding_window: null is none, and a file without the key means `otherwise`.
+std::optional<int64_t> read_window(const ConfigReader& in, int64_t otherwise);
+
 /// layer_types: which layers do not have the window c.window_size. Where the key is missing, every
 /// `full_every`-th has none.
+/// Throws DataError for kinds of layers that are neither.
 void read_layer_types(const ConfigReader& in, int64_t full_every, models::ModelConfig& c);
 void write_layer_types(const models::ModelConfig& c, Json& json);
 /// Windows of Qwen: layer_types, or max_window_layers.

@@ -3,6 +3,7 @@
 /// and logits, Gemma 3 with norms of q and k and two kinds of rotary positions.
 #include <cmath>
 
+#include "pentatron/base/log.h"
 #include "pentatron/checkpoint/hf/families/all.h"
 #include "pentatron/checkpoint/hf/families/decoder.h"
 
@@ -10,23 +11,28 @@ namespace pentatron::checkpoint {
 
 namespace {
 
-models::ModelConfig read_gemma(const ConfigReader& in, int64_t full_every) {
-  models::ModelConfig c = read_decoder(
-      in,
-      {.head_size = 256, .activation = {"hidden_activation", "gelu_pytorch_tanh"}, .tied = true});
+models::ModelConfig read_gemma(const ConfigReader& in, int64_t full_every, int64_t max_positions) {
+  models::ModelConfig c =
+      read_decoder(in, {.head_size = 256,
+                        .activation = {"hidden_activation", "gelu_pytorch_tanh"},
+                        .tied = true,
+                        .max_positions = max_positions});
   const bool bias = in.get<bool>("attention_bias", false);
   c.add_qkv_bias = c.add_attention_proj_bias = bias;
   c.norm_placement = models::NormPlacement::kPreAndOutput;
   c.layernorm_zero_centered_gamma = true;
   c.embedding_multiplier = std::sqrt(static_cast<double>(c.hidden_size));
   c.softmax_scale = 1 / std::sqrt(in.get<double>("query_pre_attn_scalar", 256));
-  c.attn_logit_softcapping = in.find<double>("attn_logit_softcapping");
   c.final_logit_softcapping = in.find<double>("final_logit_softcapping");
   if (in.get<bool>("use_bidirectional_attention", false))
     in.refuse("use_bidirectional_attention=true");
-  c.window_size = in.find<int64_t>("sliding_window");
+  c.window_size = read_window(in, 4096);
   read_layer_types(in, full_every, c);
   return c;
+}
+
+Json number_or_null(const std::optional<double>& x) {
+  return x ? Json(*x) : Json();
 }
 
 Json write_gemma(const models::ModelConfig& c) {
@@ -34,14 +40,13 @@ Json write_gemma(const models::ModelConfig& c) {
   json["hidden_activation"] = json["hidden_act"];
   json.erase("hidden_act");
   json["attention_bias"] = c.add_qkv_bias && c.add_attention_proj_bias;
-  const auto number = [](const std::optional<double>& x) { return x ? Json(*x) : Json(); };
-  json["attn_logit_softcapping"] = number(c.attn_logit_softcapping);
-  json["final_logit_softcapping"] = number(c.final_logit_softcapping);
+  json["final_logit_softcapping"] = number_or_null(c.final_logit_softcapping);
   const double head = static_cast<double>(c.head_size());
   const double scale = c.softmax_scale.value_or(1 / std::sqrt(head));
   json["query_pre_attn_scalar"] =
       std::llround(1 / (scale * scale)); // transformers wants an integer
-  json["sliding_window"] = c.window_size ? Json(*c.window_size) : Json();
+  // transformers wants a window also where no layer has one.
+  json["sliding_window"] = c.window_size.value_or(c.max_position_embeddings);
   write_layer_types(c, json);
   return json;
 }
@@ -56,7 +61,8 @@ void name_gemma(const models::ModelConfig& c, TensorNames& out) {
 }
 
 models::ModelConfig read_gemma2(const ConfigReader& in) {
-  models::ModelConfig c = read_gemma(in, 2);
+  models::ModelConfig c = read_gemma(in, 2, 8192);
+  c.attn_logit_softcapping = in.find<double>("attn_logit_softcapping");
   if (!in.json().contains("attn_logit_softcapping")) c.attn_logit_softcapping = 50;
   if (!in.json().contains("final_logit_softcapping")) c.final_logit_softcapping = 30;
   read_rope(in, {}, c);
@@ -65,20 +71,31 @@ models::ModelConfig read_gemma2(const ConfigReader& in) {
 
 Json write_gemma2(const models::ModelConfig& c) {
   Json json = write_gemma(c);
+  json["attn_logit_softcapping"] = number_or_null(c.attn_logit_softcapping);
   write_rope(c, {}, json);
   return json;
 }
 
 /// transformers 5 has the positions by kind of layer; earlier files have rope_local_base_freq.
 models::ModelConfig read_gemma3(const ConfigReader& in) {
-  models::ModelConfig c = read_gemma(in, in.get<int64_t>("sliding_window_pattern", 6));
+  models::ModelConfig c = read_gemma(in, in.get<int64_t>("sliding_window_pattern", 6), 131072);
+  if (in.find<double>("attn_logit_softcapping"))
+    log::shared_warning(
+        "{}: attn_logit_softcapping has no effect, as in transformers for this model "
+        "type",
+        in.where());
   c.qk_layernorm = true;
   Json full = in.json();
   double local = in.get<double>("rope_local_base_freq", 10000.0);
   if (!full.contains("rope_theta")) full["rope_theta"] = 1e6;
   if (const Json kinds = in.json().value("rope_parameters", Json()); kinds.is_object()) {
     full["rope_parameters"] = kinds.value("full_attention", Json::object());
-    const Json sliding = kinds.value("sliding_attention", Json::object());
+    if (const Json scaling = in.json().value("rope_scaling", Json()); scaling.is_object()) {
+      full["rope_parameters"].update(scaling);
+      full.erase("rope_scaling");
+    }
+    Json sliding = kinds.value("sliding_attention", Json::object());
+    if (sliding.is_null()) sliding = Json::object();
     if (!sliding.is_object()) in.refuse("rope_parameters.sliding_attention that is not an object");
     local = json_get_or<double>(sliding, "rope_theta", local, in.where());
     if (json_get_or<std::string>(sliding, "rope_type", "default", in.where()) != "default")

@@ -9,11 +9,11 @@ Family mistral_family() {
           .architecture = "MistralForCausalLM",
           .read =
               [](const ConfigReader& in) {
-                models::ModelConfig c = read_decoder(in);
+                models::ModelConfig c = read_decoder(in, {.max_positions = 131072});
                 if (in.get<bool>("attention_bias", false))
                   in.refuse("attention_bias=true for mistral");
                 read_rope(in, {}, c);
-                c.window_size = in.find<int64_t>("sliding_window");
+                c.window_size = read_window(in, 4096);
                 return c;
               },
           .write =
