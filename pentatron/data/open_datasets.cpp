@@ -132,8 +132,8 @@ void set_samples(const TokenDatasets& tokens, TokenSamples::Options options, Dat
   options.eod_mask_loss = false;
   for (const TokenDatasets::Named& set : tokens.validation_sets)
     sets.validation_sets.push_back({set.name, samples(set.dataset)});
-  sets.validation = sets.validation_sets.empty() ? samples(tokens.validation)
-                                                 : sets.validation_sets[0].dataset;
+  sets.validation =
+      sets.validation_sets.empty() ? samples(tokens.validation) : sets.validation_sets[0].dataset;
   sets.test = samples(tokens.test);
 }
 
