@@ -1,5 +1,6 @@
 #include "pentatron/data/config.h"
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <vector>
@@ -8,6 +9,66 @@
 #include <fmt/ranges.h>
 
 namespace pentatron::data {
+
+namespace {
+
+/// A key that only some types read, and whether it has another value than at first.
+struct KeyOfTypes {
+  std::string_view name;
+  bool changed;
+  std::string value;
+  std::vector<DatasetType> types;
+};
+
+/// Keys of some types that have no effect with this one.
+void validate_objective(const DatasetConfig& c, config::Violations& violations,
+                        std::string_view path) {
+  const DatasetConfig plain;
+  const auto text = [](const auto& value) { return fmt::to_string(value); };
+  const auto bert = DatasetType::kBert, t5 = DatasetType::kT5;
+  const std::vector<DatasetType> streams{DatasetType::kText, DatasetType::kIndexed,
+                                         DatasetType::kBatches, DatasetType::kMock};
+  const std::vector<KeyOfTypes> keys{
+      {"mask_prob", c.mask_prob != plain.mask_prob, text(c.mask_prob), {bert, t5}},
+      {"short_seq_prob", c.short_seq_prob != plain.short_seq_prob, text(c.short_seq_prob), {bert}},
+      {"masking_max_ngram",
+       c.masking_max_ngram != plain.masking_max_ngram,
+       text(c.masking_max_ngram),
+       {bert}},
+      {"masking_do_full_word", !c.masking_do_full_word, "false", {bert}},
+      {"bert_binary_head",
+       c.bert_binary_head != plain.bert_binary_head,
+       std::string(config::to_string(c.bert_binary_head)),
+       {bert}},
+      {"mean_noise_span_length",
+       c.mean_noise_span_length != plain.mean_noise_span_length,
+       text(c.mean_noise_span_length),
+       {t5}},
+      {"decoder_seq_length", c.decoder_seq_length != 0, text(c.decoder_seq_length), {t5}},
+      {"vocab_extra_ids",
+       c.vocab_extra_ids != plain.vocab_extra_ids,
+       text(c.vocab_extra_ids),
+       {t5}},
+      {"cls_token", !c.cls_token.empty(), c.cls_token, {bert}},
+      {"sep_token", !c.sep_token.empty(), c.sep_token, {bert}},
+      {"mask_token", !c.mask_token.empty(), c.mask_token, {bert}},
+      {"pad_token", !c.pad_token.empty(), c.pad_token, {bert, t5}},
+      {"eos_token", !c.eos_token.empty(), c.eos_token, {t5}},
+      {"eod_mask_loss", c.eod_mask_loss, "true", streams},
+      {"reset_position_ids", c.reset_position_ids, "true", streams},
+      {"reset_attention_mask", c.reset_attention_mask, "true", streams},
+  };
+  for (const KeyOfTypes& key : keys) {
+    if (!key.changed || std::ranges::find(key.types, c.type) != key.types.end()) continue;
+    const std::string type =
+        fmt::format("{}={}", config::join(path, "type"), config::to_string(key.types.front()));
+    const std::string name = config::join(path, key.name);
+    violations.add(name, fmt::format("{}={} has no effect without {}", name, key.value, type),
+                   type);
+  }
+}
+
+} // namespace
 
 void DatasetConfig::validate(config::Violations& violations, std::string_view path) const {
   const auto key = [&](std::string_view name) {
@@ -23,18 +84,20 @@ void DatasetConfig::validate(config::Violations& violations, std::string_view pa
   const bool indexed = type == DatasetType::kIndexed;
   const bool megatron = order == SampleOrder::kMegatron;
   const bool documents = indexed || type == DatasetType::kText;
+  const bool objective = type == DatasetType::kBert || type == DatasetType::kT5;
+  const bool takes_parts = indexed || objective;
   const std::string use_indexed = key("type") + "=indexed";
   const std::string with_indexed = use_indexed;
   needs(megatron && !indexed, "order", "megatron", with_indexed, use_indexed);
   const bool parts =
       !train_data_path.empty() || !valid_data_path.empty() || !test_data_path.empty();
-  needs(parts && !indexed, "train_data_path", train_data_path + valid_data_path + test_data_path,
-        with_indexed, use_indexed);
-  needs(!per_split_data_args_path.empty() && !indexed, "per_split_data_args_path",
+  needs(parts && !takes_parts, "train_data_path",
+        train_data_path + valid_data_path + test_data_path, with_indexed, use_indexed);
+  needs(!per_split_data_args_path.empty() && !takes_parts, "per_split_data_args_path",
         per_split_data_args_path, with_indexed, use_indexed);
   const int ways =
       (this->path.empty() ? 0 : 1) + (parts ? 1 : 0) + (per_split_data_args_path.empty() ? 0 : 1);
-  if (indexed && ways != 1) {
+  if (indexed ? ways != 1 : takes_parts && ways > 1) {
     std::vector<std::string> remedy;
     if (ways == 0) remedy.push_back(key("path") + "=PREFIX");
     const auto remove = [&](std::string_view name, bool given) {
@@ -43,9 +106,10 @@ void DatasetConfig::validate(config::Violations& violations, std::string_view pa
     remove("path", !this->path.empty());
     remove("per_split_data_args_path", parts && !per_split_data_args_path.empty());
     violations.add(key("path"),
-                   fmt::format("{}=indexed takes exactly one of {}, {} (with valid_data_path and "
+                   fmt::format("{}={} takes {} one of {}, {} (with valid_data_path and "
                                "test_data_path) and {}, but {} given",
-                               key("type"), key("path"), key("train_data_path"),
+                               key("type"), config::to_string(type),
+                               indexed ? "exactly" : "at most", key("path"), key("train_data_path"),
                                key("per_split_data_args_path"), ways == 0 ? "none is" : "more are"),
                    fmt::format("{}", fmt::join(remedy, " and ")));
   }
@@ -58,6 +122,7 @@ void DatasetConfig::validate(config::Violations& violations, std::string_view pa
         "drop_last_partial_validation_sequence", "false",
         fmt::format("{}=megatron and {}=true", key("order"), key("full_validation")),
         key("drop_last_partial_validation_sequence") + "=true");
+  validate_objective(*this, violations, path);
   if (fim_rate > 0) {
     needs(!documents, "fim_rate", fmt::to_string(fim_rate), "documents of " + key("type") + "=text",
           key("fim_rate") + "=0");

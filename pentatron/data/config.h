@@ -12,11 +12,22 @@
 
 namespace pentatron::data {
 
-enum class DatasetType : uint8_t { kText, kIndexed, kBatches, kMock };
+enum class DatasetType : uint8_t { kText, kIndexed, kBert, kT5, kBatches, kMock };
 constexpr auto enum_names(DatasetType) {
-  return std::array{
-      config::name(DatasetType::kText, "text"), config::name(DatasetType::kIndexed, "indexed"),
-      config::name(DatasetType::kBatches, "batches"), config::name(DatasetType::kMock, "mock")};
+  return std::array{config::name(DatasetType::kText, "text"),
+                    config::name(DatasetType::kIndexed, "indexed"),
+                    config::name(DatasetType::kBert, "bert"),
+                    config::name(DatasetType::kT5, "t5"),
+                    config::name(DatasetType::kBatches, "batches"),
+                    config::name(DatasetType::kMock, "mock")};
+}
+
+/// What BERT has to tell of the two texts of a sample.
+enum class BinaryHead : uint8_t { kNextSentence, kSentenceOrder, kNone };
+constexpr auto enum_names(BinaryHead) {
+  return std::array{config::name(BinaryHead::kNextSentence, "next_sentence"),
+                    config::name(BinaryHead::kSentenceOrder, "sentence_order"),
+                    config::name(BinaryHead::kNone, "none")};
 }
 
 enum class SampleOrder : uint8_t { kStable, kMegatron };
@@ -59,6 +70,19 @@ struct DatasetConfig {
   int64_t fim_middle_token = -1;
   int64_t fim_suffix_token = -1;
   int64_t fim_pad_token = -1;
+  double mask_prob = 0.15;
+  double short_seq_prob = 0.1;
+  int64_t masking_max_ngram = 1;
+  bool masking_do_full_word = true;
+  BinaryHead bert_binary_head = BinaryHead::kNextSentence;
+  double mean_noise_span_length = 3;
+  int64_t decoder_seq_length = 0;
+  int64_t vocab_extra_ids = 100;
+  std::string cls_token;
+  std::string sep_token;
+  std::string mask_token;
+  std::string pad_token;
+  std::string eos_token;
 
   void validate(config::Violations& violations, std::string_view path) const;
 
@@ -68,7 +92,9 @@ struct DatasetConfig {
         config::field(
             "type", &C::type,
             "kind of data; text: text files; indexed: corpora made by `pentatron preprocess` or "
-            "Megatron; batches: a Safetensors file with prepared batches; mock: random tokens"),
+            "Megatron; bert: masked words, in text files or corpora; t5: masked spans, in text "
+            "files or corpora; batches: a "
+            "Safetensors file with prepared batches; mock: random tokens"),
         config::field(
             "path", &C::path,
             "data to read. type=text: files or folders, separated by commas (.txt, .md, .jsonl, "
@@ -76,16 +102,20 @@ struct DatasetConfig {
             "pentatron. "
             "type=indexed: the prefix of PREFIX.bin and PREFIX.idx; several prefixes for a blend, "
             "with a weight before each (0.3 a 0.7 b) or without weights; or a .json or .yaml file "
-            "with such a list or an object with train, valid and test"),
+            "with such a list or an object with train, valid and test. type=bert and t5: either "
+            "of the two"),
         config::field("train_data_path", &C::train_data_path,
-                      "type=indexed: corpora for training, in the format of dataset.path"),
+                      "type=indexed, bert and t5: training data, in the format of "
+                      "dataset.path"),
         config::field("valid_data_path", &C::valid_data_path,
-                      "type=indexed: corpora for validation, in the format of dataset.path"),
+                      "type=indexed, bert and t5: validation data, in the format "
+                      "of dataset.path"),
         config::field("test_data_path", &C::test_data_path,
-                      "type=indexed: corpora for the test, in the format of dataset.path"),
+                      "type=indexed, bert and t5: test data, in the format of "
+                      "dataset.path"),
         config::field("per_split_data_args_path", &C::per_split_data_args_path,
-                      "type=indexed: JSON or YAML file with an object that has train, valid and "
-                      "test corpora"),
+                      "type=indexed, bert and t5: JSON or YAML file with an object that has train, "
+                      "valid and test corpora"),
         config::field("multiple_validation_sets", &C::multiple_validation_sets,
                       "report a separate loss for each corpus in valid_data_path"),
         config::field("full_validation", &C::full_validation,
@@ -150,7 +180,53 @@ struct DatasetConfig {
             .min(-1),
         config::field("fim_pad_token", &C::fim_pad_token,
                       "token id that fills unused space in fill-in-the-middle samples")
-            .min(-1)};
+            .min(-1),
+        config::field("mask_prob", &C::mask_prob,
+                      "type=bert and t5: fraction of the tokens that the model has to restore")
+            .more_than(0)
+            .less_than(1),
+        config::field("short_seq_prob", &C::short_seq_prob,
+                      "type=bert: fraction of samples with a random shorter length")
+            .range(0, 1),
+        config::field("masking_max_ngram", &C::masking_max_ngram,
+                      "type=bert: maximum number of neighboring words that are masked together; n "
+                      "words have a probability proportional to 1/n (Megatron uses 3)")
+            .range(1, 64),
+        config::field("masking_do_full_word", &C::masking_do_full_word,
+                      "type=bert: mask all tokens of a word together"),
+        config::field("bert_binary_head", &C::bert_binary_head,
+                      "type=bert: label of a pair of texts; next_sentence: whether the second text "
+                      "comes from another document; sentence_order: whether the two texts have "
+                      "changed places; none: samples have a single text"),
+        config::field("mean_noise_span_length", &C::mean_noise_span_length,
+                      "type=t5: mean number of tokens in a masked span")
+            .min(1),
+        config::field(
+            "decoder_seq_length", &C::decoder_seq_length,
+            "type=t5: number of tokens in each target; 0: what train.seq_length tokens of "
+            "input need")
+            .min(0),
+        config::field(
+            "vocab_extra_ids", &C::vocab_extra_ids,
+            "type=t5: number of span markers to add above the vocabulary if the tokenizer "
+            "has no tokens <extra_id_0>, <extra_id_1> and so on")
+            .range(1, 1 << 20),
+        config::field("cls_token", &C::cls_token,
+                      "type=bert: token before the text; empty: [CLS] or <s>, or "
+                      "an id above the vocabulary"),
+        config::field("sep_token", &C::sep_token,
+                      "type=bert: token after each text; empty: [SEP] or </s>, "
+                      "or an id above the vocabulary"),
+        config::field("mask_token", &C::mask_token,
+                      "type=bert: token in the place of masked tokens; empty: [MASK] or <mask>, or "
+                      "an id above the vocabulary"),
+        config::field("pad_token", &C::pad_token,
+                      "type=bert and t5: token that fills short samples, and the "
+                      "first decoder input of T5; empty: [PAD] or <pad>, or an id above the "
+                      "vocabulary"),
+        config::field("eos_token", &C::eos_token,
+                      "type=t5: token that ends inputs and targets; empty: </s>, or the token that "
+                      "ends documents")};
   }
 };
 

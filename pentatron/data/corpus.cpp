@@ -10,6 +10,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/data/byte_source.h"
+#include "pentatron/data/split_sentences.h"
 
 namespace pentatron::data {
 
@@ -17,6 +18,7 @@ struct Corpus::FileTokens {
   explicit FileTokens(int64_t vocab_size) : tokens(vocab_size) {}
   TokenBuffer tokens;
   std::vector<int64_t> document_begins;
+  std::vector<int64_t> sentence_begins; // of a corpus with sentences
   InputReport report;
   std::exception_ptr error;
 };
@@ -24,6 +26,7 @@ struct Corpus::FileTokens {
 struct Corpus::State {
   DatasetConfig config;
   std::shared_ptr<const Tokenizer> tokenizer;
+  Cut cut = Cut::kDocuments;
   InputFiles input;
   std::vector<FileTokens> files;
   std::vector<std::thread> threads;
@@ -35,6 +38,7 @@ struct Corpus::State {
   std::exception_ptr error;
   std::vector<int64_t> file_begins;     // in the stream, one more than files
   std::vector<int64_t> document_begins; // in the stream, one more than documents
+  std::vector<int64_t> sentence_begins; // in the stream
   InputReport report;
 };
 
@@ -46,14 +50,15 @@ struct Stopped {};
 /// Encodes pieces small enough for the scratch ids to stay in cache.
 class TokenSink final : public DocumentSink {
  public:
+  /// `sentence_begins`: null if documents are not cut.
   TokenSink(const Tokenizer& tokenizer, const std::atomic<bool>& stop, TokenBuffer& tokens,
-            std::vector<int64_t>& document_begins)
+            std::vector<int64_t>& document_begins, std::vector<int64_t>* sentence_begins)
       : tokenizer_(tokenizer), encoder_(tokenizer.make_encoder()), stop_(stop), tokens_(tokens),
-        document_begins_(document_begins) {}
+        document_begins_(document_begins), sentence_begins_(sentence_begins) {}
 
   void text(std::string_view piece) override {
     if (stop_.load(std::memory_order_relaxed)) throw Stopped{};
-    if (!tokenizer_.encodes_in_pieces()) {
+    if (sentence_begins_ != nullptr || !tokenizer_.encodes_in_pieces()) {
       whole_ += piece;
       return;
     }
@@ -65,7 +70,11 @@ class TokenSink final : public DocumentSink {
   }
 
   void end_document() override {
-    if (!whole_.empty()) encode(whole_);
+    if (sentence_begins_ != nullptr) {
+      encode_sentences();
+    } else if (!whole_.empty()) {
+      encode(whole_);
+    }
     whole_.clear();
     tokens_.push_back(tokenizer_.eod());
     document_begins_.push_back(document_begin_);
@@ -84,11 +93,24 @@ class TokenSink final : public DocumentSink {
     tokens_.append(scratch_);
   }
 
+  void encode_sentences() {
+    const char* end = nullptr; // of the sentence before
+    std::string with_space;
+    for (const std::string_view sentence : split_sentences(whole_)) {
+      const int64_t begin = tokens_.size();
+      with_space = end != nullptr && end != sentence.data() ? " " : "";
+      encode(with_space.append(sentence));
+      end = sentence.data() + sentence.size();
+      if (tokens_.size() > begin) sentence_begins_->push_back(begin);
+    }
+  }
+
   const Tokenizer& tokenizer_;
   std::unique_ptr<Encoder> encoder_;
   const std::atomic<bool>& stop_;
   TokenBuffer& tokens_;
   std::vector<int64_t>& document_begins_;
+  std::vector<int64_t>* sentence_begins_;
   std::vector<int32_t> scratch_;
   std::string whole_;
   int64_t document_begin_ = 0;
@@ -96,9 +118,10 @@ class TokenSink final : public DocumentSink {
 
 } // namespace
 
-Corpus::Corpus(const DatasetConfig& config, std::shared_ptr<const Tokenizer> tokenizer)
+Corpus::Corpus(const DatasetConfig& config, std::shared_ptr<const Tokenizer> tokenizer, Cut cut)
     : state_(std::make_unique<State>()) {
   State& state = *state_;
+  state.cut = cut;
   state.config = config;
   if (state.config.path.empty()) state.config.path = default_corpus().string();
   state.tokenizer = std::move(tokenizer);
@@ -142,7 +165,8 @@ void Corpus::read_file(State& state, size_t index) {
   if (state.tokenizer->encodes_in_pieces() && compression_of(file.path) == Compression::kNone) {
     out.tokens.reserve(file.size_bytes + 1);
   }
-  TokenSink sink(*state.tokenizer, state.stop, out.tokens, out.document_begins);
+  TokenSink sink(*state.tokenizer, state.stop, out.tokens, out.document_begins,
+                 state.cut == Cut::kSentences ? &out.sentence_begins : nullptr);
   read_documents(file,
                  {.text_key = state.config.text_key, .max_line_bytes = state.config.max_line_bytes},
                  sink, out.report);
@@ -191,6 +215,8 @@ void Corpus::finish() const {
     state.file_begins.push_back(begin);
     for (const int64_t document : file.document_begins)
       state.document_begins.push_back(begin + document);
+    for (const int64_t sentence : file.sentence_begins)
+      state.sentence_begins.push_back(begin + sentence);
     begin += file.tokens.size();
     state.report.merge(file.report);
   }
@@ -218,6 +244,26 @@ int64_t Corpus::num_documents() const {
 int64_t Corpus::document_begin(int64_t i) const {
   wait();
   return state_->document_begins.at(static_cast<size_t>(i));
+}
+
+int64_t Corpus::first_sentence(int64_t token) const {
+  wait();
+  const std::vector<int64_t>& begins = state_->sentence_begins;
+  return std::ranges::lower_bound(begins, token) - begins.begin();
+}
+
+int64_t Corpus::sentence_begin(int64_t i) const {
+  wait();
+  return state_->sentence_begins.at(static_cast<size_t>(i));
+}
+
+int64_t Corpus::sentence_end(int64_t i) const {
+  const int64_t begin = sentence_begin(i);
+  const std::vector<int64_t>& documents = state_->document_begins;
+  // Each document ends with one token that belongs to no sentence.
+  const int64_t end = *std::ranges::upper_bound(documents, begin) - 1;
+  const auto next = static_cast<size_t>(i) + 1;
+  return next < state_->sentence_begins.size() ? std::min(end, state_->sentence_begins[next]) : end;
 }
 
 const InputReport& Corpus::report() const {

@@ -20,7 +20,11 @@ namespace pentatron::data {
 class Corpus final : public TokenStream {
  public:
   /// Finds the files of `config.path` (throws DataError if there are none) and starts to read them.
-  Corpus(const DatasetConfig& config, std::shared_ptr<const Tokenizer> tokenizer);
+  /// With kSentences every sentence is encoded by itself, behind a space if white space separates
+  /// it from the one before.
+  enum class Cut : uint8_t { kDocuments, kSentences };
+  Corpus(const DatasetConfig& config, std::shared_ptr<const Tokenizer> tokenizer,
+         Cut cut = Cut::kDocuments);
   /// Stops reading early if need be.
   ~Corpus() override;
   Corpus(const Corpus&) = delete;
@@ -36,6 +40,11 @@ class Corpus final : public TokenStream {
   int64_t document_begin(int64_t i) const override;
   /// Writes tokens [begin, begin + count) of the stream to `out`. Any number of threads at once.
   void copy(int64_t begin, int64_t count, int64_t* out) const override;
+  /// Of a corpus with sentences: the tokens [begin, end) of sentence i, and the first sentence that
+  /// begins at `token` or behind it.
+  int64_t sentence_begin(int64_t i) const;
+  int64_t sentence_end(int64_t i) const;
+  int64_t first_sentence(int64_t token) const;
   const InputReport& report() const;
   std::vector<std::filesystem::path> files() const;
   /// The memory of the tokens.

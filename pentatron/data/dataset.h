@@ -7,12 +7,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "pentatron/base/philox.h"
 #include "pentatron/data/config.h"
 #include "pentatron/data/corpus.h"
 #include "pentatron/data/field.h"
+#include "pentatron/data/token_stream.h"
 #include "pentatron/data/tokenizer.h"
 
 namespace pentatron::data {
@@ -53,14 +55,6 @@ class TokenDataset {
   virtual void sample(int64_t n, int64_t* tokens) const = 0;
   /// The same, and which of the sequence_length() labels count: 1 in `loss_mask`, else 0.
   virtual void sample_with_mask(int64_t n, int64_t* tokens, uint8_t* loss_mask) const;
-};
-
-/// Token positions [begin, end) of a corpus: a part of dataset.split.
-struct StreamRange {
-  int64_t begin = 0;
-  int64_t end = 0;
-  int64_t size() const { return end - begin; }
-  bool operator==(const StreamRange&) const = default;
 };
 
 struct Split {
@@ -114,31 +108,6 @@ class MockDataset final : public TokenDataset {
   Stream stream_;
 };
 
-/// Ready batches: a Safetensors file whose tensor `tokens` is I64 [steps, batch, sequence + 1].
-/// Sample n is row n % batch of step n / batch, so that a run whose global batch is the file's
-/// batch takes one step of the file after another. Inputs are tokens[..., :-1], labels tokens[...,
-/// 1:]. Other tensors in the file are ignored.
-class BatchesDataset final : public TokenDataset {
- public:
-  /// Throws DataError if the tensor is missing, of another type or shape, empty, or holds an id
-  /// outside [0, vocab_size).
-  BatchesDataset(const std::filesystem::path& path, int64_t vocab_size);
-
-  int64_t sequence_length() const override { return columns_ - 1; }
-  std::optional<int64_t> size() const override { return steps_ * batch_size_; }
-  int64_t samples_per_epoch() const override { return steps_ * batch_size_; }
-  void sample(int64_t n, int64_t* tokens) const override;
-  int64_t steps() const { return steps_; }
-  int64_t batch_size() const { return batch_size_; }
-
- private:
-  std::string name_;
-  int64_t steps_ = 0;
-  int64_t batch_size_ = 0;
-  int64_t columns_ = 0;
-  std::vector<int64_t> tokens_;
-};
-
 /// The tokenizer that `config` names; it has a token that ends documents. Throws ConfigError if the
 /// keys do not fit together, DataError for a file that cannot be read.
 std::shared_ptr<const Tokenizer> make_tokenizer(const TokenizerConfig& config);
@@ -151,6 +120,11 @@ struct NamedDataset {
   std::string name;
   std::shared_ptr<const Dataset> dataset;
 };
+
+enum class Part : uint8_t { kTrain, kValidation, kTest };
+constexpr std::string_view name_of(Part part) {
+  return part == Part::kTrain ? "train" : part == Part::kValidation ? "validation" : "test";
+}
 
 /// The parts of a dataset as tokens, see Datasets.
 struct TokenDatasets {
@@ -184,11 +158,15 @@ struct Datasets {
       0; ///< of type batches: the global batch size that takes a step of the file a step
   std::vector<std::filesystem::path> files; ///< that were read
   std::string summary; ///< what was read, for the log: one line, more if something was skipped
+
+  void set(Part part, std::shared_ptr<const Dataset> dataset, PartSize size);
 };
 
 struct DatasetContext {
-  int64_t sequence_length = 0; ///< 0 takes that of the file for type batches
+  int64_t sequence_length = 0; ///< of the first stream; 0 takes that of the file for type batches
   int64_t vocab_size = 0;      ///< the model's
+  /// What the model reads; empty: what a model reads that predicts the next token.
+  std::vector<BatchField> fields = {};
   std::shared_ptr<const Tokenizer> tokenizer = {};
   /// How many samples the run takes of each part, which dataset.order=megatron depends on; none:
   /// as many as an epoch has.
@@ -201,7 +179,8 @@ struct DatasetContext {
 };
 
 /// Opens what `config` names and waits until it is read. Throws DataError or ConfigError as
-/// described above, and ConfigError if sequence length or vocabulary do not fit.
+/// described above, and ConfigError if sequence length or vocabulary do not fit, or if the dataset
+/// lacks a field that the model reads.
 Datasets open_datasets(const DatasetConfig& config, const DatasetContext& context);
 
 } // namespace pentatron::data

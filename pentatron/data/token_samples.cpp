@@ -19,8 +19,7 @@ TokenSamples::TokenSamples(std::shared_ptr<const TokenDataset> tokens, const Opt
     : tokens_(std::move(tokens)), options_(options),
       marks_(options.eod >= 0 &&
              (options.eod_mask_loss || options.reset_position_ids || options.reset_attention_mask)),
-      streams_{{"tokens", tokens_->sequence_length()}}, fields_{{.name = "input_ids"},
-                                                                label_field()} {}
+      streams_{{"tokens", tokens_->sequence_length()}}, fields_(next_token_fields()) {}
 
 void TokenSamples::sample(int64_t n, const SampleView& view) const {
   const std::span<int64_t> inputs = view.ints(kInputIds), labels = view.ints(kLabels);

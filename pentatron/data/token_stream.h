@@ -8,6 +8,14 @@
 
 namespace pentatron::data {
 
+/// Places [begin, end), of a stream: a part of dataset.split.
+struct StreamRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t size() const { return end - begin; }
+  bool operator==(const StreamRange&) const = default;
+};
+
 /// Any number of threads may read at once.
 class TokenStream {
  public:

@@ -1,6 +1,7 @@
 #include "pentatron/data/tokenizer.h"
 
 #include "pentatron/base/error.h"
+#include "pentatron/data/tokenizer/post_processor.h"
 
 namespace pentatron::data {
 
@@ -19,6 +20,15 @@ class PlainEncoder final : public Encoder {
 };
 
 } // namespace
+
+EncodedPair Tokenizer::encode_pair(std::string_view text, std::optional<std::string_view> second,
+                                   int64_t max_length) const {
+  std::vector<int32_t> first_tokens;
+  encode(text, first_tokens);
+  std::optional<std::vector<int32_t>> second_tokens;
+  if (second) encode(*second, second_tokens.emplace());
+  return tokenizer::post_process({}, std::move(first_tokens), std::move(second_tokens), max_length);
+}
 
 std::unique_ptr<Encoder> Tokenizer::make_encoder() const {
   return std::make_unique<PlainEncoder>(*this);

@@ -27,6 +27,12 @@ class Encoder {
   virtual void encode(std::string_view text, std::vector<int32_t>& tokens) = 0;
 };
 
+/// A text or two as one sequence.
+struct EncodedPair {
+  std::vector<int32_t> tokens;
+  std::vector<int32_t> types; ///< of each token, often 0 for the first text and 1 for the second
+};
+
 /// Immutable, so that any number of threads may use one.
 class Tokenizer {
  public:
@@ -47,6 +53,10 @@ class Tokenizer {
   virtual void encode_with_special(std::string_view text, std::vector<int32_t>& tokens) const {
     encode(text, tokens);
   }
+  /// What the tokenizer puts around a text or a pair of texts, with the type of each token; at most
+  /// `max_length` tokens (0: any number), for which the longer text is cut at its end.
+  virtual EncodedPair encode_pair(std::string_view text, std::optional<std::string_view> second,
+                                  int64_t max_length = 0) const;
   /// For one thread that encodes much.
   virtual std::unique_ptr<Encoder> make_encoder() const;
 

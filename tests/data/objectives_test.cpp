@@ -76,6 +76,33 @@ TEST(MaskWords, TakesWholeWordsAndTheShareAsked) {
   EXPECT_NEAR(share(kept), 0.1, 0.02);
 }
 
+TEST(MaskWords, MasksNeighborsTogether) {
+  MaskOptions options = mask_options();
+  options.continues_word = {};
+  std::map<int64_t, double> runs_of; // by the most words: masked places to a run
+  for (const int64_t most : {1, 3}) {
+    options.max_ngram = most;
+    int64_t places = 0, runs = 0;
+    for (uint64_t n = 0; n < 500; ++n) {
+      std::vector<int64_t> tokens(60, 7);
+      tokens[30] = 1; // no run goes over a special token
+      Draws draws(Stream(3, "test"), n);
+      int64_t before = -2;
+      for (const MaskedToken& m : mask_words(tokens, options, draws)) {
+        EXPECT_NE(m.position, 30);
+        runs += m.position != before + 1;
+        before = m.position;
+        ++places;
+      }
+    }
+    EXPECT_EQ(places, 500 * 9); // round(59 * 0.15)
+    runs_of[most] = static_cast<double>(places) / static_cast<double>(runs);
+  }
+  // One word, two or three in proportions 6 : 3 : 2.
+  EXPECT_LT(runs_of[1], 1.3);
+  EXPECT_GT(runs_of[3], 1.55);
+}
+
 TEST(RandomPartition, GivesEveryPartitionEquallyOften) {
   const Stream stream(1, "test");
   std::map<std::vector<int64_t>, int> seen;
@@ -148,27 +175,25 @@ TEST(T5Dataset, InputAndTargetTogetherAreTheText) {
   std::set<std::vector<int64_t>> inputs;
   for (int64_t n = 0; n < 40; ++n) {
     const T5Sample s = t5.sample(n);
-    inputs.insert(s.encoder_tokens);
-    ASSERT_EQ(s.encoder_tokens.size(), 512u);
-    ASSERT_EQ(s.labels.size(), 114u);
+    inputs.insert(s.input);
+    ASSERT_LE(s.input.size(), 512u);
+    ASSERT_LE(s.target.size(), 114u);
     // Spans by sentinel, from the target.
     std::map<int64_t, std::vector<int64_t>> spans;
     int64_t sentinel = 0;
-    for (size_t i = 0; i < s.labels.size() && s.loss_mask[i]; ++i) {
-      if (s.labels[i] >= 40'000) {
-        sentinel = s.labels[i];
+    for (const int64_t token : s.target) {
+      if (token >= 40'000) {
+        sentinel = token;
         EXPECT_EQ(sentinel, 40'099 - static_cast<int64_t>(spans.size()));
         spans[sentinel];
       } else {
-        spans[sentinel].push_back(s.labels[i]);
+        spans[sentinel].push_back(token);
       }
-      EXPECT_EQ(s.decoder_tokens[i], i == 0 ? 2 : s.labels[i - 1]);
     }
     EXPECT_EQ(spans[sentinel].back(), 1);
     spans[sentinel].pop_back();
     std::vector<int64_t> text;
-    for (size_t i = 0; i < 512 && s.encoder_padding[i]; ++i) {
-      const int64_t token = s.encoder_tokens[i];
+    for (const int64_t token : s.input) {
       if (token >= 40'000) {
         text.insert(text.end(), spans[token].begin(), spans[token].end());
       } else {
@@ -180,9 +205,44 @@ TEST(T5Dataset, InputAndTargetTogetherAreTheText) {
     std::vector<int64_t> raw(568);
     CountingDataset(567).sample(n, raw.data());
     EXPECT_EQ(text, raw);
-    EXPECT_EQ(t5.sample(n).encoder_tokens, s.encoder_tokens);
+    EXPECT_EQ(t5.sample(n).input, s.input);
   }
   EXPECT_EQ(inputs.size(), 40u);
+}
+
+TEST(T5Dataset, FieldsAreThoseOfTransformers) {
+  T5Dataset::Options options = t5_options();
+  options.input_length = 40;
+  options.target_length = 7; // for which the input is not full
+  const auto plain = std::make_shared<CountingDataset>(T5Dataset::raw_length(options) - 1);
+  const T5Dataset t5(plain, options);
+  EXPECT_THAT(t5.streams(), ElementsAre(BatchStream{"encoder", 40}, BatchStream{"decoder", 7}));
+  const std::vector<int64_t> ids{3, -1};
+  const Batch batch = make_batch(t5, ids);
+  const T5Sample s = t5.sample(3);
+  ASSERT_LT(s.input.size(), 40u);
+  ASSERT_LT(s.target.size(), 7u);
+  const auto row = [&](const char* field, size_t r, size_t width) {
+    const std::vector<int64_t>& all = batch.ints(field);
+    return std::vector<int64_t>(all.begin() + static_cast<std::ptrdiff_t>(r * width),
+                                all.begin() + static_cast<std::ptrdiff_t>((r + 1) * width));
+  };
+  const auto padded = [](std::vector<int64_t> tokens, size_t width, int64_t fill) {
+    tokens.resize(width, fill);
+    return tokens;
+  };
+  EXPECT_EQ(row("input_ids", 0, 40), padded(s.input, 40, 0));
+  EXPECT_EQ(row("labels", 0, 7), padded(s.target, 7, -100));
+  std::vector<int64_t> moved{2};
+  moved.insert(moved.end(), s.target.begin(), s.target.end() - 1);
+  EXPECT_EQ(row("decoder_input_ids", 0, 7), padded(moved, 7, 0));
+  EXPECT_EQ(row("labels", 1, 7), padded({}, 7, -100)); // a sample that fills a batch up
+  EXPECT_EQ(row("decoder_input_ids", 1, 7), padded({}, 7, 0));
+  EXPECT_EQ(batch.num_targets.at("labels"), std::ssize(s.target));
+  const StreamShape& encoder = batch.stream("encoder");
+  EXPECT_THAT(encoder.real, ElementsAre(StreamRange{0, std::ssize(s.input)}, StreamRange{0, 40}));
+  EXPECT_EQ(encoder.squared_lengths, std::ssize(s.input) * std::ssize(s.input) + 1600);
+  EXPECT_TRUE(batch.stream("decoder").real.empty());
 }
 
 TEST(T5Dataset, TooFewSentinelsOrTokensAreErrors) {
@@ -207,8 +267,8 @@ class SomeSentences final : public Sentences {
   }
   int64_t num_documents() const override { return static_cast<int64_t>(begins_.size()) - 1; }
   int64_t document_begin(int64_t d) const override { return begins_[static_cast<size_t>(d)]; }
-  void read(int64_t i, std::vector<int64_t>& tokens) const override {
-    tokens = texts_[static_cast<size_t>(i)];
+  void read(int64_t i, int64_t offset, int64_t count, int64_t* out) const override {
+    std::copy_n(texts_[static_cast<size_t>(i)].begin() + offset, count, out);
   }
   int64_t length(int64_t i) const override {
     return static_cast<int64_t>(texts_[static_cast<size_t>(i)].size());
@@ -219,50 +279,130 @@ class SomeSentences final : public Sentences {
   std::vector<std::vector<int64_t>> texts_;
 };
 
+BertDataset::Options bert_options(int64_t sequence_length) {
+  return {.sequence_length = sequence_length,
+          .seed = 1,
+          .cls_token = 1,
+          .sep_token = 2,
+          .pad_token = 0,
+          .mask = {.mask_token = 3, .vocab_size = 6000}};
+}
+
+/// A sample as it was before words were masked.
+std::vector<int64_t> unmasked(const BertSample& s) {
+  std::vector<int64_t> text = s.tokens;
+  for (const MaskedToken& token : s.masked) text[static_cast<size_t>(token.position)] = token.label;
+  return text;
+}
+
 TEST(BertDataset, PairsTextsOfOneOrTwoDocuments) {
-  const BertDataset bert(std::make_shared<SomeSentences>(50),
-                         {.sequence_length = 40,
-                          .seed = 1,
-                          .cls_token = 1,
-                          .sep_token = 2,
-                          .pad_token = 0,
-                          .mask = {.mask_token = 3, .vocab_size = 6000}});
-  EXPECT_EQ(bert.samples_per_epoch(), 50);
-  int random = 0, pairs = 0;
-  std::map<int64_t, int> first_document;
+  const BertDataset bert(std::make_shared<SomeSentences>(50), {0, 123}, bert_options(64));
+  EXPECT_EQ(bert.samples_per_epoch(), 50); // each document fits a piece
+  int odd = 0;
+  std::set<int64_t> documents;
   for (int64_t n = 0; n < 400; ++n) {
     const BertSample s = bert.sample(n);
-    std::vector<int64_t> text = s.tokens;
-    int64_t masked = 0;
-    for (size_t i = 0; i < 40; ++i) {
-      EXPECT_EQ(s.loss_mask[i] != 0, s.labels[i] >= 0);
-      masked += s.loss_mask[i];
-      if (s.loss_mask[i]) text[i] = s.labels[i];
-    }
-    EXPECT_GE(masked, 1);
+    const std::vector<int64_t> text = unmasked(s);
+    EXPECT_GE(s.masked.size(), 1u);
+    ASSERT_LE(text.size(), 64u);
     ASSERT_EQ(text[0], 1);
     const auto sep = std::find(text.begin(), text.end(), 2);
-    const auto end = std::find(sep + 1, text.end(), 2);
-    ASSERT_TRUE(end != text.end());
+    ASSERT_TRUE(sep != text.end());
+    ASSERT_EQ(std::find(sep + 1, text.end(), 2), text.end() - 1);
+    EXPECT_EQ(s.first_length, sep + 1 - text.begin());
     const auto document = [](int64_t token) { return token / 100; };
     for (auto it = text.begin() + 1; it != sep; ++it) EXPECT_EQ(document(*it), document(text[1]));
-    for (auto it = sep + 1; it != end; ++it) EXPECT_EQ(document(*it), document(sep[1]));
-    ASSERT_GT(end - sep, 1);
-    EXPECT_EQ(document(text[1]) != document(sep[1]), s.is_random);
-    for (auto it = end + 1; it != text.end(); ++it) EXPECT_EQ(*it, 0);
-    for (int64_t i = 0; i < 40; ++i) {
-      EXPECT_EQ(s.padding[static_cast<size_t>(i)], i <= end - text.begin());
-      EXPECT_EQ(s.types[static_cast<size_t>(i)], i > sep - text.begin() && i <= end - text.begin());
+    for (auto it = sep + 1; it != text.end() - 1; ++it) EXPECT_EQ(document(*it), document(sep[1]));
+    if (sep - text.begin() > 1 && text.end() - sep > 2) {
+      EXPECT_EQ(document(text[1]) != document(sep[1]), s.is_odd);
     }
-    random += s.is_random;
-    ++pairs;
-    if (n < 50) ++first_document[document(text[1])];
+    odd += s.is_odd;
+    if (n < 50) documents.insert(document(text[1]));
     EXPECT_EQ(bert.sample(n).tokens, s.tokens);
   }
-  EXPECT_EQ(first_document.size(), 50u); // each document once an epoch
-  // One in four documents has one sentence; pieces of the others that are one sentence add to it.
-  EXPECT_GT(random, pairs / 2);
-  EXPECT_LT(random, pairs * 85 / 100);
+  EXPECT_EQ(documents.size(), 50u); // each document once an epoch
+  EXPECT_NEAR(odd, 200, 40);
+}
+
+TEST(BertDataset, TheOrderOfTwoPartsIsALabelToo) {
+  BertDataset::Options options = bert_options(64);
+  options.head = BinaryHead::kSentenceOrder;
+  options.short_sequence_rate = 0;
+  const BertDataset bert(std::make_shared<SomeSentences>(50), {0, 123}, options);
+  int odd = 0, told = 0;
+  for (int64_t n = 0; n < 200; ++n) {
+    const BertSample s = bert.sample(n);
+    const std::vector<int64_t> text = unmasked(s);
+    const int64_t first = text[1], second = text[static_cast<size_t>(s.first_length)];
+    EXPECT_EQ(first / 100, second / 100);
+    if (first != second) {
+      EXPECT_EQ(first > second, s.is_odd);
+      ++told;
+    }
+    odd += s.is_odd;
+  }
+  EXPECT_NEAR(odd, 100, 30);
+  EXPECT_GT(told, 100);
+}
+
+/// One document with sentences of the lengths given, whose tokens count from 10.
+class CountedSentences final : public Sentences {
+ public:
+  explicit CountedSentences(std::vector<int64_t> lengths) : lengths_(std::move(lengths)) {}
+  int64_t num_documents() const override { return 1; }
+  int64_t document_begin(int64_t d) const override { return d * std::ssize(lengths_); }
+  int64_t length(int64_t i) const override { return lengths_[static_cast<size_t>(i)]; }
+  void read(int64_t i, int64_t offset, int64_t count, int64_t* out) const override {
+    std::iota(out, out + count,
+              10 + offset + std::accumulate(lengths_.begin(), lengths_.begin() + i, int64_t{0}));
+  }
+
+ private:
+  std::vector<int64_t> lengths_;
+};
+
+TEST(BertDataset, AnEpochHasEveryTokenOnce) {
+  BertDataset::Options options = bert_options(22);
+  options.head = BinaryHead::kNone;
+  options.short_sequence_rate = 0;
+  // Pieces of 20: 7 + 0 + 12, 9, 20 + 20 + 5, 3 + 17, 4.
+  const std::vector<int64_t> lengths{7, 0, 12, 9, 45, 3, 17, 4};
+  const BertDataset bert(std::make_shared<CountedSentences>(lengths), {0, 8}, options);
+  ASSERT_EQ(bert.samples_per_epoch(), 7);
+  for (const int64_t epoch : {0, 1}) {
+    std::multiset<int64_t> seen;
+    for (int64_t n = 0; n < 7; ++n) {
+      const std::vector<int64_t> text = unmasked(bert.sample(7 * epoch + n));
+      seen.insert(text.begin() + 1, text.end() - 1);
+    }
+    ASSERT_EQ(seen.size(), 97u);
+    int64_t expected = 10;
+    for (const int64_t token : seen) EXPECT_EQ(token, expected++);
+  }
+  const BertDataset part(std::make_shared<CountedSentences>(lengths), {3, 6}, options);
+  EXPECT_EQ(part.samples_per_epoch(), 5); // 9, 20 + 20 + 5, 3
+}
+
+TEST(BertDataset, FieldsAreThoseOfTransformers) {
+  const BertDataset bert(std::make_shared<SomeSentences>(50), {0, 123}, bert_options(64));
+  const std::vector<int64_t> ids{7, -1};
+  const Batch batch = make_batch(bert, ids);
+  const BertSample s = bert.sample(7);
+  const auto length = s.tokens.size();
+  for (size_t i = 0; i < 64; ++i) {
+    EXPECT_EQ(batch.ints("input_ids")[i], i < length ? s.tokens[i] : 0);
+    EXPECT_EQ(batch.ints("token_type_ids")[i],
+              static_cast<int64_t>(i) >= s.first_length && i < length);
+    const auto masked =
+        std::ranges::find(s.masked, static_cast<int64_t>(i), &MaskedToken::position);
+    EXPECT_EQ(batch.ints("labels")[i], masked == s.masked.end() ? -100 : masked->label);
+    EXPECT_EQ(batch.ints("labels")[64 + i], -100);
+  }
+  EXPECT_THAT(batch.ints("next_sentence_label"), ElementsAre(s.is_odd ? 1 : 0, -100));
+  EXPECT_THAT(batch.stream("tokens").real,
+              ElementsAre(StreamRange{0, static_cast<int64_t>(length)}, StreamRange{0, 64}));
+  EXPECT_EQ(batch.num_targets.at("labels"), std::ssize(s.masked));
+  EXPECT_EQ(batch.num_targets.at("next_sentence_label"), 1);
 }
 
 // --- conversations -----------------------------------------------------------------------------

@@ -11,6 +11,7 @@
 
 #include "pentatron/base/json.h"
 #include "pentatron/data/tokenizer/chat_template.h"
+#include "pentatron/data/tokenizer/hugging_face.h"
 #include "pentatron/data/tokenizer/open.h"
 #include "pentatron/data/tokenizer/stream_decoder.h"
 
@@ -151,6 +152,34 @@ TEST(ChatTemplate, AgreesWithJinja) {
     const tokenizer::ChatTemplate chat(line["template"].get<std::string>());
     EXPECT_EQ(chat.render(line["variables"]), line["expected"].get<std::string>());
   }
+}
+
+TEST(TokenizerPairs, AgreeWithTheLibrary) {
+  const Json cases = Json::parse(std::ifstream(kFolder / "pairs.json"));
+  ASSERT_GT(cases.size(), 300u);
+  for (const Json& c : cases) {
+    SCOPED_TRACE(c.dump());
+    const auto file = kFolder / (c["tokenizer"].get<std::string>() + ".json");
+    Json json = Json::parse(std::ifstream(file));
+    if (!c["post"].is_null()) json["post_processor"] = c["post"];
+    const auto tokenizer = tokenizer::make_hugging_face(json, {});
+    const auto a = c["a"].get<std::string>();
+    const auto b = c["b"].is_null() ? std::nullopt : std::optional(c["b"].get<std::string>());
+    const EncodedPair pair = tokenizer->encode_pair(a, b, c["length"].get<int64_t>());
+    EXPECT_EQ(pair.tokens, c["ids"].get<std::vector<int32_t>>());
+    EXPECT_EQ(pair.types, c["types"].get<std::vector<int32_t>>());
+  }
+}
+
+TEST(TokenizerPairs, WithoutAPostProcessorAreTheTwoTexts) {
+  const EncodedPair pair = ByteTokenizer().encode_pair("ab", "c");
+  EXPECT_THAT(pair.tokens, testing::ElementsAre('a', 'b', 'c'));
+  EXPECT_THAT(pair.types, testing::ElementsAre(0, 0, 1));
+  EXPECT_EQ(ByteTokenizer().encode_pair("abcdef", std::nullopt, 4).tokens.size(), 4u);
+}
+
+TEST(TokenizerPairs, ALengthWithoutRoomForTextIsAnError) {
+  EXPECT_THROW(open("bert")->encode_pair("a", "b", 3), DataError);
 }
 
 } // namespace

@@ -161,6 +161,12 @@ BlendOrder::Place BlendOrder::operator()(int64_t n) const {
   return block->places[static_cast<size_t>(n % kBlock)];
 }
 
+int64_t BlendedSamples::samples_per_epoch() const {
+  int64_t sum = 0;
+  for (const auto& part : parts_) sum += part->samples_per_epoch();
+  return sum;
+}
+
 int64_t BlendedDataset::samples_per_epoch() const {
   int64_t sum = 0;
   for (const auto& part : parts_) sum += part->samples_per_epoch();

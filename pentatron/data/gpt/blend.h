@@ -67,6 +67,25 @@ class BlendOrder {
   mutable std::vector<std::shared_ptr<const Block>> recent_; // by number % size
 };
 
+/// The blend of `parts`, which have equal fields and streams. It never ends.
+class BlendedSamples final : public Dataset {
+ public:
+  BlendedSamples(std::vector<std::shared_ptr<const Dataset>> parts, std::vector<double> weights)
+      : parts_(std::move(parts)), order_(std::move(weights)) {}
+
+  const std::vector<BatchStream>& streams() const override { return parts_[0]->streams(); }
+  const std::vector<BatchField>& fields() const override { return parts_[0]->fields(); }
+  int64_t samples_per_epoch() const override;
+  void sample(int64_t n, const SampleView& view) const override {
+    const BlendOrder::Place place = order_(n);
+    parts_[static_cast<size_t>(place.dataset)]->sample(place.sample, view);
+  }
+
+ private:
+  std::vector<std::shared_ptr<const Dataset>> parts_;
+  BlendOrder order_;
+};
+
 /// The blend of `parts`, which must have equal sequence lengths.
 class BlendedDataset final : public TokenDataset {
  public:

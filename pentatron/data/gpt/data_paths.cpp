@@ -1,5 +1,6 @@
 #include "pentatron/data/gpt/data_paths.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "pentatron/base/error.h"
@@ -111,6 +112,15 @@ std::optional<Blend> blend_of_key(const std::string& text, const std::string& ke
 }
 
 } // namespace
+
+bool names_corpora(const DatasetConfig& config) {
+  if (!config.train_data_path.empty() || !config.per_split_data_args_path.empty()) return true;
+  if (config.path.empty()) return false;
+  std::vector<std::string> words = blend_words(config.path);
+  words.insert(words.begin(), config.path); // a prefix may have spaces
+  return std::ranges::any_of(
+      words, [](const std::string& word) { return is_prefix(without_ending(word)); });
+}
 
 DataPaths find_data_paths(const DatasetConfig& config) {
   DataPaths paths;

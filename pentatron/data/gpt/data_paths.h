@@ -20,4 +20,7 @@ struct DataPaths {
 /// ConfigError for lists that are none, DataError for files that cannot be read.
 DataPaths find_data_paths(const DatasetConfig& config);
 
+/// Whether the keys name corpora (PREFIX.bin and PREFIX.idx) and not files of text.
+bool names_corpora(const DatasetConfig& config);
+
 } // namespace pentatron::data

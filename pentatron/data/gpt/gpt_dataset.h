@@ -16,11 +16,6 @@ struct SequenceRange {
   int64_t end = 0;
 };
 
-enum class Part : uint8_t { kTrain, kValidation, kTest };
-constexpr std::string_view name_of(Part part) {
-  return part == Part::kTrain ? "train" : part == Part::kValidation ? "validation" : "test";
-}
-
 /// The sequences of `part`, by the shares in `split`: every number in the text counts, missing ones
 /// are 0, cuts are rounded to the nearest (even) sequence. Throws ConfigError if it has no share
 /// above 0 or more than three.

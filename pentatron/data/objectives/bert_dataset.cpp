@@ -3,13 +3,14 @@
 #include <algorithm>
 
 #include "pentatron/base/error.h"
+#include "pentatron/data/batch.h"
 #include "pentatron/data/permutation.h"
 
 namespace pentatron::data {
 
 namespace {
 
-constexpr int64_t kMarks = 3; // [CLS] and two [SEP]
+enum BertField : size_t { kBertInputIds, kBertTypes, kBertLabels, kBertNext };
 
 /// Takes tokens from the longer of both, at its begin or its end, until they fit.
 void shorten(std::vector<int64_t>& a, std::vector<int64_t>& b, size_t most, Draws& draws) {
@@ -29,105 +30,157 @@ void append(std::vector<int64_t>& to, const std::vector<int64_t>& from) {
 
 } // namespace
 
-BertDataset::BertDataset(std::shared_ptr<const Sentences> corpus, const Options& options)
-    : corpus_(std::move(corpus)), options_(options), stream_(options.seed, "bert samples") {
-  if (options_.sequence_length < kMarks + 2)
-    raise<ConfigError>("sequence length {} is too short for two texts and three special tokens",
+BertDataset::BertDataset(std::shared_ptr<const Sentences> corpus, StreamRange range,
+                         const Options& options)
+    : corpus_(std::move(corpus)), options_(options),
+      room_(options.sequence_length - (options.head == BinaryHead::kNone ? 2 : 3)),
+      stream_(options.seed, "bert samples " + options.name), streams_{{"tokens",
+                                                                       options.sequence_length}},
+      end_(range.end) {
+  if (room_ < 2)
+    raise<ConfigError>("sequence length {} is too short for text and its special tokens",
                        options_.sequence_length);
-  for (int64_t d = 0; d < corpus_->num_documents(); ++d) {
-    for (int64_t s = corpus_->document_begin(d); s < corpus_->document_begin(d + 1); ++s) {
-      if (corpus_->length(s) > 0) {
-        documents_.push_back(static_cast<int32_t>(d));
-        break;
-      }
-    }
-  }
-  if (documents_.empty()) throw DataError("the corpus has no sentence with tokens");
+  fields_ = {{.name = "input_ids", .fill = static_cast<double>(options_.pad_token)},
+             {.name = "token_type_ids"},
+             label_field()};
+  if (options_.head != BinaryHead::kNone) fields_.push_back(label_field("", "next_sentence_label"));
+  find_pieces(range);
+  if (pieces_.empty()) raise<DataError>("the {} data has no sentence with tokens", options_.name);
 }
 
-BertDataset::Piece BertDataset::piece_of(int64_t document, int64_t first, int64_t target) const {
-  Piece piece;
-  int64_t length = 0;
-  std::vector<int64_t> sentence;
-  const int64_t begin = corpus_->document_begin(document);
-  const int64_t end = corpus_->document_begin(document + 1);
-  for (int64_t s = begin + first; s < end && length < target; ++s) {
-    corpus_->read(s, sentence);
-    if (sentence.empty()) continue;
-    length += static_cast<int64_t>(sentence.size());
-    piece.sentences.push_back(sentence);
+void BertDataset::find_pieces(StreamRange range) {
+  for (int64_t d = 0; d < corpus_->num_documents(); ++d) {
+    const int64_t begin = std::max(range.begin, corpus_->document_begin(d));
+    const int64_t end = std::min(range.end, corpus_->document_begin(d + 1));
+    const auto before = pieces_.size();
+    int64_t left = 0; // in the piece
+    for (int64_t s = begin; s < end; ++s) {
+      const int64_t length = corpus_->length(s);
+      if (length == 0) continue;
+      if (length > room_) {
+        for (int64_t offset = 0; offset < length; offset += room_) pieces_.push_back({s, offset});
+        left = 0;
+        continue;
+      }
+      if (length > left) {
+        pieces_.push_back({s, 0});
+        left = room_;
+      }
+      left -= length;
+    }
+    if (pieces_.size() > before) documents_.push_back(static_cast<int64_t>(before));
   }
-  return piece;
+  documents_.push_back(std::ssize(pieces_));
+}
+
+/// The sentence behind the last one of a piece.
+int64_t BertDataset::end_of(size_t piece) const {
+  const int64_t first = pieces_[piece].sentence;
+  if (corpus_->length(first) > room_) return first + 1;
+  return piece + 1 < pieces_.size() ? pieces_[piece + 1].sentence : end_;
+}
+
+/// The sentences of a piece until `target` tokens are reached.
+std::vector<BertDataset::Tokens> BertDataset::read(size_t piece, int64_t target) const {
+  const Piece& here = pieces_[piece];
+  std::vector<Tokens> sentences;
+  int64_t length = 0;
+  const int64_t end = end_of(piece);
+  for (int64_t s = here.sentence; s < end && length < target; ++s) {
+    const int64_t offset = s == here.sentence ? here.offset : 0;
+    const int64_t count = std::min(corpus_->length(s) - offset, room_);
+    if (count == 0) continue;
+    Tokens& tokens = sentences.emplace_back(static_cast<size_t>(count));
+    corpus_->read(s, offset, count, tokens.data());
+    length += count;
+  }
+  return sentences;
+}
+
+/// Of another document if there is one, else another piece if there is one.
+size_t BertDataset::other_piece(size_t piece, Draws& draws) const {
+  const auto after = std::ranges::upper_bound(documents_, static_cast<int64_t>(piece));
+  auto begin = static_cast<size_t>(*(after - 1)), end = static_cast<size_t>(*after);
+  if (end - begin == pieces_.size()) {
+    begin = piece;
+    end = piece + 1;
+  }
+  const size_t others = pieces_.size() - (end - begin);
+  if (others == 0) return piece;
+  const size_t other = draws.below(others);
+  return other < begin ? other : other + (end - begin);
+}
+
+void BertDataset::make_pair(size_t piece, int64_t target, Draws& draws, Tokens& a, Tokens& b,
+                            BertSample& out) const {
+  const std::vector<Tokens> sentences = read(piece, target);
+  const size_t total = sentences.size();
+  const bool replaced = options_.head == BinaryHead::kNextSentence;
+  if (total < 2) { // a single sentence
+    const Tokens& all = sentences.front();
+    const auto middle = all.begin() + static_cast<std::ptrdiff_t>((all.size() + 1) / 2);
+    a.assign(all.begin(), middle);
+    b.assign(middle, all.end());
+  } else {
+    const size_t cut = 1 + draws.below(total - 1);
+    for (size_t i = 0; i < total; ++i) append(i < cut ? a : b, sentences[i]);
+  }
+  out.is_odd = draws.uniform() < 0.5;
+  if (out.is_odd && replaced) {
+    b.clear();
+    const int64_t left = std::max<int64_t>(1, target - std::ssize(a));
+    for (const Tokens& sentence : read(other_piece(piece, draws), left)) append(b, sentence);
+  }
+  shorten(a, b, static_cast<size_t>(target), draws);
+  if (out.is_odd && !replaced) a.swap(b);
 }
 
 BertSample BertDataset::sample(int64_t n) const {
   PT_DCHECK(n >= 0);
-  const auto count = static_cast<uint64_t>(documents_.size());
+  const auto count = static_cast<uint64_t>(pieces_.size());
   const auto number = static_cast<uint64_t>(n);
-  const Permutation order(options_.seed, "bert documents", number / count, count);
-  const auto chosen = static_cast<size_t>(order(number % count));
-  const int64_t document = documents_[chosen];
+  const Permutation order(options_.seed, "bert pieces " + options_.name, number / count, count);
+  const auto piece = static_cast<size_t>(order(number % count));
   Draws draws(stream_, number);
-  int64_t target = options_.sequence_length - kMarks;
+  int64_t target = room_;
   if (draws.uniform() < options_.short_sequence_rate)
     target = 2 + static_cast<int64_t>(draws.below(static_cast<uint64_t>(target - 1)));
-  // Where in the document the piece begins; every sentence has its turn over the epochs.
-  const int64_t sentences =
-      corpus_->document_begin(document + 1) - corpus_->document_begin(document);
-  Piece piece = piece_of(
-      document, static_cast<int64_t>(draws.below(static_cast<uint64_t>(sentences))), target);
-  if (piece.sentences.empty()) piece = piece_of(document, 0, target);
-
-  std::vector<int64_t> a;
-  std::vector<int64_t> b;
   BertSample out;
-  const size_t total = piece.sentences.size();
-  const size_t cut = total < 2 ? 1 : 1 + draws.below(total - 1);
-  for (size_t i = 0; i < cut; ++i) append(a, piece.sentences[i]);
-  out.is_random = total < 2 || draws.uniform() < 0.5;
-  if (!out.is_random) {
-    for (size_t i = cut; i < total; ++i) append(b, piece.sentences[i]);
+  Tokens a, b;
+  if (options_.head == BinaryHead::kNone) {
+    for (const Tokens& sentence : read(piece, target)) append(a, sentence);
+    shorten(a, b, static_cast<size_t>(target), draws);
   } else {
-    // Another document where there is one.
-    const auto other = count > 1 ? (chosen + 1 + draws.below(count - 1)) % count : chosen;
-    const int64_t from = documents_[static_cast<size_t>(other)];
-    const int64_t choices = corpus_->document_begin(from + 1) - corpus_->document_begin(from);
-    const int64_t room = std::max<int64_t>(1, target - static_cast<int64_t>(a.size()));
-    Piece second =
-        piece_of(from, static_cast<int64_t>(draws.below(static_cast<uint64_t>(choices))), room);
-    if (second.sentences.empty()) second = piece_of(from, 0, room);
-    for (const auto& sentence : second.sentences) append(b, sentence);
+    make_pair(piece, target, draws, a, b, out);
   }
-  shorten(a, b, static_cast<size_t>(target), draws);
-
-  const auto s = static_cast<size_t>(options_.sequence_length);
   out.tokens.push_back(options_.cls_token);
   append(out.tokens, a);
   out.tokens.push_back(options_.sep_token);
-  const size_t first_length = out.tokens.size();
-  append(out.tokens, b);
-  out.tokens.push_back(options_.sep_token);
-  const size_t length = out.tokens.size();
+  out.first_length = std::ssize(out.tokens);
+  if (options_.head != BinaryHead::kNone) {
+    append(out.tokens, b);
+    out.tokens.push_back(options_.sep_token);
+  }
   MaskOptions mask = options_.mask;
   mask.is_special = [&](int64_t token) {
     return token == options_.cls_token || token == options_.sep_token ||
            token == options_.pad_token ||
            (options_.mask.is_special && options_.mask.is_special(token));
   };
-  const std::vector<MaskedToken> masked = mask_words(out.tokens, mask, draws);
-  out.tokens.resize(s, options_.pad_token);
-  out.types.assign(s, 0);
-  std::fill(out.types.begin() + static_cast<std::ptrdiff_t>(first_length),
-            out.types.begin() + static_cast<std::ptrdiff_t>(length), 1);
-  out.padding.assign(s, 0);
-  std::fill_n(out.padding.begin(), length, uint8_t{1});
-  out.labels.assign(s, -1);
-  out.loss_mask.assign(s, 0);
-  for (const MaskedToken& token : masked) {
-    out.labels[static_cast<size_t>(token.position)] = token.label;
-    out.loss_mask[static_cast<size_t>(token.position)] = 1;
-  }
+  out.masked = mask_words(out.tokens, mask, draws);
   return out;
+}
+
+void BertDataset::sample(int64_t n, const SampleView& view) const {
+  const BertSample drawn = sample(n);
+  const int64_t length = std::ssize(drawn.tokens);
+  std::ranges::copy(drawn.tokens, view.ints(kBertInputIds).begin());
+  const std::span<int64_t> types = view.ints(kBertTypes), labels = view.ints(kBertLabels);
+  std::fill(types.begin() + drawn.first_length, types.begin() + length, int64_t{1});
+  for (const MaskedToken& token : drawn.masked)
+    labels[static_cast<size_t>(token.position)] = token.label;
+  if (options_.head != BinaryHead::kNone) view.ints(kBertNext)[0] = drawn.is_odd ? 1 : 0;
+  view.set_real(0, {0, length});
 }
 
 } // namespace pentatron::data

@@ -29,39 +29,84 @@ NoiseCounts noise_counts(int64_t length, double density, double mean_length) {
   return {tokens, spans};
 }
 
-} // namespace
+/// Tokens [begin, end) of a sample.
+struct Word {
+  int64_t begin = 0, end = 0;
+};
 
-std::vector<MaskedToken> mask_words(std::span<int64_t> tokens, const MaskOptions& options,
-                                    Draws& draws) {
-  std::vector<std::vector<int64_t>> words;
-  int64_t candidates = 0;
+std::vector<Word> words_of(std::span<const int64_t> tokens, const MaskOptions& options) {
+  std::vector<Word> words;
   bool open = false; // the token before can be continued
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (options.is_special && options.is_special(tokens[i])) {
       open = false;
       continue;
     }
+    const auto place = static_cast<int64_t>(i);
     if (!open || !options.continues_word || !options.continues_word(tokens[i]))
-      words.emplace_back();
-    words.back().push_back(static_cast<int64_t>(i));
-    ++candidates;
+      words.push_back({place, place});
+    words.back().end = place + 1;
     open = true;
   }
+  return words;
+}
+
+/// How many words to mask together: n in proportion to 1 / n.
+int64_t draw_ngram(int64_t max_ngram, Draws& draws) {
+  if (max_ngram <= 1) return 1;
+  double sum = 0;
+  for (int64_t n = 1; n <= max_ngram; ++n) sum += 1 / static_cast<double>(n);
+  double rest = draws.uniform() * sum;
+  int64_t n = 1;
+  for (; n < max_ngram; ++n) {
+    rest -= 1 / static_cast<double>(n);
+    if (rest < 0) break;
+  }
+  return n;
+}
+
+/// Masks one token, or puts a random one in its place, or leaves it.
+MaskedToken mask_token(std::span<int64_t> tokens, int64_t position, const MaskOptions& options,
+                       Draws& draws) {
+  int64_t& token = tokens[static_cast<size_t>(position)];
+  const MaskedToken masked{position, token};
+  const double kind = draws.uniform();
+  if (kind < options.mask_share) {
+    token = options.mask_token;
+  } else if (kind < options.mask_share + options.random_share) {
+    token = static_cast<int64_t>(draws.below(static_cast<uint64_t>(options.vocab_size)));
+  }
+  return masked;
+}
+
+} // namespace
+
+std::vector<MaskedToken> mask_words(std::span<int64_t> tokens, const MaskOptions& options,
+                                    Draws& draws) {
+  const std::vector<Word> words = words_of(tokens, options);
+  int64_t candidates = 0;
+  for (const Word& word : words) candidates += word.end - word.begin;
   const auto wanted = std::llround(static_cast<double>(candidates) * options.rate);
   const int64_t limit = std::min<int64_t>(options.max_masked, std::max<long long>(1, wanted));
-  shuffle(words, draws);
+  std::vector<size_t> order(words.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  shuffle(order, draws);
+  std::vector<uint8_t> taken(words.size());
   std::vector<MaskedToken> masked;
-  for (const std::vector<int64_t>& word : words) {
-    if (static_cast<int64_t>(masked.size() + word.size()) > limit) continue;
-    for (const int64_t position : word) {
-      int64_t& token = tokens[static_cast<size_t>(position)];
-      masked.push_back({position, token});
-      const double kind = draws.uniform();
-      if (kind < options.mask_share) {
-        token = options.mask_token;
-      } else if (kind < options.mask_share + options.random_share) {
-        token = static_cast<int64_t>(draws.below(static_cast<uint64_t>(options.vocab_size)));
-      }
+  for (const size_t first : order) {
+    if (std::ssize(masked) >= limit) break;
+    const int64_t ngram = draw_ngram(options.max_ngram, draws);
+    // Words of one text that touch, while there is room.
+    size_t last = first;
+    while (last < words.size() &&
+           std::ssize(masked) + words[last].end - words[first].begin <= limit &&
+           static_cast<int64_t>(last - first) < ngram && taken[last] == 0 &&
+           (last == first || words[last].begin == words[last - 1].end))
+      ++last;
+    for (size_t w = first; w < last; ++w) {
+      taken[w] = 1;
+      for (int64_t p = words[w].begin; p < words[w].end; ++p)
+        masked.push_back(mask_token(tokens, p, options, draws));
     }
   }
   std::sort(masked.begin(), masked.end(),
@@ -101,13 +146,18 @@ std::vector<Span> noise_spans(int64_t length, double density, double mean_length
   return spans;
 }
 
+int64_t target_length_of(int64_t raw_length, double density, double mean_length) {
+  const NoiseCounts noise = noise_counts(raw_length, density, mean_length);
+  return noise.tokens + noise.spans + 1;
+}
+
 int64_t raw_length_for(int64_t input_length, int64_t target_length, double density,
                        double mean_length) {
   int64_t best = 1;
   for (int64_t length = 2; length <= 2 * (input_length + target_length); ++length) {
     const NoiseCounts noise = noise_counts(length, density, mean_length);
     const int64_t input = length - noise.tokens + noise.spans + 1;
-    const int64_t target = noise.tokens + noise.spans + 1;
+    const int64_t target = target_length_of(length, density, mean_length);
     if (input <= input_length && target <= target_length) best = length;
   }
   return best;

@@ -32,6 +32,9 @@ struct MaskOptions {
   int64_t mask_token = -1;
   int64_t vocab_size = 0;
   int64_t max_masked = 1 << 30;
+  /// Up to so many words behind one another are masked together; n of them with a probability
+  /// proportional to 1 / n.
+  int64_t max_ngram = 1;
   std::function<bool(int64_t)> continues_word = {}; ///< whether a token belongs to the one before
   std::function<bool(int64_t)> is_special = {};     ///< tokens that are never masked
 };
@@ -42,7 +45,7 @@ struct MaskedToken {
 };
 
 /// Masks whole words of `tokens` in random order until `rate` of the tokens (at least one) would be
-/// passed; a word too long for what is left is passed over. Sorted by position.
+/// passed; words too long for what is left are passed over. Sorted by position.
 std::vector<MaskedToken> mask_words(std::span<int64_t> tokens, const MaskOptions& options,
                                     Draws& draws);
 
@@ -57,6 +60,10 @@ struct Span {
 /// Spans of noise in `length` tokens: round(length * density) tokens of noise in
 /// round(noise / mean_length) spans, at least one of each, with text before each span.
 std::vector<Span> noise_spans(int64_t length, double density, double mean_length, Draws& draws);
+
+/// For noise_spans(): the length of the target of a raw text, with a sentinel for each span and one
+/// more token.
+int64_t target_length_of(int64_t raw_length, double density, double mean_length);
 
 /// For noise_spans(): the longest raw text of which neither input nor target is longer than given,
 /// when each span is one sentinel in both and the target ends with one more token, as the input

@@ -1,11 +1,25 @@
 #include "pentatron/data/objectives/t5_dataset.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "pentatron/base/error.h"
+#include "pentatron/data/batch.h"
 #include "pentatron/data/objectives/masking.h"
 
 namespace pentatron::data {
+
+namespace {
+
+enum T5Field : size_t { kT5Inputs, kT5Labels, kT5DecoderInputs };
+
+} // namespace
+
+int64_t T5Dataset::full_target_length(const Options& options) {
+  const int64_t raw = raw_length_for(options.input_length, options.input_length + 1,
+                                     options.noise_density, options.mean_noise_span_length);
+  return target_length_of(raw, options.noise_density, options.mean_noise_span_length);
+}
 
 int64_t T5Dataset::raw_length(const Options& options) {
   return raw_length_for(options.input_length, options.target_length, options.noise_density,
@@ -14,7 +28,12 @@ int64_t T5Dataset::raw_length(const Options& options) {
 
 T5Dataset::T5Dataset(std::shared_ptr<const TokenDataset> plain, const Options& options)
     : plain_(std::move(plain)), options_(options), raw_length_(raw_length(options)),
-      stream_(options.seed, "t5 spans") {
+      stream_(options.seed, "t5 spans"), streams_{{"encoder", options.input_length},
+                                                  {"decoder", options.target_length}} {
+  const auto pad = static_cast<double>(options.pad_token);
+  fields_ = {{.name = "input_ids", .stream = "encoder", .fill = pad},
+             label_field("decoder"),
+             {.name = "decoder_input_ids", .stream = "decoder", .fill = pad}};
   if (!(options.noise_density > 0 && options.noise_density < 1) ||
       !(options.mean_noise_span_length >= 1)) {
     raise<ConfigError>("noise density {} with spans of {} tokens is not valid: the density is "
@@ -38,40 +57,36 @@ T5Dataset::T5Dataset(std::shared_ptr<const TokenDataset> plain, const Options& o
 T5Sample T5Dataset::sample(int64_t n) const {
   std::vector<int64_t> raw(static_cast<size_t>(plain_->sequence_length() + 1));
   plain_->sample(n, raw.data());
-  raw.resize(static_cast<size_t>(raw_length_));
   Draws draws(stream_, static_cast<uint64_t>(n));
   const std::vector<Span> spans =
       noise_spans(raw_length_, options_.noise_density, options_.mean_noise_span_length, draws);
   PT_DCHECK(spans.size() <= options_.sentinels.size());
   T5Sample out;
-  std::vector<int64_t> target;
   int64_t at = 0;
   const auto copy = [&](std::vector<int64_t>& to, int64_t begin, int64_t end) {
     to.insert(to.end(), raw.begin() + begin, raw.begin() + end);
   };
   for (size_t i = 0; i < spans.size(); ++i) {
-    copy(out.encoder_tokens, at, spans[i].begin);
-    out.encoder_tokens.push_back(options_.sentinels[i]);
-    target.push_back(options_.sentinels[i]);
-    copy(target, spans[i].begin, spans[i].end);
+    copy(out.input, at, spans[i].begin);
+    out.input.push_back(options_.sentinels[i]);
+    out.target.push_back(options_.sentinels[i]);
+    copy(out.target, spans[i].begin, spans[i].end);
     at = spans[i].end;
   }
-  copy(out.encoder_tokens, at, raw_length_);
-  out.encoder_tokens.push_back(options_.eos_token);
-  target.push_back(options_.eos_token);
-  out.encoder_padding.assign(out.encoder_tokens.size(), 1);
-  out.encoder_tokens.resize(static_cast<size_t>(options_.input_length), options_.pad_token);
-  out.encoder_padding.resize(static_cast<size_t>(options_.input_length), 0);
-  out.loss_mask.assign(target.size(), 1);
-  out.decoder_tokens = target;
-  out.decoder_tokens.insert(out.decoder_tokens.begin(), options_.start_token);
-  out.decoder_tokens.pop_back();
-  const auto length = static_cast<size_t>(options_.target_length);
-  out.decoder_tokens.resize(length, options_.pad_token);
-  target.resize(length, options_.pad_token);
-  out.loss_mask.resize(length, 0);
-  out.labels = std::move(target);
+  copy(out.input, at, raw_length_);
+  out.input.push_back(options_.eos_token);
+  out.target.push_back(options_.eos_token);
   return out;
+}
+
+void T5Dataset::sample(int64_t n, const SampleView& view) const {
+  const T5Sample drawn = sample(n);
+  std::ranges::copy(drawn.input, view.ints(kT5Inputs).begin());
+  view.set_real(0, {0, std::ssize(drawn.input)});
+  std::ranges::copy(drawn.target, view.ints(kT5Labels).begin());
+  const std::span<int64_t> inputs = view.ints(kT5DecoderInputs);
+  inputs[0] = options_.start_token;
+  std::copy(drawn.target.begin(), drawn.target.end() - 1, inputs.begin() + 1);
 }
 
 } // namespace pentatron::data

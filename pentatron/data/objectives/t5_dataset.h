@@ -11,16 +11,16 @@
 
 namespace pentatron::data {
 
+/// One sample without padding.
 struct T5Sample {
-  std::vector<int64_t> encoder_tokens;  ///< [input_length]
-  std::vector<uint8_t> encoder_padding; ///< 1 where there is text
-  std::vector<int64_t> decoder_tokens;  ///< [target_length], the start token and the target
-  std::vector<int64_t> labels;          ///< [target_length], the target
-  std::vector<uint8_t> loss_mask;       ///< [target_length]
+  std::vector<int64_t> input;  ///< of the encoder
+  std::vector<int64_t> target; ///< what the decoder has to say
 };
 
-/// Sample n is a pure function of (plain sample n, options, n).
-class T5Dataset {
+/// Fields `input_ids` of the stream "encoder", and of the stream "decoder" `labels` and
+/// `decoder_input_ids`, the labels one place further on behind the start token; the padding is at
+/// the end. Sample n is a pure function of (plain sample n, options, n).
+class T5Dataset final : public Dataset {
  public:
   struct Options {
     int64_t input_length = 512;
@@ -39,7 +39,14 @@ class T5Dataset {
   /// Throws ConfigError if there are fewer sentinels than spans, or `plain` is too short.
   T5Dataset(std::shared_ptr<const TokenDataset> plain, const Options& options);
 
-  std::optional<int64_t> size() const { return plain_->size(); }
+  /// The length of the target that belongs to inputs of `options.input_length`.
+  static int64_t full_target_length(const Options& options);
+
+  const std::vector<BatchStream>& streams() const override { return streams_; }
+  const std::vector<BatchField>& fields() const override { return fields_; }
+  std::optional<int64_t> size() const override { return plain_->size(); }
+  int64_t samples_per_epoch() const override { return plain_->samples_per_epoch(); }
+  void sample(int64_t n, const SampleView& view) const override;
   T5Sample sample(int64_t n) const;
 
  private:
@@ -47,6 +54,8 @@ class T5Dataset {
   Options options_;
   int64_t raw_length_;
   Stream stream_;
+  std::vector<BatchStream> streams_;
+  std::vector<BatchField> fields_;
 };
 
 } // namespace pentatron::data

@@ -35,9 +35,23 @@ void CachedTokenizer::encode(std::string_view text, std::vector<int32_t>& tokens
 
 void CachedTokenizer::encode_with_special(std::string_view text,
                                           std::vector<int32_t>& tokens) const {
-  tokens.insert(tokens.end(), tokens_before().begin(), tokens_before().end());
-  encode(text, tokens);
-  tokens.insert(tokens.end(), tokens_after().begin(), tokens_after().end());
+  for (const PostProcessor::Piece& piece : post_processor().single) {
+    if (piece.token == PostProcessor::Piece::kFirst)
+      encode(text, tokens);
+    else
+      tokens.push_back(piece.token);
+  }
+}
+
+EncodedPair CachedTokenizer::encode_pair(std::string_view text,
+                                         std::optional<std::string_view> second,
+                                         int64_t max_length) const {
+  std::vector<int32_t> first_tokens;
+  encode(text, first_tokens);
+  std::optional<std::vector<int32_t>> second_tokens;
+  if (second) encode(*second, second_tokens.emplace());
+  return post_process(post_processor(), std::move(first_tokens), std::move(second_tokens),
+                      max_length);
 }
 
 std::unique_ptr<Encoder> CachedTokenizer::make_encoder() const {

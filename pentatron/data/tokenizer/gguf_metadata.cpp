@@ -99,9 +99,9 @@ class SpecialTokens {
     put_id(out, "tokenizer.ggml.unknown_token_id", "unk_token");
     put_id(out, "tokenizer.ggml.padding_token_id", "pad_token");
     put_around(out, "tokenizer.ggml.add_bos_token", "bos_token", "add_bos_token",
-               around_ ? &around_->before : nullptr, bos_by_default);
+               around_ ? std::optional(around_->before()) : std::nullopt, bos_by_default);
     put_around(out, "tokenizer.ggml.add_eos_token", "eos_token", "add_eos_token",
-               around_ ? &around_->after : nullptr, false);
+               around_ ? std::optional(around_->after()) : std::nullopt, false);
     if (const auto chat = find_chat_template(path_))
       out.emplace_back("tokenizer.chat_template", *chat);
   }
@@ -125,8 +125,9 @@ class SpecialTokens {
     if (!around_) return std::nullopt;
     const bool bos = std::string_view(name) == "bos_token",
                eos = std::string_view(name) == "eos_token";
-    if (bos && !around_->before.empty()) return around_->before.front();
-    if (eos && !around_->after.empty()) return around_->after.back();
+    const std::vector<int32_t> ids = bos ? around_->before() : around_->after();
+    if (bos && !ids.empty()) return ids.front();
+    if (eos && !ids.empty()) return ids.back();
     return std::nullopt;
   }
   void put_id(GgufMetadata& out, const char* key, const char* name) const {
@@ -134,10 +135,10 @@ class SpecialTokens {
   }
   /// tokenizer.json says it with its template; files without one in tokenizer_config.json.
   void put_around(GgufMetadata& out, const char* key, const char* name, const char* flag,
-                  const std::vector<int32_t>* around, bool otherwise) const {
+                  const std::optional<std::vector<int32_t>>& around, bool otherwise) const {
     const auto id = id_of(name);
     bool add = otherwise;
-    if (around != nullptr) {
+    if (around) {
       add = id && std::ranges::find(*around, *id) != around->end();
     } else if (tokenizer_config_.is_object()) {
       add = json_get_or<bool>(tokenizer_config_, flag, otherwise, "tokenizer_config.json");

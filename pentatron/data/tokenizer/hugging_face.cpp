@@ -59,11 +59,11 @@ class HuggingFaceTokenizer final : public CachedTokenizer {
     if (!added_.entries().empty())
       vocab_size_ = std::max<int64_t>(vocab_size_, added_.entries().rbegin()->first + 1);
     if (vocab_size_ == 0) throw DataError("the tokenizer has no tokens");
-    for (const auto* ids : {&post_processor_.before, &post_processor_.after}) {
-      for (const int32_t id : *ids) {
-        if (id >= vocab_size_)
-          raise<DataError>("the post-processor adds token {}, but the vocabulary has {} tokens", id,
-                           vocab_size_);
+    for (const auto* pieces : {&post_processor_.single, &post_processor_.pair}) {
+      for (const PostProcessor::Piece& piece : *pieces) {
+        if (piece.token >= vocab_size_)
+          raise<DataError>("the post-processor adds token {}, but the vocabulary has {} tokens",
+                           piece.token, vocab_size_);
       }
     }
     if (pre_tokenization_.plan) byte_bpe_ = make_byte_bpe(*model_);
@@ -115,8 +115,7 @@ class HuggingFaceTokenizer final : public CachedTokenizer {
       }
     }
   }
-  const std::vector<int32_t>& tokens_before() const override { return post_processor_.before; }
-  const std::vector<int32_t>& tokens_after() const override { return post_processor_.after; }
+  const PostProcessor& post_processor() const override { return post_processor_; }
 
  private:
   void encode_normalized(std::string_view text, bool first, WordCache& cache,

@@ -110,15 +110,24 @@ class SentencePieceTokenizer final : public CachedTokenizer {
       bpe_.build(model_, ids_);
       choose_cuts();
     }
+    int32_t bos = -1;
     for (const std::string* piece : {&model_.bos_piece, &model_.eos_piece}) {
       const auto id = token_id(*piece);
       const bool is_control = id && type_of(*id) == PieceType::kControl;
-      if (piece == &model_.bos_piece && is_control) before_.push_back(*id);
+      if (piece == &model_.bos_piece && is_control) bos = *id;
       if (piece == &model_.eos_piece && is_control) eod_ = *id;
     }
     if (eod_ < 0 || !options.eod.required.empty() || !options.eod.likely.empty())
       eod_ = find_eod(*this, options.eod);
-    if (before_.empty() && eod_ >= 0) after_.push_back(eod_);
+    using Piece = PostProcessor::Piece;
+    const Piece first{Piece::kFirst, 0};
+    if (bos >= 0) {
+      around_ = {.single = {{bos, 0}, first},
+                 .pair = {{bos, 0}, first, {bos, 1}, {Piece::kSecond, 1}}};
+    } else if (eod_ >= 0) {
+      around_ = {.single = {first, {eod_, 0}},
+                 .pair = {first, {eod_, 0}, {Piece::kSecond, 0}, {eod_, 0}}};
+    }
   }
 
   std::string name() const override { return name_; }
@@ -175,8 +184,7 @@ class SentencePieceTokenizer final : public CachedTokenizer {
       break;
     }
   }
-  const std::vector<int32_t>& tokens_before() const override { return before_; }
-  const std::vector<int32_t>& tokens_after() const override { return after_; }
+  const PostProcessor& post_processor() const override { return around_; }
 
  private:
   /// Takes pieces of the normalized text; unknown ones become bytes, or one token for neighbours.
@@ -481,7 +489,7 @@ class SentencePieceTokenizer final : public CachedTokenizer {
   float lowest_ = FLT_MAX, highest_ = FLT_MIN;
   ScoreBpe bpe_;
   bool cut_at_space_ = false;
-  std::vector<int32_t> before_, after_;
+  PostProcessor around_;
 };
 
 } // namespace

@@ -101,8 +101,7 @@ class TiktokenTokenizer final : public CachedTokenizer {
         from += match.end < text.size() ? utf8_length(text[match.end]) : 1;
     }
   }
-  const std::vector<int32_t>& tokens_before() const override { return none_; }
-  const std::vector<int32_t>& tokens_after() const override { return none_; }
+  const PostProcessor& post_processor() const override { return around_; }
 
  private:
   std::string_view text_of(int64_t id) const {
@@ -125,7 +124,7 @@ class TiktokenTokenizer final : public CachedTokenizer {
   std::unique_ptr<ByteBpe> bpe_;
   int64_t vocab_size_ = 0;
   int32_t eod_ = -1;
-  std::vector<int32_t> none_;
+  PostProcessor around_; // nothing
 };
 
 } // namespace

@@ -1,0 +1,86 @@
+#include "pentatron/data/objectives/special_tokens.h"
+
+#include <fmt/ranges.h>
+
+#include "pentatron/base/error.h"
+
+namespace pentatron::data {
+
+namespace {
+
+constexpr std::string_view kSpaceMark = "\u2581";
+
+bool begins_with_word(std::string_view text) {
+  const auto c = static_cast<unsigned char>(text.empty() ? ' ' : text[0]);
+  return c >= 0x80 || (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+}
+
+/// A byte as token_name() shows it: "<0xC3>".
+bool is_high_byte(std::string_view name) {
+  return name.size() == 6 && name.starts_with("<0x") && name[3] >= '8';
+}
+
+} // namespace
+
+int64_t SpecialTokens::find(std::string_view key, const std::string& value,
+                            std::span<const std::string_view> names) {
+  if (!value.empty()) {
+    if (const auto id = tokenizer_->token_id(value)) return *id;
+    raise<ConfigError>("{}={} is not a token of the tokenizer ({})\n  try: {}=\"\"", key, value,
+                       tokenizer_->name(), key);
+  }
+  for (const std::string_view name : names) {
+    if (const auto id = tokenizer_->token_id(name)) return *id;
+  }
+  added_.push_back(fmt::format("{}={}", names.front(), end_));
+  return end_++;
+}
+
+std::vector<int64_t> SpecialTokens::sentinels(int64_t count) {
+  std::vector<int64_t> ids;
+  while (const auto id = tokenizer_->token_id(fmt::format("<extra_id_{}>", ids.size())))
+    ids.push_back(*id);
+  if (!ids.empty()) return ids;
+  if (count > 0)
+    added_.push_back(count == 1 ? fmt::format("<extra_id_0>={}", end_)
+                                : fmt::format("<extra_id_0> to <extra_id_{}>={} to {}", count - 1,
+                                              end_, end_ + count - 1));
+  for (; std::ssize(ids) < count; ++end_) ids.push_back(end_);
+  return ids;
+}
+
+void SpecialTokens::check(int64_t model_vocab_size) const {
+  if (model_vocab_size >= end_) return;
+  const std::string added = added_.empty() ? "" : fmt::format(" with {}", added_text());
+  raise<ConfigError>(
+      "model.vocab_size={} is smaller than the {} tokens of the tokenizer ({}){}\n  try: "
+      "model.vocab_size={}",
+      model_vocab_size, end_, tokenizer_->name(), added, end_);
+}
+
+std::string SpecialTokens::added_text() const {
+  return fmt::format("{}", fmt::join(added_, ", "));
+}
+
+std::vector<bool> continuing_tokens(const Tokenizer& tokenizer) {
+  const int64_t size = tokenizer.vocab_size();
+  std::vector<std::string> names;
+  bool spaces = false, pieces = false;
+  for (int64_t id = 0; id < size; ++id) {
+    const std::string& name = names.emplace_back(tokenizer.token_name(id));
+    spaces = spaces || ((name.starts_with(kSpaceMark) || name.starts_with(' ')) && name.size() > 1);
+    pieces = pieces || (name.starts_with("##") && begins_with_word(name.substr(2)));
+  }
+  std::vector<bool> continues(static_cast<size_t>(size));
+  for (int64_t id = 0; id < size; ++id) {
+    const std::string& name = names[static_cast<size_t>(id)];
+    if (tokenizer.is_special(id)) continue;
+    continues[static_cast<size_t>(id)] =
+        pieces && !spaces
+            ? name.starts_with("##")
+            : (begins_with_word(name) && !name.starts_with(kSpaceMark)) || is_high_byte(name);
+  }
+  return continues;
+}
+
+} // namespace pentatron::data

@@ -1,0 +1,54 @@
+/// The ids of tokens that an objective needs and a text does not have: [MASK], sentinels, padding.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "pentatron/data/tokenizer.h"
+
+namespace pentatron::data {
+
+/// The names that tokenizers give to the special tokens, and the order of their ids where a
+/// tokenizer has none: padding, the begin of a text, its end, a masked token.
+inline constexpr std::string_view kPadNames[] = {"[PAD]", "<pad>"};
+inline constexpr std::string_view kClsNames[] = {"[CLS]", "<s>"};
+inline constexpr std::string_view kSepNames[] = {"[SEP]", "</s>"};
+inline constexpr std::string_view kMaskNames[] = {"[MASK]", "<mask>"};
+inline constexpr std::string_view kEosNames[] = {"</s>"}; // of T5
+
+/// Looks tokens up by name. One that the tokenizer does not have gets the next id above its
+/// vocabulary, in the order of the calls: so any tokenizer will do.
+class SpecialTokens {
+ public:
+  explicit SpecialTokens(const Tokenizer& tokenizer)
+      : tokenizer_(&tokenizer), end_(tokenizer.vocab_size()) {}
+
+  /// The token named by the key's value, else the first of `names` that the tokenizer has. Throws
+  /// ConfigError if the tokenizer has no token of the key's name.
+  int64_t find(std::string_view key, const std::string& value,
+               std::span<const std::string_view> names);
+  /// "<extra_id_0>", "<extra_id_1>" and on; if there is none, `count` ids above the vocabulary.
+  std::vector<int64_t> sentinels(int64_t count);
+
+  /// Ids are below it: what the model's vocabulary needs.
+  int64_t vocab_size() const { return end_; }
+  /// Throws ConfigError if the vocabulary of the model is smaller.
+  void check(int64_t model_vocab_size) const;
+  /// "[PAD]=257, [CLS]=258": those above the vocabulary; empty if there are none.
+  std::string added_text() const;
+
+ private:
+  const Tokenizer* tokenizer_;
+  int64_t end_;
+  std::vector<std::string> added_;
+};
+
+/// Whether a token goes on with the word of the token before it, for each token of the vocabulary.
+/// A word piece does if it begins with "##"; a token of a vocabulary with marked spaces if it
+/// begins with a letter or digit and no space; a byte if it is part of a letter or digit.
+std::vector<bool> continuing_tokens(const Tokenizer& tokenizer);
+
+} // namespace pentatron::data

@@ -1,0 +1,16 @@
+/// Cuts text into sentences by a simple rule, for languages with points or with full stops.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+namespace pentatron::data {
+
+/// The sentences of a text, without the white space around them. A sentence ends at an empty line;
+/// at one of . ! ? and the ellipsis, with closing quotes and brackets behind it, where white space
+/// and no small letter follows; and at a full stop, ! or ? of Chinese and Japanese. A point does
+/// not end one behind a single capital letter or one of the abbreviations Mr Mrs Ms Dr St Prof Jr
+/// Sr vs.
+std::vector<std::string_view> split_sentences(std::string_view text);
+
+} // namespace pentatron::data

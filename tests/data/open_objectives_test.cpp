@@ -1,0 +1,212 @@
+// dataset.type=bert and t5 as the trainer opens them.
+#include <algorithm>
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "pentatron/config/config.h"
+#include "pentatron/data/dataset.h"
+#include "pentatron/data/indexed/indexed_writer.h"
+#include "pentatron/data/loader.h"
+#include "tests/data/data_files.h"
+
+namespace pentatron::data {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class OpenObjectives : public ::testing::Test {
+ protected:
+  OpenObjectives() {
+    std::string text;
+    for (int i = 0; i < 400; ++i)
+      text += "Sentence number " + std::to_string(i) + " has several words. ";
+    for (const char* name : {"a.txt", "b.txt", "c.txt"}) folder.write(name, text);
+  }
+  DatasetConfig config(DatasetType type) const {
+    return {.type = type, .path = folder.string(), .split = "80,20"};
+  }
+  /// The ids of the byte tokenizer, and those above it.
+  DatasetContext context(int64_t vocab_size = 400) const {
+    return {.sequence_length = 128,
+            .vocab_size = vocab_size,
+            .fields = {{.name = "input_ids", .stream = stream}},
+            .tokenizer = make_tokenizer({})};
+  }
+  static Batch batch_of(const DatasetConfig& config, const DatasetContext& context) {
+    std::vector<int64_t> ids(32);
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int64_t>(i);
+    return make_batch(*open_datasets(config, context).train, ids);
+  }
+  static bool same(const Batch& a, const Batch& b) {
+    return a.streams == b.streams && std::ranges::equal(a.fields, b.fields, [](auto& x, auto& y) {
+             return x.first == y.first && x.second.ints == y.second.ints;
+           });
+  }
+  std::string stream = "tokens";
+  TemporaryFolder folder;
+};
+
+TEST_F(OpenObjectives, BertReadsTextWithTokensAboveTheBytes) {
+  const Datasets sets = open_datasets(config(DatasetType::kBert), context(261));
+  ASSERT_NE(sets.validation, nullptr);
+  EXPECT_EQ(sets.test, nullptr);
+  EXPECT_THAT(sets.summary, AllOf(HasSubstr("1200 sentences"),
+                                  HasSubstr("[PAD]=257, [CLS]=258, [SEP]=259, [MASK]=260")));
+  const Batch batch = batch_of(config(DatasetType::kBert), context(261));
+  const std::vector<int64_t>& ids = batch.ints("input_ids");
+  for (size_t r = 0; r < 32; ++r) EXPECT_EQ(ids[128 * r], 258);
+  EXPECT_NE(std::ranges::find(ids, 260), ids.end());
+  EXPECT_GT(batch.num_targets.at("labels"), 32 * 5);
+  EXPECT_THAT(
+      error_of<ConfigError>([&] { open_datasets(config(DatasetType::kBert), context(260)); }),
+      AllOf(HasSubstr("model.vocab_size=260 is smaller than the 261 tokens"),
+            HasSubstr("try: model.vocab_size=261")));
+}
+
+TEST_F(OpenObjectives, T5ReadsTextWithSentinelsAboveTheBytes) {
+  stream = "encoder";
+  const Datasets sets = open_datasets(config(DatasetType::kT5), context(358));
+  EXPECT_THAT(sets.summary, HasSubstr("<extra_id_0> to <extra_id_99>=258 to 357"));
+  const Batch batch = batch_of(config(DatasetType::kT5), context(358));
+  EXPECT_EQ(batch.stream("encoder").sequence_length, 128);
+  EXPECT_TRUE(batch.stream("encoder").real.empty()); // the raw text fills it
+  EXPECT_EQ(batch.ints("labels")[0], 258);
+  EXPECT_EQ(batch.ints("decoder_input_ids")[0], 257); // padding begins the target
+  EXPECT_EQ(batch.ints("input_ids")[127], ByteTokenizer::kEod);
+}
+
+TEST_F(OpenObjectives, EveryKeyChangesTheSamples) {
+  const Batch bert = batch_of(config(DatasetType::kBert), context());
+  using Change = void (*)(DatasetConfig&);
+  for (const Change change : std::initializer_list<Change>{
+           [](DatasetConfig& c) { c.mask_prob = 0.3; },
+           [](DatasetConfig& c) { c.short_seq_prob = 0.9; },
+           [](DatasetConfig& c) { c.masking_max_ngram = 3; },
+           [](DatasetConfig& c) { c.masking_do_full_word = false; },
+           [](DatasetConfig& c) { c.bert_binary_head = BinaryHead::kSentenceOrder; },
+           [](DatasetConfig& c) { c.bert_binary_head = BinaryHead::kNone; },
+           [](DatasetConfig& c) { c.seed = 5; }}) {
+    DatasetConfig changed = config(DatasetType::kBert);
+    EXPECT_TRUE(same(batch_of(changed, context()), bert));
+    change(changed);
+    EXPECT_FALSE(same(batch_of(changed, context()), bert));
+  }
+  stream = "encoder";
+  const Batch t5 = batch_of(config(DatasetType::kT5), context());
+  for (const Change change :
+       std::initializer_list<Change>{[](DatasetConfig& c) { c.mask_prob = 0.3; },
+                                     [](DatasetConfig& c) { c.mean_noise_span_length = 5; },
+                                     [](DatasetConfig& c) { c.decoder_seq_length = 60; },
+                                     [](DatasetConfig& c) { c.seed = 5; }}) {
+    DatasetConfig changed = config(DatasetType::kT5);
+    EXPECT_TRUE(same(batch_of(changed, context()), t5));
+    change(changed);
+    EXPECT_FALSE(same(batch_of(changed, context()), t5));
+  }
+  DatasetConfig few = config(DatasetType::kT5);
+  few.vocab_extra_ids = 2;
+  EXPECT_THAT(error_of<ConfigError>([&] { open_datasets(few, context()); }),
+              HasSubstr("2 sentinels are fewer"));
+}
+
+TEST_F(OpenObjectives, SpecialTokensMayBeNamed) {
+  const auto named = [&](DatasetType type, std::string DatasetConfig::*key, std::string value) {
+    stream = type == DatasetType::kT5 ? "encoder" : "tokens";
+    DatasetConfig c = config(type);
+    c.*key = std::move(value);
+    DatasetContext with = context(1000);
+    with.tokenizer = make_tokenizer(
+        {.path = std::string(PENTATRON_TEST_DATA) + "/tokenizers/bert.json", .eod = "[SEP]"});
+    return batch_of(c, with);
+  };
+  const auto bert = DatasetType::kBert;
+  EXPECT_EQ(named(bert, &DatasetConfig::cls_token, "").ints("input_ids")[0], 2);
+  EXPECT_EQ(named(bert, &DatasetConfig::cls_token, "[MASK]").ints("input_ids")[0], 4);
+  for (const auto key : {&DatasetConfig::sep_token, &DatasetConfig::mask_token})
+    EXPECT_FALSE(same(named(bert, key, "[UNK]"), named(bert, key, "")));
+  EXPECT_FALSE(same(named(DatasetType::kT5, &DatasetConfig::eos_token, "[CLS]"),
+                    named(DatasetType::kT5, &DatasetConfig::eos_token, "")));
+  EXPECT_EQ(
+      named(DatasetType::kT5, &DatasetConfig::pad_token, "[UNK]").ints("decoder_input_ids")[0], 1);
+  EXPECT_THAT(error_of<ConfigError>([&] { named(bert, &DatasetConfig::cls_token, "<none>"); }),
+              HasSubstr("dataset.cls_token=<none> is not a token of the tokenizer"));
+}
+
+TEST_F(OpenObjectives, CorporaAndTheirBlendsHaveSentences) {
+  for (const char* name : {"x", "y"}) {
+    IndexedWriter writer(folder.string() + "/" + name, {});
+    for (int32_t d = 0; d < 20; ++d) {
+      for (int32_t s = 0; s < 5; ++s)
+        writer.add_sequence(std::vector<int32_t>(30, 10 * s + (name[0] == 'y' ? 5 : 0)));
+      writer.end_document();
+    }
+    writer.commit();
+  }
+  DatasetConfig c = config(DatasetType::kBert);
+  c.path = folder.string() + "/x";
+  const Datasets one = open_datasets(c, context());
+  EXPECT_EQ(one.train->samples_per_epoch(), 32); // 16 documents of two pieces
+  EXPECT_EQ(one.train_size.documents, 16);
+  EXPECT_THAT(one.summary, HasSubstr("100 sentences"));
+  c.path = "1 " + folder.string() + "/x 1 " + folder.string() + "/y";
+  const Batch batch = batch_of(c, context());
+  std::set<int64_t> last_digits;
+  for (const int64_t token : batch.ints("input_ids"))
+    if (token < 50) last_digits.insert(token % 10);
+  EXPECT_TRUE(last_digits.contains(0) && last_digits.contains(5));
+}
+
+TEST_F(OpenObjectives, RanksAndResumedRunsSeeTheSameSamples) {
+  for (const auto type : {DatasetType::kBert, DatasetType::kT5}) {
+    stream = type == DatasetType::kT5 ? "encoder" : "tokens";
+    const auto train = open_datasets(config(type), context()).train;
+    Loader whole(train, {.global_batch_size = 4, .micro_batch_size = 4});
+    Loader left(train, {.global_batch_size = 4, .micro_batch_size = 2, .rank = 0, .size = 2});
+    Loader right(train, {.global_batch_size = 4, .micro_batch_size = 2, .rank = 1, .size = 2});
+    left.seek(8);
+    right.seek(8);
+    whole.next();
+    whole.next();
+    const StepData all = whole.next(), a = left.next(), b = right.next();
+    for (const auto& [name, values] : all.microbatches[0].fields) {
+      std::vector<int64_t> both = a.microbatches[0].ints(name);
+      const std::vector<int64_t>& more = b.microbatches[0].ints(name);
+      both.insert(both.end(), more.begin(), more.end());
+      EXPECT_EQ(both, values.ints) << name;
+    }
+    for (const auto& [name, n] : all.num_targets)
+      EXPECT_EQ(n, a.num_targets.at(name) + b.num_targets.at(name));
+  }
+}
+
+TEST_F(OpenObjectives, AFieldThatTheModelReadsAndTheDataLackIsNamed) {
+  DatasetContext wants = context();
+  wants.fields = {{.name = "input_ids"}, label_field("", "next_sentence_label")};
+  DatasetConfig c = config(DatasetType::kBert);
+  EXPECT_NO_THROW(open_datasets(c, wants));
+  c.bert_binary_head = BinaryHead::kNone;
+  EXPECT_THAT(error_of<ConfigError>([&] { open_datasets(c, wants); }),
+              AllOf(HasSubstr("dataset.type=bert does not give next_sentence_label"),
+                    HasSubstr("it gives input_ids, token_type_ids, labels")));
+}
+
+TEST(ObjectiveKeys, WithoutTheirTypeHaveNoEffect) {
+  const auto problems = [](DatasetConfig c) {
+    pentatron::config::Violations violations;
+    pentatron::config::validate(c, violations);
+    return violations.text();
+  };
+  EXPECT_THAT(problems({.mask_prob = 0.3}),
+              HasSubstr("mask_prob=0.3 has no effect without type=bert"));
+  EXPECT_THAT(problems({.type = DatasetType::kBert, .decoder_seq_length = 9}),
+              HasSubstr("decoder_seq_length=9 has no effect without type=t5"));
+  EXPECT_THAT(problems({.type = DatasetType::kBert, .eod_mask_loss = true}),
+              HasSubstr("eod_mask_loss=true has no effect without type=text"));
+  EXPECT_EQ(problems({.type = DatasetType::kT5, .mask_prob = 0.3}), "");
+}
+
+} // namespace
+} // namespace pentatron::data
