@@ -8,6 +8,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "pentatron/config/config.h"
+
 namespace pentatron::data {
 
 namespace {
@@ -63,8 +65,9 @@ void validate_objective(const DatasetConfig& c, config::Violations& violations,
     const std::string type =
         fmt::format("{}={}", config::join(path, "type"), config::to_string(key.types.front()));
     const std::string name = config::join(path, key.name);
+    // The value as it is by default; other keys may speak for another type.
     violations.add(name, fmt::format("{}={} has no effect without {}", name, key.value, type),
-                   type);
+                   fmt::format("{}={}", name, config::get(plain, key.name)));
   }
 }
 
