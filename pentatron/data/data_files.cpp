@@ -39,6 +39,7 @@ DataFile describe(const std::filesystem::path& path) {
 std::vector<DataFile> describe_files(const std::vector<std::filesystem::path>& files) {
   std::vector<DataFile> all;
   for (const std::filesystem::path& path : files) {
+    if (std::ranges::find(all, path.string(), &DataFile::path) != all.end()) continue;
     try {
       all.push_back(describe(path));
     } catch (const DataError&) { // standard input, or gone meanwhile

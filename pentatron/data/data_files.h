@@ -20,7 +20,7 @@ struct DataFile {
   bool operator==(const DataFile&) const = default;
 };
 
-/// Reads some 64 KiB of each. Files that cannot be read now are left out.
+/// Reads some 64 KiB of each, in one entry per path. Files that cannot be read now are left out.
 std::vector<DataFile> describe_files(const std::vector<std::filesystem::path>& files);
 
 std::string to_json(const std::vector<DataFile>& files);

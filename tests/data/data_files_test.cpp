@@ -44,5 +44,14 @@ TEST(DataFiles, NamesWhatHasChanged) {
   EXPECT_THROW(data_files_from_json("{}"), Error);
 }
 
+TEST(DataFiles, AFileGivenTwiceHasNotChanged) {
+  const TemporaryFolder folder;
+  const std::filesystem::path path = folder.path() / "a";
+  std::ofstream(path) << "text";
+  const std::vector<DataFile> twice = describe_files({path, path});
+  EXPECT_EQ(twice.size(), 1u);
+  EXPECT_EQ(describe_changes(twice, describe_files({path, path})), "");
+}
+
 } // namespace
 } // namespace pentatron::data
