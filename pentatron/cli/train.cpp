@@ -9,6 +9,7 @@
 #include "pentatron/base/hf_cache.h"
 #include "pentatron/base/log.h"
 #include "pentatron/checkpoint/hf/hf_config.h"
+#include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/cli/commands.h"
 #include "pentatron/cli/ranks.h"
 #include "pentatron/data/tokenizer/stream_decoder.h"
@@ -142,21 +143,31 @@ std::string sections_help() {
   return text + fmt::format("  {:<14} {}\n", "top level", top);
 }
 
+/// The configuration of a run. With `hf` it is one of that model, and starts from its weights
+/// unless checkpoint.load names a run to resume.
+trainer::Config run_config(const std::string& hf, ConfigArguments split, int world_size) {
+  if (hf.empty()) return trainer::load_config(split.files, split.overrides, {}, world_size);
+  const std::string source = "hf:" + hf;
+  trainer::Config base;
+  base.model = checkpoint::read_hf_config(resolve_model_path(hf)).config;
+  base.checkpoint.load = source;
+  trainer::Config config = trainer::load_config(split.files, split.overrides, base, world_size);
+  if (trainer::loads_own(config.checkpoint) && !checkpoint::latest_name(config.checkpoint.save)) {
+    split.overrides.push_back("checkpoint.load=" + source); // there is nothing to resume yet
+    config = trainer::load_config(split.files, split.overrides, base, world_size);
+  }
+  if (trainer::foreign_model(config.checkpoint) && config.checkpoint.load != source)
+    raise<ConfigError>("--hf {0} and checkpoint.load={1} both name a model to start from\n  try: "
+                       "checkpoint.load=hf:{0}, or remove --hf",
+                       hf, config.checkpoint.load);
+  return config;
+}
+
 int train(const TrainArguments& arguments) {
   std::signal(SIGPIPE, SIG_IGN); // a reader of the log that has gone does not end the run
   Ranks ranks = find_ranks(arguments.ranks);
   const ConfigArguments split = split_arguments(arguments.config);
-  trainer::Config base;
-  if (!arguments.hf.empty()) {
-    base.model = checkpoint::read_hf_config(resolve_model_path(arguments.hf)).config;
-    base.checkpoint.load = "hf:" + arguments.hf;
-  }
-  const trainer::Config config =
-      trainer::load_config(split.files, split.overrides, std::move(base), ranks.size);
-  if (!arguments.hf.empty() && config.checkpoint.load != "hf:" + arguments.hf)
-    raise<ConfigError>("--hf {0} and checkpoint.load={1} both name a model to start from\n  try: "
-                       "checkpoint.load=hf:{0}, or remove --hf",
-                       arguments.hf, config.checkpoint.load);
+  const trainer::Config config = run_config(arguments.hf, split, ranks.size);
   tell_limits(config, ranks, arguments.dry_run);
   if (arguments.dry_run) {
     if (!ranks.supervised && ranks.launch.rank == 0) trainer::check_run(config);

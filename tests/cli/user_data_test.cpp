@@ -126,17 +126,29 @@ TEST_F(UserData, AModelWithoutATokenizerSaysSo) {
 TEST_F(UserData, ARunStartsFromOneModel) {
   const std::string llama = (kTestData / "hf_tiny/llama").string();
   fs::copy(llama, folder / "other");
-  for (const char* key : {"checkpoint.load=hf:other", "checkpoint.load=auto checkpoint.save=s"}) {
-    EXPECT_THAT(call("train --hf '" + llama + "' dataset.type=mock " + key, 2),
-                AllOf(HasSubstr("--hf " + llama + " and checkpoint.load="),
-                      HasSubstr("both name a model")));
-  }
+  EXPECT_THAT(
+      call("train --hf '" + llama + "' dataset.type=mock checkpoint.load=hf:other", 2),
+      AllOf(HasSubstr("--hf " + llama + " and checkpoint.load="), HasSubstr("both name a model")));
   write("load.yaml", "checkpoint: {load: 'hf:other'}\n");
   EXPECT_THAT(call("train load.yaml --hf '" + llama + "' dataset.type=mock", 2),
               HasSubstr("both name a model"));
   for (const char* command : {"evaluate other --text a", "generate other --tokens 1", "chat other"})
     EXPECT_THAT(call(std::string(command) + " checkpoint.load=hf:other", 2),
                 HasSubstr("has no effect here"));
+}
+
+/// The command that starts a run from a model resumes it too.
+TEST_F(UserData, ARunFromAModelIsResumedByItsOwnCommand) {
+  const std::string start =
+      "train --hf '" + (kTestData / "hf_tiny/llama").string() +
+      "' dataset.type=mock train.seq_length=16 train.micro_batch_size=1 "
+      "train.global_batch_size=2 kernels=order checkpoint.save=s logger.dir=l ";
+  EXPECT_THAT(call(start + "checkpoint.load=auto train.train_iters=1"),
+              Not(HasSubstr("resumed from")));
+  EXPECT_THAT(call(start + "checkpoint.load=auto train.train_iters=2"),
+              HasSubstr("resumed from s/step_00000001"));
+  EXPECT_THAT(call(start + "checkpoint.load=s train.train_iters=3"),
+              HasSubstr("resumed from s/step_00000002"));
 }
 
 TEST_F(UserData, AByteLevelModelExportsATokenizer) {

@@ -69,10 +69,11 @@ CASES = [
     ("precision of a preset", MOCK + "model.preset=gpt2_124 --dry-run", {}),
     ("unknown value", MOCK + "dtype=fp16", {}),
     ("unknown key", MOCK.replace("train.seq_length", "seq_length"), {}),
-    ("two models to train", f"pentatron train --hf {LLAMA} {TINY} dataset.type=mock checkpoint.load=saved checkpoint.save=new", {
+    ("two models to train", f"pentatron train --hf {LLAMA} {TINY} dataset.type=mock checkpoint.load=hf:{LLAMA}/../qwen3 checkpoint.save=new", {
         "checkpoint.load=hf:": f"pentatron train --hf {LLAMA} train.seq_length=16 train.micro_batch_size=1 train.global_batch_size=2 train.train_iters=1 "
                                f"dataset.type=mock checkpoint.load=hf:{LLAMA} checkpoint.save=new kernels=order",
-        "remove --hf": f"pentatron train {MOCK.removeprefix('pentatron train ')} checkpoint.load=saved checkpoint.save=new train.train_iters=3"}),
+        "remove --hf": f"pentatron train train.seq_length=16 train.micro_batch_size=1 train.global_batch_size=2 train.train_iters=1 "
+                       f"dataset.type=mock checkpoint.load=hf:{LLAMA}/../qwen3 checkpoint.save=new kernels=order"}),
     ("unknown command", "pentatron confi help", {"pentatron config": "pentatron config help"}),
     ("unknown option", "pentatron corpus merge corpus_text_document corpus_text_document --outpt both", {
         "--output": "pentatron corpus merge corpus_text_document corpus_text_document --output both"}),
