@@ -9,7 +9,7 @@ namespace pentatron::models {
 
 namespace {
 
-/// A type of model; model.type selects one.
+/// A type of model; ModelConfig::type selects one.
 struct Type {
   ModelType type;
   ModelSpec (*spec)(const ModelConfig&);

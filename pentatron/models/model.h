@@ -1,5 +1,5 @@
 /// What trainer, parallelize, checkpoint, generate and cli know of a model. Which class it is
-/// follows from model.type in one table, and no other place names one.
+/// follows from its type in one table, and no other place names one.
 #pragma once
 
 #include <functional>

@@ -294,9 +294,10 @@ void write_gguf(const std::filesystem::path& file, const Json& hf_config,
     if (!chosen) ++others[p.type];
   }
   for (const auto& [type, count] : others)
-    log::warning("{} written as {}, because the row length is not a multiple of the block size of {}",
-                 counted(static_cast<int64_t>(count), "tensor is", "tensors are"), name_of(type),
-                 name_of(options.type));
+    log::warning(
+        "{} written as {}, because the row length is not a multiple of the block size of {}",
+        counted(static_cast<int64_t>(count), "tensor is", "tensors are"), name_of(type),
+        name_of(options.type));
   GgufWriter writer(file, metadata, specs);
   if (!rope_freqs.empty()) writer.write(kRopeFreqs, std::as_bytes(std::span(rope_freqs)));
   std::vector<std::byte> buffer;
