@@ -18,7 +18,7 @@ Mlp::Mlp(const nn::Scope& scope, const MlpOptions& options, parallel::TensorPara
     : options_(options), dropout_{.p = options.dropout,
                                   .site = options.dropout_site,
                                   .feature_offset = tp.rank() * (options.ffn / tp.size()),
-                                  .all_tokens = true},
+                                  .rows = nn::Rows::kAllTokens},
       fc1_(scope / "fc1", fc1_options(options), tp), fc2_(scope / "fc2",
                                                           {.in = options.ffn,
                                                            .out = options.hidden,

@@ -20,6 +20,30 @@ int64_t ModelConfig::ffn_size() const {
   return gated() ? (hidden_size * 8 / 3 + 63) / 64 * 64 : 4 * hidden_size;
 }
 
+bool ModelConfig::pools() const {
+  switch (head) {
+  case ModelHead::kMaskedLm:
+    return binary_head;
+  case ModelHead::kNone:
+    return pooler;
+  default:
+    return true;
+  }
+}
+
+ModelConfig ModelConfig::default_of(ModelType type) {
+  ModelConfig c;
+  c.type = type;
+  if (type == ModelType::kGpt) return c;
+  c.position_embedding_type = PositionEmbedding::kLearnedAbsolute;
+  c.normalization = Normalization::kLayerNorm;
+  c.norm_placement = NormPlacement::kPost;
+  c.layernorm_epsilon = 1e-12;
+  c.activation_func = ActivationFunction::kGelu;
+  c.add_qkv_bias = c.add_attention_proj_bias = c.add_mlp_bias = true;
+  return c;
+}
+
 ModelConfig ModelConfig::with_one_layer() const {
   ModelConfig small = *this;
   small.num_layers = 1;

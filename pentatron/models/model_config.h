@@ -12,9 +12,18 @@
 
 namespace pentatron::models {
 
-enum class ModelType : uint8_t { kGpt };
+enum class ModelType : uint8_t { kGpt, kBert };
 constexpr auto enum_names(ModelType) {
-  return std::array{config::name(ModelType::kGpt, "gpt")};
+  return std::array{config::name(ModelType::kGpt, "gpt"), config::name(ModelType::kBert, "bert")};
+}
+
+/// What an encoder ends in.
+enum class ModelHead : uint8_t { kMaskedLm, kClassification, kRegression, kNone };
+constexpr auto enum_names(ModelHead) {
+  using H = ModelHead;
+  return std::array{config::name(H::kMaskedLm, "masked_lm"),
+                    config::name(H::kClassification, "classification"),
+                    config::name(H::kRegression, "regression"), config::name(H::kNone, "none")};
 }
 
 enum class Normalization : uint8_t { kLayerNorm, kRmsNorm };
@@ -23,11 +32,12 @@ constexpr auto enum_names(Normalization) {
                     config::name(Normalization::kRmsNorm, "rmsnorm")};
 }
 
-enum class NormPlacement : uint8_t { kPre, kOutput, kPreAndOutput };
+enum class NormPlacement : uint8_t { kPre, kOutput, kPreAndOutput, kPost };
 constexpr auto enum_names(NormPlacement) {
   using P = NormPlacement;
   return std::array{config::name(P::kPre, "pre"), config::name(P::kOutput, "output"),
-                    config::name(P::kPreAndOutput, "pre_and_output")};
+                    config::name(P::kPreAndOutput, "pre_and_output"),
+                    config::name(P::kPost, "post")};
 }
 
 enum class QkNormScope : uint8_t { kHead, kProjection };
@@ -176,6 +186,16 @@ struct ModelConfig {
   double init_method_std = 0.02;
   std::optional<double> embedding_init_method_std;
   bool use_scaled_init_method = true;
+  ModelHead head = ModelHead::kMaskedLm;
+  int64_t num_labels = 2;
+  std::optional<double> classifier_dropout;
+  bool binary_head = true;
+  bool pooler = true;
+  int64_t num_tokentypes = 2;
+  int64_t position_offset = 0;
+
+  /// A model of that type, BERT's as Devlin et al. 2019 (arXiv:1810.04805) describe it.
+  static ModelConfig default_of(ModelType type);
 
   int64_t query_groups() const { return num_query_groups.value_or(num_attention_heads); }
   int64_t head_size() const { return kv_channels.value_or(hidden_size / num_attention_heads); }
@@ -184,6 +204,10 @@ struct ModelConfig {
   /// have as many weights.
   int64_t ffn_size() const;
   int64_t num_parameters() const;
+  /// The longest sequence that it has positions for.
+  int64_t max_sequence() const { return max_position_embeddings - position_offset; }
+  /// Whether it says something of a whole sample, from its first token.
+  bool pools() const;
   /// The same model with one layer of each kind: layers are alike, and there may be a million.
   ModelConfig with_one_layer() const;
 
@@ -191,7 +215,13 @@ struct ModelConfig {
     using C = ModelConfig;
     using config::field;
     using config::OnResume;
+    using T = ModelType;
     return std::tuple{
+        field("type", &C::type,
+              "kind of model; gpt: a decoder that predicts the next token; bert: an encoder that "
+              "restores masked tokens; each type has defaults of its own; default: that of "
+              "model.preset or of the model in checkpoint.load, or gpt")
+            .selects_variant(),
         field("preset", &C::preset,
               "name of a built-in model to start from (`pentatron config presets` lists them); "
               "other model keys override it")
@@ -239,7 +269,8 @@ struct ModelConfig {
         field("normalization", &C::normalization, "type of the normalization layers"),
         field("norm_placement", &C::norm_placement,
               "where the attention and MLP blocks have norms; pre: at their input; output: at "
-              "their output, before it is added to the residual stream; pre_and_output: at both"),
+              "their output, before it is added to the residual stream; pre_and_output: at both; "
+              "post: after it is added"),
         field("layernorm_epsilon", &C::layernorm_epsilon,
               "value added to the variance in normalization layers for numerical stability")
             .positive(),
@@ -269,11 +300,13 @@ struct ModelConfig {
               "limit of the model's output logits: a logit x becomes c x tanh(x / c); default: no "
               "limit")
             .more_than(0)
-            .max(1e6),
+            .max(1e6)
+            .only_for(T::kGpt),
         field("embedding_multiplier", &C::embedding_multiplier,
               "factor applied to the token embeddings, rounded to dtype; default: 1")
             .more_than(0)
-            .max(1e6),
+            .max(1e6)
+            .only_for(T::kGpt),
         field("scale_attn_by_inverse_layer_idx", &C::scale_attn_by_inverse_layer_idx,
               "also divide attention scores by the layer number, counted from 1"),
         field("softmax_type", &C::softmax_type,
@@ -310,7 +343,36 @@ struct ModelConfig {
         field("use_scaled_init_method", &C::use_scaled_init_method,
               "scale the initial weights of projections into the residual stream by 1 / sqrt(2 x "
               "num_layers)")
-            .on_resume(OnResume::kTold)};
+            .on_resume(OnResume::kTold),
+        field("head", &C::head,
+              "type=bert: output of the model; masked_lm: the masked tokens; classification: one "
+              "of num_labels classes for each sample; regression: a number for each sample; none: "
+              "the hidden states")
+            .only_for(T::kBert),
+        field("num_labels", &C::num_labels, "head=classification: number of classes")
+            .range(2, 1 << 20)
+            .only_for(T::kBert),
+        field("classifier_dropout", &C::classifier_dropout,
+              "head=classification and regression: dropout rate before the output layer; default: "
+              "hidden_dropout")
+            .range(0, 0.99)
+            .on_resume(OnResume::kTold)
+            .only_for(T::kBert),
+        field("binary_head", &C::binary_head,
+              "head=masked_lm: also predict how the two texts of a sample belong together (next "
+              "sentence or sentence order)")
+            .only_for(T::kBert),
+        field("pooler", &C::pooler,
+              "head=none: the model has the pooler, a layer behind the first token of each sample")
+            .only_for(T::kBert),
+        field("num_tokentypes", &C::num_tokentypes,
+              "type=bert: number of token types, which tell the texts of a sample apart; 0: none")
+            .range(0, 1 << 20)
+            .only_for(T::kBert),
+        field("position_offset", &C::position_offset,
+              "learned positions start at this row of their table (RoBERTa: 2)")
+            .range(0, 1 << 20)
+            .only_for(T::kBert)};
   }
   void validate(config::Violations& violations, std::string_view path) const;
 };

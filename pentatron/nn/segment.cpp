@@ -156,11 +156,7 @@ Flows Chunk::backward(Flows gradients, ForwardContext& ctx, ParamStore& store, T
       if (!own.defined()) continue;
       at::Tensor& sum = gradients[static_cast<size_t>(ports.takes[k])];
       // Taken by several segments: summed from the last to the first, the same in every layout.
-      if (!sum.defined() || planted("gradient_of_shared_flow_added_once")) {
-        sum = own;
-      } else {
-        sum = sum + own;
-      }
+      sum = sum.defined() ? sum + own : own;
     }
     store.release(unit, Pass::kBackward);
   }
