@@ -8,15 +8,19 @@
 
 namespace pentatron::layers {
 
+nn::ShardSpec RelativeBias::spec(const RelativeBiasOptions& options) {
+  return {.name = {},
+          .shape = {options.buckets, options.heads},
+          .placements = {{"tp", nn::Placement::shard(1)}}};
+}
+
 RelativeBias::RelativeBias(const nn::Scope& scope, const RelativeBiasOptions& options,
                            const parallel::TensorParallel&)
-    : options_(options) {
-  weight_ = &scope.param("weight",
-                         {.name = {},
-                          .shape = {options.buckets, options.heads},
-                          .placements = {{"tp", nn::Placement::shard(1)}}},
-                         nn::Init::normal(options.init_std));
-}
+    : RelativeBias(scope.param("weight", spec(options), nn::Init::normal(options.init_std)),
+                   options) {}
+
+RelativeBias::RelativeBias(nn::Param& weight, const RelativeBiasOptions& options)
+    : options_(options), weight_(&weight) {}
 
 at::Tensor RelativeBias::bucket_of_columns(int64_t span, const RelativeBiasOptions& o,
                                            at::Device device) {

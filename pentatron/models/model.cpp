@@ -6,6 +6,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/models/bert/bert.h"
 #include "pentatron/models/gpt/gpt.h"
+#include "pentatron/models/t5/t5.h"
 
 namespace pentatron::models {
 
@@ -30,7 +31,8 @@ template <class T> Type type_of_class(ModelType type) {
 
 const Type& type_of(const ModelConfig& config) {
   static const std::vector<Type> types = {type_of_class<Gpt>(ModelType::kGpt),
-                                          type_of_class<Bert>(ModelType::kBert)};
+                                          type_of_class<Bert>(ModelType::kBert),
+                                          type_of_class<T5>(ModelType::kT5)};
   const auto found = std::ranges::find(types, config.type, &Type::type);
   PT_DCHECK(found != types.end());
   return *found;

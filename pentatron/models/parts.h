@@ -10,6 +10,9 @@
 
 namespace pentatron::models {
 
+/// The embedding of tokens, and of a tied output layer.
+inline constexpr const char* kWordTable = "embedding.word.weight";
+
 nn::NormOptions norm_options(const ModelConfig& config);
 nn::Init embedding_init(const ModelConfig& config);
 /// Of self-attention layer `index`: causal, or full in an encoder.

@@ -74,6 +74,7 @@ void check_data(const Config& config, config::Violations& violations) {
     return;
   }
   const DatasetType fits = model.type == models::ModelType::kGpt        ? DatasetType::kText
+                           : model.type == models::ModelType::kT5       ? DatasetType::kT5
                            : model.head == models::ModelHead::kMaskedLm ? DatasetType::kBert
                                                                         : type;
   const bool encoder = type == DatasetType::kBert || type == DatasetType::kT5;

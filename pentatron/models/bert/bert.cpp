@@ -16,7 +16,6 @@ namespace {
 constexpr const char* kMaskedLoss = "lm loss";
 constexpr const char* kPairLoss = "sop loss";
 constexpr const char* kSampleLoss = "label loss";
-constexpr const char* kWords = "embedding.word.weight";
 constexpr const char* kTokenTypes = "token_type_ids";
 
 bool is_masked_lm(const ModelConfig& c) {
@@ -215,7 +214,7 @@ ModelSpec Bert::spec_of(const ModelConfig& config) {
                              .gives = {0}});
   }
   spec.segments.push_back({.name = "head", .letter = 'L', .kind = 2, .takes = {0}, .gives = {}});
-  if (is_tied(config)) spec.shared = {{kWords, {0, head}}};
+  if (is_tied(config)) spec.shared = {{kWordTable, {0, head}}};
   if (is_masked_lm(config)) {
     spec.losses.push_back({.name = kMaskedLoss, .labels = "labels", .accuracy = true});
     spec.results.push_back({.name = kLogits});
@@ -245,8 +244,8 @@ std::unique_ptr<nn::Segment> Bert::make_embedding() {
   };
   const nn::ShardSpec words = parallel::vocab_spec(config_.vocab_size, config_.hidden_size);
   EncoderEmbedding::Tables tables;
-  tables.words = is_tied(config_) ? &shared_param(0, kWords, words, embedding_init(config_))
-                                  : &scope.param(kWords, words, embedding_init(config_));
+  tables.words = is_tied(config_) ? &shared_param(0, kWordTable, words, embedding_init(config_))
+                                  : &scope.param(kWordTable, words, embedding_init(config_));
   if (config_.position_embedding_type == PositionEmbedding::kLearnedAbsolute)
     tables.positions = table("embedding.position.weight", config_.max_position_embeddings);
   if (config_.num_tokentypes > 0)
@@ -264,7 +263,7 @@ std::unique_ptr<nn::Segment> Bert::make_head() {
     const nn::ShardSpec words = parallel::vocab_spec(config_.vocab_size, h);
     nn::Param& output =
         is_tied(config_)
-            ? shared_param(unit, kWords, words, embedding_init(config_))
+            ? shared_param(unit, kWordTable, words, embedding_init(config_))
             : scope.param("output.weight", words, nn::Init::normal(config_.init_method_std));
     parts.masked.emplace(scope / "lm_head", config_, output, build_.tp);
   }

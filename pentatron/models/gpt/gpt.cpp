@@ -12,8 +12,6 @@ namespace {
 
 constexpr const char* kLmLoss = "lm loss";
 
-constexpr const char* kTable = "embedding.word.weight";
-
 class EmbeddingSegment final : public nn::Segment {
  public:
   EmbeddingSegment(nn::Param& table, nn::Param* positions, const ModelConfig& config,
@@ -81,7 +79,7 @@ ModelSpec Gpt::spec_of(const ModelConfig& config) {
                              .gives = {0}});
   }
   if (!config.untie_embeddings_and_output_weights)
-    spec.shared = {{kTable, {0, config.num_layers + 1}}};
+    spec.shared = {{kWordTable, {0, config.num_layers + 1}}};
   spec.segments.push_back({.name = "head", .letter = 'L', .kind = 2, .takes = {0}, .gives = {}});
   return spec;
 }
@@ -94,7 +92,7 @@ Gpt::Gpt(const ModelConfig& config, const ModelBuild& build)
   assemble([&](int64_t unit) -> std::unique_ptr<nn::Segment> {
     const nn::Scope scope = root().of_unit(unit);
     if (unit == 0) {
-      nn::Param& words = shared_param(unit, kTable, table, embedding_init(config));
+      nn::Param& words = shared_param(unit, kWordTable, table, embedding_init(config));
       nn::Param* positions = nullptr;
       if (config.position_embedding_type == PositionEmbedding::kLearnedAbsolute) {
         positions = &scope.param("embedding.position.weight",
@@ -111,7 +109,7 @@ Gpt::Gpt(const ModelConfig& config, const ModelBuild& build)
                                             rotary_.of_layer(config, unit - 1));
     }
     nn::Param* const output =
-        tied ? &shared_param(unit, kTable, table, embedding_init(config))
+        tied ? &shared_param(unit, kWordTable, table, embedding_init(config))
              : &scope.param("output.weight",
                             parallel::vocab_spec(config.vocab_size, config.hidden_size),
                             nn::Init::normal(config.init_method_std));

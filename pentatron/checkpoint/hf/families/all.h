@@ -17,5 +17,6 @@ Family phi3_family();
 Family qwen2_family();
 Family qwen3_family();
 Family roberta_family();
+Family t5_family();
 
 } // namespace pentatron::checkpoint
