@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "pentatron/base/planted_bug.h"
 #include "pentatron/nn/record.h"
 
 namespace pentatron::layers {
@@ -50,6 +51,10 @@ at::Tensor RelativeBias::table(int64_t span, const nn::ForwardContext& ctx) cons
     buckets = bucket_of_columns(span, options_, weight.device());
     table =
         weight.to(nn::acc_dtype(weight.scalar_type())).t().contiguous().index_select(1, buckets);
+  }
+  if (planted("bias_of_another_head")) {
+    const auto tp = weight_->where().find("tp");
+    if (tp != weight_->where().end() && tp->second.rank > 0) table = table.roll(1, 0);
   }
   nn::record("relative_bias", {}, {table},
              [weight = weight_, buckets](std::vector<at::Tensor>&& grads) {

@@ -110,8 +110,12 @@ Stepper::Stepper(parallelize::TrainingModel& model, optim::Optimizer& optimizer,
 
 Stepper::Counts Stepper::global_counts(const data::StepData& data) const {
   std::vector<int64_t> own;
-  for (const models::LossTerm& term : spec().losses)
+  const bool padding = groups_.world().size() > 1 && planted("padding_counted_as_target");
+  for (const models::LossTerm& term : spec().losses) {
     own.push_back(data.num_targets.at(term.labels));
+    for (const data::Batch& batch : data.microbatches)
+      if (padding) own.back() += batch.stream(spec().streams.front()).real.empty() ? 0 : 1;
+  }
   for (const std::string& stream : spec().streams) own.push_back(data.squared_lengths.at(stream));
   const at::Tensor all =
       comm::all_reduce(int64_tensor(own, at::kCPU), comm::ReduceOp::kSum, groups_.dp());
@@ -139,6 +143,8 @@ std::vector<nn::Microbatch> Stepper::inputs(const data::StepData& data) const {
   std::vector<nn::Microbatch> inputs;
   for (const data::Batch& batch : data.microbatches) {
     inputs.push_back(model_input(batch, model_->model->spec().streams, model_->device));
+    if (groups_.pp().rank() > 0 && planted("padding_seen_on_later_stages"))
+      for (nn::SequenceLayout& layout : inputs.back().layouts) layout.real.clear();
     if (tp.sequence)
       for (nn::SequenceLayout& layout : inputs.back().layouts)
         layout.cut_outer(tp.rank(), tp.size());
@@ -164,7 +170,8 @@ std::map<std::string, double, std::less<>> Stepper::loss_scales(const Counts& co
   std::map<std::string, double, std::less<>> scales;
   for (size_t i = 0; i < spec().losses.size(); ++i) {
     const models::LossTerm& term = spec().losses[i];
-    const size_t source = planted("denominator_of_another_term") ? 0 : i;
+    const bool several = groups_.world().size() > 1;
+    const size_t source = several && planted("denominator_of_another_term") ? 0 : i;
     const int64_t denominator = planted("mean_of_the_ranks_means")
                                     ? data.num_targets.at(term.labels) * groups_.dp().size()
                                     : counts.targets[source];
