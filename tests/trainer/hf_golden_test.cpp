@@ -68,7 +68,8 @@ TEST_P(HfGolden, Fp64LossLogitsAndGradientsAreThoseOfTransformers) {
     EXPECT_EQ(gradient.scalar_type(), at::kDouble);
     const at::Tensor head = checkpoint::to_tensor(entry);
     const double scale = max_abs(gradient);
-    EXPECT_LE(max_abs(gradient.reshape({-1}).narrow(0, 0, head.numel()) - head), 1e-10 * scale)
+    EXPECT_LE(max_abs(gradient.reshape({-1}).narrow(0, 0, head.numel()) - head),
+              1e-10 * scale + 1e-15)
         << parameter;
     const double norm = checkpoint::to_tensor(expected.at("grad_norm." + parameter)).item<double>();
     EXPECT_LE(std::abs(gradient.norm().item<double>() - norm), 1e-10 * norm + 1e-15) << parameter;
@@ -97,7 +98,9 @@ TEST_P(HfGolden, Fp32StaysWithinItsBounds) {
 }
 
 /// Of gradients in bf16, which has 8 bits: relative to their norm.
-constexpr double kBf16Gradients = 0.03;
+constexpr double kBf16Gradients = 0.05;
+/// Smaller norms are rounding in fp64: the K part of a bias without rotary positions.
+constexpr double kNoGradient = 1e-12;
 
 TEST_P(HfGolden, Bf16IsNear) {
   const fs::path folder = kData / "hf_tiny" / GetParam(), out = scratch("hf16_" + GetParam());
@@ -115,6 +118,10 @@ TEST_P(HfGolden, Bf16IsNear) {
     const at::Tensor gradient = checkpoint::to_tensor(grads.at(parameter));
     EXPECT_EQ(gradient.scalar_type(), at::kFloat) << "bf16 gradients are accumulated in fp32";
     const double norm = checkpoint::to_tensor(entry).item<double>();
+    if (norm < kNoGradient) {
+      EXPECT_LT(gradient.norm().item<double>(), 1e-4) << parameter;
+      continue;
+    }
     EXPECT_LT(relative(gradient.norm().item<double>(), norm), kBf16Gradients) << parameter;
     const at::Tensor head = checkpoint::to_tensor(expected.at("grad_head." + parameter));
     const double rms = norm / std::sqrt(static_cast<double>(gradient.numel()));
