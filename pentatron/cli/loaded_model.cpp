@@ -41,6 +41,7 @@ OpenedModel open_trained_model(const std::string& where, const std::vector<std::
   const checkpoint::ModelFacts& facts = opened.source->facts();
   trainer::Config base;
   base.model = facts.config;
+  base.dataset.type = data::DatasetType::kBatches; // of any model; none is read
   base.train.seq_length = facts.context;
   base.dtype = precision_of(opened.source->dtype());
   opened.config = with_runtime_keys(keys, base,

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/philox.h"
@@ -14,17 +15,30 @@ namespace {
 /// One text on its way.
 struct Writing {
   size_t number = 0;
-  std::vector<int64_t> all;    ///< prompt and new tokens
+  std::vector<int64_t> source; ///< the prompt, of a model with an encoder
+  std::vector<int64_t> all;    ///< prompt, or the decoder's first token, and new tokens
   std::vector<int64_t> window; ///< what the model sees: the end of `all`
   Text text;
   bool done = false;
 };
 
+/// An encoder reads the prompt, and the decoder begins with its start token.
+void begin_with(const Session& session, const std::vector<int64_t>& prompt, Writing& writing) {
+  PT_DCHECK(!prompt.empty());
+  if (session.has_sources()) {
+    writing.source = prompt;
+    writing.all = {session.model().model.config().decoder_start_token};
+  } else {
+    writing.all = prompt;
+  }
+}
+
 class Writer {
  public:
   Writer(Session& session, const Options& options, const OnToken& on_token)
       : session_(session), options_(options), on_token_(on_token), stream_(options.seed, "sample") {
-    context_ = session.model().model.config().max_position_embeddings;
+    const models::ModelConfig& model = session.model().model.config();
+    context_ = model.longest_sequence().value_or(std::numeric_limits<int64_t>::max());
     if (options.context > 0) context_ = std::min(context_, options.context);
   }
 
@@ -40,7 +54,9 @@ class Writer {
         Writing& text = texts[i];
         if (text.done) continue;
         fit(text);
-        inputs.push_back({static_cast<int64_t>(i), unread(text, static_cast<int64_t>(i))});
+        const auto place = static_cast<int64_t>(i);
+        inputs.push_back({.text = place, .tokens = unread(text, place)});
+        if (session_.tokens(place).empty()) inputs.back().source = text.source;
         going.push_back(&text);
       }
       if (going.empty()) return;
@@ -128,15 +144,10 @@ std::vector<Text> generate(parallelize::ModelView model,
   check(options);
   Session session(std::move(model), static_cast<int64_t>(prompts.size()));
   std::vector<Writing> writings(prompts.size());
-  int64_t longest = 0;
   for (size_t i = 0; i < prompts.size(); ++i) {
-    PT_DCHECK(!prompts[i].empty());
     writings[i].number = i;
-    writings[i].all = prompts[i];
-    longest = std::max(longest, static_cast<int64_t>(prompts[i].size()));
+    begin_with(session, prompts[i], writings[i]);
   }
-  const int64_t positions = session.model().model.config().max_position_embeddings;
-  session.reserve(std::min(positions, longest + options.max_new_tokens));
   Writer(session, options, on_token).run(writings);
   std::vector<Text> texts;
   for (Writing& writing : writings) texts.push_back(std::move(writing.text));
@@ -146,9 +157,8 @@ std::vector<Text> generate(parallelize::ModelView model,
 Text continue_text(Session& session, const std::vector<int64_t>& prompt, const Options& options,
                    const OnToken& on_token) {
   check(options);
-  PT_DCHECK(!prompt.empty());
   std::vector<Writing> writings(1);
-  writings[0].all = prompt;
+  begin_with(session, prompt, writings[0]);
   Writer(session, options, on_token).run(writings);
   return std::move(writings[0].text);
 }

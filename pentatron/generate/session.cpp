@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <utility>
+
 #include "pentatron/base/error.h"
 #include "pentatron/comm/collectives.h"
 #include "pentatron/kernels/embedding/embedding.h"
@@ -12,48 +14,81 @@ namespace pentatron::generate {
 
 namespace {
 
-/// The new tokens of a pass side by side, and where each text goes on.
-struct Pass {
-  nn::Microbatch batch; ///< padded to a multiple of the tensor ranks under sequence parallel
-  at::Tensor rows;      ///< [inputs], the last token of each
+/// Tokens of several texts side by side, in one stream.
+struct Stream {
+  at::Tensor ids;
+  nn::SequenceLayout layout; ///< padded to a multiple of the tensor ranks under sequence parallel
   std::vector<nn::KvCache::Document> documents;
 };
 
-Pass make_pass(const std::vector<Session::Input>& inputs, const nn::KvCache& cache,
-               const parallel::TensorParallel& tp, at::Device device) {
-  Pass pass;
+/// `begin_of(text)`: the position of its first token.
+template <class F>
+Stream make_stream(const std::vector<std::pair<int64_t, std::span<const int64_t>>>& texts,
+                   const F& begin_of, const parallel::TensorParallel& tp, at::Device device) {
+  Stream stream;
   int64_t tokens = 0;
-  std::vector<int64_t> rows;
-  for (const Session::Input& input : inputs) {
-    const auto count = static_cast<int64_t>(input.tokens.size());
-    PT_DCHECK(count > 0);
-    pass.documents.push_back({input.text, tokens, count});
+  for (const auto& [text, own] : texts) {
+    const auto count = static_cast<int64_t>(own.size());
+    stream.documents.push_back({text, tokens, count});
     tokens += count;
-    rows.push_back(tokens - 1);
   }
   if (const int64_t rest = tp.sequence ? tokens % tp.size() : 0; rest != 0) {
-    pass.documents.push_back({-1, tokens, tp.size() - rest});
+    stream.documents.push_back({-1, tokens, tp.size() - rest});
     tokens += tp.size() - rest;
   }
   const at::Tensor ids = at::zeros({tokens}, at::kLong), positions = at::zeros({tokens}, at::kInt);
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const nn::KvCache::Document& document = pass.documents[i];
-    const auto begin = static_cast<int32_t>(cache.length(document.sequence));
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const nn::KvCache::Document& document = stream.documents[i];
+    const auto begin = static_cast<int32_t>(begin_of(document.sequence));
     for (int64_t t = 0; t < document.count; ++t) {
-      ids.data_ptr<int64_t>()[document.first + t] = inputs[i].tokens[static_cast<size_t>(t)];
+      ids.data_ptr<int64_t>()[document.first + t] = texts[i].second[static_cast<size_t>(t)];
       positions.data_ptr<int32_t>()[document.first + t] = begin + static_cast<int32_t>(t);
     }
   }
-  pass.batch.fields = {{"input_ids", ids.to(device)}};
+  stream.ids = ids.to(device);
+  stream.layout.batch = 1;
+  stream.layout.sequence = tokens;
+  stream.layout.positions = positions.to(device);
+  for (const nn::KvCache::Document& document : stream.documents)
+    stream.layout.document_starts.push_back(document.first);
+  stream.layout.document_starts.push_back(tokens);
+  if (tp.sequence) stream.layout.cut_outer(tp.rank(), tp.size());
+  return stream;
+}
+
+/// One forward pass.
+struct Pass {
+  nn::Microbatch batch;
+  at::Tensor rows; ///< [inputs], the last token of each
+  std::vector<nn::KvCache::Document> documents, sources;
+};
+
+Pass make_pass(const std::vector<Session::Input>& inputs, const nn::KvCache& cache,
+               bool has_sources, const parallel::TensorParallel& tp, at::Device device) {
+  std::vector<std::pair<int64_t, std::span<const int64_t>>> texts, sources;
+  for (const Session::Input& input : inputs) {
+    PT_DCHECK(!input.tokens.empty());
+    PT_DCHECK((has_sources && cache.length(input.text) == 0) == !input.source.empty());
+    texts.emplace_back(input.text, input.tokens);
+    if (!input.source.empty()) sources.emplace_back(input.text, input.source);
+  }
+  Pass pass;
+  Stream read = make_stream(
+      texts, [&](int64_t text) { return cache.length(text); }, tp, device);
+  std::vector<int64_t> rows;
+  for (size_t i = 0; i < inputs.size(); ++i)
+    rows.push_back(read.documents[i].first + read.documents[i].count - 1);
   pass.rows = at::tensor(rows, at::kLong).to(device);
-  nn::SequenceLayout& layout = pass.batch.layouts.emplace_back();
-  layout.batch = 1;
-  layout.sequence = tokens;
-  layout.positions = positions.to(device);
-  for (const nn::KvCache::Document& document : pass.documents)
-    layout.document_starts.push_back(document.first);
-  layout.document_starts.push_back(tokens);
-  if (tp.sequence) layout.cut_outer(tp.rank(), tp.size());
+  pass.documents = std::move(read.documents);
+  if (has_sources) {
+    Stream encoded = make_stream(
+        sources, [](int64_t) { return 0; }, tp, device);
+    pass.batch.fields["input_ids"] = encoded.ids;
+    pass.batch.layouts.push_back(std::move(encoded.layout));
+    pass.sources = std::move(encoded.documents);
+  }
+  pass.batch.fields[has_sources ? "decoder_input_ids" : "input_ids"] = read.ids;
+  pass.batch.layouts.push_back(std::move(read.layout));
   return pass;
 }
 
@@ -83,15 +118,17 @@ void Session::share(const at::Tensor& x) const {
 at::Tensor Session::read(const std::vector<Input>& inputs) {
   const models::ModelConfig& config = model_.model.config();
   for (const Input& input : inputs) {
-    if (const int64_t bad = kernels::first_bad_id(
-            input.tokens.data(), static_cast<int64_t>(input.tokens.size()), config.vocab_size);
-        bad >= 0) {
-      raise<DataError>("token {} of the prompt is not in the model's vocabulary of {}",
-                       input.tokens[static_cast<size_t>(bad)], config.vocab_size);
+    for (const std::span<const int64_t> tokens : {input.tokens, input.source}) {
+      const int64_t bad = kernels::first_bad_id(tokens.data(), static_cast<int64_t>(tokens.size()),
+                                                config.vocab_size);
+      if (bad >= 0)
+        raise<DataError>("token {} of the prompt is not in the model's vocabulary of {}",
+                         tokens[static_cast<size_t>(bad)], config.vocab_size);
     }
   }
-  const Pass pass = make_pass(inputs, cache_, model_.model.tensor_parallel(), model_.device);
-  cache_.begin(pass.documents);
+  const Pass pass =
+      make_pass(inputs, cache_, has_sources(), model_.model.tensor_parallel(), model_.device);
+  cache_.begin(pass.documents, pass.sources);
   nn::StepState state;
   nn::PassResults results;
   runtime_.run(schedule_, {pass.batch}, state,
@@ -103,7 +140,7 @@ at::Tensor Session::read(const std::vector<Input>& inputs) {
     std::vector<int64_t>& text = tokens_[static_cast<size_t>(input.text)];
     text.insert(text.end(), input.tokens.begin(), input.tokens.end());
   }
-  return has_logits() ? results.at("logits").cpu() : at::Tensor();
+  return has_logits() ? results.at(models::kLogits).cpu() : at::Tensor();
 }
 
 } // namespace pentatron::generate

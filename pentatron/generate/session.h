@@ -20,6 +20,8 @@ class Session {
   struct Input {
     int64_t text = 0;
     std::span<const int64_t> tokens; ///< that follow what the text has; at least one
+    /// Of a model with an encoder, with the first tokens of a text: what it reads, at least one.
+    std::span<const int64_t> source = {};
   };
   /// Reads the tokens. Returns logits [inputs, V] after the last token of each, on the CPU in fp32
   /// or fp64, on ranks that hold the last stage; elsewhere undefined. Throws DataError for a token
@@ -32,8 +34,8 @@ class Session {
   }
   /// Forgets the tokens from `length` on.
   void truncate(int64_t text, int64_t length);
-  /// Makes room for texts of so many tokens at once, instead of growing.
-  void reserve(int64_t tokens) { cache_.reserve(tokens); }
+  /// Whether texts begin with a source: the model has an encoder.
+  bool has_sources() const { return model_.model.spec().streams.size() > 1; }
 
   const parallelize::ModelView& model() const { return model_; }
   /// Whether this rank's read() gives logits.

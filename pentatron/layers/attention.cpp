@@ -127,14 +127,15 @@ Attention::Heads Attention::split(const at::Tensor& qkv, const nn::ForwardContex
 at::Tensor Attention::attend(const Heads& heads, const nn::ForwardContext& ctx) const {
   AttentionOperands x{heads.q, heads.k, heads.v};
   int64_t span = ctx.layout->sequence;
-  if (ctx.cache != nullptr) {
+  const bool cached = ctx.cache != nullptr && options_.mask == AttentionMask::kCausal;
+  if (cached) {
     for (const nn::KvCache::Document& document : ctx.cache->documents()) {
       if (document.sequence >= 0)
         span = std::max(span, ctx.cache->length(document.sequence) + document.count);
     }
   }
   if (bias_ != nullptr) x.bias = bias_->table(span, ctx);
-  if (ctx.cache != nullptr) return cached_attention(x, core_, this, ctx);
+  if (cached) return cached_attention(x, core_, this, ctx);
   return core_attention(x, ctx.layout->self_attention(), core_, ctx).out;
 }
 

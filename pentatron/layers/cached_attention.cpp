@@ -1,6 +1,8 @@
 #include "pentatron/layers/cached_attention.h"
 
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include <ATen/ATen.h>
 
@@ -14,74 +16,108 @@ namespace {
 
 using nn::KvCache;
 
-at::Tensor run_kernel(const at::Tensor& q, const KvCache& cache, const KvCache::Layer& layer,
+/// The keys and values of a sequence that new tokens look at.
+struct Kept {
+  KvCache::Document document;
+  int64_t length = 0;
+  const std::vector<at::Tensor>*k = nullptr, *v = nullptr; ///< pages
+};
+
+std::vector<const void*> addresses(const std::vector<at::Tensor>& pages) {
+  std::vector<const void*> all;
+  for (const at::Tensor& page : pages) all.push_back(page.const_data_ptr());
+  return all;
+}
+
+at::Tensor run_kernel(const AttentionOperands& x, const std::vector<Kept>& kept, bool causal,
                       const CoreAttentionOptions& options) {
+  const at::Tensor& q = x.q;
   // Tokens without a sequence are nobody's.
   const at::Tensor out = at::zeros({q.size(0), q.size(1), q.size(2)}, q.options());
-  std::vector<kernels::CachedSequence> sequences;
-  for (const KvCache::Document& document : cache.documents()) {
-    if (document.sequence < 0) continue;
-    sequences.push_back({.first = document.first,
-                         .count = document.count,
-                         .length = cache.length(document.sequence) + document.count,
-                         .k = layer.k.select(0, document.sequence).const_data_ptr(),
-                         .v = layer.v.select(0, document.sequence).const_data_ptr()});
+  if (kept.empty()) return out;
+  std::vector<std::vector<const void*>> pages;
+  for (const Kept& one : kept) {
+    pages.push_back(addresses(*one.k));
+    pages.push_back(addresses(*one.v));
   }
-  const at::Tensor sinks = detail::sink_logits(q, options);
+  std::vector<kernels::CachedSequence> sequences;
+  for (size_t i = 0; i < kept.size(); ++i)
+    sequences.push_back({.first = kept[i].document.first,
+                         .count = kept[i].document.count,
+                         .length = kept[i].length,
+                         .k = pages[2 * i],
+                         .v = pages[2 * i + 1]});
+  const at::Tensor sinks = detail::sink_logits(q, options), &page = kept.front().k->front(),
+                   bias = x.bias.defined() ? x.bias.contiguous() : at::Tensor();
   const kernels::CachedAttention args{.dtype = nn::kernel_dtype(q.scalar_type()),
                                       .heads = q.size(1),
-                                      .kv_heads = layer.k.size(2),
+                                      .kv_heads = page.size(1),
                                       .head_size = q.size(2),
                                       .sequences = sequences,
                                       .q = {q.data_ptr(), q.stride(0), q.stride(1)},
                                       .out = {out.data_ptr(), out.stride(0), out.stride(1)},
-                                      .kv_token_stride = layer.k.stride(1),
-                                      .kv_head_stride = layer.k.stride(2),
+                                      .kv_token_stride = page.stride(0),
+                                      .kv_head_stride = page.stride(1),
+                                      .page = page.size(0),
                                       .scale = options.scale,
                                       .window = options.window,
-                                      .sinks = nn::data_or_null(sinks)};
+                                      .causal = causal,
+                                      .cap = options.cap,
+                                      .sinks = nn::data_or_null(sinks),
+                                      .bias = nn::data_or_null(bias),
+                                      .span = bias.defined() ? (bias.size(1) + 1) / 2 : 0};
   kernels::cached_attention(args, nn::KernelContext(q, kernels::workspace_bytes(args)));
   return out;
 }
 
 /// LibTorch's operators, on any device.
-at::Tensor run_operators(const at::Tensor& q, const KvCache& cache, const KvCache::Layer& layer,
-                         const at::Tensor& bias, const CoreAttentionOptions& options) {
-  const int64_t n = q.size(1), g = layer.k.size(2), d = q.size(2);
+at::Tensor run_operators(const AttentionOperands& x, const std::vector<Kept>& kept, bool causal,
+                         const CoreAttentionOptions& options) {
+  const at::Tensor &q = x.q, &bias = x.bias;
+  const int64_t n = q.size(1), d = q.size(2);
   const at::Tensor out = at::zeros({q.size(0), n, d}, q.options());
   const at::Tensor sinks = detail::sink_logits(q, options);
   const auto acc = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  for (const KvCache::Document& document : cache.documents()) {
-    if (document.sequence < 0 || document.count == 0) continue;
-    const int64_t length = cache.length(document.sequence) + document.count;
-    const auto kept = [&](const at::Tensor& x) { // [g, length, d]
-      return x.select(0, document.sequence).narrow(0, 0, length).transpose(0, 1);
+  for (const auto& [document, length, k_pages, v_pages] : kept) {
+    if (document.count == 0) continue;
+    const int64_t g = k_pages->front().size(1);
+    const auto whole = [&, end = length](const std::vector<at::Tensor>& pages) { // [g, length, d]
+      return at::cat(pages).narrow(0, 0, end).transpose(0, 1);
     };
     const at::Tensor rows = q.narrow(0, document.first, document.count)
                                 .unflatten(1, {g, n / g})
                                 .permute({1, 2, 0, 3})
                                 .reshape({g, n / g * document.count, d});
-    at::Tensor s = at::bmm(rows, kept(layer.k).transpose(1, 2))
+    at::Tensor s = at::bmm(rows, whole(*k_pages).transpose(1, 2))
                        .to(acc)
                        .mul(options.scale)
                        .view({n, document.count, length});
     detail::cap_(s, options);
     if (bias.defined())
       s.add_(detail::bias_block(bias, length - document.count, document.count, 0, length));
-    const auto index = at::TensorOptions(at::kLong).device(q.device());
-    const at::Tensor i = at::arange(length - document.count, length, index).unsqueeze(1);
-    const at::Tensor j = at::arange(length, index).unsqueeze(0);
-    at::Tensor hidden = j > i;
-    if (options.window > 0) hidden = hidden.logical_or(i - j >= options.window);
-    s = s.masked_fill(hidden, -std::numeric_limits<double>::infinity());
+    if (causal) {
+      const auto index = at::TensorOptions(at::kLong).device(q.device());
+      const at::Tensor i = at::arange(length - document.count, length, index).unsqueeze(1);
+      const at::Tensor j = at::arange(length, index).unsqueeze(0);
+      at::Tensor hidden = j > i;
+      if (options.window > 0) hidden = hidden.logical_or(i - j >= options.window);
+      s = s.masked_fill(hidden, -std::numeric_limits<double>::infinity());
+    }
     at::Tensor lse = s.logsumexp(2);
     if (sinks.defined()) lse = at::logaddexp(lse, sinks);
     const at::Tensor p = (s - lse.unsqueeze(2)).exp().to(q.scalar_type());
-    const at::Tensor o = at::bmm(p.view({g, n / g * document.count, length}), kept(layer.v));
+    const at::Tensor o = at::bmm(p.view({g, n / g * document.count, length}), whole(*v_pages));
     out.narrow(0, document.first, document.count)
         .copy_(o.view({n, document.count, d}).transpose(0, 1));
   }
   return out;
+}
+
+at::Tensor attend(const AttentionOperands& x, const std::vector<Kept>& kept, bool causal,
+                  const CoreAttentionOptions& options) {
+  const at::Tensor out =
+      x.q.is_cpu() ? run_kernel(x, kept, causal, options) : run_operators(x, kept, causal, options);
+  return out.view({out.size(0), -1});
 }
 
 } // namespace
@@ -89,12 +125,39 @@ at::Tensor run_operators(const at::Tensor& q, const KvCache& cache, const KvCach
 at::Tensor cached_attention(const AttentionOperands& x, const CoreAttentionOptions& options,
                             const void* layer, const nn::ForwardContext& ctx) {
   KvCache& cache = *ctx.cache;
-  const KvCache::Layer& kept = cache.append(layer, x.k, x.v);
+  const KvCache::Layer& pages = cache.append(layer, x.k, x.v);
   if (cache.all_new()) return core_attention(x, ctx.layout->self_attention(), options, ctx).out;
-  const bool fused = x.q.is_cpu() && options.cap == 0 && !x.bias.defined();
-  const at::Tensor out = fused ? run_kernel(x.q, cache, kept, options)
-                               : run_operators(x.q, cache, kept, x.bias, options);
-  return out.view({out.size(0), -1});
+  std::vector<Kept> kept;
+  for (const KvCache::Document& document : cache.documents()) {
+    if (document.sequence < 0) continue;
+    const KvCache::Pages& own = pages[static_cast<size_t>(document.sequence)];
+    kept.push_back({document, cache.length(document.sequence) + document.count, &own.k, &own.v});
+  }
+  return attend(x, kept, /*causal=*/true, options);
+}
+
+at::Tensor attention_to_memory(const at::Tensor& q, const CoreAttentionOptions& options,
+                               const void* layer, const nn::ForwardContext& ctx) {
+  std::vector<std::vector<at::Tensor>> pages; // one for each memory
+  std::vector<std::pair<KvCache::Document, int64_t>> readers;
+  for (const KvCache::Document& document : ctx.cache->documents()) {
+    if (document.sequence < 0) continue;
+    const KvCache::Memory& memory = ctx.cache->memory(layer, document.sequence);
+    pages.push_back({memory.k});
+    pages.push_back({memory.v});
+    readers.emplace_back(document, memory.k.size(0));
+  }
+  std::vector<Kept> kept;
+  for (size_t i = 0; i < readers.size(); ++i)
+    kept.push_back({readers[i].first, readers[i].second, &pages[2 * i], &pages[2 * i + 1]});
+  // Memories differ in length, and the kernel's pages are of one size.
+  const at::Tensor out = at::zeros({q.size(0), q.size(1) * q.size(2)}, q.options());
+  for (const Kept& one : kept) {
+    const at::Tensor part = attend({q, {}, {}}, {one}, /*causal=*/false, options);
+    const int64_t first = one.document.first, count = one.document.count;
+    out.narrow(0, first, count).copy_(part.narrow(0, first, count));
+  }
+  return out;
 }
 
 } // namespace pentatron::layers

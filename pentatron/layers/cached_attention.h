@@ -14,4 +14,9 @@ namespace pentatron::layers {
 at::Tensor cached_attention(const AttentionOperands& x, const CoreAttentionOptions& options,
                             const void* layer, const nn::ForwardContext& ctx);
 
+/// Attention of the new tokens' queries q [T, n, d] to their sequences' memories, which ctx.cache
+/// has under the address `layer` -> [T, n d]. Tokens without a sequence give anything.
+at::Tensor attention_to_memory(const at::Tensor& q, const CoreAttentionOptions& options,
+                               const void* layer, const nn::ForwardContext& ctx);
+
 } // namespace pentatron::layers

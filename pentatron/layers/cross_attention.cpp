@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "pentatron/base/planted_bug.h"
+#include "pentatron/layers/cached_attention.h"
 #include "pentatron/nn/record.h"
 
 namespace pentatron::layers {
@@ -82,7 +83,24 @@ at::Tensor CrossAttention::attend(const at::Tensor& x, const Memory& memory,
 at::Tensor CrossAttention::forward(const at::Tensor& x, const at::Tensor& memory,
                                    const nn::SequenceLayout& memory_layout,
                                    const nn::ForwardContext& ctx) const {
+  if (ctx.cache != nullptr) return generate(x, memory, ctx);
   return attend(x, keys_and_values(memory, ctx), memory_layout, ctx);
+}
+
+at::Tensor CrossAttention::generate(const at::Tensor& x, const at::Tensor& memory,
+                                    const nn::ForwardContext& ctx) const {
+  if (!ctx.cache->sources().empty()) {
+    const Memory made = keys_and_values(memory, ctx);
+    for (const nn::KvCache::Document& source : ctx.cache->sources()) {
+      if (source.sequence < 0) continue;
+      const auto part = [&](const at::Tensor& rows) {
+        return rows.narrow(0, source.first, source.count).contiguous();
+      };
+      ctx.cache->set_memory(this, source.sequence, {part(made.k), part(made.v)});
+    }
+  }
+  const at::Tensor q = q_.forward(x, ctx).unflatten(1, {-1, options_.head_size});
+  return proj_.forward(attention_to_memory(q, core_, this, ctx), ctx);
 }
 
 nn::Cost CrossAttention::cost(const CrossAttentionOptions& o, const nn::LayerShape& shape) {

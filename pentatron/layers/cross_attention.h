@@ -49,6 +49,10 @@ class CrossAttention {
   static nn::Cost cost(const CrossAttentionOptions& options, const nn::LayerShape& shape);
 
  private:
+  /// In generation: keys and values of new memories are kept.
+  at::Tensor generate(const at::Tensor& x, const at::Tensor& memory,
+                      const nn::ForwardContext& ctx) const;
+
   CrossAttentionOptions options_;
   parallel::ColumnParallelLinear q_, kv_;
   parallel::RowParallelLinear proj_;

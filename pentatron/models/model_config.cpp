@@ -20,6 +20,11 @@ int64_t ModelConfig::ffn_size() const {
   return gated() ? (hidden_size * 8 / 3 + 63) / 64 * 64 : 4 * hidden_size;
 }
 
+std::optional<int64_t> ModelConfig::longest_sequence() const {
+  if (type == ModelType::kT5) return std::nullopt;
+  return max_position_embeddings - position_offset;
+}
+
 bool ModelConfig::pools() const {
   switch (head) {
   case ModelHead::kMaskedLm:

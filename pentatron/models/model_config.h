@@ -212,8 +212,8 @@ struct ModelConfig {
   /// have as many weights.
   int64_t ffn_size() const;
   int64_t num_parameters() const;
-  /// The longest sequence that it has positions for.
-  int64_t max_sequence() const { return max_position_embeddings - position_offset; }
+  /// The longest sequence that it has positions for; none: any.
+  std::optional<int64_t> longest_sequence() const;
   /// Whether it says something of a whole sample, from its first token.
   bool pools() const;
   /// The same model with one layer of each kind: layers are alike, and there may be a million.

@@ -165,7 +165,7 @@ void Rotary::fill(const ModelConfig& config, int64_t max_sequence, at::ScalarTyp
 }
 
 void require_positions(const ModelConfig& config, int64_t max_sequence) {
-  const int64_t most = config.max_sequence();
+  const int64_t most = config.longest_sequence().value_or(max_sequence);
   if (config.position_embedding_type == PositionEmbedding::kNone || max_sequence <= most) return;
   raise<ConfigError>("a sequence of {} tokens is longer than the {} that "
                      "model.max_position_embeddings={} allows\n  try: "

@@ -1,6 +1,7 @@
 #include "pentatron/nn/kv_cache.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <ATen/ATen.h>
 
@@ -8,35 +9,23 @@
 
 namespace pentatron::nn {
 
-namespace {
-
-constexpr int64_t kGranule = 64; ///< tokens
-
-int64_t rounded_up(int64_t tokens) {
-  return (tokens + kGranule - 1) / kGranule * kGranule;
-}
-
-} // namespace
-
 KvCache::KvCache(int64_t sequences) : lengths_(static_cast<size_t>(sequences), 0) {}
 
 void KvCache::truncate(int64_t sequence, int64_t length) {
   int64_t& now = lengths_[static_cast<size_t>(sequence)];
   PT_DCHECK(length >= 0 && length <= now);
   now = length;
+  const auto pages = static_cast<size_t>((length + kPage - 1) / kPage);
+  for (auto& [key, layer] : layers_) {
+    Pages& kept = layer[static_cast<size_t>(sequence)];
+    kept.k.resize(std::min(kept.k.size(), pages));
+    kept.v.resize(std::min(kept.v.size(), pages));
+  }
 }
 
-void KvCache::reserve(int64_t tokens) {
-  capacity_ = std::max(capacity_, rounded_up(tokens));
-}
-
-void KvCache::begin(std::vector<Document> documents) {
+void KvCache::begin(std::vector<Document> documents, std::vector<Document> sources) {
   documents_ = std::move(documents);
-  int64_t longest = 0;
-  for (const Document& document : documents_)
-    if (document.sequence >= 0)
-      longest = std::max(longest, length(document.sequence) + document.count);
-  if (longest > capacity_) capacity_ = rounded_up(std::max(longest, 2 * capacity_));
+  sources_ = std::move(sources);
 }
 
 bool KvCache::all_new() const {
@@ -47,23 +36,27 @@ bool KvCache::all_new() const {
 
 const KvCache::Layer& KvCache::append(const void* key, const at::Tensor& k_tgd,
                                       const at::Tensor& v_tgd) {
-  Layer& layer = layers_[key];
-  const auto keep = [&](at::Tensor& kept, const at::Tensor& added) {
-    if (!kept.defined() || kept.size(1) < capacity_) {
-      const at::Tensor larger =
-          at::empty({sequences(), capacity_, added.size(1), added.size(2)}, added.options());
-      if (kept.defined()) larger.narrow(1, 0, kept.size(1)).copy_(kept);
-      kept = larger;
-    }
-    for (const Document& document : documents_) {
-      if (document.sequence < 0) continue;
-      kept.select(0, document.sequence)
-          .narrow(0, length(document.sequence), document.count)
-          .copy_(added.narrow(0, document.first, document.count));
+  Layer& layer = layers_.try_emplace(key, lengths_.size()).first->second;
+  const auto keep = [&](std::vector<at::Tensor>& pages, const Document& document,
+                        const at::Tensor& added) {
+    const int64_t begin = length(document.sequence), end = begin + document.count;
+    for (int64_t token = begin; token < end;) {
+      const auto page = static_cast<size_t>(token / kPage);
+      if (page == pages.size())
+        pages.push_back(at::empty({kPage, added.size(1), added.size(2)}, added.options()));
+      const int64_t place = token % kPage, count = std::min(end - token, kPage - place);
+      pages[page]
+          .narrow(0, place, count)
+          .copy_(added.narrow(0, document.first + token - begin, count));
+      token += count;
     }
   };
-  keep(layer.k, k_tgd);
-  keep(layer.v, v_tgd);
+  for (const Document& document : documents_) {
+    if (document.sequence < 0) continue;
+    Pages& kept = layer[static_cast<size_t>(document.sequence)];
+    keep(kept.k, document, k_tgd);
+    keep(kept.v, document, v_tgd);
+  }
   return layer;
 }
 
@@ -71,13 +64,33 @@ void KvCache::end() {
   for (const Document& document : documents_)
     if (document.sequence >= 0) lengths_[static_cast<size_t>(document.sequence)] += document.count;
   documents_.clear();
+  sources_.clear();
+}
+
+void KvCache::set_memory(const void* key, int64_t sequence, Memory memory) {
+  memories_.try_emplace(key, lengths_.size()).first->second[static_cast<size_t>(sequence)] =
+      std::move(memory);
+}
+
+const KvCache::Memory& KvCache::memory(const void* key, int64_t sequence) const {
+  return memories_.at(key)[static_cast<size_t>(sequence)];
 }
 
 int64_t KvCache::bytes() const {
-  int64_t sum = 0;
-  for (const auto& [key, layer] : layers_)
-    sum += static_cast<int64_t>(layer.k.nbytes() + layer.v.nbytes());
-  return sum;
+  size_t sum = 0;
+  const auto add = [&](const std::vector<at::Tensor>& pages) {
+    for (const at::Tensor& page : pages) sum += page.nbytes();
+  };
+  for (const auto& [key, layer] : layers_) {
+    for (const Pages& pages : layer) {
+      add(pages.k);
+      add(pages.v);
+    }
+  }
+  for (const auto& [key, memories] : memories_)
+    for (const Memory& memory : memories)
+      if (memory.k.defined()) sum += memory.k.nbytes() + memory.v.nbytes();
+  return static_cast<int64_t>(sum);
 }
 
 } // namespace pentatron::nn

@@ -1,5 +1,6 @@
-/// Keys and values of the tokens that earlier passes saw, so that generation passes over new tokens
-/// only.
+/// What generation keeps of the tokens that earlier passes saw, so that it passes over new tokens
+/// only: keys and values of each attention layer, in pages that are never copied, and those of the
+/// memory that cross-attention reads.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +11,12 @@
 
 namespace pentatron::nn {
 
-/// Several sequences side by side. A pass is begin(), append() by every attention layer, end().
+/// Several sequences side by side. A pass is begin(), append() and set_memory() by the layers,
+/// end().
 class KvCache {
  public:
+  static constexpr int64_t kPage = 64; ///< tokens
+
   explicit KvCache(int64_t sequences);
 
   int64_t sequences() const { return static_cast<int64_t>(lengths_.size()); }
@@ -20,37 +24,44 @@ class KvCache {
   int64_t length(int64_t sequence) const { return lengths_[static_cast<size_t>(sequence)]; }
   /// Forgets the tokens from `length` on.
   void truncate(int64_t sequence, int64_t length);
-  /// Makes room for sequences of so many tokens at once, instead of growing.
-  void reserve(int64_t tokens);
 
   /// A run of new tokens in the batch of a pass.
   struct Document {
     int64_t sequence = 0; ///< -1: none, padding
     int64_t first = 0, count = 0;
   };
-  /// Every sequence occurs once at most.
-  void begin(std::vector<Document> documents);
+  /// Every sequence occurs once at most. `sources`: what is new of the encoder's stream.
+  void begin(std::vector<Document> documents, std::vector<Document> sources = {});
   const std::vector<Document>& documents() const { return documents_; }
+  const std::vector<Document>& sources() const { return sources_; }
   /// Whether no sequence of the pass had tokens before.
   bool all_new() const;
 
-  /// [sequences, capacity, g, d] of one layer
-  struct Layer {
-    at::Tensor k, v;
+  /// Of one sequence in one layer.
+  struct Pages {
+    std::vector<at::Tensor> k, v; ///< [kPage, g, d] each
   };
-  /// Adds the new tokens' keys and values [T, g, d] of a layer, and returns all; `layer` is any
-  /// address that stands for it.
+  /// By sequence. `layer` is any address that stands for a layer.
+  using Layer = std::vector<Pages>;
+  /// Adds the new tokens' keys and values [T, g, d] of a layer, and returns all.
   const Layer& append(const void* layer, const at::Tensor& k_tgd, const at::Tensor& v_tgd);
   void end();
+
+  /// Keys and values [M, g, d] of a sequence's memory in a layer; undefined: there are none.
+  struct Memory {
+    at::Tensor k, v;
+  };
+  void set_memory(const void* layer, int64_t sequence, Memory memory);
+  const Memory& memory(const void* layer, int64_t sequence) const;
 
   /// Bytes held.
   int64_t bytes() const;
 
  private:
   std::vector<int64_t> lengths_;
-  int64_t capacity_ = 0;
-  std::vector<Document> documents_;
+  std::vector<Document> documents_, sources_;
   std::map<const void*, Layer> layers_;
+  std::map<const void*, std::vector<Memory>> memories_;
 };
 
 } // namespace pentatron::nn

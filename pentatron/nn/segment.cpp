@@ -94,6 +94,9 @@ Segment::Output Chunk::run(const ConnectedSegment& place, const std::vector<at::
                            ForwardContext& ctx) const {
   if (ctx.batch != nullptr)
     ctx.layout = &ctx.batch->layouts[static_cast<size_t>(place.ports.stream)];
+  // A stream without tokens has nothing to do, as the encoder's when only the decoder goes on.
+  if (ctx.batch != nullptr && ctx.layout->tokens() == 0)
+    return {.flows = std::vector<at::Tensor>(place.ports.gives.size()), .loss = {}};
   return place.segment->forward(taken, ctx);
 }
 
@@ -127,8 +130,10 @@ Flows Chunk::forward(Flows flows, ForwardContext& ctx, ParamStore& store, Tape* 
     store.release(unit, Pass::kForward);
     check_finite(*segment, output, ctx);
     if (output.loss.defined()) ctx.deposit("loss", output.loss.detach());
-    for (size_t k = 0; k < ports.gives.size(); ++k)
-      flows[static_cast<size_t>(ports.gives[k])] = output.flows[k].detach();
+    for (size_t k = 0; k < ports.gives.size(); ++k) {
+      const at::Tensor& x = output.flows[k];
+      flows[static_cast<size_t>(ports.gives[k])] = x.defined() ? x.detach() : x;
+    }
   }
   return flows;
 }

@@ -27,6 +27,7 @@ class Segment {
   };
   virtual ~Segment() = default;
   virtual std::string name() const = 0;
+  /// Not called in a pass in which its stream has no tokens; what it gives is undefined then.
   /// `taken` in the order of Ports::takes.
   virtual Output forward(const std::vector<at::Tensor>& taken, const ForwardContext& ctx) const = 0;
   /// Whether recompute=full runs it again in backward. A layer is; the embedding and the head are

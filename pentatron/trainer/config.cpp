@@ -171,12 +171,12 @@ void Config::validate(config::Violations& violations, std::string_view) const {
   // Ready batches bring their own length; the model checks it when it is built.
   if (dataset.type != data::DatasetType::kBatches &&
       model.position_embedding_type != models::PositionEmbedding::kNone &&
-      train.seq_length > model.max_sequence()) {
+      train.seq_length > model.longest_sequence().value_or(train.seq_length)) {
     violations.add(
         "train.seq_length",
         fmt::format("train.seq_length={} is more than the {} tokens that "
                     "model.max_position_embeddings={} allows",
-                    train.seq_length, model.max_sequence(), model.max_position_embeddings),
+                    train.seq_length, *model.longest_sequence(), model.max_position_embeddings),
         fmt::format("model.max_position_embeddings={}", train.seq_length + model.position_offset));
   }
   check_data(*this, violations);

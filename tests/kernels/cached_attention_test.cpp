@@ -11,12 +11,15 @@ namespace {
 
 using namespace testing;
 
+constexpr int64_t kPage = 48, kSpan = 512; ///< in tokens
+
 struct Case {
   std::string name;
   int64_t heads = 2, kv_heads = 2, head_size = 16;
   std::vector<std::pair<int64_t, int64_t>> sequences = {{40, 1}}; ///< length, new tokens
   int64_t window = 0;
   bool sinks = false;
+  bool bias = false;
   DType dtype = DType::kFloat32;
 };
 
@@ -24,7 +27,8 @@ struct Case {
 struct Sequences {
   explicit Sequences(const Case& c)
       : c(c), documents({0}), sinks(Array::random(acc_dtype(c.dtype), c.heads, 2)), q(c.dtype, 0),
-        k(c.dtype, 0), v(c.dtype, 0), whole(c.dtype, 0), new_q(c.dtype, 0), out(c.dtype, 0) {
+        k(c.dtype, 0), v(c.dtype, 0), whole(c.dtype, 0), new_q(c.dtype, 0), out(c.dtype, 0),
+        bias(c.dtype, 0) {
     for (const auto& [length, count] : c.sequences) {
       documents.push_back(documents.back() + length);
       tokens += count;
@@ -46,13 +50,22 @@ struct Sequences {
     for (size_t s = 0; s < c.sequences.size(); ++s) {
       const auto& [length, count] = c.sequences[s];
       const int64_t begin = documents[s] * c.kv_heads * d;
-      sequences.push_back({.first = first,
-                           .count = count,
-                           .length = length,
-                           .k = length > 0 ? k.at(begin) : nullptr,
-                           .v = length > 0 ? v.at(begin) : nullptr});
+      for (int64_t t = 0; t < length; t += kPage) {
+        pages.push_back(k.at(begin + t * c.kv_heads * d));
+        value_pages.push_back(v.at(begin + t * c.kv_heads * d));
+      }
+      sequences.push_back({.first = first, .count = count, .length = length, .k = {}, .v = {}});
       first += count;
     }
+    size_t page = 0;
+    for (CachedSequence& s : sequences) {
+      const auto count = static_cast<size_t>((s.length + kPage - 1) / kPage);
+      s.k = std::span(pages).subspan(page, count);
+      s.v = std::span(value_pages).subspan(page, count);
+      page += count;
+    }
+    const int64_t columns = 2 * kSpan - 1;
+    bias = Array::random(acc_dtype(c.dtype), c.heads * columns, 5);
   }
   void for_new_tokens(const std::function<void(int64_t)>& f) const {
     for (size_t s = 0; s < c.sequences.size(); ++s)
@@ -69,9 +82,12 @@ struct Sequences {
             .out = {out.data(), c.heads * d, d},
             .kv_token_stride = c.kv_heads * d,
             .kv_head_stride = d,
+            .page = kPage,
             .scale = 0.3,
             .window = c.window,
-            .sinks = c.sinks ? sinks.data() : nullptr};
+            .sinks = c.sinks ? sinks.data() : nullptr,
+            .bias = c.bias ? bias.data() : nullptr,
+            .span = c.bias ? kSpan : 0};
   }
   /// What attention of the whole sequences gives for the new tokens.
   Array expected() {
@@ -86,7 +102,9 @@ struct Sequences {
                                            .pairs = pairs,
                                            .scale = 0.3,
                                            .window = c.window,
-                                           .sinks = c.sinks ? sinks.data() : nullptr},
+                                           .sinks = c.sinks ? sinks.data() : nullptr,
+                                           .bias = c.bias ? bias.data() : nullptr,
+                                           .span = c.bias ? kSpan : 0},
                                  .q = {q.data(), c.heads * d, d},
                                  .k = {k.data(), c.kv_heads * d, d},
                                  .v = {v.data(), c.kv_heads * d, d},
@@ -110,7 +128,8 @@ struct Sequences {
   Case c;
   std::vector<int64_t> documents;
   int64_t tokens = 0;
-  Array sinks, q, k, v, whole, new_q, out;
+  Array sinks, q, k, v, whole, new_q, out, bias;
+  std::vector<const void*> pages, value_pages;
   std::vector<CachedSequence> sequences;
 };
 
@@ -159,7 +178,8 @@ std::vector<Case> cases() {
        .head_size = 72,
        .sequences = {{129, 2}, {400, 1}, {7, 7}},
        .window = 115,
-       .sinks = true}};
+       .sinks = true},
+      {.name = "bias", .heads = 4, .head_size = 24, .sequences = {{200, 3}, {5, 5}}, .bias = true}};
   std::vector<Case> result;
   for (const DType dtype : kAllTypes) {
     for (Case c : shapes) {
@@ -183,6 +203,41 @@ TEST(CachedAttention, ANanReachesItsSequenceOnly) {
   for (int64_t i = width; i < 2 * width; ++i) EXPECT_FALSE(std::isnan(data.out[i])) << i;
 }
 
+TEST(CachedAttention, CapsAndMemoriesAreTheirFormulas) {
+  for (const DType dtype : {DType::kFloat64, DType::kFloat32}) {
+    Sequences data(
+        {.name = "", .heads = 4, .head_size = 24, .sequences = {{100, 3}}, .dtype = dtype});
+    for (const bool causal : {true, false}) {
+      CachedAttention args = data.args();
+      args.causal = causal;
+      args.cap = 0.7;
+      for (const Entry<CachedAttention>& entry : entries_for(cached_attention_entries(), args)) {
+        std::vector<std::byte> workspace(workspace_bytes(args));
+        entry.run(args, {.workspace = workspace});
+        for (int64_t i = 0; i < 3 * 4; ++i) {
+          const int64_t token = i / 4, h = i % 4, kv = h / 2, d = 24,
+                        last = causal ? 98 + token : 100;
+          double sum = 0;
+          std::vector<double> out(24, 0.0);
+          for (int64_t j = 0; j < last; ++j) {
+            double dot = 0;
+            for (int64_t c = 0; c < d; ++c)
+              dot += data.new_q[(token * 4 + h) * d + c] * data.k[(j * 2 + kv) * d + c];
+            const double p = std::exp(0.7 * std::tanh(0.3 * dot / 0.7));
+            sum += p;
+            for (int64_t c = 0; c < d; ++c)
+              out[static_cast<size_t>(c)] += p * data.v[(j * 2 + kv) * d + c];
+          }
+          for (int64_t c = 0; c < d; ++c)
+            EXPECT_NEAR(data.out[i * d + c], out[static_cast<size_t>(c)] / sum,
+                        dtype == DType::kFloat64 ? 1e-13 : 2e-6)
+                << entry.name;
+        }
+      }
+    }
+  }
+}
+
 TEST(CachedAttention, ArgumentsThatContradictAreErrors) {
   Sequences data({.name = ""});
   CachedAttention args = data.args();
@@ -191,6 +246,9 @@ TEST(CachedAttention, ArgumentsThatContradictAreErrors) {
   args = data.args();
   const CachedSequence bad{.first = 0, .count = 5, .length = 3};
   args.sequences = {&bad, 1};
+  EXPECT_THROW(cached_attention(args, {}), ShapeError);
+  const CachedSequence without_pages{.first = 0, .count = 1, .length = 3};
+  args.sequences = {&without_pages, 1};
   EXPECT_THROW(cached_attention(args, {}), ShapeError);
 }
 

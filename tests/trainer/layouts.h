@@ -89,7 +89,7 @@ inline const std::vector<Work>& works() {
       {"t5_untied",
        "model.type=t5 dataset.type=t5 model.vocab_size=270 dataset.vocab_extra_ids=8 "
        "model.num_layers=2 model.num_decoder_layers=4 model.hidden_size=32 "
-       "model.num_attention_heads=4 model.ffn_hidden_size=64 model.activation_func=relu "
+       "model.num_attention_heads=4 model.ffn_hidden_size=64 model.activation_func=gelu "
        "model.untie_embeddings_and_output_weights=true model.scale_decoder_outputs=false "
        "model.relative_attention_num_buckets=8 model.relative_attention_max_distance=12 "
        "dataset.mask_prob=0.2",

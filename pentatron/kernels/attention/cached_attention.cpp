@@ -19,8 +19,15 @@ void check(const CachedAttention& a) {
     raise<ShapeError>("cached_attention: {} query heads are not a multiple of {} key-value heads",
                       a.heads, a.kv_heads);
   for (const CachedSequence& s : a.sequences) {
-    if (s.first < 0 || s.count < 0 || s.length < s.count)
+    if (s.first < 0 || s.count < 0 || s.length < (a.causal ? s.count : 0))
       raise<ShapeError>("cached_attention: {} new tokens in a sequence of {}", s.count, s.length);
+    const auto pages = static_cast<int64_t>(std::min(s.k.size(), s.v.size()));
+    if (s.length > 0 && (a.page < 1 || pages < (s.length + a.page - 1) / a.page))
+      raise<ShapeError>("cached_attention: {} pages of {} tokens for a sequence of {}", pages,
+                        a.page, s.length);
+    if (a.bias != nullptr && s.length > a.span)
+      raise<ShapeError>("cached_attention: a bias for distances below {} and a sequence of {}",
+                        a.span, s.length);
   }
 }
 
@@ -36,12 +43,14 @@ CachedItem item_at(const CachedAttention& a, int64_t i) {
   int64_t token = i / a.kv_heads;
   const CachedSequence* s = a.sequences.data();
   for (; token >= s->count; ++s) token -= s->count;
-  const int64_t last = s->length - s->count + token + 1;
+  const int64_t position = a.causal ? s->length - s->count + token : 0;
+  const int64_t last = a.causal ? position + 1 : s->length;
   return {.sequence = s,
           .token = s->first + token,
           .head = i % a.kv_heads,
           .first = a.window > 0 ? std::max<int64_t>(0, last - a.window) : 0,
-          .last = last};
+          .last = last,
+          .position = position};
 }
 
 namespace cached_attention_reference {
@@ -53,7 +62,10 @@ void forward(const CachedAttention& a, const Context&) {
   for (int64_t i = 0; i < items; ++i) {
     const CachedItem item = item_at(a, i);
     const auto row = [&](int64_t j) {
-      return j * a.kv_token_stride + item.head * a.kv_head_stride;
+      return j % a.page * a.kv_token_stride + item.head * a.kv_head_stride;
+    };
+    const auto page = [&](std::span<const void* const> pages, int64_t j) {
+      return pages[static_cast<size_t>(j / a.page)];
     };
     for (int64_t h = item.head * group; h < (item.head + 1) * group; ++h) {
       const int64_t q = item.token * a.q.token_stride + h * a.q.head_stride;
@@ -65,8 +77,13 @@ void forward(const CachedAttention& a, const Context&) {
         double dot = 0;
         for (int64_t c = 0; c < d; ++c)
           dot += load_as_double(a.q.data, a.dtype, q + c) *
-                 load_as_double(item.sequence->k, a.dtype, row(j) + c);
-        p.push_back(a.scale * dot);
+                 load_as_double(page(item.sequence->k, j), a.dtype, row(j) + c);
+        double score = a.scale * dot;
+        if (a.cap > 0) score = a.cap * std::tanh(score / a.cap);
+        if (a.bias != nullptr)
+          score +=
+              load_as_double(a.bias, acc, h * (2 * a.span - 1) + a.span - 1 + item.position - j);
+        p.push_back(score);
         top = std::max(top, p.back());
       }
       double sum = a.sinks != nullptr ? std::exp(load_as_double(a.sinks, acc, h) - top) : 0;
@@ -75,7 +92,7 @@ void forward(const CachedAttention& a, const Context&) {
         double x = 0;
         for (int64_t j = item.first; j < item.last; ++j)
           x += p[static_cast<size_t>(j - item.first)] *
-               load_as_double(item.sequence->v, a.dtype, row(j) + c);
+               load_as_double(page(item.sequence->v, j), a.dtype, row(j) + c);
         store_from_double(a.out.data, a.dtype, out + c, x / sum);
       }
     }

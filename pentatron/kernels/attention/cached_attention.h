@@ -3,10 +3,11 @@
 ///
 /// Shapes, T = new tokens of all sequences, n = query heads, g = key-value heads (n a multiple of
 /// g), d = head size; d contiguous, tokens and heads strided:
-///   q, out [T, n, d]; of each sequence k, v [length, g, d], its new tokens the last ones
-/// The visible keys, window and sinks are those of attention.h. Accumulate type: float for fp32,
-/// bf16 and fp16, double for fp64 (reference only). The result of a token does not depend on the
-/// number of threads nor on the other sequences.
+///   q, out [T, n, d]; of each sequence k, v [length, g, d] in pages of `page` tokens, its new
+///   tokens the last ones; bias [n, 2 span - 1] in the accumulate type
+/// The visible keys, window, sinks, cap and bias are those of layers/core_attention.h. Accumulate
+/// type: float for fp32, bf16 and fp16, double for fp64 (reference only). The result of a token
+/// does not depend on the number of threads nor on the other sequences.
 #pragma once
 
 #include "pentatron/kernels/attention/attention.h"
@@ -14,11 +15,10 @@
 namespace pentatron::kernels {
 
 struct CachedSequence {
-  int64_t first = 0;       ///< of its new tokens, in q and out
-  int64_t count = 0;       ///< new tokens
-  int64_t length = 0;      ///< tokens in k and v, the new ones included
-  const void* k = nullptr; ///< [length, g, d]
-  const void* v = nullptr;
+  int64_t first = 0;                ///< of its new tokens, in q and out
+  int64_t count = 0;                ///< new tokens
+  int64_t length = 0;               ///< tokens in k and v, the new ones included
+  std::span<const void*const> k, v; ///< pages
 };
 
 struct CachedAttention {
@@ -28,10 +28,15 @@ struct CachedAttention {
   int64_t head_size = 0;
   std::span<const CachedSequence> sequences;
   HeadsView q, out;                                ///< q is read only
-  int64_t kv_token_stride = 0, kv_head_stride = 0; ///< of k and v, in elements
+  int64_t kv_token_stride = 0, kv_head_stride = 0; ///< of a page, in elements
+  int64_t page = 0;                                ///< tokens
   double scale = 1;
   int64_t window = 0;          ///< tokens visible, the own one included; 0: all earlier ones
+  bool causal = true;          ///< else all keys are visible, none of them of the new tokens
+  double cap = 0;              ///< scores s become cap tanh(s / cap); 0: no cap
   const void* sinks = nullptr; ///< [n] in the accumulate type, or none
+  const void* bias = nullptr;  ///< added to scores behind the cap, or none
+  int64_t span = 0;            ///< of the bias: more than any distance
 };
 
 std::span<const Entry<CachedAttention>> cached_attention_entries();

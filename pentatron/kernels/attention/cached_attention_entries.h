@@ -11,6 +11,7 @@ struct CachedItem {
   int64_t token = 0;           ///< of q
   int64_t head = 0;            ///< of k and v
   int64_t first = 0, last = 0; ///< visible keys, `last` excluded
+  int64_t position = 0;        ///< of the token
 };
 
 /// Item i of `count_items(a)`.

@@ -15,6 +15,11 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 /// Elements that are worth another thread.
 constexpr int64_t kWorkOfAThread = 1 << 14;
 
+/// How many keys from `begin` on are worked on together: they are of one page.
+int64_t block_keys(const CachedAttention& a, int64_t begin, int64_t last) {
+  return std::min({kCachedKeys, last - begin, a.page - begin % a.page});
+}
+
 /// Scratch floats of one thread.
 int64_t scratch_floats(const CachedAttention& a) {
   const int64_t group = a.heads / a.kv_heads;

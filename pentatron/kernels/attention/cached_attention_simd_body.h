@@ -12,12 +12,32 @@ template <class T> inline float dot(const float* q, const T* k, int64_t d) {
       d, [&](int64_t c, auto lanes) { return load(q + c, lanes) * load(k + c, lanes); });
 }
 
+/// The cap and the bias of the scores of keys [begin, begin + keys).
+inline void adjust_scores(const CachedAttention& a, const CachedItem& item, int64_t head,
+                          int64_t begin, int64_t keys, float* scores) {
+  const auto cap = static_cast<float>(a.cap);
+  for (int64_t h = 0; h < a.heads / a.kv_heads; ++h) {
+    float* const p = scores + h * kCachedKeys;
+    if (cap > 0) {
+      for_vectors(keys, [&](int64_t j, auto lanes) {
+        store(p + j, cap * tanh(load(p + j, lanes) / cap), lanes);
+      });
+    }
+    if (a.bias == nullptr) continue;
+    const float* const bias = static_cast<const float*>(a.bias) + (head + h) * (2 * a.span - 1) +
+                              a.span - 1 + item.position - begin;
+    for (int64_t j = 0; j < keys; ++j) p[j] += bias[-j];
+  }
+}
+
 template <class T>
 inline void attend(const CachedAttention& a, const CachedItem& item, const Scratch& s) {
   const int64_t group = a.heads / a.kv_heads, d = a.head_size;
   const int64_t head = item.head * group;
-  const auto* const k = static_cast<const T*>(item.sequence->k) + item.head * a.kv_head_stride;
-  const auto* const v = static_cast<const T*>(item.sequence->v) + item.head * a.kv_head_stride;
+  const auto rows_of = [&](std::span<const void* const> pages, int64_t token) {
+    return static_cast<const T*>(pages[static_cast<size_t>(token / a.page)]) +
+           token % a.page * a.kv_token_stride + item.head * a.kv_head_stride;
+  };
   for (int64_t h = 0; h < group; ++h) {
     const T* const q = static_cast<const T*>(a.q.data) + item.token * a.q.token_stride +
                        (head + h) * a.q.head_stride;
@@ -32,12 +52,15 @@ inline void attend(const CachedAttention& a, const CachedItem& item, const Scrat
     s.o[group * d + h] = a.sinks != nullptr ? 1.0f : 0.0f; // the sum of probabilities so far
   }
   float *const tops = s.q + group * d, *const sums = s.o + group * d;
-  for (int64_t begin = item.first; begin < item.last; begin += kCachedKeys) {
-    const int64_t keys = item.last - begin < kCachedKeys ? item.last - begin : kCachedKeys;
+  for (int64_t begin = item.first, keys = 0; begin < item.last; begin += keys) {
+    keys = block_keys(a, begin, item.last); // of one page
+    const T *const k = rows_of(item.sequence->k, begin), *const v =
+                                                             rows_of(item.sequence->v, begin);
     for (int64_t j = 0; j < keys; ++j) {
-      const T* const row = k + (begin + j) * a.kv_token_stride;
+      const T* const row = k + j * a.kv_token_stride;
       for (int64_t h = 0; h < group; ++h) s.p[h * kCachedKeys + j] = dot(s.q + h * d, row, d);
     }
+    if (a.cap > 0 || a.bias != nullptr) adjust_scores(a, item, head, begin, keys, s.p);
     for (int64_t h = 0; h < group; ++h) {
       float* const p = s.p + h * kCachedKeys;
       VF best = broadcast(tops[h]);
@@ -61,7 +84,7 @@ inline void attend(const CachedAttention& a, const CachedItem& item, const Scrat
       }
     }
     for (int64_t j = 0; j < keys; ++j) {
-      const T* const row = v + (begin + j) * a.kv_token_stride;
+      const T* const row = v + j * a.kv_token_stride;
       for (int64_t h = 0; h < group; ++h) {
         const VF p = broadcast(s.p[h * kCachedKeys + j]);
         for_vectors(d, [&](int64_t c, auto lanes) {

@@ -51,8 +51,12 @@ void probe_cached(Probe& probe, Arguments& arguments, DType dtype, int64_t head_
   const int64_t cached = kCached * kKvHeads * head_size, tokens = kSequences * kHeads * head_size;
   for (size_t i = 0; sequences != nullptr && i < kExample.size(); ++i) {
     sequences[i] = kExample[i];
-    sequences[i].k = arguments.input(dtype, cached);
-    sequences[i].v = arguments.input(dtype, cached);
+    // One page each.
+    auto* const pages = arguments.values<const void*>(2);
+    pages[0] = arguments.input(dtype, cached);
+    pages[1] = arguments.input(dtype, cached);
+    sequences[i].k = {pages, 1};
+    sequences[i].v = {pages + 1, 1};
   }
   const HeadsView strides{
       .data = nullptr, .token_stride = kHeads * head_size, .head_stride = head_size};
@@ -65,6 +69,7 @@ void probe_cached(Probe& probe, Arguments& arguments, DType dtype, int64_t head_
                     .out = strides,
                     .kv_token_stride = kKvHeads * head_size,
                     .kv_head_stride = head_size,
+                    .page = kCached,
                     .scale = 1 / std::sqrt(static_cast<double>(head_size))};
   if (sequences != nullptr) a.sequences = {sequences, kExample.size()};
   a.q.data = const_cast<void*>(arguments.input(dtype, tokens));
