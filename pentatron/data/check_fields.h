@@ -13,8 +13,8 @@ namespace pentatron::data {
 std::vector<BatchField> given_fields(const DatasetConfig& config,
                                      const std::vector<BatchField>& wanted);
 
-/// Throws ConfigError for a field of `wanted` that the dataset does not give, with the settings of a
-/// dataset that gives all of them.
+/// Throws ConfigError for a field of `wanted` that the dataset does not give, with the settings of
+/// a dataset that gives all of them.
 void check_fields(const DatasetConfig& config, const std::vector<BatchField>& wanted);
 
 } // namespace pentatron::data

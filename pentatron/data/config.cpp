@@ -104,8 +104,7 @@ void DatasetConfig::validate(config::Violations& violations, std::string_view pa
   const bool parts =
       !train_data_path.empty() || !valid_data_path.empty() || !test_data_path.empty();
   // Prepared batches have a file for training and may have one for validation.
-  const bool own_parts =
-      parts && !(batches && train_data_path.empty() && test_data_path.empty());
+  const bool own_parts = parts && !(batches && train_data_path.empty() && test_data_path.empty());
   needs(own_parts && !corpora && !classification, "train_data_path",
         train_data_path + valid_data_path + test_data_path, with_indexed, use_indexed);
   needs(!per_split_data_args_path.empty() && !corpora, "per_split_data_args_path",

@@ -13,15 +13,7 @@
 
 namespace pentatron::data {
 
-enum class DatasetType : uint8_t {
-  kText,
-  kIndexed,
-  kBert,
-  kT5,
-  kClassification,
-  kBatches,
-  kMock
-};
+enum class DatasetType : uint8_t { kText, kIndexed, kBert, kT5, kClassification, kBatches, kMock };
 constexpr auto enum_names(DatasetType) {
   return std::array{config::name(DatasetType::kText, "text"),
                     config::name(DatasetType::kIndexed, "indexed"),
@@ -236,10 +228,11 @@ struct DatasetConfig {
             "type=t5: number of span markers to add above the vocabulary if the tokenizer "
             "has no tokens <extra_id_0>, <extra_id_1> and so on")
             .range(1, 1 << 20),
-        config::field("cls_token", &C::cls_token,
-                      "type=bert and classification: token before the text; empty: [CLS] or <s>, or "
-                      "an id above the vocabulary, but for classification the tokenizer's own "
-                      "template if it has one"),
+        config::field(
+            "cls_token", &C::cls_token,
+            "type=bert and classification: token before the text; empty: [CLS] or <s>, or "
+            "an id above the vocabulary, but for classification the tokenizer's own "
+            "template if it has one"),
         config::field("sep_token", &C::sep_token,
                       "type=bert and classification: token after each text; empty: [SEP] or </s>, "
                       "or an id above the vocabulary, but for classification the tokenizer's own "

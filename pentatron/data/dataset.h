@@ -193,8 +193,8 @@ struct DatasetContext {
 };
 
 /// Opens what `config` names and waits until it is read. Throws DataError or ConfigError as
-/// described above, and ConfigError if sequence length or vocabulary do not fit, or, before it reads
-/// anything, if a dataset of this type has no field that the model reads.
+/// described above, and ConfigError if sequence length or vocabulary do not fit, or, before it
+/// reads anything, if a dataset of this type has no field that the model reads.
 Datasets open_datasets(const DatasetConfig& config, const DatasetContext& context);
 
 } // namespace pentatron::data

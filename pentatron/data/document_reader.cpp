@@ -177,12 +177,10 @@ void read_documents(const InputFile& file, const ReadOptions& options, DocumentS
   }
   std::string text;
   read_records(
-      file,
-      {.keys = {std::string(options.text_key)}, .max_line_bytes = options.max_line_bytes},
+      file, {.keys = {std::string(options.text_key)}, .max_line_bytes = options.max_line_bytes},
       report, [&](std::string_view record, const RecordPlace& place) {
         if (std::optional<NoText> none = read_text(record, options.text_key, text))
-          return report.bad(none->kind,
-                            place.input(std::move(none->reason), std::move(none->key)));
+          return report.bad(none->kind, place.input(std::move(none->reason), std::move(none->key)));
         if (text.empty()) {
           ++report.empty_documents;
           return;

@@ -52,9 +52,10 @@ Datasets open_batches(const DatasetConfig& config, const DatasetContext& context
   if (const std::string& path = config.valid_data_path; !path.empty()) {
     const auto validation = open(path);
     if (validation->streams() != batches->streams())
-      raise<ConfigError>("dataset.valid_data_path={} has sequences of {}, but {} has sequences of {}\n  "
-                         "try: files with sequences of one length",
-                         path, lengths_of(*validation), config.path, lengths_of(*batches));
+      raise<ConfigError>(
+          "dataset.valid_data_path={} has sequences of {}, but {} has sequences of {}\n  "
+          "try: files with sequences of one length",
+          path, lengths_of(*validation), config.path, lengths_of(*batches));
     sets.validation = validation;
     if (config.multiple_validation_sets)
       sets.validation_sets = {{std::filesystem::path(path).filename().string(), validation}};

@@ -11,8 +11,8 @@
 
 namespace pentatron::data {
 
-/// Calls work(i) for each i below `count`, in up to `threads` threads. What is thrown for the lowest
-/// i is thrown again, whatever the threads' speed; the calls after it are not begun then.
+/// Calls work(i) for each i below `count`, in up to `threads` threads. What is thrown for the
+/// lowest i is thrown again, whatever the threads' speed; the calls after it are not begun then.
 template <class F> void for_each_file(size_t count, int64_t threads, const F& work) {
   std::vector<std::exception_ptr> errors(count);
   std::atomic<size_t> next{0};

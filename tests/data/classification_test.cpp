@@ -31,9 +31,8 @@ class Classification : public ::testing::Test {
     return {.type = DatasetType::kClassification, .path = path, .split = "1"};
   }
   static std::shared_ptr<const Tokenizer> tokenizer(const std::string& name) {
-    return make_tokenizer(
-        {.path = PENTATRON_TEST_DATA "/tokenizers/" + name + ".json",
-         .eod = name == "bert" ? "[SEP]" : "<|endoftext|>"});
+    return make_tokenizer({.path = PENTATRON_TEST_DATA "/tokenizers/" + name + ".json",
+                           .eod = name == "bert" ? "[SEP]" : "<|endoftext|>"});
   }
   /// Of an encoder with a head of `classes` classes; 0: any number.
   static std::vector<BatchField> fields(int64_t classes = 3) {
@@ -231,7 +230,8 @@ TEST_F(Classification, NamesOfClassesAreNumbered) {
   c.label_names = {"yes", "no", "maybe"};
   EXPECT_EQ(read(c, context()).at("<c|_________"), 0);
   c.label_names.clear();
-  folder.write("v.jsonl", "{\"text\": \"d\", \"label\": \"no\"}\n{\"text\": \"d\", \"label\": \"never\"}\n");
+  folder.write("v.jsonl",
+               "{\"text\": \"d\", \"label\": \"no\"}\n{\"text\": \"d\", \"label\": \"never\"}\n");
   EXPECT_THAT(error_of([&] { open_datasets(c, context()); }),
               AllOf(HasSubstr("v.jsonl: line 2 has label=\"never\", which is not a class of "
                               "dataset.train_data_path: maybe, no, yes"),
@@ -272,9 +272,10 @@ TEST_F(Classification, NumbersAreLabelsOfAModelThatPredictsThem) {
 
 TEST_F(Classification, ALabelThatIsNoClassIsNamedWithItsPlace) {
   const std::string good = "{\"text\": \"a\", \"label\": 2}\n";
-  EXPECT_THAT(error(good + "{\"text\": \"a\", \"label\": 3}\n", context()),
-              AllOf(HasSubstr("bad.jsonl: line 2 has label=3, but the classes of the model are 0 to 2"),
-                    HasSubstr("try: labels from 0 to 2")));
+  EXPECT_THAT(
+      error(good + "{\"text\": \"a\", \"label\": 3}\n", context()),
+      AllOf(HasSubstr("bad.jsonl: line 2 has label=3, but the classes of the model are 0 to 2"),
+            HasSubstr("try: labels from 0 to 2")));
   EXPECT_THAT(error("{\"text\": \"a\", \"label\": -1}\n", context()),
               HasSubstr("bad.jsonl: line 1 has label=-1"));
   BatchField any = label_field("");
@@ -314,8 +315,9 @@ TEST_F(Classification, BadLinesFollowTheirRule) {
               AllOf(HasSubstr("bad.jsonl contains no documents"),
                     HasSubstr("try: JSON Lines ({\"text\": \"...\", \"label\": 0}")));
   c.path = folder.write("a.csv", "a,0\n");
-  EXPECT_THAT(error_of([&] { open_datasets(c, context()); }),
-              HasSubstr("a.csv is a text file, but dataset.type=classification reads JSON objects"));
+  EXPECT_THAT(
+      error_of([&] { open_datasets(c, context()); }),
+      HasSubstr("a.csv is a text file, but dataset.type=classification reads JSON objects"));
 }
 
 TEST_F(Classification, ReadsArchivesArraysAndOtherKeys) {
@@ -325,8 +327,7 @@ TEST_F(Classification, ReadsArchivesArraysAndOtherKeys) {
   c.text_pair_key = "b";
   c.label_key = "c";
   const auto expected = read(c, context());
-  EXPECT_THAT(expected,
-              ElementsAre(std::pair("<1|2|_______", 1), std::pair("<3|_________", 0)));
+  EXPECT_THAT(expected, ElementsAre(std::pair("<1|2|_______", 1), std::pair("<3|_________", 0)));
   c.path = folder.write("b.jsonl.gz", gzip(lines));
   EXPECT_EQ(read(c, context()), expected);
   c.path = folder.write("c.jsonl.zst", zstd(lines));
@@ -360,18 +361,19 @@ TEST_F(Classification, WhatTheModelCannotTakeIsAnError) {
   DatasetContext with = context();
   with.tokenizer = tokenizer("bert");
   with.sequence_length = 2;
-  EXPECT_THAT(error_of([&] { open_datasets(config(file), with); }),
-              AllOf(HasSubstr("train.seq_length=2 leaves no room"),
-                    HasSubstr("try: train.seq_length=6")));
+  EXPECT_THAT(
+      error_of([&] { open_datasets(config(file), with); }),
+      AllOf(HasSubstr("train.seq_length=2 leaves no room"), HasSubstr("try: train.seq_length=6")));
   with.sequence_length = 3; // enough for a text, not for a pair
   EXPECT_THAT(error_of([&] { open_datasets(config(file), with); }),
               HasSubstr("texts.jsonl: line 1: a length of 3 leaves no room"));
   with.sequence_length = 20;
   with.fields[1].limit = 1;
-  EXPECT_THAT(error_of([&] { open_datasets(config(file), with); }),
-              AllOf(HasSubstr("texts.jsonl: line 1: the tokenizer gives a token the type 1, but the "
-                              "model has 1 types"),
-                    HasSubstr("try: a model with 2 token types")));
+  EXPECT_THAT(
+      error_of([&] { open_datasets(config(file), with); }),
+      AllOf(HasSubstr("texts.jsonl: line 1: the tokenizer gives a token the type 1, but the "
+                      "model has 1 types"),
+            HasSubstr("try: a model with 2 token types")));
 }
 
 TEST(ClassificationKeys, AreChecked) {

@@ -254,7 +254,8 @@ TEST_F(OpenObjectives, ATypeThatFitsTheModelIsProposed) {
   };
   const std::vector<BatchField> encoder{
       {.name = "input_ids"}, {.name = "token_type_ids"}, label_field()};
-  const std::vector<BatchField> pairs{{.name = "input_ids"}, label_field("", "next_sentence_label")};
+  const std::vector<BatchField> pairs{{.name = "input_ids"},
+                                      label_field("", "next_sentence_label")};
   const std::vector<BatchField> both{{.name = "input_ids", .stream = "encoder"},
                                      label_field("decoder")};
   BatchField number = label_field("");
@@ -264,8 +265,7 @@ TEST_F(OpenObjectives, ATypeThatFitsTheModelIsProposed) {
   EXPECT_EQ(proposal(config(DatasetType::kMock), encoder), "dataset.type=bert");
   DatasetConfig alone = text;
   alone.bert_binary_head = BinaryHead::kNone;
-  EXPECT_EQ(proposal(alone, pairs),
-            "dataset.type=bert and dataset.bert_binary_head=next_sentence");
+  EXPECT_EQ(proposal(alone, pairs), "dataset.type=bert and dataset.bert_binary_head=next_sentence");
   EXPECT_EQ(proposal(text, both), "dataset.type=t5");
   EXPECT_EQ(proposal(config(DatasetType::kBert), both), "dataset.type=t5");
   EXPECT_EQ(proposal(config(DatasetType::kBert), next_token_fields()), "dataset.type=text");

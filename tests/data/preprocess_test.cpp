@@ -86,8 +86,9 @@ TEST_F(Preprocess, WritesDocumentsInOrderAndKeepsEmptyOnes) {
 
 TEST_F(Preprocess, SentencesAreSequencesOfTheirDocument) {
   const std::string input = folder.write(
-      "a.jsonl", "{\"text\": \"One here. Two there\\u3002Three\", \"more\": \"\"}\n"
-                 "{\"text\": \" \", \"more\": \"A. B\"}\n{\"text\": \"Four! \", \"more\": \"C\"}\n");
+      "a.jsonl",
+      "{\"text\": \"One here. Two there\\u3002Three\", \"more\": \"\"}\n"
+      "{\"text\": \" \", \"more\": \"A. B\"}\n{\"text\": \"Four! \", \"more\": \"C\"}\n");
   PreprocessOptions o = options({input, folder.write("b.txt", "Five. Six.")});
   o.split_sentences = true;
   o.json_keys = {"text", "more"};
@@ -103,7 +104,8 @@ TEST_F(Preprocess, SentencesAreSequencesOfTheirDocument) {
     }
     return all;
   };
-  EXPECT_THAT(preprocess(o).prefixes, ElementsAre(at("out_text_sentence"), at("out_more_sentence")));
+  EXPECT_THAT(preprocess(o).prefixes,
+              ElementsAre(at("out_text_sentence"), at("out_more_sentence")));
   EXPECT_THAT(sentences(at("out_text_sentence")),
               ElementsAre("One here.", " Two there\u3002", "Three", "Four!", "Five.", " Six."));
   EXPECT_THAT(documents(at("out_text_sentence")),

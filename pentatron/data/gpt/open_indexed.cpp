@@ -56,8 +56,7 @@ class Opener {
       raise<DataError>("{}.idx: dtype is {}, which cannot hold token ids", prefix,
                        name_of(data->dtype()));
     }
-    return config_.order == SampleOrder::kMegatron ? megatron(data, p, samples)
-                                                   : stable(data, p);
+    return config_.order == SampleOrder::kMegatron ? megatron(data, p, samples) : stable(data, p);
   }
 
   std::shared_ptr<const TokenDataset> megatron(const std::shared_ptr<const IndexedDataset>& data,
@@ -137,8 +136,7 @@ class Opener {
     std::string missing;
     int64_t total = 0;
     for (size_t i = 0; i < blend.prefixes.size(); ++i) {
-      auto one =
-          single(blend.prefixes[i], p, weighted ? std::optional(asked[i]) : std::nullopt);
+      auto one = single(blend.prefixes[i], p, weighted ? std::optional(asked[i]) : std::nullopt);
       if (one == nullptr) {
         missing = blend.prefixes[i];
         continue;

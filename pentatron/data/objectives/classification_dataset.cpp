@@ -35,8 +35,8 @@ const BatchField* ClassificationDataset::labels_of(const std::vector<BatchField>
 
 ClassificationDataset::ClassificationDataset(std::shared_ptr<const LabelledTexts> texts,
                                              StreamRange range, const Options& options)
-    : texts_(std::move(texts)), range_(range), options_(options),
-      streams_{{"tokens", options.sequence_length}},
+    : texts_(std::move(texts)), range_(range),
+      options_(options), streams_{{"tokens", options.sequence_length}},
       fields_(fields_with(options.label_type, static_cast<double>(options.pad_token))) {
   PT_DCHECK(range.size() > 0);
 }

@@ -77,8 +77,8 @@ class LabelledTexts::Reader {
           BadInput::kMissingKey,
           place.input(fmt::format("has neither a number nor a string under the key \"{}\"",
                                   config_.label_key)));
-    const double number = label->is_string() ? named(label->get<std::string>(), place)
-                                             : numbered(*label, place);
+    const double number =
+        label->is_string() ? named(label->get<std::string>(), place) : numbered(*label, place);
     std::optional<std::string_view> pair;
     if (is_pair) pair = second->get_ref<const std::string&>();
     add(pair, number, place);
@@ -123,18 +123,19 @@ class LabelledTexts::Reader {
     const auto value = label.get<double>();
     if (options_.label_type == FieldType::kFloat64) return value;
     if (value != std::floor(value)) {
-      raise<DataError>("{}, which is a fraction, but the model predicts a class\n  try: the number "
-                       "({}) or the name of a class under \"{}\", or a model that predicts a number",
-                       said(place, label), classes_text(), config_.label_key);
+      raise<DataError>(
+          "{}, which is a fraction, but the model predicts a class\n  try: the number "
+          "({}) or the name of a class under \"{}\", or a model that predicts a number",
+          said(place, label), classes_text(), config_.label_key);
     }
     if (!options_.class_names.empty()) {
-      raise<DataError>("{}, but the labels are names, which {} lists: {}\n  try: only names, or only "
-                       "numbers, in all files",
-                       said(place, label), options_.names_from,
-                       fmt::join(options_.class_names, ", "));
+      raise<DataError>(
+          "{}, but the labels are names, which {} lists: {}\n  try: only names, or only "
+          "numbers, in all files",
+          said(place, label), options_.names_from, fmt::join(options_.class_names, ", "));
     }
-    const auto most = static_cast<double>(options_.num_classes == 0 ? kMostClasses
-                                                                    : options_.num_classes);
+    const auto most =
+        static_cast<double>(options_.num_classes == 0 ? kMostClasses : options_.num_classes);
     if (value < 0 || value >= most)
       raise<DataError>("{}, but the classes of the model are {}\n  try: labels from {}, or a model "
                        "with more classes",
@@ -202,9 +203,10 @@ void LabelledTexts::name_classes(const Options& options) {
     all.insert(file.names.begin(), file.names.end());
   }
   if (!first_number.empty() && !first_name.empty())
-    raise<DataError>("{}, but {}: labels are either all numbers or all names\n  try: only names, or "
-                     "only numbers, in all files",
-                     first_number, first_name);
+    raise<DataError>(
+        "{}, but {}: labels are either all numbers or all names\n  try: only names, or "
+        "only numbers, in all files",
+        first_number, first_name);
   class_names_.assign(all.begin(), all.end());
   if (options.num_classes > 0 && std::ssize(class_names_) > options.num_classes)
     raise<DataError>("{} has the labels {}, which are {}, but the model has {} classes\n  try: a "
@@ -215,8 +217,8 @@ void LabelledTexts::name_classes(const Options& options) {
     if (file.names.empty()) continue;
     for (double& label : file.labels) {
       const std::string& name = file.names[static_cast<size_t>(label)];
-      label = static_cast<double>(std::ranges::lower_bound(class_names_, name) -
-                                  class_names_.begin());
+      label =
+          static_cast<double>(std::ranges::lower_bound(class_names_, name) - class_names_.begin());
     }
   }
 }

@@ -40,7 +40,7 @@ class LabelledTexts {
   int64_t length(int64_t i) const;
   /// Writes the length(i) tokens of sample i and the type of each.
   void copy(int64_t i, int64_t* tokens, int64_t* types) const;
-  double label(int64_t i) const; ///< a class is a whole number
+  double label(int64_t i) const;                        ///< a class is a whole number
   int64_t num_tokens(int64_t begin, int64_t end) const; ///< of samples [begin, end)
 
   /// In the order of the classes; empty if labels are numbers.
@@ -53,9 +53,9 @@ class LabelledTexts {
   struct File {
     explicit File(int64_t vocab_size) : tokens(vocab_size) {}
     TokenBuffer tokens, types{1};
-    std::vector<int64_t> begins{0}; ///< of each sample, one more than samples
-    std::vector<double> labels;     ///< numbers of classes, or of `names`
-    std::vector<std::string> names; ///< classes in the order of their first sample
+    std::vector<int64_t> begins{0};       ///< of each sample, one more than samples
+    std::vector<double> labels;           ///< numbers of classes, or of `names`
+    std::vector<std::string> names;       ///< classes in the order of their first sample
     std::string first_number, first_name; ///< where labels of both kinds stand, for messages
     InputReport report;
   };

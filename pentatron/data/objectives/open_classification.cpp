@@ -102,7 +102,8 @@ class ClassificationOpener {
         std::optional<std::vector<int32_t>> second_tokens;
         tokenizer->encode(text, first_tokens);
         if (second) tokenizer->encode(*second, second_tokens.emplace());
-        out = tokenizer::post_process(bert, std::move(first_tokens), std::move(second_tokens), most);
+        out =
+            tokenizer::post_process(bert, std::move(first_tokens), std::move(second_tokens), most);
       }
       const auto highest = std::ranges::max_element(out.types);
       if (*highest >= num_types)
@@ -115,8 +116,7 @@ class ClassificationOpener {
 
   std::shared_ptr<const LabelledTexts> read(const std::string& paths, const char* option) {
     reading_.option = option;
-    const auto texts =
-        std::make_shared<const LabelledTexts>(split_paths(paths), config_, reading_);
+    const auto texts = std::make_shared<const LabelledTexts>(split_paths(paths), config_, reading_);
     report_.merge(texts->report());
     sets_.files.insert(sets_.files.end(), texts->files().begin(), texts->files().end());
     if (reading_.class_names.empty() && !texts->class_names().empty()) {

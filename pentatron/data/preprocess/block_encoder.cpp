@@ -47,8 +47,7 @@ EncodedBlock BlockEncoder::operator()(Block block) {
       count_document(static_cast<int64_t>(text.size()), out.report);
     }
   }
-  for (const Encoded& key : out.keys)
-    out.report.tokens += static_cast<int64_t>(key.tokens.size());
+  for (const Encoded& key : out.keys) out.report.tokens += static_cast<int64_t>(key.tokens.size());
   block.text = {};
   out.block = std::move(block);
   return out;
