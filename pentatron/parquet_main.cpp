@@ -1,9 +1,12 @@
-// pentatron-parquet FILE COLUMN...: the rows of a Parquet file as JSON Lines on standard output.
+// pentatron-parquet FILE COLUMN... [--more COLUMN...]: the rows of a Parquet file as JSON Lines on
+// standard output. The first columns hold text; those behind --more hold text, numbers or truth
+// values, and are left out where the file does not have them.
 //
 // A program of its own, so that neither pentatron nor LibTorch shares a process with Arrow. Memory
 // is bounded by pages of the columns asked for, not by the file. A null leaves its key out. If a
 // column is not there, one line names the columns that hold text, each with an empty text.
 // Exit codes: 0; 1 if the file's data is not valid; 2 for its arguments; 3 for anything else.
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -16,8 +19,10 @@
 #include <arrow/compute/cast.h>
 #include <arrow/io/file.h>
 #include <arrow/record_batch.h>
+#include <arrow/scalar.h>
 #include <arrow/status.h>
 #include <arrow/type.h>
+#include <arrow/type_traits.h>
 #include <parquet/arrow/reader.h>
 #include <parquet/exception.h>
 #include <parquet/properties.h>
@@ -25,6 +30,7 @@
 namespace {
 
 constexpr int64_t kRowsAtATime = 256;
+constexpr std::string_view kMore = "--more"; // as in data/parquet_source.cpp
 constexpr int64_t kBufferBytes = int64_t{1} << 20;
 
 constexpr int kInvalidData = 1; // as in data/parquet_source.cpp
@@ -65,6 +71,12 @@ bool is_text(const arrow::DataType& type) {
   default:
     return false;
   }
+}
+
+/// What Arrow writes as a number or truth value of JSON.
+bool is_scalar(const arrow::DataType& type) {
+  return type.id() == arrow::Type::BOOL || arrow::is_integer(type.id()) ||
+         type.id() == arrow::Type::FLOAT || type.id() == arrow::Type::DOUBLE;
 }
 
 /// Bytes that are not UTF-8 stay as they are: who reads the lines says where they are.
@@ -127,12 +139,17 @@ void write_rows(const arrow::RecordBatch& batch) {
     line.clear();
     line += '{';
     for (int c = 0; c < batch.num_columns(); ++c) {
+      const arrow::Array& column = *batch.column(c);
       std::string_view text;
-      if (!text_at(*batch.column(c), row, text)) continue;
+      const bool scalar = is_scalar(*column.type());
+      if (scalar ? column.IsNull(row) : !text_at(column, row, text)) continue;
       if (line.size() > 1) line += ", ";
       append_string(line, batch.column_name(c));
       line += ": ";
-      append_string(line, text);
+      if (scalar)
+        line += value_of(column.GetScalar(row))->ToString();
+      else
+        append_string(line, text);
     }
     write(line += "}\n");
   }
@@ -155,7 +172,8 @@ int failed(const std::exception& error, int code) {
   return code;
 }
 
-void convert(const std::string& path, const std::vector<std::string>& columns) {
+void convert(const std::string& path, const std::vector<std::string>& columns,
+             const std::vector<std::string>& more) {
   parquet::ReaderProperties file_properties;
   file_properties.enable_buffered_stream(); // else a row group's column is read at once
   file_properties.set_buffer_size(kBufferBytes);
@@ -176,6 +194,13 @@ void convert(const std::string& path, const std::vector<std::string>& columns) {
     if (field < 0 || !is_text(*schema->field(field)->type())) return write_names(*schema);
     leaves.push_back(reader->parquet_reader()->metadata()->schema()->ColumnIndex(name));
   }
+  for (const std::string& name : more) {
+    const int field = schema->GetFieldIndex(name);
+    if (field < 0) continue;
+    const arrow::DataType& type = *schema->field(field)->type();
+    if (is_text(type) || is_scalar(type))
+      leaves.push_back(reader->parquet_reader()->metadata()->schema()->ColumnIndex(name));
+  }
   std::vector<int> groups;
   for (int group = 0; group < reader->num_row_groups(); ++group) groups.push_back(group);
   const auto batches = value_of(reader->GetRecordBatchReader(groups, leaves));
@@ -185,12 +210,13 @@ void convert(const std::string& path, const std::vector<std::string>& columns) {
 } // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 3) {
-    std::fprintf(stderr, "pentatron-parquet FILE COLUMN...\n");
+  char** const more = std::find(argv + std::min(argc, 2), argv + argc, kMore);
+  if (more - argv < 3) {
+    std::fprintf(stderr, "pentatron-parquet FILE COLUMN... [--more COLUMN...]\n");
     return kUsage;
   }
   try {
-    convert(argv[1], {argv + 2, argv + argc});
+    convert(argv[1], {argv + 2, more}, {more == argv + argc ? more : more + 1, argv + argc});
     if (std::fflush(stdout) != 0) throw std::runtime_error("standard output cannot be written");
     return 0;
   } catch (const InvalidData& error) {

@@ -27,7 +27,8 @@ void validate_objective(const DatasetConfig& c, config::Violations& violations,
                         std::string_view path) {
   const DatasetConfig plain;
   const auto text = [](const auto& value) { return fmt::to_string(value); };
-  const auto bert = DatasetType::kBert, t5 = DatasetType::kT5;
+  const auto bert = DatasetType::kBert, t5 = DatasetType::kT5,
+             classes = DatasetType::kClassification;
   const std::vector<DatasetType> streams{DatasetType::kText, DatasetType::kIndexed,
                                          DatasetType::kBatches, DatasetType::kMock};
   const std::vector<KeyOfTypes> keys{
@@ -51,11 +52,17 @@ void validate_objective(const DatasetConfig& c, config::Violations& violations,
        c.vocab_extra_ids != plain.vocab_extra_ids,
        text(c.vocab_extra_ids),
        {t5}},
-      {"cls_token", !c.cls_token.empty(), c.cls_token, {bert}},
-      {"sep_token", !c.sep_token.empty(), c.sep_token, {bert}},
+      {"cls_token", !c.cls_token.empty(), c.cls_token, {bert, classes}},
+      {"sep_token", !c.sep_token.empty(), c.sep_token, {bert, classes}},
       {"mask_token", !c.mask_token.empty(), c.mask_token, {bert}},
-      {"pad_token", !c.pad_token.empty(), c.pad_token, {bert, t5}},
+      {"pad_token", !c.pad_token.empty(), c.pad_token, {bert, t5, classes}},
       {"eos_token", !c.eos_token.empty(), c.eos_token, {t5}},
+      {"text_pair_key", c.text_pair_key != plain.text_pair_key, c.text_pair_key, {classes}},
+      {"label_key", c.label_key != plain.label_key, c.label_key, {classes}},
+      {"label_names",
+       !c.label_names.empty(),
+       fmt::format("[{}]", fmt::join(c.label_names, ",")),
+       {classes}},
       {"eod_mask_loss", c.eod_mask_loss, "true", streams},
       {"reset_position_ids", c.reset_position_ids, "true", streams},
       {"reset_attention_mask", c.reset_attention_mask, "true", streams},
@@ -88,21 +95,25 @@ void DatasetConfig::validate(config::Violations& violations, std::string_view pa
   const bool megatron = order == SampleOrder::kMegatron;
   const bool documents = indexed || type == DatasetType::kText;
   const bool objective = type == DatasetType::kBert || type == DatasetType::kT5;
-  const bool takes_parts = indexed || objective;
+  const bool corpora = indexed || objective;
+  const bool classification = type == DatasetType::kClassification;
+  const bool batches = type == DatasetType::kBatches;
   const std::string use_indexed = key("type") + "=indexed";
   const std::string with_indexed = use_indexed;
   needs(megatron && !indexed, "order", "megatron", with_indexed, use_indexed);
   const bool parts =
       !train_data_path.empty() || !valid_data_path.empty() || !test_data_path.empty();
-  needs(parts && !takes_parts, "train_data_path",
+  // Prepared batches have a file for training and may have one for validation.
+  const bool own_parts = parts && !(batches && train_data_path.empty() && test_data_path.empty());
+  needs(own_parts && !corpora && !classification, "train_data_path",
         train_data_path + valid_data_path + test_data_path, with_indexed, use_indexed);
-  needs(!per_split_data_args_path.empty() && !takes_parts, "per_split_data_args_path",
+  needs(!per_split_data_args_path.empty() && !corpora, "per_split_data_args_path",
         per_split_data_args_path, with_indexed, use_indexed);
-  const int ways =
-      (this->path.empty() ? 0 : 1) + (parts ? 1 : 0) + (per_split_data_args_path.empty() ? 0 : 1);
-  if (indexed ? ways != 1 : takes_parts && ways > 1) {
+  const int ways = (this->path.empty() ? 0 : 1) + (own_parts ? 1 : 0) +
+                   (per_split_data_args_path.empty() ? 0 : 1);
+  if (indexed || classification ? ways != 1 : corpora && ways > 1) {
     std::vector<std::string> remedy;
-    if (ways == 0) remedy.push_back(key("path") + "=PREFIX");
+    if (ways == 0) remedy.push_back(key("path") + (indexed ? "=PREFIX" : "=FILE.jsonl"));
     const auto remove = [&](std::string_view name, bool given) {
       if (ways > 1 && given) remedy.push_back(fmt::format("{}=\"\"", key(name)));
     };
@@ -110,10 +121,12 @@ void DatasetConfig::validate(config::Violations& violations, std::string_view pa
     remove("per_split_data_args_path", parts && !per_split_data_args_path.empty());
     violations.add(key("path"),
                    fmt::format("{}={} takes {} one of {}, {} (with valid_data_path and "
-                               "test_data_path) and {}, but {} given",
+                               "test_data_path){}, but {} given",
                                key("type"), config::to_string(type),
-                               indexed ? "exactly" : "at most", key("path"), key("train_data_path"),
-                               key("per_split_data_args_path"), ways == 0 ? "none is" : "more are"),
+                               corpora && !indexed ? "at most" : "exactly", key("path"),
+                               key("train_data_path"),
+                               corpora ? " and " + key("per_split_data_args_path") : "",
+                               ways == 0 ? "none is" : "more are"),
                    fmt::format("{}", fmt::join(remedy, " and ")));
   }
   needs(multiple_validation_sets && valid_data_path.empty() && per_split_data_args_path.empty(),

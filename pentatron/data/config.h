@@ -6,18 +6,20 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <vector>
 
 #include "pentatron/config/field.h"
 #include "pentatron/config/violations.h"
 
 namespace pentatron::data {
 
-enum class DatasetType : uint8_t { kText, kIndexed, kBert, kT5, kBatches, kMock };
+enum class DatasetType : uint8_t { kText, kIndexed, kBert, kT5, kClassification, kBatches, kMock };
 constexpr auto enum_names(DatasetType) {
   return std::array{config::name(DatasetType::kText, "text"),
                     config::name(DatasetType::kIndexed, "indexed"),
                     config::name(DatasetType::kBert, "bert"),
                     config::name(DatasetType::kT5, "t5"),
+                    config::name(DatasetType::kClassification, "classification"),
                     config::name(DatasetType::kBatches, "batches"),
                     config::name(DatasetType::kMock, "mock")};
 }
@@ -55,6 +57,9 @@ struct DatasetConfig {
   SampleOrder order = SampleOrder::kStable;
   std::string data_cache_path;
   std::string text_key = "text";
+  std::string text_pair_key = "text_pair";
+  std::string label_key = "label";
+  std::vector<std::string> label_names;
   std::string split = "95,5,0";
   uint64_t seed = 1234;
   OnBadInput on_bad_input = OnBadInput::kError;
@@ -93,8 +98,8 @@ struct DatasetConfig {
             "type", &C::type,
             "kind of data; text: text files; indexed: corpora made by `pentatron preprocess` or "
             "Megatron; bert: masked words, in text files or corpora; t5: masked spans, in text "
-            "files or corpora; batches: a "
-            "Safetensors file with prepared batches; mock: random tokens"),
+            "files or corpora; classification: JSON objects with a text or two and a label; "
+            "batches: a Safetensors file with prepared batches; mock: random tokens"),
         config::field(
             "path", &C::path,
             "data to read. type=text: files or folders, separated by commas (.txt, .md, .jsonl, "
@@ -103,21 +108,22 @@ struct DatasetConfig {
             "type=indexed: the prefix of PREFIX.bin and PREFIX.idx; several prefixes for a blend, "
             "with a weight before each (0.3 a 0.7 b) or without weights; or a .json or .yaml file "
             "with such a list or an object with train, valid and test. type=bert and t5: either "
-            "of the two"),
+            "of the two. type=classification: JSON and Parquet files as for text. type=batches: "
+            "the .safetensors file"),
         config::field("train_data_path", &C::train_data_path,
-                      "type=indexed, bert and t5: training data, in the format of "
+                      "type=indexed, bert, t5 and classification: training data, in the format of "
                       "dataset.path"),
         config::field("valid_data_path", &C::valid_data_path,
-                      "type=indexed, bert and t5: validation data, in the format "
-                      "of dataset.path"),
+                      "type=indexed, bert, t5, classification and batches: validation data, in the "
+                      "format of dataset.path"),
         config::field("test_data_path", &C::test_data_path,
-                      "type=indexed, bert and t5: test data, in the format of "
+                      "type=indexed, bert, t5 and classification: test data, in the format of "
                       "dataset.path"),
         config::field("per_split_data_args_path", &C::per_split_data_args_path,
                       "type=indexed, bert and t5: JSON or YAML file with an object that has train, "
                       "valid and test corpora"),
         config::field("multiple_validation_sets", &C::multiple_validation_sets,
-                      "report a separate loss for each corpus in valid_data_path"),
+                      "report a separate loss for each corpus or file in valid_data_path"),
         config::field("full_validation", &C::full_validation,
                       "evaluate on all validation data instead of train.eval_iters batches"),
         config::field("drop_last_partial_validation_sequence",
@@ -137,6 +143,17 @@ struct DatasetConfig {
                       "key of the text in each JSON object, or name of the text column of Parquet "
                       "files")
             .not_empty(),
+        config::field("text_pair_key", &C::text_pair_key,
+                      "type=classification: key or column of the second text of a sample; objects "
+                      "without it have one text")
+            .not_empty(),
+        config::field("label_key", &C::label_key,
+                      "type=classification: key or column of the label, which is the number of a "
+                      "class from 0, the name of a class, or any number if the model predicts one")
+            .not_empty(),
+        config::field("label_names", &C::label_names,
+                      "type=classification: names of the classes in the order of their numbers; "
+                      "[]: the names in the training data, sorted by their bytes"),
         config::field("split", &C::split,
                       "proportions of training, validation and test data, in document order")
             .not_empty(),
@@ -211,17 +228,20 @@ struct DatasetConfig {
             "type=t5: number of span markers to add above the vocabulary if the tokenizer "
             "has no tokens <extra_id_0>, <extra_id_1> and so on")
             .range(1, 1 << 20),
-        config::field("cls_token", &C::cls_token,
-                      "type=bert: token before the text; empty: [CLS] or <s>, or "
-                      "an id above the vocabulary"),
+        config::field(
+            "cls_token", &C::cls_token,
+            "type=bert and classification: token before the text; empty: [CLS] or <s>, or "
+            "an id above the vocabulary, but for classification the tokenizer's own "
+            "template if it has one"),
         config::field("sep_token", &C::sep_token,
-                      "type=bert: token after each text; empty: [SEP] or </s>, "
-                      "or an id above the vocabulary"),
+                      "type=bert and classification: token after each text; empty: [SEP] or </s>, "
+                      "or an id above the vocabulary, but for classification the tokenizer's own "
+                      "template if it has one"),
         config::field("mask_token", &C::mask_token,
                       "type=bert: token in the place of masked tokens; empty: [MASK] or <mask>, or "
                       "an id above the vocabulary"),
         config::field("pad_token", &C::pad_token,
-                      "type=bert and t5: token that fills short samples, and the "
+                      "type=bert, t5 and classification: token that fills short samples, and the "
                       "first decoder input of T5; empty: [PAD] or <pad>, or an id above the "
                       "vocabulary"),
         config::field("eos_token", &C::eos_token,

@@ -94,13 +94,9 @@ class TokenSink final : public DocumentSink {
   }
 
   void encode_sentences() {
-    const char* end = nullptr; // of the sentence before
-    std::string with_space;
-    for (const std::string_view sentence : split_sentences(whole_)) {
+    for (const std::string& sentence : spaced_sentences(whole_)) {
       const int64_t begin = tokens_.size();
-      with_space = end != nullptr && end != sentence.data() ? " " : "";
-      encode(with_space.append(sentence));
-      end = sentence.data() + sentence.size();
+      encode(sentence);
       if (tokens_.size() > begin) sentence_begins_->push_back(begin);
     }
   }
@@ -184,23 +180,6 @@ std::exception_ptr Corpus::explained(std::exception_ptr error, bool others) {
   }
 }
 
-DataError Corpus::no_documents(const State& state) {
-  const InputReport& report = state.report;
-  std::string why = "it is empty", remedy;
-  if (!report.skips().empty()) {
-    why = fmt::format("{} skipped, the first: {}", report.total_skipped(),
-                      report.skips()[0].to_string());
-    remedy = remedy_for(report.skips()[0], false);
-  } else if (report.empty_documents > 0) {
-    why = counted(report.empty_documents, "empty document");
-  }
-  if (remedy.empty())
-    remedy = "JSON Lines ({\"text\": \"...\"} on each line), a JSON array of such objects, or text "
-             "files";
-  return DataError(fmt::format("dataset.path={} contains no documents ({})\n  try: {}",
-                               state.config.path, why, remedy));
-}
-
 void Corpus::finish() const {
   State& state = *state_;
   for (std::thread& thread : state.threads) thread.join();
@@ -223,7 +202,11 @@ void Corpus::finish() const {
   state.file_begins.push_back(begin);
   state.document_begins.push_back(begin);
   state.report.tokens = begin;
-  if (state.report.documents == 0) state.error = std::make_exception_ptr(no_documents(state));
+  if (state.report.documents == 0)
+    state.error = std::make_exception_ptr(no_documents(
+        state.report, "dataset.path=" + state.config.path,
+        "JSON Lines ({\"text\": \"...\"} on each line), a JSON array of such objects, or text "
+        "files"));
 }
 
 void Corpus::wait() const {

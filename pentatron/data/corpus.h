@@ -56,7 +56,6 @@ class Corpus final : public TokenStream {
   static void work(State& state);
   static void read_file(State& state, size_t index);
   static std::exception_ptr explained(std::exception_ptr error, bool others);
-  static DataError no_documents(const State& state);
   void finish() const;
 
   std::unique_ptr<State> state_;

@@ -2,6 +2,7 @@
 /// length or layout.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -57,10 +58,19 @@ class TokenDataset {
   virtual void sample_with_mask(int64_t n, int64_t* tokens, uint8_t* loss_mask) const;
 };
 
+enum class Part : uint8_t { kTrain, kValidation, kTest };
+inline constexpr std::array<Part, 3> kAllParts{Part::kTrain, Part::kValidation, Part::kTest};
+constexpr std::string_view name_of(Part part) {
+  return part == Part::kTrain ? "train" : part == Part::kValidation ? "validation" : "test";
+}
+
 struct Split {
   StreamRange train;
   StreamRange validation;
   StreamRange test;
+  const StreamRange& operator[](Part part) const {
+    return part == Part::kTrain ? train : part == Part::kValidation ? validation : test;
+  }
 };
 
 /// Cuts the corpus by the shares in `split` ("95,5,0": training, validation, test; missing ones are
@@ -68,6 +78,8 @@ struct Split {
 /// neither neighbour by more than a tenth; else it goes through a document. Throws ConfigError if
 /// `split` is not of this form.
 Split split_corpus(const TokenStream& corpus, const std::string& split);
+/// The same for `count` samples.
+Split split_samples(int64_t count, const std::string& split);
 
 /// Windows of sequence_length + 1 tokens, each beginning where the one before ended (one token is
 /// shared: the last label is the next first input), in a new random order every epoch. What is left
@@ -121,11 +133,6 @@ struct NamedDataset {
   std::shared_ptr<const Dataset> dataset;
 };
 
-enum class Part : uint8_t { kTrain, kValidation, kTest };
-constexpr std::string_view name_of(Part part) {
-  return part == Part::kTrain ? "train" : part == Part::kValidation ? "validation" : "test";
-}
-
 /// The parts of a dataset as tokens, see Datasets.
 struct TokenDatasets {
   struct Named {
@@ -159,7 +166,14 @@ struct Datasets {
   std::vector<std::filesystem::path> files; ///< that were read
   std::string summary; ///< what was read, for the log: one line, more if something was skipped
 
-  void set(Part part, std::shared_ptr<const Dataset> dataset, PartSize size);
+  std::shared_ptr<const Dataset>& operator[](Part part) {
+    return part == Part::kTrain ? train : part == Part::kValidation ? validation : test;
+  }
+  PartSize& size(Part part) {
+    return part == Part::kTrain        ? train_size
+           : part == Part::kValidation ? validation_size
+                                       : test_size;
+  }
 };
 
 struct DatasetContext {
@@ -179,8 +193,8 @@ struct DatasetContext {
 };
 
 /// Opens what `config` names and waits until it is read. Throws DataError or ConfigError as
-/// described above, and ConfigError if sequence length or vocabulary do not fit, or if the dataset
-/// lacks a field that the model reads.
+/// described above, and ConfigError if sequence length or vocabulary do not fit, or, before it
+/// reads anything, if a dataset of this type has no field that the model reads.
 Datasets open_datasets(const DatasetConfig& config, const DatasetContext& context);
 
 } // namespace pentatron::data

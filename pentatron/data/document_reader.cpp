@@ -73,100 +73,123 @@ class TextFile {
   int64_t text_bytes_ = 0; // passed on
 };
 
-class JsonFile {
- public:
-  JsonFile(const InputFile& file, ByteSource& source, const ReadOptions& options,
-           DocumentSink& sink, InputReport& report)
-      : file_(file), records_(source, options.max_line_bytes, file.path.string()),
-        options_(options), sink_(sink), report_(report) {}
+/// What a source throws, apart from the report's own errors: a damaged file.
+struct Damage {
+  std::string message;
+};
 
-  void read() {
-    std::string_view record;
-    while (true) {
-      const RecordReader::Status status = records_.next(record);
-      if (status == RecordReader::Status::kEnd) break;
-      if (status == RecordReader::Status::kTooLong) {
-        bad(BadInput::kLongLine, fmt::format("has {} bytes, more than dataset.max_line_bytes={}",
-                                             records_.record_bytes(), options_.max_line_bytes));
-        continue;
-      }
-      if (records_.number() == 1 && record.starts_with(kByteOrderMark))
-        record.remove_prefix(kByteOrderMark.size());
-      if (record.find_first_not_of(" \t\r") != std::string_view::npos) take(record);
+class GuardedSource final : public ByteSource {
+ public:
+  explicit GuardedSource(std::unique_ptr<ByteSource> source) : source_(std::move(source)) {}
+  size_t read(char* buffer, size_t capacity) override {
+    try {
+      return source_->read(buffer, capacity);
+    } catch (const DataError& error) {
+      throw Damage{error.what()};
     }
-    if (records_.number() == 0)
-      report_.bad(BadInput::kEmptyFile,
-                  skipped_file(file_.path, records_.is_array() ? "is an empty array" : "is empty"));
   }
 
  private:
-  void bad(BadInput kind, std::string reason, std::string key = {}) {
-    report_.bad(kind, {.file = file_.path.string(),
-                       .number = records_.number(),
-                       .element = records_.is_array(),
-                       .reason = std::move(reason),
-                       .key = std::move(key)});
-  }
-
-  void take(std::string_view record) {
-    if (const size_t at = find_invalid_utf8(record); at != std::string_view::npos)
-      return bad(BadInput::kUtf8, fmt::format("is not UTF-8 at its byte {}", at));
-    if (std::optional<NoText> none = read_text(record, options_.text_key, text_))
-      return bad(none->kind, std::move(none->reason), std::move(none->key));
-    if (text_.empty()) {
-      ++report_.empty_documents;
-      return;
-    }
-    sink_.text(text_);
-    sink_.end_document();
-    ++report_.documents;
-    report_.text_bytes += static_cast<int64_t>(text_.size());
-  }
-
-  const InputFile& file_;
-  RecordReader records_;
-  const ReadOptions& options_;
-  DocumentSink& sink_;
-  InputReport& report_;
-  std::string text_;
+  std::unique_ptr<ByteSource> source_;
 };
+
+void report_damage(const InputFile& file, std::string_view message, InputReport& report) {
+  report.bad(BadInput::kBrokenFile, damaged_file(file.path, message));
+}
+
+/// Whether a file has bytes at all, and counts it.
+bool begin_file(const InputFile& file, InputReport& report) {
+  if (file.size_bytes == 0) {
+    report.bad(BadInput::kEmptyFile, skipped_file(file.path, "is empty"));
+    return false;
+  }
+  ++report.files;
+  return true;
+}
+
+void take_records(const InputFile& file, ByteSource& source, const RecordOptions& options,
+                  InputReport& report,
+                  const std::function<void(std::string_view, const RecordPlace&)>& take) {
+  RecordReader records(source, options.max_line_bytes, file.path.string());
+  std::string_view record;
+  while (true) {
+    const RecordReader::Status status = records.next(record);
+    if (status == RecordReader::Status::kEnd) break;
+    const RecordPlace place{&file, records.number(), records.is_array()};
+    if (status == RecordReader::Status::kTooLong) {
+      report.bad(BadInput::kLongLine,
+                 place.input(fmt::format("has {} bytes, more than dataset.max_line_bytes={}",
+                                         records.record_bytes(), options.max_line_bytes)));
+      continue;
+    }
+    if (place.number == 1 && record.starts_with(kByteOrderMark))
+      record.remove_prefix(kByteOrderMark.size());
+    if (record.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    if (const size_t at = find_invalid_utf8(record); at != std::string_view::npos)
+      report.bad(BadInput::kUtf8, place.input(fmt::format("is not UTF-8 at its byte {}", at)));
+    else
+      take(record, place);
+  }
+  if (records.number() == 0)
+    report.bad(BadInput::kEmptyFile,
+               skipped_file(file.path, records.is_array() ? "is an empty array" : "is empty"));
+}
 
 } // namespace
 
+SkippedInput RecordPlace::input(std::string reason, std::string key) const {
+  return {.file = file->path.string(),
+          .number = number,
+          .element = element,
+          .reason = std::move(reason),
+          .key = std::move(key)};
+}
+
+std::string RecordPlace::to_string() const {
+  return fmt::format("{}: {} {}", file->path.string(), element ? "element" : "line", number);
+}
+
+void read_records(const InputFile& file, const RecordOptions& options, InputReport& report,
+                  const std::function<void(std::string_view, const RecordPlace&)>& take) {
+  if (!begin_file(file, report)) return;
+  try {
+    GuardedSource source(open_input(file, options.keys, options.more));
+    take_records(file, source, options, report, take);
+  } catch (const Damage& damage) {
+    report_damage(file, damage.message, report);
+  } catch (const MalformedArray& error) { // the elements before the error stay
+    report_damage(file, error.what(), report);
+  }
+}
+
 void read_documents(const InputFile& file, const ReadOptions& options, DocumentSink& sink,
                     InputReport& report) {
-  if (file.size_bytes == 0) {
-    return report.bad(BadInput::kEmptyFile, skipped_file(file.path, "is empty"));
-  }
-  ++report.files;
-  // Only what the source throws is a damaged file; the report's own errors pass through.
-  struct Guarded final : ByteSource {
-    explicit Guarded(std::unique_ptr<ByteSource> s) : source(std::move(s)) {}
-    size_t read(char* buffer, size_t capacity) override {
-      try {
-        return source->read(buffer, capacity);
-      } catch (const DataError& error) {
-        throw Damage{error.what()};
-      }
-    }
-    struct Damage {
-      std::string message;
-    };
-    std::unique_ptr<ByteSource> source;
-  };
-  try {
-    Guarded source(open_input(file, {std::string(options.text_key)}));
-    if (file.format == FileFormat::kText) {
+  if (file.format == FileFormat::kText) {
+    if (!begin_file(file, report)) return;
+    try {
+      GuardedSource source(open_input(file, {}));
       TextFile(file, source, sink, report).read();
-    } else {
-      JsonFile(file, source, options, sink, report).read();
+    } catch (const Damage& damage) {
+      sink.drop_document();
+      report_damage(file, damage.message, report);
     }
-  } catch (const Guarded::Damage& damage) {
-    sink.drop_document();
-    report.bad(BadInput::kBrokenFile, damaged_file(file.path, damage.message));
-  } catch (const MalformedArray& error) { // the elements before the error stay
-    report.bad(BadInput::kBrokenFile, damaged_file(file.path, error.what()));
+    return;
   }
+  std::string text;
+  read_records(
+      file, {.keys = {std::string(options.text_key)}, .max_line_bytes = options.max_line_bytes},
+      report, [&](std::string_view record, const RecordPlace& place) {
+        if (std::optional<NoText> none = read_text(record, options.text_key, text))
+          return report.bad(none->kind, place.input(std::move(none->reason), std::move(none->key)));
+        if (text.empty()) {
+          ++report.empty_documents;
+          return;
+        }
+        sink.text(text);
+        sink.end_document();
+        ++report.documents;
+        report.text_bytes += static_cast<int64_t>(text.size());
+      });
 }
 
 } // namespace pentatron::data

@@ -1,7 +1,10 @@
 /// Turns one input file into documents of valid UTF-8, with bounded memory.
 #pragma once
 
+#include <functional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "pentatron/data/input_files.h"
 #include "pentatron/data/input_report.h"
@@ -31,5 +34,27 @@ struct ReadOptions {
 /// kept if it is JSON. Adds what was read to the report's counts, but for its tokens.
 void read_documents(const InputFile& file, const ReadOptions& options, DocumentSink& sink,
                     InputReport& report);
+
+/// A line of a JSON file or an element of its array, for messages.
+struct RecordPlace {
+  const InputFile* file = nullptr;
+  int64_t number = 0;
+  bool element = false;
+
+  SkippedInput input(std::string reason, std::string key = {}) const;
+  /// "a.jsonl: line 3".
+  std::string to_string() const;
+};
+
+struct RecordOptions {
+  std::vector<std::string> keys; ///< of texts that a record has
+  std::vector<std::string> more; ///< of other members, which may be numbers or missing
+  int64_t max_line_bytes = int64_t{256} << 20;
+};
+
+/// Hands every record of a JSON or Parquet file to `take`: valid UTF-8, not empty, else unchecked.
+/// Bad input goes to `report`, as above. Counts the file alone.
+void read_records(const InputFile& file, const RecordOptions& options, InputReport& report,
+                  const std::function<void(std::string_view, const RecordPlace&)>& take);
 
 } // namespace pentatron::data

@@ -108,9 +108,9 @@ InputFiles find_input_files(const std::vector<std::string>& paths, std::string_v
   return found;
 }
 
-std::unique_ptr<ByteSource> open_input(const InputFile& file,
-                                       const std::vector<std::string>& keys) {
-  return file.format == FileFormat::kParquet ? open_parquet(file.path, keys)
+std::unique_ptr<ByteSource> open_input(const InputFile& file, const std::vector<std::string>& keys,
+                                       const std::vector<std::string>& more) {
+  return file.format == FileFormat::kParquet ? open_parquet(file.path, keys, more)
                                              : open_source(file.path);
 }
 

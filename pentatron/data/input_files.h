@@ -38,8 +38,10 @@ struct InputFiles {
 InputFiles find_input_files(const std::vector<std::string>& paths,
                             std::string_view option = "dataset.path");
 
-/// The content of a file: text, or JSON objects that have at least `keys`. Throws DataError.
-std::unique_ptr<ByteSource> open_input(const InputFile& file, const std::vector<std::string>& keys);
+/// The content of a file: text, or JSON objects that have at least `keys`, which are texts, and of
+/// `more` what they have, texts or numbers. Throws DataError.
+std::unique_ptr<ByteSource> open_input(const InputFile& file, const std::vector<std::string>& keys,
+                                       const std::vector<std::string>& more = {});
 
 /// The paths that `dataset.path` names: itself if that exists, else the parts between its commas,
 /// without spaces around them and without brackets around the whole ("[a, b]" is "a,b").

@@ -63,8 +63,22 @@ BadInputError::BadInputError(SkippedInput input, const std::string& remedy)
 
 std::string remedy_for(const SkippedInput& input, bool others) {
   if (others) return "dataset.on_bad_input=skip to leave such input out";
-  if (!input.key.empty()) return "dataset.text_key=" + input.key;
+  if (!input.key.empty()) return fmt::format("dataset.{}={}", input.option, input.key);
   return {};
+}
+
+DataError no_documents(const InputReport& report, std::string_view where,
+                       const std::string& otherwise) {
+  std::string why = "it is empty", remedy;
+  if (!report.skips().empty()) {
+    why = fmt::format("{} skipped, the first: {}", report.total_skipped(),
+                      report.skips()[0].to_string());
+    remedy = remedy_for(report.skips()[0], false);
+  } else if (report.empty_documents > 0) {
+    why = counted(report.empty_documents, "empty document");
+  }
+  return DataError(with_remedy(fmt::format("{} contains no documents ({})", where, why),
+                               remedy.empty() ? otherwise : remedy));
 }
 
 void InputReport::bad(BadInput kind, SkippedInput input) {

@@ -22,7 +22,8 @@ struct SkippedInput {
   int64_t number = 0;   ///< of the line or element, from 1; 0: the whole file
   bool element = false; ///< `number` counts elements of an array
   std::string reason;   ///< continues a sentence: "is not a JSON object"
-  std::string key = {}; ///< a key of the line that has a text, if another one was asked for
+  std::string key = {}; ///< a key of the line that `option` could name instead
+  std::string_view option = "text_key";
 
   /// "a.jsonl: line 3 is not a JSON object".
   std::string to_string() const;
@@ -87,5 +88,10 @@ class InputReport {
 /// What to try for input that is bad in this way, as keys of `train`. Leaving it out is proposed
 /// only if `others`: there are documents besides.
 std::string remedy_for(const SkippedInput& input, bool others);
+
+/// "dataset.path=a.jsonl contains no documents (it is empty)", with what to try: `otherwise`, if
+/// nothing was left out.
+DataError no_documents(const InputReport& report, std::string_view where,
+                       const std::string& otherwise);
 
 } // namespace pentatron::data

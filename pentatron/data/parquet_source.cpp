@@ -20,6 +20,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kReader = "pentatron-parquet";
+constexpr const char* kMoreColumns = "--more"; // as in parquet_main.cpp
 constexpr size_t kMessageBytes = 4096;
 constexpr int kInvalidDataCode = 1; // as in parquet_main.cpp
 constexpr int kNotLoadedCode = 127; // the dynamic linker's, for a library that is not there
@@ -61,7 +62,7 @@ int wait_for_reader(pid_t child) {
 class ParquetSource final : public ByteSource {
  public:
   ParquetSource(const fs::path& file, const std::vector<std::string>& columns,
-                const fs::path& program)
+                const std::vector<std::string>& more, const fs::path& program)
       : name_(file.string()) {
     std::error_code error;
     const auto size = fs::file_size(file, error);
@@ -74,6 +75,8 @@ class ParquetSource final : public ByteSource {
     // Absolute: a name that begins with a dash is no option.
     std::vector<std::string> words = {program.string(), fs::absolute(file).string()};
     words.insert(words.end(), columns.begin(), columns.end());
+    if (!more.empty()) words.emplace_back(kMoreColumns);
+    words.insert(words.end(), more.begin(), more.end());
     std::vector<char*> arguments;
     for (std::string& word : words) arguments.push_back(word.data());
     arguments.push_back(nullptr);
@@ -163,8 +166,10 @@ class ParquetSource final : public ByteSource {
 
 std::unique_ptr<ByteSource> open_parquet(const fs::path& file,
                                          const std::vector<std::string>& columns,
+                                         const std::vector<std::string>& more,
                                          const fs::path& reader) {
-  return std::make_unique<ParquetSource>(file, columns, reader.empty() ? reader_program() : reader);
+  return std::make_unique<ParquetSource>(file, columns, more,
+                                         reader.empty() ? reader_program() : reader);
 }
 
 } // namespace pentatron::data

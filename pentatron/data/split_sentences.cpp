@@ -90,4 +90,14 @@ std::vector<std::string_view> split_sentences(std::string_view text) {
   return sentences;
 }
 
+std::vector<std::string> spaced_sentences(std::string_view text) {
+  std::vector<std::string> spaced;
+  const char* end = nullptr; // of the sentence before
+  for (const std::string_view sentence : split_sentences(text)) {
+    spaced.emplace_back(end != nullptr && end != sentence.data() ? " " : "").append(sentence);
+    end = sentence.data() + sentence.size();
+  }
+  return spaced;
+}
+
 } // namespace pentatron::data

@@ -1,6 +1,7 @@
 /// Cuts text into sentences by a simple rule, for languages with points or with full stops.
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -12,5 +13,9 @@ namespace pentatron::data {
 /// not end one behind a single capital letter or one of the abbreviations Mr Mrs Ms Dr St Prof Jr
 /// Sr vs.
 std::vector<std::string_view> split_sentences(std::string_view text);
+
+/// The same sentences as each is encoded by itself: behind a space if white space separates it from
+/// the one before.
+std::vector<std::string> spaced_sentences(std::string_view text);
 
 } // namespace pentatron::data

@@ -50,25 +50,35 @@ int64_t nearest_boundary(const TokenStream& corpus, int64_t cut) {
   return cut - before <= after - cut ? before : after;
 }
 
-} // namespace
-
-Split split_corpus(const TokenStream& corpus, const std::string& split) {
+/// Cuts `total` by the shares in `split`; `move(cut, smaller)` may move a cut between two parts, of
+/// which the smaller one has so many.
+template <class F> Split cut(int64_t total, const std::string& split, const F& move) {
   const std::array<double, 3> shares = parse_shares(split);
   const double sum = shares[0] + shares[1] + shares[2];
-  const int64_t total = corpus.size_tokens();
   std::array<int64_t, 4> cuts{0, 0, 0, total};
   double share = 0;
   for (size_t i = 1; i <= 2; ++i) {
     share += shares[i - 1];
-    int64_t cut = share >= sum ? total : std::llround(static_cast<double>(total) * (share / sum));
+    const int64_t at =
+        share >= sum ? total : std::llround(static_cast<double>(total) * (share / sum));
     const double smaller = std::min(shares[i - 1], shares[i]) / sum * static_cast<double>(total);
-    if (const int64_t boundary = nearest_boundary(corpus, cut);
-        static_cast<double>(std::abs(boundary - cut)) <= 0.1 * smaller) {
-      cut = boundary;
-    }
-    cuts[i] = std::max(cut, cuts[i - 1]);
+    cuts[i] = std::max(move(at, smaller), cuts[i - 1]);
   }
   return {{cuts[0], cuts[1]}, {cuts[1], cuts[2]}, {cuts[2], cuts[3]}};
+}
+
+} // namespace
+
+Split split_corpus(const TokenStream& corpus, const std::string& split) {
+  return cut(corpus.size_tokens(), split, [&](int64_t at, double smaller) {
+    const int64_t boundary = nearest_boundary(corpus, at);
+    const bool near = static_cast<double>(std::abs(boundary - at)) <= 0.1 * smaller;
+    return near ? boundary : at;
+  });
+}
+
+Split split_samples(int64_t count, const std::string& split) {
+  return cut(count, split, [](int64_t at, double) { return at; });
 }
 
 PartSize size_of_part(const TokenStream& corpus, StreamRange range) {

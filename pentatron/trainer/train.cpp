@@ -333,7 +333,7 @@ Trainer::State::validate(const std::shared_ptr<const data::Dataset>& dataset) {
   data::LoaderOptions options = loader_options(0);
   options.global_batch_size_at = {};
   const bool whole = config.dataset.full_validation;
-  options.pad_last_batch = whole;
+  options.pad_last_batch = true; // validation data may be less than a global batch
   data::Loader batches(dataset, options);
   const int64_t samples = dataset->samples_per_epoch();
   int64_t steps = std::max<int64_t>(1, samples / options.global_batch_size);

@@ -57,6 +57,17 @@ TEST_F(CorpusVerbs, TrainingOnACorpusEqualsTrainingOnItsText) {
   EXPECT_EQ(losses("direct"), losses("indexed"));
 }
 
+TEST_F(CorpusVerbs, SentencesAreWrittenAsSequences) {
+  write("text.jsonl", "{\"text\": \"One here. Two there! Three\"}\n{\"text\": \"Four\"}\n");
+  EXPECT_THAT(run("preprocess --input text.jsonl --tokenizer bytes --output s --split-sentences "
+                  "2>&1"),
+              HasSubstr("s_text_sentence\n"));
+  const Json summary = parse_json(run("corpus inspect s_text_sentence"), "summary");
+  EXPECT_EQ(summary["sequences"], 4);
+  EXPECT_EQ(summary["documents"], 2);
+  EXPECT_THAT(run("corpus verify s_text_sentence 2>&1"), HasSubstr("s_text_sentence"));
+}
+
 TEST_F(CorpusVerbs, InspectPrintsMegatronsSamples) {
   const Json expected = read_json(kCorpusData / "megatron/expected_blends.json")[0];
   for (const auto& [part, flag, size] :

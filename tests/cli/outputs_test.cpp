@@ -39,6 +39,7 @@ struct Command {
   std::string resumes = {};   ///< what a failure leaves so that the next call continues
   std::string overwrite = {}; ///< the option with which whatever exists is replaced
   std::string says = ".*";    ///< what its output is, as a regular expression
+  std::string variant = {};   ///< of a command that has several entries
 };
 
 const std::vector<Command>& commands() {
@@ -74,6 +75,12 @@ const std::vector<Command>& commands() {
        .outputs = {"fresh_text_document.bin", "fresh_text_document.idx"},
        .resumes = "fresh.partial/",
        .overwrite = "--overwrite"},
+      {.name = "preprocess",
+       .arguments = "--input texts.jsonl --tokenizer bytes --output fresh --split-sentences",
+       .outputs = {"fresh_text_sentence.bin", "fresh_text_sentence.idx"},
+       .resumes = "fresh.partial/",
+       .overwrite = "--overwrite",
+       .variant = "sentences"},
       {.name = "tokenize",
        .arguments = "--train-bpe 300 --output tokenizer.json < words.txt",
        .outputs = {"tokenizer.json", "tokenizer_config.json"},
@@ -224,6 +231,7 @@ TEST_P(Outputs, AppearWholeOrNotAtAllOnAFullDisk) {
 
 std::string test_name(const testing::TestParamInfo<Command>& info) {
   std::string name = info.param.name;
+  if (!info.param.variant.empty()) name += " " + info.param.variant;
   std::ranges::replace(name, ' ', '_');
   return name;
 }

@@ -249,6 +249,10 @@ TEST(SplitCorpus, CutsAtDocumentsWhereThatIsNearAndThroughThemElse) {
   EXPECT_EQ(split_corpus(one, "1").train.size(), 1000);
   EXPECT_EQ(split_corpus(one, "1").validation.size(), 0);
   EXPECT_EQ(split_corpus(one, "0,1,1").train.size(), 0);
+  const Split samples = split_samples(10, "75,25");
+  EXPECT_EQ(samples.train, (StreamRange{0, 8}));
+  EXPECT_EQ(samples[Part::kValidation], (StreamRange{8, 10}));
+  EXPECT_EQ(samples[Part::kTest].size(), 0);
   for (const char* bad : {"", "a", "1,,2", "1,2,3,4", "-1,2", "0,0,0", "nan", "1;2", "1,2,"}) {
     EXPECT_THROW(split_corpus(one, bad), ConfigError) << bad;
   }

@@ -313,7 +313,7 @@ TEST_F(Reading, AParquetReaderThatFailsIsNotABadFile) {
   const auto reader = [&](const std::string& script) {
     const std::filesystem::path program = folder.write("reader", "#!/bin/sh\n" + script + "\n");
     std::filesystem::permissions(program, std::filesystem::perms::owner_all);
-    return open_parquet(file, {"text"}, program);
+    return open_parquet(file, {"text"}, {}, program);
   };
   std::string buffer(100, '\0');
   const auto whole = reader("echo '{}'");

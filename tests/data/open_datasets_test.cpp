@@ -88,6 +88,35 @@ TEST_F(OpenDatasets, BatchesAreCheckedBeforeTheyAreUsed) {
               HasSubstr("needs a file"));
 }
 
+TEST_F(OpenDatasets, BatchesMayHaveAFileForValidation) {
+  std::vector<int64_t> tokens(3 * 4 * 6, 1);
+  DatasetConfig config{.type = DatasetType::kBatches, .path = write_batches({3, 4, 6}, tokens)};
+  std::filesystem::rename(config.path, folder.path() / "train.safetensors");
+  config.path = folder.string() + "/train.safetensors";
+  tokens.assign(2 * 3 * 6, 2);
+  config.valid_data_path = write_batches({2, 3, 6}, tokens);
+  Datasets sets = open_datasets(config, {.vocab_size = 72});
+  ASSERT_NE(sets.validation, nullptr);
+  EXPECT_EQ(sets.validation->size(), 6);
+  EXPECT_EQ(make_batch(*sets.validation, std::vector<int64_t>{5}).ints("input_ids")[0], 2);
+  EXPECT_EQ(sets.file_batch_size, 4);
+  EXPECT_EQ(sets.files.size(), 2u);
+  EXPECT_THAT(sets.summary, HasSubstr("validation: 6 samples"));
+  config.multiple_validation_sets = true;
+  sets = open_datasets(config, {.vocab_size = 72});
+  EXPECT_EQ(sets.validation_sets.at(0).name, "batches.safetensors");
+  pentatron::config::Violations violations;
+  pentatron::config::validate(config, violations);
+  EXPECT_EQ(violations.text(), "");
+  config.test_data_path = config.valid_data_path;
+  pentatron::config::validate(config, violations);
+  EXPECT_THAT(violations.text(), HasSubstr("has no effect"));
+  write_batches({2, 2, 9}, tokens);
+  EXPECT_THAT(error_of<ConfigError>([&] { open_datasets(config, {.vocab_size = 72}); }),
+              AllOf(HasSubstr("batches.safetensors has sequences of 8 tokens"),
+                    HasSubstr("train.safetensors has sequences of 5 tokens")));
+}
+
 TEST_F(OpenDatasets, TextIsSplitIntoPartsThatDoNotOverlap) {
   folder.write("a.txt", std::string(10'000, 'a'));
   const DatasetConfig config{.path = folder.string(), .split = "90,9,1"};

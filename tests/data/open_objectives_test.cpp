@@ -9,6 +9,7 @@
 #include "pentatron/data/dataset.h"
 #include "pentatron/data/indexed/indexed_writer.h"
 #include "pentatron/data/loader.h"
+#include "pentatron/data/preprocess/preprocess.h"
 #include "tests/data/data_files.h"
 
 namespace pentatron::data {
@@ -159,6 +160,55 @@ TEST_F(OpenObjectives, CorporaAndTheirBlendsHaveSentences) {
   EXPECT_TRUE(last_digits.contains(0) && last_digits.contains(5));
 }
 
+TEST_F(OpenObjectives, ACorpusOfSentencesGivesTheSamplesOfItsText) {
+  std::string lines;
+  for (int i = 0; i < 90; ++i)
+    lines += "{\"text\": \"Document " + std::to_string(i) + " begins here. It has " +
+             std::to_string(i * i) + " more sentences! Does it? No.\"}\n";
+  DatasetConfig text = config(DatasetType::kBert), corpus = text;
+  text.path = folder.write("docs.jsonl", lines);
+  text.split = corpus.split = "1";
+  corpus.path = preprocess({.inputs = {text.path},
+                            .tokenizer = make_tokenizer({}),
+                            .output = folder.string() + "/docs",
+                            .split_sentences = true,
+                            .workers = 2})
+                    .prefixes[0];
+  for (const auto head :
+       {BinaryHead::kNextSentence, BinaryHead::kSentenceOrder, BinaryHead::kNone}) {
+    text.bert_binary_head = corpus.bert_binary_head = head;
+    EXPECT_TRUE(same(batch_of(corpus, context()), batch_of(text, context())));
+  }
+  EXPECT_THAT(open_datasets(corpus, context()).summary, HasSubstr("90 documents, 360 sentences"));
+}
+
+TEST_F(OpenObjectives, CorporaOfValidationMayBeKeptApart) {
+  std::string names;
+  for (const char* name : {"x", "y"}) {
+    IndexedWriter writer(folder.string() + "/" + name, {});
+    for (int32_t d = 0; d < 20; ++d) {
+      writer.add_sequence(std::vector<int32_t>(30, d));
+      writer.end_document();
+    }
+    writer.commit();
+    names += (names.empty() ? "" : " ") + folder.string() + "/" + name;
+  }
+  DatasetConfig c = config(DatasetType::kBert);
+  c.path.clear();
+  c.train_data_path = folder.string() + "/x";
+  c.valid_data_path = names;
+  EXPECT_EQ(open_datasets(c, context()).validation_size.documents, 40);
+  c.multiple_validation_sets = true;
+  const Datasets sets = open_datasets(c, context());
+  ASSERT_EQ(sets.validation_sets.size(), 2u);
+  EXPECT_EQ(sets.validation_sets[1].name, "y");
+  EXPECT_EQ(sets.validation, sets.validation_sets[0].dataset);
+  EXPECT_EQ(sets.validation_size.documents, 40);
+  c.valid_data_path = "1 " + folder.string() + "/x 2 " + folder.string() + "/y";
+  EXPECT_THAT(error_of<ConfigError>([&] { open_datasets(c, context()); }),
+              HasSubstr("try: the corpora without weights"));
+}
+
 TEST_F(OpenObjectives, RanksAndResumedRunsSeeTheSameSamples) {
   for (const auto type : {DatasetType::kBert, DatasetType::kT5}) {
     stream = type == DatasetType::kT5 ? "encoder" : "tokens";
@@ -189,8 +239,55 @@ TEST_F(OpenObjectives, AFieldThatTheModelReadsAndTheDataLackIsNamed) {
   EXPECT_NO_THROW(open_datasets(c, wants));
   c.bert_binary_head = BinaryHead::kNone;
   EXPECT_THAT(error_of<ConfigError>([&] { open_datasets(c, wants); }),
-              AllOf(HasSubstr("dataset.type=bert does not give next_sentence_label"),
-                    HasSubstr("it gives input_ids, token_type_ids, labels")));
+              AllOf(HasSubstr("dataset.type=bert does not give next_sentence_label of each sample"),
+                    HasSubstr("it gives input_ids, token_type_ids, labels"),
+                    HasSubstr("try: dataset.bert_binary_head=next_sentence")));
+}
+
+TEST_F(OpenObjectives, ATypeThatFitsTheModelIsProposed) {
+  const auto proposal = [&](DatasetConfig c, std::vector<BatchField> fields) {
+    DatasetContext wants = context();
+    wants.fields = std::move(fields);
+    const std::string error = error_of<ConfigError>([&] { open_datasets(c, wants); });
+    const size_t at = error.find("\n  try: ");
+    return at == std::string::npos ? error : error.substr(at + 8);
+  };
+  const std::vector<BatchField> encoder{
+      {.name = "input_ids"}, {.name = "token_type_ids"}, label_field()};
+  const std::vector<BatchField> pairs{{.name = "input_ids"},
+                                      label_field("", "next_sentence_label")};
+  const std::vector<BatchField> both{{.name = "input_ids", .stream = "encoder"},
+                                     label_field("decoder")};
+  BatchField number = label_field("");
+  number.type = FieldType::kFloat64;
+  const DatasetConfig text = config(DatasetType::kText);
+  EXPECT_EQ(proposal(text, encoder), "dataset.type=bert");
+  EXPECT_EQ(proposal(config(DatasetType::kMock), encoder), "dataset.type=bert");
+  DatasetConfig alone = text;
+  alone.bert_binary_head = BinaryHead::kNone;
+  EXPECT_EQ(proposal(alone, pairs), "dataset.type=bert and dataset.bert_binary_head=next_sentence");
+  EXPECT_EQ(proposal(text, both), "dataset.type=t5");
+  EXPECT_EQ(proposal(config(DatasetType::kBert), both), "dataset.type=t5");
+  EXPECT_EQ(proposal(config(DatasetType::kBert), next_token_fields()), "dataset.type=text");
+  EXPECT_EQ(proposal(text, {{.name = "input_ids"}, label_field("")}),
+            "dataset.type=classification and dataset.path=FILE.jsonl");
+  EXPECT_EQ(proposal(text, {{.name = "input_ids"}, number}),
+            "dataset.type=classification and dataset.path=FILE.jsonl");
+  EXPECT_EQ(proposal(text, {{.name = "pixels"}}),
+            "dataset.type=batches and dataset.path=FILE.safetensors");
+  IndexedWriter writer(folder.string() + "/x", {});
+  writer.add_sequence(std::vector<int32_t>(300, 1));
+  writer.end_document();
+  writer.commit();
+  DatasetConfig corpus = config(DatasetType::kT5);
+  corpus.path = folder.string() + "/x";
+  EXPECT_EQ(proposal(corpus, next_token_fields()), "dataset.type=indexed");
+  // What is proposed gives them.
+  DatasetContext wants = context();
+  wants.fields = encoder;
+  EXPECT_NO_THROW(open_datasets(config(DatasetType::kBert), wants));
+  wants.fields = both;
+  EXPECT_NO_THROW(open_datasets(config(DatasetType::kT5), wants));
 }
 
 TEST(ObjectiveKeys, WithoutTheirTypeHaveNoEffect) {

@@ -84,6 +84,65 @@ TEST_F(Preprocess, WritesDocumentsInOrderAndKeepsEmptyOnes) {
   EXPECT_FALSE(std::filesystem::exists(at("out.partial")));
 }
 
+TEST_F(Preprocess, SentencesAreSequencesOfTheirDocument) {
+  const std::string input = folder.write(
+      "a.jsonl",
+      "{\"text\": \"One here. Two there\\u3002Three\", \"more\": \"\"}\n"
+      "{\"text\": \" \", \"more\": \"A. B\"}\n{\"text\": \"Four! \", \"more\": \"C\"}\n");
+  PreprocessOptions o = options({input, folder.write("b.txt", "Five. Six.")});
+  o.split_sentences = true;
+  o.json_keys = {"text", "more"};
+  const auto sentences = [&](const std::string& prefix) {
+    const IndexedDataset data(prefix);
+    std::vector<std::string> all;
+    for (int64_t i = 0; i < data.num_sequences(); ++i) {
+      const auto sequence = data.sequence(i);
+      std::vector<int64_t> tokens(static_cast<size_t>(sequence.length));
+      data.read_tokens(sequence.first_token, sequence.length, tokens.data());
+      std::string& text = all.emplace_back();
+      for (const int64_t token : tokens) text += token == 256 ? '$' : static_cast<char>(token);
+    }
+    return all;
+  };
+  EXPECT_THAT(preprocess(o).prefixes,
+              ElementsAre(at("out_text_sentence"), at("out_more_sentence")));
+  EXPECT_THAT(sentences(at("out_text_sentence")),
+              ElementsAre("One here.", " Two there\u3002", "Three", "Four!", "Five.", " Six."));
+  EXPECT_THAT(documents(at("out_text_sentence")),
+              ElementsAre("One here. Two there\u3002Three", "", "Four!", "Five. Six."));
+  EXPECT_THAT(documents(at("out_more_sentence")), ElementsAre("", "A. B", "C", ""));
+  o.append_eod = true; // belongs to the last sentence
+  o.overwrite = true;
+  const PreprocessResult result = preprocess(o);
+  EXPECT_THAT(sentences(at("out_text_sentence")),
+              ElementsAre("One here.", " Two there\u3002", "Three$", "Four!$", "Five.", " Six.$"));
+  EXPECT_EQ(result.report.documents, 4);
+  EXPECT_FALSE(std::filesystem::exists(at("out.partial")));
+}
+
+TEST_F(Preprocess, SentencesDoNotDependOnWorkersOrKills) {
+  std::string lines;
+  for (int i = 0; i < 6000; ++i)
+    lines += "{\"text\": \"" + std::string(static_cast<size_t>(i % 700), 'a') + ". B c! D\"}\n";
+  PreprocessOptions o = options({folder.write("a.jsonl", lines)});
+  o.split_sentences = true;
+  preprocess(o);
+  const std::string expected = both(at("out_text_sentence"));
+  struct Stop {};
+  o.output = at("killed");
+  o.save_bytes = 1;
+  o.workers = 3;
+  o.progress = [](const PreprocessProgress&) { throw Stop{}; };
+  EXPECT_THROW(preprocess(o), Stop);
+  EXPECT_FALSE(std::filesystem::exists(at("killed_text_sentence.idx")));
+  o.progress = {};
+  o.split_sentences = false;
+  EXPECT_THAT(error_of([&] { preprocess(o); }), HasSubstr("was started with other files"));
+  o.split_sentences = true;
+  EXPECT_TRUE(preprocess(o).resumed);
+  EXPECT_TRUE(both(at("killed_text_sentence")) == expected);
+}
+
 TEST_F(Preprocess, ReadsFoldersArchivesTextAndSeveralKeys) {
   folder.write("in/1.txt", "\xEF\xBB\xBFplain\ntext");
   folder.write("in/2.jsonl.gz", gzip("{\"text\": \"zipped\"}\n"));

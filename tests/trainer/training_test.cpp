@@ -416,6 +416,20 @@ TEST_F(Training, WithoutStepsItOnlyEvaluates) {
   EXPECT_FALSE(test::run(config({"train.train_iters=0"})).report.validation);
 }
 
+TEST_F(Training, PreparedBatchesAreValidatedOnAFileOfTheirOwn) {
+  // Two rows in each file: of training twice, so that a global batch of 4 is full.
+  const at::Tensor rows = at::randint(257, {1, 2, 9}, at::kLong);
+  checkpoint::write_tensors(scratch / "train.safetensors",
+                            {{"tokens", at::cat({rows, rows}, 1).repeat({2, 1, 1})}});
+  checkpoint::write_tensors(scratch / "valid.safetensors", {{"tokens", rows}});
+  const test::Trace trace = test::run(
+      config({"dataset.type=batches", "dataset.path=" + (scratch / "train.safetensors"),
+              "dataset.valid_data_path=" + (scratch / "valid.safetensors"), "train.train_iters=2",
+              "train.eval_interval=1", "optimizer.lr=0", "optimizer.min_lr=0"}));
+  ASSERT_TRUE(trace.report.validation_loss);
+  EXPECT_NEAR(*trace.report.validation_loss, trace.steps.back()["loss"].get<double>(), 1e-5);
+}
+
 TEST_F(Training, BadInputIsOneSentence) {
   at::Tensor tokens = at::zeros({2, 4, 9}, at::kLong);
   const std::string file = scratch / "b.safetensors";

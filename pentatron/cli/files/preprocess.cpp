@@ -97,6 +97,9 @@ void add_preprocess(CLI::App& program, Action& chosen) {
       ->capture_default_str();
   verb->add_flag("--append-eod", options.append_eod,
                  "add the end-of-document token after every document");
+  verb->add_flag("--split-sentences", options.split_sentences,
+                 "store every sentence as a sequence of its document, which dataset.type=bert "
+                 "reads: PREFIX_text_sentence.bin and .idx");
   verb->add_option("--workers", options.workers, "number of threads that tokenize")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();

@@ -1,16 +1,13 @@
 #include "pentatron/data/gpt/open_indexed.h"
 
 #include <algorithm>
-#include <array>
-#include <filesystem>
-#include <map>
 #include <numeric>
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
-#include "pentatron/data/gpt/data_paths.h"
 #include "pentatron/data/gpt/gpt_dataset.h"
 #include "pentatron/data/gpt/index_cache.h"
+#include "pentatron/data/gpt/named_corpora.h"
 #include "pentatron/data/token_stream.h"
 
 namespace pentatron::data {
@@ -27,7 +24,7 @@ int64_t token_place(const IndexedDataset& data, int64_t i) {
 class Opener {
  public:
   Opener(const DatasetConfig& config, const DatasetContext& context)
-      : config_(config), context_(context), paths_(find_data_paths(config)) {}
+      : config_(config), context_(context), corpora_(config) {}
 
   TokenDatasets open(Datasets& about) {
     TokenDatasets sets;
@@ -45,42 +42,31 @@ class Opener {
       sets.validation = part(Part::kValidation, validation_samples);
     }
     sets.test = part(Part::kTest, context_.test_samples);
-    about.train_size = sizes_[static_cast<size_t>(Part::kTrain)];
-    about.validation_size = sizes_[static_cast<size_t>(Part::kValidation)];
-    about.test_size = sizes_[static_cast<size_t>(Part::kTest)];
+    corpora_.describe(about);
     about.summary = summary();
-    for (const auto& [prefix, data] : corpora_)
-      for (const RandomAccessFile* file : {&data->data_file(), &data->index_file()})
-        about.files.push_back(file->path());
     return sets;
   }
 
  private:
-  std::shared_ptr<const IndexedDataset> corpus(const std::string& prefix) {
-    auto& entry = corpora_[prefix];
-    if (entry == nullptr) entry = std::make_shared<const IndexedDataset>(prefix);
-    return entry;
-  }
-
   /// Of one corpus; null if it has less than a sample.
-  std::shared_ptr<const TokenDataset> single(const std::string& prefix, Part p, bool whole,
+  std::shared_ptr<const TokenDataset> single(const std::string& prefix, Part p,
                                              std::optional<int64_t> samples) {
-    const auto data = corpus(prefix);
+    const auto data = corpora_.open(prefix);
     if (!is_integer(data->dtype())) {
       raise<DataError>("{}.idx: dtype is {}, which cannot hold token ids", prefix,
                        name_of(data->dtype()));
     }
-    return config_.order == SampleOrder::kMegatron ? megatron(data, p, whole, samples)
-                                                   : stable(data, p, whole);
+    return config_.order == SampleOrder::kMegatron ? megatron(data, p, samples) : stable(data, p);
   }
 
   std::shared_ptr<const TokenDataset> megatron(const std::shared_ptr<const IndexedDataset>& data,
-                                               Part p, bool whole, std::optional<int64_t> samples) {
-    const SequenceRange range = whole ? SequenceRange{0, data->num_sequences()}
-                                      : megatron_split(config_.split, data->num_sequences(), p);
+                                               Part p, std::optional<int64_t> samples) {
+    const SequenceRange range = corpora_.separate()
+                                    ? SequenceRange{0, data->num_sequences()}
+                                    : megatron_split(config_.split, data->num_sequences(), p);
     const StreamRange place{token_place(*data, range.begin), token_place(*data, range.end)};
     const int64_t tokens = place.size();
-    if (samples != 0) count(p, IndexedStream(data, context_.vocab_size), place);
+    if (samples != 0) corpora_.count(p, IndexedStream(data, context_.vocab_size), place);
     const bool drop_last = p != Part::kValidation || config_.drop_last_partial_validation_sequence;
     // Several epochs of a small part make samples too, as long as there is a token.
     const int64_t least = samples.value_or(0) > 0 ? 1
@@ -106,16 +92,10 @@ class Opener {
   }
 
   std::shared_ptr<const TokenDataset> stable(const std::shared_ptr<const IndexedDataset>& data,
-                                             Part p, bool whole) {
+                                             Part p) {
     const auto stream = std::make_shared<const IndexedStream>(data, context_.vocab_size);
-    StreamRange range{0, stream->size_tokens()};
-    if (!whole) {
-      const Split split = split_corpus(*stream, config_.split);
-      range = p == Part::kTrain        ? split.train
-              : p == Part::kValidation ? split.validation
-                                       : split.test;
-    }
-    count(p, *stream, range);
+    const StreamRange range = corpora_.range(*stream, p);
+    corpora_.count(p, *stream, range);
     if (range.size() <= context_.sequence_length) {
       if (range.size() > 0) note_short(p, data->prefix(), range.size());
       return nullptr;
@@ -128,18 +108,16 @@ class Opener {
   }
 
   std::shared_ptr<const TokenDataset> part(Part p, std::optional<int64_t> samples) {
-    const bool shared = paths_.shared.has_value();
-    const auto& of_part = paths_.parts[static_cast<size_t>(p)];
-    if (!shared && !of_part) return nullptr;
-    const Blend& blend = shared ? *paths_.shared : *of_part;
+    const Blend* blend = corpora_.blend(p);
+    if (blend == nullptr) return nullptr;
     // As Megatron: a path of a part alone has no use for a weight.
-    if (blend.prefixes.size() == 1 && (blend.weights.empty() || !shared))
-      return single(blend.prefixes[0], p, !shared, samples);
-    return config_.order == SampleOrder::kMegatron ? blended_megatron(blend, p, !shared, samples)
-                                                   : blended_stable(blend, p, !shared);
+    if (blend->prefixes.size() == 1 && (blend->weights.empty() || corpora_.separate()))
+      return single(blend->prefixes[0], p, samples);
+    return config_.order == SampleOrder::kMegatron ? blended_megatron(*blend, p, samples)
+                                                   : blended_stable(*blend, p);
   }
 
-  std::shared_ptr<const TokenDataset> blended_megatron(const Blend& blend, Part p, bool whole,
+  std::shared_ptr<const TokenDataset> blended_megatron(const Blend& blend, Part p,
                                                        std::optional<int64_t> samples) {
     const bool weighted = !blend.weights.empty();
     if (weighted && !samples) {
@@ -158,8 +136,7 @@ class Opener {
     std::string missing;
     int64_t total = 0;
     for (size_t i = 0; i < blend.prefixes.size(); ++i) {
-      auto one =
-          single(blend.prefixes[i], p, whole, weighted ? std::optional(asked[i]) : std::nullopt);
+      auto one = single(blend.prefixes[i], p, weighted ? std::optional(asked[i]) : std::nullopt);
       if (one == nullptr) {
         missing = blend.prefixes[i];
         continue;
@@ -186,53 +163,20 @@ class Opener {
                                             std::vector<int64_t>(sizes.begin(), sizes.end()));
   }
 
-  std::shared_ptr<const TokenDataset> blended_stable(const Blend& blend, Part p, bool whole) {
-    std::vector<std::shared_ptr<const TokenDataset>> parts;
-    std::vector<double> weights;
-    std::string missing;
-    for (size_t i = 0; i < blend.prefixes.size(); ++i) {
-      auto one = single(blend.prefixes[i], p, whole, std::nullopt);
-      if (one == nullptr) {
-        missing = blend.prefixes[i];
-        continue;
-      }
-      weights.push_back(blend.weights.empty() ? static_cast<double>(one->samples_per_epoch())
-                                              : blend.weights[i]);
-      parts.push_back(std::move(one));
-    }
+  std::shared_ptr<const TokenDataset> blended_stable(const Blend& blend, Part p) {
+    auto [parts, weights] = weighted_parts<TokenDataset>(
+        blend, p, [&](const std::string& prefix) { return single(prefix, p, std::nullopt); });
     if (parts.empty()) return nullptr;
-    if (!blend.weights.empty() && !missing.empty()) no_part_of_blend(p, missing);
     return std::make_shared<BlendedDataset>(std::move(parts), normalized(std::move(weights)),
                                             std::nullopt);
   }
 
   std::vector<TokenDatasets::Named> several(std::optional<int64_t> samples) {
-    const auto& blend = paths_.parts[static_cast<size_t>(Part::kValidation)];
-    std::vector<TokenDatasets::Named> sets;
-    if (!blend) return sets;
-    if (!blend->weights.empty()) {
-      throw ConfigError(
-          "dataset.multiple_validation_sets=true computes one loss for each corpus, so the "
-          "validation data cannot have weights\n  try: the corpora without weights");
-    }
-    for (const std::string& prefix : blend->prefixes) {
-      if (auto one = single(prefix, Part::kValidation, /*whole=*/true, samples))
-        sets.push_back({std::filesystem::path(prefix).filename().string(), std::move(one)});
-    }
-    return sets;
-  }
-
-  [[noreturn]] void no_part_of_blend(Part p, const std::string& prefix) const {
-    raise<ConfigError>("{} has a weight, but less than one sample of {} data\n  try: another "
-                       "dataset.split, or the blend without it",
-                       prefix, name_of(p));
-  }
-
-  /// Adds to what a part has of all corpora.
-  void count(Part p, const TokenStream& stream, StreamRange range) {
-    const PartSize size = size_of_part(stream, range);
-    sizes_[static_cast<size_t>(p)].documents += size.documents;
-    sizes_[static_cast<size_t>(p)].tokens += size.tokens;
+    const Blend* blend = corpora_.blend(Part::kValidation);
+    if (blend == nullptr || !corpora_.separate()) return {};
+    return separate_sets<TokenDatasets::Named>(*blend, [&](const std::string& prefix) {
+      return single(prefix, Part::kValidation, samples);
+    });
   }
 
   void note_short(Part p, const std::string& prefix, int64_t tokens) {
@@ -243,21 +187,19 @@ class Opener {
   std::string summary() const {
     int64_t documents = 0;
     int64_t tokens = 0;
-    for (const auto& [prefix, data] : corpora_) {
+    for (const auto& [prefix, data] : corpora_.opened()) {
       documents += data->num_documents();
       tokens += data->num_tokens();
     }
     return fmt::format("{}, {}, {}{}",
-                       counted(std::ssize(corpora_), "indexed corpus", "indexed corpora"),
+                       counted(std::ssize(corpora_.opened()), "indexed corpus", "indexed corpora"),
                        counted(documents, "document"), counted(tokens, "token"), notes_);
   }
 
   const DatasetConfig& config_;
   const DatasetContext& context_;
-  DataPaths paths_;
-  std::map<std::string, std::shared_ptr<const IndexedDataset>> corpora_;
+  NamedCorpora corpora_;
   std::string notes_;
-  std::array<PartSize, 3> sizes_ = {};
 };
 
 } // namespace

@@ -40,12 +40,16 @@ BertDataset::BertDataset(std::shared_ptr<const Sentences> corpus, StreamRange ra
   if (room_ < 2)
     raise<ConfigError>("sequence length {} is too short for text and its special tokens",
                        options_.sequence_length);
-  fields_ = {{.name = "input_ids", .fill = static_cast<double>(options_.pad_token)},
-             {.name = "token_type_ids"},
-             label_field()};
-  if (options_.head != BinaryHead::kNone) fields_.push_back(label_field("", "next_sentence_label"));
+  fields_ = fields_with(options_.head, static_cast<double>(options_.pad_token));
   find_pieces(range);
   if (pieces_.empty()) raise<DataError>("the {} data has no sentence with tokens", options_.name);
+}
+
+std::vector<BatchField> BertDataset::fields_with(BinaryHead head, double pad) {
+  std::vector<BatchField> fields{
+      {.name = "input_ids", .fill = pad}, {.name = "token_type_ids"}, label_field()};
+  if (head != BinaryHead::kNone) fields.push_back(label_field("", "next_sentence_label"));
+  return fields;
 }
 
 void BertDataset::find_pieces(StreamRange range) {

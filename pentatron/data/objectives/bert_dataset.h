@@ -43,6 +43,9 @@ class BertDataset final : public Dataset {
     int64_t pad_token = -1;
     MaskOptions mask = {};
   };
+  /// What fields() are with this head; `pad` fills input_ids.
+  static std::vector<BatchField> fields_with(BinaryHead head, double pad = 0);
+
   /// Of the sentences [range.begin, range.end). Throws DataError if none has a token, ConfigError
   /// if no text fits.
   BertDataset(std::shared_ptr<const Sentences> corpus, StreamRange range, const Options& options);

@@ -15,6 +15,12 @@ enum T5Field : size_t { kT5Inputs, kT5Labels, kT5DecoderInputs };
 
 } // namespace
 
+std::vector<BatchField> T5Dataset::fields_with(double pad) {
+  return {{.name = "input_ids", .stream = "encoder", .fill = pad},
+          label_field("decoder"),
+          {.name = "decoder_input_ids", .stream = "decoder", .fill = pad}};
+}
+
 int64_t T5Dataset::full_target_length(const Options& options) {
   const int64_t raw = raw_length_for(options.input_length, options.input_length + 1,
                                      options.noise_density, options.mean_noise_span_length);
@@ -30,10 +36,7 @@ T5Dataset::T5Dataset(std::shared_ptr<const TokenDataset> plain, const Options& o
     : plain_(std::move(plain)), options_(options), raw_length_(raw_length(options)),
       stream_(options.seed, "t5 spans"), streams_{{"encoder", options.input_length},
                                                   {"decoder", options.target_length}} {
-  const auto pad = static_cast<double>(options.pad_token);
-  fields_ = {{.name = "input_ids", .stream = "encoder", .fill = pad},
-             label_field("decoder"),
-             {.name = "decoder_input_ids", .stream = "decoder", .fill = pad}};
+  fields_ = fields_with(static_cast<double>(options.pad_token));
   if (!(options.noise_density > 0 && options.noise_density < 1) ||
       !(options.mean_noise_span_length >= 1)) {
     raise<ConfigError>("noise density {} with spans of {} tokens is not valid: the density is "

@@ -39,6 +39,8 @@ class T5Dataset final : public Dataset {
   /// Throws ConfigError if there are fewer sentinels than spans, or `plain` is too short.
   T5Dataset(std::shared_ptr<const TokenDataset> plain, const Options& options);
 
+  /// What fields() are; `pad` fills inputs.
+  static std::vector<BatchField> fields_with(double pad = 0);
   /// The length of the target that belongs to inputs of `options.input_length`.
   static int64_t full_target_length(const Options& options);
 

@@ -23,10 +23,9 @@
 #include "pentatron/base/format.h"
 #include "pentatron/base/json.h"
 #include "pentatron/data/indexed/indexed_writer.h"
-#include "pentatron/data/json_line.h"
+#include "pentatron/data/preprocess/block_encoder.h"
 #include "pentatron/data/preprocess/blocks.h"
 #include "pentatron/data/preprocess/skip_list.h"
-#include "pentatron/data/utf8.h"
 
 namespace pentatron::data {
 
@@ -35,95 +34,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr size_t kInFlightBytes = size_t{48} << 20; // of text between reader and writer
-constexpr size_t kLongDocument = size_t{1} << 20;
 constexpr double kProgressEvery = 1.0;
-
-/// The tokens of a block for one key. A length of 0 is an empty document.
-struct Encoded {
-  std::vector<int32_t> tokens;
-  std::vector<int64_t> lengths;
-};
-
-struct EncodedBlock {
-  Block block; // without its text
-  size_t text_size = 0;
-  std::vector<Encoded> keys;
-  InputReport report{OnBadInput::kSkip};
-  std::exception_ptr error;
-};
-
-class BlockEncoder {
- public:
-  explicit BlockEncoder(const PreprocessOptions& options) : options_(options) {}
-
-  EncodedBlock operator()(Block block) {
-    EncodedBlock out;
-    out.text_size = block.text.size();
-    out.keys.resize(options_.json_keys.size());
-    out.report.files = block.begins_file ? 1 : 0;
-    for (auto& [kind, input] : block.bad) out.report.bad(kind, std::move(input));
-    size_t begin = 0;
-    for (size_t i = 0; i < block.ends.size(); ++i) {
-      std::string_view text(block.text.data() + begin, block.ends[i] - begin);
-      begin = block.ends[i];
-      const bool is_record = !block.records.empty();
-      SkippedInput place{.file = block.file->path.string(), .element = block.is_array};
-      if (is_record) place.number = block.records[i];
-      if ((!is_record || (place.number == 1 && !place.element)) && text.starts_with(kByteOrderMark))
-        text.remove_prefix(kByteOrderMark.size());
-      if (const size_t at = find_invalid_utf8(text); at != std::string_view::npos) {
-        place.reason = fmt::format("is not UTF-8 at {}byte {}", is_record ? "its " : "", at);
-        out.report.bad(BadInput::kUtf8, std::move(place));
-      } else if (is_record) {
-        take_record(text, std::move(place), out);
-      } else {
-        encode(text, out.keys[0]);
-        for (size_t k = 1; k < out.keys.size(); ++k) out.keys[k].lengths.push_back(0);
-        count(static_cast<int64_t>(text.size()), out.report);
-      }
-    }
-    for (const Encoded& key : out.keys)
-      out.report.tokens += static_cast<int64_t>(key.tokens.size());
-    block.text = {};
-    out.block = std::move(block);
-    return out;
-  }
-
- private:
-  static void count(int64_t bytes, InputReport& report) {
-    ++(bytes > 0 ? report.documents : report.empty_documents);
-    report.text_bytes += bytes;
-  }
-
-  void take_record(std::string_view record, SkippedInput place, EncodedBlock& out) {
-    texts_.resize(options_.json_keys.size());
-    int64_t bytes = 0;
-    for (size_t k = 0; k < texts_.size(); ++k) {
-      if (std::optional<NoText> none = read_text(record, options_.json_keys[k], texts_[k])) {
-        place.reason = std::move(none->reason);
-        place.key = std::move(none->key);
-        return out.report.bad(none->kind, std::move(place));
-      }
-      bytes += static_cast<int64_t>(texts_[k].size());
-    }
-    for (size_t k = 0; k < texts_.size(); ++k) encode(texts_[k], out.keys[k]);
-    count(bytes, out.report);
-  }
-
-  void encode(std::string_view text, Encoded& out) {
-    const size_t before = out.tokens.size();
-    // A long document must not be copied again for the sake of its last token.
-    if (text.size() > kLongDocument) out.tokens.reserve(before + text.size() + 1);
-    options_.tokenizer->encode(text, out.tokens);
-    // As Megatron: a document without tokens gets no end either.
-    if (options_.append_eod && out.tokens.size() > before)
-      out.tokens.push_back(options_.tokenizer->eod());
-    out.lengths.push_back(static_cast<int64_t>(out.tokens.size() - before));
-  }
-
-  const PreprocessOptions& options_;
-  std::vector<std::string> texts_;
-};
 
 /// Reader and workers, and their results in the order of the blocks.
 class Pipeline {
@@ -288,6 +199,7 @@ Json fingerprint(const PreprocessOptions& options, const InputFiles& input) {
           {"tokenizer", {tokenizer.name(), tokenizer.vocab_size(), tokenizer.eod(), probe}},
           {"json_keys", options.json_keys},
           {"append_eod", options.append_eod},
+          {"split_sentences", options.split_sentences},
           {"on_bad_input", options.on_bad_input == OnBadInput::kSkip ? "skip" : "error"},
           {"max_document_bytes", options.max_document_bytes}};
 }
@@ -298,7 +210,8 @@ class Preprocessor {
       : options_(options), input_(find_files(options.inputs)), folder_(options.output),
         skip_list_(options.output + "_skipped.jsonl", folder_.path()) {
     for (const std::string& key : options.json_keys)
-      result_.prefixes.push_back(fmt::format("{}_{}_document", options.output, key));
+      result_.prefixes.push_back(fmt::format("{}_{}_{}", options.output, key,
+                                             options.split_sentences ? "sentence" : "document"));
     result_.report.ignored_files = input_.ignored;
     for (const InputFile& file : input_.files) progress_.total_bytes += file.size_bytes;
     fingerprint_ = fingerprint(options, input_);
@@ -507,10 +420,13 @@ class Preprocessor {
 
   static void write(const Encoded& encoded, IndexedWriter& writer) {
     const int32_t* tokens = encoded.tokens.data();
-    for (const int64_t length : encoded.lengths) {
-      if (length > 0) writer.add_sequence({tokens, static_cast<size_t>(length)});
+    auto length = encoded.lengths.begin();
+    for (int64_t sequences : encoded.sequences) {
+      for (; sequences > 0; --sequences, ++length) {
+        writer.add_sequence({tokens, static_cast<size_t>(*length)});
+        tokens += *length;
+      }
       writer.end_document();
-      tokens += length;
     }
   }
 

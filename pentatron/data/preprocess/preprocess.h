@@ -1,4 +1,5 @@
-/// From files of text to indexed datasets: PREFIX_KEY_document.{bin,idx} for each JSON key.
+/// From files of text to indexed datasets: PREFIX_KEY_document.{bin,idx} for each JSON key, or
+/// PREFIX_KEY_sentence.{bin,idx}.
 ///
 /// One thread reads and cuts the input into blocks of whole documents, workers parse and tokenize
 /// them, the caller's thread writes them in order. So the output does not depend on the number of
@@ -37,6 +38,9 @@ struct PreprocessOptions {
   std::string output; ///< the prefix
   std::vector<std::string> json_keys = {"text"};
   bool append_eod = false;
+  /// Each sentence (split_sentences.h) is a sequence of its document, encoded by itself. As
+  /// Megatron's: an end of the document belongs to its last sentence.
+  bool split_sentences = false;
   int64_t workers = 1;
   OnBadInput on_bad_input = OnBadInput::kSkip;
   int64_t max_document_bytes = int64_t{64} << 20;

@@ -80,13 +80,10 @@ PostProcessor make_bert(const Json& json, std::string_view type) {
   };
   using Piece = PostProcessor::Piece;
   const int32_t cls = special("cls"), sep = special("sep");
-  PostProcessor result{.single = {{cls, 0}, {Piece::kFirst, 0}, {sep, 0}}};
-  result.pair = result.single;
+  PostProcessor result = bert_post_processor(cls, sep);
   if (type == "RobertaProcessing") { // knows no types, and separates by two tokens
+    result.pair = result.single;
     for (const Piece& piece : {Piece{sep, 0}, Piece{Piece::kSecond, 0}, Piece{sep, 0}})
-      result.pair.push_back(piece);
-  } else {
-    for (const Piece& piece : {Piece{Piece::kSecond, 1}, Piece{sep, 1}})
       result.pair.push_back(piece);
   }
   return result;
@@ -144,6 +141,12 @@ std::pair<size_t, size_t> shortened(size_t first, size_t second, size_t room) {
 
 PostProcessor make_post_processor(const Json& json) {
   return json.is_null() ? PostProcessor{} : make_post_processor_step(json, 0);
+}
+
+PostProcessor bert_post_processor(int32_t cls, int32_t sep) {
+  using Piece = PostProcessor::Piece;
+  return {.single = {{cls, 0}, {Piece::kFirst, 0}, {sep, 0}},
+          .pair = {{cls, 0}, {Piece::kFirst, 0}, {sep, 0}, {Piece::kSecond, 1}, {sep, 1}}};
 }
 
 std::vector<int32_t> PostProcessor::before() const {

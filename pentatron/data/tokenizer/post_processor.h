@@ -31,6 +31,9 @@ struct PostProcessor {
 /// for a template that has a text not just once.
 PostProcessor make_post_processor(const Json& json);
 
+/// [CLS] a [SEP], and [CLS] a [SEP] b [SEP] with the type 1 from b on.
+PostProcessor bert_post_processor(int32_t cls, int32_t sep);
+
 /// Puts the pieces around the texts, which it shortens first if all would be longer than
 /// `max_length` (0: any length). A pair loses tokens at the end of its longer text; as in the
 /// library `tokenizers`, strategy longest_first. Throws DataError if `max_length` leaves no room

@@ -1,0 +1,102 @@
+#include "pentatron/data/check_fields.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include <fmt/ranges.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/config/config.h"
+#include "pentatron/data/gpt/data_paths.h"
+#include "pentatron/data/objectives/bert_dataset.h"
+#include "pentatron/data/objectives/classification_dataset.h"
+#include "pentatron/data/objectives/t5_dataset.h"
+
+namespace pentatron::data {
+
+namespace {
+
+/// The first of `wanted` that is not given; null if all are.
+const BatchField* first_missing(const std::vector<BatchField>& wanted,
+                                const std::vector<BatchField>& given) {
+  const auto is_given = [&](const BatchField& field) {
+    return std::ranges::any_of(given, [&](const BatchField& other) {
+      return other.name == field.name && other.stream == field.stream && other.type == field.type &&
+             other.next_token == field.next_token;
+    });
+  };
+  const auto missing = std::ranges::find_if_not(wanted, is_given);
+  return missing == wanted.end() ? nullptr : &*missing;
+}
+
+/// "labels of the decoder", "labels of each sample".
+std::string described(const BatchField& field) {
+  std::string text = field.name;
+  if (field.stream.empty()) {
+    text += " of each sample";
+  } else if (field.stream != "tokens") {
+    text += " of the " + field.stream;
+  }
+  if (field.next_token) text += " (the next tokens)";
+  if (field.type == FieldType::kFloat64) text += " (not integers)";
+  return text;
+}
+
+/// The settings of a dataset that gives `wanted`. The same type with another head comes first, then
+/// the type for text or corpora, as the paths name the one or the other.
+std::string settings_for(const DatasetConfig& config, const std::vector<BatchField>& wanted) {
+  const bool corpora = config.type != DatasetType::kClassification && names_corpora(config);
+  for (const DatasetType type :
+       {config.type, corpora ? DatasetType::kIndexed : DatasetType::kText, DatasetType::kBert,
+        DatasetType::kT5, DatasetType::kClassification}) {
+    for (const BinaryHead head : {config.bert_binary_head, BinaryHead::kNextSentence}) {
+      DatasetConfig other = config;
+      other.type = type;
+      other.bert_binary_head = head;
+      if (first_missing(wanted, given_fields(other, wanted)) != nullptr) continue;
+      std::vector<std::string> settings;
+      if (type != config.type)
+        settings.push_back(fmt::format("dataset.type={}", config::to_string(type)));
+      if (head != config.bert_binary_head)
+        settings.push_back(fmt::format("dataset.bert_binary_head={}", config::to_string(head)));
+      if (type == DatasetType::kClassification) settings.emplace_back("dataset.path=FILE.jsonl");
+      return fmt::format("{}", fmt::join(settings, " and "));
+    }
+  }
+  return "dataset.type=batches and dataset.path=FILE.safetensors";
+}
+
+} // namespace
+
+std::vector<BatchField> given_fields(const DatasetConfig& config,
+                                     const std::vector<BatchField>& wanted) {
+  switch (config.type) {
+  case DatasetType::kBert:
+    return BertDataset::fields_with(config.bert_binary_head);
+  case DatasetType::kT5:
+    return T5Dataset::fields_with();
+  case DatasetType::kClassification: {
+    const BatchField* labels = ClassificationDataset::labels_of(wanted);
+    return ClassificationDataset::fields_with(labels == nullptr ? FieldType::kInt64 : labels->type);
+  }
+  case DatasetType::kBatches:
+    return wanted;
+  default:
+    return next_token_fields();
+  }
+}
+
+void check_fields(const DatasetConfig& config, const std::vector<BatchField>& wanted) {
+  const std::vector<BatchField> given = given_fields(config, wanted);
+  const BatchField* missing = first_missing(wanted, given);
+  if (missing == nullptr) return;
+  std::vector<std::string> names;
+  for (const BatchField& field : given) names.push_back(described(field));
+  raise<ConfigError>("dataset.type={} does not give {}, which the model reads; it gives {}\n  try: "
+                     "{}",
+                     config::to_string(config.type), described(*missing), fmt::join(names, ", "),
+                     settings_for(config, wanted));
+}
+
+} // namespace pentatron::data

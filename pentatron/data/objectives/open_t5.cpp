@@ -1,0 +1,41 @@
+#include "pentatron/data/objectives/open_t5.h"
+
+#include "pentatron/data/gpt/data_paths.h"
+#include "pentatron/data/objectives/special_tokens.h"
+#include "pentatron/data/objectives/t5_dataset.h"
+#include "pentatron/data/open_tokens.h"
+
+namespace pentatron::data {
+
+Datasets open_t5(const DatasetConfig& config, const DatasetContext& context) {
+  const Tokenizer& tokenizer = *context.tokenizer;
+  SpecialTokens special(tokenizer);
+  T5Dataset::Options options{.input_length = context.sequence_length,
+                             .noise_density = config.mask_prob,
+                             .mean_noise_span_length = config.mean_noise_span_length,
+                             .seed = config.seed};
+  options.pad_token = special.find("dataset.pad_token", config.pad_token, kPadNames);
+  options.start_token = options.pad_token;
+  const bool by_name = !config.eos_token.empty() || tokenizer.token_id(kEosNames[0]);
+  options.eos_token = by_name || tokenizer.eod() < 0
+                          ? special.find("dataset.eos_token", config.eos_token, kEosNames)
+                          : tokenizer.eod();
+  options.sentinels = special.sentinels(config.vocab_extra_ids);
+  special.check(context.vocab_size);
+  options.target_length = config.decoder_seq_length > 0 ? config.decoder_seq_length
+                                                        : T5Dataset::full_target_length(options);
+  DatasetConfig plain = config;
+  plain.type = names_corpora(config) ? DatasetType::kIndexed : DatasetType::kText;
+  DatasetContext whole = context;
+  whole.sequence_length = T5Dataset::raw_length(options) - 1;
+  Datasets sets;
+  const TokenDatasets tokens = open_tokens(plain, whole, sets);
+  if (const std::string added = special.added_text(); !added.empty())
+    sets.summary += "\n  tokens above the vocabulary: " + added;
+  set_samples(
+      tokens, [&](const auto& part, Part) { return std::make_shared<T5Dataset>(part, options); },
+      sets);
+  return sets;
+}
+
+} // namespace pentatron::data
