@@ -73,15 +73,20 @@ void check_data(const Config& config, config::Violations& violations) {
                    "model.head=masked_lm");
     return;
   }
-  const DatasetType fits = model.type == models::ModelType::kGpt        ? DatasetType::kText
-                           : model.type == models::ModelType::kT5       ? DatasetType::kT5
-                           : model.head == models::ModelHead::kMaskedLm ? DatasetType::kBert
-                                                                        : type;
-  const bool encoder = type == DatasetType::kBert || type == DatasetType::kT5;
-  if (model.type == models::ModelType::kGpt ? !encoder : type == fits) return;
+  const DatasetType fits = model.type == models::ModelType::kGpt  ? DatasetType::kText
+                           : model.type == models::ModelType::kT5 ? DatasetType::kT5
+                           : model.head == models::ModelHead::kMaskedLm
+                               ? DatasetType::kBert
+                               : DatasetType::kClassification;
+  const bool tokens =
+      type == DatasetType::kText || type == DatasetType::kIndexed || type == DatasetType::kMock;
+  if (model.type == models::ModelType::kGpt ? tokens : type == fits) return;
+  const std::string head = model.type == models::ModelType::kBert
+                               ? fmt::format(" with model.head={}", config::to_string(model.head))
+                               : "";
   violations.add("dataset.type",
-                 fmt::format("dataset.type={} does not give what model.type={} is trained on",
-                             config::to_string(type), config::to_string(model.type)),
+                 fmt::format("dataset.type={} does not give what model.type={}{} is trained on",
+                             config::to_string(type), config::to_string(model.type), head),
                  fmt::format("dataset.type={}", config::to_string(fits)));
 }
 

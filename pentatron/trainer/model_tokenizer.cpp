@@ -1,5 +1,7 @@
 #include "pentatron/trainer/model_tokenizer.h"
 
+#include "pentatron/data/objectives/special_tokens.h"
+
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -127,10 +129,11 @@ void adopt_model_tokenizer(Config& config) {
 }
 
 std::optional<int64_t> tokenizer_vocabulary(const Config& config) {
-  if (config.tokenizer.path.empty() && config.tokenizer.type != data::TokenizerType::kNull)
-    return std::nullopt;
+  const bool named =
+      !config.tokenizer.path.empty() || config.tokenizer.type == data::TokenizerType::kNull;
+  if (!named && config.model.type == models::ModelType::kGpt) return std::nullopt;
   try {
-    return data::make_tokenizer(config.tokenizer)->vocab_size();
+    return data::needed_vocabulary(config.dataset, *data::make_tokenizer(config.tokenizer));
   } catch (const Error&) {
     return std::nullopt;
   }

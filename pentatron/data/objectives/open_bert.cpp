@@ -20,17 +20,18 @@ BertDataset::Options bert_options(const DatasetConfig& config, const DatasetCont
                                .seed = config.seed,
                                .short_sequence_rate = config.short_seq_prob,
                                .head = config.bert_binary_head};
-  options.pad_token = special.find("dataset.pad_token", config.pad_token, kPadNames);
-  options.cls_token = special.find("dataset.cls_token", config.cls_token, kClsNames);
-  options.sep_token = special.find("dataset.sep_token", config.sep_token, kSepNames);
+  const BertTokens tokens(config, special);
+  options.pad_token = tokens.pad;
+  options.cls_token = tokens.cls;
+  options.sep_token = tokens.sep;
   options.mask = {.rate = config.mask_prob,
-                  .mask_token = special.find("dataset.mask_token", config.mask_token, kMaskNames),
+                  .mask_token = tokens.mask,
                   .vocab_size = tokenizer.vocab_size(),
                   .max_ngram = config.masking_max_ngram};
   special.check(context.vocab_size);
   added = special.added_text();
-  options.mask.is_special = [tokens = context.tokenizer](int64_t token) {
-    return token >= tokens->vocab_size() || tokens->is_special(token);
+  options.mask.is_special = [own = context.tokenizer](int64_t token) {
+    return token >= own->vocab_size() || own->is_special(token);
   };
   if (config.masking_do_full_word) {
     options.mask.continues_word = [continues = continuing_tokens(tokenizer)](int64_t token) {

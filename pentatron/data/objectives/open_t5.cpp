@@ -7,6 +7,17 @@
 
 namespace pentatron::data {
 
+namespace {
+
+/// What the model's decoder begins with, if the model says so.
+std::optional<int64_t> start_token(const DatasetContext& context) {
+  for (const BatchField& field : context.fields)
+    if (field.start_token) return field.start_token;
+  return std::nullopt;
+}
+
+} // namespace
+
 Datasets open_t5(const DatasetConfig& config, const DatasetContext& context) {
   const Tokenizer& tokenizer = *context.tokenizer;
   SpecialTokens special(tokenizer);
@@ -14,13 +25,11 @@ Datasets open_t5(const DatasetConfig& config, const DatasetContext& context) {
                              .noise_density = config.mask_prob,
                              .mean_noise_span_length = config.mean_noise_span_length,
                              .seed = config.seed};
-  options.pad_token = special.find("dataset.pad_token", config.pad_token, kPadNames);
-  options.start_token = options.pad_token;
-  const bool by_name = !config.eos_token.empty() || tokenizer.token_id(kEosNames[0]);
-  options.eos_token = by_name || tokenizer.eod() < 0
-                          ? special.find("dataset.eos_token", config.eos_token, kEosNames)
-                          : tokenizer.eod();
-  options.sentinels = special.sentinels(config.vocab_extra_ids);
+  const T5Tokens special_tokens(config, tokenizer, special);
+  options.pad_token = special_tokens.pad;
+  options.start_token = start_token(context).value_or(options.pad_token);
+  options.eos_token = special_tokens.eos;
+  options.sentinels = special_tokens.sentinels;
   special.check(context.vocab_size);
   options.target_length = config.decoder_seq_length > 0 ? config.decoder_seq_length
                                                         : T5Dataset::full_target_length(options);

@@ -62,6 +62,30 @@ std::string SpecialTokens::added_text() const {
   return fmt::format("{}", fmt::join(added_, ", "));
 }
 
+BertTokens::BertTokens(const DatasetConfig& config, SpecialTokens& special)
+    : pad(special.find("dataset.pad_token", config.pad_token, kPadNames)),
+      cls(special.find("dataset.cls_token", config.cls_token, kClsNames)),
+      sep(special.find("dataset.sep_token", config.sep_token, kSepNames)),
+      mask(special.find("dataset.mask_token", config.mask_token, kMaskNames)) {}
+
+T5Tokens::T5Tokens(const DatasetConfig& config, const Tokenizer& tokenizer, SpecialTokens& special)
+    : pad(special.find("dataset.pad_token", config.pad_token, kPadNames)) {
+  const bool by_name = !config.eos_token.empty() || tokenizer.token_id(kEosNames[0]);
+  eos = by_name || tokenizer.eod() < 0
+            ? special.find("dataset.eos_token", config.eos_token, kEosNames)
+            : tokenizer.eod();
+  sentinels = special.sentinels(config.vocab_extra_ids);
+}
+
+int64_t needed_vocabulary(const DatasetConfig& config, const Tokenizer& tokenizer) {
+  SpecialTokens special(tokenizer);
+  // A model that was trained on masked words is tuned on labelled texts: one vocabulary for both.
+  if (config.type == DatasetType::kBert || config.type == DatasetType::kClassification)
+    const BertTokens tokens(config, special);
+  if (config.type == DatasetType::kT5) const T5Tokens tokens(config, tokenizer, special);
+  return special.vocab_size();
+}
+
 std::vector<bool> continuing_tokens(const Tokenizer& tokenizer) {
   const int64_t size = tokenizer.vocab_size();
   std::vector<std::string> names;

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "pentatron/data/config.h"
 #include "pentatron/data/tokenizer.h"
 
 namespace pentatron::data {
@@ -45,6 +46,23 @@ class SpecialTokens {
   int64_t end_;
   std::vector<std::string> added_;
 };
+
+/// Those of dataset.type=bert.
+struct BertTokens {
+  BertTokens(const DatasetConfig& config, SpecialTokens& special);
+  int64_t pad, cls, sep, mask;
+};
+
+/// Those of dataset.type=t5.
+struct T5Tokens {
+  T5Tokens(const DatasetConfig& config, const Tokenizer& tokenizer, SpecialTokens& special);
+  int64_t pad, eos;
+  std::vector<int64_t> sentinels;
+};
+
+/// The vocabulary that a model needs for samples of that type: the tokenizer's, with the special
+/// tokens that it lacks. Throws what SpecialTokens::find() does.
+int64_t needed_vocabulary(const DatasetConfig& config, const Tokenizer& tokenizer);
 
 /// Whether a token goes on with the word of the token before it, for each token of the vocabulary.
 /// A word piece does if it begins with "##"; a token of a vocabulary with marked spaces if it
