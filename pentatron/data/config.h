@@ -24,6 +24,11 @@ constexpr auto enum_names(DatasetType) {
                     config::name(DatasetType::kMock, "mock")};
 }
 
+/// Whether samples are made of text, or of the tokens of text.
+constexpr bool reads_text(DatasetType type) {
+  return type != DatasetType::kBatches && type != DatasetType::kMock;
+}
+
 /// What BERT has to tell of the two texts of a sample.
 enum class BinaryHead : uint8_t { kNextSentence, kSentenceOrder, kNone };
 constexpr auto enum_names(BinaryHead) {

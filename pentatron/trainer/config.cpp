@@ -195,9 +195,9 @@ void Config::validate(config::Violations& violations, std::string_view) const {
   check_best_metric(*this, violations);
   const bool has_text =
       dataset.type == data::DatasetType::kText || dataset.type == data::DatasetType::kIndexed;
-  if (train.sample_tokens > 0 && !models::model_spec(model).generates) {
+  if (train.sample_tokens > 0 && model.type != models::ModelType::kGpt) {
     violations.add("train.sample_tokens",
-                   fmt::format("train.sample_tokens={} generates text, which model.type={} cannot",
+                   fmt::format("train.sample_tokens={} continues a text, which model.type={} does not",
                                train.sample_tokens, config::to_string(model.type)),
                    "train.sample_tokens=0");
   } else if (train.sample_tokens > 0 && !has_text) {

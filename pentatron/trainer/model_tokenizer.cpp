@@ -88,11 +88,6 @@ std::optional<data::TokenizerConfig> tokenizer_of_run(const fs::path& dir) {
   return std::nullopt;
 }
 
-bool reads_text(const Config& config) {
-  return config.dataset.type == data::DatasetType::kText ||
-         config.dataset.type == data::DatasetType::kIndexed;
-}
-
 } // namespace
 
 std::optional<data::TokenizerConfig> tokenizer_of(const CheckpointConfig& c) {
@@ -117,7 +112,7 @@ void adopt_model_tokenizer(Config& config) {
   try {
     data::make_tokenizer(*found);
   } catch (const Error& error) {
-    if (!reads_text(config)) return;
+    if (!data::reads_text(config.dataset.type)) return;
     const std::string_view message = error.what();
     if (message.find("\n  try: ") != std::string_view::npos) throw;
     raise<DataError>(
@@ -141,7 +136,7 @@ std::optional<int64_t> tokenizer_vocabulary(const Config& config) {
 
 void check_vocabulary(const Config& config, const data::Tokenizer& tokenizer) {
   const std::optional<std::string> foreign = foreign_model(config.checkpoint);
-  if (!foreign || !reads_text(config) || tokenizer.vocab_size() <= config.model.vocab_size) return;
+  if (!foreign || !data::reads_text(config.dataset.type) || tokenizer.vocab_size() <= config.model.vocab_size) return;
   if (!names_tokenizer(config.tokenizer))
     raise<ConfigError>(
         "{} comes without a tokenizer, and its model.vocab_size={} is too small for bytes, which "
@@ -180,9 +175,9 @@ std::map<std::string, std::string> made_tokenizer_files(const checkpoint::ModelF
                                                 tokenizer.type == data::TokenizerType::kBytes);
   // A corpus may come from another tokenizer, of which the run was told nothing.
   constexpr int64_t kPaddedBytes = 512;
-  const bool plausible = saved.dataset.type == data::DatasetType::kText ||
-                         (saved.dataset.type == data::DatasetType::kIndexed &&
-                          facts.config.vocab_size <= kPaddedBytes);
+  const bool plausible = saved.dataset.type == data::DatasetType::kIndexed
+                             ? facts.config.vocab_size <= kPaddedBytes
+                             : data::reads_text(saved.dataset.type);
   if (!bytes || !plausible || facts.config.vocab_size < data::ByteTokenizer::kVocabSize) return {};
   return data::tokenizer::byte_tokenizer_files();
 }

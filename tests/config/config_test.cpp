@@ -221,6 +221,78 @@ TEST(Get, ReadsByPath) {
   EXPECT_THROW(config::get(Config{}, "model.rope"), ConfigError);
 }
 
+enum class Shape { kCircle, kBox };
+constexpr auto enum_names(Shape) {
+  return std::array{config::name(Shape::kCircle, "circle"), config::name(Shape::kBox, "box")};
+}
+
+struct BoxConfig {
+  int64_t depth = 1;
+  static constexpr auto fields() {
+    return std::tuple{config::field("depth", &BoxConfig::depth, "third side").min(1)};
+  }
+};
+
+struct ShapeConfig {
+  Shape type = Shape::kCircle;
+  double radius = 1;
+  int64_t width = 2;
+  BoxConfig box;
+  static constexpr auto fields() {
+    using C = ShapeConfig;
+    return std::tuple{
+        config::field("type", &C::type, "kind").selects_variant(),
+        config::field("radius", &C::radius, "of a circle").positive().only_for(Shape::kCircle),
+        config::field("width", &C::width, "of a box").min(1).only_for(Shape::kBox),
+        config::field("box", &C::box, "more of a box").only_for(Shape::kBox)};
+  }
+};
+
+struct DrawingConfig {
+  ShapeConfig shape;
+  static constexpr auto fields() {
+    return std::tuple{config::field("shape", &DrawingConfig::shape, "what is drawn")};
+  }
+};
+
+TEST(Variants, AFieldOfAnotherVariantIsRefusedByName) {
+  DrawingConfig config;
+  config::Violations violations;
+  config::apply_override(config, "shape.width=3", violations);
+  config::apply_override(config, "shape.box.depth=2", violations);
+  config::validate(config, violations);
+  ASSERT_EQ(violations.list().size(), 2u);
+  EXPECT_EQ(violations.list()[0].cause,
+            "shape.width is a key of shape.type=box, not of shape.type=circle");
+  EXPECT_EQ(violations.list()[0].suggestion, "shape.type=box");
+  EXPECT_EQ(violations.list()[1].path, "shape.box");
+
+  config::Violations none; // whatever the order
+  config::apply_override(config, "shape.type=box", none);
+  config::validate(config, none);
+  EXPECT_TRUE(none.empty()) << none.text();
+  config::Violations same; // a default is named too
+  config::apply_override(config, "shape.radius=1", same);
+  config::validate(config, same);
+  EXPECT_EQ(same.list().size(), 1u);
+}
+
+TEST(Variants, OnlyFieldsOfTheVariantAreCheckedAndShown) {
+  DrawingConfig config;
+  config.shape.width = -1; // of a box
+  config::Violations violations;
+  config::validate(config, violations);
+  EXPECT_TRUE(violations.empty()) << violations.text();
+  EXPECT_EQ(config::to_yaml(config), "shape:\n  type: circle\n  radius: 1.0\n");
+  DrawingConfig other;
+  EXPECT_TRUE(config::diff(config, other).empty());
+  other.shape.type = Shape::kBox;
+  std::vector<std::string> changed;
+  for (const config::Difference& d : config::diff(config, other)) changed.push_back(d.path);
+  EXPECT_EQ(changed, (std::vector<std::string>{"shape.type", "shape.radius", "shape.width",
+                                               "shape.box.depth"}));
+}
+
 TEST(Hash, DependsOnValuesOnly) {
   EXPECT_EQ(config::hash(Config{}), config::hash(Config{}));
   EXPECT_EQ(config::hash(Config{}).size(), 16u);

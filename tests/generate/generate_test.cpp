@@ -5,13 +5,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "pentatron/base/json.h"
 #include "pentatron/base/philox.h"
+#include "pentatron/checkpoint/model_source.h"
+#include "pentatron/parallelize/load_model.h"
 #include "tests/support/model_pass.h"
 #include "tests/support/ranks.h"
 
@@ -381,6 +385,49 @@ INSTANTIATE_TEST_SUITE_P(Layouts, GenerateLayouts,
                                               info.param.overlap ? "_overlap" : "",
                                               *info.param.stages != 0 ? "_virtual" : "");
                          });
+
+TEST(GenerateEncoderDecoder, WritesWhatTransformersWritesOnAnyRanks) {
+  const std::filesystem::path folder =
+      std::filesystem::path(PENTATRON_TEST_DATA) / "hf_tiny/t5_generation";
+  const Json expected = read_json(folder / "texts.json");
+  Prompts prompts, tokens;
+  for (const Json& text : expected.at("texts")) {
+    prompts.push_back(text.at("prompt").get<std::vector<int64_t>>());
+    tokens.push_back(text.at("tokens").get<std::vector<int64_t>>());
+  }
+  struct Case {
+    int tp, pp;
+    bool sequence;
+    at::ScalarType dtype;
+  };
+  for (const Case& c : {Case{1, 1, false, at::kDouble}, Case{2, 1, true, at::kDouble},
+                        Case{1, 2, false, at::kDouble}, Case{2, 2, true, at::kDouble},
+                        Case{1, 1, false, at::kFloat}}) {
+    test::run_ranks(c.tp * c.pp, [&](const comm::Group& world) {
+      const auto source = checkpoint::open_model(folder.string());
+      parallelize::ParallelConfig parallel;
+      parallel.tensor_model_parallel_size = c.tp;
+      parallel.pipeline_model_parallel_size = c.pp;
+      const parallelize::PipelinePlan plan = parallelize::plan_pipeline(parallel, source->config());
+      const comm::ParallelGroups groups =
+          parallelize::make_groups(world, parallel, nullptr, source->config(), plan);
+      parallelize::RankModel model = parallelize::load_model(
+          *source,
+          {.config = source->config(),
+           .build = {.dtype = c.dtype, .tp = {groups.tp(), c.sequence, false}},
+           .max_sequence = 1,
+           .gradients = false},
+          groups, plan);
+      const std::vector<Text> texts =
+          generate(model, prompts,
+                   {.sampling = {.temperature = 0},
+                    .max_new_tokens = 80,
+                    .stop_tokens = {expected.at("stop").get<int64_t>()}});
+      for (size_t i = 0; i < prompts.size(); ++i)
+        EXPECT_EQ(texts[i].tokens, tokens[i]) << "tp " << c.tp << ", pp " << c.pp << ", " << i;
+    });
+  }
+}
 
 } // namespace
 } // namespace pentatron::generate

@@ -32,8 +32,16 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 const fs::path kModels = fs::path(PENTATRON_TEST_DATA) / "hf_tiny";
-constexpr const char* kAll[] = {
-    "gpt2", "llama", "llama3_rope_scaling_tied", "mistral_sliding_window", "qwen2", "qwen3"};
+constexpr const char* kAll[] = {"bert",
+                                "t5",
+                                "t5_v1_1_gated",
+                                "t5_generation",
+                                "gpt2",
+                                "llama",
+                                "llama3_rope_scaling_tied",
+                                "mistral_sliding_window",
+                                "qwen2",
+                                "qwen3"};
 
 class Convert : public testing::Test {
  protected:

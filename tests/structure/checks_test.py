@@ -6,6 +6,7 @@ import unittest
 import hardening
 import includes
 import keys
+import models
 import planted_bugs
 import symbols
 import table
@@ -68,6 +69,24 @@ class Keys(unittest.TestCase):
     def test_sections_files_members_and_comments_are_no_keys(self):
         self.assertEqual(self.found("pentatron/a.cpp", '// "train.rate"\nf(train.rate, "model.rope", "model.json");'), [])
         self.assertEqual(self.found("README.md", "`train.lr=3`, train.lr. See model.safetensors, a/train.py"), [])
+
+
+class Models(unittest.TestCase):
+    HEADER = {"pentatron/models/gpt/gpt.h": "class Gpt final : public Model {\n"}
+
+    def found(self, content):
+        return models.violations(Tree(**{**self.HEADER, "pentatron/trainer/a.cpp": content}).root)
+
+    def test_a_class_outside_is_found(self):
+        self.assertEqual(len(self.found("models::Gpt model(config);\n")), 1)
+        self.assertEqual(len(self.found("make_unique<Gpt>(c);\n")), 1)
+        self.assertEqual(len(self.found('#include "pentatron/models/gpt/gpt.h"\n')), 1)
+
+    def test_types_words_and_texts_are_none(self):
+        self.assertEqual(self.found('x = ModelType::kGpt; // a Gpt model\nf("Gpt (small)");\nGptDataset(d);\n'), [])
+
+    def test_a_tree_without_models_is_told(self):
+        self.assertEqual(len(models.violations(Tree(**{"pentatron/trainer/a.cpp": "\n"}).root)), 1)
 
 
 class Includes(unittest.TestCase):

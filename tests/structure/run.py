@@ -6,6 +6,7 @@ import formatting
 import hardening
 import includes
 import keys
+import models
 import planted_bugs
 import symbols
 import text
@@ -25,6 +26,7 @@ def main(check, target, *more):
         found = {
             "includes": includes.violations,
             "keys": keys.violations,
+            "models": models.violations,
             "readmes": text.readmes,
             "words": text.words,
             "symbols": symbols.violations,

@@ -66,12 +66,56 @@ const std::vector<std::string> kFim = {
     "model.vocab_size=300",         "dataset.fim_rate=0.5",         "dataset.fim_prefix_token=260",
     "dataset.fim_middle_token=261", "dataset.fim_suffix_token=262", "dataset.fim_pad_token=263"};
 
+const std::vector<std::string> kBert = {"model.type=bert", "dataset.type=bert",
+                                        "dataset.path={}/stories.jsonl"};
+const std::vector<std::string> kT5 = {"model.type=t5", "dataset.type=t5",
+                                      "dataset.path={}/stories.jsonl"};
+const std::vector<std::string> kLabels = {"model.type=bert", "model.head=classification",
+                                          "dataset.type=classification",
+                                          "dataset.path={}/labels.jsonl"};
+
 std::vector<std::string> operator+(std::vector<std::string> a, const std::vector<std::string>& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
 }
 
 const std::map<std::string, Effect> kEffects = {
+    {"model.type", {"model.type=bert", {"dataset.type=bert", "dataset.path={}/stories.jsonl"}}},
+    {"model.head",
+     {"model.head=regression", kLabels + std::vector<std::string>{"train.train_iters=2"}}},
+    {"model.num_labels", {"model.num_labels=3", kLabels}},
+    {"model.classifier_dropout", {"model.classifier_dropout=0.5", kLabels}},
+    {"model.binary_head", {"model.binary_head=false", kBert}},
+    {"model.num_tokentypes", {"model.num_tokentypes=3", kBert}},
+    {"model.position_offset", {"model.position_offset=2", kBert}},
+    {"model.num_decoder_layers", {"model.num_decoder_layers=1", kT5}},
+    {"model.relative_attention_num_buckets", {"model.relative_attention_num_buckets=8", kT5}},
+    {"model.relative_attention_max_distance",
+     {"model.relative_attention_max_distance=10",
+      kT5 + std::vector<std::string>{"model.relative_attention_num_buckets=8"}}},
+    {"model.scale_decoder_outputs", {"model.scale_decoder_outputs=false", kT5}},
+    {"model.decoder_start_token", {"model.decoder_start_token=7", kT5}},
+    {"dataset.mask_prob", {"dataset.mask_prob=0.4", kBert}},
+    {"dataset.short_seq_prob", {"dataset.short_seq_prob=0.9", kBert}},
+    {"dataset.masking_max_ngram",
+     {"dataset.masking_max_ngram=3", kBert + std::vector<std::string>{"dataset.mask_prob=0.5"}}},
+    {"dataset.masking_do_full_word", {"dataset.masking_do_full_word=false", kBert}},
+    {"dataset.bert_binary_head", {"dataset.bert_binary_head=sentence_order", kBert}},
+    {"dataset.mean_noise_span_length",
+     {"dataset.mean_noise_span_length=1",
+      kT5 + std::vector<std::string>{"dataset.mask_prob=0.3", "dataset.decoder_seq_length=16"}}},
+    {"dataset.decoder_seq_length", {"dataset.decoder_seq_length=12", kT5}},
+    {"dataset.vocab_extra_ids", {"dataset.vocab_extra_ids=50", kT5}},
+    {"dataset.cls_token", {"dataset.cls_token=<0x01>", kBert}},
+    {"dataset.sep_token", {"dataset.sep_token=<0x01>", kBert}},
+    {"dataset.mask_token", {"dataset.mask_token=<0x01>", kBert}},
+    {"dataset.pad_token", {"dataset.pad_token=<0x01>", kBert}},
+    {"dataset.eos_token", {"dataset.eos_token=<0x01>", kT5}},
+    {"dataset.text_pair_key", {"dataset.text_pair_key=other", kLabels}},
+    {"dataset.label_key", {"dataset.label_key=mood", kLabels}},
+    {"dataset.label_names",
+     {"dataset.label_names=[sad, glad]",
+      kLabels + std::vector<std::string>{"dataset.label_key=mood"}}},
     {"model.preset", {"model.preset=gpt2_124m"}},
     {"model.num_layers", {"model.num_layers=3"}},
     {"model.hidden_size", {"model.hidden_size=48"}},
@@ -311,22 +355,7 @@ const std::map<std::string, Elsewhere> kElsewhere = {
     {"dataset.test_data_path",
      {"training does not look at the test part: OpenIndexed of data_test"}},
     {"dataset.fim_pad_token", {"no byte is left over: FillInTheMiddle of data_test"}},
-    {"dataset.mask_prob", {"needs another model: OpenObjectives of data_test"}},
-    {"dataset.short_seq_prob", {"needs another model: OpenObjectives of data_test"}},
-    {"dataset.masking_max_ngram", {"needs another model: OpenObjectives of data_test"}},
-    {"dataset.masking_do_full_word", {"needs another model: OpenObjectives of data_test"}},
-    {"dataset.bert_binary_head", {"needs another model: OpenObjectives of data_test"}},
-    {"dataset.mean_noise_span_length", {"needs another model: OpenObjectives of data_test"}},
-    {"dataset.decoder_seq_length", {"needs another model: OpenObjectives of data_test"}},
-    {"dataset.vocab_extra_ids", {"needs another model: OpenObjectives of data_test"}},
-    {"dataset.text_pair_key", {"needs another model: Classification of data_test"}},
-    {"dataset.label_key", {"needs another model: Classification of data_test"}},
-    {"dataset.label_names", {"needs another model: Classification of data_test"}},
-    {"dataset.cls_token", {"needs another model: OpenObjectives of data_test"}},
-    {"dataset.sep_token", {"needs another model: OpenObjectives of data_test"}},
-    {"dataset.mask_token", {"needs another model: OpenObjectives of data_test"}},
-    {"dataset.pad_token", {"needs another model: OpenObjectives of data_test"}},
-    {"dataset.eos_token", {"needs another model: OpenObjectives of data_test"}},
+    {"model.pooler", {"such a model is not trained: HfGolden and EvaluateHf"}},
     {"tokenizer.type", {"needs files: MakeTokenizer of data_test"}},
     {"tokenizer.path", {"needs files: MakeTokenizer of data_test"}},
     {"tokenizer.eod", {"needs files: MakeTokenizer of data_test"}},
@@ -340,6 +369,15 @@ class EveryKey : public testing::Test {
     test::write_documents(scratch / "data.jsonl", 100);
     test::write_documents(scratch / "other.jsonl", 100, /*seed=*/2);
     test::write_documents(scratch / "bad.jsonl", 100);
+    test::write_stories(scratch / "stories.jsonl", 100);
+    std::ofstream labels(scratch / "labels.jsonl");
+    for (int i = 0; i < 60; ++i)
+      labels << Json{{"text", i % 3 == 0 ? "Go up" : "So it is"},
+                     {"other", i % 2 == 0 ? "We" : "He"},
+                     {"label", i % 3 == 0 ? 1 : 0},
+                     {"mood", i % 2 == 0 ? "glad" : "sad"}}
+             << '\n';
+    labels.close();
     std::ofstream(scratch / "bad.jsonl", std::ios::app) << "{no json\n";
     for (const std::string name : {"data", "other"}) {
       data::preprocess({.inputs = {scratch / (name + ".jsonl")},

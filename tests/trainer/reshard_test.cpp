@@ -31,18 +31,21 @@ struct SavedRun {
 
 class Resharding : public testing::TestWithParam<std::string> {
  protected:
-  SavedRun train(const std::string& name, const std::string& more) {
-    Layout layout{"one", "gpt2", 1, "", true};
+  /// In the layout `name`, of whatever work that is listed for.
+  SavedRun train(const std::string& name, const std::string& more,
+                 const std::string& work = "gpt2") {
+    Layout layout{"one", work, 1, "", true};
     for (const Layout& known : layouts())
       if (known.name == name) layout = known;
     const Scratch scratch;
     const QuietLog quiet;
     write_documents(scratch / "documents.jsonl", 400);
+    write_stories(scratch / "stories.jsonl", 200);
     SavedRun run;
     std::mutex mutex;
     const auto body = [&](const comm::Group& world) {
       const trainer::Config config =
-          layout_config("gpt2",
+          layout_config(work,
                         layout.keys + " dtype=" + GetParam() + " train.eval_interval=0 " +
                             fmt::format("train.train_iters={} ", kAll) + more,
                         layout.ranks, scratch.path);
@@ -94,6 +97,32 @@ TEST_P(Resharding, GoesOnInAnyLayout) {
                   bounds_of(GetParam()));
       if (HasFailure()) return;
     }
+}
+
+TEST_P(Resharding, OfEncodersGoesOnInOtherLayouts) {
+  if (GetParam() == "fp32" && !full_matrix()) GTEST_SKIP() << "in the full matrix";
+  using Cases = std::vector<std::pair<std::string, std::vector<std::string>>>;
+  const Cases ci = {{"bert", {"one", "bert_zero3_pp2", "bert_tp2_sp"}},
+                    {"t5", {"t5_pp4_1f1b", "one", "t5_tp2_pp2_dp2"}}};
+  const Cases all = {{"bert",
+                      {"one", "bert_zero3_pp2", "bert_tp2_sp", "bert_tp4", "bert_pp2_zb_v",
+                       "bert_zero2", "bert_tp2_sp_pp2_dp2"}},
+                     {"bert_pre", {"bert_pre_pp4_zb_h1", "one", "bert_pre_tp4_sp_shared_heads"}},
+                     {"t5",
+                      {"t5_pp4_1f1b", "one", "t5_tp2_pp2_dp2", "t5_pp3_both_on_a_stage",
+                       "t5_zero3_late", "t5_pp2_dualpipe_v"}},
+                     {"t5_untied", {"t5_untied_zero3_pp3", "one", "t5_untied_tp2_pp2_zb_v"}}};
+  for (const auto& [work, layouts] : full_matrix() ? all : ci) {
+    const SavedRun whole = train("one", "", work);
+    for (size_t i = 0; i < layouts.size(); ++i) {
+      const std::string &from = layouts[i], &to = layouts[(i + 1) % layouts.size()];
+      SCOPED_TRACE(work + ": " + from + " goes on as " + to);
+      const std::string folder = checkpoints / (work + "_" + from);
+      train(from, fmt::format("train.exit_interval={} checkpoint.save={}", kSaved, folder), work);
+      expect_same(train(to, "checkpoint.load=" + folder, work), whole, bounds_of(GetParam()));
+      if (HasFailure()) return;
+    }
+  }
 }
 
 TEST_P(Resharding, IsBitForBitInTheSameLayout) {

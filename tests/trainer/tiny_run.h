@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <algorithm>
 
 #include <filesystem>
 #include <fstream>
@@ -74,7 +75,6 @@ inline trainer::Config tiny(const std::string& data, std::vector<std::string> ov
                                   "model.hidden_size=32",
                                   "model.num_attention_heads=2",
                                   "model.ffn_hidden_size=48",
-                                  "model.max_position_embeddings=64",
                                   "model.init_method_std=0.1",
                                   "train.seq_length=16",
                                   "train.micro_batch_size=2",
@@ -88,6 +88,8 @@ inline trainer::Config tiny(const std::string& data, std::vector<std::string> ov
                                   "logger.tensorboard=false",
                                   "logger.plot=false",
                                   "dataset.path=" + data};
+  if (std::ranges::find(overrides, "model.type=t5") == overrides.end())
+    all.emplace_back("model.max_position_embeddings=64");
   all.insert(all.end(), overrides.begin(), overrides.end());
   return trainer::load_config(std::nullopt, all, {}, ranks);
 }

@@ -426,8 +426,8 @@ TEST_F(Training, PreparedBatchesAreValidatedOnAFileOfTheirOwn) {
       config({"dataset.type=batches", "dataset.path=" + (scratch / "train.safetensors"),
               "dataset.valid_data_path=" + (scratch / "valid.safetensors"), "train.train_iters=2",
               "train.eval_interval=1", "optimizer.lr=0", "optimizer.min_lr=0"}));
-  ASSERT_TRUE(trace.report.validation_loss);
-  EXPECT_NEAR(*trace.report.validation_loss, trace.steps.back()["loss"].get<double>(), 1e-5);
+  ASSERT_TRUE(trace.report.validation);
+  EXPECT_NEAR(trace.report.validation->loss, trace.steps.back()["loss"].get<double>(), 1e-5);
 }
 
 TEST_F(Training, BadInputIsOneSentence) {

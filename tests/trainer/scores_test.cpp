@@ -1,0 +1,77 @@
+#include "pentatron/trainer/metrics/scores.h"
+
+#include <cmath>
+#include <map>
+
+#include <gtest/gtest.h>
+
+#include "pentatron/trainer/evaluation.h"
+
+namespace pentatron::trainer {
+namespace {
+
+std::map<std::string, double> by_name(const Scores& scores) {
+  return {scores.begin(), scores.end()};
+}
+
+TEST(Scores, OfTwoClassesAreThoseOfTheTableOfConfusion) {
+  // 5 right ones, 1 false alarm, 2 misses, 4 right zeros.
+  std::vector<Prediction> predictions;
+  const auto add = [&](int count, double predicted, double label) {
+    for (int i = 0; i < count; ++i) predictions.push_back({predicted, label});
+  };
+  add(5, 1, 1);
+  add(1, 1, 0);
+  add(2, 0, 1);
+  add(4, 0, 0);
+  const auto scores = by_name(class_scores(predictions, 2));
+  EXPECT_DOUBLE_EQ(scores.at("accuracy"), 9.0 / 12);
+  EXPECT_DOUBLE_EQ(scores.at("f1"), 2 * 5.0 / (2 * 5 + 1 + 2));
+  EXPECT_DOUBLE_EQ(scores.at("matthews"),
+                   (5 * 4 - 1 * 2) / std::sqrt((5.0 + 1) * (5 + 2) * (4 + 1) * (4 + 2)));
+}
+
+TEST(Scores, OfManyClassesAreMeansAndWithoutMeaningZero) {
+  const std::vector<Prediction> predictions = {{0, 0}, {1, 1}, {1, 2}, {2, 2}, {2, 2}, {0, 1}};
+  const auto scores = by_name(class_scores(predictions, 4)); // class 3 never occurs
+  EXPECT_DOUBLE_EQ(scores.at("accuracy"), 4.0 / 6);
+  EXPECT_DOUBLE_EQ(scores.at("f1"), (2.0 / 3 + 2.0 / 4 + 4.0 / 5) / 3);
+  // Gorodkin: (4 * 6 - (2 * 1 + 2 * 2 + 2 * 3)) / sqrt((36 - 12) (36 - 14)).
+  EXPECT_DOUBLE_EQ(scores.at("matthews"), 12 / std::sqrt(24.0 * 22));
+  const std::vector<Prediction> one = {{0, 0}, {0, 0}};
+  EXPECT_EQ(by_name(class_scores(one, 2)).at("matthews"), 0);
+  EXPECT_EQ(by_name(class_scores(one, 2)).at("f1"), 0);
+  EXPECT_TRUE(class_scores({}, 2).empty());
+}
+
+TEST(Scores, OfNumbersAreCorrelations) {
+  const std::vector<Prediction> predictions = {{1, 2}, {2, 4}, {3, 5}, {4, 4}, {5, 5}};
+  const auto scores = by_name(number_scores(predictions));
+  EXPECT_NEAR(scores.at("pearson"), 6 / std::sqrt(10 * 6.0), 1e-15);
+  // Ranks 1 2 3 4 5 and 1 2.5 4.5 2.5 4.5.
+  EXPECT_NEAR(scores.at("spearman"), 7 / std::sqrt(10 * 9.0), 1e-15);
+  const std::vector<Prediction> flat = {{1, 2}, {1, 4}};
+  EXPECT_TRUE(std::isnan(by_name(number_scores(flat)).at("pearson")));
+  EXPECT_TRUE(number_scores(std::span(predictions).first(1)).empty());
+}
+
+TEST(Evaluations, AreTheWeightedMeansOfTheTerms) {
+  models::ModelSpec spec;
+  spec.losses = {{.name = "lm loss", .labels = "a", .accuracy = true},
+                 {.name = "sop loss", .labels = "b", .weight = 0.5}};
+  EvaluationSums sums;
+  sums += {.terms = {{6, 2, 1}, {0, 0, 0}}, .predictions = {}};
+  sums += {.terms = {{3, 1, 1}, {4, 4, 0}}, .predictions = {}};
+  const std::optional<Evaluation> result = evaluated(spec, sums, 2);
+  ASSERT_TRUE(result);
+  EXPECT_DOUBLE_EQ(result->loss, 3 + 0.5 * 1);
+  EXPECT_EQ(result->figures, (Scores{{"lm_loss", 3}, {"sop_loss", 1}, {"lm_accuracy", 2.0 / 3}}));
+  EXPECT_EQ(figure_names(spec),
+            (std::vector<std::string>{"loss", "lm_loss", "lm_accuracy", "sop_loss"}));
+  EXPECT_FALSE(evaluated(spec, {.terms = {{0, 0, 0}, {0, 0, 0}}, .predictions = {}}, 2));
+  EXPECT_TRUE(lower_is_better("validation_lm_loss"));
+  EXPECT_FALSE(lower_is_better("validation_accuracy"));
+}
+
+} // namespace
+} // namespace pentatron::trainer
