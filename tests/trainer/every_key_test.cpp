@@ -80,7 +80,6 @@ std::vector<std::string> operator+(std::vector<std::string> a, const std::vector
 }
 
 const std::map<std::string, Effect> kEffects = {
-    {"model.type", {"model.type=bert", {"dataset.type=bert", "dataset.path={}/stories.jsonl"}}},
     {"model.head",
      {"model.head=regression", kLabels + std::vector<std::string>{"train.train_iters=2"}}},
     {"model.num_labels", {"model.num_labels=3", kLabels}},
@@ -106,11 +105,6 @@ const std::map<std::string, Effect> kEffects = {
       kT5 + std::vector<std::string>{"dataset.mask_prob=0.3", "dataset.decoder_seq_length=16"}}},
     {"dataset.decoder_seq_length", {"dataset.decoder_seq_length=12", kT5}},
     {"dataset.vocab_extra_ids", {"dataset.vocab_extra_ids=50", kT5}},
-    {"dataset.cls_token", {"dataset.cls_token=<0x01>", kBert}},
-    {"dataset.sep_token", {"dataset.sep_token=<0x01>", kBert}},
-    {"dataset.mask_token", {"dataset.mask_token=<0x01>", kBert}},
-    {"dataset.pad_token", {"dataset.pad_token=<0x01>", kBert}},
-    {"dataset.eos_token", {"dataset.eos_token=<0x01>", kT5}},
     {"dataset.text_pair_key", {"dataset.text_pair_key=other", kLabels}},
     {"dataset.label_key", {"dataset.label_key=mood", kLabels}},
     {"dataset.label_names",
@@ -355,6 +349,12 @@ const std::map<std::string, Elsewhere> kElsewhere = {
     {"dataset.test_data_path",
      {"training does not look at the test part: OpenIndexed of data_test"}},
     {"dataset.fim_pad_token", {"no byte is left over: FillInTheMiddle of data_test"}},
+    {"dataset.cls_token", {"needs a tokenizer with names: OpenObjectives of data_test"}},
+    {"dataset.sep_token", {"needs a tokenizer with names: OpenObjectives of data_test"}},
+    {"dataset.mask_token", {"needs a tokenizer with names: OpenObjectives of data_test"}},
+    {"dataset.pad_token", {"needs a tokenizer with names: OpenObjectives of data_test"}},
+    {"dataset.eos_token", {"needs a tokenizer with names: OpenObjectives of data_test"}},
+    {"model.type", {"goes with other data: LayoutMatrix"}},
     {"model.pooler", {"such a model is not trained: HfGolden and EvaluateHf"}},
     {"tokenizer.type", {"needs files: MakeTokenizer of data_test"}},
     {"tokenizer.path", {"needs files: MakeTokenizer of data_test"}},
