@@ -15,6 +15,7 @@
 #include "pentatron/data/config.h"
 #include "pentatron/data/corpus.h"
 #include "pentatron/data/field.h"
+#include "pentatron/data/input_report.h"
 #include "pentatron/data/token_stream.h"
 #include "pentatron/data/tokenizer.h"
 
@@ -159,6 +160,7 @@ struct Datasets {
   std::vector<NamedDataset> validation_sets;
   std::shared_ptr<const Dataset> test;
   std::shared_ptr<const Corpus> corpus; ///< of type text, else null
+  std::optional<InputReport> report;    ///< of files of text or records: what was left out
   Split split;                          ///< of the corpus
   PartSize train_size, validation_size, test_size;
   int64_t file_batch_size =

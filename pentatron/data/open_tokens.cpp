@@ -22,7 +22,8 @@ TokenDatasets open_text(const DatasetConfig& config, const DatasetContext& conte
   about.corpus =
       context.corpus ? context.corpus : std::make_shared<const Corpus>(config, context.tokenizer);
   about.split = split_corpus(*about.corpus, config.split);
-  about.summary = about.corpus->report().to_string();
+  about.report = about.corpus->report();
+  about.summary = about.report->to_string();
   about.files = about.corpus->files();
   const auto open_part = [&](Part part) -> std::shared_ptr<const TokenDataset> {
     const StreamRange range = about.split[part];

@@ -422,7 +422,7 @@ TrainReport Trainer::run(const RunOptions& run_options) {
   const comm::ParallelGroups& g = s.groups;
   if (s.progress.iteration < s.total_iterations) {
     s.folders->begin(s.progress.iteration, g.world());
-    if (s.main_rank && s.datasets.corpus != nullptr) write_skipped(c, s.datasets.corpus->report());
+    if (s.main_rank && s.datasets.report) write_skipped(c, *s.datasets.report);
   }
   const std::vector<models::LossTerm>& losses = s.model.model->spec().losses;
   Reporter reporter(

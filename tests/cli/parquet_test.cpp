@@ -69,7 +69,7 @@ TEST_F(Parquet, RowsAreDocumentsLikeLines) {
 }
 
 TEST_F(Parquet, TrainsOnFilesAndFolders) {
-  fs::remove(folder / "in/cut.parquet");
+  for (const char* other : {"in/cut.parquet", "in/labelled.parquet"}) fs::remove(folder / other);
   std::ofstream(folder / "lines.jsonl") << lines(40) << lines(500);
   const std::string tiny =
       "train model.num_layers=1 model.hidden_size=32 model.num_attention_heads=2 "
@@ -91,6 +91,23 @@ TEST_F(Parquet, TrainsOnFilesAndFolders) {
   std::ofstream(folder / "lines.jsonl") << lines(500);
   call("tokenize --train-bpe 280 --input lines.jsonl --json-keys large --output two.json");
   EXPECT_EQ(content_of(folder / "one.json"), content_of(folder / "two.json"));
+}
+
+TEST_F(Parquet, OtherColumnsMayBeNumbersOrMissing) {
+  const std::string lines =
+      R"({"text": "one", "flag": true, "score": 0.1, "label": 2, "wide": 1099511627776, )"
+      R"("single": 0.5, "text_pair": "a"})"
+      "\n"
+      R"({"text": "two", "flag": false, "score": -2, "label": 0, "wide": -1, "single": 1})"
+      "\n"
+      R"({"text": "three", "score": 1e-7, "wide": 0, "single": 3, "text_pair": "c"})"
+      "\n";
+  const std::string reader = fs::path(PENTATRON_PROGRAM).parent_path() / "pentatron-parquet";
+  const std::string command = "'" + reader + "' '" + (folder / "in/labelled.parquet").string() +
+                              "' text --more flag score label list none wide single text_pair > '" +
+                              (folder / "rows").string() + "'";
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  EXPECT_EQ(content_of(folder / "rows"), lines);
 }
 
 TEST_F(Parquet, ErrorsNameColumnsAndDamage) {

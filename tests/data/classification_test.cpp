@@ -308,6 +308,7 @@ TEST_F(Classification, BadLinesFollowTheirRule) {
   c.on_bad_input = OnBadInput::kSkip;
   c.max_line_bytes = 150;
   EXPECT_THAT(read(c, context()), ElementsAre(std::pair("<a|_________", 2)));
+  EXPECT_EQ(open_datasets(c, context()).report->skips().size(), 8u);
   EXPECT_THAT(summary, AllOf(HasSubstr("skipped 8:"), HasSubstr("1 with invalid UTF-8"),
                              HasSubstr("4 without the key"), HasSubstr("1 line too long"),
                              HasSubstr("line 2 has no key \"label\"; its keys are")));

@@ -51,6 +51,7 @@ CASES = [
     # trainer
     ("split", TEXT + "dataset.split=0,100", {
         "more text, another dataset.split": TEXT + "dataset.split=95,5,0", "a shorter sequence": TEXT + "train.seq_length=8"}),
+    ("data of another model", TEXT.replace("dataset.type=text", "dataset.type=bert"), {}),
     ("no checkpoint", MOCK + "checkpoint.load=nothing", {}),
     ("another model", MOCK + "checkpoint.load=saved model.hidden_size=64", {}),
     ("another run's checkpoints", MOCK.replace("=new", "=saved"), {}),
@@ -253,12 +254,12 @@ ELSEWHERE = [
     (r"was started with other files|: positions|skip_list_bytes",
      "files of an earlier call: tests/data, tests/cli/user_data_test.cpp"),
     (r"standard input to read a prompt|in_process cannot be used with", "ranks as processes: tests/cli/generating_test.cpp, tests/comm"),
-    (r"^data/gpt/(blend|open_indexed|gpt_index)|^data/(loader|open_datasets|make_tokenizer)", "data of several corpora: tests/data"),
+    (r"^data/gpt/(blend|named_corpora|open_indexed|gpt_index)|^data/(loader|open_datasets|open_tokens|make_tokenizer)", "data of several corpora: tests/data"),
     (r"^data/parquet_source", "a build without Arrow: tests/cli"),
     (r"^trainer/model_tokenizer", "a tokenizer of an unknown kind: tests/cli/user_data_test.cpp"),
     (r"no token to predict|the prompt is empty", "a tokenizer that begins no text: tests/cli"),
     (r"^data/corpus|--input with JSON Lines", "input without a document: tests/cli/user_data_test.cpp"),
     (r"^generate/generate.*--max-new-tokens|^trainer/run_data.*less than one training sample", "what the command line refuses before; for users of the library"),
     (r"MFU is not shown", "a device of unknown speed: tests/trainer"),
-    (r"^data/objectives", "datasets of BERT and T5, without a model yet: tests/data/objectives_test.cpp"),
+    (r"^data/objectives", "datasets of BERT, T5 and classifiers, without a model yet: tests/data"),
 ]

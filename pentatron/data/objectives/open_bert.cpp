@@ -11,7 +11,7 @@ namespace pentatron::data {
 
 namespace {
 
-/// `added`: the tokens above the vocabulary.
+/// `added`: a line of the summary about tokens above the vocabulary.
 BertDataset::Options bert_options(const DatasetConfig& config, const DatasetContext& context,
                                   std::string& added) {
   const Tokenizer& tokenizer = *context.tokenizer;
@@ -29,7 +29,7 @@ BertDataset::Options bert_options(const DatasetConfig& config, const DatasetCont
                   .vocab_size = tokenizer.vocab_size(),
                   .max_ngram = config.masking_max_ngram};
   special.check(context.vocab_size);
-  added = special.added_text();
+  added = special.summary();
   options.mask.is_special = [own = context.tokenizer](int64_t token) {
     return token >= own->vocab_size() || own->is_special(token);
   };
@@ -58,7 +58,8 @@ Datasets bert_from_text(const DatasetConfig& config, const DatasetContext& conte
       std::make_shared<const Corpus>(config, context.tokenizer, Corpus::Cut::kSentences);
   sets.corpus = corpus;
   sets.split = split_corpus(*corpus, config.split);
-  sets.summary = corpus->report().to_string();
+  sets.report = corpus->report();
+  sets.summary = sets.report->to_string();
   sets.files = corpus->files();
   const auto sentences = std::make_shared<const CorpusSentences>(corpus);
   sets.summary += fmt::format(", {}", counted(sentences->num_sentences(), "sentence"));
@@ -113,7 +114,7 @@ Datasets open_bert(const DatasetConfig& config, const DatasetContext& context) {
   const BertDataset::Options options = bert_options(config, context, added);
   Datasets sets = names_corpora(config) ? bert_from_corpora(config, context, options)
                                         : bert_from_text(config, context, options);
-  if (!added.empty()) sets.summary += "\n  tokens above the vocabulary: " + added;
+  sets.summary += added;
   return sets;
 }
 

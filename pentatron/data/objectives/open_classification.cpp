@@ -48,7 +48,8 @@ class ClassificationOpener {
       sets_.split = split_samples(texts->size(), config_.split);
       for (const Part part : kAllParts) add(part, texts, sets_.split[part]);
     }
-    sets_.summary = fmt::format("{}{}{}", report_.to_string(), labels_, added());
+    sets_.report = report_;
+    sets_.summary = fmt::format("{}{}{}", report_.to_string(), labels_, special_.summary());
     return std::move(sets_);
   }
 
@@ -192,11 +193,6 @@ class ClassificationOpener {
     }
     labels_ = fmt::format("\n  labels in the training data, with their samples: {}",
                           fmt::join(shown, ", "));
-  }
-
-  std::string added() const {
-    const std::string text = special_.added_text();
-    return text.empty() ? "" : "\n  tokens above the vocabulary: " + text;
   }
 
   const DatasetConfig& config_;

@@ -39,8 +39,7 @@ Datasets open_t5(const DatasetConfig& config, const DatasetContext& context) {
   whole.sequence_length = T5Dataset::raw_length(options) - 1;
   Datasets sets;
   const TokenDatasets tokens = open_tokens(plain, whole, sets);
-  if (const std::string added = special.added_text(); !added.empty())
-    sets.summary += "\n  tokens above the vocabulary: " + added;
+  sets.summary += special.summary();
   set_samples(
       tokens, [&](const auto& part, Part) { return std::make_shared<T5Dataset>(part, options); },
       sets);

@@ -58,6 +58,10 @@ void SpecialTokens::check(int64_t model_vocab_size) const {
       model_vocab_size, end_, tokenizer_->name(), added, end_);
 }
 
+std::string SpecialTokens::summary() const {
+  return added_.empty() ? "" : "\n  tokens above the vocabulary: " + added_text();
+}
+
 std::string SpecialTokens::added_text() const {
   return fmt::format("{}", fmt::join(added_, ", "));
 }

@@ -38,10 +38,13 @@ class SpecialTokens {
   int64_t vocab_size() const { return end_; }
   /// Throws ConfigError if the vocabulary of the model is smaller.
   void check(int64_t model_vocab_size) const;
-  /// "[PAD]=257, [CLS]=258": those above the vocabulary; empty if there are none.
-  std::string added_text() const;
+  /// A line of Datasets::summary with those above the vocabulary: "[PAD]=257, [CLS]=258"; empty if
+  /// there are none.
+  std::string summary() const;
 
  private:
+  std::string added_text() const;
+
   const Tokenizer* tokenizer_;
   int64_t end_;
   std::vector<std::string> added_;

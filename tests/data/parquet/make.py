@@ -17,4 +17,15 @@ table = pa.table({
 })
 pq.write_table(table, here / "texts.parquet", row_group_size=128, compression="zstd", use_dictionary=["title"])
 pq.write_table(table.slice(0, 40), here / "snappy.parquet", compression="snappy")
+labelled = pa.table({
+    "text": ["one", "two", "three"],
+    "text_pair": ["a", None, "c"],
+    "label": pa.array([2, 0, None], pa.int8()),
+    "wide": pa.array([1 << 40, -1, 0], pa.int64()),
+    "score": [0.1, -2.0, 1e-7],
+    "single": pa.array([0.5, 1, 3], pa.float32()),
+    "flag": [True, False, None],
+    "list": [[1], [2], [3]],
+})
+pq.write_table(labelled, here / "labelled.parquet")
 (here / "cut.parquet").write_bytes((here / "texts.parquet").read_bytes()[:2000])
