@@ -24,7 +24,9 @@ std::unique_ptr<models::Model> make_part(const ModelOptions& options,
                                          const PipelinePlan& plan) {
   models::ModelBuild build = options.build;
   if (!plan.stages.empty()) build.stages = plan.stages_of(groups.pp().rank());
-  return models::make_model(options.config, build);
+  auto model = models::make_model(options.config, build);
+  if (options.prepare) options.prepare(model->params());
+  return model;
 }
 
 void finish(models::Model& model, const ModelOptions& options) {
@@ -208,7 +210,6 @@ RankModel make_model(const ModelOptions& options, const comm::ParallelGroups& gr
   model.device = options.device;
   if (!plan.stages.empty()) model.places = {groups.pp(), plan.rank_of_stage, plan.stages};
   model.model = make_part(options, groups, plan);
-  if (options.lend) options.lend(model.model->params());
   model.store =
       std::make_unique<nn::ResidentStore>(model.model->params(), options.device, options.gradients);
   finish(*model.model, options);
