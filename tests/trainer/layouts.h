@@ -25,16 +25,20 @@ inline std::ostream& operator<<(std::ostream& out, const Layout& layout) {
 }
 
 inline const std::vector<Work>& works() {
+  static const std::string gpt2 =
+      "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
+      "model.num_query_groups=2 "
+      "model.position_embedding_type=learned_absolute model.normalization=layernorm "
+      "model.activation_func=gelu_tanh model.add_qkv_bias=true model.add_attention_proj_bias=true "
+      "model.add_mlp_bias=true model.untie_embeddings_and_output_weights=false "
+      "model.hidden_dropout=0.1 model.attention_dropout=0.1 model.ffn_hidden_size=64 "
+      "optimizer.clip_grad=0.5";
   static const std::vector<Work> all = {
       // Tied, learned positions, layer norm, biases, dropout everywhere, active clipping.
-      {"gpt2",
-       "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
-       "model.num_query_groups=2 "
-       "model.position_embedding_type=learned_absolute model.normalization=layernorm "
-       "model.activation_func=gelu_tanh model.add_qkv_bias=true model.add_attention_proj_bias=true "
-       "model.add_mlp_bias=true model.untie_embeddings_and_output_weights=false "
-       "model.hidden_dropout=0.1 model.attention_dropout=0.1 model.ffn_hidden_size=64 "
-       "optimizer.clip_grad=0.5"},
+      {"gpt2", gpt2},
+      // The same with a frozen tied table, a frozen layer, and weights whose biases train.
+      {"gpt2_frozen", gpt2 + " train.freeze=[\"embedding.word.weight\",\"layers.1.*\","
+                             "\"layers.*.mlp.fc1.weight\",\"layers.2.*norm.*\"]"},
       // Untied, rotary, RMSNorm, q/k norms, gated, learnable sinks, packed documents whose ends
       // reset attention and are no targets: label masks that differ from rank to rank.
       {"llama",
@@ -105,7 +109,19 @@ inline const std::vector<Layout>& layouts() {
       {"tp2_sp_output_norms", "olmo2", 2, tp + "2" + sp, true},
       {"tp4_output_norms", "olmo2", 4, tp + "4", true},
       {"tp2_pp2_sp_caps", "gemma", 4, tp + "2" + sp + pp + "2" + schedule + "1f1b", true},
+      {"tp2_frozen", "gpt2_frozen", 2, tp + "2", true},
+      {"tp2_sp_pp2_zb_h1_frozen", "gpt2_frozen", 4, tp + "2" + sp + pp + "2" + schedule + "zb_h1",
+       true},
+      {"pp2_frozen", "gpt2_frozen", 2, pp + "2" + recompute, true},
+      {"zero1_frozen", "gpt2_frozen", 2, zero + "1" + small, true},
+      {"zero2_frozen", "gpt2_frozen", 2, zero + "2" + small, true},
+      {"zero3_frozen", "gpt2_frozen", 2, zero + "3", true},
       // The rest of the full matrix.
+      {"zero3_pp2_frozen", "gpt2_frozen", 8,
+       zero + "3" + pp + "2" + recompute + " ddp.num_distributed_optimizer_instances=2", false},
+      {"tp2_pp2_dp2_zb_v_frozen", "gpt2_frozen", 8,
+       tp + "2" + sp + pp + "2" + zero + "2" + schedule + "zb_v", false},
+      {"dp4_late_frozen", "gpt2_frozen", 4, late + small, false},
       {"tp4_caps", "gemma", 4, tp + "4" + recompute, false},
       {"zero3_pp2_zb_v_caps", "gemma", 4, zero + "3" + pp + "2" + schedule + "zb_v", false},
       {"zero3_tp2_output_norms", "olmo2", 4, zero + "3" + tp + "2" + recompute, false},

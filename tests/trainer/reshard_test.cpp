@@ -31,7 +31,8 @@ struct SavedRun {
 
 class Resharding : public testing::TestWithParam<std::string> {
  protected:
-  SavedRun train(const std::string& name, const std::string& more) {
+  SavedRun train(const std::string& name, const std::string& more,
+                 const std::string& work = "gpt2") {
     Layout layout{"one", "gpt2", 1, "", true};
     for (const Layout& known : layouts())
       if (known.name == name) layout = known;
@@ -42,7 +43,7 @@ class Resharding : public testing::TestWithParam<std::string> {
     std::mutex mutex;
     const auto body = [&](const comm::Group& world) {
       const trainer::Config config =
-          layout_config("gpt2",
+          layout_config(work,
                         layout.keys + " dtype=" + GetParam() + " train.eval_interval=0 " +
                             fmt::format("train.train_iters={} ", kAll) + more,
                         layout.ranks, scratch.path);
@@ -94,6 +95,32 @@ TEST_P(Resharding, GoesOnInAnyLayout) {
                   bounds_of(GetParam()));
       if (HasFailure()) return;
     }
+}
+
+TEST_P(Resharding, GoesOnInAnyLayoutWithFrozenParameters) {
+  if (GetParam() != "fp64") return; // once
+  const std::vector<std::string> layouts = {"one", "tp2_frozen", "pp2_frozen", "zero1_frozen",
+                                            "zero3_pp2_frozen"};
+  const SavedRun whole = train("one", "", "gpt2_frozen");
+  for (const std::string& from : layouts)
+    train(from,
+          fmt::format("train.exit_interval={} checkpoint.save={}", kSaved, checkpoints / from),
+          "gpt2_frozen");
+  for (size_t a = 0; a < layouts.size(); ++a) {
+    const std::string& to = layouts[(a + 2) % layouts.size()];
+    SCOPED_TRACE(layouts[a] + " goes on as " + to);
+    expect_same(train(to, "checkpoint.load=" + checkpoints / layouts[a], "gpt2_frozen"), whole,
+                bounds_of("fp64"));
+  }
+  // What is frozen now was trained, and the other way round, on ranks that split it differently.
+  const std::string other = " train.freeze=[\"layers.3.*\",\"embedding.position.weight\"]";
+  const SavedRun thawed =
+      train("one", "checkpoint.load=" + checkpoints / "one" + other, "gpt2_frozen");
+  for (const char* name : {"tp2_frozen", "zero3_pp2_frozen"}) {
+    SCOPED_TRACE(name);
+    expect_same(train(name, "checkpoint.load=" + checkpoints / "one" + other, "gpt2_frozen"),
+                thawed, bounds_of("fp64"));
+  }
 }
 
 TEST_P(Resharding, IsBitForBitInTheSameLayout) {
