@@ -130,7 +130,8 @@ TEST(MemoryPlans, CountFrozenParametersAsValuesAlone) {
   EXPECT_EQ(plan.rank.weights, before.rank.weights);
   EXPECT_EQ(plan.rank.gradients, 4 * trained);
   EXPECT_EQ(plan.rank.optimizer, 12 * trained);
-  EXPECT_THAT(describe_limits(half, plan, kGiB), HasSubstr(", 4.20M of them frozen (6.29M on a rank)"));
+  EXPECT_THAT(describe_limits(half, plan, kGiB),
+              HasSubstr(", 4.20M of them frozen (6.29M on a rank)"));
   // Stages hold different shares of them: here the last one trains, the first one does not.
   const std::vector<std::string> pp2 = {kFrozen, "parallel.pipeline_model_parallel_size=2"};
   EXPECT_EQ(plan_memory(small_model(pp2, 2), 2).rank.gradients, 4 * trained);
