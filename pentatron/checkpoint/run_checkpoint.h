@@ -32,6 +32,7 @@ struct TrainState {
   int64_t nan_iterations = 0;
   /// Of this iteration, where they are known; retention looks at them.
   std::optional<double> loss, validation_loss;
+  std::map<std::string, double> figures; ///< of an evaluation, by "validation_" and their names
   std::string config_yaml;
   std::string tokenizer; ///< digest
   int64_t eod = -1;      ///< the token that ends a document; -1: none

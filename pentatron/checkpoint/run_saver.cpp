@@ -49,6 +49,7 @@ CheckpointInfo info_of(const TrainState& state, const optim::Optimizer& optimize
   if (state.eod >= 0) info.state[kEod] = state.eod;
   add("loss", state.loss);
   add("validation_loss", state.validation_loss);
+  for (const auto& [name, value] : state.figures) add(name.c_str(), value);
   return info;
 }
 

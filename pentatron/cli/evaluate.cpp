@@ -12,6 +12,7 @@
 #include "pentatron/cli/commands.h"
 #include "pentatron/cli/loaded_model.h"
 #include "pentatron/cli/text_documents.h"
+#include "pentatron/models/model.h"
 #include "pentatron/trainer/evaluate_hf.h"
 #include "pentatron/trainer/kernel_choice.h"
 #include "pentatron/trainer/metrics/train_log.h"
@@ -23,7 +24,7 @@ namespace pentatron::cli {
 namespace {
 
 struct EvaluateArguments {
-  std::string positional, model, batches, text_key = "text", logits_out, grads_out;
+  std::string positional, model, batches, text_key = "text", logits_out, grads_out, hidden_out;
   std::optional<std::string> text;
   std::vector<std::string> files, config;
   trainer::TextScoring scoring;
@@ -60,6 +61,9 @@ void check_inputs(const EvaluateArguments& a) {
     raise<ConfigError>("{} can only be used with --batches, not with {}\n  try: --batches "
                        "batch.safetensors",
                        a.logits_out.empty() ? "--grads-out" : "--logits-out", given[0]);
+  if (!a.files.empty() && !a.hidden_out.empty())
+    throw ConfigError("--hidden-out can only be used with --batches or --text, not with --file\n  "
+                      "try: --text \"It is a truth universally acknowledged\"");
   if (!a.batches.empty() && (a.scoring.context > 0 || a.scoring.stride > 0))
     raise<ConfigError>("{} can only be used with --text or --file, not with --batches\n  try: "
                        "--file text.txt",
@@ -78,6 +82,26 @@ void print_score(const trainer::TextScore& score) {
              score.documents);
 }
 
+/// One batch as transformers' forward pass takes it.
+void evaluate_batch(const EvaluateArguments& a, const trainer::Config& config,
+                    std::vector<int32_t> tokens) {
+  const std::optional<trainer::Evaluation> result =
+      trainer::evaluate_hf({.model = a.model,
+                            .batches = a.batches,
+                            .tokens = std::move(tokens),
+                            .logits_out = a.logits_out,
+                            .grads_out = a.grads_out,
+                            .hidden_out = a.hidden_out,
+                            .dtype = config.dtype,
+                            .device = config.device,
+                            .num_threads = config.train.num_threads});
+  if (!result) return;
+  fmt::print("{{\"loss\":{}", trainer::exact_text(result->loss));
+  for (const auto& [name, value] : result->figures)
+    fmt::print(",\"{}\":{}", name, trainer::exact_text(value));
+  fmt::print("}}\n");
+}
+
 void evaluate_text(const EvaluateArguments& a, const trainer::Config& config) {
   OpenedModel opened{.where = a.model, .source = checkpoint::open_model(a.model), .config = config};
   const auto tokenizer = open_tokenizer_of(opened);
@@ -85,6 +109,16 @@ void evaluate_text(const EvaluateArguments& a, const trainer::Config& config) {
     raise<ConfigError>("{} has no tokenizer, which {} needs\n  try: {}", a.model,
                        a.text ? "--text" : "--file",
                        download_or(opened.source->facts().path, "--batches FILE with token ids"));
+  if (!a.hidden_out.empty()) {
+    std::vector<int32_t> tokens;
+    tokenizer->encode_with_special(*a.text, tokens);
+    if (tokens.empty()) throw DataError("the text has no tokens\n  try: a longer text");
+    return evaluate_batch(a, config, std::move(tokens));
+  }
+  if (!models::model_spec(opened.source->config()).generates)
+    raise<ConfigError>("{} is a model of type {}, which does not predict the next token\n  try: "
+                       "--hidden-out hidden.safetensors, or --batches FILE with labels",
+                       a.model, config::to_string(opened.source->config().type));
   trainer::TextScoring scoring = a.scoring;
   scoring.dtype = config.dtype;
   scoring.device = config.device;
@@ -114,14 +148,7 @@ int evaluate(EvaluateArguments& a) {
     evaluate_text(a, config);
     return 0;
   }
-  const double loss = trainer::evaluate_hf({.model = a.model,
-                                            .batches = a.batches,
-                                            .logits_out = a.logits_out,
-                                            .grads_out = a.grads_out,
-                                            .dtype = config.dtype,
-                                            .device = config.device,
-                                            .num_threads = config.train.num_threads});
-  fmt::print("{{\"loss\":{}}}\n", trainer::exact_text(loss));
+  evaluate_batch(a, config, {});
   return 0;
 }
 
@@ -140,7 +167,9 @@ void add_evaluate(CLI::App& program, Action& chosen) {
                    ".parquet; repeat the option for several")
       ->allow_extra_args(false);
   verb->add_option("--batches", a->batches,
-                   "Safetensors file with a tensor input_ids, int64 [batch, sequence]");
+                   "Safetensors file with the arguments of the model's forward pass in "
+                   "transformers: input_ids, int64 [batch, sequence], and what else it reads "
+                   "(attention_mask, token_type_ids, labels)");
   verb->add_option("--text-key", a->text_key,
                    "with --file: the field of the JSON objects, or the Parquet column, that "
                    "holds the text")
@@ -155,15 +184,19 @@ void add_evaluate(CLI::App& program, Action& chosen) {
       ->check(CLI::PositiveNumber);
   verb->add_option("--logits-out", a->logits_out,
                    "with --batches: write the logits to this Safetensors file, fp32 [batch, "
-                   "sequence, vocabulary]");
+                   "sequence, vocabulary] or [batch, labels]");
   verb->add_option(
       "--grads-out", a->grads_out,
       "with --batches: write the gradients to this Safetensors file, with Hugging Face "
       "names");
+  verb->add_option("--hidden-out", a->hidden_out,
+                   "with --batches or --text: write the hidden states behind the last norm to this "
+                   "Safetensors file, [batch, sequence, hidden]; no loss of the text is printed");
   verb->add_option("config", a->config,
                    "key=value settings: dtype, device, kernels, train.num_threads");
   verb->footer("Prints one JSON line. For texts: loss (mean cross-entropy per token, in nats), "
-               "perplexity, bits_per_byte, tokens, bytes and documents. For --batches: loss.\n"
+               "perplexity, bits_per_byte, tokens, bytes and documents. For --batches: loss, and "
+               "the losses that it is the sum of.\n"
                "examples:\n"
                "  pentatron evaluate runs/quickstart/checkpoints --text \"It is a truth\"\n"
                "  pentatron evaluate model.gguf --file held_out/ --file more.jsonl --stride 512\n"

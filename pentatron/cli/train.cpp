@@ -64,9 +64,9 @@ void print_report(const trainer::TrainReport& report) {
   };
   fmt::print("\niterations   {}\n", report.iterations);
   if (report.last_loss) fmt::print("loss         {:.4f}\n", *report.last_loss);
-  if (report.validation_loss)
-    fmt::print("validation   {:.4f} (perplexity {:.4f})\n", *report.validation_loss,
-               trainer::perplexity(*report.validation_loss));
+  if (report.validation)
+    fmt::print("validation   {:.4f} ({})\n", report.validation->loss,
+               trainer::figures_text(report.validation->loss, report.validation->figures));
   if (report.unigram_entropy)
     fmt::print("unigram      {:.4f} (loss of a model that only knows token frequencies)\n",
                *report.unigram_entropy);

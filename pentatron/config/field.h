@@ -89,6 +89,8 @@ struct FieldTraits {
   bool not_empty = false; ///< strings and lists
   std::string_view unit;
   OnResume on_resume = OnResume::kInherited;
+  bool selects_variant = false;     ///< an enum whose value says which fields the section has
+  uint32_t variants = ~uint32_t{0}; ///< bits of the values for which the section has this field
 };
 
 template <class C, class T> struct Field {
@@ -137,6 +139,19 @@ template <class C, class T> struct Field {
   constexpr Field unit(std::string_view text) const {
     Field f = *this;
     f.traits.unit = text;
+    return f;
+  }
+  /// The section has the fields of this enum's value; see only_for().
+  constexpr Field selects_variant() const {
+    Field f = *this;
+    f.traits.selects_variant = true;
+    return f;
+  }
+  /// The section has this field for these values of the field that selects the variant, and else
+  /// neither takes nor shows it.
+  template <class... E> constexpr Field only_for(E... values) const {
+    Field f = *this;
+    f.traits.variants = ((uint32_t{1} << static_cast<unsigned>(values)) | ...);
     return f;
   }
   /// Of a section: holds for its fields that say nothing themselves.

@@ -54,6 +54,10 @@ void check_schema(const Schema& schema) {
       raise<Error>("config field '{}' is listed twice", entry.name);
     }
     names.push_back(entry.name);
+    if (entry.traits.variants != ~uint32_t{0} && selecting_entry(schema) == nullptr) {
+      raise<Error>("config field '{}' is only for some variants of a section that has none",
+                   entry.name);
+    }
   }
 }
 

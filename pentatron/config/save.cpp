@@ -11,6 +11,7 @@ namespace {
 
 void write_section(const Schema& schema, const void* object, int depth, std::string& out) {
   for (const Entry& entry : schema.entries) {
+    if (!is_present(schema, entry, object)) continue;
     out.append(static_cast<size_t>(2 * depth), ' ');
     out += entry.name;
     out += ':';
@@ -28,6 +29,7 @@ void write_section(const Schema& schema, const void* object, int depth, std::str
 void diff_section(const Schema& schema, const void* before, const void* after,
                   const std::string& prefix, OnResume of_section, std::vector<Difference>& out) {
   for (const Entry& entry : schema.entries) {
+    if (!is_present(schema, entry, before) && !is_present(schema, entry, after)) continue;
     const std::string path = join(prefix, entry.name);
     const OnResume own = entry.traits.on_resume;
     const OnResume meaning = own == OnResume::kInherited ? of_section : own;

@@ -1,8 +1,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include <fmt/ranges.h>
+
 #include "pentatron/base/error.h"
 #include "pentatron/config/config.h"
+#include "pentatron/config/paths.h"
 #include "pentatron/config/value.h"
 
 namespace pentatron::config::detail {
@@ -83,12 +86,41 @@ bool check_entry(const Entry& entry, const Value& value, const Value& default_va
   return false;
 }
 
+/// Refuses what was assigned to a field that the section does not have. Returns whether nothing
+/// was.
+bool check_absent(const Schema& schema, const Entry& entry, const void* object,
+                  std::string_view section, Violations& violations) {
+  const std::string path = join(section, entry.name);
+  bool assigned = !violations.where(path).empty();
+  if (entry.section != nullptr) {
+    walk(*entry.section, section_of(entry, object),
+         [&](const std::string& key, const Entry&, const void*) {
+           assigned = assigned || !violations.where(join(path, key)).empty();
+         });
+  }
+  if (!assigned) return true;
+  const Entry& selecting = *selecting_entry(schema);
+  const std::string selector = join(section, selecting.name);
+  std::vector<std::string> names;
+  for (const NamedValue& named : selecting.type->names)
+    if ((entry.traits.variants >> named.value & 1) != 0)
+      names.push_back(fmt::format("{}={}", selector, named.name));
+  violations.add(path,
+                 fmt::format("{} is a key of {}, not of {}={}", path, fmt::join(names, " and "),
+                             selector,
+                             format_value(*selecting.type, read_entry(selecting, object))),
+                 names.front());
+  return false;
+}
+
 void validate_section(const Schema& schema, const void* object, const void* defaults,
                       Violations& violations, std::string_view path) {
   bool good = true;
   for (const Entry& entry : schema.entries) {
     const std::string full = join(path, entry.name);
-    if (entry.section != nullptr) {
+    if (!is_present(schema, entry, object)) {
+      good &= check_absent(schema, entry, object, path, violations);
+    } else if (entry.section != nullptr) {
       validate_section(*entry.section, section_of(entry, object), section_of(entry, defaults),
                        violations, full);
     } else if (!check_entry(entry, read_entry(entry, object), read_entry(entry, defaults),
@@ -103,6 +135,7 @@ void validate_section(const Schema& schema, const void* object, const void* defa
 
 bool fields_hold(const Schema& schema, const void* object) {
   return std::ranges::all_of(schema.entries, [&](const Entry& entry) {
+    if (!is_present(schema, entry, object)) return true;
     return entry.section != nullptr ? fields_hold(*entry.section, section_of(entry, object))
                                     : satisfies(entry.traits, read_entry(entry, object));
   });

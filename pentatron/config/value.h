@@ -35,6 +35,18 @@ std::string constraint_text(const FieldTraits& traits);
 inline Value read_entry(const Entry& entry, const void* object) {
   return entry.type->read(static_cast<const std::byte*>(object) + entry.offset);
 }
+/// The field that says which fields the section has; null: it has them all.
+inline const Entry* selecting_entry(const Schema& schema) {
+  for (const Entry& entry : schema.entries)
+    if (entry.traits.selects_variant) return &entry;
+  return nullptr;
+}
+/// Whether the section has the field, as `object` is.
+inline bool is_present(const Schema& schema, const Entry& entry, const void* object) {
+  if (entry.traits.variants == ~uint32_t{0}) return true;
+  const int64_t variant = std::get<int64_t>(read_entry(*selecting_entry(schema), object).data);
+  return (entry.traits.variants >> variant & 1) != 0;
+}
 inline const void* section_of(const Entry& entry, const void* object) {
   return static_cast<const std::byte*>(object) + entry.offset;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "pentatron/base/planted_bug.h"
 #include "pentatron/nn/record.h"
 
 namespace pentatron::layers {
@@ -42,7 +43,9 @@ CrossAttention::CrossAttention(const nn::Scope& scope, const CrossAttentionOptio
            .scale = o.scale > 0 ? o.scale : 1.0 / std::sqrt(static_cast<double>(o.head_size)),
            .dropout = o.dropout,
            .site = o.dropout_site,
-           .head_offset = tp.rank() * (o.heads / tp.size())};
+           .head_offset = planted("cross_attention_dropout_by_local_head")
+                              ? 0
+                              : tp.rank() * (o.heads / tp.size())};
 }
 
 CrossAttention::Memory CrossAttention::keys_and_values(const at::Tensor& memory,

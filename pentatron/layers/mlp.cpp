@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "pentatron/base/planted_bug.h"
+
 namespace pentatron::layers {
 
 namespace {
@@ -17,8 +19,10 @@ parallel::ColumnParallelLinear::Options fc1_options(const MlpOptions& o) {
 Mlp::Mlp(const nn::Scope& scope, const MlpOptions& options, parallel::TensorParallel tp)
     : options_(options), dropout_{.p = options.dropout,
                                   .site = options.dropout_site,
-                                  .feature_offset = tp.rank() * (options.ffn / tp.size()),
-                                  .all_tokens = true},
+                                  .feature_offset = planted("mlp_dropout_by_local_feature")
+                                                        ? 0
+                                                        : tp.rank() * (options.ffn / tp.size()),
+                                  .rows = nn::Rows::kAllTokens},
       fc1_(scope / "fc1", fc1_options(options), tp), fc2_(scope / "fc2",
                                                           {.in = options.ffn,
                                                            .out = options.hidden,

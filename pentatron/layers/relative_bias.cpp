@@ -4,19 +4,24 @@
 
 #include <cmath>
 
+#include "pentatron/base/planted_bug.h"
 #include "pentatron/nn/record.h"
 
 namespace pentatron::layers {
 
+nn::ShardSpec RelativeBias::spec(const RelativeBiasOptions& options) {
+  return {.name = {},
+          .shape = {options.buckets, options.heads},
+          .placements = {{"tp", nn::Placement::shard(1)}}};
+}
+
 RelativeBias::RelativeBias(const nn::Scope& scope, const RelativeBiasOptions& options,
                            const parallel::TensorParallel&)
-    : options_(options) {
-  weight_ = &scope.param("weight",
-                         {.name = {},
-                          .shape = {options.buckets, options.heads},
-                          .placements = {{"tp", nn::Placement::shard(1)}}},
-                         nn::Init::normal(options.init_std));
-}
+    : RelativeBias(scope.param("weight", spec(options), nn::Init::normal(options.init_std)),
+                   options) {}
+
+RelativeBias::RelativeBias(nn::Param& weight, const RelativeBiasOptions& options)
+    : options_(options), weight_(&weight) {}
 
 at::Tensor RelativeBias::bucket_of_columns(int64_t span, const RelativeBiasOptions& o,
                                            at::Device device) {
@@ -46,6 +51,10 @@ at::Tensor RelativeBias::table(int64_t span, const nn::ForwardContext& ctx) cons
     buckets = bucket_of_columns(span, options_, weight.device());
     table =
         weight.to(nn::acc_dtype(weight.scalar_type())).t().contiguous().index_select(1, buckets);
+  }
+  if (planted("bias_of_another_head")) {
+    const auto tp = weight_->where().find("tp");
+    if (tp != weight_->where().end() && tp->second.rank > 0) table = table.roll(1, 0);
   }
   nn::record("relative_bias", {}, {table},
              [weight = weight_, buckets](std::vector<at::Tensor>&& grads) {

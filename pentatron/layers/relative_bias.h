@@ -31,6 +31,9 @@ class RelativeBias {
   /// Registers `scope`.weight.
   RelativeBias(const nn::Scope& scope, const RelativeBiasOptions& options,
                const parallel::TensorParallel& tp);
+  /// Over a parameter with spec(), which layers on several pipeline ranks may share.
+  RelativeBias(nn::Param& weight, const RelativeBiasOptions& options);
+  static nn::ShardSpec spec(const RelativeBiasOptions& options);
 
   /// [n / t, 2 span - 1] in the accumulate type, as core_attention() takes it: for distances below
   /// `span`. One use of the parameter.

@@ -1,9 +1,12 @@
 #include "pentatron/models/model.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "pentatron/base/error.h"
+#include "pentatron/models/bert/bert.h"
 #include "pentatron/models/gpt/gpt.h"
+#include "pentatron/models/t5/t5.h"
 
 namespace pentatron::models {
 
@@ -27,7 +30,9 @@ template <class T> Type type_of_class(ModelType type) {
 }
 
 const Type& type_of(const ModelConfig& config) {
-  static const std::vector<Type> types = {type_of_class<Gpt>(ModelType::kGpt)};
+  static const std::vector<Type> types = {type_of_class<Gpt>(ModelType::kGpt),
+                                          type_of_class<Bert>(ModelType::kBert),
+                                          type_of_class<T5>(ModelType::kT5)};
   const auto found = std::ranges::find(types, config.type, &Type::type);
   PT_DCHECK(found != types.end());
   return *found;
@@ -40,10 +45,20 @@ Model::Model(const ModelConfig& config, const ModelBuild& build)
   if (build_.stages.empty()) build_.stages = {{0, spec_.num_segments()}};
 }
 
-bool Model::holds(int64_t segment) const {
-  return std::ranges::any_of(build_.stages, [&](const SegmentRange& stage) {
-    return stage.begin <= segment && segment < stage.end;
-  });
+nn::Scope Model::root() {
+  return {params_, build_.dtype, {{"tp", {build_.tp.rank(), build_.tp.size()}}}};
+}
+
+nn::Param& Model::shared_param(int64_t unit, const std::string& name, nn::ShardSpec spec,
+                               nn::Init init) {
+  if (nn::Param* const made = params_.find_or_null(name)) {
+    made->used_by(unit);
+    return *made;
+  }
+  const auto position = build_.shared.find(name);
+  return root().of_unit(unit).shared_param(name, std::move(spec), init,
+                                           position != build_.shared.end() ? position->second
+                                                                           : nn::AxisPosition{});
 }
 
 void Model::assemble(const std::function<std::unique_ptr<nn::Segment>(int64_t)>& make) {

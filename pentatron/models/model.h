@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "pentatron/models/model_config.h"
 #include "pentatron/models/model_spec.h"
 #include "pentatron/nn/cost.h"
+#include "pentatron/nn/module.h"
 #include "pentatron/nn/segment.h"
 #include "pentatron/parallel/tensor/tensor_parallel.h"
 
@@ -20,6 +22,8 @@ struct ModelBuild {
   at::ScalarType dtype = at::kFloat;
   parallel::TensorParallel tp;
   bool recompute = false;
+  /// Of each shared parameter that several pipeline ranks hold: which of them this rank is.
+  std::map<std::string, nn::AxisPosition, std::less<>> shared = {};
   std::vector<SegmentRange> stages; ///< that this rank holds, ascending; empty: the whole model
 };
 
@@ -51,8 +55,10 @@ class Model {
   Model(const ModelConfig& config, const ModelBuild& build);
   /// Makes this rank's chunks: `make` is called for the segments that it holds, in their order.
   void assemble(const std::function<std::unique_ptr<nn::Segment>(int64_t segment)>& make);
-  /// Whether this rank holds the segment.
-  bool holds(int64_t segment) const;
+  /// Where parameters are registered.
+  nn::Scope root();
+  /// A parameter of ModelSpec::shared, for its segment `unit`; made once on a rank.
+  nn::Param& shared_param(int64_t unit, const std::string& name, nn::ShardSpec spec, nn::Init init);
 
   ModelConfig config_;
   ModelBuild build_;

@@ -20,9 +20,41 @@ int64_t ModelConfig::ffn_size() const {
   return gated() ? (hidden_size * 8 / 3 + 63) / 64 * 64 : 4 * hidden_size;
 }
 
+bool ModelConfig::pools() const {
+  switch (head) {
+  case ModelHead::kMaskedLm:
+    return binary_head;
+  case ModelHead::kNone:
+    return pooler;
+  default:
+    return true;
+  }
+}
+
+ModelConfig ModelConfig::default_of(ModelType type) {
+  ModelConfig c;
+  c.type = type;
+  if (type == ModelType::kGpt) return c;
+  if (type == ModelType::kT5) {
+    c.position_embedding_type = PositionEmbedding::kNone;
+    c.layernorm_epsilon = 1e-6;
+    c.activation_func = ActivationFunction::kGeGluTanh;
+    c.softmax_scale = 1;
+    return c;
+  }
+  c.position_embedding_type = PositionEmbedding::kLearnedAbsolute;
+  c.normalization = Normalization::kLayerNorm;
+  c.norm_placement = NormPlacement::kPost;
+  c.layernorm_epsilon = 1e-12;
+  c.activation_func = ActivationFunction::kGelu;
+  c.add_qkv_bias = c.add_attention_proj_bias = c.add_mlp_bias = true;
+  return c;
+}
+
 ModelConfig ModelConfig::with_one_layer() const {
   ModelConfig small = *this;
   small.num_layers = 1;
+  if (type == ModelType::kT5) small.num_decoder_layers = 1;
   small.full_attention_layers = {};
   return small;
 }
@@ -35,17 +67,21 @@ constexpr double kMaxParameters = 1e15;
 /// In fp64, where int64_t would overflow: from models of one and of two layers, because all layers
 /// have the same parameters and there may be a million of them.
 double approximate_parameters(ModelConfig config) {
-  const auto count = [&config](int64_t layers) {
-    config.num_layers = layers;
+  const int64_t decoder = config.type == ModelType::kT5 ? config.decoder_layers() : 0;
+  const auto layers = static_cast<double>(config.num_layers);
+  const auto count = [&config](int64_t layers_now, int64_t decoder_layers) {
+    config.num_layers = layers_now;
+    if (config.type == ModelType::kT5) config.num_decoder_layers = decoder_layers;
     config.full_attention_layers = {};
     double total = 0;
     for (const auto& [name, spec] : param_specs(config))
       total += std::accumulate(spec.shape.begin(), spec.shape.end(), 1.0, std::multiplies<>());
     return total;
   };
-  const auto layers = static_cast<double>(config.num_layers);
-  const double one = count(1);
-  return one + (layers - 1) * (count(2) - one);
+  const double one = count(1, 1);
+  double total = one + (layers - 1) * (count(2, 1) - one);
+  if (decoder > 0) total += static_cast<double>(decoder - 1) * (count(1, 2) - one);
+  return total;
 }
 
 } // namespace

@@ -12,9 +12,19 @@
 
 namespace pentatron::models {
 
-enum class ModelType : uint8_t { kGpt };
+enum class ModelType : uint8_t { kGpt, kBert, kT5 };
 constexpr auto enum_names(ModelType) {
-  return std::array{config::name(ModelType::kGpt, "gpt")};
+  return std::array{config::name(ModelType::kGpt, "gpt"), config::name(ModelType::kBert, "bert"),
+                    config::name(ModelType::kT5, "t5")};
+}
+
+/// What an encoder ends in.
+enum class ModelHead : uint8_t { kMaskedLm, kClassification, kRegression, kNone };
+constexpr auto enum_names(ModelHead) {
+  using H = ModelHead;
+  return std::array{config::name(H::kMaskedLm, "masked_lm"),
+                    config::name(H::kClassification, "classification"),
+                    config::name(H::kRegression, "regression"), config::name(H::kNone, "none")};
 }
 
 enum class Normalization : uint8_t { kLayerNorm, kRmsNorm };
@@ -23,11 +33,12 @@ constexpr auto enum_names(Normalization) {
                     config::name(Normalization::kRmsNorm, "rmsnorm")};
 }
 
-enum class NormPlacement : uint8_t { kPre, kOutput, kPreAndOutput };
+enum class NormPlacement : uint8_t { kPre, kOutput, kPreAndOutput, kPost };
 constexpr auto enum_names(NormPlacement) {
   using P = NormPlacement;
   return std::array{config::name(P::kPre, "pre"), config::name(P::kOutput, "output"),
-                    config::name(P::kPreAndOutput, "pre_and_output")};
+                    config::name(P::kPreAndOutput, "pre_and_output"),
+                    config::name(P::kPost, "post")};
 }
 
 enum class QkNormScope : uint8_t { kHead, kProjection };
@@ -176,7 +187,24 @@ struct ModelConfig {
   double init_method_std = 0.02;
   std::optional<double> embedding_init_method_std;
   bool use_scaled_init_method = true;
+  ModelHead head = ModelHead::kMaskedLm;
+  int64_t num_labels = 2;
+  std::optional<double> classifier_dropout;
+  bool binary_head = true;
+  bool pooler = true;
+  int64_t num_tokentypes = 2;
+  int64_t position_offset = 0;
+  std::optional<int64_t> num_decoder_layers;
+  int64_t relative_attention_num_buckets = 32;
+  int64_t relative_attention_max_distance = 128;
+  bool scale_decoder_outputs = true;
+  int64_t decoder_start_token = 0;
 
+  /// A model of that type, BERT's as Devlin et al. 2019 (arXiv:1810.04805) describe it,
+  /// T5's as Raffel et al. 2020 (arXiv:1910.10683) with the gated MLP of T5 1.1.
+  static ModelConfig default_of(ModelType type);
+
+  int64_t decoder_layers() const { return num_decoder_layers.value_or(num_layers); }
   int64_t query_groups() const { return num_query_groups.value_or(num_attention_heads); }
   int64_t head_size() const { return kv_channels.value_or(hidden_size / num_attention_heads); }
   bool gated() const;
@@ -184,6 +212,10 @@ struct ModelConfig {
   /// have as many weights.
   int64_t ffn_size() const;
   int64_t num_parameters() const;
+  /// The longest sequence that it has positions for.
+  int64_t max_sequence() const { return max_position_embeddings - position_offset; }
+  /// Whether it says something of a whole sample, from its first token.
+  bool pools() const;
   /// The same model with one layer of each kind: layers are alike, and there may be a million.
   ModelConfig with_one_layer() const;
 
@@ -191,19 +223,29 @@ struct ModelConfig {
     using C = ModelConfig;
     using config::field;
     using config::OnResume;
+    using T = ModelType;
     return std::tuple{
+        field("type", &C::type,
+              "kind of model; gpt: a decoder that predicts the next token; bert: an encoder that "
+              "restores masked tokens; t5: an encoder and a decoder, which says what was taken out "
+              "of "
+              "the text; each type has defaults of its own; default: that of "
+              "model.preset or of the model in checkpoint.load, or gpt")
+            .selects_variant(),
         field("preset", &C::preset,
               "name of a built-in model to start from (`pentatron config presets` lists them); "
               "other model keys override it")
             .on_resume(OnResume::kTold),
-        field("num_layers", &C::num_layers, "number of transformer layers")
+        field("num_layers", &C::num_layers,
+              "number of transformer layers; type=t5: those of the encoder")
             .range(1, int64_t{1} << 20),
         field("hidden_size", &C::hidden_size, "size of the hidden states (residual stream)").size(),
         field("num_attention_heads", &C::num_attention_heads, "number of attention (query) heads")
             .size(),
         field("num_query_groups", &C::num_query_groups,
               "number of key-value heads (grouped-query attention); default: num_attention_heads")
-            .size(),
+            .size()
+            .only_for(T::kGpt, T::kBert),
         field("kv_channels", &C::kv_channels,
               "size of each attention head; default: hidden_size / num_attention_heads")
             .size(),
@@ -219,27 +261,35 @@ struct ModelConfig {
         field("max_position_embeddings", &C::max_position_embeddings,
               "longest sequence that the model supports")
             .size()
-            .unit("tokens"),
+            .unit("tokens")
+            .only_for(T::kGpt, T::kBert),
         field("position_embedding_type", &C::position_embedding_type,
-              "position encoding: learned embeddings, rotary (rope), or none"),
+              "position encoding: learned embeddings, rotary (rope), or none")
+            .only_for(T::kGpt, T::kBert),
         field("rotary_base", &C::rotary_base, "base (theta) of rotary position embeddings")
-            .positive(),
+            .positive()
+            .only_for(T::kGpt, T::kBert),
         field("rotary_percent", &C::rotary_percent,
               "fraction of each attention head that rotary position embeddings rotate")
             .more_than(0)
-            .max(1),
+            .max(1)
+            .only_for(T::kGpt, T::kBert),
         field("rotary_interleaved", &C::rotary_interleaved,
               "rotary position embeddings rotate pairs of adjacent dimensions instead of pairing "
-              "the two halves of a head"),
+              "the two halves of a head")
+            .only_for(T::kGpt, T::kBert),
         field("rope_local_base_freq", &C::rope_local_base_freq,
               "base of rotary position embeddings in layers with a sliding window, which then "
               "ignore rope_scaling; default: rotary_base, with rope_scaling")
-            .positive(),
-        field("rope_scaling", &C::rope_scaling, "context extension for rotary position embeddings"),
+            .positive()
+            .only_for(T::kGpt, T::kBert),
+        field("rope_scaling", &C::rope_scaling, "context extension for rotary position embeddings")
+            .only_for(T::kGpt, T::kBert),
         field("normalization", &C::normalization, "type of the normalization layers"),
         field("norm_placement", &C::norm_placement,
               "where the attention and MLP blocks have norms; pre: at their input; output: at "
-              "their output, before it is added to the residual stream; pre_and_output: at both"),
+              "their output, before it is added to the residual stream; pre_and_output: at both; "
+              "post: after it is added"),
         field("layernorm_epsilon", &C::layernorm_epsilon,
               "value added to the variance in normalization layers for numerical stability")
             .positive(),
@@ -253,40 +303,49 @@ struct ModelConfig {
               "add a bias to the attention output projection"),
         field("add_mlp_bias", &C::add_mlp_bias, "add biases to the linear layers of the MLP"),
         field("qk_layernorm", &C::qk_layernorm,
-              "apply RMSNorm to the queries and keys of attention"),
+              "apply RMSNorm to the queries and keys of attention")
+            .only_for(T::kGpt, T::kBert),
         field(
             "qk_layernorm_scope", &C::qk_layernorm_scope,
             "what qk_layernorm normalizes; head: each head separately, with one weight vector for "
-            "all heads; projection: all heads of a token together"),
+            "all heads; projection: all heads of a token together")
+            .only_for(T::kGpt, T::kBert),
         field("softmax_scale", &C::softmax_scale,
               "factor applied to attention scores; default: 1 / sqrt(head size)")
             .positive(),
         field("attn_logit_softcapping", &C::attn_logit_softcapping,
               "limit of attention scores: a score s becomes c x tanh(s / c); default: no limit")
             .more_than(0)
-            .max(1e6),
+            .max(1e6)
+            .only_for(T::kGpt, T::kBert),
         field("final_logit_softcapping", &C::final_logit_softcapping,
               "limit of the model's output logits: a logit x becomes c x tanh(x / c); default: no "
               "limit")
             .more_than(0)
-            .max(1e6),
+            .max(1e6)
+            .only_for(T::kGpt),
         field("embedding_multiplier", &C::embedding_multiplier,
               "factor applied to the token embeddings, rounded to dtype; default: 1")
             .more_than(0)
-            .max(1e6),
+            .max(1e6)
+            .only_for(T::kGpt),
         field("scale_attn_by_inverse_layer_idx", &C::scale_attn_by_inverse_layer_idx,
-              "also divide attention scores by the layer number, counted from 1"),
+              "also divide attention scores by the layer number, counted from 1")
+            .only_for(T::kGpt, T::kBert),
         field("softmax_type", &C::softmax_type,
               "attention sink: none (vanilla), a constant (off_by_one), or a learned value per "
-              "head (learnable)"),
+              "head (learnable)")
+            .only_for(T::kGpt, T::kBert),
         field("window_size", &C::window_size,
               "sliding-window attention: number of most recent tokens that a token attends to, "
               "including itself; default: all")
             .positive()
-            .unit("tokens"),
+            .unit("tokens")
+            .only_for(T::kGpt, T::kBert),
         field("full_attention_layers", &C::full_attention_layers,
               "layers, counted from 0, that ignore window_size and use full attention")
-            .min(0),
+            .min(0)
+            .only_for(T::kGpt, T::kBert),
         field("attention_dropout", &C::attention_dropout, "dropout rate of attention probabilities")
             .range(0, 0.99)
             .on_resume(OnResume::kTold),
@@ -310,7 +369,59 @@ struct ModelConfig {
         field("use_scaled_init_method", &C::use_scaled_init_method,
               "scale the initial weights of projections into the residual stream by 1 / sqrt(2 x "
               "num_layers)")
-            .on_resume(OnResume::kTold)};
+            .on_resume(OnResume::kTold),
+        field("head", &C::head,
+              "type=bert: output of the model; masked_lm: the masked tokens; classification: one "
+              "of num_labels classes for each sample; regression: a number for each sample; none: "
+              "the hidden states")
+            .only_for(T::kBert),
+        field("num_labels", &C::num_labels, "head=classification: number of classes")
+            .range(2, 1 << 20)
+            .only_for(T::kBert),
+        field("classifier_dropout", &C::classifier_dropout,
+              "head=classification and regression: dropout rate before the output layer; default: "
+              "hidden_dropout")
+            .range(0, 0.99)
+            .on_resume(OnResume::kTold)
+            .only_for(T::kBert),
+        field("binary_head", &C::binary_head,
+              "head=masked_lm: also predict how the two texts of a sample belong together (next "
+              "sentence or sentence order)")
+            .only_for(T::kBert),
+        field("pooler", &C::pooler,
+              "head=none: the model has the pooler, a layer behind the first token of each sample")
+            .only_for(T::kBert),
+        field("num_tokentypes", &C::num_tokentypes,
+              "type=bert: number of token types, which tell the texts of a sample apart; 0: none")
+            .range(0, 1 << 20)
+            .only_for(T::kBert),
+        field("position_offset", &C::position_offset,
+              "learned positions start at this row of their table (RoBERTa: 2)")
+            .range(0, 1 << 20)
+            .only_for(T::kBert),
+        field("num_decoder_layers", &C::num_decoder_layers,
+              "type=t5: number of layers of the decoder; default: num_layers")
+            .range(1, int64_t{1} << 20)
+            .only_for(T::kT5),
+        field("relative_attention_num_buckets", &C::relative_attention_num_buckets,
+              "type=t5: number of learned biases of attention scores for each head; each is for a "
+              "range of distances")
+            .range(4, 1 << 16)
+            .multiple_of(4)
+            .only_for(T::kT5),
+        field("relative_attention_max_distance", &C::relative_attention_max_distance,
+              "type=t5: distance from which on all tokens share the last bias")
+            .range(2, 1 << 24)
+            .unit("tokens")
+            .only_for(T::kT5),
+        field("scale_decoder_outputs", &C::scale_decoder_outputs,
+              "type=t5: multiply the hidden states by hidden_size to the power of -1/2 before the "
+              "output layer")
+            .only_for(T::kT5),
+        field("decoder_start_token", &C::decoder_start_token,
+              "type=t5: token id that the decoder reads first, and in the place of missing tokens")
+            .min(0)
+            .only_for(T::kT5)};
   }
   void validate(config::Violations& violations, std::string_view path) const;
 };

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "pentatron/data/field.h"
+#include "pentatron/nn/cost.h"
 #include "pentatron/nn/flow.h"
 
 namespace pentatron::models {
@@ -20,9 +22,28 @@ struct SegmentSpec {
 
 struct LossTerm {
   std::string name;   ///< "lm loss"; in metrics lm_loss
-  std::string labels; ///< the field of its targets; a negative number is none
+  std::string labels; ///< the field of its targets
   double weight = 1;
+  /// Evaluation counts the targets for which the model's best guess is right.
+  bool accuracy = false;
 };
+
+/// What evaluation makes of the predictions for whole samples.
+enum class SampleScores : uint8_t { kNone, kClasses, kNumbers };
+
+/// A tensor that a pass gives on request: rows of a stream, or of samples.
+struct ResultSpec {
+  std::string name;
+  int stream = 0; ///< kPerSample: one row for each sample
+};
+inline constexpr int kPerSample = -1;
+
+/// Names of results, those of transformers.
+inline constexpr const char* kLogits = "logits";
+inline constexpr const char* kLastHiddenState = "last_hidden_state";
+inline constexpr const char* kEncoderLastHiddenState = "encoder_last_hidden_state";
+inline constexpr const char* kPairLogits = "seq_relationship_logits";
+inline constexpr const char* kPoolerOutput = "pooler_output";
 
 /// A parameter that several segments read, which may lie on different pipeline ranks.
 struct SharedParam {
@@ -30,16 +51,16 @@ struct SharedParam {
   std::vector<int64_t> segments; ///< ascending
 };
 
-/// What a model can write.
-enum class Generates : uint8_t { kNothing, kCausal, kEncoderDecoder };
-
 struct ModelSpec {
   std::vector<std::string> streams; ///< sequences of different lengths: "tokens"; T5: two
   std::vector<nn::FlowSpec> flows;
   std::vector<SegmentSpec> segments;
-  std::vector<LossTerm> losses; ///< the first is the main one
+  std::vector<data::BatchField> fields; ///< that a batch has
+  std::vector<LossTerm> losses;         ///< none: nothing to train
   std::vector<SharedParam> shared;
-  Generates generates = Generates::kNothing;
+  std::vector<ResultSpec> results;
+  SampleScores scores = SampleScores::kNone;
+  bool generates = false; ///< tokens, one after another
 
   int64_t num_segments() const { return static_cast<int64_t>(segments.size()); }
   /// Segment `index` with the flows that end there.
@@ -47,5 +68,11 @@ struct ModelSpec {
   /// The flows that cross from segment `index` - 1 to segment `index`, ascending.
   std::vector<int> alive_before(int64_t index) const;
 };
+
+/// What a microbatch of so many samples costs with: of each stream, `lengths` tokens a sample and
+/// `squared_lengths` (empty: whole sequences). Layers of the last stream see the first.
+std::vector<nn::LayerShape> stream_shapes(const ModelSpec& spec, int64_t samples,
+                                          const std::vector<int64_t>& lengths,
+                                          const std::vector<int64_t>& squared_lengths = {});
 
 } // namespace pentatron::models

@@ -156,6 +156,24 @@ void ForwardContext::add_loss(std::string_view term, double sum) const {
   state->loss_sums.try_emplace(std::string(term)).first->second += sum;
 }
 
+void ForwardContext::add_hits(std::string_view term, int64_t count) const {
+  if (state != nullptr) state->hits.try_emplace(std::string(term)).first->second += count;
+}
+
+void ForwardContext::add_predictions(std::string_view term, const at::Tensor& predicted,
+                                     const at::Tensor& labels, const at::Tensor& counts) const {
+  if (state == nullptr) return;
+  std::vector<StepState::Prediction>& list =
+      state->predictions.try_emplace(std::string(term)).first->second;
+  const at::Tensor rows = at::nonzero(counts).view({-1});
+  const auto numbers = [&](const at::Tensor& x) {
+    return x.index_select(0, rows).to(at::kCPU, at::kDouble).contiguous();
+  };
+  const at::Tensor said = numbers(predicted), right = numbers(labels);
+  for (int64_t i = 0; i < said.numel(); ++i)
+    list.push_back({said.const_data_ptr<double>()[i], right.const_data_ptr<double>()[i]});
+}
+
 void ForwardContext::deposit(std::string_view name, at::Tensor value) const {
   if (results != nullptr) results->insert_or_assign(std::string(name), std::move(value));
 }

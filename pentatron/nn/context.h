@@ -100,6 +100,13 @@ struct StepState {
   std::string first_nonfinite;
   /// Sums over this rank's targets, by the name of the loss term; not scaled.
   std::map<std::string, double, std::less<>> loss_sums;
+  /// With Wanted::scores, by loss term: targets whose best guess was right, and what was said of
+  /// each sample with a label.
+  std::map<std::string, int64_t, std::less<>> hits;
+  struct Prediction {
+    double predicted = 0, label = 0;
+  };
+  std::map<std::string, std::vector<Prediction>, std::less<>> predictions;
 };
 
 /// What every stage knows of a microbatch.
@@ -118,6 +125,7 @@ struct Wanted {
   bool logits = false;
   at::Tensor logit_rows = {}; ///< [R] int64, tokens whose logits are wanted; undefined: all
   bool hidden = false;        ///< the hidden states behind the last norm
+  bool scores = false;        ///< StepState::hits and predictions
 };
 /// By name: "loss" (scaled), and what was wanted: "logits", "hidden", ...; on ranks that compute
 /// it.
@@ -145,6 +153,10 @@ struct ForwardContext {
   }
   /// Adds the sum of a term's losses over this rank's targets, not scaled.
   void add_loss(std::string_view term, double sum) const;
+  void add_hits(std::string_view term, int64_t count) const;
+  /// Of samples [B] where `counts` is true.
+  void add_predictions(std::string_view term, const at::Tensor& predicted, const at::Tensor& labels,
+                       const at::Tensor& counts) const;
   void deposit(std::string_view name, at::Tensor value) const;
 
   /// A parameter is about to be used by an operator whose backward will accumulate its gradient

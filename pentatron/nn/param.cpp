@@ -103,6 +103,9 @@ void Param::accumulate(const at::Tensor& grad) {
 }
 
 void Param::accumulated() {
+  // Also where nothing was added, as by a head without targets in a microbatch: the ranks of an
+  // axis sum the same gradients.
+  if (!planted("idle_uses_have_no_gradient")) main_grad();
   if (--outstanding_uses_ < 0) {
     raise<Error>("internal error: {} received more gradients than its forward passes announced",
                  name());

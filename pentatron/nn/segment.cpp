@@ -137,7 +137,8 @@ Flows Chunk::forward(Flows flows, ForwardContext& ctx, ParamStore& store, Tape* 
 Flows Chunk::backward(Flows gradients, ForwardContext& ctx, ParamStore& store, Tape& tape) const {
   PT_DCHECK(tape.records().size() == segments_.size());
   gradients.resize(flows_);
-  ctx.count_uses = false; // what runs again from here on was counted by the first pass
+  ctx.count_uses = false;          // what runs again from here on was counted by the first pass
+  std::vector<bool> added(flows_); // of flows that several segments take
   for (size_t i = segments_.size(); i-- > 0;) {
     const auto& [segment, ports] = segments_[i];
     Tape::Record record = std::move(tape.records().back());
@@ -155,13 +156,12 @@ Flows Chunk::backward(Flows gradients, ForwardContext& ctx, ParamStore& store, T
       const at::Tensor own =
           record.inputs[k].is_floating_point() ? record.inputs[k].grad() : at::Tensor();
       if (!own.defined()) continue;
-      at::Tensor& sum = gradients[static_cast<size_t>(ports.takes[k])];
+      const auto flow = static_cast<size_t>(ports.takes[k]);
+      at::Tensor& sum = gradients[flow];
       // Taken by several segments: summed from the last to the first, the same in every layout.
-      if (!sum.defined() || planted("gradient_of_shared_flow_added_once")) {
-        sum = own;
-      } else {
-        sum = sum + own;
-      }
+      const bool lost = !added[flow] && planted("gradient_of_the_next_stage_is_replaced");
+      sum = sum.defined() && !lost ? sum + own : own;
+      added[flow] = true;
     }
     store.release(unit, Pass::kBackward);
   }

@@ -23,7 +23,17 @@ std::unique_ptr<models::Model> make_part(const ModelOptions& options,
                                          const comm::ParallelGroups& groups,
                                          const PipelinePlan& plan) {
   models::ModelBuild build = options.build;
-  if (!plan.stages.empty()) build.stages = plan.stages_of(groups.pp().rank());
+  if (!plan.stages.empty()) {
+    const int rank = groups.pp().rank();
+    build.stages = plan.stages_of(rank);
+    for (const models::SharedParam& param : models::model_spec(options.config).shared) {
+      const std::vector<int> holders = plan.ranks_of(param.segments);
+      const auto here = std::ranges::find(holders, rank);
+      if (here != holders.end())
+        build.shared[param.name] = {static_cast<int>(here - holders.begin()),
+                                    static_cast<int>(holders.size())};
+    }
+  }
   auto model = models::make_model(options.config, build);
   if (options.prepare) options.prepare(model->params());
   return model;

@@ -3,8 +3,10 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/nearest.h"
 #include "pentatron/checkpoint/hf/hf_export.h"
 #include "pentatron/checkpoint/model_source.h"
 #include "pentatron/checkpoint/sharded/folders.h"
@@ -12,6 +14,7 @@
 #include "pentatron/data/preprocess/open_tokenizer.h"
 #include "pentatron/models/presets.h"
 #include "pentatron/parallelize/parallelize.h"
+#include "pentatron/trainer/evaluation.h"
 #include "pentatron/trainer/families.h"
 #include "pentatron/trainer/model_tokenizer.h"
 
@@ -56,6 +59,52 @@ void check_batch_sizes(const TrainConfig& train, int data_parallel_size,
   } catch (const ConfigError& error) {
     violations.add("train.global_batch_size", error.what());
   }
+}
+
+/// Whether the model can be trained on that kind of data at all; the rest shows when it is opened.
+void check_data(const Config& config, config::Violations& violations) {
+  using data::DatasetType;
+  const models::ModelConfig& model = config.model;
+  const DatasetType type = config.dataset.type;
+  if (type == DatasetType::kBatches) return; // with whatever fields
+  if (models::model_spec(model).losses.empty()) {
+    violations.add("model.head",
+                   fmt::format("model.head={} has no loss, so it cannot be trained",
+                               config::to_string(model.head)),
+                   "model.head=masked_lm");
+    return;
+  }
+  const DatasetType fits = model.type == models::ModelType::kGpt        ? DatasetType::kText
+                           : model.type == models::ModelType::kT5       ? DatasetType::kT5
+                           : model.head == models::ModelHead::kMaskedLm ? DatasetType::kBert
+                                                                        : type;
+  const bool encoder = type == DatasetType::kBert || type == DatasetType::kT5;
+  if (model.type == models::ModelType::kGpt ? !encoder : type == fits) return;
+  violations.add("dataset.type",
+                 fmt::format("dataset.type={} does not give what model.type={} is trained on",
+                             config::to_string(type), config::to_string(model.type)),
+                 fmt::format("dataset.type={}", config::to_string(fits)));
+}
+
+void check_best_metric(const Config& config, config::Violations& violations) {
+  constexpr const char* kKey = "checkpoint.keep_best_metric";
+  const std::string& metric = config.checkpoint.keep_best_metric;
+  std::vector<std::string> names = {kTrainingLoss};
+  for (const std::string& figure : figure_names(models::model_spec(config.model)))
+    names.push_back("validation_" + figure);
+  if (std::ranges::find(names, metric) == names.end()) {
+    const std::string near = nearest(metric, names);
+    violations.add(kKey,
+                   fmt::format("{}={} is not one of {}", kKey, metric, fmt::join(names, ", ")),
+                   fmt::format("{}={}", kKey, near.empty() ? kValidationLoss : near));
+    return;
+  }
+  if (config.checkpoint.keep_best > 0 && metric != kTrainingLoss && config.train.eval_interval == 0)
+    violations.add("checkpoint.keep_best",
+                   fmt::format("checkpoint.keep_best={} needs {}, but "
+                               "train.eval_interval=0 turns evaluation off",
+                               config.checkpoint.keep_best, metric),
+                   fmt::format("{}={}", kKey, kTrainingLoss));
 }
 
 } // namespace
@@ -123,12 +172,15 @@ void Config::validate(config::Violations& violations, std::string_view) const {
   // Ready batches bring their own length; the model checks it when it is built.
   if (dataset.type != data::DatasetType::kBatches &&
       model.position_embedding_type != models::PositionEmbedding::kNone &&
-      train.seq_length > model.max_position_embeddings) {
-    violations.add("train.seq_length",
-                   fmt::format("train.seq_length={} is more than model.max_position_embeddings={}",
-                               train.seq_length, model.max_position_embeddings),
-                   fmt::format("model.max_position_embeddings={}", train.seq_length));
+      train.seq_length > model.max_sequence()) {
+    violations.add(
+        "train.seq_length",
+        fmt::format("train.seq_length={} is more than the {} tokens that "
+                    "model.max_position_embeddings={} allows",
+                    train.seq_length, model.max_sequence(), model.max_position_embeddings),
+        fmt::format("model.max_position_embeddings={}", train.seq_length + model.position_offset));
   }
+  check_data(*this, violations);
   if (checkpoint.export_hf) {
     try {
       checkpoint::make_hf_config(model);
@@ -136,17 +188,15 @@ void Config::validate(config::Violations& violations, std::string_view) const {
       violations.add("checkpoint.export_hf", error.what(), "checkpoint.export_hf=false");
     }
   }
-  if (checkpoint.keep_best > 0 && checkpoint.keep_best_metric == BestMetric::kValidationLoss &&
-      train.eval_interval == 0) {
-    violations.add("checkpoint.keep_best",
-                   fmt::format("checkpoint.keep_best={} needs the validation loss, but "
-                               "train.eval_interval=0 turns evaluation off",
-                               checkpoint.keep_best),
-                   "checkpoint.keep_best_metric=loss");
-  }
+  check_best_metric(*this, violations);
   const bool has_text =
       dataset.type == data::DatasetType::kText || dataset.type == data::DatasetType::kIndexed;
-  if (train.sample_tokens > 0 && !has_text) {
+  if (train.sample_tokens > 0 && !models::model_spec(model).generates) {
+    violations.add("train.sample_tokens",
+                   fmt::format("train.sample_tokens={} generates text, which model.type={} cannot",
+                               train.sample_tokens, config::to_string(model.type)),
+                   "train.sample_tokens=0");
+  } else if (train.sample_tokens > 0 && !has_text) {
     violations.add(
         "train.sample_tokens",
         fmt::format("train.sample_tokens={} generates text, but dataset.type={} only has token ids",
@@ -258,16 +308,29 @@ Config load_config(const std::vector<std::string>& files, const std::vector<std:
   Config config = std::move(base);
   bool vocabulary_known = first.model.vocab_size != kNotGiven ||
                           config.model.vocab_size != models::ModelConfig{}.vocab_size;
+  if (first.model.type != config.model.type)
+    config.model = models::ModelConfig::default_of(first.model.type);
+  std::string origin; // of a model that has its type already
   if (!first.model.preset.empty() && first.model.preset != config.model.preset) {
     config.model = models::preset(first.model.preset);
-    vocabulary_known = true;
+    origin = "model.preset=" + first.model.preset;
   }
   if (const auto model = loaded_model(first.checkpoint)) {
     config.model = *model;
-    vocabulary_known = true;
+    origin = "checkpoint.load=" + first.checkpoint.load;
   }
+  vocabulary_known = vocabulary_known || !origin.empty();
+  const models::ModelType type = config.model.type;
   config::Violations violations;
   apply(config, violations);
+  if (!origin.empty() && config.model.type != type) {
+    violations.add("model.type",
+                   fmt::format("model.type={} is not the type of {}, {}",
+                               config::to_string(config.model.type), origin,
+                               config::to_string(type)),
+                   fmt::format("model.type={}", config::to_string(type)));
+    violations.throw_if_any(); // the rest would be about a model that nobody means
+  }
   name_bytes_by_type(config.tokenizer);
   adopt_model_tokenizer(config);
   if (!vocabulary_known)

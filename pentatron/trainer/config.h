@@ -60,11 +60,9 @@ constexpr auto enum_names(OnSaveError) {
                     config::name(OnSaveError::kContinue, "continue")};
 }
 
-enum class BestMetric : uint8_t { kValidationLoss, kLoss };
-constexpr auto enum_names(BestMetric) {
-  return std::array{config::name(BestMetric::kValidationLoss, "validation_loss"),
-                    config::name(BestMetric::kLoss, "loss")};
-}
+/// Names of CheckpointConfig::keep_best_metric; others are "validation_" and a figure.
+inline constexpr const char* kTrainingLoss = "loss";
+inline constexpr const char* kValidationLoss = "validation_loss";
 
 struct TrainConfig {
   int64_t train_iters = 200;
@@ -164,7 +162,7 @@ struct CheckpointConfig {
   int64_t keep = 2;
   int64_t keep_every = 0;
   int64_t keep_best = 0;
-  BestMetric keep_best_metric = BestMetric::kValidationLoss;
+  std::string keep_best_metric = kValidationLoss;
   int64_t parity = 0;
   bool node_local = false;
   bool async_save = false;
@@ -197,12 +195,15 @@ struct CheckpointConfig {
             .min(0)
             .unit("iterations"),
         field("keep_best", &C::keep_best,
-              "number of best checkpoints (lowest keep_best_metric) to keep in addition to the "
+              "number of checkpoints with the best keep_best_metric to keep in addition to the "
               "latest")
             .min(0),
         field("keep_best_metric", &C::keep_best_metric,
-              "metric for keep_best; validation_loss: validation loss of checkpoints saved right "
-              "after an evaluation; loss: training loss of the step"),
+              "metric for keep_best; loss: training loss of the step; validation_loss, and "
+              "validation_ with another name that evaluation shows (validation_lm_accuracy): of "
+              "checkpoints saved right after an evaluation; the lowest loss is the best, and the "
+              "highest of anything else")
+            .not_empty(),
         field("parity", &C::parity,
               "number of lost shards per checkpoint that parity files can rebuild; 0: no parity "
               "files")

@@ -2,7 +2,11 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <map>
 #include <optional>
+
+#include <fmt/format.h>
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/safetensors.h"
@@ -10,31 +14,14 @@
 #include "pentatron/checkpoint/hf/hf_weights.h"
 #include "pentatron/checkpoint/read_model.h"
 #include "pentatron/checkpoint/tensor_io.h"
-#include "pentatron/kernels/embedding/embedding.h"
+#include "pentatron/data/batches_dataset.h"
 #include "pentatron/parallelize/load_model.h"
 #include "pentatron/trainer/runtime.h"
+#include "pentatron/trainer/step.h"
 
 namespace pentatron::trainer {
 
 namespace {
-
-at::Tensor read_input_ids(const std::filesystem::path& file, int64_t vocab_size) {
-  const SafetensorsFile batches(file);
-  const SafeTensor& entry = batches.at("input_ids");
-  if (entry.dtype != SafeDtype::kI64 || entry.shape.size() != 2 || entry.shape[0] < 1 ||
-      entry.shape[1] < 2) {
-    raise<DataError>(
-        "{}: input_ids must be I64 [batch, sequence] with at least 2 tokens per sequence",
-        file.string());
-  }
-  const at::Tensor ids = checkpoint::to_tensor(entry);
-  const int64_t bad = kernels::first_bad_id(ids.data_ptr<int64_t>(), ids.numel(), vocab_size);
-  if (bad >= 0) {
-    raise<DataError>("{}: input_ids contains {} at position {}, outside the vocabulary of {}",
-                     file.string(), ids.view({-1})[bad].item<int64_t>(), bad, vocab_size);
-  }
-  return ids;
-}
 
 constexpr const char* kContent = "content"; ///< in the metadata: what this command wrote
 
@@ -66,24 +53,129 @@ void require_place(const char* option, const std::filesystem::path& file,
                      file.filename().replace_extension(".safetensors").string());
 }
 
+/// What the command writes, each to a file of its own.
+struct Output {
+  const char* option;
+  const char* content;
+  std::filesystem::path file;
+};
+
+std::vector<Output> outputs_of(const HfEvaluation& options) {
+  return {{"--logits-out", "logits", options.logits_out},
+          {"--grads-out", "gradients", options.grads_out},
+          {"--hidden-out", "hidden states", options.hidden_out}};
+}
+
+void require_places(const HfEvaluation& options) {
+  std::map<std::filesystem::path, const char*> taken;
+  for (const Output& output : outputs_of(options)) {
+    if (output.file.empty()) continue;
+    require_place(output.option, output.file, output.content);
+    const auto [first, fresh] =
+        taken.emplace(std::filesystem::weakly_canonical(output.file), output.option);
+    if (fresh) continue;
+    const std::string extension =
+        fmt::format(".{}.safetensors", std::string(output.option).substr(2, 5));
+    raise<ConfigError>("{} and {} both name {}\n  try: {} {}", first->second, output.option,
+                       output.file.string(), output.option,
+                       std::filesystem::path(output.file).replace_extension(extension).string());
+  }
+}
+
+/// The fields to read: labels only if the file has them.
+std::vector<data::BatchField> present_fields(const models::ModelSpec& spec,
+                                             const std::filesystem::path& file) {
+  const SafetensorsFile tensors(file);
+  std::vector<data::BatchField> fields;
+  for (const data::BatchField& field : spec.fields) {
+    const bool label = field.none.has_value() && !field.next_token;
+    if (!label || tensors.find(field.name) != nullptr) fields.push_back(field);
+  }
+  return fields;
+}
+
+/// One sample without labels. A decoder begins with its start token.
+data::Batch text_batch(const models::ModelSpec& spec, const std::vector<int32_t>& tokens) {
+  data::Batch batch{.batch_size = 1, .sample_ids = {0}};
+  const auto length = static_cast<int64_t>(tokens.size());
+  for (const std::string& stream : spec.streams) {
+    const int64_t n = stream == spec.streams.front() ? length : 1;
+    data::StreamShape& shape = batch.streams[stream];
+    shape.sequence_length = shape.max_seqlen = n;
+    shape.cu_seqlens = {0, n};
+    for (int64_t i = 0; i < n; ++i) shape.position_ids.push_back(i);
+  }
+  for (const data::BatchField& field : spec.fields) {
+    if (field.none) continue;
+    data::FieldValues values{.field = field, .ints = {}, .floats = {}};
+    if (field.start_token) {
+      values.ints = {*field.start_token};
+    } else if (field.name == "input_ids") {
+      values.ints.assign(tokens.begin(), tokens.end());
+    } else {
+      values.ints.assign(tokens.size(), static_cast<int64_t>(field.absent.value_or(field.fill)));
+    }
+    batch.fields[field.name] = std::move(values);
+  }
+  return batch;
+}
+
+data::Batch batch_of(const HfEvaluation& options, const models::ModelSpec& spec,
+                     int64_t vocab_size) {
+  if (!options.batches.empty())
+    return data::read_batch(options.batches, present_fields(spec, options.batches));
+  for (const int32_t token : options.tokens)
+    if (token >= vocab_size)
+      raise<DataError>("the tokenizer gives token {}, outside the model's vocabulary of {}", token,
+                       vocab_size);
+  return text_batch(spec, options.tokens);
+}
+
+/// [B, S, ...], of a result for each sample [B, ...].
+at::Tensor shaped(const at::Tensor& value, const models::ResultSpec& result,
+                  const nn::Microbatch& batch) {
+  if (result.stream == models::kPerSample) return value;
+  const nn::SequenceLayout& layout = batch.layouts[static_cast<size_t>(result.stream)];
+  return value.unflatten(0, {layout.batch, layout.sequence});
+}
+
+bool is_logits(const models::ResultSpec& result) {
+  return result.name.ends_with(models::kLogits);
+}
+
+void write_results(const std::filesystem::path& file, const char* content, bool logits,
+                   const nn::PassResults& results, const models::ModelSpec& spec,
+                   const nn::Microbatch& batch) {
+  if (file.empty()) return;
+  std::map<std::string, at::Tensor> tensors;
+  for (const models::ResultSpec& result : spec.results) {
+    const auto found = results.find(result.name);
+    if (is_logits(result) != logits || found == results.end()) continue;
+    const bool wide = !logits && found->second.scalar_type() == at::kDouble;
+    tensors[result.name] =
+        shaped(found->second, result, batch).to(at::kCPU, wide ? at::kDouble : at::kFloat);
+  }
+  checkpoint::write_tensors(file, tensors, {{kContent, content}});
+}
+
 } // namespace
 
-double evaluate_hf(const HfEvaluation& options) {
+std::optional<Evaluation> evaluate_hf(const HfEvaluation& options) {
   set_compute_threads(options.num_threads);
   const at::Device device = choose_device(options.device);
-  require_place("--logits-out", options.logits_out, "logits");
-  require_place("--grads-out", options.grads_out, "gradients");
-  if (!options.logits_out.empty() && std::filesystem::weakly_canonical(options.logits_out) ==
-                                         std::filesystem::weakly_canonical(options.grads_out))
-    raise<ConfigError>(
-        "--logits-out and --grads-out both name {}\n  try: --grads-out {}",
-        options.logits_out.string(),
-        std::filesystem::path(options.logits_out).replace_extension(".grads.safetensors").string());
+  require_places(options);
   const auto source = checkpoint::open_model(options.model);
   const models::ModelConfig& config = source->config();
-  const at::Tensor ids_bs = read_input_ids(options.batches, config.vocab_size);
-  const int64_t b = ids_bs.size(0), s = ids_bs.size(1);
+  const models::ModelSpec spec = models::model_spec(config);
+  const data::Batch read = batch_of(options, spec, config.vocab_size);
   const bool with_grads = !options.grads_out.empty();
+  const bool any_targets =
+      std::ranges::any_of(read.num_targets, [](const auto& field) { return field.second > 0; });
+  if (with_grads && !any_targets)
+    raise<DataError>("{} has no labels, without which there are no gradients",
+                     options.batches.string());
+  int64_t longest = 0;
+  for (const auto& [name, shape] : read.streams) longest = std::max(longest, shape.sequence_length);
   std::optional<parallelize::RankModel> loaded;
   checkpoint::read_model(
       options.model, source->facts().path, {}, [&](checkpoint::ModelSource& files) {
@@ -91,36 +183,32 @@ double evaluate_hf(const HfEvaluation& options) {
             parallelize::load_model(files, {.config = config,
                                             .build = {.dtype = scalar_type(options.dtype)},
                                             .device = device,
-                                            .max_sequence = s,
+                                            .max_sequence = longest,
                                             .gradients = with_grads}));
       });
   parallelize::RankModel& model = *loaded;
 
-  std::vector<uint64_t> samples(static_cast<size_t>(b));
-  for (size_t i = 0; i < samples.size(); ++i) samples[i] = i;
-  // The label of a token is the next one; the last of a sequence has none.
-  const at::Tensor labels = at::full({b, s}, -100, at::kLong);
-  labels.narrow(1, 0, s - 1).copy_(ids_bs.narrow(1, 1, s - 1));
-  const double targets = static_cast<double>(b * (s - 1));
+  const nn::Microbatch batch = model_input(read, spec.streams, device);
   nn::StepState state;
   nn::WgradQueue wgrad;
-  const nn::Microbatch batch{.fields = {{"input_ids", ids_bs.view({-1}).to(device)},
-                                        {"labels", labels.view({-1}).to(device)}},
-                             .layouts = {nn::SequenceLayout::dense(b, s, samples, device)}};
   nn::PassResults results;
   nn::ForwardContext ctx;
   ctx.batch = &batch;
+  ctx.wanted.loss = any_targets;
   ctx.wanted.logits = !options.logits_out.empty();
+  ctx.wanted.hidden = !options.hidden_out.empty();
   ctx.results = &results;
   ctx.wgrad = &wgrad;
   ctx.state = &state;
-  ctx.loss_scales["lm loss"] = 1.0 / targets;
+  for (const models::LossTerm& term : spec.losses) {
+    const auto targets = read.num_targets.find(term.labels);
+    const bool counts = targets != read.num_targets.end() && targets->second > 0;
+    ctx.loss_scales[term.name] = counts ? term.weight / static_cast<double>(targets->second) : 0;
+  }
   nn::Tape tape;
   model.model->whole().forward({}, ctx, *model.store, with_grads ? &tape : nullptr);
-  if (!options.logits_out.empty()) {
-    const at::Tensor logits = results.at("logits").to(at::kFloat).view({b, s, config.vocab_size});
-    checkpoint::write_tensors(options.logits_out, {{"logits", logits}}, {{kContent, "logits"}});
-  }
+  write_results(options.logits_out, "logits", true, results, spec, batch);
+  write_results(options.hidden_out, "hidden states", false, results, spec, batch);
   if (with_grads) {
     model.model->whole().backward({}, ctx, *model.store, tape);
     const std::string family = checkpoint::make_hf_config(config, source->facts().family).family;
@@ -130,7 +218,13 @@ double evaluate_hf(const HfEvaluation& options) {
                                [](const nn::Param& param) { return param.main_grad().cpu(); }),
         {{kContent, "gradients"}});
   }
-  return state.loss_sums["lm loss"] / targets;
+  EvaluationSums sums;
+  for (const models::LossTerm& term : spec.losses) {
+    const auto targets = read.num_targets.find(term.labels);
+    sums.terms.push_back(
+        {state.loss_sums[term.name], targets != read.num_targets.end() ? targets->second : 0});
+  }
+  return losses_of(spec, sums);
 }
 
 } // namespace pentatron::trainer

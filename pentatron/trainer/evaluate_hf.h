@@ -1,26 +1,36 @@
-/// A trained model on one batch: loss, logits and gradients, to compare with other systems.
+/// One batch through a model from Hugging Face or a checkpoint: its loss, and what transformers'
+/// forward pass would give.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "pentatron/trainer/config.h"
+#include "pentatron/trainer/evaluation.h"
 
 namespace pentatron::trainer {
 
 struct HfEvaluation {
-  std::string model;                           ///< as checkpoint::open_model() takes it
-  std::filesystem::path batches;               ///< Safetensors with `input_ids` [B, S] int64
-  std::filesystem::path logits_out, grads_out; ///< empty: not written
+  std::string model; ///< as checkpoint::open_model() takes it
+  /// Safetensors with the arguments of transformers' forward pass, as data::read_batch() takes
+  /// them; empty: one sample of `tokens`.
+  std::filesystem::path batches;
+  std::vector<int32_t> tokens;
+  std::filesystem::path logits_out, grads_out, hidden_out; ///< empty: not written
   Precision dtype = Precision::kFp32;
   DeviceKind device = DeviceKind::kAuto;
   int64_t num_threads = 0;
 };
 
-/// Mean next-token cross-entropy over the B (S - 1) targets. Writes `logits` [B, S, V] fp32, and
-/// gradients in the accumulate type under the names and orientation of transformers'
-/// named_parameters(), tied weights once. Throws DataError if `input_ids` is missing, of another
-/// type or shape, or holds an id outside the vocabulary.
-double evaluate_hf(const HfEvaluation& options);
+/// The model's own loss and the losses of its terms, none without labels. Writes `logits` [B, S, V]
+/// (of sample heads [B, C]) and `seq_relationship_logits` [B, 2] in fp32; hidden states
+/// `last_hidden_state` [B, S, H] behind the last norm, `encoder_last_hidden_state` and
+/// `pooler_output` [B, H] in fp32, of an fp64 model in fp64; and gradients in the accumulate type
+/// under the names and orientation of transformers' named_parameters(), tied weights once. Throws
+/// DataError for a batch that does not fit the model.
+std::optional<Evaluation> evaluate_hf(const HfEvaluation& options);
 
 } // namespace pentatron::trainer

@@ -14,10 +14,11 @@ std::vector<std::string> notices(const Config& config, int world_size, bool has_
                     "  try: dataset.split=95,5,0",
                     config.train.eval_interval));
   const CheckpointConfig& c = config.checkpoint;
-  if (c.keep_best > 0 && c.keep_best_metric == BestMetric::kValidationLoss && !has_validation)
-    add(fmt::format("checkpoint.keep_best={} has no effect: it compares validation losses, and "
-                    "there are no validation samples\n  try: checkpoint.keep_best_metric=loss",
-                    c.keep_best));
+  if (c.keep_best > 0 && c.keep_best_metric != kTrainingLoss && !has_validation)
+    add(fmt::format(
+        "checkpoint.keep_best={} has no effect: it compares figures of evaluations, and "
+        "there are no validation samples\n  try: checkpoint.keep_best_metric=loss",
+        c.keep_best));
   if (c.save.empty() && total_iterations(config.train) > 0)
     add("the trained model will not be saved: checkpoint.save is empty\n"
         "  try: checkpoint.save=checkpoints");

@@ -36,6 +36,7 @@ namespace {
 struct Interval {
   int64_t steps = 0, counted_losses = 0, samples = 0;
   double loss = 0, time_s = 0, data_wait = 0;
+  std::map<std::string, std::pair<double, int64_t>> terms; ///< sums and numbers of steps
   StepFlops flops;
 };
 
@@ -124,8 +125,8 @@ struct Reporter::State {
   void print(const std::string& compact, const std::string& megatron) const;
   int64_t tokens(int64_t samples) const { return samples * options.tokens_per_sample; }
   void estimate(const StepReport& r);
-  TrainLog log_of(const StepReport& r, std::optional<double> loss, double time_s, int64_t samples,
-                  const StepFlops& flops) const;
+  TrainLog log_of(const StepReport& r, std::optional<double> loss, const Scores& terms,
+                  double time_s, int64_t samples, const StepFlops& flops) const;
 };
 
 /// Empty: no files. A run that is at its end already has its own.
@@ -332,8 +333,9 @@ void Reporter::set_reference(double loss) {
   state_->plot.reference = loss;
 }
 
-TrainLog Reporter::State::log_of(const StepReport& r, std::optional<double> loss, double time_s,
-                                 int64_t samples, const StepFlops& flops) const {
+TrainLog Reporter::State::log_of(const StepReport& r, std::optional<double> loss,
+                                 const Scores& terms, double time_s, int64_t samples,
+                                 const StepFlops& flops) const {
   TrainLog log;
   const double devices = static_cast<double>(options.world_size);
   log.time = std::chrono::system_clock::now();
@@ -345,7 +347,8 @@ TrainLog Reporter::State::log_of(const StepReport& r, std::optional<double> loss
   log.tflops = flops.model / time_s / 1e12 / devices;
   log.learning_rate = r.lr;
   log.global_batch_size = r.samples;
-  if (loss) log.losses = {{"lm loss", *loss}};
+  if (loss) log.losses = {{options.loss_name, *loss}};
+  log.losses.insert(log.losses.end(), terms.begin(), terms.end());
   log.grad_norm = r.grad_norm;
   log.skipped_iterations = r.skipped;
   log.nan_iterations = r.nan;
@@ -376,7 +379,7 @@ void Reporter::step(const StepReport& r) {
   if (!s.options.main_rank) return;
   s.mean_step_s = s.mean_step_s == 0 ? r.step_time_s : 0.9 * s.mean_step_s + 0.1 * r.step_time_s;
   s.estimate(r);
-  TrainLog one = s.log_of(r, r.loss, r.step_time_s, r.samples, r.flops);
+  TrainLog one = s.log_of(r, r.loss, r.terms, r.step_time_s, r.samples, r.flops);
   one.nan_iterations = r.finite ? 0 : 1; // of this step, not of the run
   one.skipped_iterations = r.finite && r.loss ? 0 : 1;
   one.saves = std::exchange(s.saves, {});
@@ -402,6 +405,10 @@ void Reporter::step(const StepReport& r) {
   if (r.finite && r.loss) {
     ++i.counted_losses;
     i.loss += *r.loss;
+    for (const auto& [name, value] : r.terms) {
+      i.terms[name].first += value;
+      ++i.terms[name].second;
+    }
   }
   i.time_s += r.step_time_s;
   i.flops.model += r.flops.model;
@@ -414,7 +421,12 @@ void Reporter::step(const StepReport& r) {
     const std::optional<double> loss =
         i.counted_losses > 0 ? std::optional(i.loss / static_cast<double>(i.counted_losses))
                              : r.loss;
-    TrainLog line = s.log_of(r, loss, i.time_s / n, i.samples, mean);
+    Scores terms;
+    for (const auto& [name, value] : r.terms) {
+      const auto& [sum, steps] = i.terms[name];
+      terms.emplace_back(name, steps > 0 ? sum / static_cast<double>(steps) : value);
+    }
+    TrainLog line = s.log_of(r, loss, terms, i.time_s / n, i.samples, mean);
     line.tokens_per_s = static_cast<double>(s.tokens(i.samples)) / i.time_s;
     const auto columns = static_cast<size_t>(std::clamp(log::console_width(), 60, 120));
     s.print(compact_line(line, log::is_terminal() ? columns : kLineColumns), train_line(line));
@@ -466,23 +478,29 @@ void Reporter::save(const checkpoint::SaveEvent& e) {
                      .bytes = static_cast<int64_t>(e.bytes)});
 }
 
-void Reporter::evaluation(int64_t iteration, int64_t consumed_samples, double loss) {
+void Reporter::evaluation(int64_t iteration, int64_t consumed_samples, const Evaluation& result) {
   State& s = *state_;
   if (!s.options.main_rank) return;
-  s.plot.validation.push_back({static_cast<double>(iteration), loss});
-  s.summary.add_validation_loss(iteration, loss);
+  s.plot.validation.push_back({static_cast<double>(iteration), result.loss});
+  s.summary.add_validation_loss(iteration, result.loss);
   s.write_metrics([&](MetricsFile& metrics) {
-    metrics.write(evaluation_line(iteration, loss, consumed_samples, s.tokens(consumed_samples)));
+    metrics.write(evaluation_line(iteration, result.loss, result.figures, consumed_samples,
+                                  s.tokens(consumed_samples)));
   });
   s.write_tensorboard(iteration, [&](TensorBoardWriter& board) {
-    board.evaluation("lm loss", "validation", iteration, consumed_samples, loss);
+    board.evaluation(s.options.loss_name, "validation", iteration, consumed_samples, result.loss);
+    for (const auto& [name, value] : result.figures)
+      board.figure(name, "validation", iteration, value);
   });
-  s.track(iteration, iteration, {{"validation_loss", loss}});
+  TrackedValues tracked = {{"validation_loss", result.loss}};
+  for (const auto& [name, value] : result.figures)
+    tracked.emplace_back("validation_" + name, value);
+  s.track(iteration, iteration, tracked);
   s.redraw(/*now=*/false);
   s.settle();
-  s.print(compact_evaluation(iteration, s.options.total_iterations, loss),
+  s.print(compact_evaluation(iteration, s.options.total_iterations, result.loss, result.figures),
           evaluation_box(fmt::format("validation loss at iteration {}", iteration),
-                         {{"lm loss", loss}}));
+                         {{s.options.loss_name, result.loss}}));
 }
 
 void Reporter::finish(const std::string& exit_reason) {

@@ -13,6 +13,7 @@
 
 #include "pentatron/checkpoint/run_saver.h"
 #include "pentatron/trainer/config.h"
+#include "pentatron/trainer/evaluation.h"
 #include "pentatron/trainer/metrics/peak.h"
 
 namespace pentatron::trainer {
@@ -30,6 +31,7 @@ struct StepReport {
   int64_t consumed_samples = 0;
   int64_t samples = 0;
   std::optional<double> loss; ///< none: the batch had no targets, and the step was skipped
+  Scores terms;               ///< of a model with several loss terms, by name
   std::optional<double> grad_norm;
   double lr = 0;
   double step_time_s = 0;
@@ -45,6 +47,7 @@ struct ReporterOptions {
   int64_t tokens_per_sample = 0;
   int64_t world_size = 1;
   std::optional<Peak> peak;
+  std::string loss_name = "loss"; ///< as Megatron's lines have it
   bool main_rank = true;
   bool progress_bar = false;                          ///< with logger.progress=auto
   std::map<std::string, std::string> files = {};      ///< to write into logger.dir, by name
@@ -62,7 +65,7 @@ class Reporter {
   /// What became of a checkpoint: a line of the log, and a member of the next step's line in
   /// metrics.jsonl.
   void save(const checkpoint::SaveEvent& event);
-  void evaluation(int64_t iteration, int64_t consumed_samples, double loss);
+  void evaluation(int64_t iteration, int64_t consumed_samples, const Evaluation& result);
   /// Closes files and draws the plot. `exit_reason`: see RunSummary. Only the first call counts.
   void finish(const std::string& exit_reason);
 

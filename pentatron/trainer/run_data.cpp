@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "pentatron/base/error.h"
+#include "pentatron/models/model.h"
+#include "pentatron/models/model_spec.h"
 #include "pentatron/trainer/model_tokenizer.h"
 
 namespace pentatron::trainer {
@@ -17,6 +19,7 @@ RunData open_run_data(const Config& config) {
   const int64_t evaluation = config.train.eval_iters * config.train.global_batch_size;
   data::DatasetContext context{.sequence_length = batches ? 0 : config.train.seq_length,
                                .vocab_size = config.model.vocab_size,
+                               .fields = models::model_spec(config.model).fields,
                                .tokenizer = run.tokenizer,
                                .test_samples = evaluation};
   // Where no step is left it only evaluates, and any number of training samples will do.

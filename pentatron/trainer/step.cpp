@@ -91,6 +91,8 @@ nn::Microbatch model_input(const data::Batch& batch, const std::vector<std::stri
         batch.batch_size, shape.sequence_length, ids, shape.cu_seqlens, false, device));
     // The loader decides where positions start again, which need not be where attention does.
     layout.positions = int64_tensor(shape.position_ids, device).to(at::kInt);
+    for (const data::StreamRange& range : shape.real)
+      layout.real.push_back({range.begin, range.end});
   }
   for (const auto& [name, values] : batch.fields) {
     input.fields[name] = values.field.type == data::FieldType::kInt64
@@ -107,10 +109,19 @@ Stepper::Stepper(parallelize::TrainingModel& model, optim::Optimizer& optimizer,
                parallelize::boundaries_of(*model.model, model.places, model.device)) {}
 
 Stepper::Counts Stepper::global_counts(const data::StepData& data) const {
-  const at::Tensor own =
-      int64_tensor({data.num_targets.at("labels"), data.squared_lengths.at("tokens")}, at::kCPU);
-  const at::Tensor all = comm::all_reduce(own, comm::ReduceOp::kSum, groups_.dp());
-  return {all[0].item<int64_t>(), all[1].item<int64_t>()};
+  std::vector<int64_t> own;
+  const bool padding = groups_.world().size() > 1 && planted("padding_counted_as_target");
+  for (const models::LossTerm& term : spec().losses) {
+    own.push_back(data.num_targets.at(term.labels));
+    for (const data::Batch& batch : data.microbatches)
+      if (padding) own.back() += batch.stream(spec().streams.front()).real.empty() ? 0 : 1;
+  }
+  for (const std::string& stream : spec().streams) own.push_back(data.squared_lengths.at(stream));
+  const at::Tensor all =
+      comm::all_reduce(int64_tensor(own, at::kCPU), comm::ReduceOp::kSum, groups_.dp());
+  const int64_t* const sums = all.const_data_ptr<int64_t>();
+  const int64_t* const lengths = sums + spec().losses.size();
+  return {{sums, lengths}, {lengths, lengths + spec().streams.size()}};
 }
 
 const pipeline::Schedule& Stepper::schedule(Use use, size_t num_microbatches) {
@@ -132,6 +143,8 @@ std::vector<nn::Microbatch> Stepper::inputs(const data::StepData& data) const {
   std::vector<nn::Microbatch> inputs;
   for (const data::Batch& batch : data.microbatches) {
     inputs.push_back(model_input(batch, model_->model->spec().streams, model_->device));
+    if (groups_.pp().rank() > 0 && planted("padding_seen_on_later_stages"))
+      for (nn::SequenceLayout& layout : inputs.back().layouts) layout.real.clear();
     if (tp.sequence)
       for (nn::SequenceLayout& layout : inputs.back().layouts)
         layout.cut_outer(tp.rank(), tp.size());
@@ -139,10 +152,52 @@ std::vector<nn::Microbatch> Stepper::inputs(const data::StepData& data) const {
   return inputs;
 }
 
-double Stepper::own_loss(const nn::StepState& state) const {
-  const auto found = state.loss_sums.find("lm loss"); // on the last stage only
-  const bool counts = groups_.tp().rank() == 0 || planted("loss_counted_by_every_tensor_rank");
-  return counts && found != state.loss_sums.end() ? found->second : 0;
+bool Stepper::counts_here() const {
+  return groups_.tp().rank() == 0 || planted("loss_counted_by_every_tensor_rank");
+}
+
+std::vector<double> Stepper::own_losses(const nn::StepState& state) const {
+  std::vector<double> sums;
+  for (const models::LossTerm& term : spec().losses) {
+    const auto found = state.loss_sums.find(term.name); // on the last stage only
+    sums.push_back(counts_here() && found != state.loss_sums.end() ? found->second : 0);
+  }
+  return sums;
+}
+
+std::map<std::string, double, std::less<>> Stepper::loss_scales(const Counts& counts,
+                                                                const data::StepData& data) const {
+  std::map<std::string, double, std::less<>> scales;
+  for (size_t i = 0; i < spec().losses.size(); ++i) {
+    const models::LossTerm& term = spec().losses[i];
+    const bool several = groups_.world().size() > 1;
+    const size_t source = several && planted("denominator_of_another_term") ? 0 : i;
+    const int64_t denominator = planted("mean_of_the_ranks_means")
+                                    ? data.num_targets.at(term.labels) * groups_.dp().size()
+                                    : counts.targets[source];
+    scales[term.name] = denominator > 0 ? term.weight / static_cast<double>(denominator) : 0;
+  }
+  return scales;
+}
+
+std::vector<Prediction> Stepper::gathered_predictions(const nn::StepState& state) const {
+  std::vector<double> own;
+  const auto found = state.predictions.find(spec().losses.front().name);
+  if (counts_here() && found != state.predictions.end())
+    for (const auto& p : found->second) own.insert(own.end(), {p.predicted, p.label});
+  const at::Tensor size = at::full({1}, static_cast<int64_t>(own.size()), at::kLong);
+  const at::Tensor sizes = comm::all_gather(size, 0, groups_.world());
+  own.resize(static_cast<size_t>(sizes.max().item<int64_t>()));
+  std::vector<Prediction> all;
+  if (own.empty()) return all;
+  const at::Tensor values =
+      comm::all_gather(at::tensor(own, at::kDouble).unsqueeze(0), 0, groups_.world());
+  for (int64_t rank = 0; rank < sizes.numel(); ++rank) {
+    const double* const row = values.const_data_ptr<double>() + rank * values.size(1);
+    for (int64_t i = 0; i < sizes.const_data_ptr<int64_t>()[rank]; i += 2)
+      all.push_back({row[i], row[i + 1]});
+  }
+  return all;
 }
 
 std::string Stepper::shared_name(const std::string& here) const {
@@ -159,22 +214,22 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
     const PhaseTimer timer(options.times, "count targets");
     counts = global_counts(data);
   }
-  if (counts.targets == 0) return result;
-  result.num_targets = counts.targets;
+  result.terms.resize(spec().losses.size());
+  if (std::ranges::all_of(counts.targets, [](int64_t n) { return n == 0; })) {
+    result.squared_lengths.resize(counts.squared_lengths.size());
+    return result;
+  }
   result.squared_lengths = counts.squared_lengths;
   parallel::DataParallel& store = *model_->store;
   const std::vector<nn::Microbatch> microbatches = inputs(data);
   nn::StepState state;
-  const int64_t denominator = planted("mean_of_the_ranks_means")
-                                  ? data.num_targets.at("labels") * groups_.dp().size()
-                                  : result.num_targets;
   const pipeline::Schedule& passes = schedule(Use::kTraining, microbatches.size());
   store.defer_to_flush(defers_weight_gradients(passes));
   store.begin_step();
   {
     const nn::MemoryScope scope(nn::MemoryCategory::kActivations);
     runtime_.run(passes, microbatches, state,
-                 {.loss_scales = {{"lm loss", 1.0 / static_cast<double>(denominator)}},
+                 {.loss_scales = loss_scales(counts, data),
                   .seed = options.seed,
                   .training = true,
                   .check_finite = options.find_nonfinite_layer,
@@ -189,10 +244,18 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
   std::vector<double> sums;
   {
     const PhaseTimer timer(options.times, "loss and norm");
-    sums = summed({own_loss(state), store.counted_sum_of_squares()}, groups_.world());
+    sums = own_losses(state);
+    sums.push_back(store.counted_sum_of_squares());
+    sums = summed(sums, groups_.world());
   }
-  result.loss = plain(sums[0] / static_cast<double>(result.num_targets));
-  result.grad_norm = plain(std::sqrt(sums[1]));
+  double total = 0;
+  for (size_t i = 0; i < result.terms.size(); ++i) {
+    if (counts.targets[i] == 0) continue;
+    result.terms[i] = plain(sums[i] / static_cast<double>(counts.targets[i]));
+    total += spec().losses[i].weight * *result.terms[i];
+  }
+  result.loss = plain(total);
+  result.grad_norm = plain(std::sqrt(sums.back()));
   result.finite = std::isfinite(*result.loss) && std::isfinite(*result.grad_norm);
   if (!result.finite) {
     if (options.find_nonfinite_layer) {
@@ -217,15 +280,30 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
   return result;
 }
 
-Stepper::Evaluation Stepper::evaluate(const data::StepData& data) {
+EvaluationSums Stepper::evaluate(const data::StepData& data) {
   const std::vector<nn::Microbatch> microbatches = inputs(data);
   nn::StepState state;
+  const bool scores = wants_scores(spec());
   {
     const nn::MemoryScope scope(nn::MemoryCategory::kActivations);
     runtime_.run(schedule(Use::kEvaluation, microbatches.size()), microbatches, state,
-                 {.training = groups_.world().size() > 1 && planted("evaluation_with_dropout")});
+                 {.wanted = {.scores = scores},
+                  .training = groups_.world().size() > 1 && planted("evaluation_with_dropout")});
   }
-  return {plain(summed({own_loss(state)}, groups_.world())[0]), global_counts(data).targets};
+  std::vector<double> own = own_losses(state);
+  for (const models::LossTerm& term : spec().losses) {
+    const auto found = state.hits.find(term.name);
+    own.push_back(counts_here() && found != state.hits.end() ? static_cast<double>(found->second)
+                                                             : 0);
+  }
+  const std::vector<double> sums = summed(own, groups_.world());
+  EvaluationSums result;
+  const std::vector<int64_t> targets = global_counts(data).targets;
+  for (size_t i = 0; i < targets.size(); ++i)
+    result.terms.push_back({plain(sums[i]), targets[i], sums[targets.size() + i]});
+  if (spec().scores != models::SampleScores::kNone)
+    result.predictions = gathered_predictions(state);
+  return result;
 }
 
 } // namespace pentatron::trainer

@@ -13,6 +13,7 @@
 #include "pentatron/optim/optimizer.h"
 #include "pentatron/parallel/pipeline/runtime.h"
 #include "pentatron/parallelize/parallelize.h"
+#include "pentatron/trainer/evaluation.h"
 
 namespace pentatron::trainer {
 
@@ -40,13 +41,16 @@ struct StepOptions {
 
 /// The same on all ranks.
 struct StepResult {
-  /// Sum over targets / number of targets, over all ranks; none without targets: then nothing was
+  /// The weighted sum of the terms that have targets; none without targets: then nothing was
   /// computed or updated.
   std::optional<double> loss;
+  /// Of each of the model's terms: sum over targets / number of targets, over all ranks; none
+  /// without targets.
+  std::vector<std::optional<double>> terms;
   std::optional<double> grad_norm; ///< before clipping; none without targets
-  int64_t num_targets = 0;         ///< over all ranks
-  int64_t squared_lengths = 0;     ///< of the documents of all ranks; 0 without targets
-  bool finite = true;              ///< loss and gradients; if not, nothing was updated
+  /// Of the documents of all ranks, by stream; 0 without targets.
+  std::vector<int64_t> squared_lengths;
+  bool finite = true; ///< loss and gradients; if not, nothing was updated
   /// The first layer or gradient that was not finite, if it is known, and the rank that saw it.
   std::string first_nonfinite;
 };
@@ -62,26 +66,31 @@ class Stepper {
 
   StepResult step(const data::StepData& data, const StepOptions& options);
 
-  /// Sum of the losses over the targets of all ranks, without dropout.
-  struct Evaluation {
-    double loss_sum = 0;
-    int64_t num_targets = 0;
-  };
-  Evaluation evaluate(const data::StepData& data);
+  /// Without dropout.
+  EvaluationSums evaluate(const data::StepData& data);
 
  private:
   enum class Use : uint8_t { kTraining, kEvaluation };
 
   /// Over the data-parallel ranks.
   struct Counts {
-    int64_t targets = 0, squared_lengths = 0;
+    std::vector<int64_t> targets;         ///< of each loss term
+    std::vector<int64_t> squared_lengths; ///< of each stream
   };
   Counts global_counts(const data::StepData& data) const;
   /// Lowered; made once for each number of microbatches.
   const pipeline::Schedule& schedule(Use use, size_t num_microbatches);
   std::vector<nn::Microbatch> inputs(const data::StepData& data) const;
-  /// One value from every rank of the last stage, counted once: that of this rank or 0.
-  double own_loss(const nn::StepState& state) const;
+  const models::ModelSpec& spec() const { return model_->model->spec(); }
+  /// Of each term, from every rank of the last stage, counted once: that of this rank or 0.
+  std::vector<double> own_losses(const nn::StepState& state) const;
+  /// Whether this rank's figures of the last stage are those that count.
+  bool counts_here() const;
+  /// By term: weight / denominator.
+  std::map<std::string, double, std::less<>> loss_scales(const Counts& counts,
+                                                         const data::StepData& data) const;
+  /// Of all ranks.
+  std::vector<Prediction> gathered_predictions(const nn::StepState& state) const;
   /// The first rank's name that is not empty, with that rank where there are several.
   std::string shared_name(const std::string& here) const;
 

@@ -70,9 +70,11 @@ struct Trainer::State {
   std::unique_ptr<checkpoint::RunSaver> saver;
   int64_t total_iterations = 0;
   int64_t sequence = 0;
+  std::vector<int64_t> lengths; ///< of the samples, by the model's streams
 
   State(Config c, const comm::Group& world, std::unique_ptr<RunFolders> of_run);
   void open_data();
+  int64_t stream_length(const std::string& stream) const;
   void build_model();
   void find_checkpoint();
   void choose_kernels();
@@ -82,11 +84,11 @@ struct Trainer::State {
   void forget();
   std::string describe() const;
   data::LoaderOptions loader_options(int64_t consumed) const;
-  StepFlops step_flops(int64_t samples, int64_t squared_lengths) const;
+  StepFlops step_flops(int64_t samples, const std::vector<int64_t>& squared_lengths) const;
   StepResult run_step(const StepOptions& options, int64_t* samples);
   /// None if not one sample has a target.
-  std::optional<double> validate(const std::shared_ptr<const data::Dataset>& dataset);
-  std::optional<double> validate();
+  std::optional<Evaluation> validate(const std::shared_ptr<const data::Dataset>& dataset);
+  std::optional<Evaluation> validate();
   checkpoint::SaveOptions save_options() const;
   std::vector<checkpoint::SaveEvent> save();
   TrainReport train(Reporter& reporter);
@@ -118,6 +120,8 @@ void Trainer::State::open_data() {
   tokenizer = std::move(run.tokenizer);
   datasets = std::move(run.datasets);
   sequence = datasets.train->sequence_length();
+  const std::vector<std::string> streams = models::model_spec(config.model).streams;
+  for (const std::string& stream : streams) lengths.push_back(stream_length(stream));
   stored_tokenizer = trainer::stored_tokenizer(config.tokenizer);
   data_files = comm::broadcast_text(
       main_rank ? data::to_json(data::describe_files(datasets.files)) : "", 0, groups.world());
@@ -127,6 +131,13 @@ void Trainer::State::open_data() {
     log::shared_warning("{}", notice);
 }
 
+int64_t Trainer::State::stream_length(const std::string& stream) const {
+  const std::vector<data::BatchStream>& given = datasets.train->streams();
+  const auto found = std::ranges::find(given, stream, &data::BatchStream::name);
+  PT_DCHECK(found != given.end()); // the dataset was checked against the model
+  return found->sequence_length;
+}
+
 void Trainer::State::build_model() {
   model = parallelize::make_training_model(
       {.config = config.model,
@@ -134,7 +145,7 @@ void Trainer::State::build_model() {
                  .tp = {groups.tp(), config.parallel.sequence_parallel, config.comm_overlap.tp},
                  .recompute = config.train.recompute == Recompute::kFull},
        .device = device,
-       .max_sequence = sequence,
+       .max_sequence = *std::ranges::max_element(lengths),
        .prepare = [&](nn::ParamList& params) { plan_families(params, config); }},
       plan, config.ddp, groups);
   if (groups.world().size() > 1) log::info("{}", describe());
@@ -287,10 +298,11 @@ data::LoaderOptions Trainer::State::loader_options(int64_t consumed) const {
           }};
 }
 
-StepFlops Trainer::State::step_flops(int64_t samples, int64_t squared_lengths) const {
+StepFlops Trainer::State::step_flops(int64_t samples,
+                                     const std::vector<int64_t>& squared_lengths) const {
   const models::ModelSpec& spec = model.model->spec();
-  const std::vector<nn::LayerShape> shapes(
-      spec.streams.size(), {.tokens = samples * sequence, .squared_lengths = squared_lengths});
+  const std::vector<nn::LayerShape> shapes =
+      models::stream_shapes(spec, samples, lengths, squared_lengths);
   StepFlops flops;
   std::map<int, nn::Cost> kinds;
   for (int64_t i = 0; i < spec.num_segments(); ++i) {
@@ -323,7 +335,7 @@ StepResult Trainer::State::run_step(const StepOptions& options, int64_t* samples
   return result;
 }
 
-std::optional<double>
+std::optional<Evaluation>
 Trainer::State::validate(const std::shared_ptr<const data::Dataset>& dataset) {
   data::LoaderOptions options = loader_options(0);
   options.global_batch_size_at = {};
@@ -338,38 +350,31 @@ Trainer::State::validate(const std::shared_ptr<const data::Dataset>& dataset) {
   } else {
     steps = std::min(config.train.eval_iters, steps);
   }
-  Stepper::Evaluation total;
-  for (int64_t i = 0; i < steps; ++i) {
-    const Stepper::Evaluation part = stepper->evaluate(batches.next());
-    total.loss_sum += part.loss_sum;
-    total.num_targets += part.num_targets;
-  }
-  if (total.num_targets == 0) return std::nullopt;
-  return total.loss_sum / static_cast<double>(total.num_targets);
+  EvaluationSums total;
+  for (int64_t i = 0; i < steps; ++i) total += stepper->evaluate(batches.next());
+  return evaluated(model.model->spec(), total, config.model.num_labels);
 }
 
-std::optional<double> Trainer::State::validate() {
+std::optional<Evaluation> Trainer::State::validate() {
   if (datasets.validation == nullptr) return std::nullopt;
   if (datasets.validation_sets.empty()) {
-    const std::optional<double> loss = validate(datasets.validation);
-    if (!loss)
+    std::optional<Evaluation> result = validate(datasets.validation);
+    if (!result)
       log::shared_warning("the validation samples have no targets, so there is no validation loss");
-    return loss;
+    return result;
   }
-  double sum = 0;
-  int64_t counted = 0;
+  std::vector<Evaluation> parts;
   for (const data::NamedDataset& set : datasets.validation_sets) {
-    const std::optional<double> loss = validate(set.dataset);
-    if (!loss) {
+    const std::optional<Evaluation> part = validate(set.dataset);
+    if (!part) {
       log::shared_warning(
           "the validation samples of {} have no targets, so there is no validation loss", set.name);
       continue;
     }
-    if (main_rank) log::info("validation loss of {}: {:.6E}", set.name, *loss);
-    sum += *loss;
-    ++counted;
+    if (main_rank) log::info("validation loss of {}: {:.6E}", set.name, part->loss);
+    parts.push_back(*part);
   }
-  return counted > 0 ? std::optional(sum / static_cast<double>(counted)) : std::nullopt;
+  return parts.empty() ? std::nullopt : std::optional(mean_of(parts));
 }
 
 checkpoint::SaveOptions Trainer::State::save_options() const {
@@ -378,8 +383,8 @@ checkpoint::SaveOptions Trainer::State::save_options() const {
           .retention = {.keep_last = c.keep,
                         .keep_every = c.keep_every,
                         .keep_best = c.keep_best,
-                        .metric = std::string(config::to_string(c.keep_best_metric)),
-                        .lower_is_better = true,
+                        .metric = c.keep_best_metric,
+                        .lower_is_better = lower_is_better(c.keep_best_metric),
                         .node_local = c.node_local},
           .async = c.async_save,
           .parity = c.parity,
@@ -426,6 +431,7 @@ TrainReport Trainer::run(const RunOptions& run_options) {
     s.folders->begin(s.progress.iteration, g.world());
     if (s.main_rank && s.datasets.corpus != nullptr) write_skipped(c, s.datasets.corpus->report());
   }
+  const std::vector<models::LossTerm>& losses = s.model.model->spec().losses;
   Reporter reporter(
       c, {.total_iterations = s.total_iterations,
           .resumed_iteration = s.progress.iteration,
@@ -433,6 +439,7 @@ TrainReport Trainer::run(const RunOptions& run_options) {
           .tokens_per_sample = s.sequence,
           .world_size = s.groups.world().size(),
           .peak = s.main_rank ? find_peak(c, s.device) : std::nullopt,
+          .loss_name = losses.size() == 1 ? losses.front().name : "loss",
           .main_rank = s.main_rank,
           .progress_bar = run_options.progress_bar,
           .files = {{kKernelsFile, s.kernel_choice}},
@@ -501,9 +508,13 @@ TrainReport Trainer::State::train(Reporter& reporter) {
     check_export();
   };
   const auto evaluate = [&] {
-    const std::optional<double> loss = s.validate();
-    report.validation_loss = s.progress.validation_loss = loss;
-    if (loss) reporter.evaluation(s.progress.iteration, s.progress.consumed_samples, *loss);
+    const std::optional<Evaluation> result = s.validate();
+    report.validation = result;
+    s.progress.validation_loss = result ? std::optional(result->loss) : std::nullopt;
+    if (!result) return;
+    for (const auto& [name, value] : result->figures)
+      s.progress.figures["validation_" + name] = value;
+    reporter.evaluation(s.progress.iteration, s.progress.consumed_samples, *result);
   };
   if (s.progress.iteration >= s.total_iterations && c.train.eval_interval > 0) evaluate();
 
@@ -523,6 +534,7 @@ TrainReport Trainer::State::train(Reporter& reporter) {
     s.progress.consumed_samples = s.loader->consumed_samples();
     s.progress.loss = result.finite ? result.loss : std::nullopt;
     s.progress.validation_loss.reset();
+    s.progress.figures.clear();
     if (!result.finite) {
       ++s.progress.nan_iterations;
       if (c.train.on_nan == OnNan::kStop || ++skipped_in_a_row > c.train.max_skipped_iterations) {
@@ -545,6 +557,7 @@ TrainReport Trainer::State::train(Reporter& reporter) {
          .consumed_samples = s.progress.consumed_samples,
          .samples = samples,
          .loss = result.loss,
+         .terms = named_terms(s.model.model->spec(), result.terms),
          .grad_norm = result.grad_norm,
          .lr = options.lr,
          .step_time_s = monotonic_s() - step_begin,

@@ -12,6 +12,7 @@
 #include "pentatron/data/dataset.h"
 #include "pentatron/parallelize/parallelize.h"
 #include "pentatron/trainer/config.h"
+#include "pentatron/trainer/evaluation.h"
 #include "pentatron/trainer/run_folders.h"
 
 namespace pentatron::trainer {
@@ -23,7 +24,7 @@ struct TrainReport {
   int signal = 0; ///< of StopReason::kSignal
   int64_t iterations = 0;
   std::optional<double> last_loss;       ///< of the last step that had one; none: there was none
-  std::optional<double> validation_loss; ///< of the last evaluation; none: without targets too
+  std::optional<Evaluation> validation;  ///< the last one; none: without targets too
   std::optional<double> unigram_entropy; ///< of the training text, in nats a token
   std::filesystem::path metrics, plot, checkpoint; ///< empty: not written
   /// Of the last save, with checkpoint.on_error=continue: what failed ("checkpoint"; on rank 0

@@ -13,7 +13,7 @@ MAY_USE = {
     "parallel/context": ["nn", "comm", "kernels"],
     "parallel/expert": ["nn", "comm", "kernels"],
     "layers": ["nn", "comm", "kernels", "config", "parallel/tensor", "parallel/context", "parallel/expert"],
-    "models": ["layers"],
+    "models": ["layers", "data"],
     "optim": ["nn", "comm", "kernels", "config"],
     "parallel/ddp": ["nn", "comm", "optim"],
     "parallel/pipeline/schedule": ["base"],
@@ -38,6 +38,7 @@ WITHOUT_TORCH = ["base", "config", "kernels", "data", "plot", "parallel/pipeline
 
 # What another module may see of a module it may use.
 ONLY = {
+    ("models", "data"): ["pentatron/data/field"],
     ("generate", "data"): ["pentatron/data/tokenizer"],
 }
 

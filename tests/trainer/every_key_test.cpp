@@ -380,7 +380,8 @@ class EveryKey : public testing::Test {
         print +=
             fmt::format("{} {} {:x}\n", name, weight.numel(), crc32c({bytes, weight.nbytes()}));
       }
-      print += fmt::format("validation {}\n", trace.report.validation_loss.value_or(0));
+      const Evaluation validation = trace.report.validation.value_or(Evaluation{});
+      print += fmt::format("validation {} {}\n", validation.loss, validation.figures.size());
     } catch (const Error& error) {
       print += std::string("error: ") + error.what() + "\n";
     }

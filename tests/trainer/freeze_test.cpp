@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <regex>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -60,10 +62,8 @@ TEST(FreezePatterns, LeaveSomethingToTrain) {
 /// The kinds of parameters of a work, as patterns over its layers.
 std::set<std::string> kinds_of(const models::ModelConfig& model) {
   std::set<std::string> kinds;
-  for (const auto& [name, spec] : models::param_specs(model)) {
-    const size_t second = name.find('.', 7);
-    kinds.insert(name.starts_with("layers.") ? "layers.*" + name.substr(second) : name);
-  }
+  for (const auto& [name, spec] : models::param_specs(model))
+    kinds.insert(std::regex_replace(name, std::regex("[.][0-9]+[.]"), ".*."));
   return kinds;
 }
 
@@ -73,7 +73,7 @@ TEST(Freezing, OfEachKindOfParameterChangesNoOther) {
   const std::string one_step = "train.train_iters=1 train.eval_interval=1 optimizer.clip_grad=0 "
                                "dtype=fp64 train.freeze=";
   for (const test::Work& work : test::works()) {
-    if (work.name == "gpt2_frozen" || work.name == "ramp") continue;
+    if (work.name.ends_with("_frozen") || work.name == "ramp") continue;
     const test::Scratch scratch;
     const Config config = test::layout_config(work.name, "", 1, scratch);
     const test::Trained start = test::train_layout(work.name, 1, "train.train_iters=0 dtype=fp64"),
@@ -84,7 +84,7 @@ TEST(Freezing, OfEachKindOfParameterChangesNoOther) {
         const test::Trained run =
             test::train_layout(work.name, 1, one_step + "[\"" + kind + "\"]" + more);
         EXPECT_EQ(run.losses, all.losses);
-        EXPECT_LT(run.norms[0], all.norms[0]);
+        EXPECT_LE(run.norms[0], all.norms[0]);
         for (const auto& [name, weight] : run.weights)
           EXPECT_TRUE(at::equal(weight, is_frozen({kind}, name) ? start.weights.at(name)
                                                                 : all.weights.at(name)))

@@ -45,18 +45,21 @@ class HfGolden : public testing::TestWithParam<std::string> {};
 
 TEST_P(HfGolden, Fp64LossLogitsAndGradientsAreThoseOfTransformers) {
   const fs::path folder = kData / "hf_tiny" / GetParam(), out = scratch("hf_" + GetParam());
-  const double loss = evaluate_hf({.model = folder,
-                                   .batches = folder / "expected.safetensors",
-                                   .logits_out = out / "logits.safetensors",
-                                   .grads_out = out / "grads.safetensors",
-                                   .dtype = Precision::kFp64,
-                                   .num_threads = 2});
+  const Evaluation evaluation = *evaluate_hf({.model = folder,
+                                              .batches = folder / "expected.safetensors",
+                                              .logits_out = out / "logits.safetensors",
+                                              .grads_out = out / "grads.safetensors",
+                                              .dtype = Precision::kFp64,
+                                              .num_threads = 2});
   const SafetensorsFile expected(folder / "expected.safetensors"),
       logits(out / "logits.safetensors"), grads(out / "grads.safetensors");
-  EXPECT_LT(relative(loss, checkpoint::to_tensor(expected.at("loss")).item<double>()), 1e-10);
-  const at::Tensor reference = checkpoint::to_tensor(expected.at("logits"));
-  // The reference is the fp64 result rounded to fp32.
-  EXPECT_LE(max_abs((checkpoint::to_tensor(logits.at("logits")) - reference) / reference), 0x1p-23);
+  EXPECT_LT(relative(evaluation.loss, checkpoint::to_tensor(expected.at("loss")).item<double>()),
+            1e-10);
+  for (const auto& [name, entry] : logits.tensors()) {
+    const at::Tensor reference = checkpoint::to_tensor(expected.at(name));
+    // The reference is the fp64 result rounded to fp32.
+    EXPECT_LE(max_abs((checkpoint::to_tensor(entry) - reference) / reference), 0x1p-23) << name;
+  }
   size_t compared = 0;
   for (const auto& [name, entry] : expected.tensors()) {
     if (!name.starts_with("grad_head.")) continue;
@@ -65,7 +68,8 @@ TEST_P(HfGolden, Fp64LossLogitsAndGradientsAreThoseOfTransformers) {
     EXPECT_EQ(gradient.scalar_type(), at::kDouble);
     const at::Tensor head = checkpoint::to_tensor(entry);
     const double scale = max_abs(gradient);
-    EXPECT_LE(max_abs(gradient.reshape({-1}).narrow(0, 0, head.numel()) - head), 1e-10 * scale)
+    EXPECT_LE(max_abs(gradient.reshape({-1}).narrow(0, 0, head.numel()) - head),
+              1e-10 * scale + 1e-15)
         << parameter;
     const double norm = checkpoint::to_tensor(expected.at("grad_norm." + parameter)).item<double>();
     EXPECT_LE(std::abs(gradient.norm().item<double>() - norm), 1e-10 * norm + 1e-15) << parameter;
@@ -77,38 +81,47 @@ TEST_P(HfGolden, Fp64LossLogitsAndGradientsAreThoseOfTransformers) {
 
 TEST_P(HfGolden, Fp32StaysWithinItsBounds) {
   const fs::path folder = kData / "hf_tiny" / GetParam(), out = scratch("hf32_" + GetParam());
-  const double loss = evaluate_hf({.model = folder,
-                                   .batches = folder / "expected.safetensors",
-                                   .logits_out = out / "logits.safetensors",
-                                   .dtype = Precision::kFp32,
-                                   .num_threads = 2});
+  const Evaluation evaluation = *evaluate_hf({.model = folder,
+                                              .batches = folder / "expected.safetensors",
+                                              .logits_out = out / "logits.safetensors",
+                                              .dtype = Precision::kFp32,
+                                              .num_threads = 2});
   const SafetensorsFile expected(folder / "expected.safetensors"),
       logits(out / "logits.safetensors");
-  EXPECT_LT(relative(loss, checkpoint::to_tensor(expected.at("loss")).item<double>()), 1e-6);
-  const at::Tensor reference = checkpoint::to_tensor(expected.at("logits"));
-  EXPECT_LE(max_abs(checkpoint::to_tensor(logits.at("logits")) - reference),
-            2e-5 * max_abs(reference));
+  EXPECT_LT(relative(evaluation.loss, checkpoint::to_tensor(expected.at("loss")).item<double>()),
+            1e-6);
+  for (const auto& [name, entry] : logits.tensors()) {
+    const at::Tensor reference = checkpoint::to_tensor(expected.at(name));
+    EXPECT_LE(max_abs(checkpoint::to_tensor(entry) - reference), 2e-5 * max_abs(reference)) << name;
+  }
   fs::remove_all(out);
 }
 
 /// Of gradients in bf16, which has 8 bits: relative to their norm.
-constexpr double kBf16Gradients = 0.03;
+constexpr double kBf16Gradients = 0.05;
+/// Smaller norms are rounding in fp64: the K part of a bias without rotary positions.
+constexpr double kNoGradient = 1e-12;
 
 TEST_P(HfGolden, Bf16IsNear) {
   const fs::path folder = kData / "hf_tiny" / GetParam(), out = scratch("hf16_" + GetParam());
-  const double loss = evaluate_hf({.model = folder,
-                                   .batches = folder / "expected.safetensors",
-                                   .grads_out = out / "grads.safetensors",
-                                   .dtype = Precision::kBf16,
-                                   .num_threads = 2});
+  const Evaluation evaluation = *evaluate_hf({.model = folder,
+                                              .batches = folder / "expected.safetensors",
+                                              .grads_out = out / "grads.safetensors",
+                                              .dtype = Precision::kBf16,
+                                              .num_threads = 2});
   const SafetensorsFile expected(folder / "expected.safetensors"), grads(out / "grads.safetensors");
-  EXPECT_LT(relative(loss, checkpoint::to_tensor(expected.at("loss")).item<double>()), 5e-3);
+  EXPECT_LT(relative(evaluation.loss, checkpoint::to_tensor(expected.at("loss")).item<double>()),
+            5e-3);
   for (const auto& [name, entry] : expected.tensors()) {
     if (!name.starts_with("grad_norm.")) continue;
     const std::string parameter = name.substr(std::string("grad_norm.").size());
     const at::Tensor gradient = checkpoint::to_tensor(grads.at(parameter));
     EXPECT_EQ(gradient.scalar_type(), at::kFloat) << "bf16 gradients are accumulated in fp32";
     const double norm = checkpoint::to_tensor(entry).item<double>();
+    if (norm < kNoGradient) {
+      EXPECT_LT(gradient.norm().item<double>(), 1e-4) << parameter;
+      continue;
+    }
     EXPECT_LT(relative(gradient.norm().item<double>(), norm), kBf16Gradients) << parameter;
     const at::Tensor head = checkpoint::to_tensor(expected.at("grad_head." + parameter));
     const double rms = norm / std::sqrt(static_cast<double>(gradient.numel()));
@@ -120,9 +133,9 @@ TEST_P(HfGolden, Bf16IsNear) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, HfGolden,
-                         testing::Values("gemma2", "gemma3_text", "glm4", "gpt2", "llama",
+                         testing::Values("bert", "gemma2", "gemma3_text", "glm4", "gpt2", "llama",
                                          "llama3_rope_scaling_tied", "mistral_sliding_window",
-                                         "olmo2", "phi3", "qwen2", "qwen3"),
+                                         "olmo2", "phi3", "qwen2", "qwen3", "t5", "t5_v1_1_gated"),
                          [](const auto& info) { return info.param; });
 
 struct CurveCase {
@@ -193,6 +206,13 @@ TEST_P(TrainingCurve, EveryStepIsPyTorchs) {
     EXPECT_LT(relative(metrics["grad_norm"].get<double>(), curve["grad_norm"][i].get<double>()),
               param.tolerance)
         << iteration;
+    for (const auto& [ours, theirs] :
+         {std::pair{"lm_loss", "lm_loss"}, std::pair{"sop_loss", "sop_or_nsp_loss"}}) {
+      if (!curve.contains(theirs)) continue;
+      EXPECT_LT(relative(metrics[ours].get<double>(), curve[theirs][i].get<double>()),
+                param.tolerance)
+          << ours << " of " << iteration;
+    }
     EXPECT_LT(relative(metrics["learning_rate"].get<double>(), curve["lr"][i].get<double>()), 1e-12)
         << iteration;
     ++iteration;
@@ -204,13 +224,16 @@ TEST_P(TrainingCurve, EveryStepIsPyTorchs) {
 INSTANTIATE_TEST_SUITE_P(
     Models, TrainingCurve,
     testing::Values(CurveCase{"gpt2", "fp64", 1e-9}, CurveCase{"llama", "fp64", 1e-9},
-                    CurveCase{"qwen3", "fp64", 1e-9}, CurveCase{"gpt2", "fp32", 2e-5},
+                    CurveCase{"qwen3", "fp64", 1e-9}, CurveCase{"bert", "fp64", 1e-9},
+                    CurveCase{"t5", "fp64", 1e-9}, CurveCase{"gpt2", "fp32", 2e-5},
                     CurveCase{"llama", "fp32", 2e-5}, CurveCase{"qwen3", "fp32", 2e-5},
                     CurveCase{"qwen3", "fp64", 1e-9, true},
                     CurveCase{"gpt2", "fp64", 1e-9, false, true},
                     CurveCase{"llama", "fp64", 1e-9, false, true},
                     CurveCase{"qwen3", "fp64", 1e-9, false, true},
-                    CurveCase{"gpt2", "fp32", 2e-5, false, true},
+                    CurveCase{"bert", "fp64", 1e-9, false, true},
+                    CurveCase{"t5", "fp64", 1e-9, false, true}, CurveCase{"bert", "fp32", 2e-5},
+                    CurveCase{"t5", "fp32", 2e-5}, CurveCase{"gpt2", "fp32", 2e-5, false, true},
                     CurveCase{"llama", "fp32", 2e-5, false, true},
                     CurveCase{"qwen3", "fp32", 2e-5, false, true},
                     CurveCase{"llama", "fp64", 1e-9, false, false, true},

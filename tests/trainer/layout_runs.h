@@ -66,10 +66,10 @@ inline std::vector<std::string> split_keys(const std::string& text) {
 inline trainer::Config layout_config(const std::string& work, const std::string& keys, int ranks,
                                      const std::filesystem::path& folder) {
   std::vector<std::string> all = {
-      "model.vocab_size=259", "model.max_position_embeddings=16", "model.init_method_std=0.1",
-      "train.seq_length=16", "train.micro_batch_size=1", "train.global_batch_size=8",
-      "train.train_iters=20", "train.eval_interval=20", "train.eval_iters=1", "train.num_threads=1",
-      "kernels=order", "optimizer.lr=3e-3", "optimizer.min_lr=3e-4",
+      "model.vocab_size=259", "model.init_method_std=0.1", "train.seq_length=16",
+      "train.micro_batch_size=1", "train.global_batch_size=8", "train.train_iters=20",
+      "train.eval_interval=20", "train.eval_iters=1", "train.num_threads=1", "kernels=order",
+      "optimizer.lr=3e-3", "optimizer.min_lr=3e-4",
       // Or Adam turns the rounding noise of directions without a
       // gradient into steps.
       "optimizer.adam_eps=1e-7", "logger.peak_tflops=1", "logger.tensorboard=false",
@@ -78,6 +78,11 @@ inline trainer::Config layout_config(const std::string& work, const std::string&
       "logger.dir=" + (folder / "logs").string()};
   for (const Work& known : works()) {
     if (known.name != work) continue;
+    if (known.stories) {
+      all.push_back("dataset.path=" + (folder / "stories.jsonl").string());
+    } else {
+      all.emplace_back("model.max_position_embeddings=16");
+    }
     for (const std::string& text : {known.keys, keys}) {
       const std::vector<std::string> more = split_keys(text);
       all.insert(all.end(), more.begin(), more.end());
@@ -101,6 +106,7 @@ inline Trained train_layout(const std::string& work, int ranks, const std::strin
   const Scratch scratch;
   const QuietLog quiet;
   write_documents(scratch / "documents.jsonl", 400);
+  write_stories(scratch / "stories.jsonl", 200);
   const auto body = [&](const comm::Group& world) {
     const std::string folder = comm::gather_text(scratch.path.string(), world).front();
     const trainer::Config config = layout_config(work, keys, ranks, folder);
@@ -110,7 +116,7 @@ inline Trained train_layout(const std::string& work, int ranks, const std::strin
     if (world.rank() != 0) return;
     const std::lock_guard lock(mutex);
     trained.weights = std::move(weights);
-    trained.validation = {report.validation_loss.value()};
+    trained.validation = {report.validation.value().loss};
     for (const Json& step : read_metrics(report.metrics.string())) {
       trained.losses.push_back(step.at("loss").get<double>());
       trained.norms.push_back(step.at("grad_norm").get<double>());

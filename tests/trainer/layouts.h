@@ -10,7 +10,8 @@ namespace pentatron::test {
 /// A model and a way to train it, the same for one rank and for many.
 struct Work {
   std::string name;
-  std::string keys; ///< key=value, separated by spaces
+  std::string keys;     ///< key=value, separated by spaces
+  bool stories = false; ///< trained on documents of several sentences
 };
 
 struct Layout {
@@ -33,6 +34,19 @@ inline const std::vector<Work>& works() {
       "model.add_mlp_bias=true model.untie_embeddings_and_output_weights=false "
       "model.hidden_dropout=0.1 model.attention_dropout=0.1 model.ffn_hidden_size=64 "
       "optimizer.clip_grad=0.5";
+  static const std::string bert =
+      "model.type=bert dataset.type=bert model.vocab_size=263 model.num_layers=4 "
+      "model.hidden_size=32 model.num_attention_heads=4 model.ffn_hidden_size=64 "
+      "model.max_position_embeddings=16 model.hidden_dropout=0.1 model.attention_dropout=0.1 "
+      "dataset.bert_binary_head=sentence_order dataset.short_seq_prob=0.4 dataset.mask_prob=0.1 "
+      "optimizer.clip_grad=0.5";
+  static const std::string t5 =
+      "model.type=t5 dataset.type=t5 model.vocab_size=270 dataset.vocab_extra_ids=8 "
+      "model.num_layers=3 model.num_decoder_layers=3 model.hidden_size=32 "
+      "model.num_attention_heads=4 model.ffn_hidden_size=64 model.hidden_dropout=0.1 "
+      "model.attention_dropout=0.1 model.relative_attention_num_buckets=8 "
+      "model.relative_attention_max_distance=12 dataset.mask_prob=0.3 "
+      "dataset.decoder_seq_length=12 optimizer.clip_grad=0.5";
   static const std::vector<Work> all = {
       // Tied, learned positions, layer norm, biases, dropout everywhere, active clipping.
       {"gpt2", gpt2},
@@ -61,6 +75,35 @@ inline const std::vector<Work>& works() {
                 "model.attn_logit_softcapping=2 model.final_logit_softcapping=5 "
                 "model.embedding_multiplier=5.65685 model.window_size=8 "
                 "model.full_attention_layers=[1,3] model.rope_local_base_freq=100"},
+      // Padded pairs of texts, two loss terms, post-norm, tied with a bias; many microbatches have
+      // no masked token.
+      {"bert", bert, true},
+      // The same with frozen tables and lower layers, as in fine-tuning; the masked head's table is
+      // one of them.
+      {"bert_frozen", bert + " train.freeze=[\"embedding.*\",\"layers.[01].*\"]", true},
+      // Pre-norm, rotary, grouped queries, untied, one loss term, no token types.
+      {"bert_pre",
+       "model.type=bert dataset.type=bert model.vocab_size=263 model.num_layers=4 "
+       "model.hidden_size=32 model.num_attention_heads=4 model.num_query_groups=2 "
+       "model.ffn_hidden_size=64 model.max_position_embeddings=16 model.norm_placement=pre "
+       "model.position_embedding_type=rope model.num_tokentypes=0 model.binary_head=false "
+       "model.untie_embeddings_and_output_weights=true model.hidden_dropout=0.1 "
+       "dataset.bert_binary_head=none dataset.short_seq_prob=0.4 dataset.masking_max_ngram=3",
+       true},
+      // Gated, tied and scaled, shared biases, dropout everywhere, padded targets.
+      {"t5", t5, true},
+      // The same with frozen tables that several stages share.
+      {"t5_frozen",
+       t5 + " train.freeze=[\"embedding.*\",\"*.relative_bias.*\",\"encoder.layers.0.*\"]", true},
+      // As T5 1.0 but untied, with more layers in the decoder.
+      {"t5_untied",
+       "model.type=t5 dataset.type=t5 model.vocab_size=270 dataset.vocab_extra_ids=8 "
+       "model.num_layers=2 model.num_decoder_layers=4 model.hidden_size=32 "
+       "model.num_attention_heads=4 model.ffn_hidden_size=64 model.activation_func=relu "
+       "model.untie_embeddings_and_output_weights=true model.scale_decoder_outputs=false "
+       "model.relative_attention_num_buckets=8 model.relative_attention_max_distance=12 "
+       "dataset.mask_prob=0.2",
+       true},
       // A batch size that grows.
       {"ramp", "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
                "model.ffn_hidden_size=64 model.untie_embeddings_and_output_weights=false "
@@ -116,12 +159,56 @@ inline const std::vector<Layout>& layouts() {
       {"zero1_frozen", "gpt2_frozen", 2, zero + "1" + small, true},
       {"zero2_frozen", "gpt2_frozen", 2, zero + "2" + small, true},
       {"zero3_frozen", "gpt2_frozen", 2, zero + "3", true},
+      {"bert_tp2_sp", "bert", 2, tp + "2" + sp, true},
+      {"bert_zero3_pp2", "bert", 4, zero + "3" + pp + "2", true},
+      {"bert_tp2_sp_pp2_dp2", "bert", 8, tp + "2" + sp + pp + "2" + zero + "1" + recompute, true},
+      {"bert_pre_pp4_zb_h1", "bert_pre", 4, pp + "4" + schedule + "zb_h1", true},
+      {"t5_tp2_sp", "t5", 2, tp + "2" + sp, true},
+      {"t5_pp4_1f1b", "t5", 4, pp + "4" + schedule + "1f1b", true},
+      {"t5_zero2_pp2_zb_v", "t5", 4, zero + "2" + pp + "2" + schedule + "zb_v", true},
+      {"t5_tp2_pp2_dp2", "t5", 8, tp + "2" + sp + pp + "2" + zero + "3" + recompute, true},
+      {"t5_untied_pp2_interleaved", "t5_untied", 2, pp + "2" + vp + "2" + schedule + "interleaved",
+       true},
+      {"bert_tp2_sp_pp2_frozen", "bert_frozen", 4, tp + "2" + sp + pp + "2", true},
+      {"t5_pp4_frozen", "t5_frozen", 4, pp + "4" + schedule + "1f1b" + recompute, true},
       // The rest of the full matrix.
+      {"bert_zero3_frozen", "bert_frozen", 2, zero + "3" + recompute, false},
+      {"t5_tp2_zero3_pp2_frozen", "t5_frozen", 8, tp + "2" + sp + zero + "3" + pp + "2", false},
       {"zero3_pp2_frozen", "gpt2_frozen", 8,
        zero + "3" + pp + "2" + recompute + " ddp.num_distributed_optimizer_instances=2", false},
       {"tp2_pp2_dp2_zb_v_frozen", "gpt2_frozen", 8,
        tp + "2" + sp + pp + "2" + zero + "2" + schedule + "zb_v", false},
       {"dp4_late_frozen", "gpt2_frozen", 4, late + small, false},
+      {"bert_tp4", "bert", 4, tp + "4", false},
+      {"bert_dp2", "bert", 2, "", false},
+      {"bert_dp4_micro2", "bert", 4, micro + "2", false},
+      {"bert_zero2", "bert", 4, zero + "2" + small, false},
+      {"bert_zero3_late", "bert", 4, zero + "3" + late + recompute, false},
+      {"bert_pp2_gpipe", "bert", 2, pp + "2" + schedule + "gpipe", false},
+      {"bert_pp3_head_alone", "bert", 3, pp + "3" + v_shape + "Ett|tt|L", false},
+      {"bert_pp2_interleaved", "bert", 2, pp + "2" + vp + "2" + schedule + "interleaved", false},
+      {"bert_pp2_zb_h2", "bert", 2, pp + "2" + schedule + "zb_h2", false},
+      {"bert_pp2_zb_v", "bert", 2, pp + "2" + schedule + "zb_v", false},
+      {"bert_pp2_dualpipe_v", "bert", 2, pp + "2" + schedule + "dualpipe_v", false},
+      {"bert_pre_tp4_sp_shared_heads", "bert_pre", 4, tp + "4" + sp, false},
+      {"bert_pre_zero3_tp2", "bert_pre", 4, zero + "3" + tp + "2" + recompute, false},
+      {"bert_pre_tp2_pp2", "bert_pre", 8, tp + "2" + sp + pp + "2" + zero + "2", false},
+      {"t5_tp4", "t5", 4, tp + "4" + recompute, false},
+      {"t5_dp2", "t5", 2, "", false},
+      {"t5_dp4_micro2_zero1", "t5", 4, micro + "2" + zero + "1", false},
+      {"t5_zero3_late", "t5", 4, zero + "3" + late, false},
+      {"t5_pp2_gpipe", "t5", 2, pp + "2" + schedule + "gpipe", false},
+      {"t5_pp2_encoder_and_decoder", "t5", 2, pp + "2" + v_shape + "EtttN|DtttL", false},
+      {"t5_pp3_both_on_a_stage", "t5", 3, pp + "3" + v_shape + "Ett|tNDt|ttL", false},
+      {"t5_pp4_ends_alone", "t5", 4, pp + "4" + v_shape + "E|tttND|ttt|L", false},
+      {"t5_pp2_interleaved", "t5", 2, pp + "2" + vp + "2" + schedule + "interleaved", false},
+      {"t5_pp4_zb_h1", "t5", 4, pp + "4" + schedule + "zb_h1", false},
+      {"t5_pp2_zb_h2_recompute", "t5", 2, pp + "2" + schedule + "zb_h2" + recompute, false},
+      {"t5_pp2_dualpipe_v", "t5", 2, pp + "2" + schedule + "dualpipe_v", false},
+      {"t5_untied_tp2_pp2_zb_v", "t5_untied", 4, tp + "2" + sp + pp + "2" + schedule + "zb_v",
+       false},
+      {"t5_untied_zero3_pp3", "t5_untied", 6, zero + "3" + pp + "3", false},
+      {"t5_untied_by_cost", "t5_untied", 3, pp + "3 parallel.pipeline_balance=cost", false},
       {"tp4_caps", "gemma", 4, tp + "4" + recompute, false},
       {"zero3_pp2_zb_v_caps", "gemma", 4, zero + "3" + pp + "2" + schedule + "zb_v", false},
       {"zero3_tp2_output_norms", "olmo2", 4, zero + "3" + tp + "2" + recompute, false},

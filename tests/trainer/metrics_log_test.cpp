@@ -257,15 +257,16 @@ TEST_F(MetricsFiles, AResumedRunReplacesWhatLiesAfterItsStart) {
 }
 
 TEST_F(MetricsFiles, AnEvaluationIsALineOfItsOwn) {
-  const auto json = nlohmann::json::parse(evaluation_line(7, 1.0 / 3, 14, 224));
+  const auto json = nlohmann::json::parse(evaluation_line(7, 1.0 / 3, {{"lm_accuracy", 0.25}}, 14, 224));
   EXPECT_EQ(json, (nlohmann::json{{"iteration", 7},
                                   {"validation_loss", 1.0 / 3},
+                                  {"validation_lm_accuracy", 0.25},
                                   {"consumed_samples", 14},
                                   {"consumed_tokens", 224}}));
   write(0, 1, 4, 1.0);
   {
     MetricsFile file(folder / "metrics.jsonl", 4);
-    file.write(evaluation_line(4, 2.0, 8, 128));
+    file.write(evaluation_line(4, 2.0, {}, 8, 128));
     TrainLog log = example();
     log.iteration = 5;
     file.write(log);

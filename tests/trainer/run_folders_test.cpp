@@ -315,7 +315,7 @@ TEST_F(RunFoldersTest, ARunThatOnlyEvaluatesWritesNothing) {
   const Files before = files();
   const auto unchanged = [&](std::vector<std::string> more) {
     const test::Trace trace = test::run(with(std::move(more)));
-    EXPECT_TRUE(trace.report.validation_loss);
+    EXPECT_TRUE(trace.report.validation);
     EXPECT_EQ(trace.report.metrics, fs::path());
     Files after = files();
     for (const char* lock : {"a/run.lock", "a/ck/run.lock"}) after[lock] = before.at(lock);

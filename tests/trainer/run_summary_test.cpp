@@ -58,7 +58,7 @@ TEST_F(RunJson, SumsUpAFinishedRun) {
   EXPECT_EQ(evaluations[1]["consumed_samples"], 16);
   EXPECT_FALSE(evaluations[1].contains("loss"));
   EXPECT_EQ(s["last_validation_loss"]["value"], evaluations[1]["validation_loss"]);
-  EXPECT_EQ(evaluations[1]["validation_loss"].get<double>(), trace.report.validation_loss.value());
+  EXPECT_EQ(evaluations[1]["validation_loss"].get<double>(), trace.report.validation.value().loss);
 }
 
 TEST_F(RunJson, AddsUpTheStartsOfARun) {

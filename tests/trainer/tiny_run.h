@@ -46,6 +46,27 @@ inline std::string write_documents(const std::string& file, int count, uint64_t 
   return file;
 }
 
+/// Documents of two to five sentences of one or two short words.
+inline std::string write_stories(const std::string& file, int count, uint64_t seed = 1) {
+  const char* const words[] = {"Up", "So", "On", "It", "Go", "We", "He"};
+  const Stream stream(seed, "stories");
+  uint64_t n = 0;
+  const auto below = [&](int end) {
+    return static_cast<size_t>(stream.uniform(n++) * static_cast<double>(end));
+  };
+  std::ofstream out(file);
+  for (int i = 0; i < count; ++i) {
+    std::string text;
+    for (size_t s = 0, sentences = 2 + below(4); s < sentences; ++s) {
+      text += std::string(s > 0 ? " " : "") + words[below(7)];
+      if (below(2) > 0) text += std::string(" ") + words[below(7)];
+      text += ".";
+    }
+    out << R"({"text": ")" << text << "\"}\n";
+  }
+  return file;
+}
+
 /// Two layers of width 32 on samples of 16 tokens; later settings win.
 inline trainer::Config tiny(const std::string& data, std::vector<std::string> overrides,
                             int ranks = 1) {

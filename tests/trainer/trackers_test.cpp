@@ -189,7 +189,7 @@ TEST_F(Trackers, ARunWritesBothAndResumesThem) {
   EXPECT_EQ(offline["run"]["config"]["train"]["train_iters"], 2);
   ASSERT_EQ(offline["history"].size(), 3u) << "two steps and an evaluation";
   EXPECT_EQ(offline["history"][0]["loss"], trace.steps[0]["loss"]);
-  EXPECT_EQ(offline["history"][2]["validation_loss"], trace.report.validation_loss.value());
+  EXPECT_EQ(offline["history"][2]["validation_loss"], trace.report.validation.value().loss);
   EXPECT_EQ(offline["exit_code"], 0);
   run("4");
   EXPECT_EQ(read_json(scratch.path / "log/run.json")["id"], id);

@@ -189,7 +189,7 @@ TEST_F(Training, EvaluationIsAnIndependentPassOverTheSameSamples) {
                            "train.eval_iters=3", "train.global_batch_size=4"});
   Trainer trainer(c, {});
   const test::Trace trace = test::finish(trainer);
-  ASSERT_TRUE(trace.report.validation_loss);
+  ASSERT_TRUE(trace.report.validation);
   const data::Datasets sets = data::open_datasets(
       c.dataset,
       {.sequence_length = 16, .vocab_size = 257, .tokenizer = data::make_tokenizer(c.tokenizer)});
@@ -208,7 +208,7 @@ TEST_F(Training, EvaluationIsAnIndependentPassOverTheSameSamples) {
                .sum()
                .item<double>();
   }
-  EXPECT_NEAR(*trace.report.validation_loss, sum / (12 * 16), 1e-12);
+  EXPECT_NEAR(trace.report.validation->loss, sum / (12 * 16), 1e-12);
   EXPECT_EQ(perplexity(2.5), std::exp(2.5));
 }
 
@@ -411,9 +411,9 @@ TEST_F(Training, WithoutStepsItOnlyEvaluates) {
       test::run(config({"train.train_iters=0", "train.eval_interval=1", "dataset.split=50,50"}));
   EXPECT_EQ(trace.report.iterations, 0);
   EXPECT_FALSE(trace.report.last_loss);
-  ASSERT_TRUE(trace.report.validation_loss);
-  EXPECT_NEAR(*trace.report.validation_loss, std::log(257.0), 0.7);
-  EXPECT_FALSE(test::run(config({"train.train_iters=0"})).report.validation_loss);
+  ASSERT_TRUE(trace.report.validation);
+  EXPECT_NEAR(trace.report.validation->loss, std::log(257.0), 0.7);
+  EXPECT_FALSE(test::run(config({"train.train_iters=0"})).report.validation);
 }
 
 TEST_F(Training, BadInputIsOneSentence) {

@@ -20,9 +20,10 @@ void check_extents(const ConfigReader& in) {
       if (const auto value = in.find<int64_t>(key); value && (*value < 0 || *value > limit))
         raise<DataError>("{}: {}={} is not in 0 to {}", in.where(), key, *value, limit);
   };
-  at_most(kLayers, {"n_layer", "num_hidden_layers"});
+  at_most(kLayers, {"n_layer", "num_hidden_layers", "num_layers", "num_decoder_layers"});
   at_most(kWidth, {"n_embd", "hidden_size", "n_head", "num_attention_heads", "num_key_value_heads",
-                   "head_dim", "n_inner", "intermediate_size"});
+                   "head_dim", "n_inner", "intermediate_size", "d_model", "d_ff", "d_kv",
+                   "num_heads", "type_vocab_size"});
   at_most(kTokens, {"vocab_size", "n_positions", "max_position_embeddings"});
 }
 

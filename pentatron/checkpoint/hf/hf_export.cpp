@@ -22,7 +22,7 @@ using models::RopeScalingType;
 
 /// With defaults written out, and without what does not change the numbers of a trained model.
 ModelConfig normalised(ModelConfig c) {
-  const ModelConfig fresh;
+  const ModelConfig fresh = ModelConfig::default_of(c.type);
   c.preset.clear();
   c.num_query_groups = c.query_groups();
   c.kv_channels = c.head_size();
@@ -33,6 +33,12 @@ ModelConfig normalised(ModelConfig c) {
   c.init_method_std = fresh.init_method_std;
   c.embedding_init_method_std.reset();
   c.use_scaled_init_method = fresh.use_scaled_init_method;
+  c.classifier_dropout.reset();
+  if (c.head != models::ModelHead::kMaskedLm) c.binary_head = fresh.binary_head;
+  if (c.head != models::ModelHead::kMaskedLm && c.type == models::ModelType::kBert)
+    c.untie_embeddings_and_output_weights = false;
+  if (c.head != models::ModelHead::kClassification) c.num_labels = fresh.num_labels;
+  if (c.head != models::ModelHead::kNone) c.pooler = fresh.pooler;
   std::sort(c.full_attention_layers.begin(), c.full_attention_layers.end());
   const auto repeated = std::unique(c.full_attention_layers.begin(), c.full_attention_layers.end());
   c.full_attention_layers.erase(repeated, c.full_attention_layers.end());
@@ -60,7 +66,7 @@ ModelConfig normalised(ModelConfig c) {
 Json config_of(const ModelConfig& c, const Family& family) {
   Json json = family.write(c);
   json["model_type"] = family.model_type;
-  json["architectures"] = {family.architecture};
+  json["architectures"] = {family.architecture(c)};
   return json;
 }
 
@@ -87,7 +93,8 @@ bool same_model(const ModelConfig& a, const ModelConfig& b) {
 
 HfExport make_hf_config(const ModelConfig& config, const std::string& preferred) {
   std::vector<const Family*> order;
-  for (const Family& family : families()) order.push_back(&family);
+  for (const Family& family : families())
+    if (family.type == config.type) order.push_back(&family);
   std::stable_partition(order.begin(), order.end(),
                         [&](const Family* f) { return f->model_type == preferred; });
   std::vector<std::string> fewest;
@@ -102,7 +109,7 @@ HfExport make_hf_config(const ModelConfig& config, const std::string& preferred)
       nearest = family;
     }
   }
-  PT_DCHECK(nearest != nullptr); // Llama's file has no key that Llama's reader refuses
+  PT_DCHECK(nearest != nullptr); // the first of each type reads all that it writes
   raise<ConfigError>(
       "no Hugging Face family ({}) supports this model; the closest is {}, which does "
       "not support {}",
@@ -126,7 +133,8 @@ void add_hf_details(Json& config, const GenerationDefaults& generation, SafeDtyp
   const auto number = [](const std::optional<int64_t>& id) { return id ? Json(*id) : Json(); };
   // Written also where there is none: otherwise transformers takes numbers of another model.
   config["bos_token_id"] = number(generation.bos);
-  config["pad_token_id"] = number(generation.pad);
+  if (generation.pad || !config.contains("pad_token_id"))
+    config["pad_token_id"] = number(generation.pad);
   config["eos_token_id"] = generation.eos.empty()       ? Json()
                            : generation.eos.size() == 1 ? Json(generation.eos[0])
                                                         : Json(generation.eos);

@@ -10,6 +10,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/hf_cache.h"
 #include "pentatron/base/safetensors.h"
+#include "pentatron/checkpoint/hf/families/family.h"
 #include "pentatron/checkpoint/hf/parts.h"
 #include "pentatron/checkpoint/hf/weight_map.h"
 #include "pentatron/checkpoint/source_facts.h"
@@ -36,9 +37,24 @@ at::Tensor rows_of(const WeightMapEntry& entry, const SafeTensor& tensor, int64_
   return (entry.transposed ? whole.t() : whole).narrow(0, begin, rows);
 }
 
+/// The name, without the "transformer." that files of the first GPT-2 lack, and as files of the
+/// first BERT name norms.
+std::vector<std::string> spellings(const std::string& name) {
+  std::vector<std::string> all = {name, name.substr(name.find('.') + 1)};
+  for (const auto& [now, then] : {std::pair{".LayerNorm.weight", ".LayerNorm.gamma"},
+                                  std::pair{".LayerNorm.bias", ".LayerNorm.beta"}})
+    if (name.ends_with(now))
+      all.push_back(name.substr(0, name.size() - std::string_view(now).size()) + then);
+  return all;
+}
+
 class HfSource final : public ModelSource {
  public:
-  HfSource(const fs::path& folder, const HfModel& model) : ModelSource({}), files_(folder) {
+  HfSource(const fs::path& folder, HfModel model) : ModelSource({}), files_(folder) {
+    const Family* const family = find_family(model.family);
+    if (family != nullptr && family->fit != nullptr)
+      family->fit([&](std::string_view name) { return files_.find(name) != nullptr; },
+                  model.config);
     facts_ = {.format = ModelFormat::kHuggingFace,
               .path = folder,
               .config = model.config,
@@ -59,10 +75,9 @@ class HfSource final : public ModelSource {
   }
 
  private:
-  /// Finds a tensor under its name, or without the "transformer." that files of the first GPT-2
-  /// lack.
+  /// Finds a tensor under its name or another spelling.
   const SafeTensor* find(const std::string& name, std::set<std::string>& used) {
-    for (const std::string& candidate : {name, name.substr(name.find('.') + 1)}) {
+    for (const std::string& candidate : spellings(name)) {
       const SafeTensor* const tensor = files_.find(candidate);
       if (tensor == nullptr) continue;
       used.insert(candidate);

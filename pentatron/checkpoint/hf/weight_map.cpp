@@ -47,7 +47,10 @@ bool is_known_extra(std::string_view hf_name, const HfModel& model) {
   if (hf_name.ends_with(".attn.bias") || hf_name.ends_with(".attn.masked_bias") ||
       hf_name.ends_with(".rotary_emb.inv_freq"))
     return true;
-  return hf_name == "lm_head.weight" && !model.config.untie_embeddings_and_output_weights;
+  if (hf_name == "lm_head.weight" && !model.config.untie_embeddings_and_output_weights) return true;
+  const Family* const family = find_family(model.family);
+  return family != nullptr && family->is_extra != nullptr &&
+         family->is_extra(hf_name, model.config);
 }
 
 } // namespace pentatron::checkpoint

@@ -3,10 +3,7 @@
 /// Source: Radford et al. 2019 (GPT-2); Touvron et al. 2023 (arXiv:2302.13971).
 #pragma once
 
-#include <memory>
-
-#include "pentatron/layers/transformer_layer.h"
-#include "pentatron/models/model.h"
+#include "pentatron/models/parts.h"
 
 namespace pentatron::models {
 
@@ -20,11 +17,7 @@ class Gpt final : public Model {
                                int64_t segment);
 
  private:
-  /// Of all layers, and of those with a window if theirs differs.
-  std::shared_ptr<layers::RotaryTable> rotary_, local_rotary_;
+  Rotary rotary_;
 };
-
-/// Options of layer `index`, as the config gives them.
-layers::TransformerLayerOptions layer_options(const ModelConfig& config, int64_t index);
 
 } // namespace pentatron::models

@@ -46,12 +46,22 @@ at::Tensor activation(const at::Tensor& x, kernels::Activation kind, bool gated)
   return y;
 }
 
+namespace {
+
+at::Tensor dropout_rows(Rows rows, const SequenceLayout& layout) {
+  if (rows == Rows::kSamples)
+    return layout.row_ids.slice(0, 0, std::nullopt, layout.sequence).contiguous();
+  return rows == Rows::kAllTokens || planted("dropout_by_local_index")
+             ? layout.row_ids
+             : layout.outer(layout.row_ids);
+}
+
+} // namespace
+
 at::Tensor dropout(const at::Tensor& x, const DropoutSite& site, const ForwardContext& ctx) {
   if (!ctx.training || site.p == 0) return x;
   const auto run = [site, key = Stream(ctx.seed, "dropout").key(),
-                    rows = site.all_tokens || planted("dropout_by_local_index")
-                               ? ctx.layout->row_ids
-                               : ctx.layout->outer(ctx.layout->row_ids)](const at::Tensor& in) {
+                    rows = dropout_rows(site.rows, *ctx.layout)](const at::Tensor& in) {
     const NoAutograd guard;
     const at::Tensor input = in.detach().contiguous();
     at::Tensor out = at::empty_like(input);

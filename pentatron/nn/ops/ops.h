@@ -39,12 +39,18 @@ std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x, const at::Tensor
 /// act(x) [T, f] -> [T, f], or gated: x [T, 2 f] (gate | up) -> act(gate) * up [T, f].
 at::Tensor activation(const at::Tensor& x, kernels::Activation kind, bool gated);
 
+/// What the rows of a tensor are.
+enum class Rows : uint8_t {
+  kOuter,     ///< tokens; under sequence parallel this rank's part of them
+  kAllTokens, ///< tokens, all of them also under sequence parallel
+  kSamples    ///< one for each sample: dropped as its first token would be
+};
 /// Which dropout of the model, and which features of the full row this rank holds.
 struct DropoutSite {
   double p = 0;
   uint32_t site = 0;
   int64_t feature_offset = 0;
-  bool all_tokens = false; ///< x has every token, also under sequence parallel
+  Rows rows = Rows::kOuter;
 };
 /// x with its dropped elements zero and the rest scaled by 1 / (1 - p); x itself outside training
 /// or at p = 0. The mask is a function of (seed, sample, position, site, feature).

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <limits>
+
 #include "pentatron/base/error.h"
 #include "pentatron/base/planted_bug.h"
 #include "pentatron/comm/collectives.h"
@@ -31,6 +33,8 @@ struct LossPass {
   double scale;
   double cap;
   bool with_gradient;
+  bool count_hits;
+  int64_t hits = 0; ///< targets with the largest logit
 };
 
 void cap_logits(const at::Tensor& logits, double cap) {
@@ -144,7 +148,24 @@ at::Tensor rows_with_targets(const at::Tensor& labels) {
   return 4 * rows.size(0) <= 3 * labels.numel() ? rows : at::Tensor();
 }
 
-void run_chunks(const LossPass& pass) {
+/// Targets whose logit is the largest of all ranks'.
+int64_t count_hits(const LossPass& pass, const at::Tensor& logits, const at::Tensor& labels) {
+  const at::Tensor local = labels - pass.share.offset;
+  const at::Tensor here = (local >= 0).logical_and_(local < pass.share.real);
+  constexpr double kNone = -std::numeric_limits<double>::infinity();
+  at::Tensor best = at::full({logits.size(0)}, kNone, logits.options());
+  if (pass.share.real > 0) best = logits.narrow(1, 0, pass.share.real).amax(1);
+  at::Tensor target = at::full_like(best, kNone);
+  if (pass.share.real > 0) {
+    const at::Tensor index = local.clamp(0, pass.share.real - 1).unsqueeze(1);
+    target = at::where(here, logits.gather(1, index).squeeze(1), kNone).to(logits.scalar_type());
+  }
+  comm::all_reduce_(best, comm::ReduceOp::kMax, pass.tp);
+  comm::all_reduce_(target, comm::ReduceOp::kMax, pass.tp);
+  return (labels >= 0).logical_and_(target == best).sum().item<int64_t>();
+}
+
+void run_chunks(LossPass& pass) {
   const nn::MemoryScope scope(nn::MemoryCategory::kWorkspace);
   const int64_t tokens = pass.h.size(0);
   const auto acc = pass.h.options().dtype(nn::acc_dtype(pass.h.scalar_type()));
@@ -160,6 +181,7 @@ void run_chunks(const LossPass& pass) {
     nn::matmul_nt_acc(logits, h, pass.weight->value());
     if (pass.bias != nullptr) logits.add_(pass.bias->value());
     cap_logits(logits, pass.cap);
+    if (pass.count_hits) pass.hits += count_hits(pass, logits, labels);
     at::Tensor slope; // of the cap; the gradient may replace the logits
     if (pass.cap > 0 && pass.with_gradient) slope = 1 - (logits / pass.cap).square_();
     const at::Tensor gradient =
@@ -244,7 +266,8 @@ at::Tensor VocabHead::loss(const at::Tensor& h, const at::Tensor& labels, std::s
                 .tp = tp_.group,
                 .scale = ctx.loss_scale(term),
                 .cap = cap_,
-                .with_gradient = nn::grad_enabled()};
+                .with_gradient = nn::grad_enabled(),
+                .count_hits = ctx.wanted.scores};
   at::Tensor loss, dh;
   {
     const nn::NoAutograd guard;
@@ -267,6 +290,7 @@ at::Tensor VocabHead::loss(const at::Tensor& h, const at::Tensor& labels, std::s
     // In double: the mean over a step is of many tokens, and the reported figure is exact.
     const double sum = pass.losses.sum(at::kDouble).item<double>();
     ctx.add_loss(term, sum);
+    if (pass.count_hits) ctx.add_hits(term, pass.hits);
     loss = at::scalar_tensor(sum * pass.scale, pass.losses.options());
   }
   if (pass.with_gradient) {

@@ -79,12 +79,17 @@ std::string metrics_line(const TrainLog& log) {
   return line;
 }
 
-std::string evaluation_line(int64_t iteration, double loss, int64_t consumed_samples,
-                            int64_t consumed_tokens) {
-  return fmt::format("{{\"iteration\":{},\"validation_loss\":{},\"consumed_samples\":{},"
-                     "\"consumed_tokens\":{}}}",
-                     iteration, std::isfinite(loss) ? exact_text(loss) : "null", consumed_samples,
-                     consumed_tokens);
+std::string evaluation_line(int64_t iteration, double loss, const Scores& figures,
+                            int64_t consumed_samples, int64_t consumed_tokens) {
+  const auto shown = [](double value) {
+    return std::isfinite(value) ? exact_text(value) : std::string("null");
+  };
+  std::string line =
+      fmt::format("{{\"iteration\":{},\"validation_loss\":{}", iteration, shown(loss));
+  for (const auto& [name, value] : figures)
+    line += fmt::format(",\"validation_{}\":{}", name, shown(value));
+  return line + fmt::format(",\"consumed_samples\":{},\"consumed_tokens\":{}}}", consumed_samples,
+                            consumed_tokens);
 }
 
 MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t resumed_iteration)

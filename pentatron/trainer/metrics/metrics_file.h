@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string>
 
+#include "pentatron/trainer/metrics/scores.h"
 #include "pentatron/trainer/metrics/train_log.h"
 
 namespace pentatron::trainer {
@@ -17,10 +18,11 @@ namespace pentatron::trainer {
 /// is true if the loss is one.
 std::string metrics_line(const TrainLog& log);
 
-/// The line of an evaluation: iteration, validation_loss, consumed_samples and consumed_tokens. It
-/// has no `loss`, and stands behind the line of the step after which it was made.
-std::string evaluation_line(int64_t iteration, double loss, int64_t consumed_samples,
-                            int64_t consumed_tokens);
+/// The line of an evaluation: iteration, validation_loss, each figure behind "validation_",
+/// consumed_samples and consumed_tokens. It has no `loss`, and stands behind the line of the step
+/// after which it was made.
+std::string evaluation_line(int64_t iteration, double loss, const Scores& figures,
+                            int64_t consumed_samples, int64_t consumed_tokens);
 
 /// Appends lines to a file, each written whole. Lines that cannot be written wait for the next
 /// call, so a disk that was full for a while leaves no gap.

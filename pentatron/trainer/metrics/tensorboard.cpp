@@ -136,6 +136,11 @@ void TensorBoardWriter::training(const TrainLog& log) {
   }
 }
 
+void TensorBoardWriter::figure(std::string_view name, std::string_view split, int64_t step,
+                               double value) {
+  scalar(fmt::format("{} {}", name, split), step, value);
+}
+
 void TensorBoardWriter::evaluation(std::string_view loss_name, std::string_view split, int64_t step,
                                    int64_t consumed_samples, double loss) {
   const std::string tag = fmt::format("{} {}", loss_name, split);

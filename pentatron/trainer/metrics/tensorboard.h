@@ -35,6 +35,8 @@ class TensorBoardWriter {
   /// "lm loss validation" and "lm loss validation ppl", also over samples.
   void evaluation(std::string_view loss_name, std::string_view split, int64_t step,
                   int64_t consumed_samples, double loss);
+  /// "lm_accuracy validation".
+  void figure(std::string_view name, std::string_view split, int64_t step, double value);
   /// Hands everything to the operating system. As all calls it throws DataError if that fails; the
   /// file then may end in the middle of a record.
   void flush();

@@ -102,9 +102,20 @@ std::string compact_line(const TrainLog& log, size_t columns) {
   return line;
 }
 
-std::string compact_evaluation(int64_t iteration, int64_t train_iters, double loss) {
-  return fmt::format("{} | validation loss {} | perplexity {:.4g}",
-                     progress_of(iteration, train_iters), short_loss(loss), perplexity(loss));
+std::string figures_text(double loss, const Scores& figures) {
+  std::string text;
+  for (const auto& [name, value] : figures) {
+    std::string words = name;
+    std::ranges::replace(words, '_', ' ');
+    text += fmt::format("{}{} {:.4f}", text.empty() ? "" : " | ", words, value);
+  }
+  return text.empty() ? fmt::format("perplexity {:.4g}", perplexity(loss)) : text;
+}
+
+std::string compact_evaluation(int64_t iteration, int64_t train_iters, double loss,
+                               const Scores& figures) {
+  return fmt::format("{} | validation loss {} | {}", progress_of(iteration, train_iters),
+                     short_loss(loss), figures_text(loss, figures));
 }
 
 std::string train_line(const TrainLog& log) {

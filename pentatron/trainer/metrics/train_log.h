@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "pentatron/trainer/metrics/scores.h"
+
 namespace pentatron::trainer {
 
 /// What became of a checkpoint between two steps.
@@ -57,8 +59,12 @@ inline constexpr size_t kLineColumns = 120;
 /// memory first; losses, skipped and nan iterations stay.
 std::string compact_line(const TrainLog& log, size_t columns = kLineColumns);
 
-/// "iteration 100/1000 | validation loss 3.4567 | perplexity 31.71"
-std::string compact_evaluation(int64_t iteration, int64_t train_iters, double loss);
+/// "iteration 100/1000 | validation loss 3.4567 | perplexity 31.71", or with figures in place of
+/// the perplexity: "... | lm accuracy 0.412".
+std::string compact_evaluation(int64_t iteration, int64_t train_iters, double loss,
+                               const Scores& figures = {});
+/// "perplexity 31.71", or the figures.
+std::string figures_text(double loss, const Scores& figures);
 
 /// "12.3k", "999", "1.50M"
 std::string rate_text(double per_second);

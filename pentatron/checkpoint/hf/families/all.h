@@ -5,6 +5,7 @@
 
 namespace pentatron::checkpoint {
 
+Family bert_family();
 Family gpt2_family();
 Family gemma2_family();
 Family gemma3_family();
@@ -15,5 +16,7 @@ Family olmo2_family();
 Family phi3_family();
 Family qwen2_family();
 Family qwen3_family();
+Family roberta_family();
+Family t5_family();
 
 } // namespace pentatron::checkpoint

@@ -2,6 +2,7 @@
 /// One file per architecture defines one Family; nothing else asks for the name of an architecture.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -37,9 +38,13 @@ class TensorNames {
   std::vector<Entry> entries_;
 };
 
+/// Whether the files have a tensor of that name.
+using TensorLookup = std::function<bool(std::string_view)>;
+
 struct Family {
-  std::string_view model_type;   ///< as config.json has it
-  std::string_view architecture; ///< class of transformers
+  std::string_view model_type; ///< as config.json has it
+  models::ModelType type = models::ModelType::kGpt;
+  std::string (*architecture)(const models::ModelConfig& c); ///< class of transformers
   /// Takes over or refuses what changes the model's numbers, and ignores nothing of it. Throws
   /// DataError for a value of the wrong type, ConfigError for a feature that is not supported.
   models::ModelConfig (*read)(const ConfigReader& in);
@@ -47,6 +52,11 @@ struct Family {
   /// make_hf_config() finds that by reading the result.
   Json (*write)(const models::ModelConfig& c);
   void (*names)(const models::ModelConfig& c, TensorNames& out);
+  /// Settles what config.json does not say but the tensors do. May be null.
+  void (*fit)(const TensorLookup& has, models::ModelConfig& c) = nullptr;
+  /// Tensors of files that are no parameters of the model: copies, heads of another task. May be
+  /// null.
+  bool (*is_extra)(std::string_view name, const models::ModelConfig& c) = nullptr;
 };
 
 /// In the order in which an export tries them.

@@ -120,19 +120,21 @@ Json write_gemma3(const models::ModelConfig& c) {
 } // namespace
 
 Family gemma2_family() {
-  return {.model_type = "gemma2",
-          .architecture = "Gemma2ForCausalLM",
-          .read = read_gemma2,
-          .write = write_gemma2,
-          .names = name_gemma};
+  return {
+      .model_type = "gemma2",
+      .architecture = [](const models::ModelConfig&) -> std::string { return "Gemma2ForCausalLM"; },
+      .read = read_gemma2,
+      .write = write_gemma2,
+      .names = name_gemma};
 }
 
 Family gemma3_family() {
-  return {.model_type = "gemma3_text",
-          .architecture = "Gemma3ForCausalLM",
-          .read = read_gemma3,
-          .write = write_gemma3,
-          .names = name_gemma};
+  return {
+      .model_type = "gemma3_text",
+      .architecture = [](const models::ModelConfig&) -> std::string { return "Gemma3ForCausalLM"; },
+      .read = read_gemma3,
+      .write = write_gemma3,
+      .names = name_gemma};
 }
 
 } // namespace pentatron::checkpoint

@@ -38,11 +38,12 @@ void name_glm4(const models::ModelConfig& c, TensorNames& out) {
 } // namespace
 
 Family glm4_family() {
-  return {.model_type = "glm4",
-          .architecture = "Glm4ForCausalLM",
-          .read = read_glm4,
-          .write = write_glm4,
-          .names = name_glm4};
+  return {
+      .model_type = "glm4",
+      .architecture = [](const models::ModelConfig&) -> std::string { return "Glm4ForCausalLM"; },
+      .read = read_glm4,
+      .write = write_glm4,
+      .names = name_glm4};
 }
 
 } // namespace pentatron::checkpoint

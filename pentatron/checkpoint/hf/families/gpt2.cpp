@@ -71,11 +71,12 @@ void name_gpt2(const models::ModelConfig& c, TensorNames& out) {
 } // namespace
 
 Family gpt2_family() {
-  return {.model_type = "gpt2",
-          .architecture = "GPT2LMHeadModel",
-          .read = read_gpt2,
-          .write = write_gpt2,
-          .names = name_gpt2};
+  return {
+      .model_type = "gpt2",
+      .architecture = [](const models::ModelConfig&) -> std::string { return "GPT2LMHeadModel"; },
+      .read = read_gpt2,
+      .write = write_gpt2,
+      .names = name_gpt2};
 }
 
 } // namespace pentatron::checkpoint

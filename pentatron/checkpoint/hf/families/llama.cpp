@@ -5,25 +5,26 @@
 namespace pentatron::checkpoint {
 
 Family llama_family() {
-  return {.model_type = "llama",
-          .architecture = "LlamaForCausalLM",
-          .read =
-              [](const ConfigReader& in) {
-                models::ModelConfig c = read_decoder(in);
-                c.add_qkv_bias = c.add_attention_proj_bias = in.get<bool>("attention_bias", false);
-                c.add_mlp_bias = in.get<bool>("mlp_bias", false);
-                read_rope(in, {}, c);
-                return c;
-              },
-          .write =
-              [](const models::ModelConfig& c) {
-                Json json = write_decoder(c);
-                json["attention_bias"] = c.add_qkv_bias && c.add_attention_proj_bias;
-                json["mlp_bias"] = c.add_mlp_bias;
-                write_rope(c, {}, json);
-                return json;
-              },
-          .names = name_llama};
+  return {
+      .model_type = "llama",
+      .architecture = [](const models::ModelConfig&) -> std::string { return "LlamaForCausalLM"; },
+      .read =
+          [](const ConfigReader& in) {
+            models::ModelConfig c = read_decoder(in);
+            c.add_qkv_bias = c.add_attention_proj_bias = in.get<bool>("attention_bias", false);
+            c.add_mlp_bias = in.get<bool>("mlp_bias", false);
+            read_rope(in, {}, c);
+            return c;
+          },
+      .write =
+          [](const models::ModelConfig& c) {
+            Json json = write_decoder(c);
+            json["attention_bias"] = c.add_qkv_bias && c.add_attention_proj_bias;
+            json["mlp_bias"] = c.add_mlp_bias;
+            write_rope(c, {}, json);
+            return json;
+          },
+      .names = name_llama};
 }
 
 } // namespace pentatron::checkpoint

@@ -6,7 +6,9 @@ namespace pentatron::checkpoint {
 
 Family mistral_family() {
   return {.model_type = "mistral",
-          .architecture = "MistralForCausalLM",
+          .architecture = [](const models::ModelConfig&) -> std::string {
+            return "MistralForCausalLM";
+          },
           .read =
               [](const ConfigReader& in) {
                 models::ModelConfig c = read_decoder(in, {.max_positions = 131072});

@@ -34,11 +34,12 @@ void name_olmo2(const models::ModelConfig& c, TensorNames& out) {
 } // namespace
 
 Family olmo2_family() {
-  return {.model_type = "olmo2",
-          .architecture = "Olmo2ForCausalLM",
-          .read = read_olmo2,
-          .write = write_olmo2,
-          .names = name_olmo2};
+  return {
+      .model_type = "olmo2",
+      .architecture = [](const models::ModelConfig&) -> std::string { return "Olmo2ForCausalLM"; },
+      .read = read_olmo2,
+      .write = write_olmo2,
+      .names = name_olmo2};
 }
 
 } // namespace pentatron::checkpoint

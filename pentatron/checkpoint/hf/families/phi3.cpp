@@ -37,11 +37,12 @@ void name_phi3(const models::ModelConfig& c, TensorNames& out) {
 } // namespace
 
 Family phi3_family() {
-  return {.model_type = "phi3",
-          .architecture = "Phi3ForCausalLM",
-          .read = read_phi3,
-          .write = write_phi3,
-          .names = name_phi3};
+  return {
+      .model_type = "phi3",
+      .architecture = [](const models::ModelConfig&) -> std::string { return "Phi3ForCausalLM"; },
+      .read = read_phi3,
+      .write = write_phi3,
+      .names = name_phi3};
 }
 
 } // namespace pentatron::checkpoint

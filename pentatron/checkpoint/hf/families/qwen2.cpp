@@ -6,24 +6,25 @@
 namespace pentatron::checkpoint {
 
 Family qwen2_family() {
-  return {.model_type = "qwen2",
-          .architecture = "Qwen2ForCausalLM",
-          .read =
-              [](const ConfigReader& in) {
-                models::ModelConfig c = read_decoder(in);
-                c.add_qkv_bias = true;
-                read_rope(in, {}, c);
-                read_layer_windows(in, c);
-                return c;
-              },
-          .write =
-              [](const models::ModelConfig& c) {
-                Json json = write_decoder(c);
-                write_rope(c, {}, json);
-                write_layer_windows(c, json);
-                return json;
-              },
-          .names = name_llama};
+  return {
+      .model_type = "qwen2",
+      .architecture = [](const models::ModelConfig&) -> std::string { return "Qwen2ForCausalLM"; },
+      .read =
+          [](const ConfigReader& in) {
+            models::ModelConfig c = read_decoder(in);
+            c.add_qkv_bias = true;
+            read_rope(in, {}, c);
+            read_layer_windows(in, c);
+            return c;
+          },
+      .write =
+          [](const models::ModelConfig& c) {
+            Json json = write_decoder(c);
+            write_rope(c, {}, json);
+            write_layer_windows(c, json);
+            return json;
+          },
+      .names = name_llama};
 }
 
 } // namespace pentatron::checkpoint

@@ -1,0 +1,187 @@
+#include "pentatron/models/parts.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "pentatron/base/error.h"
+#include "pentatron/parallel/tensor/vocab.h"
+
+namespace pentatron::models {
+
+namespace {
+
+kernels::Activation kernel_activation(ActivationFunction f) {
+  using A = ActivationFunction;
+  using K = kernels::Activation;
+  switch (f) {
+  case A::kGelu:
+  case A::kGeGlu:
+    return K::kGelu;
+  case A::kGeluTanh:
+  case A::kGeGluTanh:
+    return K::kGeluTanh;
+  case A::kQuickGelu:
+    return K::kQuickGelu;
+  case A::kRelu:
+    return K::kRelu;
+  case A::kSquaredRelu:
+    return K::kSquaredRelu;
+  case A::kSilu:
+  case A::kSwiGlu:
+    return K::kSilu;
+  }
+  PT_DCHECK(false);
+}
+
+kernels::RopeOptions rope_options(const ModelConfig& c) {
+  const RopeScalingConfig& s = c.rope_scaling;
+  kernels::RopeOptions o{
+      .rotary_dim = static_cast<int64_t>(static_cast<double>(c.head_size()) * c.rotary_percent),
+      .theta = c.rotary_base,
+      .factor = s.factor,
+      .original_max_position = s.original_max_position_embeddings,
+      .low_freq_factor = s.low_freq_factor,
+      .high_freq_factor = s.high_freq_factor,
+      .beta_fast = s.beta_fast,
+      .beta_slow = s.beta_slow,
+      .truncate = s.truncate,
+      .attention_factor = s.attention_factor,
+      .mscale = s.mscale,
+      .mscale_all_dim = s.mscale_all_dim};
+  switch (s.type) {
+  case RopeScalingType::kNone:
+    o.scaling = kernels::RopeScaling::kNone;
+    break;
+  case RopeScalingType::kLinear:
+    o.scaling = kernels::RopeScaling::kLinear;
+    break;
+  case RopeScalingType::kLlama3:
+    o.scaling = kernels::RopeScaling::kLlama3;
+    break;
+  case RopeScalingType::kYarn:
+    o.scaling = kernels::RopeScaling::kYarn;
+    break;
+  }
+  return o;
+}
+
+/// Sites of dropout: 0 is the embedding, then three for each layer.
+uint32_t dropout_site(int64_t layer, uint32_t which) {
+  return static_cast<uint32_t>(1 + 3 * layer) + which;
+}
+
+/// 0: the layer sees all earlier tokens.
+int64_t window_of(const ModelConfig& c, int64_t layer) {
+  const bool full =
+      std::ranges::find(c.full_attention_layers, layer) != c.full_attention_layers.end();
+  return full ? 0 : c.window_size.value_or(0);
+}
+
+} // namespace
+
+nn::Init embedding_init(const ModelConfig& c) {
+  return nn::Init::normal(c.embedding_init_method_std.value_or(c.init_method_std));
+}
+
+nn::NormOptions norm_options(const ModelConfig& c) {
+  return {.kind = c.normalization == Normalization::kLayerNorm ? kernels::NormKind::kLayerNorm
+                                                               : kernels::NormKind::kRmsNorm,
+          .eps = c.layernorm_epsilon,
+          .zero_centered = c.layernorm_zero_centered_gamma};
+}
+
+layers::TransformerLayerOptions layer_options(const ModelConfig& c, int64_t index) {
+  const double std = c.init_method_std;
+  const double proj_std =
+      c.use_scaled_init_method ? std / std::sqrt(2.0 * static_cast<double>(c.num_layers)) : std;
+  const double base_scale =
+      c.softmax_scale.value_or(1.0 / std::sqrt(static_cast<double>(c.head_size())));
+  layers::SoftmaxKind softmax = layers::SoftmaxKind::kVanilla;
+  if (c.softmax_type == SoftmaxType::kOffByOne) softmax = layers::SoftmaxKind::kOffByOne;
+  if (c.softmax_type == SoftmaxType::kLearnable) softmax = layers::SoftmaxKind::kLearnable;
+  return {.attention = {.hidden = c.hidden_size,
+                        .heads = c.num_attention_heads,
+                        .kv_heads = c.query_groups(),
+                        .head_size = c.head_size(),
+                        .qkv_bias = c.add_qkv_bias,
+                        .proj_bias = c.add_attention_proj_bias,
+                        .qk_norm = !c.qk_layernorm ? layers::QkNorm::kNone
+                                   : c.qk_layernorm_scope == QkNormScope::kHead
+                                       ? layers::QkNorm::kHead
+                                       : layers::QkNorm::kProjection,
+                        .norm_eps = c.layernorm_epsilon,
+                        .norm_zero_centered = c.layernorm_zero_centered_gamma,
+                        .mask = c.type == ModelType::kBert ? layers::AttentionMask::kFull
+                                                           : layers::AttentionMask::kCausal,
+                        .scale = c.scale_attn_by_inverse_layer_idx
+                                     ? base_scale / static_cast<double>(index + 1)
+                                     : base_scale,
+                        .window = window_of(c, index),
+                        .score_cap = c.attn_logit_softcapping.value_or(0),
+                        .softmax = softmax,
+                        .dropout = c.attention_dropout,
+                        .dropout_site = dropout_site(index, 0),
+                        .init_std = std,
+                        .proj_init_std = proj_std},
+          .mlp = {.hidden = c.hidden_size,
+                  .ffn = c.ffn_size(),
+                  .activation = kernel_activation(c.activation_func),
+                  .gated = c.gated(),
+                  .bias = c.add_mlp_bias,
+                  .init_std = std,
+                  .proj_init_std = proj_std},
+          .norm = norm_options(c),
+          .norm_input = c.norm_placement == NormPlacement::kPre ||
+                        c.norm_placement == NormPlacement::kPreAndOutput,
+          .norm_output = c.norm_placement == NormPlacement::kOutput ||
+                         c.norm_placement == NormPlacement::kPreAndOutput,
+          .norm_residual = c.norm_placement == NormPlacement::kPost,
+          .hidden_dropout = c.hidden_dropout,
+          .dropout_site = dropout_site(index, 1)};
+}
+
+Rotary::Rotary(const ModelConfig& config)
+    : global_(std::make_shared<layers::RotaryTable>()),
+      local_(config.rope_local_base_freq ? std::make_shared<layers::RotaryTable>() : global_) {}
+
+std::shared_ptr<const layers::RotaryTable> Rotary::of_layer(const ModelConfig& config,
+                                                            int64_t index) const {
+  return window_of(config, index) > 0 ? local_ : global_;
+}
+
+void Rotary::fill(const ModelConfig& config, int64_t max_sequence, at::ScalarType dtype,
+                  at::Device device) {
+  if (config.position_embedding_type != PositionEmbedding::kRope) return;
+  const auto table = [&](const kernels::RopeOptions& options) {
+    return layers::RotaryTable::make(options, config.rotary_interleaved, max_sequence,
+                                     nn::acc_dtype(dtype), device);
+  };
+  *global_ = table(rope_options(config));
+  if (!config.rope_local_base_freq) return;
+  kernels::RopeOptions local = rope_options(config);
+  local.theta = *config.rope_local_base_freq;
+  local.scaling = kernels::RopeScaling::kNone;
+  *local_ = table(local);
+}
+
+void require_positions(const ModelConfig& config, int64_t max_sequence) {
+  const int64_t most = config.max_sequence();
+  if (config.position_embedding_type == PositionEmbedding::kNone || max_sequence <= most) return;
+  raise<ConfigError>("a sequence of {} tokens is longer than the {} that "
+                     "model.max_position_embeddings={} allows\n  try: "
+                     "model.max_position_embeddings={}",
+                     max_sequence, most, config.max_position_embeddings,
+                     max_sequence + config.position_offset);
+}
+
+LayerSegment::LayerSegment(const nn::Scope& scope, const layers::TransformerLayerOptions& options,
+                           const parallel::TensorParallel& tp,
+                           std::shared_ptr<const layers::RotaryTable> rotary)
+    : name_(scope.prefix()), layer_(scope, options, tp, std::move(rotary)) {}
+
+nn::Segment::Output LayerSegment::forward(const std::vector<at::Tensor>& taken,
+                                          const nn::ForwardContext& ctx) const {
+  return {.flows = {layer_.forward(taken[0], ctx)}, .loss = {}};
+}
+
+} // namespace pentatron::models

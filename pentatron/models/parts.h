@@ -1,0 +1,54 @@
+/// What types of models share: options of layers, their segments, rotary tables.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "pentatron/layers/transformer_layer.h"
+#include "pentatron/models/model.h"
+
+namespace pentatron::models {
+
+/// The embedding of tokens, and of a tied output layer.
+inline constexpr const char* kWordTable = "embedding.word.weight";
+
+nn::NormOptions norm_options(const ModelConfig& config);
+nn::Init embedding_init(const ModelConfig& config);
+/// Of self-attention layer `index`: causal, or full in an encoder.
+layers::TransformerLayerOptions layer_options(const ModelConfig& config, int64_t index);
+
+/// Rotary positions of all layers, and of those with a window if theirs differ.
+class Rotary {
+ public:
+  explicit Rotary(const ModelConfig& config);
+  std::shared_ptr<const layers::RotaryTable> of_layer(const ModelConfig& config,
+                                                      int64_t index) const;
+  /// What layers were given is filled.
+  void fill(const ModelConfig& config, int64_t max_sequence, at::ScalarType dtype,
+            at::Device device);
+
+ private:
+  std::shared_ptr<layers::RotaryTable> global_, local_;
+};
+
+/// Throws ConfigError if the model has fewer positions.
+void require_positions(const ModelConfig& config, int64_t max_sequence);
+
+/// A layer without cross-attention, from a flow to itself.
+class LayerSegment final : public nn::Segment {
+ public:
+  LayerSegment(const nn::Scope& scope, const layers::TransformerLayerOptions& options,
+               const parallel::TensorParallel& tp,
+               std::shared_ptr<const layers::RotaryTable> rotary);
+  std::string name() const override { return name_; }
+  bool recomputable() const override { return true; }
+  Output forward(const std::vector<at::Tensor>& taken,
+                 const nn::ForwardContext& ctx) const override;
+
+ private:
+  std::string name_;
+  layers::TransformerLayer layer_;
+};
+
+} // namespace pentatron::models

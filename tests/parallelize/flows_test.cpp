@@ -1,0 +1,216 @@
+// A model of four flows and two streams gives the same losses and gradients under every schedule as
+// on one rank.
+#include "pentatron/comm/collectives.h"
+#include "pentatron/models/model_spec.h"
+#include "pentatron/nn/module.h"
+#include "pentatron/nn/ops/ops.h"
+#include "pentatron/parallel/pipeline/runtime.h"
+#include "pentatron/parallel/pipeline/schedule/lower.h"
+#include "tests/nn/op_fixture.h"
+#include "tests/support/ranks.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace pentatron::models {
+namespace {
+
+constexpr int64_t kHidden = 5, kSamples = 2, kFirst = 3, kSecond = 4; // tokens of a sample
+constexpr int kMicrobatches = 8;
+
+enum Flow { kA, kB, kMemory, kTags };
+enum class Part { kSource, kLayer, kBridge, kReader, kTagReader, kLoss };
+
+/// What an encoder and a decoder would connect, and numbers of samples that have no gradient.
+class ToySegment final : public nn::Segment {
+ public:
+  ToySegment(Part part, nn::Param& weight) : part_(part), weight_(&weight) {}
+  std::string name() const override { return "toy"; }
+  bool recomputable() const override { return part_ == Part::kReader || part_ == Part::kLayer; }
+  Output forward(const std::vector<at::Tensor>& taken,
+                 const nn::ForwardContext& ctx) const override {
+    const auto product = [&](const at::Tensor& x) { return nn::linear(x, *weight_, nullptr, ctx); };
+    switch (part_) {
+    case Part::kSource:
+      return {.flows = {product(ctx.batch->field("first")), ctx.batch->field("tags")}, .loss = {}};
+    case Part::kLayer:
+      return {.flows = {taken[0] + at::tanh(product(taken[0]))}, .loss = {}};
+    case Part::kBridge:
+      EXPECT_EQ(ctx.layout->sequence, kSecond);
+      return {.flows = {product(taken[0]), ctx.batch->field("second") + taken[0].mean(0, true)},
+              .loss = {}};
+    case Part::kReader:
+      return {.flows = {taken[0] + at::tanh(product(taken[0])) * at::sin(taken[1]).sum(0, true)},
+              .loss = {}};
+    case Part::kTagReader:
+      return {.flows = {product(taken[0]) * (1 + taken[1].sum())}, .loss = {}};
+    case Part::kLoss:
+      break;
+    }
+    const at::Tensor loss = product(taken[0]).square().sum();
+    ctx.add_loss("toy", loss.item<double>());
+    return {.flows = {}, .loss = loss * ctx.loss_scale("toy")};
+  }
+
+ private:
+  Part part_;
+  nn::Param* weight_;
+};
+
+const std::vector<Part>& parts() {
+  static const std::vector<Part> list = {
+      Part::kSource, Part::kLayer,  Part::kLayer,     Part::kBridge, Part::kReader,
+      Part::kReader, Part::kReader, Part::kTagReader, Part::kReader, Part::kLoss};
+  return list;
+}
+
+ModelSpec toy_spec() {
+  ModelSpec spec;
+  spec.streams = {"first", "second"};
+  spec.flows = {{.name = "a", .stream = 0, .width = kHidden},
+                {.name = "b", .stream = 1, .width = kHidden},
+                {.name = "memory", .stream = 0, .width = kHidden},
+                {.name = "tags",
+                 .stream = 0,
+                 .rows = nn::FlowRows::kSamples,
+                 .width = 1,
+                 .differentiable = false}};
+  const auto add = [&](int stream, std::vector<int> takes, std::vector<int> gives) {
+    spec.segments.push_back(
+        {.name = "toy", .stream = stream, .takes = std::move(takes), .gives = std::move(gives)});
+  };
+  for (const Part part : parts()) {
+    if (part == Part::kSource) add(0, {}, {kA, kTags});
+    if (part == Part::kLayer) add(0, {kA}, {kA});
+    if (part == Part::kBridge) add(1, {kA}, {kMemory, kB});
+    if (part == Part::kReader) add(1, {kB, kMemory}, {kB});
+    if (part == Part::kTagReader) add(1, {kB, kTags}, {kB});
+    if (part == Part::kLoss) add(1, {kB}, {});
+  }
+  return spec;
+}
+
+/// All parameters with storage, and the chunks of these ranges of segments.
+struct Toy {
+  Toy(const std::vector<SegmentRange>& ranges, bool recompute) {
+    const nn::Scope root(params, at::kDouble, {});
+    std::vector<nn::Param*> weights;
+    for (size_t i = 0; i < parts().size(); ++i) {
+      weights.push_back(&root.of_unit(static_cast<int64_t>(i))
+                             .param("w" + std::to_string(i),
+                                    {.name = {}, .shape = {kHidden, kHidden}},
+                                    nn::Init::normal(0.4)));
+    }
+    store.emplace(params, at::kCPU);
+    for (nn::Param& param : params) param.initialize(3);
+    for (const SegmentRange& range : ranges) {
+      std::vector<nn::ConnectedSegment> segments;
+      for (int64_t i = range.begin; i < range.end; ++i) {
+        const auto at = static_cast<size_t>(i);
+        segments.push_back(
+            {std::make_unique<ToySegment>(parts()[at], *weights[at]), toy_spec().ports(i)});
+      }
+      chunks.emplace_back(std::move(segments), toy_spec().flows.size(),
+                          nn::ChunkOptions{.first_unit = range.begin, .recompute = recompute});
+    }
+  }
+  nn::ParamList params;
+  std::optional<nn::ResidentStore> store;
+  std::vector<nn::Chunk> chunks;
+};
+
+nn::Microbatch microbatch(int number) {
+  const auto seed = static_cast<uint64_t>(10 * number);
+  return {.fields = {{"first", test::randn({kSamples * kFirst, kHidden}, seed)},
+                     {"second", test::randn({kSamples * kSecond, kHidden}, seed + 1)},
+                     {"tags", at::arange(kSamples, at::kLong).view({kSamples, 1}) + number}},
+          .layouts = {nn::SequenceLayout::dense(kSamples, kFirst, {0, 1}, at::kCPU),
+                      nn::SequenceLayout::dense(kSamples, kSecond, {0, 1}, at::kCPU)}};
+}
+
+struct Outcome {
+  double loss = 0;
+  at::Tensor gradients;
+};
+
+/// The whole model in one chunk, one microbatch after another, without the runtime.
+Outcome oracle() {
+  Toy toy({{0, static_cast<int64_t>(parts().size())}}, false);
+  nn::StepState state;
+  for (int m = 0; m < kMicrobatches; ++m) {
+    const nn::Microbatch batch = microbatch(m);
+    nn::WgradQueue wgrad;
+    nn::ForwardContext ctx;
+    ctx.batch = &batch;
+    ctx.wgrad = &wgrad;
+    ctx.state = &state;
+    ctx.loss_scales["toy"] = 0.1;
+    nn::Tape tape;
+    toy.chunks[0].forward({}, ctx, *toy.store, &tape);
+    toy.chunks[0].backward({}, ctx, *toy.store, tape);
+  }
+  return {state.loss_sums.at("toy"), toy.store->gradients().clone()};
+}
+
+class Flows : public testing::TestWithParam<std::string> {};
+
+TEST_P(Flows, AreTheSameUnderEverySchedule) {
+  const Outcome expected = oracle();
+  for (const int ranks : {2, 3}) {
+    for (const bool recompute : {false, true}) {
+      test::run_ranks(ranks, [&](const comm::Group& world) {
+        const pipeline::Schedule schedule =
+            pipeline::lower(pipeline::make_schedule(GetParam(), ranks, 0, kMicrobatches));
+        const auto total = static_cast<int64_t>(parts().size());
+        pipeline::Boundaries boundaries{.flows = toy_spec().flows,
+                                        .before_stage = {},
+                                        .dtype = at::kDouble,
+                                        .device = at::kCPU};
+        std::vector<SegmentRange> own;
+        for (int s = 0; s < schedule.num_stages; ++s) {
+          const SegmentRange range{total * s / schedule.num_stages,
+                                   total * (s + 1) / schedule.num_stages};
+          boundaries.before_stage.push_back(toy_spec().alive_before(range.begin));
+          if (schedule.rank_of_stage[static_cast<size_t>(s)] == world.rank()) own.push_back(range);
+        }
+        Toy toy(own, recompute);
+        std::vector<const nn::Chunk*> chunks;
+        for (const nn::Chunk& chunk : toy.chunks) chunks.push_back(&chunk);
+        std::vector<nn::Microbatch> batches;
+        for (int m = 0; m < kMicrobatches; ++m) batches.push_back(microbatch(m));
+        nn::StepState state;
+        pipeline::Runtime runtime(chunks, *toy.store, world, boundaries);
+        runtime.run(schedule, batches, state, {.loss_scales = {{"toy", 0.1}}, .training = true});
+        const at::Tensor loss = at::scalar_tensor(
+            state.loss_sums.contains("toy") ? state.loss_sums.at("toy") : 0.0, at::kDouble);
+        test::expect_close(comm::all_reduce(loss, comm::ReduceOp::kSum, world),
+                           at::scalar_tensor(expected.loss, at::kDouble), {1e-12, 0});
+        test::expect_close(comm::all_reduce(toy.store->gradients(), comm::ReduceOp::kSum, world),
+                           expected.gradients, {1e-11, 1e-11});
+      });
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedules, Flows, testing::ValuesIn(pipeline::schedule_names()),
+                         [](const auto& info) {
+                           std::string name;
+                           for (const char c : info.param) name += std::isalnum(c) ? c : '_';
+                           return name;
+                         });
+
+TEST(FlowsOfASpec, AreAliveFromGiverToLastTaker) {
+  const ModelSpec spec = toy_spec();
+  const auto alive = [&](int64_t segment) { return spec.alive_before(segment); };
+  EXPECT_EQ(alive(0), (std::vector<int>{}));
+  EXPECT_EQ(alive(1), (std::vector<int>{kA, kTags}));
+  EXPECT_EQ(alive(4), (std::vector<int>{kB, kMemory, kTags}));
+  EXPECT_EQ(alive(8), (std::vector<int>{kB, kMemory}));
+  EXPECT_EQ(alive(9), (std::vector<int>{kB}));
+  EXPECT_EQ(spec.ports(8).ends, (std::vector<int>{kMemory}));
+  EXPECT_EQ(spec.ports(3).ends, (std::vector<int>{kA}));
+}
+
+} // namespace
+} // namespace pentatron::models
