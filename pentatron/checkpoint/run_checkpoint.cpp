@@ -98,13 +98,54 @@ std::string listed(const std::vector<std::string>& lines) {
   return text;
 }
 
+/// Parameters of all ranks that train now or then, but not both. The checkpoint has no state of
+/// `thawed` ones, and what it has of `frozen` ones is left.
+struct ChangedFamilies {
+  std::vector<std::string> thawed, frozen; ///< ascending
+};
+
+ChangedFamilies changed_families(const CheckpointReader& reader, const RunParts& parts,
+                                 const LoadOptions& options) {
+  if (!options.optimizer) return {};
+  std::set<std::string> thawed, frozen;
+  for (const nn::Shard& shard : parts.store.shards())
+    for (const nn::Piece& piece : shard.pieces) {
+      const std::string& name = piece.param->name();
+      if (!shard.trainable())
+        frozen.insert(name);
+      else if (options.was_frozen && options.was_frozen(name))
+        thawed.insert(name);
+    }
+  ChangedFamilies changed{all_lines(thawed, parts.world), all_lines(frozen, parts.world)};
+  const auto& tensors = reader.manifest().tensors;
+  std::erase_if(changed.frozen, [&](const std::string& name) {
+    const auto next = tensors.upper_bound(name + "/");
+    return next == tensors.end() || !next->first.starts_with(name + "/");
+  });
+  return changed;
+}
+
+/// "a", "a and b", "a and 3 others"
+std::string first_of(const std::vector<std::string>& names) {
+  if (names.size() < 3) return fmt::format("{}", fmt::join(names, " and "));
+  return fmt::format("{} and {} others", names.front(), names.size() - 1);
+}
+
 /// Compares names, shapes and types of all ranks before anything is read. Returns what may pass.
 std::vector<std::string> check_tensors(const CheckpointReader& reader,
                                        const std::vector<StatePiece>& pieces, const RunParts& parts,
-                                       const LoadOptions& options) {
+                                       const LoadOptions& options, const ChangedFamilies& changed) {
+  const auto without_state = [&](const StatePiece& piece) {
+    return piece.name != piece.param->name() &&
+           std::ranges::binary_search(changed.thawed, piece.param->name());
+  };
+  const auto left_alone = [&](const std::string& name) {
+    return std::ranges::binary_search(changed.frozen, name.substr(0, name.find('/')));
+  };
   std::set<std::string> missing, wrong, names;
   for (const StatePiece& piece : pieces) {
     names.insert(piece.name);
+    if (without_state(piece)) continue;
     if (!reader.contains(piece.name)) {
       missing.insert(piece.name + " is not in the checkpoint");
     } else if (const std::string text =
@@ -116,6 +157,7 @@ std::vector<std::string> check_tensors(const CheckpointReader& reader,
   std::vector<std::string> left = reader.unexpected(all_lines(names, parts.world));
   if (!options.optimizer)
     std::erase_if(left, [](const std::string& n) { return n.find('/') != std::string::npos; });
+  std::erase_if(left, left_alone);
   for (std::string& name : left) name += " is not part of the model of this run";
   std::vector<std::string> problems = all_lines(wrong, parts.world), told;
   const bool would_pass = problems.empty();
@@ -169,25 +211,28 @@ void read_together(const comm::Group& world, const std::function<void()>& work) 
 namespace {
 
 /// Elements of a piece that replica `rank` reads: those that it would write (state_pieces.cpp).
-nn::FlatRange part_of(const StatePiece& piece, int rank, const comm::Group& replicas) {
-  const int64_t begin = piece.range.size * rank / replicas.size();
-  return {begin, piece.range.size * (rank + 1) / replicas.size() - begin};
+nn::FlatRange part_of(const StatePiece& piece, int rank) {
+  const int size = piece.replicas.size();
+  const int64_t begin = piece.range.size * rank / size;
+  return {begin, piece.range.size * (rank + 1) / size - begin};
 }
 
 /// What this rank reads of a piece that all `replicas` hold.
-StatePiece own_part(const StatePiece& piece, const comm::Group& replicas) {
-  const nn::FlatRange part = part_of(piece, replicas.rank(), replicas);
+StatePiece own_part(const StatePiece& piece) {
+  const nn::FlatRange part = part_of(piece, piece.replicas.rank());
   return {piece.param,
           piece.name,
           {piece.range.begin + part.begin, part.size},
-          piece.data.narrow(0, part.begin, part.size)};
+          piece.data.narrow(0, part.begin, part.size),
+          piece.replicas};
 }
 
 /// Completes a piece of which every replica has read its part.
-void exchange_parts(const StatePiece& piece, const comm::Group& replicas) {
+void exchange_parts(const StatePiece& piece) {
+  const comm::Group& replicas = piece.replicas;
   const int n = replicas.size();
   if (n == 1) return;
-  const at::Tensor own = own_part(piece, replicas).data;
+  const at::Tensor own = own_part(piece).data;
   if (piece.range.size % n == 0) {
     comm::all_gather_into(piece.data, own, 0, replicas).wait();
     return;
@@ -198,9 +243,16 @@ void exchange_parts(const StatePiece& piece, const comm::Group& replicas) {
   sent.narrow(0, 0, own.size(0)).copy_(own);
   comm::all_gather_into(all, sent, 0, replicas).wait();
   for (int rank = 0; rank < n; ++rank) {
-    const nn::FlatRange part = part_of(piece, rank, replicas);
+    const nn::FlatRange part = part_of(piece, rank);
     piece.data.narrow(0, part.begin, part.size).copy_(all.narrow(0, most * rank, part.size));
   }
+}
+
+optim::Optimizer::FirstSteps first_steps(const Json& state, const std::string& where) {
+  optim::Optimizer::FirstSteps steps;
+  if (const auto it = state.find(kFirstSteps); it != state.end())
+    for (const auto& [name, value] : it->items()) steps[name] = json_get<int64_t>(*it, name, where);
+  return steps;
 }
 
 std::optional<double> number_in(const Json& state, const char* key) {
@@ -255,7 +307,14 @@ LoadedRun load_run(const fs::path& folder, const RunParts& parts, const LoadOpti
       options.optimizer ? optimizer_pieces(parts.optimizer) : std::vector<StatePiece>{};
   std::vector<StatePiece> all = values;
   all.insert(all.end(), state.begin(), state.end());
-  loaded.told = check_tensors(reader, all, parts, options);
+  const ChangedFamilies changed = changed_families(reader, parts, options);
+  loaded.told = check_tensors(reader, all, parts, options, changed);
+  if (!changed.thawed.empty())
+    loaded.told.push_back(fmt::format("optimizer state begins at zero for {}: not trained before",
+                                      first_of(changed.thawed)));
+  if (!changed.frozen.empty())
+    loaded.told.push_back(
+        fmt::format("optimizer state is left out for {}: frozen now", first_of(changed.frozen)));
   const auto source_of = [&](const StatePiece& value) {
     return options.optimizer ? value.name : best_source(reader, value);
   };
@@ -267,19 +326,17 @@ LoadedRun load_run(const fs::path& folder, const RunParts& parts, const LoadOpti
       if (reader.contains(piece.name)) add_files(reader, piece, piece.name, needed);
     fetch_files(folder, manifest, needed, Machines(folder, parts.world), parts.world);
   }
-  const comm::Group& replicas = parts.store.replicas();
   const auto read_all = [&](const std::vector<StatePiece>& pieces, const auto& source) {
     read_together(parts.world, [&] {
       for (const StatePiece& piece : pieces)
-        if (reader.contains(piece.name))
-          read_piece(reader, own_part(piece, replicas), source(piece));
+        if (reader.contains(piece.name)) read_piece(reader, own_part(piece), source(piece));
     });
     for (const StatePiece& piece : pieces)
-      if (reader.contains(piece.name)) exchange_parts(piece, replicas);
+      if (reader.contains(piece.name)) exchange_parts(piece);
   };
   int64_t total_bytes = 0;
   for (const StatePiece& piece : all)
-    total_bytes += static_cast<int64_t>(own_part(piece, replicas).data.nbytes());
+    total_bytes += static_cast<int64_t>(own_part(piece).data.nbytes());
   std::optional<pentatron::Progress> shown;
   if (parts.world.rank() == 0)
     shown.emplace("reading " + folder.filename().string(), total_bytes,
@@ -291,7 +348,7 @@ LoadedRun load_run(const fs::path& folder, const RunParts& parts, const LoadOpti
   read_all(values, source_of);
   parts.optimizer.adopt_values();
   read_all(state, [](const StatePiece& piece) { return piece.name; });
-  parts.store.publish_values();
+  parts.store.publish_all_values();
   parts.store.wait_values();
   shown.reset();
   log::info("read {} of {} in {}", format_bytes(static_cast<double>(reader.bytes_read())),
@@ -300,8 +357,12 @@ LoadedRun load_run(const fs::path& folder, const RunParts& parts, const LoadOpti
   loaded.state.tokenizer = manifest.tokenizer;
   if (!has_training_state) return loaded;
   const std::string where = folder.string();
-  if (options.optimizer)
-    parts.optimizer.set_steps(json_get<int64_t>(manifest.state, kOptimizerSteps, where));
+  if (options.optimizer) {
+    const auto steps = json_get<int64_t>(manifest.state, kOptimizerSteps, where);
+    optim::Optimizer::FirstSteps first = first_steps(manifest.state, where);
+    for (const std::string& name : changed.thawed) first[name] = steps;
+    parts.optimizer.set_steps(steps, std::move(first));
+  }
   loaded.state.iteration = manifest.iteration;
   loaded.state.consumed_samples = json_get<int64_t>(manifest.state, "consumed_samples", where);
   loaded.state.skipped_iterations = json_get<int64_t>(manifest.state, "skipped_iterations", where);

@@ -70,6 +70,9 @@ struct LoadOptions {
   bool optimizer = true; ///< false: weights alone, in whatever type they are
   Strictness strictness = Strictness::kRaiseAll;
   bool node_local = false; ///< the folder is another one on each machine
+  /// Whether the run that saved it did not train a parameter: then the checkpoint has no state of
+  /// it, and it begins with none. By default it trained all.
+  std::function<bool(const std::string& param)> was_frozen = {};
 };
 
 struct LoadedRun {

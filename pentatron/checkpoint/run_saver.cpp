@@ -33,9 +33,9 @@ constexpr size_t kQueue = size_t{1} << 24;
 /// Staging beyond the bytes themselves, for blocks that are not quite full.
 constexpr uint64_t kSlack = uint64_t{8} << 20;
 
-CheckpointInfo info_of(const TrainState& state, int64_t optimizer_steps, int64_t parity) {
+CheckpointInfo info_of(const TrainState& state, const optim::Optimizer& optimizer, int64_t parity) {
   CheckpointInfo info{.state = {{"consumed_samples", state.consumed_samples},
-                                {"optimizer_steps", optimizer_steps},
+                                {"optimizer_steps", optimizer.steps()},
                                 {"skipped_iterations", state.skipped_iterations},
                                 {"nan_iterations", state.nan_iterations}},
                       .config_yaml = state.config_yaml,
@@ -45,6 +45,7 @@ CheckpointInfo info_of(const TrainState& state, int64_t optimizer_steps, int64_t
   const auto add = [&](const char* key, const std::optional<double>& value) {
     if (value && std::isfinite(*value)) info.state[key] = *value;
   };
+  if (!optimizer.first_steps().empty()) info.state[kFirstSteps] = optimizer.first_steps();
   if (state.eod >= 0) info.state[kEod] = state.eod;
   add("loss", state.loss);
   add("validation_loss", state.validation_loss);
@@ -408,12 +409,10 @@ std::vector<SaveEvent> RunSaver::save(const TrainState& state, const RunParts& p
     events.push_back(s.fail(why));
     return events;
   }
-  if (s.machines->leads())
-    s.pending->info = info_of(state, parts.optimizer.steps(), s.options.parity);
+  if (s.machines->leads()) s.pending->info = info_of(state, parts.optimizer, s.options.parity);
   std::vector<FilePlan> plans;
-  plans.push_back(plan_file("model", value_pieces(parts.store), parts.store.replicas(), s.world));
-  plans.push_back(
-      plan_file("optimizer", optimizer_pieces(parts.optimizer), parts.store.replicas(), s.world));
+  plans.push_back(plan_file("model", value_pieces(parts.store), s.world));
+  plans.push_back(plan_file("optimizer", optimizer_pieces(parts.optimizer), s.world));
   for (const FilePlan& plan : plans) s.written.bytes += plan.data_bytes();
   if (s.options.async) {
     const uint64_t beyond = s.stage(plans);

@@ -10,7 +10,8 @@ namespace pentatron::checkpoint {
 
 namespace {
 
-std::vector<nn::FlatRange> written_ranges(const StatePiece& piece, const comm::Group& replicas) {
+std::vector<nn::FlatRange> written_ranges(const StatePiece& piece) {
+  const comm::Group& replicas = piece.replicas;
   const int64_t size = piece.range.size;
   const int64_t begin = size * replicas.rank() / replicas.size();
   const int64_t end = size * (replicas.rank() + 1) / replicas.size();
@@ -27,16 +28,21 @@ std::vector<StatePiece> value_pieces(const parallel::DataParallel& store) {
       pieces.push_back({piece.param,
                         piece.param->name(),
                         {piece.param_begin, piece.size},
-                        shard.values.narrow(0, piece.begin, piece.size)});
+                        shard.values.narrow(0, piece.begin, piece.size),
+                        shard.replicas});
   return pieces;
 }
 
 std::vector<StatePiece> optimizer_pieces(optim::Optimizer& optimizer) {
   std::vector<StatePiece> pieces;
-  optimizer.for_each_state(
-      [&](const nn::Param& param, int64_t begin, const std::string& what, const at::Tensor& data) {
-        pieces.push_back({&param, param.name() + "/" + what, {begin, data.numel()}, data});
-      });
+  optimizer.for_each_state([&](const nn::Shard& shard, const nn::Piece& piece,
+                               const std::string& what, const at::Tensor& data) {
+    pieces.push_back({piece.param,
+                      piece.param->name() + "/" + what,
+                      {piece.param_begin, piece.size},
+                      data,
+                      shard.replicas});
+  });
   return pieces;
 }
 
@@ -48,12 +54,12 @@ uint64_t FilePlan::data_bytes() const {
 }
 
 FilePlan plan_file(const std::string& kind, const std::vector<StatePiece>& pieces,
-                   const comm::Group& replicas, const comm::Group& world) {
+                   const comm::Group& world) {
   FilePlan plan{
       .name = shard_name(kind, world.rank(), world.size()), .entries = {}, .contents = {}};
   std::map<std::string, size_t> places;
   for (const StatePiece& piece : pieces) {
-    for (const nn::FlatRange& range : written_ranges(piece, replicas)) {
+    for (const nn::FlatRange& range : written_ranges(piece)) {
       for (PlacedBox& placed : placed_boxes(piece.param->spec(), piece.param->where(), range)) {
         const auto [place, added] = places.try_emplace(piece.name, plan.entries.size());
         if (added) {

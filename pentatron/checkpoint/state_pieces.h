@@ -13,12 +13,16 @@
 
 namespace pentatron::checkpoint {
 
+/// In the manifest's state: Optimizer::first_steps(), if there are any.
+inline constexpr const char* kFirstSteps = "first_steps";
+
 /// A flat piece of a parameter, or of something that the optimizer keeps of it.
 struct StatePiece {
   const nn::Param* param = nullptr;
   std::string name; ///< of the tensor in the checkpoint: "<parameter>" or "<parameter>/<what>"
   nn::FlatRange range;
-  at::Tensor data; ///< flat, the storage that training uses
+  at::Tensor data;      ///< flat, the storage that training uses
+  comm::Group replicas; ///< the ranks that hold the same
 };
 std::vector<StatePiece> value_pieces(const parallel::DataParallel& store);
 std::vector<StatePiece> optimizer_pieces(optim::Optimizer& optimizer);
@@ -32,8 +36,8 @@ struct FilePlan {
 };
 
 /// Over all ranks the plans hold every element once: of each piece a rank takes its share among
-/// the ranks that own the same (`replicas`), of what it counts among all others.
+/// the replicas, of what it counts among all others.
 FilePlan plan_file(const std::string& kind, const std::vector<StatePiece>& pieces,
-                   const comm::Group& replicas, const comm::Group& world);
+                   const comm::Group& world);
 
 } // namespace pentatron::checkpoint

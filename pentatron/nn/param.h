@@ -24,6 +24,20 @@ struct Init {
   static Init normal(double std) { return {Kind::kNormal, std}; }
 };
 
+/// Whose data-parallel ranks hold addends of a gradient: those with the same dense layers, or those
+/// with the same experts.
+enum class ReductionGroup : uint8_t { kDense, kExpert };
+
+/// What decides how a parameter is stored, reduced and updated. A bucket holds one family.
+struct ParamFamily {
+  ReductionGroup group = ReductionGroup::kDense;
+  at::ScalarType dtype = at::kFloat;
+  bool trainable = true; ///< false: a value alone, no gradient, no state of the optimizer
+  std::string rule;      ///< of the optimizer; empty: the one of its configuration
+  bool whole = false;    ///< the optimizer needs all elements of the rank's tensor together
+  bool operator==(const ParamFamily&) const = default;
+};
+
 /// Type of gradients, statistics and optimizer state for a model of the given type: fp64 for fp64,
 /// else fp32.
 at::ScalarType acc_dtype(at::ScalarType dtype);
@@ -66,7 +80,12 @@ class Param {
   /// Fills value by global index; padding rows become zero.
   void initialize(uint64_t seed);
 
+  /// Its family; to be set before a ParamStore gives it storage.
+  ReductionGroup group = ReductionGroup::kDense;
   bool trainable = true;
+  std::string rule;
+  bool whole = false;
+  ParamFamily family() const { return {group, dtype_, trainable, rule, whole}; }
 
   /// A forward pass that will accumulate one gradient announces it here.
   void add_use() { ++outstanding_uses_; }

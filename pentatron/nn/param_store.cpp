@@ -19,16 +19,38 @@ std::vector<FlatRange> ranges_in_shard(const Piece& piece, const std::vector<Fla
   return result;
 }
 
+namespace {
+
+/// Families in order of their first parameter, those that train first.
+std::vector<Param*> by_family(ParamList& params) {
+  std::vector<ParamFamily> families;
+  const auto number = [&families](const Param& param) {
+    const auto found = std::ranges::find(families, param.family());
+    if (found != families.end()) return found - families.begin();
+    families.push_back(param.family());
+    return std::ssize(families) - 1;
+  };
+  std::vector<std::pair<std::pair<bool, std::ptrdiff_t>, Param*>> numbered;
+  for (Param& param : params) numbered.push_back({{!param.trainable, number(param)}, &param});
+  std::ranges::stable_sort(numbered, {}, [](const auto& one) { return one.first; });
+  std::vector<Param*> order;
+  for (const auto& one : numbered) order.push_back(one.second);
+  return order;
+}
+
+} // namespace
+
 ResidentStore::ResidentStore(ParamList& params, at::Device device, bool gradients) {
   constexpr int64_t kAlignment = 64;
-  int64_t total = 0;
+  int64_t total = 0, trained = 0;
   at::ScalarType dtype = at::kFloat;
-  for (Param& param : params) {
-    PT_DCHECK(&param == &*params.begin() || param.dtype() == dtype);
-    dtype = param.dtype();
-    if (!gradients && param.value().defined()) continue;
-    ranges_.push_back({&param, total, param.numel()});
-    total += (param.numel() + kAlignment - 1) / kAlignment * kAlignment;
+  for (Param* const param : by_family(params)) {
+    PT_DCHECK(ranges_.empty() || param->dtype() == dtype);
+    dtype = param->dtype();
+    if (!gradients && param->value().defined()) continue;
+    ranges_.push_back({param, total, param->numel()});
+    total += (param->numel() + kAlignment - 1) / kAlignment * kAlignment;
+    if (param->trainable) trained = total;
   }
   {
     const MemoryScope scope(MemoryCategory::kParameters);
@@ -36,23 +58,36 @@ ResidentStore::ResidentStore(ParamList& params, at::Device device, bool gradient
   }
   if (gradients) {
     const MemoryScope scope(MemoryCategory::kGradients);
-    gradients_ = at::zeros({total}, at::TensorOptions(acc_dtype(dtype)).device(device));
+    gradients_ = at::zeros({trained}, at::TensorOptions(acc_dtype(dtype)).device(device));
   }
   for (const Range& range : ranges_) {
     const auto view = [&](const at::Tensor& flat) {
-      return flat.defined() ? flat.narrow(0, range.begin, range.size).view(range.param->shape())
-                            : at::Tensor();
+      return flat.narrow(0, range.begin, range.size).view(range.param->shape());
     };
     range.param->set_value(view(values_));
-    range.param->set_main_grad(view(gradients_));
+    range.param->set_main_grad(gradients && range.param->trainable ? view(gradients_)
+                                                                   : at::Tensor());
   }
 }
 
 std::vector<Shard> ResidentStore::shards() const {
-  Shard shard{values_, gradients_, {}};
-  for (const Range& range : ranges_)
-    shard.pieces.push_back({range.param, 0, range.begin, range.size});
-  return {shard};
+  std::vector<Shard> shards;
+  for (size_t first = 0; first < ranges_.size();) {
+    const int64_t begin = ranges_[first].begin;
+    const ParamFamily family = ranges_[first].param->family();
+    Shard shard;
+    size_t next = first;
+    for (; next < ranges_.size() && ranges_[next].param->family() == family; ++next)
+      shard.pieces.push_back(
+          {ranges_[next].param, 0, ranges_[next].begin - begin, ranges_[next].size});
+    const int64_t end = next < ranges_.size() ? ranges_[next].begin : values_.numel();
+    shard.values = values_.narrow(0, begin, end - begin);
+    if (family.trainable && gradients_.defined())
+      shard.gradients = gradients_.narrow(0, begin, end - begin);
+    shards.push_back(std::move(shard));
+    first = next;
+  }
+  return shards;
 }
 
 void ResidentStore::zero_grad() {

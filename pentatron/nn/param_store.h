@@ -10,6 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "pentatron/comm/group.h"
 #include "pentatron/nn/param.h"
 
 namespace pentatron::nn {
@@ -25,12 +26,15 @@ struct Piece {
   int64_t size = 0;
 };
 
-/// What a rank's optimizer updates: two vectors and whose elements they hold. Elements that belong
-/// to no piece are padding: their gradient is zero and they stay zero.
+/// A rank's part of parameters of one family: two vectors and whose elements they hold. Elements
+/// that belong to no piece are padding: their gradient is zero and they stay zero.
 struct Shard {
   at::Tensor values;    ///< [n]
-  at::Tensor gradients; ///< [n] in the accumulate type
+  at::Tensor gradients; ///< [n] in the accumulate type; undefined: the family is frozen
   std::vector<Piece> pieces;
+  comm::Group replicas; ///< the data-parallel ranks that own the same elements
+
+  bool trainable() const { return gradients.defined(); }
 };
 
 /// The elements of a piece that lie in `ranges` of the rank's tensor, as ranges of the shard.
@@ -47,13 +51,14 @@ class ParamStore {
 };
 
 /// All values in one flat buffer and all gradients in another, so that the optimizer and the
-/// reductions see two vectors. Every parameter starts at a multiple of 64 elements; the gaps are
-/// zero and stay zero.
+/// reductions see two vectors. Families lie one after the other, frozen ones behind the others and
+/// without gradients. Every parameter starts at a multiple of 64 elements; the gaps are zero and
+/// stay zero.
 class ResidentStore final : public ParamStore {
  public:
   struct Range {
     Param* param = nullptr;
-    int64_t begin = 0; ///< in both flat buffers, in elements
+    int64_t begin = 0; ///< in the flat buffers, in elements
     int64_t size = 0;
   };
 
@@ -67,7 +72,7 @@ class ResidentStore final : public ParamStore {
   const at::Tensor& values() const { return values_; }
   const at::Tensor& gradients() const { return gradients_; }
   const std::vector<Range>& ranges() const { return ranges_; }
-  /// One shard with everything.
+  /// One for each family.
   std::vector<Shard> shards() const;
   void zero_grad();
 

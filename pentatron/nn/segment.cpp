@@ -82,6 +82,7 @@ void differentiate(Tape::Record& record, const Segment& segment, const Ports& po
     values.push_back(at::ones({}, record.loss.function->input_metadata(0).options()));
     roots.push_back(std::move(record.loss));
   }
+  if (roots.empty()) return; // a frozen embedding: nothing depends on what is differentiated
   torch::autograd::Engine::get_default_engine().execute(roots, std::move(values),
                                                         /*keep_graph=*/false,
                                                         /*create_graph=*/false,

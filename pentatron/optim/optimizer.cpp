@@ -4,10 +4,11 @@
 
 #include <cmath>
 
+#include "pentatron/base/planted_bug.h"
 #include "pentatron/kernels/optimizer/buffer.h"
-#include "pentatron/kernels/optimizer/optimizer.h"
 #include "pentatron/nn/memory/counting_allocator.h"
 #include "pentatron/nn/ops/kernel_args.h"
+#include "pentatron/optim/elementwise.h"
 
 namespace pentatron::optim {
 
@@ -15,14 +16,10 @@ namespace {
 
 constexpr int64_t kGap = 64; // stores begin parameters at multiples of this
 
-at::Tensor flat_like(const at::Tensor& values, bool zero) {
+at::Tensor flat_like(const at::Tensor& values, at::ScalarType dtype, bool zero) {
   const nn::MemoryScope scope(nn::MemoryCategory::kOptimizer);
-  const auto options = values.options().dtype(nn::acc_dtype(values.scalar_type()));
+  const auto options = values.options().dtype(dtype);
   return zero ? at::zeros(values.sizes(), options) : at::empty(values.sizes(), options);
-}
-
-void* at_element(const at::Tensor& flat, int64_t index) {
-  return static_cast<char*>(flat.data_ptr()) + index * static_cast<int64_t>(flat.element_size());
 }
 
 } // namespace
@@ -30,6 +27,7 @@ void* at_element(const at::Tensor& flat, int64_t index) {
 double counted_sum_of_squares(const std::vector<nn::Shard>& shards) {
   std::vector<at::Tensor> counted;
   for (const nn::Shard& shard : shards) {
+    if (!shard.trainable()) continue;
     for (const nn::Piece& piece : shard.pieces) {
       const nn::Param& param = *piece.param;
       for (const nn::FlatRange& range :
@@ -55,6 +53,7 @@ double counted_sum_of_squares(const std::vector<nn::Shard>& shards) {
 
 std::string first_nonfinite_gradient(const std::vector<nn::Shard>& shards) {
   for (const nn::Shard& shard : shards) {
+    if (!shard.trainable()) continue;
     for (const nn::Piece& piece : shard.pieces) {
       if (!at::isfinite(shard.gradients.narrow(0, piece.begin, piece.size)).all().item<bool>())
         return piece.param->name();
@@ -66,36 +65,60 @@ std::string first_nonfinite_gradient(const std::vector<nn::Shard>& shards) {
 Optimizer::Optimizer(const OptimizerConfig& config, std::vector<nn::Shard> shards)
     : config_(config) {
   for (nn::Shard& shard : shards) {
+    if (shard.pieces.empty()) continue;
+    if (!shard.trainable()) {
+      if (!planted("frozen_parameters_decayed")) continue;
+      shard.gradients = at::zeros_like(shard.values);
+    }
     State state;
-    int64_t end = -1; // of the last run, with the gap behind it: zero, and zero it stays
-    for (const nn::Piece& piece : shard.pieces) {
-      if (!piece.param->trainable) continue;
-      const bool decay = piece.param->spec().shape.size() >= 2;
-      if (piece.begin == end && state.runs.back().decay == decay) {
-        state.runs.back().size = piece.begin + piece.size - state.runs.back().begin;
-      } else {
-        state.runs.push_back({piece.begin, piece.size, decay});
-      }
-      end = piece.begin + (piece.size + kGap - 1) / kGap * kGap;
-    }
+    state.rule = &rule_named(shard.pieces.front().param->rule);
+    state.runs = runs_of(shard);
     const at::Tensor& values = shard.values;
-    const bool lower = values.scalar_type() != nn::acc_dtype(values.scalar_type());
-    state.master = lower ? flat_like(values, false) : values;
-    if (config_.optimizer == OptimizerKind::kAdam) {
-      state.exp_avg = flat_like(values, true);
-      state.exp_avg_sq = flat_like(values, true);
-    } else if (config_.sgd_momentum > 0) {
-      state.exp_avg = flat_like(values, true);
+    const at::ScalarType acc = nn::acc_dtype(values.scalar_type());
+    state.shard.master =
+        values.scalar_type() == acc ? values : flat_like(values, acc, /*zero=*/false);
+    for (const RuleState& kept : state.rule->state(acc)) {
+      state.names.push_back(kept.name);
+      state.shard.state.push_back(flat_like(values, kept.dtype, /*zero=*/true));
     }
-    state.shard = std::move(shard);
+    state.shard.shard = std::move(shard);
     states_.push_back(std::move(state));
   }
   adopt_values();
 }
 
+const Rule& Optimizer::rule_named(const std::string& name) {
+  std::unique_ptr<Rule>& rule = rules_[name];
+  if (rule == nullptr) rule = make_rule(config_, name);
+  return *rule;
+}
+
+std::vector<Optimizer::Run> Optimizer::runs_of(const nn::Shard& shard) const {
+  std::vector<Run> runs;
+  int64_t end = -1; // of the last run, with the gap behind it: zero, and zero it stays
+  for (const nn::Piece& piece : shard.pieces) {
+    const bool decay = piece.param->spec().shape.size() >= 2;
+    const auto found = first_steps_.find(piece.param->name());
+    const int64_t first_step = found == first_steps_.end() ? 0 : found->second;
+    if (piece.begin == end && runs.back().decay == decay && runs.back().first_step == first_step)
+      runs.back().range.size = piece.begin + piece.size - runs.back().range.begin;
+    else
+      runs.push_back({{piece.begin, piece.size}, decay, first_step});
+    end = piece.begin + (piece.size + kGap - 1) / kGap * kGap;
+  }
+  return runs;
+}
+
+void Optimizer::set_steps(int64_t steps, FirstSteps first_steps) {
+  steps_ = steps;
+  first_steps_ = std::move(first_steps);
+  for (State& state : states_) state.runs = runs_of(state.shard.shard);
+}
+
 void Optimizer::adopt_values() {
   for (const State& state : states_) {
-    if (!state.master.is_same(state.shard.values)) state.master.copy_(state.shard.values);
+    const at::Tensor& values = state.shard.shard.values;
+    if (!state.shard.master.is_same(values)) state.shard.master.copy_(values);
   }
 }
 
@@ -103,65 +126,23 @@ void Optimizer::step(double lr, double weight_decay, double grad_scale) {
   ++steps_;
   for (const State& state : states_) {
     for (const Run& run : state.runs)
-      update(state, run, lr, run.decay ? weight_decay : 0.0, grad_scale);
-  }
-}
-
-void Optimizer::update(const State& state, const Run& run, double lr, double weight_decay,
-                       double grad_scale) const {
-  const at::Tensor& values = state.shard.values;
-  const bool lower = !state.master.is_same(values);
-  const nn::KernelContext context(values);
-  const kernels::DType dtype = nn::kernel_dtype(state.master.scalar_type());
-  const kernels::DType copy_dtype =
-      lower ? nn::kernel_dtype(values.scalar_type()) : kernels::DType::kBFloat16;
-  const auto at_run = [&](const at::Tensor& flat) {
-    return flat.defined() ? at_element(flat, run.begin) : nullptr;
-  };
-  if (config_.optimizer == OptimizerKind::kAdam) {
-    kernels::adamw({.dtype = dtype,
-                    .n = run.size,
-                    .param = at_run(state.master),
-                    .grad = at_run(state.shard.gradients),
-                    .exp_avg = at_run(state.exp_avg),
-                    .exp_avg_sq = at_run(state.exp_avg_sq),
-                    .param_copy = lower ? at_run(values) : nullptr,
-                    .copy_dtype = copy_dtype,
-                    .lr = lr,
-                    .beta1 = config_.adam_beta1,
-                    .beta2 = config_.adam_beta2,
-                    .eps = config_.adam_eps,
-                    .weight_decay = weight_decay,
-                    .grad_scale = grad_scale,
-                    .step = steps_},
-                   context);
-  } else {
-    kernels::sgd({.dtype = dtype,
-                  .n = run.size,
-                  .param = at_run(state.master),
-                  .grad = at_run(state.shard.gradients),
-                  .momentum_buffer = at_run(state.exp_avg),
-                  .param_copy = lower ? at_run(values) : nullptr,
-                  .copy_dtype = copy_dtype,
-                  .lr = lr,
-                  .momentum = config_.sgd_momentum,
-                  .nesterov = config_.sgd_nesterov,
-                  .weight_decay = weight_decay,
-                  .grad_scale = grad_scale},
-                 context);
+      state.rule->step(state.shard, run.range,
+                       {.lr = lr,
+                        .weight_decay = run.decay ? weight_decay : 0.0,
+                        .grad_scale = grad_scale,
+                        .step = steps_ - run.first_step});
   }
 }
 
 void Optimizer::for_each_state(const StateFn& fn) {
   for (const State& state : states_) {
-    const auto visit = [&](const char* what, const at::Tensor& flat) {
-      if (!flat.defined()) return;
-      for (const nn::Piece& piece : state.shard.pieces)
-        fn(*piece.param, piece.param_begin, what, flat.narrow(0, piece.begin, piece.size));
+    const nn::Shard& shard = state.shard.shard;
+    const auto visit = [&](const std::string& what, const at::Tensor& flat) {
+      for (const nn::Piece& piece : shard.pieces)
+        fn(shard, piece, what, flat.narrow(0, piece.begin, piece.size));
     };
-    if (!state.master.is_same(state.shard.values)) visit("master", state.master);
-    visit(config_.optimizer == OptimizerKind::kAdam ? "exp_avg" : "momentum_buffer", state.exp_avg);
-    visit("exp_avg_sq", state.exp_avg_sq);
+    if (!state.shard.master.is_same(shard.values)) visit("master", state.shard.master);
+    for (size_t i = 0; i < state.names.size(); ++i) visit(state.names[i], state.shard.state[i]);
   }
 }
 

@@ -1,5 +1,5 @@
-/// One step over the flat shards of a store: gradient norm, clipping, AdamW or SGD, and the working
-/// copy of the weights.
+/// One step over the flat shards of a store: gradient norm, clipping, the update rules, and the
+/// working copy of the weights. Frozen shards have no part in it.
 ///
 /// For bf16 models the optimizer holds fp32 master weights and writes the rounded copy in the same
 /// pass; for fp32 and fp64 the model's values are the master weights.
@@ -7,6 +7,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,6 +16,7 @@
 
 #include "pentatron/nn/param_store.h"
 #include "pentatron/optim/optimizer_config.h"
+#include "pentatron/optim/rule.h"
 
 namespace pentatron::optim {
 
@@ -27,7 +30,7 @@ std::string first_nonfinite_gradient(const std::vector<nn::Shard>& shards);
 
 class Optimizer {
  public:
-  /// Updates what `shards` refer to, except parameters that are not trainable.
+  /// Updates what the trainable ones of `shards` refer to, each by its family's rule.
   Optimizer(const OptimizerConfig& config, std::vector<nn::Shard> shards);
 
   /// Values may have changed behind the optimizer's back (initialisation, loading): takes them as
@@ -38,31 +41,37 @@ class Optimizer {
   void step(double lr, double weight_decay, double grad_scale);
 
   int64_t steps() const { return steps_; }
-  void set_steps(int64_t steps) { steps_ = steps; }
+  /// By name: the steps that had been made when a parameter was first trained, where that is not 0.
+  /// The same on all ranks, of parameters of any rank.
+  using FirstSteps = std::map<std::string, int64_t>;
+  const FirstSteps& first_steps() const { return first_steps_; }
+  void set_steps(int64_t steps, FirstSteps first_steps = {});
 
-  /// Every tensor of the state, piece by piece: what it is ("exp_avg"), whose, and from which
-  /// element of the rank's tensor, flattened.
-  using StateFn = std::function<void(const nn::Param&, int64_t param_begin, const std::string& what,
-                                     const at::Tensor& piece)>;
+  /// Every tensor of the state, piece by piece: whose, and what it is ("exp_avg").
+  using StateFn = std::function<void(const nn::Shard&, const nn::Piece&, const std::string& what,
+                                     const at::Tensor& data)>;
   void for_each_state(const StateFn& fn);
 
  private:
-  struct Run { // neighbours in a shard with the same weight decay
-    int64_t begin = 0, size = 0;
+  struct Run { // neighbours in a shard that are updated alike
+    nn::FlatRange range;
     bool decay = false;
+    int64_t first_step = 0;
   };
   struct State {
-    nn::Shard shard;
+    ShardState shard;
+    const Rule* rule = nullptr;
+    std::vector<std::string> names; // of the state
     std::vector<Run> runs;
-    at::Tensor master; // the shard's values themselves unless those are of lower precision
-    at::Tensor exp_avg, exp_avg_sq; // SGD: exp_avg is the velocity
   };
-  void update(const State& state, const Run& run, double lr, double weight_decay,
-              double grad_scale) const;
+  std::vector<Run> runs_of(const nn::Shard& shard) const;
+  const Rule& rule_named(const std::string& name);
 
   OptimizerConfig config_;
+  std::map<std::string, std::unique_ptr<Rule>> rules_; // by nn::Param::rule
   std::vector<State> states_;
   int64_t steps_ = 0;
+  FirstSteps first_steps_;
 };
 
 /// max_norm / (norm + 1e-6) if that is below 1, else 1; 1 for max_norm 0.

@@ -9,7 +9,7 @@ RankModel load_model(checkpoint::ModelSource& source, ModelOptions options,
                      const comm::ParallelGroups& groups, const PipelinePlan& plan) {
   std::set<const nn::Param*> lent;
   if (!options.gradients && options.device.is_cpu())
-    options.lend = [&](nn::ParamList& params) { lent = source.lend(params); };
+    options.prepare = [&](nn::ParamList& params) { lent = source.lend(params); };
   RankModel model = make_model(options, groups, plan);
   nn::ParamList& params = model.model->params();
   source.load(params, [&](const std::function<void(nn::Param&)>& fill) {

@@ -34,7 +34,9 @@ std::unique_ptr<models::Model> make_part(const ModelOptions& options,
                                     static_cast<int>(holders.size())};
     }
   }
-  return models::make_model(options.config, build);
+  auto model = models::make_model(options.config, build);
+  if (options.prepare) options.prepare(model->params());
+  return model;
 }
 
 void finish(models::Model& model, const ModelOptions& options) {
@@ -218,7 +220,6 @@ RankModel make_model(const ModelOptions& options, const comm::ParallelGroups& gr
   model.device = options.device;
   if (!plan.stages.empty()) model.places = {groups.pp(), plan.rank_of_stage, plan.stages};
   model.model = make_part(options, groups, plan);
-  if (options.lend) options.lend(model.model->params());
   model.store =
       std::make_unique<nn::ResidentStore>(model.model->params(), options.device, options.gradients);
   finish(*model.model, options);

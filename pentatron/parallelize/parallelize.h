@@ -67,9 +67,9 @@ struct ModelOptions {
   at::Device device = at::kCPU;
   int64_t max_sequence = 0; ///< in tokens, of every stream
   bool gradients = true;    ///< of make_model
-  /// Of make_model without gradients: sees the parameters before they have storage, and may give
-  /// them values that lie elsewhere.
-  std::function<void(nn::ParamList&)> lend;
+  /// Sees the parameters before they have storage: sets their families, or, of make_model without
+  /// gradients, gives them values that lie elsewhere.
+  std::function<void(nn::ParamList&)> prepare;
 };
 
 /// Where the stages of a model lie.

@@ -15,6 +15,7 @@
 #include "pentatron/models/presets.h"
 #include "pentatron/parallelize/parallelize.h"
 #include "pentatron/trainer/evaluation.h"
+#include "pentatron/trainer/families.h"
 #include "pentatron/trainer/model_tokenizer.h"
 
 namespace pentatron::trainer {
@@ -214,6 +215,7 @@ void Config::validate(config::Violations& violations, std::string_view) const {
                     profiling.trace_start, total_iterations(train)),
         "profiling.trace_start=1");
   }
+  check_freeze(train, model, violations);
   const optim::TrainLength length = train_length(train);
   if (length.iters + length.samples > 0)
     optim::check_scheduler(scheduler, optimizer.lr, optimizer.min_lr, length, violations);

@@ -73,6 +73,7 @@ struct TrainConfig {
   std::string step_batch_size_schedule;
   std::vector<int64_t> rampup_batch_size;
   Recompute recompute = Recompute::kNone;
+  std::vector<std::string> freeze;
   int64_t eval_interval = 0;
   int64_t eval_iters = 10;
   OnNan on_nan = OnNan::kStop;
@@ -116,6 +117,9 @@ struct TrainConfig {
         field("recompute", &C::recompute,
               "activation recomputation; full: store only the input of each layer and recompute "
               "the rest in the backward pass"),
+        field("freeze", &C::freeze,
+              "names of parameters that are not trained, with wildcards, such as [\"embedding.*\", "
+              "\"layers.[0-3].*\"]; they need no memory for gradients and optimizer state"),
         field("eval_interval", &C::eval_interval,
               "number of iterations between evaluations on the validation data; 0: no evaluation")
             .min(0)

@@ -12,8 +12,10 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/models/model.h"
+#include "pentatron/optim/rule.h"
 #include "pentatron/parallel/pipeline/schedule/check.h"
 #include "pentatron/parallelize/parallelize.h"
+#include "pentatron/trainer/families.h"
 
 namespace pentatron::trainer {
 
@@ -29,14 +31,14 @@ constexpr double kLogitsBytes = 128.0 * (1 << 20);
 
 struct Types {
   double element = 4, acc = 4; ///< bytes
-  bool master = false;         ///< the optimizer keeps weights of its own
+  at::ScalarType dtype = at::kFloat;
 };
 Types types_of(Precision precision) {
   switch (precision) {
   case Precision::kFp64:
-    return {.element = 8, .acc = 8};
+    return {.element = 8, .acc = 8, .dtype = at::kDouble};
   case Precision::kBf16:
-    return {.element = 2, .acc = 4, .master = true};
+    return {.element = 2, .acc = 4, .dtype = at::kBFloat16};
   default:
     return {};
   }
@@ -53,6 +55,14 @@ struct SharedElements {
   double elements = 0;
   std::vector<int> kinds;
 };
+
+/// On a tensor rank.
+double local_elements(const nn::Param& param, int tp) {
+  double count = 1;
+  for (const int64_t n : nn::local_shape(param.spec(), {{"tp", {.rank = 0, .size = tp}}}))
+    count *= static_cast<double>(n);
+  return count;
+}
 
 /// A model's segments by kind; of each kind one is looked at.
 struct Anatomy {
@@ -77,9 +87,7 @@ Anatomy anatomy_of(const models::ModelConfig& config, int tp, const Types& types
   }
   const std::unique_ptr<models::Model> model = models::make_model(small, {});
   for (const nn::Param& param : model->params()) {
-    double count = 1;
-    for (const int64_t n : nn::local_shape(param.spec(), {{"tp", {.rank = 0, .size = tp}}}))
-      count *= static_cast<double>(n);
+    const double count = local_elements(param, tp);
     SharedElements shared{.elements = count, .kinds = {}};
     for (const int64_t unit : param.units()) {
       shared.kinds.push_back(spec.segments[static_cast<size_t>(unit)].kind);
@@ -111,6 +119,21 @@ double elements_of(const Anatomy& anatomy, const Held& held) {
   return total;
 }
 
+/// Frozen elements that each pipeline rank holds.
+std::vector<double> frozen_elements(const Config& config, const parallelize::PipelinePlan& plan,
+                                    int tp) {
+  const int ranks = *std::ranges::max_element(plan.rank_of_stage) + 1;
+  std::vector<double> frozen(static_cast<size_t>(ranks), 0);
+  if (config.train.freeze.empty()) return frozen; // there may be a million layers
+  const std::unique_ptr<models::Model> model = models::make_model(config.model, {});
+  for (const nn::Param& param : model->params()) {
+    if (!is_frozen(config.train.freeze, param.name())) continue;
+    const double count = local_elements(param, tp);
+    for (const int rank : plan.ranks_of(param.units())) frozen[static_cast<size_t>(rank)] += count;
+  }
+  return frozen;
+}
+
 /// Passes of the rank's stages whose activations are kept at the same time.
 std::vector<int> live_passes(const parallelize::PipelinePlan& plan, double microbatches) {
   const int ranks = *std::ranges::max_element(plan.rank_of_stage) + 1;
@@ -133,6 +156,7 @@ class Planner {
         spec_(models::model_spec(config.model)),
         plan_(parallelize::plan_pipeline(config.parallel, config.model)),
         anatomy_(anatomy_of(config.model, tp_, types_)),
+        frozen_(frozen_elements(config, plan_, tp_)),
         tokens_(static_cast<double>(config.train.micro_batch_size) *
                 static_cast<double>(config.train.seq_length)) {
     const double microbatches = static_cast<double>(config.train.global_batch_size) /
@@ -146,19 +170,21 @@ class Planner {
 
   RankMemory memory(int rank) const {
     RankMemory m;
-    const double own = parameters(rank);
+    const double own = parameters(rank), trained = own - frozen_[static_cast<size_t>(rank)];
     const int64_t zero = dp_ > 1 ? c_.ddp.zero_stage : 0;
     const double shards =
         std::max(1.0, static_cast<double>(dp_) /
                           static_cast<double>(c_.ddp.num_distributed_optimizer_instances));
-    const auto share = [&](int64_t from_stage) { return zero >= from_stage ? own / shards : own; };
+    const auto share = [&](double elements, int64_t from_stage) {
+      return zero >= from_stage ? elements / shards : elements;
+    };
     double unit = 0; // the largest segment
     for (const auto& [kind, one] : anatomy_.kinds) unit = std::max(unit, one.elements);
     const double bucket =
-        dp_ > 1 ? std::min(own, std::max(static_cast<double>(c_.ddp.bucket_size), unit)) : 0;
-    m.weights = types_.element * (share(3) + (zero >= 3 ? std::min(own, 2 * unit) : 0));
-    m.gradients = types_.acc * (share(2) + bucket);
-    m.optimizer = share(1) * (types_.acc * moments() + (types_.master ? types_.acc : 0));
+        dp_ > 1 ? std::min(trained, std::max(static_cast<double>(c_.ddp.bucket_size), unit)) : 0;
+    m.weights = types_.element * (share(own, 3) + (zero >= 3 ? std::min(own, 2 * unit) : 0));
+    m.gradients = types_.acc * (share(trained, 2) + bucket);
+    m.optimizer = share(trained, 1) * optim::state_bytes(c_.optimizer, types_.dtype);
     if (held(rank).contains(spec_.segments.back().kind)) {
       const double vocab = static_cast<double>(c_.model.vocab_size) / tp_;
       const double rows = std::min(tokens_, kLogitsBytes / (types_.acc * vocab));
@@ -176,11 +202,6 @@ class Planner {
   }
 
  private:
-  double moments() const {
-    if (c_.optimizer.optimizer == optim::OptimizerKind::kAdam) return 2;
-    return c_.optimizer.sgd_momentum > 0 ? 1 : 0;
-  }
-
   Held held(int rank) const { return held_by(plan_.stages_of(rank), spec_); }
 
   /// The memory of the loss is free again when the layers' backward begins.
@@ -211,6 +232,7 @@ class Planner {
   models::ModelSpec spec_;
   parallelize::PipelinePlan plan_;
   Anatomy anatomy_;
+  std::vector<double> frozen_; // elements, by pipeline rank
   double tokens_;
   std::vector<int> live_;
 };
@@ -232,8 +254,10 @@ MemoryPlan plan_memory(const Config& config, int world_size, const LocalRanks& h
     plan.rank_parameters = std::max(plan.rank_parameters, planner.parameters(rank));
   }
   const models::ModelSpec spec = models::model_spec(config.model);
+  const parallelize::PipelinePlan whole{.stages = {{0, spec.num_segments()}}};
   plan.parameters = elements_of(anatomy_of(config.model, 1, types_of(config.dtype)),
                                 held_by({{0, spec.num_segments()}}, spec));
+  plan.frozen_parameters = frozen_elements(config, whole, 1).front();
   // All ranks are here, or as many of the most expensive ones as are.
   const double ranks = here.ranks;
   plan.machine =
@@ -268,13 +292,16 @@ std::string describe_limits(const Config& config, const MemoryPlan& plan,
   const int64_t steps = total_iterations(config.train);
   const double tokens = static_cast<double>(batch_schedule(config.train).samples_after(steps)) *
                         static_cast<double>(config.train.seq_length);
-  return fmt::format("model        {} parameters ({} on a rank), {}, hidden size {}\n"
+  return fmt::format("model        {} parameters{} ({} on a rank), {}, hidden size {}\n"
                      "{}\n"
                      "             about {} on this machine{}\n"
                      "length       {} {}, {} tokens",
-                     format_count(plan.parameters), format_count(plan.rank_parameters),
-                     counted(config.model.num_layers, "layer"), config.model.hidden_size, memory,
-                     format_bytes(plan.machine),
+                     format_count(plan.parameters),
+                     plan.frozen_parameters > 0
+                         ? fmt::format(", {} of them frozen", format_count(plan.frozen_parameters))
+                         : "",
+                     format_count(plan.rank_parameters), counted(config.model.num_layers, "layer"),
+                     config.model.hidden_size, memory, format_bytes(plan.machine),
                      free_bytes ? fmt::format(", which has {} free",
                                               format_bytes(static_cast<double>(*free_bytes)))
                                 : "",

@@ -33,10 +33,11 @@ struct LocalRanks {
 };
 
 struct MemoryPlan {
-  double parameters = 0;      ///< of the model
-  double rank_parameters = 0; ///< of the rank that holds most
-  RankMemory rank;            ///< of the rank that needs most
-  double machine = 0;         ///< of all ranks and processes of this machine
+  double parameters = 0;        ///< of the model
+  double frozen_parameters = 0; ///< of these, by train.freeze
+  double rank_parameters = 0;   ///< of the rank that holds most
+  RankMemory rank;              ///< of the rank that needs most
+  double machine = 0;           ///< of all ranks and processes of this machine
 };
 /// Source: nn/cost.h for what backward keeps, parallel/ddp for what is split.
 MemoryPlan plan_memory(const Config& config, int world_size, const LocalRanks& here = {});

@@ -27,6 +27,7 @@
 #include "pentatron/trainer/check_run.h"
 #include "pentatron/trainer/differences.h"
 #include "pentatron/trainer/export_hf.h"
+#include "pentatron/trainer/families.h"
 #include "pentatron/trainer/input_log.h"
 #include "pentatron/trainer/kernel_choice.h"
 #include "pentatron/trainer/metrics/cpu_share.h"
@@ -144,7 +145,8 @@ void Trainer::State::build_model() {
                  .tp = {groups.tp(), config.parallel.sequence_parallel, config.comm_overlap.tp},
                  .recompute = config.train.recompute == Recompute::kFull},
        .device = device,
-       .max_sequence = *std::ranges::max_element(lengths)},
+       .max_sequence = *std::ranges::max_element(lengths),
+       .prepare = [&](nn::ParamList& params) { plan_families(params, config); }},
       plan, config.ddp, groups);
   if (groups.world().size() > 1) log::info("{}", describe());
   if (groups.tp().size() > 1 && config.dtype == Precision::kBf16)
@@ -219,11 +221,12 @@ void Trainer::State::load_found() {
     config::apply_yaml(saved, run.config_yaml, "", ignored);
     check_saved(saved, config, run.has_training_state, folder);
   }
-  const checkpoint::LoadedRun loaded =
-      checkpoint::load_run(found->folder, {*model.store, *optimizer, groups.world()},
-                           {.optimizer = c.load_optimizer && !c.finetune,
-                            .strictness = c.strictness,
-                            .node_local = c.node_local});
+  const checkpoint::LoadedRun loaded = checkpoint::load_run(
+      found->folder, {*model.store, *optimizer, groups.world()},
+      {.optimizer = c.load_optimizer && !c.finetune,
+       .strictness = c.strictness,
+       .node_local = c.node_local,
+       .was_frozen = [&](const std::string& name) { return is_frozen(saved.train.freeze, name); }});
   for (const std::string& text : loaded.told) log::shared_warning("{}: {}", folder, text);
   const std::string& digest = loaded.state.tokenizer;
   if (c.check_tokenizer && !digest.empty() && digest != stored_tokenizer.digest)
@@ -270,13 +273,17 @@ void Trainer::State::warn_of_changes(const Config& saved) const {
 }
 
 std::string Trainer::State::describe() const {
-  int64_t elements = 0;
-  for (const nn::Shard& shard : model.store->shards()) elements += shard.values.numel();
+  int64_t elements = 0, updated = 0;
+  for (const nn::Shard& shard : model.store->shards()) {
+    if (!shard.trainable()) continue;
+    elements += shard.values.numel();
+    ++updated;
+  }
   return fmt::format("{}\n{}\nschedule {}; this rank updates {} elements in {} parts",
                      groups.describe(),
                      pipeline::describe_stages(plan.stages, plan.rank_of_stage,
                                                parallelize::stage_segments(config.model)),
-                     plan.schedule, elements, model.store->shards().size());
+                     plan.schedule, elements, updated);
 }
 
 data::LoaderOptions Trainer::State::loader_options(int64_t consumed) const {

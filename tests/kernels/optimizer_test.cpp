@@ -57,6 +57,20 @@ struct State {
             .weight_decay = 0.1,
             .grad_scale = 0.37};
   }
+  LionArgs lion() {
+    return {.dtype = p.dtype(),
+            .n = p.size(),
+            .param = p.data(),
+            .grad = g.data(),
+            .exp_avg = m.data(),
+            .param_copy = nullptr,
+            .copy_dtype = copy.dtype(),
+            .lr = 3e-3,
+            .beta1 = 0.9,
+            .beta2 = 0.99,
+            .weight_decay = 0.1,
+            .grad_scale = 0.37};
+  }
 };
 
 at::Tensor tensor(Array& b) {
@@ -228,6 +242,54 @@ TEST(Sgd, MomentumAndItsBufferComeTogether) {
   SgdArgs a = s.sgd(false);
   a.momentum_buffer = nullptr;
   EXPECT_THROW(sgd(a), ShapeError);
+}
+
+TEST(Lion, IsTheFormulaStepForStep) {
+  for (const DType dtype : {DType::kFloat64, DType::kFloat32}) {
+    State s(dtype, 1001, DType::kBFloat16);
+    for (int64_t step = 1; step <= 5; ++step) {
+      s.g.fill_random(static_cast<uint64_t>(10 + step));
+      at::Tensor p = tensor(s.p), g = tensor(s.g) * 0.37, m = tensor(s.m);
+      const at::Tensor c = 0.9 * m + (1 - 0.9) * g;
+      p.mul_(1 - 3e-3 * 0.1).sub_(3e-3 * c.sign());
+      m.mul_(0.99).add_((1 - 0.99) * g);
+      lion(s.lion());
+      const double unit = epsilon(dtype) / 2;
+      EXPECT_LE((at::from_blob(s.p.data(), {1001}, p.options()) - p).abs().max().item<double>(),
+                4 * unit)
+          << step;
+      EXPECT_LE((at::from_blob(s.m.data(), {1001}, p.options()) - m).abs().max().item<double>(),
+                4 * unit)
+          << step;
+    }
+  }
+}
+
+TEST(Lion, EveryEntryGivesTheReferencesBits) {
+  for (const int64_t n : {1, 17, 20011}) {
+    for (const DType dtype : {DType::kFloat64, DType::kFloat32}) {
+      const auto args = [&](State& s) {
+        s.m.set(n / 2, 0);
+        s.g.set(n / 2, 0); // a sign of 0
+        LionArgs a = s.lion();
+        if (dtype == DType::kFloat32) a.param_copy = s.copy.data();
+        return a;
+      };
+      State expected(dtype, n, DType::kBFloat16);
+      const LionArgs a = args(expected);
+      reference_of(lion_entries()).run(a, {});
+      for (const auto& e : entries_for(lion_entries(), a)) {
+        State s(dtype, n, DType::kBFloat16);
+        e.run(args(s), {});
+        EXPECT_TRUE(s.p.same_bits(expected.p)) << e.name << " " << n;
+        EXPECT_TRUE(s.m.same_bits(expected.m)) << e.name << " " << n;
+        EXPECT_TRUE(s.copy.same_bits(expected.copy)) << e.name << " " << n;
+        s.g.set(0, kNaN);
+        e.run(s.lion(), {});
+        EXPECT_TRUE(std::isnan(s.p[0])) << e.name << ": what is not a number stays visible";
+      }
+    }
+  }
 }
 
 double sum_of_squares_of(const Array& x) {

@@ -97,6 +97,23 @@ TEST(Linear, AFrozenParameterGetsNothingAndOwesNothing) {
   }
 }
 
+TEST(Linear, OfAFrozenWeightThereIsNoProduct) {
+  for (const bool train_bias : {false, true}) {
+    Params params;
+    Param &weight = params.add("w", randn({2, 3}, 3)), &bias = params.add("b", randn({2}, 5));
+    weight.trainable = false;
+    weight.set_main_grad({});
+    bias.trainable = train_bias;
+    Pass pass(4, /*deferred=*/true);
+    differentiate([&](const auto& in) { return linear(in[0], weight, &bias, pass.ctx); },
+                  {randn({4, 3}, 1)}, randn({4, 2}, 2));
+    EXPECT_EQ(pass.wgrad.size(), train_bias ? 1u : 0u) << "a bias alone is one sum";
+    pass.wgrad.drain();
+    EXPECT_FALSE(weight.main_grad().defined());
+    EXPECT_EQ(bias.outstanding_uses(), 0);
+  }
+}
+
 TEST(Linear, Bf16GradientsAreSummedInFp32) {
   const int64_t tokens = 700;
   const at::Tensor x = randn({tokens, 24}, 1).to(at::kBFloat16),
@@ -267,6 +284,23 @@ TEST(Embedding, PicksRowsAndAddsTheirGradients) {
   y.backward(dy);
   expect_close(table.main_grad(), at::zeros({6, 3}, at::kDouble).index_add(0, ids, dy), kExact);
   EXPECT_EQ(table.outstanding_uses(), 0);
+}
+
+TEST(Embedding, OfFrozenTablesNeedsNoBackward) {
+  for (const bool train_positions : {false, true}) {
+    Params params;
+    Param &table = params.add("t", randn({6, 3}, 1)),
+          &positions = params.add("p", randn({5, 3}, 2));
+    table.trainable = false;
+    table.set_main_grad({});
+    positions.trainable = train_positions;
+    Pass pass(5);
+    const at::Tensor y = embedding(ids_of({2, 5, 2, 0, 2}), table, &positions, 0, pass.ctx);
+    EXPECT_EQ(y.requires_grad(), train_positions);
+    if (train_positions) y.backward(at::ones({5, 3}, at::kDouble));
+    EXPECT_EQ(positions.main_grad().sum().item<double>(), train_positions ? 15 : 0);
+    EXPECT_EQ(table.outstanding_uses() + positions.outstanding_uses(), 0);
+  }
 }
 
 TEST(Embedding, IdsOfOtherRanksGiveZerosAndNoGradient) {

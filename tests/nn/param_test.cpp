@@ -216,6 +216,34 @@ TEST_P(ResidentStoreTest, ParametersAreAlignedPartsOfTwoFlatBuffers) {
   EXPECT_EQ(list.find("p65").main_grad().abs().max().item<double>(), 0);
 }
 
+TEST_P(ResidentStoreTest, FrozenParametersLieBehindTheOthersWithoutGradients) {
+  ParamList list;
+  const Scope root(list, GetParam(), {});
+  root.vector("a", 3, Init::constant(1)).trainable = false;
+  root.vector("b", 65, Init::constant(2));
+  root.vector("c", 5, Init::constant(3)).trainable = false;
+  root.vector("d", 7, Init::constant(4)).rule = "another";
+  const ResidentStore store(list, at::kCPU);
+  EXPECT_EQ(store.values().numel(), 128 + 64 + 64 + 64);
+  EXPECT_EQ(store.gradients().numel(), 128 + 64);
+  for (const char* frozen : {"a", "c"}) EXPECT_FALSE(list.find(frozen).main_grad().defined());
+  for (Param& param : list) param.initialize(0);
+  const std::vector<Shard> shards = store.shards();
+  ASSERT_EQ(shards.size(), 3u); // b; d; a and c
+  std::vector<std::string> names;
+  for (const Shard& shard : shards) {
+    EXPECT_EQ(shard.trainable(), names.size() < 2);
+    for (const Piece& piece : shard.pieces) {
+      names.push_back(piece.param->name());
+      expect_close(shard.values.narrow(0, piece.begin, piece.size), piece.param->value());
+      if (!shard.trainable()) continue;
+      EXPECT_EQ(shard.gradients.narrow(0, piece.begin, piece.size).data_ptr(),
+                piece.param->main_grad().data_ptr());
+    }
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"b", "d", "a", "c"}));
+}
+
 TEST_P(ResidentStoreTest, EvaluationHoldsNoGradients) {
   ParamList list;
   Scope(list, GetParam(), {}).vector("p", 5, {});

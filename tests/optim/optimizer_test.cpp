@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/ranks.h"
 #include "tests/support/tensors.h"
 
 namespace pentatron::optim {
@@ -15,10 +16,11 @@ namespace {
 
 /// A matrix, a bias of odd length, a norm weight and a scalar-like vector in one store.
 struct Model {
-  explicit Model(at::ScalarType dtype) {
+  explicit Model(at::ScalarType dtype, const std::string& frozen = "") {
     for (const auto& [name, shape] : std::map<std::string, std::vector<int64_t>>{
              {"a.weight", {5, 7}}, {"b.bias", {5}}, {"c.norm", {65}}, {"d.weight", {3, 2}}})
-      params.add({.name = name, .shape = shape}, nn::Init::normal(1.0), dtype, {});
+      params.add({.name = name, .shape = shape}, nn::Init::normal(1.0), dtype, {}).trainable =
+          name != frozen;
     store = std::make_unique<nn::ResidentStore>(params, at::kCPU);
     for (nn::Param& param : params) param.initialize(3);
   }
@@ -27,6 +29,7 @@ struct Model {
     std::map<std::string, at::Tensor> out;
     uint64_t seed = static_cast<uint64_t>(100 * step);
     for (nn::Param& param : params) {
+      if (!param.trainable) continue;
       at::Tensor gradient = param.main_grad();
       gradient.copy_(test::randn(param.shape(), ++seed));
       out[param.name()] = gradient.to(at::kDouble);
@@ -98,16 +101,131 @@ INSTANTIATE_TEST_SUITE_P(Kinds, Sgd,
                          testing::Values(std::tuple(0.0, false), std::tuple(0.9, false),
                                          std::tuple(0.9, true)));
 
+TEST(Lion, IsTheFormulaWithDecayOnMatricesOnly) {
+  Model model(at::kDouble);
+  Optimizer optimizer({.optimizer = OptimizerKind::kLion, .lion_beta1 = 0.7, .lion_beta2 = 0.95},
+                      model.store->shards());
+  std::map<std::string, at::Tensor> weight, m;
+  for (const nn::Param& p : model.params) {
+    weight[p.name()] = p.value().clone();
+    m[p.name()] = at::zeros_like(p.value());
+  }
+  for (int64_t step = 1; step <= 4; ++step) {
+    auto gradients = model.set_gradients(step);
+    if (step == 1) { // nothing at all: the sign is 0
+      gradients["c.norm"].zero_();
+      model.params.find("c.norm").main_grad().zero_();
+    }
+    optimizer.step(kLr, kDecay, kScale);
+    for (auto& [name, w] : weight) {
+      const at::Tensor g = gradients.at(name) * kScale;
+      w = w * (decays(w) ? 1 - kLr * kDecay : 1.0) - kLr * (0.7 * m[name] + 0.3 * g).sign();
+      m[name] = 0.95 * m[name] + 0.05 * g;
+      test::expect_close(model.params.find(name).value(), w, {.rtol = 1e-12, .atol = 1e-14});
+    }
+  }
+}
+
+/// Names and bytes of an element's state, by rule.
+TEST(Rules, DescribeTheirState) {
+  struct Case {
+    OptimizerConfig config;
+    std::vector<std::string> names;
+    double bytes_fp32, bytes_bf16;
+  };
+  const std::vector<Case> cases = {
+      {{}, {"exp_avg", "exp_avg_sq"}, 8, 12},
+      {{.optimizer = OptimizerKind::kSgd}, {"momentum_buffer"}, 4, 8},
+      {{.optimizer = OptimizerKind::kSgd, .sgd_momentum = 0}, {}, 0, 4},
+      {{.optimizer = OptimizerKind::kLion}, {"exp_avg"}, 4, 8}};
+  for (const Case& c : cases) {
+    SCOPED_TRACE(config::to_string(c.config.optimizer));
+    EXPECT_EQ(state_bytes(c.config, at::kFloat), c.bytes_fp32);
+    EXPECT_EQ(state_bytes(c.config, at::kDouble), 2 * c.bytes_fp32);
+    EXPECT_EQ(state_bytes(c.config, at::kBFloat16), c.bytes_bf16);
+    Model model(at::kFloat);
+    Optimizer optimizer(c.config, model.store->shards());
+    std::vector<std::string> names;
+    optimizer.for_each_state([&](const nn::Shard&, const nn::Piece& piece, const std::string& what,
+                                 const at::Tensor& data) {
+      EXPECT_EQ(data.numel(), piece.param->numel());
+      EXPECT_EQ(data.abs().sum().item<double>(), 0);
+      if (piece.param->name() == "b.bias") names.push_back(what);
+    });
+    EXPECT_EQ(names, c.names);
+  }
+}
+
+TEST(Rules, AreNamedByFamilies) {
+  Model model(at::kDouble);
+  plan_rules(model.params, {.optimizer = OptimizerKind::kSgd});
+  for (const nn::Param& param : model.params) EXPECT_EQ(param.rule, "sgd");
+  const at::Tensor before = model.params.find("a.weight").value().clone();
+  const auto gradients = model.set_gradients(1);
+  // The family's rule, not the configuration's.
+  Optimizer optimizer(OptimizerConfig{.sgd_momentum = 0}, model.store->shards());
+  optimizer.step(kLr, 0, 1);
+  test::expect_close(model.params.find("a.weight").value(), before - kLr * gradients.at("a.weight"),
+                     {.rtol = 1e-12, .atol = 1e-14});
+  model.params.find("a.weight").rule = "unknown";
+  EXPECT_NE(test::error_of([&] { Optimizer({}, model.store->shards()); }).find("unknown"),
+            std::string::npos);
+}
+
+TEST(Frozen, ParametersHaveNoStateAndStay) {
+  for (const at::ScalarType dtype : {at::kDouble, at::kBFloat16}) {
+    Model model(dtype, "a.weight"), all(dtype);
+    Optimizer optimizer({}, model.store->shards());
+    optimizer.for_each_state([](const nn::Shard&, const nn::Piece& piece, const std::string&,
+                                const at::Tensor&) { EXPECT_NE(piece.param->name(), "a.weight"); });
+    const at::Tensor before = model.params.find("a.weight").value().clone();
+    all.set_gradients(1);
+    double squares = 0;
+    for (const nn::Param& param : all.params) {
+      if (param.name() == "a.weight") continue;
+      at::Tensor(model.params.find(param.name()).main_grad()).copy_(param.main_grad());
+      squares += param.main_grad().to(at::kDouble).square().sum().item<double>();
+    }
+    EXPECT_NEAR(counted_sum_of_squares(model.store->shards()), squares, 1e-6 * squares);
+    EXPECT_EQ(first_nonfinite_gradient(model.store->shards()), "");
+    Optimizer other({}, all.store->shards());
+    optimizer.step(kLr, kDecay, kScale);
+    other.step(kLr, kDecay, kScale);
+    for (const nn::Param& param : model.params)
+      EXPECT_TRUE(at::equal(param.value(), param.name() == "a.weight"
+                                               ? before
+                                               : all.params.find(param.name()).value()))
+          << param.name();
+  }
+}
+
+TEST(FirstSteps, CountFromWhereAParameterBeginsToTrain) {
+  Model late(at::kDouble), fresh(at::kDouble);
+  Optimizer resumed({}, late.store->shards()), begun({}, fresh.store->shards());
+  resumed.set_steps(7, {{"a.weight", 7}, {"of another rank", 3}});
+  late.set_gradients(1);
+  fresh.set_gradients(1);
+  resumed.step(kLr, kDecay, kScale);
+  begun.step(kLr, kDecay, kScale);
+  EXPECT_EQ(resumed.steps(), 8);
+  EXPECT_EQ(resumed.first_steps().size(), 2u);
+  for (const nn::Param& param : late.params)
+    EXPECT_EQ(at::equal(param.value(), fresh.params.find(param.name()).value()),
+              param.name() == "a.weight")
+        << param.name();
+}
+
 TEST(MasterWeights, KeepWhatBf16WouldLose) {
   Model model(at::kBFloat16);
   Optimizer optimizer({}, model.store->shards());
   std::map<std::string, at::Tensor> master;
   const auto collect = [&] {
-    optimizer.for_each_state(
-        [&](const nn::Param& p, int64_t begin, const std::string& what, const at::Tensor& t) {
-          EXPECT_EQ(begin, 0);
-          if (what == "master") master[p.name()] = t.view(p.shape()).clone();
-        });
+    optimizer.for_each_state([&](const nn::Shard&, const nn::Piece& piece, const std::string& what,
+                                 const at::Tensor& t) {
+      const nn::Param& p = *piece.param;
+      EXPECT_EQ(piece.param_begin, 0);
+      if (what == "master") master[p.name()] = t.view(p.shape()).clone();
+    });
   };
   collect();
   const auto before = master;

@@ -37,6 +37,7 @@ const std::vector<std::string> kYarn = {
     "model.rope_scaling.type=yarn", "model.rope_scaling.factor=4",
     "model.rope_scaling.original_max_position_embeddings=64", "model.kv_channels=16"};
 const std::vector<std::string> kSgd = {"optimizer.optimizer=sgd"};
+const std::vector<std::string> kLion = {"optimizer.optimizer=lion"};
 const std::vector<std::string> kSamples = {"train.train_samples=12"};
 const std::vector<std::string> kWsd = {"scheduler.lr_decay_style=WSD",
                                        "scheduler.lr_wsd_decay_iters=2"};
@@ -178,6 +179,7 @@ const std::map<std::string, Effect> kEffects = {
     {"train.step_batch_size_schedule", {"train.step_batch_size_schedule=0:2 64:4"}},
     {"train.rampup_batch_size", {"train.rampup_batch_size=[2, 2, 4]"}},
     {"train.recompute", {"train.recompute=full"}},
+    {"train.freeze", {"train.freeze=[\"embedding.*\"]"}},
     {"train.eval_interval", {"train.eval_interval=3", {"dataset.split=50,50"}}},
     {"train.eval_iters", {"train.eval_iters=2", kEvaluate}},
     {"train.on_nan", {"train.on_nan=skip", kOverflow}},
@@ -194,6 +196,8 @@ const std::map<std::string, Effect> kEffects = {
     {"optimizer.adam_eps", {"optimizer.adam_eps=1e-3"}},
     {"optimizer.sgd_momentum", {"optimizer.sgd_momentum=0.5", kSgd}},
     {"optimizer.sgd_nesterov", {"optimizer.sgd_nesterov=true", kSgd}},
+    {"optimizer.lion_beta1", {"optimizer.lion_beta1=0.5", kLion}},
+    {"optimizer.lion_beta2", {"optimizer.lion_beta2=0.5", kLion}},
     {"optimizer.clip_grad", {"optimizer.clip_grad=0.1"}},
     {"scheduler.lr_decay_style", {"scheduler.lr_decay_style=linear"}},
     {"scheduler.lr_decay_iters", {"scheduler.lr_decay_iters=10"}},

@@ -143,6 +143,7 @@ struct CurveCase {
   double tolerance;
   bool recompute = false;
   bool eight_ranks = false; ///< TP2 x PP2 x DP2
+  bool lion = false;
 };
 
 class TrainingCurve : public testing::TestWithParam<CurveCase> {};
@@ -155,36 +156,43 @@ TEST_P(TrainingCurve, EveryStepIsPyTorchs) {
   const fs::path folder = kData / "hf_tiny" / param.model;
   base.model = checkpoint::read_hf_config(folder).config;
   base.checkpoint.load = "hf:" + folder.string();
-  const Config config = load_config(
-      std::nullopt,
-      {"dtype=" + param.precision,
-       "kernels=order",
-       "dataset.type=batches",
-       "dataset.path=" + (kData / "training_curves" / (param.model + ".safetensors")).string(),
-       "train.train_iters=20",
-       "train.global_batch_size=4",
-       param.eight_ranks ? "train.micro_batch_size=1" : "train.micro_batch_size=4",
-       "parallel.tensor_model_parallel_size=" + std::to_string(axis),
-       "parallel.pipeline_model_parallel_size=" + std::to_string(axis),
-       "optimizer.lr=2e-3",
-       "optimizer.min_lr=2e-4",
-       "optimizer.adam_beta1=0.9",
-       "optimizer.adam_beta2=0.95",
-       "optimizer.adam_eps=1e-8",
-       "optimizer.weight_decay=0.1",
-       "optimizer.clip_grad=1.0",
-       "scheduler.lr_decay_style=cosine",
-       "scheduler.lr_warmup_iters=4",
-       "scheduler.lr_decay_iters=20",
-       "logger.log_interval=1",
-       "logger.dir=" + out.string(),
-       "logger.peak_tflops=1",
-       std::string("train.recompute=") + (param.recompute ? "full" : "none")},
-      base, ranks);
+  const std::string batches = param.lion ? "llama_optimizers" : param.model,
+                    curve_name = param.lion ? "llama_lion" : param.model;
+  std::vector<std::string> keys = {
+      "dtype=" + param.precision,
+      "kernels=order",
+      "dataset.type=batches",
+      "dataset.path=" + (kData / "training_curves" / (batches + ".safetensors")).string(),
+      "train.train_iters=20",
+      "train.global_batch_size=4",
+      param.eight_ranks ? "train.micro_batch_size=1" : "train.micro_batch_size=4",
+      "parallel.tensor_model_parallel_size=" + std::to_string(axis),
+      "parallel.pipeline_model_parallel_size=" + std::to_string(axis),
+      "optimizer.lr=2e-3",
+      "optimizer.min_lr=2e-4",
+      "optimizer.adam_beta1=0.9",
+      "optimizer.adam_beta2=0.95",
+      "optimizer.adam_eps=1e-8",
+      "optimizer.weight_decay=0.1",
+      "optimizer.clip_grad=1.0",
+      "scheduler.lr_decay_style=cosine",
+      "scheduler.lr_warmup_iters=4",
+      "scheduler.lr_decay_iters=20",
+      "logger.log_interval=1",
+      "logger.dir=" + out.string(),
+      "logger.peak_tflops=1",
+      std::string("train.recompute=") + (param.recompute ? "full" : "none")};
+  if (param.lion) {
+    for (const char* key :
+         {"optimizer.optimizer=lion", "optimizer.lr=1e-3", "optimizer.min_lr=1e-4",
+          "optimizer.weight_decay=0.5", "optimizer.lion_beta1=0.9", "optimizer.lion_beta2=0.99"})
+      keys.emplace_back(key);
+  }
+  const Config config = load_config(std::nullopt, keys, base, ranks);
   test::run_ranks(ranks, [&](const comm::Group& world) { Trainer(config, world).run(); });
   const Json curve =
       read_json(kData / "training_curves" /
-                (param.model + ".json"))[param.precision == "fp64" ? "float64" : "float32"];
+                (curve_name + ".json"))[param.precision == "fp64" ? "float64" : "float32"];
   std::ifstream in(out / "metrics.jsonl");
   std::string line;
   int64_t iteration = 0;
@@ -227,9 +235,12 @@ INSTANTIATE_TEST_SUITE_P(
                     CurveCase{"t5", "fp64", 1e-9, false, true}, CurveCase{"bert", "fp32", 2e-5},
                     CurveCase{"t5", "fp32", 2e-5}, CurveCase{"gpt2", "fp32", 2e-5, false, true},
                     CurveCase{"llama", "fp32", 2e-5, false, true},
-                    CurveCase{"qwen3", "fp32", 2e-5, false, true}),
+                    CurveCase{"qwen3", "fp32", 2e-5, false, true},
+                    CurveCase{"llama", "fp64", 1e-9, false, false, true},
+                    CurveCase{"llama", "fp64", 1e-9, false, true, true},
+                    CurveCase{"llama", "fp32", 2e-5, false, false, true}),
     [](const auto& info) {
-      return info.param.model + "_" + info.param.precision +
+      return info.param.model + (info.param.lion ? "_lion_" : "_") + info.param.precision +
              (info.param.recompute ? "_recompute" : "") +
              (info.param.eight_ranks ? "_tp2_pp2_dp2" : "");
     });

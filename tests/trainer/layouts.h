@@ -26,16 +26,33 @@ inline std::ostream& operator<<(std::ostream& out, const Layout& layout) {
 }
 
 inline const std::vector<Work>& works() {
+  static const std::string gpt2 =
+      "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
+      "model.num_query_groups=2 "
+      "model.position_embedding_type=learned_absolute model.normalization=layernorm "
+      "model.activation_func=gelu_tanh model.add_qkv_bias=true model.add_attention_proj_bias=true "
+      "model.add_mlp_bias=true model.untie_embeddings_and_output_weights=false "
+      "model.hidden_dropout=0.1 model.attention_dropout=0.1 model.ffn_hidden_size=64 "
+      "optimizer.clip_grad=0.5";
+  static const std::string bert =
+      "model.type=bert dataset.type=bert model.vocab_size=263 model.num_layers=4 "
+      "model.hidden_size=32 model.num_attention_heads=4 model.ffn_hidden_size=64 "
+      "model.max_position_embeddings=16 model.hidden_dropout=0.1 model.attention_dropout=0.1 "
+      "dataset.bert_binary_head=sentence_order dataset.short_seq_prob=0.4 dataset.mask_prob=0.1 "
+      "optimizer.clip_grad=0.5";
+  static const std::string t5 =
+      "model.type=t5 dataset.type=t5 model.vocab_size=270 dataset.vocab_extra_ids=8 "
+      "model.num_layers=3 model.num_decoder_layers=3 model.hidden_size=32 "
+      "model.num_attention_heads=4 model.ffn_hidden_size=64 model.hidden_dropout=0.1 "
+      "model.attention_dropout=0.1 model.relative_attention_num_buckets=8 "
+      "model.relative_attention_max_distance=12 dataset.mask_prob=0.3 "
+      "dataset.decoder_seq_length=12 optimizer.clip_grad=0.5";
   static const std::vector<Work> all = {
       // Tied, learned positions, layer norm, biases, dropout everywhere, active clipping.
-      {"gpt2",
-       "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
-       "model.num_query_groups=2 "
-       "model.position_embedding_type=learned_absolute model.normalization=layernorm "
-       "model.activation_func=gelu_tanh model.add_qkv_bias=true model.add_attention_proj_bias=true "
-       "model.add_mlp_bias=true model.untie_embeddings_and_output_weights=false "
-       "model.hidden_dropout=0.1 model.attention_dropout=0.1 model.ffn_hidden_size=64 "
-       "optimizer.clip_grad=0.5"},
+      {"gpt2", gpt2},
+      // The same with a frozen tied table, a frozen layer, and weights whose biases train.
+      {"gpt2_frozen", gpt2 + " train.freeze=[\"embedding.word.weight\",\"layers.1.*\","
+                             "\"layers.*.mlp.fc1.weight\",\"layers.2.*norm.*\"]"},
       // Untied, rotary, RMSNorm, q/k norms, gated, learnable sinks, packed documents whose ends
       // reset attention and are no targets: label masks that differ from rank to rank.
       {"llama",
@@ -60,13 +77,10 @@ inline const std::vector<Work>& works() {
                 "model.full_attention_layers=[1,3] model.rope_local_base_freq=100"},
       // Padded pairs of texts, two loss terms, post-norm, tied with a bias; many microbatches have
       // no masked token.
-      {"bert",
-       "model.type=bert dataset.type=bert model.vocab_size=263 model.num_layers=4 "
-       "model.hidden_size=32 model.num_attention_heads=4 model.ffn_hidden_size=64 "
-       "model.max_position_embeddings=16 model.hidden_dropout=0.1 model.attention_dropout=0.1 "
-       "dataset.bert_binary_head=sentence_order dataset.short_seq_prob=0.4 dataset.mask_prob=0.1 "
-       "optimizer.clip_grad=0.5",
-       true},
+      {"bert", bert, true},
+      // The same with frozen tables and lower layers, as in fine-tuning; the masked head's table is
+      // one of them.
+      {"bert_frozen", bert + " train.freeze=[\"embedding.*\",\"layers.[01].*\"]", true},
       // Pre-norm, rotary, grouped queries, untied, one loss term, no token types.
       {"bert_pre",
        "model.type=bert dataset.type=bert model.vocab_size=263 model.num_layers=4 "
@@ -77,14 +91,10 @@ inline const std::vector<Work>& works() {
        "dataset.bert_binary_head=none dataset.short_seq_prob=0.4 dataset.masking_max_ngram=3",
        true},
       // Gated, tied and scaled, shared biases, dropout everywhere, padded targets.
-      {"t5",
-       "model.type=t5 dataset.type=t5 model.vocab_size=270 dataset.vocab_extra_ids=8 "
-       "model.num_layers=3 model.num_decoder_layers=3 model.hidden_size=32 "
-       "model.num_attention_heads=4 model.ffn_hidden_size=64 model.hidden_dropout=0.1 "
-       "model.attention_dropout=0.1 model.relative_attention_num_buckets=8 "
-       "model.relative_attention_max_distance=12 dataset.mask_prob=0.3 "
-       "dataset.decoder_seq_length=12 optimizer.clip_grad=0.5",
-       true},
+      {"t5", t5, true},
+      // The same with frozen tables that several stages share.
+      {"t5_frozen",
+       t5 + " train.freeze=[\"embedding.*\",\"*.relative_bias.*\",\"encoder.layers.0.*\"]", true},
       // As T5 1.0 but untied, with more layers in the decoder.
       {"t5_untied",
        "model.type=t5 dataset.type=t5 model.vocab_size=270 dataset.vocab_extra_ids=8 "
@@ -142,6 +152,13 @@ inline const std::vector<Layout>& layouts() {
       {"tp2_sp_output_norms", "olmo2", 2, tp + "2" + sp, true},
       {"tp4_output_norms", "olmo2", 4, tp + "4", true},
       {"tp2_pp2_sp_caps", "gemma", 4, tp + "2" + sp + pp + "2" + schedule + "1f1b", true},
+      {"tp2_frozen", "gpt2_frozen", 2, tp + "2", true},
+      {"tp2_sp_pp2_zb_h1_frozen", "gpt2_frozen", 4, tp + "2" + sp + pp + "2" + schedule + "zb_h1",
+       true},
+      {"pp2_frozen", "gpt2_frozen", 2, pp + "2" + recompute, true},
+      {"zero1_frozen", "gpt2_frozen", 2, zero + "1" + small, true},
+      {"zero2_frozen", "gpt2_frozen", 2, zero + "2" + small, true},
+      {"zero3_frozen", "gpt2_frozen", 2, zero + "3", true},
       {"bert_tp2_sp", "bert", 2, tp + "2" + sp, true},
       {"bert_zero3_pp2", "bert", 4, zero + "3" + pp + "2", true},
       {"bert_tp2_sp_pp2_dp2", "bert", 8, tp + "2" + sp + pp + "2" + zero + "1" + recompute, true},
@@ -152,7 +169,16 @@ inline const std::vector<Layout>& layouts() {
       {"t5_tp2_pp2_dp2", "t5", 8, tp + "2" + sp + pp + "2" + zero + "3" + recompute, true},
       {"t5_untied_pp2_interleaved", "t5_untied", 2, pp + "2" + vp + "2" + schedule + "interleaved",
        true},
+      {"bert_tp2_sp_pp2_frozen", "bert_frozen", 4, tp + "2" + sp + pp + "2", true},
+      {"t5_pp4_frozen", "t5_frozen", 4, pp + "4" + schedule + "1f1b" + recompute, true},
       // The rest of the full matrix.
+      {"bert_zero3_frozen", "bert_frozen", 2, zero + "3" + recompute, false},
+      {"t5_tp2_zero3_pp2_frozen", "t5_frozen", 8, tp + "2" + sp + zero + "3" + pp + "2", false},
+      {"zero3_pp2_frozen", "gpt2_frozen", 8,
+       zero + "3" + pp + "2" + recompute + " ddp.num_distributed_optimizer_instances=2", false},
+      {"tp2_pp2_dp2_zb_v_frozen", "gpt2_frozen", 8,
+       tp + "2" + sp + pp + "2" + zero + "2" + schedule + "zb_v", false},
+      {"dp4_late_frozen", "gpt2_frozen", 4, late + small, false},
       {"bert_tp4", "bert", 4, tp + "4", false},
       {"bert_dp2", "bert", 2, "", false},
       {"bert_dp4_micro2", "bert", 4, micro + "2", false},

@@ -8,6 +8,7 @@
 #include <regex>
 #include <sstream>
 
+#include "pentatron/models/param_specs.h"
 #include "pentatron/models/presets.h"
 #include "pentatron/nn/memory/counting_allocator.h"
 #include "pentatron/trainer/metrics/hardware.h"
@@ -95,6 +96,8 @@ std::vector<std::string> llama(std::vector<std::string> more) {
               {"model.num_query_groups=2", "model.untie_embeddings_and_output_weights=true"});
   return more;
 }
+/// All but the upper half of the layers.
+const std::string kFrozen = "train.freeze=[\"embedding.*\", \"layers.[01].*\", \"final*\"]";
 INSTANTIATE_TEST_SUITE_P(
     Runs, Estimate,
     testing::Values(Case{"gpt_fp32", gpt({})}, Case{"gpt_bf16", gpt({"dtype=bf16"})},
@@ -105,10 +108,41 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"llama_recompute_bf16",
                          llama({"dtype=bf16", "train.recompute=full", "train.micro_batch_size=8"})},
                     Case{"sgd", {"optimizer.optimizer=sgd", "optimizer.sgd_momentum=0"}},
+                    Case{"lion_bf16", {"optimizer.optimizer=lion", "dtype=bf16"}},
+                    Case{"frozen", {kFrozen}}, Case{"frozen_bf16", {kFrozen, "dtype=bf16"}},
+                    Case{"frozen_zero2", {kFrozen, "ddp.zero_stage=2"}, 2},
+                    Case{"frozen_pp2", {kFrozen, "parallel.pipeline_model_parallel_size=2"}, 2},
                     Case{"tp2", {"parallel.tensor_model_parallel_size=2"}, 2},
                     Case{"zero1", {"ddp.zero_stage=1"}, 2}, Case{"dp2", {}, 2},
                     Case{"pp2", {"parallel.pipeline_model_parallel_size=2"}, 2}),
     [](const auto& info) { return info.param.name; });
+
+TEST(MemoryPlans, CountFrozenParametersAsValuesAlone) {
+  const Config all = small_model({"dtype=bf16"}), half = small_model({"dtype=bf16", kFrozen});
+  const MemoryPlan before = plan_memory(all, 1), plan = plan_memory(half, 1);
+  double trained = 0;
+  for (const auto& [name, spec] : models::param_specs(half.model))
+    if (name.starts_with("layers.2") || name.starts_with("layers.3") || name == "output.weight")
+      trained += static_cast<double>(spec.numel());
+  ASSERT_GT(trained, 0);
+  EXPECT_EQ(plan.parameters, before.parameters);
+  EXPECT_EQ(plan.frozen_parameters, plan.parameters - trained);
+  EXPECT_EQ(plan.rank.weights, before.rank.weights);
+  EXPECT_EQ(plan.rank.gradients, 4 * trained);
+  EXPECT_EQ(plan.rank.optimizer, 12 * trained);
+  EXPECT_THAT(describe_limits(half, plan, kGiB),
+              HasSubstr(", 4.20M of them frozen (6.29M on a rank)"));
+  // Stages hold different shares of them: here the last one trains, the first one does not.
+  const std::vector<std::string> pp2 = {kFrozen, "parallel.pipeline_model_parallel_size=2"};
+  EXPECT_EQ(plan_memory(small_model(pp2, 2), 2).rank.gradients, 4 * trained);
+  // Both stages hold the tied table once.
+  EXPECT_EQ(plan_memory(small_model({"train.freeze=[embedding.word.weight]",
+                                     "model.untie_embeddings_and_output_weights=false"},
+                                    1),
+                        1)
+                .frozen_parameters,
+            8192.0 * 256);
+}
 
 TEST(MemoryPlans, SplitWhatIsSplit) {
   const MemoryPlan one = plan_memory(small_model({}), 1);

@@ -125,6 +125,32 @@ TEST_P(Resharding, OfEncodersGoesOnInOtherLayouts) {
   }
 }
 
+TEST_P(Resharding, GoesOnInAnyLayoutWithFrozenParameters) {
+  if (GetParam() != "fp64") return; // once
+  const std::vector<std::string> layouts = {"one", "tp2_frozen", "pp2_frozen", "zero1_frozen",
+                                            "zero3_pp2_frozen"};
+  const SavedRun whole = train("one", "", "gpt2_frozen");
+  for (const std::string& from : layouts)
+    train(from,
+          fmt::format("train.exit_interval={} checkpoint.save={}", kSaved, checkpoints / from),
+          "gpt2_frozen");
+  for (size_t a = 0; a < layouts.size(); ++a) {
+    const std::string& to = layouts[(a + 2) % layouts.size()];
+    SCOPED_TRACE(layouts[a] + " goes on as " + to);
+    expect_same(train(to, "checkpoint.load=" + checkpoints / layouts[a], "gpt2_frozen"), whole,
+                bounds_of("fp64"));
+  }
+  // What is frozen now was trained, and the other way round, on ranks that split it differently.
+  const std::string other = " train.freeze=[\"layers.3.*\",\"embedding.position.weight\"]";
+  const SavedRun thawed =
+      train("one", "checkpoint.load=" + checkpoints / "one" + other, "gpt2_frozen");
+  for (const char* name : {"tp2_frozen", "zero3_pp2_frozen"}) {
+    SCOPED_TRACE(name);
+    expect_same(train(name, "checkpoint.load=" + checkpoints / "one" + other, "gpt2_frozen"),
+                thawed, bounds_of("fp64"));
+  }
+}
+
 TEST_P(Resharding, IsBitForBitInTheSameLayout) {
   for (const char* name : {"tp2_sp", "zero1", "zero3_hybrid", "tp2_pp2_dp2"}) {
     SCOPED_TRACE(name);

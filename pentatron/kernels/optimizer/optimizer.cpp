@@ -46,6 +46,20 @@ std::span<const Entry<SgdArgs>> sgd_entries() {
   return entries;
 }
 
+std::span<const Entry<LionArgs>> lion_entries() {
+  static const Entry<LionArgs> entries[] = {
+#if defined(__x86_64__)
+    {"avx512", refuse_copy<refuse_unless_avx512<LionArgs>>, optimizer_avx512::lion},
+    {"avx2", refuse_copy<refuse_unless_avx2<LionArgs>>, optimizer_avx2::lion},
+#endif
+    {"reference", refuse_unless_cpu, optimizer_reference::lion},
+#ifdef PENTATRON_CUDA
+    {"cuda", refuse_unless_cuda, optimizer_cuda::lion},
+#endif
+  };
+  return entries;
+}
+
 void adamw(const AdamWArgs& args, const Context& context) {
   if (args.dtype != acc_dtype(args.dtype)) {
     raise<ShapeError>("adamw: dtype={} is not float32 or float64", name(args.dtype));
@@ -63,6 +77,13 @@ void sgd(const SgdArgs& args, const Context& context) {
                       args.momentum_buffer ? "takes no" : "needs a");
   }
   run_entry(op_class(Op::kSgd, args.dtype), sgd_entries(), args, context);
+}
+
+void lion(const LionArgs& args, const Context& context) {
+  if (args.dtype != acc_dtype(args.dtype)) {
+    raise<ShapeError>("lion: dtype={} is not float32 or float64", name(args.dtype));
+  }
+  run_entry(op_class(Op::kLion, args.dtype), lion_entries(), args, context);
 }
 
 } // namespace pentatron::kernels

@@ -55,4 +55,25 @@ struct SgdArgs {
 void sgd(const SgdArgs& args, const Context& context = {});
 std::span<const Entry<SgdArgs>> sgd_entries();
 
+/// Lion (Chen et al. 2023, arXiv:2302.06675, algorithm 2):
+///   g = grad_scale * grad;  c = beta1 m + (1 - beta1) g
+///   p = p (1 - lr wd) - lr sign(c);  m = beta2 m + (1 - beta2) g
+/// sign(0) is 0, and that of NaN is NaN. Step scalars are computed in double and rounded once.
+struct LionArgs {
+  DType dtype = DType::kFloat32; ///< of param, grad, exp_avg: kFloat32 or kFloat64
+  int64_t n = 0;
+  void* param = nullptr; ///< in, out
+  const void* grad = nullptr;
+  void* exp_avg = nullptr;    ///< in, out
+  void* param_copy = nullptr; ///< out; may be null
+  DType copy_dtype = DType::kBFloat16;
+  double lr = 1e-4;
+  double beta1 = 0.9;
+  double beta2 = 0.99;
+  double weight_decay = 0;
+  double grad_scale = 1;
+};
+void lion(const LionArgs& args, const Context& context = {});
+std::span<const Entry<LionArgs>> lion_entries();
+
 } // namespace pentatron::kernels

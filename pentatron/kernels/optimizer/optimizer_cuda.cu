@@ -55,6 +55,21 @@ template <class T, class Copy> __global__ void sgd_kernel(SgdArgs a) {
   });
 }
 
+template <class T, class Copy> __global__ void lion_kernel(LionArgs a, LionScalars s) {
+  T* p = static_cast<T*>(a.param);
+  T* m = static_cast<T*>(a.exp_avg);
+  Copy* copy = static_cast<Copy*>(a.param_copy);
+  grid_stride(a.n, [&](int64_t i) {
+    const T g = static_cast<T>(s.grad_scale) * static_cast<const T*>(a.grad)[i], m0 = m[i];
+    const T c = static_cast<T>(s.beta1) * m0 + static_cast<T>(s.one_minus_beta1) * g;
+    const T sign = c > 0 ? T(1) : c < 0 ? T(-1) : c;
+    const T p1 = p[i] * static_cast<T>(s.decay) - static_cast<T>(s.lr) * sign;
+    m[i] = static_cast<T>(s.beta2) * m0 + static_cast<T>(s.one_minus_beta2) * g;
+    p[i] = p1;
+    if (copy != nullptr) copy[i] = from_acc<Copy>(static_cast<acc_t<Copy>>(p1));
+  });
+}
+
 /// One block of threads for each block of kSumBlock elements.
 template <class T> __global__ void partial_squares(const T* x, int64_t n, double* partial) {
   const int64_t begin = blockIdx.x * kSumBlock;
@@ -126,6 +141,18 @@ void sgd(const SgdArgs& a, const Context& context) {
       sgd_kernel<float, Copy><<<stride_blocks(a.n), 256, 0, stream_of(context)>>>(a);
   });
   check_launch("sgd");
+}
+
+void lion(const LionArgs& a, const Context& context) {
+  const LionScalars s(a);
+  visit_dtype(a.copy_dtype, [&](auto copy) {
+    using Copy = decltype(copy);
+    if (a.dtype == DType::kFloat64)
+      lion_kernel<double, Copy><<<stride_blocks(a.n), 256, 0, stream_of(context)>>>(a, s);
+    else
+      lion_kernel<float, Copy><<<stride_blocks(a.n), 256, 0, stream_of(context)>>>(a, s);
+  });
+  check_launch("lion");
 }
 
 void sum_of_squares(const SumOfSquaresArgs& a, const Context& context) {

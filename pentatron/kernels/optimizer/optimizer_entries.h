@@ -28,6 +28,15 @@ struct AdamWScalars {
         grad_scale(a.grad_scale) {}
 };
 
+/// The scalars of one Lion step in double.
+struct LionScalars {
+  double decay, beta1, one_minus_beta1, beta2, one_minus_beta2, lr, grad_scale;
+
+  explicit LionScalars(const LionArgs& a)
+      : decay(1 - a.lr * a.weight_decay), beta1(a.beta1), one_minus_beta1(1 - a.beta1),
+        beta2(a.beta2), one_minus_beta2(1 - a.beta2), lr(a.lr), grad_scale(a.grad_scale) {}
+};
+
 /// Elements that one thread takes at a time.
 constexpr int64_t kStepBlock = 16384;
 /// Lanes of sum_of_squares.
@@ -36,6 +45,7 @@ constexpr int kSumLanes = 32;
 #define PENTATRON_OPTIMIZER_FUNCTIONS                                                              \
   void adamw(const AdamWArgs& a, const Context& context);                                          \
   void sgd(const SgdArgs& a, const Context& context);                                              \
+  void lion(const LionArgs& a, const Context& context);                                            \
   void sum_of_squares(const SumOfSquaresArgs& a, const Context& context);                          \
   void find_nonfinite(const NonfiniteArgs& a, const Context& context);                             \
   void scale(const ScaleArgs& a, const Context& context);                                          \

@@ -66,6 +66,32 @@ void sgd(const SgdArgs& a, const Context&) {
   });
 }
 
+void lion(const LionArgs& a, const Context&) {
+  visit_acc_dtype(a.dtype, [&]<class T>(T) {
+    visit_dtype(a.copy_dtype, [&]<class Copy>(Copy) {
+      const LionScalars s(a);
+      const auto decay = static_cast<T>(s.decay), lr = static_cast<T>(s.lr);
+      const auto beta1 = static_cast<T>(s.beta1), weight1 = static_cast<T>(s.one_minus_beta1);
+      const auto beta2 = static_cast<T>(s.beta2), weight2 = static_cast<T>(s.one_minus_beta2);
+      const auto grad_scale = static_cast<T>(s.grad_scale);
+      T* p = static_cast<T*>(a.param);
+      T* m = static_cast<T*>(a.exp_avg);
+      const T* grad = static_cast<const T*>(a.grad);
+      Copy* copy = static_cast<Copy*>(a.param_copy);
+      parallel_blocks(a.n, kStepBlock, [&](int64_t begin, int64_t end, int64_t) {
+        for (int64_t i = begin; i < end; ++i) {
+          const T g = grad_scale * grad[i];
+          const T c = beta1 * m[i] + weight1 * g;
+          const T sign = c > 0 ? T(1) : c < 0 ? T(-1) : c;
+          m[i] = beta2 * m[i] + weight2 * g;
+          p[i] = p[i] * decay - lr * sign;
+          if (copy) copy[i] = from_double<Copy>(p[i]);
+        }
+      });
+    });
+  });
+}
+
 void sum_of_squares(const SumOfSquaresArgs& a, const Context&) {
   std::vector<double> partial(static_cast<size_t>((a.n + kSumBlock - 1) / kSumBlock));
   visit_dtype(a.dtype, [&]<class T>(T) {

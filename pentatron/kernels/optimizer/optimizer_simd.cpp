@@ -18,6 +18,9 @@ void adamw(const AdamWArgs& a, const Context& c) {
 void sgd(const SgdArgs& a, const Context& c) {
   avx2::sgd(a, c);
 }
+void lion(const LionArgs& a, const Context& c) {
+  avx2::lion(a, c);
+}
 void sum_of_squares(const SumOfSquaresArgs& a, const Context& c) {
   avx2::sum_of_squares(a, c);
 }
@@ -40,6 +43,9 @@ void adamw(const AdamWArgs& a, const Context& c) {
 }
 void sgd(const SgdArgs& a, const Context& c) {
   avx512::sgd(a, c);
+}
+void lion(const LionArgs& a, const Context& c) {
+  avx512::lion(a, c);
 }
 void sum_of_squares(const SumOfSquaresArgs& a, const Context& c) {
   avx512::sum_of_squares(a, c);

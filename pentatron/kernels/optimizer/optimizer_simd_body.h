@@ -88,6 +88,34 @@ void sgd(const SgdArgs& a, const Context&) {
   });
 }
 
+void lion(const LionArgs& a, const Context&) {
+  visit_acc_dtype(a.dtype, [&]<class T>(T) {
+    with_copy<T>(a.param_copy, a.copy_dtype, [&]<class Copy>(Copy copy) {
+      using V = Vec<T>;
+      const LionScalars s(a);
+      const auto decay = static_cast<T>(s.decay), lr = static_cast<T>(s.lr);
+      const auto beta1 = static_cast<T>(s.beta1), weight1 = static_cast<T>(s.one_minus_beta1);
+      const auto beta2 = static_cast<T>(s.beta2), weight2 = static_cast<T>(s.one_minus_beta2);
+      const auto grad_scale = static_cast<T>(s.grad_scale);
+      T* p = static_cast<T*>(a.param);
+      T* m = static_cast<T*>(a.exp_avg);
+      const T* grad = static_cast<const T*>(a.grad);
+      const V zero{}, one = zero + T(1);
+      for_blocks<V>(a.n, [&](int64_t i, auto lanes) {
+        const V g = grad_scale * load(grad + i, lanes);
+        const V m0 = load(m + i, lanes);
+        const V c = beta1 * m0 + weight1 * g;
+        const V negative = c < zero ? -one : c; // 0 and NaN stay
+        const V sign = c > zero ? one : negative;
+        const V p1 = load(p + i, lanes) * decay - lr * sign;
+        store(m + i, beta2 * m0 + weight2 * g, lanes);
+        store(p + i, p1, lanes);
+        store_copy(copy, i, p1, lanes);
+      });
+    });
+  });
+}
+
 /// The lanes of sum_of_squares as vectors of doubles, in order.
 struct Lanes {
   static constexpr int kVectors = kSumLanes / kLanesOf<VD>;

@@ -26,6 +26,7 @@ constexpr std::array<std::string_view, kNumOps> kNames = {"gemm",
                                                           "embedding_gradient",
                                                           "adamw",
                                                           "sgd",
+                                                          "lion",
                                                           "sum_of_squares",
                                                           "find_nonfinite",
                                                           "scale",
@@ -39,7 +40,8 @@ bool is_attention(Op op) {
 
 /// Optimizers update values of the accumulate type.
 bool takes(Op op, DType dtype) {
-  return (op != Op::kAdamW && op != Op::kSgd) || acc_dtype(dtype) == dtype;
+  const bool updates = op == Op::kAdamW || op == Op::kSgd || op == Op::kLion;
+  return !updates || acc_dtype(dtype) == dtype;
 }
 
 std::string gemm_name(int part) {

@@ -34,6 +34,7 @@ enum class Op : uint8_t {
   kEmbeddingGradient,
   kAdamW,
   kSgd,
+  kLion,
   kSumOfSquares,
   kFindNonfinite,
   kScale,

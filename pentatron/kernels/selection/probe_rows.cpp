@@ -263,6 +263,17 @@ void probe_sgd(Probe& probe, Arguments& arguments) {
                       .momentum = 0.9});
 }
 
+void probe_lion(Probe& probe, Arguments& arguments) {
+  const DType dtype = dtype_of(probe);
+  probe.work = bytes(dtype, 5 * kBuffer);
+  add_entries(probe, lion_entries(),
+              LionArgs{.dtype = dtype,
+                       .n = kBuffer,
+                       .param = arguments.output(dtype, kBuffer),
+                       .grad = arguments.input(dtype, kBuffer),
+                       .exp_avg = arguments.output(dtype, kBuffer)});
+}
+
 } // namespace
 
 void probe_buffers(Probe& probe, Arguments& arguments) {
@@ -273,6 +284,8 @@ void probe_buffers(Probe& probe, Arguments& arguments) {
     return probe_adamw(probe, arguments);
   case Op::kSgd:
     return probe_sgd(probe, arguments);
+  case Op::kLion:
+    return probe_lion(probe, arguments);
   case Op::kSumOfSquares:
     return add_entries(probe, sum_of_squares_entries(),
                        SumOfSquaresArgs{.dtype = dtype,

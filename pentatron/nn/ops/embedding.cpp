@@ -50,6 +50,7 @@ at::Tensor embedding(const at::Tensor& ids_in, Param& table, Param* positions, i
          .out = y.data_ptr()},
         KernelContext(y));
   }
+  if (!table.trainable && (positions == nullptr || !positions->trainable)) return y;
   record("embedding", {}, {y},
          [ids, position_ids, &table, positions, row_offset](std::vector<at::Tensor>&& grads) {
            const NoAutograd guard;

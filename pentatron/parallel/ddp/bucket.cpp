@@ -3,8 +3,8 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <map>
 
-#include "pentatron/base/error.h"
 #include "pentatron/base/planted_bug.h"
 
 namespace pentatron::parallel {
@@ -17,38 +17,68 @@ int64_t round_up(int64_t n, int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
+/// Gives every shard whole parameters: the largest first, to the shard that has least.
+void lay_out_whole(Bucket& bucket, int64_t num_shards) {
+  std::vector<Bucket::Slot*> order;
+  for (Bucket::Slot& slot : bucket.slots) order.push_back(&slot);
+  std::ranges::stable_sort(order, std::greater(),
+                           [](const Bucket::Slot* slot) { return slot->param->numel(); });
+  std::vector<int64_t> filled(static_cast<size_t>(num_shards), 0);
+  std::map<const Bucket::Slot*, std::ptrdiff_t> shards;
+  for (Bucket::Slot* const slot : order) {
+    const auto least = std::ranges::min_element(filled);
+    shards[slot] = least - filled.begin();
+    slot->begin = *least;
+    *least += round_up(slot->param->numel(), kAlignment);
+  }
+  const int64_t size = std::ranges::max(filled);
+  for (Bucket::Slot& slot : bucket.slots) slot.begin += shards[&slot] * size;
+  bucket.length = size * num_shards;
+}
+
 } // namespace
 
-std::vector<Bucket> make_buckets(nn::ParamList& params, const BucketOptions& options) {
-  std::vector<nn::Param*> order;
-  for (nn::Param& param : params) order.push_back(&param);
-  std::reverse(order.begin(), order.end());
+std::vector<Bucket> make_buckets(const std::vector<nn::Param*>& params,
+                                 const BucketOptions& options) {
+  const std::vector<nn::Param*> order(params.rbegin(), params.rend());
   std::vector<Bucket> buckets;
-  bool closed = true;
+  const auto family_of = [](const Bucket& b) { return b.slots.front().param->family(); };
+  std::vector<size_t> open; // at most one of each family
   for (nn::Param* const param : order) {
-    if (param->dtype() != order.front()->dtype())
-      raise<Error>("internal error: {} is {} and {} is {}", param->name(),
-                   c10::toString(param->dtype()), order.front()->name(),
-                   c10::toString(order.front()->dtype()));
-    const std::string shared = nn::shared_axis_of(param->spec(), param->where());
+    const nn::ParamFamily family = param->family();
+    const std::string shared =
+        param->trainable ? nn::shared_axis_of(param->spec(), param->where()) : "";
     const bool alone = !shared.empty();
     std::vector<int64_t> units = param->units();
     std::sort(units.begin(), units.end());
-    if (closed || alone || (options.split_units && buckets.back().units != units)) {
+    auto found =
+        std::ranges::find_if(open, [&](size_t b) { return family_of(buckets[b]) == family; });
+    if (found != open.end() && (alone || (options.split_units && buckets[*found].units != units))) {
+      open.erase(found);
+      found = open.end();
+    }
+    if (found == open.end()) {
+      found = open.insert(open.end(), buckets.size());
       buckets.emplace_back();
       buckets.back().shared_axis = shared;
     }
-    Bucket& bucket = buckets.back();
+    Bucket& bucket = buckets[*found];
     bucket.slots.push_back({param, bucket.length});
     bucket.length += round_up(param->numel(), kAlignment);
     std::vector<int64_t> joined;
     std::set_union(bucket.units.begin(), bucket.units.end(), units.begin(), units.end(),
                    std::back_inserter(joined));
     bucket.units = std::move(joined);
-    closed = alone || bucket.length >= options.bucket_size;
+    const bool full = bucket.length >= options.bucket_size &&
+                      (!family.whole || std::ssize(bucket.slots) >= options.num_shards);
+    if (alone || full) open.erase(found);
   }
-  for (Bucket& bucket : buckets)
-    bucket.length = round_up(bucket.length, kAlignment * options.num_shards);
+  for (Bucket& bucket : buckets) {
+    if (family_of(bucket).whole)
+      lay_out_whole(bucket, options.num_shards);
+    else
+      bucket.length = round_up(bucket.length, kAlignment * options.num_shards);
+  }
   return buckets;
 }
 

@@ -2,8 +2,9 @@
 /// no communication.
 ///
 /// Every parameter begins at a multiple of 64 elements; the gaps are zero and stay zero. A bucket
-/// is cut into equal contiguous shards without regard to parameters. Source: Megatron-LM's
-/// distributed optimizer; Rajbhandari et al. 2019 (arXiv:1910.02054).
+/// is cut into equal contiguous shards: without regard to parameters, or, where the optimizer needs
+/// them whole, so that every parameter lies in one shard. Source: Megatron-LM's distributed
+/// optimizer; Rajbhandari et al. 2019 (arXiv:1910.02054).
 #pragma once
 
 #include <cstdint>
@@ -24,8 +25,8 @@ struct Bucket {
   std::vector<Slot> slots;
   int64_t length = 0;         ///< a multiple of 64 times the number of shards
   std::vector<int64_t> units; ///< whose passes read it, ascending
-  /// Of one parameter that several pipeline ranks hold: its axis of copies. All of them have the
-  /// same bucket.
+  /// Of one parameter that several pipeline ranks hold and train: its axis of copies. All of them
+  /// have the same bucket.
   std::string shared_axis;
 };
 
@@ -35,9 +36,10 @@ struct BucketOptions {
   bool split_units = false; ///< parameters of different units do not share a bucket
 };
 
-/// Every parameter in one bucket, the last registered first: its gradient is ready first. Throws
-/// Error if the parameters differ in type.
-std::vector<Bucket> make_buckets(nn::ParamList& params, const BucketOptions& options);
+/// Every parameter in one bucket, the last one first: its gradient is ready first. A bucket holds
+/// parameters of one family.
+std::vector<Bucket> make_buckets(const std::vector<nn::Param*>& params,
+                                 const BucketOptions& options);
 
 /// A vector with room for 1 / num_shards of every bucket, cut into one part for each.
 std::vector<at::Tensor> cut_by_bucket(const at::Tensor& flat, const std::vector<Bucket>& buckets,

@@ -20,6 +20,11 @@ struct Sharding {
   comm::Group shard, replicas;
 };
 
+/// The axis of ParallelGroups whose ranks hold addends.
+const char* axis_of(nn::ReductionGroup group) {
+  return group == nn::ReductionGroup::kExpert ? "edp" : "dp";
+}
+
 Sharding make_sharding(const comm::ParallelGroups& groups, const std::string& axis,
                        const DdpConfig& config) {
   const comm::Group& whole = groups.get(axis);
@@ -53,55 +58,108 @@ std::vector<comm::NeededGroup> data_parallel_groups(const std::string& axis, int
   return needed;
 }
 
-DataParallel::DataParallel(nn::ParamList& params, at::Device device, const DdpConfig& config,
-                           const comm::ParallelGroups& groups) {
-  const Sharding sharding = make_sharding(groups, "dp", config);
+std::unique_ptr<DataParallel::Part> DataParallel::make_part(const std::vector<nn::Param*>& params,
+                                                            at::Device device,
+                                                            const DdpConfig& config,
+                                                            const comm::ParallelGroups& groups) {
+  const nn::ParamFamily family = params.front()->family();
+  const Sharding sharding = make_sharding(groups, axis_of(family.group), config);
   const comm::Group& shard = sharding.shard;
-  replicas_ = sharding.replicas;
   const int64_t stage = shard.size() == 1 ? 0 : config.zero_stage; // nothing to split
-  buckets_ = make_buckets(
+  auto part = std::make_unique<Part>();
+  part->buckets = make_buckets(
       params,
       {.bucket_size = config.bucket_size, .num_shards = shard.size(), .split_units = stage >= 2});
   const BucketValuesOptions values{
       .device = device, .shard = shard, .overlap = config.overlap_param_gather};
-  values_ =
-      stage >= 3 ? make_sharded_values(buckets_, values) : make_resident_values(buckets_, values);
-  const at::ScalarType dtype = params.size() == 0 ? at::kFloat : params.begin()->dtype();
-  const at::ScalarType acc = nn::acc_dtype(dtype);
-  const BucketGradientsOptions gradients{
-      .reducer = {.shard = shard,
-                  .replicas = replicas_,
-                  .dtype = acc,
-                  .wire = config.grad_reduce_in_fp32 ? acc : dtype,
-                  .device = device},
-      .overlap = config.overlap_grad_reduce};
-  gradients_ = stage >= 2 ? make_sharded_gradients(buckets_, gradients)
-                          : make_resident_gradients(buckets_, gradients);
-  for (size_t b = 0; b < buckets_.size(); ++b) {
-    shards_.push_back({values_->owned(b), gradients_->owned(b),
-                       pieces_of(buckets_[b], shard.rank(), shard.size())});
+  part->values = stage >= 3 ? make_sharded_values(part->buckets, values)
+                            : make_resident_values(part->buckets, values);
+  if (family.trainable) {
+    const at::ScalarType acc = nn::acc_dtype(family.dtype);
+    const BucketGradientsOptions gradients{
+        .reducer = {.shard = shard,
+                    .replicas = sharding.replicas,
+                    .dtype = acc,
+                    .wire = config.grad_reduce_in_fp32 ? acc : family.dtype,
+                    .device = device},
+        .overlap = config.overlap_grad_reduce};
+    part->gradients = stage >= 2 ? make_sharded_gradients(part->buckets, gradients)
+                                 : make_resident_gradients(part->buckets, gradients);
   }
-  for (size_t b = 0; b < buckets_.size(); ++b) {
-    const std::string& axis = buckets_[b].shared_axis;
-    if (!axis.empty()) shared_sums_.push_back({axis, groups.get(axis), shards_[b].gradients});
+  for (size_t b = 0; b < part->buckets.size(); ++b) {
+    shards_.push_back({.values = part->values->owned(b),
+                       .gradients = part->gradients ? part->gradients->owned(b) : at::Tensor(),
+                       .pieces = pieces_of(part->buckets[b], shard.rank(), shard.size()),
+                       .replicas = sharding.replicas});
+    const std::string& axis = part->buckets[b].shared_axis;
+    if (!axis.empty()) shared_sums_.push_back({axis, groups.get(axis), shards_.back().gradients});
   }
+  return part;
+}
+
+DataParallel::DataParallel(nn::ParamList& params, at::Device device, const DdpConfig& config,
+                           const comm::ParallelGroups& groups) {
+  std::vector<std::vector<nn::Param*>> parts; // what stays apart even as storage
+  for (nn::Param& param : params) {
+    const auto fits = [&](const std::vector<nn::Param*>& part) {
+      const nn::Param& one = *part.front();
+      return one.group == param.group && one.dtype() == param.dtype() &&
+             one.trainable == param.trainable;
+    };
+    auto found = std::ranges::find_if(parts, fits);
+    if (found == parts.end()) found = parts.emplace(parts.end());
+    found->push_back(&param);
+  }
+  for (const std::vector<nn::Param*>& part : parts)
+    parts_.push_back(make_part(part, device, config, groups));
   std::ranges::sort(shared_sums_, {}, &SharedSum::axis);
   partial_sums_.emplace_back(shards_, "tp", groups);
   if (!planted("kv_group_gradients_not_summed"))
     partial_sums_.emplace_back(shards_, nn::kTpReplicaAxis, groups);
 }
 
+void DataParallel::write_values(const std::function<void(nn::Param&)>& fill) {
+  for (const auto& part : parts_) part->values->write(fill);
+}
+
+void DataParallel::read_values(const std::function<void(const nn::Param&)>& visit) {
+  for (const auto& part : parts_) part->values->read(visit);
+}
+
 void DataParallel::acquire(int64_t unit, nn::Pass pass) {
-  values_->acquire(unit, pass);
+  for (const auto& part : parts_) part->values->acquire(unit, pass);
 }
 
 void DataParallel::release(int64_t unit, nn::Pass pass) {
-  values_->release(unit);
-  if (pass == nn::Pass::kBackward) gradients_->backward_done(unit);
+  for (const auto& part : parts_) {
+    part->values->release(unit);
+    if (part->gradients && pass == nn::Pass::kBackward) part->gradients->backward_done(unit);
+  }
+}
+
+void DataParallel::begin_step() {
+  for (const auto& part : parts_)
+    if (part->gradients) part->gradients->begin_step();
+}
+
+void DataParallel::forwards_done() {
+  for (const auto& part : parts_)
+    if (part->gradients) part->gradients->forwards_done();
+}
+
+void DataParallel::flush() {
+  for (const auto& part : parts_)
+    if (part->gradients) part->gradients->flush();
+}
+
+void DataParallel::defer_to_flush(bool defer) {
+  for (const auto& part : parts_)
+    if (part->gradients) part->gradients->defer_to_flush(defer);
 }
 
 void DataParallel::finish_gradients() {
-  gradients_->finish();
+  for (const auto& part : parts_)
+    if (part->gradients) part->gradients->finish();
   // Two ranks may hold several parameters and each with others. All take them in one order, so
   // that no rank waits for one that waits for it.
   for (const SharedSum& sum : shared_sums_) {
@@ -121,9 +179,24 @@ void DataParallel::finish_gradients() {
 }
 
 double DataParallel::counted_sum_of_squares() const {
-  return replicas_.rank() == 0 || planted("norm_counts_every_replica")
-             ? optim::counted_sum_of_squares(shards_)
-             : 0;
+  std::vector<nn::Shard> counted;
+  for (const nn::Shard& shard : shards_)
+    if (shard.replicas.rank() == 0 || planted("norm_counts_every_replica"))
+      counted.push_back(shard);
+  return optim::counted_sum_of_squares(counted);
+}
+
+void DataParallel::publish_values() {
+  for (const auto& part : parts_)
+    if (part->gradients) part->values->publish();
+}
+
+void DataParallel::publish_all_values() {
+  for (const auto& part : parts_) part->values->publish();
+}
+
+void DataParallel::wait_values() {
+  for (const auto& part : parts_) part->values->wait();
 }
 
 } // namespace pentatron::parallel

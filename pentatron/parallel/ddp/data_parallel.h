@@ -3,7 +3,9 @@
 ///
 /// One engine whose policies are ZeRO-0 to 3 (Rajbhandari et al. 2019, arXiv:1910.02054): what of
 /// values, gradients and optimizer state a rank keeps. Every reduction is a sum, because the loss
-/// is a sum over tokens whose denominator is known before the first forward pass.
+/// is a sum over tokens whose denominator is known before the first forward pass. Families of
+/// parameters are kept apart: each is split and reduced over its own group, and frozen ones have
+/// values alone, which ZeRO-3 splits like others.
 ///
 /// Collectives: every rank of dp makes the same calls in the same order; so do those of the other
 /// groups for finish_gradients().
@@ -33,46 +35,47 @@ std::vector<comm::NeededGroup> data_parallel_groups(const std::string& axis, int
 class DataParallel final : public nn::ParamStore {
  public:
   /// `params` outlive the store; their coordinates do not name dp. Uses the groups of
-  /// data_parallel_groups("dp"), and those of the axes that a parameter is Partial over: "tp",
-  /// nn::kTpReplicaAxis, nn::shared_axis().
+  /// data_parallel_groups("dp") for dense parameters and of "edp" for those of experts, and those
+  /// of the axes that a trained parameter is Partial over: "tp", nn::kTpReplicaAxis,
+  /// nn::shared_axis().
   DataParallel(nn::ParamList& params, at::Device device, const DdpConfig& config,
                const comm::ParallelGroups& groups);
   DataParallel(const DataParallel&) = delete;
 
   /// Sets values: calls `fill` for every parameter while it has its whole value (of this rank).
-  void write_values(const std::function<void(nn::Param&)>& fill) { values_->write(fill); }
+  void write_values(const std::function<void(nn::Param&)>& fill);
   /// Calls `visit` for every parameter while it has its whole value. Collective over dp.
-  void read_values(const std::function<void(const nn::Param&)>& visit) { values_->read(visit); }
+  void read_values(const std::function<void(const nn::Param&)>& visit);
 
   void acquire(int64_t unit, nn::Pass pass) override;
   void release(int64_t unit, nn::Pass pass) override;
 
   /// Gradients are zero.
-  void begin_step() { gradients_->begin_step(); }
+  void begin_step();
   /// No further forward pass of this step will announce uses: what is ready may be reduced.
-  void forwards_done() { gradients_->forwards_done(); }
+  void forwards_done();
   /// Deferred weight gradients of a microbatch have been added.
-  void flush() { gradients_->flush(); }
+  void flush();
   /// Weight gradients come after release() and flush() follows them, so reductions wait for it:
   /// each bucket is reduced once a microbatch and not twice.
-  void defer_to_flush(bool defer) { gradients_->defer_to_flush(defer); }
+  void defer_to_flush(bool defer);
   /// Afterwards the gradients of shards() are sums over all ranks.
   void finish_gradients();
 
-  /// What this rank's optimizer updates. Gradients are valid from finish_gradients() to
-  /// begin_step().
+  /// What this rank owns; its optimizer updates what is trainable. Gradients are valid from
+  /// finish_gradients() to begin_step().
   const std::vector<nn::Shard>& shards() const { return shards_; }
-  /// The data-parallel ranks that own the same shards.
-  const comm::Group& replicas() const { return replicas_; }
-  /// optim::counted_sum_of_squares of the shards, and 0 where another data-parallel rank adds the
-  /// same: summed over all ranks of the run it counts every true element once.
+  /// optim::counted_sum_of_squares of the shards, without those of which another data-parallel rank
+  /// adds the same: summed over all ranks of the run it counts every true element once.
   double counted_sum_of_squares() const;
 
-  /// The optimizer has changed the values of shards(). Under overlap_param_gather the others' parts
-  /// are awaited in acquire().
-  void publish_values() { values_->publish(); }
+  /// The optimizer has changed the values of trainable shards(). Under overlap_param_gather the
+  /// others' parts are awaited in acquire().
+  void publish_values();
+  /// The values of any shards() have changed: they were loaded.
+  void publish_all_values();
   /// All values are here that are kept on this rank.
-  void wait_values() { values_->wait(); }
+  void wait_values();
 
  private:
   /// The shard of a parameter that several pipeline ranks hold.
@@ -82,11 +85,18 @@ class DataParallel final : public nn::ParamStore {
     at::Tensor gradients;
   };
 
-  std::vector<Bucket> buckets_;
-  comm::Group replicas_;
-  std::unique_ptr<BucketValues> values_;
-  std::unique_ptr<BucketGradients> gradients_;
-  std::vector<nn::Shard> shards_;      // by bucket
+  /// The parameters of one group and type that train, or that do not.
+  struct Part {
+    std::vector<Bucket> buckets;
+    std::unique_ptr<BucketValues> values;
+    std::unique_ptr<BucketGradients> gradients; // null: frozen
+  };
+
+  std::unique_ptr<Part> make_part(const std::vector<nn::Param*>& params, at::Device device,
+                                  const DdpConfig& config, const comm::ParallelGroups& groups);
+
+  std::vector<std::unique_ptr<Part>> parts_;
+  std::vector<nn::Shard> shards_;      // by part, by bucket
   std::vector<SharedSum> shared_sums_; // by axis: in an order that all ranks have
   std::vector<PartialSums> partial_sums_;
 };

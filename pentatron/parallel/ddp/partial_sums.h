@@ -1,5 +1,5 @@
 /// Sums over tensor-parallel ranks of gradients that are addends there: norms under sequence
-/// parallel, key and value heads that several ranks hold.
+/// parallel, key and value heads that several ranks hold. Frozen parameters have none.
 #pragma once
 
 #include <string>
@@ -17,13 +17,19 @@ class PartialSums {
   PartialSums(const std::vector<nn::Shard>& shards, const std::string& axis,
               const comm::ParallelGroups& groups);
 
-  /// Collectives: one all-reduce, none if nothing is Partial.
+  /// Collectives: one all-reduce for each type of gradients, none if nothing is Partial.
   void sum() const;
 
  private:
+  struct Joined {                  // of one type
+    std::vector<at::Tensor> parts; // views of the gradients
+    at::Tensor all;
+  };
+
+  std::vector<at::Tensor>& parts_of(at::ScalarType type);
+
   comm::Group group_;
-  std::vector<at::Tensor> parts_; // views of the gradients
-  at::Tensor joined_;
+  std::vector<Joined> joined_;
 };
 
 } // namespace pentatron::parallel

@@ -21,7 +21,8 @@ nn::Param* if_trained(nn::Param* param) {
 /// dx of a column-parallel layer, and its weight gradient beside the collectives.
 at::Tensor column_backward(const at::Tensor& dy, const at::Tensor& input, const nn::Param& weight,
                            nn::WgradTask task, nn::WgradQueue& queue, const TensorParallel& tp) {
-  const bool trained = task.param != nullptr || task.bias != nullptr;
+  bool trained = task.param != nullptr || task.bias != nullptr;
+  if (task.param == nullptr && planted("bias_of_a_frozen_weight_forgotten")) trained = false;
   comm::Work gathering;
   task.dy = dy;
   task.x = input;
@@ -36,7 +37,8 @@ at::Tensor column_backward(const at::Tensor& dy, const at::Tensor& input, const 
   if (tp.sequence) {
     sum = at::empty_like(input);
     summing = comm::reduce_scatter_into(sum, dx, tp.group);
-  } else if (!planted("column_input_gradient_not_summed")) {
+  } else if (!planted("column_input_gradient_not_summed") &&
+             !(task.param == nullptr && planted("input_gradient_of_a_frozen_weight_not_summed"))) {
     summing = comm::all_reduce_start_(dx, comm::ReduceOp::kSum, tp.group);
   }
   gathering.wait();

@@ -3,11 +3,12 @@
 
 #include <ATen/ATen.h>
 
+#include <map>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "pentatron/nn/module.h"
-#include "tests/support/ranks.h"
 
 namespace pentatron::parallel {
 namespace {
@@ -26,6 +27,12 @@ struct Parameters {
   nn::ParamList list;
 };
 
+std::vector<nn::Param*> pointers(nn::ParamList& list) {
+  std::vector<nn::Param*> all;
+  for (nn::Param& param : list) all.push_back(&param);
+  return all;
+}
+
 std::vector<std::string> names(const Bucket& bucket) {
   std::vector<std::string> result;
   for (const Bucket::Slot& slot : bucket.slots) result.push_back(slot.param->name());
@@ -34,7 +41,7 @@ std::vector<std::string> names(const Bucket& bucket) {
 
 TEST(Buckets, BeginWithTheLastParameterAndCloseAtTheirSize) {
   Parameters params;
-  const auto buckets = make_buckets(params.list, {.bucket_size = 150, .num_shards = 3});
+  const auto buckets = make_buckets(pointers(params.list), {.bucket_size = 150, .num_shards = 3});
   ASSERT_EQ(buckets.size(), 2u);
   EXPECT_THAT(names(buckets[0]), ElementsAre("d", "c"));
   EXPECT_EQ(buckets[0].length, 192); // 128 + 64
@@ -47,8 +54,8 @@ TEST(Buckets, BeginWithTheLastParameterAndCloseAtTheirSize) {
 TEST(Buckets, HoldOneUnitWhereUnitsAreSplit) {
   Parameters params;
   params.list.find("d").used_by(0);
-  const auto buckets =
-      make_buckets(params.list, {.bucket_size = 1000, .num_shards = 2, .split_units = true});
+  const auto buckets = make_buckets(pointers(params.list),
+                                    {.bucket_size = 1000, .num_shards = 2, .split_units = true});
   ASSERT_EQ(buckets.size(), 3u);
   EXPECT_THAT(names(buckets[0]), ElementsAre("d"));
   EXPECT_THAT(buckets[0].units, ElementsAre(0, 2));
@@ -63,7 +70,7 @@ TEST(Buckets, LeaveWhatSeveralStagesHoldAlone) {
   scope.shared_param("table", {.name = {}, .shape = {7}}, {}, {1, 2});
   scope.shared_param("of one stage", {.name = {}, .shape = {7}}, {}, {});
   scope.vector("b", 3, {});
-  const auto buckets = make_buckets(list, {.bucket_size = 1000});
+  const auto buckets = make_buckets(pointers(list), {.bucket_size = 1000});
   ASSERT_EQ(buckets.size(), 3u);
   EXPECT_THAT(names(buckets[0]), ElementsAre("b", "of one stage"));
   EXPECT_THAT(names(buckets[1]), ElementsAre("table"));
@@ -75,7 +82,7 @@ TEST(Shards, CoverEveryElementOnce) {
   Parameters params;
   for (const int64_t shards : {1, 2, 3, 5}) {
     for (const Bucket& bucket :
-         make_buckets(params.list, {.bucket_size = 150, .num_shards = shards})) {
+         make_buckets(pointers(params.list), {.bucket_size = 150, .num_shards = shards})) {
       EXPECT_EQ(bucket.length % (64 * shards), 0);
       const at::Tensor flat = at::zeros({bucket.length});
       for (int64_t i = 0; i < shards; ++i) {
@@ -91,11 +98,66 @@ TEST(Shards, CoverEveryElementOnce) {
   }
 }
 
-TEST(Buckets, HoldOneType) {
+TEST(Buckets, HoldOneFamily) {
   nn::ParamList list;
-  nn::Scope(list, at::kFloat, {}).vector("a", 3, {});
-  nn::Scope(list, at::kDouble, {}).vector("b", 3, {});
-  EXPECT_NE(test::error_of([&] { make_buckets(list, {}); }).find("b"), std::string::npos);
+  const nn::Scope scope(list, at::kFloat, {});
+  for (const char* name : {"a", "b", "c", "d", "e", "f"}) scope.vector(name, 3, {});
+  nn::Scope(list, at::kDouble, {}).vector("double", 3, {});
+  list.find("b").trainable = false;
+  list.find("d").trainable = false;
+  list.find("c").rule = "another";
+  list.find("e").group = nn::ReductionGroup::kExpert;
+  const auto buckets = make_buckets(pointers(list), {.bucket_size = 1000});
+  // A family goes on behind parameters of another.
+  ASSERT_EQ(buckets.size(), 5u);
+  EXPECT_THAT(names(buckets[0]), ElementsAre("double"));
+  EXPECT_THAT(names(buckets[1]), ElementsAre("f", "a"));
+  EXPECT_THAT(names(buckets[2]), ElementsAre("e"));
+  EXPECT_THAT(names(buckets[3]), ElementsAre("d", "b"));
+  EXPECT_THAT(names(buckets[4]), ElementsAre("c"));
+}
+
+TEST(Buckets, OfWhatSeveralStagesHoldFrozenAreLikeOthers) {
+  nn::ParamList list;
+  const nn::Scope scope(list, at::kFloat, {});
+  scope.vector("a", 3, {}).trainable = false;
+  scope.shared_param("table", {.name = {}, .shape = {7}}, {}, {1, 2}).trainable = false;
+  const auto buckets = make_buckets(pointers(list), {.bucket_size = 1000});
+  ASSERT_EQ(buckets.size(), 1u);
+  EXPECT_EQ(buckets[0].shared_axis, "") << "there is no gradient to sum";
+}
+
+/// What an optimizer needs whole is in one shard.
+TEST(Shards, AreCutBetweenParametersThatStayWhole) {
+  nn::ParamList list;
+  const nn::Scope scope(list, at::kFloat, {});
+  for (const int64_t size : {100, 3, 900, 64, 65, 500, 1})
+    scope.vector("p" + std::to_string(size), size, {}).whole = true;
+  for (const int64_t shards : {1, 2, 3, 5}) {
+    const auto buckets = make_buckets(pointers(list), {.bucket_size = 10, .num_shards = shards});
+    std::map<std::string, int64_t> held;
+    for (const Bucket& bucket : buckets) {
+      EXPECT_EQ(bucket.length % (64 * shards), 0);
+      EXPECT_TRUE(std::ssize(bucket.slots) >= shards || &bucket == &buckets.back());
+      for (int64_t i = 0; i < shards; ++i)
+        for (const nn::Piece& piece : pieces_of(bucket, i, shards)) {
+          EXPECT_EQ(piece.param_begin, 0);
+          EXPECT_EQ(piece.size, piece.param->numel());
+          EXPECT_EQ(piece.begin % 64, 0);
+          ++held[piece.param->name()];
+        }
+      // No two lie on each other.
+      const at::Tensor flat = at::zeros({bucket.length});
+      for (const Bucket::Slot& slot : bucket.slots) view_of(flat, slot).add_(1);
+      EXPECT_LE(flat.max().item<double>(), 1);
+    }
+    EXPECT_EQ(held.size(), list.size());
+    for (const auto& [name, times] : held) EXPECT_EQ(times, 1) << name;
+  }
+  // The largest alone, the others beside it.
+  const auto one = make_buckets(pointers(list), {.bucket_size = 10'000, .num_shards = 2});
+  ASSERT_EQ(one.size(), 1u);
+  EXPECT_EQ(one[0].length, 2 * 960);
 }
 
 } // namespace

@@ -217,7 +217,8 @@ class Model {
     // A pass that ends early: what it gathered ahead is old after the update.
     store_->acquire(units().front(), Pass::kForward);
     store_->release(units().front(), Pass::kForward);
-    for (const nn::Shard& shard : store_->shards()) shard.values.sub_(shard.gradients);
+    for (const nn::Shard& shard : store_->shards())
+      if (shard.trainable()) shard.values.sub_(shard.gradients);
     store_->publish_values();
     for (const nn::Param& param : params_)
       values_[param.name()] = values_[param.name()] - true_gradient(param, case_, at_, step);
@@ -268,10 +269,12 @@ class Model {
     for (const nn::Shard& shard : store_->shards()) {
       for (const nn::Piece& piece : shard.pieces) {
         SCOPED_TRACE(piece.param->name());
+        EXPECT_EQ(shard.trainable(), piece.param->trainable);
+        held[piece.param->name()] += piece.size;
+        if (!shard.trainable()) continue;
         const at::Tensor expected = true_gradient(*piece.param, case_, at_, step).flatten();
         test::expect_close(shard.gradients.narrow(0, piece.begin, piece.size),
                            expected.narrow(0, piece.param_begin, piece.size), {1e-12, 1e-12});
-        held[piece.param->name()] += piece.size;
       }
     }
     const auto summed = [](double x, const comm::Group& group) {

@@ -86,12 +86,19 @@ class Head final : public nn::Segment {
 struct Options {
   at::ScalarType dtype = at::kDouble;
   bool tied = false;
+  bool table_frozen = false; ///< tied or not
+  bool train_all = false;    ///< of the oracle, which throws gradients away
   bool deferred = false;
   bool recompute = false;
   bool all_forwards_first = false;
   int64_t micro_batch = 1; ///< samples
   int64_t steps = 3;
 };
+
+bool is_frozen(const Param& param, const Options& options) {
+  return param.name() == "block1.bias" || param.name() == "block2.weight" ||
+         (options.table_frozen && param.name() == "table");
+}
 
 struct Trained {
   std::vector<double> losses, norms;
@@ -113,8 +120,7 @@ struct Model {
     Param& out = options.tied ? words : table(kBlocks + 1, "out");
     out.used_by(kBlocks + 1);
     segments.push_back(std::make_unique<Head>(out));
-    params.find("block1.bias").trainable = false;
-    params.find("block2.weight").trainable = false;
+    for (Param& param : params) param.trainable = options.train_all || !is_frozen(param, options);
     chunk = std::make_unique<nn::Chunk>(test::chain(std::move(segments),
                                                     {.recompute = options.recompute},
                                                     /*takes=*/false, /*gives=*/false));
@@ -207,9 +213,11 @@ class Worker {
   std::unique_ptr<optim::Optimizer> optimizer_;
 };
 
-/// The same training without the engine: all samples in one batch, everything resident.
-Trained oracle(const Options& options) {
-  Model model({.tied = options.tied});
+/// The same training without the engine: all samples in one batch, everything resident and nothing
+/// frozen, but gradients of frozen parameters are thrown away and their values put back.
+Trained oracle(Options options) {
+  options.train_all = true;
+  Model model(options);
   nn::ParamList& params = model.params;
   nn::ResidentStore store(params, at::kCPU);
   for (Param& param : params) param.initialize(1);
@@ -223,8 +231,16 @@ Trained oracle(const Options& options) {
     model.chunk->forward({}, pass.ctx, store, &tape);
     result.losses.push_back(pass.results.at("loss").item<double>());
     model.chunk->backward({}, pass.ctx, store, tape);
+    std::map<Param*, at::Tensor> kept;
+    for (Param& param : params) {
+      if (!is_frozen(param, options)) continue;
+      EXPECT_GT(param.main_grad().norm().item<double>(), 0);
+      at::Tensor(param.main_grad()).zero_();
+      kept[&param] = param.value().clone();
+    }
     result.norms.push_back(store.gradients().norm().item<double>());
     optimizer.step(kLr, kDecay, optim::clip_coefficient(kClip, result.norms.back()));
+    for (const auto& [param, value] : kept) at::Tensor(param->value()).copy_(value);
   }
   for (const Param& param : params) result.weights[param.name()] = param.value().clone();
   return result;
@@ -246,20 +262,22 @@ void expect_same(const Trained& run, const Trained& expected, double bound) {
 class EveryStage : public testing::TestWithParam<int64_t> {};
 
 TEST_P(EveryStage, TrainsLikeOneRank) {
-  for (const bool tied : {false, true}) {
-    const Trained expected = oracle({.tied = tied});
+  for (const auto& [tied, table_frozen] :
+       {std::pair{false, false}, {false, true}, {true, false}, {true, true}}) {
+    const Trained expected = oracle({.tied = tied, .table_frozen = table_frozen});
     for (const int ranks : {1, 2, 3}) {
       for (const bool overlap : {true, false}) {
         for (const int64_t bucket_size : {tied ? 1 : 200, 100}) {
           for (const bool gpipe : {true, false}) {
             test::run_ranks(ranks, [&](const comm::Group& dp) {
-              SCOPED_TRACE(fmt::format("tied {} ranks {} overlap {} bucket {} gpipe {}", tied,
-                                       ranks, overlap, bucket_size, gpipe));
+              SCOPED_TRACE(fmt::format("tied {} frozen {} ranks {} overlap {} bucket {} gpipe {}",
+                                       tied, table_frozen, ranks, overlap, bucket_size, gpipe));
               const DdpConfig ddp{.zero_stage = GetParam(),
                                   .bucket_size = bucket_size,
                                   .overlap_grad_reduce = overlap,
                                   .overlap_param_gather = overlap};
               const Options options{.tied = tied,
+                                    .table_frozen = table_frozen,
                                     .deferred = bucket_size > 1,
                                     .recompute = !gpipe,
                                     .all_forwards_first = gpipe};

@@ -84,6 +84,35 @@ TEST_P(ParallelLinear, RowSumsOverRanksAndAddsItsBiasOnce) {
   });
 }
 
+TEST_P(ParallelLinear, OfFrozenWeightsThereIsNoProduct) {
+  run_ranks(ranks(), [&](const comm::Group& tp) {
+    nn::ParamList params;
+    const ColumnParallelLinear up(scope(params, tp) / "up",
+                                  {.in = 4, .parts = {{"up", 12, 1}}, .bias = bias()}, tp);
+    const RowParallelLinear down(scope(params, tp) / "down", {.in = 12, .out = 4, .bias = bias()},
+                                 tp);
+    for (const char* weight : {"up.weight", "down.weight"}) params.find(weight).trainable = false;
+    const nn::ResidentStore store(params, at::kCPU);
+    const at::Tensor w1 = randn({12, 4}, 3), w2 = randn({4, 12}, 4), dy = randn({kTokens, 4}, 2);
+    nn::load_global(params.find("up.weight"), w1);
+    nn::load_global(params.find("down.weight"), w2);
+    test::Pass pass(kTokens, /*deferred=*/true);
+    const auto r = test::differentiate(
+        [&](const auto& in) { return down.forward(up.forward(in[0], pass.ctx), pass.ctx); },
+        {randn({kTokens, 4}, 1)}, dy);
+    expect_close(r.grads[0], dy.matmul(w2).matmul(w1), kExact);
+    // Biases are sums, that of the second layer at once.
+    EXPECT_EQ(pass.wgrad.size(), bias() ? (ranks() == 1 ? 2u : 1u) : 0u);
+    pass.wgrad.drain();
+    for (const nn::Param& param : params) {
+      EXPECT_EQ(param.main_grad().defined(), param.trainable) << param.name();
+      EXPECT_EQ(param.outstanding_uses(), 0) << param.name();
+    }
+    if (bias())
+      expect_close(params.find("up.bias").main_grad(), shard(dy.matmul(w2).sum(0), 0, tp), kExact);
+  });
+}
+
 TEST_P(ParallelLinear, ColumnThenRowIsTheUnsplitProduct) {
   const at::Tensor x = randn({kTokens, 4}, 1), dy = randn({kTokens, 4}, 2);
   run_ranks(ranks(), [&](const comm::Group& tp) {

@@ -1,0 +1,47 @@
+#include "pentatron/kernels/optimizer/optimizer.h"
+#include "pentatron/optim/elementwise.h"
+#include "pentatron/optim/rules.h"
+
+namespace pentatron::optim {
+
+namespace {
+
+class AdamW final : public Rule {
+ public:
+  explicit AdamW(const OptimizerConfig& config) : config_(config) {}
+
+  std::vector<RuleState> state(at::ScalarType acc) const override {
+    return {{"exp_avg", acc}, {"exp_avg_sq", acc}};
+  }
+  void step(const ShardState& shard, nn::FlatRange range,
+            const Hyperparameters& how) const override {
+    const ElementwiseArgs a = elementwise_args(shard, range);
+    kernels::adamw({.dtype = a.dtype,
+                    .n = a.n,
+                    .param = a.param,
+                    .grad = a.grad,
+                    .exp_avg = at_element(shard.state[0], range.begin),
+                    .exp_avg_sq = at_element(shard.state[1], range.begin),
+                    .param_copy = a.copy,
+                    .copy_dtype = a.copy_dtype,
+                    .lr = how.lr,
+                    .beta1 = config_.adam_beta1,
+                    .beta2 = config_.adam_beta2,
+                    .eps = config_.adam_eps,
+                    .weight_decay = how.weight_decay,
+                    .grad_scale = how.grad_scale,
+                    .step = how.step},
+                   a.context);
+  }
+
+ private:
+  OptimizerConfig config_;
+};
+
+} // namespace
+
+std::unique_ptr<Rule> make_adamw(const OptimizerConfig& config) {
+  return std::make_unique<AdamW>(config);
+}
+
+} // namespace pentatron::optim

@@ -1,0 +1,83 @@
+#include "pentatron/trainer/families.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "pentatron/base/nearest.h"
+#include "pentatron/config/config.h"
+#include "pentatron/models/param_specs.h"
+#include "pentatron/optim/rule.h"
+
+namespace pentatron::trainer {
+
+namespace {
+
+bool matches(const std::string& pattern, const std::string& name) {
+  return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+}
+
+/// train.freeze=["a.*", "b"]
+std::string assignment_of(const std::vector<std::string>& freeze) {
+  std::string text;
+  for (const std::string& pattern : freeze)
+    text += fmt::format("{}\"{}\"", text.empty() ? "" : ", ", pattern);
+  return fmt::format("train.freeze=[{}]", text);
+}
+
+/// A pattern of the model that resembles one that matches nothing; empty if none does.
+std::string similar_pattern(const std::string& pattern, const models::ParamSpecs& specs) {
+  std::set<std::string> known;
+  for (const auto& [name, spec] : specs) {
+    known.insert(name);
+    for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1))
+      known.insert(name.substr(0, dot) + ".*");
+  }
+  return nearest(pattern, std::vector<std::string>(known.begin(), known.end()));
+}
+
+} // namespace
+
+bool is_frozen(const std::vector<std::string>& freeze, const std::string& name) {
+  return std::ranges::any_of(freeze, [&](const std::string& p) { return matches(p, name); });
+}
+
+void check_freeze(const TrainConfig& train, const models::ModelConfig& model,
+                  config::Violations& violations) {
+  if (train.freeze.empty()) return;
+  const models::ParamSpecs specs = models::param_specs(model);
+  const auto matched = [&](const std::string& pattern) {
+    return std::ranges::any_of(specs, [&](const auto& one) { return matches(pattern, one.first); });
+  };
+  std::vector<std::string> works;
+  for (const std::string& pattern : train.freeze)
+    if (matched(pattern)) works.push_back(pattern);
+  for (const std::string& pattern : train.freeze) {
+    if (matched(pattern)) continue;
+    const std::string similar = similar_pattern(pattern, specs);
+    std::vector<std::string> repaired = works;
+    if (!similar.empty()) repaired.push_back(similar);
+    violations.add("train.freeze",
+                   fmt::format("train.freeze contains \"{}\", which matches no parameter of the "
+                               "model, such as {}",
+                               pattern, similar.empty() ? specs.begin()->first : similar),
+                   assignment_of(repaired));
+  }
+  const auto frozen = [&](const auto& one) { return is_frozen(train.freeze, one.first); };
+  if (std::ranges::all_of(specs, frozen))
+    violations.add("train.freeze",
+                   fmt::format("{} freezes all {} parameters of the model, so that there is "
+                               "nothing to train",
+                               assignment_of(train.freeze), specs.size()),
+                   "train.freeze=[]");
+}
+
+void plan_families(nn::ParamList& params, const Config& config) {
+  optim::plan_rules(params, config.optimizer);
+  for (nn::Param& param : params) param.trainable = !is_frozen(config.train.freeze, param.name());
+}
+
+} // namespace pentatron::trainer

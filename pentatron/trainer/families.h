@@ -1,0 +1,25 @@
+/// Which parameters a run trains, and by which rule: train.freeze and the optimizer's section, as
+/// families of parameters.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "pentatron/nn/param.h"
+#include "pentatron/trainer/config.h"
+
+namespace pentatron::trainer {
+
+/// Whether one of the patterns matches the whole name: * any characters, ? one, [a-c] and [!a-c]
+/// one of a set.
+bool is_frozen(const std::vector<std::string>& freeze, const std::string& name);
+
+/// Adds a violation for a pattern that matches no parameter of the model, with similar ones, and
+/// where nothing is left to train.
+void check_freeze(const TrainConfig& train, const models::ModelConfig& model,
+                  config::Violations& violations);
+
+/// Sets the family of every parameter; before they have storage.
+void plan_families(nn::ParamList& params, const Config& config);
+
+} // namespace pentatron::trainer

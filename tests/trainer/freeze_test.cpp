@@ -1,0 +1,220 @@
+// train.freeze: which parameters a pattern names, and that they alone stay what they are.
+#include "pentatron/trainer/families.h"
+
+#include <ATen/ATen.h>
+
+#include <regex>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "pentatron/base/safetensors.h"
+#include "pentatron/checkpoint/sharded/manifest.h"
+#include "pentatron/checkpoint/tensor_io.h"
+#include "pentatron/models/param_specs.h"
+#include "tests/support/ranks.h"
+#include "tests/trainer/layout_runs.h"
+#include "tests/trainer/tiny_run.h"
+
+namespace pentatron::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST(FreezePatterns, AreShellWildcardsOverWholeNames) {
+  const std::string name = "layers.10.mlp.fc1.weight";
+  for (const char* pattern :
+       {"layers.10.mlp.fc1.weight", "*", "layers.*", "*.weight", "layers.*.fc?.weight",
+        "layers.1[0-3].*", "layers.[!2]*", "layers.??.*"})
+    EXPECT_TRUE(is_frozen({"other", pattern}, name)) << pattern;
+  for (const char* pattern : {"", "layers", "layers.1.*", "fc1", "mlp.*", "layers.?.*",
+                              "layers.1[1-3].*", "Layers.*", "layers.10.mlp.fc1.weight."})
+    EXPECT_FALSE(is_frozen({pattern}, name)) << pattern;
+  EXPECT_FALSE(is_frozen({}, name));
+}
+
+std::string config_error(const std::string& freeze) {
+  return test::error_of([&] { test::tiny("unused", {"train.freeze=" + freeze}); });
+}
+
+TEST(FreezePatterns, ThatMatchNothingAreErrorsThatNameSimilarOnes) {
+  EXPECT_THAT(config_error("[\"embeding.*\", \"layers.0.*\"]"),
+              AllOf(HasSubstr("train.freeze contains \"embeding.*\", which matches no parameter"),
+                    HasSubstr("such as embedding.*"),
+                    HasSubstr("try: train.freeze=[\"layers.0.*\", \"embedding.*\"]")));
+  EXPECT_THAT(config_error("[\"layers.0.mlp.fc1.wieght\"]"),
+              HasSubstr("try: train.freeze=[\"layers.0.mlp.fc1.weight\"]"));
+  EXPECT_THAT(config_error("[layers.2.mlp.fc1.weight]"), HasSubstr("layers.2.mlp.fc1.weight"))
+      << "there are two layers";
+  EXPECT_THAT(config_error("[qqqqqqqqqqqqqqqq]"), HasSubstr("try: train.freeze=[]"));
+  EXPECT_NO_THROW(test::tiny("unused", {"train.freeze=[\"layers.0.*\"]"}));
+}
+
+TEST(FreezePatterns, LeaveSomethingToTrain) {
+  EXPECT_THAT(config_error("[\"*\"]"), AllOf(HasSubstr("train.freeze=[\"*\"] freezes all"),
+                                             HasSubstr("try: train.freeze=[]")));
+  EXPECT_THAT(config_error("[\"[!f]*\", \"final*\"]"), HasSubstr("nothing to train"));
+}
+
+/// The kinds of parameters of a work, as patterns over its layers.
+std::set<std::string> kinds_of(const models::ModelConfig& model) {
+  std::set<std::string> kinds;
+  for (const auto& [name, spec] : models::param_specs(model))
+    kinds.insert(std::regex_replace(name, std::regex("[.][0-9]+[.]"), ".*."));
+  return kinds;
+}
+
+/// One step with Adam, whose update of a parameter depends on nothing but its own gradient: a
+/// frozen kind keeps its values, all others move bit for bit as they do in a run without.
+TEST(Freezing, OfEachKindOfParameterChangesNoOther) {
+  const std::string one_step = "train.train_iters=1 train.eval_interval=1 optimizer.clip_grad=0 "
+                               "dtype=fp64 train.freeze=";
+  for (const test::Work& work : test::works()) {
+    if (work.name.ends_with("_frozen") || work.name == "ramp") continue;
+    const test::Scratch scratch;
+    const Config config = test::layout_config(work.name, "", 1, scratch);
+    const test::Trained start = test::train_layout(work.name, 1, "train.train_iters=0 dtype=fp64"),
+                        all = test::train_layout(work.name, 1, one_step + "[]");
+    for (const std::string& kind : kinds_of(config.model)) {
+      SCOPED_TRACE(work.name + " " + kind);
+      for (const char* more : {"", " train.recompute=full"}) {
+        const test::Trained run =
+            test::train_layout(work.name, 1, one_step + "[\"" + kind + "\"]" + more);
+        EXPECT_EQ(run.losses, all.losses);
+        EXPECT_LE(run.norms[0], all.norms[0]);
+        for (const auto& [name, weight] : run.weights)
+          EXPECT_TRUE(at::equal(weight, is_frozen({kind}, name) ? start.weights.at(name)
+                                                                : all.weights.at(name)))
+              << name;
+      }
+    }
+  }
+}
+
+TEST(Freezing, OfATiedTableOnTwoStagesNeedsNoSumOfThem) {
+  const std::string freeze = " dtype=fp64 train.train_iters=3";
+  const test::Trained start = test::train_layout("gpt2", 1, "train.train_iters=0 dtype=fp64"),
+                      run = test::train_layout("gpt2_frozen", 2,
+                                               "parallel.pipeline_model_parallel_size=2" + freeze);
+  if (!test::is_first_process()) return;
+  for (const char* frozen : {"embedding.word.weight", "layers.1.attention.qkv.bias"})
+    EXPECT_TRUE(at::equal(run.weights.at(frozen), start.weights.at(frozen))) << frozen;
+  EXPECT_FALSE(at::equal(run.weights.at("layers.0.mlp.fc2.weight"),
+                         start.weights.at("layers.0.mlp.fc2.weight")));
+}
+
+class FrozenRuns : public testing::Test {
+ protected:
+  FrozenRuns() { test::write_documents(scratch / "data.jsonl", 100); }
+  Config config(std::vector<std::string> keys) const {
+    keys.insert(keys.begin(),
+                {"dtype=bf16", "checkpoint.save=" + (scratch / "run"),
+                 "logger.dir=" + (scratch / "log"), "train.train_iters=4", "checkpoint.keep=0"});
+    return test::tiny(scratch / "data.jsonl", std::move(keys));
+  }
+  /// Names of the tensors of a checkpoint that begin with the text.
+  std::vector<std::string> saved(int64_t step, const std::string& begin) const {
+    std::vector<std::string> names;
+    const auto manifest =
+        checkpoint::read_manifest(scratch.path / "run" / fmt::format("step_{:08}", step));
+    for (const auto& [name, info] : manifest.tensors)
+      if (name.starts_with(begin)) names.push_back(name);
+    return names;
+  }
+  std::string log_of(const std::function<void()>& work) const {
+    testing::internal::CaptureStderr();
+    work();
+    return testing::internal::GetCapturedStderr();
+  }
+
+  const test::Scratch scratch;
+  const std::string load = "checkpoint.load=" + (scratch / "run");
+};
+
+TEST_F(FrozenRuns, SaveNoStateOfThemAndExportThem) {
+  const test::Trace start = test::run(
+      config({"train.train_iters=0", "checkpoint.save=", "logger.dir=" + (scratch / "start")}));
+  const test::Trace run =
+      test::run(config({"train.freeze=[embedding.word.weight]", "checkpoint.export_hf=true"}));
+  EXPECT_THAT(saved(4, "embedding.word.weight"), testing::ElementsAre("embedding.word.weight"));
+  EXPECT_THAT(saved(4, "final_norm.weight"),
+              testing::ElementsAre("final_norm.weight", "final_norm.weight/exp_avg",
+                                   "final_norm.weight/exp_avg_sq", "final_norm.weight/master"));
+  const at::Tensor table = start.weights.at("embedding.word.weight");
+  EXPECT_TRUE(at::equal(run.weights.at("embedding.word.weight"), table));
+  const SafetensorsFile file(scratch.path / "run/hf/step_00000004/model.safetensors");
+  const at::Tensor exported = checkpoint::to_tensor(file.at("model.embed_tokens.weight"));
+  EXPECT_TRUE(at::equal(exported, table.narrow(0, 0, exported.size(0))));
+}
+
+TEST_F(FrozenRuns, GoOnBitForBit) {
+  const std::string freeze = "train.freeze=[\"layers.0.*\", embedding.word.weight]";
+  const test::Trace whole =
+      test::run(config({freeze, "checkpoint.save=", "logger.dir=" + (scratch / "whole")}));
+  test::run(config({freeze, "train.exit_interval=2"}));
+  const test::Trace rest = test::run(config({freeze, load}));
+  ASSERT_EQ(rest.report.iterations, 4);
+  for (const auto& [name, weight] : whole.weights)
+    EXPECT_TRUE(at::equal(rest.weights.at(name), weight)) << name;
+}
+
+TEST_F(FrozenRuns, ResumeWithOtherParametersFrozen) {
+  test::run(config({"train.freeze=[\"layers.0.*\"]", "train.exit_interval=2"}));
+  EXPECT_TRUE(saved(2, "layers.0.mlp.fc1.weight/").empty());
+  std::string log = log_of([&] {
+    test::run(config({"train.freeze=[\"layers.1.*\"]", "train.exit_interval=3", load}));
+  });
+  EXPECT_THAT(log,
+              AllOf(HasSubstr("optimizer state begins at zero for layers.0.attention.proj.weight "
+                              "and 5 others: not trained before"),
+                    HasSubstr("optimizer state is left out for layers.1.attention.proj.weight and "
+                              "5 others: frozen now"),
+                    HasSubstr("it used train.freeze=[\"layers.0.*\"] instead of")));
+  EXPECT_FALSE(saved(3, "layers.0.mlp.fc1.weight/").empty());
+  EXPECT_TRUE(saved(3, "layers.1.mlp.fc1.weight/").empty());
+  // The state that began late goes on as such.
+  const Json state =
+      checkpoint::read_manifest(scratch.path / "run/step_00000003").state.at("first_steps");
+  EXPECT_EQ(state.size(), 6u);
+  EXPECT_EQ(state.at("layers.0.mlp.fc1.weight"), 2);
+  log = log_of([&] { test::run(config({"train.freeze=[\"layers.1.*\"]", load})); });
+  EXPECT_THAT(log, Not(HasSubstr("optimizer state")));
+  EXPECT_EQ(checkpoint::read_manifest(scratch.path / "run/step_00000004").state.at("first_steps"),
+            state);
+}
+
+/// A parameter that begins to train late moves as it does in a new run: Adam's corrections count
+/// its own steps.
+TEST_F(FrozenRuns, ThawedParametersBeginAsInANewRun) {
+  const std::vector<std::string> keys = {"dtype=fp64", "optimizer.clip_grad=0",
+                                         "scheduler.lr_decay_style=constant",
+                                         "optimizer.weight_decay=0"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), keys.begin(), keys.end());
+    return config(more);
+  };
+  const test::Trace before =
+      test::run(with({"train.freeze=[\"layers.*.mlp.*\"]", "train.train_iters=2", "seed=7"}));
+  const test::Trace after = test::run(with({load, "train.train_iters=3", "seed=7"}));
+  const std::string name = "layers.0.mlp.fc1.weight";
+  const at::Tensor moved = (after.weights.at(name) - before.weights.at(name)).abs();
+  // The first step of Adam is lr for every element whose gradient is not tiny.
+  EXPECT_NEAR(moved.max().item<double>(), 1e-2, 1e-5);
+  EXPECT_GT(moved.median().item<double>(), 0.99e-2);
+}
+
+TEST_F(FrozenRuns, StateThatIsMissingForAnotherReasonIsAnError) {
+  test::run(config({"train.freeze=[\"layers.0.*\"]", "optimizer.optimizer=sgd",
+                    "optimizer.sgd_momentum=0", "train.train_iters=1"}));
+  const std::string error = test::error_of([&] {
+    test::run(config({"optimizer.optimizer=sgd", "optimizer.sgd_momentum=0.5", load}));
+  });
+  EXPECT_THAT(error, AllOf(HasSubstr("layers.1.mlp.fc1.weight/momentum_buffer is not in"),
+                           Not(HasSubstr("layers.0"))));
+}
+
+} // namespace
+} // namespace pentatron::trainer
