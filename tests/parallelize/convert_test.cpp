@@ -32,8 +32,15 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 const fs::path kModels = fs::path(PENTATRON_TEST_DATA) / "hf_tiny";
-constexpr const char* kAll[] = {
-    "gpt2", "llama", "llama3_rope_scaling_tied", "mistral_sliding_window", "qwen2", "qwen3"};
+constexpr const char* kAll[] = {"gpt2",
+                                "llama",
+                                "llama3_rope_scaling_tied",
+                                "mistral_sliding_window",
+                                "qwen2",
+                                "qwen3",
+                                "olmo2",
+                                "phi3",
+                                "glm4"};
 
 class Convert : public testing::Test {
  protected:
@@ -184,6 +191,29 @@ TEST_F(Convert, GgufInFullPrecisionKeepsEveryValue) {
         << name;
     fs::remove_all(folder / "back");
     fs::remove(folder / "model.gguf");
+  }
+}
+
+/// Gemma's norms are stored plus 1, and how its attention is scaled is not stored.
+TEST_F(Convert, GgufOfGemmaIsTheSameModel) {
+  for (const char* name : {"gemma2", "gemma3_text"}) {
+    const fs::path source = folder / "source";
+    fs::create_directories(source);
+    Json config = read_json(kModels / name / "config.json");
+    config["query_pre_attn_scalar"] = config["head_dim"];
+    std::ofstream(source / "config.json") << dump_json(config);
+    fs::copy_file(kModels / name / "model.safetensors", source / "model.safetensors");
+    convert(source, "model.gguf", ModelFormat::kGguf);
+    convert(folder / "model.gguf", "back", ModelFormat::kHuggingFace);
+    const SafetensorsFolder before(source), after(folder / "back");
+    EXPECT_EQ(before.tensors().size(), after.tensors().size());
+    for (const auto& [key, entry] : after.tensors()) {
+      const at::Tensor given = to_tensor(before.at(key)), got = to_tensor(entry);
+      EXPECT_TRUE(at::equal(got, key.ends_with("norm.weight") ? (given + 1) - 1 : given)) << key;
+    }
+    EXPECT_TRUE(same_model(read_hf_config(folder / "back").config, read_hf_config(source).config))
+        << name;
+    for (const char* made : {"source", "back", "model.gguf"}) fs::remove_all(folder / made);
   }
 }
 
