@@ -38,11 +38,12 @@ at::Tensor rows_of(const WeightMapEntry& entry, const SafeTensor& tensor, int64_
 }
 
 /// The name, without the "transformer." that files of the first GPT-2 lack, and as files of the
-/// first BERT name norms.
+/// first BERT name norms, and transformers 4 the bias of an output layer of its own.
 std::vector<std::string> spellings(const std::string& name) {
   std::vector<std::string> all = {name, name.substr(name.find('.') + 1)};
-  for (const auto& [now, then] : {std::pair{".LayerNorm.weight", ".LayerNorm.gamma"},
-                                  std::pair{".LayerNorm.bias", ".LayerNorm.beta"}})
+  for (const auto& [now, then] :
+       {std::pair{".LayerNorm.weight", ".LayerNorm.gamma"},
+        std::pair{".LayerNorm.bias", ".LayerNorm.beta"}, std::pair{".decoder.bias", ".bias"}})
     if (name.ends_with(now))
       all.push_back(name.substr(0, name.size() - std::string_view(now).size()) + then);
   return all;
