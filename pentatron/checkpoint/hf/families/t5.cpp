@@ -123,9 +123,9 @@ void name_t5(const ModelConfig& c, TensorNames& out) {
   if (c.untie_embeddings_and_output_weights) out.add("lm_head.weight", "output.weight");
 }
 
-/// The files decide whether the output layer has weights of its own, as in transformers 5.
-void fit_t5(const TensorLookup& has, ModelConfig& c) {
-  c.untie_embeddings_and_output_weights = has("lm_head.weight");
+/// transformers 5 ties whatever is equal; tie_word_embeddings only says whether outputs are scaled.
+void fit_t5(const TensorLookup&, ModelConfig& c) {
+  c.untie_embeddings_and_output_weights = false;
 }
 
 bool is_extra_of_t5(std::string_view name, const ModelConfig&) {
