@@ -83,7 +83,7 @@ TEST_F(HfImport, RefusesWhatChangesAnEncodersNumbers) {
               HasSubstr("position_embedding_type=relative_key"));
   EXPECT_THAT(error_with("bert_regression", labels("multi_label_classification", nullptr)),
               HasSubstr("problem_type=multi_label_classification"));
-  EXPECT_THAT(error_with("bert_regression", labels("single_label_classification", nullptr)),
+  EXPECT_THAT(error_with("bert_regression", labels("single_label_classification", Json::object())),
               HasSubstr("classification into one class"));
   EXPECT_THAT(error_with("bert_regression", labels("regression", {{"1", "b"}})),
               HasSubstr("regression of 2 numbers"));
@@ -93,7 +93,7 @@ TEST_F(HfImport, RefusesWhatChangesAnEncodersNumbers) {
   EXPECT_THAT(error_with("t5", {{"architectures", {"T5EncoderModel"}}}),
               HasSubstr("the architecture T5EncoderModel"));
   EXPECT_THAT(error_with("t5", {{"pad_token_id", 3}}), HasSubstr("pad_token_id=3"));
-  EXPECT_THAT(error_with("t5", {{"feed_forward_proj", "gated-tanh"}}),
+  EXPECT_THAT(error_with("t5", {{"feed_forward_proj", "gated-tanh"}, {"dense_act_fn", nullptr}}),
               HasSubstr("activation tanh"));
   EXPECT_THAT(error_with("t5", {{"relative_attention_max_distance", 16}}),
               HasSubstr("relative_attention_max_distance=16"));
