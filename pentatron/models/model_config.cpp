@@ -136,6 +136,16 @@ void ModelConfig::validate(config::Violations& violations, std::string_view path
                                config::to_string(qk_layernorm_scope), key("qk_layernorm")),
                    fmt::format("{}=true", key("qk_layernorm")));
   }
+  // The causal side counts half of the buckets one by one, and divides the rest by logarithm.
+  if (const int64_t one_by_one = relative_attention_num_buckets / 2;
+      type == ModelType::kT5 && relative_attention_max_distance <= one_by_one) {
+    violations.add(
+        key("relative_attention_max_distance"),
+        fmt::format("{}={} is not more than half of {}={}", key("relative_attention_max_distance"),
+                    relative_attention_max_distance, key("relative_attention_num_buckets"),
+                    relative_attention_num_buckets),
+        fmt::format("{}={}", key("relative_attention_max_distance"), 4 * one_by_one));
+  }
   if (rope_local_base_freq && !window_size) {
     violations.add(
         key("rope_local_base_freq"),

@@ -1,5 +1,7 @@
 #include "pentatron/models/presets.h"
 
+#include <cmath>
+
 #include "pentatron/base/error.h"
 #include "pentatron/base/nearest.h"
 
@@ -96,9 +98,9 @@ ModelConfig phi3_mini() {
   return c;
 }
 
-/// OLMo 2 7B (arXiv:2501.00656).
-ModelConfig olmo2() {
-  ModelConfig c = llama(32, 4096, 32, 32, 11008, 100352, 4096, 500000.0);
+/// OLMo 2 (arXiv:2501.00656).
+ModelConfig olmo2(int64_t layers, int64_t hidden, int64_t heads, int64_t ffn) {
+  ModelConfig c = llama(layers, hidden, heads, heads, ffn, 100352, 4096, 500000.0);
   c.layernorm_epsilon = 1e-6;
   c.norm_placement = NormPlacement::kOutput;
   c.qk_layernorm = true;
@@ -113,6 +115,82 @@ ModelConfig glm4() {
   c.norm_placement = NormPlacement::kPreAndOutput;
   c.rotary_percent = 0.5;
   c.rotary_interleaved = true;
+  return c;
+}
+
+/// Gemma 2 2B (arXiv:2408.00118) and Gemma 3 1B (arXiv:2503.19786): every `full_every`-th layer
+/// sees more than its window.
+ModelConfig gemma(ModelConfig c, int64_t window, int64_t full_every) {
+  c.kv_channels = 256;
+  c.layernorm_epsilon = 1e-6;
+  c.layernorm_zero_centered_gamma = true;
+  c.norm_placement = NormPlacement::kPreAndOutput;
+  c.activation_func = ActivationFunction::kGeGluTanh;
+  c.softmax_scale = 1.0 / 16;
+  c.embedding_multiplier = std::sqrt(static_cast<double>(c.hidden_size));
+  c.window_size = window;
+  for (int64_t i = full_every - 1; i < c.num_layers; i += full_every)
+    c.full_attention_layers.push_back(i);
+  return tied(c);
+}
+
+ModelConfig gemma2() {
+  ModelConfig c = gemma(llama(26, 2304, 8, 4, 9216, 256000, 8192, 10000.0), 4096, 2);
+  c.attn_logit_softcapping = 50;
+  c.final_logit_softcapping = 30;
+  return c;
+}
+
+ModelConfig gemma3() {
+  ModelConfig c = gemma(llama(26, 1152, 4, 1, 6912, 262144, 32768, 1e6), 512, 6);
+  c.qk_layernorm = true;
+  c.rope_local_base_freq = 10000.0;
+  return c;
+}
+
+/// BERT (Devlin et al. 2019, arXiv:1810.04805), uncased, with both heads of its pre-training.
+ModelConfig bert(int64_t layers, int64_t hidden, int64_t heads) {
+  ModelConfig c = ModelConfig::default_of(ModelType::kBert);
+  c.num_layers = layers;
+  c.hidden_size = hidden;
+  c.num_attention_heads = heads;
+  c.vocab_size = 30522;
+  c.max_position_embeddings = 512;
+  return c;
+}
+
+/// RoBERTa (Liu et al. 2019, arXiv:1907.11692), with the head of masked tokens.
+ModelConfig roberta(int64_t layers, int64_t hidden, int64_t heads) {
+  ModelConfig c = bert(layers, hidden, heads);
+  c.vocab_size = 50265;
+  c.max_position_embeddings = 514;
+  c.position_offset = 2;
+  c.num_tokentypes = 1;
+  c.layernorm_epsilon = 1e-5;
+  c.binary_head = false;
+  return c;
+}
+
+/// T5 (Raffel et al. 2020, arXiv:1910.10683).
+ModelConfig t5(int64_t layers, int64_t hidden, int64_t heads, int64_t ffn) {
+  ModelConfig c = ModelConfig::default_of(ModelType::kT5);
+  c.num_layers = layers;
+  c.hidden_size = hidden;
+  c.num_attention_heads = heads;
+  c.kv_channels = 64;
+  c.ffn_hidden_size = ffn;
+  c.vocab_size = 32128;
+  c.activation_func = ActivationFunction::kRelu;
+  return c;
+}
+
+/// T5 1.1 and Flan-T5 (Chung et al. 2022, arXiv:2210.11416): gated, with an output layer of its
+/// own.
+ModelConfig t5_v1_1(int64_t layers, int64_t hidden, int64_t heads, int64_t ffn) {
+  ModelConfig c = t5(layers, hidden, heads, ffn);
+  c.activation_func = ActivationFunction::kGeGluTanh;
+  c.untie_embeddings_and_output_weights = true;
+  c.scale_decoder_outputs = false;
   return c;
 }
 
@@ -164,8 +242,18 @@ const std::vector<Named>& table() {
       {"qwen3_14b", qwen3(40, 5120, 40, 8, 17408, true)},
       {"qwen3_32b", qwen3(64, 5120, 64, 8, 25600, true)},
       {"phi3_mini_4k", phi3_mini()},
-      {"olmo2_7b", olmo2()},
+      {"olmo2_1b", olmo2(16, 2048, 16, 8192)},
+      {"olmo2_7b", olmo2(32, 4096, 32, 11008)},
       {"glm4_9b", glm4()},
+      {"gemma2_2b", gemma2()},
+      {"gemma3_1b", gemma3()},
+      {"bert_base", bert(12, 768, 12)},
+      {"bert_large", bert(24, 1024, 16)},
+      {"roberta_base", roberta(12, 768, 12)},
+      {"t5_small", t5(6, 512, 8, 2048)},
+      {"t5_base", t5(12, 768, 12, 3072)},
+      {"t5_v1_1_base", t5_v1_1(12, 768, 12, 2048)},
+      {"flan_t5_small", t5_v1_1(8, 512, 6, 1024)},
   };
   return models;
 }

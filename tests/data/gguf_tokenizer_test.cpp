@@ -113,6 +113,27 @@ TEST(GgufTokenizer, OfAConvertedSentencePieceModelKeepsIds) {
   }
 }
 
+/// As Gemma's are: spaces become marks, none is added, and words are cut where no space is left.
+TEST(GgufTokenizer, OfGemmasKindKeepsIds) {
+  const TemporaryFolder folder;
+  Json json = read_json(tokenizers() / "llama2.json");
+  json["normalizer"] = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "\u2581"}};
+  json["pre_tokenizer"] = {{"type", "Split"},
+                           {"pattern", {{"String", " "}}},
+                           {"behavior", "MergedWithPrevious"},
+                           {"invert", false}};
+  const fs::path path = folder.path() / "tokenizer.json";
+  std::ofstream(path) << dump_json(json);
+  const auto direct = open_tokenizer({.path = path});
+  const GgufMetadata metadata = gguf_tokenizer_metadata(path, direct->vocab_size());
+  const auto prefix = std::ranges::find(metadata, "tokenizer.ggml.add_space_prefix",
+                                        &std::pair<std::string, GgufValue>::first);
+  EXPECT_EQ(prefix->second, GgufValue(false));
+  const auto tokenizer = through_file(metadata);
+  for (const char* text : {"the cat", " the  cat\n", "caf\u00e9 12,5 \u732b", ""})
+    EXPECT_EQ(encode(*tokenizer, text), encode(*direct, text)) << text;
+}
+
 GgufMetadata letters() {
   const std::vector<std::string> tokens = {"<|end|>", "a", "b", "ab", "<think>", "[PAD5]"};
   return {{"tokenizer.ggml.model", std::string("gpt2")},

@@ -57,7 +57,8 @@ class HfImport : public testing::Test {
 };
 
 TEST_F(HfImport, RefusesWhatItDoesNotSupportByName) {
-  EXPECT_THAT(error_with("llama", {{"model_type", "bert"}}), HasSubstr("model_type=bert"));
+  EXPECT_THAT(error_with("llama", {{"model_type", "perceiver"}}),
+              HasSubstr("model_type=perceiver"));
   EXPECT_THAT(error_with("llama", {{"rope_parameters", {{"rope_type", "longrope"}}}}),
               HasSubstr("rope_type longrope"));
   EXPECT_THAT(error_with("llama", {{"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}},
@@ -68,6 +69,34 @@ TEST_F(HfImport, RefusesWhatItDoesNotSupportByName) {
               HasSubstr("add_cross_attention"));
   EXPECT_THAT(error_with("mistral_sliding_window", {{"attention_bias", true}}),
               HasSubstr("attention_bias"));
+}
+
+TEST_F(HfImport, RefusesWhatChangesAnEncodersNumbers) {
+  const auto labels = [](const char* problem, const Json& names) {
+    return Json{{"problem_type", problem}, {"id2label", names}};
+  };
+  EXPECT_THAT(error_with("bert", {{"architectures", {"BertForTokenClassification"}}}),
+              HasSubstr("the architecture BertForTokenClassification"));
+  EXPECT_THAT(error_with("bert", {{"is_decoder", true}}), HasSubstr("is_decoder=true"));
+  EXPECT_THAT(error_with("bert", {{"type_vocab_size", 0}}), HasSubstr("type_vocab_size=0"));
+  EXPECT_THAT(error_with("bert", {{"position_embedding_type", "relative_key"}}),
+              HasSubstr("position_embedding_type=relative_key"));
+  EXPECT_THAT(error_with("bert_regression", labels("multi_label_classification", nullptr)),
+              HasSubstr("problem_type=multi_label_classification"));
+  EXPECT_THAT(error_with("bert_regression", labels("single_label_classification", Json::object())),
+              HasSubstr("classification into one class"));
+  EXPECT_THAT(error_with("bert_regression", labels("regression", {{"1", "b"}})),
+              HasSubstr("regression of 2 numbers"));
+  EXPECT_THAT(error_with("roberta_masked_lm", {{"hidden_act", "relu"}}),
+              HasSubstr("hidden_act=relu before a head of masked tokens, which has gelu"));
+  EXPECT_EQ(error_with("roberta_classification", {{"hidden_act", "relu"}}), "");
+  EXPECT_THAT(error_with("t5", {{"architectures", {"T5EncoderModel"}}}),
+              HasSubstr("the architecture T5EncoderModel"));
+  EXPECT_THAT(error_with("t5", {{"pad_token_id", 3}}), HasSubstr("pad_token_id=3"));
+  EXPECT_THAT(error_with("t5", {{"feed_forward_proj", "gated-tanh"}, {"dense_act_fn", nullptr}}),
+              HasSubstr("activation tanh"));
+  EXPECT_THAT(error_with("t5", {{"relative_attention_max_distance", 16}}),
+              HasSubstr("relative_attention_max_distance=16"));
 }
 
 /// What transformers 5.23 makes of files that leave keys out or say a thing twice.
@@ -104,6 +133,18 @@ TEST(HfConfig, SaysWhatTransformersReads) {
   const auto capped = [](Json& json) { json["attn_logit_softcapping"] = 3.0; };
   EXPECT_EQ(read("gemma2", capped).attn_logit_softcapping, 3);
   EXPECT_EQ(read("gemma3_text", capped).attn_logit_softcapping, std::nullopt);
+  // T5's keys of the MLP stand over the name of both; tied is what is not told otherwise.
+  const models::ModelConfig t5 = read("t5", [](Json& json) {
+    json["feed_forward_proj"] = "gated-gelu";
+    json["dense_act_fn"] = "gelu";
+    json.erase("is_gated_act");
+    json.erase("scale_decoder_outputs");
+    json["tie_word_embeddings"] = false;
+  });
+  EXPECT_EQ(t5.activation_func, models::ActivationFunction::kGeGlu);
+  EXPECT_FALSE(t5.scale_decoder_outputs);
+  EXPECT_EQ(read("t5", [](Json& json) { json.erase("dense_act_fn"); }).activation_func,
+            models::ActivationFunction::kRelu);
   // gemma3_text merges rope_scaling into its layers with full attention.
   const models::ModelConfig gemma3 = read("gemma3_text", [](Json& json) {
     json["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 8.0}};
@@ -169,6 +210,30 @@ TEST_F(HfImport, NamesTensorsThatDoNotFit) {
                   fs::copy_options::overwrite_existing);
     fs::resize_file(folder / "model.safetensors", size);
     EXPECT_THAT(load_error("llama"), HasSubstr("model.safetensors"));
+  }
+}
+
+TEST_F(HfImport, TiesOnlyWhatIsEqual) {
+  for (const char* name : {"llama3_rope_scaling_tied", "gpt2", "bert_masked_lm", "t5"}) {
+    const bool bert = std::string_view(name) == "bert_masked_lm",
+               t5 = std::string_view(name) == "t5", gpt2 = std::string_view(name) == "gpt2";
+    const std::string output = bert ? "cls.predictions.decoder.weight" : "lm_head.weight";
+    const std::string words = bert   ? "bert.embeddings.word_embeddings.weight"
+                              : t5   ? "shared.weight"
+                              : gpt2 ? "transformer.wte.weight"
+                                     : "model.embed_tokens.weight";
+    fs::copy_file(kHfModels / name / "config.json", folder / "config.json",
+                  fs::copy_options::overwrite_existing);
+    auto tensors = weights_of(name);
+    const auto untied = [&] {
+      write_tensors(folder / "model.safetensors", tensors);
+      return open_hf_model(folder)->config().untie_embeddings_and_output_weights;
+    };
+    EXPECT_FALSE(untied()) << name;
+    tensors[output] = tensors.at(words).clone();
+    EXPECT_FALSE(untied()) << name;
+    tensors[output][3][1] += 1;
+    EXPECT_TRUE(untied()) << name;
   }
 }
 

@@ -41,6 +41,33 @@ double max_abs(const at::Tensor& x) {
   return x.abs().max().item<double>();
 }
 
+/// Those that are expected, in fp64.
+void expect_hidden(const fs::path& file, const SafetensorsFile& expected) {
+  const SafetensorsFile hidden(file);
+  for (const char* name : {"last_hidden_state", "encoder_last_hidden_state", "pooler_output"}) {
+    if (expected.find(name) == nullptr) continue;
+    const at::Tensor reference = checkpoint::to_tensor(expected.at(name));
+    EXPECT_LE(max_abs(checkpoint::to_tensor(hidden.at(name)) - reference),
+              1e-12 * max_abs(reference))
+        << name;
+  }
+}
+
+TEST(HfHidden, OfAModelWithoutHeadsAreThoseOfTransformers) {
+  for (const char* name : {"bert_model", "roberta_model"}) {
+    const fs::path folder = kData / "hf_tiny" / name, out = scratch("hf_hidden");
+    EXPECT_FALSE(evaluate_hf({.model = folder,
+                              .batches = folder / "expected.safetensors",
+                              .hidden_out = out / "hidden.safetensors",
+                              .dtype = Precision::kFp64,
+                              .num_threads = 2}));
+    const SafetensorsFile expected(folder / "expected.safetensors");
+    EXPECT_NE(expected.find("pooler_output"), nullptr);
+    expect_hidden(out / "hidden.safetensors", expected);
+    fs::remove_all(out);
+  }
+}
+
 class HfGolden : public testing::TestWithParam<std::string> {};
 
 TEST_P(HfGolden, Fp64LossLogitsAndGradientsAreThoseOfTransformers) {
@@ -49,10 +76,12 @@ TEST_P(HfGolden, Fp64LossLogitsAndGradientsAreThoseOfTransformers) {
                                               .batches = folder / "expected.safetensors",
                                               .logits_out = out / "logits.safetensors",
                                               .grads_out = out / "grads.safetensors",
+                                              .hidden_out = out / "hidden.safetensors",
                                               .dtype = Precision::kFp64,
                                               .num_threads = 2});
   const SafetensorsFile expected(folder / "expected.safetensors"),
       logits(out / "logits.safetensors"), grads(out / "grads.safetensors");
+  expect_hidden(out / "hidden.safetensors", expected);
   EXPECT_LT(relative(evaluation.loss, checkpoint::to_tensor(expected.at("loss")).item<double>()),
             1e-10);
   for (const auto& [name, entry] : logits.tensors()) {
@@ -133,9 +162,12 @@ TEST_P(HfGolden, Bf16IsNear) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, HfGolden,
-                         testing::Values("bert", "gemma2", "gemma3_text", "glm4", "gpt2", "llama",
-                                         "llama3_rope_scaling_tied", "mistral_sliding_window",
-                                         "olmo2", "phi3", "qwen2", "qwen3", "t5", "t5_v1_1_gated"),
+                         testing::Values("bert", "bert_masked_lm", "bert_masked_lm_untied",
+                                         "bert_regression", "gemma2", "gemma3_text", "glm4", "gpt2",
+                                         "llama", "llama3_rope_scaling_tied",
+                                         "mistral_sliding_window", "olmo2", "phi3", "qwen2",
+                                         "qwen3", "roberta_classification", "roberta_masked_lm",
+                                         "t5", "t5_untied", "t5_untied_unscaled", "t5_v1_1_gated"),
                          [](const auto& info) { return info.param; });
 
 struct CurveCase {

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <limits>
 
 #include <fmt/ranges.h>
@@ -137,9 +138,8 @@ Json read_rope_freqs(Reader& in, const GgufTensor& tensor, double theta, int64_t
           {"original_max_position_embeddings", rope->original_positions}};
 }
 
-void read_llama(Reader& in, GgufConfig& out) {
-  GgufStructure& s = out.structure;
-  Json& hf = out.hf;
+/// Sizes, which all decoders but GPT-2 have under the same keys.
+void read_sizes(Reader& in, GgufStructure& s) {
   s.layers = in.size("block_count");
   s.hidden = in.size("embedding_length");
   s.heads = in.size("attention.head_count");
@@ -148,19 +148,110 @@ void read_llama(Reader& in, GgufConfig& out) {
   s.head_size = in.size("attention.key_length", std::max<int64_t>(1, s.hidden / s.heads));
   if (in.size("attention.value_length", s.head_size) != s.head_size)
     in.problem("keys and values with different head sizes are not supported");
-  if (in.size("rope.dimension_count", s.head_size) != s.head_size)
-    in.problem(fmt::format("{}={} with a head size of {} is not supported",
-                           in.full("rope.dimension_count"), in.size("rope.dimension_count"),
-                           s.head_size));
   if (s.head_size % 2 != 0) in.problem(fmt::format("the head size {} is odd", s.head_size));
   if (s.heads % s.kv_heads != 0)
     in.problem(fmt::format("{} attention heads cannot be divided evenly among {} key-value heads",
                            s.heads, s.kv_heads));
+}
+
+/// The share of a head that rotates, of which transformers takes the whole part: 1 for
+/// architectures that have no such share.
+double rotary_share(Reader& in, const GgufStructure& s) {
+  const int64_t rotary = in.size("rope.dimension_count", s.head_size);
+  const bool partial = s.architecture == "phi3" || s.architecture == "glm4";
+  if (rotary == s.head_size) return 1;
+  if (!partial || rotary > s.head_size) {
+    in.problem(fmt::format("{}={} with a head size of {} is not supported",
+                           in.full("rope.dimension_count"), rotary, s.head_size));
+    return 1;
+  }
+  const auto head = static_cast<double>(s.head_size);
+  const double share = static_cast<double>(rotary) / head;
+  return static_cast<int64_t>(head * share) == rotary ? share : std::nextafter(share, 1.0);
+}
+
+void read_biases(Reader& in, GgufStructure& s) {
   const bool qwen2 = s.architecture == "qwen2", llama = s.architecture == "llama";
-  s.qkv_bias = qwen2 || in.has_tensor("blk.0.attn_q.bias");
-  s.proj_bias = !qwen2 && (s.qkv_bias || in.has_tensor("blk.0.attn_output.bias"));
-  s.qkv_bias = s.qkv_bias || s.proj_bias;
-  s.mlp_bias = llama && in.has_tensor("blk.0.ffn_up.bias");
+  if (qwen2 || s.architecture == "glm4") {
+    s.qkv_bias = qwen2 || in.has_tensor("blk.0.attn_q.bias");
+  } else if (llama || s.architecture == "qwen3") {
+    s.qkv_bias = s.proj_bias =
+        in.has_tensor("blk.0.attn_q.bias") || in.has_tensor("blk.0.attn_output.bias");
+    s.mlp_bias = llama && in.has_tensor("blk.0.ffn_up.bias");
+  }
+}
+
+/// The window, if the file has one; 0 stands for none.
+std::optional<int64_t> read_window(Reader& in) {
+  constexpr const char* kKey = "attention.sliding_window";
+  if (in.keys().find_integer(in.full(kKey)) == 0) return std::nullopt;
+  return in.find_size(kKey);
+}
+
+/// Every `sliding_window_pattern`-th layer has no window.
+void read_gemma(Reader& in, const GgufStructure& s, Json& hf) {
+  const bool gemma2 = s.architecture == "gemma2";
+  auto window = read_window(in);
+  if (gemma2 && !in.has("attention.sliding_window")) window = 4096;
+  int64_t every = gemma2 ? 2 : 6;
+  if (const auto pattern = in.find_size("attention.sliding_window_pattern")) every = *pattern;
+  Json types = Json::array();
+  for (int64_t i = 0; i < std::min<int64_t>(s.layers, in.file().tensors().size()); ++i)
+    types.push_back(window && (i + 1) % every != 0 ? "sliding_attention" : "full_attention");
+  hf["layer_types"] = std::move(types);
+  hf["sliding_window"] = window.value_or(4096);
+  hf["hidden_activation"] = "gelu_pytorch_tanh";
+  hf["query_pre_attn_scalar"] = gemma_query_scalar(s);
+  if (gemma2) {
+    hf["attn_logit_softcapping"] = in.number("attn_logit_softcapping").value_or(50);
+    hf["final_logit_softcapping"] = in.number("final_logit_softcapping").value_or(30);
+    if (const double theta = hf["rope_theta"];
+        in.number("rope.freq_base_swa").value_or(theta) != theta)
+      in.problem(fmt::format("{} that differs from rope.freq_base is not supported",
+                             in.full("rope.freq_base_swa")));
+    return;
+  }
+  const auto cap = in.number("final_logit_softcapping");
+  hf["final_logit_softcapping"] = cap && *cap != 0 ? Json(*cap) : Json();
+  const double local = in.number("rope.freq_base_swa").value_or(10000.0);
+  hf["rope_local_base_freq"] = local;
+  Json full = hf["rope_scaling"].is_null() ? Json{{"rope_type", "default"}} : hf["rope_scaling"];
+  full["rope_theta"] = hf["rope_theta"];
+  hf["rope_parameters"] = {
+      {"full_attention", std::move(full)},
+      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", local}}}};
+}
+
+/// "mistral" is what llama.cpp has as llama with a window.
+std::string_view family_of(const GgufStructure& s, bool window) {
+  if (s.architecture == "llama" && window) return "mistral";
+  return find_gguf_family(&GgufFamily::architecture, s.architecture)->model_type;
+}
+
+void read_windows(Reader& in, const GgufStructure& s, Json& hf) {
+  if (is_gemma(s.architecture)) return read_gemma(in, s, hf);
+  const auto window = read_window(in);
+  if (s.architecture == "phi3") {
+    hf["sliding_window"] = window ? Json(*window) : Json();
+  } else if (s.architecture == "llama") {
+    if (!window) return;
+    hf["sliding_window"] = *window;
+    if (s.qkv_bias || s.mlp_bias)
+      in.problem("biases together with a sliding window are not supported");
+  } else if (window) {
+    in.problem(fmt::format("{} does not specify which layers use the sliding window",
+                           in.full("attention.sliding_window")));
+  }
+}
+
+void read_decoder(Reader& in, GgufConfig& out) {
+  GgufStructure& s = out.structure;
+  Json& hf = out.hf;
+  read_sizes(in, s);
+  read_biases(in, s);
+  const bool llama = s.architecture == "llama", qwen2 = s.architecture == "qwen2",
+             qwen = qwen2 || s.architecture == "qwen3";
+  const double share = rotary_share(in, s);
   const double theta = in.number("rope.freq_base").value_or(10000.0);
   Json scaling = read_rope_scaling(in);
   if (const GgufTensor* freqs = llama ? in.file().find("rope_freqs.weight") : nullptr) {
@@ -168,15 +259,9 @@ void read_llama(Reader& in, GgufConfig& out) {
       in.problem("rope_freqs.weight together with rope.scaling.type is not supported");
     scaling = read_rope_freqs(in, *freqs, theta, s.head_size);
   }
-  const auto window = in.find_size("attention.sliding_window");
-  if (window && !llama)
-    in.problem(fmt::format("{} does not specify which layers use the sliding window",
-                           in.full("attention.sliding_window")));
-  hf["model_type"] = window ? "mistral" : s.architecture;
-  hf["architectures"] = {window  ? "MistralForCausalLM"
-                         : llama ? "LlamaForCausalLM"
-                         : qwen2 ? "Qwen2ForCausalLM"
-                                 : "Qwen3ForCausalLM"};
+  const std::string_view family = family_of(s, read_window(in).has_value());
+  hf["model_type"] = family;
+  hf["architectures"] = {find_gguf_family(&GgufFamily::model_type, family)->model_class};
   hf["num_hidden_layers"] = s.layers;
   hf["hidden_size"] = s.hidden;
   hf["intermediate_size"] = s.ffn;
@@ -187,21 +272,20 @@ void read_llama(Reader& in, GgufConfig& out) {
   else if (s.head_size * s.heads != s.hidden)
     in.problem(fmt::format("{}={} is not supported for qwen2", in.full("attention.key_length"),
                            s.head_size));
-  hf["hidden_act"] = "silu";
+  if (!is_gemma(s.architecture)) hf["hidden_act"] = "silu";
   hf["rms_norm_eps"] = in.needed_number("attention.layer_norm_rms_epsilon");
   hf["max_position_embeddings"] = in.size("context_length");
   // Read by transformers 4 and 5; rope_parameters only by 5.
   hf["rope_theta"] = theta;
   hf["rope_scaling"] = scaling;
-  if (llama && !window) hf["mlp_bias"] = s.mlp_bias;
-  if (!qwen2 && !window) hf["attention_bias"] = s.qkv_bias;
-  if (window) {
-    hf["sliding_window"] = *window;
-    if (s.qkv_bias || s.mlp_bias)
-      in.problem("biases together with a sliding window are not supported");
-  } else if (!llama) {
-    hf["use_sliding_window"] = false;
-  }
+  if (s.architecture == "phi3" || s.architecture == "glm4") hf["partial_rotary_factor"] = share;
+  if (s.architecture == "phi3")
+    hf["original_max_position_embeddings"] =
+        in.size("rope.scaling.original_context_length", in.size("context_length"));
+  if (family == "llama") hf["mlp_bias"] = s.mlp_bias;
+  if (!qwen2 && s.architecture != "phi3" && family != "mistral") hf["attention_bias"] = s.qkv_bias;
+  read_windows(in, s, hf);
+  if (qwen) hf["use_sliding_window"] = false;
 }
 
 void read_gpt2(Reader& in, GgufConfig& out) {
@@ -243,39 +327,44 @@ std::string most_common_dtype(const GgufFile& file) {
   return std::ranges::max_element(counts, {}, [](const auto& c) { return c.second; })->first;
 }
 
-const std::vector<std::string_view>& known_keys() {
-  static const std::vector<std::string_view> known = {"vocab_size",
-                                                      "context_length",
-                                                      "embedding_length",
-                                                      "block_count",
-                                                      "feed_forward_length",
-                                                      "tensor_data_layout",
-                                                      "expert_count",
-                                                      "expert_used_count",
-                                                      "attention.head_count",
-                                                      "attention.head_count_kv",
-                                                      "attention.key_length",
-                                                      "attention.value_length",
-                                                      "attention.layer_norm_rms_epsilon",
-                                                      "attention.layer_norm_epsilon",
-                                                      "attention.causal",
-                                                      "attention.sliding_window",
-                                                      "attention.max_alibi_bias",
-                                                      "attention.clamp_kqv",
-                                                      "rope.dimension_count",
-                                                      "rope.freq_base",
-                                                      "rope.scale_linear",
-                                                      "rope.scaling.type",
-                                                      "rope.scaling.factor",
-                                                      "rope.scaling.original_context_length",
-                                                      "rope.scaling.finetuned",
-                                                      "rope.scaling.attn_factor",
-                                                      "rope.scaling.yarn_attn_factor",
-                                                      "rope.scaling.yarn_log_multiplier",
-                                                      "rope.scaling.yarn_ext_factor",
-                                                      "rope.scaling.yarn_beta_fast",
-                                                      "rope.scaling.yarn_beta_slow",
-                                                      "use_parallel_residual"};
+std::vector<std::string_view> known_keys(std::string_view architecture) {
+  std::vector<std::string_view> known = {"vocab_size",
+                                         "context_length",
+                                         "embedding_length",
+                                         "block_count",
+                                         "feed_forward_length",
+                                         "tensor_data_layout",
+                                         "expert_count",
+                                         "expert_used_count",
+                                         "attention.head_count",
+                                         "attention.head_count_kv",
+                                         "attention.key_length",
+                                         "attention.value_length",
+                                         "attention.layer_norm_rms_epsilon",
+                                         "attention.layer_norm_epsilon",
+                                         "attention.causal",
+                                         "attention.sliding_window",
+                                         "attention.max_alibi_bias",
+                                         "attention.clamp_kqv",
+                                         "rope.dimension_count",
+                                         "rope.freq_base",
+                                         "rope.scale_linear",
+                                         "rope.scaling.type",
+                                         "rope.scaling.factor",
+                                         "rope.scaling.original_context_length",
+                                         "rope.scaling.finetuned",
+                                         "rope.scaling.attn_factor",
+                                         "rope.scaling.yarn_attn_factor",
+                                         "rope.scaling.yarn_log_multiplier",
+                                         "rope.scaling.yarn_ext_factor",
+                                         "rope.scaling.yarn_beta_fast",
+                                         "rope.scaling.yarn_beta_slow",
+                                         "use_parallel_residual"};
+  if (is_gemma(architecture))
+    for (const char* key :
+         {"final_logit_softcapping", "attention.sliding_window_pattern", "rope.freq_base_swa"})
+      known.push_back(key);
+  if (architecture == "gemma2") known.push_back("attn_logit_softcapping");
   return known;
 }
 
@@ -286,24 +375,21 @@ GgufConfig config_from_gguf(const GgufFile& file, Problems& problems) {
   GgufConfig out;
   out.structure.architecture = keys.text("general.architecture");
   const std::string& architecture = out.structure.architecture;
-  const bool llama_like =
-      architecture == "llama" || architecture == "qwen2" || architecture == "qwen3";
-  if (!llama_like && architecture != "gpt2")
-    raise<CheckpointError>("{}: general.architecture={} is not supported\n  try: a llama, mistral, "
-                           "qwen2, qwen3 or gpt2 model",
-                           keys.origin(), excerpt(architecture));
+  if (find_gguf_family(&GgufFamily::architecture, architecture) == nullptr)
+    raise<CheckpointError>("{}: general.architecture={} is not supported\n  try: a {} model",
+                           keys.origin(), excerpt(architecture), gguf_family_list());
   if (const auto parts = keys.find_integer("split.count"); parts && *parts > 1)
     raise<CheckpointError>("{} is one part of a model that is split into {} files\n  try: join "
                            "them with llama-gguf-split --merge",
                            keys.origin(), *parts);
   Reader in(file, architecture, problems);
-  in.refuse_others(known_keys());
+  in.refuse_others(known_keys(architecture));
   in.refuse_unless("expert_count", 0);
   in.refuse_unless("attention.causal", 1);
   in.refuse_unless("attention.max_alibi_bias", 0);
   in.refuse_unless("attention.clamp_kqv", 0);
   in.refuse_unless("use_parallel_residual", 0);
-  llama_like ? read_llama(in, out) : read_gpt2(in, out);
+  architecture == "gpt2" ? read_gpt2(in, out) : read_decoder(in, out);
 
   GgufStructure& s = out.structure;
   s.untied = in.has_tensor("output.weight");

@@ -33,6 +33,7 @@ class Writer {
   void put(const char* key, const char* value) { add(key, std::string(value)); }
   void problem(std::string text) const { problems_.push_back(std::move(text)); }
   GgufStructure& structure() { return out_.structure; }
+  const GgufStructure& structure() const { return out_.structure; }
   GgufHead& out() { return out_; }
 
  private:
@@ -56,11 +57,17 @@ Json rope_of(const Writer& w) {
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     if (!w.has(key)) continue;
     if (!w.json()[key].is_object()) raise<DataError>("{}: {} is not an object", kWhere, key);
-    rope.update(w.json()[key]);
+    // Gemma 3 has them for each kind of layer.
+    const Json& given =
+        w.json()[key].contains("full_attention") ? w.json()[key]["full_attention"] : w.json()[key];
+    if (!given.is_object()) raise<DataError>("{}: {}.full_attention is not an object", kWhere, key);
+    rope.update(given);
   }
   if (!rope.contains("rope_type"))
     rope["rope_type"] = json_get_or<std::string>(rope, "type", "default", kWhere);
-  if (!rope.contains("rope_theta")) rope["rope_theta"] = w.get<double>("rope_theta", 10000.0);
+  if (!rope.contains("rope_theta"))
+    rope["rope_theta"] =
+        w.get<double>("rope_theta", w.structure().architecture == "gemma3" ? 1e6 : 10000.0);
   return rope;
 }
 
@@ -107,22 +114,18 @@ void put_rope(Writer& w, int64_t positions) {
   w.put("rope.freq_base", theta);
 }
 
-/// Windows are told to llama.cpp's readers only where all layers have them, and even there it
-/// computes full attention for llama.
-void put_window(Writer& w, const std::string& family) {
-  GgufStructure& s = w.structure();
-  if (family == "mistral") {
-    if (!w.has("sliding_window")) return;
-    const int64_t window = w.size("sliding_window");
-    w.put("attention.sliding_window", window);
-    log::warning("llama.cpp ignores sliding_window={} for the architecture llama: it uses full "
-                 "attention for longer texts",
-                 window);
-    return;
-  }
-  if (family == "llama" || !w.get<bool>("use_sliding_window", false) || !w.has("sliding_window"))
-    return;
-  bool windowed = w.get<int64_t>("max_window_layers", 28) < s.layers;
+/// llama.cpp computes full attention for these architectures, whatever the file says.
+void put_ignored_window(Writer& w, int64_t window) {
+  w.put("attention.sliding_window", window);
+  log::warning("llama.cpp ignores sliding_window={} for the architecture {}: it uses full "
+               "attention for longer texts",
+               window, w.structure().architecture);
+}
+
+/// Qwen's windows have no place in a file.
+void refuse_window(Writer& w, const std::string& family) {
+  if (!w.get<bool>("use_sliding_window", false) || !w.has("sliding_window")) return;
+  bool windowed = w.get<int64_t>("max_window_layers", 28) < w.structure().layers;
   if (w.has("layer_types")) {
     windowed = false;
     for (const auto& type : w.get<std::vector<std::string>>("layer_types"))
@@ -133,27 +136,126 @@ void put_window(Writer& w, const std::string& family) {
                           w.get<int64_t>("sliding_window"), family));
 }
 
-void put_llama(Writer& w, const std::string& family) {
+/// Every how many layers one has no window: `usual` if it fits.
+std::optional<int64_t> window_pattern(const std::vector<std::string>& types, int64_t usual) {
+  const auto fits = [&](int64_t every) {
+    for (size_t i = 0; i < types.size(); ++i) {
+      const bool full = (static_cast<int64_t>(i) + 1) % every == 0;
+      if (types[i] != (full ? "full_attention" : "sliding_attention")) return false;
+    }
+    return true;
+  };
+  if (fits(usual)) return usual;
+  for (int64_t every = 1; every <= static_cast<int64_t>(types.size()) + 1; ++every)
+    if (fits(every)) return every;
+  return std::nullopt;
+}
+
+/// A number that llama.cpp takes from somewhere else.
+void require_number(const Writer& w, const char* key, double given, double implied) {
+  if (given != implied)
+    w.problem(fmt::format("{}={} cannot be stored in a {} file, which stands for {}", key, given,
+                          w.structure().architecture, implied));
+}
+
+void put_gemma(Writer& w) {
+  const GgufStructure& s = w.structure();
+  const bool gemma2 = s.architecture == "gemma2";
+  require_number(w, "query_pre_attn_scalar", w.get<double>("query_pre_attn_scalar", 256),
+                 static_cast<double>(gemma_query_scalar(s)));
+  if (gemma2 && s.untied) w.problem("tie_word_embeddings=false cannot be stored in a gemma2 file");
+  const int64_t usual = gemma2 ? 2 : 6;
+  std::optional<int64_t> every = gemma2 ? usual : w.size("sliding_window_pattern", usual);
+  if (w.has("layer_types"))
+    every = window_pattern(w.get<std::vector<std::string>>("layer_types"), usual);
+  if (!every) {
+    w.problem("layer_types in which not every n-th layer alone is full_attention cannot be stored "
+              "in GGUF");
+    return;
+  }
+  w.put("attention.sliding_window", w.size("sliding_window", 4096));
+  if (*every != usual) {
+    w.put("attention.sliding_window_pattern", *every);
+    log::warning("llama.cpp before 2026 ignores that every {} layers one has no window, and takes "
+                 "{} instead",
+                 *every, usual);
+  }
+  if (gemma2) {
+    for (const auto& [key, usual_cap] :
+         {std::pair{"attn_logit_softcapping", 50.0}, {"final_logit_softcapping", 30.0}}) {
+      if (w.json().contains(key) && w.json()[key].is_null())
+        w.problem(fmt::format("{}=null cannot be stored in a gemma2 file", key));
+      w.put(key, w.get<double>(key, usual_cap));
+    }
+    return;
+  }
+  if (w.has("final_logit_softcapping"))
+    w.put("final_logit_softcapping", w.get<double>("final_logit_softcapping"));
+  Json sliding = Json::object();
+  if (w.has("rope_parameters") && w.json()["rope_parameters"].is_object())
+    sliding = w.json()["rope_parameters"].value("sliding_attention", Json::object());
+  w.put("rope.freq_base_swa",
+        json_get_or<double>(sliding, "rope_theta", w.get<double>("rope_local_base_freq", 10000.0),
+                            kWhere));
+}
+
+/// The dimensions of each head that rotate.
+int64_t rotary_size(const Writer& w, const Json& rope) {
+  const GgufStructure& s = w.structure();
+  if (s.architecture != "phi3" && s.architecture != "glm4") return s.head_size;
+  const double share = json_get_or<double>(
+      rope, "partial_rotary_factor",
+      w.get<double>("partial_rotary_factor", s.architecture == "glm4" ? 0.5 : 1.0), kWhere);
+  return static_cast<int64_t>(static_cast<double>(s.head_size) * share);
+}
+
+/// Values of keys that config.json leaves out, which are not Llama's.
+int64_t usual_head_size(const std::string& family, const GgufStructure& s) {
+  if (family == "qwen3") return 128;
+  return is_gemma(s.architecture) ? 256 : std::max<int64_t>(1, s.hidden / s.heads);
+}
+
+void put_biases(Writer& w, const std::string& family) {
+  GgufStructure& s = w.structure();
+  const bool attention = w.get<bool>("attention_bias", family == "glm4");
+  s.qkv_bias = family == "qwen2" || (attention && family != "phi3");
+  s.proj_bias = (family == "llama" || family == "qwen3") && attention;
+  s.mlp_bias = family == "llama" && w.get<bool>("mlp_bias", false);
+  if (attention && (family == "mistral" || family == "olmo2" || is_gemma(s.architecture)))
+    w.problem(fmt::format("attention_bias=true for {}", family));
+}
+
+void put_activation(const Writer& w) {
+  const GgufStructure& s = w.structure();
+  const bool gemma = is_gemma(s.architecture);
+  const char* key = gemma ? "hidden_activation" : "hidden_act";
+  const auto act = w.get<std::string>(key, gemma ? "gelu_pytorch_tanh" : "silu");
+  const bool known =
+      gemma ? act == "gelu_pytorch_tanh" || act == "gelu_new" : act == "silu" || act == "swish";
+  if (!known)
+    w.problem(
+        fmt::format("{}={} cannot be stored in a {} file", key, excerpt(act), s.architecture));
+}
+
+void put_decoder(Writer& w, const std::string& family) {
   GgufStructure& s = w.structure();
   s.layers = w.size("num_hidden_layers");
   s.hidden = w.size("hidden_size");
   s.heads = w.size("num_attention_heads");
   s.kv_heads = w.size("num_key_value_heads", s.heads);
   s.ffn = w.size("intermediate_size");
-  s.head_size =
-      w.size("head_dim", family == "qwen3" ? 128 : std::max<int64_t>(1, s.hidden / s.heads));
+  s.head_size = w.size("head_dim", usual_head_size(family, s));
   if (s.head_size % 2 != 0) w.problem(fmt::format("the head size {} is odd", s.head_size));
-  const bool attention_bias = w.get<bool>("attention_bias", false);
-  s.qkv_bias = family == "qwen2" || attention_bias;
-  s.proj_bias = (family == "llama" || family == "qwen3") && attention_bias;
-  s.mlp_bias = family == "llama" && w.get<bool>("mlp_bias", false);
-  s.untied = !w.get<bool>("tie_word_embeddings", false);
-  if (family == "mistral" && attention_bias) w.problem("attention_bias=true for mistral");
-  const auto act = w.get<std::string>("hidden_act", "silu");
-  if (act != "silu" && act != "swish")
-    w.problem(
-        fmt::format("hidden_act={} cannot be stored in a {} file", excerpt(act), s.architecture));
-  const int64_t positions = w.size("max_position_embeddings", 2048);
+  put_biases(w, family);
+  put_activation(w);
+  s.untied = !w.get<bool>("tie_word_embeddings", is_gemma(s.architecture));
+  if (family == "olmo2" && !s.untied)
+    w.problem("tie_word_embeddings=true cannot be stored in an olmo2 file");
+  if ((family == "olmo2" || family == "phi3") && s.head_size * s.heads != s.hidden)
+    require_number(w, "head_dim", static_cast<double>(s.head_size),
+                   static_cast<double>(s.hidden) / static_cast<double>(s.heads));
+  const int64_t positions =
+      w.size("max_position_embeddings", is_gemma(s.architecture) ? 8192 : 2048);
   w.put("block_count", s.layers);
   w.put("context_length", positions);
   w.put("embedding_length", s.hidden);
@@ -161,13 +263,26 @@ void put_llama(Writer& w, const std::string& family) {
   w.put("attention.head_count", s.heads);
   w.put("attention.head_count_kv", s.kv_heads);
   put_rope(w, positions);
-  w.put("attention.layer_norm_rms_epsilon", w.get<double>("rms_norm_eps", 1e-6));
-  if (family == "qwen3" || w.has("head_dim")) {
+  const double eps = family == "olmo2" || family == "phi3" ? 1e-5
+                     : family == "glm4"                    ? 1.5625e-7
+                                                           : 1e-6;
+  w.put("attention.layer_norm_rms_epsilon", w.get<double>("rms_norm_eps", eps));
+  if (family == "qwen3" || is_gemma(s.architecture) || w.has("head_dim")) {
     w.put("attention.key_length", s.head_size);
     w.put("attention.value_length", s.head_size);
   }
-  put_window(w, family);
-  if (s.architecture == "llama") w.put("rope.dimension_count", s.head_size);
+  if (family == "mistral" && w.has("sliding_window"))
+    put_ignored_window(w, w.size("sliding_window"));
+  if (family == "phi3") {
+    w.has("sliding_window") ? put_ignored_window(w, w.size("sliding_window"))
+                            : w.put("attention.sliding_window", int64_t{0});
+    w.put("rope.scaling.original_context_length",
+          w.size("original_max_position_embeddings", positions));
+  }
+  if (is_gemma(s.architecture)) put_gemma(w);
+  if (family.starts_with("qwen")) refuse_window(w, family);
+  if (s.architecture == "llama" || family == "phi3" || family == "glm4")
+    w.put("rope.dimension_count", rotary_size(w, rope_of(w)));
 }
 
 void put_gpt2(Writer& w) {
@@ -202,14 +317,13 @@ GgufHead config_to_gguf(const Json& hf, Problems& problems) {
   GgufHead out;
   Writer w(hf, out, problems);
   const auto family = w.get<std::string>("model_type");
-  if (family != "gpt2" && family != "llama" && family != "mistral" && family != "qwen2" &&
-      family != "qwen3")
-    raise<CheckpointError>("model_type={} cannot be written as GGUF\n  try: gpt2, llama, mistral, "
-                           "qwen2 or qwen3",
-                           excerpt(family));
-  out.structure.architecture = family == "mistral" ? "llama" : family;
+  const GgufFamily* const known = find_gguf_family(&GgufFamily::model_type, family);
+  if (known == nullptr)
+    raise<CheckpointError>("model_type={} cannot be written as GGUF\n  try: {}", excerpt(family),
+                           gguf_family_list());
+  out.structure.architecture = known->architecture;
   out.structure.vocab = w.size("vocab_size");
-  family == "gpt2" ? put_gpt2(w) : put_llama(w, family);
+  family == "gpt2" ? put_gpt2(w) : put_decoder(w, family);
   w.put("vocab_size", out.structure.vocab);
   return out;
 }

@@ -205,7 +205,8 @@ class RowSource {
     return bytes_.data() + static_cast<size_t>(index) * size_;
   }
   void floats(int64_t row, std::vector<float>& out) const {
-    for (int64_t c = 0; c < columns; ++c) out[static_cast<size_t>(c)] = element(at(row, c), dtype_);
+    for (int64_t c = 0; c < columns; ++c)
+      out[static_cast<size_t>(c)] = element(at(row, c), dtype_) + entry_.shift;
   }
   void raw(int64_t row, std::byte* out) const {
     const bool contiguous =
@@ -237,7 +238,7 @@ void write_tensor(const Planned& planned, std::vector<std::byte>& buffer, GgufWr
   const GgmlBlock& block = *ggml_block(planned.type);
   const size_t row_bytes = static_cast<size_t>(source.columns) / block.elements * block.bytes;
   const auto band = static_cast<int64_t>(std::max<size_t>(1, (size_t{4} << 20) / row_bytes));
-  const bool raw = same_elements(planned.source->dtype, planned.type);
+  const bool raw = planned.entry.shift == 0 && same_elements(planned.source->dtype, planned.type);
   std::vector<float> row(static_cast<size_t>(source.columns));
   std::vector<std::byte> out;
   uint64_t offset = 0;

@@ -148,6 +148,11 @@ void GgufModel::Impl::take(const GgufMapEntry& entry, const GgufTensor& tensor,
                                    fmt::join(entry.gguf_shape(), ", ")));
     return;
   }
+  if (entry.shift != 0 && dtype_of(tensor.type) != SafeDtype::kF32) {
+    problems.push_back(
+        fmt::format("tensor {} is {} instead of F32", entry.gguf, name_of(tensor.type)));
+    return;
+  }
   index.emplace(entry.hf, tensors.size());
   tensors.push_back({.name = entry.hf, .shape = entry.shape, .dtype = dtype_of(tensor.type)});
   sources.push_back({&tensor, entry});
@@ -209,10 +214,15 @@ void GgufModel::read(std::string_view name, std::span<std::byte> target) const {
     return;
   }
   std::vector<float> scratch(static_cast<size_t>(rows.columns));
+  const bool shifted = source.entry.shift != 0; // read as float: see take()
   // A bias is one row in the file, and its elements are the rows of the model.
   const bool vector = tensor.shape.size() == 1;
   for (int64_t row = 0; row < rows.count; ++row) {
-    const auto elements = rows.elements(row, scratch);
+    auto elements = rows.elements(row, scratch);
+    if (shifted) {
+      for (float& value : scratch) value -= source.entry.shift;
+      elements = std::as_bytes(std::span(scratch));
+    }
     if (!vector || source.entry.order == GgufOrder::kSame) {
       const int64_t to = vector ? row : hf_row(source.entry, row, rows.count);
       std::memcpy(target.data() + static_cast<size_t>(to) * elements.size(), elements.data(),

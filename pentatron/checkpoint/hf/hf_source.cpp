@@ -9,6 +9,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/hf_cache.h"
+#include "pentatron/base/log.h"
 #include "pentatron/base/safetensors.h"
 #include "pentatron/checkpoint/hf/families/family.h"
 #include "pentatron/checkpoint/hf/parts.h"
@@ -38,11 +39,12 @@ at::Tensor rows_of(const WeightMapEntry& entry, const SafeTensor& tensor, int64_
 }
 
 /// The name, without the "transformer." that files of the first GPT-2 lack, and as files of the
-/// first BERT name norms.
+/// first BERT name norms, and transformers 4 the bias of an output layer of its own.
 std::vector<std::string> spellings(const std::string& name) {
   std::vector<std::string> all = {name, name.substr(name.find('.') + 1)};
-  for (const auto& [now, then] : {std::pair{".LayerNorm.weight", ".LayerNorm.gamma"},
-                                  std::pair{".LayerNorm.bias", ".LayerNorm.beta"}})
+  for (const auto& [now, then] :
+       {std::pair{".LayerNorm.weight", ".LayerNorm.gamma"},
+        std::pair{".LayerNorm.bias", ".LayerNorm.beta"}, std::pair{".decoder.bias", ".bias"}})
     if (name.ends_with(now))
       all.push_back(name.substr(0, name.size() - std::string_view(now).size()) + then);
   return all;
@@ -51,10 +53,15 @@ std::vector<std::string> spellings(const std::string& name) {
 class HfSource final : public ModelSource {
  public:
   HfSource(const fs::path& folder, HfModel model) : ModelSource({}), files_(folder) {
+    const bool said_tied = !model.config.untie_embeddings_and_output_weights;
     const Family* const family = find_family(model.family);
     if (family != nullptr && family->fit != nullptr)
       family->fit([&](std::string_view name) { return files_.find(name) != nullptr; },
                   model.config);
+    if (untie_what_differs(model) && said_tied)
+      log::shared_warning("{}: the weights of the embedding and of the output layer differ, so "
+                          "they are not tied, as in transformers",
+                          folder.string());
     facts_ = {.format = ModelFormat::kHuggingFace,
               .path = folder,
               .config = model.config,
@@ -75,6 +82,23 @@ class HfSource final : public ModelSource {
   }
 
  private:
+  /// transformers 5 ties only weights that are equal, whatever config.json says.
+  bool untie_what_differs(HfModel& model) const {
+    if (model.config.untie_embeddings_and_output_weights) return false;
+    HfModel untied = model;
+    untied.config.untie_embeddings_and_output_weights = true;
+    const SafeTensor *words = nullptr, *output = nullptr;
+    for (const WeightMapEntry& entry : weight_map(untied)) {
+      const bool input = entry.param == "embedding.word.weight";
+      if (!input && entry.param != "output.weight") continue;
+      for (const std::string& name : spellings(entry.hf))
+        if (const SafeTensor* const tensor = files_.find(name)) (input ? words : output) = tensor;
+    }
+    model.config.untie_embeddings_and_output_weights =
+        words != nullptr && output != nullptr && !std::ranges::equal(words->data, output->data);
+    return model.config.untie_embeddings_and_output_weights;
+  }
+
   /// Finds a tensor under its name or another spelling.
   const SafeTensor* find(const std::string& name, std::set<std::string>& used) {
     for (const std::string& candidate : spellings(name)) {

@@ -209,7 +209,7 @@ bool is_byte_token(const std::string& text) {
 bool has_prefix(const Json& json) {
   const Json& normalizer = member(json, "normalizer");
   const Json& pre_tokenizer = member(json, "pre_tokenizer");
-  bool prefix = false;
+  bool prefix = false, no_spaces = false;
   std::vector<Json> steps;
   if (type_of(normalizer) == "Sequence") {
     for (const Json& step : member(normalizer, "normalizers")) steps.push_back(step);
@@ -222,8 +222,13 @@ bool has_prefix(const Json& json) {
     if (!prepend && !replace)
       raise<DataError>("GGUF cannot store the normalizer {}", excerpt(dump_json(step), 200));
     prefix = prefix || prepend;
+    no_spaces = no_spaces || replace;
   }
   if (pre_tokenizer.is_null()) return prefix;
+  // Gemma's tokenizers split where no space is left.
+  if (no_spaces && type_of(pre_tokenizer) == "Split" &&
+      member(pre_tokenizer, "pattern") == Json{{"String", " "}})
+    return prefix;
   if (type_of(pre_tokenizer) != "Metaspace")
     raise<DataError>("GGUF cannot store the pre_tokenizer {} together with byte tokens",
                      excerpt(dump_json(pre_tokenizer), 200));

@@ -56,25 +56,27 @@ class EncoderEmbedding final : public nn::Segment {
       x = x + nn::embedding(ctx.layout->outer(rows), *table, nullptr, 0, ctx);
     };
     if (tables_.token_types != nullptr) add(tables_.token_types, ctx.batch->field(kTokenTypes));
-    if (tables_.positions != nullptr) add(tables_.positions, positions(*ctx.layout));
+    if (tables_.positions != nullptr)
+      add(tables_.positions, positions(*ctx.layout, ctx.batch->field("input_ids")));
     if (norm_) x = norm_->forward(x, ctx);
     return {.flows = {nn::dropout(x, {.p = dropout_, .site = 0}, ctx)}, .loss = {}};
   }
 
  private:
-  /// With an offset (RoBERTa) they count from the first real token.
-  at::Tensor positions(const nn::SequenceLayout& layout) const {
+  /// With an offset (RoBERTa) they count the tokens of a document that are no padding; padding has
+  /// the id, and gets the row, before the first.
+  at::Tensor positions(const nn::SequenceLayout& layout, const at::Tensor& ids) const {
     const nn::NoAutograd guard;
     at::Tensor rows = layout.positions.to(at::kLong);
     if (position_offset_ == 0) return rows;
     rows = rows + position_offset_;
-    for (size_t i = 0; i < layout.real.size(); ++i) {
-      const auto sample = static_cast<int64_t>(i);
-      rows.narrow(0, sample * layout.sequence, layout.sequence)
-          .sub_(layout.real[i].begin)
-          .clamp_min_(0);
+    const at::Tensor padding = ids.eq(position_offset_ - 1);
+    for (size_t i = 0; i + 1 < layout.document_starts.size(); ++i) {
+      const int64_t begin = layout.document_starts[i];
+      const int64_t tokens = layout.document_starts[i + 1] - begin;
+      rows.narrow(0, begin, tokens).sub_(padding.narrow(0, begin, tokens).cumsum(0));
     }
-    return rows;
+    return rows.clamp_min_(0).masked_fill_(padding, position_offset_ - 1);
   }
 
   Tables tables_;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <optional>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -31,6 +32,9 @@ fs::path tiny(const std::string& name) {
 struct HfFolder {
   explicit HfFolder(const std::string& name)
       : config(read_json(tiny(name) / "config.json")), weights(tiny(name)) {
+    // What llama.cpp takes for Gemma's, which these models do not have.
+    if (config.contains("query_pre_attn_scalar"))
+      config["query_pre_attn_scalar"] = config["head_dim"];
     for (const auto& [key, tensor] : weights.tensors()) {
       sources.push_back({key, tensor.shape, tensor.dtype, [&t = tensor](std::span<std::byte> to) {
                            std::memcpy(to.data(), t.data.data(), to.size());
@@ -39,6 +43,10 @@ struct HfFolder {
   }
   void write(const fs::path& file, GgmlType type = GgmlType::kF32) const {
     write_gguf(file, config, sources, {.type = type, .name = "tiny", .tokenizer = {}});
+  }
+  bool is_shifted(const std::string& name) const {
+    return config["model_type"].get<std::string>().starts_with("gemma") &&
+           name.ends_with("norm.weight");
   }
   Json config;
   SafetensorsFolder weights;
@@ -61,7 +69,8 @@ std::vector<float> read_floats(const GgufModel& model, const std::string& name) 
 class EveryFamily : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Families, EveryFamily,
                          testing::Values("gpt2", "llama", "mistral_sliding_window", "qwen2",
-                                         "qwen3", "llama3_rope_scaling_tied"));
+                                         "qwen3", "llama3_rope_scaling_tied", "olmo2", "phi3",
+                                         "gemma2", "gemma3_text", "glm4"));
 
 TEST_P(EveryFamily, ComesBackAsItWas) {
   const TemporaryFolder folder;
@@ -74,6 +83,15 @@ TEST_P(EveryFamily, ComesBackAsItWas) {
     ASSERT_NE(found, nullptr) << name;
     EXPECT_EQ(found->shape, tensor.shape) << name;
     EXPECT_EQ(found->dtype, tensor.dtype) << name;
+    if (hf.is_shifted(name)) {
+      const std::vector<float> values = read_floats(model, name);
+      for (size_t i = 0; i < values.size(); ++i) {
+        float given;
+        std::memcpy(&given, tensor.data.data() + i * sizeof(float), sizeof(float));
+        EXPECT_EQ(values[i], (given + 1.0F) - 1.0F) << name; // the file has it plus 1, in fp32
+      }
+      continue;
+    }
     EXPECT_TRUE(std::ranges::equal(read(model, *found), tensor.data)) << name;
   }
 }
@@ -105,15 +123,30 @@ TEST_P(EveryFamily, KeepsEveryKeyOfTheConfigurationThatChangesNumbers) {
                           "n_head",
                           "n_positions",
                           "activation_function",
-                          "layer_norm_epsilon"}) {
+                          "layer_norm_epsilon",
+                          "hidden_activation",
+                          "query_pre_attn_scalar",
+                          "attn_logit_softcapping",
+                          "final_logit_softcapping",
+                          "layer_types"}) {
     const Json given = hf.config.value(key, Json());
+    const bool qwen = hf.config["model_type"].get<std::string>().starts_with("qwen");
+    if (std::string_view(key) == "layer_types" && qwen) continue; // without a window
     if (!given.is_null()) {
       EXPECT_EQ(config.value(key, Json()), given) << key;
     }
   }
   if (!hf.config.contains("rope_parameters")) return;
   Json rope = hf.config["rope_parameters"];
+  if (rope.contains("full_attention")) {
+    EXPECT_EQ(config["rope_parameters"], rope);
+    rope = rope["full_attention"];
+  }
   EXPECT_EQ(config["rope_theta"], rope["rope_theta"]);
+  if (rope.contains("partial_rotary_factor")) {
+    EXPECT_EQ(config["partial_rotary_factor"], rope["partial_rotary_factor"]);
+    rope.erase("partial_rotary_factor");
+  }
   rope.erase("rope_theta");
   if (rope["rope_type"] == "default") rope = nullptr;
   EXPECT_EQ(config["rope_scaling"], rope);
@@ -340,6 +373,103 @@ TEST(GgufExport, RefusesWhatGgufHasNoPlaceFor) {
                           {"layer_types", {"full_attention", "sliding_attention"}}});
   EXPECT_THAT(message_of([&] { windowed.write(folder.path() / "x.gguf"); }),
               HasSubstr("sliding_window=8 in some layers of qwen2"));
+}
+
+TEST(GgufExport, RefusesWhatOneArchitectureHasNoPlaceFor) {
+  const TemporaryFolder folder;
+  const auto with = [&](const char* family, const char* key, Json value) {
+    HfFolder hf(family);
+    hf.config[key] = std::move(value);
+    return message_of([&] { hf.write(folder.path() / "x.gguf"); });
+  };
+  EXPECT_THAT(with("gemma2", "query_pre_attn_scalar", 20),
+              HasSubstr("query_pre_attn_scalar=20 cannot be stored in a gemma2 file, which stands "
+                        "for 16"));
+  EXPECT_THAT(with("gemma3_text", "query_pre_attn_scalar", 20), HasSubstr("scalar=20"));
+  EXPECT_THAT(with("gemma2", "attn_logit_softcapping", nullptr),
+              HasSubstr("attn_logit_softcapping=null"));
+  EXPECT_THAT(with("gemma2", "tie_word_embeddings", false), HasSubstr("tie_word_embeddings=false"));
+  EXPECT_THAT(with("gemma2", "hidden_activation", "silu"), HasSubstr("hidden_activation=silu"));
+  EXPECT_THAT(with("gemma2", "attention_bias", true), HasSubstr("attention_bias=true"));
+  EXPECT_THAT(with("gemma3_text", "layer_types", {"full_attention", "sliding_attention"}),
+              HasSubstr("layer_types in which not every n-th layer"));
+  EXPECT_THAT(with("olmo2", "tie_word_embeddings", true), HasSubstr("tie_word_embeddings=true"));
+  EXPECT_THAT(with("olmo2", "attention_bias", true), HasSubstr("attention_bias=true"));
+  EXPECT_THAT(with("olmo2", "head_dim", 16), HasSubstr("head_dim=16 cannot be stored"));
+  EXPECT_THAT(with("phi3", "rope_parameters", {{"rope_type", "longrope"}, {"rope_theta", 1e4}}),
+              HasSubstr("rope_type=longrope cannot be stored in a phi3 file"));
+  EXPECT_THAT(with("glm4", "hidden_act", "gelu"), HasSubstr("hidden_act=gelu"));
+}
+
+/// What a model becomes, or why it is none, if its file also says this.
+class Changed {
+ public:
+  explicit Changed(const char* family) {
+    HfFolder(family).write(folder_.path() / "x.gguf");
+    original_.emplace(folder_.path() / "x.gguf");
+  }
+  Json config(const std::string& key, std::optional<GgufValue> value) const {
+    GgufMetadata metadata = original_->metadata().all();
+    std::erase_if(metadata, [&](const auto& entry) { return entry.first == key; });
+    if (value) metadata.emplace_back(key, *value);
+    std::vector<GgufTensorSpec> specs;
+    for (const GgufTensor& t : original_->tensors()) specs.push_back({t.name, t.type, t.shape});
+    GgufWriter writer(folder_.path() / "y.gguf", metadata, specs);
+    for (const GgufTensor& t : original_->tensors()) writer.write(t.name, t.data);
+    writer.finish();
+    return GgufModel(folder_.path() / "y.gguf").config();
+  }
+  std::string error(const std::string& key, GgufValue value) const {
+    return message_of([&] { config(key, std::move(value)); });
+  }
+
+ private:
+  TemporaryFolder folder_;
+  std::optional<GgufFile> original_;
+};
+
+TEST(GgufModel, TakesWhatGemmaFilesLeaveOutFromLlamaCpp) {
+  const Changed gemma2("gemma2"), gemma3("gemma3_text");
+  EXPECT_EQ(gemma2.config("gemma2.attn_logit_softcapping", std::nullopt)["attn_logit_softcapping"],
+            50);
+  EXPECT_EQ(
+      gemma2.config("gemma2.final_logit_softcapping", std::nullopt)["final_logit_softcapping"], 30);
+  EXPECT_EQ(gemma2.config("gemma2.attention.sliding_window", std::nullopt)["sliding_window"], 4096);
+  const Json sliding = {"sliding_attention", "sliding_attention"},
+             full = {"full_attention", "full_attention"};
+  EXPECT_EQ(gemma2.config("gemma2.attention.sliding_window_pattern", uint32_t{3})["layer_types"],
+            sliding);
+  EXPECT_EQ(gemma3.config("gemma3.attention.sliding_window_pattern", std::nullopt)["layer_types"],
+            sliding);
+  EXPECT_EQ(gemma3.config("gemma3.attention.sliding_window", std::nullopt)["layer_types"], full);
+  EXPECT_EQ(gemma3.config("gemma3.rope.freq_base_swa",
+                          5000.0F)["rope_parameters"]["sliding_attention"]["rope_theta"],
+            5000);
+}
+
+TEST(GgufModel, ReadsEveryArchitectureAsThePythonPackageWritesIt) {
+  for (const char* name : {"llama", "gpt2", "olmo2", "phi3", "gemma2", "gemma3", "glm4"}) {
+    const GgufModel model(fs::path(PENTATRON_TEST_DATA) / "fuzz/gguf_model_fuzz" / name);
+    EXPECT_TRUE(model.config()["model_type"].get<std::string>().starts_with(name));
+    if (model.find("model.norm.weight") == nullptr) continue;
+    EXPECT_EQ(read_floats(model, "model.norm.weight")[0], name[0] == 'g' && name[1] == 'e' ? 0 : 1);
+  }
+}
+
+TEST(GgufModel, RefusesWhatIsOfAnotherArchitecture) {
+  EXPECT_THAT(Changed("llama").error("llama.attn_logit_softcapping", 50.0F),
+              HasSubstr("'llama.attn_logit_softcapping' is not supported"));
+  EXPECT_THAT(Changed("gemma3_text").error("gemma3.attn_logit_softcapping", 50.0F),
+              HasSubstr("is not supported"));
+  EXPECT_THAT(Changed("olmo2").error("olmo2.attention.sliding_window", uint32_t{4}),
+              HasSubstr("does not specify which layers"));
+  EXPECT_THAT(Changed("olmo2").error("olmo2.rope.dimension_count", uint32_t{6}),
+              HasSubstr("dimension_count=6"));
+  const Changed glm4("glm4");
+  EXPECT_THAT(glm4.error("glm4.rope.dimension_count", uint32_t{18}), HasSubstr("=18 with a head"));
+  EXPECT_EQ(glm4.config("glm4.rope.dimension_count", uint32_t{6})["partial_rotary_factor"], 0.375);
+  EXPECT_EQ(Changed("phi3").config("phi3.attention.sliding_window", uint32_t{0})["sliding_window"],
+            nullptr);
 }
 
 TEST(GgufExport, NamesTheTensorWithAValueThatTheTypeCannotHold) {

@@ -115,6 +115,61 @@ def llama(writer):
         writer.add_tensor(f"blk.0.{name}.weight", np.ones(shape, np.float16 if name == "attn_k" else np.float32))
 
 
+def decoder(writer, shapes, norms, qk_norm=0):
+    """One layer of an architecture of its own: 2 heads of 2, hidden size 4, MLP 3."""
+    writer.add_block_count(1)
+    writer.add_context_length(16)
+    writer.add_embedding_length(4)
+    writer.add_feed_forward_length(3)
+    writer.add_head_count(2)
+    writer.add_key_length(2)
+    writer.add_value_length(2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_tensor("token_embd.weight", np.ones((5, 4), np.float32))
+    writer.add_tensor("output_norm.weight", np.ones(4, np.float32))
+    shapes = {"attn_output": (4, 4), "ffn_down": (4, 3), **shapes, **{name: 4 for name in norms}}
+    if qk_norm:
+        shapes |= {"attn_q_norm": qk_norm, "attn_k_norm": qk_norm}
+    for name, shape in shapes.items():
+        writer.add_tensor(f"blk.0.{name}.weight", np.ones(shape, np.float32))
+
+
+QKV = {"attn_q": (4, 4), "attn_k": (4, 4), "attn_v": (4, 4)}
+GATED = {"ffn_gate": (3, 4), "ffn_up": (3, 4)}
+SANDWICH = ["attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"]
+
+
+def olmo2(writer):
+    decoder(writer, {**QKV, **GATED}, ["post_attention_norm", "post_ffw_norm"], qk_norm=4)
+    writer.add_tensor("output.weight", np.ones((5, 4), np.float32))
+
+
+def phi3(writer):
+    decoder(writer, {"attn_qkv": (12, 4), "ffn_up": (6, 4)}, ["attn_norm", "ffn_norm"])
+    writer.add_sliding_window(0)
+    writer.add_rope_dimension_count(2)
+
+
+def gemma2(writer):
+    decoder(writer, {**QKV, **GATED}, SANDWICH)
+    writer.add_attn_logit_softcapping(50.0)
+    writer.add_final_logit_softcapping(30.0)
+    writer.add_sliding_window(8)
+
+
+def gemma3(writer):
+    decoder(writer, {**QKV, **GATED}, SANDWICH, qk_norm=2)
+    writer.add_sliding_window(8)
+    writer.add_sliding_window_pattern(2)
+    writer.add_rope_freq_base_swa(10000.0)
+
+
+def glm4(writer):
+    decoder(writer, {**QKV, "ffn_up": (6, 4)}, SANDWICH)
+    writer.add_rope_dimension_count(2)
+
+
 def gpt2(writer):
     writer.add_block_count(1)
     writer.add_context_length(2)
@@ -156,5 +211,7 @@ write("../fuzz/gguf_fuzz/python", seed)
 write("../fuzz/gguf_fuzz/tiny", tiny)
 write("../fuzz/gguf_model_fuzz/llama", llama, "llama")
 write("../fuzz/gguf_model_fuzz/gpt2", gpt2, "gpt2")
+for fill in (olmo2, phi3, gemma2, gemma3, glm4):
+    write("../fuzz/gguf_model_fuzz/" + fill.__name__, fill, fill.__name__)
 write("../fuzz/gguf_tokenizer_fuzz/bytes", bytes_tokenizer)
 write("../fuzz/gguf_tokenizer_fuzz/pieces", pieces_tokenizer)

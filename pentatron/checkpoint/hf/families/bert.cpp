@@ -26,9 +26,11 @@ void read_labels(const ConfigReader& in, ModelConfig& c) {
   const int64_t labels =
       named ? static_cast<int64_t>(names->size()) : in.get<int64_t>("num_labels", 2);
   const auto problem = in.find<std::string>("problem_type");
-  if (problem == "multi_label_classification") in.refuse("problem_type=" + *problem);
+  if (problem && problem != "regression" && problem != "single_label_classification")
+    in.refuse("problem_type=" + *problem);
   if (labels == 1 || problem == "regression") {
     if (labels != 1) in.refuse(fmt::format("regression of {} numbers", labels));
+    if (problem == "single_label_classification") in.refuse("classification into one class");
     c.head = ModelHead::kRegression;
     return;
   }
@@ -45,6 +47,7 @@ ModelConfig read_encoder(const ConfigReader& in, std::string_view prefix) {
   c.vocab_size = in.get<int64_t>("vocab_size");
   c.max_position_embeddings = in.get<int64_t>("max_position_embeddings", 512);
   c.num_tokentypes = in.get<int64_t>("type_vocab_size", 2);
+  if (c.num_tokentypes < 1) in.refuse(fmt::format("type_vocab_size={}", c.num_tokentypes));
   c.layernorm_epsilon = in.get<double>("layer_norm_eps", 1e-12);
   c.activation_func = read_activation(in, in.get<std::string>("hidden_act", "gelu"), false);
   c.attention_dropout = in.get<double>("attention_probs_dropout_prob", 0.1);
@@ -113,8 +116,7 @@ void name_body(const ModelConfig& c, const std::string& prefix, TensorNames& out
   out.add(prefix + "embeddings.word_embeddings.weight", "embedding.word.weight");
   if (c.position_embedding_type == models::PositionEmbedding::kLearnedAbsolute)
     out.add(prefix + "embeddings.position_embeddings.weight", "embedding.position.weight");
-  if (c.num_tokentypes > 0)
-    out.add(prefix + "embeddings.token_type_embeddings.weight", "embedding.token_type.weight");
+  out.add(prefix + "embeddings.token_type_embeddings.weight", "embedding.token_type.weight");
   out.add_module(prefix + "embeddings.LayerNorm", "embedding.norm", true);
   for (int64_t i = 0; i < c.num_layers; ++i) {
     const std::string hf = fmt::format("{}encoder.layer.{}.", prefix, i),
@@ -127,6 +129,20 @@ void name_body(const ModelConfig& c, const std::string& prefix, TensorNames& out
     out.add_module(hf + "output.dense", own + "mlp.fc2", true);
     out.add_module(hf + "output.LayerNorm", own + "mlp_residual_norm", true);
   }
+}
+
+/// Of the head of masked tokens. An output layer with weights of its own has its bias there too,
+/// and transformers leaves the head's unused.
+void name_vocabulary(const ModelConfig& c, const std::string& head, TensorNames& out) {
+  const bool untied = c.untie_embeddings_and_output_weights;
+  if (untied) out.add(head + ".decoder.weight", "output.weight");
+  out.add(head + (untied ? ".decoder.bias" : ".bias"), "lm_head.bias");
+}
+bool is_extra_of_vocabulary(std::string_view name, const ModelConfig& c, std::string_view head) {
+  if (!name.starts_with(head)) return false;
+  const std::string_view rest = name.substr(head.size());
+  const bool untied = c.untie_embeddings_and_output_weights;
+  return untied ? rest == ".bias" : rest == ".decoder.bias" || rest == ".decoder.weight";
 }
 
 /// A task whose head the files show, where config.json names none.
@@ -151,11 +167,11 @@ void name_bert(const ModelConfig& c, TensorNames& out) {
   name_body(c, prefix, out);
   if (c.pools()) out.add_module(prefix + "pooler.dense", "pooler", true);
   if (c.head == ModelHead::kMaskedLm) {
-    out.add("cls.predictions.bias", "lm_head.bias");
-    out.add_module("cls.predictions.transform.dense", "lm_head.dense", true);
-    out.add_module("cls.predictions.transform.LayerNorm", "lm_head.norm", true);
-    if (c.untie_embeddings_and_output_weights)
-      out.add("cls.predictions.decoder.weight", "output.weight");
+    const std::string head = "cls.predictions";
+    if (!c.untie_embeddings_and_output_weights) name_vocabulary(c, head, out);
+    out.add_module(head + ".transform.dense", "lm_head.dense", true);
+    out.add_module(head + ".transform.LayerNorm", "lm_head.norm", true);
+    if (c.untie_embeddings_and_output_weights) name_vocabulary(c, head, out);
     if (c.binary_head) out.add_module("cls.seq_relationship", "binary_head", true);
   } else if (c.head != ModelHead::kNone) {
     out.add_module("classifier", "classifier", true);
@@ -163,9 +179,9 @@ void name_bert(const ModelConfig& c, TensorNames& out) {
 }
 
 bool is_extra_of_bert(std::string_view name, const ModelConfig& c) {
-  if (name.ends_with("embeddings.position_ids") || name == "cls.predictions.decoder.bias")
+  if (name.ends_with("embeddings.position_ids") ||
+      is_extra_of_vocabulary(name, c, "cls.predictions"))
     return true;
-  if (name == "cls.predictions.decoder.weight") return !c.untie_embeddings_and_output_weights;
   // A file for pre-training, of which another task needs less.
   if (name.starts_with("cls.seq_relationship."))
     return !(c.head == ModelHead::kMaskedLm && c.binary_head);
@@ -178,6 +194,9 @@ ModelConfig read_roberta(const ConfigReader& in) {
   const auto pad = in.get<int64_t>("pad_token_id", 1);
   if (pad < 0) in.refuse(fmt::format("pad_token_id={}", pad));
   c.position_offset = pad + 1;
+  if (c.head == ModelHead::kMaskedLm && c.activation_func != models::ActivationFunction::kGelu)
+    in.refuse(fmt::format("hidden_act={} before a head of masked tokens, which has gelu,",
+                          in.get<std::string>("hidden_act")));
   return c;
 }
 
@@ -197,10 +216,10 @@ void name_roberta(const ModelConfig& c, TensorNames& out) {
   const std::string prefix = c.head == ModelHead::kNone ? "" : "roberta.";
   name_body(c, prefix, out);
   if (c.head == ModelHead::kMaskedLm) {
-    out.add("lm_head.bias", "lm_head.bias");
+    if (!c.untie_embeddings_and_output_weights) name_vocabulary(c, "lm_head", out);
     out.add_module("lm_head.dense", "lm_head.dense", true);
     out.add_module("lm_head.layer_norm", "lm_head.norm", true);
-    if (c.untie_embeddings_and_output_weights) out.add("lm_head.decoder.weight", "output.weight");
+    if (c.untie_embeddings_and_output_weights) name_vocabulary(c, "lm_head", out);
   } else if (c.head == ModelHead::kNone) {
     if (c.pooler) out.add_module("pooler.dense", "pooler", true);
   } else {
@@ -210,8 +229,8 @@ void name_roberta(const ModelConfig& c, TensorNames& out) {
 }
 
 bool is_extra_of_roberta(std::string_view name, const ModelConfig& c) {
-  if (name.ends_with("embeddings.position_ids") || name == "lm_head.decoder.bias") return true;
-  if (name == "lm_head.decoder.weight") return !c.untie_embeddings_and_output_weights;
+  if (name.ends_with("embeddings.position_ids") || is_extra_of_vocabulary(name, c, "lm_head"))
+    return true;
   if (name.starts_with("lm_head.")) return c.head != ModelHead::kMaskedLm;
   return name.find("pooler.dense.") != std::string_view::npos &&
          !(c.head == ModelHead::kNone && c.pooler);

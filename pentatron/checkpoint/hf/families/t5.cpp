@@ -8,7 +8,29 @@ namespace {
 
 using models::ModelConfig;
 
+/// dense_act_fn and is_gated_act, which feed_forward_proj gives where they are missing.
+models::ActivationFunction read_mlp(const ConfigReader& in) {
+  const auto mlp = in.get<std::string>("feed_forward_proj", "relu");
+  const bool gated = mlp.starts_with("gated-");
+  // "gated-gelu" is the approximation with tanh, by history.
+  const std::string name = mlp == "gated-gelu" ? "gelu_new" : gated ? mlp.substr(6) : mlp;
+  return read_activation(in, in.get<std::string>("dense_act_fn", name),
+                         in.get<bool>("is_gated_act", gated));
+}
+
+/// Models of other tasks have other tensors. T5Model is one without the output layer.
+void require_task(const ConfigReader& in) {
+  const auto found = in.json().find("architectures");
+  if (found == in.json().end() || !found->is_array() || found->empty() ||
+      !found->front().is_string())
+    return;
+  const std::string name = found->front().get<std::string>();
+  if (name != "T5ForConditionalGeneration" && name != "T5WithLMHeadModel" && name != "T5Model")
+    in.refuse("the architecture " + name);
+}
+
 ModelConfig read_t5(const ConfigReader& in) {
+  require_task(in);
   ModelConfig c = ModelConfig::default_of(models::ModelType::kT5);
   c.num_layers = in.get<int64_t>("num_layers", 6);
   c.num_decoder_layers = in.get<int64_t>("num_decoder_layers", c.num_layers);
@@ -21,11 +43,7 @@ ModelConfig read_t5(const ConfigReader& in) {
   c.relative_attention_max_distance = in.get<int64_t>("relative_attention_max_distance", 128);
   c.layernorm_epsilon = in.get<double>("layer_norm_epsilon", 1e-6);
   c.attention_dropout = c.hidden_dropout = in.get<double>("dropout_rate", 0.1);
-  const auto mlp = in.get<std::string>("feed_forward_proj", "relu");
-  // "gated-gelu" is the approximation with tanh, by history.
-  c.activation_func = mlp == "gated-gelu"         ? models::ActivationFunction::kGeGluTanh
-                      : mlp.starts_with("gated-") ? read_activation(in, mlp.substr(6), true)
-                                                  : read_activation(in, mlp, false);
+  c.activation_func = read_mlp(in);
   const bool tied = in.get<bool>("tie_word_embeddings", true);
   c.untie_embeddings_and_output_weights = !tied;
   c.scale_decoder_outputs = in.get<bool>("scale_decoder_outputs", tied);
@@ -105,9 +123,9 @@ void name_t5(const ModelConfig& c, TensorNames& out) {
   if (c.untie_embeddings_and_output_weights) out.add("lm_head.weight", "output.weight");
 }
 
-/// The files decide whether the output layer has weights of its own.
-void fit_t5(const TensorLookup& has, ModelConfig& c) {
-  c.untie_embeddings_and_output_weights = has("lm_head.weight");
+/// transformers 5 ties whatever is equal; tie_word_embeddings only says whether outputs are scaled.
+void fit_t5(const TensorLookup&, ModelConfig& c) {
+  c.untie_embeddings_and_output_weights = false;
 }
 
 bool is_extra_of_t5(std::string_view name, const ModelConfig&) {
