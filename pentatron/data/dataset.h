@@ -176,6 +176,7 @@ struct DatasetContext {
   /// A corpus of the same configuration that is being read already, so that reading overlaps with
   /// other work.
   std::shared_ptr<const Corpus> corpus = {};
+  bool writes_nothing = false; ///< to dataset.data_cache_path, which is only read
 };
 
 /// Opens what `config` names and waits until it is read. Throws DataError or ConfigError as

@@ -15,7 +15,6 @@
 #include "pentatron/checkpoint/model_source.h"
 #include "pentatron/checkpoint/run_checkpoint.h"
 #include "pentatron/checkpoint/run_saver.h"
-#include "pentatron/checkpoint/sharded/attachments.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
 #include "pentatron/comm/collectives.h"
 #include "pentatron/comm/gather_text.h"
@@ -32,6 +31,7 @@
 #include "pentatron/trainer/metrics/cpu_share.h"
 #include "pentatron/trainer/notices.h"
 #include "pentatron/trainer/reporter.h"
+#include "pentatron/trainer/resume.h"
 #include "pentatron/trainer/run_data.h"
 #include "pentatron/trainer/run_files.h"
 #include "pentatron/trainer/runtime.h"
@@ -77,7 +77,6 @@ struct Trainer::State {
   void choose_kernels();
   void load();
   void load_found();
-  void warn_of_changes(const Config& saved) const;
   void forget();
   std::string describe() const;
   data::LoaderOptions loader_options(int64_t consumed) const;
@@ -215,11 +214,7 @@ void Trainer::State::load_found() {
                             .node_local = c.node_local});
   for (const std::string& text : loaded.told) log::shared_warning("{}: {}", folder, text);
   const std::string& digest = loaded.state.tokenizer;
-  if (c.check_tokenizer && !digest.empty() && digest != stored_tokenizer.digest)
-    raise<ConfigError>(
-        "{} was trained with a different tokenizer ({} instead of {})\n  try: its tokenizer, or "
-        "checkpoint.check_tokenizer=false if the token ids are equal",
-        folder, digest, stored_tokenizer.digest);
+  check_digest(c, folder, digest, stored_tokenizer.digest);
   if (c.finetune || !run.has_training_state) {
     log::info("loaded the weights of {}{}: starting at iteration 0 with a new optimizer", folder,
               run.has_training_state ? "" : ", which contains only weights");
@@ -227,35 +222,14 @@ void Trainer::State::load_found() {
   }
   // The same tokenizer may lie in another folder, such as the checkpoint's.
   if (digest == stored_tokenizer.digest) saved.tokenizer = config.tokenizer;
-  warn_of_changes(saved);
+  if (main_rank)
+    for (const std::string& text : data_changes(saved, config, folder, data_files))
+      log::warning("{}", text);
   progress = loaded.state;
   const std::string changed = differences(saved, config, {config::OnResume::kTold});
   log::info("resumed from {} at iteration {}{}{}", folder, progress.iteration,
             c.load_optimizer ? "" : " with a new optimizer",
             changed.empty() ? "" : "; it used " + changed);
-}
-
-/// Of data that is not what the checkpoint saw: the run goes on with it.
-void Trainer::State::warn_of_changes(const Config& saved) const {
-  const std::string folder = found->folder.string();
-  if (const std::string text = differences(saved, config, {config::OnResume::kData}); !text.empty())
-    return log::shared_warning("data settings have changed since {} was saved; it used {}", folder,
-                               text);
-  if (!main_rank) return;
-  try {
-    const checkpoint::Attachments& attachments =
-        checkpoint::read_manifest(found->folder).attachments;
-    const auto stored = attachments.find(data::kDataFilesName);
-    if (stored == attachments.end()) return; // of an older program
-    const std::string text =
-        data::describe_changes(data::data_files_from_json(checkpoint::read_attachment(
-                                   found->folder, data::kDataFilesName, stored->second)),
-                               data::data_files_from_json(data_files));
-    if (!text.empty())
-      log::warning("the training data has changed since {} was saved: {}", folder, text);
-  } catch (const Error& error) {
-    log::warning("it is not known whether the training data has changed: {}", error.what());
-  }
 }
 
 std::string Trainer::State::describe() const {

@@ -286,6 +286,12 @@ GptIndex built(const SequenceLengths& lengths, const GptIndexOptions& options) {
   return index;
 }
 
+GptIndex found_or_built(const fs::path& folder, const std::string& made_from,
+                        const SequenceLengths& lengths, const GptIndexOptions& options) {
+  std::optional<GptIndex> index = find(folder / file_name(made_from), made_from, false);
+  return index ? std::move(*index) : build(lengths, options);
+}
+
 /// What threads of this process hold.
 struct Held {
   std::mutex mutex;
@@ -321,14 +327,16 @@ GptIndex cached_gpt_index(const fs::path& folder, const SequenceLengths& lengths
 
 std::shared_ptr<const GptIndex> shared_gpt_index(const fs::path& folder,
                                                  const SequenceLengths& lengths,
-                                                 const GptIndexOptions& options) {
+                                                 const GptIndexOptions& options, bool read_only) {
   const std::string made_from = describe(lengths, options);
   const std::shared_ptr<Held> here = held(folder.string() + "\n" + made_from);
   const std::lock_guard lock(here->mutex); // the first builds, the others wait
   std::shared_ptr<const GptIndex> index = here->index.lock();
   if (index == nullptr) {
     index = std::make_shared<const GptIndex>(
-        folder.empty() ? built(lengths, options) : cached(folder, made_from, lengths, options));
+        folder.empty() ? built(lengths, options)
+        : read_only    ? found_or_built(folder, made_from, lengths, options)
+                       : cached(folder, made_from, lengths, options));
     here->index = index;
   }
   return index;
