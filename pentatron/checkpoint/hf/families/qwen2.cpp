@@ -10,7 +10,7 @@ Family qwen2_family() {
           .architecture = "Qwen2ForCausalLM",
           .read =
               [](const ConfigReader& in) {
-                models::ModelConfig c = read_decoder(in);
+                models::ModelConfig c = read_decoder(in, {.max_positions = 32768});
                 c.add_qkv_bias = true;
                 read_rope(in, {}, c);
                 read_layer_windows(in, c);

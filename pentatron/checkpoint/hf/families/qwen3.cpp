@@ -9,7 +9,7 @@ Family qwen3_family() {
           .architecture = "Qwen3ForCausalLM",
           .read =
               [](const ConfigReader& in) {
-                models::ModelConfig c = read_decoder(in);
+                models::ModelConfig c = read_decoder(in, {.max_positions = 32768});
                 if (!c.kv_channels) c.kv_channels = 128;
                 c.add_qkv_bias = c.add_attention_proj_bias = in.get<bool>("attention_bias", false);
                 c.qk_layernorm = true;
