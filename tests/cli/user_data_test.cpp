@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -292,6 +293,20 @@ TEST_F(UserData, PreprocessNamesItsOwnOptions) {
               AllOf(HasSubstr("--input text.jsonl contains no documents"),
                     HasSubstr("try: --json-keys body")));
   call("corpus verify c_body_document");
+}
+
+TEST_F(UserData, OfTwoTokenizersForOneFolderOneIsWritten) {
+  std::string text;
+  for (int i = 0; i < 2000; ++i) text += fmt::format("the loss {} falls, then it rises\n", i);
+  write("words.txt", text);
+  const std::string train = "tokenize --input words.txt --output race/ --train-bpe ";
+  const std::string statuses = run(train + "300 > a 2>&1 & '" PENTATRON_PROGRAM "' " + train +
+                                   "310 > b 2>&1; second=$?; wait $!; echo $? $second");
+  EXPECT_THAT(statuses, testing::AnyOf("0 2\n", "2 0\n"));
+  const bool first = statuses == "0 2\n";
+  EXPECT_THAT(text_of(first ? "b" : "a"), HasSubstr("race/tokenizer.json exists"));
+  EXPECT_EQ(parse_json(text_of("race/tokenizer.json"), "it")["model"]["vocab"].size(),
+            first ? 300u : 310u);
 }
 
 TEST_F(UserData, TokenizersAreTrainedOnFilesOfEveryKind) {

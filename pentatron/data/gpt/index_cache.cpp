@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -14,8 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include "pentatron/base/atomic_file.h"
@@ -214,30 +211,6 @@ std::optional<GptIndex> find(const fs::path& path, const std::string& made_from,
     return std::nullopt;
   }
 }
-
-/// Held by one process or thread at a time, until the end of the object or of the process.
-class FolderLock {
- public:
-  explicit FolderLock(const fs::path& folder)
-      : descriptor_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-    if (descriptor_ < 0) return;
-    int locked = -1;
-    do locked = ::flock(descriptor_, LOCK_EX);
-    while (locked != 0 && errno == EINTR);
-    held_ = locked == 0;
-  }
-  ~FolderLock() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  FolderLock(const FolderLock&) = delete;
-  FolderLock& operator=(const FolderLock&) = delete;
-  /// False on a file system without locks.
-  bool held() const { return held_; }
-
- private:
-  int descriptor_;
-  bool held_ = false;
-};
 
 /// What processes that were killed were writing.
 void remove_unfinished(const fs::path& folder) {
