@@ -56,7 +56,7 @@ std::string check_checkpoint(const Config& config, const data::Datasets& dataset
 } // namespace
 
 void report_found(const CheckpointConfig& config,
-                  const std::optional<checkpoint::FoundCheckpoint>& found) {
+                  const std::optional<checkpoint::FoundCheckpoint>& found, bool moves) {
   const std::string& from = loads_own(config) ? config.save : config.load;
   if (!found && loads_own(config)) {
     log::info("{} contains no checkpoint: starting a new run", from);
@@ -66,7 +66,9 @@ void report_found(const CheckpointConfig& config,
         checkpoint::meant_checkpoints(
             from, "checkpoint.load=", "remove checkpoint.load to start a new run"));
   } else if (!found->passed_over.empty()) {
-    log::shared_warning("{}", checkpoint::passed_over_text(*found));
+    checkpoint::FoundCheckpoint told = *found;
+    if (moves) told.passed_over = std::string(parts_of(found->passed_over).sentence);
+    log::shared_warning("{}", checkpoint::passed_over_text(told));
   }
 }
 

@@ -14,8 +14,9 @@ namespace pentatron::trainer {
 void check_run(const Config& config, int world_size);
 
 /// Of the checkpoint that a run with checkpoint.load has found: says what was passed over, or that
-/// a new run starts. Throws CheckpointError if there is none and there must be one.
+/// a new run starts. Throws CheckpointError if there is none and there must be one. `moves`: the
+/// run will move what was passed over, so how to repair it is said then.
 void report_found(const CheckpointConfig& config,
-                  const std::optional<checkpoint::FoundCheckpoint>& found);
+                  const std::optional<checkpoint::FoundCheckpoint>& found, bool moves = false);
 
 } // namespace pentatron::trainer

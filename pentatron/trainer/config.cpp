@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/hf_cache.h"
 #include "pentatron/checkpoint/hf/hf_export.h"
 #include "pentatron/checkpoint/model_source.h"
 #include "pentatron/checkpoint/sharded/folders.h"
@@ -60,18 +61,28 @@ void check_batch_sizes(const TrainConfig& train, int data_parallel_size,
 } // namespace
 
 void CheckpointConfig::validate(config::Violations& violations, std::string_view path) const {
-  if (save.empty() && save_interval > 0) {
-    violations.add(config::join(path, "save_interval"),
-                   fmt::format("{}={} has no effect without {}",
-                               config::join(path, "save_interval"), save_interval,
-                               config::join(path, "save")),
-                   fmt::format("{}=checkpoints", config::join(path, "save")));
+  const auto needs = [&](const char* key, const std::string& value, const char* other,
+                         const std::string& remedy) {
+    violations.add(config::join(path, key),
+                   fmt::format("{}={} has no effect without {}", config::join(path, key), value,
+                               config::join(path, other)),
+                   config::join(path, remedy));
+  };
+  if (save.empty()) {
+    if (save_interval > 0)
+      needs("save_interval", fmt::to_string(save_interval), "save", "save=checkpoints");
+    if (export_hf) needs("export_hf", "true", "save", "save=checkpoints");
+    if (keep_every > 0) needs("keep_every", fmt::to_string(keep_every), "save", "save=checkpoints");
+    if (keep_best > 0) needs("keep_best", fmt::to_string(keep_best), "save", "save=checkpoints");
+    if (parity > 0) needs("parity", fmt::to_string(parity), "save", "save=checkpoints");
   }
-  if (save.empty() && export_hf) {
-    violations.add(config::join(path, "export_hf"),
-                   fmt::format("{}=true has no effect without {}", config::join(path, "export_hf"),
-                               config::join(path, "save")),
-                   fmt::format("{}=checkpoints", config::join(path, "save")));
+  if (load.empty()) {
+    if (finetune) needs("finetune", "true", "load", "finetune=false");
+    if (!load_optimizer) needs("load_optimizer", "false", "load", "load_optimizer=true");
+    if (!check_tokenizer) needs("check_tokenizer", "false", "load", "check_tokenizer=true");
+    if (strictness != checkpoint::Strictness::kRaiseAll)
+      needs("strictness", std::string(config::to_string(strictness)), "load",
+            "strictness=raise_all");
   }
   const auto alone = [&](const char* key, std::string text, std::string off) {
     if (!node_local) return;
@@ -126,7 +137,11 @@ void Config::validate(config::Violations& violations, std::string_view) const {
     violations.add("train.seq_length",
                    fmt::format("train.seq_length={} is more than model.max_position_embeddings={}",
                                train.seq_length, model.max_position_embeddings),
-                   fmt::format("model.max_position_embeddings={}", train.seq_length));
+                   // Learned positions of a model that is loaded are as many as they are.
+                   model.position_embedding_type == models::PositionEmbedding::kLearnedAbsolute &&
+                           !checkpoint.load.empty()
+                       ? fmt::format("train.seq_length={}", model.max_position_embeddings)
+                       : fmt::format("model.max_position_embeddings={}", train.seq_length));
   }
   if (checkpoint.export_hf) {
     try {
@@ -170,7 +185,7 @@ bool loads_own(const CheckpointConfig& checkpoint) {
 
 std::optional<std::string> foreign_model(const CheckpointConfig& checkpoint) {
   const std::string& load = checkpoint.load;
-  if (load.starts_with("hf:") || load.ends_with(".gguf")) return load;
+  if (load.starts_with(kHfPrefix) || load.ends_with(".gguf")) return load;
   return std::nullopt;
 }
 

@@ -46,9 +46,10 @@ struct ReporterOptions {
   int64_t world_size = 1;
   std::optional<Peak> peak;
   bool main_rank = true;
-  bool progress_bar = false;                          ///< with logger.progress=auto
-  std::map<std::string, std::string> files = {};      ///< to write into logger.dir, by name
-  std::string version, torch_version, device, layout; ///< for run.json
+  bool progress_bar = false;                     ///< with logger.progress=auto
+  std::map<std::string, std::string> files = {}; ///< to write into logger.dir, by name
+  /// For run.json; `started_from`: see RunSummary.
+  std::string version, torch_version, device, layout, started_from;
 };
 
 class Reporter {

@@ -25,7 +25,7 @@ void keep_common(std::vector<data::DataFile>& files, const std::vector<data::Dat
 /// read are compared.
 std::string changed_files(const std::string& folder, const std::string& data_files,
                           bool other_settings) {
-  const checkpoint::Attachments& attachments = checkpoint::read_manifest(folder).attachments;
+  const checkpoint::Attachments attachments = checkpoint::read_manifest(folder).attachments;
   const auto stored = attachments.find(data::kDataFilesName);
   if (stored == attachments.end()) return ""; // of an older program
   std::vector<data::DataFile> before = data::data_files_from_json(

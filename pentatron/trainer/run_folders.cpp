@@ -147,12 +147,17 @@ bool wrote_metrics(const fs::path& run, const fs::path& dir) {
          (of_checkpoint && moved_together(*of_checkpoint, run, dir));
 }
 
-/// The keys of a run in folders that nobody has: NAME-2, NAME-3, ...
+/// The keys of a run in folders that nobody has: NAME-2, NAME-3, ...; below `.` run-2, run-3, ...
 std::string new_folders(const Config& config) {
   const fs::path dir = config.logger.dir, save = config.checkpoint.save;
-  const auto numbered = [](const fs::path& folder, int n) {
-    const fs::path plain = folder.has_filename() ? folder : folder.parent_path();
-    return folder.empty() ? fs::path() : fs::path(fmt::format("{}-{}", plain.string(), n));
+  const auto numbered = [](const fs::path& folder, int n) -> fs::path {
+    if (folder.empty()) return {};
+    fs::path plain = folder.lexically_normal();
+    if (!plain.has_filename()) plain = plain.parent_path();
+    const fs::path name = plain.filename();
+    if (name.empty() || name == "." || name == "..") // they have no name of their own
+      return (plain / fmt::format("run-{}", n)).lexically_normal();
+    return fmt::format("{}-{}", plain.string(), n);
   };
   const auto below = [](const fs::path& outer, const fs::path& way) {
     return way == "." ? outer : outer / way;
@@ -335,7 +340,7 @@ RunFolders::RunFolders(const Config& own, const comm::Group& world)
   });
 }
 
-void RunFolders::begin(int64_t iteration, const comm::Group& world) {
+void RunFolders::begin(int64_t iteration, const comm::Group& world, const std::string& repair) {
   const fs::path dir = config_.logger.dir, save = config_.checkpoint.save;
   const bool first = world.rank() == 0;
   const bool leads =
@@ -378,7 +383,13 @@ void RunFolders::begin(int64_t iteration, const comm::Group& world) {
         fmt::format("its later checkpoints on other machines are in {}", (save / name).string()));
   if (has_files)
     kept.push_back(fmt::format("a copy of its metrics is in {}", (dir / name).string()));
-  log::info("the run goes back to iteration {}: {}", iteration, fmt::join(kept, ", and "));
+  std::string hint;
+  for (const checkpoint::CheckpointFolder& folder : later) {
+    const std::string one = folder.path.filename().string();
+    if (repair.ends_with("/" + one))
+      hint = fmt::format("\n  try: pentatron checkpoint repair {}", (save / name / one).string());
+  }
+  log::info("the run goes back to iteration {}: {}{}", iteration, fmt::join(kept, ", and "), hint);
 }
 
 void check_folders(const Config& config) {

@@ -15,6 +15,7 @@
 #include "pentatron/checkpoint/model_source.h"
 #include "pentatron/checkpoint/run_checkpoint.h"
 #include "pentatron/checkpoint/run_saver.h"
+#include "pentatron/checkpoint/sharded/attachments.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
 #include "pentatron/comm/collectives.h"
 #include "pentatron/comm/gather_text.h"
@@ -44,6 +45,9 @@ namespace pentatron::trainer {
 
 namespace fs = std::filesystem;
 
+/// In a checkpoint, of a run that began with the weights of a model: where that was.
+constexpr const char* kStartedFrom = "started_from.txt";
+
 struct Trainer::State {
   Config config;
   std::unique_ptr<RunFolders> folders;
@@ -66,6 +70,8 @@ struct Trainer::State {
   std::map<std::string, std::string> files_of_model; ///< config.json of where it began
   std::optional<checkpoint::FoundCheckpoint> found;  ///< what is loaded, unless from elsewhere
   checkpoint::KnownDamage damaged;                   ///< that was found while loading
+  std::string started_from; ///< the model whose weights the run began with; empty: none
+  std::string repair;       ///< the command for what was passed over, if the run will move that
   std::unique_ptr<checkpoint::RunSaver> saver;
   int64_t total_iterations = 0;
   int64_t sequence = 0;
@@ -151,7 +157,12 @@ void Trainer::State::find_checkpoint() {
   if (c.load.empty() || foreign_model(c)) return;
   const std::string& from = loads_own(c) ? c.save : c.load;
   found = checkpoint::find_run(from, groups.world(), c.node_local, damaged);
-  report_found(c, found);
+  std::error_code error;
+  const bool moves = found && !c.finetune && !c.save.empty() &&
+                     fs::equivalent(found->folder.parent_path(), c.save, error) &&
+                     checkpoint::iteration_of(found->folder.filename()) < total_iterations;
+  report_found(c, found, moves);
+  repair = moves ? std::string(parts_of(found->passed_over).remedy) : "";
 }
 
 void Trainer::State::choose_kernels() {
@@ -172,6 +183,7 @@ void Trainer::State::load() {
     });
     optimizer->adopt_values();
     files_of_model = model_files(*foreign);
+    started_from = *foreign;
     return;
   }
   while (found) {
@@ -201,6 +213,11 @@ void Trainer::State::load_found() {
   checkpoint::read_together(groups.world(), [&] {
     run = checkpoint::saved_run(found->folder);
     files_of_model = model_files(folder);
+    started_from.clear();
+    const checkpoint::Attachments attachments = checkpoint::read_manifest(folder).attachments;
+    const auto origin = attachments.find(kStartedFrom);
+    if (origin != attachments.end())
+      started_from = checkpoint::read_attachment(folder, kStartedFrom, origin->second);
   });
   if (!run.config_yaml.empty()) {
     saved = {};
@@ -216,6 +233,7 @@ void Trainer::State::load_found() {
   const std::string& digest = loaded.state.tokenizer;
   check_digest(c, folder, digest, stored_tokenizer.digest);
   if (c.finetune || !run.has_training_state) {
+    started_from = folder;
     log::info("loaded the weights of {}{}: starting at iteration 0 with a new optimizer", folder,
               run.has_training_state ? "" : ", which contains only weights");
     return;
@@ -361,6 +379,7 @@ std::vector<checkpoint::SaveEvent> Trainer::State::save() {
   progress.attachments = stored_tokenizer.files;
   progress.attachments.insert(files_of_model.begin(), files_of_model.end());
   progress.attachments[kKernelsFile] = kernel_choice;
+  if (!started_from.empty()) progress.attachments[kStartedFrom] = started_from;
   progress.attachments[data::kDataFilesName] = data_files;
   return saver->save(progress, {*model.store, *optimizer, groups.world()});
 }
@@ -390,24 +409,25 @@ TrainReport Trainer::run(const RunOptions& run_options) {
   const Config& c = s.config;
   const comm::ParallelGroups& g = s.groups;
   if (s.progress.iteration < s.total_iterations) {
-    s.folders->begin(s.progress.iteration, g.world());
+    s.folders->begin(s.progress.iteration, g.world(), s.repair);
     if (s.main_rank && s.datasets.corpus != nullptr) write_skipped(c, s.datasets.corpus->report());
   }
-  Reporter reporter(
-      c, {.total_iterations = s.total_iterations,
-          .resumed_iteration = s.progress.iteration,
-          .resumed_samples = s.progress.consumed_samples,
-          .tokens_per_sample = s.sequence,
-          .world_size = s.groups.world().size(),
-          .peak = s.main_rank ? find_peak(c, s.device) : std::nullopt,
-          .main_rank = s.main_rank,
-          .progress_bar = run_options.progress_bar,
-          .files = {{kKernelsFile, s.kernel_choice}},
-          .version = run_options.version,
-          .torch_version = TORCH_VERSION,
-          .device = s.device.str(),
-          .layout = fmt::format("tp={} pp={} dp={}", g.tp().size(),
-                                c.parallel.pipeline_model_parallel_size, g.dp().size())});
+  Reporter reporter(c,
+                    {.total_iterations = s.total_iterations,
+                     .resumed_iteration = s.progress.iteration,
+                     .resumed_samples = s.progress.consumed_samples,
+                     .tokens_per_sample = s.sequence,
+                     .world_size = s.groups.world().size(),
+                     .peak = s.main_rank ? find_peak(c, s.device) : std::nullopt,
+                     .main_rank = s.main_rank,
+                     .progress_bar = run_options.progress_bar,
+                     .files = {{kKernelsFile, s.kernel_choice}},
+                     .version = run_options.version,
+                     .torch_version = TORCH_VERSION,
+                     .device = s.device.str(),
+                     .layout = fmt::format("tp={} pp={} dp={}", g.tp().size(),
+                                           c.parallel.pipeline_model_parallel_size, g.dp().size()),
+                     .started_from = s.started_from});
   try {
     TrainReport report = s.train(reporter);
     reporter.finish(exit_reason(report));

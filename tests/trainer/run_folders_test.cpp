@@ -108,6 +108,32 @@ TEST_F(RunFoldersTest, ASecondStartIsRefusedAndBothWaysWork) {
   EXPECT_THAT(refused(config("a", "a/checkpoints")), HasSubstr(scratch / "a-3")) << "the next free";
 }
 
+TEST_F(RunFoldersTest, AFolderWithoutANameHasNewOnesInIt) {
+  const fs::path before = fs::current_path();
+  fs::create_directories(scratch / "a/b");
+  fs::current_path(scratch / "a/b");
+  for (const char* dir : {".", "./", "..", "../b/."}) {
+    SCOPED_TRACE(dir);
+    const std::vector<std::string> keys = {std::string("logger.dir=") + dir,
+                                           std::string("checkpoint.save=") + dir + "/ck"};
+    test::run(test::tiny(data, keys));
+    const std::string message = error_of([&] { test::run(test::tiny(data, keys)); });
+    const auto found = ways(message);
+    EXPECT_EQ(found.size(), 2u) << message;
+    for (std::vector<std::string> way : found) {
+      EXPECT_THAT(message, Not(HasSubstr(".-")));
+      way.insert(way.begin(), keys.begin(), keys.end());
+      way.emplace_back("train.train_iters=4");
+      EXPECT_EQ(test::run(test::tiny(data, way)).report.iterations, 4) << message;
+    }
+    fs::current_path(scratch);
+    fs::remove_all(scratch / "a");
+    fs::create_directories(scratch / "a/b");
+    fs::current_path(scratch / "a/b");
+  }
+  fs::current_path(before);
+}
+
 TEST_F(RunFoldersTest, AnotherRunsFolderIsRefusedHoweverTheRunBegins) {
   test::run(config("a", "a/ck"));
   test::run(config("b", "b/ck"));
