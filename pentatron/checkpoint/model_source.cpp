@@ -179,8 +179,7 @@ ModelFormat recognise_model(const fs::path& where) {
 }
 
 std::unique_ptr<ModelSource> open_model(const std::string& where) {
-  constexpr std::string_view kHf = "hf:";
-  if (where.starts_with(kHf)) return open_hf_model(resolve_model_path(where.substr(kHf.size())));
+  if (const auto name = after_hf_prefix(where)) return open_hf_model(resolve_model_path(*name));
   std::error_code ignored;
   const bool checkpoint_is_gone =
       !fs::exists(where, ignored) && !meant_checkpoints(where, "", "").empty();

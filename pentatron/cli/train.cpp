@@ -150,7 +150,7 @@ std::string sections_help() {
 /// unless checkpoint.load names a run to resume.
 trainer::Config run_config(const std::string& hf, ConfigArguments split, int world_size) {
   if (hf.empty()) return trainer::load_config(split.files, split.overrides, {}, world_size);
-  const std::string source = "hf:" + hf;
+  const std::string source = std::string(kHfPrefix) + hf;
   trainer::Config base;
   base.model = checkpoint::read_hf_config(resolve_model_path(hf)).config;
   base.checkpoint.load = source;

@@ -20,11 +20,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::string_view kHf = "hf:";
-
 /// The file or folder of a model that is not a checkpoint.
 fs::path path_of(const std::string& foreign) {
-  return resolve_model_path(foreign.starts_with(kHf) ? foreign.substr(kHf.size()) : foreign);
+  return resolve_model_path(after_hf_prefix(foreign).value_or(foreign));
 }
 
 bool names_tokenizer(const data::TokenizerConfig& tokenizer) {
@@ -97,9 +95,10 @@ std::optional<data::TokenizerConfig> tokenizer_of(const CheckpointConfig& c) {
   if (c.load.empty()) return std::nullopt;
   if (const std::optional<std::string> foreign = foreign_model(c)) {
     const fs::path path = path_of(*foreign);
-    if (foreign->starts_with(kHf) ? checkpoint::has_tokenizer_files(path)
-                                  : checkpoint::open_model(*foreign)->facts().tokenizer.kind !=
-                                        checkpoint::TokenizerPlace::Kind::kNone)
+    if (foreign->starts_with(kHfPrefix)
+            ? checkpoint::has_tokenizer_files(path)
+            : checkpoint::open_model(*foreign)->facts().tokenizer.kind !=
+                  checkpoint::TokenizerPlace::Kind::kNone)
       return data::TokenizerConfig{.path = path.string()};
     return std::nullopt;
   }
