@@ -188,7 +188,7 @@ TEST_F(Limits, OnAFullDiskEveryIncompleteFileIsNamedAndNoOtherIsShown) {
 
 TEST_F(Limits, TooManyThreadsAreRefused) {
   EXPECT_THAT(train("--ranks 65536", 2),
-              AllOf(HasSubstr("error: --ranks 65536 are threads of this process"),
+              AllOf(HasSubstr("error: --ranks 65536 is more than the 1024 threads"),
                     HasSubstr("try: --ranks ")));
 }
 
