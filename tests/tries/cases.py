@@ -186,8 +186,8 @@ CASES = [
     ("no setting and no file", GENERATE + "device", {"dtype=fp32, device=cpu": GENERATE + "device=cpu", "train.num_threads=2": GENERATE + "train.num_threads=2"}),
     ("another key", "pentatron preprocess --input texts.jsonl --json-keys body --tokenizer bytes --output new", {}),
     ("bad line of a corpus", "pentatron preprocess --input mixed.jsonl --tokenizer bytes --output new --on-bad-input error", {}),
-    ("no output", "pentatron preprocess --input texts.jsonl --tokenizer bytes --output ''", {
-        "--output corpus": "cd nothing_in_it; pentatron preprocess --input ../texts.jsonl --tokenizer bytes --output corpus"}),
+    ("no output", "pentatron preprocess --input texts.jsonl --tokenizer bytes --output ''", {}),
+    ("output without a name", "pentatron preprocess --input texts.jsonl --tokenizer bytes --output nothing_in_it/", {}),
     ("small vocabulary", INDEXED.replace("vocab_size=300", "vocab_size=50").replace("dataset.type", "tokenizer.type=null tokenizer.vocab_size=40 dataset.type"), {
         "model.vocab_size of the tokenizer": INDEXED}),
     ("another tokenizer", TEXT + "checkpoint.load=texts train.train_iters=3 model.vocab_size=300 tokenizer.path=other.json", {
