@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <vector>
@@ -93,6 +94,20 @@ void AtomicFile::commit() {
   ::close(descriptor_);
   descriptor_ = -1;
   sync_path(parent_of(target_));
+}
+
+FolderLock::FolderLock(const fs::path& folder)
+    : descriptor_(
+          ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+  if (descriptor_ < 0) return;
+  int locked = -1;
+  do locked = ::flock(descriptor_, LOCK_EX);
+  while (locked != 0 && errno == EINTR);
+  held_ = locked == 0;
+}
+
+FolderLock::~FolderLock() {
+  if (descriptor_ >= 0) ::close(descriptor_);
 }
 
 void refuse_existing(std::span<const fs::path> outputs) {

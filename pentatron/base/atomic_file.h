@@ -35,6 +35,22 @@ class AtomicFile {
   uint64_t size_ = 0;
 };
 
+/// The lock of an existing folder (flock of the folder itself): held by one process or thread at a
+/// time, which others wait for, until the end of the object or of the process.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::filesystem::path& folder);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+  /// False on a file system without locks.
+  bool held() const { return held_; }
+
+ private:
+  int descriptor_;
+  bool held_ = false;
+};
+
 /// Throws ConfigError if one of the files that --output names is there, whatever it is.
 void refuse_existing(std::span<const std::filesystem::path> outputs);
 

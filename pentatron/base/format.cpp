@@ -1,6 +1,7 @@
 #include "pentatron/base/format.h"
 
 #include <array>
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <ctime>
@@ -59,6 +60,28 @@ std::string format_bytes(double bytes) {
   if (!std::isfinite(bytes)) return "?";
   const size_t k = scale(bytes, 1024, kUnits.size());
   return k == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.1f} {}", bytes, kUnits[k]);
+}
+
+std::optional<uint64_t> parse_bytes(std::string_view text) {
+  if (text.empty() || text[0] < '0' || text[0] > '9') return std::nullopt;
+  double value = 0;
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
+  if (error != std::errc()) return std::nullopt;
+  std::string unit;
+  for (const char c : std::string_view(end, text.data() + text.size()))
+    if (c != ' ') unit += static_cast<char>(c >= 'a' && c <= 'z' ? c - 32 : c);
+  if (unit.ends_with('B')) unit.pop_back();
+  double base = 1000;
+  if (unit.size() == 2 && unit[1] == 'I') {
+    base = 1024;
+    unit.pop_back();
+  }
+  const size_t power = unit.empty() ? 0 : std::string_view("KMGT").find(unit) + 1;
+  if (unit.size() > 1 || (!unit.empty() && power == 0)) return std::nullopt;
+  value *= std::pow(base, static_cast<double>(power));
+  if (value >= 0x1p64) return std::nullopt;
+  return static_cast<uint64_t>(value);
 }
 
 std::string format_count(double count) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -19,6 +20,9 @@ std::string format_duration(double seconds);
 
 /// Binary units: "512 B", "1.5 KiB", "3.2 GiB".
 std::string format_bytes(double bytes);
+/// "500MB", "1.5 GiB", "4096": K, M, G and T are thousands with B or without, and 1024s with iB; in
+/// any case of letters. None for anything else, and for more than 64 bits count.
+std::optional<uint64_t> parse_bytes(std::string_view text);
 
 /// Three digits with K, M, B, T: "999", "1.23K", "124M", "6.74B". For counts of parameters and
 /// tokens.

@@ -61,6 +61,11 @@ fs::path hf_cache_folder() {
   return folder_from("HOME").value_or("/") / ".cache" / "huggingface" / "hub";
 }
 
+std::optional<std::string> after_hf_prefix(std::string_view text) {
+  if (!text.starts_with(kHfPrefix)) return std::nullopt;
+  return std::string(text.substr(kHfPrefix.size()));
+}
+
 std::optional<fs::path> find_in_hf_cache(std::string_view name) {
   if (!is_hf_name(name)) return std::nullopt;
   const size_t slash = name.find('/');
@@ -94,6 +99,7 @@ fs::path resolve_model_path(const fs::path& where) {
   const std::string name = where.string();
   if (fs::exists(where, error) || !is_hf_name(name)) return where;
   if (const auto found = find_in_hf_cache(name)) return *found;
+  if (fs::is_directory(where.parent_path(), error)) return where; // a path: "runs/missing"
   raise<DataError>(
       "{} does not exist, neither as a folder nor as a model in the Hugging Face cache "
       "{}\n  try: hf download {}",

@@ -9,6 +9,12 @@
 
 namespace pentatron {
 
+/// Before the folder or name of a Hugging Face model, where other models may be named too.
+inline constexpr std::string_view kHfPrefix = "hf:";
+
+/// What follows kHfPrefix; none if the text does not begin with it.
+std::optional<std::string> after_hf_prefix(std::string_view text);
+
 /// Whether it has the form ORG/NAME.
 bool is_hf_name(std::string_view name);
 

@@ -39,8 +39,8 @@ struct Synonym {
   std::string_view typed, meant;
 };
 constexpr Synonym kSynonyms[] = {
-    {"gpu", "cuda"},
-    {"nvidia", "cuda"},
+    {"gpu", "auto"}, // which takes one that is there
+    {"nvidia", "auto"},
     {"bfloat16", "bf16"},
     {"half", "fp16"},
     {"float16", "fp16"},

@@ -13,7 +13,7 @@ namespace pentatron {
 size_t edit_distance(std::string_view a, std::string_view b);
 
 /// How far `candidate` is from `typed`; nothing if they have too little in common. The smallest of:
-///   0   equal up to case and the separators . _ -, or a known synonym (gpu for cuda)
+///   0   equal up to case and the separators . _ -, or a known synonym (float32 for fp32)
 ///   1   `typed` is the beginning of `candidate`, of 3 characters or more
 ///   2   `typed` is the end of `candidate`, of 4 characters or more
 ///   n   n edits: up to a third of the longer name, or one edit behind the first character of

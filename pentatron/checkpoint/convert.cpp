@@ -260,24 +260,26 @@ void check_target(const ModelSource& source, const fs::path& target,
                   const ConvertOptions& options) {
   std::error_code error;
   if (!fs::exists(fs::symlink_status(target, error))) return;
-  if (!options.force)
-    raise<ConfigError>("{} already exists\n  try: another target, or --force to replace it",
-                       target.string());
   if (fs::exists(target / "run.lock", error))
-    raise<ConfigError>("{} is the folder of a training run, and --force replaces only models\n  "
-                       "try: another target",
+    raise<ConfigError>("{} is the folder of a training run, and --overwrite replaces only models\n"
+                       "  try: another target",
                        target.string());
   if (contains_path(target, source.facts().path))
     raise<ConfigError>("{} contains the source, {}\n  try: another target", target.string(),
                        source.facts().path.string());
-  if (fs::is_directory(target, error) && fs::is_empty(target, error)) return;
   try {
-    if ((recognise_model(target) == ModelFormat::kGguf) == fs::is_directory(target, error))
+    const bool empty = fs::is_directory(target, error) && fs::is_empty(target, error);
+    if (!empty &&
+        (recognise_model(target) == ModelFormat::kGguf) == fs::is_directory(target, error))
       raise<DataError>("a folder, not a file");
   } catch (const DataError&) {
-    raise<ConfigError>("{} is not a model, and --force only replaces models\n  try: another target",
+    raise<ConfigError>("{} exists and is not a model, and --overwrite replaces only models\n  try: "
+                       "another target",
                        target.string());
   }
+  if (!options.overwrite)
+    raise<ConfigError>("{} exists\n  try: another target, or --overwrite to replace it",
+                       target.string());
 }
 
 SafeDtype weight_dtype_from_name(const std::string& name) {
@@ -337,8 +339,8 @@ ConvertReport convert_model(ModelSource& source, const fs::path& place,
   const ConvertReport report = options.format == ModelFormat::kPentatron
                                    ? write_checkpoint(source, aside.path(), options)
                                    : write_hf_folder(source, aside.path(), options);
-  aside.commit(options.force ? AtomicDirectory::Existing::kReplace
-                             : AtomicDirectory::Existing::kRefuse);
+  aside.commit(options.overwrite ? AtomicDirectory::Existing::kReplace
+                                 : AtomicDirectory::Existing::kRefuse);
   return report;
 }
 

@@ -23,7 +23,7 @@ struct ConvertOptions {
   /// (of GGUF: bf16 or fp16 if the weights are, else fp32).
   std::string dtype;
   uint64_t max_shard_bytes = uint64_t{5'000'000'000};
-  bool force = false;      ///< replace a model that is there
+  bool overwrite = false;  ///< replace a model that is there
   std::string config_yaml; ///< of a pentatron checkpoint: what a run with it is configured by
   GgufMetadata tokenizer;  ///< of a GGUF file
   /// More files for a Hugging Face folder or a checkpoint, by name: a tokenizer that was no file.
@@ -37,7 +37,7 @@ struct ConvertReport {
   size_t files = 0; ///< that hold tensors
 };
 
-/// Throws ConfigError if the target exists, unless it is a model and options.force is set.
+/// Throws ConfigError if the target exists, unless it is a model and options.overwrite is set.
 void check_target(const ModelSource& source, const std::filesystem::path& target,
                   const ConvertOptions& options);
 

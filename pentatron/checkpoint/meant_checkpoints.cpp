@@ -32,7 +32,7 @@ struct RunWithFolder {
 /// checkpoint.save of the run whose logger.dir `folder` is; empty if it is none.
 fs::path saved_to(const fs::path& folder) {
   std::error_code error;
-  const fs::path file = folder / "config.yaml";
+  const fs::path file = folder / kRunConfigName;
   if (!fs::is_regular_file(file, error)) return {};
   RunWithFolder run;
   config::Violations of_other_keys;

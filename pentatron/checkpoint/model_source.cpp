@@ -98,18 +98,24 @@ void ModelSource::load(nn::ParamList& params) {
   });
 }
 
-void ModelSource::load(nn::ParamList& params, const EachParam& each) {
+void ModelSource::check(const models::ParamSpecs& specs) const {
   TensorProblems problems;
-  for (const nn::Param& param : params) {
-    const auto found = facts_.tensors.find(param.name());
+  for (const auto& [name, spec] : specs) {
+    const auto found = facts_.tensors.find(name);
     if (found == facts_.tensors.end()) {
-      problems.missing(param.name());
-    } else if (found->second.shape != param.spec().shape) {
-      problems.misfit(fmt::format("{} has shape {} instead of {}", param.name(),
-                                  shape_text(found->second.shape), shape_text(param.spec().shape)));
+      problems.missing(name);
+    } else if (found->second.shape != spec.shape) {
+      problems.misfit(fmt::format("{} has shape {} instead of {}", name,
+                                  shape_text(found->second.shape), shape_text(spec.shape)));
     }
   }
   problems.throw_if_any(facts_.path.string() + " does not match the model of this configuration");
+}
+
+void ModelSource::load(nn::ParamList& params, const EachParam& each) {
+  models::ParamSpecs specs;
+  for (const nn::Param& param : params) specs.emplace(param.name(), param.spec());
+  check(specs);
   const auto bytes_of = [&](const nn::Param& param) {
     return static_cast<int64_t>(facts_.tensors.find(param.name())->second.bytes());
   };
@@ -173,8 +179,7 @@ ModelFormat recognise_model(const fs::path& where) {
 }
 
 std::unique_ptr<ModelSource> open_model(const std::string& where) {
-  constexpr std::string_view kHf = "hf:";
-  if (where.starts_with(kHf)) return open_hf_model(resolve_model_path(where.substr(kHf.size())));
+  if (const auto name = after_hf_prefix(where)) return open_hf_model(resolve_model_path(*name));
   std::error_code ignored;
   const bool checkpoint_is_gone =
       !fs::exists(where, ignored) && !meant_checkpoints(where, "", "").empty();

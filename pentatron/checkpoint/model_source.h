@@ -27,6 +27,7 @@
 #include "pentatron/checkpoint/generation_defaults.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
 #include "pentatron/models/model_config.h"
+#include "pentatron/models/param_specs.h"
 #include "pentatron/nn/param.h"
 
 namespace pentatron::checkpoint {
@@ -94,6 +95,8 @@ class ModelSource {
   void load(nn::ParamList& params);
   /// The same for values that are written through a store.
   void load(nn::ParamList& params, const EachParam& each);
+  /// Throws what load() throws for a model with these parameters. Reads no tensor.
+  void check(const models::ParamSpecs& specs) const;
 
  protected:
   explicit ModelSource(ModelFacts facts) : facts_(std::move(facts)) {}

@@ -131,6 +131,29 @@ std::string first_of(const std::vector<std::string>& names) {
   return fmt::format("{} and {} others", names.front(), names.size() - 1);
 }
 
+/// Names of tensors without those of the optimizer.
+void keep_parameters(std::vector<std::string>& names) {
+  std::erase_if(names, [](const std::string& n) { return n.find('/') != std::string::npos; });
+}
+
+/// Throws if one of these lines may not pass; returns those that may.
+std::vector<std::string> judge(const fs::path& folder, std::vector<std::string> wrong,
+                               const std::vector<std::string>& missing,
+                               const std::vector<std::string>& unexpected, Strictness strictness) {
+  std::vector<std::string> told;
+  const bool would_pass = wrong.empty();
+  std::vector<std::string>& lacking = strictness == Strictness::kLogAll ? told : wrong;
+  for (const std::string& line : missing) lacking.push_back(line);
+  std::vector<std::string>& extra = strictness == Strictness::kRaiseAll ? wrong : told;
+  for (const std::string& name : unexpected)
+    extra.push_back(name + " is not part of the model of this run");
+  if (!wrong.empty())
+    raise<CheckpointError>(
+        "{} does not match the model of this run:\n  {}{}", folder.string(), listed(wrong),
+        would_pass ? "\n  try: checkpoint.strictness=log_all to load it anyway" : "");
+  return told;
+}
+
 /// Compares names, shapes and types of all ranks before anything is read. Returns what may pass.
 std::vector<std::string> check_tensors(const CheckpointReader& reader,
                                        const std::vector<StatePiece>& pieces, const RunParts& parts,
@@ -155,22 +178,10 @@ std::vector<std::string> check_tensors(const CheckpointReader& reader,
     }
   }
   std::vector<std::string> left = reader.unexpected(all_lines(names, parts.world));
-  if (!options.optimizer)
-    std::erase_if(left, [](const std::string& n) { return n.find('/') != std::string::npos; });
+  if (!options.optimizer) keep_parameters(left);
   std::erase_if(left, left_alone);
-  for (std::string& name : left) name += " is not part of the model of this run";
-  std::vector<std::string> problems = all_lines(wrong, parts.world), told;
-  const bool would_pass = problems.empty();
-  std::vector<std::string>& lacking = options.strictness == Strictness::kLogAll ? told : problems;
-  for (std::string& line : all_lines(missing, parts.world)) lacking.push_back(std::move(line));
-  std::vector<std::string>& extra = options.strictness == Strictness::kRaiseAll ? problems : told;
-  extra.insert(extra.end(), left.begin(), left.end());
-  if (!problems.empty())
-    raise<CheckpointError>("{} does not match the model of this run:\n  {}{}",
-                           reader.folder().string(), listed(problems),
-                           would_pass ? "\n  try: checkpoint.strictness=log_all to load it anyway"
-                                      : "");
-  return told;
+  return judge(reader.folder(), all_lines(wrong, parts.world), all_lines(missing, parts.world),
+               left, options.strictness);
 }
 
 /// How reading went on a rank; the worst decides for all.
@@ -372,10 +383,30 @@ LoadedRun load_run(const fs::path& folder, const RunParts& parts, const LoadOpti
   return loaded;
 }
 
+void check_parameters(const fs::path& folder, const models::ParamSpecs& specs,
+                      Strictness strictness) {
+  const Manifest manifest = read_manifest(folder);
+  std::vector<std::string> wrong, missing, left;
+  for (const auto& [name, spec] : specs) {
+    const auto found = manifest.tensors.find(name);
+    if (found == manifest.tensors.end())
+      missing.push_back(name + " is not in the checkpoint");
+    else if (found->second.shape != spec.shape)
+      wrong.push_back(fmt::format("{} is [{}] in the checkpoint, but [{}] in this run", name,
+                                  fmt::join(found->second.shape, ", "),
+                                  fmt::join(spec.shape, ", ")));
+  }
+  for (const auto& [name, info] : manifest.tensors)
+    if (!specs.contains(name)) left.push_back(name);
+  keep_parameters(left);
+  judge(folder, std::move(wrong), missing, left, strictness);
+}
+
 SavedRun saved_run(const fs::path& folder) {
   const Manifest manifest = read_manifest(folder);
   return {.config_yaml = manifest.config_yaml,
-          .has_training_state = manifest.state.contains(kOptimizerSteps)};
+          .has_training_state = manifest.state.contains(kOptimizerSteps),
+          .tokenizer = manifest.tokenizer};
 }
 
 } // namespace pentatron::checkpoint

@@ -20,6 +20,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/checkpoint/strictness.h"
+#include "pentatron/models/param_specs.h"
 #include "pentatron/optim/optimizer.h"
 #include "pentatron/parallel/ddp/data_parallel.h"
 
@@ -90,9 +91,15 @@ LoadedRun load_run(const std::filesystem::path& folder, const RunParts& parts,
 /// Resets the optimizer to its state before loading. The caller resets the parameters.
 void forget_state(optim::Optimizer& optimizer);
 
+/// Throws the CheckpointError that load_run() throws if the names and shapes of the parameters in
+/// the folder are not these. Reads no tensor.
+void check_parameters(const std::filesystem::path& folder, const models::ParamSpecs& specs,
+                      Strictness strictness);
+
 struct SavedRun {
   std::string config_yaml;        ///< empty: written by another program than the trainer
   bool has_training_state = true; ///< false: weights alone
+  std::string tokenizer;          ///< digest; empty: not known
 };
 /// The configuration of the run that wrote the folder.
 SavedRun saved_run(const std::filesystem::path& folder);

@@ -129,6 +129,11 @@ int repair(const CheckpointArguments& a) {
 }
 
 int prune(const CheckpointArguments& a) {
+  if (a.retention.keep_last == 0 && a.retention.keep_every > 0)
+    raise<ConfigError>(
+        "--keep-every {} has no effect with --keep 0, which keeps all checkpoints\n  "
+        "try: --keep 1",
+        a.retention.keep_every);
   if (checkpoint::checkpoints_in(a.folder).empty()) refuse_empty(a.folder);
   const checkpoint::PruneReport report =
       checkpoint::prune_checkpoints(a.folder, a.retention, a.dry_run);

@@ -13,6 +13,7 @@
 #include "pentatron/cli/files/command_table.h"
 #include "pentatron/models/presets.h"
 #include "pentatron/trainer/config.h"
+#include "pentatron/trainer/run_files.h"
 
 namespace pentatron::cli {
 
@@ -68,7 +69,7 @@ trainer::Config read_config(const std::string& where) {
     config::apply_file(config, where, violations); // load_config() reports the violations
     return trainer::load_config(std::vector<std::string>{where}, {}, {}, fewest_ranks(config));
   }
-  if (const fs::path file = fs::path(where) / "config.yaml"; fs::exists(file)) {
+  if (const fs::path file = fs::path(where) / trainer::kConfigFile; fs::exists(file)) {
     config::apply_file(config, file, violations);
   } else {
     const fs::path folder = one_checkpoint(where);

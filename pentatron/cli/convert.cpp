@@ -34,7 +34,7 @@ namespace pentatron::cli {
 namespace {
 
 struct ConvertArguments {
-  std::string source, target, format, quantize, text_key = "text";
+  std::string source, target, format, quantize, text_key = "text", max_shard_size;
   std::vector<std::string> text_files;
   checkpoint::ConvertOptions options;
 };
@@ -139,6 +139,12 @@ void complete(ConvertArguments& a) {
     throw ConfigError("--format is not given\n  try: --format hf, --format gguf or --format "
                       "pentatron");
   a.options.format = format_from_name(a.format);
+  if (a.max_shard_size.empty()) return;
+  if (a.options.format == checkpoint::ModelFormat::kGguf)
+    raise<ConfigError>("--max-shard-size {} has no effect on a GGUF model, which is one file\n  "
+                       "try: remove --max-shard-size",
+                       a.max_shard_size);
+  a.options.max_shard_bytes = parse_bytes(a.max_shard_size).value();
 }
 
 /// What quantisation costs: the perplexity of a text before and after.
@@ -261,11 +267,15 @@ void add_convert(CLI::App& program, Action& chosen) {
                    "holds the text")
       ->needs("--text-file")
       ->capture_default_str();
-  verb->add_option("--max-shard-size", a->options.max_shard_bytes,
+  verb->add_option("--max-shard-size", a->max_shard_size,
                    "maximum size of an output file; larger models are split into several files; "
                    "default: 5GB")
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true));
-  verb->add_flag("--force", a->options.force, "replace an existing output");
+      ->check(CLI::Validator(
+          [](const std::string& text) {
+            return parse_bytes(text) ? std::string() : text + " is not a size";
+          },
+          "SIZE"));
+  verb->add_flag("--overwrite", a->options.overwrite, "replace an existing model");
   verb->footer("examples:\n"
                "  pentatron convert runs/mine/checkpoints mine-hf --format hf\n"
                "  pentatron convert Qwen3-0.6B qwen --format pentatron\n"

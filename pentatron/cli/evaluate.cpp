@@ -1,7 +1,9 @@
 #include <CLI/CLI.hpp>
 
+#include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -27,6 +29,7 @@ struct EvaluateArguments {
   std::string positional, model, batches, text_key = "text", logits_out, grads_out, hidden_out;
   std::optional<std::string> text;
   std::vector<std::string> files, config;
+  bool overwrite = false;
   trainer::TextScoring scoring;
 };
 
@@ -68,6 +71,18 @@ void check_inputs(const EvaluateArguments& a) {
     raise<ConfigError>("{} can only be used with --text or --file, not with --batches\n  try: "
                        "--file text.txt",
                        a.scoring.context > 0 ? "--context" : "--stride");
+}
+
+/// Outputs that exist are replaced only when that is asked.
+void check_outputs(const EvaluateArguments& a) {
+  if (a.overwrite) return;
+  for (const auto& [option, file] :
+       {std::pair{"--logits-out", a.logits_out}, {"--grads-out", a.grads_out}})
+    if (std::error_code error;
+        !file.empty() && std::filesystem::exists(std::filesystem::symlink_status(file, error)))
+      raise<ConfigError>("{} {} exists\n  try: another {}, or --overwrite if an earlier evaluate "
+                         "wrote it",
+                         option, file, option);
 }
 
 void print_score(const trainer::TextScore& score) {
@@ -141,6 +156,7 @@ int evaluate(EvaluateArguments& a) {
     throw ConfigError("evaluate needs a model, and none is given\n  try: pentatron evaluate DIR "
                       "--text \"It is a truth universally acknowledged\"");
   check_inputs(a);
+  check_outputs(a);
   const trainer::Config config = with_runtime_keys(a.config, {});
   trainer::set_compute_threads(config.train.num_threads);
   trainer::choose_kernels_quietly(config, trainer::choose_device(config.device), {});
@@ -173,6 +189,7 @@ void add_evaluate(CLI::App& program, Action& chosen) {
   verb->add_option("--text-key", a->text_key,
                    "with --file: the field of the JSON objects, or the Parquet column, that "
                    "holds the text")
+      ->needs("--file")
       ->capture_default_str();
   verb->add_option("--context", a->scoring.context,
                    "with --text or --file: tokens of a window; longer texts are cut into windows; "
@@ -192,6 +209,7 @@ void add_evaluate(CLI::App& program, Action& chosen) {
   verb->add_option("--hidden-out", a->hidden_out,
                    "with --batches or --text: write the hidden states behind the last norm to this "
                    "Safetensors file, [batch, sequence, hidden]; no loss of the text is printed");
+  verb->add_flag("--overwrite", a->overwrite, "replace the output files of an earlier evaluate");
   verb->add_option("config", a->config,
                    "key=value settings: dtype, device, kernels, train.num_threads");
   verb->footer("Prints one JSON line. For texts: loss (mean cross-entropy per token, in nats), "

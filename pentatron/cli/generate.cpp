@@ -260,6 +260,7 @@ void add_generate(CLI::App& program, Action& chosen) {
   verb->add_flag("--ignore-eos", arguments->ignore_eos,
                  "do not stop at end tokens; generate --max-new-tokens tokens");
   add_writing_options(*verb, arguments->writing);
+  verb->get_option("--stop")->excludes("--tokens"); // whose output has no strings
   add_rank_options(*verb, arguments->ranks);
   verb->footer("Without --prompt, --prompt-file and --tokens, the prompt is read from standard "
                "input if that is a pipe or a file.\n"

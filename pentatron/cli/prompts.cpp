@@ -38,6 +38,12 @@ bool is_named_json(std::filesystem::path file) {
                    file, line);
 }
 
+[[noreturn]] void raise_spread_object(const std::string& file, int64_t line) {
+  raise<DataError>("{}: line {} begins a JSON object that ends on a later line, but a file of "
+                   "prompts has one object per line\n  try: {{\"prompt\": \"It is\"}}",
+                   file, line);
+}
+
 /// A string, or an object with the string `prompt`.
 std::string prompt_of_element(std::string_view element, const std::string& where) {
   const Json json = parse_json(element, where);
@@ -88,7 +94,8 @@ class PromptRecords {
 class PromptLines {
  public:
   PromptLines(std::string file, std::vector<std::string>& prompts)
-      : file_(std::move(file)), prompts_(prompts), json_(is_named_json_lines(file_)) {}
+      : file_(std::move(file)), prompts_(prompts), json_(is_named_json_lines(file_)),
+        named_json_(json_ || is_named_json(file_)) {}
 
   void add(std::string_view line, int64_t number) {
     const size_t begin = line.find_first_not_of(" \t");
@@ -97,20 +104,31 @@ class PromptLines {
     const data::JsonField found = data::extract_string(line, "prompt", text);
     if (prompts_.empty() && line[begin] == '{') {
       if (found == data::JsonField::kMalformed) {
+        if (named_json_ && goes_on(line)) raise_spread_object(file_, number);
         malformed_ = number;
       } else {
         json_ = true;
       }
     }
+    // `{` and then `"prompt": ...` is no text, whatever the file is called.
+    if (malformed_ > 0 && prompts_.size() == 1 && goes_on(prompts_[0]) && line[begin] == '"')
+      raise_spread_object(file_, malformed_);
     if (json_ && found != data::JsonField::kFound) raise_no_prompt_in(file_, number);
     if (malformed_ > 0 && found == data::JsonField::kFound) raise_no_prompt_in(file_, malformed_);
     prompts_.push_back(json_ ? text : std::string(line));
   }
 
  private:
+  /// Of a line that begins like an object: whether its end is where JSON is broken into lines.
+  static bool goes_on(std::string_view line) {
+    const size_t end = line.find_last_not_of(" \t\r");
+    return end != std::string_view::npos &&
+           std::string_view("{,:[").find(line[end]) != std::string_view::npos;
+  }
+
   std::string file_;
   std::vector<std::string>& prompts_;
-  bool json_;
+  bool json_, named_json_;
   int64_t malformed_ = 0; ///< the first line, if it only begins like an object
 };
 

@@ -74,9 +74,10 @@ Ranks find_ranks(const RankArguments& arguments) {
   ranks.size = arguments.ranks > 0 ? arguments.ranks : 1;
   if (ranks.backend != comm::ProcessBackend::kAuto) ranks.start = Ranks::Start::kSupervised;
   if (ranks.start == Ranks::Start::kInProcess && ranks.size > kMaxThreads)
-    raise<ConfigError>("--ranks {} are threads of this process, which carries {} at most\n  try: "
-                       "--ranks {}, or processes of several machines with torchrun, mpirun or srun",
-                       ranks.size, kMaxThreads, std::max(1u, std::thread::hardware_concurrency()));
+    raise<ConfigError>(
+        "--ranks {} is more than the {} threads that one process can run as ranks\n  try: "
+        "--ranks {}, or processes of several machines with torchrun, mpirun or srun",
+        ranks.size, kMaxThreads, std::max(1u, std::thread::hardware_concurrency()));
   return ranks;
 }
 

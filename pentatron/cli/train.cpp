@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 
 #include <csignal>
+#include <cstdio>
 
 #include <fmt/format.h>
 
@@ -122,10 +123,12 @@ void tell_limits(const trainer::Config& config, const Ranks& ranks, bool dry_run
   if (ranks.launch.rank == 0) {
     const std::string table = trainer::describe_limits(
         config, trainer::plan_memory(config, ranks.size, local), free_bytes);
-    if (dry_run)
+    if (dry_run) {
       fmt::print("{}\n", table);
-    else
+      std::fflush(stdout); // before what follows on standard error
+    } else {
       log::info("{}", table);
+    }
   }
   if (free_bytes && config.train.check_memory)
     trainer::require_memory(config, ranks.size, local, *free_bytes);
@@ -147,7 +150,7 @@ std::string sections_help() {
 /// unless checkpoint.load names a run to resume.
 trainer::Config run_config(const std::string& hf, ConfigArguments split, int world_size) {
   if (hf.empty()) return trainer::load_config(split.files, split.overrides, {}, world_size);
-  const std::string source = "hf:" + hf;
+  const std::string source = std::string(kHfPrefix) + hf;
   trainer::Config base;
   base.model = checkpoint::read_hf_config(resolve_model_path(hf)).config;
   base.checkpoint.load = source;
@@ -170,7 +173,7 @@ int train(const TrainArguments& arguments) {
   const trainer::Config config = run_config(arguments.hf, split, ranks.size);
   tell_limits(config, ranks, arguments.dry_run);
   if (arguments.dry_run) {
-    if (!ranks.supervised && ranks.launch.rank == 0) trainer::check_run(config);
+    if (!ranks.supervised && ranks.launch.rank == 0) trainer::check_run(config, ranks.size);
     return 0;
   }
   const char* const answer = trainer::stopping_text(!config.checkpoint.save.empty());

@@ -40,6 +40,8 @@ class Dataset {
 
   /// Of the first stream.
   int64_t sequence_length() const { return streams().front().sequence_length; }
+  /// Throws Error, an internal one, if there is no such stream.
+  int64_t sequence_length(std::string_view stream) const;
 };
 
 /// Samples as tokens, which TokenSamples makes a Dataset. Immutable once built, as that is.
@@ -192,6 +194,7 @@ struct DatasetContext {
   /// A corpus of the same configuration that is being read already, so that reading overlaps with
   /// other work.
   std::shared_ptr<const Corpus> corpus = {};
+  bool writes_nothing = false; ///< to dataset.data_cache_path, which is only read
 };
 
 /// Opens what `config` names and waits until it is read. Throws DataError or ConfigError as

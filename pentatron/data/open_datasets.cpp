@@ -100,6 +100,12 @@ Datasets open_parts(const DatasetConfig& config, const DatasetContext& context) 
 
 } // namespace
 
+int64_t Dataset::sequence_length(std::string_view stream) const {
+  for (const BatchStream& own : streams())
+    if (own.name == stream) return own.sequence_length;
+  raise<Error>("internal error: samples have no {}", stream);
+}
+
 Datasets open_datasets(const DatasetConfig& config, const DatasetContext& context) {
   check_fields(config, fields_of(context));
   return open_parts(config, context);

@@ -12,11 +12,11 @@ RotaryTable RotaryTable::make(const kernels::RopeOptions& options, bool interlea
                               int64_t max_position, at::ScalarType acc_dtype, at::Device device) {
   const kernels::RopeTables tables = kernels::rope_tables(options, max_position);
   const auto tensor = [&](const std::vector<double>& values) {
-    at::Tensor t = at::empty({max_position, options.rotary_dim / 2}, at::kDouble);
+    at::Tensor t = at::empty({max_position, kernels::turned_dims(options) / 2}, at::kDouble);
     std::copy(values.begin(), values.end(), t.data_ptr<double>());
     return t.to(at::TensorOptions(acc_dtype).device(device));
   };
-  return {tensor(tables.cos), tensor(tables.sin), options.rotary_dim, interleaved};
+  return {tensor(tables.cos), tensor(tables.sin), kernels::turned_dims(options), interleaved};
 }
 
 void rotate(const at::Tensor& out, const at::Tensor& x, const RotaryTable& table,

@@ -118,11 +118,13 @@ void ModelConfig::validate(config::Violations& violations, std::string_view path
   }
   if (position_embedding_type == PositionEmbedding::kRope) {
     const auto rotary = static_cast<int64_t>(static_cast<double>(head_size()) * rotary_percent);
-    if (rotary % 2 != 0 || rotary == 0) {
+    const int64_t turned = (rotary + 1) / 2 * 2; // as in transformers
+    if (turned > head_size() || rotary == 0) {
       violations.add(
           key("rotary_percent"),
           fmt::format(
-              "{}={} with a head size of {} rotates {} dimensions, which must be even and positive",
+              "{}={} with a head size of {} rotates {} dimensions, which must be positive and, "
+              "rounded up to an even number, at most the head size",
               key("rotary_percent"), rotary_percent, head_size(), rotary),
           head_size() < 2 ? fmt::format("{}=2", key("kv_channels"))
                           : fmt::format("{}={}", key("rotary_percent"),

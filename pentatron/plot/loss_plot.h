@@ -7,7 +7,7 @@
 
 namespace pentatron::plot {
 
-/// Stands in every picture of this folder: another plot may replace it.
+/// Stands in every picture of this folder, so that one can tell where it comes from.
 inline constexpr const char* kPlotMark = "<!-- drawn by pentatron -->";
 
 struct PlotPoint {

@@ -1,5 +1,9 @@
 #include "pentatron/plot/metrics_text.h"
 
+#include <algorithm>
+
+#include <fmt/format.h>
+
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/log.h"
@@ -34,25 +38,74 @@ MetricsPoint point_of(std::string_view line) {
   return point;
 }
 
+/// A whole line: its point, or why it is none.
+struct Line {
+  size_t end = 0; ///< behind its '\n'
+  std::optional<MetricsPoint> point;
+  std::string why;
+};
+
+std::vector<Line> lines_of(std::string_view text) {
+  std::vector<Line> lines;
+  size_t begin = 0;
+  for (size_t end = text.find('\n'); end != std::string_view::npos; end = text.find('\n', begin)) {
+    Line& line = lines.emplace_back();
+    line.end = end + 1;
+    try {
+      line.point = point_of(text.substr(begin, end - begin));
+    } catch (const DataError& error) {
+      line.why = error.what();
+    }
+    begin = end + 1;
+  }
+  return lines;
+}
+
+/// A run writes in the order of iterations. Of the points that break it, the fewest possible are
+/// damaged: those outside the longest sequence that never falls.
+void drop_out_of_order(std::vector<Line>& lines) {
+  const auto iteration = [&](size_t i) { return lines[i].point->iteration; };
+  constexpr size_t kNone = std::numeric_limits<size_t>::max();
+  std::vector<size_t> tails; // [n]: the line that ends a sequence of n + 1 with the least iteration
+  std::vector<size_t> before(lines.size(), kNone);
+  for (size_t i = 0; i < lines.size(); ++i) {
+    if (!lines[i].point) continue;
+    const auto tail =
+        std::upper_bound(tails.begin(), tails.end(), iteration(i),
+                         [&](int64_t value, size_t line) { return value < iteration(line); });
+    if (tail != tails.begin()) before[i] = *(tail - 1);
+    if (tail == tails.end())
+      tails.push_back(i);
+    else
+      *tail = i;
+  }
+  std::vector<char> ordered(lines.size(), 0);
+  for (size_t i = tails.empty() ? kNone : tails.back(); i != kNone; i = before[i]) ordered[i] = 1;
+  for (size_t i = 0; i < lines.size(); ++i)
+    if (lines[i].point && ordered[i] == 0) {
+      lines[i].why = fmt::format("iteration {} is out of order", iteration(i));
+      lines[i].point.reset();
+    }
+}
+
 } // namespace
 
 MetricsText parse_metrics(std::string_view text, int64_t last_iteration) {
+  std::vector<Line> lines = lines_of(text);
+  drop_out_of_order(lines);
   MetricsText result;
-  int64_t number = 0;
-  for (size_t end = text.find('\n'); end != std::string_view::npos;
-       end = text.find('\n', result.bytes)) {
-    ++number;
-    try {
-      const MetricsPoint point = point_of(text.substr(result.bytes, end - result.bytes));
-      if (point.iteration > last_iteration) break;
-      result.points.push_back(point);
-    } catch (const DataError& error) {
-      if (result.damaged++ == 0) {
-        result.first_damaged = number;
-        result.why = error.what();
-      }
+  for (size_t i = 0; i < lines.size(); ++i) {
+    if (lines[i].point && lines[i].point->iteration > last_iteration) {
+      result.has_later = true;
+      break;
     }
-    result.bytes = end + 1;
+    if (lines[i].point) {
+      result.points.push_back(*lines[i].point);
+    } else if (result.damaged++ == 0) {
+      result.first_damaged = static_cast<int64_t>(i) + 1;
+      result.why = lines[i].why;
+    }
+    result.bytes = lines[i].end;
   }
   return result;
 }

@@ -24,10 +24,12 @@ struct MetricsText {
   int64_t first_damaged = 0; ///< its number, from 1; 0: none
   std::string why;           ///< of the first damaged line
   size_t bytes = 0;          ///< of the whole lines that were read
+  bool has_later = false;    ///< there are points after `last_iteration`
 };
 
-/// Any bytes. Reading ends before the first line of an iteration after `last_iteration`, and before
-/// a last line without its end, which may still be written.
+/// Any bytes. A point whose iteration does not fit between those around it is damaged. Reading ends
+/// before the first point of an iteration after `last_iteration`, and before a last line without
+/// its end, which may still be written.
 MetricsText parse_metrics(std::string_view text,
                           int64_t last_iteration = std::numeric_limits<int64_t>::max());
 

@@ -5,21 +5,26 @@
 #include "pentatron/checkpoint/meant_checkpoints.h"
 #include "pentatron/checkpoint/model_source.h"
 #include "pentatron/checkpoint/run_checkpoint.h"
+#include "pentatron/data/data_files.h"
+#include "pentatron/models/param_specs.h"
 #include "pentatron/trainer/differences.h"
 #include "pentatron/trainer/input_log.h"
+#include "pentatron/trainer/notices.h"
+#include "pentatron/trainer/resume.h"
 #include "pentatron/trainer/run_data.h"
 #include "pentatron/trainer/run_folders.h"
+#include "pentatron/trainer/stored_tokenizer.h"
 
 namespace pentatron::trainer {
 
 namespace {
 
-/// "the checkpoint FOLDER", as far as it can be opened here.
-std::string check_checkpoint(const Config& config) {
+/// ", FOLDER" of the checkpoint, as far as it can be opened here.
+std::string check_checkpoint(const Config& config, const data::Datasets& datasets) {
   const CheckpointConfig& c = config.checkpoint;
   if (c.load.empty()) return "";
   if (const std::optional<std::string> foreign = foreign_model(c)) {
-    checkpoint::open_model(*foreign);
+    checkpoint::open_model(*foreign)->check(models::param_specs(config.model));
     return ", " + c.load;
   }
   if (c.node_local) return "";
@@ -27,20 +32,31 @@ std::string check_checkpoint(const Config& config) {
                                                    checkpoint::VerifyScope::kStructure);
   report_found(c, found);
   if (!found) return "";
+  const std::string folder = found->folder.string();
   const checkpoint::SavedRun run = checkpoint::saved_run(found->folder);
+  Config saved = config;
   if (!run.config_yaml.empty()) {
-    Config saved;
+    saved = {};
     config::Violations ignored; // of an older program
     config::apply_yaml(saved, run.config_yaml, "", ignored);
-    check_saved(saved, config, run.has_training_state, found->folder.string());
+    check_saved(saved, config, run.has_training_state, folder);
   }
-  return ", " + found->folder.string();
+  checkpoint::check_parameters(found->folder, models::param_specs(config.model), c.strictness);
+  const std::string digest = stored_tokenizer(config.tokenizer).digest;
+  check_digest(c, folder, run.tokenizer, digest);
+  if (!c.finetune && run.has_training_state) {
+    if (run.tokenizer == digest) saved.tokenizer = config.tokenizer;
+    const std::string files = data::to_json(data::describe_files(datasets.files));
+    for (const std::string& text : data_changes(saved, config, folder, files))
+      log::warning("{}", text);
+  }
+  return ", " + folder;
 }
 
 } // namespace
 
 void report_found(const CheckpointConfig& config,
-                  const std::optional<checkpoint::FoundCheckpoint>& found) {
+                  const std::optional<checkpoint::FoundCheckpoint>& found, bool moves) {
   const std::string& from = loads_own(config) ? config.save : config.load;
   if (!found && loads_own(config)) {
     log::info("{} contains no checkpoint: starting a new run", from);
@@ -50,17 +66,19 @@ void report_found(const CheckpointConfig& config,
         checkpoint::meant_checkpoints(
             from, "checkpoint.load=", "remove checkpoint.load to start a new run"));
   } else if (!found->passed_over.empty()) {
-    log::shared_warning("{}", checkpoint::passed_over_text(*found));
+    checkpoint::FoundCheckpoint told = *found;
+    if (moves) told.passed_over = std::string(parts_of(found->passed_over).sentence);
+    log::shared_warning("{}", checkpoint::passed_over_text(told));
   }
 }
 
-void check_run(const Config& config) {
+void check_run(const Config& config, int world_size) {
   check_folders(config);
-  Config reading = config;
-  reading.dataset.data_cache_path.clear(); // where an index would be written
-  const RunData data = open_run_data(reading);
+  const RunData data = open_run_data(config, /*writes_nothing=*/true);
   log_input(config, data.datasets, *data.tokenizer, data.samples);
-  const std::string checkpoint = check_checkpoint(config);
+  for (const std::string& notice : notices(config, world_size, data.datasets.validation != nullptr))
+    log::warning("{}", notice);
+  const std::string checkpoint = check_checkpoint(config, data.datasets);
   log::info("checked the configuration, the memory, the folders, the data, the tokenizer{}; "
             "nothing was written{}",
             checkpoint,

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/hf_cache.h"
 #include "pentatron/base/nearest.h"
 #include "pentatron/checkpoint/hf/hf_export.h"
 #include "pentatron/checkpoint/model_source.h"
@@ -115,18 +116,28 @@ void check_best_metric(const Config& config, config::Violations& violations) {
 } // namespace
 
 void CheckpointConfig::validate(config::Violations& violations, std::string_view path) const {
-  if (save.empty() && save_interval > 0) {
-    violations.add(config::join(path, "save_interval"),
-                   fmt::format("{}={} has no effect without {}",
-                               config::join(path, "save_interval"), save_interval,
-                               config::join(path, "save")),
-                   fmt::format("{}=checkpoints", config::join(path, "save")));
+  const auto needs = [&](const char* key, const std::string& value, const char* other,
+                         const std::string& remedy) {
+    violations.add(config::join(path, key),
+                   fmt::format("{}={} has no effect without {}", config::join(path, key), value,
+                               config::join(path, other)),
+                   config::join(path, remedy));
+  };
+  if (save.empty()) {
+    if (save_interval > 0)
+      needs("save_interval", fmt::to_string(save_interval), "save", "save=checkpoints");
+    if (export_hf) needs("export_hf", "true", "save", "save=checkpoints");
+    if (keep_every > 0) needs("keep_every", fmt::to_string(keep_every), "save", "save=checkpoints");
+    if (keep_best > 0) needs("keep_best", fmt::to_string(keep_best), "save", "save=checkpoints");
+    if (parity > 0) needs("parity", fmt::to_string(parity), "save", "save=checkpoints");
   }
-  if (save.empty() && export_hf) {
-    violations.add(config::join(path, "export_hf"),
-                   fmt::format("{}=true has no effect without {}", config::join(path, "export_hf"),
-                               config::join(path, "save")),
-                   fmt::format("{}=checkpoints", config::join(path, "save")));
+  if (load.empty()) {
+    if (finetune) needs("finetune", "true", "load", "finetune=false");
+    if (!load_optimizer) needs("load_optimizer", "false", "load", "load_optimizer=true");
+    if (!check_tokenizer) needs("check_tokenizer", "false", "load", "check_tokenizer=true");
+    if (strictness != checkpoint::Strictness::kRaiseAll)
+      needs("strictness", std::string(config::to_string(strictness)), "load",
+            "strictness=raise_all");
   }
   const auto alone = [&](const char* key, std::string text, std::string off) {
     if (!node_local) return;
@@ -178,12 +189,17 @@ void Config::validate(config::Violations& violations, std::string_view) const {
   if (dataset.type != data::DatasetType::kBatches &&
       model.position_embedding_type != models::PositionEmbedding::kNone &&
       train.seq_length > model.longest_sequence().value_or(train.seq_length)) {
-    violations.add(
-        "train.seq_length",
-        fmt::format("train.seq_length={} is more than the {} tokens that "
-                    "model.max_position_embeddings={} allows",
-                    train.seq_length, *model.longest_sequence(), model.max_position_embeddings),
-        fmt::format("model.max_position_embeddings={}", train.seq_length + model.position_offset));
+    const int64_t most = *model.longest_sequence();
+    violations.add("train.seq_length",
+                   fmt::format("train.seq_length={} is more than the {} tokens that "
+                               "model.max_position_embeddings={} allows",
+                               train.seq_length, most, model.max_position_embeddings),
+                   // Learned positions of a model that is loaded are as many as they are.
+                   model.position_embedding_type == models::PositionEmbedding::kLearnedAbsolute &&
+                           !checkpoint.load.empty()
+                       ? fmt::format("train.seq_length={}", most)
+                       : fmt::format("model.max_position_embeddings={}",
+                                     train.seq_length + model.position_offset));
   }
   check_data(*this, violations);
   if (checkpoint.export_hf) {
@@ -197,10 +213,11 @@ void Config::validate(config::Violations& violations, std::string_view) const {
   const bool has_text =
       dataset.type == data::DatasetType::kText || dataset.type == data::DatasetType::kIndexed;
   if (train.sample_tokens > 0 && model.type != models::ModelType::kGpt) {
-    violations.add("train.sample_tokens",
-                   fmt::format("train.sample_tokens={} continues a text, which model.type={} does not",
-                               train.sample_tokens, config::to_string(model.type)),
-                   "train.sample_tokens=0");
+    violations.add(
+        "train.sample_tokens",
+        fmt::format("train.sample_tokens={} continues a text, which model.type={} does not",
+                    train.sample_tokens, config::to_string(model.type)),
+        "train.sample_tokens=0");
   } else if (train.sample_tokens > 0 && !has_text) {
     violations.add(
         "train.sample_tokens",
@@ -227,7 +244,7 @@ bool loads_own(const CheckpointConfig& checkpoint) {
 
 std::optional<std::string> foreign_model(const CheckpointConfig& checkpoint) {
   const std::string& load = checkpoint.load;
-  if (load.starts_with("hf:") || load.ends_with(".gguf")) return load;
+  if (load.starts_with(kHfPrefix) || load.ends_with(".gguf")) return load;
   return std::nullopt;
 }
 

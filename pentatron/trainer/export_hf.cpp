@@ -46,7 +46,7 @@ fs::path export_checkpoint(const fs::path& checkpoint, const std::function<void(
   const auto source = checkpoint::open_model(checkpoint.string());
   checkpoint::convert_model(*source, target,
                             {.format = checkpoint::ModelFormat::kHuggingFace,
-                             .force = true,
+                             .overwrite = true,
                              .files = made_tokenizer_files(source->facts()),
                              .progress = [&](uint64_t, uint64_t) {
                                if (progress) progress();
@@ -95,11 +95,11 @@ void HfExporter::run(const fs::path& checkpoint, int64_t iteration) {
 std::map<std::string, std::string> model_files(const std::string& where) {
   std::map<std::string, std::string> files;
   const std::string begin = std::string(checkpoint::kCompanionFolder) + "/";
-  if (where.starts_with("hf:")) {
-    const fs::path folder = resolve_model_path(where.substr(3));
-    for (const char* name : {"config.json", "generation_config.json"}) {
-      const fs::path path = folder / name;
-      if (fs::exists(path)) files[begin + name] = std::string(MappedFile(path).text());
+  if (const auto name = after_hf_prefix(where)) {
+    const fs::path folder = resolve_model_path(*name);
+    for (const char* file : {"config.json", "generation_config.json"}) {
+      const fs::path path = folder / file;
+      if (fs::exists(path)) files[begin + file] = std::string(MappedFile(path).text());
     }
   } else if (fs::is_directory(where)) {
     for (const auto& [name, attachment] : checkpoint::read_manifest(where).attachments)

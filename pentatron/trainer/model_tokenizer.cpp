@@ -22,11 +22,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::string_view kHf = "hf:";
-
 /// The file or folder of a model that is not a checkpoint.
 fs::path path_of(const std::string& foreign) {
-  return resolve_model_path(foreign.starts_with(kHf) ? foreign.substr(kHf.size()) : foreign);
+  return resolve_model_path(after_hf_prefix(foreign).value_or(foreign));
 }
 
 bool names_tokenizer(const data::TokenizerConfig& tokenizer) {
@@ -94,9 +92,10 @@ std::optional<data::TokenizerConfig> tokenizer_of(const CheckpointConfig& c) {
   if (c.load.empty()) return std::nullopt;
   if (const std::optional<std::string> foreign = foreign_model(c)) {
     const fs::path path = path_of(*foreign);
-    if (foreign->starts_with(kHf) ? checkpoint::has_tokenizer_files(path)
-                                  : checkpoint::open_model(*foreign)->facts().tokenizer.kind !=
-                                        checkpoint::TokenizerPlace::Kind::kNone)
+    if (foreign->starts_with(kHfPrefix)
+            ? checkpoint::has_tokenizer_files(path)
+            : checkpoint::open_model(*foreign)->facts().tokenizer.kind !=
+                  checkpoint::TokenizerPlace::Kind::kNone)
       return data::TokenizerConfig{.path = path.string()};
     return std::nullopt;
   }
@@ -136,7 +135,9 @@ std::optional<int64_t> tokenizer_vocabulary(const Config& config) {
 
 void check_vocabulary(const Config& config, const data::Tokenizer& tokenizer) {
   const std::optional<std::string> foreign = foreign_model(config.checkpoint);
-  if (!foreign || !data::reads_text(config.dataset.type) || tokenizer.vocab_size() <= config.model.vocab_size) return;
+  if (!foreign || !data::reads_text(config.dataset.type) ||
+      tokenizer.vocab_size() <= config.model.vocab_size)
+    return;
   if (!names_tokenizer(config.tokenizer))
     raise<ConfigError>(
         "{} comes without a tokenizer, and its model.vocab_size={} is too small for bytes, which "

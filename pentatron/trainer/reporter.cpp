@@ -14,6 +14,7 @@
 #include "pentatron/base/log.h"
 #include "pentatron/base/mapped_file.h"
 #include "pentatron/base/progress.h"
+#include "pentatron/base/sha256.h"
 #include "pentatron/comm/rank_threads.h"
 #include "pentatron/nn/memory/counting_allocator.h"
 #include "pentatron/plot/loss_plot.h"
@@ -52,10 +53,12 @@ std::string name_of_run(const LoggerConfig& logger) {
 }
 
 /// What the run is made of, without where it is written and how it is shown.
-std::string hash_of_config(Config config) {
-  config.checkpoint = {};
+std::string hash_of_config(Config config, const std::string& started_from) {
+  config.checkpoint = {.load_optimizer = config.checkpoint.load_optimizer,
+                       .strictness = config.checkpoint.strictness};
   config.logger = {};
-  return config::hash(config);
+  const std::string hash = config::hash(config);
+  return started_from.empty() ? hash : sha256(hash + "\n" + started_from).substr(0, hash.size());
 }
 
 TrackedRun tracked_run(const Config& config, const std::string& id, std::string group,
@@ -254,12 +257,15 @@ std::vector<std::string> Reporter::State::unfinished() const {
 }
 
 void Reporter::State::settle() {
+  const bool first = told.empty();
+  if (first && !failing.empty()) redraw(/*now=*/true); // so that one message names them all
   std::vector<std::string> fresh;
   for (const auto& [name, why] : failing)
     if (told.insert(name).second) fresh.push_back(name);
   if (!fresh.empty())
-    log::warning("{}; training continues, and {} {} incomplete", failing.at(fresh[0]),
-                 fmt::join(fresh, ", "), fresh.size() == 1 ? "is" : "are");
+    log::warning("{}; {}{} {} incomplete{}", failing.at(fresh[0]),
+                 first ? "training continues, and " : "", fmt::join(fresh, ", "),
+                 fresh.size() == 1 ? "is" : "are", first ? "" : " too");
   if (!failing.empty() || told.empty()) return;
   told.clear();
   log::warning("logger.dir={} can be written again{}", config.logger.dir,
@@ -284,7 +290,8 @@ Reporter::Reporter(const Config& config, const ReporterOptions& options)
     }
     if (summary.id.empty()) summary.id = new_run_id();
     summary.started = utc_timestamp();
-    summary.config_hash = hash_of_config(config);
+    summary.started_from = options.started_from;
+    summary.config_hash = hash_of_config(config, options.started_from);
     summary.version = options.version;
     summary.torch_version = options.torch_version;
     summary.device = options.device;

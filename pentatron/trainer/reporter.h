@@ -49,9 +49,10 @@ struct ReporterOptions {
   std::optional<Peak> peak;
   std::string loss_name = "loss"; ///< as Megatron's lines have it
   bool main_rank = true;
-  bool progress_bar = false;                          ///< with logger.progress=auto
-  std::map<std::string, std::string> files = {};      ///< to write into logger.dir, by name
-  std::string version, torch_version, device, layout; ///< for run.json
+  bool progress_bar = false;                     ///< with logger.progress=auto
+  std::map<std::string, std::string> files = {}; ///< to write into logger.dir, by name
+  /// For run.json; `started_from`: see RunSummary.
+  std::string version, torch_version, device, layout, started_from;
 };
 
 class Reporter {

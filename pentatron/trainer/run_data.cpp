@@ -9,7 +9,7 @@
 
 namespace pentatron::trainer {
 
-RunData open_run_data(const Config& config) {
+RunData open_run_data(const Config& config, bool writes_nothing) {
   const bool batches = config.dataset.type == data::DatasetType::kBatches;
   const int64_t iterations = total_iterations(config.train);
   RunData run;
@@ -21,7 +21,8 @@ RunData open_run_data(const Config& config) {
                                .vocab_size = config.model.vocab_size,
                                .fields = models::model_spec(config.model).fields,
                                .tokenizer = run.tokenizer,
-                               .test_samples = evaluation};
+                               .test_samples = evaluation,
+                               .writes_nothing = writes_nothing};
   // Where no step is left it only evaluates, and any number of training samples will do.
   context.train_samples = std::max<int64_t>(run.samples, 1);
   context.validation_samples = config.train.eval_interval > 0

@@ -16,7 +16,8 @@ struct RunData {
   int64_t samples = 0;     ///< that the run takes from the training data
 };
 
-/// Throws ConfigError or DataError if the data cannot be read or is not enough.
-RunData open_run_data(const Config& config);
+/// Throws ConfigError or DataError if the data cannot be read or is not enough. `writes_nothing`:
+/// no file in dataset.data_cache_path.
+RunData open_run_data(const Config& config, bool writes_nothing = false);
 
 } // namespace pentatron::trainer

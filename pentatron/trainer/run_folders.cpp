@@ -8,6 +8,7 @@
 #include <span>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include "pentatron/base/atomic_file.h"
@@ -18,6 +19,7 @@
 #include "pentatron/checkpoint/run_checkpoint.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
 #include "pentatron/comm/gather_text.h"
+#include "pentatron/plot/metrics_text.h"
 #include "pentatron/trainer/differences.h"
 #include "pentatron/trainer/export_hf.h"
 #include "pentatron/trainer/run_files.h"
@@ -118,29 +120,44 @@ std::optional<fs::path> resumed_run(const CheckpointConfig& c) {
   return is_one ? path.parent_path() : path;
 }
 
-/// Whether the results in logger.dir are of the run whose checkpoints lie in `run`.
+/// Whether the folders of `config` lay to each other as these do: then a user has moved them.
+bool moved_together(const Config& config, const fs::path& run, const fs::path& dir) {
+  const fs::path save = config.checkpoint.save, logs = config.logger.dir;
+  const auto way = path_within(run, dir), back = path_within(dir, run);
+  return (way && way == path_within(save, logs)) || (back && back == path_within(logs, save));
+}
+
+/// Whether the results in logger.dir are of the run whose checkpoints lie in `run`. Its config.yaml
+/// knows, or else the latest checkpoint; without both, the folder around the checkpoints is theirs.
 bool wrote_metrics(const fs::path& run, const fs::path& dir) {
-  if (path_within(run, dir)) return true;
+  std::optional<Config> of_metrics, of_checkpoint;
   try {
-    const std::string yaml(MappedFile(dir / kConfigFile).text());
-    if (full_path(parsed(yaml).checkpoint.save) == full_path(run)) return true;
+    of_metrics = parsed(MappedFile(dir / kConfigFile).text());
+    if (full_path(of_metrics->checkpoint.save) == full_path(run)) return true;
   } catch (const Error&) { // it was ended before that was written
   }
   try {
     if (const auto latest = checkpoint::latest_name(run))
-      return full_path(parsed(checkpoint::saved_run(run / *latest).config_yaml).logger.dir) ==
-             full_path(dir);
+      of_checkpoint = parsed(checkpoint::saved_run(run / *latest).config_yaml);
   } catch (const Error&) { // told when it is loaded
   }
-  return false;
+  if (of_checkpoint && full_path(of_checkpoint->logger.dir) == full_path(dir)) return true;
+  if (!of_metrics) return path_within(run, dir).has_value();
+  return moved_together(*of_metrics, run, dir) ||
+         (of_checkpoint && moved_together(*of_checkpoint, run, dir));
 }
 
-/// The keys of a run in folders that nobody has: NAME-2, NAME-3, ...
+/// The keys of a run in folders that nobody has: NAME-2, NAME-3, ...; below `.` run-2, run-3, ...
 std::string new_folders(const Config& config) {
   const fs::path dir = config.logger.dir, save = config.checkpoint.save;
-  const auto numbered = [](const fs::path& folder, int n) {
-    const fs::path plain = folder.has_filename() ? folder : folder.parent_path();
-    return folder.empty() ? fs::path() : fs::path(fmt::format("{}-{}", plain.string(), n));
+  const auto numbered = [](const fs::path& folder, int n) -> fs::path {
+    if (folder.empty()) return {};
+    fs::path plain = folder.lexically_normal();
+    if (!plain.has_filename()) plain = plain.parent_path();
+    const fs::path name = plain.filename();
+    if (name.empty() || name == "." || name == "..") // they have no name of their own
+      return (plain / fmt::format("run-{}", n)).lexically_normal();
+    return fmt::format("{}-{}", plain.string(), n);
   };
   const auto below = [](const fs::path& outer, const fs::path& way) {
     return way == "." ? outer : outer / way;
@@ -251,6 +268,24 @@ void together(const comm::Group& world, bool here, const std::function<void()>& 
     if (!text.empty()) throw ConfigError(text);
 }
 
+/// Whether metrics.jsonl has lines that a run from `iteration` cuts off.
+bool has_metrics_after(const fs::path& dir, int64_t iteration) {
+  try {
+    return plot::parse_metrics(MappedFile(dir / kMetricsFile).text(), iteration).has_later;
+  } catch (const DataError&) {
+    return true; // nobody knows
+  }
+}
+
+/// Copies the files of a run, which it will change or replace; its folders only grow.
+void copy_files(const fs::path& dir, const fs::path& to) {
+  make_folder(to);
+  std::error_code error;
+  for (const char* name : kRunFiles)
+    if (fs::is_regular_file(dir / name, error) && fs::file_size(dir / name, error) > 0)
+      write_file_atomically(to / name, MappedFile(dir / name).text());
+}
+
 /// Newest first.
 std::vector<checkpoint::CheckpointFolder> checkpoints_after(const fs::path& save,
                                                             int64_t iteration) {
@@ -305,25 +340,25 @@ RunFolders::RunFolders(const Config& own, const comm::Group& world)
   });
 }
 
-void RunFolders::begin(int64_t iteration, const comm::Group& world) {
+void RunFolders::begin(int64_t iteration, const comm::Group& world, const std::string& repair) {
   const fs::path dir = config_.logger.dir, save = config_.checkpoint.save;
-  if (save.empty() || iteration == 0) return;
   const bool first = world.rank() == 0;
   const bool leads =
-      config_.checkpoint.node_local ? checkpoint::Machines(save, world).leads() : first;
+      !save.empty() &&
+      (config_.checkpoint.node_local ? checkpoint::Machines(save, world).leads() : first);
   const std::vector<checkpoint::CheckpointFolder> later =
       leads ? checkpoints_after(save, iteration) : std::vector<checkpoint::CheckpointFolder>{};
-  std::string name = later.empty() ? ""
-                                   : earlier_name(first && !dir.empty() ? std::vector{save, dir}
-                                                                        : std::vector{save});
+  const bool has_files = first && has_metrics(dir);
+  const bool cuts = has_files && has_metrics_after(dir, iteration);
+  std::vector<fs::path> folders;
+  if (!later.empty()) folders.push_back(save);
+  if (has_files) folders.push_back(dir);
+  std::string name = later.empty() && !cuts ? "" : earlier_name(folders);
   // All machines use the highest number.
   for (const std::string& other : comm::gather_text(name, world))
     if (other.size() > name.size() || (other.size() == name.size() && other > name)) name = other;
   if (name.empty()) return;
-  together(world, first && has_metrics(dir), [&] {
-    make_folder(dir / name);
-    write_file_atomically(dir / name / kMetricsFile, MappedFile(dir / kMetricsFile).text());
-  });
+  together(world, has_files, [&] { copy_files(dir, dir / name); });
   // `latest` first: whatever is found after a kill is what this run goes on with.
   together(world, !later.empty(), [&] {
     if (const std::string own = checkpoint::step_name(iteration); is_there(save / own))
@@ -338,11 +373,23 @@ void RunFolders::begin(int64_t iteration, const comm::Group& world) {
       move_into(save / name, folder.path);
     }
   });
-  if (first)
-    log::info("the run goes back to iteration {}: its later checkpoints, from {} on, are in {}{}",
-              iteration, later.empty() ? "another machine" : later.back().path.filename().string(),
-              (save / name).string(),
-              has_metrics(dir) ? ", and its metrics in " + (dir / name).string() : "");
+  if (!first) return;
+  std::vector<std::string> kept;
+  if (!later.empty())
+    kept.push_back(fmt::format("its later checkpoints, from {} on, are in {}",
+                               later.back().path.filename().string(), (save / name).string()));
+  else if (!cuts)
+    kept.push_back(
+        fmt::format("its later checkpoints on other machines are in {}", (save / name).string()));
+  if (has_files)
+    kept.push_back(fmt::format("a copy of its metrics is in {}", (dir / name).string()));
+  std::string hint;
+  for (const checkpoint::CheckpointFolder& folder : later) {
+    const std::string one = folder.path.filename().string();
+    if (repair.ends_with("/" + one))
+      hint = fmt::format("\n  try: pentatron checkpoint repair {}", (save / name / one).string());
+  }
+  log::info("the run goes back to iteration {}: {}{}", iteration, fmt::join(kept, ", and "), hint);
 }
 
 void check_folders(const Config& config) {

@@ -26,10 +26,12 @@ class RunFolders {
   /// differ. Collective.
   explicit RunFolders(const Config& config, const comm::Group& world);
 
-  /// Before the first step: what was saved after `iteration`, from which the run goes on, and the
-  /// metrics with it move into earlier-N. A process that is killed meanwhile loses nothing.
-  /// Collective.
-  void begin(int64_t iteration, const comm::Group& world);
+  /// Before the first step: checkpoints after `iteration`, from which the run goes on, move into
+  /// earlier-N in checkpoint.save. If there are some, or metrics.jsonl has later lines, which the
+  /// run will cut off, the run's files are copied into earlier-N in logger.dir. A process that is
+  /// killed meanwhile loses nothing. `repair`: the command that may repair one of these
+  /// checkpoints, said with its new place. Collective.
+  void begin(int64_t iteration, const comm::Group& world, const std::string& repair = "");
 
  private:
   Config config_;

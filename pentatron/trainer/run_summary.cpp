@@ -65,6 +65,7 @@ std::string run_summary_json(const RunSummary& s) {
                             {"best_validation_loss", json_of(s.best_validation_loss)},
                             {"skipped_iterations", s.skipped_iterations},
                             {"nan_iterations", s.nan_iterations},
+                            {"started_from", known(s.started_from)},
                             {"config_hash", s.config_hash},
                             {"pentatron", known(s.version)},
                             {"torch", known(s.torch_version)},

@@ -17,8 +17,10 @@ struct RunSummary {
   /// "running", "finished", "signal SIGINT", "exit_interval", "exit_duration" or "error: TEXT". A
   /// run that was killed stays "running".
   std::string exit_reason = "running";
-  std::string started, ended;         ///< UTC; `ended` is empty while it runs
-  std::string config_hash;            ///< of all keys but checkpoint.* and logger.*
+  std::string started, ended; ///< UTC; `ended` is empty while it runs
+  std::string started_from;   ///< the model whose weights the run began with; empty: none
+  /// Of all keys but checkpoint.* and logger.*, and of started_from.
+  std::string config_hash;
   std::string version, torch_version; ///< of pentatron and LibTorch
   std::string device, layout;
   int64_t ranks = 1;

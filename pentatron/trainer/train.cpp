@@ -33,6 +33,7 @@
 #include "pentatron/trainer/metrics/cpu_share.h"
 #include "pentatron/trainer/notices.h"
 #include "pentatron/trainer/reporter.h"
+#include "pentatron/trainer/resume.h"
 #include "pentatron/trainer/run_data.h"
 #include "pentatron/trainer/run_files.h"
 #include "pentatron/trainer/runtime.h"
@@ -44,6 +45,9 @@
 namespace pentatron::trainer {
 
 namespace fs = std::filesystem;
+
+/// In a checkpoint, of a run that began with the weights of a model: where that was.
+constexpr const char* kStartedFrom = "started_from.txt";
 
 struct Trainer::State {
   Config config;
@@ -67,6 +71,8 @@ struct Trainer::State {
   std::map<std::string, std::string> files_of_model; ///< config.json of where it began
   std::optional<checkpoint::FoundCheckpoint> found;  ///< what is loaded, unless from elsewhere
   checkpoint::KnownDamage damaged;                   ///< that was found while loading
+  std::string started_from; ///< the model whose weights the run began with; empty: none
+  std::string repair;       ///< the command for what was passed over, if the run will move that
   std::unique_ptr<checkpoint::RunSaver> saver;
   int64_t total_iterations = 0;
   int64_t sequence = 0;
@@ -74,13 +80,11 @@ struct Trainer::State {
 
   State(Config c, const comm::Group& world, std::unique_ptr<RunFolders> of_run);
   void open_data();
-  int64_t stream_length(const std::string& stream) const;
   void build_model();
   void find_checkpoint();
   void choose_kernels();
   void load();
   void load_found();
-  void warn_of_changes(const Config& saved) const;
   void forget();
   std::string describe() const;
   data::LoaderOptions loader_options(int64_t consumed) const;
@@ -120,8 +124,8 @@ void Trainer::State::open_data() {
   tokenizer = std::move(run.tokenizer);
   datasets = std::move(run.datasets);
   sequence = datasets.train->sequence_length();
-  const std::vector<std::string> streams = models::model_spec(config.model).streams;
-  for (const std::string& stream : streams) lengths.push_back(stream_length(stream));
+  for (const std::string& stream : models::model_spec(config.model).streams)
+    lengths.push_back(datasets.train->sequence_length(stream));
   stored_tokenizer = trainer::stored_tokenizer(config.tokenizer);
   data_files = comm::broadcast_text(
       main_rank ? data::to_json(data::describe_files(datasets.files)) : "", 0, groups.world());
@@ -129,13 +133,6 @@ void Trainer::State::open_data() {
   for (const std::string& notice :
        notices(config, groups.world().size(), datasets.validation != nullptr))
     log::shared_warning("{}", notice);
-}
-
-int64_t Trainer::State::stream_length(const std::string& stream) const {
-  const std::vector<data::BatchStream>& given = datasets.train->streams();
-  const auto found = std::ranges::find(given, stream, &data::BatchStream::name);
-  PT_DCHECK(found != given.end()); // the dataset was checked against the model
-  return found->sequence_length;
 }
 
 void Trainer::State::build_model() {
@@ -165,7 +162,12 @@ void Trainer::State::find_checkpoint() {
   if (c.load.empty() || foreign_model(c)) return;
   const std::string& from = loads_own(c) ? c.save : c.load;
   found = checkpoint::find_run(from, groups.world(), c.node_local, damaged);
-  report_found(c, found);
+  std::error_code error;
+  const bool moves = found && !c.finetune && !c.save.empty() &&
+                     fs::equivalent(found->folder.parent_path(), c.save, error) &&
+                     checkpoint::iteration_of(found->folder.filename()) < total_iterations;
+  report_found(c, found, moves);
+  repair = moves ? std::string(parts_of(found->passed_over).remedy) : "";
 }
 
 void Trainer::State::choose_kernels() {
@@ -186,6 +188,7 @@ void Trainer::State::load() {
     });
     optimizer->adopt_values();
     files_of_model = model_files(*foreign);
+    started_from = *foreign;
     return;
   }
   while (found) {
@@ -215,6 +218,11 @@ void Trainer::State::load_found() {
   checkpoint::read_together(groups.world(), [&] {
     run = checkpoint::saved_run(found->folder);
     files_of_model = model_files(folder);
+    started_from.clear();
+    const checkpoint::Attachments attachments = checkpoint::read_manifest(folder).attachments;
+    const auto origin = attachments.find(kStartedFrom);
+    if (origin != attachments.end())
+      started_from = checkpoint::read_attachment(folder, kStartedFrom, origin->second);
   });
   if (!run.config_yaml.empty()) {
     saved = {};
@@ -229,47 +237,23 @@ void Trainer::State::load_found() {
        .was_frozen = [&](const std::string& name) { return is_frozen(saved.train.freeze, name); }});
   for (const std::string& text : loaded.told) log::shared_warning("{}: {}", folder, text);
   const std::string& digest = loaded.state.tokenizer;
-  if (c.check_tokenizer && !digest.empty() && digest != stored_tokenizer.digest)
-    raise<ConfigError>(
-        "{} was trained with a different tokenizer ({} instead of {})\n  try: its tokenizer, or "
-        "checkpoint.check_tokenizer=false if the token ids are equal",
-        folder, digest, stored_tokenizer.digest);
+  check_digest(c, folder, digest, stored_tokenizer.digest);
   if (c.finetune || !run.has_training_state) {
+    started_from = folder;
     log::info("loaded the weights of {}{}: starting at iteration 0 with a new optimizer", folder,
               run.has_training_state ? "" : ", which contains only weights");
     return;
   }
   // The same tokenizer may lie in another folder, such as the checkpoint's.
   if (digest == stored_tokenizer.digest) saved.tokenizer = config.tokenizer;
-  warn_of_changes(saved);
+  if (main_rank)
+    for (const std::string& text : data_changes(saved, config, folder, data_files))
+      log::warning("{}", text);
   progress = loaded.state;
   const std::string changed = differences(saved, config, {config::OnResume::kTold});
   log::info("resumed from {} at iteration {}{}{}", folder, progress.iteration,
             c.load_optimizer ? "" : " with a new optimizer",
             changed.empty() ? "" : "; it used " + changed);
-}
-
-/// Of data that is not what the checkpoint saw: the run goes on with it.
-void Trainer::State::warn_of_changes(const Config& saved) const {
-  const std::string folder = found->folder.string();
-  if (const std::string text = differences(saved, config, {config::OnResume::kData}); !text.empty())
-    return log::shared_warning("data settings have changed since {} was saved; it used {}", folder,
-                               text);
-  if (!main_rank) return;
-  try {
-    const checkpoint::Attachments& attachments =
-        checkpoint::read_manifest(found->folder).attachments;
-    const auto stored = attachments.find(data::kDataFilesName);
-    if (stored == attachments.end()) return; // of an older program
-    const std::string text =
-        data::describe_changes(data::data_files_from_json(checkpoint::read_attachment(
-                                   found->folder, data::kDataFilesName, stored->second)),
-                               data::data_files_from_json(data_files));
-    if (!text.empty())
-      log::warning("the training data has changed since {} was saved: {}", folder, text);
-  } catch (const Error& error) {
-    log::warning("it is not known whether the training data has changed: {}", error.what());
-  }
 }
 
 std::string Trainer::State::describe() const {
@@ -399,6 +383,7 @@ std::vector<checkpoint::SaveEvent> Trainer::State::save() {
   progress.attachments = stored_tokenizer.files;
   progress.attachments.insert(files_of_model.begin(), files_of_model.end());
   progress.attachments[kKernelsFile] = kernel_choice;
+  if (!started_from.empty()) progress.attachments[kStartedFrom] = started_from;
   progress.attachments[data::kDataFilesName] = data_files;
   return saver->save(progress, {*model.store, *optimizer, groups.world()});
 }
@@ -428,26 +413,27 @@ TrainReport Trainer::run(const RunOptions& run_options) {
   const Config& c = s.config;
   const comm::ParallelGroups& g = s.groups;
   if (s.progress.iteration < s.total_iterations) {
-    s.folders->begin(s.progress.iteration, g.world());
+    s.folders->begin(s.progress.iteration, g.world(), s.repair);
     if (s.main_rank && s.datasets.report) write_skipped(c, *s.datasets.report);
   }
   const std::vector<models::LossTerm>& losses = s.model.model->spec().losses;
-  Reporter reporter(
-      c, {.total_iterations = s.total_iterations,
-          .resumed_iteration = s.progress.iteration,
-          .resumed_samples = s.progress.consumed_samples,
-          .tokens_per_sample = s.sequence,
-          .world_size = s.groups.world().size(),
-          .peak = s.main_rank ? find_peak(c, s.device) : std::nullopt,
-          .loss_name = losses.size() == 1 ? losses.front().name : "loss",
-          .main_rank = s.main_rank,
-          .progress_bar = run_options.progress_bar,
-          .files = {{kKernelsFile, s.kernel_choice}},
-          .version = run_options.version,
-          .torch_version = TORCH_VERSION,
-          .device = s.device.str(),
-          .layout = fmt::format("tp={} pp={} dp={}", g.tp().size(),
-                                c.parallel.pipeline_model_parallel_size, g.dp().size())});
+  Reporter reporter(c,
+                    {.total_iterations = s.total_iterations,
+                     .resumed_iteration = s.progress.iteration,
+                     .resumed_samples = s.progress.consumed_samples,
+                     .tokens_per_sample = s.sequence,
+                     .world_size = s.groups.world().size(),
+                     .peak = s.main_rank ? find_peak(c, s.device) : std::nullopt,
+                     .loss_name = losses.size() == 1 ? losses.front().name : "loss",
+                     .main_rank = s.main_rank,
+                     .progress_bar = run_options.progress_bar,
+                     .files = {{kKernelsFile, s.kernel_choice}},
+                     .version = run_options.version,
+                     .torch_version = TORCH_VERSION,
+                     .device = s.device.str(),
+                     .layout = fmt::format("tp={} pp={} dp={}", g.tp().size(),
+                                           c.parallel.pipeline_model_parallel_size, g.dp().size()),
+                     .started_from = s.started_from});
   try {
     TrainReport report = s.train(reporter);
     reporter.finish(exit_reason(report));

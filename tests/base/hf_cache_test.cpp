@@ -84,6 +84,18 @@ TEST_F(HfCache, AModelThatIsNotThereComesWithTheCommandThatDownloadsIt) {
   EXPECT_EQ(error("none"), "no error");
 }
 
+TEST_F(HfCache, ANameInAFolderThatIsThereIsAPath) {
+  const fs::path before = fs::current_path();
+  fs::current_path(folder.path());
+  fs::create_directories("runs");
+  const std::string said = error("runs/missing");
+  fs::create_directories("Some-Org");
+  const fs::path found = resolve_model_path("Some-Org/A.model_1");
+  fs::current_path(before);
+  EXPECT_EQ(said, "no error") << "nothing to download";
+  EXPECT_EQ(found, model() / "snapshots" / kRevision) << "the cache has it";
+}
+
 TEST_F(HfCache, AMissingFileComesWithTheCommandThatDownloadsIt) {
   EXPECT_EQ(download_or(resolve_model_path("Some-Org/A.model_1"), "x"),
             "hf download Some-Org/A.model_1");

@@ -123,10 +123,17 @@ TEST_F(CorpusVerbs, CorporaAreMergedSplitAndVerified) {
               HasSubstr("so they cannot be merged"));
   EXPECT_THAT(run("corpus merge part_0 part_1 --output part_0 --overwrite 2>&1", 2),
               HasSubstr("both an input and the output"));
-  for (const char* command :
-       {"corpus merge part_0 part_1 --output ''", "corpus split both --shares 1,1 --output some/"})
-    EXPECT_THAT(run(std::string(command) + " 2>&1", 2),
-                HasSubstr("does not end in the name of a corpus"));
+  EXPECT_THAT(run("corpus merge part_0 part_1 --output '' 2>&1", 2), HasSubstr("is empty"));
+  EXPECT_THAT(run("corpus split both --shares 1,1 --output some/ 2>&1", 2),
+              HasSubstr("does not end in the name of a corpus"));
+  // All parts or none: the second cannot be written.
+  fs::create_directories(folder / "whole_1.bin/mine");
+  EXPECT_THAT(run("corpus split both --shares 1,1 --output whole --overwrite 2>&1", 1),
+              HasSubstr("whole_1.bin is a folder"));
+  EXPECT_FALSE(fs::exists(folder / "whole_0.bin"));
+  EXPECT_FALSE(fs::exists(folder / "whole_0.idx"));
+  for (const auto& entry : fs::directory_iterator(folder))
+    EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos) << entry.path();
   EXPECT_THAT(run("corpus split part_0 --shares 1,999,1 --output empty 2>&1", 2),
               HasSubstr("leaves part 0 without documents: part_0 has 61"));
   EXPECT_FALSE(fs::exists(folder / "empty_1.bin"));

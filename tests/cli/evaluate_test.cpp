@@ -174,7 +174,7 @@ class CorruptedWeights : public test::ProgramFolder {
          {"generate ck --prompt ab --max-new-tokens 2", "evaluate ck --text abcd",
           "generate ck --prompt ab --max-new-tokens 2 --ranks 2 "
           "parallel.tensor_model_parallel_size=2",
-          "convert ck out --format hf --force"})
+          "convert ck out --format hf --overwrite"})
       out += run(command + std::string(" 2>&1"));
     return out;
   }

@@ -2,6 +2,9 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <map>
+#include <regex>
 #include <set>
 #include <string>
 #include <utility>
@@ -38,6 +41,16 @@ class ExitStatus : public test::ProgramFolder {
         paths.push_back(name + " " + std::string(below["name"]));
     }
     return paths;
+  }
+  /// Calls `visit` with every command and each of its options.
+  void for_each_option(const std::function<void(const std::string&, const Json&)>& visit) const {
+    const std::function<void(const std::string&, const Json&)> walk = [&](const std::string& name,
+                                                                          const Json& command) {
+      for (const Json& option : command["options"]) visit(name, option);
+      for (const Json& below : command["commands"])
+        walk((name.empty() ? "" : name + " ") + std::string(below["name"]), below);
+    };
+    walk("", parse_json(run("config commands"), "table"));
   }
 };
 
@@ -143,12 +156,62 @@ TEST_F(ExitStatus, IsTwoForACommandLineThatCannotBeReadWithTheWayOut) {
             "--context 1"},
            {"inspect blend --weights 1,b --size 2", "--weights b is not a number",
             "pentatron inspect blend --help"},
-           {"convert a b --max-shard-size c", "the value of --max-shard-size is not a size",
-            "pentatron convert --help"}})
+           {"convert a b --max-shard-size 10XB",
+            "--max-shard-size 10XB is not a size like 500MB or 5GB", "pentatron convert --help"},
+           {"convert a b --max-shard-size -5", "--max-shard-size -5 is not a size",
+            "pentatron convert --help"},
+           {"convert a b --format gguf --max-shard-size 5MB",
+            "--max-shard-size 5MB has no effect on a GGUF model", "remove --max-shard-size"},
+           {"checkpoint prune a --keep 0 --keep-every 2",
+            "--keep-every 2 has no effect with --keep 0", "--keep 1"},
+           {"corpus split a --shares 99,,1 --output b", "--shares 99,,1 has an empty item",
+            "pentatron corpus split --help"},
+           {"inspect blend --weights=1,1, --size 2", "--weights 1,1, has an empty item",
+            "pentatron inspect blend --help"}})
     EXPECT_THAT(call(c.arguments, 2),
                 AllOf(testing::StartsWith(std::string("error: ") + c.message),
                       testing::EndsWith(std::string("\n  try: ") + c.remedy + "\n")))
         << c.arguments;
+}
+
+TEST_F(ExitStatus, IsTwoForAnEmptyValueOfAnyOptionButATextsOwn) {
+  const std::set<std::string> texts = {"--prompt", "--system", "--text", "--title"};
+  int tried = 0;
+  for_each_option([&](const std::string& command, const Json& option) {
+    const std::string name = option["names"].back();
+    if (!option["value"].get<bool>() || texts.contains(name)) return;
+    EXPECT_THAT(call(command + " " + name + " ''", 2),
+                testing::ContainsRegex("^error: (--[a-z-]+ is empty|--[a-z-]+  is not one of |"
+                                       "--[a-z-]+ has no effect without|pentatron .* needs )"))
+        << command << " " << name;
+    ++tried;
+  });
+  EXPECT_GT(tried, 60);
+}
+
+TEST_F(ExitStatus, IsTwoForAnOptionWithoutTheOneThatItNeeds) {
+  // What the help says is what the command line holds: "with --json: also print ...".
+  const std::regex needs("^with (--[a-z-]+)(?: or (--[a-z-]+))?[:, ]");
+  const std::map<std::string, std::string> complete = {
+      {"inspect samples", " --prefix none --index 0 --order stable"},
+      {"evaluate", " none --batches none"},
+      {"convert", " none none --format hf"}};
+  std::set<std::string> tried;
+  for_each_option([&](const std::string& command, const Json& option) {
+    const std::string name = option["names"].back(), help = option["help"];
+    std::smatch match;
+    if (!std::regex_search(help, match, needs)) return;
+    const auto more = complete.find(command);
+    std::string arguments = command + (more != complete.end() ? more->second : "");
+    const bool batches = match[1] == "--batches";
+    if (batches) arguments = command + " none --text a";
+    arguments += " " + name + (option["value"].get<bool>() ? " 1" : "");
+    EXPECT_THAT(call(arguments, 2),
+                AllOf(HasSubstr("error: "), HasSubstr(name), HasSubstr(match[1].str())))
+        << arguments;
+    tried.insert(command + " " + name);
+  });
+  EXPECT_GE(tried.size(), 14u) << testing::PrintToString(tried);
 }
 
 TEST_F(ExitStatus, IsTheSameForTheSameMistake) {

@@ -16,6 +16,7 @@ namespace pentatron {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -146,6 +147,23 @@ TEST_F(Generating, AJsonFileOfPromptsMayBeAnArray) {
   // A text that begins with a bracket is a prompt.
   std::ofstream(folder / "a.txt") << "[abc]\n";
   EXPECT_THAT(run(base + "--prompt-file a.txt 2>/dev/null"), HasSubstr(R"("prompt":"[abc]")"));
+}
+
+TEST_F(Generating, AnObjectOnSeveralLinesIsNoListOfPrompts) {
+  test::make_letter_model(folder / "model");
+  for (const char* name : {"a.json", "a.jsonl", "a.txt"})
+    for (const char* text :
+         {"{\n  \"prompt\": \"abc\"\n}\n", "{ \"id\": 5,\n\"prompt\": \"abc\" }\n"}) {
+      std::ofstream(folder / name) << text;
+      EXPECT_THAT(run(std::string("generate model --prompt-file ") + name + " 2>&1", 1),
+                  AllOf(HasSubstr(": line 1 begins a JSON object that ends on a later line"),
+                        HasSubstr("one object per line")))
+          << text;
+    }
+  // A text that begins with a brace is a prompt.
+  std::ofstream(folder / "a.txt") << "{\nabc\n";
+  EXPECT_THAT(run("generate model --json --max-new-tokens 1 --prompt-file a.txt 2>/dev/null"),
+              HasSubstr(R"("prompt":"{")"));
 }
 
 TEST_F(Generating, AFirstLineThatIsNotQuiteJsonIsNoPrompt) {

@@ -66,6 +66,48 @@ TEST_F(Limits, ADryRunOpensWhatTheRunReadsAndLooksAtItsFolders) {
   EXPECT_THAT(run(resumes, 1), HasSubstr("contains no intact checkpoint"));
 }
 
+TEST_F(Limits, ADryRunRefusesAndTellsWhatTheRunDoes) {
+  const auto documents = [&](const std::string& text) {
+    std::ofstream(folder / "text.jsonl") << "{\"text\": \"" + text + "\"}\n";
+  };
+  documents("the loss falls slowly, then it rises");
+  const std::string tiny =
+      "train model.num_layers=1 model.hidden_size=32 model.num_attention_heads=2 "
+      "model.vocab_size=300 train.seq_length=8 train.train_iters=2 train.micro_batch_size=1 "
+      "train.global_batch_size=1 train.num_threads=1 logger.peak_tflops=1 kernels=order "
+      "dataset.path=text.jsonl dataset.split=1 logger.dir=log checkpoint.save=ck ";
+  run(tiny + "train.train_iters=1 2>&1");
+  fs::copy(folder / "ck", folder / "old", fs::copy_options::recursive);
+  // Both say the same, with the same status.
+  for (const auto& [keys, status, text] :
+       {std::tuple{"checkpoint.load=auto dataset.type=mock dataset.path= tokenizer.type=null "
+                   "tokenizer.vocab_size=256",
+                   2, "was trained with a different tokenizer (bytes instead of null:256)"},
+        {"checkpoint.load=auto ddp.zero_stage=1", 0, "ddp.zero_stage=1 has no effect"},
+        {"checkpoint.load=auto seed=5", 0, "data settings have changed since ck/step_00000001"},
+        {"checkpoint.load=old checkpoint.finetune=true checkpoint.save=b logger.dir=lb "
+         "model.hidden_size=64",
+         1, "does not match the model of this run"},
+        {"checkpoint.load=old checkpoint.finetune=true checkpoint.save=c logger.dir=lc "
+         "model.num_layers=2",
+         1, "is not in the checkpoint"}}) {
+    SCOPED_TRACE(keys);
+    EXPECT_THAT(run(tiny + keys + " --dry-run 2>&1", status), HasSubstr(text));
+    EXPECT_THAT(run(tiny + keys + " 2>&1", status), HasSubstr(text));
+    for (const char* made : {"ck", "log"}) fs::remove_all(folder / made);
+    fs::copy(folder / "old", folder / "ck", fs::copy_options::recursive);
+  }
+  documents("another text of another length");
+  const std::string resumes = tiny + "checkpoint.load=auto ";
+  const std::string changed = "the training data has changed since ck/step_00000001 was saved: ";
+  EXPECT_THAT(run(resumes + "--dry-run 2>&1"), HasSubstr(changed));
+  EXPECT_THAT(run(resumes + "seed=5 --dry-run 2>&1"),
+              AllOf(HasSubstr(changed), HasSubstr("data settings have changed")))
+      << "both are told";
+  const std::string out = run(resumes + "--dry-run 2>&1");
+  EXPECT_LT(out.find("model        "), out.find(changed)) << "in the order of the work";
+}
+
 TEST_F(Limits, WhatCannotFitIsRefusedBeforeAnythingIsWritten) {
   for (const auto& [keys, tries] :
        {std::pair{"model.preset=gpt2_124m train.micro_batch_size=1000000 "
@@ -146,7 +188,7 @@ TEST_F(Limits, OnAFullDiskEveryIncompleteFileIsNamedAndNoOtherIsShown) {
 
 TEST_F(Limits, TooManyThreadsAreRefused) {
   EXPECT_THAT(train("--ranks 65536", 2),
-              AllOf(HasSubstr("error: --ranks 65536 are threads of this process"),
+              AllOf(HasSubstr("error: --ranks 65536 is more than the 1024 threads"),
                     HasSubstr("try: --ranks ")));
 }
 

@@ -34,12 +34,12 @@ struct Command {
   std::string arguments; ///< of a call that works in the prepared folder
   /// What it writes: files or a folder. Empty: standard output alone.
   std::vector<std::string> outputs = {};
-  std::string changes = {};   ///< what it is asked to change: all that begins so
-  bool mixed_folder = false;  ///< the outputs are folders in which other files may lie
-  std::string resumes = {};   ///< what a failure leaves so that the next call continues
-  std::string overwrite = {}; ///< the option with which whatever exists is replaced
-  std::string says = ".*";    ///< what its output is, as a regular expression
-  std::string variant = {};   ///< of a command that has several entries
+  std::string changes = {};  ///< what it is asked to change: all that begins so
+  bool mixed_folder = false; ///< the outputs are folders in which other files may lie
+  std::string resumes = {};  ///< what a failure leaves so that the next call continues
+  bool only_own = false;     ///< --overwrite replaces only what such a command wrote
+  std::string says = ".*";   ///< what its output is, as a regular expression
+  std::string variant = {};  ///< of a command that has several entries
 };
 
 const std::vector<Command>& commands() {
@@ -51,12 +51,16 @@ const std::vector<Command>& commands() {
       {.name = "evaluate",
        .arguments = "--hf '" + kModel + "' --batches '" + kModel +
                     "/expected.safetensors' --logits-out l.safetensors --grads-out g.safetensors",
-       .outputs = {"l.safetensors", "g.safetensors"}},
+       .outputs = {"l.safetensors", "g.safetensors"},
+       .only_own = true},
       {.name = "generate", .arguments = "saved --tokens 1,2,3 --max-new-tokens 2"},
       {.name = "chat",
        .arguments = "talker --max-new-tokens 4 --seed 1 < question.txt",
        .says = "^[!-~]{1,4}\n$"},
-      {.name = "convert", .arguments = "saved exported --format hf", .outputs = {"exported"}},
+      {.name = "convert",
+       .arguments = "saved exported --format hf",
+       .outputs = {"exported"},
+       .only_own = true},
       {.name = "checkpoint inspect", .arguments = "saved"},
       {.name = "checkpoint verify", .arguments = "saved"},
       {.name = "checkpoint diff", .arguments = "saved saved/step_00000002"},
@@ -70,37 +74,39 @@ const std::vector<Command>& commands() {
       {.name = "config presets", .arguments = ""},
       {.name = "config commands", .arguments = ""},
       {.name = "doctor", .arguments = "", .changes = "cache/"},
-      {.name = "preprocess",
-       .arguments = "--input texts.jsonl --tokenizer bytes --output fresh",
-       .outputs = {"fresh_text_document.bin", "fresh_text_document.idx"},
-       .resumes = "fresh.partial/",
-       .overwrite = "--overwrite"},
-      {.name = "preprocess",
-       .arguments = "--input texts.jsonl --tokenizer bytes --output fresh --split-sentences",
-       .outputs = {"fresh_text_sentence.bin", "fresh_text_sentence.idx"},
-       .resumes = "fresh.partial/",
-       .overwrite = "--overwrite",
-       .variant = "sentences"},
-      {.name = "tokenize",
-       .arguments = "--train-bpe 300 --output tokenizer.json < words.txt",
-       .outputs = {"tokenizer.json", "tokenizer_config.json"},
-       .overwrite = "--overwrite"},
-      {.name = "corpus merge",
-       .arguments = "corpus_text_document corpus_text_document --output both",
-       .outputs = {"both.bin", "both.idx"},
-       .overwrite = "--overwrite"},
-      {.name = "corpus split",
-       .arguments = "corpus_text_document --shares 50,50 --output part",
-       .outputs = {"part_0.bin", "part_0.idx", "part_1.bin", "part_1.idx"},
-       .overwrite = "--overwrite"},
+      {
+          .name = "preprocess",
+          .arguments = "--input texts.jsonl --tokenizer bytes --output fresh",
+          .outputs = {"fresh_text_document.bin", "fresh_text_document.idx"},
+          .resumes = "fresh.partial/",
+      },
+      {
+          .name = "preprocess",
+          .arguments = "--input texts.jsonl --tokenizer bytes --output fresh --split-sentences",
+          .outputs = {"fresh_text_sentence.bin", "fresh_text_sentence.idx"},
+          .resumes = "fresh.partial/",
+          .variant = "sentences",
+      },
+      {
+          .name = "tokenize",
+          .arguments = "--train-bpe 300 --output tokenizer.json < words.txt",
+          .outputs = {"tokenizer.json", "tokenizer_config.json"},
+      },
+      {
+          .name = "corpus merge",
+          .arguments = "corpus_text_document corpus_text_document --output both",
+          .outputs = {"both.bin", "both.idx"},
+      },
+      {
+          .name = "corpus split",
+          .arguments = "corpus_text_document --shares 50,50 --output part",
+          .outputs = {"part_0.bin", "part_0.idx", "part_1.bin", "part_1.idx"},
+      },
       {.name = "corpus inspect", .arguments = "corpus_text_document"},
       {.name = "corpus verify", .arguments = "corpus_text_document"},
       {.name = "inspect samples",
        .arguments = "--prefix corpus_text_document --sequence-length 8 --index 0"},
-      {.name = "plot",
-       .arguments = "run --output p.svg",
-       .outputs = {"p.svg"},
-       .overwrite = "--force"},
+      {.name = "plot", .arguments = "run --output p.svg", .outputs = {"p.svg"}},
       {.name = "inspect blend", .arguments = "--weights 1,2 --size 4"},
       {.name = "completion", .arguments = "bash"},
   };
@@ -206,15 +212,25 @@ TEST_P(Outputs, ThatExistAndAreNotItsOwnStay) {
   }
 }
 
-TEST_P(Outputs, ThatExistAreReplacedWhereThatIsAsked) {
-  const std::string& overwrite = GetParam().overwrite;
-  if (overwrite.empty()) return;
-  for (const std::string& output : GetParam().outputs) std::ofstream(folder / output) << "mine\n";
+TEST_P(Outputs, ThatExistAreReplacedOnlyWithOverwrite) {
+  if (GetParam().outputs.empty() || GetParam().mixed_folder) return;
   std::string arguments = GetParam().arguments;
-  arguments.insert(std::min(arguments.size(), arguments.find(" < ")), " " + overwrite);
+  arguments.insert(std::min(arguments.size(), arguments.find(" < ")), " --overwrite");
+  if (GetParam().only_own) {
+    call();
+  } else {
+    for (const std::string& output : GetParam().outputs) std::ofstream(folder / output) << "mine\n";
+  }
+  const Files before = files();
+  const std::string said = call(2);
+  EXPECT_THAT(said, HasSubstr(" exists\n  try: another "));
+  EXPECT_THAT(said, HasSubstr(", or --overwrite "));
+  EXPECT_TRUE(files() == before);
   call(GetParam().name + " " + arguments);
-  for (const std::string& output : GetParam().outputs)
+  for (const std::string& output : GetParam().outputs) {
+    if (!fs::is_regular_file(folder / output)) continue;
     EXPECT_THAT(content_of(folder / output), Not(HasSubstr("mine"))) << output;
+  }
 }
 
 TEST_P(Outputs, AppearWholeOrNotAtAllOnAFullDisk) {

@@ -313,7 +313,7 @@ TEST_F(Program, SuggestsOnlyWhatIsNear) {
   struct Case {
     const char *typed, *suggested;
   };
-  for (const Case& c : {Case{"device=gpu", "try: device=cuda\n"},
+  for (const Case& c : {Case{"device=gpu", "try: device=auto\n"},
                         {"dtype=fp16", "try: dtype=bf16\n"},
                         {"dtype=float32", "try: dtype=fp32\n"},
                         {"a=1", "try: one of model, train,"},

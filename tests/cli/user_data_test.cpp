@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -283,7 +284,7 @@ TEST_F(UserData, PreprocessNamesItsOwnOptions) {
   EXPECT_THAT(call("preprocess --input none.txt --tokenizer bytes --output c", 1),
               AllOf(HasSubstr("--input none.txt does not exist"), Not(HasSubstr("dataset.path"))));
   EXPECT_THAT(call("preprocess --input text.jsonl --tokenizer bytes --output ''", 2),
-              HasSubstr("--output \"\""));
+              HasSubstr("--output is empty"));
   const std::string out =
       call("preprocess --input text.jsonl --tokenizer bytes --json-keys body --output c");
   EXPECT_THAT(out, AllOf(HasSubstr("c_body_document: 300 documents"),
@@ -292,6 +293,21 @@ TEST_F(UserData, PreprocessNamesItsOwnOptions) {
               AllOf(HasSubstr("--input text.jsonl contains no documents"),
                     HasSubstr("try: --json-keys body")));
   call("corpus verify c_body_document");
+}
+
+TEST_F(UserData, OfTwoTokenizersForOneFolderOneIsWritten) {
+  std::string text;
+  for (int i = 0; i < 2000; ++i) text += fmt::format("the loss {} falls, then it rises\n", i);
+  write("words.txt", text);
+  const std::string train = "tokenize --input words.txt --output race/ --train-bpe ";
+  const std::string statuses =
+      run(train + "300 > a 2>&1 & cd '" + folder.string() + "'; '" PENTATRON_PROGRAM "' " + train +
+          "310 > b 2>&1; second=$?; wait $!; echo $? $second");
+  EXPECT_THAT(statuses, testing::AnyOf("0 2\n", "2 0\n"));
+  const bool first = statuses == "0 2\n";
+  EXPECT_THAT(text_of(first ? "b" : "a"), HasSubstr("race/tokenizer.json exists"));
+  EXPECT_EQ(parse_json(text_of("race/tokenizer.json"), "it")["model"]["vocab"].size(),
+            first ? 300u : 310u);
 }
 
 TEST_F(UserData, TokenizersAreTrainedOnFilesOfEveryKind) {

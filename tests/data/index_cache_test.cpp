@@ -215,6 +215,22 @@ TEST(IndexCache, ThreadsShareOneObjectWithAndWithoutAFolder) {
   }
 }
 
+TEST(IndexCache, AReaderUsesAFileAndWritesNone) {
+  const TemporaryFolder folder;
+  const std::filesystem::path cache = folder.path() / "cache";
+  const std::vector<int32_t> lengths(5000, 33);
+  const GptIndexOptions options{.sequence_length = 16};
+  const auto get = [&](bool read_only) {
+    return shared_gpt_index(cache, lengths_in(lengths, 0), options, read_only);
+  };
+  const GptIndex built = build_gpt_index(lengths, 0, options);
+  EXPECT_TRUE(same(*get(/*read_only=*/true), built));
+  EXPECT_FALSE(std::filesystem::exists(cache));
+  get(/*read_only=*/false);
+  EXPECT_FALSE(std::filesystem::is_empty(cache));
+  EXPECT_TRUE(same(*get(/*read_only=*/true), built));
+}
+
 TEST(IndexCache, AFileOfTheFormatBeforeIsReplaced) {
   const TemporaryFolder folder;
   const std::vector<int32_t> lengths(40, 9);

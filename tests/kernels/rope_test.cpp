@@ -213,8 +213,18 @@ TEST(RopeFrequencies, TablesHoldTheAttentionFactor) {
                    std::sin(2 * rope_frequencies(o)[1]) * rope_attention_factor(o));
 }
 
+TEST(RopeFrequencies, OfAnOddSizeAreOneMore) {
+  // transformers: 1 / theta ** (torch.arange(0, 5, 2) / 5)
+  const std::vector<double> f = rope_frequencies({.rotary_dim = 5, .theta = 100});
+  ASSERT_EQ(f.size(), 3u);
+  EXPECT_EQ(turned_dims({.rotary_dim = 5}), 6);
+  EXPECT_DOUBLE_EQ(f[0], 1);
+  EXPECT_DOUBLE_EQ(f[1], std::pow(100.0, -2.0 / 5));
+  EXPECT_DOUBLE_EQ(f[2], std::pow(100.0, -4.0 / 5));
+}
+
 TEST(RopeFrequencies, RefuseOptionsOutOfRange) {
-  EXPECT_THROW(rope_frequencies({.rotary_dim = 7}), ConfigError);
+  EXPECT_THROW(rope_frequencies({.rotary_dim = -1}), ConfigError);
   EXPECT_THROW(rope_frequencies({.rotary_dim = 8, .theta = 0}), ConfigError);
   EXPECT_THROW(rope_frequencies({.rotary_dim = 8, .scaling = RopeScaling::kLinear, .factor = 0.5}),
                ConfigError);

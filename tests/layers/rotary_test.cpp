@@ -42,7 +42,7 @@ at::Tensor plain_rotation(const at::Tensor& x, const std::vector<int32_t>& posit
 
 std::vector<double> plain_frequencies(const RopeOptions& o) {
   std::vector<double> f;
-  for (int64_t i = 0; i < o.rotary_dim / 2; ++i) {
+  for (int64_t i = 0; 2 * i < o.rotary_dim; ++i) {
     double w = std::pow(o.theta, -2.0 * static_cast<double>(i) / static_cast<double>(o.rotary_dim));
     if (o.scaling == RopeScaling::kLinear) w /= o.factor;
     if (o.scaling == RopeScaling::kLlama3) {
@@ -79,7 +79,8 @@ TEST_P(Rotary, TurnsPairsOfStridedHeadsByPositionTimesFrequency) {
   for (const bool interleaved : {false, true}) {
     const RotaryTable table = RotaryTable::make(c.options, interleaved, 40, at::kDouble, at::kCPU);
     ASSERT_EQ(table.cos.size(0), 40);
-    ASSERT_EQ(table.cos.size(1), c.options.rotary_dim / 2);
+    const int64_t turned = (c.options.rotary_dim + 1) / 2 * 2;
+    ASSERT_EQ(table.cos.size(1), turned / 2);
     const at::Tensor fused = randn({5, 3 * c.head_size + 4}, 1);
     const at::Tensor x = fused.narrow(1, 2, 3 * c.head_size).unflatten(1, {3, c.head_size});
     const at::Tensor original = x.clone();
@@ -87,8 +88,8 @@ TEST_P(Rotary, TurnsPairsOfStridedHeadsByPositionTimesFrequency) {
     const at::Tensor y = at::empty({5, 3, c.head_size}, at::kDouble);
     rotate(y, x, table, positions_tensor(positions), false);
     expect_close(y, expected, {1e-12, 1e-12});
-    expect_close(y.narrow(2, c.options.rotary_dim, c.head_size - c.options.rotary_dim),
-                 x.narrow(2, c.options.rotary_dim, c.head_size - c.options.rotary_dim));
+    expect_close(y.narrow(2, turned, c.head_size - turned),
+                 x.narrow(2, turned, c.head_size - turned));
     expect_close(x[0], y[0]);                                // position 0 turns nothing
     rotate(x, x, table, positions_tensor(positions), false); // in place, beside others' memory
     expect_close(x, expected, {1e-12, 1e-12});
@@ -102,6 +103,7 @@ INSTANTIATE_TEST_SUITE_P(
     Scalings, Rotary,
     testing::Values(Case{"plain", {.rotary_dim = 16}},
                     Case{"partial", {.rotary_dim = 6, .theta = 5e5}},
+                    Case{"odd", {.rotary_dim = 5, .theta = 5e5}},
                     Case{"linear",
                          {.rotary_dim = 16, .scaling = RopeScaling::kLinear, .factor = 4}},
                     Case{"llama3",

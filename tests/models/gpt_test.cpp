@@ -95,6 +95,20 @@ TEST_P(GptTest, StartsWithTheSameBitsOnEveryNumberOfRanks) {
     EXPECT_TRUE(test::same_bits(weight, runs[1].at(name))) << name;
 }
 
+TEST(GptEmbedding, TheMultiplierScalesWordsAndNotPositions) {
+  ModelConfig c = learned();
+  c.untie_embeddings_and_output_weights = true;
+  Model scaled_by_hand(c);
+  c.embedding_multiplier = 3;
+  Model scaled(c);
+  scaled_by_hand.gpt.params().find("embedding.word.weight").value().mul_(3);
+  const auto logits = [](Model& model) {
+    return test::logits(model.gpt, model.store, ids(),
+                        nn::SequenceLayout::dense(kBatch, kSequence, {0, 1}, at::kCPU));
+  };
+  test::expect_close(logits(scaled), logits(scaled_by_hand), {1e-12, 1e-12});
+}
+
 TEST_P(GptTest, InitialWeightsHaveTheConfiguredSpread) {
   for (const bool scaled : {false, true}) {
     ModelConfig c = config();

@@ -12,6 +12,7 @@
 #include "pentatron/base/json.h"
 #include "pentatron/base/safetensors.h"
 #include "pentatron/checkpoint/hf/hf_config.h"
+#include "pentatron/checkpoint/hf/hf_export.h"
 #include "pentatron/checkpoint/hf/hf_weights.h"
 #include "pentatron/checkpoint/source_facts.h"
 #include "pentatron/checkpoint/tensor_io.h"
@@ -151,6 +152,36 @@ TEST(HfConfig, SaysWhatTransformersReads) {
   });
   EXPECT_EQ(gemma3.rope_scaling.factor, 8);
   EXPECT_EQ(gemma3.rotary_base, read("gemma3_text", [](Json&) {}).rotary_base);
+  // Its windows may share the base of all layers, and their scaling: both go there and back.
+  for (const bool scaled : {false, true}) {
+    models::ModelConfig shared = read("gemma3_text", [](Json&) {});
+    shared.rope_local_base_freq.reset();
+    if (scaled) {
+      shared.rope_scaling.type = models::RopeScalingType::kLinear;
+      shared.rope_scaling.factor = 4;
+    }
+    const HfExport made = make_hf_config(shared);
+    EXPECT_EQ(made.family, "gemma3_text");
+    EXPECT_TRUE(same_model(parse_hf_config(made.config, "config.json").config, shared));
+  }
+  for (const auto& [family, positions] : {std::pair{"llama", 2048},
+                                          {"mistral_sliding_window", 131072},
+                                          {"qwen2", 32768},
+                                          {"qwen3", 32768},
+                                          {"olmo2", 2048},
+                                          {"phi3", 4096},
+                                          {"gemma2", 8192},
+                                          {"gemma3_text", 131072},
+                                          {"glm4", 131072}})
+    EXPECT_EQ(read(family, [](Json& json) { json.erase("max_position_embeddings"); })
+                  .max_position_embeddings,
+              positions)
+        << family;
+  // As transformers: int(16 * 0.35) = 5 dimensions, rounded up to pairs.
+  EXPECT_NO_THROW(read("glm4", [](Json& json) {
+    json.erase("rope_parameters");
+    json["partial_rotary_factor"] = 0.35;
+  }));
 }
 
 TEST_F(HfImport, RefusesModelsThatCannotBe) {

@@ -26,6 +26,12 @@ GQA = ["model.num_query_groups=2"]
 QWEN2 = ["model.add_qkv_bias=true"]
 QWEN3 = ["model.qk_layernorm=true", "model.kv_channels=16"]
 BIASES = ["model.add_qkv_bias=true", "model.add_attention_proj_bias=true"]
+OLMO2 = ["model.norm_placement=output", "model.qk_layernorm=true", "model.qk_layernorm_scope=projection"]
+GEMMA = ["model.norm_placement=pre_and_output", "model.layernorm_zero_centered_gamma=true", "model.activation_func=geglu_tanh",
+         "model.embedding_multiplier=6.928203230275509", "model.kv_channels=16"]  # sqrt(hidden_size)
+GEMMA2 = [*GEMMA, "model.attn_logit_softcapping=50", "model.final_logit_softcapping=30"]
+GEMMA3 = [*GEMMA, "model.qk_layernorm=true"]
+GLM4 = ["model.norm_placement=pre_and_output", "model.rotary_interleaved=true", "model.rotary_percent=0.5", "model.add_qkv_bias=true"]
 SPLIT = ["parallel.tensor_model_parallel_size=2", "parallel.pipeline_model_parallel_size=2"]  # on 8 ranks: dp 2
 
 
@@ -60,6 +66,19 @@ TRAINED = {
     "qwen2_split": ("qwen2", [*QWEN2, *window(6, 2), *SPLIT], 8),
     "qwen3": ("qwen3", [*QWEN3, *GQA], 1),
     "qwen3_untied_biases": ("qwen3", [*QWEN3, *UNTIED, *BIASES], 1),
+    "olmo2": ("olmo2", [*OLMO2, *GQA, *UNTIED], 1),
+    "olmo2_split": ("olmo2", [*OLMO2, *GQA, *SPLIT], 8),
+    "phi3": ("phi3", ["model.rotary_percent=0.5", *GQA, *UNTIED], 1),
+    "phi3_odd": ("phi3", ["model.rotary_percent=0.45", "model.kv_channels=12"], 1),  # turns 5 dimensions, rounded up to 6
+    "phi3_split": ("phi3", ["model.rotary_percent=0.5", *GQA, *window(7), *SPLIT], 8),
+    "gemma2": ("gemma2", [*GEMMA2, *GQA, *window(6, 1, 3)], 1),
+    "gemma2_split": ("gemma2", [*GEMMA2, *GQA, *window(6, 1, 3), *SPLIT], 8),
+    "gemma3_text": ("gemma3_text", [*GEMMA3, *GQA, *window(6, 3), "model.rope_local_base_freq=5000"], 1),
+    "gemma3_text_one_base": ("gemma3_text", [*GEMMA3, *GQA, *window(6, 3)], 1),
+    "gemma3_text_scaled": ("gemma3_text", [*GEMMA3, *window(6, 3), *rope("linear", factor=2.5)], 1),
+    "gemma3_text_split": ("gemma3_text", [*GEMMA3, *GQA, *window(6, 3), "model.rope_local_base_freq=5000", *SPLIT], 8),
+    "glm4": ("glm4", [*GLM4, *GQA, *UNTIED], 1),
+    "glm4_split": ("glm4", [*GLM4, *GQA, *SPLIT], 8),
     "qwen3_split": ("qwen3", [*QWEN3, *GQA, *SPLIT, *rope("yarn", factor=2, original_max_position_embeddings=16)], 8),
 }
 
@@ -98,7 +117,7 @@ def check_trained(program, name, folder):
     worst = 0.0
     for model in ("run", "hf"):  # the checkpoint itself, and the export as pentatron reads it
         pentatron(program, "evaluate", "--model", f"{folder}/{model}", "--batches", f"{folder}/batch.safetensors",
-                  "--logits-out", f"{folder}/logits.safetensors", "dtype=fp64", "device=cpu")
+                  "--logits-out", f"{folder}/logits.safetensors", "--overwrite", "dtype=fp64", "device=cpu")
         ours = load_file(f"{folder}/logits.safetensors")["logits"]
         worst = max(worst, hf_models.relative(ours, theirs))
     if worst > BOUND:

@@ -166,7 +166,7 @@ def make(name, folder):
 
 def evaluate(program, folder, dtype, *options):
     command = [program, "evaluate", "--hf", folder, "--batches", f"{folder}/batch.safetensors", "--logits-out",
-               f"{folder}/logits.safetensors", *options, f"dtype={dtype}"]
+               f"{folder}/logits.safetensors", "--overwrite", *options, f"dtype={dtype}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(done.stderr.strip())

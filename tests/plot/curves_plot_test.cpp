@@ -51,11 +51,37 @@ TEST(MetricsText, KnowsStepsAndEvaluations) {
 TEST(MetricsText, PassesOverDamagedLines) {
   for (const char* bad :
        {"x", "[]", "{}", R"({"iteration":1.5})", R"({"iteration":1,"loss":"a"})"}) {
-    const MetricsText read = parse_metrics(std::string(kText) + bad + "\n" + kText);
+    const std::string text = std::string(kText) + bad + "\n" +
+                             R"({"iteration":4,"loss":1})"
+                             "\n";
+    const MetricsText read = parse_metrics(text);
     EXPECT_EQ(read.damaged, 1) << bad;
     EXPECT_EQ(read.first_damaged, 5) << bad;
-    EXPECT_EQ(read.points.size(), 8u);
-    EXPECT_EQ(parse_metrics(std::string(kText) + bad + "\n" + kText, 1).points.size(), 2u);
+    EXPECT_EQ(read.points.size(), 5u);
+    EXPECT_EQ(parse_metrics(text, 1).points.size(), 2u);
+  }
+}
+
+TEST(MetricsText, AWrongIterationDamagesOneLineOnly) {
+  const auto line = [](int64_t iteration) {
+    return fmt::format("{{\"iteration\":{},\"loss\":1}}\n", iteration);
+  };
+  for (const int64_t wrong : {int64_t{9'000'000'000}, int64_t{7}, int64_t{1}, int64_t{-3}}) {
+    SCOPED_TRACE(wrong);
+    const std::string text =
+        line(1) + line(2) + line(3) + line(wrong) + line(4) + line(5) + line(6);
+    const MetricsText all = parse_metrics(text);
+    EXPECT_EQ(all.damaged, 1);
+    EXPECT_EQ(all.first_damaged, 4);
+    EXPECT_THAT(all.why, HasSubstr(fmt::format("iteration {} is out of order", wrong)));
+    ASSERT_EQ(all.points.size(), 6u);
+    EXPECT_EQ(all.points[3].iteration, 4);
+    EXPECT_FALSE(all.has_later);
+    const MetricsText earlier = parse_metrics(text, 5);
+    EXPECT_EQ(earlier.points.size(), 5u) << "lines behind the wrong one are kept";
+    EXPECT_EQ(earlier.bytes, text.size() - line(6).size());
+    EXPECT_TRUE(earlier.has_later);
+    EXPECT_EQ(parse_metrics(text, 2).points.size(), 2u);
   }
 }
 

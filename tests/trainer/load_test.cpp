@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "pentatron/checkpoint/sharded/checkpoint_writer.h"
+#include "pentatron/checkpoint/sharded/parity.h"
 #include "pentatron/checkpoint/sharded/reader.h"
 #include "pentatron/checkpoint/sharded/shard_writer.h"
 #include "pentatron/data/dataset.h"
@@ -220,6 +221,62 @@ TEST_F(Loading, AutoGoesOnWithTheNewestGoodOneOrFromTheBeginning) {
               HasSubstr("checkpoint.finetune=true starts a new run"));
 }
 
+TEST_F(Loading, ARepairIsToldForThePlaceWhereTheCheckpointIs) {
+  const std::vector<std::string> keys = {"checkpoint.parity=1", "checkpoint.save_interval=1",
+                                         "checkpoint.load=auto"};
+  const auto with = [&](const char* iterations) {
+    std::vector<std::string> all = keys;
+    all.push_back(std::string("train.train_iters=") + iterations);
+    return config(all);
+  };
+  test::run(with("2"));
+  fs::resize_file(step(2) / "model_00000_of_00001.safetensors", 300);
+  const std::string log = log_of([&] { test::run(with("3")); });
+  const fs::path moved = fs::path(scratch / "run") / "earlier-1" / step(2).filename();
+  EXPECT_THAT(log, AllOf(HasSubstr("\n  try: pentatron checkpoint repair " + moved.string()),
+                         Not(HasSubstr("repair " + step(2).string()))));
+  EXPECT_EQ(checkpoint::repair_checkpoint(moved).repaired.size(), 1u);
+}
+
+TEST_F(Loading, KeysOfWhatIsNotLoadedOrSavedAreRefused) {
+  const auto told = [&](const std::vector<std::string>& keys) {
+    return error_of([&] { test::tiny(data, keys); });
+  };
+  for (const auto& [key, off] : {std::pair{"finetune=true", "finetune=false"},
+                                 {"load_optimizer=false", "load_optimizer=true"},
+                                 {"check_tokenizer=false", "check_tokenizer=true"},
+                                 {"strictness=log_all", "strictness=raise_all"}}) {
+    const std::string set = std::string("checkpoint.") + key;
+    EXPECT_THAT(told({set}), AllOf(HasSubstr(set + " has no effect without checkpoint.load"),
+                                   HasSubstr(std::string("try: checkpoint.") + off)));
+    test::tiny(data, {set, std::string("checkpoint.") + off});
+    test::tiny(data, {set, "checkpoint.load=" + (scratch / "run")});
+  }
+  for (const char* key : {"save_interval=2", "export_hf=true", "keep_every=2", "parity=1"}) {
+    const std::string set = std::string("checkpoint.") + key;
+    EXPECT_THAT(told({set}), AllOf(HasSubstr(set + " has no effect without checkpoint.save"),
+                                   HasSubstr("try: checkpoint.save=checkpoints")));
+    test::tiny(data, {set, "checkpoint.save=checkpoints"});
+  }
+  EXPECT_THAT(told({"checkpoint.keep_best=2", "checkpoint.keep_best_metric=loss"}),
+              HasSubstr("checkpoint.keep_best=2 has no effect without checkpoint.save"));
+}
+
+TEST_F(Loading, MorePositionsThanALoadedModelHasAreNotSuggested) {
+  const std::string gpt2 = "checkpoint.load=hf:" PENTATRON_TEST_DATA "/hf_tiny/gpt2";
+  const std::string message = error_of([&] {
+    load_config(std::nullopt, {gpt2, "dataset.type=mock", "train.seq_length=5000"});
+  });
+  EXPECT_THAT(message, AllOf(HasSubstr("train.seq_length=5000 is more than "
+                                       "model.max_position_embeddings="),
+                             HasSubstr("try: train.seq_length=")));
+  EXPECT_THAT(error_of([&] {
+                load_config(std::nullopt, {"train.seq_length=5000",
+                                           "model.position_embedding_type=learned_absolute"});
+              }),
+              HasSubstr("try: model.max_position_embeddings=5000"));
+}
+
 TEST_F(Loading, OtherSamplesAreTold) {
   test::run(config({}));
   test::write_documents(scratch / "other.jsonl", 100, /*seed=*/2);
@@ -227,7 +284,8 @@ TEST_F(Loading, OtherSamplesAreTold) {
     start(config({load, "seed=5", "dataset.path=" + (scratch / "other.jsonl")}));
   });
   EXPECT_THAT(log, AllOf(HasSubstr("data settings have changed since"),
-                         HasSubstr("seed=1234 instead of 5"), HasSubstr("dataset.path=")));
+                         HasSubstr("seed=1234 instead of 5"), HasSubstr("dataset.path="),
+                         Not(HasSubstr("training data has changed"))));
   EXPECT_THAT(log_of([&] { start(config({load})); }), Not(HasSubstr("data settings have changed")));
 }
 
@@ -242,6 +300,10 @@ TEST_F(Loading, OtherContentOfTheSameFilesIsTold) {
   EXPECT_THAT(resumed(), AllOf(HasSubstr("warning: the training data has changed since " +
                                          step(3).string() + " was saved: "),
                                HasSubstr(data + " has the same size and other content")));
+  const std::string log = log_of([&] { start(config({load, "seed=5"})); });
+  EXPECT_THAT(log, AllOf(HasSubstr("data settings have changed"),
+                         HasSubstr(data + " has the same size and other content")))
+      << "another setting hides nothing";
   std::ofstream(data) << text << text;
   EXPECT_THAT(resumed(), HasSubstr(fmt::format("{} has {} bytes instead of {}", data,
                                                2 * text.size(), text.size())));

@@ -108,6 +108,32 @@ TEST_F(RunFoldersTest, ASecondStartIsRefusedAndBothWaysWork) {
   EXPECT_THAT(refused(config("a", "a/checkpoints")), HasSubstr(scratch / "a-3")) << "the next free";
 }
 
+TEST_F(RunFoldersTest, AFolderWithoutANameHasNewOnesInIt) {
+  const fs::path before = fs::current_path();
+  fs::create_directories(scratch / "a/b");
+  fs::current_path(scratch / "a/b");
+  for (const char* dir : {".", "./", "..", "../b/."}) {
+    SCOPED_TRACE(dir);
+    const std::vector<std::string> keys = {std::string("logger.dir=") + dir,
+                                           std::string("checkpoint.save=") + dir + "/ck"};
+    test::run(test::tiny(data, keys));
+    const std::string message = error_of([&] { test::run(test::tiny(data, keys)); });
+    const auto found = ways(message);
+    EXPECT_EQ(found.size(), 2u) << message;
+    for (std::vector<std::string> way : found) {
+      EXPECT_THAT(message, Not(HasSubstr(".-")));
+      way.insert(way.begin(), keys.begin(), keys.end());
+      way.emplace_back("train.train_iters=4");
+      EXPECT_EQ(test::run(test::tiny(data, way)).report.iterations, 4) << message;
+    }
+    fs::current_path(scratch);
+    fs::remove_all(scratch / "a");
+    fs::create_directories(scratch / "a/b");
+    fs::current_path(scratch / "a/b");
+  }
+  fs::current_path(before);
+}
+
 TEST_F(RunFoldersTest, AnotherRunsFolderIsRefusedHoweverTheRunBegins) {
   test::run(config("a", "a/ck"));
   test::run(config("b", "b/ck"));
@@ -237,6 +263,54 @@ TEST_F(RunFoldersTest, ARunThatGoesBackKeepsWhatCameLater) {
     EXPECT_THAT(log_of([&] { test::run(with(dir, save, "checkpoint.load=auto", "3")); }),
                 Not(HasSubstr("goes back")));
   }
+}
+
+TEST_F(RunFoldersTest, WhatIsCutIsKeptFirst) {
+  // Wherever the run saves, and whether anything but the metrics is later.
+  const std::vector<std::string> keep = {"checkpoint.save_interval=1", "checkpoint.keep=0",
+                                         "train.train_iters=5", "logger.plot=true"};
+  for (const char* save : {"other", ""}) {
+    SCOPED_TRACE(save);
+    for (const char* folder : {"a", "other"}) fs::remove_all(scratch / folder);
+    test::run(config("a", "a/ck", keep));
+    const fs::path dir = scratch / "a";
+    Files before = files();
+    const std::vector<std::string> keys = {load("a/ck/step_00000002"), "train.train_iters=3",
+                                           "logger.plot=true"};
+    const std::string log = log_of([&] { test::run(config("a", save, keys)); });
+    EXPECT_THAT(log, HasSubstr("goes back to iteration 2: a copy of its metrics is in " +
+                               (dir / "earlier-1").string()));
+    for (const char* name : {"metrics.jsonl", "run.json", "config.yaml", "loss.svg"})
+      EXPECT_EQ(content_of(dir / "earlier-1" / name), before.at(std::string("a/") + name)) << name;
+    EXPECT_EQ(test::read_metrics(dir / "metrics.jsonl").size(), 3u);
+    EXPECT_TRUE(fs::exists(dir / "ck/step_00000005/manifest.json"));
+  }
+  // As if a run had been killed two steps after its last checkpoint.
+  test::run(config("b", "b/ck", keep));
+  for (const char* later : {"4", "5"})
+    fs::remove_all(scratch / fmt::format("b/ck/step_0000000{}", later));
+  std::ofstream(scratch / "b/ck/latest") << "step_00000003\n";
+  const std::string metrics = content_of(scratch / "b/metrics.jsonl");
+  std::vector<std::string> again = keep;
+  again.emplace_back("checkpoint.load=auto");
+  EXPECT_EQ(test::run(config("b", "b/ck", again)).steps.size(), 5u);
+  EXPECT_EQ(content_of(scratch / "b/earlier-1/metrics.jsonl"), metrics);
+  EXPECT_FALSE(fs::exists(scratch / "b/ck/earlier-1"));
+  again.emplace_back("train.train_iters=6");
+  EXPECT_EQ(test::run(config("b", "b/ck", again)).steps.size(), 6u);
+  EXPECT_FALSE(fs::exists(scratch / "b/earlier-2")) << "nothing was cut";
+}
+
+TEST_F(RunFoldersTest, AFolderAroundTheCheckpointsMayBeAnotherRuns) {
+  test::run(config("runs", "elsewhere")); // metrics of one run ...
+  test::run(config("a", "runs/a"));       // ... around the checkpoints of another
+  const std::vector<std::string> more = {load("runs/a"), "train.train_iters=4"};
+  EXPECT_THAT(refused(config("runs", "runs/a", more)), HasSubstr("runs holds the metrics"));
+  EXPECT_EQ(test::run(config("a", "runs/a", more)).report.iterations, 4);
+  fs::remove(scratch / "runs/config.yaml"); // now nothing says whose they are
+  EXPECT_EQ(test::run(config("runs", "runs/a", {load("runs/a"), "train.train_iters=5"}))
+                .report.iterations,
+            5);
 }
 
 TEST_F(RunFoldersTest, ALiveRunKeepsOthersOut) {

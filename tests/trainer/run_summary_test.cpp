@@ -90,6 +90,32 @@ TEST_F(RunJson, TheHashIsOfTheTrainingAlone) {
   EXPECT_NE(summary()["id"], here["id"]);
 }
 
+TEST_F(RunJson, TheHashIsOfTheFirstWeightsToo) {
+  const auto at = [&](const std::string& name, std::vector<std::string> keys) {
+    keys.insert(keys.begin(), {"checkpoint.save=" + (scratch / (name + "_ck")),
+                               "logger.dir=" + (scratch / name)});
+    test::run(test::tiny(data, keys));
+    return read_json(scratch.path / name / "run.json");
+  };
+  const Json one = at("one", {"train.train_iters=3"});
+  EXPECT_TRUE(one["started_from"].is_null());
+  const std::string load = "checkpoint.load=" + (scratch / "one_ck");
+  const Json tuned = at("tuned", {load, "checkpoint.finetune=true", "train.train_iters=2"});
+  EXPECT_EQ(tuned["started_from"], (scratch / "one_ck/step_00000003"));
+  const Json plain = at("plain", {"train.train_iters=2"});
+  EXPECT_NE(tuned["config_hash"], plain["config_hash"]);
+  // Resuming is no other beginning, however often, and wherever the run writes.
+  EXPECT_EQ(at("plain", {"checkpoint.load=auto", "train.train_iters=3"})["config_hash"],
+            one["config_hash"]);
+  for (const char* name : {"tuned", "tuned_again"}) {
+    const Json resumed =
+        at(name, {"checkpoint.load=" + (scratch / "tuned_ck"),
+                  "checkpoint.save=" + (scratch / "tuned_ck"),
+                  name == std::string("tuned") ? "train.train_iters=3" : "train.train_iters=4"});
+    EXPECT_EQ(resumed["started_from"], tuned["started_from"]);
+  }
+}
+
 TEST_F(RunJson, TellsWhyARunEnded) {
   const auto reason = [&] {
     const std::string text = summary()["exit_reason"];

@@ -134,6 +134,11 @@ TEST_F(Trackers, MlflowContinuesAResumedRun) {
     writer.log(3, {{"loss", 7}});
   }
   EXPECT_EQ(metrics("loss"), Json::parse("[[1.0,1],[0.5,2],[7.0,3]]"));
+  const fs::path run = MlflowWriter(folder, tracked_example(3)).path();
+  const std::string earlier = content_of(run / "artifacts/earlier-1/loss");
+  EXPECT_EQ(std::count(earlier.begin(), earlier.end(), '\n'), 4) << "what was cut is kept";
+  EXPECT_TRUE(fs::exists(run / "artifacts/earlier-1/validation_loss"));
+  EXPECT_FALSE(fs::exists(run / "artifacts/earlier-2")) << "nothing was cut";
   got = read_tracker("mlflow", folder)["a project"];
   ASSERT_EQ(got["runs"].size(), 1u);
   EXPECT_EQ(got["runs"][0]["meta"]["status"], "1") << "running";

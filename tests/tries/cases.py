@@ -58,6 +58,7 @@ CASES = [
     ("another run's metrics", MOCK + "logger.dir=log", {}),
     ("a file of the user", MOCK + "logger.dir=mine", {}),
     ("no CUDA", MOCK + "device=cuda", {}),
+    ("GPU", MOCK + "device=gpu", {}),
     ("not saved", MOCK.replace("checkpoint.save=new", ""), {}),
     ("ZeRO on one rank", MOCK + "ddp.zero_stage=1", {}),
     ("sequence parallel on one rank", MOCK + "parallel.sequence_parallel=true", {}),
@@ -93,8 +94,10 @@ CASES = [
         "--backend in_process": "pentatron generate texts --prompt x --max-new-tokens 2"}),
     ("format", "pentatron convert saved out --format nonsense", {
         "pentatron, hf": "pentatron convert saved out --format hf", "gguf": "pentatron convert saved out --format gguf"}),
-    ("target exists", "pentatron convert saved saved --format hf", {
-        "another target": "pentatron convert saved out --format hf", "--force": "pentatron convert saved out --format hf --force"}),
+    ("target exists", "pentatron convert saved bare --format hf", {
+        "another target": "pentatron convert saved out --format hf", "--overwrite": "pentatron convert saved bare --format hf --overwrite"}),
+    ("shard size of one file", "pentatron convert saved out.gguf --format gguf --max-shard-size 5MB", {}),
+    ("every Nth of all", "pentatron checkpoint prune saved --keep 0 --keep-every 2", {}),
     ("bpe without output", "pentatron tokenize --train-bpe 300 < words.txt", {
         "--output tokenizer.json": "pentatron tokenize --train-bpe 300 --output tokenizer.json < words.txt"}),
     ("bpe over a file", "pentatron tokenize --train-bpe 300 --output notes.txt < words.txt", {
@@ -109,11 +112,11 @@ CASES = [
     ("new tokens", GENERATE.replace("--max-new-tokens 2 ", "--max-new-tokens -1 "), {}),
     ("no model", "pentatron generate nothing --tokens 1", {
         "a Hugging Face folder, a run's checkpoint folder (checkpoint.save), or a .gguf file": f"pentatron generate {LLAMA} --tokens 1"}),
-    ("over a run", f"pentatron convert {LLAMA} saved --format hf --force", {"another target": f"pentatron convert {LLAMA} out --format hf --force"}),
-    ("over what is no model", "pentatron convert saved texts.jsonl --format hf --force", {
-        "another target": "pentatron convert saved out --format hf --force"}),
-    ("over its source", "pentatron convert saved saved/step_00000002 --format hf --force", {
-        "another target": "pentatron convert saved out --format hf --force"}),
+    ("over a run", f"pentatron convert {LLAMA} saved --format hf --overwrite", {"another target": f"pentatron convert {LLAMA} out --format hf --overwrite"}),
+    ("over what is no model", "pentatron convert saved texts.jsonl --format hf --overwrite", {
+        "another target": "pentatron convert saved out --format hf --overwrite"}),
+    ("over its source", "pentatron convert saved saved/step_00000002 --format hf --overwrite", {
+        "another target": "pentatron convert saved out --format hf --overwrite"}),
     ("precision of a format", "pentatron convert saved out --format hf --dtype q2", {
         "fp32, bf16 or fp16": "pentatron convert saved out --format hf --dtype bf16"}),
     ("precision of GGUF", "pentatron convert saved out.gguf --format gguf --dtype q2", {
@@ -158,7 +161,7 @@ CASES = [
     ("plot of a folder", "pentatron plot pictures", {"the logger.dir of a run": "pentatron plot log"}),
     ("plot into nothing", "pentatron plot log --output ''", {}),
     ("plot into a folder", "pentatron plot log --output pictures", {}),
-    ("plot over a file", "pentatron plot log --output notes.txt", {}),
+    ("plot over a file", "pentatron plot log --output notes.txt", {"another --output": "pentatron plot log --output other.svg"}),
     ("file to tokenize", "pentatron tokenize --tokenizer $DATA/tokenizers/gpt2.json --input words.txt", {
         "pentatron tokenize --tokenizer PATH < FILE": "pentatron tokenize --tokenizer $DATA/tokenizers/gpt2.json < texts.jsonl"}),
     ("prompts without a prompt", "pentatron generate texts --max-new-tokens 2 --prompt-file empty.txt", {
@@ -166,6 +169,8 @@ CASES = [
         '{"prompt"': "pentatron generate texts --max-new-tokens 2 --prompt-file notes.txt"}),
     ("prompt that is a number", "pentatron generate texts --max-new-tokens 2 --prompt-file bad.jsonl", {
         '{"prompt": "It is"}': "cp texts.jsonl good.jsonl; sed -i 's/text/prompt/' good.jsonl; pentatron generate texts --max-new-tokens 2 --prompt-file good.jsonl"}),
+    ("prompt on several lines", "printf '{\\n\"prompt\": \"x\"\\n}\\n' > lines.json; pentatron generate texts --max-new-tokens 2 --prompt-file lines.json", {
+        '{"prompt": "It is"}': """echo '{"prompt": "It is"}' > lines.json; pentatron generate texts --max-new-tokens 2 --prompt-file lines.json"""}),
     ("prompt of an array that is a number", "pentatron generate texts --max-new-tokens 2 --prompt-file bad.json", {
         '["It is"': """echo '["It is"]' > good.json; pentatron generate texts --max-new-tokens 2 --prompt-file good.json"""}),
     ("pattern of bytes", "head -1 texts.jsonl | pentatron tokenize --tokenizer bytes --pattern gpt2", {}),
@@ -182,8 +187,8 @@ CASES = [
     ("no setting and no file", GENERATE + "device", {"dtype=fp32, device=cpu": GENERATE + "device=cpu", "train.num_threads=2": GENERATE + "train.num_threads=2"}),
     ("another key", "pentatron preprocess --input texts.jsonl --json-keys body --tokenizer bytes --output new", {}),
     ("bad line of a corpus", "pentatron preprocess --input mixed.jsonl --tokenizer bytes --output new --on-bad-input error", {}),
-    ("no output", "pentatron preprocess --input texts.jsonl --tokenizer bytes --output ''", {
-        "--output corpus": "cd nothing_in_it; pentatron preprocess --input ../texts.jsonl --tokenizer bytes --output corpus"}),
+    ("no output", "pentatron preprocess --input texts.jsonl --tokenizer bytes --output ''", {}),
+    ("output without a name", "pentatron preprocess --input texts.jsonl --tokenizer bytes --output nothing_in_it/", {}),
     ("small vocabulary", INDEXED.replace("vocab_size=300", "vocab_size=50").replace("dataset.type", "tokenizer.type=null tokenizer.vocab_size=40 dataset.type"), {
         "model.vocab_size of the tokenizer": INDEXED}),
     ("another tokenizer", TEXT + "checkpoint.load=texts train.train_iters=3 model.vocab_size=300 tokenizer.path=other.json", {
@@ -217,7 +222,10 @@ CASES = [
     ("null tokenizer", TEXT + "tokenizer.type=null dataset.type=mock dataset.path=[] model.vocab_size=60000", {}),
     ("fill in the middle", TEXT + "dataset.fim_rate=0.5 dataset.fim_prefix_token=1 dataset.fim_middle_token=2 "
      "dataset.fim_suffix_token=3 dataset.fim_pad_token=400", {}),
-    ("output of an evaluation", EVALUATE + "--logits-out texts.jsonl", {}),
+    ("output of an evaluation", EVALUATE + "--logits-out texts.jsonl --overwrite", {}),
+    ("output that exists", f"{EVALUATE} --logits-out l.safetensors; {EVALUATE} --logits-out l.safetensors", {
+        "another --logits-out": EVALUATE + "--logits-out m.safetensors",
+        "--overwrite if": f"{EVALUATE} --logits-out l.safetensors; {EVALUATE} --logits-out l.safetensors --overwrite"}),
     ("output nowhere", EVALUATE + "--logits-out nodir/x.safetensors", {}),
     ("corpus over itself", "pentatron corpus merge corpus_text_document corpus_text_document --output corpus_text_document --overwrite", {
         "another name": "pentatron corpus merge corpus_text_document corpus_text_document --output both"}),

@@ -60,6 +60,9 @@ ModelConfig normalised(ModelConfig c) {
   }
   if (s.type == RopeScalingType::kYarn) kept = s;
   s = kept;
+  // A base of its own for windows that is the base of all.
+  if (s.type == RopeScalingType::kNone && c.rope_local_base_freq == c.rotary_base)
+    c.rope_local_base_freq.reset();
   return c;
 }
 

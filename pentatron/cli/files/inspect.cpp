@@ -136,7 +136,10 @@ void add_samples(CLI::App& verb, Action& chosen) {
       ->delimiter(',')
       ->required();
   samples->add_flag("--text", a->text, "also print the text, decoded with --tokenizer");
-  samples->add_option("--tokenizer", a->tokenizer, "tokenizer file or folder, or bytes");
+  samples
+      ->add_option("--tokenizer", a->tokenizer,
+                   "with --text: the tokenizer, a file or folder, or bytes")
+      ->needs("--text");
   samples->footer("example:\n"
                   "  pentatron inspect samples --prefix data/corpus_text_document "
                   "--sequence-length 64 --index 0,1,2 --text --tokenizer bytes");

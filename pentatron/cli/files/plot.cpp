@@ -1,8 +1,8 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
-#include <fstream>
 #include <map>
 
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 #include "pentatron/base/format.h"
 #include "pentatron/cli/files/file_verbs.h"
 #include "pentatron/plot/curves_plot.h"
-#include "pentatron/plot/loss_plot.h"
+#include "pentatron/plot/metrics_text.h"
 
 namespace pentatron::cli {
 
@@ -33,7 +33,7 @@ struct PlotArguments {
   std::vector<std::string> runs;
   std::string output = "plot.svg", title, x = "steps", y = "loss";
   std::optional<double> smooth;
-  bool log_x = false, log_y = false, force = false;
+  bool log_x = false, log_y = false, overwrite = false;
 };
 
 /// metrics.jsonl of a run: that file, or the folder that contains it.
@@ -67,24 +67,12 @@ std::vector<std::string> names_of(const std::vector<fs::path>& files) {
   return names;
 }
 
-/// Whether the file may be replaced by another plot.
-bool is_plot(const fs::path& file) {
-  std::string begin(512, '\0');
-  std::ifstream in(file, std::ios::binary);
-  in.read(begin.data(), static_cast<std::streamsize>(begin.size()));
-  return begin.starts_with("<svg ") && begin.find(plot::kPlotMark) != std::string::npos;
-}
-
 void check_output(const PlotArguments& a) {
   std::error_code error;
-  if (a.output.empty()) throw ConfigError("--output is empty\n  try: --output plot.svg");
   if (fs::is_directory(a.output, error))
     raise<ConfigError>("{} is a folder\n  try: --output {}", a.output,
                        (fs::path(a.output) / "plot.svg").string());
-  if (a.force || !fs::exists(fs::symlink_status(a.output, error)) || is_plot(a.output)) return;
-  raise<ConfigError>("{} exists and is not a plot\n  try: --output {}-2.svg, or --force to replace "
-                     "the file",
-                     a.output, fs::path(a.output).replace_extension().string());
+  if (!a.overwrite) refuse_existing(std::array{fs::path(a.output)});
 }
 
 int run_plot(const PlotArguments& a) {
@@ -116,9 +104,7 @@ void add_plot(CLI::App& program, Action& chosen) {
       program.add_subcommand("plot", "draw the metrics of one or several runs as an SVG picture");
   verb->add_option("runs", a->runs, "runs to draw: folders (logger.dir) or metrics.jsonl files")
       ->required();
-  verb->add_option("--output", a->output,
-                   "file to write; an existing plot is replaced, other files only with --force")
-      ->capture_default_str();
+  verb->add_option("--output", a->output, "file to write")->capture_default_str();
   verb->add_option("--x", a->x,
                    "horizontal axis: steps (iterations), tokens, or time (training time without "
                    "evaluation and saving)")
@@ -136,7 +122,7 @@ void add_plot(CLI::App& program, Action& chosen) {
   verb->add_option("--title", a->title, "title of the picture");
   verb->add_flag("--log-x", a->log_x, "logarithmic horizontal axis");
   verb->add_flag("--log-y", a->log_y, "logarithmic vertical axis");
-  verb->add_flag("--force", a->force, "replace an existing output that is not a plot");
+  verb->add_flag("--overwrite", a->overwrite, "replace an existing file");
   verb->footer("examples:\n"
                "  pentatron plot runs/a runs/b\n"
                "  pentatron plot runs/* --x tokens --log-y --output comparison.svg\n"

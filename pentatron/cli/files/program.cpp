@@ -74,8 +74,11 @@ int run_chosen(int argc, char** argv, std::span<const Verb> verbs) {
   program.set_version_flag("--version", "pentatron " PENTATRON_VERSION);
   Action chosen;
   for (const Verb& verb : verbs) verb.add(program, chosen);
+  refuse_empty_values(program);
   try {
     program.parse(argc, argv);
+    const UsageError wrong = empty_item(program, arguments_of_program);
+    if (!wrong.message.empty()) return fail(wrong.message, wrong.remedy, kExitUsage);
   } catch (const CLI::Success& help) { // --help, --version
     const UsageError wrong = unknown_command(program);
     return wrong.message.empty() ? program.exit(help)

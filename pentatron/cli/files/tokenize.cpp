@@ -216,6 +216,9 @@ int train(const TokenizeArguments& arguments) {
   const Json json = trainer.train();
   if (std::error_code error; files.tokenizer.has_parent_path())
     std::filesystem::create_directories(files.tokenizer.parent_path(), error);
+  // Two commands may have found the place free: one of them writes both files.
+  const FolderLock one_at_a_time(files.tokenizer.parent_path());
+  if (!arguments.overwrite) refuse_existing(std::array{files.tokenizer, files.config});
   AtomicFile tokenizer(files.tokenizer);
   tokenizer.write(dump_json(json, 1) + "\n");
   if (!files.config.empty())
@@ -237,11 +240,11 @@ int tokenize(const TokenizeArguments& arguments) {
     throw ConfigError(
         "--input can only be used with --train-bpe; other texts are read from standard "
         "input\n  try: pentatron tokenize --tokenizer PATH < FILE");
-  if (arguments.tokenizer.empty())
-    throw ConfigError("--tokenizer is missing\n  try: --tokenizer tokenizer.json");
   if (!arguments.output.empty())
     throw ConfigError(
         "--output can only be used with --train-bpe; other results are written to standard output");
+  if (arguments.tokenizer.empty())
+    throw ConfigError("--tokenizer is missing\n  try: --tokenizer tokenizer.json");
   if (arguments.decode && arguments.add_special)
     throw ConfigError("--add-special cannot be used with --decode");
   const auto tokenizer = data::open_tokenizer(arguments.tokenizer, arguments.pattern);
@@ -280,6 +283,7 @@ void add_tokenize(CLI::App& program, Action& chosen) {
   verb->add_option("--json-keys", arguments->json_keys,
                    "with --train-bpe: keys of the JSON objects that contain text, separated by "
                    "commas")
+      ->needs("--train-bpe")
       ->delimiter(',')
       ->capture_default_str();
   verb->add_option("--pattern", arguments->pattern,
@@ -289,7 +293,8 @@ void add_tokenize(CLI::App& program, Action& chosen) {
                    "with --train-bpe: file for the trained tokenizer, or its folder; beside "
                    "tokenizer.json, tokenizer_config.json is written too");
   verb->add_flag("--overwrite", arguments->overwrite,
-                 "with --train-bpe: replace an existing tokenizer");
+                 "with --train-bpe: replace an existing tokenizer")
+      ->needs("--train-bpe");
   verb->footer(
       "For each JSON line {\"text\":...} of standard input, writes a line {\"ids\":[...]}.\n"
       "examples:\n"

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
 #include <vector>
@@ -11,6 +12,7 @@
 #include <fmt/ranges.h>
 
 #include "pentatron/base/nearest.h"
+#include "pentatron/base/text.h"
 #include "pentatron/cli/files/command_table.h"
 
 namespace pentatron::cli {
@@ -130,8 +132,7 @@ struct ValueRule {
 ValueRule rule_of(const std::string& type) {
   ValueRule rule{.text = type.starts_with("FLOAT") ? "a number" : "a whole number"};
   const size_t open = type.find('['), between = type.find(" - "), close = type.find(']');
-  if (type.starts_with("SIZE") || type.find("SIZE [") != std::string::npos)
-    return {.text = "a size like 500MB or 5GB"};
+  if (type.find("SIZE") != std::string::npos) return {.text = "a size like 500MB or 5GB"};
   if (open != std::string::npos && between != std::string::npos && close != std::string::npos) {
     rule.low = type.substr(open + 1, between - open - 1);
     rule.high = type.substr(between + 3, close - between - 3);
@@ -148,6 +149,8 @@ ValueRule rule_of(const std::string& type) {
 
 UsageError wrong_value(const NamedCommand& command, const CLI::Option& option) {
   const std::string name = shown_name(option), type = option.get_type_name();
+  if (std::ranges::find(option.results(), "") != option.results().end())
+    return {name + " is empty", command.help()};
   const std::vector<std::string> choices = choices_of(type);
   if (!choices.empty()) {
     const std::string value = option.results().back();
@@ -164,9 +167,7 @@ UsageError wrong_value(const NamedCommand& command, const CLI::Option& option) {
     const bool wrong = low || high || !number ||
                        (rule.text.starts_with("a whole") && *number != std::trunc(*number));
     if (!wrong && value != option.results().back()) continue;
-    // A transformation has cleared the value that it refused.
-    return {value.empty() ? fmt::format("the value of {} is not {}", name, rule.text)
-                          : fmt::format("{} {} is not {}", name, value, rule.text),
+    return {fmt::format("{} {} is not {}", name, value, rule.text),
             low || high ? fmt::format("{} {}", name, low ? rule.low : rule.high) : command.help()};
   }
   return {};
@@ -181,7 +182,48 @@ UsageError wrong_number_of_values(const NamedCommand& command, const CLI::Option
   return {fmt::format("{} needs a value", name), command.help()};
 }
 
+/// Texts: the only values that may be empty.
+bool may_be_empty(const CLI::Option& option) {
+  constexpr std::array<std::string_view, 4> kTexts = {"--prompt", "--system", "--text", "--title"};
+  return std::ranges::find(kTexts, option.get_name()) != kTexts.end();
+}
+
+/// The value that a list of arguments gives to an option by its long name, before it is split.
+std::vector<std::string> values_of(const std::vector<std::string>& arguments,
+                                   const std::string& name) {
+  std::vector<std::string> values;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].starts_with(name + "="))
+      values.push_back(arguments[i].substr(name.size() + 1));
+    if (arguments[i] == name && i + 1 < arguments.size()) values.push_back(arguments[i + 1]);
+  }
+  return values;
+}
+
 } // namespace
+
+void refuse_empty_values(CLI::App& program) {
+  for (CLI::Option* option : program.get_options())
+    if (option->get_items_expected_max() > 0 && !may_be_empty(*option))
+      option->check(CLI::Validator(
+          [](const std::string& value) { return value.empty() ? "it is empty" : std::string(); },
+          ""));
+  for (CLI::App* below : program.get_subcommands([](const CLI::App*) { return true; }))
+    refuse_empty_values(*below);
+}
+
+UsageError empty_item(const CLI::App& program, const std::vector<std::string>& arguments) {
+  const NamedCommand command = named_command(program);
+  for (const CLI::Option* option : command.app->get_options()) {
+    if (option->get_delimiter() == '\0' || option->count() == 0) continue;
+    for (const std::string& value : values_of(arguments, option->get_name()))
+      for (const std::string_view item : pentatron::split(value, option->get_delimiter()))
+        if (item.empty())
+          return {fmt::format("{} {} has an empty item", option->get_name(), value),
+                  command.help()};
+  }
+  return {};
+}
 
 UsageError unknown_command(const CLI::App& program) {
   const NamedCommand command = named_command(program);
@@ -198,15 +240,15 @@ UsageError usage_error(const CLI::App& program, const CLI::ParseError& error) {
   UsageError found = unknown_command(program);
   if (found.message.empty()) found = unknown_word(command, program.remaining(/*recurse=*/true));
   if (!found.message.empty()) return found;
-  if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) return missing_option(command);
   found = wrong_combination(command);
-  if (found.message.empty())
-    if (const CLI::Option* option = option_of(*command.app, error.what()))
-      found = option->get_items_expected_max() == 0
-                  ? UsageError{shown_name(*option) + " takes no value", shown_name(*option)}
-              : dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr
-                  ? wrong_number_of_values(command, *option)
-                  : wrong_value(command, *option);
+  if (!found.message.empty()) return found;
+  if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) return missing_option(command);
+  if (const CLI::Option* option = option_of(*command.app, error.what()))
+    found = option->get_items_expected_max() == 0
+                ? UsageError{shown_name(*option) + " takes no value", shown_name(*option)}
+            : dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr
+                ? wrong_number_of_values(command, *option)
+                : wrong_value(command, *option);
   if (found.message.empty()) found = {error.what(), command.help()};
   return found;
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -14,8 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include "pentatron/base/atomic_file.h"
@@ -215,30 +212,6 @@ std::optional<GptIndex> find(const fs::path& path, const std::string& made_from,
   }
 }
 
-/// Held by one process or thread at a time, until the end of the object or of the process.
-class FolderLock {
- public:
-  explicit FolderLock(const fs::path& folder)
-      : descriptor_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-    if (descriptor_ < 0) return;
-    int locked = -1;
-    do locked = ::flock(descriptor_, LOCK_EX);
-    while (locked != 0 && errno == EINTR);
-    held_ = locked == 0;
-  }
-  ~FolderLock() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  FolderLock(const FolderLock&) = delete;
-  FolderLock& operator=(const FolderLock&) = delete;
-  /// False on a file system without locks.
-  bool held() const { return held_; }
-
- private:
-  int descriptor_;
-  bool held_ = false;
-};
-
 /// What processes that were killed were writing.
 void remove_unfinished(const fs::path& folder) {
   std::error_code error;
@@ -286,6 +259,12 @@ GptIndex built(const SequenceLengths& lengths, const GptIndexOptions& options) {
   return index;
 }
 
+GptIndex found_or_built(const fs::path& folder, const std::string& made_from,
+                        const SequenceLengths& lengths, const GptIndexOptions& options) {
+  std::optional<GptIndex> index = find(folder / file_name(made_from), made_from, false);
+  return index ? std::move(*index) : build(lengths, options);
+}
+
 /// What threads of this process hold.
 struct Held {
   std::mutex mutex;
@@ -321,14 +300,16 @@ GptIndex cached_gpt_index(const fs::path& folder, const SequenceLengths& lengths
 
 std::shared_ptr<const GptIndex> shared_gpt_index(const fs::path& folder,
                                                  const SequenceLengths& lengths,
-                                                 const GptIndexOptions& options) {
+                                                 const GptIndexOptions& options, bool read_only) {
   const std::string made_from = describe(lengths, options);
   const std::shared_ptr<Held> here = held(folder.string() + "\n" + made_from);
   const std::lock_guard lock(here->mutex); // the first builds, the others wait
   std::shared_ptr<const GptIndex> index = here->index.lock();
   if (index == nullptr) {
     index = std::make_shared<const GptIndex>(
-        folder.empty() ? built(lengths, options) : cached(folder, made_from, lengths, options));
+        folder.empty() ? built(lengths, options)
+        : read_only    ? found_or_built(folder, made_from, lengths, options)
+                       : cached(folder, made_from, lengths, options));
     here->index = index;
   }
   return index;

@@ -33,9 +33,11 @@ GptIndex cached_gpt_index(const std::filesystem::path& folder, const SequenceLen
                           const GptIndexOptions& options);
 
 /// cached_gpt_index(), or with an empty folder build_gpt_index(). Threads that ask for the same get
-/// the same object for as long as one of them holds it.
+/// the same object for as long as one of them holds it. With `read_only` a file of the folder is
+/// used, but none is written.
 std::shared_ptr<const GptIndex> shared_gpt_index(const std::filesystem::path& folder,
                                                  const SequenceLengths& lengths,
-                                                 const GptIndexOptions& options);
+                                                 const GptIndexOptions& options,
+                                                 bool read_only = false);
 
 } // namespace pentatron::data

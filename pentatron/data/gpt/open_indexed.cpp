@@ -88,7 +88,8 @@ class Opener {
                                     data->read_lengths(range.begin + begin, out);
                                   }};
     return std::make_shared<GptDataset>(
-        data, shared_gpt_index(config_.data_cache_path, lengths, options), context_.vocab_size);
+        data, shared_gpt_index(config_.data_cache_path, lengths, options, context_.writes_nothing),
+        context_.vocab_size);
   }
 
   std::shared_ptr<const TokenDataset> stable(const std::shared_ptr<const IndexedDataset>& data,

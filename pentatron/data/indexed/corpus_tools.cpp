@@ -92,19 +92,6 @@ void merge_corpora(const std::vector<std::string>& prefixes, const std::string& 
   writer.commit();
 }
 
-void copy_documents(const IndexedDataset& corpus, int64_t begin, int64_t end,
-                    const std::string& output, const TokenProgress& progress) {
-  refuse_to_overwrite_itself(corpus.prefix(), output);
-  if (begin < 0 || begin > end || end > corpus.num_documents()) {
-    raise<DataError>("{} has {} documents, so documents {} to {} do not exist", corpus.prefix(),
-                     corpus.num_documents(), begin, end);
-  }
-  IndexedWriter writer(output, {.dtype = corpus.dtype(), .modes = corpus.has_modes()});
-  Teller tell(progress, corpus.document_begin(end) - corpus.document_begin(begin));
-  append_documents(corpus, begin, end, writer, std::ref(tell));
-  writer.commit();
-}
-
 std::vector<std::string> names_of_parts(const std::string& output, size_t parts) {
   corpus_files(output); // throws if that is no name
   std::vector<std::string> names;
@@ -144,8 +131,16 @@ void split_corpus_files(const std::string& prefix, const std::vector<double>& sh
       raise<ConfigError>("the share {} of {} leaves part {} without documents: {} has {}\n  try: "
                          "a larger share for it, or fewer parts",
                          shares[i], fmt::join(shares, ","), i, prefix, corpus.num_documents());
-  for (size_t i = 0; i < parts.size(); ++i)
-    copy_documents(corpus, bounds[i], bounds[i + 1], parts[i], progress);
+  for (const std::string& part : parts) refuse_to_overwrite_itself(prefix, part);
+  Teller tell(progress, corpus.num_tokens());
+  std::vector<std::unique_ptr<IndexedWriter>> writers;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    writers.push_back(std::make_unique<IndexedWriter>(
+        parts[i], IndexedWriter::Options{.dtype = corpus.dtype(), .modes = corpus.has_modes()}));
+    append_documents(corpus, bounds[i], bounds[i + 1], *writers[i], std::ref(tell));
+    writers[i]->prepare();
+  }
+  for (const auto& writer : writers) writer->commit();
 }
 
 CorpusSummary summarize_corpus(const IndexedDataset& corpus) {

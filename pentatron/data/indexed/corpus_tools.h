@@ -18,15 +18,12 @@ using TokenProgress = std::function<void(int64_t done, int64_t total)>;
 void merge_corpora(const std::vector<std::string>& prefixes, const std::string& output,
                    const TokenProgress& progress = {});
 
-/// Documents [begin, end) of `prefix` as a corpus of their own.
-void copy_documents(const IndexedDataset& corpus, int64_t begin, int64_t end,
-                    const std::string& output, const TokenProgress& progress = {});
-
 /// OUTPUT_0, OUTPUT_1, ...: the prefixes of so many parts.
 std::vector<std::string> names_of_parts(const std::string& output, size_t parts);
 
 /// Cuts the documents into parts by `shares` (of documents, rounded to the nearest), written to
-/// these prefixes. Throws ConfigError, before it writes anything, if a part has no documents.
+/// these prefixes: all of them or none. Throws ConfigError, before it writes anything, if a part
+/// has no documents.
 void split_corpus_files(const std::string& prefix, const std::vector<double>& shares,
                         const std::vector<std::string>& parts, const TokenProgress& progress = {});
 

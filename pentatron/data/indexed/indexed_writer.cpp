@@ -177,10 +177,19 @@ void IndexedWriter::write_index(const fs::path& path) {
   index.sync();
 }
 
-void IndexedWriter::commit() {
-  PT_DCHECK(!committed_);
+void IndexedWriter::prepare() {
+  for (const fs::path& file : corpus_files(prefix_))
+    if (std::error_code error; fs::is_directory(file, error))
+      raise<DataError>("{} is a folder, where a file is to be written", file.string());
   sync();
   write_index(folder_ / "index");
+  prepared_ = true;
+}
+
+void IndexedWriter::commit() {
+  PT_DCHECK(!committed_);
+  if (!prepared_) prepare();
+  const FolderLock one_at_a_time(fs::path(prefix_).parent_path()); // or two corpora mix
   // An index beside tokens that are not its own must never be seen, so the old one goes first.
   std::error_code error;
   fs::remove(prefix_ + ".idx", error);

@@ -52,6 +52,9 @@ class IndexedWriter {
   const Position& position() const { return position_; }
   /// Returns when the disk has everything up to position().
   void sync();
+  /// Everything of commit() that can fail for want of space: afterwards two files need a new name.
+  /// Throws DataError if a folder has one of these names.
+  void prepare();
   /// Makes PREFIX.bin and PREFIX.idx, replacing what was there.
   void commit();
   /// Ends the commit of another process that was killed with the last file yet to be put in place;
@@ -71,7 +74,7 @@ class IndexedWriter {
   std::unique_ptr<AppendFile> lengths_;
   std::unique_ptr<AppendFile> documents_;
   std::unique_ptr<AppendFile> modes_;
-  bool committed_ = false;
+  bool prepared_ = false, committed_ = false;
 };
 
 } // namespace pentatron::data

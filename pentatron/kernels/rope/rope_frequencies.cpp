@@ -13,8 +13,7 @@ namespace {
 constexpr double kTwoPi = 2.0 * std::numbers::pi;
 
 void check(const RopeOptions& o) {
-  if (o.rotary_dim < 0 || o.rotary_dim % 2 != 0)
-    raise<ConfigError>("rope: rotary_dim={} is not an even number", o.rotary_dim);
+  if (o.rotary_dim < 0) raise<ConfigError>("rope: rotary_dim={} is negative", o.rotary_dim);
   if (!(o.theta > 0.0)) raise<ConfigError>("rope: theta={} is not positive", o.theta);
   if (o.scaling == RopeScaling::kNone) return;
   if (!(o.factor >= 1.0)) raise<ConfigError>("rope: scaling factor={} is below 1", o.factor);
@@ -68,9 +67,13 @@ double yarn_mscale(double factor, double mscale) {
 
 } // namespace
 
+int64_t turned_dims(const RopeOptions& o) {
+  return (o.rotary_dim + 1) / 2 * 2;
+}
+
 std::vector<double> rope_frequencies(const RopeOptions& o) {
   check(o);
-  std::vector<double> frequencies(o.rotary_dim / 2);
+  std::vector<double> frequencies(turned_dims(o) / 2);
   for (size_t i = 0; i < frequencies.size(); ++i)
     frequencies[i] =
         1.0 / std::pow(o.theta, static_cast<double>(2 * i) / static_cast<double>(o.rotary_dim));

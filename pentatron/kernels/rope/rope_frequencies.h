@@ -14,7 +14,9 @@ namespace pentatron::kernels {
 enum class RopeScaling : uint8_t { kNone, kLinear, kLlama3, kYarn };
 
 struct RopeOptions {
-  int64_t rotary_dim = 0; ///< head size times the rotary percentage; even
+  /// Head size times the rotary percentage. An odd one turns the next even number of dimensions,
+  /// with frequencies theta^(-2i / rotary_dim), as in transformers.
+  int64_t rotary_dim = 0;
   double theta = 10000.0;
   RopeScaling scaling = RopeScaling::kNone;
   double factor = 1.0;                  ///< new context length / original one
@@ -31,14 +33,17 @@ struct RopeOptions {
   std::optional<double> mscale_all_dim = {}; ///< YaRN (DeepSeek)
 };
 
-/// [rotary_dim / 2]. Throws ConfigError if an option is out of range.
+/// Dimensions that are turned: rotary_dim, rounded up to an even number.
+int64_t turned_dims(const RopeOptions& options);
+
+/// [turned_dims / 2]. Throws ConfigError if an option is out of range.
 std::vector<double> rope_frequencies(const RopeOptions& options);
 
 /// What cos and sin are multiplied by: 1 except for YaRN.
 double rope_attention_factor(const RopeOptions& options);
 
 struct RopeTables {
-  std::vector<double> cos; ///< [max_position, rotary_dim / 2], attention factor included
+  std::vector<double> cos; ///< [max_position, turned_dims / 2], attention factor included
   std::vector<double> sin;
 };
 RopeTables rope_tables(const RopeOptions& options, int64_t max_position);

@@ -16,7 +16,8 @@ class EmbeddingSegment final : public nn::Segment {
  public:
   EmbeddingSegment(nn::Param& table, nn::Param* positions, const ModelConfig& config,
                    const parallel::TensorParallel& tp)
-      : embedding_(table, positions, tp),
+      : embedding_(table, config.embedding_multiplier ? nullptr : positions, tp),
+        positions_(config.embedding_multiplier ? positions : nullptr),
         dropout_(config.embedding_dropout.value_or(config.hidden_dropout)) {
     if (config.embedding_multiplier)
       multiplier_ =
@@ -26,11 +27,15 @@ class EmbeddingSegment final : public nn::Segment {
   Output forward(const std::vector<at::Tensor>&, const nn::ForwardContext& ctx) const override {
     at::Tensor x = embedding_.forward(ctx.batch->field("input_ids"), ctx);
     if (multiplier_ != 1) x = x * multiplier_;
+    if (positions_ != nullptr) // behind the multiplier, which is of the words alone
+      x = x + nn::embedding(ctx.layout->outer(ctx.layout->positions).to(at::kLong), *positions_,
+                            nullptr, 0, ctx);
     return {.flows = {nn::dropout(x, {.p = dropout_, .site = 0}, ctx)}, .loss = {}};
   }
 
  private:
   parallel::VocabParallelEmbedding embedding_;
+  nn::Param* positions_; ///< null: none, or those of embedding_
   double dropout_;
   double multiplier_ = 1; ///< as a number of the model's type
 };

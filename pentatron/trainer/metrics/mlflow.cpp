@@ -119,20 +119,35 @@ void write_param(const fs::path& file, const std::string& text) {
   if (!out) raise<DataError>("{} cannot be written: {}", file.string(), std::strerror(errno));
 }
 
-/// Removes the lines of steps after `iteration`, and a last line that was cut off.
-void cut_metric(const fs::path& file, int64_t iteration) {
+/// Removes the lines of steps after `iteration`, and a last line that was cut off. A file that
+/// loses whole lines is first copied to `earlier`.
+void cut_metric(const fs::path& file, int64_t iteration, const fs::path& earlier) {
   std::ifstream in(file);
-  std::string kept;
+  std::string all, kept;
   for (std::string line; std::getline(in, line) && !in.eof();) {
     int64_t step = 0;
     const size_t at = line.rfind(' ') + 1;
     const auto [end, error] = std::from_chars(line.data() + at, line.data() + line.size(), step);
     if (error == std::errc() && end == line.data() + line.size() && step <= iteration)
       kept += line + "\n";
+    all += line + "\n";
   }
   if (in.bad()) raise<DataError>("{} cannot be read: {}", file.string(), std::strerror(errno));
   in.close();
+  if (all.size() > kept.size()) {
+    make_folder(earlier);
+    put(earlier / file.filename(), all);
+  }
   put(file, kept);
+}
+
+/// "earlier-N" in the folder, for the first N that is free.
+fs::path free_folder(const fs::path& folder) {
+  for (int n = 1;; ++n) {
+    std::error_code error;
+    fs::path path = folder / fmt::format("earlier-{}", n);
+    if (!fs::exists(path, error)) return path;
+  }
 }
 
 } // namespace
@@ -149,8 +164,9 @@ MlflowWriter::MlflowWriter(const fs::path& store, const TrackedRun& run)
     const std::string text = meta_text(path_);
     const std::string begin = meta_value(text, "start_time");
     std::from_chars(begin.data(), begin.data() + begin.size(), begin_ms_);
+    const fs::path earlier = free_folder(path_ / "artifacts");
     for (const auto& entry : fs::directory_iterator(path_ / "metrics"))
-      cut_metric(entry.path(), run.resumed_iteration);
+      cut_metric(entry.path(), run.resumed_iteration, earlier);
   }
   for (const auto& [key, value] : run.config) {
     const std::string text = value.is_string() ? value.get<std::string>() : dump_json(value);

@@ -10,7 +10,7 @@ namespace {
 constexpr RopeRule kRope = {.partial = true};
 
 models::ModelConfig read_phi3(const ConfigReader& in) {
-  models::ModelConfig c = read_decoder(in, {.norm_eps = 1e-5});
+  models::ModelConfig c = read_decoder(in, {.norm_eps = 1e-5, .max_positions = 4096});
   c.hidden_dropout = in.get<double>("resid_pdrop", 0.0);
   c.embedding_dropout = in.get<double>("embd_pdrop", 0.0);
   read_rope(in, kRope, c);
