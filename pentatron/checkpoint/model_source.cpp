@@ -98,32 +98,38 @@ void ModelSource::load(nn::ParamList& params) {
   });
 }
 
-void ModelSource::check(const models::ParamSpecs& specs) const {
+std::vector<std::string> ModelSource::check(const models::ParamSpecs& specs,
+                                            Strictness strictness) const {
   TensorProblems problems;
+  std::vector<std::string> missing;
   for (const auto& [name, spec] : specs) {
     const auto found = facts_.tensors.find(name);
     if (found == facts_.tensors.end()) {
-      problems.missing(name);
+      missing.push_back(name);
+      if (strictness != Strictness::kLogAll) problems.missing(name);
     } else if (found->second.shape != spec.shape) {
       problems.misfit(fmt::format("{} has shape {} instead of {}", name,
                                   shape_text(found->second.shape), shape_text(spec.shape)));
     }
   }
   problems.throw_if_any(facts_.path.string() + " does not match the model of this configuration");
+  return missing;
 }
 
-void ModelSource::load(nn::ParamList& params, const EachParam& each) {
+void ModelSource::load(nn::ParamList& params, const EachParam& each, Strictness strictness) {
   models::ParamSpecs specs;
   for (const nn::Param& param : params) specs.emplace(param.name(), param.spec());
-  check(specs);
+  check(specs, strictness);
   const auto bytes_of = [&](const nn::Param& param) {
-    return static_cast<int64_t>(facts_.tensors.find(param.name())->second.bytes());
+    const auto found = facts_.tensors.find(param.name());
+    return found == facts_.tensors.end() ? 0 : static_cast<int64_t>(found->second.bytes());
   };
   int64_t total = 0, done = 0;
   for (const nn::Param& param : params) total += bytes_of(param);
   pentatron::Progress shown("loading " + excerpt(facts_.path.filename().string(), 30), total,
                             {.unit = pentatron::Progress::Unit::kBytes});
   each([&](nn::Param& param) {
+    if (!facts_.tensors.contains(param.name())) return;
     fill(*this, param);
     shown.update(done += bytes_of(param));
   });

@@ -26,6 +26,7 @@
 #include "pentatron/base/json.h"
 #include "pentatron/checkpoint/generation_defaults.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
+#include "pentatron/checkpoint/strictness.h"
 #include "pentatron/models/model_config.h"
 #include "pentatron/models/param_specs.h"
 #include "pentatron/nn/param.h"
@@ -94,9 +95,13 @@ class ModelSource {
   /// that lists all parameters that are missing in the files or have another shape.
   void load(nn::ParamList& params);
   /// The same for values that are written through a store.
-  void load(nn::ParamList& params, const EachParam& each);
-  /// Throws what load() throws for a model with these parameters. Reads no tensor.
-  void check(const models::ParamSpecs& specs) const;
+  /// With Strictness::kLogAll parameters that the files lack keep their values.
+  void load(nn::ParamList& params, const EachParam& each,
+            Strictness strictness = Strictness::kRaiseAll);
+  /// Throws what load() throws for a model with these parameters. Returns those that the files lack
+  /// and that may be missing. Reads no tensor.
+  std::vector<std::string> check(const models::ParamSpecs& specs,
+                                 Strictness strictness = Strictness::kRaiseAll) const;
 
  protected:
   explicit ModelSource(ModelFacts facts) : facts_(std::move(facts)) {}

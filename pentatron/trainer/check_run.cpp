@@ -24,7 +24,8 @@ std::string check_checkpoint(const Config& config, const data::Datasets& dataset
   const CheckpointConfig& c = config.checkpoint;
   if (c.load.empty()) return "";
   if (const std::optional<std::string> foreign = foreign_model(c)) {
-    checkpoint::open_model(*foreign)->check(models::param_specs(config.model));
+    checkpoint::open_model(*foreign)->check(models::param_specs(config.model),
+                                            config.checkpoint.strictness);
     return ", " + c.load;
   }
   if (c.node_local) return "";

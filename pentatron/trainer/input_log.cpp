@@ -60,8 +60,7 @@ std::string describe_parts(const data::Datasets& datasets, int64_t train_samples
 
 void log_input(const Config& config, const data::Datasets& datasets,
                const data::Tokenizer& tokenizer, int64_t train_samples) {
-  if (data::reads_text(config.dataset.type))
-    log::info("{}", describe_tokenizer(config, tokenizer));
+  if (data::reads_text(config.dataset.type)) log::info("{}", describe_tokenizer(config, tokenizer));
   if (!datasets.summary.empty())
     log::info("data: {}{}", datasets.summary, describe_parts(datasets, train_samples));
 }

@@ -15,16 +15,9 @@
 #include "pentatron/trainer/config.h"
 #include "pentatron/trainer/evaluation.h"
 #include "pentatron/trainer/metrics/peak.h"
+#include "pentatron/trainer/step_flops.h"
 
 namespace pentatron::trainer {
-
-/// Of one optimizer step over all ranks: matrix products forward and backward, and of attention the
-/// causal half of every document's square (nn/cost.h). `hardware` counts recomputation too. 0 of a
-/// step that was skipped for want of targets.
-struct StepFlops {
-  double model = 0;
-  double hardware = 0;
-};
 
 struct StepReport {
   int64_t iteration = 0;

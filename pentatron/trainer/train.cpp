@@ -8,6 +8,7 @@
 #include <set>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
@@ -23,6 +24,7 @@
 #include "pentatron/data/data_files.h"
 #include "pentatron/data/entropy.h"
 #include "pentatron/data/loader.h"
+#include "pentatron/models/param_specs.h"
 #include "pentatron/nn/memory/counting_allocator.h"
 #include "pentatron/trainer/check_run.h"
 #include "pentatron/trainer/differences.h"
@@ -88,7 +90,6 @@ struct Trainer::State {
   void forget();
   std::string describe() const;
   data::LoaderOptions loader_options(int64_t consumed) const;
-  StepFlops step_flops(int64_t samples, const std::vector<int64_t>& squared_lengths) const;
   StepResult run_step(const StepOptions& options, int64_t* samples);
   /// None if not one sample has a target.
   std::optional<Evaluation> validate(const std::shared_ptr<const data::Dataset>& dataset);
@@ -180,12 +181,19 @@ void Trainer::State::load() {
   if (const std::optional<std::string> foreign = foreign_model(config.checkpoint)) {
     const comm::LongWork work(groups.world(), "reading " + *foreign);
     const auto source = checkpoint::open_model(*foreign);
-    source->load(model.model->params(), [&](const std::function<void(nn::Param&)>& fill) {
+    const checkpoint::Strictness strictness = config.checkpoint.strictness;
+    const std::vector<std::string> fresh =
+        source->check(models::param_specs(config.model), strictness);
+    if (!fresh.empty())
+      log::shared_warning("{} has no {}: training starts with new values", *foreign,
+                          fmt::join(fresh, ", "));
+    const auto write = [&](const std::function<void(nn::Param&)>& fill) {
       model.store->write_values([&](nn::Param& param) {
         fill(param);
         work.progress();
       });
-    });
+    };
+    source->load(model.model->params(), write, strictness);
     optimizer->adopt_values();
     files_of_model = model_files(*foreign);
     started_from = *foreign;
@@ -280,26 +288,6 @@ data::LoaderOptions Trainer::State::loader_options(int64_t consumed) const {
           .global_batch_size_at = [schedule = batch_sizes](int64_t samples) {
             return schedule.at_samples(samples);
           }};
-}
-
-StepFlops Trainer::State::step_flops(int64_t samples,
-                                     const std::vector<int64_t>& squared_lengths) const {
-  const models::ModelSpec& spec = model.model->spec();
-  const std::vector<nn::LayerShape> shapes =
-      models::stream_shapes(spec, samples, lengths, squared_lengths);
-  StepFlops flops;
-  std::map<int, nn::Cost> kinds;
-  for (int64_t i = 0; i < spec.num_segments(); ++i) {
-    const models::SegmentSpec& segment = spec.segments[static_cast<size_t>(i)];
-    if (!kinds.contains(segment.kind))
-      kinds[segment.kind] = models::segment_cost(config.model, shapes, i);
-    const nn::Cost& cost = kinds[segment.kind];
-    flops.model += cost.total_flops();
-    flops.hardware += cost.total_flops();
-    if (config.train.recompute == Recompute::kFull && segment.is_layer)
-      flops.hardware += cost.forward_flops();
-  }
-  return flops;
 }
 
 StepResult Trainer::State::run_step(const StepOptions& options, int64_t* samples) {
@@ -538,20 +526,22 @@ TrainReport Trainer::State::train(Reporter& reporter) {
       skipped_in_a_row = 0;
       report.last_loss = result.loss;
     }
-    reporter.step(
-        {.iteration = iteration,
-         .consumed_samples = s.progress.consumed_samples,
-         .samples = samples,
-         .loss = result.loss,
-         .terms = named_terms(s.model.model->spec(), result.terms),
-         .grad_norm = result.grad_norm,
-         .lr = options.lr,
-         .step_time_s = monotonic_s() - step_begin,
-         .flops = result.loss ? s.step_flops(samples, result.squared_lengths) : StepFlops{},
-         .data_wait = s.loader->wait_share(),
-         .finite = result.finite,
-         .skipped = s.progress.skipped_iterations,
-         .nan = s.progress.nan_iterations});
+    reporter.step({.iteration = iteration,
+                   .consumed_samples = s.progress.consumed_samples,
+                   .samples = samples,
+                   .loss = result.loss,
+                   .terms = named_terms(s.model.model->spec(), result.terms),
+                   .grad_norm = result.grad_norm,
+                   .lr = options.lr,
+                   .step_time_s = monotonic_s() - step_begin,
+                   .flops = result.loss ? step_flops(c, models::stream_shapes(
+                                                            s.model.model->spec(), samples,
+                                                            s.lengths, result.squared_lengths))
+                                        : StepFlops{},
+                   .data_wait = s.loader->wait_share(),
+                   .finite = result.finite,
+                   .skipped = s.progress.skipped_iterations,
+                   .nan = s.progress.nan_iterations});
 
     if (const auto contention = main_rank ? watch.step() : std::nullopt)
       log::warning("{}; try: {}", contention->what, contention->remedy);
