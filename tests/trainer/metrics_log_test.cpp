@@ -257,7 +257,8 @@ TEST_F(MetricsFiles, AResumedRunReplacesWhatLiesAfterItsStart) {
 }
 
 TEST_F(MetricsFiles, AnEvaluationIsALineOfItsOwn) {
-  const auto json = nlohmann::json::parse(evaluation_line(7, 1.0 / 3, {{"lm_accuracy", 0.25}}, 14, 224));
+  const auto json =
+      nlohmann::json::parse(evaluation_line(7, 1.0 / 3, {{"lm_accuracy", 0.25}}, 14, 224));
   EXPECT_EQ(json, (nlohmann::json{{"iteration", 7},
                                   {"validation_loss", 1.0 / 3},
                                   {"validation_lm_accuracy", 0.25},
