@@ -1,5 +1,6 @@
 #include "pentatron/trainer/families.h"
 
+#include <ATen/ATen.h>
 #include <fnmatch.h>
 
 #include <algorithm>
@@ -73,6 +74,16 @@ void check_freeze(const TrainConfig& train, const models::ModelConfig& model,
                                "nothing to train",
                                assignment_of(train.freeze), specs.size()),
                    "train.freeze=[]");
+}
+
+std::string describe_updates(const std::vector<nn::Shard>& shards) {
+  int64_t elements = 0, parts = 0;
+  for (const nn::Shard& shard : shards) {
+    if (!shard.trainable()) continue;
+    elements += shard.values.numel();
+    ++parts;
+  }
+  return fmt::format("this rank updates {} elements in {} parts", elements, parts);
 }
 
 void plan_families(nn::ParamList& params, const Config& config) {

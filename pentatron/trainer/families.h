@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "pentatron/nn/param.h"
+#include "pentatron/nn/param_store.h"
 #include "pentatron/trainer/config.h"
 
 namespace pentatron::trainer {
@@ -21,5 +21,8 @@ void check_freeze(const TrainConfig& train, const models::ModelConfig& model,
 
 /// Sets the family of every parameter; before they have storage.
 void plan_families(nn::ParamList& params, const Config& config);
+
+/// "this rank updates 1000 elements in 2 parts", of what a store owns.
+std::string describe_updates(const std::vector<nn::Shard>& shards);
 
 } // namespace pentatron::trainer

@@ -265,17 +265,10 @@ void Trainer::State::load_found() {
 }
 
 std::string Trainer::State::describe() const {
-  int64_t elements = 0, updated = 0;
-  for (const nn::Shard& shard : model.store->shards()) {
-    if (!shard.trainable()) continue;
-    elements += shard.values.numel();
-    ++updated;
-  }
-  return fmt::format("{}\n{}\nschedule {}; this rank updates {} elements in {} parts",
-                     groups.describe(),
+  return fmt::format("{}\n{}\nschedule {}; {}", groups.describe(),
                      pipeline::describe_stages(plan.stages, plan.rank_of_stage,
                                                parallelize::stage_segments(config.model)),
-                     plan.schedule, elements, updated);
+                     plan.schedule, describe_updates(model.store->shards()));
 }
 
 data::LoaderOptions Trainer::State::loader_options(int64_t consumed) const {

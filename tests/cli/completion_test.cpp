@@ -69,7 +69,7 @@ TEST_F(Completion, OffersCommandsAndTheirOptions) {
 
 TEST_F(Completion, OffersKeysAndTheirValues) {
   EXPECT_THAT(offered("train optim"), ElementsAre("optimizer."));
-  EXPECT_THAT(offered("train optimizer.l"), ElementsAre("optimizer.lr="));
+  EXPECT_THAT(offered("train optimizer.lr"), ElementsAre("optimizer.lr="));
   EXPECT_THAT(offered("train a.yaml dty"), ElementsAre("dtype="));
   EXPECT_THAT(offered("train dtype ="), ElementsAre("fp64", "fp32", "bf16"));
   EXPECT_THAT(offered("train dtype = b"), ElementsAre("bf16"));
@@ -77,7 +77,7 @@ TEST_F(Completion, OffersKeysAndTheirValues) {
   EXPECT_THAT(offered("train model.preset = gpt2_12"), ElementsAre("gpt2_124m"));
   EXPECT_THAT(offered("config show sched"), ElementsAre("scheduler."));
   EXPECT_THAT(offered("config help sched"), ElementsAre("scheduler"));
-  EXPECT_THAT(offered("config help optimizer.l"), ElementsAre("optimizer.lr"));
+  EXPECT_THAT(offered("config help optimizer.lr"), ElementsAre("optimizer.lr"));
   // Only the keys that a command takes.
   EXPECT_THAT(offered("generate m d"), ElementsAre("dtype=", "device="));
   EXPECT_THAT(offered("generate m optimizer."), IsEmpty());
