@@ -396,7 +396,8 @@ struct ModelConfig {
             .range(0, 1 << 20)
             .only_for(T::kBert),
         field("position_offset", &C::position_offset,
-              "learned positions start at this row of their table (RoBERTa: 2)")
+              "learned positions start at this row of their table (RoBERTa: 2); the token id "
+              "before it is padding, which they do not count")
             .range(0, 1 << 20)
             .only_for(T::kBert),
         field("num_decoder_layers", &C::num_decoder_layers,
