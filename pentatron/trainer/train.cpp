@@ -142,7 +142,8 @@ void Trainer::State::build_model() {
       {.config = config.model,
        .build = {.dtype = scalar_type(config.dtype),
                  .tp = {groups.tp(), config.parallel.sequence_parallel, config.comm_overlap.tp},
-                 .recompute = config.train.recompute == Recompute::kFull},
+                 .recompute = config.train.recompute == Recompute::kFull,
+                 .recompute_activations = config.train.recompute == Recompute::kSelective},
        .device = device,
        .max_sequence = *std::ranges::max_element(lengths)},
       plan, config.ddp, groups);

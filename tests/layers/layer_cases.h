@@ -5,9 +5,9 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/comm/collectives.h"
-#include "pentatron/nn/memory/counting_allocator.h"
 #include "pentatron/nn/param_store.h"
 #include "tests/nn/op_fixture.h"
+#include "tests/nn/saved_fixture.h"
 #include "tests/support/ranks.h"
 
 #include <gtest/gtest.h>
