@@ -29,12 +29,16 @@ class RecomputedModule final : public SlotSource,
     ctx_.count_uses = false;
     for (const at::Tensor& x : inputs)
       if (x.defined()) input_storages_.push_back(x.storage().unsafeGetStorageImpl());
+    if (ctx.layout == nullptr) return; // its tensors are there anyway: as inputs
+    for (const at::Tensor& x : {ctx.layout->positions, ctx.layout->row_ids})
+      if (x.defined()) input_storages_.push_back(x.storage().unsafeGetStorageImpl());
   }
 
   bool is_input(const at::Tensor& x) const {
     return std::ranges::count(input_storages_, x.storage().unsafeGetStorageImpl()) > 0;
   }
   void first_run_is_over() { input_storages_.clear(); }
+  bool has_run_again() const { return !fn_; }
 
   /// Of an operator inside.
   void claim(const std::shared_ptr<Saved>& saved) {
@@ -135,7 +139,7 @@ struct RecomputedOutput {
   c10::weak_intrusive_ptr<c10::StorageImpl>
       alive; // while it is there, nothing else has the address
   at::ScalarType type;
-  std::weak_ptr<RecomputedModule> module;
+  std::shared_ptr<RecomputedModule> module; // perhaps nothing inside waits for it
   size_t number;
 };
 thread_local std::vector<RecomputedOutput> t_outputs;
@@ -164,12 +168,11 @@ void claim(const std::shared_ptr<Saved>& saved) {
     const at::Tensor& x = saved->held(i);
     if (!x.defined() || (t_open != nullptr && t_open->is_input(x))) continue;
     for (const RecomputedOutput& output : t_outputs) {
-      if (output.storage != x.storage().unsafeGetStorageImpl() || output.type != x.scalar_type())
+      if (output.storage != x.storage().unsafeGetStorageImpl() || output.type != x.scalar_type() ||
+          output.module->has_run_again())
         continue;
-      if (const std::shared_ptr<RecomputedModule> module = output.module.lock()) {
-        module->claim_output(saved, i, output.number);
-        break;
-      }
+      output.module->claim_output(saved, i, output.number);
+      break;
     }
   }
 }

@@ -34,6 +34,7 @@ LayerRun run_layer(Case c, const parallel::TensorParallel& tp, Means means) {
   LayerRun out;
   {
     const nn::MemoryScope scope(nn::MemoryCategory::kActivations);
+    comm::barrier(tp.group); // of the run before
     const int64_t before = test::held_bytes();
     at::Tensor y;
     {

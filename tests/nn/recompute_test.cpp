@@ -136,13 +136,15 @@ TEST(RecomputedModule, WorksWithOffload) {
     const Trained both = train(which, offload);
     expect_same(both, train(Recomputed::kNone));
     EXPECT_EQ(both.kept, 0);
-    EXPECT_EQ(offload->loaded, offload->saved);
+    EXPECT_GT(offload->loaded, 0);
   }
 }
 
 TEST(RecomputedModule, IsNotRunAgainForNothing) {
-  expect_same(train(Recomputed::kActivation, nullptr, /*train_second=*/false),
-              train(Recomputed::kNone, nullptr, /*train_second=*/false));
+  const Trained plain = train(Recomputed::kNone, nullptr, /*train_second=*/false);
+  const Trained again = train(Recomputed::kActivation, nullptr, /*train_second=*/false);
+  expect_same(again, plain);
+  EXPECT_EQ(again.runs, plain.runs);
 }
 
 /// A stack of modules: the peak is that of one.
