@@ -13,6 +13,7 @@
 #include "pentatron/comm/collectives.h"
 #include "pentatron/comm/process_ranks.h"
 #include "pentatron/comm/rank_threads.h"
+#include "pentatron/nn/ops/wgrad.h"
 #include "pentatron/nn/record.h"
 #include "pentatron/parallel/pipeline/measured.h"
 #include "pentatron/parallel/pipeline/runtime.h"
@@ -87,15 +88,15 @@ class WaitingSegment : public nn::Segment {
     wait_s(cost_.forward);
     const at::Tensor h = taken.empty() ? at::zeros({kTokens, kHidden}) : taken[0].detach();
     const at::Tensor y = last_ ? h.sum() : h.clone();
-    nn::record("wait", taken, {y},
-               [this, h, weight, taken_ = !taken.empty(),
-                queue = ctx.wgrad](std::vector<at::Tensor>&& grads) {
-                 const nn::NoAutograd guard;
-                 wait_s(cost_.backward_input);
-                 const at::Tensor dx = grads[0].expand({kTokens, kHidden}).contiguous();
-                 queue->push({.dy = dx, .x = h, .param = weight});
-                 return taken_ ? std::vector<at::Tensor>{dx} : std::vector<at::Tensor>{};
-               });
+    nn::record(
+        "wait", taken, {y}, {h},
+        [this, weight, taken_ = !taken.empty(), queue = ctx.wgrad](auto&& grads, nn::Saved& saved) {
+          const nn::NoAutograd guard;
+          wait_s(cost_.backward_input);
+          const at::Tensor dx = grads[0].expand({kTokens, kHidden}).contiguous();
+          queue->push(std::make_unique<nn::LinearWgrad>(dx, saved.take(0), weight, nullptr));
+          return taken_ ? std::vector<at::Tensor>{dx} : std::vector<at::Tensor>{};
+        });
     if (last_) return {.flows = {}, .loss = y};
     return {.flows = {y}, .loss = {}};
   }

@@ -98,9 +98,11 @@ Attention::Heads Attention::split(const at::Tensor& qkv, const nn::ForwardContex
   }
   nn::record(
       "split_heads", {qkv}, {out.q, out.k, out.v},
-      [this, n, g, d, rotary, positions, kept, q_rstd, k_rstd](std::vector<at::Tensor>&& grads) {
+      {rotary ? positions : at::Tensor(), kept, q_rstd, k_rstd},
+      [this, n, g, d, rotary](auto&& grads, nn::Saved& saved) {
         const nn::NoAutograd guard;
         const at::Tensor dqkv = at::empty({grads[0].size(0), (n + 2 * g) * d}, grads[0].options());
+        const at::Tensor positions = saved[0], kept = saved[1];
         const auto back = [&](const at::Tensor& dy, int64_t begin, int64_t heads,
                               const std::optional<HeadsNorm>& norm, const at::Tensor& rstd) {
           at::Tensor target = head_view(dqkv, begin, heads, d);
@@ -116,8 +118,8 @@ Attention::Heads Attention::split(const at::Tensor& qkv, const nn::ForwardContex
           if (rotary) rotate(dn, dn, *rotary_, positions, true);
           norm->backward(target, dn, head_view(kept, begin, heads, d), rstd);
         };
-        back(grads[0], 0, n, q_norm_, q_rstd);
-        back(grads[1], n * d, g, k_norm_, k_rstd);
+        back(grads[0], 0, n, q_norm_, saved[2]);
+        back(grads[1], n * d, g, k_norm_, saved[3]);
         head_view(dqkv, (n + g) * d, g, d).copy_(grads[2]);
         return std::vector<at::Tensor>{dqkv};
       });

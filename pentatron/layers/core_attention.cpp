@@ -161,14 +161,23 @@ AttentionOutputs core_attention(const AttentionOperands& x, std::span<const Atte
     result = entry.forward(in);
     outputs = {result.out.view({result.out.size(0), -1}), result.lse.t()};
   }
-  nn::record("core_attention", {x.q, x.k, x.v, x.bias}, {outputs.out, outputs.lse},
-             [in = std::move(in), result, &entry](std::vector<at::Tensor>&& grads) {
-               const nn::NoAutograd guard;
-               const detail::AttentionGradients g = differentiate(entry, in, result, grads);
-               if (in.options.sinks != nullptr && in.options.sinks->trainable)
-                 in.options.sinks->accumulate(g.dsinks);
-               return std::vector<at::Tensor>{g.dq, g.dk, g.dv, g.dbias};
-             });
+  std::vector<at::Tensor> saved = {in.q, in.k, in.v, in.bias, in.row_ids, result.out, result.lse};
+  in.q = in.k = in.v = in.bias = in.row_ids = at::Tensor();
+  nn::record(
+      "core_attention", {x.q, x.k, x.v, x.bias}, {outputs.out, outputs.lse}, std::move(saved),
+      [in = std::move(in), &entry](auto&& grads, nn::Saved& kept) {
+        const nn::NoAutograd guard;
+        detail::AttentionInputs all = in;
+        all.q = kept[0];
+        all.k = kept[1];
+        all.v = kept[2];
+        all.bias = kept[3];
+        all.row_ids = kept[4];
+        const detail::AttentionGradients g = differentiate(entry, all, {kept[5], kept[6]}, grads);
+        if (all.options.sinks != nullptr && all.options.sinks->trainable)
+          all.options.sinks->accumulate(g.dsinks);
+        return std::vector<at::Tensor>{g.dq, g.dk, g.dv, g.dbias};
+      });
   return outputs;
 }
 

@@ -62,11 +62,10 @@ CrossAttention::Memory CrossAttention::keys_and_values(const at::Tensor& memory,
     const at::Tensor source = kv.detach();
     result = {part(source, 0), part(source, width)};
   }
-  nn::record(
-      "split_keys_and_values", {kv}, {result.k, result.v}, [](std::vector<at::Tensor>&& grads) {
-        const nn::NoAutograd guard;
-        return std::vector<at::Tensor>{at::cat({grads[0].flatten(1), grads[1].flatten(1)}, 1)};
-      });
+  nn::record("split_keys_and_values", {kv}, {result.k, result.v}, {}, [](auto&& grads, nn::Saved&) {
+    const nn::NoAutograd guard;
+    return std::vector<at::Tensor>{at::cat({grads[0].flatten(1), grads[1].flatten(1)}, 1)};
+  });
   return result;
 }
 

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "pentatron/base/planted_bug.h"
+#include "pentatron/nn/recompute.h"
 
 namespace pentatron::layers {
 
@@ -32,8 +33,13 @@ Mlp::Mlp(const nn::Scope& scope, const MlpOptions& options, parallel::TensorPara
 
 at::Tensor Mlp::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {
   const at::Tensor up = fc1_.forward(x, ctx);
-  const at::Tensor active = nn::activation(up, options_.activation, options_.gated);
-  return fc2_.forward(nn::dropout(active, dropout_, ctx), ctx);
+  const auto activate = [this](const std::vector<at::Tensor>& in, const nn::ForwardContext& c) {
+    const at::Tensor active = nn::activation(in[0], options_.activation, options_.gated);
+    return std::vector<at::Tensor>{nn::dropout(active, dropout_, c)};
+  };
+  return fc2_.forward(ctx.recompute_activations ? nn::recompute_module(activate, {up}, ctx)[0]
+                                                : activate({up}, ctx)[0],
+                      ctx);
 }
 
 nn::Cost Mlp::cost(const MlpOptions& o, const nn::LayerShape& shape) {
@@ -42,6 +48,7 @@ nn::Cost Mlp::cost(const MlpOptions& o, const nn::LayerShape& shape) {
   cost.forward_gemm_flops =
       2.0 * static_cast<double>(t) * static_cast<double>(o.hidden) * static_cast<double>(up + f);
   cost.saved_bytes = shape.element_bytes * t * (o.hidden + up + f);
+  cost.activation_bytes = shape.element_bytes * t * f;
   if (shape.tp > 1) cost.tp_all_reduce = {2 * shape.element_bytes * t * o.hidden, 2};
   return cost;
 }

@@ -56,12 +56,12 @@ at::Tensor RelativeBias::table(int64_t span, const nn::ForwardContext& ctx) cons
     const auto tp = weight_->where().find("tp");
     if (tp != weight_->where().end() && tp->second.rank > 0) table = table.roll(1, 0);
   }
-  nn::record("relative_bias", {}, {table},
-             [weight = weight_, buckets](std::vector<at::Tensor>&& grads) {
+  nn::record("relative_bias", {}, {table}, {buckets},
+             [weight = weight_](auto&& grads, nn::Saved& saved) {
                const nn::NoAutograd guard;
                if (weight->trainable) {
                  const at::Tensor sum = at::zeros(weight->shape(), grads[0].options());
-                 weight->accumulate(sum.index_add_(0, buckets, grads[0].t().contiguous()));
+                 weight->accumulate(sum.index_add_(0, saved[0], grads[0].t().contiguous()));
                }
                return std::vector<at::Tensor>{};
              });

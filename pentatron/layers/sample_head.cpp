@@ -45,8 +45,8 @@ at::Tensor loss_of(const at::Tensor& x, const at::Tensor& losses, const at::Tens
     ctx.add_loss(term, sum);
     loss = at::scalar_tensor(sum * ctx.loss_scale(term), losses.options());
   }
-  nn::record("sample_loss", {x}, {loss},
-             [gradient](std::vector<at::Tensor>&&) { return std::vector<at::Tensor>{gradient}; });
+  nn::record("sample_loss", {x}, {loss}, {gradient},
+             [](auto&&, nn::Saved& saved) { return std::vector<at::Tensor>{saved.take(0)}; });
   return loss;
 }
 
@@ -64,8 +64,8 @@ at::Tensor first_tokens(const at::Tensor& x, const parallel::TensorParallel& tp,
     if (tp.sequence && !planted("first_tokens_of_one_rank"))
       comm::all_reduce_(y, comm::ReduceOp::kSum, tp.group);
   }
-  nn::record("first_tokens", {x}, {y},
-             [rows, sequence, shape = x.sizes().vec()](std::vector<at::Tensor>&& grads) {
+  nn::record("first_tokens", {x}, {y}, {},
+             [rows, sequence, shape = x.sizes().vec()](auto&& grads, nn::Saved&) {
                const nn::NoAutograd guard;
                const at::Tensor dx = at::zeros(shape, grads[0].options());
                strided(dx, rows, sequence).copy_(grads[0].narrow(0, rows.begin, rows.count));
@@ -80,7 +80,7 @@ Pooler::Pooler(const nn::Scope& scope, int64_t hidden, double init_std)
       bias_(&scope.vector("bias", hidden, nn::Init::constant(0))) {}
 
 at::Tensor Pooler::forward(const at::Tensor& first, const nn::ForwardContext& ctx) const {
-  return at::tanh(nn::linear(first, *weight_, bias_, ctx));
+  return nn::tanh(nn::linear(first, *weight_, bias_, ctx));
 }
 
 SampleHead::SampleHead(const nn::Scope& scope, const SampleHeadOptions& options)

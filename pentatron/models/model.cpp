@@ -66,9 +66,10 @@ void Model::assemble(const std::function<std::unique_ptr<nn::Segment>(int64_t)>&
     std::vector<nn::ConnectedSegment> segments;
     for (int64_t i = stage.begin; i < stage.end; ++i)
       segments.push_back({.segment = make(i), .ports = spec_.ports(i)});
-    chunks_.emplace_back(
-        std::move(segments), spec_.flows.size(),
-        nn::ChunkOptions{.first_unit = stage.begin, .recompute = build_.recompute});
+    chunks_.emplace_back(std::move(segments), spec_.flows.size(),
+                         nn::ChunkOptions{.first_unit = stage.begin,
+                                          .recompute = build_.recompute,
+                                          .recompute_activations = build_.recompute_activations});
   }
 }
 

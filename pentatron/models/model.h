@@ -21,7 +21,8 @@ namespace pentatron::models {
 struct ModelBuild {
   at::ScalarType dtype = at::kFloat;
   parallel::TensorParallel tp;
-  bool recompute = false;
+  bool recompute = false;             ///< whole layers
+  bool recompute_activations = false; ///< of MLPs
   /// Of each shared parameter that several pipeline ranks hold: which of them this rank is.
   std::map<std::string, nn::AxisPosition, std::less<>> shared = {};
   std::vector<SegmentRange> stages; ///< that this rank holds, ascending; empty: the whole model

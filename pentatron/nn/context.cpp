@@ -3,11 +3,10 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <set>
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/planted_bug.h"
-#include "pentatron/comm/collectives.h"
-#include "pentatron/nn/ops/matmul.h"
 #include "pentatron/nn/record.h"
 
 namespace pentatron::nn {
@@ -178,7 +177,7 @@ void ForwardContext::deposit(std::string_view name, at::Tensor value) const {
   if (results != nullptr) results->insert_or_assign(std::string(name), std::move(value));
 }
 
-void WgradQueue::push(WgradTask task) {
+void WgradQueue::push(std::unique_ptr<WgradTask> task) {
   tasks_.push_back(std::move(task));
   if (!deferred_) drain();
 }
@@ -186,20 +185,20 @@ void WgradQueue::push(WgradTask task) {
 void WgradQueue::drain() {
   const NoAutograd guard;
   while (!tasks_.empty()) {
-    const WgradTask task = std::move(tasks_.front());
+    const std::unique_ptr<WgradTask> task = std::move(tasks_.front());
     tasks_.pop_front();
-    if (task.param != nullptr) {
-      const at::Tensor x = planted("deferred_gradient_of_own_tokens")
-                               ? task.x.repeat({task.gather.size(), 1})
-                               : comm::all_gather(task.x, 0, task.gather);
-      add_matmul_tn(task.param->main_grad(), task.dy, x);
-      task.param->accumulated();
-    }
-    if (task.bias != nullptr) {
-      add_column_sums(task.bias->main_grad(), task.dy);
-      task.bias->accumulated();
-    }
+    task->run();
   }
+}
+
+int64_t WgradQueue::bytes() const {
+  std::set<const void*> seen;
+  int64_t sum = 0;
+  for (const std::unique_ptr<WgradTask>& task : tasks_)
+    for (const at::Tensor& x : task->holds())
+      if (x.defined() && seen.insert(x.storage().unsafeGetStorageImpl()).second)
+        sum += static_cast<int64_t>(x.storage().nbytes());
+  return sum;
 }
 
 } // namespace pentatron::nn

@@ -71,12 +71,14 @@ struct SequenceLayout {
                                at::Device device);
 };
 
-/// A weight gradient that is still to be computed: param.main_grad += dy^T x.
-struct WgradTask {
-  at::Tensor dy, x;
-  Param* param = nullptr;
-  Param* bias = nullptr; ///< += column sums of dy, if not null
-  comm::Group gather;    ///< more than one rank: x is a rank's part of the tokens and is gathered
+/// A weight gradient that is still to be computed; the operator makes it in its backward.
+class WgradTask {
+ public:
+  virtual ~WgradTask() = default;
+  /// Adds to main_grad and pays back the uses of the parameters. Called once, without autograd.
+  virtual void run() = 0;
+  /// The tensors that it keeps until then.
+  virtual std::vector<at::Tensor> holds() const = 0;
 };
 
 /// The weight gradients of one (chunk, microbatch). Not deferred: each runs as soon as it is known;
@@ -84,14 +86,16 @@ struct WgradTask {
 class WgradQueue {
  public:
   explicit WgradQueue(bool deferred = false) : deferred_(deferred) {}
-  void push(WgradTask task);
+  void push(std::unique_ptr<WgradTask> task);
   void drain();
   bool deferred() const { return deferred_; }
   size_t size() const { return tasks_.size(); }
+  /// Of the storages that the tasks hold.
+  int64_t bytes() const;
 
  private:
   bool deferred_;
-  std::deque<WgradTask> tasks_;
+  std::deque<std::unique_ptr<WgradTask>> tasks_;
 };
 
 /// State of a step that layers write and `const` forward passes must not own.
@@ -142,10 +146,11 @@ struct ForwardContext {
   /// By loss term: weight / number of targets of the whole step over all ranks, known before the
   /// first forward. A term that is not there has 1.
   std::map<std::string, double, std::less<>> loss_scales;
-  uint64_t seed = 0;         ///< of dropout
-  bool training = false;     ///< dropout is on
-  bool count_uses = true;    ///< false in a recomputation: its uses were counted by the first pass
-  bool check_finite = false; ///< name the first layer with a NaN or infinity in `state`
+  uint64_t seed = 0;      ///< of dropout
+  bool training = false;  ///< dropout is on
+  bool count_uses = true; ///< false in a recomputation: its uses were counted by the first pass
+  bool recompute_activations = false; ///< an MLP keeps its activation's input only
+  bool check_finite = false;          ///< name the first layer with a NaN or infinity in `state`
 
   double loss_scale(std::string_view term) const {
     const auto found = loss_scales.find(term);

@@ -30,7 +30,8 @@ struct CollectiveCost {
 struct Cost {
   double forward_gemm_flops = 0;
   double forward_attention_flops = 0;
-  int64_t saved_bytes = 0; ///< held from forward to backward, input of the segment included
+  int64_t saved_bytes = 0;      ///< held from forward to backward, input of the segment included
+  int64_t activation_bytes = 0; ///< of saved_bytes, those that train.recompute=selective frees
   CollectiveCost tp_all_reduce = {};
 
   /// Backward does two products for each of forward's.
@@ -41,6 +42,7 @@ struct Cost {
     forward_gemm_flops += other.forward_gemm_flops;
     forward_attention_flops += other.forward_attention_flops;
     saved_bytes += other.saved_bytes;
+    activation_bytes += other.activation_bytes;
     tp_all_reduce.bytes += other.tp_all_reduce.bytes;
     tp_all_reduce.count += other.tp_all_reduce.count;
     return *this;

@@ -15,6 +15,8 @@ namespace pentatron::nn {
 
 struct Tape::Record {
   std::vector<at::Tensor> inputs; // detached leaves
+  std::shared_ptr<Saved> kept;    // the same, for the account
+  SavedTensors saved;
   std::vector<torch::autograd::Edge>
       outputs;                // of what the segment gave; invalid: not differentiable
   torch::autograd::Edge loss; // invalid: the segment has none
@@ -25,6 +27,12 @@ Tape::Tape() = default;
 Tape::~Tape() = default;
 Tape::Tape(Tape&&) noexcept = default;
 Tape& Tape::operator=(Tape&&) noexcept = default;
+
+SavedTensors Tape::saved() const {
+  SavedTensors all;
+  for (const Record& record : records_) all.add(record.saved);
+  return all;
+}
 
 Chunk::Chunk(std::vector<ConnectedSegment> segments, size_t flows, ChunkOptions options)
     : segments_(std::move(segments)), flows_(flows), options_(options) {}
@@ -46,6 +54,14 @@ std::vector<at::Tensor> leaves_of(const std::vector<at::Tensor>& tensors) {
 torch::autograd::Edge edge_of(const at::Tensor& x) {
   return x.defined() && x.requires_grad() ? torch::autograd::impl::gradient_edge(x)
                                           : torch::autograd::Edge();
+}
+
+Tape::Record record_of(std::vector<at::Tensor> inputs, bool waits) {
+  Tape::Record record{.inputs = std::move(inputs)};
+  record.waits = waits;
+  record.kept = std::make_shared<Saved>("input", record.inputs, std::vector<at::Tensor>());
+  record.saved.add(record.kept);
+  return record;
 }
 
 void remember_outputs(Tape::Record& record, const Segment::Output& output) {
@@ -104,6 +120,7 @@ Segment::Output Chunk::run(const ConnectedSegment& place, const std::vector<at::
 Flows Chunk::forward(Flows flows, ForwardContext& ctx, ParamStore& store, Tape* tape) const {
   flows.resize(flows_);
   ctx.differentiated = tape != nullptr;
+  ctx.recompute_activations = tape != nullptr && options_.recompute_activations;
   ctx.count_uses = true;
   for (size_t i = 0; i < segments_.size(); ++i) {
     const auto& [segment, ports] = segments_[i];
@@ -118,12 +135,13 @@ Flows Chunk::forward(Flows flows, ForwardContext& ctx, ParamStore& store, Tape* 
     Segment::Output output;
     if (tape == nullptr || (options_.recompute && segment->recomputable())) {
       const at::NoGradGuard no_grad;
-      if (tape != nullptr) tape->records().push_back({.inputs = taken, .waits = true});
+      if (tape != nullptr) tape->records().push_back(record_of(taken, /*waits=*/true));
       output = run(segments_[i], taken, ctx);
     } else {
       const at::AutoGradMode grad(true);
-      Tape::Record record{.inputs = leaves_of(taken)};
+      Tape::Record record = record_of(leaves_of(taken), /*waits=*/false);
       taken.clear();
+      const SavedTensorsScope scope(record.saved);
       output = run(segments_[i], record.inputs, ctx);
       remember_outputs(record, output);
       tape->records().push_back(std::move(record));
@@ -152,6 +170,7 @@ Flows Chunk::backward(Flows gradients, ForwardContext& ctx, ParamStore& store, T
     store.acquire(unit, Pass::kBackward);
     if (record.waits) {
       const at::AutoGradMode enabled(true);
+      const SavedTensorsScope scope(record.saved);
       record.inputs = leaves_of(record.inputs);
       if (planted("recomputation_without_dropout")) ctx.training = false;
       remember_outputs(record, run(segments_[i], record.inputs, ctx));

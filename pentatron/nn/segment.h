@@ -16,6 +16,7 @@
 
 #include "pentatron/nn/flow.h"
 #include "pentatron/nn/param_store.h"
+#include "pentatron/nn/saved.h"
 
 namespace pentatron::nn {
 
@@ -46,6 +47,9 @@ class Tape {
   struct Record;
   std::vector<Record>& records() { return records_; }
 
+  /// What is kept for backward: the inputs of segments and the tensors of their operators.
+  SavedTensors saved() const;
+
  private:
   std::vector<Record> records_;
 };
@@ -54,6 +58,7 @@ struct ChunkOptions {
   int64_t first_unit = 0; ///< number of the first segment among the units of the ParamStore
   bool recompute =
       false; ///< keep only inputs of recomputable segments and run them again in backward
+  bool recompute_activations = false; ///< ForwardContext::recompute_activations
 };
 
 struct ConnectedSegment {

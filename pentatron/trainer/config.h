@@ -44,9 +44,11 @@ constexpr auto enum_names(KernelChoice) {
                     config::name(KernelChoice::kOrder, "order")};
 }
 
-enum class Recompute : uint8_t { kNone, kFull };
+enum class Recompute : uint8_t { kNone, kSelective, kFull };
 constexpr auto enum_names(Recompute) {
-  return std::array{config::name(Recompute::kNone, "none"), config::name(Recompute::kFull, "full")};
+  return std::array{config::name(Recompute::kNone, "none"),
+                    config::name(Recompute::kSelective, "selective"),
+                    config::name(Recompute::kFull, "full")};
 }
 
 enum class OnNan : uint8_t { kStop, kSkip };
@@ -115,8 +117,9 @@ struct TrainConfig {
               "start to global_batch_size over that many samples")
             .positive(),
         field("recompute", &C::recompute,
-              "activation recomputation; full: store only the input of each layer and recompute "
-              "the rest in the backward pass"),
+              "activation recomputation in the backward pass; selective: recompute the activation "
+              "function of each MLP, which costs little time; full: store only the input of each "
+              "layer and recompute the rest"),
         field("freeze", &C::freeze,
               "names of parameters that are not trained, with wildcards, such as [\"embedding.*\", "
               "\"layers.[0-3].*\"]; they need no memory for gradients and optimizer state"),

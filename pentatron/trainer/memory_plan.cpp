@@ -46,8 +46,9 @@ Types types_of(Precision precision) {
 
 /// A kind of segment on one tensor rank.
 struct Kind {
-  double elements = 0; ///< of the parameters that its segments read
-  double saved = 0;    ///< bytes kept of one token from forward to backward
+  double elements = 0;   ///< of the parameters that its segments read
+  double saved = 0;      ///< bytes kept of one token from forward to backward
+  double activation = 0; ///< of these, what recompute=selective frees
   bool is_layer = false;
 };
 /// Parameters that segments of several kinds read, and a rank has once.
@@ -81,9 +82,10 @@ Anatomy anatomy_of(const models::ModelConfig& config, int tp, const Types& types
   Anatomy anatomy;
   for (int64_t i = 0; i < spec.num_segments(); ++i) {
     const models::SegmentSpec& segment = spec.segments[static_cast<size_t>(i)];
-    anatomy.kinds[segment.kind] = {
-        .saved = static_cast<double>(models::segment_cost(small, shapes, i).saved_bytes),
-        .is_layer = segment.is_layer};
+    const nn::Cost cost = models::segment_cost(small, shapes, i);
+    anatomy.kinds[segment.kind] = {.saved = static_cast<double>(cost.saved_bytes),
+                                   .activation = static_cast<double>(cost.activation_bytes),
+                                   .is_layer = segment.is_layer};
   }
   const std::unique_ptr<models::Model> model = models::make_model(small, {});
   for (const nn::Param& param : model->params()) {
@@ -207,7 +209,8 @@ class Planner {
   /// The memory of the loss is free again when the layers' backward begins.
   double activations(int rank, double loss) const {
     const double hidden = types_.element * static_cast<double>(c_.model.hidden_size);
-    const bool recomputes = c_.train.recompute == Recompute::kFull;
+    const bool recomputes = c_.train.recompute == Recompute::kFull,
+               selective = c_.train.recompute == Recompute::kSelective;
     double kept = 0, largest = 0;
     for (const auto& [kind, count] : held(rank)) {
       const Kind& one = anatomy_.kinds.at(kind);
@@ -216,8 +219,9 @@ class Planner {
         saved -= 2 * hidden * (1 - 1.0 / tp_); // norms and their inputs are split
         input /= tp_;
       }
-      kept += count * (recomputes && one.is_layer ? input : saved);
       if (one.is_layer) largest = std::max(largest, saved);
+      if (selective) saved -= one.activation; // made again, for one layer after the other
+      kept += count * (recomputes && one.is_layer ? input : saved);
     }
     const double stages = static_cast<double>(plan_.stages_of(rank).size());
     // Backward of a layer makes a gradient of about everything that it has kept.
@@ -358,12 +362,12 @@ std::string remedy(Config config, int world_size, const LocalRanks& here, int64_
     changes.push_back(fmt::format("train.global_batch_size={}", config.train.global_batch_size));
   }
   if (try_micro_batch(config)) return list();
-  if (config.train.recompute == Recompute::kNone) {
+  if (const Recompute before = config.train.recompute; before != Recompute::kFull) {
     config.train.recompute = Recompute::kFull;
     changes.emplace_back("train.recompute=full");
     if (enough(config) || try_micro_batch(config)) return list();
     changes.pop_back();
-    config.train.recompute = Recompute::kNone;
+    config.train.recompute = before;
   }
   if (dp > 1 && config.ddp.zero_stage < 3) {
     const int64_t before = config.ddp.zero_stage;

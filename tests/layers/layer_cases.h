@@ -5,9 +5,9 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/comm/collectives.h"
-#include "pentatron/nn/memory/counting_allocator.h"
 #include "pentatron/nn/param_store.h"
 #include "tests/nn/op_fixture.h"
+#include "tests/nn/saved_fixture.h"
 #include "tests/support/ranks.h"
 
 #include <gtest/gtest.h>
@@ -314,8 +314,8 @@ at::Tensor plain_mlp(const at::Tensor& x, const Leaves& p, const MlpOptions& o) 
   return plain_linear(y, p, "mlp.fc2");
 }
 
-at::Tensor plain_layer(const at::Tensor& x, const at::Tensor& memory, const Leaves& p,
-                       const Case& c) {
+[[maybe_unused]] at::Tensor plain_layer(const at::Tensor& x, const at::Tensor& memory,
+                                        const Leaves& p, const Case& c) {
   const TransformerLayerOptions& o = c.options;
   const auto normed = [&](bool wanted, const at::Tensor& y, const std::string& name) {
     return wanted ? plain_norm(y, p, name, o.norm) : y;

@@ -191,7 +191,8 @@ TEST_P(LayerTest, CostCountsTheFlopsOfTheMatrices) {
 
 TEST_P(LayerTest, CostCountsTheBytesKeptForBackward) {
   nn::install_counting_allocator();
-  for (const bool dropout : {false, true}) {
+  for (const auto& [dropout, recompute] :
+       {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
     for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
       for (const int ranks : {1, 2}) {
         test::run_ranks(ranks, [&](const comm::Group& tp) {
@@ -203,20 +204,25 @@ TEST_P(LayerTest, CostCountsTheBytesKeptForBackward) {
           Layer model(c, tp, dtype);
           test::Pass pass(layout_of(c));
           pass.ctx.training = true;
-          const auto held = [&] {
-            return nn::memory_snapshot(tp.rank())[nn::MemoryCategory::kActivations].current_bytes;
-          };
+          pass.ctx.recompute_activations = recompute;
           // The memory is another segment's output, kept once for all layers.
           const at::Tensor memory = input_memory(c).to(dtype).requires_grad_(true);
           const nn::MemoryScope scope(nn::MemoryCategory::kActivations);
-          const int64_t before = held();
+          const int64_t before = test::held_bytes();
+          nn::SavedTensors account;
           at::Tensor x = randn({kBatch * kSequence, kHidden}, 1).to(dtype).requires_grad_(true);
-          const at::Tensor y = model.forward({x, memory}, pass.ctx);
+          const at::Tensor y = [&] {
+            const nn::SavedTensorsScope accounted(account);
+            return model.forward({x, memory}, pass.ctx);
+          }();
           comm::barrier(tp); // a peer still in a collective holds this rank's part of it
           const int64_t output = static_cast<int64_t>(y.nbytes()); // the next layer's input
-          EXPECT_EQ(held() - before - output,
-                    TransformerLayer::cost(c.options, shape_of(x, ranks)).saved_bytes)
-              << dtype << " on " << ranks;
+          const nn::Cost cost = TransformerLayer::cost(c.options, shape_of(x, ranks));
+          const int64_t expected = cost.saved_bytes - (recompute ? cost.activation_bytes : 0);
+          EXPECT_EQ(test::held_bytes() - before - output, expected) << dtype << " on " << ranks;
+          EXPECT_EQ(account.bytes({memory, y, pass.layout.positions, pass.layout.row_ids}),
+                    expected)
+              << "operators keep what their slots hold";
           y.backward(at::ones_like(y));
         });
       }

@@ -190,6 +190,9 @@ TEST_P(GptTest, CostCountsTheBytesKeptForBackward) {
                        segment_cost(config(), {shape}, layers + 1).saved_bytes;
           }
           EXPECT_EQ(held() - before, expected) << dtype << " on " << ranks << " " << recompute;
+          EXPECT_EQ(tape.saved().bytes({pass.batch.field("input_ids"), pass.layout.positions,
+                                        pass.layout.row_ids}),
+                    expected);
           model.gpt.whole().backward({}, pass.ctx, model.store, tape);
           comm::barrier(tp);
           EXPECT_EQ(held(), before) << "nothing is left after backward";

@@ -359,7 +359,7 @@ TEST(NoAutogradGuard, NothingBelowItIsRecorded) {
     EXPECT_FALSE(grad_enabled());
     const at::Tensor out = at::zeros({3}, at::kDouble);
     bool called = false;
-    record("test", {x}, {out}, [&](std::vector<at::Tensor>&&) {
+    record("test", {x}, {out}, {}, [&](auto&&, Saved&) {
       called = true;
       return std::vector<at::Tensor>{};
     });

@@ -100,21 +100,22 @@ std::vector<std::string> llama(std::vector<std::string> more) {
 const std::string kFrozen = "train.freeze=[\"embedding.*\", \"layers.[01].*\", \"final*\"]";
 INSTANTIATE_TEST_SUITE_P(
     Runs, Estimate,
-    testing::Values(Case{"gpt_fp32", gpt({})}, Case{"gpt_bf16", gpt({"dtype=bf16"})},
-                    Case{"gpt_fp64", gpt({"dtype=fp64"})},
-                    Case{"gpt_recompute",
-                         gpt({"train.recompute=full", "train.micro_batch_size=8"})},
-                    Case{"llama_fp32", llama({})}, Case{"llama_bf16", llama({"dtype=bf16"})},
-                    Case{"llama_recompute_bf16",
-                         llama({"dtype=bf16", "train.recompute=full", "train.micro_batch_size=8"})},
-                    Case{"sgd", {"optimizer.optimizer=sgd", "optimizer.sgd_momentum=0"}},
-                    Case{"lion_bf16", {"optimizer.optimizer=lion", "dtype=bf16"}},
-                    Case{"frozen", {kFrozen}}, Case{"frozen_bf16", {kFrozen, "dtype=bf16"}},
-                    Case{"frozen_zero2", {kFrozen, "ddp.zero_stage=2"}, 2},
-                    Case{"frozen_pp2", {kFrozen, "parallel.pipeline_model_parallel_size=2"}, 2},
-                    Case{"tp2", {"parallel.tensor_model_parallel_size=2"}, 2},
-                    Case{"zero1", {"ddp.zero_stage=1"}, 2}, Case{"dp2", {}, 2},
-                    Case{"pp2", {"parallel.pipeline_model_parallel_size=2"}, 2}),
+    testing::Values(
+        Case{"gpt_fp32", gpt({})}, Case{"gpt_bf16", gpt({"dtype=bf16"})},
+        Case{"gpt_fp64", gpt({"dtype=fp64"})},
+        Case{"gpt_recompute", gpt({"train.recompute=full", "train.micro_batch_size=8"})},
+        Case{"gpt_selective", gpt({"train.recompute=selective", "train.micro_batch_size=8"})},
+        Case{"llama_fp32", llama({})}, Case{"llama_bf16", llama({"dtype=bf16"})},
+        Case{"llama_recompute_bf16",
+             llama({"dtype=bf16", "train.recompute=full", "train.micro_batch_size=8"})},
+        Case{"sgd", {"optimizer.optimizer=sgd", "optimizer.sgd_momentum=0"}},
+        Case{"lion_bf16", {"optimizer.optimizer=lion", "dtype=bf16"}}, Case{"frozen", {kFrozen}},
+        Case{"frozen_bf16", {kFrozen, "dtype=bf16"}},
+        Case{"frozen_zero2", {kFrozen, "ddp.zero_stage=2"}, 2},
+        Case{"frozen_pp2", {kFrozen, "parallel.pipeline_model_parallel_size=2"}, 2},
+        Case{"tp2", {"parallel.tensor_model_parallel_size=2"}, 2},
+        Case{"zero1", {"ddp.zero_stage=1"}, 2}, Case{"dp2", {}, 2},
+        Case{"pp2", {"parallel.pipeline_model_parallel_size=2"}, 2}),
     [](const auto& info) { return info.param.name; });
 
 TEST(MemoryPlans, CountFrozenParametersAsValuesAlone) {
@@ -153,6 +154,12 @@ TEST(MemoryPlans, SplitWhatIsSplit) {
   };
   EXPECT_EQ(with(1).optimizer, with(0).optimizer / 2);
   EXPECT_LT(with(2).gradients, with(1).gradients);
+  const auto activations = [](const char* recompute) {
+    return plan_memory(small_model({std::string("train.recompute=") + recompute}), 1)
+        .rank.activations;
+  };
+  EXPECT_LT(activations("selective"), activations("none"));
+  EXPECT_LT(activations("full"), activations("selective"));
   // Gathered layers count, so that a model needs some of them for it to win.
   const auto deep = [](int stage) {
     return plan_memory(

@@ -11,10 +11,10 @@ namespace pentatron::nn {
 
 at::Tensor activation(const at::Tensor& x, kernels::Activation kind, bool gated) {
   const int64_t cols = gated ? x.size(1) / 2 : x.size(1);
-  const at::Tensor input = x.detach();
   at::Tensor y;
   {
     const NoAutograd guard;
+    const at::Tensor input = x.detach();
     y = at::empty({x.size(0), cols}, x.options());
     kernels::activation_forward({.kind = kind,
                                  .gated = gated,
@@ -26,10 +26,11 @@ at::Tensor activation(const at::Tensor& x, kernels::Activation kind, bool gated)
                                  .x_stride = x.stride(0)},
                                 KernelContext(input));
   }
-  record("activation", {x}, {y}, [input, kind, gated, cols](std::vector<at::Tensor>&& grads) {
+  record("activation", {x}, {y}, {x}, [kind, gated, cols](auto&& grads, Saved& saved) {
     const NoAutograd guard;
     const at::Tensor dy = grads[0].contiguous();
     // The gradient replaces the saved input: the linear layer that made it does not need it.
+    const at::Tensor input = saved.overwrite(0);
     kernels::activation_backward({.kind = kind,
                                   .gated = gated,
                                   .dtype = kernel_dtype(input.scalar_type()),
@@ -42,6 +43,19 @@ at::Tensor activation(const at::Tensor& x, kernels::Activation kind, bool gated)
                                   .dx_stride = input.stride(0)},
                                  KernelContext(input));
     return std::vector<at::Tensor>{input};
+  });
+  return y;
+}
+
+at::Tensor tanh(const at::Tensor& x) {
+  at::Tensor y;
+  {
+    const NoAutograd guard;
+    y = at::tanh(x.detach());
+  }
+  record("tanh", {x}, {y}, {y}, [](auto&& grads, Saved& saved) {
+    const NoAutograd guard;
+    return std::vector<at::Tensor>{at::tanh_backward(grads[0], saved[0])};
   });
   return y;
 }
@@ -60,8 +74,8 @@ at::Tensor dropout_rows(Rows rows, const SequenceLayout& layout) {
 
 at::Tensor dropout(const at::Tensor& x, const DropoutSite& site, const ForwardContext& ctx) {
   if (!ctx.training || site.p == 0) return x;
-  const auto run = [site, key = Stream(ctx.seed, "dropout").key(),
-                    rows = dropout_rows(site.rows, *ctx.layout)](const at::Tensor& in) {
+  const auto run = [site, key = Stream(ctx.seed, "dropout").key()](const at::Tensor& in,
+                                                                   const at::Tensor& rows) {
     const NoAutograd guard;
     const at::Tensor input = in.detach().contiguous();
     at::Tensor out = at::empty_like(input);
@@ -78,9 +92,11 @@ at::Tensor dropout(const at::Tensor& x, const DropoutSite& site, const ForwardCo
                      KernelContext(input));
     return out;
   };
-  at::Tensor y = run(x);
-  record("dropout", {x}, {y},
-         [run](std::vector<at::Tensor>&& grads) { return std::vector<at::Tensor>{run(grads[0])}; });
+  const at::Tensor rows = dropout_rows(site.rows, *ctx.layout);
+  at::Tensor y = run(x, rows);
+  record("dropout", {x}, {y}, {rows}, [run](auto&& grads, Saved& saved) {
+    return std::vector<at::Tensor>{run(grads[0], saved[0])};
+  });
   return y;
 }
 

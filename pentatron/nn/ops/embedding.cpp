@@ -51,13 +51,13 @@ at::Tensor embedding(const at::Tensor& ids_in, Param& table, Param* positions, i
         KernelContext(y));
   }
   if (!table.trainable && (positions == nullptr || !positions->trainable)) return y;
-  record("embedding", {}, {y},
-         [ids, position_ids, &table, positions, row_offset](std::vector<at::Tensor>&& grads) {
+  record("embedding", {}, {y}, {ids, position_ids},
+         [&table, positions, row_offset](auto&& grads, Saved& saved) {
            const NoAutograd guard;
            const at::Tensor dy = grads[0].contiguous();
-           if (table.trainable) add_gradient(table, dy, ids, row_offset);
+           if (table.trainable) add_gradient(table, dy, saved[0], row_offset);
            if (positions != nullptr && positions->trainable)
-             add_gradient(*positions, dy, position_ids, 0);
+             add_gradient(*positions, dy, saved[1], 0);
            return std::vector<at::Tensor>{};
          });
   return y;

@@ -2,6 +2,7 @@
 
 #include "pentatron/nn/ops/matmul.h"
 #include "pentatron/nn/ops/ops.h"
+#include "pentatron/nn/ops/wgrad.h"
 #include "pentatron/nn/record.h"
 
 namespace pentatron::nn {
@@ -10,24 +11,24 @@ at::Tensor linear(const at::Tensor& x, Param& weight, Param* bias, const Forward
   ctx.use(&weight);
   ctx.use(bias);
   at::Tensor y;
-  const at::Tensor input = x.detach();
   {
     const NoAutograd guard;
-    y = matmul_nt(input, weight.value(), bias != nullptr ? bias->value() : at::Tensor());
+    y = matmul_nt(x.detach(), weight.value(), bias != nullptr ? bias->value() : at::Tensor());
   }
-  record("linear", {x}, {y},
-         [input, &weight, bias, queue = ctx.wgrad,
-          wants_dx = x.requires_grad()](std::vector<at::Tensor>&& grads) {
-           const NoAutograd guard;
-           const at::Tensor dy = grads[0];
-           at::Tensor dx;
-           if (wants_dx) dx = matmul_nn(dy, weight.value());
-           Param* const trained_bias = bias != nullptr && bias->trainable ? bias : nullptr;
-           if (weight.trainable || trained_bias != nullptr) {
-             queue->push({dy, input, weight.trainable ? &weight : nullptr, trained_bias});
-           }
-           return std::vector<at::Tensor>{dx};
-         });
+  record(
+      "linear", {x}, {y}, {x},
+      [&weight, bias, queue = ctx.wgrad, wants_dx = x.requires_grad()](auto&& grads, Saved& saved) {
+        const NoAutograd guard;
+        const at::Tensor dy = grads[0];
+        at::Tensor dx;
+        if (wants_dx) dx = matmul_nn(dy, weight.value());
+        Param* const trained_bias = bias != nullptr && bias->trainable ? bias : nullptr;
+        if (weight.trainable || trained_bias != nullptr) {
+          queue->push(std::make_unique<LinearWgrad>(
+              dy, saved.take(0), weight.trainable ? &weight : nullptr, trained_bias));
+        }
+        return std::vector<at::Tensor>{dx};
+      });
   return y;
 }
 
@@ -38,7 +39,7 @@ at::Tensor add_bias(const at::Tensor& x, Param& bias, const ForwardContext& ctx)
     const NoAutograd guard;
     y = x.detach().add(bias.value());
   }
-  record("add_bias", {x}, {y}, [&bias](std::vector<at::Tensor>&& grads) {
+  record("add_bias", {x}, {y}, {}, [&bias](auto&& grads, Saved&) {
     const NoAutograd guard;
     if (bias.trainable) {
       add_column_sums(bias.main_grad(), grads[0]);

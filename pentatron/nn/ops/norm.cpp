@@ -39,8 +39,9 @@ NormResult run_norm(const at::Tensor& x, const at::Tensor& residual, const Param
   return r;
 }
 
-/// Gradient of the normalised rows, plus `dsum`, which arrives at them past the norm.
-at::Tensor run_norm_backward(const at::Tensor& dy, const at::Tensor& dsum, const NormResult& saved,
+/// Gradient of the normalised rows, plus `dsum`, which arrives at them past the norm. `saved`: sum,
+/// mean, rstd.
+at::Tensor run_norm_backward(const at::Tensor& dy, const at::Tensor& dsum, Saved& saved,
                              Param& weight, Param* bias, const NormOptions& options) {
   const at::Tensor dx = at::empty_like(dy);
   const bool train_weight = weight.trainable, train_bias = bias != nullptr && bias->trainable;
@@ -50,10 +51,10 @@ at::Tensor run_norm_backward(const at::Tensor& dy, const at::Tensor& dsum, const
                                    .rows = dy.size(0),
                                    .cols = dy.size(1),
                                    .dy = dy.data_ptr(),
-                                   .x = saved.sum.data_ptr(),
+                                   .x = saved[0].data_ptr(),
                                    .weight = weight.value().data_ptr(),
-                                   .mean = data_or_null(saved.mean),
-                                   .rstd = saved.rstd.data_ptr(),
+                                   .mean = data_or_null(saved[1]),
+                                   .rstd = saved[2].data_ptr(),
                                    .dsum = data_or_null(dsum),
                                    .dx = dx.data_ptr(),
                                    .dweight =
@@ -77,14 +78,13 @@ at::Tensor norm(const at::Tensor& x, Param& weight, Param* bias, const NormOptio
     const NoAutograd guard;
     r = run_norm(x.detach().contiguous(), {}, weight, bias, options);
   }
-  const at::Tensor y = r.y;
-  r.y = at::Tensor();
-  record("norm", {x}, {y}, [r, &weight, bias, options](std::vector<at::Tensor>&& grads) {
-    const NoAutograd guard;
-    return std::vector<at::Tensor>{
-        run_norm_backward(grads[0].contiguous(), {}, r, weight, bias, options)};
-  });
-  return y;
+  record("norm", {x}, {r.y}, {r.sum, r.mean, r.rstd},
+         [&weight, bias, options](auto&& grads, Saved& saved) {
+           const NoAutograd guard;
+           return std::vector<at::Tensor>{
+               run_norm_backward(grads[0].contiguous(), {}, saved, weight, bias, options)};
+         });
+  return r.y;
 }
 
 std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x, const at::Tensor& residual,
@@ -97,18 +97,15 @@ std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x, const at::Tensor
     const NoAutograd guard;
     r = run_norm(x.detach().contiguous(), residual.detach().contiguous(), weight, bias, options);
   }
-  const at::Tensor y = r.y, sum = r.sum;
-  r.y = at::Tensor();
-  r.sum = sum.detach();
-  record("add_norm", {x, residual}, {sum, y},
-         [r, &weight, bias, options](std::vector<at::Tensor>&& grads) {
+  record("add_norm", {x, residual}, {r.sum, r.y}, {r.sum, r.mean, r.rstd},
+         [&weight, bias, options](auto&& grads, Saved& saved) {
            const NoAutograd guard;
            const at::Tensor dsum = grads[0].defined() ? grads[0].contiguous() : at::Tensor();
            const at::Tensor dx =
-               run_norm_backward(grads[1].contiguous(), dsum, r, weight, bias, options);
+               run_norm_backward(grads[1].contiguous(), dsum, saved, weight, bias, options);
            return std::vector<at::Tensor>{dx, dx};
          });
-  return {sum, y};
+  return {r.sum, r.y};
 }
 
 } // namespace pentatron::nn

@@ -39,6 +39,9 @@ std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x, const at::Tensor
 /// act(x) [T, f] -> [T, f], or gated: x [T, 2 f] (gate | up) -> act(gate) * up [T, f].
 at::Tensor activation(const at::Tensor& x, kernels::Activation kind, bool gated);
 
+/// tanh(x), elementwise.
+at::Tensor tanh(const at::Tensor& x);
+
 /// What the rows of a tensor are.
 enum class Rows : uint8_t {
   kOuter,     ///< tokens; under sequence parallel this rank's part of them

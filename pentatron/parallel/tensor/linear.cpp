@@ -6,6 +6,7 @@
 #include "pentatron/comm/collectives.h"
 #include "pentatron/nn/ops/matmul.h"
 #include "pentatron/nn/ops/ops.h"
+#include "pentatron/nn/ops/wgrad.h"
 #include "pentatron/nn/record.h"
 
 namespace pentatron::parallel {
@@ -18,19 +19,27 @@ nn::Param* if_trained(nn::Param* param) {
   return param != nullptr && param->trainable ? param : nullptr;
 }
 
+struct Trained {
+  nn::Param *weight, *bias; ///< null: not trained, or there is none
+};
+
 /// dx of a column-parallel layer, and its weight gradient beside the collectives.
 at::Tensor column_backward(const at::Tensor& dy, const at::Tensor& input, const nn::Param& weight,
-                           nn::WgradTask task, nn::WgradQueue& queue, const TensorParallel& tp) {
-  bool trained = task.param != nullptr || task.bias != nullptr;
-  if (task.param == nullptr && planted("bias_of_a_frozen_weight_forgotten")) trained = false;
+                           const Trained& trained, nn::WgradQueue& queue,
+                           const TensorParallel& tp) {
+  bool any = trained.weight != nullptr || trained.bias != nullptr;
+  if (trained.weight == nullptr && planted("bias_of_a_frozen_weight_forgotten")) any = false;
   comm::Work gathering;
-  task.dy = dy;
-  task.x = input;
-  if (tp.sequence && queue.deferred()) {
-    task.gather = tp.group; // when it runs: until then only this rank's tokens are kept
-  } else if (tp.sequence && trained) {
-    task.x = at::empty({input.size(0) * tp.size(), input.size(1)}, input.options());
-    gathering = comm::all_gather_into(task.x, input, 0, tp.group);
+  std::unique_ptr<nn::WgradTask> task;
+  if (tp.sequence && queue.deferred()) { // gathers when it runs: until then fewer tokens are kept
+    task = std::make_unique<nn::GatheredWgrad>(dy, input, trained.weight, trained.bias, tp.group);
+  } else {
+    at::Tensor x = input;
+    if (tp.sequence && any) {
+      x = at::empty({input.size(0) * tp.size(), input.size(1)}, input.options());
+      gathering = comm::all_gather_into(x, input, 0, tp.group);
+    }
+    task = std::make_unique<nn::LinearWgrad>(dy, x, trained.weight, trained.bias);
   }
   at::Tensor dx = nn::matmul_nn(dy, weight.value()), sum = dx;
   comm::Work summing;
@@ -38,11 +47,11 @@ at::Tensor column_backward(const at::Tensor& dy, const at::Tensor& input, const 
     sum = at::empty_like(input);
     summing = comm::reduce_scatter_into(sum, dx, tp.group);
   } else if (!planted("column_input_gradient_not_summed") &&
-             !(task.param == nullptr && planted("input_gradient_of_a_frozen_weight_not_summed"))) {
+             !(trained.weight == nullptr && planted("input_gradient_of_a_frozen_weight_not_summed"))) {
     summing = comm::all_reduce_start_(dx, comm::ReduceOp::kSum, tp.group);
   }
   gathering.wait();
-  if (trained) queue.push(std::move(task));
+  if (any) queue.push(std::move(task));
   summing.wait();
   return sum;
 }
@@ -75,10 +84,10 @@ at::Tensor ColumnParallelLinear::forward(const at::Tensor& x, const nn::ForwardC
   if (tp_.size() == 1) return nn::linear(x, *weight_, bias_, ctx);
   ctx.use(weight_);
   ctx.use(bias_);
-  const at::Tensor input = x.detach();
   at::Tensor y;
   {
     const nn::NoAutograd guard;
+    const at::Tensor input = x.detach();
     const at::Tensor bias = bias_ != nullptr ? bias_->value() : at::Tensor();
     const int64_t tokens = input.size(0) * (tp_.sequence ? tp_.size() : 1);
     y = at::empty({tokens, weight_->shape()[0]}, input.options());
@@ -86,13 +95,13 @@ at::Tensor ColumnParallelLinear::forward(const at::Tensor& x, const nn::ForwardC
       nn::matmul_nt_into(y.narrow(0, begin, rows.size(0)), rows, weight_->value(), bias);
     });
   }
-  nn::record("column_parallel_linear", {x}, {y},
-             [input, weight = weight_, bias = bias_, queue = ctx.wgrad,
-              tp = tp_](std::vector<at::Tensor>&& grads) {
+  nn::record("column_parallel_linear", {x}, {y}, {x},
+             [weight = weight_, bias = bias_, queue = ctx.wgrad, tp = tp_](auto&& grads,
+                                                                           nn::Saved& saved) {
                const nn::NoAutograd guard;
-               return std::vector<at::Tensor>{column_backward(
-                   grads[0].contiguous(), input, *weight,
-                   {.param = if_trained(weight), .bias = if_trained(bias)}, *queue, tp)};
+               return std::vector<at::Tensor>{
+                   column_backward(grads[0].contiguous(), saved.take(0), *weight,
+                                   {if_trained(weight), if_trained(bias)}, *queue, tp)};
              });
   return y;
 }
@@ -115,10 +124,10 @@ at::Tensor RowParallelLinear::forward(const at::Tensor& x, const nn::ForwardCont
   if (tp_.size() == 1) return nn::linear(x, *weight_, bias_, ctx);
   ctx.use(weight_);
   ctx.use(bias_);
-  const at::Tensor input = x.detach();
   at::Tensor y;
   {
     const nn::NoAutograd guard;
+    const at::Tensor input = x.detach();
     y = reduce_rows(input.size(0), weight_->shape()[0], input.options(), tp_,
                     [&](int64_t begin, const at::Tensor& rows) {
                       nn::matmul_nt_into(rows, input.narrow(0, begin, rows.size(0)),
@@ -127,10 +136,11 @@ at::Tensor RowParallelLinear::forward(const at::Tensor& x, const nn::ForwardCont
     if (bias_ != nullptr)
       y.add_(bias_->value(), planted("row_bias_added_by_every_rank") ? tp_.size() : 1);
   }
-  nn::record("row_parallel_linear", {x}, {y},
-             [input, weight = weight_, bias = bias_, queue = ctx.wgrad,
-              tp = tp_](std::vector<at::Tensor>&& grads) {
+  nn::record("row_parallel_linear", {x}, {y}, {x},
+             [weight = weight_, bias = bias_, queue = ctx.wgrad, tp = tp_](auto&& grads,
+                                                                           nn::Saved& saved) {
                const nn::NoAutograd guard;
+               const at::Tensor input = saved.take(0);
                const at::Tensor dy = grads[0].contiguous();
                if (nn::Param* const trained = if_trained(bias)) {
                  nn::add_column_sums(trained->main_grad(), dy);
@@ -149,7 +159,7 @@ at::Tensor RowParallelLinear::forward(const at::Tensor& x, const nn::ForwardCont
                  dy_all.narrow(0, begin, rows.size(0)).copy_(rows);
                });
                if (nn::Param* const trained = if_trained(weight))
-                 queue->push({.dy = dy_all, .x = input, .param = trained});
+                 queue->push(std::make_unique<nn::LinearWgrad>(dy_all, input, trained, nullptr));
                return std::vector<at::Tensor>{dx};
              });
   return y;

@@ -297,8 +297,8 @@ at::Tensor VocabHead::loss(const at::Tensor& h, const at::Tensor& labels, std::s
     if (weight_->trainable) weight_->accumulated();
     if (bias_ != nullptr && bias_->trainable) bias_->accumulated();
   }
-  nn::record("vocab_loss", {h}, {loss},
-             [dh](std::vector<at::Tensor>&&) { return std::vector<at::Tensor>{dh}; });
+  nn::record("vocab_loss", {h}, {loss}, {dh},
+             [](auto&&, nn::Saved& saved) { return std::vector<at::Tensor>{saved.take(0)}; });
   return loss;
 }
 

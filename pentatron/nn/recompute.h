@@ -1,0 +1,28 @@
+/// Recomputation of a part of a layer: what its operators would keep is made again in backward.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "pentatron/nn/context.h"
+#include "pentatron/nn/saved.h"
+
+namespace pentatron::nn {
+
+using ModuleFn = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs,
+                                                       const ForwardContext& ctx)>;
+
+/// fn(inputs, ctx), of which only the inputs are kept. A tensor made inside is not kept by the
+/// operators inside, nor by those that take an output of fn. The first operator whose backward asks
+/// for one runs fn once again, without autograd, which fills all of them. `fn` must be a function
+/// of its arguments that calls pentatron's operators, and what it refers to is alive until
+/// backward; what `ctx` points to, too. It must not compute gradients in its forward pass, as the
+/// head does, nor write into its inputs. A module within a module is a part of it. Inputs are kept
+/// even if another module has made them, so that modules in a row run again one by one.
+std::vector<at::Tensor> recompute_module(const ModuleFn& fn, const std::vector<at::Tensor>& inputs,
+                                         const ForwardContext& ctx);
+
+} // namespace pentatron::nn
