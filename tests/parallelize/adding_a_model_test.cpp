@@ -75,8 +75,11 @@ TEST(AddingAModel, TheExampleReadsWritesAndNamesAModel) {
   EXPECT_TRUE(config.add_qkv_bias);
   EXPECT_EQ(config.norm_placement, models::NormPlacement::kOutput);
   const Json written = heron.write(config);
-  for (const auto& [key, value] : json.items())
-    if (key != "model_type") EXPECT_EQ(written.at(key), value) << key;
+  for (const auto& [key, value] : json.items()) {
+    if (key != "model_type") {
+      EXPECT_EQ(written.at(key), value) << key;
+    }
+  }
   const models::ParamSpecs specs = models::param_specs(config);
   TensorNames names;
   heron.names(config, names);
