@@ -207,8 +207,8 @@ void add_evaluate(CLI::App& program, Action& chosen) {
       "with --batches: write the gradients to this Safetensors file, with Hugging Face "
       "names");
   verb->add_option("--hidden-out", a->hidden_out,
-                   "with --batches or --text: write the hidden states behind the last norm to this "
-                   "Safetensors file, [batch, sequence, hidden]; no loss of the text is printed");
+                   "Safetensors file for the hidden states behind the last norm, [batch, sequence, "
+                   "hidden], of --batches or --text; no loss of the text is printed then");
   verb->add_flag("--overwrite", a->overwrite, "replace the output files of an earlier evaluate");
   verb->add_option("config", a->config,
                    "key=value settings: dtype, device, kernels, train.num_threads");

@@ -109,7 +109,8 @@ bool check_absent(const Schema& schema, const Entry& entry, const void* object,
                  fmt::format("{} is a key of {}, not of {}={}", path, fmt::join(names, " and "),
                              selector,
                              format_value(*selecting.type, read_entry(selecting, object))),
-                 names.front());
+                 // A variant that was chosen stays.
+                 violations.where(selector).empty() ? names.front() : "remove " + path);
   return false;
 }
 

@@ -274,7 +274,11 @@ TEST(Variants, AFieldOfAnotherVariantIsRefusedByName) {
   config::Violations same; // a default is named too
   config::apply_override(config, "shape.radius=1", same);
   config::validate(config, same);
-  EXPECT_EQ(same.list().size(), 1u);
+  ASSERT_EQ(same.list().size(), 1u);
+  EXPECT_EQ(same.list()[0].suggestion, "shape.type=circle"); // nobody chose one
+  config::apply_override(config, "shape.type=box", same);
+  config::validate(config, same);
+  EXPECT_EQ(same.list().back().suggestion, "remove shape.radius");
 }
 
 TEST(Variants, OnlyFieldsOfTheVariantAreCheckedAndShown) {

@@ -34,7 +34,7 @@ class Table(unittest.TestCase):
     def test_closure_follows_listed_modules(self):
         self.assertEqual(table.allowed("models"), {
             "models", "layers", "nn", "comm", "kernels", "config", "base", "parallel/tensor", "parallel/context",
-            "parallel/expert"
+            "parallel/expert", "data"
         })
 
     def test_every_edge_points_down(self):

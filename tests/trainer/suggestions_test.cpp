@@ -63,7 +63,8 @@ std::vector<std::string> split(const std::string& text, const std::string& separ
 /// What a remedy tells to do, each alternative apart; empty if it is not made of assignments.
 std::vector<Call> followed(const Call& call, const std::string& remedy) {
   static const std::regex assignment("[a-z_]+([.][a-z0-9_]+)*=.*"),
-      range(R"(([a-z_.0-9]+) in \{(.*)\})"), ranks("--ranks ([0-9]+)");
+      range(R"(([a-z_.0-9]+) in \{(.*)\})"), ranks("--ranks ([0-9]+)"),
+      removal("remove ([a-z_.0-9]+)");
   std::vector<Call> results;
   for (const std::string& alternative : split(remedy, ",? or (?=[a-z-])")) {
     std::smatch match;
@@ -76,7 +77,12 @@ std::vector<Call> followed(const Call& call, const std::string& remedy) {
     }
     Call next = call;
     for (const std::string& part : split(alternative, ",? and (?=[a-z-])")) {
-      if (std::regex_match(part, match, ranks)) {
+      if (std::regex_match(part, match, removal)) { // of a key or a section
+        const std::string key = match[1];
+        std::erase_if(next.overrides, [&](const std::string& o) {
+          return o.starts_with(key + "=") || o.starts_with(key + ".");
+        });
+      } else if (std::regex_match(part, match, ranks)) {
         next.ranks = std::stoi(match[1]);
       } else if (std::regex_match(part, assignment)) {
         const std::string key = part.substr(0, part.find('=') + 1);

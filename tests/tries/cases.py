@@ -6,6 +6,7 @@ TINY = ("model.num_layers=1 model.hidden_size=32 model.num_attention_heads=2 tra
 MOCK = f"pentatron train {TINY} dataset.type=mock model.vocab_size=300 checkpoint.save=new "
 TEXT = f"pentatron train {TINY} dataset.type=text dataset.path=texts.jsonl model.vocab_size=300 checkpoint.save=new "
 INDEXED = f"pentatron train {TINY} dataset.type=indexed dataset.path=corpus_text_document model.vocab_size=300 checkpoint.save=new "
+ENCODER = TINY + "model.type=bert dataset.type=bert dataset.path=texts.jsonl"
 LLAMA = "$DATA/hf_tiny/llama"
 EVALUATE = f"pentatron evaluate --hf {LLAMA} --batches {LLAMA}/expected.safetensors "
 GENERATE = "pentatron generate saved --tokens 1,2 --max-new-tokens 2 "
@@ -20,6 +21,7 @@ pentatron preprocess --input texts.jsonl --tokenizer bytes --output corpus --app
 {MOCK.replace("checkpoint.save=new", "checkpoint.save=saved checkpoint.save_interval=1 logger.dir=log")}
 {TEXT.replace("checkpoint.save=new", "checkpoint.save=texts")}
 {MOCK.replace("checkpoint.save=new", "checkpoint.save=parity checkpoint.parity=1")}
+pentatron train {ENCODER} model.binary_head=false dataset.bert_binary_head=none checkpoint.save=encoder
 python3 - <<'DAMAGE'
 import glob
 name = sorted(glob.glob("parity/step_*/model_*.safetensors"))[0]
@@ -51,6 +53,7 @@ CASES = [
     # trainer
     ("split", TEXT + "dataset.split=0,100", {
         "more text, another dataset.split": TEXT + "dataset.split=95,5,0", "a shorter sequence": TEXT + "train.seq_length=8"}),
+    ("data of another head", f"pentatron train {ENCODER} dataset.bert_binary_head=none", {}),
     ("data of another model", TEXT.replace("dataset.type=text", "dataset.type=bert"), {}),
     ("no checkpoint", MOCK + "checkpoint.load=nothing", {}),
     ("another model", MOCK + "checkpoint.load=saved model.hidden_size=64", {}),
@@ -121,7 +124,7 @@ CASES = [
         "fp32, bf16 or fp16": "pentatron convert saved out --format hf --dtype bf16"}),
     ("precision of GGUF", "pentatron convert saved out.gguf --format gguf --dtype q2", {
         "f32, f16, bf16, q8_0 or q4_k": "pentatron convert saved out.gguf --format gguf --dtype q8_0"}),
-    ("family", "pentatron generate odd --tokens 1", {"llama, mistral, qwen2, qwen3, phi3, olmo2, glm4, gemma2, gemma3_text or gpt2": f"pentatron generate {LLAMA} --tokens 1"}),
+    ("family", "pentatron generate odd --tokens 1", {"llama, mistral, qwen2, qwen3, phi3, olmo2, glm4, gemma2, gemma3_text, gpt2, bert, roberta or t5": f"pentatron generate {LLAMA} --tokens 1"}),
     ("no weights", "pentatron generate bare --tokens 1", {"the folder of a Hugging Face model": f"pentatron generate {LLAMA} --tokens 1"}),
     ("no config.json", MOCK + "checkpoint.load=hf:nothing_in_it", {
         "the folder of a Hugging Face model": f"pentatron generate {LLAMA} --tokens 1"}),
@@ -153,6 +156,10 @@ CASES = [
     ("nothing to evaluate", "pentatron evaluate texts", {}),
     ("two things to evaluate", "pentatron evaluate texts --text ab --file words.txt", {"only --": "pentatron evaluate texts --text ab"}),
     ("logits of a text", "pentatron evaluate texts --text ab --logits-out l.safetensors", {"--batches batch.safetensors": EVALUATE + "--logits-out l.safetensors"}),
+    ("hidden states of files", "pentatron evaluate texts --file words.txt --hidden-out h.safetensors", {
+        "--text": "pentatron evaluate texts --text ab --hidden-out h.safetensors"}),
+    ("text of an encoder", "pentatron evaluate encoder --text ab", {
+        "--hidden-out": "pentatron evaluate encoder --text ab --hidden-out hidden.safetensors", "--batches FILE": EVALUATE}),
     ("windows of a batch", EVALUATE + "--stride 4", {"--file text.txt": "pentatron evaluate texts --file words.txt --stride 4"}),
     ("text without a tokenizer", f"pentatron evaluate {LLAMA} --text ab", {"--batches FILE": EVALUATE}),
     ("no model to evaluate", "pentatron evaluate --text ab", {"pentatron evaluate DIR": "pentatron evaluate texts --text ab"}),

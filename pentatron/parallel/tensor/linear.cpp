@@ -47,7 +47,8 @@ at::Tensor column_backward(const at::Tensor& dy, const at::Tensor& input, const 
     sum = at::empty_like(input);
     summing = comm::reduce_scatter_into(sum, dx, tp.group);
   } else if (!planted("column_input_gradient_not_summed") &&
-             !(trained.weight == nullptr && planted("input_gradient_of_a_frozen_weight_not_summed"))) {
+             !(trained.weight == nullptr &&
+               planted("input_gradient_of_a_frozen_weight_not_summed"))) {
     summing = comm::all_reduce_start_(dx, comm::ReduceOp::kSum, tp.group);
   }
   gathering.wait();
