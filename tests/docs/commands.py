@@ -39,7 +39,8 @@ PAGES = {
         printf '{{"prompt": "One"}}\\n' > prompts.jsonl; echo '["One", {{"prompt": "Two"}}]' > prompts.json""",
     "docs/monitoring.md": f"{JSONL} > text.jsonl; {YAML}; pentatron train my.yaml logger.dir=runs/a; pentatron train my.yaml logger.dir=runs/b",
     "docs/encoders.md": """ln -s $SOURCE/examples $SOURCE/corpus .; cp $SOURCE/tests/data/hf_tiny/bert/expected.safetensors batch.safetensors
-        pentatron train model.type=bert dataset.type=bert tokenizer.path=$SOURCE/tests/data/tokenizers/bert.json model.hidden_size=32 checkpoint.save=tiny
+        cp $SOURCE/tests/data/tokenizers/bert.json tokenizer.json
+        pentatron train model.type=bert dataset.type=bert tokenizer.path=tokenizer.json model.hidden_size=32 checkpoint.save=tiny
         pentatron convert tiny DIR --format hf
         for i in $(seq 40); do echo "{\\"text\\": \\"word $i\\", \\"label\\": $((i % 3))}"; done | tee valid.jsonl > train.jsonl""",
     "docs/parallelism.md": f"{JSONL} > text.jsonl; {YAML}",
