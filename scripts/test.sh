@@ -77,6 +77,7 @@ full_peers() {
   "$ROOT/.deps/peers/bin/python" "$ROOT/tests/peers/hf_models.py" "$ROOT/build/ci/pentatron"
   "$ROOT/.deps/peers/bin/python" "$ROOT/tests/peers/hf_export.py" "$ROOT/build/ci/pentatron"
   "$ROOT/.deps/peers/bin/python" "$ROOT/tests/peers/hf_tokenizer.py" "$ROOT/build/ci/pentatron"
+  "$ROOT/.deps/peers/bin/python" "$ROOT/tests/peers/minilm.py" "$ROOT/build/ci/pentatron"
   "$ROOT/.deps/peers/bin/python" "$ROOT/tests/peers/trackers.py" "$ROOT/build/ci/pentatron"
 }
 
