@@ -100,7 +100,9 @@ void DatasetConfig::validate(config::Violations& violations, std::string_view pa
   const bool batches = type == DatasetType::kBatches;
   const std::string use_indexed = key("type") + "=indexed";
   const std::string with_indexed = use_indexed;
-  needs(megatron && !indexed, "order", "megatron", with_indexed, use_indexed);
+  // Other types were chosen for the model.
+  needs(megatron && !indexed, "order", "megatron", with_indexed,
+        type == DatasetType::kText ? use_indexed : key("order") + "=stable");
   const bool parts =
       !train_data_path.empty() || !valid_data_path.empty() || !test_data_path.empty();
   // Prepared batches have a file for training and may have one for validation.
