@@ -45,6 +45,7 @@ ModelConfig ModelConfig::default_of(ModelType type) {
     c.layernorm_epsilon = 1e-6;
     c.activation_func = ActivationFunction::kGeGluTanh;
     c.softmax_scale = 1;
+    c.embedding_init_method_std = 1; // of embeddings that scale_decoder_outputs scales down
     return c;
   }
   c.position_embedding_type = PositionEmbedding::kLearnedAbsolute;

@@ -140,6 +140,20 @@ layers::TransformerLayerOptions layer_options(const ModelConfig& c, int64_t inde
           .dropout_site = dropout_site(index, 1)};
 }
 
+std::vector<SegmentSpec> stack_of_layers(int64_t layers) {
+  std::vector<SegmentSpec> segments;
+  segments.push_back({.name = "embedding", .letter = 'E', .kind = 0, .takes = {}, .gives = {0}});
+  for (int64_t i = 0; i < layers; ++i)
+    segments.push_back({.name = "layer " + std::to_string(i),
+                        .letter = 't',
+                        .is_layer = true,
+                        .kind = 1,
+                        .takes = {0},
+                        .gives = {0}});
+  segments.push_back({.name = "head", .letter = 'L', .kind = 2, .takes = {0}, .gives = {}});
+  return segments;
+}
+
 Rotary::Rotary(const ModelConfig& config)
     : global_(std::make_shared<layers::RotaryTable>()),
       local_(config.rope_local_base_freq ? std::make_shared<layers::RotaryTable>() : global_) {}

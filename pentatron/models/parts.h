@@ -18,6 +18,9 @@ nn::Init embedding_init(const ModelConfig& config);
 /// Of self-attention layer `index`: causal, or full in an encoder.
 layers::TransformerLayerOptions layer_options(const ModelConfig& config, int64_t index);
 
+/// Embedding, layers and head in a row, of kinds 0, 1 and 2, with one flow between them.
+std::vector<SegmentSpec> stack_of_layers(int64_t layers);
+
 /// Rotary positions of all layers, and of those with a window if theirs differ.
 class Rotary {
  public:

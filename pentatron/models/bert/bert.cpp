@@ -200,22 +200,11 @@ ModelSpec Bert::spec_of(const ModelConfig& config) {
   const int64_t head = config.num_layers + 1;
   ModelSpec spec{.streams = {"tokens"},
                  .flows = {{.name = "hidden", .width = config.hidden_size}},
-                 .segments = {},
+                 .segments = stack_of_layers(config.num_layers),
                  .fields = fields_of(config),
                  .losses = {},
                  .shared = {},
                  .results = {{.name = kLastHiddenState}}};
-  spec.segments.push_back(
-      {.name = "embedding", .letter = 'E', .kind = 0, .takes = {}, .gives = {0}});
-  for (int64_t i = 0; i < config.num_layers; ++i) {
-    spec.segments.push_back({.name = "layer " + std::to_string(i),
-                             .letter = 't',
-                             .is_layer = true,
-                             .kind = 1,
-                             .takes = {0},
-                             .gives = {0}});
-  }
-  spec.segments.push_back({.name = "head", .letter = 'L', .kind = 2, .takes = {0}, .gives = {}});
   if (is_tied(config)) spec.shared = {{kWordTable, {0, head}}};
   if (is_masked_lm(config)) {
     spec.losses.push_back({.name = kMaskedLoss, .labels = "labels", .accuracy = true});

@@ -67,25 +67,14 @@ class HeadSegment final : public nn::Segment {
 ModelSpec Gpt::spec_of(const ModelConfig& config) {
   ModelSpec spec{.streams = {"tokens"},
                  .flows = {{.name = "hidden", .width = config.hidden_size}},
-                 .segments = {},
+                 .segments = stack_of_layers(config.num_layers),
                  .fields = data::next_token_fields(config.vocab_size),
                  .losses = {{.name = kLmLoss, .labels = "labels"}},
                  .shared = {},
                  .results = {{.name = kLogits}, {.name = kLastHiddenState}},
                  .generates = true};
-  spec.segments.push_back(
-      {.name = "embedding", .letter = 'E', .kind = 0, .takes = {}, .gives = {0}});
-  for (int64_t i = 0; i < config.num_layers; ++i) {
-    spec.segments.push_back({.name = "layer " + std::to_string(i),
-                             .letter = 't',
-                             .is_layer = true,
-                             .kind = 1,
-                             .takes = {0},
-                             .gives = {0}});
-  }
   if (!config.untie_embeddings_and_output_weights)
     spec.shared = {{kWordTable, {0, config.num_layers + 1}}};
-  spec.segments.push_back({.name = "head", .letter = 'L', .kind = 2, .takes = {0}, .gives = {}});
   return spec;
 }
 

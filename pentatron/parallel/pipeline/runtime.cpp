@@ -198,10 +198,11 @@ class Run {
     const bool forth = action.flow == Flow::kActivation;
     nn::Flows values = forth ? f.output : std::exchange(f.input_gradient, {});
     comm::TransferBatch transfers(pipeline_);
-    for (const int flow : carried(action)) {
+    const std::vector<int> flows = carried(action);
+    for (const int flow : flows) {
       at::Tensor& x = values[static_cast<size_t>(flow)];
       x = x.contiguous();
-      if (forth && flow != boundaries_.before_stage.back().front() &&
+      if (forth && flow == flows.front() && flows.size() > 1 &&
           planted("encoder_output_of_no_stage"))
         x = at::zeros_like(x);
       transfers.send(x, action.peer);
