@@ -42,6 +42,7 @@ inline const std::vector<Work>& works() {
       "optimizer.clip_grad=0.5";
   static const std::string t5 =
       "model.type=t5 dataset.type=t5 model.vocab_size=270 dataset.vocab_extra_ids=8 "
+      "model.embedding_init_method_std=0.1 "
       "model.num_layers=3 model.num_decoder_layers=3 model.hidden_size=32 "
       "model.num_attention_heads=4 model.ffn_hidden_size=64 model.hidden_dropout=0.1 "
       "model.attention_dropout=0.1 model.relative_attention_num_buckets=8 "
@@ -98,6 +99,7 @@ inline const std::vector<Work>& works() {
       // As T5 1.0 but untied, with more layers in the decoder.
       {"t5_untied",
        "model.type=t5 dataset.type=t5 model.vocab_size=270 dataset.vocab_extra_ids=8 "
+       "model.embedding_init_method_std=0.1 "
        "model.num_layers=2 model.num_decoder_layers=4 model.hidden_size=32 "
        "model.num_attention_heads=4 model.ffn_hidden_size=64 model.activation_func=gelu "
        "model.untie_embeddings_and_output_weights=true model.scale_decoder_outputs=false "
