@@ -133,6 +133,12 @@ void ModelConfig::validate(config::Violations& violations, std::string_view path
                                             static_cast<double>(head_size())));
     }
   }
+  if (padding_token >= vocab_size) {
+    violations.add(key("padding_token"),
+                   fmt::format("{}={} is not below {}={}", key("padding_token"), padding_token,
+                               key("vocab_size"), vocab_size),
+                   fmt::format("{}=-1", key("padding_token")));
+  }
   if (qk_layernorm_scope != QkNormScope::kHead && !qk_layernorm) {
     violations.add(key("qk_layernorm_scope"),
                    fmt::format("{}={} has no effect without {}=true", key("qk_layernorm_scope"),

@@ -194,6 +194,7 @@ struct ModelConfig {
   bool pooler = true;
   int64_t num_tokentypes = 2;
   int64_t position_offset = 0;
+  int64_t padding_token = -1;
   std::optional<int64_t> num_decoder_layers;
   int64_t relative_attention_num_buckets = 32;
   int64_t relative_attention_max_distance = 128;
@@ -258,6 +259,12 @@ struct ModelConfig {
               "that of the tokenizer in tokenizer.path")
             .size()
             .unit("tokens"),
+        field("padding_token", &C::padding_token,
+              "token id whose row of the word embeddings gets no gradient where it is looked up "
+              "(padding_idx of torch.nn.Embedding); -1: none")
+            .min(-1)
+            .on_resume(OnResume::kTold)
+            .only_for(T::kGpt, T::kBert),
         field("max_position_embeddings", &C::max_position_embeddings,
               "longest sequence that the model supports")
             .size()

@@ -156,6 +156,7 @@ ModelConfig bert(int64_t layers, int64_t hidden, int64_t heads) {
   c.num_attention_heads = heads;
   c.vocab_size = 30522;
   c.max_position_embeddings = 512;
+  c.padding_token = 0;
   return c;
 }
 
@@ -165,6 +166,7 @@ ModelConfig roberta(int64_t layers, int64_t hidden, int64_t heads) {
   c.vocab_size = 50265;
   c.max_position_embeddings = 514;
   c.position_offset = 2;
+  c.padding_token = 1;
   c.num_tokentypes = 1;
   c.layernorm_epsilon = 1e-5;
   c.binary_head = false;

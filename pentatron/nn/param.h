@@ -85,6 +85,8 @@ class Param {
   bool trainable = true;
   std::string rule;
   bool whole = false;
+  /// Of an embedding table: the global row whose lookups add no gradient; -1: none.
+  int64_t padding_row = -1;
   ParamFamily family() const { return {group, dtype_, trainable, rule, whole}; }
 
   /// A forward pass that will accumulate one gradient announces it here.

@@ -315,6 +315,18 @@ TEST(Embedding, IdsOfOtherRanksGiveZerosAndNoGradient) {
   expect_close(table.main_grad(), at::stack({dy[1], dy[4], dy[2]}));
 }
 
+TEST(Embedding, LookupsOfThePaddingRowAddNoGradient) {
+  const at::Tensor t = randn({3, 2}, 1), dy = randn({5, 2}, 2), ids = ids_of({0, 4, 6, 4, 5});
+  Params params;
+  Param& table = params.add("t", t); // rows 4, 5, 6 of the vocabulary
+  table.padding_row = 4;
+  Pass pass(5);
+  const at::Tensor y = embedding(ids, table, nullptr, 4, pass.ctx);
+  expect_close(y[1], t[0], kExact);
+  y.backward(dy);
+  expect_close(table.main_grad(), at::stack({at::zeros({2}, at::kDouble), dy[4], dy[2]}), kExact);
+}
+
 TEST(Embedding, PositionsComeFromTheLayout) {
   const at::Tensor t = randn({4, 3}, 1), p = randn({8, 3}, 2), dy = randn({6, 3}, 3);
   const at::Tensor ids = ids_of({1, 1, 3, 0, 2, 1});

@@ -76,6 +76,7 @@ inline const std::map<std::string, Effect> kEffects = {
     {"model.classifier_dropout", {"model.classifier_dropout=0.5", kLabels}},
     {"model.binary_head", {"model.binary_head=false", kBert}},
     {"model.num_tokentypes", {"model.num_tokentypes=3", kBert}},
+    {"model.padding_token", {"model.padding_token=101"}},
     {"model.position_offset", {"model.position_offset=2", kBert}},
     {"model.num_decoder_layers", {"model.num_decoder_layers=1", kT5}},
     {"model.relative_attention_num_buckets", {"model.relative_attention_num_buckets=8", kT5}},

@@ -1,5 +1,7 @@
 #include "pentatron/checkpoint/hf/hf_config.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "pentatron/base/error.h"
@@ -27,6 +29,18 @@ void check_extents(const ConfigReader& in) {
   at_most(kTokens, {"vocab_size", "n_positions", "max_position_embeddings"});
 }
 
+/// The row of the word embeddings that transformers gives no gradient; negative ids count from the
+/// end, as in torch.nn.Embedding.
+int64_t padding_token(const ConfigReader& in, const Family& family, int64_t vocab_size) {
+  if (!family.padding_token) return -1;
+  int64_t id = *family.padding_token;
+  if (in.json().contains("pad_token_id")) {
+    const auto given = in.find<int64_t>("pad_token_id");
+    id = !given ? -1 : *given < 0 ? vocab_size + *given : *given;
+  }
+  return id < vocab_size ? std::max<int64_t>(id, -1) : -1;
+}
+
 } // namespace
 
 HfModel parse_hf_config(const Json& json, const std::string& where) {
@@ -38,6 +52,7 @@ HfModel parse_hf_config(const Json& json, const std::string& where) {
     raise<ConfigError>("{}: model_type={} is not a supported family\n  try: {}", where,
                        model.family, family_list("or"));
   model.config = family->read(in);
+  model.config.padding_token = padding_token(in, *family, model.config.vocab_size);
   model.config.init_method_std = in.get<double>("initializer_range", 0.02);
   config::Violations violations;
   config::validate(model.config, violations);

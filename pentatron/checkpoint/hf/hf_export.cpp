@@ -34,6 +34,7 @@ ModelConfig normalised(ModelConfig c) {
   c.embedding_init_method_std.reset();
   c.use_scaled_init_method = fresh.use_scaled_init_method;
   c.classifier_dropout.reset();
+  c.padding_token = fresh.padding_token;
   if (c.head != models::ModelHead::kMaskedLm) c.binary_head = fresh.binary_head;
   if (c.head != models::ModelHead::kMaskedLm && c.type == models::ModelType::kBert)
     c.untie_embeddings_and_output_weights = false;
@@ -70,6 +71,8 @@ Json config_of(const ModelConfig& c, const Family& family) {
   Json json = family.write(c);
   json["model_type"] = family.model_type;
   json["architectures"] = {family.architecture(c)};
+  if (family.padding_token && c.padding_token >= 0 && !json.contains("pad_token_id"))
+    json["pad_token_id"] = c.padding_token;
   return json;
 }
 
@@ -136,8 +139,7 @@ void add_hf_details(Json& config, const GenerationDefaults& generation, SafeDtyp
   const auto number = [](const std::optional<int64_t>& id) { return id ? Json(*id) : Json(); };
   // Written also where there is none: otherwise transformers takes numbers of another model.
   config["bos_token_id"] = number(generation.bos);
-  if (generation.pad || !config.contains("pad_token_id"))
-    config["pad_token_id"] = number(generation.pad);
+  if (!config.contains("pad_token_id")) config["pad_token_id"] = number(generation.pad);
   config["eos_token_id"] = generation.eos.empty()       ? Json()
                            : generation.eos.size() == 1 ? Json(generation.eos[0])
                                                         : Json(generation.eos);

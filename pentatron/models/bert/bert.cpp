@@ -237,8 +237,11 @@ std::unique_ptr<nn::Segment> Bert::make_embedding() {
   EncoderEmbedding::Tables tables;
   tables.words = is_tied(config_) ? &shared_param(0, kWordTable, words, embedding_init(config_))
                                   : &scope.param(kWordTable, words, embedding_init(config_));
-  if (config_.position_embedding_type == PositionEmbedding::kLearnedAbsolute)
+  tables.words->padding_row = config_.padding_token;
+  if (config_.position_embedding_type == PositionEmbedding::kLearnedAbsolute) {
     tables.positions = table("embedding.position.weight", config_.max_position_embeddings);
+    tables.positions->padding_row = config_.position_offset - 1;
+  }
   if (config_.num_tokentypes > 0)
     tables.token_types = table("embedding.token_type.weight", config_.num_tokentypes);
   return std::make_unique<EncoderEmbedding>(scope / "embedding", tables, config_, build_.tp);

@@ -87,6 +87,7 @@ Gpt::Gpt(const ModelConfig& config, const ModelBuild& build)
     const nn::Scope scope = root().of_unit(unit);
     if (unit == 0) {
       nn::Param& words = shared_param(unit, kWordTable, table, embedding_init(config));
+      words.padding_row = config.padding_token;
       nn::Param* positions = nullptr;
       if (config.position_embedding_type == PositionEmbedding::kLearnedAbsolute) {
         positions = &scope.param("embedding.position.weight",

@@ -9,7 +9,9 @@ namespace pentatron::nn {
 
 namespace {
 
-void add_gradient(Param& table, const at::Tensor& dy, const at::Tensor& ids, int64_t row_offset) {
+void add_gradient(Param& table, const at::Tensor& dy, at::Tensor ids, int64_t row_offset) {
+  // No rank has row -1.
+  if (table.padding_row >= 0) ids = ids.masked_fill(ids.eq(table.padding_row), -1);
   kernels::embedding_gradient({.dtype = kernel_dtype(dy.scalar_type()),
                                .grad_dtype = kernel_dtype(table.main_grad().scalar_type()),
                                .tokens = ids.numel(),

@@ -60,7 +60,7 @@ struct DropoutSite {
 at::Tensor dropout(const at::Tensor& x, const DropoutSite& site, const ForwardContext& ctx);
 
 /// Rows of `table` for token ids [T] int64, plus rows of `positions` (null: none). Ids outside
-/// [row_offset, row_offset + rows) give zeros.
+/// [row_offset, row_offset + rows) give zeros. Lookups of a table's padding row add no gradient.
 at::Tensor embedding(const at::Tensor& ids, Param& table, Param* positions, int64_t row_offset,
                      const ForwardContext& ctx);
 

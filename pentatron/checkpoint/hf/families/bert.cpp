@@ -245,6 +245,7 @@ Family bert_family() {
           .read = read_bert,
           .write = write_encoder,
           .names = name_bert,
+          .padding_token = 0,
           .fit = fit_bert,
           .is_extra = is_extra_of_bert};
 }
@@ -256,6 +257,7 @@ Family roberta_family() {
           .read = read_roberta,
           .write = write_roberta,
           .names = name_roberta,
+          .padding_token = 1,
           .fit = fit_roberta,
           .is_extra = is_extra_of_roberta};
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -52,6 +53,9 @@ struct Family {
   /// make_hf_config() finds that by reading the result.
   Json (*write)(const models::ModelConfig& c);
   void (*names)(const models::ModelConfig& c, TensorNames& out);
+  /// What a config.json without pad_token_id means, -1 for no padding; none: transformers gives the
+  /// row of the padding gradients like any other.
+  std::optional<int64_t> padding_token = {};
   /// Settles what config.json does not say but the tensors do. May be null.
   void (*fit)(const TensorLookup& has, models::ModelConfig& c) = nullptr;
   /// Tensors of files that are no parameters of the model: copies, heads of another task. May be

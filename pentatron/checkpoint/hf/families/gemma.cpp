@@ -133,7 +133,8 @@ Family gemma2_family() {
       .architecture = [](const models::ModelConfig&) -> std::string { return "Gemma2ForCausalLM"; },
       .read = read_gemma2,
       .write = write_gemma2,
-      .names = name_gemma};
+      .names = name_gemma,
+      .padding_token = 0};
 }
 
 Family gemma3_family() {
@@ -142,7 +143,8 @@ Family gemma3_family() {
       .architecture = [](const models::ModelConfig&) -> std::string { return "Gemma3ForCausalLM"; },
       .read = read_gemma3,
       .write = write_gemma3,
-      .names = name_gemma};
+      .names = name_gemma,
+      .padding_token = 0};
 }
 
 } // namespace pentatron::checkpoint

@@ -43,7 +43,8 @@ Family glm4_family() {
       .architecture = [](const models::ModelConfig&) -> std::string { return "Glm4ForCausalLM"; },
       .read = read_glm4,
       .write = write_glm4,
-      .names = name_glm4};
+      .names = name_glm4,
+      .padding_token = 151329};
 }
 
 } // namespace pentatron::checkpoint

@@ -24,7 +24,8 @@ Family llama_family() {
             write_rope(c, {}, json);
             return json;
           },
-      .names = name_llama};
+      .names = name_llama,
+      .padding_token = -1};
 }
 
 } // namespace pentatron::checkpoint

@@ -25,7 +25,8 @@ Family mistral_family() {
                 write_rope(c, {}, json);
                 return json;
               },
-          .names = name_llama};
+          .names = name_llama,
+      .padding_token = -1};
 }
 
 } // namespace pentatron::checkpoint

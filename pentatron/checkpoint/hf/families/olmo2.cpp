@@ -39,7 +39,8 @@ Family olmo2_family() {
       .architecture = [](const models::ModelConfig&) -> std::string { return "Olmo2ForCausalLM"; },
       .read = read_olmo2,
       .write = write_olmo2,
-      .names = name_olmo2};
+      .names = name_olmo2,
+      .padding_token = 1};
 }
 
 } // namespace pentatron::checkpoint

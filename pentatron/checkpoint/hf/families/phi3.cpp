@@ -42,7 +42,8 @@ Family phi3_family() {
       .architecture = [](const models::ModelConfig&) -> std::string { return "Phi3ForCausalLM"; },
       .read = read_phi3,
       .write = write_phi3,
-      .names = name_phi3};
+      .names = name_phi3,
+      .padding_token = 32000};
 }
 
 } // namespace pentatron::checkpoint

@@ -49,7 +49,8 @@ Family qwen2_family() {
       .architecture = [](const models::ModelConfig&) -> std::string { return "Qwen2ForCausalLM"; },
       .read = read_qwen2,
       .write = write_qwen2,
-      .names = name_llama};
+      .names = name_llama,
+      .padding_token = -1};
 }
 
 Family qwen3_family() {
@@ -58,7 +59,8 @@ Family qwen3_family() {
       .architecture = [](const models::ModelConfig&) -> std::string { return "Qwen3ForCausalLM"; },
       .read = read_qwen3,
       .write = write_qwen3,
-      .names = name_llama};
+      .names = name_llama,
+      .padding_token = -1};
 }
 
 } // namespace pentatron::checkpoint
