@@ -11,6 +11,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
+#include "pentatron/data/objectives/open_t5.h"
 #include "pentatron/models/model.h"
 #include "pentatron/optim/rule.h"
 #include "pentatron/parallel/pipeline/schedule/check.h"
@@ -47,7 +48,7 @@ Types types_of(Precision precision) {
 /// A kind of segment on one tensor rank.
 struct Kind {
   double elements = 0;   ///< of the parameters that its segments read
-  double saved = 0;      ///< bytes kept of one token from forward to backward
+  double saved = 0;      ///< bytes kept from forward to backward, by token of train.seq_length
   double activation = 0; ///< of these, what recompute=selective frees
   bool is_layer = false;
 };
@@ -65,26 +66,42 @@ double local_elements(const nn::Param& param, int tp) {
   return count;
 }
 
+/// Of the stream that has the labels, for one token of train.seq_length.
+double targets_by_token(const Config& config) {
+  if (config.dataset.type != data::DatasetType::kT5) return 1;
+  return static_cast<double>(data::t5_target_length(config.dataset, config.train.seq_length)) /
+         static_cast<double>(config.train.seq_length);
+}
+
 /// A model's segments by kind; of each kind one is looked at.
 struct Anatomy {
   std::map<int, Kind> kinds;
   std::vector<SharedElements> shared;
 };
-Anatomy anatomy_of(const models::ModelConfig& config, int tp, const Types& types) {
-  const models::ModelConfig small = config.with_one_layer();
+Anatomy anatomy_of(const Config& run, int tp) {
+  const Types types = types_of(run.dtype);
+  const models::ModelConfig small = run.model.with_one_layer();
   const models::ModelSpec spec = models::model_spec(small);
-  const std::vector<nn::LayerShape> shapes(spec.streams.size(),
-                                           {.tokens = 1,
-                                            .squared_lengths = 1,
-                                            .element_bytes = static_cast<int64_t>(types.element),
-                                            .acc_bytes = static_cast<int64_t>(types.acc),
-                                            .tp = tp});
+  constexpr int64_t kEnough = 4096; // tokens; bytes of more might not be a number
+  const int64_t tokens = std::min(kEnough, run.train.seq_length);
+  std::vector<int64_t> lengths(spec.streams.size(), tokens);
+  lengths.back() = std::max(
+      int64_t{1}, static_cast<int64_t>(static_cast<double>(tokens) * targets_by_token(run)));
+  std::vector<nn::LayerShape> shapes = models::stream_shapes(spec, 1, lengths);
+  for (nn::LayerShape& shape : shapes) {
+    shape.element_bytes = static_cast<int64_t>(types.element);
+    shape.acc_bytes = static_cast<int64_t>(types.acc);
+    shape.tp = tp;
+  }
+  const auto by_token = [&](int64_t bytes) {
+    return static_cast<double>(bytes) / static_cast<double>(tokens);
+  };
   Anatomy anatomy;
   for (int64_t i = 0; i < spec.num_segments(); ++i) {
     const models::SegmentSpec& segment = spec.segments[static_cast<size_t>(i)];
     const nn::Cost cost = models::segment_cost(small, shapes, i);
-    anatomy.kinds[segment.kind] = {.saved = static_cast<double>(cost.saved_bytes),
-                                   .activation = static_cast<double>(cost.activation_bytes),
+    anatomy.kinds[segment.kind] = {.saved = by_token(cost.saved_bytes),
+                                   .activation = by_token(cost.activation_bytes),
                                    .is_layer = segment.is_layer};
   }
   const std::unique_ptr<models::Model> model = models::make_model(small, {});
@@ -157,8 +174,7 @@ class Planner {
         dp_(parallelize::data_parallel_size(config.parallel, world_size)),
         spec_(models::model_spec(config.model)),
         plan_(parallelize::plan_pipeline(config.parallel, config.model)),
-        anatomy_(anatomy_of(config.model, tp_, types_)),
-        frozen_(frozen_elements(config, plan_, tp_)),
+        anatomy_(anatomy_of(config, tp_)), frozen_(frozen_elements(config, plan_, tp_)),
         tokens_(static_cast<double>(config.train.micro_batch_size) *
                 static_cast<double>(config.train.seq_length)) {
     const double microbatches = static_cast<double>(config.train.global_batch_size) /
@@ -189,8 +205,9 @@ class Planner {
     m.optimizer = share(trained, 1) * optim::state_bytes(c_.optimizer, types_.dtype);
     if (held(rank).contains(spec_.segments.back().kind)) {
       const double vocab = static_cast<double>(c_.model.vocab_size) / tp_;
-      const double rows = std::min(tokens_, kLogitsBytes / (types_.acc * vocab));
-      m.loss = rows * vocab * (types_.acc + types_.element) + tokens_ * types_.acc;
+      const double targets = tokens_ * targets_by_token(c_);
+      const double rows = std::min(targets, kLogitsBytes / (types_.acc * vocab));
+      m.loss = rows * vocab * (types_.acc + types_.element) + targets * types_.acc;
     }
     m.activations = activations(rank, m.loss);
     const double samples = static_cast<double>(c_.train.global_batch_size) / dp_;
@@ -259,8 +276,7 @@ MemoryPlan plan_memory(const Config& config, int world_size, const LocalRanks& h
   }
   const models::ModelSpec spec = models::model_spec(config.model);
   const parallelize::PipelinePlan whole{.stages = {{0, spec.num_segments()}}};
-  plan.parameters = elements_of(anatomy_of(config.model, 1, types_of(config.dtype)),
-                                held_by({{0, spec.num_segments()}}, spec));
+  plan.parameters = elements_of(anatomy_of(config, 1), held_by({{0, spec.num_segments()}}, spec));
   plan.frozen_parameters = frozen_elements(config, whole, 1).front();
   // All ranks are here, or as many of the most expensive ones as are.
   const double ranks = here.ranks;
@@ -362,13 +378,16 @@ std::string remedy(Config config, int world_size, const LocalRanks& here, int64_
     changes.push_back(fmt::format("train.global_batch_size={}", config.train.global_batch_size));
   }
   if (try_micro_batch(config)) return list();
-  if (const Recompute before = config.train.recompute; before != Recompute::kFull) {
-    config.train.recompute = Recompute::kFull;
-    changes.emplace_back("train.recompute=full");
+  const Recompute recompute = config.train.recompute;
+  for (const auto& [more, change] : {std::pair{Recompute::kSelective, "train.recompute=selective"},
+                                     {Recompute::kFull, "train.recompute=full"}}) {
+    if (more <= recompute) continue;
+    config.train.recompute = more;
+    changes.emplace_back(change);
     if (enough(config) || try_micro_batch(config)) return list();
     changes.pop_back();
-    config.train.recompute = before;
   }
+  config.train.recompute = recompute;
   if (dp > 1 && config.ddp.zero_stage < 3) {
     const int64_t before = config.ddp.zero_stage;
     for (int64_t stage = before + 1; stage <= 3; ++stage) {

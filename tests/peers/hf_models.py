@@ -103,6 +103,8 @@ MODELS = {
     "llama_sharded": llama(),
     "llama_bf16": llama(),
     "llama_fp16": llama(),
+    "llama_padding": llama(pad_token_id=5),
+    "llama_padding_from_the_end": llama(pad_token_id=-2),
     "mistral_no_window": mistral(sliding_window=None),
     "mistral_window_of_one": mistral(sliding_window=1),
     "mistral_head_size": mistral(sliding_window=7, head_dim=24, tie_word_embeddings=True),
@@ -139,6 +141,7 @@ MODELS = {
     "gemma3_rope": gemma3(layer_types=["full_attention", "sliding_attention", "full_attention"],
                           rope_parameters={"full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5e5},
                                            "sliding_attention": {"rope_type": "default", "rope_theta": 3e3}}),
+    "gemma3_padding": gemma3(pad_token_id=0),
     "gemma3_all_full": gemma3(layer_types=["full_attention"] * 3),
     "qwen3_mqa_linear": qwen3(num_key_value_heads=1, **rope("linear", factor=3.0)),
 }

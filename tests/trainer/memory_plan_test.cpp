@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <regex>
 #include <sstream>
@@ -28,14 +29,15 @@ using ::testing::Not;
 
 constexpr int64_t kGiB = int64_t{1} << 30;
 
-/// Large enough that blocks and small tensors do not count.
+/// Large enough that blocks and small tensors do not count. `{}` stands for a file of text.
 Config small_model(std::vector<std::string> more, int ranks = 1) {
   more.insert(more.begin(),
               {"model.num_layers=4", "model.hidden_size=256", "model.num_attention_heads=4",
-               "model.ffn_hidden_size=1024", "model.vocab_size=8192",
-               "model.max_position_embeddings=128", "train.seq_length=128",
+               "model.ffn_hidden_size=1024", "model.vocab_size=8192", "train.seq_length=128",
                "train.micro_batch_size=4", "train.global_batch_size=8", "train.train_iters=2",
                "dataset.type=mock"});
+  if (std::ranges::find(more, "model.type=t5") == more.end())
+    more.insert(more.begin(), "model.max_position_embeddings=128");
   return test::tiny("unused", std::move(more), ranks);
 }
 
@@ -49,7 +51,12 @@ class Estimate : public testing::TestWithParam<Case> {};
 
 TEST_P(Estimate, IsNearThePeakOfTheRun) {
   nn::install_counting_allocator();
-  const Config config = small_model(GetParam().keys, GetParam().ranks);
+  const test::Scratch scratch;
+  std::vector<std::string> keys = GetParam().keys;
+  for (std::string& key : keys)
+    if (const size_t at = key.find("{}"); at != std::string::npos)
+      key.replace(at, 2, test::write_documents(scratch / "text.jsonl", 400));
+  const Config config = small_model(keys, GetParam().ranks);
   const RankMemory plan = plan_memory(config, GetParam().ranks).rank;
   std::vector<nn::MemorySnapshot> peaks(static_cast<size_t>(GetParam().ranks));
   const auto body = [&](const comm::Group& world) {
@@ -96,6 +103,12 @@ std::vector<std::string> llama(std::vector<std::string> more) {
               {"model.num_query_groups=2", "model.untie_embeddings_and_output_weights=true"});
   return more;
 }
+/// The target has fewer tokens than the input, and the decoder's layers see both.
+std::vector<std::string> t5(std::vector<std::string> more) {
+  more.insert(more.begin(), {"model.type=t5", "dataset.type=t5", "dataset.path={}",
+                             "dataset.split=1,0,0", "dataset.mean_noise_span_length=6"});
+  return more;
+}
 /// All but the upper half of the layers.
 const std::string kFrozen = "train.freeze=[\"embedding.*\", \"layers.[01].*\", \"final*\"]";
 INSTANTIATE_TEST_SUITE_P(
@@ -115,6 +128,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"frozen_pp2", {kFrozen, "parallel.pipeline_model_parallel_size=2"}, 2},
         Case{"tp2", {"parallel.tensor_model_parallel_size=2"}, 2},
         Case{"zero1", {"ddp.zero_stage=1"}, 2}, Case{"dp2", {}, 2},
+        Case{"t5", t5({"train.micro_batch_size=8"})}, Case{"t5_bf16", t5({"dtype=bf16"})},
+        Case{"t5_recompute", t5({"train.recompute=full", "train.micro_batch_size=8"})},
+        Case{"t5_pp2", t5({"parallel.pipeline_model_parallel_size=2"}), 2},
         Case{"pp2", {"parallel.pipeline_model_parallel_size=2"}, 2}),
     [](const auto& info) { return info.param.name; });
 

@@ -16,23 +16,32 @@ std::optional<int64_t> start_token(const DatasetContext& context) {
   return std::nullopt;
 }
 
+T5Dataset::Options options_of(const DatasetConfig& config, int64_t input_length) {
+  return {.input_length = input_length,
+          .noise_density = config.mask_prob,
+          .mean_noise_span_length = config.mean_noise_span_length,
+          .seed = config.seed};
+}
+
 } // namespace
+
+int64_t t5_target_length(const DatasetConfig& config, int64_t input_length) {
+  return config.decoder_seq_length > 0
+             ? config.decoder_seq_length
+             : T5Dataset::full_target_length(options_of(config, input_length));
+}
 
 Datasets open_t5(const DatasetConfig& config, const DatasetContext& context) {
   const Tokenizer& tokenizer = *context.tokenizer;
   SpecialTokens special(tokenizer);
-  T5Dataset::Options options{.input_length = context.sequence_length,
-                             .noise_density = config.mask_prob,
-                             .mean_noise_span_length = config.mean_noise_span_length,
-                             .seed = config.seed};
+  T5Dataset::Options options = options_of(config, context.sequence_length);
   const T5Tokens special_tokens(config, tokenizer, special);
   options.pad_token = special_tokens.pad;
   options.start_token = start_token(context).value_or(options.pad_token);
   options.eos_token = special_tokens.eos;
   options.sentinels = special_tokens.sentinels;
   special.check(context.vocab_size);
-  options.target_length = config.decoder_seq_length > 0 ? config.decoder_seq_length
-                                                        : T5Dataset::full_target_length(options);
+  options.target_length = t5_target_length(config, context.sequence_length);
   DatasetConfig plain = config;
   plain.type = names_corpora(config) ? DatasetType::kIndexed : DatasetType::kText;
   DatasetContext whole = context;

@@ -9,4 +9,7 @@ namespace pentatron::data {
 /// DataError or ConfigError.
 Datasets open_t5(const DatasetConfig& config, const DatasetContext& context);
 
+/// Of the targets that belong to inputs of `input_length`.
+int64_t t5_target_length(const DatasetConfig& config, int64_t input_length);
+
 } // namespace pentatron::data

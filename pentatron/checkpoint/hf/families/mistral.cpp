@@ -26,7 +26,7 @@ Family mistral_family() {
                 return json;
               },
           .names = name_llama,
-      .padding_token = -1};
+          .padding_token = -1};
 }
 
 } // namespace pentatron::checkpoint
