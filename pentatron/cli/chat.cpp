@@ -231,7 +231,7 @@ int run_chat(const ChatArguments& arguments) {
     raise<ConfigError>("--backend {}: the processes of ranks have no standard input\n  try: "
                        "--backend in_process",
                        arguments.ranks.backend);
-  const OpenedModel opened = open_trained_model(arguments.model, arguments.config, ranks.size);
+  const OpenedModel opened = open_generator(arguments.model, arguments.config, ranks.size);
   const std::shared_ptr<const data::Tokenizer> tokenizer = open_tokenizer_of(opened);
   if (tokenizer == nullptr)
     raise<ConfigError>(

@@ -76,8 +76,9 @@ void check_inputs(const EvaluateArguments& a) {
 /// Outputs that exist are replaced only when that is asked.
 void check_outputs(const EvaluateArguments& a) {
   if (a.overwrite) return;
-  for (const auto& [option, file] :
-       {std::pair{"--logits-out", a.logits_out}, {"--grads-out", a.grads_out}})
+  for (const auto& [option, file] : {std::pair{"--logits-out", a.logits_out},
+                                     {"--grads-out", a.grads_out},
+                                     {"--hidden-out", a.hidden_out}})
     if (std::error_code error;
         !file.empty() && std::filesystem::exists(std::filesystem::symlink_status(file, error)))
       raise<ConfigError>("{} {} exists\n  try: another {}, or --overwrite if an earlier evaluate "
@@ -130,7 +131,7 @@ void evaluate_text(const EvaluateArguments& a, const trainer::Config& config) {
     if (tokens.empty()) throw DataError("the text has no tokens\n  try: a longer text");
     return evaluate_batch(a, config, std::move(tokens));
   }
-  if (!models::model_spec(opened.source->config()).generates)
+  if (models::model_spec(opened.source->config()).generates != models::Generates::kContinuation)
     raise<ConfigError>("{} is a model of type {}, which does not predict the next token\n  try: "
                        "--hidden-out hidden.safetensors, or --batches FILE with labels",
                        a.model, config::to_string(opened.source->config().type));

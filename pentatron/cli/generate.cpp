@@ -188,7 +188,7 @@ class Run {
 int run_generate(const GenerateArguments& arguments) {
   generate::check(arguments.writing.options);
   const Ranks ranks = find_ranks(arguments.ranks);
-  const OpenedModel opened = open_trained_model(arguments.model, arguments.config, ranks.size);
+  const OpenedModel opened = open_generator(arguments.model, arguments.config, ranks.size);
   std::shared_ptr<const data::Tokenizer> tokenizer;
   if (arguments.tokens.empty()) {
     tokenizer = open_tokenizer_of(opened);

@@ -7,7 +7,9 @@
 #include "pentatron/checkpoint/read_model.h"
 #include "pentatron/cli/commands.h"
 #include "pentatron/data/dataset.h"
+#include "pentatron/data/objectives/objective_tokenizer.h"
 #include "pentatron/data/tokenizer/open.h"
+#include "pentatron/models/model.h"
 #include "pentatron/parallelize/load_model.h"
 #include "pentatron/trainer/kernel_choice.h"
 #include "pentatron/trainer/runtime.h"
@@ -18,14 +20,22 @@ namespace {
 
 using Kind = checkpoint::TokenizerPlace::Kind;
 
-/// The section `tokenizer` of the run that the model comes from.
-data::TokenizerConfig saved_tokenizer(const checkpoint::ModelFacts& facts) {
+/// Of the run that the model comes from.
+trainer::Config saved_config(const checkpoint::ModelFacts& facts) {
   trainer::Config saved;
-  if (facts.saved_config.empty()) return saved.tokenizer;
+  if (facts.saved_config.empty()) return saved;
   config::Violations violations;
   config::apply_yaml(saved, facts.saved_config, facts.path.string(), violations);
   violations.throw_if_any();
-  return saved.tokenizer;
+  return saved;
+}
+
+std::shared_ptr<const data::Tokenizer> make_tokenizer_of(const checkpoint::ModelFacts& facts,
+                                                         data::TokenizerConfig config) {
+  if (facts.tokenizer.kind == Kind::kConfig) return data::make_tokenizer(config);
+  if (config.path.empty()) return data::tokenizer::open_tokenizer({.path = facts.tokenizer.path});
+  config.path = facts.tokenizer.path;
+  return data::make_tokenizer(config);
 }
 
 } // namespace
@@ -62,6 +72,17 @@ OpenedModel open_trained_model(const std::string& where, const std::vector<std::
   return opened;
 }
 
+OpenedModel open_generator(const std::string& where, const std::vector<std::string>& keys,
+                           int ranks) {
+  OpenedModel opened = open_trained_model(where, keys, ranks);
+  const models::ModelConfig& model = opened.config.model;
+  if (models::model_spec(model).generates == models::Generates::kNothing)
+    raise<ConfigError>("{} is a model of type {}, which does not generate text\n  try: pentatron "
+                       "evaluate {} --text \"It is a truth\" --hidden-out hidden.safetensors",
+                       where, config::to_string(model.type), where);
+  return opened;
+}
+
 parallelize::RankModel load_model(const OpenedModel& opened, const comm::Group& world) {
   const trainer::Config& config = opened.config;
   const parallelize::PipelinePlan plan = parallelize::plan_pipeline(config.parallel, config.model);
@@ -87,20 +108,15 @@ parallelize::RankModel load_model(const OpenedModel& opened, const comm::Group& 
 
 std::filesystem::path tokenizer_path(const OpenedModel& opened) {
   const checkpoint::TokenizerPlace& place = opened.source->facts().tokenizer;
-  if (place.kind == Kind::kConfig) return saved_tokenizer(opened.source->facts()).path;
+  if (place.kind == Kind::kConfig) return saved_config(opened.source->facts()).tokenizer.path;
   return place.path;
 }
 
 std::shared_ptr<const data::Tokenizer> open_tokenizer_of(const OpenedModel& opened) {
   const checkpoint::ModelFacts& facts = opened.source->facts();
   if (facts.tokenizer.kind == Kind::kNone) return nullptr;
-  data::TokenizerConfig config = saved_tokenizer(facts);
-  if (facts.tokenizer.kind == Kind::kConfig) return data::make_tokenizer(config);
-  if (!config.path.empty()) {
-    config.path = facts.tokenizer.path;
-    return data::make_tokenizer(config);
-  }
-  return data::tokenizer::open_tokenizer({.path = facts.tokenizer.path});
+  const trainer::Config saved = saved_config(facts);
+  return data::with_objective_tokens(make_tokenizer_of(facts, saved.tokenizer), saved.dataset);
 }
 
 } // namespace pentatron::cli

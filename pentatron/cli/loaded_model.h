@@ -31,6 +31,10 @@ trainer::Precision precision_of(SafeDtype dtype);
 OpenedModel open_trained_model(const std::string& where, const std::vector<std::string>& keys,
                                int ranks);
 
+/// The same for models that generate text. Throws ConfigError for one that does not.
+OpenedModel open_generator(const std::string& where, const std::vector<std::string>& keys,
+                           int ranks);
+
 /// This rank's part, with its weights. Collective over the world.
 parallelize::RankModel load_model(const OpenedModel& opened, const comm::Group& world);
 

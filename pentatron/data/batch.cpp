@@ -55,6 +55,7 @@ std::span<double> SampleView::floats(size_t field) const {
 
 std::span<int64_t> SampleView::position_ids(size_t stream) const {
   StreamShape& shape = *streams_[stream];
+  shape.positions_given = true;
   const auto s = static_cast<size_t>(shape.sequence_length);
   return std::span(shape.position_ids).subspan(static_cast<size_t>(row_) * s, s);
 }

@@ -15,7 +15,8 @@ namespace pentatron::data {
 struct StreamShape {
   int64_t sequence_length = 0; ///< s
   std::vector<int64_t>
-      position_ids; ///< [b * s], from 0 in each sample unless the dataset says else
+      position_ids;             ///< [b * s], from 0 in each sample unless the dataset says else
+  bool positions_given = false; ///< the dataset has said else
   /// Where attention begins anew, as offsets into the b * s tokens, from 0 to b * s: at every
   /// sample, and wherever the dataset says that a document begins.
   std::vector<int64_t> cu_seqlens;

@@ -248,9 +248,17 @@ class BatchesDataset::Reader {
       add_stream(stream.name, check_shape(positions, *tensor, true), positions);
       shape.position_ids = ints(positions, *tensor);
       check_values(positions, shape.position_ids, stream.sequence_length,
-                   {.name = positions, .limit = int64_t{1} << 31});
+                   {.name = positions, .limit = positions_of(stream.name)});
     }
     return shape;
+  }
+
+  /// Position ids of the stream are below.
+  int64_t positions_of(const std::string& stream) const {
+    int64_t limit = int64_t{1} << 31;
+    for (const BatchField& field : d_.fields_)
+      if (field.stream == stream && field.positions > 0) limit = std::min(limit, field.positions);
+    return limit;
   }
 
   std::vector<StreamRange> ranges_of(const std::string& name, const std::vector<int64_t>& mask,

@@ -67,6 +67,24 @@ std::string settings_for(const DatasetConfig& config, const std::vector<BatchFie
   return "dataset.type=batches and dataset.path=FILE.safetensors";
 }
 
+/// Values that the model has no row for.
+void check_limits(const DatasetConfig& config, const std::vector<BatchField>& wanted,
+                  const std::vector<BatchField>& given) {
+  for (const BatchField& field : wanted) {
+    const auto source = std::ranges::find(given, field.name, &BatchField::name);
+    if (field.limit == 0 || source == given.end() || source->limit <= field.limit) continue;
+    DatasetConfig single = config;
+    single.bert_binary_head = BinaryHead::kNone;
+    const bool needs_pairs = first_missing(wanted, given_fields(single, wanted)) != nullptr;
+    raise<ConfigError>("dataset.bert_binary_head={} gives {} up to {}, but the model has only {}\n"
+                       "  try: {}",
+                       config::to_string(config.bert_binary_head), field.name, source->limit - 1,
+                       field.limit,
+                       needs_pairs ? fmt::format("model.num_tokentypes={}", source->limit)
+                                   : "dataset.bert_binary_head=none");
+  }
+}
+
 } // namespace
 
 std::vector<BatchField> given_fields(const DatasetConfig& config,
@@ -90,7 +108,7 @@ std::vector<BatchField> given_fields(const DatasetConfig& config,
 void check_fields(const DatasetConfig& config, const std::vector<BatchField>& wanted) {
   const std::vector<BatchField> given = given_fields(config, wanted);
   const BatchField* missing = first_missing(wanted, given);
-  if (missing == nullptr) return;
+  if (missing == nullptr) return check_limits(config, wanted, given);
   std::vector<std::string> names;
   for (const BatchField& field : given) names.push_back(described(field));
   raise<ConfigError>("dataset.type={} does not give {}, which the model reads; it gives {}\n  try: "

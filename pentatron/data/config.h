@@ -246,9 +246,8 @@ struct DatasetConfig {
                       "type=bert: token in the place of masked tokens; empty: [MASK] or <mask>, or "
                       "an id above the vocabulary"),
         config::field("pad_token", &C::pad_token,
-                      "type=bert, t5 and classification: token that fills short samples, and the "
-                      "first decoder input of T5; empty: [PAD] or <pad>, or an id above the "
-                      "vocabulary"),
+                      "type=bert, t5 and classification: token that fills short samples; "
+                      "empty: [PAD] or <pad>, or an id above the vocabulary"),
         config::field("eos_token", &C::eos_token,
                       "type=t5: token that ends inputs and targets; empty: </s>, or the token that "
                       "ends documents")};

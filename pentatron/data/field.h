@@ -31,6 +31,7 @@ struct BatchField {
 
   // For readers of files, from the model:
   int64_t limit = 0;                 ///< values are in [0, limit) or `none`; 0: any value
+  int64_t positions = 0;             ///< the stream's position ids are below; 0: any
   std::optional<double> absent = {}; ///< stands in for a field that the file lacks
   /// Labels that are the tokens one place further on. A file holds them in the place of the token
   /// itself, as transformers takes them; without them they follow from input_ids.

@@ -139,6 +139,24 @@ void ModelConfig::validate(config::Violations& violations, std::string_view path
                                key("vocab_size"), vocab_size),
                    fmt::format("{}=-1", key("padding_token")));
   }
+  if (type == ModelType::kT5 && decoder_start_token >= vocab_size) {
+    violations.add(key("decoder_start_token"),
+                   fmt::format("{}={} is not below {}={}", key("decoder_start_token"),
+                               decoder_start_token, key("vocab_size"), vocab_size),
+                   fmt::format("{}=0", key("decoder_start_token")));
+  }
+  if (const bool learned = position_embedding_type == PositionEmbedding::kLearnedAbsolute;
+      type == ModelType::kBert && position_offset > 0 &&
+      (!learned || position_offset >= max_position_embeddings)) {
+    violations.add(
+        key("position_offset"),
+        learned
+            ? fmt::format("{}={} leaves none of {}={}", key("position_offset"), position_offset,
+                          key("max_position_embeddings"), max_position_embeddings)
+            : fmt::format("{}={} has no effect without {}=learned_absolute", key("position_offset"),
+                          position_offset, key("position_embedding_type")),
+        fmt::format("{}=0", key("position_offset")));
+  }
   if (qk_layernorm_scope != QkNormScope::kHead && !qk_layernorm) {
     violations.add(key("qk_layernorm_scope"),
                    fmt::format("{}={} has no effect without {}=true", key("qk_layernorm_scope"),

@@ -51,6 +51,9 @@ struct SharedParam {
   std::vector<int64_t> segments; ///< ascending
 };
 
+/// Tokens, one after another: those that follow a text, or those that answer one.
+enum class Generates : uint8_t { kNothing, kContinuation, kAnswer };
+
 struct ModelSpec {
   std::vector<std::string> streams; ///< sequences of different lengths: "tokens"; T5: two
   std::vector<nn::FlowSpec> flows;
@@ -60,7 +63,7 @@ struct ModelSpec {
   std::vector<SharedParam> shared;
   std::vector<ResultSpec> results;
   SampleScores scores = SampleScores::kNone;
-  bool generates = false; ///< tokens, one after another
+  Generates generates = Generates::kNothing;
 
   int64_t num_segments() const { return static_cast<int64_t>(segments.size()); }
   /// Segment `index` with the flows that end there.

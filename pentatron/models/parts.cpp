@@ -142,6 +142,7 @@ layers::TransformerLayerOptions layer_options(const ModelConfig& c, int64_t inde
 
 std::vector<SegmentSpec> stack_of_layers(int64_t layers) {
   std::vector<SegmentSpec> segments;
+  segments.reserve(static_cast<size_t>(layers + 2));
   segments.push_back({.name = "embedding", .letter = 'E', .kind = 0, .takes = {}, .gives = {0}});
   for (int64_t i = 0; i < layers; ++i)
     segments.push_back({.name = "layer " + std::to_string(i),

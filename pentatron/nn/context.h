@@ -39,6 +39,7 @@ struct SequenceLayout {
   /// like real ones, but seen by no query.
   std::vector<TokenRange> real;
   at::Tensor positions;             ///< [tokens] int32, on the model's device
+  bool positions_given = false;     ///< with the data; else they count from 0
   std::vector<uint64_t> sample_ids; ///< [batch], global
   at::Tensor row_ids; ///< [tokens] int64: sample id and position in the sample, the address of
                       ///< dropout masks

@@ -86,14 +86,16 @@ pipeline::Schedule PipelinePlan::make(int num_microbatches) const {
 }
 
 std::vector<pipeline::StageSegment> stage_segments(const models::ModelConfig& model) {
+  models::ModelSpec spec = models::model_spec(model); // of a million layers, perhaps
   std::vector<pipeline::StageSegment> segments;
-  for (const models::SegmentSpec& segment : models::model_spec(model).segments)
-    segments.push_back({segment.name, segment.letter, segment.is_layer});
+  segments.reserve(spec.segments.size());
+  for (models::SegmentSpec& segment : spec.segments)
+    segments.push_back({std::move(segment.name), segment.letter, segment.is_layer});
   return segments;
 }
 
 PipelinePlan plan_pipeline(const ParallelConfig& parallel, const models::ModelConfig& model,
-                           int64_t sequence) {
+                           std::vector<int64_t> lengths) {
   PipelinePlan plan;
   plan.schedule = config::to_string(parallel.pipeline_schedule);
   plan.virtual_stages = static_cast<int>(parallel.virtual_pipeline_model_parallel_size.value_or(0));
@@ -109,9 +111,9 @@ PipelinePlan plan_pipeline(const ParallelConfig& parallel, const models::ModelCo
                                      parallel.account_for_embedding_in_pipeline_split,
                                  .count_loss = parallel.account_for_loss_in_pipeline_split};
   if (parallel.pipeline_balance == PipelineBalance::kCost) {
-    const std::vector<nn::LayerShape> shapes(
-        models::model_spec(model).streams.size(),
-        {.tokens = sequence, .squared_lengths = sequence * sequence});
+    const models::ModelSpec spec = models::model_spec(model);
+    if (lengths.empty()) lengths.assign(spec.streams.size(), 1);
+    const std::vector<nn::LayerShape> shapes = models::stream_shapes(spec, 1, lengths);
     for (size_t segment = 0; segment < options.segments.size(); ++segment)
       options.costs.push_back(
           models::segment_cost(model, shapes, static_cast<int64_t>(segment)).total_flops());
@@ -128,7 +130,8 @@ int data_parallel_size(const ParallelConfig& parallel, int world_size) {
 }
 
 void check_parallel(const ParallelConfig& parallel, const parallel::DdpConfig& ddp,
-                    const models::ModelConfig& model, int world_size, int64_t micro_batch_tokens,
+                    const models::ModelConfig& model, int world_size,
+                    const std::vector<int64_t>& micro_batch_tokens,
                     config::Violations& violations) {
   const int64_t tp = parallel.tensor_model_parallel_size,
                 pp = parallel.pipeline_model_parallel_size,
@@ -156,11 +159,12 @@ void check_parallel(const ParallelConfig& parallel, const parallel::DdpConfig& d
                     tp_key, tp, kv),
         fmt::format("{} in {{{}}}", tp_key, config::divisors(kv)));
   }
-  if (parallel.sequence_parallel && micro_batch_tokens % tp != 0) {
+  const auto odd = std::ranges::find_if(micro_batch_tokens, [&](int64_t n) { return n % tp != 0; });
+  if (parallel.sequence_parallel && odd != micro_batch_tokens.end()) {
     violations.add("parallel.sequence_parallel",
                    fmt::format("parallel.sequence_parallel cannot divide the {} tokens of a "
                                "microbatch evenly among {}={} ranks",
-                               micro_batch_tokens, tp_key, tp),
+                               *odd, tp_key, tp),
                    "parallel.sequence_parallel=false");
   }
   try {

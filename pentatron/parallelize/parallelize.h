@@ -33,19 +33,19 @@ struct PipelinePlan {
   pipeline::Schedule make(int num_microbatches) const;
 };
 
-/// Throws ConfigError where the pipeline cannot be made of this model. `sequence`: tokens of a
-/// sample, for pipeline_balance=cost.
+/// Throws ConfigError where the pipeline cannot be made of this model. `lengths`: tokens of a
+/// sample in each stream, for pipeline_balance=cost; empty: one each.
 PipelinePlan plan_pipeline(const ParallelConfig& parallel, const models::ModelConfig& model,
-                           int64_t sequence = 1);
+                           std::vector<int64_t> lengths = {});
 
 /// What stages are told of the model's segments.
 std::vector<pipeline::StageSegment> stage_segments(const models::ModelConfig& model);
 
 /// Everything about sizes that a run of `world_size` ranks would stumble over, in one pass, of
-/// sections that keep their own rules. `micro_batch_tokens` 0: not known.
+/// sections that keep their own rules. `micro_batch_tokens`: of each stream; empty: not known.
 void check_parallel(const ParallelConfig& parallel, const parallel::DdpConfig& ddp,
-                    const models::ModelConfig& model, int world_size, int64_t micro_batch_tokens,
-                    config::Violations& violations);
+                    const models::ModelConfig& model, int world_size,
+                    const std::vector<int64_t>& micro_batch_tokens, config::Violations& violations);
 
 /// Data-parallel ranks of a world; at least 1.
 int data_parallel_size(const ParallelConfig& parallel, int world_size);

@@ -12,6 +12,7 @@
 #include "pentatron/checkpoint/model_source.h"
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
+#include "pentatron/data/objectives/open_t5.h"
 #include "pentatron/data/preprocess/open_tokenizer.h"
 #include "pentatron/models/presets.h"
 #include "pentatron/parallelize/parallelize.h"
@@ -29,8 +30,11 @@ void check_ranks(const Config& config, int world_size, config::Violations& viola
       !config::fields_hold(config.parallel) || !config::fields_hold(config.ddp))
     return;
   const bool batches = config.dataset.type == data::DatasetType::kBatches;
-  parallelize::check_parallel(config.parallel, config.ddp, config.model, world_size,
-                              batches ? 0 : config.train.micro_batch_size * config.train.seq_length,
+  std::vector<int64_t> tokens; // of a microbatch
+  if (!batches && config::fields_hold(config.dataset))
+    for (const int64_t length : stream_lengths(config))
+      tokens.push_back(config.train.micro_batch_size * length);
+  parallelize::check_parallel(config.parallel, config.ddp, config.model, world_size, tokens,
                               violations);
 }
 
@@ -67,14 +71,14 @@ void check_data(const Config& config, config::Violations& violations) {
   using data::DatasetType;
   const models::ModelConfig& model = config.model;
   const DatasetType type = config.dataset.type;
-  if (type == DatasetType::kBatches) return; // with whatever fields
-  if (models::model_spec(model).losses.empty()) {
+  if (models::model_spec(model.with_one_layer()).losses.empty()) {
     violations.add("model.head",
                    fmt::format("model.head={} has no loss, so it cannot be trained",
                                config::to_string(model.head)),
                    "model.head=masked_lm");
     return;
   }
+  if (type == DatasetType::kBatches) return; // with whatever fields
   const DatasetType fits = model.type == models::ModelType::kGpt  ? DatasetType::kText
                            : model.type == models::ModelType::kT5 ? DatasetType::kT5
                            : model.head == models::ModelHead::kMaskedLm
@@ -96,7 +100,7 @@ void check_best_metric(const Config& config, config::Violations& violations) {
   constexpr const char* kKey = "checkpoint.keep_best_metric";
   const std::string& metric = config.checkpoint.keep_best_metric;
   std::vector<std::string> names = {kTrainingLoss};
-  for (const std::string& figure : figure_names(models::model_spec(config.model)))
+  for (const std::string& figure : figure_names(models::model_spec(config.model.with_one_layer())))
     names.push_back("validation_" + figure);
   if (std::ranges::find(names, metric) == names.end()) {
     const std::string near = nearest(metric, names);
@@ -114,6 +118,14 @@ void check_best_metric(const Config& config, config::Violations& violations) {
 }
 
 } // namespace
+
+std::vector<int64_t> stream_lengths(const Config& config) {
+  const size_t streams = models::model_spec(config.model.with_one_layer()).streams.size();
+  std::vector<int64_t> lengths(streams, config.train.seq_length);
+  if (config.dataset.type == data::DatasetType::kT5)
+    lengths.back() = data::t5_target_length(config.dataset, config.train.seq_length);
+  return lengths;
+}
 
 void CheckpointConfig::validate(config::Violations& violations, std::string_view path) const {
   const auto needs = [&](const char* key, const std::string& value, const char* other,

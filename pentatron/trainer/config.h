@@ -299,6 +299,10 @@ struct Config {
   void validate(config::Violations& violations, std::string_view path) const;
 };
 
+/// Tokens of a sample in each of the model's streams, known before any data is read: the targets of
+/// T5 have a length of their own.
+std::vector<int64_t> stream_lengths(const Config& config);
+
 /// Fills a config from files and overrides, in this order: preset or the model of checkpoint.load
 /// where that is no run that goes on, files, overrides; later values win. Where no tokenizer is
 /// named, it is the one of the model that is loaded; where no vocabulary size is given, it is the

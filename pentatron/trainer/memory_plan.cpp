@@ -11,7 +11,6 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
-#include "pentatron/data/objectives/open_t5.h"
 #include "pentatron/models/model.h"
 #include "pentatron/optim/rule.h"
 #include "pentatron/parallel/pipeline/schedule/check.h"
@@ -68,8 +67,7 @@ double local_elements(const nn::Param& param, int tp) {
 
 /// Of the stream that has the labels, for one token of train.seq_length.
 double targets_by_token(const Config& config) {
-  if (config.dataset.type != data::DatasetType::kT5) return 1;
-  return static_cast<double>(data::t5_target_length(config.dataset, config.train.seq_length)) /
+  return static_cast<double>(stream_lengths(config).back()) /
          static_cast<double>(config.train.seq_length);
 }
 
@@ -173,7 +171,7 @@ class Planner {
         tp_(static_cast<int>(config.parallel.tensor_model_parallel_size)),
         dp_(parallelize::data_parallel_size(config.parallel, world_size)),
         spec_(models::model_spec(config.model)),
-        plan_(parallelize::plan_pipeline(config.parallel, config.model)),
+        plan_(parallelize::plan_pipeline(config.parallel, config.model, stream_lengths(config))),
         anatomy_(anatomy_of(config, tp_)), frozen_(frozen_elements(config, plan_, tp_)),
         tokens_(static_cast<double>(config.train.micro_batch_size) *
                 static_cast<double>(config.train.seq_length)) {

@@ -91,6 +91,7 @@ nn::Microbatch model_input(const data::Batch& batch, const std::vector<std::stri
         batch.batch_size, shape.sequence_length, ids, shape.cu_seqlens, false, device));
     // The loader decides where positions start again, which need not be where attention does.
     layout.positions = int64_tensor(shape.position_ids, device).to(at::kInt);
+    layout.positions_given = shape.positions_given;
     for (const data::StreamRange& range : shape.real)
       layout.real.push_back({range.begin, range.end});
   }

@@ -102,7 +102,7 @@ struct Trainer::State {
 Trainer::State::State(Config c, const comm::Group& world, std::unique_ptr<RunFolders> of_run)
     : config(equal_config(std::move(c), world)),
       folders(of_run ? std::move(of_run) : std::make_unique<RunFolders>(config, world)),
-      plan(parallelize::plan_pipeline(config.parallel, config.model, config.train.seq_length)),
+      plan(parallelize::plan_pipeline(config.parallel, config.model, stream_lengths(config))),
       groups(
           parallelize::make_groups(config.profiling.trace ? comm::recorded(world, recorder) : world,
                                    config.parallel, &config.ddp, config.model, plan)),

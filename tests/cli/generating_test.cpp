@@ -68,6 +68,32 @@ TEST_F(Generating, WritesTextsSideBySideAndStopsAtStrings) {
   EXPECT_EQ(shown, "abc" + text + "\n");
 }
 
+TEST_F(Generating, ByAnEncoderIsRefused) {
+  EXPECT_THAT(
+      run("generate '" + (kModelData / "hf_tiny/bert_masked_lm").string() + "' --tokens 1,2 2>&1",
+          2),
+      AllOf(HasSubstr("is a model of type bert, which does not generate text"),
+            HasSubstr("try: pentatron evaluate")));
+}
+
+TEST_F(Generating, WithSentinelsThatTheTokenizerLacks) {
+  std::ofstream(folder / "text.txt")
+      << std::string(20, 'x') + "It is a truth universally. " << std::string(400, 'y');
+  run("train model.type=t5 model.num_layers=1 model.hidden_size=16 model.num_attention_heads=2 "
+      "dataset.type=t5 dataset.path=text.txt dataset.split=1 train.seq_length=32 "
+      "train.micro_batch_size=2 train.global_batch_size=2 train.train_iters=2 logger.dir=log "
+      "checkpoint.save=t5");
+  const Json line = lines("generate t5 --prompt 'ab <extra_id_1>c' --max-new-tokens 40 --seed 4 "
+                          "--ignore-eos --json")
+                        .at(0);
+  // Bytes, the end of a text (256), padding (257), then the sentinels.
+  EXPECT_EQ(line["prompt_ids"], Json({'a', 'b', ' ', 259, 'c', 256}));
+  const std::vector<int64_t> ids = line["ids"];
+  const bool drawn = std::ranges::any_of(ids, [](int64_t id) { return id >= 258; });
+  EXPECT_EQ(drawn, line["text"].get<std::string>().find("<extra_id_") != std::string::npos) << line;
+  EXPECT_TRUE(drawn) << line;
+}
+
 TEST_F(Generating, ATalkIsALineATurn) {
   test::make_letter_model(folder / "model");
   const std::string out =

@@ -50,8 +50,9 @@ const std::vector<Command>& commands() {
        .mixed_folder = true},
       {.name = "evaluate",
        .arguments = "--hf '" + kModel + "' --batches '" + kModel +
-                    "/expected.safetensors' --logits-out l.safetensors --grads-out g.safetensors",
-       .outputs = {"l.safetensors", "g.safetensors"},
+                    "/expected.safetensors' --logits-out l.safetensors --grads-out g.safetensors "
+                    "--hidden-out h.safetensors",
+       .outputs = {"l.safetensors", "g.safetensors", "h.safetensors"},
        .only_own = true},
       {.name = "generate", .arguments = "saved --tokens 1,2,3 --max-new-tokens 2"},
       {.name = "chat",

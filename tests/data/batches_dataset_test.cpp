@@ -157,6 +157,11 @@ TEST_F(Batches, WhatDoesNotFitIsNamed) {
   EXPECT_THAT(error(bert_fields()), HasSubstr("row 1 of step 0 of attention_mask is not one run"));
   ints("attention_mask", {2, 3}, {1, 1, 1, 0, 0, 0});
   EXPECT_THAT(error(bert_fields()), HasSubstr("attention_mask is not one run"));
+  ints("attention_mask", {2, 3}, {1, 1, 1, 1, 1, 1});
+  ints("position_ids", {2, 3}, {0, 1, 2, 2, 7, 8});
+  std::vector<BatchField> fields = bert_fields();
+  fields[0].positions = 8;
+  EXPECT_THAT(error(fields), HasSubstr("position_ids[1, 2]=8 is not below 8"));
   put<float>("attention_mask", {2, 3}, {1, 1, 1, 1, 1, 1}, SafeDtype::kF32);
   EXPECT_THAT(error(bert_fields()), HasSubstr("attention_mask is F32, not I64"));
 }

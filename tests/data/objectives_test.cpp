@@ -9,7 +9,9 @@
 #include "pentatron/data/objectives/bert_dataset.h"
 #include "pentatron/data/objectives/chat_dataset.h"
 #include "pentatron/data/objectives/masking.h"
+#include "pentatron/data/objectives/objective_tokenizer.h"
 #include "pentatron/data/objectives/open_chat_template.h"
+#include "pentatron/data/objectives/special_tokens.h"
 #include "pentatron/data/objectives/t5_dataset.h"
 #include "tests/data/data_files.h"
 #include "tests/data/token_batches.h"
@@ -546,6 +548,41 @@ TEST_F(ChatTest, ReadsAnArrayLikeLinesAndRefusesParquet) {
   const std::string parquet = folder.write("chat.parquet", "PAR1");
   EXPECT_THAT(error_of<DataError>([&] { ChatDataset({parquet}, tokenizer, chatml, options); }),
               AllOf(HasSubstr("chat.parquet is a Parquet file"), HasSubstr("try: JSON Lines")));
+}
+
+// --- special tokens ----------------------------------------------------------------------------
+
+std::vector<int32_t> encoded(const Tokenizer& tokenizer, const std::string& text) {
+  std::vector<int32_t> tokens;
+  tokenizer.encode_with_special(text, tokens);
+  return tokens;
+}
+
+TEST(ObjectiveTokens, HaveNamesInTexts) {
+  const auto bytes = std::make_shared<ByteTokenizer>();
+  DatasetConfig config{.type = DatasetType::kT5};
+  const auto t5 = with_objective_tokens(bytes, config);
+  EXPECT_EQ(t5->vocab_size(), needed_vocabulary(config, *bytes));
+  EXPECT_EQ(encoded(*t5, "a<extra_id_1>b<extra_id_0>"),
+            (std::vector<int32_t>{'a', 259, 'b', 258, ByteTokenizer::kEod}));
+  const std::vector<int64_t> ids{257, 258, 'a', 'b', 259, ByteTokenizer::kEod};
+  EXPECT_EQ(t5->decode(ids), "<extra_id_0>ab<extra_id_1>");
+  EXPECT_EQ(t5->decode_with_special(ids).substr(0, 5), "[PAD]");
+  EXPECT_EQ(t5->token_id("<extra_id_9>"), 267);
+  EXPECT_TRUE(t5->is_special(257));
+  EXPECT_THROW(t5->decode(std::vector<int64_t>{t5->vocab_size()}), DataError);
+
+  config.type = DatasetType::kBert;
+  const auto bert = with_objective_tokens(bytes, config);
+  EXPECT_EQ(encoded(*bert, "a[MASK]b"), (std::vector<int32_t>{258, 'a', 260, 'b', 259}));
+  EXPECT_EQ(bert->decode(std::vector<int64_t>{258, 'a', 260, 'b', 259}), "ab");
+
+  // One that has them already, and an objective that needs none.
+  const std::shared_ptr<const Tokenizer> own =
+      make_tokenizer({.path = PENTATRON_TEST_DATA "/tokenizers/bert.json", .eod = "[SEP]"});
+  EXPECT_EQ(with_objective_tokens(own, config), own);
+  config.type = DatasetType::kText;
+  EXPECT_EQ(with_objective_tokens(bytes, config), bytes);
 }
 
 } // namespace

@@ -244,6 +244,23 @@ TEST_F(OpenObjectives, AFieldThatTheModelReadsAndTheDataLackIsNamed) {
                     HasSubstr("try: dataset.bert_binary_head=next_sentence")));
 }
 
+TEST_F(OpenObjectives, ATypeOfTokensThatTheModelLacksIsRefused) {
+  DatasetContext wants = context();
+  wants.fields = {{.name = "input_ids"}, {.name = "token_type_ids", .limit = 1}, label_field()};
+  DatasetConfig c = config(DatasetType::kBert);
+  EXPECT_THAT(
+      error_of<ConfigError>([&] { open_datasets(c, wants); }),
+      AllOf(HasSubstr("dataset.bert_binary_head=next_sentence gives token_type_ids up to 1, "
+                      "but the model has only 1\n"),
+            HasSubstr("try: dataset.bert_binary_head=none")));
+  wants.fields.push_back(label_field("", "next_sentence_label"));
+  EXPECT_THAT(error_of<ConfigError>([&] { open_datasets(c, wants); }),
+              HasSubstr("try: model.num_tokentypes=2"));
+  wants.fields.pop_back();
+  c.bert_binary_head = BinaryHead::kNone;
+  EXPECT_NO_THROW(open_datasets(c, wants));
+}
+
 TEST_F(OpenObjectives, ATypeThatFitsTheModelIsProposed) {
   const auto proposal = [&](DatasetConfig c, std::vector<BatchField> fields) {
     DatasetContext wants = context();

@@ -82,6 +82,23 @@ std::string needed(const ParallelConfig& parallel, const parallel::DdpConfig* dd
   return fmt::format("{}", fmt::join(texts, " "));
 }
 
+TEST(PipelinePlan, ByCostCountsTheLengthOfEachStream) {
+  models::ModelConfig config = models::ModelConfig::default_of(models::ModelType::kT5);
+  config.num_layers = 8;
+  config.hidden_size = 64;
+  config.vocab_size = 128;
+  const auto first_stage = [&](std::vector<int64_t> lengths) {
+    const PipelinePlan plan = plan_pipeline(
+        {.pipeline_model_parallel_size = 2, .pipeline_balance = PipelineBalance::kCost}, config,
+        std::move(lengths));
+    return plan.stages.at(0).end;
+  };
+  // Segment 0 is the encoder's embedding. A decoder of few tokens costs little, one of many more
+  // than the encoder.
+  EXPECT_LT(first_stage({256, 8}), 7);
+  EXPECT_GT(first_stage({256, 512}), 9);
+}
+
 TEST(NeededGroups, AreThoseThatTheRunUses) {
   parallel::DdpConfig ddp;
   EXPECT_EQ(needed({}, nullptr, true, 1), "tp pp");

@@ -68,6 +68,33 @@ TEST(HfHidden, OfAModelWithoutHeadsAreThoseOfTransformers) {
   }
 }
 
+TEST(HfPositions, OfABatchAreRowsOfTheTable) {
+  const fs::path folder = kData / "hf_tiny/roberta_masked_lm", out = scratch("hf_positions");
+  const SafetensorsFile expected(folder / "expected.safetensors");
+  const auto loss_with = [&](int64_t first, int64_t length) {
+    std::map<std::string, at::Tensor> batch;
+    // None is padding.
+    batch["input_ids"] = checkpoint::to_tensor(expected.at("input_ids"))
+                             .narrow(1, 0, length)
+                             .clamp_min(5)
+                             .contiguous();
+    batch["labels"] = batch["input_ids"];
+    if (first >= 0)
+      batch["position_ids"] =
+          (at::arange(length, at::kLong) + first).expand_as(batch["input_ids"]).contiguous();
+    checkpoint::write_tensors(out / "batch.safetensors", batch);
+    return evaluate_hf({.model = folder,
+                        .batches = out / "batch.safetensors",
+                        .dtype = Precision::kFp64,
+                        .num_threads = 1})
+        ->loss;
+  };
+  EXPECT_EQ(loss_with(2, 6), loss_with(-1, 6)); // RoBERTa counts from 2
+  EXPECT_NE(loss_with(0, 6), loss_with(-1, 6));
+  EXPECT_THROW(loss_with(1000000, 6), DataError);
+  fs::remove_all(out);
+}
+
 class HfGolden : public testing::TestWithParam<std::string> {};
 
 TEST_P(HfGolden, Fp64LossLogitsAndGradientsAreThoseOfTransformers) {

@@ -73,16 +73,11 @@ inline trainer::Config layout_config(const std::string& work, const std::string&
       // Or Adam turns the rounding noise of directions without a
       // gradient into steps.
       "optimizer.adam_eps=1e-7", "logger.peak_tflops=1", "logger.tensorboard=false",
-      "logger.plot=false", "dataset.split=80,20,0",
-      "dataset.path=" + (folder / "documents.jsonl").string(),
-      "logger.dir=" + (folder / "logs").string()};
+      "logger.plot=false", "dataset.split=80,20,0", "logger.dir=" + (folder / "logs").string()};
   for (const Work& known : works()) {
     if (known.name != work) continue;
-    if (known.stories) {
-      all.push_back("dataset.path=" + (folder / "stories.jsonl").string());
-    } else {
-      all.emplace_back("model.max_position_embeddings=16");
-    }
+    all.push_back("dataset.path=" + (folder / known.data).string());
+    if (known.data == Work().data) all.emplace_back("model.max_position_embeddings=16");
     for (const std::string& text : {known.keys, keys}) {
       const std::vector<std::string> more = split_keys(text);
       all.insert(all.end(), more.begin(), more.end());
@@ -107,6 +102,7 @@ inline Trained train_layout(const std::string& work, int ranks, const std::strin
   const QuietLog quiet;
   write_documents(scratch / "documents.jsonl", 400);
   write_stories(scratch / "stories.jsonl", 200);
+  write_labels(scratch, 200);
   const auto body = [&](const comm::Group& world) {
     const std::string folder = comm::gather_text(scratch.path.string(), world).front();
     const trainer::Config config = layout_config(work, keys, ranks, folder);

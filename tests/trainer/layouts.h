@@ -10,8 +10,8 @@ namespace pentatron::test {
 /// A model and a way to train it, the same for one rank and for many.
 struct Work {
   std::string name;
-  std::string keys;     ///< key=value, separated by spaces
-  bool stories = false; ///< trained on documents of several sentences
+  std::string keys;                     ///< key=value, separated by spaces
+  std::string data = "documents.jsonl"; ///< the file that it is trained on
 };
 
 struct Layout {
@@ -40,6 +40,11 @@ inline const std::vector<Work>& works() {
       "model.max_position_embeddings=16 model.hidden_dropout=0.1 model.attention_dropout=0.1 "
       "dataset.bert_binary_head=sentence_order dataset.short_seq_prob=0.4 dataset.mask_prob=0.1 "
       "optimizer.clip_grad=0.5";
+  static const std::string labelled =
+      "model.type=bert dataset.type=classification model.vocab_size=263 model.num_layers=4 "
+      "model.hidden_size=32 model.num_attention_heads=4 model.ffn_hidden_size=64 "
+      "model.max_position_embeddings=16 model.hidden_dropout=0.1 model.classifier_dropout=0.1 "
+      "optimizer.clip_grad=0.5 ";
   static const std::string t5 =
       "model.type=t5 dataset.type=t5 model.vocab_size=270 dataset.vocab_extra_ids=8 "
       "model.embedding_init_method_std=0.1 "
@@ -54,14 +59,16 @@ inline const std::vector<Work>& works() {
       // The same with a frozen tied table, a frozen layer, and weights whose biases train.
       {"gpt2_frozen", gpt2 + " train.freeze=[\"embedding.word.weight\",\"layers.1.*\","
                              "\"layers.*.mlp.fc1.weight\",\"layers.2.*norm.*\"]"},
-      // Untied, rotary, RMSNorm, q/k norms, gated, learnable sinks, packed documents whose ends
-      // reset attention and are no targets: label masks that differ from rank to rank.
+      // Untied, rotary, RMSNorm, q/k norms, gated, learnable sinks, a token that trains no row of
+      // the embedding, packed documents whose ends reset attention and are no targets: label masks
+      // that differ from rank to rank.
       {"llama",
        "model.num_layers=5 model.hidden_size=32 model.num_attention_heads=4 "
        "model.num_query_groups=2 "
        "model.activation_func=swiglu model.qk_layernorm=true model.softmax_type=learnable "
        "model.untie_embeddings_and_output_weights=true model.hidden_dropout=0.1 "
-       "model.attention_dropout=0.1 model.ffn_hidden_size=64 dataset.reset_attention_mask=true "
+       "model.attention_dropout=0.1 model.ffn_hidden_size=64 model.padding_token=101 "
+       "dataset.reset_attention_mask=true "
        "dataset.reset_position_ids=true dataset.eod_mask_loss=true optimizer.clip_grad=1.0"},
       // Norms of outputs, and of all heads of a token together.
       {"olmo2", "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
@@ -78,10 +85,10 @@ inline const std::vector<Work>& works() {
                 "model.full_attention_layers=[1,3] model.rope_local_base_freq=100"},
       // Padded pairs of texts, two loss terms, post-norm, tied with a bias; many microbatches have
       // no masked token.
-      {"bert", bert, true},
+      {"bert", bert, "stories.jsonl"},
       // The same with frozen tables and lower layers, as in fine-tuning; the masked head's table is
       // one of them.
-      {"bert_frozen", bert + " train.freeze=[\"embedding.*\",\"layers.[01].*\"]", true},
+      {"bert_frozen", bert + " train.freeze=[\"embedding.*\",\"layers.[01].*\"]", "stories.jsonl"},
       // Pre-norm, rotary, grouped queries, untied, one loss term, no token types.
       {"bert_pre",
        "model.type=bert dataset.type=bert model.vocab_size=263 model.num_layers=4 "
@@ -90,12 +97,16 @@ inline const std::vector<Work>& works() {
        "model.position_embedding_type=rope model.num_tokentypes=0 model.binary_head=false "
        "model.untie_embeddings_and_output_weights=true model.hidden_dropout=0.1 "
        "dataset.bert_binary_head=none dataset.short_seq_prob=0.4 dataset.masking_max_ngram=3",
-       true},
+       "stories.jsonl"},
+      // Classes and numbers of padded texts: losses and figures of whole samples.
+      {"classes", labelled + "model.head=classification model.num_labels=3", "classes.jsonl"},
+      {"numbers", labelled + "model.head=regression", "numbers.jsonl"},
       // Gated, tied and scaled, shared biases, dropout everywhere, padded targets.
-      {"t5", t5, true},
+      {"t5", t5, "stories.jsonl"},
       // The same with frozen tables that several stages share.
       {"t5_frozen",
-       t5 + " train.freeze=[\"embedding.*\",\"*.relative_bias.*\",\"encoder.layers.0.*\"]", true},
+       t5 + " train.freeze=[\"embedding.*\",\"*.relative_bias.*\",\"encoder.layers.0.*\"]",
+       "stories.jsonl"},
       // As T5 1.0 but untied, with more layers in the decoder.
       {"t5_untied",
        "model.type=t5 dataset.type=t5 model.vocab_size=270 dataset.vocab_extra_ids=8 "
@@ -105,7 +116,7 @@ inline const std::vector<Work>& works() {
        "model.untie_embeddings_and_output_weights=true model.scale_decoder_outputs=false "
        "model.relative_attention_num_buckets=8 model.relative_attention_max_distance=12 "
        "dataset.mask_prob=0.2",
-       true},
+       "stories.jsonl"},
       // A batch size that grows.
       {"ramp", "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
                "model.ffn_hidden_size=64 model.untie_embeddings_and_output_weights=false "
@@ -165,6 +176,8 @@ inline const std::vector<Layout>& layouts() {
       {"bert_tp2_sp", "bert", 2, tp + "2" + sp, true},
       {"bert_zero3_pp2", "bert", 4, zero + "3" + pp + "2", true},
       {"bert_tp2_sp_pp2_dp2", "bert", 8, tp + "2" + sp + pp + "2" + zero + "1" + recompute, true},
+      {"classes_tp2_sp_pp2_dp2", "classes", 8, tp + "2" + sp + pp + "2" + zero + "1", true},
+      {"numbers_tp2_pp2_zb_h1", "numbers", 4, tp + "2" + pp + "2" + schedule + "zb_h1", true},
       {"bert_pre_pp4_zb_h1", "bert_pre", 4, pp + "4" + schedule + "zb_h1", true},
       {"t5_tp2_sp", "t5", 2, tp + "2" + sp, true},
       {"t5_pp4_1f1b", "t5", 4, pp + "4" + schedule + "1f1b", true},
@@ -183,6 +196,8 @@ inline const std::vector<Layout>& layouts() {
       {"tp2_pp2_dp2_zb_v_frozen", "gpt2_frozen", 8,
        tp + "2" + sp + pp + "2" + zero + "2" + schedule + "zb_v", false},
       {"dp4_late_frozen", "gpt2_frozen", 4, late + small, false},
+      {"classes_zero3_pp2", "classes", 4, zero + "3" + pp + "2" + recompute, false},
+      {"numbers_tp4_sp", "numbers", 4, tp + "4" + sp, false},
       {"bert_tp4", "bert", 4, tp + "4", false},
       {"bert_dp2", "bert", 2, "", false},
       {"bert_dp4_micro2", "bert", 4, micro + "2", false},

@@ -68,6 +68,27 @@ inline std::string write_stories(const std::string& file, int count, uint64_t se
   return file;
 }
 
+/// Texts and pairs of one to twelve letters, in classes.jsonl with a class below three and in
+/// numbers.jsonl with a number.
+inline void write_labels(const std::filesystem::path& folder, int count) {
+  const Stream stream(1, "labels");
+  uint64_t n = 0;
+  const auto letters = [&] {
+    std::string text;
+    for (auto left = 1 + static_cast<int>(6 * stream.uniform(n++)); left > 0; --left)
+      text += static_cast<char>('a' + static_cast<int>(26 * stream.uniform(n++)));
+    return text;
+  };
+  std::ofstream classes(folder / "classes.jsonl"), numbers(folder / "numbers.jsonl");
+  for (int i = 0; i < count; ++i) {
+    const std::string first = letters(), second = letters();
+    const std::string text =
+        fmt::format(R"({{"text": "{}", "text_pair": "{}", "label": )", first, second);
+    classes << text << static_cast<int>(3 * stream.uniform(n++)) << "}\n";
+    numbers << text << stream.uniform(n++) << "}\n";
+  }
+}
+
 /// Two layers of width 32 on samples of 16 tokens; later settings win.
 inline trainer::Config tiny(const std::string& data, std::vector<std::string> overrides,
                             int ranks = 1) {

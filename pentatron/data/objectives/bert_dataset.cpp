@@ -47,7 +47,9 @@ BertDataset::BertDataset(std::shared_ptr<const Sentences> corpus, StreamRange ra
 
 std::vector<BatchField> BertDataset::fields_with(BinaryHead head, double pad) {
   std::vector<BatchField> fields{
-      {.name = "input_ids", .fill = pad}, {.name = "token_type_ids"}, label_field()};
+      {.name = "input_ids", .fill = pad},
+      {.name = "token_type_ids", .limit = head == BinaryHead::kNone ? 1 : 2},
+      label_field()};
   if (head != BinaryHead::kNone) fields.push_back(label_field("", "next_sentence_label"));
   return fields;
 }

@@ -32,7 +32,7 @@ int64_t SpecialTokens::find(std::string_view key, const std::string& value,
   for (const std::string_view name : names) {
     if (const auto id = tokenizer_->token_id(name)) return *id;
   }
-  added_.push_back(fmt::format("{}={}", names.front(), end_));
+  added_.emplace_back(names.front());
   return end_++;
 }
 
@@ -41,11 +41,10 @@ std::vector<int64_t> SpecialTokens::sentinels(int64_t count) {
   while (const auto id = tokenizer_->token_id(fmt::format("<extra_id_{}>", ids.size())))
     ids.push_back(*id);
   if (!ids.empty()) return ids;
-  if (count > 0)
-    added_.push_back(count == 1 ? fmt::format("<extra_id_0>={}", end_)
-                                : fmt::format("<extra_id_0> to <extra_id_{}>={} to {}", count - 1,
-                                              end_, end_ + count - 1));
-  for (; std::ssize(ids) < count; ++end_) ids.push_back(end_);
+  for (; std::ssize(ids) < count; ++end_) {
+    added_.push_back(fmt::format("<extra_id_{}>", ids.size()));
+    ids.push_back(end_);
+  }
   return ids;
 }
 
@@ -63,7 +62,19 @@ std::string SpecialTokens::summary() const {
 }
 
 std::string SpecialTokens::added_text() const {
-  return fmt::format("{}", fmt::join(added_, ", "));
+  std::vector<std::string> parts;
+  int64_t sentinels = 0;
+  for (size_t i = 0; i < added_.size(); ++i) {
+    const int64_t id = tokenizer_->vocab_size() + static_cast<int64_t>(i);
+    if (!added_[i].starts_with("<extra_id_")) {
+      parts.push_back(fmt::format("{}={}", added_[i], id));
+    } else if (++sentinels == 1) {
+      parts.push_back(fmt::format("<extra_id_0>={}", id));
+    } else {
+      parts.back() = fmt::format("<extra_id_0> to {}={} to {}", added_[i], id - sentinels + 1, id);
+    }
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
 }
 
 BertTokens::BertTokens(const DatasetConfig& config, SpecialTokens& special)

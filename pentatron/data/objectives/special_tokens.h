@@ -34,6 +34,8 @@ class SpecialTokens {
   /// "<extra_id_0>", "<extra_id_1>" and on; if there is none, `count` ids above the vocabulary.
   std::vector<int64_t> sentinels(int64_t count);
 
+  /// Those above the vocabulary: the names, whose ids follow each other.
+  const std::vector<std::string>& added() const { return added_; }
   /// Ids are below it: what the model's vocabulary needs.
   int64_t vocab_size() const { return end_; }
   /// Throws ConfigError if the vocabulary of the model is smaller.

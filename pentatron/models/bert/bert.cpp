@@ -64,11 +64,11 @@ class EncoderEmbedding final : public nn::Segment {
 
  private:
   /// With an offset (RoBERTa) they count the tokens of a document that are no padding; padding has
-  /// the id, and gets the row, before the first.
+  /// the id, and gets the row, before the first. Positions that come with the data are rows.
   at::Tensor positions(const nn::SequenceLayout& layout, const at::Tensor& ids) const {
     const nn::NoAutograd guard;
     at::Tensor rows = layout.positions.to(at::kLong);
-    if (position_offset_ == 0) return rows;
+    if (position_offset_ == 0 || layout.positions_given) return rows;
     rows = rows + position_offset_;
     const at::Tensor padding = ids.eq(position_offset_ - 1);
     for (size_t i = 0; i + 1 < layout.document_starts.size(); ++i) {
@@ -173,7 +173,10 @@ class EncoderHead final : public nn::Segment {
 };
 
 std::vector<data::BatchField> fields_of(const ModelConfig& c) {
-  std::vector<data::BatchField> fields = {{.name = "input_ids", .limit = c.vocab_size}};
+  const bool learned = c.position_embedding_type == PositionEmbedding::kLearnedAbsolute;
+  std::vector<data::BatchField> fields = {{.name = "input_ids",
+                                           .limit = c.vocab_size,
+                                           .positions = learned ? c.max_position_embeddings : 0}};
   if (c.num_tokentypes > 0)
     fields.push_back({.name = kTokenTypes, .limit = c.num_tokentypes, .absent = 0});
   const auto label = [&](std::string stream, std::string name, int64_t limit) {

@@ -72,7 +72,9 @@ ModelSpec Gpt::spec_of(const ModelConfig& config) {
                  .losses = {{.name = kLmLoss, .labels = "labels"}},
                  .shared = {},
                  .results = {{.name = kLogits}, {.name = kLastHiddenState}},
-                 .generates = true};
+                 .generates = Generates::kContinuation};
+  if (config.position_embedding_type == PositionEmbedding::kLearnedAbsolute)
+    spec.fields[0].positions = config.max_position_embeddings;
   if (!config.untie_embeddings_and_output_weights)
     spec.shared = {{kWordTable, {0, config.num_layers + 1}}};
   return spec;

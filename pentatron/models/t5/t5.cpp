@@ -197,7 +197,8 @@ ModelSpec T5::spec_of(const ModelConfig& c) {
                  {kWordTable, {0, numbers.decoder}}},
       .results = {{.name = kLogits, .stream = kDecoderStream},
                   {.name = kLastHiddenState, .stream = kDecoderStream},
-                  {.name = kEncoderLastHiddenState, .stream = kEncoderStream}}};
+                  {.name = kEncoderLastHiddenState, .stream = kEncoderStream}},
+      .generates = Generates::kAnswer};
   spec.fields[1].limit = c.vocab_size;
   if (!c.untie_embeddings_and_output_weights) spec.shared.back().segments.push_back(numbers.head);
   const auto add = [&](std::string name, char letter, Kind kind, Stream stream,
