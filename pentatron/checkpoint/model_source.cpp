@@ -112,7 +112,10 @@ std::vector<std::string> ModelSource::check(const models::ParamSpecs& specs,
                                   shape_text(found->second.shape), shape_text(spec.shape)));
     }
   }
-  problems.throw_if_any(facts_.path.string() + " does not match the model of this configuration");
+  std::string what = facts_.path.string() + " does not match the model of this configuration";
+  if (problems.only_missing())
+    what += " (checkpoint.strictness=log_all gives new values to what is missing)";
+  problems.throw_if_any(what);
   return missing;
 }
 

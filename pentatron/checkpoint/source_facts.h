@@ -17,6 +17,7 @@ class TensorProblems {
   void missing(const std::string& name) { missing_.push_back(name); }
   void unexpected(const std::string& name) { unexpected_.push_back(name); }
   void misfit(std::string sentence) { misfits_.push_back(std::move(sentence)); }
+  bool only_missing() const { return unexpected_.empty() && misfits_.empty(); }
   bool empty() const { return missing_.empty() && unexpected_.empty() && misfits_.empty(); }
   /// Throws CheckpointError "<begin>:" with one line for each.
   void throw_if_any(const std::string& begin) const;

@@ -17,6 +17,7 @@
 #include "pentatron/checkpoint/sharded/verify.h"
 #include "pentatron/checkpoint/tensor_io.h"
 #include "pentatron/config/config.h"
+#include "pentatron/models/presets.h"
 #include "pentatron/parallelize/load_model.h"
 #include "tests/parallelize/saved_config.h"
 #include "tests/support/files.h"
@@ -113,6 +114,13 @@ TEST_F(Convert, HuggingFaceToPentatronAndBackKeepsEveryByte) {
     fs::remove_all(folder / "ours");
     fs::remove_all(folder / "back");
   }
+}
+
+TEST(HfConfig, IsMadeOfTheDefaultsOfEveryTypeAndOfEveryPreset) {
+  for (const models::ModelType type : {models::ModelType::kBert, models::ModelType::kT5})
+    EXPECT_NO_THROW(make_hf_config(models::ModelConfig::default_of(type)));
+  for (const std::string& name : models::preset_names())
+    EXPECT_NO_THROW(make_hf_config(models::preset(name))) << name;
 }
 
 TEST_F(Convert, ShardsAreCutBySizeAndReadAgain) {

@@ -27,6 +27,7 @@ ModelConfig normalised(ModelConfig c) {
   c.num_query_groups = c.query_groups();
   c.kv_channels = c.head_size();
   c.ffn_hidden_size = c.ffn_size();
+  if (c.type == models::ModelType::kT5) c.num_decoder_layers = c.decoder_layers();
   c.softmax_scale = c.softmax_scale.value_or(1.0 / std::sqrt(static_cast<double>(*c.kv_channels)));
   c.attention_dropout = c.hidden_dropout = 0;
   c.embedding_dropout.reset();
