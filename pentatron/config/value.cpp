@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <numeric>
+#include <sstream>
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/nearest.h"
@@ -151,7 +152,13 @@ Parsed parse_list(const TypeInfo& type, const Node& node) {
     if (node.type != Node::Type::kScalar) return failed("is not a list", "[]");
     const Parsed only = parse_value(*type.element, node);
     if (!only.value) return failed("is not a list", "[]");
-    return failed("is not a list", format_value(type, Value{std::vector<Value>{*only.value}}));
+    std::vector<Value> items{*only.value};
+    if (type.element->kind == Kind::kString && node.text.find(',') != std::string::npos) {
+      items.clear();
+      std::istringstream text(node.text);
+      for (std::string item; std::getline(text, item, ',');) items.push_back(Value{item});
+    }
+    return failed("is not a list", format_value(type, Value{std::move(items)}));
   }
   std::vector<Value> list;
   for (const Node& item : node.items) {

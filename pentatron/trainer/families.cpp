@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <set>
+#include <sstream>
 
 #include <fmt/format.h>
 
@@ -29,7 +30,8 @@ std::string assignment_of(const std::vector<std::string>& freeze) {
   return fmt::format("train.freeze=[{}]", text);
 }
 
-/// A pattern of the model that resembles one that matches nothing; empty if none does.
+/// A pattern of the model that resembles one that matches nothing and has as many parts, so that it
+/// freezes no more than was meant; empty if none does.
 std::string similar_pattern(const std::string& pattern, const models::ParamSpecs& specs) {
   std::set<std::string> known;
   for (const auto& [name, spec] : specs) {
@@ -37,7 +39,14 @@ std::string similar_pattern(const std::string& pattern, const models::ParamSpecs
     for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1))
       known.insert(name.substr(0, dot) + ".*");
   }
+  const auto parts = std::ranges::count(pattern, '.');
+  std::erase_if(known, [&](const std::string& k) { return std::ranges::count(k, '.') != parts; });
   return nearest(pattern, std::vector<std::string>(known.begin(), known.end()));
+}
+
+/// "layers.0.attention.qkv.weight to output.weight".
+std::string range_of(const models::ParamSpecs& specs) {
+  return fmt::format("{} to {}", specs.begin()->first, specs.rbegin()->first);
 }
 
 } // namespace
@@ -58,14 +67,19 @@ void check_freeze(const TrainConfig& train, const models::ModelConfig& model,
     if (matched(pattern)) works.push_back(pattern);
   for (const std::string& pattern : train.freeze) {
     if (matched(pattern)) continue;
-    const std::string similar = similar_pattern(pattern, specs);
     std::vector<std::string> repaired = works;
-    if (!similar.empty()) repaired.push_back(similar);
+    if (pattern.find(',') != std::string::npos) { // "a,b", which YAML takes for one text
+      std::istringstream list(pattern);
+      for (std::string one; std::getline(list, one, ',');)
+        if (matched(one)) repaired.push_back(one);
+    } else if (const std::string similar = similar_pattern(pattern, specs); !similar.empty()) {
+      repaired.push_back(similar);
+    }
     violations.add("train.freeze",
                    fmt::format("train.freeze contains \"{}\", which matches no parameter of the "
-                               "model, such as {}",
-                               pattern, similar.empty() ? specs.begin()->first : similar),
-                   assignment_of(repaired));
+                               "model; its parameters are {}",
+                               pattern, range_of(specs)),
+                   repaired.empty() ? "remove train.freeze" : assignment_of(repaired));
   }
   const auto frozen = [&](const auto& one) { return is_frozen(train.freeze, one.first); };
   if (std::ranges::all_of(specs, frozen))

@@ -43,13 +43,21 @@ std::string config_error(const std::string& freeze) {
 TEST(FreezePatterns, ThatMatchNothingAreErrorsThatNameSimilarOnes) {
   EXPECT_THAT(config_error("[\"embeding.*\", \"layers.0.*\"]"),
               AllOf(HasSubstr("train.freeze contains \"embeding.*\", which matches no parameter"),
-                    HasSubstr("such as embedding.*"),
+                    HasSubstr("its parameters are embedding.word.weight to "),
                     HasSubstr("try: train.freeze=[\"layers.0.*\", \"embedding.*\"]")));
   EXPECT_THAT(config_error("[\"layers.0.mlp.fc1.wieght\"]"),
               HasSubstr("try: train.freeze=[\"layers.0.mlp.fc1.weight\"]"));
   EXPECT_THAT(config_error("[layers.2.mlp.fc1.weight]"), HasSubstr("layers.2.mlp.fc1.weight"))
       << "there are two layers";
-  EXPECT_THAT(config_error("[qqqqqqqqqqqqqqqq]"), HasSubstr("try: train.freeze=[]"));
+  EXPECT_THAT(config_error("[qqqqqqqqqqqqqqqq]"), HasSubstr("try: remove train.freeze"));
+  // Never one that freezes more than was asked for.
+  EXPECT_THAT(config_error("[\"layers.0.*\", \"layers.7.*\"]"),
+              AllOf(HasSubstr("try: train.freeze=[\"layers.0.*\", \"layers."),
+                    testing::Not(HasSubstr("\"layers.*\""))));
+  EXPECT_THAT(config_error("[\"embedding.*,layers.0.*\"]"),
+              HasSubstr("try: train.freeze=[\"embedding.*\", \"layers.0.*\"]"));
+  EXPECT_THAT(config_error("embedding.*,layers.0.*"),
+              HasSubstr("try: train.freeze=[\"embedding.*\", \"layers.0.*\"]"));
   EXPECT_NO_THROW(test::tiny("unused", {"train.freeze=[\"layers.0.*\"]"}));
 }
 
