@@ -153,8 +153,15 @@ TEST_P(HfGolden, Fp32StaysWithinItsBounds) {
   fs::remove_all(out);
 }
 
-/// Of gradients in bf16, which has 8 bits: relative to their norm.
-constexpr double kBf16Gradients = 0.05;
+/// Of gradients in bf16, which has 8 bits: the norm of the difference from fp64, relative to that
+/// of the gradient, of one parameter and on the average.
+struct Bf16Bounds {
+  double one = 0.1, mean = 0.05;
+};
+/// PyTorch's own bf16 run of bert_masked_lm_untied differs by up to 0.12, 0.077 in the middle.
+Bf16Bounds bf16_bounds(const std::string& model) {
+  return model == "bert_masked_lm_untied" ? Bf16Bounds{.one = 0.15, .mean = 0.1} : Bf16Bounds{};
+}
 /// Smaller norms are rounding in fp64: the K part of a bias without rotary positions.
 constexpr double kNoGradient = 1e-12;
 
@@ -168,23 +175,24 @@ TEST_P(HfGolden, Bf16IsNear) {
   const SafetensorsFile expected(folder / "expected.safetensors"), grads(out / "grads.safetensors");
   EXPECT_LT(relative(evaluation.loss, checkpoint::to_tensor(expected.at("loss")).item<double>()),
             5e-3);
-  for (const auto& [name, entry] : expected.tensors()) {
-    if (!name.starts_with("grad_norm.")) continue;
-    const std::string parameter = name.substr(std::string("grad_norm.").size());
-    const at::Tensor gradient = checkpoint::to_tensor(grads.at(parameter));
+  evaluate_hf({.model = folder,
+               .batches = folder / "expected.safetensors",
+               .grads_out = out / "exact.safetensors",
+               .dtype = Precision::kFp64,
+               .num_threads = 2});
+  const SafetensorsFile exact(out / "exact.safetensors");
+  const Bf16Bounds bounds = bf16_bounds(GetParam());
+  double sum = 0;
+  for (const auto& [name, entry] : exact.tensors()) {
+    const at::Tensor reference = checkpoint::to_tensor(entry),
+                     gradient = checkpoint::to_tensor(grads.at(name));
     EXPECT_EQ(gradient.scalar_type(), at::kFloat) << "bf16 gradients are accumulated in fp32";
-    const double norm = checkpoint::to_tensor(entry).item<double>();
-    if (norm < kNoGradient) {
-      EXPECT_LT(gradient.norm().item<double>(), 1e-4) << parameter;
-      continue;
-    }
-    EXPECT_LT(relative(gradient.norm().item<double>(), norm), kBf16Gradients) << parameter;
-    const at::Tensor head = checkpoint::to_tensor(expected.at("grad_head." + parameter));
-    const double rms = norm / std::sqrt(static_cast<double>(gradient.numel()));
-    EXPECT_LT((gradient.reshape({-1}).narrow(0, 0, head.numel()) - head).norm().item<double>(),
-              kBf16Gradients * (head.norm().item<double>() + rms * std::sqrt(head.numel())))
-        << parameter;
+    const double norm = reference.norm().item<double>();
+    const double difference = (gradient - reference).norm().item<double>();
+    EXPECT_LT(difference, norm < kNoGradient ? 1e-4 : bounds.one * norm) << name;
+    if (norm >= kNoGradient) sum += difference / norm;
   }
+  EXPECT_LT(sum, bounds.mean * static_cast<double>(exact.tensors().size()));
   fs::remove_all(out);
 }
 
