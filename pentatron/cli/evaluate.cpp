@@ -111,7 +111,14 @@ void evaluate_batch(const EvaluateArguments& a, const trainer::Config& config,
                             .dtype = config.dtype,
                             .device = config.device,
                             .num_threads = config.train.num_threads});
-  if (!result) return;
+  if (!result) {
+    if (a.logits_out.empty() && a.hidden_out.empty())
+      raise<DataError>(
+          "{} gives no loss, because it has no labels or the model has no head\n  try: "
+          "--hidden-out hidden.safetensors",
+          a.batches);
+    return;
+  }
   fmt::print("{{\"loss\":{}", trainer::exact_text(result->loss));
   for (const auto& [name, value] : result->figures)
     fmt::print(",\"{}\":{}", name, trainer::exact_text(value));
@@ -185,7 +192,7 @@ void add_evaluate(CLI::App& program, Action& chosen) {
       ->allow_extra_args(false);
   verb->add_option("--batches", a->batches,
                    "Safetensors file with the arguments of the model's forward pass in "
-                   "transformers: input_ids, int64 [batch, sequence], and what else it reads "
+                   "transformers: input_ids, int64 [batch, sequence], and optional inputs "
                    "(attention_mask, token_type_ids, labels)");
   verb->add_option("--text-key", a->text_key,
                    "with --file: the field of the JSON objects, or the Parquet column, that "
@@ -208,8 +215,8 @@ void add_evaluate(CLI::App& program, Action& chosen) {
       "with --batches: write the gradients to this Safetensors file, with Hugging Face "
       "names");
   verb->add_option("--hidden-out", a->hidden_out,
-                   "Safetensors file for the hidden states behind the last norm, [batch, sequence, "
-                   "hidden], of --batches or --text; no loss of the text is printed then");
+                   "Safetensors file for the hidden states after the final norm, [batch, sequence, "
+                   "hidden], of --batches or --text; with --text, no loss is printed");
   verb->add_flag("--overwrite", a->overwrite, "replace the output files of an earlier evaluate");
   verb->add_option("config", a->config,
                    "key=value settings: dtype, device, kernels, train.num_threads");

@@ -91,6 +91,8 @@ class Run {
   Run(const GenerateArguments& arguments, const OpenedModel& opened,
       const data::Tokenizer* tokenizer, const comm::Group& world)
       : arguments_(arguments), tokenizer_(tokenizer), speaks_(world.rank() == 0),
+        continues_(models::model_spec(opened.config.model).generates ==
+                   models::Generates::kContinuation),
         options_(arguments.writing.options), model_(load_model(opened, world)) {
     options_.context = opened.config.train.seq_length;
     if (!arguments.ignore_eos) options_.stop_tokens = opened.source->facts().generation.eos;
@@ -123,7 +125,7 @@ class Run {
         writers.emplace_back(*tokenizer_, prompt.tokens, arguments_.writing.stops);
     }
     const bool shows = speaks_ && streams;
-    if (shows && tokenizer_ != nullptr) show(prompts[0].text);
+    if (shows && tokenizer_ != nullptr && continues_) show(prompts[0].text);
     bool begun = false;
     const double start = monotonic_s();
     double first_token = 0;
@@ -164,7 +166,7 @@ class Run {
 
   void print(const Prompt& prompt, const generate::Text& text, const TextWriter* writer) {
     if (!arguments_.json) {
-      show(fmt::format("{}{}\n\n", prompt.text, writer->text()));
+      show(fmt::format("{}{}\n\n", continues_ ? prompt.text : "", writer->text()));
       return;
     }
     Json line = {{"prompt_ids", prompt.tokens}, {"ids", text.tokens}};
@@ -180,6 +182,7 @@ class Run {
   const GenerateArguments& arguments_;
   const data::Tokenizer* tokenizer_;
   bool speaks_;
+  bool continues_; ///< the prompt, in place of answering it
   generate::Options options_;
   parallelize::RankModel model_;
   Speed speed_;

@@ -77,9 +77,12 @@ OpenedModel open_generator(const std::string& where, const std::vector<std::stri
   OpenedModel opened = open_trained_model(where, keys, ranks);
   const models::ModelConfig& model = opened.config.model;
   if (models::model_spec(model).generates == models::Generates::kNothing)
-    raise<ConfigError>("{} is a model of type {}, which does not generate text\n  try: pentatron "
-                       "evaluate {} --text \"It is a truth\" --hidden-out hidden.safetensors",
-                       where, config::to_string(model.type), where);
+    raise<ConfigError>(
+        "{} is a model of type {}, which does not generate text\n  try: pentatron evaluate {} {} "
+        "--hidden-out hidden.safetensors",
+        where, config::to_string(model.type), where,
+        opened.source->facts().tokenizer.kind == Kind::kNone ? "--batches FILE"
+                                                             : "--text \"It is a truth\"");
   return opened;
 }
 

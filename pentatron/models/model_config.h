@@ -228,9 +228,8 @@ struct ModelConfig {
     return std::tuple{
         field("type", &C::type,
               "kind of model; gpt: a decoder that predicts the next token; bert: an encoder that "
-              "restores masked tokens; t5: an encoder and a decoder, which says what was taken out "
-              "of "
-              "the text; each type has defaults of its own; default: that of "
+              "restores masked tokens; t5: an encoder and a decoder, which generates removed spans "
+              "of the text; each type has defaults of its own; default: that of "
               "model.preset or of the model in checkpoint.load, or gpt")
             .selects_variant(),
         field("preset", &C::preset,
@@ -396,7 +395,8 @@ struct ModelConfig {
               "sentence or sentence order)")
             .only_for(T::kBert),
         field("pooler", &C::pooler,
-              "head=none: the model has the pooler, a layer behind the first token of each sample")
+              "head=none: the model has the pooler, a layer applied to the first token of each "
+              "sample")
             .only_for(T::kBert),
         field("num_tokentypes", &C::num_tokentypes,
               "type=bert: number of token types, which tell the texts of a sample apart; 0: none")

@@ -184,9 +184,9 @@ void require_positions(const ModelConfig& config, int64_t max_sequence) {
   if (config.position_embedding_type == PositionEmbedding::kNone || max_sequence <= most) return;
   raise<ConfigError>("a sequence of {} tokens is longer than the {} that "
                      "model.max_position_embeddings={} allows\n  try: "
-                     "model.max_position_embeddings={}",
+                     "model.max_position_embeddings={}, or at most {} tokens",
                      max_sequence, most, config.max_position_embeddings,
-                     max_sequence + config.position_offset);
+                     max_sequence + config.position_offset, most);
 }
 
 LayerSegment::LayerSegment(const nn::Scope& scope, const layers::TransformerLayerOptions& options,

@@ -11,8 +11,10 @@ std::vector<std::string> notices(const Config& config, int world_size, bool has_
   const auto add = [&](std::string sentence) { all.push_back(std::move(sentence)); };
   if (config.train.eval_interval > 0 && !has_validation)
     add(fmt::format("train.eval_interval={} has no effect: there are no validation samples\n"
-                    "  try: dataset.split=95,5,0",
-                    config.train.eval_interval));
+                    "  try: {}",
+                    config.train.eval_interval,
+                    config.dataset.train_data_path.empty() ? "dataset.split=95,5,0"
+                                                           : "dataset.valid_data_path=FILE"));
   const CheckpointConfig& c = config.checkpoint;
   if (c.keep_best > 0 && c.keep_best_metric != kTrainingLoss && !has_validation)
     add(fmt::format(

@@ -54,6 +54,8 @@ CASES = [
     ("split", TEXT + "dataset.split=0,100", {
         "more text, another dataset.split": TEXT + "dataset.split=95,5,0", "a shorter sequence": TEXT + "train.seq_length=8"}),
     ("data of another head", f"pentatron train {ENCODER} dataset.bert_binary_head=none", {}),
+    ("a type of token that the model lacks", f"pentatron train {ENCODER} model.num_tokentypes=1", {}),
+    ("sentences too short for pairs", f"pentatron train {ENCODER} train.seq_length=4", {}),
     ("data of another model", TEXT.replace("dataset.type=text", "dataset.type=bert"), {}),
     ("no checkpoint", MOCK + "checkpoint.load=nothing", {}),
     ("another model", MOCK + "checkpoint.load=saved model.hidden_size=64", {}),
@@ -163,6 +165,8 @@ CASES = [
     ("windows of a batch", EVALUATE + "--stride 4", {"--file text.txt": "pentatron evaluate texts --file words.txt --stride 4"}),
     ("text without a tokenizer", f"pentatron evaluate {LLAMA} --text ab", {"--batches FILE": EVALUATE}),
     ("no model to evaluate", "pentatron evaluate --text ab", {"pentatron evaluate DIR": "pentatron evaluate texts --text ab"}),
+    ("batches without labels", "pentatron evaluate --hf $DATA/hf_tiny/bert_masked_lm --batches $DATA/hf_tiny/bert_model/expected.safetensors", {}),
+    ("text of an encoder", "pentatron generate encoder --prompt ab", {}),
     ("two outputs in one file", EVALUATE + "--logits-out l.safetensors --grads-out l.safetensors", {}),
     ("plot of nothing", "pentatron plot nowhere", {"the logger.dir of a run": "pentatron plot log", "its metrics.jsonl": "pentatron plot log/metrics.jsonl"}),
     ("plot of a folder", "pentatron plot pictures", {"the logger.dir of a run": "pentatron plot log"}),
@@ -277,5 +281,5 @@ ELSEWHERE = [
     (r"^data/corpus|--input with JSON Lines", "input without a document: tests/cli/user_data_test.cpp"),
     (r"^generate/generate.*--max-new-tokens|^trainer/run_data.*less than one training sample", "what the command line refuses before; for users of the library"),
     (r"MFU is not shown", "a device of unknown speed: tests/trainer"),
-    (r"^data/objectives", "datasets of BERT, T5 and classifiers, without a model yet: tests/data"),
+    (r"^data/objectives", "data of BERT, T5 and classifiers: tests/data"),
 ]

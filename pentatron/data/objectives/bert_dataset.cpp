@@ -38,8 +38,10 @@ BertDataset::BertDataset(std::shared_ptr<const Sentences> corpus, StreamRange ra
                                                                        options.sequence_length}},
       end_(range.end) {
   if (room_ < 2)
-    raise<ConfigError>("sequence length {} is too short for text and its special tokens",
-                       options_.sequence_length);
+    raise<ConfigError>("train.seq_length={} has no room for two tokens of text beside {} special "
+                       "ones\n  try: train.seq_length={}",
+                       options_.sequence_length, options_.sequence_length - room_,
+                       options_.sequence_length - room_ + 2);
   fields_ = fields_with(options_.head, static_cast<double>(options_.pad_token));
   find_pieces(range);
   if (pieces_.empty()) raise<DataError>("the {} data has no sentence with tokens", options_.name);

@@ -1,5 +1,6 @@
 #include "pentatron/data/objectives/open_t5.h"
 
+#include "pentatron/base/error.h"
 #include "pentatron/data/gpt/data_paths.h"
 #include "pentatron/data/objectives/special_tokens.h"
 #include "pentatron/data/objectives/t5_dataset.h"
@@ -46,6 +47,14 @@ Datasets open_t5(const DatasetConfig& config, const DatasetContext& context) {
   plain.type = names_corpora(config) ? DatasetType::kIndexed : DatasetType::kText;
   DatasetContext whole = context;
   whole.sequence_length = T5Dataset::raw_length(options) - 1;
+  if (whole.sequence_length < 1) {
+    const bool by_target = config.decoder_seq_length > 0 && context.sequence_length > 2;
+    raise<ConfigError>("{} has no room for a span of text and the special tokens\n  try: {}",
+                       by_target
+                           ? fmt::format("dataset.decoder_seq_length={}", config.decoder_seq_length)
+                           : fmt::format("train.seq_length={}", context.sequence_length),
+                       by_target ? "dataset.decoder_seq_length=0" : "train.seq_length=16");
+  }
   Datasets sets;
   const TokenDatasets tokens = open_tokens(plain, whole, sets);
   sets.summary += special.summary();

@@ -67,13 +67,21 @@ std::string short_duration(double seconds) {
   return fmt::format("{}d{:02}h", s / 86400, s / 3600 % 24);
 }
 
+/// " (lm 5.5480, sop 0.6925)" behind a total; empty if that is the only term.
+std::string terms_text(const std::vector<std::pair<std::string, double>>& losses) {
+  std::string terms;
+  for (size_t i = 1; i < losses.size(); ++i) {
+    std::string_view name = losses[i].first;
+    if (name.ends_with(" loss")) name.remove_suffix(5);
+    terms += fmt::format("{}{} {}", terms.empty() ? "" : ", ", name, short_loss(losses[i].second));
+  }
+  return terms.empty() ? "" : fmt::format(" ({})", terms);
+}
+
 std::string compact_line(const TrainLog& log, size_t columns) {
   std::vector<LinePart> parts = {{progress_of(log.iteration, log.train_iters)}};
   const auto add = [&](int rank, std::string text) { parts.push_back({std::move(text), rank}); };
-  if (log.losses.empty()) add(0, "no targets");
-  for (size_t i = 0; i < log.losses.size(); ++i)
-    add(i == 0 ? 0 : 2, fmt::format("{} {}", i == 0 ? "loss" : log.losses[i].first,
-                                    short_loss(log.losses[i].second)));
+  add(0, log.losses.empty() ? "no targets" : "loss " + short_loss(log.losses[0].second));
   if (log.grad_norm) add(1, fmt::format("grad norm {:.3g}", *log.grad_norm));
   add(4, fmt::format("lr {:.2e}", log.learning_rate));
   if (log.tokens_per_s) add(3, fmt::format("{} tokens/s", rate_text(*log.tokens_per_s)));
@@ -86,13 +94,22 @@ std::string compact_line(const TrainLog& log, size_t columns) {
   if (log.nan_iterations > 0) add(0, fmt::format("nan {}", log.nan_iterations));
   if (log.data_wait && *log.data_wait >= 0.05)
     add(8, fmt::format("waits for data {:.0f}%", *log.data_wait * 100));
-  // In the order of their ranks, as many as fit.
+  size_t needed = 0; // by those that are never left out, and the norm of gradients
+  for (const LinePart& part : parts)
+    if (part.rank <= 1) needed += part.text.size() + 3;
+  if (const std::string terms = terms_text(log.losses); needed + terms.size() <= columns)
+    parts[1].text += terms;
+  // In the order of their ranks, as many as fit; after one that does not, none, or lines that
+  // differ in a digit would show different things.
   std::vector<char> shown(parts.size(), 0);
   size_t size = 0;
+  bool full = false;
   for (int rank = 0; rank <= 8; ++rank)
     for (size_t i = 0; i < parts.size(); ++i) {
+      if (parts[i].rank != rank) continue;
       const size_t more = parts[i].text.size() + (size == 0 ? 0 : 3);
-      if (parts[i].rank != rank || (rank > 0 && size + more > columns)) continue;
+      full = full || (rank > 0 && size + more > columns);
+      if (full) continue;
       shown[i] = 1;
       size += more;
     }
