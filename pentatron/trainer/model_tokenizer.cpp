@@ -180,7 +180,9 @@ std::map<std::string, std::string> made_tokenizer_files(const checkpoint::ModelF
                              ? facts.config.vocab_size <= kPaddedBytes
                              : data::reads_text(saved.dataset.type);
   if (!bytes || !plausible || facts.config.vocab_size < data::ByteTokenizer::kVocabSize) return {};
-  return data::tokenizer::byte_tokenizer_files();
+  data::ObjectiveTokens tokens = data::objective_tokens(saved.dataset, data::ByteTokenizer());
+  return data::tokenizer::byte_tokenizer_files(
+      {.names = std::move(tokens.added), .before = tokens.before, .behind = tokens.behind});
 }
 
 } // namespace pentatron::trainer

@@ -14,7 +14,10 @@
 #include "pentatron/base/json.h"
 #include "pentatron/config/config.h"
 #include "pentatron/data/dataset.h"
+#include "pentatron/data/objectives/objective_tokenizer.h"
+#include "pentatron/data/objectives/special_tokens.h"
 #include "pentatron/data/tokenizer/byte_level.h"
+#include "pentatron/data/tokenizer/byte_tokenizer_files.h"
 #include "pentatron/data/tokenizer/chat_template.h"
 #include "pentatron/data/tokenizer/hugging_face.h"
 #include "pentatron/data/tokenizer/merges.h"
@@ -373,6 +376,28 @@ TEST(OpenTokenizer, ReadsAFolderAsItIs) {
       << R"({"eos_token": {"content": "<s>"}, "chat_template": "{{ bos_token }}"})";
   EXPECT_EQ(open_tokenizer({.path = folder})->eod(), 1);
   EXPECT_EQ(find_chat_template(folder), "{{ bos_token }}");
+}
+
+TEST(ByteTokenizerFiles, HaveTheTokensOfAnObjective) {
+  for (const DatasetType type : {DatasetType::kText, DatasetType::kBert, DatasetType::kT5}) {
+    const TemporaryFolder temporary;
+    const DatasetConfig config{.type = type};
+    const auto bytes = std::make_shared<ByteTokenizer>();
+    const ObjectiveTokens tokens = objective_tokens(config, *bytes);
+    for (const auto& [name, content] : byte_tokenizer_files(
+             {.names = tokens.added, .before = tokens.before, .behind = tokens.behind}))
+      std::ofstream(temporary.path() / name) << content;
+    const auto read = open_tokenizer({.path = temporary.path()}),
+               own = with_objective_tokens(bytes, config);
+    EXPECT_EQ(read->vocab_size(), own->vocab_size());
+    EXPECT_EQ(read->eod(), own->eod());
+    for (const std::string text : {"", "caf\u00e9", "a[MASK]b<extra_id_3>"}) {
+      std::vector<int32_t> a, b;
+      read->encode_with_special(text, a);
+      own->encode_with_special(text, b);
+      EXPECT_EQ(a, b) << text;
+    }
+  }
 }
 
 } // namespace

@@ -50,6 +50,16 @@ def main(program):
             found = list(differences(program, folder, where))
             failed += bool(found)
             print(f"{where}: {'equal' if not found else found[0]}", flush=True)
+        for objective, text, ids in [("t5", "a<extra_id_1>b", [97, 259, 98, 256]), ("bert", "a[MASK]b", [258, 97, 260, 98, 259])]:
+            run(program, folder, "train", *TINY, f"model.type={objective}", f"dataset.type={objective}", f"checkpoint.save={objective}",
+                f"logger.dir=log_{objective}")
+            where = f"{objective}/hf/step_00000001"
+            found = list(differences(program, folder, where))
+            theirs = tf.AutoTokenizer.from_pretrained(os.path.join(folder, where))(text)["input_ids"]
+            if theirs != ids:
+                found.append(f"{text!r}: {theirs} and not {ids}")
+            failed += bool(found)
+            print(f"{where}: {'equal' if not found else found[0]}", flush=True)
         tokenizer = tf.AutoTokenizer.from_pretrained(os.path.join(folder, "bytes/hf/step_00000001"))
         if tokenizer("a\u00e9", add_special_tokens=False)["input_ids"] != list("a\u00e9".encode()) or tokenizer.eos_token_id != 256:
             print("bytes: the ids are not the bytes")

@@ -11,17 +11,13 @@ namespace {
 
 class ObjectiveTokenizer final : public Tokenizer {
  public:
-  struct Around {
-    std::vector<int32_t> before, behind;
-    int32_t eod = -1;
-  };
-  ObjectiveTokenizer(std::shared_ptr<const Tokenizer> base, std::vector<std::string> added,
-                     Around around)
-      : base_(std::move(base)), added_(std::move(added)), around_(std::move(around)) {}
+  ObjectiveTokenizer(std::shared_ptr<const Tokenizer> base, ObjectiveTokens tokens)
+      : base_(std::move(base)), added_(std::move(tokens.added)), before_(std::move(tokens.before)),
+        behind_(std::move(tokens.behind)), eod_(tokens.eod) {}
 
   std::string name() const override { return base_->name(); }
   int64_t vocab_size() const override { return base_->vocab_size() + std::ssize(added_); }
-  int32_t eod() const override { return around_.eod; }
+  int32_t eod() const override { return eod_; }
 
   void encode(std::string_view text, std::vector<int32_t>& tokens) const override {
     while (!text.empty()) {
@@ -40,9 +36,9 @@ class ObjectiveTokenizer final : public Tokenizer {
     }
   }
   void encode_with_special(std::string_view text, std::vector<int32_t>& tokens) const override {
-    tokens.insert(tokens.end(), around_.before.begin(), around_.before.end());
+    tokens.insert(tokens.end(), before_.begin(), before_.end());
     encode(text, tokens);
-    tokens.insert(tokens.end(), around_.behind.begin(), around_.behind.end());
+    tokens.insert(tokens.end(), behind_.begin(), behind_.end());
   }
   std::string decode(std::span<const int64_t> tokens) const override {
     return join(tokens, [&](std::span<const int64_t> part) { return base_->decode(part); });
@@ -90,25 +86,17 @@ class ObjectiveTokenizer final : public Tokenizer {
 
   std::shared_ptr<const Tokenizer> base_;
   std::vector<std::string> added_; ///< their ids follow each other above those of `base_`
-  Around around_;
+  std::vector<int32_t> before_, behind_;
+  int32_t eod_;
 };
 
 } // namespace
 
 std::shared_ptr<const Tokenizer> with_objective_tokens(std::shared_ptr<const Tokenizer> base,
                                                        const DatasetConfig& config) {
-  SpecialTokens special(*base);
-  ObjectiveTokenizer::Around around{.before = {}, .behind = {}, .eod = base->eod()};
-  if (config.type == DatasetType::kT5) {
-    around.eod = static_cast<int32_t>(T5Tokens(config, *base, special).eos);
-    around.behind = {around.eod};
-  } else if (config.type == DatasetType::kBert || config.type == DatasetType::kClassification) {
-    const BertTokens tokens(config, special);
-    around.before = {static_cast<int32_t>(tokens.cls)};
-    around.behind = {static_cast<int32_t>(tokens.sep)};
-  }
-  if (special.added().empty()) return base;
-  return std::make_shared<ObjectiveTokenizer>(std::move(base), special.added(), std::move(around));
+  ObjectiveTokens tokens = objective_tokens(config, *base);
+  if (tokens.added.empty()) return base;
+  return std::make_shared<ObjectiveTokenizer>(std::move(base), std::move(tokens));
 }
 
 } // namespace pentatron::data

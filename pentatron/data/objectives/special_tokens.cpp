@@ -92,13 +92,24 @@ T5Tokens::T5Tokens(const DatasetConfig& config, const Tokenizer& tokenizer, Spec
   sentinels = special.sentinels(config.vocab_extra_ids);
 }
 
-int64_t needed_vocabulary(const DatasetConfig& config, const Tokenizer& tokenizer) {
+ObjectiveTokens objective_tokens(const DatasetConfig& config, const Tokenizer& tokenizer) {
   SpecialTokens special(tokenizer);
+  ObjectiveTokens result{.added = {}, .before = {}, .behind = {}, .eod = tokenizer.eod()};
   // A model that was trained on masked words is tuned on labelled texts: one vocabulary for both.
-  if (config.type == DatasetType::kBert || config.type == DatasetType::kClassification)
+  if (config.type == DatasetType::kBert || config.type == DatasetType::kClassification) {
     const BertTokens tokens(config, special);
-  if (config.type == DatasetType::kT5) const T5Tokens tokens(config, tokenizer, special);
-  return special.vocab_size();
+    result.before = {static_cast<int32_t>(tokens.cls)};
+    result.behind = {static_cast<int32_t>(tokens.sep)};
+  } else if (config.type == DatasetType::kT5) {
+    result.eod = static_cast<int32_t>(T5Tokens(config, tokenizer, special).eos);
+    result.behind = {result.eod};
+  }
+  result.added = special.added();
+  return result;
+}
+
+int64_t needed_vocabulary(const DatasetConfig& config, const Tokenizer& tokenizer) {
+  return tokenizer.vocab_size() + std::ssize(objective_tokens(config, tokenizer).added);
 }
 
 std::vector<bool> continuing_tokens(const Tokenizer& tokenizer) {

@@ -65,6 +65,15 @@ struct T5Tokens {
   std::vector<int64_t> sentinels;
 };
 
+/// What a dataset's samples have beside the tokens of their texts.
+struct ObjectiveTokens {
+  std::vector<std::string> added;      ///< names; their ids follow each other above the vocabulary
+  std::vector<int32_t> before, behind; ///< of a single text
+  int32_t eod = -1;                    ///< ends a text
+};
+/// Throws what SpecialTokens::find() does.
+ObjectiveTokens objective_tokens(const DatasetConfig& config, const Tokenizer& tokenizer);
+
 /// The vocabulary that a model needs for samples of that type: the tokenizer's, with the special
 /// tokens that it lacks. Throws what SpecialTokens::find() does.
 int64_t needed_vocabulary(const DatasetConfig& config, const Tokenizer& tokenizer);
