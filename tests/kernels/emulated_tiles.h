@@ -43,6 +43,9 @@ class EmulatedTiles {
     }
     filled_[kTile] = true;
   }
+  template <int kTile> void load_once(const void* data, int64_t row_bytes) {
+    load<kTile>(data, row_bytes);
+  }
   template <int kTile> void store(void* data, int64_t row_bytes) {
     expect_filled(kTile);
     for (int i = 0; i < kTileRows; ++i)

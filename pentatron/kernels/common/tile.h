@@ -57,6 +57,12 @@ class AmxTiles {
     asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(data), "r"(row_bytes), "i"(kTile)
                  : "memory");
   }
+  /// The same for a tile that is used once before the cache of the first level has been filled
+  /// anew: it does not push out what is used again (tileloaddt1).
+  template <int kTile> void load_once(const void* data, int64_t row_bytes) {
+    asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(data), "r"(row_bytes), "i"(kTile)
+                 : "memory");
+  }
   template <int kTile> void store(void* data, int64_t row_bytes) {
     asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(data), "r"(row_bytes), "i"(kTile)
                  : "memory");
@@ -87,22 +93,15 @@ struct TileGrid {
   int64_t step_bytes = 0;
 };
 
-/// Asks for a tile. Always inline, because g++ takes a function that only prefetches for one
-/// without effects and drops the call.
-__attribute__((always_inline)) inline void prefetch_tile(const char* data, int64_t row_bytes) {
-#pragma GCC unroll 16
-  for (int r = 0; r < kTileRows; ++r) __builtin_prefetch(data + r * row_bytes);
-}
-
 /// c = a b, or c += a b if kAdd: (16 kRows) x (16 kColumns) sums, each of kRows and kColumns 1 or
 /// 2, over `steps` steps of 32 k; the rows of c lie c_bytes apart. The sums stay in four tiles, so
 /// that a step of 2 x 2 loads four tiles for four dots: 64 bytes a cycle at the peak rate of 16
-/// cycles a dot, half of what the first-level cache gives.
+/// cycles a dot, half of what the first-level cache gives and twice what the second-level cache
+/// does. So `b` should lie in the first; `a` passes by it.
 template <int kRows, int kColumns, bool kAdd, class Tiles>
 void multiply_tiles(Tiles& tiles, int64_t steps, const TileGrid& a, const TileGrid& b, float* c,
                     int64_t c_bytes) {
   constexpr bool kDown = kRows == 2, kRight = kColumns == 2;
-  constexpr int64_t kAhead = 4; // steps that `a`, which is used once, is asked for ahead
   char* const c0 = reinterpret_cast<char*>(c);
   char* const c1 = c0 + kTileRows * c_bytes;
   if constexpr (kAdd) {
@@ -124,19 +123,15 @@ void multiply_tiles(Tiles& tiles, int64_t steps, const TileGrid& a, const TileGr
   const char* b0 = static_cast<const char*>(b.data);
   const char* b1 = b0 + b.tile_bytes;
   for (int64_t s = 0; s < steps; ++s) {
-    if (s + kAhead < steps) {
-      prefetch_tile(a0 + kAhead * a_step, a_row);
-      if constexpr (kDown) prefetch_tile(a1 + kAhead * a_step, a_row);
-    }
-    tiles.template load<4>(a0, a_row);
     tiles.template load<6>(b0, b_row);
+    tiles.template load_once<4>(a0, a_row);
     tiles.template dot<0, 4, 6>();
     if constexpr (kRight) {
       tiles.template load<7>(b1, b_row);
       tiles.template dot<1, 4, 7>();
     }
     if constexpr (kDown) {
-      tiles.template load<5>(a1, a_row);
+      tiles.template load_once<5>(a1, a_row);
       tiles.template dot<2, 5, 6>();
     }
     if constexpr (kDown && kRight) tiles.template dot<3, 5, 7>();

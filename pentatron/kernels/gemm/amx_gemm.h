@@ -14,12 +14,14 @@ template <class Tiles> class AmxGemm : public BlockedGemm<AmxGemm<Tiles>> {
   static constexpr int64_t kPerStep = kTileK;
   static constexpr int64_t kUnits = kStepUnits;
   static constexpr bool kPad = true;
-  // A block of A has 512 KiB and a panel of B 64 KiB: both stay in the second-level cache (2 MiB)
-  // while the block of B (at most 4 MiB) comes from the third. A tile of C is added to memory once
-  // in 1024 k.
-  static constexpr int64_t kMaxSteps = 32;
-  static constexpr int64_t kMaxRows = 256;
-  static constexpr int64_t kMaxColumns = 2048;
+  // A block of A (at most kBlockBytes) stays in the second-level cache (2 MiB), while the panels of
+  // B pass by from the third. kPanelSteps of a panel of B stay in the first-level cache, while the
+  // rows of A pass by. So the sums of a panel are kept meanwhile, also in the second-level cache.
+  static constexpr int64_t kMaxSteps = 48;
+  static constexpr int64_t kPanelSteps = 20;
+  static constexpr int64_t kBlockBytes = 896 << 10;
+  static constexpr int64_t kMaxRows = 640;
+  static constexpr int64_t kMaxColumns = 768;
   static constexpr int64_t kRowStep = 2 * kTileRows;
   static constexpr double kPackCost = 80; // 512 elements in 80 cycles, which are 80 x 512 products
   static constexpr double kWorkOfAThread = 1 << 20;
@@ -30,28 +32,39 @@ template <class Tiles> class AmxGemm : public BlockedGemm<AmxGemm<Tiles>> {
   using typename Base::Block;
 
   bool thin() const { return g_.m <= kThinRows && g_.transpose_b; }
+  int64_t max_rows() const {
+    const int64_t rows = kBlockBytes / (std::max<int64_t>(1, this->steps_) * kStepUnits * 4);
+    return std::min(kMaxRows, rows / kRowStep * kRowStep);
+  }
   int64_t a_bytes() const {
     if (thin())
       return this->steps_of_k_ * panel_step_bytes() + kEdgeTiles * this->steps_ * kTileBytes;
-    return kMaxRows / kTileRows * this->steps_ * kTileBytes;
+    return sums_offset() + max_rows() / kRowStep * int64_t{sizeof(Sums)};
   }
 
   /// Packs the block's rows of A as rows tiles, and multiplies them by the panels of B.
   void block(Tiles& tiles, const Block& x) const {
     const int64_t steps = k_blocks_.size(x.q);
+    const Split panels{steps, std::max<int64_t>(1, ceil_div(steps, kPanelSteps))};
     pack_a(x);
-    alignas(64) Sums sums;
+    auto* const sums = reinterpret_cast<float*>(x.a) + sums_offset() / 4;
     for (int64_t j = 0; j < x.columns; j += kNr) {
       const int width = static_cast<int>(std::min<int64_t>(kNr, x.columns - j));
-      for (int64_t i = 0; i < x.rows; i += kRowStep) {
-        const int64_t rows = std::min(kRowStep, x.rows - i);
-        const TileOut out = this->tile_out(x, i, j, width);
-        prefetch_out(out, rows);
-        multiply_tiles<false>(tiles, count_tiles(rows), count_tiles(width), steps,
-                              packed_rows(x.a + i / kTileRows * steps * kTileUnits, steps),
-                              packed_pairs(x.b + j * steps * kUnits), sums,
-                              kSumsColumns * int64_t{sizeof(float)});
-        finish_rows(sums, rows, out);
+      for (int64_t p = 0; p < panels.parts; ++p) {
+        const TileGrid b = packed_pairs(x.b + (j * steps + panels.begin(p) * kNr) * kUnits);
+        for (int64_t i = 0; i < x.rows; i += kRowStep) {
+          const int64_t rows = std::min(kRowStep, x.rows - i);
+          const TileGrid a =
+              packed_rows(x.a + (i / kTileRows * steps + panels.begin(p)) * kTileUnits, steps);
+          float* const tile = sums + i * kSumsColumns;
+          const auto multiply = p == 0 ? multiply_tiles<false, Tiles> : multiply_tiles<true, Tiles>;
+          const bool last = p + 1 == panels.parts;
+          const TileOut out = last ? this->tile_out(x, i, j, width) : TileOut{};
+          if (last) prefetch_out(out, rows);
+          multiply(tiles, count_tiles(rows), count_tiles(width), panels.size(p), a, b, tile,
+                   kSumsColumns * int64_t{sizeof(float)});
+          if (last) finish_rows(tile, rows, out);
+        }
       }
     }
   }
@@ -90,6 +103,8 @@ template <class Tiles> class AmxGemm : public BlockedGemm<AmxGemm<Tiles>> {
     return {data, 64, steps * kTileBytes, kTileBytes};
   }
   static TileGrid packed_pairs(const uint32_t* data) { return {data, 128, 64, 2 * kTileBytes}; }
+  /// Where the sums of a panel lie, behind the packed A.
+  int64_t sums_offset() const { return max_rows() / kTileRows * this->steps_ * kTileBytes; }
   /// Of the pairs tiles of all rows and one step, if thin.
   int64_t panel_step_bytes() const { return ceil_div(g_.m, kNr) * 2 * kTileBytes; }
 

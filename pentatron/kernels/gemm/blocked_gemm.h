@@ -7,7 +7,8 @@
 ///   kPerStep        elements of k in a step: blocks of k are whole steps
 ///   kUnits          32-bit units of a step in a packed panel
 ///   kPad            panels are filled with zeros: all columns, whole steps
-///   kMaxSteps, kMaxRows, kMaxColumns   sizes of blocks: steps of k, rows of A, columns of B
+///   kMaxSteps, kMaxColumns   sizes of blocks: steps of k, columns of B
+///   max_rows()      of a block of A
 ///   kRowStep        blocks of rows are multiples of it
 ///   kPackCost       multiplications in the time of packing an element
 ///   kWorkOfAThread  multiplications that pay for the start of a thread
@@ -280,7 +281,7 @@ template <class Derived> class BlockedGemm {
           }
           pack_panels(b_item(item), g_.ldb, g_.transpose_b, block.j, block.columns, block.q,
                       block.b);
-          const Split blocks{ceil_div(rows, kStep), ceil_div(rows, Derived::kMaxRows)};
+          const Split blocks{ceil_div(rows, kStep), ceil_div(rows, self().max_rows())};
           for (int64_t r = 0; r < blocks.parts; ++r) {
             block.i = i + blocks.begin(r) * kStep;
             block.rows = std::min(i + rows, i + blocks.begin(r + 1) * kStep) - block.i;

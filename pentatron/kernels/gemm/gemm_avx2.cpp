@@ -30,6 +30,7 @@ template <bool kBf16> class Avx2Gemm : public BlockedGemm<Avx2Gemm<kBf16>> {
   using typename Base::Block;
 
   bool thin() const { return g_.m <= avx2::kThinTile && g_.transpose_b; }
+  int64_t max_rows() const { return kMaxRows; }
   int64_t a_bytes() const { return (kMaxRows / avx2::kMr + 1) * panel_units() * 4; }
 
   /// Packs the block's rows of A and runs the tiles.

@@ -38,6 +38,7 @@ template <bool kPairs> class Avx512Gemm : public BlockedGemm<Avx512Gemm<kPairs>>
   using typename Base::Block;
 
   bool thin() const { return g_.m <= kThinTile && g_.transpose_b; }
+  int64_t max_rows() const { return kMaxRows; }
   int64_t a_bytes() const { return kMaxRows * this->steps_ * 4 + 64; }
 
   /// Packs the block's rows of A and runs the tiles.
