@@ -28,11 +28,12 @@ void set_waiting() {
   if (std::getenv("OMP_WAIT_POLICY") == nullptr) ::setenv("GOMP_SPINCOUNT", "10000", 0);
 }
 
-/// The C library keeps memory that was freed: by default it returns every large block to the
-/// system, and each step has it cleared again page by page (8 % of a step of GPT-2 on two
-/// processors). It reads these when it is loaded; what the user has set stays.
+/// The C library keeps memory that was freed: by default it returns blocks of some size to the
+/// system, and each step has them cleared again page by page. It reads these when it is loaded;
+/// what the user has set stays. 32 MiB is the largest threshold that it takes (it ignores others);
+/// large tensors have memory of their own (nn/memory/large_blocks.h).
 void keep_freed_memory() {
-  ::setenv("MALLOC_MMAP_THRESHOLD_", "4294967296", 0);
+  ::setenv("MALLOC_MMAP_THRESHOLD_", "33554432", 0);
   ::setenv("MALLOC_TRIM_THRESHOLD_", "8589934592", 0);
 }
 

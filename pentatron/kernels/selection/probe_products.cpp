@@ -19,7 +19,7 @@ void probe_gemm(Probe& probe, Arguments& arguments) {
   // A weight gradient sums over tokens and adds to what is there.
   g.accumulate = g.transpose_a;
   g.m = g.transpose_a ? 1024 : arguments.rows();
-  g.k = g.transpose_a ? arguments.rows() : (part & 1) != 0 ? 1024 : 384;
+  g.k = g.transpose_a ? 2 * arguments.rows() : (part & 1) != 0 ? 1024 : 384;
   g.lda = g.transpose_a ? g.m : g.k;
   g.ldb = g.transpose_b ? g.k : g.n;
   g.ldc = g.n;

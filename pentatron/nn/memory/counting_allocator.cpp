@@ -1,6 +1,7 @@
 #include "pentatron/nn/memory/counting_allocator.h"
 
 #include "pentatron/comm/rank_threads.h"
+#include "pentatron/nn/memory/large_blocks.h"
 
 #include <c10/core/CPUAllocator.h>
 
@@ -53,6 +54,7 @@ struct alignas(64) Header {
   int64_t bytes;
   int32_t rank;
   MemoryCategory category;
+  bool large; ///< from large_block()
 };
 static_assert(sizeof(Header) == 64 && c10::gAlignment <= 64);
 
@@ -64,8 +66,14 @@ class CountingAllocator final : public c10::Allocator {
     if (bytes == 0) return {nullptr, nullptr, &release, c10::Device(c10::kCPU)};
     // A size near the limit stays there, so that torch's own allocator refuses it in its own words.
     constexpr size_t kMax = std::numeric_limits<size_t>::max() - sizeof(Header);
-    void* base = inner_->raw_allocate(std::min(bytes, kMax) + sizeof(Header));
-    auto* header = new (base) Header{static_cast<int64_t>(bytes), comm::current_rank(), t_category};
+    const size_t whole = std::min(bytes, kMax) + sizeof(Header);
+    // Sizes without sense are not even tried here.
+    const bool try_large = whole >= kLargeBlock && whole < size_t{1} << 46;
+    void* base = try_large ? large_block(whole) : nullptr;
+    const bool large = base != nullptr;
+    if (!large) base = inner_->raw_allocate(whole);
+    auto* header =
+        new (base) Header{static_cast<int64_t>(bytes), comm::current_rank(), t_category, large};
     RankCounters& owner = of_rank(header->rank);
     owner.categories[static_cast<size_t>(header->category)].add(header->bytes);
     owner.total.add(header->bytes);
@@ -91,7 +99,11 @@ class CountingAllocator final : public c10::Allocator {
     RankCounters& owner = of_rank(header->rank);
     owner.categories[static_cast<size_t>(header->category)].subtract(header->bytes);
     owner.total.subtract(header->bytes);
-    instance()->inner_->raw_deallocate(header);
+    if (header->large) {
+      free_large_block(header, static_cast<size_t>(header->bytes) + sizeof(Header));
+    } else {
+      instance()->inner_->raw_deallocate(header);
+    }
   }
 
   c10::Allocator* inner_;
