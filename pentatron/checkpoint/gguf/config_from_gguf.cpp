@@ -68,7 +68,7 @@ GgufConfig config_from_gguf(const GgufFile& file, Problems& problems) {
   const GgufFamily* const family = find_gguf_family(&GgufFamily::architecture, architecture);
   if (family == nullptr)
     raise<ConfigError>("{}: general.architecture={} is not supported\n  try: a {} model",
-                           keys.origin(), excerpt(architecture), gguf_family_list());
+                       keys.origin(), excerpt(architecture), gguf_family_list());
   if (const auto parts = keys.find_integer("split.count"); parts && *parts > 1)
     raise<CheckpointError>("{} is one part of a model that is split into {} files\n  try: join "
                            "them with llama-gguf-split --merge",

@@ -23,7 +23,7 @@ GgufHead config_to_gguf(const Json& hf, Problems& problems) {
   const GgufFamily* const known = find_gguf_family(&GgufFamily::model_type, family);
   if (known == nullptr)
     raise<ConfigError>("model_type={} cannot be written as GGUF\n  try: {}", excerpt(family),
-                           gguf_family_list());
+                       gguf_family_list());
   out.structure.family = known;
   out.structure.vocab = w.size("vocab_size");
   known->write(w);

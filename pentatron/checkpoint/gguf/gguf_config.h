@@ -19,8 +19,8 @@ struct GgufConfig {
   GgufStructure structure;
   Json hf;
 };
-/// Throws DataError if a value is missing or of the wrong type, ConfigError for an architecture that
-/// is not known. The structure is to be used only if there are no problems.
+/// Throws DataError if a value is missing or of the wrong type, ConfigError for an architecture
+/// that is not known. The structure is to be used only if there are no problems.
 GgufConfig config_from_gguf(const GgufFile& file, Problems& problems);
 
 struct GgufHead {
