@@ -35,7 +35,9 @@ std::string with_origins(const trainer::Config& config, const config::Violations
     const std::string value = config::get(config, field.path);
     std::string where = origins.where(field.path);
     if (where.empty())
-      where = value == config::get(defaults, field.path) ? "default" : "preset or loaded model";
+      where = value == config::get(defaults, field.path)
+                  ? "default"
+                  : "preset, loaded model, or default of the model";
     text += fmt::format("{:<60} # {}\n", fmt::format("{}: {}", field.path, value), where);
   }
   return text;

@@ -14,11 +14,13 @@
 #include "pentatron/cli/commands.h"
 #include "pentatron/cli/loaded_model.h"
 #include "pentatron/cli/text_documents.h"
+#include "pentatron/data/input_files.h"
 #include "pentatron/models/model.h"
 #include "pentatron/trainer/evaluate_hf.h"
 #include "pentatron/trainer/kernel_choice.h"
 #include "pentatron/trainer/metrics/train_log.h"
 #include "pentatron/trainer/runtime.h"
+#include "pentatron/trainer/score_labels.h"
 #include "pentatron/trainer/score_text.h"
 
 namespace pentatron::cli {
@@ -26,8 +28,8 @@ namespace pentatron::cli {
 namespace {
 
 struct EvaluateArguments {
-  std::string positional, model, batches, text_key = "text", logits_out, grads_out, hidden_out;
-  std::optional<std::string> text;
+  std::string positional, model, batches, logits_out, grads_out, hidden_out;
+  std::optional<std::string> text, text_key, label_key;
   std::vector<std::string> files, config;
   bool overwrite = false;
   trainer::TextScoring scoring;
@@ -98,6 +100,13 @@ void print_score(const trainer::TextScore& score) {
              score.documents);
 }
 
+void print_figures(const trainer::Evaluation& evaluation, const std::string& more = "") {
+  fmt::print("{{\"loss\":{}", trainer::exact_text(evaluation.loss));
+  for (const auto& [name, value] : evaluation.figures)
+    fmt::print(",\"{}\":{}", name, trainer::exact_text(value));
+  fmt::print("{}}}\n", more);
+}
+
 /// One batch as transformers' forward pass takes it.
 void evaluate_batch(const EvaluateArguments& a, const trainer::Config& config,
                     std::vector<int32_t> tokens) {
@@ -119,10 +128,36 @@ void evaluate_batch(const EvaluateArguments& a, const trainer::Config& config,
           a.batches);
     return;
   }
-  fmt::print("{{\"loss\":{}", trainer::exact_text(result->loss));
-  for (const auto& [name, value] : result->figures)
-    fmt::print(",\"{}\":{}", name, trainer::exact_text(value));
-  fmt::print("}}\n");
+  print_figures(*result);
+}
+
+/// Files of texts with a label each, as the run that trained the model read them.
+void evaluate_labels(const EvaluateArguments& a, const trainer::Config& config,
+                     const OpenedModel& opened) {
+  if (a.scoring.stride > 0)
+    raise<ConfigError>("--stride {} has no effect on {}, which reads each text once\n  try: remove "
+                       "--stride",
+                       a.scoring.stride, a.model);
+  data::find_input_files(a.files, "--file"); // or says what is missing
+  data::DatasetConfig dataset = saved_config(opened.source->facts()).dataset;
+  dataset.type = data::DatasetType::kClassification;
+  dataset.path = fmt::format("{}", fmt::join(a.files, ","));
+  dataset.split = "0,1,0";
+  dataset.on_bad_input = data::OnBadInput::kError;
+  if (a.text_key) dataset.text_key = *a.text_key;
+  if (a.label_key) dataset.label_key = *a.label_key;
+  std::optional<trainer::LabelScore> score;
+  const auto read = [&](checkpoint::ModelSource& source) {
+    try {
+      score = trainer::score_labels(
+          source, open_plain_tokenizer(opened), dataset,
+          {.dtype = config.dtype, .device = config.device, .context = a.scoring.context});
+    } catch (const data::BadInputError& bad) {
+      throw data::BadInputError(bad.input(), remedy_in_documents(bad.input(), false));
+    }
+  };
+  checkpoint::read_model(a.model, opened.source->facts().path, {}, read);
+  print_figures(score->evaluation, fmt::format(",\"samples\":{}", score->samples));
 }
 
 void evaluate_text(const EvaluateArguments& a, const trainer::Config& config) {
@@ -138,10 +173,19 @@ void evaluate_text(const EvaluateArguments& a, const trainer::Config& config) {
     if (tokens.empty()) throw DataError("the text has no tokens\n  try: a longer text");
     return evaluate_batch(a, config, std::move(tokens));
   }
-  if (models::model_spec(opened.source->config()).generates != models::Generates::kContinuation)
+  const models::ModelSpec spec = models::model_spec(opened.source->config());
+  const bool judges = spec.scores != models::SampleScores::kNone;
+  if (judges && !a.text) return evaluate_labels(a, config, opened);
+  if (a.label_key)
+    raise<ConfigError>(
+        "--label-key {} has no effect on {}, which predicts no labels\n  try: remove "
+        "--label-key",
+        *a.label_key, a.model);
+  if (spec.generates != models::Generates::kContinuation)
     raise<ConfigError>("{} is a model of type {}, which does not predict the next token\n  try: "
-                       "--hidden-out hidden.safetensors, or --batches FILE with labels",
-                       a.model, config::to_string(opened.source->config().type));
+                       "--hidden-out hidden.safetensors, or {} with labels",
+                       a.model, config::to_string(opened.source->config().type),
+                       judges ? "--file FILE.jsonl" : "--batches FILE");
   trainer::TextScoring scoring = a.scoring;
   scoring.dtype = config.dtype;
   scoring.device = config.device;
@@ -152,7 +196,7 @@ void evaluate_text(const EvaluateArguments& a, const trainer::Config& config) {
   if (a.text) {
     scorer->add(*a.text);
   } else {
-    for_each_document(a.files, "--file", a.text_key,
+    for_each_document(a.files, "--file", a.text_key.value_or("text"),
                       [&](std::string_view text) { scorer->add(text); });
   }
   print_score(scorer->finish());
@@ -186,7 +230,8 @@ void add_evaluate(CLI::App& program, Action& chosen) {
   verb->add_option("--hf,--model", a->model, "the model; the same as the first argument");
   verb->add_option("--text", a->text, "text to evaluate");
   verb->add_option("--file", a->files,
-                   "file or folder of text to evaluate: .txt, .md, .jsonl with one object per "
+                   "file or folder of text to evaluate, with labels for a model of labels: .txt, "
+                   ".md, .jsonl with one object per "
                    "line, .json with that or an array of objects, each also as .gz or .zst, and "
                    ".parquet; repeat the option for several")
       ->allow_extra_args(false);
@@ -196,9 +241,12 @@ void add_evaluate(CLI::App& program, Action& chosen) {
                    "(attention_mask, token_type_ids, labels)");
   verb->add_option("--text-key", a->text_key,
                    "with --file: the field of the JSON objects, or the Parquet column, that "
-                   "holds the text")
-      ->needs("--file")
-      ->capture_default_str();
+                   "holds the text; default: text, or that of the run")
+      ->needs("--file");
+  verb->add_option("--label-key", a->label_key,
+                   "with --file and a model of labels: the field or column of the label; default: "
+                   "label, or that of the run")
+      ->needs("--file");
   verb->add_option("--context", a->scoring.context,
                    "with --text or --file: tokens of a window; longer texts are cut into windows; "
                    "default: the context of the model")
@@ -222,7 +270,8 @@ void add_evaluate(CLI::App& program, Action& chosen) {
                    "key=value settings: dtype, device, kernels, train.num_threads");
   verb->footer("Prints one JSON line. For texts: loss (mean cross-entropy per token, in nats), "
                "perplexity, bits_per_byte, tokens, bytes and documents. For --batches: loss, and "
-               "the losses that it is the sum of.\n"
+               "the losses that it is the sum of. For labels: loss, accuracy, f1 and matthews, or "
+               "pearson and spearman, and samples.\n"
                "examples:\n"
                "  pentatron evaluate runs/quickstart/checkpoints --text \"It is a truth\"\n"
                "  pentatron evaluate model.gguf --file held_out/ --file more.jsonl --stride 512\n"

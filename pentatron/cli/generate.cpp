@@ -2,6 +2,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -188,10 +190,22 @@ class Run {
   Speed speed_;
 };
 
+/// Before the weights are read.
+void check_tokens(const std::vector<int64_t>& tokens, int64_t vocab_size) {
+  std::vector<int64_t> known = tokens;
+  for (int64_t& token : known) token = std::clamp<int64_t>(token, 0, vocab_size - 1);
+  const auto [bad, ignored] = std::ranges::mismatch(tokens, known);
+  if (bad == tokens.end()) return;
+  raise<ConfigError>("--tokens has {}, but the ids of the model's vocabulary are 0 to {}\n  try: "
+                     "--tokens {}",
+                     *bad, vocab_size - 1, fmt::join(known, ","));
+}
+
 int run_generate(const GenerateArguments& arguments) {
   generate::check(arguments.writing.options);
   const Ranks ranks = find_ranks(arguments.ranks);
   const OpenedModel opened = open_generator(arguments.model, arguments.config, ranks.size);
+  check_tokens(arguments.tokens, opened.config.model.vocab_size);
   std::shared_ptr<const data::Tokenizer> tokenizer;
   if (arguments.tokens.empty()) {
     tokenizer = open_tokenizer_of(opened);

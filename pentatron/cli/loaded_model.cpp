@@ -20,16 +20,6 @@ namespace {
 
 using Kind = checkpoint::TokenizerPlace::Kind;
 
-/// Of the run that the model comes from.
-trainer::Config saved_config(const checkpoint::ModelFacts& facts) {
-  trainer::Config saved;
-  if (facts.saved_config.empty()) return saved;
-  config::Violations violations;
-  config::apply_yaml(saved, facts.saved_config, facts.path.string(), violations);
-  violations.throw_if_any();
-  return saved;
-}
-
 std::shared_ptr<const data::Tokenizer> make_tokenizer_of(const checkpoint::ModelFacts& facts,
                                                          data::TokenizerConfig config) {
   if (facts.tokenizer.kind == Kind::kConfig) return data::make_tokenizer(config);
@@ -39,6 +29,15 @@ std::shared_ptr<const data::Tokenizer> make_tokenizer_of(const checkpoint::Model
 }
 
 } // namespace
+
+trainer::Config saved_config(const checkpoint::ModelFacts& facts) {
+  trainer::Config saved;
+  if (facts.saved_config.empty()) return saved;
+  config::Violations violations;
+  config::apply_yaml(saved, facts.saved_config, facts.path.string(), violations);
+  violations.throw_if_any();
+  return saved;
+}
 
 trainer::Precision precision_of(SafeDtype dtype) {
   if (dtype == SafeDtype::kF64) return trainer::Precision::kFp64;
@@ -115,11 +114,17 @@ std::filesystem::path tokenizer_path(const OpenedModel& opened) {
   return place.path;
 }
 
-std::shared_ptr<const data::Tokenizer> open_tokenizer_of(const OpenedModel& opened) {
+std::shared_ptr<const data::Tokenizer> open_plain_tokenizer(const OpenedModel& opened) {
   const checkpoint::ModelFacts& facts = opened.source->facts();
   if (facts.tokenizer.kind == Kind::kNone) return nullptr;
-  const trainer::Config saved = saved_config(facts);
-  return data::with_objective_tokens(make_tokenizer_of(facts, saved.tokenizer), saved.dataset);
+  return make_tokenizer_of(facts, saved_config(facts).tokenizer);
+}
+
+std::shared_ptr<const data::Tokenizer> open_tokenizer_of(const OpenedModel& opened) {
+  std::shared_ptr<const data::Tokenizer> plain = open_plain_tokenizer(opened);
+  if (plain == nullptr) return nullptr;
+  return data::with_objective_tokens(std::move(plain),
+                                     saved_config(opened.source->facts()).dataset);
 }
 
 } // namespace pentatron::cli

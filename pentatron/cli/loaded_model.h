@@ -23,6 +23,8 @@ struct OpenedModel {
   std::unique_ptr<checkpoint::ModelSource> source;
   trainer::Config config; ///< of the model, with the keys that the user gave
 };
+/// The configuration of the run that the model comes from; the defaults if there is none.
+trainer::Config saved_config(const checkpoint::ModelFacts& facts);
 /// What a run computes in that starts from weights of this type.
 trainer::Precision precision_of(SafeDtype dtype);
 
@@ -40,7 +42,10 @@ parallelize::RankModel load_model(const OpenedModel& opened, const comm::Group& 
 
 /// Where the tokenizer's files are, for the chat template; empty: it has none.
 std::filesystem::path tokenizer_path(const OpenedModel& opened);
-/// Null if none is known.
+/// As the model's data read it: special tokens that they added are not in it. Null if none is
+/// known.
+std::shared_ptr<const data::Tokenizer> open_plain_tokenizer(const OpenedModel& opened);
+/// With those. Null if none is known.
 std::shared_ptr<const data::Tokenizer> open_tokenizer_of(const OpenedModel& opened);
 
 } // namespace pentatron::cli

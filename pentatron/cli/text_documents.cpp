@@ -28,14 +28,14 @@ class WholeDocuments final : public data::DocumentSink {
 /// A document is held whole, as a text file is, so that its line needs no limit of its own.
 constexpr int64_t kNoLineLimit = int64_t{1} << 50;
 
-/// What to try for bad input, `others`: behind documents that were good.
+} // namespace
+
 std::string remedy_in_documents(const data::SkippedInput& input, bool others) {
-  if (!input.key.empty() && !others) return "--text-key " + input.key;
+  if (!input.key.empty() && !others)
+    return (input.option == "label_key" ? "--label-key " : "--text-key ") + input.key;
   if (input.number == 0) return "another file, or the others without this one";
   return fmt::format("a copy of the file without this {}", input.element ? "element" : "line");
 }
-
-} // namespace
 
 void for_each_document(const std::vector<std::string>& paths, std::string_view option,
                        const std::string& text_key,

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "pentatron/data/input_report.h"
+
 namespace pentatron::cli {
 
 /// Calls `use` with each document of the files and folders, in order. A text file is one document,
@@ -15,5 +17,9 @@ namespace pentatron::cli {
 void for_each_document(const std::vector<std::string>& paths, std::string_view option,
                        const std::string& text_key,
                        const std::function<void(std::string_view)>& use);
+
+/// What to try for bad input, in options of such a command; `others`: behind documents that were
+/// good.
+std::string remedy_in_documents(const data::SkippedInput& input, bool others);
 
 } // namespace pentatron::cli

@@ -98,14 +98,16 @@ class BatchesDataset::Reader {
     case SafeDtype::kBool:
       return converted<int64_t, uint8_t>(tensor);
     default:
-      raise<DataError>("{}: {} is {}, not I64", d_.name_, name, name_of(tensor.dtype));
+      raise<DataError>("{}: {} is {}, not I64\n  try: {} as I64", d_.name_, name,
+                       name_of(tensor.dtype), name);
     }
   }
 
   std::vector<double> floats(std::string_view name, const SafeTensor& tensor) const {
     if (tensor.dtype == SafeDtype::kF64) return converted<double, double>(tensor);
     if (tensor.dtype == SafeDtype::kF32) return converted<double, float>(tensor);
-    raise<DataError>("{}: {} is {}, not F64 or F32", d_.name_, name, name_of(tensor.dtype));
+    raise<DataError>("{}: {} is {}, not F64 or F32\n  try: {} as F32", d_.name_, name,
+                     name_of(tensor.dtype), name);
   }
 
   /// Every tensor of a stream has its length, which the first one says.
@@ -137,8 +139,10 @@ class BatchesDataset::Reader {
     if (outer_ == 2) place.push_back(row / d_.batch_size_);
     place.push_back(row % d_.batch_size_);
     if (!field.stream.empty()) place.push_back(at % width);
-    raise<DataError>("{}: {}[{}]={} is not below {}, the number of values that the model knows",
-                     d_.name_, name, fmt::join(place, ", "), *bad, field.limit);
+    raise<DataError>("{}: {}[{}]={} is not below {}, the number of values that the model knows\n  "
+                     "try: {} from 0 to {}",
+                     d_.name_, name, fmt::join(place, ", "), *bad, field.limit, name,
+                     field.limit - 1);
   }
 
   /// `tokens` as inputs and the labels one place further on.
@@ -231,9 +235,11 @@ class BatchesDataset::Reader {
     std::vector<std::string> there;
     for (const auto& [name, tensor] : file_.tensors())
       there.push_back(fmt::format("{} [{}]", name, fmt::join(tensor.shape, ", ")));
-    raise<DataError>("{} has no tensor {} {}, which the model reads; it has {}", d_.name_,
-                     field.name, shape_text(!field.stream.empty()),
-                     there.empty() ? "none" : fmt::format("{}", fmt::join(there, ", ")));
+    raise<DataError>("{} has no tensor {} {}, which the model reads; it has {}\n  try: a "
+                     "file with the tensor {}",
+                     d_.name_, field.name, shape_text(!field.stream.empty()),
+                     there.empty() ? "none" : fmt::format("{}", fmt::join(there, ", ")),
+                     field.name);
   }
 
   Shape shape_of(const BatchStream& stream) {

@@ -105,6 +105,23 @@ std::vector<BatchField> given_fields(const DatasetConfig& config,
   }
 }
 
+bool can_give(DatasetType type, const std::vector<BatchField>& wanted) {
+  for (const BinaryHead head : {BinaryHead::kNextSentence, BinaryHead::kNone}) {
+    DatasetConfig config;
+    config.type = type;
+    config.bert_binary_head = head;
+    if (first_missing(wanted, given_fields(config, wanted)) == nullptr) return true;
+  }
+  return false;
+}
+
+std::optional<DatasetType> type_for_text(const std::vector<BatchField>& wanted) {
+  for (const DatasetType type :
+       {DatasetType::kText, DatasetType::kBert, DatasetType::kT5, DatasetType::kClassification})
+    if (can_give(type, wanted)) return type;
+  return std::nullopt;
+}
+
 void check_fields(const DatasetConfig& config, const std::vector<BatchField>& wanted) {
   const std::vector<BatchField> given = given_fields(config, wanted);
   const BatchField* missing = first_missing(wanted, given);

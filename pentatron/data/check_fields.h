@@ -1,6 +1,7 @@
 /// Whether a type of dataset gives what a model reads, known before any file is read.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "pentatron/data/config.h"
@@ -12,6 +13,11 @@ namespace pentatron::data {
 /// and is taken to give `wanted`.
 std::vector<BatchField> given_fields(const DatasetConfig& config,
                                      const std::vector<BatchField>& wanted);
+
+/// Whether data of that type have the fields that a model reads, with other keys that suit it.
+bool can_give(DatasetType type, const std::vector<BatchField>& wanted);
+/// The type that makes them of text; none: only ready batches have them.
+std::optional<DatasetType> type_for_text(const std::vector<BatchField>& wanted);
 
 /// Throws ConfigError for a field of `wanted` that the dataset does not give, with the settings of
 /// a dataset that gives all of them.

@@ -64,7 +64,6 @@ struct DatasetConfig {
   std::string text_key = "text";
   std::string text_pair_key = "text_pair";
   std::string label_key = "label";
-  std::vector<std::string> label_names;
   std::string split = "95,5,0";
   uint64_t seed = 1234;
   OnBadInput on_bad_input = OnBadInput::kError;
@@ -104,7 +103,8 @@ struct DatasetConfig {
             "kind of data; text: text files; indexed: corpora made by `pentatron preprocess` or "
             "Megatron; bert: masked words, in text files or corpora; t5: masked spans, in text "
             "files or corpora; classification: JSON objects with a text or two and a label; "
-            "batches: a Safetensors file with prepared batches; mock: random tokens"),
+            "batches: a Safetensors file with prepared batches; mock: random tokens; default: the "
+            "one of text, bert, t5 and classification that the model is trained on"),
         config::field(
             "path", &C::path,
             "data to read. type=text: files or folders, separated by commas (.txt, .md, .jsonl, "
@@ -156,9 +156,6 @@ struct DatasetConfig {
                       "type=classification: key or column of the label, which is the number of a "
                       "class from 0, the name of a class, or any number if the model predicts one")
             .not_empty(),
-        config::field("label_names", &C::label_names,
-                      "type=classification: names of the classes in the order of their numbers; "
-                      "[]: the names in the training data, sorted by their bytes"),
         config::field("split", &C::split,
                       "proportions of training, validation and test data, in document order")
             .not_empty(),

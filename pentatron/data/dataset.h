@@ -167,6 +167,7 @@ struct Datasets {
   PartSize train_size, validation_size, test_size;
   int64_t file_batch_size =
       0; ///< of type batches: the global batch size that takes a step of the file a step
+  std::vector<std::string> label_names;     ///< of type classification: of classes; empty: numbers
   std::vector<std::filesystem::path> files; ///< that were read
   std::string summary; ///< what was read, for the log: one line, more if something was skipped
 
@@ -186,6 +187,9 @@ struct DatasetContext {
   /// What the model reads; empty: what a model reads that predicts the next token.
   std::vector<BatchField> fields = {};
   std::shared_ptr<const Tokenizer> tokenizer = {};
+  /// The model's names of classes, by their numbers; empty: numbers, or names that the training
+  /// data decide.
+  std::vector<std::string> label_names = {};
   /// How many samples the run takes of each part, which dataset.order=megatron depends on; none:
   /// as many as an epoch has.
   std::optional<int64_t> train_samples = {};

@@ -2,8 +2,10 @@
 
 #include <functional>
 #include <numeric>
+#include <set>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "pentatron/models/param_specs.h"
 
@@ -23,6 +25,13 @@ int64_t ModelConfig::ffn_size() const {
 std::optional<int64_t> ModelConfig::longest_sequence() const {
   if (type == ModelType::kT5) return std::nullopt;
   return max_position_embeddings - position_offset;
+}
+
+std::vector<std::string> ModelConfig::class_names() const {
+  std::vector<std::string> names = label_names;
+  for (int64_t i = std::ssize(names); i < num_labels; ++i)
+    names.push_back(fmt::format("LABEL_{}", i));
+  return names;
 }
 
 bool ModelConfig::pools() const {
@@ -138,6 +147,24 @@ void ModelConfig::validate(config::Violations& violations, std::string_view path
                    fmt::format("{}={} is not below {}={}", key("padding_token"), padding_token,
                                key("vocab_size"), vocab_size),
                    fmt::format("{}=-1", key("padding_token")));
+  }
+  if (!label_names.empty()) {
+    const std::string setting =
+        fmt::format("{}=[{}]", key("label_names"), fmt::join(label_names, ","));
+    if (head != ModelHead::kClassification)
+      violations.add(
+          key("label_names"),
+          fmt::format("{} names classes, but {}={}", setting, key("head"), config::to_string(head)),
+          fmt::format("{}=[]", key("label_names")));
+    else if (std::ssize(label_names) > num_labels)
+      violations.add(key("label_names"),
+                     fmt::format("{} has {} names, but {}={}", setting, label_names.size(),
+                                 key("num_labels"), num_labels),
+                     fmt::format("{}={}", key("num_labels"), label_names.size()));
+    else if (const auto all = class_names();
+             std::set<std::string>(all.begin(), all.end()).size() != all.size())
+      violations.add(key("label_names"), fmt::format("{} gives two classes one name", setting),
+                     fmt::format("{}=[]", key("label_names")));
   }
   if (type == ModelType::kT5 && decoder_start_token >= vocab_size) {
     violations.add(key("decoder_start_token"),

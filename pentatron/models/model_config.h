@@ -189,6 +189,7 @@ struct ModelConfig {
   bool use_scaled_init_method = true;
   ModelHead head = ModelHead::kMaskedLm;
   int64_t num_labels = 2;
+  std::vector<std::string> label_names;
   std::optional<double> classifier_dropout;
   bool binary_head = true;
   bool pooler = true;
@@ -215,6 +216,9 @@ struct ModelConfig {
   int64_t num_parameters() const;
   /// The longest sequence that it has positions for; none: any.
   std::optional<int64_t> longest_sequence() const;
+  /// A name for each of num_labels classes: LABEL_<number>, as in transformers, where there is
+  /// none.
+  std::vector<std::string> class_names() const;
   /// Whether it says something of a whole sample, from its first token.
   bool pools() const;
   /// The same model with one layer of each kind: layers are alike, and there may be a million.
@@ -383,6 +387,12 @@ struct ModelConfig {
             .only_for(T::kBert),
         field("num_labels", &C::num_labels, "head=classification: number of classes")
             .range(2, 1 << 20)
+            .only_for(T::kBert),
+        field("label_names", &C::label_names,
+              "head=classification: names of the classes in the order of their numbers; []: those "
+              "of the model in checkpoint.load, or else the names in the training data, sorted by "
+              "their bytes")
+            .on_resume(OnResume::kTold)
             .only_for(T::kBert),
         field("classifier_dropout", &C::classifier_dropout,
               "head=classification and regression: dropout rate before the output layer; default: "

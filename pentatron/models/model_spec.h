@@ -55,6 +55,7 @@ struct SharedParam {
 enum class Generates : uint8_t { kNothing, kContinuation, kAnswer };
 
 struct ModelSpec {
+  std::string chosen_by;            ///< the settings that decide what it reads: "model.type=gpt"
   std::vector<std::string> streams; ///< sequences of different lengths: "tokens"; T5: two
   std::vector<nn::FlowSpec> flows;
   std::vector<SegmentSpec> segments;

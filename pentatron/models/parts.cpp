@@ -199,4 +199,19 @@ nn::Segment::Output LayerSegment::forward(const std::vector<at::Tensor>& taken,
   return {.flows = {layer_.forward(taken[0], ctx)}, .loss = {}};
 }
 
+LmHead::LmHead(const nn::Scope& norm_scope, const ModelConfig& config, nn::Param& weight,
+               const parallel::TensorParallel& tp, const LmHeadOptions& options)
+    : norm_(norm_scope, config.hidden_size, norm_options(config), tp), options_(options),
+      head_(weight, nullptr, tp, config.final_logit_softcapping.value_or(0)), tp_(tp) {}
+
+nn::Segment::Output LmHead::forward(const std::vector<at::Tensor>& taken,
+                                    const nn::ForwardContext& ctx) const {
+  at::Tensor x = nn::dropout(norm_.forward(taken[0], ctx), options_.dropout, ctx);
+  if (ctx.wanted.hidden) ctx.deposit(kLastHiddenState, parallel::gathered_tokens(x, tp_));
+  if (options_.scale != 1) x = x * options_.scale;
+  if (ctx.wanted.logits) ctx.deposit(kLogits, head_.logits(x, ctx.wanted.logit_rows));
+  if (!ctx.wanted.loss) return {};
+  return {.flows = {}, .loss = head_.loss(x, ctx.batch->field("labels"), kLmLoss, ctx)};
+}
+
 } // namespace pentatron::models

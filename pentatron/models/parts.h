@@ -7,6 +7,7 @@
 
 #include "pentatron/layers/transformer_layer.h"
 #include "pentatron/models/model.h"
+#include "pentatron/parallel/tensor/vocab.h"
 
 namespace pentatron::models {
 
@@ -52,6 +53,30 @@ class LayerSegment final : public nn::Segment {
  private:
   std::string name_;
   layers::TransformerLayer layer_;
+};
+
+inline constexpr const char* kLmLoss = "lm loss";
+
+struct LmHeadOptions {
+  nn::DropoutSite dropout = {}; ///< behind the norm
+  double scale = 1;             ///< of the hidden states that the output layer reads
+};
+
+/// The last norm and an output layer without bias: each token's prediction, with the loss kLmLoss
+/// of the field "labels".
+class LmHead final : public nn::Segment {
+ public:
+  LmHead(const nn::Scope& norm_scope, const ModelConfig& config, nn::Param& weight,
+         const parallel::TensorParallel& tp, const LmHeadOptions& options = {});
+  std::string name() const override { return "head"; }
+  Output forward(const std::vector<at::Tensor>& taken,
+                 const nn::ForwardContext& ctx) const override;
+
+ private:
+  layers::Norm norm_;
+  LmHeadOptions options_;
+  parallel::VocabHead head_;
+  parallel::TensorParallel tp_;
 };
 
 } // namespace pentatron::models

@@ -15,23 +15,14 @@ class AdamW final : public Rule {
   }
   void step(const ShardState& shard, nn::FlatRange range,
             const Hyperparameters& how) const override {
-    const ElementwiseArgs a = elementwise_args(shard, range);
-    kernels::adamw({.dtype = a.dtype,
-                    .n = a.n,
-                    .param = a.param,
-                    .grad = a.grad,
-                    .exp_avg = at_element(shard.state[0], range.begin),
-                    .exp_avg_sq = at_element(shard.state[1], range.begin),
-                    .param_copy = a.copy,
-                    .copy_dtype = a.copy_dtype,
-                    .lr = how.lr,
-                    .beta1 = config_.adam_beta1,
-                    .beta2 = config_.adam_beta2,
-                    .eps = config_.adam_eps,
-                    .weight_decay = how.weight_decay,
-                    .grad_scale = how.grad_scale,
-                    .step = how.step},
-                   a.context);
+    auto a = elementwise_args<kernels::AdamWArgs>(shard, range, how);
+    a.exp_avg = at_element(shard.state[0], range.begin);
+    a.exp_avg_sq = at_element(shard.state[1], range.begin);
+    a.beta1 = config_.adam_beta1;
+    a.beta2 = config_.adam_beta2;
+    a.eps = config_.adam_eps;
+    a.step = how.step;
+    kernels::adamw(a, nn::KernelContext(shard.shard.values));
   }
 
  private:

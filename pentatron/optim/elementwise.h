@@ -7,18 +7,22 @@
 
 namespace pentatron::optim {
 
-/// The vectors of a range, as kernels take them.
-struct ElementwiseArgs {
-  kernels::DType dtype;
-  int64_t n;
-  void* param;
-  const void* grad;
-  void* copy; ///< null: the values are the master weights
-  kernels::DType copy_dtype;
-  nn::KernelContext context;
-};
-
 void* at_element(const at::Tensor& flat, int64_t index);
-ElementwiseArgs elementwise_args(const ShardState& shard, nn::FlatRange range);
+
+/// What such kernels have in common: the vectors of a range, and the scalars of a step.
+template <class Args>
+Args elementwise_args(const ShardState& shard, nn::FlatRange range, const Hyperparameters& how) {
+  const at::Tensor& values = shard.shard.values;
+  const bool lower = !shard.master.is_same(values); // the values are not the master weights
+  return {.dtype = nn::kernel_dtype(shard.master.scalar_type()),
+          .n = range.size,
+          .param = at_element(shard.master, range.begin),
+          .grad = at_element(shard.shard.gradients, range.begin),
+          .param_copy = lower ? at_element(values, range.begin) : nullptr,
+          .copy_dtype = lower ? nn::kernel_dtype(values.scalar_type()) : kernels::DType::kBFloat16,
+          .lr = how.lr,
+          .weight_decay = how.weight_decay,
+          .grad_scale = how.grad_scale};
+}
 
 } // namespace pentatron::optim

@@ -13,20 +13,11 @@ class Lion final : public Rule {
   std::vector<RuleState> state(at::ScalarType acc) const override { return {{"exp_avg", acc}}; }
   void step(const ShardState& shard, nn::FlatRange range,
             const Hyperparameters& how) const override {
-    const ElementwiseArgs a = elementwise_args(shard, range);
-    kernels::lion({.dtype = a.dtype,
-                   .n = a.n,
-                   .param = a.param,
-                   .grad = a.grad,
-                   .exp_avg = at_element(shard.state[0], range.begin),
-                   .param_copy = a.copy,
-                   .copy_dtype = a.copy_dtype,
-                   .lr = how.lr,
-                   .beta1 = config_.lion_beta1,
-                   .beta2 = config_.lion_beta2,
-                   .weight_decay = how.weight_decay,
-                   .grad_scale = how.grad_scale},
-                  a.context);
+    auto a = elementwise_args<kernels::LionArgs>(shard, range, how);
+    a.exp_avg = at_element(shard.state[0], range.begin);
+    a.beta1 = config_.lion_beta1;
+    a.beta2 = config_.lion_beta2;
+    kernels::lion(a, nn::KernelContext(shard.shard.values));
   }
 
  private:

@@ -47,16 +47,4 @@ void* at_element(const at::Tensor& flat, int64_t index) {
   return static_cast<char*>(flat.data_ptr()) + index * static_cast<int64_t>(flat.element_size());
 }
 
-ElementwiseArgs elementwise_args(const ShardState& shard, nn::FlatRange range) {
-  const at::Tensor& values = shard.shard.values;
-  const bool lower = !shard.master.is_same(values);
-  return {.dtype = nn::kernel_dtype(shard.master.scalar_type()),
-          .n = range.size,
-          .param = at_element(shard.master, range.begin),
-          .grad = at_element(shard.shard.gradients, range.begin),
-          .copy = lower ? at_element(values, range.begin) : nullptr,
-          .copy_dtype = lower ? nn::kernel_dtype(values.scalar_type()) : kernels::DType::kBFloat16,
-          .context = nn::KernelContext(values)};
-}
-
 } // namespace pentatron::optim

@@ -16,21 +16,11 @@ class Sgd final : public Rule {
   }
   void step(const ShardState& shard, nn::FlatRange range,
             const Hyperparameters& how) const override {
-    const ElementwiseArgs a = elementwise_args(shard, range);
-    kernels::sgd(
-        {.dtype = a.dtype,
-         .n = a.n,
-         .param = a.param,
-         .grad = a.grad,
-         .momentum_buffer = shard.state.empty() ? nullptr : at_element(shard.state[0], range.begin),
-         .param_copy = a.copy,
-         .copy_dtype = a.copy_dtype,
-         .lr = how.lr,
-         .momentum = config_.sgd_momentum,
-         .nesterov = config_.sgd_nesterov,
-         .weight_decay = how.weight_decay,
-         .grad_scale = how.grad_scale},
-        a.context);
+    auto a = elementwise_args<kernels::SgdArgs>(shard, range, how);
+    if (!shard.state.empty()) a.momentum_buffer = at_element(shard.state[0], range.begin);
+    a.momentum = config_.sgd_momentum;
+    a.nesterov = config_.sgd_nesterov;
+    kernels::sgd(a, nn::KernelContext(shard.shard.values));
   }
 
  private:

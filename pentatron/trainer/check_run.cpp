@@ -65,7 +65,9 @@ void report_found(const CheckpointConfig& config,
     raise<CheckpointError>(
         "checkpoint.load={} contains no checkpoint\n  try: {}", from,
         checkpoint::meant_checkpoints(
-            from, "checkpoint.load=", "remove checkpoint.load to start a new run"));
+            from, "checkpoint.load=",
+            config.finetune ? "remove checkpoint.load and checkpoint.finetune to start a new run"
+                            : "remove checkpoint.load to start a new run"));
   } else if (!found->passed_over.empty()) {
     checkpoint::FoundCheckpoint told = *found;
     if (moves) told.passed_over = std::string(parts_of(found->passed_over).sentence);

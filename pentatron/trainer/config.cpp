@@ -9,16 +9,13 @@
 #include "pentatron/base/hf_cache.h"
 #include "pentatron/base/nearest.h"
 #include "pentatron/checkpoint/hf/hf_export.h"
-#include "pentatron/checkpoint/model_source.h"
-#include "pentatron/checkpoint/sharded/folders.h"
-#include "pentatron/checkpoint/sharded/manifest.h"
+#include "pentatron/data/check_fields.h"
 #include "pentatron/data/objectives/open_t5.h"
 #include "pentatron/data/preprocess/open_tokenizer.h"
-#include "pentatron/models/presets.h"
+#include "pentatron/models/model.h"
 #include "pentatron/parallelize/parallelize.h"
 #include "pentatron/trainer/evaluation.h"
 #include "pentatron/trainer/families.h"
-#include "pentatron/trainer/model_tokenizer.h"
 
 namespace pentatron::trainer {
 
@@ -71,28 +68,19 @@ void check_data(const Config& config, config::Violations& violations) {
   using data::DatasetType;
   const models::ModelConfig& model = config.model;
   const DatasetType type = config.dataset.type;
-  if (models::model_spec(model.with_one_layer()).losses.empty()) {
+  const models::ModelSpec spec = models::model_spec(model.with_one_layer());
+  if (spec.losses.empty()) {
     violations.add("model.head",
                    fmt::format("model.head={} has no loss, so it cannot be trained",
                                config::to_string(model.head)),
                    "model.head=masked_lm");
     return;
   }
-  if (type == DatasetType::kBatches) return; // with whatever fields
-  const DatasetType fits = model.type == models::ModelType::kGpt  ? DatasetType::kText
-                           : model.type == models::ModelType::kT5 ? DatasetType::kT5
-                           : model.head == models::ModelHead::kMaskedLm
-                               ? DatasetType::kBert
-                               : DatasetType::kClassification;
-  const bool tokens =
-      type == DatasetType::kText || type == DatasetType::kIndexed || type == DatasetType::kMock;
-  if (model.type == models::ModelType::kGpt ? tokens : type == fits) return;
-  const std::string head = model.type == models::ModelType::kBert
-                               ? fmt::format(" with model.head={}", config::to_string(model.head))
-                               : "";
+  if (data::can_give(type, spec.fields)) return; // batches have whatever fields
+  const auto fits = data::type_for_text(spec.fields).value_or(DatasetType::kBatches);
   violations.add("dataset.type",
-                 fmt::format("dataset.type={} does not give what model.type={}{} is trained on",
-                             config::to_string(type), config::to_string(model.type), head),
+                 fmt::format("dataset.type={} does not give what {} is trained on",
+                             config::to_string(type), spec.chosen_by),
                  fmt::format("dataset.type={}", config::to_string(fits)));
 }
 
@@ -224,7 +212,8 @@ void Config::validate(config::Violations& violations, std::string_view) const {
   check_best_metric(*this, violations);
   const bool has_text =
       dataset.type == data::DatasetType::kText || dataset.type == data::DatasetType::kIndexed;
-  if (train.sample_tokens > 0 && model.type != models::ModelType::kGpt) {
+  if (train.sample_tokens > 0 &&
+      models::model_spec(model.with_one_layer()).generates != models::Generates::kContinuation) {
     violations.add(
         "train.sample_tokens",
         fmt::format("train.sample_tokens={} continues a text, which model.type={} does not",
@@ -260,30 +249,6 @@ std::optional<std::string> foreign_model(const CheckpointConfig& checkpoint) {
   return std::nullopt;
 }
 
-namespace {
-
-/// The model of what is loaded, if that is weights alone.
-std::optional<models::ModelConfig> loaded_model(const CheckpointConfig& checkpoint) {
-  const auto open = [](const std::string& where) {
-    return checkpoint::open_model(where)->config();
-  };
-  if (const auto foreign = foreign_model(checkpoint)) return open(*foreign);
-  if (checkpoint.load.empty() || loads_own(checkpoint)) return std::nullopt;
-  const std::filesystem::path path = checkpoint.load;
-  const auto latest = checkpoint::latest_name(path);
-  const std::filesystem::path folder = latest ? path / *latest : path;
-  std::error_code ignored;
-  if (!std::filesystem::exists(folder / checkpoint::kManifestName, ignored)) return std::nullopt;
-  try {
-    if (checkpoint::read_manifest(folder).state.contains("optimizer_steps")) return std::nullopt;
-  } catch (const CheckpointError&) {
-    return std::nullopt; // told when it is loaded
-  }
-  return open(folder.string());
-}
-
-} // namespace
-
 optim::BatchSizeSchedule batch_schedule(const TrainConfig& train) {
   if (!train.step_batch_size_schedule.empty()) {
     return optim::BatchSizeSchedule::by_tokens(train.step_batch_size_schedule, train.seq_length);
@@ -305,78 +270,12 @@ optim::TrainLength train_length(const TrainConfig& train) {
                              : optim::TrainLength{.iters = train.train_iters};
 }
 
-namespace {
-
-/// tokenizer.path=bytes is tokenizer.type=bytes, as `bytes` is wherever a command takes a
-/// tokenizer.
-void name_bytes_by_type(data::TokenizerConfig& tokenizer) {
-  using data::TokenizerType;
-  if (tokenizer.path != data::kBytesTokenizer ||
-      (tokenizer.type != TokenizerType::kAuto && tokenizer.type != TokenizerType::kBytes))
-    return;
-  tokenizer.type = TokenizerType::kBytes;
-  tokenizer.path.clear();
-}
-
-} // namespace
-
-Config load_config(const std::optional<std::string>& file,
-                   const std::vector<std::string>& overrides, Config base, int world_size) {
-  const auto files = file ? std::vector<std::string>{*file} : std::vector<std::string>{};
-  return load_config(files, overrides, std::move(base), world_size);
-}
-
-Config load_config(const std::vector<std::string>& files, const std::vector<std::string>& overrides,
-                   Config base, int world_size, config::Violations* origins) {
-  const auto apply = [&](Config& config, config::Violations& violations) {
-    for (const std::string& file : files) config::apply_file(config, file, violations);
-    for (const std::string& override_text : overrides)
-      config::apply_override(config, override_text, violations);
-  };
-  // A first pass only finds out the preset; what it complains about, the second one says again.
-  constexpr int64_t kNotGiven = -1;
-  Config first = base;
-  first.model.vocab_size = kNotGiven;
-  config::Violations ignored;
-  apply(first, ignored);
-  Config config = std::move(base);
-  bool vocabulary_known = first.model.vocab_size != kNotGiven ||
-                          config.model.vocab_size != models::ModelConfig{}.vocab_size;
-  if (first.model.type != config.model.type)
-    config.model = models::ModelConfig::default_of(first.model.type);
-  std::string origin; // of a model that has its type already
-  if (!first.model.preset.empty() && first.model.preset != config.model.preset) {
-    config.model = models::preset(first.model.preset);
-    origin = "model.preset=" + first.model.preset;
-  }
-  if (const auto model = loaded_model(first.checkpoint)) {
-    config.model = *model;
-    origin = "checkpoint.load=" + first.checkpoint.load;
-  }
-  vocabulary_known = vocabulary_known || !origin.empty();
-  const models::ModelType type = config.model.type;
-  config::Violations violations;
-  apply(config, violations);
-  if (!origin.empty() && config.model.type != type) {
-    violations.add("model.type",
-                   fmt::format("model.type={} is not the type of {}, {}",
-                               config::to_string(config.model.type), origin,
-                               config::to_string(type)),
-                   fmt::format("model.type={}", config::to_string(type)));
-    violations.throw_if_any(); // the rest would be about a model that nobody means
-  }
-  name_bytes_by_type(config.tokenizer);
-  adopt_model_tokenizer(config);
-  if (!vocabulary_known)
-    config.model.vocab_size = tokenizer_vocabulary(config).value_or(config.model.vocab_size);
+void check_config(const Config& config, int world_size, config::Violations& violations) {
   config::validate(config, violations);
   check_ranks(config, world_size, violations);
   if (violations.empty())
     check_batch_sizes(config.train, parallelize::data_parallel_size(config.parallel, world_size),
                       violations);
-  violations.throw_if_any();
-  if (origins != nullptr) *origins = std::move(violations);
-  return config;
 }
 
 } // namespace pentatron::trainer

@@ -226,9 +226,11 @@ struct CheckpointConfig {
         field("on_error", &C::on_error,
               "what to do when a checkpoint cannot be saved: stop the run, or continue without the "
               "checkpoint"),
-        field("finetune", &C::finetune,
-              "load only the weights from checkpoint.load and start a new run at iteration 0, with "
-              "a new optimizer and the data from the beginning"),
+        field(
+            "finetune", &C::finetune,
+            "load only the model from checkpoint.load (the keys of the section model, the "
+            "tokenizer, the weights) and start a new run at iteration 0, with a new optimizer and "
+            "the data from the beginning"),
         field("load_optimizer", &C::load_optimizer,
               "load the optimizer state from the checkpoint; false: resume at the saved iteration "
               "with a new optimizer"),
@@ -303,11 +305,15 @@ struct Config {
 /// T5 have a length of their own.
 std::vector<int64_t> stream_lengths(const Config& config);
 
+/// Adds what is wrong with a configuration of a run on `world_size` ranks.
+void check_config(const Config& config, int world_size, config::Violations& violations);
+
 /// Fills a config from files and overrides, in this order: preset or the model of checkpoint.load
-/// where that is no run that goes on, files, overrides; later values win. Where no tokenizer is
-/// named, it is the one of the model that is loaded; where no vocabulary size is given, it is the
-/// tokenizer's. Every problem of a run on `world_size` ranks in one ConfigError. `origins` receives
-/// where each key was assigned.
+/// where that is no run that goes on, files, overrides; later values win. Where no type of dataset
+/// is named, it is the one that makes of text what the model reads; where no tokenizer is named, it
+/// is the one of the model that is loaded; where no vocabulary size is given, it is the
+/// tokenizer's. A head that is loaded keeps the names of its classes. Every problem of a run on
+/// `world_size` ranks in one ConfigError. `origins` receives where each key was assigned.
 Config load_config(const std::vector<std::string>& files, const std::vector<std::string>& overrides,
                    Config base = {}, int world_size = 1, config::Violations* origins = nullptr);
 /// The same with one file or none.

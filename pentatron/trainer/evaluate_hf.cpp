@@ -120,14 +120,27 @@ data::Batch text_batch(const models::ModelSpec& spec, const std::vector<int32_t>
   return batch;
 }
 
+/// Says what the option takes, if the file is none.
+void require_safetensors(const std::filesystem::path& file) {
+  try {
+    const SafetensorsFile tensors(file);
+  } catch (const DataError& error) {
+    raise<DataError>("--batches {} is not a Safetensors file: {}\n  try: --batches "
+                     "FILE.safetensors with input_ids, or --file {} for a text",
+                     file.string(), parts_of(error.what()).sentence, file.string());
+  }
+}
+
 data::Batch batch_of(const HfEvaluation& options, const models::ModelSpec& spec,
                      int64_t vocab_size) {
+  if (!options.batches.empty()) require_safetensors(options.batches);
   if (!options.batches.empty())
     return data::read_batch(options.batches, present_fields(spec, options.batches));
   for (const int32_t token : options.tokens)
     if (token >= vocab_size)
-      raise<DataError>("the tokenizer gives token {}, outside the model's vocabulary of {}", token,
-                       vocab_size);
+      raise<DataError>("the tokenizer gives token {}, outside the model's vocabulary of {}\n  try: "
+                       "--batches FILE with token ids",
+                       token, vocab_size);
   return text_batch(spec, options.tokens);
 }
 
@@ -172,8 +185,9 @@ std::optional<Evaluation> evaluate_hf(const HfEvaluation& options) {
   const bool any_targets =
       std::ranges::any_of(read.num_targets, [](const auto& field) { return field.second > 0; });
   if (with_grads && !any_targets)
-    raise<DataError>("{} has no labels, without which there are no gradients",
-                     options.batches.string());
+    raise<ConfigError>("--grads-out {} needs labels, which {} does not have\n  try: remove "
+                       "--grads-out, or --batches FILE with labels",
+                       options.grads_out.string(), options.batches.string());
   int64_t longest = 0;
   for (const auto& [name, shape] : read.streams) longest = std::max(longest, shape.sequence_length);
   std::optional<parallelize::RankModel> loaded;

@@ -9,11 +9,10 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/hf_cache.h"
-#include "pentatron/checkpoint/sharded/folders.h"
-#include "pentatron/checkpoint/sharded/manifest.h"
 #include "pentatron/checkpoint/source_facts.h"
 #include "pentatron/data/dataset.h"
 #include "pentatron/data/tokenizer/byte_tokenizer_files.h"
+#include "pentatron/trainer/described_run.h"
 #include "pentatron/trainer/stored_tokenizer.h"
 
 namespace pentatron::trainer {
@@ -41,48 +40,20 @@ bool is_still(const data::TokenizerConfig& tokenizer, const std::string& digest)
   }
 }
 
-struct Described {
-  fs::path folder;
-  checkpoint::Manifest manifest;
-};
-
-/// The checkpoint that a run would be resumed from; none if there is none, which is told when it is
-/// loaded.
-std::optional<Described> newest_manifest(const fs::path& dir) {
-  const auto latest = checkpoint::latest_name(dir);
-  const fs::path folder = latest ? dir / *latest : dir;
-  try {
-    return Described{folder, checkpoint::read_manifest(folder)};
-  } catch (const Error&) { // a search takes longer
-  }
-  try {
-    const auto found =
-        checkpoint::newest_checkpoint(dir, checkpoint::VerifyScope::kWeightsStructure);
-    if (found) return Described{found->folder, checkpoint::read_manifest(found->folder)};
-  } catch (const Error&) {
-  }
-  return std::nullopt;
-}
-
 /// What a checkpoint's run had, with its files in the checkpoint if they are there.
-std::optional<data::TokenizerConfig> tokenizer_of_run(const fs::path& dir) {
-  const std::optional<Described> newest = newest_manifest(dir);
-  if (!newest) return std::nullopt;
-  const fs::path& folder = newest->folder;
-  Config saved;
-  config::Violations of_another_version;
-  config::apply_yaml(saved, newest->manifest.config_yaml, "", of_another_version);
-  const bool trained = newest->manifest.state.contains("optimizer_steps");
-  const std::string& digest = newest->manifest.tokenizer;
-  data::TokenizerConfig tokenizer = saved.tokenizer;
+std::optional<data::TokenizerConfig> tokenizer_of_run(const CheckpointConfig& c) {
+  const std::optional<DescribedRun> run = described_run(c);
+  if (!run) return std::nullopt;
+  const std::string& digest = run->manifest.tokenizer;
+  data::TokenizerConfig tokenizer = run->config.tokenizer;
   if (!tokenizer.path.empty() && is_still(tokenizer, digest)) return tokenizer;
-  const fs::path files = folder / checkpoint::kTokenizerFolder;
+  const fs::path files = run->folder / checkpoint::kTokenizerFolder;
   if (checkpoint::has_tokenizer_files(files)) {
     tokenizer.path = files.string();
     return tokenizer;
   }
   // Of weights that were converted, `null` only says that nothing is known.
-  if (!tokenizer.path.empty() || (trained && names_tokenizer(tokenizer))) return tokenizer;
+  if (!tokenizer.path.empty() || (run->trained && names_tokenizer(tokenizer))) return tokenizer;
   return std::nullopt;
 }
 
@@ -99,7 +70,7 @@ std::optional<data::TokenizerConfig> tokenizer_of(const CheckpointConfig& c) {
       return data::TokenizerConfig{.path = path.string()};
     return std::nullopt;
   }
-  return tokenizer_of_run(loads_own(c) ? c.save : c.load);
+  return tokenizer_of_run(c);
 }
 
 void adopt_model_tokenizer(Config& config) {
@@ -123,9 +94,6 @@ void adopt_model_tokenizer(Config& config) {
 }
 
 std::optional<int64_t> tokenizer_vocabulary(const Config& config) {
-  const bool named =
-      !config.tokenizer.path.empty() || config.tokenizer.type == data::TokenizerType::kNull;
-  if (!named && config.model.type == models::ModelType::kGpt) return std::nullopt;
   try {
     return data::needed_vocabulary(config.dataset, *data::make_tokenizer(config.tokenizer));
   } catch (const Error&) {

@@ -21,8 +21,7 @@ std::optional<data::TokenizerConfig> tokenizer_of(const CheckpointConfig& checkp
 void adopt_model_tokenizer(Config& config);
 
 /// The vocabulary that a model needs for the tokenizer that `config` names and the special tokens
-/// of its data; none if a GPT's names no tokenizer, or if it cannot be opened, which is an error
-/// when it is used.
+/// of its data; none if it cannot be opened, which is an error when it is used.
 std::optional<int64_t> tokenizer_vocabulary(const Config& config);
 
 /// Throws ConfigError if the model that is loaded has fewer tokens than the tokenizer, whose sizes

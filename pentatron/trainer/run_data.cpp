@@ -21,6 +21,7 @@ RunData open_run_data(const Config& config, bool writes_nothing) {
                                .vocab_size = config.model.vocab_size,
                                .fields = models::model_spec(config.model).fields,
                                .tokenizer = run.tokenizer,
+                               .label_names = config.model.label_names,
                                .test_samples = evaluation,
                                .writes_nothing = writes_nothing};
   // Where no step is left it only evaluates, and any number of training samples will do.

@@ -124,6 +124,7 @@ void Trainer::State::open_data() {
   RunData run = open_run_data(config);
   tokenizer = std::move(run.tokenizer);
   datasets = std::move(run.datasets);
+  if (!datasets.label_names.empty()) config.model.label_names = datasets.label_names;
   sequence = datasets.train->sequence_length();
   for (const std::string& stream : models::model_spec(config.model).streams)
     lengths.push_back(datasets.train->sequence_length(stream));

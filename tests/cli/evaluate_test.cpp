@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -146,6 +147,66 @@ TEST_F(Evaluating, TakesOneModelAndOneInput) {
   EXPECT_THAT(error_of("model --text a train.train_iters=3", 2), HasSubstr("train.train_iters=3"));
   EXPECT_THAT(error_of("'" PENTATRON_TEST_DATA "/hf_tiny/llama' --text a", 2),
               HasSubstr("has no tokenizer"));
+}
+
+class Labelled : public test::ProgramFolder {
+ protected:
+  void SetUp() override {
+    std::string lines;
+    for (int i = 0; i < 24; ++i)
+      lines +=
+          fmt::format(R"({{"text": "text {}", "mood": "{}"}})", i, i % 3 == 0 ? "sad" : "glad") +
+          "\n";
+    std::ofstream(folder / "train.jsonl") << lines;
+    run("train model.type=bert model.head=classification model.num_layers=1 model.hidden_size=32 "
+        "model.num_attention_heads=2 dataset.train_data_path=train.jsonl dataset.label_key=mood "
+        "train.seq_length=16 train.micro_batch_size=4 train.global_batch_size=4 "
+        "train.train_iters=30 "
+        "optimizer.lr=1e-2 train.num_threads=1 logger.peak_tflops=1 checkpoint.save=ck "
+        "2>/dev/null");
+  }
+};
+
+TEST_F(Labelled, FilesAreScoredByTheNamesOfTheModel) {
+  const auto scores = [&](const std::string& lines, const std::string& arguments = "ck") {
+    if (!lines.empty()) std::ofstream(folder / "other.jsonl") << lines << "\n";
+    return parse_json(run("evaluate " + arguments + " --file " +
+                          (lines.empty() ? "train.jsonl" : "other.jsonl") + " 2>/dev/null"),
+                      arguments);
+  };
+  const Json all = scores("");
+  EXPECT_EQ(all["samples"], 24);
+  EXPECT_GE(all["accuracy"].get<double>(), 16.0 / 24); // that of the more frequent class
+  // Data of sad texts alone do not tell that glad is 0.
+  const Json sad = scores(R"({"text": "text 3", "mood": "sad"})");
+  EXPECT_EQ(sad["samples"], 1);
+  EXPECT_EQ(sad, scores(R"({"text": "text 3", "mood": 1})"));
+  EXPECT_NE(sad, scores(R"({"text": "text 3", "mood": 0})"));
+  run("convert ck hf --format hf 2>/dev/null");
+  const Json exported = scores(R"({"text": "text 3", "feeling": "sad"})", "hf --label-key feeling");
+  EXPECT_NEAR(exported["loss"].get<double>(), sad["loss"].get<double>(), 1e-5);
+}
+
+TEST_F(Labelled, ErrorsNameTheOptionsOfEvaluate) {
+  EXPECT_THAT(run("evaluate ck --file none.jsonl 2>&1", 1),
+              HasSubstr("--file none.jsonl does not exist"));
+  EXPECT_THAT(run("evaluate ck --file train.jsonl --label-key score 2>&1", 1),
+              HasSubstr("try: --label-key mood"));
+  EXPECT_THAT(run("evaluate ck --file train.jsonl --text-key body 2>&1", 1),
+              HasSubstr("try: --text-key text"));
+  EXPECT_THAT(run("evaluate ck --text ab 2>&1", 2), HasSubstr("--file FILE.jsonl with labels"));
+  EXPECT_THAT(run("evaluate ck --file train.jsonl --stride 4 2>&1", 2),
+              HasSubstr("try: remove --stride"));
+  std::ofstream(folder / "bored.jsonl") << R"({"text": "a", "mood": "bored"})"
+                                        << "\n";
+  EXPECT_THAT(run("evaluate ck --file bored.jsonl 2>&1", 1),
+              HasSubstr("none of the classes of the model: glad, sad"));
+  EXPECT_THAT(run("evaluate ck --batches train.jsonl 2>&1", 1),
+              AllOf(HasSubstr("--batches train.jsonl is not a Safetensors file"),
+                    HasSubstr("--file train.jsonl")));
+  test::make_letter_model(folder / "model");
+  EXPECT_THAT(run("evaluate model --file train.jsonl --label-key mood 2>&1", 2),
+              HasSubstr("--label-key mood has no effect on model"));
 }
 
 class CorruptedWeights : public test::ProgramFolder {

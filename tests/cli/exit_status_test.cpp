@@ -119,6 +119,25 @@ TEST_F(ExitStatus, IsOneForInputThatIsMissingAndTwoForAConfiguration) {
                                             "doctor", "inspect blend"}));
 }
 
+TEST_F(ExitStatus, IsTwoForWhatIsNotSupportedOrDoesNotFitTheModel) {
+  test::make_letter_model(folder / "model");
+  run("convert model model.gguf --format gguf 2>/dev/null");
+  std::string bytes = content_of(folder / "model.gguf");
+  bytes.replace(bytes.find("llama"), 5, "mamba"); // the value of general.architecture
+  std::ofstream(folder / "other.gguf", std::ios::binary) << bytes;
+  EXPECT_THAT(call("generate other.gguf --prompt ab", 2),
+              HasSubstr("general.architecture=mamba is not supported"));
+  fs::create_directory(folder / "other");
+  std::ofstream(folder / "other/config.json") << R"({"model_type": "mamba"})";
+  EXPECT_THAT(call("generate other --prompt ab", 2),
+              HasSubstr("model_type=mamba is not a supported"));
+  EXPECT_THAT(call("convert other out --format gguf", 2), HasSubstr("model_type=mamba"));
+  EXPECT_THAT(
+      call("generate model --tokens 1,131,140 --max-new-tokens 1", 2),
+      AllOf(HasSubstr("--tokens has 131, but the ids of the model's vocabulary are 0 to 130"),
+            HasSubstr("try: --tokens 1,130,130\n")));
+}
+
 TEST_F(ExitStatus, IsTwoForACommandLineThatCannotBeReadWithTheWayOut) {
   struct Case {
     const char *arguments, *message, *remedy;

@@ -129,7 +129,7 @@ TEST_F(Program, ErrorsAreOneSentenceOnStandardErrorWithAStatus) {
        2,
        "train.train_iters=3"},
       {{"generate", "hf:" + llama, "--tokens", "1", "--min-p", "7"}, 2, "--min-p 7"},
-      {{"generate", "hf:" + llama, "--tokens", "1,999"}, 1, "token 999"},
+      {{"generate", "hf:" + llama, "--tokens", "1,999"}, 2, "--tokens has 999"},
       {{"config", "show", "model.preset=qwen9"}, 2, "model.preset=qwen9"},
   };
   for (const auto& [arguments, status, text] : cases) {

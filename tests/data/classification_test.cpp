@@ -224,31 +224,48 @@ TEST_F(Classification, NamesOfClassesAreNumbered) {
   EXPECT_EQ(samples(batch_of(*sets.validation, 1)).at("<d|_________"), 2);
   EXPECT_EQ(samples(batch_of(*sets.test, 1)).at("<e|_________"), 1);
   EXPECT_EQ(sets.files.size(), 4u);
+  EXPECT_THAT(sets.label_names, ElementsAre("maybe", "no", "yes"));
   EXPECT_THAT(error_of([&] { open_datasets(c, context(fields(2))); }),
               AllOf(HasSubstr("maybe, no, yes, which are 3, but the model has 2 classes"),
-                    HasSubstr("try: a model with 3 classes")));
-  c.label_names = {"yes", "no", "maybe"};
-  EXPECT_EQ(read(c, context()).at("<c|_________"), 0);
-  c.label_names.clear();
+                    HasSubstr("try: model.num_labels=3")));
   folder.write("v.jsonl",
                "{\"text\": \"d\", \"label\": \"no\"}\n{\"text\": \"d\", \"label\": \"never\"}\n");
+  EXPECT_THAT(
+      error_of([&] { open_datasets(c, context(fields(4))); }),
+      AllOf(HasSubstr("v.jsonl: line 2 has label=\"never\", which is none of the classes of "
+                      "dataset.train_data_path: maybe, no, yes"),
+            HasSubstr("try: model.label_names=[maybe,no,yes,never]")));
   EXPECT_THAT(error_of([&] { open_datasets(c, context()); }),
-              AllOf(HasSubstr("v.jsonl: line 2 has label=\"never\", which is not a class of "
-                              "dataset.train_data_path: maybe, no, yes"),
-                    HasSubstr("try: dataset.label_names=[maybe,no,yes,never]")));
+              HasSubstr("a new head with model.num_labels=4"));
+  folder.write("v.jsonl", "{\"text\": \"d\", \"label\": 2}\n");
+  EXPECT_THAT(
+      error_of([&] { open_datasets(c, context()); }),
+      HasSubstr("v.jsonl: line 1 has label=2, but the labels of dataset.train_data_path are "
+                "names: maybe, no, yes"));
   folder.write("b.jsonl", "{\"text\": \"c\", \"label\": 2}\n");
   EXPECT_THAT(error_of([&] { open_datasets(c, context()); }),
               AllOf(HasSubstr("b.jsonl: line 1 has label=2, but "),
                     HasSubstr("a.jsonl: line 1 has label=\"no\"")));
-  c.label_names = {"no", "maybe", "yes"};
-  EXPECT_THAT(error_of([&] { open_datasets(c, context()); }),
-              HasSubstr("b.jsonl: line 1 has label=2, but the labels are names, which "
-                        "dataset.label_names lists"));
-  c.label_names = {"no", "no"};
-  EXPECT_THAT(error_of([&] { open_datasets(c, context()); }), HasSubstr("has a name twice"));
-  c.label_names = {"no", "maybe", "yes", "never"};
-  EXPECT_THAT(error_of([&] { open_datasets(c, context()); }),
-              HasSubstr("has 4 names, but the model has 3 classes"));
+}
+
+TEST_F(Classification, NamesOfTheModelKeepTheirNumbers) {
+  const DatasetConfig c = config(folder.write("a.jsonl", "{\"text\": \"a\", \"label\": \"no\"}\n"
+                                                         "{\"text\": \"b\", \"label\": \"maybe\"}\n"
+                                                         "{\"text\": \"c\", \"label\": 1}\n"));
+  DatasetContext with = context();
+  with.label_names = {"yes", "no", "maybe"};
+  EXPECT_THAT(read(c, with), ElementsAre(std::pair("<a|_________", 1), std::pair("<b|_________", 2),
+                                         std::pair("<c|_________", 1)));
+  EXPECT_EQ(open_datasets(c, with).label_names, with.label_names);
+  with.label_names = {"yes", "no"};
+  EXPECT_THAT(
+      error_of([&] { open_datasets(c, with); }),
+      AllOf(HasSubstr("a.jsonl: line 2 has label=\"maybe\", which is none of the classes of "
+                      "the model: yes, no"),
+            HasSubstr("try: model.label_names=[yes,no,maybe]")));
+  with = context(fields(2));
+  with.label_names = {"yes", "no"};
+  EXPECT_THAT(error_of([&] { open_datasets(c, with); }), HasSubstr("try: data without this label"));
 }
 
 TEST_F(Classification, NumbersAreLabelsOfAModelThatPredictsThem) {
@@ -266,8 +283,6 @@ TEST_F(Classification, NumbersAreLabelsOfAModelThatPredictsThem) {
                     context(fields(0))),
               HasSubstr("bad.jsonl: line 2 has label=\"x\", which is a string, but the model "
                         "predicts a number"));
-  EXPECT_THAT(error(lines, context(fields(0)), {.label_names = {"a"}}),
-              HasSubstr("dataset.label_names=[a] names classes, but the model predicts a number"));
 }
 
 TEST_F(Classification, ALabelThatIsNoClassIsNamedWithItsPlace) {
@@ -275,7 +290,7 @@ TEST_F(Classification, ALabelThatIsNoClassIsNamedWithItsPlace) {
   EXPECT_THAT(
       error(good + "{\"text\": \"a\", \"label\": 3}\n", context()),
       AllOf(HasSubstr("bad.jsonl: line 2 has label=3, but the classes of the model are 0 to 2"),
-            HasSubstr("try: labels from 0 to 2")));
+            HasSubstr("try: labels from 0 to 2, or a new head with model.num_labels=4")));
   EXPECT_THAT(error("{\"text\": \"a\", \"label\": -1}\n", context()),
               HasSubstr("bad.jsonl: line 1 has label=-1"));
   BatchField any = label_field("");
@@ -283,7 +298,7 @@ TEST_F(Classification, ALabelThatIsNoClassIsNamedWithItsPlace) {
               HasSubstr("classes of the model are 0 and more"));
   EXPECT_THAT(error("[" + good + ", {\"text\": \"a\", \"label\": 0.5}]", context()),
               AllOf(HasSubstr("bad.jsonl: element 2 has label=0.5, which is a fraction"),
-                    HasSubstr("a model that predicts a number")));
+                    HasSubstr("or model.head=regression")));
   // Whatever dataset.on_bad_input says of other lines.
   EXPECT_THAT(error(good + "{\"text\": \"a\", \"label\": 3}\n", context(),
                     {.on_bad_input = OnBadInput::kSkip}),
@@ -374,7 +389,7 @@ TEST_F(Classification, WhatTheModelCannotTakeIsAnError) {
       error_of([&] { open_datasets(config(file), with); }),
       AllOf(HasSubstr("texts.jsonl: line 1: the tokenizer gives a token the type 1, but the "
                       "model has 1 types"),
-            HasSubstr("try: a model with 2 token types")));
+            HasSubstr("try: model.num_tokentypes=2")));
 }
 
 TEST(ClassificationKeys, AreChecked) {
@@ -393,11 +408,8 @@ TEST(ClassificationKeys, AreChecked) {
                         "test_data_path), but more are given"));
   EXPECT_THAT(problems({.type = type, .path = "a", .mask_prob = 0.3}), HasSubstr("no effect"));
   for (const DatasetConfig& c :
-       {DatasetConfig{.text_pair_key = "b"}, DatasetConfig{.label_key = "b"},
-        DatasetConfig{.label_names = {"a", "b"}}})
+       {DatasetConfig{.text_pair_key = "b"}, DatasetConfig{.label_key = "b"}})
     EXPECT_THAT(problems(c), HasSubstr("has no effect without type=classification"));
-  EXPECT_THAT(problems({.label_names = {"a", "b"}}),
-              AllOf(HasSubstr("label_names=[a,b]"), HasSubstr("try: label_names=[]")));
 }
 
 } // namespace

@@ -102,6 +102,38 @@ TEST_F(HfImport, RefusesWhatChangesAnEncodersNumbers) {
               HasSubstr("relative_attention_max_distance=16"));
 }
 
+TEST(HfConfig, NamesOfClassesAreReadAndWritten) {
+  const auto read = [](const Json& id2label) {
+    Json json = read_json(kHfModels / "roberta_classification/config.json");
+    json["id2label"] = id2label;
+    return parse_hf_config(json, "config.json").config;
+  };
+  using Names = std::vector<std::string>;
+  const models::ModelConfig named = read({{"0", "no"}, {"1", "yes"}, {"2", "maybe"}});
+  EXPECT_EQ(named.num_labels, 3);
+  EXPECT_EQ(named.label_names, (Names{"no", "yes", "maybe"}));
+  const Json back = make_hf_config(named, "roberta").config;
+  EXPECT_EQ(back["id2label"], (Json{{"0", "no"}, {"1", "yes"}, {"2", "maybe"}}));
+  EXPECT_EQ(back["label2id"], (Json{{"no", 0}, {"yes", 1}, {"maybe", 2}}));
+  EXPECT_EQ(back["problem_type"], "single_label_classification");
+  // A class that has no name is called so by transformers.
+  models::ModelConfig partly = read({{"0", "no"}, {"1", "LABEL_1"}, {"2", "LABEL_2"}});
+  EXPECT_EQ(partly.label_names, Names{"no"});
+  EXPECT_EQ(make_hf_config(partly, "roberta").config["id2label"],
+            (Json{{"0", "no"}, {"1", "LABEL_1"}, {"2", "LABEL_2"}}));
+  EXPECT_TRUE(read({{"0", "LABEL_0"}, {"1", "LABEL_1"}, {"2", "LABEL_2"}}).label_names.empty());
+  // What does not tell classes apart names none.
+  EXPECT_TRUE(read({{"0", "a"}, {"1", "a"}, {"2", "b"}}).label_names.empty());
+  EXPECT_TRUE(read({{"0", "a"}, {"1", 7}, {"2", "b"}}).label_names.empty());
+  EXPECT_TRUE(read({{"1", "a"}, {"2", "b"}, {"3", "c"}}).label_names.empty());
+  models::ModelConfig number = named;
+  number.head = models::ModelHead::kRegression;
+  number.label_names.clear();
+  const Json regression = make_hf_config(number, "roberta").config;
+  EXPECT_EQ(regression["problem_type"], "regression");
+  EXPECT_EQ(regression["id2label"], (Json{{"0", "LABEL_0"}}));
+}
+
 /// What transformers 5.23 makes of files that leave keys out or say a thing twice.
 TEST(HfConfig, SaysWhatTransformersReads) {
   const auto read = [](const std::string& model, const auto& change) {

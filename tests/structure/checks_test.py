@@ -83,7 +83,20 @@ class Models(unittest.TestCase):
         self.assertEqual(len(self.found('#include "pentatron/models/gpt/gpt.h"\n')), 1)
 
     def test_types_words_and_texts_are_none(self):
-        self.assertEqual(self.found('x = ModelType::kGpt; // a Gpt model\nf("Gpt (small)");\nGptDataset(d);\n'), [])
+        self.assertEqual(self.found('x = 1; // a Gpt model\nf("Gpt (small)");\nGptDataset(d);\n'), [])
+
+    def test_a_question_for_the_type_or_family_is_found(self):
+        families = {
+            "pentatron/models/model_config.h": 'config::name(ModelType::kT5, "t5")\n',
+            "pentatron/checkpoint/gguf/families/a.cpp": '.architecture = "gemma2",\n.model_type = "gemma2",\n'
+        }
+        tree = lambda path, line: models.violations(Tree(**{**self.HEADER, **families, path: line}).root)
+        asked = "pentatron/checkpoint/gguf/a.cpp"
+        self.assertEqual(len(tree("pentatron/trainer/a.cpp", "if (c.type == models::ModelType::kT5) {\n")), 1)
+        self.assertEqual(len(tree(asked, 'if (family == "gemma2") {\n')), 1)
+        self.assertEqual(len(tree("pentatron/cli/a.cpp", 'if (type == "t5") {\n')), 1)
+        self.assertEqual(tree(asked, '"a gemma2 file"; // "gemma2"\n'), [])
+        self.assertEqual(tree("pentatron/checkpoint/hf/families/b.cpp", 'if (family == "gemma2") {\n'), [])
 
     def test_a_tree_without_models_is_told(self):
         self.assertEqual(len(models.violations(Tree(**{"pentatron/trainer/a.cpp": "\n"}).root)), 1)

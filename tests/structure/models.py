@@ -1,12 +1,20 @@
-"""Which class a model is follows from its type in one table: no file outside of pentatron/models names one."""
+"""Which class a model is follows from its type in one table, and what a family of files is from its own file: nothing
+else names one."""
 import re
 
 import files
 
 CLASS = re.compile(r"class (\w+) final : public Model\b")
+ASKING = ("trainer", "parallelize", "checkpoint", "generate", "cli")
+FAMILY_NAME = re.compile(r'\.(?:model_type|architecture) = "(\w+)"')
+TYPE_NAME = re.compile(r'config::name\(ModelType::\w+, "(\w+)"\)')
 
 
 def violations(root):
+    return classes(root) + types(root)
+
+
+def classes(root):
     listed = files.listed(root)
     names = {}
     for path in listed:
@@ -26,4 +34,29 @@ def violations(root):
             match = include or used.search(re.sub(r'"(?:[^"\\]|\\.)*"', '""', code))
             if match and path.startswith("pentatron/"):
                 found.append(f"{path}:{number}: {match.group(1)}: only pentatron/models knows classes of models")
+    return found
+
+
+def types(root):
+    """Values of ModelType, and the names of types and families as whole literals."""
+    names = set()
+    asking = []
+    for path in files.sources(root):
+        module = path.split("/")[1] if path.startswith("pentatron/") else ""
+        content = files.read(root, path)
+        if module == "models":
+            names.update(TYPE_NAME.findall(content))
+        elif "/families/" in path:
+            names.update(FAMILY_NAME.findall(content))
+        elif module in ASKING:
+            asking.append((path, content))
+    literals = "|".join(sorted(names))
+    named = re.compile(rf'ModelType::k\w+|"(?:{literals})"' if names else r"ModelType::k\w+")
+    found = []
+    for path, content in asking:
+        for number, line in enumerate(content.splitlines(), 1):
+            match = named.search(line.split("//")[0])
+            if match:
+                found.append(f"{path}:{number}: {match.group(0)}: only pentatron/models and the families' files ask which"
+                             " type or family a model is; the rest asks for a property")
     return found

@@ -262,6 +262,63 @@ TEST_F(Loading, KeysOfWhatIsNotLoadedOrSavedAreRefused) {
               HasSubstr("checkpoint.keep_best=2 has no effect without checkpoint.save"));
 }
 
+TEST_F(Loading, FineTuningTakesTheModelsKeysFromTheCheckpoint) {
+  test::run(config({"model.layernorm_epsilon=1e-3", "model.hidden_dropout=0.1"}));
+  const std::vector<std::string> tune = {load, "checkpoint.finetune=true", "dataset.path=" + data,
+                                         "train.seq_length=16"};
+  const auto tuned = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), tune.begin(), tune.end());
+    return load_config(std::nullopt, more);
+  };
+  const Config plain = tuned({});
+  EXPECT_EQ(plain.model.hidden_size, 32);
+  EXPECT_EQ(plain.model.num_layers, 2);
+  EXPECT_EQ(plain.model.layernorm_epsilon, 1e-3);
+  EXPECT_EQ(plain.model.hidden_dropout, 0.1);
+  EXPECT_EQ(tuned({"model.hidden_dropout=0"}).model.hidden_dropout, 0);
+  EXPECT_THAT(error_of([&] { tuned({"model.type=bert"}); }),
+              AllOf(HasSubstr("model.type=bert is not the type of checkpoint.load="),
+                    HasSubstr("try: model.type=gpt")));
+  EXPECT_THAT(error_of([&] {
+                test::run(tuned({"model.num_layers=3", "train.num_threads=1"}));
+              }),
+              HasSubstr("layers.2.mlp.fc1.weight"));
+  // A run that goes on has the configuration that it is given.
+  EXPECT_EQ(load_config(std::nullopt, {load, "dataset.path=" + data}).model.hidden_size, 256);
+  EXPECT_THAT(error_of([&] {
+                load_config(std::nullopt, {"checkpoint.load=nothing", "checkpoint.finetune=true",
+                                           "model.head=classification"});
+              }),
+              HasSubstr("checkpoint.load=nothing contains no checkpoint"));
+}
+
+TEST_F(Loading, TheTypeOfDataIsThatOfTheModel) {
+  using data::DatasetType;
+  const auto type = [](const std::vector<std::string>& keys) {
+    return load_config(std::nullopt, keys).dataset.type;
+  };
+  const std::string labelled = "dataset.path=" + data;
+  EXPECT_EQ(type({}), DatasetType::kText);
+  EXPECT_EQ(type({"model.type=bert"}), DatasetType::kBert);
+  EXPECT_EQ(type({"model.type=t5"}), DatasetType::kT5);
+  EXPECT_EQ(type({"model.type=bert", "model.head=classification", labelled}),
+            DatasetType::kClassification);
+  EXPECT_EQ(type({"model.type=bert", "model.head=regression", labelled}),
+            DatasetType::kClassification);
+  EXPECT_EQ(type({"model.type=bert", "dataset.type=batches"}), DatasetType::kBatches);
+  EXPECT_EQ(type({"dataset.type=mock"}), DatasetType::kMock);
+  EXPECT_THAT(error_of([&] {
+                type({"model.type=t5", "dataset.type=text"});
+              }),
+              AllOf(HasSubstr("dataset.type=text does not give what model.type=t5 is trained on"),
+                    HasSubstr("try: dataset.type=t5")));
+  EXPECT_THAT(error_of([&] {
+                type({"model.type=bert", "model.head=regression", labelled, "dataset.type=bert"});
+              }),
+              AllOf(HasSubstr("what model.type=bert with model.head=regression is trained on"),
+                    HasSubstr("try: dataset.type=classification")));
+}
+
 TEST_F(Loading, MorePositionsThanALoadedModelHasAreNotSuggested) {
   const std::string gpt2 = "checkpoint.load=hf:" PENTATRON_TEST_DATA "/hf_tiny/gpt2";
   const std::string message = error_of([&] {

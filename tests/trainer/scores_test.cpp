@@ -55,6 +55,30 @@ TEST(Scores, OfNumbersAreCorrelations) {
   EXPECT_TRUE(number_scores(std::span(predictions).first(1)).empty());
 }
 
+TEST(Scores, LastBitsDoNotRankPredictions) {
+  // Two texts twice each, in other batches: of one, the first is larger, of the other, the second.
+  const double bit = std::ldexp(1.0, -23);
+  const std::vector<Prediction> exact = {{1, 3}, {1, 5}, {2, 4}, {2, 7}, {-3, 1}};
+  std::vector<Prediction> noisy = exact;
+  noisy[0].predicted += bit;
+  noisy[3].predicted += 2 * bit;
+  std::vector<Prediction> other = exact;
+  other[1].predicted += bit;
+  other[2].predicted -= 2 * bit;
+  // Ranks 2.5 2.5 4.5 4.5 1 and 2 4 3 5 1.
+  const double expected = 7 / std::sqrt(9.0 * 10);
+  for (const auto& predictions : {exact, noisy, other})
+    EXPECT_NEAR(by_name(number_scores(predictions)).at("spearman"), expected, 1e-15);
+  // What differs by more is no tie.
+  noisy[0].predicted = 1 + 1e-4;
+  // Ranks 3 2 4.5 4.5 1.
+  EXPECT_NEAR(by_name(number_scores(noisy)).at("spearman"), 6 / std::sqrt(9.5 * 10), 1e-15);
+  // Nor are many values that are close to their neighbours.
+  std::vector<Prediction> dense;
+  for (int i = 0; i < 1000; ++i) dense.push_back({1 + i * 5e-6, i * 1.0});
+  EXPECT_GT(by_name(number_scores(dense)).at("spearman"), 0.99);
+}
+
 TEST(Evaluations, AreTheWeightedMeansOfTheTerms) {
   models::ModelSpec spec;
   spec.losses = {{.name = "lm loss", .labels = "a", .accuracy = true},

@@ -10,6 +10,19 @@ ENCODER = TINY + "model.type=bert dataset.type=bert dataset.path=texts.jsonl"
 LLAMA = "$DATA/hf_tiny/llama"
 EVALUATE = f"pentatron evaluate --hf {LLAMA} --batches {LLAMA}/expected.safetensors "
 GENERATE = "pentatron generate saved --tokens 1,2 --max-new-tokens 2 "
+BATCH = f"pentatron evaluate texts --batches {LLAMA}/expected.safetensors "
+
+
+def launched(*variables):
+    """Two processes of a run, each with the variables that a launcher sets; $r is the number of the process."""
+    command = MOCK.replace("checkpoint.save=new", "checkpoint.save=new parallel.tensor_model_parallel_size=2")
+    return ("export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + RANDOM % 10000)) PENTATRON_JOB_SECRET=0123456789abcdef0123456789abcdef; "
+            f"for r in 0 1; do env {' '.join(variables)} {command} & pids=\"$pids $!\"; done; for p in $pids; do wait $p || exit 1; done")
+
+
+TORCHRUN = launched("RANK=$r", "WORLD_SIZE=2", "LOCAL_RANK=$r", "LOCAL_WORLD_SIZE=2")
+SRUN = launched("SLURM_JOB_ID=7", "SLURM_STEP_ID=0", "SLURM_PROCID=$r", "SLURM_NTASKS=2", "SLURM_LOCALID=$r", "SLURM_NODEID=0",
+                "SLURM_TASKS_PER_NODE=2", "SLURM_NNODES=1")
 
 # Everything that the cases read; made once.
 PREPARE = f"""set -e
@@ -30,7 +43,22 @@ data[-5] ^= 1
 open(name, "wb").write(data)
 DAMAGE
 pentatron tokenize --train-bpe 290 --output other.json < words.txt
-mkdir odd pickled pictures nothing_in_it mine
+mkdir odd pickled pictures nothing_in_it mine speaking mute
+for i in $(seq 8); do echo "{{\\"text\\": \\"a $i\\", \\"label\\": \\"glad\\"}}"; echo "{{\\"text\\": \\"b $i\\", \\"label\\": \\"sad\\"}}"; done > labels.jsonl
+cp labels.jsonl more.jsonl
+echo '{{"text": "c", "label": "bored"}}' >> more.jsonl
+pentatron train {TINY} model.type=bert model.head=classification model.num_labels=3 dataset.train_data_path=labels.jsonl checkpoint.save=labels
+python3 - <<'BATCH'
+import json, struct
+ids = struct.pack("<8q", *range(60, 68))
+head = json.dumps({{name: {{"dtype": "I64", "shape": [1, 8], "data_offsets": [at, at + 64]}} for name, at in (("input_ids", 0), ("labels", 64))}}).encode()
+open("masked.safetensors", "wb").write(struct.pack("<Q", len(head)) + head + 2 * ids)
+BATCH
+pentatron tokenize --train-bpe 290 --output mute/tokenizer.json < words.txt
+cp mute/tokenizer.json speaking/
+echo '{{"chat_template": "{{% for m in messages %}}{{{{ m.content }}}}{{% endfor %}}"}}' > speaking/tokenizer_config.json
+{TEXT.replace("checkpoint.save=new", "tokenizer.path=speaking checkpoint.save=talk")}
+{TEXT.replace("checkpoint.save=new", "tokenizer.path=mute checkpoint.save=silent")}
 echo mine > mine/config.yaml
 echo '{{"model_type": "perceiver"}}' > odd/config.json
 cp {LLAMA}/config.json pickled/
@@ -92,11 +120,10 @@ CASES = [
     ("options that exclude each other", GENERATE + "--prompt x", {"remove --tokens": "pentatron generate texts --max-new-tokens 2 --prompt x"}),
     ("too many copies", GENERATE + "--ranks 2", {}),
     ("tensor ranks", "pentatron generate saved --prompt x device=cuda", {}),
-    ("chat of a model without a template", "pentatron chat texts", {
-        "pentatron generate": "pentatron generate texts --prompt x --max-new-tokens 2",
-        "a tokenizer_config.json with chat_template": "pentatron generate texts --prompt x --max-new-tokens 2"}),
-    ("chat over processes", "pentatron chat texts --backend sockets --ranks 2", {
-        "--backend in_process": "pentatron generate texts --prompt x --max-new-tokens 2"}),
+    ("chat of a model without a template", "pentatron chat silent", {
+        "pentatron generate": "pentatron generate silent --prompt x --max-new-tokens 2",
+        "a tokenizer_config.json with chat_template": "pentatron convert silent hf --format hf; cp speaking/tokenizer_config.json hf/; pentatron chat hf"}),
+    ("chat over processes", "pentatron chat talk --ranks 2 --backend sockets parallel.tensor_model_parallel_size=2", {}),
     ("format", "pentatron convert saved out --format nonsense", {
         "pentatron, hf": "pentatron convert saved out --format hf", "gguf": "pentatron convert saved out --format gguf"}),
     ("target exists", "pentatron convert saved bare --format hf", {
@@ -109,6 +136,7 @@ CASES = [
         "another --output": "pentatron tokenize --train-bpe 300 --output new.json < words.txt"}),
     ("nothing to compare", "pentatron config diff", {}),
     ("help of nothing", "pentatron config help zzzqqq", {}),
+    ("token that the model lacks", GENERATE.replace("1,2", "1,900"), {}),
     ("temperature", GENERATE + "--temperature -1", {}),
     ("top-p", GENERATE + "--top-p 3", {}),
     ("top-k", GENERATE + "--top-k -1", {}),
@@ -157,12 +185,25 @@ CASES = [
     ("two models", "pentatron evaluate texts --hf saved --text ab", {"pentatron evaluate": "pentatron evaluate texts --text ab"}),
     ("nothing to evaluate", "pentatron evaluate texts", {}),
     ("two things to evaluate", "pentatron evaluate texts --text ab --file words.txt", {"only --": "pentatron evaluate texts --text ab"}),
-    ("logits of a text", "pentatron evaluate texts --text ab --logits-out l.safetensors", {"--batches batch.safetensors": EVALUATE + "--logits-out l.safetensors"}),
+    ("logits of a text", "pentatron evaluate texts --text ab --logits-out l.safetensors", {"--batches batch.safetensors": BATCH + "--logits-out l.safetensors"}),
     ("hidden states of files", "pentatron evaluate texts --file words.txt --hidden-out h.safetensors", {
         "--text": "pentatron evaluate texts --text ab --hidden-out h.safetensors"}),
     ("text of an encoder", "pentatron evaluate encoder --text ab", {
-        "--hidden-out": "pentatron evaluate encoder --text ab --hidden-out hidden.safetensors", "--batches FILE": EVALUATE}),
-    ("windows of a batch", EVALUATE + "--stride 4", {"--file text.txt": "pentatron evaluate texts --file words.txt --stride 4"}),
+        "--hidden-out": "pentatron evaluate encoder --text ab --hidden-out hidden.safetensors",
+        "--batches FILE": "pentatron evaluate encoder --batches masked.safetensors"}),
+    ("a text as a batch", "pentatron evaluate texts --batches words.txt", {
+        "--batches FILE.safetensors": BATCH, "--file words.txt": "pentatron evaluate texts --file words.txt"}),
+    ("gradients without labels", "pentatron evaluate --hf $DATA/hf_tiny/bert_masked_lm --grads-out g.safetensors --batches $DATA/hf_tiny/bert_model/expected.safetensors", {
+        "remove --grads-out": "pentatron evaluate --hf $DATA/hf_tiny/bert_masked_lm --hidden-out h.safetensors --batches $DATA/hf_tiny/bert_model/expected.safetensors",
+        "--batches FILE": "pentatron evaluate --hf $DATA/hf_tiny/bert_masked_lm --grads-out g.safetensors --batches $DATA/hf_tiny/bert_masked_lm/expected.safetensors"}),
+    ("tuning of nothing", MOCK + "checkpoint.load=nothing checkpoint.finetune=true", {"remove checkpoint.load and checkpoint.finetune": MOCK}),
+    ("stride of labels", "pentatron evaluate labels --file labels.jsonl --stride 4", {}),
+    ("labels of a text", "pentatron evaluate texts --file texts.jsonl --label-key mood", {}),
+    ("a label that the model lacks", "pentatron train checkpoint.load=labels checkpoint.finetune=true dataset.train_data_path=more.jsonl "
+     "train.train_iters=1 train.seq_length=16 train.num_threads=1 logger.peak_tflops=1 kernels=order", {}),
+    ("classes in another order", "pentatron train checkpoint.load=labels checkpoint.finetune=true dataset.train_data_path=labels.jsonl model.label_names=[sad,glad] "
+     "train.train_iters=1 train.seq_length=16 train.num_threads=1 logger.peak_tflops=1 kernels=order", {}),
+    ("windows of a batch", BATCH + "--stride 4", {"--file text.txt": "pentatron evaluate texts --file words.txt --stride 4"}),
     ("text without a tokenizer", f"pentatron evaluate {LLAMA} --text ab", {"--batches FILE": EVALUATE}),
     ("no model to evaluate", "pentatron evaluate --text ab", {"pentatron evaluate DIR": "pentatron evaluate texts --text ab"}),
     ("batches without labels", "pentatron evaluate --hf $DATA/hf_tiny/bert_masked_lm --batches $DATA/hf_tiny/bert_model/expected.safetensors", {}),
@@ -244,10 +285,10 @@ CASES = [
         "a larger share": "pentatron corpus split corpus_text_document --shares 1,9 --output part",
         "fewer parts": "pentatron corpus split corpus_text_document --shares 1 --output part"}),
     # launchers
-    ("half of torchrun", "RANK=0 " + MOCK, {"torchrun --nproc-per-node": MOCK}),
-    ("no rank 0", "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 " + MOCK, {"MASTER_ADDR": MOCK}),
+    ("half of torchrun", "RANK=0 " + MOCK, {"torchrun --nproc-per-node": TORCHRUN}),
+    ("no rank 0", "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 " + MOCK, {"MASTER_ADDR": TORCHRUN}),
     ("too many threads", MOCK + "--ranks 5000", {
-        "processes of several machines": MOCK, "srun": MOCK}),
+        "processes of several machines": TORCHRUN, "srun": SRUN}),
 ]
 
 # Texts that cannot come up in one process on one machine without GPU, or that are followed by another test.
@@ -275,6 +316,8 @@ ELSEWHERE = [
      "files of an earlier call: tests/data, tests/cli/user_data_test.cpp"),
     (r"standard input to read a prompt|in_process cannot be used with", "ranks as processes: tests/cli/generating_test.cpp, tests/comm"),
     (r"^data/gpt/(blend|named_corpora|open_indexed|gpt_index)|^data/(loader|open_datasets|open_tokens|make_tokenizer)", "data of several corpora: tests/data"),
+    (r"^data/batches_dataset", "files with other tensors: tests/data/batches_dataset_test.cpp"),
+    (r"^trainer/evaluate_hf.*outside the model's vocabulary", "a tokenizer that is larger than its model"),
     (r"^data/parquet_source", "a build without Arrow: tests/cli"),
     (r"^trainer/model_tokenizer", "a tokenizer of an unknown kind: tests/cli/user_data_test.cpp"),
     (r"no token to predict|the prompt is empty", "a tokenizer that begins no text: tests/cli"),

@@ -19,7 +19,7 @@ struct GgufConfig {
   GgufStructure structure;
   Json hf;
 };
-/// Throws DataError if a value is missing or of the wrong type, CheckpointError for an architecture
+/// Throws DataError if a value is missing or of the wrong type, ConfigError for an architecture
 /// that is not known. The structure is to be used only if there are no problems.
 GgufConfig config_from_gguf(const GgufFile& file, Problems& problems);
 
@@ -28,7 +28,7 @@ struct GgufHead {
   GgufMetadata metadata; ///< <architecture>.*
   std::vector<float> rope_freqs;
 };
-/// Throws CheckpointError for a family that is not known, DataError for values of the wrong type.
+/// Throws ConfigError for a family that is not known, DataError for values of the wrong type.
 GgufHead config_to_gguf(const Json& hf, Problems& problems);
 
 } // namespace pentatron::checkpoint

@@ -12,6 +12,7 @@
 #include "pentatron/base/format.h"
 #include "pentatron/base/log.h"
 #include "pentatron/base/text.h"
+#include "pentatron/checkpoint/gguf/families/family.h"
 #include "pentatron/checkpoint/gguf/gguf_config.h"
 #include "pentatron/checkpoint/gguf/quants.h"
 #include "pentatron/checkpoint/gguf/structure.h"
@@ -77,10 +78,9 @@ std::vector<Planned> plan(const GgufStructure& structure, const std::vector<Gguf
   std::map<std::string, const GgufSource*> left;
   for (const GgufSource& source : tensors) {
     std::string name = source.name;
-    // GPT2Model's files lack the prefix of GPT2LMHeadModel's.
-    if (structure.architecture == "gpt2" && !name.starts_with("transformer.") &&
-        !name.starts_with("lm_head."))
-      name.insert(0, "transformer.");
+    if (const std::string_view prefix = structure.family->optional_prefix;
+        !name.starts_with(prefix) && !name.starts_with("lm_head."))
+      name.insert(0, prefix);
     const bool needless = is_buffer(name) || (name == "lm_head.weight" && !structure.untied);
     if (!needless && !left.emplace(name, &source).second)
       problems.push_back(fmt::format("the tensor {} is given twice", excerpt(source.name)));
@@ -135,7 +135,7 @@ GgufMetadata metadata_of(GgufHead head, const std::vector<Planned>& planned,
     raise<ConfigError>(
         "GGUF files with tensors of type {} are not supported\n  try: f32, f16, bf16, q8_0 or q4_k",
         name_of(options.type));
-  GgufMetadata out = {{"general.architecture", head.structure.architecture},
+  GgufMetadata out = {{"general.architecture", std::string(head.structure.family->architecture)},
                       {"general.type", std::string("model")}};
   if (!options.name.empty()) out.emplace_back("general.name", options.name);
   out.emplace_back("general.size_label", size_label(planned));

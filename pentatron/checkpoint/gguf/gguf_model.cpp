@@ -11,6 +11,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/gguf.h"
 #include "pentatron/base/text.h"
+#include "pentatron/checkpoint/gguf/families/family.h"
 #include "pentatron/checkpoint/gguf/gguf_config.h"
 #include "pentatron/checkpoint/gguf/quants.h"
 #include "pentatron/checkpoint/gguf/structure.h"
@@ -117,7 +118,7 @@ struct GgufModel::Impl {
 /// Finds every tensor of the model in the file.
 void GgufModel::Impl::match(const GgufStructure& structure, Problems& problems) {
   std::set<std::string_view> expected = {"rope_freqs.weight"};
-  if (structure.architecture != "llama") expected.clear();
+  if (!structure.family->decoder.llama3_rope) expected.clear();
   std::vector<std::string> missing, extra;
   const std::vector<GgufMapEntry> map = gguf_map(structure);
   for (const GgufMapEntry& entry : map) {
@@ -168,7 +169,7 @@ GgufModel::GgufModel(const std::filesystem::path& file) : impl_(std::make_unique
   const size_t more = problems.size() > kMaxListed ? problems.size() - kMaxListed : 0;
   problems.resize(problems.size() - more);
   std::string text = fmt::format("{} is not a {} model that pentatron can read:", file.string(),
-                                 config.structure.architecture);
+                                 config.structure.family->architecture);
   for (const std::string& problem : problems) text += "\n  " + problem;
   if (more > 0) text += fmt::format("\n  and {} more", more);
   throw CheckpointError(text);

@@ -2,27 +2,16 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace pentatron::checkpoint {
 
-/// llama.cpp's architecture and Hugging Face's names of it.
-struct GgufFamily {
-  std::string_view architecture, model_type, model_class;
-};
-/// Of an architecture of several families, the first is what a file without more is.
-std::span<const GgufFamily> gguf_families();
-/// Null: it is not known.
-const GgufFamily* find_gguf_family(std::string_view GgufFamily::*name, std::string_view value);
-/// "llama, mistral or gpt2": Hugging Face's.
-std::string gguf_family_list();
+struct GgufFamily;
 
 /// What decides names and shapes of a model's tensors.
 struct GgufStructure {
-  std::string architecture; ///< general.architecture
+  const GgufFamily* family = nullptr;
   int64_t layers = 0;
   int64_t hidden = 0;
   int64_t heads = 0;
@@ -30,13 +19,10 @@ struct GgufStructure {
   int64_t head_size = 0;
   int64_t ffn = 0;
   int64_t vocab = 0;
-  int64_t positions = 0; ///< of gpt2
+  int64_t positions = 0; ///< of learned embeddings
   bool qkv_bias = false, proj_bias = false, mlp_bias = false;
   bool untied = false; ///< output.weight is there
 };
-
-/// gemma2 or gemma3.
-bool is_gemma(std::string_view architecture);
 
 /// How the rows of the GGUF tensor lie to Hugging Face's.
 enum class GgufOrder : uint8_t {
@@ -54,10 +40,6 @@ struct GgufMapEntry {
   /// Row-major, in the file.
   std::vector<int64_t> gguf_shape() const;
 };
-
-/// The number whose inverse root Gemma's attention scores are multiplied with, as llama.cpp has it:
-/// files do not say it.
-int64_t gemma_query_scalar(const GgufStructure& structure);
 
 /// Every tensor of the model, in its order.
 std::vector<GgufMapEntry> gguf_map(const GgufStructure& structure);

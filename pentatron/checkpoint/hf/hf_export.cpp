@@ -27,7 +27,7 @@ ModelConfig normalised(ModelConfig c) {
   c.num_query_groups = c.query_groups();
   c.kv_channels = c.head_size();
   c.ffn_hidden_size = c.ffn_size();
-  if (c.type == models::ModelType::kT5) c.num_decoder_layers = c.decoder_layers();
+  c.num_decoder_layers = c.decoder_layers();
   c.softmax_scale = c.softmax_scale.value_or(1.0 / std::sqrt(static_cast<double>(*c.kv_channels)));
   c.attention_dropout = c.hidden_dropout = 0;
   c.embedding_dropout.reset();
@@ -36,10 +36,16 @@ ModelConfig normalised(ModelConfig c) {
   c.use_scaled_init_method = fresh.use_scaled_init_method;
   c.classifier_dropout.reset();
   c.padding_token = fresh.padding_token;
-  if (c.head != models::ModelHead::kMaskedLm) c.binary_head = fresh.binary_head;
-  if (c.head != models::ModelHead::kMaskedLm && c.type == models::ModelType::kBert)
+  if (c.head != models::ModelHead::kMaskedLm) { // no output layer
+    c.binary_head = fresh.binary_head;
     c.untie_embeddings_and_output_weights = false;
-  if (c.head != models::ModelHead::kClassification) c.num_labels = fresh.num_labels;
+  }
+  if (c.head != models::ModelHead::kClassification) {
+    c.num_labels = fresh.num_labels;
+    c.label_names.clear();
+  } else {
+    c.label_names = c.class_names();
+  }
   if (c.head != models::ModelHead::kNone) c.pooler = fresh.pooler;
   std::sort(c.full_attention_layers.begin(), c.full_attention_layers.end());
   const auto repeated = std::unique(c.full_attention_layers.begin(), c.full_attention_layers.end());

@@ -123,23 +123,24 @@ class LabelledTexts::Reader {
     const auto value = label.get<double>();
     if (options_.label_type == FieldType::kFloat64) return value;
     if (value != std::floor(value)) {
-      raise<DataError>(
-          "{}, which is a fraction, but the model predicts a class\n  try: the number "
-          "({}) or the name of a class under \"{}\", or a model that predicts a number",
-          said(place, label), classes_text(), config_.label_key);
+      raise<DataError>("{}, which is a fraction, but the model predicts a class\n  try: the number "
+                       "({}) or the name of a class under \"{}\", or model.head=regression",
+                       said(place, label), classes_text(), config_.label_key);
     }
-    if (!options_.class_names.empty()) {
+    if (!options_.names_from.empty()) {
       raise<DataError>(
-          "{}, but the labels are names, which {} lists: {}\n  try: only names, or only "
-          "numbers, in all files",
+          "{}, but the labels of {} are names: {}\n  try: only names, or only numbers, in all "
+          "files",
           said(place, label), options_.names_from, fmt::join(options_.class_names, ", "));
     }
     const auto most =
         static_cast<double>(options_.num_classes == 0 ? kMostClasses : options_.num_classes);
     if (value < 0 || value >= most)
-      raise<DataError>("{}, but the classes of the model are {}\n  try: labels from {}, or a model "
-                       "with more classes",
-                       said(place, label), classes_text(), classes_text());
+      raise<DataError>("{}, but the classes of the model are {}\n  try: labels from {}{}",
+                       said(place, label), classes_text(), classes_text(),
+                       value < 0 || options_.num_classes == 0
+                           ? ""
+                           : fmt::format(", or a new head with model.num_labels={}", value + 1));
     if (out_.first_number.empty()) out_.first_number = said(place, label);
     return value;
   }
@@ -147,20 +148,29 @@ class LabelledTexts::Reader {
   double named(const std::string& name, const RecordPlace& place) {
     if (options_.label_type == FieldType::kFloat64)
       raise<DataError>("{}, which is a string, but the model predicts a number\n  try: numbers "
-                       "under \"{}\", or a model that predicts a class",
+                       "under \"{}\", or model.head=classification",
                        said(place, name), config_.label_key);
     if (const std::vector<std::string>& known = options_.class_names; !known.empty()) {
       const auto found = std::ranges::find(known, name);
-      if (found == known.end())
-        raise<DataError>("{}, which is not a class of {}: {}\n  try: dataset.label_names=[{},{}]",
-                         said(place, name), options_.names_from, fmt::join(known, ", "),
-                         fmt::join(known, ","), name);
+      if (found == known.end()) refuse_name(name, place);
       return static_cast<double>(found - known.begin());
     }
     if (out_.first_name.empty()) out_.first_name = said(place, name);
     const auto [entry, is_new] = numbers_.try_emplace(name, out_.names.size());
     if (is_new) out_.names.push_back(name);
     return static_cast<double>(entry->second);
+  }
+
+  /// A class more, where the model has one that has no name yet.
+  [[noreturn]] void refuse_name(const std::string& name, const RecordPlace& place) const {
+    const std::vector<std::string>& known = options_.class_names;
+    const bool room = options_.num_classes == 0 || std::ssize(known) < options_.num_classes;
+    raise<DataError>(
+        "{}, which is none of the classes of {}: {}\n  try: {}", said(place, name),
+        options_.names_from.empty() ? "the model" : options_.names_from, fmt::join(known, ", "),
+        room ? fmt::format("model.label_names=[{},{}]", fmt::join(known, ","), name)
+             : fmt::format("data without this label, or a new head with model.num_labels={}",
+                           known.size() + 1));
   }
 
   const DatasetConfig& config_;
@@ -209,8 +219,8 @@ void LabelledTexts::name_classes(const Options& options) {
         first_number, first_name);
   class_names_.assign(all.begin(), all.end());
   if (options.num_classes > 0 && std::ssize(class_names_) > options.num_classes)
-    raise<DataError>("{} has the labels {}, which are {}, but the model has {} classes\n  try: a "
-                     "model with {} classes",
+    raise<DataError>("{} has the labels {}, which are {}, but the model has {} classes\n  try: "
+                     "model.num_labels={}",
                      options.option, fmt::join(class_names_, ", "), class_names_.size(),
                      options.num_classes, class_names_.size());
   for (File& file : read_) {

@@ -26,10 +26,12 @@ class LabelledTexts {
     int64_t vocab_size = 0; ///< token ids are below it
     FieldType label_type = FieldType::kInt64;
     int64_t num_classes = 0; ///< of kInt64: labels are below it; 0: any
-    /// Of kInt64: labels are names of this list; empty: numbers, or names that the files decide.
+    /// Of kInt64: labels are names of this list, or numbers; empty: numbers, or names that the
+    /// files decide.
     std::vector<std::string> class_names = {};
-    std::string names_from = "dataset.label_names"; ///< for messages
-    std::string option = "dataset.path";            ///< the key that `paths` comes from
+    /// The key of the data that decided the names, which then have no numbers; empty: the model.
+    std::string names_from;
+    std::string option = "dataset.path"; ///< the key that `paths` comes from
   };
   /// Reads `paths` with the keys and rules of `config`, which decides about bad lines. Throws
   /// DataError for a label that is no class of `options`, and if there is no sample at all.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <set>
 
 #include <fmt/ranges.h>
 
@@ -29,14 +28,13 @@ class ClassificationOpener {
       reading_.label_type = labels->type;
       reading_.num_classes = labels->limit;
     }
-    check_names();
     samples_ = {.sequence_length = context.sequence_length,
                 .seed = config.seed,
                 .pad_token = special_.find("dataset.pad_token", config.pad_token, kPadNames),
                 .label_type = reading_.label_type};
     reading_.encode = make_encode();
     reading_.vocab_size = special_.vocab_size();
-    reading_.class_names = config.label_names;
+    reading_.class_names = context.label_names;
     special_.check(context.vocab_size);
   }
 
@@ -49,27 +47,12 @@ class ClassificationOpener {
       for (const Part part : kAllParts) add(part, texts, sets_.split[part]);
     }
     sets_.report = report_;
+    sets_.label_names = reading_.class_names;
     sets_.summary = fmt::format("{}{}{}", report_.to_string(), labels_, special_.summary());
     return std::move(sets_);
   }
 
  private:
-  void check_names() const {
-    const std::vector<std::string>& names = config_.label_names;
-    if (names.empty()) return;
-    const std::string setting = fmt::format("dataset.label_names=[{}]", fmt::join(names, ","));
-    if (reading_.label_type == FieldType::kFloat64)
-      raise<ConfigError>("{} names classes, but the model predicts a number\n  try: "
-                         "dataset.label_names=[]",
-                         setting);
-    if (std::set<std::string>(names.begin(), names.end()).size() != names.size())
-      raise<ConfigError>("{} has a name twice\n  try: every name once", setting);
-    if (reading_.num_classes > 0 && std::ssize(names) > reading_.num_classes)
-      raise<ConfigError>("{} has {} names, but the model has {} classes\n  try: a model with {} "
-                         "classes",
-                         setting, names.size(), reading_.num_classes, names.size());
-  }
-
   /// The tokenizer's own template, or that of BERT if it has none or its tokens are given.
   decltype(LabelledTexts::Options::encode) make_encode() {
     const std::shared_ptr<const Tokenizer> tokenizer = context_.tokenizer;
@@ -108,9 +91,10 @@ class ClassificationOpener {
       }
       const auto highest = std::ranges::max_element(out.types);
       if (*highest >= num_types)
-        raise<DataError>("the tokenizer gives a token the type {}, but the model has {} types\n  "
-                         "try: a model with {} token types, or samples of a single text",
-                         *highest, num_types, *highest + 1);
+        raise<DataError>(
+            "the tokenizer gives a token the type {}, but the model has {} types\n  "
+            "try: model.num_tokentypes={} for a new model, or samples of a single text",
+            *highest, num_types, *highest + 1);
       return out;
     };
   }

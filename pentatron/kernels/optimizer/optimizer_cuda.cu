@@ -18,55 +18,50 @@ template <class F> __device__ void grid_stride(int64_t n, F&& f) {
     f(i);
 }
 
-template <class T, class Copy> __global__ void adamw_kernel(AdamWArgs a, AdamWScalars s) {
+/// p_i = rule(i, p_i, grad_scale * grad_i), and the copy of it.
+template <class T, class Copy, class Args, class F>
+__device__ void update(const Args& a, T grad_scale, F&& rule) {
   T* p = static_cast<T*>(a.param);
+  Copy* copy = static_cast<Copy*>(a.param_copy);
+  grid_stride(a.n, [&](int64_t i) {
+    const T p1 = rule(i, p[i], grad_scale * static_cast<const T*>(a.grad)[i]);
+    p[i] = p1;
+    if (copy != nullptr) copy[i] = from_acc<Copy>(static_cast<acc_t<Copy>>(p1));
+  });
+}
+
+template <class T, class Copy> __global__ void adamw_kernel(AdamWArgs a, AdamWScalars<T> s) {
   T* m = static_cast<T*>(a.exp_avg);
   T* v = static_cast<T*>(a.exp_avg_sq);
-  Copy* copy = static_cast<Copy*>(a.param_copy);
-  grid_stride(a.n, [&](int64_t i) {
-    const T g = static_cast<T>(s.grad_scale) * static_cast<const T*>(a.grad)[i];
-    const T m1 = m[i] + static_cast<T>(s.one_minus_beta1) * (g - m[i]);
-    const T v1 = v[i] * static_cast<T>(s.beta2) + static_cast<T>(s.one_minus_beta2) * g * g;
-    const T denominator = sqrt(v1) / static_cast<T>(s.sqrt_correction2) + static_cast<T>(s.eps);
-    const T p1 = p[i] * static_cast<T>(s.decay) - static_cast<T>(s.step_size) * m1 / denominator;
+  update<T, Copy>(a, s.grad_scale, [&](int64_t i, T p, T g) {
+    const T m1 = m[i] + s.weight1 * (g - m[i]);
+    const T v1 = v[i] * s.beta2 + s.weight2 * g * g;
     m[i] = m1;
     v[i] = v1;
-    p[i] = p1;
-    if (copy != nullptr) copy[i] = from_acc<Copy>(static_cast<acc_t<Copy>>(p1));
+    return p * s.decay - s.step_size * m1 / (sqrt(v1) / s.correction2 + s.eps);
   });
 }
 
-template <class T, class Copy> __global__ void sgd_kernel(SgdArgs a) {
-  T* p = static_cast<T*>(a.param);
+template <class T, class Copy> __global__ void sgd_kernel(SgdArgs a, SgdScalars<T> s) {
   T* b = static_cast<T*>(a.momentum_buffer);
-  Copy* copy = static_cast<Copy*>(a.param_copy);
-  const T momentum = static_cast<T>(a.momentum);
-  grid_stride(a.n, [&](int64_t i) {
-    T g = static_cast<T>(a.grad_scale) * static_cast<const T*>(a.grad)[i] +
-          static_cast<T>(a.weight_decay) * p[i];
+  update<T, Copy>(a, s.grad_scale, [&](int64_t i, T p, T scaled) {
+    T g = scaled + s.decay * p;
     if (b != nullptr) {
-      const T b1 = momentum * b[i] + g;
+      const T b1 = s.momentum * b[i] + g;
       b[i] = b1;
-      g = a.nesterov ? g + momentum * b1 : b1;
+      g = a.nesterov ? g + s.momentum * b1 : b1;
     }
-    const T p1 = p[i] - static_cast<T>(a.lr) * g;
-    p[i] = p1;
-    if (copy != nullptr) copy[i] = from_acc<Copy>(static_cast<acc_t<Copy>>(p1));
+    return p - s.lr * g;
   });
 }
 
-template <class T, class Copy> __global__ void lion_kernel(LionArgs a, LionScalars s) {
-  T* p = static_cast<T*>(a.param);
+template <class T, class Copy> __global__ void lion_kernel(LionArgs a, LionScalars<T> s) {
   T* m = static_cast<T*>(a.exp_avg);
-  Copy* copy = static_cast<Copy*>(a.param_copy);
-  grid_stride(a.n, [&](int64_t i) {
-    const T g = static_cast<T>(s.grad_scale) * static_cast<const T*>(a.grad)[i], m0 = m[i];
-    const T c = static_cast<T>(s.beta1) * m0 + static_cast<T>(s.one_minus_beta1) * g;
+  update<T, Copy>(a, s.grad_scale, [&](int64_t i, T p, T g) {
+    const T m0 = m[i], c = s.beta1 * m0 + s.weight1 * g;
     const T sign = c > 0 ? T(1) : c < 0 ? T(-1) : c;
-    const T p1 = p[i] * static_cast<T>(s.decay) - static_cast<T>(s.lr) * sign;
-    m[i] = static_cast<T>(s.beta2) * m0 + static_cast<T>(s.one_minus_beta2) * g;
-    p[i] = p1;
-    if (copy != nullptr) copy[i] = from_acc<Copy>(static_cast<acc_t<Copy>>(p1));
+    m[i] = s.beta2 * m0 + s.weight2 * g;
+    return p * s.decay - s.lr * sign;
   });
 }
 
@@ -121,13 +116,14 @@ template <class T, class Out> __global__ void cast_kernel(CastArgs a) {
 } // namespace
 
 void adamw(const AdamWArgs& a, const Context& context) {
-  const AdamWScalars s(a);
   visit_dtype(a.copy_dtype, [&](auto copy) {
     using Copy = decltype(copy);
     if (a.dtype == DType::kFloat64)
-      adamw_kernel<double, Copy><<<stride_blocks(a.n), 256, 0, stream_of(context)>>>(a, s);
+      adamw_kernel<double, Copy>
+          <<<stride_blocks(a.n), 256, 0, stream_of(context)>>>(a, AdamWScalars<double>(a));
     else
-      adamw_kernel<float, Copy><<<stride_blocks(a.n), 256, 0, stream_of(context)>>>(a, s);
+      adamw_kernel<float, Copy>
+          <<<stride_blocks(a.n), 256, 0, stream_of(context)>>>(a, AdamWScalars<float>(a));
   });
   check_launch("adamw");
 }
@@ -136,21 +132,24 @@ void sgd(const SgdArgs& a, const Context& context) {
   visit_dtype(a.copy_dtype, [&](auto copy) {
     using Copy = decltype(copy);
     if (a.dtype == DType::kFloat64)
-      sgd_kernel<double, Copy><<<stride_blocks(a.n), 256, 0, stream_of(context)>>>(a);
+      sgd_kernel<double, Copy>
+          <<<stride_blocks(a.n), 256, 0, stream_of(context)>>>(a, SgdScalars<double>(a));
     else
-      sgd_kernel<float, Copy><<<stride_blocks(a.n), 256, 0, stream_of(context)>>>(a);
+      sgd_kernel<float, Copy>
+          <<<stride_blocks(a.n), 256, 0, stream_of(context)>>>(a, SgdScalars<float>(a));
   });
   check_launch("sgd");
 }
 
 void lion(const LionArgs& a, const Context& context) {
-  const LionScalars s(a);
   visit_dtype(a.copy_dtype, [&](auto copy) {
     using Copy = decltype(copy);
     if (a.dtype == DType::kFloat64)
-      lion_kernel<double, Copy><<<stride_blocks(a.n), 256, 0, stream_of(context)>>>(a, s);
+      lion_kernel<double, Copy>
+          <<<stride_blocks(a.n), 256, 0, stream_of(context)>>>(a, LionScalars<double>(a));
     else
-      lion_kernel<float, Copy><<<stride_blocks(a.n), 256, 0, stream_of(context)>>>(a, s);
+      lion_kernel<float, Copy>
+          <<<stride_blocks(a.n), 256, 0, stream_of(context)>>>(a, LionScalars<float>(a));
   });
   check_launch("lion");
 }

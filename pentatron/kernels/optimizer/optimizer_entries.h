@@ -9,32 +9,36 @@
 
 namespace pentatron::kernels {
 
-/// The scalars of one AdamW step in double.
-struct AdamWScalars {
-  double decay;
-  double one_minus_beta1;
-  double beta2;
-  double one_minus_beta2;
-  double sqrt_correction2;
-  double step_size;
-  double eps;
-  double grad_scale;
+/// The scalars of one AdamW step, computed in double.
+template <class T> struct AdamWScalars {
+  T decay, weight1, beta2, weight2, correction2, step_size, eps, grad_scale;
 
   explicit AdamWScalars(const AdamWArgs& a)
-      : decay(1 - a.lr * a.weight_decay), one_minus_beta1(1 - a.beta1), beta2(a.beta2),
-        one_minus_beta2(1 - a.beta2),
-        sqrt_correction2(std::sqrt(1 - std::pow(a.beta2, static_cast<double>(a.step)))),
-        step_size(a.lr / (1 - std::pow(a.beta1, static_cast<double>(a.step)))), eps(a.eps),
-        grad_scale(a.grad_scale) {}
+      : decay(static_cast<T>(1 - a.lr * a.weight_decay)), weight1(static_cast<T>(1 - a.beta1)),
+        beta2(static_cast<T>(a.beta2)), weight2(static_cast<T>(1 - a.beta2)),
+        correction2(static_cast<T>(std::sqrt(1 - std::pow(a.beta2, static_cast<double>(a.step))))),
+        step_size(static_cast<T>(a.lr / (1 - std::pow(a.beta1, static_cast<double>(a.step))))),
+        eps(static_cast<T>(a.eps)), grad_scale(static_cast<T>(a.grad_scale)) {}
 };
 
-/// The scalars of one Lion step in double.
-struct LionScalars {
-  double decay, beta1, one_minus_beta1, beta2, one_minus_beta2, lr, grad_scale;
+/// Those of SGD.
+template <class T> struct SgdScalars {
+  T lr, momentum, decay, grad_scale;
+
+  explicit SgdScalars(const SgdArgs& a)
+      : lr(static_cast<T>(a.lr)), momentum(static_cast<T>(a.momentum)),
+        decay(static_cast<T>(a.weight_decay)), grad_scale(static_cast<T>(a.grad_scale)) {}
+};
+
+/// Those of Lion.
+template <class T> struct LionScalars {
+  T decay, beta1, weight1, beta2, weight2, lr, grad_scale;
 
   explicit LionScalars(const LionArgs& a)
-      : decay(1 - a.lr * a.weight_decay), beta1(a.beta1), one_minus_beta1(1 - a.beta1),
-        beta2(a.beta2), one_minus_beta2(1 - a.beta2), lr(a.lr), grad_scale(a.grad_scale) {}
+      : decay(static_cast<T>(1 - a.lr * a.weight_decay)), beta1(static_cast<T>(a.beta1)),
+        weight1(static_cast<T>(1 - a.beta1)), beta2(static_cast<T>(a.beta2)),
+        weight2(static_cast<T>(1 - a.beta2)), lr(static_cast<T>(a.lr)),
+        grad_scale(static_cast<T>(a.grad_scale)) {}
 };
 
 /// Elements that one thread takes at a time.

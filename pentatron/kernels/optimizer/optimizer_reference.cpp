@@ -9,86 +9,64 @@
 
 namespace pentatron::kernels::optimizer_reference {
 
-void adamw(const AdamWArgs& a, const Context&) {
+namespace {
+
+/// p_i = rule(i, p_i, grad_scale * grad_i), and the copy of it. make(scalars) gives the rule.
+template <template <class> class Scalars, class Args, class F>
+void update(const Args& a, F&& make) {
   visit_acc_dtype(a.dtype, [&]<class T>(T) {
     visit_dtype(a.copy_dtype, [&]<class Copy>(Copy) {
-      const AdamWScalars s(a);
-      const auto decay = static_cast<T>(s.decay);
-      const auto weight1 = static_cast<T>(s.one_minus_beta1);
-      const auto beta2 = static_cast<T>(s.beta2);
-      const auto weight2 = static_cast<T>(s.one_minus_beta2);
-      const auto correction2 = static_cast<T>(s.sqrt_correction2);
-      const auto step_size = static_cast<T>(s.step_size);
-      const auto eps = static_cast<T>(s.eps);
-      const auto grad_scale = static_cast<T>(s.grad_scale);
+      const Scalars<T> s(a);
+      const auto rule = make(s);
       T* p = static_cast<T*>(a.param);
-      T* m = static_cast<T*>(a.exp_avg);
-      T* v = static_cast<T*>(a.exp_avg_sq);
       const T* grad = static_cast<const T*>(a.grad);
       Copy* copy = static_cast<Copy*>(a.param_copy);
       parallel_blocks(a.n, kStepBlock, [&](int64_t begin, int64_t end, int64_t) {
         for (int64_t i = begin; i < end; ++i) {
-          const T g = grad_scale * grad[i];
-          m[i] = m[i] + weight1 * (g - m[i]);
-          v[i] = v[i] * beta2 + weight2 * g * g;
-          const T denominator = std::sqrt(v[i]) / correction2 + eps;
-          p[i] = p[i] * decay - step_size * m[i] / denominator;
+          p[i] = rule(i, p[i], s.grad_scale * grad[i]);
           if (copy) copy[i] = from_double<Copy>(p[i]);
         }
       });
     });
+  });
+}
+
+} // namespace
+
+void adamw(const AdamWArgs& a, const Context&) {
+  update<AdamWScalars>(a, [&]<class T>(const AdamWScalars<T>& s) {
+    return [&s, m = static_cast<T*>(a.exp_avg), v = static_cast<T*>(a.exp_avg_sq)](int64_t i, T p,
+                                                                                   T g) {
+      m[i] = m[i] + s.weight1 * (g - m[i]);
+      v[i] = v[i] * s.beta2 + s.weight2 * g * g;
+      const T denominator = std::sqrt(v[i]) / s.correction2 + s.eps;
+      return p * s.decay - s.step_size * m[i] / denominator;
+    };
   });
 }
 
 void sgd(const SgdArgs& a, const Context&) {
-  visit_acc_dtype(a.dtype, [&]<class T>(T) {
-    visit_dtype(a.copy_dtype, [&]<class Copy>(Copy) {
-      const auto lr = static_cast<T>(a.lr);
-      const auto momentum = static_cast<T>(a.momentum);
-      const auto decay = static_cast<T>(a.weight_decay);
-      const auto grad_scale = static_cast<T>(a.grad_scale);
-      T* p = static_cast<T*>(a.param);
-      T* b = static_cast<T*>(a.momentum_buffer);
-      const T* grad = static_cast<const T*>(a.grad);
-      Copy* copy = static_cast<Copy*>(a.param_copy);
-      parallel_blocks(a.n, kStepBlock, [&](int64_t begin, int64_t end, int64_t) {
-        for (int64_t i = begin; i < end; ++i) {
-          T g = grad_scale * grad[i] + decay * p[i];
-          if (b) {
-            b[i] = momentum * b[i] + g;
-            g = a.nesterov ? g + momentum * b[i] : b[i];
-          }
-          p[i] = p[i] - lr * g;
-          if (copy) copy[i] = from_double<Copy>(p[i]);
-        }
-      });
-    });
+  update<SgdScalars>(a, [&]<class T>(const SgdScalars<T>& s) {
+    return [&s, nesterov = a.nesterov, b = static_cast<T*>(a.momentum_buffer)](int64_t i, T p,
+                                                                               T scaled) {
+      T g = scaled + s.decay * p;
+      if (b) {
+        b[i] = s.momentum * b[i] + g;
+        g = nesterov ? g + s.momentum * b[i] : b[i];
+      }
+      return p - s.lr * g;
+    };
   });
 }
 
 void lion(const LionArgs& a, const Context&) {
-  visit_acc_dtype(a.dtype, [&]<class T>(T) {
-    visit_dtype(a.copy_dtype, [&]<class Copy>(Copy) {
-      const LionScalars s(a);
-      const auto decay = static_cast<T>(s.decay), lr = static_cast<T>(s.lr);
-      const auto beta1 = static_cast<T>(s.beta1), weight1 = static_cast<T>(s.one_minus_beta1);
-      const auto beta2 = static_cast<T>(s.beta2), weight2 = static_cast<T>(s.one_minus_beta2);
-      const auto grad_scale = static_cast<T>(s.grad_scale);
-      T* p = static_cast<T*>(a.param);
-      T* m = static_cast<T*>(a.exp_avg);
-      const T* grad = static_cast<const T*>(a.grad);
-      Copy* copy = static_cast<Copy*>(a.param_copy);
-      parallel_blocks(a.n, kStepBlock, [&](int64_t begin, int64_t end, int64_t) {
-        for (int64_t i = begin; i < end; ++i) {
-          const T g = grad_scale * grad[i];
-          const T c = beta1 * m[i] + weight1 * g;
-          const T sign = c > 0 ? T(1) : c < 0 ? T(-1) : c;
-          m[i] = beta2 * m[i] + weight2 * g;
-          p[i] = p[i] * decay - lr * sign;
-          if (copy) copy[i] = from_double<Copy>(p[i]);
-        }
-      });
-    });
+  update<LionScalars>(a, [&]<class T>(const LionScalars<T>& s) {
+    return [&s, m = static_cast<T*>(a.exp_avg)](int64_t i, T p, T g) {
+      const T c = s.beta1 * m[i] + s.weight1 * g;
+      const T sign = c > 0 ? T(1) : c < 0 ? T(-1) : c;
+      m[i] = s.beta2 * m[i] + s.weight2 * g;
+      return p * s.decay - s.lr * sign;
+    };
   });
 }
 

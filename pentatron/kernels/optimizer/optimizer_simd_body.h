@@ -28,91 +28,66 @@ void store_copy(Copy copy, int64_t i, V x, Lanes lanes) {
   if constexpr (!std::is_same_v<Copy, NoCopy>) store(copy + i, x, lanes);
 }
 
-void adamw(const AdamWArgs& a, const Context&) {
+/// p = rule(i, lanes, p, grad_scale * grad) for vectors, and the copy of it. make(scalars) gives
+/// the rule.
+template <template <class> class Scalars, class Args, class F>
+void update(const Args& a, F&& make) {
   visit_acc_dtype(a.dtype, [&]<class T>(T) {
     with_copy<T>(a.param_copy, a.copy_dtype, [&]<class Copy>(Copy copy) {
       using V = Vec<T>;
-      const AdamWScalars s(a);
-      const auto decay = static_cast<T>(s.decay);
-      const auto weight1 = static_cast<T>(s.one_minus_beta1);
-      const auto beta2 = static_cast<T>(s.beta2);
-      const auto weight2 = static_cast<T>(s.one_minus_beta2);
-      const auto correction2 = static_cast<T>(s.sqrt_correction2);
-      const auto step_size = static_cast<T>(s.step_size);
-      const auto eps = static_cast<T>(s.eps);
-      const auto grad_scale = static_cast<T>(s.grad_scale);
+      const Scalars<T> s(a);
+      const auto rule = make(s);
       T* p = static_cast<T*>(a.param);
-      T* m = static_cast<T*>(a.exp_avg);
-      T* v = static_cast<T*>(a.exp_avg_sq);
       const T* grad = static_cast<const T*>(a.grad);
       for_blocks<V>(a.n, [&](int64_t i, auto lanes) {
-        const V g = grad_scale * load(grad + i, lanes);
-        const V m0 = load(m + i, lanes);
-        const V m1 = m0 + weight1 * (g - m0);
-        const V v1 = load(v + i, lanes) * beta2 + weight2 * g * g;
-        const V denominator = sqrt(v1) / correction2 + eps;
-        const V p1 = load(p + i, lanes) * decay - step_size * m1 / denominator;
-        store(m + i, m1, lanes);
-        store(v + i, v1, lanes);
+        const V p1 = rule(i, lanes, load(p + i, lanes), s.grad_scale * load(grad + i, lanes));
         store(p + i, p1, lanes);
         store_copy(copy, i, p1, lanes);
       });
     });
+  });
+}
+
+void adamw(const AdamWArgs& a, const Context&) {
+  update<AdamWScalars>(a, [&]<class T>(const AdamWScalars<T>& s) {
+    return [s, m = static_cast<T*>(a.exp_avg),
+            v = static_cast<T*>(a.exp_avg_sq)](int64_t i, auto lanes, Vec<T> p, Vec<T> g) {
+      const Vec<T> m0 = load(m + i, lanes);
+      const Vec<T> m1 = m0 + s.weight1 * (g - m0);
+      const Vec<T> v1 = load(v + i, lanes) * s.beta2 + s.weight2 * g * g;
+      const Vec<T> denominator = sqrt(v1) / s.correction2 + s.eps;
+      store(m + i, m1, lanes);
+      store(v + i, v1, lanes);
+      return p * s.decay - s.step_size * m1 / denominator;
+    };
   });
 }
 
 void sgd(const SgdArgs& a, const Context&) {
-  visit_acc_dtype(a.dtype, [&]<class T>(T) {
-    with_copy<T>(a.param_copy, a.copy_dtype, [&]<class Copy>(Copy copy) {
-      using V = Vec<T>;
-      const auto lr = static_cast<T>(a.lr);
-      const auto momentum = static_cast<T>(a.momentum);
-      const auto decay = static_cast<T>(a.weight_decay);
-      const auto grad_scale = static_cast<T>(a.grad_scale);
-      T* p = static_cast<T*>(a.param);
-      T* b = static_cast<T*>(a.momentum_buffer);
-      const T* grad = static_cast<const T*>(a.grad);
-      for_blocks<V>(a.n, [&](int64_t i, auto lanes) {
-        const V p0 = load(p + i, lanes);
-        V g = grad_scale * load(grad + i, lanes) + decay * p0;
-        if (b) {
-          const V b1 = momentum * load(b + i, lanes) + g;
-          store(b + i, b1, lanes);
-          g = a.nesterov ? g + momentum * b1 : b1;
-        }
-        const V p1 = p0 - lr * g;
-        store(p + i, p1, lanes);
-        store_copy(copy, i, p1, lanes);
-      });
-    });
+  update<SgdScalars>(a, [&]<class T>(const SgdScalars<T>& s) {
+    return [s, nesterov = a.nesterov, b = static_cast<T*>(a.momentum_buffer)](
+               int64_t i, auto lanes, Vec<T> p, Vec<T> scaled) {
+      Vec<T> g = scaled + s.decay * p;
+      if (b) {
+        const Vec<T> b1 = s.momentum * load(b + i, lanes) + g;
+        store(b + i, b1, lanes);
+        g = nesterov ? g + s.momentum * b1 : b1;
+      }
+      return p - s.lr * g;
+    };
   });
 }
 
 void lion(const LionArgs& a, const Context&) {
-  visit_acc_dtype(a.dtype, [&]<class T>(T) {
-    with_copy<T>(a.param_copy, a.copy_dtype, [&]<class Copy>(Copy copy) {
-      using V = Vec<T>;
-      const LionScalars s(a);
-      const auto decay = static_cast<T>(s.decay), lr = static_cast<T>(s.lr);
-      const auto beta1 = static_cast<T>(s.beta1), weight1 = static_cast<T>(s.one_minus_beta1);
-      const auto beta2 = static_cast<T>(s.beta2), weight2 = static_cast<T>(s.one_minus_beta2);
-      const auto grad_scale = static_cast<T>(s.grad_scale);
-      T* p = static_cast<T*>(a.param);
-      T* m = static_cast<T*>(a.exp_avg);
-      const T* grad = static_cast<const T*>(a.grad);
-      const V zero{}, one = zero + T(1);
-      for_blocks<V>(a.n, [&](int64_t i, auto lanes) {
-        const V g = grad_scale * load(grad + i, lanes);
-        const V m0 = load(m + i, lanes);
-        const V c = beta1 * m0 + weight1 * g;
-        const V negative = c < zero ? -one : c; // 0 and NaN stay
-        const V sign = c > zero ? one : negative;
-        const V p1 = load(p + i, lanes) * decay - lr * sign;
-        store(m + i, beta2 * m0 + weight2 * g, lanes);
-        store(p + i, p1, lanes);
-        store_copy(copy, i, p1, lanes);
-      });
-    });
+  update<LionScalars>(a, [&]<class T>(const LionScalars<T>& s) {
+    return [s, m = static_cast<T*>(a.exp_avg)](int64_t i, auto lanes, Vec<T> p, Vec<T> g) {
+      const Vec<T> zero{}, one = zero + T(1), m0 = load(m + i, lanes);
+      const Vec<T> c = s.beta1 * m0 + s.weight1 * g;
+      const Vec<T> negative = c < zero ? -one : c; // 0 and NaN stay
+      const Vec<T> sign = c > zero ? one : negative;
+      store(m + i, s.beta2 * m0 + s.weight2 * g, lanes);
+      return p * s.decay - s.lr * sign;
+    };
   });
 }
 

@@ -5,6 +5,8 @@
 #include <limits>
 #include <optional>
 
+#include <fmt/format.h>
+
 #include "pentatron/layers/sample_head.h"
 #include "pentatron/nn/record.h"
 #include "pentatron/parallel/tensor/vocab.h"
@@ -201,7 +203,9 @@ std::vector<data::BatchField> fields_of(const ModelConfig& c) {
 
 ModelSpec Bert::spec_of(const ModelConfig& config) {
   const int64_t head = config.num_layers + 1;
-  ModelSpec spec{.streams = {"tokens"},
+  ModelSpec spec{.chosen_by = fmt::format("model.type=bert with model.head={}",
+                                          config::to_string(config.head)),
+                 .streams = {"tokens"},
                  .flows = {{.name = "hidden", .width = config.hidden_size}},
                  .segments = stack_of_layers(config.num_layers),
                  .fields = fields_of(config),

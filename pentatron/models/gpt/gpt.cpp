@@ -10,8 +10,6 @@ namespace pentatron::models {
 
 namespace {
 
-constexpr const char* kLmLoss = "lm loss";
-
 class EmbeddingSegment final : public nn::Segment {
  public:
   EmbeddingSegment(nn::Param& table, nn::Param* positions, const ModelConfig& config,
@@ -40,32 +38,11 @@ class EmbeddingSegment final : public nn::Segment {
   double multiplier_ = 1; ///< as a number of the model's type
 };
 
-class HeadSegment final : public nn::Segment {
- public:
-  HeadSegment(const nn::Scope& norm_scope, const ModelConfig& config, nn::Param& weight,
-              const parallel::TensorParallel& tp)
-      : norm_(norm_scope, config.hidden_size, norm_options(config), tp),
-        head_(weight, nullptr, tp, config.final_logit_softcapping.value_or(0)), tp_(tp) {}
-  std::string name() const override { return "head"; }
-  Output forward(const std::vector<at::Tensor>& taken,
-                 const nn::ForwardContext& ctx) const override {
-    const at::Tensor x = norm_.forward(taken[0], ctx);
-    if (ctx.wanted.hidden) ctx.deposit(kLastHiddenState, parallel::gathered_tokens(x, tp_));
-    if (ctx.wanted.logits) ctx.deposit(kLogits, head_.logits(x, ctx.wanted.logit_rows));
-    if (!ctx.wanted.loss) return {};
-    return {.flows = {}, .loss = head_.loss(x, ctx.batch->field("labels"), kLmLoss, ctx)};
-  }
-
- private:
-  layers::Norm norm_;
-  parallel::VocabHead head_;
-  parallel::TensorParallel tp_;
-};
-
 } // namespace
 
 ModelSpec Gpt::spec_of(const ModelConfig& config) {
-  ModelSpec spec{.streams = {"tokens"},
+  ModelSpec spec{.chosen_by = "model.type=gpt",
+                 .streams = {"tokens"},
                  .flows = {{.name = "hidden", .width = config.hidden_size}},
                  .segments = stack_of_layers(config.num_layers),
                  .fields = data::next_token_fields(config.vocab_size),
@@ -110,7 +87,7 @@ Gpt::Gpt(const ModelConfig& config, const ModelBuild& build)
              : &scope.param("output.weight",
                             parallel::vocab_spec(config.vocab_size, config.hidden_size),
                             nn::Init::normal(config.init_method_std));
-    return std::make_unique<HeadSegment>(scope / "final_norm", config, *output, build.tp);
+    return std::make_unique<LmHead>(scope / "final_norm", config, *output, build.tp);
   });
 }
 

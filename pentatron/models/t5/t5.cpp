@@ -12,7 +12,6 @@ namespace pentatron::models {
 
 namespace {
 
-constexpr const char* kLoss = "lm loss";
 enum Stream : int { kEncoderStream, kDecoderStream };
 enum Flow : int { kEncoderHidden, kMemory, kDecoderHidden };
 enum Kind : int {
@@ -146,39 +145,12 @@ class T5Layer final : public nn::Segment {
   layers::TransformerLayer layer_;
 };
 
-class T5Head final : public nn::Segment {
- public:
-  T5Head(const nn::Scope& norm_scope, const ModelConfig& c, nn::Param& words,
-         const parallel::TensorParallel& tp)
-      : norm_(norm_scope, c.hidden_size, norm_options(c), tp), dropout_{.p = c.hidden_dropout,
-                                                                        .site = site_behind(c, 2)},
-        head_(words, nullptr, tp),
-        scale_(c.scale_decoder_outputs ? 1 / std::sqrt(static_cast<double>(c.hidden_size)) : 1),
-        tp_(tp) {}
-  std::string name() const override { return "head"; }
-  Output forward(const std::vector<at::Tensor>& taken,
-                 const nn::ForwardContext& ctx) const override {
-    at::Tensor x = nn::dropout(norm_.forward(taken[0], ctx), dropout_, ctx);
-    if (ctx.wanted.hidden) ctx.deposit(kLastHiddenState, parallel::gathered_tokens(x, tp_));
-    if (scale_ != 1) x = x * scale_;
-    if (ctx.wanted.logits) ctx.deposit(kLogits, head_.logits(x, ctx.wanted.logit_rows));
-    if (!ctx.wanted.loss) return {};
-    return {.flows = {}, .loss = head_.loss(x, ctx.batch->field("labels"), kLoss, ctx)};
-  }
-
- private:
-  layers::Norm norm_;
-  nn::DropoutSite dropout_;
-  parallel::VocabHead head_;
-  double scale_;
-  parallel::TensorParallel tp_;
-};
-
 } // namespace
 
 ModelSpec T5::spec_of(const ModelConfig& c) {
   const Numbers numbers(c);
   ModelSpec spec{
+      .chosen_by = "model.type=t5",
       .streams = {"encoder", "decoder"},
       .flows = {{.name = "encoder hidden", .stream = kEncoderStream, .width = c.hidden_size},
                 {.name = "memory", .stream = kEncoderStream, .width = c.hidden_size},
@@ -191,7 +163,7 @@ ModelSpec T5::spec_of(const ModelConfig& c) {
                   .fill = static_cast<double>(c.decoder_start_token),
                   .limit = c.vocab_size,
                   .start_token = c.decoder_start_token}},
-      .losses = {{.name = kLoss, .labels = "labels"}},
+      .losses = {{.name = kLmLoss, .labels = "labels"}},
       .shared = {{"encoder.relative_bias.weight", range(1, numbers.norm)},
                  {"decoder.relative_bias.weight", range(numbers.decoder + 1, numbers.head)},
                  {kWordTable, {0, numbers.decoder}}},
@@ -269,7 +241,11 @@ std::unique_ptr<nn::Segment> T5::make_segment(int64_t unit) {
       config_.untie_embeddings_and_output_weights
           ? scope.param("output.weight", table, nn::Init::normal(config_.init_method_std))
           : words();
-  return std::make_unique<T5Head>(scope / "decoder.final_norm", config_, output, build_.tp);
+  const double width = static_cast<double>(config_.hidden_size);
+  return std::make_unique<LmHead>(
+      scope / "decoder.final_norm", config_, output, build_.tp,
+      LmHeadOptions{.dropout = {.p = config_.hidden_dropout, .site = site_behind(config_, 2)},
+                    .scale = config_.scale_decoder_outputs ? 1 / std::sqrt(width) : 1});
 }
 
 T5::T5(const ModelConfig& config, const ModelBuild& build) : Model(config, build) {

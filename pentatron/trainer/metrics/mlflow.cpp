@@ -74,7 +74,7 @@ void put(const fs::path& file, std::string_view text) {
   }
 }
 
-void make_folder(const fs::path& folder) {
+void make_store(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) raise<DataError>("{} cannot be created: {}", folder.string(), error.message());
@@ -93,7 +93,7 @@ std::string open_experiment(const fs::path& store, const std::string& name) {
   std::from_chars(digest.data(), digest.data() + digest.size(), number, 16);
   const std::string id =
       fmt::format("{:018}", 100'000'000'000'000'000 + number % 800'000'000'000'000'000);
-  make_folder(store / id);
+  make_store(store / id);
   const int64_t now = now_ms();
   put(store / id / "meta.yaml",
       fmt::format("artifact_location: {}\ncreation_time: {}\nexperiment_id: '{}'\n"
@@ -135,7 +135,7 @@ void cut_metric(const fs::path& file, int64_t iteration, const fs::path& earlier
   if (in.bad()) raise<DataError>("{} cannot be read: {}", file.string(), std::strerror(errno));
   in.close();
   if (all.size() > kept.size()) {
-    make_folder(earlier);
+    make_store(earlier);
     put(earlier / file.filename(), all);
   }
   put(file, kept);
@@ -156,10 +156,10 @@ MlflowWriter::MlflowWriter(const fs::path& store, const TrackedRun& run)
     : id_(sha256(run.id).substr(0, 32)), name_(run.name), begin_ms_(now_ms()) {
   std::error_code error;
   const fs::path root = fs::absolute(store, error);
-  make_folder(root);
+  make_store(root);
   experiment_ = open_experiment(root, run.group);
   path_ = root / experiment_ / id_;
-  for (const char* folder : {"metrics", "params", "tags", "artifacts"}) make_folder(path_ / folder);
+  for (const char* folder : {"metrics", "params", "tags", "artifacts"}) make_store(path_ / folder);
   if (run.resumed_iteration > 0) {
     const std::string text = meta_text(path_);
     const std::string begin = meta_value(text, "start_time");

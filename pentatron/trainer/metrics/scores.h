@@ -20,8 +20,9 @@ using Scores = std::vector<std::pair<std::string, double>>;
 /// two). A score without a meaning (0 / 0) is 0, as in scikit-learn. None of no predictions.
 Scores class_scores(std::span<const Prediction> predictions, int64_t classes);
 
-/// Of numbers: pearson and spearman (mean ranks for ties); NaN where one side is constant. None of
-/// fewer than two predictions.
+/// Of numbers: pearson and spearman; NaN where one side is constant. None of fewer than two
+/// predictions. In spearman, ties have their mean rank; predictions are tied up to 1e-5 of the
+/// largest one, so that the last bits, which differ between layouts, do not decide.
 Scores number_scores(std::span<const Prediction> predictions);
 
 } // namespace pentatron::trainer

@@ -2,6 +2,8 @@
 /// Source: Devlin et al. 2019 (arXiv:1810.04805); Liu et al. 2019 (arXiv:1907.11692).
 #include "pentatron/checkpoint/hf/families/all.h"
 
+#include <set>
+
 namespace pentatron::checkpoint {
 
 namespace {
@@ -20,6 +22,21 @@ std::string task_of(const ConfigReader& in, std::string_view prefix) {
   return name.substr(prefix.size());
 }
 
+/// The names in id2label, without those at the end that name nothing; none if it is no list of
+/// different names.
+std::vector<std::string> read_names(const Json& id2label, const ModelConfig& c) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < id2label.size(); ++i) {
+    const auto found = id2label.find(std::to_string(i));
+    if (found == id2label.end() || !found->is_string()) return {};
+    names.push_back(found->get<std::string>());
+  }
+  const std::vector<std::string> unnamed = c.class_names();
+  while (!names.empty() && names.back() == unnamed[names.size() - 1]) names.pop_back();
+  if (std::set<std::string>(names.begin(), names.end()).size() != names.size()) return {};
+  return names;
+}
+
 void read_labels(const ConfigReader& in, ModelConfig& c) {
   const auto names = in.json().find("id2label");
   const bool named = names != in.json().end() && names->is_object();
@@ -36,6 +53,7 @@ void read_labels(const ConfigReader& in, ModelConfig& c) {
   }
   c.head = ModelHead::kClassification;
   c.num_labels = labels;
+  if (named) c.label_names = read_names(*names, c);
 }
 
 ModelConfig read_encoder(const ConfigReader& in, std::string_view prefix) {
@@ -90,9 +108,10 @@ Json write_encoder(const ModelConfig& c) {
   if (c.head == ModelHead::kClassification || c.head == ModelHead::kRegression) {
     const bool classes = c.head == ModelHead::kClassification;
     Json names = Json::object(), numbers = Json::object();
-    for (int64_t i = 0; i < (classes ? c.num_labels : 1); ++i) {
-      names[std::to_string(i)] = fmt::format("LABEL_{}", i);
-      numbers[fmt::format("LABEL_{}", i)] = i;
+    for (const std::string& name :
+         classes ? c.class_names() : std::vector<std::string>{"LABEL_0"}) {
+      numbers[name] = names.size();
+      names[std::to_string(names.size())] = name;
     }
     json["id2label"] = std::move(names);
     json["label2id"] = std::move(numbers);

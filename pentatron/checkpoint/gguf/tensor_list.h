@@ -1,0 +1,31 @@
+/// The tensors of a model, as a family writes them down.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "pentatron/checkpoint/gguf/structure.h"
+
+namespace pentatron::checkpoint {
+
+/// Adds `<gguf>.weight` [shape], and `<gguf>.bias` [shape[0] of the GGUF tensor] where there is
+/// one.
+class GgufTensorList {
+ public:
+  void add(std::string gguf, std::string hf, std::vector<int64_t> shape, bool bias = false,
+           GgufOrder order = GgufOrder::kSame, int64_t heads = 1) {
+    const int64_t out = order == GgufOrder::kTransposed ? shape.back() : shape.front();
+    entries_.push_back({gguf + ".weight", hf + ".weight", std::move(shape), order, heads});
+    if (!bias) return;
+    const GgufOrder rows = order == GgufOrder::kRotary ? order : GgufOrder::kSame;
+    entries_.push_back({gguf + ".bias", hf + ".bias", {out}, rows, heads});
+  }
+  void shift_last(float shift) { entries_.back().shift = shift; }
+  std::vector<GgufMapEntry> take() { return std::move(entries_); }
+
+ private:
+  std::vector<GgufMapEntry> entries_;
+};
+
+} // namespace pentatron::checkpoint

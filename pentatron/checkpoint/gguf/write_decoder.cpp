@@ -1,0 +1,167 @@
+#include <algorithm>
+#include <cmath>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/log.h"
+#include "pentatron/base/text.h"
+#include "pentatron/checkpoint/gguf/families/family.h"
+#include "pentatron/checkpoint/gguf/rope.h"
+
+namespace pentatron::checkpoint {
+
+namespace {
+
+/// What transformers 5 has under rope_parameters and 4 beside each other.
+Json rope_of(const GgufKeyWriter& w) {
+  Json rope = Json::object();
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    if (!w.has(key)) continue;
+    if (!w.json()[key].is_object())
+      raise<DataError>("{}: {} is not an object", GgufKeyWriter::kWhere, key);
+    // Gemma 3 has them for each kind of layer.
+    const Json& given =
+        w.json()[key].contains("full_attention") ? w.json()[key]["full_attention"] : w.json()[key];
+    if (!given.is_object())
+      raise<DataError>("{}: {}.full_attention is not an object", GgufKeyWriter::kWhere, key);
+    rope.update(given);
+  }
+  if (!rope.contains("rope_type"))
+    rope["rope_type"] = json_get_or<std::string>(rope, "type", "default", GgufKeyWriter::kWhere);
+  if (!rope.contains("rope_theta"))
+    rope["rope_theta"] = w.get<double>("rope_theta", w.structure().family->decoder.rope_theta);
+  return rope;
+}
+
+void put_yarn(GgufKeyWriter& w, const Json& rope, int64_t positions) {
+  const auto factor = json_get<double>(rope, "factor", GgufKeyWriter::kWhere);
+  w.put("rope.scaling.type", "yarn");
+  w.put("rope.scaling.factor", factor);
+  w.put("rope.scaling.original_context_length",
+        json_get_or<int64_t>(rope, "original_max_position_embeddings", positions,
+                             GgufKeyWriter::kWhere));
+  const double usual = 0.1 * std::log(factor) + 1;
+  if (std::fabs(json_get_or<double>(rope, "attention_factor", usual, GgufKeyWriter::kWhere) -
+                usual) > 1e-6)
+    w.problem("rope_parameters.attention_factor differs from the value that llama.cpp uses");
+  for (const char* key : {"mscale", "mscale_all_dim"}) {
+    if (json_get_or<double>(rope, key, 0.0, GgufKeyWriter::kWhere) != 0)
+      w.problem(fmt::format("rope_parameters.{} cannot be stored in a {} file", key,
+                            w.structure().family->architecture));
+  }
+  if (!json_get_or<bool>(rope, "truncate", true, GgufKeyWriter::kWhere))
+    w.problem("rope_parameters.truncate=false cannot be stored in GGUF");
+  w.put("rope.scaling.yarn_beta_fast",
+        json_get_or<double>(rope, "beta_fast", 32.0, GgufKeyWriter::kWhere));
+  w.put("rope.scaling.yarn_beta_slow",
+        json_get_or<double>(rope, "beta_slow", 1.0, GgufKeyWriter::kWhere));
+}
+
+void put_rope(GgufKeyWriter& w, int64_t positions) {
+  const Json rope = rope_of(w);
+  const auto type = json_get<std::string>(rope, "rope_type", GgufKeyWriter::kWhere);
+  const auto theta = json_get<double>(rope, "rope_theta", GgufKeyWriter::kWhere);
+  if (type == "linear") {
+    w.put("rope.scaling.type", "linear");
+    w.put("rope.scaling.factor", json_get<double>(rope, "factor", GgufKeyWriter::kWhere));
+  } else if (type == "yarn") {
+    put_yarn(w, rope, positions);
+  } else if (type == "llama3" && w.structure().family->decoder.llama3_rope) {
+    const Llama3Rope llama3{
+        .factor = json_get<double>(rope, "factor", GgufKeyWriter::kWhere),
+        .low_freq_factor = json_get<double>(rope, "low_freq_factor", GgufKeyWriter::kWhere),
+        .high_freq_factor = json_get<double>(rope, "high_freq_factor", GgufKeyWriter::kWhere),
+        .original_positions = json_get_or<int64_t>(rope, "original_max_position_embeddings",
+                                                   positions, GgufKeyWriter::kWhere)};
+    w.out().rope_freqs = llama3_divisors(llama3, theta, w.structure().head_size);
+  } else if (type != "default") {
+    w.problem(fmt::format("rope_type={} cannot be stored in a {} file", excerpt(type),
+                          w.structure().family->architecture));
+  }
+  w.put("rope.freq_base", theta);
+}
+
+/// The dimensions of each head that rotate.
+int64_t rotary_size(const GgufKeyWriter& w, const Json& rope) {
+  const GgufStructure& s = w.structure();
+  const GgufDecoder& d = s.family->decoder;
+  if (!d.partial_rotary) return s.head_size;
+  const double share = json_get_or<double>(rope, "partial_rotary_factor",
+                                           w.get<double>("partial_rotary_factor", d.rotary_share),
+                                           GgufKeyWriter::kWhere);
+  return static_cast<int64_t>(static_cast<double>(s.head_size) * share);
+}
+
+void put_biases(GgufKeyWriter& w) {
+  GgufStructure& s = w.structure();
+  const GgufDecoder& d = s.family->decoder;
+  const bool given = w.get<bool>("attention_bias", d.attention_bias);
+  s.proj_bias = given && d.biases == GgufBiases::kGiven;
+  s.qkv_bias =
+      d.biases == GgufBiases::kQkv || (given && d.biases == GgufBiases::kQkvGiven) || s.proj_bias;
+  s.mlp_bias = d.mlp_bias && w.get<bool>("mlp_bias", false);
+  if (given && d.biases == GgufBiases::kRefused)
+    w.problem(fmt::format("attention_bias=true for {}", s.family->model_type));
+}
+
+void put_activation(const GgufKeyWriter& w) {
+  const GgufFamily& family = *w.structure().family;
+  const auto& [key, known] = std::pair(family.decoder.activation_key, family.decoder.activations);
+  const auto act = w.get<std::string>(key, std::string(known.front()));
+  if (std::ranges::find(known, act) == known.end())
+    w.problem(
+        fmt::format("{}={} cannot be stored in a {} file", key, excerpt(act), family.architecture));
+}
+
+} // namespace
+
+void write_ignored_window(GgufKeyWriter& w, int64_t window) {
+  w.put("attention.sliding_window", window);
+  log::warning("llama.cpp ignores sliding_window={} for the architecture {}: it uses full "
+               "attention for longer texts",
+               window, w.structure().family->architecture);
+}
+
+void require_number(const GgufKeyWriter& w, const char* key, double given, double implied) {
+  if (given != implied)
+    w.problem(fmt::format("{}={} cannot be stored in a {} file, which stands for {}", key, given,
+                          w.structure().family->architecture, implied));
+}
+
+void write_decoder(GgufKeyWriter& w) {
+  GgufStructure& s = w.structure();
+  const GgufFamily& family = *s.family;
+  const GgufDecoder& d = family.decoder;
+  s.layers = w.size("num_hidden_layers");
+  s.hidden = w.size("hidden_size");
+  s.heads = w.size("num_attention_heads");
+  s.kv_heads = w.size("num_key_value_heads", s.heads);
+  s.ffn = w.size("intermediate_size");
+  s.head_size = w.size("head_dim", d.head_size.value_or(std::max<int64_t>(1, s.hidden / s.heads)));
+  if (s.head_size % 2 != 0) w.problem(fmt::format("the head size {} is odd", s.head_size));
+  put_biases(w);
+  put_activation(w);
+  s.untied = !w.get<bool>("tie_word_embeddings", d.tied);
+  if (d.needs_untied && !s.untied)
+    w.problem(fmt::format("tie_word_embeddings=true cannot be stored in an {} file",
+                          family.architecture));
+  if (d.square && s.head_size * s.heads != s.hidden)
+    require_number(w, "head_dim", static_cast<double>(s.head_size),
+                   static_cast<double>(s.hidden) / static_cast<double>(s.heads));
+  const int64_t positions = w.size("max_position_embeddings", d.positions);
+  w.put("block_count", s.layers);
+  w.put("context_length", positions);
+  w.put("embedding_length", s.hidden);
+  w.put("feed_forward_length", s.ffn);
+  w.put("attention.head_count", s.heads);
+  w.put("attention.head_count_kv", s.kv_heads);
+  put_rope(w, positions);
+  w.put("attention.layer_norm_rms_epsilon", w.get<double>("rms_norm_eps", d.norm_epsilon));
+  if (d.head_size || w.has("head_dim")) {
+    w.put("attention.key_length", s.head_size);
+    w.put("attention.value_length", s.head_size);
+  }
+  if (d.write_more != nullptr) d.write_more(w, positions);
+  if (d.writes_rotary) w.put("rope.dimension_count", rotary_size(w, rope_of(w)));
+}
+
+} // namespace pentatron::checkpoint

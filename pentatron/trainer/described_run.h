@@ -1,0 +1,23 @@
+/// What a checkpoint says of the run that wrote it, before it is loaded.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include "pentatron/checkpoint/sharded/manifest.h"
+#include "pentatron/trainer/config.h"
+
+namespace pentatron::trainer {
+
+struct DescribedRun {
+  std::filesystem::path folder; ///< of the checkpoint
+  checkpoint::Manifest manifest;
+  Config config; ///< as far as this version knows its keys; the defaults if none is there
+  bool trained;  ///< false: weights alone
+};
+
+/// The newest checkpoint that checkpoint.load names, or checkpoint.save with checkpoint.load=auto.
+/// None if there is none, which is told when it is loaded, or if the model is no run's.
+std::optional<DescribedRun> described_run(const CheckpointConfig& checkpoint);
+
+} // namespace pentatron::trainer

@@ -1,0 +1,142 @@
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "pentatron/checkpoint/model_source.h"
+#include "pentatron/checkpoint/sharded/folders.h"
+#include "pentatron/data/check_fields.h"
+#include "pentatron/models/model.h"
+#include "pentatron/models/presets.h"
+#include "pentatron/parallelize/parallelize.h"
+#include "pentatron/trainer/check_run.h"
+#include "pentatron/trainer/config.h"
+#include "pentatron/trainer/described_run.h"
+#include "pentatron/trainer/model_tokenizer.h"
+
+namespace pentatron::trainer {
+
+namespace {
+
+/// tokenizer.path=bytes is tokenizer.type=bytes, as `bytes` is wherever a command takes a
+/// tokenizer.
+void name_bytes_by_type(data::TokenizerConfig& tokenizer) {
+  using data::TokenizerType;
+  if (tokenizer.path != data::kBytesTokenizer ||
+      (tokenizer.type != TokenizerType::kAuto && tokenizer.type != TokenizerType::kBytes))
+    return;
+  tokenizer.type = TokenizerType::kBytes;
+  tokenizer.path.clear();
+}
+
+struct LoadedModel {
+  models::ModelConfig config;
+  bool resumed = false; ///< its run goes on, with the configuration that is given
+};
+
+std::optional<LoadedModel> loaded_model(const CheckpointConfig& c) {
+  if (const auto foreign = foreign_model(c))
+    return LoadedModel{.config = checkpoint::open_model(*foreign)->config()};
+  const std::optional<DescribedRun> run = described_run(c);
+  if (!run || run->manifest.config_yaml.empty()) return std::nullopt;
+  return LoadedModel{.config = run->config.model, .resumed = run->trained && !c.finetune};
+}
+
+/// A model that is not there has no configuration, and keys that rely on it are blamed.
+void require_model(const CheckpointConfig& c) {
+  if (!c.finetune || c.load.empty() || loads_own(c) || c.node_local) return;
+  const auto found =
+      checkpoint::newest_checkpoint(c.load, checkpoint::VerifyScope::kWeightsStructure);
+  if (!found) report_found(c, found);
+}
+
+/// The names of the classes that the loaded head has learned; none of a head that begins anew.
+std::vector<std::string> learned_names(const std::optional<LoadedModel>& loaded,
+                                       const models::ModelConfig& model) {
+  if (!loaded || loaded->config.head != model.head) return {};
+  return loaded->config.label_names;
+}
+
+/// Classes keep their numbers; those without a name may get one.
+void keep_label_names(Config& config, const std::vector<std::string>& learned,
+                      config::Violations& violations) {
+  std::vector<std::string>& names = config.model.label_names;
+  const bool begins_with_them =
+      names.size() >= learned.size() && std::equal(learned.begin(), learned.end(), names.begin());
+  if (!names.empty() && !begins_with_them)
+    violations.add("model.label_names",
+                   fmt::format("model.label_names=[{}] gives the classes of checkpoint.load={} "
+                               "other numbers or names: they are [{}]",
+                               fmt::join(names, ","), config.checkpoint.load,
+                               fmt::join(learned, ",")),
+                   fmt::format("model.label_names=[{}]", fmt::join(learned, ",")));
+  if (names.empty()) names = learned;
+}
+
+} // namespace
+
+Config load_config(const std::optional<std::string>& file,
+                   const std::vector<std::string>& overrides, Config base, int world_size) {
+  const auto files = file ? std::vector<std::string>{*file} : std::vector<std::string>{};
+  return load_config(files, overrides, std::move(base), world_size);
+}
+
+Config load_config(const std::vector<std::string>& files, const std::vector<std::string>& overrides,
+                   Config base, int world_size, config::Violations* origins) {
+  const auto apply = [&](Config& config, config::Violations& violations) {
+    for (const std::string& file : files) config::apply_file(config, file, violations);
+    for (const std::string& override_text : overrides)
+      config::apply_override(config, override_text, violations);
+  };
+  // A first pass only finds out the preset; what it complains about, the second one says again.
+  constexpr int64_t kNotGiven = -1;
+  Config first = base;
+  first.model.vocab_size = kNotGiven;
+  config::Violations ignored;
+  apply(first, ignored);
+  Config config = std::move(base);
+  bool vocabulary_known = first.model.vocab_size != kNotGiven ||
+                          config.model.vocab_size != models::ModelConfig{}.vocab_size;
+  const bool data_known = config.dataset.type != data::DatasetConfig{}.type;
+  if (first.model.type != config.model.type)
+    config.model = models::ModelConfig::default_of(first.model.type);
+  std::string origin; // of a model that has its type already
+  if (!first.model.preset.empty() && first.model.preset != config.model.preset) {
+    config.model = models::preset(first.model.preset);
+    origin = "model.preset=" + first.model.preset;
+  }
+  const std::optional<LoadedModel> loaded = loaded_model(first.checkpoint);
+  if (loaded && !loaded->resumed) {
+    config.model = loaded->config;
+    origin = "checkpoint.load=" + first.checkpoint.load;
+  }
+  if (loaded) config.model.label_names.clear(); // kept if the head is
+  vocabulary_known = vocabulary_known || !origin.empty();
+  const models::ModelType type = config.model.type;
+  config::Violations violations;
+  apply(config, violations);
+  if (!origin.empty() && config.model.type != type) {
+    violations.add("model.type",
+                   fmt::format("model.type={} is not the type of {}, {}",
+                               config::to_string(config.model.type), origin,
+                               config::to_string(type)),
+                   fmt::format("model.type={}", config::to_string(type)));
+    violations.throw_if_any(); // the rest would be about a model that nobody means
+  }
+  keep_label_names(config, learned_names(loaded, config.model), violations);
+  if (!data_known && violations.where("dataset.type").empty())
+    if (const auto text =
+            data::type_for_text(models::model_spec(config.model.with_one_layer()).fields))
+      config.dataset.type = *text;
+  name_bytes_by_type(config.tokenizer);
+  adopt_model_tokenizer(config);
+  if (!vocabulary_known)
+    config.model.vocab_size = tokenizer_vocabulary(config).value_or(config.model.vocab_size);
+  check_config(config, world_size, violations);
+  if (!violations.empty() && !loaded) require_model(first.checkpoint);
+  violations.throw_if_any();
+  if (origins != nullptr) *origins = std::move(violations);
+  return config;
+}
+
+} // namespace pentatron::trainer
