@@ -22,9 +22,13 @@ int64_t count_targets(const FieldValues& values) {
   return std::ssize(values.floats) - std::ranges::count_if(values.floats, is_none);
 }
 
-/// The lengths of the pieces, once all rows are there.
+/// Where the rows and their pieces lie, once all are there.
 void measure(StreamShape& shape, int64_t batch_size) {
   const int64_t s = shape.sequence_length;
+  for (int64_t row = 0; row <= batch_size; ++row) shape.sample_starts.push_back(row * s);
+  shape.cu_seqlens.push_back(shape.tokens());
+  shape.real_tokens = shape.real.empty() ? shape.tokens() : 0;
+  for (const StreamRange& range : shape.real) shape.real_tokens += range.size();
   for (size_t i = 1; i < shape.cu_seqlens.size(); ++i) {
     int64_t begin = shape.cu_seqlens[i - 1], end = shape.cu_seqlens[i];
     shape.max_seqlen = std::max(shape.max_seqlen, end - begin);
@@ -96,10 +100,7 @@ class BatchBuilder {
   }
 
   Batch finish() {
-    for (StreamShape* shape : view_.streams_) {
-      shape->cu_seqlens.push_back(batch_.batch_size * shape->sequence_length);
-      measure(*shape, batch_.batch_size);
-    }
+    for (StreamShape* shape : view_.streams_) measure(*shape, batch_.batch_size);
     for (const auto& [name, values] : batch_.fields) {
       if (values.field.none) batch_.num_targets[name] = count_targets(values);
     }

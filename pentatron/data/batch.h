@@ -11,26 +11,30 @@
 
 namespace pentatron::data {
 
-/// How b sequences of s tokens lie, sample-major.
+/// How the tokens of b samples lie, sample-major: s of each, or fewer where padding was removed
+/// (remove_padding.h); t in all.
 struct StreamShape {
   int64_t sequence_length = 0; ///< s
-  std::vector<int64_t>
-      position_ids;             ///< [b * s], from 0 in each sample unless the dataset says else
-  bool positions_given = false; ///< the dataset has said else
-  /// Where attention begins anew, as offsets into the b * s tokens, from 0 to b * s: at every
-  /// sample, and wherever the dataset says that a document begins.
+  /// Where each sample begins among the tokens, from 0, and t [b + 1].
+  std::vector<int64_t> sample_starts;
+  std::vector<int64_t> position_ids; ///< [t], from 0 in each sample unless the dataset says else
+  bool positions_given = false;      ///< the dataset has said else
+  /// Where attention begins anew, as offsets into the tokens, from 0 to t: at every sample, and
+  /// wherever the dataset says that a document begins.
   std::vector<int64_t> cu_seqlens;
   int64_t max_seqlen = 0; ///< the longest piece between two of cu_seqlens
   bool packed = false;    ///< cu_seqlens has more pieces than samples
   /// The tokens of each sample, as places in it, that are no padding; empty if there is no padding.
   std::vector<StreamRange> real;
+  int64_t real_tokens = 0; ///< that are no padding
   /// Sum of the squares of the pieces without their padding: what attention scales with.
   int64_t squared_lengths = 0;
 
+  int64_t tokens() const { return sample_starts.back(); } ///< t
   bool operator==(const StreamShape&) const = default;
 };
 
-/// One of both has values: [b * s] of a field with a stream, else [b].
+/// One of both has values: [t] of a field with a stream, else [b].
 struct FieldValues {
   BatchField field;
   std::vector<int64_t> ints;

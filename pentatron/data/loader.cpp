@@ -12,6 +12,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/planted_bug.h"
+#include "pentatron/data/remove_padding.h"
 
 namespace pentatron::data {
 
@@ -56,11 +57,15 @@ StepData make_step(const Dataset& dataset, const LoaderOptions& options, int64_t
     if (padded)
       std::replace_if(
           ids.begin(), ids.end(), [&](int64_t id) { return id >= *size; }, -1);
-    step.microbatches.push_back(make_batch(dataset, ids));
-    const Batch& batch = step.microbatches.back();
+    Batch& batch = step.microbatches.emplace_back(make_batch(dataset, ids));
+    if (options.remove_padding) remove_padding(batch, options.token_multiple);
     for (const auto& [field, n] : batch.num_targets) step.num_targets[field] += n;
-    for (const auto& [name, shape] : batch.streams)
-      step.squared_lengths[name] += shape.squared_lengths;
+    for (const auto& [name, shape] : batch.streams) {
+      StreamTotals& totals = step.totals[name];
+      totals.tokens += shape.tokens();
+      totals.real_tokens += shape.real_tokens;
+      totals.squared_lengths += shape.squared_lengths;
+    }
     if (options.size > 1 && planted("lost_microbatches")) break;
   }
   return step;

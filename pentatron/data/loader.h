@@ -24,9 +24,20 @@ struct LoaderOptions {
   /// A last global batch that the dataset does not fill is filled up with samples of
   /// fill values, which are no targets.
   bool pad_last_batch = false;
+  /// Microbatches come without the padding behind samples (remove_padding.h), with a multiple of
+  /// `token_multiple` tokens in each stream.
+  bool remove_padding = false;
+  int64_t token_multiple = 1;
   /// The global batch size of the step that begins after `consumed` samples, for a batch size that
   /// grows; a pure function. Replaces global_batch_size.
   std::function<int64_t(int64_t consumed)> global_batch_size_at = {};
+};
+
+/// Sums over samples, of one stream.
+struct StreamTotals {
+  int64_t tokens = 0; ///< that the model computes
+  int64_t real_tokens = 0;
+  int64_t squared_lengths = 0; ///< StreamShape::squared_lengths
 };
 
 /// What one rank does in one step.
@@ -38,7 +49,7 @@ struct StepData {
   /// Of this rank's microbatches, by field; their sum over the ranks is the denominator of a loss
   /// on this field.
   std::map<std::string, int64_t> num_targets;
-  std::map<std::string, int64_t> squared_lengths; ///< of this rank's microbatches, by stream
+  std::map<std::string, StreamTotals> totals; ///< of this rank's microbatches, by stream
 };
 
 /// The global batch is dealt in blocks of micro_batch_size * size samples: microbatch m of rank r

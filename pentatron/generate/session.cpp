@@ -48,6 +48,7 @@ Stream make_stream(const std::vector<std::pair<int64_t, std::span<const int64_t>
   stream.ids = ids.to(device);
   stream.layout.batch = 1;
   stream.layout.sequence = tokens;
+  stream.layout.sample_starts = {0, tokens};
   stream.layout.positions = positions.to(device);
   for (const nn::KvCache::Document& document : stream.documents)
     stream.layout.document_starts.push_back(document.first);

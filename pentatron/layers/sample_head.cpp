@@ -14,24 +14,24 @@ namespace pentatron::layers {
 
 namespace {
 
-/// Of the tokens that this rank holds: samples [begin, begin + count), whose first tokens are the
-/// rows `first`, `first` + sequence, ...
+/// Of the tokens that this rank holds: the first of samples `begin` and on.
 struct FirstRows {
-  int64_t begin = 0, count = 0, first = 0;
+  int64_t begin = 0;
+  std::vector<int64_t> rows;
+
+  int64_t count() const { return std::ssize(rows); }
+  at::Tensor index(at::Device device) const { return at::tensor(rows, at::kLong).to(device); }
 };
 
 FirstRows first_rows(const nn::SequenceLayout& layout) {
-  const int64_t s = layout.sequence, begin = layout.outer_begin,
-                end = begin + layout.outer_tokens();
-  FirstRows rows{.begin = (begin + s - 1) / s};
-  rows.count = std::max<int64_t>(0, (end + s - 1) / s - rows.begin);
-  rows.first = rows.begin * s - begin;
-  return rows;
-}
-
-at::Tensor strided(const at::Tensor& x, const FirstRows& rows, int64_t sequence) {
-  if (rows.count == 0) return x.narrow(0, 0, 0);
-  return x.slice(0, rows.first, std::nullopt, sequence);
+  const int64_t first = layout.outer_begin, end = first + layout.outer_tokens();
+  FirstRows result;
+  for (int64_t sample = 0; sample < layout.batch; ++sample) {
+    const int64_t start = layout.sample_starts[static_cast<size_t>(sample)];
+    if (start < first) ++result.begin;
+    if (start >= first && start < end) result.rows.push_back(start - first);
+  }
+  return result;
 }
 
 /// Adds the sum of `losses` [n] to the term's and makes it the root of a graph, `gradient` (scaled)
@@ -54,21 +54,22 @@ at::Tensor loss_of(const at::Tensor& x, const at::Tensor& losses, const at::Tens
 
 at::Tensor first_tokens(const at::Tensor& x, const parallel::TensorParallel& tp,
                         const nn::ForwardContext& ctx) {
-  const FirstRows rows = first_rows(*ctx.layout);
-  const int64_t sequence = ctx.layout->sequence;
+  FirstRows first = first_rows(*ctx.layout);
   at::Tensor y;
   {
     const nn::NoAutograd guard;
     y = at::zeros({ctx.layout->batch, x.size(1)}, x.options());
-    y.narrow(0, rows.begin, rows.count).copy_(strided(x.detach(), rows, sequence));
+    y.narrow(0, first.begin, first.count())
+        .copy_(x.detach().index_select(0, first.index(x.device())));
     if (tp.sequence && !planted("first_tokens_of_one_rank"))
       comm::all_reduce_(y, comm::ReduceOp::kSum, tp.group);
   }
   nn::record("first_tokens", {x}, {y}, {},
-             [rows, sequence, shape = x.sizes().vec()](auto&& grads, nn::Saved&) {
+             [first = std::move(first), shape = x.sizes().vec()](auto&& grads, nn::Saved&) {
                const nn::NoAutograd guard;
                const at::Tensor dx = at::zeros(shape, grads[0].options());
-               strided(dx, rows, sequence).copy_(grads[0].narrow(0, rows.begin, rows.count));
+               dx.index_copy_(0, first.index(dx.device()),
+                              grads[0].narrow(0, first.begin, first.count()));
                return std::vector<at::Tensor>{dx};
              });
   return y;

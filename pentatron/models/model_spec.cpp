@@ -30,14 +30,12 @@ nn::Ports ModelSpec::ports(int64_t index) const {
 }
 
 std::vector<nn::LayerShape> stream_shapes(const ModelSpec& spec, int64_t samples,
-                                          const std::vector<int64_t>& lengths,
-                                          const std::vector<int64_t>& squared_lengths) {
+                                          const std::vector<int64_t>& lengths) {
   std::vector<nn::LayerShape> shapes(spec.streams.size());
   for (size_t i = 0; i < shapes.size(); ++i) {
     nn::LayerShape& shape = shapes[i];
     shape.tokens = samples * lengths[i];
-    shape.squared_lengths =
-        squared_lengths.empty() ? shape.tokens * lengths[i] : squared_lengths[i];
+    shape.squared_lengths = shape.tokens * lengths[i];
     if (i == 0) continue;
     shape.memory_tokens = shapes[0].tokens;
     shape.crossed_lengths = shape.tokens * lengths[0];

@@ -73,10 +73,9 @@ struct ModelSpec {
   std::vector<int> alive_before(int64_t index) const;
 };
 
-/// What a microbatch of so many samples costs with: of each stream, `lengths` tokens a sample and
-/// `squared_lengths` (empty: whole sequences). Layers of the last stream see the first.
+/// What a microbatch of so many samples costs with: of each stream, `lengths` tokens a sample.
+/// Layers of the last stream see the first.
 std::vector<nn::LayerShape> stream_shapes(const ModelSpec& spec, int64_t samples,
-                                          const std::vector<int64_t>& lengths,
-                                          const std::vector<int64_t>& squared_lengths = {});
+                                          const std::vector<int64_t>& lengths);
 
 } // namespace pentatron::models

@@ -16,27 +16,34 @@ namespace {
 /// Sample and position in one number: 2^40 samples of up to 2^24 tokens.
 constexpr int kPositionBits = 24;
 
-void fill(SequenceLayout& layout, const std::vector<int32_t>& positions, at::Device device) {
+/// Positions and dropout addresses, by the places of the tokens in their samples.
+void fill(SequenceLayout& layout, at::Device device) {
   PT_DCHECK(static_cast<int64_t>(layout.sample_ids.size()) == layout.batch);
-  at::Tensor rows = at::empty({layout.tokens()}, at::kLong);
-  int64_t* row = rows.data_ptr<int64_t>();
+  const at::Tensor rows = at::empty({layout.tokens()}, at::kLong);
+  const at::Tensor positions = at::empty({layout.tokens()}, at::kInt);
+  const bool wrong = layout.tokens() < layout.batch * layout.sequence &&
+                     planted("position_counted_from_the_row_of_tokens");
   for (int64_t b = 0; b < layout.batch; ++b) {
-    const int64_t base =
-        static_cast<int64_t>(layout.sample_ids[static_cast<size_t>(b)] << kPositionBits);
-    for (int64_t s = 0; s < layout.sequence; ++s) *row++ = base | s;
+    const auto i = static_cast<size_t>(b);
+    const auto base = static_cast<int64_t>(layout.sample_ids[i] << kPositionBits);
+    for (int64_t t = layout.sample_starts[i]; t < layout.sample_starts[i + 1]; ++t) {
+      const int64_t place =
+          t - (wrong ? t / layout.sequence * layout.sequence : layout.sample_starts[i]);
+      rows.data_ptr<int64_t>()[t] = base | place;
+      positions.data_ptr<int32_t>()[t] = static_cast<int32_t>(place);
+    }
   }
   layout.row_ids = rows.to(device);
-  at::Tensor position = at::empty({layout.tokens()}, at::kInt);
-  std::copy(positions.begin(), positions.end(), position.data_ptr<int32_t>());
-  layout.positions = position.to(device);
+  layout.positions = positions.to(device);
 }
 
 /// The real tokens of document d.
 TokenRange real_tokens(const SequenceLayout& layout, size_t d) {
   TokenRange range{layout.document_starts[d], layout.document_starts[d + 1]};
   if (layout.real.empty() || range.begin == range.end) return range;
-  const int64_t sample = range.begin / layout.sequence, first = sample * layout.sequence;
-  const TokenRange& real = layout.real[static_cast<size_t>(sample)];
+  const size_t sample = layout.sample_of(range.begin);
+  const int64_t first = layout.sample_starts[sample];
+  const TokenRange& real = layout.real[sample];
   range.begin = std::clamp(first + real.begin, range.begin, range.end);
   range.end = std::clamp(first + real.end, range.begin, range.end);
   return range;
@@ -47,15 +54,20 @@ std::vector<kernels::AttentionPair> pairs_of(const SequenceLayout& queries,
                                              const SequenceLayout& keys) {
   std::vector<kernels::AttentionPair> pairs;
   pairs.reserve(queries.document_starts.size() - 1);
-  for (size_t d = 0; d + 1 < queries.document_starts.size(); ++d) {
+  const size_t documents = queries.document_starts.size() - 1;
+  const bool wrong = &queries != &keys && keys.tokens() < keys.batch * keys.sequence &&
+                     planted("encoder_output_of_the_next_sample");
+  for (size_t d = 0; d < documents; ++d) {
     const int64_t begin = queries.document_starts[d];
-    const TokenRange real = real_tokens(keys, d);
+    const size_t source = wrong ? (d + 1) % documents : d;
+    const TokenRange real = real_tokens(keys, source);
+    const int64_t first = keys.document_starts[source];
     pairs.push_back({.query_begin = begin,
                      .query_size = queries.document_starts[d + 1] - begin,
                      .key_begin = real.begin,
                      .key_size = real.end - real.begin,
-                     .offset = real.begin - keys.document_starts[d],
-                     .key_position = real.begin % keys.sequence});
+                     .offset = real.begin - first,
+                     .key_position = real.begin - keys.sample_starts[keys.sample_of(first)]});
   }
   return pairs;
 }
@@ -93,7 +105,7 @@ std::vector<kernels::AttentionPair>
 SequenceLayout::cross_attention(const SequenceLayout& memory) const {
   bool alike = memory.batch == batch && memory.document_starts.size() == document_starts.size();
   for (size_t d = 0; alike && d < document_starts.size(); ++d)
-    alike = document_starts[d] / sequence == memory.document_starts[d] / memory.sequence;
+    alike = sample_of(document_starts[d]) == memory.sample_of(memory.document_starts[d]);
   if (!alike) {
     raise<ShapeError>("{} documents in {} samples cannot attend to {} documents in {} samples",
                       document_starts.size() - 1, batch, memory.document_starts.size() - 1,
@@ -106,29 +118,48 @@ SequenceLayout SequenceLayout::dense(int64_t batch, int64_t sequence,
                                      std::vector<uint64_t> sample_ids, at::Device device) {
   std::vector<int64_t> starts;
   for (int64_t b = 0; b <= batch; ++b) starts.push_back(b * sequence);
-  return packed(batch, sequence, std::move(sample_ids), std::move(starts), false, device);
+  return ragged(sequence, std::move(sample_ids), starts, starts, device);
+}
+
+SequenceLayout SequenceLayout::ragged(int64_t sequence, std::vector<uint64_t> sample_ids,
+                                      std::vector<int64_t> sample_starts,
+                                      std::vector<int64_t> document_starts, at::Device device) {
+  SequenceLayout layout;
+  layout.batch = std::ssize(sample_ids);
+  layout.sequence = sequence;
+  layout.sample_ids = std::move(sample_ids);
+  layout.sample_starts = std::move(sample_starts);
+  layout.document_starts = std::move(document_starts);
+  const std::vector<int64_t>& cuts = layout.document_starts;
+  PT_DCHECK(std::ssize(layout.sample_starts) == layout.batch + 1);
+  PT_DCHECK(cuts.size() >= 2 && cuts.front() == 0 && cuts.back() == layout.tokens());
+  for (size_t d = 0; d + 1 < cuts.size(); ++d)
+    PT_DCHECK(cuts[d] < cuts[d + 1] &&
+              layout.sample_of(cuts[d]) == layout.sample_of(cuts[d + 1] - 1));
+  fill(layout, device);
+  return layout;
 }
 
 SequenceLayout SequenceLayout::packed(int64_t batch, int64_t sequence,
                                       std::vector<uint64_t> sample_ids, std::vector<int64_t> starts,
                                       bool reset_positions, at::Device device) {
-  SequenceLayout layout;
-  layout.batch = batch;
-  layout.sequence = sequence;
-  layout.sample_ids = std::move(sample_ids);
-  layout.document_starts = std::move(starts);
+  std::vector<int64_t> samples;
+  for (int64_t b = 0; b <= batch; ++b) samples.push_back(b * sequence);
+  SequenceLayout layout =
+      ragged(sequence, std::move(sample_ids), std::move(samples), std::move(starts), device);
+  if (!reset_positions) return layout;
   const std::vector<int64_t>& cuts = layout.document_starts;
-  PT_DCHECK(cuts.size() >= 2 && cuts.front() == 0 && cuts.back() == batch * sequence);
-  std::vector<int32_t> positions(static_cast<size_t>(batch * sequence));
-  for (size_t d = 0; d + 1 < cuts.size(); ++d) {
-    PT_DCHECK(cuts[d] < cuts[d + 1] && cuts[d] / sequence == (cuts[d + 1] - 1) / sequence);
-    for (int64_t t = cuts[d]; t < cuts[d + 1]; ++t) {
-      positions[static_cast<size_t>(t)] =
-          static_cast<int32_t>(reset_positions ? t - cuts[d] : t % sequence);
-    }
-  }
-  fill(layout, positions, device);
+  std::vector<int64_t> positions;
+  for (size_t d = 0; d + 1 < cuts.size(); ++d)
+    for (int64_t t = cuts[d]; t < cuts[d + 1]; ++t) positions.push_back(t - cuts[d]);
+  layout.positions = at::tensor(positions, at::kInt).to(device);
   return layout;
+}
+
+size_t SequenceLayout::sample_of(int64_t token) const {
+  return static_cast<size_t>(std::ranges::upper_bound(sample_starts, token) -
+                             sample_starts.begin()) -
+         1;
 }
 
 at::Tensor SequenceLayout::outer(const at::Tensor& per_token) const {
@@ -138,8 +169,8 @@ at::Tensor SequenceLayout::outer(const at::Tensor& per_token) const {
 void SequenceLayout::cut_outer(int rank, int ranks) {
   if (tokens() % ranks != 0)
     raise<ShapeError>(
-        "{} samples of {} tokens cannot be divided evenly among {} sequence-parallel ranks", batch,
-        sequence, ranks);
+        "the {} tokens of {} samples cannot be divided evenly among {} sequence-parallel ranks",
+        tokens(), batch, ranks);
   outer_size = tokens() / ranks;
   outer_begin = rank * outer_size;
 }

@@ -31,7 +31,10 @@ std::vector<TokenRange> real_ranges(const at::Tensor& mask, int64_t batch, int64
 /// Activations are [tokens, hidden], sample-major; this says which tokens belong together.
 struct SequenceLayout {
   int64_t batch = 0;    ///< samples
-  int64_t sequence = 0; ///< tokens of a sample
+  int64_t sequence = 0; ///< tokens of a sample; of which fewer are here if padding was removed
+  /// Token offsets at which samples begin, and the total at the end [batch + 1]. The tokens of a
+  /// sample have the places 0, 1, ... in it.
+  std::vector<int64_t> sample_starts;
   /// Token offsets at which documents begin, and the total at the end. Attention never crosses
   /// them. Without packing: every sample is one document.
   std::vector<int64_t> document_starts;
@@ -48,8 +51,10 @@ struct SequenceLayout {
   /// outer_size) only; outer_size < 0: all.
   int64_t outer_begin = 0, outer_size = -1;
 
-  int64_t tokens() const { return batch * sequence; }
+  int64_t tokens() const { return sample_starts.empty() ? 0 : sample_starts.back(); }
   int64_t outer_tokens() const { return outer_size < 0 ? tokens() : outer_size; }
+  /// The number of the sample that has the token.
+  size_t sample_of(int64_t token) const;
   /// The outer tokens' part of a tensor [tokens, ...].
   at::Tensor outer(const at::Tensor& per_token) const;
   /// What self-attention works on: the tokens of a document see its real ones.
@@ -65,6 +70,11 @@ struct SequenceLayout {
   /// One document per sample, positions 0 .. sequence - 1.
   static SequenceLayout dense(int64_t batch, int64_t sequence, std::vector<uint64_t> sample_ids,
                               at::Device device);
+  /// Samples of different lengths, up to `sequence`; positions are places in the sample. Both lists
+  /// of starts as above; each sample begins a document.
+  static SequenceLayout ragged(int64_t sequence, std::vector<uint64_t> sample_ids,
+                               std::vector<int64_t> sample_starts,
+                               std::vector<int64_t> document_starts, at::Device device);
   /// Documents packed into samples; `starts` as document_starts (each sample begins one). Positions
   /// restart if `reset_positions`.
   static SequenceLayout packed(int64_t batch, int64_t sequence, std::vector<uint64_t> sample_ids,

@@ -84,6 +84,20 @@ void check_data(const Config& config, config::Violations& violations) {
                  fmt::format("dataset.type={}", config::to_string(fits)));
 }
 
+/// Samples of tokens are never padded.
+void check_padding(const Config& config, config::Violations& violations) {
+  using data::DatasetType;
+  const DatasetType type = config.dataset.type;
+  const bool pads = type == DatasetType::kBert || type == DatasetType::kT5 ||
+                    type == DatasetType::kClassification || type == DatasetType::kBatches;
+  if (!config.train.remove_padding || pads) return;
+  violations.add("train.remove_padding",
+                 fmt::format("train.remove_padding=true has no effect on dataset.type={}, whose "
+                             "samples have no padding",
+                             config::to_string(type)),
+                 "train.remove_padding=false");
+}
+
 void check_best_metric(const Config& config, config::Violations& violations) {
   constexpr const char* kKey = "checkpoint.keep_best_metric";
   const std::string& metric = config.checkpoint.keep_best_metric;
@@ -202,6 +216,7 @@ void Config::validate(config::Violations& violations, std::string_view) const {
                                      train.seq_length + model.position_offset));
   }
   check_data(*this, violations);
+  check_padding(*this, violations);
   if (checkpoint.export_hf) {
     try {
       checkpoint::make_hf_config(model);

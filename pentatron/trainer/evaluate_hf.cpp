@@ -102,7 +102,8 @@ data::Batch text_batch(const models::ModelSpec& spec, const std::vector<int32_t>
     const int64_t n = stream == spec.streams.front() ? length : 1;
     data::StreamShape& shape = batch.streams[stream];
     shape.sequence_length = shape.max_seqlen = n;
-    shape.cu_seqlens = {0, n};
+    shape.sample_starts = shape.cu_seqlens = {0, n};
+    shape.real_tokens = n;
     for (int64_t i = 0; i < n; ++i) shape.position_ids.push_back(i);
   }
   for (const data::BatchField& field : spec.fields) {

@@ -87,8 +87,8 @@ nn::Microbatch model_input(const data::Batch& batch, const std::vector<std::stri
   nn::Microbatch input;
   for (const std::string& name : streams) {
     const data::StreamShape& shape = batch.stream(name);
-    nn::SequenceLayout& layout = input.layouts.emplace_back(nn::SequenceLayout::packed(
-        batch.batch_size, shape.sequence_length, ids, shape.cu_seqlens, false, device));
+    nn::SequenceLayout& layout = input.layouts.emplace_back(nn::SequenceLayout::ragged(
+        shape.sequence_length, ids, shape.sample_starts, shape.cu_seqlens, device));
     // The loader decides where positions start again, which need not be where attention does.
     layout.positions = int64_tensor(shape.position_ids, device).to(at::kInt);
     layout.positions_given = shape.positions_given;
@@ -117,12 +117,19 @@ Stepper::Counts Stepper::global_counts(const data::StepData& data) const {
     for (const data::Batch& batch : data.microbatches)
       if (padding) own.back() += batch.stream(spec().streams.front()).real.empty() ? 0 : 1;
   }
-  for (const std::string& stream : spec().streams) own.push_back(data.squared_lengths.at(stream));
+  for (const std::string& stream : spec().streams) {
+    const data::StreamTotals& t = data.totals.at(stream);
+    own.insert(own.end(), {t.tokens, t.real_tokens, t.squared_lengths});
+  }
   const at::Tensor all =
       comm::all_reduce(int64_tensor(own, at::kCPU), comm::ReduceOp::kSum, groups_.dp());
-  const int64_t* const sums = all.const_data_ptr<int64_t>();
-  const int64_t* const lengths = sums + spec().losses.size();
-  return {{sums, lengths}, {lengths, lengths + spec().streams.size()}};
+  const int64_t* sums = all.const_data_ptr<int64_t>();
+  Counts counts;
+  for (size_t i = 0; i < spec().losses.size(); ++i) counts.targets.push_back(*sums++);
+  for (size_t i = 0; i < spec().streams.size(); ++i, sums += 3)
+    counts.totals.push_back(
+        {.tokens = sums[0], .real_tokens = sums[1], .squared_lengths = sums[2]});
+  return counts;
 }
 
 const pipeline::Schedule& Stepper::schedule(Use use, size_t num_microbatches) {
@@ -216,11 +223,8 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
     counts = global_counts(data);
   }
   result.terms.resize(spec().losses.size());
-  if (std::ranges::all_of(counts.targets, [](int64_t n) { return n == 0; })) {
-    result.squared_lengths.resize(counts.squared_lengths.size());
-    return result;
-  }
-  result.squared_lengths = counts.squared_lengths;
+  result.totals = counts.totals;
+  if (std::ranges::all_of(counts.targets, [](int64_t n) { return n == 0; })) return result;
   parallel::DataParallel& store = *model_->store;
   const std::vector<nn::Microbatch> microbatches = inputs(data);
   nn::StepState state;

@@ -47,10 +47,9 @@ struct StepResult {
   /// Of each of the model's terms: sum over targets / number of targets, over all ranks; none
   /// without targets.
   std::vector<std::optional<double>> terms;
-  std::optional<double> grad_norm; ///< before clipping; none without targets
-  /// Of the documents of all ranks, by stream; 0 without targets.
-  std::vector<int64_t> squared_lengths;
-  bool finite = true; ///< loss and gradients; if not, nothing was updated
+  std::optional<double> grad_norm;        ///< before clipping; none without targets
+  std::vector<data::StreamTotals> totals; ///< of the samples of all ranks, by stream
+  bool finite = true;                     ///< loss and gradients; if not, nothing was updated
   /// The first layer or gradient that was not finite, if it is known, and the rank that saw it.
   std::string first_nonfinite;
 };
@@ -74,8 +73,8 @@ class Stepper {
 
   /// Over the data-parallel ranks.
   struct Counts {
-    std::vector<int64_t> targets;         ///< of each loss term
-    std::vector<int64_t> squared_lengths; ///< of each stream
+    std::vector<int64_t> targets;           ///< of each loss term
+    std::vector<data::StreamTotals> totals; ///< of each stream
   };
   Counts global_counts(const data::StepData& data) const;
   /// Lowered; made once for each number of microbatches.

@@ -6,19 +6,46 @@
 
 namespace pentatron::trainer {
 
-StepFlops step_flops(const Config& config, const std::vector<nn::LayerShape>& shapes) {
+namespace {
+
+std::vector<nn::LayerShape> shapes_of(const std::vector<data::StreamTotals>& totals,
+                                      int64_t samples, int64_t data::StreamTotals::*tokens) {
+  std::vector<nn::LayerShape> shapes;
+  for (const data::StreamTotals& stream : totals) {
+    nn::LayerShape& shape = shapes.emplace_back();
+    shape.tokens = stream.*tokens;
+    shape.squared_lengths = stream.squared_lengths;
+    if (shapes.size() == 1) continue;
+    shape.memory_tokens = shapes[0].tokens;
+    shape.crossed_lengths = stream.real_tokens * totals[0].real_tokens / samples;
+  }
+  return shapes;
+}
+
+} // namespace
+
+StepFlops step_flops(const Config& config, int64_t samples,
+                     const std::vector<data::StreamTotals>& totals) {
   const models::ModelSpec spec = models::model_spec(config.model);
+  const std::vector<nn::LayerShape> real = shapes_of(totals, samples,
+                                                     &data::StreamTotals::real_tokens),
+                                    computed =
+                                        shapes_of(totals, samples, &data::StreamTotals::tokens);
+  struct Costs {
+    nn::Cost model, hardware;
+  };
+  std::map<int, Costs> kinds;
   StepFlops flops;
-  std::map<int, nn::Cost> kinds;
   for (int64_t i = 0; i < spec.num_segments(); ++i) {
     const models::SegmentSpec& segment = spec.segments[static_cast<size_t>(i)];
     if (!kinds.contains(segment.kind))
-      kinds[segment.kind] = models::segment_cost(config.model, shapes, i);
-    const nn::Cost& cost = kinds[segment.kind];
-    flops.model += cost.total_flops();
-    flops.hardware += cost.total_flops();
+      kinds[segment.kind] = {models::segment_cost(config.model, real, i),
+                             models::segment_cost(config.model, computed, i)};
+    const auto& [model, hardware] = kinds[segment.kind];
+    flops.model += model.total_flops();
+    flops.hardware += hardware.total_flops();
     if (config.train.recompute == Recompute::kFull && segment.is_layer)
-      flops.hardware += cost.forward_flops();
+      flops.hardware += hardware.forward_flops();
   }
   return flops;
 }

@@ -3,20 +3,22 @@
 
 #include <vector>
 
-#include "pentatron/nn/cost.h"
+#include "pentatron/data/loader.h"
 #include "pentatron/trainer/config.h"
 
 namespace pentatron::trainer {
 
 /// Of one optimizer step over all ranks: matrix products forward and backward, and of attention the
-/// causal half of every document's square (nn/cost.h). `hardware` counts recomputation too. 0 of a
-/// step that was skipped for want of targets.
+/// causal half of every document's square (nn/cost.h). `model` counts the real tokens, `hardware`
+/// recomputation and the products of padding too. 0 of a step that was skipped for want of targets.
 struct StepFlops {
   double model = 0;
   double hardware = 0;
 };
 
-/// Of the samples of all ranks; `shapes` has one for each of the model's streams.
-StepFlops step_flops(const Config& config, const std::vector<nn::LayerShape>& shapes);
+/// Of `samples` on all ranks; `totals` of each of the model's streams. Cross-attention takes the
+/// samples' lengths as equal.
+StepFlops step_flops(const Config& config, int64_t samples,
+                     const std::vector<data::StreamTotals>& totals);
 
 } // namespace pentatron::trainer

@@ -280,6 +280,9 @@ data::LoaderOptions Trainer::State::loader_options(int64_t consumed) const {
           .size = groups.dp().size(),
           .consumed_samples = consumed,
           .prefetch = config.dataset.prefetch,
+          .remove_padding = config.train.remove_padding,
+          .token_multiple =
+              config.parallel.sequence_parallel ? config.parallel.tensor_model_parallel_size : 1,
           .global_batch_size_at = [schedule = batch_sizes](int64_t samples) {
             return schedule.at_samples(samples);
           }};
@@ -529,10 +532,7 @@ TrainReport Trainer::State::train(Reporter& reporter) {
                    .grad_norm = result.grad_norm,
                    .lr = options.lr,
                    .step_time_s = monotonic_s() - step_begin,
-                   .flops = result.loss ? step_flops(c, models::stream_shapes(
-                                                            s.model.model->spec(), samples,
-                                                            s.lengths, result.squared_lengths))
-                                        : StepFlops{},
+                   .flops = result.loss ? step_flops(c, samples, result.totals) : StepFlops{},
                    .data_wait = s.loader->wait_share(),
                    .finite = result.finite,
                    .skipped = s.progress.skipped_iterations,

@@ -244,7 +244,8 @@ TEST(T5Dataset, FieldsAreThoseOfTransformers) {
   const StreamShape& encoder = batch.stream("encoder");
   EXPECT_THAT(encoder.real, ElementsAre(StreamRange{0, std::ssize(s.input)}, StreamRange{0, 40}));
   EXPECT_EQ(encoder.squared_lengths, std::ssize(s.input) * std::ssize(s.input) + 1600);
-  EXPECT_TRUE(batch.stream("decoder").real.empty());
+  EXPECT_THAT(batch.stream("decoder").real,
+              ElementsAre(StreamRange{0, std::ssize(s.target)}, StreamRange{0, 7}));
 }
 
 TEST(T5Dataset, TooFewSentinelsOrTokensAreErrors) {

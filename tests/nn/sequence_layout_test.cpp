@@ -82,6 +82,43 @@ TEST(SequenceLayoutPairs, LayoutsOfOtherDocumentsCannotAttend) {
   EXPECT_NE(test::error_of([&] { early.cross_attention(late); }), "");
 }
 
+SequenceLayout ragged(int64_t sequence, const std::vector<int64_t>& starts) {
+  return SequenceLayout::ragged(sequence, {4, 9, 6}, starts, starts, at::kCPU);
+}
+
+TEST(RaggedLayout, TokensHaveThePlacesInTheirSamplesOfThePaddedOne) {
+  const SequenceLayout layout = ragged(5, {0, 3, 4, 9}),
+                       padded = SequenceLayout::dense(3, 5, {4, 9, 6}, at::kCPU);
+  EXPECT_EQ(layout.tokens(), 9);
+  EXPECT_EQ(layout.outer_tokens(), 9);
+  const at::Tensor kept = at::tensor({0, 1, 2, 5, 10, 11, 12, 13, 14}, at::kLong);
+  EXPECT_TRUE(at::equal(layout.positions, padded.positions.index_select(0, kept)));
+  EXPECT_TRUE(at::equal(layout.row_ids, padded.row_ids.index_select(0, kept)));
+  const std::vector<size_t> samples = {0, 0, 0, 1, 2, 2, 2, 2, 2};
+  for (size_t t = 0; t < samples.size(); ++t)
+    EXPECT_EQ(layout.sample_of(static_cast<int64_t>(t)), samples[t]) << t;
+}
+
+TEST(RaggedLayout, SamplesSeeThemselvesAndTheirSampleInTheMemory) {
+  SequenceLayout queries = ragged(5, {0, 3, 4, 9}), memory = ragged(4, {0, 1, 5, 7});
+  expect_pairs(queries.self_attention(),
+               {{0, 3, 0, 3, 0, 0}, {3, 1, 3, 1, 0, 0}, {4, 5, 4, 5, 0, 0}});
+  expect_pairs(queries.cross_attention(memory),
+               {{0, 3, 0, 1, 0, 0}, {3, 1, 1, 4, 0, 0}, {4, 5, 5, 2, 0, 0}});
+  memory.real = {{0, 1}, {1, 3}, {0, 2}}; // some padding is left
+  expect_pairs(queries.cross_attention(memory),
+               {{0, 3, 0, 1, 0, 0}, {3, 1, 2, 2, 1, 1}, {4, 5, 5, 2, 0, 0}});
+}
+
+TEST(RaggedLayout, DocumentsAreCountedInTheirSamples) {
+  const SequenceLayout layout =
+      SequenceLayout::ragged(5, {4, 9}, {0, 2, 6}, {0, 2, 3, 6}, at::kCPU);
+  expect_pairs(layout.self_attention(),
+               {{0, 2, 0, 2, 0, 0}, {2, 1, 2, 1, 0, 0}, {3, 3, 3, 3, 0, 1}});
+  const SequenceLayout other = SequenceLayout::ragged(5, {4, 9}, {0, 2, 6}, {0, 1, 2, 6}, at::kCPU);
+  EXPECT_NE(test::error_of([&] { layout.cross_attention(other); }), "");
+}
+
 TEST(RealRanges, AreTheOnesOfTheMask) {
   for (const at::ScalarType type : {at::kBool, at::kInt, at::kLong}) {
     const at::Tensor mask =

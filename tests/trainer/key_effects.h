@@ -169,6 +169,7 @@ inline const std::map<std::string, Effect> kEffects = {
     {"train.step_batch_size_schedule", {"train.step_batch_size_schedule=0:2 64:4"}},
     {"train.rampup_batch_size", {"train.rampup_batch_size=[2, 2, 4]"}},
     {"train.recompute", {"train.recompute=full"}},
+    {"train.remove_padding", {"train.remove_padding=true", kBert}},
     {"train.freeze", {"train.freeze=[\"embedding.*\"]"}},
     {"train.eval_interval", {"train.eval_interval=3", {"dataset.split=50,50"}}},
     {"train.eval_iters", {"train.eval_iters=2", kEvaluate}},

@@ -77,6 +77,8 @@ inline trainer::Config layout_config(const std::string& work, const std::string&
   for (const Work& known : works()) {
     if (known.name != work) continue;
     all.push_back("dataset.path=" + (folder / known.data).string());
+    if (known.data.ends_with(".safetensors"))
+      all.push_back("dataset.valid_data_path=" + (folder / known.data).string());
     if (known.data == Work().data) all.emplace_back("model.max_position_embeddings=16");
     for (const std::string& text : {known.keys, keys}) {
       const std::vector<std::string> more = split_keys(text);
@@ -103,6 +105,7 @@ inline Trained train_layout(const std::string& work, int ranks, const std::strin
   write_documents(scratch / "documents.jsonl", 400);
   write_stories(scratch / "stories.jsonl", 200);
   write_labels(scratch, 200);
+  write_pairs(scratch / "pairs.safetensors");
   const auto body = [&](const comm::Group& world) {
     const std::string folder = comm::gather_text(scratch.path.string(), world).front();
     const trainer::Config config = layout_config(work, keys, ranks, folder);

@@ -45,14 +45,15 @@ inline const std::vector<Work>& works() {
       "model.hidden_size=32 model.num_attention_heads=4 model.ffn_hidden_size=64 "
       "model.max_position_embeddings=16 model.hidden_dropout=0.1 model.classifier_dropout=0.1 "
       "optimizer.clip_grad=0.5 ";
-  static const std::string t5 =
-      "model.type=t5 dataset.type=t5 model.vocab_size=270 dataset.vocab_extra_ids=8 "
-      "model.embedding_init_method_std=0.1 "
+  static const std::string t5_model =
+      "model.type=t5 model.vocab_size=270 model.embedding_init_method_std=0.1 "
       "model.num_layers=3 model.num_decoder_layers=3 model.hidden_size=32 "
       "model.num_attention_heads=4 model.ffn_hidden_size=64 model.hidden_dropout=0.1 "
       "model.attention_dropout=0.1 model.relative_attention_num_buckets=8 "
-      "model.relative_attention_max_distance=12 dataset.mask_prob=0.3 "
-      "dataset.decoder_seq_length=12 optimizer.clip_grad=0.5";
+      "model.relative_attention_max_distance=12 optimizer.clip_grad=0.5 ";
+  static const std::string t5 = t5_model +
+                                "dataset.type=t5 dataset.vocab_extra_ids=8 dataset.mask_prob=0.3 "
+                                "dataset.decoder_seq_length=12";
   static const std::vector<Work> all = {
       // Tied, learned positions, layer norm, biases, dropout everywhere, active clipping.
       {"gpt2", gpt2},
@@ -117,6 +118,8 @@ inline const std::vector<Work>& works() {
        "model.relative_attention_num_buckets=8 model.relative_attention_max_distance=12 "
        "dataset.mask_prob=0.2",
        "stories.jsonl"},
+      // The same model on pairs of texts, each of another length.
+      {"t5_pairs", t5_model + "dataset.type=batches", "pairs.safetensors"},
       // A batch size that grows.
       {"ramp", "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
                "model.ffn_hidden_size=64 model.untie_embeddings_and_output_weights=false "
@@ -134,6 +137,7 @@ inline const std::vector<Layout>& layouts() {
                            micro = " train.micro_batch_size=", recompute = " train.recompute=full",
                            selective = " train.recompute=selective",
                            small = " ddp.bucket_size=1000",
+                           short_rows = " train.remove_padding=true",
                            late = " ddp.overlap_grad_reduce=false ddp.overlap_param_gather=false",
                            chunks = " comm_overlap.tp=true",
                            v_shape = " parallel.pipeline_model_parallel_layout=";
@@ -188,7 +192,38 @@ inline const std::vector<Layout>& layouts() {
        true},
       {"bert_tp2_sp_pp2_frozen", "bert_frozen", 4, tp + "2" + sp + pp + "2", true},
       {"t5_pp4_frozen", "t5_frozen", 4, pp + "4" + schedule + "1f1b" + recompute, true},
+      // Padded rows on one rank, none here.
+      {"bert_short_tp2_sp", "bert", 2, tp + "2" + sp + micro + "4" + short_rows, true},
+      {"t5_short_pp2_zb_v", "t5_pairs", 2, pp + "2" + schedule + "zb_v" + micro + "4" + short_rows,
+       true},
+      {"t5_short_tp2_sp_zero3", "t5_pairs", 4,
+       tp + "2" + sp + zero + "3" + micro + "2" + recompute + short_rows, true},
+      {"classes_short_tp2_sp_pp2", "classes", 4,
+       tp + "2" + sp + pp + "2" + micro + "8" + selective + short_rows, true},
       // The rest of the full matrix.
+      {"bert_short_dp2_zero2", "bert", 2, zero + "2" + small + micro + "2" + short_rows, false},
+      {"bert_short_zero1_pp2_interleaved", "bert", 4,
+       zero + "1" + pp + "2" + vp + "2" + schedule + "interleaved" + short_rows, false},
+      {"bert_short_tp4_sp_recompute", "bert", 4,
+       tp + "4" + sp + micro + "8" + recompute + short_rows, false},
+      {"bert_short_tp2_pp2_frozen", "bert_frozen", 4,
+       tp + "2" + pp + "2" + schedule + "zb_h1" + micro + "2" + short_rows, false},
+      {"bert_pre_short_tp2_sp_chunks", "bert_pre", 2,
+       tp + "2" + sp + chunks + micro + "8" + short_rows, false},
+      {"bert_pre_short_pp4_gpipe", "bert_pre", 4,
+       pp + "4" + schedule + "gpipe" + micro + "4" + short_rows, false},
+      {"numbers_short_tp2_sp_dp2", "numbers", 4, tp + "2" + sp + micro + "4" + short_rows, false},
+      {"t5_short_dp4_late", "t5_pairs", 4, micro + "2" + late + short_rows, false},
+      {"t5_short_pp2_dualpipe_v", "t5_pairs", 2,
+       pp + "2" + schedule + "dualpipe_v" + micro + "2" + short_rows, false},
+      {"t5_short_pp3_zb_h2", "t5_pairs", 3, pp + "3" + schedule + "zb_h2" + selective + short_rows,
+       false},
+      {"t5_short_tp2_sp_pp2_1f1b", "t5_pairs", 8,
+       tp + "2" + sp + pp + "2" + schedule + "1f1b" + zero + "1" + micro + "2" + recompute +
+           short_rows,
+       false},
+      {"t5_short_frozen_zero3_pp2", "t5_frozen", 4,
+       zero + "3" + pp + "2" + micro + "4" + short_rows, false},
       {"bert_zero3_frozen", "bert_frozen", 2, zero + "3" + recompute, false},
       {"t5_tp2_zero3_pp2_frozen", "t5_frozen", 8, tp + "2" + sp + zero + "3" + pp + "2", false},
       {"zero3_pp2_frozen", "gpt2_frozen", 8,

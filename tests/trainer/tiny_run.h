@@ -16,6 +16,7 @@
 
 #include "pentatron/base/json.h"
 #include "pentatron/base/philox.h"
+#include "pentatron/checkpoint/tensor_io.h"
 #include "pentatron/trainer/train.h"
 #include "tests/support/files.h"
 
@@ -87,6 +88,33 @@ inline void write_labels(const std::filesystem::path& folder, int count) {
     classes << text << static_cast<int>(3 * stream.uniform(n++)) << "}\n";
     numbers << text << stream.uniform(n++) << "}\n";
   }
+}
+
+/// Prepared batches for T5 as transformers has them, padded: 20 steps of 8 pairs of 1 to 16 tokens
+/// and targets of 1 to 12.
+inline void write_pairs(const std::string& file) {
+  constexpr int64_t kSteps = 20, kBatch = 8, kLength = 16, kTargets = 12;
+  const Stream stream(1, "pairs");
+  uint64_t n = 0;
+  const auto below = [&](int64_t end) {
+    return static_cast<int64_t>(stream.uniform(n++) * static_cast<double>(end));
+  };
+  std::map<std::string, at::Tensor> tensors;
+  const auto add = [&](const std::string& ids, const std::string& mask, int64_t length,
+                       int64_t padding) {
+    at::Tensor& tokens = tensors[ids] = at::full({kSteps, kBatch, length}, padding, at::kLong);
+    at::Tensor& real = tensors[mask] = at::zeros_like(tokens);
+    for (int64_t row = 0; row < kSteps * kBatch; ++row) {
+      const int64_t size = 1 + below(length);
+      for (int64_t i = row * length; i < row * length + size; ++i) {
+        tokens.data_ptr<int64_t>()[i] = 65 + below(4); // few, so that there is something to learn
+        real.data_ptr<int64_t>()[i] = 1;
+      }
+    }
+  };
+  add("input_ids", "attention_mask", kLength, 0);
+  add("labels", "decoder_attention_mask", kTargets, -100);
+  checkpoint::write_tensors(file, tensors);
 }
 
 /// Two layers of width 32 on samples of 16 tokens; later settings win.

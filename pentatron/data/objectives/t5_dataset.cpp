@@ -87,6 +87,7 @@ void T5Dataset::sample(int64_t n, const SampleView& view) const {
   std::ranges::copy(drawn.input, view.ints(kT5Inputs).begin());
   view.set_real(0, {0, std::ssize(drawn.input)});
   std::ranges::copy(drawn.target, view.ints(kT5Labels).begin());
+  view.set_real(1, {0, std::ssize(drawn.target)});
   const std::span<int64_t> inputs = view.ints(kT5DecoderInputs);
   inputs[0] = options_.start_token;
   std::copy(drawn.target.begin(), drawn.target.end() - 1, inputs.begin() + 1);

@@ -63,8 +63,10 @@ at::Tensor tanh(const at::Tensor& x) {
 namespace {
 
 at::Tensor dropout_rows(Rows rows, const SequenceLayout& layout) {
-  if (rows == Rows::kSamples)
-    return layout.row_ids.slice(0, 0, std::nullopt, layout.sequence).contiguous();
+  if (rows == Rows::kSamples) {
+    const at::Tensor starts = at::tensor(layout.sample_starts, at::kLong).slice(0, 0, layout.batch);
+    return layout.row_ids.index_select(0, starts.to(layout.row_ids.device()));
+  }
   return rows == Rows::kAllTokens || planted("dropout_by_local_index")
              ? layout.row_ids
              : layout.outer(layout.row_ids);
