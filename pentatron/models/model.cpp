@@ -43,6 +43,7 @@ const Type& type_of(const ModelConfig& config) {
 Model::Model(const ModelConfig& config, const ModelBuild& build)
     : config_(config), build_(build), spec_(model_spec(config)) {
   if (build_.stages.empty()) build_.stages = {{0, spec_.num_segments()}};
+  limit_backward(std::vector<bool>(spec_.segments.size(), true));
 }
 
 nn::Scope Model::root() {
@@ -71,6 +72,27 @@ void Model::assemble(const std::function<std::unique_ptr<nn::Segment>(int64_t)>&
                                           .recompute = build_.recompute,
                                           .recompute_activations = build_.recompute_activations});
   }
+}
+
+void Model::limit_backward(const std::vector<bool>& trains) {
+  trained_flows_ = spec_.trained_flows(trains);
+  has_backward_ = trains;
+  for (size_t i = 0; i < trains.size(); ++i)
+    for (const int flow : spec_.segments[i].takes)
+      if (trained_flows_[i][static_cast<size_t>(flow)]) has_backward_[i] = true;
+  for (size_t c = 0; c < chunks_.size(); ++c)
+    for (int64_t i = build_.stages[c].begin; i < build_.stages[c].end; ++i)
+      chunks_[c].limit_backward(static_cast<size_t>(i - build_.stages[c].begin),
+                                trains[static_cast<size_t>(i)],
+                                trained_flows_[static_cast<size_t>(i)]);
+}
+
+std::vector<int> Model::gradients_before(int64_t segment) const {
+  std::vector<int> flows = spec_.alive_before(segment);
+  std::erase_if(flows, [&](int flow) {
+    return !trained_flows_[static_cast<size_t>(segment)][static_cast<size_t>(flow)];
+  });
+  return flows;
 }
 
 void Model::initialize(uint64_t seed) {

@@ -47,6 +47,14 @@ class Model {
   /// tokens in each stream. Throws ConfigError if the model has fewer positions.
   virtual void finish(at::Device device, const std::vector<int64_t>& longest) = 0;
 
+  /// Backward passes end where nothing before trains; `trains`: which segments of the whole model
+  /// have a parameter that does.
+  void limit_backward(const std::vector<bool>& trains);
+  /// Whether there is a backward pass of the segment.
+  bool has_backward(int64_t segment) const { return has_backward_[static_cast<size_t>(segment)]; }
+  /// The flows before a segment whose gradients are wanted, ascending.
+  std::vector<int> gradients_before(int64_t segment) const;
+
   /// One for each stage that this rank holds. Losses are scaled by ctx.loss_scales.
   const std::vector<nn::Chunk>& chunks() const { return chunks_; }
   /// Of a rank that holds the whole model in one stage.
@@ -66,6 +74,10 @@ class Model {
   ModelSpec spec_;
   nn::ParamList params_;
   std::vector<nn::Chunk> chunks_;
+
+ private:
+  std::vector<bool> has_backward_;               ///< by segment
+  std::vector<std::vector<bool>> trained_flows_; ///< ModelSpec::trained_flows()
 };
 
 /// The segments, flows and losses of a model, without building it.

@@ -29,6 +29,21 @@ nn::Ports ModelSpec::ports(int64_t index) const {
   return ports;
 }
 
+std::vector<std::vector<bool>> ModelSpec::trained_flows(const std::vector<bool>& trains) const {
+  std::vector<std::vector<bool>> trained = {std::vector<bool>(flows.size(), false)};
+  for (size_t i = 0; i < segments.size(); ++i) {
+    std::vector<bool> behind = trained.back();
+    const bool reached = trains[i] || std::ranges::any_of(segments[i].takes, [&](int flow) {
+                           return trained.back()[static_cast<size_t>(flow)];
+                         });
+    for (const int flow : segments[i].gives)
+      behind[static_cast<size_t>(flow)] =
+          reached && flows[static_cast<size_t>(flow)].differentiable;
+    trained.push_back(std::move(behind));
+  }
+  return trained;
+}
+
 std::vector<nn::LayerShape> stream_shapes(const ModelSpec& spec, int64_t samples,
                                           const std::vector<int64_t>& lengths) {
   std::vector<nn::LayerShape> shapes(spec.streams.size());

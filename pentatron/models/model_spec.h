@@ -71,6 +71,9 @@ struct ModelSpec {
   nn::Ports ports(int64_t index) const;
   /// The flows that cross from segment `index` - 1 to segment `index`, ascending.
   std::vector<int> alive_before(int64_t index) const;
+  /// Which flows depend on a parameter that trains, before each segment and behind the last, from
+  /// which segments have one.
+  std::vector<std::vector<bool>> trained_flows(const std::vector<bool>& trains) const;
 };
 
 /// What a microbatch of so many samples costs with: of each stream, `lengths` tokens a sample.

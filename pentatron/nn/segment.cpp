@@ -35,19 +35,30 @@ SavedTensors Tape::saved() const {
 }
 
 Chunk::Chunk(std::vector<ConnectedSegment> segments, size_t flows, ChunkOptions options)
-    : segments_(std::move(segments)), flows_(flows), options_(options) {}
+    : segments_(std::move(segments)),
+      reach_(segments_.size(), {.wanted = std::vector<bool>(flows, true)}), flows_(flows),
+      options_(options) {}
+
+void Chunk::limit_backward(size_t segment, bool trains, std::vector<bool> wanted) {
+  PT_DCHECK(wanted.size() == flows_);
+  Reach& reach = reach_[segment];
+  reach.runs = trains || std::ranges::any_of(segments_[segment].ports.takes, [&](int flow) {
+                 return wanted[static_cast<size_t>(flow)];
+               });
+  reach.wanted = std::move(wanted);
+}
 
 namespace {
 
-at::Tensor leaf_of(const at::Tensor& x) {
-  at::Tensor leaf = x.detach();
-  if (leaf.is_floating_point()) leaf.requires_grad_(true);
-  return leaf;
-}
-
-std::vector<at::Tensor> leaves_of(const std::vector<at::Tensor>& tensors) {
+/// What a segment takes, as leaves; a gradient reaches those that are wanted.
+std::vector<at::Tensor> leaves_of(const std::vector<at::Tensor>& taken, const Ports& ports,
+                                  const std::vector<bool>& wanted) {
   std::vector<at::Tensor> leaves;
-  for (const at::Tensor& x : tensors) leaves.push_back(leaf_of(x));
+  for (size_t k = 0; k < taken.size(); ++k) {
+    leaves.push_back(taken[k].detach());
+    if (leaves[k].is_floating_point() && wanted[static_cast<size_t>(ports.takes[k])])
+      leaves[k].requires_grad_(true);
+  }
   return leaves;
 }
 
@@ -119,8 +130,6 @@ Segment::Output Chunk::run(const ConnectedSegment& place, const std::vector<at::
 
 Flows Chunk::forward(Flows flows, ForwardContext& ctx, ParamStore& store, Tape* tape) const {
   flows.resize(flows_);
-  ctx.differentiated = tape != nullptr;
-  ctx.recompute_activations = tape != nullptr && options_.recompute_activations;
   ctx.count_uses = true;
   for (size_t i = 0; i < segments_.size(); ++i) {
     const auto& [segment, ports] = segments_[i];
@@ -133,13 +142,15 @@ Flows Chunk::forward(Flows flows, ForwardContext& ctx, ParamStore& store, Tape* 
     for (const int flow : ports.ends) flows[static_cast<size_t>(flow)] = at::Tensor();
     store.acquire(unit, Pass::kForward);
     Segment::Output output;
-    if (tape == nullptr || (options_.recompute && segment->recomputable())) {
+    ctx.differentiated = tape != nullptr && reach_[i].runs;
+    ctx.recompute_activations = ctx.differentiated && options_.recompute_activations;
+    if (!ctx.differentiated || (options_.recompute && segment->recomputable())) {
       const at::NoGradGuard no_grad;
-      if (tape != nullptr) tape->records().push_back(record_of(taken, /*waits=*/true));
+      if (ctx.differentiated) tape->records().push_back(record_of(taken, /*waits=*/true));
       output = run(segments_[i], taken, ctx);
     } else {
       const at::AutoGradMode grad(true);
-      Tape::Record record = record_of(leaves_of(taken), /*waits=*/false);
+      Tape::Record record = record_of(leaves_of(taken, ports, reach_[i].wanted), /*waits=*/false);
       taken.clear();
       const SavedTensorsScope scope(record.saved);
       output = run(segments_[i], record.inputs, ctx);
@@ -158,11 +169,14 @@ Flows Chunk::forward(Flows flows, ForwardContext& ctx, ParamStore& store, Tape* 
 }
 
 Flows Chunk::backward(Flows gradients, ForwardContext& ctx, ParamStore& store, Tape& tape) const {
-  PT_DCHECK(tape.records().size() == segments_.size());
+  PT_DCHECK(std::ssize(tape.records()) == std::ranges::count_if(reach_, &Reach::runs));
   gradients.resize(flows_);
-  ctx.count_uses = false;          // what runs again from here on was counted by the first pass
+  ctx.count_uses = false; // what runs again from here on was counted by the first pass
+  ctx.differentiated = true;
+  ctx.recompute_activations = options_.recompute_activations;
   std::vector<bool> added(flows_); // of flows that several segments take
   for (size_t i = segments_.size(); i-- > 0;) {
+    if (!reach_[i].runs) continue;
     const auto& [segment, ports] = segments_[i];
     Tape::Record record = std::move(tape.records().back());
     tape.records().pop_back();
@@ -171,7 +185,7 @@ Flows Chunk::backward(Flows gradients, ForwardContext& ctx, ParamStore& store, T
     if (record.waits) {
       const at::AutoGradMode enabled(true);
       const SavedTensorsScope scope(record.saved);
-      record.inputs = leaves_of(record.inputs);
+      record.inputs = leaves_of(record.inputs, ports, reach_[i].wanted);
       if (planted("recomputation_without_dropout")) ctx.training = false;
       remember_outputs(record, run(segments_[i], record.inputs, ctx));
     }

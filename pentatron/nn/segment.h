@@ -45,6 +45,7 @@ class Tape {
   Tape& operator=(Tape&&) noexcept;
 
   struct Record;
+  /// Of the segments that have a backward pass.
   std::vector<Record>& records() { return records_; }
 
   /// What is kept for backward: the inputs of segments and the tensors of their operators.
@@ -81,13 +82,25 @@ class Chunk {
   /// missing.
   Flows backward(Flows gradients, ForwardContext& ctx, ParamStore& store, Tape& tape) const;
 
+  /// Backward shall go no further down than it has to. `trains`: segment number `segment` has a
+  /// parameter that trains; `wanted`: by flow, whether what it takes depends on one. A segment for
+  /// which neither holds keeps nothing and has no backward pass. Without this call every gradient
+  /// is wanted.
+  void limit_backward(size_t segment, bool trains, std::vector<bool> wanted);
+
   const std::vector<ConnectedSegment>& segments() const { return segments_; }
 
  private:
+  struct Reach {
+    bool runs = true;
+    std::vector<bool> wanted; ///< by flow
+  };
+
   Segment::Output run(const ConnectedSegment& place, const std::vector<at::Tensor>& taken,
                       ForwardContext& ctx) const;
 
   std::vector<ConnectedSegment> segments_;
+  std::vector<Reach> reach_; ///< of backward, by segment
   size_t flows_;
   ChunkOptions options_;
 };

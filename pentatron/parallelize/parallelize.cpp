@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/comm/collectives.h"
 
 namespace pentatron::parallelize {
 
@@ -39,6 +40,18 @@ std::unique_ptr<models::Model> make_part(const ModelOptions& options,
   return model;
 }
 
+/// Every pipeline rank knows its own parameters, and has to know which gradients the others send.
+void limit_backward(models::Model& model, const comm::Group& pp) {
+  const int64_t segments = model.spec().num_segments();
+  const at::Tensor trains = at::zeros({segments}, at::kLong);
+  for (const nn::Param& param : model.params())
+    for (const int64_t unit : param.units())
+      if (param.trainable) trains[unit] = 1;
+  comm::all_reduce_(trains, comm::ReduceOp::kMax, pp);
+  const int64_t* const first = trains.const_data_ptr<int64_t>();
+  model.limit_backward(std::vector<bool>(first, first + segments));
+}
+
 void finish(models::Model& model, const ModelOptions& options) {
   model.finish(options.device,
                std::vector<int64_t>(model.spec().streams.size(), options.max_sequence));
@@ -54,10 +67,15 @@ std::vector<const nn::Chunk*> chunks_of(const models::Model& model) {
 
 pipeline::Boundaries boundaries_of(const models::Model& model, const StagePlaces& places,
                                    at::Device device) {
-  pipeline::Boundaries boundaries{
-      .flows = model.spec().flows, .before_stage = {}, .dtype = model.dtype(), .device = device};
+  pipeline::Boundaries boundaries{.flows = model.spec().flows,
+                                  .before_stage = {},
+                                  .gradients_before_stage = {},
+                                  .dtype = model.dtype(),
+                                  .device = device};
   for (const SegmentRange& stage : places.stages)
     boundaries.before_stage.push_back(model.spec().alive_before(stage.begin));
+  for (const SegmentRange& stage : places.stages)
+    boundaries.gradients_before_stage.push_back(model.gradients_before(stage.begin));
   return boundaries;
 }
 
@@ -237,6 +255,7 @@ TrainingModel make_training_model(const ModelOptions& options, const PipelinePla
   model.device = options.device;
   model.places = {groups.pp(), plan.rank_of_stage, plan.stages};
   model.model = make_part(options, groups, plan);
+  limit_backward(*model.model, groups.pp());
   model.store =
       std::make_unique<parallel::DataParallel>(model.model->params(), options.device, ddp, groups);
   finish(*model.model, options);

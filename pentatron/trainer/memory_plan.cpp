@@ -136,18 +136,33 @@ double elements_of(const Anatomy& anatomy, const Held& held) {
   return total;
 }
 
-/// Frozen elements that each pipeline rank holds.
-std::vector<double> frozen_elements(const Config& config, const parallelize::PipelinePlan& plan,
-                                    int tp) {
+/// What a pipeline rank does not train.
+struct Frozen {
+  double elements = 0;
+  Held idle; ///< segments without a backward pass
+};
+std::vector<Frozen> frozen_parts(const Config& config, const parallelize::PipelinePlan& plan,
+                                 int tp) {
   const int ranks = *std::ranges::max_element(plan.rank_of_stage) + 1;
-  std::vector<double> frozen(static_cast<size_t>(ranks), 0);
+  std::vector<Frozen> frozen(static_cast<size_t>(ranks));
   if (config.train.freeze.empty()) return frozen; // there may be a million layers
   const std::unique_ptr<models::Model> model = models::make_model(config.model, {});
+  const std::vector<models::SegmentSpec>& segments = model->spec().segments;
+  std::vector<bool> trains(segments.size(), false);
   for (const nn::Param& param : model->params()) {
-    if (!is_frozen(config.train.freeze, param.name())) continue;
+    if (!is_frozen(config.train.freeze, param.name())) {
+      for (const int64_t unit : param.units()) trains[static_cast<size_t>(unit)] = true;
+      continue;
+    }
     const double count = local_elements(param, tp);
-    for (const int rank : plan.ranks_of(param.units())) frozen[static_cast<size_t>(rank)] += count;
+    for (const int rank : plan.ranks_of(param.units()))
+      frozen[static_cast<size_t>(rank)].elements += count;
   }
+  model->limit_backward(trains);
+  for (int64_t i = 0; i < std::ssize(segments); ++i)
+    if (!model->has_backward(i))
+      frozen[static_cast<size_t>(plan.ranks_of({i}).front())]
+          .idle[segments[static_cast<size_t>(i)].kind] += 1;
   return frozen;
 }
 
@@ -172,7 +187,7 @@ class Planner {
         dp_(parallelize::data_parallel_size(config.parallel, world_size)),
         spec_(models::model_spec(config.model)),
         plan_(parallelize::plan_pipeline(config.parallel, config.model, stream_lengths(config))),
-        anatomy_(anatomy_of(config, tp_)), frozen_(frozen_elements(config, plan_, tp_)),
+        anatomy_(anatomy_of(config, tp_)), frozen_(frozen_parts(config, plan_, tp_)),
         tokens_(static_cast<double>(config.train.micro_batch_size) *
                 static_cast<double>(config.train.seq_length)) {
     const double microbatches = static_cast<double>(config.train.global_batch_size) /
@@ -186,7 +201,8 @@ class Planner {
 
   RankMemory memory(int rank) const {
     RankMemory m;
-    const double own = parameters(rank), trained = own - frozen_[static_cast<size_t>(rank)];
+    const double own = parameters(rank),
+                 trained = own - frozen_[static_cast<size_t>(rank)].elements;
     const int64_t zero = dp_ > 1 ? c_.ddp.zero_stage : 0;
     const double shards =
         std::max(1.0, static_cast<double>(dp_) /
@@ -226,8 +242,10 @@ class Planner {
     const double hidden = types_.element * static_cast<double>(c_.model.hidden_size);
     const bool recomputes = c_.train.recompute == Recompute::kFull,
                selective = c_.train.recompute == Recompute::kSelective;
+    Held active = held(rank);
+    for (const auto& [kind, count] : frozen_[static_cast<size_t>(rank)].idle) active[kind] -= count;
     double kept = 0, largest = 0;
-    for (const auto& [kind, count] : held(rank)) {
+    for (const auto& [kind, count] : active) {
       const Kind& one = anatomy_.kinds.at(kind);
       double saved = one.saved, input = hidden;
       if (one.is_layer && c_.parallel.sequence_parallel && tp_ > 1) {
@@ -251,7 +269,7 @@ class Planner {
   models::ModelSpec spec_;
   parallelize::PipelinePlan plan_;
   Anatomy anatomy_;
-  std::vector<double> frozen_; // elements, by pipeline rank
+  std::vector<Frozen> frozen_; // by pipeline rank
   double tokens_;
   std::vector<int> live_;
 };
@@ -275,7 +293,7 @@ MemoryPlan plan_memory(const Config& config, int world_size, const LocalRanks& h
   const models::ModelSpec spec = models::model_spec(config.model);
   const parallelize::PipelinePlan whole{.stages = {{0, spec.num_segments()}}};
   plan.parameters = elements_of(anatomy_of(config, 1), held_by({{0, spec.num_segments()}}, spec));
-  plan.frozen_parameters = frozen_elements(config, whole, 1).front();
+  plan.frozen_parameters = frozen_parts(config, whole, 1).front().elements;
   // All ranks are here, or as many of the most expensive ones as are.
   const double ranks = here.ranks;
   plan.machine =

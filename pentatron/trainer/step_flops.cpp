@@ -2,8 +2,6 @@
 
 #include <map>
 
-#include "pentatron/models/model.h"
-
 namespace pentatron::trainer {
 
 namespace {
@@ -24,9 +22,9 @@ std::vector<nn::LayerShape> shapes_of(const std::vector<data::StreamTotals>& tot
 
 } // namespace
 
-StepFlops step_flops(const Config& config, int64_t samples,
+StepFlops step_flops(const Config& config, const models::Model& of, int64_t samples,
                      const std::vector<data::StreamTotals>& totals) {
-  const models::ModelSpec spec = models::model_spec(config.model);
+  const models::ModelSpec& spec = of.spec();
   const std::vector<nn::LayerShape> real = shapes_of(totals, samples,
                                                      &data::StreamTotals::real_tokens),
                                     computed =
@@ -42,6 +40,11 @@ StepFlops step_flops(const Config& config, int64_t samples,
       kinds[segment.kind] = {models::segment_cost(config.model, real, i),
                              models::segment_cost(config.model, computed, i)};
     const auto& [model, hardware] = kinds[segment.kind];
+    if (!of.has_backward(i)) {
+      flops.model += model.forward_flops();
+      flops.hardware += hardware.forward_flops();
+      continue;
+    }
     flops.model += model.total_flops();
     flops.hardware += hardware.total_flops();
     if (config.train.recompute == Recompute::kFull && segment.is_layer)

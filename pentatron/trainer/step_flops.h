@@ -4,13 +4,16 @@
 #include <vector>
 
 #include "pentatron/data/loader.h"
+#include "pentatron/models/model.h"
 #include "pentatron/trainer/config.h"
 
 namespace pentatron::trainer {
 
 /// Of one optimizer step over all ranks: matrix products forward and backward, and of attention the
 /// causal half of every document's square (nn/cost.h). `model` counts the real tokens, `hardware`
-/// recomputation and the products of padding too. 0 of a step that was skipped for want of targets.
+/// recomputation and the products of padding too. Segments without a backward pass (frozen ones
+/// with nothing to train before them) count forward. 0 of a step that was skipped for want of
+/// targets.
 struct StepFlops {
   double model = 0;
   double hardware = 0;
@@ -18,7 +21,7 @@ struct StepFlops {
 
 /// Of `samples` on all ranks; `totals` of each of the model's streams. Cross-attention takes the
 /// samples' lengths as equal.
-StepFlops step_flops(const Config& config, int64_t samples,
+StepFlops step_flops(const Config& config, const models::Model& model, int64_t samples,
                      const std::vector<data::StreamTotals>& totals);
 
 } // namespace pentatron::trainer

@@ -524,19 +524,20 @@ TrainReport Trainer::State::train(Reporter& reporter) {
       skipped_in_a_row = 0;
       report.last_loss = result.loss;
     }
-    reporter.step({.iteration = iteration,
-                   .consumed_samples = s.progress.consumed_samples,
-                   .samples = samples,
-                   .loss = result.loss,
-                   .terms = named_terms(s.model.model->spec(), result.terms),
-                   .grad_norm = result.grad_norm,
-                   .lr = options.lr,
-                   .step_time_s = monotonic_s() - step_begin,
-                   .flops = result.loss ? step_flops(c, samples, result.totals) : StepFlops{},
-                   .data_wait = s.loader->wait_share(),
-                   .finite = result.finite,
-                   .skipped = s.progress.skipped_iterations,
-                   .nan = s.progress.nan_iterations});
+    reporter.step(
+        {.iteration = iteration,
+         .consumed_samples = s.progress.consumed_samples,
+         .samples = samples,
+         .loss = result.loss,
+         .terms = named_terms(s.model.model->spec(), result.terms),
+         .grad_norm = result.grad_norm,
+         .lr = options.lr,
+         .step_time_s = monotonic_s() - step_begin,
+         .flops = result.loss ? step_flops(c, *s.model.model, samples, result.totals) : StepFlops{},
+         .data_wait = s.loader->wait_share(),
+         .finite = result.finite,
+         .skipped = s.progress.skipped_iterations,
+         .nan = s.progress.nan_iterations});
 
     if (const auto contention = main_rank ? watch.step() : std::nullopt)
       log::warning("{}; try: {}", contention->what, contention->remedy);

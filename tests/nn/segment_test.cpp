@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 
 namespace pentatron::nn {
@@ -330,6 +331,58 @@ TEST(Chunk, AFlowThatIsTakenTwiceHasBothGradients) {
       EXPECT_FALSE(gradients[1].defined());
     }
   }
+}
+
+/// Of three blocks and a sum, those before the first block that trains keep nothing, are not run
+/// again and have no backward pass. The first block and the last share a weight.
+TEST(Chunk, BackwardEndsWhereNothingBeforeTrains) {
+  const auto frozen = [](const Param& param) { return param.name() != "b2"; };
+  for (const bool recompute : {false, true}) {
+    SCOPED_TRACE(recompute);
+    Model whole, limited;
+    const Chunk everything = whole.chunk({.recompute = recompute}, 0.4);
+    Chunk chunk = limited.chunk({.recompute = recompute}, 0.4);
+    for (Model* model : {&whole, &limited})
+      for (Param* param : model->all) param->trainable = !frozen(*param);
+    for (size_t i = 0; i < 4; ++i) chunk.limit_backward(i, /*trains=*/i == 2, {i > 2});
+    const at::Tensor x = randn({kTokens, kHidden}, 1);
+    Pass first(kTokens), second(kTokens);
+    first.ctx.training = second.ctx.training = true;
+    Tape tape_first, tape_second;
+    everything.forward({x}, first.ctx, whole.store, &tape_first);
+    chunk.forward({x}, second.ctx, limited.store, &tape_second);
+    EXPECT_TRUE(test::same_bits(second.results.at("loss"), first.results.at("loss")));
+    const auto inputs = [](const Tape& tape) {
+      const auto uses = tape.saved().list();
+      return std::ranges::count(uses, "input", &SavedTensors::Use::name);
+    };
+    EXPECT_EQ(inputs(tape_first), 4);
+    EXPECT_EQ(inputs(tape_second), 2);
+    EXPECT_LT(tape_second.saved().bytes(), tape_first.saved().bytes());
+    limited.store.diary.clear();
+    EXPECT_TRUE(everything.backward({}, first.ctx, whole.store, tape_first)[0].defined());
+    EXPECT_FALSE(chunk.backward({}, second.ctx, limited.store, tape_second)[0].defined());
+    EXPECT_EQ(limited.store.diary, "+3-3+2-2");
+    for (size_t i = 0; i < 3; ++i)
+      EXPECT_EQ(limited.blocks[i]->runs, recompute && i == 2 ? 2 : 1) << i;
+    for (const Param* param : limited.all) EXPECT_EQ(param->outstanding_uses(), 0);
+    EXPECT_TRUE(test::same_bits(limited.all.back()->main_grad(), whole.all.back()->main_grad()));
+    EXPECT_GT(limited.all.back()->main_grad().abs().max().item<double>(), 0);
+  }
+}
+
+TEST(Chunk, OfFrozenSegmentsKeepsNothing) {
+  Model model;
+  Chunk chunk = model.chunk({});
+  for (Param* param : model.all) param->trainable = false;
+  for (size_t i = 0; i < 4; ++i) chunk.limit_backward(i, /*trains=*/false, {false});
+  Pass pass(kTokens);
+  Tape tape;
+  chunk.forward({randn({kTokens, kHidden}, 1)}, pass.ctx, model.store, &tape);
+  EXPECT_EQ(tape.saved().bytes(), 0);
+  EXPECT_TRUE(tape.records().empty());
+  EXPECT_FALSE(chunk.backward({}, pass.ctx, model.store, tape)[0].defined());
+  EXPECT_EQ(model.store.diary, "+0-0+1-1+2-2+3-3");
 }
 
 TEST(Chunk, AMissingGradientIsAnInternalError) {

@@ -91,9 +91,11 @@ ModelSpec toy_spec() {
   return spec;
 }
 
-/// All parameters with storage, and the chunks of these ranges of segments.
+/// All parameters with storage, and the chunks of these ranges of segments; the first `frozen`
+/// segments do not train. `limited`: backward goes no further than it has to.
 struct Toy {
-  Toy(const std::vector<SegmentRange>& ranges, bool recompute) {
+  Toy(const std::vector<SegmentRange>& ranges, bool recompute, size_t frozen = 0,
+      bool limited = true) {
     const nn::Scope root(params, at::kDouble, {});
     std::vector<nn::Param*> weights;
     for (size_t i = 0; i < parts().size(); ++i) {
@@ -101,7 +103,9 @@ struct Toy {
                              .param("w" + std::to_string(i),
                                     {.name = {}, .shape = {kHidden, kHidden}},
                                     nn::Init::normal(0.4)));
+      weights.back()->trainable = i >= frozen;
     }
+    const auto flows = toy_spec().trained_flows(trains(frozen));
     store.emplace(params, at::kCPU);
     for (nn::Param& param : params) param.initialize(3);
     for (const SegmentRange& range : ranges) {
@@ -113,7 +117,16 @@ struct Toy {
       }
       chunks.emplace_back(std::move(segments), toy_spec().flows.size(),
                           nn::ChunkOptions{.first_unit = range.begin, .recompute = recompute});
+      for (int64_t i = range.begin; limited && i < range.end; ++i)
+        chunks.back().limit_backward(static_cast<size_t>(i - range.begin),
+                                     static_cast<size_t>(i) >= frozen,
+                                     flows[static_cast<size_t>(i)]);
     }
+  }
+  static std::vector<bool> trains(size_t frozen) {
+    std::vector<bool> trains(parts().size(), true);
+    std::fill_n(trains.begin(), frozen, false);
+    return trains;
   }
   nn::ParamList params;
   std::optional<nn::ResidentStore> store;
@@ -135,8 +148,8 @@ struct Outcome {
 };
 
 /// The whole model in one chunk, one microbatch after another, without the runtime.
-Outcome oracle() {
-  Toy toy({{0, static_cast<int64_t>(parts().size())}}, false);
+Outcome oracle(size_t frozen) {
+  Toy toy({{0, static_cast<int64_t>(parts().size())}}, false, frozen, /*limited=*/false);
   nn::StepState state;
   for (int m = 0; m < kMicrobatches; ++m) {
     const nn::Microbatch batch = microbatch(m);
@@ -155,26 +168,32 @@ Outcome oracle() {
 
 class Flows : public testing::TestWithParam<std::string> {};
 
-TEST_P(Flows, AreTheSameUnderEverySchedule) {
-  const Outcome expected = oracle();
+void expect_same_under(const std::string& name, size_t frozen) {
+  const Outcome expected = oracle(frozen);
   for (const int ranks : {2, 3}) {
     for (const bool recompute : {false, true}) {
       test::run_ranks(ranks, [&](const comm::Group& world) {
         const pipeline::Schedule schedule =
-            pipeline::lower(pipeline::make_schedule(GetParam(), ranks, 0, kMicrobatches));
+            pipeline::lower(pipeline::make_schedule(name, ranks, 0, kMicrobatches));
         const auto total = static_cast<int64_t>(parts().size());
         pipeline::Boundaries boundaries{.flows = toy_spec().flows,
                                         .before_stage = {},
+                                        .gradients_before_stage = {},
                                         .dtype = at::kDouble,
                                         .device = at::kCPU};
+        const auto trained = toy_spec().trained_flows(Toy::trains(frozen));
         std::vector<SegmentRange> own;
         for (int s = 0; s < schedule.num_stages; ++s) {
           const SegmentRange range{total * s / schedule.num_stages,
                                    total * (s + 1) / schedule.num_stages};
           boundaries.before_stage.push_back(toy_spec().alive_before(range.begin));
+          boundaries.gradients_before_stage.push_back(boundaries.before_stage.back());
+          std::erase_if(boundaries.gradients_before_stage.back(), [&](int flow) {
+            return !trained[static_cast<size_t>(range.begin)][static_cast<size_t>(flow)];
+          });
           if (schedule.rank_of_stage[static_cast<size_t>(s)] == world.rank()) own.push_back(range);
         }
-        Toy toy(own, recompute);
+        Toy toy(own, recompute, frozen);
         std::vector<const nn::Chunk*> chunks;
         for (const nn::Chunk& chunk : toy.chunks) chunks.push_back(&chunk);
         std::vector<nn::Microbatch> batches;
@@ -193,12 +212,42 @@ TEST_P(Flows, AreTheSameUnderEverySchedule) {
   }
 }
 
+TEST_P(Flows, AreTheSameUnderEverySchedule) {
+  expect_same_under(GetParam(), /*frozen=*/0);
+}
+
+/// Up to a layer of the first kind, the giver of two flows, and all but the loss.
+TEST_P(Flows, ComeBackOnlyAsFarAsSomethingTrains) {
+  for (const size_t frozen : {2, 4, 9}) {
+    SCOPED_TRACE(frozen);
+    expect_same_under(GetParam(), frozen);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Schedules, Flows, testing::ValuesIn(pipeline::schedule_names()),
                          [](const auto& info) {
                            std::string name;
                            for (const char c : info.param) name += std::isalnum(c) ? c : '_';
                            return name;
                          });
+
+TEST(FlowsOfASpec, AreTrainedBehindTheFirstSegmentThatTrains) {
+  const auto trained = [](std::vector<size_t> segments, size_t before) {
+    std::vector<bool> trains(parts().size(), false);
+    for (const size_t i : segments) trains[i] = true;
+    std::vector<int> flows;
+    for (int flow = 0; flow < 4; ++flow)
+      if (toy_spec().trained_flows(trains)[before][static_cast<size_t>(flow)])
+        flows.push_back(flow);
+    return flows;
+  };
+  EXPECT_EQ(trained({}, 10), (std::vector<int>{}));
+  EXPECT_EQ(trained({0}, 1), (std::vector<int>{kA})) << "tags are not differentiable";
+  EXPECT_EQ(trained({0}, 10), (std::vector<int>{kA, kB, kMemory}));
+  EXPECT_EQ(trained({2}, 2), (std::vector<int>{}));
+  EXPECT_EQ(trained({5}, 5), (std::vector<int>{}));
+  EXPECT_EQ(trained({5}, 9), (std::vector<int>{kB})) << "the memory is given before";
+}
 
 TEST(FlowsOfASpec, AreAliveFromGiverToLastTaker) {
   const ModelSpec spec = toy_spec();

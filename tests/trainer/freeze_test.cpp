@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <regex>
 
 #include <gmock/gmock.h>
@@ -13,6 +14,7 @@
 #include "pentatron/checkpoint/tensor_io.h"
 #include "pentatron/models/param_specs.h"
 #include "tests/support/ranks.h"
+#include "tests/support/tensors.h"
 #include "tests/trainer/layout_runs.h"
 #include "tests/trainer/tiny_run.h"
 
@@ -100,6 +102,91 @@ TEST(Freezing, OfEachKindOfParameterChangesNoOther) {
       }
     }
   }
+}
+
+/// Frozen parts with nothing to train before them: works and patterns.
+const std::vector<std::pair<std::string, std::string>> kLower = {
+    {"llama", R"(["embedding.*","layers.[0-2].*"])"},
+    {"llama", R"(["embedding.*","layers.*"])"},
+    {"bert", R"(["embedding.*","layers.[01].*"])"},
+    {"classes", R"(["embedding.*","layers.*"])"},
+    {"t5_untied", R"(["embedding.*","encoder.*"])"},
+    {"t5_untied", R"(["embedding.*","encoder.layers.0.*"])"},
+    {"t5_untied", R"(["embedding.*","decoder.*"])"},
+    {"t5", R"(["embedding.*","encoder.*","*.relative_bias.*","decoder.layers.0.*"])"}};
+
+/// As above: what trains moves bit for bit as it does in a run that differentiates everything.
+TEST(Freezing, OfLowerPartsChangesNoOtherInAnyLayout) {
+  const std::string one_step = "train.train_iters=1 train.eval_interval=1 optimizer.clip_grad=0 "
+                               "dtype=fp64 ";
+  for (const auto& [work, freeze] : kLower) {
+    const test::Trained start = test::train_layout(work, 1, "train.train_iters=0 dtype=fp64"),
+                        all = test::train_layout(work, 1, one_step);
+    const auto check = [&](const std::string& keys, int ranks) {
+      SCOPED_TRACE(work + " " + freeze + " " + keys);
+      const test::Trained run =
+          test::train_layout(work, ranks, one_step + "train.freeze=" + freeze + " " + keys);
+      if (!test::is_first_process()) return;
+      const std::vector<std::string> patterns =
+          parse_json(freeze, "patterns").get<std::vector<std::string>>();
+      int trained = 0;
+      for (const auto& [name, weight] : run.weights) {
+        const bool frozen = is_frozen(patterns, name);
+        trained += frozen ? 0 : 1;
+        test::expect_close(weight, (frozen ? start : all).weights.at(name),
+                           {frozen || ranks == 1 ? 0 : 1e-7, 0});
+      }
+      EXPECT_GT(trained, 0);
+    };
+    check("", 1);
+    check("train.recompute=full", 1);
+    const std::string two = "parallel.pipeline_model_parallel_size=2 parallel.pipeline_schedule=";
+    check(two + "1f1b", 2);
+    check(two + "zb_v", 2);
+    check("ddp.zero_stage=3 train.recompute=full", 2);
+  }
+}
+
+/// Bytes that the tape of one pass keeps, and inputs of segments among them.
+TEST(Freezing, OfLowerLayersKeepsNothingOfThem) {
+  const test::Scratch scratch;
+  const models::ModelConfig config = test::layout_config("bert_pre", "", 1, scratch).model;
+  const auto kept = [&](const std::vector<std::string>& freeze) {
+    const std::unique_ptr<models::Model> model = models::make_model(config, {});
+    std::vector<bool> trains(model->spec().segments.size(), false);
+    for (nn::Param& param : model->params()) {
+      param.trainable = !is_frozen(freeze, param.name());
+      for (const int64_t unit : param.units())
+        if (param.trainable) trains[static_cast<size_t>(unit)] = true;
+    }
+    model->limit_backward(trains);
+    nn::ResidentStore store(model->params(), at::kCPU);
+    model->initialize(1);
+    model->finish(at::kCPU, {16});
+    const at::Tensor ids = at::arange(32, at::kLong);
+    const nn::Microbatch batch{.fields = {{"input_ids", ids}, {"labels", ids}},
+                               .layouts = {nn::SequenceLayout::dense(2, 16, {0, 1}, at::kCPU)}};
+    nn::WgradQueue wgrad;
+    nn::ForwardContext ctx{.batch = &batch, .wgrad = &wgrad, .training = true};
+    nn::Tape tape;
+    model->whole().forward({}, ctx, store, &tape);
+    const int64_t bytes =
+        tape.saved().bytes({ids, batch.layouts[0].positions, batch.layouts[0].row_ids});
+    const auto uses = tape.saved().list();
+    const auto inputs = std::ranges::count(uses, "input", &nn::SavedTensors::Use::name);
+    model->whole().backward({}, ctx, store, tape);
+    for (const nn::Param& param : model->params()) EXPECT_EQ(param.outstanding_uses(), 0);
+    return std::pair(bytes, inputs);
+  };
+  const auto all = kept({"embedding.*"}), one = kept({"embedding.*", "layers.0.*"}),
+             two = kept({"embedding.*", "layers.[01].*"}), head = kept({"embedding.*", "layers.*"});
+  EXPECT_EQ(all.second, 5); // four layers and the head
+  EXPECT_EQ(head.second, 1);
+  EXPECT_EQ(all.first - one.first, one.first - two.first) << "what a layer keeps";
+  EXPECT_GT(one.first, two.first);
+  EXPECT_EQ(all.first - 4 * (one.first - two.first), head.first);
+  EXPECT_EQ(kept({"layers.[0-2].*"}).second, 5) << "the embedding trains";
+  EXPECT_EQ(kept({"layers.[0-2].*"}).first, kept({}).first);
 }
 
 TEST(Freezing, OfATiedTableOnTwoStagesNeedsNoSumOfThem) {

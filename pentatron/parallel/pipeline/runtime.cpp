@@ -179,17 +179,17 @@ class Run {
   }
 
   /// What an action carries over a boundary: all flows that are alive there, or the gradients of
-  /// those that have one. A flow without rows is not sent.
+  /// those from which one is wanted. A flow without rows is not sent.
   std::vector<int> carried(const Action& action) const {
     const bool forth = action.flow == Flow::kActivation;
     const bool sends = action.kind == ActionKind::kSend;
-    const int behind = forth == sends ? action.stage + 1 : action.stage;
-    std::vector<int> carried;
-    for (const int flow : boundaries_.before_stage[static_cast<size_t>(behind)]) {
+    const auto behind = static_cast<size_t>(forth == sends ? action.stage + 1 : action.stage);
+    std::vector<int> carried =
+        (forth ? boundaries_.before_stage : boundaries_.gradients_before_stage)[behind];
+    std::erase_if(carried, [&](int flow) {
       const nn::FlowSpec& spec = boundaries_.flows[static_cast<size_t>(flow)];
-      if ((forth || spec.differentiable) && spec.num_rows(microbatches_[action.microbatch]) > 0)
-        carried.push_back(flow);
-    }
+      return spec.num_rows(microbatches_[action.microbatch]) == 0;
+    });
     return carried;
   }
 

@@ -25,6 +25,8 @@ struct Boundaries {
   /// The flows that cross the boundary before each stage of the pipeline, ascending; none before
   /// the first.
   std::vector<std::vector<int>> before_stage;
+  /// Of these, the ones whose gradients come back.
+  std::vector<std::vector<int>> gradients_before_stage;
   at::ScalarType dtype = at::kFloat;
   at::Device device = at::kCPU;
 };
