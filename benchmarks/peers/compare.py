@@ -138,6 +138,7 @@ def main():
     parser.add_argument("--cache", default=os.path.join(tempfile.gettempdir(), "pentatron_inductor"))
     parser.add_argument("--out", default="peers.json")
     args = parser.parse_args()
+    args.cache = os.path.abspath(args.cache)  # the compiler runs in another folder
     everything = {"device": args.device, "threads": args.threads, "rounds": args.rounds, "steps": args.steps,
                   "load_at_start": os.getloadavg()[0], "runs": {}}
     for model in args.models.split(","):

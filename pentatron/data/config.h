@@ -86,6 +86,7 @@ struct DatasetConfig {
   BinaryHead bert_binary_head = BinaryHead::kNextSentence;
   double mean_noise_span_length = 3;
   int64_t decoder_seq_length = 0;
+  static constexpr int64_t kMaxExtraIds = 1 << 20;
   int64_t vocab_extra_ids = 100;
   std::string cls_token;
   std::string sep_token;
@@ -229,7 +230,7 @@ struct DatasetConfig {
             "vocab_extra_ids", &C::vocab_extra_ids,
             "type=t5: number of span markers to add above the vocabulary if the tokenizer "
             "has no tokens <extra_id_0>, <extra_id_1> and so on")
-            .range(1, 1 << 20),
+            .range(1, kMaxExtraIds),
         config::field(
             "cls_token", &C::cls_token,
             "type=bert and classification: token before the text; empty: [CLS] or <s>, or "

@@ -1,5 +1,7 @@
 #include "pentatron/data/objectives/special_tokens.h"
 
+#include <algorithm>
+
 #include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
@@ -89,7 +91,9 @@ T5Tokens::T5Tokens(const DatasetConfig& config, const Tokenizer& tokenizer, Spec
   eos = by_name || tokenizer.eod() < 0
             ? special.find("dataset.eos_token", config.eos_token, kEosNames)
             : tokenizer.eod();
-  sentinels = special.sentinels(config.vocab_extra_ids);
+  // The vocabulary is asked for before the configuration is checked.
+  sentinels =
+      special.sentinels(std::min<int64_t>(config.vocab_extra_ids, DatasetConfig::kMaxExtraIds));
 }
 
 ObjectiveTokens objective_tokens(const DatasetConfig& config, const Tokenizer& tokenizer) {

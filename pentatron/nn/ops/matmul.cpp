@@ -102,6 +102,12 @@ void add_matmul_tn(const at::Tensor& grad, const at::Tensor& dy_in, const at::Te
 }
 
 void add_column_sums(const at::Tensor& grad, const at::Tensor& dy) {
+  // LibTorch would write all of a bf16 dy as fp32 first; a product with a row of ones reads it
+  // once.
+  if (dy.scalar_type() == at::kBFloat16 && dy.dim() == 2 && dy.size(0) > 0 &&
+      try_gemm(grad.unsqueeze(0), at::ones({1, dy.size(0)}, dy.options()), false,
+               rows_contiguous(dy), false, true))
+    return;
   at::Tensor target = grad;
   target.add_(at::sum(dy, {0}, false, grad.scalar_type()));
 }
