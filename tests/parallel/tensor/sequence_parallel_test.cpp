@@ -138,7 +138,7 @@ TEST(SequenceParallelErrors, TokensThatDoNotDivideAreNamed) {
   nn::SequenceLayout layout = nn::SequenceLayout::dense(1, 7, {0}, at::kCPU);
   EXPECT_NE(test::error_of([&] {
               layout.cut_outer(0, 2);
-            }).find("7 tokens cannot be divided evenly among 2"),
+            }).find("7 tokens of 1 samples cannot be divided evenly among 2"),
             std::string::npos);
 }
 
