@@ -89,7 +89,7 @@ TEST_F(AmxGemmBits, FollowTheDocumentedOrderForAllTransposes) {
                                 {650, 3, 670},
                                 {2, 3, 900},
                                 {290, 34, 70}}) {
-    for (int bits = 0; bits < 16; bits += m * n * k > 300000 ? 5 : 1) {
+    for (int bits = 0; bits<16; bits += m * n * k> 300000 ? 5 : 1) {
       Problem p{m, n, k, (bits & 1) != 0, (bits & 2) != 0};
       p.in = DType::kBFloat16;
       p.out = (bits & 4) != 0 ? DType::kBFloat16 : DType::kFloat32;
