@@ -153,12 +153,21 @@ int64_t target_length_of(int64_t raw_length, double density, double mean_length)
 
 int64_t raw_length_for(int64_t input_length, int64_t target_length, double density,
                        double mean_length) {
-  int64_t best = 1;
-  for (int64_t length = 2; length <= 2 * (input_length + target_length); ++length) {
+  const auto fits = [&](int64_t length) {
     const NoiseCounts noise = noise_counts(length, density, mean_length);
-    const int64_t input = length - noise.tokens + noise.spans + 1;
-    const int64_t target = target_length_of(length, density, mean_length);
-    if (input <= input_length && target <= target_length) best = length;
+    return length - noise.tokens + noise.spans + 1 <= input_length &&
+           noise.tokens + noise.spans + 1 <= target_length;
+  };
+  // Neither side gets shorter with the length, and together they are longer than it.
+  constexpr int64_t kMost = int64_t{1} << 62;
+  int64_t best = 1, end = std::min(input_length, kMost / 2) + std::min(target_length, kMost / 2);
+  while (best < end) {
+    const int64_t middle = best + (end - best + 1) / 2;
+    if (fits(middle)) {
+      best = middle;
+    } else {
+      end = middle - 1;
+    }
   }
   return best;
 }

@@ -97,7 +97,8 @@ PENTATRON_AVX512_BF16 inline void finish_rows(const float* sums, int64_t rows, c
   }
 }
 
-/// Asks for the rows of C that finish_rows() will write; always inline as prefetch_tile() is.
+/// Asks for the rows of C that finish_rows() will write. Always inline, because g++ takes a
+/// function that only prefetches for one without effects and drops the call.
 __attribute__((always_inline)) inline void prefetch_out(const TileOut& t, int64_t rows) {
   const auto* const c = static_cast<const char*>(
       t.out16 != nullptr ? static_cast<const void*>(t.out16) : static_cast<const void*>(t.out));
