@@ -70,9 +70,9 @@ inline trainer::Config layout_config(const std::string& work, const std::string&
       "train.micro_batch_size=1", "train.global_batch_size=8", "train.train_iters=20",
       "train.eval_interval=20", "train.eval_iters=1", "train.num_threads=1", "kernels=order",
       "optimizer.lr=3e-3", "optimizer.min_lr=3e-4",
-      // Or Adam turns the rounding noise of directions without a
-      // gradient into steps.
-      "optimizer.adam_eps=1e-7", "logger.peak_tflops=1", "logger.tensorboard=false",
+      // Or Adam turns the rounding noise of an element whose gradient is near 0 into a step: in
+      // fp32 a noise of 1e-9 moved a weight by 4e-5 with 1e-7. Gradients are about 1e-2.
+      "optimizer.adam_eps=1e-5", "logger.peak_tflops=1", "logger.tensorboard=false",
       "logger.plot=false", "dataset.split=80,20,0", "logger.dir=" + (folder / "logs").string()};
   for (const Work& known : works()) {
     if (known.name != work) continue;
