@@ -11,10 +11,10 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "pentatron/base/log.h"
 #include "pentatron/comm/collectives.h"
 #include "pentatron/comm/gather_text.h"
 #include "pentatron/trainer/train.h"
+#include "tests/support/quiet_log.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/layouts.h"
 #include "tests/trainer/tiny_run.h"
@@ -89,14 +89,6 @@ inline trainer::Config layout_config(const std::string& work, const std::string&
 }
 
 /// What rank 0 sees of the training; nothing in other processes than its own.
-/// Only warnings while it lives: every rank would tell its place.
-struct QuietLog {
-  QuietLog() { log::set_level(log::Level::kWarning); }
-  ~QuietLog() { log::set_level(before); }
-  QuietLog(const QuietLog&) = delete;
-  log::Level before = log::level();
-};
-
 inline Trained train_layout(const std::string& work, int ranks, const std::string& keys) {
   Trained trained;
   std::mutex mutex;

@@ -6,6 +6,7 @@
 
 #include "pentatron/parallel/pipeline/schedule/schedule.h"
 #include "pentatron/trainer/metrics/chrome_trace.h"
+#include "tests/support/quiet_log.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/layout_runs.h"
 
@@ -20,7 +21,7 @@ constexpr double kRounding_us = 1e-3;
 
 /// Trains on ranks and returns the trace's events.
 std::vector<Json> trace_of(int ranks, const std::string& keys, const test::Scratch& scratch) {
-  log::set_level(log::Level::kWarning);
+  const test::QuietLog quiet;
   test::write_documents(scratch / "documents.jsonl", 400);
   const Config config = test::layout_config(
       "gpt2", "train.train_iters=3 train.eval_interval=0 profiling.trace=true " + keys, ranks,
