@@ -15,12 +15,12 @@ namespace pentatron::data {
 /// Draws from a stream at addresses (sample, 0), (sample, 1), ...
 class Draws {
  public:
-  Draws(const Stream& stream, uint64_t sample) : stream_(&stream), sample_(sample) {}
-  double uniform() { return stream_->uniform(sample_, next_++); }
-  uint64_t below(uint64_t n) { return stream_->below(n, sample_, next_++); }
+  Draws(const Stream& stream, uint64_t sample) : stream_(stream), sample_(sample) {}
+  double uniform() { return stream_.uniform(sample_, next_++); }
+  uint64_t below(uint64_t n) { return stream_.below(n, sample_, next_++); }
 
  private:
-  const Stream* stream_;
+  Stream stream_;
   uint64_t sample_;
   uint64_t next_ = 0;
 };
