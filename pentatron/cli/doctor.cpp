@@ -22,23 +22,30 @@ namespace pentatron::cli {
 
 namespace {
 
-/// The entries that run, and how fast; the selection is the one that a run on this machine takes.
-void print_kernels() {
+/// Prints the entries that run, and how fast; the selection is the one that a run on this machine
+/// takes. Returns what is wrong with it.
+std::vector<trainer::Finding> print_kernels() {
   const std::filesystem::path file = trainer::kernel_cache_file();
   const kernels::FoundSelection found = kernels::find_selection(file);
-  const auto measured = kernels::measure(kernels::all_op_classes(), {.single_candidates = true});
-  std::vector<kernels::Measurement> shown;
-  for (const kernels::Measurement& m : measured)
-    if (const std::string name = kernels::class_name(m.op_class);
-        name.find("float64") == std::string::npos && name.find(" float16") == std::string::npos)
-      shown.push_back(m);
+  const auto measured =
+      kernels::measure(kernels::all_op_classes(), {.single_candidates = true, .patience_s = 30});
   fmt::print("\nKernels, fp32 and bf16, on {} threads:\n{}", at::get_num_threads(),
-             kernels::selection_table(found.selection, shown));
-  if (!file.empty())
-    fmt::print("The choices are stored in {}; remove the file to measure again.\n", file.string());
+             kernels::selection_table(found.selection, measured));
+  std::vector<trainer::Finding> findings;
+  if (found.unmeasured > 0)
+    findings.push_back({fmt::format("other programs were running: the fastest kernels of {} kinds "
+                                    "of arguments could not be found",
+                                    found.unmeasured),
+                        "stop other programs, then start doctor again"});
+  if (file.empty()) return findings;
+  fmt::print("The choices are stored in {}; remove the file to measure again.\n", file.string());
+  for (std::string& slow : kernels::slow_choices(found.selection, measured))
+    findings.push_back({std::move(slow), fmt::format("rm {}", file.string())});
+  return findings;
 }
 
 int doctor() {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0); // measuring takes long, also into a file
   trainer::set_compute_threads(0);
   const trainer::CpuTime begin = trainer::read_cpu_time();
   const trainer::Machine machine = trainer::read_machine();
@@ -63,11 +70,12 @@ int doctor() {
   }
   fmt::print("bandwidth    {}B/s: triad on {} threads\n",
              format_si(trainer::measure_bandwidth(at::get_num_threads())), at::get_num_threads());
-  print_kernels();
+  const std::vector<trainer::Finding> of_kernels = print_kernels();
   auto findings = trainer::find_slowdowns(machine, {.threads = at::get_num_threads(),
                                                     .release_build = trainer::is_release_build(),
                                                     .cuda_build = kernels::built_with_cuda(),
                                                     .has_gpu = gpu});
+  findings.insert(findings.end(), of_kernels.begin(), of_kernels.end());
   if (const auto contention = trainer::find_contention(begin, trainer::read_cpu_time()))
     findings.insert(findings.begin(), *contention);
   fmt::print("\n{}\n", findings.empty() ? "No problems found." : "Problems found:");

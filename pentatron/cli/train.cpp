@@ -99,9 +99,11 @@ void train_rank(const trainer::Config& config, const comm::Group& world) {
               report.iterations,
               config.checkpoint.save.empty() ? "; not saved, because checkpoint.save is empty"
                                              : "");
-  if (!report.last_loss && report.iterations > 0)
+  if (report.steps == 0 && report.iterations > 0)
     log::info("nothing to do: the run has already reached its last iteration, {}",
               report.iterations);
+  if (report.steps > 0 && !report.last_loss)
+    log::warning("nothing was trained: all {} iterations of this run were skipped", report.steps);
   if (report.reason != trainer::StopReason::kSignal) print_sample(trainer, main_rank);
   if (main_rank) print_report(report);
   for (const auto& [what, why] : report.unsaved)

@@ -33,6 +33,21 @@ struct Source {
   bool resumed = false; ///< from the checkpoint
 };
 
+/// The classes that a run with this configuration meets.
+kernels::MeasureOptions what_matters(const Config& config) {
+  using kernels::DType;
+  kernels::MeasureOptions options;
+  options.types = config.dtype == Precision::kFp64 ? std::vector{DType::kFloat64}
+                  : config.dtype == Precision::kFp32
+                      ? std::vector{DType::kFloat32}
+                      : std::vector{DType::kFloat32, DType::kBFloat16};
+  for (const auto& [rule, op] : {std::pair{optim::OptimizerKind::kAdam, kernels::Op::kAdamW},
+                                 std::pair{optim::OptimizerKind::kSgd, kernels::Op::kSgd},
+                                 std::pair{optim::OptimizerKind::kLion, kernels::Op::kLion}})
+    if (config.optimizer.optimizer != rule) options.left_out.push_back(op);
+  return options;
+}
+
 Source choose_here(const Config& config, at::Device device,
                    const std::optional<fs::path>& checkpoint) {
   const StoredKernels stored = checkpoint ? stored_kernels(*checkpoint) : StoredKernels();
@@ -48,9 +63,13 @@ Source choose_here(const Config& config, at::Device device,
     return {.selection = Selection::parse(*stored.text, kKernelsFile),
             .origin = "from " + checkpoint->string(),
             .resumed = true};
-  kernels::MeasureOptions options;
-  if (config.dtype != Precision::kBf16) options.product_types = {kernels::DType::kFloat32};
-  const kernels::FoundSelection found = kernels::find_selection(kernel_cache_file(), options);
+  const kernels::FoundSelection found =
+      kernels::find_selection(kernel_cache_file(), what_matters(config));
+  if (found.unmeasured > 0)
+    log::warning("the fastest kernels for {} kinds of arguments could not be found, because other "
+                 "programs were running; these run in list order\n  try: stop other programs; the "
+                 "next start measures them again",
+                 found.unmeasured);
   return {.selection = found.selection,
           .origin = found.measured.empty() ? "measured on this machine before"
                                            : fmt::format("measured in {:.2f} s", found.seconds)};
@@ -109,7 +128,9 @@ std::string choose_kernels(const Config& config, at::Device device,
         log::warning("{}", sentence);
       }
     }
-    if (const std::string text = kernels::describe_departures(agreed.selection); !text.empty())
+    if (const std::string text =
+            kernels::describe_departures(agreed.selection, what_matters(config));
+        !text.empty())
       log::info("kernels, {}: {}", source.origin, text);
   }
   return agreed.selection.text();

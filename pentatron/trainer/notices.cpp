@@ -9,12 +9,13 @@ namespace pentatron::trainer {
 std::vector<std::string> notices(const Config& config, int world_size, bool has_validation) {
   std::vector<std::string> all;
   const auto add = [&](std::string sentence) { all.push_back(std::move(sentence)); };
+  const bool splits =
+      config.dataset.train_data_path.empty() && config.dataset.type != data::DatasetType::kBatches;
   if (config.train.eval_interval > 0 && !has_validation)
     add(fmt::format("train.eval_interval={} has no effect: there are no validation samples\n"
                     "  try: {}",
                     config.train.eval_interval,
-                    config.dataset.train_data_path.empty() ? "dataset.split=95,5,0"
-                                                           : "dataset.valid_data_path=FILE"));
+                    splits ? "dataset.split=95,5,0" : "dataset.valid_data_path=FILE"));
   const CheckpointConfig& c = config.checkpoint;
   if (c.keep_best > 0 && c.keep_best_metric != kTrainingLoss && !has_validation)
     add(fmt::format(

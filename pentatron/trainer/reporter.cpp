@@ -35,8 +35,10 @@ namespace {
 
 /// Means and sums over the steps since the last console line.
 struct Interval {
-  int64_t steps = 0, counted_losses = 0, samples = 0;
-  double loss = 0, time_s = 0, data_wait = 0;
+  int64_t steps = 0, counted_losses = 0;
+  double loss = 0, time_s = 0;
+  int64_t trained_samples = 0; ///< of the steps with targets, and their time
+  double trained_s = 0;
   std::map<std::string, std::pair<double, int64_t>> terms; ///< sums and numbers of steps
   StepFlops flops;
 };
@@ -317,6 +319,9 @@ Reporter::Reporter(const Config& config, const ReporterOptions& options)
   if (options.peak) {
     log::info("MFU is measured against {:.3f} TFLOP/s: {}", options.peak->flops / 1e12,
               options.peak->source);
+    if (options.peak->disturbed)
+      log::warning("other programs were running while the peak was measured: MFU may be too high\n"
+                   "  try: stop other programs, or set logger.peak_tflops");
   } else {
     log::info(
         "MFU is not shown, because the peak performance of this device is unknown\n  try: set "
@@ -351,7 +356,6 @@ TrainLog Reporter::State::log_of(const StepReport& r, std::optional<double> loss
   log.consumed_samples = r.consumed_samples;
   log.consumed_tokens = tokens(r.consumed_samples);
   log.step_time_s = time_s;
-  log.tflops = flops.model / time_s / 1e12 / devices;
   log.learning_rate = r.lr;
   log.global_batch_size = r.samples;
   if (loss) log.losses = {{options.loss_name, *loss}};
@@ -359,9 +363,12 @@ TrainLog Reporter::State::log_of(const StepReport& r, std::optional<double> loss
   log.grad_norm = r.grad_norm;
   log.skipped_iterations = r.skipped;
   log.nan_iterations = r.nan;
-  log.tokens_per_s = static_cast<double>(tokens(samples)) / time_s;
-  log.mfu = utilization(flops.model, time_s, options.peak, options.world_size);
-  log.hfu = utilization(flops.hardware, time_s, options.peak, options.world_size);
+  if (loss) { // a step without targets computes nothing
+    log.tokens_per_s = static_cast<double>(tokens(samples)) / time_s;
+    log.tflops = flops.model / time_s / 1e12 / devices;
+    log.mfu = utilization(flops.model, time_s, options.peak, options.world_size);
+    log.hfu = utilization(flops.hardware, time_s, options.peak, options.world_size);
+  }
   log.memory_bytes = nn::memory_snapshot(comm::current_rank()).total.peak_bytes;
   log.data_wait = r.data_wait;
   log.eta_s = mean_step_s * static_cast<double>(options.total_iterations - r.iteration);
@@ -384,7 +391,8 @@ void Reporter::State::estimate(const StepReport& r) {
 void Reporter::step(const StepReport& r) {
   State& s = *state_;
   if (!s.options.main_rank) return;
-  s.mean_step_s = s.mean_step_s == 0 ? r.step_time_s : 0.9 * s.mean_step_s + 0.1 * r.step_time_s;
+  if (r.loss)
+    s.mean_step_s = s.mean_step_s == 0 ? r.step_time_s : 0.9 * s.mean_step_s + 0.1 * r.step_time_s;
   s.estimate(r);
   TrainLog one = s.log_of(r, r.loss, r.terms, r.step_time_s, r.samples, r.flops);
   one.nan_iterations = r.finite ? 0 : 1; // of this step, not of the run
@@ -398,8 +406,10 @@ void Reporter::step(const StepReport& r) {
   s.summary.iteration = r.iteration;
   s.summary.consumed_samples = r.consumed_samples;
   s.summary.consumed_tokens = s.tokens(r.consumed_samples);
-  s.summary.training_seconds += r.step_time_s;
-  s.summary.timed_tokens += static_cast<double>(s.tokens(r.samples));
+  if (r.loss) {
+    s.summary.training_seconds += r.step_time_s;
+    s.summary.timed_tokens += static_cast<double>(s.tokens(r.samples));
+  }
   s.summary.skipped_iterations = r.skipped;
   s.summary.nan_iterations = r.nan;
   if (r.loss) s.summary.add_loss(r.iteration, *r.loss);
@@ -408,7 +418,11 @@ void Reporter::step(const StepReport& r) {
 
   Interval& i = s.interval;
   ++i.steps;
-  i.samples += r.samples;
+  i.time_s += r.step_time_s;
+  if (r.loss) {
+    i.trained_samples += r.samples;
+    i.trained_s += r.step_time_s;
+  }
   if (r.finite && r.loss) {
     ++i.counted_losses;
     i.loss += *r.loss;
@@ -417,7 +431,6 @@ void Reporter::step(const StepReport& r) {
       ++i.terms[name].second;
     }
   }
-  i.time_s += r.step_time_s;
   i.flops.model += r.flops.model;
   i.flops.hardware += r.flops.hardware;
   if (r.iteration == 1 || r.iteration % s.config.logger.log_interval == 0 ||
@@ -433,8 +446,8 @@ void Reporter::step(const StepReport& r) {
       const auto& [sum, steps] = i.terms[name];
       terms.emplace_back(name, steps > 0 ? sum / static_cast<double>(steps) : value);
     }
-    TrainLog line = s.log_of(r, loss, terms, i.time_s / n, i.samples, mean);
-    line.tokens_per_s = static_cast<double>(s.tokens(i.samples)) / i.time_s;
+    TrainLog line = s.log_of(r, loss, terms, i.time_s / n, r.samples, mean);
+    if (loss) line.tokens_per_s = static_cast<double>(s.tokens(i.trained_samples)) / i.trained_s;
     const auto columns = static_cast<size_t>(std::clamp(log::console_width(), 60, 120));
     s.print(compact_line(line, log::is_terminal() ? columns : kLineColumns), train_line(line));
     i = {};

@@ -524,6 +524,7 @@ TrainReport Trainer::State::train(Reporter& reporter) {
       skipped_in_a_row = 0;
       report.last_loss = result.loss;
     }
+    ++report.steps;
     reporter.step(
         {.iteration = iteration,
          .consumed_samples = s.progress.consumed_samples,
@@ -539,8 +540,8 @@ TrainReport Trainer::State::train(Reporter& reporter) {
          .skipped = s.progress.skipped_iterations,
          .nan = s.progress.nan_iterations});
 
-    if (const auto contention = main_rank ? watch.step() : std::nullopt)
-      log::warning("{}; try: {}", contention->what, contention->remedy);
+    if (const auto contention = main_rank ? watch.step(monotonic_s()) : std::nullopt)
+      log::warning("{}\n  try: {}", contention->what, contention->remedy);
 
     const bool last = iteration == s.total_iterations;
     if (c.train.eval_interval > 0 && (iteration % c.train.eval_interval == 0 || last)) {

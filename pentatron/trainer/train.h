@@ -22,7 +22,8 @@ enum class StopReason : uint8_t { kFinished, kSignal, kDuration, kExitInterval }
 struct TrainReport {
   StopReason reason = StopReason::kFinished;
   int signal = 0; ///< of StopReason::kSignal
-  int64_t iterations = 0;
+  int64_t iterations = 0;                ///< that the model has had
+  int64_t steps = 0;                     ///< of these, made by this process
   std::optional<double> last_loss;       ///< of the last step that had one; none: there was none
   std::optional<Evaluation> validation;  ///< the last one; none: without targets too
   std::optional<double> unigram_entropy; ///< of the training text, in nats a token

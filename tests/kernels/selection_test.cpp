@@ -182,45 +182,119 @@ TEST(ChooseFastest, NeedsALargeWinToGiveUpEqualResultsInABatch) {
   EXPECT_EQ(choose(1, 0.95, 0.75), 2u);
 }
 
+/// A clock that other programs cannot disturb.
+TimedRun undisturbed(const std::function<void()>& run) {
+  TimedRun timed = time_run(run);
+  timed.disturbed = false;
+  return timed;
+}
+
 /// Measures as little as possible.
 constexpr double kNoTime = 0;
 MeasureOptions quick() {
-  return {.product_types = {}, .rows = 4, .seconds_per_class = kNoTime};
+  return {.left_out = {Op::kGemm, Op::kAttentionForward, Op::kAttentionBackward},
+          .rows = 4,
+          .seconds_per_class = kNoTime,
+          .patience_s = 1e9,
+          .time = undisturbed};
 }
 
-TEST(CompleteSelection, NamesEveryClassAndKeepsWhatIsThere) {
+TEST(CompleteSelection, NamesEveryClassAskedForAndKeepsWhatIsThere) {
   Selection selection;
   selection.set(kNormFloat, "reference");
-  const std::vector<Measurement> measured = complete_selection(selection, quick());
+  const Completion completion = complete_selection(selection, quick());
+  EXPECT_EQ(completion.unmeasured, 0u);
   EXPECT_EQ(selection.find(kNormFloat), "reference");
-  for (const Measurement& m : measured) {
+  for (const Measurement& m : completion.measured) {
     EXPECT_NE(m.op_class, kNormFloat);
     EXPECT_GT(m.times.size(), 1u);
     EXPECT_EQ(selection.find(m.op_class), m.times[m.chosen].entry);
   }
   EXPECT_EQ(selection.find(op_class(Op::kRope, DType::kFloat64)), "reference") << "the only one";
   EXPECT_THAT(unusable_choices(selection), IsEmpty());
-  EXPECT_THAT(complete_selection(selection, quick()), IsEmpty());
+  EXPECT_THAT(complete_selection(selection, quick()).measured, IsEmpty());
   if (cpu_features().avx2) {
     EXPECT_THAT(departures(selection), Contains(std::pair(kNormFloat, std::string("reference"))));
   }
 }
 
-TEST(CompleteSelection, MeasuresProductsOfTheTypesAskedForOnly) {
-  const auto classes = [](std::vector<DType> types) {
+TEST(CompleteSelection, MeasuresWhatIsAskedForOnly) {
+  const auto classes = [](std::vector<DType> types, std::vector<Op> left_out) {
     std::set<std::string> names;
-    for (const Measurement& m : measure(all_op_classes(), {.product_types = std::move(types),
-                                                          .rows = 1,
-                                                          .seconds_per_class = kNoTime,
-                                                          .single_candidates = true}))
+    MeasureOptions options = quick();
+    options.types = std::move(types);
+    options.left_out = std::move(left_out);
+    options.rows = 1;
+    options.single_candidates = true;
+    for (const Measurement& m : measure(all_op_classes(), options))
       names.insert(class_name(m.op_class));
     return names;
   };
-  const auto narrow = classes({DType::kFloat32});
+  const auto narrow = classes({DType::kFloat32}, {Op::kLion});
   EXPECT_TRUE(narrow.contains("gemm float32 nt n<=512 k>512"));
   EXPECT_FALSE(narrow.contains("gemm bfloat16 nt n<=512 k>512"));
-  EXPECT_TRUE(narrow.contains("norm_forward bfloat16"));
-  EXPECT_TRUE(classes({DType::kBFloat16}).contains("gemm bfloat16-float32 tn n>512"));
+  EXPECT_TRUE(narrow.contains("norm_forward float32"));
+  EXPECT_FALSE(narrow.contains("norm_forward bfloat16"));
+  EXPECT_TRUE(narrow.contains("adamw float32"));
+  EXPECT_FALSE(narrow.contains("lion float32"));
+  EXPECT_TRUE(classes({DType::kBFloat16}, {}).contains("gemm bfloat16-float32 tn n>512"));
+}
+
+/// Of each class the first candidate's runs all end in `disturbed_s`, the others' in `clean_s`;
+/// the first's are disturbed.
+MeasureOptions beside_other_programs(double disturbed_s, double clean_s, double busy_s) {
+  MeasureOptions options = quick();
+  options.patience_per_class_s = kNoTime;
+  // The clock does not see which entry runs: turns are taken in list order.
+  options.time = [=, turn = 0](const std::function<void()>& run) mutable {
+    run();
+    const bool first = turn++ % 2 == 0;
+    return TimedRun{.seconds = first ? disturbed_s : clean_s, .busy_s = busy_s, .disturbed = first};
+  };
+  return options;
+}
+
+/// A class with two candidates that quick() measures.
+std::optional<OpClass> class_of_two() {
+  for (const OpClass c : all_op_classes())
+    if (!is_left_out(c, quick()) && describe_probe(c).candidates().size() == 2) return c;
+  return std::nullopt;
+}
+
+TEST(Measure, ADisturbedRunDecidesNothing) {
+  const std::optional<OpClass> c = class_of_two();
+  if (!c) GTEST_SKIP() << "no operator has two entries on this processor";
+  const auto one = [&](double disturbed_s, double clean_s, double busy_s) {
+    MeasureOptions options = beside_other_programs(disturbed_s, clean_s, busy_s);
+    options.types = {element_type(*c)};
+    options.left_out = {};
+    return measure({*c}, options).at(0);
+  };
+  const Measurement lost = one(/*disturbed_s=*/9, /*clean_s=*/1, /*busy_s=*/0.5);
+  EXPECT_TRUE(lost.disturbed) << "the first may be the faster";
+  const double busy = 2.0 * num_threads();
+  EXPECT_FALSE(one(9, 1, busy).disturbed) << "its processor time alone shows that it is slower";
+}
+
+TEST(CompleteSelection, LeavesADisturbedClassOpenForTheNextStart) {
+  const std::optional<OpClass> c = class_of_two();
+  if (!c) GTEST_SKIP() << "no operator has two entries on this processor";
+  MeasureOptions options = quick();
+  options.types = {element_type(*c)};
+  options.patience_per_class_s = kNoTime;
+  options.time = [](const std::function<void()>&) {
+    return TimedRun{.seconds = 1, .busy_s = 1, .disturbed = true};
+  };
+  Selection selection;
+  const Completion busy = complete_selection(selection, options);
+  EXPECT_EQ(busy.unmeasured, busy.measured.size());
+  EXPECT_EQ(selection.find(*c), "");
+  options.patience_s = -1; // nothing is begun
+  EXPECT_EQ(complete_selection(selection, options).unmeasured, busy.unmeasured);
+  options.patience_s = 1e9;
+  options.time = undisturbed;
+  EXPECT_EQ(complete_selection(selection, options).unmeasured, 0u);
+  EXPECT_NE(selection.find(*c), "");
 }
 
 TEST(Agree, KeepsWhatAllRanksCanRun) {
@@ -267,6 +341,12 @@ TEST(SelectionTable, ShowsRatesAndWhatElseCouldRun) {
   EXPECT_THAT(table, ::testing::ContainsRegex("\ngemm float32 tn +avx512 +100 GFLOP/s"));
 }
 
+/// The entry that list order takes.
+std::string first_of(const char* name) {
+  const Probe probe = describe_probe(*find_op_class(name));
+  return std::string(probe.entries.at(static_cast<size_t>(probe.first())).name);
+}
+
 TEST(SelectionTable, DescribesWhatDepartsFromListOrder) {
   Selection selection;
   EXPECT_EQ(describe_departures(selection), "");
@@ -275,6 +355,23 @@ TEST(SelectionTable, DescribesWhatDepartsFromListOrder) {
       selection.set(c, "reference");
   if (!gemm_supported({.m = 1, .n = 1, .k = 1})) GTEST_SKIP() << "the reference comes first here";
   EXPECT_EQ(describe_departures(selection), "gemm float32 nt by reference");
+  EXPECT_EQ(describe_departures(selection, {.types = {DType::kBFloat16}}), "");
+  selection.set(*find_op_class("gemm float32 nt n<=512 k>512"),
+                first_of("gemm float32 nt n<=512 k>512"));
+  EXPECT_EQ(describe_departures(selection), "gemm float32 nt by reference (3 of 4 sizes)");
+}
+
+TEST(SelectionTable, TellsChoicesThatAreSlowNow) {
+  const std::vector<Measurement> times = {
+      measured("gemm float32 nt n<=512 k<=512",
+               {{.entry = "avx512", .seconds = 0.01}, {.entry = "mkl", .seconds = 0.05}}),
+      measured("gemm float32 nt n<=512 k>512",
+               {{.entry = "avx512", .seconds = 0.01}, {.entry = "mkl", .seconds = 0.014}})};
+  const Selection selection(
+      {{"gemm float32 nt n<=512 k<=512", "mkl"}, {"gemm float32 nt n<=512 k>512", "mkl"}});
+  EXPECT_THAT(slow_choices(selection, times),
+              ElementsAre("gemm float32 nt n<=512 k<=512 runs by mkl, and avx512 is 5.0 times as "
+                          "fast"));
 }
 
 struct SelectionCache : ::testing::Test {

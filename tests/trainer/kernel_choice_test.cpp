@@ -51,13 +51,16 @@ class KernelChoices : public testing::Test {
   }
   /// Every class by its first entry, but products by the one named.
   static Selection products_by(const std::string& entry) {
-    Selection selection =
-        kernels::find_selection({}, {.product_types = {}, .seconds_per_class = 0}).selection;
+    Selection selection = first_entries();
+    for (const kernels::OpClass c : kernels::all_op_classes())
+      if (c.op == kernels::Op::kGemm) selection.set(c, entry);
+    return selection;
+  }
+  static Selection first_entries() {
+    Selection selection;
     for (const kernels::OpClass c : kernels::all_op_classes()) {
       const kernels::Probe probe = kernels::describe_probe(c);
-      if (c.op == kernels::Op::kGemm)
-        selection.set(c, entry);
-      else if (selection.find(c).empty() && probe.first() >= 0)
+      if (probe.first() >= 0)
         selection.set(c, probe.entries[static_cast<size_t>(probe.first())].name);
     }
     return selection;
@@ -138,7 +141,7 @@ TEST_F(KernelChoices, OfACheckpointWinOverOthersMeasured) {
 TEST_F(KernelChoices, OfACheckpointDoNotBindAnotherRunFromItsWeights) {
   pretend_measured(products_by("reference"));
   test::run(config("first"));
-  const Selection fast = kernels::find_selection({}).selection;
+  const Selection fast = first_entries();
   pretend_measured(fast);
   test::run(
       config("second", {"checkpoint.load=" + (scratch / "first"), "checkpoint.finetune=true"}));

@@ -18,6 +18,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 namespace fs = std::filesystem;
 
@@ -63,21 +64,27 @@ TEST(Contention, IsToldFromATenthOfTheTime) {
   EXPECT_THAT(find(10, 0, 2)->what, HasSubstr("gave 20 % of the processor time"));
 }
 
-TEST(ContentionWatch, TellsOnceAndNotOfTheFirstStep) {
+TEST(ContentionWatch, TellsEachTimeThatItBeginsAndNotOfTheFirstStep) {
   const TemporaryFolder root;
   ContentionWatch watch(root.path());
-  write_proc(root.path(), 1, 9, 0);
-  EXPECT_FALSE(watch.step());
-  int told = 0;
-  for (int step = 1; step <= 10; ++step) {
-    write_proc(root.path(), 1 + step, 9 + step, 0);
-    if (const auto finding = watch.step()) {
-      ++told;
-      EXPECT_EQ(step, 4);
-      EXPECT_THAT(finding->what, HasSubstr("50 % of the time"));
+  double running = 1, waiting = 9, now = 0;
+  write_proc(root.path(), running, waiting, 0);
+  EXPECT_FALSE(watch.step(now));
+  // The steps, each a second long, after which it told.
+  const auto told = [&](int steps, double waiting_a_step) {
+    std::vector<int> at;
+    for (int step = 1; step <= steps; ++step) {
+      write_proc(root.path(), running += 1, waiting += waiting_a_step, 0);
+      if (const auto finding = watch.step(now += 1)) {
+        at.push_back(step);
+        EXPECT_THAT(finding->what, HasSubstr("of the time"));
+      }
     }
-  }
-  EXPECT_EQ(told, 1);
+    return at;
+  };
+  EXPECT_THAT(told(200, 1), ElementsAre(4)) << "crowded from the start, told once";
+  EXPECT_THAT(told(200, 0), IsEmpty());
+  EXPECT_THAT(told(200, 1), SizeIs(1)) << "crowded again";
 }
 
 TEST(GpuPeak, KnowsTheNamesThatDriversReport) {
@@ -104,13 +111,7 @@ TEST(GpuPeak, KnowsTheNamesThatDriversReport) {
               HasSubstr("NVIDIA H200 bf16 (data sheet"));
 }
 
-TEST(MeasurePeak, IsTheWorkOverTheBestTime) {
-  int runs = 0;
-  const Peak peak = measure_peak(
-      "counting", [&] { ++runs; }, 1e6, 0.01);
-  EXPECT_GT(runs, 2);
-  EXPECT_GT(peak.flops, 0);
-  EXPECT_EQ(peak.source, "counting, measured here");
+TEST(Utilization, IsTheRateOverThePeakOfAllDevices) {
   EXPECT_EQ(*utilization(2e12, 0.5, Peak{8e12, "x"}, 2), 0.25);
   EXPECT_FALSE(utilization(2e12, 0.5, std::nullopt, 1).has_value());
 }

@@ -88,7 +88,9 @@ FoundSelection find_selection(const fs::path& file, const MeasureOptions& option
   if (!file.empty()) found.selection = read(file);
   const Selection before = found.selection;
   const auto begin = std::chrono::steady_clock::now();
-  found.measured = complete_selection(found.selection, options);
+  Completion completion = complete_selection(found.selection, options);
+  found.measured = std::move(completion.measured);
+  found.unmeasured = completion.unmeasured;
   found.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (!file.empty() && found.selection != before) write(file, found.selection);
   return found;

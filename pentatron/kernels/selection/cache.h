@@ -17,6 +17,7 @@ std::filesystem::path selection_cache_file(const std::string& versions);
 struct FoundSelection {
   Selection selection;
   std::vector<Measurement> measured; ///< empty if the file had all choices
+  size_t unmeasured = 0;             ///< Completion::unmeasured
   double seconds = 0;                ///< spent with measuring
 };
 

@@ -17,11 +17,7 @@ double seconds_since(Clock::time_point begin) {
 /// An entry that takes this many times as long as the fastest is not run again.
 constexpr double kFarBehind = 1.5;
 
-double time_once(const std::function<void()>& run) {
-  const Clock::time_point begin = Clock::now();
-  run();
-  return std::max(seconds_since(begin), 1e-9);
-}
+constexpr double kNever = std::numeric_limits<double>::infinity();
 
 /// The share of the first entry's time by which `entry` must be faster.
 double needed_win(const Probe& probe, const Probe::Entry& entry) {
@@ -29,42 +25,74 @@ double needed_win(const Probe& probe, const Probe::Entry& entry) {
   return probe.unit == kBytesPerSecond ? kClearWinOfMemory : kClearWin;
 }
 
-Measurement measure_class(const Probe& probe, const std::vector<int>& candidates, double seconds) {
-  Measurement m{.op_class = probe.op_class, .times = {}, .work = probe.work, .unit = probe.unit};
-  for (const int i : candidates) {
-    const Probe::Entry& entry = probe.entries[static_cast<size_t>(i)];
-    m.times.push_back({.entry = entry.name,
-                       .seconds = time_once(entry.run), // warms caches and buffers up
-                       .needed = needed_win(probe, entry)});
+/// What is known of an entry while its class is measured.
+struct Timing {
+  int clean_runs = 0;
+  double clean_s = kNever, any_s = kNever; ///< of the fastest undisturbed run, and of any
+  double busy_s = kNever;                  ///< least processor time of a run
+
+  void add(const TimedRun& run) {
+    any_s = std::min(any_s, run.seconds);
+    busy_s = std::min(busy_s, run.busy_s);
+    if (run.disturbed) return;
+    ++clean_runs;
+    clean_s = std::min(clean_s, run.seconds);
   }
-  constexpr int kLeast = 2;
+  /// Not the fastest, without doubt: a run takes at least its processor time on all threads.
+  bool is_far_behind(double fastest_s) const {
+    return std::max(clean_runs > 0 ? clean_s : 0, busy_s / num_threads()) > kFarBehind * fastest_s;
+  }
+};
+
+Measurement measure_class(const Probe& probe, const std::vector<int>& candidates,
+                          const MeasureOptions& options) {
+  // Beside other programs a run can also be late because a thread was woken late.
+  constexpr int kLeast = 2, kLeastBesideOthers = 5;
+  const auto entry = [&](size_t i) -> const Probe::Entry& {
+    return probe.entries[static_cast<size_t>(candidates[i])];
+  };
+  std::vector<Timing> timings(candidates.size());
+  for (size_t i = 0; i < timings.size(); ++i) entry(i).run(); // warms caches and buffers up
   const Clock::time_point begin = Clock::now();
-  for (int round = 0; round < kLeast || seconds_since(begin) < seconds; ++round) {
-    double fastest = std::numeric_limits<double>::infinity();
-    for (const Measurement::Time& t : m.times) fastest = std::min(fastest, t.seconds);
-    for (size_t i = 0; i < m.times.size(); ++i) {
-      Measurement::Time& t = m.times[i];
-      if (round >= kLeast && t.seconds > kFarBehind * fastest) continue;
-      const Probe::Entry& entry = probe.entries[static_cast<size_t>(candidates[i])];
-      t.seconds = std::min(t.seconds, time_once(entry.run));
+  bool enough = false, alone = true;
+  for (int round = 0; !enough; ++round) {
+    double fastest = kNever;
+    for (const Timing& t : timings) fastest = std::min(fastest, t.clean_s);
+    enough = true;
+    for (size_t i = 0; i < timings.size(); ++i) {
+      if (round >= kLeast && timings[i].is_far_behind(fastest)) continue;
+      const TimedRun run = options.time(entry(i).run);
+      timings[i].add(run);
+      alone = alone && !run.disturbed;
+      enough = enough && timings[i].clean_runs >= (alone ? kLeast : kLeastBesideOthers);
     }
+    const double passed = seconds_since(begin);
+    enough = (enough && passed >= options.seconds_per_class) ||
+             (round >= kLeast && passed >= options.patience_per_class_s);
+  }
+
+  Measurement m{.op_class = probe.op_class, .times = {}, .work = probe.work, .unit = probe.unit};
+  double fastest = kNever;
+  for (const Timing& t : timings) fastest = std::min(fastest, t.clean_s);
+  for (size_t i = 0; i < timings.size(); ++i) {
+    const bool clean = timings[i].clean_runs > 0;
+    m.disturbed = m.disturbed || !(clean || timings[i].is_far_behind(fastest));
+    m.times.push_back({.entry = entry(i).name,
+                       .seconds = clean ? timings[i].clean_s : timings[i].any_s,
+                       .needed = needed_win(probe, entry(i))});
   }
   m.chosen = choose_fastest(m.times);
   return m;
 }
 
-/// Whether a class of products or attention is of another type than those asked for.
-bool is_left_out(OpClass c, const std::vector<DType>& types) {
-  const auto wanted = [&](DType t) {
-    return std::find(types.begin(), types.end(), t) != types.end();
-  };
-  if (c.op == Op::kGemm) return !wanted(c.part / 16 == 0 ? DType::kFloat32 : DType::kBFloat16);
-  if (c.op == Op::kAttentionForward || c.op == Op::kAttentionBackward)
-    return !wanted(static_cast<DType>(c.part / 4));
-  return false;
-}
-
 } // namespace
+
+bool is_left_out(OpClass c, const MeasureOptions& options) {
+  const auto contains = [](const auto& all, auto one) {
+    return std::find(all.begin(), all.end(), one) != all.end();
+  };
+  return contains(options.left_out, c.op) || !contains(options.types, element_type(c));
+}
 
 size_t choose_fastest(std::span<const Measurement::Time> times) {
   size_t best = 0;
@@ -80,17 +108,19 @@ std::vector<Measurement> measure(const std::vector<OpClass>& classes,
                                  const MeasureOptions& options) {
   std::vector<Measurement> measured;
   ProbeMemory memory;
+  const Clock::time_point begin = Clock::now();
   for (const OpClass c : classes) {
-    if (is_left_out(c, options.product_types)) continue;
+    if (is_left_out(c, options)) continue;
     const std::vector<int> candidates = describe_probe(c).candidates();
     if (candidates.empty() || (candidates.size() == 1 && !options.single_candidates)) continue;
+    if (seconds_since(begin) > options.patience_s) break;
     const Probe probe = make_probe(c, memory, options.rows);
-    measured.push_back(measure_class(probe, candidates, options.seconds_per_class));
+    measured.push_back(measure_class(probe, candidates, options));
   }
   return measured;
 }
 
-std::vector<Measurement> complete_selection(Selection& selection, const MeasureOptions& options) {
+Completion complete_selection(Selection& selection, const MeasureOptions& options) {
   std::vector<OpClass> missing;
   for (const OpClass c : all_op_classes()) {
     if (!selection.find(c).empty()) continue;
@@ -98,11 +128,15 @@ std::vector<Measurement> complete_selection(Selection& selection, const MeasureO
     const std::vector<int> candidates = probe.candidates();
     if (candidates.size() == 1)
       selection.set(c, probe.entries[static_cast<size_t>(candidates[0])].name);
-    if (candidates.size() > 1) missing.push_back(c);
+    if (candidates.size() > 1 && !is_left_out(c, options)) missing.push_back(c);
   }
-  std::vector<Measurement> measured = measure(missing, options);
-  for (const Measurement& m : measured) selection.set(m.op_class, m.times[m.chosen].entry);
-  return measured;
+  Completion completion{.measured = measure(missing, options), .unmeasured = missing.size()};
+  for (const Measurement& m : completion.measured) {
+    if (m.disturbed) continue;
+    selection.set(m.op_class, m.times[m.chosen].entry);
+    --completion.unmeasured;
+  }
+  return completion;
 }
 
 std::vector<std::pair<OpClass, std::string>> departures(const Selection& selection) {

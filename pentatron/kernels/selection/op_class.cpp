@@ -86,6 +86,13 @@ std::string_view op_name(Op op) {
   return kNames[static_cast<size_t>(op)];
 }
 
+DType element_type(OpClass c) {
+  if (is_attention(c.op)) return static_cast<DType>(c.part / 4);
+  if (c.op != Op::kGemm) return static_cast<DType>(c.part);
+  const int types = c.part / 16; // as in gemm_class
+  return types == 0 ? DType::kFloat32 : types == 3 ? DType::kFloat64 : DType::kBFloat16;
+}
+
 std::string class_name(OpClass c) {
   if (c.op == Op::kGemm) return gemm_name(c.part);
   if (!is_attention(c.op)) return fmt::format("{} {}", op_name(c.op), name(DType{c.part}));

@@ -82,6 +82,8 @@ constexpr OpClass attention_class(Op op, DType dtype, int64_t head_size) {
 /// "gemm bfloat16-float32 nt n<=512 k>512", "norm_forward float32".
 std::string class_name(OpClass c);
 std::string_view op_name(Op op);
+/// Of the operands; of a product's inputs.
+DType element_type(OpClass c);
 
 /// Every class that a program can meet.
 const std::vector<OpClass>& all_op_classes();

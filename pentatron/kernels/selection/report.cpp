@@ -81,14 +81,41 @@ std::string selection_table(const Selection& selection, std::span<const Measurem
   return table;
 }
 
-std::string describe_departures(const Selection& selection) {
-  std::map<std::pair<std::string, std::string>, int> groups;
-  std::vector<std::string> parts;
+std::string describe_departures(const Selection& selection, const MeasureOptions& options) {
+  std::map<std::string, size_t> sizes; // of each group
+  for (const OpClass c : all_op_classes()) ++sizes[group_name(c)];
+  std::vector<std::pair<std::string, std::string>> order;
+  std::map<std::pair<std::string, std::string>, size_t> counts;
   for (const auto& [c, entry] : departures(selection)) {
-    if (groups[{group_name(c), entry}]++ == 0)
-      parts.push_back(fmt::format("{} by {}", group_name(c), entry));
+    if (is_left_out(c, options)) continue;
+    const std::pair key(group_name(c), entry);
+    if (counts[key]++ == 0) order.push_back(key);
+  }
+  std::vector<std::string> parts;
+  for (const auto& [group, entry] : order) {
+    const size_t count = counts[{group, entry}], all = sizes[group];
+    parts.push_back(count == all
+                        ? fmt::format("{} by {}", group, entry)
+                        : fmt::format("{} by {} ({} of {} sizes)", group, entry, count, all));
   }
   return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+std::vector<std::string> slow_choices(const Selection& selection,
+                                      std::span<const Measurement> measured) {
+  constexpr double kWorthTelling = 1.5;
+  std::vector<std::string> found;
+  for (const Measurement& m : measured) {
+    const Measurement::Time& mine = m.times[running(selection, m)];
+    const Measurement::Time& best =
+        *std::min_element(m.times.begin(), m.times.end(),
+                          [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
+    if (!m.disturbed && mine.seconds > kWorthTelling * best.seconds && best.needed < kLargeWin)
+      found.push_back(fmt::format("{} runs by {}, and {} is {:.1f} times as fast",
+                                  class_name(m.op_class), mine.entry, best.entry,
+                                  mine.seconds / best.seconds));
+  }
+  return found;
 }
 
 } // namespace pentatron::kernels

@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "pentatron/kernels/selection/measure.h"
 
@@ -13,8 +14,12 @@ namespace pentatron::kernels {
 /// the other entries relative to it. A line splits where sizes have different entries.
 std::string selection_table(const Selection& selection, std::span<const Measurement> measured);
 
-/// One sentence for the log: which classes do not run the first entry of their list; empty if all
-/// do.
-std::string describe_departures(const Selection& selection);
+/// One sentence for the log: which of the classes that matter by `options` do not run the first
+/// entry of their list; empty if all do.
+std::string describe_departures(const Selection& selection, const MeasureOptions& options = {});
+
+/// One sentence for each measured class whose chosen entry is now far slower than another.
+std::vector<std::string> slow_choices(const Selection& selection,
+                                      std::span<const Measurement> measured);
 
 } // namespace pentatron::kernels

@@ -16,6 +16,7 @@ namespace {
 constexpr double kLeastWork = 0.5;    // seconds
 constexpr double kWorthTelling = 0.1; // share of the time
 constexpr int kLeastSteps = 4;
+constexpr double kWindow_s = 60;
 
 void add_threads(const fs::path& tasks, CpuTime& time) {
   std::error_code error;
@@ -73,8 +74,8 @@ std::optional<Finding> find_contention(const CpuTime& before, const CpuTime& aft
   return std::nullopt;
 }
 
-std::optional<Finding> ContentionWatch::step() {
-  if (done_) return std::nullopt;
+std::optional<Finding> ContentionWatch::step(double now_s) {
+  if (now_s < next_s_) return std::nullopt;
   const CpuTime now = read_cpu_time(root_);
   if (!begin_) {
     begin_ = now;
@@ -83,8 +84,12 @@ std::optional<Finding> ContentionWatch::step() {
   if (++steps_ < kLeastSteps ||
       now.running + now.waiting - begin_->running - begin_->waiting < kLeastWork)
     return std::nullopt;
-  done_ = true;
-  return find_contention(*begin_, now);
+  const std::optional<Finding> finding = find_contention(*begin_, now);
+  const bool told = contended_;
+  contended_ = finding.has_value();
+  begin_ = now;
+  next_s_ = now_s + kWindow_s;
+  return told ? std::nullopt : finding;
 }
 
 } // namespace pentatron::trainer

@@ -25,18 +25,20 @@ CpuTime read_cpu_time(const std::filesystem::path& root = "/");
 /// second of work.
 std::optional<Finding> find_contention(const CpuTime& before, const CpuTime& after);
 
-/// Looks at the first steps of a run, and tells once if they were held up.
+/// Looks at the first steps of a run and then at every minute, and tells when contention begins.
 class ContentionWatch {
  public:
   explicit ContentionWatch(std::filesystem::path root = "/") : root_(std::move(root)) {}
-  /// After each step; the first one, which sets things up, does not count.
-  std::optional<Finding> step();
+  /// After each step, at a monotonic time `now_s`; the first one, which sets things up, does not
+  /// count.
+  std::optional<Finding> step(double now_s);
 
  private:
   std::filesystem::path root_;
   std::optional<CpuTime> begin_;
+  double next_s_ = 0; ///< when to look again
   int steps_ = 0;
-  bool done_ = false;
+  bool contended_ = false;
 };
 
 } // namespace pentatron::trainer

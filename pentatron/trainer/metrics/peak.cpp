@@ -103,19 +103,6 @@ std::optional<Peak> gpu_peak(std::string_view device_name, Arithmetic arithmetic
   return std::nullopt;
 }
 
-Peak measure_peak(const std::string& what, const std::function<void()>& run, double flops_per_run,
-                  double seconds) {
-  run();
-  double best = std::numeric_limits<double>::infinity();
-  const Clock::time_point begin = Clock::now();
-  do {
-    const Clock::time_point start = Clock::now();
-    run();
-    best = std::min(best, std::max(seconds_since(start), 1e-9));
-  } while (seconds_since(begin) < seconds);
-  return {flops_per_run / best, what + ", measured here"};
-}
-
 double measure_bandwidth(int threads, size_t array_bytes) {
   constexpr int kPasses = 6;
   threads = std::max(threads, 1);

@@ -18,18 +18,13 @@ std::string_view arithmetic_name(Arithmetic arithmetic);
 struct Peak {
   double flops = 0; ///< a second
   std::string source;
+  bool disturbed = false; ///< measured while other programs ran, so it may be too low
 };
 
 /// Dense peak without sparsity of the GPU that calls itself `device_name` (cudaDeviceProp.name),
 /// from the vendors' data sheets; fp64, tf32, bf16 and fp8 count tensor cores with fp32 (fp64)
 /// accumulation, fp32 plain cores. None if the GPU is not in the table or lacks the arithmetic.
 std::optional<Peak> gpu_peak(std::string_view device_name, Arithmetic arithmetic);
-
-/// The best rate of `run`, which performs `flops_per_run`, repeated for at least `seconds` after
-/// one run to warm up. `what` names the work: "fp32 matrix product 2048 x 2048 x 2048 on 2
-/// threads".
-Peak measure_peak(const std::string& what, const std::function<void()>& run, double flops_per_run,
-                  double seconds = 0.3);
 
 /// Bytes a second of a[i] = b[i] + s c[i] on `threads` threads, the best of several passes over
 /// arrays of `array_bytes` each; the three arrays are counted, not what the caches fetch besides.
