@@ -16,7 +16,7 @@ def read(log):
     seconds = {}
     for line in log.splitlines():
         fields = line.split("\t")
-        if len(fields) >= 4:
+        if len(fields) >= 4 and fields[0].isdigit() and fields[1].isdigit():
             seconds[fields[3]] = (int(fields[1]) - int(fields[0])) / 1000
     return seconds
 

@@ -1,8 +1,15 @@
 #include "pentatron/kernels/contract.h"
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
+#include <string_view>
 
 #include <omp.h>
+
+#include <fmt/ranges.h>
+
+#include "pentatron/base/error.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -73,6 +80,12 @@ const CpuFeatures& cpu_features() {
 #endif
     if (const char* limit = std::getenv("PENTATRON_CPU")) {
       const std::string_view level = limit;
+      constexpr std::array<std::string_view, 4> kLevels = {"reference", "avx2", "avx512",
+                                                           "avx512_bf16"};
+      if (std::find(kLevels.begin(), kLevels.end(), level) == kLevels.end())
+        raise<ConfigError>("PENTATRON_CPU={} in the environment is none of {}\n  try: unset "
+                           "PENTATRON_CPU",
+                           level, fmt::join(kLevels, ", "));
       if (level == "reference") f = {};
       if (level == "avx2") f.avx512 = f.avx512_bf16 = false;
       if (level == "avx512") f.avx512_bf16 = false;

@@ -121,12 +121,11 @@ std::string choose_kernels(const Config& config, at::Device device,
   const kernels::Agreement agreed = agree_with_all(source.selection, world);
   kernels::use_selection(agreed.selection);
   if (first) {
-    for (const std::string& sentence : agreed.replaced) {
-      if (source.resumed) {
-        log::warning("{}: {}", kNotExact, sentence);
-      } else {
-        log::warning("{}", sentence);
-      }
+    if (!agreed.replaced.empty()) {
+      const size_t more = agreed.replaced.size() - 1;
+      const std::string sentence =
+          agreed.replaced[0] + (more > 0 ? fmt::format("; and {} more like it", more) : "");
+      log::warning("{}", source.resumed ? fmt::format("{}: {}", kNotExact, sentence) : sentence);
     }
     if (const std::string text =
             kernels::describe_departures(agreed.selection, what_matters(config));

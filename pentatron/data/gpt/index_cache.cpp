@@ -34,7 +34,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kMagic = "PTGPTIX2";
-constexpr std::string_view kOldMagic = "PTGPTIX1"; // without alignment
 constexpr size_t kAlignment = 8;
 constexpr size_t kHeaderBytes = kMagic.size() + sizeof(uint64_t);
 constexpr uint64_t kMostDescription = 1u << 16;
@@ -150,18 +149,14 @@ class MappedReader {
   std::span<const std::byte> left_;
 };
 
-/// None if the file is of another corpus with the same hash, or of an older program. Throws
-/// DataError for a damaged one.
+/// None if the file is of another corpus with the same hash. Throws DataError for a damaged one.
 std::optional<GptIndex> read(const fs::path& path, const std::string& made_from) {
   const std::string where = path.string();
   MappedReader in(path);
   const auto magic = in.take(kMagic.size(), "the magic");
-  const auto begins_with = [&](std::string_view text) {
-    return std::ranges::equal(magic, std::as_bytes(std::span(text)));
-  };
-  if (begins_with(kOldMagic)) return std::nullopt;
   const auto length = in.number<uint64_t>("the length of the description");
-  if (!begins_with(kMagic) || length > kMostDescription || padding(kHeaderBytes + length) != 0)
+  if (!std::ranges::equal(magic, std::as_bytes(std::span(kMagic))) || length > kMostDescription ||
+      padding(kHeaderBytes + length) != 0)
     raise<DataError>("{} is not an index cache", where);
   const auto text = in.take(length, "the description");
   const Json description =
