@@ -32,15 +32,16 @@ void check_range(ModelSource& source, const std::string& param, const Box& box,
                            name_of(safe_dtype(values.scalar_type())));
 }
 
-void stream_rows(ModelSource& source, const std::string& param, int64_t begin,
-                 const std::vector<int64_t>& shape, SafeDtype dtype, const ByteSink& sink) {
-  const int64_t rows = shape.at(0);
-  const int64_t row = std::max<int64_t>(1, rows == 0 ? 0 : numel(shape) / rows);
+/// A box of the parameter, in pieces of rows of dimension `row_dim`, before which all are 1.
+void stream_rows(ModelSource& source, const std::string& param, const Box& whole, size_t row_dim,
+                 SafeDtype dtype, const ByteSink& sink) {
+  const int64_t rows = whole.size.at(row_dim);
+  const int64_t row = std::max<int64_t>(1, rows == 0 ? 0 : numel(whole.size) / rows);
   const int64_t step = std::max<int64_t>(1, kBlockElements / row);
   for (int64_t at_row = 0; at_row < rows; at_row += step) {
-    Box box = whole_box(shape);
-    box.offset[0] = begin + at_row;
-    box.size[0] = std::min(step, rows - at_row);
+    Box box = whole;
+    box.offset[row_dim] += at_row;
+    box.size[row_dim] = std::min(step, rows - at_row);
     const at::Tensor values = at::empty(box.size, at::TensorOptions(scalar_type(dtype)));
     source.read(param, box, values);
     check_range(source, param, box, values);
@@ -52,20 +53,19 @@ void stream_rows(ModelSource& source, const std::string& param, int64_t begin,
 
 void stream_param(ModelSource& source, const std::string& param, SafeDtype dtype,
                   const ByteSink& sink) {
-  stream_rows(source, param, 0, source.facts().tensors.at(param).shape, dtype, sink);
+  stream_rows(source, param, whole_box(source.facts().tensors.at(param).shape), 0, dtype, sink);
 }
 
 void stream_entry(ModelSource& source, const WeightMapEntry& entry, SafeDtype dtype,
                   const ByteSink& sink) {
-  if (!entry.transposed) {
-    stream_rows(source, entry.param, entry.begin, entry.shape, dtype, sink);
-    return;
-  }
   Box box = whole_box(entry.shape);
-  box.offset[0] = entry.begin;
+  box.offset = entry.origin;
+  if (!entry.transposed) return stream_rows(source, entry.param, box, entry.row_dim(), dtype, sink);
   const at::Tensor values = at::empty(entry.hf_shape(), at::TensorOptions(scalar_type(dtype)));
-  source.read(entry.param, box, values.t());
-  check_range(source, entry.param, box, values.t());
+  at::Tensor straight = values.transpose(-2, -1);
+  if (entry.one_of_stack) straight = straight.unsqueeze(0);
+  source.read(entry.param, box, straight);
+  check_range(source, entry.param, box, straight);
   sink({static_cast<const std::byte*>(values.data_ptr()), values.nbytes()});
 }
 

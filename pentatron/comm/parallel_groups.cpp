@@ -137,6 +137,10 @@ const Group& ParallelGroups::get(std::string_view name) const {
   return *found->second;
 }
 
+bool ParallelGroups::lists(std::string_view name) const {
+  return state_->groups.find(name) != state_->groups.end();
+}
+
 int ParallelGroups::size(std::string_view axis) const {
   return on_axis(counts_experts(axis) ? state_->expert_sizes : state_->sizes, axis);
 }

@@ -47,6 +47,7 @@ class ParallelGroups {
   const Group& world() const;
   /// Throws Error, an internal one, if the run does not list the group or this rank is in none.
   const Group& get(std::string_view name) const;
+  bool lists(std::string_view name) const; ///< whether the run has such a group
   const Group& tp() const { return get("tp"); }
   const Group& dp() const { return get("dp"); }
   const Group& pp() const { return get("pp"); }

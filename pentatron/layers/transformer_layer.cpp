@@ -37,6 +37,17 @@ std::optional<Norm> make_norm(bool wanted, const nn::Scope& scope,
 
 } // namespace
 
+FeedForward::FeedForward(const nn::Scope& scope, const TransformerLayerOptions& options,
+                         const parallel::TensorParallel& tp,
+                         const parallel::ExpertParallel& experts)
+    : part_(options.moe
+                ? std::variant<Mlp, Moe>(std::in_place_type<Moe>, scope, *options.moe, tp, experts)
+                : std::variant<Mlp, Moe>(std::in_place_type<Mlp>, scope, options.mlp, tp)) {}
+
+at::Tensor FeedForward::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {
+  return std::visit([&](const auto& part) { return part.forward(x, ctx); }, part_);
+}
+
 template <class Branch>
 template <class... Args>
 TransformerLayer::Normed<Branch>::Normed(const nn::Scope& scope, const std::string& name,
@@ -50,14 +61,15 @@ TransformerLayer::Normed<Branch>::Normed(const nn::Scope& scope, const std::stri
 TransformerLayer::TransformerLayer(const nn::Scope& scope, const TransformerLayerOptions& options,
                                    parallel::TensorParallel tp,
                                    std::shared_ptr<const RotaryTable> rotary,
-                                   std::shared_ptr<const RelativeBias> bias)
+                                   std::shared_ptr<const RelativeBias> bias,
+                                   const parallel::ExpertParallel& experts)
     : options_(options), attention_(scope, "attention", options, tp, options.attention, tp,
                                     std::move(rotary), std::move(bias)),
       cross_(options.cross
                  ? std::optional<Normed<CrossAttention>>(std::in_place, scope, "cross_attention",
                                                          options, tp, *options.cross, tp)
                  : std::nullopt),
-      mlp_(scope, "mlp", options, tp, options.mlp, tp) {}
+      mlp_(scope, "mlp", options, tp, options, tp, experts) {}
 
 /// The sum of the branches so far. A branch is added in one pass with the norm that follows.
 class TransformerLayer::Sum {
@@ -132,7 +144,7 @@ at::Tensor TransformerLayer::forward(const at::Tensor& x, const at::Tensor& memo
 nn::Cost TransformerLayer::cost(const TransformerLayerOptions& o, const nn::LayerShape& shape) {
   nn::Cost cost = Attention::cost(o.attention, shape);
   if (o.cross) cost += CrossAttention::cost(*o.cross, shape);
-  cost += Mlp::cost(o.mlp, shape);
+  cost += o.moe ? Moe::cost(*o.moe, shape) : Mlp::cost(o.mlp, shape);
   const int64_t hidden = o.attention.hidden,
                 statistics = o.norm.kind == kernels::NormKind::kLayerNorm ? 2 : 1;
   // Norms keep what they normalise, the first of them the layer's input.

@@ -8,10 +8,12 @@
 
 #include <optional>
 #include <string>
+#include <variant>
 
 #include "pentatron/layers/attention.h"
 #include "pentatron/layers/cross_attention.h"
 #include "pentatron/layers/mlp.h"
+#include "pentatron/layers/moe.h"
 
 namespace pentatron::layers {
 
@@ -35,6 +37,7 @@ struct TransformerLayerOptions {
   AttentionOptions attention;
   std::optional<CrossAttentionOptions> cross; ///< between attention and MLP
   MlpOptions mlp;
+  std::optional<MoeOptions> moe; ///< in the place of the MLP
   nn::NormOptions norm;
   bool norm_input = true, norm_output = false; ///< of every branch; at least one norm
   bool norm_residual = false;                  ///< after every sum (post-norm)
@@ -43,11 +46,23 @@ struct TransformerLayerOptions {
   uint32_t cross_dropout_site = 0; ///< of the cross-attention branch
 };
 
+/// What works on each token alone: an MLP or a mixture of experts.
+class FeedForward {
+ public:
+  FeedForward(const nn::Scope& scope, const TransformerLayerOptions& options,
+              const parallel::TensorParallel& tp, const parallel::ExpertParallel& experts);
+  at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const;
+
+ private:
+  std::variant<Mlp, Moe> part_;
+};
+
 class TransformerLayer {
  public:
   TransformerLayer(const nn::Scope& scope, const TransformerLayerOptions& options,
                    parallel::TensorParallel tp, std::shared_ptr<const RotaryTable> rotary,
-                   std::shared_ptr<const RelativeBias> bias = nullptr);
+                   std::shared_ptr<const RelativeBias> bias = nullptr,
+                   const parallel::ExpertParallel& experts = {});
   /// Of a layer without cross-attention.
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const;
   /// Of a layer with cross-attention: to the real tokens of `memory`.
@@ -73,7 +88,7 @@ class TransformerLayer {
   TransformerLayerOptions options_;
   Normed<Attention> attention_;
   std::optional<Normed<CrossAttention>> cross_;
-  Normed<Mlp> mlp_;
+  Normed<FeedForward> mlp_;
 };
 
 } // namespace pentatron::layers

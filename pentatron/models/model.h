@@ -14,6 +14,7 @@
 #include "pentatron/nn/cost.h"
 #include "pentatron/nn/module.h"
 #include "pentatron/nn/segment.h"
+#include "pentatron/parallel/expert/dispatch.h"
 #include "pentatron/parallel/tensor/tensor_parallel.h"
 
 namespace pentatron::models {
@@ -21,6 +22,7 @@ namespace pentatron::models {
 struct ModelBuild {
   at::ScalarType dtype = at::kFloat;
   parallel::TensorParallel tp;
+  parallel::ExpertParallel experts = {};
   bool recompute = false;             ///< whole layers
   bool recompute_activations = false; ///< of MLPs
   /// Of each shared parameter that several pipeline ranks hold: which of them this rank is.

@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "pentatron/base/error.h"
+#include "pentatron/models/layer_pattern.h"
 #include "pentatron/models/param_specs.h"
 
 namespace pentatron::models {
@@ -20,6 +22,10 @@ bool ModelConfig::gated() const {
 int64_t ModelConfig::ffn_size() const {
   if (ffn_hidden_size) return *ffn_hidden_size;
   return gated() ? (hidden_size * 8 / 3 + 63) / 64 * 64 : 4 * hidden_size;
+}
+
+bool ModelConfig::is_moe_layer(int64_t index) const {
+  return num_moe_experts && is_in_layer_pattern(moe_layer_freq, num_layers, index);
 }
 
 std::optional<int64_t> ModelConfig::longest_sequence() const {
@@ -71,6 +77,7 @@ ModelConfig ModelConfig::with_one_layer() const {
   small.num_layers = 1;
   if (type == ModelType::kT5) small.num_decoder_layers = 1;
   small.full_attention_layers = {};
+  small.moe_layer_freq = "1"; // the kind with more parameters
   return small;
 }
 
@@ -88,6 +95,7 @@ double approximate_parameters(ModelConfig config) {
     config.num_layers = layers_now;
     if (config.type == ModelType::kT5) config.num_decoder_layers = decoder_layers;
     config.full_attention_layers = {};
+    config.moe_layer_freq = "1";
     double total = 0;
     for (const auto& [name, spec] : param_specs(config))
       total += std::accumulate(spec.shape.begin(), spec.shape.end(), 1.0, std::multiplies<>());
@@ -105,6 +113,95 @@ int64_t ModelConfig::num_parameters() const {
   int64_t total = 0;
   for (const auto& [name, spec] : param_specs(*this)) total += spec.numel();
   return total;
+}
+
+void ModelConfig::validate_experts(config::Violations& violations, std::string_view path) const {
+  const auto key = [&](std::string_view name) { return config::join(path, name); };
+  const ModelConfig none;
+  if (!num_moe_experts) {
+    const auto idle = [&](bool given, const char* name) {
+      if (given)
+        violations.add(
+            key(name),
+            fmt::format("{} has no effect without {}", key(name), key("num_moe_experts")),
+            fmt::format("{}=8", key("num_moe_experts")));
+    };
+    idle(moe_layer_freq != none.moe_layer_freq, "moe_layer_freq");
+    idle(moe_ffn_hidden_size.has_value(), "moe_ffn_hidden_size");
+    idle(moe_router_topk != none.moe_router_topk, "moe_router_topk");
+    idle(moe_router_score_function != none.moe_router_score_function, "moe_router_score_function");
+    idle(moe_router_pre_softmax, "moe_router_pre_softmax");
+    idle(moe_router_norm_topk_prob.has_value(), "moe_router_norm_topk_prob");
+    idle(moe_router_topk_scaling_factor != none.moe_router_topk_scaling_factor,
+         "moe_router_topk_scaling_factor");
+    idle(moe_router_num_groups.has_value(), "moe_router_num_groups");
+    idle(moe_shared_expert_intermediate_size.has_value(), "moe_shared_expert_intermediate_size");
+  }
+  if (moe_shared_expert_gate && !moe_shared_expert_intermediate_size)
+    violations.add(key("moe_shared_expert_gate"),
+                   fmt::format("{} has no effect without {}", key("moe_shared_expert_gate"),
+                               key("moe_shared_expert_intermediate_size")),
+                   fmt::format("{}=false", key("moe_shared_expert_gate")));
+  if (moe_router_group_topk.has_value() != moe_router_num_groups.has_value() ||
+      (moe_router_group_score_topk && !moe_router_num_groups))
+    violations.add(key("moe_router_num_groups"),
+                   fmt::format("{} and {} belong together, and one of them is missing",
+                               key("moe_router_num_groups"), key("moe_router_group_topk")),
+                   fmt::format("{}=null {}=null {}=null", key("moe_router_num_groups"),
+                               key("moe_router_group_topk"), key("moe_router_group_score_topk")));
+  if (!num_moe_experts) return;
+  const int64_t experts = *num_moe_experts, groups = moe_router_num_groups.value_or(1),
+                open = moe_router_group_topk.value_or(groups);
+  if (moe_router_topk > experts)
+    violations.add(key("moe_router_topk"),
+                   fmt::format("{}={} is more than {}={}", key("moe_router_topk"), moe_router_topk,
+                               key("num_moe_experts"), experts),
+                   fmt::format("{}={}", key("moe_router_topk"), experts));
+  if (experts % groups != 0) {
+    violations.add(key("moe_router_num_groups"),
+                   fmt::format("{}={} does not divide {}={}", key("moe_router_num_groups"), groups,
+                               key("num_moe_experts"), experts),
+                   fmt::format("{}={}", key("moe_router_num_groups"),
+                               config::nearest_divisor(experts, groups)));
+    return;
+  }
+  if (open > groups || open * (experts / groups) < moe_router_topk)
+    violations.add(key("moe_router_group_topk"),
+                   fmt::format("{}={} of {} groups with {} experts each cannot give {}={} experts",
+                               key("moe_router_group_topk"), open, groups, experts / groups,
+                               key("moe_router_topk"), moe_router_topk),
+                   fmt::format("{}={}", key("moe_router_group_topk"), groups));
+  if (const int64_t best = moe_router_group_score_topk.value_or(1); best > experts / groups)
+    violations.add(key("moe_router_group_score_topk"),
+                   fmt::format("{}={} is more than the {} experts of a group",
+                               key("moe_router_group_score_topk"), best, experts / groups),
+                   fmt::format("{}={}", key("moe_router_group_score_topk"), experts / groups));
+  const bool softmax = moe_router_score_function == RouterScoreFunction::kSoftmax;
+  if (moe_router_pre_softmax && !softmax)
+    violations.add(key("moe_router_pre_softmax"),
+                   fmt::format("{}=true has no effect with {}={}", key("moe_router_pre_softmax"),
+                               key("moe_router_score_function"),
+                               config::to_string(moe_router_score_function)),
+                   fmt::format("{}=false", key("moe_router_pre_softmax")));
+  if (softmax && !moe_router_pre_softmax && moe_router_norm_topk_prob.has_value())
+    violations.add(key("moe_router_norm_topk_prob"),
+                   fmt::format("{} has no effect: the softmax of the selected experts sums to 1",
+                               key("moe_router_norm_topk_prob")),
+                   fmt::format("{}=true", key("moe_router_pre_softmax")));
+  if (num_layers > kLongestLayerList && moe_layer_freq.starts_with('['))
+    return violations.add(key("moe_layer_freq"),
+                          fmt::format("{} lists layers of a model with {}={}, more than the limit "
+                                      "of {} for lists",
+                                      key("moe_layer_freq"), key("num_layers"), num_layers,
+                                      kLongestLayerList),
+                          fmt::format("{}=1", key("moe_layer_freq")));
+  try {
+    parse_layer_pattern(moe_layer_freq, std::min(num_layers, kLongestLayerList));
+  } catch (const ConfigError& error) {
+    violations.add(key("moe_layer_freq"),
+                   fmt::format("{}: {}", key("moe_layer_freq"), error.what()),
+                   fmt::format("{}=1", key("moe_layer_freq")));
+  }
 }
 
 void ModelConfig::validate(config::Violations& violations, std::string_view path) const {
@@ -142,6 +239,7 @@ void ModelConfig::validate(config::Violations& violations, std::string_view path
                                             static_cast<double>(head_size())));
     }
   }
+  validate_experts(violations, path);
   if (padding_token >= vocab_size) {
     violations.add(key("padding_token"),
                    fmt::format("{}={} is not below {}={}", key("padding_token"), padding_token,

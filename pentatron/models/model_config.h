@@ -92,6 +92,13 @@ constexpr auto enum_names(SoftmaxType) {
                     config::name(S::kLearnable, "learnable")};
 }
 
+enum class RouterScoreFunction : uint8_t { kSoftmax, kSigmoid, kSqrtSoftplus };
+constexpr auto enum_names(RouterScoreFunction) {
+  using S = RouterScoreFunction;
+  return std::array{config::name(S::kSoftmax, "softmax"), config::name(S::kSigmoid, "sigmoid"),
+                    config::name(S::kSqrtSoftplus, "sqrtsoftplus")};
+}
+
 struct RopeScalingConfig {
   RopeScalingType type = RopeScalingType::kNone;
   double factor = 1.0;
@@ -187,6 +194,19 @@ struct ModelConfig {
   double init_method_std = 0.02;
   std::optional<double> embedding_init_method_std;
   bool use_scaled_init_method = true;
+  std::optional<int64_t> num_moe_experts;
+  std::string moe_layer_freq = "1";
+  std::optional<int64_t> moe_ffn_hidden_size;
+  int64_t moe_router_topk = 2;
+  RouterScoreFunction moe_router_score_function = RouterScoreFunction::kSoftmax;
+  bool moe_router_pre_softmax = false;
+  std::optional<bool> moe_router_norm_topk_prob;
+  double moe_router_topk_scaling_factor = 1.0;
+  std::optional<int64_t> moe_router_num_groups;
+  std::optional<int64_t> moe_router_group_topk;
+  std::optional<int64_t> moe_router_group_score_topk;
+  std::optional<int64_t> moe_shared_expert_intermediate_size;
+  bool moe_shared_expert_gate = false;
   ModelHead head = ModelHead::kMaskedLm;
   int64_t num_labels = 2;
   std::vector<std::string> label_names;
@@ -214,6 +234,10 @@ struct ModelConfig {
   /// have as many weights.
   int64_t ffn_size() const;
   int64_t num_parameters() const;
+  /// Hidden size of one expert.
+  int64_t expert_ffn_size() const { return moe_ffn_hidden_size.value_or(ffn_size()); }
+  /// Whether layer `index` has experts in the place of an MLP.
+  bool is_moe_layer(int64_t index) const;
   /// The longest sequence that it has positions for; none: any.
   std::optional<int64_t> longest_sequence() const;
   /// A name for each of num_labels classes: LABEL_<number>, as in transformers, where there is
@@ -380,6 +404,58 @@ struct ModelConfig {
               "scale the initial weights of projections into the residual stream by 1 / sqrt(2 x "
               "num_layers)")
             .on_resume(OnResume::kTold),
+        field("num_moe_experts", &C::num_moe_experts,
+              "mixture of experts: number of experts in each layer that has them; default: none")
+            .range(1, 1 << 16)
+            .only_for(T::kGpt),
+        field("moe_layer_freq", &C::moe_layer_freq,
+              "which layers have experts in place of the MLP; a number N: those whose number, "
+              "counted from 0, is a multiple of N; or a list with 1 for each such layer, such as "
+              "\"[0]*3+[1]*58\"")
+            .only_for(T::kGpt),
+        field("moe_ffn_hidden_size", &C::moe_ffn_hidden_size,
+              "hidden size of each expert; default: ffn_hidden_size")
+            .size()
+            .only_for(T::kGpt),
+        field("moe_router_topk", &C::moe_router_topk, "number of experts that work on each token")
+            .range(1, 1 << 16)
+            .only_for(T::kGpt),
+        field("moe_router_score_function", &C::moe_router_score_function,
+              "function that turns the router's outputs into the experts' scores")
+            .only_for(T::kGpt),
+        field("moe_router_pre_softmax", &C::moe_router_pre_softmax,
+              "moe_router_score_function=softmax: compute it over all experts instead of the "
+              "selected ones")
+            .only_for(T::kGpt),
+        field("moe_router_norm_topk_prob", &C::moe_router_norm_topk_prob,
+              "divide the scores of the selected experts by their sum; default: true for sigmoid "
+              "and sqrtsoftplus, false for softmax")
+            .only_for(T::kGpt),
+        field("moe_router_topk_scaling_factor", &C::moe_router_topk_scaling_factor,
+              "factor applied to the scores of the selected experts")
+            .positive()
+            .only_for(T::kGpt),
+        field("moe_router_num_groups", &C::moe_router_num_groups,
+              "number of groups of experts for group-limited routing; default: no groups")
+            .range(1, 1 << 16)
+            .only_for(T::kGpt),
+        field("moe_router_group_topk", &C::moe_router_group_topk,
+              "number of groups that the experts of a token are selected from")
+            .range(1, 1 << 16)
+            .only_for(T::kGpt),
+        field("moe_router_group_score_topk", &C::moe_router_group_score_topk,
+              "number of experts whose scores add up to the score of their group; default: "
+              "moe_router_topk / moe_router_group_topk")
+            .range(1, 1 << 16)
+            .only_for(T::kGpt),
+        field("moe_shared_expert_intermediate_size", &C::moe_shared_expert_intermediate_size,
+              "hidden size of the shared experts together, which work on every token; default: "
+              "no shared experts")
+            .size()
+            .only_for(T::kGpt),
+        field("moe_shared_expert_gate", &C::moe_shared_expert_gate,
+              "multiply the output of the shared experts by a learned gate")
+            .only_for(T::kGpt),
         field("head", &C::head,
               "type=bert: output of the model; masked_lm: the masked tokens; classification: one "
               "of num_labels classes for each sample; regression: a number for each sample; none: "
@@ -442,6 +518,9 @@ struct ModelConfig {
             .only_for(T::kT5)};
   }
   void validate(config::Violations& violations, std::string_view path) const;
+
+ private:
+  void validate_experts(config::Violations& violations, std::string_view path) const;
 };
 
 } // namespace pentatron::models

@@ -90,6 +90,48 @@ nn::NormOptions norm_options(const ModelConfig& c) {
           .zero_centered = c.layernorm_zero_centered_gamma};
 }
 
+namespace {
+
+parallel::RouterScore router_score(RouterScoreFunction f) {
+  switch (f) {
+  case RouterScoreFunction::kSoftmax:
+    return parallel::RouterScore::kSoftmax;
+  case RouterScoreFunction::kSigmoid:
+    return parallel::RouterScore::kSigmoid;
+  case RouterScoreFunction::kSqrtSoftplus:
+    return parallel::RouterScore::kSqrtSoftplus;
+  }
+  PT_DCHECK(false);
+}
+
+/// Of a layer whose MLP would have these options.
+layers::MoeOptions moe_options(const ModelConfig& c, const layers::MlpOptions& mlp) {
+  const bool softmax = c.moe_router_score_function == RouterScoreFunction::kSoftmax;
+  const int64_t groups = c.moe_router_num_groups.value_or(1),
+                open = c.moe_router_group_topk.value_or(groups);
+  layers::MoeOptions o{.expert = mlp,
+                       .router = {.experts = *c.num_moe_experts,
+                                  .top_k = c.moe_router_topk,
+                                  .score = router_score(c.moe_router_score_function),
+                                  .score_first = c.moe_router_pre_softmax,
+                                  .normalize = c.moe_router_norm_topk_prob.value_or(!softmax),
+                                  .scaling = c.moe_router_topk_scaling_factor,
+                                  .groups = groups,
+                                  .group_top_k = open,
+                                  .group_score_top_k = c.moe_router_group_score_topk.value_or(
+                                      std::max<int64_t>(1, c.moe_router_topk / open))},
+                       .shared = {},
+                       .shared_gate = c.moe_shared_expert_gate};
+  o.expert.ffn = c.expert_ffn_size();
+  if (c.moe_shared_expert_intermediate_size) {
+    o.shared = mlp;
+    o.shared->ffn = *c.moe_shared_expert_intermediate_size;
+  }
+  return o;
+}
+
+} // namespace
+
 layers::TransformerLayerOptions layer_options(const ModelConfig& c, int64_t index) {
   const double std = c.init_method_std;
   const double proj_std =
@@ -99,45 +141,49 @@ layers::TransformerLayerOptions layer_options(const ModelConfig& c, int64_t inde
   layers::SoftmaxKind softmax = layers::SoftmaxKind::kVanilla;
   if (c.softmax_type == SoftmaxType::kOffByOne) softmax = layers::SoftmaxKind::kOffByOne;
   if (c.softmax_type == SoftmaxType::kLearnable) softmax = layers::SoftmaxKind::kLearnable;
-  return {.attention = {.hidden = c.hidden_size,
-                        .heads = c.num_attention_heads,
-                        .kv_heads = c.query_groups(),
-                        .head_size = c.head_size(),
-                        .qkv_bias = c.add_qkv_bias,
-                        .proj_bias = c.add_attention_proj_bias,
-                        .qk_norm = !c.qk_layernorm ? layers::QkNorm::kNone
-                                   : c.qk_layernorm_scope == QkNormScope::kHead
-                                       ? layers::QkNorm::kHead
-                                       : layers::QkNorm::kProjection,
-                        .norm_eps = c.layernorm_epsilon,
-                        .norm_zero_centered = c.layernorm_zero_centered_gamma,
-                        .mask = c.type == ModelType::kBert ? layers::AttentionMask::kFull
-                                                           : layers::AttentionMask::kCausal,
-                        .scale = c.scale_attn_by_inverse_layer_idx
-                                     ? base_scale / static_cast<double>(index + 1)
-                                     : base_scale,
-                        .window = window_of(c, index),
-                        .score_cap = c.attn_logit_softcapping.value_or(0),
-                        .softmax = softmax,
-                        .dropout = c.attention_dropout,
-                        .dropout_site = dropout_site(index, 0),
-                        .init_std = std,
-                        .proj_init_std = proj_std},
-          .mlp = {.hidden = c.hidden_size,
-                  .ffn = c.ffn_size(),
-                  .activation = kernel_activation(c.activation_func),
-                  .gated = c.gated(),
-                  .bias = c.add_mlp_bias,
-                  .init_std = std,
-                  .proj_init_std = proj_std},
-          .norm = norm_options(c),
-          .norm_input = c.norm_placement == NormPlacement::kPre ||
-                        c.norm_placement == NormPlacement::kPreAndOutput,
-          .norm_output = c.norm_placement == NormPlacement::kOutput ||
-                         c.norm_placement == NormPlacement::kPreAndOutput,
-          .norm_residual = c.norm_placement == NormPlacement::kPost,
-          .hidden_dropout = c.hidden_dropout,
-          .dropout_site = dropout_site(index, 1)};
+  layers::TransformerLayerOptions options{
+      .attention = {.hidden = c.hidden_size,
+                    .heads = c.num_attention_heads,
+                    .kv_heads = c.query_groups(),
+                    .head_size = c.head_size(),
+                    .qkv_bias = c.add_qkv_bias,
+                    .proj_bias = c.add_attention_proj_bias,
+                    .qk_norm = !c.qk_layernorm ? layers::QkNorm::kNone
+                               : c.qk_layernorm_scope == QkNormScope::kHead
+                                   ? layers::QkNorm::kHead
+                                   : layers::QkNorm::kProjection,
+                    .norm_eps = c.layernorm_epsilon,
+                    .norm_zero_centered = c.layernorm_zero_centered_gamma,
+                    .mask = c.type == ModelType::kBert ? layers::AttentionMask::kFull
+                                                       : layers::AttentionMask::kCausal,
+                    .scale = c.scale_attn_by_inverse_layer_idx
+                                 ? base_scale / static_cast<double>(index + 1)
+                                 : base_scale,
+                    .window = window_of(c, index),
+                    .score_cap = c.attn_logit_softcapping.value_or(0),
+                    .softmax = softmax,
+                    .dropout = c.attention_dropout,
+                    .dropout_site = dropout_site(index, 0),
+                    .init_std = std,
+                    .proj_init_std = proj_std},
+      .mlp = {.hidden = c.hidden_size,
+              .ffn = c.ffn_size(),
+              .activation = kernel_activation(c.activation_func),
+              .gated = c.gated(),
+              .bias = c.add_mlp_bias,
+              .init_std = std,
+              .proj_init_std = proj_std},
+      .moe = {},
+      .norm = norm_options(c),
+      .norm_input = c.norm_placement == NormPlacement::kPre ||
+                    c.norm_placement == NormPlacement::kPreAndOutput,
+      .norm_output = c.norm_placement == NormPlacement::kOutput ||
+                     c.norm_placement == NormPlacement::kPreAndOutput,
+      .norm_residual = c.norm_placement == NormPlacement::kPost,
+      .hidden_dropout = c.hidden_dropout,
+      .dropout_site = dropout_site(index, 1)};
+  if (c.is_moe_layer(index)) options.moe = moe_options(c, options.mlp);
+  return options;
 }
 
 std::vector<SegmentSpec> stack_of_layers(int64_t layers) {
@@ -191,8 +237,9 @@ void require_positions(const ModelConfig& config, int64_t max_sequence) {
 
 LayerSegment::LayerSegment(const nn::Scope& scope, const layers::TransformerLayerOptions& options,
                            const parallel::TensorParallel& tp,
-                           std::shared_ptr<const layers::RotaryTable> rotary)
-    : name_(scope.prefix()), layer_(scope, options, tp, std::move(rotary)) {}
+                           std::shared_ptr<const layers::RotaryTable> rotary,
+                           const parallel::ExpertParallel& experts)
+    : name_(scope.prefix()), layer_(scope, options, tp, std::move(rotary), nullptr, experts) {}
 
 nn::Segment::Output LayerSegment::forward(const std::vector<at::Tensor>& taken,
                                           const nn::ForwardContext& ctx) const {

@@ -21,6 +21,8 @@ class Scope {
   Scope operator/(const std::string& name) const {
     return {*params_, dtype_, where_, join(name), unit_};
   }
+  /// The same place for parameters that lie along other axes: those of experts.
+  Scope at(Coordinates where) const { return {*params_, dtype_, std::move(where), prefix_, unit_}; }
   Scope of_unit(int64_t unit) const { return {*params_, dtype_, where_, prefix_, unit}; }
   /// A parameter that several pipeline ranks hold, of which this one is at `position`; one holder:
   /// like any other. `spec.name` is replaced by the full name.

@@ -51,7 +51,8 @@ DimensionShare share_of(const ShardSpec& spec, int dim, const Coordinates& where
   }
   if (spec.shard_multiple > 0 && !axis_name.empty()) return padded_share(spec, n, at);
   std::vector<FusedPart> parts = spec.parts;
-  if (dim != 0 || parts.empty() || planted("fused_parts_cut_as_one")) parts = {{"", n, 1}};
+  if (dim != spec.parts_dim || parts.empty() || planted("fused_parts_cut_as_one"))
+    parts = {{"", n, 1}};
   DimensionShare share;
   int64_t global = 0;
   for (const FusedPart& part : parts) {
@@ -219,7 +220,7 @@ std::vector<FlatRange> partial_ranges(const ShardSpec& spec, const Coordinates& 
 }
 
 PartRange part_range(const ShardSpec& spec, const std::string& part) {
-  if (part.empty()) return {0, spec.shape.at(0)};
+  if (part.empty()) return {0, spec.shape.at(static_cast<size_t>(spec.parts_dim))};
   int64_t begin = 0;
   for (const FusedPart& candidate : spec.parts) {
     const int64_t rows = candidate.pieces * candidate.piece_size;

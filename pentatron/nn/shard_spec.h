@@ -41,7 +41,9 @@ struct FusedPart {
 struct ShardSpec {
   std::string name;             ///< global name, e.g. layers.0.attention.qkv.weight
   std::vector<int64_t> shape;   ///< true global shape
-  std::vector<FusedPart> parts; ///< of dimension 0; empty: one part
+  std::vector<FusedPart> parts; ///< of dimension `parts_dim`; empty: one part
+  int parts_dim = 0;
+  int stacked_dims = 0; ///< first dimensions that only number equal tensors: experts
   int64_t shard_multiple = 0; ///< > 0: shards of ceil(n / ranks) rounded up to this, the last ones
                               ///< short or empty (vocabulary)
   std::map<std::string, Placement>
@@ -100,7 +102,7 @@ std::string shared_axis(std::string_view param);
 /// The axis of copies on which the spec is Partial and `where` names several; empty: none.
 std::string shared_axis_of(const ShardSpec& spec, const Coordinates& where);
 
-/// The rows [begin, begin + rows) of the true dimension 0 that the named part covers.
+/// The rows [begin, begin + rows) of the true dimension parts_dim that the named part covers.
 struct PartRange {
   int64_t begin = 0;
   int64_t rows = 0;

@@ -97,7 +97,8 @@ std::vector<Optimizer::Run> Optimizer::runs_of(const nn::Shard& shard) const {
   std::vector<Run> runs;
   int64_t end = -1; // of the last run, with the gap behind it: zero, and zero it stays
   for (const nn::Piece& piece : shard.pieces) {
-    const bool decay = piece.param->spec().shape.size() >= 2;
+    const nn::ShardSpec& spec = piece.param->spec();
+    const bool decay = std::ssize(spec.shape) - spec.stacked_dims >= 2;
     const auto found = first_steps_.find(piece.param->name());
     const int64_t first_step = found == first_steps_.end() ? 0 : found->second;
     if (piece.begin == end && runs.back().decay == decay && runs.back().first_step == first_step)

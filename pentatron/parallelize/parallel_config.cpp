@@ -16,16 +16,6 @@ void ParallelConfig::validate(config::Violations& violations, std::string_view p
                    fmt::format("{}=1", name));
   };
   not_built("context_parallel_size", context_parallel_size);
-  not_built("expert_model_parallel_size", expert_model_parallel_size);
-  if (expert_tensor_parallel_size && *expert_tensor_parallel_size != tensor_model_parallel_size) {
-    const std::string name = config::join(path, "expert_tensor_parallel_size");
-    violations.add(name,
-                   fmt::format("{}={} differs from {}={}, but experts are not supported yet", name,
-                               *expert_tensor_parallel_size,
-                               config::join(path, "tensor_model_parallel_size"),
-                               tensor_model_parallel_size),
-                   fmt::format("{}={}", name, tensor_model_parallel_size));
-  }
   const int ways = !pipeline_model_parallel_layout.empty() +
                    (pipeline_balance == PipelineBalance::kCost) +
                    (num_layers_in_first_pipeline_stage || num_layers_in_last_pipeline_stage) +

@@ -101,13 +101,13 @@ struct ParallelConfig {
             .range(1, 1 << 16)
             .unit("ranks"),
         field("expert_model_parallel_size", &C::expert_model_parallel_size,
-              "expert parallelism: number of ranks that the experts are divided among; not "
-              "supported yet, must be 1")
+              "expert parallelism: number of ranks that the experts of a layer are divided among; "
+              "they are ranks of tensor and data parallelism")
             .range(1, 1 << 16)
             .unit("ranks"),
         field("expert_tensor_parallel_size", &C::expert_tensor_parallel_size,
-              "tensor parallelism of experts; default: tensor_model_parallel_size; experts are not "
-              "supported yet")
+              "tensor parallelism of experts: number of ranks that split each expert; default: "
+              "tensor_model_parallel_size")
             .range(1, 1 << 16)
             .unit("ranks"),
         field("use_tp_pp_dp_mapping", &C::use_tp_pp_dp_mapping,

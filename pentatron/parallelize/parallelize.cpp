@@ -13,6 +13,21 @@ namespace pentatron::parallelize {
 
 namespace {
 
+/// The ranks over which the experts of a layer lie.
+constexpr const char* kExpertGroup = "etp-ep";
+
+int expert_tensor_size(const ParallelConfig& parallel) {
+  return static_cast<int>(
+      parallel.expert_tensor_parallel_size.value_or(parallel.tensor_model_parallel_size));
+}
+
+/// Ranks that hold the same experts.
+int expert_data_size(const ParallelConfig& parallel, int world_size) {
+  const int64_t model_ranks = expert_tensor_size(parallel) * parallel.expert_model_parallel_size *
+                              parallel.pipeline_model_parallel_size;
+  return static_cast<int>(std::max<int64_t>(1, world_size / std::max<int64_t>(1, model_ranks)));
+}
+
 /// Key-value heads that several of `tp` ranks share: how many ranks; 1 if every rank has its own.
 int ranks_per_kv_head(const models::ModelConfig& model, int tp) {
   const int64_t heads = model.query_groups();
@@ -35,6 +50,8 @@ std::unique_ptr<models::Model> make_part(const ModelOptions& options,
                                     static_cast<int>(holders.size())};
     }
   }
+  if (options.config.num_moe_experts && groups.lists(kExpertGroup))
+    build.experts = {groups.get(kExpertGroup), groups.size("etp")};
   auto model = models::make_model(options.config, build);
   if (options.prepare) options.prepare(model->params());
   return model;
@@ -147,6 +164,55 @@ int data_parallel_size(const ParallelConfig& parallel, int world_size) {
   return static_cast<int>(std::max<int64_t>(1, world_size / std::max<int64_t>(1, model_ranks)));
 }
 
+namespace {
+
+void check_experts(const ParallelConfig& parallel, const parallel::DdpConfig& ddp,
+                   const models::ModelConfig& model, int world_size,
+                   config::Violations& violations) {
+  const std::string ep_key = "parallel.expert_model_parallel_size",
+                    etp_key = "parallel.expert_tensor_parallel_size";
+  const int64_t ep = parallel.expert_model_parallel_size, etp = expert_tensor_size(parallel),
+                pp = parallel.pipeline_model_parallel_size;
+  if (!model.num_moe_experts) {
+    if (ep > 1)
+      violations.add(ep_key,
+                     fmt::format("{}={} has no effect on a model without experts", ep_key, ep),
+                     fmt::format("{}=1", ep_key));
+    if (parallel.expert_tensor_parallel_size && etp != parallel.tensor_model_parallel_size)
+      violations.add(etp_key,
+                     fmt::format("{}={} has no effect on a model without experts", etp_key, etp),
+                     fmt::format("{}=null", etp_key));
+    return;
+  }
+  const int64_t experts = *model.num_moe_experts;
+  if (experts % ep != 0)
+    violations.add(
+        ep_key, fmt::format("{}={} does not divide model.num_moe_experts={}", ep_key, ep, experts),
+        fmt::format("{} in {{{}}}", ep_key, config::divisors(experts)));
+  if (const int64_t ffn = model.expert_ffn_size(); ffn % etp != 0)
+    violations.add(
+        etp_key,
+        fmt::format("{}={} does not divide the experts' hidden size of {}", etp_key, etp, ffn),
+        fmt::format("{} in {{{}}}", etp_key, config::divisors(ffn)));
+  if (world_size % (etp * ep * pp) != 0)
+    violations.add(
+        ep_key,
+        fmt::format("{}={} x {}={} x {} pipeline ranks needs a multiple of {} ranks, and "
+                    "the run has {}",
+                    ep_key, ep, etp_key, etp, pp, etp * ep * pp, world_size),
+        fmt::format("--ranks {}", (world_size / (etp * ep * pp) + 1) * etp * ep * pp));
+  const int edp = expert_data_size(parallel, world_size);
+  if (const int64_t n = ddp.num_distributed_optimizer_instances; edp % n != 0)
+    violations.add(
+        "ddp.num_distributed_optimizer_instances",
+        fmt::format("ddp.num_distributed_optimizer_instances={} does not divide the {} "
+                    "ranks that hold the same experts",
+                    n, edp),
+        fmt::format("ddp.num_distributed_optimizer_instances in {{{}}}", config::divisors(edp)));
+}
+
+} // namespace
+
 void check_parallel(const ParallelConfig& parallel, const parallel::DdpConfig& ddp,
                     const models::ModelConfig& model, int world_size,
                     const std::vector<int64_t>& micro_batch_tokens,
@@ -190,6 +256,7 @@ void check_parallel(const ParallelConfig& parallel, const parallel::DdpConfig& d
   } catch (const ConfigError& error) {
     violations.add(pp_key, error.what());
   }
+  check_experts(parallel, ddp, model, world_size, violations);
   const int dp = data_parallel_size(parallel, world_size);
   if (const int64_t n = ddp.num_distributed_optimizer_instances; dp % n != 0) {
     violations.add(
@@ -207,11 +274,16 @@ std::vector<comm::NeededGroup> needed_groups(const ParallelConfig& parallel,
                                              const PipelinePlan& plan, int world_size) {
   std::vector<comm::NeededGroup> needed = {comm::NeededGroup::of_axes("tp"),
                                            comm::NeededGroup::of_axes("pp")};
+  if (model.num_moe_experts) needed.push_back(comm::NeededGroup::of_axes(kExpertGroup));
   if (ddp == nullptr) return needed;
   const auto add = [&](std::vector<comm::NeededGroup> more) {
     needed.insert(needed.end(), more.begin(), more.end());
   };
   add(parallel::data_parallel_groups("dp", data_parallel_size(parallel, world_size), *ddp));
+  if (model.num_moe_experts) {
+    add(parallel::data_parallel_groups("edp", expert_data_size(parallel, world_size), *ddp));
+    add({comm::NeededGroup::of_axes("etp")});
+  }
   const auto tp = static_cast<int>(parallel.tensor_model_parallel_size);
   if (const int share = ranks_per_kv_head(model, tp); share > 1) {
     std::vector<std::vector<int>> parts(static_cast<size_t>(tp / share));
@@ -232,6 +304,8 @@ comm::ParallelGroups make_groups(const comm::Group& world, const ParallelConfig&
           {.tp = static_cast<int>(parallel.tensor_model_parallel_size),
            .cp = static_cast<int>(parallel.context_parallel_size),
            .pp = static_cast<int>(parallel.pipeline_model_parallel_size),
+           .ep = static_cast<int>(parallel.expert_model_parallel_size),
+           .etp = expert_tensor_size(parallel),
            .order = parallel.use_tp_pp_dp_mapping ? "tp-cp-ep-pp-dp" : "tp-cp-ep-dp-pp"},
           needed_groups(parallel, ddp, model, plan, world.size())};
 }

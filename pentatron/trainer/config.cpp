@@ -90,7 +90,13 @@ void check_padding(const Config& config, config::Violations& violations) {
   const DatasetType type = config.dataset.type;
   const bool pads = type == DatasetType::kBert || type == DatasetType::kT5 ||
                     type == DatasetType::kClassification || type == DatasetType::kBatches;
-  if (!config.train.remove_padding || pads) return;
+  if (!config.train.remove_padding) return;
+  if (config.model.num_moe_experts &&
+      pads) // a rank whose samples are all padding would not meet the others
+    return violations.add("train.remove_padding",
+                          "train.remove_padding=true does not support models with experts yet",
+                          "train.remove_padding=false");
+  if (pads) return;
   violations.add("train.remove_padding",
                  fmt::format("train.remove_padding=true has no effect on dataset.type={}, whose "
                              "samples have no padding",

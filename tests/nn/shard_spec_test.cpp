@@ -59,6 +59,35 @@ TEST(ShardSpec, FusedPartsAreShardedEachByItself) {
   EXPECT_EQ(part_range(spec, "up").begin, 4);
 }
 
+TEST(ShardSpec, PartsOfAStackLieBehindItsFirstDimension) {
+  // Four experts, gate | up of 4 rows each: over two ranks of ep and two of etp.
+  const ShardSpec spec{.name = "experts.fc1",
+                       .shape = {4, 8, 3},
+                       .parts = {{"gate", 4, 1}, {"up", 4, 1}},
+                       .parts_dim = 1,
+                       .stacked_dims = 1,
+                       .placements = {{"ep", kRows}, {"etp", kColumns}}};
+  std::vector<int> count(static_cast<size_t>(spec.numel()));
+  for (int e = 0; e < 2; ++e) {
+    for (int t = 0; t < 2; ++t) {
+      const Coordinates where = {{"ep", {e, 2}}, {"etp", {t, 2}}};
+      EXPECT_EQ(local_shape(spec, where), (std::vector<int64_t>{2, 4, 3}));
+      const std::vector<LocalBox> boxes = local_boxes(spec, where);
+      ASSERT_EQ(boxes.size(), 2u);
+      EXPECT_EQ(boxes[1], (LocalBox{{2 * e, 4 + 2 * t, 0}, {0, 2, 0}, {2, 2, 3}}));
+      EXPECT_EQ(counted_ranges(spec, where), (std::vector<FlatRange>{{0, 24}}));
+      for (const LocalBox& box : boxes)
+        for (int64_t i = 0; i < box.size[0]; ++i)
+          for (int64_t j = 0; j < box.size[1]; ++j)
+            for (int64_t k = 0; k < box.size[2]; ++k)
+              ++count[static_cast<size_t>(((box.global[0] + i) * 8 + box.global[1] + j) * 3 +
+                                          box.global[2] + k)];
+    }
+  }
+  for (const int c : count) ASSERT_EQ(c, 1);
+  EXPECT_EQ(part_range(spec, "up").begin, 4);
+}
+
 TEST(ShardSpec, VocabularyShardsAreRoundedUpAndTheLastMayBeEmpty) {
   const ShardSpec spec{
       .name = "vocab", .shape = {100, 1}, .shard_multiple = 64, .placements = {{"tp", kRows}}};

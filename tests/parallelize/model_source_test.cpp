@@ -55,22 +55,25 @@ class ModelSources : public testing::Test {
   const fs::path folder = temporary.path();
 };
 
-TEST(WeightMap, PartsTileTheirParameters) {
-  for (const char* name : {"gemma2", "gemma3_text", "glm4", "gpt2", "llama",
-                           "llama3_rope_scaling_tied", "olmo2", "phi3", "qwen2", "qwen3"}) {
+TEST(WeightMap, EntriesTileTheirParameters) {
+  for (const char* name :
+       {"gemma2", "gemma3_text", "glm4", "gpt2", "llama", "llama3_rope_scaling_tied", "mixtral",
+        "olmo2", "olmoe", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"}) {
     const HfModel hf = read_hf_config(kSourceModels / name);
     const parallelize::RankModel model = build_model(hf.config, at::kFloat);
-    std::map<std::string, int64_t> rows;
-    for (const WeightMapEntry& entry : weight_map(hf)) {
-      const nn::PartRange range =
-          nn::part_range(model.model->params().find(entry.param).spec(), entry.part);
-      EXPECT_EQ(entry.begin, range.begin) << entry.hf;
-      EXPECT_EQ(entry.shape[0], range.rows) << entry.hf;
-      EXPECT_EQ(entry.begin, rows[entry.param]) << entry.hf;
-      rows[entry.param] += entry.shape[0];
+    for (const HfNames kind : {HfNames::kFiles, HfNames::kParameters}) {
+      std::map<std::string, at::Tensor> covered;
+      for (const nn::Param& param : model.model->params())
+        covered[param.name()] = at::zeros(param.spec().shape, at::kByte);
+      for (const WeightMapEntry& entry : weight_map(hf, kind)) {
+        at::Tensor block = covered.at(entry.param);
+        for (size_t d = 0; d < entry.shape.size(); ++d)
+          block = block.narrow(static_cast<int64_t>(d), entry.origin[d], entry.shape[d]);
+        block.add_(1);
+      }
+      for (const auto& [param, count] : covered)
+        EXPECT_TRUE(count.eq(1).all().item<bool>()) << name << " " << param;
     }
-    for (const nn::Param& param : model.model->params())
-      EXPECT_EQ(rows[param.name()], param.spec().shape[0]);
   }
 }
 

@@ -11,7 +11,7 @@ MAY_USE = {
     "nn": ["base", "config", "comm", "kernels"],
     "parallel/tensor": ["nn", "comm", "kernels"],
     "parallel/context": ["nn", "comm", "kernels"],
-    "parallel/expert": ["nn", "comm", "kernels"],
+    "parallel/expert": ["nn", "comm", "kernels", "parallel/tensor"],
     "layers": ["nn", "comm", "kernels", "config", "parallel/tensor", "parallel/context", "parallel/expert"],
     "models": ["layers", "data"],
     "optim": ["nn", "comm", "kernels", "config"],

@@ -158,8 +158,10 @@ TEST_P(HfGolden, Fp32StaysWithinItsBounds) {
 struct Bf16Bounds {
   double one = 0.1, mean = 0.05;
 };
-/// PyTorch's own bf16 run of bert_masked_lm_untied differs by up to 0.12, 0.077 in the middle.
+/// PyTorch's own bf16 run of bert_masked_lm_untied differs by up to 0.12, 0.077 in the middle; that
+/// of qwen2_moe by up to 0.22: a token with two experts of nearly one score goes to the other one.
 Bf16Bounds bf16_bounds(const std::string& model) {
+  if (model == "qwen2_moe") return {.one = 0.25};
   return model == "bert_masked_lm_untied" ? Bf16Bounds{.one = 0.15, .mean = 0.1} : Bf16Bounds{};
 }
 /// Smaller norms are rounding in fp64: the K part of a bias without rotary positions.
@@ -200,9 +202,10 @@ INSTANTIATE_TEST_SUITE_P(Families, HfGolden,
                          testing::Values("bert", "bert_masked_lm", "bert_masked_lm_untied",
                                          "bert_regression", "gemma2", "gemma3_text", "glm4", "gpt2",
                                          "llama", "llama3_rope_scaling_tied",
-                                         "mistral_sliding_window", "olmo2", "phi3", "qwen2",
-                                         "qwen3", "roberta_classification", "roberta_masked_lm",
-                                         "t5", "t5_untied", "t5_untied_unscaled", "t5_v1_1_gated"),
+                                         "mistral_sliding_window", "mixtral", "olmo2", "olmoe",
+                                         "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe",
+                                         "roberta_classification", "roberta_masked_lm", "t5",
+                                         "t5_untied", "t5_untied_unscaled", "t5_v1_1_gated"),
                          [](const auto& info) { return info.param; });
 
 struct CurveCase {
@@ -290,22 +293,24 @@ TEST_P(TrainingCurve, EveryStepIsPyTorchs) {
 
 INSTANTIATE_TEST_SUITE_P(
     Models, TrainingCurve,
-    testing::Values(CurveCase{"gpt2", "fp64", 1e-9}, CurveCase{"llama", "fp64", 1e-9},
-                    CurveCase{"qwen3", "fp64", 1e-9}, CurveCase{"bert", "fp64", 1e-9},
-                    CurveCase{"t5", "fp64", 1e-9}, CurveCase{"gpt2", "fp32", 2e-5},
-                    CurveCase{"llama", "fp32", 2e-5}, CurveCase{"qwen3", "fp32", 2e-5},
-                    CurveCase{"qwen3", "fp64", 1e-9, true},
-                    CurveCase{"gpt2", "fp64", 1e-9, false, true},
-                    CurveCase{"llama", "fp64", 1e-9, false, true},
-                    CurveCase{"qwen3", "fp64", 1e-9, false, true},
-                    CurveCase{"bert", "fp64", 1e-9, false, true},
-                    CurveCase{"t5", "fp64", 1e-9, false, true}, CurveCase{"bert", "fp32", 2e-5},
-                    CurveCase{"t5", "fp32", 2e-5}, CurveCase{"gpt2", "fp32", 2e-5, false, true},
-                    CurveCase{"llama", "fp32", 2e-5, false, true},
-                    CurveCase{"qwen3", "fp32", 2e-5, false, true},
-                    CurveCase{"llama", "fp64", 1e-9, false, false, true},
-                    CurveCase{"llama", "fp64", 1e-9, false, true, true},
-                    CurveCase{"llama", "fp32", 2e-5, false, false, true}),
+    testing::Values(
+        CurveCase{"gpt2", "fp64", 1e-9}, CurveCase{"llama", "fp64", 1e-9},
+        CurveCase{"qwen3", "fp64", 1e-9}, CurveCase{"bert", "fp64", 1e-9},
+        CurveCase{"t5", "fp64", 1e-9}, CurveCase{"gpt2", "fp32", 2e-5},
+        CurveCase{"llama", "fp32", 2e-5}, CurveCase{"qwen3", "fp32", 2e-5},
+        CurveCase{"mixtral", "fp64", 1e-9}, CurveCase{"mixtral", "fp32", 2e-5},
+        CurveCase{"mixtral", "fp64", 1e-9, true, true}, CurveCase{"qwen3_moe", "fp64", 1e-9},
+        CurveCase{"qwen3_moe", "fp64", 1e-9, false, true},
+        CurveCase{"qwen3_moe", "fp32", 2e-5, false, true}, CurveCase{"qwen3", "fp64", 1e-9, true},
+        CurveCase{"gpt2", "fp64", 1e-9, false, true}, CurveCase{"llama", "fp64", 1e-9, false, true},
+        CurveCase{"qwen3", "fp64", 1e-9, false, true}, CurveCase{"bert", "fp64", 1e-9, false, true},
+        CurveCase{"t5", "fp64", 1e-9, false, true}, CurveCase{"bert", "fp32", 2e-5},
+        CurveCase{"t5", "fp32", 2e-5}, CurveCase{"gpt2", "fp32", 2e-5, false, true},
+        CurveCase{"llama", "fp32", 2e-5, false, true},
+        CurveCase{"qwen3", "fp32", 2e-5, false, true},
+        CurveCase{"llama", "fp64", 1e-9, false, false, true},
+        CurveCase{"llama", "fp64", 1e-9, false, true, true},
+        CurveCase{"llama", "fp32", 2e-5, false, false, true}),
     [](const auto& info) {
       return info.param.model + (info.param.lion ? "_lion_" : "_") + info.param.precision +
              (info.param.recompute ? "_recompute" : "") +

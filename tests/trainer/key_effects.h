@@ -63,6 +63,12 @@ inline const std::vector<std::string> kLabels = {"model.type=bert", "model.head=
                                                  "dataset.type=classification",
                                                  "dataset.path={}/labels.jsonl"};
 
+inline const std::vector<std::string> kExperts = {"model.num_moe_experts=4"};
+inline const std::vector<std::string> kGroups = {
+    "model.num_moe_experts=8", "model.moe_router_num_groups=4", "model.moe_router_group_topk=1"};
+inline const std::vector<std::string> kShared = {"model.num_moe_experts=4",
+                                                 "model.moe_shared_expert_intermediate_size=16"};
+
 inline std::vector<std::string> operator+(std::vector<std::string> a,
                                           const std::vector<std::string>& b) {
   a.insert(a.end(), b.begin(), b.end());
@@ -78,6 +84,22 @@ inline const std::map<std::string, Effect> kEffects = {
     {"model.num_tokentypes", {"model.num_tokentypes=3", kBert}},
     {"model.padding_token", {"model.padding_token=101"}},
     {"model.position_offset", {"model.position_offset=2", kBert}},
+    {"model.num_moe_experts", {"model.num_moe_experts=4"}},
+    {"model.moe_layer_freq", {"model.moe_layer_freq=2", kExperts}},
+    {"model.moe_ffn_hidden_size", {"model.moe_ffn_hidden_size=24", kExperts}},
+    {"model.moe_router_topk", {"model.moe_router_topk=3", kExperts}},
+    {"model.moe_router_score_function", {"model.moe_router_score_function=sigmoid", kExperts}},
+    {"model.moe_router_pre_softmax", {"model.moe_router_pre_softmax=true", kExperts}},
+    {"model.moe_router_norm_topk_prob",
+     {"model.moe_router_norm_topk_prob=false",
+      kExperts + std::vector<std::string>{"model.moe_router_score_function=sigmoid"}}},
+    {"model.moe_router_topk_scaling_factor", {"model.moe_router_topk_scaling_factor=2", kExperts}},
+    {"model.moe_router_num_groups", {"model.moe_router_num_groups=2", kGroups}},
+    {"model.moe_router_group_topk", {"model.moe_router_group_topk=2", kGroups}},
+    {"model.moe_router_group_score_topk", {"model.moe_router_group_score_topk=1", kGroups}},
+    {"model.moe_shared_expert_intermediate_size",
+     {"model.moe_shared_expert_intermediate_size=16", kExperts}},
+    {"model.moe_shared_expert_gate", {"model.moe_shared_expert_gate=true", kShared}},
     {"model.num_decoder_layers", {"model.num_decoder_layers=1", kT5}},
     {"model.relative_attention_num_buckets", {"model.relative_attention_num_buckets=8", kT5}},
     {"model.relative_attention_max_distance",
@@ -305,6 +327,10 @@ inline const std::map<std::string, Effect> kLayoutEffects = {
      {"parallel.account_for_loss_in_pipeline_split=true",
       kPipeline + std::vector<std::string>{"model.num_layers=6"}}},
     {"parallel.use_tp_pp_dp_mapping", {"parallel.use_tp_pp_dp_mapping=true", kPipeline}},
+    {"parallel.expert_model_parallel_size",
+     {"parallel.expert_model_parallel_size=2", {"model.num_moe_experts=4"}}},
+    {"parallel.expert_tensor_parallel_size",
+     {"parallel.expert_tensor_parallel_size=2", {"model.num_moe_experts=4"}}},
     {"ddp.zero_stage", {"ddp.zero_stage=1"}},
     {"ddp.bucket_size", {"ddp.bucket_size=1000"}},
     {"ddp.grad_reduce_in_fp32", {"ddp.grad_reduce_in_fp32=false", {"dtype=bf16"}}},
@@ -315,8 +341,6 @@ inline const std::map<std::string, Effect> kLayoutEffects = {
 /// What is to come: any other value than 1 is refused by name.
 inline const std::map<std::string, Effect> kRefused = {
     {"parallel.context_parallel_size", {"parallel.context_parallel_size=2"}},
-    {"parallel.expert_model_parallel_size", {"parallel.expert_model_parallel_size=2"}},
-    {"parallel.expert_tensor_parallel_size", {"parallel.expert_tensor_parallel_size=2"}},
 };
 
 inline const std::map<std::string, Elsewhere> kElsewhere = {

@@ -120,6 +120,23 @@ inline const std::vector<Work>& works() {
        "stories.jsonl"},
       // The same model on pairs of texts, each of another length.
       {"t5_pairs", t5_model + "dataset.type=batches", "pairs.safetensors"},
+      // Experts behind a dense layer, biases, groups of experts; packed documents.
+      {"moe",
+       "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
+       "model.num_query_groups=2 model.ffn_hidden_size=64 model.hidden_dropout=0.1 "
+       "model.add_mlp_bias=true model.num_moe_experts=8 model.moe_router_topk=3 "
+       "model.moe_ffn_hidden_size=24 model.moe_layer_freq=[0]+[1]*3 "
+       "model.moe_router_score_function=sigmoid model.moe_router_num_groups=4 "
+       "model.moe_router_group_topk=2 model.moe_router_topk_scaling_factor=1.5 "
+       "dataset.reset_attention_mask=true dataset.eod_mask_loss=true optimizer.clip_grad=0.5"},
+      // Experts in every other layer, shared ones with a gate, few tokens for each: on many ranks
+      // some experts have none.
+      {"moe_shared",
+       "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
+       "model.ffn_hidden_size=64 model.hidden_dropout=0.1 model.num_moe_experts=16 "
+       "model.moe_router_topk=2 model.moe_ffn_hidden_size=16 model.moe_layer_freq=2 "
+       "model.moe_router_pre_softmax=true model.moe_shared_expert_intermediate_size=32 "
+       "model.moe_shared_expert_gate=true model.activation_func=swiglu"},
       // A batch size that grows.
       {"ramp", "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
                "model.ffn_hidden_size=64 model.untie_embeddings_and_output_weights=false "
@@ -140,6 +157,8 @@ inline const std::vector<Layout>& layouts() {
                            short_rows = " train.remove_padding=true",
                            late = " ddp.overlap_grad_reduce=false ddp.overlap_param_gather=false",
                            chunks = " comm_overlap.tp=true",
+                           ep = " parallel.expert_model_parallel_size=",
+                           etp = " parallel.expert_tensor_parallel_size=",
                            v_shape = " parallel.pipeline_model_parallel_layout=";
   static const std::vector<Layout> all = {
       {"tp2", "gpt2", 2, tp + "2", true},
@@ -192,6 +211,12 @@ inline const std::vector<Layout>& layouts() {
        true},
       {"bert_tp2_sp_pp2_frozen", "bert_frozen", 4, tp + "2" + sp + pp + "2", true},
       {"t5_pp4_frozen", "t5_frozen", 4, pp + "4" + schedule + "1f1b" + recompute, true},
+      {"moe_ep2", "moe", 2, ep + "2", true},
+      {"moe_tp2_sp_ep2_etp2", "moe", 4, tp + "2" + sp + ep + "2", true},
+      {"moe_tp2_ep4_etp1_zero3", "moe_shared", 4, tp + "2" + ep + "4" + etp + "1" + zero + "3",
+       true},
+      {"moe_tp2_sp_pp2_ep2_etp1_zb_h1", "moe", 8,
+       tp + "2" + sp + pp + "2" + ep + "2" + etp + "1" + zero + "1" + schedule + "zb_h1", true},
       // Padded rows on one rank, none here.
       {"bert_short_tp2_sp", "bert", 2, tp + "2" + sp + micro + "4" + short_rows, true},
       {"t5_short_pp2_zb_v", "t5_pairs", 2, pp + "2" + schedule + "zb_v" + micro + "4" + short_rows,
@@ -327,6 +352,28 @@ inline const std::vector<Layout>& layouts() {
       {"ramp_pp4_zb_h1", "ramp", 4, pp + "4" + schedule + "zb_h1", false},
       {"ramp_tp2_pp2_interleaved", "ramp", 4,
        tp + "2" + sp + pp + "2" + vp + "2" + schedule + "interleaved", false},
+      {"moe_tp2", "moe", 2, tp + "2", false},
+      {"moe_tp4_sp_etp1", "moe", 4, tp + "4" + sp + etp + "1", false},
+      {"moe_dp4_micro2", "moe_shared", 4, micro + "2", false},
+      {"moe_etp2_dp2", "moe", 2, etp + "2", false},
+      {"moe_ep8", "moe_shared", 8, ep + "8", false},
+      {"moe_ep4_zero2", "moe_shared", 8, ep + "4" + zero + "2" + small, false},
+      {"moe_ep2_zero1_late", "moe", 4, ep + "2" + zero + "1" + small + late, false},
+      {"moe_ep2_zero3_hybrid", "moe_shared", 8,
+       ep + "2" + zero + "3 ddp.num_distributed_optimizer_instances=2", false},
+      {"moe_tp2_ep2_recompute", "moe", 4, tp + "2" + ep + "2" + recompute, false},
+      {"moe_tp2_sp_chunks_ep2", "moe_shared", 4, tp + "2" + sp + chunks + ep + "2", false},
+      {"moe_pp2_gpipe_ep2", "moe", 4, pp + "2" + ep + "2" + schedule + "gpipe", false},
+      {"moe_pp2_interleaved_ep2", "moe_shared", 4,
+       pp + "2" + vp + "2" + ep + "2" + schedule + "interleaved", false},
+      {"moe_pp2_zb_v_ep2", "moe", 4, pp + "2" + ep + "2" + schedule + "zb_v", false},
+      {"moe_pp2_dualpipe_v_tp2_ep2", "moe_shared", 8,
+       pp + "2" + tp + "2" + ep + "2" + schedule + "dualpipe_v", false},
+      {"moe_pp4_zb_h2", "moe", 4, pp + "4" + schedule + "zb_h2", false},
+      {"moe_tp2_sp_pp2_dp2_ep4_etp1", "moe", 8,
+       tp + "2" + sp + pp + "2" + ep + "4" + etp + "1" + zero + "2", false},
+      {"moe_16_ranks", "moe", 16,
+       tp + "2" + sp + pp + "2" + ep + "4" + etp + "2" + zero + "3" + recompute, false},
   };
   return all;
 }

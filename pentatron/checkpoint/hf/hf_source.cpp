@@ -23,12 +23,12 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Rows [begin, begin + rows) of the part, as the parameter has them, in the type of the file.
+/// Rows [begin, begin + rows) of the tensor, not transposed, in the type of the file.
 at::Tensor rows_of(const WeightMapEntry& entry, const SafeTensor& tensor, int64_t begin,
                    int64_t rows) {
-  if (!entry.transposed && !entry.shape.empty() && entry.shape[0] > 0) {
-    const size_t row = tensor.data.size() / static_cast<size_t>(entry.shape[0]);
-    SafeTensor part{.dtype = tensor.dtype, .shape = entry.shape};
+  if (!entry.transposed && !tensor.shape.empty() && tensor.shape[0] > 0) {
+    const size_t row = tensor.data.size() / static_cast<size_t>(tensor.shape[0]);
+    SafeTensor part{.dtype = tensor.dtype, .shape = tensor.shape};
     part.shape[0] = rows;
     part.data =
         tensor.data.subspan(static_cast<size_t>(begin) * row, static_cast<size_t>(rows) * row);

@@ -10,14 +10,15 @@ std::map<std::string, at::Tensor>
 hf_tensors(const HfModel& model, nn::ParamList& params,
            const std::function<at::Tensor(const nn::Param&)>& local) {
   std::map<std::string, at::Tensor> result;
-  for (const WeightMapEntry& entry : weight_map(model)) {
+  for (const WeightMapEntry& entry : weight_map(model, HfNames::kParameters)) {
     const nn::Param& param = params.find(entry.param);
     const at::Tensor source = local(param);
-    at::Tensor global = at::zeros(param.spec().shape, source.options());
-    nn::store_global(param, source, global);
-    const nn::PartRange range = nn::part_range(param.spec(), entry.part);
-    const at::Tensor part = global.narrow(0, range.begin, range.rows);
-    result[entry.hf] = (entry.transposed ? part.t() : part).contiguous();
+    at::Tensor part = at::zeros(param.spec().shape, source.options());
+    nn::store_global(param, source, part);
+    for (size_t d = 0; d < entry.shape.size(); ++d)
+      part = part.narrow(static_cast<int64_t>(d), entry.origin[d], entry.shape[d]);
+    if (entry.one_of_stack) part = part.squeeze(0);
+    result[entry.hf] = (entry.transposed ? part.transpose(-2, -1) : part).contiguous();
   }
   return result;
 }

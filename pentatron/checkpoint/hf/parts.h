@@ -33,11 +33,12 @@ inline SafeDtype wider(SafeDtype a, SafeDtype b) {
 template <class T> TensorInfos describe_parts(const PartsByParam<T>& all, Json& hf) {
   TensorInfos infos;
   for (const auto& [name, parts] : all) {
-    TensorInfo info{.dtype = parts.front().tensor->dtype, .shape = parts.front().entry.shape};
-    info.shape[0] = 0;
+    TensorInfo info{.dtype = parts.front().tensor->dtype,
+                    .shape = std::vector<int64_t>(parts.front().entry.shape.size(), 0)};
     for (const ParamPart<T>& part : parts) {
       info.dtype = wider(info.dtype, part.tensor->dtype);
-      info.shape[0] += part.entry.shape[0];
+      for (size_t d = 0; d < info.shape.size(); ++d)
+        info.shape[d] = std::max(info.shape[d], part.entry.origin[d] + part.entry.shape[d]);
     }
     for (const ParamPart<T>& part : parts)
       if (part.tensor->dtype != info.dtype)
@@ -48,20 +49,32 @@ template <class T> TensorInfos describe_parts(const PartsByParam<T>& all, Json& 
 }
 
 /// Fills `target` with a box of the parameter. `rows_of(entry, tensor, begin, rows)` gives rows of
-/// a part, as the parameter has them, in whatever type.
+/// a tensor, not transposed, in whatever type.
 template <class T, class RowsOf>
 void read_parts(const std::vector<ParamPart<T>>& parts, const Box& box, const at::Tensor& target,
                 const RowsOf& rows_of) {
   PT_DCHECK(!box.size.empty());
-  const int64_t first = box.offset[0], end = first + box.size[0];
+  const size_t dims = box.size.size();
   for (const ParamPart<T>& part : parts) {
-    const int64_t begin = std::max(first, part.entry.begin);
-    const int64_t last = std::min(end, part.entry.begin + part.entry.shape[0]);
-    if (begin >= last) continue;
-    at::Tensor source = rows_of(part.entry, *part.tensor, begin - part.entry.begin, last - begin);
-    for (size_t d = 1; d < box.size.size(); ++d)
-      source = source.narrow(static_cast<int64_t>(d), box.offset[d], box.size[d]);
-    target.narrow(0, begin - first, last - begin).copy_(source);
+    const WeightMapEntry& entry = part.entry;
+    std::vector<int64_t> begin(dims), size(dims); // of what both have, in the parameter
+    bool common = true;
+    for (size_t d = 0; d < dims; ++d) {
+      begin[d] = std::max(box.offset[d], entry.origin[d]);
+      size[d] = std::min(box.offset[d] + box.size[d], entry.origin[d] + entry.shape[d]) - begin[d];
+      common = common && size[d] > 0;
+    }
+    if (!common) continue;
+    const size_t row = entry.row_dim();
+    at::Tensor source = rows_of(entry, *part.tensor, begin[row] - entry.origin[row], size[row]);
+    if (entry.one_of_stack) source = source.unsqueeze(0);
+    at::Tensor place = target;
+    for (size_t d = 0; d < dims; ++d) {
+      const auto dim = static_cast<int64_t>(d);
+      if (d != row) source = source.narrow(dim, begin[d] - entry.origin[d], size[d]);
+      place = place.narrow(dim, begin[d] - box.offset[d], size[d]);
+    }
+    place.copy_(source);
   }
 }
 

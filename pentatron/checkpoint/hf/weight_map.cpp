@@ -10,36 +10,43 @@ namespace pentatron::checkpoint {
 
 namespace {
 
-/// The shape of the parameter, and the rows that a part of a fused one covers.
-void place(WeightMapEntry& entry, const models::ParamSpecs& specs) {
-  const auto found = specs.find(entry.param);
+WeightMapEntry place(TensorNames::Entry name, const models::ParamSpecs& specs) {
+  const auto found = specs.find(name.param);
   PT_DCHECK(found != specs.end());
-  entry.shape = found->second.shape;
-  const nn::PartRange range = nn::part_range(found->second, entry.part);
-  entry.begin = range.begin;
-  entry.shape[0] = range.rows;
+  const nn::ShardSpec& spec = found->second;
+  WeightMapEntry entry{.hf = std::move(name.hf),
+                       .param = std::move(name.param),
+                       .transposed = name.transposed,
+                       .one_of_stack = name.expert >= 0,
+                       .origin = std::vector<int64_t>(spec.shape.size(), 0),
+                       .shape = spec.shape};
+  const nn::PartRange range = nn::part_range(spec, name.part);
+  const auto dim = static_cast<size_t>(spec.parts_dim);
+  entry.origin[dim] = range.begin;
+  entry.shape[dim] = range.rows;
+  if (entry.one_of_stack) {
+    entry.origin[0] = name.expert;
+    entry.shape[0] = 1;
+  }
+  return entry;
 }
 
 } // namespace
 
 std::vector<int64_t> WeightMapEntry::hf_shape() const {
-  std::vector<int64_t> result = shape;
-  if (transposed) std::reverse(result.begin(), result.end());
+  std::vector<int64_t> result(shape.begin() + (one_of_stack ? 1 : 0), shape.end());
+  if (transposed) std::swap(result[result.size() - 2], result[result.size() - 1]);
   return result;
 }
 
-std::vector<WeightMapEntry> weight_map(const HfModel& model) {
+std::vector<WeightMapEntry> weight_map(const HfModel& model, HfNames kind) {
   const Family* const family = find_family(model.family);
   PT_DCHECK(family != nullptr);
-  TensorNames names;
+  TensorNames names(kind);
   family->names(model.config, names);
   const models::ParamSpecs specs = models::param_specs(model.config);
   std::vector<WeightMapEntry> map;
-  for (TensorNames::Entry& name : names.take()) {
-    map.push_back(
-        {std::move(name.hf), std::move(name.param), std::move(name.part), name.transposed});
-    place(map.back(), specs);
-  }
+  for (TensorNames::Entry& name : names.take()) map.push_back(place(std::move(name), specs));
   return map;
 }
 

@@ -11,23 +11,28 @@
 
 namespace pentatron::checkpoint {
 
-/// `hf` [..] is the part `part` (rows; empty: all) of parameter `param`, transposed if `transposed`
-/// (GPT-2's Conv1D).
+/// `hf` [..] is a block of parameter `param`: `shape` elements from `origin`; transposed if
+/// `transposed` (GPT-2's Conv1D).
 struct WeightMapEntry {
   std::string hf;
   std::string param;
-  std::string part;
   bool transposed = false;
-  int64_t begin = 0;          ///< first row of the part in the parameter
-  std::vector<int64_t> shape; ///< of the part, as the parameter has it: not transposed
+  bool one_of_stack = false;   ///< the tensor lacks the first dimension, which is 1 in `shape`
+  std::vector<int64_t> origin; ///< in the parameter
+  std::vector<int64_t> shape;  ///< as the parameter has it: not transposed
 
   /// As the Hugging Face tensor has it.
   std::vector<int64_t> hf_shape() const;
+  /// The dimension of the parameter that the rows of the tensor are of.
+  size_t row_dim() const { return one_of_stack ? 1 : 0; }
 };
 
-/// Under the names of transformers' named_parameters(), tied weights once, in its order. The
-/// entries of a parameter tile it, in order of `begin`.
-std::vector<WeightMapEntry> weight_map(const HfModel& model);
+/// Files have a tensor for each expert; transformers' named_parameters() one for all of a layer.
+enum class HfNames : uint8_t { kFiles, kParameters };
+
+/// Tied weights once, in the order of named_parameters(). The entries of a parameter tile it, in
+/// order.
+std::vector<WeightMapEntry> weight_map(const HfModel& model, HfNames names = HfNames::kFiles);
 
 /// Tensors of older files that are no parameters: causal masks, rotary tables, a second copy of
 /// tied weights.

@@ -50,6 +50,9 @@ ModelSpec Gpt::spec_of(const ModelConfig& config) {
                  .shared = {},
                  .results = {{.name = kLogits}, {.name = kLastHiddenState}},
                  .generates = Generates::kContinuation};
+  constexpr int kMoeLayer = 3;
+  for (int64_t i = 0; i < config.num_layers && config.num_moe_experts; ++i)
+    if (config.is_moe_layer(i)) spec.segments[static_cast<size_t>(i + 1)].kind = kMoeLayer;
   if (config.position_embedding_type == PositionEmbedding::kLearnedAbsolute)
     spec.fields[0].positions = config.max_position_embeddings;
   if (!config.untie_embeddings_and_output_weights)
@@ -80,7 +83,7 @@ Gpt::Gpt(const ModelConfig& config, const ModelBuild& build)
     if (unit < head) {
       return std::make_unique<LayerSegment>(scope / ("layers." + std::to_string(unit - 1)),
                                             layer_options(config, unit - 1), build.tp,
-                                            rotary_.of_layer(config, unit - 1));
+                                            rotary_.of_layer(config, unit - 1), build.experts);
     }
     nn::Param* const output =
         tied ? &shared_param(unit, kWordTable, table, embedding_init(config))

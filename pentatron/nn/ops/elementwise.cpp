@@ -9,40 +9,72 @@
 
 namespace pentatron::nn {
 
-at::Tensor activation(const at::Tensor& x, kernels::Activation kind, bool gated) {
+namespace {
+
+at::Tensor activate(const at::Tensor& x, kernels::Activation kind, bool gated) {
   const int64_t cols = gated ? x.size(1) / 2 : x.size(1);
+  const at::Tensor y = at::empty({x.size(0), cols}, x.options());
+  kernels::activation_forward({.kind = kind,
+                               .gated = gated,
+                               .dtype = kernel_dtype(x.scalar_type()),
+                               .rows = x.size(0),
+                               .cols = cols,
+                               .x = x.data_ptr(),
+                               .y = y.data_ptr(),
+                               .x_stride = x.stride(0)},
+                              KernelContext(x));
+  return y;
+}
+
+} // namespace
+
+at::Tensor activation(const at::Tensor& x, kernels::Activation kind, bool gated,
+                      const at::Tensor& row_scale) {
   at::Tensor y;
   {
     const NoAutograd guard;
-    const at::Tensor input = x.detach();
-    y = at::empty({x.size(0), cols}, x.options());
-    kernels::activation_forward({.kind = kind,
-                                 .gated = gated,
-                                 .dtype = kernel_dtype(x.scalar_type()),
-                                 .rows = x.size(0),
-                                 .cols = cols,
-                                 .x = input.data_ptr(),
-                                 .y = y.data_ptr(),
-                                 .x_stride = x.stride(0)},
-                                KernelContext(input));
+    y = activate(x.detach(), kind, gated);
+    if (row_scale.defined()) y.mul_(row_scale.detach().unsqueeze(1));
   }
-  record("activation", {x}, {y}, {x}, [kind, gated, cols](auto&& grads, Saved& saved) {
+  record("activation", {x, row_scale}, {y}, {x, row_scale},
+         [kind, gated, wants_scale = row_scale.defined() && row_scale.requires_grad()](
+             auto&& grads, Saved& saved) {
+           const NoAutograd guard;
+           at::Tensor dy = grads[0].contiguous(), dscale;
+           // The gradient replaces the saved input: the linear layer that made it does not need it.
+           const at::Tensor input = saved.overwrite(0), scale = saved[1];
+           if (wants_scale) {
+             const at::ScalarType acc = scale.scalar_type();
+             dscale = (dy.to(acc) * activate(input, kind, gated).to(acc)).sum(1);
+           }
+           if (scale.defined()) dy = (dy * scale.unsqueeze(1)).to(dy.scalar_type());
+           kernels::activation_backward({.kind = kind,
+                                         .gated = gated,
+                                         .dtype = kernel_dtype(input.scalar_type()),
+                                         .rows = input.size(0),
+                                         .cols = dy.size(1),
+                                         .dy = dy.data_ptr(),
+                                         .x = input.data_ptr(),
+                                         .dx = input.data_ptr(),
+                                         .x_stride = input.stride(0),
+                                         .dx_stride = input.stride(0)},
+                                        KernelContext(input));
+           return std::vector<at::Tensor>{input, dscale};
+         });
+  return y;
+}
+
+at::Tensor sigmoid_gate(const at::Tensor& x, const at::Tensor& gate) {
+  at::Tensor y;
+  {
     const NoAutograd guard;
-    const at::Tensor dy = grads[0].contiguous();
-    // The gradient replaces the saved input: the linear layer that made it does not need it.
-    const at::Tensor input = saved.overwrite(0);
-    kernels::activation_backward({.kind = kind,
-                                  .gated = gated,
-                                  .dtype = kernel_dtype(input.scalar_type()),
-                                  .rows = input.size(0),
-                                  .cols = cols,
-                                  .dy = dy.data_ptr(),
-                                  .x = input.data_ptr(),
-                                  .dx = input.data_ptr(),
-                                  .x_stride = input.stride(0),
-                                  .dx_stride = input.stride(0)},
-                                 KernelContext(input));
-    return std::vector<at::Tensor>{input};
+    y = x.detach() * at::sigmoid(gate.detach());
+  }
+  record("sigmoid_gate", {x, gate}, {y}, {x, gate}, [](auto&& grads, Saved& saved) {
+    const NoAutograd guard;
+    const at::Tensor open = at::sigmoid(saved[1]);
+    return std::vector<at::Tensor>{grads[0] * open, (grads[0] * saved[0]).sum(1, /*keepdim=*/true) *
+                                                        open * (1 - open)};
   });
   return y;
 }

@@ -114,6 +114,7 @@ DataParallel::DataParallel(nn::ParamList& params, at::Device device, const DdpCo
     parts_.push_back(make_part(part, device, config, groups));
   std::ranges::sort(shared_sums_, {}, &SharedSum::axis);
   partial_sums_.emplace_back(shards_, "tp", groups);
+  partial_sums_.emplace_back(shards_, "etp", groups);
   if (!planted("kv_group_gradients_not_summed"))
     partial_sums_.emplace_back(shards_, nn::kTpReplicaAxis, groups);
 }

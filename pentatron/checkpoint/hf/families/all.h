@@ -12,10 +12,14 @@ Family gemma3_family();
 Family glm4_family();
 Family llama_family();
 Family mistral_family();
+Family mixtral_family();
 Family olmo2_family();
+Family olmoe_family();
 Family phi3_family();
 Family qwen2_family();
+Family qwen2_moe_family();
 Family qwen3_family();
+Family qwen3_moe_family();
 Family roberta_family();
 Family t5_family();
 

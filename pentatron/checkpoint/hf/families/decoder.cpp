@@ -223,13 +223,15 @@ void name_decoder(const ModelConfig& c, const DecoderLayout& layout, TensorNames
       out.add_module(attention + "q_norm", own + "attention.q_norm");
       out.add_module(attention + "k_norm", own + "attention.k_norm");
     }
-    if (layout.fused_gate_up) {
+    if (c.is_moe_layer(i)) {
+      name_experts(c, layout.experts, hf, own, out);
+    } else if (layout.fused_gate_up) {
       out.add_module(mlp + "gate_up_proj", own + "mlp.fc1", c.add_mlp_bias);
     } else {
       out.add_module(mlp + "gate_proj", own + "mlp.fc1", c.add_mlp_bias, "gate");
       out.add_module(mlp + "up_proj", own + "mlp.fc1", c.add_mlp_bias, "up");
     }
-    out.add_module(mlp + "down_proj", own + "mlp.fc2", c.add_mlp_bias);
+    if (!c.is_moe_layer(i)) out.add_module(mlp + "down_proj", own + "mlp.fc2", c.add_mlp_bias);
     for (const auto& [theirs, ours] : layout.norms) out.add_module(hf + theirs, own + ours);
   }
   out.add_module("model.norm", "final_norm");

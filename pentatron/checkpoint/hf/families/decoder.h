@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "pentatron/checkpoint/hf/families/experts.h"
 #include "pentatron/checkpoint/hf/families/family.h"
 
 namespace pentatron::checkpoint {
@@ -51,6 +52,7 @@ struct DecoderLayout {
   /// The norms: Hugging Face's name and ours, in order.
   std::vector<std::pair<const char*, const char*>> norms = {
       {"input_layernorm", "attention_norm"}, {"post_attention_layernorm", "mlp_norm"}};
+  ExpertNames experts = {};
 };
 /// The tensors, with biases and q/k norms where the model has them.
 void name_decoder(const models::ModelConfig& c, const DecoderLayout& layout, TensorNames& out);

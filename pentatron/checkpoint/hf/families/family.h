@@ -11,6 +11,7 @@
 
 #include "pentatron/base/json.h"
 #include "pentatron/checkpoint/hf/families/config_reader.h"
+#include "pentatron/checkpoint/hf/weight_map.h"
 #include "pentatron/models/model_config.h"
 
 namespace pentatron::checkpoint {
@@ -21,11 +22,18 @@ class TensorNames {
   struct Entry {
     std::string hf, param, part;
     bool transposed = false;
+    int64_t expert = -1; ///< the tensor is of one expert; -1: of all
   };
+  explicit TensorNames(HfNames kind = HfNames::kFiles) : kind_(kind) {}
+  HfNames kind() const { return kind_; }
 
   /// The tensor `hf` is the part `part` (empty: all) of parameter `param`.
   void add(std::string hf, std::string param, std::string part = "", bool transposed = false) {
     entries_.push_back({std::move(hf), std::move(param), std::move(part), transposed});
+  }
+  /// The same of one expert.
+  void add_expert(std::string hf, std::string param, std::string part, int64_t expert) {
+    entries_.push_back({std::move(hf), std::move(param), std::move(part), false, expert});
   }
   /// `hf`.weight is that of `own`.weight; with `bias` also the bias.
   void add_module(const std::string& hf, const std::string& own, bool bias = false,
@@ -36,6 +44,7 @@ class TensorNames {
   std::vector<Entry> take() { return std::move(entries_); }
 
  private:
+  HfNames kind_;
   std::vector<Entry> entries_;
 };
 

@@ -1,0 +1,46 @@
+/// A mixture of experts in the place of an MLP: each token goes to k of E experts, and its output
+/// is their sum, weighted by the router; plus shared experts, which every token goes to.
+///
+/// Shapes, T = outer tokens, h = hidden: x [T, h] -> [T, h]. Parameters: router.weight [E, h],
+/// router.bias [E]; experts.fc1.weight [E, f or 2 f, h], experts.fc2.weight [E, h, f] and their
+/// biases; shared.fc1, shared.fc2 as of an Mlp, shared_gate.weight [1, h].
+/// Collectives: those of parallel::Dispatch; without sequence parallel an all-gather over tp.
+/// Source: Shazeer et al. 2017 (arXiv:1701.06538), DeepSeekMoE (arXiv:2401.06066).
+#pragma once
+
+#include <optional>
+
+#include "pentatron/layers/mlp.h"
+#include "pentatron/parallel/expert/dispatch.h"
+#include "pentatron/parallel/expert/router.h"
+
+namespace pentatron::layers {
+
+struct MoeOptions {
+  MlpOptions expert; ///< of one; without dropout
+  parallel::RouterOptions router;
+  bool router_bias = false;
+  std::optional<MlpOptions> shared;
+  bool shared_gate = false; ///< the shared experts' output times sigmoid(x w)
+};
+
+class Moe {
+ public:
+  Moe(const nn::Scope& scope, const MoeOptions& options, parallel::TensorParallel tp,
+      const parallel::ExpertParallel& experts);
+  at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const;
+  static nn::Cost cost(const MoeOptions& options, const nn::LayerShape& shape);
+
+ private:
+  at::Tensor routed(const at::Tensor& x, const nn::ForwardContext& ctx) const;
+
+  MoeOptions options_;
+  parallel::TensorParallel tp_;
+  parallel::ExpertParallel experts_;
+  nn::Param *router_, *router_bias_ = nullptr;
+  nn::Param *fc1_, *fc1_bias_ = nullptr, *fc2_, *fc2_bias_ = nullptr;
+  std::optional<Mlp> shared_;
+  nn::Param* shared_gate_ = nullptr;
+};
+
+} // namespace pentatron::layers

@@ -1,0 +1,181 @@
+#include "pentatron/nn/ops/rows.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+
+#include "pentatron/nn/ops/matmul.h"
+#include "pentatron/nn/param.h"
+#include "pentatron/nn/record.h"
+
+namespace pentatron::nn {
+
+namespace {
+
+at::Tensor picked(const at::Tensor& x, const at::Tensor& source) {
+  return x.index_select(0, source);
+}
+
+template <class T>
+void sum_on_cpu(const at::Tensor& rows, const at::Tensor& places, const at::Tensor& out) {
+  using Acc = std::conditional_t<std::is_same_v<T, double>, double, float>;
+  const int64_t tokens = places.size(0), k = places.size(1), f = rows.size(1);
+  const int64_t* const place = places.const_data_ptr<int64_t>();
+  const T* const from = rows.const_data_ptr<T>();
+  T* const to = out.mutable_data_ptr<T>();
+  at::parallel_for(0, tokens, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, k * f)),
+                   [&](int64_t begin, int64_t end) {
+                     std::vector<Acc> sum(static_cast<size_t>(f));
+                     for (int64_t t = begin; t < end; ++t) {
+                       std::fill(sum.begin(), sum.end(), Acc{0});
+                       for (int64_t j = 0; j < k; ++j) {
+                         const int64_t row = place[t * k + j];
+                         if (row < 0) continue;
+                         const T* const values = from + row * f;
+                         for (int64_t i = 0; i < f; ++i)
+                           sum[static_cast<size_t>(i)] += static_cast<Acc>(values[i]);
+                       }
+                       for (int64_t i = 0; i < f; ++i)
+                         to[t * f + i] = static_cast<T>(sum[static_cast<size_t>(i)]);
+                     }
+                   });
+}
+
+at::Tensor summed(const at::Tensor& rows_in, const at::Tensor& places) {
+  const at::Tensor rows = rows_in.contiguous();
+  const at::Tensor out = at::empty({places.size(0), rows.size(1)}, rows.options());
+  if (rows.is_cpu()) {
+    AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, rows.scalar_type(), "sum_rows",
+                                    [&] { sum_on_cpu<scalar_t>(rows, places, out); });
+    return out;
+  }
+  at::Tensor total = at::zeros(out.sizes(), rows.options().dtype(acc_dtype(rows.scalar_type())));
+  if (rows.size(0) == 0) return total.to(rows.scalar_type());
+  for (int64_t j = 0; j < places.size(1); ++j) {
+    const at::Tensor at = places.select(1, j);
+    total += at::where(at.ge(0).unsqueeze(1), rows.index_select(0, at.clamp_min(0)), 0);
+  }
+  return total.to(rows.scalar_type());
+}
+
+/// The matrix's gradient += dy^T x over its ranges, and that of its bias.
+class GroupedWgrad final : public WgradTask {
+ public:
+  GroupedWgrad(at::Tensor dy, at::Tensor x, at::Tensor bias_scale, std::vector<RowRange> ranges,
+               Param* weight, Param* bias)
+      : dy_(std::move(dy)), x_(std::move(x)), bias_scale_(std::move(bias_scale)),
+        ranges_(std::move(ranges)), weight_(weight), bias_(bias) {}
+
+  void run() override {
+    const NoAutograd guard;
+    for (const RowRange& range : ranges_) {
+      const at::Tensor dy = dy_.narrow(0, range.begin, range.rows);
+      if (weight_ != nullptr)
+        add_matmul_tn(weight_->main_grad().select(0, range.matrix), dy,
+                      x_.narrow(0, range.begin, range.rows));
+      if (bias_ != nullptr) {
+        const at::Tensor grad = bias_->main_grad().select(0, range.matrix);
+        if (bias_scale_.defined()) {
+          const at::Tensor scale = bias_scale_.narrow(0, range.begin, range.rows);
+          grad.add_(at::mv(dy.to(grad.scalar_type()).t(), scale));
+        } else {
+          add_column_sums(grad, dy);
+        }
+      }
+    }
+    // Also where no row was of this rank's matrices: the uses were announced.
+    if (weight_ != nullptr) weight_->accumulated();
+    if (bias_ != nullptr) bias_->accumulated();
+  }
+  std::vector<at::Tensor> holds() const override { return {dy_, x_, bias_scale_}; }
+
+ private:
+  at::Tensor dy_, x_, bias_scale_;
+  std::vector<RowRange> ranges_;
+  Param *weight_, *bias_;
+};
+
+} // namespace
+
+at::Tensor take_rows(const at::Tensor& x, const at::Tensor& source, const at::Tensor& places) {
+  at::Tensor y;
+  {
+    const NoAutograd guard;
+    y = picked(x.detach(), source);
+  }
+  record("take_rows", {x}, {y}, {places}, [](auto&& grads, Saved& saved) {
+    const NoAutograd guard;
+    return std::vector<at::Tensor>{summed(grads[0], saved[0])};
+  });
+  return y;
+}
+
+at::Tensor sum_rows(const at::Tensor& rows, const at::Tensor& source, const at::Tensor& places) {
+  at::Tensor y;
+  {
+    const NoAutograd guard;
+    y = summed(rows.detach(), places);
+  }
+  record("sum_rows", {rows}, {y}, {source}, [](auto&& grads, Saved& saved) {
+    const NoAutograd guard;
+    return std::vector<at::Tensor>{picked(grads[0], saved[0])};
+  });
+  return y;
+}
+
+at::Tensor grouped_linear(const at::Tensor& x, std::vector<RowRange> ranges, Param& weight,
+                          Param* bias, const at::Tensor& bias_scale, const ForwardContext& ctx) {
+  ctx.use(&weight);
+  ctx.use(bias);
+  const at::ScalarType acc = acc_dtype(x.scalar_type());
+  at::Tensor y;
+  {
+    const NoAutograd guard;
+    y = at::zeros({x.size(0), weight.value().size(1)}, x.options());
+    for (const RowRange& range : ranges) {
+      const at::Tensor out = y.narrow(0, range.begin, range.rows);
+      const at::Tensor row_bias =
+          bias != nullptr ? bias->value().select(0, range.matrix) : at::Tensor();
+      const bool scaled = bias != nullptr && bias_scale.defined();
+      matmul_nt_into(out, x.detach().narrow(0, range.begin, range.rows),
+                     weight.value().select(0, range.matrix), scaled ? at::Tensor() : row_bias);
+      if (scaled)
+        out.add_((row_bias.to(acc).unsqueeze(0) *
+                  bias_scale.detach().narrow(0, range.begin, range.rows).unsqueeze(1))
+                     .to(out.scalar_type()));
+    }
+  }
+  const bool has_scale = bias != nullptr && bias_scale.defined();
+  record("grouped_linear", {x, has_scale ? bias_scale : at::Tensor()}, {y},
+         {x, has_scale ? bias_scale.detach() : at::Tensor()},
+         [&weight, bias, ranges, queue = ctx.wgrad, wants_dx = x.requires_grad(),
+          wants_scale = has_scale && bias_scale.requires_grad()](auto&& grads, Saved& saved) {
+           const NoAutograd guard;
+           const at::Tensor dy = grads[0].contiguous();
+           at::Tensor dx, dscale;
+           if (wants_dx) {
+             dx = at::zeros({dy.size(0), weight.value().size(2)}, dy.options());
+             for (const RowRange& range : ranges)
+               matmul_nn_into(dx.narrow(0, range.begin, range.rows),
+                              dy.narrow(0, range.begin, range.rows),
+                              weight.value().select(0, range.matrix));
+           }
+           if (wants_scale) {
+             const at::ScalarType acc = saved[1].scalar_type();
+             dscale = at::zeros({dy.size(0)}, dy.options().dtype(acc));
+             for (const RowRange& range : ranges)
+               dscale.narrow(0, range.begin, range.rows)
+                   .copy_(at::mv(dy.narrow(0, range.begin, range.rows).to(acc),
+                                 bias->value().select(0, range.matrix).to(acc)));
+           }
+           Param* const trained_bias = bias != nullptr && bias->trainable ? bias : nullptr;
+           if (weight.trainable || trained_bias != nullptr)
+             queue->push(std::make_unique<GroupedWgrad>(dy, saved.take(0), saved.take(1), ranges,
+                                                        weight.trainable ? &weight : nullptr,
+                                                        trained_bias));
+           return std::vector<at::Tensor>{dx, dscale};
+         });
+  return y;
+}
+
+} // namespace pentatron::nn

@@ -1,0 +1,35 @@
+/// Operators on rows that do not keep their places: what experts are fed with and give back.
+///
+/// Shapes: T = tokens, R = rows, f = features, k = rows of a token.
+#pragma once
+
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "pentatron/nn/context.h"
+
+namespace pentatron::nn {
+
+/// out[r] = x[source[r]]. Its gradient adds up the rows of a token in the order of `places`.
+///   x [T, f], source [R] int64, places [T, k] int64: the rows that are of a token, each row once;
+///   -1 is none
+at::Tensor take_rows(const at::Tensor& x, const at::Tensor& source, const at::Tensor& places);
+
+/// out[t] = sum over j of rows[places[t, j]], in order of j, in the accumulate type; the adjoint of
+/// take_rows.
+at::Tensor sum_rows(const at::Tensor& rows, const at::Tensor& source, const at::Tensor& places);
+
+/// Rows [begin, begin + rows) of a tensor that one matrix of a stack works on.
+struct RowRange {
+  int64_t matrix = 0, begin = 0, rows = 0;
+};
+
+/// Rows of each range times the transposed matrix of it: y[r] = x[r] W[m]^T + bias_scale[r] b[m].
+/// Ranges of a matrix are summed up in their order for its gradient. Rows in no range are zero.
+///   x [R, in], weight [E, out, in], bias [E, out] or null, bias_scale [R] in the accumulate type
+///   or undefined: 1 -> [R, out]
+at::Tensor grouped_linear(const at::Tensor& x, std::vector<RowRange> ranges, Param& weight,
+                          Param* bias, const at::Tensor& bias_scale, const ForwardContext& ctx);
+
+} // namespace pentatron::nn

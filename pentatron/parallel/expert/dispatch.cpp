@@ -1,0 +1,147 @@
+#include "pentatron/parallel/expert/dispatch.h"
+
+#include <ATen/ATen.h>
+
+#include "pentatron/comm/collectives.h"
+#include "pentatron/nn/record.h"
+
+namespace pentatron::parallel {
+
+namespace {
+
+/// Where the choices of each expert begin, if they lie by expert. [E + 1]
+std::vector<int64_t> starts_of(const at::Tensor& counts) {
+  std::vector<int64_t> starts = {0};
+  for (int64_t e = 0; e < counts.size(0); ++e)
+    starts.push_back(starts.back() + counts.const_data_ptr<int64_t>()[e]);
+  return starts;
+}
+
+/// This rank's block of `tokens` rows.
+struct Block {
+  int64_t begin = 0, rows = 0, each = 0;
+};
+Block block_of(int64_t tokens, const TensorParallel& tp) {
+  const int64_t each = (tokens + tp.size() - 1) / tp.size();
+  const int64_t begin = std::min<int64_t>(tokens, tp.rank() * each);
+  return {begin, std::min<int64_t>(each, tokens - begin), each};
+}
+
+at::Tensor cut(const at::Tensor& x, const Block& block) {
+  return x.narrow(0, block.begin, block.rows).contiguous();
+}
+
+at::Tensor join(const at::Tensor& own, const Block& block, int64_t tokens,
+                const TensorParallel& tp) {
+  at::Tensor padded = own;
+  if (block.rows < block.each) {
+    padded = at::zeros({block.each, own.size(1)}, own.options());
+    padded.narrow(0, 0, block.rows).copy_(own);
+  }
+  return comm::all_gather(padded.contiguous(), 0, tp.group).narrow(0, 0, tokens);
+}
+
+} // namespace
+
+at::Tensor own_rows(const at::Tensor& x, const TensorParallel& tp) {
+  if (tp.size() == 1 || tp.sequence) return x;
+  const int64_t tokens = x.size(0);
+  const Block block = block_of(tokens, tp);
+  at::Tensor y;
+  {
+    const nn::NoAutograd guard;
+    y = cut(x.detach(), block);
+  }
+  nn::record("own_rows", {x}, {y}, {}, [block, tokens, tp](auto&& grads, nn::Saved&) {
+    const nn::NoAutograd guard;
+    return std::vector<at::Tensor>{join(grads[0], block, tokens, tp)};
+  });
+  return y;
+}
+
+at::Tensor join_rows(const at::Tensor& own, int64_t tokens, const TensorParallel& tp) {
+  if (tp.size() == 1 || tp.sequence) return own;
+  const Block block = block_of(tokens, tp);
+  at::Tensor y;
+  {
+    const nn::NoAutograd guard;
+    y = join(own.detach(), block, tokens, tp);
+  }
+  nn::record("join_rows", {own}, {y}, {}, [block](auto&& grads, nn::Saved&) {
+    const nn::NoAutograd guard;
+    return std::vector<at::Tensor>{cut(grads[0], block)};
+  });
+  return y;
+}
+
+Dispatch::Dispatch(const at::Tensor& experts, int64_t num_experts, ExpertParallel parallel)
+    : parallel_(std::move(parallel)) {
+  const at::Tensor chosen = experts.to(at::kCPU).contiguous();
+  const int64_t tokens = chosen.size(0), k = chosen.size(1), choices = tokens * k;
+  const int64_t* const expert = chosen.const_data_ptr<int64_t>();
+  counts_ = at::zeros({num_experts}, at::kLong);
+  int64_t* const count = counts_.mutable_data_ptr<int64_t>();
+  for (int64_t i = 0; i < choices; ++i) ++count[expert[i]];
+
+  // By expert, and of one in order of tokens; the block of an ep rank once for each of its etp
+  // ranks.
+  const std::vector<int64_t> starts = starts_of(counts_);
+  const int64_t etp = parallel_.etp, local = parallel_.local_experts(num_experts);
+  const at::Tensor choice = at::empty({choices * etp}, at::kLong);
+  const at::Tensor places = at::empty({choices, etp}, at::kLong);
+  int64_t* const choice_of = choice.mutable_data_ptr<int64_t>();
+  int64_t* const place_of = places.mutable_data_ptr<int64_t>();
+  std::vector<int64_t> next(starts.begin(), starts.end() - 1); // in order of experts
+  for (int64_t i = 0; i < choices; ++i) {
+    const int64_t at = next[static_cast<size_t>(expert[i])]++;
+    const int64_t block = expert[i] / local * local;
+    const int64_t begin = starts[static_cast<size_t>(block)],
+                  rows = starts[static_cast<size_t>(block + local)] - begin;
+    for (int64_t q = 0; q < etp; ++q) {
+      const int64_t row = begin * etp + q * rows + (at - begin);
+      choice_of[row] = i;
+      place_of[i * etp + q] = row;
+    }
+  }
+  for (int64_t block = 0; block < num_experts; block += local)
+    send_.insert(send_.end(), static_cast<size_t>(etp),
+                 starts[static_cast<size_t>(block + local)] - starts[static_cast<size_t>(block)]);
+  const at::Device device = experts.device();
+  choice_ = choice.to(device);
+  source_ = choice.div(k, "floor").to(device);
+  places_ = places.view({tokens, k * etp}).to(device);
+  values_places_ = places.to(device);
+
+  const at::Tensor all = comm::all_gather(counts_.unsqueeze(0), 0, parallel_.group); // [ranks, E]
+  const int64_t first = parallel_.group.rank() / etp * local;
+  int64_t begin = 0;
+  for (int64_t rank = 0; rank < all.size(0); ++rank) {
+    int64_t from_rank = 0;
+    for (int64_t e = 0; e < local; ++e) {
+      const int64_t rows = all.const_data_ptr<int64_t>()[rank * num_experts + first + e];
+      if (rows > 0) ranges_.push_back({.matrix = e, .begin = begin + from_rank, .rows = rows});
+      from_rank += rows;
+    }
+    receive_.push_back(from_rank);
+    begin += from_rank;
+  }
+}
+
+at::Tensor Dispatch::send(const at::Tensor& x) const {
+  return comm::all_to_all_rows(nn::take_rows(x, source_, places_), send_, receive_,
+                               parallel_.group);
+}
+
+at::Tensor Dispatch::send_values(const at::Tensor& per_choice) const {
+  const at::Tensor values = per_choice.reshape({-1, 1});
+  return comm::all_to_all_rows(nn::take_rows(values, choice_, values_places_), send_, receive_,
+                               parallel_.group)
+      .squeeze(1);
+}
+
+at::Tensor Dispatch::take_back(const at::Tensor& rows) const {
+  return nn::sum_rows(comm::all_to_all_rows(rows, receive_, send_, parallel_.group), source_,
+                      places_);
+}
+
+} // namespace pentatron::parallel

@@ -1,0 +1,53 @@
+/// Which experts work on a token, and with what weight.
+///
+/// Shapes: T = tokens, E = experts, k = experts of a token. Scores and probs are in the accumulate
+/// type, whatever the type of the model. Sources: Shazeer et al. 2017 (arXiv:1701.06538); Lepikhin
+/// et al. 2020 (arXiv:2006.16668) for the balance loss; DeepSeek-V3 (arXiv:2412.19437) sec. 2.1.2
+/// for sigmoid scores, groups and the bias.
+#pragma once
+
+#include <cstdint>
+
+#include <ATen/core/Tensor.h>
+
+#include "pentatron/nn/context.h"
+
+namespace pentatron::parallel {
+
+enum class RouterScore : uint8_t { kSoftmax, kSigmoid, kSqrtSoftplus };
+
+struct RouterOptions {
+  int64_t experts = 0;
+  int64_t top_k = 2;
+  RouterScore score = RouterScore::kSoftmax;
+  /// Scores of all experts first, then the selection; else the softmax is of the selected logits.
+  /// Other scores than softmax are always of all.
+  bool score_first = false;
+  bool normalize = false; ///< the selected scores are divided by their sum
+  double scaling = 1;     ///< of probs
+  int64_t groups = 0;     ///< experts are selected in `group_top_k` of so many groups; 0: in all
+  int64_t group_top_k = 0;
+  int64_t group_score_top_k = 1; ///< a group's score is the sum of its best so many
+};
+
+/// x W^T + b in the accumulate type: a rounded logit could choose another expert.
+///   x [T, h], weight [E, h], bias [E] or null -> [T, E]
+at::Tensor router_logits(const at::Tensor& x, nn::Param& weight, nn::Param* bias,
+                         const nn::ForwardContext& ctx);
+
+struct Routed {
+  at::Tensor experts; ///< [T, k] int64, best first; of equal ones the lowest first
+  at::Tensor probs;   ///< [T, k], differentiable
+};
+
+/// `bias` [E] is added for the selection alone; may be undefined.
+///   logits [T, E] in the accumulate type
+Routed route(const at::Tensor& logits, const at::Tensor& bias, const RouterOptions& options);
+
+/// Scores of all experts that sum to 1, as balance losses take them; differentiable.
+at::Tensor balance_scores(const at::Tensor& logits, RouterScore score);
+
+/// The number of tokens that chose each expert. -> [E] int64
+at::Tensor count_choices(const at::Tensor& experts, int64_t num_experts);
+
+} // namespace pentatron::parallel

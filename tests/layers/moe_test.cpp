@@ -1,0 +1,252 @@
+// A mixture of experts against its definition in LibTorch, alone and on ranks of ep, etp and tp.
+#include "pentatron/layers/moe.h"
+
+#include <map>
+#include <mutex>
+
+#include <gtest/gtest.h>
+
+#include "pentatron/comm/collectives.h"
+#include "pentatron/nn/param_store.h"
+#include "pentatron/nn/saved.h"
+#include "tests/nn/op_fixture.h"
+#include "tests/support/ranks.h"
+
+namespace pentatron::layers {
+namespace {
+
+using test::expect_close;
+using test::randn;
+
+constexpr int64_t kTokens = 12, kHidden = 10, kFfn = 8, kExperts = 4;
+constexpr test::Tolerance kExact{1e-12, 1e-12};
+
+struct Case {
+  const char* name;
+  MoeOptions options;
+};
+std::ostream& operator<<(std::ostream& out, const Case& c) {
+  return out << c.name;
+}
+
+MoeOptions plain() {
+  MoeOptions o;
+  o.expert = {.hidden = kHidden,
+              .ffn = kFfn,
+              .activation = kernels::Activation::kSilu,
+              .gated = true,
+              .init_std = 0.3,
+              .proj_init_std = 0.3};
+  o.router = {.experts = kExperts, .top_k = 2};
+  return o;
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all = {{"gated", plain()}};
+  MoeOptions biased = plain();
+  biased.expert.bias = biased.router_bias = true;
+  biased.expert.gated = false;
+  all.push_back({"biased", biased});
+  MoeOptions shared = plain();
+  shared.shared = shared.expert;
+  shared.shared->ffn = 6;
+  shared.shared_gate = true;
+  shared.router.score_first = true;
+  all.push_back({"shared", shared});
+  MoeOptions sigmoid = plain();
+  sigmoid.router.score = parallel::RouterScore::kSigmoid;
+  sigmoid.router.normalize = true;
+  sigmoid.router.scaling = 1.5;
+  sigmoid.shared = sigmoid.expert;
+  all.push_back({"sigmoid", sigmoid});
+  return all;
+}
+
+struct Layer {
+  Layer(const MoeOptions& o, const parallel::TensorParallel& tp = {},
+        const parallel::ExpertParallel& experts = {}, at::ScalarType dtype = at::kDouble)
+      : moe(nn::Scope(params, dtype, {{"tp", {tp.rank(), tp.size()}}}), o, tp, experts),
+        store(params, at::kCPU) {
+    uint64_t seed = 100;
+    for (nn::Param& p : params) {
+      at::Tensor value = 0.4 * randn(p.spec().shape, ++seed);
+      nn::load_global(p, value.to(dtype));
+    }
+  }
+  nn::ParamList params;
+  Moe moe;
+  nn::ResidentStore store;
+};
+
+at::Tensor act(const at::Tensor& x, bool gated) {
+  if (!gated) return at::silu(x);
+  return at::silu(x.narrow(1, 0, x.size(1) / 2)) * x.narrow(1, x.size(1) / 2, x.size(1) / 2);
+}
+
+/// The definition: every expert on every token, and a mask of weights.
+at::Tensor define(const at::Tensor& x, const std::map<std::string, at::Tensor>& p,
+                  const MoeOptions& o) {
+  const auto has = [&](const char* name) { return p.contains(name); };
+  at::Tensor logits = x.matmul(p.at("router.weight").t());
+  if (has("router.bias")) logits = logits + p.at("router.bias");
+  const parallel::Routed routed = parallel::route(logits.detach(), {}, o.router);
+  at::Tensor scores = o.router.score == parallel::RouterScore::kSigmoid ? at::sigmoid(logits)
+                                                                        : at::softmax(logits, 1);
+  scores = scores.gather(1, routed.experts);
+  const bool of_selected =
+      o.router.score == parallel::RouterScore::kSoftmax && !o.router.score_first;
+  if (o.router.normalize || of_selected) scores = scores / scores.sum(1, true);
+  const at::Tensor weights =
+      at::zeros_like(logits).scatter(1, routed.experts, scores * o.router.scaling);
+  at::Tensor y = at::zeros_like(x);
+  for (int64_t e = 0; e < o.router.experts; ++e) {
+    at::Tensor up = x.matmul(p.at("experts.fc1.weight")[e].t());
+    if (has("experts.fc1.bias")) up = up + p.at("experts.fc1.bias")[e];
+    at::Tensor out = act(up, o.expert.gated).matmul(p.at("experts.fc2.weight")[e].t());
+    if (has("experts.fc2.bias")) out = out + p.at("experts.fc2.bias")[e];
+    y = y + weights.select(1, e).unsqueeze(1) * out;
+  }
+  if (has("shared.fc1.weight")) {
+    at::Tensor shared = act(x.matmul(p.at("shared.fc1.weight").t()), o.expert.gated)
+                            .matmul(p.at("shared.fc2.weight").t());
+    if (has("shared_gate.weight"))
+      shared = shared * at::sigmoid(x.matmul(p.at("shared_gate.weight").t()));
+    y = y + shared;
+  }
+  return y;
+}
+
+class MoeLayer : public testing::TestWithParam<Case> {};
+
+TEST_P(MoeLayer, IsItsDefinitionWithAllGradients) {
+  const at::Tensor x = randn({kTokens, kHidden}, 1), dy = randn({kTokens, kHidden}, 2);
+  Layer layer(GetParam().options);
+  std::map<std::string, at::Tensor> values;
+  for (const nn::Param& p : layer.params) values[p.name()] = p.value().clone().requires_grad_(true);
+  const at::Tensor x_leaf = x.clone().requires_grad_(true);
+  const at::Tensor y = define(x_leaf, values, GetParam().options);
+  y.backward(dy);
+  test::Pass pass(kTokens);
+  const auto r = test::differentiate(
+      [&](const auto& in) { return layer.moe.forward(in[0], pass.ctx); }, {x}, dy);
+  expect_close(r.y, y, kExact);
+  expect_close(r.grads[0], x_leaf.grad(), kExact);
+  for (const nn::Param& p : layer.params) {
+    SCOPED_TRACE(p.name());
+    expect_close(p.main_grad(), values.at(p.name()).grad(), kExact);
+    EXPECT_EQ(p.outstanding_uses(), 0);
+  }
+}
+
+TEST_P(MoeLayer, NarrowTypesAreNearFp64) {
+  const at::Tensor x = randn({kTokens, kHidden}, 1), dy = randn({kTokens, kHidden}, 2);
+  const auto run = [&](Layer& layer, at::ScalarType dtype) {
+    test::Pass pass(kTokens);
+    return test::differentiate([&](const auto& in) { return layer.moe.forward(in[0], pass.ctx); },
+                               {x.to(dtype)}, dy.to(dtype));
+  };
+  Layer exact(GetParam().options);
+  const auto expected = run(exact, at::kDouble);
+  for (const auto& [dtype, bound] : {std::pair{at::kFloat, 1e-5}, {at::kBFloat16, 5e-2}}) {
+    Layer layer(GetParam().options, {}, {}, dtype);
+    const auto actual = run(layer, dtype);
+    EXPECT_EQ(actual.y.scalar_type(), dtype);
+    EXPECT_LT(test::relative_error(actual.y, expected.y), bound);
+    EXPECT_LT(test::relative_error(actual.grads[0], expected.grads[0]), bound);
+    for (const nn::Param& p : layer.params)
+      EXPECT_LT(test::relative_error(p.main_grad(), exact.params.find(p.name()).main_grad()),
+                2 * bound)
+          << p.name();
+  }
+}
+
+TEST_P(MoeLayer, AFrozenParameterChangesNothingElse) {
+  const at::Tensor x = randn({kTokens, kHidden}, 1), dy = randn({kTokens, kHidden}, 2);
+  const auto run = [&](Layer& layer) {
+    test::Pass pass(kTokens);
+    return test::differentiate([&](const auto& in) { return layer.moe.forward(in[0], pass.ctx); },
+                               {x}, dy);
+  };
+  Layer trained(GetParam().options);
+  const auto expected = run(trained);
+  for (const nn::Param& frozen : trained.params) {
+    SCOPED_TRACE(frozen.name() + " is frozen");
+    Layer layer(GetParam().options);
+    layer.params.find(frozen.name()).trainable = false;
+    EXPECT_TRUE(test::same_bits(run(layer).grads[0], expected.grads[0]));
+    for (const nn::Param& p : layer.params) {
+      EXPECT_EQ(p.outstanding_uses(), 0) << p.name();
+      const at::Tensor& grad = trained.params.find(p.name()).main_grad();
+      expect_close(p.main_grad(), p.trainable ? grad : at::zeros_like(grad), {0, 0});
+    }
+  }
+}
+
+/// Ranks that are all of tp, which is etp x ep; each has all tokens, or under sequence parallel its
+/// own.
+TEST_P(MoeLayer, OnRanksIsTheSame) {
+  const at::Tensor x = randn({kTokens, kHidden}, 1), dy = randn({kTokens, kHidden}, 2);
+  Layer one(GetParam().options);
+  test::Pass pass(kTokens);
+  const auto expected = test::differentiate(
+      [&](const auto& in) { return one.moe.forward(in[0], pass.ctx); }, {x}, dy);
+  for (const auto& [ranks, etp] : {std::pair{2, 1}, {2, 2}, {4, 2}}) {
+    for (const bool sequence : {false, true}) {
+      SCOPED_TRACE(fmt::format("{} ranks, etp {}{}", ranks, etp, sequence ? ", sequence" : ""));
+      if (GetParam().options.shared && GetParam().options.shared->ffn % ranks != 0) continue;
+      std::map<std::string, at::Tensor> grads;
+      std::mutex mutex;
+      test::run_ranks(ranks, [&, etp = etp](const comm::Group& group) {
+        const parallel::TensorParallel tp(group, sequence, false);
+        Layer layer(GetParam().options, tp, {group, etp});
+        test::Pass own(kTokens);
+        if (sequence) own.layout.cut_outer(group.rank(), group.size());
+        auto r =
+            test::differentiate([&](const auto& in) { return layer.moe.forward(in[0], own.ctx); },
+                                {own.layout.outer(x)}, own.layout.outer(dy));
+        for (at::Tensor* t : {&r.y, r.grads.data()})
+          if (sequence) *t = comm::all_gather(*t, 0, group);
+        expect_close(r.y, expected.y, kExact);
+        expect_close(r.grads[0], expected.grads[0], kExact);
+        const std::lock_guard lock(mutex);
+        for (const nn::Param& p : layer.params) {
+          // Addends of axes that the spec is Partial over, and shards; replicas once.
+          at::Tensor whole = at::zeros(p.spec().shape, at::kDouble);
+          nn::store_global(p, p.main_grad(), whole);
+          const auto kind = [&](const char* axis) { return p.spec().placement(axis).kind; };
+          const bool replica = p.group == nn::ReductionGroup::kDense &&
+                               kind("tp") == nn::Placement::Kind::kReplicate && group.rank() > 0;
+          auto [entry, fresh] = grads.try_emplace(p.name(), at::zeros(p.spec().shape, at::kDouble));
+          if (!replica) entry->second += whole;
+        }
+      });
+      for (const nn::Param& p : one.params) {
+        SCOPED_TRACE(p.name());
+        expect_close(grads.at(p.name()), p.main_grad(), kExact);
+      }
+    }
+  }
+}
+
+TEST_P(MoeLayer, CostCountsTheBytesThatOperatorsKeep) {
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
+    Layer layer(GetParam().options, {}, {}, dtype);
+    test::Pass pass(kTokens);
+    nn::SavedTensors account;
+    const at::Tensor x = randn({kTokens, kHidden}, 1).to(dtype).requires_grad_(true);
+    const at::Tensor y = [&] {
+      const nn::SavedTensorsScope accounted(account);
+      return layer.moe.forward(x, pass.ctx);
+    }();
+    const nn::LayerShape shape{.tokens = kTokens,
+                               .element_bytes = static_cast<int64_t>(at::elementSize(dtype)),
+                               .acc_bytes = dtype == at::kDouble ? 8 : 4};
+    EXPECT_EQ(account.bytes(), Moe::cost(GetParam().options, shape).saved_bytes) << dtype;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Options, MoeLayer, testing::ValuesIn(cases()),
+                         [](const auto& info) { return info.param.name; });
+
+} // namespace
+} // namespace pentatron::layers

@@ -1,0 +1,111 @@
+// The way to the experts and back on several ranks: who gets what, sums, adjoints.
+#include "pentatron/parallel/expert/dispatch.h"
+
+#include <gtest/gtest.h>
+
+#include "pentatron/comm/collectives.h"
+#include "tests/nn/op_fixture.h"
+#include "tests/support/ranks.h"
+
+namespace pentatron::parallel {
+namespace {
+
+using test::expect_close;
+using test::randn;
+using test::run_ranks;
+
+constexpr int64_t kExperts = 4, kTopK = 2;
+constexpr test::Tolerance kExact{1e-13, 1e-13};
+
+/// Choices of a rank's tokens: none of expert 2, and rank 1 has no tokens at all.
+at::Tensor choices_of(int rank) {
+  if (rank == 1) return at::empty({0, kTopK}, at::kLong);
+  const std::vector<std::vector<int64_t>> of = {{3, 0}, {0, 1}, {1, 3}, {3, 1}, {0, 3}};
+  std::vector<int64_t> flat;
+  for (int64_t t = 0; t < 3 + rank; ++t) {
+    const auto& one = of[static_cast<size_t>((t + rank) % 5)];
+    flat.insert(flat.end(), one.begin(), one.end());
+  }
+  return at::tensor(flat, at::kLong).view({-1, kTopK});
+}
+
+/// Rank and number of each token, so that a row tells where it is from.
+at::Tensor tokens_of(int rank) {
+  const at::Tensor x = at::zeros({choices_of(rank).size(0), 3}, at::kDouble);
+  for (int64_t t = 0; t < x.size(0); ++t) x[t] = 100.0 * rank + static_cast<double>(t);
+  return x;
+}
+
+class DispatchOnRanks : public testing::TestWithParam<std::pair<int, int>> {};
+
+TEST_P(DispatchOnRanks, EveryExpertGetsItsTokensInOrder) {
+  const auto [ranks, etp] = GetParam();
+  run_ranks(ranks, [&, etp = etp, ranks = ranks](const comm::Group& group) {
+    const ExpertParallel parallel{group, etp};
+    const Dispatch dispatch(choices_of(group.rank()), kExperts, parallel);
+    const at::Tensor rows = dispatch.send(tokens_of(group.rank()));
+    const int64_t local = parallel.local_experts(kExperts), first = group.rank() / etp * local;
+    for (int64_t e = 0; e < local; ++e) {
+      std::vector<double> expected, actual;
+      for (int r = 0; r < ranks; ++r) {
+        const at::Tensor chosen = choices_of(r);
+        for (int64_t t = 0; t < chosen.size(0); ++t)
+          for (int64_t j = 0; j < kTopK; ++j)
+            if (chosen[t][j].item<int64_t>() == first + e)
+              expected.push_back(100.0 * r + static_cast<double>(t));
+      }
+      for (const nn::RowRange& range : dispatch.ranges())
+        for (int64_t i = 0; range.matrix == e && i < range.rows; ++i)
+          actual.push_back(rows[range.begin + i][0].item<double>());
+      EXPECT_EQ(actual, expected) << "expert " << first + e;
+    }
+    EXPECT_TRUE(at::equal(dispatch.counts(),
+                          at::bincount(choices_of(group.rank()).flatten(), {}, kExperts)));
+  });
+}
+
+TEST_P(DispatchOnRanks, RowsComeBackToTheirTokensAndTheirGradientsGoTheSameWays) {
+  const auto [ranks, etp] = GetParam();
+  run_ranks(ranks, [&, etp = etp](const comm::Group& group) {
+    const Dispatch dispatch(choices_of(group.rank()), kExperts, {group, etp});
+    const int64_t tokens = choices_of(group.rank()).size(0);
+    const at::Tensor x = randn({tokens, 3}, 10 + group.rank()),
+                     probs = randn({tokens, kTopK}, 20 + group.rank()),
+                     dy = randn({tokens, 3}, 30 + group.rank());
+    const at::Tensor x_leaf = x.clone().requires_grad_(true),
+                     p_leaf = probs.clone().requires_grad_(true);
+    // Experts that only weigh: each of etp ranks adds the same.
+    const at::Tensor y =
+        dispatch.take_back(dispatch.send(x_leaf) * dispatch.send_values(p_leaf).unsqueeze(1));
+    expect_close(y, etp * x * probs.sum(1, true), kExact);
+    y.backward(dy);
+    expect_close(x_leaf.grad(), etp * dy * probs.sum(1, true), kExact);
+    expect_close(p_leaf.grad(), etp * (x * dy).sum(1, true).expand_as(probs), kExact);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, DispatchOnRanks,
+                         testing::Values(std::pair{1, 1}, std::pair{2, 1}, std::pair{2, 2},
+                                         std::pair{4, 1}, std::pair{4, 2}, std::pair{8, 2}));
+
+TEST(OwnRows, AreABlockOfEachRankAndJoinAgain) {
+  for (const int64_t tokens : {1, 6, 7}) {
+    run_ranks(4, [&](const comm::Group& group) {
+      const TensorParallel tp(group);
+      const at::Tensor x = randn({tokens, 3}, 1), dy = randn({tokens, 3}, 2);
+      const at::Tensor leaf = x.clone().requires_grad_(true);
+      const at::Tensor own = own_rows(leaf, tp);
+      const int64_t each = (tokens + 3) / 4, begin = std::min(tokens, group.rank() * each);
+      expect_close(own, x.slice(0, begin, std::min(tokens, begin + each)), kExact);
+      const at::Tensor y = join_rows(own * 2, tokens, tp);
+      expect_close(y, 2 * x, kExact);
+      y.backward(dy);
+      expect_close(leaf.grad(), 2 * dy, kExact);
+      // Under sequence parallel a rank has its own already.
+      EXPECT_TRUE(own_rows(x, {group, true, false}).is_same(x));
+    });
+  }
+}
+
+} // namespace
+} // namespace pentatron::parallel
