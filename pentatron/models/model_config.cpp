@@ -148,15 +148,10 @@ void ModelConfig::validate(config::Violations& violations, std::string_view path
                                key("vocab_size"), vocab_size),
                    fmt::format("{}=-1", key("padding_token")));
   }
-  if (!label_names.empty()) {
+  if (head == ModelHead::kClassification && !label_names.empty()) {
     const std::string setting =
         fmt::format("{}=[{}]", key("label_names"), fmt::join(label_names, ","));
-    if (head != ModelHead::kClassification)
-      violations.add(
-          key("label_names"),
-          fmt::format("{} names classes, but {}={}", setting, key("head"), config::to_string(head)),
-          fmt::format("{}=[]", key("label_names")));
-    else if (std::ssize(label_names) > num_labels)
+    if (std::ssize(label_names) > num_labels)
       violations.add(key("label_names"),
                      fmt::format("{} has {} names, but {}={}", setting, label_names.size(),
                                  key("num_labels"), num_labels),
