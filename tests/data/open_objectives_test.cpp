@@ -116,21 +116,22 @@ TEST_F(OpenObjectives, T5NeedsASpanMarkerForEverySpan) {
   few.mask_prob = 0.19;
   few.mean_noise_span_length = 3.1;
   few.decoder_seq_length = 12;
-  few.vocab_extra_ids = 1;
+  few.vocab_extra_ids = 2;
   DatasetContext with = context();
   with.sequence_length = 36;
   const auto error = [&] { return error_of<ConfigError>([&] { open_datasets(few, with); }); };
-  EXPECT_THAT(error(), AllOf(HasSubstr("dataset.vocab_extra_ids=1 gives 1 span marker, but a text "
+  EXPECT_THAT(error(), AllOf(HasSubstr("dataset.vocab_extra_ids=2 gives 2 span markers, but a text "
                                        "of 40 tokens has 3 masked spans"),
                              HasSubstr("try: dataset.vocab_extra_ids=3")));
   few.vocab_extra_ids = 3;
   EXPECT_NO_THROW(open_datasets(few, with));
   // The number of those that a tokenizer has is given.
-  folder.write("tokenizer.json", R"({"model": {"type": "WordLevel", "unk_token": "<unk>",
+  TemporaryFolder apart;
+  const std::string tokenizer =
+      apart.write("tokenizer.json", R"({"model": {"type": "WordLevel", "unk_token": "<unk>",
     "vocab": {"<unk>": 0, "</s>": 1, "<pad>": 2, "<extra_id_0>": 3, "<extra_id_1>": 4}},
     "pre_tokenizer": {"type": "Whitespace"}})");
-  with.tokenizer =
-      make_tokenizer({.path = (folder.path() / "tokenizer.json").string(), .eod = "</s>"});
+  with.tokenizer = make_tokenizer({.path = tokenizer, .eod = "</s>"});
   EXPECT_THAT(
       error(),
       AllOf(HasSubstr("the tokenizer has 2 span markers, <extra_id_0> to <extra_id_1>, but"),
