@@ -126,7 +126,8 @@ void ModelConfig::validate(config::Violations& violations, std::string_view path
                                key("kv_channels"),
                                std::max<int64_t>(2, hidden_size / num_attention_heads / 2 * 2)));
   }
-  if (position_embedding_type == PositionEmbedding::kRope) {
+  // A saved T5 does not have the key.
+  if (type != ModelType::kT5 && position_embedding_type == PositionEmbedding::kRope) {
     const auto rotary = static_cast<int64_t>(static_cast<double>(head_size()) * rotary_percent);
     const int64_t turned = (rotary + 1) / 2 * 2; // as in transformers
     if (turned > head_size() || rotary == 0) {

@@ -66,5 +66,15 @@ TEST(ModelHeads, KeysWithoutEffectAreNotSaved) {
   EXPECT_EQ(saved.find("binary_head"), std::string::npos);
 }
 
+TEST(ModelTypes, ASavedT5HasNoRotaryPositions) {
+  ModelConfig config = ModelConfig::default_of(ModelType::kT5);
+  config.kv_channels = 7; // of which rotary positions would turn 8
+  ModelConfig read;
+  config::Violations violations;
+  config::apply_yaml(read, config::to_yaml(config), "config.yaml", violations);
+  config::validate(read, violations);
+  EXPECT_EQ(violations.text(), "");
+}
+
 } // namespace
 } // namespace pentatron::models
