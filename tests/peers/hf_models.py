@@ -231,8 +231,8 @@ def t5_batch(model, name):
     if name == "t5_decoder_inputs":
         batch["decoder_input_ids"] = torch.randint(1, words, labels.shape)
         batch["decoder_attention_mask"] = torch.ones_like(labels)
-        batch["decoder_attention_mask"][2, :2] = 0
-        labels[2, :2] = -100
+        batch["decoder_attention_mask"][2, 40:] = 0
+        labels[2, 40:] = -100
     return batch
 
 
