@@ -24,13 +24,30 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 
 namespace {
 
+bool is_separator(char c) {
+  return c == '.' || c == '_' || c == '-';
+}
+
+/// In lower case: "max", "new" and "tokens" of "--max-new-tokens".
+std::vector<std::string> words(std::string_view text) {
+  std::vector<std::string> all;
+  bool inside = false;
+  for (const char c : text) {
+    if (is_separator(c)) {
+      inside = false;
+      continue;
+    }
+    if (!inside) all.emplace_back();
+    all.back() += c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+    inside = true;
+  }
+  return all;
+}
+
 /// Lower case, without separators.
 std::string folded(std::string_view text) {
   std::string out;
-  for (const char c : text) {
-    if (c != '.' && c != '_' && c != '-')
-      out += c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
-  }
+  for (const std::string& word : words(text)) out += word;
   return out;
 }
 
@@ -82,6 +99,15 @@ constexpr Synonym kSynonyms[] = {
     {"gradientcheckpointing", "recompute"},
 };
 
+/// Whether all words of `part`, at least two, are words of `text` in the same order.
+bool has_words(std::string_view text, std::string_view part) {
+  const std::vector<std::string> wanted = words(part);
+  size_t found = 0;
+  for (const std::string& word : words(text))
+    if (found < wanted.size() && word == wanted[found]) ++found;
+  return wanted.size() >= 2 && found == wanted.size();
+}
+
 } // namespace
 
 std::optional<size_t> nearness(std::string_view typed, std::string_view candidate) {
@@ -99,6 +125,7 @@ std::optional<size_t> nearness(std::string_view typed, std::string_view candidat
   const size_t distance = edit_distance(a, b);
   consider(distance <= limit, distance);
   consider(a.size() >= 3 && b.starts_with(a), 1);
+  consider(has_words(candidate, typed), 1);
   consider(a.size() >= 4 && b.ends_with(a), 2);
   consider(b.size() >= 4 && a.starts_with(b), 3);
   return best;

@@ -67,6 +67,14 @@ struct HfView {
   std::string text; ///< of config.json
 };
 
+HfExport made_config(const ModelFacts& facts) {
+  try {
+    return make_hf_config(facts.config, facts.family);
+  } catch (const ConfigError& error) {
+    raise<ConfigError>("{}\n  try: --format pentatron", error.what());
+  }
+}
+
 HfView view_as_hf(const ModelSource& source, std::optional<SafeDtype> dtype) {
   const ModelFacts& facts = source.facts();
   if (const fs::path* const file = companion(source, "config.json")) {
@@ -85,7 +93,7 @@ HfView view_as_hf(const ModelSource& source, std::optional<SafeDtype> dtype) {
       return view;
     }
   }
-  HfExport made = make_hf_config(facts.config, facts.family);
+  HfExport made = made_config(facts);
   add_hf_details(made.config, facts.generation, dtype.value_or(source.dtype()));
   HfView view;
   view.model.family = made.family;

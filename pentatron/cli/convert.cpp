@@ -72,10 +72,11 @@ std::filesystem::path tokenizer_path(const checkpoint::ModelFacts& facts) {
 }
 
 /// What a GGUF file says of the tokenizer; without one the file serves programs that bring token
-/// numbers.
-GgufMetadata metadata_of_tokenizer(const checkpoint::ModelFacts& facts, const std::string& target) {
+/// numbers, and `why` says why.
+GgufMetadata metadata_of_tokenizer(const checkpoint::ModelFacts& facts, const std::string& target,
+                                   std::string& why) {
   const std::filesystem::path path = tokenizer_path(facts);
-  std::string why = "the model has no tokenizer";
+  why = "the model has no tokenizer";
   try {
     if (!path.empty())
       return data::tokenizer::gguf_tokenizer_metadata(path, facts.config.vocab_size);
@@ -87,7 +88,6 @@ GgufMetadata metadata_of_tokenizer(const checkpoint::ModelFacts& facts, const st
   } catch (const DataError& error) {
     why = error.what();
   }
-  log::warning("the GGUF file is written without a tokenizer: {}", why);
   return {};
 }
 
@@ -206,9 +206,10 @@ int run_convert(ConvertArguments& a) {
   const auto source = checkpoint::open_model(a.source);
   if (options.format == checkpoint::ModelFormat::kPentatron)
     options.config_yaml = config_for(*source, options.dtype);
+  std::string no_tokenizer;
   if (options.format == checkpoint::ModelFormat::kGguf) {
     checkpoint::check_target(*source, a.target, options);
-    options.tokenizer = metadata_of_tokenizer(source->facts(), a.target);
+    options.tokenizer = metadata_of_tokenizer(source->facts(), a.target, no_tokenizer);
   } else if (source->facts().tokenizer.kind == Place::Kind::kGguf) {
     options.files = files_of_gguf(source->facts().path);
   } else if (options.format == checkpoint::ModelFormat::kHuggingFace) {
@@ -226,6 +227,8 @@ int run_convert(ConvertArguments& a) {
     report = checkpoint::convert_model(model, a.target, options);
   });
   progress.clear();
+  if (options.format == checkpoint::ModelFormat::kGguf && options.tokenizer.empty())
+    log::warning("the GGUF file is written without a tokenizer: {}", no_tokenizer);
   fmt::print("{}: {}, {} in {}, from {}\n", a.target,
              counted(static_cast<int64_t>(report.tensors), "tensor"),
              format_bytes(static_cast<double>(report.bytes)),

@@ -64,13 +64,17 @@ void print_report(const trainer::TrainReport& report) {
     if (!path.empty()) fmt::print("{:<12} {}\n", what, path.string());
   };
   fmt::print("\niterations   {}\n", report.iterations);
-  if (report.last_loss) fmt::print("loss         {:.4f}\n", *report.last_loss);
+  const trainer::Scores& terms = report.last_terms;
+  if (report.last_loss)
+    fmt::print(
+        "loss         {:.4f}{}\n", *report.last_loss,
+        terms.empty() ? "" : fmt::format(" ({})", trainer::figures_text(*report.last_loss, terms)));
   if (report.validation)
     fmt::print("validation   {:.4f} ({})\n", report.validation->loss,
                trainer::figures_text(report.validation->loss, report.validation->figures));
   if (report.unigram_entropy)
-    fmt::print("unigram      {:.4f} (loss of a model that only knows token frequencies)\n",
-               *report.unigram_entropy);
+    fmt::print("unigram      {:.4f} ({} of a model that only knows token frequencies)\n",
+               *report.unigram_entropy, terms.empty() ? "loss" : terms.front().first);
   line("metrics", report.metrics);
   line("plot", report.plot);
   line("checkpoint", report.checkpoint);

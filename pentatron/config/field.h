@@ -91,6 +91,8 @@ struct FieldTraits {
   OnResume on_resume = OnResume::kInherited;
   bool selects_variant = false;     ///< an enum whose value says which fields the section has
   uint32_t variants = ~uint32_t{0}; ///< bits of the values for which the section has this field
+  std::string_view needs; ///< an enum of the section, without some of whose values it has no effect
+  uint32_t needed = ~uint32_t{0}; ///< bits of those with which it has one
 };
 
 template <class C, class T> struct Field {
@@ -152,6 +154,14 @@ template <class C, class T> struct Field {
   template <class... E> constexpr Field only_for(E... values) const {
     Field f = *this;
     f.traits.variants = ((uint32_t{1} << static_cast<unsigned>(values)) | ...);
+    return f;
+  }
+  /// The field has no effect unless the section's enum `other` has one of these values. Otherwise
+  /// it takes only its default, and is not shown.
+  template <class... E> constexpr Field only_with(std::string_view other, E... values) const {
+    Field f = *this;
+    f.traits.needs = other;
+    f.traits.needed = ((uint32_t{1} << static_cast<unsigned>(values)) | ...);
     return f;
   }
   /// Of a section: holds for its fields that say nothing themselves.

@@ -58,6 +58,13 @@ void check_schema(const Schema& schema) {
       raise<Error>("config field '{}' is only for some variants of a section that has none",
                    entry.name);
     }
+    const Entry* const needed = needed_entry(schema, entry);
+    if (!entry.traits.needs.empty() &&
+        (entry.type == nullptr || needed == nullptr || needed->type == nullptr ||
+         needed->type->kind != Kind::kEnum)) {
+      raise<Error>("config field '{}' cannot need '{}': a value needs an enum of its section",
+                   entry.name, entry.traits.needs);
+    }
   }
 }
 

@@ -86,6 +86,32 @@ bool check_entry(const Entry& entry, const Value& value, const Value& default_va
   return false;
 }
 
+/// The values of an enum among the bits: "model.head=none".
+std::vector<std::string> settings(const Entry& choice, uint32_t values, const std::string& path) {
+  std::vector<std::string> texts;
+  for (const NamedValue& named : choice.type->names)
+    if ((values >> named.value & 1) != 0) texts.push_back(fmt::format("{}={}", path, named.name));
+  return texts;
+}
+
+/// Refuses what was assigned to a field without an effect, unless it is the default, as in saved
+/// configurations of earlier versions. Returns whether there is no such thing.
+bool check_idle(const Schema& schema, const Entry& entry, const void* object, const void* defaults,
+                std::string_view section, Violations& violations) {
+  const std::string path = join(section, entry.name);
+  const Value value = read_entry(entry, object);
+  if (violations.where(path).empty() || value == read_entry(entry, defaults)) return true;
+  const Entry& needed = *needed_entry(schema, entry);
+  const std::string other = join(section, needed.name);
+  const std::vector<std::string> names = settings(needed, entry.traits.needed, other);
+  violations.add(path,
+                 fmt::format("{}={} has no effect without {}", path,
+                             format_value(*entry.type, value), fmt::join(names, " or ")),
+                 // A value that was chosen stays.
+                 violations.where(other).empty() ? names.front() : "remove " + path);
+  return false;
+}
+
 /// Refuses what was assigned to a field that the section does not have. Returns whether nothing
 /// was.
 bool check_absent(const Schema& schema, const Entry& entry, const void* object,
@@ -101,10 +127,7 @@ bool check_absent(const Schema& schema, const Entry& entry, const void* object,
   if (!assigned) return true;
   const Entry& selecting = *selecting_entry(schema);
   const std::string selector = join(section, selecting.name);
-  std::vector<std::string> names;
-  for (const NamedValue& named : selecting.type->names)
-    if ((entry.traits.variants >> named.value & 1) != 0)
-      names.push_back(fmt::format("{}={}", selector, named.name));
+  const std::vector<std::string> names = settings(selecting, entry.traits.variants, selector);
   violations.add(path,
                  fmt::format("{} is a key of {}, not of {}={}", path, fmt::join(names, " and "),
                              selector,
@@ -119,8 +142,10 @@ void validate_section(const Schema& schema, const void* object, const void* defa
   bool good = true;
   for (const Entry& entry : schema.entries) {
     const std::string full = join(path, entry.name);
-    if (!is_present(schema, entry, object)) {
+    if (!is_of_variant(schema, entry, object)) {
       good &= check_absent(schema, entry, object, path, violations);
+    } else if (!is_present(schema, entry, object)) {
+      good &= check_idle(schema, entry, object, defaults, path, violations);
     } else if (entry.section != nullptr) {
       validate_section(*entry.section, section_of(entry, object), section_of(entry, defaults),
                        violations, full);

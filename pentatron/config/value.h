@@ -41,11 +41,26 @@ inline const Entry* selecting_entry(const Schema& schema) {
     if (entry.traits.selects_variant) return &entry;
   return nullptr;
 }
+/// The field that decides whether another one has an effect; null: none does.
+inline const Entry* needed_entry(const Schema& schema, const Entry& entry) {
+  for (const Entry& other : schema.entries)
+    if (other.name == entry.traits.needs) return &other;
+  return nullptr;
+}
+/// Whether the value of the enum is among the bits.
+inline bool is_among(uint32_t values, const Entry& choice, const void* object) {
+  return (values >> std::get<int64_t>(read_entry(choice, object).data) & 1) != 0;
+}
 /// Whether the section has the field, as `object` is.
+inline bool is_of_variant(const Schema& schema, const Entry& entry, const void* object) {
+  return entry.traits.variants == ~uint32_t{0} ||
+         is_among(entry.traits.variants, *selecting_entry(schema), object);
+}
+/// Whether it also has an effect.
 inline bool is_present(const Schema& schema, const Entry& entry, const void* object) {
-  if (entry.traits.variants == ~uint32_t{0}) return true;
-  const int64_t variant = std::get<int64_t>(read_entry(*selecting_entry(schema), object).data);
-  return (entry.traits.variants >> variant & 1) != 0;
+  const Entry* const needed = needed_entry(schema, entry);
+  return is_of_variant(schema, entry, object) &&
+         (needed == nullptr || is_among(entry.traits.needed, *needed, object));
 }
 inline const void* section_of(const Entry& entry, const void* object) {
   return static_cast<const std::byte*>(object) + entry.offset;

@@ -139,10 +139,12 @@ class BatchesDataset::Reader {
     if (outer_ == 2) place.push_back(row / d_.batch_size_);
     place.push_back(row % d_.batch_size_);
     if (!field.stream.empty()) place.push_back(at % width);
-    raise<DataError>("{}: {}[{}]={} is not below {}, the number of values that the model knows\n  "
-                     "try: {} from 0 to {}",
-                     d_.name_, name, fmt::join(place, ", "), *bad, field.limit, name,
-                     field.limit - 1);
+    const bool is_token = name.ends_with(kInputIdsTensor) || name == kTokensTensor ||
+                          (field.none && !field.stream.empty());
+    const std::string range = fmt::format("0 to {}", field.limit - 1);
+    raise<DataError>("{}: {}[{}]={} is outside {}\n  try: {} from {}", d_.name_, name,
+                     fmt::join(place, ", "), *bad,
+                     is_token ? fmt::format("the vocabulary ({})", range) : range, name, range);
   }
 
   /// `tokens` as inputs and the labels one place further on.

@@ -64,7 +64,7 @@ BadInputError::BadInputError(SkippedInput input, const std::string& remedy)
 std::string remedy_for(const SkippedInput& input, bool others) {
   if (others) return "dataset.on_bad_input=skip to leave such input out";
   if (!input.key.empty()) return fmt::format("dataset.{}={}", input.option, input.key);
-  return {};
+  return input.remedy;
 }
 
 DataError no_documents(const InputReport& report, std::string_view where,

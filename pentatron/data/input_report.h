@@ -24,6 +24,7 @@ struct SkippedInput {
   std::string reason;   ///< continues a sentence: "is not a JSON object"
   std::string key = {}; ///< a key of the line that `option` could name instead
   std::string_view option = "text_key";
+  std::string remedy = {}; ///< a change of the line
 
   /// "a.jsonl: line 3 is not a JSON object".
   std::string to_string() const;

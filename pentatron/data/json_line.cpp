@@ -22,6 +22,8 @@ class Scanner {
     space();
     return p_ == end_;
   }
+  /// Of what is not well formed: where that begins, or a little behind.
+  std::string_view rest() const { return {p_, static_cast<size_t>(end_ - p_)}; }
 
  private:
   void space() {
@@ -272,10 +274,25 @@ JsonField extract_string(std::string_view line, std::string_view key, std::strin
   return result;
 }
 
+namespace {
+
+/// Numbers that Python writes and JSON does not have.
+std::string malformed_text(std::string_view record) {
+  Scanner scanner(record);
+  std::vector<std::string> ignored;
+  if (!scanner.members(ignored, ignored))
+    for (const std::string_view word : {"NaN", "Infinity"})
+      if (scanner.rest().starts_with(word))
+        return fmt::format("contains {}, which is not JSON", word);
+  return "is not a JSON object";
+}
+
+} // namespace
+
 std::optional<NoText> read_text(std::string_view record, std::string_view key, std::string& text) {
   switch (extract_string(record, key, text)) {
   case JsonField::kMalformed:
-    return NoText{BadInput::kBadJson, "is not a JSON object"};
+    return NoText{BadInput::kBadJson, malformed_text(record)};
   case JsonField::kMissing: {
     const ObjectKeys keys = object_keys(record);
     return NoText{BadInput::kMissingKey, missing_key_text(keys, key),

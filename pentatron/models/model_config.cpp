@@ -223,7 +223,8 @@ void ModelConfig::validate(config::Violations& violations, std::string_view path
                                key("kv_channels"),
                                std::max<int64_t>(2, hidden_size / num_attention_heads / 2 * 2)));
   }
-  if (position_embedding_type == PositionEmbedding::kRope) {
+  // A saved T5 does not have the key.
+  if (type != ModelType::kT5 && position_embedding_type == PositionEmbedding::kRope) {
     const auto rotary = static_cast<int64_t>(static_cast<double>(head_size()) * rotary_percent);
     const int64_t turned = (rotary + 1) / 2 * 2; // as in transformers
     if (turned > head_size() || rotary == 0) {
@@ -246,15 +247,10 @@ void ModelConfig::validate(config::Violations& violations, std::string_view path
                                key("vocab_size"), vocab_size),
                    fmt::format("{}=-1", key("padding_token")));
   }
-  if (!label_names.empty()) {
+  if (head == ModelHead::kClassification && !label_names.empty()) {
     const std::string setting =
         fmt::format("{}=[{}]", key("label_names"), fmt::join(label_names, ","));
-    if (head != ModelHead::kClassification)
-      violations.add(
-          key("label_names"),
-          fmt::format("{} names classes, but {}={}", setting, key("head"), config::to_string(head)),
-          fmt::format("{}=[]", key("label_names")));
-    else if (std::ssize(label_names) > num_labels)
+    if (std::ssize(label_names) > num_labels)
       violations.add(key("label_names"),
                      fmt::format("{} has {} names, but {}={}", setting, label_names.size(),
                                  key("num_labels"), num_labels),

@@ -372,7 +372,8 @@ struct ModelConfig {
             .only_for(T::kGpt, T::kBert),
         field("window_size", &C::window_size,
               "sliding-window attention: number of most recent tokens that a token attends to, "
-              "including itself; default: all")
+              "including itself; type=bert: a token attends in both directions to tokens at a "
+              "distance below it; default: all")
             .positive()
             .unit("tokens")
             .only_for(T::kGpt, T::kBert),
@@ -392,7 +393,8 @@ struct ModelConfig {
             .range(0, 0.99)
             .on_resume(OnResume::kTold),
         field("untie_embeddings_and_output_weights", &C::untie_embeddings_and_output_weights,
-              "use separate weights for the input embedding and the output layer"),
+              "use separate weights for the input embedding and the output layer")
+            .only_with("head", ModelHead::kMaskedLm), // that of gpt and t5, too
         field("init_method_std", &C::init_method_std, "standard deviation of initial weights")
             .non_negative()
             .on_resume(OnResume::kTold),
@@ -463,27 +465,32 @@ struct ModelConfig {
             .only_for(T::kBert),
         field("num_labels", &C::num_labels, "head=classification: number of classes")
             .range(2, 1 << 20)
-            .only_for(T::kBert),
+            .only_for(T::kBert)
+            .only_with("head", ModelHead::kClassification),
         field("label_names", &C::label_names,
               "head=classification: names of the classes in the order of their numbers; []: those "
               "of the model in checkpoint.load, or else the names in the training data, sorted by "
               "their bytes")
             .on_resume(OnResume::kTold)
-            .only_for(T::kBert),
+            .only_for(T::kBert)
+            .only_with("head", ModelHead::kClassification),
         field("classifier_dropout", &C::classifier_dropout,
               "head=classification and regression: dropout rate before the output layer; default: "
               "hidden_dropout")
             .range(0, 0.99)
             .on_resume(OnResume::kTold)
-            .only_for(T::kBert),
+            .only_for(T::kBert)
+            .only_with("head", ModelHead::kClassification, ModelHead::kRegression),
         field("binary_head", &C::binary_head,
               "head=masked_lm: also predict how the two texts of a sample belong together (next "
               "sentence or sentence order)")
-            .only_for(T::kBert),
+            .only_for(T::kBert)
+            .only_with("head", ModelHead::kMaskedLm),
         field("pooler", &C::pooler,
               "head=none: the model has the pooler, a layer applied to the first token of each "
               "sample")
-            .only_for(T::kBert),
+            .only_for(T::kBert)
+            .only_with("head", ModelHead::kNone),
         field("num_tokentypes", &C::num_tokentypes,
               "type=bert: number of token types, which tell the texts of a sample apart; 0: none")
             .range(0, 1 << 20)

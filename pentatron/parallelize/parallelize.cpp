@@ -219,7 +219,7 @@ void check_parallel(const ParallelConfig& parallel, const parallel::DdpConfig& d
                     config::Violations& violations) {
   const int64_t tp = parallel.tensor_model_parallel_size,
                 pp = parallel.pipeline_model_parallel_size,
-                model_ranks = tp * pp * parallel.context_parallel_size;
+                model_ranks = tp * pp; // ParallelConfig refuses all but one context rank
   const std::string tp_key = "parallel.tensor_model_parallel_size",
                     pp_key = "parallel.pipeline_model_parallel_size";
   if (world_size % model_ranks != 0) {

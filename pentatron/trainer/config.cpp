@@ -84,6 +84,23 @@ void check_data(const Config& config, config::Violations& violations) {
                  fmt::format("dataset.type={}", config::to_string(fits)));
 }
 
+/// Whether the model has what tells the texts of a pair apart, where a kind of pair was chosen.
+void check_pairs(const Config& config, config::Violations& violations) {
+  using data::BinaryHead;
+  constexpr const char* kKey = "dataset.bert_binary_head";
+  const BinaryHead pairs = config.dataset.bert_binary_head;
+  if (config.dataset.type != data::DatasetType::kBert || config.model.binary_head ||
+      config.model.head != models::ModelHead::kMaskedLm || pairs == BinaryHead::kNone ||
+      pairs == data::DatasetConfig{}.bert_binary_head)
+    return;
+  violations.add(kKey,
+                 fmt::format("{}={} has no effect without model.binary_head=true", kKey,
+                             config::to_string(pairs)),
+                 // The heads of a model that is loaded are as they are.
+                 config.checkpoint.load.empty() ? "model.binary_head=true"
+                                                : fmt::format("{}=none", kKey));
+}
+
 /// Samples of tokens are never padded.
 void check_padding(const Config& config, config::Violations& violations) {
   using data::DatasetType;
@@ -222,6 +239,7 @@ void Config::validate(config::Violations& violations, std::string_view) const {
                                      train.seq_length + model.position_offset));
   }
   check_data(*this, violations);
+  check_pairs(*this, violations);
   check_padding(*this, violations);
   if (checkpoint.export_hf) {
     try {

@@ -132,6 +132,25 @@ void require_safetensors(const std::filesystem::path& file) {
   }
 }
 
+bool is_logits(const models::ResultSpec& result) {
+  return result.name.ends_with(models::kLogits);
+}
+
+/// Refuses outputs that no batch gives.
+void require_outputs(const HfEvaluation& options, const models::ModelSpec& spec) {
+  const auto require = [&](bool given, const char* what, const char* option,
+                           const std::filesystem::path& file) {
+    if (given || file.empty()) return;
+    raise<ConfigError>("{} {} needs {}, which {} does not give ({})\n  try: {}", option,
+                       file.string(), what, options.model, spec.chosen_by,
+                       options.hidden_out.empty() ? "--hidden-out " + file.string()
+                                                  : fmt::format("remove {}", option));
+  };
+  require(std::ranges::any_of(spec.results, is_logits), "logits", "--logits-out",
+          options.logits_out);
+  require(!spec.losses.empty(), "a loss", "--grads-out", options.grads_out);
+}
+
 data::Batch batch_of(const HfEvaluation& options, const models::ModelSpec& spec,
                      int64_t vocab_size) {
   if (!options.batches.empty()) require_safetensors(options.batches);
@@ -151,10 +170,6 @@ at::Tensor shaped(const at::Tensor& value, const models::ResultSpec& result,
   if (result.stream == models::kPerSample) return value;
   const nn::SequenceLayout& layout = batch.layouts[static_cast<size_t>(result.stream)];
   return value.unflatten(0, {layout.batch, layout.sequence});
-}
-
-bool is_logits(const models::ResultSpec& result) {
-  return result.name.ends_with(models::kLogits);
 }
 
 void write_results(const std::filesystem::path& file, const char* content, bool logits,
@@ -181,6 +196,7 @@ std::optional<Evaluation> evaluate_hf(const HfEvaluation& options) {
   const auto source = checkpoint::open_model(options.model);
   const models::ModelConfig& config = source->config();
   const models::ModelSpec spec = models::model_spec(config);
+  require_outputs(options, spec);
   const data::Batch read = batch_of(options, spec, config.vocab_size);
   const bool with_grads = !options.grads_out.empty();
   const bool any_targets =
@@ -189,6 +205,9 @@ std::optional<Evaluation> evaluate_hf(const HfEvaluation& options) {
     raise<ConfigError>("--grads-out {} needs labels, which {} does not have\n  try: remove "
                        "--grads-out, or --batches FILE with labels",
                        options.grads_out.string(), options.batches.string());
+  // Gradients have the names of Hugging Face's tensors.
+  const std::string family =
+      with_grads ? checkpoint::make_hf_config(config, source->facts().family).family : "";
   int64_t longest = 0;
   for (const auto& [name, shape] : read.streams) longest = std::max(longest, shape.sequence_length);
   std::optional<parallelize::RankModel> loaded;
@@ -226,7 +245,6 @@ std::optional<Evaluation> evaluate_hf(const HfEvaluation& options) {
   write_results(options.hidden_out, "hidden states", false, results, spec, batch);
   if (with_grads) {
     model.model->whole().backward({}, ctx, *model.store, tape);
-    const std::string family = checkpoint::make_hf_config(config, source->facts().family).family;
     checkpoint::write_tensors(
         options.grads_out,
         checkpoint::hf_tensors({family, config}, model.model->params(),

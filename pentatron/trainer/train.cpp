@@ -439,7 +439,8 @@ TrainReport Trainer::State::train(Reporter& reporter) {
   if (s.datasets.corpus != nullptr) {
     report.unigram_entropy = data::unigram_entropy(*s.datasets.corpus, s.datasets.split.train,
                                                    s.tokenizer->vocab_size());
-    reporter.set_reference(*report.unigram_entropy);
+    // The plot shows the sum of all losses, and this is comparable with that of tokens alone.
+    if (s.model.model->spec().losses.size() == 1) reporter.set_reference(*report.unigram_entropy);
   }
   Tracer tracer({.profiling = c.profiling, .folder = c.logger.dir, .schedule = s.plan.schedule},
                 s.groups, s.recorder);
@@ -501,6 +502,7 @@ TrainReport Trainer::State::train(Reporter& reporter) {
                               .times = tracer.begin(iteration)};
     int64_t samples = 0;
     const StepResult result = s.run_step(options, &samples);
+    const Scores terms = named_terms(s.model.model->spec(), result.terms);
     tracer.end();
     s.progress.iteration = iteration;
     s.progress.consumed_samples = s.loader->consumed_samples();
@@ -523,6 +525,7 @@ TrainReport Trainer::State::train(Reporter& reporter) {
     } else {
       skipped_in_a_row = 0;
       report.last_loss = result.loss;
+      report.last_terms = terms;
     }
     ++report.steps;
     reporter.step(
@@ -530,7 +533,7 @@ TrainReport Trainer::State::train(Reporter& reporter) {
          .consumed_samples = s.progress.consumed_samples,
          .samples = samples,
          .loss = result.loss,
-         .terms = named_terms(s.model.model->spec(), result.terms),
+         .terms = terms,
          .grad_norm = result.grad_norm,
          .lr = options.lr,
          .step_time_s = monotonic_s() - step_begin,

@@ -13,6 +13,7 @@
 #include "pentatron/parallelize/parallelize.h"
 #include "pentatron/trainer/config.h"
 #include "pentatron/trainer/evaluation.h"
+#include "pentatron/trainer/metrics/scores.h"
 #include "pentatron/trainer/run_folders.h"
 
 namespace pentatron::trainer {
@@ -25,6 +26,7 @@ struct TrainReport {
   int64_t iterations = 0;                ///< that the model has had
   int64_t steps = 0;                     ///< of these, made by this process
   std::optional<double> last_loss;       ///< of the last step that had one; none: there was none
+  Scores last_terms;                     ///< the losses that it is the sum of, if several
   std::optional<Evaluation> validation;  ///< the last one; none: without targets too
   std::optional<double> unigram_entropy; ///< of the training text, in nats a token
   std::filesystem::path metrics, plot, checkpoint; ///< empty: not written

@@ -36,6 +36,10 @@ TEST(Nearest, GivesTheClosestOrNothing) {
   EXPECT_EQ(nearest("hiden_size", names), "hidden_size");
   EXPECT_EQ(nearest("xyz_abc_def", names), "");
   EXPECT_EQ(nearest("x", {}), "");
+  const std::vector<std::string> options = {"--tokens", "--max-new-tokens", "--min-p"};
+  EXPECT_EQ(nearest("--max-tokens", options), "--max-new-tokens"); // has all its words
+  EXPECT_EQ(nearest("--new_tokens", options), "--max-new-tokens");
+  EXPECT_EQ(nearest("--token", options), "--tokens");
 }
 
 TEST(Nearest, ComparesWithTheLengthOfTheName) {

@@ -296,6 +296,64 @@ TEST(Variants, OnlyFieldsOfTheVariantAreCheckedAndShown) {
   EXPECT_EQ(changed, (std::vector<std::string>{"shape.type", "shape.width"}));
 }
 
+enum class Fill { kNone, kPlain, kHatched };
+constexpr auto enum_names(Fill) {
+  return std::array{config::name(Fill::kNone, "none"), config::name(Fill::kPlain, "plain"),
+                    config::name(Fill::kHatched, "hatched")};
+}
+
+struct PenConfig {
+  Fill fill = Fill::kNone;
+  std::string color = "black";
+  int64_t lines = 4;
+  static constexpr auto fields() {
+    using C = PenConfig;
+    return std::tuple{config::field("fill", &C::fill, "inside of a shape"),
+                      config::field("color", &C::color, "of the inside")
+                          .only_with("fill", Fill::kPlain, Fill::kHatched),
+                      config::field("lines", &C::lines, "of the hatching")
+                          .min(1)
+                          .only_with("fill", Fill::kHatched)};
+  }
+};
+
+TEST(OnlyWith, AValueWithoutEffectIsRefusedWithWhatItNeeds) {
+  const auto problem = [](const std::vector<std::string>& overrides) {
+    PenConfig config;
+    config::Violations violations;
+    for (const std::string& text : overrides) config::apply_override(config, text, violations);
+    config::validate(config, violations);
+    return violations.text();
+  };
+  const auto is = [](const std::string& key, const std::string& cause, const std::string& remedy) {
+    return fmt::format("override '{}': {}\n  try: {}", key, cause, remedy);
+  };
+  EXPECT_EQ(
+      problem({"color=red"}),
+      is("color=red", "color=red has no effect without fill=plain or fill=hatched", "fill=plain"));
+  EXPECT_EQ(problem({"color=red", "fill=none"}),
+            is("color=red", "color=red has no effect without fill=plain or fill=hatched",
+               "remove color"));
+  EXPECT_EQ(problem({"fill=plain", "lines=2"}),
+            is("lines=2", "lines=2 has no effect without fill=hatched", "remove lines"));
+  for (const char* fill : {"fill=none", "fill=plain", "fill=hatched"})
+    EXPECT_EQ(problem({fill, "color=black", "lines=4"}), "") << "defaults";
+  EXPECT_EQ(problem({"fill=hatched", "lines=2", "color=red"}), "");
+  EXPECT_THAT(problem({"fill=hatched", "lines=0"}), HasSubstr("lines=0 is not allowed"));
+}
+
+TEST(OnlyWith, AValueWithoutEffectIsNotShown) {
+  PenConfig config;
+  config.color = "red"; // of code that fills the struct
+  EXPECT_EQ(config::to_yaml(config), "fill: none\n");
+  EXPECT_TRUE(config::diff(config, PenConfig{}).empty());
+  config::Violations violations;
+  config::validate(config, violations);
+  EXPECT_TRUE(violations.empty());
+  config.fill = Fill::kPlain;
+  EXPECT_EQ(config::to_yaml(config), "fill: plain\ncolor: red\n");
+}
+
 TEST(Hash, DependsOnValuesOnly) {
   EXPECT_EQ(config::hash(Config{}), config::hash(Config{}));
   EXPECT_EQ(config::hash(Config{}).size(), 16u);

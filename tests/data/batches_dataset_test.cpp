@@ -141,7 +141,8 @@ TEST_F(Batches, WhatDoesNotFitIsNamed) {
   EXPECT_THAT(error(bert_fields()), AllOf(HasSubstr("has no tensor labels [batch, sequence]"),
                                           HasSubstr("it has input_ids [2, 3]")));
   ints("labels", {2, 3}, {1, 2, 3, -100, -100, 100});
-  EXPECT_THAT(error(bert_fields()), HasSubstr("labels[1, 2]=100 is not below 100"));
+  EXPECT_THAT(error(bert_fields()),
+              HasSubstr("labels[1, 2]=100 is outside the vocabulary (0 to 99)"));
   ints("labels", {2, 2}, {1, 2, 3, -100});
   EXPECT_THAT(error(bert_fields()),
               HasSubstr("labels has sequences of 2 tokens, but other tensors of 3"));
@@ -161,7 +162,7 @@ TEST_F(Batches, WhatDoesNotFitIsNamed) {
   ints("position_ids", {2, 3}, {0, 1, 2, 2, 7, 8});
   std::vector<BatchField> fields = bert_fields();
   fields[0].positions = 8;
-  EXPECT_THAT(error(fields), HasSubstr("position_ids[1, 2]=8 is not below 8"));
+  EXPECT_THAT(error(fields), HasSubstr("position_ids[1, 2]=8 is outside 0 to 7"));
   put<float>("attention_mask", {2, 3}, {1, 1, 1, 1, 1, 1}, SafeDtype::kF32);
   EXPECT_THAT(error(bert_fields()), HasSubstr("attention_mask is F32, not I64"));
 }

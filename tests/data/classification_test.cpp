@@ -313,6 +313,13 @@ TEST_F(Classification, BadLinesFollowTheirRule) {
   EXPECT_THAT(error("{\"body\": \"a\", \"label\": 1}\n", context()),
               HasSubstr("try: dataset.text_key=body"));
   EXPECT_THAT(error(good + stars, context()), HasSubstr("try: dataset.on_bad_input=skip"));
+  EXPECT_THAT(error("{\"text\": \"a\", \"label\": true}\n", context()),
+              AllOf(HasSubstr("line 1 has neither a number nor a string under the key \"label\""),
+                    HasSubstr("try: \"label\": 0, or \"label\": \"the name of a class\"")));
+  for (const std::string number : {"NaN", "Infinity", "-Infinity"})
+    EXPECT_THAT(error("{\"text\": \"a\", \"label\": " + number + "}\n", context()),
+                HasSubstr("bad.jsonl: line 1 contains " +
+                          number.substr(number.find_first_not_of('-')) + ", which is not JSON"));
   const std::string file = folder.write(
       "a.jsonl", good + stars + "{bad\n\n" + "{\"text\": \"a\", \"label\": null}\n" +
                      "{\"text\": \"\xFF\", \"label\": 1}\n{\"text\": 3, \"label\": 1}\n" +

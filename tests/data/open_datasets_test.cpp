@@ -64,7 +64,7 @@ TEST_F(OpenDatasets, BatchesAreCheckedBeforeTheyAreUsed) {
   EXPECT_THAT(error_of<DataError>([&] {
                 open(write_batches({2, 2, 3}, tokens));
               }),
-              HasSubstr("tokens[1, 1, 0]=10 is not below 10"));
+              HasSubstr("tokens[1, 1, 0]=10 is outside the vocabulary (0 to 9)"));
   EXPECT_THAT(error_of<DataError>([&] {
                 open(write_batches({4, 3}, tokens), 20);
               }),

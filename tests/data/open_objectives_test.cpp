@@ -16,6 +16,7 @@ namespace pentatron::data {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::HasSubstr;
 
 class OpenObjectives : public ::testing::Test {
@@ -107,10 +108,56 @@ TEST_F(OpenObjectives, EveryKeyChangesTheSamples) {
     change(changed);
     EXPECT_FALSE(same(batch_of(changed, context()), t5));
   }
+}
+
+TEST_F(OpenObjectives, T5NeedsASpanMarkerForEverySpan) {
+  stream = "encoder";
   DatasetConfig few = config(DatasetType::kT5);
+  few.mask_prob = 0.19;
+  few.mean_noise_span_length = 3.1;
+  few.decoder_seq_length = 12;
   few.vocab_extra_ids = 2;
-  EXPECT_THAT(error_of<ConfigError>([&] { open_datasets(few, context()); }),
-              HasSubstr("2 sentinels are fewer"));
+  DatasetContext with = context();
+  with.sequence_length = 36;
+  const auto error = [&] { return error_of<ConfigError>([&] { open_datasets(few, with); }); };
+  EXPECT_THAT(error(), AllOf(HasSubstr("dataset.vocab_extra_ids=2 gives 2 span markers, but a text "
+                                       "of 40 tokens has 3 masked spans"),
+                             HasSubstr("try: dataset.vocab_extra_ids=3")));
+  few.vocab_extra_ids = 3;
+  EXPECT_NO_THROW(open_datasets(few, with));
+  // The number of those that a tokenizer has is given.
+  TemporaryFolder apart;
+  const std::string tokenizer =
+      apart.write("tokenizer.json", R"({"model": {"type": "WordLevel", "unk_token": "<unk>",
+    "vocab": {"<unk>": 0, "</s>": 1, "<pad>": 2, "<extra_id_0>": 3, "<extra_id_1>": 4}},
+    "pre_tokenizer": {"type": "Whitespace"}})");
+  with.tokenizer = make_tokenizer({.path = tokenizer, .eod = "</s>"});
+  EXPECT_THAT(
+      error(),
+      AllOf(HasSubstr("the tokenizer has 2 span markers, <extra_id_0> to <extra_id_1>, but"),
+            HasSubstr("try: dataset.mean_noise_span_length=4")));
+  few.mean_noise_span_length = 4;
+  EXPECT_NO_THROW(open_datasets(few, with));
+}
+
+TEST_F(OpenObjectives, NextSentenceNeedsAnotherText) {
+  folder.write("one/a.txt", "A sentence. Another one.");
+  DatasetConfig c = config(DatasetType::kBert);
+  c.path = (folder.path() / "one").string();
+  c.split = "1,0";
+  EXPECT_THAT(error_of<ConfigError>([&] { open_datasets(c, context()); }),
+              AllOf(HasSubstr("dataset.bert_binary_head=next_sentence"),
+                    HasSubstr("try: dataset.bert_binary_head=sentence_order")));
+  c.bert_binary_head = BinaryHead::kSentenceOrder;
+  EXPECT_NO_THROW(open_datasets(c, context()));
+  // Validation data of one sample: its second text is the true one.
+  DatasetConfig small = config(DatasetType::kBert);
+  small.split = "9995,5";
+  const Datasets sets = open_datasets(small, context());
+  ASSERT_NE(sets.validation, nullptr);
+  ASSERT_EQ(sets.validation->samples_per_epoch(), 1);
+  const std::vector<int64_t> ids{0, 1, 2, 3, 4, 5, 6, 7};
+  EXPECT_THAT(make_batch(*sets.validation, ids).ints("next_sentence_label"), Each(0));
 }
 
 TEST_F(OpenObjectives, SpecialTokensMayBeNamed) {

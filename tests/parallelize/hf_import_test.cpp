@@ -25,6 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::error_of;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 const fs::path kHfModels = fs::path(PENTATRON_TEST_DATA) / "hf_tiny";
@@ -76,8 +77,10 @@ TEST_F(HfImport, RefusesWhatChangesAnEncodersNumbers) {
   const auto labels = [](const char* problem, const Json& names) {
     return Json{{"problem_type", problem}, {"id2label", names}};
   };
-  EXPECT_THAT(error_with("bert", {{"architectures", {"BertForTokenClassification"}}}),
-              HasSubstr("the architecture BertForTokenClassification"));
+  EXPECT_THAT(
+      error_with("bert", {{"architectures", {"BertForTokenClassification"}}}),
+      AllOf(HasSubstr("the architecture BertForTokenClassification"),
+            HasSubstr("try: save its encoder alone, with model.bert.save_pretrained(DIR)")));
   EXPECT_THAT(error_with("bert", {{"is_decoder", true}}), HasSubstr("is_decoder=true"));
   EXPECT_THAT(error_with("bert", {{"type_vocab_size", 0}}), HasSubstr("type_vocab_size=0"));
   EXPECT_THAT(error_with("bert", {{"position_embedding_type", "relative_key"}}),
@@ -299,6 +302,32 @@ TEST_F(HfImport, TiesOnlyWhatIsEqual) {
     EXPECT_FALSE(untied()) << name;
     tensors[output][3][1] += 1;
     EXPECT_TRUE(untied()) << name;
+  }
+}
+
+TEST_F(HfImport, ASecondCopyHasToBeEqual) {
+  struct Copy {
+    const char *model, *copy, *original;
+  };
+  for (const auto& [model, copy, original] :
+       {Copy{"bert_masked_lm", "cls.predictions.decoder.bias", "cls.predictions.bias"},
+        Copy{"roberta_masked_lm", "lm_head.decoder.bias", "lm_head.bias"},
+        Copy{"t5", "encoder.embed_tokens.weight", "shared.weight"},
+        Copy{"t5_untied", "decoder.embed_tokens.weight", "shared.weight"}}) {
+    SCOPED_TRACE(std::string(model) + ": " + copy);
+    fs::copy_file(kHfModels / model / "config.json", folder / "config.json",
+                  fs::copy_options::overwrite_existing);
+    auto tensors = weights_of(model);
+    const auto open = [&] {
+      write_tensors(folder / "model.safetensors", tensors);
+      return open_hf_model(folder);
+    };
+    tensors[copy] = tensors.at(original).clone();
+    EXPECT_NO_THROW(open());
+    tensors[copy].flatten()[3] += 1;
+    EXPECT_THAT(error_of(open), HasSubstr(fmt::format("{} is not equal to {}", copy, original)));
+    tensors[copy] = tensors.at(original).to(at::kHalf);
+    EXPECT_THAT(error_of(open), HasSubstr(copy));
   }
 }
 

@@ -69,6 +69,27 @@ def gemma3(**keys):
     return tf.Gemma3TextConfig, {**LLAMA, **GEMMA, **keys}
 
 
+ENCODER = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=40, vocab_size=67,
+               max_position_embeddings=48, initializer_range=0.1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+
+
+def bert(task, **keys):
+    return tf.BertConfig, {**ENCODER, **keys}, getattr(tf, f"BertFor{task}")
+
+
+def roberta(task, **keys):
+    return tf.RobertaConfig, {**ENCODER, "type_vocab_size": 1, **keys}, getattr(tf, f"RobertaFor{task}")
+
+
+T5 = dict(d_model=32, d_kv=12, d_ff=40, num_layers=2, num_decoder_layers=3, num_heads=4, vocab_size=67, dropout_rate=0.0,
+          decoder_start_token_id=0, initializer_factor=0.5, relative_attention_num_buckets=8,
+          relative_attention_max_distance=20)
+
+
+def t5(**keys):
+    return tf.T5Config, {**T5, **keys}, tf.T5ForConditionalGeneration
+
+
 def rope(kind, **keys):
     return {"rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, **keys}}
 
@@ -144,14 +165,102 @@ MODELS = {
     "gemma3_padding": gemma3(pad_token_id=0),
     "gemma3_all_full": gemma3(layer_types=["full_attention"] * 3),
     "qwen3_mqa_linear": qwen3(num_key_value_heads=1, **rope("linear", factor=3.0)),
+    "bert": bert("PreTraining"),
+    "bert_types": bert("PreTraining", hidden_act="silu", type_vocab_size=5, hidden_size=36, num_attention_heads=6),
+    "bert_untied": bert("PreTraining", tie_word_embeddings=False, hidden_act="gelu_pytorch_tanh", num_attention_heads=1),
+    "bert_masked": bert("MaskedLM", type_vocab_size=1, pad_token_id=7, layer_norm_eps=1e-5),
+    "bert_classes": bert("SequenceClassification", num_labels=5, hidden_act="relu"),
+    "bert_two_classes": bert("SequenceClassification", num_labels=2, problem_type="single_label_classification"),
+    "bert_number": bert("SequenceClassification", num_labels=1),
+    "roberta": roberta("MaskedLM"),
+    "roberta_untied": roberta("MaskedLM", tie_word_embeddings=False, type_vocab_size=2),
+    "roberta_classes": roberta("SequenceClassification", num_labels=4, hidden_act="relu", type_vocab_size=2, pad_token_id=0),
+    "roberta_number": roberta("SequenceClassification", num_labels=1, pad_token_id=5),
+    "t5": t5(),
+    "t5_long": t5(relative_attention_num_buckets=12, relative_attention_max_distance=33),
+    "t5_four_buckets": t5(relative_attention_num_buckets=4, relative_attention_max_distance=7),
+    "t5_near_distance": t5(relative_attention_num_buckets=32, relative_attention_max_distance=17),
+    "t5_gated": t5(feed_forward_proj="gated-gelu", scale_decoder_outputs=True, tie_word_embeddings=False, d_kv=7, num_heads=3),
+    "t5_gated_silu": t5(feed_forward_proj="gated-silu", num_decoder_layers=1),
+    "t5_silu": t5(feed_forward_proj="silu", tie_word_embeddings=False),
+    "t5_gelu": t5(feed_forward_proj="gelu", layer_norm_epsilon=1e-3),
+    "t5_unscaled": t5(scale_decoder_outputs=False),
+    "t5_start": t5(decoder_start_token_id=3, pad_token_id=3),
+    "t5_decoder_inputs": t5(),
 }
+
+
+def draw(mask, likely, of):
+    """Of each token, a label with that probability; none where the mask has a 0."""
+    return torch.where((torch.rand(mask.shape) < likely) & (mask == 1), torch.randint(0, of, mask.shape), -100)
+
+
+def encoder_batch(model):
+    """Samples of several lengths. Padding inside of a text has no gradient in transformers, so there is none."""
+    config, pairs = model.config, isinstance(model, tf.BertForPreTraining)
+    judges = type(model).__name__.endswith("SequenceClassification")
+    pad = config.pad_token_id or 0
+    ids = torch.randint(0, config.vocab_size, (4, 33))
+    ids[ids == pad] = config.vocab_size - 1
+    mask = torch.ones_like(ids)
+    mask[1, 15:] = mask[3, 1:] = 0
+    if not pairs and not judges:  # those heads read the first token, which would be padding
+        mask[0, :6] = 0
+    ids[mask == 0] = pad
+    batch = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.randint(0, config.type_vocab_size, ids.shape)}
+    if not judges:
+        batch["labels"] = draw(mask, 0.3, config.vocab_size)
+    elif config.num_labels == 1:
+        batch["labels"] = torch.randn(4, dtype=torch.float64)
+    else:
+        batch["labels"] = torch.randint(0, config.num_labels, (4,))
+    if pairs:
+        batch["next_sentence_label"] = torch.randint(0, 2, (4,))
+    return batch
+
+
+def t5_batch(model, name):
+    """Texts padded at both ends; the decoder's inputs follow from the labels, or are given."""
+    words = model.config.vocab_size
+    ids = torch.randint(1, words, (3, 60))
+    mask = torch.ones_like(ids)
+    mask[1, 30:] = mask[2, :3] = 0
+    labels = torch.randint(1, words, (3, 46))
+    labels[0, 41:] = labels[1, :2] = -100
+    batch = {"input_ids": ids, "attention_mask": mask, "labels": labels}
+    if name == "t5_decoder_inputs":
+        batch["decoder_input_ids"] = torch.randint(1, words, labels.shape)
+        batch["decoder_attention_mask"] = torch.ones_like(labels)
+        batch["decoder_attention_mask"][2, 40:] = 0
+        labels[2, 40:] = -100
+    return batch
+
+
+def batch_of(model, name=""):
+    """Arguments of the model's forward pass."""
+    kind = model.config.model_type
+    if kind == "t5":
+        return t5_batch(model, name)
+    if kind in ("bert", "roberta"):
+        return encoder_batch(model)
+    return {"input_ids": torch.randint(0, model.config.vocab_size, (3, 50))}
+
+
+def forward(model, batch):
+    """Loss and logits."""
+    if "labels" in batch:
+        output = model(**batch)
+        return output.loss, output.logits if "logits" in output else output.prediction_logits
+    logits, ids = model(**batch, use_cache=False).logits, batch["input_ids"]
+    return torch.nn.functional.cross_entropy(logits[:, :-1].reshape(-1, logits.shape[-1]), ids[:, 1:].reshape(-1)), logits
 
 
 def make(name, folder):
     """Writes the model and its batch; returns transformers' fp64 model after backward, with its loss and logits."""
-    config, keys = MODELS[name]
+    config, keys, *kind = MODELS[name]
     torch.manual_seed(zlib.crc32(name.encode()))
-    model = tf.AutoModelForCausalLM.from_config(config(**keys), attn_implementation="eager").float()
+    make_model = kind[0]._from_config if kind else tf.AutoModelForCausalLM.from_config
+    model = make_model(config(**keys), attn_implementation="eager").float()
     with torch.no_grad():  # constant initial values would hide exchanged biases and norms
         for parameter in model.parameters():
             if parameter.ndim == 1:
@@ -159,10 +268,9 @@ def make(name, folder):
     model = model.to({"llama_bf16": torch.bfloat16, "llama_fp16": torch.float16}.get(name, torch.float32))
     model.save_pretrained(folder, max_shard_size="60KB" if name == "llama_sharded" else "1GB")
     model = type(model).from_pretrained(folder, dtype=torch.float64, attn_implementation="eager").eval()
-    ids = torch.randint(0, model.config.vocab_size, (3, 50))
-    save_file({"input_ids": ids}, f"{folder}/batch.safetensors")
-    logits = model(input_ids=ids, use_cache=False).logits
-    loss = torch.nn.functional.cross_entropy(logits[:, :-1].reshape(-1, logits.shape[-1]), ids[:, 1:].reshape(-1))
+    batch = batch_of(model, name)
+    save_file(batch, f"{folder}/batch.safetensors")
+    loss, logits = forward(model, batch)
     loss.backward()
     return model, loss.item(), logits.detach()
 
@@ -187,7 +295,8 @@ def compare(program, name, folder):
     fp64, _ = evaluate(program, folder, "fp64", "--grads-out", f"{folder}/grads.safetensors")
     fp32, logits32 = evaluate(program, folder, "fp32")
     grads = load_file(f"{folder}/grads.safetensors")
-    expected = {key: p.grad for key, p in model.named_parameters()}
+    # transformers does not use the bias of an untied head.
+    expected = {key: p.grad for key, p in model.named_parameters() if p.grad is not None}
     if set(grads) != set(expected):
         raise RuntimeError(f"gradients of other names: {sorted(set(grads) ^ set(expected))[:5]}")
     return {"loss": relative(fp64, loss),

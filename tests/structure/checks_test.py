@@ -98,6 +98,16 @@ class Models(unittest.TestCase):
         self.assertEqual(tree(asked, '"a gemma2 file"; // "gemma2"\n'), [])
         self.assertEqual(tree("pentatron/checkpoint/hf/families/b.cpp", 'if (family == "gemma2") {\n'), [])
 
+    def test_a_list_of_families_that_the_page_does_not_name_is_found(self):
+        families = "pentatron/checkpoint/hf/families/"
+        tree = {
+            **self.HEADER, families + "a.cpp": "Family a_family() {\n", families + "b.cpp": "Family b_family() {\n",
+            families + "all.h": "Family a_family();\nFamily b_family();\n", "pentatron/checkpoint/c.cpp": "a_family();\n"
+        }
+        page = lambda text: models.violations(Tree(**tree, **{models.PAGE: text}).root)
+        self.assertEqual(page("a line in `families/all.h`"), [])
+        self.assertEqual(page("a line"), [f"{models.PAGE}: a new family needs a line in {families}all.h, which the page does not name"])
+
     def test_a_tree_without_models_is_told(self):
         self.assertEqual(len(models.violations(Tree(**{"pentatron/trainer/a.cpp": "\n"}).root)), 1)
 

@@ -10,8 +10,31 @@ FAMILY_NAME = re.compile(r'\.(?:model_type|architecture) = "(\w+)"')
 TYPE_NAME = re.compile(r'config::name\(ModelType::\w+, "(\w+)"\)')
 
 
+FAMILY_MAKER = re.compile(r"^Family (\w+_family)\(\) \{", re.MULTILINE)
+FAMILIES = "pentatron/checkpoint/hf/families/"
+PAGE = "docs/adding-a-model.md"
+
+
 def violations(root):
-    return classes(root) + types(root)
+    return classes(root) + types(root) + lists_of_families(root)
+
+
+def lists_of_families(root):
+    """The page says which files name every family, beside the family's own."""
+    makers, listing = {}, {}
+    for path in files.sources(root):
+        content = files.read(root, path)
+        for name in FAMILY_MAKER.findall(content) if path.startswith(FAMILIES) else ():
+            makers[name] = path
+        listing[path] = content
+    page = files.read(root, PAGE) if makers else ""
+    found = []
+    for path, content in listing.items():
+        others = [name for name, own in makers.items() if own != path]
+        if others and all(name in content for name in others):
+            if path.removeprefix("pentatron/checkpoint/hf/") not in page:
+                found.append(f"{PAGE}: a new family needs a line in {path}, which the page does not name")
+    return found
 
 
 def classes(root):

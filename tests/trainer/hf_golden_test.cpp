@@ -1,5 +1,6 @@
 // The models of tests/data/hf_tiny against what transformers computed for them, and training
 // against PyTorch's curves.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
@@ -22,6 +23,8 @@ namespace pentatron::trainer {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 const fs::path kData = PENTATRON_TEST_DATA;
 
@@ -66,6 +69,26 @@ TEST(HfHidden, OfAModelWithoutHeadsAreThoseOfTransformers) {
     expect_hidden(out / "hidden.safetensors", expected);
     fs::remove_all(out);
   }
+}
+
+TEST(HfOutputs, ThatTheModelDoesNotGiveAreRefusedBeforeTheWork) {
+  const fs::path folder = kData / "hf_tiny/bert_model", out = scratch("hf_outputs");
+  const auto error = [&](HfEvaluation options) {
+    options.model = folder;
+    options.batches = folder / "expected.safetensors";
+    return test::error_of([&] { evaluate_hf(options); });
+  };
+  const fs::path file = out / "file.safetensors", other = out / "other.safetensors";
+  EXPECT_THAT(error({.logits_out = file}),
+              AllOf(HasSubstr("--logits-out " + file.string() + " needs logits"),
+                    HasSubstr("model.head=none"), HasSubstr("try: --hidden-out " + file.string())));
+  EXPECT_THAT(error({.grads_out = file}),
+              AllOf(HasSubstr("--grads-out " + file.string() + " needs a loss"),
+                    HasSubstr("try: --hidden-out " + file.string())));
+  EXPECT_THAT(error({.logits_out = file, .hidden_out = other}),
+              HasSubstr("try: remove --logits-out"));
+  EXPECT_TRUE(fs::is_empty(out));
+  fs::remove_all(out);
 }
 
 TEST(HfPositions, OfABatchAreRowsOfTheTable) {

@@ -105,8 +105,16 @@ TEST(LayoutErrors, EverythingThatDoesNotFitIsToldAtOnceBeforeAnythingRuns) {
   });
   for (const char* part :
        {"model.num_attention_heads=4", "model.ffn_hidden_size=64", "context_parallel_size",
-        "too few for 5 pipeline stages", "num_distributed_optimizer_instances", "--ranks 30"})
+        "too few for 5 pipeline stages", "num_distributed_optimizer_instances", "--ranks 15"})
     EXPECT_NE(message.find(part), std::string::npos) << part << " is missing in: " << message;
+}
+
+TEST(LayoutErrors, ContextRanksAreRefusedByOneSentence) {
+  const test::Scratch scratch;
+  const std::string message = test::error_of(
+      [&] { test::layout_config("gpt2", "parallel.context_parallel_size=2", 1, scratch); });
+  EXPECT_NE(message.find("context_parallel_size=2 is not supported yet"), std::string::npos);
+  EXPECT_EQ(message.find("problems in the configuration"), std::string::npos) << message;
 }
 
 } // namespace

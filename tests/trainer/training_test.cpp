@@ -446,7 +446,7 @@ TEST_F(Training, BadInputIsOneSentence) {
   EXPECT_THAT(error({"train.micro_batch_size=3"}), HasSubstr("train.micro_batch_size=3"));
   tokens[1][0][0] = 257;
   checkpoint::write_tensors(file, {{"tokens", tokens}});
-  EXPECT_THAT(error({}), HasSubstr("tokens[1, 0, 0]=257 is not below 257"));
+  EXPECT_THAT(error({}), HasSubstr("tokens[1, 0, 0]=257 is outside the vocabulary (0 to 256)"));
   checkpoint::write_tensors(file, {{"tokens", tokens.to(at::kDouble)}});
   EXPECT_THAT(error({}), HasSubstr("tokens is F64"));
   checkpoint::write_tensors(file, {{"tokens", tokens[0]}});

@@ -10,6 +10,7 @@ ENCODER = TINY + "model.type=bert dataset.type=bert dataset.path=texts.jsonl"
 LLAMA = "$DATA/hf_tiny/llama"
 EVALUATE = f"pentatron evaluate --hf {LLAMA} --batches {LLAMA}/expected.safetensors "
 GENERATE = "pentatron generate saved --tokens 1,2 --max-new-tokens 2 "
+HIDDEN = "pentatron evaluate --hf $DATA/hf_tiny/bert_model --batches $DATA/hf_tiny/bert_model/expected.safetensors "
 BATCH = f"pentatron evaluate texts --batches {LLAMA}/expected.safetensors "
 
 
@@ -60,7 +61,7 @@ echo '{{"chat_template": "{{% for m in messages %}}{{{{ m.content }}}}{{% endfor
 {TEXT.replace("checkpoint.save=new", "tokenizer.path=speaking checkpoint.save=talk")}
 {TEXT.replace("checkpoint.save=new", "tokenizer.path=mute checkpoint.save=silent")}
 echo mine > mine/config.yaml
-echo '{{"model_type": "perceiver"}}' > odd/config.json
+echo '{{"model_type": "bert", "vocab_size": 67, "architectures": ["BertForTokenClassification"]}}' > odd/config.json
 cp {LLAMA}/config.json pickled/
 mkdir bare
 cp {LLAMA}/config.json bare/
@@ -154,7 +155,9 @@ CASES = [
         "fp32, bf16 or fp16": "pentatron convert saved out --format hf --dtype bf16"}),
     ("precision of GGUF", "pentatron convert saved out.gguf --format gguf --dtype q2", {
         "f32, f16, bf16, q8_0 or q4_k": "pentatron convert saved out.gguf --format gguf --dtype q8_0"}),
-    ("family", "pentatron generate odd --tokens 1", {"llama, mistral, qwen2, qwen3, phi3, olmo2, glm4, gemma2, gemma3_text, gpt2, bert, roberta or t5": f"pentatron generate {LLAMA} --tokens 1"}),
+    ("task", "pentatron generate odd --tokens 1", {"save its encoder alone": HIDDEN + "--hidden-out hidden.safetensors"}),
+    ("what Hugging Face lacks", f"pentatron train {ENCODER} model.num_tokentypes=0 model.binary_head=false dataset.bert_binary_head=none checkpoint.save=new; "
+     "pentatron convert new out --format hf", {}),
     ("no weights", "pentatron generate bare --tokens 1", {"the folder of a Hugging Face model": f"pentatron generate {LLAMA} --tokens 1"}),
     ("no config.json", MOCK + "checkpoint.load=hf:nothing_in_it", {
         "the folder of a Hugging Face model": f"pentatron generate {LLAMA} --tokens 1"}),
@@ -196,6 +199,8 @@ CASES = [
     ("gradients without labels", "pentatron evaluate --hf $DATA/hf_tiny/bert_masked_lm --grads-out g.safetensors --batches $DATA/hf_tiny/bert_model/expected.safetensors", {
         "remove --grads-out": "pentatron evaluate --hf $DATA/hf_tiny/bert_masked_lm --hidden-out h.safetensors --batches $DATA/hf_tiny/bert_model/expected.safetensors",
         "--batches FILE": "pentatron evaluate --hf $DATA/hf_tiny/bert_masked_lm --grads-out g.safetensors --batches $DATA/hf_tiny/bert_masked_lm/expected.safetensors"}),
+    ("logits without a head", HIDDEN + "--logits-out l.safetensors", {"--hidden-out": HIDDEN + "--hidden-out l.safetensors"}),
+    ("gradients without a loss", HIDDEN + "--grads-out g.safetensors --hidden-out h.safetensors", {}),
     ("tuning of nothing", MOCK + "checkpoint.load=nothing checkpoint.finetune=true", {"remove checkpoint.load and checkpoint.finetune": MOCK}),
     ("stride of labels", "pentatron evaluate labels --file labels.jsonl --stride 4", {}),
     ("labels of a text", "pentatron evaluate texts --file texts.jsonl --label-key mood", {}),
@@ -241,8 +246,6 @@ CASES = [
     ("bad line of a corpus", "pentatron preprocess --input mixed.jsonl --tokenizer bytes --output new --on-bad-input error", {}),
     ("no output", "pentatron preprocess --input texts.jsonl --tokenizer bytes --output ''", {}),
     ("output without a name", "pentatron preprocess --input texts.jsonl --tokenizer bytes --output nothing_in_it/", {}),
-    ("small vocabulary", INDEXED.replace("vocab_size=300", "vocab_size=50").replace("dataset.type", "tokenizer.type=null tokenizer.vocab_size=40 dataset.type"), {
-        "model.vocab_size of the tokenizer": INDEXED}),
     ("another tokenizer", TEXT + "checkpoint.load=texts train.train_iters=3 model.vocab_size=300 tokenizer.path=other.json", {
         "its tokenizer": TEXT + "checkpoint.load=texts train.train_iters=3"}),
     ("seed", INDEXED + "dataset.order=megatron dataset.seed=5000000000", {}),

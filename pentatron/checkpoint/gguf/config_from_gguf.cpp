@@ -67,7 +67,7 @@ GgufConfig config_from_gguf(const GgufFile& file, Problems& problems) {
   const std::string architecture = keys.text("general.architecture");
   const GgufFamily* const family = find_gguf_family(&GgufFamily::architecture, architecture);
   if (family == nullptr)
-    raise<ConfigError>("{}: general.architecture={} is not supported\n  try: a {} model",
+    raise<ConfigError>("{}: general.architecture={} is not supported; supported are {}",
                        keys.origin(), excerpt(architecture), gguf_family_list());
   if (const auto parts = keys.find_integer("split.count"); parts && *parts > 1)
     raise<CheckpointError>("{} is one part of a model that is split into {} files\n  try: join "

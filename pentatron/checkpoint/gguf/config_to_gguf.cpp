@@ -22,7 +22,7 @@ GgufHead config_to_gguf(const Json& hf, Problems& problems) {
   const auto family = w.get<std::string>("model_type");
   const GgufFamily* const known = find_gguf_family(&GgufFamily::model_type, family);
   if (known == nullptr)
-    raise<ConfigError>("model_type={} cannot be written as GGUF\n  try: {}", excerpt(family),
+    raise<ConfigError>("model_type={} cannot be written as GGUF; supported are {}", excerpt(family),
                        gguf_family_list());
   out.structure.family = known;
   out.structure.vocab = w.size("vocab_size");

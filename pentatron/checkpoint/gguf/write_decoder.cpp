@@ -45,7 +45,7 @@ void put_yarn(GgufKeyWriter& w, const Json& rope, int64_t positions) {
     w.problem("rope_parameters.attention_factor differs from the value that llama.cpp uses");
   for (const char* key : {"mscale", "mscale_all_dim"}) {
     if (json_get_or<double>(rope, key, 0.0, GgufKeyWriter::kWhere) != 0)
-      w.problem(fmt::format("rope_parameters.{} cannot be stored in a {} file", key,
+      w.problem(fmt::format("rope_parameters.{} cannot be stored in a GGUF file of {}", key,
                             w.structure().family->architecture));
   }
   if (!json_get_or<bool>(rope, "truncate", true, GgufKeyWriter::kWhere))
@@ -74,7 +74,7 @@ void put_rope(GgufKeyWriter& w, int64_t positions) {
                                                    positions, GgufKeyWriter::kWhere)};
     w.out().rope_freqs = llama3_divisors(llama3, theta, w.structure().head_size);
   } else if (type != "default") {
-    w.problem(fmt::format("rope_type={} cannot be stored in a {} file", excerpt(type),
+    w.problem(fmt::format("rope_type={} cannot be stored in a GGUF file of {}", excerpt(type),
                           w.structure().family->architecture));
   }
   w.put("rope.freq_base", theta);
@@ -108,8 +108,8 @@ void put_activation(const GgufKeyWriter& w) {
   const auto& [key, known] = std::pair(family.decoder.activation_key, family.decoder.activations);
   const auto act = w.get<std::string>(key, std::string(known.front()));
   if (std::ranges::find(known, act) == known.end())
-    w.problem(
-        fmt::format("{}={} cannot be stored in a {} file", key, excerpt(act), family.architecture));
+    w.problem(fmt::format("{}={} cannot be stored in a GGUF file of {}", key, excerpt(act),
+                          family.architecture));
 }
 
 } // namespace
@@ -123,8 +123,8 @@ void write_ignored_window(GgufKeyWriter& w, int64_t window) {
 
 void require_number(const GgufKeyWriter& w, const char* key, double given, double implied) {
   if (given != implied)
-    w.problem(fmt::format("{}={} cannot be stored in a {} file, which stands for {}", key, given,
-                          w.structure().family->architecture, implied));
+    w.problem(fmt::format("{}={} cannot be stored in a GGUF file of {}, which implies {}", key,
+                          given, w.structure().family->architecture, implied));
 }
 
 void write_decoder(GgufKeyWriter& w) {
@@ -142,11 +142,13 @@ void write_decoder(GgufKeyWriter& w) {
   put_activation(w);
   s.untied = !w.get<bool>("tie_word_embeddings", d.tied);
   if (d.needs_untied && !s.untied)
-    w.problem(fmt::format("tie_word_embeddings=true cannot be stored in an {} file",
+    w.problem(fmt::format("tie_word_embeddings=true cannot be stored in a GGUF file of {}",
                           family.architecture));
   if (d.square && s.head_size * s.heads != s.hidden)
-    require_number(w, "head_dim", static_cast<double>(s.head_size),
-                   static_cast<double>(s.hidden) / static_cast<double>(s.heads));
+    w.problem(
+        fmt::format("head_dim={} times num_attention_heads={} is not hidden_size={}, as a GGUF "
+                    "file of {} implies",
+                    s.head_size, s.heads, s.hidden, family.architecture));
   const int64_t positions = w.size("max_position_embeddings", d.positions);
   w.put("block_count", s.layers);
   w.put("context_length", positions);

@@ -49,8 +49,8 @@ HfModel parse_hf_config(const Json& json, const std::string& where) {
   check_extents(in);
   const Family* const family = find_family(model.family);
   if (family == nullptr)
-    raise<ConfigError>("{}: model_type={} is not a supported family\n  try: {}", where,
-                       model.family, family_list("or"));
+    raise<ConfigError>("{}: model_type={} is not a supported family; supported are {}", where,
+                       model.family, family_list());
   model.config = family->read(in);
   model.config.padding_token = padding_token(in, *family, model.config.vocab_size);
   model.config.init_method_std = in.get<double>("initializer_range", 0.02);

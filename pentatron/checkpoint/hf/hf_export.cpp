@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 #include <vector>
 
 #include <fmt/format.h>
@@ -83,15 +82,10 @@ Json config_of(const ModelConfig& c, const Family& family) {
   return json;
 }
 
-/// What parse_hf_config() would not give back, as "model.rotary_percent=0.5"; none if it refuses
-/// the file.
-std::optional<std::vector<std::string>> lost_keys(const ModelConfig& wanted, const Json& json) {
-  ModelConfig found;
-  try {
-    found = parse_hf_config(json, "config.json").config;
-  } catch (const Error&) {
-    return std::nullopt;
-  }
+/// What parse_hf_config() would not give back, as "model.rotary_percent=0.5". Throws what it throws
+/// if it refuses the file.
+std::vector<std::string> lost_keys(const ModelConfig& wanted, const Json& json) {
+  const ModelConfig found = parse_hf_config(json, "config.json").config;
   std::vector<std::string> lost;
   for (const config::Difference& d : config::diff(normalised(wanted), normalised(found)))
     lost.push_back(fmt::format("model.{}={}", d.path, d.before));
@@ -112,21 +106,28 @@ HfExport make_hf_config(const ModelConfig& config, const std::string& preferred)
                         [&](const Family* f) { return f->model_type == preferred; });
   std::vector<std::string> fewest;
   const Family* nearest = nullptr;
+  std::string refusal; // of the first that does not read what it wrote
   for (const Family* const family : order) {
     Json json = config_of(config, *family);
-    std::optional<std::vector<std::string>> lost = lost_keys(config, json);
-    if (!lost) continue;
-    if (lost->empty()) return {std::string(family->model_type), std::move(json)};
-    if (nearest == nullptr || lost->size() < fewest.size()) {
-      fewest = std::move(*lost);
+    std::vector<std::string> lost;
+    try {
+      lost = lost_keys(config, json);
+    } catch (const Error& error) {
+      if (refusal.empty()) refusal = parts_of(error.what()).sentence;
+      continue;
+    }
+    if (lost.empty()) return {std::string(family->model_type), std::move(json)};
+    if (nearest == nullptr || lost.size() < fewest.size()) {
+      fewest = std::move(lost);
       nearest = family;
     }
   }
-  PT_DCHECK(nearest != nullptr); // the first of each type reads all that it writes
-  raise<ConfigError>(
-      "no Hugging Face family ({}) supports this model; the closest is {}, which does "
-      "not support {}",
-      family_list("and"), nearest->model_type, fmt::join(fewest, ", "));
+  const std::string_view type = config::to_string(config.type);
+  if (nearest == nullptr)
+    raise<ConfigError>("no Hugging Face family supports this model of type {}: {}", type, refusal);
+  raise<ConfigError>("no Hugging Face family supports this model of type {}; the closest is {}, "
+                     "which does not support {}",
+                     type, nearest->model_type, fmt::join(fewest, ", "));
 }
 
 std::string torch_name_of(SafeDtype dtype) {

@@ -111,6 +111,15 @@ class HfSource final : public ModelSource {
     return nullptr;
   }
 
+  /// Of a second copy in the files; transformers does not tie what differs.
+  bool differs(const SafeTensor& copy, const std::string& original) const {
+    if (original.empty()) return false;
+    for (const std::string& name : spellings(original))
+      if (const SafeTensor* const tensor = files_.find(name))
+        return tensor->dtype != copy.dtype || !std::ranges::equal(tensor->data, copy.data);
+    return false;
+  }
+
   void match(const HfModel& model) {
     TensorProblems problems;
     std::set<std::string> used;
@@ -127,8 +136,13 @@ class HfSource final : public ModelSource {
         problems.misfit(fmt::format("{} is of type {}", entry.hf, name_of(tensor->dtype)));
       parts_[entry.param].push_back({entry, tensor});
     }
-    for (const auto& [name, tensor] : files_.tensors())
-      if (!used.contains(name) && !is_known_extra(name, model)) problems.unexpected(name);
+    for (const auto& [name, tensor] : files_.tensors()) {
+      if (used.contains(name)) continue;
+      if (!is_known_extra(name, model)) problems.unexpected(name);
+      if (const std::string original = original_of(name, model); differs(tensor, original))
+        problems.misfit(
+            fmt::format("{} is not equal to {}, whose copy it is for this model", name, original));
+    }
     problems.throw_if_any(
         fmt::format("the tensors in {} do not match the {} model in its config.json",
                     facts_.path.string(), model.family));

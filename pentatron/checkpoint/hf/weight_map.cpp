@@ -56,8 +56,15 @@ bool is_known_extra(std::string_view hf_name, const HfModel& model) {
     return true;
   if (hf_name == "lm_head.weight" && !model.config.untie_embeddings_and_output_weights) return true;
   const Family* const family = find_family(model.family);
-  return family != nullptr && family->is_extra != nullptr &&
-         family->is_extra(hf_name, model.config);
+  if (family != nullptr && family->is_extra != nullptr && family->is_extra(hf_name, model.config))
+    return true;
+  return !original_of(hf_name, model).empty();
+}
+
+std::string original_of(std::string_view hf_name, const HfModel& model) {
+  const Family* const family = find_family(model.family);
+  if (family == nullptr || family->original_of == nullptr) return {};
+  return family->original_of(hf_name, model.config);
 }
 
 } // namespace pentatron::checkpoint

@@ -37,5 +37,7 @@ std::vector<WeightMapEntry> weight_map(const HfModel& model, HfNames names = HfN
 /// Tensors of older files that are no parameters: causal masks, rotary tables, a second copy of
 /// tied weights.
 bool is_known_extra(std::string_view hf_name, const HfModel& model);
+/// Of such a copy that has to be equal, the tensor that it repeats; empty for other tensors.
+std::string original_of(std::string_view hf_name, const HfModel& model);
 
 } // namespace pentatron::checkpoint

@@ -56,7 +56,8 @@ UsageError unknown_option(const NamedCommand& command, const std::string& word) 
   const std::string typed = word.substr(0, word.find('='));
   std::vector<std::string> names;
   for (const CLI::Option* option : command.app->get_options())
-    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    if (option->count() == 0 || option->get_items_expected_max() > 1) // it can be given
+      for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   const std::string near = nearest(typed, names);
   return {fmt::format("{} is not an option of {}", typed, command.name),
           near.empty() ? command.help() : near};

@@ -45,6 +45,12 @@ BertDataset::BertDataset(std::shared_ptr<const Sentences> corpus, StreamRange ra
   fields_ = fields_with(options_.head, static_cast<double>(options_.pad_token));
   find_pieces(range);
   if (pieces_.empty()) raise<DataError>("the {} data has no sentence with tokens", options_.name);
+  if (pieces_.size() == 1 && options_.head == BinaryHead::kNextSentence &&
+      options_.name == name_of(Part::kTrain))
+    raise<ConfigError>("dataset.bert_binary_head=next_sentence takes second texts from other "
+                       "places of the training data, which has only one sample of "
+                       "train.seq_length={}\n  try: dataset.bert_binary_head=sentence_order",
+                       options_.sequence_length);
 }
 
 std::vector<BatchField> BertDataset::fields_with(BinaryHead head, double pad) {
@@ -105,7 +111,7 @@ std::vector<BertDataset::Tokens> BertDataset::read(size_t piece, int64_t target)
   return sentences;
 }
 
-/// Of another document if there is one, else another piece if there is one.
+/// Of another document if there is one, else another piece.
 size_t BertDataset::other_piece(size_t piece, Draws& draws) const {
   const auto after = std::ranges::upper_bound(documents_, static_cast<int64_t>(piece));
   auto begin = static_cast<size_t>(*(after - 1)), end = static_cast<size_t>(*after);
@@ -113,9 +119,7 @@ size_t BertDataset::other_piece(size_t piece, Draws& draws) const {
     begin = piece;
     end = piece + 1;
   }
-  const size_t others = pieces_.size() - (end - begin);
-  if (others == 0) return piece;
-  const size_t other = draws.below(others);
+  const size_t other = draws.below(pieces_.size() - (end - begin));
   return other < begin ? other : other + (end - begin);
 }
 
@@ -133,7 +137,8 @@ void BertDataset::make_pair(size_t piece, int64_t target, Draws& draws, Tokens& 
     const size_t cut = 1 + draws.below(total - 1);
     for (size_t i = 0; i < total; ++i) append(i < cut ? a : b, sentences[i]);
   }
-  out.is_odd = draws.uniform() < 0.5;
+  const bool has_other = !replaced || pieces_.size() > 1;
+  out.is_odd = draws.uniform() < 0.5 && has_other;
   if (out.is_odd && replaced) {
     b.clear();
     const int64_t left = std::max<int64_t>(1, target - std::ssize(a));

@@ -29,7 +29,8 @@ struct BertSample {
 /// sentences that fit a sample; a longer sentence is cut into several pieces. Every piece is one
 /// sample an epoch. For a pair it is cut in two between sentences, a single sentence in its middle:
 /// then, in half of the samples, the second part is replaced by the beginning of a piece of another
-/// document (kNextSentence) or changes places with the first (kSentenceOrder).
+/// document (kNextSentence; of another piece if there is only one document, and never if there is
+/// only one piece) or changes places with the first (kSentenceOrder).
 class BertDataset final : public Dataset {
  public:
   struct Options {
@@ -47,7 +48,7 @@ class BertDataset final : public Dataset {
   static std::vector<BatchField> fields_with(BinaryHead head, double pad = 0);
 
   /// Of the sentences [range.begin, range.end). Throws DataError if none has a token, ConfigError
-  /// if no text fits.
+  /// if no text fits or training data of kNextSentence has only one piece.
   BertDataset(std::shared_ptr<const Sentences> corpus, StreamRange range, const Options& options);
 
   const std::vector<BatchStream>& streams() const override { return streams_; }

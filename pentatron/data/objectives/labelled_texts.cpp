@@ -72,11 +72,13 @@ class LabelledTexts::Reader {
           place.input(fmt::format("has no string under the key \"{}\"", config_.text_pair_key)));
     const auto label = json.find(config_.label_key);
     if (label == json.end()) return without_label(record, json, place);
-    if (!label->is_number() && !label->is_string())
-      return out_.report.bad(
-          BadInput::kMissingKey,
-          place.input(fmt::format("has neither a number nor a string under the key \"{}\"",
-                                  config_.label_key)));
+    if (!label->is_number() && !label->is_string()) {
+      SkippedInput input = place.input(
+          fmt::format("has neither a number nor a string under the key \"{}\"", config_.label_key));
+      input.remedy =
+          fmt::format("\"{0}\": 0, or \"{0}\": \"the name of a class\"", config_.label_key);
+      return out_.report.bad(BadInput::kMissingKey, std::move(input));
+    }
     const double number =
         label->is_string() ? named(label->get<std::string>(), place) : numbered(*label, place);
     std::optional<std::string_view> pair;

@@ -15,20 +15,6 @@ template <class T> void shuffle(std::vector<T>& values, Draws& draws) {
   for (size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[draws.below(i)]);
 }
 
-struct NoiseCounts {
-  int64_t tokens = 0;
-  int64_t spans = 0;
-};
-
-NoiseCounts noise_counts(int64_t length, double density, double mean_length) {
-  const int64_t tokens = std::clamp<int64_t>(std::llround(static_cast<double>(length) * density), 1,
-                                             std::max<int64_t>(length - 1, 1));
-  const int64_t spans =
-      std::clamp<int64_t>(std::llround(static_cast<double>(tokens) / mean_length), 1,
-                          std::max<int64_t>(std::min(tokens, length - tokens), 1));
-  return {tokens, spans};
-}
-
 /// Tokens [begin, end) of a sample.
 struct Word {
   int64_t begin = 0, end = 0;
@@ -129,6 +115,15 @@ std::vector<int64_t> random_partition(int64_t total, int64_t count, Draws& draws
   }
   lengths.push_back(total - begin);
   return lengths;
+}
+
+NoiseCounts noise_counts(int64_t length, double density, double mean_length) {
+  const int64_t tokens = std::clamp<int64_t>(std::llround(static_cast<double>(length) * density), 1,
+                                             std::max<int64_t>(length - 1, 1));
+  const int64_t spans =
+      std::clamp<int64_t>(std::llround(static_cast<double>(tokens) / mean_length), 1,
+                          std::max<int64_t>(std::min(tokens, length - tokens), 1));
+  return {tokens, spans};
 }
 
 std::vector<Span> noise_spans(int64_t length, double density, double mean_length, Draws& draws) {

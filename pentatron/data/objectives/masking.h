@@ -57,8 +57,15 @@ struct Span {
   int64_t end = 0;
 };
 
-/// Spans of noise in `length` tokens: round(length * density) tokens of noise in
-/// round(noise / mean_length) spans, at least one of each, with text before each span.
+/// Of noise in `length` tokens: round(length * density) tokens in round(tokens / mean_length)
+/// spans, at least one of each, so few that text is before each span.
+struct NoiseCounts {
+  int64_t tokens = 0;
+  int64_t spans = 0;
+};
+NoiseCounts noise_counts(int64_t length, double density, double mean_length);
+
+/// Spans of noise in `length` tokens, as noise_counts() says, with text before each span.
 std::vector<Span> noise_spans(int64_t length, double density, double mean_length, Draws& draws);
 
 /// For noise_spans(): the length of the target of a raw text, with a sentinel for each span and one

@@ -41,6 +41,7 @@ Datasets open_t5(const DatasetConfig& config, const DatasetContext& context) {
   options.start_token = start_token(context).value_or(options.pad_token);
   options.eos_token = special_tokens.eos;
   options.sentinels = special_tokens.sentinels;
+  options.sentinels_of_tokenizer = options.sentinels.front() < tokenizer.vocab_size();
   special.check(context.vocab_size);
   options.target_length = t5_target_length(config, context.sequence_length);
   DatasetConfig plain = config;

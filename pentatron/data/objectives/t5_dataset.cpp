@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
 #include "pentatron/data/batch.h"
 #include "pentatron/data/objectives/masking.h"
 
@@ -12,6 +13,34 @@ namespace pentatron::data {
 namespace {
 
 enum T5Field : size_t { kT5Inputs, kT5Labels, kT5DecoderInputs };
+
+int64_t num_spans(const T5Dataset::Options& options) {
+  return noise_counts(T5Dataset::raw_length(options), options.noise_density,
+                      options.mean_noise_span_length)
+      .spans;
+}
+
+/// Spans so long that there are enough sentinels for them.
+double fitting_span_length(T5Dataset::Options options) {
+  options.mean_noise_span_length = std::ceil(options.mean_noise_span_length);
+  while (num_spans(options) > std::ssize(options.sentinels)) ++options.mean_noise_span_length;
+  return options.mean_noise_span_length;
+}
+
+void require_sentinels(const T5Dataset::Options& options) {
+  const int64_t spans = num_spans(options), markers = std::ssize(options.sentinels);
+  if (markers >= spans) return;
+  const std::string needed =
+      fmt::format("but a text of {} has {}", counted(T5Dataset::raw_length(options), "token"),
+                  counted(spans, "masked span"));
+  if (options.sentinels_of_tokenizer && markers > 0)
+    raise<ConfigError>("the tokenizer has {}, <extra_id_0> to <extra_id_{}>, {}\n  try: "
+                       "dataset.mean_noise_span_length={}",
+                       counted(markers, "span marker"), markers - 1, needed,
+                       fitting_span_length(options));
+  raise<ConfigError>("dataset.vocab_extra_ids={} gives {}, {}\n  try: dataset.vocab_extra_ids={}",
+                     markers, counted(markers, "span marker"), needed, spans);
+}
 
 } // namespace
 
@@ -49,12 +78,7 @@ T5Dataset::T5Dataset(std::shared_ptr<const TokenDataset> plain, const Options& o
                        plain_->sequence_length() + 1, options.input_length, options.target_length,
                        raw_length_ - 1);
   }
-  const auto spans = std::llround(static_cast<double>(raw_length_) * options.noise_density /
-                                  options.mean_noise_span_length);
-  if (static_cast<int64_t>(options.sentinels.size()) < std::max<long long>(1, spans)) {
-    raise<ConfigError>("{} sentinels are fewer than the {} spans of {} tokens",
-                       options.sentinels.size(), spans, raw_length_);
-  }
+  require_sentinels(options);
 }
 
 T5Sample T5Dataset::sample(int64_t n) const {

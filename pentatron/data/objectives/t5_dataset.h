@@ -27,7 +27,8 @@ class T5Dataset final : public Dataset {
     int64_t target_length = 128;
     double noise_density = 0.15;
     double mean_noise_span_length = 3;
-    std::vector<int64_t> sentinels; ///< in the order in which they are used
+    std::vector<int64_t> sentinels;      ///< in the order in which they are used
+    bool sentinels_of_tokenizer = false; ///< not added by dataset.vocab_extra_ids
     int64_t eos_token = -1;
     int64_t pad_token = -1;
     int64_t start_token = -1; ///< the first input of the decoder

@@ -22,7 +22,7 @@ const GgufFamily* find_gguf_family(std::string_view GgufFamily::*name, std::stri
 std::string gguf_family_list() {
   std::string text;
   for (const GgufFamily& family : gguf_families()) {
-    if (!text.empty()) text += &family == &gguf_families().back() ? " or " : ", ";
+    if (!text.empty()) text += &family == &gguf_families().back() ? " and " : ", ";
     text += family.model_type;
   }
   return text;

@@ -85,7 +85,12 @@ ModelConfig read_encoder(const ConfigReader& in, std::string_view prefix) {
   } else if (task == "ForMaskedLM") {
     c.binary_head = false;
   } else if (!task.empty() && (task != "ForPreTraining" || prefix != "Bert")) {
-    in.refuse(fmt::format("the architecture {}{}", prefix, task));
+    std::string body(prefix); // what transformers calls it
+    body.front() = static_cast<char>(body.front() - 'A' + 'a');
+    in.refuse(
+        fmt::format("the architecture {}{}", prefix, task),
+        fmt::format("save its encoder alone, with model.{}.save_pretrained(DIR) of transformers",
+                    body));
   }
   return c;
 }
@@ -97,7 +102,6 @@ Json write_encoder(const ModelConfig& c) {
                {"intermediate_size", c.ffn_size()},
                {"vocab_size", c.vocab_size},
                {"max_position_embeddings", c.max_position_embeddings},
-               {"type_vocab_size", c.num_tokentypes},
                {"layer_norm_eps", c.layernorm_epsilon},
                {"hidden_act", activation_name(c.activation_func)},
                {"attention_probs_dropout_prob", c.attention_dropout},
@@ -105,6 +109,8 @@ Json write_encoder(const ModelConfig& c) {
                {"classifier_dropout", c.classifier_dropout ? Json(*c.classifier_dropout) : Json()},
                {"initializer_range", c.init_method_std},
                {"tie_word_embeddings", !c.untie_embeddings_and_output_weights}};
+  // transformers always adds the embedding of a type.
+  if (c.num_tokentypes > 0) json["type_vocab_size"] = c.num_tokentypes;
   if (c.head == ModelHead::kClassification || c.head == ModelHead::kRegression) {
     const bool classes = c.head == ModelHead::kClassification;
     Json names = Json::object(), numbers = Json::object();
@@ -160,8 +166,15 @@ void name_vocabulary(const ModelConfig& c, const std::string& head, TensorNames&
 bool is_extra_of_vocabulary(std::string_view name, const ModelConfig& c, std::string_view head) {
   if (!name.starts_with(head)) return false;
   const std::string_view rest = name.substr(head.size());
-  const bool untied = c.untie_embeddings_and_output_weights;
-  return untied ? rest == ".bias" : rest == ".decoder.bias" || rest == ".decoder.weight";
+  return rest == (c.untie_embeddings_and_output_weights ? ".bias" : ".decoder.weight");
+}
+
+/// The bias of an output layer that is tied stands twice in files of transformers 4.
+std::string original_of_vocabulary(std::string_view name, const ModelConfig& c,
+                                   const std::string& head) {
+  const bool copied = c.head == ModelHead::kMaskedLm && !c.untie_embeddings_and_output_weights &&
+                      name == head + ".decoder.bias";
+  return copied ? head + ".bias" : "";
 }
 
 /// A task whose head the files show, where config.json names none.
@@ -266,7 +279,11 @@ Family bert_family() {
           .names = name_bert,
           .padding_token = 0,
           .fit = fit_bert,
-          .is_extra = is_extra_of_bert};
+          .is_extra = is_extra_of_bert,
+          .original_of =
+              [](std::string_view name, const ModelConfig& c) {
+                return original_of_vocabulary(name, c, "cls.predictions");
+              }};
 }
 
 Family roberta_family() {
@@ -278,7 +295,11 @@ Family roberta_family() {
           .names = name_roberta,
           .padding_token = 1,
           .fit = fit_roberta,
-          .is_extra = is_extra_of_roberta};
+          .is_extra = is_extra_of_roberta,
+          .original_of =
+              [](std::string_view name, const ModelConfig& c) {
+                return original_of_vocabulary(name, c, "lm_head");
+              }};
 }
 
 } // namespace pentatron::checkpoint

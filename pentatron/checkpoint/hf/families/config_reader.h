@@ -29,8 +29,10 @@ class ConfigReader {
   }
   const Json& json() const { return json_; }
   const std::string& where() const { return where_; }
-  [[noreturn]] void refuse(const std::string& what) const {
-    raise<ConfigError>("{}: {} is not supported", where_, what);
+  /// `remedy` is what to try, if there is something.
+  [[noreturn]] void refuse(const std::string& what, const std::string& remedy = {}) const {
+    raise<ConfigError>("{}: {} is not supported{}", where_, what,
+                       remedy.empty() ? "" : "\n  try: " + remedy);
   }
 
  private:

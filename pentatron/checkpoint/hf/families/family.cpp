@@ -21,10 +21,10 @@ const Family* find_family(std::string_view model_type) {
   return found == families().end() ? nullptr : &*found;
 }
 
-std::string family_list(std::string_view last) {
+std::string family_list() {
   std::string text;
   for (size_t i = 0; i < families().size(); ++i) {
-    if (i > 0) text += i + 1 < families().size() ? ", " : fmt::format(" {} ", last);
+    if (i > 0) text += i + 1 < families().size() ? ", " : " and ";
     text += families()[i].model_type;
   }
   return text;

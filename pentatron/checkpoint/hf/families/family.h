@@ -67,16 +67,18 @@ struct Family {
   std::optional<int64_t> padding_token = {};
   /// Settles what config.json does not say but the tensors do. May be null.
   void (*fit)(const TensorLookup& has, models::ModelConfig& c) = nullptr;
-  /// Tensors of files that are no parameters of the model: copies, heads of another task. May be
+  /// Tensors of files that are no parameters of the model: tables, heads of another task. May be
   /// null.
   bool (*is_extra)(std::string_view name, const models::ModelConfig& c) = nullptr;
+  /// Of a second copy of a tensor, the name of the first; empty for other tensors. May be null.
+  std::string (*original_of)(std::string_view name, const models::ModelConfig& c) = nullptr;
 };
 
 /// In the order in which an export tries them.
 std::span<const Family> families();
 /// Null: it is not supported.
 const Family* find_family(std::string_view model_type);
-/// "llama, mistral and gpt2"; `last` joins the last one.
-std::string family_list(std::string_view last);
+/// "llama, mistral and gpt2".
+std::string family_list();
 
 } // namespace pentatron::checkpoint

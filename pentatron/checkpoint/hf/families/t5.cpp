@@ -129,8 +129,13 @@ void fit_t5(const TensorLookup&, ModelConfig& c) {
 }
 
 bool is_extra_of_t5(std::string_view name, const ModelConfig&) {
-  return name == "encoder.embed_tokens.weight" || name == "decoder.embed_tokens.weight" ||
-         name == "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight";
+  return name == "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight";
+}
+
+std::string original_of_t5(std::string_view name, const ModelConfig&) {
+  const bool copied =
+      name == "encoder.embed_tokens.weight" || name == "decoder.embed_tokens.weight";
+  return copied ? "shared.weight" : "";
 }
 
 } // namespace
@@ -145,7 +150,8 @@ Family t5_family() {
           .write = write_t5,
           .names = name_t5,
           .fit = fit_t5,
-          .is_extra = is_extra_of_t5};
+          .is_extra = is_extra_of_t5,
+          .original_of = original_of_t5};
 }
 
 } // namespace pentatron::checkpoint

@@ -1,0 +1,120 @@
+// Exports of models whose keys are at the ends of what they may be: written, or refused by a
+// sentence that names the reason.
+#include <cmath>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/checkpoint/hf/hf_export.h"
+#include "pentatron/checkpoint/hf/weight_map.h"
+#include "pentatron/config/config.h"
+#include "pentatron/config/paths.h"
+#include "pentatron/config/value.h"
+#include "tests/support/ranks.h"
+
+namespace pentatron::checkpoint {
+namespace {
+
+using models::ModelConfig;
+using models::ModelType;
+using test::error_of;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+/// As YAML: the ends of a range, both values of a switch, all of an enum.
+std::vector<std::string> extremes(const config::Entry& entry) {
+  const config::TypeInfo& type =
+      entry.type->element != nullptr ? *entry.type->element : *entry.type;
+  std::vector<std::string> values;
+  const auto add = [&](const config::Value& value) {
+    const std::string text = config::format_value(type, value);
+    values.push_back(entry.type->kind == config::Kind::kList ? "[" + text + "]" : text);
+  };
+  const config::FieldTraits& traits = entry.traits;
+  switch (type.kind) {
+  case config::Kind::kBool:
+    for (const bool value : {false, true}) add({value});
+    break;
+  case config::Kind::kEnum:
+    for (const config::NamedValue& named : type.names) add({named.value});
+    break;
+  case config::Kind::kInt:
+    add({static_cast<int64_t>(std::max(traits.min + (traits.min_excluded ? 1 : 0), -1e18))});
+    add({static_cast<int64_t>(std::min(traits.max, 1e18))});
+    break;
+  case config::Kind::kDouble:
+    add({std::nextafter(std::max(traits.min, -1e300), traits.min_excluded ? 1e300 : traits.min)});
+    add({std::min(traits.max, 1e300)});
+    break;
+  default:
+    add({std::string("a\"\nb")});
+  }
+  if (entry.type->kind == config::Kind::kOptional) values.emplace_back("null");
+  return values;
+}
+
+/// A model of two layers whose weights can be listed, unless the key makes it larger.
+ModelConfig small(ModelType type) {
+  ModelConfig c = ModelConfig::default_of(type);
+  c.num_layers = 2;
+  c.hidden_size = 8;
+  c.num_attention_heads = 2;
+  c.vocab_size = 32;
+  return c;
+}
+
+class HfExtremes : public testing::TestWithParam<ModelType> {};
+
+TEST_P(HfExtremes, EveryKeyIsExportedOrRefusedWithAReason) {
+  int exported = 0, refused = 0;
+  const ModelConfig plain = small(GetParam());
+  const auto check = [&](const std::string& path, const config::Entry& entry, const void*) {
+    if (path == "type" || path == "preset") return;
+    for (const std::string& value : extremes(entry)) {
+      SCOPED_TRACE(path + "=" + value);
+      ModelConfig c = plain;
+      config::Violations violations;
+      config::apply_override(c, path + "=" + value, violations);
+      config::validate(c, violations);
+      if (!violations.empty()) continue;
+      try {
+        const HfExport made = make_hf_config(c);
+        if (c.num_layers <= 2 && c.decoder_layers() <= 2) {
+          EXPECT_FALSE(weight_map({made.family, c}).empty());
+        }
+        ++exported;
+      } catch (const ConfigError& error) {
+        EXPECT_THAT(error.what(), HasSubstr("no Hugging Face family"));
+        ++refused;
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << error.what();
+      }
+    }
+  };
+  config::walk(config::schema_of<ModelConfig>(), &plain, check);
+  EXPECT_GT(exported, 20);
+  EXPECT_GT(refused, 5);
+}
+INSTANTIATE_TEST_SUITE_P(Types, HfExtremes,
+                         testing::Values(ModelType::kGpt, ModelType::kBert, ModelType::kT5),
+                         [](const auto& info) {
+                           return std::string(config::to_string(info.param));
+                         });
+
+TEST(HfExport, SaysWhatNoFileCanHold) {
+  ModelConfig c = small(ModelType::kBert);
+  c.num_tokentypes = 0;
+  EXPECT_THAT(error_of([&] { make_hf_config(c); }), HasSubstr("model.num_tokentypes=0"));
+  for (const ModelType type : {ModelType::kGpt, ModelType::kBert, ModelType::kT5}) {
+    c = small(type);
+    c.num_layers = 1 << 20; // more than any reader takes
+    EXPECT_THAT(error_of([&] { make_hf_config(c); }),
+                AllOf(HasSubstr(fmt::format("of type {}", config::to_string(type))),
+                      HasSubstr("=1048576 is not in 0 to 10000"), Not(HasSubstr("internal"))));
+  }
+}
+
+} // namespace
+} // namespace pentatron::checkpoint
