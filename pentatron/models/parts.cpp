@@ -1,5 +1,7 @@
 #include "pentatron/models/parts.h"
 
+#include <ATen/ATen.h>
+
 #include <algorithm>
 #include <cmath>
 
