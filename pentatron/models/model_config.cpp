@@ -77,7 +77,14 @@ ModelConfig ModelConfig::with_one_layer() const {
   small.num_layers = 1;
   if (type == ModelType::kT5) small.num_decoder_layers = 1;
   small.full_attention_layers = {};
-  small.moe_layer_freq = "1"; // the kind with more parameters
+  small.moe_layer_freq = "1";
+  if (!num_moe_experts) return small;
+  const int64_t looked_at = std::min(num_layers, kLongestLayerList);
+  int64_t experts = 0;
+  for (int64_t i = 0; i < looked_at; ++i) experts += is_moe_layer(i);
+  if (experts == looked_at) return small;
+  small.num_layers = experts == 0 ? 1 : 2;
+  small.moe_layer_freq = experts == 0 ? "[0]" : "[0,1]";
   return small;
 }
 

@@ -43,7 +43,7 @@ struct ShardSpec {
   std::vector<int64_t> shape;   ///< true global shape
   std::vector<FusedPart> parts; ///< of dimension `parts_dim`; empty: one part
   int parts_dim = 0;
-  int stacked_dims = 0; ///< first dimensions that only number equal tensors: experts
+  int stacked_dims = 0;       ///< first dimensions that only number equal tensors: experts
   int64_t shard_multiple = 0; ///< > 0: shards of ceil(n / ranks) rounded up to this, the last ones
                               ///< short or empty (vocabulary)
   std::map<std::string, Placement>

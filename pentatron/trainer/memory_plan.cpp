@@ -57,11 +57,21 @@ struct SharedElements {
   std::vector<int> kinds;
 };
 
-/// On a tensor rank.
-double local_elements(const nn::Param& param, int tp) {
+/// The first rank of the axes that split layers.
+nn::Coordinates coordinates_of(const parallelize::ParallelConfig& parallel) {
+  const auto axis = [](int64_t size) {
+    return nn::AxisPosition{.rank = 0, .size = static_cast<int>(size)};
+  };
+  const int64_t tp = parallel.tensor_model_parallel_size;
+  return {{"tp", axis(tp)},
+          {"ep", axis(parallel.expert_model_parallel_size)},
+          {"etp", axis(parallel.expert_tensor_parallel_size.value_or(tp))}};
+}
+
+/// Of a rank at `where`.
+double local_elements(const nn::Param& param, const nn::Coordinates& where) {
   double count = 1;
-  for (const int64_t n : nn::local_shape(param.spec(), {{"tp", {.rank = 0, .size = tp}}}))
-    count *= static_cast<double>(n);
+  for (const int64_t n : nn::local_shape(param.spec(), where)) count *= static_cast<double>(n);
   return count;
 }
 
@@ -76,7 +86,7 @@ struct Anatomy {
   std::map<int, Kind> kinds;
   std::vector<SharedElements> shared;
 };
-Anatomy anatomy_of(const Config& run, int tp) {
+Anatomy anatomy_of(const Config& run, const nn::Coordinates& where) {
   const Types types = types_of(run.dtype);
   const models::ModelConfig small = run.model.with_one_layer();
   const models::ModelSpec spec = models::model_spec(small);
@@ -89,7 +99,7 @@ Anatomy anatomy_of(const Config& run, int tp) {
   for (nn::LayerShape& shape : shapes) {
     shape.element_bytes = static_cast<int64_t>(types.element);
     shape.acc_bytes = static_cast<int64_t>(types.acc);
-    shape.tp = tp;
+    shape.tp = where.at("tp").size;
   }
   const auto by_token = [&](int64_t bytes) {
     return static_cast<double>(bytes) / static_cast<double>(tokens);
@@ -104,7 +114,7 @@ Anatomy anatomy_of(const Config& run, int tp) {
   }
   const std::unique_ptr<models::Model> model = models::make_model(small, {});
   for (const nn::Param& param : model->params()) {
-    const double count = local_elements(param, tp);
+    const double count = local_elements(param, where);
     SharedElements shared{.elements = count, .kinds = {}};
     for (const int64_t unit : param.units()) {
       shared.kinds.push_back(spec.segments[static_cast<size_t>(unit)].kind);
@@ -142,7 +152,7 @@ struct Frozen {
   Held idle; ///< segments without a backward pass
 };
 std::vector<Frozen> frozen_parts(const Config& config, const parallelize::PipelinePlan& plan,
-                                 int tp) {
+                                 const nn::Coordinates& where) {
   const int ranks = *std::ranges::max_element(plan.rank_of_stage) + 1;
   std::vector<Frozen> frozen(static_cast<size_t>(ranks));
   if (config.train.freeze.empty()) return frozen; // there may be a million layers
@@ -154,7 +164,7 @@ std::vector<Frozen> frozen_parts(const Config& config, const parallelize::Pipeli
       for (const int64_t unit : param.units()) trains[static_cast<size_t>(unit)] = true;
       continue;
     }
-    const double count = local_elements(param, tp);
+    const double count = local_elements(param, where);
     for (const int rank : plan.ranks_of(param.units()))
       frozen[static_cast<size_t>(rank)].elements += count;
   }
@@ -187,7 +197,8 @@ class Planner {
         dp_(parallelize::data_parallel_size(config.parallel, world_size)),
         spec_(models::model_spec(config.model)),
         plan_(parallelize::plan_pipeline(config.parallel, config.model, stream_lengths(config))),
-        anatomy_(anatomy_of(config, tp_)), frozen_(frozen_parts(config, plan_, tp_)),
+        anatomy_(anatomy_of(config, coordinates_of(config.parallel))),
+        frozen_(frozen_parts(config, plan_, coordinates_of(config.parallel))),
         tokens_(static_cast<double>(config.train.micro_batch_size) *
                 static_cast<double>(config.train.seq_length)) {
     const double microbatches = static_cast<double>(config.train.global_batch_size) /
@@ -292,8 +303,9 @@ MemoryPlan plan_memory(const Config& config, int world_size, const LocalRanks& h
   }
   const models::ModelSpec spec = models::model_spec(config.model);
   const parallelize::PipelinePlan whole{.stages = {{0, spec.num_segments()}}};
-  plan.parameters = elements_of(anatomy_of(config, 1), held_by({{0, spec.num_segments()}}, spec));
-  plan.frozen_parameters = frozen_parts(config, whole, 1).front().elements;
+  plan.parameters = elements_of(anatomy_of(config, coordinates_of({})),
+                                held_by({{0, spec.num_segments()}}, spec));
+  plan.frozen_parameters = frozen_parts(config, whole, coordinates_of({})).front().elements;
   // All ranks are here, or as many of the most expensive ones as are.
   const double ranks = here.ranks;
   plan.machine =

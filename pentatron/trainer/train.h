@@ -22,7 +22,7 @@ enum class StopReason : uint8_t { kFinished, kSignal, kDuration, kExitInterval }
 
 struct TrainReport {
   StopReason reason = StopReason::kFinished;
-  int signal = 0; ///< of StopReason::kSignal
+  int signal = 0;                        ///< of StopReason::kSignal
   int64_t iterations = 0;                ///< that the model has had
   int64_t steps = 0;                     ///< of these, made by this process
   std::optional<double> last_loss;       ///< of the last step that had one; none: there was none

@@ -128,6 +128,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"frozen_pp2", {kFrozen, "parallel.pipeline_model_parallel_size=2"}, 2},
         Case{"tp2", {"parallel.tensor_model_parallel_size=2"}, 2},
         Case{"zero1", {"ddp.zero_stage=1"}, 2}, Case{"dp2", {}, 2},
+        Case{"moe", {"model.num_moe_experts=8", "model.moe_layer_freq=[0]+[1]*3"}},
+        Case{"moe_ep2", {"model.num_moe_experts=8", "parallel.expert_model_parallel_size=2"}, 2},
         Case{"t5", t5({"train.micro_batch_size=8"})}, Case{"t5_bf16", t5({"dtype=bf16"})},
         Case{"t5_recompute", t5({"train.recompute=full", "train.micro_batch_size=8"})},
         Case{"t5_pp2", t5({"parallel.pipeline_model_parallel_size=2"}), 2},
