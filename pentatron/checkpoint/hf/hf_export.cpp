@@ -11,10 +11,27 @@
 #include "pentatron/checkpoint/hf/families/family.h"
 #include "pentatron/checkpoint/hf/hf_config.h"
 #include "pentatron/config/config.h"
+#include "pentatron/models/layer_pattern.h"
 
 namespace pentatron::checkpoint {
 
 namespace {
+
+/// Defaults written out, layers as a list, and no size of MLPs that no layer has.
+void normalise_experts(ModelConfig& c) {
+  c.moe_ffn_hidden_size = c.expert_ffn_size();
+  const bool of_selected = c.moe_router_score_function == models::RouterScoreFunction::kSoftmax &&
+                           !c.moe_router_pre_softmax;
+  if (!of_selected)
+    c.moe_router_norm_topk_prob = c.moe_router_norm_topk_prob.value_or(
+        c.moe_router_score_function != models::RouterScoreFunction::kSoftmax);
+  if (c.num_layers > models::kLongestLayerList) return;
+  std::vector<int> layers;
+  for (int64_t i = 0; i < c.num_layers; ++i) layers.push_back(c.is_moe_layer(i));
+  const bool all = std::ranges::find(layers, 0) == layers.end();
+  c.moe_layer_freq = all ? "1" : fmt::format("[{}]", fmt::join(layers, ","));
+  if (all) c.ffn_hidden_size = c.moe_ffn_hidden_size;
+}
 
 using models::ModelConfig;
 using models::RopeScalingType;
@@ -51,6 +68,7 @@ ModelConfig normalised(ModelConfig c) {
   c.full_attention_layers.erase(repeated, c.full_attention_layers.end());
   if (static_cast<int64_t>(c.full_attention_layers.size()) == c.num_layers) c.window_size.reset();
   if (!c.window_size) c.full_attention_layers.clear();
+  if (c.num_moe_experts) normalise_experts(c);
   if (c.position_embedding_type != models::PositionEmbedding::kRope) {
     c.rotary_base = fresh.rotary_base;
     c.rotary_percent = fresh.rotary_percent;

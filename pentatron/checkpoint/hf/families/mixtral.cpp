@@ -21,6 +21,7 @@ models::ModelConfig read_mixtral(const ConfigReader& in) {
 
 Json write_mixtral(const models::ModelConfig& c) {
   Json json = write_decoder(c);
+  json["intermediate_size"] = c.expert_ffn_size(); // no layer has an MLP
   json["sliding_window"] = c.window_size ? Json(*c.window_size) : Json();
   json["num_local_experts"] = c.num_moe_experts ? Json(*c.num_moe_experts) : Json(1);
   json["num_experts_per_tok"] = c.moe_router_topk;

@@ -20,6 +20,7 @@ models::ModelConfig read_olmoe(const ConfigReader& in) {
 
 Json write_olmoe(const models::ModelConfig& c) {
   Json json = write_decoder(c);
+  json["intermediate_size"] = c.expert_ffn_size(); // no layer has an MLP
   json["attention_bias"] = c.add_qkv_bias && c.add_attention_proj_bias;
   json["clip_qkv"] = Json();
   if (c.num_moe_experts) write_softmax_experts(c, json);
