@@ -10,6 +10,7 @@ ENCODER = TINY + "model.type=bert dataset.type=bert dataset.path=texts.jsonl"
 LLAMA = "$DATA/hf_tiny/llama"
 EVALUATE = f"pentatron evaluate --hf {LLAMA} --batches {LLAMA}/expected.safetensors "
 GENERATE = "pentatron generate saved --tokens 1,2 --max-new-tokens 2 "
+SAMPLES = "pentatron inspect samples --prefix corpus_text_document --sequence-length 8 "
 BATCH = f"pentatron evaluate texts --batches {LLAMA}/expected.safetensors "
 
 
@@ -89,6 +90,8 @@ CASES = [
     ("another model", MOCK + "checkpoint.load=saved model.hidden_size=64", {}),
     ("another run's checkpoints", MOCK.replace("=new", "=saved"), {}),
     ("another run's metrics", MOCK + "logger.dir=log", {}),
+    ("checkpoints into another run's metrics", MOCK.replace("=new", "=log"), {}),
+    ("metrics into another run's checkpoints", MOCK + "logger.dir=saved", {}),
     ("a file of the user", MOCK + "logger.dir=mine", {}),
     ("no CUDA", MOCK + "device=cuda", {}),
     ("GPU", MOCK + "device=gpu", {}),
@@ -172,6 +175,9 @@ CASES = [
     ("text without a tokenizer", "pentatron inspect samples --prefix corpus_text_document --sequence-length 8 --index 0 --text", {
         "--tokenizer PATH": "pentatron inspect samples --prefix corpus_text_document --sequence-length 8 --index 0 --text --tokenizer bytes"}),
     ("samples of the stable order", "pentatron inspect samples --prefix corpus_text_document --sequence-length 8 --num-samples 2 --index 0", {}),
+    ("sample before the first", SAMPLES + "--index 0,-1", {}),
+    ("sample of no number", SAMPLES + "--index 100000000000000000000", {}),
+    ("sample after the last", SAMPLES + "--order megatron --index 0,9000", {}),
     ("tokenize without a tokenizer", "echo a | pentatron tokenize", {
         "--tokenizer tokenizer.json": "head -1 texts.jsonl | pentatron tokenize --tokenizer $DATA/tokenizers/gpt2.json"}),
     ("prompt without a tokenizer", f"pentatron generate {LLAMA} --prompt x", {"--tokens 1,2,3": f"pentatron generate {LLAMA} --tokens 1,2,3"}),
