@@ -7,6 +7,7 @@
 #include "pentatron/base/format.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/log.h"
+#include "pentatron/base/naming.h"
 #include "pentatron/cli/files/file_verbs.h"
 #include "pentatron/data/config.h"
 #include "pentatron/data/gpt/blend.h"
@@ -33,7 +34,9 @@ data::Part part_of(const std::string& name) {
 }
 
 std::shared_ptr<const data::TokenDataset> open_samples(const SampleArguments& a) {
-  const auto corpus = std::make_shared<const data::IndexedDataset>(data::without_ending(a.prefix));
+  const std::string prefix = data::without_ending(a.prefix);
+  const auto corpus = naming("--prefix ", prefix,
+                             [&] { return std::make_shared<const data::IndexedDataset>(prefix); });
   constexpr int64_t kAnyToken = int64_t{1} << 62;
   const data::Part part = part_of(a.part);
   if (a.order == "stable") {
