@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <functional>
 #include <optional>
 #include <span>
@@ -80,24 +81,41 @@ bool is_same(const fs::path& a, const fs::path& b) {
   return full_path(a) == full_path(b);
 }
 
-/// Throws if nothing can be written in `existing`, the folder or one above it.
-void require_writable(const std::string& key, const fs::path& folder, const fs::path& existing,
-                      std::error_code error = {}) {
-  if (!error && !fs::is_directory(existing, error))
-    error = std::make_error_code(std::errc::not_a_directory);
-  if (!error && ::access(existing.c_str(), W_OK) != 0)
-    error = std::error_code(errno, std::generic_category());
-  if (error)
-    raise<ConfigError>("{}={} is not a writable folder: {}\n  try: another {}", key,
-                       folder.string(), error.message(), key);
+/// Makes a folder in `existing` and removes it: permissions do not tell of /proc or a full disk.
+std::error_code try_to_write(const fs::path& existing) {
+  std::string probe = existing / ".pentatron-XXXXXX";
+  if (::mkdtemp(probe.data()) == nullptr) return {errno, std::generic_category()};
+  ::rmdir(probe.c_str());
+  return {};
+}
+
+[[noreturn]] void refuse_folder(const std::string& key, const fs::path& folder,
+                                const std::string& why) {
+  raise<ConfigError>("{}={} is not a writable folder: {}\n  try: another {}", key, folder.string(),
+                     why, key);
+}
+
+/// Throws if nothing can be written in `folder` or, if it does not exist, in the one above it.
+void require_writable(const std::string& key, const fs::path& folder) {
+  if (folder.empty()) return;
+  fs::path existing = full_path(folder);
+  while (!is_there(existing) && existing.has_relative_path()) existing = existing.parent_path();
+  std::error_code error;
+  const bool is_folder = fs::is_directory(existing, error);
+  if (is_folder) error = try_to_write(existing);
+  if (is_folder && !error) return;
+  refuse_folder(key, folder,
+                existing.string() + (is_folder
+                                         ? fmt::format(" takes no new folder ({})", error.message())
+                                         : " is not a folder"));
 }
 
 /// The same, and makes it: before the run, not after it.
 void require_folder(const std::string& key, const fs::path& folder) {
-  if (folder.empty()) return;
+  require_writable(key, folder);
   std::error_code error;
-  fs::create_directories(folder, error);
-  require_writable(key, folder, folder, error);
+  if (!folder.empty()) fs::create_directories(folder, error);
+  if (error) refuse_folder(key, folder, error.message());
 }
 
 Config parsed(std::string_view yaml) {
@@ -432,9 +450,7 @@ void check_folders(const Config& config) {
     if (const auto owner = lock.take(folder, /*create=*/false))
       raise<ConfigError>("{} is in use by {}\n  try: {}", folder.string(), *owner,
                          new_folders(config));
-    fs::path above = full_path(folder);
-    while (!is_there(above) && above.has_parent_path()) above = above.parent_path();
-    require_writable(key, folder, above);
+    require_writable(key, folder);
   }
   check_results(config, has_checkpoints(config.checkpoint.save));
 }
