@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <filesystem>
 #include <map>
 
@@ -10,6 +11,7 @@
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
+#include "pentatron/base/log.h"
 #include "pentatron/cli/files/file_verbs.h"
 #include "pentatron/plot/curves_plot.h"
 #include "pentatron/plot/metrics_text.h"
@@ -77,8 +79,16 @@ void check_output(const PlotArguments& a) {
 
 int run_plot(const PlotArguments& a) {
   check_output(a);
-  std::vector<fs::path> files;
-  for (const std::string& run : a.runs) files.push_back(metrics_of(run));
+  if (a.smooth && std::isnan(*a.smooth))
+    throw ConfigError("--smooth nan is not a number from 0 to 1e9\n  try: --smooth 0");
+  std::vector<fs::path> files, seen;
+  for (const std::string& run : a.runs) {
+    fs::path file = fs::weakly_canonical(metrics_of(run));
+    const bool again = std::ranges::find(seen, file) != seen.end();
+    if (again) log::warning("{} is given twice, and is drawn once", run);
+    if (!again) files.push_back(metrics_of(run));
+    seen.push_back(std::move(file));
+  }
   const std::vector<std::string> names = names_of(files);
   std::vector<plot::NamedMetrics> runs;
   size_t most = 0;
