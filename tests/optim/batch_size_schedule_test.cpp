@@ -77,7 +77,7 @@ TEST(BatchSizeSchedule, CountsIterationsAndSamplesAsTheLoopDoes) {
 }
 
 TEST(BatchSizeSchedule, ABatchOfManyTimesTheSamplesIsNotAdvised) {
-  for (const auto& [micro, dp, batch, remedy] : {std::tuple{4, 1, 6, "train.global_batch_size=8"},
+  for (const auto& [micro, dp, batch, remedy] : {std::tuple{4, 1, 7, "train.global_batch_size=8"},
                                                  {1000000, 1, 2, "train.micro_batch_size=2"},
                                                  {1000000, 2, 8, "train.micro_batch_size=4"}}) {
     config::Violations violations;
