@@ -14,8 +14,8 @@ namespace pentatron {
 std::string with_name(std::string_view name, std::string_view value, std::string_view message,
                       std::string_view remedy = {});
 
-/// Does `work`, in whose DataErrors and CheckpointErrors the key or option of `value` is named, see
-/// with_name(). A ConfigError names what it is about itself.
+/// Does `work`, in whose errors the key or option of `value` is named, see with_name(). A
+/// ConfigError names what it is about itself.
 template <class F>
 decltype(auto) naming(std::string_view name, std::string_view value, F&& work,
                       std::string_view remedy = {}) {
@@ -25,6 +25,10 @@ decltype(auto) naming(std::string_view name, std::string_view value, F&& work,
     throw DataError(with_name(name, value, error.what(), remedy));
   } catch (const CheckpointError& error) {
     throw CheckpointError(with_name(name, value, error.what(), remedy));
+  } catch (const ConfigError&) {
+    throw;
+  } catch (const Error& error) { // of a file that cannot be written
+    throw Error(with_name(name, value, error.what(), remedy));
   }
 }
 

@@ -24,6 +24,7 @@ TEST(Naming, KeepsTheKindOfTheErrorAndWhatTheWorkReturns) {
   EXPECT_EQ(naming("--in ", "a", [] { return 3; }), 3);
   EXPECT_THROW(naming("", "", [] { throw DataError("a"); }), DataError);
   EXPECT_THROW(naming("", "", [] { throw CheckpointError("a"); }), CheckpointError);
+  EXPECT_THROW(naming("", "", [] { throw Error("a"); }), Error);
   try {
     naming("--in ", "a", [] { throw ConfigError("--other b is bad"); });
     FAIL();

@@ -51,7 +51,7 @@ class PathErrors : public test::ProgramFolder {
     command.replace(command.find("{}"), 2, path);
     const std::string out = run(command + " 2>&1 </dev/null; true");
     const std::string error = out.substr(std::min(out.size(), out.find("error: ")));
-    const std::string shown = fs::path(path).stem(); // PREFIX.bin is the prefix
+    const std::string shown = fs::path(path).replace_extension(); // PREFIX.bin is the prefix
     EXPECT_THAT(error, AllOf(HasSubstr(option.name + shown), HasSubstr("\n  try: "))) << command;
     for (const char* made : {"log", "out", "out.json"}) fs::remove_all(folder / made);
   }
