@@ -52,7 +52,7 @@ std::string Progress::counts(double now) const {
       eta_s(static_cast<double>(done_), static_cast<double>(total_), now - begin_s_);
   return fmt::format("{} of {}{}", format_bytes(static_cast<double>(done_)),
                      format_bytes(static_cast<double>(total_)),
-                     left >= 0 ? fmt::format(", {} left", format_duration(left)) : "");
+                     left >= 1 ? fmt::format(", {} left", format_duration(left)) : "");
 }
 
 void Progress::update(int64_t done, std::string_view text) {

@@ -31,7 +31,9 @@ std::optional<std::string> RunLock::take(const std::filesystem::path& folder, bo
   const std::filesystem::path file = folder / "run.lock";
   const int descriptor = ::open(file.c_str(), O_RDWR | O_CLOEXEC | (create ? O_CREAT : 0), 0666);
   if (descriptor < 0 && (errno == ENOENT || errno == ENOTDIR) && !create) return std::nullopt;
-  if (descriptor < 0) raise<Error>("{} cannot be opened: {}", file.string(), std::strerror(errno));
+  if (descriptor < 0)
+    raise<ConfigError>("{0} cannot be opened: {1}\n  try: another folder, or remove {0}",
+                       file.string(), std::strerror(errno));
   struct flock whole = {};
   whole.l_type = F_WRLCK;
   whole.l_whence = SEEK_SET;

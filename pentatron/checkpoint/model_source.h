@@ -53,8 +53,10 @@ struct ModelFacts {
   ModelFormat format = ModelFormat::kPentatron;
   std::filesystem::path path; ///< the folder or file with the weights
   models::ModelConfig config;
-  std::string family;  ///< Hugging Face's model_type; empty: none was named
-  int64_t context = 0; ///< longest sequence: trained with, else max_position_embeddings
+  std::string family; ///< Hugging Face's model_type; empty: none was named
+  /// Longest sequence: max_position_embeddings, whatever the samples of training had, so that an
+  /// exported model and its checkpoint give the same. Of T5, which has no such key, its default.
+  int64_t context = 0;
   TokenizerPlace tokenizer;
   GenerationDefaults generation;
   bool trained = false;     ///< by pentatron, since it came from elsewhere

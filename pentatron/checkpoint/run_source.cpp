@@ -27,18 +27,10 @@ namespace fs = std::filesystem;
 namespace {
 
 /// What is wanted of a run's configuration.
-struct SavedTrain {
-  int64_t seq_length = 0;
-  static constexpr auto fields() {
-    return std::tuple{config::field("seq_length", &SavedTrain::seq_length, "tokens of a sample")};
-  }
-};
 struct SavedRun {
   models::ModelConfig model;
-  SavedTrain train;
   static constexpr auto fields() {
-    return std::tuple{config::field("model", &SavedRun::model, "the model"),
-                      config::field("train", &SavedRun::train, "the loop")};
+    return std::tuple{config::field("model", &SavedRun::model, "the model")};
   }
 };
 
@@ -88,8 +80,7 @@ class RunSource final : public ModelSource {
     facts_ = {.format = ModelFormat::kPentatron,
               .path = folder,
               .config = saved.model,
-              .context = saved.train.seq_length > 0 ? saved.train.seq_length
-                                                    : saved.model.max_position_embeddings,
+              .context = saved.model.max_position_embeddings,
               .generation = {},
               .saved_config = manifest.config_yaml};
     facts_.tokenizer = {TokenizerPlace::Kind::kConfig, folder};

@@ -275,7 +275,7 @@ void add_convert(CLI::App& program, Action& chosen) {
                    "default: 5GB")
       ->check(CLI::Validator(
           [](const std::string& text) {
-            return parse_bytes(text) ? std::string() : text + " is not a size";
+            return parse_bytes(text).value_or(0) > 0 ? std::string() : text + " is not a size";
           },
           "SIZE"));
   verb->add_flag("--overwrite", a->options.overwrite, "replace an existing model");

@@ -10,6 +10,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/hf_cache.h"
+#include "pentatron/base/naming.h"
 #include "pentatron/checkpoint/read_model.h"
 #include "pentatron/cli/commands.h"
 #include "pentatron/cli/loaded_model.h"
@@ -209,6 +210,7 @@ int evaluate(EvaluateArguments& a) {
                       "--text \"It is a truth universally acknowledged\"");
   check_inputs(a);
   check_outputs(a);
+  if (a.positional.empty()) naming("--hf ", a.model, [&] { checkpoint::open_model(a.model); });
   const trainer::Config config = with_runtime_keys(a.config, {});
   trainer::set_compute_threads(config.train.num_threads);
   trainer::choose_kernels_quietly(config, trainer::choose_device(config.device), {});
@@ -249,7 +251,7 @@ void add_evaluate(CLI::App& program, Action& chosen) {
       ->needs("--file");
   verb->add_option("--context", a->scoring.context,
                    "with --text or --file: tokens of a window; longer texts are cut into windows; "
-                   "default: the context of the model")
+                   "default: the context of the model, model.max_position_embeddings")
       ->check(CLI::PositiveNumber);
   verb->add_option("--stride", a->scoring.stride,
                    "with --text or --file: tokens between two windows; fewer give each token more "

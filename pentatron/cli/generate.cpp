@@ -12,6 +12,7 @@
 #include "pentatron/base/hf_cache.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/log.h"
+#include "pentatron/base/naming.h"
 #include "pentatron/cli/commands.h"
 #include "pentatron/cli/loaded_model.h"
 #include "pentatron/cli/prompts.h"
@@ -41,7 +42,10 @@ struct Prompt {
 std::vector<std::string> texts_of(const GenerateArguments& arguments) {
   std::vector<std::string> texts = arguments.prompts;
   if (!arguments.prompt_file.empty()) {
-    const std::vector<std::string> more = read_prompt_file(arguments.prompt_file);
+    const std::vector<std::string> more = naming(
+        "--prompt-file ", arguments.prompt_file,
+        [&] { return read_prompt_file(arguments.prompt_file); },
+        "--prompt-file with a file that has one prompt on each line");
     texts.insert(texts.end(), more.begin(), more.end());
   }
   return texts;

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "pentatron/base/naming.h"
 #include "pentatron/data/document_reader.h"
 
 namespace pentatron::cli {
@@ -47,7 +48,9 @@ void for_each_document(const std::vector<std::string>& paths, std::string_view o
       data::read_documents(file, {.text_key = text_key, .max_line_bytes = kNoLineLimit}, documents,
                            report);
   } catch (const data::BadInputError& bad) {
-    throw data::BadInputError(bad.input(), remedy_in_documents(bad.input(), report.documents > 0));
+    const data::BadInputError told(bad.input(),
+                                   remedy_in_documents(bad.input(), report.documents > 0));
+    throw DataError(with_name(fmt::format("{} ", option), bad.input().file, told.what()));
   }
 }
 

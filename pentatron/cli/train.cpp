@@ -9,6 +9,7 @@
 #include "pentatron/base/format.h"
 #include "pentatron/base/hf_cache.h"
 #include "pentatron/base/log.h"
+#include "pentatron/base/naming.h"
 #include "pentatron/checkpoint/hf/hf_config.h"
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/cli/commands.h"
@@ -158,7 +159,8 @@ trainer::Config run_config(const std::string& hf, ConfigArguments split, int wor
   if (hf.empty()) return trainer::load_config(split.files, split.overrides, {}, world_size);
   const std::string source = std::string(kHfPrefix) + hf;
   trainer::Config base;
-  base.model = checkpoint::read_hf_config(resolve_model_path(hf)).config;
+  base.model = naming("--hf ", hf,
+                      [&] { return checkpoint::read_hf_config(resolve_model_path(hf)).config; });
   base.checkpoint.load = source;
   trainer::Config config = trainer::load_config(split.files, split.overrides, base, world_size);
   if (trainer::loads_own(config.checkpoint) && !checkpoint::latest_name(config.checkpoint.save)) {

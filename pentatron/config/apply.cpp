@@ -119,7 +119,8 @@ class FileApplier {
                                    regular  ? "cannot be read"
                                    : exists ? "is not a file"
                                             : "does not exist"),
-                       where.empty() ? "" : "a path relative to the file that includes it");
+                       where.empty() ? "the path of a YAML file"
+                                     : "a path relative to the file that includes it");
     return std::nullopt;
   }
 

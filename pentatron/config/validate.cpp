@@ -56,6 +56,10 @@ std::optional<int64_t> nearest_integer(const FieldTraits& t, int64_t v) {
 std::string suggestion(const TypeInfo& type, const FieldTraits& traits, const Value& value,
                        const Value& default_value) {
   if (const auto* v = std::get_if<int64_t>(&value.data); v != nullptr && type.kind != Kind::kEnum) {
+    // What is allowed at most may be more than any machine has.
+    if (static_cast<double>(*v) > traits.max &&
+        std::holds_alternative<int64_t>(default_value.data) && satisfies(traits, default_value))
+      return format_value(type, default_value);
     if (const auto nearest = nearest_integer(traits, *v)) return fmt::to_string(*nearest);
   }
   if (std::holds_alternative<double>(default_value.data) && satisfies(traits, default_value))

@@ -176,7 +176,7 @@ std::optional<Node> parse_yaml(std::string_view text, std::string_view where, bo
     return std::nullopt;
   }
   if (!is_utf8(text)) {
-    violations.add_at(where, "", "the configuration is not valid UTF-8");
+    violations.add_at(where, "", "the configuration is not valid UTF-8", "a YAML file in UTF-8");
     return std::nullopt;
   }
   // yaml-cpp takes byte 4 for the end of the text: a control character could hide the rest.

@@ -9,6 +9,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
+#include "pentatron/base/naming.h"
 #include "pentatron/data/byte_source.h"
 #include "pentatron/data/split_sentences.h"
 
@@ -174,7 +175,10 @@ std::exception_ptr Corpus::explained(std::exception_ptr error, bool others) {
   try {
     std::rethrow_exception(error);
   } catch (const BadInputError& bad) {
-    return std::make_exception_ptr(BadInputError(bad.input(), remedy_for(bad.input(), others)));
+    const BadInputError told(bad.input(), remedy_for(bad.input(), others));
+    return std::make_exception_ptr(
+        DataError(with_name("dataset.path=", bad.input().file, told.what(),
+                            "text files in UTF-8, JSON Lines or a JSON array of objects")));
   } catch (...) {
     return error;
   }

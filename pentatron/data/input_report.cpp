@@ -122,9 +122,9 @@ int64_t InputReport::total_skipped() const {
 }
 
 std::string InputReport::to_string() const {
-  std::string text = fmt::format("{}, {}, {:.2f} MB of text, {}", counted(files, "file"),
-                                 counted(documents, "document"),
-                                 static_cast<double>(text_bytes) / 1e6, counted(tokens, "token"));
+  std::string text =
+      fmt::format("{}, {}, {} of text, {}", counted(files, "file"), counted(documents, "document"),
+                  format_bytes(static_cast<double>(text_bytes)), counted(tokens, "token"));
   if (empty_documents > 0) text += ", " + counted(empty_documents, "empty document");
   if (ignored_files > 0)
     text += fmt::format(", {} of other kinds ignored", counted(ignored_files, "file"));

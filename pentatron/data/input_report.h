@@ -68,7 +68,7 @@ class InputReport {
   /// Empties skips(), for a caller that has written them down.
   std::vector<SkippedInput> take_skips();
 
-  /// "4 files, 4 documents, 2.70 MB of text, 2699498 tokens"; then, if there are any, the skips by
+  /// "4 files, 4 documents, 2.6 MiB of text, 2699498 tokens"; then, if there are any, the skips by
   /// kind with examples, a line each.
   std::string to_string() const;
 

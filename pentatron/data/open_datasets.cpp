@@ -2,6 +2,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
+#include "pentatron/base/naming.h"
 #include "pentatron/data/batches_dataset.h"
 #include "pentatron/data/check_fields.h"
 #include "pentatron/data/dataset.h"
@@ -33,10 +34,12 @@ Datasets open_batches(const DatasetConfig& config, const DatasetContext& context
     throw ConfigError("dataset.type=batches needs a file, but dataset.path is empty\n  try: "
                       "dataset.path=FILE.safetensors");
   }
-  const auto open = [&](const std::string& path) {
-    return std::make_shared<const BatchesDataset>(path, fields_of(context));
+  const auto open = [&](const char* key, const std::string& path) {
+    return naming(
+        key, path, [&] { return std::make_shared<const BatchesDataset>(path, fields_of(context)); },
+        "a Safetensors file with the tensors that docs/data.md describes");
   };
-  const auto batches = open(config.path);
+  const auto batches = open("dataset.path=", config.path);
   if (context.sequence_length != 0 && context.sequence_length != batches->sequence_length()) {
     raise<ConfigError>("the sequence length {} differs from that of {}, {}\n  try: a "
                        "sequence length of {}",
@@ -50,7 +53,7 @@ Datasets open_batches(const DatasetConfig& config, const DatasetContext& context
   sets.summary = fmt::format("{} of {} of {}", counted(batches->steps(), "step"),
                              counted(batches->batch_size(), "sample"), lengths_of(*batches));
   if (const std::string& path = config.valid_data_path; !path.empty()) {
-    const auto validation = open(path);
+    const auto validation = open("dataset.valid_data_path=", path);
     if (validation->streams() != batches->streams())
       raise<ConfigError>(
           "dataset.valid_data_path={} has sequences of {}, but {} has sequences of {}\n  "

@@ -181,10 +181,13 @@ std::string BatchSizeSchedule::working_size(int64_t micro_batch_size, int64_t da
   const int64_t last = steps_.back().batch_size;
   const int64_t multiple = std::min(config::nearest_multiple(unit, last), kMaxBatch / unit * unit);
   const std::string other_size = fmt::format("train.global_batch_size={}", multiple);
-  if (steps_.size() == 1 && path != kStepKey && multiple > 0) return other_size;
+  constexpr int64_t kFar = 8; // a batch of so many times the samples is not what was meant
+  const bool one_size = steps_.size() == 1 && path != kStepKey && multiple > 0;
+  if (one_size && multiple / kFar <= last) return other_size;
   if (common % data_parallel_size == 0)
     return fmt::format("train.micro_batch_size={}",
                        config::nearest_divisor(common / data_parallel_size, micro_batch_size));
+  if (one_size) return other_size;
   if (path == kStepKey) return fmt::format("{}=\"\"", kStepKey);
   if (multiple > 0) return "train.rampup_batch_size=[] and " + other_size;
   return fmt::format("train.micro_batch_size=1 and train.global_batch_size={}", data_parallel_size);

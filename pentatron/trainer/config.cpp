@@ -16,6 +16,8 @@
 #include "pentatron/parallelize/parallelize.h"
 #include "pentatron/trainer/evaluation.h"
 #include "pentatron/trainer/families.h"
+#include "pentatron/trainer/memory_plan.h"
+#include "pentatron/trainer/metrics/hardware.h"
 
 namespace pentatron::trainer {
 
@@ -215,6 +217,20 @@ void LoggerConfig::validate(config::Violations& violations, std::string_view pat
     needs("mlflow_dir", mlflow_dir, "mlflow_experiment", "mine");
 }
 
+/// Whether the machine could train a model with positions for train.seq_length, as far as known.
+static bool can_be_as_long(Config config) {
+  config.model.max_position_embeddings = config.train.seq_length + config.model.position_offset;
+  try {
+    const auto ranks = static_cast<int>(config.parallel.tensor_model_parallel_size *
+                                        config.parallel.pipeline_model_parallel_size);
+    const auto free = free_memory_bytes(read_machine());
+    return !free || plan_memory(config, ranks, {.ranks = ranks, .processes = 1}).machine <=
+                        static_cast<double>(*free);
+  } catch (const Error&) { // other keys are wrong
+    return true;
+  }
+}
+
 void Config::validate(config::Violations& violations, std::string_view) const {
   if (profiling.trace && logger.dir.empty()) {
     violations.add("profiling.trace", "profiling.trace=true writes to logger.dir, which is empty",
@@ -227,13 +243,15 @@ void Config::validate(config::Violations& violations, std::string_view) const {
       model.position_embedding_type != models::PositionEmbedding::kNone &&
       train.seq_length > model.longest_sequence().value_or(train.seq_length)) {
     const int64_t most = *model.longest_sequence();
+    // Learned positions of a model that is loaded are as many as they are.
+    const bool fixed =
+        model.position_embedding_type == models::PositionEmbedding::kLearnedAbsolute &&
+        !checkpoint.load.empty();
     violations.add("train.seq_length",
                    fmt::format("train.seq_length={} is more than the {} tokens that "
                                "model.max_position_embeddings={} allows",
                                train.seq_length, most, model.max_position_embeddings),
-                   // Learned positions of a model that is loaded are as many as they are.
-                   model.position_embedding_type == models::PositionEmbedding::kLearnedAbsolute &&
-                           !checkpoint.load.empty()
+                   fixed || !can_be_as_long(*this)
                        ? fmt::format("train.seq_length={}", most)
                        : fmt::format("model.max_position_embeddings={}",
                                      train.seq_length + model.position_offset));

@@ -92,7 +92,7 @@ struct TrainConfig {
     using config::field;
     return std::tuple{
         field("train_iters", &C::train_iters, "number of training iterations (optimizer steps)")
-            .min(0)
+            .range(0, 1e12)
             .unit("iterations"),
         field("train_samples", &C::train_samples,
               "length of the run in samples; replaces train_iters")

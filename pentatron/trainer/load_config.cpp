@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "pentatron/base/error.h"
+#include "pentatron/base/hf_cache.h"
+#include "pentatron/base/naming.h"
 #include "pentatron/checkpoint/model_source.h"
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/data/check_fields.h"
@@ -35,8 +38,12 @@ struct LoadedModel {
 };
 
 std::optional<LoadedModel> loaded_model(const CheckpointConfig& c) {
-  if (const auto foreign = foreign_model(c))
-    return LoadedModel{.config = checkpoint::open_model(*foreign)->config()};
+  if (const auto foreign = foreign_model(c)) {
+    const auto name = after_hf_prefix(*foreign);
+    return naming(name ? "checkpoint.load=hf:" : "checkpoint.load=", name.value_or(*foreign), [&] {
+      return LoadedModel{.config = checkpoint::open_model(*foreign)->config()};
+    });
+  }
   const std::optional<DescribedRun> run = described_run(c);
   if (!run || run->manifest.config_yaml.empty()) return std::nullopt;
   return LoadedModel{.config = run->config.model, .resumed = run->trained && !c.finetune};

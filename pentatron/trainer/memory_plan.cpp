@@ -16,6 +16,7 @@
 #include "pentatron/parallel/pipeline/schedule/check.h"
 #include "pentatron/parallelize/parallelize.h"
 #include "pentatron/trainer/families.h"
+#include "pentatron/trainer/model_tokenizer.h"
 
 namespace pentatron::trainer {
 
@@ -369,6 +370,28 @@ int64_t largest(int64_t limit, const std::function<bool(int64_t)>& works) {
   return low;
 }
 
+/// The longest sequence that is enough of a change; a table of positions becomes as long.
+std::optional<std::string> shorter_sequence(const Config& from,
+                                            const std::function<bool(const Config&)>& enough) {
+  if (from.dataset.type == data::DatasetType::kBatches) return std::nullopt; // theirs is fixed
+  const bool table =
+      from.model.position_embedding_type == models::PositionEmbedding::kLearnedAbsolute &&
+      from.checkpoint.load.empty();
+  const auto with_length = [&](int64_t n) {
+    Config c = from;
+    c.train.seq_length = n;
+    if (table) c.model.max_position_embeddings = n + from.model.position_offset;
+    return c;
+  };
+  const int64_t n =
+      largest(from.train.seq_length - 1, [&](int64_t k) { return enough(with_length(k)); });
+  if (n == 0) return std::nullopt;
+  std::string keys = fmt::format("train.seq_length={}", n);
+  if (table)
+    keys += fmt::format(" model.max_position_embeddings={}", n + from.model.position_offset);
+  return keys;
+}
+
 /// What to change, one thing after the other until it fits; the smallest change first.
 std::string remedy(Config config, int world_size, const LocalRanks& here, int64_t free_bytes) {
   std::vector<std::string> changes;
@@ -426,6 +449,19 @@ std::string remedy(Config config, int world_size, const LocalRanks& here, int64_
     }
     config.ddp.zero_stage = before;
   }
+  // Only as many tokens as the text has; those of a loaded model and of a corpus are what they are.
+  if (config.checkpoint.load.empty()) {
+    const int64_t vocabulary = config.dataset.type == data::DatasetType::kMock
+                                   ? models::ModelConfig{}.vocab_size
+                                   : tokenizer_vocabulary(config).value_or(config.model.vocab_size);
+    Config to = config;
+    to.model.vocab_size = std::min(vocabulary, config.model.vocab_size);
+    if (to.model.vocab_size < config.model.vocab_size) {
+      changes.push_back(fmt::format("model.vocab_size={}", to.model.vocab_size));
+      if (enough(to) || try_micro_batch(to)) return list();
+      changes.pop_back();
+    }
+  }
   // A smaller model, for the smallest microbatch that makes whole batches.
   Config small = config;
   for (int64_t n = 1; n < config.train.micro_batch_size; ++n) {
@@ -459,6 +495,10 @@ std::string remedy(Config config, int world_size, const LocalRanks& here, int64_
       largest(config.model.hidden_size / step, [&](int64_t n) { return enough(with_hidden(n)); });
   if (hidden > 0) {
     changes.push_back(fmt::format("model.hidden_size={}", with_hidden(hidden).model.hidden_size));
+    return list();
+  }
+  if (const auto length = shorter_sequence(small, enough)) {
+    changes.push_back(*length);
     return list();
   }
   return "a smaller model, or more machines";

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/naming.h"
 #include "pentatron/models/model.h"
 #include "pentatron/models/model_spec.h"
 #include "pentatron/trainer/model_tokenizer.h"
@@ -13,7 +14,8 @@ RunData open_run_data(const Config& config, bool writes_nothing) {
   const bool batches = config.dataset.type == data::DatasetType::kBatches;
   const int64_t iterations = total_iterations(config.train);
   RunData run;
-  run.tokenizer = data::make_tokenizer(config.tokenizer);
+  run.tokenizer = naming("tokenizer.path=", config.tokenizer.path,
+                         [&] { return data::make_tokenizer(config.tokenizer); });
   run.samples = batch_schedule(config.train).samples_after(iterations);
   if (config.dataset.type == data::DatasetType::kText) check_vocabulary(config, *run.tokenizer);
   const int64_t evaluation = config.train.eval_iters * config.train.global_batch_size;

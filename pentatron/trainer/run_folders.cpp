@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <functional>
 #include <optional>
 #include <span>
@@ -76,24 +77,45 @@ bool has_checkpoints(const fs::path& dir) {
   return !dir.empty() && !checkpoint::checkpoints_in(dir).empty();
 }
 
-/// Throws if nothing can be written in `existing`, the folder or one above it.
-void require_writable(const std::string& key, const fs::path& folder, const fs::path& existing,
-                      std::error_code error = {}) {
-  if (!error && !fs::is_directory(existing, error))
-    error = std::make_error_code(std::errc::not_a_directory);
-  if (!error && ::access(existing.c_str(), W_OK) != 0)
-    error = std::error_code(errno, std::generic_category());
-  if (error)
-    raise<ConfigError>("{}={} is not a writable folder: {}\n  try: another {}", key,
-                       folder.string(), error.message(), key);
+bool is_same(const fs::path& a, const fs::path& b) {
+  return full_path(a) == full_path(b);
+}
+
+/// Makes a folder in `existing` and removes it: permissions do not tell of /proc or a full disk.
+std::error_code try_to_write(const fs::path& existing) {
+  std::string probe = existing / ".pentatron-XXXXXX";
+  if (::mkdtemp(probe.data()) == nullptr) return {errno, std::generic_category()};
+  ::rmdir(probe.c_str());
+  return {};
+}
+
+[[noreturn]] void refuse_folder(const std::string& key, const fs::path& folder,
+                                const std::string& why) {
+  raise<ConfigError>("{}={} is not a writable folder: {}\n  try: another {}", key, folder.string(),
+                     why, key);
+}
+
+/// Throws if nothing can be written in `folder` or, if it does not exist, in the one above it.
+void require_writable(const std::string& key, const fs::path& folder) {
+  if (folder.empty()) return;
+  fs::path existing = full_path(folder);
+  while (!is_there(existing) && existing.has_relative_path()) existing = existing.parent_path();
+  std::error_code error;
+  const bool is_folder = fs::is_directory(existing, error);
+  if (is_folder) error = try_to_write(existing);
+  if (is_folder && !error) return;
+  refuse_folder(key, folder,
+                existing.string() + (is_folder
+                                         ? fmt::format(" takes no new folder ({})", error.message())
+                                         : " is not a folder"));
 }
 
 /// The same, and makes it: before the run, not after it.
 void require_folder(const std::string& key, const fs::path& folder) {
-  if (folder.empty()) return;
+  require_writable(key, folder);
   std::error_code error;
-  fs::create_directories(folder, error);
-  require_writable(key, folder, folder, error);
+  if (!folder.empty()) fs::create_directories(folder, error);
+  if (error) refuse_folder(key, folder, error.message());
 }
 
 Config parsed(std::string_view yaml) {
@@ -101,6 +123,19 @@ Config parsed(std::string_view yaml) {
   config::Violations ignored; // of an older program
   config::apply_yaml(config, std::string(yaml), "", ignored);
   return config;
+}
+
+/// Whether `dir` was the logger.dir of a run that made a step. A config.yaml of the user may lie
+/// beside checkpoints; that of a run names its folder.
+bool has_results(const fs::path& dir) {
+  if (dir.empty() || has_failed_start(dir)) return false;
+  if (has_metrics(dir) || is_there(dir / kSummaryFile)) return true;
+  try {
+    const std::string logs = parsed(MappedFile(dir / kConfigFile).text()).logger.dir;
+    return !logs.empty() && is_same(logs, dir);
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 /// The folder of the run that this one goes on with; none for a new run.
@@ -133,7 +168,7 @@ bool wrote_metrics(const fs::path& run, const fs::path& dir) {
   std::optional<Config> of_metrics, of_checkpoint;
   try {
     of_metrics = parsed(MappedFile(dir / kConfigFile).text());
-    if (full_path(of_metrics->checkpoint.save) == full_path(run)) return true;
+    if (is_same(of_metrics->checkpoint.save, run)) return true;
   } catch (const Error&) { // it was ended before that was written
   }
   try {
@@ -141,7 +176,7 @@ bool wrote_metrics(const fs::path& run, const fs::path& dir) {
       of_checkpoint = parsed(checkpoint::saved_run(run / *latest).config_yaml);
   } catch (const Error&) { // told when it is loaded
   }
-  if (of_checkpoint && full_path(of_checkpoint->logger.dir) == full_path(dir)) return true;
+  if (of_checkpoint && is_same(of_checkpoint->logger.dir, dir)) return true;
   if (!of_metrics) return path_within(run, dir).has_value();
   return moved_together(*of_metrics, run, dir) ||
          (of_checkpoint && moved_together(*of_checkpoint, run, dir));
@@ -181,32 +216,46 @@ std::string new_folders(const Config& config) {
 /// How to go on with the run whose checkpoints lie in `run`.
 std::string resume_keys(const Config& config, const fs::path& run) {
   std::string keys = "checkpoint.load=" + run.string();
-  if (full_path(run) != full_path(config.checkpoint.save))
-    keys += " checkpoint.save=" + run.string();
+  if (!is_same(run, config.checkpoint.save)) keys += " checkpoint.save=" + run.string();
   if (config.checkpoint.finetune) keys += " checkpoint.finetune=false";
   return keys;
 }
 
-/// Throws if a run that this one does not go on with has left results. `saved`: checkpoint.save
-/// has checkpoints, here or on another machine.
+/// Throws: the checkpoints of a run that this one does not go on with lie in `folder`.
+[[noreturn]] void refuse_checkpoints(const Config& config, const char* key,
+                                     const fs::path& folder) {
+  raise<ConfigError>(
+      "{}={} holds the checkpoints of another run\n  try: {} to resume it, or {} for "
+      "a new run",
+      key, folder.string(), resume_keys(config, folder), new_folders(config));
+}
+
+/// The same of its metrics.
+[[noreturn]] void refuse_metrics(const Config& config, const char* key, const fs::path& folder) {
+  std::string ways = new_folders(config) + " for a new run";
+  try {
+    const fs::path theirs = parsed(MappedFile(folder / kConfigFile).text()).checkpoint.save;
+    if (has_checkpoints(theirs)) ways = resume_keys(config, theirs) + " to resume it, or " + ways;
+  } catch (const Error&) { // its checkpoints are not known
+  }
+  raise<ConfigError>("{}={} holds the metrics of another run\n  try: {}", key, folder.string(),
+                     ways);
+}
+
+/// Throws if a run that this one does not go on with has left results: in either folder, of either
+/// kind. `saved`: checkpoint.save has checkpoints, here or on another machine.
 void check_results(const Config& config, bool saved) {
   const CheckpointConfig& c = config.checkpoint;
   const std::optional<fs::path> run = resumed_run(c);
-  if (saved && !(run && full_path(*run) == full_path(c.save)))
-    raise<ConfigError>("checkpoint.save={} holds the checkpoints of another run\n  try: {} to "
-                       "resume it, or {} for a new run",
-                       c.save, resume_keys(config, c.save), new_folders(config));
-  const fs::path dir = config.logger.dir;
+  const fs::path dir = config.logger.dir, save = c.save;
+  if (saved && !(run && is_same(*run, save))) refuse_checkpoints(config, "checkpoint.save", save);
   const bool own = run && !dir.empty() && wrote_metrics(*run, dir);
-  if (has_metrics(dir) && !own) {
-    std::string ways = new_folders(config) + " for a new run";
-    try {
-      const fs::path theirs = parsed(MappedFile(dir / kConfigFile).text()).checkpoint.save;
-      if (has_checkpoints(theirs)) ways = resume_keys(config, theirs) + " to resume it, or " + ways;
-    } catch (const Error&) { // its checkpoints are not known
-    }
-    raise<ConfigError>("logger.dir={} holds the metrics of another run\n  try: {}", dir.string(),
-                       ways);
+  if (has_metrics(dir) && !own) refuse_metrics(config, "logger.dir", dir);
+  if (!is_same(dir, save)) {
+    if (!saved && has_results(save) && !(run && wrote_metrics(*run, save)))
+      refuse_metrics(config, "checkpoint.save", save);
+    if (has_checkpoints(dir) && !(run && is_same(*run, dir)) && !(own && has_metrics(dir)))
+      refuse_checkpoints(config, "logger.dir", dir);
   }
   fs::path file;
   if (!saved && !c.save.empty()) {
@@ -304,7 +353,7 @@ RunFolders::RunFolders(const Config& own, const comm::Group& world)
   const bool first = world.rank() == 0;
   std::vector<fs::path> folders;
   for (const fs::path& folder : {fs::path(config.logger.dir), fs::path(c.save)})
-    if (!folder.empty() && (folders.empty() || full_path(folder) != full_path(folders[0])))
+    if (!folder.empty() && (folders.empty() || !is_same(folder, folders[0])))
       folders.push_back(folder);
   locks_.resize(folders.size());
   const auto lock = [&](bool create) {
@@ -401,9 +450,7 @@ void check_folders(const Config& config) {
     if (const auto owner = lock.take(folder, /*create=*/false))
       raise<ConfigError>("{} is in use by {}\n  try: {}", folder.string(), *owner,
                          new_folders(config));
-    fs::path above = full_path(folder);
-    while (!is_there(above) && above.has_parent_path()) above = above.parent_path();
-    require_writable(key, folder, above);
+    require_writable(key, folder);
   }
   check_results(config, has_checkpoints(config.checkpoint.save));
 }

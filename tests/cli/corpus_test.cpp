@@ -17,7 +17,9 @@ namespace pentatron {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 const fs::path kCorpusData = PENTATRON_TEST_DATA;
 
@@ -166,6 +168,11 @@ TEST_F(CorpusVerbs, InspectTakesTheOrderOfARunAndSaysWhichItIs) {
     EXPECT_THAT(run(samples + " --order " + order + " 2>&1"),
                 HasSubstr("samples in the order " + order));
   EXPECT_THAT(run(samples + " --num-samples 20 2>&1", 2), HasSubstr("try: --order megatron"));
+  const std::string out = run(samples + ",9000 --order megatron --part train 2>&1", 2);
+  EXPECT_THAT(out, AllOf(StartsWith("error: --index 9000 does not exist: the train part of "),
+                         HasSubstr("counted from 0\n  try: --index ")))
+      << "nothing is printed before";
+  run(samples + " --order megatron --part train " + out.substr(out.find("try: ") + 5));
 }
 
 } // namespace

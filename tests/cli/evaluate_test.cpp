@@ -209,6 +209,22 @@ TEST_F(Labelled, ErrorsNameTheOptionsOfEvaluate) {
               HasSubstr("--label-key mood has no effect on model"));
 }
 
+TEST_F(Labelled, TheContextIsThatOfTheExport) {
+  run("train model.num_layers=1 model.hidden_size=32 model.num_attention_heads=2 "
+      "model.max_position_embeddings=48 dataset.path=train.jsonl dataset.split=1 "
+      "train.seq_length=16 train.micro_batch_size=1 train.global_batch_size=2 "
+      "train.num_threads=1 logger.peak_tflops=1 train.train_iters=3 checkpoint.save=gpt "
+      "2>/dev/null");
+  run("convert gpt gpt_hf --format hf 2>/dev/null");
+  std::ofstream(folder / "long.txt") << std::string(200, 'a');
+  for (const std::string arguments : {"", " --context 48", " --context 32", " --stride 8"})
+    EXPECT_EQ(run("evaluate gpt --file long.txt" + arguments + " 2>/dev/null"),
+              run("evaluate gpt_hf --file long.txt" + arguments + " 2>/dev/null"))
+        << arguments;
+  EXPECT_THAT(run("evaluate gpt --file long.txt --context 49 2>&1", 2),
+              HasSubstr("the model's context of 48 tokens"));
+}
+
 class CorruptedWeights : public test::ProgramFolder {
  protected:
   void SetUp() override {

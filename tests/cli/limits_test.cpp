@@ -55,7 +55,9 @@ TEST_F(Limits, ADryRunOpensWhatTheRunReadsAndLooksAtItsFolders) {
        {std::tuple{"dataset.path=none.jsonl", 1, "none.jsonl"},
         {"tokenizer.path=none.json", 1, "none.json"},
         {"checkpoint.load=none", 1, "checkpoint.load=none"},
-        {"logger.dir=text.jsonl/x", 2, "text.jsonl/x is not a writable folder"}})
+        {"logger.dir=text.jsonl/x", 2, "text.jsonl/x is not a writable folder"},
+        {"logger.dir=/proc/x", 2, "logger.dir=/proc/x is not a writable folder: /proc takes no"},
+        {"checkpoint.save=/proc/x", 2, "checkpoint.save=/proc/x is not a writable folder"}})
     EXPECT_THAT(run(tiny + "--dry-run 2>&1 " + keys, status), HasSubstr(text));
   run(tiny + "2>&1");
   EXPECT_THAT(run(tiny + "--dry-run 2>&1", 2), HasSubstr("holds the checkpoints of another run"));
@@ -120,6 +122,33 @@ TEST_F(Limits, WhatCannotFitIsRefusedBeforeAnythingIsWritten) {
     EXPECT_TRUE(fs::is_empty(folder));
     EXPECT_THAT(train(std::string(keys) + " --dry-run", 2), HasSubstr("error: the run needs"));
     train(std::string(keys) + " --dry-run train.check_memory=false", 0);
+  }
+}
+
+TEST_F(Limits, WhatATryAdvisesIsNotRefused) {
+  std::ofstream text(folder / "text.jsonl");
+  for (int i = 0; i < 60; ++i) text << "{\"text\": \"the loss falls slowly, then it rises\"}\n";
+  text.close();
+  for (const char* first :
+       {"train.seq_length=1000000000",
+        "train.seq_length=100000000 model.max_position_embeddings=100000000",
+        "train.seq_length=100000000 model.max_position_embeddings=100000000 "
+        "model.position_embedding_type=learned_absolute",
+        "train.micro_batch_size=1000000 train.global_batch_size=2", "model.vocab_size=1000000000",
+        "model.vocab_size=1000000000 dataset.type=text dataset.path=text.jsonl",
+        "model.hidden_size=3000000000", "train.seq_length=3000000000",
+        "train.micro_batch_size=3000000000"}) {
+    SCOPED_TRACE(first);
+    const std::string keys = first;
+    const std::string out = run("train dataset.type=mock train.num_threads=1 kernels=order "
+                                "logger.peak_tflops=1 --dry-run " +
+                                    keys + " 2>&1",
+                                2);
+    const size_t at = out.find("  try: ");
+    ASSERT_NE(at, std::string::npos) << out;
+    std::string remedy = out.substr(at + 7);
+    remedy = remedy.substr(0, std::min(remedy.find('\n'), remedy.find(", or ")));
+    train(keys + " train.train_iters=1 --dry-run " + remedy, 0);
   }
 }
 

@@ -56,6 +56,14 @@ TEST_F(PlotCommand, DrawsSeveralRunsInOnePicture) {
   EXPECT_THAT(picture("slash.svg"), HasSubstr(">a<"));
 }
 
+TEST_F(PlotCommand, DrawsARunOnce) {
+  EXPECT_THAT(plot("runs/a runs/b/../a"),
+              AllOf(HasSubstr("warning: runs/b/../a is given twice, and is drawn once\n"),
+                    HasSubstr("plot.svg: loss of 1 run\n")));
+  EXPECT_THAT(plot("runs/a --smooth nan --overwrite", 2),
+              HasSubstr("--smooth nan is not a number from 0 to 1e9\n  try: --smooth 0\n"));
+}
+
 TEST_F(PlotCommand, TakesAFileAsOutput) {
   EXPECT_THAT(plot("runs/a --output runs", 2), HasSubstr("try: --output runs/plot.svg"));
   EXPECT_THAT(plot("runs/a --output ''", 2), HasSubstr("--output is empty"));

@@ -329,8 +329,40 @@ TEST_F(UserData, TokenizersAreTrainedOnFilesOfEveryKind) {
   EXPECT_FALSE(fs::exists(folder / "tokenizer_config.json")) << "beside tokenizer.json only";
   EXPECT_THAT(call("tokenize --train-bpe 280 --input text.jsonl --output x.json", 1),
               HasSubstr("text.jsonl: line 1: the JSON object has no key \"text\"; its only key is "
-                        "\"body\""));
+                        "\"body\"\n  try: --json-keys body\n"));
   EXPECT_FALSE(fs::exists(folder / "x.json"));
+  const std::string out =
+      call("tokenize --train-bpe 100000 --input text.jsonl --json-keys body --output all.json");
+  EXPECT_THAT(out, HasSubstr("warning: --train-bpe 100000 is more than this text needs: with "));
+  const std::string size = out.substr(out.find("try: --train-bpe ") + 17);
+  EXPECT_THAT(call("tokenize --input text.jsonl --json-keys body --output same.json --train-bpe " +
+                   size.substr(0, size.find(','))),
+              Not(HasSubstr("warning")));
+  EXPECT_EQ(text_of("all.json"), text_of("same.json"));
+  std::ofstream(folder / "nothing.txt").flush();
+  EXPECT_THAT(call("tokenize --train-bpe 280 --input nothing.txt --output x.json", 1),
+              HasSubstr("--input nothing.txt contains no text"));
+}
+
+TEST_F(UserData, APatternIsRefusedByATokenizerThatHasItsOwn) {
+  const std::string kinds = PENTATRON_TEST_DATA "/tokenizers/";
+  write("a.jsonl", lines_);
+  call("tokenize --train-bpe 280 --input a.jsonl --json-keys body --output trained/");
+  for (const std::string& path :
+       {kinds + "gpt2.json", kinds + "spm_unigram.model", std::string("trained")}) {
+    EXPECT_THAT(run("tokenize --tokenizer " + path + " --pattern gpt2 2>&1 < /dev/null", 2),
+                AllOf(HasSubstr("error: --pattern gpt2 has no effect on "),
+                      HasSubstr("\n  try: remove --pattern\n")))
+        << path;
+    EXPECT_THAT(call("train dataset.path=a.jsonl dataset.text_key=body model.vocab_size=60000 "
+                     "tokenizer.pattern=gpt2 --dry-run tokenizer.path=" +
+                         path,
+                     2),
+                AllOf(HasSubstr("error: tokenizer.pattern=gpt2 has no effect on "),
+                      HasSubstr("\n  try: remove tokenizer.pattern\n")))
+        << path;
+  }
+  run("tokenize --tokenizer " + kinds + "cl100k_small.tiktoken --pattern gpt2 < /dev/null");
 }
 
 } // namespace

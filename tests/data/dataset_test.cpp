@@ -13,6 +13,7 @@
 namespace pentatron::data {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -69,7 +70,7 @@ TEST(Corpus, PutsAnEndAfterEachDocument) {
   EXPECT_EQ(corpus.document_begin(2), 5);
   EXPECT_EQ(corpus.document_begin(3), 8);
   EXPECT_THAT(corpus.report().to_string(),
-              HasSubstr("2 files, 3 documents, 0.00 MB of text, 8 tokens"));
+              AllOf(HasSubstr("2 files, 3 documents, "), HasSubstr(" B of text, 8 tokens")));
 }
 
 TEST(Corpus, IsTheSameForAnyNumberOfThreads) {

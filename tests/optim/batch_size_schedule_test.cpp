@@ -76,6 +76,17 @@ TEST(BatchSizeSchedule, CountsIterationsAndSamplesAsTheLoopDoes) {
   }
 }
 
+TEST(BatchSizeSchedule, ABatchOfManyTimesTheSamplesIsNotAdvised) {
+  for (const auto& [micro, dp, batch, remedy] : {std::tuple{4, 1, 7, "train.global_batch_size=8"},
+                                                 {1000000, 1, 2, "train.micro_batch_size=2"},
+                                                 {1000000, 2, 8, "train.micro_batch_size=4"}}) {
+    config::Violations violations;
+    BatchSizeSchedule::constant(batch).check(micro, dp, violations, "train.global_batch_size");
+    ASSERT_EQ(violations.list().size(), 1u);
+    EXPECT_EQ(violations.list()[0].suggestion, remedy);
+  }
+}
+
 TEST(BatchSizeSchedule, IsCheckedAsAWhole) {
   const auto s = BatchSizeSchedule::by_tokens("0:768 1K:100 2K:1536 3K:102", 1);
   config::Violations violations;

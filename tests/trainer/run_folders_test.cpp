@@ -154,6 +154,58 @@ TEST_F(RunFoldersTest, AnotherRunsFolderIsRefusedHoweverTheRunBegins) {
   EXPECT_FALSE(fs::exists(scratch / "c"));
 }
 
+TEST_F(RunFoldersTest, AFolderOfAnotherRunIsRefusedForEitherUse) {
+  test::run(config("a", "a_ck"));
+  test::run(config("b", "b"));
+  fs::create_directories(scratch / "summary"); // what is left where the metrics were moved away
+  fs::copy(scratch / "a/run.json", scratch / "summary/run.json");
+  fs::create_directories(scratch / "yaml");
+  std::ofstream(scratch / "yaml/config.yaml") << "logger: {dir: " << scratch / "yaml"
+                                              << "}\n";
+  for (const auto& [dir, save, load_from, text] :
+       {std::tuple{"c", "a", "", "checkpoint.save=" + scratch / "a holds the metrics"},
+        {"", "a", "", "checkpoint.save=" + scratch / "a holds the metrics"},
+        {"c", "a", "b", "checkpoint.save=" + scratch / "a holds the metrics"},
+        {"c", "summary", "", "checkpoint.save=" + scratch / "summary holds the metrics"},
+        {"c", "yaml", "", "checkpoint.save=" + scratch / "yaml holds the metrics"},
+        {"a_ck", "c", "", "logger.dir=" + scratch / "a_ck holds the checkpoints"},
+        {"a_ck", "", "", "logger.dir=" + scratch / "a_ck holds the checkpoints"},
+        {"a_ck", "c", "b", "logger.dir=" + scratch / "a_ck holds the checkpoints"},
+        {"a_ck", "a", "", "checkpoint.save=" + scratch / "a holds the metrics"}}) {
+    SCOPED_TRACE(fmt::format("{} {} {}", dir, save, load_from));
+    std::vector<std::string> keys;
+    if (*load_from != 0) keys = {load(load_from), "checkpoint.finetune=true"};
+    const std::string message = refused(config(dir, save, keys));
+    EXPECT_THAT(message, HasSubstr(text + " of another run"));
+    for (std::vector<std::string> way : ways(message)) {
+      way.insert(way.begin(), keys.begin(), keys.end());
+      way.emplace_back("train.train_iters=4");
+      const Trainer follows(config(dir, save, way), {});
+    }
+  }
+}
+
+TEST_F(RunFoldersTest, ARunMayMoveOneOfItsFoldersIntoTheOther) {
+  test::run(config("a", "a_ck"));
+  const auto steps = [&](const std::string& dir, const std::string& save, const std::string& from,
+                         int iterations) {
+    return test::run(config(dir, save,
+                            {"checkpoint.load=" + (from == "auto" ? from : scratch / from),
+                             fmt::format("train.train_iters={}", iterations)}))
+        .report.iterations;
+  };
+  EXPECT_EQ(steps("a_ck", "c", "a_ck", 4), 4) << "its metrics beside its checkpoints";
+  EXPECT_EQ(steps("a_ck", "c", "auto", 5), 5);
+  EXPECT_EQ(steps("d", "a", "a_ck", 4), 4) << "its checkpoints beside its metrics";
+  EXPECT_EQ(steps("d", "a", "auto", 5), 5);
+  test::run(config("both", "both"));
+  EXPECT_EQ(steps("e", "both", "auto", 4), 4);
+  EXPECT_EQ(steps("both", "f", "both/step_00000003", 4), 4);
+  fs::create_directories(scratch / "mine"); // a configuration of the user
+  std::ofstream(scratch / "mine/config.yaml") << "seed: 5\n";
+  EXPECT_EQ(test::run(config("g", "mine")).report.iterations, 3);
+}
+
 TEST_F(RunFoldersTest, ARunThatGoesOnWritesIntoItsOwn) {
   const Config first = config("a", "a/ck", {"train.train_iters=2"});
   test::run(first);

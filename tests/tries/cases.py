@@ -11,6 +11,7 @@ LLAMA = "$DATA/hf_tiny/llama"
 EVALUATE = f"pentatron evaluate --hf {LLAMA} --batches {LLAMA}/expected.safetensors "
 GENERATE = "pentatron generate saved --tokens 1,2 --max-new-tokens 2 "
 HIDDEN = "pentatron evaluate --hf $DATA/hf_tiny/bert_model --batches $DATA/hf_tiny/bert_model/expected.safetensors "
+SAMPLES = "pentatron inspect samples --prefix corpus_text_document --sequence-length 8 "
 BATCH = f"pentatron evaluate texts --batches {LLAMA}/expected.safetensors "
 
 
@@ -90,6 +91,8 @@ CASES = [
     ("another model", MOCK + "checkpoint.load=saved model.hidden_size=64", {}),
     ("another run's checkpoints", MOCK.replace("=new", "=saved"), {}),
     ("another run's metrics", MOCK + "logger.dir=log", {}),
+    ("checkpoints into another run's metrics", MOCK.replace("=new", "=log"), {}),
+    ("metrics into another run's checkpoints", MOCK + "logger.dir=saved", {}),
     ("a file of the user", MOCK + "logger.dir=mine", {}),
     ("no CUDA", MOCK + "device=cuda", {}),
     ("GPU", MOCK + "device=gpu", {}),
@@ -97,6 +100,7 @@ CASES = [
     ("ZeRO on one rank", MOCK + "ddp.zero_stage=1", {}),
     ("sequence parallel on one rank", MOCK + "parallel.sequence_parallel=true", {}),
     ("no folder", MOCK + "logger.dir=/proc/x", {"another logger.dir": MOCK + "logger.dir=other"}),
+    ("no folder of a dry run", MOCK + "logger.dir=/proc/x --dry-run", {"another logger.dir": MOCK + "logger.dir=other --dry-run"}),
     ("memory", MOCK + "--dry-run train.micro_batch_size=1000000 train.global_batch_size=1000000", {}),
     ("diverged", MOCK + "optimizer.lr=1e30 train.train_iters=20", {
         "a lower optimizer.lr": MOCK + "optimizer.lr=1e-3 train.train_iters=20",
@@ -175,6 +179,27 @@ CASES = [
     ("text without a tokenizer", "pentatron inspect samples --prefix corpus_text_document --sequence-length 8 --index 0 --text", {
         "--tokenizer PATH": "pentatron inspect samples --prefix corpus_text_document --sequence-length 8 --index 0 --text --tokenizer bytes"}),
     ("samples of the stable order", "pentatron inspect samples --prefix corpus_text_document --sequence-length 8 --num-samples 2 --index 0", {}),
+    ("sample before the first", SAMPLES + "--index 0,-1", {}),
+    ("sample of no number", SAMPLES + "--index 100000000000000000000", {}),
+    ("sample after the last", SAMPLES + "--order megatron --index 0,9000", {}),
+    ("pattern of a tokenizer with its own", "head -1 texts.jsonl | pentatron tokenize --tokenizer $DATA/tokenizers/gpt2.json --pattern gpt2", {}),
+    ("BPE of nothing", "pentatron tokenize --train-bpe 290 --input empty.txt --output o.json", {
+        "--input with a file or folder that contains text": "pentatron tokenize --train-bpe 290 --input words.txt --output o.json"}),
+    ("BPE of few tokens", "pentatron tokenize --train-bpe 10 --input words.txt --output o.json", {}),
+    ("BPE of more tokens than words", "pentatron tokenize --train-bpe 100000 --input words.txt --output o.json", {
+        "more text": "pentatron tokenize --train-bpe 290 --input words.txt --output o.json"}),
+    ("BPE of another key", "pentatron tokenize --train-bpe 290 --input texts.jsonl --json-keys body --output o.json", {}),
+    ("negative share", "pentatron corpus split corpus_text_document --shares -1,2 --output part", {}),
+    ("corpus below a file", "pentatron corpus merge corpus_text_document corpus_text_document --output notes.txt/both", {
+        "another --output": "pentatron corpus merge corpus_text_document corpus_text_document --output both"}),
+    ("tokens below a file", "pentatron preprocess --input texts.jsonl --tokenizer bytes --output notes.txt/new", {
+        "another --output": "pentatron preprocess --input texts.jsonl --tokenizer bytes --output new"}),
+    ("smoothing by no number", "pentatron plot log --smooth nan", {}),
+    ("lock that is a folder", "mkdir -p locked/run.lock; " + MOCK + "logger.dir=locked", {
+        "another folder": MOCK + "logger.dir=other", "remove locked/run.lock": MOCK + "logger.dir=locked"}),
+    ("paths of no parts", INDEXED.replace("dataset.path=corpus_text_document", "dataset.per_split_data_args_path=bad.json"), {
+        "a JSON or YAML file": """echo '{"train": ["corpus_text_document"], "valid": ["corpus_text_document"]}' > good.json; """
+                               + INDEXED.replace("dataset.path=corpus_text_document", "dataset.per_split_data_args_path=good.json")}),
     ("tokenize without a tokenizer", "echo a | pentatron tokenize", {
         "--tokenizer tokenizer.json": "head -1 texts.jsonl | pentatron tokenize --tokenizer $DATA/tokenizers/gpt2.json"}),
     ("prompt without a tokenizer", f"pentatron generate {LLAMA} --prompt x", {"--tokens 1,2,3": f"pentatron generate {LLAMA} --tokens 1,2,3"}),
@@ -263,6 +288,12 @@ CASES = [
     ("no tokenizer's file", TEXT + "tokenizer.path=words.txt", {
         "the folder with vocab.json": TEXT + "tokenizer.path=$DATA/tokenizers/classes.json model.vocab_size=60000",
         "tokenizer.json": TEXT + "tokenizer.path=$DATA/tokenizers/classes.json model.vocab_size=60000"}),
+    ("text as a tokenizer", TEXT + "tokenizer.path=texts.jsonl", {
+        "a folder that contains one": TEXT + "tokenizer.path=$DATA/tokenizers/classes.json model.vocab_size=60000",
+        "tokenizer.json, a .model": TEXT + "tokenizer.path=$DATA/tokenizers/classes.json model.vocab_size=60000"}),
+    ("JSON as a tokenizer", TEXT + "tokenizer.path=bad.json", {
+        "a folder that contains one": TEXT + "tokenizer.path=$DATA/tokenizers/classes.json model.vocab_size=60000",
+        "tokenizer.json, a .model": TEXT + "tokenizer.path=$DATA/tokenizers/classes.json model.vocab_size=60000"}),
     ("nowhere", TEXT + "tokenizer.path=nowhere", {
         "a folder that contains one": TEXT + "tokenizer.path=$DATA/tokenizers/classes.json model.vocab_size=60000",
         "tokenizer.json, a .model": TEXT + "tokenizer.path=$DATA/tokenizers/classes.json model.vocab_size=60000"}),

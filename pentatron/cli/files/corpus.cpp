@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 
+#include <cmath>
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -51,7 +52,15 @@ Json summary_of(const std::string& prefix) {
 }
 
 void check_outputs(const std::vector<std::string>& prefixes, bool overwrite) {
+  namespace fs = std::filesystem;
   for (const std::string& prefix : prefixes) {
+    std::error_code error;
+    fs::path above = fs::absolute(prefix).parent_path();
+    while (!fs::exists(above, error) && above.has_relative_path()) above = above.parent_path();
+    if (!fs::is_directory(above, error))
+      raise<ConfigError>(
+          "--output {} cannot be written: {} is not a folder\n  try: another --output", prefix,
+          above.string());
     const std::vector<std::filesystem::path> files = data::corpus_files(prefix);
     if (!overwrite) refuse_existing(files);
   }
@@ -68,6 +77,9 @@ int merge(const CorpusArguments& a) {
 }
 
 int split(const CorpusArguments& a) {
+  for (const double share : a.shares)
+    if (!(share > 0) || !std::isfinite(share))
+      raise<ConfigError>("--shares {} is not a number above 0\n  try: --shares 90,10", share);
   const std::vector<std::string> parts =
       data::names_of_parts(data::without_ending(a.output), a.shares.size());
   check_outputs(parts, a.overwrite);

@@ -4,8 +4,10 @@
 #include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/log.h"
+#include "pentatron/base/naming.h"
 #include "pentatron/cli/files/file_verbs.h"
 #include "pentatron/data/config.h"
 #include "pentatron/data/gpt/blend.h"
@@ -32,7 +34,9 @@ data::Part part_of(const std::string& name) {
 }
 
 std::shared_ptr<const data::TokenDataset> open_samples(const SampleArguments& a) {
-  const auto corpus = std::make_shared<const data::IndexedDataset>(data::without_ending(a.prefix));
+  const std::string prefix = data::without_ending(a.prefix);
+  const auto corpus = naming("--prefix ", prefix,
+                             [&] { return std::make_shared<const data::IndexedDataset>(prefix); });
   constexpr int64_t kAnyToken = int64_t{1} << 62;
   const data::Part part = part_of(a.part);
   if (a.order == "stable") {
@@ -59,6 +63,17 @@ std::shared_ptr<const data::TokenDataset> open_samples(const SampleArguments& a)
   return std::make_shared<data::GptDataset>(corpus, std::move(index), kAnyToken);
 }
 
+/// All of them, before the first sample is printed.
+void check_indices(const SampleArguments& a, const data::TokenDataset& samples) {
+  const std::optional<int64_t> size = samples.size();
+  if (!size) return; // the stable order has no end
+  for (const int64_t index : a.indices)
+    if (index >= *size)
+      raise<ConfigError>("--index {} does not exist: the {} part of {} has {}, counted from 0\n"
+                         "  try: --index {}",
+                         index, a.part, a.prefix, counted(*size, "sample"), *size - 1);
+}
+
 int print_samples(const SampleArguments& a) {
   if (a.text && a.tokenizer.empty())
     throw ConfigError("--text needs a tokenizer\n  try: --tokenizer PATH");
@@ -68,6 +83,7 @@ int print_samples(const SampleArguments& a) {
                        a.order);
   const auto tokenizer = a.text ? data::open_tokenizer(a.tokenizer) : nullptr;
   const auto samples = open_samples(a);
+  check_indices(a, *samples);
   log::info("samples in the order {}, like dataset.order={}", a.order, a.order);
   std::vector<int64_t> tokens(static_cast<size_t>(a.sequence_length + 1));
   for (const int64_t index : a.indices) {
@@ -118,9 +134,11 @@ void add_samples(CLI::App& verb, Action& chosen) {
   samples->add_option("--sequence-length", a->sequence_length, "number of tokens in each sample")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  samples->add_option("--num-samples", a->num_samples,
-                      "with --order megatron, which depends on it: number of samples that the run "
-                      "takes from this part; default: one epoch");
+  samples
+      ->add_option("--num-samples", a->num_samples,
+                   "with --order megatron, which depends on it: number of samples that the run "
+                   "takes from this part; default: one epoch")
+      ->check(CLI::PositiveNumber);
   samples
       ->add_option("--seed", a->dataset.seed,
                    "random seed for the order of samples, like dataset.seed")
@@ -132,8 +150,11 @@ void add_samples(CLI::App& verb, Action& chosen) {
   samples->add_option("--part", a->part, "part of the data: train, valid or test")
       ->check(CLI::IsMember({"train", "valid", "validation", "test"}))
       ->capture_default_str();
-  samples->add_option("--index", a->indices, "numbers of the samples to print, separated by commas")
+  samples
+      ->add_option("--index", a->indices,
+                   "numbers of the samples to print, counted from 0, separated by commas")
       ->delimiter(',')
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 62))
       ->required();
   samples->add_flag("--text", a->text, "also print the text, decoded with --tokenizer");
   samples

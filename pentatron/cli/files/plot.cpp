@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <filesystem>
 #include <map>
 
@@ -10,6 +11,8 @@
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
+#include "pentatron/base/log.h"
+#include "pentatron/base/naming.h"
 #include "pentatron/cli/files/file_verbs.h"
 #include "pentatron/plot/curves_plot.h"
 #include "pentatron/plot/metrics_text.h"
@@ -77,13 +80,24 @@ void check_output(const PlotArguments& a) {
 
 int run_plot(const PlotArguments& a) {
   check_output(a);
-  std::vector<fs::path> files;
-  for (const std::string& run : a.runs) files.push_back(metrics_of(run));
+  if (a.smooth && std::isnan(*a.smooth))
+    throw ConfigError("--smooth nan is not a number from 0 to 1e9\n  try: --smooth 0");
+  std::vector<fs::path> files, seen;
+  for (const std::string& run : a.runs) {
+    fs::path file = fs::weakly_canonical(metrics_of(run));
+    const bool again = std::ranges::find(seen, file) != seen.end();
+    if (again) log::warning("{} is given twice, and is drawn once", run);
+    if (!again) files.push_back(metrics_of(run));
+    seen.push_back(std::move(file));
+  }
   const std::vector<std::string> names = names_of(files);
   std::vector<plot::NamedMetrics> runs;
   size_t most = 0;
   for (size_t i = 0; i < files.size(); ++i) {
-    runs.push_back({names[i], plot::read_metrics(files[i].string())});
+    const std::string file = files[i].string();
+    runs.push_back({names[i], naming(
+                                  "", file, [&] { return plot::read_metrics(file); },
+                                  "the logger.dir of a run that has made a step")});
     most = std::max(most, runs.back().points.size());
   }
   plot::CurvesPlot picture = plot::make_curves(runs, kXAxes.at(a.x), kYAxes.at(a.y));
@@ -91,7 +105,9 @@ int run_plot(const PlotArguments& a) {
   picture.smooth = a.smooth.value_or(std::max(1.0, static_cast<double>(most) / 40));
   picture.log_x = a.log_x;
   picture.log_y = a.log_y;
-  write_file_atomically(a.output, plot::curves_svg(picture));
+  naming(
+      "--output ", a.output, [&] { write_file_atomically(a.output, plot::curves_svg(picture)); },
+      "another --output");
   fmt::print("{}: {} of {}\n", a.output, picture.title, counted(std::ssize(runs), "run"));
   return 0;
 }

@@ -74,7 +74,7 @@ int run_chosen(int argc, char** argv, std::span<const Verb> verbs) {
   program.set_version_flag("--version", "pentatron " PENTATRON_VERSION);
   Action chosen;
   for (const Verb& verb : verbs) verb.add(program, chosen);
-  refuse_empty_values(program);
+  refuse_misread_values(program);
   try {
     program.parse(argc, argv);
     const UsageError wrong = empty_item(program, arguments_of_program);

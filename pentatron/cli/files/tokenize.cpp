@@ -8,12 +8,15 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/json.h"
+#include "pentatron/base/log.h"
+#include "pentatron/base/naming.h"
 #include "pentatron/cli/files/file_verbs.h"
 #include "pentatron/data/byte_source.h"
 #include "pentatron/data/input_files.h"
@@ -30,6 +33,7 @@ namespace pentatron::cli {
 namespace {
 
 constexpr int64_t kMaxLineBytes = int64_t{1} << 30;
+constexpr int64_t kFewestTokens = 257; // the bytes and the end of a document
 
 struct TokenizeArguments {
   std::string tokenizer, pattern, output;
@@ -67,20 +71,15 @@ template <class F> void for_each_line(F&& f) {
   }
 }
 
-/// The text of a line {"text": ...}.
-void text_of(std::string_view line, std::string& text, const std::string& key = "text") {
+/// The text of a line {"text": ...}. `with_remedy`: another key may be named.
+void text_of(std::string_view line, std::string& text, const std::string& key = "text",
+             bool with_remedy = false) {
   if (const size_t bad = data::find_invalid_utf8(line); bad != std::string_view::npos)
     raise<DataError>("byte {} is not valid UTF-8", bad);
-  switch (data::extract_string(line, key, text)) {
-  case data::JsonField::kFound:
-    return;
-  case data::JsonField::kMissing:
-    throw DataError("the JSON object " + data::missing_key_text(data::object_keys(line), key));
-  case data::JsonField::kNotString:
-    raise<DataError>("the key \"{}\" of the JSON object is not a string", key);
-  case data::JsonField::kMalformed:
-    throw DataError("it is not a JSON object");
-  }
+  if (const auto none = data::read_text(line, key, text))
+    raise<DataError>(
+        "{} {}{}", none->kind == data::BadInput::kMissingKey ? "the JSON object" : "it",
+        none->reason, with_remedy && !none->key.empty() ? "\n  try: --json-keys " + none->key : "");
 }
 
 void write_line(const std::string& line) {
@@ -145,8 +144,14 @@ class TrainingText {
 
   void read_files(const std::vector<std::string>& inputs) {
     for (const data::InputFile& file : data::find_input_files(inputs, "--input").files) {
-      const auto source = data::open_input(file, keys_);
-      read(*source, file.path.string(), file.format != data::FileFormat::kText);
+      const std::string name = file.path.string();
+      naming(
+          "--input ", name,
+          [&] {
+            const auto source = data::open_input(file, keys_);
+            read(*source, name, file.format != data::FileFormat::kText);
+          },
+          "--input with text in UTF-8, JSON Lines or a JSON array of objects");
     }
   }
   /// Lines are JSON if the first one is; else, or of text files, they are text.
@@ -187,7 +192,7 @@ class TrainingText {
   }
   void add_object(std::string_view object) {
     for (const std::string& key : keys_) {
-      text_of(object, text_, key);
+      text_of(object, text_, key, /*with_remedy=*/true);
       add();
     }
   }
@@ -213,20 +218,35 @@ int train(const TokenizeArguments& arguments) {
   } else {
     text.read_files(arguments.inputs);
   }
+  if (text.bytes() == 0)
+    raise<DataError>("{} contains no text to train a tokenizer on\n  try: --input with a file or "
+                     "folder that contains text",
+                     arguments.inputs.empty()
+                         ? "standard input"
+                         : fmt::format("--input {}", fmt::join(arguments.inputs, ",")));
   const Json json = trainer.train();
   if (std::error_code error; files.tokenizer.has_parent_path())
     std::filesystem::create_directories(files.tokenizer.parent_path(), error);
   // Two commands may have found the place free: one of them writes both files.
   const FolderLock one_at_a_time(files.tokenizer.parent_path());
   if (!arguments.overwrite) refuse_existing(std::array{files.tokenizer, files.config});
-  AtomicFile tokenizer(files.tokenizer);
-  tokenizer.write(dump_json(json, 1) + "\n");
-  if (!files.config.empty())
-    write_file_atomically(files.config, data::tokenizer::tokenizer_config_json(
-                                            json["added_tokens"][0]["content"].get<std::string>()));
-  tokenizer.commit();
-  fmt::print(stderr, "{}: {} from {} of text\n", files.tokenizer.string(),
-             counted(std::ssize(json["model"]["vocab"]), "token"), counted(text.bytes(), "byte"));
+  const auto write = [&] {
+    AtomicFile tokenizer(files.tokenizer);
+    tokenizer.write(dump_json(json, 1) + "\n");
+    if (!files.config.empty())
+      write_file_atomically(files.config,
+                            data::tokenizer::tokenizer_config_json(
+                                json["added_tokens"][0]["content"].get<std::string>()));
+    tokenizer.commit();
+  };
+  naming("--output ", arguments.output, write, "another --output");
+  const int64_t size = std::ssize(json["model"]["vocab"]);
+  fmt::print(stderr, "{}: {} from {} of text\n", files.tokenizer.string(), counted(size, "token"),
+             counted(text.bytes(), "byte"));
+  if (size < arguments.train_bpe)
+    log::warning("--train-bpe {} is more than this text needs: with {}, every word of it is one "
+                 "token\n  try: --train-bpe {}, or more text",
+                 arguments.train_bpe, counted(size, "token"), size);
   return 0;
 }
 
@@ -274,7 +294,8 @@ void add_tokenize(CLI::App& program, Action& chosen) {
   verb->add_flag("--add-special", arguments->add_special,
                  "add the special tokens that the tokenizer puts around a text");
   verb->add_option("--train-bpe", arguments->train_bpe,
-                   "train a byte-level BPE tokenizer with this many tokens on the text of --input");
+                   "train a byte-level BPE tokenizer with this many tokens on the text of --input")
+      ->check(CLI::Range(kFewestTokens, data::tokenizer::BpeTrainer::kMostTokens));
   verb->add_option(
       "--input", arguments->inputs,
       "with --train-bpe: files (.txt, .md, .jsonl, .json with JSON Lines or an array of objects, "

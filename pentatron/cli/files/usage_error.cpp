@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cmath>
+#include <cstdlib>
 #include <optional>
 #include <vector>
 
@@ -124,6 +126,14 @@ std::optional<double> number_of(const std::string& text) {
   return value;
 }
 
+/// A whole number that 64 bits do not hold; CLI11 takes the nearest one that they do.
+bool overflows(const std::string& text) {
+  errno = 0;
+  char* end = nullptr;
+  std::strtoll(text.c_str(), &end, 10);
+  return errno == ERANGE && end == text.c_str() + text.size();
+}
+
 /// What the values of an option need to be, from the texts by which CLI11 describes its checks.
 struct ValueRule {
   std::string text; ///< "a whole number from 1 to 1024"
@@ -165,8 +175,10 @@ UsageError wrong_value(const NamedCommand& command, const CLI::Option& option) {
     const std::optional<double> number = number_of(value);
     const bool low = number && !rule.low.empty() && *number < *number_of(rule.low);
     const bool high = number && !rule.high.empty() && *number > *number_of(rule.high);
-    const bool wrong = low || high || !number ||
-                       (rule.text.starts_with("a whole") && *number != std::trunc(*number));
+    const bool whole = rule.text.starts_with("a whole");
+    if (whole && rule.high.empty() && !low && overflows(value))
+      return {fmt::format("{} {} is not {} below 2^63", name, value, rule.text), command.help()};
+    const bool wrong = low || high || !number || (whole && *number != std::trunc(*number));
     if (!wrong && value != option.results().back()) continue;
     return {fmt::format("{} {} is not {}", name, value, rule.text),
             low || high ? fmt::format("{} {}", name, low ? rule.low : rule.high) : command.help()};
@@ -203,14 +215,19 @@ std::vector<std::string> values_of(const std::vector<std::string>& arguments,
 
 } // namespace
 
-void refuse_empty_values(CLI::App& program) {
-  for (CLI::Option* option : program.get_options())
+void refuse_misread_values(CLI::App& program) {
+  const auto refuse = [](CLI::Option& option, bool (*misread)(const std::string&)) {
+    option.check(CLI::Validator(
+        [misread](const std::string& value) { return misread(value) ? "misread" : std::string(); },
+        ""));
+  };
+  for (CLI::Option* option : program.get_options()) {
     if (option->get_items_expected_max() > 0 && !may_be_empty(*option))
-      option->check(CLI::Validator(
-          [](const std::string& value) { return value.empty() ? "it is empty" : std::string(); },
-          ""));
+      refuse(*option, [](const std::string& value) { return value.empty(); });
+    if (option->get_type_name().starts_with("INT")) refuse(*option, overflows);
+  }
   for (CLI::App* below : program.get_subcommands([](const CLI::App*) { return true; }))
-    refuse_empty_values(*below);
+    refuse_misread_values(*below);
 }
 
 UsageError empty_item(const CLI::App& program, const std::vector<std::string>& arguments) {

@@ -20,10 +20,10 @@ struct UsageError {
 /// help for `pentatron trian --help`.
 UsageError unknown_command(const CLI::App& program);
 
-/// Makes CLI11 refuse an empty value of any option and argument of the program and its commands,
-/// which it would take for 0 or for none. Texts alone (--prompt, --system, --text, --title) may be
-/// empty.
-void refuse_empty_values(CLI::App& program);
+/// Makes CLI11 refuse the values of options and arguments of the program and its commands that it
+/// would take for others: an empty one for 0 or for none, a whole number of more than 64 bits for
+/// the nearest that fits. Texts alone (--prompt, --system, --text, --title) may be empty.
+void refuse_misread_values(CLI::App& program);
 
 /// An empty item of a list such as `--shares 99,,1`, which CLI11 leaves out. `arguments` are those
 /// that `program` has parsed.

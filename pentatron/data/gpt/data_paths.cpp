@@ -6,6 +6,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/mapped_file.h"
+#include "pentatron/base/naming.h"
 #include "pentatron/config/config.h"
 #include "pentatron/data/indexed/indexed_dataset.h"
 
@@ -126,10 +127,16 @@ DataPaths find_data_paths(const DatasetConfig& config) {
   DataPaths paths;
   const std::string& file = config.per_split_data_args_path;
   if (!file.empty()) {
-    const Json object = read_paths_file(file);
     const std::string key = "dataset.per_split_data_args_path=" + file;
-    if (!object.is_object()) raise<ConfigError>("{} is not an object with train, valid, test", key);
-    take_parts(object, key, paths);
+    constexpr const char* kExample =
+        "a JSON or YAML file like {\"train\": [\"PREFIX\"], \"valid\": [\"PREFIX\"]}";
+    const auto read = [&] {
+      const Json object = read_paths_file(file);
+      if (!object.is_object())
+        raise<ConfigError>("{} is not an object with train, valid, test\n  try: {}", key, kExample);
+      take_parts(object, key, paths);
+    };
+    naming("dataset.per_split_data_args_path=", file, read, kExample);
     return paths;
   }
   if (config.path.empty()) {

@@ -51,8 +51,8 @@ GptDataset::GptDataset(std::shared_ptr<const IndexedDataset> corpus,
 
 int64_t GptDataset::read(int64_t n, int64_t* tokens) const {
   if (n < 0 || n >= index_->num_samples)
-    raise<DataError>("{} has {} samples, so sample {} does not exist", corpus_->prefix(),
-                     index_->num_samples, n + 1);
+    raise<DataError>("{} has {} samples, so sample {}, counted from 0, does not exist",
+                     corpus_->prefix(), index_->num_samples, n);
   const int64_t j = at(index_->shuffle, n);
   const int64_t first = at(index_->sample_begin, 2 * j);
   const int64_t begin_offset = at(index_->sample_begin, 2 * j + 1);

@@ -1,6 +1,9 @@
 #include "pentatron/data/gpt/named_corpora.h"
 
+#include <algorithm>
+
 #include "pentatron/base/error.h"
+#include "pentatron/base/naming.h"
 
 namespace pentatron::data {
 
@@ -12,8 +15,23 @@ const Blend* NamedCorpora::blend(Part part) const {
 
 std::shared_ptr<const IndexedDataset> NamedCorpora::open(const std::string& prefix) {
   auto& entry = opened_[prefix];
-  if (entry == nullptr) entry = std::make_shared<const IndexedDataset>(prefix);
+  if (entry == nullptr)
+    entry = naming(key_of(prefix), prefix,
+                   [&] { return std::make_shared<const IndexedDataset>(prefix); });
   return entry;
+}
+
+std::string NamedCorpora::key_of(const std::string& prefix) const {
+  if (paths_.shared) return "dataset.path=";
+  if (const std::string& file = config_.per_split_data_args_path; !file.empty())
+    return fmt::format("dataset.per_split_data_args_path={}: ", file);
+  constexpr std::array kKeys{
+      "dataset.train_data_path=", "dataset.valid_data_path=", "dataset.test_data_path="};
+  for (size_t i = 0; i < kKeys.size(); ++i)
+    if (const auto& own = paths_.parts[i];
+        own && std::ranges::find(own->prefixes, prefix) != own->prefixes.end())
+      return kKeys[i];
+  return {};
 }
 
 StreamRange NamedCorpora::range(const TokenStream& corpus, Part part) const {

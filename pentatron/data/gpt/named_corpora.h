@@ -39,6 +39,9 @@ class NamedCorpora {
   }
 
  private:
+  /// "dataset.path=" or the key of the part that names the corpus, for messages.
+  std::string key_of(const std::string& prefix) const;
+
   const DatasetConfig& config_;
   DataPaths paths_;
   std::map<std::string, std::shared_ptr<const IndexedDataset>> opened_;

@@ -35,8 +35,9 @@ class LabelledTexts::Reader {
 
   void read(const InputFile& file) {
     if (file.format == FileFormat::kText) {
-      raise<DataError>("{} is a text file, but dataset.type=classification reads JSON objects\n  "
-                       "try: {} in a file that ends in .jsonl",
+      raise<DataError>("{}{}{} is a text file, but dataset.type=classification reads JSON objects\n"
+                       "  try: {} in a file that ends in .jsonl",
+                       options_.option, options_.option.starts_with("--") ? " " : "=",
                        file.path.string(), json_lines(config_));
     }
     out_.report = InputReport(config_.on_bad_input);

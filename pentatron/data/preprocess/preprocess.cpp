@@ -157,7 +157,9 @@ class PartialFolder {
   explicit PartialFolder(const std::string& output) : path_(output + ".partial") {
     std::error_code error;
     fs::create_directories(path_, error);
-    if (error) raise<DataError>("{} cannot be created: {}", path_.string(), error.message());
+    if (error)
+      raise<DataError>("--output {}: {} cannot be created: {}\n  try: another --output", output,
+                       path_.string(), error.message());
     lock_ = ::open((path_ / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (lock_ < 0 || ::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
       const int reason = errno;

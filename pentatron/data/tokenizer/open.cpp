@@ -24,6 +24,9 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMaxFileBytes = size_t{256} << 20;
 
+constexpr const char* kWhatIsATokenizer =
+    "tokenizer.json, a .model, .tiktoken or .gguf file, or a folder that contains one";
+
 bool is_folder(const fs::path& path) {
   std::error_code ignored;
   return fs::is_directory(path, ignored);
@@ -98,9 +101,31 @@ FileType type_of(const fs::path& file, const std::string& text, const Json& json
   return FileType::kSentencePiece;
 }
 
+/// Every kind but tiktoken's defines how text is split.
+void refuse_pattern(const OpenOptions& options, const fs::path& file) {
+  if (options.pattern.empty()) return;
+  raise<ConfigError>("{}{} has no effect on {}, which defines how text is split into words\n  try: "
+                     "remove {}",
+                     options.pattern_name, options.pattern, file.string(),
+                     options.pattern_name.substr(0, options.pattern_name.size() - 1));
+}
+
+/// A file of any name may be one, and one that is none is about something else.
+SentencePieceModel sentencepiece_of(const fs::path& file, const std::string& text,
+                                    const OpenOptions& options) {
+  try {
+    return read_sentencepiece(text);
+  } catch (const DataError&) {
+    if (options.type != FileType::kAuto || file.extension() == ".model") throw;
+  }
+  raise<DataError>("{} is not a tokenizer file\n  try: {}", file.string(), kWhatIsATokenizer);
+}
+
 std::shared_ptr<const Tokenizer> make(const fs::path& file, const OpenOptions& options) {
-  if (options.type == FileType::kAuto && is_gguf(file))
+  if (options.type == FileType::kAuto && is_gguf(file)) {
+    refuse_pattern(options, file);
     return make_gguf_tokenizer(GgufFile(file).metadata(), options.eod_token);
+  }
   const std::string extension = file.extension().string();
   const bool is_json = extension == ".json" || options.type == FileType::kHuggingFace ||
                        options.type == FileType::kGpt2;
@@ -111,6 +136,7 @@ std::shared_ptr<const Tokenizer> make(const fs::path& file, const OpenOptions& o
   const Json json = is_json ? read_json(file) : Json();
   const std::string text = is_json ? std::string() : read_text(file);
   const FileType type = options.type == FileType::kAuto ? type_of(file, text, json) : options.type;
+  if (type != FileType::kTiktoken) refuse_pattern(options, file);
   const EodChoice eod{.required = options.eod_token,
                       .likely = configured_token(options.path, "eos_token")};
   std::shared_ptr<const Tokenizer> tokenizer;
@@ -122,13 +148,13 @@ std::shared_ptr<const Tokenizer> make(const fs::path& file, const OpenOptions& o
     const fs::path merges = file.parent_path() / "merges.txt";
     if (!is_file(merges))
       raise<DataError>("{} is neither a tokenizer.json, because it has no `model`, nor a "
-                       "vocab.json with a merges.txt beside it",
-                       file.string());
+                       "vocab.json with a merges.txt beside it\n  try: {}",
+                       file.string(), kWhatIsATokenizer);
     return make_hugging_face(gpt2_as_tokenizer_json(json, read_text(merges)),
                              {.name = "gpt2", .eod = eod});
   }
   case FileType::kSentencePiece:
-    return make_sentencepiece(read_sentencepiece(text), {.eod = eod});
+    return make_sentencepiece(sentencepiece_of(file, text, options), {.eod = eod});
   case FileType::kTiktoken: {
     const Ranks ranks = read_tiktoken(text);
     TiktokenKind kind = find_tiktoken_kind(file.filename().string(), ranks);
@@ -137,8 +163,8 @@ std::shared_ptr<const Tokenizer> make(const fs::path& file, const OpenOptions& o
     } else if (!kind.known) {
       log::shared_warning("{} does not define how text is split into words, and neither its name "
                           "nor its {} tokens are known; using the pattern of cl100k_base\n  try: "
-                          "tokenizer.pattern=gpt2, llama3, qwen2, o200k or a regular expression",
-                          file.string(), ranks.size());
+                          "{}gpt2, llama3, qwen2, o200k or a regular expression",
+                          file.string(), ranks.size(), options.pattern_name);
     }
     kind.options.eod = eod;
     return make_tiktoken(ranks, kind.options);
@@ -151,10 +177,7 @@ std::shared_ptr<const Tokenizer> make(const fs::path& file, const OpenOptions& o
 fs::path existing(const fs::path& given) {
   const fs::path path = resolve_model_path(given);
   if (!is_folder(path) && !is_file(path))
-    raise<DataError>(
-        "{} does not exist\n  try: tokenizer.json, a .model, .tiktoken or .gguf file, or "
-        "a folder that contains one",
-        path.string());
+    raise<DataError>("{} does not exist\n  try: {}", path.string(), kWhatIsATokenizer);
   return is_folder(path) ? of_checkpoint(path) : path;
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "pentatron/data/tokenizer.h"
@@ -21,11 +22,13 @@ struct OpenOptions {
   FileType type = FileType::kAuto;
   std::string eod_token; ///< empty: eos_token of tokenizer_config.json, or a well-known one
   std::string pattern;   ///< for tiktoken: a name (cl100k, ...) or a regular expression
+  std::string_view pattern_name = "tokenizer.pattern="; ///< of its key or option, for messages
 };
 
 /// Reads tokenizer.json, vocab.json with merges.txt beside it, SentencePiece's .model, tiktoken's
 /// ranks or the tokenizer in a GGUF file; which of them a folder holds is found in this order.
-/// Throws DataError, which names the file, for what is missing, damaged or not supported.
+/// Throws DataError, which names the file, for what is missing, damaged or not supported, and
+/// ConfigError for a pattern of a tokenizer that is not tiktoken's.
 std::shared_ptr<const Tokenizer> open_tokenizer(const OpenOptions& options);
 
 /// The files that make the tokenizer at `path` what it is: the one that names it, and the merges

@@ -127,10 +127,10 @@ BpeTrainer::BpeTrainer(Options options) : options_(std::move(options)) {
   splitter_ = make_splitter(options_.pattern.empty() ? std::string(kGpt2Pattern) : options_.pattern,
                             PatternFlavor::kOniguruma);
   const auto smallest = static_cast<int64_t>(256 + options_.special.size());
-  if (options_.vocab_size < smallest || options_.vocab_size > (1 << 20))
+  if (options_.vocab_size < smallest || options_.vocab_size > kMostTokens)
     raise<ConfigError>(
         "a vocabulary of {} tokens is not possible: a byte-level tokenizer has {} to {}",
-        options_.vocab_size, smallest, 1 << 20);
+        options_.vocab_size, smallest, kMostTokens);
 }
 
 void BpeTrainer::add(std::string_view text) {

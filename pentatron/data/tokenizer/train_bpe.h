@@ -19,6 +19,7 @@ namespace pentatron::data::tokenizer {
 /// words, not with the text.
 class BpeTrainer {
  public:
+  static constexpr int64_t kMostTokens = 1 << 20;
   struct Options {
     int64_t vocab_size = 32000; ///< with the 256 bytes and the special tokens
     std::string pattern;        ///< how text is split into words; empty: GPT-2's
