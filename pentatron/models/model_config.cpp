@@ -142,37 +142,43 @@ void ModelConfig::validate_experts(config::Violations& violations, std::string_v
     idle(moe_router_topk_scaling_factor != none.moe_router_topk_scaling_factor,
          "moe_router_topk_scaling_factor");
     idle(moe_router_num_groups.has_value(), "moe_router_num_groups");
+    idle(moe_router_group_topk.has_value(), "moe_router_group_topk");
+    idle(moe_router_group_score_topk.has_value(), "moe_router_group_score_topk");
     idle(moe_shared_expert_intermediate_size.has_value(), "moe_shared_expert_intermediate_size");
+    idle(moe_shared_expert_gate, "moe_shared_expert_gate");
+    return;
   }
   if (moe_shared_expert_gate && !moe_shared_expert_intermediate_size)
     violations.add(key("moe_shared_expert_gate"),
                    fmt::format("{} has no effect without {}", key("moe_shared_expert_gate"),
                                key("moe_shared_expert_intermediate_size")),
                    fmt::format("{}=false", key("moe_shared_expert_gate")));
-  if (moe_router_group_topk.has_value() != moe_router_num_groups.has_value() ||
-      (moe_router_group_score_topk && !moe_router_num_groups))
-    violations.add(key("moe_router_num_groups"),
-                   fmt::format("{} and {} belong together, and one of them is missing",
-                               key("moe_router_num_groups"), key("moe_router_group_topk")),
-                   fmt::format("{}=null {}=null {}=null", key("moe_router_num_groups"),
-                               key("moe_router_group_topk"), key("moe_router_group_score_topk")));
-  if (!num_moe_experts) return;
+  const auto alone = [&](bool given, const char* name, bool other_given, const char* other) {
+    if (given && !other_given)
+      violations.add(key(name), fmt::format("{} has no effect without {}", key(name), key(other)),
+                     fmt::format("{}=null", key(name)));
+  };
+  alone(moe_router_num_groups.has_value(), "moe_router_num_groups",
+        moe_router_group_topk.has_value(), "moe_router_group_topk");
+  alone(moe_router_group_topk.has_value(), "moe_router_group_topk",
+        moe_router_num_groups.has_value(), "moe_router_num_groups");
+  alone(moe_router_group_score_topk.has_value(), "moe_router_group_score_topk",
+        moe_router_num_groups.has_value(), "moe_router_num_groups");
   const int64_t experts = *num_moe_experts, groups = moe_router_num_groups.value_or(1),
                 open = moe_router_group_topk.value_or(groups);
+  if (experts < 1 || groups < 1 || open < 1) return; // their ranges tell it
   if (moe_router_topk > experts)
     violations.add(key("moe_router_topk"),
                    fmt::format("{}={} is more than {}={}", key("moe_router_topk"), moe_router_topk,
                                key("num_moe_experts"), experts),
                    fmt::format("{}={}", key("moe_router_topk"), experts));
-  if (experts % groups != 0) {
+  else if (experts % groups != 0) {
     violations.add(key("moe_router_num_groups"),
                    fmt::format("{}={} does not divide {}={}", key("moe_router_num_groups"), groups,
                                key("num_moe_experts"), experts),
                    fmt::format("{}={}", key("moe_router_num_groups"),
                                config::nearest_divisor(experts, groups)));
-    return;
-  }
-  if (open > groups || open * (experts / groups) < moe_router_topk)
+  } else if (open > groups || open * (experts / groups) < moe_router_topk)
     violations.add(key("moe_router_group_topk"),
                    fmt::format("{}={} of {} groups with {} experts each cannot give {}={} experts",
                                key("moe_router_group_topk"), open, groups, experts / groups,

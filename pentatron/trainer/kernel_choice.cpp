@@ -30,7 +30,8 @@ constexpr const char* kNotExact = "resume is not bit-exact";
 struct Source {
   Selection selection;
   std::string origin;
-  bool resumed = false; ///< from the checkpoint
+  bool resumed = false;  ///< from the checkpoint
+  size_t unmeasured = 0; ///< kernels::FoundSelection::unmeasured
 };
 
 /// The classes that a run with this configuration meets.
@@ -65,14 +66,10 @@ Source choose_here(const Config& config, at::Device device,
             .resumed = true};
   const kernels::FoundSelection found =
       kernels::find_selection(kernel_cache_file(), what_matters(config));
-  if (found.unmeasured > 0)
-    log::warning("the fastest kernels for {} kinds of arguments could not be found, because other "
-                 "programs were running; these run in list order\n  try: stop other programs; the "
-                 "next start measures them again",
-                 found.unmeasured);
   return {.selection = found.selection,
           .origin = found.measured.empty() ? "measured on this machine before"
-                                           : fmt::format("measured in {:.2f} s", found.seconds)};
+                                           : fmt::format("measured in {:.2f} s", found.seconds),
+          .unmeasured = found.unmeasured};
 }
 
 /// Rank 0's selection without what some rank cannot run; the same on all ranks.
@@ -120,6 +117,11 @@ std::string choose_kernels(const Config& config, at::Device device,
   const Source source = first ? choose_here(config, device, checkpoint) : Source();
   const kernels::Agreement agreed = agree_with_all(source.selection, world);
   kernels::use_selection(agreed.selection);
+  if (source.unmeasured > 0)
+    log::warning("the fastest kernels for {} kinds of arguments could not be found, because other "
+                 "programs were running; these run in list order\n  try: stop other programs; the "
+                 "next start measures them again",
+                 source.unmeasured);
   if (first) {
     if (!agreed.replaced.empty()) {
       const size_t more = agreed.replaced.size() - 1;

@@ -141,6 +141,15 @@ TEST_F(Program, ErrorsAreOneSentenceOnStandardErrorWithAStatus) {
   }
 }
 
+TEST_F(Program, AnUnknownLevelOfTheProcessorIsAnError) {
+  ::setenv("PENTATRON_CPU", "bogus", 1);
+  const Result r = run(tiny({}));
+  ::unsetenv("PENTATRON_CPU");
+  EXPECT_EQ(r.status, 2);
+  EXPECT_THAT(r.err, HasSubstr("PENTATRON_CPU=bogus in the environment is none of reference"));
+  EXPECT_THAT(r.err, HasSubstr("try: unset PENTATRON_CPU"));
+}
+
 TEST_F(Program, GeneratesTokensOfAHuggingFaceModel) {
   const Result r = run({"generate", "hf:" + (kData / "hf_tiny/gpt2").string(), "--tokens", "1,2,3",
                         "--max-new-tokens", "6", "--temperature", "0"});

@@ -168,7 +168,7 @@ TEST_F(LabelNames, ScoresOfFilesAreThoseOfValidation) {
   }
   EXPECT_THAT(
       error_of([&] { score_labels(*source, data::make_tokenizer({}), dataset, {.context = 100}); }),
-      HasSubstr("try: --context 16"));
+      HasSubstr("try: --context 64"));
 }
 
 } // namespace
