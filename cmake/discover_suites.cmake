@@ -44,6 +44,9 @@ if(NOT EXISTS "${tests_file}" OR "${program}" IS_NEWER_THAN "${tests_file}" OR "
         set(entry "${name}.${suite}")
         set(filter "${suite}.*-*Slow*:*Cuda*")
         set(timeout 300)
+        if(sanitized) # a tenth of the speed
+          set(timeout 1500)
+        endif()
       elseif(label STREQUAL "slow")
         set(entry "${name}.${suite}.slow")
         set(filter "${suite}.*Slow*")
