@@ -1,5 +1,5 @@
 # Run by ctest when it starts: writes and includes one add_test() a test suite of a GoogleTest program. The caller sets
-# program, name, tests_file, working_directory and environment.
+# program, name, tests_file, working_directory, environment and sanitized.
 if(NOT EXISTS "${program}")
   add_test("${name}_NOT_BUILT" "${program}")
   set_tests_properties("${name}_NOT_BUILT" PROPERTIES LABELS "fast;slow")
