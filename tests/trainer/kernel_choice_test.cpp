@@ -95,7 +95,8 @@ class KernelChoices : public testing::Test {
 TEST_F(KernelChoices, AreMeasuredOnceAndKeptWithTheRun) {
   test::run(config("run"));
   const std::string kept = text_of("run_log/kernels.json");
-  EXPECT_THAT(kept, HasSubstr("\"norm_forward float32\": "));
+  // Beside other programs some classes stay open; what has one entry never does.
+  EXPECT_THAT(kept, HasSubstr("\"norm_forward float64\": "));
   EXPECT_EQ(text_of("run/step_00000004/kernels.json"), kept);
   EXPECT_EQ(content_of(kernel_cache_file()), kept);
 }
@@ -196,7 +197,8 @@ TEST_F(KernelChoices, ThatThisMachineLacksAreToldAndReplaced) {
   EXPECT_EQ(text_of("run/step_00000004/kernels.json"), elsewhere.text());
 }
 
-TEST_F(KernelChoices, OfADamagedFileAreMeasuredAgain) {
+TEST_F(KernelChoices, OfADamagedFileAreThoseOfTheMachine) {
+  pretend_measured(first_entries());
   test::run(config("run", {"train.exit_interval=2"}));
   const std::string kept = text_of("run_log/kernels.json");
   replace_stored(scratch.path / "run/step_00000002", "{\"norm_forward");
@@ -232,7 +234,7 @@ TEST_F(KernelChoices, AreTheSameOnAllRanks) {
     texts[static_cast<size_t>(world.rank())] =
         choose_kernels(c, at::Device(at::kCPU), std::nullopt, world);
   });
-  EXPECT_THAT(texts[0], HasSubstr("norm_forward float32"));
+  EXPECT_THAT(texts[0], HasSubstr("norm_forward float64"));
   EXPECT_EQ(texts[1], texts[0]);
   EXPECT_EQ(texts[2], texts[0]);
 }
