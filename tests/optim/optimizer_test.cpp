@@ -46,6 +46,24 @@ bool decays(const at::Tensor& weight) {
   return weight.dim() >= 2;
 }
 
+TEST(AdamW, DecaysTheMatricesOfAStackAndNotItsVectors) {
+  nn::ParamList params;
+  params.add({.name = "fc.bias", .shape = {2, 3}, .stacked_dims = 1}, nn::Init::normal(1.0),
+             at::kDouble, {});
+  params.add({.name = "fc.weight", .shape = {2, 3, 4}, .stacked_dims = 1}, nn::Init::normal(1.0),
+             at::kDouble, {});
+  const nn::ResidentStore store(params, at::kCPU);
+  for (nn::Param& param : params) {
+    param.initialize(3);
+    param.main_grad().zero_();
+  }
+  const at::Tensor bias = params.find("fc.bias").value().clone(),
+                   weight = params.find("fc.weight").value().clone();
+  Optimizer(OptimizerConfig(), store.shards()).step(kLr, kDecay, kScale);
+  test::expect_close(params.find("fc.bias").value(), bias, {0, 0});
+  test::expect_close(params.find("fc.weight").value(), weight * (1 - kLr * kDecay), {1e-15, 1e-15});
+}
+
 TEST(AdamW, IsTheFormulaWithDecayOnMatricesOnly) {
   Model model(at::kDouble);
   Optimizer optimizer({.adam_beta1 = 0.8, .adam_beta2 = 0.9, .adam_eps = 1e-3},

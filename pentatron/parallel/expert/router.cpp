@@ -167,32 +167,4 @@ Routed route(const at::Tensor& logits, const at::Tensor& bias, const RouterOptio
   return routed;
 }
 
-at::Tensor balance_scores(const at::Tensor& logits, RouterScore score) {
-  at::Tensor scores, sums, out;
-  {
-    const nn::NoAutograd guard;
-    scores = scores_of(logits.detach(), score);
-    out = scores;
-    if (score != RouterScore::kSoftmax) {
-      sums = scores.sum(1, /*keepdim=*/true) + kTiny;
-      out = scores / sums;
-    }
-  }
-  nn::record("balance_scores", {logits}, {out}, {logits, scores, sums},
-             [score](auto&& grads, nn::Saved& saved) {
-               const nn::NoAutograd guard;
-               at::Tensor grad = grads[0];
-               if (saved[2].defined()) {
-                 const at::Tensor p = saved[1] / saved[2];
-                 grad = (grad - (grad * p).sum(1, /*keepdim=*/true)) / saved[2];
-               }
-               return std::vector<at::Tensor>{scores_backward(grad, saved[1], saved[0], score)};
-             });
-  return out;
-}
-
-at::Tensor count_choices(const at::Tensor& experts, int64_t num_experts) {
-  return at::bincount(experts.flatten(), {}, num_experts);
-}
-
 } // namespace pentatron::parallel

@@ -1,9 +1,8 @@
 /// Which experts work on a token, and with what weight.
 ///
 /// Shapes: T = tokens, E = experts, k = experts of a token. Scores and probs are in the accumulate
-/// type, whatever the type of the model. Sources: Shazeer et al. 2017 (arXiv:1701.06538); Lepikhin
-/// et al. 2020 (arXiv:2006.16668) for the balance loss; DeepSeek-V3 (arXiv:2412.19437) sec. 2.1.2
-/// for sigmoid scores, groups and the bias.
+/// type, whatever the type of the model. Sources: Shazeer et al. 2017 (arXiv:1701.06538);
+/// DeepSeek-V3 (arXiv:2412.19437) sec. 2.1.2 for sigmoid scores, groups and the bias.
 #pragma once
 
 #include <cstdint>
@@ -43,11 +42,5 @@ struct Routed {
 /// `bias` [E] is added for the selection alone; may be undefined.
 ///   logits [T, E] in the accumulate type
 Routed route(const at::Tensor& logits, const at::Tensor& bias, const RouterOptions& options);
-
-/// Scores of all experts that sum to 1, as balance losses take them; differentiable.
-at::Tensor balance_scores(const at::Tensor& logits, RouterScore score);
-
-/// The number of tokens that chose each expert. -> [E] int64
-at::Tensor count_choices(const at::Tensor& experts, int64_t num_experts);
 
 } // namespace pentatron::parallel
