@@ -51,8 +51,10 @@ std::unique_ptr<models::Model> make_part(const ModelOptions& options,
     }
   }
   if (options.config.num_moe_experts && groups.lists(kExpertGroup))
-    build.experts = {groups.get(kExpertGroup), groups.size("etp")};
+    build.experts = {
+        .group = groups.get(kExpertGroup), .etp = groups.size("etp"), .samples = groups.tp()};
   auto model = models::make_model(options.config, build);
+  model->params().make_buffers(options.device);
   if (options.prepare) options.prepare(model->params());
   return model;
 }

@@ -22,7 +22,9 @@ struct Sharding {
 
 /// The axis of ParallelGroups whose ranks hold addends.
 const char* axis_of(nn::ReductionGroup group) {
-  return group == nn::ReductionGroup::kExpert ? "edp" : "dp";
+  return group == nn::ReductionGroup::kExpert && !planted("experts_summed_over_data_parallel_ranks")
+             ? "edp"
+             : "dp";
 }
 
 Sharding make_sharding(const comm::ParallelGroups& groups, const std::string& axis,
@@ -98,7 +100,8 @@ std::unique_ptr<DataParallel::Part> DataParallel::make_part(const std::vector<nn
 }
 
 DataParallel::DataParallel(nn::ParamList& params, at::Device device, const DdpConfig& config,
-                           const comm::ParallelGroups& groups) {
+                           const comm::ParallelGroups& groups)
+    : params_(&params), dp_(groups.get("dp")) {
   std::vector<std::vector<nn::Param*>> parts; // what stays apart even as storage
   for (nn::Param& param : params) {
     const auto fits = [&](const std::vector<nn::Param*>& part) {
