@@ -63,6 +63,9 @@ struct ModelSpec {
   std::vector<LossTerm> losses;         ///< none: nothing to train
   std::vector<SharedParam> shared;
   std::vector<ResultSpec> results;
+  /// What keeps context-parallel ranks from having parts of its samples: "model.type=t5"; empty:
+  /// nothing.
+  std::string whole_samples;
   SampleScores scores = SampleScores::kNone;
   Generates generates = Generates::kNothing;
 

@@ -20,9 +20,10 @@ struct Sharding {
   comm::Group shard, replicas;
 };
 
-/// The axis of ParallelGroups whose ranks hold addends.
-const char* axis_of(nn::ReductionGroup group) {
-  return group == nn::ReductionGroup::kExpert ? "edp" : "dp";
+/// The axes of ParallelGroups whose ranks hold addends.
+const char* axis_of(nn::ReductionGroup group, const comm::ParallelGroups& groups) {
+  if (group == nn::ReductionGroup::kExpert) return "edp";
+  return groups.lists("dp-cp") ? "dp-cp" : "dp";
 }
 
 Sharding make_sharding(const comm::ParallelGroups& groups, const std::string& axis,
@@ -63,7 +64,7 @@ std::unique_ptr<DataParallel::Part> DataParallel::make_part(const std::vector<nn
                                                             const DdpConfig& config,
                                                             const comm::ParallelGroups& groups) {
   const nn::ParamFamily family = params.front()->family();
-  const Sharding sharding = make_sharding(groups, axis_of(family.group), config);
+  const Sharding sharding = make_sharding(groups, axis_of(family.group, groups), config);
   const comm::Group& shard = sharding.shard;
   const int64_t stage = shard.size() == 1 ? 0 : config.zero_stage; // nothing to split
   auto part = std::make_unique<Part>();
