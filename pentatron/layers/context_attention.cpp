@@ -331,7 +331,8 @@ std::vector<at::Tensor> gradients(const Call& call, nn::Saved& kept, const at::T
 
 at::Tensor context_attention(const AttentionOperands& x, const CoreAttentionOptions& options,
                              const parallel::ContextWay& way, const nn::ForwardContext& ctx) {
-  PT_DCHECK(ctx.layout->whole != nullptr && !x.bias.defined());
+  PT_DCHECK(ctx.layout->whole != nullptr && !x.bias.defined() &&
+            options.mask != AttentionMask::kPrefix);
   check_heads(x, way.heads);
   ctx.use(options.sinks);
   Call call{.whole = ctx.layout->whole,

@@ -1,8 +1,9 @@
 /// Self-attention where the ranks of context parallelism hold other tokens of the same samples.
 ///
-/// Shapes: those of core_attention, over this rank's tokens; ctx.layout says which they are.
-/// Without bias. Results do not depend on the number of ranks but for rounding: queries see the
-/// keys of all ranks, dropout is drawn by the place of query and key in their sample.
+/// Shapes: those of core_attention, over this rank's tokens; ctx.layout says which they are. Causal
+/// or full masks, without bias. Results do not depend on the number of ranks but for rounding:
+/// queries see the keys of all ranks, dropout is drawn by the place of query and key in their
+/// sample.
 ///
 /// Blocks (queries of a chunk, keys of a chunk) are computed alone and merged by their log-sum-exp
 /// in the accumulate type, in order of arrival; sinks enter once, at the end. Kept for backward are
