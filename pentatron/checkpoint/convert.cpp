@@ -40,6 +40,12 @@ std::optional<SafeDtype> asked_dtype(const ConvertOptions& options) {
   return weight_dtype_from_name(options.dtype);
 }
 
+/// Buffers are not rounded to a type of weights: transformers keeps them in fp32, too.
+SafeDtype buffer_dtype(std::optional<SafeDtype> asked, SafeDtype stored) {
+  const SafeDtype type = asked.value_or(stored);
+  return type == SafeDtype::kF64 ? type : asked ? SafeDtype::kF32 : stored;
+}
+
 const fs::path* companion(const ModelSource& source, const std::string& name) {
   for (const fs::path& path : source.facts().companions)
     if (path.filename() == name) return &path;
@@ -126,7 +132,7 @@ std::vector<HfTensor> hf_tensors(const ModelSource& source, const HfModel& model
     if (tensor.name.empty()) tensor.name = entry.hf;
     if (const std::string stored = detail("dtypes", entry.hf); !stored.empty())
       tensor.dtype = safe_dtype_from_name(stored);
-    tensor.dtype = dtype.value_or(tensor.dtype);
+    tensor.dtype = entry.buffer ? buffer_dtype(dtype, tensor.dtype) : dtype.value_or(tensor.dtype);
     tensor.bytes = static_cast<uint64_t>(numel(entry.shape)) * size_of(tensor.dtype);
     tensor.entry = std::move(entry);
     tensors.push_back(std::move(tensor));
@@ -175,8 +181,10 @@ ConvertReport write_checkpoint(ModelSource& source, const fs::path& dir,
   std::vector<std::string> names;
   std::vector<uint64_t> bytes;
   ConvertReport report;
+  const models::ParamSpecs buffers = models::buffer_specs(facts.config);
   const auto type_of = [&](const std::string& name) {
-    return dtype.value_or(facts.tensors.at(name).dtype);
+    const SafeDtype stored = facts.tensors.at(name).dtype;
+    return buffers.contains(name) ? buffer_dtype(dtype, stored) : dtype.value_or(stored);
   };
   for (const auto& [name, info] : facts.tensors) {
     names.push_back(name);

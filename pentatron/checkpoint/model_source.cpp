@@ -136,6 +136,8 @@ void ModelSource::load(nn::ParamList& params, const EachParam& each, Strictness 
     fill(*this, param);
     shown.update(done += bytes_of(param));
   });
+  for (nn::Param& buffer : params.buffers())
+    if (facts_.tensors.contains(buffer.name())) fill(*this, buffer);
 }
 
 std::vector<fs::path> companion_files(const fs::path& folder) {

@@ -69,7 +69,7 @@ struct ModelFacts {
   Json hf = Json::object();
 };
 
-/// Calls `fill` for every parameter to load, while its values can be written.
+/// Calls `fill` for every parameter (not buffer) to load, while its values can be written.
 using EachParam = std::function<void(const std::function<void(nn::Param&)>& fill)>;
 
 class ModelSource {
@@ -97,7 +97,7 @@ class ModelSource {
   /// that lists all parameters that are missing in the files or have another shape.
   void load(nn::ParamList& params);
   /// The same for values that are written through a store.
-  /// With Strictness::kLogAll parameters that the files lack keep their values.
+  /// With Strictness::kLogAll parameters that the files lack keep their values; buffers always do.
   void load(nn::ParamList& params, const EachParam& each,
             Strictness strictness = Strictness::kRaiseAll);
   /// Throws what load() throws for a model with these parameters. Returns those that the files lack

@@ -31,6 +31,9 @@ struct TrainState {
   int64_t consumed_samples = 0;
   int64_t skipped_iterations = 0;
   int64_t nan_iterations = 0;
+  /// By layer with experts: how often each was chosen in the last step that changed the model,
+  /// where the next step depends on it.
+  std::map<std::string, std::vector<int64_t>, std::less<>> expert_choices;
   /// Of this iteration, where they are known; retention looks at them.
   std::optional<double> loss, validation_loss;
   std::map<std::string, double> figures; ///< of an evaluation, by "validation_" and their names
@@ -91,8 +94,8 @@ LoadedRun load_run(const std::filesystem::path& folder, const RunParts& parts,
 /// Resets the optimizer to its state before loading. The caller resets the parameters.
 void forget_state(optim::Optimizer& optimizer);
 
-/// Throws the CheckpointError that load_run() throws if the names and shapes of the parameters in
-/// the folder are not these. Reads no tensor.
+/// Throws the CheckpointError that load_run() throws if the names and shapes of the parameters and
+/// buffers in the folder are not these. Reads no tensor.
 void check_parameters(const std::filesystem::path& folder, const models::ParamSpecs& specs,
                       Strictness strictness);
 

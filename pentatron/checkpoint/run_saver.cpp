@@ -46,6 +46,7 @@ CheckpointInfo info_of(const TrainState& state, const optim::Optimizer& optimize
     if (value && std::isfinite(*value)) info.state[key] = *value;
   };
   if (!optimizer.first_steps().empty()) info.state[kFirstSteps] = optimizer.first_steps();
+  if (!state.expert_choices.empty()) info.state["expert_choices"] = state.expert_choices;
   if (state.eod >= 0) info.state[kEod] = state.eod;
   add("loss", state.loss);
   add("validation_loss", state.validation_loss);

@@ -169,7 +169,7 @@ class RunSource final : public ModelSource {
   }
 
   void check_tensors() {
-    const models::ParamSpecs expected = models::param_specs(facts_.config);
+    const models::ParamSpecs expected = models::tensor_specs(facts_.config);
     TensorProblems problems;
     for (const auto& [name, spec] : expected) {
       if (!reader_.contains(name)) {

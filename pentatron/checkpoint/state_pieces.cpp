@@ -30,6 +30,12 @@ std::vector<StatePiece> value_pieces(const parallel::DataParallel& store) {
                         {piece.param_begin, piece.size},
                         shard.values.narrow(0, piece.begin, piece.size),
                         shard.replicas});
+  for (const nn::Param& buffer : store.params().buffers())
+    pieces.push_back({&buffer,
+                      buffer.name(),
+                      {0, buffer.numel()},
+                      buffer.value().view({-1}),
+                      store.buffer_replicas()});
   return pieces;
 }
 

@@ -24,6 +24,7 @@ struct StatePiece {
   at::Tensor data;      ///< flat, the storage that training uses
   comm::Group replicas; ///< the ranks that hold the same
 };
+/// Of parameters and buffers.
 std::vector<StatePiece> value_pieces(const parallel::DataParallel& store);
 std::vector<StatePiece> optimizer_pieces(optim::Optimizer& optimizer);
 

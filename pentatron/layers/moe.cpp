@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "pentatron/base/planted_bug.h"
+
 namespace pentatron::layers {
 
 namespace {
@@ -27,16 +29,21 @@ nn::Param& expert_param(const nn::Scope& scope, const std::string& name, nn::Sha
 
 Moe::Moe(const nn::Scope& scope, const MoeOptions& o, parallel::TensorParallel tp,
          const parallel::ExpertParallel& experts)
-    : options_(o), tp_(std::move(tp)), experts_(experts) {
+    : name_(scope.prefix()), options_(o), tp_(std::move(tp)), experts_(experts) {
   const int64_t e = o.router.experts, h = o.expert.hidden, f = o.expert.ffn;
   // Each rank routes tokens of its own, with and without sequence parallel.
-  const nn::ShardSpec router{
-      .name = {}, .shape = {e, h}, .placements = {{"tp", nn::Placement::partial()}}};
+  const nn::Placement of_tokens = planted("router_gradient_of_one_tensor_rank")
+                                      ? nn::Placement::replicate()
+                                      : nn::Placement::partial();
+  const nn::ShardSpec router{.name = {}, .shape = {e, h}, .placements = {{"tp", of_tokens}}};
   router_ = &scope.param("router.weight", router, nn::Init::normal(o.expert.init_std));
   if (o.router_bias)
-    router_bias_ = &scope.param(
-        "router.bias", {.name = {}, .shape = {e}, .placements = {{"tp", nn::Placement::partial()}}},
-        nn::Init::constant(0));
+    router_bias_ =
+        &scope.param("router.bias", {.name = {}, .shape = {e}, .placements = {{"tp", of_tokens}}},
+                     nn::Init::constant(0));
+  if (o.expert_bias)
+    expert_bias_ =
+        &scope.buffer("router.expert_bias", {.name = {}, .shape = {e}}, nn::Init::constant(0));
 
   std::vector<nn::FusedPart> parts = {{"up", f, 1}};
   if (o.expert.gated) parts.insert(parts.begin(), {"gate", f, 1});
@@ -62,17 +69,61 @@ Moe::Moe(const nn::Scope& scope, const MoeOptions& o, parallel::TensorParallel t
                      nn::Init::normal(o.expert.init_std));
 }
 
+parallel::Routed Moe::choose(const at::Tensor& own, const nn::ForwardContext& ctx) const {
+  const MoeOptions& o = options_;
+  const auto of_own = [&](const at::Tensor& per_token) {
+    return parallel::own_part(ctx.layout->outer(per_token), tp_);
+  };
+  at::Tensor read = own;
+  if (ctx.training && o.jitter > 0)
+    read = parallel::jitter(own, of_own(ctx.layout->row_ids), o.jitter, o.site, ctx.seed);
+  const at::Tensor logits = parallel::router_logits(read, *router_, router_bias_, ctx);
+  parallel::Selection selection{.sinkhorn = ctx.training && o.sinkhorn};
+  if (expert_bias_ != nullptr) selection.bias = expert_bias_->value();
+  if (ctx.training && o.forced_balance)
+    selection.forced = parallel::balanced_experts(of_own(ctx.layout->row_ids), o.router);
+  parallel::Routed choice = parallel::route(logits, selection, o.router);
+  if (!ctx.training) return choice;
+
+  at::Tensor real = ctx.layout->real_tokens();
+  if (real.defined()) real = of_own(real);
+  choice.probs =
+      parallel::with_auxiliary_losses(choice.probs,
+                                      {.logits = logits,
+                                       .experts = choice.experts,
+                                       .samples = of_own(ctx.layout->sample_numbers()),
+                                       .real = real},
+                                      o.auxiliary, o.router, name_, experts_.samples, ctx);
+  const at::Tensor counts = parallel::choice_counts(choice.experts, real, o.router.experts);
+  at::Tensor dropped = at::zeros({1}, counts.options());
+  if (o.capacity.factor > 0) {
+    const at::Tensor lost =
+        parallel::kept_choices(choice.experts, choice.probs, o.router.experts, o.capacity)
+            .logical_not();
+    choice.experts = choice.experts.masked_fill(lost, -1);
+    dropped = (real.defined() ? lost & real.unsqueeze(1) : lost).sum().view({1});
+  }
+  ctx.add_expert_counts(name_, at::cat({counts, dropped}));
+  return choice;
+}
+
 at::Tensor Moe::routed(const at::Tensor& x, const nn::ForwardContext& ctx) const {
   const at::Tensor own = parallel::own_rows(x, tp_);
-  const parallel::Routed choice = parallel::route(
-      parallel::router_logits(own, *router_, router_bias_, ctx), {}, options_.router);
-  const parallel::Dispatch dispatch(choice.experts, options_.router.experts, experts_);
+  const parallel::Routed choice = choose(own, ctx);
+  const int64_t least =
+      ctx.training && options_.capacity.pad
+          ? parallel::expert_capacity(own.size(0), options_.router.top_k, options_.router.experts,
+                                      options_.capacity.factor)
+          : 0;
+  const parallel::Dispatch dispatch(choice.experts, options_.router.experts, experts_, least);
   const at::Tensor rows = dispatch.send(own), probs = dispatch.send_values(choice.probs);
   const at::Tensor up = nn::grouped_linear(rows, dispatch.ranges(), *fc1_, fc1_bias_, {}, ctx);
-  const at::Tensor active =
-      nn::activation(up, options_.expert.activation, options_.expert.gated, probs);
+  const at::Tensor active = nn::activation(
+      up, options_.expert.activation, options_.expert.gated,
+      experts_.group.size() > 1 && planted("expert_weight_applied_twice") ? probs * probs : probs);
   // The bias of the output belongs to one rank of etp; the sum of their results must have it once.
-  const bool with_bias = experts_.group.rank() % experts_.etp == 0;
+  const bool with_bias =
+      experts_.group.rank() % experts_.etp == 0 || planted("expert_bias_on_every_rank");
   const at::Tensor out = nn::grouped_linear(active, dispatch.ranges(), *fc2_,
                                             with_bias ? fc2_bias_ : nullptr, probs, ctx);
   return parallel::join_rows(dispatch.take_back(out), x.size(0), tp_);

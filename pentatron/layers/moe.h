@@ -2,15 +2,18 @@
 /// is their sum, weighted by the router; plus shared experts, which every token goes to.
 ///
 /// Shapes, T = outer tokens, h = hidden: x [T, h] -> [T, h]. Parameters: router.weight [E, h],
-/// router.bias [E]; experts.fc1.weight [E, f or 2 f, h], experts.fc2.weight [E, h, f] and their
-/// biases; shared.fc1, shared.fc2 as of an Mlp, shared_gate.weight [1, h].
-/// Collectives: those of parallel::Dispatch; without sequence parallel an all-gather over tp.
-/// Source: Shazeer et al. 2017 (arXiv:1701.06538), DeepSeekMoE (arXiv:2401.06066).
+/// router.bias [E] and the buffer router.expert_bias [E]; experts.fc1.weight [E, f or 2 f, h],
+/// experts.fc2.weight [E, h, f] and their biases; shared.fc1, shared.fc2 as of an Mlp,
+/// shared_gate.weight [1, h]. Collectives: those of parallel::Dispatch and of auxiliary losses;
+/// without sequence parallel an all-gather over tp. Source: Shazeer et al. 2017 (arXiv:1701.06538),
+/// DeepSeekMoE (arXiv:2401.06066).
 #pragma once
 
 #include <optional>
 
 #include "pentatron/layers/mlp.h"
+#include "pentatron/parallel/expert/balance.h"
+#include "pentatron/parallel/expert/capacity.h"
 #include "pentatron/parallel/expert/dispatch.h"
 #include "pentatron/parallel/expert/router.h"
 
@@ -19,9 +22,17 @@ namespace pentatron::layers {
 struct MoeOptions {
   MlpOptions expert; ///< of one; without dropout
   parallel::RouterOptions router;
-  bool router_bias = false;
+  bool router_bias = false; ///< of the logits
+  bool expert_bias = false; ///< of the selection: a buffer that steps move towards equal load
   std::optional<MlpOptions> shared;
   bool shared_gate = false; ///< the shared experts' output times sigmoid(x w)
+  // Of training alone:
+  parallel::AuxiliaryOptions auxiliary = {};
+  parallel::CapacityOptions capacity = {};
+  bool sinkhorn = false;
+  bool forced_balance = false;
+  double jitter = 0; ///< of what the router reads
+  uint32_t site = 0; ///< of its random numbers
 };
 
 class Moe {
@@ -33,11 +44,14 @@ class Moe {
 
  private:
   at::Tensor routed(const at::Tensor& x, const nn::ForwardContext& ctx) const;
+  /// Of this rank's tokens; a choice that is dropped has expert -1.
+  parallel::Routed choose(const at::Tensor& own, const nn::ForwardContext& ctx) const;
 
+  std::string name_;
   MoeOptions options_;
   parallel::TensorParallel tp_;
   parallel::ExpertParallel experts_;
-  nn::Param *router_, *router_bias_ = nullptr;
+  nn::Param *router_, *router_bias_ = nullptr, *expert_bias_ = nullptr;
   nn::Param *fc1_, *fc1_bias_ = nullptr, *fc2_, *fc2_bias_ = nullptr;
   std::optional<Mlp> shared_;
   nn::Param* shared_gate_ = nullptr;

@@ -99,6 +99,21 @@ constexpr auto enum_names(RouterScoreFunction) {
                     config::name(S::kSqrtSoftplus, "sqrtsoftplus")};
 }
 
+enum class LoadBalancing : uint8_t { kGlobal, kSequence, kMicrobatch, kSinkhorn, kNone };
+constexpr auto enum_names(LoadBalancing) {
+  using L = LoadBalancing;
+  return std::array{config::name(L::kGlobal, "global_aux_loss"),
+                    config::name(L::kSequence, "seq_aux_loss"),
+                    config::name(L::kMicrobatch, "aux_loss"),
+                    config::name(L::kSinkhorn, "sinkhorn"), config::name(L::kNone, "none")};
+}
+
+enum class TokenDropPolicy : uint8_t { kProbs, kPosition };
+constexpr auto enum_names(TokenDropPolicy) {
+  using P = TokenDropPolicy;
+  return std::array{config::name(P::kProbs, "probs"), config::name(P::kPosition, "position")};
+}
+
 struct RopeScalingConfig {
   RopeScalingType type = RopeScalingType::kNone;
   double factor = 1.0;
@@ -205,6 +220,16 @@ struct ModelConfig {
   std::optional<int64_t> moe_router_num_groups;
   std::optional<int64_t> moe_router_group_topk;
   std::optional<int64_t> moe_router_group_score_topk;
+  bool moe_router_enable_expert_bias = false;
+  double moe_router_bias_update_rate = 1e-3;
+  LoadBalancing moe_router_load_balancing_type = LoadBalancing::kGlobal;
+  double moe_aux_loss_coeff = 0.0;
+  double moe_z_loss_coeff = 0.0;
+  double moe_input_jitter_eps = 0.0;
+  bool moe_router_force_load_balancing = false;
+  std::optional<double> moe_expert_capacity_factor;
+  TokenDropPolicy moe_token_drop_policy = TokenDropPolicy::kProbs;
+  bool moe_pad_expert_input_to_capacity = false;
   std::optional<int64_t> moe_shared_expert_intermediate_size;
   bool moe_shared_expert_gate = false;
   ModelHead head = ModelHead::kMaskedLm;
@@ -450,6 +475,60 @@ struct ModelConfig {
               "moe_router_topk / moe_router_group_topk")
             .range(1, 1 << 16)
             .only_for(T::kGpt),
+        field("moe_router_enable_expert_bias", &C::moe_router_enable_expert_bias,
+              "give each expert a bias that counts when experts are selected, but not in their "
+              "weights, and that training moves towards equal load")
+            .only_for(T::kGpt),
+        field("moe_router_bias_update_rate", &C::moe_router_bias_update_rate,
+              "by how much a step changes the expert biases: up for experts with less than the "
+              "mean load, down for those with more; 0 with --hf")
+            .non_negative()
+            .on_resume(OnResume::kTold)
+            .only_for(T::kGpt),
+        field("moe_router_load_balancing_type", &C::moe_router_load_balancing_type,
+              "how training balances the load of experts; global_aux_loss: a loss over the load in "
+              "the last step; seq_aux_loss: over that in each sample; aux_loss: over that in each "
+              "microbatch of a data-parallel rank; sinkhorn: select experts in training by "
+              "Sinkhorn's iteration over the tokens of a rank; none: not")
+            .on_resume(OnResume::kTold)
+            .only_for(T::kGpt),
+        field("moe_aux_loss_coeff", &C::moe_aux_loss_coeff,
+              "weight of the load balancing loss, which is 1 for equal load")
+            .non_negative()
+            .on_resume(OnResume::kTold)
+            .only_for(T::kGpt),
+        field("moe_z_loss_coeff", &C::moe_z_loss_coeff,
+              "weight of the router's z-loss, which keeps its outputs small")
+            .non_negative()
+            .on_resume(OnResume::kTold)
+            .only_for(T::kGpt),
+        field("moe_input_jitter_eps", &C::moe_input_jitter_eps,
+              "training multiplies what the router reads by random numbers from 1 - eps to 1 + eps")
+            .non_negative()
+            .max(0.99)
+            .on_resume(OnResume::kTold)
+            .only_for(T::kGpt),
+        field("moe_router_force_load_balancing", &C::moe_router_force_load_balancing,
+              "for benchmarks: training gives every expert the same number of tokens, whatever the "
+              "router says")
+            .on_resume(OnResume::kTold)
+            .only_for(T::kGpt),
+        field("moe_expert_capacity_factor", &C::moe_expert_capacity_factor,
+              "training drops tokens of an expert beyond tokens x moe_router_topk / "
+              "num_moe_experts x this, of those on a rank; default: no token is dropped")
+            .positive()
+            .on_resume(OnResume::kTold)
+            .only_for(T::kGpt),
+        field("moe_token_drop_policy", &C::moe_token_drop_policy,
+              "which tokens of a full expert are dropped; probs: those with the smallest weights; "
+              "position: the last ones")
+            .on_resume(OnResume::kTold)
+            .only_for(T::kGpt),
+        field("moe_pad_expert_input_to_capacity", &C::moe_pad_expert_input_to_capacity,
+              "fill up the input of every expert with zeros to its capacity, so that sizes do not "
+              "change from step to step")
+            .on_resume(OnResume::kTold)
+            .only_for(T::kGpt),
         field("moe_shared_expert_intermediate_size", &C::moe_shared_expert_intermediate_size,
               "hidden size of the shared experts together, which work on every token; default: "
               "no shared experts")
@@ -528,6 +607,7 @@ struct ModelConfig {
 
  private:
   void validate_experts(config::Violations& violations, std::string_view path) const;
+  void validate_balance(config::Violations& violations, std::string_view path) const;
 };
 
 } // namespace pentatron::models

@@ -28,6 +28,15 @@ struct LossTerm {
   bool accuracy = false;
 };
 
+/// What training adds to the losses for its own sake, such as equal load of experts. Layers compute
+/// it; evaluation has none, and the loss that is reported does not count it.
+struct AuxiliaryTerm {
+  enum class Per : uint8_t { kToken, kSample, kMicrobatch }; ///< what a step's mean is over
+  std::string name;
+  double weight = 1;
+  Per per = Per::kToken; ///< kToken: without padding
+};
+
 /// What evaluation makes of the predictions for whole samples.
 enum class SampleScores : uint8_t { kNone, kClasses, kNumbers };
 
@@ -61,6 +70,9 @@ struct ModelSpec {
   std::vector<SegmentSpec> segments;
   std::vector<data::BatchField> fields; ///< that a batch has
   std::vector<LossTerm> losses;         ///< none: nothing to train
+  std::vector<AuxiliaryTerm> auxiliary = {};
+  std::vector<std::string> expert_layers = {}; ///< names of the modules with experts
+  int64_t experts = 0;                         ///< of each
   std::vector<SharedParam> shared;
   std::vector<ResultSpec> results;
   /// What keeps context-parallel ranks from having parts of its samples: "model.type=t5"; empty:

@@ -14,5 +14,8 @@ namespace pentatron::models {
 /// ConfigError for a configuration that is not one of a model.
 using ParamSpecs = std::map<std::string, nn::ShardSpec, std::less<>>;
 ParamSpecs param_specs(const ModelConfig& config);
+/// The same of its buffers, and of both: what files of the model hold.
+ParamSpecs buffer_specs(const ModelConfig& config);
+ParamSpecs tensor_specs(const ModelConfig& config);
 
 } // namespace pentatron::models

@@ -106,24 +106,51 @@ parallel::RouterScore router_score(RouterScoreFunction f) {
   PT_DCHECK(false);
 }
 
+/// That of a loss with a weight.
+parallel::Balance balance_of(const ModelConfig& c) {
+  if (c.moe_aux_loss_coeff == 0) return parallel::Balance::kNone;
+  switch (c.moe_router_load_balancing_type) {
+  case LoadBalancing::kGlobal:
+    return parallel::Balance::kGlobal;
+  case LoadBalancing::kSequence:
+    return parallel::Balance::kSequence;
+  case LoadBalancing::kMicrobatch:
+    return parallel::Balance::kMicrobatch;
+  case LoadBalancing::kSinkhorn:
+  case LoadBalancing::kNone:
+    return parallel::Balance::kNone;
+  }
+  PT_DCHECK(false);
+}
+
 /// Of a layer whose MLP would have these options.
-layers::MoeOptions moe_options(const ModelConfig& c, const layers::MlpOptions& mlp) {
+layers::MoeOptions moe_options(const ModelConfig& c, const layers::MlpOptions& mlp, uint32_t site) {
   const bool softmax = c.moe_router_score_function == RouterScoreFunction::kSoftmax;
   const int64_t groups = c.moe_router_num_groups.value_or(1),
                 open = c.moe_router_group_topk.value_or(groups);
-  layers::MoeOptions o{.expert = mlp,
-                       .router = {.experts = *c.num_moe_experts,
-                                  .top_k = c.moe_router_topk,
-                                  .score = router_score(c.moe_router_score_function),
-                                  .score_first = c.moe_router_pre_softmax,
-                                  .normalize = c.moe_router_norm_topk_prob.value_or(!softmax),
-                                  .scaling = c.moe_router_topk_scaling_factor,
-                                  .groups = groups,
-                                  .group_top_k = open,
-                                  .group_score_top_k = c.moe_router_group_score_topk.value_or(
-                                      std::max<int64_t>(1, c.moe_router_topk / open))},
-                       .shared = {},
-                       .shared_gate = c.moe_shared_expert_gate};
+  layers::MoeOptions o{
+      .expert = mlp,
+      .router = {.experts = *c.num_moe_experts,
+                 .top_k = c.moe_router_topk,
+                 .score = router_score(c.moe_router_score_function),
+                 .score_first = c.moe_router_pre_softmax,
+                 .normalize = c.moe_router_norm_topk_prob.value_or(!softmax),
+                 .scaling = c.moe_router_topk_scaling_factor,
+                 .groups = groups,
+                 .group_top_k = open,
+                 .group_score_top_k = c.moe_router_group_score_topk.value_or(
+                     std::max<int64_t>(1, c.moe_router_topk / open))},
+      .expert_bias = c.moe_router_enable_expert_bias,
+      .shared = {},
+      .shared_gate = c.moe_shared_expert_gate,
+      .auxiliary = {.balance = balance_of(c), .z_loss = c.moe_z_loss_coeff > 0},
+      .capacity = {.factor = c.moe_expert_capacity_factor.value_or(0),
+                   .by_position = c.moe_token_drop_policy == TokenDropPolicy::kPosition,
+                   .pad = c.moe_pad_expert_input_to_capacity},
+      .sinkhorn = c.moe_router_load_balancing_type == LoadBalancing::kSinkhorn,
+      .forced_balance = c.moe_router_force_load_balancing,
+      .jitter = c.moe_input_jitter_eps,
+      .site = site};
   o.expert.ffn = c.expert_ffn_size();
   if (c.moe_shared_expert_intermediate_size) {
     o.shared = mlp;
@@ -133,6 +160,22 @@ layers::MoeOptions moe_options(const ModelConfig& c, const layers::MlpOptions& m
 }
 
 } // namespace
+
+std::vector<AuxiliaryTerm> auxiliary_terms(const ModelConfig& c) {
+  std::vector<AuxiliaryTerm> terms;
+  if (!c.num_moe_experts) return terms;
+  const parallel::Balance balance = balance_of(c);
+  using Per = AuxiliaryTerm::Per;
+  if (balance != parallel::Balance::kNone)
+    terms.push_back({.name = parallel::balance_term(balance),
+                     .weight = c.moe_aux_loss_coeff,
+                     .per = balance == parallel::Balance::kGlobal     ? Per::kToken
+                            : balance == parallel::Balance::kSequence ? Per::kSample
+                                                                      : Per::kMicrobatch});
+  if (c.moe_z_loss_coeff > 0)
+    terms.push_back({.name = parallel::kZLoss, .weight = c.moe_z_loss_coeff, .per = Per::kToken});
+  return terms;
+}
 
 layers::TransformerLayerOptions layer_options(const ModelConfig& c, int64_t index) {
   const double std = c.init_method_std;
@@ -184,7 +227,8 @@ layers::TransformerLayerOptions layer_options(const ModelConfig& c, int64_t inde
       .norm_residual = c.norm_placement == NormPlacement::kPost,
       .hidden_dropout = c.hidden_dropout,
       .dropout_site = dropout_site(index, 1)};
-  if (c.is_moe_layer(index)) options.moe = moe_options(c, options.mlp);
+  if (c.is_moe_layer(index))
+    options.moe = moe_options(c, options.mlp, static_cast<uint32_t>(index));
   return options;
 }
 

@@ -19,6 +19,9 @@ nn::Init embedding_init(const ModelConfig& config);
 /// Of self-attention layer `index`: causal, or full in an encoder.
 layers::TransformerLayerOptions layer_options(const ModelConfig& config, int64_t index);
 
+/// Of layers with experts.
+std::vector<AuxiliaryTerm> auxiliary_terms(const ModelConfig& config);
+
 /// Embedding, layers and head in a row, of kinds 0, 1 and 2, with one flow between them.
 std::vector<SegmentSpec> stack_of_layers(int64_t layers);
 

@@ -162,6 +162,29 @@ size_t SequenceLayout::sample_of(int64_t token) const {
          1;
 }
 
+at::Tensor SequenceLayout::sample_numbers() const {
+  const at::Tensor numbers = at::empty({tokens()}, at::kLong);
+  for (int64_t b = 0; b < batch; ++b)
+    numbers
+        .narrow(0, sample_starts[static_cast<size_t>(b)],
+                sample_starts[static_cast<size_t>(b) + 1] - sample_starts[static_cast<size_t>(b)])
+        .fill_(b);
+  return numbers.to(row_ids.device());
+}
+
+at::Tensor SequenceLayout::real_tokens() const {
+  if (real.empty()) return {};
+  const at::Tensor begins = at::empty({batch}, at::kLong), ends = at::empty({batch}, at::kLong);
+  for (size_t b = 0; b < real.size(); ++b) {
+    begins.mutable_data_ptr<int64_t>()[b] = real[b].begin;
+    ends.mutable_data_ptr<int64_t>()[b] = real[b].end;
+  }
+  const at::Tensor sample = sample_numbers(),
+                   place = row_ids.bitwise_and((int64_t{1} << kPositionBits) - 1);
+  return place.ge(begins.to(place.device()).index_select(0, sample)) &
+         place.lt(ends.to(place.device()).index_select(0, sample));
+}
+
 at::Tensor SequenceLayout::outer(const at::Tensor& per_token) const {
   return outer_size < 0 ? per_token : per_token.narrow(0, outer_begin, outer_size);
 }
@@ -184,6 +207,12 @@ const at::Tensor& Microbatch::field(std::string_view name) const {
 void ForwardContext::add_loss(std::string_view term, double sum) const {
   if (state == nullptr || !count_uses) return; // counted by the first pass
   state->loss_sums.try_emplace(std::string(term)).first->second += sum;
+}
+
+void ForwardContext::add_expert_counts(std::string_view layer, const at::Tensor& counts) const {
+  if (state == nullptr || !count_uses) return; // counted by the first pass
+  at::Tensor& sum = state->expert_counts.try_emplace(std::string(layer)).first->second;
+  sum = sum.defined() ? sum + counts : counts;
 }
 
 void ForwardContext::add_hits(std::string_view term, int64_t count) const {

@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,8 +54,8 @@ struct SequenceLayout {
                       ///< dropout masks
 
   /// Context parallel: the layout of all tokens of these samples, of which this rank has the
-  /// chunks, one behind the other; null: it has all. Documents and real tokens are those of
-  /// `whole`.
+  /// chunks, one behind the other; null: it has all. Documents are those of `whole`;
+  /// places, also of real tokens, those in the whole samples.
   std::shared_ptr<const SequenceLayout> whole;
   std::vector<SampleChunk> chunks;
 
@@ -66,6 +67,10 @@ struct SequenceLayout {
   int64_t outer_tokens() const { return outer_size < 0 ? tokens() : outer_size; }
   /// The number of the sample that has the token.
   size_t sample_of(int64_t token) const;
+  /// Of every token. [tokens] int64
+  at::Tensor sample_numbers() const;
+  /// Which tokens are not padding [tokens] bool; undefined: all.
+  at::Tensor real_tokens() const;
   /// The outer tokens' part of a tensor [tokens, ...].
   at::Tensor outer(const at::Tensor& per_token) const;
   /// What self-attention works on: the tokens of a document see its real ones.
@@ -133,7 +138,13 @@ struct StepState {
     double predicted = 0, label = 0;
   };
   std::map<std::string, std::vector<Prediction>, std::less<>> predictions;
+  /// By layer with experts: [E + 1] int64, how many real tokens of this rank chose each expert, and
+  /// how many of these choices were dropped.
+  std::map<std::string, at::Tensor, std::less<>> expert_counts;
 };
+
+/// By layer with experts: the share of each expert [E] in the choices of a step, in fp64.
+using ExpertLoads = std::map<std::string, at::Tensor, std::less<>>;
 
 /// What every stage knows of a microbatch.
 struct Microbatch {
@@ -174,12 +185,21 @@ struct ForwardContext {
   bool recompute_activations = false; ///< an MLP keeps its activation's input only
   bool check_finite = false;          ///< name the first layer with a NaN or infinity in `state`
 
+  const ExpertLoads* expert_loads = nullptr; ///< of the last step that changed the model
+
+  /// Of a term that only training steps have.
+  std::optional<double> given_scale(std::string_view term) const {
+    const auto found = loss_scales.find(term);
+    return found == loss_scales.end() ? std::nullopt : std::optional(found->second);
+  }
   double loss_scale(std::string_view term) const {
     const auto found = loss_scales.find(term);
     return found == loss_scales.end() ? 1 : found->second;
   }
   /// Adds the sum of a term's losses over this rank's targets, not scaled.
   void add_loss(std::string_view term, double sum) const;
+  /// Adds to StepState::expert_counts.
+  void add_expert_counts(std::string_view layer, const at::Tensor& counts) const;
   void add_hits(std::string_view term, int64_t count) const;
   /// Of samples [B] where `counts` is true.
   void add_predictions(std::string_view term, const at::Tensor& predicted, const at::Tensor& labels,

@@ -39,6 +39,11 @@ class Scope {
     spec.name = join(name);
     return params_->add(std::move(spec), init, dtype_, where_, unit_);
   }
+  /// See ParamList. `spec.name` is replaced by the full name.
+  Param& buffer(const std::string& name, ShardSpec spec, Init init) const {
+    spec.name = join(name);
+    return params_->add_buffer(std::move(spec), init, dtype_, where_, unit_);
+  }
   /// A parameter of one dimension that every rank holds.
   Param& vector(const std::string& name, int64_t size, Init init) const {
     return param(name, {.name = {}, .shape = {size}}, init);

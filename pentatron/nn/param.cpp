@@ -118,6 +118,20 @@ Param& ParamList::add(ShardSpec spec, Init init, at::ScalarType dtype, const Coo
   return params_.emplace_back(std::move(spec), init, dtype, where, unit);
 }
 
+Param& ParamList::add_buffer(ShardSpec spec, Init init, at::ScalarType dtype,
+                             const Coordinates& where, int64_t unit) {
+  Param& buffer = buffers_.emplace_back(std::move(spec), init, acc_dtype(dtype), where, unit);
+  buffer.trainable = false;
+  return buffer;
+}
+
+void ParamList::make_buffers(at::Device device) {
+  for (Param& buffer : buffers_) {
+    buffer.set_value(at::empty(buffer.shape(), at::device(device).dtype(buffer.dtype())));
+    buffer.initialize(0);
+  }
+}
+
 Param* ParamList::find_or_null(const std::string& name) {
   for (Param& param : params_) {
     if (param.name() == name) return &param;

@@ -111,6 +111,10 @@ class Param {
 };
 
 /// The parameters of a model on one rank, in order of registration. Addresses are stable.
+///
+/// Buffers are beside them: values of a model that no gradient reaches, such as the bias by which a
+/// router balances its experts. All data-parallel ranks hold them whole, in acc_dtype of the model;
+/// stores and optimizers do not know them, checkpoints and exports do.
 class ParamList {
  public:
   Param& add(ShardSpec spec, Init init, at::ScalarType dtype, const Coordinates& where,
@@ -123,8 +127,16 @@ class ParamList {
   auto end() const { return params_.end(); }
   size_t size() const { return params_.size(); }
 
+  /// `dtype`: of the model.
+  Param& add_buffer(ShardSpec spec, Init init, at::ScalarType dtype, const Coordinates& where,
+                    int64_t unit = 0);
+  std::deque<Param>& buffers() { return buffers_; }
+  const std::deque<Param>& buffers() const { return buffers_; }
+  /// Gives storage to the buffers, with their first values.
+  void make_buffers(at::Device device);
+
  private:
-  std::deque<Param> params_;
+  std::deque<Param> params_, buffers_;
 };
 
 /// Copies a true (global) tensor into the rank's parameter, and back into a global tensor that

@@ -16,6 +16,8 @@ namespace {
 
 /// The ranks over which the experts of a layer lie.
 constexpr const char* kExpertGroup = "etp-ep";
+/// Ranks that have tokens of the same samples.
+constexpr const char* kSampleGroup = "tp-cp";
 constexpr const char *kContextKey = "parallel.context_parallel_size",
                      *kContextComm = "parallel.cp_comm_type";
 /// Parts of cp, of ContextComm::kA2aP2p: neighbours, and one of each.
@@ -56,8 +58,12 @@ std::unique_ptr<models::Model> make_part(const ModelOptions& options,
     }
   }
   if (options.config.num_moe_experts && groups.lists(kExpertGroup))
-    build.experts = {groups.get(kExpertGroup), groups.size("etp")};
+    build.experts = {.group = groups.get(kExpertGroup),
+                     .etp = groups.size("etp"),
+                     .samples =
+                         groups.lists(kSampleGroup) ? groups.get(kSampleGroup) : groups.tp()};
   auto model = models::make_model(options.config, build);
+  model->params().make_buffers(options.device);
   if (options.prepare) options.prepare(model->params());
   return model;
 }
@@ -393,6 +399,7 @@ std::vector<comm::NeededGroup> needed_groups(const ParallelConfig& parallel,
   } else {
     add({comm::NeededGroup::of_axes("dp"), comm::NeededGroup::of_axes("cp")});
     add(context_parts(parallel));
+    if (model.num_moe_experts) add({comm::NeededGroup::of_axes(kSampleGroup)});
     add(parallel::data_parallel_groups("dp-cp", dp * cp, *ddp));
   }
   if (model.num_moe_experts) {

@@ -42,7 +42,7 @@ std::string check_checkpoint(const Config& config, const data::Datasets& dataset
     config::apply_yaml(saved, run.config_yaml, "", ignored);
     check_saved(saved, config, run.has_training_state, folder);
   }
-  checkpoint::check_parameters(found->folder, models::param_specs(config.model), c.strictness);
+  checkpoint::check_parameters(found->folder, models::tensor_specs(config.model), c.strictness);
   const std::string digest = stored_tokenizer(config.tokenizer).digest;
   check_digest(c, folder, run.tokenizer, digest);
   if (!c.finetune && run.has_training_state) {

@@ -15,6 +15,7 @@
 #include "pentatron/comm/gather_text.h"
 #include "pentatron/nn/memory/counting_allocator.h"
 #include "pentatron/parallel/context/zigzag.h"
+#include "pentatron/parallel/expert/balance.h"
 #include "pentatron/parallel/pipeline/schedule/check.h"
 #include "pentatron/parallel/pipeline/schedule/forward_only.h"
 #include "pentatron/parallel/pipeline/schedule/lower.h"
@@ -52,6 +53,8 @@ class PhaseTimer {
   const char* name_;
   double start_s_;
 };
+
+const nn::ExpertLoads kNoLoads;
 
 /// Whether weight gradients have passes of their own.
 bool defers_weight_gradients(const pipeline::Schedule& schedule) {
@@ -136,6 +139,9 @@ Stepper::Counts Stepper::global_counts(const data::StepData& data) const {
     const data::StreamTotals& t = data.totals.at(stream);
     own.insert(own.end(), {t.tokens, t.real_tokens, t.squared_lengths});
   }
+  int64_t samples = 0;
+  for (const data::Batch& batch : data.microbatches) samples += std::ssize(batch.sample_ids);
+  own.push_back(samples);
   // Context ranks have parts of the same samples, and count them whole.
   const bool wrong = groups_.lists("dp-cp") && planted("targets_counted_by_every_context_rank");
   const comm::Group& ranks = groups_.get(wrong ? "dp-cp" : "dp");
@@ -146,6 +152,7 @@ Stepper::Counts Stepper::global_counts(const data::StepData& data) const {
   for (size_t i = 0; i < spec().streams.size(); ++i, sums += 3)
     counts.totals.push_back(
         {.tokens = sums[0], .real_tokens = sums[1], .squared_lengths = sums[2]});
+  counts.samples = *sums;
   return counts;
 }
 
@@ -204,7 +211,73 @@ std::map<std::string, double, std::less<>> Stepper::loss_scales(const Counts& co
                                     : counts.targets[source];
     scales[term.name] = denominator > 0 ? term.weight / static_cast<double>(denominator) : 0;
   }
+  for (const models::AuxiliaryTerm& term : spec().auxiliary)
+    scales[term.name] = term.weight / static_cast<double>(denominator(term.per, counts, data));
   return scales;
+}
+
+int64_t Stepper::denominator(models::AuxiliaryTerm::Per per, const Counts& counts,
+                             const data::StepData& data) const {
+  int64_t n = counts.totals.front().real_tokens;
+  if (per == models::AuxiliaryTerm::Per::kSample) n = counts.samples;
+  if (per == models::AuxiliaryTerm::Per::kMicrobatch)
+    n = std::ssize(data.microbatches) * groups_.dp().size();
+  return std::max<int64_t>(1, n);
+}
+
+at::Tensor Stepper::expert_counts(const nn::StepState& state) const {
+  const models::ModelSpec& model = spec();
+  if (model.expert_layers.empty()) return {};
+  const at::Tensor counts =
+      at::zeros({std::ssize(model.expert_layers), model.experts + 1}, at::kLong);
+  for (size_t i = 0; i < model.expert_layers.size(); ++i) {
+    const auto found = state.expert_counts.find(model.expert_layers[i]); // of this rank's stages
+    if (found != state.expert_counts.end())
+      counts.select(0, static_cast<int64_t>(i)).copy_(found->second);
+  }
+  comm::all_reduce_(counts, comm::ReduceOp::kSum,
+                    planted("expert_counts_of_the_data_parallel_group") ? groups_.dp()
+                                                                        : groups_.world());
+  return counts;
+}
+
+void Stepper::apply_expert_counts(const at::Tensor& counts) {
+  if (!counts.defined()) return;
+  const models::ModelSpec& model = spec();
+  const models::ModelConfig& config = model_->model->config();
+  const bool remembered =
+      std::ranges::any_of(model.auxiliary, [](const models::AuxiliaryTerm& term) {
+        return term.name == parallel::balance_term(parallel::Balance::kGlobal);
+      });
+  ExpertChoices choices;
+  for (size_t i = 0; i < model.expert_layers.size(); ++i) {
+    const at::Tensor row = counts.select(0, static_cast<int64_t>(i)).slice(0, 0, model.experts);
+    const std::string& layer = model.expert_layers[i];
+    if (remembered) {
+      const int64_t* const first = row.const_data_ptr<int64_t>();
+      choices[layer] = {first, first + row.numel()};
+    }
+    for (nn::Param& buffer : model_->model->params().buffers())
+      if (buffer.name() == layer + ".router.expert_bias")
+        parallel::update_expert_bias(buffer.value(), row, config.moe_router_bias_update_rate);
+  }
+  set_expert_choices(choices);
+}
+
+ExpertChoices Stepper::expert_choices() const {
+  return expert_choices_;
+}
+
+void Stepper::set_expert_choices(const ExpertChoices& choices) {
+  expert_choices_.clear();
+  expert_loads_.clear();
+  for (const std::string& layer : spec().expert_layers) {
+    const auto found = choices.find(layer);
+    if (found == choices.end() || std::ssize(found->second) != spec().experts) continue;
+    const std::vector<int64_t>& counts = expert_choices_[layer] = found->second;
+    const at::Tensor load = at::tensor(counts, at::kDouble);
+    expert_loads_[layer] = load / std::max(1.0, load.sum().item<double>());
+  }
 }
 
 std::vector<Prediction> Stepper::gathered_predictions(const nn::StepState& state) const {
@@ -254,6 +327,10 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
     const nn::MemoryScope scope(nn::MemoryCategory::kActivations);
     runtime_.run(passes, microbatches, state,
                  {.loss_scales = loss_scales(counts, data),
+                  .expert_loads =
+                      groups_.pp().rank() > 0 && planted("global_balance_without_the_last_layers")
+                          ? &kNoLoads
+                          : &expert_loads_,
                   .seed = options.seed,
                   .training = true,
                   .check_finite = options.find_nonfinite_layer,
@@ -269,9 +346,19 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
   {
     const PhaseTimer timer(options.times, "loss and norm");
     sums = own_losses(state);
+    for (const models::AuxiliaryTerm& term : spec().auxiliary) { // each rank has tokens of its own
+      const auto found = state.loss_sums.find(term.name);
+      sums.push_back(found != state.loss_sums.end() ? found->second : 0);
+    }
     sums.push_back(store.counted_sum_of_squares());
     sums = summed(sums, groups_.world());
+    result.expert_counts = expert_counts(state);
   }
+  for (size_t i = 0; i < spec().auxiliary.size(); ++i)
+    result.auxiliary.push_back(
+        plain(sums[result.terms.size() + i] /
+              static_cast<double>(denominator(spec().auxiliary[i].per, counts, data) *
+                                  std::ssize(spec().expert_layers))));
   double total = 0;
   for (size_t i = 0; i < result.terms.size(); ++i) {
     if (counts.targets[i] == 0) continue;
@@ -298,6 +385,7 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
     const PhaseTimer timer(options.times, "optimizer");
     optimizer_->step(options.lr, options.weight_decay,
                      optim::clip_coefficient(options.clip_grad, norm));
+    apply_expert_counts(result.expert_counts);
   }
   const PhaseTimer timer(options.times, "publish parameters");
   store.publish_values();

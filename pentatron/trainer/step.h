@@ -47,6 +47,11 @@ struct StepResult {
   /// Of each of the model's terms: sum over targets / number of targets, over all ranks; none
   /// without targets.
   std::vector<std::optional<double>> terms;
+  /// Of each of its auxiliary terms, the mean of the layers that have it.
+  std::vector<double> auxiliary;
+  /// [layers with experts, E + 1] int64: how many tokens chose each expert, and how many of these
+  /// choices were dropped. Undefined: no experts.
+  at::Tensor expert_counts;
   std::optional<double> grad_norm;        ///< before clipping; none without targets
   std::vector<data::StreamTotals> totals; ///< of the samples of all ranks, by stream
   bool finite = true;                     ///< loss and gradients; if not, nothing was updated
@@ -56,6 +61,9 @@ struct StepResult {
 
 /// "loss nan and gradient norm inf are not finite, first seen in layers.0", of a step that was not.
 std::string nonfinite_text(const StepResult& result);
+
+/// By layer with experts: how often each was chosen.
+using ExpertChoices = std::map<std::string, std::vector<int64_t>, std::less<>>;
 
 /// A rank's part in training. All ranks call the same functions in the same order.
 class Stepper {
@@ -68,6 +76,11 @@ class Stepper {
   /// Without dropout.
   EvaluationSums evaluate(const data::StepData& data);
 
+  /// How often each expert was chosen in the last step that changed the model, by layer; state of a
+  /// run whose steps depend on it, else empty.
+  ExpertChoices expert_choices() const;
+  void set_expert_choices(const ExpertChoices& choices);
+
  private:
   enum class Use : uint8_t { kTraining, kEvaluation };
 
@@ -75,6 +88,7 @@ class Stepper {
   struct Counts {
     std::vector<int64_t> targets;           ///< of each loss term
     std::vector<data::StreamTotals> totals; ///< of each stream
+    int64_t samples = 0;
   };
   Counts global_counts(const data::StepData& data) const;
   /// Lowered; made once for each number of microbatches.
@@ -88,6 +102,12 @@ class Stepper {
   /// By term: weight / denominator.
   std::map<std::string, double, std::less<>> loss_scales(const Counts& counts,
                                                          const data::StepData& data) const;
+  int64_t denominator(models::AuxiliaryTerm::Per per, const Counts& counts,
+                      const data::StepData& data) const;
+  /// StepResult::expert_counts, of all ranks.
+  at::Tensor expert_counts(const nn::StepState& state) const;
+  /// Experts have been chosen so often in a step that changed the model.
+  void apply_expert_counts(const at::Tensor& counts);
   /// Of all ranks.
   std::vector<Prediction> gathered_predictions(const nn::StepState& state) const;
   /// The first rank's name that is not empty, with that rank where there are several.
@@ -99,6 +119,8 @@ class Stepper {
   parallelize::PipelinePlan plan_;
   pipeline::Runtime runtime_;
   std::map<std::pair<Use, size_t>, pipeline::Schedule> schedules_;
+  ExpertChoices expert_choices_;
+  nn::ExpertLoads expert_loads_; ///< of these
 };
 
 /// A batch as a model of these streams takes it.

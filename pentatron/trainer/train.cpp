@@ -217,7 +217,9 @@ void Trainer::State::load() {
 /// Undoes what was loaded from a checkpoint that turned out to be damaged.
 void Trainer::State::forget() {
   model.store->write_values([&](nn::Param& param) { param.initialize(config.seed); });
+  for (nn::Param& buffer : model.model->params().buffers()) buffer.initialize(config.seed);
   checkpoint::forget_state(*optimizer);
+  stepper->set_expert_choices({});
 }
 
 void Trainer::State::load_found() {
@@ -261,6 +263,7 @@ void Trainer::State::load_found() {
     for (const std::string& text : data_changes(saved, config, folder, data_files))
       log::warning("{}", text);
   progress = loaded.state;
+  stepper->set_expert_choices(progress.expert_choices);
   const std::string changed = differences(saved, config, {config::OnResume::kTold});
   log::info("resumed from {} at iteration {}{}{}", folder, progress.iteration,
             c.load_optimizer ? "" : " with a new optimizer",
@@ -366,6 +369,7 @@ checkpoint::SaveOptions Trainer::State::save_options() const {
 std::vector<checkpoint::SaveEvent> Trainer::State::save() {
   progress.config_yaml = config::to_yaml(config);
   progress.tokenizer = stored_tokenizer.digest;
+  progress.expert_choices = stepper->expert_choices();
   progress.eod = tokenizer->eod();
   progress.attachments = stored_tokenizer.files;
   progress.attachments.insert(files_of_model.begin(), files_of_model.end());
@@ -504,6 +508,9 @@ TrainReport Trainer::State::train(Reporter& reporter) {
     int64_t samples = 0;
     const StepResult result = s.run_step(options, &samples);
     const Scores terms = named_terms(s.model.model->spec(), result.terms);
+    Scores shown = terms;
+    for (size_t i = 0; i < result.auxiliary.size(); ++i)
+      shown.emplace_back(s.model.model->spec().auxiliary[i].name, result.auxiliary[i]);
     tracer.end();
     s.progress.iteration = iteration;
     s.progress.consumed_samples = s.loader->consumed_samples();
@@ -534,7 +541,7 @@ TrainReport Trainer::State::train(Reporter& reporter) {
          .consumed_samples = s.progress.consumed_samples,
          .samples = samples,
          .loss = result.loss,
-         .terms = terms,
+         .terms = shown,
          .grad_norm = result.grad_norm,
          .lr = options.lr,
          .step_time_s = monotonic_s() - step_begin,

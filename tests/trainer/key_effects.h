@@ -18,6 +18,7 @@ struct Elsewhere {
   const char* why;
 };
 
+inline const std::vector<std::string> kSave = {"checkpoint.save={}/ck"};
 inline const std::vector<std::string> kLlama3 = {
     "model.rope_scaling.type=llama3", "model.rope_scaling.factor=4",
     "model.rope_scaling.original_max_position_embeddings=64"};
@@ -33,7 +34,6 @@ inline const std::vector<std::string> kDecay = {"scheduler.weight_decay_incr_sty
                                                 "scheduler.start_weight_decay=0",
                                                 "scheduler.end_weight_decay=1"};
 inline const std::vector<std::string> kLearned = {"model.position_embedding_type=learned_absolute"};
-inline const std::vector<std::string> kSave = {"checkpoint.save={}/ck"};
 inline const std::vector<std::string> kSaveOften = {
     "checkpoint.save={}/ck", "checkpoint.save_interval=1", "checkpoint.keep=1"};
 inline const std::vector<std::string> kLoad = {"checkpoint.load={}/earlier"};
@@ -97,6 +97,23 @@ inline const std::map<std::string, Effect> kEffects = {
     {"model.moe_router_num_groups", {"model.moe_router_num_groups=2", kGroups}},
     {"model.moe_router_group_topk", {"model.moe_router_group_topk=2", kGroups}},
     {"model.moe_router_group_score_topk", {"model.moe_router_group_score_topk=1", kGroups}},
+    {"model.moe_router_enable_expert_bias",
+     {"model.moe_router_enable_expert_bias=true", kExperts + kSave}},
+    {"model.moe_router_bias_update_rate",
+     {"model.moe_router_bias_update_rate=0.5",
+      kExperts + std::vector<std::string>{"model.moe_router_enable_expert_bias=true"}}},
+    {"model.moe_router_load_balancing_type",
+     {"model.moe_router_load_balancing_type=seq_aux_loss",
+      kExperts + std::vector<std::string>{"model.moe_aux_loss_coeff=1"}}},
+    {"model.moe_aux_loss_coeff", {"model.moe_aux_loss_coeff=1", kExperts}},
+    {"model.moe_z_loss_coeff", {"model.moe_z_loss_coeff=1", kExperts}},
+    {"model.moe_input_jitter_eps", {"model.moe_input_jitter_eps=0.5", kExperts}},
+    {"model.moe_router_force_load_balancing",
+     {"model.moe_router_force_load_balancing=true", kExperts}},
+    {"model.moe_expert_capacity_factor", {"model.moe_expert_capacity_factor=0.5", kExperts}},
+    {"model.moe_token_drop_policy",
+     {"model.moe_token_drop_policy=position",
+      kExperts + std::vector<std::string>{"model.moe_expert_capacity_factor=0.5"}}},
     {"model.moe_shared_expert_intermediate_size",
      {"model.moe_shared_expert_intermediate_size=16", kExperts}},
     {"model.moe_shared_expert_gate", {"model.moe_shared_expert_gate=true", kShared}},
@@ -340,6 +357,8 @@ inline const std::map<std::string, Effect> kLayoutEffects = {
 };
 
 inline const std::map<std::string, Elsewhere> kElsewhere = {
+    {"model.moe_pad_expert_input_to_capacity",
+     {"DroppedChoices.AreNotSentAndGiveNothingBack: rows of zeros, which change no number"}},
     {"ddp.overlap_grad_reduce",
      {"when sums begin: DataParallel.StartsOverlappedReductions... of parallel_ddp_test"}},
     {"ddp.overlap_param_gather",

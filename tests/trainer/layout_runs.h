@@ -28,8 +28,8 @@ inline bool full_matrix() {
 }
 
 struct Trained {
-  std::vector<double> losses, norms, validation;
-  std::map<std::string, at::Tensor> weights; ///< global, in fp64
+  std::vector<double> losses, norms, validation, auxiliary;
+  std::map<std::string, at::Tensor> weights; ///< and buffers; global, in fp64
 };
 
 /// The global tensors of a model from all ranks. Every element must be held by some rank, and be
@@ -42,12 +42,16 @@ inline std::map<std::string, at::Tensor> gather_weights(trainer::Trainer& traine
   const double none = -std::numeric_limits<double>::infinity();
   for (const nn::Param& param : whole->params())
     highest[param.name()] = at::full(param.spec().shape, none, at::kDouble);
+  for (const nn::Param& buffer : whole->params().buffers())
+    highest[buffer.name()] = at::full(buffer.spec().shape, none, at::kDouble);
   for (auto& [name, tensor] : highest) lowest[name] = tensor.clone();
-  trainer.read_values([&](const nn::Param& param) {
+  const auto store = [&](const nn::Param& param) {
     const at::Tensor value = param.value().to(at::kDouble);
     nn::store_global(param, value, highest.at(param.name()));
     nn::store_global(param, -value, lowest.at(param.name()));
-  });
+  };
+  trainer.read_values(store);
+  for (const nn::Param& buffer : trainer.model().model.params().buffers()) store(buffer);
   for (auto& [name, tensor] : highest) {
     comm::all_reduce_(tensor, comm::ReduceOp::kMax, world);
     comm::all_reduce_(lowest.at(name), comm::ReduceOp::kMax, world);
@@ -111,6 +115,8 @@ inline Trained train_layout(const std::string& work, int ranks, const std::strin
     for (const Json& step : read_metrics(report.metrics.string())) {
       trained.losses.push_back(step.at("loss").get<double>());
       trained.norms.push_back(step.at("grad_norm").get<double>());
+      for (const char* term : {"z_loss", "seq_load_balancing_loss", "global_load_balancing_loss"})
+        if (step.contains(term)) trained.auxiliary.push_back(step.at(term).get<double>());
     }
   };
   if (ranks == 1) {
@@ -178,6 +184,9 @@ inline void expect_same_training(const Trained& run, const Trained& oracle, cons
     ASSERT_NEAR(run.norms[i], oracle.norms[i], bounds.losses * oracle.norms[i])
         << "gradient norm of step " << i + 1;
   }
+  ASSERT_EQ(run.auxiliary.size(), oracle.auxiliary.size());
+  for (size_t i = 0; i < oracle.auxiliary.size(); ++i)
+    EXPECT_NEAR(run.auxiliary[i], oracle.auxiliary[i], bounds.losses * oracle.auxiliary[i]);
   for (size_t i = 0; i < oracle.validation.size(); ++i)
     EXPECT_NEAR(run.validation[i], oracle.validation[i], bounds.losses * oracle.validation[i]);
   expect_same_weights(run.weights, oracle.weights, bounds.weights);

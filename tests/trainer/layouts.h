@@ -120,7 +120,8 @@ inline const std::vector<Work>& works() {
        "stories.jsonl"},
       // The same model on pairs of texts, each of another length.
       {"t5_pairs", t5_model + "dataset.type=batches", "pairs.safetensors"},
-      // Experts behind a dense layer, biases, groups of experts; packed documents.
+      // Experts behind a dense layer, biases, groups of experts; packed documents. Balanced by the
+      // expert bias and a loss for each sample.
       {"moe",
        "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
        "model.num_query_groups=2 model.ffn_hidden_size=64 model.hidden_dropout=0.1 "
@@ -128,15 +129,19 @@ inline const std::vector<Work>& works() {
        "model.moe_ffn_hidden_size=24 model.moe_layer_freq=[0]+[1]*3 "
        "model.moe_router_score_function=sigmoid model.moe_router_num_groups=4 "
        "model.moe_router_group_topk=2 model.moe_router_topk_scaling_factor=1.5 "
+       "model.moe_router_enable_expert_bias=true model.moe_router_bias_update_rate=0.02 "
+       "model.moe_router_load_balancing_type=seq_aux_loss model.moe_aux_loss_coeff=0.05 "
+       "model.moe_z_loss_coeff=0.02 "
        "dataset.reset_attention_mask=true dataset.eod_mask_loss=true optimizer.clip_grad=0.5"},
       // Experts in every other layer, shared ones with a gate, few tokens for each: on many ranks
-      // some experts have none.
+      // some experts have none. Balanced by the loads of the step before.
       {"moe_shared",
        "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
        "model.ffn_hidden_size=64 model.hidden_dropout=0.1 model.num_moe_experts=16 "
        "model.moe_router_topk=2 model.moe_ffn_hidden_size=16 model.moe_layer_freq=2 "
        "model.moe_router_pre_softmax=true model.moe_shared_expert_intermediate_size=32 "
-       "model.moe_shared_expert_gate=true model.activation_func=swiglu"},
+       "model.moe_shared_expert_gate=true model.activation_func=swiglu "
+       "model.moe_aux_loss_coeff=0.05 model.moe_input_jitter_eps=0.1"},
       // A batch size that grows.
       {"ramp", "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
                "model.ffn_hidden_size=64 model.untie_embeddings_and_output_weights=false "
@@ -229,6 +234,8 @@ inline const std::vector<Layout>& layouts() {
        true},
       {"moe_tp2_sp_pp2_ep2_etp1_zb_h1", "moe", 8,
        tp + "2" + sp + pp + "2" + ep + "2" + etp + "1" + zero + "1" + schedule + "zb_h1", true},
+      {"moe_pp2_interleaved_ep2", "moe_shared", 4,
+       pp + "2" + vp + "2" + ep + "2" + schedule + "interleaved", true},
       // Padded rows on one rank, none here.
       {"bert_short_tp2_sp", "bert", 2, tp + "2" + sp + micro + "4" + short_rows, true},
       {"t5_short_pp2_zb_v", "t5_pairs", 2, pp + "2" + schedule + "zb_v" + micro + "4" + short_rows,
@@ -419,8 +426,6 @@ inline const std::vector<Layout>& layouts() {
       {"moe_tp2_ep2_recompute", "moe", 4, tp + "2" + ep + "2" + recompute, false},
       {"moe_tp2_sp_chunks_ep2", "moe_shared", 4, tp + "2" + sp + chunks + ep + "2", false},
       {"moe_pp2_gpipe_ep2", "moe", 4, pp + "2" + ep + "2" + schedule + "gpipe", false},
-      {"moe_pp2_interleaved_ep2", "moe_shared", 4,
-       pp + "2" + vp + "2" + ep + "2" + schedule + "interleaved", false},
       {"moe_pp2_zb_v_ep2", "moe", 4, pp + "2" + ep + "2" + schedule + "zb_v", false},
       {"moe_pp2_dualpipe_v_tp2_ep2", "moe_shared", 8,
        pp + "2" + tp + "2" + ep + "2" + schedule + "dualpipe_v", false},

@@ -166,6 +166,8 @@ inline Trace finish(trainer::Trainer& trainer) {
   if (!trace.report.metrics.empty()) trace.steps = read_metrics(trace.report.metrics.string());
   for (const nn::Param& param : trainer.model().model.params())
     trace.weights[param.name()] = param.value().clone();
+  for (const nn::Param& buffer : trainer.model().model.params().buffers())
+    trace.weights[buffer.name()] = buffer.value().clone();
   return trace;
 }
 

@@ -15,11 +15,22 @@
 
 namespace pentatron::checkpoint {
 
+using models::ModelConfig;
+using models::RopeScalingType;
+
 namespace {
 
 /// Defaults written out, layers as a list, and no size of MLPs that no layer has.
 void normalise_experts(ModelConfig& c) {
+  const ModelConfig fresh;
   c.moe_ffn_hidden_size = c.expert_ffn_size();
+  c.moe_router_bias_update_rate = fresh.moe_router_bias_update_rate;
+  c.moe_router_load_balancing_type = fresh.moe_router_load_balancing_type;
+  c.moe_aux_loss_coeff = c.moe_z_loss_coeff = c.moe_input_jitter_eps = 0;
+  c.moe_router_force_load_balancing = fresh.moe_router_force_load_balancing;
+  c.moe_expert_capacity_factor.reset();
+  c.moe_token_drop_policy = fresh.moe_token_drop_policy;
+  c.moe_pad_expert_input_to_capacity = fresh.moe_pad_expert_input_to_capacity;
   const bool of_selected = c.moe_router_score_function == models::RouterScoreFunction::kSoftmax &&
                            !c.moe_router_pre_softmax;
   if (!of_selected)
@@ -32,9 +43,6 @@ void normalise_experts(ModelConfig& c) {
   c.moe_layer_freq = all ? "1" : fmt::format("[{}]", fmt::join(layers, ","));
   if (all) c.ffn_hidden_size = c.moe_ffn_hidden_size;
 }
-
-using models::ModelConfig;
-using models::RopeScalingType;
 
 /// With defaults written out, and without what does not change the numbers of a trained model.
 ModelConfig normalised(ModelConfig c) {

@@ -44,9 +44,15 @@ std::vector<WeightMapEntry> weight_map(const HfModel& model, HfNames kind) {
   PT_DCHECK(family != nullptr);
   TensorNames names(kind);
   family->names(model.config, names);
-  const models::ParamSpecs specs = models::param_specs(model.config);
+  const models::ParamSpecs specs = models::tensor_specs(model.config),
+                           buffers = models::buffer_specs(model.config);
   std::vector<WeightMapEntry> map;
-  for (TensorNames::Entry& name : names.take()) map.push_back(place(std::move(name), specs));
+  for (TensorNames::Entry& name : names.take()) {
+    const bool buffer = buffers.contains(name.param);
+    if (buffer && kind == HfNames::kParameters) continue;
+    map.push_back(place(std::move(name), specs));
+    map.back().buffer = buffer;
+  }
   return map;
 }
 

@@ -17,6 +17,7 @@ struct WeightMapEntry {
   std::string hf;
   std::string param;
   bool transposed = false;
+  bool buffer = false;         ///< see nn::ParamList
   bool one_of_stack = false;   ///< the tensor lacks the first dimension, which is 1 in `shape`
   std::vector<int64_t> origin; ///< in the parameter
   std::vector<int64_t> shape;  ///< as the parameter has it: not transposed
@@ -30,8 +31,8 @@ struct WeightMapEntry {
 /// Files have a tensor for each expert; transformers' named_parameters() one for all of a layer.
 enum class HfNames : uint8_t { kFiles, kParameters };
 
-/// Tied weights once, in the order of named_parameters(). The entries of a parameter tile it, in
-/// order.
+/// Tied weights once, in the order of named_parameters(), which has no buffers. The entries of a
+/// parameter tile it, in order.
 std::vector<WeightMapEntry> weight_map(const HfModel& model, HfNames names = HfNames::kFiles);
 
 /// Tensors of older files that are no parameters: causal masks, rotary tables, a second copy of

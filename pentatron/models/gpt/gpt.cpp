@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <fmt/format.h>
+
 #include "pentatron/models/parts.h"
 #include "pentatron/parallel/tensor/vocab.h"
 
@@ -51,8 +53,13 @@ ModelSpec Gpt::spec_of(const ModelConfig& config) {
                  .results = {{.name = kLogits}, {.name = kLastHiddenState}},
                  .generates = Generates::kContinuation};
   constexpr int kMoeLayer = 3;
-  for (int64_t i = 0; i < config.num_layers && config.num_moe_experts; ++i)
-    if (config.is_moe_layer(i)) spec.segments[static_cast<size_t>(i + 1)].kind = kMoeLayer;
+  for (int64_t i = 0; i < config.num_layers && config.num_moe_experts; ++i) {
+    if (!config.is_moe_layer(i)) continue;
+    spec.segments[static_cast<size_t>(i + 1)].kind = kMoeLayer;
+    spec.expert_layers.push_back(fmt::format("layers.{}.mlp", i));
+  }
+  spec.auxiliary = auxiliary_terms(config);
+  spec.experts = config.num_moe_experts.value_or(0);
   if (config.position_embedding_type == PositionEmbedding::kLearnedAbsolute)
     spec.fields[0].positions = config.max_position_embeddings;
   if (!config.untie_embeddings_and_output_weights)

@@ -12,8 +12,11 @@ namespace pentatron::nn {
 
 namespace {
 
-at::Tensor picked(const at::Tensor& x, const at::Tensor& source) {
-  return x.index_select(0, source);
+at::Tensor picked(const at::Tensor& x, const at::Tensor& source, bool holes) {
+  if (!holes) return x.index_select(0, source);
+  const at::Tensor none = source.lt(0);
+  if (x.size(0) == 0) return at::zeros({source.size(0), x.size(1)}, x.options());
+  return x.index_select(0, source.clamp_min(0)).masked_fill(none.unsqueeze(1), 0);
 }
 
 template <class T>
@@ -97,11 +100,12 @@ class GroupedWgrad final : public WgradTask {
 
 } // namespace
 
-at::Tensor take_rows(const at::Tensor& x, const at::Tensor& source, const at::Tensor& places) {
+at::Tensor take_rows(const at::Tensor& x, const at::Tensor& source, const at::Tensor& places,
+                     bool holes) {
   at::Tensor y;
   {
     const NoAutograd guard;
-    y = picked(x.detach(), source);
+    y = picked(x.detach(), source, holes);
   }
   record("take_rows", {x}, {y}, {places}, [](auto&& grads, Saved& saved) {
     const NoAutograd guard;
@@ -110,15 +114,16 @@ at::Tensor take_rows(const at::Tensor& x, const at::Tensor& source, const at::Te
   return y;
 }
 
-at::Tensor sum_rows(const at::Tensor& rows, const at::Tensor& source, const at::Tensor& places) {
+at::Tensor sum_rows(const at::Tensor& rows, const at::Tensor& source, const at::Tensor& places,
+                    bool holes) {
   at::Tensor y;
   {
     const NoAutograd guard;
     y = summed(rows.detach(), places);
   }
-  record("sum_rows", {rows}, {y}, {source}, [](auto&& grads, Saved& saved) {
+  record("sum_rows", {rows}, {y}, {source}, [holes](auto&& grads, Saved& saved) {
     const NoAutograd guard;
-    return std::vector<at::Tensor>{picked(grads[0], saved[0])};
+    return std::vector<at::Tensor>{picked(grads[0], saved[0], holes)};
   });
   return y;
 }

@@ -11,14 +11,17 @@
 
 namespace pentatron::nn {
 
-/// out[r] = x[source[r]]. Its gradient adds up the rows of a token in the order of `places`.
+/// out[r] = x[source[r]]; with `holes` a source may be -1: zero. Its gradient adds up the rows of a
+/// token in the order of `places`.
 ///   x [T, f], source [R] int64, places [T, k] int64: the rows that are of a token, each row once;
 ///   -1 is none
-at::Tensor take_rows(const at::Tensor& x, const at::Tensor& source, const at::Tensor& places);
+at::Tensor take_rows(const at::Tensor& x, const at::Tensor& source, const at::Tensor& places,
+                     bool holes = false);
 
 /// out[t] = sum over j of rows[places[t, j]], in order of j, in the accumulate type; the adjoint of
 /// take_rows.
-at::Tensor sum_rows(const at::Tensor& rows, const at::Tensor& source, const at::Tensor& places);
+at::Tensor sum_rows(const at::Tensor& rows, const at::Tensor& source, const at::Tensor& places,
+                    bool holes = false);
 
 /// Rows [begin, begin + rows) of a tensor that one matrix of a stack works on.
 struct RowRange {

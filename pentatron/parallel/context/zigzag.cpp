@@ -71,6 +71,7 @@ nn::SequenceLayout cut_samples(nn::SequenceLayout whole, int rank, int ranks) {
     own.sample_starts.back() += chunk.size;
   }
   own.document_starts = own.sample_starts;
+  own.real = whole.real;
   own.whole = std::make_shared<const nn::SequenceLayout>(std::move(whole));
   own.positions = own_tokens(own.whole->positions, own);
   own.row_ids = own_tokens(own.whole->row_ids, own);

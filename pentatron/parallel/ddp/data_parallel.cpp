@@ -22,7 +22,8 @@ struct Sharding {
 
 /// The axes of ParallelGroups whose ranks hold addends.
 const char* axis_of(nn::ReductionGroup group, const comm::ParallelGroups& groups) {
-  if (group == nn::ReductionGroup::kExpert) return "edp";
+  if (group == nn::ReductionGroup::kExpert && !planted("experts_summed_over_data_parallel_ranks"))
+    return "edp";
   return groups.lists("dp-cp") ? "dp-cp" : "dp";
 }
 
@@ -99,7 +100,8 @@ std::unique_ptr<DataParallel::Part> DataParallel::make_part(const std::vector<nn
 }
 
 DataParallel::DataParallel(nn::ParamList& params, at::Device device, const DdpConfig& config,
-                           const comm::ParallelGroups& groups) {
+                           const comm::ParallelGroups& groups)
+    : params_(&params), dp_(groups.get("dp")) {
   std::vector<std::vector<nn::Param*>> parts; // what stays apart even as storage
   for (nn::Param& param : params) {
     const auto fits = [&](const std::vector<nn::Param*>& part) {

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "pentatron/base/planted_bug.h"
 #include "pentatron/comm/collectives.h"
 #include "pentatron/nn/record.h"
 
@@ -54,6 +55,11 @@ at::Tensor own_rows(const at::Tensor& x, const TensorParallel& tp) {
   }
   nn::record("own_rows", {x}, {y}, {}, [block, tokens, tp](auto&& grads, nn::Saved&) {
     const nn::NoAutograd guard;
+    if (planted("gradient_of_own_tokens_not_gathered")) {
+      const at::Tensor whole = at::zeros({tokens, grads[0].size(1)}, grads[0].options());
+      whole.narrow(0, block.begin, block.rows).copy_(grads[0]);
+      return std::vector<at::Tensor>{whole};
+    }
     return std::vector<at::Tensor>{join(grads[0], block, tokens, tp)};
   });
   return y;
@@ -74,25 +80,35 @@ at::Tensor join_rows(const at::Tensor& own, int64_t tokens, const TensorParallel
   return y;
 }
 
-Dispatch::Dispatch(const at::Tensor& experts, int64_t num_experts, ExpertParallel parallel)
-    : parallel_(std::move(parallel)) {
+at::Tensor own_part(const at::Tensor& per_token, const TensorParallel& tp) {
+  if (tp.size() == 1 || tp.sequence) return per_token;
+  const Block block = block_of(per_token.size(0), tp);
+  return per_token.narrow(0, block.begin, block.rows);
+}
+
+Dispatch::Dispatch(const at::Tensor& experts, int64_t num_experts, ExpertParallel parallel,
+                   int64_t least)
+    : parallel_(std::move(parallel)), holes_(least > 0) {
   const at::Tensor chosen = experts.to(at::kCPU).contiguous();
   const int64_t tokens = chosen.size(0), k = chosen.size(1), choices = tokens * k;
   const int64_t* const expert = chosen.const_data_ptr<int64_t>();
-  counts_ = at::zeros({num_experts}, at::kLong);
-  int64_t* const count = counts_.mutable_data_ptr<int64_t>();
-  for (int64_t i = 0; i < choices; ++i) ++count[expert[i]];
+  const at::Tensor counts = at::zeros({num_experts}, at::kLong);
+  int64_t* const count = counts.mutable_data_ptr<int64_t>();
+  for (int64_t i = 0; i < choices; ++i)
+    if (expert[i] >= 0) ++count[expert[i]];
+  counts.clamp_min_(least);
 
   // By expert, and of one in order of tokens; the block of an ep rank once for each of its etp
   // ranks.
-  const std::vector<int64_t> starts = starts_of(counts_);
+  const std::vector<int64_t> starts = starts_of(counts);
   const int64_t etp = parallel_.etp, local = parallel_.local_experts(num_experts);
-  const at::Tensor choice = at::empty({choices * etp}, at::kLong);
-  const at::Tensor places = at::empty({choices, etp}, at::kLong);
+  const at::Tensor choice = at::full({starts.back() * etp}, -1, at::kLong);
+  const at::Tensor places = at::full({choices, etp}, -1, at::kLong);
   int64_t* const choice_of = choice.mutable_data_ptr<int64_t>();
   int64_t* const place_of = places.mutable_data_ptr<int64_t>();
   std::vector<int64_t> next(starts.begin(), starts.end() - 1); // in order of experts
   for (int64_t i = 0; i < choices; ++i) {
+    if (expert[i] < 0) continue;
     const int64_t at = next[static_cast<size_t>(expert[i])]++;
     const int64_t block = expert[i] / local * local;
     const int64_t begin = starts[static_cast<size_t>(block)],
@@ -108,12 +124,15 @@ Dispatch::Dispatch(const at::Tensor& experts, int64_t num_experts, ExpertParalle
                  starts[static_cast<size_t>(block + local)] - starts[static_cast<size_t>(block)]);
   const at::Device device = experts.device();
   choice_ = choice.to(device);
-  source_ = choice.div(k, "floor").to(device);
+  source_ = choice.div(k, "floor").to(device); // -1 stays -1
   places_ = places.view({tokens, k * etp}).to(device);
   values_places_ = places.to(device);
 
-  const at::Tensor all = comm::all_gather(counts_.unsqueeze(0), 0, parallel_.group); // [ranks, E]
-  const int64_t first = parallel_.group.rank() / etp * local;
+  const at::Tensor all = comm::all_gather(counts.unsqueeze(0), 0, parallel_.group); // [ranks, E]
+  const int64_t first =
+      (planted("experts_of_another_rank") ? parallel_.group.rank() % parallel_.ep()
+                                          : parallel_.group.rank() / etp) *
+      local;
   int64_t begin = 0;
   for (int64_t rank = 0; rank < all.size(0); ++rank) {
     int64_t from_rank = 0;
@@ -128,20 +147,20 @@ Dispatch::Dispatch(const at::Tensor& experts, int64_t num_experts, ExpertParalle
 }
 
 at::Tensor Dispatch::send(const at::Tensor& x) const {
-  return comm::all_to_all_rows(nn::take_rows(x, source_, places_), send_, receive_,
+  return comm::all_to_all_rows(nn::take_rows(x, source_, places_, holes_), send_, receive_,
                                parallel_.group);
 }
 
 at::Tensor Dispatch::send_values(const at::Tensor& per_choice) const {
   const at::Tensor values = per_choice.reshape({-1, 1});
-  return comm::all_to_all_rows(nn::take_rows(values, choice_, values_places_), send_, receive_,
-                               parallel_.group)
+  return comm::all_to_all_rows(nn::take_rows(values, choice_, values_places_, holes_), send_,
+                               receive_, parallel_.group)
       .squeeze(1);
 }
 
 at::Tensor Dispatch::take_back(const at::Tensor& rows) const {
   return nn::sum_rows(comm::all_to_all_rows(rows, receive_, send_, parallel_.group), source_,
-                      places_);
+                      places_, holes_);
 }
 
 } // namespace pentatron::parallel

@@ -24,6 +24,7 @@ namespace pentatron::parallel {
 struct ExpertParallel {
   comm::Group group;
   int etp = 1;
+  comm::Group samples; ///< the ranks that route other tokens of the same samples
 
   int ep() const { return group.size() / etp; }
   int64_t local_experts(int64_t experts) const { return experts / ep(); }
@@ -33,13 +34,17 @@ struct ExpertParallel {
 /// rows, the last blocks short or empty. The gradient of x is gathered, so that all tp ranks have
 /// it whole.
 at::Tensor own_rows(const at::Tensor& x, const TensorParallel& tp);
+/// The same part of something that has one value for each outer token, without a gradient.
+at::Tensor own_part(const at::Tensor& per_token, const TensorParallel& tp);
 /// The adjoint, for results: all `tokens` rows from every rank's block. Collective.
 at::Tensor join_rows(const at::Tensor& own, int64_t tokens, const TensorParallel& tp);
 
 class Dispatch {
  public:
-  /// Collective. `experts` [T, k] int64 on this rank's tokens.
-  Dispatch(const at::Tensor& experts, int64_t num_experts, ExpertParallel parallel);
+  /// Collective. `experts` [T, k] int64 on this rank's tokens; -1: a choice that was dropped.
+  /// `least`: every expert gets at least so many rows of each rank, the last ones zero.
+  Dispatch(const at::Tensor& experts, int64_t num_experts, ExpertParallel parallel,
+           int64_t least = 0);
 
   /// Rows [R, f] of this rank's experts, from x [T, f].
   at::Tensor send(const at::Tensor& x) const;
@@ -50,15 +55,13 @@ class Dispatch {
 
   /// The rows of this rank's experts, numbered from 0.
   const std::vector<nn::RowRange>& ranges() const { return ranges_; }
-  /// How many of this rank's tokens chose each expert. [E] int64, on the CPU
-  const at::Tensor& counts() const { return counts_; }
 
  private:
   ExpertParallel parallel_;
-  at::Tensor counts_;
-  at::Tensor source_;                   ///< [sent rows]: the token of a row
-  at::Tensor choice_;                   ///< [sent rows]: its place in [T, k], flattened
-  at::Tensor places_;                   ///< [T, k etp]: the sent rows of a token
+  bool holes_ = false;                  ///< rows without a token
+  at::Tensor source_;                   ///< [sent rows]: the token of a row; -1: none
+  at::Tensor choice_;                   ///< [sent rows]: its place in [T, k], flattened; -1: none
+  at::Tensor places_;                   ///< [T, k etp]: the sent rows of a token; -1: dropped
   at::Tensor values_places_;            ///< [T k, etp]: the sent rows of a choice
   std::vector<int64_t> send_, receive_; ///< rows by rank of the group
   std::vector<nn::RowRange> ranges_;

@@ -7,41 +7,15 @@
 #include <limits>
 #include <vector>
 
+#include "pentatron/base/philox.h"
 #include "pentatron/nn/ops/matmul.h"
 #include "pentatron/nn/param.h"
 #include "pentatron/nn/record.h"
+#include "pentatron/parallel/expert/scores.h"
 
 namespace pentatron::parallel {
 
 namespace {
-
-constexpr double kTiny = 1e-20; // of a sum of scores that may be 0
-
-at::Tensor scores_of(const at::Tensor& logits, RouterScore score) {
-  switch (score) {
-  case RouterScore::kSoftmax:
-    return at::softmax(logits, 1);
-  case RouterScore::kSigmoid:
-    return at::sigmoid(logits);
-  case RouterScore::kSqrtSoftplus:
-    return at::softplus(logits, 1, /*threshold=*/1e6).sqrt();
-  }
-  return {};
-}
-
-/// The gradient of the logits from that of scores_of().
-at::Tensor scores_backward(const at::Tensor& grad, const at::Tensor& scores,
-                           const at::Tensor& logits, RouterScore score) {
-  switch (score) {
-  case RouterScore::kSoftmax:
-    return scores * (grad - (grad * scores).sum(1, /*keepdim=*/true));
-  case RouterScore::kSigmoid:
-    return grad * scores * (1 - scores);
-  case RouterScore::kSqrtSoftplus: // far below 0 sigmoid and softplus are both exp
-    return grad * at::where(scores > 0, at::sigmoid(logits) / (2 * scores), 0);
-  }
-  return {};
-}
 
 /// The k greatest of n numbers, greatest first, of equal ones the first; NaN counts as least.
 template <class T> void select(const T* values, int64_t n, int64_t k, int64_t* out) {
@@ -126,22 +100,86 @@ at::Tensor router_logits(const at::Tensor& x, nn::Param& weight, nn::Param* bias
   return y;
 }
 
-Routed route(const at::Tensor& logits, const at::Tensor& bias, const RouterOptions& o) {
+at::Tensor sinkhorn(const at::Tensor& logits) {
+  constexpr double kTolerance = 1e-4, kEps = 1e-8;
+  constexpr int kMostRounds = 1000;
+  const nn::NoAutograd guard;
+  const at::Tensor x = logits.detach();
+  // A common factor of a row changes nothing, and large logits would not be finite.
+  const at::Tensor cost = at::exp(x - x.amax(1, /*keepdim=*/true));
+  if (cost.size(0) == 0) return cost;
+  at::Tensor rows = at::ones({cost.size(0)}, cost.options()),
+             columns = at::ones({cost.size(1)}, cost.options());
+  for (int round = 0; round < kMostRounds; ++round) {
+    rows = 1 / (static_cast<double>(cost.size(0)) * (at::mv(cost, columns) + kEps));
+    const at::Tensor next =
+        1 / (static_cast<double>(cost.size(1)) * (at::mv(cost.t(), rows) + kEps));
+    const double change = (next - columns).abs().mean().item<double>();
+    columns = next;
+    if (!(change > kTolerance)) break; // also of NaN
+  }
+  return rows.unsqueeze(1) * cost * columns.unsqueeze(0);
+}
+
+at::Tensor balanced_experts(const at::Tensor& row_ids, const RouterOptions& o) {
+  const at::Tensor first = (row_ids * o.top_k).unsqueeze(1);
+  return (first + at::arange(o.top_k, row_ids.options())).remainder(o.experts).contiguous();
+}
+
+at::Tensor jitter(const at::Tensor& x, const at::Tensor& row_ids, double eps, uint32_t site,
+                  uint64_t seed) {
+  at::Tensor factors;
+  {
+    const nn::NoAutograd guard;
+    const at::Tensor ids = row_ids.to(at::kCPU).contiguous();
+    const at::Tensor made = at::empty(x.sizes(), at::kFloat);
+    const int64_t* const id = ids.const_data_ptr<int64_t>();
+    float* const out = made.mutable_data_ptr<float>();
+    const int64_t features = x.size(1);
+    const Stream stream(seed, "router jitter");
+    at::parallel_for(
+        0, x.size(0), std::max<int64_t>(1, 16384 / features), [&](int64_t begin, int64_t end) {
+          for (int64_t t = begin; t < end; ++t)
+            for (int64_t i = 0; i < features; ++i) {
+              const double u = stream.uniform(static_cast<uint64_t>(id[t]),
+                                              (uint64_t{site} << 32) | static_cast<uint64_t>(i));
+              out[t * features + i] = static_cast<float>(1 - eps + 2 * eps * u);
+            }
+        });
+    factors = made.to(x.device()).to(x.scalar_type());
+  }
+  at::Tensor y;
+  {
+    const nn::NoAutograd guard;
+    y = x.detach() * factors;
+  }
+  nn::record("jitter", {x}, {y}, {factors}, [](auto&& grads, nn::Saved& saved) {
+    const nn::NoAutograd guard;
+    return std::vector<at::Tensor>{grads[0] * saved[0]};
+  });
+  return y;
+}
+
+Routed route(const at::Tensor& logits, const Selection& selection, const RouterOptions& o) {
   const bool of_selected = o.score == RouterScore::kSoftmax && !o.score_first;
   Routed routed;
   at::Tensor scores, sums;
   {
     const nn::NoAutograd guard;
     const at::Tensor x = logits.detach();
-    if (!of_selected) scores = scores_of(x, o.score);
-    at::Tensor selection = of_selected ? x : scores;
-    if (bias.defined()) selection = selection + bias;
-    routed.experts = choose(selection, o);
+    if (!of_selected) scores = router_scores(x, o.score);
+    if (selection.forced.defined()) {
+      routed.experts = selection.forced;
+    } else {
+      at::Tensor compared = selection.sinkhorn ? sinkhorn(x) : of_selected ? x : scores;
+      if (selection.bias.defined()) compared = compared + selection.bias;
+      routed.experts = choose(compared, o);
+    }
     at::Tensor probs = (of_selected ? x : scores).gather(1, routed.experts);
     if (of_selected) {
       probs = at::softmax(probs, 1);
     } else if (o.normalize) {
-      sums = probs.sum(1, /*keepdim=*/true) + kTiny;
+      sums = probs.sum(1, /*keepdim=*/true) + kTinyScore;
       probs = probs / sums;
     }
     routed.probs = probs * o.scaling;
@@ -161,7 +199,7 @@ Routed route(const at::Tensor& logits, const at::Tensor& bias, const RouterOptio
                  const at::Tensor p = scores.gather(1, experts) / sums;
                  grad = (grad - (grad * p).sum(1, /*keepdim=*/true)) / sums;
                }
-               return std::vector<at::Tensor>{scores_backward(
+               return std::vector<at::Tensor>{router_scores_backward(
                    at::zeros_like(x).scatter_(1, experts, grad), scores, x, o.score)};
              });
   return routed;

@@ -10,10 +10,9 @@
 #include <ATen/core/Tensor.h>
 
 #include "pentatron/nn/context.h"
+#include "pentatron/parallel/expert/scores.h"
 
 namespace pentatron::parallel {
-
-enum class RouterScore : uint8_t { kSoftmax, kSigmoid, kSqrtSoftplus };
 
 struct RouterOptions {
   int64_t experts = 0;
@@ -39,8 +38,27 @@ struct Routed {
   at::Tensor probs;   ///< [T, k], differentiable
 };
 
-/// `bias` [E] is added for the selection alone; may be undefined.
+/// What decides beside the scores which experts a token gets; its weights are of the scores.
+struct Selection {
+  at::Tensor bias;       ///< [E], added to what is compared; may be undefined
+  at::Tensor forced;     ///< [T, k] int64: these, whatever the scores; may be undefined
+  bool sinkhorn = false; ///< compare sinkhorn(logits)
+};
+
 ///   logits [T, E] in the accumulate type
-Routed route(const at::Tensor& logits, const at::Tensor& bias, const RouterOptions& options);
+Routed route(const at::Tensor& logits, const Selection& selection, const RouterOptions& options);
+
+/// exp(logits), rows and columns scaled in turn until every token gives as much as any other and
+/// every expert gets as much. Of the tokens of one rank.
+/// Source: Clark et al. 2022 (arXiv:2202.01169) app. B.2.1.
+at::Tensor sinkhorn(const at::Tensor& logits);
+
+/// Experts of equal load by the address of a token alone. row_ids [T] -> [T, k] int64
+at::Tensor balanced_experts(const at::Tensor& row_ids, const RouterOptions& options);
+
+/// x times random numbers between 1 - eps and 1 + eps, functions of (seed, site, sample, position,
+/// feature). x [T, h], row_ids [T] int64
+at::Tensor jitter(const at::Tensor& x, const at::Tensor& row_ids, double eps, uint32_t site,
+                  uint64_t seed);
 
 } // namespace pentatron::parallel

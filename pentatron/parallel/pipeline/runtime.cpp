@@ -146,7 +146,8 @@ class Run {
                  .loss_scales = options_.loss_scales,
                  .seed = options_.seed,
                  .training = options_.training,
-                 .check_finite = options_.check_finite};
+                 .check_finite = options_.check_finite,
+                 .expert_loads = options_.expert_loads};
     f.output = chunks_.at(stage)->forward(f.input.take(), f.context, store_,
                                           differentiates_ ? &f.tape : nullptr);
     if (!schedule_.is_last(stage) && here(stage + 1))

@@ -59,8 +59,6 @@ TEST_P(DispatchOnRanks, EveryExpertGetsItsTokensInOrder) {
           actual.push_back(rows[range.begin + i][0].item<double>());
       EXPECT_EQ(actual, expected) << "expert " << first + e;
     }
-    EXPECT_TRUE(at::equal(dispatch.counts(),
-                          at::bincount(choices_of(group.rank()).flatten(), {}, kExperts)));
   });
 }
 
@@ -104,6 +102,28 @@ TEST(OwnRows, AreABlockOfEachRankAndJoinAgain) {
       // Under sequence parallel a rank has its own already.
       EXPECT_TRUE(own_rows(x, {group, true, false}).is_same(x));
     });
+  }
+}
+
+TEST(DroppedChoices, AreNotSentAndGiveNothingBack) {
+  for (const int64_t least : {0, 3}) {
+    const at::Tensor experts = at::tensor({0, 1, -1, 1, 2, -1}, at::kLong).view({3, 2});
+    const Dispatch dispatch(experts, kExperts, {comm::Group(), 1}, least);
+    const at::Tensor x = randn({3, 4}, 1), dy = randn({3, 4}, 2);
+    const auto r = test::differentiate(
+        [&](const auto& in) { return dispatch.take_back(dispatch.send(in[0])); }, {x}, dy);
+    const at::Tensor times = at::tensor({2.0, 1.0, 1.0}, at::kDouble).unsqueeze(1);
+    expect_close(r.y, x * times, kExact);
+    expect_close(r.grads[0], dy * times, kExact);
+    int64_t rows = 0;
+    for (const nn::RowRange& range : dispatch.ranges()) {
+      EXPECT_GE(range.rows, least);
+      rows += range.rows;
+    }
+    EXPECT_EQ(rows, least == 0 ? 4 : kExperts * least);
+    // The number of a row without a token is 0.
+    const at::Tensor values = dispatch.send_values(at::ones({3, 2}, at::kDouble));
+    EXPECT_EQ(values.sum().item<double>(), 4);
   }
 }
 

@@ -104,7 +104,7 @@ TEST_P(Router, SelectsAndWeighsByTheDefinition) {
   at::Tensor logits = randn({40, o.experts}, 1);
   logits.slice(0, 0, 10) = logits.slice(0, 0, 10).round(); // ties
   const at::Tensor bias = GetParam().bias ? 0.3 * randn({o.experts}, 2) : at::Tensor();
-  const Routed routed = route(logits, bias, o);
+  const Routed routed = route(logits, {.bias = bias}, o);
   for (int64_t t = 0; t < logits.size(0); ++t) {
     const auto row = [](const at::Tensor& x) {
       return std::vector<double>(x.const_data_ptr<double>(),

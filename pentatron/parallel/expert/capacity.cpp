@@ -1,0 +1,37 @@
+#include "pentatron/parallel/expert/capacity.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+namespace pentatron::parallel {
+
+int64_t expert_capacity(int64_t tokens, int64_t top_k, int64_t experts, double factor) {
+  const double each = static_cast<double>(tokens) * static_cast<double>(top_k) /
+                      static_cast<double>(experts) * factor;
+  return std::min(tokens, static_cast<int64_t>(std::ceil(each)));
+}
+
+at::Tensor kept_choices(const at::Tensor& experts, const at::Tensor& probs, int64_t num_experts,
+                        const CapacityOptions& o) {
+  const int64_t tokens = experts.size(0), k = experts.size(1);
+  const int64_t capacity = expert_capacity(tokens, k, num_experts, o.factor);
+  const at::Tensor chosen = experts.to(at::kCPU).contiguous();
+  const at::Tensor weight = probs.detach().to(at::kCPU, at::kDouble).contiguous();
+  const int64_t* const expert = chosen.const_data_ptr<int64_t>();
+  const double* const prob = weight.const_data_ptr<double>();
+  std::vector<int64_t> order(static_cast<size_t>(tokens * k));
+  std::iota(order.begin(), order.end(), 0);
+  if (!o.by_position)
+    std::ranges::stable_sort(order, [&](int64_t a, int64_t b) { return prob[a] > prob[b]; });
+  const at::Tensor kept = at::zeros({tokens, k}, at::kBool);
+  bool* const keeps = kept.mutable_data_ptr<bool>();
+  std::vector<int64_t> taken(static_cast<size_t>(num_experts), 0);
+  for (const int64_t i : order) keeps[i] = taken[static_cast<size_t>(expert[i])]++ < capacity;
+  return kept.to(experts.device());
+}
+
+} // namespace pentatron::parallel
