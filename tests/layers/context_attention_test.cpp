@@ -1,6 +1,7 @@
 // Attention over context-parallel ranks, against the attention of one rank to all tokens.
 #include "pentatron/layers/context_attention.h"
 
+#include "pentatron/nn/saved.h"
 #include "pentatron/parallel/context/zigzag.h"
 #include "tests/layers/core_attention_cases.h"
 #include "tests/nn/op_fixture.h"
@@ -187,6 +188,35 @@ const auto kNameOf = [](const auto& info) { return testing::PrintToString(info.p
 INSTANTIATE_TEST_SUITE_P(Cases, ContextAttention, testing::ValuesIn(runs(any)), kNameOf);
 INSTANTIATE_TEST_SUITE_P(Cases, PaddedContextAttention, testing::ValuesIn(runs(two_samples)),
                          kNameOf);
+
+TEST(ContextAttentionCost, KeepsWhatOneRankKeepsOfItsTokens) {
+  const Case c{.name = "", .kv_heads = 2, .batch = 1, .sequence = 16, .value_size = 5};
+  const int64_t own = c.sequence / 4, d = c.head_size, e = c.values();
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
+    for (const Kind& kind : {Kind{"ring", 4, false, true}, Kind{"gathered", 4, false, false},
+                             Kind{"heads and ring", 4, true, true}}) {
+      test::run_ranks(kind.ranks, [&](const comm::Group& cp) {
+        const Inputs in = inputs_of(c, dtype);
+        const nn::SequenceLayout layout = parallel::cut_samples(c.layout(), cp.rank(), cp.size());
+        test::Pass pass(layout);
+        const auto leaf = [&](const at::Tensor& x) {
+          return parallel::own_tokens(x, layout).requires_grad_(true);
+        };
+        nn::SavedTensors account;
+        const AttentionOperands x{leaf(in.q), leaf(in.k), leaf(in.v)};
+        const at::Tensor y = [&] {
+          const nn::SavedTensorsScope accounted(account);
+          return context_attention(x, {}, way_of(kind, cp), pass.ctx);
+        }();
+        const auto element = static_cast<int64_t>(at::elementSize(dtype)),
+                   acc = static_cast<int64_t>(at::elementSize(nn::acc_dtype(dtype)));
+        EXPECT_EQ(account.bytes(),
+                  element * own * (c.heads * (d + e) + c.kv_heads * (d + e)) + acc * own * c.heads)
+            << kind.name << " " << dtype;
+      });
+    }
+  }
+}
 
 TEST(ContextAttentionErrors, HeadsThatDoNotDivideAreNamed) {
   const Case c{.name = "", .heads = 4, .kv_heads = 1};
