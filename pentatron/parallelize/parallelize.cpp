@@ -283,11 +283,11 @@ void check_context(const ParallelConfig& parallel, const models::ModelConfig& mo
   }
   if (sizes.size() != 2 || sizes[0] * sizes[1] != cp) {
     const int64_t inner = config::nearest_divisor(cp, 2);
-    violations.add(
-        sizes_key,
-        fmt::format("{}=[a2a+p2p] needs two {} whose product is {}", kContextComm, sizes_key, size),
-        inner > 1 && inner < cp ? fmt::format("{}=[{},{}]", sizes_key, inner, cp / inner)
-                                : fmt::format("{}=[p2p]", kContextComm));
+    violations.add(sizes_key,
+                   fmt::format("{}=[a2a+p2p] needs {} with two numbers whose product is {}",
+                               kContextComm, sizes_key, size),
+                   inner > 1 && inner < cp ? fmt::format("{}=[{},{}]", sizes_key, inner, cp / inner)
+                                           : fmt::format("{}=[p2p]", kContextComm));
     return;
   }
   check_context_heads(parallel, model, sizes[0], violations);
@@ -346,8 +346,8 @@ void check_parallel(const ParallelConfig& parallel, const parallel::DdpConfig& d
     violations.add(
         "ddp.num_distributed_optimizer_instances",
         fmt::format("ddp.num_distributed_optimizer_instances={} does not divide the {} "
-                    "data-parallel ranks",
-                    n, dp),
+                    "data-parallel{} ranks",
+                    n, dp, cp > 1 ? " and context-parallel" : ""),
         fmt::format("ddp.num_distributed_optimizer_instances in {{{}}}", config::divisors(dp)));
   }
 }
