@@ -342,7 +342,7 @@ at::Tensor context_attention(const AttentionOperands& x, const CoreAttentionOpti
             .drops = ctx.training && options.dropout > 0,
             .heads = x.q.size(1) / way.heads.size()};
   call.first_head = way.heads.rank() * call.heads;
-  call.options.head_offset += call.first_head;
+  if (!planted("attention_dropout_by_exchanged_head")) call.options.head_offset += call.first_head;
   at::Tensor q, k, v, out, lse;
   {
     const nn::NoAutograd guard;

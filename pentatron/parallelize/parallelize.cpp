@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/planted_bug.h"
 #include "pentatron/comm/collectives.h"
 #include "pentatron/parallel/context/zigzag.h"
 
@@ -57,11 +58,12 @@ std::unique_ptr<models::Model> make_part(const ModelOptions& options,
                                     static_cast<int>(holders.size())};
     }
   }
+  const bool splits_samples =
+      groups.lists(kSampleGroup) && !planted("balance_counts_of_one_context_rank");
   if (options.config.num_moe_experts && groups.lists(kExpertGroup))
     build.experts = {.group = groups.get(kExpertGroup),
                      .etp = groups.size("etp"),
-                     .samples =
-                         groups.lists(kSampleGroup) ? groups.get(kSampleGroup) : groups.tp()};
+                     .samples = splits_samples ? groups.get(kSampleGroup) : groups.tp()};
   auto model = models::make_model(options.config, build);
   model->params().make_buffers(options.device);
   if (options.prepare) options.prepare(model->params());
