@@ -1,6 +1,7 @@
 #include "pentatron/trainer/notices.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "pentatron/parallelize/parallelize.h"
 
@@ -44,6 +45,19 @@ std::vector<std::string> notices(const Config& config, int world_size, bool has_
         "one\n"
         "  try: parallel.cp_comm_type=[p2p]");
   return all;
+}
+
+std::string keys_of_one_layout(const models::ModelConfig& model) {
+  using models::LoadBalancing;
+  if (!model.num_moe_experts) return {};
+  std::vector<std::string> keys;
+  const LoadBalancing type = model.moe_router_load_balancing_type;
+  if (type == LoadBalancing::kSinkhorn || type == LoadBalancing::kMicrobatch)
+    keys.push_back(fmt::format("model.moe_router_load_balancing_type={}", config::to_string(type)));
+  if (model.moe_expert_capacity_factor)
+    keys.push_back(
+        fmt::format("model.moe_expert_capacity_factor={:g}", *model.moe_expert_capacity_factor));
+  return fmt::format("{}", fmt::join(keys, " and "));
 }
 
 } // namespace pentatron::trainer

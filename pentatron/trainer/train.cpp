@@ -153,6 +153,9 @@ void Trainer::State::build_model() {
   if (groups.tp().size() > 1 && config.dtype == Precision::kBf16)
     log::info("with tensor parallelism, bf16 sums round differently than on one rank: losses are "
               "equal on average, but not digit by digit");
+  if (const std::string keys = keys_of_one_layout(config.model);
+      groups.world().size() > 1 && !keys.empty())
+    log::info("other numbers of ranks or microbatches train another model, because of {}", keys);
   const bool from_elsewhere = foreign_model(config.checkpoint).has_value();
   if ((!found && !from_elsewhere) ||
       config.checkpoint.strictness == checkpoint::Strictness::kLogAll)
@@ -416,6 +419,7 @@ TrainReport Trainer::run(const RunOptions& run_options) {
                      .world_size = s.groups.world().size(),
                      .peak = s.main_rank ? find_peak(c, s.device) : std::nullopt,
                      .loss_name = losses.size() == 1 ? losses.front().name : "loss",
+                     .expert_layers = s.model.model->spec().expert_layers,
                      .main_rank = s.main_rank,
                      .progress_bar = run_options.progress_bar,
                      .files = {{kKernelsFile, s.kernel_choice}},
@@ -543,6 +547,7 @@ TrainReport Trainer::State::train(Reporter& reporter) {
          .loss = result.loss,
          .terms = shown,
          .grad_norm = result.grad_norm,
+         .experts = layer_loads(s.model.model->spec().expert_layers, result.expert_counts),
          .lr = options.lr,
          .step_time_s = monotonic_s() - step_begin,
          .flops = result.loss ? step_flops(c, *s.model.model, samples, result.totals) : StepFlops{},

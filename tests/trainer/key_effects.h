@@ -357,6 +357,7 @@ inline const std::map<std::string, Effect> kLayoutEffects = {
 };
 
 inline const std::map<std::string, Elsewhere> kElsewhere = {
+    {"logger.dead_expert_steps", {"a warning: MoeRun.TellsOfExpertsWithoutTokens"}},
     {"model.moe_pad_expert_input_to_capacity",
      {"DroppedChoices.AreNotSentAndGiveNothingBack: rows of zeros, which change no number"}},
     {"ddp.overlap_grad_reduce",
