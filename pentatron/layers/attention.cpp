@@ -7,6 +7,7 @@
 
 #include "pentatron/base/planted_bug.h"
 #include "pentatron/layers/cached_attention.h"
+#include "pentatron/layers/context_attention.h"
 #include "pentatron/nn/ops/kernel_args.h"
 #include "pentatron/nn/record.h"
 
@@ -34,14 +35,15 @@ at::Tensor head_view(const at::Tensor& qkv, int64_t begin, int64_t heads, int64_
 
 Attention::Attention(const nn::Scope& scope, const AttentionOptions& options,
                      parallel::TensorParallel tp, std::shared_ptr<const RotaryTable> rotary,
-                     std::shared_ptr<const RelativeBias> bias)
+                     std::shared_ptr<const RelativeBias> bias, parallel::ContextWay context)
     : options_(options), rotary_(std::move(rotary)), bias_(std::move(bias)),
-      qkv_(scope / "qkv", qkv_options(options), tp), proj_(scope / "proj",
-                                                           {.in = options.heads * options.head_size,
-                                                            .out = options.hidden,
-                                                            .bias = options.proj_bias,
-                                                            .init_std = options.proj_init_std},
-                                                           tp) {
+      context_(std::move(context)), qkv_(scope / "qkv", qkv_options(options), tp),
+      proj_(scope / "proj",
+            {.in = options.heads * options.head_size,
+             .out = options.hidden,
+             .bias = options.proj_bias,
+             .init_std = options.proj_init_std},
+            tp) {
   local_heads_ = options.heads / tp.size();
   local_kv_heads_ = std::max<int64_t>(1, options.kv_heads / tp.size());
   if (options.qk_norm != QkNorm::kNone) {
@@ -138,6 +140,7 @@ at::Tensor Attention::attend(const Heads& heads, const nn::ForwardContext& ctx) 
   }
   if (bias_ != nullptr) x.bias = bias_->table(span, ctx);
   if (cached) return cached_attention(x, core_, this, ctx);
+  if (ctx.layout->whole != nullptr) return context_attention(x, core_, context_, ctx);
   return core_attention(x, ctx.layout->self_attention(), core_, ctx).out;
 }
 

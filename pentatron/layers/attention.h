@@ -5,7 +5,8 @@
 /// Shapes, T = tokens, h = hidden, n = heads, g = key-value heads, d = head size, t = tp size:
 ///   forward x [T, h] -> [T, h], under sequence parallel [T / t, h]; inside, a rank holds n / t
 ///   query heads and g / t key-value heads, or one that t / g neighbours share.
-/// Collectives: those of ColumnParallelLinear, RowParallelLinear and HeadsNorm.
+/// Collectives: those of ColumnParallelLinear, RowParallelLinear and HeadsNorm; with a cut layout
+/// those of context_attention.
 /// Throws ConfigError if t does not divide n, or neither of g and t the other.
 /// Source: Ainslie et al. 2023 (arXiv:2305.13245) for grouped queries.
 #pragma once
@@ -19,6 +20,7 @@
 #include "pentatron/layers/rotary.h"
 #include "pentatron/nn/cost.h"
 #include "pentatron/nn/ops/ops.h"
+#include "pentatron/parallel/context/context_parallel.h"
 #include "pentatron/parallel/tensor/linear.h"
 
 namespace pentatron::layers {
@@ -47,10 +49,10 @@ struct AttentionOptions {
 class Attention {
  public:
   /// `rotary` and `bias` (null: none) are shared by the layers of a model; `rotary` is filled
-  /// before the first forward.
+  /// before the first forward. `context`: of layouts that are cut; these have no bias.
   Attention(const nn::Scope& scope, const AttentionOptions& options, parallel::TensorParallel tp,
             std::shared_ptr<const RotaryTable> rotary,
-            std::shared_ptr<const RelativeBias> bias = nullptr);
+            std::shared_ptr<const RelativeBias> bias = nullptr, parallel::ContextWay context = {});
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const;
   static nn::Cost cost(const AttentionOptions& options, const nn::LayerShape& shape);
 
@@ -65,6 +67,7 @@ class Attention {
   int64_t local_heads_ = 0, local_kv_heads_ = 0;
   std::shared_ptr<const RotaryTable> rotary_;
   std::shared_ptr<const RelativeBias> bias_;
+  parallel::ContextWay context_;
   parallel::ColumnParallelLinear qkv_;
   parallel::RowParallelLinear proj_;
   std::optional<HeadsNorm> q_norm_, k_norm_;

@@ -62,9 +62,10 @@ TransformerLayer::TransformerLayer(const nn::Scope& scope, const TransformerLaye
                                    parallel::TensorParallel tp,
                                    std::shared_ptr<const RotaryTable> rotary,
                                    std::shared_ptr<const RelativeBias> bias,
-                                   const parallel::ExpertParallel& experts)
+                                   const parallel::ExpertParallel& experts,
+                                   const parallel::ContextWay& context)
     : options_(options), attention_(scope, "attention", options, tp, options.attention, tp,
-                                    std::move(rotary), std::move(bias)),
+                                    std::move(rotary), std::move(bias), context),
       cross_(options.cross
                  ? std::optional<Normed<CrossAttention>>(std::in_place, scope, "cross_attention",
                                                          options, tp, *options.cross, tp)

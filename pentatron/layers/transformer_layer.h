@@ -62,7 +62,8 @@ class TransformerLayer {
   TransformerLayer(const nn::Scope& scope, const TransformerLayerOptions& options,
                    parallel::TensorParallel tp, std::shared_ptr<const RotaryTable> rotary,
                    std::shared_ptr<const RelativeBias> bias = nullptr,
-                   const parallel::ExpertParallel& experts = {});
+                   const parallel::ExpertParallel& experts = {},
+                   const parallel::ContextWay& context = {});
   /// Of a layer without cross-attention.
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const;
   /// Of a layer with cross-attention: to the real tokens of `memory`.

@@ -284,8 +284,10 @@ void require_positions(const ModelConfig& config, int64_t max_sequence) {
 LayerSegment::LayerSegment(const nn::Scope& scope, const layers::TransformerLayerOptions& options,
                            const parallel::TensorParallel& tp,
                            std::shared_ptr<const layers::RotaryTable> rotary,
-                           const parallel::ExpertParallel& experts)
-    : name_(scope.prefix()), layer_(scope, options, tp, std::move(rotary), nullptr, experts) {}
+                           const parallel::ExpertParallel& experts,
+                           const parallel::ContextWay& context)
+    : name_(scope.prefix()),
+      layer_(scope, options, tp, std::move(rotary), nullptr, experts, context) {}
 
 nn::Segment::Output LayerSegment::forward(const std::vector<at::Tensor>& taken,
                                           const nn::ForwardContext& ctx) const {

@@ -142,6 +142,7 @@ void Trainer::State::build_model() {
       {.config = config.model,
        .build = {.dtype = scalar_type(config.dtype),
                  .tp = {groups.tp(), config.parallel.sequence_parallel, config.comm_overlap.tp},
+                 .context = parallelize::context_parallel(config.parallel, groups),
                  .recompute = config.train.recompute == Recompute::kFull,
                  .recompute_activations = config.train.recompute == Recompute::kSelective},
        .device = device,
@@ -425,7 +426,7 @@ TrainReport Trainer::run(const RunOptions& run_options) {
                      .version = run_options.version,
                      .torch_version = TORCH_VERSION,
                      .device = s.device.str(),
-                     .layout = fmt::format("tp={} pp={} dp={}", g.tp().size(),
+                     .layout = fmt::format("tp={} cp={} pp={} dp={}", g.tp().size(), g.size("cp"),
                                            c.parallel.pipeline_model_parallel_size, g.dp().size()),
                      .started_from = s.started_from});
   try {

@@ -343,6 +343,7 @@ inline const std::map<std::string, Effect> kLayoutEffects = {
     {"parallel.account_for_loss_in_pipeline_split",
      {"parallel.account_for_loss_in_pipeline_split=true",
       kPipeline + std::vector<std::string>{"model.num_layers=6"}}},
+    {"parallel.context_parallel_size", {"parallel.context_parallel_size=2"}},
     {"parallel.use_tp_pp_dp_mapping", {"parallel.use_tp_pp_dp_mapping=true", kPipeline}},
     {"parallel.expert_model_parallel_size",
      {"parallel.expert_model_parallel_size=2", {"model.num_moe_experts=4"}}},
@@ -355,11 +356,6 @@ inline const std::map<std::string, Effect> kLayoutEffects = {
      {"ddp.num_distributed_optimizer_instances=2", {"ddp.zero_stage=1"}}},
 };
 
-/// What is to come: any other value than 1 is refused by name.
-inline const std::map<std::string, Effect> kRefused = {
-    {"parallel.context_parallel_size", {"parallel.context_parallel_size=2"}},
-};
-
 inline const std::map<std::string, Elsewhere> kElsewhere = {
     {"logger.dead_expert_steps", {"a warning: MoeRun.TellsOfExpertsWithoutTokens"}},
     {"model.moe_pad_expert_input_to_capacity",
@@ -368,6 +364,10 @@ inline const std::map<std::string, Elsewhere> kElsewhere = {
      {"when sums begin: DataParallel.StartsOverlappedReductions... of parallel_ddp_test"}},
     {"ddp.overlap_param_gather",
      {"when values travel: DataParallel.GathersUpdatedValues... of parallel_ddp_test"}},
+    {"parallel.cp_comm_type",
+     {"the same numbers by other exchanges: ContextAttention of layers_test and LayoutMatrix"}},
+    {"parallel.hierarchical_context_parallel_sizes",
+     {"who exchanges with whom: cp4_heads_and_ring of LayoutMatrix"}},
     {"comm_overlap.tp", {"the same numbers at another time: SequenceParallel and LayoutMatrix"}},
     {"dist.timeout_s", {"when ranks wait too long: ThreadWatch and Faults of comm_test"}},
     {"dist.heartbeat_s", {"when ranks are looked after: Faults of comm_test"}},
