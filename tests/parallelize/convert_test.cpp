@@ -59,7 +59,9 @@ constexpr const char* kNotInGguf[] = {"bert",
                                       "mixtral",
                                       "olmoe",
                                       "qwen2_moe",
-                                      "qwen3_moe"};
+                                      "qwen3_moe",
+                                      "deepseek_v3",
+                                      "deepseek_v3_yarn"};
 
 std::vector<std::string> with_others() {
   std::vector<std::string> names(std::begin(kAll), std::end(kAll));

@@ -25,6 +25,8 @@ void name_experts(const ModelConfig& c, const ExpertNames& names, const std::str
     out.add_expert(expert + names.down + ".weight", fc2, "", e);
   }
   if (!names.router_first) out.add_module(block + "gate", own + "mlp.router");
+  if (c.moe_router_enable_expert_bias)
+    out.add(block + "gate.e_score_correction_bias", own + "mlp.router.expert_bias");
   if (!c.moe_shared_expert_intermediate_size) return;
   const std::string shared = block + names.shared, ours = own + "mlp.shared.";
   out.add_module(shared + "gate_proj", ours + "fc1", false, "gate");
