@@ -32,6 +32,8 @@ GEMMA = ["model.norm_placement=pre_and_output", "model.layernorm_zero_centered_g
 GEMMA2 = [*GEMMA, "model.attn_logit_softcapping=50", "model.final_logit_softcapping=30"]
 GEMMA3 = [*GEMMA, "model.qk_layernorm=true"]
 GLM4 = ["model.norm_placement=pre_and_output", "model.rotary_interleaved=true", "model.rotary_percent=0.5", "model.add_qkv_bias=true"]
+GPT_OSS = ["model.num_moe_experts=4", "model.activation_func=quick_geglu", "model.activation_func_clamp_value=0.5", "model.glu_linear_offset=1",
+           "model.moe_router_logit_bias=true", "model.add_mlp_bias=true", "model.softmax_type=learnable"]
 BERT = ["model.type=bert"]
 CLASSES = [*BERT, "model.head=classification", "model.num_labels=3"]
 ROBERTA = [*BERT, "model.position_offset=2"]
@@ -81,6 +83,8 @@ TRAINED = {
     "gemma3_text_one_base": ("gemma3_text", [*GEMMA3, *GQA, *window(6, 3)], 1),
     "gemma3_text_scaled": ("gemma3_text", [*GEMMA3, *window(6, 3), *rope("linear", factor=2.5)], 1),
     "gemma3_text_split": ("gemma3_text", [*GEMMA3, *GQA, *window(6, 3), "model.rope_local_base_freq=5000", *SPLIT], 8),
+    "gpt_oss": ("gpt_oss", [*GPT_OSS, *BIASES, *GQA, *UNTIED, *window(6, 1, 3)], 1),
+    "gpt_oss_split": ("gpt_oss", [*GPT_OSS, *window(6, 0), *SPLIT], 8),
     "glm4": ("glm4", [*GLM4, *GQA, *UNTIED], 1),
     "glm4_split": ("glm4", [*GLM4, *GQA, *SPLIT], 8),
     "bert": ("bert", [*BERT, "dataset.bert_binary_head=sentence_order"], 1),

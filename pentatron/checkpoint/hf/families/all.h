@@ -7,6 +7,7 @@ namespace pentatron::checkpoint {
 
 Family bert_family();
 Family gpt2_family();
+Family gpt_oss_family();
 Family gemma2_family();
 Family gemma3_family();
 Family glm4_family();
