@@ -18,7 +18,7 @@ namespace pentatron::models {
 bool ModelConfig::gated() const {
   using A = ActivationFunction;
   return activation_func == A::kSwiGlu || activation_func == A::kGeGlu ||
-         activation_func == A::kGeGluTanh;
+         activation_func == A::kGeGluTanh || activation_func == A::kQuickGeGlu;
 }
 
 int64_t ModelConfig::ffn_size() const {
@@ -177,6 +177,14 @@ void ModelConfig::validate(config::Violations& violations, std::string_view path
     }
   }
   validate_latents(violations, path);
+  for (const auto& [name, given] :
+       {std::pair{"activation_func_clamp_value", activation_func_clamp_value.has_value()},
+        std::pair{"glu_linear_offset", glu_linear_offset != 0}})
+    if (given && !gated())
+      violations.add(key(name),
+                     fmt::format("{} has no effect with {}={}, which is not gated", key(name),
+                                 key("activation_func"), config::to_string(activation_func)),
+                     fmt::format("{}=swiglu", key("activation_func")));
   validate_experts(violations, path);
   if (padding_token >= vocab_size) {
     violations.add(key("padding_token"),

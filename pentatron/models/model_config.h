@@ -56,7 +56,8 @@ enum class ActivationFunction : uint8_t {
   kSilu,
   kSwiGlu,
   kGeGlu,
-  kGeGluTanh
+  kGeGluTanh,
+  kQuickGeGlu
 };
 constexpr auto enum_names(ActivationFunction) {
   using A = ActivationFunction;
@@ -68,7 +69,8 @@ constexpr auto enum_names(ActivationFunction) {
                     config::name(A::kSilu, "silu"),
                     config::name(A::kSwiGlu, "swiglu"),
                     config::name(A::kGeGlu, "geglu"),
-                    config::name(A::kGeGluTanh, "geglu_tanh")};
+                    config::name(A::kGeGluTanh, "geglu_tanh"),
+                    config::name(A::kQuickGeGlu, "quick_geglu")};
 }
 
 enum class PositionEmbedding : uint8_t { kLearnedAbsolute, kRope, kNone };
@@ -189,6 +191,8 @@ struct ModelConfig {
   double layernorm_epsilon = 1e-5;
   bool layernorm_zero_centered_gamma = false;
   ActivationFunction activation_func = ActivationFunction::kSwiGlu;
+  std::optional<double> activation_func_clamp_value;
+  double glu_linear_offset = 0.0;
   bool add_qkv_bias = false;
   bool add_attention_proj_bias = false;
   bool add_mlp_bias = false;
@@ -220,6 +224,7 @@ struct ModelConfig {
   std::string moe_layer_freq = "1";
   std::optional<int64_t> moe_ffn_hidden_size;
   int64_t moe_router_topk = 2;
+  bool moe_router_logit_bias = false;
   RouterScoreFunction moe_router_score_function = RouterScoreFunction::kSoftmax;
   bool moe_router_pre_softmax = false;
   std::optional<bool> moe_router_norm_topk_prob;
@@ -370,8 +375,18 @@ struct ModelConfig {
             .positive(),
         field("layernorm_zero_centered_gamma", &C::layernorm_zero_centered_gamma,
               "store the weights of normalization layers minus 1"),
-        field("activation_func", &C::activation_func,
-              "activation function of the MLP; swiglu, geglu and geglu_tanh are gated"),
+        field(
+            "activation_func", &C::activation_func,
+            "activation function of the MLP; swiglu, geglu, geglu_tanh and quick_geglu are gated"),
+        field("activation_func_clamp_value", &C::activation_func_clamp_value,
+              "limit of the input of gated activation functions: from above for the gate, in both "
+              "directions for what it multiplies; default: no limit")
+            .more_than(0)
+            .max(1e6)
+            .only_for(T::kGpt),
+        field("glu_linear_offset", &C::glu_linear_offset,
+              "number added to what the gate of a gated activation function multiplies")
+            .only_for(T::kGpt),
         field("add_qkv_bias", &C::add_qkv_bias,
               "add a bias to the query, key and value projections"),
         field("add_attention_proj_bias", &C::add_attention_proj_bias,
@@ -493,6 +508,9 @@ struct ModelConfig {
             .only_for(T::kGpt),
         field("moe_router_topk", &C::moe_router_topk, "number of experts that work on each token")
             .range(1, 1 << 16)
+            .only_for(T::kGpt),
+        field("moe_router_logit_bias", &C::moe_router_logit_bias,
+              "add a learned bias to the router's outputs, before scores are computed from them")
             .only_for(T::kGpt),
         field("moe_router_score_function", &C::moe_router_score_function,
               "function that turns the router's outputs into the experts' scores")

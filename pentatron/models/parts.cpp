@@ -23,6 +23,7 @@ kernels::Activation kernel_activation(ActivationFunction f) {
   case A::kGeGluTanh:
     return K::kGeluTanh;
   case A::kQuickGelu:
+  case A::kQuickGeGlu:
     return K::kQuickGelu;
   case A::kRelu:
     return K::kRelu;
@@ -33,6 +34,12 @@ kernels::Activation kernel_activation(ActivationFunction f) {
     return K::kSilu;
   }
   PT_DCHECK(false);
+}
+
+kernels::GateOptions gate_options(const ModelConfig& c) {
+  kernels::GateOptions o{.up_offset = c.glu_linear_offset};
+  if (c.activation_func_clamp_value) o.limit = *c.activation_func_clamp_value;
+  return o;
 }
 
 kernels::RopeOptions rope_options(const ModelConfig& c) {
@@ -139,6 +146,7 @@ layers::MoeOptions moe_options(const ModelConfig& c, const layers::MlpOptions& m
                  .group_top_k = open,
                  .group_score_top_k = c.moe_router_group_score_topk.value_or(
                      std::max<int64_t>(1, c.moe_router_topk / open))},
+      .router_bias = c.moe_router_logit_bias,
       .expert_bias = c.moe_router_enable_expert_bias,
       .shared = {},
       .shared_gate = c.moe_shared_expert_gate,
@@ -213,6 +221,7 @@ layers::TransformerLayerOptions layer_options(const ModelConfig& c, int64_t inde
               .ffn = c.ffn_size(),
               .activation = kernel_activation(c.activation_func),
               .gated = c.gated(),
+              .gate = gate_options(c),
               .bias = c.add_mlp_bias,
               .init_std = std,
               .proj_init_std = proj_std},

@@ -82,6 +82,13 @@ ENCODER = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, inter
                max_position_embeddings=48, initializer_range=0.1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
 
+GPT_OSS = {"head_dim": 16, "intermediate_size": 24, "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 9, "swiglu_limit": 0.1}
+
+
+def gpt_oss(**keys):
+    return tf.GptOssConfig, {**LLAMA, **GPT_OSS, **keys}
+
+
 def bert(task, **keys):
     return tf.BertConfig, {**ENCODER, **keys}, getattr(tf, f"BertFor{task}")
 
@@ -187,6 +194,10 @@ MODELS = {
     "deepseek_all_groups": deepseek_v3(n_group=4, topk_group=4, num_attention_heads=2, num_key_value_heads=2, v_head_dim=4,
                                        qk_nope_head_dim=2, qk_rope_head_dim=2, pad_token_id=7),
     "deepseek_linear": deepseek_v3(v_head_dim=40, **rope("linear", factor=2.0)),
+    "gpt_oss": gpt_oss(**rope("yarn", **YARN, truncate=False)),
+    "gpt_oss_defaults": gpt_oss(num_local_experts=3, num_experts_per_tok=3, swiglu_limit=7.0),
+    "gpt_oss_layer_types": gpt_oss(attention_bias=False, num_key_value_heads=4, num_experts_per_tok=1, tie_word_embeddings=True,
+                                   layer_types=["full_attention", "full_attention", "sliding_attention"], **rope("default")),
     "bert": bert("PreTraining"),
     "bert_types": bert("PreTraining", hidden_act="silu", type_vocab_size=5, hidden_size=36, num_attention_heads=6),
     "bert_untied": bert("PreTraining", tie_word_embeddings=False, hidden_act="gelu_pytorch_tanh", num_attention_heads=1),

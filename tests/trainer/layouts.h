@@ -130,6 +130,7 @@ inline const std::vector<Work>& works() {
        "model.moe_router_score_function=sigmoid model.moe_router_num_groups=4 "
        "model.moe_router_group_topk=2 model.moe_router_topk_scaling_factor=1.5 "
        "model.moe_router_enable_expert_bias=true model.moe_router_bias_update_rate=0.02 "
+       "model.moe_router_logit_bias=true "
        "model.moe_router_load_balancing_type=seq_aux_loss model.moe_aux_loss_coeff=0.05 "
        "model.moe_z_loss_coeff=0.02 "
        "dataset.reset_attention_mask=true dataset.eod_mask_loss=true optimizer.clip_grad=0.5"},
@@ -140,7 +141,8 @@ inline const std::vector<Work>& works() {
        "model.ffn_hidden_size=64 model.hidden_dropout=0.1 model.num_moe_experts=16 "
        "model.moe_router_topk=2 model.moe_ffn_hidden_size=16 model.moe_layer_freq=2 "
        "model.moe_router_pre_softmax=true model.moe_shared_expert_intermediate_size=32 "
-       "model.moe_shared_expert_gate=true model.activation_func=swiglu "
+       "model.moe_shared_expert_gate=true model.activation_func=quick_geglu "
+       "model.glu_linear_offset=1 "
        "model.moe_aux_loss_coeff=0.05 model.moe_input_jitter_eps=0.1"},
       // Latent attention with a latent of queries, YaRN, dropout of attention, packed documents.
       {"latents",

@@ -69,7 +69,7 @@ void read_rope(const ConfigReader& in, const RopeRule& rule, ModelConfig& c) {
     return json_get<double>(rope, key, where);
   };
   c.position_embedding_type = models::PositionEmbedding::kRope;
-  c.rotary_base = number("rope_theta", in.get<double>("rope_theta", 10000.0));
+  c.rotary_base = number("rope_theta", in.get<double>("rope_theta", rule.theta));
   const double share =
       number("partial_rotary_factor", in.get<double>("partial_rotary_factor", rule.share));
   if (rule.partial) {
@@ -227,6 +227,8 @@ void name_decoder(const ModelConfig& c, const DecoderLayout& layout, TensorNames
   for (int64_t i = 0; i < c.num_layers; ++i) {
     const std::string hf = fmt::format("model.layers.{}.", i), own = fmt::format("layers.{}.", i);
     const std::string attention = hf + "self_attn.", mlp = hf + "mlp.";
+    if (c.softmax_type == models::SoftmaxType::kLearnable)
+      out.add(attention + "sinks", own + "attention.sinks");
     const auto output = [&] {
       out.add_module(attention + "o_proj", own + "attention.proj", c.add_attention_proj_bias);
     };
