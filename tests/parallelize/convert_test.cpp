@@ -305,6 +305,17 @@ TEST(HfExport, FindsTheFamilyThatHasTheModel) {
   }
 }
 
+/// transformers makes the mask of the window, whether a layer has one or not.
+TEST(HfExport, GptOssHasAWindowInItsFilesEvenIfNoLayerHas) {
+  models::ModelConfig c = models::preset("gpt_oss_20b");
+  c.window_size.reset();
+  c.full_attention_layers.clear();
+  const HfExport made = make_hf_config(c);
+  EXPECT_EQ(made.family, "gpt_oss");
+  EXPECT_TRUE(made.config["sliding_window"].is_number_integer());
+  EXPECT_TRUE(same_model(parse_hf_config(made.config, "config.json").config, c));
+}
+
 TEST(HfExport, NamesTheKeysThatNoFamilyHas) {
   const models::ModelConfig c{.rotary_interleaved = true, .layernorm_zero_centered_gamma = true};
   EXPECT_THAT(error_of([&] { make_hf_config(c); }),

@@ -37,6 +37,7 @@ LATENTS = ["model.multi_latent_attention=true", "model.latent_layernorm_epsilon=
 EXPERTS = ["model.num_moe_experts=8", "model.moe_layer_freq=[0]+[1]*3", "model.moe_ffn_hidden_size=16", "model.moe_router_topk=3",
            "model.moe_router_score_function=sigmoid", "model.moe_shared_expert_intermediate_size=32", "model.moe_router_enable_expert_bias=true",
            "model.moe_router_num_groups=4", "model.moe_router_group_topk=2", "model.moe_router_group_score_topk=2"]
+MIXTURE = ["model.num_moe_experts=4", "model.moe_router_topk=2", "model.moe_ffn_hidden_size=24"]
 GPT_OSS = ["model.num_moe_experts=4", "model.activation_func=quick_geglu", "model.activation_func_clamp_value=0.5", "model.glu_linear_offset=1",
            "model.moe_router_logit_bias=true", "model.add_mlp_bias=true", "model.softmax_type=learnable"]
 BERT = ["model.type=bert"]
@@ -92,6 +93,11 @@ TRAINED = {
     "gemma3_text_one_base": ("gemma3_text", [*GEMMA3, *GQA, *window(6, 3)], 1),
     "gemma3_text_scaled": ("gemma3_text", [*GEMMA3, *window(6, 3), *rope("linear", factor=2.5)], 1),
     "gemma3_text_split": ("gemma3_text", [*GEMMA3, *GQA, *window(6, 3), "model.rope_local_base_freq=5000", *SPLIT], 8),
+    "mixtral": ("mixtral", [*MIXTURE, *GQA], 1),
+    "mixtral_split": ("mixtral", [*MIXTURE, *SPLIT, "parallel.expert_model_parallel_size=2"], 8),
+    "olmoe": ("olmoe", [*MIXTURE, "model.moe_router_pre_softmax=true", "model.qk_layernorm=true", "model.qk_layernorm_scope=projection"], 1),
+    "qwen3_moe_split": ("qwen3_moe", [*MIXTURE, *QWEN3, *GQA, "model.moe_layer_freq=[0,1,1,0]", *SPLIT], 8),
+    "gpt_oss_no_window": ("gpt_oss", [*GPT_OSS, *BIASES], 1),
     "gpt_oss": ("gpt_oss", [*GPT_OSS, *BIASES, *GQA, *UNTIED, *window(6, 1, 3)], 1),
     "gpt_oss_split": ("gpt_oss", [*GPT_OSS, *window(6, 0), *SPLIT], 8),
     "glm4": ("glm4", [*GLM4, *GQA, *UNTIED], 1),

@@ -82,6 +82,25 @@ ENCODER = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, inter
                max_position_embeddings=48, initializer_range=0.1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
 
+EXPERTS = {**LLAMA, "num_hidden_layers": 2, "initializer_range": 0.1, "pad_token_id": None, "num_experts_per_tok": 2}
+
+
+def mixtral(**keys):
+    return tf.MixtralConfig, {**EXPERTS, "intermediate_size": 40, "num_local_experts": 4, **keys}
+
+
+def olmoe(**keys):
+    return tf.OlmoeConfig, {**EXPERTS, "intermediate_size": 24, "num_experts": 6, **keys}
+
+
+def qwen2_moe(**keys):
+    return tf.Qwen2MoeConfig, {**EXPERTS, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40, "num_experts": 6, **keys}
+
+
+def qwen3_moe(**keys):
+    return tf.Qwen3MoeConfig, {**EXPERTS, "head_dim": 12, "moe_intermediate_size": 24, "num_experts": 7, **keys}
+
+
 GPT_OSS = {"head_dim": 16, "intermediate_size": 24, "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 9, "swiglu_limit": 0.1}
 
 
@@ -194,10 +213,22 @@ MODELS = {
     "deepseek_all_groups": deepseek_v3(n_group=4, topk_group=4, num_attention_heads=2, num_key_value_heads=2, v_head_dim=4,
                                        qk_nope_head_dim=2, qk_rope_head_dim=2, pad_token_id=7),
     "deepseek_linear": deepseek_v3(v_head_dim=40, **rope("linear", factor=2.0)),
+    "mixtral": mixtral(),
+    "mixtral_one_expert": mixtral(sliding_window=7, num_local_experts=3, num_experts_per_tok=1, num_key_value_heads=1),
+    "olmoe": olmoe(num_experts_per_tok=3),
+    "olmoe_normalised": olmoe(norm_topk_prob=True, attention_bias=True, num_key_value_heads=4),
+    "qwen2_moe": qwen2_moe(),
+    "qwen2_moe_layers": qwen2_moe(num_hidden_layers=4, decoder_sparse_step=2, norm_topk_prob=True, qkv_bias=False,
+                                  use_sliding_window=True, sliding_window=9, max_window_layers=2),
+    "qwen3_moe": qwen3_moe(norm_topk_prob=True),
+    "qwen3_moe_dense_layer": qwen3_moe(mlp_only_layers=[0], attention_bias=True, tie_word_embeddings=True),
     "gpt_oss": gpt_oss(**rope("yarn", **YARN, truncate=False)),
     "gpt_oss_defaults": gpt_oss(num_local_experts=3, num_experts_per_tok=3, swiglu_limit=7.0),
     "gpt_oss_layer_types": gpt_oss(attention_bias=False, num_key_value_heads=4, num_experts_per_tok=1, tie_word_embeddings=True,
                                    layer_types=["full_attention", "full_attention", "sliding_attention"], **rope("default")),
+    "gpt_oss_no_window": gpt_oss(layer_types=["full_attention"] * 3, num_experts_per_tok=1, num_key_value_heads=1),
+    "gpt_oss_no_bias": gpt_oss(attention_bias=False, tie_word_embeddings=True, swiglu_limit=7.0, hidden_size=36, head_dim=12),
+    "gpt_oss_window_of_one": gpt_oss(sliding_window=1, num_experts_per_tok=5, **rope("linear", factor=2.0)),
     "bert": bert("PreTraining"),
     "bert_types": bert("PreTraining", hidden_act="silu", type_vocab_size=5, hidden_size=36, num_attention_heads=6),
     "bert_untied": bert("PreTraining", tie_word_embeddings=False, hidden_act="gelu_pytorch_tanh", num_attention_heads=1),

@@ -23,6 +23,7 @@ void add_experts(const GgufStructure& s, const std::string& gguf, const std::str
   if (s.shared_ffn == 0) return;
   const std::string shared = mlp + "shared_expert.";
   list.add(gguf + "ffn_gate_inp_shexp", mlp + "shared_expert_gate", {1, s.hidden});
+  list.last_is_vector();
   list.add(gguf + "ffn_gate_shexp", shared + "gate_proj", {s.shared_ffn, s.hidden});
   list.add(gguf + "ffn_up_shexp", shared + "up_proj", {s.shared_ffn, s.hidden});
   list.add(gguf + "ffn_down_shexp", shared + "down_proj", {s.hidden, s.shared_ffn});

@@ -5,6 +5,7 @@
 namespace pentatron::checkpoint {
 
 std::vector<int64_t> GgufMapEntry::gguf_shape() const {
+  if (vector) return {shape.back()};
   if (order != GgufOrder::kTransposed) return shape;
   return {shape[1], shape[0]};
 }

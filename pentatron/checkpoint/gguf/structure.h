@@ -38,8 +38,9 @@ struct GgufMapEntry {
   std::string gguf, hf;
   std::vector<int64_t> shape; ///< Hugging Face's
   GgufOrder order = GgufOrder::kSame;
-  int64_t heads = 1; ///< of kRotary
-  float shift = 0;   ///< the file's values are Hugging Face's plus this: Gemma's norms
+  int64_t heads = 1;   ///< of kRotary
+  float shift = 0;     ///< the file's values are Hugging Face's plus this: Gemma's norms
+  bool vector = false; ///< one row, which the file has as a vector
   /// Row-major, in the file.
   std::vector<int64_t> gguf_shape() const;
 };

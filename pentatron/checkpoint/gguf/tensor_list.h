@@ -32,6 +32,8 @@ class GgufTensorList {
     entries_.push_back({gguf + ".weight", hf + ".weight", std::move(shape)});
     if (bias) entries_.push_back({gguf + ".bias", hf + ".bias", std::move(of_bias)});
   }
+  /// The file has the one row of the last tensor as a vector.
+  void last_is_vector() { entries_.back().vector = true; }
   void shift_last(float shift) { entries_.back().shift = shift; }
   std::vector<GgufMapEntry> take() { return std::move(entries_); }
 

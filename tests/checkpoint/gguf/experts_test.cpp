@@ -161,6 +161,7 @@ TEST_P(ExpertFamily, HasTheNamesAndShapesOfLlamaCpp) {
   EXPECT_EQ(first("blk.0.ffn_gate_inp.weight"), numbers("model.layers.0.mlp.router.weight")[0]);
   if (type == "qwen2_moe") {
     EXPECT_EQ(at("blk.0.ffn_gate_inp_shexp.weight").type, GgmlType::kF32);
+    EXPECT_EQ(at("blk.0.ffn_gate_inp_shexp.weight").shape, (std::vector<int64_t>{kHidden}));
     EXPECT_EQ(at("blk.0.ffn_up_shexp.weight").shape, (std::vector<int64_t>{kShared, kHidden}));
     EXPECT_EQ(file.metadata().integer("qwen2moe.expert_shared_feed_forward_length"), kShared);
   }

@@ -37,7 +37,8 @@ void expect_same(const std::vector<float>& got, const std::vector<float>& expect
 
 class EveryType : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Types, EveryType,
-                         testing::Values("F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K"));
+                         testing::Values("F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K",
+                                         "MXFP4"));
 
 TEST_P(EveryType, IsReadAsThePythonPackageDoes) {
   const GgufTensor& tensor = *golden().find(GetParam());

@@ -84,6 +84,11 @@ def golden(writer):
     writer.add_tensor("vector", np.arange(5, dtype=np.float32))
     writer.add_tensor("cube", np.arange(24, dtype=np.float32).reshape(2, 3, 4))
     writer.add_tensor("integers", np.arange(4, dtype=np.int32))
+    data = np.random.default_rng(8).integers(0, 256, (4, 8 * 17), dtype=np.uint8) # any exponent
+    data[0, ::17] = [0, 1, 2, 126, 127, 128, 254, 255]
+    writer.add_tensor("MXFP4", data, raw_dtype=T.MXFP4)
+    with np.errstate(all="ignore"):
+        writer.add_tensor("MXFP4.values", dequantize(data, T.MXFP4).astype(np.float32))
 
 
 def seed(writer):
@@ -115,7 +120,7 @@ def llama(writer):
         writer.add_tensor(f"blk.0.{name}.weight", np.ones(shape, np.float16 if name == "attn_k" else np.float32))
 
 
-def decoder(writer, shapes, norms, qk_norm=0):
+def decoder(writer, shapes, norms, qk_norm=0, without=()):
     """One layer of an architecture of its own: 2 heads of 2, hidden size 4, MLP 3."""
     writer.add_block_count(1)
     writer.add_context_length(16)
@@ -132,7 +137,8 @@ def decoder(writer, shapes, norms, qk_norm=0):
     if qk_norm:
         shapes |= {"attn_q_norm": qk_norm, "attn_k_norm": qk_norm}
     for name, shape in shapes.items():
-        writer.add_tensor(f"blk.0.{name}.weight", np.ones(shape, np.float32))
+        if name not in without:
+            writer.add_tensor(f"blk.0.{name}.weight", np.ones(shape, np.float32))
 
 
 QKV = {"attn_q": (4, 4), "attn_k": (4, 4), "attn_v": (4, 4)}
@@ -168,6 +174,31 @@ def gemma3(writer):
 def glm4(writer):
     decoder(writer, {**QKV, "ffn_up": (6, 4)}, SANDWICH)
     writer.add_rope_dimension_count(2)
+
+
+def experts(writer, names, biases=()):
+    """Two experts of hidden size 3."""
+    decoder(writer, {**QKV, "ffn_gate_inp": (2, 4), "ffn_gate_exps": (2, 3, 4), "ffn_up_exps": (2, 3, 4), "ffn_down_exps": (2, 4, 3), **names},
+            ["attn_norm"], without=["ffn_down"])
+    for name, shape in biases:
+        writer.add_tensor(f"blk.0.{name}.bias", np.ones(shape, np.float32))
+    writer.add_expert_count(2)
+    writer.add_expert_used_count(1)
+    writer.add_expert_feed_forward_length(3)
+
+
+def qwen2moe(writer):
+    experts(writer, {"ffn_norm": 4, "ffn_gate_inp_shexp": 4, "ffn_gate_shexp": (5, 4), "ffn_up_shexp": (5, 4), "ffn_down_shexp": (4, 5)},
+            [("attn_q", 4), ("attn_k", 4), ("attn_v", 4)])
+    writer.add_expert_shared_feed_forward_length(5)
+
+
+def gpt_oss(writer):
+    experts(writer, {"post_attention_norm": 4, "attn_sinks": 2},
+            [("attn_q", 4), ("attn_k", 4), ("attn_v", 4), ("attn_output", 4), ("ffn_gate_inp", 2), ("ffn_gate_exps", (2, 3)), ("ffn_up_exps", (2, 3)),
+             ("ffn_down_exps", (2, 4))])
+    writer.add_tensor("output.weight", np.ones((5, 4), np.float32))
+    writer.add_sliding_window(8)
 
 
 def gpt2(writer):
@@ -211,7 +242,7 @@ write("../fuzz/gguf_fuzz/python", seed)
 write("../fuzz/gguf_fuzz/tiny", tiny)
 write("../fuzz/gguf_model_fuzz/llama", llama, "llama")
 write("../fuzz/gguf_model_fuzz/gpt2", gpt2, "gpt2")
-for fill in (olmo2, phi3, gemma2, gemma3, glm4):
-    write("../fuzz/gguf_model_fuzz/" + fill.__name__, fill, fill.__name__)
+for fill in (olmo2, phi3, gemma2, gemma3, glm4, qwen2moe, gpt_oss):
+    write("../fuzz/gguf_model_fuzz/" + fill.__name__, fill, fill.__name__.replace("_", "-"))
 write("../fuzz/gguf_tokenizer_fuzz/bytes", bytes_tokenizer)
 write("../fuzz/gguf_tokenizer_fuzz/pieces", pieces_tokenizer)

@@ -23,6 +23,8 @@ void set_default_rope(models::ModelConfig& c) {
 models::ModelConfig read_gpt_oss(const ConfigReader& in) {
   models::ModelConfig c =
       read_decoder(in, {.norm_eps = 1e-5, .head_size = 64, .max_positions = 131072});
+  if (!in.json().contains("num_key_value_heads")) c.num_query_groups = 8;
+  if (in.json().contains("head_dim") && in.json()["head_dim"].is_null()) c.kv_channels.reset();
   read_rope(in, {.theta = kTheta}, c);
   const auto has = [&](const char* key) {
     return in.json().contains(key) && !in.json()[key].is_null();
@@ -54,8 +56,8 @@ models::ModelConfig read_gpt_oss(const ConfigReader& in) {
 Json write_gpt_oss(const models::ModelConfig& c) {
   Json json = write_decoder(c);
   json["hidden_act"] = "silu";
-  json["intermediate_size"] = c.expert_ffn_size(); // no layer has an MLP
-  json["sliding_window"] = c.window_size ? Json(*c.window_size) : Json();
+  json["intermediate_size"] = c.expert_ffn_size();      // no layer has an MLP
+  json["sliding_window"] = c.window_size.value_or(128); // transformers needs one, used or not
   write_layer_types(c, json);
   json["attention_bias"] = c.add_qkv_bias && c.add_attention_proj_bias;
   json["num_local_experts"] = c.num_moe_experts.value_or(1);
