@@ -48,13 +48,18 @@ void dequantize_q4_1(Bytes block, float* out) {
   }
 }
 
+/// Half of a block's scale, as ggml has it: a power of two for every exponent byte.
+float half_scale(uint8_t exponent) {
+  return std::bit_cast<float>(exponent < 2 ? 0x00200000u << exponent
+                                           : static_cast<uint32_t>(exponent - 1) << 23);
+}
+
 void dequantize_mxfp4(Bytes block, float* out) {
-  constexpr float kTwice[] = {0, 1, 2, 3, 4, 6, 8, 12}; // the values are multiples of a half
-  const float half = std::ldexp(1.0F, block[0] - 128);
-  const auto value = [&](int code) { return (code < 8 ? kTwice[code] : -kTwice[code - 8]) * half; };
+  constexpr int8_t kDoubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+  const float d = half_scale(block[0]);
   for (int i = 0; i < 16; ++i) {
-    out[i] = value(block[1 + i] & 0xF);
-    out[i + 16] = value(block[1 + i] >> 4);
+    out[i] = d * static_cast<float>(kDoubled[block[1 + i] & 0xF]);
+    out[i + 16] = d * static_cast<float>(kDoubled[block[1 + i] >> 4]);
   }
 }
 
