@@ -39,7 +39,8 @@ enum class GgmlType : uint32_t {
   kQ8_0 = 8,
   kQ4_K = 12,
   kQ6_K = 14,
-  kBF16 = 30
+  kBF16 = 30,
+  kMXFP4 = 39
 };
 /// Elements lie in blocks of `elements` in `bytes`.
 struct GgmlBlock {

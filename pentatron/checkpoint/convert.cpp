@@ -90,6 +90,9 @@ HfView view_as_hf(const ModelSource& source, std::optional<SafeDtype> dtype) {
     view.model = parse_hf_config(view.config, file->string());
     if (same_model(view.model.config, facts.config)) {
       if (!dtype && facts.trained) dtype = source.dtype();
+      // Weights that were quantised are written as numbers.
+      if (view.config.erase("quantization_config") > 0)
+        view.text = dump_json(view.config, 2) + "\n";
       if (!dtype) return view;
       bool named = false;
       for (const char* key : {"dtype", "torch_dtype"})
@@ -118,14 +121,14 @@ struct HfTensor {
 };
 
 std::vector<HfTensor> hf_tensors(const ModelSource& source, const HfModel& model,
-                                 std::optional<SafeDtype> dtype) {
+                                 std::optional<SafeDtype> dtype, HfNames names = HfNames::kFiles) {
   const Json& hf = source.facts().hf;
   const auto detail = [&](const char* what, const std::string& name) -> std::string {
     if (!hf.contains(what) || !hf[what].contains(name) || !hf[what][name].is_string()) return {};
     return hf[what][name].get<std::string>();
   };
   std::vector<HfTensor> tensors;
-  for (WeightMapEntry& entry : weight_map(model)) {
+  for (WeightMapEntry& entry : weight_map(model, names)) {
     HfTensor tensor;
     tensor.name = detail("names", entry.hf);
     tensor.dtype = source.facts().tensors.at(entry.param).dtype;
@@ -242,7 +245,8 @@ ConvertReport write_as_gguf(ModelSource& source, const fs::path& target,
                       type.starts_with("fp") ? fmt::format("f{}", type.substr(2)) : type),
                   .name = target.stem().string(),
                   .tokenizer = options.tokenizer};
-  const std::vector<HfTensor> tensors = hf_tensors(source, view.model, std::nullopt);
+  const std::vector<HfTensor> tensors =
+      hf_tensors(source, view.model, std::nullopt, HfNames::kStacks);
   Progress progress(options, total_bytes(tensors));
   std::vector<GgufSource> sources;
   for (const HfTensor& tensor : tensors) {

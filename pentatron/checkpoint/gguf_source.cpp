@@ -27,7 +27,7 @@ class GgufModelSource final : public ModelSource {
               .generation = generation_defaults(file_.config(), file.string()),
               .saved_config = {}};
     if (file_.has_tokenizer()) facts_.tokenizer = {TokenizerPlace::Kind::kGguf, file};
-    for (const WeightMapEntry& entry : weight_map(model)) {
+    for (const WeightMapEntry& entry : weight_map(model, HfNames::kStacks)) {
       const GgufModel::Tensor* const tensor = file_.find(entry.hf);
       if (tensor == nullptr || tensor->shape != entry.hf_shape()) // GgufModel has checked it all
         raise<CheckpointError>("{} has no tensor {} with shape {}", file.string(), entry.hf,
@@ -41,9 +41,7 @@ class GgufModelSource final : public ModelSource {
     read_parts(
         parts_.at(param), box, target,
         [&](const WeightMapEntry& entry, const GgufModel::Tensor& tensor, int64_t begin,
-            int64_t rows) {
-          return (entry.transposed ? whole(tensor).t() : whole(tensor)).narrow(0, begin, rows);
-        });
+            int64_t rows) { return as_parameter(entry, whole(tensor)).narrow(0, begin, rows); });
   }
 
  private:

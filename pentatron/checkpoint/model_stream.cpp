@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "pentatron/base/error.h"
+#include "pentatron/checkpoint/hf/parts.h"
 #include "pentatron/checkpoint/tensor_io.h"
 
 namespace pentatron::checkpoint {
@@ -60,13 +61,16 @@ void stream_entry(ModelSource& source, const WeightMapEntry& entry, SafeDtype dt
                   const ByteSink& sink) {
   Box box = whole_box(entry.shape);
   box.offset = entry.origin;
-  if (!entry.transposed) return stream_rows(source, entry.param, box, entry.row_dim(), dtype, sink);
-  const at::Tensor values = at::empty(entry.hf_shape(), at::TensorOptions(scalar_type(dtype)));
-  at::Tensor straight = values.transpose(-2, -1);
-  if (entry.one_of_stack) straight = straight.unsqueeze(0);
-  source.read(entry.param, box, straight);
-  check_range(source, entry.param, box, straight);
-  sink({static_cast<const std::byte*>(values.data_ptr()), values.nbytes()});
+  if (entry.straight()) return stream_rows(source, entry.param, box, entry.row_dim(), dtype, sink);
+  const int64_t slices = entry.sliceable() ? entry.shape[0] : 1;
+  if (entry.sliceable()) box.size[0] = 1;
+  for (int64_t i = 0; i < slices; ++i, ++box.offset[0]) {
+    at::Tensor values = at::empty(box.size, at::TensorOptions(scalar_type(dtype)));
+    source.read(entry.param, box, values);
+    check_range(source, entry.param, box, values);
+    values = as_hf(entry, entry.one_of_stack ? values.squeeze(0) : values);
+    sink({static_cast<const std::byte*>(values.data_ptr()), values.nbytes()});
+  }
 }
 
 std::vector<std::vector<size_t>> group_by_size(const std::vector<uint64_t>& bytes,

@@ -3,9 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cmath>
 
-#include "pentatron/base/planted_bug.h"
 #include "pentatron/layers/cached_attention.h"
 #include "pentatron/layers/context_attention.h"
 #include "pentatron/nn/ops/kernel_args.h"
@@ -57,22 +55,7 @@ Attention::Attention(const nn::Scope& scope, const AttentionOptions& options,
     norm.in_groups = true;
     k_norm_.emplace(scope, "k_norm.weight", norm, tp);
   }
-  core_ = {.mask = options.mask,
-           .scale = options.scale > 0 ? options.scale
-                                      : 1.0 / std::sqrt(static_cast<double>(options.head_size)),
-           .window = options.window,
-           .cap = options.score_cap,
-           .softmax = options.softmax,
-           .dropout = options.dropout,
-           .site = options.dropout_site,
-           .head_offset =
-               planted("attention_dropout_by_local_head") ? 0 : tp.rank() * local_heads_};
-  if (options.softmax == SoftmaxKind::kLearnable) {
-    core_.sinks = &scope.param(
-        "sinks",
-        {.name = {}, .shape = {options.heads}, .placements = {{"tp", nn::Placement::shard(0)}}},
-        nn::Init::constant(0));
-  }
+  core_ = core_attention_options(scope, options, tp);
 }
 
 Attention::Heads Attention::split(const at::Tensor& qkv, const nn::ForwardContext& ctx) const {
@@ -147,22 +130,6 @@ at::Tensor Attention::attend(const Heads& heads, const nn::ForwardContext& ctx) 
 at::Tensor Attention::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {
   return proj_.forward(attend(split(qkv_.forward(x, ctx), ctx), ctx), ctx);
 }
-
-namespace {
-
-/// Twice the pairs of a query and a key that it sees, of causal attention the diagonal counted
-/// half. With a window w, a document of length l > w has 2 w l - w^2 of them; lengths are taken as
-/// equal.
-double visible_squares(const AttentionOptions& o, const nn::LayerShape& shape) {
-  const auto squares = static_cast<double>(shape.squared_lengths),
-             tokens = static_cast<double>(shape.tokens), window = static_cast<double>(o.window);
-  const double directions = o.mask == AttentionMask::kFull ? 2 : 1;
-  if (o.window == 0 || window * tokens >= squares) return directions * squares;
-  const double length = squares / tokens;
-  return directions * tokens * (2 * window - window * window / length);
-}
-
-} // namespace
 
 nn::Cost Attention::cost(const AttentionOptions& o, const nn::LayerShape& shape) {
   const int64_t t = shape.tokens, n = o.heads / shape.tp,

@@ -14,7 +14,7 @@
 #include <memory>
 #include <optional>
 
-#include "pentatron/layers/core_attention.h"
+#include "pentatron/layers/attention_options.h"
 #include "pentatron/layers/heads_norm.h"
 #include "pentatron/layers/relative_bias.h"
 #include "pentatron/layers/rotary.h"
@@ -24,27 +24,6 @@
 #include "pentatron/parallel/tensor/linear.h"
 
 namespace pentatron::layers {
-
-struct AttentionOptions {
-  int64_t hidden = 0;
-  int64_t heads = 0;
-  int64_t kv_heads = 0;
-  int64_t head_size = 0;
-  bool qkv_bias = false;
-  bool proj_bias = false;
-  QkNorm qk_norm = QkNorm::kNone; ///< RMSNorm of q and k
-  double norm_eps = 1e-5;
-  bool norm_zero_centered = false;
-  AttentionMask mask = AttentionMask::kCausal; ///< causal or full
-  double scale = 0;                            ///< of the scores; 0: 1 / sqrt(head_size)
-  int64_t window = 0;
-  double score_cap = 0; ///< see CoreAttentionOptions
-  SoftmaxKind softmax = SoftmaxKind::kVanilla;
-  double dropout = 0;
-  uint32_t dropout_site = 0;
-  double init_std = 0.02;
-  double proj_init_std = 0.02;
-};
 
 class Attention {
  public:

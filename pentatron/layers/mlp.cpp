@@ -34,7 +34,8 @@ Mlp::Mlp(const nn::Scope& scope, const MlpOptions& options, parallel::TensorPara
 at::Tensor Mlp::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {
   const at::Tensor up = fc1_.forward(x, ctx);
   const auto activate = [this](const std::vector<at::Tensor>& in, const nn::ForwardContext& c) {
-    const at::Tensor active = nn::activation(in[0], options_.activation, options_.gated);
+    const at::Tensor active =
+        nn::activation(in[0], options_.activation, options_.gated, {}, options_.gate);
     return std::vector<at::Tensor>{nn::dropout(active, dropout_, c)};
   };
   return fc2_.forward(ctx.recompute_activations ? nn::recompute_module(activate, {up}, ctx)[0]

@@ -17,6 +17,7 @@ struct MlpOptions {
   int64_t ffn = 0;
   kernels::Activation activation = kernels::Activation::kGelu;
   bool gated = false;
+  kernels::GateOptions gate = {}; ///< of a gated one
   bool bias = false;
   double dropout = 0; ///< of the activation's output, in training
   uint32_t dropout_site = 0;

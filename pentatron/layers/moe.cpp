@@ -120,7 +120,8 @@ at::Tensor Moe::routed(const at::Tensor& x, const nn::ForwardContext& ctx) const
   const at::Tensor up = nn::grouped_linear(rows, dispatch.ranges(), *fc1_, fc1_bias_, {}, ctx);
   const at::Tensor active = nn::activation(
       up, options_.expert.activation, options_.expert.gated,
-      experts_.group.size() > 1 && planted("expert_weight_applied_twice") ? probs * probs : probs);
+      experts_.group.size() > 1 && planted("expert_weight_applied_twice") ? probs * probs : probs,
+      options_.expert.gate);
   // The bias of the output belongs to one rank of etp; the sum of their results must have it once.
   const bool with_bias =
       experts_.group.rank() % experts_.etp == 0 || planted("expert_bias_on_every_rank");

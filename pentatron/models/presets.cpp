@@ -148,6 +148,64 @@ ModelConfig gemma3() {
   return c;
 }
 
+/// Layers that all have experts of `ffn`, `top_k` for each token.
+ModelConfig with_experts(ModelConfig c, int64_t experts, int64_t top_k, int64_t ffn) {
+  c.num_moe_experts = experts;
+  c.moe_router_topk = top_k;
+  c.moe_ffn_hidden_size = ffn;
+  return c;
+}
+
+/// Mixtral (Jiang et al. 2024, arXiv:2401.04088), version 0.1.
+ModelConfig mixtral(int64_t layers, int64_t hidden, int64_t heads, int64_t ffn, int64_t positions) {
+  return with_experts(llama(layers, hidden, heads, 8, ffn, 32000, positions, 1e6), 8, 2, ffn);
+}
+
+/// Qwen 1.5 MoE (arXiv:2407.10671): shared experts with a gate; the softmax is of all experts.
+ModelConfig qwen15_moe() {
+  ModelConfig c = qwen25(24, 2048, 16, 16, 5632, 151936, 8192, true);
+  c = with_experts(std::move(c), 60, 4, 1408);
+  c.moe_router_pre_softmax = true;
+  c.moe_shared_expert_intermediate_size = 5632;
+  c.moe_shared_expert_gate = true;
+  return c;
+}
+
+ModelConfig qwen3_moe(int64_t layers, int64_t hidden, int64_t heads, int64_t ffn,
+                      int64_t expert_ffn) {
+  return with_experts(qwen3(layers, hidden, heads, 4, ffn, true), 128, 8, expert_ffn);
+}
+
+/// OLMoE (Muennighoff et al. 2024, arXiv:2409.02060).
+ModelConfig olmoe() {
+  ModelConfig c = llama(16, 2048, 16, 16, 1024, 50304, 4096, 10000.0);
+  c = with_experts(std::move(c), 64, 8, 1024);
+  c.moe_router_pre_softmax = true;
+  c.qk_layernorm = true;
+  c.qk_layernorm_scope = QkNormScope::kProjection;
+  c.padding_token = 1;
+  return c;
+}
+
+/// GPT-OSS (OpenAI 2025, arXiv:2508.10925).
+ModelConfig gpt_oss(int64_t layers, int64_t experts) {
+  ModelConfig c = llama(layers, 2880, 64, 8, 2880, 201088, 131072, 150000.0);
+  c = with_experts(std::move(c), experts, 4, 2880);
+  c.kv_channels = 64;
+  c.rope_scaling = {.type = RopeScalingType::kYarn,
+                    .factor = 32,
+                    .original_max_position_embeddings = 4096,
+                    .truncate = false};
+  c.activation_func = ActivationFunction::kQuickGeGlu;
+  c.activation_func_clamp_value = 7;
+  c.glu_linear_offset = 1;
+  c.add_qkv_bias = c.add_attention_proj_bias = c.add_mlp_bias = c.moe_router_logit_bias = true;
+  c.softmax_type = SoftmaxType::kLearnable;
+  c.window_size = 128;
+  for (int64_t i = 1; i < layers; i += 2) c.full_attention_layers.push_back(i);
+  return c;
+}
+
 /// BERT (Devlin et al. 2019, arXiv:1810.04805), uncased, with both heads of its pre-training.
 ModelConfig bert(int64_t layers, int64_t hidden, int64_t heads) {
   ModelConfig c = ModelConfig::default_of(ModelType::kBert);
@@ -193,6 +251,49 @@ ModelConfig t5_v1_1(int64_t layers, int64_t hidden, int64_t heads, int64_t ffn) 
   c.activation_func = ActivationFunction::kGeGluTanh;
   c.untie_embeddings_and_output_weights = true;
   c.scale_decoder_outputs = false;
+  return c;
+}
+
+/// DeepSeek-V3 (arXiv:2412.19437), whose context of 128K tokens YaRN extends from 4K.
+ModelConfig deepseek_v3() {
+  ModelConfig c = llama(61, 7168, 128, 128, 18432, 129280, 163840, 10000.0);
+  c.layernorm_epsilon = 1e-6;
+  c.rotary_interleaved = true;
+  c.rope_scaling = {.type = RopeScalingType::kYarn,
+                    .factor = 40,
+                    .original_max_position_embeddings = 4096,
+                    .attention_factor = {},
+                    .mscale = 1.0,
+                    .mscale_all_dim = 1.0};
+  c.multi_latent_attention = true;
+  c.q_lora_rank = 1536;
+  c.num_moe_experts = 256;
+  c.moe_layer_freq = "[0]*3+[1]*58";
+  c.moe_ffn_hidden_size = c.moe_shared_expert_intermediate_size = 2048;
+  c.moe_router_topk = 8;
+  c.moe_router_score_function = RouterScoreFunction::kSigmoid;
+  c.moe_router_topk_scaling_factor = 2.5;
+  c.moe_router_num_groups = 8;
+  c.moe_router_group_topk = 4;
+  c.moe_router_group_score_topk = 2;
+  c.moe_router_enable_expert_bias = true;
+  return c;
+}
+
+/// Moonlight 16B (arXiv:2502.16982): queries without a latent, no groups of experts.
+ModelConfig moonlight() {
+  ModelConfig c = llama(27, 2048, 16, 16, 11264, 163840, 8192, 50000.0);
+  c.rotary_interleaved = true;
+  c.multi_latent_attention = true;
+  c.latent_layernorm_epsilon = 1e-6;
+  c.num_moe_experts = 64;
+  c.moe_layer_freq = "[0]+[1]*26";
+  c.moe_ffn_hidden_size = 1408;
+  c.moe_shared_expert_intermediate_size = 2816;
+  c.moe_router_topk = 6;
+  c.moe_router_score_function = RouterScoreFunction::kSigmoid;
+  c.moe_router_topk_scaling_factor = 2.446;
+  c.moe_router_enable_expert_bias = true;
   return c;
 }
 
@@ -249,6 +350,16 @@ const std::vector<Named>& table() {
       {"glm4_9b", glm4()},
       {"gemma2_2b", gemma2()},
       {"gemma3_1b", gemma3()},
+      {"moonlight_16b", moonlight()},
+      {"deepseek_v3", deepseek_v3()},
+      {"mixtral_8x7b", mixtral(32, 4096, 32, 14336, 32768)},
+      {"mixtral_8x22b", mixtral(56, 6144, 48, 16384, 65536)},
+      {"qwen1.5_moe_a2.7b", qwen15_moe()},
+      {"qwen3_30b_a3b", qwen3_moe(48, 2048, 32, 6144, 768)},
+      {"qwen3_235b_a22b", qwen3_moe(94, 4096, 64, 12288, 1536)},
+      {"olmoe_1b_7b", olmoe()},
+      {"gpt_oss_20b", gpt_oss(24, 32)},
+      {"gpt_oss_120b", gpt_oss(36, 128)},
       {"bert_base", bert(12, 768, 12)},
       {"bert_large", bert(24, 1024, 16)},
       {"roberta_base", roberta(12, 768, 12)},

@@ -354,11 +354,16 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
     sums = summed(sums, groups_.world());
     result.expert_counts = expert_counts(state);
   }
-  for (size_t i = 0; i < spec().auxiliary.size(); ++i)
-    result.auxiliary.push_back(
+  for (size_t i = 0; i < spec().auxiliary.size(); ++i) {
+    result.auxiliary.emplace_back();
+    if (spec().auxiliary[i].name == parallel::balance_term(parallel::Balance::kGlobal) &&
+        expert_loads_.empty())
+      continue; // the first step
+    result.auxiliary.back() =
         plain(sums[result.terms.size() + i] /
               static_cast<double>(denominator(spec().auxiliary[i].per, counts, data) *
-                                  std::ssize(spec().expert_layers))));
+                                  std::ssize(spec().expert_layers)));
+  }
   double total = 0;
   for (size_t i = 0; i < result.terms.size(); ++i) {
     if (counts.targets[i] == 0) continue;

@@ -514,7 +514,8 @@ TrainReport Trainer::State::train(Reporter& reporter) {
     const Scores terms = named_terms(s.model.model->spec(), result.terms);
     Scores shown = terms;
     for (size_t i = 0; i < result.auxiliary.size(); ++i)
-      shown.emplace_back(s.model.model->spec().auxiliary[i].name, result.auxiliary[i]);
+      if (result.auxiliary[i])
+        shown.emplace_back(s.model.model->spec().auxiliary[i].name, *result.auxiliary[i]);
     tracer.end();
     s.progress.iteration = iteration;
     s.progress.consumed_samples = s.loader->consumed_samples();

@@ -1,5 +1,6 @@
 #include "pentatron/kernels/activation/activation.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "pentatron/base/error.h"
@@ -34,10 +35,22 @@ double closed_form(Activation kind, double x) {
   return kNaN;
 }
 
+/// Whether it is gated, and how.
+struct Form {
+  bool gated = false;
+  GateOptions gate = {};
+};
+constexpr Form kForms[] = {
+    {}, {.gated = true}, {.gated = true, .gate = {.limit = 1.25, .up_offset = 1}}};
+
+double clamped(double x, const GateOptions& gate) {
+  return std::clamp(x, -gate.limit, gate.limit);
+}
+
 /// Inputs and outputs of one forward and backward; rows of x are 3 elements apart.
 struct Mlp {
-  Mlp(Activation kind, bool gated, DType dtype, int64_t rows, int64_t cols, bool with_bias)
-      : kind(kind), gated(gated), dtype(dtype), rows(rows), cols(cols),
+  Mlp(Activation kind, Form form, DType dtype, int64_t rows, int64_t cols, bool with_bias)
+      : kind(kind), gated(form.gated), gate(form.gate), dtype(dtype), rows(rows), cols(cols),
         width(gated ? 2 * cols : cols), with_bias(with_bias),
         x(Array::random(dtype, rows * (width + 3), 1, 2.0)),
         dy(Array::random(dtype, rows * cols, 2)),
@@ -47,6 +60,7 @@ struct Mlp {
   ActivationForward forward() {
     return {.kind = kind,
             .gated = gated,
+            .gate = gate,
             .dtype = dtype,
             .bias_dtype = acc_dtype(dtype),
             .rows = rows,
@@ -59,6 +73,7 @@ struct Mlp {
   ActivationBackward backward() {
     return {.kind = kind,
             .gated = gated,
+            .gate = gate,
             .dtype = dtype,
             .bias_dtype = acc_dtype(dtype),
             .rows = rows,
@@ -88,6 +103,7 @@ struct Mlp {
 
   Activation kind;
   bool gated;
+  GateOptions gate;
   DType dtype;
   int64_t rows, cols, width;
   bool with_bias;
@@ -96,13 +112,16 @@ struct Mlp {
 
 TEST(ActivationReference, ForwardIsItsClosedForm) {
   for (const Activation kind : kKinds)
-    for (const bool gated : {false, true}) {
-      Mlp m(kind, gated, DType::kFloat64, 5, 9, true);
+    for (const Form& form : kForms) {
+      Mlp m(kind, form, DType::kFloat64, 5, 9, true);
       activation_forward(m.forward());
       for (int64_t r = 0; r < 5; ++r)
         for (int64_t i = 0; i < 9; ++i) {
-          double expected = closed_form(kind, m.x[r * (m.width + 3) + i] + m.bias[i]);
-          if (gated) expected *= m.x[r * (m.width + 3) + 9 + i] + m.bias[9 + i];
+          const double in = m.x[r * (m.width + 3) + i] + m.bias[i];
+          double expected = closed_form(kind, form.gated ? std::min(in, form.gate.limit) : in);
+          if (form.gated)
+            expected *= clamped(m.x[r * (m.width + 3) + 9 + i] + m.bias[9 + i], form.gate) +
+                        form.gate.up_offset;
           EXPECT_NEAR(m.y[r * 9 + i], expected, 1e-13) << name(kind);
         }
     }
@@ -110,8 +129,8 @@ TEST(ActivationReference, ForwardIsItsClosedForm) {
 
 TEST(ActivationReference, BackwardMatchesFiniteDifferences) {
   for (const Activation kind : kKinds)
-    for (const bool gated : {false, true}) {
-      Mlp m(kind, gated, DType::kFloat64, 3, 4, true);
+    for (const Form& form : kForms) {
+      Mlp m(kind, form, DType::kFloat64, 3, 4, true);
       activation_backward(m.backward());
       const auto objective = [&] {
         activation_forward(m.forward());
@@ -139,14 +158,14 @@ TEST(ActivationReference, BackwardMatchesFiniteDifferences) {
 TEST(ActivationSimd, EqualsTheReference) {
   for (const DType dtype : kFastTypes)
     for (const Activation kind : kKinds)
-      for (const bool gated : {false, true})
+      for (const Form& form : kForms)
         for (const int64_t cols : {1, 7, 8, 16, 17, 100})
           for (const int64_t rows : {1, 19}) {
-            Mlp expected(kind, gated, dtype, rows, cols, cols % 2 == 1);
+            Mlp expected(kind, form, dtype, rows, cols, cols % 2 == 1);
             expected.run("reference");
             for (const auto& entry :
                  fast_entries(activation_forward_entries(), expected.forward())) {
-              Mlp m(kind, gated, dtype, rows, cols, cols % 2 == 1);
+              Mlp m(kind, form, dtype, rows, cols, cols % 2 == 1);
               m.run(entry.name);
               const std::string what = fmt::format("{} {} {} cols={} rows={}", entry.name,
                                                    name(kind), name(dtype), cols, rows);
@@ -156,6 +175,67 @@ TEST(ActivationSimd, EqualsTheReference) {
               expect_close(m.dbias, expected.dbias, 1e-5, 1e-4, what + " dbias");
             }
           }
+}
+
+/// GPT-OSS's: (up + 1) gate sigmoid(1.702 gate) with gate and up within 7, and its derivatives, at
+/// and behind the limits too.
+TEST(Activation, LimitedQuickGeGluIsItsClosedForm) {
+  const std::vector<double> points = {-30, -7.5, -7, -1, 0, 0.5, 3, 7, 7.5, 30};
+  const auto n = static_cast<int64_t>(points.size());
+  std::vector<double> x;
+  for (const double gate : points)
+    for (int i = 0; i < 2 * n; ++i) x.push_back(i < n ? gate : points[static_cast<size_t>(i - n)]);
+  const GateOptions gate{.limit = 7, .up_offset = 1};
+  for (const DType dtype : kAllTypes) {
+    const Array in = Array::of(dtype, x), dy(dtype, n * n, 1.0);
+    for (const auto& entry : entries_for(activation_forward_entries(), {.dtype = dtype})) {
+      Array y(dtype, n * n), dx(dtype, 2 * n * n);
+      entry.run({.kind = Activation::kQuickGelu,
+                 .gated = true,
+                 .gate = gate,
+                 .dtype = dtype,
+                 .rows = n,
+                 .cols = n,
+                 .x = in.data(),
+                 .y = y.data(),
+                 .x_stride = 2 * n,
+                 .y_stride = n},
+                {});
+      for (const auto& backward : entries_for(activation_backward_entries(), {.dtype = dtype}))
+        if (backward.name == entry.name)
+          backward.run({.kind = Activation::kQuickGelu,
+                        .gated = true,
+                        .gate = gate,
+                        .dtype = dtype,
+                        .rows = n,
+                        .cols = n,
+                        .dy = dy.data(),
+                        .x = in.data(),
+                        .dx = dx.data(),
+                        .dy_stride = n,
+                        .x_stride = 2 * n,
+                        .dx_stride = 2 * n},
+                       {});
+      const double bound = dtype == DType::kFloat64   ? 1e-14
+                           : dtype == DType::kFloat32 ? 2e-6
+                                                      : epsilon(dtype);
+      for (int64_t r = 0; r < n; ++r)
+        for (int64_t i = 0; i < n; ++i) {
+          const double g = points[static_cast<size_t>(r)], u = points[static_cast<size_t>(i)];
+          const double low = std::min(g, 7.0), s = 1 / (1 + std::exp(-1.702 * low));
+          const double factor = clamped(u, gate) + 1;
+          const double d_gate = g > 7 ? 0 : factor * s * (1 + 1.702 * low * (1 - s));
+          const double d_up = std::abs(u) > 7 ? 0 : low * s;
+          const auto near = [&](double got, double wanted, const char* what) {
+            EXPECT_NEAR(got, wanted, bound * std::max(1.0, std::abs(wanted)))
+                << entry.name << " " << name(dtype) << " " << what << " gate=" << g << " up=" << u;
+          };
+          near(y[r * n + i], factor * low * s, "y");
+          near(dx[r * 2 * n + i], d_gate, "d_gate");
+          near(dx[r * 2 * n + n + i], d_up, "d_up");
+        }
+    }
+  }
 }
 
 /// The largest relative error of y / x over every exponent of float, where the exact value is a
@@ -236,9 +316,9 @@ TEST(ActivationSimd, TreatsNaNAndInfinityAsTheReference) {
 
 TEST(Activation, BackwardWorksInPlaceOfTheInput) {
   for (const DType dtype : kAllTypes)
-    for (const bool gated : {false, true}) {
-      Mlp apart(Activation::kSilu, gated, dtype, 19, 21, true),
-          in_place(Activation::kSilu, gated, dtype, 19, 21, true);
+    for (const Form& form : kForms) {
+      Mlp apart(Activation::kSilu, form, dtype, 19, 21, true),
+          in_place(Activation::kSilu, form, dtype, 19, 21, true);
       activation_backward(apart.backward());
       ActivationBackward args = in_place.backward();
       args.dx = in_place.x.data();
@@ -252,8 +332,8 @@ TEST(Activation, BackwardWorksInPlaceOfTheInput) {
 
 TEST(Activation, DoesNotDependOnThreads) {
   for (const DType dtype : kAllTypes) {
-    Mlp one(Activation::kGelu, true, dtype, 300, 97, true),
-        many(Activation::kGelu, true, dtype, 300, 97, true);
+    Mlp one(Activation::kGelu, {.gated = true}, dtype, 300, 97, true),
+        many(Activation::kGelu, {.gated = true}, dtype, 300, 97, true);
     const auto run = [](Mlp& m) {
       activation_forward(m.forward());
       activation_backward(m.backward());
@@ -267,9 +347,12 @@ TEST(Activation, DoesNotDependOnThreads) {
 }
 
 TEST(Activation, RefusesWhatItCannotCompute) {
-  Mlp m(Activation::kSilu, true, DType::kFloat32, 2, 3, true);
+  Mlp m(Activation::kSilu, {.gated = true}, DType::kFloat32, 2, 3, true);
   ActivationForward args = m.forward();
   args.rows = -1;
+  EXPECT_THROW(activation_forward(args), ShapeError);
+  args = m.forward();
+  args.gate.limit = 0;
   EXPECT_THROW(activation_forward(args), ShapeError);
   args = m.forward();
   args.x = nullptr;

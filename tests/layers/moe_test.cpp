@@ -59,6 +59,11 @@ std::vector<Case> cases() {
   sigmoid.router.scaling = 1.5;
   sigmoid.shared = sigmoid.expert;
   all.push_back({"sigmoid", sigmoid});
+  MoeOptions limited = plain(); // GPT-OSS; about half of the values are behind the limit
+  limited.expert.bias = limited.router_bias = true;
+  limited.expert.activation = kernels::Activation::kQuickGelu;
+  limited.expert.gate = {.limit = 0.7, .up_offset = 1};
+  all.push_back({"limited", limited});
   return all;
 }
 
@@ -78,9 +83,14 @@ struct Layer {
   nn::ResidentStore store;
 };
 
-at::Tensor act(const at::Tensor& x, bool gated) {
-  if (!gated) return at::silu(x);
-  return at::silu(x.narrow(1, 0, x.size(1) / 2)) * x.narrow(1, x.size(1) / 2, x.size(1) / 2);
+at::Tensor act(const at::Tensor& x, const MlpOptions& o) {
+  if (!o.gated) return at::silu(x);
+  const at::Tensor gate = x.narrow(1, 0, x.size(1) / 2),
+                   up = x.narrow(1, x.size(1) / 2, x.size(1) / 2);
+  if (o.activation == kernels::Activation::kSilu) return at::silu(gate) * up;
+  const at::Tensor low = gate.clamp_max(o.gate.limit);
+  return low * at::sigmoid(1.702 * low) *
+         (up.clamp(-o.gate.limit, o.gate.limit) + o.gate.up_offset);
 }
 
 /// The definition: every expert on every token, and a mask of weights.
@@ -102,12 +112,12 @@ at::Tensor define(const at::Tensor& x, const std::map<std::string, at::Tensor>& 
   for (int64_t e = 0; e < o.router.experts; ++e) {
     at::Tensor up = x.matmul(p.at("experts.fc1.weight")[e].t());
     if (has("experts.fc1.bias")) up = up + p.at("experts.fc1.bias")[e];
-    at::Tensor out = act(up, o.expert.gated).matmul(p.at("experts.fc2.weight")[e].t());
+    at::Tensor out = act(up, o.expert).matmul(p.at("experts.fc2.weight")[e].t());
     if (has("experts.fc2.bias")) out = out + p.at("experts.fc2.bias")[e];
     y = y + weights.select(1, e).unsqueeze(1) * out;
   }
   if (has("shared.fc1.weight")) {
-    at::Tensor shared = act(x.matmul(p.at("shared.fc1.weight").t()), o.expert.gated)
+    at::Tensor shared = act(x.matmul(p.at("shared.fc1.weight").t()), o.expert)
                             .matmul(p.at("shared.fc2.weight").t());
     if (has("shared_gate.weight"))
       shared = shared * at::sigmoid(x.matmul(p.at("shared_gate.weight").t()));

@@ -41,25 +41,18 @@ constexpr const char* kAll[] = {"gpt2",
                                 "qwen3",
                                 "olmo2",
                                 "phi3",
-                                "glm4"};
+                                "glm4",
+                                "mixtral",
+                                "qwen3_moe",
+                                "gpt_oss"};
 
-/// Those that GGUF has no place for.
-constexpr const char* kNotInGguf[] = {"bert",
-                                      "bert_masked_lm",
-                                      "bert_regression",
-                                      "bert_model",
-                                      "t5",
-                                      "roberta_masked_lm",
-                                      "roberta_model",
-                                      "roberta_classification",
-                                      "t5_untied",
-                                      "t5_v1_1_gated",
-                                      "t5_untied_unscaled",
-                                      "t5_generation",
-                                      "mixtral",
-                                      "olmoe",
-                                      "qwen2_moe",
-                                      "qwen3_moe"};
+/// Those that GGUF has no place for; of olmoe and qwen2_moe for what these models have beside the
+/// usual.
+constexpr const char* kNotInGguf[] = {
+    "bert",      "bert_masked_lm",    "bert_regression",    "bert_model",
+    "t5",        "roberta_masked_lm", "roberta_model",      "roberta_classification",
+    "t5_untied", "t5_v1_1_gated",     "t5_untied_unscaled", "t5_generation",
+    "olmoe",     "qwen2_moe",         "deepseek_v3",        "deepseek_v3_yarn"};
 
 std::vector<std::string> with_others() {
   std::vector<std::string> names(std::begin(kAll), std::end(kAll));

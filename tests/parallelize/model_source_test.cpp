@@ -56,12 +56,12 @@ class ModelSources : public testing::Test {
 };
 
 TEST(WeightMap, EntriesTileTheirParameters) {
-  for (const char* name :
-       {"gemma2", "gemma3_text", "glm4", "gpt2", "llama", "llama3_rope_scaling_tied", "mixtral",
-        "olmo2", "olmoe", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"}) {
+  for (const char* name : {"deepseek_v3", "deepseek_v3_yarn", "gemma2", "gemma3_text", "glm4",
+                           "gpt2", "gpt_oss", "llama", "llama3_rope_scaling_tied", "mixtral",
+                           "olmo2", "olmoe", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"}) {
     const HfModel hf = read_hf_config(kSourceModels / name);
     const parallelize::RankModel model = build_model(hf.config, at::kFloat);
-    for (const HfNames kind : {HfNames::kFiles, HfNames::kParameters}) {
+    for (const HfNames kind : {HfNames::kFiles, HfNames::kParameters, HfNames::kStacks}) {
       std::map<std::string, at::Tensor> covered;
       for (const nn::Param& param : model.model->params())
         covered[param.name()] = at::zeros(param.spec().shape, at::kByte);
@@ -116,8 +116,8 @@ void check_tensor_rank(ModelSource& source, at::ScalarType dtype, int rank, int 
 }
 
 TEST_F(ModelSources, FillTensorRanksWithTheirPart) {
-  for (const char* name :
-       {"glm4", "gpt2", "llama", "llama3_rope_scaling_tied", "olmo2", "phi3", "qwen2", "qwen3"}) {
+  for (const char* name : {"glm4", "gpt2", "gpt_oss", "gpt_oss_mxfp4", "llama",
+                           "llama3_rope_scaling_tied", "olmo2", "phi3", "qwen2", "qwen3"}) {
     const auto source = open_model((kSourceModels / name).string());
     for (int rank = 0; rank < 2; ++rank) check_tensor_rank(*source, at::kFloat, rank, 2);
     check_tensor_rank(*source, at::kBFloat16, 1, 2);

@@ -63,6 +63,9 @@ inline const std::vector<std::string> kLabels = {"model.type=bert", "model.head=
                                                  "dataset.type=classification",
                                                  "dataset.path={}/labels.jsonl"};
 
+inline const std::vector<std::string> kLatent = {
+    "model.multi_latent_attention=true", "model.kv_lora_rank=16", "model.qk_head_dim=8",
+    "model.qk_pos_emb_head_dim=8", "model.v_head_dim=8"};
 inline const std::vector<std::string> kExperts = {"model.num_moe_experts=4"};
 inline const std::vector<std::string> kGroups = {
     "model.num_moe_experts=8", "model.moe_router_num_groups=4", "model.moe_router_group_topk=1"};
@@ -84,10 +87,20 @@ inline const std::map<std::string, Effect> kEffects = {
     {"model.num_tokentypes", {"model.num_tokentypes=3", kBert}},
     {"model.padding_token", {"model.padding_token=101"}},
     {"model.position_offset", {"model.position_offset=2", kBert}},
+    {"model.multi_latent_attention", {"model.multi_latent_attention=true"}},
+    {"model.q_lora_rank", {"model.q_lora_rank=24", kLatent}},
+    {"model.kv_lora_rank", {"model.kv_lora_rank=24", kLatent}},
+    {"model.qk_head_dim", {"model.qk_head_dim=12", kLatent}},
+    {"model.qk_pos_emb_head_dim", {"model.qk_pos_emb_head_dim=4", kLatent}},
+    {"model.v_head_dim", {"model.v_head_dim=12", kLatent}},
+    {"model.latent_layernorm_epsilon", {"model.latent_layernorm_epsilon=0.5", kLatent}},
     {"model.num_moe_experts", {"model.num_moe_experts=4"}},
     {"model.moe_layer_freq", {"model.moe_layer_freq=2", kExperts}},
     {"model.moe_ffn_hidden_size", {"model.moe_ffn_hidden_size=24", kExperts}},
     {"model.moe_router_topk", {"model.moe_router_topk=3", kExperts}},
+    {"model.moe_router_logit_bias", {"model.moe_router_logit_bias=true", kExperts}},
+    {"model.activation_func_clamp_value", {"model.activation_func_clamp_value=0.001"}},
+    {"model.glu_linear_offset", {"model.glu_linear_offset=1"}},
     {"model.moe_router_score_function", {"model.moe_router_score_function=sigmoid", kExperts}},
     {"model.moe_router_pre_softmax", {"model.moe_router_pre_softmax=true", kExperts}},
     {"model.moe_router_norm_topk_prob",

@@ -130,6 +130,7 @@ inline const std::vector<Work>& works() {
        "model.moe_router_score_function=sigmoid model.moe_router_num_groups=4 "
        "model.moe_router_group_topk=2 model.moe_router_topk_scaling_factor=1.5 "
        "model.moe_router_enable_expert_bias=true model.moe_router_bias_update_rate=0.02 "
+       "model.moe_router_logit_bias=true "
        "model.moe_router_load_balancing_type=seq_aux_loss model.moe_aux_loss_coeff=0.05 "
        "model.moe_z_loss_coeff=0.02 "
        "dataset.reset_attention_mask=true dataset.eod_mask_loss=true optimizer.clip_grad=0.5"},
@@ -140,8 +141,30 @@ inline const std::vector<Work>& works() {
        "model.ffn_hidden_size=64 model.hidden_dropout=0.1 model.num_moe_experts=16 "
        "model.moe_router_topk=2 model.moe_ffn_hidden_size=16 model.moe_layer_freq=2 "
        "model.moe_router_pre_softmax=true model.moe_shared_expert_intermediate_size=32 "
-       "model.moe_shared_expert_gate=true model.activation_func=swiglu "
+       "model.moe_shared_expert_gate=true model.activation_func=quick_geglu "
+       "model.glu_linear_offset=1 "
        "model.moe_aux_loss_coeff=0.05 model.moe_input_jitter_eps=0.1"},
+      // Latent attention with a latent of queries, YaRN, dropout of attention, packed documents.
+      {"latents",
+       "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
+       "model.ffn_hidden_size=64 model.multi_latent_attention=true model.q_lora_rank=20 "
+       "model.kv_lora_rank=12 model.qk_head_dim=6 model.qk_pos_emb_head_dim=4 model.v_head_dim=10 "
+       "model.rotary_interleaved=true model.rope_scaling.type=yarn model.rope_scaling.factor=4 "
+       "model.rope_scaling.original_max_position_embeddings=8 "
+       "model.rope_scaling.mscale_all_dim=0.8 model.add_qkv_bias=true model.hidden_dropout=0.1 "
+       "model.attention_dropout=0.1 dataset.reset_attention_mask=true "
+       "dataset.reset_position_ids=true dataset.eod_mask_loss=true optimizer.clip_grad=0.5"},
+      // DeepSeek's block: queries without a latent, experts behind a dense layer.
+      {"latents_moe",
+       "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
+       "model.ffn_hidden_size=64 model.multi_latent_attention=true model.kv_lora_rank=16 "
+       "model.qk_head_dim=8 model.qk_pos_emb_head_dim=4 model.v_head_dim=8 "
+       "model.softmax_type=learnable model.num_moe_experts=8 model.moe_router_topk=2 "
+       "model.moe_ffn_hidden_size=16 model.moe_layer_freq=[0]+[1]*3 "
+       "model.moe_router_score_function=sigmoid model.moe_router_num_groups=4 "
+       "model.moe_router_group_topk=2 model.moe_router_group_score_topk=2 "
+       "model.moe_shared_expert_intermediate_size=16 model.moe_router_enable_expert_bias=true "
+       "model.moe_router_bias_update_rate=0.02"},
       // A batch size that grows.
       {"ramp", "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
                "model.ffn_hidden_size=64 model.untie_embeddings_and_output_weights=false "
@@ -236,6 +259,11 @@ inline const std::vector<Layout>& layouts() {
        tp + "2" + sp + pp + "2" + ep + "2" + etp + "1" + zero + "1" + schedule + "zb_h1", true},
       {"moe_pp2_interleaved_ep2", "moe_shared", 4,
        pp + "2" + vp + "2" + ep + "2" + schedule + "interleaved", true},
+      {"latents_tp2", "latents", 2, tp + "2", true},
+      {"latents_tp4_sp_pp2_zb_h1", "latents", 8, tp + "4" + sp + pp + "2" + schedule + "zb_h1",
+       true},
+      {"latents_moe_tp2_sp_ep2_etp1_zero3", "latents_moe", 4,
+       tp + "2" + sp + ep + "2" + etp + "1" + zero + "3" + recompute, true},
       // Padded rows on one rank, none here.
       {"bert_short_tp2_sp", "bert", 2, tp + "2" + sp + micro + "4" + short_rows, true},
       {"t5_short_pp2_zb_v", "t5_pairs", 2, pp + "2" + schedule + "zb_v" + micro + "4" + short_rows,
@@ -414,6 +442,22 @@ inline const std::vector<Layout>& layouts() {
        cp + "2" + pp + "2" + ep + "4" + schedule + "zb_v" + zero + "3", false},
       {"moe_cp4_heads_and_ring_ep8", "moe_shared", 8, cp + "4" + both + ep + "8" + zero + "1",
        false},
+      {"latents_dp2_zero2", "latents", 2, zero + "2" + small, false},
+      {"latents_cp2_ring", "latents", 2, cp + "2", false},
+      {"latents_cp3_all_gather", "latents", 3, cp + "3" + gathers + recompute, false},
+      {"latents_cp2_heads_tp2_sp", "latents", 4, cp + "2" + heads + tp + "2" + sp, false},
+      {"latents_moe_cp4_heads_and_ring_ep4", "latents_moe", 4, cp + "4" + both + ep + "4", false},
+      {"latents_moe_tp2_cp2_pp2_zb_h1_zero2", "latents_moe", 8,
+       tp + "2" + sp + cp + "2" + pp + "2" + ep + "2" + etp + "1" + schedule + "zb_h1" + zero + "2",
+       false},
+      {"latents_tp2_sp_chunks", "latents", 2, tp + "2" + sp + chunks + micro + "8", false},
+      {"latents_pp2_zb_v_selective", "latents", 2, pp + "2" + schedule + "zb_v" + selective, false},
+      {"latents_zero3_tp4", "latents", 8, zero + "3" + tp + "4", false},
+      {"latents_moe_ep4", "latents_moe", 4, ep + "4", false},
+      {"latents_moe_tp2_pp2_interleaved", "latents_moe", 8,
+       tp + "2" + pp + "2" + vp + "2" + ep + "2" + schedule + "interleaved", false},
+      {"latents_moe_tp2_sp_pp2_ep2_zb_h2", "latents_moe", 8,
+       tp + "2" + sp + pp + "2" + ep + "2" + zero + "1" + schedule + "zb_h2", false},
       {"moe_tp2", "moe", 2, tp + "2", false},
       {"moe_tp4_sp_etp1", "moe", 4, tp + "4" + sp + etp + "1", false},
       {"moe_dp4_micro2", "moe_shared", 4, micro + "2", false},

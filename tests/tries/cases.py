@@ -120,6 +120,7 @@ CASES = [
     # cli
     ("precision of a preset", MOCK + "model.preset=gpt2_124 --dry-run", {}),
     ("unknown value", MOCK + "dtype=fp16", {}),
+    ("limit of no gate", MOCK + "model.activation_func=gelu model.activation_func_clamp_value=7", {}),
     ("unknown key", MOCK.replace("train.seq_length", "seq_length"), {}),
     ("two models to train", f"pentatron train --hf {LLAMA} {TINY} dataset.type=mock checkpoint.load=hf:{LLAMA}/../qwen3 checkpoint.save=new", {
         "checkpoint.load=hf:": f"pentatron train --hf {LLAMA} train.seq_length=16 train.micro_batch_size=1 train.global_batch_size=2 train.train_iters=1 "

@@ -76,7 +76,6 @@ GgufConfig config_from_gguf(const GgufFile& file, Problems& problems) {
   out.structure.family = family;
   GgufKeyReader in(file, architecture, problems);
   in.refuse_others(known_keys(*family));
-  in.refuse_unless("expert_count", 0);
   in.refuse_unless("attention.causal", 1);
   in.refuse_unless("attention.max_alibi_bias", 0);
   in.refuse_unless("attention.clamp_kqv", 0);

@@ -7,6 +7,29 @@
 
 namespace pentatron::checkpoint {
 
+namespace {
+
+/// `mlp` is where Hugging Face's names begin.
+void add_experts(const GgufStructure& s, const std::string& gguf, const std::string& mlp,
+                 GgufTensorList& list) {
+  const bool bias = s.family->decoder.experts.biases;
+  list.add(gguf + "ffn_gate_inp", mlp + "router", {s.experts, s.hidden}, bias);
+  const std::string hf = mlp + "experts.";
+  list.add_stack(gguf + "ffn_gate_exps", hf + "gate_proj", {s.experts, s.expert_ffn, s.hidden},
+                 bias);
+  list.add_stack(gguf + "ffn_up_exps", hf + "up_proj", {s.experts, s.expert_ffn, s.hidden}, bias);
+  list.add_stack(gguf + "ffn_down_exps", hf + "down_proj", {s.experts, s.hidden, s.expert_ffn},
+                 bias);
+  if (s.shared_ffn == 0) return;
+  const std::string shared = mlp + "shared_expert.";
+  list.add(gguf + "ffn_gate_inp_shexp", mlp + "shared_expert_gate", {1, s.hidden});
+  list.add(gguf + "ffn_gate_shexp", shared + "gate_proj", {s.shared_ffn, s.hidden});
+  list.add(gguf + "ffn_up_shexp", shared + "up_proj", {s.shared_ffn, s.hidden});
+  list.add(gguf + "ffn_down_shexp", shared + "down_proj", {s.hidden, s.shared_ffn});
+}
+
+} // namespace
+
 std::vector<GgufMapEntry> decoder_map(const GgufStructure& s) {
   GgufTensorList list;
   const GgufDecoder& d = s.family->decoder;
@@ -34,6 +57,7 @@ std::vector<GgufMapEntry> decoder_map(const GgufStructure& s) {
       list.add(gguf + "attn_v", attention + "v_proj", {kv, s.hidden}, s.qkv_bias);
     }
     list.add(gguf + "attn_output", attention + "o_proj", {s.hidden, q}, s.proj_bias);
+    if (d.sinks) list.add_named(gguf + "attn_sinks.weight", attention + "sinks", {s.heads});
     if (d.head_norms != GgufHeadNorms::kNone) {
       const bool whole = d.head_norms == GgufHeadNorms::kProjection;
       norm(gguf + "attn_q_norm", attention + "q_norm", whole ? q : s.head_size);
@@ -41,13 +65,16 @@ std::vector<GgufMapEntry> decoder_map(const GgufStructure& s) {
     }
     layer_norm("post_attention_norm", norms.attention_output);
     layer_norm("ffn_norm", norms.mlp);
-    if (d.fused_mlp) {
+    if (s.experts > 0) {
+      add_experts(s, gguf, mlp, list);
+    } else if (d.fused_mlp) {
       list.add(gguf + "ffn_up", mlp + "gate_up_proj", {2 * s.ffn, s.hidden});
     } else {
       list.add(gguf + "ffn_gate", mlp + "gate_proj", {s.ffn, s.hidden}, s.mlp_bias);
       list.add(gguf + "ffn_up", mlp + "up_proj", {s.ffn, s.hidden}, s.mlp_bias);
     }
-    list.add(gguf + "ffn_down", mlp + "down_proj", {s.hidden, s.ffn}, s.mlp_bias);
+    if (s.experts == 0)
+      list.add(gguf + "ffn_down", mlp + "down_proj", {s.hidden, s.ffn}, s.mlp_bias);
     layer_norm("post_ffw_norm", norms.mlp_output);
   }
   norm("output_norm", "model.norm", s.hidden);

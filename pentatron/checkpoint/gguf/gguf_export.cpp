@@ -55,7 +55,9 @@ bool needs_more_bits(const std::string& name, const GgufStructure& structure) {
   if (name == "output.weight") return true;
   if (name == "token_embd.weight") return !structure.untied;
   if (name.ends_with(".attn_qkv.weight")) return true;
-  if (!name.ends_with(".attn_v.weight") && !name.ends_with(".ffn_down.weight")) return false;
+  if (!name.ends_with(".attn_v.weight") && !name.ends_with(".ffn_down.weight") &&
+      !name.ends_with(".ffn_down_exps.weight"))
+    return false;
   const int64_t layer = std::atoll(name.c_str() + std::string_view("blk.").size());
   const int64_t eighth = structure.layers / 8;
   return layer < eighth || layer >= 7 * structure.layers / 8 || (layer - eighth) % 3 == 2;
@@ -64,6 +66,7 @@ bool needs_more_bits(const std::string& name, const GgufStructure& structure) {
 /// The first type whose blocks tile the rows.
 GgmlType type_for(const GgufMapEntry& entry, const GgufStructure& structure, GgmlType wanted) {
   if (entry.shape.size() < 2 || entry.gguf.ends_with("_norm.weight") ||
+      !entry.gguf.ends_with(".weight") || entry.gguf.find(".ffn_gate_inp") != std::string::npos ||
       entry.gguf == "position_embd.weight")
     return GgmlType::kF32;
   if (wanted == GgmlType::kQ4_K && needs_more_bits(entry.gguf, structure)) wanted = GgmlType::kQ6_K;
@@ -189,8 +192,8 @@ class RowSource {
         bytes_(bytes) {
     const std::vector<int64_t> shape = entry_.gguf_shape();
     vector = shape.size() == 1;
-    rows = vector ? 1 : shape[0];
     columns = shape.back();
+    for (size_t d = 0; d + 1 < shape.size(); ++d) rows *= shape[d];
   }
   /// Where element (row, column) of the file stands in the source.
   const std::byte* at(int64_t row, int64_t column) const {

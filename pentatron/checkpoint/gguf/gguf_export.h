@@ -1,12 +1,12 @@
 /// Writing a Hugging Face model as a GGUF file, as llama.cpp's converter would.
 ///
-/// Tensors of one dimension, norms and GPT-2's positions are F32, the others of the type asked for.
-/// Files of Q4_K have some tensors of Q6_K, as llama.cpp's Q4_K_M. Rows that are no whole blocks of
-/// 256 are Q8_0 instead, and those that are no whole blocks of 32 F16. Llama's query and key rows
-/// go to interleaved rotary pairs, GPT-2's matrices are transposed, 1 is added to Gemma's norms (in
-/// fp32: of what is stored in fp32, the last bits are lost), Llama 3's frequencies become
-/// rope_freqs. One tensor is in memory at a time. Source: https://github.com/ggml-org/llama.cpp,
-/// conversion/.
+/// Tensors of one dimension, norms, biases, routers and GPT-2's positions are F32, the others of
+/// the type asked for. Files of Q4_K have some tensors of Q6_K, as llama.cpp's Q4_K_M. Rows that
+/// are no whole blocks of 256 are Q8_0 instead, and those that are no whole blocks of 32 F16.
+/// Llama's query and key rows go to interleaved rotary pairs, GPT-2's matrices are transposed, 1 is
+/// added to Gemma's norms (in fp32: of what is stored in fp32, the last bits are lost), Llama 3's
+/// frequencies become rope_freqs. One tensor is in memory at a time. Source:
+/// https://github.com/ggml-org/llama.cpp, conversion/.
 #pragma once
 
 #include <filesystem>
@@ -21,7 +21,7 @@
 
 namespace pentatron::checkpoint {
 
-/// A tensor under Hugging Face's name.
+/// A tensor under Hugging Face's name, those of experts under the names of HfNames::kStacks.
 struct GgufSource {
   std::string name;
   std::vector<int64_t> shape;
@@ -37,7 +37,7 @@ struct GgufExport {
 };
 
 /// `hf_config` is config.json of llama, mistral, qwen2, qwen3, gpt2, olmo2, phi3, gemma2,
-/// gemma3_text or glm4. The file appears whole or
+/// gemma3_text, glm4, mixtral, qwen2_moe, qwen3_moe, olmoe or gpt_oss. The file appears whole or
 /// not at all. Throws CheckpointError that lists what cannot be written: features that GGUF or
 /// llama.cpp has no place for, missing, extra and misshapen tensors; or that names the tensor with
 /// a value that the type cannot hold.

@@ -48,6 +48,16 @@ void dequantize_q4_1(Bytes block, float* out) {
   }
 }
 
+void dequantize_mxfp4(Bytes block, float* out) {
+  constexpr float kTwice[] = {0, 1, 2, 3, 4, 6, 8, 12}; // the values are multiples of a half
+  const float half = std::ldexp(1.0F, block[0] - 128);
+  const auto value = [&](int code) { return (code < 8 ? kTwice[code] : -kTwice[code - 8]) * half; };
+  for (int i = 0; i < 16; ++i) {
+    out[i] = value(block[1 + i] & 0xF);
+    out[i + 16] = value(block[1 + i] >> 4);
+  }
+}
+
 /// Scale and minimum `j` of 8, 6 bits each, in 12 bytes.
 struct ScaleMin {
   int scale, min;
@@ -106,6 +116,8 @@ Dequantize dequantizer(GgmlType type) {
     return dequantize_q4_0;
   case GgmlType::kQ4_1:
     return dequantize_q4_1;
+  case GgmlType::kMXFP4:
+    return dequantize_mxfp4;
   case GgmlType::kQ4_K:
     return dequantize_q4_k;
   case GgmlType::kQ6_K:

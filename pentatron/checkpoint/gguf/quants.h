@@ -4,6 +4,7 @@
 /// gguf 0.19.0 has it (gguf.quants). A block of 32 or 256 elements has one or more scales:
 ///   Q8_0  fp16 d; 32 int8: d q                   Q4_0  fp16 d; 16 bytes: d (q - 8)
 ///   Q4_1  fp16 d, m; 16 bytes: d q + m           (low nibbles first, then high ones)
+///   MXFP4 exponent e; 16 bytes of e2m1, low nibbles first, then high ones: 2^(e - 127) q
 ///   Q4_K  fp16 d, m; 8 6-bit scales and minima; 128 bytes: (d scale) q - (m min)
 ///   Q6_K  128 + 64 bytes of 6-bit values; 16 int8 scales; fp16 d: (d scale) (q - 32)
 /// Source: https://github.com/ggml-org/ggml, ggml-quants.c.
@@ -17,7 +18,7 @@
 
 namespace pentatron::checkpoint {
 
-/// F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K, Q6_K.
+/// F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K, Q6_K, MXFP4.
 bool can_dequantize(GgmlType type);
 /// F32, F16, BF16, Q8_0, Q4_K, Q6_K.
 bool can_quantize(GgmlType type);

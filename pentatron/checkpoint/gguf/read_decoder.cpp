@@ -12,8 +12,9 @@ namespace pentatron::checkpoint {
 
 namespace {
 
-Json yarn(GgufKeyReader& in, double factor) {
+Json yarn(GgufKeyReader& in, double factor, bool truncate) {
   Json rope = {{"rope_type", "yarn"}, {"factor", factor}};
+  if (!truncate) rope["truncate"] = false;
   if (const auto original = in.find_size("rope.scaling.original_context_length"))
     rope["original_max_position_embeddings"] = *original;
   if (const auto fast = in.number("rope.scaling.yarn_beta_fast")) rope["beta_fast"] = *fast;
@@ -23,14 +24,14 @@ Json yarn(GgufKeyReader& in, double factor) {
 }
 
 /// Null where frequencies are as they are.
-Json read_rope_scaling(GgufKeyReader& in) {
+Json read_rope_scaling(GgufKeyReader& in, const GgufDecoder& d) {
   const std::string type = in.text("rope.scaling.type").value_or("none");
   const double factor =
       in.number("rope.scaling.factor").value_or(in.number("rope.scale_linear").value_or(1.0));
   for (const char* key : {"attn_factor", "yarn_attn_factor"})
     in.refuse_unless(std::string("rope.scaling.") + key, 1);
   in.refuse_unless("rope.scaling.yarn_log_multiplier", 0);
-  if (type == "yarn") return yarn(in, factor);
+  if (type == "yarn") return yarn(in, factor, d.yarn_truncate);
   const bool linear = type == "linear" || (type == "none" && in.has("rope.scale_linear"));
   if (linear && factor != 1 && factor != 0) return {{"rope_type", "linear"}, {"factor", factor}};
   if (type != "none" && type != "linear")
@@ -96,19 +97,43 @@ double rotary_share(GgufKeyReader& in, const GgufStructure& s) {
 void read_biases(GgufKeyReader& in, GgufStructure& s) {
   const GgufDecoder& d = s.family->decoder;
   const bool q = in.has_tensor("blk.0.attn_q.bias");
-  const bool all = d.biases == GgufBiases::kGiven;
-  s.proj_bias = all && (q || in.has_tensor("blk.0.attn_output.bias"));
+  const bool all = d.biases == GgufBiases::kAll, given = d.biases == GgufBiases::kGiven;
+  s.proj_bias = all || (given && (q || in.has_tensor("blk.0.attn_output.bias")));
   s.qkv_bias =
       d.biases == GgufBiases::kQkv || (d.biases == GgufBiases::kQkvGiven && q) || s.proj_bias;
   s.mlp_bias = d.mlp_bias && in.has_tensor("blk.0.ffn_up.bias");
 }
 
-/// That of the architecture whose files have a window, or have none.
-const GgufFamily& family_of(const GgufFamily& first, bool windowed) {
-  const auto found = std::ranges::find_if(gguf_families(), [&](const GgufFamily& family) {
-    return family.architecture == first.architecture && family.windowed == windowed;
-  });
-  return found == gguf_families().end() ? first : *found;
+/// That of the architecture whose files have a window and experts, or have none.
+const GgufFamily& family_of(GgufKeyReader& in, const GgufFamily& first) {
+  const bool windowed = read_window(in).has_value();
+  const bool experts = in.keys().find_integer(in.full("expert_count")).value_or(0) != 0;
+  const GgufFamily* found = &first;
+  for (const GgufFamily& family : gguf_families()) {
+    if (family.architecture != first.architecture) continue;
+    const bool has_experts = family.decoder.experts.count != nullptr;
+    if (has_experts == experts && (experts || family.windowed == windowed)) found = &family;
+  }
+  return *found;
+}
+
+void read_experts(GgufKeyReader& in, GgufStructure& s, Json& hf) {
+  const GgufExperts& e = s.family->decoder.experts;
+  if (e.count == nullptr) {
+    in.refuse_unless("expert_count", 0);
+    return;
+  }
+  s.experts = in.size("expert_count");
+  s.expert_ffn = e.ffn == nullptr && !e.writes_ffn ? s.ffn : in.size("expert_feed_forward_length");
+  hf[e.count] = s.experts;
+  hf["num_experts_per_tok"] = in.size("expert_used_count");
+  if (e.ffn != nullptr)
+    hf[e.ffn] = s.expert_ffn;
+  else
+    hf["intermediate_size"] = s.expert_ffn;
+  if (e.normed) hf["norm_topk_prob"] = *e.normed;
+  if (e.shared_ffn == nullptr) return;
+  hf[e.shared_ffn] = s.shared_ffn = in.size("expert_shared_feed_forward_length");
 }
 
 } // namespace
@@ -128,11 +153,14 @@ void refuse_window(GgufKeyReader& in) {
 void read_decoder(GgufKeyReader& in, GgufConfig& out) {
   GgufStructure& s = out.structure;
   Json& hf = out.hf;
+  const GgufFamily& family = family_of(in, *s.family);
+  const GgufDecoder& d = family.decoder;
+  if (d.experts.count != nullptr) s.family = &family;
   read_sizes(in, s);
   read_biases(in, s);
   const double share = rotary_share(in, s);
   const double theta = in.number("rope.freq_base").value_or(10000.0);
-  Json scaling = read_rope_scaling(in);
+  Json scaling = read_rope_scaling(in, s.family->decoder);
   const GgufTensor* const freqs =
       s.family->decoder.llama3_rope ? in.file().find("rope_freqs.weight") : nullptr;
   if (freqs != nullptr) {
@@ -140,8 +168,6 @@ void read_decoder(GgufKeyReader& in, GgufConfig& out) {
       in.problem("rope_freqs.weight together with rope.scaling.type is not supported");
     scaling = read_rope_freqs(in, *freqs, theta, s.head_size);
   }
-  const GgufFamily& family = family_of(*s.family, read_window(in).has_value());
-  const GgufDecoder& d = family.decoder;
   hf["model_type"] = family.model_type;
   hf["architectures"] = {family.model_class};
   hf["num_hidden_layers"] = s.layers;
@@ -164,6 +190,7 @@ void read_decoder(GgufKeyReader& in, GgufConfig& out) {
   if (d.mlp_bias) hf["mlp_bias"] = s.mlp_bias;
   if (d.biases != GgufBiases::kNone && d.biases != GgufBiases::kQkv)
     hf["attention_bias"] = s.qkv_bias;
+  read_experts(in, s, hf);
   if (d.read_more != nullptr) d.read_more(in, s, hf);
   if (!d.window_given) refuse_window(in);
 }

@@ -22,6 +22,8 @@ struct GgufStructure {
   int64_t positions = 0; ///< of learned embeddings
   bool qkv_bias = false, proj_bias = false, mlp_bias = false;
   bool untied = false; ///< output.weight is there
+  int64_t experts = 0; ///< of every layer; 0: layers have an MLP
+  int64_t expert_ffn = 0, shared_ffn = 0;
 };
 
 /// How the rows of the GGUF tensor lie to Hugging Face's.
@@ -32,6 +34,7 @@ enum class GgufOrder : uint8_t {
 };
 
 struct GgufMapEntry {
+  /// Of experts, `hf` is the name of weight_map(model, HfNames::kStacks).
   std::string gguf, hf;
   std::vector<int64_t> shape; ///< Hugging Face's
   GgufOrder order = GgufOrder::kSame;

@@ -21,6 +21,17 @@ class GgufTensorList {
     const GgufOrder rows = order == GgufOrder::kRotary ? order : GgufOrder::kSame;
     entries_.push_back({gguf + ".bias", hf + ".bias", {out}, rows, heads});
   }
+  /// A tensor under exactly these names.
+  void add_named(std::string gguf, std::string hf, std::vector<int64_t> shape) {
+    entries_.push_back({std::move(gguf), std::move(hf), std::move(shape)});
+  }
+  /// `<gguf>.weight` [experts, rows, columns] and `<gguf>.bias` [experts, rows].
+  void add_stack(const std::string& gguf, const std::string& hf, std::vector<int64_t> shape,
+                 bool bias) {
+    std::vector<int64_t> of_bias(shape.begin(), shape.end() - 1);
+    entries_.push_back({gguf + ".weight", hf + ".weight", std::move(shape)});
+    if (bias) entries_.push_back({gguf + ".bias", hf + ".bias", std::move(of_bias)});
+  }
   void shift_last(float shift) { entries_.back().shift = shift; }
   std::vector<GgufMapEntry> take() { return std::move(entries_); }
 

@@ -48,8 +48,10 @@ void put_yarn(GgufKeyWriter& w, const Json& rope, int64_t positions) {
       w.problem(fmt::format("rope_parameters.{} cannot be stored in a GGUF file of {}", key,
                             w.structure().family->architecture));
   }
-  if (!json_get_or<bool>(rope, "truncate", true, GgufKeyWriter::kWhere))
-    w.problem("rope_parameters.truncate=false cannot be stored in GGUF");
+  const bool truncate = w.structure().family->decoder.yarn_truncate;
+  if (json_get_or<bool>(rope, "truncate", true, GgufKeyWriter::kWhere) != truncate)
+    w.problem(fmt::format("rope_parameters.truncate={} cannot be stored in a GGUF file of {}",
+                          !truncate, w.structure().family->architecture));
   w.put("rope.scaling.yarn_beta_fast",
         json_get_or<double>(rope, "beta_fast", 32.0, GgufKeyWriter::kWhere));
   w.put("rope.scaling.yarn_beta_slow",
@@ -95,12 +97,40 @@ void put_biases(GgufKeyWriter& w) {
   GgufStructure& s = w.structure();
   const GgufDecoder& d = s.family->decoder;
   const bool given = w.get<bool>("attention_bias", d.attention_bias);
-  s.proj_bias = given && d.biases == GgufBiases::kGiven;
+  s.proj_bias = d.biases == GgufBiases::kAll || (given && d.biases == GgufBiases::kGiven);
+  if (d.biases == GgufBiases::kAll && !given)
+    w.problem(fmt::format("attention_bias=false for {}", s.family->model_type));
   s.qkv_bias =
       d.biases == GgufBiases::kQkv || (given && d.biases == GgufBiases::kQkvGiven) || s.proj_bias;
   s.mlp_bias = d.mlp_bias && w.get<bool>("mlp_bias", false);
   if (given && d.biases == GgufBiases::kRefused)
     w.problem(fmt::format("attention_bias=true for {}", s.family->model_type));
+}
+
+/// Every layer of such a family has experts.
+void put_experts(GgufKeyWriter& w) {
+  GgufStructure& s = w.structure();
+  const GgufExperts& e = s.family->decoder.experts;
+  if (e.count == nullptr) return;
+  const auto problem = [&](const std::string& what) {
+    w.problem(
+        fmt::format("{} cannot be stored in a GGUF file of {}", what, s.family->architecture));
+  };
+  s.experts = w.size(w.has(e.count) ? e.count : "num_local_experts", e.default_count);
+  s.expert_ffn = e.ffn == nullptr ? s.ffn : w.size(e.ffn, e.default_ffn);
+  w.put("expert_count", s.experts);
+  w.put("expert_used_count", w.size("num_experts_per_tok", e.default_top_k));
+  if (e.writes_ffn) w.put("expert_feed_forward_length", s.expert_ffn);
+  if (e.shared_ffn != nullptr) {
+    s.shared_ffn = w.size(e.shared_ffn, e.default_shared_ffn);
+    w.put("expert_shared_feed_forward_length", s.shared_ffn);
+  }
+  if (e.normed && w.get<bool>("norm_topk_prob", e.normed_default) != *e.normed)
+    problem(fmt::format("norm_topk_prob={}", !*e.normed));
+  if (const int64_t step = w.get<int64_t>("decoder_sparse_step", 1); step != 1)
+    problem(fmt::format("decoder_sparse_step={}", step));
+  if (w.has("mlp_only_layers") && !w.json()["mlp_only_layers"].empty())
+    problem(fmt::format("mlp_only_layers={}", w.json()["mlp_only_layers"].dump()));
 }
 
 void put_activation(const GgufKeyWriter& w) {
@@ -156,6 +186,7 @@ void write_decoder(GgufKeyWriter& w) {
   w.put("feed_forward_length", s.ffn);
   w.put("attention.head_count", s.heads);
   w.put("attention.head_count_kv", s.kv_heads);
+  put_experts(w);
   put_rope(w, positions);
   w.put("attention.layer_norm_rms_epsilon", w.get<double>("rms_norm_eps", d.norm_epsilon));
   if (d.head_size || w.has("head_dim")) {

@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <set>
 
@@ -12,6 +13,7 @@
 #include "pentatron/base/log.h"
 #include "pentatron/base/safetensors.h"
 #include "pentatron/checkpoint/hf/families/family.h"
+#include "pentatron/checkpoint/hf/mxfp4.h"
 #include "pentatron/checkpoint/hf/parts.h"
 #include "pentatron/checkpoint/hf/weight_map.h"
 #include "pentatron/checkpoint/source_facts.h"
@@ -23,19 +25,36 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Rows [begin, begin + rows) of the tensor, not transposed, in the type of the file.
-at::Tensor rows_of(const WeightMapEntry& entry, const SafeTensor& tensor, int64_t begin,
+/// A tensor of a model: one of the files, or MXFP4's two.
+struct StoredTensor {
+  SafeDtype dtype = SafeDtype::kF32;
+  std::vector<int64_t> shape;
+  const SafeTensor* values = nullptr; ///< or blocks
+  const SafeTensor* scales = nullptr; ///< of MXFP4
+};
+
+/// Slices [begin, begin + count) of the first dimension, which is not empty.
+SafeTensor slices(const SafeTensor& tensor, int64_t begin, int64_t count) {
+  const size_t size = tensor.data.size() / static_cast<size_t>(tensor.shape[0]);
+  SafeTensor part{.dtype = tensor.dtype, .shape = tensor.shape};
+  part.shape[0] = count;
+  part.data =
+      tensor.data.subspan(static_cast<size_t>(begin) * size, static_cast<size_t>(count) * size);
+  return part;
+}
+
+/// Rows [begin, begin + rows) of the tensor as the parameter has it, in the type of the file.
+at::Tensor rows_of(const WeightMapEntry& entry, const StoredTensor& tensor, int64_t begin,
                    int64_t rows) {
-  if (!entry.transposed && !tensor.shape.empty() && tensor.shape[0] > 0) {
-    const size_t row = tensor.data.size() / static_cast<size_t>(tensor.shape[0]);
-    SafeTensor part{.dtype = tensor.dtype, .shape = tensor.shape};
-    part.shape[0] = rows;
-    part.data =
-        tensor.data.subspan(static_cast<size_t>(begin) * row, static_cast<size_t>(rows) * row);
-    return to_tensor(part, /*borrow=*/true);
+  if (tensor.scales != nullptr) { // their rows are those of the parameter
+    WeightMapEntry straight = entry;
+    straight.transposed = false;
+    return as_parameter(straight, dequantize_mxfp4(slices(*tensor.values, begin, rows),
+                                                   slices(*tensor.scales, begin, rows)));
   }
-  const at::Tensor whole = to_tensor(tensor, /*borrow=*/true);
-  return (entry.transposed ? whole.t() : whole).narrow(0, begin, rows);
+  if (entry.sliceable() && !tensor.shape.empty() && tensor.shape[0] > 0)
+    return as_parameter(entry, to_tensor(slices(*tensor.values, begin, rows), /*borrow=*/true));
+  return as_parameter(entry, to_tensor(*tensor.values, /*borrow=*/true)).narrow(0, begin, rows);
 }
 
 /// The name, without the "transformer." that files of the first GPT-2 lack, and as files of the
@@ -77,7 +96,10 @@ class HfSource final : public ModelSource {
     const auto found = parts_.find(param);
     PT_DCHECK(found != parts_.end());
     read_parts(found->second, box, target, rows_of);
-    for (const ParamPart<SafeTensor>& part : found->second) release_pages(part.tensor->data);
+    for (const ParamPart<StoredTensor>& part : found->second) {
+      release_pages(part.tensor->values->data);
+      if (part.tensor->scales != nullptr) release_pages(part.tensor->scales->data);
+    }
     files_.check_sizes();
   }
 
@@ -120,13 +142,39 @@ class HfSource final : public ModelSource {
     return false;
   }
 
+  void add(const WeightMapEntry& entry, StoredTensor tensor) {
+    stored_.push_back(std::move(tensor));
+    parts_[entry.param].push_back({entry, &stored_.back()});
+  }
+
+  /// Whether the files have a stack of matrices as blocks and scales.
+  bool match_mxfp4(const WeightMapEntry& entry, std::set<std::string>& used,
+                   TensorProblems& problems) {
+    if (!entry.transposed || entry.shape.size() != 3 || entry.one_of_stack) return false;
+    const std::string names[] = {entry.hf + "_blocks", entry.hf + "_scales"};
+    const SafeTensor* const blocks = files_.find(names[0]);
+    const SafeTensor* const scales = files_.find(names[1]);
+    if (blocks == nullptr && scales == nullptr) return false;
+    for (const auto& [name, tensor] :
+         {std::pair{&names[0], blocks}, std::pair{&names[1], scales}}) {
+      used.insert(*name);
+      if (tensor == nullptr) problems.missing(*name);
+    }
+    if (blocks == nullptr || scales == nullptr) return true;
+    if (const std::string wrong = mxfp4_misfit(*blocks, *scales, entry.shape); !wrong.empty())
+      problems.misfit(fmt::format("{}: {}", entry.hf, wrong));
+    add(entry,
+        {.dtype = SafeDtype::kBF16, .shape = entry.hf_shape(), .values = blocks, .scales = scales});
+    return true;
+  }
+
   void match(const HfModel& model) {
     TensorProblems problems;
     std::set<std::string> used;
     for (const WeightMapEntry& entry : weight_map(model)) {
       const SafeTensor* const tensor = find(entry.hf, used);
       if (tensor == nullptr) {
-        problems.missing(entry.hf);
+        if (!match_mxfp4(entry, used, problems)) problems.missing(entry.hf);
         continue;
       }
       if (tensor->shape != entry.hf_shape())
@@ -134,7 +182,7 @@ class HfSource final : public ModelSource {
                                     shape_text(tensor->shape), shape_text(entry.hf_shape())));
       if (!is_weight_dtype(tensor->dtype))
         problems.misfit(fmt::format("{} is of type {}", entry.hf, name_of(tensor->dtype)));
-      parts_[entry.param].push_back({entry, tensor});
+      add(entry, {.dtype = tensor->dtype, .shape = tensor->shape, .values = tensor});
     }
     for (const auto& [name, tensor] : files_.tensors()) {
       if (used.contains(name)) continue;
@@ -150,7 +198,8 @@ class HfSource final : public ModelSource {
   }
 
   SafetensorsFolder files_;
-  PartsByParam<SafeTensor> parts_;
+  std::deque<StoredTensor> stored_; // whose addresses stay
+  PartsByParam<StoredTensor> parts_;
 };
 
 /// Refuses weights that are pickled, and a folder without weights.

@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "pentatron/checkpoint/hf/weight_map.h"
+#include "pentatron/checkpoint/hf/parts.h"
 
 namespace pentatron::checkpoint {
 
@@ -18,7 +18,7 @@ hf_tensors(const HfModel& model, nn::ParamList& params,
     for (size_t d = 0; d < entry.shape.size(); ++d)
       part = part.narrow(static_cast<int64_t>(d), entry.origin[d], entry.shape[d]);
     if (entry.one_of_stack) part = part.squeeze(0);
-    result[entry.hf] = (entry.transposed ? part.transpose(-2, -1) : part).contiguous();
+    result[entry.hf] = as_hf(entry, part);
   }
   return result;
 }

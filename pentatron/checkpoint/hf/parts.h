@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <ATen/core/Tensor.h>
+#include <ATen/ATen.h>
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
@@ -48,8 +48,28 @@ template <class T> TensorInfos describe_parts(const PartsByParam<T>& all, Json& 
   return infos;
 }
 
+/// A tensor of the files, or some slices of one that is sliceable, as the parameter has it; and
+/// back.
+inline at::Tensor as_parameter(const WeightMapEntry& entry, at::Tensor tensor) {
+  if (entry.transposed) tensor = tensor.transpose(-2, -1);
+  if (entry.alternating == 1) return tensor;
+  const int64_t dim = entry.parts_dim - static_cast<int64_t>(entry.row_dim());
+  return tensor.unflatten(dim, {-1, entry.alternating})
+      .transpose(dim, dim + 1)
+      .flatten(dim, dim + 1);
+}
+inline at::Tensor as_hf(const WeightMapEntry& entry, at::Tensor values) {
+  if (entry.alternating > 1) {
+    const int64_t dim = entry.parts_dim - static_cast<int64_t>(entry.row_dim());
+    values = values.unflatten(dim, {entry.alternating, -1})
+                 .transpose(dim, dim + 1)
+                 .flatten(dim, dim + 1);
+  }
+  return (entry.transposed ? values.transpose(-2, -1) : values).contiguous();
+}
+
 /// Fills `target` with a box of the parameter. `rows_of(entry, tensor, begin, rows)` gives rows of
-/// a tensor, not transposed, in whatever type.
+/// a tensor as the parameter has it, in whatever type.
 template <class T, class RowsOf>
 void read_parts(const std::vector<ParamPart<T>>& parts, const Box& box, const at::Tensor& target,
                 const RowsOf& rows_of) {

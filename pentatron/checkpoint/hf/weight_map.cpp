@@ -17,6 +17,8 @@ WeightMapEntry place(TensorNames::Entry name, const models::ParamSpecs& specs) {
   WeightMapEntry entry{.hf = std::move(name.hf),
                        .param = std::move(name.param),
                        .transposed = name.transposed,
+                       .alternating = name.alternating ? std::ssize(spec.parts) : 1,
+                       .parts_dim = spec.parts_dim,
                        .one_of_stack = name.expert >= 0,
                        .origin = std::vector<int64_t>(spec.shape.size(), 0),
                        .shape = spec.shape};

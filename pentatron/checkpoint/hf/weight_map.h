@@ -11,12 +11,15 @@
 
 namespace pentatron::checkpoint {
 
-/// `hf` [..] is a block of parameter `param`: `shape` elements from `origin`; transposed if
-/// `transposed` (GPT-2's Conv1D).
+/// `hf` [..] is a block of parameter `param`: `shape` elements from `origin`. What the tensor has
+/// in another order is undone by as_parameter().
 struct WeightMapEntry {
   std::string hf;
   std::string param;
-  bool transposed = false;
+  bool transposed = false; ///< the last two dimensions (GPT-2's Conv1D)
+  /// So many equal parts along `parts_dim` of the parameter, whose rows alternate in the tensor.
+  int64_t alternating = 1;
+  int64_t parts_dim = 0;
   bool buffer = false;         ///< see nn::ParamList
   bool one_of_stack = false;   ///< the tensor lacks the first dimension, which is 1 in `shape`
   std::vector<int64_t> origin; ///< in the parameter
@@ -26,10 +29,17 @@ struct WeightMapEntry {
   std::vector<int64_t> hf_shape() const;
   /// The dimension of the parameter that the rows of the tensor are of.
   size_t row_dim() const { return one_of_stack ? 1 : 0; }
+  /// Whether the tensor has its elements in the order of the parameter.
+  bool straight() const { return !transposed && alternating == 1; }
+  /// Whether the tensor's first dimension is that of the parameter, and its slices are alike.
+  bool sliceable() const {
+    return straight() || (shape.size() > 2 && !one_of_stack && parts_dim > 0);
+  }
 };
 
-/// Files have a tensor for each expert; transformers' named_parameters() one for all of a layer.
-enum class HfNames : uint8_t { kFiles, kParameters };
+/// Files have a tensor for each expert; transformers' named_parameters() one for all of a layer;
+/// GGUF one for each matrix of all, under names that only stand between it and this list.
+enum class HfNames : uint8_t { kFiles, kParameters, kStacks };
 
 /// Tied weights once, in the order of named_parameters(), which has no buffers. The entries of a
 /// parameter tile it, in order.

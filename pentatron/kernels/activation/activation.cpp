@@ -31,6 +31,11 @@ constexpr Entry<ActivationBackward> kBackward[] = {
     {"reference", refuse_unless_cpu, ActivationReference::run},
 };
 
+void check_gate(const GateOptions& gate) {
+  if (!(gate.limit > 0))
+    raise<ShapeError>("activation with limit={}: it is not positive", gate.limit);
+}
+
 void check_sizes(int64_t rows, int64_t cols) {
   if (rows < 0 || cols < 0)
     raise<ShapeError>("activation over rows={}, cols={}: a size is negative", rows, cols);
@@ -69,6 +74,7 @@ std::span<const Entry<ActivationBackward>> activation_backward_entries() {
 
 void activation_forward(const ActivationForward& args, const Context& context) {
   check_sizes(args.rows, args.cols);
+  check_gate(args.gate);
   if (args.rows == 0 || args.cols == 0) return;
   if (args.x == nullptr || args.y == nullptr) raise<ShapeError>("activation_forward needs x and y");
   ActivationForward full = args;
@@ -80,6 +86,7 @@ void activation_forward(const ActivationForward& args, const Context& context) {
 
 void activation_backward(const ActivationBackward& args, const Context& context) {
   check_sizes(args.rows, args.cols);
+  check_gate(args.gate);
   if (args.rows == 0 || args.cols == 0) return;
   if (args.dy == nullptr || args.x == nullptr || args.dx == nullptr)
     raise<ShapeError>("activation_backward needs dy, x and dx");

@@ -3,6 +3,8 @@
 /// Shapes, r = rows, f = cols:
 ///   plain   x [r, f],        bias [f]   -> y [r, f] = act(x + b)
 ///   gated   x [r, 2f] (gate|up), bias [2f] -> y [r, f] = act(gate + b_gate) * (up + b_up)
+///   gated with GateOptions, g and u with bias: act(min(g, limit)) * (clamp(u, limit) + up_offset),
+///     as in GPT-OSS; what was clamped has no gradient
 ///   backward: dy [r, f] and the x of the forward -> dx of x's shape (may be x itself: in place);
 ///     dbias [f or 2f] of acc_dtype(dtype) += column sums of dx before its rounding
 /// Functions: gelu x Phi(x); gelu_tanh 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); quick_gelu
@@ -17,6 +19,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string_view>
 
@@ -28,9 +31,17 @@ enum class Activation : uint8_t { kGelu, kGeluTanh, kQuickGelu, kRelu, kSquaredR
 
 std::string_view name(Activation a);
 
+/// Of gated ones.
+struct GateOptions {
+  double limit = std::numeric_limits<double>::infinity(); ///< positive
+  double up_offset = 0;
+  bool operator==(const GateOptions&) const = default;
+};
+
 struct ActivationForward {
   Activation kind = Activation::kGelu;
   bool gated = false;
+  GateOptions gate = {};
   DType dtype = DType::kFloat32;
   DType bias_dtype = DType::kFloat32;
   int64_t rows = 0;
@@ -45,6 +56,7 @@ struct ActivationForward {
 struct ActivationBackward {
   Activation kind = Activation::kGelu;
   bool gated = false;
+  GateOptions gate = {};
   DType dtype = DType::kFloat32;
   DType bias_dtype = DType::kFloat32;
   int64_t rows = 0;

@@ -21,8 +21,9 @@ template <class T> __global__ void forward(ActivationForward a) {
   for (int64_t u = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; u < total;
        u += int64_t{gridDim.x} * blockDim.x) {
     const int64_t r = u / f, i = u % f;
-    A value = evaluate<A>(a.kind, input<T>(a, r, i)).value;
-    if (a.gated) value *= input<T>(a, r, f + i);
+    const A in = input<T>(a, r, i);
+    const A value = a.gated ? evaluate_gated<A>(a.kind, a.gate, in, input<T>(a, r, f + i)).value
+                            : evaluate<A>(a.kind, in).value;
     static_cast<T*>(a.y)[r * a.y_stride + i] = from_acc<T>(value);
   }
 }
@@ -31,11 +32,16 @@ template <class T> __global__ void forward(ActivationForward a) {
 template <class T>
 __device__ void derive(const ActivationBackward& a, int64_t r, int64_t i, acc_t<T>& d,
                        acc_t<T>& d_up) {
-  const Derived<acc_t<T>> act = evaluate<acc_t<T>>(a.kind, input<T>(a, r, i));
-  const acc_t<T> dy = to_acc(static_cast<const T*>(a.dy)[r * a.dy_stride + i]);
-  d = dy * act.slope;
-  d_up = dy * act.value;
-  if (a.gated) d *= input<T>(a, r, a.cols + i);
+  using A = acc_t<T>;
+  const A in = input<T>(a, r, i), dy = to_acc(static_cast<const T*>(a.dy)[r * a.dy_stride + i]);
+  if (!a.gated) {
+    d = dy * evaluate<A>(a.kind, in).slope;
+    d_up = 0;
+    return;
+  }
+  const Gated<A> act = evaluate_gated<A>(a.kind, a.gate, in, input<T>(a, r, a.cols + i));
+  d = dy * act.d_gate;
+  d_up = dy * act.d_up;
 }
 
 template <class T> __global__ void backward(ActivationBackward a) {

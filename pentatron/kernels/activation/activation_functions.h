@@ -56,4 +56,21 @@ template <class A> PT_HOST_DEVICE Derived<A> evaluate(Activation kind, A x) {
   return {};
 }
 
+/// The gate and the up part of a gated activation.
+template <class A> struct Gated {
+  A value; ///< of the output
+  A d_gate;
+  A d_up; ///< derivatives of the output
+};
+
+/// NaN stays NaN.
+template <class A>
+PT_HOST_DEVICE Gated<A> evaluate_gated(Activation kind, const GateOptions& o, A gate, A up) {
+  const A limit = static_cast<A>(o.limit);
+  const Derived<A> act = evaluate<A>(kind, gate > limit ? limit : gate);
+  const bool up_clamped = up > limit || up < -limit;
+  const A factor = (up > limit ? limit : up < -limit ? -limit : up) + static_cast<A>(o.up_offset);
+  return {act.value * factor, gate > limit ? 0 : act.slope * factor, up_clamped ? 0 : act.value};
+}
+
 } // namespace pentatron::kernels

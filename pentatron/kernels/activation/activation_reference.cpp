@@ -17,8 +17,10 @@ template <class T> void forward(const ActivationForward& a) {
     const T* x = static_cast<const T*>(a.x) + r * a.x_stride;
     T* y = static_cast<T*>(a.y) + r * a.y_stride;
     for (int64_t i = 0; i < f; ++i) {
-      const A value = evaluate<A>(a.kind, to_acc(x[i]) + bias[i]).value;
-      y[i] = from_acc<T>(a.gated ? value * (to_acc(x[f + i]) + bias[f + i]) : value);
+      const A in = to_acc(x[i]) + bias[i];
+      y[i] = from_acc<T>(
+          a.gated ? evaluate_gated<A>(a.kind, a.gate, in, to_acc(x[f + i]) + bias[f + i]).value
+                  : evaluate<A>(a.kind, in).value);
     }
   }
 }
@@ -38,13 +40,17 @@ template <class T> void backward(const ActivationBackward& a) {
       const T* x = static_cast<const T*>(a.x) + r * a.x_stride;
       T* dx = static_cast<T*>(a.dx) + r * a.dx_stride;
       for (int64_t i = begin; i < end; ++i) {
-        const Derived<A> act = evaluate<A>(a.kind, to_acc(x[i]) + bias[i]);
-        A d = to_acc(dy[i]) * act.slope;
+        const A in = to_acc(x[i]) + bias[i], dy_i = to_acc(dy[i]);
+        A d;
         if (a.gated) {
-          const A d_up = to_acc(dy[i]) * act.value;
-          d *= to_acc(x[f + i]) + bias[f + i];
+          const Gated<A> act =
+              evaluate_gated<A>(a.kind, a.gate, in, to_acc(x[f + i]) + bias[f + i]);
+          const A d_up = dy_i * act.d_up;
+          d = dy_i * act.d_gate;
           dx[f + i] = from_acc<T>(d_up);
           dbias[1][i - begin] += d_up;
+        } else {
+          d = dy_i * evaluate<A>(a.kind, in).slope;
         }
         dx[i] = from_acc<T>(d);
         dbias[0][i - begin] += d;

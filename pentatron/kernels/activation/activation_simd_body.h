@@ -36,11 +36,30 @@ template <Activation kKind> inline Derived evaluate(VF x) {
   }
 }
 
-template <Activation kKind, bool kGated, class T> void forward(const ActivationForward& a) {
+/// What a gated activation does to its input: nothing in the plain form; limits cost two
+/// instructions more, so models without them do not pay.
+enum class Form { kPlain, kGated, kLimited };
+
+/// A gate and an up part within their limits, and where they were so already.
+struct Limited {
+  Limited(VF gate, VF up, const GateOptions& o)
+      : limit(broadcast(static_cast<float>(o.limit))), gate_in(gate), up_in(up),
+        gate(gate > limit ? limit : gate), factor((up > limit    ? limit
+                                                   : up < -limit ? -limit
+                                                                 : up) +
+                                                  broadcast(static_cast<float>(o.up_offset))) {}
+  VF d_gate(VF d) const { return gate_in > limit ? VF{} : d; }
+  VF d_up(VF d) const { return up_in > limit ? VF{} : up_in < -limit ? VF{} : d; }
+
+  VF limit, gate_in, up_in;
+  VF gate, factor;
+};
+
+template <Activation kKind, Form kForm, class T> void forward(const ActivationForward& a) {
   const int64_t f = a.cols;
   const auto bias = widen<float>(a.bias, a.bias_dtype,
                                  a.bias == nullptr ? 0
-                                 : kGated          ? 2 * f
+                                 : a.gated         ? 2 * f
                                                    : f,
                                  0);
   const float* b = a.bias == nullptr ? nullptr : bias.data();
@@ -53,15 +72,20 @@ template <Activation kKind, bool kGated, class T> void forward(const ActivationF
         const VF v = load(x + at, lanes);
         return b == nullptr ? v : v + load(b + at, lanes);
       };
-      VF value = evaluate<kKind>(input(i)).value;
-      if constexpr (kGated) value *= input(f + i);
-      store(y + i, value, lanes);
+      if constexpr (kForm == Form::kLimited) {
+        const Limited in(input(i), input(f + i), a.gate);
+        store(y + i, evaluate<kKind>(in.gate).value * in.factor, lanes);
+      } else {
+        VF value = evaluate<kKind>(input(i)).value;
+        if constexpr (kForm == Form::kGated) value *= input(f + i);
+        store(y + i, value, lanes);
+      }
     });
   }
 }
 
 /// One row: dx, and its sums in dbias (may be null).
-template <Activation kKind, bool kGated, class T>
+template <Activation kKind, Form kForm, class T>
 void backward_row(const ActivationBackward& a, const float* b, float* dbias, int64_t r) {
   const int64_t f = a.cols;
   const T* dy = static_cast<const T*>(a.dy) + r * a.dy_stride;
@@ -77,8 +101,15 @@ void backward_row(const ActivationBackward& a, const float* b, float* dbias, int
       if (dbias != nullptr) store(dbias + at, load(dbias + at, lanes) + d, lanes);
     };
     const VF d = load(dy + i, lanes);
+    if constexpr (kForm == Form::kLimited) {
+      const Limited in(input(i), input(f + i), a.gate);
+      const Derived act = evaluate<kKind>(in.gate);
+      output(i, in.d_gate(d * act.slope * in.factor));
+      output(f + i, in.d_up(d * act.value));
+      return;
+    }
     const Derived act = evaluate<kKind>(input(i));
-    if constexpr (kGated) {
+    if constexpr (kForm == Form::kGated) {
       const VF up = input(f + i);
       output(i, d * act.slope * up);
       output(f + i, d * act.value);
@@ -88,9 +119,9 @@ void backward_row(const ActivationBackward& a, const float* b, float* dbias, int
   });
 }
 
-template <Activation kKind, bool kGated, class T>
+template <Activation kKind, Form kForm, class T>
 void backward(const ActivationBackward& a, const Context& context) {
-  const int64_t width = kGated ? 2 * a.cols : a.cols;
+  const int64_t width = a.gated ? 2 * a.cols : a.cols;
   const auto bias = widen<float>(a.bias, a.bias_dtype, a.bias == nullptr ? 0 : width, 0);
   const float* b = a.bias == nullptr ? nullptr : bias.data();
   const RowChunks chunks(a.rows);
@@ -100,22 +131,23 @@ void backward(const ActivationBackward& a, const Context& context) {
   for (int64_t k = 0; k < chunks.count; ++k) {
     float* dbias_k = a.dbias == nullptr ? nullptr : dbias.begin_chunk(k);
     const int64_t end = std::min(a.rows, (k + 1) * chunks.size);
-    for (int64_t r = k * chunks.size; r < end; ++r)
-      backward_row<kKind, kGated, T>(a, b, dbias_k, r);
+    for (int64_t r = k * chunks.size; r < end; ++r) backward_row<kKind, kForm, T>(a, b, dbias_k, r);
   }
   if (a.dbias != nullptr) dbias.add_to(static_cast<float*>(a.dbias));
 }
 
-/// f.operator()<kind, gated, element type>().
+/// f.operator()<kind, form, element type>().
 template <class Args, class F> void visit(const Args& a, F&& f) {
-  const auto with_type = [&]<Activation kKind, bool kGated>() {
-    visit_float_dtype(a.dtype, [&]<class T>(T) { f.template operator()<kKind, kGated, T>(); });
+  const auto with_type = [&]<Activation kKind, Form kForm>() {
+    visit_float_dtype(a.dtype, [&]<class T>(T) { f.template operator()<kKind, kForm, T>(); });
   };
   const auto with_kind = [&]<Activation kKind>() {
-    if (a.gated)
-      with_type.template operator()<kKind, true>();
+    if (!a.gated)
+      with_type.template operator()<kKind, Form::kPlain>();
+    else if (a.gate == GateOptions{})
+      with_type.template operator()<kKind, Form::kGated>();
     else
-      with_type.template operator()<kKind, false>();
+      with_type.template operator()<kKind, Form::kLimited>();
   };
   switch (a.kind) {
   case Activation::kGelu:
@@ -134,9 +166,8 @@ template <class Args, class F> void visit(const Args& a, F&& f) {
 }
 
 void run(const ActivationForward& a, const Context&) {
-  visit(a, [&]<Activation kKind, bool kGated, class T>() { forward<kKind, kGated, T>(a); });
+  visit(a, [&]<Activation kKind, Form kForm, class T>() { forward<kKind, kForm, T>(a); });
 }
 void run(const ActivationBackward& a, const Context& context) {
-  visit(a,
-        [&]<Activation kKind, bool kGated, class T>() { backward<kKind, kGated, T>(a, context); });
+  visit(a, [&]<Activation kKind, Form kForm, class T>() { backward<kKind, kForm, T>(a, context); });
 }

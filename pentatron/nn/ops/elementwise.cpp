@@ -11,11 +11,13 @@ namespace pentatron::nn {
 
 namespace {
 
-at::Tensor activate(const at::Tensor& x, kernels::Activation kind, bool gated) {
+at::Tensor activate(const at::Tensor& x, kernels::Activation kind, bool gated,
+                    const kernels::GateOptions& gate) {
   const int64_t cols = gated ? x.size(1) / 2 : x.size(1);
   const at::Tensor y = at::empty({x.size(0), cols}, x.options());
   kernels::activation_forward({.kind = kind,
                                .gated = gated,
+                               .gate = gate,
                                .dtype = kernel_dtype(x.scalar_type()),
                                .rows = x.size(0),
                                .cols = cols,
@@ -29,15 +31,15 @@ at::Tensor activate(const at::Tensor& x, kernels::Activation kind, bool gated) {
 } // namespace
 
 at::Tensor activation(const at::Tensor& x, kernels::Activation kind, bool gated,
-                      const at::Tensor& row_scale) {
+                      const at::Tensor& row_scale, const kernels::GateOptions& gate) {
   at::Tensor y;
   {
     const NoAutograd guard;
-    y = activate(x.detach(), kind, gated);
+    y = activate(x.detach(), kind, gated, gate);
     if (row_scale.defined()) y.mul_(row_scale.detach().unsqueeze(1));
   }
   record("activation", {x, row_scale}, {y}, {x, row_scale},
-         [kind, gated, wants_scale = row_scale.defined() && row_scale.requires_grad()](
+         [kind, gated, gate, wants_scale = row_scale.defined() && row_scale.requires_grad()](
              auto&& grads, Saved& saved) {
            const NoAutograd guard;
            at::Tensor dy = grads[0].contiguous(), dscale;
@@ -45,11 +47,12 @@ at::Tensor activation(const at::Tensor& x, kernels::Activation kind, bool gated,
            const at::Tensor input = saved.overwrite(0), scale = saved[1];
            if (wants_scale) {
              const at::ScalarType acc = scale.scalar_type();
-             dscale = (dy.to(acc) * activate(input, kind, gated).to(acc)).sum(1);
+             dscale = (dy.to(acc) * activate(input, kind, gated, gate).to(acc)).sum(1);
            }
            if (scale.defined()) dy = (dy * scale.unsqueeze(1)).to(dy.scalar_type());
            kernels::activation_backward({.kind = kind,
                                          .gated = gated,
+                                         .gate = gate,
                                          .dtype = kernel_dtype(input.scalar_type()),
                                          .rows = input.size(0),
                                          .cols = dy.size(1),

@@ -36,10 +36,11 @@ std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x, const at::Tensor
                                            Param& weight, Param* bias, const NormOptions& options,
                                            const ForwardContext& ctx);
 
-/// act(x) [T, f] -> [T, f], or gated: x [T, 2 f] (gate | up) -> act(gate) * up [T, f]; each row
-/// times its number in `row_scale` [T], in the accumulate type, if that is defined.
+/// act(x) [T, f] -> [T, f], or gated: x [T, 2 f] (gate | up) -> act(gate) * up [T, f], within
+/// `gate`; each row times its number in `row_scale` [T], in the accumulate type, if that is
+/// defined.
 at::Tensor activation(const at::Tensor& x, kernels::Activation kind, bool gated,
-                      const at::Tensor& row_scale = {});
+                      const at::Tensor& row_scale = {}, const kernels::GateOptions& gate = {});
 
 /// Each row of x [T, f] times the sigmoid of its number in gate [T, 1].
 at::Tensor sigmoid_gate(const at::Tensor& x, const at::Tensor& gate);

@@ -273,7 +273,8 @@ TEST(GgufModel, RefusesWhatItDoesNotKnow) {
   };
   EXPECT_EQ(with("llama.vocab_size", uint32_t{5}), "");
   EXPECT_EQ(with("llama.expert_count", uint32_t{0}), "");
-  EXPECT_THAT(with("llama.expert_count", uint32_t{8}), HasSubstr("expert_count=8"));
+  EXPECT_THAT(with("llama.expert_count", uint32_t{8}), HasSubstr("expert_used_count"));
+  EXPECT_THAT(with("llama.expert_feed_forward_length", uint32_t{8}), HasSubstr("is not supported"));
   EXPECT_THAT(with("llama.vocab_size", uint32_t{6}), HasSubstr("vocab_size=6, but"));
   EXPECT_THAT(with("llama.logit_scale", 0.5F), HasSubstr("'llama.logit_scale' is not supported"));
   EXPECT_THAT(with("llama.rope.dimension_count", uint32_t{2}), HasSubstr("dimension_count=2"));

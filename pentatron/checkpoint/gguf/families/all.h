@@ -15,5 +15,10 @@ GgufFamily gemma2_gguf();
 GgufFamily gemma3_gguf();
 GgufFamily glm4_gguf();
 GgufFamily gpt2_gguf();
+GgufFamily gpt_oss_gguf();
+GgufFamily mixtral_gguf();
+GgufFamily olmoe_gguf();
+GgufFamily qwen2_moe_gguf();
+GgufFamily qwen3_moe_gguf();
 
 } // namespace pentatron::checkpoint

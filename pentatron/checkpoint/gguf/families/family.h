@@ -27,10 +27,24 @@ enum class GgufBiases : uint8_t {
   kRefused,  ///< attention_bias=true has no place in a file
   kQkv,      ///< always, of q, k and v
   kQkvGiven, ///< attention_bias says it, of q, k and v
-  kGiven     ///< attention_bias says it, of all four projections
+  kGiven,    ///< attention_bias says it, of all four projections
+  kAll       ///< attention_bias must be true: of all four projections
 };
 
 enum class GgufHeadNorms : uint8_t { kNone, kHead, kProjection }; ///< of q and k
+
+/// Experts in every layer, and Hugging Face's keys of them.
+struct GgufExperts {
+  const char* count = nullptr;      ///< null: layers have an MLP
+  const char* ffn = nullptr;        ///< of an expert; null: intermediate_size
+  const char* shared_ffn = nullptr; ///< null: no shared experts
+  bool writes_ffn = false;          ///< files have the size of an expert, and of shared ones
+  bool biases = false;              ///< of the router and of experts
+  std::optional<bool> normed = {};  ///< the norm_topk_prob that llama.cpp implies; none: is no key
+  bool normed_default = false;      ///< where config.json leaves it out
+  int64_t default_count = 8, default_top_k = 2;
+  int64_t default_ffn = 0, default_shared_ffn = 0;
+};
 
 /// What decoders that are made of Llama's blocks differ in.
 struct GgufDecoder {
@@ -39,6 +53,9 @@ struct GgufDecoder {
   float norm_shift = 0; ///< a file's norms are Hugging Face's plus this
   bool rotary_rows = false;
   bool fused_qkv = false, fused_mlp = false;
+  GgufExperts experts = {};
+  bool sinks = false;        ///< attention has them
+  bool yarn_truncate = true; ///< what rope_parameters says, as files do not
   GgufBiases biases = GgufBiases::kNone;
   bool mlp_bias = false;       ///< is a key
   bool llama3_rope = false;    ///< rope_freqs.weight may be there

@@ -1,4 +1,4 @@
-/// Llama, and Mistral, which llama.cpp has as Llama with a window.
+/// Llama, and Mistral and Mixtral, which llama.cpp has as Llama with a window and with experts.
 #include "pentatron/checkpoint/gguf/families/all.h"
 
 namespace pentatron::checkpoint {
@@ -9,6 +9,11 @@ void read_mistral(GgufKeyReader& in, const GgufStructure& s, Json& hf) {
   hf["sliding_window"] = *read_window(in);
   if (s.qkv_bias || s.mlp_bias)
     in.problem("biases together with a sliding window are not supported");
+}
+
+void read_mixtral(GgufKeyReader& in, const GgufStructure&, Json& hf) {
+  const auto window = read_window(in);
+  hf["sliding_window"] = window ? Json(*window) : Json();
 }
 
 void write_mistral(GgufKeyWriter& w, int64_t) {
@@ -40,6 +45,18 @@ GgufFamily mistral_gguf() {
                       .window_given = true,
                       .read_more = read_mistral,
                       .write_more = write_mistral}};
+}
+
+GgufFamily mixtral_gguf() {
+  GgufFamily family = mistral_gguf();
+  family.model_type = "mixtral";
+  family.model_class = "MixtralForCausalLM";
+  family.decoder.experts = {.count = "num_local_experts"};
+  family.decoder.norm_epsilon = 1e-5;
+  family.decoder.rope_theta = 1e6;
+  family.decoder.positions = 131072;
+  family.decoder.read_more = read_mixtral;
+  return family;
 }
 
 } // namespace pentatron::checkpoint

@@ -69,7 +69,7 @@ void read_rope(const ConfigReader& in, const RopeRule& rule, ModelConfig& c) {
     return json_get<double>(rope, key, where);
   };
   c.position_embedding_type = models::PositionEmbedding::kRope;
-  c.rotary_base = number("rope_theta", in.get<double>("rope_theta", 10000.0));
+  c.rotary_base = number("rope_theta", in.get<double>("rope_theta", rule.theta));
   const double share =
       number("partial_rotary_factor", in.get<double>("partial_rotary_factor", rule.share));
   if (rule.partial) {
@@ -203,15 +203,39 @@ void write_layer_windows(const ModelConfig& c, Json& json) {
   write_layer_types(c, json);
 }
 
+namespace {
+
+/// What latent attention makes heads with.
+void name_latents(const ModelConfig& c, const std::string& hf, const std::string& own,
+                  TensorNames& out) {
+  if (c.q_lora_rank) {
+    out.add_module(hf + "q_a_proj", own + "q_a", c.add_qkv_bias);
+    out.add_module(hf + "q_a_layernorm", own + "q_a_norm");
+    out.add_module(hf + "q_b_proj", own + "q_b");
+  } else {
+    out.add_module(hf + "q_proj", own + "q");
+  }
+  out.add_module(hf + "kv_a_proj_with_mqa", own + "kv_a", c.add_qkv_bias);
+  out.add_module(hf + "kv_a_layernorm", own + "kv_a_norm");
+  out.add_module(hf + "kv_b_proj", own + "kv_b");
+}
+
+} // namespace
+
 void name_decoder(const ModelConfig& c, const DecoderLayout& layout, TensorNames& out) {
   out.add("model.embed_tokens.weight", "embedding.word.weight");
   for (int64_t i = 0; i < c.num_layers; ++i) {
     const std::string hf = fmt::format("model.layers.{}.", i), own = fmt::format("layers.{}.", i);
     const std::string attention = hf + "self_attn.", mlp = hf + "mlp.";
+    if (c.softmax_type == models::SoftmaxType::kLearnable)
+      out.add(attention + "sinks", own + "attention.sinks");
     const auto output = [&] {
       out.add_module(attention + "o_proj", own + "attention.proj", c.add_attention_proj_bias);
     };
-    if (layout.fused_qkv) {
+    if (c.multi_latent_attention) {
+      name_latents(c, attention, own + "attention.", out);
+      output();
+    } else if (layout.fused_qkv) {
       output();
       out.add_module(attention + "qkv_proj", own + "attention.qkv", c.add_qkv_bias);
     } else {

@@ -28,6 +28,7 @@ Json write_decoder(const models::ModelConfig& c);
 struct RopeRule {
   bool partial = false;
   double share = 1;
+  double theta = 10000; ///< where files have none
 };
 void read_rope(const ConfigReader& in, const RopeRule& rule, models::ModelConfig& c);
 /// As transformers 5 writes it, and 4 before it, so that both and other programs read the file.

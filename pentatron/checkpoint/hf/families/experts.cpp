@@ -8,8 +8,44 @@ namespace pentatron::checkpoint {
 
 using models::ModelConfig;
 
+namespace {
+
+/// Matrices are transposed, and gate and up alternate.
+void name_stacked_experts(const std::string& block, const std::string& own, TensorNames& out) {
+  out.add_module(block + "router", own + "router", true);
+  out.add_alternating(block + "experts.gate_up_proj", own + "experts.fc1.weight", true);
+  out.add_alternating(block + "experts.gate_up_proj_bias", own + "experts.fc1.bias");
+  out.add(block + "experts.down_proj", own + "experts.fc2.weight", "", true);
+  out.add(block + "experts.down_proj_bias", own + "experts.fc2.bias");
+}
+
+void name_shared(const ModelConfig& c, const std::string& shared, const std::string& block,
+                 const std::string& own, TensorNames& out) {
+  const std::string ours = own + "shared.";
+  out.add_module(shared + "gate_proj", ours + "fc1", false, "gate");
+  out.add_module(shared + "up_proj", ours + "fc1", false, "up");
+  out.add_module(shared + "down_proj", ours + "fc2");
+  if (c.moe_shared_expert_gate) out.add_module(block + "shared_expert_gate", own + "shared_gate");
+}
+
+/// The same for all families.
+void name_stacks(const ModelConfig& c, const std::string& block, const std::string& own,
+                 TensorNames& out) {
+  out.add_module(block + "router", own + "router", c.moe_router_logit_bias);
+  const std::string experts = block + "experts.";
+  out.add_module(experts + "gate_proj", own + "experts.fc1", c.add_mlp_bias, "gate");
+  out.add_module(experts + "up_proj", own + "experts.fc1", c.add_mlp_bias, "up");
+  out.add_module(experts + "down_proj", own + "experts.fc2", c.add_mlp_bias);
+  if (c.moe_shared_expert_intermediate_size)
+    name_shared(c, block + "shared_expert.", block, own, out);
+}
+
+} // namespace
+
 void name_experts(const ModelConfig& c, const ExpertNames& names, const std::string& hf,
                   const std::string& own, TensorNames& out) {
+  if (out.kind() == HfNames::kStacks) return name_stacks(c, hf + "mlp.", own + "mlp.", out);
+  if (names.stacked) return name_stacked_experts(hf + names.block, own + "mlp.", out);
   const bool files = out.kind() == HfNames::kFiles;
   const std::string block = hf + (files ? names.block : "mlp.");
   const std::string fc1 = own + "mlp.experts.fc1.weight", fc2 = own + "mlp.experts.fc2.weight";
@@ -25,13 +61,10 @@ void name_experts(const ModelConfig& c, const ExpertNames& names, const std::str
     out.add_expert(expert + names.down + ".weight", fc2, "", e);
   }
   if (!names.router_first) out.add_module(block + "gate", own + "mlp.router");
+  if (c.moe_router_enable_expert_bias)
+    out.add(block + "gate.e_score_correction_bias", own + "mlp.router.expert_bias");
   if (!c.moe_shared_expert_intermediate_size) return;
-  const std::string shared = block + names.shared, ours = own + "mlp.shared.";
-  out.add_module(shared + "gate_proj", ours + "fc1", false, "gate");
-  out.add_module(shared + "up_proj", ours + "fc1", false, "up");
-  out.add_module(shared + "down_proj", ours + "fc2");
-  if (c.moe_shared_expert_gate)
-    out.add_module(block + "shared_expert_gate", own + "mlp.shared_gate");
+  name_shared(c, block + names.shared, block, own + "mlp.", out);
 }
 
 void read_softmax_experts(const ConfigReader& in, int64_t experts, int64_t top_k, ModelConfig& c) {

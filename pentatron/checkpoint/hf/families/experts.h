@@ -9,7 +9,8 @@ namespace pentatron::checkpoint {
 
 /// How a family names its experts.
 struct ExpertNames {
-  const char* block = "mlp.";                                           ///< in files
+  bool stacked = false;       ///< files have one tensor for all of a layer, as GPT-OSS has them
+  const char* block = "mlp."; ///< in files
   const char *gate = "gate_proj", *up = "up_proj", *down = "down_proj"; ///< of one, in files
   const char* shared = "shared_expert.";
   bool router_first = true; ///< in the order of named_parameters()

@@ -9,10 +9,11 @@ namespace pentatron::checkpoint {
 
 std::span<const Family> families() {
   static const std::array all = {
-      llama_family(),   mistral_family(),   qwen2_family(),     qwen3_family(),  phi3_family(),
-      olmo2_family(),   glm4_family(),      gemma2_family(),    gemma3_family(), mixtral_family(),
-      olmoe_family(),   qwen2_moe_family(), qwen3_moe_family(), gpt2_family(),   bert_family(),
-      roberta_family(), t5_family()};
+      llama_family(),     mistral_family(),     qwen2_family(),   qwen3_family(),
+      phi3_family(),      olmo2_family(),       glm4_family(),    gemma2_family(),
+      gemma3_family(),    mixtral_family(),     olmoe_family(),   qwen2_moe_family(),
+      qwen3_moe_family(), deepseek_v3_family(), gpt_oss_family(), gpt2_family(),
+      bert_family(),      roberta_family(),     t5_family()};
   return all;
 }
 
@@ -39,7 +40,7 @@ models::ActivationFunction read_activation(const ConfigReader& in, const std::st
     return gated ? A::kGeGluTanh : A::kGeluTanh;
   if (!gated && name == "relu") return A::kRelu;
   if (!gated && name == "relu2") return A::kSquaredRelu;
-  if (!gated && name == "quick_gelu") return A::kQuickGelu;
+  if (name == "quick_gelu") return gated ? A::kQuickGeGlu : A::kQuickGelu;
   in.refuse(fmt::format("activation {}{}", name, gated ? " in a gated MLP" : ""));
 }
 
@@ -61,6 +62,7 @@ std::string activation_name(models::ActivationFunction f) {
   case A::kSquaredRelu:
     return "relu2";
   case A::kQuickGelu:
+  case A::kQuickGeGlu:
     return "quick_gelu";
   }
   PT_DCHECK(false);

@@ -22,7 +22,8 @@ class TensorNames {
   struct Entry {
     std::string hf, param, part;
     bool transposed = false;
-    int64_t expert = -1; ///< the tensor is of one expert; -1: of all
+    bool alternating = false; ///< rows of the parameter's parts alternate
+    int64_t expert = -1;      ///< the tensor is of one expert; -1: of all
   };
   explicit TensorNames(HfNames kind = HfNames::kFiles) : kind_(kind) {}
   HfNames kind() const { return kind_; }
@@ -31,9 +32,13 @@ class TensorNames {
   void add(std::string hf, std::string param, std::string part = "", bool transposed = false) {
     entries_.push_back({std::move(hf), std::move(param), std::move(part), transposed});
   }
-  /// The same of one expert.
+  /// A part of one expert.
   void add_expert(std::string hf, std::string param, std::string part, int64_t expert) {
-    entries_.push_back({std::move(hf), std::move(param), std::move(part), false, expert});
+    entries_.push_back({std::move(hf), std::move(param), std::move(part), false, false, expert});
+  }
+  /// The parameter, whose parts alternate row by row.
+  void add_alternating(std::string hf, std::string param, bool transposed = false) {
+    entries_.push_back({std::move(hf), std::move(param), "", transposed, true});
   }
   /// `hf`.weight is that of `own`.weight; with `bias` also the bias.
   void add_module(const std::string& hf, const std::string& own, bool bias = false,

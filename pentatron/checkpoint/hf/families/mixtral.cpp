@@ -9,10 +9,7 @@ namespace {
 models::ModelConfig read_mixtral(const ConfigReader& in) {
   models::ModelConfig c = read_decoder(in, {.norm_eps = 1e-5, .max_positions = 131072});
   if (in.get<double>("router_jitter_noise", 0) != 0) in.refuse("router_jitter_noise other than 0");
-  read_rope(in, {}, c);
-  c.rotary_base = in.json().contains("rope_theta") || in.json().contains("rope_parameters")
-                      ? c.rotary_base
-                      : 1e6;
+  read_rope(in, {.theta = 1e6}, c);
   c.window_size = read_window(in, 0).value_or(0) > 0 ? read_window(in, 0) : std::nullopt;
   c.num_moe_experts = in.get<int64_t>("num_local_experts", in.get<int64_t>("num_experts", 8));
   c.moe_router_topk = in.get<int64_t>("num_experts_per_tok", 2);
