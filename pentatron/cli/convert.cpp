@@ -17,6 +17,7 @@
 #include "pentatron/base/progress.h"
 #include "pentatron/checkpoint/convert.h"
 #include "pentatron/checkpoint/read_model.h"
+#include "pentatron/checkpoint/upcycle.h"
 #include "pentatron/cli/commands.h"
 #include "pentatron/cli/loaded_model.h"
 #include "pentatron/cli/sample_text.h"
@@ -37,6 +38,21 @@ struct ConvertArguments {
   std::string source, target, format, quantize, text_key = "text", max_shard_size;
   std::vector<std::string> text_files;
   checkpoint::ConvertOptions options;
+  checkpoint::UpcycleOptions upcycle; ///< without experts: not
+};
+
+/// With experts if they were asked for.
+class Upcycled {
+ public:
+  Upcycled(checkpoint::ModelSource& model, const checkpoint::UpcycleOptions& options)
+      : model_(model) {
+    if (options.experts > 0) made_ = checkpoint::upcycled(model, options);
+  }
+  checkpoint::ModelSource& operator*() const { return made_ ? *made_ : model_; }
+
+ private:
+  checkpoint::ModelSource& model_;
+  std::unique_ptr<checkpoint::ModelSource> made_;
 };
 
 /// The configuration that a checkpoint of these weights begins with.
@@ -132,6 +148,10 @@ void complete(ConvertArguments& a) {
     a.format = "gguf";
     a.options.dtype = a.quantize;
   }
+  if (a.upcycle.experts > 0 && !a.quantize.empty())
+    raise<ConfigError>("--experts {} makes a model to train, and --quantize {} one to use\n  try: "
+                       "--format pentatron",
+                       a.upcycle.experts, a.quantize);
   if (!a.text_files.empty() && a.quantize.empty())
     raise<ConfigError>("--text-file {} has no effect without --quantize\n  try: --quantize q8_0",
                        a.text_files[0]);
@@ -205,7 +225,7 @@ int run_convert(ConvertArguments& a) {
   checkpoint::ConvertOptions& options = a.options;
   const auto source = checkpoint::open_model(a.source);
   if (options.format == checkpoint::ModelFormat::kPentatron)
-    options.config_yaml = config_for(*source, options.dtype);
+    options.config_yaml = config_for(*Upcycled(*source, a.upcycle), options.dtype);
   std::string no_tokenizer;
   if (options.format == checkpoint::ModelFormat::kGguf) {
     checkpoint::check_target(*source, a.target, options);
@@ -224,7 +244,7 @@ int run_convert(ConvertArguments& a) {
   };
   checkpoint::ConvertReport report;
   checkpoint::read_model(a.source, source->facts().path, {}, [&](checkpoint::ModelSource& model) {
-    report = checkpoint::convert_model(model, a.target, options);
+    report = checkpoint::convert_model(*Upcycled(model, a.upcycle), a.target, options);
   });
   progress.clear();
   if (options.format == checkpoint::ModelFormat::kGguf && options.tokenizer.empty())
@@ -270,6 +290,16 @@ void add_convert(CLI::App& program, Action& chosen) {
                    "holds the text")
       ->needs("--text-file")
       ->capture_default_str();
+  verb->add_option(
+          "--experts", a->upcycle.experts,
+          "make a mixture of experts of a dense model (upcycling): each layer gets so many "
+          "copies of its MLP, and a new router")
+      ->check(CLI::PositiveNumber);
+  verb->add_option("--experts-topk", a->upcycle.top_k,
+                   "with --experts: number of experts that work on each token")
+      ->check(CLI::PositiveNumber)
+      ->needs("--experts")
+      ->capture_default_str();
   verb->add_option("--max-shard-size", a->max_shard_size,
                    "maximum size of an output file; larger models are split into several files; "
                    "default: 5GB")
@@ -282,6 +312,7 @@ void add_convert(CLI::App& program, Action& chosen) {
   verb->footer("examples:\n"
                "  pentatron convert runs/mine/checkpoints mine-hf --format hf\n"
                "  pentatron convert Qwen3-0.6B qwen --format pentatron\n"
+               "  pentatron convert mine-hf mine-moe --format pentatron --experts 8\n"
                "  pentatron convert mine-hf mine.gguf --quantize q8_0 --text-file held_out.txt");
   verb->callback([a, &chosen] { chosen = [a] { return run_convert(*a); }; });
 }

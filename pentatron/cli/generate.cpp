@@ -255,7 +255,8 @@ void add_generate(CLI::App& program, Action& chosen) {
   verb->add_option("model", arguments->model, kModelHelp)->required();
   verb->add_option("config", arguments->config,
                    "key=value settings: dtype, device, kernels, train.num_threads, "
-                   "parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size");
+                   "parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size, "
+                   "parallel.expert_model_parallel_size, parallel.expert_tensor_parallel_size");
   CLI::Option* prompt = verb->add_option("--prompt", arguments->prompts,
                                          "text to continue; repeat the option for several prompts")
                             ->allow_extra_args(false);

@@ -53,11 +53,12 @@ OpenedModel open_trained_model(const std::string& where, const std::vector<std::
   base.dataset.type = data::DatasetType::kBatches; // of any model; none is read
   base.train.seq_length = facts.context;
   base.dtype = precision_of(opened.source->dtype());
-  opened.config = with_runtime_keys(keys, base,
-                                    {"parallel.tensor_model_parallel_size",
-                                     "parallel.pipeline_model_parallel_size",
-                                     "parallel.pipeline_model_parallel_layout", "dist."},
-                                    ranks);
+  opened.config = with_runtime_keys(
+      keys, base,
+      {"parallel.tensor_model_parallel_size", "parallel.pipeline_model_parallel_size",
+       "parallel.pipeline_model_parallel_layout", "parallel.expert_model_parallel_size",
+       "parallel.expert_tensor_parallel_size", "dist."},
+      ranks);
   const parallelize::ParallelConfig& parallel = opened.config.parallel;
   const int64_t needed =
       parallel.tensor_model_parallel_size * parallel.pipeline_model_parallel_size;

@@ -3,10 +3,9 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cmath>
 
-#include "pentatron/base/planted_bug.h"
 #include "pentatron/layers/cached_attention.h"
+#include "pentatron/layers/context_attention.h"
 #include "pentatron/nn/ops/kernel_args.h"
 #include "pentatron/nn/record.h"
 
@@ -34,14 +33,15 @@ at::Tensor head_view(const at::Tensor& qkv, int64_t begin, int64_t heads, int64_
 
 Attention::Attention(const nn::Scope& scope, const AttentionOptions& options,
                      parallel::TensorParallel tp, std::shared_ptr<const RotaryTable> rotary,
-                     std::shared_ptr<const RelativeBias> bias)
+                     std::shared_ptr<const RelativeBias> bias, parallel::ContextWay context)
     : options_(options), rotary_(std::move(rotary)), bias_(std::move(bias)),
-      qkv_(scope / "qkv", qkv_options(options), tp), proj_(scope / "proj",
-                                                           {.in = options.heads * options.head_size,
-                                                            .out = options.hidden,
-                                                            .bias = options.proj_bias,
-                                                            .init_std = options.proj_init_std},
-                                                           tp) {
+      context_(std::move(context)), qkv_(scope / "qkv", qkv_options(options), tp),
+      proj_(scope / "proj",
+            {.in = options.heads * options.head_size,
+             .out = options.hidden,
+             .bias = options.proj_bias,
+             .init_std = options.proj_init_std},
+            tp) {
   local_heads_ = options.heads / tp.size();
   local_kv_heads_ = std::max<int64_t>(1, options.kv_heads / tp.size());
   if (options.qk_norm != QkNorm::kNone) {
@@ -55,22 +55,7 @@ Attention::Attention(const nn::Scope& scope, const AttentionOptions& options,
     norm.in_groups = true;
     k_norm_.emplace(scope, "k_norm.weight", norm, tp);
   }
-  core_ = {.mask = options.mask,
-           .scale = options.scale > 0 ? options.scale
-                                      : 1.0 / std::sqrt(static_cast<double>(options.head_size)),
-           .window = options.window,
-           .cap = options.score_cap,
-           .softmax = options.softmax,
-           .dropout = options.dropout,
-           .site = options.dropout_site,
-           .head_offset =
-               planted("attention_dropout_by_local_head") ? 0 : tp.rank() * local_heads_};
-  if (options.softmax == SoftmaxKind::kLearnable) {
-    core_.sinks = &scope.param(
-        "sinks",
-        {.name = {}, .shape = {options.heads}, .placements = {{"tp", nn::Placement::shard(0)}}},
-        nn::Init::constant(0));
-  }
+  core_ = core_attention_options(scope, options, tp);
 }
 
 Attention::Heads Attention::split(const at::Tensor& qkv, const nn::ForwardContext& ctx) const {
@@ -138,28 +123,13 @@ at::Tensor Attention::attend(const Heads& heads, const nn::ForwardContext& ctx) 
   }
   if (bias_ != nullptr) x.bias = bias_->table(span, ctx);
   if (cached) return cached_attention(x, core_, this, ctx);
+  if (ctx.layout->whole != nullptr) return context_attention(x, core_, context_, ctx);
   return core_attention(x, ctx.layout->self_attention(), core_, ctx).out;
 }
 
 at::Tensor Attention::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {
   return proj_.forward(attend(split(qkv_.forward(x, ctx), ctx), ctx), ctx);
 }
-
-namespace {
-
-/// Twice the pairs of a query and a key that it sees, of causal attention the diagonal counted
-/// half. With a window w, a document of length l > w has 2 w l - w^2 of them; lengths are taken as
-/// equal.
-double visible_squares(const AttentionOptions& o, const nn::LayerShape& shape) {
-  const auto squares = static_cast<double>(shape.squared_lengths),
-             tokens = static_cast<double>(shape.tokens), window = static_cast<double>(o.window);
-  const double directions = o.mask == AttentionMask::kFull ? 2 : 1;
-  if (o.window == 0 || window * tokens >= squares) return directions * squares;
-  const double length = squares / tokens;
-  return directions * tokens * (2 * window - window * window / length);
-}
-
-} // namespace
 
 nn::Cost Attention::cost(const AttentionOptions& o, const nn::LayerShape& shape) {
   const int64_t t = shape.tokens, n = o.heads / shape.tp,

@@ -5,7 +5,8 @@
 /// Shapes, T = tokens, h = hidden, n = heads, g = key-value heads, d = head size, t = tp size:
 ///   forward x [T, h] -> [T, h], under sequence parallel [T / t, h]; inside, a rank holds n / t
 ///   query heads and g / t key-value heads, or one that t / g neighbours share.
-/// Collectives: those of ColumnParallelLinear, RowParallelLinear and HeadsNorm.
+/// Collectives: those of ColumnParallelLinear, RowParallelLinear and HeadsNorm; with a cut layout
+/// those of context_attention.
 /// Throws ConfigError if t does not divide n, or neither of g and t the other.
 /// Source: Ainslie et al. 2023 (arXiv:2305.13245) for grouped queries.
 #pragma once
@@ -13,44 +14,24 @@
 #include <memory>
 #include <optional>
 
-#include "pentatron/layers/core_attention.h"
+#include "pentatron/layers/attention_options.h"
 #include "pentatron/layers/heads_norm.h"
 #include "pentatron/layers/relative_bias.h"
 #include "pentatron/layers/rotary.h"
 #include "pentatron/nn/cost.h"
 #include "pentatron/nn/ops/ops.h"
+#include "pentatron/parallel/context/context_parallel.h"
 #include "pentatron/parallel/tensor/linear.h"
 
 namespace pentatron::layers {
 
-struct AttentionOptions {
-  int64_t hidden = 0;
-  int64_t heads = 0;
-  int64_t kv_heads = 0;
-  int64_t head_size = 0;
-  bool qkv_bias = false;
-  bool proj_bias = false;
-  QkNorm qk_norm = QkNorm::kNone; ///< RMSNorm of q and k
-  double norm_eps = 1e-5;
-  bool norm_zero_centered = false;
-  AttentionMask mask = AttentionMask::kCausal; ///< causal or full
-  double scale = 0;                            ///< of the scores; 0: 1 / sqrt(head_size)
-  int64_t window = 0;
-  double score_cap = 0; ///< see CoreAttentionOptions
-  SoftmaxKind softmax = SoftmaxKind::kVanilla;
-  double dropout = 0;
-  uint32_t dropout_site = 0;
-  double init_std = 0.02;
-  double proj_init_std = 0.02;
-};
-
 class Attention {
  public:
   /// `rotary` and `bias` (null: none) are shared by the layers of a model; `rotary` is filled
-  /// before the first forward.
+  /// before the first forward. `context`: of layouts that are cut; these have no bias.
   Attention(const nn::Scope& scope, const AttentionOptions& options, parallel::TensorParallel tp,
             std::shared_ptr<const RotaryTable> rotary,
-            std::shared_ptr<const RelativeBias> bias = nullptr);
+            std::shared_ptr<const RelativeBias> bias = nullptr, parallel::ContextWay context = {});
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const;
   static nn::Cost cost(const AttentionOptions& options, const nn::LayerShape& shape);
 
@@ -65,6 +46,7 @@ class Attention {
   int64_t local_heads_ = 0, local_kv_heads_ = 0;
   std::shared_ptr<const RotaryTable> rotary_;
   std::shared_ptr<const RelativeBias> bias_;
+  parallel::ContextWay context_;
   parallel::ColumnParallelLinear qkv_;
   parallel::RowParallelLinear proj_;
   std::optional<HeadsNorm> q_norm_, k_norm_;

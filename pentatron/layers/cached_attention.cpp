@@ -21,7 +21,12 @@ struct Kept {
   KvCache::Document document;
   int64_t length = 0;
   const std::vector<at::Tensor>*k = nullptr, *v = nullptr; ///< pages
+  int64_t value_size = 0;                                  ///< of the first features of v; 0: all
 };
+
+int64_t size_of_values(const at::Tensor& q, const std::vector<Kept>& kept) {
+  return kept.empty() || kept.front().value_size == 0 ? q.size(2) : kept.front().value_size;
+}
 
 std::vector<const void*> addresses(const std::vector<at::Tensor>& pages) {
   std::vector<const void*> all;
@@ -33,7 +38,8 @@ at::Tensor run_kernel(const AttentionOperands& x, const std::vector<Kept>& kept,
                       const CoreAttentionOptions& options) {
   const at::Tensor& q = x.q;
   // Tokens without a sequence are nobody's.
-  const at::Tensor out = at::zeros({q.size(0), q.size(1), q.size(2)}, q.options());
+  const int64_t value_size = size_of_values(q, kept);
+  const at::Tensor out = at::zeros({q.size(0), q.size(1), value_size}, q.options());
   if (kept.empty()) return out;
   std::vector<std::vector<const void*>> pages;
   for (const Kept& one : kept) {
@@ -53,6 +59,7 @@ at::Tensor run_kernel(const AttentionOperands& x, const std::vector<Kept>& kept,
                                       .heads = q.size(1),
                                       .kv_heads = page.size(1),
                                       .head_size = q.size(2),
+                                      .value_size = value_size,
                                       .sequences = sequences,
                                       .q = {q.data_ptr(), q.stride(0), q.stride(1)},
                                       .out = {out.data_ptr(), out.stride(0), out.stride(1)},
@@ -74,11 +81,11 @@ at::Tensor run_kernel(const AttentionOperands& x, const std::vector<Kept>& kept,
 at::Tensor run_operators(const AttentionOperands& x, const std::vector<Kept>& kept, bool causal,
                          const CoreAttentionOptions& options) {
   const at::Tensor &q = x.q, &bias = x.bias;
-  const int64_t n = q.size(1), d = q.size(2);
-  const at::Tensor out = at::zeros({q.size(0), n, d}, q.options());
+  const int64_t n = q.size(1), d = q.size(2), e = size_of_values(q, kept);
+  const at::Tensor out = at::zeros({q.size(0), n, e}, q.options());
   const at::Tensor sinks = detail::sink_logits(q, options);
   const auto acc = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  for (const auto& [document, length, k_pages, v_pages] : kept) {
+  for (const auto& [document, length, k_pages, v_pages, value_size] : kept) {
     if (document.count == 0) continue;
     const int64_t g = k_pages->front().size(1);
     const auto whole = [&, end = length](const std::vector<at::Tensor>& pages) { // [g, length, d]
@@ -106,9 +113,10 @@ at::Tensor run_operators(const AttentionOperands& x, const std::vector<Kept>& ke
     at::Tensor lse = s.logsumexp(2);
     if (sinks.defined()) lse = at::logaddexp(lse, sinks);
     const at::Tensor p = (s - lse.unsqueeze(2)).exp().to(q.scalar_type());
-    const at::Tensor o = at::bmm(p.view({g, n / g * document.count, length}), whole(*v_pages));
+    const at::Tensor o =
+        at::bmm(p.view({g, n / g * document.count, length}), whole(*v_pages).narrow(2, 0, e));
     out.narrow(0, document.first, document.count)
-        .copy_(o.view({n, document.count, d}).transpose(0, 1));
+        .copy_(o.view({n, document.count, e}).transpose(0, 1));
   }
   return out;
 }
@@ -120,6 +128,18 @@ at::Tensor attend(const AttentionOperands& x, const std::vector<Kept>& kept, boo
   return out.view({out.size(0), -1});
 }
 
+/// What the new tokens of a pass look at. Values of a size lie in the keys.
+std::vector<Kept> kept_of(const KvCache& cache, const KvCache::Layer& pages, int64_t value_size) {
+  std::vector<Kept> kept;
+  for (const KvCache::Document& document : cache.documents()) {
+    if (document.sequence < 0) continue;
+    const KvCache::Pages& own = pages[static_cast<size_t>(document.sequence)];
+    kept.push_back({document, cache.length(document.sequence) + document.count, &own.k,
+                    value_size > 0 ? &own.k : &own.v, value_size});
+  }
+  return kept;
+}
+
 } // namespace
 
 at::Tensor cached_attention(const AttentionOperands& x, const CoreAttentionOptions& options,
@@ -127,13 +147,13 @@ at::Tensor cached_attention(const AttentionOperands& x, const CoreAttentionOptio
   KvCache& cache = *ctx.cache;
   const KvCache::Layer& pages = cache.append(layer, x.k, x.v);
   if (cache.all_new()) return core_attention(x, ctx.layout->self_attention(), options, ctx).out;
-  std::vector<Kept> kept;
-  for (const KvCache::Document& document : cache.documents()) {
-    if (document.sequence < 0) continue;
-    const KvCache::Pages& own = pages[static_cast<size_t>(document.sequence)];
-    kept.push_back({document, cache.length(document.sequence) + document.count, &own.k, &own.v});
-  }
-  return attend(x, kept, /*causal=*/true, options);
+  return attend(x, kept_of(cache, pages, 0), /*causal=*/true, options);
+}
+
+at::Tensor attention_to_latents(const at::Tensor& q, const KvCache::Layer& kept, int64_t value_size,
+                                const CoreAttentionOptions& options,
+                                const nn::ForwardContext& ctx) {
+  return attend({q, {}, {}}, kept_of(*ctx.cache, kept, value_size), /*causal=*/true, options);
 }
 
 at::Tensor attention_to_memory(const at::Tensor& q, const CoreAttentionOptions& options,
@@ -149,7 +169,7 @@ at::Tensor attention_to_memory(const at::Tensor& q, const CoreAttentionOptions& 
   }
   std::vector<Kept> kept;
   for (size_t i = 0; i < readers.size(); ++i)
-    kept.push_back({readers[i].first, readers[i].second, &pages[2 * i], &pages[2 * i + 1]});
+    kept.push_back({readers[i].first, readers[i].second, &pages[2 * i], &pages[2 * i + 1], 0});
   // Memories differ in length, and the kernel's pages are of one size.
   const at::Tensor out = at::zeros({q.size(0), q.size(1) * q.size(2)}, q.options());
   for (const Kept& one : kept) {

@@ -19,4 +19,10 @@ at::Tensor cached_attention(const AttentionOperands& x, const CoreAttentionOptio
 at::Tensor attention_to_memory(const at::Tensor& q, const CoreAttentionOptions& options,
                                const void* layer, const nn::ForwardContext& ctx);
 
+/// The same where every token keeps one key for all heads, `kept` by ctx.cache, whose first
+/// `value_size` features are its value: q [T, n, d] -> [T, n value_size].
+at::Tensor attention_to_latents(const at::Tensor& q, const nn::KvCache::Layer& kept,
+                                int64_t value_size, const CoreAttentionOptions& options,
+                                const nn::ForwardContext& ctx);
+
 } // namespace pentatron::layers

@@ -140,6 +140,15 @@ AttentionGradients make_gradients(const AttentionInputs& in) {
   return grads;
 }
 
+AttentionResult attention_forward(const AttentionInputs& in) {
+  return choose(in).forward(in);
+}
+
+AttentionGradients attention_backward(const AttentionInputs& in, const AttentionResult& saved,
+                                      const OutputGradients& d) {
+  return choose(in).backward(in, saved, d);
+}
+
 } // namespace detail
 
 const char* core_attention_entry(const AttentionOperands& x, std::span<const AttentionPair> pairs,

@@ -52,6 +52,11 @@ at::Tensor sink_logits(const at::Tensor& q, const CoreAttentionOptions& options)
 at::Tensor bias_block(const at::Tensor& bias, int64_t query, int64_t queries, int64_t key,
                       int64_t keys);
 
+/// By the first implementation that accepts the inputs; both directions choose the same.
+AttentionResult attention_forward(const AttentionInputs& in);
+AttentionGradients attention_backward(const AttentionInputs& in, const AttentionResult& saved,
+                                      const OutputGradients& d);
+
 bool kernel_accepts(const AttentionInputs& in);
 AttentionResult kernel_forward(const AttentionInputs& in);
 AttentionGradients kernel_backward(const AttentionInputs& in, const AttentionResult& saved,

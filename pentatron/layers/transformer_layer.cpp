@@ -8,24 +8,6 @@
 
 namespace pentatron::layers {
 
-Norm::Norm(const nn::Scope& scope, int64_t hidden, const nn::NormOptions& options,
-           const parallel::TensorParallel& tp)
-    : options_(options) {
-  const nn::ShardSpec spec{.name = {}, .shape = {hidden}, .placements = parallel::token_wise(tp)};
-  weight_ = &scope.param("weight", spec, nn::Init::constant(options.zero_centered ? 0 : 1));
-  if (options.kind == kernels::NormKind::kLayerNorm)
-    bias_ = &scope.param("bias", spec, nn::Init::constant(0));
-}
-
-at::Tensor Norm::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {
-  return nn::norm(x, *weight_, bias_, options_, ctx);
-}
-
-std::pair<at::Tensor, at::Tensor> Norm::add_forward(const at::Tensor& x, const at::Tensor& residual,
-                                                    const nn::ForwardContext& ctx) const {
-  return nn::add_norm(x, residual, *weight_, bias_, options_, ctx);
-}
-
 namespace {
 
 std::optional<Norm> make_norm(bool wanted, const nn::Scope& scope,
@@ -36,6 +18,22 @@ std::optional<Norm> make_norm(bool wanted, const nn::Scope& scope,
 }
 
 } // namespace
+
+SelfAttention::SelfAttention(const nn::Scope& scope, const AttentionOptions& options,
+                             const parallel::TensorParallel& tp,
+                             std::shared_ptr<const RotaryTable> rotary,
+                             std::shared_ptr<const RelativeBias> bias,
+                             const parallel::ContextWay& context)
+    : part_([&]() -> std::variant<Attention, LatentAttention> {
+        if (!options.latent)
+          return Attention(scope, options, tp, std::move(rotary), std::move(bias), context);
+        PT_DCHECK(bias == nullptr);
+        return LatentAttention(scope, options, tp, std::move(rotary), context);
+      }()) {}
+
+at::Tensor SelfAttention::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {
+  return std::visit([&](const auto& part) { return part.forward(x, ctx); }, part_);
+}
 
 FeedForward::FeedForward(const nn::Scope& scope, const TransformerLayerOptions& options,
                          const parallel::TensorParallel& tp,
@@ -62,9 +60,10 @@ TransformerLayer::TransformerLayer(const nn::Scope& scope, const TransformerLaye
                                    parallel::TensorParallel tp,
                                    std::shared_ptr<const RotaryTable> rotary,
                                    std::shared_ptr<const RelativeBias> bias,
-                                   const parallel::ExpertParallel& experts)
+                                   const parallel::ExpertParallel& experts,
+                                   const parallel::ContextWay& context)
     : options_(options), attention_(scope, "attention", options, tp, options.attention, tp,
-                                    std::move(rotary), std::move(bias)),
+                                    std::move(rotary), std::move(bias), context),
       cross_(options.cross
                  ? std::optional<Normed<CrossAttention>>(std::in_place, scope, "cross_attention",
                                                          options, tp, *options.cross, tp)
@@ -142,7 +141,8 @@ at::Tensor TransformerLayer::forward(const at::Tensor& x, const at::Tensor& memo
 }
 
 nn::Cost TransformerLayer::cost(const TransformerLayerOptions& o, const nn::LayerShape& shape) {
-  nn::Cost cost = Attention::cost(o.attention, shape);
+  nn::Cost cost = o.attention.latent ? LatentAttention::cost(o.attention, shape)
+                                     : Attention::cost(o.attention, shape);
   if (o.cross) cost += CrossAttention::cost(*o.cross, shape);
   cost += o.moe ? Moe::cost(*o.moe, shape) : Mlp::cost(o.mlp, shape);
   const int64_t hidden = o.attention.hidden,

@@ -12,26 +12,12 @@
 
 #include "pentatron/layers/attention.h"
 #include "pentatron/layers/cross_attention.h"
+#include "pentatron/layers/latent_attention.h"
 #include "pentatron/layers/mlp.h"
 #include "pentatron/layers/moe.h"
+#include "pentatron/layers/norm.h"
 
 namespace pentatron::layers {
-
-/// A norm's parameters and rule.
-class Norm {
- public:
-  Norm(const nn::Scope& scope, int64_t hidden, const nn::NormOptions& options,
-       const parallel::TensorParallel& tp);
-  at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const;
-  /// (x + residual, norm of it)
-  std::pair<at::Tensor, at::Tensor> add_forward(const at::Tensor& x, const at::Tensor& residual,
-                                                const nn::ForwardContext& ctx) const;
-
- private:
-  nn::NormOptions options_;
-  nn::Param* weight_;
-  nn::Param* bias_ = nullptr;
-};
 
 struct TransformerLayerOptions {
   AttentionOptions attention;
@@ -44,6 +30,18 @@ struct TransformerLayerOptions {
   double hidden_dropout = 0;                   ///< of every branch's output
   uint32_t dropout_site = 0;       ///< of the attention branch; the MLP branch has the next number
   uint32_t cross_dropout_site = 0; ///< of the cross-attention branch
+};
+
+/// Attention of tokens to tokens of their own stream.
+class SelfAttention {
+ public:
+  SelfAttention(const nn::Scope& scope, const AttentionOptions& options,
+                const parallel::TensorParallel& tp, std::shared_ptr<const RotaryTable> rotary,
+                std::shared_ptr<const RelativeBias> bias, const parallel::ContextWay& context);
+  at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const;
+
+ private:
+  std::variant<Attention, LatentAttention> part_;
 };
 
 /// What works on each token alone: an MLP or a mixture of experts.
@@ -62,7 +60,8 @@ class TransformerLayer {
   TransformerLayer(const nn::Scope& scope, const TransformerLayerOptions& options,
                    parallel::TensorParallel tp, std::shared_ptr<const RotaryTable> rotary,
                    std::shared_ptr<const RelativeBias> bias = nullptr,
-                   const parallel::ExpertParallel& experts = {});
+                   const parallel::ExpertParallel& experts = {},
+                   const parallel::ContextWay& context = {});
   /// Of a layer without cross-attention.
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const;
   /// Of a layer with cross-attention: to the real tokens of `memory`.
@@ -86,7 +85,7 @@ class TransformerLayer {
                  const nn::SequenceLayout* memory_layout, const nn::ForwardContext& ctx) const;
 
   TransformerLayerOptions options_;
-  Normed<Attention> attention_;
+  Normed<SelfAttention> attention_;
   std::optional<Normed<CrossAttention>> cross_;
   Normed<FeedForward> mlp_;
 };

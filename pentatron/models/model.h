@@ -14,6 +14,7 @@
 #include "pentatron/nn/cost.h"
 #include "pentatron/nn/module.h"
 #include "pentatron/nn/segment.h"
+#include "pentatron/parallel/context/context_parallel.h"
 #include "pentatron/parallel/expert/dispatch.h"
 #include "pentatron/parallel/tensor/tensor_parallel.h"
 
@@ -23,6 +24,7 @@ struct ModelBuild {
   at::ScalarType dtype = at::kFloat;
   parallel::TensorParallel tp;
   parallel::ExpertParallel experts = {};
+  parallel::ContextParallel context = {};
   bool recompute = false;             ///< whole layers
   bool recompute_activations = false; ///< of MLPs
   /// Of each shared parameter that several pipeline ranks hold: which of them this rank is.
@@ -40,6 +42,7 @@ class Model {
   const ModelSpec& spec() const { return spec_; }
   at::ScalarType dtype() const { return build_.dtype; }
   const parallel::TensorParallel& tensor_parallel() const { return build_.tp; }
+  const comm::Group& context_group() const { return build_.context.group; }
 
   /// They get storage from a ParamStore, and values from initialize() or a checkpoint.
   nn::ParamList& params() { return params_; }

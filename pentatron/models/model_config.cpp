@@ -1,5 +1,6 @@
 #include "pentatron/models/model_config.h"
 
+#include <cmath>
 #include <functional>
 #include <numeric>
 #include <set>
@@ -8,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/kernels/rope/rope_frequencies.h"
 #include "pentatron/models/layer_pattern.h"
 #include "pentatron/models/param_specs.h"
 
@@ -22,6 +24,21 @@ bool ModelConfig::gated() const {
 int64_t ModelConfig::ffn_size() const {
   if (ffn_hidden_size) return *ffn_hidden_size;
   return gated() ? (hidden_size * 8 / 3 + 63) / 64 * 64 : 4 * hidden_size;
+}
+
+int64_t ModelConfig::rotary_dim() const {
+  if (multi_latent_attention) return qk_pos_emb_head_dim;
+  return static_cast<int64_t>(static_cast<double>(head_size()) * rotary_percent);
+}
+
+double ModelConfig::score_scale() const {
+  if (softmax_scale) return *softmax_scale;
+  const double plain = 1.0 / std::sqrt(static_cast<double>(head_size()));
+  if (!multi_latent_attention || rope_scaling.type != RopeScalingType::kYarn ||
+      rope_scaling.mscale_all_dim.value_or(0) == 0)
+    return plain;
+  const double mscale = kernels::yarn_mscale(rope_scaling.factor, *rope_scaling.mscale_all_dim);
+  return plain * mscale * mscale;
 }
 
 bool ModelConfig::is_moe_layer(int64_t index) const {
@@ -132,7 +149,7 @@ void ModelConfig::validate(config::Violations& violations, std::string_view path
                                query_groups(), key("num_attention_heads"), num_attention_heads),
                    fmt::format("{}={}", key("num_query_groups"), works));
   }
-  if (!kv_channels && hidden_size % num_attention_heads != 0) {
+  if (!multi_latent_attention && !kv_channels && hidden_size % num_attention_heads != 0) {
     const int64_t works = config::nearest_divisor(hidden_size, num_attention_heads);
     violations.add(key("num_attention_heads"),
                    fmt::format("{}={} does not divide {}={}", key("num_attention_heads"),
@@ -142,8 +159,9 @@ void ModelConfig::validate(config::Violations& violations, std::string_view path
                                std::max<int64_t>(2, hidden_size / num_attention_heads / 2 * 2)));
   }
   // A saved T5 does not have the key.
-  if (type != ModelType::kT5 && position_embedding_type == PositionEmbedding::kRope) {
-    const auto rotary = static_cast<int64_t>(static_cast<double>(head_size()) * rotary_percent);
+  if (type != ModelType::kT5 && position_embedding_type == PositionEmbedding::kRope &&
+      !multi_latent_attention) {
+    const int64_t rotary = rotary_dim();
     const int64_t turned = (rotary + 1) / 2 * 2; // as in transformers
     if (turned > head_size() || rotary == 0) {
       violations.add(
@@ -158,6 +176,7 @@ void ModelConfig::validate(config::Violations& violations, std::string_view path
                                             static_cast<double>(head_size())));
     }
   }
+  validate_latents(violations, path);
   for (const auto& [name, given] :
        {std::pair{"activation_func_clamp_value", activation_func_clamp_value.has_value()},
         std::pair{"glu_linear_offset", glu_linear_offset != 0}})

@@ -213,6 +213,13 @@ struct ModelConfig {
   double init_method_std = 0.02;
   std::optional<double> embedding_init_method_std;
   bool use_scaled_init_method = true;
+  bool multi_latent_attention = false;
+  std::optional<int64_t> q_lora_rank;
+  int64_t kv_lora_rank = 512;
+  int64_t qk_head_dim = 128;
+  int64_t qk_pos_emb_head_dim = 64;
+  int64_t v_head_dim = 128;
+  std::optional<double> latent_layernorm_epsilon;
   std::optional<int64_t> num_moe_experts;
   std::string moe_layer_freq = "1";
   std::optional<int64_t> moe_ffn_hidden_size;
@@ -258,7 +265,16 @@ struct ModelConfig {
 
   int64_t decoder_layers() const { return num_decoder_layers.value_or(num_layers); }
   int64_t query_groups() const { return num_query_groups.value_or(num_attention_heads); }
-  int64_t head_size() const { return kv_channels.value_or(hidden_size / num_attention_heads); }
+  /// Of queries and keys.
+  int64_t head_size() const {
+    if (multi_latent_attention) return qk_head_dim + qk_pos_emb_head_dim;
+    return kv_channels.value_or(hidden_size / num_attention_heads);
+  }
+  /// Of a head's features, those that rotary positions may turn.
+  int64_t rotary_dim() const;
+  /// The factor of attention scores; with latent attention it grows with the context, by YaRN's
+  /// mscale_all_dim.
+  double score_scale() const;
   bool gated() const;
   /// Default: 4 h, and 8/3 h rounded up to a multiple of 64 for gated activations, so that both
   /// have as many weights.
@@ -446,6 +462,37 @@ struct ModelConfig {
               "scale the initial weights of projections into the residual stream by 1 / sqrt(2 x "
               "num_layers)")
             .on_resume(OnResume::kTold),
+        field("multi_latent_attention", &C::multi_latent_attention,
+              "multi-head latent attention (DeepSeek): make the keys and values of all heads from "
+              "one small latent vector per token, which is all that generation keeps of it")
+            .only_for(T::kGpt),
+        field("q_lora_rank", &C::q_lora_rank,
+              "multi_latent_attention: size of the latent that queries are made from; default: "
+              "queries are made from the hidden states")
+            .size()
+            .only_for(T::kGpt),
+        field("kv_lora_rank", &C::kv_lora_rank,
+              "multi_latent_attention: size of the latent that keys and values are made from")
+            .size()
+            .only_for(T::kGpt),
+        field("qk_head_dim", &C::qk_head_dim,
+              "multi_latent_attention: size of the part of each query and key head without rotary "
+              "positions")
+            .size()
+            .only_for(T::kGpt),
+        field("qk_pos_emb_head_dim", &C::qk_pos_emb_head_dim,
+              "multi_latent_attention: size of the part of each query and key head with rotary "
+              "positions; all key heads share it")
+            .size()
+            .only_for(T::kGpt),
+        field("v_head_dim", &C::v_head_dim, "multi_latent_attention: size of each value head")
+            .size()
+            .only_for(T::kGpt),
+        field("latent_layernorm_epsilon", &C::latent_layernorm_epsilon,
+              "multi_latent_attention: layernorm_epsilon of the latents; default: "
+              "layernorm_epsilon")
+            .positive()
+            .only_for(T::kGpt),
         field("num_moe_experts", &C::num_moe_experts,
               "mixture of experts: number of experts in each layer that has them; default: none")
             .range(1, 1 << 16)
@@ -624,6 +671,7 @@ struct ModelConfig {
   void validate(config::Violations& violations, std::string_view path) const;
 
  private:
+  void validate_latents(config::Violations& violations, std::string_view path) const;
   void validate_experts(config::Violations& violations, std::string_view path) const;
   void validate_balance(config::Violations& violations, std::string_view path) const;
 };

@@ -75,6 +75,9 @@ struct ModelSpec {
   int64_t experts = 0;                         ///< of each
   std::vector<SharedParam> shared;
   std::vector<ResultSpec> results;
+  /// What keeps context-parallel ranks from having parts of its samples: "model.type=t5"; empty:
+  /// nothing.
+  std::string whole_samples;
   SampleScores scores = SampleScores::kNone;
   Generates generates = Generates::kNothing;
 

@@ -44,19 +44,18 @@ kernels::GateOptions gate_options(const ModelConfig& c) {
 
 kernels::RopeOptions rope_options(const ModelConfig& c) {
   const RopeScalingConfig& s = c.rope_scaling;
-  kernels::RopeOptions o{
-      .rotary_dim = static_cast<int64_t>(static_cast<double>(c.head_size()) * c.rotary_percent),
-      .theta = c.rotary_base,
-      .factor = s.factor,
-      .original_max_position = s.original_max_position_embeddings,
-      .low_freq_factor = s.low_freq_factor,
-      .high_freq_factor = s.high_freq_factor,
-      .beta_fast = s.beta_fast,
-      .beta_slow = s.beta_slow,
-      .truncate = s.truncate,
-      .attention_factor = s.attention_factor,
-      .mscale = s.mscale,
-      .mscale_all_dim = s.mscale_all_dim};
+  kernels::RopeOptions o{.rotary_dim = c.rotary_dim(),
+                         .theta = c.rotary_base,
+                         .factor = s.factor,
+                         .original_max_position = s.original_max_position_embeddings,
+                         .low_freq_factor = s.low_freq_factor,
+                         .high_freq_factor = s.high_freq_factor,
+                         .beta_fast = s.beta_fast,
+                         .beta_slow = s.beta_slow,
+                         .truncate = s.truncate,
+                         .attention_factor = s.attention_factor,
+                         .mscale = s.mscale,
+                         .mscale_all_dim = s.mscale_all_dim};
   switch (s.type) {
   case RopeScalingType::kNone:
     o.scaling = kernels::RopeScaling::kNone;
@@ -189,8 +188,7 @@ layers::TransformerLayerOptions layer_options(const ModelConfig& c, int64_t inde
   const double std = c.init_method_std;
   const double proj_std =
       c.use_scaled_init_method ? std / std::sqrt(2.0 * static_cast<double>(c.num_layers)) : std;
-  const double base_scale =
-      c.softmax_scale.value_or(1.0 / std::sqrt(static_cast<double>(c.head_size())));
+  const double base_scale = c.score_scale();
   layers::SoftmaxKind softmax = layers::SoftmaxKind::kVanilla;
   if (c.softmax_type == SoftmaxType::kOffByOne) softmax = layers::SoftmaxKind::kOffByOne;
   if (c.softmax_type == SoftmaxType::kLearnable) softmax = layers::SoftmaxKind::kLearnable;
@@ -236,6 +234,14 @@ layers::TransformerLayerOptions layer_options(const ModelConfig& c, int64_t inde
       .norm_residual = c.norm_placement == NormPlacement::kPost,
       .hidden_dropout = c.hidden_dropout,
       .dropout_site = dropout_site(index, 1)};
+  if (c.multi_latent_attention)
+    options.attention.latent =
+        layers::LatentSizes{.query_rank = c.q_lora_rank.value_or(0),
+                            .rank = c.kv_lora_rank,
+                            .plain_size = c.qk_head_dim,
+                            .rotary_size = c.qk_pos_emb_head_dim,
+                            .value_size = c.v_head_dim,
+                            .norm_eps = c.latent_layernorm_epsilon.value_or(c.layernorm_epsilon)};
   if (c.is_moe_layer(index))
     options.moe = moe_options(c, options.mlp, static_cast<uint32_t>(index));
   return options;
@@ -293,8 +299,10 @@ void require_positions(const ModelConfig& config, int64_t max_sequence) {
 LayerSegment::LayerSegment(const nn::Scope& scope, const layers::TransformerLayerOptions& options,
                            const parallel::TensorParallel& tp,
                            std::shared_ptr<const layers::RotaryTable> rotary,
-                           const parallel::ExpertParallel& experts)
-    : name_(scope.prefix()), layer_(scope, options, tp, std::move(rotary), nullptr, experts) {}
+                           const parallel::ExpertParallel& experts,
+                           const parallel::ContextWay& context)
+    : name_(scope.prefix()),
+      layer_(scope, options, tp, std::move(rotary), nullptr, experts, context) {}
 
 nn::Segment::Output LayerSegment::forward(const std::vector<at::Tensor>& taken,
                                           const nn::ForwardContext& ctx) const {

@@ -48,7 +48,8 @@ class LayerSegment final : public nn::Segment {
   LayerSegment(const nn::Scope& scope, const layers::TransformerLayerOptions& options,
                const parallel::TensorParallel& tp,
                std::shared_ptr<const layers::RotaryTable> rotary,
-               const parallel::ExpertParallel& experts = {});
+               const parallel::ExpertParallel& experts = {},
+               const parallel::ContextWay& context = {});
   std::string name() const override { return name_; }
   bool recomputable() const override { return true; }
   Output forward(const std::vector<at::Tensor>& taken,

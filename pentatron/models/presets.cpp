@@ -254,6 +254,49 @@ ModelConfig t5_v1_1(int64_t layers, int64_t hidden, int64_t heads, int64_t ffn) 
   return c;
 }
 
+/// DeepSeek-V3 (arXiv:2412.19437), whose context of 128K tokens YaRN extends from 4K.
+ModelConfig deepseek_v3() {
+  ModelConfig c = llama(61, 7168, 128, 128, 18432, 129280, 163840, 10000.0);
+  c.layernorm_epsilon = 1e-6;
+  c.rotary_interleaved = true;
+  c.rope_scaling = {.type = RopeScalingType::kYarn,
+                    .factor = 40,
+                    .original_max_position_embeddings = 4096,
+                    .attention_factor = {},
+                    .mscale = 1.0,
+                    .mscale_all_dim = 1.0};
+  c.multi_latent_attention = true;
+  c.q_lora_rank = 1536;
+  c.num_moe_experts = 256;
+  c.moe_layer_freq = "[0]*3+[1]*58";
+  c.moe_ffn_hidden_size = c.moe_shared_expert_intermediate_size = 2048;
+  c.moe_router_topk = 8;
+  c.moe_router_score_function = RouterScoreFunction::kSigmoid;
+  c.moe_router_topk_scaling_factor = 2.5;
+  c.moe_router_num_groups = 8;
+  c.moe_router_group_topk = 4;
+  c.moe_router_group_score_topk = 2;
+  c.moe_router_enable_expert_bias = true;
+  return c;
+}
+
+/// Moonlight 16B (arXiv:2502.16982): queries without a latent, no groups of experts.
+ModelConfig moonlight() {
+  ModelConfig c = llama(27, 2048, 16, 16, 11264, 163840, 8192, 50000.0);
+  c.rotary_interleaved = true;
+  c.multi_latent_attention = true;
+  c.latent_layernorm_epsilon = 1e-6;
+  c.num_moe_experts = 64;
+  c.moe_layer_freq = "[0]+[1]*26";
+  c.moe_ffn_hidden_size = 1408;
+  c.moe_shared_expert_intermediate_size = 2816;
+  c.moe_router_topk = 6;
+  c.moe_router_score_function = RouterScoreFunction::kSigmoid;
+  c.moe_router_topk_scaling_factor = 2.446;
+  c.moe_router_enable_expert_bias = true;
+  return c;
+}
+
 struct Named {
   const char* name;
   ModelConfig config;
@@ -307,6 +350,8 @@ const std::vector<Named>& table() {
       {"glm4_9b", glm4()},
       {"gemma2_2b", gemma2()},
       {"gemma3_1b", gemma3()},
+      {"moonlight_16b", moonlight()},
+      {"deepseek_v3", deepseek_v3()},
       {"mixtral_8x7b", mixtral(32, 4096, 32, 14336, 32768)},
       {"mixtral_8x22b", mixtral(56, 6144, 48, 16384, 65536)},
       {"qwen1.5_moe_a2.7b", qwen15_moe()},

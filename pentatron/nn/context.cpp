@@ -98,6 +98,7 @@ std::vector<TokenRange> real_ranges(const at::Tensor& mask, int64_t batch, int64
 }
 
 std::vector<kernels::AttentionPair> SequenceLayout::self_attention() const {
+  PT_DCHECK(whole == nullptr);
   return pairs_of(*this, *this);
 }
 

@@ -25,6 +25,11 @@ struct TokenRange {
   int64_t begin = 0, end = 0;
 };
 
+/// Places [begin, begin + size) of a sample.
+struct SampleChunk {
+  int64_t sample = 0, begin = 0, size = 0;
+};
+
 /// The real tokens of each sample, from a mask [batch * sequence] that is nonzero for them. Throws
 /// DataError if a sample's real tokens are not one range.
 std::vector<TokenRange> real_ranges(const at::Tensor& mask, int64_t batch, int64_t sequence);
@@ -47,6 +52,12 @@ struct SequenceLayout {
   std::vector<uint64_t> sample_ids; ///< [batch], global
   at::Tensor row_ids; ///< [tokens] int64: sample id and position in the sample, the address of
                       ///< dropout masks
+
+  /// Context parallel: the layout of all tokens of these samples, of which this rank has the
+  /// chunks, one behind the other; null: it has all. Documents are those of `whole`;
+  /// places, also of real tokens, those in the whole samples.
+  std::shared_ptr<const SequenceLayout> whole;
+  std::vector<SampleChunk> chunks;
 
   /// Sequence parallel: between split layers this rank holds tokens [outer_begin, outer_begin +
   /// outer_size) only; outer_size < 0: all.

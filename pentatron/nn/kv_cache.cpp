@@ -55,7 +55,7 @@ const KvCache::Layer& KvCache::append(const void* key, const at::Tensor& k_tgd,
     if (document.sequence < 0) continue;
     Pages& kept = layer[static_cast<size_t>(document.sequence)];
     keep(kept.k, document, k_tgd);
-    keep(kept.v, document, v_tgd);
+    if (v_tgd.defined()) keep(kept.v, document, v_tgd);
   }
   return layer;
 }

@@ -39,11 +39,12 @@ class KvCache {
 
   /// Of one sequence in one layer.
   struct Pages {
-    std::vector<at::Tensor> k, v; ///< [kPage, g, d] each
+    std::vector<at::Tensor> k, v; ///< [kPage, g, d] each; no v where the keys hold the values
   };
   /// By sequence. `layer` is any address that stands for a layer.
   using Layer = std::vector<Pages>;
-  /// Adds the new tokens' keys and values [T, g, d] of a layer, and returns all.
+  /// Adds the new tokens' keys and values [T, g, d] of a layer, and returns all. `v_tgd` may be
+  /// undefined.
   const Layer& append(const void* layer, const at::Tensor& k_tgd, const at::Tensor& v_tgd);
   void end();
 

@@ -9,13 +9,6 @@
 namespace pentatron::parallelize {
 
 void ParallelConfig::validate(config::Violations& violations, std::string_view path) const {
-  const auto not_built = [&](const char* key, int64_t size) {
-    if (size == 1) return;
-    const std::string name = config::join(path, key);
-    violations.add(name, fmt::format("{}={} is not supported yet", name, size),
-                   fmt::format("{}=1", name));
-  };
-  not_built("context_parallel_size", context_parallel_size);
   const int ways = !pipeline_model_parallel_layout.empty() +
                    (pipeline_balance == PipelineBalance::kCost) +
                    (num_layers_in_first_pipeline_stage || num_layers_in_last_pipeline_stage) +

@@ -7,8 +7,10 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <vector>
 
 #include "pentatron/config/field.h"
+#include "pentatron/parallel/context/context_parallel.h"
 
 namespace pentatron::parallelize {
 
@@ -51,6 +53,8 @@ struct ParallelConfig {
   bool account_for_embedding_in_pipeline_split = false;
   bool account_for_loss_in_pipeline_split = false;
   int64_t context_parallel_size = 1;
+  std::vector<parallel::ContextComm> cp_comm_type = {parallel::ContextComm::kP2p};
+  std::vector<int64_t> hierarchical_context_parallel_sizes;
   int64_t expert_model_parallel_size = 1;
   std::optional<int64_t> expert_tensor_parallel_size;
   bool use_tp_pp_dp_mapping = false;
@@ -96,9 +100,19 @@ struct ParallelConfig {
               "count the output layer as one layer when the layers are divided among pipeline "
               "stages"),
         field("context_parallel_size", &C::context_parallel_size,
-              "context parallelism: number of ranks that split each sequence; not supported yet, "
-              "must be 1")
+              "context parallelism: number of ranks that split each sequence")
             .range(1, 1 << 16)
+            .unit("ranks"),
+        field("cp_comm_type", &C::cp_comm_type,
+              "what context-parallel ranks exchange in attention, for all layers or for each; p2p: "
+              "pass keys and values round a ring; all_gather: gather all keys and values; a2a: "
+              "exchange heads for tokens; a2a+p2p: exchange heads for tokens among neighbours, "
+              "which form a ring")
+            .not_empty(),
+        field("hierarchical_context_parallel_sizes", &C::hierarchical_context_parallel_sizes,
+              "with cp_comm_type=[a2a+p2p]: number of neighbours that exchange heads for tokens, "
+              "and number of such groups; their product is context_parallel_size")
+            .range(2, 1 << 16)
             .unit("ranks"),
         field("expert_model_parallel_size", &C::expert_model_parallel_size,
               "expert parallelism: number of ranks that the experts of a layer are divided among; "

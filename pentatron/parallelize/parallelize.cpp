@@ -7,7 +7,9 @@
 #include <fmt/format.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/planted_bug.h"
 #include "pentatron/comm/collectives.h"
+#include "pentatron/parallel/context/zigzag.h"
 
 namespace pentatron::parallelize {
 
@@ -15,6 +17,12 @@ namespace {
 
 /// The ranks over which the experts of a layer lie.
 constexpr const char* kExpertGroup = "etp-ep";
+/// Ranks that have tokens of the same samples.
+constexpr const char* kSampleGroup = "tp-cp";
+constexpr const char *kContextKey = "parallel.context_parallel_size",
+                     *kContextComm = "parallel.cp_comm_type";
+/// Parts of cp, of ContextComm::kA2aP2p: neighbours, and one of each.
+constexpr const char *kContextInner = "cp-inner", *kContextOuter = "cp-outer";
 
 int expert_tensor_size(const ParallelConfig& parallel) {
   return static_cast<int>(
@@ -50,9 +58,12 @@ std::unique_ptr<models::Model> make_part(const ModelOptions& options,
                                     static_cast<int>(holders.size())};
     }
   }
+  const bool splits_samples =
+      groups.lists(kSampleGroup) && !planted("balance_counts_of_one_context_rank");
   if (options.config.num_moe_experts && groups.lists(kExpertGroup))
-    build.experts = {
-        .group = groups.get(kExpertGroup), .etp = groups.size("etp"), .samples = groups.tp()};
+    build.experts = {.group = groups.get(kExpertGroup),
+                     .etp = groups.size("etp"),
+                     .samples = splits_samples ? groups.get(kSampleGroup) : groups.tp()};
   auto model = models::make_model(options.config, build);
   model->params().make_buffers(options.device);
   if (options.prepare) options.prepare(model->params());
@@ -213,21 +224,92 @@ void check_experts(const ParallelConfig& parallel, const parallel::DdpConfig& dd
         fmt::format("ddp.num_distributed_optimizer_instances in {{{}}}", config::divisors(edp)));
 }
 
+/// Tokens of a microbatch on each context rank, in each stream.
+std::vector<int64_t> tokens_of_ranks(const MicroBatch& micro_batch, int cp) {
+  std::vector<int64_t> tokens;
+  for (const int64_t length : micro_batch.lengths)
+    for (int rank = 0; rank < cp; ++rank)
+      tokens.push_back(micro_batch.samples * parallel::zigzag_tokens(length, rank, cp));
+  return tokens;
+}
+
+/// Heads that ranks exchange for tokens.
+void check_context_heads(const ParallelConfig& parallel, const models::ModelConfig& model,
+                         int64_t ranks, config::Violations& violations) {
+  const int64_t tp = parallel.tensor_model_parallel_size, heads = model.num_attention_heads / tp,
+                kv_heads = std::max<int64_t>(1, model.query_groups() / tp);
+  for (const auto& [what, n] : {std::pair{"query", heads}, {"key-value", kv_heads}}) {
+    if (n % ranks == 0) continue;
+    violations.add(kContextComm,
+                   fmt::format("{} exchanges heads for tokens among {} ranks, which do not divide "
+                               "the {} {} head{} of a tensor-parallel rank",
+                               kContextComm, ranks, n, what, n == 1 ? "" : "s"),
+                   fmt::format("{}=[p2p]", kContextComm));
+    return;
+  }
+}
+
+void check_context(const ParallelConfig& parallel, const models::ModelConfig& model,
+                   const MicroBatch& micro_batch, config::Violations& violations) {
+  using parallel::ContextComm;
+  const int64_t cp = parallel.context_parallel_size;
+  if (cp == 1) return;
+  const std::string size = fmt::format("{}={}", kContextKey, cp),
+                    one = fmt::format("{}=1", kContextKey);
+  if (const std::string reason = models::model_spec(model.with_one_layer()).whole_samples;
+      !reason.empty())
+    violations.add(kContextKey,
+                   fmt::format("{} splits samples, which {} does not support", size, reason), one);
+  for (const int64_t length : micro_batch.lengths)
+    if (length < 2 * cp)
+      violations.add(
+          kContextKey,
+          fmt::format("{} cannot cut a sample of {} tokens into {} chunks", size, length, 2 * cp),
+          length < 4 ? one : fmt::format("{}={}", kContextKey, length / 2));
+  const std::vector<ContextComm>& comm = parallel.cp_comm_type;
+  if (comm.size() != 1 && std::ssize(comm) != model.num_layers)
+    violations.add(kContextComm,
+                   fmt::format("{} has {} entries, neither one nor one for each of the {} layers",
+                               kContextComm, comm.size(), model.num_layers),
+                   fmt::format("{}=[p2p]", kContextComm));
+  const auto uses = [&](ContextComm kind) { return std::ranges::find(comm, kind) != comm.end(); };
+  if (uses(ContextComm::kA2a)) check_context_heads(parallel, model, cp, violations);
+  const std::vector<int64_t>& sizes = parallel.hierarchical_context_parallel_sizes;
+  const std::string sizes_key = "parallel.hierarchical_context_parallel_sizes";
+  if (!uses(ContextComm::kA2aP2p)) {
+    if (!sizes.empty())
+      violations.add(sizes_key,
+                     fmt::format("{} has no effect without {}=[a2a+p2p]", sizes_key, kContextComm),
+                     fmt::format("{}=[]", sizes_key));
+    return;
+  }
+  if (sizes.size() != 2 || sizes[0] * sizes[1] != cp) {
+    const int64_t inner = config::nearest_divisor(cp, 2);
+    violations.add(sizes_key,
+                   fmt::format("{}=[a2a+p2p] needs {} with two numbers whose product is {}",
+                               kContextComm, sizes_key, size),
+                   inner > 1 && inner < cp ? fmt::format("{}=[{},{}]", sizes_key, inner, cp / inner)
+                                           : fmt::format("{}=[p2p]", kContextComm));
+    return;
+  }
+  check_context_heads(parallel, model, sizes[0], violations);
+}
+
 } // namespace
 
 void check_parallel(const ParallelConfig& parallel, const parallel::DdpConfig& ddp,
-                    const models::ModelConfig& model, int world_size,
-                    const std::vector<int64_t>& micro_batch_tokens,
+                    const models::ModelConfig& model, int world_size, const MicroBatch& micro_batch,
                     config::Violations& violations) {
   const int64_t tp = parallel.tensor_model_parallel_size,
-                pp = parallel.pipeline_model_parallel_size,
-                model_ranks = tp * pp; // ParallelConfig refuses all but one context rank
+                pp = parallel.pipeline_model_parallel_size, cp = parallel.context_parallel_size,
+                model_ranks = tp * cp * pp;
   const std::string tp_key = "parallel.tensor_model_parallel_size",
                     pp_key = "parallel.pipeline_model_parallel_size";
   if (world_size % model_ranks != 0) {
+    const std::string context = cp > 1 ? fmt::format(" x {}={}", kContextKey, cp) : "";
     violations.add(tp_key,
-                   fmt::format("{}={} x {}={} needs a multiple of {} ranks, and the run has {}",
-                               tp_key, tp, pp_key, pp, model_ranks, world_size),
+                   fmt::format("{}={}{} x {}={} needs a multiple of {} ranks, and the run has {}",
+                               tp_key, tp, context, pp_key, pp, model_ranks, world_size),
                    fmt::format("--ranks {}", (world_size / model_ranks + 1) * model_ranks));
   }
   const auto divides = [&](const char* what, int64_t n) {
@@ -245,12 +327,13 @@ void check_parallel(const ParallelConfig& parallel, const parallel::DdpConfig& d
                     tp_key, tp, kv),
         fmt::format("{} in {{{}}}", tp_key, config::divisors(kv)));
   }
-  const auto odd = std::ranges::find_if(micro_batch_tokens, [&](int64_t n) { return n % tp != 0; });
-  if (parallel.sequence_parallel && odd != micro_batch_tokens.end()) {
+  const std::vector<int64_t> tokens = tokens_of_ranks(micro_batch, static_cast<int>(cp));
+  const auto odd = std::ranges::find_if(tokens, [&](int64_t n) { return n % tp != 0; });
+  if (parallel.sequence_parallel && odd != tokens.end()) {
     violations.add("parallel.sequence_parallel",
                    fmt::format("parallel.sequence_parallel cannot divide the {} tokens of a "
-                               "microbatch evenly among {}={} ranks",
-                               *odd, tp_key, tp),
+                               "microbatch{} evenly among {}={} ranks",
+                               *odd, cp > 1 ? " on a context-parallel rank" : "", tp_key, tp),
                    "parallel.sequence_parallel=false");
   }
   try {
@@ -259,15 +342,45 @@ void check_parallel(const ParallelConfig& parallel, const parallel::DdpConfig& d
     violations.add(pp_key, error.what());
   }
   check_experts(parallel, ddp, model, world_size, violations);
-  const int dp = data_parallel_size(parallel, world_size);
+  check_context(parallel, model, micro_batch, violations);
+  const int dp = static_cast<int>(cp) * data_parallel_size(parallel, world_size);
   if (const int64_t n = ddp.num_distributed_optimizer_instances; dp % n != 0) {
     violations.add(
         "ddp.num_distributed_optimizer_instances",
         fmt::format("ddp.num_distributed_optimizer_instances={} does not divide the {} "
-                    "data-parallel ranks",
-                    n, dp),
+                    "data-parallel{} ranks",
+                    n, dp, cp > 1 ? " and context-parallel" : ""),
         fmt::format("ddp.num_distributed_optimizer_instances in {{{}}}", config::divisors(dp)));
   }
+}
+
+namespace {
+
+/// The groups of ContextComm::kA2aP2p.
+std::vector<comm::NeededGroup> context_parts(const ParallelConfig& parallel) {
+  if (parallel.hierarchical_context_parallel_sizes.size() != 2) return {};
+  const auto inner = static_cast<int>(parallel.hierarchical_context_parallel_sizes[0]),
+             outer = static_cast<int>(parallel.hierarchical_context_parallel_sizes[1]);
+  std::vector<std::vector<int>> neighbours(static_cast<size_t>(outer)),
+      rings(static_cast<size_t>(inner));
+  for (int rank = 0; rank < inner * outer; ++rank) {
+    neighbours[static_cast<size_t>(rank / inner)].push_back(rank);
+    rings[static_cast<size_t>(rank % inner)].push_back(rank);
+  }
+  return {{kContextInner, "cp", std::move(neighbours)}, {kContextOuter, "cp", std::move(rings)}};
+}
+
+} // namespace
+
+parallel::ContextParallel context_parallel(const ParallelConfig& parallel,
+                                           const comm::ParallelGroups& groups) {
+  parallel::ContextParallel context{.comm = parallel.cp_comm_type};
+  if (groups.lists("cp")) context.group = groups.get("cp");
+  if (groups.lists(kContextInner)) {
+    context.inner = groups.get(kContextInner);
+    context.outer = groups.get(kContextOuter);
+  }
+  return context;
 }
 
 std::vector<comm::NeededGroup> needed_groups(const ParallelConfig& parallel,
@@ -281,7 +394,16 @@ std::vector<comm::NeededGroup> needed_groups(const ParallelConfig& parallel,
   const auto add = [&](std::vector<comm::NeededGroup> more) {
     needed.insert(needed.end(), more.begin(), more.end());
   };
-  add(parallel::data_parallel_groups("dp", data_parallel_size(parallel, world_size), *ddp));
+  const auto cp = static_cast<int>(parallel.context_parallel_size);
+  const int dp = data_parallel_size(parallel, world_size);
+  if (cp == 1) {
+    add(parallel::data_parallel_groups("dp", dp, *ddp));
+  } else {
+    add({comm::NeededGroup::of_axes("dp"), comm::NeededGroup::of_axes("cp")});
+    add(context_parts(parallel));
+    if (model.num_moe_experts) add({comm::NeededGroup::of_axes(kSampleGroup)});
+    add(parallel::data_parallel_groups("dp-cp", dp * cp, *ddp));
+  }
   if (model.num_moe_experts) {
     add(parallel::data_parallel_groups("edp", expert_data_size(parallel, world_size), *ddp));
     add({comm::NeededGroup::of_axes("etp")});

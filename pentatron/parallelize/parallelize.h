@@ -41,11 +41,16 @@ PipelinePlan plan_pipeline(const ParallelConfig& parallel, const models::ModelCo
 /// What stages are told of the model's segments.
 std::vector<pipeline::StageSegment> stage_segments(const models::ModelConfig& model);
 
+/// The samples of a microbatch.
+struct MicroBatch {
+  int64_t samples = 1;
+  std::vector<int64_t> lengths; ///< tokens of a sample, in each stream; empty: not known
+};
 /// Everything about sizes that a run of `world_size` ranks would stumble over, in one pass, of
-/// sections that keep their own rules. `micro_batch_tokens`: of each stream; empty: not known.
+/// sections that keep their own rules.
 void check_parallel(const ParallelConfig& parallel, const parallel::DdpConfig& ddp,
-                    const models::ModelConfig& model, int world_size,
-                    const std::vector<int64_t>& micro_batch_tokens, config::Violations& violations);
+                    const models::ModelConfig& model, int world_size, const MicroBatch& micro_batch,
+                    config::Violations& violations);
 
 /// Data-parallel ranks of a world; at least 1.
 int data_parallel_size(const ParallelConfig& parallel, int world_size);
@@ -60,6 +65,10 @@ std::vector<comm::NeededGroup> needed_groups(const ParallelConfig& parallel,
 comm::ParallelGroups make_groups(const comm::Group& world, const ParallelConfig& parallel,
                                  const parallel::DdpConfig* ddp, const models::ModelConfig& model,
                                  const PipelinePlan& plan);
+
+/// The context-parallel axis as models take it.
+parallel::ContextParallel context_parallel(const ParallelConfig& parallel,
+                                           const comm::ParallelGroups& groups);
 
 struct ModelOptions {
   models::ModelConfig config;

@@ -29,11 +29,9 @@ void check_ranks(const Config& config, int world_size, config::Violations& viola
       !config::fields_hold(config.parallel) || !config::fields_hold(config.ddp))
     return;
   const bool batches = config.dataset.type == data::DatasetType::kBatches;
-  std::vector<int64_t> tokens; // of a microbatch
-  if (!batches && config::fields_hold(config.dataset))
-    for (const int64_t length : stream_lengths(config))
-      tokens.push_back(config.train.micro_batch_size * length);
-  parallelize::check_parallel(config.parallel, config.ddp, config.model, world_size, tokens,
+  parallelize::MicroBatch micro_batch{.samples = config.train.micro_batch_size, .lengths = {}};
+  if (!batches && config::fields_hold(config.dataset)) micro_batch.lengths = stream_lengths(config);
+  parallelize::check_parallel(config.parallel, config.ddp, config.model, world_size, micro_batch,
                               violations);
 }
 
@@ -110,6 +108,12 @@ void check_padding(const Config& config, config::Violations& violations) {
   const bool pads = type == DatasetType::kBert || type == DatasetType::kT5 ||
                     type == DatasetType::kClassification || type == DatasetType::kBatches;
   if (!config.train.remove_padding) return;
+  if (config.parallel.context_parallel_size > 1)
+    return violations.add(
+        "train.remove_padding",
+        fmt::format("train.remove_padding=true does not support parallel.context_parallel_size={}",
+                    config.parallel.context_parallel_size),
+        "train.remove_padding=false");
   if (config.model.num_moe_experts &&
       pads) // a rank whose samples are all padding would not meet the others
     return violations.add("train.remove_padding",
@@ -222,6 +226,7 @@ static bool can_be_as_long(Config config) {
   config.model.max_position_embeddings = config.train.seq_length + config.model.position_offset;
   try {
     const auto ranks = static_cast<int>(config.parallel.tensor_model_parallel_size *
+                                        config.parallel.context_parallel_size *
                                         config.parallel.pipeline_model_parallel_size);
     const auto free = free_memory_bytes(read_machine());
     return !free || plan_memory(config, ranks, {.ranks = ranks, .processes = 1}).machine <=

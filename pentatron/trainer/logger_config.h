@@ -30,6 +30,7 @@ struct LoggerConfig {
   ProgressBar progress = ProgressBar::kAuto;
   bool tensorboard = true;
   bool plot = true;
+  int64_t dead_expert_steps = 100;
   std::string run_name;
   std::string wandb_project;
   std::string mlflow_experiment;
@@ -54,7 +55,12 @@ struct LoggerConfig {
               "if it is not; off: never"),
         field("tensorboard", &C::tensorboard, "write TensorBoard events to logger.dir"),
         field("plot", &C::plot,
-              "draw the loss curve to loss.svg in logger.dir, again and again during the run"),
+              "draw the loss curve to loss.svg in logger.dir, and the load of experts to "
+              "experts.svg, again and again during the run"),
+        field("dead_expert_steps", &C::dead_expert_steps,
+              "warn when an expert had no token in so many iterations; 0: never")
+            .non_negative()
+            .unit("iterations"),
         field("run_name", &C::run_name,
               "name of the run in run.json, W&B and MLflow; default: the name of logger.dir"),
         field("wandb_project", &C::wandb_project,

@@ -13,6 +13,7 @@
 #include "pentatron/base/format.h"
 #include "pentatron/models/model.h"
 #include "pentatron/optim/rule.h"
+#include "pentatron/parallel/context/zigzag.h"
 #include "pentatron/parallel/pipeline/schedule/check.h"
 #include "pentatron/parallelize/parallelize.h"
 #include "pentatron/trainer/families.h"
@@ -74,6 +75,15 @@ double local_elements(const nn::Param& param, const nn::Coordinates& where) {
   double count = 1;
   for (const int64_t n : nn::local_shape(param.spec(), where)) count *= static_cast<double>(n);
   return count;
+}
+
+/// Tokens of train.seq_length that the rank with most of them has of a sample.
+double own_length(const Config& config) {
+  const auto cp = static_cast<int>(config.parallel.context_parallel_size);
+  int64_t most = 0;
+  for (int rank = 0; rank < std::min(cp, 2); ++rank)
+    most = std::max(most, parallel::zigzag_tokens(config.train.seq_length, rank, cp));
+  return static_cast<double>(most);
 }
 
 /// Of the stream that has the labels, for one token of train.seq_length.
@@ -195,13 +205,14 @@ class Planner {
   Planner(const Config& config, int world_size)
       : c_(config), types_(types_of(config.dtype)),
         tp_(static_cast<int>(config.parallel.tensor_model_parallel_size)),
+        cp_(static_cast<double>(config.parallel.context_parallel_size)),
         dp_(parallelize::data_parallel_size(config.parallel, world_size)),
+        replicas_(dp_ * static_cast<int>(config.parallel.context_parallel_size)),
         spec_(models::model_spec(config.model)),
         plan_(parallelize::plan_pipeline(config.parallel, config.model, stream_lengths(config))),
         anatomy_(anatomy_of(config, coordinates_of(config.parallel))),
         frozen_(frozen_parts(config, plan_, coordinates_of(config.parallel))),
-        tokens_(static_cast<double>(config.train.micro_batch_size) *
-                static_cast<double>(config.train.seq_length)) {
+        tokens_(static_cast<double>(config.train.micro_batch_size) * own_length(config)) {
     const double microbatches = static_cast<double>(config.train.global_batch_size) /
                                 static_cast<double>(config.train.micro_batch_size) / dp_;
     live_ = live_passes(plan_, microbatches);
@@ -215,9 +226,9 @@ class Planner {
     RankMemory m;
     const double own = parameters(rank),
                  trained = own - frozen_[static_cast<size_t>(rank)].elements;
-    const int64_t zero = dp_ > 1 ? c_.ddp.zero_stage : 0;
+    const int64_t zero = replicas_ > 1 ? c_.ddp.zero_stage : 0;
     const double shards =
-        std::max(1.0, static_cast<double>(dp_) /
+        std::max(1.0, static_cast<double>(replicas_) /
                           static_cast<double>(c_.ddp.num_distributed_optimizer_instances));
     const auto share = [&](double elements, int64_t from_stage) {
       return zero >= from_stage ? elements / shards : elements;
@@ -225,7 +236,8 @@ class Planner {
     double unit = 0; // the largest segment
     for (const auto& [kind, one] : anatomy_.kinds) unit = std::max(unit, one.elements);
     const double bucket =
-        dp_ > 1 ? std::min(trained, std::max(static_cast<double>(c_.ddp.bucket_size), unit)) : 0;
+        replicas_ > 1 ? std::min(trained, std::max(static_cast<double>(c_.ddp.bucket_size), unit))
+                      : 0;
     m.weights = types_.element * (share(own, 3) + (zero >= 3 ? std::min(own, 2 * unit) : 0));
     m.gradients = types_.acc * (share(trained, 2) + bucket);
     m.optimizer = share(trained, 1) * optim::state_bytes(c_.optimizer, types_.dtype);
@@ -270,14 +282,32 @@ class Planner {
     }
     const double stages = static_cast<double>(plan_.stages_of(rank).size());
     // Backward of a layer makes a gradient of about everything that it has kept.
-    const double working = largest * (recomputes ? 2 : 1) + 2 * hidden;
+    const double working = largest * (recomputes ? 2 : 1) + 2 * hidden + exchanged();
     return tokens_ * kept * live_[static_cast<size_t>(rank)] / stages +
            std::max(0.0, tokens_ * working - loss);
   }
 
+  /// What attention over context ranks holds for a token beside what it keeps: in a ring keys and
+  /// values of two ranks and three sums of their gradients, else those of all ranks; and sums of
+  /// outputs and of gradients of queries.
+  double exchanged() const {
+    if (cp_ == 1) return 0;
+    const double size = static_cast<double>(c_.model.head_size()) / tp_,
+                 values =
+                     2 * size * std::max<double>(tp_, static_cast<double>(c_.model.query_groups())),
+                 queries = size * static_cast<double>(c_.model.num_attention_heads);
+    const bool gathers =
+        std::ranges::find(c_.parallel.cp_comm_type, parallel::ContextComm::kAllGather) !=
+        c_.parallel.cp_comm_type.end();
+    return queries * 2 * types_.acc + values * (gathers ? cp_ * (types_.element + 2 * types_.acc)
+                                                        : 2 * types_.element + 3 * types_.acc);
+  }
+
   const Config& c_;
   Types types_;
-  int tp_, dp_;
+  int tp_;
+  double cp_;
+  int dp_, replicas_; ///< ranks that hold the same parameters, over dp and cp
   models::ModelSpec spec_;
   parallelize::PipelinePlan plan_;
   Anatomy anatomy_;
@@ -439,7 +469,7 @@ std::string remedy(Config config, int world_size, const LocalRanks& here, int64_
     changes.pop_back();
   }
   config.train.recompute = recompute;
-  if (dp > 1 && config.ddp.zero_stage < 3) {
+  if (dp * config.parallel.context_parallel_size > 1 && config.ddp.zero_stage < 3) {
     const int64_t before = config.ddp.zero_stage;
     for (int64_t stage = before + 1; stage <= 3; ++stage) {
       config.ddp.zero_stage = stage;

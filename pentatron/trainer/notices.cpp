@@ -1,6 +1,7 @@
 #include "pentatron/trainer/notices.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "pentatron/parallelize/parallelize.h"
 
@@ -30,7 +31,8 @@ std::vector<std::string> notices(const Config& config, int world_size, bool has_
                     "nothing\n  try: remove checkpoint.save",
                     c.save));
   const int dp = parallelize::data_parallel_size(config.parallel, world_size);
-  if (config.ddp.zero_stage > 0 && dp == 1)
+  const int64_t cp = config.parallel.context_parallel_size;
+  if (config.ddp.zero_stage > 0 && dp * cp == 1)
     add(fmt::format(
         "ddp.zero_stage={} has no effect: it splits over data-parallel ranks, and there "
         "is one\n  try: ddp.zero_stage=0",
@@ -38,7 +40,24 @@ std::vector<std::string> notices(const Config& config, int world_size, bool has_
   if (config.parallel.sequence_parallel && config.parallel.tensor_model_parallel_size == 1)
     add("parallel.sequence_parallel=true has no effect: it splits over tensor-parallel ranks, and "
         "there is one\n  try: parallel.sequence_parallel=false");
+  if (cp == 1 && config.parallel.cp_comm_type != parallelize::ParallelConfig().cp_comm_type)
+    add("parallel.cp_comm_type has no effect: it is about context-parallel ranks, and there is "
+        "one\n"
+        "  try: parallel.cp_comm_type=[p2p]");
   return all;
+}
+
+std::string keys_of_one_layout(const models::ModelConfig& model) {
+  using models::LoadBalancing;
+  if (!model.num_moe_experts) return {};
+  std::vector<std::string> keys;
+  const LoadBalancing type = model.moe_router_load_balancing_type;
+  if (type == LoadBalancing::kSinkhorn || type == LoadBalancing::kMicrobatch)
+    keys.push_back(fmt::format("model.moe_router_load_balancing_type={}", config::to_string(type)));
+  if (model.moe_expert_capacity_factor)
+    keys.push_back(
+        fmt::format("model.moe_expert_capacity_factor={:g}", *model.moe_expert_capacity_factor));
+  return fmt::format("{}", fmt::join(keys, " and "));
 }
 
 } // namespace pentatron::trainer

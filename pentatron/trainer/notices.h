@@ -1,4 +1,5 @@
-/// Settings that a run accepts and that change nothing: told once, at its start.
+/// What is told once, at the start of a run: settings that it accepts and that change nothing, or
+/// that bind it to its layout.
 #pragma once
 
 #include <string>
@@ -10,5 +11,9 @@ namespace pentatron::trainer {
 
 /// One sentence for each, with what to try. `has_validation`: the data has a part for it.
 std::vector<std::string> notices(const Config& config, int world_size, bool has_validation);
+
+/// The settings by which another layout, or another micro batch size, trains another model: "a=1
+/// and b=2"; empty: none.
+std::string keys_of_one_layout(const models::ModelConfig& model);
 
 } // namespace pentatron::trainer

@@ -17,6 +17,7 @@
 #include "pentatron/base/sha256.h"
 #include "pentatron/comm/rank_threads.h"
 #include "pentatron/nn/memory/counting_allocator.h"
+#include "pentatron/plot/load_plot.h"
 #include "pentatron/plot/loss_plot.h"
 #include "pentatron/plot/metrics_text.h"
 #include "pentatron/trainer/metrics/metrics_file.h"
@@ -80,6 +81,16 @@ fs::path existing(const fs::path& file) {
   return fs::exists(file, error) ? file : fs::path();
 }
 
+/// The next way to balance experts that the run does not use.
+std::string remedy_of_dead_experts(const models::ModelConfig& model) {
+  using models::LoadBalancing;
+  const LoadBalancing type = model.moe_router_load_balancing_type;
+  if (type == LoadBalancing::kSinkhorn || type == LoadBalancing::kNone)
+    return "model.moe_router_load_balancing_type=global_aux_loss model.moe_aux_loss_coeff=0.01";
+  return fmt::format("model.moe_aux_loss_coeff={:g}",
+                     model.moe_aux_loss_coeff > 0 ? 2 * model.moe_aux_loss_coeff : 0.01);
+}
+
 MlflowWriter::End mlflow_end(const std::string& exit_reason) {
   if (exit_reason.starts_with("error")) return MlflowWriter::End::kFailed;
   return exit_reason.starts_with("signal") ? MlflowWriter::End::kKilled
@@ -93,6 +104,7 @@ struct Reporter::State {
   ReporterOptions options;
   Interval interval;
   plot::LossPlot plot;
+  std::optional<ExpertWatch> experts;
   RunSummary summary;
   std::optional<MetricsFile> metrics;
   std::unique_ptr<TensorBoardWriter> tensorboard;
@@ -243,6 +255,14 @@ void Reporter::State::redraw(bool now) {
   if (config.logger.plot && !(plot.training.empty() && plot.validation.empty()))
     write(kLossPlotFile,
           [&] { write_file_atomically(dir() / kLossPlotFile, plot::loss_svg(plot)); });
+  if (config.logger.plot && experts && experts->last() > 0)
+    write(kExpertPlotFile, [&] {
+      const plot::LoadPlot loads{.title = fmt::format("load of experts, iterations {} to {}",
+                                                      experts->first(), experts->last()),
+                                 .layers = experts->layers(),
+                                 .loads = experts->loads()};
+      write_file_atomically(dir() / kExpertPlotFile, plot::load_svg(loads));
+    });
   const double end = monotonic_s();
   next_redraw_s = end + std::max(kRedrawSeconds, (end - begin) / kRedrawShare);
 }
@@ -283,6 +303,8 @@ Reporter::Reporter(const Config& config, const ReporterOptions& options)
   s.options = options;
   if (!options.main_rank) return;
   s.plot.title = "training loss";
+  if (!options.expert_layers.empty())
+    s.experts.emplace(options.expert_layers, config.logger.dead_expert_steps);
   if (const fs::path dir = s.dir(); !dir.empty()) {
     RunSummary& summary = s.summary;
     summary.name = name_of_run(config.logger);
@@ -373,6 +395,7 @@ TrainLog Reporter::State::log_of(const StepReport& r, std::optional<double> loss
   log.data_wait = r.data_wait;
   log.eta_s = mean_step_s * static_cast<double>(options.total_iterations - r.iteration);
   log.world_size = options.world_size;
+  log.experts = r.experts;
   return log;
 }
 
@@ -403,6 +426,9 @@ void Reporter::step(const StepReport& r) {
   s.write_tensorboard(r.iteration - 1, [&](TensorBoardWriter& board) { board.training(one); });
   s.track(r.iteration - 1, r.iteration, tracked_values(one));
   if (r.loss) s.plot.training.push_back({static_cast<double>(r.iteration), *r.loss});
+  if (s.experts)
+    for (const std::string& sentence : s.experts->step(r.iteration, r.experts))
+      log::warning("{}\n  try: {}", sentence, remedy_of_dead_experts(s.config.model));
   s.summary.iteration = r.iteration;
   s.summary.consumed_samples = r.consumed_samples;
   s.summary.consumed_tokens = s.tokens(r.consumed_samples);

@@ -14,6 +14,7 @@
 #include "pentatron/checkpoint/run_saver.h"
 #include "pentatron/trainer/config.h"
 #include "pentatron/trainer/evaluation.h"
+#include "pentatron/trainer/metrics/expert_load.h"
 #include "pentatron/trainer/metrics/peak.h"
 #include "pentatron/trainer/step_flops.h"
 
@@ -26,6 +27,7 @@ struct StepReport {
   std::optional<double> loss; ///< none: the batch had no targets, and the step was skipped
   Scores terms;               ///< of a model with several loss terms, by name
   std::optional<double> grad_norm;
+  std::vector<LayerLoad> experts; ///< of layers that have some
   double lr = 0;
   double step_time_s = 0;
   StepFlops flops;
@@ -40,7 +42,8 @@ struct ReporterOptions {
   int64_t tokens_per_sample = 0;
   int64_t world_size = 1;
   std::optional<Peak> peak;
-  std::string loss_name = "loss"; ///< as Megatron's lines have it
+  std::string loss_name = "loss";              ///< as Megatron's lines have it
+  std::vector<std::string> expert_layers = {}; ///< names of layers with experts
   bool main_rank = true;
   bool progress_bar = false;                     ///< with logger.progress=auto
   std::map<std::string, std::string> files = {}; ///< to write into logger.dir, by name

@@ -13,6 +13,7 @@ inline constexpr const char* kSummaryFile = "run.json";
 inline constexpr const char* kConfigFile = checkpoint::kRunConfigName;
 inline constexpr const char* kKernelsFile = "kernels.json";
 inline constexpr const char* kLossPlotFile = "loss.svg";
+inline constexpr const char* kExpertPlotFile = "experts.svg";
 inline constexpr const char* kSkippedFile = "skipped.jsonl";
 inline constexpr const char* kTraceFile = "trace.json";
 inline constexpr const char* kPipelinePlotFile = "pipeline.svg";
@@ -20,8 +21,9 @@ inline constexpr const char* kTensorBoardFolder = "tensorboard";
 inline constexpr const char* kWandbFolder = "wandb";
 inline constexpr const char* kMlflowFolder = "mlruns";
 
-inline constexpr std::array kRunFiles{
-    kMetricsFile, kSummaryFile,      kConfigFile,        kKernelsFile, kLossPlotFile, kSkippedFile,
-    kTraceFile,   kPipelinePlotFile, kTensorBoardFolder, kWandbFolder, kMlflowFolder};
+inline constexpr std::array kRunFiles{kMetricsFile,       kSummaryFile,  kConfigFile,
+                                      kKernelsFile,       kLossPlotFile, kExpertPlotFile,
+                                      kSkippedFile,       kTraceFile,    kPipelinePlotFile,
+                                      kTensorBoardFolder, kWandbFolder,  kMlflowFolder};
 
 } // namespace pentatron::trainer

@@ -14,6 +14,7 @@
 #include "pentatron/comm/collectives.h"
 #include "pentatron/comm/gather_text.h"
 #include "pentatron/nn/memory/counting_allocator.h"
+#include "pentatron/parallel/context/zigzag.h"
 #include "pentatron/parallel/expert/balance.h"
 #include "pentatron/parallel/pipeline/schedule/check.h"
 #include "pentatron/parallel/pipeline/schedule/forward_only.h"
@@ -68,6 +69,20 @@ bool defers_weight_gradients(const pipeline::Schedule& schedule) {
 /// The sign of a NaN means nothing, but is printed.
 double plain(double value) {
   return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value;
+}
+
+/// Takes this rank's part of each sample. `streams`: names of the layouts.
+void cut_context(nn::Microbatch& input, const data::Batch& batch,
+                 const std::vector<std::string>& streams, const comm::Group& context) {
+  if (context.size() == 1) return;
+  for (nn::SequenceLayout& layout : input.layouts)
+    layout = parallel::cut_samples(std::move(layout), context.rank(), context.size());
+  for (auto& [name, values] : input.fields) {
+    const std::string& stream = batch.fields.at(name).field.stream;
+    const auto place = std::ranges::find(streams, stream) - streams.begin();
+    if (!stream.empty())
+      values = parallel::own_tokens(values, input.layouts[static_cast<size_t>(place)]);
+  }
 }
 
 } // namespace
@@ -127,8 +142,10 @@ Stepper::Counts Stepper::global_counts(const data::StepData& data) const {
   int64_t samples = 0;
   for (const data::Batch& batch : data.microbatches) samples += std::ssize(batch.sample_ids);
   own.push_back(samples);
-  const at::Tensor all =
-      comm::all_reduce(int64_tensor(own, at::kCPU), comm::ReduceOp::kSum, groups_.dp());
+  // Context ranks have parts of the same samples, and count them whole.
+  const bool wrong = groups_.lists("dp-cp") && planted("targets_counted_by_every_context_rank");
+  const comm::Group& ranks = groups_.get(wrong ? "dp-cp" : "dp");
+  const at::Tensor all = comm::all_reduce(int64_tensor(own, at::kCPU), comm::ReduceOp::kSum, ranks);
   const int64_t* sums = all.const_data_ptr<int64_t>();
   Counts counts;
   for (size_t i = 0; i < spec().losses.size(); ++i) counts.targets.push_back(*sums++);
@@ -160,6 +177,8 @@ std::vector<nn::Microbatch> Stepper::inputs(const data::StepData& data) const {
     inputs.push_back(model_input(batch, model_->model->spec().streams, model_->device));
     if (groups_.pp().rank() > 0 && planted("padding_seen_on_later_stages"))
       for (nn::SequenceLayout& layout : inputs.back().layouts) layout.real.clear();
+    cut_context(inputs.back(), batch, model_->model->spec().streams,
+                model_->model->context_group());
     if (tp.sequence)
       for (nn::SequenceLayout& layout : inputs.back().layouts)
         layout.cut_outer(tp.rank(), tp.size());
@@ -335,11 +354,16 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
     sums = summed(sums, groups_.world());
     result.expert_counts = expert_counts(state);
   }
-  for (size_t i = 0; i < spec().auxiliary.size(); ++i)
-    result.auxiliary.push_back(
+  for (size_t i = 0; i < spec().auxiliary.size(); ++i) {
+    result.auxiliary.emplace_back();
+    if (spec().auxiliary[i].name == parallel::balance_term(parallel::Balance::kGlobal) &&
+        expert_loads_.empty())
+      continue; // the first step
+    result.auxiliary.back() =
         plain(sums[result.terms.size() + i] /
               static_cast<double>(denominator(spec().auxiliary[i].per, counts, data) *
-                                  std::ssize(spec().expert_layers))));
+                                  std::ssize(spec().expert_layers)));
+  }
   double total = 0;
   for (size_t i = 0; i < result.terms.size(); ++i) {
     if (counts.targets[i] == 0) continue;

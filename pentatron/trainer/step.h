@@ -47,8 +47,9 @@ struct StepResult {
   /// Of each of the model's terms: sum over targets / number of targets, over all ranks; none
   /// without targets.
   std::vector<std::optional<double>> terms;
-  /// Of each of its auxiliary terms, the mean of the layers that have it.
-  std::vector<double> auxiliary;
+  /// Of each of its auxiliary terms, the mean of the layers that have it; none if the step has
+  /// none.
+  std::vector<std::optional<double>> auxiliary;
   /// [layers with experts, E + 1] int64: how many tokens chose each expert, and how many of these
   /// choices were dropped. Undefined: no experts.
   at::Tensor expert_counts;

@@ -142,6 +142,7 @@ void Trainer::State::build_model() {
       {.config = config.model,
        .build = {.dtype = scalar_type(config.dtype),
                  .tp = {groups.tp(), config.parallel.sequence_parallel, config.comm_overlap.tp},
+                 .context = parallelize::context_parallel(config.parallel, groups),
                  .recompute = config.train.recompute == Recompute::kFull,
                  .recompute_activations = config.train.recompute == Recompute::kSelective},
        .device = device,
@@ -152,6 +153,9 @@ void Trainer::State::build_model() {
   if (groups.tp().size() > 1 && config.dtype == Precision::kBf16)
     log::info("with tensor parallelism, bf16 sums round differently than on one rank: losses are "
               "equal on average, but not digit by digit");
+  if (const std::string keys = keys_of_one_layout(config.model);
+      groups.world().size() > 1 && !keys.empty())
+    log::info("other numbers of ranks or microbatches train another model, because of {}", keys);
   const bool from_elsewhere = foreign_model(config.checkpoint).has_value();
   if ((!found && !from_elsewhere) ||
       config.checkpoint.strictness == checkpoint::Strictness::kLogAll)
@@ -415,13 +419,14 @@ TrainReport Trainer::run(const RunOptions& run_options) {
                      .world_size = s.groups.world().size(),
                      .peak = s.main_rank ? find_peak(c, s.device) : std::nullopt,
                      .loss_name = losses.size() == 1 ? losses.front().name : "loss",
+                     .expert_layers = s.model.model->spec().expert_layers,
                      .main_rank = s.main_rank,
                      .progress_bar = run_options.progress_bar,
                      .files = {{kKernelsFile, s.kernel_choice}},
                      .version = run_options.version,
                      .torch_version = TORCH_VERSION,
                      .device = s.device.str(),
-                     .layout = fmt::format("tp={} pp={} dp={}", g.tp().size(),
+                     .layout = fmt::format("tp={} cp={} pp={} dp={}", g.tp().size(), g.size("cp"),
                                            c.parallel.pipeline_model_parallel_size, g.dp().size()),
                      .started_from = s.started_from});
   try {
@@ -509,7 +514,8 @@ TrainReport Trainer::State::train(Reporter& reporter) {
     const Scores terms = named_terms(s.model.model->spec(), result.terms);
     Scores shown = terms;
     for (size_t i = 0; i < result.auxiliary.size(); ++i)
-      shown.emplace_back(s.model.model->spec().auxiliary[i].name, result.auxiliary[i]);
+      if (result.auxiliary[i])
+        shown.emplace_back(s.model.model->spec().auxiliary[i].name, *result.auxiliary[i]);
     tracer.end();
     s.progress.iteration = iteration;
     s.progress.consumed_samples = s.loader->consumed_samples();
@@ -542,6 +548,7 @@ TrainReport Trainer::State::train(Reporter& reporter) {
          .loss = result.loss,
          .terms = shown,
          .grad_norm = result.grad_norm,
+         .experts = layer_loads(s.model.model->spec().expert_layers, result.expert_counts),
          .lr = options.lr,
          .step_time_s = monotonic_s() - step_begin,
          .flops = result.loss ? step_flops(c, *s.model.model, samples, result.totals) : StepFlops{},

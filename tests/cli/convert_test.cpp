@@ -76,6 +76,27 @@ TEST_F(ConvertVerb, QuantisesAndPrintsThePerplexityThatItCosts) {
   EXPECT_TRUE(fs::exists(folder / "c.gguf"));
 }
 
+/// Every expert is a copy, and the weights of a token's experts sum to 1.
+TEST_F(ConvertVerb, AModelWithNewExpertsComputesWhatTheDenseOneDoes) {
+  const auto loss = [&](const std::string& of) {
+    const std::string said = ProgramFolder::run("evaluate " + of + " --batches '" + model +
+                                                "/expected.safetensors' dtype=fp64 2>/dev/null");
+    return parse_json(said, "result")["loss"].get<double>();
+  };
+  EXPECT_THAT(run("convert '" + model + "' moe --format hf --experts 4"), HasSubstr("from hf"));
+  EXPECT_EQ(read_json(folder / "moe/config.json")["model_type"], "mixtral");
+  run("convert '" + model + "' ours --format pentatron --experts 6 --experts-topk 3");
+  const double dense = loss("'" + model + "'");
+  EXPECT_NEAR(loss("moe"), dense, 1e-9); // in the files of both are fp32 numbers
+  EXPECT_NEAR(loss("ours"), dense, 1e-9);
+  EXPECT_THAT(run("convert moe more --format hf --experts 8", 2), HasSubstr("has 4 experts"));
+  EXPECT_THAT(run("convert '" + model + "' x --format hf --experts 2 --experts-topk 3", 2),
+              HasSubstr("model.moe_router_topk=3 is more than model.num_moe_experts=2"));
+  const std::string bert = PENTATRON_TEST_DATA "/hf_tiny/bert";
+  EXPECT_THAT(run("convert '" + bert + "' x --format hf --experts 2", 2),
+              HasSubstr("a model of type bert cannot have experts"));
+}
+
 TEST_F(ConvertVerb, OfQ4KIsReadBack) {
   run("train model.num_layers=2 model.hidden_size=256 model.num_attention_heads=4 "
       "model.ffn_hidden_size=512 model.vocab_size=320 dataset.type=mock train.seq_length=16 "

@@ -218,6 +218,16 @@ std::vector<int64_t> argmax_of_full_passes(parallelize::RankModel& model,
   return drawn;
 }
 
+void latent_attention(models::ModelConfig& c) {
+  c.num_query_groups.reset();
+  c.multi_latent_attention = true;
+  c.q_lora_rank = 20;
+  c.kv_lora_rank = 12;
+  c.qk_head_dim = 6;
+  c.qk_pos_emb_head_dim = 4;
+  c.v_head_dim = 10;
+}
+
 struct Variant {
   const char* name;
   void (*change)(models::ModelConfig&);
@@ -264,6 +274,17 @@ INSTANTIATE_TEST_SUITE_P(
                                 c.softmax_type = models::SoftmaxType::kOffByOne;
                                 c.qk_layernorm = true;
                                 c.num_query_groups = 1;
+                              }},
+                      Variant{"latents", latent_attention},
+                      Variant{"latents_with_window_and_sinks",
+                              [](models::ModelConfig& c) {
+                                latent_attention(c);
+                                c.q_lora_rank.reset();
+                                c.rotary_interleaved = true;
+                                c.softmax_type = models::SoftmaxType::kOffByOne;
+                                c.window_size = 5;
+                                c.full_attention_layers = {1};
+                                c.attn_logit_softcapping = 3;
                               }}),
     [](const auto& info) { return info.param.name; });
 
@@ -386,26 +407,33 @@ INSTANTIATE_TEST_SUITE_P(Layouts, GenerateLayouts,
                                               *info.param.stages != 0 ? "_virtual" : "");
                          });
 
-TEST(GenerateEncoderDecoder, WritesWhatTransformersWritesOnAnyRanks) {
+class GenerateFamilies : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(GenerateFamilies, WriteWhatTransformersWritesOnAnyRanks) {
   const std::filesystem::path folder =
-      std::filesystem::path(PENTATRON_TEST_DATA) / "hf_tiny/t5_generation";
+      std::filesystem::path(PENTATRON_TEST_DATA) / "hf_tiny" / GetParam();
   const Json expected = read_json(folder / "texts.json");
   Prompts prompts, tokens;
   for (const Json& text : expected.at("texts")) {
     prompts.push_back(text.at("prompt").get<std::vector<int64_t>>());
     tokens.push_back(text.at("tokens").get<std::vector<int64_t>>());
   }
+  const models::ModelConfig config = checkpoint::open_model(folder.string())->config();
   struct Case {
     int tp, pp;
     bool sequence;
     at::ScalarType dtype;
+    int ep = 1;
   };
   for (const Case& c : {Case{1, 1, false, at::kDouble}, Case{2, 1, true, at::kDouble},
                         Case{1, 2, false, at::kDouble}, Case{2, 2, true, at::kDouble},
-                        Case{1, 1, false, at::kFloat}}) {
-    test::run_ranks(c.tp * c.pp, [&](const comm::Group& world) {
+                        Case{1, 1, false, at::kFloat}, Case{1, 1, false, at::kDouble, 2},
+                        Case{2, 2, false, at::kDouble, 2}}) {
+    if (c.ep > 1 && !config.num_moe_experts) continue;
+    test::run_ranks(c.tp * c.pp * c.ep, [&](const comm::Group& world) {
       const auto source = checkpoint::open_model(folder.string());
       parallelize::ParallelConfig parallel;
+      parallel.expert_model_parallel_size = c.ep;
       parallel.tensor_model_parallel_size = c.tp;
       parallel.pipeline_model_parallel_size = c.pp;
       const parallelize::PipelinePlan plan = parallelize::plan_pipeline(parallel, source->config());
@@ -415,7 +443,7 @@ TEST(GenerateEncoderDecoder, WritesWhatTransformersWritesOnAnyRanks) {
           *source,
           {.config = source->config(),
            .build = {.dtype = c.dtype, .tp = {groups.tp(), c.sequence, false}},
-           .max_sequence = 1,
+           .max_sequence = config.longest_sequence().value_or(1),
            .gradients = false},
           groups, plan);
       const std::vector<Text> texts =
@@ -424,10 +452,15 @@ TEST(GenerateEncoderDecoder, WritesWhatTransformersWritesOnAnyRanks) {
                     .max_new_tokens = 80,
                     .stop_tokens = {expected.at("stop").get<int64_t>()}});
       for (size_t i = 0; i < prompts.size(); ++i)
-        EXPECT_EQ(texts[i].tokens, tokens[i]) << "tp " << c.tp << ", pp " << c.pp << ", " << i;
+        EXPECT_EQ(texts[i].tokens, tokens[i])
+            << "tp " << c.tp << ", pp " << c.pp << ", ep " << c.ep << ", " << i;
     });
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Folders, GenerateFamilies,
+                         ::testing::Values("t5_generation", "deepseek_v3", "deepseek_v3_yarn"),
+                         [](const auto& info) { return std::string(info.param); });
 
 } // namespace
 } // namespace pentatron::generate

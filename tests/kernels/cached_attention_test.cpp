@@ -21,6 +21,7 @@ struct Case {
   bool sinks = false;
   bool bias = false;
   DType dtype = DType::kFloat32;
+  int64_t value_size = 0; ///< of the first features of keys; 0: values lie beside the keys
 };
 
 /// Whole sequences, side by side, and the caches with margins that they are kept in.
@@ -39,7 +40,7 @@ struct Sequences {
     v = Array::random(c.dtype, all * c.kv_heads * d, 4);
     whole = Array(c.dtype, all * c.heads * d);
     new_q = Array(c.dtype, tokens * c.heads * d);
-    out = Array(c.dtype, tokens * c.heads * d, -7.0);
+    out = Array(c.dtype, tokens * c.heads * size_of_values(), -7.0);
     int64_t row = 0;
     for_new_tokens([&](int64_t token) {
       for (int64_t i = 0; i < c.heads * d; ++i)
@@ -52,7 +53,7 @@ struct Sequences {
       const int64_t begin = documents[s] * c.kv_heads * d;
       for (int64_t t = 0; t < length; t += kPage) {
         pages.push_back(k.at(begin + t * c.kv_heads * d));
-        value_pages.push_back(v.at(begin + t * c.kv_heads * d));
+        value_pages.push_back((c.value_size > 0 ? k : v).at(begin + t * c.kv_heads * d));
       }
       sequences.push_back({.first = first, .count = count, .length = length, .k = {}, .v = {}});
       first += count;
@@ -71,15 +72,17 @@ struct Sequences {
     for (size_t s = 0; s < c.sequences.size(); ++s)
       for (int64_t i = documents[s + 1] - c.sequences[s].second; i < documents[s + 1]; ++i) f(i);
   }
+  int64_t size_of_values() const { return c.value_size > 0 ? c.value_size : c.head_size; }
   CachedAttention args() {
-    const int64_t d = c.head_size;
+    const int64_t d = c.head_size, e = size_of_values();
     return {.dtype = c.dtype,
             .heads = c.heads,
             .kv_heads = c.kv_heads,
             .head_size = d,
+            .value_size = c.value_size,
             .sequences = sequences,
             .q = {new_q.data(), c.heads * d, d},
-            .out = {out.data(), c.heads * d, d},
+            .out = {out.data(), c.heads * e, e},
             .kv_token_stride = c.kv_heads * d,
             .kv_head_stride = d,
             .page = kPage,
@@ -107,15 +110,16 @@ struct Sequences {
                                            .span = c.bias ? kSpan : 0},
                                  .q = {q.data(), c.heads * d, d},
                                  .k = {k.data(), c.kv_heads * d, d},
-                                 .v = {v.data(), c.kv_heads * d, d},
+                                 .v = {(c.value_size > 0 ? k : v).data(), c.kv_heads * d, d},
                                  .out = {whole.data(), c.heads * d, d},
                                  .lse = lse.data()},
                                 {});
     Array result(c.dtype, out.size());
+    const int64_t e = size_of_values();
     int64_t row = 0;
     for_new_tokens([&](int64_t token) {
-      for (int64_t i = 0; i < c.heads * d; ++i)
-        result.set(row * c.heads * d + i, whole[token * c.heads * d + i]);
+      for (int64_t i = 0; i < c.heads * e; ++i)
+        result.set(row * c.heads * e + i, whole[token * c.heads * d + i / e * d + i % e]);
       ++row;
     });
     return result;
@@ -179,6 +183,19 @@ std::vector<Case> cases() {
        .sequences = {{129, 2}, {400, 1}, {7, 7}},
        .window = 115,
        .sinks = true},
+      {.name = "latents",
+       .heads = 5,
+       .kv_heads = 1,
+       .head_size = 40,
+       .sequences = {{140, 3}, {9, 9}},
+       .sinks = true,
+       .value_size = 33},
+      {.name = "latents_of_deepseek",
+       .heads = 16,
+       .kv_heads = 1,
+       .head_size = 576,
+       .sequences = {{130, 1}},
+       .value_size = 512},
       {.name = "bias", .heads = 4, .head_size = 24, .sequences = {{200, 3}, {5, 5}}, .bias = true}};
   std::vector<Case> result;
   for (const DType dtype : kAllTypes) {

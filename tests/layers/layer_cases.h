@@ -98,6 +98,38 @@ std::vector<Case> encoder_decoder_cases() {
   return all;
 }
 
+/// Latent attention: with and without compression of queries, every option of attention.
+std::vector<Case> latent_cases() {
+  Case deepseek{.name = "deepseek",
+                .options = {.attention = {.hidden = kHidden, .heads = 4, .head_size = 7},
+                            .mlp = {.hidden = kHidden,
+                                    .ffn = 10,
+                                    .activation = Activation::kSilu,
+                                    .gated = true}},
+                .rotary_dim = 4,
+                .interleaved = true};
+  deepseek.options.attention.latent =
+      LatentSizes{.query_rank = 8, .rank = 6, .plain_size = 3, .rotary_size = 4, .value_size = 5};
+  Case plain = deepseek;
+  plain.name = "latent_keys";
+  plain.interleaved = false;
+  AttentionOptions& o = plain.options.attention;
+  o.latent->query_rank = 0;
+  o.latent->value_size = 9;
+  o.latent->norm_eps = 1e-3;
+  o.norm_zero_centered = true;
+  o.qkv_bias = o.proj_bias = true;
+  o.scale = 0.7;
+  o.window = 3;
+  o.softmax = SoftmaxKind::kLearnable;
+  Case both = plain;
+  both.name = "latents_no_rotary";
+  both.options.attention.latent->query_rank = 5;
+  both.rotary_dim = 0;
+  both.options.norm_output = true;
+  return {deepseek, plain, both};
+}
+
 std::vector<Case> cases() {
   std::vector<Case> all;
   all.push_back(
@@ -155,6 +187,7 @@ std::vector<Case> cases() {
   glm.options.norm_output = true;
   all.push_back(glm);
   for (const Case& c : encoder_decoder_cases()) all.push_back(c);
+  for (const Case& c : latent_cases()) all.push_back(c);
   return all;
 }
 
@@ -254,8 +287,37 @@ at::Tensor plain_cross(const at::Tensor& x, const at::Tensor& memory, const Leav
   return plain_linear(y.reshape({kBatch * kSequence, n * d}), p, "cross_attention.proj");
 }
 
-at::Tensor plain_attention(const at::Tensor& x, const Leaves& p, const Case& c) {
+struct PlainHeads {
+  at::Tensor q, k, v; ///< [b, s, heads, size]
+};
+
+PlainHeads plain_latent_heads(const at::Tensor& x, const Leaves& p, const Case& c) {
   const AttentionOptions& o = c.options.attention;
+  const LatentSizes& s = *o.latent;
+  const nn::NormOptions norm{.eps = s.norm_eps, .zero_centered = o.norm_zero_centered};
+  at::Tensor q = x;
+  if (s.query_rank > 0)
+    q = plain_norm(plain_linear(x, p, "attention.q_a"), p, "attention.q_a_norm", norm);
+  q = plain_linear(q, p, s.query_rank > 0 ? "attention.q_b" : "attention.q")
+          .view({kBatch, kSequence, o.heads, s.plain_size + s.rotary_size});
+  const at::Tensor kv_a = plain_linear(x, p, "attention.kv_a");
+  const at::Tensor kv =
+      plain_linear(plain_norm(kv_a.narrow(1, 0, s.rank), p, "attention.kv_a_norm", norm), p,
+                   "attention.kv_b")
+          .view({kBatch, kSequence, o.heads, s.plain_size + s.value_size});
+  const at::Tensor key =
+      plain_rotation(
+          kv_a.narrow(1, s.rank, s.rotary_size).view({kBatch, kSequence, 1, s.rotary_size}), c)
+          .expand({-1, -1, o.heads, -1});
+  const at::Tensor turned = plain_rotation(q.narrow(3, s.plain_size, s.rotary_size), c);
+  return {at::cat({q.narrow(3, 0, s.plain_size), turned}, 3),
+          at::cat({kv.narrow(3, 0, s.plain_size), key}, 3),
+          kv.narrow(3, s.plain_size, s.value_size)};
+}
+
+PlainHeads plain_heads(const at::Tensor& x, const Leaves& p, const Case& c) {
+  const AttentionOptions& o = c.options.attention;
+  if (o.latent) return plain_latent_heads(x, p, c);
   const int64_t n = o.heads, g = o.kv_heads, d = o.head_size;
   const at::Tensor qkv =
       plain_linear(x, p, "attention.qkv").view({kBatch, kSequence, n + 2 * g, d});
@@ -270,11 +332,16 @@ at::Tensor plain_attention(const at::Tensor& x, const Leaves& p, const Case& c) 
     q = normed(q, "attention.q_norm");
     k = normed(k, "attention.k_norm");
   }
-  q = plain_rotation(q, c);
-  k = plain_rotation(k, c);
+  return {plain_rotation(q, c), plain_rotation(k, c), v};
+}
+
+at::Tensor plain_attention(const at::Tensor& x, const Leaves& p, const Case& c) {
+  const AttentionOptions& o = c.options.attention;
+  const auto [q, k, v] = plain_heads(x, p, c);
+  const int64_t n = o.heads, d = o.head_size;
   const auto heads_first = [](const at::Tensor& y) { return y.transpose(1, 2); };
   const auto repeated = [&](const at::Tensor& y) {
-    return heads_first(y).repeat_interleave(n / g, 1);
+    return heads_first(y).repeat_interleave(n / y.size(2), 1);
   };
   const double scale = o.scale > 0 ? o.scale : 1 / std::sqrt(static_cast<double>(d));
   at::Tensor s = heads_first(q).matmul(repeated(k).transpose(2, 3)) * scale;
@@ -291,7 +358,7 @@ at::Tensor plain_attention(const at::Tensor& x, const Leaves& p, const Case& c) 
   }
   const at::Tensor probabilities = at::softmax(s, 3).narrow(3, 0, kSequence);
   const at::Tensor y = heads_first(probabilities.matmul(repeated(v)));
-  return plain_linear(y.reshape({kBatch * kSequence, n * d}), p, "attention.proj");
+  return plain_linear(y.reshape({kBatch * kSequence, n * v.size(3)}), p, "attention.proj");
 }
 
 at::Tensor plain_mlp(const at::Tensor& x, const Leaves& p, const MlpOptions& o) {

@@ -182,8 +182,14 @@ TEST_P(LayerTest, CostCountsTheFlopsOfTheMatrices) {
       const int sums = o.attention.qk_norm == QkNorm::kProjection ? 4 : 0;
       const int64_t tokens = kBatch * kSequence;
       int64_t numbers = tokens * (4 * kHidden + sums);
+      int count = 4 + sums + (o.cross ? 3 : 0);
+      if (const auto& latent = o.attention.latent) { // gradients of what is made of the input
+        const int64_t read = latent->query_rank > 0 ? latent->query_rank : kHidden;
+        numbers += tokens * (read + latent->rank + latent->rotary_size - kHidden);
+        count += 2;
+      }
       if (o.cross) numbers += 2 * tokens * kHidden + input_memory(GetParam()).numel();
-      EXPECT_EQ(cost.tp_all_reduce.count, ranks == 1 ? 0 : 4 + sums + (o.cross ? 3 : 0));
+      EXPECT_EQ(cost.tp_all_reduce.count, ranks == 1 ? 0 : count);
       EXPECT_EQ(cost.tp_all_reduce.bytes, ranks == 1 ? 0 : numbers * 4);
     });
   }

@@ -52,7 +52,7 @@ constexpr const char* kNotInGguf[] = {
     "bert",      "bert_masked_lm",    "bert_regression",    "bert_model",
     "t5",        "roberta_masked_lm", "roberta_model",      "roberta_classification",
     "t5_untied", "t5_v1_1_gated",     "t5_untied_unscaled", "t5_generation",
-    "olmoe",     "qwen2_moe"};
+    "olmoe",     "qwen2_moe",         "deepseek_v3",        "deepseek_v3_yarn"};
 
 std::vector<std::string> with_others() {
   std::vector<std::string> names(std::begin(kAll), std::end(kAll));

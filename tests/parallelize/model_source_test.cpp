@@ -56,9 +56,9 @@ class ModelSources : public testing::Test {
 };
 
 TEST(WeightMap, EntriesTileTheirParameters) {
-  for (const char* name :
-       {"gemma2", "gemma3_text", "glm4", "gpt2", "gpt_oss", "llama", "llama3_rope_scaling_tied",
-        "mixtral", "olmo2", "olmoe", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"}) {
+  for (const char* name : {"deepseek_v3", "deepseek_v3_yarn", "gemma2", "gemma3_text", "glm4",
+                           "gpt2", "gpt_oss", "llama", "llama3_rope_scaling_tied", "mixtral",
+                           "olmo2", "olmoe", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"}) {
     const HfModel hf = read_hf_config(kSourceModels / name);
     const parallelize::RankModel model = build_model(hf.config, at::kFloat);
     for (const HfNames kind : {HfNames::kFiles, HfNames::kParameters, HfNames::kStacks}) {

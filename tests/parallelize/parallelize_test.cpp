@@ -112,6 +112,12 @@ TEST(NeededGroups, AreThoseThatTheRunUses) {
                    &ddp, true, 3),
             "tp pp dp shared:embedding.word.weight(0 2)");
   EXPECT_EQ(needed({.pipeline_model_parallel_size = 2}, &ddp, false, 2), "tp pp dp");
+  EXPECT_EQ(needed({.context_parallel_size = 2}, &ddp, true, 4), "tp pp dp cp dp-cp");
+  EXPECT_EQ(needed({.context_parallel_size = 4,
+                    .cp_comm_type = {parallel::ContextComm::kA2aP2p},
+                    .hierarchical_context_parallel_sizes = {2, 2}},
+                   &ddp, true, 4),
+            "tp pp dp cp cp-inner(0 1)(2 3) cp-outer(0 2)(1 3) dp-cp");
   // The V shape has both ends on one rank.
   EXPECT_EQ(needed({.pipeline_model_parallel_size = 2,
                     .pipeline_schedule = PipelineSchedule::kZbV,

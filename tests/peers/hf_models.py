@@ -69,6 +69,15 @@ def gemma3(**keys):
     return tf.Gemma3TextConfig, {**LLAMA, **GEMMA, **keys}
 
 
+DEEPSEEK = dict(hidden_size=32, intermediate_size=40, moe_intermediate_size=16, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=4,
+                n_routed_experts=8, num_experts_per_tok=3, n_group=2, topk_group=1, first_k_dense_replace=1, kv_lora_rank=12, q_lora_rank=20,
+                qk_rope_head_dim=6, qk_nope_head_dim=10, v_head_dim=14, vocab_size=131, max_position_embeddings=64, initializer_range=0.15)
+
+
+def deepseek_v3(**keys):
+    return tf.DeepseekV3Config, {**DEEPSEEK, **keys}
+
+
 ENCODER = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=40, vocab_size=67,
                max_position_embeddings=48, initializer_range=0.1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
@@ -172,6 +181,19 @@ MODELS = {
     "gemma3_padding": gemma3(pad_token_id=0),
     "gemma3_all_full": gemma3(layer_types=["full_attention"] * 3),
     "qwen3_mqa_linear": qwen3(num_key_value_heads=1, **rope("linear", factor=3.0)),
+    "deepseek": deepseek_v3(),
+    "deepseek_queries": deepseek_v3(q_lora_rank=None),
+    "deepseek_biases": deepseek_v3(q_lora_rank=None, attention_bias=True, rope_interleave=False, rms_norm_eps=1e-3),
+    "deepseek_yarn": deepseek_v3(**rope("yarn", factor=4.0, original_max_position_embeddings=16, mscale=1.0, mscale_all_dim=1.0)),
+    "deepseek_yarn_mscale": deepseek_v3(**rope("yarn", factor=3.0, original_max_position_embeddings=16, mscale=0.7,
+                                               mscale_all_dim=1.3), rms_norm_eps=1e-2),
+    "deepseek_yarn_plain": deepseek_v3(**rope("yarn", factor=4.0, original_max_position_embeddings=16)),
+    "deepseek_no_groups": deepseek_v3(n_group=1, topk_group=1, first_k_dense_replace=0, n_shared_experts=2, norm_topk_prob=False,
+                                      routed_scaling_factor=1.7),
+    "deepseek_dense": deepseek_v3(first_k_dense_replace=3, tie_word_embeddings=True),
+    "deepseek_all_groups": deepseek_v3(n_group=4, topk_group=4, num_attention_heads=2, num_key_value_heads=2, v_head_dim=4,
+                                       qk_nope_head_dim=2, qk_rope_head_dim=2, pad_token_id=7),
+    "deepseek_linear": deepseek_v3(v_head_dim=40, **rope("linear", factor=2.0)),
     "gpt_oss": gpt_oss(**rope("yarn", **YARN, truncate=False)),
     "gpt_oss_defaults": gpt_oss(num_local_experts=3, num_experts_per_tok=3, swiglu_limit=7.0),
     "gpt_oss_layer_types": gpt_oss(attention_bias=False, num_key_value_heads=4, num_experts_per_tok=1, tie_word_embeddings=True,
@@ -276,9 +298,13 @@ def make(name, folder):
         for parameter in model.parameters():
             if parameter.ndim == 1:
                 parameter.add_(0.1 * torch.randn(parameter.shape))
+        for key, buffer in model.named_buffers():
+            if key.endswith("e_score_correction_bias"):
+                buffer.normal_(0, 0.2)
     model = model.to({"llama_bf16": torch.bfloat16, "llama_fp16": torch.float16}.get(name, torch.float32))
     model.save_pretrained(folder, max_shard_size="60KB" if name == "llama_sharded" else "1GB")
-    model = type(model).from_pretrained(folder, dtype=torch.float64, attn_implementation="eager").eval()
+    experts = {} if kind else {"experts_implementation": "eager"}
+    model = type(model).from_pretrained(folder, dtype=torch.float64, attn_implementation="eager", **experts).eval()
     batch = batch_of(model, name)
     save_file(batch, f"{folder}/batch.safetensors")
     loss, logits = forward(model, batch)

@@ -135,18 +135,12 @@ TEST(EveryLayoutKey, HasAnEffectOnFourRanks) {
   }
 }
 
-TEST(EveryLayoutKey, ThatIsToComeIsRefusedByName) {
-  for (const auto& [key, effect] : kRefused)
-    EXPECT_THAT(test::error_of([&] { layout_print({effect.change}); }), testing::HasSubstr(key));
-}
-
 TEST_F(EveryKey, IsInTheTableOnce) {
   std::set<std::string> known;
   for (const config::FieldInfo& field : config::list_fields<Config>()) {
     known.insert(field.path);
     EXPECT_EQ(kEffects.count(field.path) + kSpeedOnly.count(field.path) +
-                  kElsewhere.count(field.path) + kLayoutEffects.count(field.path) +
-                  kRefused.count(field.path),
+                  kElsewhere.count(field.path) + kLayoutEffects.count(field.path),
               1u)
         << field.path << ": say in this file what it changes";
   }
@@ -154,7 +148,6 @@ TEST_F(EveryKey, IsInTheTableOnce) {
   for (const auto& [key, effect] : kSpeedOnly) EXPECT_TRUE(known.contains(key)) << key;
   for (const auto& [key, reason] : kElsewhere) EXPECT_TRUE(known.contains(key)) << key;
   for (const auto& [key, effect] : kLayoutEffects) EXPECT_TRUE(known.contains(key)) << key;
-  for (const auto& [key, effect] : kRefused) EXPECT_TRUE(known.contains(key)) << key;
 }
 
 TEST(EveryKeyAtItsLimits, IsAConfigurationOrAnError) {

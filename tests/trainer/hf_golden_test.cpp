@@ -225,13 +225,13 @@ TEST_P(HfGolden, Bf16IsNear) {
 
 INSTANTIATE_TEST_SUITE_P(Families, HfGolden,
                          testing::Values("bert", "bert_masked_lm", "bert_masked_lm_untied",
-                                         "bert_regression", "gemma2", "gemma3_text", "glm4", "gpt2",
-                                         "gpt_oss", "gpt_oss_mxfp4", "llama",
-                                         "llama3_rope_scaling_tied", "mistral_sliding_window",
-                                         "mixtral", "olmo2", "olmoe", "phi3", "qwen2", "qwen2_moe",
-                                         "qwen3", "qwen3_moe", "roberta_classification",
-                                         "roberta_masked_lm", "t5", "t5_untied",
-                                         "t5_untied_unscaled", "t5_v1_1_gated"),
+                                         "bert_regression", "deepseek_v3", "deepseek_v3_yarn",
+                                         "gemma2", "gemma3_text", "glm4", "gpt2", "gpt_oss",
+                                         "gpt_oss_mxfp4", "llama", "llama3_rope_scaling_tied",
+                                         "mistral_sliding_window", "mixtral", "olmo2", "olmoe",
+                                         "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe",
+                                         "roberta_classification", "roberta_masked_lm", "t5",
+                                         "t5_untied", "t5_untied_unscaled", "t5_v1_1_gated"),
                          [](const auto& info) { return info.param; });
 
 struct CurveCase {
@@ -326,6 +326,8 @@ INSTANTIATE_TEST_SUITE_P(
         CurveCase{"llama", "fp32", 2e-5}, CurveCase{"qwen3", "fp32", 2e-5},
         CurveCase{"mixtral", "fp64", 1e-9}, CurveCase{"mixtral", "fp32", 2e-5},
         CurveCase{"mixtral", "fp64", 1e-9, true, true}, CurveCase{"qwen3_moe", "fp64", 1e-9},
+        CurveCase{"deepseek_v3", "fp64", 1e-9}, CurveCase{"deepseek_v3", "fp32", 2e-5},
+        CurveCase{"deepseek_v3", "fp64", 1e-9, true, true},
         CurveCase{"qwen3_moe", "fp64", 1e-9, false, true}, CurveCase{"gpt_oss", "fp64", 1e-9},
         CurveCase{"gpt_oss", "fp64", 1e-9, true, true},
         CurveCase{"qwen3_moe", "fp32", 2e-5, false, true}, CurveCase{"qwen3", "fp64", 1e-9, true},

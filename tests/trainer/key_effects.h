@@ -63,6 +63,9 @@ inline const std::vector<std::string> kLabels = {"model.type=bert", "model.head=
                                                  "dataset.type=classification",
                                                  "dataset.path={}/labels.jsonl"};
 
+inline const std::vector<std::string> kLatent = {
+    "model.multi_latent_attention=true", "model.kv_lora_rank=16", "model.qk_head_dim=8",
+    "model.qk_pos_emb_head_dim=8", "model.v_head_dim=8"};
 inline const std::vector<std::string> kExperts = {"model.num_moe_experts=4"};
 inline const std::vector<std::string> kGroups = {
     "model.num_moe_experts=8", "model.moe_router_num_groups=4", "model.moe_router_group_topk=1"};
@@ -84,6 +87,13 @@ inline const std::map<std::string, Effect> kEffects = {
     {"model.num_tokentypes", {"model.num_tokentypes=3", kBert}},
     {"model.padding_token", {"model.padding_token=101"}},
     {"model.position_offset", {"model.position_offset=2", kBert}},
+    {"model.multi_latent_attention", {"model.multi_latent_attention=true"}},
+    {"model.q_lora_rank", {"model.q_lora_rank=24", kLatent}},
+    {"model.kv_lora_rank", {"model.kv_lora_rank=24", kLatent}},
+    {"model.qk_head_dim", {"model.qk_head_dim=12", kLatent}},
+    {"model.qk_pos_emb_head_dim", {"model.qk_pos_emb_head_dim=4", kLatent}},
+    {"model.v_head_dim", {"model.v_head_dim=12", kLatent}},
+    {"model.latent_layernorm_epsilon", {"model.latent_layernorm_epsilon=0.5", kLatent}},
     {"model.num_moe_experts", {"model.num_moe_experts=4"}},
     {"model.moe_layer_freq", {"model.moe_layer_freq=2", kExperts}},
     {"model.moe_ffn_hidden_size", {"model.moe_ffn_hidden_size=24", kExperts}},
@@ -346,6 +356,7 @@ inline const std::map<std::string, Effect> kLayoutEffects = {
     {"parallel.account_for_loss_in_pipeline_split",
      {"parallel.account_for_loss_in_pipeline_split=true",
       kPipeline + std::vector<std::string>{"model.num_layers=6"}}},
+    {"parallel.context_parallel_size", {"parallel.context_parallel_size=2"}},
     {"parallel.use_tp_pp_dp_mapping", {"parallel.use_tp_pp_dp_mapping=true", kPipeline}},
     {"parallel.expert_model_parallel_size",
      {"parallel.expert_model_parallel_size=2", {"model.num_moe_experts=4"}}},
@@ -358,18 +369,18 @@ inline const std::map<std::string, Effect> kLayoutEffects = {
      {"ddp.num_distributed_optimizer_instances=2", {"ddp.zero_stage=1"}}},
 };
 
-/// What is to come: any other value than 1 is refused by name.
-inline const std::map<std::string, Effect> kRefused = {
-    {"parallel.context_parallel_size", {"parallel.context_parallel_size=2"}},
-};
-
 inline const std::map<std::string, Elsewhere> kElsewhere = {
+    {"logger.dead_expert_steps", {"a warning: MoeRun.TellsOfExpertsWithoutTokens"}},
     {"model.moe_pad_expert_input_to_capacity",
      {"DroppedChoices.AreNotSentAndGiveNothingBack: rows of zeros, which change no number"}},
     {"ddp.overlap_grad_reduce",
      {"when sums begin: DataParallel.StartsOverlappedReductions... of parallel_ddp_test"}},
     {"ddp.overlap_param_gather",
      {"when values travel: DataParallel.GathersUpdatedValues... of parallel_ddp_test"}},
+    {"parallel.cp_comm_type",
+     {"the same numbers by other exchanges: ContextAttention of layers_test and LayoutMatrix"}},
+    {"parallel.hierarchical_context_parallel_sizes",
+     {"who exchanges with whom: cp4_heads_and_ring of LayoutMatrix"}},
     {"comm_overlap.tp", {"the same numbers at another time: SequenceParallel and LayoutMatrix"}},
     {"dist.timeout_s", {"when ranks wait too long: ThreadWatch and Faults of comm_test"}},
     {"dist.heartbeat_s", {"when ranks are looked after: Faults of comm_test"}},

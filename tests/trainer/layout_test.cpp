@@ -105,16 +105,38 @@ TEST(LayoutErrors, EverythingThatDoesNotFitIsToldAtOnceBeforeAnythingRuns) {
   });
   for (const char* part :
        {"model.num_attention_heads=4", "model.ffn_hidden_size=64", "context_parallel_size",
-        "too few for 5 pipeline stages", "num_distributed_optimizer_instances", "--ranks 15"})
+        "too few for 5 pipeline stages", "num_distributed_optimizer_instances", "--ranks 30"})
     EXPECT_NE(message.find(part), std::string::npos) << part << " is missing in: " << message;
 }
 
-TEST(LayoutErrors, ContextRanksAreRefusedByOneSentence) {
+TEST(LayoutErrors, WhatContextRanksCannotSplitIsRefusedByOneSentence) {
   const test::Scratch scratch;
-  const std::string message = test::error_of(
-      [&] { test::layout_config("gpt2", "parallel.context_parallel_size=2", 1, scratch); });
-  EXPECT_NE(message.find("context_parallel_size=2 is not supported yet"), std::string::npos);
-  EXPECT_EQ(message.find("problems in the configuration"), std::string::npos) << message;
+  const auto refusal = [&](const std::string& work, const std::string& keys, int ranks) {
+    return test::error_of([&] { test::layout_config(work, keys, ranks, scratch); });
+  };
+  const std::string two = "parallel.context_parallel_size=2 ";
+  const std::vector<std::array<std::string, 3>> cases = {
+      {"t5", two, "context_parallel_size=2 splits samples, which model.type=t5 does not support"},
+      {"bert", two, "which model.binary_head=true does not support"},
+      {"classes", two, "which model.type=bert with model.head=classification does not support"},
+      {"gpt2", two + "train.seq_length=3", "cannot cut a sample of 3 tokens into 4 chunks"},
+      {"gpt2", two + "parallel.cp_comm_type=[p2p,a2a]", "has 2 entries"},
+      {"gpt2", two + "parallel.hierarchical_context_parallel_sizes=[2,2]", "has no effect without"},
+      {"gpt2", two + "parallel.cp_comm_type=[a2a+p2p]", "whose product is parallel.context_para"},
+      {"gpt2", "parallel.context_parallel_size=4 parallel.cp_comm_type=[a2a]",
+       "do not divide the 2 key-value heads"},
+      {"bert_pre", two + "train.remove_padding=true", "does not support parallel.context_parallel"},
+      {"gpt2",
+       two + "parallel.tensor_model_parallel_size=2 parallel.sequence_parallel=true "
+             "train.seq_length=14",
+       "cannot divide the 7 tokens of a microbatch on a context-parallel rank evenly"},
+  };
+  for (const auto& [work, keys, part] : cases) {
+    const std::string message = refusal(work, keys, 4);
+    EXPECT_NE(message.find(part), std::string::npos) << part << " is missing in: " << message;
+    EXPECT_EQ(message.find("problems in the configuration"), std::string::npos) << message;
+    EXPECT_NE(message.find("\n  try: "), std::string::npos) << message;
+  }
 }
 
 } // namespace

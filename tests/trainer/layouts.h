@@ -144,6 +144,27 @@ inline const std::vector<Work>& works() {
        "model.moe_shared_expert_gate=true model.activation_func=quick_geglu "
        "model.glu_linear_offset=1 "
        "model.moe_aux_loss_coeff=0.05 model.moe_input_jitter_eps=0.1"},
+      // Latent attention with a latent of queries, YaRN, dropout of attention, packed documents.
+      {"latents",
+       "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
+       "model.ffn_hidden_size=64 model.multi_latent_attention=true model.q_lora_rank=20 "
+       "model.kv_lora_rank=12 model.qk_head_dim=6 model.qk_pos_emb_head_dim=4 model.v_head_dim=10 "
+       "model.rotary_interleaved=true model.rope_scaling.type=yarn model.rope_scaling.factor=4 "
+       "model.rope_scaling.original_max_position_embeddings=8 "
+       "model.rope_scaling.mscale_all_dim=0.8 model.add_qkv_bias=true model.hidden_dropout=0.1 "
+       "model.attention_dropout=0.1 dataset.reset_attention_mask=true "
+       "dataset.reset_position_ids=true dataset.eod_mask_loss=true optimizer.clip_grad=0.5"},
+      // DeepSeek's block: queries without a latent, experts behind a dense layer.
+      {"latents_moe",
+       "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
+       "model.ffn_hidden_size=64 model.multi_latent_attention=true model.kv_lora_rank=16 "
+       "model.qk_head_dim=8 model.qk_pos_emb_head_dim=4 model.v_head_dim=8 "
+       "model.softmax_type=learnable model.num_moe_experts=8 model.moe_router_topk=2 "
+       "model.moe_ffn_hidden_size=16 model.moe_layer_freq=[0]+[1]*3 "
+       "model.moe_router_score_function=sigmoid model.moe_router_num_groups=4 "
+       "model.moe_router_group_topk=2 model.moe_router_group_score_topk=2 "
+       "model.moe_shared_expert_intermediate_size=16 model.moe_router_enable_expert_bias=true "
+       "model.moe_router_bias_update_rate=0.02"},
       // A batch size that grows.
       {"ramp", "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
                "model.ffn_hidden_size=64 model.untie_embeddings_and_output_weights=false "
@@ -166,7 +187,12 @@ inline const std::vector<Layout>& layouts() {
                            chunks = " comm_overlap.tp=true",
                            ep = " parallel.expert_model_parallel_size=",
                            etp = " parallel.expert_tensor_parallel_size=",
-                           v_shape = " parallel.pipeline_model_parallel_layout=";
+                           v_shape = " parallel.pipeline_model_parallel_layout=",
+                           cp = " parallel.context_parallel_size=",
+                           gathers = " parallel.cp_comm_type=[all_gather]",
+                           heads = " parallel.cp_comm_type=[a2a]",
+                           both = " parallel.cp_comm_type=[a2a+p2p] "
+                                  "parallel.hierarchical_context_parallel_sizes=[2,2]";
   static const std::vector<Layout> all = {
       {"tp2", "gpt2", 2, tp + "2", true},
       {"tp2_sp", "gpt2", 2, tp + "2" + sp, true},
@@ -203,6 +229,13 @@ inline const std::vector<Layout>& layouts() {
       {"zero1_frozen", "gpt2_frozen", 2, zero + "1" + small, true},
       {"zero2_frozen", "gpt2_frozen", 2, zero + "2" + small, true},
       {"zero3_frozen", "gpt2_frozen", 2, zero + "3", true},
+      {"cp2_ring", "gpt2", 2, cp + "2", true},
+      {"cp3_ring_uneven", "llama", 3, cp + "3", true},
+      {"cp2_all_gather", "llama", 2, cp + "2" + gathers, true},
+      {"cp2_heads", "gemma", 2, cp + "2" + heads, true},
+      {"cp4_heads_and_ring", "olmo2", 4, cp + "4" + both + micro + "2", true},
+      {"tp2_sp_cp2_pp2_ring", "llama", 8, tp + "2" + sp + cp + "2" + pp + "2" + recompute, true},
+      {"moe_cp2_ep4_zero2", "moe", 4, cp + "2" + ep + "4" + zero + "2", true},
       {"bert_tp2_sp", "bert", 2, tp + "2" + sp, true},
       {"bert_zero3_pp2", "bert", 4, zero + "3" + pp + "2", true},
       {"bert_tp2_sp_pp2_dp2", "bert", 8, tp + "2" + sp + pp + "2" + zero + "1" + recompute, true},
@@ -226,6 +259,11 @@ inline const std::vector<Layout>& layouts() {
        tp + "2" + sp + pp + "2" + ep + "2" + etp + "1" + zero + "1" + schedule + "zb_h1", true},
       {"moe_pp2_interleaved_ep2", "moe_shared", 4,
        pp + "2" + vp + "2" + ep + "2" + schedule + "interleaved", true},
+      {"latents_tp2", "latents", 2, tp + "2", true},
+      {"latents_tp4_sp_pp2_zb_h1", "latents", 8, tp + "4" + sp + pp + "2" + schedule + "zb_h1",
+       true},
+      {"latents_moe_tp2_sp_ep2_etp1_zero3", "latents_moe", 4,
+       tp + "2" + sp + ep + "2" + etp + "1" + zero + "3" + recompute, true},
       // Padded rows on one rank, none here.
       {"bert_short_tp2_sp", "bert", 2, tp + "2" + sp + micro + "4" + short_rows, true},
       {"t5_short_pp2_zb_v", "t5_pairs", 2, pp + "2" + schedule + "zb_v" + micro + "4" + short_rows,
@@ -361,6 +399,64 @@ inline const std::vector<Layout>& layouts() {
       {"ramp_pp4_zb_h1", "ramp", 4, pp + "4" + schedule + "zb_h1", false},
       {"ramp_tp2_pp2_interleaved", "ramp", 4,
        tp + "2" + sp + pp + "2" + vp + "2" + schedule + "interleaved", false},
+      {"cp3_all_gather_uneven", "gpt2", 3, cp + "3" + gathers, false},
+      {"cp8_ring", "gpt2", 8, cp + "8", false},
+      {"cp4_ring_windows", "gemma", 4, cp + "4" + micro + "2", false},
+      {"cp2_all_gather_windows", "gemma", 2, cp + "2" + gathers + recompute, false},
+      {"cp2_heads_sinks", "llama", 2, cp + "2" + heads + micro + "4", false},
+      {"cp4_heads_and_ring_sinks", "llama", 4, cp + "4" + both + recompute, false},
+      {"cp2_each_kind", "gpt2", 2, cp + "2 parallel.cp_comm_type=[a2a,p2p,all_gather,p2p]", false},
+      {"cp2_ring_selective", "gpt2", 2, cp + "2" + selective + micro + "4", false},
+      {"cp2_ring_frozen", "gpt2_frozen", 2, cp + "2" + recompute, false},
+      {"tp2_cp2_all_gather", "gpt2", 4, tp + "2" + cp + "2" + gathers, false},
+      {"tp4_cp2_shared_heads", "llama", 8, tp + "4" + sp + cp + "2", false},
+      {"tp2_sp_chunks_cp2", "gpt2", 4, tp + "2" + sp + chunks + cp + "2" + micro + "8", false},
+      {"tp2_sp_cp2_output_norms", "olmo2", 4, tp + "2" + sp + cp + "2" + gathers, false},
+      {"cp2_dp2", "llama", 4, cp + "2" + micro + "2", false},
+      {"cp2_dp2_zero1", "gpt2", 4, cp + "2" + zero + "1" + small, false},
+      {"cp4_zero2", "llama", 4, cp + "4" + zero + "2" + small, false},
+      {"cp2_dp2_zero3", "gpt2", 4, cp + "2" + zero + "3" + recompute, false},
+      {"cp2_dp2_zero3_hybrid", "llama", 4,
+       cp + "2" + zero + "3 ddp.num_distributed_optimizer_instances=2", false},
+      {"cp2_zero1_late", "llama", 2, cp + "2" + zero + "1" + late + small, false},
+      {"cp2_pp2_gpipe", "gpt2", 4, cp + "2" + pp + "2" + schedule + "gpipe" + gathers, false},
+      {"cp2_pp2_interleaved", "llama", 4, cp + "2" + pp + "2" + vp + "2" + schedule + "interleaved",
+       false},
+      {"cp2_pp4_zb_h1", "gpt2", 8, cp + "2" + pp + "4" + schedule + "zb_h1", false},
+      {"cp2_pp2_zb_h2_heads", "llama", 4, cp + "2" + pp + "2" + schedule + "zb_h2" + heads, false},
+      {"cp3_pp2_zb_v", "llama", 6, cp + "3" + pp + "2" + schedule + "zb_v", false},
+      {"cp2_pp2_dualpipe_v", "gpt2", 4, cp + "2" + pp + "2" + schedule + "dualpipe_v", false},
+      {"tp2_cp2_pp2_dp2_zero3", "gpt2", 16, tp + "2" + sp + cp + "2" + pp + "2" + zero + "3",
+       false},
+      {"cp2_pp2_order", "gpt2", 8, cp + "2" + pp + "2 parallel.use_tp_pp_dp_mapping=true", false},
+      {"ramp_cp2_dp2", "ramp", 4, cp + "2", false},
+      {"bert_pre_cp2_ring", "bert_pre", 2, cp + "2", false},
+      {"bert_pre_cp3_all_gather_zero2", "bert_pre", 3, cp + "3" + gathers + zero + "2", false},
+      {"bert_pre_cp2_heads_pp2", "bert_pre", 4, cp + "2" + heads + pp + "2" + micro + "4", false},
+      {"moe_cp2", "moe", 2, cp + "2", false},
+      {"moe_cp4_all_gather_ep2", "moe_shared", 4, cp + "4" + ep + "2" + gathers, false},
+      {"moe_tp2_sp_cp2_ep2_etp1", "moe", 4, tp + "2" + sp + cp + "2" + ep + "2" + etp + "1", false},
+      {"moe_tp2_cp2_etp2_ep2_recompute", "moe_shared", 4,
+       tp + "2" + cp + "2" + ep + "2" + recompute, false},
+      {"moe_cp2_pp2_ep4_zb_v_zero3", "moe", 8,
+       cp + "2" + pp + "2" + ep + "4" + schedule + "zb_v" + zero + "3", false},
+      {"moe_cp4_heads_and_ring_ep8", "moe_shared", 8, cp + "4" + both + ep + "8" + zero + "1",
+       false},
+      {"latents_cp2_ring", "latents", 2, cp + "2", true},
+      {"latents_cp4_all_gather", "latents", 4, cp + "4" + gathers, false},
+      {"latents_moe_tp2_cp2_heads_ep2", "latents_moe", 4, tp + "2" + cp + "2" + heads + ep + "2",
+       false},
+      {"latents_moe_cp2_pp2_sp", "latents_moe", 8,
+       tp + "2" + sp + cp + "2" + pp + "2" + ep + "4" + etp + "1" + schedule + "zb_h1", false},
+      {"latents_dp2_zero2", "latents", 2, zero + "2" + small, false},
+      {"latents_tp2_sp_chunks", "latents", 2, tp + "2" + sp + chunks + micro + "8", false},
+      {"latents_pp2_zb_v_selective", "latents", 2, pp + "2" + schedule + "zb_v" + selective, false},
+      {"latents_zero3_tp4", "latents", 8, zero + "3" + tp + "4", false},
+      {"latents_moe_ep4", "latents_moe", 4, ep + "4", false},
+      {"latents_moe_tp2_pp2_interleaved", "latents_moe", 8,
+       tp + "2" + pp + "2" + vp + "2" + ep + "2" + schedule + "interleaved", false},
+      {"latents_moe_tp2_sp_pp2_ep2_zb_h2", "latents_moe", 8,
+       tp + "2" + sp + pp + "2" + ep + "2" + zero + "1" + schedule + "zb_h2", false},
       {"moe_tp2", "moe", 2, tp + "2", false},
       {"moe_tp4_sp_etp1", "moe", 4, tp + "4" + sp + etp + "1", false},
       {"moe_dp4_micro2", "moe_shared", 4, micro + "2", false},

@@ -130,6 +130,15 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"zero1", {"ddp.zero_stage=1"}, 2}, Case{"dp2", {}, 2},
         Case{"moe", {"model.num_moe_experts=8", "model.moe_layer_freq=[0]+[1]*3"}},
         Case{"moe_ep2", {"model.num_moe_experts=8", "parallel.expert_model_parallel_size=2"}, 2},
+        Case{"cp2", {"parallel.context_parallel_size=2"}, 2},
+        Case{"cp2_all_gather_bf16",
+             llama({"dtype=bf16", "parallel.context_parallel_size=2",
+                    "parallel.cp_comm_type=[all_gather]", "train.micro_batch_size=8"}),
+             2},
+        Case{"cp2_recompute_zero2",
+             {"parallel.context_parallel_size=2", "train.recompute=full", "ddp.zero_stage=2",
+              "train.micro_batch_size=8"},
+             2},
         Case{"t5", t5({"train.micro_batch_size=8"})}, Case{"t5_bf16", t5({"dtype=bf16"})},
         Case{"t5_recompute", t5({"train.recompute=full", "train.micro_batch_size=8"})},
         Case{"t5_pp2", t5({"parallel.pipeline_model_parallel_size=2"}), 2},
@@ -178,6 +187,17 @@ TEST(MemoryPlans, SplitWhatIsSplit) {
   };
   EXPECT_LT(activations("selective"), activations("none"));
   EXPECT_LT(activations("full"), activations("selective"));
+  const auto context = [](int ranks, const char* stage) {
+    return plan_memory(small_model({fmt::format("parallel.context_parallel_size={}", ranks), stage,
+                                    "train.seq_length=1024", "model.max_position_embeddings=1024"},
+                                   ranks),
+                       ranks)
+        .rank;
+  };
+  EXPECT_NEAR(context(4, "ddp.zero_stage=0").activations /
+                  context(1, "ddp.zero_stage=0").activations,
+              0.25, 0.06);
+  EXPECT_EQ(context(4, "ddp.zero_stage=1").optimizer, context(1, "ddp.zero_stage=1").optimizer / 4);
   // Gathered layers count, so that a model needs some of them for it to win.
   const auto deep = [](int stage) {
     return plan_memory(

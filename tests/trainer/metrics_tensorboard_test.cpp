@@ -75,6 +75,24 @@ TEST_F(TensorBoard, ReadsScalarsAndTextsBack) {
   EXPECT_EQ(got["plugins"]["config"], "text");
 }
 
+TEST_F(TensorBoard, ReadsHistogramsBack) {
+  if (python().empty())
+    GTEST_SKIP() << "no Python with the package tensorboard: pip install tensorboard";
+  {
+    TensorBoardWriter writer(folder);
+    writer.histogram(
+        "experts-load/layers.0.mlp", 7,
+        {.largest = 2, .histogram = {1, 0, 1, 0, 0, 1, 1, 0}, .choices = {8, 0, 6, 2}});
+  }
+  const auto got = read()["histograms"]["experts-load/layers.0.mlp"][0];
+  EXPECT_EQ(got[0], 7);
+  EXPECT_EQ(got[1], 0.0);
+  EXPECT_EQ(got[2], 2.0);
+  EXPECT_EQ(got[3], 4.0);
+  EXPECT_EQ(got[4], nlohmann::json({0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0, 5.0}));
+  EXPECT_EQ(got[5], nlohmann::json({1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0}));
+}
+
 TEST_F(TensorBoard, GetsMegatronsNames) {
   if (python().empty())
     GTEST_SKIP() << "no Python with the package tensorboard: pip install tensorboard";

@@ -13,11 +13,12 @@ const std::vector<std::string>& names() {
   static const std::vector<std::string> ci = {
       "one",          "tp2_sp",    "tp4_sp_shared_heads", "dp4_micro2",      "zero1",
       "zero3_hybrid", "pp2_gpipe", "pp3_1f1b_5_layers",   "pp2_interleaved", "zero3_pp2",
-      "tp2_pp2_dp2"};
+      "tp2_pp2_dp2",  "cp2_ring"};
   static const std::vector<std::string> all = [] {
     std::vector<std::string> result = ci;
     for (const char* more : {"tp2", "dp2", "zero2", "zero3", "pp2_1f1b", "pp4_zb_h1", "pp2_zb_v",
-                             "pp2_dualpipe_v", "tp2_pp2_dp2_zb_v_zero2"})
+                             "pp2_dualpipe_v", "tp2_pp2_dp2_zb_v_zero2", "cp3_ring_uneven",
+                             "cp2_dp2_zero3", "tp2_cp2_all_gather", "cp2_heads"})
       result.emplace_back(more);
     return result;
   }();

@@ -98,6 +98,18 @@ CASES = [
     ("GPU", MOCK + "device=gpu", {}),
     ("not saved", MOCK.replace("checkpoint.save=new", ""), {}),
     ("ZeRO on one rank", MOCK + "ddp.zero_stage=1", {}),
+    ("exchange of context ranks on one rank", MOCK + "parallel.cp_comm_type=[a2a]", {}),
+    ("ranks of three axes", MOCK + "parallel.context_parallel_size=2 --ranks 3", {}),
+    ("context ranks of pairs", f"pentatron train {ENCODER} parallel.context_parallel_size=2 --ranks 2 checkpoint.save=new", {}),
+    ("context ranks of a short sample", MOCK + "parallel.context_parallel_size=4 train.seq_length=6 --ranks 4", {}),
+    ("an exchange for each layer", MOCK + "parallel.context_parallel_size=2 parallel.cp_comm_type=[p2p,p2p] --ranks 2", {}),
+    ("an exchange of fewer heads", MOCK + "parallel.context_parallel_size=4 parallel.cp_comm_type=[a2a] --ranks 4", {}),
+    ("neighbours without a size", MOCK + "parallel.context_parallel_size=4 parallel.cp_comm_type=[a2a+p2p] --ranks 4", {}),
+    ("neighbours of no exchange", MOCK + "parallel.context_parallel_size=4 parallel.hierarchical_context_parallel_sizes=[2,2] --ranks 4", {}),
+    ("padding of context ranks", f"pentatron train {ENCODER} model.binary_head=false dataset.bert_binary_head=none checkpoint.save=new "
+                                 "train.remove_padding=true parallel.context_parallel_size=2 --ranks 2", {}),
+    ("sequence parallel on context ranks", MOCK + "parallel.context_parallel_size=2 parallel.tensor_model_parallel_size=2 "
+                                           "parallel.sequence_parallel=true train.seq_length=14 --ranks 4", {}),
     ("sequence parallel on one rank", MOCK + "parallel.sequence_parallel=true", {}),
     ("no folder", MOCK + "logger.dir=/proc/x", {"another logger.dir": MOCK + "logger.dir=other"}),
     ("no folder of a dry run", MOCK + "logger.dir=/proc/x --dry-run", {"another logger.dir": MOCK + "logger.dir=other --dry-run"}),

@@ -23,9 +23,26 @@ void check_extents(const ConfigReader& in) {
         raise<DataError>("{}: {}={} is not in 0 to {}", in.where(), key, *value, limit);
   };
   at_most(kLayers, {"n_layer", "num_hidden_layers", "num_layers", "num_decoder_layers"});
-  at_most(kWidth, {"n_embd", "hidden_size", "n_head", "num_attention_heads", "num_key_value_heads",
-                   "head_dim", "n_inner", "intermediate_size", "d_model", "d_ff", "d_kv",
-                   "num_heads", "type_vocab_size"});
+  at_most(kWidth, {"n_embd",
+                   "hidden_size",
+                   "n_head",
+                   "num_attention_heads",
+                   "num_key_value_heads",
+                   "head_dim",
+                   "n_inner",
+                   "intermediate_size",
+                   "d_model",
+                   "d_ff",
+                   "d_kv",
+                   "num_heads",
+                   "type_vocab_size",
+                   "q_lora_rank",
+                   "kv_lora_rank",
+                   "qk_nope_head_dim",
+                   "qk_rope_head_dim",
+                   "v_head_dim",
+                   "moe_intermediate_size",
+                   "n_shared_experts"});
   at_most(kTokens, {"vocab_size", "n_positions", "max_position_embeddings"});
 }
 

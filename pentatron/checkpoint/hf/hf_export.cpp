@@ -1,7 +1,6 @@
 #include "pentatron/checkpoint/hf/hf_export.h"
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
 #include <fmt/format.h>
@@ -52,7 +51,9 @@ ModelConfig normalised(ModelConfig c) {
   c.kv_channels = c.head_size();
   c.ffn_hidden_size = c.ffn_size();
   c.num_decoder_layers = c.decoder_layers();
-  c.softmax_scale = c.softmax_scale.value_or(1.0 / std::sqrt(static_cast<double>(*c.kv_channels)));
+  c.softmax_scale = c.score_scale();
+  if (c.multi_latent_attention)
+    c.latent_layernorm_epsilon = c.latent_layernorm_epsilon.value_or(c.layernorm_epsilon);
   c.attention_dropout = c.hidden_dropout = 0;
   c.embedding_dropout.reset();
   c.init_method_std = fresh.init_method_std;

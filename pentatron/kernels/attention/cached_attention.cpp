@@ -18,6 +18,9 @@ void check(const CachedAttention& a) {
   if (a.heads <= 0 || a.kv_heads <= 0 || a.heads % a.kv_heads != 0)
     raise<ShapeError>("cached_attention: {} query heads are not a multiple of {} key-value heads",
                       a.heads, a.kv_heads);
+  if (a.value_size < 0 || a.value_size > a.head_size)
+    raise<ShapeError>("cached_attention: value_size={} is not in 0 to head_size={}", a.value_size,
+                      a.head_size);
   for (const CachedSequence& s : a.sequences) {
     if (s.first < 0 || s.count < 0 || s.length < (a.causal ? s.count : 0))
       raise<ShapeError>("cached_attention: {} new tokens in a sequence of {}", s.count, s.length);
@@ -57,7 +60,7 @@ namespace cached_attention_reference {
 
 void forward(const CachedAttention& a, const Context&) {
   const DType acc = acc_dtype(a.dtype);
-  const int64_t group = a.heads / a.kv_heads, d = a.head_size;
+  const int64_t group = a.heads / a.kv_heads, d = a.head_size, e = a.head_size_of_values();
   const int64_t items = count_items(a);
   for (int64_t i = 0; i < items; ++i) {
     const CachedItem item = item_at(a, i);
@@ -88,7 +91,7 @@ void forward(const CachedAttention& a, const Context&) {
       }
       double sum = a.sinks != nullptr ? std::exp(load_as_double(a.sinks, acc, h) - top) : 0;
       for (double& x : p) sum += x = std::exp(x - top);
-      for (int64_t c = 0; c < d; ++c) {
+      for (int64_t c = 0; c < e; ++c) {
         double x = 0;
         for (int64_t j = item.first; j < item.last; ++j)
           x += p[static_cast<size_t>(j - item.first)] *

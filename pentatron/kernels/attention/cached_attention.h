@@ -2,9 +2,11 @@
 /// generation does at each step.
 ///
 /// Shapes, T = new tokens of all sequences, n = query heads, g = key-value heads (n a multiple of
-/// g), d = head size; d contiguous, tokens and heads strided:
-///   q, out [T, n, d]; of each sequence k, v [length, g, d] in pages of `page` tokens, its new
-///   tokens the last ones; bias [n, 2 span - 1] in the accumulate type
+/// g), d = head size, e = head size of values, at most d; d and e contiguous, tokens and heads
+/// strided:
+///   q [T, n, d], out [T, n, e]; of each sequence k [length, g, d], v [length, g, e] in pages of
+///   `page` tokens, its new tokens the last ones; bias [n, 2 span - 1] in the accumulate type
+/// Values may be the first features of keys: the same pages then.
 /// The visible keys, window, sinks, cap and bias are those of layers/core_attention.h. Accumulate
 /// type: float for fp32, bf16 and fp16, double for fp64 (reference only). The result of a token
 /// does not depend on the number of threads nor on the other sequences.
@@ -26,6 +28,7 @@ struct CachedAttention {
   int64_t heads = 0;
   int64_t kv_heads = 0;
   int64_t head_size = 0;
+  int64_t value_size = 0; ///< 0: head_size
   std::span<const CachedSequence> sequences;
   HeadsView q, out;                                ///< q is read only
   int64_t kv_token_stride = 0, kv_head_stride = 0; ///< of a page, in elements
@@ -37,6 +40,8 @@ struct CachedAttention {
   const void* sinks = nullptr; ///< [n] in the accumulate type, or none
   const void* bias = nullptr;  ///< added to scores behind the cap, or none
   int64_t span = 0;            ///< of the bias: more than any distance
+
+  int64_t head_size_of_values() const { return value_size > 0 ? value_size : head_size; }
 };
 
 std::span<const Entry<CachedAttention>> cached_attention_entries();

@@ -32,7 +32,7 @@ inline void adjust_scores(const CachedAttention& a, const CachedItem& item, int6
 
 template <class T>
 inline void attend(const CachedAttention& a, const CachedItem& item, const Scratch& s) {
-  const int64_t group = a.heads / a.kv_heads, d = a.head_size;
+  const int64_t group = a.heads / a.kv_heads, d = a.head_size, e = a.head_size_of_values();
   const int64_t head = item.head * group;
   const auto rows_of = [&](std::span<const void* const> pages, int64_t token) {
     return static_cast<const T*>(pages[static_cast<size_t>(token / a.page)]) +
@@ -78,7 +78,7 @@ inline void attend(const CachedAttention& a, const CachedItem& item, const Scrat
       sums[h] = sums[h] * old + total;
       tops[h] = top;
       if (old != 1.0f) {
-        for_vectors(d, [&](int64_t c, auto lanes) {
+        for_vectors(e, [&](int64_t c, auto lanes) {
           store(s.o + h * d + c, load(s.o + h * d + c, lanes) * old, lanes);
         });
       }
@@ -87,7 +87,7 @@ inline void attend(const CachedAttention& a, const CachedItem& item, const Scrat
       const T* const row = v + j * a.kv_token_stride;
       for (int64_t h = 0; h < group; ++h) {
         const VF p = broadcast(s.p[h * kCachedKeys + j]);
-        for_vectors(d, [&](int64_t c, auto lanes) {
+        for_vectors(e, [&](int64_t c, auto lanes) {
           store(s.o + h * d + c, fma(p, load(row + c, lanes), load(s.o + h * d + c, lanes)), lanes);
         });
       }
@@ -97,7 +97,7 @@ inline void attend(const CachedAttention& a, const CachedItem& item, const Scrat
     T* const out = static_cast<T*>(a.out.data) + item.token * a.out.token_stride +
                    (head + h) * a.out.head_stride;
     const float by = 1.0f / sums[h];
-    for_vectors(d, [&](int64_t c, auto lanes) {
+    for_vectors(e, [&](int64_t c, auto lanes) {
       store(out + c, load(s.o + h * d + c, lanes) * by, lanes);
     });
   }

@@ -61,11 +61,11 @@ void scale_yarn(std::vector<double>& frequencies, const RopeOptions& o) {
   }
 }
 
+} // namespace
+
 double yarn_mscale(double factor, double mscale) {
   return factor <= 1.0 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
 }
-
-} // namespace
 
 int64_t turned_dims(const RopeOptions& o) {
   return (o.rotary_dim + 1) / 2 * 2;

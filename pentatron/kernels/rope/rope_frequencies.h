@@ -42,6 +42,9 @@ std::vector<double> rope_frequencies(const RopeOptions& options);
 /// What cos and sin are multiplied by: 1 except for YaRN.
 double rope_attention_factor(const RopeOptions& options);
 
+/// 0.1 mscale log(factor) + 1.
+double yarn_mscale(double factor, double mscale);
+
 struct RopeTables {
   std::vector<double> cos; ///< [max_position, turned_dims / 2], attention factor included
   std::vector<double> sin;

@@ -227,7 +227,12 @@ ModelSpec Bert::spec_of(const ModelConfig& config) {
     spec.losses.push_back({.name = kSampleLoss, .labels = "labels", .accuracy = classes});
     spec.results.push_back({.name = kLogits, .stream = kPerSample});
   }
-  if (config.pools()) spec.results.push_back({.name = kPoolerOutput, .stream = kPerSample});
+  if (config.pools()) {
+    spec.results.push_back({.name = kPoolerOutput, .stream = kPerSample});
+    spec.whole_samples = judges_samples(config) ? spec.chosen_by : "model.binary_head=true";
+  }
+  if (config.position_offset > 0) // positions count the tokens of a document
+    spec.whole_samples = fmt::format("model.position_offset={}", config.position_offset);
   return spec;
 }
 
@@ -296,7 +301,8 @@ Bert::Bert(const ModelConfig& config, const ModelBuild& build)
     if (unit == config.num_layers + 1) return make_head();
     return std::make_unique<LayerSegment>(
         root().of_unit(unit) / ("layers." + std::to_string(unit - 1)),
-        layer_options(config, unit - 1), build.tp, rotary_.of_layer(config, unit - 1));
+        layer_options(config, unit - 1), build.tp, rotary_.of_layer(config, unit - 1),
+        parallel::ExpertParallel{}, build.context.of_layer(unit - 1));
   });
 }
 

@@ -88,9 +88,9 @@ Gpt::Gpt(const ModelConfig& config, const ModelBuild& build)
       return std::make_unique<EmbeddingSegment>(words, positions, config, build.tp);
     }
     if (unit < head) {
-      return std::make_unique<LayerSegment>(scope / ("layers." + std::to_string(unit - 1)),
-                                            layer_options(config, unit - 1), build.tp,
-                                            rotary_.of_layer(config, unit - 1), build.experts);
+      return std::make_unique<LayerSegment>(
+          scope / ("layers." + std::to_string(unit - 1)), layer_options(config, unit - 1), build.tp,
+          rotary_.of_layer(config, unit - 1), build.experts, build.context.of_layer(unit - 1));
     }
     nn::Param* const output =
         tied ? &shared_param(unit, kWordTable, table, embedding_init(config))

@@ -193,6 +193,7 @@ ModelSpec T5::spec_of(const ModelConfig& c) {
     add("decoder layer " + std::to_string(i), 't', kDecoderLayer, kDecoderStream,
         {kDecoderHidden, kMemory}, {kDecoderHidden});
   add("head", 'L', kHead, kDecoderStream, {kDecoderHidden}, {});
+  spec.whole_samples = spec.chosen_by;
   return spec;
 }
 

@@ -20,11 +20,11 @@ struct Sharding {
   comm::Group shard, replicas;
 };
 
-/// The axis of ParallelGroups whose ranks hold addends.
-const char* axis_of(nn::ReductionGroup group) {
-  return group == nn::ReductionGroup::kExpert && !planted("experts_summed_over_data_parallel_ranks")
-             ? "edp"
-             : "dp";
+/// The axes of ParallelGroups whose ranks hold addends.
+const char* axis_of(nn::ReductionGroup group, const comm::ParallelGroups& groups) {
+  if (group == nn::ReductionGroup::kExpert && !planted("experts_summed_over_data_parallel_ranks"))
+    return "edp";
+  return groups.lists("dp-cp") ? "dp-cp" : "dp";
 }
 
 Sharding make_sharding(const comm::ParallelGroups& groups, const std::string& axis,
@@ -65,7 +65,7 @@ std::unique_ptr<DataParallel::Part> DataParallel::make_part(const std::vector<nn
                                                             const DdpConfig& config,
                                                             const comm::ParallelGroups& groups) {
   const nn::ParamFamily family = params.front()->family();
-  const Sharding sharding = make_sharding(groups, axis_of(family.group), config);
+  const Sharding sharding = make_sharding(groups, axis_of(family.group, groups), config);
   const comm::Group& shard = sharding.shard;
   const int64_t stage = shard.size() == 1 ? 0 : config.zero_stage; // nothing to split
   auto part = std::make_unique<Part>();

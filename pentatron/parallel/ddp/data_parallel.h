@@ -35,9 +35,9 @@ std::vector<comm::NeededGroup> data_parallel_groups(const std::string& axis, int
 class DataParallel final : public nn::ParamStore {
  public:
   /// `params` outlive the store; their coordinates do not name dp. Uses the groups of
-  /// data_parallel_groups("dp") for dense parameters and of "edp" for those of experts, and those
-  /// of the axes that a trained parameter is Partial over: "tp", nn::kTpReplicaAxis,
-  /// nn::shared_axis().
+  /// data_parallel_groups("dp"), or "dp-cp" if the run lists it, for dense parameters and of "edp"
+  /// for those of experts, and those of the axes that a trained parameter is Partial over: "tp",
+  /// nn::kTpReplicaAxis, nn::shared_axis().
   DataParallel(nn::ParamList& params, at::Device device, const DdpConfig& config,
                const comm::ParallelGroups& groups);
   DataParallel(const DataParallel&) = delete;

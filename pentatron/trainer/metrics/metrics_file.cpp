@@ -68,6 +68,14 @@ std::string metrics_line(const TrainLog& log) {
   if (log.num_zeros) line += fmt::format(",\"num_zeros\":{}", *log.num_zeros);
   optional("params_norm", log.params_norm);
   optional("data_wait", log.data_wait);
+  std::string experts;
+  for (const LayerLoad& load : log.experts)
+    experts += fmt::format(
+        R"({}{{"layer":{},"max_load":{},"entropy":{},"unused":{},"dropped":{},"histogram":[{}]}})",
+        experts.empty() ? "" : ",", nlohmann::json(load.layer).dump(), exact_text(load.largest),
+        exact_text(load.entropy), load.unused, exact_text(load.dropped),
+        fmt::join(load.histogram, ","));
+  if (!experts.empty()) line += fmt::format(",\"experts\":[{}]", experts);
   std::string saves;
   for (const SaveLog& save : log.saves)
     saves += fmt::format(R"({}{{"iteration":{},"state":"{}","seconds":{},"bytes":{}}})",

@@ -1,9 +1,11 @@
 #include "pentatron/trainer/metrics/tensorboard.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <span>
 #include <unistd.h>
@@ -94,6 +96,36 @@ void TensorBoardWriter::scalar(std::string_view tag, int64_t step, double value)
   event(bytes_field(5, bytes_field(1, item)), step);
 }
 
+/// HistogramProto: 1 min, 2 max, 3 num, 4 sum, 5 sum_squares, 6 bucket_limit, 7 bucket.
+void TensorBoardWriter::histogram(std::string_view tag, int64_t step, const LayerLoad& load) {
+  const auto experts = static_cast<double>(load.choices.size());
+  double total = 0, squares = 0, least = INFINITY;
+  for (const int64_t n : load.choices) total += static_cast<double>(n);
+  for (const int64_t n : load.choices) {
+    const double times = total > 0 ? static_cast<double>(n) * experts / total : 0;
+    least = std::min(least, times);
+    squares += times * times;
+  }
+  std::string limits, counts;
+  for (size_t bin = 0; bin < LayerLoad::kBins.size(); ++bin) {
+    const bool last = bin + 1 == LayerLoad::kBins.size();
+    append_raw(limits, last ? std::max(load.largest, LayerLoad::kBins.back() + 1)
+                            : LayerLoad::kBins[bin + 1]);
+    append_raw(counts, static_cast<double>(load.histogram[bin]));
+  }
+  std::string histo;
+  append_double(histo, 1, least);
+  append_double(histo, 2, load.largest);
+  append_double(histo, 3, experts);
+  append_double(histo, 4, total > 0 ? experts : 0);
+  append_double(histo, 5, squares);
+  append_bytes(histo, 6, limits);
+  append_bytes(histo, 7, counts);
+  std::string item = bytes_field(1, tag);
+  append_bytes(item, 5, histo);
+  event(bytes_field(5, bytes_field(1, item)), step);
+}
+
 void TensorBoardWriter::text(std::string_view tag, int64_t step, std::string_view markdown) {
   std::string size;
   append_int(size, 1, 1); // TensorShapeProto.Dim.size
@@ -130,6 +162,13 @@ void TensorBoardWriter::training(const TrainLog& log) {
   optional("hfu", log.hfu);
   if (log.memory_bytes) {
     scalar("mem-allocated-bytes", log.iteration, static_cast<double>(*log.memory_bytes));
+  }
+  for (const LayerLoad& load : log.experts) {
+    scalar("experts-max-load/" + load.layer, log.iteration, load.largest);
+    scalar("experts-load-entropy/" + load.layer, log.iteration, load.entropy);
+    scalar("experts-unused/" + load.layer, log.iteration, static_cast<double>(load.unused));
+    scalar("experts-dropped/" + load.layer, log.iteration, load.dropped);
+    histogram("experts-load/" + load.layer, log.iteration, load);
   }
   if (log.skipped_samples > 0) {
     scalar("skipped-train-samples", log.iteration, static_cast<double>(log.skipped_samples));

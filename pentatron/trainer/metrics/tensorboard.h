@@ -27,6 +27,8 @@ class TensorBoardWriter {
   TensorBoardWriter& operator=(const TensorBoardWriter&) = delete;
 
   void scalar(std::string_view tag, int64_t step, double value);
+  /// Of the loads of a layer's experts, of the mean load.
+  void histogram(std::string_view tag, int64_t step, const LayerLoad& load);
   /// Markdown for TensorBoard's text tab.
   void text(std::string_view tag, int64_t step, std::string_view markdown);
   /// The scalars of a step under Megatron's names, most also over consumed samples ("lm loss vs

@@ -26,6 +26,12 @@ TrackedValues tracked_values(const TrainLog& log) {
   add("mfu", log.mfu);
   add("memory_bytes", log.memory_bytes);
   add("loss_scale", log.loss_scale);
+  for (const LayerLoad& load : log.experts) {
+    values.emplace_back("max_load_" + load.layer, load.largest);
+    values.emplace_back("load_entropy_" + load.layer, load.entropy);
+    values.emplace_back("unused_experts_" + load.layer, static_cast<double>(load.unused));
+    values.emplace_back("dropped_choices_" + load.layer, load.dropped);
+  }
   return values;
 }
 

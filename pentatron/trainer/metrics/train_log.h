@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "pentatron/trainer/metrics/expert_load.h"
 #include "pentatron/trainer/metrics/scores.h"
 
 namespace pentatron::trainer {
@@ -48,7 +49,8 @@ struct TrainLog {
   std::optional<double> data_wait; ///< share of the time spent waiting for data
   std::optional<double> eta_s;
   int64_t world_size = 1;
-  std::vector<SaveLog> saves; ///< since the step before
+  std::vector<SaveLog> saves;     ///< since the step before
+  std::vector<LayerLoad> experts; ///< of layers that have some
 };
 
 inline constexpr size_t kLineColumns = 120;

@@ -6,6 +6,7 @@
 namespace pentatron::checkpoint {
 
 Family bert_family();
+Family deepseek_v3_family();
 Family gpt2_family();
 Family gpt_oss_family();
 Family gemma2_family();

@@ -203,6 +203,25 @@ void write_layer_windows(const ModelConfig& c, Json& json) {
   write_layer_types(c, json);
 }
 
+namespace {
+
+/// What latent attention makes heads with.
+void name_latents(const ModelConfig& c, const std::string& hf, const std::string& own,
+                  TensorNames& out) {
+  if (c.q_lora_rank) {
+    out.add_module(hf + "q_a_proj", own + "q_a", c.add_qkv_bias);
+    out.add_module(hf + "q_a_layernorm", own + "q_a_norm");
+    out.add_module(hf + "q_b_proj", own + "q_b");
+  } else {
+    out.add_module(hf + "q_proj", own + "q");
+  }
+  out.add_module(hf + "kv_a_proj_with_mqa", own + "kv_a", c.add_qkv_bias);
+  out.add_module(hf + "kv_a_layernorm", own + "kv_a_norm");
+  out.add_module(hf + "kv_b_proj", own + "kv_b");
+}
+
+} // namespace
+
 void name_decoder(const ModelConfig& c, const DecoderLayout& layout, TensorNames& out) {
   out.add("model.embed_tokens.weight", "embedding.word.weight");
   for (int64_t i = 0; i < c.num_layers; ++i) {
@@ -213,7 +232,10 @@ void name_decoder(const ModelConfig& c, const DecoderLayout& layout, TensorNames
     const auto output = [&] {
       out.add_module(attention + "o_proj", own + "attention.proj", c.add_attention_proj_bias);
     };
-    if (layout.fused_qkv) {
+    if (c.multi_latent_attention) {
+      name_latents(c, attention, own + "attention.", out);
+      output();
+    } else if (layout.fused_qkv) {
       output();
       out.add_module(attention + "qkv_proj", own + "attention.qkv", c.add_qkv_bias);
     } else {

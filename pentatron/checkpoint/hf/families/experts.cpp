@@ -61,6 +61,8 @@ void name_experts(const ModelConfig& c, const ExpertNames& names, const std::str
     out.add_expert(expert + names.down + ".weight", fc2, "", e);
   }
   if (!names.router_first) out.add_module(block + "gate", own + "mlp.router");
+  if (c.moe_router_enable_expert_bias)
+    out.add(block + "gate.e_score_correction_bias", own + "mlp.router.expert_bias");
   if (!c.moe_shared_expert_intermediate_size) return;
   name_shared(c, block + names.shared, block, own + "mlp.", out);
 }

@@ -9,10 +9,11 @@ namespace pentatron::checkpoint {
 
 std::span<const Family> families() {
   static const std::array all = {
-      llama_family(), mistral_family(),   qwen2_family(),     qwen3_family(),   phi3_family(),
-      olmo2_family(), glm4_family(),      gemma2_family(),    gemma3_family(),  mixtral_family(),
-      olmoe_family(), qwen2_moe_family(), qwen3_moe_family(), gpt_oss_family(), gpt2_family(),
-      bert_family(),  roberta_family(),   t5_family()};
+      llama_family(),     mistral_family(),     qwen2_family(),   qwen3_family(),
+      phi3_family(),      olmo2_family(),       glm4_family(),    gemma2_family(),
+      gemma3_family(),    mixtral_family(),     olmoe_family(),   qwen2_moe_family(),
+      qwen3_moe_family(), deepseek_v3_family(), gpt_oss_family(), gpt2_family(),
+      bert_family(),      roberta_family(),     t5_family()};
   return all;
 }
 

@@ -1,0 +1,140 @@
+// The load of experts: its figures, where they are shown, and who is told of experts without
+// tokens.
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "pentatron/base/json.h"
+#include "pentatron/trainer/metrics/expert_load.h"
+#include "pentatron/trainer/metrics/metrics_file.h"
+#include "pentatron/trainer/notices.h"
+#include "tests/trainer/layout_runs.h"
+#include "tests/trainer/tiny_run.h"
+
+namespace pentatron::trainer {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+at::Tensor counts_of(const std::vector<int64_t>& numbers, int64_t experts) {
+  return at::tensor(numbers, at::kLong).view({-1, experts + 1}).contiguous();
+}
+
+TEST(LayerLoads, HaveTheFiguresOfTheirDefinitions) {
+  const auto loads = layer_loads({"layers.1.mlp", "layers.3.mlp"},
+                                 counts_of({4, 4, 4, 4, 0, /**/ 8, 0, 6, 2, 4}, 4));
+  ASSERT_EQ(loads.size(), 2u);
+  EXPECT_EQ(loads[0].layer, "layers.1.mlp");
+  EXPECT_DOUBLE_EQ(loads[0].largest, 1);
+  EXPECT_DOUBLE_EQ(loads[0].entropy, 1);
+  EXPECT_EQ(loads[0].unused, 0);
+  EXPECT_EQ(loads[0].dropped, 0);
+  EXPECT_THAT(loads[0].histogram, ElementsAre(0, 0, 0, 0, 4, 0, 0, 0));
+  EXPECT_DOUBLE_EQ(loads[1].largest, 2);
+  const double bits = 0.5 * 1 + 0.375 * std::log2(1 / 0.375) + 0.125 * 3;
+  EXPECT_NEAR(loads[1].entropy, bits / 2, 1e-15);
+  EXPECT_EQ(loads[1].unused, 1);
+  EXPECT_DOUBLE_EQ(loads[1].dropped, 0.25);
+  EXPECT_THAT(loads[1].histogram, ElementsAre(1, 0, 1, 0, 0, 1, 1, 0));
+  EXPECT_TRUE(layer_loads({"layers.1.mlp"}, {}).empty());
+}
+
+TEST(ExpertWatchTest, NamesADeadExpertOnceAndAgainAfterALife) {
+  ExpertWatch watch({"layers.0.mlp"}, 3);
+  const auto step = [&](int64_t iteration, std::vector<int64_t> counts) {
+    counts.push_back(0);
+    return watch.step(iteration, layer_loads(watch.layers(), counts_of(counts, 3)));
+  };
+  EXPECT_TRUE(step(5, {1, 0, 0}).empty());
+  EXPECT_TRUE(step(6, {1, 1, 0}).empty());
+  EXPECT_THAT(step(7, {1, 0, 0}), ElementsAre("layers.0.mlp: expert 2 had no token in 3 steps"));
+  EXPECT_TRUE(step(8, {1, 0, 0}).empty());
+  EXPECT_THAT(step(9, {1, 0, 2}), ElementsAre("layers.0.mlp: expert 1 had no token in 3 steps"));
+  step(10, {1, 1, 0});
+  step(11, {1, 1, 0});
+  EXPECT_THAT(step(12, {1, 1, 0}), ElementsAre("layers.0.mlp: expert 2 had no token in 3 steps"));
+  EXPECT_EQ(watch.first(), 5);
+  EXPECT_EQ(watch.last(), 12);
+  EXPECT_NEAR(watch.loads()[0][0], 3 * 8.0 / 14, 1e-15);
+  ExpertWatch off({"layers.0.mlp"}, 0);
+  for (int64_t i = 1; i < 9; ++i)
+    EXPECT_TRUE(off.step(i, layer_loads(off.layers(), counts_of({1, 0, 0, 0}, 3))).empty());
+}
+
+class MoeRun : public testing::Test {
+ protected:
+  Config config(const std::vector<std::string>& more) {
+    test::write_documents(scratch / "data.jsonl", 100);
+    std::vector<std::string> settings = {"model.num_moe_experts=4", "model.moe_layer_freq=[0,1]",
+                                         "logger.dir=" + (scratch / "log")};
+    settings.insert(settings.end(), more.begin(), more.end());
+    return test::tiny(scratch / "data.jsonl", settings);
+  }
+  test::Scratch scratch;
+};
+
+TEST_F(MoeRun, ShowsTheLoadInMetricsAndAPicture) {
+  const test::Trace trace = test::run(config(
+      {"logger.plot=true", "model.moe_expert_capacity_factor=0.5", "model.moe_z_loss_coeff=0.01"}));
+  ASSERT_FALSE(trace.steps.empty());
+  for (const Json& step : trace.steps) {
+    const Json& layers = step.at("experts");
+    ASSERT_EQ(layers.size(), 1u);
+    EXPECT_EQ(layers[0].at("layer"), "layers.1.mlp");
+    EXPECT_GE(layers[0].at("max_load").get<double>(), 1);
+    EXPECT_GE(layers[0].at("dropped").get<double>(), 0.5) << "half of the choices have room";
+    int64_t experts = 0;
+    for (const Json& n : layers[0].at("histogram")) experts += n.get<int64_t>();
+    EXPECT_EQ(experts, 4);
+    EXPECT_GT(step.at("z_loss").get<double>(), 0);
+  }
+  std::ifstream in(scratch / "log/experts.svg");
+  const std::string svg(std::istreambuf_iterator<char>(in), {});
+  EXPECT_THAT(svg, HasSubstr("load of experts, iterations 1 to 3"));
+  EXPECT_THAT(svg, HasSubstr("layers.1.mlp, expert 3: "));
+}
+
+/// The reported loss is that of tokens alone, and evaluation knows no other.
+TEST_F(MoeRun, AuxiliaryLossesAreNoPartOfTheLoss) {
+  const test::Trace plain = test::run(config({"train.train_iters=1"})),
+                    with = test::run(
+                        config({"train.train_iters=1", "model.moe_z_loss_coeff=10",
+                                "model.moe_aux_loss_coeff=10", "logger.dir=" + (scratch / "other"),
+                                "model.moe_router_load_balancing_type=aux_loss"}));
+  EXPECT_EQ(plain.steps[0].at("loss"), with.steps[0].at("loss"));
+  EXPECT_GT(with.steps[0].at("grad_norm"), plain.steps[0].at("grad_norm"));
+  EXPECT_FALSE(plain.steps[0].contains("z_loss"));
+  EXPECT_NEAR(with.steps[0].at("load_balancing_loss").get<double>(), 1, 0.5);
+}
+
+TEST_F(MoeRun, TellsOfExpertsWithoutTokens) {
+  testing::internal::CaptureStderr();
+  // A step that drives the router to few experts.
+  test::run(config({"logger.dead_expert_steps=4", "train.train_iters=12", "optimizer.lr=1",
+                    "optimizer.clip_grad=0", "model.num_moe_experts=32", "model.moe_router_topk=1",
+                    "model.moe_router_pre_softmax=true"}));
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(text, HasSubstr("had no token in 4 steps\n  try: model.moe_aux_loss_coeff=0.01"));
+}
+
+TEST(KeysOfOneLayout, NamesWhatDependsOnRanks) {
+  models::ModelConfig model;
+  EXPECT_EQ(keys_of_one_layout(model), "");
+  model.num_moe_experts = 4;
+  EXPECT_EQ(keys_of_one_layout(model), "");
+  model.moe_expert_capacity_factor = 1.25;
+  model.moe_router_load_balancing_type = models::LoadBalancing::kSinkhorn;
+  EXPECT_EQ(keys_of_one_layout(model), "model.moe_router_load_balancing_type=sinkhorn and "
+                                       "model.moe_expert_capacity_factor=1.25");
+}
+
+TEST_F(MoeRun, ForcedBalanceIsPerfect) {
+  const test::Trace trace =
+      test::run(config({"model.moe_router_force_load_balancing=true", "train.seq_length=16"}));
+  for (const Json& step : trace.steps) EXPECT_EQ(step.at("experts")[0].at("max_load"), 1);
+}
+
+} // namespace
+} // namespace pentatron::trainer
