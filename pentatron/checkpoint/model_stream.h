@@ -19,7 +19,8 @@ using ByteSink = std::function<void(std::span<const std::byte>)>;
 void stream_param(ModelSource& source, const std::string& param, SafeDtype dtype,
                   const ByteSink& sink);
 
-/// The same of the part that a Hugging Face tensor is. One in another order comes in blocks: its slices, or whole.
+/// The same of the part that a Hugging Face tensor is. One in another order comes in blocks: its
+/// slices, or whole.
 void stream_entry(ModelSource& source, const WeightMapEntry& entry, SafeDtype dtype,
                   const ByteSink& sink);
 

@@ -6,6 +6,7 @@
 #include "pentatron/comm/collectives.h"
 #include "pentatron/comm/differentiable.h"
 #include "pentatron/layers/cached_attention.h"
+#include "pentatron/layers/context_attention.h"
 #include "pentatron/nn/ops/matmul.h"
 #include "pentatron/nn/record.h"
 
@@ -45,8 +46,10 @@ at::Tensor LatentAttention::TokenLinear::forward(const at::Tensor& x,
 
 LatentAttention::LatentAttention(const nn::Scope& scope, const AttentionOptions& o,
                                  parallel::TensorParallel tp,
-                                 std::shared_ptr<const RotaryTable> rotary)
+                                 std::shared_ptr<const RotaryTable> rotary,
+                                 parallel::ContextWay context)
     : sizes_(*o.latent), local_heads_(o.heads / tp.size()), tp_(tp), rotary_(std::move(rotary)),
+      context_(std::move(context)),
       q_a_(sizes_.query_rank > 0 ? std::optional<TokenLinear>(std::in_place, scope / "q_a",
                                                               o.hidden, sizes_.query_rank, o, tp)
                                  : std::nullopt),
@@ -177,6 +180,8 @@ at::Tensor LatentAttention::forward(const at::Tensor& x, const nn::ForwardContex
     if (!ctx.cache->all_new()) return proj_.forward(attend_absorbed(q, kept, ctx), ctx);
   }
   const AttentionOperands operands = expand(q, own, ctx);
+  if (ctx.layout->whole != nullptr)
+    return proj_.forward(context_attention(operands, core_, context_, ctx), ctx);
   return proj_.forward(core_attention(operands, ctx.layout->self_attention(), core_, ctx).out, ctx);
 }
 

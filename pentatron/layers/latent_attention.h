@@ -11,7 +11,8 @@
 /// a token keeps [latent, rotary key] alone, which all heads read as keys, and the latents as
 /// values: kv_b moves to the queries and to the outputs (the absorbed form).
 /// Collectives: those of ColumnParallelLinear and RowParallelLinear, and for the rotary key an
-/// all-reduce of its gradient (sequence parallel: an all-gather, and a reduce-scatter of it).
+/// all-reduce of its gradient (sequence parallel: an all-gather, and a reduce-scatter of it); with
+/// a cut layout those of context_attention, to the heads' keys and values.
 /// Throws ConfigError if t does not divide n. Source: DeepSeek-V2 (arXiv:2405.04434) sec. 2.1.
 #pragma once
 
@@ -21,6 +22,7 @@
 #include "pentatron/layers/attention_options.h"
 #include "pentatron/layers/norm.h"
 #include "pentatron/layers/rotary.h"
+#include "pentatron/parallel/context/context_parallel.h"
 #include "pentatron/parallel/tensor/linear.h"
 
 namespace pentatron::layers {
@@ -30,7 +32,8 @@ class LatentAttention {
   /// `options.latent` has a value; options.qkv_bias: of q_a and kv_a. `rotary` is shared by the
   /// layers of a model, and filled before the first forward.
   LatentAttention(const nn::Scope& scope, const AttentionOptions& options,
-                  parallel::TensorParallel tp, std::shared_ptr<const RotaryTable> rotary);
+                  parallel::TensorParallel tp, std::shared_ptr<const RotaryTable> rotary,
+                  parallel::ContextWay context = {});
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const;
   static nn::Cost cost(const AttentionOptions& options, const nn::LayerShape& shape);
 
@@ -65,6 +68,7 @@ class LatentAttention {
   int64_t local_heads_;
   parallel::TensorParallel tp_;
   std::shared_ptr<const RotaryTable> rotary_;
+  parallel::ContextWay context_;
   std::optional<TokenLinear> q_a_;
   std::optional<Norm> q_a_norm_;
   parallel::ColumnParallelLinear q_; ///< q_b, or q

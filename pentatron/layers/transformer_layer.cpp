@@ -22,12 +22,13 @@ std::optional<Norm> make_norm(bool wanted, const nn::Scope& scope,
 SelfAttention::SelfAttention(const nn::Scope& scope, const AttentionOptions& options,
                              const parallel::TensorParallel& tp,
                              std::shared_ptr<const RotaryTable> rotary,
-                             std::shared_ptr<const RelativeBias> bias)
+                             std::shared_ptr<const RelativeBias> bias,
+                             const parallel::ContextWay& context)
     : part_([&]() -> std::variant<Attention, LatentAttention> {
         if (!options.latent)
-          return Attention(scope, options, tp, std::move(rotary), std::move(bias));
+          return Attention(scope, options, tp, std::move(rotary), std::move(bias), context);
         PT_DCHECK(bias == nullptr);
-        return LatentAttention(scope, options, tp, std::move(rotary));
+        return LatentAttention(scope, options, tp, std::move(rotary), context);
       }()) {}
 
 at::Tensor SelfAttention::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {

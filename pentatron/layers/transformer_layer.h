@@ -37,7 +37,7 @@ class SelfAttention {
  public:
   SelfAttention(const nn::Scope& scope, const AttentionOptions& options,
                 const parallel::TensorParallel& tp, std::shared_ptr<const RotaryTable> rotary,
-                std::shared_ptr<const RelativeBias> bias);
+                std::shared_ptr<const RelativeBias> bias, const parallel::ContextWay& context);
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const;
 
  private:

@@ -79,7 +79,8 @@ class Mxfp4Model : public testing::Test {
 TEST_F(Mxfp4Model, RefusesWhatDoesNotFit) {
   const std::map<std::string, at::Tensor> whole = tensors;
   const at::Tensor blocks = whole.at(down + "_blocks"), scales = whole.at(down + "_scales");
-  EXPECT_EQ(open_error(), "");
+  write_tensors(folder / "model.safetensors", tensors);
+  EXPECT_NO_THROW(open_model(folder.string()));
   tensors.erase(down + "_scales");
   EXPECT_THAT(open_error(), HasSubstr(down + "_scales"));
   tensors[down + "_scales"] = scales.narrow(0, 0, 3).contiguous();
