@@ -20,10 +20,6 @@ std::string dense_name(const std::string& name) {
 }
 
 models::ModelConfig with_experts(models::ModelConfig c, const UpcycleOptions& o) {
-  if (c.type != models::ModelType::kGpt)
-    raise<ConfigError>("--experts {}: a model of type {} cannot have experts\n  try: a model of "
-                       "type gpt",
-                       o.experts, config::to_string(c.type));
   if (c.num_moe_experts)
     raise<ConfigError>("--experts {}: the model has {} experts\n  try: a dense model", o.experts,
                        *c.num_moe_experts);

@@ -15,7 +15,7 @@ struct UpcycleOptions {
 };
 
 /// `dense` must outlive the result. Routers begin with random numbers, by their names. Throws
-/// ConfigError if the model is not a GPT, has experts, or top_k is not 1 to experts.
+/// ConfigError if the model has experts or cannot have any, or top_k is not 1 to experts.
 std::unique_ptr<ModelSource> upcycled(ModelSource& dense, const UpcycleOptions& options);
 
 } // namespace pentatron::checkpoint

@@ -330,6 +330,51 @@ TEST(Activation, BackwardWorksInPlaceOfTheInput) {
     }
 }
 
+/// Rows times numbers: y and dx are those of the plain kernel times them, and the gradient of a
+/// number is the sum of dy y over its row.
+TEST(Activation, RowsTimesNumbersAreTheirProducts) {
+  for (const DType dtype : kAllTypes)
+    for (const Form& form : kForms)
+      for (const auto& entry : activation_forward_entries()) {
+        constexpr int64_t kRows = 19, kCols = 21;
+        Mlp plain(Activation::kSilu, form, dtype, kRows, kCols, false),
+            scaled(Activation::kSilu, form, dtype, kRows, kCols, false);
+        const ActivationForward probe = plain.forward();
+        if (!entry.refuse(probe, {}).empty()) continue;
+        plain.run(entry.name);
+        Array scale = Array::random(acc_dtype(dtype), kRows, 5), dscale(acc_dtype(dtype), kRows);
+        ActivationForward forward = scaled.forward();
+        forward.row_scale = scale.data();
+        forward.y_stride = kCols;
+        entry.run(forward, {});
+        for (const auto& back : activation_backward_entries()) {
+          if (back.name != entry.name) continue;
+          ActivationBackward backward = scaled.backward();
+          backward.row_scale = scale.data();
+          backward.drow_scale = dscale.data();
+          backward.dy_stride = kCols;
+          backward.dx_stride = scaled.width;
+          back.run(backward, {});
+        }
+        const double eps = 2 * epsilon(dtype);
+        for (int64_t r = 0; r < kRows; ++r) {
+          double sum = 0, size = 0;
+          for (int64_t i = 0; i < kCols; ++i) {
+            const double y = plain.y[r * kCols + i];
+            EXPECT_NEAR(scaled.y[r * kCols + i], y * scale[r],
+                        eps * std::abs(y * scale[r]) + 1e-30);
+            sum += y * plain.dy[r * kCols + i];
+            size += std::abs(y * plain.dy[r * kCols + i]);
+          }
+          for (int64_t i = 0; i < plain.width; ++i) {
+            const double dx = plain.dx[r * plain.width + i] * scale[r];
+            EXPECT_NEAR(scaled.dx[r * plain.width + i], dx, eps * std::abs(dx) + 1e-30);
+          }
+          EXPECT_NEAR(dscale[r], sum, eps * size);
+        }
+      }
+}
+
 TEST(Activation, DoesNotDependOnThreads) {
   for (const DType dtype : kAllTypes) {
     Mlp one(Activation::kGelu, {.gated = true}, dtype, 300, 97, true),

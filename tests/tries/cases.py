@@ -163,6 +163,10 @@ CASES = [
     ("new tokens", GENERATE.replace("--max-new-tokens 2 ", "--max-new-tokens -1 "), {}),
     ("no model", "pentatron generate nothing --tokens 1", {
         "a Hugging Face folder, a run's checkpoint folder (checkpoint.save), or a .gguf file": f"pentatron generate {LLAMA} --tokens 1"}),
+    ("experts of experts", f"pentatron convert {LLAMA.replace('llama', 'mixtral')} out --format hf --experts 8", {
+        "a dense model": f"pentatron convert {LLAMA} out --format hf --experts 8"}),
+    ("experts and quantization", f"pentatron convert {LLAMA} out --quantize q8_0 --experts 8", {
+        "--format pentatron": f"pentatron convert {LLAMA} out --format pentatron --experts 8"}),
     ("over a run", f"pentatron convert {LLAMA} saved --format hf --overwrite", {"another target": f"pentatron convert {LLAMA} out --format hf --overwrite"}),
     ("over what is no model", "pentatron convert saved texts.jsonl --format hf --overwrite", {
         "another target": "pentatron convert saved out --format hf --overwrite"}),

@@ -5,8 +5,10 @@
 ///   gated   x [r, 2f] (gate|up), bias [2f] -> y [r, f] = act(gate + b_gate) * (up + b_up)
 ///   gated with GateOptions, g and u with bias: act(min(g, limit)) * (clamp(u, limit) + up_offset),
 ///     as in GPT-OSS; what was clamped has no gradient
+///   row_scale [r] of acc_dtype(dtype): y's rows times it, before they are rounded
 ///   backward: dy [r, f] and the x of the forward -> dx of x's shape (may be x itself: in place);
-///     dbias [f or 2f] of acc_dtype(dtype) += column sums of dx before its rounding
+///     dbias [f or 2f] of acc_dtype(dtype) += column sums of dx before its rounding;
+///     drow_scale [r] of acc_dtype(dtype) = row sums of dy times the y without row_scale
 /// Functions: gelu x Phi(x); gelu_tanh 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); quick_gelu
 /// x sigmoid(1.702 x);
 ///   relu; squared_relu max(x, 0)^2; silu x sigmoid(x). Gated silu is SwiGLU, gated gelu is GeGLU.
@@ -47,9 +49,10 @@ struct ActivationForward {
   int64_t rows = 0;
   int64_t cols = 0; ///< f: columns of y
   const void* x = nullptr;
-  const void* bias = nullptr; ///< null: none
-  void* y = nullptr;          ///< plain: may be x
-  int64_t x_stride = 0;       ///< elements from row to row; 0: packed
+  const void* bias = nullptr;      ///< null: none
+  const void* row_scale = nullptr; ///< null: 1
+  void* y = nullptr;               ///< plain: may be x
+  int64_t x_stride = 0;            ///< elements from row to row; 0: packed
   int64_t y_stride = 0;
 };
 
@@ -64,8 +67,10 @@ struct ActivationBackward {
   const void* dy = nullptr;
   const void* x = nullptr;
   const void* bias = nullptr;
-  void* dx = nullptr;    ///< may be x; plain: may be dy
-  void* dbias = nullptr; ///< null: not wanted
+  const void* row_scale = nullptr;
+  void* dx = nullptr;         ///< may be x; plain: may be dy
+  void* dbias = nullptr;      ///< null: not wanted
+  void* drow_scale = nullptr; ///< null: not wanted
   int64_t dy_stride = 0;
   int64_t x_stride = 0;
   int64_t dx_stride = 0;

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "pentatron/kernels/activation/activation_entries.h"
 #include "pentatron/kernels/activation/activation_functions.h"
 #include "pentatron/kernels/common/device.cuh"
@@ -15,6 +17,11 @@ template <class T, class Args> __device__ acc_t<T> input(const Args& a, int64_t 
          load_any<A>(a.bias, a.bias_dtype, at, 0);
 }
 
+/// Of row r; 1: none.
+template <class A, class Args> __device__ A row_scale(const Args& a, int64_t r) {
+  return a.row_scale == nullptr ? A{1} : static_cast<const A*>(a.row_scale)[r];
+}
+
 template <class T> __global__ void forward(ActivationForward a) {
   using A = acc_t<T>;
   const int64_t f = a.cols, total = a.rows * f;
@@ -24,7 +31,7 @@ template <class T> __global__ void forward(ActivationForward a) {
     const A in = input<T>(a, r, i);
     const A value = a.gated ? evaluate_gated<A>(a.kind, a.gate, in, input<T>(a, r, f + i)).value
                             : evaluate<A>(a.kind, in).value;
-    static_cast<T*>(a.y)[r * a.y_stride + i] = from_acc<T>(value);
+    static_cast<T*>(a.y)[r * a.y_stride + i] = from_acc<T>(value * row_scale<A>(a, r));
   }
 }
 
@@ -33,7 +40,8 @@ template <class T>
 __device__ void derive(const ActivationBackward& a, int64_t r, int64_t i, acc_t<T>& d,
                        acc_t<T>& d_up) {
   using A = acc_t<T>;
-  const A in = input<T>(a, r, i), dy = to_acc(static_cast<const T*>(a.dy)[r * a.dy_stride + i]);
+  const A in = input<T>(a, r, i),
+          dy = to_acc(static_cast<const T*>(a.dy)[r * a.dy_stride + i]) * row_scale<A>(a, r);
   if (!a.gated) {
     d = dy * evaluate<A>(a.kind, in).slope;
     d_up = 0;
@@ -55,6 +63,23 @@ template <class T> __global__ void backward(ActivationBackward a) {
     T* dx = static_cast<T*>(a.dx) + r * a.dx_stride;
     dx[i] = from_acc<T>(d);
     if (a.gated) dx[f + i] = from_acc<T>(d_up);
+  }
+}
+
+/// A block for each row.
+template <class T> __global__ void backward_scale(ActivationBackward a) {
+  using A = acc_t<T>;
+  for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
+    A total = 0;
+    for (int64_t i = threadIdx.x; i < a.cols; i += blockDim.x) {
+      const A in = input<T>(a, r, i);
+      const A value = a.gated
+                          ? evaluate_gated<A>(a.kind, a.gate, in, input<T>(a, r, a.cols + i)).value
+                          : evaluate<A>(a.kind, in).value;
+      total += to_acc(static_cast<const T*>(a.dy)[r * a.dy_stride + i]) * value;
+    }
+    total = block_sum(total);
+    if (threadIdx.x == 0) static_cast<A*>(a.drow_scale)[r] = total;
   }
 }
 
@@ -101,6 +126,9 @@ void ActivationCuda::run(const ActivationBackward& a, const Context& context) {
   visit_dtype(a.dtype, [&](auto t) {
     using T = decltype(t);
     // dx may overwrite x or dy, so it comes last.
+    if (a.drow_scale != nullptr)
+      backward_scale<T>
+          <<<static_cast<unsigned>(std::min<int64_t>(a.rows, 65535)), 256, 0, stream>>>(a);
     if (a.dbias != nullptr) backward_bias<T><<<column_blocks, dim3(32, 32), 0, stream>>>(a);
     backward<T><<<stride_blocks(a.rows * a.cols), 256, 0, stream>>>(a);
   });

@@ -55,6 +55,11 @@ struct Limited {
   VF gate, factor;
 };
 
+/// 1: none.
+inline VF scale_of_row(const void* row_scale, int64_t r) {
+  return broadcast(row_scale == nullptr ? 1.0f : static_cast<const float*>(row_scale)[r]);
+}
+
 template <Activation kKind, Form kForm, class T> void forward(const ActivationForward& a) {
   const int64_t f = a.cols;
   const auto bias = widen<float>(a.bias, a.bias_dtype,
@@ -67,6 +72,7 @@ template <Activation kKind, Form kForm, class T> void forward(const ActivationFo
   for (int64_t r = 0; r < a.rows; ++r) {
     const T* x = static_cast<const T*>(a.x) + r * a.x_stride;
     T* y = static_cast<T*>(a.y) + r * a.y_stride;
+    const VF scale = scale_of_row(a.row_scale, r);
     for_vectors(f, [&](int64_t i, auto lanes) {
       const auto input = [&](int64_t at) {
         const VF v = load(x + at, lanes);
@@ -74,23 +80,25 @@ template <Activation kKind, Form kForm, class T> void forward(const ActivationFo
       };
       if constexpr (kForm == Form::kLimited) {
         const Limited in(input(i), input(f + i), a.gate);
-        store(y + i, evaluate<kKind>(in.gate).value * in.factor, lanes);
+        store(y + i, evaluate<kKind>(in.gate).value * in.factor * scale, lanes);
       } else {
         VF value = evaluate<kKind>(input(i)).value;
         if constexpr (kForm == Form::kGated) value *= input(f + i);
-        store(y + i, value, lanes);
+        store(y + i, value * scale, lanes);
       }
     });
   }
 }
 
-/// One row: dx, and its sums in dbias (may be null).
+/// One row: dx, its sums in dbias (may be null), and drow_scale.
 template <Activation kKind, Form kForm, class T>
 void backward_row(const ActivationBackward& a, const float* b, float* dbias, int64_t r) {
   const int64_t f = a.cols;
   const T* dy = static_cast<const T*>(a.dy) + r * a.dy_stride;
   const T* x = static_cast<const T*>(a.x) + r * a.x_stride;
   T* dx = static_cast<T*>(a.dx) + r * a.dx_stride;
+  const VF scale = scale_of_row(a.row_scale, r);
+  VF dscale{};
   for_vectors(f, [&](int64_t i, auto lanes) {
     const auto input = [&](int64_t at) {
       const VF v = load(x + at, lanes);
@@ -100,10 +108,11 @@ void backward_row(const ActivationBackward& a, const float* b, float* dbias, int
       store(dx + at, d, lanes);
       if (dbias != nullptr) store(dbias + at, load(dbias + at, lanes) + d, lanes);
     };
-    const VF d = load(dy + i, lanes);
+    const VF given = load(dy + i, lanes), d = given * scale;
     if constexpr (kForm == Form::kLimited) {
       const Limited in(input(i), input(f + i), a.gate);
       const Derived act = evaluate<kKind>(in.gate);
+      dscale += given * act.value * in.factor;
       output(i, in.d_gate(d * act.slope * in.factor));
       output(f + i, in.d_up(d * act.value));
       return;
@@ -111,12 +120,15 @@ void backward_row(const ActivationBackward& a, const float* b, float* dbias, int
     const Derived act = evaluate<kKind>(input(i));
     if constexpr (kForm == Form::kGated) {
       const VF up = input(f + i);
+      dscale += given * act.value * up;
       output(i, d * act.slope * up);
       output(f + i, d * act.value);
     } else {
+      dscale += given * act.value;
       output(i, d * act.slope);
     }
   });
+  if (a.drow_scale != nullptr) static_cast<float*>(a.drow_scale)[r] = sum(dscale);
 }
 
 template <Activation kKind, Form kForm, class T>

@@ -12,7 +12,7 @@ namespace pentatron::nn {
 namespace {
 
 at::Tensor activate(const at::Tensor& x, kernels::Activation kind, bool gated,
-                    const kernels::GateOptions& gate) {
+                    const kernels::GateOptions& gate, const at::Tensor& row_scale) {
   const int64_t cols = gated ? x.size(1) / 2 : x.size(1);
   const at::Tensor y = at::empty({x.size(0), cols}, x.options());
   kernels::activation_forward({.kind = kind,
@@ -22,6 +22,7 @@ at::Tensor activate(const at::Tensor& x, kernels::Activation kind, bool gated,
                                .rows = x.size(0),
                                .cols = cols,
                                .x = x.data_ptr(),
+                               .row_scale = data_or_null(row_scale),
                                .y = y.data_ptr(),
                                .x_stride = x.stride(0)},
                               KernelContext(x));
@@ -35,21 +36,19 @@ at::Tensor activation(const at::Tensor& x, kernels::Activation kind, bool gated,
   at::Tensor y;
   {
     const NoAutograd guard;
-    y = activate(x.detach(), kind, gated, gate);
-    if (row_scale.defined()) y.mul_(row_scale.detach().unsqueeze(1));
+    y = activate(x.detach(), kind, gated, gate,
+                 row_scale.defined() ? row_scale.detach().contiguous() : row_scale);
   }
   record("activation", {x, row_scale}, {y}, {x, row_scale},
          [kind, gated, gate, wants_scale = row_scale.defined() && row_scale.requires_grad()](
              auto&& grads, Saved& saved) {
            const NoAutograd guard;
-           at::Tensor dy = grads[0].contiguous(), dscale;
+           const at::Tensor dy = grads[0].contiguous();
            // The gradient replaces the saved input: the linear layer that made it does not need it.
-           const at::Tensor input = saved.overwrite(0), scale = saved[1];
-           if (wants_scale) {
-             const at::ScalarType acc = scale.scalar_type();
-             dscale = (dy.to(acc) * activate(input, kind, gated, gate).to(acc)).sum(1);
-           }
-           if (scale.defined()) dy = (dy * scale.unsqueeze(1)).to(dy.scalar_type());
+           const at::Tensor input = saved.overwrite(0);
+           const at::Tensor scale = saved[1].defined() ? saved[1].contiguous() : at::Tensor();
+           at::Tensor dscale;
+           if (wants_scale) dscale = at::empty_like(scale);
            kernels::activation_backward({.kind = kind,
                                          .gated = gated,
                                          .gate = gate,
@@ -58,7 +57,9 @@ at::Tensor activation(const at::Tensor& x, kernels::Activation kind, bool gated,
                                          .cols = dy.size(1),
                                          .dy = dy.data_ptr(),
                                          .x = input.data_ptr(),
+                                         .row_scale = data_or_null(scale),
                                          .dx = input.data_ptr(),
+                                         .drow_scale = data_or_null(dscale),
                                          .x_stride = input.stride(0),
                                          .dx_stride = input.stride(0)},
                                         KernelContext(input));

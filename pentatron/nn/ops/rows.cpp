@@ -61,6 +61,15 @@ at::Tensor summed(const at::Tensor& rows_in, const at::Tensor& places) {
   return total.to(rows.scalar_type());
 }
 
+/// [rows, columns] to be written range by range; rows in no range are zero.
+at::Tensor for_ranges(const std::vector<RowRange>& ranges, int64_t rows, int64_t columns,
+                      const at::TensorOptions& options) {
+  int64_t covered = 0;
+  for (const RowRange& range : ranges) covered += range.rows;
+  return covered == rows ? at::empty({rows, columns}, options)
+                         : at::zeros({rows, columns}, options);
+}
+
 /// The matrix's gradient += dy^T x over its ranges, and that of its bias.
 class GroupedWgrad final : public WgradTask {
  public:
@@ -136,7 +145,7 @@ at::Tensor grouped_linear(const at::Tensor& x, std::vector<RowRange> ranges, Par
   at::Tensor y;
   {
     const NoAutograd guard;
-    y = at::zeros({x.size(0), weight.value().size(1)}, x.options());
+    y = for_ranges(ranges, x.size(0), weight.value().size(1), x.options());
     for (const RowRange& range : ranges) {
       const at::Tensor out = y.narrow(0, range.begin, range.rows);
       const at::Tensor row_bias =
@@ -159,7 +168,7 @@ at::Tensor grouped_linear(const at::Tensor& x, std::vector<RowRange> ranges, Par
            const at::Tensor dy = grads[0].contiguous();
            at::Tensor dx, dscale;
            if (wants_dx) {
-             dx = at::zeros({dy.size(0), weight.value().size(2)}, dy.options());
+             dx = for_ranges(ranges, dy.size(0), weight.value().size(2), dy.options());
              for (const RowRange& range : ranges)
                matmul_nn_into(dx.narrow(0, range.begin, range.rows),
                               dy.narrow(0, range.begin, range.rows),
