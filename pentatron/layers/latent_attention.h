@@ -11,7 +11,8 @@
 /// a token keeps [latent, rotary key] alone, which all heads read as keys, and the latents as
 /// values: kv_b moves to the queries and to the outputs (the absorbed form).
 /// Collectives: those of ColumnParallelLinear and RowParallelLinear, and for the rotary key an
-/// all-reduce of its gradient (sequence parallel: an all-gather, and a reduce-scatter of it).
+/// all-reduce of its gradient (sequence parallel: an all-gather, and a reduce-scatter of it); with
+/// a cut layout those of context_attention, to the heads' keys and values.
 /// Throws ConfigError if t does not divide n. Source: DeepSeek-V2 (arXiv:2405.04434) sec. 2.1.
 #pragma once
 

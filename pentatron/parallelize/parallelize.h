@@ -54,6 +54,10 @@ void check_parallel(const ParallelConfig& parallel, const parallel::DdpConfig& d
 
 /// Data-parallel ranks of a world; at least 1.
 int data_parallel_size(const ParallelConfig& parallel, int world_size);
+/// Tensor ranks of an expert.
+int expert_tensor_size(const ParallelConfig& parallel);
+/// Ranks that hold the same experts.
+int expert_data_size(const ParallelConfig& parallel, int world_size);
 
 /// The groups that a run of `world_size` ranks uses, in the order in which they are made. `ddp`: of
 /// training; null: the model alone.

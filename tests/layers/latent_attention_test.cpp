@@ -1,6 +1,7 @@
 // What latent attention keeps in generation, and its FLOPs.
 #include "pentatron/layers/latent_attention.h"
 
+#include "pentatron/nn/record.h"
 #include "tests/layers/layer_cases.h"
 
 namespace pentatron::layers {

@@ -39,7 +39,7 @@ struct Case {
   std::optional<RelativeBiasOptions> bias = {};
 };
 
-void PrintTo(const Case& c, std::ostream* os) {
+[[maybe_unused]] void PrintTo(const Case& c, std::ostream* os) {
   *os << c.name;
 }
 
@@ -130,7 +130,7 @@ std::vector<Case> latent_cases() {
   return {deepseek, plain, both};
 }
 
-std::vector<Case> cases() {
+[[maybe_unused]] std::vector<Case> cases() {
   std::vector<Case> all;
   all.push_back(
       {.name = "gpt2",
@@ -401,7 +401,7 @@ at::Tensor plain_mlp(const at::Tensor& x, const Leaves& p, const MlpOptions& o) 
   return h;
 }
 
-nn::SequenceLayout layout_of(const Case& c) {
+[[maybe_unused]] nn::SequenceLayout layout_of(const Case& c) {
   nn::SequenceLayout layout = nn::SequenceLayout::dense(kBatch, kSequence, {4, 9}, at::kCPU);
   layout.real = c.real;
   return layout;
@@ -412,14 +412,14 @@ nn::SequenceLayout memory_layout() {
   return layout;
 }
 
-at::Tensor input_x() {
+[[maybe_unused]] at::Tensor input_x() {
   return randn({kBatch * kSequence, kHidden}, 1);
 }
-at::Tensor input_memory(const Case& c) {
+[[maybe_unused]] at::Tensor input_memory(const Case& c) {
   const int64_t width = c.options.cross ? c.options.cross->memory : 0;
   return randn({kBatch * kMemory, width > 0 ? width : kHidden}, 3);
 }
-at::Tensor input_dy() {
+[[maybe_unused]] at::Tensor input_dy() {
   return randn({kBatch * kSequence, kHidden}, 2);
 }
 

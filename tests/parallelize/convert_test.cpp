@@ -104,6 +104,25 @@ void expect_same_tensors(const fs::path& before, const fs::path& after) {
   }
 }
 
+TEST_F(Convert, LayersThatPredictFurtherAheadAreLeftOut) {
+  const fs::path source = decorated("deepseek_v3", at::kFloat);
+  std::map<std::string, at::Tensor> tensors;
+  {
+    const SafetensorsFile file(source / "model.safetensors");
+    for (const auto& [name, entry] : file.tensors()) tensors[name] = to_tensor(entry).clone();
+  }
+  tensors["model.layers.2.eh_proj.weight"] = at::ones({48, 96});
+  tensors["model.layers.2.mlp.gate.e_score_correction_bias"] = at::ones({8});
+  write_tensors(source / "model.safetensors", tensors);
+  convert(source, "ours", ModelFormat::kPentatron);
+  convert(folder / "ours", "back", ModelFormat::kHuggingFace);
+  expect_same_tensors(kModels / "deepseek_v3", folder / "back");
+  tensors["model.layers.1.eh_proj.weight"] = at::ones({48, 96});
+  write_tensors(source / "model.safetensors", tensors);
+  EXPECT_THAT(convert_error(source, "other", ModelFormat::kPentatron),
+              HasSubstr("model.layers.1.eh_proj.weight is not part of the model"));
+}
+
 TEST_F(Convert, HuggingFaceToPentatronAndBackKeepsEveryByte) {
   for (const std::string& name : with_others()) {
     convert(kModels / name, "ours", ModelFormat::kPentatron);

@@ -126,7 +126,8 @@ def is_unused(name, names):
 def model_of_export(folder):
     """As transformers loads it, in fp64; every tensor must have found its place."""
     kind = getattr(tf, tf.AutoConfig.from_pretrained(folder).architectures[0])
-    model, info = kind.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager", output_loading_info=True)
+    experts = {"experts_implementation": "eager"} if kind.__name__.endswith("ForCausalLM") else {}  # others know no fp64
+    model, info = kind.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager", output_loading_info=True, **experts)
     info["missing_keys"] = [name for name in info["missing_keys"] if not is_unused(name, tensors_of(folder))]
     problems = {key: value for key, value in info.items() if value}
     if problems:

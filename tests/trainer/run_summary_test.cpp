@@ -38,7 +38,7 @@ TEST_F(RunJson, SumsUpAFinishedRun) {
   EXPECT_EQ(s["consumed_samples"], 16);
   EXPECT_EQ(s["consumed_tokens"], 256);
   EXPECT_EQ(s["ranks"], 1);
-  EXPECT_EQ(s["layout"], "tp=1 pp=1 dp=1");
+  EXPECT_EQ(s["layout"], "tp=1 cp=1 pp=1 dp=1");
   EXPECT_EQ(s["device"], "cpu");
   EXPECT_TRUE(s["torch"].is_string());
   EXPECT_TRUE(s["ended"].is_string());
