@@ -7,6 +7,7 @@
 #include "pentatron/comm/control/thread_watch.h"
 #include "pentatron/comm/failure.h"
 
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/ThreadLocalState.h>
 
@@ -76,6 +77,22 @@ class Watch {
 
 } // namespace
 
+void make_first_vector_calls() {
+  static const bool once = [] {
+    const at::NoGradGuard no_grad;
+    for (const at::ScalarType type : {at::kDouble, at::kFloat}) {
+      const at::Tensor x = at::full({1}, 0.5, type);
+      using Function = at::Tensor (*)(const at::Tensor&);
+      for (const Function function :
+           std::initializer_list<Function>{at::exp, at::expm1, at::log, at::log1p, at::tanh,
+                                           at::sin, at::cos, at::sqrt, at::erf, at::erfc})
+        function(x);
+    }
+    return true;
+  }();
+  static_cast<void>(once);
+}
+
 int current_rank() {
   return t_rank;
 }
@@ -85,6 +102,7 @@ void run_ranks(int world_size, const RankThreadsOptions& options,
   if (world_size < 1) raise<ConfigError>("{} ranks are too few: at least 1 is needed", world_size);
   if (options.threads_per_rank < 0)
     raise<ConfigError>("threads_per_rank={} is negative", options.threads_per_rank);
+  make_first_vector_calls();
   const int callers_threads = at::get_num_threads();
   const int threads = options.threads_per_rank > 0 ? options.threads_per_rank
                                                    : std::max(1, callers_threads / world_size);

@@ -32,6 +32,11 @@ void run_ranks(int world_size, const RankThreadsOptions& options,
                const std::function<void(Group world)>& body);
 void run_ranks(int world_size, const std::function<void(Group world)>& body);
 
+/// MKL's vector functions choose their code in the first call; calls of other threads at that time
+/// may get less exact code: exp in fp64 with 1e-9. This makes the first calls, on one thread, once
+/// in a process. run_ranks() calls it; call it before computing elsewhere.
+void make_first_vector_calls();
+
 /// The world rank of the calling thread: 0 outside run_ranks.
 int current_rank();
 

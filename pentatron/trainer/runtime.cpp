@@ -21,6 +21,7 @@
 #include "pentatron/base/format.h"
 #include "pentatron/base/timed_run.h"
 #include "pentatron/comm/nccl.h"
+#include "pentatron/comm/rank_threads.h"
 #include "pentatron/kernels/common/build.h"
 #include "pentatron/kernels/gemm/gemm.h"
 #include "pentatron/nn/ops/kernel_args.h"
@@ -109,6 +110,7 @@ int64_t share_of_processors(int local_processes) {
 void set_compute_threads(int64_t num_threads, int local_processes) {
   if (num_threads == 0) num_threads = threads_of_environment();
   if (num_threads == 0) num_threads = share_of_processors(local_processes);
+  comm::make_first_vector_calls();
   at::set_num_threads(static_cast<int>(num_threads));
 }
 

@@ -133,5 +133,21 @@ TEST_P(KQuants, ExtremeValuesGiveFiniteOnes) {
   }
 }
 
+/// As gguf.quants of the Python package gguf 0.19.0.
+TEST(Mxfp4Blocks, AreTheirFormula) {
+  const double magnitudes[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  for (int exponent = 0; exponent < 253; ++exponent) {
+    std::vector<std::byte> block = {static_cast<std::byte>(exponent)};
+    for (int i = 0; i < 16; ++i) block.push_back(static_cast<std::byte>(i | (15 - i) << 4));
+    std::vector<float> values(32);
+    dequantize(GgmlType::kMXFP4, block, values);
+    for (int i = 0; i < 32; ++i) {
+      const int code = i < 16 ? i : 31 - i;
+      const double value = (code < 8 ? 1 : -1) * std::ldexp(magnitudes[code % 8], exponent - 127);
+      EXPECT_EQ(values[static_cast<size_t>(i)], static_cast<float>(value)) << exponent << " " << i;
+    }
+  }
+}
+
 } // namespace
 } // namespace pentatron::checkpoint

@@ -36,6 +36,8 @@ void name_stacks(const ModelConfig& c, const std::string& block, const std::stri
   out.add_module(experts + "gate_proj", own + "experts.fc1", c.add_mlp_bias, "gate");
   out.add_module(experts + "up_proj", own + "experts.fc1", c.add_mlp_bias, "up");
   out.add_module(experts + "down_proj", own + "experts.fc2", c.add_mlp_bias);
+  if (c.moe_router_enable_expert_bias)
+    out.add(block + "router.expert_bias", own + "router.expert_bias");
   if (c.moe_shared_expert_intermediate_size)
     name_shared(c, block + "shared_expert.", block, own, out);
 }
