@@ -11,7 +11,7 @@ import json
 import time
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
 
 
 def gpt2_124m():
@@ -26,7 +26,14 @@ def llama_8x512():
     return LlamaForCausalLM(config), config.vocab_size, (2, 1024)
 
 
-MODELS = {"gpt2_124m": gpt2_124m, "llama_8x512": llama_8x512}
+def mixtral_4x512():
+    config = MixtralConfig(num_hidden_layers=4, hidden_size=512, num_attention_heads=8, num_key_value_heads=4, intermediate_size=1024,
+                           num_local_experts=8, num_experts_per_tok=2, vocab_size=32000, max_position_embeddings=512,
+                           tie_word_embeddings=False, attn_implementation="sdpa", use_cache=False)
+    return MixtralForCausalLM(config), config.vocab_size, (4, 512)
+
+
+MODELS = {"gpt2_124m": gpt2_124m, "llama_8x512": llama_8x512, "mixtral_4x512": mixtral_4x512}
 
 
 def peak_rss_mb(reset=False):

@@ -20,15 +20,18 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 # How pentatron runs the same work; {…} are filled in below.
-PENTATRON = ("{program} train {model} dataset.type=mock train.seq_length=1024 train.micro_batch_size={batch} "
+PENTATRON = ("{program} train {model} dataset.type=mock train.seq_length={sequence} train.micro_batch_size={batch} "
              "train.global_batch_size={batch} train.train_iters={iterations} dtype={dtype} device={device} seed=1 "
              "optimizer.lr=1e-4 optimizer.weight_decay=0.1 optimizer.clip_grad=1.0 logger.log_interval=1 logger.dir={out}")
 PENTATRON_STEP_TIME = "step_time_s"  # the key of a line of metrics.jsonl
 MODEL = {
-    "gpt2_124m": {"batch": 1, "keys": "model.preset=gpt2_124m model.hidden_dropout=0 model.attention_dropout=0"},
-    "llama_8x512": {"batch": 2, "keys": "model.preset=llama3_8b model.num_layers=8 model.hidden_size=512 "
+    "gpt2_124m": {"batch": 1, "sequence": 1024, "keys": "model.preset=gpt2_124m model.hidden_dropout=0 model.attention_dropout=0"},
+    "llama_8x512": {"batch": 2, "sequence": 1024, "keys": "model.preset=llama3_8b model.num_layers=8 model.hidden_size=512 "
                     "model.num_attention_heads=8 model.num_query_groups=4 model.ffn_hidden_size=1408 "
                     "model.vocab_size=32000 model.max_position_embeddings=1024"},
+    "mixtral_4x512": {"batch": 4, "sequence": 512, "keys": "model.preset=mixtral_8x7b model.num_layers=4 model.hidden_size=512 "
+                      "model.num_attention_heads=8 model.num_query_groups=4 model.ffn_hidden_size=1024 "
+                      "model.moe_ffn_hidden_size=1024 model.vocab_size=32000 model.max_position_embeddings=512"},
 }
 # Precision class -> the peers' precisions and pentatron's dtype. A table has a ratio for each precision of the peers:
 # autocast keeps fp32 weights, as pentatron does; all-bf16 has neither fp32 weights nor fp32 gradients.
@@ -70,13 +73,13 @@ def run(command, environment):
 def run_pentatron(args, program, model, dtype, environment):
     with tempfile.TemporaryDirectory() as out:
         command = shlex.split(PENTATRON.format(program=program, model=MODEL[model]["keys"], dtype=dtype,
-                                               batch=MODEL[model]["batch"], iterations=args.warmup + args.steps,
+                                               batch=MODEL[model]["batch"], sequence=MODEL[model]["sequence"], iterations=args.warmup + args.steps,
                                                device=args.device, out=out))
         _, peak = run(command, environment)
         with open(os.path.join(out, "metrics.jsonl"), encoding="utf-8") as file:
             lines = [json.loads(line) for line in file]
         steps = [line[PENTATRON_STEP_TIME] for line in lines if PENTATRON_STEP_TIME in line]
-        return {"step_times_s": steps[args.warmup:], "tokens": MODEL[model]["batch"] * 1024, "peak_mb": peak}
+        return {"step_times_s": steps[args.warmup:], "tokens": MODEL[model]["batch"] * MODEL[model]["sequence"], "peak_mb": peak}
 
 
 def measure(args, model, name):
