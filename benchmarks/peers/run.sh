@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Times pentatron and the other systems alternately in one run on the same work: GPT-2 124M (1 x 1024 tokens) and a Llama of 8
-# layers (2 x 1024), a Mixtral of 4 layers with 8 experts (4 x 512), fp32 and bf16, 2 threads. The peers are installed into an environment of their own, .deps/peers (5 GB).
+# Times pentatron and the other systems alternately in one run on the same work: GPT-2 124M (1 x 1024 tokens), a Llama of 8 layers
+# (2 x 1024) and a Mixtral of 4 with 8 experts (4 x 512), fp32 and bf16, 2 threads. The peers get .deps/peers for themselves (5 GB).
 #
 #   benchmarks/peers/run.sh [--models gpt2_124m] [--classes bf16] [--rounds 5] [--out FILE.json]
 #
