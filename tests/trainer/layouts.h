@@ -449,7 +449,6 @@ inline const std::vector<Layout>& layouts() {
       {"latents_moe_cp2_pp2_sp", "latents_moe", 8,
        tp + "2" + sp + cp + "2" + pp + "2" + ep + "4" + etp + "1" + schedule + "zb_h1", false},
       {"latents_dp2_zero2", "latents", 2, zero + "2" + small, false},
-      {"latents_cp2_ring", "latents", 2, cp + "2", false},
       {"latents_cp3_all_gather", "latents", 3, cp + "3" + gathers + recompute, false},
       {"latents_cp2_heads_tp2_sp", "latents", 4, cp + "2" + heads + tp + "2" + sp, false},
       {"latents_moe_cp4_heads_and_ring_ep4", "latents_moe", 4, cp + "4" + both + ep + "4", false},
