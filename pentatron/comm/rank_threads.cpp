@@ -80,7 +80,6 @@ class Watch {
 
 void make_first_vector_calls() {
   static const bool once = [] {
-    const at::NoGradGuard no_grad;
     for (const at::ScalarType type : {at::kDouble, at::kFloat}) {
       const at::Tensor x = at::full({1}, 0.5, type);
       using Function = at::Tensor (*)(const at::Tensor&);
