@@ -5,6 +5,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/checkpoint/tensor_io.h"
 #include "pentatron/config/config.h"
+#include "pentatron/models/model.h"
 
 namespace pentatron::checkpoint {
 
@@ -23,14 +24,18 @@ models::ModelConfig with_experts(models::ModelConfig c, const UpcycleOptions& o)
   if (c.num_moe_experts)
     raise<ConfigError>("--experts {}: the model has {} experts\n  try: a dense model", o.experts,
                        *c.num_moe_experts);
+  if (o.top_k > o.experts)
+    raise<ConfigError>("--experts-topk {} is more than --experts {}\n  try: --experts-topk {}",
+                       o.top_k, o.experts, o.experts);
   c.num_moe_experts = o.experts;
   c.moe_router_topk = o.top_k;
   c.moe_ffn_hidden_size = c.ffn_size();
   c.ffn_hidden_size = c.ffn_size();
   c.preset.clear();
-  config::Violations violations;
-  config::validate(c, violations);
-  violations.throw_if_any();
+  if (models::model_spec(c).expert_layers.empty())
+    raise<ConfigError>("--experts {}: a model of type {} cannot have experts\n  try: a model of "
+                       "type gpt",
+                       o.experts, config::to_string(c.type));
   return c;
 }
 

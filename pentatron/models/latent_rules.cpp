@@ -30,10 +30,13 @@ void ModelConfig::validate_latents(config::Violations& violations, std::string_v
   idle(kv_channels.has_value(), "kv_channels", "null");
   idle(rotary_percent != 1, "rotary_percent", "1");
   if (qk_layernorm)
-    violations.add(key("qk_layernorm"),
-                   fmt::format("{}=true conflicts with {}=true, whose latents always have norms",
-                               key("qk_layernorm"), key("multi_latent_attention")),
-                   fmt::format("{}=false", key("qk_layernorm")));
+    violations.add(
+        key("qk_layernorm"),
+        fmt::format("{}=true conflicts with {}=true, whose latents always have norms",
+                    key("qk_layernorm"), key("multi_latent_attention")),
+        qk_layernorm_scope == QkNormScope::kHead
+            ? fmt::format("{}=false", key("qk_layernorm"))
+            : fmt::format("{}=false and {}=head", key("qk_layernorm"), key("qk_layernorm_scope")));
   if (query_groups() != num_attention_heads)
     violations.add(key("num_query_groups"),
                    fmt::format("{}={} conflicts with {}=true, where each of {}={} heads has keys "

@@ -165,6 +165,9 @@ CASES = [
         "a Hugging Face folder, a run's checkpoint folder (checkpoint.save), or a .gguf file": f"pentatron generate {LLAMA} --tokens 1"}),
     ("experts of experts", f"pentatron convert {LLAMA.replace('llama', 'mixtral')} out --format hf --experts 8", {
         "a dense model": f"pentatron convert {LLAMA} out --format hf --experts 8"}),
+    ("experts of a token", f"pentatron convert {LLAMA} out --format hf --experts 2 --experts-topk 3", {}),
+    ("experts of an encoder", f"pentatron convert {LLAMA.replace('llama', 'bert')} out --format hf --experts 2", {
+        "a model of type gpt": f"pentatron convert {LLAMA} out --format hf --experts 2"}),
     ("experts and quantization", f"pentatron convert {LLAMA} out --quantize q8_0 --experts 8", {
         "--format pentatron": f"pentatron convert {LLAMA} out --format pentatron --experts 8"}),
     ("over a run", f"pentatron convert {LLAMA} saved --format hf --overwrite", {"another target": f"pentatron convert {LLAMA} out --format hf --overwrite"}),
