@@ -227,7 +227,8 @@ void ModelConfig::validate(config::Violations& violations, std::string_view path
     violations.add(key("qk_layernorm_scope"),
                    fmt::format("{}={} has no effect without {}=true", key("qk_layernorm_scope"),
                                config::to_string(qk_layernorm_scope), key("qk_layernorm")),
-                   fmt::format("{}=true", key("qk_layernorm")));
+                   multi_latent_attention ? fmt::format("{}=head", key("qk_layernorm_scope"))
+                                          : fmt::format("{}=true", key("qk_layernorm")));
   }
   // The causal side counts half of the buckets one by one, and divides the rest by logarithm.
   if (const int64_t one_by_one = relative_attention_num_buckets / 2;
