@@ -106,7 +106,8 @@ void DatasetConfig::validate(config::Violations& violations, std::string_view pa
   needs(own_parts && !corpora && !classification, "train_data_path",
         train_data_path + valid_data_path + test_data_path, with_indexed, use_indexed);
   needs(!per_split_data_args_path.empty() && !corpora, "per_split_data_args_path",
-        per_split_data_args_path, with_indexed, use_indexed);
+        per_split_data_args_path, with_indexed,
+        type == DatasetType::kText ? use_indexed : key("per_split_data_args_path") + "=\"\"");
   const int ways = (this->path.empty() ? 0 : 1) + (own_parts ? 1 : 0) +
                    (per_split_data_args_path.empty() ? 0 : 1);
   if (indexed || classification ? ways != 1 : corpora && ways > 1) {
