@@ -107,7 +107,7 @@ void DatasetConfig::validate(config::Violations& violations, std::string_view pa
         train_data_path + valid_data_path + test_data_path, with_indexed, use_indexed);
   needs(!per_split_data_args_path.empty() && !corpora, "per_split_data_args_path",
         per_split_data_args_path, with_indexed,
-        classification || batches ? "remove " + key("per_split_data_args_path") : use_indexed);
+        type == DatasetType::kText ? use_indexed : key("per_split_data_args_path") + "=\"\"");
   const int ways = (this->path.empty() ? 0 : 1) + (own_parts ? 1 : 0) +
                    (per_split_data_args_path.empty() ? 0 : 1);
   if (indexed || classification ? ways != 1 : corpora && ways > 1) {
