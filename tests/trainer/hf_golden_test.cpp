@@ -187,8 +187,9 @@ struct Bf16Bounds {
 /// Two tokens of deepseek_v3 have experts whose scores differ by less than 3e-4, and here one goes
 /// elsewhere, though not in PyTorch's run (0.022). With the same weights and 14 other inputs,
 /// PyTorch's run differs by up to 0.31 in three, where a token of its own does, and else by 0.025;
-/// this one by 0.029.
+/// this one by 0.029. A token of mixtral likewise; with 14 other inputs both runs differ by 0.016.
 Bf16Bounds bf16_bounds(const std::string& model) {
+  if (model == "mixtral") return {.one = 0.15};
   if (model == "deepseek_v3") return {.one = 0.2, .mean = 0.08};
   if (model == "qwen2_moe") return {.one = 0.25};
   if (model.starts_with("gpt_oss")) return {.one = 0.3, .mean = 0.15};
