@@ -403,9 +403,10 @@ EvaluationSums Stepper::evaluate(const data::StepData& data) {
   const bool scores = wants_scores(spec());
   {
     const nn::MemoryScope scope(nn::MemoryCategory::kActivations);
-    runtime_.run(schedule(Use::kEvaluation, microbatches.size()), microbatches, state,
-                 {.wanted = {.scores = scores},
-                  .training = groups_.world().size() > 1 && planted("evaluation_with_dropout")});
+    pipeline::RunOptions options;
+    options.wanted.scores = scores;
+    options.training = groups_.world().size() > 1 && planted("evaluation_with_dropout");
+    runtime_.run(schedule(Use::kEvaluation, microbatches.size()), microbatches, state, options);
   }
   std::vector<double> own = own_losses(state);
   for (const models::LossTerm& term : spec().losses) {
