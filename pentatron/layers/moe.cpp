@@ -98,7 +98,7 @@ parallel::Routed Moe::choose(const at::Tensor& own, const nn::ForwardContext& ct
   at::Tensor dropped = at::zeros({1}, counts.options());
   if (o.capacity.factor > 0) {
     const at::Tensor lost =
-        parallel::kept_choices(choice.experts, choice.probs, o.router.experts, o.capacity)
+        parallel::kept_choices(choice.experts, choice.probs, real, o.router.experts, o.capacity)
             .logical_not();
     choice.experts = choice.experts.masked_fill(lost, -1);
     dropped = (real.defined() ? lost & real.unsqueeze(1) : lost).sum().view({1});

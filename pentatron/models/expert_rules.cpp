@@ -149,6 +149,13 @@ void ModelConfig::validate_balance(config::Violations& violations, std::string_v
        "moe_token_drop_policy", capacity, capacity_remedy);
   idle(!moe_expert_capacity_factor && moe_pad_expert_input_to_capacity,
        "moe_pad_expert_input_to_capacity", capacity, capacity_remedy);
+  if (moe_router_enable_expert_bias && moe_router_load_balancing_type == LoadBalancing::kSinkhorn)
+    violations.add(key("moe_router_load_balancing_type"),
+                   fmt::format("{}=sinkhorn and {}=true both balance the selection, and the bias "
+                               "would outweigh the other",
+                               key("moe_router_load_balancing_type"),
+                               key("moe_router_enable_expert_bias")),
+                   fmt::format("{}=none", key("moe_router_load_balancing_type")));
   idle(moe_router_force_load_balancing &&
            moe_router_load_balancing_type == LoadBalancing::kSinkhorn,
        "moe_router_load_balancing_type",

@@ -547,7 +547,7 @@ struct ModelConfig {
         field("moe_router_bias_update_rate", &C::moe_router_bias_update_rate,
               "by how much a step changes the expert biases: up for experts with less than the "
               "mean load, down for those with more; 0 with --hf")
-            .non_negative()
+            .range(0, 1)
             .on_resume(OnResume::kTold)
             .only_for(T::kGpt),
         field("moe_router_load_balancing_type", &C::moe_router_load_balancing_type,

@@ -120,9 +120,7 @@ Param& ParamList::add(ShardSpec spec, Init init, at::ScalarType dtype, const Coo
 
 Param& ParamList::add_buffer(ShardSpec spec, Init init, at::ScalarType dtype,
                              const Coordinates& where, int64_t unit) {
-  Param& buffer = buffers_.emplace_back(std::move(spec), init, acc_dtype(dtype), where, unit);
-  buffer.trainable = false;
-  return buffer;
+  return buffers_.emplace_back(std::move(spec), init, acc_dtype(dtype), where, unit);
 }
 
 void ParamList::make_buffers(at::Device device) {

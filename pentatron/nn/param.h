@@ -114,7 +114,8 @@ class Param {
 ///
 /// Buffers are beside them: values of a model that no gradient reaches, such as the bias by which a
 /// router balances its experts. All data-parallel ranks hold them whole, in acc_dtype of the model;
-/// stores and optimizers do not know them, checkpoints and exports do.
+/// stores and optimizers do not know them, checkpoints and exports do. `trainable`: steps change
+/// it.
 class ParamList {
  public:
   Param& add(ShardSpec spec, Init init, at::ScalarType dtype, const Coordinates& where,

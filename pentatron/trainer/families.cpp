@@ -59,8 +59,10 @@ void check_freeze(const TrainConfig& train, const models::ModelConfig& model,
                   config::Violations& violations) {
   if (train.freeze.empty()) return;
   const models::ParamSpecs specs = models::param_specs(model);
+  const models::ParamSpecs tensors = models::tensor_specs(model);
   const auto matched = [&](const std::string& pattern) {
-    return std::ranges::any_of(specs, [&](const auto& one) { return matches(pattern, one.first); });
+    return std::ranges::any_of(tensors,
+                               [&](const auto& one) { return matches(pattern, one.first); });
   };
   std::vector<std::string> works;
   for (const std::string& pattern : train.freeze)
@@ -103,6 +105,8 @@ std::string describe_updates(const std::vector<nn::Shard>& shards) {
 void plan_families(nn::ParamList& params, const Config& config) {
   optim::plan_rules(params, config.optimizer);
   for (nn::Param& param : params) param.trainable = !is_frozen(config.train.freeze, param.name());
+  for (nn::Param& buffer : params.buffers())
+    buffer.trainable = !is_frozen(config.train.freeze, buffer.name());
 }
 
 } // namespace pentatron::trainer

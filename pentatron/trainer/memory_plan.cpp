@@ -507,9 +507,12 @@ std::string remedy(Config config, int world_size, const LocalRanks& here, int64_
     c.model.num_layers = n * config.parallel.pipeline_model_parallel_size;
     return c;
   };
+  // A list says which layers have experts, and would have to be cut, too.
+  const bool listed = config.model.moe_layer_freq.starts_with('[');
   const int64_t layers =
-      largest(config.model.num_layers / config.parallel.pipeline_model_parallel_size,
-              [&](int64_t n) { return enough(with_layers(n)); });
+      listed ? 0
+             : largest(config.model.num_layers / config.parallel.pipeline_model_parallel_size,
+                       [&](int64_t n) { return enough(with_layers(n)); });
   if (layers > 0) {
     changes.push_back(fmt::format("model.num_layers={}", with_layers(layers).model.num_layers));
     return list();

@@ -30,6 +30,16 @@ std::vector<std::string> notices(const Config& config, int world_size, bool has_
     add(fmt::format("checkpoint.save={} has no effect: the run has no iterations, so it saves "
                     "nothing\n  try: remove checkpoint.save",
                     c.save));
+  const models::ModelConfig& model = config.model;
+  if (model.num_moe_experts && models::model_spec(model).expert_layers.empty())
+    add(fmt::format("model.num_moe_experts={} has no effect: model.moe_layer_freq={} leaves no "
+                    "layer with experts\n  try: model.moe_layer_freq=1",
+                    *model.num_moe_experts, model.moe_layer_freq));
+  if (model.num_moe_experts.value_or(1) > 1 && model.moe_router_topk == 1 &&
+      model.moe_router_score_function == models::RouterScoreFunction::kSoftmax &&
+      !model.moe_router_pre_softmax)
+    add("model.moe_router_topk=1: the softmax of one selected expert is always 1, so the loss does "
+        "not train the router\n  try: model.moe_router_pre_softmax=true");
   const int dp = parallelize::data_parallel_size(config.parallel, world_size);
   const int64_t cp = config.parallel.context_parallel_size;
   if (config.ddp.zero_stage > 0 && dp * cp == 1)

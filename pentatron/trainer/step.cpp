@@ -258,7 +258,7 @@ void Stepper::apply_expert_counts(const at::Tensor& counts) {
       choices[layer] = {first, first + row.numel()};
     }
     for (nn::Param& buffer : model_->model->params().buffers())
-      if (buffer.name() == layer + ".router.expert_bias")
+      if (buffer.trainable && buffer.name() == layer + ".router.expert_bias")
         parallel::update_expert_bias(buffer.value(), row, config.moe_router_bias_update_rate);
   }
   set_expert_choices(choices);

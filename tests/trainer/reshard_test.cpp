@@ -100,19 +100,28 @@ TEST_P(Resharding, GoesOnInAnyLayout) {
     }
 }
 
-TEST_P(Resharding, OfEncodersGoesOnInOtherLayouts) {
+TEST_P(Resharding, OfOtherModelsGoesOnInOtherLayouts) {
   if (GetParam() == "fp32" && !full_matrix()) GTEST_SKIP() << "in the full matrix";
   using Cases = std::vector<std::pair<std::string, std::vector<std::string>>>;
   const Cases ci = {{"bert", {"one", "bert_zero3_pp2", "bert_tp2_sp"}},
-                    {"t5", {"t5_pp4_1f1b", "one", "t5_tp2_pp2_dp2"}}};
-  const Cases all = {{"bert",
-                      {"one", "bert_zero3_pp2", "bert_tp2_sp", "bert_tp4", "bert_pp2_zb_v",
-                       "bert_zero2", "bert_tp2_sp_pp2_dp2"}},
-                     {"bert_pre", {"bert_pre_pp4_zb_h1", "one", "bert_pre_tp4_sp_shared_heads"}},
-                     {"t5",
-                      {"t5_pp4_1f1b", "one", "t5_tp2_pp2_dp2", "t5_pp3_both_on_a_stage",
-                       "t5_zero3_late", "t5_pp2_dualpipe_v"}},
-                     {"t5_untied", {"t5_untied_zero3_pp3", "one", "t5_untied_tp2_pp2_zb_v"}}};
+                    {"t5", {"t5_pp4_1f1b", "one", "t5_tp2_pp2_dp2"}},
+                    {"moe", {"moe_cp2", "one", "moe_tp2_sp_ep2_etp2"}},
+                    {"moe_shared", {"moe_pp2_interleaved_ep2", "one"}}};
+  const Cases all = {
+      {"bert",
+       {"one", "bert_zero3_pp2", "bert_tp2_sp", "bert_tp4", "bert_pp2_zb_v", "bert_zero2",
+        "bert_tp2_sp_pp2_dp2"}},
+      {"bert_pre", {"bert_pre_pp4_zb_h1", "one", "bert_pre_tp4_sp_shared_heads"}},
+      {"t5",
+       {"t5_pp4_1f1b", "one", "t5_tp2_pp2_dp2", "t5_pp3_both_on_a_stage", "t5_zero3_late",
+        "t5_pp2_dualpipe_v"}},
+      {"moe",
+       {"moe_cp2", "one", "moe_tp2_sp_ep2_etp2", "moe_cp2_pp2_ep4_zb_v_zero3", "moe_ep2_zero1_late",
+        "moe_pp4_zb_h2"}},
+      {"moe_shared",
+       {"moe_cp4_heads_and_ring_ep8", "one", "moe_pp2_interleaved_ep2", "moe_ep4_zero2"}},
+      {"latents_moe", {"latents_moe_ep4", "one", "latents_moe_tp2_cp2_heads_ep2"}},
+      {"t5_untied", {"t5_untied_zero3_pp3", "one", "t5_untied_tp2_pp2_zb_v"}}};
   for (const auto& [work, layouts] : full_matrix() ? all : ci) {
     const SavedRun whole = train("one", "", work);
     for (size_t i = 0; i < layouts.size(); ++i) {

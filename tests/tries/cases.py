@@ -166,6 +166,8 @@ CASES = [
     ("experts of experts", f"pentatron convert {LLAMA.replace('llama', 'mixtral')} out --format hf --experts 8", {
         "a dense model": f"pentatron convert {LLAMA} out --format hf --experts 8"}),
     ("experts of a token", f"pentatron convert {LLAMA} out --format hf --experts 2 --experts-topk 3", {}),
+    ("too many experts", f"pentatron convert {LLAMA} out --format hf --experts 70000", {}),
+    ("one expert of a token", f"pentatron convert {LLAMA} out --format hf --experts 2 --experts-topk 1", {}),
     ("experts of an encoder", f"pentatron convert {LLAMA.replace('llama', 'bert')} out --format hf --experts 2", {
         "a model of type gpt": f"pentatron convert {LLAMA} out --format hf --experts 2"}),
     ("experts and quantization", f"pentatron convert {LLAMA} out --quantize q8_0 --experts 8", {

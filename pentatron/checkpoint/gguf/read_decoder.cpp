@@ -185,7 +185,9 @@ void read_decoder(GgufKeyReader& in, GgufConfig& out) {
   hf["max_position_embeddings"] = in.size("context_length");
   // Read by transformers 4 and 5; rope_parameters only by 5.
   hf["rope_theta"] = theta;
-  hf["rope_scaling"] = scaling;
+  hf["rope_scaling"] = scaling.is_null() && s.family->decoder.names_plain_rope
+                           ? Json{{"rope_type", "default"}}
+                           : scaling;
   if (d.partial_rotary) hf["partial_rotary_factor"] = share;
   if (d.mlp_bias) hf["mlp_bias"] = s.mlp_bias;
   if (d.biases != GgufBiases::kNone && d.biases != GgufBiases::kQkv)

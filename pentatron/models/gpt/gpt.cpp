@@ -58,7 +58,7 @@ ModelSpec Gpt::spec_of(const ModelConfig& config) {
     spec.segments[static_cast<size_t>(i + 1)].kind = kMoeLayer;
     spec.expert_layers.push_back(fmt::format("layers.{}.mlp", i));
   }
-  spec.auxiliary = auxiliary_terms(config);
+  if (!spec.expert_layers.empty()) spec.auxiliary = auxiliary_terms(config);
   spec.experts = config.num_moe_experts.value_or(0);
   if (config.position_embedding_type == PositionEmbedding::kLearnedAbsolute)
     spec.fields[0].positions = config.max_position_embeddings;

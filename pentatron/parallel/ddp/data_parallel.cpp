@@ -101,7 +101,7 @@ std::unique_ptr<DataParallel::Part> DataParallel::make_part(const std::vector<nn
 
 DataParallel::DataParallel(nn::ParamList& params, at::Device device, const DdpConfig& config,
                            const comm::ParallelGroups& groups)
-    : params_(&params), dp_(groups.get("dp")) {
+    : params_(&params), buffer_replicas_(groups.get(axis_of(nn::ReductionGroup::kDense, groups))) {
   std::vector<std::vector<nn::Param*>> parts; // what stays apart even as storage
   for (nn::Param& param : params) {
     const auto fits = [&](const std::vector<nn::Param*>& part) {

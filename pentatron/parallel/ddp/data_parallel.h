@@ -67,7 +67,7 @@ class DataParallel final : public nn::ParamStore {
   const std::vector<nn::Shard>& shards() const { return shards_; }
   const nn::ParamList& params() const { return *params_; }
   /// The ranks that hold the same buffers.
-  const comm::Group& buffer_replicas() const { return dp_; }
+  const comm::Group& buffer_replicas() const { return buffer_replicas_; }
   /// optim::counted_sum_of_squares of the shards, without those of which another data-parallel rank
   /// adds the same: summed over all ranks of the run it counts every true element once.
   double counted_sum_of_squares() const;
@@ -99,7 +99,7 @@ class DataParallel final : public nn::ParamStore {
                                   const DdpConfig& config, const comm::ParallelGroups& groups);
 
   const nn::ParamList* params_;
-  comm::Group dp_;
+  comm::Group buffer_replicas_;
   std::vector<std::unique_ptr<Part>> parts_;
   std::vector<nn::Shard> shards_;      // by part, by bucket
   std::vector<SharedSum> shared_sums_; // by axis: in an order that all ranks have

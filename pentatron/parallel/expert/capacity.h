@@ -16,9 +16,10 @@ struct CapacityOptions {
 /// Tokens that an expert takes of a rank: ceil(T k / E factor), at most T.
 int64_t expert_capacity(int64_t tokens, int64_t top_k, int64_t experts, double factor);
 
-/// [T, k] bool: the choices that their expert has room for. Of equal probs the first tokens stay.
-///   experts [T, k] int64, probs [T, k], both on any device
-at::Tensor kept_choices(const at::Tensor& experts, const at::Tensor& probs, int64_t num_experts,
-                        const CapacityOptions& options);
+/// [T, k] bool: the choices that their expert has room for. Of equal probs the first tokens stay;
+/// padding gets what room real tokens leave.
+///   experts [T, k] int64, probs [T, k], real [T] bool or undefined: all; on any device
+at::Tensor kept_choices(const at::Tensor& experts, const at::Tensor& probs, const at::Tensor& real,
+                        int64_t num_experts, const CapacityOptions& options);
 
 } // namespace pentatron::parallel

@@ -11,7 +11,7 @@ at::Tensor router_scores(const at::Tensor& logits, RouterScore score) {
   case RouterScore::kSigmoid:
     return at::sigmoid(logits);
   case RouterScore::kSqrtSoftplus:
-    return at::softplus(logits, 1, /*threshold=*/1e6).sqrt();
+    return (logits.clamp_min(0) + at::log1p((-logits.abs()).exp())).sqrt();
   }
   return {};
 }

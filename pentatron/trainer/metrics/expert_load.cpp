@@ -57,6 +57,7 @@ std::vector<std::string> ExpertWatch::step(int64_t iteration, const std::vector<
     for (const LayerLoad& load : loads) {
       choices_.emplace_back(load.choices.size(), 0);
       seen_.emplace_back(load.choices.size(), iteration - 1);
+      told_.emplace_back(load.choices.size(), false);
     }
   }
   last_ = iteration;
@@ -64,8 +65,13 @@ std::vector<std::string> ExpertWatch::step(int64_t iteration, const std::vector<
     std::vector<size_t> dead;
     for (size_t e = 0; e < loads[i].choices.size(); ++e) {
       choices_[i][e] += loads[i].choices[e];
-      if (loads[i].choices[e] > 0) seen_[i][e] = iteration;
-      if (dead_after_ > 0 && iteration - seen_[i][e] == dead_after_) dead.push_back(e);
+      if (loads[i].choices[e] > 0) {
+        seen_[i][e] = iteration;
+        told_[i][e] = false;
+      }
+      if (dead_after_ == 0 || told_[i][e] || iteration - seen_[i][e] < dead_after_) continue;
+      told_[i][e] = true;
+      dead.push_back(e);
     }
     if (dead.empty()) continue;
     constexpr size_t kShown = 8;

@@ -46,6 +46,7 @@ class ExpertWatch {
   int64_t dead_after_;
   int64_t first_ = 0, last_ = 0;                     // iterations
   std::vector<std::vector<int64_t>> choices_, seen_; // seen_: iteration of the last token
+  std::vector<std::vector<bool>> told_;
 };
 
 } // namespace pentatron::trainer

@@ -210,7 +210,8 @@ TEST(ChoiceCounts, LeaveOutPadding) {
 
 TEST(Capacity, IsRoundedUpAndNoMoreThanTheTokens) {
   EXPECT_EQ(expert_capacity(10, 2, 4, 1.0), 5);
-  EXPECT_EQ(expert_capacity(10, 2, 4, 1.25), 7); // 6.25
+  EXPECT_EQ(expert_capacity(10, 2, 4, 1.25), 7);  // 6.25
+  EXPECT_EQ(expert_capacity(100, 2, 4, 1.1), 55); // and not 56, by rounding
   EXPECT_EQ(expert_capacity(10, 2, 4, 100), 10);
   EXPECT_EQ(expert_capacity(0, 2, 4, 1.0), 0);
 }
@@ -221,7 +222,7 @@ TEST(Capacity, KeepsTheGreatestProbsOrTheFirstPositions) {
     const at::Tensor experts = route(randn({30, 6}, 1), {}, {.experts = 6, .top_k = 2}).experts;
     const at::Tensor probs = (randn({30, 2}, 2) * 4).round().abs(); // ties
     const CapacityOptions options{.factor = 0.7, .by_position = by_position};
-    const at::Tensor kept = kept_choices(experts, probs, 6, options);
+    const at::Tensor kept = kept_choices(experts, probs, {}, 6, options);
     const int64_t capacity = expert_capacity(30, 2, 6, 0.7);
     ASSERT_EQ(capacity, 7);
     for (int64_t e = 0; e < 6; ++e) {
@@ -235,6 +236,14 @@ TEST(Capacity, KeepsTheGreatestProbsOrTheFirstPositions) {
                   static_cast<int64_t>(i) < capacity);
     }
   }
+}
+
+TEST(Capacity, OfPaddingIsWhatRealTokensLeave) {
+  const at::Tensor experts = at::zeros({6, 1}, at::kLong), probs = at::ones({6, 1}, at::kDouble);
+  const at::Tensor real = at::tensor({0, 0, 1, 0, 1, 1}, at::kLong).to(at::kBool);
+  const CapacityOptions options{.factor = 4.0 / 6, .by_position = true};
+  EXPECT_TRUE(at::equal(kept_choices(experts, probs, real, 1, options).squeeze(1),
+                        at::tensor({1, 0, 1, 0, 1, 1}, at::kLong).to(at::kBool)));
 }
 
 TEST(Sinkhorn, GivesEveryExpertAndTokenAsMuch) {

@@ -54,8 +54,9 @@ struct GgufDecoder {
   bool rotary_rows = false;
   bool fused_qkv = false, fused_mlp = false;
   GgufExperts experts = {};
-  bool sinks = false;        ///< attention has them
-  bool yarn_truncate = true; ///< what rope_parameters says, as files do not
+  bool sinks = false;            ///< attention has them
+  bool yarn_truncate = true;     ///< what rope_parameters says, as files do not
+  bool names_plain_rope = false; ///< a config.json without rope_scaling means one
   GgufBiases biases = GgufBiases::kNone;
   bool mlp_bias = false;       ///< is a key
   bool llama3_rope = false;    ///< rope_freqs.weight may be there

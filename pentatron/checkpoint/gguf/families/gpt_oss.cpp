@@ -52,6 +52,7 @@ GgufFamily gpt_oss_gguf() {
                                   .default_top_k = 4},
                       .sinks = true,
                       .yarn_truncate = false,
+                      .names_plain_rope = true,
                       .biases = GgufBiases::kAll,
                       .needs_untied = true,
                       .window_given = true,
