@@ -98,6 +98,8 @@ CASES = [
     ("GPU", MOCK + "device=gpu", {}),
     ("not saved", MOCK.replace("checkpoint.save=new", ""), {}),
     ("ZeRO on one rank", MOCK + "ddp.zero_stage=1", {}),
+    ("experts in no layer", MOCK + "model.num_moe_experts=4 model.moe_layer_freq=[0]", {}),
+    ("a router that is not trained", MOCK + "model.num_moe_experts=4 model.moe_router_topk=1", {}),
     ("exchange of context ranks on one rank", MOCK + "parallel.cp_comm_type=[a2a]", {}),
     ("ranks of three axes", MOCK + "parallel.context_parallel_size=2 --ranks 3", {}),
     ("context ranks of pairs", f"pentatron train {ENCODER} parallel.context_parallel_size=2 --ranks 2 checkpoint.save=new", {}),
