@@ -4,9 +4,11 @@
 /// Shapes, T = outer tokens, h = hidden: x [T, h] -> [T, h]. Parameters: router.weight [E, h],
 /// router.bias [E] and the buffer router.expert_bias [E]; experts.fc1.weight [E, f or 2 f, h],
 /// experts.fc2.weight [E, h, f] and their biases; shared.fc1, shared.fc2 as of an Mlp,
-/// shared_gate.weight [1, h]. Collectives: those of parallel::Dispatch and of auxiliary losses;
-/// without sequence parallel an all-gather over tp. Source: Shazeer et al. 2017 (arXiv:1701.06538),
-/// DeepSeekMoE (arXiv:2401.06066).
+/// shared_gate.weight [1, h].
+///
+/// Collectives: those of parallel::Dispatch and of auxiliary losses; without sequence parallel an
+/// all-gather over tp.
+/// Source: Shazeer et al. 2017 (arXiv:1701.06538), DeepSeekMoE (arXiv:2401.06066).
 #pragma once
 
 #include <optional>

@@ -192,10 +192,7 @@ struct ForwardContext {
     const auto found = loss_scales.find(term);
     return found == loss_scales.end() ? std::nullopt : std::optional(found->second);
   }
-  double loss_scale(std::string_view term) const {
-    const auto found = loss_scales.find(term);
-    return found == loss_scales.end() ? 1 : found->second;
-  }
+  double loss_scale(std::string_view term) const { return given_scale(term).value_or(1); }
   /// Adds the sum of a term's losses over this rank's targets, not scaled.
   void add_loss(std::string_view term, double sum) const;
   /// Adds to StepState::expert_counts.

@@ -265,6 +265,23 @@ TEST_F(Convert, GgufOfGemmaIsTheSameModel) {
   }
 }
 
+/// A config.json of GPT-OSS without rope_scaling means YaRN, a GGUF file without it does not.
+TEST_F(Convert, GgufOfGptOssWithoutYarnIsTheSameModel) {
+  const fs::path source = folder / "source";
+  fs::create_directories(source);
+  Json config = read_json(kModels / "gpt_oss/config.json");
+  for (const char* key : {"rope_scaling", "rope_parameters"}) config.erase(key);
+  config["rope_theta"] = 10000.0;
+  config["rope_scaling"] = {{"rope_type", "default"}};
+  std::ofstream(source / "config.json") << dump_json(config);
+  fs::copy_file(kModels / "gpt_oss/model.safetensors", source / "model.safetensors");
+  convert(source, "model.gguf", ModelFormat::kGguf);
+  convert(folder / "model.gguf", "back", ModelFormat::kHuggingFace);
+  const models::ModelConfig back = read_hf_config(folder / "back").config;
+  EXPECT_EQ(back.rope_scaling.type, models::RopeScalingType::kNone);
+  EXPECT_TRUE(same_model(back, read_hf_config(source).config));
+}
+
 TEST_F(Convert, NothingThatIsThereIsLost) {
   convert(kModels / "llama", "there", ModelFormat::kHuggingFace);
   EXPECT_THAT(convert_error(kModels / "qwen2", "there", ModelFormat::kHuggingFace),

@@ -119,6 +119,41 @@ TEST_F(MoeRun, TellsOfExpertsWithoutTokens) {
   EXPECT_THAT(text, HasSubstr("had no token in 4 steps\n  try: model.moe_aux_loss_coeff=0.01"));
 }
 
+/// Of a frozen layer the expert bias stays, too; and it can be frozen alone.
+TEST_F(MoeRun, StepsMoveTheExpertBiasUnlessItIsFrozen) {
+  const auto largest_bias = [&](const std::string& name, const std::string& freeze) {
+    const test::Trace trace =
+        test::run(config({"model.moe_router_enable_expert_bias=true",
+                          "logger.dir=" + (scratch / name), "train.freeze=" + freeze}));
+    return trace.weights.at("layers.1.mlp.router.expert_bias").abs().max().item<double>();
+  };
+  EXPECT_GT(largest_bias("free", "[]"), 0);
+  EXPECT_EQ(largest_bias("layers", "[\"layers.*\"]"), 0);
+  EXPECT_EQ(largest_bias("alone", "[\"*.router.expert_bias\"]"), 0);
+}
+
+TEST_F(MoeRun, SinkhornAndTheExpertBiasAreRefusedTogether) {
+  const std::string message = test::error_of([&] {
+    config({"model.moe_router_enable_expert_bias=true",
+            "model.moe_router_load_balancing_type=sinkhorn"});
+  });
+  EXPECT_THAT(message, HasSubstr("both balance the selection"));
+  EXPECT_THAT(message, HasSubstr("try: model.moe_router_load_balancing_type=none"));
+}
+
+TEST_F(MoeRun, WhatDoesNotTrainIsTold) {
+  const auto told = [&](const std::string& key) {
+    std::string all;
+    for (const std::string& text : notices(config({"model.moe_layer_freq=1", key}), 1, true))
+      all += text + "\n";
+    return all;
+  };
+  EXPECT_THAT(told("model.moe_router_topk=1"), HasSubstr("does not train the router"));
+  EXPECT_THAT(told("model.moe_layer_freq=[0,0]"), HasSubstr("leaves no layer with experts"));
+  EXPECT_THAT(told("model.moe_router_topk=2"),
+              Not(testing::AnyOf(HasSubstr("router"), HasSubstr("experts"))));
+}
+
 TEST(KeysOfOneLayout, NamesWhatDependsOnRanks) {
   models::ModelConfig model;
   EXPECT_EQ(keys_of_one_layout(model), "");

@@ -230,6 +230,7 @@ TEST(MemoryPlans, WhatCannotFitIsRefusedWithWhatWould) {
             "train.micro_batch_size="},
            {{"model.hidden_size=100000", "model.num_attention_heads=100"}, "model.hidden_size="},
            {{"model.preset=llama3.2_3b"}, "model.num_layers="},
+           {{"model.preset=moonlight_16b"}, "model.hidden_size="}, // a list of layers with experts
            {{gpt2, "train.micro_batch_size=1", "train.global_batch_size=64"},
             "ddp.zero_stage=",
             64},

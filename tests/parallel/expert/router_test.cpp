@@ -146,6 +146,15 @@ TEST(Router, NotANumberIsChosenLast) {
   EXPECT_TRUE(at::equal(routed.experts, at::tensor({1, 3}, at::kLong).unsqueeze(0)));
 }
 
+TEST(Router, SquareRootOfSoftplusIsFiniteForLargeLogits) {
+  const at::Tensor logits = at::tensor({400.0f, -400.0f, 0.0f}).view({1, 3}).requires_grad_(true);
+  const Routed routed =
+      route(logits, {}, {.experts = 3, .top_k = 1, .score = RouterScore::kSqrtSoftplus});
+  EXPECT_FLOAT_EQ(routed.probs.item<float>(), 20);
+  routed.probs.sum().backward();
+  EXPECT_FLOAT_EQ(logits.grad()[0][0].item<float>(), 1.0f / 40);
+}
+
 TEST(RouterLogits, OfNarrowInputsAreInTheAccumulateType) {
   test::Params params;
   const at::Tensor x = randn({7, 16}, 1).to(at::kBFloat16), w = randn({4, 16}, 2),
