@@ -101,7 +101,7 @@ ModelConfig ModelConfig::with_one_layer() const {
   for (int64_t i = 0; i < looked_at; ++i) experts += is_moe_layer(i);
   if (experts == looked_at) return small;
   small.num_layers = experts == 0 ? 1 : 2;
-  small.moe_layer_freq = experts == 0 ? "[0]" : "[0,1]";
+  small.moe_layer_freq = experts == 0 ? "[0]" : is_moe_layer(num_layers - 1) ? "[0,1]" : "[1,0]";
   return small;
 }
 

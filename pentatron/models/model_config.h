@@ -244,6 +244,8 @@ struct ModelConfig {
   bool moe_pad_expert_input_to_capacity = false;
   std::optional<int64_t> moe_shared_expert_intermediate_size;
   bool moe_shared_expert_gate = false;
+  int64_t mtp_num_layers = 0;
+  double mtp_loss_scaling_factor = 0.1;
   ModelHead head = ModelHead::kMaskedLm;
   int64_t num_labels = 2;
   std::vector<std::string> label_names;
@@ -276,6 +278,9 @@ struct ModelConfig {
   /// mscale_all_dim.
   double score_scale() const;
   bool gated() const;
+  bool learns_positions() const {
+    return position_embedding_type == PositionEmbedding::kLearnedAbsolute;
+  }
   /// Default: 4 h, and 8/3 h rounded up to a multiple of 64 for gated activations, so that both
   /// have as many weights.
   int64_t ffn_size() const;
@@ -601,6 +606,16 @@ struct ModelConfig {
             .only_for(T::kGpt),
         field("moe_shared_expert_gate", &C::moe_shared_expert_gate,
               "multiply the output of the shared experts by a learned gate")
+            .only_for(T::kGpt),
+        field("mtp_num_layers", &C::mtp_num_layers,
+              "multi-token prediction: number of layers behind the last one, each of which learns "
+              "to predict one more token ahead; training alone uses them; 0: none")
+            .range(0, 64)
+            .only_for(T::kGpt),
+        field("mtp_loss_scaling_factor", &C::mtp_loss_scaling_factor,
+              "weight of the mean of the losses of multi-token prediction")
+            .non_negative()
+            .on_resume(OnResume::kTold)
             .only_for(T::kGpt),
         field("head", &C::head,
               "type=bert: output of the model; masked_lm: the masked tokens; classification: one "

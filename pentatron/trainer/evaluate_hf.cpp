@@ -235,6 +235,7 @@ std::optional<Evaluation> evaluate_hf(const HfEvaluation& options) {
   ctx.wgrad = &wgrad;
   ctx.state = &state;
   for (const models::LossTerm& term : spec.losses) {
+    if (!term.evaluated) continue; // nothing of it is computed
     const auto targets = read.num_targets.find(term.labels);
     const bool counts = targets != read.num_targets.end() && targets->second > 0;
     ctx.loss_scales[term.name] = counts ? term.weight / static_cast<double>(targets->second) : 0;

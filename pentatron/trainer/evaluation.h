@@ -48,8 +48,8 @@ std::vector<std::string> figure_names(const models::ModelSpec& spec);
 /// Whether a smaller value of a figure is better.
 bool lower_is_better(const std::string& figure);
 
-/// The losses of a step's terms with their names, of those that have targets; empty if the model
-/// has one.
+/// The losses of a step's terms with their names, of those that have targets; empty if the loss is
+/// that of one term.
 Scores named_terms(const models::ModelSpec& spec, const std::vector<std::optional<double>>& losses);
 
 /// "lm_loss" of the term "lm loss".

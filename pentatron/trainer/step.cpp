@@ -80,8 +80,13 @@ void cut_context(nn::Microbatch& input, const data::Batch& batch,
   for (auto& [name, values] : input.fields) {
     const std::string& stream = batch.fields.at(name).field.stream;
     const auto place = std::ranges::find(streams, stream) - streams.begin();
-    if (!stream.empty())
-      values = parallel::own_tokens(values, input.layouts[static_cast<size_t>(place)]);
+    if (stream.empty()) continue;
+    const nn::SequenceLayout& layout = input.layouts[static_cast<size_t>(place)];
+    values = parallel::own_tokens(values, layout);
+    if (!name.starts_with("mtp_") || !planted("shifted_within_the_chunks_of_a_context_rank"))
+      continue;
+    int64_t end = 0;
+    for (const nn::SampleChunk& chunk : layout.chunks) values[(end += chunk.size) - 1] = 0;
   }
 }
 
@@ -368,7 +373,7 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
   for (size_t i = 0; i < result.terms.size(); ++i) {
     if (counts.targets[i] == 0) continue;
     result.terms[i] = plain(sums[i] / static_cast<double>(counts.targets[i]));
-    total += spec().losses[i].weight * *result.terms[i];
+    if (spec().losses[i].evaluated) total += spec().losses[i].weight * *result.terms[i];
   }
   result.loss = plain(total);
   result.grad_norm = plain(std::sqrt(sums.back()));
@@ -418,7 +423,8 @@ EvaluationSums Stepper::evaluate(const data::StepData& data) {
   EvaluationSums result;
   const std::vector<int64_t> targets = global_counts(data).targets;
   for (size_t i = 0; i < targets.size(); ++i)
-    result.terms.push_back({plain(sums[i]), targets[i], sums[targets.size() + i]});
+    result.terms.push_back(
+        {plain(sums[i]), spec().losses[i].evaluated ? targets[i] : 0, sums[targets.size() + i]});
   if (spec().scores != models::SampleScores::kNone)
     result.predictions = gathered_predictions(state);
   return result;
