@@ -296,6 +296,8 @@ struct ModelConfig {
   std::vector<std::string> class_names() const;
   /// Whether it says something of a whole sample, from its first token.
   bool pools() const;
+  /// The same model without multi-token prediction, which training alone uses.
+  ModelConfig without_mtp() const;
   /// The same model with one layer of each kind: layers are alike, and there may be a million.
   ModelConfig with_one_layer() const;
 

@@ -194,7 +194,7 @@ std::optional<Evaluation> evaluate_hf(const HfEvaluation& options) {
   const at::Device device = choose_device(options.device);
   require_places(options);
   const auto source = checkpoint::open_model(options.model);
-  const models::ModelConfig& config = source->config();
+  const models::ModelConfig config = source->config().without_mtp();
   const models::ModelSpec spec = models::model_spec(config);
   require_outputs(options, spec);
   const data::Batch read = batch_of(options, spec, config.vocab_size);
@@ -235,7 +235,6 @@ std::optional<Evaluation> evaluate_hf(const HfEvaluation& options) {
   ctx.wgrad = &wgrad;
   ctx.state = &state;
   for (const models::LossTerm& term : spec.losses) {
-    if (!term.evaluated) continue; // nothing of it is computed
     const auto targets = read.num_targets.find(term.labels);
     const bool counts = targets != read.num_targets.end() && targets->second > 0;
     ctx.loss_scales[term.name] = counts ? term.weight / static_cast<double>(targets->second) : 0;
