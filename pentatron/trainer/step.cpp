@@ -211,9 +211,10 @@ std::map<std::string, double, std::less<>> Stepper::loss_scales(const Counts& co
     const models::LossTerm& term = spec().losses[i];
     const bool several = groups_.world().size() > 1;
     const size_t source = several && planted("denominator_of_another_term") ? 0 : i;
-    const int64_t denominator = planted("mean_of_the_ranks_means")
-                                    ? data.num_targets.at(term.labels) * groups_.dp().size()
-                                    : counts.targets[source];
+    const int64_t denominator =
+        planted("mean_of_the_ranks_means") ? data.num_targets.at(term.labels) * groups_.dp().size()
+        : i > 0 && planted("later_terms_counted_on_one_rank") ? data.num_targets.at(term.labels)
+                                                              : counts.targets[source];
     scales[term.name] = denominator > 0 ? term.weight / static_cast<double>(denominator) : 0;
   }
   for (const models::AuxiliaryTerm& term : spec().auxiliary)

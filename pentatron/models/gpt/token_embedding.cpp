@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "pentatron/base/planted_bug.h"
 #include "pentatron/nn/ops/ops.h"
 
 namespace pentatron::models {
@@ -22,7 +23,9 @@ at::Tensor TokenEmbedding::forward(const at::Tensor& ids, const at::Tensor& plac
   at::Tensor x = (together ? with_positions_ : words_).forward(ids, ctx);
   if (multiplier_ != 1) x = x * multiplier_;
   if (positions_ != nullptr && !together) {
-    const at::Tensor& rows = places.defined() ? places : ctx.layout->positions;
+    const bool own = !places.defined() || (ctx.layout->outer_size >= 0 &&
+                                           planted("further_tokens_at_their_readers_positions"));
+    const at::Tensor& rows = own ? ctx.layout->positions : places;
     x = x + nn::embedding(ctx.layout->outer(rows).to(at::kLong), *positions_, nullptr, 0, ctx);
   }
   return nn::dropout(x, {.p = dropout_, .site = site}, ctx);

@@ -264,6 +264,9 @@ at::Tensor VocabHead::losses(const std::vector<Task>& tasks, const nn::ForwardCo
   for (const Task& task : tasks) {
     const at::Tensor loss = loss_of(task, ctx);
     sum = sum.defined() ? sum + loss : loss;
+    if (tasks.size() > 1 && &task == tasks.data() && weight_->on_ready && nn::grad_enabled() &&
+        planted("output_weight_ready_behind_its_first_loss"))
+      weight_->on_ready(*weight_);
   }
   if (nn::grad_enabled()) {
     if (weight_->trainable) weight_->accumulated();
