@@ -102,6 +102,16 @@ Scores named_terms(const models::ModelSpec& spec,
   return named;
 }
 
+Scores all_terms(const models::ModelSpec& spec, const std::vector<std::optional<double>>& losses,
+                 const std::vector<std::optional<double>>& auxiliary) {
+  Scores all = named_terms(spec, losses);
+  for (size_t i = 0; i < losses.size(); ++i)
+    if (losses[i] && !spec.losses[i].evaluated) all.emplace_back(spec.losses[i].name, *losses[i]);
+  for (size_t i = 0; i < auxiliary.size(); ++i)
+    if (auxiliary[i]) all.emplace_back(spec.auxiliary[i].name, *auxiliary[i]);
+  return all;
+}
+
 std::vector<std::string> figure_names(const models::ModelSpec& spec) {
   std::vector<std::string> names = {kLoss};
   for (const models::LossTerm& term : spec.losses) {

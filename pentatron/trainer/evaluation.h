@@ -52,6 +52,10 @@ bool lower_is_better(const std::string& figure);
 /// that of one term.
 Scores named_terms(const models::ModelSpec& spec, const std::vector<std::optional<double>>& losses);
 
+/// The same, with those that training alone has, and auxiliary ones.
+Scores all_terms(const models::ModelSpec& spec, const std::vector<std::optional<double>>& losses,
+                 const std::vector<std::optional<double>>& auxiliary);
+
 /// "lm_loss" of the term "lm loss".
 std::string figure_name(const std::string& term);
 

@@ -513,14 +513,6 @@ TrainReport Trainer::State::train(Reporter& reporter) {
     int64_t samples = 0;
     const StepResult result = s.run_step(options, &samples);
     const Scores terms = named_terms(s.model.model->spec(), result.terms);
-    Scores shown = terms;
-    for (size_t i = 0; i < result.terms.size(); ++i)
-      if (const models::LossTerm& term = s.model.model->spec().losses[i];
-          result.terms[i] && !term.evaluated)
-        shown.emplace_back(term.name, *result.terms[i]);
-    for (size_t i = 0; i < result.auxiliary.size(); ++i)
-      if (result.auxiliary[i])
-        shown.emplace_back(s.model.model->spec().auxiliary[i].name, *result.auxiliary[i]);
     tracer.end();
     s.progress.iteration = iteration;
     s.progress.consumed_samples = s.loader->consumed_samples();
@@ -551,7 +543,7 @@ TrainReport Trainer::State::train(Reporter& reporter) {
          .consumed_samples = s.progress.consumed_samples,
          .samples = samples,
          .loss = result.loss,
-         .terms = shown,
+         .terms = all_terms(s.model.model->spec(), result.terms, result.auxiliary),
          .grad_norm = result.grad_norm,
          .experts = layer_loads(s.model.model->spec().expert_layers, result.expert_counts),
          .lr = options.lr,
