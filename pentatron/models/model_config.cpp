@@ -1,5 +1,6 @@
 #include "pentatron/models/model_config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <numeric>
@@ -102,6 +103,7 @@ ModelConfig ModelConfig::with_one_layer() const {
   if (type == ModelType::kT5) small.num_decoder_layers = 1;
   small.full_attention_layers = {};
   small.moe_layer_freq = "1";
+  small.mtp_num_layers = std::clamp<int64_t>(mtp_num_layers, 0, kMostMtpLayers); // in no range yet
   if (!num_moe_experts) return small;
   const int64_t looked_at = std::min(num_layers, kLongestLayerList);
   int64_t experts = 0;

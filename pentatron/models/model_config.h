@@ -169,6 +169,8 @@ struct RopeScalingConfig {
   }
 };
 
+inline constexpr int64_t kMostMtpLayers = 64;
+
 struct ModelConfig {
   ModelType type = ModelType::kGpt;
   std::string preset;
@@ -612,7 +614,7 @@ struct ModelConfig {
         field("mtp_num_layers", &C::mtp_num_layers,
               "multi-token prediction: number of layers behind the last one, each of which learns "
               "to predict one more token ahead; training alone uses them; 0: none")
-            .range(0, 64)
+            .range(0, kMostMtpLayers)
             .only_for(T::kGpt),
         field("mtp_loss_scaling_factor", &C::mtp_loss_scaling_factor,
               "weight of the mean of the losses of multi-token prediction")
