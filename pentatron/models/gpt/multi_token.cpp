@@ -82,8 +82,6 @@ nn::Cost MtpSegment::cost(const ModelConfig& c, int64_t depth, const nn::LayerSh
                              static_cast<double>(c.hidden_size);
   // Norms keep what they normalise, the product its input.
   cost.saved_bytes += norms * (row + shape.acc_bytes * shape.tokens * statistics) + 2 * row;
-  if (c.learns_positions())
-    cost.saved_bytes += static_cast<int64_t>(sizeof(int64_t)) * shape.tokens; // their numbers
   if (shape.tp > 1) {
     cost.tp_all_reduce.bytes += row;
     cost.tp_all_reduce.count += 1;
