@@ -167,6 +167,11 @@ inline const std::vector<Work>& works() {
        "model.moe_router_bias_update_rate=0.02"},
       // Two depths of multi-token prediction: tied, learned positions, dropout everywhere.
       {"mtp", gpt2 + " model.mtp_num_layers=2 model.mtp_loss_scaling_factor=0.3"},
+      // The depths alone train, behind a frozen model.
+      {"mtp_frozen", gpt2 + " model.mtp_num_layers=2 model.mtp_loss_scaling_factor=4 "
+                            "model.untie_embeddings_and_output_weights=true "
+                            "train.freeze=[\"embedding.*\",\"layers.*\",\"final_norm.*\","
+                            "\"output.*\"]"},
       // The same, untied, rotary, packed documents whose ends no depth looks beyond.
       {"mtp_packed",
        "model.num_layers=3 model.hidden_size=32 model.num_attention_heads=4 "
@@ -290,6 +295,8 @@ inline const std::vector<Layout>& layouts() {
       {"mtp_pp3_apart", "mtp", 3, pp + "3" + v_shape + "Ettt|tm|mL" + schedule + "zb_h1", true},
       {"mtp_packed_cp2_ring", "mtp_packed", 2, cp + "2", true},
       {"mtp_packed_zero3_recompute", "mtp_packed", 2, zero + "3" + recompute, true},
+      {"mtp_tp2_sp_pp2_frozen", "mtp_frozen", 4, tp + "2" + sp + pp + "2" + schedule + "zb_h1",
+       true},
       {"mtp_moe_tp2_sp_pp2_ep2_etp1", "mtp_moe", 4,
        tp + "2" + sp + pp + "2" + ep + "2" + etp + "1" + schedule + "1f1b", true},
       // Padded rows on one rank, none here.
@@ -313,6 +320,8 @@ inline const std::vector<Layout>& layouts() {
       {"mtp_packed_dp4_micro2_zero2", "mtp_packed", 4, zero + "2" + micro + "2", false},
       {"mtp_packed_pp2_dualpipe_v", "mtp_packed", 2,
        pp + "2" + schedule + "dualpipe_v" + v_shape + "Et|t|tm|mL", false},
+      {"mtp_zero3_pp3_apart_frozen", "mtp_frozen", 6,
+       zero + "3" + pp + "3" + v_shape + "Ettt|tm|mL" + recompute, false},
       {"mtp_moe_ep4_zero2", "mtp_moe", 4, ep + "4" + zero + "2", false},
       {"mtp_moe_cp2_ep2_pp2_interleaved", "mtp_moe", 4,
        cp + "2" + ep + "2" + pp + "2" + vp + "2" + schedule + "interleaved" + v_shape + "Et|t|t|mL",

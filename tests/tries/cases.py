@@ -176,6 +176,8 @@ CASES = [
     ("layers of multi-token prediction in Llama's form", "pentatron convert further out --format hf", {
         "--without-mtp": "pentatron convert further out --format hf --without-mtp",
         "--format pentatron": "pentatron convert further out --format pentatron"}),
+    ("layers of multi-token prediction and GGUF", "pentatron convert further out.gguf --format gguf", {
+        "--without-mtp": "pentatron convert further out.gguf --format gguf --without-mtp"}),
     ("layers of multi-token prediction that are not there", f"pentatron convert {LLAMA} out --format hf --without-mtp", {
         "remove --without-mtp": f"pentatron convert {LLAMA} out --format hf"}),
     ("multi-token prediction without layers", MOCK + "model.mtp_loss_scaling_factor=0.3", {}),
