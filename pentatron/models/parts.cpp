@@ -329,12 +329,13 @@ nn::Segment::Output LmHead::forward(const std::vector<at::Tensor>& taken,
   if (options_.scale != 1) x = x * options_.scale;
   if (ctx.wanted.logits) ctx.deposit(kLogits, head_.logits(x, ctx.wanted.logit_rows));
   if (!ctx.wanted.loss) return {};
-  std::vector<parallel::VocabHead::Task> tasks = {{x, ctx.batch->field("labels"), kLmLoss}};
+  at::Tensor loss = head_.loss(x, ctx.batch->field("labels"), kLmLoss, ctx);
   for (size_t i = 0; i < options_.further.size(); ++i) {
     const auto& [labels, term] = options_.further[i];
-    if (ctx.given_scale(term)) tasks.push_back({taken[i + 1], ctx.batch->field(labels), term});
+    if (ctx.given_scale(term))
+      loss = loss + head_.loss(taken[i + 1], ctx.batch->field(labels), term, ctx);
   }
-  return {.flows = {}, .loss = head_.losses(tasks, ctx)};
+  return {.flows = {}, .loss = loss};
 }
 
 } // namespace pentatron::models

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "pentatron/base/planted_bug.h"
 #include "pentatron/models/parts.h"
 #include "pentatron/parallel/tensor/linear.h"
 #include "pentatron/parallel/tensor/vocab.h"
@@ -107,7 +108,8 @@ ModelSpec Gpt::spec_of(const ModelConfig& config) {
 TokenEmbedding Gpt::make_embedding(int64_t unit) {
   const nn::ShardSpec table = parallel::vocab_spec(config_.vocab_size, config_.hidden_size);
   nn::Param& words = shared_param(unit, kWordTable, table, embedding_init(config_));
-  words.padding_row = config_.padding_token;
+  if (unit == 0 || !planted("padding_row_of_the_first_stage_alone"))
+    words.padding_row = config_.padding_token;
   nn::Param* positions = nullptr;
   if (config_.learns_positions())
     positions = &shared_param(unit, kPositionTable,
