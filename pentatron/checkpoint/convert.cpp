@@ -77,7 +77,7 @@ HfExport made_config(const ModelFacts& facts) {
   try {
     return make_hf_config(facts.config, facts.family);
   } catch (const ConfigError& error) {
-    raise<ConfigError>("{}\n  try: --format pentatron", error.what());
+    raise<ConfigError>("{}\n  try: --format pentatron", parts_of(error.what()).sentence);
   }
 }
 

@@ -35,6 +35,7 @@ done
 pentatron preprocess --input texts.jsonl --tokenizer bytes --output corpus --append-eod
 {MOCK.replace("checkpoint.save=new", "checkpoint.save=saved checkpoint.save_interval=1 logger.dir=log")}
 {TEXT.replace("checkpoint.save=new", "checkpoint.save=texts")}
+{MOCK.replace("checkpoint.save=new", "checkpoint.save=balanced model.num_moe_experts=4 model.moe_router_enable_expert_bias=true")}
 {MOCK.replace("checkpoint.save=new", "checkpoint.save=parity checkpoint.parity=1")}
 pentatron train {ENCODER} model.binary_head=false dataset.bert_binary_head=none checkpoint.save=encoder
 python3 - <<'DAMAGE'
@@ -167,6 +168,10 @@ CASES = [
         "a Hugging Face folder, a run's checkpoint folder (checkpoint.save), or a .gguf file": f"pentatron generate {LLAMA} --tokens 1"}),
     ("experts of experts", f"pentatron convert {LLAMA.replace('llama', 'mixtral')} out --format hf --experts 8", {
         "a dense model": f"pentatron convert {LLAMA} out --format hf --experts 8"}),
+    ("export of a model that no family has", MOCK + "model.num_moe_experts=4 model.moe_router_enable_expert_bias=true checkpoint.export_hf=true", {}),
+    ("conversion of a model that no family has", "pentatron convert balanced out --format hf", {}),
+    ("gradients of a model that no family has", "pentatron evaluate balanced --grads-out g.safetensors --batches masked.safetensors", {
+        "remove --grads-out": "pentatron evaluate balanced --batches masked.safetensors"}),
     ("experts of a token", f"pentatron convert {LLAMA} out --format hf --experts 2 --experts-topk 3", {}),
     ("too many experts", f"pentatron convert {LLAMA} out --format hf --experts 70000", {}),
     ("one expert of a token", f"pentatron convert {LLAMA} out --format hf --experts 2 --experts-topk 1", {}),
