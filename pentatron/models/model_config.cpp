@@ -1,5 +1,6 @@
 #include "pentatron/models/model_config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <numeric>
@@ -96,10 +97,15 @@ ModelConfig ModelConfig::with_one_layer() const {
   small.full_attention_layers = {};
   small.moe_layer_freq = "1";
   if (!num_moe_experts) return small;
-  const int64_t looked_at = std::min(num_layers, kLongestLayerList);
   int64_t experts = 0;
-  for (int64_t i = 0; i < looked_at; ++i) experts += is_moe_layer(i);
-  if (experts == looked_at) return small;
+  try {
+    const int64_t looked_at = std::clamp<int64_t>(num_layers, 1, kLongestLayerList);
+    const auto pattern = parse_layer_pattern(moe_layer_freq, looked_at);
+    experts = std::ranges::count(pattern, true);
+    if (experts == std::ssize(pattern)) return small;
+  } catch (const ConfigError&) { // validate() tells it
+    return small;
+  }
   small.num_layers = experts == 0 ? 1 : 2;
   small.moe_layer_freq = experts == 0 ? "[0]" : "[0,1]";
   return small;
