@@ -270,6 +270,7 @@ CASES = [
     ("two outputs in one file", EVALUATE + "--logits-out l.safetensors --grads-out l.safetensors", {}),
     ("plot of nothing", "pentatron plot nowhere", {"the logger.dir of a run": "pentatron plot log", "its metrics.jsonl": "pentatron plot log/metrics.jsonl"}),
     ("plot of a folder", "pentatron plot pictures", {"the logger.dir of a run": "pentatron plot log"}),
+    ("plot of no figure", "pentatron plot log --y size", {"--y with one of": "pentatron plot log --y step_time_s"}),
     ("plot into nothing", "pentatron plot log --output ''", {}),
     ("plot into a folder", "pentatron plot log --output pictures", {}),
     ("plot over a file", "pentatron plot log --output notes.txt", {"another --output": "pentatron plot log --output other.svg"}),
