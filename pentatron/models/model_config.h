@@ -116,6 +116,9 @@ constexpr auto enum_names(TokenDropPolicy) {
   return std::array{config::name(P::kProbs, "probs"), config::name(P::kPosition, "position")};
 }
 
+/// Experts of a layer, groups of them, and experts of a token.
+inline constexpr int64_t kMostExperts = int64_t{1} << 16;
+
 struct RopeScalingConfig {
   RopeScalingType type = RopeScalingType::kNone;
   double factor = 1.0;
@@ -484,6 +487,7 @@ struct ModelConfig {
               "multi_latent_attention: size of the part of each query and key head with rotary "
               "positions; all key heads share it")
             .size()
+            .multiple_of(2)
             .only_for(T::kGpt),
         field("v_head_dim", &C::v_head_dim, "multi_latent_attention: size of each value head")
             .size()
@@ -495,7 +499,7 @@ struct ModelConfig {
             .only_for(T::kGpt),
         field("num_moe_experts", &C::num_moe_experts,
               "mixture of experts: number of experts in each layer that has them; default: none")
-            .range(1, 1 << 16)
+            .range(1, kMostExperts)
             .only_for(T::kGpt),
         field("moe_layer_freq", &C::moe_layer_freq,
               "which layers have experts in place of the MLP; a number N: those whose number, "
@@ -507,7 +511,7 @@ struct ModelConfig {
             .size()
             .only_for(T::kGpt),
         field("moe_router_topk", &C::moe_router_topk, "number of experts that work on each token")
-            .range(1, 1 << 16)
+            .range(1, kMostExperts)
             .only_for(T::kGpt),
         field("moe_router_logit_bias", &C::moe_router_logit_bias,
               "add a learned bias to the router's outputs, before scores are computed from them")
@@ -529,16 +533,16 @@ struct ModelConfig {
             .only_for(T::kGpt),
         field("moe_router_num_groups", &C::moe_router_num_groups,
               "number of groups of experts for group-limited routing; default: no groups")
-            .range(1, 1 << 16)
+            .range(1, kMostExperts)
             .only_for(T::kGpt),
         field("moe_router_group_topk", &C::moe_router_group_topk,
               "number of groups that the experts of a token are selected from")
-            .range(1, 1 << 16)
+            .range(1, kMostExperts)
             .only_for(T::kGpt),
         field("moe_router_group_score_topk", &C::moe_router_group_score_topk,
               "number of experts whose scores add up to the score of their group; default: "
               "moe_router_topk / moe_router_group_topk")
-            .range(1, 1 << 16)
+            .range(1, kMostExperts)
             .only_for(T::kGpt),
         field("moe_router_enable_expert_bias", &C::moe_router_enable_expert_bias,
               "give each expert a bias that counts when experts are selected, but not in their "

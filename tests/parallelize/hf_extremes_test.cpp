@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/checkpoint/gguf/key_names.h"
 #include "pentatron/checkpoint/hf/hf_export.h"
 #include "pentatron/checkpoint/hf/weight_map.h"
 #include "pentatron/config/config.h"
@@ -147,6 +148,20 @@ TEST(HfExport, WeightsThatAreDividedByTheirSumAreThoseOfTheSelected) {
   divided.moe_router_norm_topk_prob = false;
   EXPECT_FALSE(same_model(c, divided));
   EXPECT_EQ(make_hf_config(divided).config["norm_topk_prob"], false);
+}
+
+TEST(KeyNames, AreKeysOfAModel) {
+  const ModelConfig c;
+  for (const auto& [theirs, ours] : key_names())
+    for (std::string_view left = ours; !left.empty();) {
+      constexpr std::string_view kAnd = " and ", kSection = "model.";
+      const size_t end = std::min(left.find(kAnd), left.size());
+      EXPECT_NO_THROW(config::get(c, left.substr(0, end).substr(kSection.size()))) << theirs;
+      left.remove_prefix(std::min(end + kAnd.size(), left.size()));
+    }
+  EXPECT_EQ(with_key_name("sliding_window=4 is wrong"),
+            "sliding_window=4 is wrong (model.window_size)");
+  EXPECT_EQ(with_key_name("vocab_size=0 is wrong"), "vocab_size=0 is wrong");
 }
 
 TEST(HfExport, SaysWhatNoFileCanHold) {

@@ -45,6 +45,8 @@ data = bytearray(open(name, "rb").read())
 data[-5] ^= 1
 open(name, "wb").write(data)
 DAMAGE
+pentatron train --hf $DATA/hf_tiny/gpt_oss train.seq_length=16 train.micro_batch_size=1 train.global_batch_size=1 train.train_iters=1 dataset.type=mock \
+  checkpoint.save=limited model.activation_func_clamp_value=5 train.num_threads=1 logger.peak_tflops=1 kernels=order
 pentatron tokenize --train-bpe 290 --output other.json < words.txt
 mkdir odd pickled pictures nothing_in_it mine speaking mute
 for i in $(seq 8); do echo "{{\\"text\\": \\"a $i\\", \\"label\\": \\"glad\\"}}"; echo "{{\\"text\\": \\"b $i\\", \\"label\\": \\"sad\\"}}"; done > labels.jsonl
@@ -109,6 +111,13 @@ CASES = [
     ("an exchange of fewer heads", MOCK + "parallel.context_parallel_size=4 parallel.cp_comm_type=[a2a] --ranks 4", {}),
     ("neighbours without a size", MOCK + "parallel.context_parallel_size=4 parallel.cp_comm_type=[a2a+p2p] --ranks 4", {}),
     ("neighbours of no exchange", MOCK + "parallel.context_parallel_size=4 parallel.hierarchical_context_parallel_sizes=[2,2] --ranks 4", {}),
+    ("neighbours of one rank", MOCK + "parallel.hierarchical_context_parallel_sizes=[2,2]", {}),
+    ("neighbours of two ranks", MOCK + "parallel.context_parallel_size=2 parallel.cp_comm_type=[a2a+p2p] parallel.hierarchical_context_parallel_sizes=[2,2] --ranks 2", {}),
+    ("dead experts of a dense model", MOCK + "logger.dead_expert_steps=7", {}),
+    ("no number of experts", MOCK + "model.num_moe_experts=0", {}),
+    ("a key that is always a number", MOCK + "model.kv_lora_rank=null", {}),
+    ("rotary positions of no feature", MOCK + "model.multi_latent_attention=true model.kv_lora_rank=16 model.qk_head_dim=8 model.v_head_dim=8 "
+     "model.qk_pos_emb_head_dim=0", {}),
     ("padding of context ranks", f"pentatron train {ENCODER} model.binary_head=false dataset.bert_binary_head=none checkpoint.save=new "
                                  "train.remove_padding=true parallel.context_parallel_size=2 --ranks 2", {}),
     ("sequence parallel on context ranks", MOCK + "parallel.context_parallel_size=2 parallel.tensor_model_parallel_size=2 "
@@ -174,6 +183,10 @@ CASES = [
         "remove --grads-out": "pentatron evaluate balanced --batches masked.safetensors"}),
     ("experts of a token", f"pentatron convert {LLAMA} out --format hf --experts 2 --experts-topk 3", {}),
     ("too many experts", f"pentatron convert {LLAMA} out --format hf --experts 70000", {}),
+    ("no experts", f"pentatron convert {LLAMA} out --format hf --experts 0", {}),
+    ("a limit that GGUF lacks", "pentatron convert limited out.gguf --format gguf", {"--format hf": "pentatron convert limited out --format hf"}),
+    ("a limit that quantized GGUF lacks", "pentatron convert limited out.gguf --quantize q8_0", {
+        "--format hf with another type": "pentatron convert limited out --format hf --dtype bf16"}),
     ("one expert of a token", f"pentatron convert {LLAMA} out --format hf --experts 2 --experts-topk 1", {}),
     ("experts of an encoder", f"pentatron convert {LLAMA.replace('llama', 'bert')} out --format hf --experts 2", {
         "a model of type gpt": f"pentatron convert {LLAMA} out --format hf --experts 2"}),
