@@ -90,6 +90,7 @@ void attention(benchmark::State& state, at::ScalarType type, const Forward& forw
 void shapes(benchmark::internal::Benchmark* b) {
   b->Args({1, 1024, 12, 12, 64})
       ->Args({2, 1024, 8, 4, 64})
+      ->Args({4, 512, 8, 4, 64})
       ->Args({1, 4096, 8, 2, 128})
       ->ArgNames({"batch", "sequence", "heads", "kv_heads", "head_size"})
       ->UseManualTime()

@@ -8,7 +8,7 @@ The bound of a step is the sum of
 Nothing is subtracted for data that stays in a cache, and nothing added for the start of operators or for waits.
 
   bound.py --pentatron build/release/pentatron --kernels build/release/benchmarks/bench_kernels
-           [--models gpt2_124m,llama_8x512] [--classes fp32,bf16] [--rounds 2] [--steps 4] [--threads 2]
+           [--models gpt2_124m,llama_8x512,mixtral_4x512] [--classes fp32,bf16] [--rounds 2] [--steps 4] [--threads 2]
 """
 import argparse
 import json
@@ -20,7 +20,8 @@ import sys
 
 import compare
 
-# Shapes of a layer; linear: (in, out) of its linear layers; gated: the feed-forward layer has a gate.
+# Shapes of a layer; linear: (in, out) of its linear layers; gated: the feed-forward layer has a gate; experts: their number, how many
+# a token chooses, and (in, out) of their linear layers (one product for each expert and an equal share of the rows).
 ROWS = {
     "gpt2_124m": {"tokens": 1024, "layers": 12, "hidden": 768, "ffn": 3072, "gated": False, "vocab": 50257,
                   "rotary": 0, "norm": "layer", "learned_positions": 1024, "tied": True, "biases": True,
@@ -28,6 +29,10 @@ ROWS = {
     "llama_8x512": {"tokens": 2048, "layers": 8, "hidden": 512, "ffn": 1408, "gated": True, "vocab": 32000,
                     "rotary": 512 + 256, "norm": "rms", "learned_positions": 0, "tied": False, "biases": False,
                     "linear": [(512, 1024), (512, 512), (512, 2816), (1408, 512)], "attention": (2, 1024, 8, 4, 64)},
+    "mixtral_4x512": {"tokens": 2048, "layers": 4, "hidden": 512, "ffn": 1024, "gated": True, "vocab": 32000,
+                      "rotary": 512 + 256, "norm": "rms", "learned_positions": 0, "tied": False, "biases": False,
+                      "linear": [(512, 1024), (512, 512)], "attention": (4, 512, 8, 4, 64),
+                      "experts": (8, 2, [(512, 2048), (1024, 512)])},
 }
 PRODUCTS = ("forward", "input_gradient", "weight_gradient")
 
@@ -47,6 +52,9 @@ def best_rates(args, pattern):
 def products_s(args, row, dtype):
     """Seconds of the products of linear layers and head, and of attention."""
     shapes = {f"tokens:{row['tokens']}/in:{i}/out:{o}": row["layers"] for i, o in row["linear"]}
+    if "experts" in row:
+        experts, chosen, linear = row["experts"]
+        shapes |= {f"tokens:{row['tokens'] * chosen // experts}/in:{i}/out:{o}": row["layers"] * experts for i, o in linear}
     shapes[f"tokens:{row['tokens']}/in:{row['hidden']}/out:{row['vocab']}"] = 1
     rates = best_rates(args, f"^gemm_({'|'.join(PRODUCTS)})_{dtype}/.*/({'|'.join(shapes)})/")
     seconds = 0.0
@@ -70,16 +78,20 @@ def parameters(row):
     linear = sum(i * o for i, o in row["linear"]) + (sum(o for _, o in row["linear"]) if row["biases"] else 0)
     norm = row["hidden"] * (2 if row["norm"] == "layer" else 1)
     tables = row["vocab"] * row["hidden"] * (1 if row["tied"] else 2) + row["learned_positions"] * row["hidden"]
-    return row["layers"] * (linear + 2 * norm) + norm + tables
+    experts = row["experts"][0] * (row["hidden"] + sum(i * o for i, o in row["experts"][2])) if "experts" in row else 0
+    return row["layers"] * (linear + 2 * norm + experts) + norm + tables
 
 
 def other_bytes(row, dtype):
     """What must be moved beside the products, in bytes."""
     t, h, f, e = row["tokens"], row["hidden"], row["ffn"], 4 if dtype == "fp32" else 2
     norm = (4 + 4) * t * h  # forward with the sum of the residual: reads two, writes two; backward reads three, writes one
-    gate = ((3 + 5) if row["gated"] else (2 + 3)) * t * f  # forward, backward
+    chosen = row["experts"][1] if "experts" in row else 1
+    gate = ((3 + 5) if row["gated"] else (2 + 3)) * chosen * t * f  # forward, backward
+    # A row is read and written on its way to an expert and back, forward and backward; tokens are read or written once.
+    rows = 2 * 2 * (1 + chosen) * t * h if "experts" in row else 0
     rotary = 2 * 2 * t * row["rotary"]
-    layer = (2 * norm + gate + rotary) * e
+    layer = (2 * norm + gate + rotary + rows) * e
     embedding = 2 * 2 * t * h * e
     loss = 3 * t * row["vocab"] * e  # statistics read logits, the gradient reads and writes them
     update = parameters(row) * (4 + 28 + (2 if dtype == "bf16" else 0))  # norm; AdamW; copy in bf16

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <set>
+#include <utility>
 
 namespace pentatron::nn {
 
@@ -13,6 +15,7 @@ namespace {
 
 constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kAtEnd = size_t{64} << 20;
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kWatched = true;
@@ -25,7 +28,7 @@ size_t rounded(size_t bytes) {
 }
 
 /// Maps a few pages more than needed and gives back what lies outside of the aligned part.
-void* map(size_t bytes) {
+std::byte* map(size_t bytes) {
   void* const all = ::mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (all == MAP_FAILED) return nullptr;
@@ -43,10 +46,11 @@ class Blocks {
  public:
   void* take(size_t bytes) {
     const std::lock_guard lock(mutex_);
-    void* data = waiting(bytes);
+    std::byte* data = waiting(bytes);
     if (data == nullptr) {
       const size_t limit = std::max(use_.most_used_bytes, use_.used_bytes + bytes);
-      while (use_.used_bytes + use_.waiting_bytes + bytes > limit) give_back_largest();
+      while (use_.used_bytes + use_.waiting_bytes + bytes > limit)
+        give_back(use_.used_bytes + use_.waiting_bytes + bytes - limit);
       data = map(bytes);
       if (data == nullptr) return nullptr;
     }
@@ -55,11 +59,25 @@ class Blocks {
     return data;
   }
 
-  void free(void* data, size_t bytes) {
+  void free(std::byte* data, size_t bytes) {
     const std::lock_guard lock(mutex_);
     use_.used_bytes -= bytes;
     use_.waiting_bytes += bytes;
-    waiting_.emplace(bytes, data);
+    const auto after = by_place_.lower_bound(data);
+    if (after != by_place_.end() && data + bytes == after->first) {
+      bytes += after->second;
+      remove(after);
+    }
+    const auto next = by_place_.lower_bound(data);
+    if (next != by_place_.begin()) {
+      const auto before = std::prev(next);
+      if (before->first + before->second == data) {
+        data = before->first;
+        bytes += before->second;
+        remove(before);
+      }
+    }
+    add(data, bytes);
   }
 
   LargeBlockUse use() {
@@ -68,24 +86,46 @@ class Blocks {
   }
 
  private:
-  void* waiting(size_t bytes) {
-    const auto found = waiting_.find(bytes);
-    if (found == waiting_.end()) return nullptr;
-    void* const data = found->second;
-    waiting_.erase(found);
-    use_.waiting_bytes -= bytes;
-    return data;
+  using Ranges = std::map<std::byte*, size_t>;
+
+  void add(std::byte* data, size_t bytes) {
+    by_place_.emplace(data, bytes);
+    by_size_.emplace(bytes, data);
+  }
+  void remove(Ranges::iterator range) {
+    by_size_.erase({range->second, range->first});
+    by_place_.erase(range);
   }
 
-  void give_back_largest() {
-    const auto largest = std::prev(waiting_.end());
-    ::munmap(largest->second, largest->first);
-    use_.waiting_bytes -= largest->first;
-    waiting_.erase(largest);
+  /// From the smallest range that has room: the largest blocks, which come and go together, from
+  /// its end.
+  std::byte* waiting(size_t bytes) {
+    const auto found = by_size_.lower_bound({bytes, nullptr});
+    if (found == by_size_.end()) return nullptr;
+    const auto [size, data] = *found;
+    remove(by_place_.find(data));
+    use_.waiting_bytes -= bytes;
+    if (size == bytes) return data;
+    const bool at_end = bytes >= kAtEnd;
+    add(at_end ? data : data + bytes, size - bytes);
+    return at_end ? data + (size - bytes) : data;
+  }
+
+  /// The end of the largest range, at most `bytes` and what would be left of a huge page.
+  void give_back(size_t bytes) {
+    const auto [size, data] = *by_size_.rbegin();
+    remove(by_place_.find(data));
+    const auto end = reinterpret_cast<uintptr_t>(data + size);
+    size_t given = size;
+    if (size > bytes) given = std::min(size, end - (end - bytes) / kHugePage * kHugePage);
+    if (given < size) add(data, size - given);
+    ::munmap(data + (size - given), given);
+    use_.waiting_bytes -= given;
   }
 
   std::mutex mutex_;
-  std::multimap<size_t, void*> waiting_; // by size
+  Ranges by_place_;                                 // what waits; neighbours are joined
+  std::set<std::pair<size_t, std::byte*>> by_size_; // the same
   LargeBlockUse use_;
 };
 
@@ -101,7 +141,7 @@ void* large_block(size_t bytes) {
 }
 
 void free_large_block(void* data, size_t bytes) {
-  blocks().free(data, rounded(bytes));
+  blocks().free(static_cast<std::byte*>(data), rounded(bytes));
 }
 
 LargeBlockUse large_block_use() {

@@ -2,9 +2,9 @@
 ///
 /// A step allocates and frees the same large blocks again and again. The C library returns them to
 /// the system, which clears every page before it hands it out the next time. Here freed blocks
-/// wait for the next tensor of their size. The bytes of all blocks never exceed the most that were
-/// in use at one time: where a new block would pass that, waiting ones are given back first. Blocks
-/// ask for huge pages.
+/// wait: a new block takes the start of the smallest that has room, and freed neighbours are
+/// joined. The bytes of all blocks never exceed the most that were in use at one time: where a new
+/// block would pass that, waiting memory is given back first. Blocks ask for huge pages.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace pentatron::nn {
 /// Allocations from here up come from large_block().
 inline constexpr size_t kLargeBlock = size_t{4} << 20;
 
-/// At least `bytes`, aligned to 2 MiB, of any content; nullptr if there is no memory, or if a
+/// At least `bytes`, aligned to a page, of any content; nullptr if there is no memory, or if a
 /// sanitizer watches memory. Safe to call from any thread.
 void* large_block(size_t bytes);
 /// `bytes` as they were asked for.
