@@ -118,6 +118,8 @@ constexpr auto enum_names(TokenDropPolicy) {
 
 /// Experts of a layer, groups of them, and experts of a token.
 inline constexpr int64_t kMostExperts = int64_t{1} << 16;
+/// Of a loss of the router: more of it would leave nothing of the loss of tokens.
+inline constexpr double kMostRouterLoss = 1000;
 
 struct RopeScalingConfig {
   RopeScalingType type = RopeScalingType::kNone;
@@ -530,6 +532,7 @@ struct ModelConfig {
         field("moe_router_topk_scaling_factor", &C::moe_router_topk_scaling_factor,
               "factor applied to the scores of the selected experts")
             .positive()
+            .max(1e6)
             .only_for(T::kGpt),
         field("moe_router_num_groups", &C::moe_router_num_groups,
               "number of groups of experts for group-limited routing; default: no groups")
@@ -564,11 +567,13 @@ struct ModelConfig {
         field("moe_aux_loss_coeff", &C::moe_aux_loss_coeff,
               "weight of the load balancing loss, which is 1 for equal load")
             .non_negative()
+            .max(kMostRouterLoss)
             .on_resume(OnResume::kTold)
             .only_for(T::kGpt),
         field("moe_z_loss_coeff", &C::moe_z_loss_coeff,
               "weight of the router's z-loss, which keeps its outputs small")
             .non_negative()
+            .max(kMostRouterLoss)
             .on_resume(OnResume::kTold)
             .only_for(T::kGpt),
         field("moe_input_jitter_eps", &C::moe_input_jitter_eps,

@@ -92,7 +92,9 @@ std::string remedy_of_dead_experts(const models::ModelConfig& model) {
   if (type == LoadBalancing::kSinkhorn || type == LoadBalancing::kNone)
     return "model.moe_router_load_balancing_type=global_aux_loss model.moe_aux_loss_coeff=0.01";
   return fmt::format("model.moe_aux_loss_coeff={:g}",
-                     model.moe_aux_loss_coeff > 0 ? 2 * model.moe_aux_loss_coeff : 0.01);
+                     model.moe_aux_loss_coeff > 0
+                         ? std::min(2 * model.moe_aux_loss_coeff, models::kMostRouterLoss)
+                         : 0.01);
 }
 
 MlflowWriter::End mlflow_end(const std::string& exit_reason) {

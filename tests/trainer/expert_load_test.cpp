@@ -109,6 +109,22 @@ TEST_F(MoeRun, AuxiliaryLossesAreNoPartOfTheLoss) {
   EXPECT_NEAR(with.steps[0].at("load_balancing_loss").get<double>(), 1, 0.5);
 }
 
+/// It multiplies the scores of a step with the load of the step before.
+TEST_F(MoeRun, TheFirstStepHasNoGlobalLoss) {
+  const test::Trace trace = test::run(config({"model.moe_aux_loss_coeff=0.01"}));
+  EXPECT_FALSE(trace.steps.at(0).contains("global_load_balancing_loss"));
+  EXPECT_TRUE(trace.steps.at(1).contains("global_load_balancing_loss"));
+}
+
+TEST_F(MoeRun, LossesOfTheRouterAreBounded) {
+  for (const char* key : {"model.moe_aux_loss_coeff", "model.moe_z_loss_coeff",
+                          "model.moe_router_topk_scaling_factor"})
+    for (const char* value : {"1e300", "inf"})
+      EXPECT_THAT(test::error_of([&] { config({fmt::format("{}={}", key, value)}); }),
+                  HasSubstr(fmt::format("try: {}=", key)))
+          << value;
+}
+
 TEST_F(MoeRun, TellsOfExpertsWithoutTokens) {
   testing::internal::CaptureStderr();
   // A step that drives the router to few experts.
