@@ -134,6 +134,11 @@ CASES = [
     ("unknown value", MOCK + "dtype=fp16", {}),
     ("limit of no gate", MOCK + "model.activation_func=gelu model.activation_func_clamp_value=7", {}),
     ("unknown key", MOCK.replace("train.seq_length", "seq_length"), {}),
+    ("option of Megatron", MOCK + "--moe-router-topk 3 model.num_moe_experts=4", {
+        "model.moe_router_topk=3": MOCK + "model.num_moe_experts=4 model.moe_router_topk=3"}),
+    ("switch of Megatron", MOCK + "--swiglu", {"model.activation_func=swiglu": MOCK + "model.activation_func=swiglu"}),
+    ("key of Megatron", MOCK + "model.add_bias_linear=true", {
+        "model.add_qkv_bias=true and": MOCK + "model.add_qkv_bias=true model.add_attention_proj_bias=true model.add_mlp_bias=true"}),
     ("two models to train", f"pentatron train --hf {LLAMA} {TINY} dataset.type=mock checkpoint.load=hf:{LLAMA}/../qwen3 checkpoint.save=new", {
         "checkpoint.load=hf:": f"pentatron train --hf {LLAMA} train.seq_length=16 train.micro_batch_size=1 train.global_batch_size=2 train.train_iters=1 "
                                f"dataset.type=mock checkpoint.load=hf:{LLAMA} checkpoint.save=new kernels=order",
