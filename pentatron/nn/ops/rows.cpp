@@ -80,11 +80,18 @@ class GroupedWgrad final : public WgradTask {
 
   void run() override {
     const NoAutograd guard;
+    Param::Sum sum;
+    if (weight_ != nullptr) sum = weight_->sum_to_write();
+    std::vector<bool> empty(weight_ != nullptr ? static_cast<size_t>(weight_->shape()[0]) : 0,
+                            sum.empty); // of each matrix
     for (const RowRange& range : ranges_) {
       const at::Tensor dy = dy_.narrow(0, range.begin, range.rows);
-      if (weight_ != nullptr)
-        add_matmul_tn(weight_->main_grad().select(0, range.matrix), dy,
-                      x_.narrow(0, range.begin, range.rows));
+      if (weight_ != nullptr) {
+        const auto matrix = static_cast<size_t>(range.matrix);
+        add_matmul_tn(sum.tensor.select(0, range.matrix), dy, x_.narrow(0, range.begin, range.rows),
+                      empty[matrix]);
+        empty[matrix] = false;
+      }
       if (bias_ != nullptr) {
         const at::Tensor grad = bias_->main_grad().select(0, range.matrix);
         if (bias_scale_.defined()) {
@@ -95,6 +102,8 @@ class GroupedWgrad final : public WgradTask {
         }
       }
     }
+    for (size_t matrix = 0; matrix < empty.size(); ++matrix)
+      if (empty[matrix]) sum.tensor.select(0, static_cast<int64_t>(matrix)).zero_();
     // Also where no row was of this rank's matrices: the uses were announced.
     if (weight_ != nullptr) weight_->accumulated();
     if (bias_ != nullptr) bias_->accumulated();
