@@ -13,6 +13,7 @@
 #include "pentatron/base/format.h"
 #include "pentatron/base/log.h"
 #include "pentatron/base/mapped_file.h"
+#include "pentatron/base/naming.h"
 #include "pentatron/base/progress.h"
 #include "pentatron/base/sha256.h"
 #include "pentatron/comm/rank_threads.h"
@@ -224,10 +225,14 @@ void Reporter::State::track(int64_t done, int64_t iteration, const TrackedValues
     use<MlflowWriter>(
         kMlflowFolder, mlflow,
         [&] {
-          const fs::path store =
-              logger.mlflow_dir.empty() ? dir() / kMlflowFolder : fs::path(logger.mlflow_dir);
-          return std::make_unique<MlflowWriter>(
-              store, tracked_run(config, summary.id, logger.mlflow_experiment, done));
+          const auto open = [&](const fs::path& store) {
+            return std::make_unique<MlflowWriter>(
+                store, tracked_run(config, summary.id, logger.mlflow_experiment, done));
+          };
+          if (logger.mlflow_dir.empty()) return open(dir() / kMlflowFolder);
+          return naming(
+              "logger.mlflow_dir=", logger.mlflow_dir, [&] { return open(logger.mlflow_dir); },
+              "another logger.mlflow_dir");
         },
         [&](MlflowWriter& writer) { writer.log(iteration, values); });
 }
@@ -290,10 +295,13 @@ void Reporter::State::settle() {
   std::vector<std::string> fresh;
   for (const auto& [name, why] : failing)
     if (told.insert(name).second) fresh.push_back(name);
-  if (!fresh.empty())
-    log::warning("{}; {}{} {} incomplete{}", failing.at(fresh[0]),
+  if (!fresh.empty()) {
+    const MessageParts parts = parts_of(failing.at(fresh[0]));
+    log::warning("{}; {}{} {} incomplete{}{}{}", parts.sentence,
                  first ? "training continues, and " : "", fmt::join(fresh, ", "),
-                 fresh.size() == 1 ? "is" : "are", first ? "" : " too");
+                 fresh.size() == 1 ? "is" : "are", first ? "" : " too",
+                 parts.remedy.empty() ? "" : "\n  try: ", parts.remedy);
+  }
   if (!failing.empty() || told.empty()) return;
   told.clear();
   log::warning("logger.dir={} can be written again{}", config.logger.dir,
@@ -572,8 +580,9 @@ void Reporter::finish(const std::string& exit_reason) {
   s.redraw(/*now=*/true);
   const std::vector<std::string> names = s.unfinished();
   if (names.empty()) return s.settle();
-  log::warning("the run ends with incomplete files in {}: {}{}", s.config.logger.dir,
-               fmt::join(names, ", "), s.failing.empty() ? "" : "; " + s.failing.begin()->second);
+  log::warning(
+      "the run ends with incomplete files in {}: {}{}", s.config.logger.dir, fmt::join(names, ", "),
+      s.failing.empty() ? "" : fmt::format("; {}", parts_of(s.failing.begin()->second).sentence));
 }
 
 fs::path Reporter::metrics_path() const {
