@@ -36,6 +36,7 @@ pentatron preprocess --input texts.jsonl --tokenizer bytes --output corpus --app
 {MOCK.replace("checkpoint.save=new", "checkpoint.save=saved checkpoint.save_interval=1 logger.dir=log")}
 {TEXT.replace("checkpoint.save=new", "checkpoint.save=texts")}
 {MOCK.replace("checkpoint.save=new", "checkpoint.save=parity checkpoint.parity=1")}
+{MOCK.replace("checkpoint.save=new", "checkpoint.save=further model.mtp_num_layers=1")}
 pentatron train {ENCODER} model.binary_head=false dataset.bert_binary_head=none checkpoint.save=encoder
 python3 - <<'DAMAGE'
 import glob
@@ -172,6 +173,15 @@ CASES = [
     ("one expert of a token", f"pentatron convert {LLAMA} out --format hf --experts 2 --experts-topk 1", {}),
     ("experts of an encoder", f"pentatron convert {LLAMA.replace('llama', 'bert')} out --format hf --experts 2", {
         "a model of type gpt": f"pentatron convert {LLAMA} out --format hf --experts 2"}),
+    ("layers of multi-token prediction in Llama's form", "pentatron convert further out --format hf", {
+        "--without-mtp": "pentatron convert further out --format hf --without-mtp",
+        "--format pentatron": "pentatron convert further out --format pentatron"}),
+    ("layers of multi-token prediction and GGUF", "pentatron convert further out.gguf --format gguf", {
+        "--without-mtp": "pentatron convert further out.gguf --format gguf --without-mtp"}),
+    ("layers of multi-token prediction that are not there", f"pentatron convert {LLAMA} out --format hf --without-mtp", {
+        "remove --without-mtp": f"pentatron convert {LLAMA} out --format hf"}),
+    ("multi-token prediction without layers", MOCK + "model.mtp_loss_scaling_factor=0.3", {}),
+    ("a pipeline layout with multi-token prediction", MOCK + "parallel.pipeline_model_parallel_layout=EtmL", {}),
     ("experts and quantization", f"pentatron convert {LLAMA} out --quantize q8_0 --experts 8", {
         "--format pentatron": f"pentatron convert {LLAMA} out --format pentatron --experts 8"}),
     ("over a run", f"pentatron convert {LLAMA} saved --format hf --overwrite", {"another target": f"pentatron convert {LLAMA} out --format hf --overwrite"}),
