@@ -116,6 +116,11 @@ constexpr auto enum_names(TokenDropPolicy) {
   return std::array{config::name(P::kProbs, "probs"), config::name(P::kPosition, "position")};
 }
 
+/// Experts of a layer, groups of them, and experts of a token.
+inline constexpr int64_t kMostExperts = int64_t{1} << 16;
+/// Of a loss of the router: more of it would leave nothing of the loss of tokens.
+inline constexpr double kMostRouterLoss = 1000;
+
 struct RopeScalingConfig {
   RopeScalingType type = RopeScalingType::kNone;
   double factor = 1.0;
@@ -493,6 +498,7 @@ struct ModelConfig {
               "multi_latent_attention: size of the part of each query and key head with rotary "
               "positions; all key heads share it")
             .size()
+            .multiple_of(2)
             .only_for(T::kGpt),
         field("v_head_dim", &C::v_head_dim, "multi_latent_attention: size of each value head")
             .size()
@@ -504,7 +510,7 @@ struct ModelConfig {
             .only_for(T::kGpt),
         field("num_moe_experts", &C::num_moe_experts,
               "mixture of experts: number of experts in each layer that has them; default: none")
-            .range(1, 1 << 16)
+            .range(1, kMostExperts)
             .only_for(T::kGpt),
         field("moe_layer_freq", &C::moe_layer_freq,
               "which layers have experts in place of the MLP; a number N: those whose number, "
@@ -516,7 +522,7 @@ struct ModelConfig {
             .size()
             .only_for(T::kGpt),
         field("moe_router_topk", &C::moe_router_topk, "number of experts that work on each token")
-            .range(1, 1 << 16)
+            .range(1, kMostExperts)
             .only_for(T::kGpt),
         field("moe_router_logit_bias", &C::moe_router_logit_bias,
               "add a learned bias to the router's outputs, before scores are computed from them")
@@ -535,19 +541,20 @@ struct ModelConfig {
         field("moe_router_topk_scaling_factor", &C::moe_router_topk_scaling_factor,
               "factor applied to the scores of the selected experts")
             .positive()
+            .max(1e6)
             .only_for(T::kGpt),
         field("moe_router_num_groups", &C::moe_router_num_groups,
               "number of groups of experts for group-limited routing; default: no groups")
-            .range(1, 1 << 16)
+            .range(1, kMostExperts)
             .only_for(T::kGpt),
         field("moe_router_group_topk", &C::moe_router_group_topk,
               "number of groups that the experts of a token are selected from")
-            .range(1, 1 << 16)
+            .range(1, kMostExperts)
             .only_for(T::kGpt),
         field("moe_router_group_score_topk", &C::moe_router_group_score_topk,
               "number of experts whose scores add up to the score of their group; default: "
               "moe_router_topk / moe_router_group_topk")
-            .range(1, 1 << 16)
+            .range(1, kMostExperts)
             .only_for(T::kGpt),
         field("moe_router_enable_expert_bias", &C::moe_router_enable_expert_bias,
               "give each expert a bias that counts when experts are selected, but not in their "
@@ -569,11 +576,13 @@ struct ModelConfig {
         field("moe_aux_loss_coeff", &C::moe_aux_loss_coeff,
               "weight of the load balancing loss, which is 1 for equal load")
             .non_negative()
+            .max(kMostRouterLoss)
             .on_resume(OnResume::kTold)
             .only_for(T::kGpt),
         field("moe_z_loss_coeff", &C::moe_z_loss_coeff,
               "weight of the router's z-loss, which keeps its outputs small")
             .non_negative()
+            .max(kMostRouterLoss)
             .on_resume(OnResume::kTold)
             .only_for(T::kGpt),
         field("moe_input_jitter_eps", &C::moe_input_jitter_eps,
