@@ -135,7 +135,8 @@ std::string settings_for(const Family& family, ModelConfig config, const Differe
   }
   config::validate(config, violations);
   try {
-    if (!violations.empty() || !lost_keys(config, config_of(config, family), family).empty()) return {};
+    if (!violations.empty() || !lost_keys(config, config_of(config, family), family).empty())
+      return {};
   } catch (const Error&) {
     return {};
   }
