@@ -9,11 +9,13 @@
 #include "pentatron/base/mapped_file.h"
 #include "pentatron/base/safetensors.h"
 #include "pentatron/checkpoint/gguf/gguf_export.h"
+#include "pentatron/checkpoint/hf/families/family.h"
 #include "pentatron/checkpoint/hf/hf_export.h"
 #include "pentatron/checkpoint/model_stream.h"
 #include "pentatron/checkpoint/sharded/checkpoint_writer.h"
 #include "pentatron/checkpoint/sharded/shard_writer.h"
 #include "pentatron/checkpoint/source_facts.h"
+#include "pentatron/checkpoint/without_mtp.h"
 
 namespace pentatron::checkpoint {
 
@@ -77,8 +79,25 @@ HfExport made_config(const ModelFacts& facts) {
   try {
     return make_hf_config(facts.config, facts.family);
   } catch (const ConfigError& error) {
-    raise<ConfigError>("{}\n  try: --format pentatron", parts_of(error.what()).sentence);
+    bool helps = facts.config.mtp_num_layers > 0;
+    try {
+      if (helps) make_hf_config(facts.config.without_mtp(), facts.family);
+    } catch (const ConfigError&) {
+      helps = false;
+    }
+    raise<ConfigError>("{}\n  try: {}--format pentatron", parts_of(error.what()).sentence,
+                       helps ? "--without-mtp, or " : "");
   }
+}
+
+/// The tensors decide how many layers of multi-token prediction there are.
+void fit_depths(int64_t depths, HfView& view) {
+  const Family& family = *find_family(view.model.family);
+  if (family.depths_key == nullptr || depths == 0) return;
+  view.model.config.mtp_num_layers = depths;
+  if (view.config.value(family.depths_key, Json()) == Json(depths)) return;
+  view.config[family.depths_key] = depths;
+  view.text = dump_json(view.config, 2) + "\n";
 }
 
 HfView view_as_hf(const ModelSource& source, std::optional<SafeDtype> dtype) {
@@ -88,6 +107,7 @@ HfView view_as_hf(const ModelSource& source, std::optional<SafeDtype> dtype) {
     view.config = read_json(*file);
     view.text = read_text(*file);
     view.model = parse_hf_config(view.config, file->string());
+    fit_depths(facts.config.mtp_num_layers, view);
     if (same_model(view.model.config, facts.config)) {
       if (!dtype && facts.trained) dtype = source.dtype();
       // Weights that were quantised are written as numbers.
@@ -139,6 +159,15 @@ std::vector<HfTensor> hf_tensors(const ModelSource& source, const HfModel& model
     tensor.bytes = static_cast<uint64_t>(numel(entry.shape)) * size_of(tensor.dtype);
     tensor.entry = std::move(entry);
     tensors.push_back(std::move(tensor));
+  }
+  if (names != HfNames::kFiles || !hf.value("copies", true)) return tensors;
+  for (auto& [name, original] : hf_copies(model)) {
+    const auto found = std::ranges::find(tensors, original,
+                                         [](const HfTensor& tensor) { return tensor.entry.hf; });
+    PT_DCHECK(found != tensors.end());
+    HfTensor copy = *found;
+    copy.name = std::move(name);
+    tensors.push_back(std::move(copy));
   }
   return tensors;
 }
@@ -362,7 +391,8 @@ ConvertReport convert_model(ModelSource& source, const fs::path& place,
   const fs::path parent = fs::absolute(target).parent_path();
   fs::create_directories(parent, error);
   if (error) raise<ConfigError>("cannot create {}: {}", parent.string(), error.message());
-  if (options.format == ModelFormat::kGguf) return write_as_gguf(source, target, options);
+  if (options.format == ModelFormat::kGguf) // which has no place for what training alone needs
+    return write_as_gguf(*without_mtp(source), target, options);
   AtomicDirectory aside(target);
   const ConvertReport report = options.format == ModelFormat::kPentatron
                                    ? write_checkpoint(source, aside.path(), options)

@@ -65,7 +65,8 @@ struct ModelFacts {
   /// Small files that belong to the model: config.json, generation_config.json, the tokenizer's.
   std::vector<std::filesystem::path> companions;
   /// How the Hugging Face files differ from what the family's names and the parameters' types say:
-  /// {"names": {hf: name in the files}, "dtypes": {hf: "BF16"}}.
+  /// {"names": {hf: name in the files}, "dtypes": {hf: "BF16"}, "copies": false if they lack those
+  /// of hf_copies()}.
   Json hf = Json::object();
 };
 

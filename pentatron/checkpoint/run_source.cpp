@@ -166,6 +166,8 @@ class RunSource final : public ModelSource {
     facts_.family = json_get_or<std::string>(json, "family", "", where);
     for (const char* key : {"names", "dtypes"})
       if (json.contains(key) && json[key].is_object()) facts_.hf[key] = json[key];
+    if (json.contains("copies") && json["copies"].is_boolean())
+      facts_.hf["copies"] = json["copies"];
   }
 
   void check_tensors() {

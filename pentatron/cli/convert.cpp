@@ -18,6 +18,7 @@
 #include "pentatron/checkpoint/convert.h"
 #include "pentatron/checkpoint/read_model.h"
 #include "pentatron/checkpoint/upcycle.h"
+#include "pentatron/checkpoint/without_mtp.h"
 #include "pentatron/cli/commands.h"
 #include "pentatron/cli/loaded_model.h"
 #include "pentatron/cli/sample_text.h"
@@ -40,20 +41,30 @@ struct ConvertArguments {
   std::vector<std::string> text_files;
   checkpoint::ConvertOptions options;
   checkpoint::UpcycleOptions upcycle; ///< without experts: not
+  bool without_mtp = false;
 };
 
-/// With experts if they were asked for.
-class Upcycled {
+/// The model that was asked for: with experts, without layers.
+class Changed {
  public:
-  Upcycled(checkpoint::ModelSource& model, const checkpoint::UpcycleOptions& options)
-      : model_(model) {
-    if (options.experts > 0) made_ = checkpoint::upcycled(model, options);
+  Changed(checkpoint::ModelSource& model, const ConvertArguments& a) : model_(&model) {
+    const auto change = [&](std::unique_ptr<checkpoint::ModelSource> made) {
+      made_.push_back(std::move(made));
+      model_ = made_.back().get();
+    };
+    if (a.without_mtp) {
+      if (model.config().mtp_num_layers == 0)
+        raise<ConfigError>("--without-mtp: the model has no layers of multi-token prediction\n  "
+                           "try: remove --without-mtp");
+      change(checkpoint::without_mtp(*model_));
+    }
+    if (a.upcycle.experts > 0) change(checkpoint::upcycled(*model_, a.upcycle));
   }
-  checkpoint::ModelSource& operator*() const { return made_ ? *made_ : model_; }
+  checkpoint::ModelSource& operator*() const { return *model_; }
 
  private:
-  checkpoint::ModelSource& model_;
-  std::unique_ptr<checkpoint::ModelSource> made_;
+  checkpoint::ModelSource* model_;
+  std::vector<std::unique_ptr<checkpoint::ModelSource>> made_;
 };
 
 /// The configuration that a checkpoint of these weights begins with.
@@ -226,7 +237,7 @@ int run_convert(ConvertArguments& a) {
   checkpoint::ConvertOptions& options = a.options;
   const auto source = checkpoint::open_model(a.source);
   if (options.format == checkpoint::ModelFormat::kPentatron)
-    options.config_yaml = config_for(*Upcycled(*source, a.upcycle), options.dtype);
+    options.config_yaml = config_for(*Changed(*source, a), options.dtype);
   std::string no_tokenizer;
   if (options.format == checkpoint::ModelFormat::kGguf) {
     checkpoint::check_target(*source, a.target, options);
@@ -245,9 +256,13 @@ int run_convert(ConvertArguments& a) {
   };
   checkpoint::ConvertReport report;
   checkpoint::read_model(a.source, source->facts().path, {}, [&](checkpoint::ModelSource& model) {
-    report = checkpoint::convert_model(*Upcycled(model, a.upcycle), a.target, options);
+    report = checkpoint::convert_model(*Changed(model, a), a.target, options);
   });
   progress.clear();
+  if (options.format == checkpoint::ModelFormat::kGguf && !a.without_mtp &&
+      source->config().mtp_num_layers > 0)
+    log::warning("the GGUF file does not have the layers of multi-token prediction, which training "
+                 "alone uses\n  try: --without-mtp to convert without this warning");
   if (options.format == checkpoint::ModelFormat::kGguf && options.tokenizer.empty())
     log::warning("the GGUF file is written without a tokenizer: {}", no_tokenizer);
   fmt::print("{}: {}, {} in {}, from {}\n", a.target,
@@ -301,6 +316,8 @@ void add_convert(CLI::App& program, Action& chosen) {
       ->check(CLI::PositiveNumber)
       ->needs("--experts")
       ->capture_default_str();
+  verb->add_flag("--without-mtp", a->without_mtp,
+                 "leave out the layers of multi-token prediction, which training alone uses");
   verb->add_option("--max-shard-size", a->max_shard_size,
                    "maximum size of an output file; larger models are split into several files; "
                    "default: 5GB")

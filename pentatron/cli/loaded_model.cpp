@@ -49,7 +49,7 @@ OpenedModel open_trained_model(const std::string& where, const std::vector<std::
   OpenedModel opened{.where = where, .source = checkpoint::open_model(where), .config = {}};
   const checkpoint::ModelFacts& facts = opened.source->facts();
   trainer::Config base;
-  base.model = facts.config;
+  base.model = facts.config.without_mtp();
   base.dataset.type = data::DatasetType::kBatches; // of any model; none is read
   base.train.seq_length = facts.context;
   base.dtype = precision_of(opened.source->dtype());

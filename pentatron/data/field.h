@@ -41,6 +41,14 @@ struct BatchField {
   std::optional<int64_t> start_token = {};
 };
 
+/// A field that a batch gets from another one: its values `places` further on (shifted_fields.h).
+struct ShiftedField {
+  std::string name;
+  std::string source; ///< a field with a value per token, of integers; "": positions of `stream`
+  int64_t places = 1;
+  std::string stream = "tokens";
+};
+
 /// Labels where -100 is no target.
 inline BatchField label_field(std::string stream = "tokens", std::string name = "labels") {
   return {.name = std::move(name), .stream = std::move(stream), .fill = -100, .none = -100};

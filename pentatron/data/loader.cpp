@@ -13,6 +13,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/planted_bug.h"
 #include "pentatron/data/remove_padding.h"
+#include "pentatron/data/shifted_fields.h"
 
 namespace pentatron::data {
 
@@ -58,6 +59,7 @@ StepData make_step(const Dataset& dataset, const LoaderOptions& options, int64_t
       std::replace_if(
           ids.begin(), ids.end(), [&](int64_t id) { return id >= *size; }, -1);
     Batch& batch = step.microbatches.emplace_back(make_batch(dataset, ids));
+    add_shifted_fields(batch, options.shifted);
     if (options.remove_padding) remove_padding(batch, options.token_multiple);
     for (const auto& [field, n] : batch.num_targets) step.num_targets[field] += n;
     for (const auto& [name, shape] : batch.streams) {

@@ -28,6 +28,7 @@ struct LoaderOptions {
   /// `token_multiple` tokens in each stream.
   bool remove_padding = false;
   int64_t token_multiple = 1;
+  std::vector<ShiftedField> shifted = {}; ///< that batches have in addition
   /// The global batch size of the step that begins after `consumed` samples, for a batch size that
   /// grows; a pure function. Replaces global_batch_size.
   std::function<int64_t(int64_t consumed)> global_batch_size_at = {};

@@ -90,12 +90,20 @@ ModelConfig ModelConfig::default_of(ModelType type) {
   return c;
 }
 
+ModelConfig ModelConfig::without_mtp() const {
+  ModelConfig plain = *this;
+  plain.mtp_num_layers = 0;
+  plain.mtp_loss_scaling_factor = ModelConfig().mtp_loss_scaling_factor;
+  return plain;
+}
+
 ModelConfig ModelConfig::with_one_layer() const {
   ModelConfig small = *this;
   small.num_layers = 1;
   if (type == ModelType::kT5) small.num_decoder_layers = 1;
   small.full_attention_layers = {};
   small.moe_layer_freq = "1";
+  small.mtp_num_layers = std::clamp<int64_t>(mtp_num_layers, 0, kMostMtpLayers); // in no range yet
   if (!num_moe_experts) return small;
   int64_t experts = 0;
   try {
@@ -107,7 +115,7 @@ ModelConfig ModelConfig::with_one_layer() const {
     return small;
   }
   small.num_layers = experts == 0 ? 1 : 2;
-  small.moe_layer_freq = experts == 0 ? "[0]" : "[0,1]";
+  small.moe_layer_freq = experts == 0 ? "[0]" : is_moe_layer(num_layers - 1) ? "[0,1]" : "[1,0]";
   return small;
 }
 
@@ -192,6 +200,11 @@ void ModelConfig::validate(config::Violations& violations, std::string_view path
                                  key("activation_func"), config::to_string(activation_func)),
                      fmt::format("{}=swiglu", key("activation_func")));
   validate_experts(violations, path);
+  if (mtp_num_layers == 0 && mtp_loss_scaling_factor != ModelConfig().mtp_loss_scaling_factor)
+    violations.add(key("mtp_loss_scaling_factor"),
+                   fmt::format("{}={} has no effect with {}=0", key("mtp_loss_scaling_factor"),
+                               mtp_loss_scaling_factor, key("mtp_num_layers")),
+                   fmt::format("{}=1", key("mtp_num_layers")));
   if (padding_token >= vocab_size) {
     violations.add(key("padding_token"),
                    fmt::format("{}={} is not below {}={}", key("padding_token"), padding_token,

@@ -91,6 +91,8 @@ struct ModelConfig {
   bool moe_pad_expert_input_to_capacity = false;
   std::optional<int64_t> moe_shared_expert_intermediate_size;
   bool moe_shared_expert_gate = false;
+  int64_t mtp_num_layers = 0;
+  double mtp_loss_scaling_factor = 0.1;
   ModelHead head = ModelHead::kMaskedLm;
   int64_t num_labels = 2;
   std::vector<std::string> label_names;
@@ -123,6 +125,9 @@ struct ModelConfig {
   /// mscale_all_dim.
   double score_scale() const;
   bool gated() const;
+  bool learns_positions() const {
+    return position_embedding_type == PositionEmbedding::kLearnedAbsolute;
+  }
   /// Default: 4 h, and 8/3 h rounded up to a multiple of 64 for gated activations, so that both
   /// have as many weights.
   int64_t ffn_size() const;
@@ -138,6 +143,8 @@ struct ModelConfig {
   std::vector<std::string> class_names() const;
   /// Whether it says something of a whole sample, from its first token.
   bool pools() const;
+  /// The same model without multi-token prediction, which training alone uses.
+  ModelConfig without_mtp() const;
   /// The same model with one layer of each kind: layers are alike, and there may be a million.
   ModelConfig with_one_layer() const;
 
@@ -310,6 +317,16 @@ struct ModelConfig {
               "num_layers)")
             .on_resume(OnResume::kTold)};
     const auto of_types = std::tuple{
+        field("mtp_num_layers", &C::mtp_num_layers,
+              "multi-token prediction: number of layers behind the last one, each of which learns "
+              "to predict one more token ahead; training alone uses them; 0: none")
+            .range(0, kMostMtpLayers)
+            .only_for(T::kGpt),
+        field("mtp_loss_scaling_factor", &C::mtp_loss_scaling_factor,
+              "weight of the mean of the losses of multi-token prediction")
+            .non_negative()
+            .on_resume(OnResume::kTold)
+            .only_for(T::kGpt),
         field("head", &C::head,
               "type=bert: output of the model; masked_lm: the masked tokens; classification: one "
               "of num_labels classes for each sample; regression: a number for each sample; none: "

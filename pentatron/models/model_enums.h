@@ -117,4 +117,6 @@ inline constexpr int64_t kMostExperts = int64_t{1} << 16;
 /// Of a loss of the router: more of it would leave nothing of the loss of tokens.
 inline constexpr double kMostRouterLoss = 1000;
 
+inline constexpr int64_t kMostMtpLayers = 64;
+
 } // namespace pentatron::models

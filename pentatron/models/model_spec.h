@@ -1,6 +1,7 @@
 /// A model as data, from its configuration alone: segments, what crosses their boundaries, losses.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -12,10 +13,11 @@
 namespace pentatron::models {
 
 struct SegmentSpec {
-  std::string name;      ///< "embedding", "layer 3", as logs show it
-  char letter = 't';     ///< in parallel.pipeline_model_parallel_layout
-  bool is_layer = false; ///< counts when layers are dealt out evenly among stages
-  int kind = 0;          ///< segments of equal kind have equal parameters and equal cost
+  std::string name;        ///< "embedding", "layer 3", as logs show it
+  char letter = 't';       ///< in parallel.pipeline_model_parallel_layout
+  bool is_layer = false;   ///< counts when layers are dealt out evenly among stages
+  bool recomputed = false; ///< by train.recompute=full
+  int kind = 0;            ///< segments of equal kind have equal parameters and equal cost
   int stream = 0;
   std::vector<int> takes, gives; ///< numbers of flows
 };
@@ -26,6 +28,8 @@ struct LossTerm {
   double weight = 1;
   /// Evaluation counts the targets for which the model's best guess is right.
   bool accuracy = false;
+  /// False: training alone has it, and the loss that is reported does not count it.
+  bool evaluated = true;
 };
 
 /// What training adds to the losses for its own sake, such as equal load of experts. Layers compute
@@ -69,7 +73,9 @@ struct ModelSpec {
   std::vector<nn::FlowSpec> flows;
   std::vector<SegmentSpec> segments;
   std::vector<data::BatchField> fields; ///< that a batch has
-  std::vector<LossTerm> losses;         ///< none: nothing to train
+  /// What training derives from them, for terms that it alone has.
+  std::vector<data::ShiftedField> shifted_fields = {};
+  std::vector<LossTerm> losses; ///< none: nothing to train
   std::vector<AuxiliaryTerm> auxiliary = {};
   std::vector<std::string> expert_layers = {}; ///< names of the modules with experts
   int64_t experts = 0;                         ///< of each
@@ -81,6 +87,8 @@ struct ModelSpec {
   SampleScores scores = SampleScores::kNone;
   Generates generates = Generates::kNothing;
 
+  /// Losses that evaluation has, too.
+  int64_t num_evaluated() const { return std::ranges::count_if(losses, &LossTerm::evaluated); }
   int64_t num_segments() const { return static_cast<int64_t>(segments.size()); }
   /// Segment `index` with the flows that end there.
   nn::Ports ports(int64_t index) const;

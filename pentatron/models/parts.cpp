@@ -87,6 +87,10 @@ int64_t window_of(const ModelConfig& c, int64_t layer) {
 
 } // namespace
 
+uint32_t site_behind_layers(const ModelConfig& c) {
+  return dropout_site(c.num_layers + c.mtp_num_layers, 0);
+}
+
 nn::Init embedding_init(const ModelConfig& c) {
   return nn::Init::normal(c.embedding_init_method_std.value_or(c.init_method_std));
 }
@@ -185,6 +189,7 @@ std::vector<AuxiliaryTerm> auxiliary_terms(const ModelConfig& c) {
 }
 
 layers::TransformerLayerOptions layer_options(const ModelConfig& c, int64_t index) {
+  const int64_t like = c.type == ModelType::kGpt ? std::min(index, c.num_layers - 1) : index;
   const double std = c.init_method_std;
   const double proj_std =
       c.use_scaled_init_method ? std / std::sqrt(2.0 * static_cast<double>(c.num_layers)) : std;
@@ -210,7 +215,7 @@ layers::TransformerLayerOptions layer_options(const ModelConfig& c, int64_t inde
                     .scale = c.scale_attn_by_inverse_layer_idx
                                  ? base_scale / static_cast<double>(index + 1)
                                  : base_scale,
-                    .window = window_of(c, index),
+                    .window = window_of(c, like),
                     .score_cap = c.attn_logit_softcapping.value_or(0),
                     .softmax = softmax,
                     .dropout = c.attention_dropout,
@@ -242,8 +247,7 @@ layers::TransformerLayerOptions layer_options(const ModelConfig& c, int64_t inde
                             .rotary_size = c.qk_pos_emb_head_dim,
                             .value_size = c.v_head_dim,
                             .norm_eps = c.latent_layernorm_epsilon.value_or(c.layernorm_epsilon)};
-  if (c.is_moe_layer(index))
-    options.moe = moe_options(c, options.mlp, static_cast<uint32_t>(index));
+  if (c.is_moe_layer(like)) options.moe = moe_options(c, options.mlp, static_cast<uint32_t>(index));
   return options;
 }
 
@@ -255,6 +259,7 @@ std::vector<SegmentSpec> stack_of_layers(int64_t layers) {
     segments.push_back({.name = "layer " + std::to_string(i),
                         .letter = 't',
                         .is_layer = true,
+                        .recomputed = true,
                         .kind = 1,
                         .takes = {0},
                         .gives = {0}});
@@ -311,17 +316,25 @@ nn::Segment::Output LayerSegment::forward(const std::vector<at::Tensor>& taken,
 
 LmHead::LmHead(const nn::Scope& norm_scope, const ModelConfig& config, nn::Param& weight,
                const parallel::TensorParallel& tp, const LmHeadOptions& options)
-    : norm_(norm_scope, config.hidden_size, norm_options(config), tp), options_(options),
-      head_(weight, nullptr, tp, config.final_logit_softcapping.value_or(0)), tp_(tp) {}
+    : options_(options), head_(weight, nullptr, tp, config.final_logit_softcapping.value_or(0)),
+      tp_(tp) {
+  if (options.norm) norm_.emplace(norm_scope, config.hidden_size, norm_options(config), tp);
+}
 
 nn::Segment::Output LmHead::forward(const std::vector<at::Tensor>& taken,
                                     const nn::ForwardContext& ctx) const {
-  at::Tensor x = nn::dropout(norm_.forward(taken[0], ctx), options_.dropout, ctx);
+  at::Tensor x = norm_ ? norm_->forward(taken[0], ctx) : taken[0];
+  x = nn::dropout(x, options_.dropout, ctx);
   if (ctx.wanted.hidden) ctx.deposit(kLastHiddenState, parallel::gathered_tokens(x, tp_));
   if (options_.scale != 1) x = x * options_.scale;
   if (ctx.wanted.logits) ctx.deposit(kLogits, head_.logits(x, ctx.wanted.logit_rows));
   if (!ctx.wanted.loss) return {};
-  return {.flows = {}, .loss = head_.loss(x, ctx.batch->field("labels"), kLmLoss, ctx)};
+  std::vector<parallel::VocabHead::Task> tasks = {{x, ctx.batch->field("labels"), kLmLoss}};
+  for (size_t i = 0; i < options_.further.size(); ++i) {
+    const auto& [labels, term] = options_.further[i];
+    if (ctx.given_scale(term)) tasks.push_back({taken[i + 1], ctx.batch->field(labels), term});
+  }
+  return {.flows = {}, .loss = head_.losses(tasks, ctx)};
 }
 
 } // namespace pentatron::models

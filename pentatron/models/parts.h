@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,9 +15,12 @@ namespace pentatron::models {
 /// The embedding of tokens, and of a tied output layer.
 inline constexpr const char* kWordTable = "embedding.word.weight";
 
+/// The first site of dropout behind those of the layers.
+uint32_t site_behind_layers(const ModelConfig& config);
 nn::NormOptions norm_options(const ModelConfig& config);
 nn::Init embedding_init(const ModelConfig& config);
-/// Of self-attention layer `index`: causal, or full in an encoder.
+/// Of self-attention layer `index`: causal, or full in an encoder. Layers behind the last one of a
+/// decoder, of multi-token prediction, are of its kind.
 layers::TransformerLayerOptions layer_options(const ModelConfig& config, int64_t index);
 
 /// Of layers with experts.
@@ -65,6 +69,12 @@ inline constexpr const char* kLmLoss = "lm loss";
 struct LmHeadOptions {
   nn::DropoutSite dropout = {}; ///< behind the norm
   double scale = 1;             ///< of the hidden states that the output layer reads
+  bool norm = true;             ///< else the hidden states have been normalised
+  /// Losses of further flows, which passes have that give them a scale.
+  struct Further {
+    std::string labels, term;
+  };
+  std::vector<Further> further = {};
 };
 
 /// The last norm and an output layer without bias: each token's prediction, with the loss kLmLoss
@@ -78,7 +88,7 @@ class LmHead final : public nn::Segment {
                  const nn::ForwardContext& ctx) const override;
 
  private:
-  layers::Norm norm_;
+  std::optional<layers::Norm> norm_;
   LmHeadOptions options_;
   parallel::VocabHead head_;
   parallel::TensorParallel tp_;

@@ -21,6 +21,8 @@ struct FlowSpec {
   FlowRows rows = FlowRows::kTokens;
   int64_t width = 0;          ///< columns
   bool differentiable = true; ///< of the model's type; else int64 without a gradient
+  /// Not empty: passes that have no scale for this loss term do not have the flow.
+  std::string term = {};
 
   int64_t num_rows(const Microbatch& batch) const {
     const SequenceLayout& layout = batch.layouts[static_cast<size_t>(stream)];

@@ -55,8 +55,9 @@ std::vector<at::Tensor> leaves_of(const std::vector<at::Tensor>& taken, const Po
                                   const std::vector<bool>& wanted) {
   std::vector<at::Tensor> leaves;
   for (size_t k = 0; k < taken.size(); ++k) {
-    leaves.push_back(taken[k].detach());
-    if (leaves[k].is_floating_point() && wanted[static_cast<size_t>(ports.takes[k])])
+    leaves.push_back(taken[k].defined() ? taken[k].detach() : taken[k]);
+    if (taken[k].defined() && leaves[k].is_floating_point() &&
+        wanted[static_cast<size_t>(ports.takes[k])])
       leaves[k].requires_grad_(true);
   }
   return leaves;
@@ -191,8 +192,9 @@ Flows Chunk::backward(Flows gradients, ForwardContext& ctx, ParamStore& store, T
     }
     differentiate(record, *segment, ports, gradients);
     for (size_t k = 0; k < ports.takes.size(); ++k) {
+      const at::Tensor& input = record.inputs[k];
       const at::Tensor own =
-          record.inputs[k].is_floating_point() ? record.inputs[k].grad() : at::Tensor();
+          input.defined() && input.is_floating_point() ? input.grad() : at::Tensor();
       if (!own.defined()) continue;
       const auto flow = static_cast<size_t>(ports.takes[k]);
       at::Tensor& sum = gradients[flow];

@@ -7,6 +7,7 @@ namespace pentatron::parallelize {
 
 RankModel load_model(checkpoint::ModelSource& source, ModelOptions options,
                      const comm::ParallelGroups& groups, const PipelinePlan& plan) {
+  options.config = options.config.without_mtp();
   std::set<const nn::Param*> lent;
   if (!options.gradients && options.device.is_cpu())
     options.prepare = [&](nn::ParamList& params) { lent = source.lend(params); };

@@ -83,8 +83,9 @@ struct ParallelConfig {
               "how layers are divided among pipeline stages; even: by number of layers; cost: by "
               "FLOPs, including the embedding and the output layer"),
         field("pipeline_model_parallel_layout", &C::pipeline_model_parallel_layout,
-              "pipeline stages, such as \"Ettt|(ttt|)*2tttL\": E is the embedding, t a layer, L "
-              "the loss, | ends a stage; replaces the even split"),
+              "pipeline stages, such as \"Ettt|(ttt|)*2tttL\": E is the embedding, t a layer, "
+              "m a layer of multi-token prediction, L the loss, | ends a stage; replaces the even "
+              "split"),
         field("num_layers_in_first_pipeline_stage", &C::num_layers_in_first_pipeline_stage,
               "number of layers on the first pipeline rank; default: an even share")
             .range(0, int64_t{1} << 20)

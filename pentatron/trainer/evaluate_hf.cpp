@@ -205,7 +205,7 @@ std::optional<Evaluation> evaluate_hf(const HfEvaluation& options) {
   const at::Device device = choose_device(options.device);
   require_places(options);
   const auto source = checkpoint::open_model(options.model);
-  const models::ModelConfig& config = source->config();
+  const models::ModelConfig config = source->config().without_mtp();
   const models::ModelSpec spec = models::model_spec(config);
   require_outputs(options, spec);
   const data::Batch read = batch_of(options, spec, config.vocab_size);

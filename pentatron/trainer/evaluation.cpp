@@ -51,7 +51,8 @@ std::optional<Evaluation> losses_of(const models::ModelSpec& spec, const Evaluat
     any = true;
     const double mean = term.loss_sum / static_cast<double>(term.targets);
     result.loss += spec.losses[i].weight * mean;
-    if (spec.losses.size() > 1) result.figures.emplace_back(figure_name(spec.losses[i].name), mean);
+    if (spec.num_evaluated() > 1)
+      result.figures.emplace_back(figure_name(spec.losses[i].name), mean);
   }
   return any ? std::optional(std::move(result)) : std::nullopt;
 }
@@ -96,15 +97,26 @@ Evaluation mean_of(const std::vector<Evaluation>& parts) {
 Scores named_terms(const models::ModelSpec& spec,
                    const std::vector<std::optional<double>>& losses) {
   Scores named;
-  for (size_t i = 0; i < losses.size() && losses.size() > 1; ++i)
-    if (losses[i]) named.emplace_back(spec.losses[i].name, *losses[i]);
+  for (size_t i = 0; i < losses.size() && spec.num_evaluated() > 1; ++i)
+    if (losses[i] && spec.losses[i].evaluated) named.emplace_back(spec.losses[i].name, *losses[i]);
   return named;
+}
+
+Scores all_terms(const models::ModelSpec& spec, const std::vector<std::optional<double>>& losses,
+                 const std::vector<std::optional<double>>& auxiliary) {
+  Scores all = named_terms(spec, losses);
+  for (size_t i = 0; i < losses.size(); ++i)
+    if (losses[i] && !spec.losses[i].evaluated) all.emplace_back(spec.losses[i].name, *losses[i]);
+  for (size_t i = 0; i < auxiliary.size(); ++i)
+    if (auxiliary[i]) all.emplace_back(spec.auxiliary[i].name, *auxiliary[i]);
+  return all;
 }
 
 std::vector<std::string> figure_names(const models::ModelSpec& spec) {
   std::vector<std::string> names = {kLoss};
   for (const models::LossTerm& term : spec.losses) {
-    if (spec.losses.size() > 1) names.push_back(figure_name(term.name));
+    if (!term.evaluated) continue;
+    if (spec.num_evaluated() > 1) names.push_back(figure_name(term.name));
     if (shows_accuracy(spec, term)) names.push_back(accuracy_name(term.name));
   }
   if (spec.scores == models::SampleScores::kClasses)

@@ -48,9 +48,13 @@ std::vector<std::string> figure_names(const models::ModelSpec& spec);
 /// Whether a smaller value of a figure is better.
 bool lower_is_better(const std::string& figure);
 
-/// The losses of a step's terms with their names, of those that have targets; empty if the model
-/// has one.
+/// The losses of a step's terms with their names, of those that have targets; empty if the loss is
+/// that of one term.
 Scores named_terms(const models::ModelSpec& spec, const std::vector<std::optional<double>>& losses);
+
+/// The same, with those that training alone has, and auxiliary ones.
+Scores all_terms(const models::ModelSpec& spec, const std::vector<std::optional<double>>& losses,
+                 const std::vector<std::optional<double>>& auxiliary);
 
 /// "lm_loss" of the term "lm loss".
 std::string figure_name(const std::string& term);

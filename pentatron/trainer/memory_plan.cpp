@@ -51,7 +51,7 @@ struct Kind {
   double elements = 0;   ///< of the parameters that its segments read
   double saved = 0;      ///< bytes kept from forward to backward, by token of train.seq_length
   double activation = 0; ///< of these, what recompute=selective frees
-  bool is_layer = false;
+  bool is_layer = false; ///< recompute=full keeps its input alone
 };
 /// Parameters that segments of several kinds read, and a rank has once.
 struct SharedElements {
@@ -121,7 +121,7 @@ Anatomy anatomy_of(const Config& run, const nn::Coordinates& where) {
     const nn::Cost cost = models::segment_cost(small, shapes, i);
     anatomy.kinds[segment.kind] = {.saved = by_token(cost.saved_bytes),
                                    .activation = by_token(cost.activation_bytes),
-                                   .is_layer = segment.is_layer};
+                                   .is_layer = segment.recomputed};
   }
   const std::unique_ptr<models::Model> model = models::make_model(small, {});
   for (const nn::Param& param : model->params()) {
@@ -249,8 +249,9 @@ class Planner {
     }
     m.activations = activations(rank, m.loss);
     const double samples = static_cast<double>(c_.train.global_batch_size) / dp_;
-    constexpr double kBytesOfAToken = 4 * 8; // numbers, labels, positions, documents
-    m.data = kBytesOfAToken * samples * static_cast<double>(c_.train.seq_length) *
+    // Numbers, labels, positions, documents.
+    const double bytes_of_token = 8 * (4 + static_cast<double>(spec_.shifted_fields.size()));
+    m.data = bytes_of_token * samples * static_cast<double>(c_.train.seq_length) *
              static_cast<double>(c_.dataset.prefetch + 2);
     if (c_.checkpoint.async_save && !c_.checkpoint.save.empty())
       m.saving = std::min(static_cast<double>(c_.checkpoint.staging_limit) * (1 << 20),

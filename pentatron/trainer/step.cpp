@@ -80,8 +80,13 @@ void cut_context(nn::Microbatch& input, const data::Batch& batch,
   for (auto& [name, values] : input.fields) {
     const std::string& stream = batch.fields.at(name).field.stream;
     const auto place = std::ranges::find(streams, stream) - streams.begin();
-    if (!stream.empty())
-      values = parallel::own_tokens(values, input.layouts[static_cast<size_t>(place)]);
+    if (stream.empty()) continue;
+    const nn::SequenceLayout& layout = input.layouts[static_cast<size_t>(place)];
+    values = parallel::own_tokens(values, layout);
+    if (!name.starts_with("mtp_") || !planted("shifted_within_the_chunks_of_a_context_rank"))
+      continue;
+    int64_t end = 0;
+    for (const nn::SampleChunk& chunk : layout.chunks) values[(end += chunk.size) - 1] = 0;
   }
 }
 
@@ -206,9 +211,10 @@ std::map<std::string, double, std::less<>> Stepper::loss_scales(const Counts& co
     const models::LossTerm& term = spec().losses[i];
     const bool several = groups_.world().size() > 1;
     const size_t source = several && planted("denominator_of_another_term") ? 0 : i;
-    const int64_t denominator = planted("mean_of_the_ranks_means")
-                                    ? data.num_targets.at(term.labels) * groups_.dp().size()
-                                    : counts.targets[source];
+    const int64_t denominator =
+        planted("mean_of_the_ranks_means") ? data.num_targets.at(term.labels) * groups_.dp().size()
+        : i > 0 && planted("later_terms_counted_on_one_rank") ? data.num_targets.at(term.labels)
+                                                              : counts.targets[source];
     scales[term.name] = denominator > 0 ? term.weight / static_cast<double>(denominator) : 0;
   }
   for (const models::AuxiliaryTerm& term : spec().auxiliary)
@@ -368,7 +374,7 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
   for (size_t i = 0; i < result.terms.size(); ++i) {
     if (counts.targets[i] == 0) continue;
     result.terms[i] = plain(sums[i] / static_cast<double>(counts.targets[i]));
-    total += spec().losses[i].weight * *result.terms[i];
+    if (spec().losses[i].evaluated) total += spec().losses[i].weight * *result.terms[i];
   }
   result.loss = plain(total);
   result.grad_norm = plain(std::sqrt(sums.back()));
@@ -418,7 +424,8 @@ EvaluationSums Stepper::evaluate(const data::StepData& data) {
   EvaluationSums result;
   const std::vector<int64_t> targets = global_counts(data).targets;
   for (size_t i = 0; i < targets.size(); ++i)
-    result.terms.push_back({plain(sums[i]), targets[i], sums[targets.size() + i]});
+    result.terms.push_back(
+        {plain(sums[i]), spec().losses[i].evaluated ? targets[i] : 0, sums[targets.size() + i]});
   if (spec().scores != models::SampleScores::kNone)
     result.predictions = gathered_predictions(state);
   return result;

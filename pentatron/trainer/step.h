@@ -41,8 +41,8 @@ struct StepOptions {
 
 /// The same on all ranks.
 struct StepResult {
-  /// The weighted sum of the terms that have targets; none without targets: then nothing was
-  /// computed or updated.
+  /// The weighted sum of the terms that evaluation has, too, and that have targets; none without
+  /// targets: then nothing was computed or updated.
   std::optional<double> loss;
   /// Of each of the model's terms: sum over targets / number of targets, over all ranks; none
   /// without targets.

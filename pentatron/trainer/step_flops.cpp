@@ -47,7 +47,7 @@ StepFlops step_flops(const Config& config, const models::Model& of, int64_t samp
     }
     flops.model += model.total_flops();
     flops.hardware += hardware.total_flops();
-    if (config.train.recompute == Recompute::kFull && segment.is_layer)
+    if (config.train.recompute == Recompute::kFull && segment.recomputed)
       flops.hardware += hardware.forward_flops();
   }
   return flops;

@@ -290,6 +290,7 @@ data::LoaderOptions Trainer::State::loader_options(int64_t consumed) const {
           .remove_padding = config.train.remove_padding,
           .token_multiple =
               config.parallel.sequence_parallel ? config.parallel.tensor_model_parallel_size : 1,
+          .shifted = model.model->spec().shifted_fields,
           .global_batch_size_at = [schedule = batch_sizes](int64_t samples) {
             return schedule.at_samples(samples);
           }};
@@ -411,24 +412,24 @@ TrainReport Trainer::run(const RunOptions& run_options) {
     if (s.main_rank && s.datasets.report) write_skipped(c, *s.datasets.report);
   }
   const std::vector<models::LossTerm>& losses = s.model.model->spec().losses;
-  Reporter reporter(c,
-                    {.total_iterations = s.total_iterations,
-                     .resumed_iteration = s.progress.iteration,
-                     .resumed_samples = s.progress.consumed_samples,
-                     .tokens_per_sample = s.sequence,
-                     .world_size = s.groups.world().size(),
-                     .peak = s.main_rank ? find_peak(c, s.device) : std::nullopt,
-                     .loss_name = losses.size() == 1 ? losses.front().name : "loss",
-                     .expert_layers = s.model.model->spec().expert_layers,
-                     .main_rank = s.main_rank,
-                     .progress_bar = run_options.progress_bar,
-                     .files = {{kKernelsFile, s.kernel_choice}},
-                     .version = run_options.version,
-                     .torch_version = TORCH_VERSION,
-                     .device = s.device.str(),
-                     .layout = fmt::format("tp={} cp={} pp={} dp={}", g.tp().size(), g.size("cp"),
-                                           c.parallel.pipeline_model_parallel_size, g.dp().size()),
-                     .started_from = s.started_from});
+  Reporter reporter(
+      c, {.total_iterations = s.total_iterations,
+          .resumed_iteration = s.progress.iteration,
+          .resumed_samples = s.progress.consumed_samples,
+          .tokens_per_sample = s.sequence,
+          .world_size = s.groups.world().size(),
+          .peak = s.main_rank ? find_peak(c, s.device) : std::nullopt,
+          .loss_name = s.model.model->spec().num_evaluated() == 1 ? losses.front().name : "loss",
+          .expert_layers = s.model.model->spec().expert_layers,
+          .main_rank = s.main_rank,
+          .progress_bar = run_options.progress_bar,
+          .files = {{kKernelsFile, s.kernel_choice}},
+          .version = run_options.version,
+          .torch_version = TORCH_VERSION,
+          .device = s.device.str(),
+          .layout = fmt::format("tp={} cp={} pp={} dp={}", g.tp().size(), g.size("cp"),
+                                c.parallel.pipeline_model_parallel_size, g.dp().size()),
+          .started_from = s.started_from});
   try {
     TrainReport report = s.train(reporter);
     reporter.finish(exit_reason(report));
@@ -449,7 +450,7 @@ TrainReport Trainer::State::train(Reporter& reporter) {
     report.unigram_entropy = data::unigram_entropy(*s.datasets.corpus, s.datasets.split.train,
                                                    s.tokenizer->vocab_size());
     // The plot shows the sum of all losses, and this is comparable with that of tokens alone.
-    if (s.model.model->spec().losses.size() == 1) reporter.set_reference(*report.unigram_entropy);
+    if (s.model.model->spec().num_evaluated() == 1) reporter.set_reference(*report.unigram_entropy);
   }
   Tracer tracer({.profiling = c.profiling, .folder = c.logger.dir, .schedule = s.plan.schedule},
                 s.groups, s.recorder);
@@ -512,10 +513,6 @@ TrainReport Trainer::State::train(Reporter& reporter) {
     int64_t samples = 0;
     const StepResult result = s.run_step(options, &samples);
     const Scores terms = named_terms(s.model.model->spec(), result.terms);
-    Scores shown = terms;
-    for (size_t i = 0; i < result.auxiliary.size(); ++i)
-      if (result.auxiliary[i])
-        shown.emplace_back(s.model.model->spec().auxiliary[i].name, *result.auxiliary[i]);
     tracer.end();
     s.progress.iteration = iteration;
     s.progress.consumed_samples = s.loader->consumed_samples();
@@ -546,7 +543,7 @@ TrainReport Trainer::State::train(Reporter& reporter) {
          .consumed_samples = s.progress.consumed_samples,
          .samples = samples,
          .loss = result.loss,
-         .terms = shown,
+         .terms = all_terms(s.model.model->spec(), result.terms, result.auxiliary),
          .grad_norm = result.grad_norm,
          .experts = layer_loads(s.model.model->spec().expert_layers, result.expert_counts),
          .lr = options.lr,

@@ -16,6 +16,7 @@
 #include "pentatron/checkpoint/model_stream.h"
 #include "pentatron/checkpoint/sharded/verify.h"
 #include "pentatron/checkpoint/tensor_io.h"
+#include "pentatron/checkpoint/without_mtp.h"
 #include "pentatron/config/config.h"
 #include "pentatron/models/presets.h"
 #include "pentatron/parallelize/load_model.h"
@@ -48,11 +49,24 @@ constexpr const char* kAll[] = {"gpt2",
 
 /// Those that GGUF has no place for; of olmoe and qwen2_moe for what these models have beside the
 /// usual.
-constexpr const char* kNotInGguf[] = {
-    "bert",      "bert_masked_lm",    "bert_regression",    "bert_model",
-    "t5",        "roberta_masked_lm", "roberta_model",      "roberta_classification",
-    "t5_untied", "t5_v1_1_gated",     "t5_untied_unscaled", "t5_generation",
-    "olmoe",     "qwen2_moe",         "deepseek_v3",        "deepseek_v3_yarn"};
+constexpr const char* kNotInGguf[] = {"bert",
+                                      "bert_masked_lm",
+                                      "bert_regression",
+                                      "bert_model",
+                                      "t5",
+                                      "roberta_masked_lm",
+                                      "roberta_model",
+                                      "roberta_classification",
+                                      "t5_untied",
+                                      "t5_v1_1_gated",
+                                      "t5_untied_unscaled",
+                                      "t5_generation",
+                                      "olmoe",
+                                      "qwen2_moe",
+                                      "deepseek_v3",
+                                      "deepseek_v3_yarn",
+                                      "deepseek_v3_mtp",
+                                      "deepseek_v3_mtp_tied"};
 
 std::vector<std::string> with_others() {
   std::vector<std::string> names(std::begin(kAll), std::end(kAll));
@@ -104,23 +118,78 @@ void expect_same_tensors(const fs::path& before, const fs::path& after) {
   }
 }
 
-TEST_F(Convert, LayersThatPredictFurtherAheadAreLeftOut) {
-  const fs::path source = decorated("deepseek_v3", at::kFloat);
-  std::map<std::string, at::Tensor> tensors;
-  {
-    const SafetensorsFile file(source / "model.safetensors");
+TEST_F(Convert, LayersOfMultiTokenPredictionAreThoseOfTheFiles) {
+  const auto tensors_of = [](const fs::path& model) {
+    const SafetensorsFile file(model / "model.safetensors");
+    std::map<std::string, at::Tensor> tensors;
     for (const auto& [name, entry] : file.tensors()) tensors[name] = to_tensor(entry).clone();
-  }
-  tensors["model.layers.2.eh_proj.weight"] = at::ones({48, 96});
-  tensors["model.layers.2.mlp.gate.e_score_correction_bias"] = at::ones({8});
+    return tensors;
+  };
+  const auto depths = [](const fs::path& model) {
+    return open_model(model.string())->config().mtp_num_layers;
+  };
+  EXPECT_EQ(depths(kModels / "deepseek_v3"), 0) << "whatever config.json says";
+  EXPECT_EQ(depths(kModels / "deepseek_v3_mtp"), 2);
+  EXPECT_EQ(depths(kModels / "deepseek_v3_mtp_tied"), 1);
+  const fs::path source = decorated("deepseek_v3_mtp", at::kFloat);
+  std::map<std::string, at::Tensor> tensors = tensors_of(source);
+
+  // Files may lack the copies of embedding and output layer.
+  const auto whole = tensors;
+  std::erase_if(tensors, [](const auto& t) {
+    return t.first.ends_with("embed_tokens.weight") && t.first != "model.embed_tokens.weight";
+  });
+  std::erase_if(tensors,
+                [](const auto& t) { return t.first.ends_with("shared_head.head.weight"); });
+  EXPECT_EQ(tensors.size() + 4, whole.size());
   write_tensors(source / "model.safetensors", tensors);
   convert(source, "ours", ModelFormat::kPentatron);
   convert(folder / "ours", "back", ModelFormat::kHuggingFace);
-  expect_same_tensors(kModels / "deepseek_v3", folder / "back");
-  tensors["model.layers.1.eh_proj.weight"] = at::ones({48, 96});
+  expect_same_tensors(source, folder / "back");
+
+  // A copy that differs would be another model.
+  tensors["model.layers.3.shared_head.head.weight"] = at::ones({67, 24});
+  write_tensors(source / "model.safetensors", tensors);
+  EXPECT_THAT(convert_error(source, "other", ModelFormat::kPentatron),
+              HasSubstr("model.layers.3.shared_head.head.weight is not equal to lm_head.weight"));
+  tensors = whole;
+  tensors.erase("model.layers.2.hnorm.weight");
+  write_tensors(source / "model.safetensors", tensors);
+  EXPECT_THAT(convert_error(source, "other", ModelFormat::kPentatron),
+              HasSubstr("model.layers.2.hnorm.weight is missing"));
+
+  // Fewer than config.json says: it is corrected.
+  tensors = whole;
+  std::erase_if(tensors, [](const auto& t) { return t.first.starts_with("model.layers.3."); });
+  write_tensors(source / "model.safetensors", tensors);
+  convert(source, "one", ModelFormat::kHuggingFace);
+  EXPECT_EQ(read_json(folder / "one/config.json")["num_nextn_predict_layers"], 1);
+  EXPECT_EQ(depths(folder / "one"), 1);
+
+  // A tensor behind the last layer is of such a layer, one before it is not.
+  tensors = whole;
+  tensors["model.layers.1.eh_proj.weight"] = at::ones({24, 48});
   write_tensors(source / "model.safetensors", tensors);
   EXPECT_THAT(convert_error(source, "other", ModelFormat::kPentatron),
               HasSubstr("model.layers.1.eh_proj.weight is not part of the model"));
+}
+
+TEST_F(Convert, LayersOfMultiTokenPredictionMayBeLeftOut) {
+  const auto source = open_model((kModels / "deepseek_v3_mtp").string());
+  const auto plain = without_mtp(*source);
+  EXPECT_EQ(plain->config().mtp_num_layers, 0);
+  convert_model(*plain, folder / "plain", {.format = ModelFormat::kHuggingFace});
+  const SafetensorsFile file(folder / "plain/model.safetensors"),
+      whole(kModels / "deepseek_v3_mtp/model.safetensors");
+  for (const auto& [name, entry] : whole.tensors())
+    EXPECT_EQ(file.find(name) == nullptr,
+              name.starts_with("model.layers.2.") || name.starts_with("model.layers.3."))
+        << name;
+  // A family without such layers, and the way out.
+  models::ModelConfig c = models::preset("llama3_8b");
+  c.mtp_num_layers = 1;
+  EXPECT_THAT(error_of([&] { make_hf_config(c); }), HasSubstr("model.mtp_num_layers=1"));
+  EXPECT_NO_THROW(make_hf_config(c.without_mtp()));
 }
 
 TEST_F(Convert, HuggingFaceToPentatronAndBackKeepsEveryByte) {

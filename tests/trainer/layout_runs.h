@@ -115,7 +115,8 @@ inline Trained train_layout(const std::string& work, int ranks, const std::strin
     for (const Json& step : read_metrics(report.metrics.string())) {
       trained.losses.push_back(step.at("loss").get<double>());
       trained.norms.push_back(step.at("grad_norm").get<double>());
-      for (const char* term : {"z_loss", "seq_load_balancing_loss", "global_load_balancing_loss"})
+      for (const char* term : {"z_loss", "seq_load_balancing_loss", "global_load_balancing_loss",
+                               "mtp_1_loss", "mtp_2_loss"})
         if (step.contains(term)) trained.auxiliary.push_back(step.at(term).get<double>());
     }
   };

@@ -165,6 +165,32 @@ inline const std::vector<Work>& works() {
        "model.moe_router_group_topk=2 model.moe_router_group_score_topk=2 "
        "model.moe_shared_expert_intermediate_size=16 model.moe_router_enable_expert_bias=true "
        "model.moe_router_bias_update_rate=0.02"},
+      // Two depths of multi-token prediction: tied, learned positions, dropout everywhere.
+      {"mtp", gpt2 + " model.mtp_num_layers=2 model.mtp_loss_scaling_factor=0.3"},
+      // The depths alone train, behind a frozen model.
+      {"mtp_frozen", gpt2 + " model.mtp_num_layers=2 model.mtp_loss_scaling_factor=4 "
+                            "model.untie_embeddings_and_output_weights=true "
+                            "train.freeze=[\"embedding.*\",\"layers.*\",\"final_norm.*\","
+                            "\"output.*\"]"},
+      // The same, untied, rotary, packed documents whose ends no depth looks beyond.
+      {"mtp_packed",
+       "model.num_layers=3 model.hidden_size=32 model.num_attention_heads=4 "
+       "model.num_query_groups=2 model.untie_embeddings_and_output_weights=true "
+       "model.hidden_dropout=0.1 model.attention_dropout=0.1 model.ffn_hidden_size=64 "
+       "model.padding_token=101 model.mtp_num_layers=2 model.mtp_loss_scaling_factor=0.5 "
+       "dataset.reset_attention_mask=true dataset.reset_position_ids=true "
+       "dataset.eod_mask_loss=true optimizer.clip_grad=1.0"},
+      // A depth with latent attention and experts, which all balance their load.
+      {"mtp_moe", "model.num_layers=3 model.hidden_size=32 model.num_attention_heads=4 "
+                  "model.ffn_hidden_size=64 model.multi_latent_attention=true "
+                  "model.kv_lora_rank=16 model.qk_head_dim=8 model.qk_pos_emb_head_dim=4 "
+                  "model.v_head_dim=8 model.num_moe_experts=8 model.moe_router_topk=2 "
+                  "model.moe_ffn_hidden_size=16 model.moe_layer_freq=[0]+[1]*2 "
+                  "model.moe_router_score_function=sigmoid "
+                  "model.moe_shared_expert_intermediate_size=16 "
+                  "model.moe_router_enable_expert_bias=true "
+                  "model.moe_router_bias_update_rate=0.02 model.moe_aux_loss_coeff=0.05 "
+                  "model.untie_embeddings_and_output_weights=true model.mtp_num_layers=1"},
       // A batch size that grows.
       {"ramp", "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
                "model.ffn_hidden_size=64 model.untie_embeddings_and_output_weights=false "
@@ -264,6 +290,15 @@ inline const std::vector<Layout>& layouts() {
        true},
       {"latents_moe_tp2_sp_ep2_etp1_zero3", "latents_moe", 4,
        tp + "2" + sp + ep + "2" + etp + "1" + zero + "3" + recompute, true},
+      {"mtp_tp2_sp", "mtp", 2, tp + "2" + sp, true},
+      {"mtp_pp2_interleaved", "mtp", 2, pp + "2" + vp + "2" + schedule + "interleaved", true},
+      {"mtp_pp3_apart", "mtp", 3, pp + "3" + v_shape + "Ettt|tm|mL" + schedule + "zb_h1", true},
+      {"mtp_packed_cp2_ring", "mtp_packed", 2, cp + "2", true},
+      {"mtp_packed_zero3_recompute", "mtp_packed", 2, zero + "3" + recompute, true},
+      {"mtp_tp2_sp_pp2_frozen", "mtp_frozen", 4, tp + "2" + sp + pp + "2" + schedule + "zb_h1",
+       true},
+      {"mtp_moe_tp2_sp_pp2_ep2_etp1", "mtp_moe", 4,
+       tp + "2" + sp + pp + "2" + ep + "2" + etp + "1" + schedule + "1f1b", true},
       // Padded rows on one rank, none here.
       {"bert_short_tp2_sp", "bert", 2, tp + "2" + sp + micro + "4" + short_rows, true},
       {"t5_short_pp2_zb_v", "t5_pairs", 2, pp + "2" + schedule + "zb_v" + micro + "4" + short_rows,
@@ -273,6 +308,24 @@ inline const std::vector<Layout>& layouts() {
       {"classes_short_tp2_sp_pp2", "classes", 4,
        tp + "2" + sp + pp + "2" + micro + "8" + selective + short_rows, true},
       // The rest of the full matrix.
+      {"mtp_tp4_dp2_zero2", "mtp", 8, tp + "4" + zero + "2" + small, false},
+      {"mtp_pp4_head_alone", "mtp", 4, pp + "4" + v_shape + "Ett|tt|mm|L", false},
+      {"mtp_pp2_zb_v", "mtp", 2, pp + "2" + schedule + "zb_v", false},
+      {"mtp_zero1_pp2_recompute", "mtp", 4, zero + "1" + small + pp + "2" + recompute, false},
+      {"mtp_cp2_heads", "mtp", 2, cp + "2" + heads, false},
+      {"mtp_cp4_heads_and_ring_pp2", "mtp", 8, cp + "4" + both + pp + "2" + micro + "2", false},
+      {"mtp_packed_cp3_all_gather", "mtp_packed", 3, cp + "3" + gathers, false},
+      {"mtp_packed_tp2_sp_cp2_pp2_zb_h1", "mtp_packed", 8,
+       tp + "2" + sp + cp + "2" + pp + "2" + schedule + "zb_h1", false},
+      {"mtp_packed_dp4_micro2_zero2", "mtp_packed", 4, zero + "2" + micro + "2", false},
+      {"mtp_packed_pp2_dualpipe_v", "mtp_packed", 2,
+       pp + "2" + schedule + "dualpipe_v" + v_shape + "Et|t|tm|mL", false},
+      {"mtp_zero3_pp3_apart_frozen", "mtp_frozen", 6,
+       zero + "3" + pp + "3" + v_shape + "Ettt|tm|mL" + recompute, false},
+      {"mtp_moe_ep4_zero2", "mtp_moe", 4, ep + "4" + zero + "2", false},
+      {"mtp_moe_cp2_ep2_pp2_interleaved", "mtp_moe", 4,
+       cp + "2" + ep + "2" + pp + "2" + vp + "2" + schedule + "interleaved" + v_shape + "Et|t|t|mL",
+       false},
       {"bert_short_dp2_zero2", "bert", 2, zero + "2" + small + micro + "2" + short_rows, false},
       {"bert_short_zero1_pp2_interleaved", "bert", 4,
        zero + "1" + pp + "2" + vp + "2" + schedule + "interleaved" + short_rows, false},

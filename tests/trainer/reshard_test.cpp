@@ -106,7 +106,8 @@ TEST_P(Resharding, OfOtherModelsGoesOnInOtherLayouts) {
   const Cases ci = {{"bert", {"one", "bert_zero3_pp2", "bert_tp2_sp"}},
                     {"t5", {"t5_pp4_1f1b", "one", "t5_tp2_pp2_dp2"}},
                     {"moe", {"moe_cp2", "one", "moe_tp2_sp_ep2_etp2"}},
-                    {"moe_shared", {"moe_pp2_interleaved_ep2", "one"}}};
+                    {"moe_shared", {"moe_pp2_interleaved_ep2", "one"}},
+                    {"mtp", {"mtp_pp3_apart", "one", "mtp_tp2_sp"}}};
   const Cases all = {
       {"bert",
        {"one", "bert_zero3_pp2", "bert_tp2_sp", "bert_tp4", "bert_pp2_zb_v", "bert_zero2",
@@ -121,6 +122,11 @@ TEST_P(Resharding, OfOtherModelsGoesOnInOtherLayouts) {
       {"moe_shared",
        {"moe_cp4_heads_and_ring_ep8", "one", "moe_pp2_interleaved_ep2", "moe_ep4_zero2"}},
       {"latents_moe", {"latents_moe_ep4", "one", "latents_moe_tp2_cp2_heads_ep2"}},
+      {"mtp",
+       {"mtp_pp3_apart", "one", "mtp_tp2_sp", "mtp_cp2_heads", "mtp_tp4_dp2_zero2",
+        "mtp_pp2_zb_v"}},
+      {"mtp_packed", {"mtp_packed_zero3_recompute", "mtp_packed_tp2_sp_cp2_pp2_zb_h1", "one"}},
+      {"mtp_moe", {"mtp_moe_tp2_sp_pp2_ep2_etp1", "one", "mtp_moe_cp2_ep2_pp2_interleaved"}},
       {"t5_untied", {"t5_untied_zero3_pp3", "one", "t5_untied_tp2_pp2_zb_v"}}};
   for (const auto& [work, layouts] : full_matrix() ? all : ci) {
     const SavedRun whole = train("one", "", work);

@@ -37,6 +37,7 @@ pentatron preprocess --input texts.jsonl --tokenizer bytes --output corpus --app
 {TEXT.replace("checkpoint.save=new", "checkpoint.save=texts")}
 {MOCK.replace("checkpoint.save=new", "checkpoint.save=balanced model.num_moe_experts=4 model.moe_router_enable_expert_bias=true")}
 {MOCK.replace("checkpoint.save=new", "checkpoint.save=parity checkpoint.parity=1")}
+{MOCK.replace("checkpoint.save=new", "checkpoint.save=further model.mtp_num_layers=1")}
 pentatron train {ENCODER} model.binary_head=false dataset.bert_binary_head=none checkpoint.save=encoder
 python3 - <<'DAMAGE'
 import glob
@@ -100,7 +101,7 @@ CASES = [
         "another dataset.data_cache_path": INDEXED + "dataset.order=megatron dataset.data_cache_path=cached --ranks 2 --backend sockets"}),
     ("words of unknown ranks", "head -300 $DATA/tokenizers/cl100k_small.tiktoken > odd.tiktoken; pentatron preprocess --input texts.jsonl --tokenizer odd.tiktoken --output odd_ones", {
         "--pattern gpt2": "head -300 $DATA/tokenizers/cl100k_small.tiktoken > odd.tiktoken; pentatron preprocess --input texts.jsonl --tokenizer odd.tiktoken --output odd_ones --pattern gpt2",
-        "a regular expression": "head -300 $DATA/tokenizers/cl100k_small.tiktoken > odd.tiktoken; pentatron preprocess --input texts.jsonl --tokenizer odd.tiktoken --output odd_ones --pattern '\\\\w+|\\\\s+'"}),
+        "a regular expression": "head -300 $DATA/tokenizers/cl100k_small.tiktoken > odd.tiktoken; pentatron preprocess --input texts.jsonl --tokenizer odd.tiktoken --output odd_ones --pattern '\\w+|\\s+'"}),
     ("no checkpoint", MOCK + "checkpoint.load=nothing", {}),
     ("another model", MOCK + "checkpoint.load=saved model.hidden_size=64", {}),
     ("another run's checkpoints", MOCK.replace("=new", "=saved"), {}),
@@ -206,6 +207,15 @@ CASES = [
     ("one expert of a token", f"pentatron convert {LLAMA} out --format hf --experts 2 --experts-topk 1", {}),
     ("experts of an encoder", f"pentatron convert {LLAMA.replace('llama', 'bert')} out --format hf --experts 2", {
         "a model of type gpt": f"pentatron convert {LLAMA} out --format hf --experts 2"}),
+    ("layers of multi-token prediction in Llama's form", "pentatron convert further out --format hf", {
+        "--without-mtp": "pentatron convert further out --format hf --without-mtp",
+        "--format pentatron": "pentatron convert further out --format pentatron"}),
+    ("layers of multi-token prediction and GGUF", "pentatron convert further out.gguf --format gguf", {
+        "--without-mtp": "pentatron convert further out.gguf --format gguf --without-mtp"}),
+    ("layers of multi-token prediction that are not there", f"pentatron convert {LLAMA} out --format hf --without-mtp", {
+        "remove --without-mtp": f"pentatron convert {LLAMA} out --format hf"}),
+    ("multi-token prediction without layers", MOCK + "model.mtp_loss_scaling_factor=0.3", {}),
+    ("a pipeline layout with multi-token prediction", MOCK + "parallel.pipeline_model_parallel_layout=EtmL", {}),
     ("experts and quantization", f"pentatron convert {LLAMA} out --quantize q8_0 --experts 8", {
         "--format pentatron": f"pentatron convert {LLAMA} out --format pentatron --experts 8"}),
     ("over a run", f"pentatron convert {LLAMA} saved --format hf --overwrite", {"another target": f"pentatron convert {LLAMA} out --format hf --overwrite"}),

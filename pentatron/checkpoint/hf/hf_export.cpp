@@ -63,6 +63,7 @@ ModelConfig normalised(ModelConfig c) {
   c.embedding_init_method_std.reset();
   c.use_scaled_init_method = fresh.use_scaled_init_method;
   c.classifier_dropout.reset();
+  c.mtp_loss_scaling_factor = fresh.mtp_loss_scaling_factor;
   c.padding_token = fresh.padding_token;
   if (c.head != models::ModelHead::kMaskedLm) { // no output layer
     c.binary_head = fresh.binary_head;
@@ -107,6 +108,7 @@ Json config_of(const ModelConfig& c, const Family& family) {
   Json json = family.write(c);
   json["model_type"] = family.model_type;
   json["architectures"] = {family.architecture(c)};
+  if (family.depths_key != nullptr) json[family.depths_key] = c.mtp_num_layers;
   if (family.padding_token && c.padding_token >= 0 && !json.contains("pad_token_id"))
     json["pad_token_id"] = c.padding_token;
   return json;
@@ -115,8 +117,9 @@ Json config_of(const ModelConfig& c, const Family& family) {
 using Differences = std::vector<config::Difference>;
 
 /// What parse_hf_config() would not give back. Throws what it throws if it refuses the file.
-Differences lost_keys(const ModelConfig& wanted, const Json& json) {
-  const ModelConfig found = parse_hf_config(json, "config.json").config;
+Differences lost_keys(const ModelConfig& wanted, const Json& json, const Family& family) {
+  ModelConfig found = parse_hf_config(json, "config.json").config;
+  if (family.depths_key != nullptr) found.mtp_num_layers = wanted.mtp_num_layers;
   return config::diff(normalised(wanted), normalised(found));
 }
 
@@ -132,7 +135,8 @@ std::string settings_for(const Family& family, ModelConfig config, const Differe
   }
   config::validate(config, violations);
   try {
-    if (!violations.empty() || !lost_keys(config, config_of(config, family)).empty()) return {};
+    if (!violations.empty() || !lost_keys(config, config_of(config, family), family).empty())
+      return {};
   } catch (const Error&) {
     return {};
   }
@@ -158,7 +162,7 @@ HfExport make_hf_config(const ModelConfig& config, const std::string& preferred)
     Json json = config_of(config, *family);
     Differences lost;
     try {
-      lost = lost_keys(config, json);
+      lost = lost_keys(config, json, *family);
     } catch (const Error& error) {
       if (refusal.empty()) refusal = parts_of(error.what()).sentence;
       continue;

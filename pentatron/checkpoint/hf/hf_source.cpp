@@ -184,6 +184,11 @@ class HfSource final : public ModelSource {
         problems.misfit(fmt::format("{} is of type {}", entry.hf, name_of(tensor->dtype)));
       add(entry, {.dtype = tensor->dtype, .shape = tensor->shape, .values = tensor});
     }
+    const auto copies = hf_copies(model);
+    if (!copies.empty() && std::ranges::none_of(copies, [&](const auto& copy) {
+          return files_.find(copy.first) != nullptr;
+        }))
+      facts_.hf["copies"] = false;
     for (const auto& [name, tensor] : files_.tensors()) {
       if (used.contains(name)) continue;
       if (!is_known_extra(name, model)) problems.unexpected(name);

@@ -58,6 +58,12 @@ std::vector<WeightMapEntry> weight_map(const HfModel& model, HfNames kind) {
   return map;
 }
 
+std::vector<std::pair<std::string, std::string>> hf_copies(const HfModel& model) {
+  const Family* const family = find_family(model.family);
+  if (family == nullptr || family->copies == nullptr) return {};
+  return family->copies(model.config);
+}
+
 bool is_known_extra(std::string_view hf_name, const HfModel& model) {
   if (hf_name.ends_with(".attn.bias") || hf_name.ends_with(".attn.masked_bias") ||
       hf_name.ends_with(".rotary_emb.inv_freq"))

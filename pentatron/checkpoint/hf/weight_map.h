@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "pentatron/checkpoint/hf/hf_config.h"
@@ -44,6 +45,9 @@ enum class HfNames : uint8_t { kFiles, kParameters, kStacks };
 /// Tied weights once, in the order of named_parameters(), which has no buffers. The entries of a
 /// parameter tile it, in order.
 std::vector<WeightMapEntry> weight_map(const HfModel& model, HfNames names = HfNames::kFiles);
+
+/// Copies of tensors that files of the family have, too: their names and those of the originals.
+std::vector<std::pair<std::string, std::string>> hf_copies(const HfModel& model);
 
 /// Tensors of older files that are no parameters: causal masks, rotary tables, a second copy of
 /// tied weights.

@@ -89,7 +89,7 @@ template <class Derived> class BlockedGemm {
     max_columns_ = g_.m <= kThinRows ? kMaxColumnsThin : Derived::kMaxColumns;
     steps_ = ceil_div(steps_of_k_, k_blocks_.parts);
     const bool lines =
-        reinterpret_cast<uintptr_t>(g_.c) % 64 == 0 && g_.ldc % 16 == 0 && g_.stride_c % 16 == 0;
+        reinterpret_cast<uintptr_t>(g_.c) % 64 == 0 && g_.ldc % 32 == 0 && g_.stride_c % 32 == 0;
     stream_ = lines && g_.m * g_.n * 4 >= kStreamBytes;
   }
 
@@ -175,6 +175,7 @@ template <class Derived> class BlockedGemm {
     t.out16 = static_cast<uint16_t*>(g_.c) + index;
     t.ld_out = g_.ldc;
     if (g_.accumulate) t.in16 = t.out16;
+    t.stream = stream_ && !g_.accumulate;
     return t;
   }
 

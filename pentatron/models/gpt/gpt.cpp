@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "pentatron/models/parts.h"
+#include "pentatron/parallel/tensor/linear.h"
 #include "pentatron/parallel/tensor/vocab.h"
 
 namespace pentatron::models {
@@ -14,31 +15,68 @@ namespace {
 
 class EmbeddingSegment final : public nn::Segment {
  public:
-  EmbeddingSegment(nn::Param& table, nn::Param* positions, const ModelConfig& config,
-                   const parallel::TensorParallel& tp)
-      : embedding_(table, config.embedding_multiplier ? nullptr : positions, tp),
-        positions_(config.embedding_multiplier ? positions : nullptr),
-        dropout_(config.embedding_dropout.value_or(config.hidden_dropout)) {
-    if (config.embedding_multiplier)
-      multiplier_ =
-          at::scalar_tensor(*config.embedding_multiplier, at::dtype(table.dtype())).item<double>();
-  }
+  explicit EmbeddingSegment(TokenEmbedding embedding) : embedding_(std::move(embedding)) {}
   std::string name() const override { return "embedding"; }
   Output forward(const std::vector<at::Tensor>&, const nn::ForwardContext& ctx) const override {
-    at::Tensor x = embedding_.forward(ctx.batch->field("input_ids"), ctx);
-    if (multiplier_ != 1) x = x * multiplier_;
-    if (positions_ != nullptr) // behind the multiplier, which is of the words alone
-      x = x + nn::embedding(ctx.layout->outer(ctx.layout->positions).to(at::kLong), *positions_,
-                            nullptr, 0, ctx);
-    return {.flows = {nn::dropout(x, {.p = dropout_, .site = 0}, ctx)}, .loss = {}};
+    return {.flows = {embedding_.forward(ctx.batch->field("input_ids"), {}, /*site=*/0, ctx)},
+            .loss = {}};
   }
 
  private:
-  parallel::VocabParallelEmbedding embedding_;
-  nn::Param* positions_; ///< null: none, or those of embedding_
-  double dropout_;
-  double multiplier_ = 1; ///< as a number of the model's type
+  TokenEmbedding embedding_;
 };
+
+constexpr const char* kPositionTable = "embedding.position.weight";
+
+/// Numbers of segments: the layers, then the depths of multi-token prediction, then the head.
+int64_t first_depth(const ModelConfig& c) {
+  return c.num_layers + 1;
+}
+int64_t head_of(const ModelConfig& c) {
+  return first_depth(c) + c.mtp_num_layers;
+}
+
+/// What multi-token prediction adds to a decoder. Flow 0 is the hidden states, behind the first
+/// depth those behind the final norm; flow d is what depth d gives.
+void add_depths(const ModelConfig& c, ModelSpec& spec) {
+  constexpr int kFirstDepth = 4, kDepth = 5, kHeadOfDepths = 6;
+  SegmentSpec head = std::move(spec.segments.back());
+  spec.segments.pop_back();
+  head.kind = kHeadOfDepths;
+  for (int depth = 1; depth <= c.mtp_num_layers; ++depth) {
+    const std::string term = mtp_term(depth);
+    spec.flows.push_back(
+        {.name = fmt::format("mtp_{}", depth), .width = c.hidden_size, .term = term});
+    spec.losses.push_back(
+        {.name = term,
+         .labels = mtp_labels(depth),
+         .weight = c.mtp_loss_scaling_factor / static_cast<double>(c.mtp_num_layers),
+         .evaluated = false});
+    spec.segments.push_back({.name = fmt::format("mtp {}", depth),
+                             .letter = 'm',
+                             .recomputed = true,
+                             .kind = depth == 1 ? kFirstDepth : kDepth,
+                             .takes = {depth - 1},
+                             .gives = {depth}});
+    if (depth == 1) spec.segments.back().gives = {0, 1};
+    head.takes.push_back(depth);
+    if (c.is_moe_layer(c.num_layers - 1))
+      spec.expert_layers.push_back(fmt::format("mtp.{}.layer.mlp", depth - 1));
+  }
+  spec.segments.push_back(std::move(head));
+  spec.shifted_fields = mtp_fields(c);
+}
+
+/// The tables that several segments read.
+std::vector<SharedParam> shared_tables(const ModelConfig& c) {
+  std::vector<int64_t> readers = {0};
+  for (int64_t i = first_depth(c); i < head_of(c); ++i) readers.push_back(i);
+  std::vector<SharedParam> shared;
+  if (c.learns_positions() && readers.size() > 1) shared.push_back({kPositionTable, readers});
+  if (!c.untie_embeddings_and_output_weights) readers.push_back(head_of(c));
+  if (readers.size() > 1) shared.push_back({kWordTable, readers});
+  return shared;
+}
 
 } // namespace
 
@@ -58,46 +96,67 @@ ModelSpec Gpt::spec_of(const ModelConfig& config) {
     spec.segments[static_cast<size_t>(i + 1)].kind = kMoeLayer;
     spec.expert_layers.push_back(fmt::format("layers.{}.mlp", i));
   }
+  if (config.mtp_num_layers > 0) add_depths(config, spec);
   if (!spec.expert_layers.empty()) spec.auxiliary = auxiliary_terms(config);
   spec.experts = config.num_moe_experts.value_or(0);
-  if (config.position_embedding_type == PositionEmbedding::kLearnedAbsolute)
-    spec.fields[0].positions = config.max_position_embeddings;
-  if (!config.untie_embeddings_and_output_weights)
-    spec.shared = {{kWordTable, {0, config.num_layers + 1}}};
+  if (config.learns_positions()) spec.fields[0].positions = config.max_position_embeddings;
+  spec.shared = shared_tables(config);
   return spec;
+}
+
+TokenEmbedding Gpt::make_embedding(int64_t unit) {
+  const nn::ShardSpec table = parallel::vocab_spec(config_.vocab_size, config_.hidden_size);
+  nn::Param& words = shared_param(unit, kWordTable, table, embedding_init(config_));
+  words.padding_row = config_.padding_token;
+  nn::Param* positions = nullptr;
+  if (config_.learns_positions())
+    positions = &shared_param(unit, kPositionTable,
+                              {.name = {},
+                               .shape = {config_.max_position_embeddings, config_.hidden_size},
+                               .placements = parallel::token_wise(build_.tp)},
+                              embedding_init(config_));
+  return {words, positions, config_, build_.tp};
+}
+
+std::unique_ptr<nn::Segment> Gpt::make_depth(int64_t unit) {
+  const ModelConfig& c = config_;
+  const nn::Scope scope = root().of_unit(unit);
+  const int64_t depth = unit - first_depth(c) + 1, last = c.num_layers - 1;
+  std::optional<layers::Norm> final_norm;
+  if (depth == 1)
+    final_norm.emplace(scope / "final_norm", c.hidden_size, norm_options(c), build_.tp);
+  return std::make_unique<MtpSegment>(scope / fmt::format("mtp.{}", depth - 1), c, depth,
+                                      MtpSegment::Parts{.final_norm = std::move(final_norm),
+                                                        .embedding = make_embedding(unit),
+                                                        .experts = build_.experts,
+                                                        .context = build_.context.of_layer(last)},
+                                      build_.tp, rotary_.of_layer(c, last));
+}
+
+std::unique_ptr<nn::Segment> Gpt::make_head(int64_t unit) {
+  const nn::Scope scope = root().of_unit(unit);
+  const nn::ShardSpec table = parallel::vocab_spec(config_.vocab_size, config_.hidden_size);
+  nn::Param& output =
+      config_.untie_embeddings_and_output_weights
+          ? scope.param("output.weight", table, nn::Init::normal(config_.init_method_std))
+          : shared_param(unit, kWordTable, table, embedding_init(config_));
+  LmHeadOptions options;
+  for (int64_t depth = 1; depth <= config_.mtp_num_layers; ++depth)
+    options.further.push_back({mtp_labels(depth), mtp_term(depth)});
+  options.norm = config_.mtp_num_layers == 0; // else the first depth has it
+  return std::make_unique<LmHead>(scope / "final_norm", config_, output, build_.tp, options);
 }
 
 Gpt::Gpt(const ModelConfig& config, const ModelBuild& build)
     : Model(config, build), rotary_(config) {
-  const int64_t head = config.num_layers + 1;
-  const bool tied = !config.untie_embeddings_and_output_weights;
-  const nn::ShardSpec table = parallel::vocab_spec(config.vocab_size, config.hidden_size);
   assemble([&](int64_t unit) -> std::unique_ptr<nn::Segment> {
-    const nn::Scope scope = root().of_unit(unit);
-    if (unit == 0) {
-      nn::Param& words = shared_param(unit, kWordTable, table, embedding_init(config));
-      words.padding_row = config.padding_token;
-      nn::Param* positions = nullptr;
-      if (config.position_embedding_type == PositionEmbedding::kLearnedAbsolute) {
-        positions = &scope.param("embedding.position.weight",
-                                 {.name = {},
-                                  .shape = {config.max_position_embeddings, config.hidden_size},
-                                  .placements = parallel::token_wise(build.tp)},
-                                 embedding_init(config));
-      }
-      return std::make_unique<EmbeddingSegment>(words, positions, config, build.tp);
-    }
-    if (unit < head) {
-      return std::make_unique<LayerSegment>(
-          scope / ("layers." + std::to_string(unit - 1)), layer_options(config, unit - 1), build.tp,
-          rotary_.of_layer(config, unit - 1), build.experts, build.context.of_layer(unit - 1));
-    }
-    nn::Param* const output =
-        tied ? &shared_param(unit, kWordTable, table, embedding_init(config))
-             : &scope.param("output.weight",
-                            parallel::vocab_spec(config.vocab_size, config.hidden_size),
-                            nn::Init::normal(config.init_method_std));
-    return std::make_unique<LmHead>(scope / "final_norm", config, *output, build.tp);
+    if (unit == 0) return std::make_unique<EmbeddingSegment>(make_embedding(unit));
+    if (unit == head_of(config)) return make_head(unit);
+    if (unit >= first_depth(config)) return make_depth(unit);
+    return std::make_unique<LayerSegment>(
+        root().of_unit(unit) / ("layers." + std::to_string(unit - 1)),
+        layer_options(config, unit - 1), build.tp, rotary_.of_layer(config, unit - 1),
+        build.experts, build.context.of_layer(unit - 1));
   });
 }
 
@@ -114,21 +173,25 @@ nn::Cost Gpt::segment_cost(const ModelConfig& c, const std::vector<nn::LayerShap
   }
   nn::Cost cost;
   if (segment == 0) {
-    if (c.position_embedding_type == PositionEmbedding::kLearnedAbsolute)
+    if (c.learns_positions())
       cost.saved_bytes = static_cast<int64_t>(sizeof(int64_t)) * shape.tokens; // their numbers
     if (shape.tp > 1) cost.tp_all_reduce = {shape.element_bytes * shape.tokens * c.hidden_size, 1};
     return cost;
   }
-  const int64_t statistics = c.normalization == Normalization::kLayerNorm ? 2 : 1;
-  cost.forward_gemm_flops = 2.0 * static_cast<double>(shape.tokens) *
+  if (segment < head_of(c)) return MtpSegment::cost(c, segment - first_depth(c) + 1, shape);
+  const int64_t statistics = c.normalization == Normalization::kLayerNorm ? 2 : 1,
+                terms = 1 + c.mtp_num_layers;
+  cost.forward_gemm_flops = 2.0 * static_cast<double>(terms * shape.tokens) *
                             static_cast<double>(c.hidden_size) *
                             static_cast<double>((c.vocab_size + shape.tp - 1) / shape.tp);
-  // The final norm keeps its input and statistics; the loss keeps its input's gradient.
-  cost.saved_bytes = 2 * shape.element_bytes * shape.tokens * c.hidden_size +
-                     shape.acc_bytes * shape.tokens * statistics;
+  // Each loss keeps its input's gradient. The final norm keeps its input and statistics; the last
+  // depth's output is kept in its place.
+  cost.saved_bytes = (1 + terms) * shape.element_bytes * shape.tokens * c.hidden_size;
+  if (terms == 1) cost.saved_bytes += shape.acc_bytes * shape.tokens * statistics;
   if (shape.tp > 1) {
-    cost.tp_all_reduce = {
-        shape.element_bytes * shape.tokens * c.hidden_size + 3 * shape.acc_bytes * shape.tokens, 4};
+    cost.tp_all_reduce = {terms * (shape.element_bytes * shape.tokens * c.hidden_size +
+                                   3 * shape.acc_bytes * shape.tokens),
+                          static_cast<int>(4 * terms)};
   }
   return cost;
 }

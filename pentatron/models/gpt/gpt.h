@@ -1,8 +1,10 @@
-/// A decoder-only transformer as a list of segments: embedding, layers, head.
+/// A decoder-only transformer as a list of segments: embedding, layers, depths of multi-token
+/// prediction, head.
 ///
 /// Source: Radford et al. 2019 (GPT-2); Touvron et al. 2023 (arXiv:2302.13971).
 #pragma once
 
+#include "pentatron/models/gpt/multi_token.h"
 #include "pentatron/models/parts.h"
 
 namespace pentatron::models {
@@ -17,6 +19,11 @@ class Gpt final : public Model {
                                int64_t segment);
 
  private:
+  TokenEmbedding make_embedding(int64_t unit);
+  /// Of multi-token prediction.
+  std::unique_ptr<nn::Segment> make_depth(int64_t unit);
+  std::unique_ptr<nn::Segment> make_head(int64_t unit);
+
   Rotary rotary_;
 };
 

@@ -178,6 +178,7 @@ ModelSpec T5::spec_of(const ModelConfig& c) {
     spec.segments.push_back({.name = std::move(name),
                              .letter = letter,
                              .is_layer = letter == 't',
+                             .recomputed = letter == 't',
                              .kind = kind,
                              .stream = stream,
                              .takes = std::move(takes),

@@ -180,7 +180,8 @@ class Run {
   }
 
   /// What an action carries over a boundary: all flows that are alive there, or the gradients of
-  /// those from which one is wanted. A flow without rows is not sent.
+  /// those from which one is wanted. A flow without rows, or of a term that the pass does not
+  /// have, is not sent.
   std::vector<int> carried(const Action& action) const {
     const bool forth = action.flow == Flow::kActivation;
     const bool sends = action.kind == ActionKind::kSend;
@@ -189,7 +190,8 @@ class Run {
         (forth ? boundaries_.before_stage : boundaries_.gradients_before_stage)[behind];
     std::erase_if(carried, [&](int flow) {
       const nn::FlowSpec& spec = boundaries_.flows[static_cast<size_t>(flow)];
-      return spec.num_rows(microbatches_[action.microbatch]) == 0;
+      return (!spec.term.empty() && !options_.loss_scales.contains(spec.term)) ||
+             spec.num_rows(microbatches_[action.microbatch]) == 0;
     });
     return carried;
   }

@@ -254,8 +254,29 @@ VocabHead::VocabHead(nn::Param& weight, nn::Param* bias, TensorParallel tp, doub
 
 at::Tensor VocabHead::loss(const at::Tensor& h, const at::Tensor& labels, std::string_view term,
                            const nn::ForwardContext& ctx) const {
+  return losses({{h, labels, term}}, ctx);
+}
+
+at::Tensor VocabHead::losses(const std::vector<Task>& tasks, const nn::ForwardContext& ctx) const {
   ctx.use(weight_);
   ctx.use(bias_);
+  at::Tensor sum;
+  for (const Task& task : tasks) {
+    const at::Tensor loss = loss_of(task, ctx);
+    sum = sum.defined() ? sum + loss : loss;
+    if (tasks.size() > 1 && &task == tasks.data() && weight_->on_ready && nn::grad_enabled() &&
+        planted("output_weight_ready_behind_its_first_loss"))
+      weight_->on_ready(*weight_);
+  }
+  if (nn::grad_enabled()) {
+    if (weight_->trainable) weight_->accumulated();
+    if (bias_ != nullptr && bias_->trainable) bias_->accumulated();
+  }
+  return sum;
+}
+
+at::Tensor VocabHead::loss_of(const Task& task, const nn::ForwardContext& ctx) const {
+  const auto& [h, labels, term] = task;
   LossPass pass{.h = {},
                 .labels = labels,
                 .dh = {},
@@ -292,10 +313,6 @@ at::Tensor VocabHead::loss(const at::Tensor& h, const at::Tensor& labels, std::s
     ctx.add_loss(term, sum);
     if (pass.count_hits) ctx.add_hits(term, pass.hits);
     loss = at::scalar_tensor(sum * pass.scale, pass.losses.options());
-  }
-  if (pass.with_gradient) {
-    if (weight_->trainable) weight_->accumulated();
-    if (bias_ != nullptr && bias_->trainable) bias_->accumulated();
   }
   nn::record("vocab_loss", {h}, {loss}, {dh},
              [](auto&&, nn::Saved& saved) { return std::vector<at::Tensor>{saved.take(0)}; });

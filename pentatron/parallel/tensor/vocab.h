@@ -6,6 +6,7 @@
 #pragma once
 
 #include <string_view>
+#include <vector>
 
 #include "pentatron/nn/context.h"
 #include "pentatron/nn/module.h"
@@ -68,11 +69,20 @@ class VocabHead {
   at::Tensor loss(const at::Tensor& h, const at::Tensor& labels, std::string_view term,
                   const nn::ForwardContext& ctx) const;
 
+  /// The sum of several such losses. The weight has its gradient behind the last of them.
+  struct Task {
+    at::Tensor h, labels;
+    std::string_view term;
+  };
+  at::Tensor losses(const std::vector<Task>& tasks, const nn::ForwardContext& ctx) const;
+
   /// Logits of tokens `rows` [R] (int64, numbers in [0, T); undefined: all) as [R, V] in the
   /// accumulate type, on every rank of the group.
   at::Tensor logits(const at::Tensor& h, const at::Tensor& rows) const;
 
  private:
+  at::Tensor loss_of(const Task& task, const nn::ForwardContext& ctx) const;
+
   nn::Param* weight_;
   nn::Param* bias_;
   TensorParallel tp_;

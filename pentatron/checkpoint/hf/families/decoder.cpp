@@ -222,42 +222,45 @@ void name_latents(const ModelConfig& c, const std::string& hf, const std::string
 
 } // namespace
 
+void name_layer(const ModelConfig& c, const DecoderLayout& layout, int64_t like,
+                const std::string& hf, const std::string& own, TensorNames& out) {
+  const std::string attention = hf + "self_attn.", mlp = hf + "mlp.";
+  if (c.softmax_type == models::SoftmaxType::kLearnable)
+    out.add(attention + "sinks", own + "attention.sinks");
+  const auto output = [&] {
+    out.add_module(attention + "o_proj", own + "attention.proj", c.add_attention_proj_bias);
+  };
+  if (c.multi_latent_attention) {
+    name_latents(c, attention, own + "attention.", out);
+    output();
+  } else if (layout.fused_qkv) {
+    output();
+    out.add_module(attention + "qkv_proj", own + "attention.qkv", c.add_qkv_bias);
+  } else {
+    for (const char* part : {"q", "k", "v"})
+      out.add_module(attention + part + "_proj", own + "attention.qkv", c.add_qkv_bias, part);
+    output();
+  }
+  if (c.qk_layernorm) {
+    out.add_module(attention + "q_norm", own + "attention.q_norm");
+    out.add_module(attention + "k_norm", own + "attention.k_norm");
+  }
+  if (c.is_moe_layer(like)) {
+    name_experts(c, layout.experts, hf, own, out);
+  } else if (layout.fused_gate_up) {
+    out.add_module(mlp + "gate_up_proj", own + "mlp.fc1", c.add_mlp_bias);
+  } else {
+    out.add_module(mlp + "gate_proj", own + "mlp.fc1", c.add_mlp_bias, "gate");
+    out.add_module(mlp + "up_proj", own + "mlp.fc1", c.add_mlp_bias, "up");
+  }
+  if (!c.is_moe_layer(like)) out.add_module(mlp + "down_proj", own + "mlp.fc2", c.add_mlp_bias);
+  for (const auto& [theirs, ours] : layout.norms) out.add_module(hf + theirs, own + ours);
+}
+
 void name_decoder(const ModelConfig& c, const DecoderLayout& layout, TensorNames& out) {
   out.add("model.embed_tokens.weight", "embedding.word.weight");
-  for (int64_t i = 0; i < c.num_layers; ++i) {
-    const std::string hf = fmt::format("model.layers.{}.", i), own = fmt::format("layers.{}.", i);
-    const std::string attention = hf + "self_attn.", mlp = hf + "mlp.";
-    if (c.softmax_type == models::SoftmaxType::kLearnable)
-      out.add(attention + "sinks", own + "attention.sinks");
-    const auto output = [&] {
-      out.add_module(attention + "o_proj", own + "attention.proj", c.add_attention_proj_bias);
-    };
-    if (c.multi_latent_attention) {
-      name_latents(c, attention, own + "attention.", out);
-      output();
-    } else if (layout.fused_qkv) {
-      output();
-      out.add_module(attention + "qkv_proj", own + "attention.qkv", c.add_qkv_bias);
-    } else {
-      for (const char* part : {"q", "k", "v"})
-        out.add_module(attention + part + "_proj", own + "attention.qkv", c.add_qkv_bias, part);
-      output();
-    }
-    if (c.qk_layernorm) {
-      out.add_module(attention + "q_norm", own + "attention.q_norm");
-      out.add_module(attention + "k_norm", own + "attention.k_norm");
-    }
-    if (c.is_moe_layer(i)) {
-      name_experts(c, layout.experts, hf, own, out);
-    } else if (layout.fused_gate_up) {
-      out.add_module(mlp + "gate_up_proj", own + "mlp.fc1", c.add_mlp_bias);
-    } else {
-      out.add_module(mlp + "gate_proj", own + "mlp.fc1", c.add_mlp_bias, "gate");
-      out.add_module(mlp + "up_proj", own + "mlp.fc1", c.add_mlp_bias, "up");
-    }
-    if (!c.is_moe_layer(i)) out.add_module(mlp + "down_proj", own + "mlp.fc2", c.add_mlp_bias);
-    for (const auto& [theirs, ours] : layout.norms) out.add_module(hf + theirs, own + ours);
-  }
+  for (int64_t i = 0; i < c.num_layers; ++i)
+    name_layer(c, layout, i, fmt::format("model.layers.{}.", i), fmt::format("layers.{}.", i), out);
   out.add_module("model.norm", "final_norm");
   if (c.untie_embeddings_and_output_weights) out.add("lm_head.weight", "output.weight");
 }

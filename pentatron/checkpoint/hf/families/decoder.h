@@ -55,6 +55,9 @@ struct DecoderLayout {
       {"input_layernorm", "attention_norm"}, {"post_attention_layernorm", "mlp_norm"}};
   ExpertNames experts = {};
 };
+/// The tensors of layer `own` of the kind of layer `like`; `hf` is its prefix.
+void name_layer(const models::ModelConfig& c, const DecoderLayout& layout, int64_t like,
+                const std::string& hf, const std::string& own, TensorNames& out);
 /// The tensors, with biases and q/k norms where the model has them.
 void name_decoder(const models::ModelConfig& c, const DecoderLayout& layout, TensorNames& out);
 /// Those of Llama.

@@ -114,12 +114,51 @@ Json write_deepseek_v3(const ModelConfig& c) {
   json["qk_head_dim"] = c.head_size();
   json["v_head_dim"] = c.v_head_dim;
   json["attention_bias"] = c.add_qkv_bias && c.add_attention_proj_bias;
-  json["num_nextn_predict_layers"] = 0;
   write_experts(c, json);
   return json;
 }
 
-/// Layers behind the last one predict tokens further ahead.
+const DecoderLayout kLayout = {.experts = {.shared = "shared_experts.", .router_first = false}};
+
+/// Layers behind the last one are those of multi-token prediction.
+std::string prefix_of_depth(const ModelConfig& c, int64_t depth) {
+  return fmt::format("model.layers.{}.", c.num_layers + depth);
+}
+
+void name_tensors(const ModelConfig& c, TensorNames& out) {
+  name_decoder(c, kLayout, out);
+  for (int64_t i = 0; i < c.mtp_num_layers; ++i) {
+    const std::string hf = prefix_of_depth(c, i), own = fmt::format("mtp.{}.", i);
+    for (const char* module : {"enorm", "hnorm", "eh_proj"})
+      out.add_module(hf + module, own + module);
+    name_layer(c, kLayout, c.num_layers - 1, hf, own + "layer.", out);
+    out.add_module(hf + "shared_head.norm", own + "final_norm");
+  }
+}
+
+void fit_depths(const TensorLookup& has, ModelConfig& c) {
+  c.mtp_num_layers = 0;
+  while (has(prefix_of_depth(c, c.mtp_num_layers) + "eh_proj.weight")) ++c.mtp_num_layers;
+}
+
+std::vector<std::pair<std::string, std::string>> copies(const ModelConfig& c) {
+  const char* const words = "model.embed_tokens.weight";
+  const char* const output = c.untie_embeddings_and_output_weights ? "lm_head.weight" : words;
+  std::vector<std::pair<std::string, std::string>> all;
+  for (int64_t i = 0; i < c.mtp_num_layers; ++i) {
+    all.emplace_back(prefix_of_depth(c, i) + "embed_tokens.weight", words);
+    all.emplace_back(prefix_of_depth(c, i) + "shared_head.head.weight", output);
+  }
+  return all;
+}
+
+std::string copied(std::string_view name, const ModelConfig& c) {
+  for (auto& [copy, original] : copies(c))
+    if (copy == name) return original;
+  return {};
+}
+
+/// Of a layer that the model does not have.
 bool is_of_later_layer(std::string_view name, const ModelConfig& c) {
   constexpr std::string_view prefix = "model.layers.";
   if (!name.starts_with(prefix)) return false;
@@ -127,7 +166,7 @@ bool is_of_later_layer(std::string_view name, const ModelConfig& c) {
   int64_t layer = -1;
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), layer);
   return error == std::errc() && end != name.data() + name.size() && *end == '.' &&
-         layer >= c.num_layers;
+         layer >= c.num_layers + c.mtp_num_layers;
 }
 
 } // namespace
@@ -137,13 +176,13 @@ Family deepseek_v3_family() {
           .architecture = [](const ModelConfig&) -> std::string { return "DeepseekV3ForCausalLM"; },
           .read = read_deepseek_v3,
           .write = write_deepseek_v3,
-          .names =
-              [](const ModelConfig& c, TensorNames& out) {
-                name_decoder(c, {.experts = {.shared = "shared_experts.", .router_first = false}},
-                             out);
-              },
+          .names = name_tensors,
           .padding_token = -1,
-          .is_extra = is_of_later_layer};
+          .fit = fit_depths,
+          .is_extra = is_of_later_layer,
+          .depths_key = "num_nextn_predict_layers",
+          .copies = copies,
+          .original_of = copied};
 }
 
 } // namespace pentatron::checkpoint

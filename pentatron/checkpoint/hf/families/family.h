@@ -75,6 +75,13 @@ struct Family {
   /// Tensors of files that are no parameters of the model: tables, heads of another task. May be
   /// null.
   bool (*is_extra)(std::string_view name, const models::ModelConfig& c) = nullptr;
+  /// The key of config.json with the number of layers of multi-token prediction, which the tensors
+  /// decide whatever it says. Null: the family has none.
+  const char* depths_key = nullptr;
+  /// Copies of tensors that files have for such layers: their names and those of the originals. May
+  /// be null.
+  std::vector<std::pair<std::string, std::string>> (*copies)(const models::ModelConfig& c) =
+      nullptr;
   /// Of a second copy of a tensor, the name of the first; empty for other tensors. May be null.
   std::string (*original_of)(std::string_view name, const models::ModelConfig& c) = nullptr;
 };

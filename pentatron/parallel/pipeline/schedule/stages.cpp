@@ -52,7 +52,8 @@ class LayoutParser {
 
   std::string letter() {
     const char c = text_[at_];
-    if (c == 'm') fail("contains multi-token prediction, which is not supported,");
+    if (c == 'm' && letters_.find(c) == std::string::npos)
+      fail("contains multi-token prediction, which the model does not have,");
     if (letters_.find(c) == std::string::npos &&
         std::string_view("|, ").find(c) == std::string::npos)
       fail(fmt::format("contains '{}', which is not {} or |,", c, listed()));

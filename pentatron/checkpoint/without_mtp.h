@@ -1,0 +1,13 @@
+/// A model without its layers of multi-token prediction, which training alone uses.
+#pragma once
+
+#include <memory>
+
+#include "pentatron/checkpoint/model_source.h"
+
+namespace pentatron::checkpoint {
+
+/// `model` must outlive the result.
+std::unique_ptr<ModelSource> without_mtp(ModelSource& model);
+
+} // namespace pentatron::checkpoint
