@@ -85,7 +85,7 @@ HfExport made_config(const ModelFacts& facts) {
     } catch (const ConfigError&) {
       helps = false;
     }
-    raise<ConfigError>("{}\n  try: {}--format pentatron", error.what(),
+    raise<ConfigError>("{}\n  try: {}--format pentatron", parts_of(error.what()).sentence,
                        helps ? "--without-mtp, or " : "");
   }
 }
@@ -292,7 +292,15 @@ ConvertReport write_as_gguf(ModelSource& source, const fs::path& target,
            progress.add(target_bytes.size());
          }});
   }
-  write_gguf(target, view.config, sources, gguf);
+  try {
+    write_gguf(target, view.config, sources, gguf);
+  } catch (const ConfigError& error) {
+    const bool is_hf = source.format() == ModelFormat::kHuggingFace; // that is what it has been
+    if (is_hf || !parts_of(error.what()).remedy.empty()) throw;
+    const bool quantised = options.dtype == "q8_0" || options.dtype == "q4_k";
+    raise<ConfigError>("{}\n  try: --format hf{}", error.what(),
+                       quantised ? " with another type than " + options.dtype : "");
+  }
   return {.bytes = fs::file_size(target), .tensors = tensors.size(), .files = 1};
 }
 

@@ -266,15 +266,6 @@ optim::Optimizer::FirstSteps first_steps(const Json& state, const std::string& w
   return steps;
 }
 
-std::map<std::string, std::vector<int64_t>, std::less<>> expert_choices(const Json& state,
-                                                                        const std::string& where) {
-  std::map<std::string, std::vector<int64_t>, std::less<>> choices;
-  if (const auto it = state.find("expert_choices"); it != state.end())
-    for (const auto& [layer, counts] : it->items())
-      choices[layer] = json_get<std::vector<int64_t>>(*it, layer, where);
-  return choices;
-}
-
 std::optional<double> number_in(const Json& state, const char* key) {
   const auto it = state.find(key);
   return it != state.end() && it->is_number() ? std::optional(it->get<double>()) : std::nullopt;
@@ -387,7 +378,7 @@ LoadedRun load_run(const fs::path& folder, const RunParts& parts, const LoadOpti
   loaded.state.consumed_samples = json_get<int64_t>(manifest.state, "consumed_samples", where);
   loaded.state.skipped_iterations = json_get<int64_t>(manifest.state, "skipped_iterations", where);
   loaded.state.nan_iterations = json_get<int64_t>(manifest.state, "nan_iterations", where);
-  loaded.state.expert_choices = expert_choices(manifest.state, where);
+  loaded.state.expert_choices = expert_choices(manifest, where);
   loaded.state.loss = number_in(manifest.state, "loss");
   loaded.state.validation_loss = number_in(manifest.state, "validation_loss");
   return loaded;

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "pentatron/base/error.h"
+#include "pentatron/checkpoint/sharded/expert_choices.h"
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/checkpoint/strictness.h"
 #include "pentatron/models/param_specs.h"
@@ -31,9 +32,8 @@ struct TrainState {
   int64_t consumed_samples = 0;
   int64_t skipped_iterations = 0;
   int64_t nan_iterations = 0;
-  /// By layer with experts: how often each was chosen in the last step that changed the model,
-  /// where the next step depends on it.
-  std::map<std::string, std::vector<int64_t>, std::less<>> expert_choices;
+  /// Of the last step that changed the model, where the next step depends on it.
+  ExpertChoices expert_choices;
   /// Of this iteration, where they are known; retention looks at them.
   std::optional<double> loss, validation_loss;
   std::map<std::string, double> figures; ///< of an evaluation, by "validation_" and their names

@@ -12,7 +12,6 @@ namespace pentatron::checkpoint {
 namespace {
 
 constexpr std::string_view kExperts = ".mlp.experts.";
-constexpr int64_t kMostExperts = 1 << 16; // as model.num_moe_experts
 
 /// layers.0.mlp.experts.fc1.weight -> layers.0.mlp.fc1.weight; empty: not of experts
 std::string dense_name(const std::string& name) {
@@ -25,9 +24,6 @@ models::ModelConfig with_experts(models::ModelConfig c, const UpcycleOptions& o)
   if (c.num_moe_experts)
     raise<ConfigError>("--experts {}: the model has {} experts\n  try: a dense model", o.experts,
                        *c.num_moe_experts);
-  if (o.experts > kMostExperts)
-    raise<ConfigError>("--experts {} is more than {}\n  try: --experts {}", o.experts, kMostExperts,
-                       kMostExperts);
   if (o.top_k == 1 && o.experts > 1)
     raise<ConfigError>("--experts-topk 1: the weights of one expert would not sum to 1, so the "
                        "model would compute something else\n  try: --experts-topk 2");

@@ -10,7 +10,7 @@
 namespace pentatron::checkpoint {
 
 struct UpcycleOptions {
-  int64_t experts = 0;
+  int64_t experts = 0; ///< 2 to models::kMostExperts
   int64_t top_k = 2;
 };
 

@@ -25,6 +25,7 @@
 #include "pentatron/cli/text_documents.h"
 #include "pentatron/data/tokenizer/gguf_metadata.h"
 #include "pentatron/data/tokenizer/gguf_tokenizer.h"
+#include "pentatron/models/model_config.h"
 #include "pentatron/trainer/kernel_choice.h"
 #include "pentatron/trainer/metrics/train_log.h"
 #include "pentatron/trainer/model_tokenizer.h"
@@ -309,7 +310,7 @@ void add_convert(CLI::App& program, Action& chosen) {
           "--experts", a->upcycle.experts,
           "make a mixture of experts of a dense model (upcycling): each layer gets so many "
           "copies of its MLP, and a new router")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(int64_t{2}, models::kMostExperts));
   verb->add_option("--experts-topk", a->upcycle.top_k,
                    "with --experts: number of experts that work on each token")
       ->check(CLI::PositiveNumber)

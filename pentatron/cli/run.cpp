@@ -39,9 +39,13 @@ trainer::Config with_runtime_keys(const std::vector<std::string>& arguments, tra
     if (asked || path == "dtype" || path == "device" || path == "kernels" ||
         path == "train.num_threads")
       return;
+    if (path == "parallel.context_parallel_size" && !more.empty())
+      raise<ConfigError>("{}={} is for training: this command does not divide texts among ranks\n"
+                         "  try: parallel.tensor_model_parallel_size={} in its place",
+                         path, value, value);
     raise<ConfigError>("{}={} has no effect here: this command takes the configuration from the "
-                       "model\n  try: dtype=fp32, device=cpu or train.num_threads=2",
-                       path, value);
+                       "model\n  try: remove {}",
+                       path, value, path);
   };
   // Also values that are the default; `train={num_threads: 2}` is known by what it changes.
   for (const std::string& text : split.overrides) {

@@ -138,8 +138,10 @@ class Child {
     };
     const std::vector<char*> argv = pointers(command.arguments), envp = pointers(environment);
     std::array<int, 2> ends;
-    if (::pipe2(ends.data(), O_CLOEXEC) != 0)
+    if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+      control::require_descriptors(errno);
       raise<CommError>("cannot create a pipe to a new process ({})", std::strerror(errno));
+    }
     Descriptor reading(ends[0]), writing(ends[1]);
     const pid_t parent = ::getpid();
     pid_ = ::fork();

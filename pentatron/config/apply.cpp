@@ -54,6 +54,7 @@ class Applier {
     }
     std::string suggestion;
     if (!parsed.suggestion.empty()) suggestion = fmt::format("{}={}", path, parsed.suggestion);
+    if (suggestion.empty() && shown(node) == "null") suggestion = "remove " + path;
     violations_.add_at(where, path, fmt::format("{}={} {}", path, shown(node), parsed.cause),
                        std::move(suggestion));
   }

@@ -6,6 +6,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/nearest.h"
 #include "pentatron/base/text.h"
+#include "pentatron/config/megatron_names.h"
 #include "pentatron/config/value.h"
 
 namespace pentatron::config {
@@ -112,7 +113,10 @@ std::string nearest_path(const Schema& schema, std::string_view path) {
 
 void add_unknown(const Schema& root, std::string_view path, std::string_view where,
                  Violations& violations) {
-  std::string suggestion = nearest_path(root, path);
+  std::string suggestion(setting_of_megatron(path));
+  const std::string known = suggestion.substr(0, suggestion.find_first_of("= "));
+  if (known.empty() || find(root, nullptr, known).entry == nullptr)
+    suggestion = nearest_path(root, path);
   if (suggestion.empty()) {
     const Found parent = find(root, nullptr, section_name(path));
     const bool section = parent.entry != nullptr && parent.entry->section != nullptr;

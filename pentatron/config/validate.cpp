@@ -60,6 +60,8 @@ std::string suggestion(const TypeInfo& type, const FieldTraits& traits, const Va
     if (static_cast<double>(*v) > traits.max &&
         std::holds_alternative<int64_t>(default_value.data) && satisfies(traits, default_value))
       return format_value(type, default_value);
+    // Nothing, where that is allowed: `window_size=0` means no window.
+    if (*v <= 0 && std::holds_alternative<std::monostate>(default_value.data)) return "null";
     if (const auto nearest = nearest_integer(traits, *v)) return fmt::to_string(*nearest);
   }
   if (std::holds_alternative<double>(default_value.data) && satisfies(traits, default_value))

@@ -261,6 +261,8 @@ std::optional<Node> override_node(const TypeInfo& type, std::string_view text,
     if (text == "null" || text == "~" || text.empty()) return Node{};
     inner = inner->element;
   }
+  // As in a file: nobody means a folder of this name.
+  if (inner->kind == Kind::kString && text == "null") return Node{};
   const bool quoted =
       text.size() >= 2 && (text[0] == '"' || text[0] == '\'') && text.back() == text[0];
   if (quoted || (inner->kind == Kind::kList && text.starts_with('['))) {

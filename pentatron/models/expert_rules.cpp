@@ -113,9 +113,8 @@ void ModelConfig::validate_experts(config::Violations& violations, std::string_v
   try {
     parse_layer_pattern(moe_layer_freq, std::min(num_layers, kLongestLayerList));
   } catch (const ConfigError& error) {
-    violations.add(key("moe_layer_freq"),
-                   fmt::format("{}: {}", key("moe_layer_freq"), error.what()),
-                   fmt::format("{}=1", key("moe_layer_freq")));
+    const MessageParts parts = parts_of(error.what());
+    violations.add(key("moe_layer_freq"), key(parts.sentence), key(parts.remedy));
   }
 }
 

@@ -45,11 +45,6 @@ void ModelConfig::validate_latents(config::Violations& violations, std::string_v
                                key("multi_latent_attention"), key("num_attention_heads"),
                                num_attention_heads),
                    fmt::format("{}=null", key("num_query_groups")));
-  if (qk_pos_emb_head_dim % 2 != 0)
-    violations.add(key("qk_pos_emb_head_dim"),
-                   fmt::format("{}={} is odd, but rotary positions turn pairs of features",
-                               key("qk_pos_emb_head_dim"), qk_pos_emb_head_dim),
-                   fmt::format("{}={}", key("qk_pos_emb_head_dim"), qk_pos_emb_head_dim + 1));
 }
 
 } // namespace pentatron::models

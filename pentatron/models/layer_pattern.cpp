@@ -3,11 +3,18 @@
 #include <algorithm>
 #include <charconv>
 
+#include <fmt/format.h>
+
 #include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
 
 namespace pentatron::models {
 
 namespace {
+
+[[noreturn]] void refuse(std::string_view text, std::string_view why) {
+  raise<ConfigError>("moe_layer_freq=\"{}\" {}\n  try: moe_layer_freq=1", text, why);
+}
 
 /// sum: term ('+' term)*; term: (list | '(' sum ')') ['*' number]; list: '[' digit (',' digit)* ']'
 class Parser {
@@ -24,8 +31,7 @@ class Parser {
   static constexpr int kDeepest = 8;
 
   [[noreturn]] void fail() const {
-    raise<ConfigError>("\"{}\" is neither a number nor a list of 0 and 1 such as [0]*3+[1]*58",
-                       text_);
+    refuse(text_, "is neither a number nor a list of 0 and 1 such as [0]*3+[1]*58");
   }
   bool next(char c) {
     while (left_.starts_with(' ')) left_.remove_prefix(1);
@@ -46,7 +52,7 @@ class Parser {
   }
   void check(size_t count, int64_t times) const {
     if (times > layers_ || static_cast<int64_t>(count) * times > layers_)
-      raise<ConfigError>("\"{}\" lists more than {} layers", text_, layers_);
+      refuse(text_, fmt::format("lists more layers than num_layers={}", layers_));
   }
   std::vector<bool> term(int depth) {
     std::vector<bool> one;
@@ -106,8 +112,8 @@ std::vector<bool> parse_layer_pattern(std::string_view text, int64_t layers) {
   }
   std::vector<bool> pattern = Parser(text, std::min(layers, kLongestLayerList)).parse();
   if (std::ssize(pattern) != layers)
-    raise<ConfigError>("\"{}\" lists {} layers, and the model has {}", text, pattern.size(),
-                       layers);
+    refuse(text, fmt::format("lists {}, but num_layers={}", counted(std::ssize(pattern), "layer"),
+                             layers));
   return pattern;
 }
 

@@ -105,10 +105,15 @@ ModelConfig ModelConfig::with_one_layer() const {
   small.moe_layer_freq = "1";
   small.mtp_num_layers = std::clamp<int64_t>(mtp_num_layers, 0, kMostMtpLayers); // in no range yet
   if (!num_moe_experts) return small;
-  const int64_t looked_at = std::min(num_layers, kLongestLayerList);
   int64_t experts = 0;
-  for (int64_t i = 0; i < looked_at; ++i) experts += is_moe_layer(i);
-  if (experts == looked_at) return small;
+  try {
+    const int64_t looked_at = std::clamp<int64_t>(num_layers, 1, kLongestLayerList);
+    const auto pattern = parse_layer_pattern(moe_layer_freq, looked_at);
+    experts = std::ranges::count(pattern, true);
+    if (experts == std::ssize(pattern)) return small;
+  } catch (const ConfigError&) { // validate() tells it
+    return small;
+  }
   small.num_layers = experts == 0 ? 1 : 2;
   small.moe_layer_freq = experts == 0 ? "[0]" : is_moe_layer(num_layers - 1) ? "[0,1]" : "[1,0]";
   return small;

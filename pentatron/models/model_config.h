@@ -2,174 +2,19 @@
 /// keep the field's spelling.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "pentatron/config/field.h"
+#include "pentatron/models/expert_fields.h"
+#include "pentatron/models/latent_fields.h"
+#include "pentatron/models/model_enums.h"
+#include "pentatron/models/rope_scaling_config.h"
 
 namespace pentatron::models {
-
-enum class ModelType : uint8_t { kGpt, kBert, kT5 };
-constexpr auto enum_names(ModelType) {
-  return std::array{config::name(ModelType::kGpt, "gpt"), config::name(ModelType::kBert, "bert"),
-                    config::name(ModelType::kT5, "t5")};
-}
-
-/// What an encoder ends in.
-enum class ModelHead : uint8_t { kMaskedLm, kClassification, kRegression, kNone };
-constexpr auto enum_names(ModelHead) {
-  using H = ModelHead;
-  return std::array{config::name(H::kMaskedLm, "masked_lm"),
-                    config::name(H::kClassification, "classification"),
-                    config::name(H::kRegression, "regression"), config::name(H::kNone, "none")};
-}
-
-enum class Normalization : uint8_t { kLayerNorm, kRmsNorm };
-constexpr auto enum_names(Normalization) {
-  return std::array{config::name(Normalization::kLayerNorm, "layernorm"),
-                    config::name(Normalization::kRmsNorm, "rmsnorm")};
-}
-
-enum class NormPlacement : uint8_t { kPre, kOutput, kPreAndOutput, kPost };
-constexpr auto enum_names(NormPlacement) {
-  using P = NormPlacement;
-  return std::array{config::name(P::kPre, "pre"), config::name(P::kOutput, "output"),
-                    config::name(P::kPreAndOutput, "pre_and_output"),
-                    config::name(P::kPost, "post")};
-}
-
-enum class QkNormScope : uint8_t { kHead, kProjection };
-constexpr auto enum_names(QkNormScope) {
-  return std::array{config::name(QkNormScope::kHead, "head"),
-                    config::name(QkNormScope::kProjection, "projection")};
-}
-
-enum class ActivationFunction : uint8_t {
-  kGelu,
-  kGeluTanh,
-  kQuickGelu,
-  kRelu,
-  kSquaredRelu,
-  kSilu,
-  kSwiGlu,
-  kGeGlu,
-  kGeGluTanh,
-  kQuickGeGlu
-};
-constexpr auto enum_names(ActivationFunction) {
-  using A = ActivationFunction;
-  return std::array{config::name(A::kGelu, "gelu"),
-                    config::name(A::kGeluTanh, "gelu_tanh"),
-                    config::name(A::kQuickGelu, "quick_gelu"),
-                    config::name(A::kRelu, "relu"),
-                    config::name(A::kSquaredRelu, "squared_relu"),
-                    config::name(A::kSilu, "silu"),
-                    config::name(A::kSwiGlu, "swiglu"),
-                    config::name(A::kGeGlu, "geglu"),
-                    config::name(A::kGeGluTanh, "geglu_tanh"),
-                    config::name(A::kQuickGeGlu, "quick_geglu")};
-}
-
-enum class PositionEmbedding : uint8_t { kLearnedAbsolute, kRope, kNone };
-constexpr auto enum_names(PositionEmbedding) {
-  using P = PositionEmbedding;
-  return std::array{config::name(P::kLearnedAbsolute, "learned_absolute"),
-                    config::name(P::kRope, "rope"), config::name(P::kNone, "none")};
-}
-
-enum class RopeScalingType : uint8_t { kNone, kLinear, kLlama3, kYarn };
-constexpr auto enum_names(RopeScalingType) {
-  using R = RopeScalingType;
-  return std::array{config::name(R::kNone, "none"), config::name(R::kLinear, "linear"),
-                    config::name(R::kLlama3, "llama3"), config::name(R::kYarn, "yarn")};
-}
-
-enum class SoftmaxType : uint8_t { kVanilla, kOffByOne, kLearnable };
-constexpr auto enum_names(SoftmaxType) {
-  using S = SoftmaxType;
-  return std::array{config::name(S::kVanilla, "vanilla"), config::name(S::kOffByOne, "off_by_one"),
-                    config::name(S::kLearnable, "learnable")};
-}
-
-enum class RouterScoreFunction : uint8_t { kSoftmax, kSigmoid, kSqrtSoftplus };
-constexpr auto enum_names(RouterScoreFunction) {
-  using S = RouterScoreFunction;
-  return std::array{config::name(S::kSoftmax, "softmax"), config::name(S::kSigmoid, "sigmoid"),
-                    config::name(S::kSqrtSoftplus, "sqrtsoftplus")};
-}
-
-enum class LoadBalancing : uint8_t { kGlobal, kSequence, kMicrobatch, kSinkhorn, kNone };
-constexpr auto enum_names(LoadBalancing) {
-  using L = LoadBalancing;
-  return std::array{config::name(L::kGlobal, "global_aux_loss"),
-                    config::name(L::kSequence, "seq_aux_loss"),
-                    config::name(L::kMicrobatch, "aux_loss"),
-                    config::name(L::kSinkhorn, "sinkhorn"), config::name(L::kNone, "none")};
-}
-
-enum class TokenDropPolicy : uint8_t { kProbs, kPosition };
-constexpr auto enum_names(TokenDropPolicy) {
-  using P = TokenDropPolicy;
-  return std::array{config::name(P::kProbs, "probs"), config::name(P::kPosition, "position")};
-}
-
-struct RopeScalingConfig {
-  RopeScalingType type = RopeScalingType::kNone;
-  double factor = 1.0;
-  int64_t original_max_position_embeddings = 8192;
-  double low_freq_factor = 1.0;
-  double high_freq_factor = 4.0;
-  double beta_fast = 32.0;
-  double beta_slow = 1.0;
-  bool truncate = true;
-  std::optional<double> attention_factor;
-  std::optional<double> mscale;
-  std::optional<double> mscale_all_dim;
-
-  static constexpr auto fields() {
-    using C = RopeScalingConfig;
-    using config::field;
-    return std::tuple{
-        field("type", &C::type, "method that extends the context of rotary position embeddings"),
-        field("factor", &C::factor, "new context length divided by the original context length")
-            .min(1),
-        field("original_max_position_embeddings", &C::original_max_position_embeddings,
-              "context length of the model before scaling")
-            .positive()
-            .unit("tokens"),
-        field("low_freq_factor", &C::low_freq_factor,
-              "llama3: wavelengths above the original context length / low_freq_factor are scaled "
-              "by the full factor")
-            .positive(),
-        field("high_freq_factor", &C::high_freq_factor,
-              "llama3: wavelengths below the original context length / high_freq_factor are not "
-              "scaled")
-            .positive(),
-        field("beta_fast", &C::beta_fast,
-              "yarn: dimensions that rotate more than this many times over the original context "
-              "are not scaled")
-            .positive(),
-        field("beta_slow", &C::beta_slow,
-              "yarn: dimensions that rotate fewer than this many times over the original context "
-              "are scaled by the full factor")
-            .positive(),
-        field(
-            "truncate", &C::truncate,
-            "yarn: round the ends of the ramp between scaled and unscaled dimensions to integers"),
-        field("attention_factor", &C::attention_factor,
-              "yarn: factor applied to cos and sin; default: computed from factor")
-            .positive(),
-        field("mscale", &C::mscale,
-              "yarn: coefficient in the numerator of DeepSeek's attention factor"),
-        field("mscale_all_dim", &C::mscale_all_dim,
-              "yarn: coefficient in the denominator of DeepSeek's attention factor")};
-  }
-};
-
-inline constexpr int64_t kMostMtpLayers = 64;
 
 struct ModelConfig {
   ModelType type = ModelType::kGpt;
@@ -308,7 +153,7 @@ struct ModelConfig {
     using config::field;
     using config::OnResume;
     using T = ModelType;
-    return std::tuple{
+    const auto of_all = std::tuple{
         field("type", &C::type,
               "kind of model; gpt: a decoder that predicts the next token; bert: an encoder that "
               "restores masked tokens; t5: an encoder and a decoder, which generates removed spans "
@@ -470,147 +315,8 @@ struct ModelConfig {
         field("use_scaled_init_method", &C::use_scaled_init_method,
               "scale the initial weights of projections into the residual stream by 1 / sqrt(2 x "
               "num_layers)")
-            .on_resume(OnResume::kTold),
-        field("multi_latent_attention", &C::multi_latent_attention,
-              "multi-head latent attention (DeepSeek): make the keys and values of all heads from "
-              "one small latent vector per token, which is all that generation keeps of it")
-            .only_for(T::kGpt),
-        field("q_lora_rank", &C::q_lora_rank,
-              "multi_latent_attention: size of the latent that queries are made from; default: "
-              "queries are made from the hidden states")
-            .size()
-            .only_for(T::kGpt),
-        field("kv_lora_rank", &C::kv_lora_rank,
-              "multi_latent_attention: size of the latent that keys and values are made from")
-            .size()
-            .only_for(T::kGpt),
-        field("qk_head_dim", &C::qk_head_dim,
-              "multi_latent_attention: size of the part of each query and key head without rotary "
-              "positions")
-            .size()
-            .only_for(T::kGpt),
-        field("qk_pos_emb_head_dim", &C::qk_pos_emb_head_dim,
-              "multi_latent_attention: size of the part of each query and key head with rotary "
-              "positions; all key heads share it")
-            .size()
-            .only_for(T::kGpt),
-        field("v_head_dim", &C::v_head_dim, "multi_latent_attention: size of each value head")
-            .size()
-            .only_for(T::kGpt),
-        field("latent_layernorm_epsilon", &C::latent_layernorm_epsilon,
-              "multi_latent_attention: layernorm_epsilon of the latents; default: "
-              "layernorm_epsilon")
-            .positive()
-            .only_for(T::kGpt),
-        field("num_moe_experts", &C::num_moe_experts,
-              "mixture of experts: number of experts in each layer that has them; default: none")
-            .range(1, 1 << 16)
-            .only_for(T::kGpt),
-        field("moe_layer_freq", &C::moe_layer_freq,
-              "which layers have experts in place of the MLP; a number N: those whose number, "
-              "counted from 0, is a multiple of N; or a list with 1 for each such layer, such as "
-              "\"[0]*3+[1]*58\"")
-            .only_for(T::kGpt),
-        field("moe_ffn_hidden_size", &C::moe_ffn_hidden_size,
-              "hidden size of each expert; default: ffn_hidden_size")
-            .size()
-            .only_for(T::kGpt),
-        field("moe_router_topk", &C::moe_router_topk, "number of experts that work on each token")
-            .range(1, 1 << 16)
-            .only_for(T::kGpt),
-        field("moe_router_logit_bias", &C::moe_router_logit_bias,
-              "add a learned bias to the router's outputs, before scores are computed from them")
-            .only_for(T::kGpt),
-        field("moe_router_score_function", &C::moe_router_score_function,
-              "function that turns the router's outputs into the experts' scores")
-            .only_for(T::kGpt),
-        field("moe_router_pre_softmax", &C::moe_router_pre_softmax,
-              "moe_router_score_function=softmax: compute it over all experts instead of the "
-              "selected ones")
-            .only_for(T::kGpt),
-        field("moe_router_norm_topk_prob", &C::moe_router_norm_topk_prob,
-              "divide the scores of the selected experts by their sum; default: true for sigmoid "
-              "and sqrtsoftplus, false for softmax")
-            .only_for(T::kGpt),
-        field("moe_router_topk_scaling_factor", &C::moe_router_topk_scaling_factor,
-              "factor applied to the scores of the selected experts")
-            .positive()
-            .only_for(T::kGpt),
-        field("moe_router_num_groups", &C::moe_router_num_groups,
-              "number of groups of experts for group-limited routing; default: no groups")
-            .range(1, 1 << 16)
-            .only_for(T::kGpt),
-        field("moe_router_group_topk", &C::moe_router_group_topk,
-              "number of groups that the experts of a token are selected from")
-            .range(1, 1 << 16)
-            .only_for(T::kGpt),
-        field("moe_router_group_score_topk", &C::moe_router_group_score_topk,
-              "number of experts whose scores add up to the score of their group; default: "
-              "moe_router_topk / moe_router_group_topk")
-            .range(1, 1 << 16)
-            .only_for(T::kGpt),
-        field("moe_router_enable_expert_bias", &C::moe_router_enable_expert_bias,
-              "give each expert a bias that counts when experts are selected, but not in their "
-              "weights, and that training moves towards equal load")
-            .only_for(T::kGpt),
-        field("moe_router_bias_update_rate", &C::moe_router_bias_update_rate,
-              "by how much a step changes the expert biases: up for experts with less than the "
-              "mean load, down for those with more; 0 with --hf")
-            .range(0, 1)
-            .on_resume(OnResume::kTold)
-            .only_for(T::kGpt),
-        field("moe_router_load_balancing_type", &C::moe_router_load_balancing_type,
-              "how training balances the load of experts; global_aux_loss: a loss over the load in "
-              "the last step; seq_aux_loss: over that in each sample; aux_loss: over that in each "
-              "microbatch of a data-parallel rank; sinkhorn: select experts in training by "
-              "Sinkhorn's iteration over the tokens of a rank; none: not")
-            .on_resume(OnResume::kTold)
-            .only_for(T::kGpt),
-        field("moe_aux_loss_coeff", &C::moe_aux_loss_coeff,
-              "weight of the load balancing loss, which is 1 for equal load")
-            .non_negative()
-            .on_resume(OnResume::kTold)
-            .only_for(T::kGpt),
-        field("moe_z_loss_coeff", &C::moe_z_loss_coeff,
-              "weight of the router's z-loss, which keeps its outputs small")
-            .non_negative()
-            .on_resume(OnResume::kTold)
-            .only_for(T::kGpt),
-        field("moe_input_jitter_eps", &C::moe_input_jitter_eps,
-              "training multiplies what the router reads by random numbers from 1 - eps to 1 + eps")
-            .non_negative()
-            .max(0.99)
-            .on_resume(OnResume::kTold)
-            .only_for(T::kGpt),
-        field("moe_router_force_load_balancing", &C::moe_router_force_load_balancing,
-              "for benchmarks: training gives every expert the same number of tokens, whatever the "
-              "router says")
-            .on_resume(OnResume::kTold)
-            .only_for(T::kGpt),
-        field("moe_expert_capacity_factor", &C::moe_expert_capacity_factor,
-              "training drops tokens of an expert beyond tokens x moe_router_topk / "
-              "num_moe_experts x this, of those on a rank; default: no token is dropped")
-            .positive()
-            .on_resume(OnResume::kTold)
-            .only_for(T::kGpt),
-        field("moe_token_drop_policy", &C::moe_token_drop_policy,
-              "which tokens of a full expert are dropped; probs: those with the smallest weights; "
-              "position: the last ones")
-            .on_resume(OnResume::kTold)
-            .only_for(T::kGpt),
-        field("moe_pad_expert_input_to_capacity", &C::moe_pad_expert_input_to_capacity,
-              "fill up the input of every expert with zeros to its capacity, so that sizes do not "
-              "change from step to step")
-            .on_resume(OnResume::kTold)
-            .only_for(T::kGpt),
-        field("moe_shared_expert_intermediate_size", &C::moe_shared_expert_intermediate_size,
-              "hidden size of the shared experts together, which work on every token; default: "
-              "no shared experts")
-            .size()
-            .only_for(T::kGpt),
-        field("moe_shared_expert_gate", &C::moe_shared_expert_gate,
-              "multiply the output of the shared experts by a learned gate")
-            .only_for(T::kGpt),
+            .on_resume(OnResume::kTold)};
+    const auto of_types = std::tuple{
         field("mtp_num_layers", &C::mtp_num_layers,
               "multi-token prediction: number of layers behind the last one, each of which learns "
               "to predict one more token ahead; training alone uses them; 0: none")
@@ -686,6 +392,7 @@ struct ModelConfig {
               "type=t5: token id that the decoder reads first, and in the place of missing tokens")
             .min(0)
             .only_for(T::kT5)};
+    return std::tuple_cat(of_all, latent_fields<C>(), expert_fields<C>(), of_types);
   }
   void validate(config::Violations& violations, std::string_view path) const;
 

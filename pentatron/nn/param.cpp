@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/ranges.h>
 
@@ -39,6 +40,18 @@ void Param::set_value(at::Tensor value) {
 void Param::set_main_grad(at::Tensor main_grad) {
   PT_DCHECK(!main_grad.defined() || main_grad.sizes() == at::IntArrayRef(shape_));
   main_grad_ = std::move(main_grad);
+  empty_ = false;
+}
+
+const at::Tensor& Param::main_grad() const {
+  if (!main_grad_.defined() && need_main_grad) need_main_grad(const_cast<Param&>(*this));
+  if (std::exchange(empty_, false)) main_grad_.zero_();
+  return main_grad_;
+}
+
+Param::Sum Param::sum_to_write() {
+  if (!main_grad_.defined() && need_main_grad) need_main_grad(*this);
+  return {main_grad_, std::exchange(empty_, false)};
 }
 
 namespace {

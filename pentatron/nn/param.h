@@ -68,10 +68,17 @@ class Param {
   const at::Tensor& value() const { return value_; }
   /// Sum of the gradients since the store last took or cleared them, in acc_dtype, same shape. A
   /// store that lends the memory for a while only (ZeRO-2) does so in `need_main_grad`.
-  const at::Tensor& main_grad() const {
-    if (!main_grad_.defined() && need_main_grad) need_main_grad(const_cast<Param&>(*this));
-    return main_grad_;
-  }
+  const at::Tensor& main_grad() const;
+  /// The same for an operator that adds a gradient of all elements: if `empty`, it writes the
+  /// gradient instead and need not read the tensor, which holds nothing.
+  struct Sum {
+    at::Tensor tensor;
+    bool empty = false;
+  };
+  Sum sum_to_write();
+  /// Sets the sum to zero. Its memory is cleared when main_grad() is asked for, if nobody has
+  /// written it before.
+  void clear_main_grad() { empty_ = main_grad_.defined(); }
   /// Undefined tensors: there is no storage at the moment.
   void set_value(at::Tensor value);
   void set_main_grad(at::Tensor main_grad);
@@ -107,6 +114,7 @@ class Param {
   std::vector<int64_t> shape_;
   std::vector<int64_t> units_;
   at::Tensor value_, main_grad_;
+  mutable bool empty_ = false; ///< main_grad_ is zero, whatever its memory holds
   int outstanding_uses_ = 0;
 };
 

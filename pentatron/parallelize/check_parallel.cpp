@@ -129,12 +129,20 @@ void check_context(const ParallelConfig& parallel, const models::ModelConfig& mo
     return;
   }
   if (sizes.size() != 2 || sizes[0] * sizes[1] != cp) {
-    const int64_t inner = config::nearest_divisor(cp, 2);
-    violations.add(sizes_key,
-                   fmt::format("{}=[a2a+p2p] needs {} with two numbers whose product is {}",
-                               kContextComm, sizes_key, size),
-                   inner > 1 && inner < cp ? fmt::format("{}=[{},{}]", sizes_key, inner, cp / inner)
-                                           : fmt::format("{}=[p2p]", kContextComm));
+    int64_t inner = 2;
+    while (inner < cp && cp % inner != 0) ++inner;
+    if (inner == cp)
+      violations.add(kContextComm,
+                     fmt::format("{}=[a2a+p2p] needs groups of several ranks, into which {} cannot "
+                                 "be divided",
+                                 kContextComm, size),
+                     fmt::format("{}=[p2p]{}", kContextComm,
+                                 sizes.empty() ? "" : fmt::format(" and {}=[]", sizes_key)));
+    else
+      violations.add(sizes_key,
+                     fmt::format("{}=[a2a+p2p] needs {} with two numbers whose product is {}",
+                                 kContextComm, sizes_key, size),
+                     fmt::format("{}=[{},{}]", sizes_key, inner, cp / inner));
     return;
   }
   check_context_heads(parallel, model, sizes[0], violations);

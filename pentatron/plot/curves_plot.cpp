@@ -87,14 +87,35 @@ std::optional<double> value_of(const MetricsPoint& p, YAxis y) {
     return p.mfu ? std::optional(*p.mfu * 100) : std::nullopt;
   case YAxis::kLearningRate:
     return p.learning_rate;
+  case YAxis::kFigure:
+    return p.figure;
   }
   return std::nullopt;
 }
 
-constexpr const char* kYLabels[] = {"loss (nats per token)", "gradient norm", "tokens per second",
-                                    "MFU (%)", "learning rate"};
-constexpr const char* kYTitles[] = {"loss", "gradient norm", "throughput", "MFU", "learning rate"};
-constexpr const char* kYKeys[] = {"loss", "grad_norm", "tokens_per_s", "mfu", "learning_rate"};
+struct YName {
+  std::string key, title, label;
+};
+
+YName name_of(YAxis y, const std::string& figure) {
+  switch (y) {
+  case YAxis::kLoss:
+    return {"loss", "loss", "loss (nats per token)"};
+  case YAxis::kGradNorm:
+    return {"grad_norm", "gradient norm", "gradient norm"};
+  case YAxis::kTokensPerSecond:
+    return {"tokens_per_s", "throughput", "tokens per second"};
+  case YAxis::kMfu:
+    return {"mfu", "MFU", "MFU (%)"};
+  case YAxis::kLearningRate:
+    return {"learning_rate", "learning rate", "learning rate"};
+  case YAxis::kFigure:
+    break;
+  }
+  std::string words = figure;
+  std::ranges::replace(words, '_', ' ');
+  return {figure, words, words};
+}
 
 /// Where on the x axis the lines of one run lie.
 std::vector<double> positions(const NamedMetrics& run, XAxis x) {
@@ -156,16 +177,17 @@ std::string curves_svg(const CurvesPlot& plot) {
   return std::move(canvas.svg);
 }
 
-CurvesPlot make_curves(const std::vector<NamedMetrics>& runs, XAxis x, YAxis y) {
-  const auto kind = static_cast<size_t>(y);
-  CurvesPlot plot{.title = kYTitles[kind], .y_label = kYLabels[kind]};
+CurvesPlot make_curves(const std::vector<NamedMetrics>& runs, XAxis x, YAxis y,
+                       const std::string& figure) {
+  const YName name = name_of(y, figure);
+  CurvesPlot plot{.title = name.title, .y_label = name.label};
   double longest = 0;
   for (const NamedMetrics& run : runs) {
     const std::vector<double> at = positions(run, x);
     Curve curve{.name = run.name};
     for (size_t i = 0; i < at.size(); ++i) {
       const MetricsPoint& p = run.points[i];
-      if (const auto value = value_of(p, y); value && p.training)
+      if (const auto value = value_of(p, y); value && (p.training || y == YAxis::kFigure))
         curve.points.push_back({at[i], *value});
       else if (p.training && y == YAxis::kLoss)
         curve.points.push_back({at[i], NAN});
@@ -173,7 +195,7 @@ CurvesPlot make_curves(const std::vector<NamedMetrics>& runs, XAxis x, YAxis y) 
         curve.validation.push_back({at[i], *p.validation_loss});
     }
     if (std::none_of(curve.points.begin(), curve.points.end(), finite) && curve.validation.empty())
-      raise<DataError>("{} contains no values of {}", run.name, kYKeys[kind]);
+      raise<DataError>("{} contains no values of {}", run.name, name.key);
     if (!at.empty()) longest = std::max(longest, at.back());
     plot.curves.push_back(std::move(curve));
   }

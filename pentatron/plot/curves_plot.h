@@ -28,7 +28,14 @@ struct CurvesPlot {
 std::string curves_svg(const CurvesPlot& plot);
 
 enum class XAxis : unsigned char { kSteps, kTokens, kTime };
-enum class YAxis : unsigned char { kLoss, kGradNorm, kTokensPerSecond, kMfu, kLearningRate };
+enum class YAxis : unsigned char {
+  kLoss,
+  kGradNorm,
+  kTokensPerSecond,
+  kMfu,
+  kLearningRate,
+  kFigure
+};
 
 struct NamedMetrics {
   std::string name;
@@ -36,7 +43,9 @@ struct NamedMetrics {
 };
 
 /// The curves of runs. Time is the sum of step times, without evaluation and saving, in seconds,
-/// minutes or hours. Throws DataError if a run has no such values, naming it.
-CurvesPlot make_curves(const std::vector<NamedMetrics>& runs, XAxis x, YAxis y);
+/// minutes or hours. `figure` is the name of MetricsPoint::figure, which YAxis::kFigure draws, that
+/// of evaluations too. Throws DataError if a run has no such values, naming it.
+CurvesPlot make_curves(const std::vector<NamedMetrics>& runs, XAxis x, YAxis y,
+                       const std::string& figure = {});
 
 } // namespace pentatron::plot

@@ -1,8 +1,11 @@
 #include "pentatron/plot/metrics_text.h"
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
@@ -15,7 +18,47 @@ namespace {
 
 constexpr JsonLimits kLineLimits{.max_bytes = size_t{1} << 20, .max_depth = 8};
 
-MetricsPoint point_of(std::string_view line) {
+/// How the numbers of layers become one.
+enum class Over : unsigned char { kLargest, kLeast, kSum, kMean };
+struct ExpertFigure {
+  const char *name, *member;
+  Over layers;
+};
+constexpr ExpertFigure kExpertFigures[] = {{"expert_max_load", "max_load", Over::kLargest},
+                                           {"expert_entropy", "entropy", Over::kLeast},
+                                           {"expert_unused", "unused", Over::kSum},
+                                           {"expert_dropped", "dropped", Over::kMean}};
+
+std::optional<double> of_experts(const Json& json, const ExpertFigure& figure) {
+  const auto layers = json.find("experts");
+  if (layers == json.end() || !layers->is_array() || layers->empty()) return std::nullopt;
+  std::vector<double> values;
+  for (const Json& layer : *layers)
+    values.push_back(json_get<double>(layer, figure.member, "the line"));
+  if (figure.layers == Over::kLargest) return std::ranges::max(values);
+  if (figure.layers == Over::kLeast) return std::ranges::min(values);
+  const double sum = std::accumulate(values.begin(), values.end(), 0.0);
+  return figure.layers == Over::kSum ? sum : sum / static_cast<double>(values.size());
+}
+
+std::optional<double> figure_of(const Json& json, const std::string& name) {
+  for (const ExpertFigure& figure : kExpertFigures)
+    if (name == figure.name) return of_experts(json, figure);
+  const auto found = json.find(name);
+  if (found == json.end()) return std::nullopt;
+  if (found->is_null()) return std::numeric_limits<double>::quiet_NaN();
+  return found->is_number() ? std::optional(found->get<double>()) : std::nullopt;
+}
+
+void add_figures(const Json& json, std::set<std::string>& names) {
+  for (const auto& [name, value] : json.items())
+    if (value.is_number() && name != "iteration") names.insert(name);
+  if (json.contains("experts"))
+    for (const ExpertFigure& figure : kExpertFigures) names.insert(figure.name);
+}
+
+MetricsPoint point_of(std::string_view line, const std::string& figure,
+                      std::set<std::string>& figures) {
   const Json json = parse_json(line, "the line", kLineLimits);
   const auto number = [&](const char* key) -> std::optional<double> {
     const auto found = json.find(key);
@@ -35,6 +78,10 @@ MetricsPoint point_of(std::string_view line) {
   point.tokens_per_s = number("tokens_per_s");
   point.mfu = number("mfu");
   point.validation_loss = number("validation_loss");
+  if (!figure.empty()) {
+    point.figure = figure_of(json, figure);
+    add_figures(json, figures);
+  }
   return point;
 }
 
@@ -45,14 +92,15 @@ struct Line {
   std::string why;
 };
 
-std::vector<Line> lines_of(std::string_view text) {
+std::vector<Line> lines_of(std::string_view text, const std::string& figure,
+                           std::set<std::string>& figures) {
   std::vector<Line> lines;
   size_t begin = 0;
   for (size_t end = text.find('\n'); end != std::string_view::npos; end = text.find('\n', begin)) {
     Line& line = lines.emplace_back();
     line.end = end + 1;
     try {
-      line.point = point_of(text.substr(begin, end - begin));
+      line.point = point_of(text.substr(begin, end - begin), figure, figures);
     } catch (const DataError& error) {
       line.why = error.what();
     }
@@ -90,10 +138,11 @@ void drop_out_of_order(std::vector<Line>& lines) {
 
 } // namespace
 
-MetricsText parse_metrics(std::string_view text, int64_t last_iteration) {
-  std::vector<Line> lines = lines_of(text);
-  drop_out_of_order(lines);
+MetricsText parse_metrics(std::string_view text, int64_t last_iteration,
+                          const std::string& figure) {
   MetricsText result;
+  std::vector<Line> lines = lines_of(text, figure, result.figures);
+  drop_out_of_order(lines);
   for (size_t i = 0; i < lines.size(); ++i) {
     if (lines[i].point && lines[i].point->iteration > last_iteration) {
       result.has_later = true;
@@ -110,9 +159,18 @@ MetricsText parse_metrics(std::string_view text, int64_t last_iteration) {
   return result;
 }
 
-std::vector<MetricsPoint> read_metrics(const std::string& file) {
+const std::vector<std::string>& expert_figures() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const ExpertFigure& figure : kExpertFigures) all.emplace_back(figure.name);
+    return all;
+  }();
+  return names;
+}
+
+std::vector<MetricsPoint> read_metrics(const std::string& file, const std::string& figure) {
   const MappedFile mapped(file);
-  MetricsText read = parse_metrics(mapped.text());
+  MetricsText read = parse_metrics(mapped.text(), std::numeric_limits<int64_t>::max(), figure);
   if (read.points.empty() && read.damaged > 0)
     raise<DataError>("{} contains no metrics: line {} is not a line of metrics: {}", file,
                      read.first_damaged, read.why);
@@ -120,6 +178,10 @@ std::vector<MetricsPoint> read_metrics(const std::string& file) {
   if (read.damaged > 0)
     log::warning("{}: {} damaged {} left out; the first is line {}: {}", file, read.damaged,
                  read.damaged == 1 ? "line is" : "lines are", read.first_damaged, read.why);
+  const auto has = [](const MetricsPoint& p) { return p.figure && std::isfinite(*p.figure); };
+  if (!figure.empty() && std::ranges::none_of(read.points, has))
+    raise<DataError>("{} contains no values of {}\n  try: --y with one of {}", file, figure,
+                     fmt::join(read.figures, ", "));
   return std::move(read.points);
 }
 

@@ -268,7 +268,10 @@ void Config::validate(config::Violations& violations, std::string_view) const {
     try {
       checkpoint::make_hf_config(model);
     } catch (const ConfigError& error) {
-      violations.add("checkpoint.export_hf", error.what(), "checkpoint.export_hf=false");
+      const MessageParts parts = parts_of(error.what());
+      violations.add("checkpoint.export_hf", std::string(parts.sentence),
+                     fmt::format("checkpoint.export_hf=false{}{}",
+                                 parts.remedy.empty() ? "" : " or ", parts.remedy));
     }
   }
   check_best_metric(*this, violations);

@@ -187,6 +187,17 @@ void write_results(const std::filesystem::path& file, const char* content, bool 
   checkpoint::write_tensors(file, tensors, {{kContent, content}});
 }
 
+/// Gradients have the names of Hugging Face's tensors.
+std::string family_of(const checkpoint::ModelSource& source) {
+  try {
+    return checkpoint::make_hf_config(source.config(), source.facts().family).family;
+  } catch (const ConfigError& error) {
+    raise<ConfigError>("--grads-out needs Hugging Face's names of tensors: {}\n  try: remove "
+                       "--grads-out",
+                       parts_of(error.what()).sentence);
+  }
+}
+
 } // namespace
 
 std::optional<Evaluation> evaluate_hf(const HfEvaluation& options) {
@@ -205,9 +216,7 @@ std::optional<Evaluation> evaluate_hf(const HfEvaluation& options) {
     raise<ConfigError>("--grads-out {} needs labels, which {} does not have\n  try: remove "
                        "--grads-out, or --batches FILE with labels",
                        options.grads_out.string(), options.batches.string());
-  // Gradients have the names of Hugging Face's tensors.
-  const std::string family =
-      with_grads ? checkpoint::make_hf_config(config, source->facts().family).family : "";
+  const std::string family = with_grads ? family_of(*source) : "";
   int64_t longest = 0;
   for (const auto& [name, shape] : read.streams) longest = std::max(longest, shape.sequence_length);
   std::optional<parallelize::RankModel> loaded;

@@ -54,6 +54,15 @@ std::vector<std::string> notices(const Config& config, int world_size, bool has_
     add("parallel.cp_comm_type has no effect: it is about context-parallel ranks, and there is "
         "one\n"
         "  try: parallel.cp_comm_type=[p2p]");
+  if (cp == 1 && !config.parallel.hierarchical_context_parallel_sizes.empty())
+    add("parallel.hierarchical_context_parallel_sizes has no effect: it is about context-parallel "
+        "ranks, and there is one\n"
+        "  try: parallel.hierarchical_context_parallel_sizes=[]");
+  if (const int64_t steps = config.logger.dead_expert_steps;
+      !model.num_moe_experts && steps != LoggerConfig().dead_expert_steps)
+    add(fmt::format("logger.dead_expert_steps={} has no effect: the model has no experts\n"
+                    "  try: remove logger.dead_expert_steps",
+                    steps));
   return all;
 }
 

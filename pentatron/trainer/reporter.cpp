@@ -13,6 +13,7 @@
 #include "pentatron/base/format.h"
 #include "pentatron/base/log.h"
 #include "pentatron/base/mapped_file.h"
+#include "pentatron/base/naming.h"
 #include "pentatron/base/progress.h"
 #include "pentatron/base/sha256.h"
 #include "pentatron/comm/rank_threads.h"
@@ -85,10 +86,16 @@ fs::path existing(const fs::path& file) {
 std::string remedy_of_dead_experts(const models::ModelConfig& model) {
   using models::LoadBalancing;
   const LoadBalancing type = model.moe_router_load_balancing_type;
+  if (model.moe_router_enable_expert_bias && model.moe_router_bias_update_rate < 0.5)
+    return fmt::format("model.moe_router_bias_update_rate={:g}",
+                       model.moe_router_bias_update_rate > 0 ? 2 * model.moe_router_bias_update_rate
+                                                             : 0.001);
   if (type == LoadBalancing::kSinkhorn || type == LoadBalancing::kNone)
     return "model.moe_router_load_balancing_type=global_aux_loss model.moe_aux_loss_coeff=0.01";
   return fmt::format("model.moe_aux_loss_coeff={:g}",
-                     model.moe_aux_loss_coeff > 0 ? 2 * model.moe_aux_loss_coeff : 0.01);
+                     model.moe_aux_loss_coeff > 0
+                         ? std::min(2 * model.moe_aux_loss_coeff, models::kMostRouterLoss)
+                         : 0.01);
 }
 
 MlflowWriter::End mlflow_end(const std::string& exit_reason) {
@@ -218,10 +225,14 @@ void Reporter::State::track(int64_t done, int64_t iteration, const TrackedValues
     use<MlflowWriter>(
         kMlflowFolder, mlflow,
         [&] {
-          const fs::path store =
-              logger.mlflow_dir.empty() ? dir() / kMlflowFolder : fs::path(logger.mlflow_dir);
-          return std::make_unique<MlflowWriter>(
-              store, tracked_run(config, summary.id, logger.mlflow_experiment, done));
+          const auto open = [&](const fs::path& store) {
+            return std::make_unique<MlflowWriter>(
+                store, tracked_run(config, summary.id, logger.mlflow_experiment, done));
+          };
+          if (logger.mlflow_dir.empty()) return open(dir() / kMlflowFolder);
+          return naming(
+              "logger.mlflow_dir=", logger.mlflow_dir, [&] { return open(logger.mlflow_dir); },
+              "another logger.mlflow_dir");
         },
         [&](MlflowWriter& writer) { writer.log(iteration, values); });
 }
@@ -284,10 +295,13 @@ void Reporter::State::settle() {
   std::vector<std::string> fresh;
   for (const auto& [name, why] : failing)
     if (told.insert(name).second) fresh.push_back(name);
-  if (!fresh.empty())
-    log::warning("{}; {}{} {} incomplete{}", failing.at(fresh[0]),
+  if (!fresh.empty()) {
+    const MessageParts parts = parts_of(failing.at(fresh[0]));
+    log::warning("{}; {}{} {} incomplete{}{}{}", parts.sentence,
                  first ? "training continues, and " : "", fmt::join(fresh, ", "),
-                 fresh.size() == 1 ? "is" : "are", first ? "" : " too");
+                 fresh.size() == 1 ? "is" : "are", first ? "" : " too",
+                 parts.remedy.empty() ? "" : "\n  try: ", parts.remedy);
+  }
   if (!failing.empty() || told.empty()) return;
   told.clear();
   log::warning("logger.dir={} can be written again{}", config.logger.dir,
@@ -566,8 +580,9 @@ void Reporter::finish(const std::string& exit_reason) {
   s.redraw(/*now=*/true);
   const std::vector<std::string> names = s.unfinished();
   if (names.empty()) return s.settle();
-  log::warning("the run ends with incomplete files in {}: {}{}", s.config.logger.dir,
-               fmt::join(names, ", "), s.failing.empty() ? "" : "; " + s.failing.begin()->second);
+  log::warning(
+      "the run ends with incomplete files in {}: {}{}", s.config.logger.dir, fmt::join(names, ", "),
+      s.failing.empty() ? "" : fmt::format("; {}", parts_of(s.failing.begin()->second).sentence));
 }
 
 fs::path Reporter::metrics_path() const {

@@ -46,11 +46,12 @@ class PathErrors : public test::ProgramFolder {
     test::make_letter_model(folder / "model");
     run("preprocess --input texts.jsonl --tokenizer bytes --output corpus 2>/dev/null");
   }
-  void check(const PathOption& option, const std::string& path) const {
+  void check(const PathOption& option, const std::string& path,
+             const std::string& begin = "error: ") const {
     std::string command = option.command;
     command.replace(command.find("{}"), 2, path);
     const std::string out = run(command + " 2>&1 </dev/null; true");
-    const std::string error = out.substr(std::min(out.size(), out.find("error: ")));
+    const std::string error = out.substr(std::min(out.size(), out.find(begin)));
     const std::string shown = fs::path(path).replace_extension(); // PREFIX.bin is the prefix
     EXPECT_THAT(error, AllOf(HasSubstr(option.name + shown), HasSubstr("\n  try: "))) << command;
     for (const char* made : {"log", "out", "out.json"}) fs::remove_all(folder / made);
@@ -106,6 +107,14 @@ class PathErrors : public test::ProgramFolder {
       {"", "checkpoint diff {} {}"},
       {"", "checkpoint repair {}"},
       {"", "checkpoint prune {} --keep 1"}};
+  /// What is written beside the results: a warning says that it is not.
+  const std::vector<PathOption> extras = {
+      {"logger.mlflow_dir=", kTrain + "dataset.path=texts.jsonl logger.dir=log "
+                                      "logger.mlflow_experiment=a logger.mlflow_dir={}"},
+      {"dataset.data_cache_path=",
+       kTrain +
+           "dataset.type=indexed dataset.path=corpus_text_document dataset.order=megatron "
+           "dataset.data_cache_path={} --ranks 2 --backend sockets train.global_batch_size=2"}};
   /// What is written.
   const std::vector<PathOption> outputs = {
       {"checkpoint.save=", kTrain + "dataset.path=texts.jsonl checkpoint.save={}"},
@@ -143,6 +152,27 @@ TEST_F(PathErrors, NameTheOptionOfWhatCannotBeWritten) {
       run(kTrain + "dataset.path=texts.jsonl logger.dir=log 2>/dev/null");
     check(option, "junk.bin/below");
   }
+}
+
+TEST_F(PathErrors, NameTheKeyOfWhatIsNotWrittenBesideTheResults) {
+  for (const PathOption& option : extras)
+    check(option, "junk.bin/below", "warning: " + option.name);
+}
+
+TEST_F(PathErrors, AreTriedForEveryKeyThatNamesAFile) {
+  int found = 0;
+  for (const Json& key : parse_json(run("config commands"), "table")["keys"]) {
+    const std::string name = key["name"];
+    const auto ends = [&](const char* end) { return name.ends_with(end); };
+    if (!ends("path") && !ends("dir") && name != "checkpoint.save" && name != "checkpoint.load")
+      continue;
+    ++found;
+    const auto tries = [&](const PathOption& tried) { return tried.name == name + "="; };
+    EXPECT_TRUE(std::ranges::any_of(inputs, tries) || std::ranges::any_of(outputs, tries) ||
+                std::ranges::any_of(extras, tries))
+        << name;
+  }
+  EXPECT_GT(found, 8);
 }
 
 TEST_F(PathErrors, AreTriedForEveryOptionThatTakesAFile) {

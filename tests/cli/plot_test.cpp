@@ -25,8 +25,9 @@ class PlotCommand : public test::ProgramFolder {
       std::ofstream out(folder / run / "metrics.jsonl");
       for (int i = 1; i <= 50; ++i) {
         out << fmt::format("{{\"iteration\":{},\"loss\":{},\"grad_norm\":1.5,\"step_time_s\":0.5,"
-                           "\"tokens_per_s\":100,\"learning_rate\":0.1}}\n",
-                           i, 5.0 / i);
+                           "\"tokens_per_s\":100,\"learning_rate\":0.1,\"z_loss\":{},\"experts\":"
+                           "[{{\"max_load\":2,\"entropy\":0.9,\"unused\":1,\"dropped\":0}}]}}\n",
+                           i, 5.0 / i, 9.0 / i);
         if (i % 10 == 0)
           out << fmt::format("{{\"iteration\":{},\"validation_loss\":{}}}\n", i, 6.0 / i);
       }
@@ -56,6 +57,16 @@ TEST_F(PlotCommand, DrawsSeveralRunsInOnePicture) {
   EXPECT_THAT(picture("slash.svg"), HasSubstr(">a<"));
 }
 
+TEST_F(PlotCommand, DrawsLossesOfTheRouterAndTheLoadOfExperts) {
+  EXPECT_EQ(plot("runs/a runs/b --y z_loss"), "plot.svg: z loss of 2 runs\n");
+  EXPECT_THAT(picture(), AllOf(HasSubstr(">z loss<"), HasSubstr(">b<")));
+  EXPECT_EQ(plot("runs/a --y expert_max_load --output load.svg"),
+            "load.svg: expert max load of 1 run\n");
+  EXPECT_NE(picture("load.svg"), picture());
+  plot("runs/a --y validation_loss --output validation.svg");
+  EXPECT_THAT(picture("validation.svg"), HasSubstr(">validation loss<"));
+}
+
 TEST_F(PlotCommand, DrawsARunOnce) {
   EXPECT_THAT(plot("runs/a runs/b/../a"),
               AllOf(HasSubstr("warning: runs/b/../a is given twice, and is drawn once\n"),
@@ -73,7 +84,9 @@ TEST_F(PlotCommand, SaysWhatIsMissing) {
   EXPECT_THAT(plot("nowhere", 1), HasSubstr("nowhere does not exist"));
   EXPECT_THAT(plot("runs", 1), HasSubstr("runs contains no metrics.jsonl"));
   EXPECT_THAT(plot("runs/a --y mfu", 1), HasSubstr("a contains no values of mfu"));
-  EXPECT_THAT(plot("runs/a --y size", 2), HasSubstr("--y"));
+  EXPECT_THAT(plot("runs/a --y size", 1),
+              AllOf(HasSubstr("metrics.jsonl contains no values of size\n"),
+                    HasSubstr("try: --y with one of expert_dropped, "), HasSubstr(", z_loss\n")));
   std::ofstream(folder / "runs/b/metrics.jsonl", std::ios::app) << "oops\n{\"iteration\":51}\n";
   EXPECT_FALSE(fs::exists(folder / "plot.svg"));
   EXPECT_THAT(plot("runs/b"),

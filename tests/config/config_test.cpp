@@ -122,7 +122,7 @@ TEST(Validate, DefaultsOfAStructCanBeWrongToo) {
   EXPECT_THAT(
       v.text(),
       HasSubstr(
-          "model.kv_channels=0 is not allowed: it must be > 0\n    try: model.kv_channels=1"));
+          "model.kv_channels=0 is not allowed: it must be > 0\n    try: model.kv_channels=null"));
   EXPECT_THROW(v.throw_if_any(), ConfigError);
 }
 

@@ -151,6 +151,44 @@ TEST_P(OrderedGemm, BitsDoNotDependOnTheNumberOfThreads) {
   omp_set_num_threads(threads);
 }
 
+TEST_P(OrderedGemm, LargeResultsAreTheSameAtEveryAddress) {
+  // Some entries write those that begin whole lines of the cache past the caches.
+  const auto size = static_cast<int64_t>(element_size(GetParam().out));
+  for (const int64_t n : {1024, 1000, 800}) {
+    constexpr int64_t kM = 700;
+    Data d = make({kM, n, 70, true, false, GetParam().in, GetParam().out, false, true});
+    attach(d, true);
+    std::vector<std::byte> first;
+    for (const int64_t margin : {0, 32, 3}) { // of rows
+      const int64_t ld = n + margin;
+      for (const int64_t shift : {0, 64, 4}) { // of the address
+        std::vector<std::byte> memory(static_cast<size_t>(kM * ld * size + 192), std::byte{0xff});
+        const auto begin = reinterpret_cast<uintptr_t>(memory.data());
+        std::byte* const c = memory.data() + (64 - begin % 64) + shift;
+        d.args.c = c;
+        d.args.ldc = ld;
+        run(d.args);
+        std::vector<std::byte> rows;
+        for (int64_t i = 0; i < kM; ++i) {
+          std::byte* const row = c + i * ld * size;
+          rows.insert(rows.end(), row, row + n * size);
+          for (std::byte* p = row + n * size; p < row + ld * size; ++p)
+            ASSERT_EQ(*p, std::byte{0xff}) << "margin written in row " << i;
+        }
+        if (first.empty()) first = rows;
+        EXPECT_EQ(rows, first) << n << " columns, margin " << margin << ", shift " << shift;
+      }
+    }
+    // The same where the old content counts, which is zero.
+    std::vector<std::byte> memory(static_cast<size_t>(kM * n * size), std::byte{0});
+    d.args.c = memory.data();
+    d.args.ldc = n;
+    d.args.accumulate = true;
+    run(d.args);
+    EXPECT_EQ(memory, first);
+  }
+}
+
 TEST_P(OrderedGemm, ARowIsTheSameAloneAndAmongOthers) {
   for (const int64_t k : {31, 1000, 1601, 3301}) {
     Data all = make({150, 70, k, false, true, GetParam().in, GetParam().out, true, true});

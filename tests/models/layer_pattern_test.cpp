@@ -1,13 +1,17 @@
 // Which layers have experts: numbers, lists, and what is neither.
 #include "pentatron/models/layer_pattern.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/config/config.h"
+#include "pentatron/models/model_config.h"
 
 namespace pentatron::models {
 namespace {
 
+using ::testing::HasSubstr;
 using Pattern = std::vector<bool>;
 
 TEST(LayerPattern, OfANumberAreItsMultiples) {
@@ -48,6 +52,22 @@ TEST(LayerPattern, ElseIsAnError) {
                            "[1]*3",
                            "[1]*5"})
     EXPECT_THROW(parse_layer_pattern(text, 4), ConfigError) << text;
+}
+
+TEST(LayerPattern, WhatIsWrongNamesTheKeyAndAValueThatWorks) {
+  const auto said = [](const std::string& text, int64_t layers) {
+    ModelConfig c{.num_layers = layers, .num_moe_experts = 4, .moe_layer_freq = text};
+    EXPECT_NO_THROW(c.with_one_layer()) << text; // asked for before the rules are
+    config::Violations violations;
+    c.validate(violations, "model");
+    return violations.text();
+  };
+  EXPECT_THAT(said("[1]", 4),
+              HasSubstr("model.moe_layer_freq=\"[1]\" lists 1 layer, but num_layers=4"));
+  EXPECT_THAT(said("[1]*9", 4), HasSubstr("lists more layers than num_layers=4"));
+  EXPECT_THAT(said("x", 4), HasSubstr("model.moe_layer_freq=\"x\" is neither a number"));
+  EXPECT_THAT(said("[1]", 4), HasSubstr("\n  try: model.moe_layer_freq=1"));
+  EXPECT_NO_THROW((ModelConfig{.num_layers = -1, .num_moe_experts = 4}.with_one_layer()));
 }
 
 } // namespace

@@ -46,14 +46,14 @@ TEST_F(LargeBlocks, AreCutAndJoined) {
   constexpr size_t kParts[] = {300 * kMiB, 200 * kMiB, 400 * kMiB};
   std::vector<std::byte*> parts;
   for (const size_t bytes : kParts) parts.push_back(static_cast<std::byte*>(large_block(bytes)));
-  EXPECT_EQ(parts[1], parts[0] + kParts[0]);
-  EXPECT_EQ(parts[2], parts[1] + kParts[1]);
+  EXPECT_EQ(parts[0], parts[1] + kParts[1]); // the largest from the end
+  EXPECT_EQ(parts[1], parts[2] + kParts[2]);
   EXPECT_EQ(large_block_use().used_bytes, used + 900 * kMiB);
   EXPECT_EQ(large_block_use().waiting_bytes, waiting - 900 * kMiB);
   for (const size_t i : {0U, 2U, 1U}) free_large_block(parts[i], kParts[i]); // 1 has two neighbours
-  EXPECT_EQ(large_block(900 * kMiB), parts[0]);
+  EXPECT_EQ(large_block(900 * kMiB), parts[2]);
   EXPECT_EQ(large_block_use().waiting_bytes, waiting - 900 * kMiB);
-  free_large_block(parts[0], 900 * kMiB);
+  free_large_block(parts[2], 900 * kMiB);
 }
 
 TEST_F(LargeBlocks, KeepTheirContentAmongOthers) {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/checkpoint/gguf/key_names.h"
 #include "pentatron/checkpoint/hf/hf_export.h"
 #include "pentatron/checkpoint/hf/weight_map.h"
 #include "pentatron/config/config.h"
@@ -65,10 +66,24 @@ ModelConfig small(ModelType type) {
   return c;
 }
 
+/// "model.a=1 and model.b=2", applied.
+ModelConfig followed(ModelConfig c, std::string_view settings) {
+  constexpr std::string_view kAnd = " and ", kSection = "model.";
+  config::Violations violations;
+  while (!settings.empty()) {
+    const size_t end = std::min(settings.find(kAnd), settings.size());
+    EXPECT_TRUE(settings.starts_with(kSection)) << settings;
+    config::apply_override(c, settings.substr(kSection.size(), end - kSection.size()), violations);
+    settings.remove_prefix(std::min(end + kAnd.size(), settings.size()));
+  }
+  EXPECT_TRUE(violations.empty()) << violations.text();
+  return c;
+}
+
 class HfExtremes : public testing::TestWithParam<ModelType> {};
 
 TEST_P(HfExtremes, EveryKeyIsExportedOrRefusedWithAReason) {
-  int exported = 0, refused = 0;
+  int exported = 0, refused = 0, helped = 0;
   const ModelConfig plain = small(GetParam());
   const auto check = [&](const std::string& path, const config::Entry& entry, const void*) {
     if (path == "type" || path == "preset") return;
@@ -88,6 +103,10 @@ TEST_P(HfExtremes, EveryKeyIsExportedOrRefusedWithAReason) {
       } catch (const ConfigError& error) {
         EXPECT_THAT(error.what(), HasSubstr("no Hugging Face family"));
         ++refused;
+        if (!parts_of(error.what()).remedy.empty()) {
+          EXPECT_NO_THROW(make_hf_config(followed(c, parts_of(error.what()).remedy)));
+          ++helped;
+        }
       } catch (const std::exception& error) {
         ADD_FAILURE() << error.what();
       }
@@ -96,12 +115,54 @@ TEST_P(HfExtremes, EveryKeyIsExportedOrRefusedWithAReason) {
   config::walk(config::schema_of<ModelConfig>(), &plain, check);
   EXPECT_GT(exported, 20);
   EXPECT_GT(refused, 5);
+  EXPECT_GT(helped, 5);
 }
 INSTANTIATE_TEST_SUITE_P(Types, HfExtremes,
                          testing::Values(ModelType::kGpt, ModelType::kBert, ModelType::kT5),
                          [](const auto& info) {
                            return std::string(config::to_string(info.param));
                          });
+
+TEST(HfExport, TellsHowToHaveExpertsThatAFamilyHas) {
+  ModelConfig c = small(ModelType::kGpt);
+  c.num_moe_experts = 4;
+  c.moe_router_enable_expert_bias = true;
+  EXPECT_THAT(error_of([&] { make_hf_config(c); }),
+              AllOf(HasSubstr("model.moe_router_enable_expert_bias=true"),
+                    HasSubstr("\n  try: model.moe_router_enable_expert_bias=false")));
+}
+
+TEST(HfExport, WeightsThatAreDividedByTheirSumAreThoseOfTheSelected) {
+  ModelConfig c = small(ModelType::kGpt);
+  c.num_moe_experts = 4;
+  c.ffn_hidden_size = c.moe_ffn_hidden_size = 16;
+  c.moe_router_pre_softmax = c.add_qkv_bias = false;
+  ModelConfig divided = c;
+  divided.moe_router_pre_softmax = true;
+  divided.moe_router_norm_topk_prob = true;
+  EXPECT_EQ(make_hf_config(divided).family, "mixtral");
+  EXPECT_TRUE(same_model(c, divided));
+  for (ModelConfig* model : {&c, &divided}) model->qk_layernorm = true;
+  EXPECT_EQ(make_hf_config(divided).family, "qwen3_moe");
+  EXPECT_EQ(make_hf_config(divided).config["norm_topk_prob"], true);
+  divided.moe_router_norm_topk_prob = false;
+  EXPECT_FALSE(same_model(c, divided));
+  EXPECT_EQ(make_hf_config(divided).config["norm_topk_prob"], false);
+}
+
+TEST(KeyNames, AreKeysOfAModel) {
+  const ModelConfig c;
+  for (const auto& [theirs, ours] : key_names())
+    for (std::string_view left = ours; !left.empty();) {
+      constexpr std::string_view kAnd = " and ", kSection = "model.";
+      const size_t end = std::min(left.find(kAnd), left.size());
+      EXPECT_NO_THROW(config::get(c, left.substr(0, end).substr(kSection.size()))) << theirs;
+      left.remove_prefix(std::min(end + kAnd.size(), left.size()));
+    }
+  EXPECT_EQ(with_key_name("sliding_window=4 is wrong"),
+            "sliding_window=4 is wrong (model.window_size)");
+  EXPECT_EQ(with_key_name("vocab_size=0 is wrong"), "vocab_size=0 is wrong");
+}
 
 TEST(HfExport, SaysWhatNoFileCanHold) {
   ModelConfig c = small(ModelType::kBert);

@@ -1,6 +1,4 @@
 // MXFP4 weights in the files of GPT-OSS.
-#include "pentatron/checkpoint/hf/mxfp4.h"
-
 #include <ATen/ATen.h>
 
 #include <cmath>
@@ -14,6 +12,7 @@
 #include "pentatron/checkpoint/convert.h"
 #include "pentatron/checkpoint/hf/hf_config.h"
 #include "pentatron/checkpoint/hf/hf_export.h"
+#include "pentatron/checkpoint/hf/mxfp4.h"
 #include "pentatron/checkpoint/model_source.h"
 #include "pentatron/checkpoint/tensor_io.h"
 #include "pentatron/parallelize/load_model.h"

@@ -131,6 +131,35 @@ TEST(Curves, HaveTheValuesThatAreAskedFor) {
               testing::ThrowsMessage<DataError>(HasSubstr("bare contains no values of mfu")));
 }
 
+TEST(MetricsText, AFigureIsAnyNumberAndOneOfAllLayersOfExperts) {
+  constexpr const char* kExperts =
+      R"({"iteration":1,"loss":4,"z_loss":7,"nan":true,"experts":[{"layer":"a","max_load":1.5,"entropy":0.9,"unused":1,"dropped":0.5},{"layer":"b","max_load":3,"entropy":0.5,"unused":2,"dropped":0}]}
+{"iteration":2,"loss":4,"z_loss":null}
+{"iteration":2,"validation_loss":3.5}
+)";
+  const auto figures = [&](const std::string& name) {
+    std::vector<double> out;
+    for (const MetricsPoint& p : parse_metrics(kExperts, 9, name).points)
+      out.push_back(p.figure.value_or(-1));
+    return out;
+  };
+  EXPECT_EQ(figures("z_loss")[0], 7);
+  EXPECT_TRUE(std::isnan(figures("z_loss")[1]));
+  EXPECT_THAT(figures("nan"), ElementsAre(-1, -1, -1)) << "no number";
+  EXPECT_THAT(figures("validation_loss"), ElementsAre(-1, -1, 3.5));
+  EXPECT_THAT(figures("expert_max_load"), ElementsAre(3, -1, -1));
+  EXPECT_THAT(figures("expert_entropy"), ElementsAre(0.5, -1, -1));
+  EXPECT_THAT(figures("expert_unused"), ElementsAre(3, -1, -1));
+  EXPECT_THAT(figures("expert_dropped"), ElementsAre(0.25, -1, -1));
+  const MetricsText read = parse_metrics(kExperts, 9, "x");
+  EXPECT_EQ(read.figures.count("expert_entropy") + read.figures.count("z_loss"), 2u);
+  EXPECT_EQ(read.figures.count("iteration") + read.figures.count("nan"), 0u);
+  const CurvesPlot plot = make_curves({{"a", parse_metrics(kExperts, 9, "validation_loss").points}},
+                                      XAxis::kSteps, YAxis::kFigure, "validation_loss");
+  EXPECT_EQ(plot.title, "validation loss");
+  EXPECT_THAT(xs(plot.curves[0].points), ElementsAre(2));
+}
+
 TEST(CurvesSvg, HasEveryRunInItsColour) {
   CurvesPlot plot = make_curves({run("first"), run("<second>")}, XAxis::kSteps, YAxis::kLoss);
   plot.smooth = 2;

@@ -87,7 +87,7 @@ class Models(unittest.TestCase):
 
     def test_a_question_for_the_type_or_family_is_found(self):
         families = {
-            "pentatron/models/model_config.h": 'config::name(ModelType::kT5, "t5")\n',
+            "pentatron/models/model_enums.h": 'config::name(ModelType::kT5, "t5")\n',
             "pentatron/checkpoint/gguf/families/a.cpp": '.architecture = "gemma2",\n.model_type = "gemma2",\n'
         }
         tree = lambda path, line: models.violations(Tree(**{**self.HEADER, **families, path: line}).root)

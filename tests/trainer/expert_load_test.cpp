@@ -109,6 +109,22 @@ TEST_F(MoeRun, AuxiliaryLossesAreNoPartOfTheLoss) {
   EXPECT_NEAR(with.steps[0].at("load_balancing_loss").get<double>(), 1, 0.5);
 }
 
+/// It multiplies the scores of a step with the load of the step before.
+TEST_F(MoeRun, TheFirstStepHasNoGlobalLoss) {
+  const test::Trace trace = test::run(config({"model.moe_aux_loss_coeff=0.01"}));
+  EXPECT_FALSE(trace.steps.at(0).contains("global_load_balancing_loss"));
+  EXPECT_TRUE(trace.steps.at(1).contains("global_load_balancing_loss"));
+}
+
+TEST_F(MoeRun, LossesOfTheRouterAreBounded) {
+  for (const char* key : {"model.moe_aux_loss_coeff", "model.moe_z_loss_coeff",
+                          "model.moe_router_topk_scaling_factor"})
+    for (const char* value : {"1e300", "inf"})
+      EXPECT_THAT(test::error_of([&] { config({fmt::format("{}={}", key, value)}); }),
+                  HasSubstr(fmt::format("try: {}=", key)))
+          << value;
+}
+
 TEST_F(MoeRun, TellsOfExpertsWithoutTokens) {
   testing::internal::CaptureStderr();
   // A step that drives the router to few experts.
@@ -117,6 +133,14 @@ TEST_F(MoeRun, TellsOfExpertsWithoutTokens) {
                     "model.moe_router_pre_softmax=true"}));
   const std::string text = testing::internal::GetCapturedStderr();
   EXPECT_THAT(text, HasSubstr("had no token in 4 steps\n  try: model.moe_aux_loss_coeff=0.01"));
+  testing::internal::CaptureStderr();
+  test::run(
+      config({"logger.dead_expert_steps=1", "model.num_moe_experts=64", "model.moe_router_topk=1",
+              "model.moe_router_pre_softmax=true", "train.micro_batch_size=1",
+              "train.global_batch_size=1", "model.moe_router_enable_expert_bias=true",
+              "train.seq_length=16", "logger.dir=" + (scratch / "biased")}));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("step\n  try: model.moe_router_bias_update_rate=0.002"));
 }
 
 /// Of a frozen layer the expert bias stays, too; and it can be frozen alone.
@@ -152,6 +176,18 @@ TEST_F(MoeRun, WhatDoesNotTrainIsTold) {
   EXPECT_THAT(told("model.moe_layer_freq=[0,0]"), HasSubstr("leaves no layer with experts"));
   EXPECT_THAT(told("model.moe_router_topk=2"),
               Not(testing::AnyOf(HasSubstr("router"), HasSubstr("experts"))));
+}
+
+TEST_F(MoeRun, WhatHasNoEffectIsTold) {
+  const auto told = [&](const std::string& key, const std::string& experts) {
+    const Config c = config({"model.moe_layer_freq=1", key, "model.num_moe_experts=" + experts});
+    return fmt::format("{}", fmt::join(notices(c, 1, true), "\n"));
+  };
+  EXPECT_THAT(told("logger.dead_expert_steps=7", "null"),
+              HasSubstr("logger.dead_expert_steps=7 has no effect: the model has no experts"));
+  EXPECT_THAT(told("logger.dead_expert_steps=7", "4"), Not(HasSubstr("dead_expert_steps")));
+  EXPECT_THAT(told("parallel.hierarchical_context_parallel_sizes=[2,2]", "4"),
+              HasSubstr("try: parallel.hierarchical_context_parallel_sizes=[]"));
 }
 
 TEST(KeysOfOneLayout, NamesWhatDependsOnRanks) {

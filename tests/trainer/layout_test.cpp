@@ -122,7 +122,7 @@ TEST(LayoutErrors, WhatContextRanksCannotSplitIsRefusedByOneSentence) {
       {"gpt2", two + "train.seq_length=3", "cannot cut a sample of 3 tokens into 4 chunks"},
       {"gpt2", two + "parallel.cp_comm_type=[p2p,a2a]", "has 2 entries"},
       {"gpt2", two + "parallel.hierarchical_context_parallel_sizes=[2,2]", "has no effect without"},
-      {"gpt2", two + "parallel.cp_comm_type=[a2a+p2p]", "whose product is parallel.context_para"},
+      {"gpt2", two + "parallel.cp_comm_type=[a2a+p2p]", "needs groups of several ranks"},
       {"gpt2", "parallel.context_parallel_size=4 parallel.cp_comm_type=[a2a]",
        "do not divide the 2 key-value heads"},
       {"bert_pre", two + "train.remove_padding=true", "does not support parallel.context_parallel"},

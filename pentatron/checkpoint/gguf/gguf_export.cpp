@@ -14,6 +14,7 @@
 #include "pentatron/base/text.h"
 #include "pentatron/checkpoint/gguf/families/family.h"
 #include "pentatron/checkpoint/gguf/gguf_config.h"
+#include "pentatron/checkpoint/gguf/key_names.h"
 #include "pentatron/checkpoint/gguf/quants.h"
 #include "pentatron/checkpoint/gguf/structure.h"
 
@@ -266,6 +267,15 @@ void write_tensor(const Planned& planned, std::vector<std::byte>& buffer, GgufWr
   }
 }
 
+std::string listed(const std::filesystem::path& file, const Problems& problems) {
+  constexpr size_t kMaxListed = 12;
+  std::string text = fmt::format("cannot write {}:", file.string());
+  for (size_t i = 0; i < std::min(problems.size(), kMaxListed); ++i) text += "\n  " + problems[i];
+  if (problems.size() > kMaxListed)
+    text += fmt::format("\n  and {} more", problems.size() - kMaxListed);
+  return text;
+}
+
 } // namespace
 
 void write_gguf(const std::filesystem::path& file, const Json& hf_config,
@@ -273,20 +283,13 @@ void write_gguf(const std::filesystem::path& file, const Json& hf_config,
   Problems problems;
   GgufHead head = config_to_gguf(hf_config, problems);
   const std::vector<float> rope_freqs = head.rope_freqs;
-  std::vector<Planned> planned;
-  GgufMetadata metadata;
-  if (problems.empty()) {
-    planned = plan(head.structure, tensors, options.type, problems);
-    metadata = metadata_of(std::move(head), planned, options, problems);
-  }
   if (!problems.empty()) {
-    constexpr size_t kMaxListed = 12;
-    std::string text = fmt::format("cannot write {}:", file.string());
-    for (size_t i = 0; i < std::min(problems.size(), kMaxListed); ++i) text += "\n  " + problems[i];
-    if (problems.size() > kMaxListed)
-      text += fmt::format("\n  and {} more", problems.size() - kMaxListed);
-    throw CheckpointError(text);
+    for (std::string& problem : problems) problem = with_key_name(std::move(problem));
+    throw ConfigError(listed(file, problems));
   }
+  const std::vector<Planned> planned = plan(head.structure, tensors, options.type, problems);
+  const GgufMetadata metadata = metadata_of(std::move(head), planned, options, problems);
+  if (!problems.empty()) throw CheckpointError(listed(file, problems));
   std::vector<GgufTensorSpec> specs;
   if (!rope_freqs.empty())
     specs.push_back({kRopeFreqs, GgmlType::kF32, {static_cast<int64_t>(rope_freqs.size())}});

@@ -99,12 +99,14 @@ void put_biases(GgufKeyWriter& w) {
   const bool given = w.get<bool>("attention_bias", d.attention_bias);
   s.proj_bias = d.biases == GgufBiases::kAll || (given && d.biases == GgufBiases::kGiven);
   if (d.biases == GgufBiases::kAll && !given)
-    w.problem(fmt::format("attention_bias=false for {}", s.family->model_type));
+    w.problem(fmt::format("attention_bias=false cannot be stored in a GGUF file of {}",
+                          s.family->architecture));
   s.qkv_bias =
       d.biases == GgufBiases::kQkv || (given && d.biases == GgufBiases::kQkvGiven) || s.proj_bias;
   s.mlp_bias = d.mlp_bias && w.get<bool>("mlp_bias", false);
   if (given && d.biases == GgufBiases::kRefused)
-    w.problem(fmt::format("attention_bias=true for {}", s.family->model_type));
+    w.problem(fmt::format("attention_bias=true cannot be stored in a GGUF file of {}",
+                          s.family->architecture));
 }
 
 /// Every layer of such a family has experts.

@@ -30,11 +30,14 @@ void normalise_experts(ModelConfig& c) {
   c.moe_expert_capacity_factor.reset();
   c.moe_token_drop_policy = fresh.moe_token_drop_policy;
   c.moe_pad_expert_input_to_capacity = fresh.moe_pad_expert_input_to_capacity;
-  const bool of_selected = c.moe_router_score_function == models::RouterScoreFunction::kSoftmax &&
-                           !c.moe_router_pre_softmax;
-  if (!of_selected)
-    c.moe_router_norm_topk_prob = c.moe_router_norm_topk_prob.value_or(
-        c.moe_router_score_function != models::RouterScoreFunction::kSoftmax);
+  const bool softmax = c.moe_router_score_function == models::RouterScoreFunction::kSoftmax;
+  // Softmax of all logits, divided by the sum of the selected, is that of the selected.
+  if (softmax && c.moe_router_norm_topk_prob == true) {
+    c.moe_router_pre_softmax = false;
+    c.moe_router_norm_topk_prob.reset();
+  }
+  if (!softmax || c.moe_router_pre_softmax)
+    c.moe_router_norm_topk_prob = c.moe_router_norm_topk_prob.value_or(!softmax);
   if (c.num_layers > models::kLongestLayerList) return;
   std::vector<int> layers;
   for (int64_t i = 0; i < c.num_layers; ++i) layers.push_back(c.is_moe_layer(i));
@@ -111,16 +114,33 @@ Json config_of(const ModelConfig& c, const Family& family) {
   return json;
 }
 
-/// What parse_hf_config() would not give back, as "model.rotary_percent=0.5". Throws what it throws
-/// if it refuses the file.
-std::vector<std::string> lost_keys(const ModelConfig& wanted, const Json& json,
-                                   const Family& family) {
+using Differences = std::vector<config::Difference>;
+
+/// What parse_hf_config() would not give back. Throws what it throws if it refuses the file.
+Differences lost_keys(const ModelConfig& wanted, const Json& json, const Family& family) {
   ModelConfig found = parse_hf_config(json, "config.json").config;
   if (family.depths_key != nullptr) found.mtp_num_layers = wanted.mtp_num_layers;
-  std::vector<std::string> lost;
-  for (const config::Difference& d : config::diff(normalised(wanted), normalised(found)))
-    lost.push_back(fmt::format("model.{}={}", d.path, d.before));
-  return lost;
+  return config::diff(normalised(wanted), normalised(found));
+}
+
+/// "model.moe_router_enable_expert_bias=false": the settings with which the family holds the model;
+/// empty if there is more to change.
+std::string settings_for(const Family& family, ModelConfig config, const Differences& lost) {
+  std::vector<std::string> settings;
+  config::Violations violations;
+  for (const config::Difference& d : lost) {
+    const std::string setting = fmt::format("{}={}", d.path, d.after);
+    config::apply_override(config, setting, violations);
+    settings.push_back("model." + setting);
+  }
+  config::validate(config, violations);
+  try {
+    if (!violations.empty() || !lost_keys(config, config_of(config, family), family).empty())
+      return {};
+  } catch (const Error&) {
+    return {};
+  }
+  return fmt::format("{}", fmt::join(settings, " and "));
 }
 
 } // namespace
@@ -135,12 +155,12 @@ HfExport make_hf_config(const ModelConfig& config, const std::string& preferred)
     if (family.type == config.type) order.push_back(&family);
   std::stable_partition(order.begin(), order.end(),
                         [&](const Family* f) { return f->model_type == preferred; });
-  std::vector<std::string> fewest;
+  Differences fewest;
   const Family* nearest = nullptr;
   std::string refusal; // of the first that does not read what it wrote
   for (const Family* const family : order) {
     Json json = config_of(config, *family);
-    std::vector<std::string> lost;
+    Differences lost;
     try {
       lost = lost_keys(config, json, *family);
     } catch (const Error& error) {
@@ -156,9 +176,14 @@ HfExport make_hf_config(const ModelConfig& config, const std::string& preferred)
   const std::string_view type = config::to_string(config.type);
   if (nearest == nullptr)
     raise<ConfigError>("no Hugging Face family supports this model of type {}: {}", type, refusal);
+  std::vector<std::string> unsupported;
+  for (const config::Difference& d : fewest)
+    unsupported.push_back(fmt::format("model.{}={}", d.path, d.before));
+  const std::string settings = settings_for(*nearest, config, fewest);
   raise<ConfigError>("no Hugging Face family supports this model of type {}; the closest is {}, "
-                     "which does not support {}",
-                     type, nearest->model_type, fmt::join(fewest, ", "));
+                     "which does not support {}{}{}",
+                     type, nearest->model_type, fmt::join(unsupported, ", "),
+                     settings.empty() ? "" : "\n  try: ", settings);
 }
 
 std::string torch_name_of(SafeDtype dtype) {

@@ -183,6 +183,11 @@ std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& dir,
     damaged.push_back(fmt::format("{}: {}", candidate.path.filename().string(), report.faults[0]));
     if (remedy.empty()) remedy = repair_hint(report, candidate.path);
   }
+  if (remedy.empty())
+    raise<CheckpointError>(
+        "{} contains no intact checkpoint: {}\n  try: a copy of one of them in its "
+        "place, or another folder with checkpoints",
+        dir.string(), fmt::join(damaged, "; "));
   raise<CheckpointError>("{} contains no intact checkpoint: {}{}", dir.string(),
                          fmt::join(damaged, "; "), remedy);
 }

@@ -11,6 +11,7 @@
 #include "pentatron/base/crc32c.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/text.h"
+#include "pentatron/checkpoint/sharded/expert_choices.h"
 
 namespace pentatron::checkpoint {
 
@@ -403,6 +404,7 @@ void check_manifest(const Manifest& manifest, std::string_view origin) {
   }
   for (const auto& [name, info] : manifest.tensors) check_tiling(name, info, sources[name], origin);
   check_parity(manifest, origin);
+  expert_choices(manifest, origin);
 }
 
 std::string to_text(const Manifest& manifest) {

@@ -81,7 +81,7 @@ int print_samples(const SampleArguments& a) {
     raise<ConfigError>("--num-samples has no effect with --order {}\n  try: --order megatron, or "
                        "remove --num-samples",
                        a.order);
-  const auto tokenizer = a.text ? data::open_tokenizer(a.tokenizer) : nullptr;
+  const auto tokenizer = a.text ? data::open_decoder(a.tokenizer) : nullptr;
   const auto samples = open_samples(a);
   check_indices(a, *samples);
   log::info("samples in the order {}, like dataset.order={}", a.order, a.order);

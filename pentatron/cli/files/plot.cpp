@@ -7,6 +7,7 @@
 #include <map>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
@@ -31,6 +32,12 @@ const std::map<std::string, plot::YAxis> kYAxes = {
     {"tokens_per_second", plot::YAxis::kTokensPerSecond},
     {"mfu", plot::YAxis::kMfu},
     {"lr", plot::YAxis::kLearningRate}};
+
+std::string figure_names() {
+  std::vector<std::string> names = plot::expert_figures();
+  for (const auto& [name, axis] : kYAxes) names.push_back(name);
+  return fmt::format("{{{}}}", fmt::join(names, ","));
+}
 
 struct PlotArguments {
   std::vector<std::string> runs;
@@ -91,16 +98,19 @@ int run_plot(const PlotArguments& a) {
     seen.push_back(std::move(file));
   }
   const std::vector<std::string> names = names_of(files);
+  const auto known = kYAxes.find(a.y);
+  const plot::YAxis y = known == kYAxes.end() ? plot::YAxis::kFigure : known->second;
+  const std::string figure = known == kYAxes.end() ? a.y : "";
   std::vector<plot::NamedMetrics> runs;
   size_t most = 0;
   for (size_t i = 0; i < files.size(); ++i) {
     const std::string file = files[i].string();
     runs.push_back({names[i], naming(
-                                  "", file, [&] { return plot::read_metrics(file); },
+                                  "", file, [&] { return plot::read_metrics(file, figure); },
                                   "the logger.dir of a run that has made a step")});
     most = std::max(most, runs.back().points.size());
   }
-  plot::CurvesPlot picture = plot::make_curves(runs, kXAxes.at(a.x), kYAxes.at(a.y));
+  plot::CurvesPlot picture = plot::make_curves(runs, kXAxes.at(a.x), y, figure);
   if (!a.title.empty()) picture.title = a.title;
   picture.smooth = a.smooth.value_or(std::max(1.0, static_cast<double>(most) / 40));
   picture.log_x = a.log_x;
@@ -126,10 +136,12 @@ void add_plot(CLI::App& program, Action& chosen) {
                    "evaluation and saving)")
       ->check(CLI::IsMember({"steps", "tokens", "time"}))
       ->capture_default_str();
-  verb->add_option("--y", a->y,
-                   "vertical axis: loss (training and validation), grad_norm, tokens_per_second, "
-                   "mfu, or lr")
-      ->check(CLI::IsMember({"loss", "grad_norm", "tokens_per_second", "mfu", "lr"}))
+  verb->add_option(
+          "--y", a->y,
+          "vertical axis: loss (training and validation), grad_norm, tokens_per_second, "
+          "mfu, lr, any number in metrics.jsonl, such as z_loss or validation_accuracy, or "
+          "of experts expert_max_load, expert_entropy, expert_unused or expert_dropped")
+      ->type_name(figure_names()) // for completion
       ->capture_default_str();
   verb->add_option("--smooth", a->smooth,
                    "number of steps to average over, exponentially; 0: no smoothing; default: 1/40 "
@@ -142,7 +154,8 @@ void add_plot(CLI::App& program, Action& chosen) {
   verb->footer("examples:\n"
                "  pentatron plot runs/a runs/b\n"
                "  pentatron plot runs/* --x tokens --log-y --output comparison.svg\n"
-               "  pentatron plot runs/a --y tokens_per_second --smooth 0");
+               "  pentatron plot runs/a --y tokens_per_second --smooth 0\n"
+               "  pentatron plot runs/moe --y expert_max_load");
   verb->callback([a, &chosen] { chosen = [a] { return run_plot(*a); }; });
 }
 

@@ -20,7 +20,7 @@ namespace {
 
 struct PreprocessArguments {
   data::PreprocessOptions options;
-  std::string tokenizer;
+  std::string tokenizer, pattern;
   std::string on_bad_input = "skip";
 };
 
@@ -49,7 +49,7 @@ std::string describe_parts(const std::string& prefix, const std::string& split) 
 
 int run_preprocess(PreprocessArguments arguments) {
   data::PreprocessOptions& options = arguments.options;
-  options.tokenizer = data::open_tokenizer(arguments.tokenizer);
+  options.tokenizer = data::open_tokenizer(arguments.tokenizer, arguments.pattern);
   options.on_bad_input =
       arguments.on_bad_input == "error" ? data::OnBadInput::kError : data::OnBadInput::kSkip;
   data::PreprocessProgress last;
@@ -87,6 +87,10 @@ void add_preprocess(CLI::App& program, Action& chosen) {
                    "tokenizer file or folder, a model folder that contains one, ORG/NAME of a "
                    "downloaded Hugging Face model, or bytes for one token per byte")
       ->required();
+  verb->add_option(
+      "--pattern", arguments->pattern,
+      "how text is split into words, for .tiktoken files: gpt2, cl100k, llama3, qwen2, "
+      "o200k or a regular expression; training needs the same tokenizer.pattern");
   verb->add_option("--output", options.output,
                    "prefix of the output files: PREFIX_text_document.bin and .idx")
       ->required();

@@ -84,7 +84,7 @@ int run_chosen(int argc, char** argv, std::span<const Verb> verbs) {
     return wrong.message.empty() ? program.exit(help)
                                  : fail(wrong.message, wrong.remedy, kExitUsage);
   } catch (const CLI::ParseError& error) {
-    const UsageError wrong = usage_error(program, error);
+    const UsageError wrong = usage_error(program, error, arguments_of_program);
     return fail(wrong.message, wrong.remedy, kExitUsage);
   }
   try {

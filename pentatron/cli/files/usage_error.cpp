@@ -16,6 +16,7 @@
 #include "pentatron/base/nearest.h"
 #include "pentatron/base/text.h"
 #include "pentatron/cli/files/command_table.h"
+#include "pentatron/config/megatron_names.h"
 
 namespace pentatron::cli {
 
@@ -54,21 +55,55 @@ std::string shown_name(const CLI::Option& option) {
   return option.nonpositional() ? option.get_name() : option.get_name(/*positional=*/true);
 }
 
-UsageError unknown_option(const NamedCommand& command, const std::string& word) {
+/// The value that a list of arguments gives to an option by its long name, before it is split.
+std::vector<std::string> values_of(const std::vector<std::string>& arguments,
+                                   const std::string& name) {
+  std::vector<std::string> values;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].starts_with(name + "="))
+      values.push_back(arguments[i].substr(name.size() + 1));
+    if (arguments[i] == name && i + 1 < arguments.size()) values.push_back(arguments[i + 1]);
+  }
+  return values;
+}
+
+/// Whether it takes all keys of a configuration.
+bool takes_keys(const CLI::App& command) {
+  return std::ranges::any_of(command.get_options(), [](const CLI::Option* option) {
+    return !option->nonpositional() && option->get_name(true) == "config" &&
+           option->get_description().find("YAML") != std::string::npos;
+  });
+}
+
+/// The settings for an option of Megatron-LM, with its value; empty: it is none.
+std::string setting_of(const std::string& name, const std::vector<std::string>& arguments) {
+  std::string setting(config::setting_of_megatron(name));
+  if (setting.empty() || setting.find('=') != std::string::npos) return setting;
+  const std::vector<std::string> values = values_of(arguments, name);
+  const bool given = !values.empty() && !values.back().empty() && !is_option_word(values.back());
+  return fmt::format("{}={}", setting, given ? values.back() : "VALUE");
+}
+
+UsageError unknown_option(const NamedCommand& command, const std::string& word,
+                          const std::vector<std::string>& arguments) {
   const std::string typed = word.substr(0, word.find('='));
+  const std::string setting = takes_keys(*command.app) ? setting_of(typed, arguments) : "";
   std::vector<std::string> names;
   for (const CLI::Option* option : command.app->get_options())
     if (option->count() == 0 || option->get_items_expected_max() > 1) // it can be given
       for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   const std::string near = nearest(typed, names);
-  return {fmt::format("{} is not an option of {}", typed, command.name),
-          near.empty() ? command.help() : near};
+  return {fmt::format("{} is not an option of {}", typed, command.name), !setting.empty() ? setting
+                                                                         : near.empty()
+                                                                             ? command.help()
+                                                                             : near};
 }
 
 /// Words that no option or argument took; CLI11 tells of missing ones before.
-UsageError unknown_word(const NamedCommand& command, const std::vector<std::string>& words) {
+UsageError unknown_word(const NamedCommand& command, const std::vector<std::string>& words,
+                        const std::vector<std::string>& arguments) {
   const auto option = std::ranges::find_if(words, is_option_word);
-  if (option != words.end()) return unknown_option(command, *option);
+  if (option != words.end()) return unknown_option(command, *option, arguments);
   if (words.empty()) return {};
   return {fmt::format("{} takes no argument {}", command.name, words.front()), command.help()};
 }
@@ -201,18 +236,6 @@ bool may_be_empty(const CLI::Option& option) {
   return std::ranges::find(kTexts, option.get_name()) != kTexts.end();
 }
 
-/// The value that a list of arguments gives to an option by its long name, before it is split.
-std::vector<std::string> values_of(const std::vector<std::string>& arguments,
-                                   const std::string& name) {
-  std::vector<std::string> values;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i].starts_with(name + "="))
-      values.push_back(arguments[i].substr(name.size() + 1));
-    if (arguments[i] == name && i + 1 < arguments.size()) values.push_back(arguments[i + 1]);
-  }
-  return values;
-}
-
 } // namespace
 
 void refuse_misread_values(CLI::App& program) {
@@ -253,10 +276,12 @@ UsageError unknown_command(const CLI::App& program) {
           near.empty() ? command.help() : command.name + " " + near};
 }
 
-UsageError usage_error(const CLI::App& program, const CLI::ParseError& error) {
+UsageError usage_error(const CLI::App& program, const CLI::ParseError& error,
+                       const std::vector<std::string>& arguments) {
   const NamedCommand command = named_command(program);
   UsageError found = unknown_command(program);
-  if (found.message.empty()) found = unknown_word(command, program.remaining(/*recurse=*/true));
+  if (found.message.empty())
+    found = unknown_word(command, program.remaining(/*recurse=*/true), arguments);
   if (!found.message.empty()) return found;
   found = wrong_combination(command);
   if (!found.message.empty()) return found;

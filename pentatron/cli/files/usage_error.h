@@ -29,7 +29,9 @@ void refuse_misread_values(CLI::App& program);
 /// that `program` has parsed.
 UsageError empty_item(const CLI::App& program, const std::vector<std::string>& arguments);
 
-/// What `error` says about the command line that `program` has parsed.
-UsageError usage_error(const CLI::App& program, const CLI::ParseError& error);
+/// What `error` says about the command line that `program` has parsed. An option of Megatron-LM is
+/// answered with the key that says the same.
+UsageError usage_error(const CLI::App& program, const CLI::ParseError& error,
+                       const std::vector<std::string>& arguments);
 
 } // namespace pentatron::cli

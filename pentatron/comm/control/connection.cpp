@@ -85,16 +85,18 @@ void require_descriptors(int error) {
   if (error == EMFILE) {
     rlimit limit{};
     ::getrlimit(RLIMIT_NOFILE, &limit);
-    throw OutOfDescriptors(fmt::format("cannot open another connection: this process has reached "
-                                       "its limit of {} open files\n  try: ulimit -n {}",
-                                       limit.rlim_cur,
-                                       std::max<rlim_t>(65536, 2 * limit.rlim_cur)));
+    throw OutOfDescriptors(
+        fmt::format("cannot open another file or connection: this process has reached "
+                    "its limit of {} open files\n  try: ulimit -n {}",
+                    limit.rlim_cur, std::max<rlim_t>(65536, 2 * limit.rlim_cur)));
   }
   if (error == ENFILE)
-    throw OutOfDescriptors("cannot open another connection: this machine has reached its limit of "
-                           "open files\n  try: a larger /proc/sys/fs/file-max");
+    throw OutOfDescriptors(
+        "cannot open another file or connection: this machine has reached its limit of "
+        "open files\n  try: a larger /proc/sys/fs/file-max");
   if (error == ENOBUFS || error == ENOMEM)
-    throw OutOfDescriptors(fmt::format("cannot open another connection ({})", reason(error)));
+    throw OutOfDescriptors(
+        fmt::format("cannot open another file or connection ({})", reason(error)));
 }
 
 Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {

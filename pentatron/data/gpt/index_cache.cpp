@@ -238,7 +238,8 @@ GptIndex cached(const fs::path& folder, const std::string& made_from,
     }
   } catch (const Error& failure) {
     log::shared_warning("dataset.data_cache_path={} cannot be written, so each process keeps the "
-                        "sample order in its own memory: {}",
+                        "sample order in its own memory: {}\n  try: another "
+                        "dataset.data_cache_path",
                         folder.string(), failure.what());
   }
   return index;

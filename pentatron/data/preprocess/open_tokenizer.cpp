@@ -19,4 +19,10 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name,
   return std::make_shared<ByteTokenizer>();
 }
 
+std::shared_ptr<const Tokenizer> open_decoder(const std::string& name) {
+  if (name == kBytesTokenizer) return std::make_shared<ByteTokenizer>();
+  return naming("--tokenizer ", name,
+                [&] { return tokenizer::open_tokenizer({.path = name, .pattern_name = {}}); });
+}
+
 } // namespace pentatron::data

@@ -15,6 +15,8 @@ inline constexpr std::string_view kBytesTokenizer = "bytes";
 /// "bytes", or a file or folder of a tokenizer (tokenizer/open.h) and how it splits text into
 /// words. Throws DataError, and ConfigError if the tokenizer has no use for a pattern.
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name,
-                                                const std::string& pattern = "");
+                                                const std::string& pattern);
+/// The same, to decode alone.
+std::shared_ptr<const Tokenizer> open_decoder(const std::string& name);
 
 } // namespace pentatron::data

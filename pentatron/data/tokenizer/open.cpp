@@ -160,7 +160,7 @@ std::shared_ptr<const Tokenizer> make(const fs::path& file, const OpenOptions& o
     TiktokenKind kind = find_tiktoken_kind(file.filename().string(), ranks);
     if (!options.pattern.empty()) {
       kind.options.pattern = tiktoken_pattern(options.pattern);
-    } else if (!kind.known) {
+    } else if (!kind.known && !options.pattern_name.empty()) {
       log::shared_warning("{} does not define how text is split into words, and neither its name "
                           "nor its {} tokens are known; using the pattern of cl100k_base\n  try: "
                           "{}gpt2, llama3, qwen2, o200k or a regular expression",

@@ -22,7 +22,8 @@ struct OpenOptions {
   FileType type = FileType::kAuto;
   std::string eod_token; ///< empty: eos_token of tokenizer_config.json, or a well-known one
   std::string pattern;   ///< for tiktoken: a name (cl100k, ...) or a regular expression
-  std::string_view pattern_name = "tokenizer.pattern="; ///< of its key or option, for messages
+  /// Of its key or option, for messages; empty: text is decoded only, so that no pattern matters.
+  std::string_view pattern_name = "tokenizer.pattern=";
 };
 
 /// Reads tokenizer.json, vocab.json with merges.txt beside it, SentencePiece's .model, tiktoken's

@@ -60,7 +60,7 @@ template <class Tiles> class AmxGemm : public BlockedGemm<AmxGemm<Tiles>> {
           const auto multiply = p == 0 ? multiply_tiles<false, Tiles> : multiply_tiles<true, Tiles>;
           const bool last = p + 1 == panels.parts;
           const TileOut out = last ? this->tile_out(x, i, j, width) : TileOut{};
-          if (last) prefetch_out(out, rows);
+          if (last && !out.stream) prefetch_out(out, rows);
           multiply(tiles, count_tiles(rows), count_tiles(width), panels.size(p), a, b, tile,
                    kSumsColumns * int64_t{sizeof(float)});
           if (last) finish_rows(tile, rows, out);

@@ -88,6 +88,9 @@ template <class Derived> class BlockedGemm {
     k_blocks_ = Split{steps_of_k_, std::max<int64_t>(1, ceil_div(steps_of_k_, Derived::kMaxSteps))};
     max_columns_ = g_.m <= kThinRows ? kMaxColumnsThin : Derived::kMaxColumns;
     steps_ = ceil_div(steps_of_k_, k_blocks_.parts);
+    const bool lines =
+        reinterpret_cast<uintptr_t>(g_.c) % 64 == 0 && g_.ldc % 32 == 0 && g_.stride_c % 32 == 0;
+    stream_ = lines && g_.m * g_.n * 4 >= kStreamBytes;
   }
 
   void run() {
@@ -158,6 +161,7 @@ template <class Derived> class BlockedGemm {
       t.out = static_cast<float*>(g_.c) + index;
       t.ld_in = t.ld_out = g_.ldc;
       if (!first || g_.accumulate) t.in = t.out;
+      t.stream = stream_ && last && t.in == nullptr;
       return t;
     }
     float* const scratch = block.scratch + (block.i + i - block.first_row) * max_columns_ + j;
@@ -171,6 +175,7 @@ template <class Derived> class BlockedGemm {
     t.out16 = static_cast<uint16_t*>(g_.c) + index;
     t.ld_out = g_.ldc;
     if (g_.accumulate) t.in16 = t.out16;
+    t.stream = stream_ && !g_.accumulate;
     return t;
   }
 
@@ -224,6 +229,7 @@ template <class Derived> class BlockedGemm {
 
  private:
   static constexpr int64_t kScratchRows = 1024;
+  static constexpr int64_t kStreamBytes = 1 << 20; // of a C that leaves the caches anyway
 
   const Derived& self() const {
     return static_cast<const Derived&>(*this);
@@ -306,6 +312,7 @@ template <class Derived> class BlockedGemm {
     }
   }
 
+  bool stream_ = false;
   int64_t max_columns_ = 0;
   int64_t scratch_rows_ = 0;
   int64_t a_bytes_ = 0;

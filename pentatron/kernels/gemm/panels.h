@@ -30,8 +30,9 @@ struct TileOut {
   float* out = nullptr;
   uint16_t* out16 = nullptr;
   int64_t ld_in = 0;
-  int64_t ld_out = 0; ///< of out, or of out16 and in16
-  int columns = 0;    ///< at least 1, at most two vectors
+  int64_t ld_out = 0;  ///< of out, or of out16 and in16
+  int columns = 0;     ///< at least 1, at most two vectors
+  bool stream = false; ///< out is large, aligned and not read: past the caches, if whole lines
 };
 
 } // namespace pentatron::kernels::gemm_detail

@@ -80,14 +80,35 @@ PENTATRON_AVX512_BF16 inline void finish_bf16_rows(const float* sums, int64_t ro
     __m512 x = _mm512_loadu_ps(sums + i * kSumsColumns);
     __m512 y = _mm512_loadu_ps(sums + i * kSumsColumns + 16);
     if (t.bias != nullptr) x = _mm512_add_ps(x, left), y = _mm512_add_ps(y, right);
-    _mm512_storeu_si512(t.out16 + i * t.ld_out, (__m512i)_mm512_cvtne2ps_pbh(y, x));
+    const auto pair = (__m512i)_mm512_cvtne2ps_pbh(y, x);
+    if (t.stream) {
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(t.out16 + i * t.ld_out), pair);
+    } else {
+      _mm512_storeu_si512(t.out16 + i * t.ld_out, pair);
+    }
   }
+  if (t.stream) _mm_sfence();
+}
+
+/// Writes `rows` rows of 32 sums to whole lines of memory that are not read first.
+PENTATRON_AVX512 inline void stream_rows(const float* sums, int64_t rows, const TileOut& t) {
+  const __m512 left = bias_vector(t, 0, 0xffff), right = bias_vector(t, 1, 0xffff);
+  for (int64_t i = 0; i < rows; ++i) {
+    __m512 x = _mm512_loadu_ps(sums + i * kSumsColumns);
+    __m512 y = _mm512_loadu_ps(sums + i * kSumsColumns + 16);
+    if (t.bias != nullptr) x = _mm512_add_ps(x, left), y = _mm512_add_ps(y, right);
+    _mm512_stream_ps(t.out + i * t.ld_out, x);
+    _mm512_stream_ps(t.out + i * t.ld_out + 16, y);
+  }
+  _mm_sfence(); // before another thread is told that C is written
 }
 
 /// Writes `rows` rows of sums as `t` says.
 PENTATRON_AVX512_BF16 inline void finish_rows(const float* sums, int64_t rows, const TileOut& t) {
   if (t.columns == kSumsColumns && t.out16 != nullptr && t.in == nullptr && t.in16 == nullptr)
     return finish_bf16_rows(sums, rows, t);
+  if (t.columns == kSumsColumns && t.out16 == nullptr && t.stream)
+    return stream_rows(sums, rows, t);
   for (int v = 0; 16 * v < t.columns; ++v) {
     const __mmask16 mask = column_mask(t, v);
     const __m512 bias = bias_vector(t, v, mask);

@@ -27,6 +27,7 @@ enum class Op : uint8_t {
   kActivationForward,
   kActivationBackward,
   kDropout,
+  kSumRows,
   kCrossEntropyStats,
   kCrossEntropyGradient,
   kCrossEntropy,

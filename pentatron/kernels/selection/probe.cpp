@@ -37,6 +37,7 @@ Probe fill(OpClass c, ProbeMemory* memory, int64_t rows) {
   case Op::kActivationForward:
   case Op::kActivationBackward:
   case Op::kDropout:
+  case Op::kSumRows:
     probe_rows(probe, arguments);
     break;
   case Op::kCrossEntropyStats:

@@ -8,6 +8,7 @@
 #include "pentatron/kernels/optimizer/buffer.h"
 #include "pentatron/kernels/optimizer/optimizer.h"
 #include "pentatron/kernels/rope/rope.h"
+#include "pentatron/kernels/rows/rows.h"
 #include "pentatron/kernels/selection/probe_detail.h"
 
 namespace pentatron::kernels::selection_detail {
@@ -132,6 +133,20 @@ void probe_dropout(Probe& probe, Arguments& arguments) {
                       .key = {1, 2}});
 }
 
+void probe_sum_rows(Probe& probe, Arguments& arguments) {
+  const DType dtype = dtype_of(probe);
+  const int64_t rows = arguments.rows(), k = 2;
+  probe.work = bytes(dtype, (k + 1) * rows * kColumns);
+  add_entries(probe, sum_rows_entries(),
+              SumRows{.dtype = dtype,
+                      .rows = rows,
+                      .k = k,
+                      .cols = kColumns,
+                      .x = arguments.input(dtype, rows * kColumns),
+                      .places = arguments.ids(k * rows, rows),
+                      .y = arguments.output(dtype, rows * kColumns)});
+}
+
 } // namespace
 
 void probe_rows(Probe& probe, Arguments& arguments) {
@@ -143,6 +158,8 @@ void probe_rows(Probe& probe, Arguments& arguments) {
     return probe_rope(probe, arguments);
   case Op::kDropout:
     return probe_dropout(probe, arguments);
+  case Op::kSumRows:
+    return probe_sum_rows(probe, arguments);
   default:
     return probe_activation(probe, arguments);
   }

@@ -4,6 +4,7 @@
 
 #include "pentatron/kernels/gemm/gemm.h"
 #include "pentatron/nn/ops/kernel_args.h"
+#include "pentatron/nn/param.h"
 
 namespace pentatron::nn {
 
@@ -88,17 +89,26 @@ void matmul_nn_into(const at::Tensor& out, const at::Tensor& dy_in, const at::Te
   at::mm_out(target, dy, w);
 }
 
-void add_matmul_tn(const at::Tensor& grad, const at::Tensor& dy_in, const at::Tensor& x_in) {
+void add_matmul_tn(const at::Tensor& grad, const at::Tensor& dy_in, const at::Tensor& x_in,
+                   bool empty) {
   const at::Tensor dy = rows_contiguous(dy_in), x = rows_contiguous(x_in);
-  if (try_gemm(grad, dy, true, x, false, true)) return;
+  if (try_gemm(grad, dy, true, x, false, !empty)) return;
   at::Tensor target = grad;
+  const int keep = empty ? 0 : 1; // with 0 not even NaN of the old content counts
   if (dy.scalar_type() == grad.scalar_type()) {
-    target.addmm_(dy.t(), x);
-  } else if (dy.is_cuda()) {
-    target.add_(at::mm(dy.t(), x, grad.scalar_type()));
+    target.addmm_(dy.t(), x, keep);
+  } else if (!dy.is_cuda()) {
+    target.addmm_(dy.to(grad.scalar_type()).t(), x.to(grad.scalar_type()), keep);
+  } else if (empty) {
+    target.copy_(at::mm(dy.t(), x, grad.scalar_type()));
   } else {
-    target.addmm_(dy.to(grad.scalar_type()).t(), x.to(grad.scalar_type()));
+    target.add_(at::mm(dy.t(), x, grad.scalar_type()));
   }
+}
+
+void add_matmul_tn(Param& weight, const at::Tensor& dy, const at::Tensor& x) {
+  const Param::Sum sum = weight.sum_to_write();
+  add_matmul_tn(sum.tensor, dy, x, sum.empty);
 }
 
 void add_column_sums(const at::Tensor& grad, const at::Tensor& dy) {

@@ -9,6 +9,8 @@
 
 namespace pentatron::nn {
 
+class Param;
+
 /// x w^T + bias -> [T, out] of x's type. `bias` [out] may be undefined.
 at::Tensor matmul_nt(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias = {});
 void matmul_nt_into(const at::Tensor& out, const at::Tensor& x, const at::Tensor& w,
@@ -20,8 +22,11 @@ void matmul_nt_acc(const at::Tensor& out, const at::Tensor& x, const at::Tensor&
 at::Tensor matmul_nn(const at::Tensor& dy, const at::Tensor& w);
 void matmul_nn_into(const at::Tensor& out, const at::Tensor& dy, const at::Tensor& w);
 
-/// grad [out, in] += dy^T x, summed in grad's type.
-void add_matmul_tn(const at::Tensor& grad, const at::Tensor& dy, const at::Tensor& x);
+/// grad [out, in] += dy^T x, summed in grad's type; if `empty`, what grad holds is not read.
+void add_matmul_tn(const at::Tensor& grad, const at::Tensor& dy, const at::Tensor& x,
+                   bool empty = false);
+/// The same for the gradient of a parameter.
+void add_matmul_tn(Param& weight, const at::Tensor& dy, const at::Tensor& x);
 
 /// grad [out] += column sums of dy.
 void add_column_sums(const at::Tensor& grad, const at::Tensor& dy);

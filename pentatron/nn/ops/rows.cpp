@@ -1,9 +1,9 @@
 #include "pentatron/nn/ops/rows.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Dispatch.h>
-#include <ATen/Parallel.h>
 
+#include "pentatron/kernels/rows/rows.h"
+#include "pentatron/nn/ops/kernel_args.h"
 #include "pentatron/nn/ops/matmul.h"
 #include "pentatron/nn/param.h"
 #include "pentatron/nn/record.h"
@@ -12,53 +12,19 @@ namespace pentatron::nn {
 
 namespace {
 
-at::Tensor picked(const at::Tensor& x, const at::Tensor& source, bool holes) {
-  if (!holes) return x.index_select(0, source);
-  const at::Tensor none = source.lt(0);
-  if (x.size(0) == 0) return at::zeros({source.size(0), x.size(1)}, x.options());
-  return x.index_select(0, source.clamp_min(0)).masked_fill(none.unsqueeze(1), 0);
-}
-
-template <class T>
-void sum_on_cpu(const at::Tensor& rows, const at::Tensor& places, const at::Tensor& out) {
-  using Acc = std::conditional_t<std::is_same_v<T, double>, double, float>;
-  const int64_t tokens = places.size(0), k = places.size(1), f = rows.size(1);
-  const int64_t* const place = places.const_data_ptr<int64_t>();
-  const T* const from = rows.const_data_ptr<T>();
-  T* const to = out.mutable_data_ptr<T>();
-  at::parallel_for(0, tokens, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, k * f)),
-                   [&](int64_t begin, int64_t end) {
-                     std::vector<Acc> sum(static_cast<size_t>(f));
-                     for (int64_t t = begin; t < end; ++t) {
-                       std::fill(sum.begin(), sum.end(), Acc{0});
-                       for (int64_t j = 0; j < k; ++j) {
-                         const int64_t row = place[t * k + j];
-                         if (row < 0) continue;
-                         const T* const values = from + row * f;
-                         for (int64_t i = 0; i < f; ++i)
-                           sum[static_cast<size_t>(i)] += static_cast<Acc>(values[i]);
-                       }
-                       for (int64_t i = 0; i < f; ++i)
-                         to[t * f + i] = static_cast<T>(sum[static_cast<size_t>(i)]);
-                     }
-                   });
-}
-
-at::Tensor summed(const at::Tensor& rows_in, const at::Tensor& places) {
-  const at::Tensor rows = rows_in.contiguous();
-  const at::Tensor out = at::empty({places.size(0), rows.size(1)}, rows.options());
-  if (rows.is_cpu()) {
-    AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, rows.scalar_type(), "sum_rows",
-                                    [&] { sum_on_cpu<scalar_t>(rows, places, out); });
-    return out;
-  }
-  at::Tensor total = at::zeros(out.sizes(), rows.options().dtype(acc_dtype(rows.scalar_type())));
-  if (rows.size(0) == 0) return total.to(rows.scalar_type());
-  for (int64_t j = 0; j < places.size(1); ++j) {
-    const at::Tensor at = places.select(1, j);
-    total += at::where(at.ge(0).unsqueeze(1), rows.index_select(0, at.clamp_min(0)), 0);
-  }
-  return total.to(rows.scalar_type());
+/// out[r] = sum over j of x[places[r, j]]; places [rows, k] or [rows]. -> [rows, f]
+at::Tensor summed(const at::Tensor& x_in, const at::Tensor& places_in) {
+  const at::Tensor x = x_in.contiguous(), places = places_in.contiguous();
+  at::Tensor y = at::empty({places.size(0), x.size(1)}, x.options());
+  kernels::sum_rows({.dtype = kernel_dtype(x.scalar_type()),
+                     .rows = y.size(0),
+                     .k = places.dim() == 1 ? 1 : places.size(1),
+                     .cols = y.size(1),
+                     .x = x.data_ptr(),
+                     .places = places.const_data_ptr<int64_t>(),
+                     .y = y.data_ptr()},
+                    KernelContext(x));
+  return y;
 }
 
 /// [rows, columns] to be written range by range; rows in no range are zero.
@@ -80,11 +46,18 @@ class GroupedWgrad final : public WgradTask {
 
   void run() override {
     const NoAutograd guard;
+    Param::Sum sum;
+    if (weight_ != nullptr) sum = weight_->sum_to_write();
+    std::vector<bool> empty(weight_ != nullptr ? static_cast<size_t>(weight_->shape()[0]) : 0,
+                            sum.empty); // of each matrix
     for (const RowRange& range : ranges_) {
       const at::Tensor dy = dy_.narrow(0, range.begin, range.rows);
-      if (weight_ != nullptr)
-        add_matmul_tn(weight_->main_grad().select(0, range.matrix), dy,
-                      x_.narrow(0, range.begin, range.rows));
+      if (weight_ != nullptr) {
+        const auto matrix = static_cast<size_t>(range.matrix);
+        add_matmul_tn(sum.tensor.select(0, range.matrix), dy, x_.narrow(0, range.begin, range.rows),
+                      empty[matrix]);
+        empty[matrix] = false;
+      }
       if (bias_ != nullptr) {
         const at::Tensor grad = bias_->main_grad().select(0, range.matrix);
         if (bias_scale_.defined()) {
@@ -95,6 +68,8 @@ class GroupedWgrad final : public WgradTask {
         }
       }
     }
+    for (size_t matrix = 0; matrix < empty.size(); ++matrix)
+      if (empty[matrix]) sum.tensor.select(0, static_cast<int64_t>(matrix)).zero_();
     // Also where no row was of this rank's matrices: the uses were announced.
     if (weight_ != nullptr) weight_->accumulated();
     if (bias_ != nullptr) bias_->accumulated();
@@ -109,12 +84,11 @@ class GroupedWgrad final : public WgradTask {
 
 } // namespace
 
-at::Tensor take_rows(const at::Tensor& x, const at::Tensor& source, const at::Tensor& places,
-                     bool holes) {
+at::Tensor take_rows(const at::Tensor& x, const at::Tensor& source, const at::Tensor& places) {
   at::Tensor y;
   {
     const NoAutograd guard;
-    y = picked(x.detach(), source, holes);
+    y = summed(x.detach(), source);
   }
   record("take_rows", {x}, {y}, {places}, [](auto&& grads, Saved& saved) {
     const NoAutograd guard;
@@ -123,16 +97,15 @@ at::Tensor take_rows(const at::Tensor& x, const at::Tensor& source, const at::Te
   return y;
 }
 
-at::Tensor sum_rows(const at::Tensor& rows, const at::Tensor& source, const at::Tensor& places,
-                    bool holes) {
+at::Tensor sum_rows(const at::Tensor& rows, const at::Tensor& source, const at::Tensor& places) {
   at::Tensor y;
   {
     const NoAutograd guard;
     y = summed(rows.detach(), places);
   }
-  record("sum_rows", {rows}, {y}, {source}, [holes](auto&& grads, Saved& saved) {
+  record("sum_rows", {rows}, {y}, {source}, [](auto&& grads, Saved& saved) {
     const NoAutograd guard;
-    return std::vector<at::Tensor>{picked(grads[0], saved[0], holes)};
+    return std::vector<at::Tensor>{summed(grads[0], saved[0])};
   });
   return y;
 }

@@ -11,17 +11,15 @@
 
 namespace pentatron::nn {
 
-/// out[r] = x[source[r]]; with `holes` a source may be -1: zero. Its gradient adds up the rows of a
-/// token in the order of `places`.
+/// out[r] = x[source[r]], zero where the source is -1. Its gradient adds up the rows of a token in
+/// the order of `places`.
 ///   x [T, f], source [R] int64, places [T, k] int64: the rows that are of a token, each row once;
 ///   -1 is none
-at::Tensor take_rows(const at::Tensor& x, const at::Tensor& source, const at::Tensor& places,
-                     bool holes = false);
+at::Tensor take_rows(const at::Tensor& x, const at::Tensor& source, const at::Tensor& places);
 
 /// out[t] = sum over j of rows[places[t, j]], in order of j, in the accumulate type; the adjoint of
 /// take_rows.
-at::Tensor sum_rows(const at::Tensor& rows, const at::Tensor& source, const at::Tensor& places,
-                    bool holes = false);
+at::Tensor sum_rows(const at::Tensor& rows, const at::Tensor& source, const at::Tensor& places);
 
 /// Rows [begin, begin + rows) of a tensor that one matrix of a stack works on.
 struct RowRange {

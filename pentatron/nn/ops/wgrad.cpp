@@ -15,7 +15,7 @@ LinearWgrad::LinearWgrad(at::Tensor dy, at::Tensor x, Param* weight, Param* bias
 
 void LinearWgrad::run() {
   if (weight_ != nullptr) {
-    add_matmul_tn(weight_->main_grad(), dy_, x_);
+    add_matmul_tn(*weight_, dy_, x_);
     weight_->accumulated();
   }
   if (bias_ != nullptr) {

@@ -20,6 +20,24 @@ at::Tensor allocate(const std::vector<Bucket>& buckets, const Reducer::Options& 
                    at::TensorOptions(options.dtype).device(options.device));
 }
 
+/// The gradients of a bucket are zero; their memory is not touched, for most of them are written
+/// next by one product.
+void clear(const Bucket& bucket) {
+  for (const Bucket::Slot& slot : bucket.slots) slot.param->clear_main_grad();
+}
+/// Of a cleared bucket: those that nobody has written.
+void write_zeros(const Bucket& bucket) {
+  for (const Bucket::Slot& slot : bucket.slots) slot.param->main_grad();
+}
+void zero_gaps(const at::Tensor& flat, const Bucket& bucket) {
+  int64_t end = 0;
+  for (const Bucket::Slot& slot : bucket.slots) {
+    flat.narrow(0, end, slot.begin - end).zero_();
+    end = slot.begin + slot.param->numel();
+  }
+  flat.narrow(0, end, bucket.length - end).zero_();
+}
+
 /// A bucket is reduced once a step: as soon as no forward pass will follow and every use of its
 /// parameters is paid back, or else in finish().
 class ResidentGradients final : public BucketGradients {
@@ -42,7 +60,7 @@ class ResidentGradients final : public BucketGradients {
 
   void begin_step() override {
     PT_DCHECK(under_way_.empty());
-    flat_.zero_();
+    for (const Bucket& bucket : *buckets_) clear(bucket);
     std::fill(started_.begin(), started_.end(), false);
     forwards_done_ = false;
   }
@@ -83,6 +101,7 @@ class ResidentGradients final : public BucketGradients {
   void start(size_t b) {
     constexpr size_t kCopiesUnderWay = 2;
     if (reducer_.copies() && under_way_.size() == kCopiesUnderWay) finish_oldest();
+    write_zeros((*buckets_)[b]);
     under_way_.push_back(reducer_.start(whole_[b]));
     started_[b] = true;
   }
@@ -153,14 +172,17 @@ class ShardedGradients final : public BucketGradients {
   };
 
   void lend(size_t b) {
-    scratch_[b] = pool_.take((*buckets_)[b].length).zero_();
+    scratch_[b] = pool_.take((*buckets_)[b].length);
+    zero_gaps(scratch_[b], (*buckets_)[b]);
     for (const Bucket::Slot& slot : (*buckets_)[b].slots)
       slot.param->set_main_grad(view_of(scratch_[b], slot));
+    clear((*buckets_)[b]);
   }
   /// Nothing to do for a bucket that no gradient has reached; which those are is the same on all
   /// data-parallel ranks, since they run the same program.
   void start(size_t b) {
     if (!scratch_[b].defined()) return;
+    write_zeros((*buckets_)[b]);
     for (const Bucket::Slot& slot : (*buckets_)[b].slots) slot.param->set_main_grad({});
     under_way_.push_back({b, reducer_.start(std::exchange(scratch_[b], {}))});
   }

@@ -88,7 +88,7 @@ at::Tensor own_part(const at::Tensor& per_token, const TensorParallel& tp) {
 
 Dispatch::Dispatch(const at::Tensor& experts, int64_t num_experts, ExpertParallel parallel,
                    int64_t least)
-    : parallel_(std::move(parallel)), holes_(least > 0) {
+    : parallel_(std::move(parallel)) {
   const at::Tensor chosen = experts.to(at::kCPU).contiguous();
   const int64_t tokens = chosen.size(0), k = chosen.size(1), choices = tokens * k;
   const int64_t* const expert = chosen.const_data_ptr<int64_t>();
@@ -147,20 +147,20 @@ Dispatch::Dispatch(const at::Tensor& experts, int64_t num_experts, ExpertParalle
 }
 
 at::Tensor Dispatch::send(const at::Tensor& x) const {
-  return comm::all_to_all_rows(nn::take_rows(x, source_, places_, holes_), send_, receive_,
+  return comm::all_to_all_rows(nn::take_rows(x, source_, places_), send_, receive_,
                                parallel_.group);
 }
 
 at::Tensor Dispatch::send_values(const at::Tensor& per_choice) const {
   const at::Tensor values = per_choice.reshape({-1, 1});
-  return comm::all_to_all_rows(nn::take_rows(values, choice_, values_places_, holes_), send_,
-                               receive_, parallel_.group)
+  return comm::all_to_all_rows(nn::take_rows(values, choice_, values_places_), send_, receive_,
+                               parallel_.group)
       .squeeze(1);
 }
 
 at::Tensor Dispatch::take_back(const at::Tensor& rows) const {
   return nn::sum_rows(comm::all_to_all_rows(rows, receive_, send_, parallel_.group), source_,
-                      places_, holes_);
+                      places_);
 }
 
 } // namespace pentatron::parallel

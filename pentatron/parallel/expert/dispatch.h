@@ -58,7 +58,6 @@ class Dispatch {
 
  private:
   ExpertParallel parallel_;
-  bool holes_ = false;                  ///< rows without a token
   at::Tensor source_;                   ///< [sent rows]: the token of a row; -1: none
   at::Tensor choice_;                   ///< [sent rows]: its place in [T, k], flattened; -1: none
   at::Tensor places_;                   ///< [T, k etp]: the sent rows of a token; -1: dropped

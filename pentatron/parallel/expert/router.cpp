@@ -88,7 +88,7 @@ at::Tensor router_logits(const at::Tensor& x, nn::Param& weight, nn::Param* bias
                at::Tensor dx;
                if (wants_dx) dx = nn::matmul_nn(dy, weight.value().to(acc)).to(x.scalar_type());
                if (weight.trainable) {
-                 nn::add_matmul_tn(weight.main_grad(), dy, x.to(acc));
+                 nn::add_matmul_tn(weight, dy, x.to(acc));
                  weight.accumulated();
                }
                if (bias != nullptr && bias->trainable) {

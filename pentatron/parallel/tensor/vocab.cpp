@@ -189,7 +189,7 @@ void run_chunks(LossPass& pass) {
     if (!pass.with_gradient) continue;
     if (slope.defined()) gradient.mul_(slope);
     nn::matmul_nn_into(pass.dh.narrow(0, begin, rows), gradient, pass.weight->value());
-    if (pass.weight->trainable) nn::add_matmul_tn(pass.weight->main_grad(), gradient, h);
+    if (pass.weight->trainable) nn::add_matmul_tn(*pass.weight, gradient, h);
     if (pass.bias != nullptr && pass.bias->trainable)
       pass.bias->main_grad().add_(gradient.sum(0, false, pass.bias->main_grad().scalar_type()));
   }

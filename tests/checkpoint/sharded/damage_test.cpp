@@ -279,6 +279,29 @@ TEST_F(BadManifest, EveryLieIsRefused) {
   });
 }
 
+TEST_F(BadManifest, CountsOfExpertsFitTheirLayers) {
+  const auto said = [&](const Json& choices) {
+    return error([&](Manifest& m) {
+      m.tensors["layers.0.mlp.router.weight"] = {SafeDtype::kF32, {2, 0}}; // two experts
+      m.state["expert_choices"] = choices;
+    });
+  };
+  const auto of_layer = [&](const Json& counts) { return said({{"layers.0.mlp", counts}}); };
+  EXPECT_EQ(of_layer({5, 0}), "");
+  EXPECT_EQ(said(Json::object()), "");
+  EXPECT_THAT(said({5, 0}), HasSubstr("state.expert_choices is not an object"));
+  EXPECT_THAT(said({{"layers.1.mlp", {5, 0}}}),
+              HasSubstr("state.expert_choices of layers.1.mlp is of a layer without a router"));
+  EXPECT_THAT(of_layer("5, 0"), HasSubstr("is not a list"));
+  EXPECT_THAT(of_layer({5, 0, 1}), HasSubstr("has 3 numbers, but the layer has 2 experts"));
+  EXPECT_THAT(of_layer({5}), HasSubstr("has 1 numbers"));
+  EXPECT_THAT(of_layer({5, -1}), HasSubstr("has -1, which is not in 0 to"));
+  EXPECT_THAT(of_layer({5, UINT64_MAX}), HasSubstr("which is not in 0 to"));
+  EXPECT_THAT(of_layer({5, 0.5}), HasSubstr("has 0.5, which is not an integer"));
+  EXPECT_THAT(of_layer({5, "0"}), HasSubstr("which is not an integer"));
+  EXPECT_THAT(of_layer({5, nullptr}), HasSubstr("has null, which is not an integer"));
+}
+
 TEST_F(BadManifest, UnknownMembersAndWrongTypesAreRefused) {
   const std::string text = content_of(folder / kManifestName);
   const size_t tail = text.rfind(",\n\"crc32c\"");

@@ -146,6 +146,21 @@ TEST(Router, NotANumberIsChosenLast) {
   EXPECT_TRUE(at::equal(routed.experts, at::tensor({1, 3}, at::kLong).unsqueeze(0)));
 }
 
+/// With a mask of 0 in place of minus infinity, experts of closed groups would come first.
+TEST(Router, ClosedGroupsStayClosedWhereScoresAndBiasAreNegative) {
+  const at::Tensor logits = randn({20, 8}, 5), bias = at::full({8}, -2.0, at::kDouble);
+  const RouterOptions o{.experts = 8,
+                        .top_k = 2,
+                        .score = RouterScore::kSigmoid,
+                        .groups = 4,
+                        .group_top_k = 1,
+                        .group_score_top_k = 2};
+  const at::Tensor best = logits.sigmoid().view({20, 4, 2}).sum(2).argmax(1);
+  const Routed routed = route(logits, {.bias = bias}, o);
+  EXPECT_TRUE(
+      at::equal(std::get<0>(routed.experts.sort(1)), at::stack({2 * best, 2 * best + 1}, 1)));
+}
+
 TEST(Router, SquareRootOfSoftplusIsFiniteForLargeLogits) {
   const at::Tensor logits = at::tensor({400.0f, -400.0f, 0.0f}).view({1, 3}).requires_grad_(true);
   const Routed routed =

@@ -80,7 +80,7 @@ void read_softmax_experts(const ConfigReader& in, int64_t experts, int64_t top_k
 void write_softmax_experts(const ModelConfig& c, Json& json) {
   json["num_experts"] = *c.num_moe_experts;
   json["num_experts_per_tok"] = c.moe_router_topk;
-  json["norm_topk_prob"] = !c.moe_router_pre_softmax;
+  json["norm_topk_prob"] = !c.moe_router_pre_softmax || c.moe_router_norm_topk_prob.value_or(false);
   json["output_router_logits"] = false;
 }
 

@@ -1,0 +1,49 @@
+/// Keys of a model with multi-head latent attention, of ModelConfig C.
+#pragma once
+
+#include <tuple>
+
+#include "pentatron/config/field.h"
+#include "pentatron/models/model_enums.h"
+
+namespace pentatron::models {
+
+template <class C> constexpr auto latent_fields() {
+  using config::field;
+  using T = ModelType;
+  return std::tuple{
+      field("multi_latent_attention", &C::multi_latent_attention,
+            "multi-head latent attention (DeepSeek): make the keys and values of all heads from "
+            "one small latent vector per token, which is all that generation keeps of it")
+          .only_for(T::kGpt),
+      field("q_lora_rank", &C::q_lora_rank,
+            "multi_latent_attention: size of the latent that queries are made from; default: "
+            "queries are made from the hidden states")
+          .size()
+          .only_for(T::kGpt),
+      field("kv_lora_rank", &C::kv_lora_rank,
+            "multi_latent_attention: size of the latent that keys and values are made from")
+          .size()
+          .only_for(T::kGpt),
+      field("qk_head_dim", &C::qk_head_dim,
+            "multi_latent_attention: size of the part of each query and key head without rotary "
+            "positions")
+          .size()
+          .only_for(T::kGpt),
+      field("qk_pos_emb_head_dim", &C::qk_pos_emb_head_dim,
+            "multi_latent_attention: size of the part of each query and key head with rotary "
+            "positions; all key heads share it")
+          .size()
+          .multiple_of(2)
+          .only_for(T::kGpt),
+      field("v_head_dim", &C::v_head_dim, "multi_latent_attention: size of each value head")
+          .size()
+          .only_for(T::kGpt),
+      field("latent_layernorm_epsilon", &C::latent_layernorm_epsilon,
+            "multi_latent_attention: layernorm_epsilon of the latents; default: "
+            "layernorm_epsilon")
+          .positive()
+          .only_for(T::kGpt)};
+}
+
+} // namespace pentatron::models

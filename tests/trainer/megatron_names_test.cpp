@@ -1,0 +1,68 @@
+// Megatron-LM's names lead to keys that exist, and to values that these keys take.
+#include <algorithm>
+#include <cctype>
+#include <set>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "pentatron/config/config.h"
+#include "pentatron/config/megatron_names.h"
+#include "pentatron/trainer/config.h"
+
+namespace pentatron::trainer {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// SECONDS: the value is for the user to choose.
+bool is_placeholder(std::string_view value) {
+  return !value.empty() && std::ranges::all_of(value, [](unsigned char c) { return isupper(c); });
+}
+
+TEST(MegatronNames, LeadToSettingsOfAConfiguration) {
+  std::set<std::string> keys;
+  for (const config::FieldInfo& field : config::list_fields<Config>()) keys.insert(field.path);
+  std::string before;
+  for (const auto& [flag, setting] : config::megatron_names()) {
+    EXPECT_LT(before, flag) << "in order, each once";
+    before = flag;
+    for (std::string_view left = setting; !left.empty();) {
+      constexpr std::string_view kAnd = " and ";
+      const std::string one(left.substr(0, left.find(kAnd)));
+      left.remove_prefix(std::min(one.size() + kAnd.size(), left.size()));
+      const size_t equals = one.find('=');
+      EXPECT_TRUE(keys.contains(one.substr(0, equals))) << flag << ": " << one;
+      if (equals == std::string::npos || is_placeholder(one.substr(equals + 1))) continue;
+      Config config;
+      config::Violations violations;
+      config::apply_override(config, one, violations);
+      EXPECT_TRUE(violations.empty()) << flag << ": " << violations.text();
+    }
+  }
+}
+
+TEST(MegatronNames, AreKnownHoweverTheyAreWritten) {
+  for (const char* typed : {"--num-experts", "--num-experts=8", "num_experts", "model.num_experts"})
+    EXPECT_EQ(config::setting_of_megatron(typed), "model.num_moe_experts") << typed;
+  EXPECT_EQ(config::setting_of_megatron("--moe-router-topk"), "model.moe_router_topk");
+  EXPECT_EQ(config::setting_of_megatron("--bf16"), "dtype=bf16");
+  EXPECT_EQ(config::setting_of_megatron("--rl-profile"), "");
+}
+
+TEST(MegatronNames, AreWhatAnUnknownKeyIsAnsweredWith) {
+  const auto said = [](const std::string& assignment) {
+    Config config;
+    config::Violations violations;
+    config::apply_override(config, assignment, violations);
+    return violations.text();
+  };
+  EXPECT_THAT(said("model.swiglu=true"), HasSubstr("try: model.activation_func=swiglu"));
+  EXPECT_THAT(said("model.add_bias_linear=true"), HasSubstr("try: model.add_qkv_bias=true and "));
+  EXPECT_THAT(said("train.use_distributed_optimizer=true"), HasSubstr("try: ddp.zero_stage=1"));
+  EXPECT_THAT(said("moe_router_topk=2"), HasSubstr("try: model.moe_router_topk"));
+}
+
+} // namespace
+} // namespace pentatron::trainer
