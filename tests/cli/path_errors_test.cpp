@@ -161,7 +161,8 @@ TEST_F(PathErrors, NameTheKeyOfWhatIsNotWrittenBesideTheResults) {
 
 TEST_F(PathErrors, AreTriedForEveryKeyThatNamesAFile) {
   int found = 0;
-  for (const Json& key : parse_json(run("config commands"), "table")["keys"]) {
+  const Json table = parse_json(run("config commands"), "table");
+  for (const Json& key : table["keys"]) {
     const std::string name = key["name"];
     const auto ends = [&](const char* end) { return name.ends_with(end); };
     if (!ends("path") && !ends("dir") && name != "checkpoint.save" && name != "checkpoint.load")
@@ -180,7 +181,8 @@ TEST_F(PathErrors, AreTriedForEveryOptionThatTakesAFile) {
                                        "--stop",          "--system",   "--json-keys", "--pattern",
                                        "--split",         "--title",    "--format",    "--dtype",
                                        "--max-shard-size"};
-  for (const Json& command : parse_json(run("config commands"), "table")["commands"]) {
+  const Json table = parse_json(run("config commands"), "table");
+  for (const Json& command : table["commands"]) {
     std::vector<std::pair<std::string, Json>> all = {{command["name"], command}};
     for (const Json& below : command["commands"])
       all.emplace_back(all[0].first + " " + std::string(below["name"]), below);
