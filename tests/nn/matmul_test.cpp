@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace pentatron::nn {
 namespace {
 
@@ -64,6 +66,19 @@ TEST_P(Matmul, WeightGradientIsAddedInTheAccumulateType) {
             acc_rounding());
   add_column_sums(bias, dy);
   EXPECT_LT(relative_error(bias, start_bias + dy.to(at::kDouble).sum(0)), acc_rounding());
+}
+
+TEST_P(Matmul, TheFirstWeightGradientDoesNotReadWhatWasThere) {
+  const auto [t, in, out] = shape();
+  const at::ScalarType acc = dtype() == at::kDouble ? at::kDouble : at::kFloat;
+  for (const int64_t tokens : {t, int64_t{0}}) {
+    const at::Tensor dy = strided(t, out, 1).narrow(0, 0, tokens),
+                     x = strided(t, in, 2).narrow(0, 0, tokens);
+    const at::Tensor grad = at::full({out, in}, std::nan(""), acc), zeros = at::zeros_like(grad);
+    add_matmul_tn(grad, dy, x, /*empty=*/true);
+    add_matmul_tn(zeros, dy, x);
+    EXPECT_TRUE(at::equal(grad, zeros)) << tokens;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(TypesAndShapes, Matmul,

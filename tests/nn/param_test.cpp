@@ -10,6 +10,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace pentatron::nn {
 namespace {
 
@@ -52,6 +54,37 @@ at::Tensor gathered(const ShardSpec& spec, int ranks, const std::function<void(P
     store_global(param, param.value(), global);
   }
   return global;
+}
+
+TEST(ParamGradient, IsZeroWhateverItsMemoryHoldsOnceCleared) {
+  Param param({.name = "w", .shape = {2, 3}}, Init::constant(1), at::kDouble, {});
+  const at::Tensor memory = at::full({2, 3}, std::nan(""), at::kDouble);
+  param.set_main_grad(memory);
+  param.clear_main_grad();
+  param.add_use();
+  param.accumulate(at::ones({2, 3}, at::kDouble)); // reads the zeros
+  EXPECT_TRUE(at::equal(memory, at::ones({2, 3}, at::kDouble)));
+
+  param.clear_main_grad();
+  const Param::Sum first = param.sum_to_write(), second = param.sum_to_write();
+  EXPECT_TRUE(first.empty); // and was not touched
+  EXPECT_FALSE(second.empty);
+  EXPECT_TRUE(at::equal(memory, at::ones({2, 3}, at::kDouble)));
+
+  param.clear_main_grad();
+  EXPECT_TRUE(at::equal(param.main_grad(), at::zeros({2, 3}, at::kDouble)));
+  EXPECT_FALSE(param.sum_to_write().empty);
+}
+
+TEST(ParamGradient, IsLentToWhoWritesIt) {
+  Param param({.name = "w", .shape = {2}}, Init::constant(1), at::kFloat, {});
+  param.need_main_grad = [](Param& p) {
+    p.set_main_grad(at::full({2}, std::nanf("")));
+    p.clear_main_grad();
+  };
+  EXPECT_TRUE(param.sum_to_write().empty);
+  param.set_main_grad({});
+  EXPECT_TRUE(at::equal(param.main_grad(), at::zeros({2})));
 }
 
 TEST(ParamInit, EveryElementIsTheNumberOfItsGlobalAddressInEveryLayout) {
