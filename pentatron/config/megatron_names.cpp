@@ -22,7 +22,6 @@ constexpr MegatronName kNames[] = {
     {"apply_layernorm_1p", "model.layernorm_zero_centered_gamma=true"},
     {"async_save", "checkpoint.async_save=true"},
     {"attention_dropout", "model.attention_dropout"},
-    {"batch_size", "train.micro_batch_size"},
     {"bert_no_binary_head", "model.binary_head=false"},
     {"beta_fast", "model.rope_scaling.beta_fast"},
     {"beta_slow", "model.rope_scaling.beta_slow"},
