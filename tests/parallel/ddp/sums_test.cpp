@@ -456,6 +456,33 @@ TEST(DataParallel, ReducesScratchAfterBackwardOrLeavesItToFlush) {
   }
 }
 
+TEST(DataParallel, LendsGradientsWithoutWhatTheMemoryHeldBefore) {
+  // The scratch of unit 1 is that of unit 0 again, where gaps and "unused" hold its gradient.
+  test::run_ranks(2, [&](const comm::Group& dp) {
+    nn::ParamList params;
+    const nn::Scope root(params, at::kDouble, {});
+    nn::Param& full = root.of_unit(0).vector("full", 512, {});
+    root.of_unit(1).vector("unused", 70, {});
+    nn::Param& small = root.of_unit(1).vector("small", 3, {});
+    const DdpConfig config = {.zero_stage = 2};
+    DataParallel store(params, at::kCPU, config,
+                       comm::ParallelGroups(dp, {}, data_parallel_groups("dp", 2, config)));
+    store.begin_step();
+    for (nn::Param* const param : {&full, &small}) {
+      param->add_use();
+      param->accumulate(at::ones(param->shape(), at::kDouble));
+      store.release(param == &full ? 0 : 1, Pass::kBackward);
+      store.flush();
+    }
+    store.finish_gradients();
+    double sum = 0;
+    for (const nn::Shard& shard : store.shards()) sum += shard.gradients.sum().item<double>();
+    const at::Tensor total = at::full({1}, sum, at::kDouble);
+    comm::all_reduce_(total, comm::ReduceOp::kSum, dp);
+    EXPECT_EQ(total.item<double>(), 2 * (512 + 3));
+  });
+}
+
 TEST(DataParallel, GathersUpdatedValuesWithoutWaiting) {
   for (const int64_t stage : {1, 2}) {
     test::run_ranks(2, [&](const comm::Group& dp) {
