@@ -57,6 +57,8 @@ TEST(Override, NamesItselfInProblems) {
   EXPECT_EQ(problems("model.num_layers=0"),
             "override 'model.num_layers=0': model.num_layers=0 is not allowed: it must be >= 1, <= "
             "1000\n  try: model.num_layers=1");
+  EXPECT_THAT(problems("name=null"), HasSubstr("is null, but must be a string\n  try: name=\"\""));
+  EXPECT_EQ(problems("name=\"null\""), "");
   EXPECT_THAT(problems("seed"), HasSubstr("has no value\n  try: seed=VALUE"));
   EXPECT_THAT(problems(""), HasSubstr("has no value"));
   EXPECT_THAT(problems("=3"), HasSubstr("is not a key"));

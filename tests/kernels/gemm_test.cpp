@@ -179,13 +179,24 @@ TEST_P(OrderedGemm, LargeResultsAreTheSameAtEveryAddress) {
         EXPECT_EQ(rows, first) << n << " columns, margin " << margin << ", shift " << shift;
       }
     }
-    // The same where the old content counts, which is zero.
-    std::vector<std::byte> memory(static_cast<size_t>(kM * n * size), std::byte{0});
-    d.args.c = memory.data();
+    // Old content that counts: all rows at once, and few at a time, which are never large.
+    const auto in_size = static_cast<int64_t>(element_size(GetParam().in));
+    std::vector<std::byte> whole(first.size()), parts(first.size());
+    for (size_t i = 0; i < whole.size(); ++i) // finite numbers of either type
+      whole[i] = parts[i] = static_cast<std::byte>(i % 2 == 0 ? i % 251 : 0x3f);
     d.args.ldc = n;
     d.args.accumulate = true;
+    d.args.c = whole.data();
     run(d.args);
-    EXPECT_EQ(memory, first);
+    GemmArgs few = d.args;
+    for (int64_t i = 0; i < kM; i += few.m) {
+      few.m = std::min<int64_t>(100, kM - i);
+      few.a = static_cast<const char*>(d.args.a) + i * in_size; // op(A) is transposed
+      few.c = parts.data() + i * n * size;
+      run(few);
+    }
+    EXPECT_EQ(whole, parts);
+    EXPECT_NE(whole, first);
   }
 }
 
