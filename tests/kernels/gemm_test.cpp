@@ -1,5 +1,6 @@
 #include "pentatron/kernels/gemm/gemm.h"
 
+#include <algorithm>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -181,13 +182,17 @@ TEST_P(OrderedGemm, LargeResultsAreTheSameAtEveryAddress) {
     }
     // Old content that counts: all rows at once, and few at a time, which are never large.
     const auto in_size = static_cast<int64_t>(element_size(GetParam().in));
-    std::vector<std::byte> whole(first.size()), parts(first.size());
-    for (size_t i = 0; i < whole.size(); ++i) // finite numbers of either type
-      whole[i] = parts[i] = static_cast<std::byte>(i % 2 == 0 ? i % 251 : 0x3f);
+    std::vector<std::byte> start(first.size()), memory(first.size() + 64);
+    for (size_t i = 0; i < start.size(); ++i) // finite numbers of either type
+      start[i] = static_cast<std::byte>(i % 2 == 0 ? i % 251 : 0x3f);
+    std::byte* const lines = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64);
+    std::vector<std::byte> whole, parts = start;
     d.args.ldc = n;
     d.args.accumulate = true;
-    d.args.c = whole.data();
+    d.args.c = lines;
+    std::ranges::copy(start, lines);
     run(d.args);
+    whole.assign(lines, lines + start.size());
     GemmArgs few = d.args;
     for (int64_t i = 0; i < kM; i += few.m) {
       few.m = std::min<int64_t>(100, kM - i);
