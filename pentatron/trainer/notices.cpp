@@ -67,6 +67,21 @@ std::vector<std::string> notices(const Config& config, int world_size, bool has_
                     precision.first_last_layers_bf16
                         ? "first_last_layers_bf16=true"
                         : fmt::format("fp8_recipe={}", config::to_string(precision.fp8_recipe))));
+  const bool experts_travel =
+      model.num_moe_experts && parallelize::expert_tensor_size(config.parallel) *
+                                       config.parallel.expert_model_parallel_size >
+                                   1;
+  if (config.parallel.moe_token_dispatcher_type !=
+          parallelize::ParallelConfig().moe_token_dispatcher_type &&
+      !experts_travel)
+    add("parallel.moe_token_dispatcher_type has no effect: no ranks divide experts among them\n"
+        "  try: parallel.moe_token_dispatcher_type=alltoall");
+  if (config.comm_overlap.moe_shared_expert &&
+      (!experts_travel || !model.moe_shared_expert_intermediate_size))
+    add(fmt::format("comm_overlap.moe_shared_expert=true has no effect: {}\n"
+                    "  try: comm_overlap.moe_shared_expert=false",
+                    experts_travel ? "the model has no shared experts"
+                                   : "no ranks divide experts among them"));
   if (const int64_t steps = config.logger.dead_expert_steps;
       !model.num_moe_experts && steps != LoggerConfig().dead_expert_steps)
     add(fmt::format("logger.dead_expert_steps={} has no effect: the model has no experts\n"

@@ -142,6 +142,8 @@ void Trainer::State::build_model() {
       {.config = config.model,
        .build = {.dtype = scalar_type(config.dtype),
                  .tp = {groups.tp(), config.parallel.sequence_parallel, config.comm_overlap.tp},
+                 .experts = {.kind = config.parallel.moe_token_dispatcher_type,
+                             .overlap_shared = config.comm_overlap.moe_shared_expert},
                  .context = parallelize::context_parallel(config.parallel, groups),
                  .recompute = config.train.recompute == Recompute::kFull,
                  .recompute_activations = config.train.recompute == Recompute::kSelective},
