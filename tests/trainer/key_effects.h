@@ -62,6 +62,9 @@ inline const std::vector<std::string> kBert = {"model.type=bert", "dataset.type=
                                                "dataset.path={}/stories.jsonl"};
 inline const std::vector<std::string> kT5 = {"model.type=t5", "dataset.type=t5",
                                              "dataset.path={}/stories.jsonl"};
+inline const std::vector<std::string> kSft = {"dataset.type=sft", "dataset.path={}/chat.jsonl",
+                                              "train.seq_length=96",
+                                              "model.max_position_embeddings=96"};
 inline const std::vector<std::string> kLabels = {"model.type=bert", "model.head=classification",
                                                  "dataset.type=classification",
                                                  "dataset.path={}/labels.jsonl"};
@@ -155,6 +158,7 @@ inline const std::map<std::string, Effect> kEffects = {
       kT5 + std::vector<std::string>{"dataset.mask_prob=0.3", "dataset.decoder_seq_length=16"}}},
     {"dataset.decoder_seq_length", {"dataset.decoder_seq_length=12", kT5}},
     {"dataset.vocab_extra_ids", {"dataset.vocab_extra_ids=50", kT5}},
+    {"dataset.pack", {"dataset.pack=false", kSft}},
     {"dataset.text_pair_key", {"dataset.text_pair_key=other", kLabels}},
     {"dataset.label_key", {"dataset.label_key=mood", kLabels}},
     {"model.label_names",

@@ -11,6 +11,7 @@ LLAMA = "$DATA/hf_tiny/llama"
 EVALUATE = f"pentatron evaluate --hf {LLAMA} --batches {LLAMA}/expected.safetensors "
 GENERATE = "pentatron generate saved --tokens 1,2 --max-new-tokens 2 "
 HIDDEN = "pentatron evaluate --hf $DATA/hf_tiny/bert_model --batches $DATA/hf_tiny/bert_model/expected.safetensors "
+SFT = f"pentatron train {TINY.replace('seq_length=16', 'seq_length=96')} dataset.type=sft model.vocab_size=300 checkpoint.save=new "
 SAMPLES = "pentatron inspect samples --prefix corpus_text_document --sequence-length 8 "
 BATCH = f"pentatron evaluate texts --batches {LLAMA}/expected.safetensors "
 
@@ -52,6 +53,7 @@ pentatron tokenize --train-bpe 290 --output other.json < words.txt
 mkdir odd pickled pictures nothing_in_it mine speaking mute
 for i in $(seq 8); do echo "{{\\"text\\": \\"a $i\\", \\"label\\": \\"glad\\"}}"; echo "{{\\"text\\": \\"b $i\\", \\"label\\": \\"sad\\"}}"; done > labels.jsonl
 cp labels.jsonl more.jsonl
+for i in $(seq 60); do echo "{{\\"messages\\": [{{\\"role\\": \\"user\\", \\"content\\": \\"Say $i\\"}}, {{\\"role\\": \\"assistant\\", \\"content\\": \\"$i\\"}}]}}"; done > chats.jsonl
 echo '{{"text": "c", "label": "bored"}}' >> more.jsonl
 pentatron train {TINY} model.type=bert model.head=classification model.num_labels=3 dataset.train_data_path=labels.jsonl checkpoint.save=labels
 python3 - <<'BATCH'
@@ -125,6 +127,14 @@ CASES = [
     ("neighbours of no exchange", MOCK + "parallel.context_parallel_size=4 parallel.hierarchical_context_parallel_sizes=[2,2] --ranks 4", {}),
     ("neighbours of one rank", MOCK + "parallel.hierarchical_context_parallel_sizes=[2,2]", {}),
     ("neighbours of two ranks", MOCK + "parallel.context_parallel_size=2 parallel.cp_comm_type=[a2a+p2p] parallel.hierarchical_context_parallel_sizes=[2,2] --ranks 2", {}),
+    ("fine-tuning without examples", SFT, {"dataset.path=FILE.jsonl": SFT + "dataset.path=chats.jsonl"}),
+    ("fine-tuning on plain text", SFT + "dataset.path=words.txt", {"JSON Lines": SFT + "dataset.path=chats.jsonl"}),
+    ("examples of a small vocabulary", SFT + "dataset.path=chats.jsonl model.vocab_size=200", {}),
+    ("answers behind the end of a sample", SFT + "dataset.path=chats.jsonl train.seq_length=16", {}),
+    ("a file without examples", ": > none.jsonl; echo > none.jsonl; " + SFT + "dataset.path=none.jsonl", {"objects with messages, conversations, prompt and completion, instruction and output, or text": SFT + "dataset.path=chats.jsonl"}),
+    ("samples of nothing", "pentatron inspect samples --index 0 --sequence-length 8", {"--prefix PREFIX": SAMPLES + "--index 0"}),
+    ("examples without a tokenizer", "pentatron inspect samples --sft chats.jsonl --index 0", {"--tokenizer PATH": "pentatron inspect samples --sft chats.jsonl --index 0 --tokenizer bytes"}),
+    ("an example that is not there", "pentatron inspect samples --sft chats.jsonl --tokenizer bytes --index 60", {}),
     ("hybrid FP8 in blocks", MOCK + "mixed_precision.fp8=hybrid mixed_precision.fp8_recipe=mxfp8", {}),
     ("FP8 on CUDA", MOCK + "mixed_precision.fp8=e4m3 device=cuda", {}),
     ("FP8 of experts", MOCK + "mixed_precision.fp8=e4m3 model.num_moe_experts=4", {}),

@@ -13,6 +13,8 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -33,7 +35,13 @@ class ChatTemplate {
   /// The text for variables such as {"messages": [{"role": ..., "content": ...}], "bos_token": ...,
   /// "add_generation_prompt": true}. Throws DataError if the template raises an exception, uses a
   /// name in a way that has no meaning, or goes beyond the bounds.
-  std::string render(const nlohmann::ordered_json& variables) const;
+  /// `marks` receives, in order, the bytes [begin, end) of the text that stand between
+  /// {% generation %} and {% endgeneration %}.
+  std::string render(const nlohmann::ordered_json& variables,
+                     std::vector<std::pair<size_t, size_t>>* marks = nullptr) const;
+
+  /// Whether the template has such marks.
+  bool marks_answers() const;
 
  private:
   std::unique_ptr<chat::Program> program_;

@@ -14,6 +14,7 @@ namespace chat {
 
 struct Program {
   NodePtr root;
+  bool marks_answers = false;
 };
 
 namespace {
@@ -30,7 +31,9 @@ class Interpreter {
  public:
   explicit Interpreter(Scope variables) { scopes_.push_back(std::move(variables)); }
 
-  std::string run(const Node& root) {
+  /// `marks` receives the bytes of each generation block; null: they are not wanted.
+  std::string run(const Node& root, std::vector<std::pair<size_t, size_t>>* marks) {
+    marks_ = marks;
     execute(root);
     return std::move(out_);
   }
@@ -109,6 +112,12 @@ class Interpreter {
     case NodeKind::kMacro:
       scopes_.back()[node.text] = Function{.name = node.text, .self = nullptr, .macro = &node};
       return Flow::kOn;
+    case NodeKind::kGeneration: {
+      const size_t begin = out_.size();
+      const Flow flow = execute(*node.children[0]);
+      if (marks_ != nullptr && captures_ == 0) marks_->emplace_back(begin, out_.size());
+      return flow;
+    }
     case NodeKind::kBreak:
       return Flow::kBreak;
     case NodeKind::kContinue:
@@ -120,7 +129,9 @@ class Interpreter {
 
   std::string capture(const Node& body) {
     std::string before = std::exchange(out_, {});
+    ++captures_;
     execute(body);
+    --captures_;
     return std::exchange(out_, std::move(before));
   }
 
@@ -507,24 +518,40 @@ class Interpreter {
 
   std::vector<Scope> scopes_;
   std::string out_;
+  std::vector<std::pair<size_t, size_t>>* marks_ = nullptr;
+  int captures_ = 0; ///< into how many values the output goes now, one inside the other
   int64_t steps_ = 0;
   int depth_ = 0;
 };
+
+bool has_generation(const Node& node) {
+  return node.kind == NodeKind::kGeneration ||
+         std::ranges::any_of(node.children, [](const NodePtr& child) {
+           return child != nullptr && has_generation(*child);
+         });
+}
 
 } // namespace
 } // namespace chat
 
 ChatTemplate::ChatTemplate(std::string_view source)
-    : program_(std::make_unique<chat::Program>(chat::Program{chat::parse(source)})) {}
+    : program_(std::make_unique<chat::Program>(chat::Program{chat::parse(source)})) {
+  program_->marks_answers = chat::has_generation(*program_->root);
+}
 ChatTemplate::~ChatTemplate() = default;
 ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
 ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
 
-std::string ChatTemplate::render(const nlohmann::ordered_json& variables) const {
+bool ChatTemplate::marks_answers() const {
+  return program_->marks_answers;
+}
+
+std::string ChatTemplate::render(const nlohmann::ordered_json& variables,
+                                 std::vector<std::pair<size_t, size_t>>* marks) const {
   chat::Scope scope;
   if (!variables.is_object()) throw DataError("the variables of a chat template are not an object");
   for (const auto& [name, value] : variables.items()) scope[name] = chat::from_json(value);
-  return chat::Interpreter(std::move(scope)).run(*program_->root);
+  return chat::Interpreter(std::move(scope)).run(*program_->root, marks);
 }
 
 } // namespace pentatron::data::tokenizer

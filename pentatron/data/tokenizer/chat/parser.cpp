@@ -119,9 +119,10 @@ class Parser {
     }
     if (word == "generation") { // marks what the model says
       expect(TokenKind::kEndBlock);
-      NodePtr body = block({"endgeneration"});
+      NodePtr node = make(NodeKind::kGeneration);
+      node->children.push_back(block({"endgeneration"}));
       end("endgeneration");
-      return body;
+      return node;
     }
     fail(fmt::format("uses '{}', which is not supported,", word));
   }

@@ -40,6 +40,7 @@ enum class NodeKind : uint8_t {
   kMacro,
   kBreak,
   kContinue,
+  kGeneration, ///< a block that marks what the model says
   kBlock
 };
 
@@ -55,7 +56,7 @@ using NodePtr = std::unique_ptr<Node>;
 ///   kFor       the iterated, the filter (may be null), body, else (may be null); `names` variables
 ///   kSet       the value; `names` variables, "a.b" for a member of a namespace
 ///   kSetBlock  the body                   kMacro   the body, then default values (may be null)
-///   kBlock     statements
+///   kBlock     statements                 kGeneration  the body
 /// Of kCall, kFilter and kTest, `names` has an entry an argument: its keyword, or "".
 struct Node {
   NodeKind kind;
