@@ -85,9 +85,10 @@ std::string keys_of_one_layout(const models::ModelConfig& model) {
   using models::LoadBalancing;
   if (!model.num_moe_experts) return {};
   std::vector<std::string> keys;
-  const LoadBalancing type = model.moe_router_load_balancing_type;
-  if (type == LoadBalancing::kSinkhorn || type == LoadBalancing::kMicrobatch)
-    keys.push_back(fmt::format("model.moe_router_load_balancing_type={}", config::to_string(type)));
+  for (const LoadBalancing type : {LoadBalancing::kSinkhorn, LoadBalancing::kMicrobatch})
+    if (model.balanced_by(type))
+      keys.push_back(
+          fmt::format("model.moe_router_load_balancing_type={}", config::to_string(type)));
   if (model.moe_expert_capacity_factor)
     keys.push_back(
         fmt::format("model.moe_expert_capacity_factor={:g}", *model.moe_expert_capacity_factor));
