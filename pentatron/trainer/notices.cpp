@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "pentatron/parallelize/parallelize.h"
+#include "pentatron/trainer/precision.h"
 
 namespace pentatron::trainer {
 
@@ -58,6 +59,14 @@ std::vector<std::string> notices(const Config& config, int world_size, bool has_
     add("parallel.hierarchical_context_parallel_sizes has no effect: it is about context-parallel "
         "ranks, and there is one\n"
         "  try: parallel.hierarchical_context_parallel_sizes=[]");
+  const MixedPrecisionConfig& precision = config.mixed_precision;
+  if (precision.fp8 == Fp8Format::kNone &&
+      (precision.fp8_recipe != Fp8Recipe::kTensorwise || precision.first_last_layers_bf16))
+    add(fmt::format("mixed_precision.{} has no effect: no product is in FP8\n"
+                    "  try: mixed_precision.fp8=e4m3",
+                    precision.first_last_layers_bf16
+                        ? "first_last_layers_bf16=true"
+                        : fmt::format("fp8_recipe={}", config::to_string(precision.fp8_recipe))));
   const bool experts_travel =
       model.num_moe_experts && parallelize::expert_tensor_size(config.parallel) *
                                        config.parallel.expert_model_parallel_size >
@@ -81,10 +90,13 @@ std::vector<std::string> notices(const Config& config, int world_size, bool has_
   return all;
 }
 
-std::string keys_of_one_layout(const models::ModelConfig& model) {
+std::string keys_of_one_layout(const Config& config) {
   using models::LoadBalancing;
-  if (!model.num_moe_experts) return {};
+  const models::ModelConfig& model = config.model;
   std::vector<std::string> keys;
+  if (const std::string precision = precision_of_one_layout(config); !precision.empty())
+    keys.push_back(precision);
+  if (!model.num_moe_experts) return fmt::format("{}", fmt::join(keys, " and "));
   for (const LoadBalancing type : {LoadBalancing::kSinkhorn, LoadBalancing::kMicrobatch})
     if (model.balanced_by(type))
       keys.push_back(

@@ -155,7 +155,7 @@ void Trainer::State::build_model() {
   if (groups.tp().size() > 1 && config.dtype == Precision::kBf16)
     log::info("with tensor parallelism, bf16 sums round differently than on one rank: losses are "
               "equal on average, but not digit by digit");
-  if (const std::string keys = keys_of_one_layout(config.model);
+  if (const std::string keys = keys_of_one_layout(config);
       groups.world().size() > 1 && !keys.empty())
     log::info("other numbers of ranks or microbatches train another model, because of {}", keys);
   const bool from_elsewhere = foreign_model(config.checkpoint).has_value();

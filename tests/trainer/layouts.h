@@ -12,6 +12,8 @@ struct Work {
   std::string name;
   std::string keys;                     ///< key=value, separated by spaces
   std::string data = "documents.jsonl"; ///< the file that it is trained on
+  /// Rounding decides between two neighbours, which are far apart: fp32 runs go their own ways.
+  bool jumps = false;
 };
 
 struct Layout {
@@ -191,6 +193,24 @@ inline const std::vector<Work>& works() {
                   "model.moe_router_enable_expert_bias=true "
                   "model.moe_router_bias_update_rate=0.02 model.moe_aux_loss_coeff=0.05 "
                   "model.untie_embeddings_and_output_weights=true model.mtp_num_layers=1"},
+      // Products in FP8, whose blocks no cut of tokens or features divides.
+      {"mxfp8",
+       "model.num_layers=4 model.hidden_size=64 model.num_attention_heads=2 "
+       "model.ffn_hidden_size=64 model.hidden_dropout=0.1 train.train_iters=8 "
+       "train.eval_interval=8 "
+       "train.seq_length=32 model.max_position_embeddings=32 train.global_batch_size=4 "
+       "mixed_precision.fp8=e4m3 mixed_precision.fp8_recipe=mxfp8 "
+       "mixed_precision.first_last_layers_bf16=true mixed_precision.num_layers_at_end_in_bf16=0 "
+       "optimizer.clip_grad=0.5",
+       Work().data, true},
+      {"fp8_blocks",
+       "model.num_layers=2 model.hidden_size=256 model.num_attention_heads=2 "
+       "model.ffn_hidden_size=256 model.hidden_dropout=0.1 model.position_embedding_type="
+       "learned_absolute train.seq_length=128 model.max_position_embeddings=128 "
+       "train.train_iters=8 train.eval_interval=8 "
+       "train.global_batch_size=4 model.init_method_std=0.05 mixed_precision.fp8=e4m3 "
+       "mixed_precision.fp8_recipe=blockwise optimizer.clip_grad=0.5",
+       Work().data, true},
       // Experts in a latent, with biases and gated shared experts of the whole width.
       {"moe_latent",
        "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
@@ -308,6 +328,14 @@ inline const std::vector<Layout>& layouts() {
        true},
       {"latents_moe_tp2_sp_ep2_etp1_zero3", "latents_moe", 4,
        tp + "2" + sp + ep + "2" + etp + "1" + zero + "3" + recompute, true},
+      {"mxfp8_tp2_sp_pp2_zb_h1", "mxfp8", 4, tp + "2" + sp + pp + "2" + schedule + "zb_h1", true},
+      {"mxfp8_zero3_recompute", "mxfp8", 2, zero + "3" + small + recompute, true},
+      {"mxfp8_tp2_chunks_dp2_zero2", "mxfp8", 4, tp + "2" + sp + chunks + zero + "2" + small,
+       false},
+      {"mxfp8_pp2_interleaved", "mxfp8", 2, pp + "2" + vp + "2" + schedule + "interleaved", false},
+      {"mxfp8_micro2_dp2_zero1", "mxfp8", 2, zero + "1" + micro + "2", false},
+      {"fp8_blocks_tp2_sp", "fp8_blocks", 2, tp + "2" + sp, false},
+      {"fp8_blocks_pp2_dp2_zero1", "fp8_blocks", 4, pp + "2" + zero + "1", false},
       {"mtp_tp2_sp", "mtp", 2, tp + "2" + sp, true},
       {"mtp_pp2_interleaved", "mtp", 2, pp + "2" + vp + "2" + schedule + "interleaved", true},
       {"mtp_pp3_apart", "mtp", 3, pp + "3" + v_shape + "Ettt|tm|mL" + schedule + "zb_h1", true},
