@@ -160,11 +160,9 @@ class Blockwise {
                      const detail::AttentionResult& saved, const at::Tensor& dout) const {
     const auto acc = q.options().dtype(nn::acc_dtype(q.scalar_type()));
     const at::Tensor dq = at::zeros(q.sizes(), acc);
-    std::optional<LatentKeys::Gradient> of_latents;
-    if (call_.latents) of_latents.emplace(*call_.latents);
     const auto add = [&](const at::Tensor& travels, const Chunks& chunks, const at::Tensor& sums) {
       const at::Tensor kv = call_.made(travels),
-                       dkv = of_latents ? at::zeros(kv.sizes(), acc) : sums;
+                       dkv = call_.latents ? at::zeros(kv.sizes(), acc) : sums;
       for (const Block& block : blocks(chunks)) {
         const detail::AttentionGradients part = detail::attention_backward(
             inputs(block, q, kv),
@@ -176,12 +174,12 @@ class Blockwise {
         rows.narrow(2, 0, call_.key_size).add_(part.dk);
         rows.narrow(2, call_.key_size, call_.value_size).add_(part.dv);
       }
-      if (of_latents) sums.add_(of_latents->of(dkv, travels));
+      if (call_.latents) sums.add_(call_.latents->gradient(dkv, travels));
     };
     const at::Tensor down = straight_ ? straight_gradients(own, acc, add)
                             : ring_   ? ring_gradients(own, acc, add)
                                       : gathered_gradients(own, acc, add);
-    if (of_latents) of_latents->finish();
+    if (call_.latents && call_.latents->weight->trainable) call_.latents->weight->accumulated();
     return {dq.to(q.scalar_type()), down};
   }
 

@@ -24,19 +24,9 @@ struct LatentKeys {
   int64_t key_numbers() const { return heads * (key_size() + value_size()); }
   at::Tensor make(const at::Tensor& latents) const;
 
-  /// Of one use of the weight, whose gradient is added up over the parts.
-  class Gradient {
-   public:
-    explicit Gradient(const LatentKeys& keys);
-    /// That of latents, in the accumulate type, from `grad` of what they were made into.
-    at::Tensor of(const at::Tensor& grad, const at::Tensor& latents);
-    /// Once, after all parts.
-    void finish();
-
-   private:
-    const LatentKeys& keys_;
-    nn::Param::Sum sum_;
-  };
+  /// The gradient of latents, in the accumulate type, from `grad` of what they were made into. Adds
+  /// to that of the weight; the caller says when all parts have (Param::accumulated).
+  at::Tensor gradient(const at::Tensor& grad, const at::Tensor& latents) const;
 };
 
 } // namespace pentatron::layers
