@@ -85,17 +85,17 @@ fs::path existing(const fs::path& file) {
 /// The next way to balance experts that the run does not use.
 std::string remedy_of_dead_experts(const models::ModelConfig& model) {
   using models::LoadBalancing;
-  const LoadBalancing type = model.moe_router_load_balancing_type;
   if (model.moe_router_enable_expert_bias && model.moe_router_bias_update_rate < 0.5)
     return fmt::format("model.moe_router_bias_update_rate={:g}",
                        model.moe_router_bias_update_rate > 0 ? 2 * model.moe_router_bias_update_rate
                                                              : 0.001);
-  if (type == LoadBalancing::kSinkhorn || type == LoadBalancing::kNone)
+  if (model.balanced_by(LoadBalancing::kSinkhorn) || model.balanced_by(LoadBalancing::kNone))
     return "model.moe_router_load_balancing_type=global_aux_loss model.moe_aux_loss_coeff=0.01";
-  return fmt::format("model.moe_aux_loss_coeff={:g}",
-                     model.moe_aux_loss_coeff > 0
-                         ? std::min(2 * model.moe_aux_loss_coeff, models::kMostRouterLoss)
-                         : 0.01);
+  std::vector<double> more = model.moe_aux_loss_coeff;
+  for (double& coeff : more)
+    coeff = coeff > 0 ? std::min(2 * coeff, models::kMostRouterLoss) : 0.01;
+  return more.size() == 1 ? fmt::format("model.moe_aux_loss_coeff={:g}", more[0])
+                          : fmt::format("model.moe_aux_loss_coeff=[{:g}]", fmt::join(more, ","));
 }
 
 MlflowWriter::End mlflow_end(const std::string& exit_reason) {
