@@ -163,7 +163,12 @@ struct Wanted {
   at::Tensor logit_rows = {}; ///< [R] int64, tokens whose logits are wanted; undefined: all
   bool hidden = false;        ///< the hidden states behind the last norm
   bool scores = false;        ///< StepState::hits and predictions
+  bool token_losses = false;  ///< with `loss`: kTokenLosses and kTokenHits of the model's own term
 };
+/// Of each token [T]: its loss in the accumulate type, 0 without a target, and whether the target
+/// has the largest logit.
+inline constexpr const char* kTokenLosses = "token_losses";
+inline constexpr const char* kTokenHits = "token_hits";
 /// By name: "loss" (scaled), and what was wanted: "logits", "hidden", ...; on ranks that compute
 /// it.
 using PassResults = std::map<std::string, at::Tensor, std::less<>>;

@@ -15,6 +15,7 @@
 #include "pentatron/comm/dist_config.h"
 #include "pentatron/config/config.h"
 #include "pentatron/data/config.h"
+#include "pentatron/evaluation/config.h"
 #include "pentatron/models/model_config.h"
 #include "pentatron/optim/batch_size_schedule.h"
 #include "pentatron/optim/lr_schedule.h"
@@ -261,6 +262,7 @@ struct Config {
   data::TokenizerConfig tokenizer;
   CheckpointConfig checkpoint;
   LoggerConfig logger;
+  evaluation::EvalConfig eval;
   ProfilingConfig profiling;
   DeviceKind device = DeviceKind::kAuto;
   Precision dtype = Precision::kFp32;
@@ -287,6 +289,7 @@ struct Config {
         field("checkpoint", &C::checkpoint, "saving and loading checkpoints")
             .on_resume(OnResume::kIgnored),
         field("logger", &C::logger, "logging and metrics").on_resume(OnResume::kIgnored),
+        field("eval", &C::eval, "scores on tasks").on_resume(OnResume::kIgnored),
         field("profiling", &C::profiling, "performance traces"),
         field("device", &C::device,
               "device to run on; auto: CUDA if a GPU is present and this build supports it, else "

@@ -33,8 +33,7 @@ struct LossPass {
   double scale;
   double cap;
   bool with_gradient;
-  bool count_hits;
-  int64_t hits = 0; ///< targets with the largest logit
+  at::Tensor hits; ///< [rows] bool, targets with the largest logit; undefined: not wanted
 };
 
 void cap_logits(const at::Tensor& logits, double cap) {
@@ -148,8 +147,8 @@ at::Tensor rows_with_targets(const at::Tensor& labels) {
   return 4 * rows.size(0) <= 3 * labels.numel() ? rows : at::Tensor();
 }
 
-/// Targets whose logit is the largest of all ranks'.
-int64_t count_hits(const LossPass& pass, const at::Tensor& logits, const at::Tensor& labels) {
+/// Whether the target's logit is the largest of all ranks'. [rows] bool
+at::Tensor find_hits(const LossPass& pass, const at::Tensor& logits, const at::Tensor& labels) {
   const at::Tensor local = labels - pass.share.offset;
   const at::Tensor here = (local >= 0).logical_and_(local < pass.share.real);
   constexpr double kNone = -std::numeric_limits<double>::infinity();
@@ -162,7 +161,7 @@ int64_t count_hits(const LossPass& pass, const at::Tensor& logits, const at::Ten
   }
   comm::all_reduce_(best, comm::ReduceOp::kMax, pass.tp);
   comm::all_reduce_(target, comm::ReduceOp::kMax, pass.tp);
-  return (labels >= 0).logical_and_(target == best).sum().item<int64_t>();
+  return (labels >= 0).logical_and_(target == best);
 }
 
 void run_chunks(LossPass& pass) {
@@ -181,7 +180,7 @@ void run_chunks(LossPass& pass) {
     nn::matmul_nt_acc(logits, h, pass.weight->value());
     if (pass.bias != nullptr) logits.add_(pass.bias->value());
     cap_logits(logits, pass.cap);
-    if (pass.count_hits) pass.hits += count_hits(pass, logits, labels);
+    if (pass.hits.defined()) pass.hits.narrow(0, begin, rows).copy_(find_hits(pass, logits, labels));
     at::Tensor slope; // of the cap; the gradient may replace the logits
     if (pass.cap > 0 && pass.with_gradient) slope = 1 - (logits / pass.cap).square_();
     const at::Tensor gradient =
@@ -267,7 +266,7 @@ at::Tensor VocabHead::loss(const at::Tensor& h, const at::Tensor& labels, std::s
                 .scale = ctx.loss_scale(term),
                 .cap = cap_,
                 .with_gradient = nn::grad_enabled(),
-                .count_hits = ctx.wanted.scores};
+                .hits = {}};
   at::Tensor loss, dh;
   {
     const nn::NoAutograd guard;
@@ -278,6 +277,8 @@ at::Tensor VocabHead::loss(const at::Tensor& h, const at::Tensor& labels, std::s
     if (rows.defined()) pass.labels = labels.index_select(0, rows);
     pass.losses = at::empty({pass.h.size(0)}, h.options().dtype(nn::acc_dtype(h.scalar_type())));
     if (pass.with_gradient) pass.dh = at::empty_like(pass.h);
+    if (ctx.wanted.scores || ctx.wanted.token_losses)
+      pass.hits = at::empty({pass.h.size(0)}, h.options().dtype(at::kBool));
     run_chunks(pass);
     if (pass.with_gradient) {
       dh = rows.defined() ? at::zeros_like(all).index_copy_(0, rows, pass.dh) : pass.dh;
@@ -290,7 +291,15 @@ at::Tensor VocabHead::loss(const at::Tensor& h, const at::Tensor& labels, std::s
     // In double: the mean over a step is of many tokens, and the reported figure is exact.
     const double sum = pass.losses.sum(at::kDouble).item<double>();
     ctx.add_loss(term, sum);
-    if (pass.count_hits) ctx.add_hits(term, pass.hits);
+    if (ctx.wanted.scores) ctx.add_hits(term, pass.hits.sum().item<int64_t>());
+    if (ctx.wanted.token_losses) {
+      const auto of_tokens = [&](const at::Tensor& x) {
+        return rows.defined() ? at::zeros({labels.numel()}, x.options()).index_copy_(0, rows, x)
+                              : x;
+      };
+      ctx.deposit(nn::kTokenLosses, of_tokens(pass.losses));
+      ctx.deposit(nn::kTokenHits, of_tokens(pass.hits));
+    }
     loss = at::scalar_tensor(sum * pass.scale, pass.losses.options());
   }
   if (pass.with_gradient) {

@@ -60,7 +60,8 @@ class VocabHead {
 
   /// Shapes: h [T, hidden], labels [T] int64, negative: no target -> scalar: sum of the losses of
   /// tokens with a target, times ctx.loss_scale(term). The unscaled sum is added to the term's;
-  /// with Wanted::scores the targets with the largest logit are counted too.
+  /// with Wanted::scores the targets with the largest logit are counted too, and
+  /// Wanted::token_losses deposits the losses one by one.
   /// Its gradient must be 1: it is a root of a backward pass. Under sequence parallel h is
   /// [T / t, hidden]. Collectives: forward three all-reduces of [chunk] statistics and, in the
   /// same pass, one of dh; sequence parallel: forward all-gather of h, and a reduce-scatter of dh

@@ -14,6 +14,7 @@ namespace chat {
 
 struct Program {
   NodePtr root;
+  TemplateRules rules;
 };
 
 namespace {
@@ -28,7 +29,9 @@ using Scope = std::unordered_map<std::string, Value>;
 
 class Interpreter {
  public:
-  explicit Interpreter(Scope variables) { scopes_.push_back(std::move(variables)); }
+  Interpreter(Scope variables, bool strict) : strict_(strict) {
+    scopes_.push_back(std::move(variables));
+  }
 
   std::string run(const Node& root) {
     execute(root);
@@ -87,6 +90,8 @@ class Interpreter {
       return Flow::kOn;
     case NodeKind::kPrint: {
       const Value value = evaluate(*node.children[0]);
+      if (const Undefined* none = value.get<Undefined>(); none != nullptr && strict_)
+        fail(node, fmt::format("prints '{}', which is undefined", none->name));
       write(node, located(node, [&] { return to_text(value); }));
       return Flow::kOn;
     }
@@ -506,16 +511,23 @@ class Interpreter {
   }
 
   std::vector<Scope> scopes_;
+  bool strict_;
   std::string out_;
   int64_t steps_ = 0;
   int depth_ = 0;
 };
 
+void collect_names(const Node& node, std::set<std::string>& names) {
+  if (node.kind == NodeKind::kName) names.insert(node.text);
+  for (const NodePtr& child : node.children)
+    if (child != nullptr) collect_names(*child, names);
+}
+
 } // namespace
 } // namespace chat
 
-ChatTemplate::ChatTemplate(std::string_view source)
-    : program_(std::make_unique<chat::Program>(chat::Program{chat::parse(source)})) {}
+ChatTemplate::ChatTemplate(std::string_view source, const TemplateRules& rules)
+    : program_(std::make_unique<chat::Program>(chat::Program{chat::parse(source, rules), rules})) {}
 ChatTemplate::~ChatTemplate() = default;
 ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
 ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
@@ -524,7 +536,14 @@ std::string ChatTemplate::render(const nlohmann::ordered_json& variables) const 
   chat::Scope scope;
   if (!variables.is_object()) throw DataError("the variables of a chat template are not an object");
   for (const auto& [name, value] : variables.items()) scope[name] = chat::from_json(value);
-  return chat::Interpreter(std::move(scope)).run(*program_->root);
+  return chat::Interpreter(std::move(scope), program_->rules.strict_undefined)
+      .run(*program_->root);
+}
+
+std::set<std::string> ChatTemplate::names() const {
+  std::set<std::string> names;
+  chat::collect_names(*program_->root, names);
+  return names;
 }
 
 } // namespace pentatron::data::tokenizer
