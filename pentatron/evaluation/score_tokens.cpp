@@ -58,11 +58,11 @@ class Scorer {
     nn::StepState state;
     nn::PassResults results;
     pipeline::RunOptions options;
-    options.wanted.token_losses = true;
+    options.wanted = {.loss = false, .token_scores = true};
     options.results = &results;
     runtime_.run(schedule_, {microbatch}, state, options);
     if (model_.places.rank_of_stage.back() != model_.places.pp.rank() || scores == nullptr) return;
-    const at::Tensor losses = results.at(nn::kTokenLosses).cpu().to(at::kDouble).contiguous();
+    const at::Tensor log_probs = results.at(nn::kTokenLogProbs).cpu().to(at::kDouble).contiguous();
     const at::Tensor hits = results.at(nn::kTokenHits).cpu().contiguous();
     const std::vector<int64_t>& starts = microbatch.layouts[0].sample_starts;
     for (size_t b = 0; b < batch.size(); ++b) {
@@ -70,10 +70,10 @@ class Scorer {
       double sum = 0;
       bool greedy = true;
       for (int64_t t = end - sequences_[batch[b]].predicted; t < end; ++t) {
-        sum += losses.const_data_ptr<double>()[t];
+        sum += log_probs.const_data_ptr<double>()[t];
         greedy = greedy && hits.const_data_ptr<bool>()[t];
       }
-      scores[2 * batch[b]] = -sum;
+      scores[2 * batch[b]] = sum;
       scores[2 * batch[b] + 1] = greedy ? 1 : 0;
     }
   }

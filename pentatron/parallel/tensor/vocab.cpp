@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "pentatron/base/error.h"
@@ -33,7 +34,8 @@ struct LossPass {
   double scale;
   double cap;
   bool with_gradient;
-  at::Tensor hits; ///< [rows] bool, targets with the largest logit; undefined: not wanted
+  bool count_hits;
+  int64_t hits = 0; ///< targets with the largest logit
 };
 
 void cap_logits(const at::Tensor& logits, double cap) {
@@ -147,8 +149,8 @@ at::Tensor rows_with_targets(const at::Tensor& labels) {
   return 4 * rows.size(0) <= 3 * labels.numel() ? rows : at::Tensor();
 }
 
-/// Whether the target's logit is the largest of all ranks'. [rows] bool
-at::Tensor find_hits(const LossPass& pass, const at::Tensor& logits, const at::Tensor& labels) {
+/// Targets whose logit is the largest of all ranks'.
+int64_t count_hits(const LossPass& pass, const at::Tensor& logits, const at::Tensor& labels) {
   const at::Tensor local = labels - pass.share.offset;
   const at::Tensor here = (local >= 0).logical_and_(local < pass.share.real);
   constexpr double kNone = -std::numeric_limits<double>::infinity();
@@ -161,7 +163,7 @@ at::Tensor find_hits(const LossPass& pass, const at::Tensor& logits, const at::T
   }
   comm::all_reduce_(best, comm::ReduceOp::kMax, pass.tp);
   comm::all_reduce_(target, comm::ReduceOp::kMax, pass.tp);
-  return (labels >= 0).logical_and_(target == best);
+  return (labels >= 0).logical_and_(target == best).sum().item<int64_t>();
 }
 
 void run_chunks(LossPass& pass) {
@@ -180,7 +182,7 @@ void run_chunks(LossPass& pass) {
     nn::matmul_nt_acc(logits, h, pass.weight->value());
     if (pass.bias != nullptr) logits.add_(pass.bias->value());
     cap_logits(logits, pass.cap);
-    if (pass.hits.defined()) pass.hits.narrow(0, begin, rows).copy_(find_hits(pass, logits, labels));
+    if (pass.count_hits) pass.hits += count_hits(pass, logits, labels);
     at::Tensor slope; // of the cap; the gradient may replace the logits
     if (pass.cap > 0 && pass.with_gradient) slope = 1 - (logits / pass.cap).square_();
     const at::Tensor gradient =
@@ -266,7 +268,7 @@ at::Tensor VocabHead::loss(const at::Tensor& h, const at::Tensor& labels, std::s
                 .scale = ctx.loss_scale(term),
                 .cap = cap_,
                 .with_gradient = nn::grad_enabled(),
-                .hits = {}};
+                .count_hits = ctx.wanted.scores};
   at::Tensor loss, dh;
   {
     const nn::NoAutograd guard;
@@ -277,8 +279,6 @@ at::Tensor VocabHead::loss(const at::Tensor& h, const at::Tensor& labels, std::s
     if (rows.defined()) pass.labels = labels.index_select(0, rows);
     pass.losses = at::empty({pass.h.size(0)}, h.options().dtype(nn::acc_dtype(h.scalar_type())));
     if (pass.with_gradient) pass.dh = at::empty_like(pass.h);
-    if (ctx.wanted.scores || ctx.wanted.token_losses)
-      pass.hits = at::empty({pass.h.size(0)}, h.options().dtype(at::kBool));
     run_chunks(pass);
     if (pass.with_gradient) {
       dh = rows.defined() ? at::zeros_like(all).index_copy_(0, rows, pass.dh) : pass.dh;
@@ -291,15 +291,7 @@ at::Tensor VocabHead::loss(const at::Tensor& h, const at::Tensor& labels, std::s
     // In double: the mean over a step is of many tokens, and the reported figure is exact.
     const double sum = pass.losses.sum(at::kDouble).item<double>();
     ctx.add_loss(term, sum);
-    if (ctx.wanted.scores) ctx.add_hits(term, pass.hits.sum().item<int64_t>());
-    if (ctx.wanted.token_losses) {
-      const auto of_tokens = [&](const at::Tensor& x) {
-        return rows.defined() ? at::zeros({labels.numel()}, x.options()).index_copy_(0, rows, x)
-                              : x;
-      };
-      ctx.deposit(nn::kTokenLosses, of_tokens(pass.losses));
-      ctx.deposit(nn::kTokenHits, of_tokens(pass.hits));
-    }
+    if (pass.count_hits) ctx.add_hits(term, pass.hits);
     loss = at::scalar_tensor(sum * pass.scale, pass.losses.options());
   }
   if (pass.with_gradient) {
@@ -313,11 +305,41 @@ at::Tensor VocabHead::loss(const at::Tensor& h, const at::Tensor& labels, std::s
 
 at::Tensor VocabHead::logits(const at::Tensor& h, const at::Tensor& rows) const {
   const nn::NoAutograd guard;
+  const at::Tensor all = gathered_tokens(h, tp_);
+  return whole_logits(rows.defined() ? all.index_select(0, rows) : all);
+}
+
+void VocabHead::score_tokens(const at::Tensor& h, const at::Tensor& labels,
+                             const nn::ForwardContext& ctx) const {
+  const nn::NoAutograd guard;
+  const at::Tensor rows = at::nonzero(labels >= 0).view({-1});
+  const at::Tensor all = gathered_tokens(h, tp_).index_select(0, rows);
+  const at::Tensor targets = labels.index_select(0, rows);
+  const auto acc = h.options().dtype(nn::acc_dtype(h.scalar_type()));
+  const int64_t row_bytes =
+      weight_->spec().shape[0] * static_cast<int64_t>(acc.dtype().itemsize());
+  const int64_t chunk = std::max<int64_t>(1, kChunkBytes / row_bytes);
+  std::vector<at::Tensor> log_probs = {at::empty({0}, acc)},
+                          hits = {at::empty({0}, h.options().dtype(at::kBool))};
+  for (int64_t begin = 0; begin < rows.size(0); begin += chunk) {
+    const int64_t count = std::min(chunk, rows.size(0) - begin);
+    const at::Tensor target = targets.narrow(0, begin, count);
+    const at::Tensor logits = whole_logits(all.narrow(0, begin, count));
+    hits.push_back(logits.argmax(1) == target);
+    log_probs.push_back(at::log_softmax(logits, 1).gather(1, target.unsqueeze(1)).squeeze(1));
+  }
+  const auto of_tokens = [&](const std::vector<at::Tensor>& parts) {
+    const at::Tensor x = at::cat(parts);
+    return at::zeros({labels.numel()}, x.options()).index_copy_(0, rows, x);
+  };
+  ctx.deposit(nn::kTokenLogProbs, of_tokens(log_probs));
+  ctx.deposit(nn::kTokenHits, of_tokens(hits));
+}
+
+at::Tensor VocabHead::whole_logits(const at::Tensor& all) const {
   const VocabShare share = vocab_share(*weight_);
-  at::Tensor all = gathered_tokens(h, tp_);
-  if (rows.defined()) all = all.index_select(0, rows);
   const at::Tensor local =
-      at::empty({all.size(0), share.padded}, all.options().dtype(nn::acc_dtype(h.scalar_type())));
+      at::empty({all.size(0), share.padded}, all.options().dtype(nn::acc_dtype(all.scalar_type())));
   nn::matmul_nt_acc(local, all, weight_->value());
   if (bias_ != nullptr) local.add_(bias_->value());
   cap_logits(local, cap_);

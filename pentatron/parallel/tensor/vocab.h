@@ -60,8 +60,7 @@ class VocabHead {
 
   /// Shapes: h [T, hidden], labels [T] int64, negative: no target -> scalar: sum of the losses of
   /// tokens with a target, times ctx.loss_scale(term). The unscaled sum is added to the term's;
-  /// with Wanted::scores the targets with the largest logit are counted too, and
-  /// Wanted::token_losses deposits the losses one by one.
+  /// with Wanted::scores the targets with the largest logit are counted too.
   /// Its gradient must be 1: it is a root of a backward pass. Under sequence parallel h is
   /// [T / t, hidden]. Collectives: forward three all-reduces of [chunk] statistics and, in the
   /// same pass, one of dh; sequence parallel: forward all-gather of h, and a reduce-scatter of dh
@@ -73,7 +72,15 @@ class VocabHead {
   /// accumulate type, on every rank of the group.
   at::Tensor logits(const at::Tensor& h, const at::Tensor& rows) const;
 
+  /// Deposits nn::kTokenLogProbs and nn::kTokenHits, on every rank of the group. By log_softmax of
+  /// LibTorch, in chunks of whole rows: its sums in fp32 are lower than exact ones by up to 1e-5 a
+  /// token, and programs whose scores are compared use it.
+  void score_tokens(const at::Tensor& h, const at::Tensor& labels,
+                    const nn::ForwardContext& ctx) const;
+
  private:
+  at::Tensor whole_logits(const at::Tensor& h) const; ///< of gathered tokens
+
   nn::Param* weight_;
   nn::Param* bias_;
   TensorParallel tp_;
