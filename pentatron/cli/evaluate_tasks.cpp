@@ -20,10 +20,11 @@ void check_model(const std::string& where, const OpenedModel& opened) {
   const models::ModelSpec spec = models::model_spec(opened.config.model);
   if (spec.generates == models::Generates::kContinuation) return;
   const bool judges = spec.scores != models::SampleScores::kNone;
-  raise<ConfigError>("{} is a model of type {}, and --tasks needs one that predicts the next token\n"
-                     "  try: {}",
-                     where, config::to_string(opened.config.model.type),
-                     judges ? "--file FILE.jsonl with labels" : "--batches FILE");
+  raise<ConfigError>(
+      "{} is a model of type {}, and --tasks needs one that predicts the next token\n"
+      "  try: {}",
+      where, config::to_string(opened.config.model.type),
+      judges ? "--file FILE.jsonl with labels" : "--batches FILE");
 }
 
 int64_t max_length_of(const trainer::Config& config) {
@@ -81,20 +82,19 @@ int evaluate_on_tasks(const std::string& model, const std::vector<std::string>& 
   if (tokenizer == nullptr)
     raise<ConfigError>("{} has no tokenizer, which --tasks needs\n  try: {}", model,
                        download_or(opened.source->facts().path, "--batches FILE with token ids"));
-  const evaluation::PreparedTasks tasks =
-      evaluation::prepare_tasks(arguments.tasks, settings.eval);
-  const evaluation::TextEnds ends = evaluation::text_ends(
-      *tokenizer, tokenizer_path(opened), opened.source->facts().generation.eos);
+  const evaluation::PreparedTasks tasks = evaluation::prepare_tasks(arguments.tasks, settings.eval);
+  const evaluation::TextEnds ends = evaluation::text_ends(*tokenizer, tokenizer_path(opened),
+                                                          opened.source->facts().generation.eos);
   return run_ranks(ranks, settings, [&](const comm::Group& world) {
     const RankLog rank_log("", world);
     LoadedModel loaded = load_model_in_groups(opened, world);
     const bool experts = settings.parallel.expert_model_parallel_size > 1;
-    const std::vector<evaluation::TaskScores> scores = evaluation::evaluate_tasks(
-        loaded.model, *tokenizer, ends, tasks, settings.eval,
-        {.max_length = max_length,
-         .dp = loaded.groups.dp(),
-         .generate_together = experts,
-         .progress = "evaluate"});
+    const std::vector<evaluation::TaskScores> scores =
+        evaluation::evaluate_tasks(loaded.model, *tokenizer, ends, tasks, settings.eval,
+                                   {.max_length = max_length,
+                                    .dp = loaded.groups.dp(),
+                                    .generate_together = experts,
+                                    .progress = "evaluate"});
     if (world.rank() != 0) return;
     fmt::print("{}", evaluation::score_table(scores));
     if (arguments.out.empty()) return;

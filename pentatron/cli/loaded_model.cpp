@@ -56,9 +56,9 @@ OpenedModel open_trained_model(const std::string& where, const std::vector<std::
   base.train.global_batch_size = ranks; // of any number of copies
   base.dtype = precision_of(opened.source->dtype());
   std::vector<std::string> known = {
-       "parallel.tensor_model_parallel_size", "parallel.pipeline_model_parallel_size",
-       "parallel.pipeline_model_parallel_layout", "parallel.expert_model_parallel_size",
-       "parallel.expert_tensor_parallel_size", "dist."};
+      "parallel.tensor_model_parallel_size",     "parallel.pipeline_model_parallel_size",
+      "parallel.pipeline_model_parallel_layout", "parallel.expert_model_parallel_size",
+      "parallel.expert_tensor_parallel_size",    "dist."};
   known.insert(known.end(), use.keys.begin(), use.keys.end());
   opened.config = with_runtime_keys(keys, base, known, ranks);
   const parallelize::ParallelConfig& parallel = opened.config.parallel;
@@ -94,9 +94,9 @@ LoadedModel load_model_in_groups(const OpenedModel& opened, const comm::Group& w
   const parallelize::PipelinePlan plan = parallelize::plan_pipeline(config.parallel, config.model);
   const at::Device device = trainer::choose_device(config.device);
   trainer::choose_kernels_quietly(config, device, world);
-  LoadedModel loaded{.model = {},
-                     .groups = parallelize::make_groups(world, config.parallel, nullptr,
-                                                        config.model, plan)};
+  LoadedModel loaded{
+      .model = {},
+      .groups = parallelize::make_groups(world, config.parallel, nullptr, config.model, plan)};
   // Each rank opens the files: readers are for one thread at a time, and ranks may be threads.
   checkpoint::read_model(
       opened.where, opened.source->facts().path, world, [&](checkpoint::ModelSource& source) {

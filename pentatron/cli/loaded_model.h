@@ -29,8 +29,9 @@ trainer::Config saved_config(const checkpoint::ModelFacts& facts);
 trainer::Precision precision_of(SafeDtype dtype);
 
 struct ModelUse {
-  std::vector<std::string> keys = {}; ///< more that may be given (a section by its name and a point)
-  bool copies = false;                ///< several copies of the model, on data-parallel ranks
+  std::vector<std::string> keys =
+      {};              ///< more that may be given (a section by its name and a point)
+  bool copies = false; ///< several copies of the model, on data-parallel ranks
 };
 /// Keys of the layout (tensor and pipeline ranks), dist, dtype, device and train.num_threads may be
 /// given. Throws ConfigError if the ranks are not those of one model, or of its copies.

@@ -1,4 +1,5 @@
-/// A YAML text as a plain tree, before types are known. For config, and for files that are read as cautiously.
+/// A YAML text as a plain tree, before types are known. For config, and for files that are read as
+/// cautiously.
 #pragma once
 
 #include <optional>

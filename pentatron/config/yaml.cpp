@@ -86,10 +86,9 @@ class TreeBuilder : public YAML::EventHandler {
       node.type = Node::Type::kRefused;
     }
     if (!tag.empty() && tag != "?" && tag != "!") {
-      refuse(
-          mark,
-          fmt::format("the tag '{}' is not allowed in {}; {}", tag, kind_.name, kind_.no_tags),
-          std::string(kind_.instead_of_tag));
+      refuse(mark,
+             fmt::format("the tag '{}' is not allowed in {}; {}", tag, kind_.name, kind_.no_tags),
+             std::string(kind_.instead_of_tag));
       node.type = Node::Type::kRefused;
     }
     return node;
@@ -171,9 +170,9 @@ Node scalar_node(std::string_view text) {
 std::optional<Node> parse_yaml(std::string_view text, std::string_view where, bool lines,
                                Violations& violations, const YamlKind& kind) {
   if (text.size() > kMaxBytes) {
-    violations.add_at(where, "",
-                      fmt::format("the text has {} bytes, more than the limit of {}",
-                                  text.size(), kMaxBytes));
+    violations.add_at(
+        where, "",
+        fmt::format("the text has {} bytes, more than the limit of {}", text.size(), kMaxBytes));
     return std::nullopt;
   }
   if (!is_utf8(text)) {

@@ -87,8 +87,9 @@ Regex::Regex(const std::string& pattern) : code_(std::make_unique<Code>()) {
   const std::string source = translated(pattern);
   int error = 0;
   PCRE2_SIZE at = 0;
-  code_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(source.data()), source.size(),
-                              PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &at, nullptr);
+  code_->code =
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(source.data()), source.size(),
+                    PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &at, nullptr);
   if (code_->code == nullptr)
     raise<DataError>("the pattern '{}' is not a regular expression that is supported: {}", pattern,
                      message_of(error));
@@ -148,8 +149,9 @@ std::string Regex::replace(std::string_view text, std::string_view replacement, 
         if (g > 0 && i + 1 < replacement.size() && is_digit(replacement[i + 1]))
           g = 10 * g + static_cast<size_t>(replacement[++i] - '0');
         group(g);
-      } else if (next == 'g' && replacement.substr(i).starts_with("g<") && i + 3 < replacement.size() &&
-                 is_digit(replacement[i + 2]) && replacement[i + 3] == '>') {
+      } else if (next == 'g' && replacement.substr(i).starts_with("g<") &&
+                 i + 3 < replacement.size() && is_digit(replacement[i + 2]) &&
+                 replacement[i + 3] == '>') {
         group(static_cast<size_t>(replacement[i + 2] - '0'));
         i += 3;
       } else if (next == 'n') {

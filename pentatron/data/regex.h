@@ -26,8 +26,8 @@ class Regex {
   /// DataError for a search beyond all bounds.
   std::vector<Groups> find_all(std::string_view text) const;
 
-  /// re.sub: `replacement` may name groups as \\1 or \\g<1>; `count` 0: all. Throws DataError if the
-  /// result has more than `max_bytes`.
+  /// re.sub: `replacement` may name groups as \\1 or \\g<1>; `count` 0: all. Throws DataError if
+  /// the result has more than `max_bytes`.
   std::string replace(std::string_view text, std::string_view replacement, int64_t count = 0,
                       size_t max_bytes = size_t{64} << 20) const;
 

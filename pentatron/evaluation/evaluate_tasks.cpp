@@ -16,7 +16,6 @@ namespace pentatron::evaluation {
 
 namespace {
 
-
 /// A progress line with the time that is left.
 class Counter {
  public:
@@ -102,11 +101,11 @@ std::vector<TaskScores> evaluate_tasks(parallelize::ModelView model,
   }
   {
     Counter counter(options.progress, std::ssize(sequences));
-    const std::vector<TokenScore> scores =
-        score_tokens(model, sequences,
-                     {.batch_tokens = config.batch_tokens,
-                      .dp = options.dp,
-                      .done = [&](int64_t count) { counter.done(count); }});
+    const std::vector<TokenScore> scores = score_tokens(
+        model, sequences,
+        {.batch_tokens = config.batch_tokens, .dp = options.dp, .done = [&](int64_t count) {
+           counter.done(count);
+         }});
     for (size_t i = 0; i < scores.size(); ++i) {
       places[i]->loglikelihood += scores[i].loglikelihood;
       places[i]->greedy = places[i]->greedy && scores[i].greedy;
@@ -123,8 +122,8 @@ std::vector<TaskScores> evaluate_tasks(parallelize::ModelView model,
   }
   std::vector<TaskScores> results;
   for (size_t t = 0; t < tasks.tasks.size(); ++t) {
-    results.push_back(score_items(tasks.tasks[t].task, tasks.tasks[t].items, answers[t],
-                                  config.bootstrap_iters));
+    results.push_back(
+        score_items(tasks.tasks[t].task, tasks.tasks[t].items, answers[t], config.bootstrap_iters));
     results.back().num_fewshot = tasks.tasks[t].num_fewshot;
   }
   std::vector<TaskScores> groups = score_groups(tasks.groups, results);

@@ -70,16 +70,15 @@ class Writer {
     for (const size_t i : batch) tokens.push_back(prompts_[i].tokens);
     std::vector<std::vector<int64_t>> written(batch.size());
     const auto stopped = [&](size_t text, const generate::Drawn& drawn) {
-      written[text].push_back(drawn.token);
+      // Rows of the vocabulary that the tokenizer does not know are drawn too, and have no text.
+      if (drawn.token < tokenizer_.vocab_size()) written[text].push_back(drawn.token);
       const std::string so_far = tokenizer_.decode(written[text]);
       return std::ranges::none_of(generation.until, [&](const std::string& stop) {
         return so_far.find(stop) != std::string::npos;
       });
     };
     generate::generate(model_, tokens,
-                       {.sampling = {.temperature = 0,
-                                     .num_tokens = std::min(tokenizer_.vocab_size(),
-                                                            model_.model.config().vocab_size)},
+                       {.sampling = {.temperature = 0},
                         .max_new_tokens = generation.max_gen_toks,
                         .context = options_.max_length,
                         .stop_tokens = ends_.stop},

@@ -122,8 +122,8 @@ class Scorer {
 void check(const std::vector<ScoredTokens>& sequences, int64_t vocab_size) {
   for (const ScoredTokens& sequence : sequences) {
     PT_DCHECK(sequence.predicted > 0 && sequence.predicted < std::ssize(sequence.tokens));
-    const int64_t bad = kernels::first_bad_id(sequence.tokens.data(),
-                                              std::ssize(sequence.tokens), vocab_size);
+    const int64_t bad =
+        kernels::first_bad_id(sequence.tokens.data(), std::ssize(sequence.tokens), vocab_size);
     if (bad >= 0)
       raise<DataError>("the tokenizer gives token {}, outside the model's vocabulary of {}",
                        sequence.tokens[static_cast<size_t>(bad)], vocab_size);

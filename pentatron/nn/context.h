@@ -165,8 +165,8 @@ struct Wanted {
   bool scores = false;        ///< StepState::hits and predictions
   bool token_scores = false;  ///< kTokenLogProbs and kTokenHits of the batch's labels
 };
-/// Of each token [T]: ln p of its label in the accumulate type, 0 without one, and whether the label
-/// has the largest logit (the first of equals).
+/// Of each token [T]: ln p of its label in the accumulate type, 0 without one, and whether the
+/// label has the largest logit (the first of equals).
 inline constexpr const char* kTokenLogProbs = "token_log_probs";
 inline constexpr const char* kTokenHits = "token_hits";
 

@@ -563,6 +563,35 @@ void Reporter::evaluation(int64_t iteration, int64_t consumed_samples, const Eva
                          {{s.options.loss_name, result.loss}}));
 }
 
+void Reporter::task_scores(int64_t iteration, int64_t consumed_samples,
+                           const std::vector<evaluation::TaskScores>& results) {
+  State& s = *state_;
+  if (!s.options.main_rank) return;
+  Scores figures;
+  std::string shown;
+  for (const evaluation::TaskScores& task : results) {
+    for (const evaluation::Score& score : task.scores) {
+      figures.emplace_back(fmt::format("eval_{}_{}", task.task, score.name()), score.value);
+      if (score.stderr_)
+        figures.emplace_back(fmt::format("eval_{}_{}", task.task, score.stderr_name()),
+                             *score.stderr_);
+      shown += fmt::format(" | {} {} {:.4f}", task.task, score.name(), score.value);
+    }
+  }
+  s.write_metrics([&](MetricsFile& metrics) {
+    metrics.write(task_line(iteration, figures, consumed_samples, s.tokens(consumed_samples)));
+  });
+  s.write_tensorboard(iteration, [&](TensorBoardWriter& board) {
+    for (const evaluation::TaskScores& task : results)
+      for (const evaluation::Score& score : task.scores)
+        board.scalar(fmt::format("eval/{}/{}", task.task, score.name()), iteration, score.value);
+  });
+  s.track(iteration, iteration, {figures.begin(), figures.end()});
+  s.settle();
+  const std::string line = fmt::format("tasks at iteration {}{}", iteration, shown);
+  s.print(line, line);
+}
+
 void Reporter::finish(const std::string& exit_reason) {
   State& s = *state_;
   if (!s.options.main_rank || s.finished) return;

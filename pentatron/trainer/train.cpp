@@ -24,6 +24,7 @@
 #include "pentatron/data/data_files.h"
 #include "pentatron/data/entropy.h"
 #include "pentatron/data/loader.h"
+#include "pentatron/evaluation/evaluate_tasks.h"
 #include "pentatron/models/param_specs.h"
 #include "pentatron/nn/memory/counting_allocator.h"
 #include "pentatron/trainer/check_run.h"
@@ -68,6 +69,7 @@ struct Trainer::State {
   optim::BatchSizeSchedule batch_sizes = optim::BatchSizeSchedule::constant(1);
   checkpoint::TrainState progress;
   StoredTokenizer stored_tokenizer;
+  std::optional<evaluation::PreparedTasks> tasks;    ///< of eval.tasks
   std::string data_files;                            ///< of this run, as checkpoints keep them
   std::string kernel_choice;                         ///< the choice, as checkpoints keep it
   std::map<std::string, std::string> files_of_model; ///< config.json of where it began
@@ -94,6 +96,7 @@ struct Trainer::State {
   /// None if not one sample has a target.
   std::optional<Evaluation> validate(const std::shared_ptr<const data::Dataset>& dataset);
   std::optional<Evaluation> validate();
+  std::vector<evaluation::TaskScores> score_tasks();
   checkpoint::SaveOptions save_options() const;
   std::vector<checkpoint::SaveEvent> save();
   TrainReport train(Reporter& reporter);
@@ -129,6 +132,7 @@ void Trainer::State::open_data() {
   for (const std::string& stream : models::model_spec(config.model).streams)
     lengths.push_back(datasets.train->sequence_length(stream));
   stored_tokenizer = trainer::stored_tokenizer(config.tokenizer);
+  if (!config.eval.tasks.empty()) tasks = evaluation::prepare_tasks(config.eval.tasks, config.eval);
   data_files = comm::broadcast_text(
       main_rank ? data::to_json(data::describe_files(datasets.files)) : "", 0, groups.world());
   log_input(config, datasets, *tokenizer, run.samples);
@@ -355,6 +359,15 @@ std::optional<Evaluation> Trainer::State::validate() {
   return parts.empty() ? std::nullopt : std::optional(mean_of(parts));
 }
 
+std::vector<evaluation::TaskScores> Trainer::State::score_tasks() {
+  const evaluation::TextEnds ends = evaluation::text_ends(*tokenizer, config.tokenizer.path);
+  return evaluation::evaluate_tasks(model, *tokenizer, ends, *tasks, config.eval,
+                                    {.max_length = config.eval.max_length.value_or(sequence),
+                                     .dp = groups.dp(),
+                                     .generate_together = true,
+                                     .progress = {}});
+}
+
 checkpoint::SaveOptions Trainer::State::save_options() const {
   const CheckpointConfig& c = config.checkpoint;
   return {.dir = c.save,
@@ -499,7 +512,13 @@ TrainReport Trainer::State::train(Reporter& reporter) {
       s.progress.figures["validation_" + name] = value;
     reporter.evaluation(s.progress.iteration, s.progress.consumed_samples, *result);
   };
-  if (s.progress.iteration >= s.total_iterations && c.train.eval_interval > 0) evaluate();
+  const auto score_tasks = [&] {
+    reporter.task_scores(s.progress.iteration, s.progress.consumed_samples, s.score_tasks());
+  };
+  if (s.progress.iteration >= s.total_iterations) {
+    if (c.train.eval_interval > 0) evaluate();
+    if (s.tasks) score_tasks();
+  }
 
   while (s.progress.iteration < s.total_iterations) {
     const double step_begin = monotonic_s();
@@ -561,6 +580,8 @@ TrainReport Trainer::State::train(Reporter& reporter) {
     if (c.train.eval_interval > 0 && (iteration % c.train.eval_interval == 0 || last)) {
       evaluate();
     }
+    const bool on_interval = c.eval.interval > 0 && iteration % c.eval.interval == 0;
+    if (s.tasks && (on_interval || last)) score_tasks();
     std::optional<StopReason> stop;
     if (c.train.exit_interval > 0 && iteration % c.train.exit_interval == 0)
       stop = StopReason::kExitInterval;

@@ -25,10 +25,10 @@ struct Program;
 
 /// How blocks and the source's end are read, and what an undefined value is.
 struct TemplateRules {
-  bool trim_blocks = true;           ///< a line feed behind a block is dropped
-  bool lstrip_blocks = true;         ///< as are blanks before a block that is first in its line
+  bool trim_blocks = true;            ///< a line feed behind a block is dropped
+  bool lstrip_blocks = true;          ///< as are blanks before a block that is first in its line
   bool keep_trailing_newline = false; ///< of the source
-  bool strict_undefined = false;     ///< printing one is an error
+  bool strict_undefined = false;      ///< printing one is an error
 };
 
 class ChatTemplate {

@@ -36,8 +36,8 @@ std::vector<std::string> columns_of(const Task& task) {
 void read_records(const Task& task, const fs::path& path, Documents& documents) {
   const bool parquet = task.data.format == DataFormat::kParquet;
   data::InputFile file{.path = path,
-                       .format = parquet ? data::FileFormat::kParquet
-                                         : data::FileFormat::kJsonLines,
+                       .format =
+                           parquet ? data::FileFormat::kParquet : data::FileFormat::kJsonLines,
                        .size_bytes = static_cast<int64_t>(fs::file_size(path))};
   data::RecordOptions options;
   if (parquet) options.more = columns_of(task);
@@ -161,8 +161,8 @@ Documents read_documents(const Task& task, const std::string& split) {
   for (const fs::path& path : files->second) {
     require(task, split, path);
     if (task.data.format == DataFormat::kCsv) {
-      Documents more = parse_csv(read_file(path), task.data.column_names, task.data.delimiter[0],
-                                 path.string());
+      Documents more =
+          parse_csv(read_file(path), task.data.column_names, task.data.delimiter[0], path.string());
       std::ranges::move(more, std::back_inserter(documents));
     } else {
       read_records(task, path, documents);

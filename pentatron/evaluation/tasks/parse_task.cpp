@@ -153,11 +153,12 @@ DataFiles data_of(KeyReader& task) {
   } else if (path == "parquet") {
     data.format = DataFormat::kParquet;
   } else if (path != "json") {
-    task.fail(fmt::format("dataset_path: {} is not the format of a file, and pentatron downloads no "
-                          "data",
-                          path),
-              "dataset_path: json, csv or parquet, and dataset_kwargs: {data_files: {test: "
-              "FILE.jsonl}}");
+    task.fail(
+        fmt::format("dataset_path: {} is not the format of a file, and pentatron downloads no "
+                    "data",
+                    path),
+        "dataset_path: json, csv or parquet, and dataset_kwargs: {data_files: {test: "
+        "FILE.jsonl}}");
   }
   const Document given = task.any("dataset_kwargs");
   if (given.is_null())
@@ -170,8 +171,7 @@ DataFiles data_of(KeyReader& task) {
   } else if (!files.is_null()) {
     data.splits["train"] = paths_of(keys, files);
   }
-  if (data.splits.empty())
-    keys.fail("data_files names no file", "data_files: {test: FILE.jsonl}");
+  if (data.splits.empty()) keys.fail("data_files names no file", "data_files: {test: FILE.jsonl}");
   const Document labels = keys.any("label_files");
   if (labels.is_object())
     for (const auto& [split, value] : labels.items()) data.labels[split] = paths_of(keys, value)[0];
@@ -255,7 +255,8 @@ void check_fields(const KeyReader& keys, const Task& task) {
     keys.fail("doc_to_target is missing", "doc_to_target: \"{{target}}\"");
   if (!task.fields.text.given()) keys.fail("doc_to_text is missing", "doc_to_text: \"{{text}}\"");
   if (task.output_type == OutputType::kMultipleChoice && !task.fields.choice.given())
-    keys.fail("output_type: multiple_choice needs doc_to_choice", "doc_to_choice: [\"no\", \"yes\"]");
+    keys.fail("output_type: multiple_choice needs doc_to_choice",
+              "doc_to_choice: [\"no\", \"yes\"]");
 }
 
 } // namespace

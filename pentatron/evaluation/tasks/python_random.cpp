@@ -19,8 +19,7 @@ PythonRandom::PythonRandom(uint64_t seed) {
   if (seed >> 32 != 0) key.push_back(static_cast<uint32_t>(seed >> 32));
   state_[0] = 19650218u;
   for (size_t i = 1; i < kN; ++i)
-    state_[i] =
-        1812433253u * (state_[i - 1] ^ (state_[i - 1] >> 30)) + static_cast<uint32_t>(i);
+    state_[i] = 1812433253u * (state_[i - 1] ^ (state_[i - 1] >> 30)) + static_cast<uint32_t>(i);
   size_t i = 1, j = 0;
   const auto step = [&] {
     if (++i >= kN) {

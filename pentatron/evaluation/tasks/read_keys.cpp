@@ -4,8 +4,7 @@
 
 namespace pentatron::evaluation {
 
-KeyReader::KeyReader(const Document& map, std::string where)
-    : map_(map), where_(std::move(where)) {
+KeyReader::KeyReader(const Document& map, std::string where) : map_(map), where_(std::move(where)) {
   if (!map.is_object()) fail("the value has no keys", "key: value");
 }
 

@@ -59,9 +59,10 @@ class Loader {
     for (const std::string& name : sources_.names) {
       if (is_file_name(name)) {
         if (std::error_code error; !fs::exists(name, error))
-          raise<DataError>("the task file {} does not exist\n  try: the path of a YAML file, or one "
-                           "of the names {}",
-                           name, fmt::join(known_names(), ", "));
+          raise<DataError>(
+              "the task file {} does not exist\n  try: the path of a YAML file, or one "
+              "of the names {}",
+              name, fmt::join(known_names(), ", "));
         file(name, false);
       } else {
         named(name);
@@ -78,10 +79,10 @@ class Loader {
       return static_cast<void>(file(file_of_name, true));
     const std::vector<std::string> names = known_names();
     const std::string near = nearest(name, names);
-    raise<ConfigError>("there is no task {}\n  try: {}", name,
-                       near.empty() ? fmt::format("the path of a YAML file, or one of {}",
-                                                  fmt::join(names, ", "))
-                                    : near);
+    raise<ConfigError>(
+        "there is no task {}\n  try: {}", name,
+        near.empty() ? fmt::format("the path of a YAML file, or one of {}", fmt::join(names, ", "))
+                     : near);
   }
 
   /// The name of what the file holds.
@@ -141,7 +142,8 @@ class Loader {
     for (const Document& member : members.is_array() ? members : Document::array({members})) {
       if (member.is_string()) {
         const std::string name = member.get<std::string>();
-        group.members.push_back(file(beside(path, is_file_name(name) ? name : name + ".yaml"), own));
+        group.members.push_back(
+            file(beside(path, is_file_name(name) ? name : name + ".yaml"), own));
       } else if (member.is_object()) {
         group.members.push_back(add(resolved(path, member, own, 0), path, own));
       } else {

@@ -62,9 +62,11 @@ class ItemMaker {
       return item;
     }
     const bool several = is_number(text); // each choice is a context
-    const std::string shown = several ? before(document) : before(document) + question(document, text);
+    const std::string shown =
+        several ? before(document) : before(document) + question(document, text);
     if (task_.output_type == OutputType::kGenerate) {
-      item.requests.push_back({.kind = Request::Kind::kGenerate, .context = shown, .continuation = {}});
+      item.requests.push_back(
+          {.kind = Request::Kind::kGenerate, .context = shown, .continuation = {}});
     } else if (task_.output_type == OutputType::kLogLikelihood) {
       item.requests.push_back({.context = shown, .continuation = to_text(item.target)});
     } else {
@@ -88,9 +90,8 @@ class ItemMaker {
     const std::string& delimiter = task_.fields.target_delimiter;
     for (const std::string& choice : item.choices) {
       if (several)
-        item.requests.push_back(
-            {.context = shown + question(item.document, choice, ""),
-             .continuation = delimiter + to_text(item.target)});
+        item.requests.push_back({.context = shown + question(item.document, choice, ""),
+                                 .continuation = delimiter + to_text(item.target)});
       else
         item.requests.push_back({.context = shown, .continuation = delimiter + choice});
     }
@@ -186,8 +187,7 @@ class ItemMaker {
     if (drawn > examples_.size())
       raise<DataError>("task {} shows {} examples of {}, which are too few\n  try: "
                        "eval.num_fewshot={}",
-                       task_.name, shots_, examples_.size(),
-                       examples_.size() - (excludes ? 1 : 0));
+                       task_.name, shots_, examples_.size(), examples_.size() - (excludes ? 1 : 0));
     for (const size_t i : random_.sample(examples_.size(), drawn))
       if (all.size() < count && !(excludes && examples_[i] == document))
         all.push_back(&examples_[i]);

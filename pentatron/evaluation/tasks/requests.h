@@ -29,9 +29,9 @@ struct Item {
 };
 
 struct RequestOptions {
-  int64_t limit = 0;                     ///< at most so many documents; 0: all
-  std::optional<int64_t> num_fewshot;    ///< in place of the task's, unless that is 0
-  uint64_t seed = 1234;                  ///< of examples that are drawn
+  int64_t limit = 0;                  ///< at most so many documents; 0: all
+  std::optional<int64_t> num_fewshot; ///< in place of the task's, unless that is 0
+  uint64_t seed = 1234;               ///< of examples that are drawn
 };
 
 /// How many examples the task shows.

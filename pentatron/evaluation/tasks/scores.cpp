@@ -284,8 +284,7 @@ std::vector<TaskScores> score_groups(const std::vector<Group>& groups,
     std::vector<const TaskScores*>& own = leaves[group.name];
     for (const std::string& member : group.members)
       own.insert(own.end(), leaves[member].begin(), leaves[member].end());
-    TaskScores result{
-        .task = group.name, .alias = group.alias, .scores = {}, .is_group = true};
+    TaskScores result{.task = group.name, .alias = group.alias, .scores = {}, .is_group = true};
     for (const TaskScores* task : own) result.samples += task->samples;
     for (const GroupMetric& metric : group.metrics) {
       double sum = 0, weights = 0, pooled = 0, squares = 0, samples = 0;
@@ -309,9 +308,8 @@ std::vector<TaskScores> score_groups(const std::vector<Group>& groups,
       }
       if (!any) continue;
       const auto count = static_cast<double>(own.size());
-      const double error = metric.weight_by_size
-                               ? std::sqrt(pooled / (samples - count) / samples)
-                               : std::sqrt(squares) / count;
+      const double error = metric.weight_by_size ? std::sqrt(pooled / (samples - count) / samples)
+                                                 : std::sqrt(squares) / count;
       result.scores.push_back(
           {.metric = metric.metric,
            .filter = metric.filter,

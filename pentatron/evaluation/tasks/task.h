@@ -91,10 +91,10 @@ struct Fields {
 
 struct Fewshot {
   std::optional<std::string> split;
-  bool first_n = false;               ///< else drawn
-  nlohmann::ordered_json samples;     ///< null, or a list of documents
-  std::vector<size_t> indices;        ///< of the split's documents; empty: all
-  Fields fields;                      ///< of shown documents
+  bool first_n = false;           ///< else drawn
+  nlohmann::ordered_json samples; ///< null, or a list of documents
+  std::vector<size_t> indices;    ///< of the split's documents; empty: all
+  Fields fields;                  ///< of shown documents
 };
 
 struct Task {
@@ -128,7 +128,7 @@ struct Group {
 };
 
 struct TaskList {
-  std::vector<Task> tasks; ///< each name once
+  std::vector<Task> tasks;   ///< each name once
   std::vector<Group> groups; ///< members before those that have them
 };
 

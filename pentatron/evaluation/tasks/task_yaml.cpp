@@ -9,10 +9,9 @@ namespace pentatron::evaluation {
 
 namespace {
 
-constexpr config::YamlKind kTask = {
-    .name = "a task file",
-    .no_tags = "task files hold data, and pentatron runs no Python",
-    .instead_of_tag = "a Jinja template that does the same"};
+constexpr config::YamlKind kTask = {.name = "a task file",
+                                    .no_tags = "task files hold data, and pentatron runs no Python",
+                                    .instead_of_tag = "a Jinja template that does the same"};
 
 bool is_one_of(std::string_view text, std::initializer_list<std::string_view> words) {
   return std::find(words.begin(), words.end(), text) != words.end();
@@ -25,8 +24,9 @@ Document scalar(const config::Node& node) {
   if (is_one_of(text, {"true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"})) return true;
   if (is_one_of(text, {"false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF"}))
     return false;
-  const char *const begin = text.data() + (text.starts_with('+') ? 1 : 0),
-             *const end = text.data() + text.size();
+  const char *const begin = text.data() + (text.starts_with('+') ? 1 : 0), *const end =
+                                                                               text.data() +
+                                                                               text.size();
   int64_t integer = 0;
   if (const auto [stop, error] = std::from_chars(begin, end, integer);
       error == std::errc() && stop == end)
@@ -48,8 +48,7 @@ Document to_json(const config::Node& node) {
   }
   case config::Node::Type::kMap: {
     Document map = Document::object();
-    for (const config::Node::Member& member : node.members)
-      map[member.key] = to_json(member.value);
+    for (const config::Node::Member& member : node.members) map[member.key] = to_json(member.value);
     return map;
   }
   default:

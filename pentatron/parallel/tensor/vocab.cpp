@@ -316,8 +316,7 @@ void VocabHead::score_tokens(const at::Tensor& h, const at::Tensor& labels,
   const at::Tensor all = gathered_tokens(h, tp_).index_select(0, rows);
   const at::Tensor targets = labels.index_select(0, rows);
   const auto acc = h.options().dtype(nn::acc_dtype(h.scalar_type()));
-  const int64_t row_bytes =
-      weight_->spec().shape[0] * static_cast<int64_t>(acc.dtype().itemsize());
+  const int64_t row_bytes = weight_->spec().shape[0] * static_cast<int64_t>(acc.dtype().itemsize());
   const int64_t chunk = std::max<int64_t>(1, kChunkBytes / row_bytes);
   std::vector<at::Tensor> log_probs = {at::empty({0}, acc)},
                           hits = {at::empty({0}, h.options().dtype(at::kBool))};

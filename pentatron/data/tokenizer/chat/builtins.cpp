@@ -411,7 +411,8 @@ bool has_method(const Value& value, std::string_view name) {
   const auto one_of = [name](auto... names) { return ((name == names) || ...); };
   if (value.string() != nullptr)
     return one_of("strip", "lstrip", "rstrip", "split", "upper", "lower", "title", "capitalize",
-                  "startswith", "endswith", "replace", "join", "find", "index", "count", "splitlines");
+                  "startswith", "endswith", "replace", "join", "find", "index", "count",
+                  "splitlines");
   if (value.dict() != nullptr) return one_of("items", "keys", "values", "get");
   if (value.list() != nullptr) return one_of("index", "count");
   return false;

@@ -536,8 +536,7 @@ std::string ChatTemplate::render(const nlohmann::ordered_json& variables) const 
   chat::Scope scope;
   if (!variables.is_object()) throw DataError("the variables of a chat template are not an object");
   for (const auto& [name, value] : variables.items()) scope[name] = chat::from_json(value);
-  return chat::Interpreter(std::move(scope), program_->rules.strict_undefined)
-      .run(*program_->root);
+  return chat::Interpreter(std::move(scope), program_->rules.strict_undefined).run(*program_->root);
 }
 
 std::set<std::string> ChatTemplate::names() const {

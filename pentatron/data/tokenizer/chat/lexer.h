@@ -30,7 +30,8 @@ struct Token {
   int line;
 };
 
-/// Comments are dropped; white space around blocks goes where "-" says so, and as the rules say. Throws DataError for blocks and strings without an end.
+/// Comments are dropped; white space around blocks goes where "-" says so, and as the rules say.
+/// Throws DataError for blocks and strings without an end.
 std::vector<Token> read_tokens(std::string_view source, const TemplateRules& rules);
 
 } // namespace pentatron::data::tokenizer::chat
