@@ -13,6 +13,7 @@
 #include "pentatron/config/config.h"
 #include "pentatron/models/param_specs.h"
 #include "pentatron/optim/rule.h"
+#include "pentatron/trainer/precision.h"
 
 namespace pentatron::trainer {
 
@@ -107,6 +108,7 @@ void plan_families(nn::ParamList& params, const Config& config) {
   for (nn::Param& param : params) param.trainable = !is_frozen(config.train.freeze, param.name());
   for (nn::Param& buffer : params.buffers())
     buffer.trainable = !is_frozen(config.train.freeze, buffer.name());
+  plan_precision(params, config);
 }
 
 } // namespace pentatron::trainer
