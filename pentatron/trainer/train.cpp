@@ -24,7 +24,6 @@
 #include "pentatron/data/data_files.h"
 #include "pentatron/data/entropy.h"
 #include "pentatron/data/loader.h"
-#include "pentatron/evaluation/evaluate_tasks.h"
 #include "pentatron/models/param_specs.h"
 #include "pentatron/nn/memory/counting_allocator.h"
 #include "pentatron/trainer/check_run.h"
@@ -39,7 +38,9 @@
 #include "pentatron/trainer/resume.h"
 #include "pentatron/trainer/run_data.h"
 #include "pentatron/trainer/run_files.h"
+#include "pentatron/trainer/run_tasks.h"
 #include "pentatron/trainer/runtime.h"
+#include "pentatron/trainer/save_options.h"
 #include "pentatron/trainer/step.h"
 #include "pentatron/trainer/stop.h"
 #include "pentatron/trainer/stored_tokenizer.h"
@@ -96,8 +97,6 @@ struct Trainer::State {
   /// None if not one sample has a target.
   std::optional<Evaluation> validate(const std::shared_ptr<const data::Dataset>& dataset);
   std::optional<Evaluation> validate();
-  std::vector<evaluation::TaskScores> score_tasks();
-  checkpoint::SaveOptions save_options() const;
   std::vector<checkpoint::SaveEvent> save();
   TrainReport train(Reporter& reporter);
 };
@@ -118,7 +117,7 @@ Trainer::State::State(Config c, const comm::Group& world, std::unique_ptr<RunFol
   build_model();
   load();
   if (!config.checkpoint.save.empty())
-    saver = std::make_unique<checkpoint::RunSaver>(save_options(), groups.world());
+    saver = std::make_unique<checkpoint::RunSaver>(save_options(config.checkpoint), groups.world());
   loader =
       std::make_unique<data::Loader>(datasets.train, loader_options(progress.consumed_samples));
 }
@@ -361,30 +360,6 @@ std::optional<Evaluation> Trainer::State::validate() {
   return parts.empty() ? std::nullopt : std::optional(mean_of(parts));
 }
 
-std::vector<evaluation::TaskScores> Trainer::State::score_tasks() {
-  const evaluation::TextEnds ends = evaluation::text_ends(*tokenizer, config.tokenizer.path);
-  return evaluation::evaluate_tasks(model, *tokenizer, ends, *tasks, config.eval,
-                                    {.max_length = config.eval.max_length.value_or(sequence),
-                                     .dp = groups.dp(),
-                                     .generate_together = true,
-                                     .progress = {}});
-}
-
-checkpoint::SaveOptions Trainer::State::save_options() const {
-  const CheckpointConfig& c = config.checkpoint;
-  return {.dir = c.save,
-          .retention = {.keep_last = c.keep,
-                        .keep_every = c.keep_every,
-                        .keep_best = c.keep_best,
-                        .metric = c.keep_best_metric,
-                        .lower_is_better = lower_is_better(c.keep_best_metric),
-                        .node_local = c.node_local},
-          .async = c.async_save,
-          .parity = c.parity,
-          .node_local = c.node_local,
-          .staging_bytes = static_cast<uint64_t>(c.staging_limit) << 20};
-}
-
 std::vector<checkpoint::SaveEvent> Trainer::State::save() {
   progress.config_yaml = config::to_yaml(config);
   progress.tokenizer = stored_tokenizer.digest;
@@ -514,12 +489,14 @@ TrainReport Trainer::State::train(Reporter& reporter) {
       s.progress.figures["validation_" + name] = value;
     reporter.evaluation(s.progress.iteration, s.progress.consumed_samples, *result);
   };
-  const auto score_tasks = [&] {
-    reporter.task_scores(s.progress.iteration, s.progress.consumed_samples, s.score_tasks());
+  const auto score_tasks = [&](bool last) {
+    if (!s.tasks->due(s.progress.iteration, last)) return;
+    reporter.task_scores(s.progress.iteration, s.progress.consumed_samples,
+                         s.tasks->scores(s.model, *s.tokenizer, s.groups, s.sequence));
   };
   if (s.progress.iteration >= s.total_iterations) {
     if (c.train.eval_interval > 0) evaluate();
-    if (s.tasks) score_tasks();
+    score_tasks(true);
   }
 
   while (s.progress.iteration < s.total_iterations) {
@@ -582,8 +559,7 @@ TrainReport Trainer::State::train(Reporter& reporter) {
     if (c.train.eval_interval > 0 && (iteration % c.train.eval_interval == 0 || last)) {
       evaluate();
     }
-    const bool on_interval = c.eval.interval > 0 && iteration % c.eval.interval == 0;
-    if (s.tasks && (on_interval || last)) score_tasks();
+    score_tasks(last);
     std::optional<StopReason> stop;
     if (c.train.exit_interval > 0 && iteration % c.train.exit_interval == 0)
       stop = StopReason::kExitInterval;
