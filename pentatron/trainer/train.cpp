@@ -38,7 +38,9 @@
 #include "pentatron/trainer/resume.h"
 #include "pentatron/trainer/run_data.h"
 #include "pentatron/trainer/run_files.h"
+#include "pentatron/trainer/run_tasks.h"
 #include "pentatron/trainer/runtime.h"
+#include "pentatron/trainer/save_options.h"
 #include "pentatron/trainer/step.h"
 #include "pentatron/trainer/stop.h"
 #include "pentatron/trainer/stored_tokenizer.h"
@@ -68,6 +70,7 @@ struct Trainer::State {
   optim::BatchSizeSchedule batch_sizes = optim::BatchSizeSchedule::constant(1);
   checkpoint::TrainState progress;
   StoredTokenizer stored_tokenizer;
+  std::optional<evaluation::PreparedTasks> tasks;    ///< of eval.tasks
   std::string data_files;                            ///< of this run, as checkpoints keep them
   std::string kernel_choice;                         ///< the choice, as checkpoints keep it
   std::map<std::string, std::string> files_of_model; ///< config.json of where it began
@@ -94,7 +97,6 @@ struct Trainer::State {
   /// None if not one sample has a target.
   std::optional<Evaluation> validate(const std::shared_ptr<const data::Dataset>& dataset);
   std::optional<Evaluation> validate();
-  checkpoint::SaveOptions save_options() const;
   std::vector<checkpoint::SaveEvent> save();
   TrainReport train(Reporter& reporter);
 };
@@ -115,7 +117,7 @@ Trainer::State::State(Config c, const comm::Group& world, std::unique_ptr<RunFol
   build_model();
   load();
   if (!config.checkpoint.save.empty())
-    saver = std::make_unique<checkpoint::RunSaver>(save_options(), groups.world());
+    saver = std::make_unique<checkpoint::RunSaver>(save_options(config.checkpoint), groups.world());
   loader =
       std::make_unique<data::Loader>(datasets.train, loader_options(progress.consumed_samples));
 }
@@ -129,6 +131,7 @@ void Trainer::State::open_data() {
   for (const std::string& stream : models::model_spec(config.model).streams)
     lengths.push_back(datasets.train->sequence_length(stream));
   stored_tokenizer = trainer::stored_tokenizer(config.tokenizer);
+  if (!config.eval.tasks.empty()) tasks = evaluation::prepare_tasks(config.eval.tasks, config.eval);
   data_files = comm::broadcast_text(
       main_rank ? data::to_json(data::describe_files(datasets.files)) : "", 0, groups.world());
   log_input(config, datasets, *tokenizer, run.samples);
@@ -357,21 +360,6 @@ std::optional<Evaluation> Trainer::State::validate() {
   return parts.empty() ? std::nullopt : std::optional(mean_of(parts));
 }
 
-checkpoint::SaveOptions Trainer::State::save_options() const {
-  const CheckpointConfig& c = config.checkpoint;
-  return {.dir = c.save,
-          .retention = {.keep_last = c.keep,
-                        .keep_every = c.keep_every,
-                        .keep_best = c.keep_best,
-                        .metric = c.keep_best_metric,
-                        .lower_is_better = lower_is_better(c.keep_best_metric),
-                        .node_local = c.node_local},
-          .async = c.async_save,
-          .parity = c.parity,
-          .node_local = c.node_local,
-          .staging_bytes = static_cast<uint64_t>(c.staging_limit) << 20};
-}
-
 std::vector<checkpoint::SaveEvent> Trainer::State::save() {
   progress.config_yaml = config::to_yaml(config);
   progress.tokenizer = stored_tokenizer.digest;
@@ -501,7 +489,15 @@ TrainReport Trainer::State::train(Reporter& reporter) {
       s.progress.figures["validation_" + name] = value;
     reporter.evaluation(s.progress.iteration, s.progress.consumed_samples, *result);
   };
-  if (s.progress.iteration >= s.total_iterations && c.train.eval_interval > 0) evaluate();
+  const auto score_tasks = [&](bool last) {
+    if (!s.tasks->due(s.progress.iteration, last)) return;
+    reporter.task_scores(s.progress.iteration, s.progress.consumed_samples,
+                         s.tasks->scores(s.model, *s.tokenizer, s.groups, s.sequence));
+  };
+  if (s.progress.iteration >= s.total_iterations) {
+    if (c.train.eval_interval > 0) evaluate();
+    score_tasks(true);
+  }
 
   while (s.progress.iteration < s.total_iterations) {
     const double step_begin = monotonic_s();
@@ -563,6 +559,7 @@ TrainReport Trainer::State::train(Reporter& reporter) {
     if (c.train.eval_interval > 0 && (iteration % c.train.eval_interval == 0 || last)) {
       evaluate();
     }
+    score_tasks(last);
     std::optional<StopReason> stop;
     if (c.train.exit_interval > 0 && iteration % c.train.exit_interval == 0)
       stop = StopReason::kExitInterval;

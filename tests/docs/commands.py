@@ -37,6 +37,12 @@ PAGES = {
         echo '"chat_template": "{{% for m in messages %}}{{{{ m.content }}}}{{% endfor %}}"}}' >> chat/tokenizer_config.json
         pentatron convert chat SmolLM2-135M-Instruct.Q4_1.gguf --format gguf; printf 'One\\nTwo\\n' > prompts.txt
         printf '{{"prompt": "One"}}\\n' > prompts.jsonl; echo '["One", {{"prompt": "Two"}}]' > prompts.json""",
+    "docs/evaluation.md": f"""{MODEL}; cp -r DIR MODEL; {YAML}
+        for i in $(seq 20); do echo "{{\\"question\\": \\"Is it $i?\\", \\"label\\": $((i % 2))}}"; done > questions.jsonl
+        for t in my_task other; do
+          echo "{{task: $t, dataset_path: json, dataset_kwargs: {{data_files: {{test: questions.jsonl}}}}, test_split: test,"
+          echo 'output_type: multiple_choice, doc_to_text: question, doc_to_choice: ["no", "yes"], doc_to_target: label}}'
+        done | split -l 2 - task_; mv task_aa my_task.yaml; mv task_ab other.yaml""",
     "docs/monitoring.md": f"{JSONL} > text.jsonl; {YAML}; pentatron train my.yaml logger.dir=runs/a; pentatron train my.yaml logger.dir=runs/b",
     "docs/encoders.md": """ln -s $SOURCE/examples $SOURCE/corpus .; cp $SOURCE/tests/data/hf_tiny/bert/expected.safetensors batch.safetensors
         cp $SOURCE/tests/data/tokenizers/bert.json tokenizer.json

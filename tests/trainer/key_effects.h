@@ -390,6 +390,15 @@ inline const std::map<std::string, Effect> kLayoutEffects = {
 };
 
 inline const std::map<std::string, Elsewhere> kElsewhere = {
+    {"eval.tasks", {"lines of metrics.jsonl: TaskRun.ScoresTasksDuringTraining"}},
+    {"eval.interval", {"lines of metrics.jsonl: TaskRun.ScoresTasksDuringTraining"}},
+    {"eval.data_path", {"where files lie: TaskFile.PathsOfDataBegin... of evaluation_tasks_test"}},
+    {"eval.max_length", {"needs a task: Requests.LongContexts... of evaluation_test"}},
+    {"eval.batch_tokens", {"the same scores: InLayouts of evaluation_test"}},
+    {"eval.limit", {"needs a task: EvaluateTasks.LimitAndExamples... of evaluation_test"}},
+    {"eval.num_fewshot", {"needs a task: EvaluateTasks.LimitAndExamples... of evaluation_test"}},
+    {"eval.bootstrap_iters", {"needs a task: Scores of evaluation_tasks_test"}},
+    {"eval.seed", {"needs a task: EvaluateTasks.GivesTheScores... of evaluation_test"}},
     {"logger.dead_expert_steps", {"a warning: MoeRun.TellsOfExpertsWithoutTokens"}},
     {"model.moe_pad_expert_input_to_capacity",
      {"DroppedChoices.AreNotSentAndGiveNothingBack: rows of zeros, which change no number"}},

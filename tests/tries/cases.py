@@ -13,6 +13,7 @@ GENERATE = "pentatron generate saved --tokens 1,2 --max-new-tokens 2 "
 HIDDEN = "pentatron evaluate --hf $DATA/hf_tiny/bert_model --batches $DATA/hf_tiny/bert_model/expected.safetensors "
 SFT = f"pentatron train {TINY.replace('seq_length=16', 'seq_length=96')} dataset.type=sft model.vocab_size=300 checkpoint.save=new "
 SAMPLES = "pentatron inspect samples --prefix corpus_text_document --sequence-length 8 "
+TASKS = "--tasks $DATA/evaluation/yes_no.yaml eval.limit=1 eval.max_length=8"
 BATCH = f"pentatron evaluate texts --batches {LLAMA}/expected.safetensors "
 
 
@@ -323,6 +324,10 @@ CASES = [
      "train.train_iters=1 train.seq_length=16 train.num_threads=1 logger.peak_tflops=1 kernels=order", {}),
     ("windows of a batch", BATCH + "--stride 4", {"--file text.txt": "pentatron evaluate texts --file words.txt --stride 4"}),
     ("text without a tokenizer", f"pentatron evaluate {LLAMA} --text ab", {"--batches FILE": EVALUATE}),
+    ("tasks without a tokenizer", f"pentatron evaluate {LLAMA} {TASKS}", {"--batches FILE": EVALUATE}),
+    ("tasks of an encoder", f"pentatron evaluate labels {TASKS}", {"--file FILE.jsonl": "pentatron evaluate labels --file labels.jsonl"}),
+    ("tasks with too long a window", f"pentatron evaluate texts {TASKS}".replace("length=8", "length=100000"), {}),
+    ("tasks with the interval of training", f"pentatron evaluate texts {TASKS} eval.interval=2", {}),
     ("no model to evaluate", "pentatron evaluate --text ab", {"pentatron evaluate DIR": "pentatron evaluate texts --text ab"}),
     ("batches without labels", "pentatron evaluate --hf $DATA/hf_tiny/bert_masked_lm --batches $DATA/hf_tiny/bert_model/expected.safetensors", {}),
     ("text of an encoder", "pentatron generate encoder --prompt ab", {}),
@@ -453,5 +458,6 @@ ELSEWHERE = [
     (r"MFU is not shown", "a device of unknown speed: tests/trainer"),
     (r"other programs were running", "what else the machine does: tests/kernels/selection_test.cpp"),
     (r"PENTATRON_CPU=", "the environment: tests/cli/program_test.cpp"),
+    (r"^evaluation/", "task files and documents: tests/evaluation"),
     (r"^data/objectives", "data of BERT, T5 and classifiers: tests/data"),
 ]

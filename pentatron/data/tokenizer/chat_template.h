@@ -11,6 +11,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -24,10 +25,18 @@ namespace chat {
 struct Program;
 }
 
+/// How blocks and the source's end are read, and what an undefined value is.
+struct TemplateRules {
+  bool trim_blocks = true;            ///< a line feed behind a block is dropped
+  bool lstrip_blocks = true;          ///< as are blanks before a block that is first in its line
+  bool keep_trailing_newline = false; ///< of the source
+  bool strict_undefined = false;      ///< printing one is an error
+};
+
 class ChatTemplate {
  public:
   /// Throws DataError, which names the line, for what is damaged or not supported.
-  explicit ChatTemplate(std::string_view source);
+  explicit ChatTemplate(std::string_view source, const TemplateRules& rules = {});
   ~ChatTemplate();
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
@@ -42,6 +51,9 @@ class ChatTemplate {
 
   /// Whether the template has such marks.
   bool marks_answers() const;
+
+  /// The names that it looks up, whether it sets them itself or not.
+  std::set<std::string> names() const;
 
  private:
   std::unique_ptr<chat::Program> program_;

@@ -14,6 +14,7 @@ namespace chat {
 
 struct Program {
   NodePtr root;
+  TemplateRules rules;
   bool marks_answers = false;
 };
 
@@ -29,7 +30,9 @@ using Scope = std::unordered_map<std::string, Value>;
 
 class Interpreter {
  public:
-  explicit Interpreter(Scope variables) { scopes_.push_back(std::move(variables)); }
+  Interpreter(Scope variables, bool strict) : strict_(strict) {
+    scopes_.push_back(std::move(variables));
+  }
 
   /// `marks` receives the bytes of each generation block; null: they are not wanted.
   std::string run(const Node& root, std::vector<std::pair<size_t, size_t>>* marks) {
@@ -90,6 +93,8 @@ class Interpreter {
       return Flow::kOn;
     case NodeKind::kPrint: {
       const Value value = evaluate(*node.children[0]);
+      if (const Undefined* none = value.get<Undefined>(); none != nullptr && strict_)
+        fail(node, fmt::format("prints '{}', which is undefined", none->name));
       write(node, located(node, [&] { return to_text(value); }));
       return Flow::kOn;
     }
@@ -517,12 +522,19 @@ class Interpreter {
   }
 
   std::vector<Scope> scopes_;
+  bool strict_;
   std::string out_;
   std::vector<std::pair<size_t, size_t>>* marks_ = nullptr;
   int captures_ = 0; ///< into how many values the output goes now, one inside the other
   int64_t steps_ = 0;
   int depth_ = 0;
 };
+
+void collect_names(const Node& node, std::set<std::string>& names) {
+  if (node.kind == NodeKind::kName) names.insert(node.text);
+  for (const NodePtr& child : node.children)
+    if (child != nullptr) collect_names(*child, names);
+}
 
 bool has_generation(const Node& node) {
   return node.kind == NodeKind::kGeneration ||
@@ -534,8 +546,8 @@ bool has_generation(const Node& node) {
 } // namespace
 } // namespace chat
 
-ChatTemplate::ChatTemplate(std::string_view source)
-    : program_(std::make_unique<chat::Program>(chat::Program{chat::parse(source)})) {
+ChatTemplate::ChatTemplate(std::string_view source, const TemplateRules& rules)
+    : program_(std::make_unique<chat::Program>(chat::Program{chat::parse(source, rules), rules})) {
   program_->marks_answers = chat::has_generation(*program_->root);
 }
 ChatTemplate::~ChatTemplate() = default;
@@ -551,7 +563,13 @@ std::string ChatTemplate::render(const nlohmann::ordered_json& variables,
   chat::Scope scope;
   if (!variables.is_object()) throw DataError("the variables of a chat template are not an object");
   for (const auto& [name, value] : variables.items()) scope[name] = chat::from_json(value);
-  return chat::Interpreter(std::move(scope)).run(*program_->root, marks);
+  return chat::Interpreter(std::move(scope), program_->rules.strict_undefined).run(*program_->root, marks);
+}
+
+std::set<std::string> ChatTemplate::names() const {
+  std::set<std::string> names;
+  chat::collect_names(*program_->root, names);
+  return names;
 }
 
 } // namespace pentatron::data::tokenizer

@@ -18,7 +18,8 @@ constexpr size_t kMaxBytes = size_t{1} << 20;
 
 class Parser {
  public:
-  explicit Parser(std::string_view source) : tokens_(read_tokens(source)) {}
+  Parser(std::string_view source, const TemplateRules& rules)
+      : tokens_(read_tokens(source, rules)) {}
 
   NodePtr run() {
     NodePtr all = block({});
@@ -457,11 +458,11 @@ class Parser {
 
 } // namespace
 
-NodePtr parse(std::string_view source) {
+NodePtr parse(std::string_view source, const TemplateRules& rules) {
   if (source.size() > kMaxBytes)
     raise<DataError>("a chat template of {} bytes is longer than the limit of {}", source.size(),
                      kMaxBytes);
-  return Parser(source).run();
+  return Parser(source, rules).run();
 }
 
 } // namespace pentatron::data::tokenizer::chat

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "pentatron/data/tokenizer/chat/value.h"
+#include "pentatron/data/tokenizer/chat_template.h"
 
 namespace pentatron::data::tokenizer::chat {
 
@@ -69,6 +70,6 @@ struct Node {
 };
 
 /// Throws DataError, which names the line, for what is no template or not supported.
-NodePtr parse(std::string_view source);
+NodePtr parse(std::string_view source, const TemplateRules& rules);
 
 } // namespace pentatron::data::tokenizer::chat
