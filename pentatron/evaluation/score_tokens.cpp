@@ -3,7 +3,9 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <numeric>
+#include <functional>
+#include <map>
+#include <span>
 
 #include "pentatron/base/error.h"
 #include "pentatron/comm/collectives.h"
@@ -17,31 +19,53 @@ namespace pentatron::evaluation {
 
 namespace {
 
-constexpr int64_t kIgnored = -100;
+/// Sequences that differ in their last token at most, and are read once.
+struct Reading {
+  const ScoredTokens* first = nullptr;
+  std::vector<size_t> sequences; ///< their numbers
 
-using Batch = std::vector<size_t>; ///< numbers of sequences
+  int64_t length() const { return std::ssize(first->tokens) - 1; }
+};
 
-int64_t inputs_of(const ScoredTokens& sequence) {
-  return std::ssize(sequence.tokens) - 1;
+/// From the longest to the shortest.
+std::vector<Reading> make_readings(const std::vector<ScoredTokens>& sequences) {
+  std::map<std::vector<int64_t>, size_t> known; // by what is read
+  std::vector<Reading> readings;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const ScoredTokens& sequence = sequences[i];
+    const auto [place, is_new] =
+        known.try_emplace({sequence.tokens.begin(), sequence.tokens.end() - 1}, readings.size());
+    if (is_new) readings.push_back({.first = &sequence, .sequences = {}});
+    readings[place->second].sequences.push_back(i);
+  }
+  std::ranges::stable_sort(readings, std::ranges::greater(), &Reading::length);
+  return readings;
 }
 
-std::vector<Batch> make_batches(const std::vector<ScoredTokens>& sequences, int64_t batch_tokens) {
-  Batch order(sequences.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::ranges::stable_sort(
-      order, [&](size_t a, size_t b) { return inputs_of(sequences[a]) > inputs_of(sequences[b]); });
-  std::vector<Batch> batches;
+using ReadingBatch = std::span<const Reading>;
+
+std::vector<ReadingBatch> make_batches(const std::vector<Reading>& readings, int64_t batch_tokens) {
+  std::vector<ReadingBatch> batches;
+  size_t begin = 0;
   int64_t tokens = 0;
-  for (const size_t i : order) {
-    tokens += inputs_of(sequences[i]);
-    if (batches.empty() || tokens > batch_tokens) {
-      batches.emplace_back();
-      tokens = inputs_of(sequences[i]);
+  for (size_t i = 0; i < readings.size(); ++i) {
+    tokens += readings[i].length();
+    if (i > begin && tokens > batch_tokens) {
+      batches.push_back(ReadingBatch(readings).subspan(begin, i - begin));
+      begin = i;
+      tokens = readings[i].length();
     }
-    batches.back().push_back(i);
   }
+  batches.push_back(ReadingBatch(readings).subspan(begin));
   return batches;
 }
+
+/// One forward pass, and whose labels it scores in which rows.
+struct Pass {
+  nn::Microbatch batch;
+  at::Tensor rows, labels;
+  std::vector<size_t> sequences;
+};
 
 class Scorer {
  public:
@@ -51,66 +75,68 @@ class Scorer {
         runtime_(parallelize::chunks_of(model_.model), model_.store, model_.places.pp,
                  parallelize::boundaries_of(model_.model, model_.places, model_.device)) {}
 
-  /// Writes the scores of a batch where the last stage is.
-  void run(const Batch& batch, double* scores) {
-    int64_t tokens = 0;
-    const nn::Microbatch microbatch = make_microbatch(batch, tokens);
+  /// Writes the scores of a batch where the last stage is; null: nobody wants them.
+  void run(ReadingBatch batch, double* scores) {
+    const Pass pass = make_pass(batch);
     nn::StepState state;
     nn::PassResults results;
     pipeline::RunOptions options;
-    options.wanted = {.loss = false, .token_scores = true};
+    options.wanted = {.loss = false, .scored_rows = pass.rows, .scored_labels = pass.labels};
     options.results = &results;
-    runtime_.run(schedule_, {microbatch}, state, options);
+    runtime_.run(schedule_, {pass.batch}, state, options);
     if (model_.places.rank_of_stage.back() != model_.places.pp.rank() || scores == nullptr) return;
     const at::Tensor log_probs = results.at(nn::kTokenLogProbs).cpu().to(at::kDouble).contiguous();
     const at::Tensor hits = results.at(nn::kTokenHits).cpu().contiguous();
-    const std::vector<int64_t>& starts = microbatch.layouts[0].sample_starts;
-    for (size_t b = 0; b < batch.size(); ++b) {
-      const int64_t end = starts[b + 1];
+    int64_t row = 0;
+    for (const size_t i : pass.sequences) {
       double sum = 0;
       bool greedy = true;
-      for (int64_t t = end - sequences_[batch[b]].predicted; t < end; ++t) {
-        sum += log_probs.const_data_ptr<double>()[t];
-        greedy = greedy && hits.const_data_ptr<bool>()[t];
+      for (const int64_t end = row + sequences_[i].predicted; row < end; ++row) {
+        sum += log_probs.const_data_ptr<double>()[row];
+        greedy = greedy && hits.const_data_ptr<bool>()[row];
       }
-      scores[2 * batch[b]] = sum;
-      scores[2 * batch[b] + 1] = greedy ? 1 : 0;
+      scores[2 * i] = sum;
+      scores[2 * i + 1] = greedy ? 1 : 0;
     }
   }
 
  private:
-  nn::Microbatch make_microbatch(const Batch& batch, int64_t& tokens) const {
+  Pass make_pass(ReadingBatch batch) const {
     const parallel::TensorParallel& tp = model_.model.tensor_parallel();
-    std::vector<int64_t> starts = {0};
+    Pass pass;
+    std::vector<int64_t> starts = {0}, ids, rows, labels;
     std::vector<uint64_t> numbers;
-    int64_t longest = 0;
-    for (const size_t i : batch) {
+    for (const Reading& reading : batch) {
+      ids.insert(ids.end(), reading.first->tokens.begin(), reading.first->tokens.end() - 1);
       numbers.push_back(numbers.size());
-      const int64_t length = inputs_of(sequences_[i]);
-      starts.push_back(starts.back() + length);
-      longest = std::max(longest, length);
+      starts.push_back(std::ssize(ids));
+      for (const size_t i : reading.sequences) {
+        const ScoredTokens& sequence = sequences_[i];
+        pass.sequences.push_back(i);
+        labels.insert(labels.end(), sequence.tokens.end() - sequence.predicted,
+                      sequence.tokens.end());
+        for (int64_t row = starts.back() - sequence.predicted; row < starts.back(); ++row)
+          rows.push_back(row);
+      }
     }
+    int64_t longest = batch.front().length();
     // Tokens divide among the ranks of sequence parallelism.
     if (const int64_t rest = tp.sequence ? starts.back() % tp.size() : 0; rest != 0) {
       numbers.push_back(numbers.size());
       starts.push_back(starts.back() + tp.size() - rest);
       longest = std::max<int64_t>(longest, tp.size() - rest);
-    }
-    tokens = starts.back();
-    const at::Tensor ids = at::zeros({tokens}, at::kLong);
-    const at::Tensor labels = at::full({tokens}, kIgnored, at::kLong);
-    for (size_t b = 0; b < batch.size(); ++b) {
-      const ScoredTokens& sequence = sequences_[batch[b]];
-      std::copy(sequence.tokens.begin(), sequence.tokens.end() - 1,
-                ids.mutable_data_ptr<int64_t>() + starts[b]);
-      std::copy(sequence.tokens.end() - sequence.predicted, sequence.tokens.end(),
-                labels.mutable_data_ptr<int64_t>() + starts[b + 1] - sequence.predicted);
+      ids.resize(static_cast<size_t>(starts.back()));
     }
     nn::SequenceLayout layout =
         nn::SequenceLayout::ragged(longest, std::move(numbers), starts, starts, model_.device);
     if (tp.sequence) layout.cut_outer(tp.rank(), tp.size());
-    return {.fields = {{"input_ids", ids.to(model_.device)}, {"labels", labels.to(model_.device)}},
-            .layouts = {std::move(layout)}};
+    const auto tensor = [&](const std::vector<int64_t>& values) {
+      return at::tensor(values, at::kLong).to(model_.device);
+    };
+    pass.batch = {.fields = {{"input_ids", tensor(ids)}}, .layouts = {std::move(layout)}};
+    pass.rows = tensor(rows);
+    pass.labels = tensor(labels);
+    return pass;
   }
 
   parallelize::ModelView model_;
@@ -138,7 +164,8 @@ std::vector<TokenScore> score_tokens(parallelize::ModelView model,
   if (sequences.empty()) return {};
   check(sequences, model.model.config().vocab_size);
   const parallelize::StagePlaces places = model.places;
-  const std::vector<Batch> batches = make_batches(sequences, options.batch_tokens);
+  const std::vector<Reading> readings = make_readings(sequences);
+  const std::vector<ReadingBatch> batches = make_batches(readings, options.batch_tokens);
   const at::Tensor scores = at::zeros({std::ssize(sequences), 2}, at::kDouble);
   Scorer scorer(std::move(model), sequences);
   const auto size = static_cast<size_t>(options.dp.size());
@@ -149,7 +176,7 @@ std::vector<TokenScore> score_tokens(parallelize::ModelView model,
     const bool own = first + rank < batches.size();
     scorer.run(batches[own ? first + rank : first], own ? scores.data_ptr<double>() : nullptr);
     for (size_t i = first; i < std::min(batches.size(), first + size); ++i)
-      finished += std::ssize(batches[i]);
+      for (const Reading& reading : batches[i]) finished += std::ssize(reading.sequences);
     if (options.done) options.done(finished);
   }
   if (places.pp.size() > 1) comm::broadcast_(scores, places.rank_of_stage.back(), places.pp);

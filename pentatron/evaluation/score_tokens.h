@@ -29,7 +29,8 @@ struct ScoringOptions {
   std::function<void(int64_t sequences)> done; ///< called as they are finished
 };
 
-/// The scores in order. Sequences run from the longest to the shortest, packed without padding.
+/// The scores in order. Sequences run from the longest to the shortest, packed without padding;
+/// those that differ in the last token alone are read once.
 /// All ranks of the model and of `dp` call this with the same arguments, and all return the scores.
 /// Throws DataError for a token outside the model's vocabulary.
 std::vector<TokenScore> score_tokens(parallelize::ModelView model,

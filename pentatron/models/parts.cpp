@@ -328,7 +328,7 @@ nn::Segment::Output LmHead::forward(const std::vector<at::Tensor>& taken,
   if (ctx.wanted.hidden) ctx.deposit(kLastHiddenState, parallel::gathered_tokens(x, tp_));
   if (options_.scale != 1) x = x * options_.scale;
   if (ctx.wanted.logits) ctx.deposit(kLogits, head_.logits(x, ctx.wanted.logit_rows));
-  if (ctx.wanted.token_scores) head_.score_tokens(x, ctx.batch->field("labels"), ctx);
+  if (ctx.wanted.scored_rows.defined()) head_.score_tokens(x, ctx);
   if (!ctx.wanted.loss) return {};
   at::Tensor loss = head_.loss(x, ctx.batch->field("labels"), kLmLoss, ctx);
   for (size_t i = 0; i < options_.further.size(); ++i) {

@@ -309,30 +309,25 @@ at::Tensor VocabHead::logits(const at::Tensor& h, const at::Tensor& rows) const 
   return whole_logits(rows.defined() ? all.index_select(0, rows) : all);
 }
 
-void VocabHead::score_tokens(const at::Tensor& h, const at::Tensor& labels,
-                             const nn::ForwardContext& ctx) const {
+void VocabHead::score_tokens(const at::Tensor& h, const nn::ForwardContext& ctx) const {
   const nn::NoAutograd guard;
-  const at::Tensor rows = at::nonzero(labels >= 0).view({-1});
-  const at::Tensor all = gathered_tokens(h, tp_).index_select(0, rows);
-  const at::Tensor targets = labels.index_select(0, rows);
+  const at::Tensor& labels = ctx.wanted.scored_labels;
+  const at::Tensor all = gathered_tokens(h, tp_).index_select(0, ctx.wanted.scored_rows);
   const auto acc = h.options().dtype(nn::acc_dtype(h.scalar_type()));
   const int64_t row_bytes = weight_->spec().shape[0] * static_cast<int64_t>(acc.dtype().itemsize());
   const int64_t chunk = std::max<int64_t>(1, kChunkBytes / row_bytes);
-  std::vector<at::Tensor> log_probs = {at::empty({0}, acc)},
-                          hits = {at::empty({0}, h.options().dtype(at::kBool))};
-  for (int64_t begin = 0; begin < rows.size(0); begin += chunk) {
-    const int64_t count = std::min(chunk, rows.size(0) - begin);
-    const at::Tensor target = targets.narrow(0, begin, count);
+  const at::Tensor log_probs = at::empty({labels.numel()}, acc);
+  const at::Tensor hits = at::empty({labels.numel()}, h.options().dtype(at::kBool));
+  for (int64_t begin = 0; begin < labels.numel(); begin += chunk) {
+    const int64_t count = std::min(chunk, labels.numel() - begin);
+    const at::Tensor label = labels.narrow(0, begin, count);
     const at::Tensor logits = whole_logits(all.narrow(0, begin, count));
-    hits.push_back(logits.argmax(1) == target);
-    log_probs.push_back(at::log_softmax(logits, 1).gather(1, target.unsqueeze(1)).squeeze(1));
+    hits.narrow(0, begin, count).copy_(logits.argmax(1) == label);
+    log_probs.narrow(0, begin, count)
+        .copy_(at::log_softmax(logits, 1).gather(1, label.unsqueeze(1)).squeeze(1));
   }
-  const auto of_tokens = [&](const std::vector<at::Tensor>& parts) {
-    const at::Tensor x = at::cat(parts);
-    return at::zeros({labels.numel()}, x.options()).index_copy_(0, rows, x);
-  };
-  ctx.deposit(nn::kTokenLogProbs, of_tokens(log_probs));
-  ctx.deposit(nn::kTokenHits, of_tokens(hits));
+  ctx.deposit(nn::kTokenLogProbs, log_probs);
+  ctx.deposit(nn::kTokenHits, hits);
 }
 
 at::Tensor VocabHead::whole_logits(const at::Tensor& all) const {

@@ -72,11 +72,10 @@ class VocabHead {
   /// accumulate type, on every rank of the group.
   at::Tensor logits(const at::Tensor& h, const at::Tensor& rows) const;
 
-  /// Deposits nn::kTokenLogProbs and nn::kTokenHits, on every rank of the group. By log_softmax of
+  /// Deposits what Wanted::scored_rows asks for, on every rank of the group. By log_softmax of
   /// LibTorch, in chunks of whole rows: its sums in fp32 are lower than exact ones by up to 1e-5 a
   /// token, and programs whose scores are compared use it.
-  void score_tokens(const at::Tensor& h, const at::Tensor& labels,
-                    const nn::ForwardContext& ctx) const;
+  void score_tokens(const at::Tensor& h, const nn::ForwardContext& ctx) const;
 
  private:
   at::Tensor whole_logits(const at::Tensor& h) const; ///< of gathered tokens
