@@ -13,6 +13,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/log.h"
+#include "pentatron/checkpoint/adapters/adapter_source.h"
 #include "pentatron/checkpoint/model_source.h"
 #include "pentatron/checkpoint/run_checkpoint.h"
 #include "pentatron/checkpoint/run_saver.h"
@@ -26,6 +27,7 @@
 #include "pentatron/data/loader.h"
 #include "pentatron/models/param_specs.h"
 #include "pentatron/nn/memory/counting_allocator.h"
+#include "pentatron/trainer/adapters.h"
 #include "pentatron/trainer/check_run.h"
 #include "pentatron/trainer/differences.h"
 #include "pentatron/trainer/export_hf.h"
@@ -73,6 +75,7 @@ struct Trainer::State {
   std::map<std::string, std::string> files_of_model; ///< config.json of where it began
   std::optional<checkpoint::FoundCheckpoint> found;  ///< what is loaded, unless from elsewhere
   checkpoint::KnownDamage damaged;                   ///< that was found while loading
+  std::optional<checkpoint::AdapterBase> base;       ///< of a run with adapters
   std::string started_from; ///< the model whose weights the run began with; empty: none
   std::string repair;       ///< the command for what was passed over, if the run will move that
   std::unique_ptr<checkpoint::RunSaver> saver;
@@ -84,6 +87,8 @@ struct Trainer::State {
   void open_data();
   void build_model();
   void find_checkpoint();
+  void load_model(const std::string& where);
+  void load_base();
   void choose_kernels();
   void load();
   void load_found();
@@ -144,7 +149,8 @@ void Trainer::State::build_model() {
                  .tp = {groups.tp(), config.parallel.sequence_parallel, config.comm_overlap.tp},
                  .context = parallelize::context_parallel(config.parallel, groups),
                  .recompute = config.train.recompute == Recompute::kFull,
-                 .recompute_activations = config.train.recompute == Recompute::kSelective},
+                 .recompute_activations = config.train.recompute == Recompute::kSelective,
+                 .adapters = plan_adapters(config)},
        .device = device,
        .max_sequence = *std::ranges::max_element(lengths),
        .prepare = [&](nn::ParamList& params) { plan_families(params, config); }},
@@ -183,25 +189,66 @@ void Trainer::State::choose_kernels() {
   kernel_choice = trainer::choose_kernels(config, device, resumed, groups.world());
 }
 
+/// The weights of a model in files.
+void Trainer::State::load_model(const std::string& where) {
+  const comm::LongWork work(groups.world(), "reading " + where);
+  const auto source = checkpoint::open_model(where);
+  if (base && !base->digest.empty()) checkpoint::check_base(*source, *base, config.checkpoint.save);
+  const checkpoint::Strictness strictness = config.checkpoint.strictness;
+  const std::vector<std::string> fresh =
+      source->check(models::param_specs(config.model), strictness);
+  if (!fresh.empty())
+    log::shared_warning("{} has no {}: training starts with new values", where,
+                        fmt::join(fresh, ", "));
+  const auto write = [&](const std::function<void(nn::Param&)>& fill) {
+    model.store->write_values([&](nn::Param& param) {
+      fill(param);
+      work.progress();
+    });
+  };
+  source->load(model.model->params(), write, strictness);
+  if (base) base = {.model = where, .digest = checkpoint::model_digest(*source)};
+  files_of_model = model_files(where);
+}
+
+/// What adapters lie beside: the model that the run starts from, or that the run to resume did.
+void Trainer::State::load_base() {
+  const CheckpointConfig& c = config.checkpoint;
+  base.emplace();
+  std::string where = foreign_model(c).value_or("");
+  if (found && c.finetune) where = found->folder.string();
+  if (found && !c.finetune) {
+    checkpoint::read_together(groups.world(), [&] {
+      const auto stored = checkpoint::read_manifest(found->folder).attachments;
+      const auto entry = stored.find(checkpoint::kAdapterBase);
+      if (entry == stored.end())
+        raise<ConfigError>("{} contains a whole model and no adapters\n  try: "
+                           "checkpoint.finetune=true to start adapters beside it",
+                           found->folder.string());
+      base = checkpoint::adapter_base_from_json(
+          checkpoint::read_attachment(found->folder, checkpoint::kAdapterBase, entry->second),
+          found->folder.string());
+    });
+    where = config.peft.base.empty() ? base->model : config.peft.base;
+  }
+  if (where.empty())
+    model.store->write_values([&](nn::Param& param) { param.initialize(config.seed); });
+  else
+    load_model(where);
+}
+
 void Trainer::State::load() {
-  if (const std::optional<std::string> foreign = foreign_model(config.checkpoint)) {
-    const comm::LongWork work(groups.world(), "reading " + *foreign);
-    const auto source = checkpoint::open_model(*foreign);
-    const checkpoint::Strictness strictness = config.checkpoint.strictness;
-    const std::vector<std::string> fresh =
-        source->check(models::param_specs(config.model), strictness);
-    if (!fresh.empty())
-      log::shared_warning("{} has no {}: training starts with new values", *foreign,
-                          fmt::join(fresh, ", "));
-    const auto write = [&](const std::function<void(nn::Param&)>& fill) {
-      model.store->write_values([&](nn::Param& param) {
-        fill(param);
-        work.progress();
-      });
-    };
-    source->load(model.model->params(), write, strictness);
+  if (config.peft.on()) {
+    load_base();
+    begin_adapters(model, config, groups.tp());
     optimizer->adopt_values();
-    files_of_model = model_files(*foreign);
+    if (!found || config.checkpoint.finetune) {
+      started_from = base->model;
+      return;
+    }
+  } else if (const std::optional<std::string> foreign = foreign_model(config.checkpoint)) {
+    load_model(*foreign);
+    optimizer->adopt_values();
     started_from = *foreign;
     return;
   }
@@ -246,7 +293,7 @@ void Trainer::State::load_found() {
     check_saved(saved, config, run.has_training_state, folder);
   }
   const checkpoint::LoadedRun loaded = checkpoint::load_run(
-      found->folder, {*model.store, *optimizer, groups.world()},
+      found->folder, {*model.store, *optimizer, groups.world(), config.peft.on()},
       {.optimizer = c.load_optimizer && !c.finetune,
        .strictness = c.strictness,
        .node_local = c.node_local,
@@ -380,7 +427,8 @@ std::vector<checkpoint::SaveEvent> Trainer::State::save() {
   progress.attachments[kKernelsFile] = kernel_choice;
   if (!started_from.empty()) progress.attachments[kStartedFrom] = started_from;
   progress.attachments[data::kDataFilesName] = data_files;
-  return saver->save(progress, {*model.store, *optimizer, groups.world()});
+  if (base) progress.attachments[checkpoint::kAdapterBase] = checkpoint::to_json(*base);
+  return saver->save(progress, {*model.store, *optimizer, groups.world(), base.has_value()});
 }
 
 Trainer::Trainer(Config config, const comm::Group& world, std::unique_ptr<RunFolders> folders)

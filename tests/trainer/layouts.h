@@ -191,6 +191,27 @@ inline const std::vector<Work>& works() {
                   "model.moe_router_enable_expert_bias=true "
                   "model.moe_router_bias_update_rate=0.02 model.moe_aux_loss_coeff=0.05 "
                   "model.untie_embeddings_and_output_weights=true model.mtp_num_layers=1"},
+      // Adapters beside a frozen model: of all layers, with dropout and a faster B; of some, of
+      // several ranks and scales, with trained magnitudes of rows.
+      {"lora", gpt2 + " peft.type=lora peft.r=3 peft.alpha=12 peft.dropout=0.1 "
+                      "peft.lora_plus_ratio=4"},
+      {"dora", "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
+               "model.num_query_groups=2 model.ffn_hidden_size=64 model.hidden_dropout=0.1 "
+               "model.add_mlp_bias=true optimizer.clip_grad=0.5 "
+               "peft.type=dora peft.r=4 peft.alpha=8 peft.use_rslora=true "
+               "peft.target_modules=[q,v,proj,layers.[12].*.up,layers.3.mlp.*] "
+               "peft.rank_pattern=[\"v=2\"] peft.alpha_pattern=[\"layers.3.*=16\"]"},
+      // Beside latents, and beside experts, which have none.
+      {"lora_latents_moe",
+       "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
+       "model.ffn_hidden_size=64 model.multi_latent_attention=true model.kv_lora_rank=16 "
+       "model.qk_head_dim=8 model.qk_pos_emb_head_dim=4 model.v_head_dim=8 "
+       "model.num_moe_experts=8 model.moe_router_topk=2 model.moe_ffn_hidden_size=16 "
+       "model.moe_layer_freq=[0]+[1]*3 model.moe_router_score_function=sigmoid "
+       "model.moe_shared_expert_intermediate_size=16 model.moe_router_enable_expert_bias=true "
+       "peft.type=lora peft.r=4 peft.dropout=0.1"},
+      {"lora_bert", bert + " peft.type=lora peft.r=4 peft.dropout=0.1", "stories.jsonl"},
+      {"lora_t5", t5 + " peft.type=lora peft.r=4", "stories.jsonl"},
       // A batch size that grows.
       {"ramp", "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
                "model.ffn_hidden_size=64 model.untie_embeddings_and_output_weights=false "
@@ -301,6 +322,21 @@ inline const std::vector<Layout>& layouts() {
        true},
       {"mtp_moe_tp2_sp_pp2_ep2_etp1", "mtp_moe", 4,
        tp + "2" + sp + pp + "2" + ep + "2" + etp + "1" + schedule + "1f1b", true},
+      {"lora_tp2_sp", "lora", 2, tp + "2" + sp, true},
+      {"lora_tp4_sp_chunks_recompute", "lora", 4,
+       tp + "4" + sp + chunks + recompute + " train.micro_batch_size=8", true},
+      {"lora_pp2_zb_v_selective", "lora", 2, pp + "2" + schedule + "zb_v" + selective, true},
+      {"lora_zero3", "lora", 4, zero + "3" + small, true},
+      {"lora_tp2_sp_pp2_zb_h1_zero2", "lora", 8,
+       tp + "2" + sp + pp + "2" + zero + "2" + schedule + "zb_h1", true},
+      {"lora_cp2_ring", "lora", 2, cp + "2", true},
+      {"dora_tp4", "dora", 4, tp + "4", true},
+      {"dora_tp2_sp_pp2_interleaved_zero1", "dora", 8,
+       tp + "2" + sp + pp + "2" + vp + "2" + schedule + "interleaved" + zero + "1", true},
+      {"dora_zero3_recompute", "dora", 2, zero + "3" + recompute, true},
+      {"lora_latents_moe_tp2_sp_ep2", "lora_latents_moe", 4, tp + "2" + sp + ep + "2", true},
+      {"lora_bert_tp2_sp_pp2", "lora_bert", 4, tp + "2" + sp + pp + "2", true},
+      {"lora_t5_tp2_pp2_dp2", "lora_t5", 8, tp + "2" + pp + "2" + zero + "3", true},
       // Padded rows on one rank, none here.
       {"bert_short_tp2_sp", "bert", 2, tp + "2" + sp + micro + "4" + short_rows, true},
       {"t5_short_pp2_zb_v", "t5_pairs", 2, pp + "2" + schedule + "zb_v" + micro + "4" + short_rows,
