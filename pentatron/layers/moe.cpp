@@ -61,6 +61,8 @@ Moe::Moe(const nn::Scope& scope, const MoeOptions& o, parallel::TensorParallel t
     fc2_bias_ =
         &expert_param(here, "fc2.bias", {.name = {}, .shape = {e, h}}, -1, nn::Init::constant(0));
   }
+  fc1_adapter_ = parallel::GroupedAdapter::make(here, *fc1_);
+  fc2_adapter_ = parallel::GroupedAdapter::make(here, *fc2_);
   if (o.shared) shared_.emplace(scope / "shared", *o.shared, tp_);
   if (o.shared_gate)
     shared_gate_ =
@@ -117,7 +119,8 @@ at::Tensor Moe::routed(const at::Tensor& x, const nn::ForwardContext& ctx) const
           : 0;
   const parallel::Dispatch dispatch(choice.experts, options_.router.experts, experts_, least);
   const at::Tensor rows = dispatch.send(own), probs = dispatch.send_values(choice.probs);
-  const at::Tensor up = nn::grouped_linear(rows, dispatch.ranges(), *fc1_, fc1_bias_, {}, ctx);
+  at::Tensor up = nn::grouped_linear(rows, dispatch.ranges(), *fc1_, fc1_bias_, {}, ctx);
+  if (fc1_adapter_ != nullptr) up = fc1_adapter_->forward(rows, dispatch.ranges(), up, ctx);
   const at::Tensor active = nn::activation(
       up, options_.expert.activation, options_.expert.gated,
       experts_.group.size() > 1 && planted("expert_weight_applied_twice") ? probs * probs : probs,
@@ -125,8 +128,9 @@ at::Tensor Moe::routed(const at::Tensor& x, const nn::ForwardContext& ctx) const
   // The bias of the output belongs to one rank of etp; the sum of their results must have it once.
   const bool with_bias =
       experts_.group.rank() % experts_.etp == 0 || planted("expert_bias_on_every_rank");
-  const at::Tensor out = nn::grouped_linear(active, dispatch.ranges(), *fc2_,
-                                            with_bias ? fc2_bias_ : nullptr, probs, ctx);
+  at::Tensor out = nn::grouped_linear(active, dispatch.ranges(), *fc2_,
+                                      with_bias ? fc2_bias_ : nullptr, probs, ctx);
+  if (fc2_adapter_ != nullptr) out = fc2_adapter_->forward(active, dispatch.ranges(), out, ctx);
   return parallel::join_rows(dispatch.take_back(out), x.size(0), tp_);
 }
 

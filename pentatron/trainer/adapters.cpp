@@ -62,8 +62,22 @@ void check_adapters(const Config& config, config::Violations& violations) {
                                "attention",
                                config.train.sample_tokens, type),
                    "train.sample_tokens=0");
-  checkpoint::adapted_modules(checkpoint::linear_modules(config.model, family_of_base(config)),
-                              peft, violations);
+  const auto modules = checkpoint::adapted_modules(
+      checkpoint::linear_modules(config.model, family_of_base(config)), peft, violations);
+  const auto experts =
+      std::ranges::find_if(modules, [](const auto& one) { return one.module.experts > 0; });
+  if (experts == modules.end()) return;
+  if (peft.type == checkpoint::AdapterType::kDora)
+    violations.add("peft.type",
+                   fmt::format("{} is not supported for experts ({} in peft.target_modules)", type,
+                               experts->module.hf),
+                   "peft.type=lora");
+  if (peft.dropout > 0)
+    violations.add("peft.dropout",
+                   fmt::format("peft.dropout={} is not supported for experts ({} in "
+                               "peft.target_modules)",
+                               peft.dropout, experts->module.hf),
+                   "peft.dropout=0");
 }
 
 std::vector<checkpoint::AdaptedModule> adapted_modules(const Config& config) {
@@ -97,9 +111,8 @@ void begin_adapters(const parallelize::TrainingModel& model, const Config& confi
   if (!config.peft.load.empty()) {
     const checkpoint::AdapterTensors tensors =
         checkpoint::read_peft_tensors(config.peft.load, modules, dora);
-    model.store->write_values([&](nn::Param& param) {
-      if (param.adapter) nn::load_global(param, tensors.at(param.name()));
-    });
+    model.store->write_trained_values(
+        [&](nn::Param& param) { nn::load_global(param, tensors.at(param.name())); });
     return;
   }
   std::map<std::string, at::Tensor> magnitudes;
@@ -123,8 +136,7 @@ void begin_adapters(const parallelize::TrainingModel& model, const Config& confi
       }
     });
   }
-  model.store->write_values([&](nn::Param& param) {
-    if (!param.adapter) return;
+  model.store->write_trained_values([&](nn::Param& param) {
     const auto magnitude = magnitudes.find(param.name());
     if (magnitude == magnitudes.end())
       param.initialize(config.seed);

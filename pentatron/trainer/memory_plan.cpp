@@ -93,6 +93,18 @@ double targets_by_token(const Config& config) {
          static_cast<double>(config.train.seq_length);
 }
 
+/// Elements that an adapter keeps of each token: x A^T, and with DoRA y before it is scaled.
+double saved_by_adapter(const nn::Param& param, const models::ModelConfig& model) {
+  const std::vector<int64_t>& shape = param.spec().shape;
+  if (param.name().find(".lora_A") != std::string::npos)
+    return param.spec().stacked_dims > 0 // kept whole and by part, of each choice
+               ? 2.0 * static_cast<double>(shape[1] * model.moe_router_topk)
+               : static_cast<double>(shape[0]);
+  if (param.name().find(".lora_magnitude") != std::string::npos)
+    return static_cast<double>(param.shape()[0]);
+  return 0;
+}
+
 /// A model's segments by kind; of each kind one is looked at.
 struct Anatomy {
   std::map<int, Kind> kinds;
@@ -133,7 +145,9 @@ Anatomy anatomy_of(const Config& run, const nn::Coordinates& where) {
     SharedElements shared{.elements = count, .kinds = {}};
     for (const int64_t unit : param.units()) {
       shared.kinds.push_back(spec.segments[static_cast<size_t>(unit)].kind);
-      anatomy.kinds[shared.kinds.back()].elements += count;
+      Kind& kind = anatomy.kinds[shared.kinds.back()];
+      kind.elements += count;
+      if (param.adapter) kind.saved += types.element * saved_by_adapter(param, small);
     }
     if (shared.kinds.size() > 1) anatomy.shared.push_back(std::move(shared));
   }

@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kData = PENTATRON_TEST_DATA;
+const fs::path kAdapterData = PENTATRON_TEST_DATA;
 
 struct AdapterCase {
   std::string folder, model, precision, keys = {};
@@ -33,7 +33,7 @@ std::ostream& operator<<(std::ostream& out, const AdapterCase& one) {
   return out << one.folder << " " << one.precision << " " << one.keys;
 }
 
-double relative(double a, double b) {
+double relative_gap(double a, double b) {
   return std::abs(a - b) / std::abs(b);
 }
 
@@ -42,7 +42,8 @@ double largest_difference(const at::Tensor& a, const at::Tensor& b) {
 }
 
 Config config_of(const AdapterCase& one, const fs::path& out) {
-  const fs::path base = kData / "hf_tiny" / one.model, peft = kData / "peft_curves" / one.folder;
+  const fs::path base = kAdapterData / "hf_tiny" / one.model,
+                 peft = kAdapterData / "peft_curves" / one.folder;
   std::vector<std::string> keys = {"dtype=" + one.precision,
                                    "kernels=order",
                                    "checkpoint.load=hf:" + base.string(),
@@ -73,7 +74,7 @@ void expect_curve(const fs::path& log, const Json& curve, double tolerance) {
   for (; std::getline(in, line); ++i) {
     const Json metrics = parse_json(line, "metrics.jsonl");
     for (const char* key : {"loss", "grad_norm"})
-      EXPECT_LT(relative(metrics[key].get<double>(), curve[key][i].get<double>()), tolerance)
+      EXPECT_LT(relative_gap(metrics[key].get<double>(), curve[key][i].get<double>()), tolerance)
           << key << " of " << i;
   }
   EXPECT_EQ(i, 20u);
@@ -85,7 +86,7 @@ TEST_P(AdapterCurve, EveryStepAndTheFilesArePefts) {
   const AdapterCase& one = GetParam();
   const TemporaryFolder folder;
   const fs::path& scratch = folder.path();
-  const fs::path peft = kData / "peft_curves" / one.folder;
+  const fs::path peft = kAdapterData / "peft_curves" / one.folder;
   const Config config = config_of(one, scratch);
   test::run_ranks(one.ranks, [&](const comm::Group& world) { Trainer(config, world).run(); });
   const Json curve = read_json(peft / "curve.json");
@@ -106,7 +107,7 @@ TEST_P(AdapterCurve, EveryStepAndTheFilesArePefts) {
   EXPECT_EQ(checkpoint::read_peft_settings(adapter).r, config.peft.r);
 
   const fs::path logits = scratch / "logits.safetensors";
-  const std::string base = (kData / "hf_tiny" / one.model).string();
+  const std::string base = (kAdapterData / "hf_tiny" / one.model).string();
   // The adapter that was written, and the checkpoint, which knows its base.
   for (const std::string& model :
        {base + std::string(checkpoint::kWithAdapter) + adapter.string(),
@@ -130,6 +131,12 @@ INSTANTIATE_TEST_SUITE_P(
                     AdapterCase{"llama", "llama", "fp32", "", 1, 5e-4, 1e-3, 1e-2},
                     AdapterCase{"llama_dora", "llama", "fp64"},
                     AdapterCase{"gpt2_rslora", "gpt2", "fp64"},
+                    AdapterCase{"mixtral_experts", "mixtral", "fp64"},
+                    AdapterCase{"mixtral_experts", "mixtral", "fp64",
+                                "parallel.tensor_model_parallel_size=2 "
+                                "parallel.sequence_parallel=true "
+                                "parallel.expert_model_parallel_size=2 train.micro_batch_size=2",
+                                4},
                     AdapterCase{"llama", "llama", "fp64",
                                 "parallel.tensor_model_parallel_size=4 "
                                 "parallel.sequence_parallel=true train.micro_batch_size=4",

@@ -199,7 +199,7 @@ inline const std::vector<Work>& works() {
                "model.num_query_groups=2 model.ffn_hidden_size=64 model.hidden_dropout=0.1 "
                "model.add_mlp_bias=true optimizer.clip_grad=0.5 "
                "peft.type=dora peft.r=4 peft.alpha=8 peft.use_rslora=true "
-               "peft.target_modules=[q,v,proj,layers.[12].*.up,layers.3.mlp.*] "
+               "peft.target_modules=[q,v,proj,\"layers.[12].*.up\",\"layers.3.mlp.*\"] "
                "peft.rank_pattern=[\"v=2\"] peft.alpha_pattern=[\"layers.3.*=16\"]"},
       // Beside latents, and beside experts, which have none.
       {"lora_latents_moe",
@@ -210,6 +210,14 @@ inline const std::vector<Work>& works() {
        "model.moe_layer_freq=[0]+[1]*3 model.moe_router_score_function=sigmoid "
        "model.moe_shared_expert_intermediate_size=16 model.moe_router_enable_expert_bias=true "
        "peft.type=lora peft.r=4 peft.dropout=0.1"},
+      // Beside the experts themselves, and what they share.
+      {"lora_experts", "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
+                       "model.num_query_groups=2 model.ffn_hidden_size=64 model.hidden_dropout=0.1 "
+                       "model.add_mlp_bias=true model.num_moe_experts=8 model.moe_router_topk=3 "
+                       "model.moe_ffn_hidden_size=24 model.moe_layer_freq=[0]+[1]*3 "
+                       "model.moe_shared_expert_intermediate_size=16 model.moe_aux_loss_coeff=0.05 "
+                       "peft.type=lora peft.r=3 peft.target_modules=[\"experts.*\",all-linear] "
+                       "peft.rank_pattern=[\"experts.fc2=2\"] optimizer.clip_grad=0.5"},
       {"lora_bert", bert + " peft.type=lora peft.r=4 peft.dropout=0.1", "stories.jsonl"},
       {"lora_t5", t5 + " peft.type=lora peft.r=4", "stories.jsonl"},
       // A batch size that grows.
@@ -335,6 +343,9 @@ inline const std::vector<Layout>& layouts() {
        tp + "2" + sp + pp + "2" + vp + "2" + schedule + "interleaved" + zero + "1", true},
       {"dora_zero3_recompute", "dora", 2, zero + "3" + recompute, true},
       {"lora_latents_moe_tp2_sp_ep2", "lora_latents_moe", 4, tp + "2" + sp + ep + "2", true},
+      {"lora_experts_tp2_sp_ep2_etp2", "lora_experts", 4, tp + "2" + sp + ep + "2", true},
+      {"lora_experts_ep4_pp2_zb_h1_zero3", "lora_experts", 8,
+       ep + "4" + pp + "2" + schedule + "zb_h1" + zero + "3", true},
       {"lora_bert_tp2_sp_pp2", "lora_bert", 4, tp + "2" + sp + pp + "2", true},
       {"lora_t5_tp2_pp2_dp2", "lora_t5", 8, tp + "2" + pp + "2" + zero + "3", true},
       // Padded rows on one rank, none here.

@@ -47,7 +47,8 @@ LinearModule module_of(const std::string& weight, const nn::ShardSpec& spec, int
                       .part = {},
                       .first_row = begin,
                       .rows = rows,
-                      .columns = spec.shape[1]};
+                      .columns = spec.shape.back(),
+                      .experts = spec.stacked_dims > 0 ? spec.shape[0] : 0};
   if (spec.parts.size() > 1) {
     int64_t at = 0;
     module.count = 0;
@@ -72,7 +73,8 @@ bool matches(const std::string& pattern, const std::string& name) {
 }
 
 bool matches(const std::string& pattern, const LinearModule& module) {
-  return pattern == kAllLinear || matches(pattern, module.hf) || matches(pattern, module.own) ||
+  if (pattern == kAllLinear) return module.experts == 0; // as PEFT, which knows them as parameters
+  return matches(pattern, module.hf) || matches(pattern, module.own) ||
          matches(pattern, module.own_part);
 }
 
@@ -89,16 +91,15 @@ std::vector<std::string> short_names(const std::vector<LinearModule>& modules) {
   return names;
 }
 
-/// The value behind "NAME=" of the last entry that matches; none if none does.
+/// The value behind "NAME=" of the entry that matches; none if none does.
 std::optional<double> of_pattern(const std::vector<std::string>& entries,
                                  const LinearModule& module) {
-  std::optional<double> value;
   for (const std::string& entry : entries) {
     const size_t equals = entry.rfind('=');
     if (equals != std::string::npos && matches(entry.substr(0, equals), module))
-      value = std::strtod(entry.c_str() + equals + 1, nullptr);
+      return std::strtod(entry.c_str() + equals + 1, nullptr);
   }
-  return value;
+  return std::nullopt;
 }
 
 void check_patterns(const std::vector<std::string>& entries, const std::string& key, bool integers,
@@ -126,6 +127,20 @@ void check_patterns(const std::vector<std::string>& entries, const std::string& 
                      fmt::format("{}=[]", key));
     }
   }
+  for (const LinearModule& module : modules) { // PEFT goes by the order in its file, JSON has none
+    const auto chooses = [&](const std::string& entry) {
+      return matches(entry.substr(0, entry.rfind('=')), module);
+    };
+    const auto first = std::ranges::find_if(entries, chooses);
+    if (first == entries.end()) continue;
+    const auto second = std::find_if(first + 1, entries.end(), chooses);
+    if (second == entries.end()) continue;
+    violations.add(key,
+                   fmt::format("{} contains \"{}\" and \"{}\", which both match {}", key, *first,
+                               *second, module.hf),
+                   fmt::format("{}=[\"{}\"]", key, *first));
+    return;
+  }
 }
 
 } // namespace
@@ -140,13 +155,21 @@ std::vector<LinearModule> linear_modules(const models::ModelConfig& config,
   } catch (const ConfigError&) { // then under our names alone
   }
   if (found) {
-    for (const WeightMapEntry& entry : weight_map({*found, config})) {
+    const auto add = [&](const WeightMapEntry& entry, const std::string& hf) {
       const auto weight = weights.find(entry.param);
-      if (weight == weights.end() || !entry.hf.ends_with(kWeight) || entry.alternating > 1)
-        continue;
-      LinearModule module = module_of(entry.param, weight->second, entry.origin[0], entry.shape[0]);
-      module.hf = without_weight(entry.hf);
+      if (weight == weights.end()) return;
+      const auto dim = static_cast<size_t>(weight->second.stacked_dims);
+      LinearModule module =
+          module_of(entry.param, weight->second, entry.origin[dim], entry.shape[dim]);
+      module.hf = hf;
+      module.alternating = entry.alternating;
       modules.push_back(std::move(module));
+    };
+    for (const WeightMapEntry& entry : weight_map({*found, config}, HfNames::kParameters)) {
+      if (entry.shape.size() == 3)
+        add(entry, entry.hf);
+      else if (entry.hf.ends_with(kWeight))
+        add(entry, without_weight(entry.hf));
     }
   } else {
     for (const auto& [name, spec] : weights) {
@@ -155,7 +178,9 @@ std::vector<LinearModule> linear_modules(const models::ModelConfig& config,
         modules.push_back(module_of(name, spec, begin, part.pieces * part.piece_size));
         begin += modules.back().rows;
       }
-      if (spec.parts.empty()) modules.push_back(module_of(name, spec, 0, spec.shape[0]));
+      if (spec.parts.empty())
+        modules.push_back(
+            module_of(name, spec, 0, spec.shape[static_cast<size_t>(spec.stacked_dims)]));
     }
   }
   std::ranges::sort(modules, {}, [](const LinearModule& m) {

@@ -103,25 +103,44 @@ class MergedSource final : public ModelSource {
     const auto found = by_weight_.find(param);
     if (found == by_weight_.end()) return;
     for (const AdaptedModule* const one : found->second) {
-      const int64_t begin = std::max(box.offset[0], one->module.first_row);
-      const int64_t end =
-          std::min(box.offset[0] + box.size[0], one->module.first_row + one->module.rows);
-      constexpr int64_t kElements = int64_t{4} << 20; // at a time, in fp64
-      const int64_t step = std::max<int64_t>(1, kElements / one->module.columns);
-      for (int64_t row = begin; row < end; row += step)
-        merge(*one, box, row, std::min(step, end - row), target);
+      if (one->module.experts == 0) {
+        merge(*one, -1, box, target);
+        continue;
+      }
+      Box of_expert{{box.offset.begin() + 1, box.offset.end()},
+                    {box.size.begin() + 1, box.size.end()}};
+      for (int64_t e = 0; e < box.size[0]; ++e)
+        merge(*one, box.offset[0] + e, of_expert, target.select(0, e));
     }
   }
 
  private:
-  /// Rows [row, row + rows) of the weight.
-  void merge(const AdaptedModule& one, const Box& box, int64_t row, int64_t rows,
-             const at::Tensor& target) {
+  /// A box of the matrix of an expert, or of the only one.
+  void merge(const AdaptedModule& one, int64_t expert, const Box& box, const at::Tensor& target) {
+    const int64_t begin = std::max(box.offset[0], one.module.first_row);
+    const int64_t end =
+        std::min(box.offset[0] + box.size[0], one.module.first_row + one.module.rows);
+    constexpr int64_t kElements = int64_t{4} << 20; // at a time, in fp64
+    const int64_t step = std::max<int64_t>(1, kElements / one.module.columns);
+    for (int64_t row = begin; row < end; row += step) {
+      const int64_t rows = std::min(step, end - row);
+      target.narrow(0, row - box.offset[0], rows)
+          .copy_(merged_rows(one, expert, row, rows).narrow(1, box.offset[1], box.size[1]));
+    }
+  }
+
+  at::Tensor merged_rows(const AdaptedModule& one, int64_t expert, int64_t row, int64_t rows) {
     const int64_t columns = one.module.columns, of_part = row - one.module.first_row;
     const at::Tensor weight = at::empty({rows, columns}, at::kDouble);
-    base_->read(one.module.weight, Box{{row, 0}, {rows, columns}}, weight);
+    if (expert < 0)
+      base_->read(one.module.weight, Box{{row, 0}, {rows, columns}}, weight);
+    else
+      base_->read(one.module.weight, Box{{expert, row, 0}, {1, rows, columns}},
+                  weight.unsqueeze(0));
     const auto part = [&](const char* what, const std::string& name) {
-      return adapter_.tensors.at(nn::adapter_name(one.module.weight, what, name)).to(at::kDouble);
+      const at::Tensor all =
+          adapter_.tensors.at(nn::adapter_name(one.module.weight, what, name)).to(at::kDouble);
+      return expert < 0 ? all : all.select(0, expert);
     };
     const at::Tensor a = part("lora_A", "").narrow(0, one.first, one.rank);
     const at::Tensor b = part("lora_B", one.module.part).narrow(0, of_part, rows);
@@ -130,7 +149,7 @@ class MergedSource final : public ModelSource {
       const at::Tensor m = part("lora_magnitude", one.module.part).narrow(0, of_part, rows);
       weight.mul_((m / weight.square().sum(1).sqrt()).unsqueeze(1));
     }
-    target.narrow(0, row - box.offset[0], rows).copy_(weight.narrow(1, box.offset[1], box.size[1]));
+    return weight;
   }
 
   std::unique_ptr<ModelSource> base_;
@@ -198,8 +217,11 @@ Adapter read_adapter(const fs::path& where, ModelSource& base) {
   Adapter adapter{.settings = read_peft_settings(where), .modules = {}, .tensors = {}};
   config::Violations violations;
   adapter.modules = adapted_modules(linear_modules(base.config(), base.facts().family),
-                                    adapter.settings, violations, (where / kPeftConfig).string());
-  violations.throw_if_any();
+                                    adapter.settings, violations, "");
+  if (!violations.empty())
+    raise<CheckpointError>(
+        "{} is no adapter of {}: {}\n  try: the model that it was trained beside", where.string(),
+        base.facts().path.string(), violations.list().front().cause);
   adapter.tensors =
       read_peft_tensors(where, adapter.modules, adapter.settings.type == AdapterType::kDora);
   return adapter;
@@ -248,7 +270,7 @@ void write_peft_of(const fs::path& checkpoint, const fs::path& target) {
   config::apply_yaml(saved, reader.manifest().config_yaml, "", ignored);
   AtomicDirectory aside(target);
   const std::string model = base.model.starts_with("hf:") ? base.model.substr(3) : base.model;
-  write_peft(aside.path(), adapter.settings, adapter.modules, adapter.tensors, model,
+  write_peft(aside.path(), adapter, linear_modules(saved.model, family_in(reader)), model,
              saved.model.type == models::ModelType::kGpt  ? "CAUSAL_LM"
              : saved.model.type == models::ModelType::kT5 ? "SEQ_2_SEQ_LM"
                                                           : "");

@@ -13,12 +13,6 @@
 
 namespace pentatron::checkpoint {
 
-struct Adapter {
-  AdapterSettings settings;
-  std::vector<AdaptedModule> modules;
-  AdapterTensors tensors;
-};
-
 /// The model that adapters belong to, as a run's checkpoint names it.
 struct AdapterBase {
   std::string model;  ///< as open_model() takes it; empty: initial values of the run's seed

@@ -14,6 +14,7 @@
 #include "pentatron/base/json.h"
 #include "pentatron/base/mapped_file.h"
 #include "pentatron/base/safetensors.h"
+#include "pentatron/checkpoint/hf/parts.h"
 #include "pentatron/checkpoint/source_facts.h"
 #include "pentatron/checkpoint/tensor_io.h"
 
@@ -36,9 +37,17 @@ const std::set<std::string, std::less<>> kIgnored = {
     "megatron_config",    "megatron_core",
     "runtime_config",     "qalora_group_size",
     "ensure_weight_tying"};
-const std::set<std::string, std::less<>> kRead = {
-    "r",        "lora_alpha",   "lora_dropout",  "target_modules", "use_rslora",
-    "use_dora", "rank_pattern", "alpha_pattern", "bias",           "fan_in_fan_out"};
+const std::set<std::string, std::less<>> kRead = {"r",
+                                                  "lora_alpha",
+                                                  "lora_dropout",
+                                                  "target_modules",
+                                                  "target_parameters",
+                                                  "use_rslora",
+                                                  "use_dora",
+                                                  "rank_pattern",
+                                                  "alpha_pattern",
+                                                  "bias",
+                                                  "fan_in_fan_out"};
 
 bool says_nothing(const Json& value) {
   return value.is_null() || (value.is_boolean() && !value.get<bool>()) ||
@@ -63,6 +72,8 @@ std::vector<std::string> pattern_of(const Json& json, const char* key, const std
 }
 
 std::vector<std::string> targets_of(const Json& json, const std::string& where) {
+  std::vector<std::string> names =
+      json_get_or<std::vector<std::string>>(json, "target_parameters", {}, where); // of experts
   const auto found = json.find("target_modules");
   if (found != json.end() && found->is_string()) {
     const auto text = found->get<std::string>();
@@ -71,17 +82,68 @@ std::vector<std::string> targets_of(const Json& json, const std::string& where) 
           "{}: target_modules is the regular expression \"{}\", which is not supported\n  try: a "
           "list of names, such as [\"q_proj\", \"v_proj\"]",
           where, text);
-    return {text};
+    names.push_back(text);
+  } else {
+    for (std::string& name :
+         json_get_or<std::vector<std::string>>(json, "target_modules", {}, where))
+      names.push_back(std::move(name));
   }
-  std::vector<std::string> names =
-      json_get<std::vector<std::string>>(json, "target_modules", where);
   std::ranges::sort(names);
   return names;
 }
 
-std::string hf_name(const AdaptedModule& one, const char* what) {
-  return fmt::format("{}{}.{}", kPrefix, one.module.hf, what);
+/// The names of tensors in the files. Of several parameters of one module, as experts have, the
+/// first is wrapped first, and so the innermost.
+class Names {
+ public:
+  explicit Names(const std::vector<AdaptedModule>& modules) : modules_(modules) {}
+
+  std::string operator()(const AdaptedModule& one, const char* what) const {
+    if (one.module.experts == 0) return fmt::format("{}{}.{}", kPrefix, one.module.hf, what);
+    const std::string owner = owner_of(one.module.hf);
+    std::string inner;
+    for (const AdaptedModule& other : modules_)
+      if (&other > &one && other.module.experts > 0 && owner_of(other.module.hf) == owner)
+        inner += "base_layer.";
+    return fmt::format("{}{}.{}{}", kPrefix, owner, inner, what);
+  }
+
+ private:
+  static std::string owner_of(const std::string& name) { return name.substr(0, name.rfind('.')); }
+  const std::vector<AdaptedModule>& modules_;
+};
+
+std::vector<int64_t> a_shape(const AdaptedModule& one) {
+  return {one.rank * std::max<int64_t>(1, one.module.experts), one.module.columns};
 }
+std::vector<int64_t> b_shape(const AdaptedModule& one) {
+  return {one.module.rows, one.rank * std::max<int64_t>(1, one.module.experts)};
+}
+
+/// Rows of B as our parameter has them, and back.
+WeightMapEntry rows_of(const AdaptedModule& one) {
+  return {.hf = {}, .param = {}, .alternating = one.module.alternating, .parts_dim = 1};
+}
+
+/// [E rank, in] as [E, rank, in], and [out, rank E] as [E, out, rank].
+at::Tensor a_of_experts(const AdaptedModule& one, const at::Tensor& a) {
+  return one.module.experts == 0 ? a : a.unflatten(0, {one.module.experts, one.rank});
+}
+at::Tensor b_of_experts(const AdaptedModule& one, const at::Tensor& b) {
+  if (one.module.experts == 0) return b;
+  return as_parameter(rows_of(one),
+                      b.unflatten(1, {one.rank, one.module.experts}).permute({2, 0, 1}))
+      .contiguous();
+}
+at::Tensor a_in_file(const AdaptedModule& one, const at::Tensor& a) {
+  const at::Tensor own = a.narrow(one.module.experts > 0 ? 1 : 0, one.first, one.rank);
+  return (one.module.experts > 0 ? own.flatten(0, 1) : own).contiguous();
+}
+at::Tensor b_in_file(const AdaptedModule& one, const at::Tensor& b) {
+  if (one.module.experts == 0) return b;
+  return as_hf(rows_of(one), b).permute({1, 2, 0}).flatten(1, 2).contiguous();
+}
+
 std::string a_name(const AdaptedModule& one) {
   return nn::adapter_name(one.module.weight, "lora_A");
 }
@@ -90,6 +152,20 @@ std::string b_name(const AdaptedModule& one) {
 }
 std::string magnitude_name(const AdaptedModule& one) {
   return nn::adapter_name(one.module.weight, "lora_magnitude", one.module.part);
+}
+
+/// "q_proj" where all layers of that name have adapters, else whole names.
+std::set<std::string> targets_for(const std::vector<AdaptedModule>& modules,
+                                  const std::vector<LinearModule>& all) {
+  const auto last = [](const std::string& name) { return name.substr(name.rfind('.') + 1); };
+  std::map<std::string, int64_t> left; // of each name, how many have none
+  for (const LinearModule& one : all) ++left[last(one.hf)];
+  for (const AdaptedModule& one : modules) --left[last(one.module.hf)];
+  std::set<std::string> targets;
+  for (const AdaptedModule& one : modules)
+    if (one.module.experts == 0)
+      targets.insert(left[last(one.module.hf)] == 0 ? last(one.module.hf) : one.module.hf);
+  return targets;
 }
 
 } // namespace
@@ -163,11 +239,12 @@ AdapterTensors read_peft_tensors(const fs::path& folder, const std::vector<Adapt
     problems.missing(names.front());
     return {};
   };
-  std::map<std::string, std::vector<at::Tensor>> a; // of a weight, in order of its rows
+  const Names hf_name(modules);
+  std::vector<at::Tensor> a;
   AdapterTensors tensors;
   for (const AdaptedModule& one : modules) {
-    a[a_name(one)].push_back(take({hf_name(one, "lora_A.weight")}, {one.rank, one.module.columns}));
-    tensors[b_name(one)] = take({hf_name(one, "lora_B.weight")}, {one.module.rows, one.rank});
+    a.push_back(take({hf_name(one, "lora_A.weight")}, a_shape(one)));
+    tensors[b_name(one)] = take({hf_name(one, "lora_B.weight")}, b_shape(one));
     if (dora)
       tensors[magnitude_name(one)] = take(
           {hf_name(one, "lora_magnitude_vector"), hf_name(one, "lora_magnitude_vector.weight")},
@@ -177,28 +254,39 @@ AdapterTensors read_peft_tensors(const fs::path& folder, const std::vector<Adapt
     if (!used.contains(name)) problems.unexpected(name);
   problems.throw_if_any(fmt::format("the tensors in {} do not match the model and its {}",
                                     file.string(), kPeftConfig));
-  for (const auto& [name, parts] : a) tensors[name] = at::cat(parts, 0);
+  for (size_t i = 0; i < modules.size(); ++i) {
+    const AdaptedModule& one = modules[i];
+    at::Tensor& b = tensors.at(b_name(one));
+    b = b_of_experts(one, b);
+    const at::Tensor own = a_of_experts(one, a[i]); // behind those of the weight's parts before
+    at::Tensor& all = tensors[a_name(one)];
+    all = all.defined() ? at::cat({all, own}, one.module.experts > 0 ? 1 : 0) : own;
+  }
   return tensors;
 }
 
-void write_peft(const fs::path& folder, const AdapterSettings& settings,
-                const std::vector<AdaptedModule>& modules, const AdapterTensors& tensors,
-                const std::string& base_model, const std::string& task) {
+void write_peft(const fs::path& folder, const Adapter& adapter,
+                const std::vector<LinearModule>& all, const std::string& base_model,
+                const std::string& task) {
+  const AdapterSettings& settings = adapter.settings;
   std::map<std::string, at::Tensor> files;
-  Json targets = Json::array(), ranks = Json::object(), alphas = Json::object();
+  const Names hf_name(adapter.modules);
+  const std::set<std::string> targets = targets_for(adapter.modules, all);
+  std::set<std::string> parameters;
+  for (const AdaptedModule& one : adapter.modules)
+    if (one.module.experts > 0) parameters.insert(one.module.hf);
+  Json ranks = Json::object(), alphas = Json::object();
   const auto number = [](double value) -> Json { // as PEFT writes it, where it can
     return value == std::floor(value) && std::abs(value) < 1e15 ? Json(static_cast<int64_t>(value))
                                                                 : Json(value);
   };
-  for (const AdaptedModule& one : modules) {
-    targets.push_back(one.module.hf);
+  for (const AdaptedModule& one : adapter.modules) {
     if (one.rank != settings.r) ranks[one.module.hf] = one.rank;
     if (one.alpha != settings.alpha) alphas[one.module.hf] = number(one.alpha);
-    files[hf_name(one, "lora_A.weight")] =
-        tensors.at(a_name(one)).narrow(0, one.first, one.rank).contiguous();
-    files[hf_name(one, "lora_B.weight")] = tensors.at(b_name(one));
+    files[hf_name(one, "lora_A.weight")] = a_in_file(one, adapter.tensors.at(a_name(one)));
+    files[hf_name(one, "lora_B.weight")] = b_in_file(one, adapter.tensors.at(b_name(one)));
     if (settings.type == AdapterType::kDora)
-      files[hf_name(one, "lora_magnitude_vector")] = tensors.at(magnitude_name(one));
+      files[hf_name(one, "lora_magnitude_vector")] = adapter.tensors.at(magnitude_name(one));
   }
   write_tensors(folder / kPeftTensors, files, {{"format", "pt"}});
   const Json config = {{"peft_type", "LORA"},
@@ -209,6 +297,7 @@ void write_peft(const fs::path& folder, const AdapterSettings& settings,
                        {"lora_alpha", number(settings.alpha)},
                        {"lora_dropout", settings.dropout},
                        {"target_modules", targets},
+                       {"target_parameters", parameters.empty() ? Json() : Json(parameters)},
                        {"use_rslora", settings.use_rslora},
                        {"use_dora", settings.type == AdapterType::kDora},
                        {"rank_pattern", ranks},

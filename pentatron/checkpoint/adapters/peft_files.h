@@ -30,9 +30,16 @@ using AdapterTensors = std::map<std::string, at::Tensor>;
 AdapterTensors read_peft_tensors(const std::filesystem::path& folder,
                                  const std::vector<AdaptedModule>& modules, bool dora);
 
-/// Writes both files into an existing folder.
-void write_peft(const std::filesystem::path& folder, const AdapterSettings& settings,
-                const std::vector<AdaptedModule>& modules, const AdapterTensors& tensors,
-                const std::string& base_model, const std::string& task);
+struct Adapter {
+  AdapterSettings settings;
+  std::vector<AdaptedModule> modules;
+  AdapterTensors tensors;
+};
+
+/// Writes both files into an existing folder. `all`: the linear layers of the model; `base_model`
+/// and `task`: as PEFT names them, or empty.
+void write_peft(const std::filesystem::path& folder, const Adapter& adapter,
+                const std::vector<LinearModule>& all, const std::string& base_model,
+                const std::string& task);
 
 } // namespace pentatron::checkpoint

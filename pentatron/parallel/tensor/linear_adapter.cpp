@@ -100,11 +100,12 @@ void LinearAdapter::up(const at::Tensor& y, const at::Tensor& z) const {
 /// Adds the gradients of all B and returns that of x A^T.
 at::Tensor LinearAdapter::back_up(const at::Tensor& dy, const at::Tensor& z) const {
   const at::Tensor dz = at::empty_like(z);
+  const bool scaled = tp_.size() == 1 || !planted("adapter_scale_missing_in_backward");
   for (const Part& part : parts_) {
     const at::Tensor dy_part = dy.narrow(1, part.first_row, part.rows);
     at::Tensor dz_part = dz.narrow(1, part.first, part.rank);
     at::mm_out(dz_part, dy_part, part.b->value());
-    dz_part.mul_(planted("adapter_scale_missing_in_backward") ? 1.0 : part.scale);
+    dz_part.mul_(scaled ? part.scale : 1.0);
     if (part.b->trainable) {
       nn::add_matmul_tn(*part.b, dy_part, z.narrow(1, part.first, part.rank));
       part.b->accumulated();
