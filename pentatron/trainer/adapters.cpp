@@ -41,6 +41,12 @@ void check_adapters(const Config& config, config::Violations& violations) {
   const checkpoint::AdapterSettings& peft = config.peft;
   if (!peft.on()) return;
   const std::string type = fmt::format("peft.type={}", config::to_string(peft.type));
+  if (!peft.base.empty() && (config.checkpoint.load.empty() || config.checkpoint.finetune ||
+                             foreign_model(config.checkpoint)))
+    violations.add(
+        "peft.base",
+        fmt::format("peft.base={} has no effect on a run that does not resume", peft.base),
+        "peft.base=\"\"");
   if (!config.train.freeze.empty())
     violations.add("train.freeze",
                    fmt::format("train.freeze has no effect with {}, which freezes all weights of "
@@ -93,6 +99,14 @@ std::shared_ptr<const nn::AdapterPlan> plan_adapters(const Config& config) {
   if (!config.peft.on()) return nullptr;
   return std::make_shared<const nn::AdapterPlan>(
       checkpoint::adapter_plan(adapted_modules(config), config.peft));
+}
+
+models::ParamSpecs adapter_specs(const Config& config) {
+  const auto model = models::make_model(config.model, {.adapters = plan_adapters(config)});
+  models::ParamSpecs specs;
+  for (const nn::Param& param : model->params())
+    if (param.adapter) specs.emplace(param.name(), param.spec());
+  return specs;
 }
 
 void adopt_adapter(checkpoint::AdapterSettings& settings, const std::string& load) {

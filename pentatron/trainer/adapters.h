@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "pentatron/checkpoint/adapters/adapter_modules.h"
+#include "pentatron/models/param_specs.h"
 #include "pentatron/nn/adapter.h"
 #include "pentatron/parallelize/parallelize.h"
 #include "pentatron/trainer/config.h"
@@ -20,6 +21,9 @@ void check_adapters(const Config& config, config::Violations& violations);
 std::vector<checkpoint::AdaptedModule> adapted_modules(const Config& config);
 /// The same as models take it; null without adapters.
 std::shared_ptr<const nn::AdapterPlan> plan_adapters(const Config& config);
+
+/// The parameters of the adapters over all ranks.
+models::ParamSpecs adapter_specs(const Config& config);
 
 /// Gives the section the settings of the adapter in peft.load, and keeps the rest.
 void adopt_adapter(checkpoint::AdapterSettings& settings, const std::string& load);

@@ -251,6 +251,11 @@ void Trainer::State::load() {
     optimizer->adopt_values();
     started_from = *foreign;
     return;
+  } else if (found && config.checkpoint.finetune && checkpoint::holds_adapters(found->folder)) {
+    load_model(found->folder.string()); // with its adapters merged
+    optimizer->adopt_values();
+    started_from = found->folder.string();
+    return;
   }
   while (found) {
     try {
@@ -266,7 +271,10 @@ void Trainer::State::load() {
 
 /// Undoes what was loaded from a checkpoint that turned out to be damaged.
 void Trainer::State::forget() {
-  model.store->write_values([&](nn::Param& param) { param.initialize(config.seed); });
+  if (base)
+    begin_adapters(model, config, groups.tp());
+  else
+    model.store->write_values([&](nn::Param& param) { param.initialize(config.seed); });
   for (nn::Param& buffer : model.model->params().buffers()) buffer.initialize(config.seed);
   checkpoint::forget_state(*optimizer);
   stepper->set_expert_choices({});

@@ -29,7 +29,8 @@ std::map<std::string, nn::ShardSpec> adaptable_weights(const models::ModelConfig
   const std::unique_ptr<models::Model> model = models::make_model(config, {});
   std::map<std::string, nn::ShardSpec> weights;
   for (const nn::Param& param : model->params())
-    if (param.adaptable) weights.emplace(param.name(), param.spec());
+    if (param.adaptable && !param.name().starts_with("mtp.")) // which PEFT's models lack
+      weights.emplace(param.name(), param.spec());
   return weights;
 }
 
