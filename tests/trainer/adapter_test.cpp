@@ -24,8 +24,7 @@ class AdapterRun : public testing::Test {
     const fs::path data = fs::path(PENTATRON_TEST_DATA) / "peft_curves/llama/batches.safetensors";
     std::vector<std::string> keys = {"checkpoint.load=" +
                                          (load == "hf:" ? "hf:" + base.string() : load),
-                                     "checkpoint.save=" + (scratch / "ck"),
-                                     "logger.dir=" + (scratch / "log"),
+                                     "logger.dir=" + (scratch / ("log" + std::to_string(++runs))),
                                      "logger.log_interval=1",
                                      "logger.peak_tflops=1",
                                      "dataset.type=batches",
