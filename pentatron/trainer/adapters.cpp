@@ -58,9 +58,10 @@ void check_adapters(const Config& config, config::Violations& violations) {
         "peft.dropout",
         fmt::format("peft.dropout={} is not supported with peft.type=dora", peft.dropout),
         "peft.dropout=0");
-  if (peft.dropout > 0 && config.model.type == models::ModelType::kT5)
+  if (peft.dropout > 0 && models::model_spec(config.model.with_one_layer()).streams.size() > 1)
     violations.add("peft.dropout",
-                   fmt::format("peft.dropout={} is not supported with model.type=t5", peft.dropout),
+                   fmt::format("peft.dropout={} is not supported with model.type={}", peft.dropout,
+                               config::to_string(config.model.type)),
                    "peft.dropout=0");
   if (config.train.sample_tokens > 0 && config.model.multi_latent_attention)
     violations.add("train.sample_tokens",

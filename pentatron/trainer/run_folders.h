@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "pentatron/base/run_lock.h"
+#include "pentatron/checkpoint/run_saver.h"
 #include "pentatron/comm/group.h"
 #include "pentatron/trainer/config.h"
 
@@ -41,5 +42,8 @@ class RunFolders {
 /// Throws what RunFolders throws for these folders, and makes none. Of checkpoint.save it sees only
 /// what this machine does.
 void check_folders(const Config& config);
+
+/// How checkpoints of the run are written and kept.
+checkpoint::SaveOptions save_options(const CheckpointConfig& config);
 
 } // namespace pentatron::trainer

@@ -41,6 +41,7 @@
 #include "pentatron/trainer/run_data.h"
 #include "pentatron/trainer/run_files.h"
 #include "pentatron/trainer/runtime.h"
+#include "pentatron/trainer/starting_weights.h"
 #include "pentatron/trainer/step.h"
 #include "pentatron/trainer/stop.h"
 #include "pentatron/trainer/stored_tokenizer.h"
@@ -87,8 +88,6 @@ struct Trainer::State {
   void open_data();
   void build_model();
   void find_checkpoint();
-  void load_model(const std::string& where);
-  void load_base();
   void choose_kernels();
   void load();
   void load_found();
@@ -99,7 +98,6 @@ struct Trainer::State {
   /// None if not one sample has a target.
   std::optional<Evaluation> validate(const std::shared_ptr<const data::Dataset>& dataset);
   std::optional<Evaluation> validate();
-  checkpoint::SaveOptions save_options() const;
   std::vector<checkpoint::SaveEvent> save();
   TrainReport train(Reporter& reporter);
 };
@@ -120,7 +118,7 @@ Trainer::State::State(Config c, const comm::Group& world, std::unique_ptr<RunFol
   build_model();
   load();
   if (!config.checkpoint.save.empty())
-    saver = std::make_unique<checkpoint::RunSaver>(save_options(), groups.world());
+    saver = std::make_unique<checkpoint::RunSaver>(save_options(config.checkpoint), groups.world());
   loader =
       std::make_unique<data::Loader>(datasets.train, loader_options(progress.consumed_samples));
 }
@@ -189,72 +187,21 @@ void Trainer::State::choose_kernels() {
   kernel_choice = trainer::choose_kernels(config, device, resumed, groups.world());
 }
 
-/// The weights of a model in files.
-void Trainer::State::load_model(const std::string& where) {
-  const comm::LongWork work(groups.world(), "reading " + where);
-  const auto source = checkpoint::open_model(where);
-  if (base && !base->digest.empty()) checkpoint::check_base(*source, *base, config.checkpoint.save);
-  const checkpoint::Strictness strictness = config.checkpoint.strictness;
-  const std::vector<std::string> fresh =
-      source->check(models::param_specs(config.model), strictness);
-  if (!fresh.empty())
-    log::shared_warning("{} has no {}: training starts with new values", where,
-                        fmt::join(fresh, ", "));
-  const auto write = [&](const std::function<void(nn::Param&)>& fill) {
-    model.store->write_values([&](nn::Param& param) {
-      fill(param);
-      work.progress();
-    });
-  };
-  source->load(model.model->params(), write, strictness);
-  if (base) base = {.model = where, .digest = checkpoint::model_digest(*source)};
-  files_of_model = model_files(where);
-}
-
-/// What adapters lie beside: the model that the run starts from, or that the run to resume did.
-void Trainer::State::load_base() {
-  const CheckpointConfig& c = config.checkpoint;
-  base.emplace();
-  std::string where = foreign_model(c).value_or("");
-  if (found && c.finetune) where = found->folder.string();
-  if (found && !c.finetune) {
-    checkpoint::read_together(groups.world(), [&] {
-      const auto stored = checkpoint::read_manifest(found->folder).attachments;
-      const auto entry = stored.find(checkpoint::kAdapterBase);
-      if (entry == stored.end())
-        raise<ConfigError>("{} contains a whole model and no adapters\n  try: "
-                           "checkpoint.finetune=true to start adapters beside it",
-                           found->folder.string());
-      base = checkpoint::adapter_base_from_json(
-          checkpoint::read_attachment(found->folder, checkpoint::kAdapterBase, entry->second),
-          found->folder.string());
-    });
-    where = config.peft.base.empty() ? base->model : config.peft.base;
-  }
-  if (where.empty())
-    model.store->write_values([&](nn::Param& param) { param.initialize(config.seed); });
-  else
-    load_model(where);
-}
-
 void Trainer::State::load() {
   if (config.peft.on()) {
-    load_base();
+    base = load_base(config, found, model, groups.world());
+    files_of_model = model_files(base->model);
     begin_adapters(model, config, groups.tp());
     optimizer->adopt_values();
     if (!found || config.checkpoint.finetune) {
       started_from = base->model;
       return;
     }
-  } else if (const std::optional<std::string> foreign = foreign_model(config.checkpoint)) {
-    load_model(*foreign);
+  } else if (const auto where = weights_elsewhere(config.checkpoint, found)) {
+    load_weights(*where, model, config, groups.world());
+    files_of_model = model_files(*where);
     optimizer->adopt_values();
-    started_from = *foreign;
-    return;
-  } else if (found && config.checkpoint.finetune && checkpoint::holds_adapters(found->folder)) {
-    load_model(found->folder.string()); // with its adapters merged
-    optimizer->adopt_values();
-    started_from = found->folder.string();
+    started_from = *where;
     return;
   }
   while (found) {
@@ -408,21 +355,6 @@ std::optional<Evaluation> Trainer::State::validate() {
     parts.push_back(*part);
   }
   return parts.empty() ? std::nullopt : std::optional(mean_of(parts));
-}
-
-checkpoint::SaveOptions Trainer::State::save_options() const {
-  const CheckpointConfig& c = config.checkpoint;
-  return {.dir = c.save,
-          .retention = {.keep_last = c.keep,
-                        .keep_every = c.keep_every,
-                        .keep_best = c.keep_best,
-                        .metric = c.keep_best_metric,
-                        .lower_is_better = lower_is_better(c.keep_best_metric),
-                        .node_local = c.node_local},
-          .async = c.async_save,
-          .parity = c.parity,
-          .node_local = c.node_local,
-          .staging_bytes = static_cast<uint64_t>(c.staging_limit) << 20};
 }
 
 std::vector<checkpoint::SaveEvent> Trainer::State::save() {

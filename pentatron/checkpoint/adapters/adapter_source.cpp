@@ -15,6 +15,7 @@
 #include "pentatron/checkpoint/source_facts.h"
 #include "pentatron/checkpoint/tensor_io.h"
 #include "pentatron/config/config.h"
+#include "pentatron/models/model.h"
 
 namespace pentatron::checkpoint {
 
@@ -87,6 +88,18 @@ AdapterBase base_of(CheckpointReader& reader) {
                            "without --adapter",
                            reader.folder().string());
   return adapter_base_from_json(reader.read_attachment(kAdapterBase), reader.folder().string());
+}
+
+/// As PEFT names it; empty: another.
+std::string task_of(const models::ModelConfig& config) {
+  switch (models::model_spec(config).generates) {
+  case models::Generates::kContinuation:
+    return "CAUSAL_LM";
+  case models::Generates::kAnswer:
+    return "SEQ_2_SEQ_LM";
+  default:
+    return {};
+  }
 }
 
 class MergedSource final : public ModelSource {
@@ -271,9 +284,7 @@ void write_peft_of(const fs::path& checkpoint, const fs::path& target) {
   AtomicDirectory aside(target);
   const std::string model = base.model.starts_with("hf:") ? base.model.substr(3) : base.model;
   write_peft(aside.path(), adapter, linear_modules(saved.model, family_in(reader)), model,
-             saved.model.type == models::ModelType::kGpt  ? "CAUSAL_LM"
-             : saved.model.type == models::ModelType::kT5 ? "SEQ_2_SEQ_LM"
-                                                          : "");
+             task_of(saved.model));
   aside.commit(AtomicDirectory::Existing::kReplace);
 }
 
