@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <string_view>
 
 #include <unistd.h>
 
@@ -14,10 +15,13 @@
 
 namespace {
 
-bool works_on_files(const char* verb) {
-  const auto verbs = pentatron::cli::file_verbs();
-  return std::any_of(verbs.begin(), verbs.end(),
-                     [&](const pentatron::cli::Verb& one) { return one.name == verb; });
+bool works_on_files(int argc, char** argv) {
+  const std::string_view verb = argc > 1 ? argv[1] : "", command = argc > 2 ? argv[2] : "";
+  for (const pentatron::cli::Verb& one : pentatron::cli::file_verbs())
+    if (one.name == verb)
+      return one.commands.empty() ||
+             std::find(one.commands.begin(), one.commands.end(), command) != one.commands.end();
+  return false;
 }
 
 /// How LibTorch's OpenMP threads wait for work. They spin for this many rounds (some microseconds)
@@ -40,7 +44,7 @@ void keep_freed_memory() {
 } // namespace
 
 int main(int argc, char** argv) {
-  if (argc > 1 && works_on_files(argv[1]))
+  if (works_on_files(argc, argv))
     return pentatron::cli::run_program(argc, argv, pentatron::cli::file_verbs());
   set_waiting();
   keep_freed_memory();

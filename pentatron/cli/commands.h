@@ -18,6 +18,8 @@ void add_config(CLI::App& program, Action& chosen);
 void add_doctor(CLI::App& program, Action& chosen);
 void add_checkpoint(CLI::App& program, Action& chosen);
 void add_convert(CLI::App& program, Action& chosen);
+/// A command of `inspect`, which is there already.
+void add_quantize(CLI::App& program, Action& chosen);
 
 /// Runs the program with all verbs.
 int run(int argc, char** argv);

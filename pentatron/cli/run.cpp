@@ -75,6 +75,7 @@ int run(int argc, char** argv) {
                              {"convert", add_convert},   {"checkpoint", add_checkpoint},
                              {"config", add_config},     {"doctor", add_doctor}};
   verbs.insert(verbs.begin() + 4, file_verbs().begin(), file_verbs().end());
+  verbs.push_back({"inspect quantize", add_quantize}); // behind inspect
   return run_program(argc, argv, verbs);
 }
 

@@ -33,6 +33,7 @@ LatentAttention::TokenLinear::TokenLinear(const nn::Scope& scope, int64_t in, in
     : weight(&scope.param("weight",
                           {.name = {}, .shape = {out, in}, .placements = parallel::token_wise(tp)},
                           nn::Init::normal(o.init_std))) {
+  weight->linear = true;
   if (o.qkv_bias)
     bias =
         &scope.param("bias", {.name = {}, .shape = {out}, .placements = parallel::token_wise(tp)},

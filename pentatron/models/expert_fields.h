@@ -26,6 +26,12 @@ template <class C> constexpr auto expert_fields() {
             "hidden size of each expert; default: ffn_hidden_size")
           .size()
           .only_for(T::kGpt),
+      field("moe_latent_size", &C::moe_latent_size,
+            "size of the latent that the experts work in: tokens are projected to it before they "
+            "go to their experts, and results are projected back; router and shared experts work "
+            "on hidden states; default: none")
+          .size()
+          .only_for(T::kGpt),
       field("moe_router_topk", &C::moe_router_topk, "number of experts that work on each token")
           .range(1, kMostExperts)
           .only_for(T::kGpt),

@@ -23,6 +23,7 @@ void ModelConfig::validate_experts(config::Violations& violations, std::string_v
     };
     idle(moe_layer_freq != none.moe_layer_freq, "moe_layer_freq");
     idle(moe_ffn_hidden_size.has_value(), "moe_ffn_hidden_size");
+    idle(moe_latent_size.has_value(), "moe_latent_size");
     idle(moe_router_topk != none.moe_router_topk, "moe_router_topk");
     idle(moe_router_logit_bias, "moe_router_logit_bias");
     idle(moe_router_score_function != none.moe_router_score_function, "moe_router_score_function");

@@ -70,6 +70,7 @@ struct ModelConfig {
   std::optional<int64_t> num_moe_experts;
   std::string moe_layer_freq = "1";
   std::optional<int64_t> moe_ffn_hidden_size;
+  std::optional<int64_t> moe_latent_size;
   int64_t moe_router_topk = 2;
   bool moe_router_logit_bias = false;
   RouterScoreFunction moe_router_score_function = RouterScoreFunction::kSoftmax;

@@ -140,6 +140,7 @@ layers::MoeOptions moe_options(const ModelConfig& c, const layers::MlpOptions& m
                 open = c.moe_router_group_topk.value_or(groups);
   layers::MoeOptions o{
       .expert = mlp,
+      .latent = c.moe_latent_size.value_or(0),
       .router = {.experts = *c.num_moe_experts,
                  .top_k = c.moe_router_topk,
                  .score = router_score(c.moe_router_score_function),

@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include <ATen/core/Tensor.h>
 
 #include "pentatron/base/philox.h"
+#include "pentatron/nn/low_precision.h"
 #include "pentatron/nn/shard_spec.h"
 
 namespace pentatron::nn {
@@ -87,6 +89,11 @@ class Param {
 
   /// Fills value by global index; padding rows become zero.
   void initialize(uint64_t seed);
+
+  /// Whether it is the weight of a linear layer inside a layer of the model: its products may be in
+  /// low precision.
+  bool linear = false;
+  std::optional<LowPrecision> low_precision; ///< of its products; none: in the type of the model
 
   /// Its family; to be set before a ParamStore gives it storage.
   ReductionGroup group = ReductionGroup::kDense;

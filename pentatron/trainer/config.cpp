@@ -19,6 +19,7 @@
 #include "pentatron/trainer/families.h"
 #include "pentatron/trainer/memory_plan.h"
 #include "pentatron/trainer/metrics/hardware.h"
+#include "pentatron/trainer/precision.h"
 
 namespace pentatron::trainer {
 
@@ -301,6 +302,7 @@ void Config::validate(config::Violations& violations, std::string_view) const {
   }
   check_freeze(train, model, violations);
   check_adapters(*this, violations);
+  check_precision(*this, violations);
   const optim::TrainLength length = train_length(train);
   if (length.iters + length.samples > 0)
     optim::check_scheduler(scheduler, optimizer.lr, optimizer.min_lr, length, violations);

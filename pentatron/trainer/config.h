@@ -23,6 +23,7 @@
 #include "pentatron/parallel/ddp/ddp_config.h"
 #include "pentatron/parallelize/parallel_config.h"
 #include "pentatron/trainer/logger_config.h"
+#include "pentatron/trainer/precision_config.h"
 #include "pentatron/trainer/profiling_config.h"
 
 namespace pentatron::trainer {
@@ -264,6 +265,7 @@ struct Config {
   CheckpointConfig checkpoint;
   LoggerConfig logger;
   ProfilingConfig profiling;
+  MixedPrecisionConfig mixed_precision;
   DeviceKind device = DeviceKind::kAuto;
   Precision dtype = Precision::kFp32;
   KernelChoice kernels = KernelChoice::kAuto;
@@ -291,6 +293,7 @@ struct Config {
             .on_resume(OnResume::kIgnored),
         field("logger", &C::logger, "logging and metrics").on_resume(OnResume::kIgnored),
         field("profiling", &C::profiling, "performance traces"),
+        field("mixed_precision", &C::mixed_precision, "low precision in products"),
         field("device", &C::device,
               "device to run on; auto: CUDA if a GPU is present and this build supports it, else "
               "the CPU"),

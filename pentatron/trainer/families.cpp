@@ -13,6 +13,7 @@
 #include "pentatron/config/config.h"
 #include "pentatron/models/param_specs.h"
 #include "pentatron/optim/rule.h"
+#include "pentatron/trainer/precision.h"
 
 namespace pentatron::trainer {
 
@@ -111,6 +112,7 @@ void plan_families(nn::ParamList& params, const Config& config) {
   optim::plan_rules(params, config.optimizer);
   for (nn::Param& param : params) param.trainable = trains(config, param);
   for (nn::Param& buffer : params.buffers()) buffer.trainable = trains(config, buffer);
+  plan_precision(params, config);
 }
 
 } // namespace pentatron::trainer

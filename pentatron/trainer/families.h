@@ -23,7 +23,8 @@ bool trains(const Config& config, const nn::Param& param);
 void check_freeze(const TrainConfig& train, const models::ModelConfig& model,
                   config::Violations& violations);
 
-/// Sets the family of every parameter; before they have storage.
+/// Sets the family of every parameter, and how its products are computed (precision.h); before they
+/// have storage.
 void plan_families(nn::ParamList& params, const Config& config);
 
 /// "this rank updates 1000 elements in 2 parts", of what a store owns.

@@ -17,6 +17,7 @@
 #include "pentatron/trainer/config.h"
 #include "pentatron/trainer/described_run.h"
 #include "pentatron/trainer/model_tokenizer.h"
+#include "pentatron/trainer/precision.h"
 
 namespace pentatron::trainer {
 
@@ -116,6 +117,8 @@ Config load_config(const std::vector<std::string>& files, const std::vector<std:
   config::Violations ignored;
   apply(first, ignored);
   Config config = std::move(base);
+  if (first.mixed_precision.recipe != config.mixed_precision.recipe)
+    apply_recipe(first.mixed_precision.recipe, config);
   bool vocabulary_known = first.model.vocab_size != kNotGiven ||
                           config.model.vocab_size != models::ModelConfig{}.vocab_size;
   const bool data_known = config.dataset.type != data::DatasetConfig{}.type;

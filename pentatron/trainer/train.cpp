@@ -145,6 +145,8 @@ void Trainer::State::build_model() {
       {.config = config.model,
        .build = {.dtype = scalar_type(config.dtype),
                  .tp = {groups.tp(), config.parallel.sequence_parallel, config.comm_overlap.tp},
+                 .experts = {.kind = config.parallel.moe_token_dispatcher_type,
+                             .overlap_shared = config.comm_overlap.moe_shared_expert},
                  .context = parallelize::context_parallel(config.parallel, groups),
                  .recompute = config.train.recompute == Recompute::kFull,
                  .recompute_activations = config.train.recompute == Recompute::kSelective,
@@ -157,7 +159,7 @@ void Trainer::State::build_model() {
   if (groups.tp().size() > 1 && config.dtype == Precision::kBf16)
     log::info("with tensor parallelism, bf16 sums round differently than on one rank: losses are "
               "equal on average, but not digit by digit");
-  if (const std::string keys = keys_of_one_layout(config.model);
+  if (const std::string keys = keys_of_one_layout(config);
       groups.world().size() > 1 && !keys.empty())
     log::info("other numbers of ranks or microbatches train another model, because of {}", keys);
   const bool from_elsewhere = foreign_model(config.checkpoint).has_value();

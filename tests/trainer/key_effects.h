@@ -28,6 +28,9 @@ inline const std::vector<std::string> kYarn = {
 inline const std::vector<std::string> kLora = {"peft.type=lora"};
 inline const std::vector<std::string> kSgd = {"optimizer.optimizer=sgd"};
 inline const std::vector<std::string> kLion = {"optimizer.optimizer=lion"};
+inline const std::vector<std::string> kFp8 = {"mixed_precision.fp8=e4m3"};
+inline const std::vector<std::string> kFp8Inside = {"mixed_precision.fp8=e4m3",
+                                                    "mixed_precision.first_last_layers_bf16=true"};
 inline const std::vector<std::string> kSamples = {"train.train_samples=12"};
 inline const std::vector<std::string> kWsd = {"scheduler.lr_decay_style=WSD",
                                               "scheduler.lr_wsd_decay_iters=2"};
@@ -98,6 +101,7 @@ inline const std::map<std::string, Effect> kEffects = {
     {"model.num_moe_experts", {"model.num_moe_experts=4"}},
     {"model.moe_layer_freq", {"model.moe_layer_freq=2", kExperts}},
     {"model.moe_ffn_hidden_size", {"model.moe_ffn_hidden_size=24", kExperts}},
+    {"model.moe_latent_size", {"model.moe_latent_size=24", kExperts}},
     {"model.moe_router_topk", {"model.moe_router_topk=3", kExperts}},
     {"model.moe_router_logit_bias", {"model.moe_router_logit_bias=true", kExperts}},
     {"model.activation_func_clamp_value", {"model.activation_func_clamp_value=0.001"}},
@@ -254,6 +258,15 @@ inline const std::map<std::string, Effect> kEffects = {
     {"optimizer.sgd_nesterov", {"optimizer.sgd_nesterov=true", kSgd}},
     {"optimizer.lion_beta1", {"optimizer.lion_beta1=0.5", kLion}},
     {"optimizer.lion_beta2", {"optimizer.lion_beta2=0.5", kLion}},
+    {"mixed_precision.recipe", {"mixed_precision.recipe=bf16_with_mxfp8_mixed"}},
+    {"mixed_precision.fp8", {"mixed_precision.fp8=e4m3"}},
+    {"mixed_precision.fp8_recipe", {"mixed_precision.fp8_recipe=blockwise", kFp8}},
+    {"mixed_precision.first_last_layers_bf16",
+     {"mixed_precision.first_last_layers_bf16=true", kFp8}},
+    {"mixed_precision.num_layers_at_start_in_bf16",
+     {"mixed_precision.num_layers_at_start_in_bf16=0", kFp8Inside}},
+    {"mixed_precision.num_layers_at_end_in_bf16",
+     {"mixed_precision.num_layers_at_end_in_bf16=0", kFp8Inside}},
     {"optimizer.clip_grad", {"optimizer.clip_grad=0.1"}},
     {"scheduler.lr_decay_style", {"scheduler.lr_decay_style=linear"}},
     {"scheduler.lr_decay_iters", {"scheduler.lr_decay_iters=10"}},
@@ -396,6 +409,10 @@ inline const std::map<std::string, Elsewhere> kElsewhere = {
      {"the same numbers by other exchanges: ContextAttention of layers_test and LayoutMatrix"}},
     {"parallel.hierarchical_context_parallel_sizes",
      {"who exchanges with whom: cp4_heads_and_ring of LayoutMatrix"}},
+    {"parallel.moe_token_dispatcher_type",
+     {"the same numbers by another way: DispatchOnRanks and LayoutMatrix"}},
+    {"comm_overlap.moe_shared_expert",
+     {"the same numbers at another time: MoeLayer.SharedExpertsOnTheWay... of layers_test"}},
     {"comm_overlap.tp", {"the same numbers at another time: SequenceParallel and LayoutMatrix"}},
     {"dist.timeout_s", {"when ranks wait too long: ThreadWatch and Faults of comm_test"}},
     {"dist.heartbeat_s", {"when ranks are looked after: Faults of comm_test"}},

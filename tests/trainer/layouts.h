@@ -1,29 +1,12 @@
 /// The layouts whose training must give the numbers of one rank, as data.
 #pragma once
 
-#include <ostream>
 #include <string>
 #include <vector>
 
+#include "tests/trainer/adapter_layouts.h"
+
 namespace pentatron::test {
-
-/// A model and a way to train it, the same for one rank and for many.
-struct Work {
-  std::string name;
-  std::string keys;                     ///< key=value, separated by spaces
-  std::string data = "documents.jsonl"; ///< the file that it is trained on
-};
-
-struct Layout {
-  std::string name;
-  std::string work; ///< name of a Work
-  int ranks;
-  std::string keys;
-  bool in_ci; ///< else only in the full matrix
-};
-inline std::ostream& operator<<(std::ostream& out, const Layout& layout) {
-  return out << layout.name;
-}
 
 inline const std::vector<Work>& works() {
   static const std::string gpt2 =
@@ -191,41 +174,41 @@ inline const std::vector<Work>& works() {
                   "model.moe_router_enable_expert_bias=true "
                   "model.moe_router_bias_update_rate=0.02 model.moe_aux_loss_coeff=0.05 "
                   "model.untie_embeddings_and_output_weights=true model.mtp_num_layers=1"},
-      // Adapters beside a frozen model: of all layers, with dropout and a faster B; of some, of
-      // several ranks and scales, with trained magnitudes of rows.
-      {"lora", gpt2 + " peft.type=lora peft.r=3 peft.alpha=12 peft.dropout=0.1 "
-                      "peft.lora_plus_ratio=4"},
-      {"dora", "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
-               "model.num_query_groups=2 model.ffn_hidden_size=64 model.hidden_dropout=0.1 "
-               "model.add_mlp_bias=true optimizer.clip_grad=0.5 "
-               "peft.type=dora peft.r=4 peft.alpha=8 peft.use_rslora=true "
-               "peft.target_modules=[q,v,proj,\"layers.[12].*.up\",\"layers.3.mlp.*\"] "
-               "peft.rank_pattern=[\"v=2\"] peft.alpha_pattern=[\"layers.3.*=16\"]"},
-      // Beside latents, and beside experts, which have none.
-      {"lora_latents_moe",
+      // Products in FP8, whose blocks no cut of tokens or features divides.
+      {"mxfp8",
+       "model.num_layers=4 model.hidden_size=64 model.num_attention_heads=2 "
+       "model.ffn_hidden_size=64 model.hidden_dropout=0.1 train.train_iters=8 "
+       "train.eval_interval=8 "
+       "train.seq_length=32 model.max_position_embeddings=32 train.global_batch_size=4 "
+       "mixed_precision.fp8=e4m3 mixed_precision.fp8_recipe=mxfp8 "
+       "mixed_precision.first_last_layers_bf16=true mixed_precision.num_layers_at_end_in_bf16=0 "
+       "optimizer.clip_grad=0.5",
+       Work().data, true},
+      {"fp8_blocks",
+       "model.num_layers=2 model.hidden_size=256 model.num_attention_heads=2 "
+       "model.ffn_hidden_size=256 model.hidden_dropout=0.1 model.position_embedding_type="
+       "learned_absolute train.seq_length=128 model.max_position_embeddings=128 "
+       "train.train_iters=8 train.eval_interval=8 "
+       "train.global_batch_size=4 model.init_method_std=0.05 mixed_precision.fp8=e4m3 "
+       "mixed_precision.fp8_recipe=blockwise optimizer.clip_grad=0.5",
+       Work().data, true},
+      // Experts in a latent, with biases and gated shared experts of the whole width.
+      {"moe_latent",
        "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
-       "model.ffn_hidden_size=64 model.multi_latent_attention=true model.kv_lora_rank=16 "
-       "model.qk_head_dim=8 model.qk_pos_emb_head_dim=4 model.v_head_dim=8 "
-       "model.num_moe_experts=8 model.moe_router_topk=2 model.moe_ffn_hidden_size=16 "
-       "model.moe_layer_freq=[0]+[1]*3 model.moe_router_score_function=sigmoid "
-       "model.moe_shared_expert_intermediate_size=16 model.moe_router_enable_expert_bias=true "
-       "peft.type=lora peft.r=4 peft.dropout=0.1"},
-      // Beside the experts themselves, and what they share.
-      {"lora_experts", "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
-                       "model.num_query_groups=2 model.ffn_hidden_size=64 model.hidden_dropout=0.1 "
-                       "model.add_mlp_bias=true model.num_moe_experts=8 model.moe_router_topk=3 "
-                       "model.moe_ffn_hidden_size=24 model.moe_layer_freq=[0]+[1]*3 "
-                       "model.moe_shared_expert_intermediate_size=16 model.moe_aux_loss_coeff=0.05 "
-                       "peft.type=lora peft.r=3 peft.target_modules=[\"experts.*\",all-linear] "
-                       "peft.rank_pattern=[\"experts.fc2=2\"] optimizer.clip_grad=0.5"},
-      {"lora_bert", bert + " peft.type=lora peft.r=4 peft.dropout=0.1", "stories.jsonl"},
-      {"lora_t5", t5 + " peft.type=lora peft.r=4", "stories.jsonl"},
+       "model.num_query_groups=2 model.ffn_hidden_size=64 model.hidden_dropout=0.1 "
+       "model.add_mlp_bias=true model.num_moe_experts=8 model.moe_router_topk=3 "
+       "model.moe_ffn_hidden_size=24 model.moe_latent_size=20 model.moe_layer_freq=[0]+[1]*3 "
+       "model.moe_router_score_function=sigmoid model.moe_shared_expert_intermediate_size=32 "
+       "model.moe_shared_expert_gate=true model.moe_router_load_balancing_type=seq_aux_loss "
+       "model.moe_aux_loss_coeff=0.05 dataset.reset_attention_mask=true "
+       "dataset.eod_mask_loss=true optimizer.clip_grad=0.5"},
       // A batch size that grows.
       {"ramp", "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
                "model.ffn_hidden_size=64 model.untie_embeddings_and_output_weights=false "
                "train.rampup_batch_size=[4,4,40]"},
   };
-  return all;
+  static const std::vector<Work> works = joined(all, adapter_works(gpt2, bert, t5));
+  return works;
 }
 
 inline const std::vector<Layout>& layouts() {
@@ -242,6 +225,8 @@ inline const std::vector<Layout>& layouts() {
                            chunks = " comm_overlap.tp=true",
                            ep = " parallel.expert_model_parallel_size=",
                            etp = " parallel.expert_tensor_parallel_size=",
+                           everywhere = " parallel.moe_token_dispatcher_type=allgather",
+                           beside = " comm_overlap.moe_shared_expert=true",
                            v_shape = " parallel.pipeline_model_parallel_layout=",
                            cp = " parallel.context_parallel_size=",
                            gathers = " parallel.cp_comm_type=[all_gather]",
@@ -319,6 +304,14 @@ inline const std::vector<Layout>& layouts() {
        true},
       {"latents_moe_tp2_sp_ep2_etp1_zero3", "latents_moe", 4,
        tp + "2" + sp + ep + "2" + etp + "1" + zero + "3" + recompute, true},
+      {"mxfp8_tp2_sp_pp2_zb_h1", "mxfp8", 4, tp + "2" + sp + pp + "2" + schedule + "zb_h1", true},
+      {"mxfp8_zero3_recompute", "mxfp8", 2, zero + "3" + small + recompute, true},
+      {"mxfp8_tp2_chunks_dp2_zero2", "mxfp8", 4, tp + "2" + sp + chunks + zero + "2" + small,
+       false},
+      {"mxfp8_pp2_interleaved", "mxfp8", 2, pp + "2" + vp + "2" + schedule + "interleaved", false},
+      {"mxfp8_micro2_dp2_zero1", "mxfp8", 2, zero + "1" + micro + "2", false},
+      {"fp8_blocks_tp2_sp", "fp8_blocks", 2, tp + "2" + sp, false},
+      {"fp8_blocks_pp2_dp2_zero1", "fp8_blocks", 4, pp + "2" + zero + "1", false},
       {"mtp_tp2_sp", "mtp", 2, tp + "2" + sp, true},
       {"mtp_pp2_interleaved", "mtp", 2, pp + "2" + vp + "2" + schedule + "interleaved", true},
       {"mtp_pp3_apart", "mtp", 3, pp + "3" + v_shape + "Ettt|tm|mL" + schedule + "zb_h1", true},
@@ -330,24 +323,6 @@ inline const std::vector<Layout>& layouts() {
        true},
       {"mtp_moe_tp2_sp_pp2_ep2_etp1", "mtp_moe", 4,
        tp + "2" + sp + pp + "2" + ep + "2" + etp + "1" + schedule + "1f1b", true},
-      {"lora_tp2_sp", "lora", 2, tp + "2" + sp, true},
-      {"lora_tp4_sp_chunks_recompute", "lora", 4,
-       tp + "4" + sp + chunks + recompute + " train.micro_batch_size=8", true},
-      {"lora_pp2_zb_v_selective", "lora", 2, pp + "2" + schedule + "zb_v" + selective, true},
-      {"lora_zero3", "lora", 4, zero + "3" + small, true},
-      {"lora_tp2_sp_pp2_zb_h1_zero2", "lora", 8,
-       tp + "2" + sp + pp + "2" + zero + "2" + schedule + "zb_h1", true},
-      {"lora_cp2_ring", "lora", 2, cp + "2", true},
-      {"dora_tp4", "dora", 4, tp + "4", true},
-      {"dora_tp2_sp_pp2_interleaved_zero1", "dora", 8,
-       tp + "2" + sp + pp + "2" + vp + "2" + schedule + "interleaved" + zero + "1", true},
-      {"dora_zero3_recompute", "dora", 2, zero + "3" + recompute, true},
-      {"lora_latents_moe_tp2_sp_ep2", "lora_latents_moe", 4, tp + "2" + sp + ep + "2", true},
-      {"lora_experts_tp2_sp_ep2_etp2", "lora_experts", 4, tp + "2" + sp + ep + "2", true},
-      {"lora_experts_ep4_pp2_zb_h1_zero3", "lora_experts", 8,
-       ep + "4" + pp + "2" + schedule + "zb_h1" + zero + "3", true},
-      {"lora_bert_tp2_sp_pp2", "lora_bert", 4, tp + "2" + sp + pp + "2", true},
-      {"lora_t5_tp2_pp2_dp2", "lora_t5", 8, tp + "2" + pp + "2" + zero + "3", true},
       // Padded rows on one rank, none here.
       {"bert_short_tp2_sp", "bert", 2, tp + "2" + sp + micro + "4" + short_rows, true},
       {"t5_short_pp2_zb_v", "t5_pairs", 2, pp + "2" + schedule + "zb_v" + micro + "4" + short_rows,
@@ -563,6 +538,23 @@ inline const std::vector<Layout>& layouts() {
        tp + "2" + pp + "2" + vp + "2" + ep + "2" + schedule + "interleaved", false},
       {"latents_moe_tp2_sp_pp2_ep2_zb_h2", "latents_moe", 8,
        tp + "2" + sp + pp + "2" + ep + "2" + zero + "1" + schedule + "zb_h2", false},
+      {"latent_experts_tp2_ep2_etp1", "moe_latent", 2, tp + "2" + ep + "2" + etp + "1", true},
+      {"latent_experts_everywhere_beside", "moe_latent", 2, ep + "2" + everywhere + beside, true},
+      {"latent_experts_ep4_zero2", "moe_latent", 4, ep + "4" + zero + "2" + small + beside, false},
+      {"latent_experts_etp2_sp_recompute", "moe_latent", 4,
+       tp + "2" + sp + ep + "2" + etp + "2" + recompute, false},
+      {"latent_experts_cp2_everywhere", "moe_latent", 4, cp + "2" + ep + "4" + everywhere, false},
+      {"latent_experts_pp2_zb_v_zero3", "moe_latent", 8,
+       pp + "2" + tp + "2" + sp + ep + "4" + etp + "1" + schedule + "zb_v" + zero + "3", false},
+      {"latent_experts_dualpipe_v", "moe_latent", 4,
+       pp + "2" + ep + "2" + schedule + "dualpipe_v" + beside, false},
+      {"moe_everywhere_ep2_etp2", "moe", 4, ep + "2" + etp + "2" + everywhere, false},
+      {"moe_everywhere_cp3", "moe_shared", 3, cp + "3" + etp + "1" + everywhere + beside, false},
+      {"moe_everywhere_tp4_etp1", "moe", 4, tp + "4" + etp + "1" + ep + "4" + everywhere, false},
+      {"moe_beside_tp2_sp_ep2", "moe_shared", 4, tp + "2" + sp + ep + "2" + beside + zero + "1",
+       false},
+      {"moe_beside_pp2_zb_h2_recompute", "moe_shared", 4,
+       pp + "2" + ep + "2" + schedule + "zb_h2" + recompute + beside, false},
       {"moe_tp2", "moe", 2, tp + "2", false},
       {"moe_tp4_sp_etp1", "moe", 4, tp + "4" + sp + etp + "1", false},
       {"moe_dp4_micro2", "moe_shared", 4, micro + "2", false},
@@ -584,7 +576,8 @@ inline const std::vector<Layout>& layouts() {
       {"moe_16_ranks", "moe", 16,
        tp + "2" + sp + pp + "2" + ep + "4" + etp + "2" + zero + "3" + recompute, false},
   };
-  return all;
+  static const std::vector<Layout> layouts = joined(all, adapter_layouts());
+  return layouts;
 }
 
 } // namespace pentatron::test

@@ -3,9 +3,13 @@
 namespace pentatron::cli {
 
 std::span<const Verb> file_verbs() {
-  static constexpr Verb kVerbs[] = {
-      {"preprocess", add_preprocess}, {"tokenize", add_tokenize}, {"corpus", add_corpus},
-      {"inspect", add_inspect},       {"plot", add_plot},         {"completion", add_completion}};
+  static constexpr std::string_view kInspect[] = {"samples", "blend"};
+  static constexpr Verb kVerbs[] = {{"preprocess", add_preprocess},
+                                    {"tokenize", add_tokenize},
+                                    {"corpus", add_corpus},
+                                    {"inspect", add_inspect, kInspect},
+                                    {"plot", add_plot},
+                                    {"completion", add_completion}};
   return kVerbs;
 }
 

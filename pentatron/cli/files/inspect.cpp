@@ -170,7 +170,8 @@ void add_samples(CLI::App& verb, Action& chosen) {
 } // namespace
 
 void add_inspect(CLI::App& program, Action& chosen) {
-  CLI::App* verb = program.add_subcommand("inspect", "show the samples that a run reads");
+  CLI::App* verb = program.add_subcommand(
+      "inspect", "show the samples that a run reads, or what low precision makes of a tensor");
   verb->require_subcommand(1);
   add_samples(*verb, chosen);
   auto a = std::make_shared<BlendArguments>();

@@ -24,6 +24,8 @@ using Action = std::function<int()>;
 struct Verb {
   std::string_view name;
   void (*add)(CLI::App& program, Action& chosen);
+  /// Of a verb of file_verbs() that has more commands elsewhere: those that need no LibTorch.
+  std::span<const std::string_view> commands = {};
 };
 
 /// tokenize, preprocess, corpus, inspect, plot and completion

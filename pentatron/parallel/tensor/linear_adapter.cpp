@@ -167,7 +167,7 @@ at::Tensor LinearAdapter::forward(const at::Tensor& x, const nn::Param& weight,
       y = at::empty({tokens, weight.shape()[0]}, input.options());
       const bool early = bias != nullptr && !dora_;
       gather_rows(input, tp_, [&](int64_t begin, const at::Tensor& rows) {
-        nn::matmul_nt_into(y.narrow(0, begin, rows.size(0)), rows, weight.value(),
+        nn::matmul_nt_into(y.narrow(0, begin, rows.size(0)), rows, weight,
                            early ? bias->value() : at::Tensor());
       });
       if (tp_.sequence) z = comm::all_gather(z, 0, tp_.group);
@@ -176,7 +176,7 @@ at::Tensor LinearAdapter::forward(const at::Tensor& x, const nn::Param& weight,
       y = reduce_rows(input.size(0), weight.shape()[0], input.options(), tp_,
                       [&](int64_t begin, const at::Tensor& rows) {
                         const int64_t n = rows.size(0);
-                        nn::matmul_nt_into(rows, input.narrow(0, begin, n), weight.value());
+                        nn::matmul_nt_into(rows, input.narrow(0, begin, n), weight);
                         up(rows, z.narrow(0, begin, n));
                       });
     }
@@ -226,7 +226,7 @@ at::Tensor LinearAdapter::rows_backward(const at::Tensor& dy, nn::Saved& saved,
   const at::Tensor x = saved.take(0), z = saved.take(1), rows = saved.take(2);
   const at::Tensor dy_to = scale_back(dy, saved, 3);
   const at::Tensor dz = back_up(dy_to, z);
-  const at::Tensor dx = nn::matmul_nn(dy_to, weight.value());
+  const at::Tensor dx = nn::matmul_nn(dy_to, weight);
   if (tp_.sequence) { // x need not be gathered for the gradient of A: dz is summed and cut instead
     const at::Tensor own = at::empty_like(x),
                      dz_own = at::empty({x.size(0), dz.size(1)}, dz.options());
@@ -248,7 +248,7 @@ at::Tensor LinearAdapter::columns_backward(const at::Tensor& dy, nn::Saved& save
   const at::Tensor dy_own = scale_back(dy, saved, 3);
   at::Tensor dy_all;
   gather_rows(dy_own, tp_, [&](int64_t begin, const at::Tensor& part) {
-    nn::matmul_nn_into(dx.narrow(0, begin, part.size(0)), part, weight.value());
+    nn::matmul_nn_into(dx.narrow(0, begin, part.size(0)), part, weight);
     if (part.size(0) == x.size(0)) {
       dy_all = part;
       return;

@@ -1,0 +1,69 @@
+#include "pentatron/kernels/common/scalar.h"
+#include "pentatron/kernels/quantize/quantize_entries.h"
+
+namespace pentatron::kernels {
+
+namespace {
+
+struct Block {
+  int64_t row, rows, col, cols;
+};
+
+template <class T> void quantize_block(const Quantize& a, const Block& b, const BlockScale& scale) {
+  const RecipeTraits& recipe = traits(a.recipe);
+  const int64_t row_bytes = code_bytes(a.recipe, 1, a.cols);
+  for (int64_t r = b.row; r < b.row + b.rows; ++r)
+    for (int64_t c = b.col; c < b.col + b.cols; ++c) {
+      const auto x = static_cast<float>(to_acc(static_cast<const T*>(a.x)[r * a.cols + c]));
+      const float number = rounded_to(recipe.code, x * scale.encode);
+      if (a.values != nullptr)
+        store_from_double(a.values, a.values_dtype, r * a.cols + c, number * scale.decode);
+      if (a.codes == nullptr) continue;
+      const uint8_t code = code_of(recipe.code, number);
+      if (!recipe.packed()) {
+        a.codes[r * row_bytes + c] = code;
+      } else {
+        uint8_t& byte = a.codes[r * row_bytes + c / 2];
+        byte = c % 2 == 0 ? code : static_cast<uint8_t>(byte | code << 4);
+      }
+    }
+}
+
+template <class T> float largest_in(const Quantize& a, const Block& b) {
+  float amax = 0;
+  for (int64_t r = b.row; r < b.row + b.rows; ++r)
+    amax = std::max(amax,
+                    largest_size(a.dtype, b.cols, static_cast<const T*>(a.x) + r * a.cols + b.col));
+  return amax;
+}
+
+template <class T> void apply(const Quantize& a) {
+  const RecipeTraits& recipe = traits(a.recipe);
+  const TensorScale tensor = scale_tensor(a);
+  const BlockShape shape = block_shape(a);
+  const int64_t across = (a.cols + shape.cols - 1) / shape.cols;
+#pragma omp parallel for schedule(static) if (a.rows * a.cols > 1 << 12)
+  for (int64_t r = 0; r < a.rows; r += shape.rows)
+    for (int64_t c = 0; c < a.cols; c += shape.cols) {
+      const Block block = {r, std::min(shape.rows, a.rows - r), c,
+                           std::min(shape.cols, a.cols - c)};
+      BlockScale scale = tensor.block;
+      if (!recipe.tensorwise()) {
+        scale = block_scale(recipe, largest_in<T>(a, block), tensor.encode);
+        const int64_t number = r / shape.rows * across + c / shape.cols;
+        if (a.scales != nullptr && recipe.scale == ScaleFormat::kPowerOfTwo)
+          static_cast<float*>(a.scales)[number] = scale.decode;
+        else if (a.scales != nullptr)
+          static_cast<uint8_t*>(a.scales)[number] = scale.byte;
+      }
+      quantize_block<T>(a, block, scale);
+    }
+}
+
+} // namespace
+
+void QuantizeReference::run(const Quantize& args, const Context&) {
+  visit_dtype(args.dtype, [&]<class T>(T) { apply<T>(args); });
+}
+
+} // namespace pentatron::kernels
