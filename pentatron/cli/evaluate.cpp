@@ -30,7 +30,7 @@ namespace pentatron::cli {
 namespace {
 
 struct EvaluateArguments {
-  std::string positional, model, batches, logits_out, grads_out, hidden_out;
+  std::string positional, model, adapter, batches, logits_out, grads_out, hidden_out;
   TaskArguments tasks;
   std::optional<std::string> text, text_key, label_key;
   std::vector<std::string> files, config;
@@ -218,6 +218,7 @@ int evaluate(EvaluateArguments& a) {
   check_inputs(a);
   check_outputs(a);
   if (a.positional.empty()) naming("--hf ", a.model, [&] { checkpoint::open_model(a.model); });
+  a.model = with_adapter(a.model, a.adapter);
   if (!a.tasks.tasks.empty()) return evaluate_on_tasks(a.model, a.config, a.tasks);
   const trainer::Config config = with_runtime_keys(a.config, {});
   trainer::set_compute_threads(config.train.num_threads);
@@ -238,6 +239,7 @@ void add_evaluate(CLI::App& program, Action& chosen) {
       program.add_subcommand("evaluate", "measure how well a model predicts a text or a batch");
   verb->add_option("model", a->positional, kModelHelp);
   verb->add_option("--hf,--model", a->model, "the model; the same as the first argument");
+  verb->add_option("--adapter", a->adapter, kAdapterHelp);
   verb->add_option("--text", a->text, "text to evaluate");
   verb->add_option("--file", a->files,
                    "file or folder of text to evaluate, with labels for a model of labels: .txt, "

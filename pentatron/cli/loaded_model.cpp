@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "pentatron/base/error.h"
+#include "pentatron/checkpoint/adapters/adapter_source.h"
 #include "pentatron/checkpoint/read_model.h"
 #include "pentatron/cli/commands.h"
 #include "pentatron/data/dataset.h"
@@ -42,6 +43,10 @@ trainer::Config saved_config(const checkpoint::ModelFacts& facts) {
 trainer::Precision precision_of(SafeDtype dtype) {
   if (dtype == SafeDtype::kF64) return trainer::Precision::kFp64;
   return dtype == SafeDtype::kBF16 ? trainer::Precision::kBf16 : trainer::Precision::kFp32;
+}
+
+std::string with_adapter(const std::string& model, const std::string& adapter) {
+  return adapter.empty() ? model : fmt::format("{}{}{}", model, checkpoint::kWithAdapter, adapter);
 }
 
 OpenedModel open_trained_model(const std::string& where, const std::vector<std::string>& keys,

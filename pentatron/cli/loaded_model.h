@@ -17,6 +17,12 @@ inline constexpr const char* kModelHelp =
     "model: a run's checkpoint folder (checkpoint.save), one checkpoint in it (step_NNNNNNNN), a "
     "Hugging Face folder, ORG/NAME of a downloaded Hugging Face model, or a .gguf file";
 
+inline constexpr const char* kAdapterHelp =
+    "adapter to merge into the model: a folder of Hugging Face's PEFT, or the checkpoint folder of "
+    "a run with peft.type";
+/// What open_model() takes for the model with the adapter (empty: without one).
+std::string with_adapter(const std::string& model, const std::string& adapter);
+
 /// A model before its weights are loaded.
 struct OpenedModel {
   std::string where; ///< as the user named it

@@ -71,6 +71,8 @@ Moe::Moe(const nn::Scope& scope, const MoeOptions& o, parallel::TensorParallel t
       up_bias_ = of_own_tokens("fc2_latent_proj.bias", {h}, 0);
     }
   }
+  fc1_adapter_ = parallel::GroupedAdapter::make(here, *fc1_);
+  fc2_adapter_ = parallel::GroupedAdapter::make(here, *fc2_);
   if (o.shared) shared_.emplace(scope / "shared", *o.shared, tp_);
   if (o.shared_gate)
     shared_gate_ =
@@ -121,7 +123,8 @@ at::Tensor Moe::of_experts(const parallel::Dispatch::Arrived& arrived,
                            const std::vector<nn::RowRange>& ranges,
                            const nn::ForwardContext& ctx) const {
   const at::Tensor& probs = arrived.values;
-  const at::Tensor up = nn::grouped_linear(arrived.rows, ranges, *fc1_, fc1_bias_, {}, ctx);
+  at::Tensor up = nn::grouped_linear(arrived.rows, ranges, *fc1_, fc1_bias_, {}, ctx);
+  if (fc1_adapter_ != nullptr) up = fc1_adapter_->forward(arrived.rows, ranges, up, ctx);
   const at::Tensor active = nn::activation(
       up, options_.expert.activation, options_.expert.gated,
       experts_.group.size() > 1 && planted("expert_weight_applied_twice") ? probs * probs : probs,
@@ -129,7 +132,9 @@ at::Tensor Moe::of_experts(const parallel::Dispatch::Arrived& arrived,
   // The bias of the output belongs to one rank of etp; the sum of their results must have it once.
   const bool with_bias =
       experts_.group.rank() % experts_.etp == 0 || planted("expert_bias_on_every_rank");
-  return nn::grouped_linear(active, ranges, *fc2_, with_bias ? fc2_bias_ : nullptr, probs, ctx);
+  const at::Tensor out =
+      nn::grouped_linear(active, ranges, *fc2_, with_bias ? fc2_bias_ : nullptr, probs, ctx);
+  return fc2_adapter_ == nullptr ? out : fc2_adapter_->forward(active, ranges, out, ctx);
 }
 
 at::Tensor Moe::of_shared(const at::Tensor& x, const nn::ForwardContext& ctx) const {

@@ -20,6 +20,7 @@
 #include "pentatron/parallel/expert/balance.h"
 #include "pentatron/parallel/expert/capacity.h"
 #include "pentatron/parallel/expert/dispatch.h"
+#include "pentatron/parallel/expert/grouped_adapter.h"
 #include "pentatron/parallel/expert/router.h"
 
 namespace pentatron::layers {
@@ -62,6 +63,7 @@ class Moe {
   parallel::ExpertParallel experts_;
   nn::Param *router_, *router_bias_ = nullptr, *expert_bias_ = nullptr;
   nn::Param *fc1_, *fc1_bias_ = nullptr, *fc2_, *fc2_bias_ = nullptr;
+  std::shared_ptr<const parallel::GroupedAdapter> fc1_adapter_, fc2_adapter_; ///< null: none
   nn::Param *down_ = nullptr, *down_bias_ = nullptr, *up_ = nullptr, *up_bias_ = nullptr;
   std::optional<Mlp> shared_;
   nn::Param* shared_gate_ = nullptr;

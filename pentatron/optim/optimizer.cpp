@@ -101,10 +101,12 @@ std::vector<Optimizer::Run> Optimizer::runs_of(const nn::Shard& shard) const {
     const bool decay = std::ssize(spec.shape) - spec.stacked_dims >= 2;
     const auto found = first_steps_.find(piece.param->name());
     const int64_t first_step = found == first_steps_.end() ? 0 : found->second;
-    if (piece.begin == end && runs.back().decay == decay && runs.back().first_step == first_step)
+    const double lr_scale = piece.param->lr_scale;
+    if (piece.begin == end && runs.back().decay == decay && runs.back().first_step == first_step &&
+        runs.back().lr_scale == lr_scale)
       runs.back().range.size = piece.begin + piece.size - runs.back().range.begin;
     else
-      runs.push_back({{piece.begin, piece.size}, decay, first_step});
+      runs.push_back({{piece.begin, piece.size}, decay, first_step, lr_scale});
     end = piece.begin + (piece.size + kGap - 1) / kGap * kGap;
   }
   return runs;
@@ -128,7 +130,7 @@ void Optimizer::step(double lr, double weight_decay, double grad_scale) {
   for (const State& state : states_) {
     for (const Run& run : state.runs)
       state.rule->step(state.shard, run.range,
-                       {.lr = lr,
+                       {.lr = lr * run.lr_scale,
                         .weight_decay = run.decay ? weight_decay : 0.0,
                         .grad_scale = grad_scale,
                         .step = steps_ - run.first_step});

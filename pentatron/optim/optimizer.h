@@ -57,6 +57,7 @@ class Optimizer {
     nn::FlatRange range;
     bool decay = false;
     int64_t first_step = 0;
+    double lr_scale = 1;
   };
   struct State {
     ShardState shard;

@@ -14,6 +14,7 @@
 #include "pentatron/data/preprocess/open_tokenizer.h"
 #include "pentatron/models/model.h"
 #include "pentatron/parallelize/parallelize.h"
+#include "pentatron/trainer/adapters.h"
 #include "pentatron/trainer/evaluation.h"
 #include "pentatron/trainer/families.h"
 #include "pentatron/trainer/memory_plan.h"
@@ -340,6 +341,7 @@ void Config::validate(config::Violations& violations, std::string_view) const {
         "profiling.trace_start=1");
   }
   check_freeze(train, model, violations);
+  check_adapters(*this, violations);
   check_precision(*this, violations);
   const optim::TrainLength length = train_length(train);
   if (length.iters + length.samples > 0)

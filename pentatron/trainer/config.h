@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+#include "pentatron/checkpoint/adapters/adapter_settings.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
 #include "pentatron/checkpoint/strictness.h"
 #include "pentatron/comm/dist_config.h"
@@ -261,6 +262,7 @@ struct Config {
   optim::SchedulerConfig scheduler;
   data::DatasetConfig dataset;
   data::TokenizerConfig tokenizer;
+  checkpoint::AdapterSettings peft;
   CheckpointConfig checkpoint;
   LoggerConfig logger;
   evaluation::EvalConfig eval;
@@ -288,6 +290,7 @@ struct Config {
         field("dataset", &C::dataset, "training data").on_resume(OnResume::kData),
         field("tokenizer", &C::tokenizer, "conversion of text to tokens")
             .on_resume(OnResume::kData),
+        field("peft", &C::peft, "fine-tuning of low-rank adapters beside a frozen model"),
         field("checkpoint", &C::checkpoint, "saving and loading checkpoints")
             .on_resume(OnResume::kIgnored),
         field("logger", &C::logger, "logging and metrics").on_resume(OnResume::kIgnored),

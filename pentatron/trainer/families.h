@@ -14,6 +14,10 @@ namespace pentatron::trainer {
 /// one of a set.
 bool is_frozen(const std::vector<std::string>& freeze, const std::string& name);
 
+/// Whether a run updates the parameter or buffer: with adapters these alone, else what is not
+/// frozen.
+bool trains(const Config& config, const nn::Param& param);
+
 /// Adds a violation for a pattern that matches no parameter of the model, with similar ones, and
 /// where nothing is left to train.
 void check_freeze(const TrainConfig& train, const models::ModelConfig& model,

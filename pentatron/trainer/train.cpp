@@ -13,6 +13,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/log.h"
+#include "pentatron/checkpoint/adapters/adapter_source.h"
 #include "pentatron/checkpoint/model_source.h"
 #include "pentatron/checkpoint/run_checkpoint.h"
 #include "pentatron/checkpoint/run_saver.h"
@@ -26,6 +27,7 @@
 #include "pentatron/data/loader.h"
 #include "pentatron/models/param_specs.h"
 #include "pentatron/nn/memory/counting_allocator.h"
+#include "pentatron/trainer/adapters.h"
 #include "pentatron/trainer/check_run.h"
 #include "pentatron/trainer/differences.h"
 #include "pentatron/trainer/export_hf.h"
@@ -41,6 +43,7 @@
 #include "pentatron/trainer/run_tasks.h"
 #include "pentatron/trainer/runtime.h"
 #include "pentatron/trainer/save_options.h"
+#include "pentatron/trainer/starting_weights.h"
 #include "pentatron/trainer/step.h"
 #include "pentatron/trainer/stop.h"
 #include "pentatron/trainer/stored_tokenizer.h"
@@ -76,6 +79,7 @@ struct Trainer::State {
   std::map<std::string, std::string> files_of_model; ///< config.json of where it began
   std::optional<checkpoint::FoundCheckpoint> found;  ///< what is loaded, unless from elsewhere
   checkpoint::KnownDamage damaged;                   ///< that was found while loading
+  std::optional<checkpoint::AdapterBase> base;       ///< of a run with adapters
   std::string started_from; ///< the model whose weights the run began with; empty: none
   std::string repair;       ///< the command for what was passed over, if the run will move that
   std::unique_ptr<checkpoint::RunSaver> saver;
@@ -149,7 +153,8 @@ void Trainer::State::build_model() {
                              .overlap_shared = config.comm_overlap.moe_shared_expert},
                  .context = parallelize::context_parallel(config.parallel, groups),
                  .recompute = config.train.recompute == Recompute::kFull,
-                 .recompute_activations = config.train.recompute == Recompute::kSelective},
+                 .recompute_activations = config.train.recompute == Recompute::kSelective,
+                 .adapters = plan_adapters(config)},
        .device = device,
        .max_sequence = *std::ranges::max_element(lengths),
        .prepare = [&](nn::ParamList& params) { plan_families(params, config); }},
@@ -189,25 +194,20 @@ void Trainer::State::choose_kernels() {
 }
 
 void Trainer::State::load() {
-  if (const std::optional<std::string> foreign = foreign_model(config.checkpoint)) {
-    const comm::LongWork work(groups.world(), "reading " + *foreign);
-    const auto source = checkpoint::open_model(*foreign);
-    const checkpoint::Strictness strictness = config.checkpoint.strictness;
-    const std::vector<std::string> fresh =
-        source->check(models::param_specs(config.model), strictness);
-    if (!fresh.empty())
-      log::shared_warning("{} has no {}: training starts with new values", *foreign,
-                          fmt::join(fresh, ", "));
-    const auto write = [&](const std::function<void(nn::Param&)>& fill) {
-      model.store->write_values([&](nn::Param& param) {
-        fill(param);
-        work.progress();
-      });
-    };
-    source->load(model.model->params(), write, strictness);
+  if (config.peft.on()) {
+    base = load_base(config, found, model, groups.world());
+    files_of_model = model_files(base->model);
+    begin_adapters(model, config, groups.tp());
     optimizer->adopt_values();
-    files_of_model = model_files(*foreign);
-    started_from = *foreign;
+    if (!found || config.checkpoint.finetune) {
+      started_from = base->model;
+      return;
+    }
+  } else if (const auto where = weights_elsewhere(config.checkpoint, found)) {
+    load_weights(*where, model, config, groups.world());
+    files_of_model = model_files(*where);
+    optimizer->adopt_values();
+    started_from = *where;
     return;
   }
   while (found) {
@@ -224,7 +224,10 @@ void Trainer::State::load() {
 
 /// Undoes what was loaded from a checkpoint that turned out to be damaged.
 void Trainer::State::forget() {
-  model.store->write_values([&](nn::Param& param) { param.initialize(config.seed); });
+  if (base)
+    begin_adapters(model, config, groups.tp());
+  else
+    model.store->write_values([&](nn::Param& param) { param.initialize(config.seed); });
   for (nn::Param& buffer : model.model->params().buffers()) buffer.initialize(config.seed);
   checkpoint::forget_state(*optimizer);
   stepper->set_expert_choices({});
@@ -251,7 +254,7 @@ void Trainer::State::load_found() {
     check_saved(saved, config, run.has_training_state, folder);
   }
   const checkpoint::LoadedRun loaded = checkpoint::load_run(
-      found->folder, {*model.store, *optimizer, groups.world()},
+      found->folder, {*model.store, *optimizer, groups.world(), config.peft.on()},
       {.optimizer = c.load_optimizer && !c.finetune,
        .strictness = c.strictness,
        .node_local = c.node_local,
@@ -370,7 +373,8 @@ std::vector<checkpoint::SaveEvent> Trainer::State::save() {
   progress.attachments[kKernelsFile] = kernel_choice;
   if (!started_from.empty()) progress.attachments[kStartedFrom] = started_from;
   progress.attachments[data::kDataFilesName] = data_files;
-  return saver->save(progress, {*model.store, *optimizer, groups.world()});
+  if (base) progress.attachments[checkpoint::kAdapterBase] = checkpoint::to_json(*base);
+  return saver->save(progress, {*model.store, *optimizer, groups.world(), base.has_value()});
 }
 
 Trainer::Trainer(Config config, const comm::Group& world, std::unique_ptr<RunFolders> folders)

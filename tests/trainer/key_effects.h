@@ -25,6 +25,7 @@ inline const std::vector<std::string> kLlama3 = {
 inline const std::vector<std::string> kYarn = {
     "model.rope_scaling.type=yarn", "model.rope_scaling.factor=4",
     "model.rope_scaling.original_max_position_embeddings=64", "model.kv_channels=16"};
+inline const std::vector<std::string> kLora = {"peft.type=lora"};
 inline const std::vector<std::string> kSgd = {"optimizer.optimizer=sgd"};
 inline const std::vector<std::string> kLion = {"optimizer.optimizer=lion"};
 inline const std::vector<std::string> kFp8 = {"mixed_precision.fp8=e4m3"};
@@ -234,6 +235,15 @@ inline const std::map<std::string, Effect> kEffects = {
     {"train.recompute", {"train.recompute=full"}},
     {"train.remove_padding", {"train.remove_padding=true", kBert}},
     {"train.freeze", {"train.freeze=[\"embedding.*\"]"}},
+    {"peft.type", {"peft.type=lora"}},
+    {"peft.r", {"peft.r=4", kLora}},
+    {"peft.alpha", {"peft.alpha=4", kLora}},
+    {"peft.dropout", {"peft.dropout=0.5", kLora}},
+    {"peft.target_modules", {"peft.target_modules=[qkv]", kLora}},
+    {"peft.use_rslora", {"peft.use_rslora=true", kLora}},
+    {"peft.lora_plus_ratio", {"peft.lora_plus_ratio=16", kLora}},
+    {"peft.rank_pattern", {"peft.rank_pattern=[\"qkv=2\"]", kLora}},
+    {"peft.alpha_pattern", {"peft.alpha_pattern=[\"qkv=2\"]", kLora}},
     {"train.eval_interval", {"train.eval_interval=3", {"dataset.split=50,50"}}},
     {"train.eval_iters", {"train.eval_iters=2", kEvaluate}},
     {"train.on_nan", {"train.on_nan=skip", kOverflow}},
@@ -399,6 +409,8 @@ inline const std::map<std::string, Elsewhere> kElsewhere = {
     {"eval.num_fewshot", {"needs a task: EvaluateTasks.LimitAndExamples... of evaluation_test"}},
     {"eval.bootstrap_iters", {"needs a task: Scores of evaluation_tasks_test"}},
     {"eval.seed", {"needs a task: EvaluateTasks.GivesTheScores... of evaluation_test"}},
+    {"peft.load", {"AdapterCurve: where adapters begin"}},
+    {"peft.base", {"AdapterRun.ResumesBesideTheBaseThatItBeganWith"}},
     {"logger.dead_expert_steps", {"a warning: MoeRun.TellsOfExpertsWithoutTokens"}},
     {"model.moe_pad_expert_input_to_capacity",
      {"DroppedChoices.AreNotSentAndGiveNothingBack: rows of zeros, which change no number"}},

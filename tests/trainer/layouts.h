@@ -1,31 +1,12 @@
 /// The layouts whose training must give the numbers of one rank, as data.
 #pragma once
 
-#include <ostream>
 #include <string>
 #include <vector>
 
+#include "tests/trainer/adapter_layouts.h"
+
 namespace pentatron::test {
-
-/// A model and a way to train it, the same for one rank and for many.
-struct Work {
-  std::string name;
-  std::string keys;                     ///< key=value, separated by spaces
-  std::string data = "documents.jsonl"; ///< the file that it is trained on
-  /// Rounding decides between two neighbours, which are far apart: fp32 runs go their own ways.
-  bool jumps = false;
-};
-
-struct Layout {
-  std::string name;
-  std::string work; ///< name of a Work
-  int ranks;
-  std::string keys;
-  bool in_ci; ///< else only in the full matrix
-};
-inline std::ostream& operator<<(std::ostream& out, const Layout& layout) {
-  return out << layout.name;
-}
 
 inline const std::vector<Work>& works() {
   static const std::string gpt2 =
@@ -232,7 +213,8 @@ inline const std::vector<Work>& works() {
                "model.ffn_hidden_size=64 model.untie_embeddings_and_output_weights=false "
                "train.rampup_batch_size=[4,4,40]"},
   };
-  return all;
+  static const std::vector<Work> works = joined(all, adapter_works(gpt2, bert, t5));
+  return works;
 }
 
 inline const std::vector<Layout>& layouts() {
@@ -609,7 +591,8 @@ inline const std::vector<Layout>& layouts() {
       {"moe_16_ranks", "moe", 16,
        tp + "2" + sp + pp + "2" + ep + "4" + etp + "2" + zero + "3" + recompute, false},
   };
-  return all;
+  static const std::vector<Layout> layouts = joined(all, adapter_layouts());
+  return layouts;
 }
 
 } // namespace pentatron::test

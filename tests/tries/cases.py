@@ -14,6 +14,7 @@ HIDDEN = "pentatron evaluate --hf $DATA/hf_tiny/bert_model --batches $DATA/hf_ti
 SFT = f"pentatron train {TINY.replace('seq_length=16', 'seq_length=96')} dataset.type=sft model.vocab_size=300 checkpoint.save=new "
 SAMPLES = "pentatron inspect samples --prefix corpus_text_document --sequence-length 8 "
 TASKS = "--tasks $DATA/evaluation/yes_no.yaml eval.limit=1 eval.max_length=8"
+ADAPTED = f"pentatron evaluate {LLAMA} --batches {LLAMA}/expected.safetensors --adapter "
 BATCH = f"pentatron evaluate texts --batches {LLAMA}/expected.safetensors "
 
 
@@ -50,6 +51,9 @@ open(name, "wb").write(data)
 DAMAGE
 pentatron train --hf $DATA/hf_tiny/gpt_oss train.seq_length=16 train.micro_batch_size=1 train.global_batch_size=1 train.train_iters=1 dataset.type=mock \
   checkpoint.save=limited model.activation_func_clamp_value=5 train.num_threads=1 logger.peak_tflops=1 kernels=order
+pentatron train --hf $DATA/hf_tiny/llama train.seq_length=16 train.micro_batch_size=1 train.global_batch_size=1 train.train_iters=1 dataset.type=mock \
+  checkpoint.save=adapted checkpoint.export_hf=true peft.type=lora train.num_threads=1 logger.peak_tflops=1 kernels=order
+{MOCK.replace("checkpoint.save=new", "checkpoint.save=beside peft.type=lora")}
 pentatron tokenize --train-bpe 290 --output other.json < words.txt
 mkdir odd pickled pictures nothing_in_it mine speaking mute
 for i in $(seq 8); do echo "{{\\"text\\": \\"a $i\\", \\"label\\": \\"glad\\"}}"; echo "{{\\"text\\": \\"b $i\\", \\"label\\": \\"sad\\"}}"; done > labels.jsonl
@@ -86,7 +90,31 @@ cp texts.jsonl mixed.jsonl
 echo "no json" >> mixed.jsonl
 """
 
+
+
+def adapter(change, told):
+    """A change of adapter_config.json that is refused, and the words that tell to do without it."""
+    return (f"sed -i '{change}' adapted/adapter/adapter_config.json; {ADAPTED}adapted/adapter", {told: ADAPTED + "adapted/adapter"})
+
+
 CASES = [
+    # adapters
+    ("an adapter with biases", *adapter('s/"bias": "none"/"bias": "all"/', "an adapter without it")),
+    ("another method", *adapter('s/LORA/IA3/', "a LoRA or DoRA adapter")),
+    ("layers by a regular expression", *adapter('s/"rank_pattern": {}/"rank_pattern": {"^q.*": 4}/', "the names of modules")),
+    ("an adapter's layers by a regular expression", "python3 -c \"import json; f = 'adapted/adapter/adapter_config.json'; c = json.load(open(f)); "
+     f"c['target_modules'] = '.*q_proj'; json.dump(c, open(f, 'w'))\"; {ADAPTED}adapted/adapter", {"a list of names": ADAPTED + "adapted/adapter"}),
+    ("no adapter", ADAPTED + "nothing_in_it", {"save_pretrained": ADAPTED + "adapted/adapter"}),
+    ("no folder of an adapter", ADAPTED + "nowhere", {"a PEFT folder": ADAPTED + "adapted/adapter"}),
+    ("a pickled adapter", "mv adapted/adapter/adapter_model.safetensors adapted/adapter/adapter_model.bin; " + ADAPTED + "adapted/adapter", {
+        "save_pretrained": ADAPTED + "adapted/adapter"}),
+    ("a whole model as an adapter", ADAPTED + "limited", {"without --adapter": "pentatron evaluate limited --batches $DATA/hf_tiny/gpt_oss/expected.safetensors"}),
+    ("an adapter of another model", ADAPTED.replace("hf_tiny/llama --", "hf_tiny/gpt2 --") + "adapted/adapter", {"that it was trained beside": ADAPTED + "adapted/adapter"}),
+    ("a checkpoint of adapters of another model", ADAPTED.replace("hf_tiny/llama --", "hf_tiny/gpt2 --") + "adapted", {"the model that the run started from": ADAPTED + "adapted"}),
+    ("adapters beside initial weights", "pentatron generate beside --tokens 1,2 --max-new-tokens 2", {
+        "a run with checkpoint.load": "pentatron generate adapted --tokens 1,2 --max-new-tokens 2"}),
+    ("adapters without their model", "sed -i 's/hf_tiny/gone/' adapted/step_00000001/adapter_base.json; pentatron generate adapted --tokens 1,2", {}),
+    ("a model to resume as adapters", MOCK + "checkpoint.load=saved peft.type=lora", {}),
     # trainer
     ("split", TEXT + "dataset.split=0,100", {
         "more text, another dataset.split": TEXT + "dataset.split=95,5,0", "a shorter sequence": TEXT + "train.seq_length=8"}),

@@ -15,8 +15,9 @@ at::Tensor linear(const at::Tensor& x, Param& weight, Param* bias, const Forward
     const NoAutograd guard;
     y = matmul_nt(x.detach(), weight, bias != nullptr ? bias->value() : at::Tensor());
   }
+  const bool any = weight.trainable || (bias != nullptr && bias->trainable);
   record(
-      "linear", {x}, {y}, {x},
+      "linear", {x}, {y}, {any ? x : at::Tensor()},
       [&weight, bias, queue = ctx.wgrad, wants_dx = x.requires_grad()](auto&& grads, Saved& saved) {
         const NoAutograd guard;
         const at::Tensor dy = grads[0];

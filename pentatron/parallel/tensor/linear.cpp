@@ -8,6 +8,7 @@
 #include "pentatron/nn/ops/ops.h"
 #include "pentatron/nn/ops/wgrad.h"
 #include "pentatron/nn/record.h"
+#include "pentatron/parallel/tensor/linear_adapter.h"
 
 namespace pentatron::parallel {
 
@@ -80,9 +81,11 @@ ColumnParallelLinear::ColumnParallelLinear(const nn::Scope& scope, const Options
         "bias", {.name = {}, .shape = {out}, .parts = options.parts, .placements = placements},
         nn::Init::constant(0));
   }
+  adapter_ = LinearAdapter::make(scope, *weight_, LinearAdapter::Split::kRows, tp_);
 }
 
 at::Tensor ColumnParallelLinear::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {
+  if (adapter_ != nullptr) return adapter_->forward(x, *weight_, bias_, ctx);
   if (tp_.size() == 1) return nn::linear(x, *weight_, bias_, ctx);
   ctx.use(weight_);
   ctx.use(bias_);
@@ -121,9 +124,11 @@ RowParallelLinear::RowParallelLinear(const nn::Scope& scope, const Options& opti
         &scope.param("bias", {.name = {}, .shape = {options.out}, .placements = token_wise(tp_)},
                      nn::Init::constant(0));
   }
+  adapter_ = LinearAdapter::make(scope, *weight_, LinearAdapter::Split::kColumns, tp_);
 }
 
 at::Tensor RowParallelLinear::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {
+  if (adapter_ != nullptr) return adapter_->forward(x, *weight_, bias_, ctx);
   if (tp_.size() == 1) return nn::linear(x, *weight_, bias_, ctx);
   ctx.use(weight_);
   ctx.use(bias_);
