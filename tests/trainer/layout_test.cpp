@@ -34,9 +34,10 @@ TEST_P(LayoutMatrix, TrainsWhatOneRankTrains) {
   expect_same_training(run, test::one_rank(layout.work, type), test::bounds_of(dtype));
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, LayoutMatrix, testing::ValuesIn(chosen_runs()), [](const auto& info) {
-  return std::get<0>(info.param).name + "_" + std::get<1>(info.param);
-});
+INSTANTIATE_TEST_SUITE_P(Layouts, LayoutMatrix, testing::ValuesIn(chosen_runs()),
+                         [](const auto& info) {
+                           return std::get<0>(info.param).name + "_" + std::get<1>(info.param);
+                         });
 
 TEST(LayoutMatrixSize, TheFullMatrixHasSixtyLayoutsOfUpTo16Ranks) {
   EXPECT_GE(test::layouts().size(), 60u);

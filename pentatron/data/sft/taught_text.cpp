@@ -62,7 +62,7 @@ OrderedJson messages_of_turns(const OrderedJson& turns) {
       throw DataError("a turn of conversations has no from and value");
     std::string role = turn["from"];
     if (role == "human") role = "user";
-    if (role == "gpt" || role == "chatgpt" || role == "bing") role = "assistant";
+    if (role == "gpt") role = "assistant";
     messages.push_back({{"role", role}, {"content", turn["value"]}});
   }
   return messages;

@@ -563,7 +563,8 @@ std::string ChatTemplate::render(const nlohmann::ordered_json& variables,
   chat::Scope scope;
   if (!variables.is_object()) throw DataError("the variables of a chat template are not an object");
   for (const auto& [name, value] : variables.items()) scope[name] = chat::from_json(value);
-  return chat::Interpreter(std::move(scope), program_->rules.strict_undefined).run(*program_->root, marks);
+  return chat::Interpreter(std::move(scope), program_->rules.strict_undefined)
+      .run(*program_->root, marks);
 }
 
 std::set<std::string> ChatTemplate::names() const {
