@@ -10,14 +10,17 @@
 
 namespace pentatron::trainer {
 
-/// Whether one of the patterns matches the whole name: * any characters, ? one, [a-c] and [!a-c]
-/// one of a set.
+/// Whether one of the patterns matches the whole name (matches_pattern).
 bool is_frozen(const std::vector<std::string>& freeze, const std::string& name);
 
 /// Adds a violation for a pattern that matches no parameter of the model, with similar ones, and
 /// where nothing is left to train.
 void check_freeze(const TrainConfig& train, const models::ModelConfig& model,
                   config::Violations& violations);
+
+/// The same for the patterns of optimizer.param_groups.
+void check_param_groups(const std::vector<std::string>& groups, const models::ModelConfig& model,
+                        config::Violations& violations);
 
 /// Sets the family of every parameter; before they have storage.
 void plan_families(nn::ParamList& params, const Config& config);

@@ -50,6 +50,11 @@ std::vector<std::string> notices(const Config& config, int world_size, bool has_
   if (config.parallel.sequence_parallel && config.parallel.tensor_model_parallel_size == 1)
     add("parallel.sequence_parallel=true has no effect: it splits over tensor-parallel ranks, and "
         "there is one\n  try: parallel.sequence_parallel=false");
+  if (config.parallel.tensor_model_parallel_size == 1 &&
+      config.optimizer.muon_tp_mode == optim::MuonTensorMode::kBlockwise)
+    add("optimizer.muon_tp_mode=blockwise has no effect: it is about tensor-parallel ranks, and "
+        "there is one\n"
+        "  try: optimizer.muon_tp_mode=exact");
   if (cp == 1 && config.parallel.cp_comm_type != parallelize::ParallelConfig().cp_comm_type)
     add("parallel.cp_comm_type has no effect: it is about context-parallel ranks, and there is "
         "one\n"
@@ -66,10 +71,15 @@ std::vector<std::string> notices(const Config& config, int world_size, bool has_
   return all;
 }
 
-std::string keys_of_one_layout(const models::ModelConfig& model) {
+std::string keys_of_one_layout(const Config& config) {
   using models::LoadBalancing;
-  if (!model.num_moe_experts) return {};
+  const models::ModelConfig& model = config.model;
   std::vector<std::string> keys;
+  if (config.optimizer.optimizer == optim::OptimizerKind::kMuon &&
+      config.optimizer.muon_tp_mode == optim::MuonTensorMode::kBlockwise &&
+      config.parallel.tensor_model_parallel_size > 1)
+    keys.emplace_back("optimizer.muon_tp_mode=blockwise");
+  if (!model.num_moe_experts) return fmt::format("{}", fmt::join(keys, " and "));
   const LoadBalancing type = model.moe_router_load_balancing_type;
   if (type == LoadBalancing::kSinkhorn || type == LoadBalancing::kMicrobatch)
     keys.push_back(fmt::format("model.moe_router_load_balancing_type={}", config::to_string(type)));

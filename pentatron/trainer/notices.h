@@ -14,6 +14,6 @@ std::vector<std::string> notices(const Config& config, int world_size, bool has_
 
 /// The settings by which another layout, or another micro batch size, trains another model: "a=1
 /// and b=2"; empty: none.
-std::string keys_of_one_layout(const models::ModelConfig& model);
+std::string keys_of_one_layout(const Config& config);
 
 } // namespace pentatron::trainer

@@ -153,7 +153,7 @@ void Trainer::State::build_model() {
   if (groups.tp().size() > 1 && config.dtype == Precision::kBf16)
     log::info("with tensor parallelism, bf16 sums round differently than on one rank: losses are "
               "equal on average, but not digit by digit");
-  if (const std::string keys = keys_of_one_layout(config.model);
+  if (const std::string keys = keys_of_one_layout(config);
       groups.world().size() > 1 && !keys.empty())
     log::info("other numbers of ranks or microbatches train another model, because of {}", keys);
   const bool from_elsewhere = foreign_model(config.checkpoint).has_value();
@@ -508,6 +508,7 @@ TrainReport Trainer::State::train(Reporter& reporter) {
     const StepOptions options{.lr = lr.at(n),
                               .weight_decay = decay.at(n),
                               .clip_grad = c.optimizer.clip_grad,
+                              .grad_norm_skip_threshold = c.optimizer.grad_norm_skip_threshold,
                               .seed = c.seed,
                               .times = tracer.begin(iteration)};
     int64_t samples = 0;
@@ -529,8 +530,8 @@ TrainReport Trainer::State::train(Reporter& reporter) {
       }
       log::shared_warning("skipped iteration {}: {}", iteration, nonfinite_text(result));
       ++s.progress.skipped_iterations;
-    } else if (!result.loss) { // neither ends a row of steps that were not finite nor prolongs it
-      log::shared_warning("skipped iteration {}: its batch has no targets", iteration);
+    } else if (!result.loss || result.too_large) { // no part of a row of steps that were not finite
+      log::shared_warning("skipped iteration {}: {}", iteration, skip_text(result, options));
       ++s.progress.skipped_iterations;
     } else {
       skipped_in_a_row = 0;
@@ -551,6 +552,7 @@ TrainReport Trainer::State::train(Reporter& reporter) {
          .flops = result.loss ? step_flops(c, *s.model.model, samples, result.totals) : StepFlops{},
          .data_wait = s.loader->wait_share(),
          .finite = result.finite,
+         .too_large = result.too_large,
          .skipped = s.progress.skipped_iterations,
          .nan = s.progress.nan_iterations});
 

@@ -44,6 +44,7 @@ PAGES = {
         pentatron convert tiny DIR --format hf
         for i in $(seq 40); do echo "{\\"text\\": \\"word $i\\", \\"label\\": $((i % 3))}"; done | tee valid.jsonl > train.jsonl""",
     "docs/long-context.md": f"{JSONL} > text.jsonl",
+    "docs/optimizers.md": f"{JSONL} > text.jsonl",
     "docs/moe.md": f"""{TEXT} > text.txt; ln -s $SOURCE/examples $SOURCE/corpus .
 pentatron train dataset.path=text.txt model.num_layers=2 model.hidden_size=64 model.num_attention_heads=2 train.train_iters=1 \\
   train.seq_length=32 train.global_batch_size=1 checkpoint.save=DENSE""",

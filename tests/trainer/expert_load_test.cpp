@@ -191,14 +191,21 @@ TEST_F(MoeRun, WhatHasNoEffectIsTold) {
 }
 
 TEST(KeysOfOneLayout, NamesWhatDependsOnRanks) {
-  models::ModelConfig model;
-  EXPECT_EQ(keys_of_one_layout(model), "");
+  Config config;
+  models::ModelConfig& model = config.model;
+  EXPECT_EQ(keys_of_one_layout(config), "");
   model.num_moe_experts = 4;
-  EXPECT_EQ(keys_of_one_layout(model), "");
+  EXPECT_EQ(keys_of_one_layout(config), "");
   model.moe_expert_capacity_factor = 1.25;
   model.moe_router_load_balancing_type = models::LoadBalancing::kSinkhorn;
-  EXPECT_EQ(keys_of_one_layout(model), "model.moe_router_load_balancing_type=sinkhorn and "
-                                       "model.moe_expert_capacity_factor=1.25");
+  EXPECT_EQ(keys_of_one_layout(config), "model.moe_router_load_balancing_type=sinkhorn and "
+                                        "model.moe_expert_capacity_factor=1.25");
+  model = {};
+  config.optimizer.optimizer = optim::OptimizerKind::kMuon;
+  config.optimizer.muon_tp_mode = optim::MuonTensorMode::kBlockwise;
+  EXPECT_EQ(keys_of_one_layout(config), "");
+  config.parallel.tensor_model_parallel_size = 2;
+  EXPECT_EQ(keys_of_one_layout(config), "optimizer.muon_tp_mode=blockwise");
 }
 
 TEST_F(MoeRun, ForcedBalanceIsPerfect) {

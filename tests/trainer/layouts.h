@@ -54,6 +54,36 @@ inline const std::vector<Work>& works() {
   static const std::string t5 = t5_model +
                                 "dataset.type=t5 dataset.vocab_extra_ids=8 dataset.mask_prob=0.3 "
                                 "dataset.decoder_seq_length=12";
+  static const std::string llama =
+      "model.num_layers=5 model.hidden_size=32 model.num_attention_heads=4 "
+      "model.num_query_groups=2 "
+      "model.activation_func=swiglu model.qk_layernorm=true model.softmax_type=learnable "
+      "model.untie_embeddings_and_output_weights=true model.hidden_dropout=0.1 "
+      "model.attention_dropout=0.1 model.ffn_hidden_size=64 model.padding_token=101 "
+      "dataset.reset_attention_mask=true "
+      "dataset.reset_position_ids=true dataset.eod_mask_loss=true optimizer.clip_grad=1.0";
+  static const std::string moe =
+      "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
+      "model.num_query_groups=2 model.ffn_hidden_size=64 model.hidden_dropout=0.1 "
+      "model.add_mlp_bias=true model.num_moe_experts=8 model.moe_router_topk=3 "
+      "model.moe_ffn_hidden_size=24 model.moe_layer_freq=[0]+[1]*3 "
+      "model.moe_router_score_function=sigmoid model.moe_router_num_groups=4 "
+      "model.moe_router_group_topk=2 model.moe_router_topk_scaling_factor=1.5 "
+      "model.moe_router_enable_expert_bias=true model.moe_router_bias_update_rate=0.02 "
+      "model.moe_router_logit_bias=true "
+      "model.moe_router_load_balancing_type=seq_aux_loss model.moe_aux_loss_coeff=0.05 "
+      "model.moe_z_loss_coeff=0.02 "
+      "dataset.reset_attention_mask=true dataset.eod_mask_loss=true optimizer.clip_grad=0.5";
+  static const std::string latents_moe =
+      "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
+      "model.ffn_hidden_size=64 model.multi_latent_attention=true model.kv_lora_rank=16 "
+      "model.qk_head_dim=8 model.qk_pos_emb_head_dim=4 model.v_head_dim=8 "
+      "model.softmax_type=learnable model.num_moe_experts=8 model.moe_router_topk=2 "
+      "model.moe_ffn_hidden_size=16 model.moe_layer_freq=[0]+[1]*3 "
+      "model.moe_router_score_function=sigmoid model.moe_router_num_groups=4 "
+      "model.moe_router_group_topk=2 model.moe_router_group_score_topk=2 "
+      "model.moe_shared_expert_intermediate_size=16 model.moe_router_enable_expert_bias=true "
+      "model.moe_router_bias_update_rate=0.02";
   static const std::vector<Work> all = {
       // Tied, learned positions, layer norm, biases, dropout everywhere, active clipping.
       {"gpt2", gpt2},
@@ -63,14 +93,7 @@ inline const std::vector<Work>& works() {
       // Untied, rotary, RMSNorm, q/k norms, gated, learnable sinks, a token that trains no row of
       // the embedding, packed documents whose ends reset attention and are no targets: label masks
       // that differ from rank to rank.
-      {"llama",
-       "model.num_layers=5 model.hidden_size=32 model.num_attention_heads=4 "
-       "model.num_query_groups=2 "
-       "model.activation_func=swiglu model.qk_layernorm=true model.softmax_type=learnable "
-       "model.untie_embeddings_and_output_weights=true model.hidden_dropout=0.1 "
-       "model.attention_dropout=0.1 model.ffn_hidden_size=64 model.padding_token=101 "
-       "dataset.reset_attention_mask=true "
-       "dataset.reset_position_ids=true dataset.eod_mask_loss=true optimizer.clip_grad=1.0"},
+      {"llama", llama},
       // Norms of outputs, and of all heads of a token together.
       {"olmo2", "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
                 "model.num_query_groups=2 model.ffn_hidden_size=64 model.hidden_dropout=0.1 "
@@ -122,18 +145,7 @@ inline const std::vector<Work>& works() {
       {"t5_pairs", t5_model + "dataset.type=batches", "pairs.safetensors"},
       // Experts behind a dense layer, biases, groups of experts; packed documents. Balanced by the
       // expert bias and a loss for each sample.
-      {"moe",
-       "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
-       "model.num_query_groups=2 model.ffn_hidden_size=64 model.hidden_dropout=0.1 "
-       "model.add_mlp_bias=true model.num_moe_experts=8 model.moe_router_topk=3 "
-       "model.moe_ffn_hidden_size=24 model.moe_layer_freq=[0]+[1]*3 "
-       "model.moe_router_score_function=sigmoid model.moe_router_num_groups=4 "
-       "model.moe_router_group_topk=2 model.moe_router_topk_scaling_factor=1.5 "
-       "model.moe_router_enable_expert_bias=true model.moe_router_bias_update_rate=0.02 "
-       "model.moe_router_logit_bias=true "
-       "model.moe_router_load_balancing_type=seq_aux_loss model.moe_aux_loss_coeff=0.05 "
-       "model.moe_z_loss_coeff=0.02 "
-       "dataset.reset_attention_mask=true dataset.eod_mask_loss=true optimizer.clip_grad=0.5"},
+      {"moe", moe},
       // Experts in every other layer, shared ones with a gate, few tokens for each: on many ranks
       // some experts have none. Balanced by the loads of the step before.
       {"moe_shared",
@@ -155,16 +167,7 @@ inline const std::vector<Work>& works() {
        "model.attention_dropout=0.1 dataset.reset_attention_mask=true "
        "dataset.reset_position_ids=true dataset.eod_mask_loss=true optimizer.clip_grad=0.5"},
       // DeepSeek's block: queries without a latent, experts behind a dense layer.
-      {"latents_moe",
-       "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
-       "model.ffn_hidden_size=64 model.multi_latent_attention=true model.kv_lora_rank=16 "
-       "model.qk_head_dim=8 model.qk_pos_emb_head_dim=4 model.v_head_dim=8 "
-       "model.softmax_type=learnable model.num_moe_experts=8 model.moe_router_topk=2 "
-       "model.moe_ffn_hidden_size=16 model.moe_layer_freq=[0]+[1]*3 "
-       "model.moe_router_score_function=sigmoid model.moe_router_num_groups=4 "
-       "model.moe_router_group_topk=2 model.moe_router_group_score_topk=2 "
-       "model.moe_shared_expert_intermediate_size=16 model.moe_router_enable_expert_bias=true "
-       "model.moe_router_bias_update_rate=0.02"},
+      {"latents_moe", latents_moe},
       // Two depths of multi-token prediction: tied, learned positions, dropout everywhere.
       {"mtp", gpt2 + " model.mtp_num_layers=2 model.mtp_loss_scaling_factor=0.3"},
       // The depths alone train, behind a frozen model.
@@ -191,6 +194,11 @@ inline const std::vector<Work>& works() {
                   "model.moe_router_enable_expert_bias=true "
                   "model.moe_router_bias_update_rate=0.02 model.moe_aux_loss_coeff=0.05 "
                   "model.untie_embeddings_and_output_weights=true model.mtp_num_layers=1"},
+      // Updates of whole matrices: fused, of experts, of latents; and by signs.
+      {"muon", llama + " optimizer.optimizer=muon"},
+      {"muon_moe", moe + " optimizer.optimizer=muon optimizer.muon_nesterov=false"},
+      {"muon_latents", latents_moe + " optimizer.optimizer=muon optimizer.muon_momentum=0.8"},
+      {"lion", llama + " optimizer.optimizer=lion optimizer.lr=1e-3"},
       // A batch size that grows.
       {"ramp", "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
                "model.ffn_hidden_size=64 model.untie_embeddings_and_output_weights=false "
@@ -309,7 +317,35 @@ inline const std::vector<Layout>& layouts() {
        tp + "2" + sp + zero + "3" + micro + "2" + recompute + short_rows, true},
       {"classes_short_tp2_sp_pp2", "classes", 4,
        tp + "2" + sp + pp + "2" + micro + "8" + selective + short_rows, true},
+      {"muon_tp2_sp_pp2_zero1", "muon", 8, tp + "2" + sp + pp + "2" + zero + "1" + small, true},
+      {"muon_tp4_shared_heads_zero2", "muon", 8, tp + "4" + zero + "2" + small, true},
+      {"muon_zero3", "muon", 2, zero + "3" + small, true},
+      {"muon_cp2_zero1", "muon", 2, cp + "2" + zero + "1", true},
+      {"muon_moe_tp2_ep2_etp2_zero1", "muon_moe", 4, tp + "2" + ep + "2" + zero + "1", true},
+      {"muon_latents_tp2", "muon_latents", 2, tp + "2", true},
+      {"lion_tp2_pp2_zero2", "lion", 8, tp + "2" + sp + pp + "2" + zero + "2" + small, true},
+      {"lion_zero3_cp2", "lion", 4, zero + "3" + cp + "2" + small, true},
+      {"lion_tp4_pp2_zb_v", "lion", 8, tp + "4" + pp + "2" + schedule + "zb_v", true},
       // The rest of the full matrix.
+      {"muon_dp4_micro2", "muon", 4, micro + "2", false},
+      {"muon_pp2_zb_v_zero2", "muon", 4, pp + "2" + schedule + "zb_v" + zero + "2", false},
+      {"muon_zero3_hybrid_tp2", "muon", 8,
+       tp + "2" + zero + "3 ddp.num_distributed_optimizer_instances=2", false},
+      {"muon_tp2_cp2_pp2_zb_h1", "muon", 8,
+       tp + "2" + sp + cp + "2" + pp + "2" + schedule + "zb_h1" + zero + "1", false},
+      {"muon_moe_ep4_pp2_zero3", "muon_moe", 8, ep + "4" + pp + "2" + zero + "3", false},
+      {"muon_moe_tp2_sp_ep2_etp1_zero2", "muon_moe", 4,
+       tp + "2" + sp + ep + "2" + etp + "1" + zero + "2" + small, false},
+      {"muon_latents_tp2_sp_pp2_ep2", "muon_latents", 8,
+       tp + "2" + sp + pp + "2" + ep + "2" + zero + "1", false},
+      {"lion_dp4_micro2_late", "lion", 4, micro + "2" + late + small, false},
+      {"lion_tp2_sp", "lion", 2, tp + "2" + sp, false},
+      {"lion_zero1", "lion", 4, zero + "1" + small, false},
+      {"lion_zero2_late", "lion", 4, zero + "2" + late, false},
+      {"lion_zero3_hybrid", "lion", 4, zero + "3 ddp.num_distributed_optimizer_instances=2", false},
+      {"lion_pp2_interleaved", "lion", 2,
+       pp + "2" + vp + "2" + schedule + "interleaved" + v_shape + "Et|t|tt|tL", false},
+      {"lion_cp2_pp2", "lion", 4, cp + "2" + pp + "2", false},
       {"mtp_tp4_dp2_zero2", "mtp", 8, tp + "4" + zero + "2" + small, false},
       {"mtp_pp4_head_alone", "mtp", 4, pp + "4" + v_shape + "Ett|tt|mm|L", false},
       {"mtp_pp2_zb_v", "mtp", 2, pp + "2" + schedule + "zb_v", false},
