@@ -1,5 +1,7 @@
 #include "pentatron/base/text.h"
 
+#include <fnmatch.h>
+
 #include <cstdint>
 
 namespace pentatron {
@@ -52,6 +54,10 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
     if (end == std::string_view::npos) return parts;
     begin = end + 1;
   }
+}
+
+bool matches_pattern(const std::string& pattern, const std::string& name) {
+  return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
 }
 
 std::string xml_escaped(std::string_view text) {

@@ -16,6 +16,10 @@ std::string_view trim(std::string_view text);
 /// The parts between separators, empty ones too.
 std::vector<std::string_view> split(std::string_view text, char separator);
 
+/// Whether the pattern matches the whole name: * any characters, ? one, [a-c] and [!a-c] one of a
+/// set.
+bool matches_pattern(const std::string& pattern, const std::string& name);
+
 /// `text` as content or attribute of XML; control characters become spaces.
 std::string xml_escaped(std::string_view text);
 

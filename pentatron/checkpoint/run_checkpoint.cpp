@@ -31,6 +31,12 @@ namespace fs = std::filesystem;
 /// State that only a training run has; folders of converted weights lack it.
 constexpr const char* kOptimizerSteps = "optimizer_steps";
 
+/// Whether it is state of the optimizer that another type holds as well, if less exactly.
+bool is_mean(const StatePiece& piece) {
+  return piece.name.ends_with("/exp_avg") || piece.name.ends_with("/exp_avg_sq") ||
+         piece.name.ends_with("/momentum_buffer");
+}
+
 /// Empty if the piece can be read.
 std::string mismatch(const TensorInfo& info, const StatePiece& piece, bool convert) {
   const std::vector<int64_t>& shape = piece.param->spec().shape;
@@ -96,6 +102,22 @@ std::string listed(const std::vector<std::string>& lines) {
       "{}", fmt::join(lines.begin(), lines.begin() + static_cast<std::ptrdiff_t>(shown), "\n  "));
   if (lines.size() > shown) text += fmt::format("\n  and {} more", lines.size() - shown);
   return text;
+}
+
+/// "exp_avg of the optimizer's state was saved in F32 and is kept in BFloat16 now", for all ranks.
+std::vector<std::string> converted_means(const CheckpointReader& reader,
+                                         const std::vector<StatePiece>& state,
+                                         const comm::Group& world) {
+  std::set<std::string> lines;
+  for (const StatePiece& piece : state) {
+    if (!is_mean(piece) || !reader.contains(piece.name)) continue;
+    const auto stored = reader.info(piece.name).dtype;
+    if (scalar_type(stored) == piece.data.scalar_type()) continue;
+    lines.insert(fmt::format("{} of the optimizer's state was saved in {} and is kept in {} now",
+                             piece.name.substr(piece.name.rfind('/') + 1), name_of(stored),
+                             name_of(safe_dtype(piece.data.scalar_type()))));
+  }
+  return all_lines(lines, world);
 }
 
 /// Parameters of all ranks that train now or then, but not both. The checkpoint has no state of
@@ -172,7 +194,7 @@ std::vector<std::string> check_tensors(const CheckpointReader& reader,
     if (!reader.contains(piece.name)) {
       missing.insert(piece.name + " is not in the checkpoint");
     } else if (const std::string text =
-                   mismatch(reader.info(piece.name), piece, !options.optimizer);
+                   mismatch(reader.info(piece.name), piece, !options.optimizer || is_mean(piece));
                !text.empty()) {
       wrong.insert(text);
     }
@@ -320,6 +342,8 @@ LoadedRun load_run(const fs::path& folder, const RunParts& parts, const LoadOpti
   all.insert(all.end(), state.begin(), state.end());
   const ChangedFamilies changed = changed_families(reader, parts, options);
   loaded.told = check_tensors(reader, all, parts, options, changed);
+  for (const std::string& line : converted_means(reader, state, parts.world))
+    loaded.told.push_back(line);
   if (!changed.thawed.empty())
     loaded.told.push_back(fmt::format("optimizer state begins at zero for {}: not trained before",
                                       first_of(changed.thawed)));

@@ -12,6 +12,7 @@ namespace pentatron::layers {
 nn::ShardSpec RelativeBias::spec(const RelativeBiasOptions& options) {
   return {.name = {},
           .shape = {options.buckets, options.heads},
+          .table = true,
           .placements = {{"tp", nn::Placement::shard(1)}}};
 }
 

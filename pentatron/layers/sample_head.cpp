@@ -86,7 +86,8 @@ at::Tensor Pooler::forward(const at::Tensor& first, const nn::ForwardContext& ct
 
 SampleHead::SampleHead(const nn::Scope& scope, const SampleHeadOptions& options)
     : options_(options),
-      weight_(&scope.param("weight", {.name = {}, .shape = {options.outputs, options.hidden}},
+      weight_(&scope.param("weight",
+                           {.name = {}, .shape = {options.outputs, options.hidden}, .table = true},
                            nn::Init::normal(options.init_std))),
       bias_(&scope.vector("bias", options.outputs, nn::Init::constant(0))) {}
 

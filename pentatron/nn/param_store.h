@@ -33,6 +33,7 @@ struct Shard {
   at::Tensor gradients; ///< [n] in the accumulate type; undefined: the family is frozen
   std::vector<Piece> pieces;
   comm::Group replicas; ///< the data-parallel ranks that own the same elements
+  comm::Group tensor;   ///< the ranks whose shards hold the other parts of the same parameters
 
   bool trainable() const { return gradients.defined(); }
 };

@@ -46,6 +46,8 @@ struct ShardSpec {
   int stacked_dims = 0;       ///< first dimensions that only number equal tensors: experts
   int64_t shard_multiple = 0; ///< > 0: shards of ceil(n / ranks) rounded up to this, the last ones
                               ///< short or empty (vocabulary)
+  bool table = false; ///< rows that are looked up, or of which each is for an output class: no map
+                      ///< from features to features
   std::map<std::string, Placement>
       placements; ///< by axis; an axis not named is kPartial for dp and cp, else kReplicate
 

@@ -11,18 +11,24 @@ class AdamW final : public Rule {
   explicit AdamW(const OptimizerConfig& config) : config_(config) {}
 
   std::vector<RuleState> state(at::ScalarType acc) const override {
-    return {{"exp_avg", acc}, {"exp_avg_sq", acc}};
+    return {{"exp_avg", state_dtype(config_.exp_avg_dtype, acc)},
+            {"exp_avg_sq", state_dtype(config_.exp_avg_sq_dtype, acc)}};
   }
-  void step(const ShardState& shard, nn::FlatRange range,
-            const Hyperparameters& how) const override {
-    auto a = elementwise_args<kernels::AdamWArgs>(shard, range, how);
-    a.exp_avg = at_element(shard.state[0], range.begin);
-    a.exp_avg_sq = at_element(shard.state[1], range.begin);
+  void step(const ShardState& part, const Hyperparameters& how) const override {
+    Hyperparameters own = how;
+    if (!config_.decoupled_weight_decay && how.weight_decay != 0) {
+      at::Tensor(part.shard.gradients).mul_(how.grad_scale).add_(part.master, how.weight_decay);
+      own.grad_scale = 1;
+      own.weight_decay = 0;
+    }
+    auto a = elementwise_args<kernels::AdamWArgs>(part, own);
+    a.exp_avg = part.state[0].data_ptr();
+    a.exp_avg_sq = part.state[1].data_ptr();
     a.beta1 = config_.adam_beta1;
     a.beta2 = config_.adam_beta2;
     a.eps = config_.adam_eps;
     a.step = how.step;
-    kernels::adamw(a, nn::KernelContext(shard.shard.values));
+    kernels::adamw(a, nn::KernelContext(part.shard.values));
   }
 
  private:

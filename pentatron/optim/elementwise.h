@@ -7,18 +7,15 @@
 
 namespace pentatron::optim {
 
-void* at_element(const at::Tensor& flat, int64_t index);
-
-/// What such kernels have in common: the vectors of a range, and the scalars of a step.
-template <class Args>
-Args elementwise_args(const ShardState& shard, nn::FlatRange range, const Hyperparameters& how) {
-  const at::Tensor& values = shard.shard.values;
-  const bool lower = !shard.master.is_same(values); // the values are not the master weights
-  return {.dtype = nn::kernel_dtype(shard.master.scalar_type()),
-          .n = range.size,
-          .param = at_element(shard.master, range.begin),
-          .grad = at_element(shard.shard.gradients, range.begin),
-          .param_copy = lower ? at_element(values, range.begin) : nullptr,
+/// What such kernels have in common: the vectors of a part, and the scalars of a step.
+template <class Args> Args elementwise_args(const ShardState& part, const Hyperparameters& how) {
+  const at::Tensor& values = part.shard.values;
+  const bool lower = part.has_copy();
+  return {.dtype = nn::kernel_dtype(part.master.scalar_type()),
+          .n = values.numel(),
+          .param = part.master.data_ptr(),
+          .grad = part.shard.gradients.data_ptr(),
+          .param_copy = lower ? values.data_ptr() : nullptr,
           .copy_dtype = lower ? nn::kernel_dtype(values.scalar_type()) : kernels::DType::kBFloat16,
           .lr = how.lr,
           .weight_decay = how.weight_decay,

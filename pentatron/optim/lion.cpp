@@ -10,14 +10,15 @@ class Lion final : public Rule {
  public:
   explicit Lion(const OptimizerConfig& config) : config_(config) {}
 
-  std::vector<RuleState> state(at::ScalarType acc) const override { return {{"exp_avg", acc}}; }
-  void step(const ShardState& shard, nn::FlatRange range,
-            const Hyperparameters& how) const override {
-    auto a = elementwise_args<kernels::LionArgs>(shard, range, how);
-    a.exp_avg = at_element(shard.state[0], range.begin);
+  std::vector<RuleState> state(at::ScalarType acc) const override {
+    return {{"exp_avg", state_dtype(config_.exp_avg_dtype, acc)}};
+  }
+  void step(const ShardState& part, const Hyperparameters& how) const override {
+    auto a = elementwise_args<kernels::LionArgs>(part, how);
+    a.exp_avg = part.state[0].data_ptr();
     a.beta1 = config_.lion_beta1;
     a.beta2 = config_.lion_beta2;
-    kernels::lion(a, nn::KernelContext(shard.shard.values));
+    kernels::lion(a, nn::KernelContext(part.shard.values));
   }
 
  private:

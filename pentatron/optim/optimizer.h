@@ -16,6 +16,7 @@
 
 #include "pentatron/nn/param_store.h"
 #include "pentatron/optim/optimizer_config.h"
+#include "pentatron/optim/param_group.h"
 #include "pentatron/optim/rule.h"
 
 namespace pentatron::optim {
@@ -53,20 +54,22 @@ class Optimizer {
   void for_each_state(const StateFn& fn);
 
  private:
-  struct Run { // neighbours in a shard that are updated alike
+  struct Run { // neighbours in a shard that are updated at once
     nn::FlatRange range;
-    bool decay = false;
+    std::vector<nn::Piece> pieces; // from range.begin
+    Factors factors;
     int64_t first_step = 0;
-    double lr_scale = 1;
   };
   struct State {
     ShardState shard;
     const Rule* rule = nullptr;
     std::vector<std::string> names; // of the state
+    at::Tensor remainder;           // in place of master weights
     std::vector<Run> runs;
   };
-  std::vector<Run> runs_of(const nn::Shard& shard) const;
-  const Rule& rule_named(const std::string& name);
+  std::vector<Run> runs_of(const State& state) const;
+  void step(const State& state, const Run& run, const Hyperparameters& how) const;
+  const Rule& rule_of(const nn::Param& param);
 
   OptimizerConfig config_;
   std::map<std::string, std::unique_ptr<Rule>> rules_; // by nn::Param::rule

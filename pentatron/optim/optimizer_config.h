@@ -3,18 +3,51 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <tuple>
+#include <vector>
 
 #include "pentatron/config/field.h"
 
 namespace pentatron::optim {
 
-enum class OptimizerKind : uint8_t { kAdam, kSgd, kLion };
+enum class OptimizerKind : uint8_t { kAdam, kSgd, kLion, kMuon };
 constexpr auto enum_names(OptimizerKind) {
-  return std::array{config::name(OptimizerKind::kAdam, "adam"),
-                    config::name(OptimizerKind::kSgd, "sgd"),
-                    config::name(OptimizerKind::kLion, "lion")};
+  return std::array{
+      config::name(OptimizerKind::kAdam, "adam"), config::name(OptimizerKind::kSgd, "sgd"),
+      config::name(OptimizerKind::kLion, "lion"), config::name(OptimizerKind::kMuon, "muon")};
+}
+
+/// In what an optimizer keeps running means; fp32 is fp64 in an fp64 run.
+enum class StateDtype : uint8_t { kFp32, kBf16 };
+constexpr auto enum_names(StateDtype) {
+  return std::array{config::name(StateDtype::kFp32, "fp32"),
+                    config::name(StateDtype::kBf16, "bf16")};
+}
+
+/// What Muon multiplies an orthogonal update of a matrix [rows, columns] by.
+enum class MuonScale : uint8_t { kOriginal, kMatchRmsAdamW, kSpectral, kUnitRmsNorm };
+constexpr auto enum_names(MuonScale) {
+  return std::array{config::name(MuonScale::kOriginal, "original"),
+                    config::name(MuonScale::kMatchRmsAdamW, "match_rms_adamw"),
+                    config::name(MuonScale::kSpectral, "spectral"),
+                    config::name(MuonScale::kUnitRmsNorm, "unit_rms_norm")};
+}
+
+/// The polynomials of Newton-Schulz iterations; newton_schulz.h has the sources.
+enum class MuonCoefficients : uint8_t { kSimple, kQuintic, kPolarExpress };
+constexpr auto enum_names(MuonCoefficients) {
+  return std::array{config::name(MuonCoefficients::kSimple, "simple"),
+                    config::name(MuonCoefficients::kQuintic, "quintic"),
+                    config::name(MuonCoefficients::kPolarExpress, "polar_express")};
+}
+
+/// What Muon takes for a matrix where tensor ranks hold parts of it.
+enum class MuonTensorMode : uint8_t { kExact, kBlockwise };
+constexpr auto enum_names(MuonTensorMode) {
+  return std::array{config::name(MuonTensorMode::kExact, "exact"),
+                    config::name(MuonTensorMode::kBlockwise, "blockwise")};
 }
 
 /// Which rule updates the weights, and with what; rules.h has the papers.
@@ -26,11 +59,27 @@ struct OptimizerConfig {
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.95;
   double adam_eps = 1e-8;
+  bool decoupled_weight_decay = true;
   double sgd_momentum = 0.9;
   bool sgd_nesterov = false;
   double lion_beta1 = 0.9;
   double lion_beta2 = 0.99;
+  double muon_momentum = 0.95;
+  bool muon_nesterov = true;
+  MuonScale muon_scale_mode = MuonScale::kMatchRmsAdamW;
+  double muon_extra_scale_factor = 1;
+  bool muon_split_qkv = true;
+  int64_t muon_num_ns_steps = 5;
+  MuonCoefficients muon_coefficient_type = MuonCoefficients::kSimple;
+  double muon_eps = 1e-7;
+  bool muon_bf16 = false;
+  MuonTensorMode muon_tp_mode = MuonTensorMode::kExact;
+  StateDtype exp_avg_dtype = StateDtype::kFp32;
+  StateDtype exp_avg_sq_dtype = StateDtype::kFp32;
+  bool store_param_remainders = false;
+  std::vector<std::string> param_groups;
   double clip_grad = 1.0;
+  double grad_norm_skip_threshold = 0;
 
   static constexpr auto fields() {
     using C = OptimizerConfig;
@@ -38,7 +87,9 @@ struct OptimizerConfig {
     return std::tuple{
         field("optimizer", &C::optimizer,
               "optimization algorithm; adam is AdamW, with decoupled weight decay; lion updates by "
-              "the sign of a running mean, and needs a learning rate 3 to 10 times smaller")
+              "the sign of a running mean, and needs a learning rate 3 to 10 times smaller; muon "
+              "updates matrices by the orthogonal factor of a running mean, and embeddings, the "
+              "output layer, norms and biases as adam")
             .on_resume(config::OnResume::kState),
         field("lr", &C::lr, "peak learning rate, reached after warmup").non_negative(),
         field("min_lr", &C::min_lr, "minimum learning rate, reached at the end of the decay")
@@ -56,6 +107,9 @@ struct OptimizerConfig {
         field("adam_eps", &C::adam_eps,
               "AdamW: value added to the denominator for numerical stability")
             .positive(),
+        field("decoupled_weight_decay", &C::decoupled_weight_decay,
+              "AdamW: decay the weights themselves; false: add weight_decay times the weights to "
+              "the gradient, which is Adam with an L2 penalty"),
         field("sgd_momentum", &C::sgd_momentum, "SGD: momentum").min(0).less_than(1),
         field("sgd_nesterov", &C::sgd_nesterov, "SGD: use Nesterov momentum"),
         field("lion_beta1", &C::lion_beta1,
@@ -65,12 +119,66 @@ struct OptimizerConfig {
         field("lion_beta2", &C::lion_beta2, "Lion: decay rate of the running mean of the gradient")
             .min(0)
             .less_than(1),
+        field("muon_momentum", &C::muon_momentum,
+              "Muon: decay rate of the running mean of the gradient")
+            .min(0)
+            .less_than(1),
+        field("muon_nesterov", &C::muon_nesterov,
+              "Muon: use Nesterov momentum, the running mean of the step ahead"),
+        field("muon_scale_mode", &C::muon_scale_mode,
+              "Muon: factor of the orthogonal update of a matrix with so many rows (outputs) and "
+              "columns (inputs): original sqrt(max(1, rows/columns)), match_rms_adamw 0.2 "
+              "sqrt(max(rows, columns)), which suits learning rates of AdamW, spectral "
+              "sqrt(max(rows, columns)), unit_rms_norm sqrt(rows/columns)"),
+        field("muon_extra_scale_factor", &C::muon_extra_scale_factor,
+              "Muon: a further factor of the update")
+            .positive(),
+        field("muon_split_qkv", &C::muon_split_qkv,
+              "Muon: take q, k and v as three matrices; false: as one"),
+        field("muon_num_ns_steps", &C::muon_num_ns_steps,
+              "Muon: iterations of Newton and Schulz, which make the update nearly orthogonal")
+            .min(1),
+        field("muon_coefficient_type", &C::muon_coefficient_type,
+              "Muon: polynomials of the iterations: simple, the same in all; quintic, five tuned "
+              "ones; polar_express, eight that converge"),
+        field("muon_eps", &C::muon_eps,
+              "Muon: least norm that the running mean is divided by before the iterations")
+            .positive(),
+        field("muon_bf16", &C::muon_bf16,
+              "Muon: make the iterations in bf16, not in the type of the running mean"),
+        field(
+            "muon_tp_mode", &C::muon_tp_mode,
+            "Muon: of a matrix split over tensor ranks, exact gives one of them all of it; "
+            "blockwise takes each rank's part for a matrix, so that other numbers of tensor ranks "
+            "train another model"),
+        field("exp_avg_dtype", &C::exp_avg_dtype,
+              "type in which the running mean of the gradient (momentum) is kept between steps; "
+              "updates are computed in fp32")
+            .on_resume(config::OnResume::kTold),
+        field("exp_avg_sq_dtype", &C::exp_avg_sq_dtype,
+              "AdamW: type in which the running mean of the squared gradient is kept")
+            .on_resume(config::OnResume::kTold),
+        field("store_param_remainders", &C::store_param_remainders,
+              "keep 16 bits beside each bf16 weight, which together are the fp32 master weight, "
+              "instead of a master copy; weights halfway between two bf16 numbers are then rounded "
+              "away from zero")
+            .on_resume(config::OnResume::kState),
+        field("param_groups", &C::param_groups,
+              "factors of learning rate and weight decay for parameters by name, such as "
+              "[\"embedding.* lr_mult=0.5\", \"*norm* wd_mult=1\"]; the last one that matches "
+              "counts"),
         field(
             "clip_grad", &C::clip_grad,
             "maximum global gradient norm; larger gradients are scaled down to it; 0: no clipping")
+            .non_negative(),
+        field("grad_norm_skip_threshold", &C::grad_norm_skip_threshold,
+              "skip the update of a step whose gradient norm is larger than this; 0: never")
             .non_negative()};
   }
   void validate(config::Violations& violations, std::string_view path) const;
+
+ private:
+  void check_decay(config::Violations& violations, std::string_view path) const;
 };
 
 } // namespace pentatron::optim

@@ -1,4 +1,4 @@
-/// Update rules: AdamW, SGD and Lion, as objects that describe their state. The table is in
+/// Update rules: AdamW, SGD, Lion and Muon, as objects that describe their state. The table is in
 /// rules.cpp; checkpoints, resharding and the memory plan go by the description.
 #pragma once
 
@@ -21,11 +21,15 @@ struct RuleState {
   at::ScalarType dtype = at::kFloat;
 };
 
-/// A trainable shard with what its rule keeps of it. All vectors are [n] and run in parallel.
+/// A trainable shard, or a part of one, with what its rule keeps of it. All vectors are [n] and run
+/// in parallel.
 struct ShardState {
   nn::Shard shard;
   at::Tensor master;             ///< the values, or a copy of higher precision
   std::vector<at::Tensor> state; ///< as Rule::state() lists them
+
+  /// Whether the values are a copy of lower precision of the master weights.
+  bool has_copy() const { return master.scalar_type() != shard.values.scalar_type(); }
 };
 
 /// Of one step.
@@ -43,20 +47,32 @@ class Rule {
   virtual bool needs_whole() const { return false; }
   /// What it keeps of parameters whose accumulate type is `acc`.
   virtual std::vector<RuleState> state(at::ScalarType acc) const = 0;
-  /// Updates the master weights in `range` of the shard, its state, and the values where those are
-  /// a copy of lower precision.
-  virtual void step(const ShardState& shard, nn::FlatRange range,
-                    const Hyperparameters& how) const = 0;
+  /// Updates the master weights, the state, and the values where those are a copy of lower
+  /// precision. `part` has parameters that are updated alike, or pieces of them.
+  virtual void step(const ShardState& part, const Hyperparameters& how) const = 0;
 };
 
-/// The rule that a parameter names (nn::Param::rule); an empty name: that of the configuration.
-std::unique_ptr<Rule> make_rule(const OptimizerConfig& config, std::string_view name = {});
+/// Whether a parameter is a matrix (or a stack of them) that maps features to features.
+bool is_matrix(const nn::ShardSpec& spec);
+
+/// The rule of a parameter: that of the configuration, but under muon AdamW of what is no matrix.
+std::string rule_name(const OptimizerConfig& config, const nn::ShardSpec& spec);
+
+/// The rule that a parameter names (nn::Param::rule).
+std::unique_ptr<Rule> make_rule(const OptimizerConfig& config, std::string_view name);
 
 /// Sets what the configuration says of every parameter's family: its rule, and whether that needs
 /// it whole. Before the parameters have storage.
 void plan_rules(nn::ParamList& params, const OptimizerConfig& config);
 
-/// Bytes of a trained element: its state, and a master copy if `dtype` is of lower precision.
-double state_bytes(const OptimizerConfig& config, at::ScalarType dtype);
+/// Whether master weights are kept as remainders (remainder.h).
+bool keeps_remainder(const OptimizerConfig& config, at::ScalarType dtype);
+
+/// Type in which a rule keeps a running mean.
+at::ScalarType state_dtype(StateDtype dtype, at::ScalarType acc);
+
+/// Bytes of a trained element of a parameter: its state, and a master copy if `dtype` is of lower
+/// precision.
+double state_bytes(const OptimizerConfig& config, const nn::ShardSpec& spec, at::ScalarType dtype);
 
 } // namespace pentatron::optim

@@ -12,15 +12,14 @@ class Sgd final : public Rule {
 
   std::vector<RuleState> state(at::ScalarType acc) const override {
     if (config_.sgd_momentum == 0) return {};
-    return {{"momentum_buffer", acc}};
+    return {{"momentum_buffer", state_dtype(config_.exp_avg_dtype, acc)}};
   }
-  void step(const ShardState& shard, nn::FlatRange range,
-            const Hyperparameters& how) const override {
-    auto a = elementwise_args<kernels::SgdArgs>(shard, range, how);
-    if (!shard.state.empty()) a.momentum_buffer = at_element(shard.state[0], range.begin);
+  void step(const ShardState& part, const Hyperparameters& how) const override {
+    auto a = elementwise_args<kernels::SgdArgs>(part, how);
+    if (!part.state.empty()) a.momentum_buffer = part.state[0].data_ptr();
     a.momentum = config_.sgd_momentum;
     a.nesterov = config_.sgd_nesterov;
-    kernels::sgd(a, nn::KernelContext(shard.shard.values));
+    kernels::sgd(a, nn::KernelContext(part.shard.values));
   }
 
  private:

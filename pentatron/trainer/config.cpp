@@ -340,9 +340,17 @@ void Config::validate(config::Violations& violations, std::string_view) const {
                     profiling.trace_start, total_iterations(train)),
         "profiling.trace_start=1");
   }
+  if (optimizer.store_param_remainders && dtype != Precision::kBf16) {
+    violations.add("optimizer.store_param_remainders",
+                   fmt::format("optimizer.store_param_remainders=true splits master weights of "
+                               "bf16 weights, which dtype={} has not",
+                               config::to_string(dtype)),
+                   "optimizer.store_param_remainders=false");
+  }
   check_freeze(train, model, violations);
   check_adapters(*this, violations);
   check_precision(*this, violations);
+  check_param_groups(optimizer.param_groups, model, violations);
   const optim::TrainLength length = train_length(train);
   if (length.iters + length.samples > 0)
     optim::check_scheduler(scheduler, optimizer.lr, optimizer.min_lr, length, violations);

@@ -1,7 +1,6 @@
 #include "pentatron/trainer/families.h"
 
 #include <ATen/ATen.h>
-#include <fnmatch.h>
 
 #include <algorithm>
 #include <set>
@@ -10,18 +9,16 @@
 #include <fmt/format.h>
 
 #include "pentatron/base/nearest.h"
+#include "pentatron/base/text.h"
 #include "pentatron/config/config.h"
 #include "pentatron/models/param_specs.h"
+#include "pentatron/optim/param_group.h"
 #include "pentatron/optim/rule.h"
 #include "pentatron/trainer/precision.h"
 
 namespace pentatron::trainer {
 
 namespace {
-
-bool matches(const std::string& pattern, const std::string& name) {
-  return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
-}
 
 /// train.freeze=["a.*", "b"]
 std::string assignment_of(const std::vector<std::string>& freeze) {
@@ -53,7 +50,8 @@ std::string range_of(const models::ParamSpecs& specs) {
 } // namespace
 
 bool is_frozen(const std::vector<std::string>& freeze, const std::string& name) {
-  return std::ranges::any_of(freeze, [&](const std::string& p) { return matches(p, name); });
+  return std::ranges::any_of(freeze,
+                             [&](const std::string& p) { return matches_pattern(p, name); });
 }
 
 bool trains(const Config& config, const nn::Param& param) {
@@ -67,8 +65,8 @@ void check_freeze(const TrainConfig& train, const models::ModelConfig& model,
   const models::ParamSpecs specs = models::param_specs(model);
   const models::ParamSpecs tensors = models::tensor_specs(model);
   const auto matched = [&](const std::string& pattern) {
-    return std::ranges::any_of(tensors,
-                               [&](const auto& one) { return matches(pattern, one.first); });
+    return std::ranges::any_of(
+        tensors, [&](const auto& one) { return matches_pattern(pattern, one.first); });
   };
   std::vector<std::string> works;
   for (const std::string& pattern : train.freeze)
@@ -96,6 +94,30 @@ void check_freeze(const TrainConfig& train, const models::ModelConfig& model,
                                "nothing to train",
                                assignment_of(train.freeze), specs.size()),
                    "train.freeze=[]");
+}
+
+void check_param_groups(const std::vector<std::string>& groups, const models::ModelConfig& model,
+                        config::Violations& violations) {
+  if (groups.empty()) return;
+  const models::ParamSpecs specs = models::param_specs(model);
+  for (const std::string& text : groups) {
+    const std::optional<optim::ParamGroup> group = optim::parse_param_group(text);
+    const auto matched = [&](const auto& one) {
+      return matches_pattern(group->pattern, one.first);
+    };
+    if (!group || std::ranges::any_of(specs, matched)) continue;
+    const std::string similar = similar_pattern(group->pattern, specs);
+    violations.add(
+        "optimizer.param_groups",
+        fmt::format(
+            "optimizer.param_groups contains \"{}\", and \"{}\" matches no parameter of the "
+            "model; its parameters are {}",
+            text, group->pattern, range_of(specs)),
+        similar.empty()
+            ? "remove optimizer.param_groups"
+            : fmt::format("optimizer.param_groups=[\"{}{}\"]", similar,
+                          text.substr(text.find(group->pattern) + group->pattern.size())));
+  }
 }
 
 std::string describe_updates(const std::vector<nn::Shard>& shards) {

@@ -10,8 +10,7 @@
 
 namespace pentatron::trainer {
 
-/// Whether one of the patterns matches the whole name: * any characters, ? one, [a-c] and [!a-c]
-/// one of a set.
+/// Whether one of the patterns matches the whole name (matches_pattern).
 bool is_frozen(const std::vector<std::string>& freeze, const std::string& name);
 
 /// Whether a run updates the parameter or buffer: with adapters these alone, else what is not
@@ -22,6 +21,10 @@ bool trains(const Config& config, const nn::Param& param);
 /// where nothing is left to train.
 void check_freeze(const TrainConfig& train, const models::ModelConfig& model,
                   config::Violations& violations);
+
+/// The same for the patterns of optimizer.param_groups.
+void check_param_groups(const std::vector<std::string>& groups, const models::ModelConfig& model,
+                        config::Violations& violations);
 
 /// Sets the family of every parameter, and how its products are computed (precision.h); before they
 /// have storage.

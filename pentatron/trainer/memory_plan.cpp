@@ -47,16 +47,26 @@ Types types_of(Precision precision) {
   }
 }
 
+/// Elements of parameters, and bytes that the optimizer keeps of them.
+struct Elements {
+  double count = 0, state = 0;
+
+  void add(const Elements& more, double times) {
+    count += times * more.count;
+    state += times * more.state;
+  }
+};
+
 /// A kind of segment on one tensor rank.
 struct Kind {
-  double elements = 0;   ///< of the parameters that its segments read
+  Elements parameters;   ///< that its segments read
   double saved = 0;      ///< bytes kept from forward to backward, by token of train.seq_length
   double activation = 0; ///< of these, what recompute=selective frees
   bool is_layer = false; ///< recompute=full keeps its input alone
 };
 /// Parameters that segments of several kinds read, and a rank has once.
 struct SharedElements {
-  double elements = 0;
+  Elements parameter;
   std::vector<int> kinds;
 };
 
@@ -72,10 +82,12 @@ nn::Coordinates coordinates_of(const parallelize::ParallelConfig& parallel) {
 }
 
 /// Of a rank at `where`.
-double local_elements(const nn::Param& param, const nn::Coordinates& where) {
+Elements local_elements(const nn::Param& param, const nn::Coordinates& where, const Config& run) {
   double count = 1;
   for (const int64_t n : nn::local_shape(param.spec(), where)) count *= static_cast<double>(n);
-  return count;
+  return {.count = count,
+          .state =
+              count * optim::state_bytes(run.optimizer, param.spec(), types_of(run.dtype).dtype)};
 }
 
 /// Tokens of train.seq_length that the rank with most of them has of a sample.
@@ -141,13 +153,13 @@ Anatomy anatomy_of(const Config& run, const nn::Coordinates& where) {
   const std::unique_ptr<models::Model> model =
       models::make_model(small, {.adapters = plan_adapters(small_run)});
   for (const nn::Param& param : model->params()) {
-    const double count = local_elements(param, where);
-    SharedElements shared{.elements = count, .kinds = {}};
+    const Elements elements = local_elements(param, where, run);
+    SharedElements shared{.parameter = elements, .kinds = {}};
     for (const int64_t unit : param.units()) {
       shared.kinds.push_back(spec.segments[static_cast<size_t>(unit)].kind);
-      Kind& kind = anatomy.kinds[shared.kinds.back()];
-      kind.elements += count;
-      if (param.adapter) kind.saved += types.element * saved_by_adapter(param, small);
+      anatomy.kinds[shared.kinds.back()].parameters.add(elements, 1);
+      if (param.adapter)
+        anatomy.kinds[shared.kinds.back()].saved += types.element * saved_by_adapter(param, small);
     }
     if (shared.kinds.size() > 1) anatomy.shared.push_back(std::move(shared));
   }
@@ -164,20 +176,20 @@ Held held_by(const std::vector<SegmentRange>& stages, const models::ModelSpec& s
   return held;
 }
 
-double elements_of(const Anatomy& anatomy, const Held& held) {
-  double total = 0;
-  for (const auto& [kind, count] : held) total += count * anatomy.kinds.at(kind).elements;
+Elements elements_of(const Anatomy& anatomy, const Held& held) {
+  Elements total;
+  for (const auto& [kind, count] : held) total.add(anatomy.kinds.at(kind).parameters, count);
   for (const SharedElements& shared : anatomy.shared) {
     const auto readers = std::ranges::count_if(
         shared.kinds, [&](int kind) { return held.contains(kind) && held.at(kind) > 0; });
-    total -= static_cast<double>(std::max<int64_t>(0, readers - 1)) * shared.elements;
+    total.add(shared.parameter, -static_cast<double>(std::max<int64_t>(0, readers - 1)));
   }
   return total;
 }
 
 /// What a pipeline rank does not train.
 struct Frozen {
-  double elements = 0;
+  Elements parameters;
   Held idle; ///< segments without a backward pass
 };
 std::vector<Frozen> frozen_parts(const Config& config, const parallelize::PipelinePlan& plan,
@@ -195,9 +207,9 @@ std::vector<Frozen> frozen_parts(const Config& config, const parallelize::Pipeli
       for (const int64_t unit : param.units()) trains[static_cast<size_t>(unit)] = true;
       continue;
     }
-    const double count = local_elements(param, where);
+    const Elements elements = local_elements(param, where, config);
     for (const int rank : plan.ranks_of(param.units()))
-      frozen[static_cast<size_t>(rank)].elements += count;
+      frozen[static_cast<size_t>(rank)].parameters.add(elements, 1);
   }
   model->limit_backward(trains);
   for (int64_t i = 0; i < std::ssize(segments); ++i)
@@ -240,12 +252,14 @@ class Planner {
 
   int pipeline_ranks() const { return static_cast<int>(live_.size()); }
 
-  double parameters(int rank) const { return elements_of(anatomy_, held(rank)); }
+  double parameters(int rank) const { return elements_of(anatomy_, held(rank)).count; }
 
   RankMemory memory(int rank) const {
     RankMemory m;
-    const double own = parameters(rank),
-                 trained = own - frozen_[static_cast<size_t>(rank)].elements;
+    Elements updated = elements_of(anatomy_, held(rank));
+    const double own = updated.count;
+    updated.add(frozen_[static_cast<size_t>(rank)].parameters, -1);
+    const double trained = updated.count;
     const int64_t zero = replicas_ > 1 ? c_.ddp.zero_stage : 0;
     const double shards =
         std::max(1.0, static_cast<double>(replicas_) /
@@ -254,13 +268,13 @@ class Planner {
       return zero >= from_stage ? elements / shards : elements;
     };
     double unit = 0; // the largest segment
-    for (const auto& [kind, one] : anatomy_.kinds) unit = std::max(unit, one.elements);
+    for (const auto& [kind, one] : anatomy_.kinds) unit = std::max(unit, one.parameters.count);
     const double bucket =
         replicas_ > 1 ? std::min(trained, std::max(static_cast<double>(c_.ddp.bucket_size), unit))
                       : 0;
     m.weights = types_.element * (share(own, 3) + (zero >= 3 ? std::min(own, 2 * unit) : 0));
     m.gradients = types_.acc * (share(trained, 2) + bucket);
-    m.optimizer = share(trained, 1) * optim::state_bytes(c_.optimizer, types_.dtype);
+    m.optimizer = share(updated.state, 1);
     if (held(rank).contains(spec_.segments.back().kind)) {
       const double vocab = static_cast<double>(c_.model.vocab_size) / tp_;
       const double targets = tokens_ * targets_by_token(c_);
@@ -355,9 +369,10 @@ MemoryPlan plan_memory(const Config& config, int world_size, const LocalRanks& h
   }
   const models::ModelSpec spec = models::model_spec(config.model);
   const parallelize::PipelinePlan whole{.stages = {{0, spec.num_segments()}}};
-  plan.parameters = elements_of(anatomy_of(config, coordinates_of({})),
-                                held_by({{0, spec.num_segments()}}, spec));
-  plan.frozen_parameters = frozen_parts(config, whole, coordinates_of({})).front().elements;
+  plan.parameters =
+      elements_of(anatomy_of(config, coordinates_of({})), held_by({{0, spec.num_segments()}}, spec))
+          .count;
+  plan.frozen_parameters = frozen_parts(config, whole, coordinates_of({})).front().parameters.count;
   // All ranks are here, or as many of the most expensive ones as are.
   const double ranks = here.ranks;
   plan.machine =

@@ -51,6 +51,11 @@ std::vector<std::string> notices(const Config& config, int world_size, bool has_
   if (config.parallel.sequence_parallel && config.parallel.tensor_model_parallel_size == 1)
     add("parallel.sequence_parallel=true has no effect: it splits over tensor-parallel ranks, and "
         "there is one\n  try: parallel.sequence_parallel=false");
+  if (config.parallel.tensor_model_parallel_size == 1 &&
+      config.optimizer.muon_tp_mode == optim::MuonTensorMode::kBlockwise)
+    add("optimizer.muon_tp_mode=blockwise has no effect: it is about tensor-parallel ranks, and "
+        "there is one\n"
+        "  try: optimizer.muon_tp_mode=exact");
   if (cp == 1 && config.parallel.cp_comm_type != parallelize::ParallelConfig().cp_comm_type)
     add("parallel.cp_comm_type has no effect: it is about context-parallel ranks, and there is "
         "one\n"
@@ -96,6 +101,10 @@ std::string keys_of_one_layout(const Config& config) {
   std::vector<std::string> keys;
   if (const std::string precision = precision_of_one_layout(config); !precision.empty())
     keys.push_back(precision);
+  if (config.optimizer.optimizer == optim::OptimizerKind::kMuon &&
+      config.optimizer.muon_tp_mode == optim::MuonTensorMode::kBlockwise &&
+      config.parallel.tensor_model_parallel_size > 1)
+    keys.emplace_back("optimizer.muon_tp_mode=blockwise");
   if (!model.num_moe_experts) return fmt::format("{}", fmt::join(keys, " and "));
   for (const LoadBalancing type : {LoadBalancing::kSinkhorn, LoadBalancing::kMicrobatch})
     if (model.balanced_by(type))

@@ -419,7 +419,7 @@ void Reporter::step(const StepReport& r) {
   s.estimate(r);
   TrainLog one = s.log_of(r, r.loss, r.terms, r.step_time_s, r.samples, r.flops);
   one.nan_iterations = r.finite ? 0 : 1; // of this step, not of the run
-  one.skipped_iterations = r.finite && r.loss ? 0 : 1;
+  one.skipped_iterations = r.finite && r.loss && !r.too_large ? 0 : 1;
   one.saves = std::exchange(s.saves, {});
   s.write_files();
   s.write_metrics([&](MetricsFile& metrics) { metrics.write(one); });

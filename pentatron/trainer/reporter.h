@@ -34,6 +34,7 @@ struct StepReport {
   StepFlops flops;
   double data_wait = 0;
   bool finite = true;
+  bool too_large = false;       ///< the gradient norm, for an update
   int64_t skipped = 0, nan = 0; ///< of the run so far
 };
 

@@ -92,6 +92,13 @@ void cut_context(nn::Microbatch& input, const data::Batch& batch,
 
 } // namespace
 
+std::string skip_text(const StepResult& result, const StepOptions& options) {
+  if (!result.too_large) return "its batch has no targets";
+  return fmt::format("its gradient norm {:.4g} is larger than "
+                     "optimizer.grad_norm_skip_threshold={:.4g}",
+                     *result.grad_norm, options.grad_norm_skip_threshold);
+}
+
 std::string nonfinite_text(const StepResult& result) {
   std::vector<std::string> what;
   if (result.loss && !std::isfinite(*result.loss))
@@ -389,6 +396,9 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
     }
     return result;
   }
+  const double threshold = options.grad_norm_skip_threshold;
+  result.too_large = threshold > 0 && *result.grad_norm > threshold;
+  if (result.too_large) return result;
   const double norm = planted("clipped_by_the_norm_of_one_rank")
                           ? std::sqrt(store.counted_sum_of_squares())
                           : *result.grad_norm;

@@ -33,6 +33,7 @@ struct StepOptions {
   double lr = 0;
   double weight_decay = 0;
   double clip_grad = 0;
+  double grad_norm_skip_threshold = 0; ///< 0: none
   uint64_t seed = 0;
   bool find_nonfinite_layer =
       false; ///< look at the output of every layer, to name the first that is not finite
@@ -56,12 +57,15 @@ struct StepResult {
   std::optional<double> grad_norm;        ///< before clipping; none without targets
   std::vector<data::StreamTotals> totals; ///< of the samples of all ranks, by stream
   bool finite = true;                     ///< loss and gradients; if not, nothing was updated
+  bool too_large = false; ///< the gradient norm is above the threshold: nothing was updated
   /// The first layer or gradient that was not finite, if it is known, and the rank that saw it.
   std::string first_nonfinite;
 };
 
 /// "loss nan and gradient norm inf are not finite, first seen in layers.0", of a step that was not.
 std::string nonfinite_text(const StepResult& result);
+/// Why a step whose numbers are finite updated nothing: "its batch has no targets".
+std::string skip_text(const StepResult& result, const StepOptions& options);
 
 /// By layer with experts: how often each was chosen.
 using ExpertChoices = std::map<std::string, std::vector<int64_t>, std::less<>>;

@@ -510,6 +510,7 @@ TrainReport Trainer::State::train(Reporter& reporter) {
     const StepOptions options{.lr = lr.at(n),
                               .weight_decay = decay.at(n),
                               .clip_grad = c.optimizer.clip_grad,
+                              .grad_norm_skip_threshold = c.optimizer.grad_norm_skip_threshold,
                               .seed = c.seed,
                               .times = tracer.begin(iteration)};
     int64_t samples = 0;
@@ -531,8 +532,8 @@ TrainReport Trainer::State::train(Reporter& reporter) {
       }
       log::shared_warning("skipped iteration {}: {}", iteration, nonfinite_text(result));
       ++s.progress.skipped_iterations;
-    } else if (!result.loss) { // neither ends a row of steps that were not finite nor prolongs it
-      log::shared_warning("skipped iteration {}: its batch has no targets", iteration);
+    } else if (!result.loss || result.too_large) { // no part of a row of steps that were not finite
+      log::shared_warning("skipped iteration {}: {}", iteration, skip_text(result, options));
       ++s.progress.skipped_iterations;
     } else {
       skipped_in_a_row = 0;
@@ -553,6 +554,7 @@ TrainReport Trainer::State::train(Reporter& reporter) {
          .flops = result.loss ? step_flops(c, *s.model.model, samples, result.totals) : StepFlops{},
          .data_wait = s.loader->wait_share(),
          .finite = result.finite,
+         .too_large = result.too_large,
          .skipped = s.progress.skipped_iterations,
          .nan = s.progress.nan_iterations});
 

@@ -57,6 +57,7 @@ import json, struct
 head = json.dumps({{'x': {{'dtype': 'F32', 'shape': [4, 64], 'data_offsets': [0, 1024]}}}}).encode()
 open('weights.safetensors', 'wb').write(struct.pack('<Q', len(head)) + head + struct.pack('<256f', *range(256)))" """,
     "docs/long-context.md": f"{JSONL} > text.jsonl",
+    "docs/optimizers.md": f"{JSONL} > text.jsonl",
     "docs/moe.md": f"""{TEXT} > text.txt; ln -s $SOURCE/examples $SOURCE/corpus .
 pentatron train dataset.path=text.txt model.num_layers=2 model.hidden_size=64 model.num_attention_heads=2 train.train_iters=1 \\
   train.seq_length=32 train.global_batch_size=1 checkpoint.save=DENSE""",

@@ -144,6 +144,58 @@ TEST(Lion, IsTheFormulaWithDecayOnMatricesOnly) {
   }
 }
 
+TEST(Adam, WithAPenaltyAddsTheDecayToTheGradient) {
+  Model model(at::kDouble), other(at::kDouble);
+  Optimizer optimizer({.decoupled_weight_decay = false}, model.store->shards());
+  Optimizer plain({}, other.store->shards());
+  for (int64_t step = 1; step <= 3; ++step) {
+    model.set_gradients(step);
+    other.set_gradients(step);
+    for (nn::Param& p : other.params) {
+      at::Tensor gradient = p.main_grad();
+      gradient.mul_(kScale);
+      if (decays(p.value())) gradient.add_(p.value(), kDecay);
+    }
+    optimizer.step(kLr, kDecay, kScale);
+    plain.step(kLr, 0, 1);
+    for (const nn::Param& p : other.params)
+      test::expect_close(model.params.find(p.name()).value(), p.value(), {.rtol = 1e-12});
+  }
+}
+
+TEST(ParamGroups, MultiplyLearningRateAndDecay) {
+  const OptimizerConfig config{
+      .optimizer = OptimizerKind::kSgd,
+      .sgd_momentum = 0,
+      .param_groups = {"* lr_mult=0.5", "[bc].* wd_mult=2", "d.* lr_mult=0 wd_mult=0"}};
+  Model model(at::kDouble);
+  Optimizer optimizer(config, model.store->shards());
+  std::map<std::string, at::Tensor> before;
+  for (const nn::Param& p : model.params) before[p.name()] = p.value().clone();
+  const auto gradients = model.set_gradients(1);
+  optimizer.step(kLr, kDecay, kScale);
+  for (const auto& [name, lr, decay] :
+       std::vector<std::tuple<std::string, double, double>>{{"a.weight", kLr / 2, kDecay},
+                                                            {"b.bias", kLr, 2 * kDecay},
+                                                            {"c.norm", kLr, 2 * kDecay},
+                                                            {"d.weight", 0, 0}})
+    test::expect_close(model.params.find(name).value(),
+                       before[name] * (1 - lr * decay) - lr * kScale * gradients.at(name),
+                       {.rtol = 1e-12, .atol = 1e-14});
+}
+
+TEST(ParamGroups, AreRefusedIfTheySayNothing) {
+  for (const char* text : {"", "a.*", "a.* lr_mult", "a.* lr_mult=", "a.* lr_mult=-1", "lr_mult=2",
+                           "a.* lr_mult=1x", "a.* lr=2", "a.* lr_mult=inf"})
+    EXPECT_FALSE(parse_param_group(text).has_value()) << text;
+  const auto group = parse_param_group("  layers.*  wd_mult=0  lr_mult=2.5 ");
+  ASSERT_TRUE(group.has_value());
+  EXPECT_EQ(group->pattern, "layers.*");
+  EXPECT_EQ(group->lr_mult, 2.5);
+  EXPECT_EQ(group->wd_mult, 0);
+  EXPECT_FALSE(parse_param_group("a lr_mult=2")->wd_mult.has_value());
+}
+
 /// Names and bytes of an element's state, by rule.
 TEST(Rules, DescribeTheirState) {
   struct Case {
@@ -156,11 +208,16 @@ TEST(Rules, DescribeTheirState) {
       {{.optimizer = OptimizerKind::kSgd}, {"momentum_buffer"}, 4, 8},
       {{.optimizer = OptimizerKind::kSgd, .sgd_momentum = 0}, {}, 0, 4},
       {{.optimizer = OptimizerKind::kLion}, {"exp_avg"}, 4, 8}};
+  const nn::ShardSpec matrix{.name = {}, .shape = {5, 7}}, norm{.name = {}, .shape = {5}};
+  EXPECT_EQ(state_bytes({.optimizer = OptimizerKind::kMuon}, norm, at::kFloat), 8);
+  EXPECT_EQ(state_bytes({.optimizer = OptimizerKind::kMuon}, matrix, at::kFloat), 4);
+  EXPECT_EQ(state_bytes({.optimizer = OptimizerKind::kMuon}, matrix, at::kBFloat16), 8);
   for (const Case& c : cases) {
     SCOPED_TRACE(config::to_string(c.config.optimizer));
-    EXPECT_EQ(state_bytes(c.config, at::kFloat), c.bytes_fp32);
-    EXPECT_EQ(state_bytes(c.config, at::kDouble), 2 * c.bytes_fp32);
-    EXPECT_EQ(state_bytes(c.config, at::kBFloat16), c.bytes_bf16);
+    const nn::ShardSpec vector{.name = {}, .shape = {5}};
+    EXPECT_EQ(state_bytes(c.config, vector, at::kFloat), c.bytes_fp32);
+    EXPECT_EQ(state_bytes(c.config, vector, at::kDouble), 2 * c.bytes_fp32);
+    EXPECT_EQ(state_bytes(c.config, vector, at::kBFloat16), c.bytes_bf16);
     Model model(at::kFloat);
     Optimizer optimizer(c.config, model.store->shards());
     std::vector<std::string> names;

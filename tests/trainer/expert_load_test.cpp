@@ -219,6 +219,12 @@ TEST(KeysOfOneLayout, NamesWhatDependsOnRanks) {
   model.moe_router_load_balancing_type = {models::LoadBalancing::kSinkhorn};
   EXPECT_EQ(keys_of_one_layout(config), "model.moe_router_load_balancing_type=sinkhorn and "
                                         "model.moe_expert_capacity_factor=1.25");
+  model = {};
+  config.optimizer.optimizer = optim::OptimizerKind::kMuon;
+  config.optimizer.muon_tp_mode = optim::MuonTensorMode::kBlockwise;
+  EXPECT_EQ(keys_of_one_layout(config), "");
+  config.parallel.tensor_model_parallel_size = 2;
+  EXPECT_EQ(keys_of_one_layout(config), "optimizer.muon_tp_mode=blockwise");
 }
 
 TEST_F(MoeRun, ForcedBalanceIsPerfect) {

@@ -244,9 +244,20 @@ struct CurveCase {
   std::string model, precision;
   double tolerance;
   bool recompute = false;
-  bool eight_ranks = false; ///< TP2 x PP2 x DP2
-  bool lion = false;
+  bool eight_ranks = false;   ///< TP2 x PP2 x DP2
+  std::string optimizer = {}; ///< empty: AdamW
 };
+
+const std::map<std::string, std::vector<std::string>> kOptimizerKeys = {
+    {"lion",
+     {"optimizer.optimizer=lion", "optimizer.lr=1e-3", "optimizer.min_lr=1e-4",
+      "optimizer.weight_decay=0.5", "optimizer.lion_beta1=0.9", "optimizer.lion_beta2=0.99"}},
+    {"muon_original",
+     {"optimizer.optimizer=muon", "optimizer.lr=0.02", "optimizer.min_lr=0.002",
+      "optimizer.muon_scale_mode=original"}},
+    {"muon_match_rms",
+     {"optimizer.optimizer=muon", "optimizer.lr=0.004", "optimizer.min_lr=0.0004",
+      "optimizer.muon_momentum=0.9", "optimizer.muon_nesterov=false"}}};
 
 class TrainingCurve : public testing::TestWithParam<CurveCase> {};
 
@@ -258,8 +269,9 @@ TEST_P(TrainingCurve, EveryStepIsPyTorchs) {
   const fs::path folder = kData / "hf_tiny" / param.model;
   base.model = checkpoint::read_hf_config(folder).config;
   base.checkpoint.load = "hf:" + folder.string();
-  const std::string batches = param.lion ? "llama_optimizers" : param.model,
-                    curve_name = param.lion ? "llama_lion" : param.model;
+  const bool other = !param.optimizer.empty();
+  const std::string batches = other ? "llama_optimizers" : param.model,
+                    curve_name = other ? "llama_" + param.optimizer : param.model;
   std::vector<std::string> keys = {
       "dtype=" + param.precision,
       "kernels=order",
@@ -284,11 +296,9 @@ TEST_P(TrainingCurve, EveryStepIsPyTorchs) {
       "logger.dir=" + out.string(),
       "logger.peak_tflops=1",
       std::string("train.recompute=") + (param.recompute ? "full" : "none")};
-  if (param.lion) {
-    for (const char* key :
-         {"optimizer.optimizer=lion", "optimizer.lr=1e-3", "optimizer.min_lr=1e-4",
-          "optimizer.weight_decay=0.5", "optimizer.lion_beta1=0.9", "optimizer.lion_beta2=0.99"})
-      keys.emplace_back(key);
+  if (other) {
+    const auto& more = kOptimizerKeys.at(param.optimizer);
+    keys.insert(keys.end(), more.begin(), more.end());
   }
   const Config config = load_config(std::nullopt, keys, base, ranks);
   test::run_ranks(ranks, [&](const comm::Group& world) { Trainer(config, world).run(); });
@@ -343,12 +353,19 @@ INSTANTIATE_TEST_SUITE_P(
         CurveCase{"t5", "fp32", 2e-5}, CurveCase{"gpt2", "fp32", 2e-5, false, true},
         CurveCase{"llama", "fp32", 2e-5, false, true},
         CurveCase{"qwen3", "fp32", 2e-5, false, true},
-        CurveCase{"llama", "fp64", 1e-9, false, false, true},
-        CurveCase{"llama", "fp64", 1e-9, false, true, true},
-        CurveCase{"llama", "fp32", 2e-5, false, false, true}),
+        CurveCase{"llama", "fp64", 1e-9, false, false, "lion"},
+        CurveCase{"llama", "fp64", 1e-9, false, true, "lion"},
+        CurveCase{"llama", "fp32", 2e-5, false, false, "lion"},
+        CurveCase{"llama", "fp64", 1e-9, false, false, "muon_original"},
+        CurveCase{"llama", "fp64", 1e-9, false, true, "muon_original"},
+        CurveCase{"llama", "fp32", 1e-4, false, false, "muon_original"},
+        CurveCase{"llama", "fp64", 1e-9, false, false, "muon_match_rms"},
+        CurveCase{"llama", "fp64", 1e-9, false, true, "muon_match_rms"},
+        CurveCase{"llama", "fp32", 2e-5, false, false, "muon_match_rms"}),
     [](const auto& info) {
-      return info.param.model + (info.param.lion ? "_lion_" : "_") + info.param.precision +
-             (info.param.recompute ? "_recompute" : "") +
+      return info.param.model + "_" +
+             (info.param.optimizer.empty() ? "" : info.param.optimizer + "_") +
+             info.param.precision + (info.param.recompute ? "_recompute" : "") +
              (info.param.eight_ranks ? "_tp2_pp2_dp2" : "");
     });
 

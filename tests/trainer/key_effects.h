@@ -31,6 +31,7 @@ inline const std::vector<std::string> kLion = {"optimizer.optimizer=lion"};
 inline const std::vector<std::string> kFp8 = {"mixed_precision.fp8=e4m3"};
 inline const std::vector<std::string> kFp8Inside = {"mixed_precision.fp8=e4m3",
                                                     "mixed_precision.first_last_layers_bf16=true"};
+inline const std::vector<std::string> kMuon = {"optimizer.optimizer=muon"};
 inline const std::vector<std::string> kSamples = {"train.train_samples=12"};
 inline const std::vector<std::string> kWsd = {"scheduler.lr_decay_style=WSD",
                                               "scheduler.lr_wsd_decay_iters=2"};
@@ -271,6 +272,20 @@ inline const std::map<std::string, Effect> kEffects = {
      {"mixed_precision.num_layers_at_start_in_bf16=0", kFp8Inside}},
     {"mixed_precision.num_layers_at_end_in_bf16",
      {"mixed_precision.num_layers_at_end_in_bf16=0", kFp8Inside}},
+    {"optimizer.muon_momentum", {"optimizer.muon_momentum=0.5", kMuon}},
+    {"optimizer.muon_nesterov", {"optimizer.muon_nesterov=false", kMuon}},
+    {"optimizer.muon_scale_mode", {"optimizer.muon_scale_mode=spectral", kMuon}},
+    {"optimizer.muon_extra_scale_factor", {"optimizer.muon_extra_scale_factor=2", kMuon}},
+    {"optimizer.muon_split_qkv", {"optimizer.muon_split_qkv=false", kMuon}},
+    {"optimizer.muon_num_ns_steps", {"optimizer.muon_num_ns_steps=2", kMuon}},
+    {"optimizer.muon_coefficient_type", {"optimizer.muon_coefficient_type=polar_express", kMuon}},
+    {"optimizer.muon_eps", {"optimizer.muon_eps=1", kMuon}},
+    {"optimizer.muon_bf16", {"optimizer.muon_bf16=true", kMuon}},
+    {"optimizer.decoupled_weight_decay", {"optimizer.decoupled_weight_decay=false"}},
+    {"optimizer.exp_avg_dtype", {"optimizer.exp_avg_dtype=bf16"}},
+    {"optimizer.exp_avg_sq_dtype", {"optimizer.exp_avg_sq_dtype=bf16"}},
+    {"optimizer.param_groups", {"optimizer.param_groups=[\"layers.* lr_mult=0.5\"]"}},
+    {"optimizer.grad_norm_skip_threshold", {"optimizer.grad_norm_skip_threshold=1e-3"}},
     {"optimizer.clip_grad", {"optimizer.clip_grad=0.1"}},
     {"scheduler.lr_decay_style", {"scheduler.lr_decay_style=linear"}},
     {"scheduler.lr_decay_iters", {"scheduler.lr_decay_iters=10"}},
@@ -393,6 +408,9 @@ inline const std::map<std::string, Effect> kLayoutEffects = {
     {"parallel.expert_tensor_parallel_size",
      {"parallel.expert_tensor_parallel_size=2", {"model.num_moe_experts=4"}}},
     {"ddp.zero_stage", {"ddp.zero_stage=1"}},
+    {"optimizer.muon_tp_mode",
+     {"optimizer.muon_tp_mode=blockwise",
+      kMuon + std::vector<std::string>{"parallel.tensor_model_parallel_size=2"}}},
     {"ddp.bucket_size", {"ddp.bucket_size=1000"}},
     {"ddp.grad_reduce_in_fp32", {"ddp.grad_reduce_in_fp32=false", {"dtype=bf16"}}},
     {"ddp.num_distributed_optimizer_instances",
@@ -427,6 +445,8 @@ inline const std::map<std::string, Elsewhere> kElsewhere = {
     {"comm_overlap.moe_shared_expert",
      {"the same numbers at another time: MoeLayer.SharedExpertsOnTheWay... of layers_test"}},
     {"comm_overlap.tp", {"the same numbers at another time: SequenceParallel and LayoutMatrix"}},
+    {"optimizer.store_param_remainders",
+     {"the same master weights in fewer bytes: Remainder of optim_test"}},
     {"dist.timeout_s", {"when ranks wait too long: ThreadWatch and Faults of comm_test"}},
     {"dist.heartbeat_s", {"when ranks are looked after: Faults of comm_test"}},
     {"train.micro_batch_size",

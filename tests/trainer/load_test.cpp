@@ -345,6 +345,23 @@ TEST_F(Loading, OtherSamplesAreTold) {
   EXPECT_THAT(log_of([&] { start(config({load})); }), Not(HasSubstr("data settings have changed")));
 }
 
+TEST_F(Loading, StateIsReadInAnotherTypeAndThatIsTold) {
+  const std::string narrow = "optimizer.exp_avg_sq_dtype=bf16", iterations = "train.train_iters=4";
+  test::run(config({"train.train_iters=3"}));
+  test::Trace rest;
+  EXPECT_THAT(log_of([&] {
+                rest = test::run(config({load, narrow, iterations}));
+              }),
+              AllOf(HasSubstr("exp_avg_sq of the optimizer's state was saved in F32 and is kept in "
+                              "BF16 now"),
+                    Not(HasSubstr("exp_avg of the"))));
+  EXPECT_EQ(rest.report.iterations, 4);
+  EXPECT_THAT(log_of([&] {
+                test::run(config({load, "train.train_iters=5"}));
+              }),
+              HasSubstr("was saved in BF16 and is kept in F32 now"));
+}
+
 TEST_F(Loading, OtherContentOfTheSameFilesIsTold) {
   test::run(config({}));
   const auto resumed = [&] { return log_of([&] { start(config({load})); }); };

@@ -122,6 +122,11 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"llama_recompute_bf16",
              llama({"dtype=bf16", "train.recompute=full", "train.micro_batch_size=8"})},
         Case{"sgd", {"optimizer.optimizer=sgd", "optimizer.sgd_momentum=0"}},
+        Case{"narrow_bf16",
+             {"dtype=bf16", "optimizer.exp_avg_dtype=bf16", "optimizer.exp_avg_sq_dtype=bf16",
+              "optimizer.store_param_remainders=true"}},
+        Case{"muon", {"optimizer.optimizer=muon"}},
+        Case{"muon_bf16", {"optimizer.optimizer=muon", "dtype=bf16"}},
         Case{"lion_bf16", {"optimizer.optimizer=lion", "dtype=bf16"}}, Case{"frozen", {kFrozen}},
         Case{"frozen_bf16", {kFrozen, "dtype=bf16"}},
         Case{"frozen_zero2", {kFrozen, "ddp.zero_stage=2"}, 2},
@@ -314,6 +319,10 @@ TEST(Notices, AreGivenForWhatChangesNothing) {
   EXPECT_THAT(of({"train.train_iters=0", "checkpoint.save="}), IsEmpty());
   EXPECT_THAT(of({"ddp.zero_stage=2"}), ElementsAre(HasSubstr("ddp.zero_stage=2 has no effect")));
   EXPECT_THAT(of({"ddp.zero_stage=2"}, 2), IsEmpty());
+  EXPECT_THAT(of({"optimizer.muon_tp_mode=blockwise"}),
+              ElementsAre(HasSubstr("optimizer.muon_tp_mode=blockwise has no effect")));
+  EXPECT_THAT(of({"optimizer.muon_tp_mode=blockwise", "parallel.tensor_model_parallel_size=2"}, 2),
+              IsEmpty());
   EXPECT_THAT(of({"parallel.sequence_parallel=true"}),
               ElementsAre(HasSubstr("sequence_parallel=true has no effect")));
   EXPECT_THAT(of({"parallel.sequence_parallel=true", "parallel.tensor_model_parallel_size=2"}, 2),

@@ -107,7 +107,9 @@ TEST_P(Resharding, OfOtherModelsGoesOnInOtherLayouts) {
                     {"t5", {"t5_pp4_1f1b", "one", "t5_tp2_pp2_dp2"}},
                     {"moe", {"moe_cp2", "one", "moe_tp2_sp_ep2_etp2"}},
                     {"moe_shared", {"moe_pp2_interleaved_ep2", "one"}},
-                    {"mtp", {"mtp_pp3_apart", "one", "mtp_tp2_sp"}}};
+                    {"mtp", {"mtp_pp3_apart", "one", "mtp_tp2_sp"}},
+                    {"muon", {"muon_tp2_sp_pp2_zero1", "muon_zero3", "one"}},
+                    {"muon_moe", {"muon_moe_tp2_ep2_etp2_zero1", "one"}}};
   const Cases all = {
       {"bert",
        {"one", "bert_zero3_pp2", "bert_tp2_sp", "bert_tp4", "bert_pp2_zb_v", "bert_zero2",
@@ -127,6 +129,12 @@ TEST_P(Resharding, OfOtherModelsGoesOnInOtherLayouts) {
         "mtp_pp2_zb_v"}},
       {"mtp_packed", {"mtp_packed_zero3_recompute", "mtp_packed_tp2_sp_cp2_pp2_zb_h1", "one"}},
       {"mtp_moe", {"mtp_moe_tp2_sp_pp2_ep2_etp1", "one", "mtp_moe_cp2_ep2_pp2_interleaved"}},
+      {"muon",
+       {"muon_tp2_sp_pp2_zero1", "muon_zero3", "one", "muon_tp4_shared_heads_zero2",
+        "muon_pp2_zb_v_zero2", "muon_cp2_zero1"}},
+      {"muon_moe", {"muon_moe_tp2_ep2_etp2_zero1", "one", "muon_moe_ep4_pp2_zero3"}},
+      {"muon_latents", {"muon_latents_tp2", "one", "muon_latents_tp2_sp_pp2_ep2"}},
+      {"lion", {"lion_tp2_pp2_zero2", "one", "lion_zero3_cp2"}},
       {"t5_untied", {"t5_untied_zero3_pp3", "one", "t5_untied_tp2_pp2_zb_v"}}};
   for (const auto& [work, layouts] : full_matrix() ? all : ci) {
     const SavedRun whole = train("one", "", work);

@@ -27,7 +27,17 @@ using ::testing::Not;
 class Resume : public testing::TestWithParam<std::string> {
  protected:
   Config config(const std::string& name, std::vector<std::string> more) const {
-    std::vector<std::string> all = {"dtype=" + GetParam(),
+    const std::map<std::string, std::vector<std::string>> optimizers = {
+        {"narrow",
+         {"optimizer.exp_avg_dtype=bf16", "optimizer.exp_avg_sq_dtype=bf16",
+          "optimizer.store_param_remainders=true"}},
+        {"muon", {"optimizer.optimizer=muon"}}};
+    const std::string type = GetParam().substr(0, 4);
+    if (GetParam().size() > 5) {
+      const auto& keys = optimizers.at(GetParam().substr(5));
+      more.insert(more.end(), keys.begin(), keys.end());
+    }
+    std::vector<std::string> all = {"dtype=" + type,
                                     "model.hidden_dropout=0.1",
                                     "model.attention_dropout=0.1",
                                     "train.train_iters=10",
@@ -67,7 +77,9 @@ TEST_P(Resume, IsBitForBitTheRunThatWasNotInterrupted) {
   EXPECT_NE(whole.steps[0]["global_batch_size"], whole.steps[9]["global_batch_size"]);
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, Resume, testing::Values("fp64", "fp32", "bf16"),
+INSTANTIATE_TEST_SUITE_P(Types, Resume,
+                         testing::Values("fp64", "fp32", "bf16", "bf16_narrow", "fp32_muon",
+                                         "bf16_muon"),
                          [](const auto& info) { return info.param; });
 
 class Saving : public testing::Test {

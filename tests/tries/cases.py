@@ -184,6 +184,11 @@ CASES = [
                                  "train.remove_padding=true parallel.context_parallel_size=2 --ranks 2", {}),
     ("sequence parallel on context ranks", MOCK + "parallel.context_parallel_size=2 parallel.tensor_model_parallel_size=2 "
                                            "parallel.sequence_parallel=true train.seq_length=14 --ranks 4", {}),
+    ("blocks of matrices on one rank", MOCK + "optimizer.optimizer=muon optimizer.muon_tp_mode=blockwise", {}),
+    ("means that cannot decay in bf16", MOCK + "optimizer.exp_avg_sq_dtype=bf16 optimizer.adam_beta2=0.999", {}),
+    ("remainders of fp32", MOCK + "optimizer.store_param_remainders=true", {}),
+    ("a group of parameters without factors", MOCK + "'optimizer.param_groups=[\"layers.*\"]'", {}),
+    ("a group of unknown parameters", MOCK + "'optimizer.param_groups=[\"layer.* lr_mult=2\"]'", {}),
     ("sequence parallel on one rank", MOCK + "parallel.sequence_parallel=true", {}),
     ("no folder", MOCK + "logger.dir=/proc/x", {"another logger.dir": MOCK + "logger.dir=other"}),
     ("no folder of a dry run", MOCK + "logger.dir=/proc/x --dry-run", {"another logger.dir": MOCK + "logger.dir=other --dry-run"}),

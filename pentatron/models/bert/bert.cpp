@@ -242,6 +242,7 @@ std::unique_ptr<nn::Segment> Bert::make_embedding() {
     return &scope.param(name,
                         {.name = {},
                          .shape = {rows, config_.hidden_size},
+                         .table = true,
                          .placements = parallel::token_wise(build_.tp)},
                         embedding_init(config_));
   };

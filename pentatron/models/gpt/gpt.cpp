@@ -115,6 +115,7 @@ TokenEmbedding Gpt::make_embedding(int64_t unit) {
     positions = &shared_param(unit, kPositionTable,
                               {.name = {},
                                .shape = {config_.max_position_embeddings, config_.hidden_size},
+                               .table = true,
                                .placements = parallel::token_wise(build_.tp)},
                               embedding_init(config_));
   return {words, positions, config_, build_.tp};

@@ -36,6 +36,13 @@ Sharding make_sharding(const comm::ParallelGroups& groups, const std::string& ax
   return {.shard = groups.get(axis + "-shard"), .replicas = groups.get(axis + "-replicas")};
 }
 
+/// The ranks that hold the other parts of a bucket's parameters, where the optimizer needs them.
+comm::Group tensor_ranks(const Bucket& bucket, const comm::ParallelGroups& groups) {
+  const nn::Param& param = *bucket.slots.front().param;
+  if (!param.whole) return {};
+  return groups.get(param.group == nn::ReductionGroup::kExpert ? "etp" : "tp");
+}
+
 } // namespace
 
 std::vector<comm::NeededGroup> data_parallel_groups(const std::string& axis, int size,
@@ -92,7 +99,8 @@ std::unique_ptr<DataParallel::Part> DataParallel::make_part(const std::vector<nn
     shards_.push_back({.values = part->values->owned(b),
                        .gradients = part->gradients ? part->gradients->owned(b) : at::Tensor(),
                        .pieces = pieces_of(part->buckets[b], shard.rank(), shard.size()),
-                       .replicas = sharding.replicas});
+                       .replicas = sharding.replicas,
+                       .tensor = tensor_ranks(part->buckets[b], groups)});
     const std::string& axis = part->buckets[b].shared_axis;
     if (!axis.empty()) shared_sums_.push_back({axis, groups.get(axis), shards_.back().gradients});
   }

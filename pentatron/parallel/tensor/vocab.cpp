@@ -202,6 +202,7 @@ nn::ShardSpec vocab_spec(int64_t vocab_size, int64_t hidden_size) {
   return {.name = {},
           .shape = {vocab_size, hidden_size},
           .shard_multiple = kVocabMultiple,
+          .table = true,
           .placements = {{"tp", nn::Placement::shard(0)}}};
 }
 

@@ -1,0 +1,205 @@
+// Muon against singular value decompositions, matrix by matrix.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "pentatron/comm/collectives.h"
+#include "pentatron/optim/matrices.h"
+#include "pentatron/optim/newton_schulz.h"
+#include "pentatron/optim/optimizer.h"
+#include "tests/support/ranks.h"
+#include "tests/support/tensors.h"
+
+namespace pentatron::optim {
+namespace {
+
+/// U f(S) V^T, where f is what the polynomials make of a singular value.
+at::Tensor by_singular_values(const at::Tensor& x, const std::vector<Quintic>& polynomials) {
+  const auto [u, s, vh] = at::linalg_svd(x / x.norm(), /*full_matrices=*/false);
+  at::Tensor f = s;
+  for (const auto& [a, b, c] : polynomials) f = a * f + b * f.pow(3) + c * f.pow(5);
+  return u.matmul(at::diag(f)).matmul(vh);
+}
+
+TEST(NewtonSchulz, AppliesThePolynomialsToSingularValues) {
+  for (const auto type :
+       {MuonCoefficients::kSimple, MuonCoefficients::kQuintic, MuonCoefficients::kPolarExpress})
+    for (const int64_t steps : {1, 2, 5, 8})
+      for (const auto& [rows, columns] :
+           std::vector<std::pair<int64_t, int64_t>>{{6, 6}, {5, 7}, {4, 50}, {50, 4}, {1, 9}}) {
+        const std::vector<Quintic> polynomials = quintics(type, steps);
+        const at::Tensor x = test::randn({3, rows, columns}, 7).to(at::kDouble) * 100;
+        const at::Tensor y = orthogonalized(x, polynomials, 1e-7);
+        for (int64_t i = 0; i < 3; ++i)
+          test::expect_close(y[i], by_singular_values(x[i], polynomials),
+                             {.rtol = 1e-9, .atol = 1e-11});
+      }
+}
+
+TEST(NewtonSchulz, OfPolarExpressConverges) {
+  const std::vector<Quintic> polynomials = quintics(MuonCoefficients::kPolarExpress, 10);
+  for (const double s : {1.0, 0.5, 0.1, 0.01, 0.002}) {
+    double y = s;
+    for (const auto& [a, b, c] : polynomials) y = a * y + b * std::pow(y, 3) + c * std::pow(y, 5);
+    EXPECT_NEAR(y, 1, 1e-6) << s;
+  }
+}
+
+TEST(NewtonSchulz, OfNothingIsNothing) {
+  const at::Tensor y =
+      orthogonalized(at::zeros({3, 4}, at::kDouble), quintics(MuonCoefficients::kSimple, 5), 1e-7);
+  EXPECT_EQ(y.abs().max().item<double>(), 0);
+}
+
+/// Fused attention and MLP weights, experts, a table, a norm; of one rank of `tp`.
+struct Fused {
+  explicit Fused(nn::AxisPosition tp = {}, at::ScalarType dtype = at::kDouble) {
+    const nn::Coordinates where = {{"tp", tp}};
+    const std::map<std::string, nn::Placement> columns = {{"tp", nn::Placement::shard(0)}},
+                                               rows = {{"tp", nn::Placement::shard(1)}};
+    params.add({.name = "qkv",
+                .shape = {16, 6},
+                .parts = {{"q", 4, 2}, {"k", 2, 2, true}, {"v", 2, 2, true}},
+                .placements = columns},
+               nn::Init::normal(1), dtype, where);
+    params.add({.name = "fc1",
+                .shape = {16, 6},
+                .parts = {{"gate", 8, 1}, {"up", 8, 1}},
+                .placements = columns},
+               nn::Init::normal(1), dtype, where);
+    params.add({.name = "fc2", .shape = {6, 8}, .placements = rows}, nn::Init::normal(1), dtype,
+               where);
+    params.add({.name = "router", .shape = {3, 6}}, nn::Init::normal(1), dtype, where);
+    params.add({.name = "experts",
+                .shape = {3, 8, 6},
+                .parts = {{"gate", 4, 1}, {"up", 4, 1}},
+                .parts_dim = 1,
+                .stacked_dims = 1,
+                .placements = {{"tp", nn::Placement::shard(1)}}},
+               nn::Init::normal(1), dtype, where);
+    params.add({.name = "table", .shape = {9, 6}, .table = true}, nn::Init::normal(1), dtype,
+               where);
+    params.add({.name = "norm", .shape = {6}}, nn::Init::normal(1), dtype, where);
+  }
+  nn::ParamList params;
+};
+
+/// The matrices of its parameters: first rows and rows.
+using Rows = std::vector<std::pair<int64_t, int64_t>>;
+const std::map<std::string, Rows> kMatrices = {{"qkv", {{0, 8}, {8, 4}, {12, 4}}},
+                                               {"fc1", {{0, 8}, {8, 8}}},
+                                               {"fc2", {{0, 6}}},
+                                               {"router", {{0, 3}}},
+                                               {"experts", {{0, 4}, {4, 4}}}};
+
+TEST(Muon, IsTheFormulaForEveryMatrixAndAdamWForTheRest) {
+  struct Case {
+    OptimizerConfig config;
+    std::function<double(double, double)> scale;
+  };
+  const auto of = [](MuonScale mode, bool nesterov, bool split) {
+    return OptimizerConfig{.optimizer = OptimizerKind::kMuon,
+                           .muon_momentum = 0.9,
+                           .muon_nesterov = nesterov,
+                           .muon_scale_mode = mode,
+                           .muon_extra_scale_factor = 1.5,
+                           .muon_split_qkv = split};
+  };
+  const std::vector<Case> cases = {
+      {of(MuonScale::kOriginal, true, true),
+       [](double r, double c) { return std::sqrt(std::max(1.0, r / c)); }},
+      {of(MuonScale::kMatchRmsAdamW, false, true),
+       [](double r, double c) { return 0.2 * std::sqrt(std::max(r, c)); }},
+      {of(MuonScale::kSpectral, true, false),
+       [](double r, double c) { return std::sqrt(std::max(r, c)); }},
+      {of(MuonScale::kUnitRmsNorm, false, false),
+       [](double r, double c) { return std::sqrt(r / c); }}};
+  for (const Case& c : cases) {
+    Fused model;
+    plan_rules(model.params, c.config);
+    nn::ResidentStore store(model.params, at::kCPU);
+    std::map<std::string, at::Tensor> weight, mean;
+    for (nn::Param& p : model.params) {
+      EXPECT_EQ(p.rule, kMatrices.contains(p.name()) ? "muon" : "adam") << p.name();
+      EXPECT_EQ(p.whole, kMatrices.contains(p.name())) << p.name();
+      p.initialize(3);
+      weight[p.name()] = p.value().clone();
+      mean[p.name()] = at::zeros_like(p.value());
+    }
+    Optimizer optimizer(c.config, store.shards());
+    const std::vector<Quintic> polynomials = quintics(MuonCoefficients::kSimple, 5);
+    for (uint64_t step = 1; step <= 3; ++step) {
+      for (nn::Param& p : model.params)
+        p.main_grad().copy_(test::randn(p.shape(), 10 * step + p.name().size()));
+      optimizer.step(0.02, 0.1, 0.5);
+      for (const auto& [name, matrices] : kMatrices) {
+        nn::Param& p = model.params.find(name);
+        const at::Tensor g = p.main_grad() * 0.5;
+        mean[name] = 0.9 * mean[name] + 0.1 * g;
+        const at::Tensor u = c.config.muon_nesterov ? 0.1 * g + 0.9 * mean[name] : mean[name];
+        at::Tensor o = at::empty_like(u);
+        const Rows all = {{0, 16}};
+        const bool joined = name == "qkv" && !c.config.muon_split_qkv;
+        const int64_t stack = u.dim() == 3 ? u.size(0) : 1;
+        for (int64_t s = 0; s < stack; ++s)
+          for (const auto& [begin, rows] : joined ? all : matrices) {
+            const auto part = [&](const at::Tensor& t) {
+              return (t.dim() == 3 ? t[s] : t).narrow(0, begin, rows);
+            };
+            const auto columns = static_cast<double>(u.size(-1));
+            part(o).copy_(by_singular_values(part(u), polynomials) * 1.5 *
+                          c.scale(static_cast<double>(rows), columns));
+          }
+        weight[name] = weight[name] * (1 - 0.02 * 0.1) - 0.02 * o;
+        test::expect_close(p.value(), weight[name], {.rtol = 1e-9, .atol = 1e-11});
+      }
+    }
+  }
+}
+
+TEST(Muon, GivesTheSameWithMatricesSplitOverRanks) {
+  const OptimizerConfig config{.optimizer = OptimizerKind::kMuon};
+  const auto gradient = [](const nn::Param& p) {
+    return test::randn(p.spec().shape, 40 + p.name().size()).to(at::kDouble);
+  };
+  const auto trained = [&](const comm::Group& tp) {
+    Fused model({tp.rank(), tp.size()});
+    plan_rules(model.params, config);
+    nn::ResidentStore store(model.params, at::kCPU);
+    std::vector<nn::Shard> shards = store.shards();
+    for (nn::Shard& shard : shards) shard.tensor = tp;
+    for (nn::Param& p : model.params) {
+      p.initialize(3);
+      for (const nn::LocalBox& box : nn::local_boxes(p.spec(), p.where())) {
+        at::Tensor from = gradient(p), to = p.main_grad();
+        for (size_t d = 0; d < box.size.size(); ++d) {
+          from = from.narrow(static_cast<int64_t>(d), box.global[d], box.size[d]);
+          to = to.narrow(static_cast<int64_t>(d), box.local[d], box.size[d]);
+        }
+        to.copy_(from);
+      }
+    }
+    Optimizer optimizer(config, shards);
+    for (int step = 0; step < 2; ++step) optimizer.step(0.02, 0.1, 1);
+    std::map<std::string, at::Tensor> values;
+    for (const nn::Param& p : model.params) {
+      values[p.name()] = at::zeros(p.spec().shape, at::kDouble);
+      nn::store_global(p, p.value(), values[p.name()]);
+    }
+    return values;
+  };
+  const auto one = trained({});
+  for (const int ranks : {2, 4})
+    test::run_ranks(ranks, [&](const comm::Group& tp) {
+      for (const auto& [name, value] : trained(tp)) {
+        const at::Tensor held = value.ne(0);
+        test::expect_close(value, at::where(held, one.at(name), 0.0),
+                           {.rtol = 1e-10, .atol = 1e-12});
+        EXPECT_GT(held.sum().item<int64_t>(), 0) << name;
+      }
+    });
+}
+
+} // namespace
+} // namespace pentatron::optim
