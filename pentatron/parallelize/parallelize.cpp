@@ -214,7 +214,10 @@ std::vector<comm::NeededGroup> needed_groups(const ParallelConfig& parallel,
   std::vector<comm::NeededGroup> needed = {comm::NeededGroup::of_axes("tp"),
                                            comm::NeededGroup::of_axes("pp")};
   if (model.num_moe_experts) needed.push_back(comm::NeededGroup::of_axes(kExpertGroup));
-  if (ddp == nullptr) return needed;
+  if (ddp == nullptr) {
+    needed.push_back(comm::NeededGroup::of_axes("dp")); // of copies
+    return needed;
+  }
   const auto add = [&](std::vector<comm::NeededGroup> more) {
     needed.insert(needed.end(), more.begin(), more.end());
   };

@@ -16,6 +16,7 @@
 #include "pentatron/comm/dist_config.h"
 #include "pentatron/config/config.h"
 #include "pentatron/data/config.h"
+#include "pentatron/evaluation/config.h"
 #include "pentatron/models/model_config.h"
 #include "pentatron/optim/batch_size_schedule.h"
 #include "pentatron/optim/lr_schedule.h"
@@ -264,6 +265,7 @@ struct Config {
   checkpoint::AdapterSettings peft;
   CheckpointConfig checkpoint;
   LoggerConfig logger;
+  evaluation::EvalConfig eval;
   ProfilingConfig profiling;
   MixedPrecisionConfig mixed_precision;
   DeviceKind device = DeviceKind::kAuto;
@@ -292,6 +294,7 @@ struct Config {
         field("checkpoint", &C::checkpoint, "saving and loading checkpoints")
             .on_resume(OnResume::kIgnored),
         field("logger", &C::logger, "logging and metrics").on_resume(OnResume::kIgnored),
+        field("eval", &C::eval, "scores on tasks").on_resume(OnResume::kIgnored),
         field("profiling", &C::profiling, "performance traces"),
         field("mixed_precision", &C::mixed_precision, "low precision in products"),
         field("device", &C::device,

@@ -97,9 +97,10 @@ std::string keys_of_one_layout(const Config& config) {
   if (const std::string precision = precision_of_one_layout(config); !precision.empty())
     keys.push_back(precision);
   if (!model.num_moe_experts) return fmt::format("{}", fmt::join(keys, " and "));
-  const LoadBalancing type = model.moe_router_load_balancing_type;
-  if (type == LoadBalancing::kSinkhorn || type == LoadBalancing::kMicrobatch)
-    keys.push_back(fmt::format("model.moe_router_load_balancing_type={}", config::to_string(type)));
+  for (const LoadBalancing type : {LoadBalancing::kSinkhorn, LoadBalancing::kMicrobatch})
+    if (model.balanced_by(type))
+      keys.push_back(
+          fmt::format("model.moe_router_load_balancing_type={}", config::to_string(type)));
   if (model.moe_expert_capacity_factor)
     keys.push_back(
         fmt::format("model.moe_expert_capacity_factor={:g}", *model.moe_expert_capacity_factor));

@@ -456,18 +456,4 @@ void check_folders(const Config& config) {
   check_results(config, has_checkpoints(config.checkpoint.save));
 }
 
-checkpoint::SaveOptions save_options(const CheckpointConfig& config) {
-  return {.dir = config.save,
-          .retention = {.keep_last = config.keep,
-                        .keep_every = config.keep_every,
-                        .keep_best = config.keep_best,
-                        .metric = config.keep_best_metric,
-                        .lower_is_better = lower_is_better(config.keep_best_metric),
-                        .node_local = config.node_local},
-          .async = config.async_save,
-          .parity = config.parity,
-          .node_local = config.node_local,
-          .staging_bytes = static_cast<uint64_t>(config.staging_limit) << 20};
-}
-
 } // namespace pentatron::trainer

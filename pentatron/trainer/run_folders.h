@@ -43,7 +43,4 @@ class RunFolders {
 /// what this machine does.
 void check_folders(const Config& config);
 
-/// How checkpoints of the run are written and kept.
-checkpoint::SaveOptions save_options(const CheckpointConfig& config);
-
 } // namespace pentatron::trainer

@@ -40,7 +40,9 @@
 #include "pentatron/trainer/resume.h"
 #include "pentatron/trainer/run_data.h"
 #include "pentatron/trainer/run_files.h"
+#include "pentatron/trainer/run_tasks.h"
 #include "pentatron/trainer/runtime.h"
+#include "pentatron/trainer/save_options.h"
 #include "pentatron/trainer/starting_weights.h"
 #include "pentatron/trainer/step.h"
 #include "pentatron/trainer/stop.h"
@@ -71,6 +73,7 @@ struct Trainer::State {
   optim::BatchSizeSchedule batch_sizes = optim::BatchSizeSchedule::constant(1);
   checkpoint::TrainState progress;
   StoredTokenizer stored_tokenizer;
+  std::optional<RunTasks> tasks;                     ///< of eval.tasks
   std::string data_files;                            ///< of this run, as checkpoints keep them
   std::string kernel_choice;                         ///< the choice, as checkpoints keep it
   std::map<std::string, std::string> files_of_model; ///< config.json of where it began
@@ -132,6 +135,7 @@ void Trainer::State::open_data() {
   for (const std::string& stream : models::model_spec(config.model).streams)
     lengths.push_back(datasets.train->sequence_length(stream));
   stored_tokenizer = trainer::stored_tokenizer(config.tokenizer);
+  tasks.emplace(config);
   data_files = comm::broadcast_text(
       main_rank ? data::to_json(data::describe_files(datasets.files)) : "", 0, groups.world());
   log_input(config, datasets, *tokenizer, run.samples);
@@ -489,7 +493,15 @@ TrainReport Trainer::State::train(Reporter& reporter) {
       s.progress.figures["validation_" + name] = value;
     reporter.evaluation(s.progress.iteration, s.progress.consumed_samples, *result);
   };
-  if (s.progress.iteration >= s.total_iterations && c.train.eval_interval > 0) evaluate();
+  const auto score_tasks = [&](bool last) {
+    if (!s.tasks->due(s.progress.iteration, last)) return;
+    reporter.task_scores(s.progress.iteration, s.progress.consumed_samples,
+                         s.tasks->scores(s.model, *s.tokenizer, s.groups, s.sequence));
+  };
+  if (s.progress.iteration >= s.total_iterations) {
+    if (c.train.eval_interval > 0) evaluate();
+    score_tasks(true);
+  }
 
   while (s.progress.iteration < s.total_iterations) {
     const double step_begin = monotonic_s();
@@ -551,6 +563,7 @@ TrainReport Trainer::State::train(Reporter& reporter) {
     if (c.train.eval_interval > 0 && (iteration % c.train.eval_interval == 0 || last)) {
       evaluate();
     }
+    score_tasks(last);
     std::optional<StopReason> stop;
     if (c.train.exit_interval > 0 && iteration % c.train.exit_interval == 0)
       stop = StopReason::kExitInterval;

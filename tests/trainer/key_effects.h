@@ -63,6 +63,9 @@ inline const std::vector<std::string> kBert = {"model.type=bert", "dataset.type=
                                                "dataset.path={}/stories.jsonl"};
 inline const std::vector<std::string> kT5 = {"model.type=t5", "dataset.type=t5",
                                              "dataset.path={}/stories.jsonl"};
+inline const std::vector<std::string> kSft = {"dataset.type=sft", "dataset.path={}/chat.jsonl",
+                                              "train.seq_length=96",
+                                              "model.max_position_embeddings=96"};
 inline const std::vector<std::string> kLabels = {"model.type=bert", "model.head=classification",
                                                  "dataset.type=classification",
                                                  "dataset.path={}/labels.jsonl"};
@@ -156,6 +159,7 @@ inline const std::map<std::string, Effect> kEffects = {
       kT5 + std::vector<std::string>{"dataset.mask_prob=0.3", "dataset.decoder_seq_length=16"}}},
     {"dataset.decoder_seq_length", {"dataset.decoder_seq_length=12", kT5}},
     {"dataset.vocab_extra_ids", {"dataset.vocab_extra_ids=50", kT5}},
+    {"dataset.pack", {"dataset.pack=false", kSft}},
     {"dataset.text_pair_key", {"dataset.text_pair_key=other", kLabels}},
     {"dataset.label_key", {"dataset.label_key=mood", kLabels}},
     {"model.label_names",
@@ -396,6 +400,15 @@ inline const std::map<std::string, Effect> kLayoutEffects = {
 };
 
 inline const std::map<std::string, Elsewhere> kElsewhere = {
+    {"eval.tasks", {"lines of metrics.jsonl: TaskRun.ScoresTasksDuringTraining"}},
+    {"eval.interval", {"lines of metrics.jsonl: TaskRun.ScoresTasksDuringTraining"}},
+    {"eval.data_path", {"where files lie: TaskFile.PathsOfDataBegin... of evaluation_tasks_test"}},
+    {"eval.max_length", {"needs a task: Requests.LongContexts... of evaluation_test"}},
+    {"eval.batch_tokens", {"the same scores: InLayouts of evaluation_test"}},
+    {"eval.limit", {"needs a task: EvaluateTasks.LimitAndExamples... of evaluation_test"}},
+    {"eval.num_fewshot", {"needs a task: EvaluateTasks.LimitAndExamples... of evaluation_test"}},
+    {"eval.bootstrap_iters", {"needs a task: Scores of evaluation_tasks_test"}},
+    {"eval.seed", {"needs a task: EvaluateTasks.GivesTheScores... of evaluation_test"}},
     {"peft.load", {"AdapterCurve: where adapters begin"}},
     {"peft.base", {"AdapterRun.ResumesBesideTheBaseThatItBeganWith"}},
     {"logger.dead_expert_steps", {"a warning: MoeRun.TellsOfExpertsWithoutTokens"}},

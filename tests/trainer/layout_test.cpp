@@ -15,13 +15,13 @@ bool jumps(const Layout& layout) {
   return false;
 }
 
-std::vector<std::tuple<Layout, std::string>> chosen() {
-  std::vector<std::tuple<Layout, std::string>> chosen;
+std::vector<std::tuple<Layout, std::string>> chosen_runs() {
+  std::vector<std::tuple<Layout, std::string>> runs;
   for (const Layout& layout : test::layouts()) {
-    if (layout.in_ci || test::full_matrix()) chosen.emplace_back(layout, "fp64");
-    if (test::full_matrix() && !jumps(layout)) chosen.emplace_back(layout, "fp32");
+    if (layout.in_ci || test::full_matrix()) runs.emplace_back(layout, "fp64");
+    if (test::full_matrix() && !jumps(layout)) runs.emplace_back(layout, "fp32");
   }
-  return chosen;
+  return runs;
 }
 
 class LayoutMatrix : public testing::TestWithParam<std::tuple<Layout, std::string>> {};
@@ -34,9 +34,10 @@ TEST_P(LayoutMatrix, TrainsWhatOneRankTrains) {
   expect_same_training(run, test::one_rank(layout.work, type), test::bounds_of(dtype));
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, LayoutMatrix, testing::ValuesIn(chosen()), [](const auto& info) {
-  return std::get<0>(info.param).name + "_" + std::get<1>(info.param);
-});
+INSTANTIATE_TEST_SUITE_P(Layouts, LayoutMatrix, testing::ValuesIn(chosen_runs()),
+                         [](const auto& info) {
+                           return std::get<0>(info.param).name + "_" + std::get<1>(info.param);
+                         });
 
 TEST(LayoutMatrixSize, TheFullMatrixHasSixtyLayoutsOfUpTo16Ranks) {
   EXPECT_GE(test::layouts().size(), 60u);

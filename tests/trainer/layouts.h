@@ -199,9 +199,15 @@ inline const std::vector<Work>& works() {
        "model.add_mlp_bias=true model.num_moe_experts=8 model.moe_router_topk=3 "
        "model.moe_ffn_hidden_size=24 model.moe_latent_size=20 model.moe_layer_freq=[0]+[1]*3 "
        "model.moe_router_score_function=sigmoid model.moe_shared_expert_intermediate_size=32 "
-       "model.moe_shared_expert_gate=true model.moe_router_load_balancing_type=seq_aux_loss "
-       "model.moe_aux_loss_coeff=0.05 dataset.reset_attention_mask=true "
+       "model.moe_shared_expert_gate=true "
+       "model.moe_router_load_balancing_type=[seq_aux_loss,global_aux_loss] "
+       "model.moe_aux_loss_coeff=[0.05,0.03] dataset.reset_attention_mask=true "
        "dataset.eod_mask_loss=true optimizer.clip_grad=0.5"},
+      // Windows of 3 tokens, packed documents, shared heads, sinks and dropout of attention.
+      {"windows", "model.num_layers=3 model.hidden_size=32 model.num_attention_heads=4 "
+                  "model.num_query_groups=2 model.ffn_hidden_size=64 model.window_size=3 "
+                  "model.softmax_type=learnable model.attention_dropout=0.1 "
+                  "dataset.reset_attention_mask=true optimizer.clip_grad=0.5"},
       // A batch size that grows.
       {"ramp", "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
                "model.ffn_hidden_size=64 model.untie_embeddings_and_output_weights=false "
@@ -518,6 +524,15 @@ inline const std::vector<Layout>& layouts() {
       {"moe_cp4_heads_and_ring_ep8", "moe_shared", 8, cp + "4" + both + ep + "8" + zero + "1",
        false},
       {"latents_cp2_ring", "latents", 2, cp + "2", true},
+      {"latents_tp2_cp2_ring", "latents", 4, tp + "2" + cp + "2", true},
+      {"latents_moe_cp3_ring_everywhere", "latents_moe", 3, cp + "3" + everywhere + recompute,
+       false},
+      {"windows_cp4_straight", "windows", 4, cp + "4", true},
+      {"windows_cp2_straight_recompute", "windows", 2, cp + "2" + recompute + micro + "4", false},
+      {"windows_cp4_heads_and_straight", "windows", 4, cp + "4" + both, false},
+      {"windows_cp4_tp2_sp_straight_zero2", "windows", 8,
+       cp + "4" + tp + "2" + sp + zero + "2" + micro + "2", false},
+      {"windows_cp8_straight", "windows", 8, cp + "8", false},
       {"latents_cp4_all_gather", "latents", 4, cp + "4" + gathers, false},
       {"latents_moe_tp2_cp2_heads_ep2", "latents_moe", 4, tp + "2" + cp + "2" + heads + ep + "2",
        false},

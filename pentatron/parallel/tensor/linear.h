@@ -34,7 +34,7 @@ class ColumnParallelLinear {
   ColumnParallelLinear(const nn::Scope& scope, const Options& options, TensorParallel tp);
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const;
   /// For products of another form.
-  const nn::Param& weight() const { return *weight_; }
+  nn::Param& weight() const { return *weight_; }
 
  private:
   TensorParallel tp_;
