@@ -82,7 +82,21 @@ void keep_label_names(Config& config, const std::vector<std::string>& learned,
   if (names.empty()) names = learned;
 }
 
-/// What the adapter of peft.load decides.
+/// Takes over what the adapter of peft.load decides; false: it cannot be read.
+bool adopt(checkpoint::AdapterSettings& settings, const std::string& load,
+           config::Violations& violations) {
+  try {
+    adopt_adapter(settings, load);
+    return true;
+  } catch (const Error& error) {
+    const MessageParts parts = parts_of(error.what());
+    violations.add("peft.load", fmt::format("peft.load={}: {}", load, parts.sentence),
+                   "peft.load=\"\"");
+    return false;
+  }
+}
+
+/// And keeps it.
 void keep_adopted(const checkpoint::AdapterSettings& adopted,
                   const checkpoint::AdapterSettings& settings, config::Violations& violations) {
   for (const config::Difference& d : config::diff(settings, adopted)) {
@@ -137,11 +151,11 @@ Config load_config(const std::vector<std::string>& files, const std::vector<std:
   if (loaded) config.model.label_names.clear(); // kept if the head is
   vocabulary_known = vocabulary_known || !origin.empty();
   const models::ModelType type = config.model.type;
-  if (!first.peft.load.empty()) adopt_adapter(config.peft, first.peft.load);
-  const checkpoint::AdapterSettings adopted = config.peft;
   config::Violations violations;
+  const bool adopts = !first.peft.load.empty() && adopt(config.peft, first.peft.load, violations);
+  const checkpoint::AdapterSettings adopted = config.peft;
   apply(config, violations);
-  if (!first.peft.load.empty()) keep_adopted(adopted, config.peft, violations);
+  if (adopts) keep_adopted(adopted, config.peft, violations);
   if (!origin.empty() && config.model.type != type) {
     violations.add("model.type",
                    fmt::format("model.type={} is not the type of {}, {}",

@@ -47,6 +47,10 @@ StepFlops step_flops(const Config& config, const models::Model& of, int64_t samp
     }
     flops.model += model.total_flops();
     flops.hardware += hardware.total_flops();
+    if (config.peft.on()) { // frozen weights have no gradients; adapters are not counted
+      flops.model -= model.forward_gemm_flops;
+      flops.hardware -= hardware.forward_gemm_flops;
+    }
     if (config.train.recompute == Recompute::kFull && segment.recomputed)
       flops.hardware += hardware.forward_flops();
   }

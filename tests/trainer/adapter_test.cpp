@@ -8,6 +8,7 @@
 
 #include "pentatron/checkpoint/adapters/adapter_source.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
+#include "pentatron/trainer/check_run.h"
 #include "pentatron/trainer/memory_plan.h"
 #include "tests/trainer/tiny_run.h"
 
@@ -105,12 +106,28 @@ TEST_F(AdapterRun, ResumesBesideTheBaseThatItBeganWith) {
       EXPECT_TRUE(at::equal(second.weights.at(name), weight)) << name << " " << where;
     fs::remove_all(scratch / "to");
   }
+  EXPECT_NO_THROW(check_run(config({"peft.dropout=0.1"}, ck), 1));
   const fs::path other = fs::path(PENTATRON_TEST_DATA) / "hf_tiny/llama3_rope_scaling_tied";
   EXPECT_THAT(error({"peft.dropout=0.1", "peft.base=" + other.string()}, ck),
               AllOf(HasSubstr("is not the model that the adapters"), HasSubstr("\n  try: ")));
   EXPECT_THAT(
       error({"peft.dropout=0.1", "peft.r=8"}, ck),
       AllOf(HasSubstr("was trained with peft.r=4 instead of 8"), HasSubstr("try: peft.r=4")));
+}
+
+TEST_F(AdapterRun, IsMergedIntoWhatARunStartsFrom) {
+  test::run(config({save()}));
+  const test::Trace merged = test::run(
+      config({"peft.type=none", "peft.r=8", "train.train_iters=1", "checkpoint.finetune=true"},
+             scratch / "ck"));
+  const test::Trace further =
+      test::run(config({"train.train_iters=7", "checkpoint.load=" + (scratch / "ck")}));
+  EXPECT_NEAR(merged.steps[0]["loss"].get<double>(),
+              test::run(config({"train.train_iters=1", "checkpoint.finetune=true"}, scratch / "ck"))
+                  .steps[0]["loss"]
+                  .get<double>(),
+              1e-12);
+  EXPECT_EQ(further.report.iterations, 7);
 }
 
 TEST_F(AdapterRun, BIsUpdatedByItsOwnLearningRate) {

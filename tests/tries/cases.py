@@ -54,6 +54,9 @@ pentatron train --hf $DATA/hf_tiny/gpt_oss train.seq_length=16 train.micro_batch
 pentatron train --hf $DATA/hf_tiny/llama train.seq_length=16 train.micro_batch_size=1 train.global_batch_size=1 train.train_iters=1 dataset.type=mock \
   checkpoint.save=adapted checkpoint.export_hf=true peft.type=lora train.num_threads=1 logger.peak_tflops=1 kernels=order
 {MOCK.replace("checkpoint.save=new", "checkpoint.save=beside peft.type=lora")}
+cp -r $DATA/hf_tiny/llama going
+pentatron train --hf going train.seq_length=16 train.micro_batch_size=1 train.global_batch_size=1 train.train_iters=1 dataset.type=mock \
+  checkpoint.save=orphans peft.type=lora train.num_threads=1 logger.peak_tflops=1 kernels=order
 pentatron tokenize --train-bpe 290 --output other.json < words.txt
 mkdir odd pickled pictures nothing_in_it mine speaking mute
 for i in $(seq 8); do echo "{{\\"text\\": \\"a $i\\", \\"label\\": \\"glad\\"}}"; echo "{{\\"text\\": \\"b $i\\", \\"label\\": \\"sad\\"}}"; done > labels.jsonl
@@ -105,7 +108,7 @@ CASES = [
     ("an adapter's layers by a regular expression", "python3 -c \"import json; f = 'adapted/adapter/adapter_config.json'; c = json.load(open(f)); "
      f"c['target_modules'] = '.*q_proj'; json.dump(c, open(f, 'w'))\"; {ADAPTED}adapted/adapter", {"a list of names": ADAPTED + "adapted/adapter"}),
     ("no adapter", ADAPTED + "nothing_in_it", {"save_pretrained": ADAPTED + "adapted/adapter"}),
-    ("no folder of an adapter", ADAPTED + "nowhere", {"a PEFT folder": ADAPTED + "adapted/adapter"}),
+    ("no folder of an adapter", ADAPTED + "nowhere", {"the folder of an adapter": ADAPTED + "adapted/adapter"}),
     ("a pickled adapter", "mv adapted/adapter/adapter_model.safetensors adapted/adapter/adapter_model.bin; " + ADAPTED + "adapted/adapter", {
         "save_pretrained": ADAPTED + "adapted/adapter"}),
     ("a whole model as an adapter", ADAPTED + "limited", {"without --adapter": "pentatron evaluate limited --batches $DATA/hf_tiny/gpt_oss/expected.safetensors"}),
@@ -113,7 +116,8 @@ CASES = [
     ("a checkpoint of adapters of another model", ADAPTED.replace("hf_tiny/llama --", "hf_tiny/gpt2 --") + "adapted", {"the model that the run started from": ADAPTED + "adapted"}),
     ("adapters beside initial weights", "pentatron generate beside --tokens 1,2 --max-new-tokens 2", {
         "a run with checkpoint.load": "pentatron generate adapted --tokens 1,2 --max-new-tokens 2"}),
-    ("adapters without their model", "sed -i 's/hf_tiny/gone/' adapted/step_00000001/adapter_base.json; pentatron generate adapted --tokens 1,2", {}),
+    ("adapters without their model", "rm -r going; pentatron generate orphans --tokens 1,2", {
+        "with the model": f"pentatron generate {LLAMA} --adapter orphans --tokens 1,2 --max-new-tokens 2"}),
     ("a model to resume as adapters", MOCK + "checkpoint.load=saved peft.type=lora", {}),
     # trainer
     ("split", TEXT + "dataset.split=0,100", {

@@ -217,9 +217,7 @@ void check_base(ModelSource& model, const AdapterBase& base, const std::string& 
 Adapter read_adapter(const fs::path& where, ModelSource& base) {
   std::error_code error;
   if (!fs::is_directory(where, error))
-    raise<DataError>("{} is not a folder\n  try: a PEFT folder with {}, or the checkpoint of a run "
-                     "with peft.type=lora",
-                     where.string(), kPeftConfig);
+    raise<DataError>("{} is not a folder\n  try: the folder of an adapter", where.string());
   if (!fs::exists(where / kPeftConfig, error)) {
     if (const auto checkpoint = checkpoint_of(where)) {
       CheckpointReader reader(*checkpoint);
