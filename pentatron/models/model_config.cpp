@@ -50,8 +50,10 @@ bool ModelConfig::balanced_by(LoadBalancing type) const {
 std::vector<std::pair<LoadBalancing, double>> ModelConfig::balance_losses() const {
   std::vector<std::pair<LoadBalancing, double>> losses;
   for (size_t i = 0; i < moe_router_load_balancing_type.size(); ++i)
-    if (i < moe_aux_loss_coeff.size() && moe_aux_loss_coeff[i] > 0)
-      losses.emplace_back(moe_router_load_balancing_type[i], moe_aux_loss_coeff[i]);
+    if (const LoadBalancing type = moe_router_load_balancing_type[i];
+        type != LoadBalancing::kSinkhorn && type != LoadBalancing::kNone &&
+        i < moe_aux_loss_coeff.size() && moe_aux_loss_coeff[i] > 0)
+      losses.emplace_back(type, moe_aux_loss_coeff[i]);
   return losses;
 }
 
