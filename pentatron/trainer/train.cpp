@@ -70,7 +70,7 @@ struct Trainer::State {
   optim::BatchSizeSchedule batch_sizes = optim::BatchSizeSchedule::constant(1);
   checkpoint::TrainState progress;
   StoredTokenizer stored_tokenizer;
-  std::optional<evaluation::PreparedTasks> tasks;    ///< of eval.tasks
+  std::optional<RunTasks> tasks;
   std::string data_files;                            ///< of this run, as checkpoints keep them
   std::string kernel_choice;                         ///< the choice, as checkpoints keep it
   std::map<std::string, std::string> files_of_model; ///< config.json of where it began
