@@ -131,7 +131,7 @@ void Trainer::State::open_data() {
   for (const std::string& stream : models::model_spec(config.model).streams)
     lengths.push_back(datasets.train->sequence_length(stream));
   stored_tokenizer = trainer::stored_tokenizer(config.tokenizer);
-  if (!config.eval.tasks.empty()) tasks = evaluation::prepare_tasks(config.eval.tasks, config.eval);
+  tasks.emplace(config);
   data_files = comm::broadcast_text(
       main_rank ? data::to_json(data::describe_files(datasets.files)) : "", 0, groups.world());
   log_input(config, datasets, *tokenizer, run.samples);
