@@ -106,9 +106,7 @@ const Rule& Optimizer::rule_of(const nn::Param& param) {
 std::vector<Optimizer::Run> Optimizer::runs_of(const State& state) const {
   std::vector<Run> runs;
   int64_t end = -1; // of the last run, with the gap behind it: zero, and zero it stays
-  std::vector<nn::Piece> pieces = state.shard.shard.pieces;
-  std::ranges::sort(pieces, {}, &nn::Piece::begin); // whole parameters are dealt out in any order
-  for (const nn::Piece& piece : pieces) {
+  for (const nn::Piece& piece : state.shard.shard.pieces) {
     const nn::ShardSpec& spec = piece.param->spec();
     const Factors factors = factors_of(config_.param_groups, piece.param->name(),
                                        std::ssize(spec.shape) - spec.stacked_dims >= 2);
