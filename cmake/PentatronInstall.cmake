@@ -19,6 +19,7 @@ if(TARGET pentatron)
   endif()
   install(FILES $<TARGET_FILE_DIR:pentatron-torch>/share/pentatron/commands.json
           DESTINATION ${CMAKE_INSTALL_BINDIR}/../share/pentatron)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/tasks DESTINATION ${CMAKE_INSTALL_BINDIR}/../share/pentatron)
 endif()
 
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/pentatron-config.cmake.in

@@ -1,5 +1,5 @@
-// pentatron-parquet FILE COLUMN... [--more COLUMN...]: the rows of a Parquet file as JSON Lines on
-// standard output. The first columns hold text; those behind --more hold text, numbers or truth
+// pentatron-parquet FILE [COLUMN...] [--more COLUMN...]: the rows of a Parquet file as JSON Lines
+// on standard output. The first columns hold text; those behind --more hold text, numbers or truth
 // values, and are left out where the file does not have them.
 //
 // A program of its own, so that neither pentatron nor LibTorch shares a process with Arrow. Memory
@@ -211,8 +211,8 @@ void convert(const std::string& path, const std::vector<std::string>& columns,
 
 int main(int argc, char** argv) {
   char** const more = std::find(argv + std::min(argc, 2), argv + argc, kMore);
-  if (more - argv < 3) {
-    std::fprintf(stderr, "pentatron-parquet FILE COLUMN... [--more COLUMN...]\n");
+  if (argc < 3 || more - argv < 2) {
+    std::fprintf(stderr, "pentatron-parquet FILE [COLUMN...] [--more COLUMN...]\n");
     return kUsage;
   }
   try {

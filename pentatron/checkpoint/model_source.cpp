@@ -15,6 +15,7 @@
 #include "pentatron/base/mapped_file.h"
 #include "pentatron/base/progress.h"
 #include "pentatron/base/text.h"
+#include "pentatron/checkpoint/adapters/adapter_source.h"
 #include "pentatron/checkpoint/meant_checkpoints.h"
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/checkpoint/source_facts.h"
@@ -121,7 +122,8 @@ std::vector<std::string> ModelSource::check(const models::ParamSpecs& specs,
 
 void ModelSource::load(nn::ParamList& params, const EachParam& each, Strictness strictness) {
   models::ParamSpecs specs;
-  for (const nn::Param& param : params) specs.emplace(param.name(), param.spec());
+  for (const nn::Param& param : params)
+    if (!param.adapter) specs.emplace(param.name(), param.spec());
   check(specs, strictness);
   const auto bytes_of = [&](const nn::Param& param) {
     const auto found = facts_.tensors.find(param.name());
@@ -190,6 +192,7 @@ ModelFormat recognise_model(const fs::path& where) {
 }
 
 std::unique_ptr<ModelSource> open_model(const std::string& where) {
+  if (where.find(kWithAdapter) != std::string::npos) return open_adapted(where);
   if (const auto name = after_hf_prefix(where)) return open_hf_model(resolve_model_path(*name));
   std::error_code ignored;
   const bool checkpoint_is_gone =

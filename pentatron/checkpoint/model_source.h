@@ -94,8 +94,8 @@ class ModelSource {
   /// or layout and must be copied with load().
   virtual std::set<const nn::Param*> lend(nn::ParamList& params);
 
-  /// Loads every parameter of a rank in any layout, converted to its type. Throws CheckpointError
-  /// that lists all parameters that are missing in the files or have another shape.
+  /// Loads every parameter of a rank in any layout, but for adapters, converted to its type. Throws
+  /// CheckpointError that lists all parameters that are missing in the files or have another shape.
   void load(nn::ParamList& params);
   /// The same for values that are written through a store.
   /// With Strictness::kLogAll parameters that the files lack keep their values; buffers always do.

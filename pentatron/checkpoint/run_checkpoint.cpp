@@ -335,7 +335,7 @@ LoadedRun load_run(const fs::path& folder, const RunParts& parts, const LoadOpti
   const bool has_training_state = manifest.state.contains(kOptimizerSteps);
   LoadOptions options = asked;
   options.optimizer = asked.optimizer && has_training_state;
-  const std::vector<StatePiece> values = value_pieces(parts.store);
+  const std::vector<StatePiece> values = value_pieces(parts.store, parts.adapters_only);
   const std::vector<StatePiece> state =
       options.optimizer ? optimizer_pieces(parts.optimizer) : std::vector<StatePiece>{};
   std::vector<StatePiece> all = values;

@@ -49,6 +49,7 @@ struct RunParts {
   parallel::DataParallel& store;
   optim::Optimizer& optimizer;
   comm::Group world;
+  bool adapters_only = false; ///< the base of the adapters lies elsewhere
 };
 
 /// The latest checkpoint whose structure rank 0 finds intact (VerifyScope::kStructure), the same on

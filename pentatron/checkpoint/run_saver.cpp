@@ -412,7 +412,7 @@ std::vector<SaveEvent> RunSaver::save(const TrainState& state, const RunParts& p
   }
   if (s.machines->leads()) s.pending->info = info_of(state, parts.optimizer, s.options.parity);
   std::vector<FilePlan> plans;
-  plans.push_back(plan_file("model", value_pieces(parts.store), s.world));
+  plans.push_back(plan_file("model", value_pieces(parts.store, parts.adapters_only), s.world));
   plans.push_back(plan_file("optimizer", optimizer_pieces(parts.optimizer), s.world));
   for (const FilePlan& plan : plans) s.written.bytes += plan.data_bytes();
   if (s.options.async) {

@@ -11,6 +11,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/log.h"
 #include "pentatron/base/mapped_file.h"
+#include "pentatron/checkpoint/adapters/adapter_source.h"
 #include "pentatron/checkpoint/meant_checkpoints.h"
 #include "pentatron/checkpoint/sharded/attachments.h"
 #include "pentatron/checkpoint/sharded/folders.h"
@@ -207,7 +208,9 @@ class RunSource final : public ModelSource {
 } // namespace
 
 std::unique_ptr<ModelSource> open_run_model(const fs::path& where) {
-  return std::make_unique<RunSource>(choose(where));
+  const fs::path folder = choose(where);
+  if (holds_adapters(folder)) return open_adapted(folder.string());
+  return std::make_unique<RunSource>(folder);
 }
 
 } // namespace pentatron::checkpoint

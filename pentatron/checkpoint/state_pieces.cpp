@@ -21,15 +21,17 @@ std::vector<nn::FlatRange> written_ranges(const StatePiece& piece) {
 
 } // namespace
 
-std::vector<StatePiece> value_pieces(const parallel::DataParallel& store) {
+std::vector<StatePiece> value_pieces(const parallel::DataParallel& store, bool adapters_only) {
   std::vector<StatePiece> pieces;
   for (const nn::Shard& shard : store.shards())
     for (const nn::Piece& piece : shard.pieces)
-      pieces.push_back({piece.param,
-                        piece.param->name(),
-                        {piece.param_begin, piece.size},
-                        shard.values.narrow(0, piece.begin, piece.size),
-                        shard.replicas});
+      if (!adapters_only || piece.param->adapter)
+        pieces.push_back({piece.param,
+                          piece.param->name(),
+                          {piece.param_begin, piece.size},
+                          shard.values.narrow(0, piece.begin, piece.size),
+                          shard.replicas});
+  if (adapters_only) return pieces;
   for (const nn::Param& buffer : store.params().buffers())
     pieces.push_back({&buffer,
                       buffer.name(),

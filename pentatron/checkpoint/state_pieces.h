@@ -24,8 +24,8 @@ struct StatePiece {
   at::Tensor data;      ///< flat, the storage that training uses
   comm::Group replicas; ///< the ranks that hold the same
 };
-/// Of parameters and buffers.
-std::vector<StatePiece> value_pieces(const parallel::DataParallel& store);
+/// Of parameters and buffers, or of adapters alone.
+std::vector<StatePiece> value_pieces(const parallel::DataParallel& store, bool adapters_only);
 std::vector<StatePiece> optimizer_pieces(optim::Optimizer& optimizer);
 
 /// What a rank writes into one file: the entries, and for each the views that follow each other.

@@ -30,7 +30,7 @@ namespace {
 using Messages = nlohmann::ordered_json;
 
 struct ChatArguments {
-  std::string model, system;
+  std::string model, adapter, system;
   std::vector<std::string> config;
   WritingOptions writing;
   RankArguments ranks;
@@ -231,7 +231,8 @@ int run_chat(const ChatArguments& arguments) {
     raise<ConfigError>("--backend {}: the processes of ranks have no standard input\n  try: "
                        "--backend in_process",
                        arguments.ranks.backend);
-  const OpenedModel opened = open_generator(arguments.model, arguments.config, ranks.size);
+  const OpenedModel opened = open_generator(with_adapter(arguments.model, arguments.adapter),
+                                            arguments.config, ranks.size);
   const std::shared_ptr<const data::Tokenizer> tokenizer = open_tokenizer_of(opened);
   if (tokenizer == nullptr)
     raise<ConfigError>(
@@ -250,6 +251,7 @@ void add_chat(CLI::App& program, Action& chosen) {
   arguments->writing.options.max_new_tokens = 1000;
   CLI::App* verb = program.add_subcommand("chat", "chat with a model, using its chat template");
   verb->add_option("model", arguments->model, kModelHelp)->required();
+  verb->add_option("--adapter", arguments->adapter, kAdapterHelp);
   verb->add_option("config", arguments->config,
                    "key=value settings: dtype, device, kernels, train.num_threads, "
                    "parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size, "

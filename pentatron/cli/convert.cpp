@@ -37,7 +37,7 @@ namespace pentatron::cli {
 namespace {
 
 struct ConvertArguments {
-  std::string source, target, format, quantize, text_key = "text", max_shard_size;
+  std::string source, adapter, target, format, quantize, text_key = "text", max_shard_size;
   std::vector<std::string> text_files;
   checkpoint::ConvertOptions options;
   checkpoint::UpcycleOptions upcycle; ///< without experts: not
@@ -234,6 +234,7 @@ class QuantisationCost {
 
 int run_convert(ConvertArguments& a) {
   complete(a);
+  a.source = with_adapter(a.source, a.adapter);
   checkpoint::ConvertOptions& options = a.options;
   const auto source = checkpoint::open_model(a.source);
   if (options.format == checkpoint::ModelFormat::kPentatron)
@@ -286,6 +287,7 @@ void add_convert(CLI::App& program, Action& chosen) {
           "one checkpoint in it, or a .gguf file; the format is detected")
       ->required();
   verb->add_option("target", a->target, "output folder, or output file for gguf")->required();
+  verb->add_option("--adapter", a->adapter, kAdapterHelp);
   verb->add_option("--format", a->format,
                    "output format; pentatron: a checkpoint to train from; hf: a Hugging Face "
                    "folder; gguf: a file for llama.cpp and compatible programs");
@@ -330,6 +332,7 @@ void add_convert(CLI::App& program, Action& chosen) {
   verb->footer("examples:\n"
                "  pentatron convert runs/mine/checkpoints mine-hf --format hf\n"
                "  pentatron convert Qwen3-0.6B qwen --format pentatron\n"
+               "  pentatron convert Qwen3-0.6B merged --adapter my-adapter --format hf\n"
                "  pentatron convert mine-hf mine-moe --format pentatron --experts 8\n"
                "  pentatron convert mine-hf mine.gguf --quantize q8_0 --text-file held_out.txt");
   verb->callback([a, &chosen] { chosen = [a] { return run_convert(*a); }; });

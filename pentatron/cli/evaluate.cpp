@@ -13,6 +13,7 @@
 #include "pentatron/base/naming.h"
 #include "pentatron/checkpoint/read_model.h"
 #include "pentatron/cli/commands.h"
+#include "pentatron/cli/evaluate_tasks.h"
 #include "pentatron/cli/loaded_model.h"
 #include "pentatron/cli/text_documents.h"
 #include "pentatron/data/input_files.h"
@@ -29,7 +30,8 @@ namespace pentatron::cli {
 namespace {
 
 struct EvaluateArguments {
-  std::string positional, model, batches, logits_out, grads_out, hidden_out;
+  std::string positional, model, adapter, batches, logits_out, grads_out, hidden_out;
+  TaskArguments tasks;
   std::optional<std::string> text, text_key, label_key;
   std::vector<std::string> files, config;
   bool overwrite = false;
@@ -50,30 +52,34 @@ void find_model(EvaluateArguments& a) {
   }
 }
 
-/// Exactly one of --batches, --text and --file, and no option of another one.
+/// Exactly one of --batches, --text, --file and --tasks, and no option of another one.
 void check_inputs(const EvaluateArguments& a) {
   std::vector<std::string> given;
   if (!a.batches.empty()) given.emplace_back("--batches");
   if (a.text) given.emplace_back("--text");
   if (!a.files.empty()) given.emplace_back("--file");
+  if (!a.tasks.tasks.empty()) given.emplace_back("--tasks");
   if (given.empty())
-    throw ConfigError("evaluate needs one of --batches, --text and --file, and none is given\n  "
+    throw ConfigError("evaluate needs one of --batches, --text, --file and --tasks, and none is "
+                      "given\n  "
                       "try: --text \"It is a truth universally acknowledged\"");
   if (given.size() > 1)
-    raise<ConfigError>("{} are given, but evaluate takes only one of --batches, --text and --file\n"
-                       "  try: only {}",
+    raise<ConfigError>("{} are given, but evaluate takes only one of --batches, --text, --file and "
+                       "--tasks\n  try: only {}",
                        fmt::join(given, " and "), given.back());
   if (a.batches.empty() && (!a.logits_out.empty() || !a.grads_out.empty()))
     raise<ConfigError>("{} can only be used with --batches, not with {}\n  try: --batches "
                        "batch.safetensors",
                        a.logits_out.empty() ? "--grads-out" : "--logits-out", given[0]);
-  if (!a.files.empty() && !a.hidden_out.empty())
-    throw ConfigError("--hidden-out can only be used with --batches or --text, not with --file\n  "
-                      "try: --text \"It is a truth universally acknowledged\"");
-  if (!a.batches.empty() && (a.scoring.context > 0 || a.scoring.stride > 0))
-    raise<ConfigError>("{} can only be used with --text or --file, not with --batches\n  try: "
-                       "--file text.txt",
-                       a.scoring.context > 0 ? "--context" : "--stride");
+  if ((!a.files.empty() || !a.tasks.tasks.empty()) && !a.hidden_out.empty())
+    raise<ConfigError>("--hidden-out can only be used with --batches or --text, not with {}\n  "
+                       "try: --text \"It is a truth universally acknowledged\"",
+                       given[0]);
+  if ((!a.batches.empty() || !a.tasks.tasks.empty()) &&
+      (a.scoring.context > 0 || a.scoring.stride > 0))
+    raise<ConfigError>("{} can only be used with --text or --file, not with {}\n  try: {}",
+                       a.scoring.context > 0 ? "--context" : "--stride", given[0],
+                       a.batches.empty() ? "eval.max_length=1024" : "--file text.txt");
 }
 
 /// Outputs that exist are replaced only when that is asked.
@@ -81,6 +87,7 @@ void check_outputs(const EvaluateArguments& a) {
   if (a.overwrite) return;
   for (const auto& [option, file] : {std::pair{"--logits-out", a.logits_out},
                                      {"--grads-out", a.grads_out},
+                                     {"--out", a.tasks.out},
                                      {"--hidden-out", a.hidden_out}})
     if (std::error_code error;
         !file.empty() && std::filesystem::exists(std::filesystem::symlink_status(file, error)))
@@ -211,6 +218,8 @@ int evaluate(EvaluateArguments& a) {
   check_inputs(a);
   check_outputs(a);
   if (a.positional.empty()) naming("--hf ", a.model, [&] { checkpoint::open_model(a.model); });
+  a.model = with_adapter(a.model, a.adapter);
+  if (!a.tasks.tasks.empty()) return evaluate_on_tasks(a.model, a.config, a.tasks);
   const trainer::Config config = with_runtime_keys(a.config, {});
   trainer::set_compute_threads(config.train.num_threads);
   trainer::choose_kernels_quietly(config, trainer::choose_device(config.device), {});
@@ -230,6 +239,7 @@ void add_evaluate(CLI::App& program, Action& chosen) {
       program.add_subcommand("evaluate", "measure how well a model predicts a text or a batch");
   verb->add_option("model", a->positional, kModelHelp);
   verb->add_option("--hf,--model", a->model, "the model; the same as the first argument");
+  verb->add_option("--adapter", a->adapter, kAdapterHelp);
   verb->add_option("--text", a->text, "text to evaluate");
   verb->add_option("--file", a->files,
                    "file or folder of text to evaluate, with labels for a model of labels: .txt, "
@@ -267,16 +277,19 @@ void add_evaluate(CLI::App& program, Action& chosen) {
   verb->add_option("--hidden-out", a->hidden_out,
                    "Safetensors file for the hidden states after the final norm, [batch, sequence, "
                    "hidden], of --batches or --text; with --text, no loss is printed");
+  add_task_options(*verb, a->tasks);
   verb->add_flag("--overwrite", a->overwrite, "replace the output files of an earlier evaluate");
   verb->add_option("config", a->config,
-                   "key=value settings: dtype, device, kernels, train.num_threads");
+                   "key=value settings: dtype, device, kernels, train.num_threads; with --tasks "
+                   "also the section eval and the layout of the model (section parallel)");
   verb->footer("Prints one JSON line. For texts: loss (mean cross-entropy per token, in nats), "
                "perplexity, bits_per_byte, tokens, bytes and documents. For --batches: loss, and "
                "the losses that it is the sum of. For labels: loss, accuracy, f1 and matthews, or "
-               "pearson and spearman, and samples.\n"
+               "pearson and spearman, and samples. With --tasks, prints a table of scores.\n"
                "examples:\n"
                "  pentatron evaluate runs/quickstart/checkpoints --text \"It is a truth\"\n"
                "  pentatron evaluate model.gguf --file held_out/ --file more.jsonl --stride 512\n"
+               "  pentatron evaluate DIR --tasks hellaswag,my_task.yaml --out scores.json\n"
                "  pentatron evaluate DIR --batches batch.safetensors --grads-out grads.safetensors "
                "dtype=fp64");
   verb->callback([a, &chosen] { chosen = [a] { return evaluate(*a); }; });

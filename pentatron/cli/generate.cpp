@@ -25,7 +25,7 @@ namespace pentatron::cli {
 namespace {
 
 struct GenerateArguments {
-  std::string model, prompt_file;
+  std::string model, adapter, prompt_file;
   std::vector<std::string> prompts, config;
   std::vector<int64_t> tokens;
   WritingOptions writing;
@@ -208,7 +208,8 @@ void check_tokens(const std::vector<int64_t>& tokens, int64_t vocab_size) {
 int run_generate(const GenerateArguments& arguments) {
   generate::check(arguments.writing.options);
   const Ranks ranks = find_ranks(arguments.ranks);
-  const OpenedModel opened = open_generator(arguments.model, arguments.config, ranks.size);
+  const OpenedModel opened = open_generator(with_adapter(arguments.model, arguments.adapter),
+                                            arguments.config, ranks.size);
   check_tokens(arguments.tokens, opened.config.model.vocab_size);
   std::shared_ptr<const data::Tokenizer> tokenizer;
   if (arguments.tokens.empty()) {
@@ -253,6 +254,7 @@ void add_generate(CLI::App& program, Action& chosen) {
   auto arguments = std::make_shared<GenerateArguments>();
   CLI::App* verb = program.add_subcommand("generate", "generate text with a model");
   verb->add_option("model", arguments->model, kModelHelp)->required();
+  verb->add_option("--adapter", arguments->adapter, kAdapterHelp);
   verb->add_option("config", arguments->config,
                    "key=value settings: dtype, device, kernels, train.num_threads, "
                    "parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size, "

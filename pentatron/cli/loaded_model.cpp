@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "pentatron/base/error.h"
+#include "pentatron/checkpoint/adapters/adapter_source.h"
 #include "pentatron/checkpoint/read_model.h"
 #include "pentatron/cli/commands.h"
 #include "pentatron/data/dataset.h"
@@ -44,24 +45,31 @@ trainer::Precision precision_of(SafeDtype dtype) {
   return dtype == SafeDtype::kBF16 ? trainer::Precision::kBf16 : trainer::Precision::kFp32;
 }
 
+std::string with_adapter(const std::string& model, const std::string& adapter) {
+  return adapter.empty() ? model : fmt::format("{}{}{}", model, checkpoint::kWithAdapter, adapter);
+}
+
 OpenedModel open_trained_model(const std::string& where, const std::vector<std::string>& keys,
-                               int ranks) {
+                               int ranks, const ModelUse& use) {
   OpenedModel opened{.where = where, .source = checkpoint::open_model(where), .config = {}};
   const checkpoint::ModelFacts& facts = opened.source->facts();
   trainer::Config base;
   base.model = facts.config.without_mtp();
   base.dataset.type = data::DatasetType::kBatches; // of any model; none is read
   base.train.seq_length = facts.context;
+  base.train.micro_batch_size = 1;
+  base.train.global_batch_size = ranks; // of any number of copies
   base.dtype = precision_of(opened.source->dtype());
-  opened.config = with_runtime_keys(
-      keys, base,
-      {"parallel.tensor_model_parallel_size", "parallel.pipeline_model_parallel_size",
-       "parallel.pipeline_model_parallel_layout", "parallel.expert_model_parallel_size",
-       "parallel.expert_tensor_parallel_size", "dist."},
-      ranks);
+  std::vector<std::string> known = {
+      "parallel.tensor_model_parallel_size",     "parallel.pipeline_model_parallel_size",
+      "parallel.pipeline_model_parallel_layout", "parallel.expert_model_parallel_size",
+      "parallel.expert_tensor_parallel_size",    "dist."};
+  known.insert(known.end(), use.keys.begin(), use.keys.end());
+  opened.config = with_runtime_keys(keys, base, known, ranks);
   const parallelize::ParallelConfig& parallel = opened.config.parallel;
   const int64_t needed =
       parallel.tensor_model_parallel_size * parallel.pipeline_model_parallel_size;
+  if (use.copies && ranks % needed == 0) return opened;
   if (needed != ranks) {
     raise<ConfigError>("{} ranks do not match parallel.tensor_model_parallel_size={} x "
                        "parallel.pipeline_model_parallel_size={}: this command runs one copy of "
@@ -86,27 +94,31 @@ OpenedModel open_generator(const std::string& where, const std::vector<std::stri
   return opened;
 }
 
-parallelize::RankModel load_model(const OpenedModel& opened, const comm::Group& world) {
+LoadedModel load_model_in_groups(const OpenedModel& opened, const comm::Group& world) {
   const trainer::Config& config = opened.config;
   const parallelize::PipelinePlan plan = parallelize::plan_pipeline(config.parallel, config.model);
   const at::Device device = trainer::choose_device(config.device);
   trainer::choose_kernels_quietly(config, device, world);
-  const comm::ParallelGroups groups =
-      parallelize::make_groups(world, config.parallel, nullptr, config.model, plan);
-  std::optional<parallelize::RankModel> model;
+  LoadedModel loaded{
+      .model = {},
+      .groups = parallelize::make_groups(world, config.parallel, nullptr, config.model, plan)};
   // Each rank opens the files: readers are for one thread at a time, and ranks may be threads.
   checkpoint::read_model(
       opened.where, opened.source->facts().path, world, [&](checkpoint::ModelSource& source) {
-        model.emplace(parallelize::load_model(
+        loaded.model = parallelize::load_model(
             source,
             {.config = config.model,
-             .build = {.dtype = trainer::scalar_type(config.dtype), .tp = groups.tp()},
+             .build = {.dtype = trainer::scalar_type(config.dtype), .tp = loaded.groups.tp()},
              .device = device,
              .max_sequence = config.train.seq_length,
              .gradients = false},
-            groups, plan));
+            loaded.groups, plan);
       });
-  return std::move(*model);
+  return loaded;
+}
+
+parallelize::RankModel load_model(const OpenedModel& opened, const comm::Group& world) {
+  return load_model_in_groups(opened, world).model;
 }
 
 std::filesystem::path tokenizer_path(const OpenedModel& opened) {

@@ -17,6 +17,12 @@ inline constexpr const char* kModelHelp =
     "model: a run's checkpoint folder (checkpoint.save), one checkpoint in it (step_NNNNNNNN), a "
     "Hugging Face folder, ORG/NAME of a downloaded Hugging Face model, or a .gguf file";
 
+inline constexpr const char* kAdapterHelp =
+    "adapter to merge into the model: a folder of Hugging Face's PEFT, or the checkpoint folder of "
+    "a run with peft.type";
+/// What open_model() takes for the model with the adapter (empty: without one).
+std::string with_adapter(const std::string& model, const std::string& adapter);
+
 /// A model before its weights are loaded.
 struct OpenedModel {
   std::string where; ///< as the user named it
@@ -28,10 +34,15 @@ trainer::Config saved_config(const checkpoint::ModelFacts& facts);
 /// What a run computes in that starts from weights of this type.
 trainer::Precision precision_of(SafeDtype dtype);
 
+struct ModelUse {
+  std::vector<std::string> keys =
+      {};              ///< more that may be given (a section by its name and a point)
+  bool copies = false; ///< several copies of the model, on data-parallel ranks
+};
 /// Keys of the layout (tensor and pipeline ranks), dist, dtype, device and train.num_threads may be
-/// given. Throws ConfigError if the ranks are not those of one model.
+/// given. Throws ConfigError if the ranks are not those of one model, or of its copies.
 OpenedModel open_trained_model(const std::string& where, const std::vector<std::string>& keys,
-                               int ranks);
+                               int ranks, const ModelUse& use = {});
 
 /// The same for models that generate text. Throws ConfigError for one that does not.
 OpenedModel open_generator(const std::string& where, const std::vector<std::string>& keys,
@@ -39,6 +50,13 @@ OpenedModel open_generator(const std::string& where, const std::vector<std::stri
 
 /// This rank's part, with its weights. Collective over the world.
 parallelize::RankModel load_model(const OpenedModel& opened, const comm::Group& world);
+
+struct LoadedModel {
+  parallelize::RankModel model;
+  comm::ParallelGroups groups;
+};
+/// The same, with the ranks' groups.
+LoadedModel load_model_in_groups(const OpenedModel& opened, const comm::Group& world);
 
 /// Where the tokenizer's files are, for the chat template; empty: it has none.
 std::filesystem::path tokenizer_path(const OpenedModel& opened);

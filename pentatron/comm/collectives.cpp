@@ -69,6 +69,28 @@ std::vector<at::Tensor> parts(const at::Tensor& x, int64_t dim, int count) {
   return result;
 }
 
+int64_t sum(const std::vector<int64_t>& rows) {
+  return std::accumulate(rows.begin(), rows.end(), int64_t{0});
+}
+
+void check_rows(const at::Tensor& x, const std::vector<int64_t>& send_rows,
+                const std::vector<int64_t>& recv_rows, const Group& group) {
+  checked_dim("all_to_all_rows", x, 0);
+  const auto size = static_cast<size_t>(group.size());
+  if (send_rows.size() != size || recv_rows.size() != size || sum(send_rows) != x.size(0))
+    raise<ShapeError>(
+        "all_to_all_rows of a tensor {} with send_rows [{}] and recv_rows [{}] on the {} "
+        "ranks of group {}",
+        text(x), fmt::join(send_rows, ", "), fmt::join(recv_rows, ", "), size, group.name());
+  for (const auto* rows : {&send_rows, &recv_rows})
+    for (const int64_t count : *rows)
+      if (count < 0)
+        raise<ShapeError>("all_to_all_rows on group {} with {} rows", group.name(), count);
+  if (size == 1 && sum(recv_rows) != x.size(0))
+    raise<ShapeError>("all_to_all_rows of one rank sends {} rows and expects {}", x.size(0),
+                      sum(recv_rows));
+}
+
 at::Tensor empty_with(const at::Tensor& x, int64_t dim, int64_t extent) {
   std::vector<int64_t> shape = x.sizes().vec();
   shape[dim] = extent;
@@ -186,34 +208,40 @@ void broadcast_(const at::Tensor& x, int root, const Group& group) {
 
 at::Tensor all_to_all_rows(const at::Tensor& x, const std::vector<int64_t>& send_rows,
                            const std::vector<int64_t>& recv_rows, const Group& group) {
-  checked_dim("all_to_all_rows", x, 0);
-  const auto size = static_cast<size_t>(group.size());
-  const int64_t sent = std::accumulate(send_rows.begin(), send_rows.end(), int64_t{0});
-  const int64_t received = std::accumulate(recv_rows.begin(), recv_rows.end(), int64_t{0});
-  if (send_rows.size() != size || recv_rows.size() != size || sent != x.size(0))
-    raise<ShapeError>(
-        "all_to_all_rows of a tensor {} with send_rows [{}] and recv_rows [{}] on the {} "
-        "ranks of group {}",
-        text(x), fmt::join(send_rows, ", "), fmt::join(recv_rows, ", "), size, group.name());
-  for (const auto* rows : {&send_rows, &recv_rows})
-    for (const int64_t count : *rows)
-      if (count < 0)
-        raise<ShapeError>("all_to_all_rows on group {} with {} rows", group.name(), count);
-  if (size == 1) {
-    if (sent != received)
-      raise<ShapeError>("all_to_all_rows of one rank sends {} rows and expects {}", sent, received);
-    return x;
-  }
+  check_rows(x, send_rows, recv_rows, group);
+  if (group.size() == 1) return x;
   if (wants_grad(x)) return adjoint::all_to_all_rows(x, send_rows, recv_rows, group);
   const at::NoGradGuard no_grad;
-  at::Tensor out = empty_with(x, 0, received);
-  std::vector<at::Tensor> ins, outs;
-  for (size_t r = 0, from = 0, to = 0; r < size; from += send_rows[r], to += recv_rows[r], ++r) {
-    ins.push_back(x.detach().narrow(0, static_cast<int64_t>(from), send_rows[r]));
-    outs.push_back(out.narrow(0, static_cast<int64_t>(to), recv_rows[r]));
-  }
-  group.backend().all_to_all(outs, ins).wait();
+  at::Tensor out = empty_with(x, 0, sum(recv_rows));
+  all_to_all_rows_into(out, x.detach(), send_rows, recv_rows, group).wait();
   return out;
+}
+
+Work all_to_all_rows_into(const at::Tensor& out, const at::Tensor& x,
+                          const std::vector<int64_t>& send_rows,
+                          const std::vector<int64_t>& recv_rows, const Group& group) {
+  check_no_grad("all_to_all_rows_into", x);
+  check_rows(x, send_rows, recv_rows, group);
+  std::vector<int64_t> shape = x.sizes().vec();
+  shape[0] = sum(recv_rows);
+  if (out.sizes() != at::IntArrayRef(shape) || out.scalar_type() != x.scalar_type())
+    raise<ShapeError>("all_to_all_rows_into of {} {} into {} {}: the output must be {} [{}]",
+                      c10::toString(x.scalar_type()), text(x), c10::toString(out.scalar_type()),
+                      text(out), c10::toString(x.scalar_type()), fmt::join(shape, ", "));
+  check_contiguous("all_to_all_rows_into", out);
+  const at::NoGradGuard no_grad;
+  if (group.size() == 1) {
+    if (out.data_ptr() != x.data_ptr()) out.copy_(x);
+    return {};
+  }
+  written(out);
+  std::vector<at::Tensor> ins, outs;
+  int64_t from = 0, to = 0;
+  for (size_t r = 0; r < send_rows.size(); from += send_rows[r], to += recv_rows[r], ++r) {
+    ins.push_back(x.detach().narrow(0, from, send_rows[r]));
+    outs.push_back(out.detach().narrow(0, to, recv_rows[r]));
+  }
+  return group.backend().all_to_all(outs, ins);
 }
 
 at::Tensor all_to_all(const at::Tensor& x, int64_t split_dim, int64_t concat_dim,

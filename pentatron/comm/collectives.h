@@ -55,6 +55,10 @@ void broadcast_(const at::Tensor& x, int root, const Group& group);
 /// Differentiable: backward sends the rows back.
 at::Tensor all_to_all_rows(const at::Tensor& x, const std::vector<int64_t>& send_rows,
                            const std::vector<int64_t>& recv_rows, const Group& group);
+/// The same into `out`, without waiting; both contiguous.
+[[nodiscard]] Work all_to_all_rows_into(const at::Tensor& out, const at::Tensor& x,
+                                        const std::vector<int64_t>& send_rows,
+                                        const std::vector<int64_t>& recv_rows, const Group& group);
 
 /// Splits `split_dim` over the ranks and concatenates along `concat_dim` what arrives, in rank
 /// order.

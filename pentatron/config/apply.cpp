@@ -46,7 +46,12 @@ class Applier {
   void value(const Entry& entry, void* object, const Node& node, const std::string& path,
              const std::string& where) {
     if (node.type == Node::Type::kRefused) return;
-    Parsed parsed = parse_value(*entry.type, node);
+    Node given = node;
+    if (entry.traits.or_one && node.type == Node::Type::kScalar) {
+      given.type = Node::Type::kList;
+      given.items = {node};
+    }
+    Parsed parsed = parse_value(*entry.type, given);
     if (parsed.value) {
       entry.type->write(static_cast<std::byte*>(object) + entry.offset, *parsed.value);
       violations_.assigned(path, where);

@@ -165,9 +165,10 @@ Json value_schema(const TypeInfo& type, const FieldTraits& traits) {
   case Kind::kList: {
     json["type"] = "array";
     FieldTraits element = traits;
-    element.not_empty = false;
+    element.not_empty = element.or_one = false;
     json["items"] = value_schema(*type.element, element);
     if (traits.not_empty) json["minItems"] = 1;
+    if (traits.or_one) json = {{"anyOf", Json::array({json, json["items"]})}};
     return json;
   }
   case Kind::kInt:

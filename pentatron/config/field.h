@@ -87,6 +87,7 @@ struct FieldTraits {
   bool max_excluded = false;
   int64_t multiple_of = 1;
   bool not_empty = false; ///< strings and lists
+  bool or_one = false;    ///< a list that may be given as its only element
   std::string_view unit;
   OnResume on_resume = OnResume::kInherited;
   bool selects_variant = false;     ///< an enum whose value says which fields the section has
@@ -135,6 +136,12 @@ template <class C, class T> struct Field {
   constexpr Field not_empty() const {
     Field f = *this;
     f.traits.not_empty = true;
+    return f;
+  }
+  /// A list: one value without brackets is a list of one.
+  constexpr Field or_one() const {
+    Field f = *this;
+    f.traits.or_one = true;
     return f;
   }
   /// What the number counts: "tokens", "s", "bytes".

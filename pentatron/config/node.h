@@ -1,4 +1,5 @@
-/// A YAML text as a plain tree, before types are known. Internal to config.
+/// A YAML text as a plain tree, before types are known. For config, and for files that are read as
+/// cautiously.
 #pragma once
 
 #include <optional>
@@ -28,11 +29,18 @@ struct Node::Member {
   Node value;
 };
 
+/// What a text is, for messages, and why it may have no tags.
+struct YamlKind {
+  std::string_view name = "a configuration";
+  std::string_view no_tags = "the key determines the type";
+  std::string_view instead_of_tag = "remove it";
+};
+
 /// Reads one YAML document. What configurations do not use (see config.h) is recorded in
 /// `violations`; a part that was refused has the type kRefused, and a text that cannot be read at
 /// all gives nothing. `where` names the text, and line numbers follow it if `lines`.
 std::optional<Node> parse_yaml(std::string_view text, std::string_view where, bool lines,
-                               Violations& violations);
+                               Violations& violations, const YamlKind& kind = {});
 
 /// A scalar that stood in an override.
 Node scalar_node(std::string_view text);

@@ -26,8 +26,8 @@ struct TooDeep {
 
 class TreeBuilder : public YAML::EventHandler {
  public:
-  TreeBuilder(std::string_view where, bool lines, Violations& violations)
-      : where_(where), lines_(lines), violations_(violations) {}
+  TreeBuilder(std::string_view where, bool lines, Violations& violations, const YamlKind& kind)
+      : where_(where), lines_(lines), violations_(violations), kind_(kind) {}
 
   void OnDocumentStart(const YAML::Mark&) override {}
   void OnDocumentEnd() override {}
@@ -38,7 +38,8 @@ class TreeBuilder : public YAML::EventHandler {
     add(std::move(node));
   }
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
-    refuse(mark, "an alias (*name) is not allowed in a configuration", "write the value again");
+    refuse(mark, fmt::format("an alias (*name) is not allowed in {}", kind_.name),
+           "write the value again");
     Node node;
     node.type = Node::Type::kRefused;
     node.line = line(mark);
@@ -81,15 +82,13 @@ class TreeBuilder : public YAML::EventHandler {
     Node node;
     node.line = line(mark);
     if (anchor != 0) {
-      refuse(mark, "an anchor (&name) is not allowed in a configuration", "remove it");
+      refuse(mark, fmt::format("an anchor (&name) is not allowed in {}", kind_.name), "remove it");
       node.type = Node::Type::kRefused;
     }
     if (!tag.empty() && tag != "?" && tag != "!") {
-      refuse(
-          mark,
-          fmt::format("the tag '{}' is not allowed in a configuration; the key determines the type",
-                      tag),
-          "remove it");
+      refuse(mark,
+             fmt::format("the tag '{}' is not allowed in {}; {}", tag, kind_.name, kind_.no_tags),
+             std::string(kind_.instead_of_tag));
       node.type = Node::Type::kRefused;
     }
     return node;
@@ -150,6 +149,7 @@ class TreeBuilder : public YAML::EventHandler {
   std::string where_;
   bool lines_;
   Violations& violations_;
+  YamlKind kind_;
   std::vector<Level> levels_;
   Node root_;
 };
@@ -168,15 +168,15 @@ Node scalar_node(std::string_view text) {
 }
 
 std::optional<Node> parse_yaml(std::string_view text, std::string_view where, bool lines,
-                               Violations& violations) {
+                               Violations& violations, const YamlKind& kind) {
   if (text.size() > kMaxBytes) {
-    violations.add_at(where, "",
-                      fmt::format("the configuration has {} bytes, more than the limit of {}",
-                                  text.size(), kMaxBytes));
+    violations.add_at(
+        where, "",
+        fmt::format("the text has {} bytes, more than the limit of {}", text.size(), kMaxBytes));
     return std::nullopt;
   }
   if (!is_utf8(text)) {
-    violations.add_at(where, "", "the configuration is not valid UTF-8", "a YAML file in UTF-8");
+    violations.add_at(where, "", "the text is not valid UTF-8", "a YAML file in UTF-8");
     return std::nullopt;
   }
   // yaml-cpp takes byte 4 for the end of the text: a control character could hide the rest.
@@ -187,12 +187,12 @@ std::optional<Node> parse_yaml(std::string_view text, std::string_view where, bo
   if (control != text.end()) {
     const auto line = static_cast<int>(std::count(text.begin(), control, '\n')) + 1;
     violations.add_at(location(where, lines ? line : 0), "",
-                      fmt::format("the configuration contains the control character 0x{:02x}",
+                      fmt::format("the text contains the control character 0x{:02x}",
                                   static_cast<unsigned char>(*control)),
                       "an escape in double quotes, such as \"\\x07\"");
     return std::nullopt;
   }
-  TreeBuilder builder(where, lines, violations);
+  TreeBuilder builder(where, lines, violations, kind);
   try {
     std::istringstream stream{std::string(text)};
     YAML::Parser parser(stream);

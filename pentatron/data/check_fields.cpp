@@ -46,7 +46,8 @@ std::string described(const BatchField& field) {
 /// The settings of a dataset that gives `wanted`. The same type with another head comes first, then
 /// the type for text or corpora, as the paths name the one or the other.
 std::string settings_for(const DatasetConfig& config, const std::vector<BatchField>& wanted) {
-  const bool corpora = config.type != DatasetType::kClassification && names_corpora(config);
+  const bool corpora = config.type != DatasetType::kClassification &&
+                       config.type != DatasetType::kSft && names_corpora(config);
   for (const DatasetType type :
        {config.type, corpora ? DatasetType::kIndexed : DatasetType::kText, DatasetType::kBert,
         DatasetType::kT5, DatasetType::kClassification}) {

@@ -59,6 +59,7 @@ void validate_objective(const DatasetConfig& c, config::Violations& violations,
       {"eos_token", !c.eos_token.empty(), c.eos_token, {t5}},
       {"text_pair_key", c.text_pair_key != plain.text_pair_key, c.text_pair_key, {classes}},
       {"label_key", c.label_key != plain.label_key, c.label_key, {classes}},
+      {"pack", !c.pack, "false", {DatasetType::kSft}},
       {"eod_mask_loss", c.eod_mask_loss, "true", streams},
       {"reset_position_ids", c.reset_position_ids, "true", streams},
       {"reset_attention_mask", c.reset_attention_mask, "true", streams},
@@ -92,7 +93,8 @@ void DatasetConfig::validate(config::Violations& violations, std::string_view pa
   const bool documents = indexed || type == DatasetType::kText;
   const bool objective = type == DatasetType::kBert || type == DatasetType::kT5;
   const bool corpora = indexed || objective;
-  const bool classification = type == DatasetType::kClassification;
+  // Files of their own for each part, or one that is cut.
+  const bool records = type == DatasetType::kClassification || type == DatasetType::kSft;
   const bool batches = type == DatasetType::kBatches;
   const std::string use_indexed = key("type") + "=indexed";
   const std::string with_indexed = use_indexed;
@@ -103,14 +105,14 @@ void DatasetConfig::validate(config::Violations& violations, std::string_view pa
       !train_data_path.empty() || !valid_data_path.empty() || !test_data_path.empty();
   // Prepared batches have a file for training and may have one for validation.
   const bool own_parts = parts && !(batches && train_data_path.empty() && test_data_path.empty());
-  needs(own_parts && !corpora && !classification, "train_data_path",
+  needs(own_parts && !corpora && !records, "train_data_path",
         train_data_path + valid_data_path + test_data_path, with_indexed, use_indexed);
   needs(!per_split_data_args_path.empty() && !corpora, "per_split_data_args_path",
         per_split_data_args_path, with_indexed,
         type == DatasetType::kText ? use_indexed : key("per_split_data_args_path") + "=\"\"");
   const int ways = (this->path.empty() ? 0 : 1) + (own_parts ? 1 : 0) +
                    (per_split_data_args_path.empty() ? 0 : 1);
-  if (indexed || classification ? ways != 1 : corpora && ways > 1) {
+  if (indexed || records ? ways != 1 : corpora && ways > 1) {
     std::vector<std::string> remedy;
     if (ways == 0) remedy.push_back(key("path") + (indexed ? "=PREFIX" : "=FILE.jsonl"));
     const auto remove = [&](std::string_view name, bool given) {

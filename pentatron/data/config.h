@@ -13,13 +13,23 @@
 
 namespace pentatron::data {
 
-enum class DatasetType : uint8_t { kText, kIndexed, kBert, kT5, kClassification, kBatches, kMock };
+enum class DatasetType : uint8_t {
+  kText,
+  kIndexed,
+  kBert,
+  kT5,
+  kClassification,
+  kSft,
+  kBatches,
+  kMock
+};
 constexpr auto enum_names(DatasetType) {
   return std::array{config::name(DatasetType::kText, "text"),
                     config::name(DatasetType::kIndexed, "indexed"),
                     config::name(DatasetType::kBert, "bert"),
                     config::name(DatasetType::kT5, "t5"),
                     config::name(DatasetType::kClassification, "classification"),
+                    config::name(DatasetType::kSft, "sft"),
                     config::name(DatasetType::kBatches, "batches"),
                     config::name(DatasetType::kMock, "mock")};
 }
@@ -64,6 +74,7 @@ struct DatasetConfig {
   std::string text_key = "text";
   std::string text_pair_key = "text_pair";
   std::string label_key = "label";
+  bool pack = true;
   std::string split = "95,5,0";
   uint64_t seed = 1234;
   OnBadInput on_bad_input = OnBadInput::kError;
@@ -104,6 +115,7 @@ struct DatasetConfig {
             "kind of data; text: text files; indexed: corpora made by `pentatron preprocess` or "
             "Megatron; bert: masked words, in text files or corpora; t5: masked spans, in text "
             "files or corpora; classification: JSON objects with a text or two and a label; "
+            "sft: conversations and other examples, of which the answers are learned; "
             "batches: a Safetensors file with prepared batches; mock: random tokens; default: the "
             "one of text, bert, t5 and classification that the model is trained on"),
         config::field(
@@ -114,16 +126,19 @@ struct DatasetConfig {
             "type=indexed: the prefix of PREFIX.bin and PREFIX.idx; several prefixes for a blend, "
             "with a weight before each (0.3 a 0.7 b) or without weights; or a .json or .yaml file "
             "with such a list or an object with train, valid and test. type=bert and t5: either "
-            "of the two. type=classification: JSON and Parquet files as for text. type=batches: "
+            "of the two. type=classification: JSON and Parquet files as for text; sft: JSON files. "
+            "type=batches: "
             "the .safetensors file"),
-        config::field("train_data_path", &C::train_data_path,
-                      "type=indexed, bert, t5 and classification: training data, in the format of "
-                      "dataset.path"),
-        config::field("valid_data_path", &C::valid_data_path,
-                      "type=indexed, bert, t5, classification and batches: validation data, in the "
-                      "format of dataset.path"),
+        config::field(
+            "train_data_path", &C::train_data_path,
+            "type=indexed, bert, t5, classification and sft: training data, in the format of "
+            "dataset.path"),
+        config::field(
+            "valid_data_path", &C::valid_data_path,
+            "type=indexed, bert, t5, classification, sft and batches: validation data, in the "
+            "format of dataset.path"),
         config::field("test_data_path", &C::test_data_path,
-                      "type=indexed, bert, t5 and classification: test data, in the format of "
+                      "type=indexed, bert, t5, classification and sft: test data, in the format of "
                       "dataset.path"),
         config::field("per_split_data_args_path", &C::per_split_data_args_path,
                       "type=indexed, bert and t5: JSON or YAML file with an object that has train, "
@@ -157,6 +172,9 @@ struct DatasetConfig {
                       "type=classification: key or column of the label, which is the number of a "
                       "class from 0, the name of a class, or any number if the model predicts one")
             .not_empty(),
+        config::field("pack", &C::pack,
+                      "type=sft: put several examples into a sample while they fit; each is a "
+                      "document of its own, which attention does not leave"),
         config::field("split", &C::split,
                       "proportions of training, validation and test data, in document order")
             .not_empty(),

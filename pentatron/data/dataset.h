@@ -16,6 +16,7 @@
 #include "pentatron/data/corpus.h"
 #include "pentatron/data/field.h"
 #include "pentatron/data/input_report.h"
+#include "pentatron/data/sft/chat_text.h"
 #include "pentatron/data/token_stream.h"
 #include "pentatron/data/tokenizer.h"
 
@@ -190,6 +191,8 @@ struct DatasetContext {
   /// The model's names of classes, by their numbers; empty: numbers, or names that the training
   /// data decide.
   std::vector<std::string> label_names = {};
+  /// Of type sft: what writes conversations; empty: ChatML.
+  RenderChat render_chat = {};
   /// How many samples the run takes of each part, which dataset.order=megatron depends on; none:
   /// as many as an epoch has.
   std::optional<int64_t> train_samples = {};

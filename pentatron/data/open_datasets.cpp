@@ -10,6 +10,7 @@
 #include "pentatron/data/objectives/open_classification.h"
 #include "pentatron/data/objectives/open_t5.h"
 #include "pentatron/data/open_tokens.h"
+#include "pentatron/data/sft/sft_dataset.h"
 #include "pentatron/data/token_samples.h"
 
 namespace pentatron::data {
@@ -96,6 +97,8 @@ Datasets open_parts(const DatasetConfig& config, const DatasetContext& context) 
     return open_t5(config, context);
   case DatasetType::kClassification:
     return open_classification(config, context);
+  case DatasetType::kSft:
+    return open_sft(config, context);
   default:
     return open_token_samples(config, context);
   }

@@ -70,6 +70,10 @@ class Tokenizer {
   /// One token to show to a person: printable, never empty.
   virtual std::string token_name(int64_t id) const = 0;
 
+  /// The bytes of a text that the token stands for, with a space where the tokenizer writes a mark
+  /// for it; empty if that is not known.
+  virtual std::string token_bytes(int64_t /*id*/) const { return {}; }
+
   /// The id of the token that the tokenizer's own file spells so, if there is one.
   virtual std::optional<int32_t> token_id(std::string_view token) const;
   /// Whether decode() leaves the token out.
@@ -92,6 +96,9 @@ class ByteTokenizer final : public Tokenizer {
   void encode(std::string_view text, std::vector<int32_t>& tokens) const override;
   std::string decode(std::span<const int64_t> tokens) const override;
   std::string token_name(int64_t id) const override;
+  std::string token_bytes(int64_t id) const override {
+    return id < kEod ? std::string(1, static_cast<char>(id)) : std::string();
+  }
   bool encodes_in_pieces() const override { return true; }
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/planted_bug.h"
@@ -78,6 +79,13 @@ struct Call {
   uint64_t seed = 0;
   bool drops = false;
   int64_t first_head = 0, heads = 0; ///< of this rank's query heads, those that it attends for
+  int64_t key_size = 0, value_size = 0;
+  std::optional<LatentKeys> latents = {}; ///< that travel in the place of keys and values
+
+  /// Keys and values, from what travels.
+  at::Tensor made(const at::Tensor& travels) const {
+    return latents ? latents->make(travels) : travels;
+  }
 
   int64_t all_heads() const { return heads * way.heads.size(); }
   /// [heads, 1], or undefined.
@@ -87,11 +95,34 @@ struct Call {
   }
 };
 
-/// Attention of a rank that has the queries of chunks, to keys that come in several parts.
+int64_t rows_of(const Chunks& chunks) {
+  int64_t rows = 0;
+  for (const nn::SampleChunk& chunk : chunks) rows += chunk.size;
+  return rows;
+}
+
+/// Calls use(first row in x, first row in the part, rows) for the chunks of `part`, some of `all`.
+template <class Use> void each_chunk(const Chunks& all, const Chunks& part, Use use) {
+  int64_t row = 0, to = 0;
+  size_t next = 0;
+  for (const nn::SampleChunk& chunk : all) {
+    if (next < part.size() && part[next].sample == chunk.sample &&
+        part[next].begin == chunk.begin) {
+      use(row, to, chunk.size);
+      to += chunk.size;
+      ++next;
+    }
+    row += chunk.size;
+  }
+}
+
+/// Attention of a rank that has the queries of chunks, to keys that come in several parts: all at
+/// once, round a ring, or under a window straight from the ranks whose keys it sees.
 class Blockwise {
  public:
   explicit Blockwise(const Call& call)
-      : whole_(*call.whole), group_(call.way.blocks), ring_(call.way.ring && group_.size() > 1),
+      : call_(call), whole_(*call.whole), group_(call.way.blocks),
+        ring_(call.way.ring && group_.size() > 1),
         split_(parallel::zigzag_split(whole_, group_.size())), options_(call.options),
         documents_(whole_.self_attention()), seed_(call.seed) {
     options_.softmax = SoftmaxKind::kVanilla;
@@ -102,50 +133,54 @@ class Blockwise {
       all_.push_back({sample, 0, whole_.sample_starts[i + 1] - whole_.sample_starts[i]});
     }
     if (call.drops) row_ids_ = parallel::rows_of_chunks(whole_.row_ids, whole_, own_);
+    straight_ = ring_ && sees_few();
   }
   const Chunks& own() const { return own_; }
 
-  /// Without sinks.
-  detail::AttentionResult forward(const at::Tensor& q, const at::Tensor& k,
-                                  const at::Tensor& v) const {
+  /// Without sinks. `own`: what travels of this rank's keys and values.
+  detail::AttentionResult forward(const at::Tensor& q, const at::Tensor& own) const {
     const auto acc = q.options().dtype(nn::acc_dtype(q.scalar_type()));
-    Sum sum{.out = at::zeros({q.size(0), q.size(1), v.size(2)}, acc),
+    Sum sum{.out = at::zeros({q.size(0), q.size(1), call_.value_size}, acc),
             .lse = at::full({q.size(1), q.size(0)}, kNone, acc)};
-    each_part(k, v, [&](const at::Tensor& kv, const Chunks& chunks) {
+    each_part(own, [&](const at::Tensor& travels, const Chunks& chunks) {
+      const at::Tensor kv = call_.made(travels);
       for (const Block& block : blocks(chunks)) {
-        const detail::AttentionResult part = detail::attention_forward(inputs(block, q, kv, k));
+        const detail::AttentionResult part = detail::attention_forward(inputs(block, q, kv));
         sum.add(block, part);
       }
     });
     return {std::move(sum.out), std::move(sum.lse)};
   }
 
+  struct Gradients {
+    at::Tensor dq, down; ///< of what travels
+  };
   /// `saved`: of all keys, and sinks.
-  detail::AttentionGradients backward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                      const detail::AttentionResult& saved,
-                                      const at::Tensor& dout) const {
+  Gradients backward(const at::Tensor& q, const at::Tensor& own,
+                     const detail::AttentionResult& saved, const at::Tensor& dout) const {
     const auto acc = q.options().dtype(nn::acc_dtype(q.scalar_type()));
     const at::Tensor dq = at::zeros(q.sizes(), acc);
-    const auto add = [&](const at::Tensor& kv, const Chunks& chunks, const at::Tensor& dkv) {
+    const auto add = [&](const at::Tensor& travels, const Chunks& chunks, const at::Tensor& sums) {
+      const at::Tensor kv = call_.made(travels),
+                       dkv = call_.latents ? at::zeros(kv.sizes(), acc) : sums;
       for (const Block& block : blocks(chunks)) {
         const detail::AttentionGradients part = detail::attention_backward(
-            inputs(block, q, kv, k),
+            inputs(block, q, kv),
             {saved.out.narrow(0, block.query, block.queries),
              saved.lse.narrow(1, block.query, block.queries).contiguous()},
             {.out = dout.narrow(0, block.query, block.queries)});
         dq.narrow(0, block.query, block.queries).add_(part.dq);
         const at::Tensor rows = dkv.narrow(0, block.key, block.keys);
-        rows.narrow(2, 0, k.size(2)).add_(part.dk);
-        rows.narrow(2, k.size(2), v.size(2)).add_(part.dv);
+        rows.narrow(2, 0, call_.key_size).add_(part.dk);
+        rows.narrow(2, call_.key_size, call_.value_size).add_(part.dv);
       }
+      if (call_.latents) sums.add_(call_.latents->gradient(dkv, travels));
     };
-    const at::Tensor dkv =
-        ring_ ? ring_gradients(packed(k, v), acc, add) : gathered_gradients(packed(k, v), acc, add);
-    return {dq.to(q.scalar_type()),
-            dkv.narrow(2, 0, k.size(2)).to(k.scalar_type()),
-            dkv.narrow(2, k.size(2), v.size(2)).to(v.scalar_type()),
-            {},
-            {}};
+    const at::Tensor down = straight_ ? straight_gradients(own, acc, add)
+                            : ring_   ? ring_gradients(own, acc, add)
+                                      : gathered_gradients(own, acc, add);
+    if (call_.latents && call_.latents->weight->trainable) call_.latents->weight->accumulated();
+    return {dq.to(q.scalar_type()), down};
   }
 
  private:
@@ -168,8 +203,6 @@ class Blockwise {
     }
   };
 
-  static at::Tensor packed(const at::Tensor& k, const at::Tensor& v) { return at::cat({k, v}, 2); }
-
   /// Blocks with keys of these chunks.
   std::vector<Block> blocks(const Chunks& keys) const {
     if (group_.size() == 1) {
@@ -188,12 +221,12 @@ class Blockwise {
     return result;
   }
 
-  detail::AttentionInputs inputs(const Block& block, const at::Tensor& q, const at::Tensor& kv,
-                                 const at::Tensor& k) const {
+  detail::AttentionInputs inputs(const Block& block, const at::Tensor& q,
+                                 const at::Tensor& kv) const {
     const at::Tensor rows = kv.narrow(0, block.key, block.keys);
     detail::AttentionInputs in{.q = q.narrow(0, block.query, block.queries),
-                               .k = rows.narrow(2, 0, k.size(2)),
-                               .v = rows.narrow(2, k.size(2), rows.size(2) - k.size(2)),
+                               .k = rows.narrow(2, 0, call_.key_size),
+                               .v = rows.narrow(2, call_.key_size, call_.value_size),
                                .bias = {},
                                .pairs = block.pairs,
                                .sequence = whole_.sequence,
@@ -204,11 +237,86 @@ class Blockwise {
     return in;
   }
 
-  /// Calls use(keys and values, their chunks) for all parts.
-  template <class Use> void each_part(const at::Tensor& k, const at::Tensor& v, Use use) const {
-    at::Tensor here = packed(k, v);
+  /// The chunks of `source` whose keys queries of `target` see, both ranks of the ring.
+  Chunks seen(int target, int source) const {
+    const Chunks &queries = split_.chunks[static_cast<size_t>(target)],
+                 &keys = split_.chunks[static_cast<size_t>(source)];
+    const std::vector<Place> to = places_of(whole_, queries), from = places_of(whole_, keys);
+    Chunks result;
+    for (size_t j = 0; j < keys.size(); ++j)
+      for (size_t i = 0; i < queries.size(); ++i)
+        if (queries[i].sample == keys[j].sample &&
+            !block_of(to[i], from[j], documents_, options_).pairs.empty()) {
+          result.push_back(keys[j]);
+          break;
+        }
+    return result;
+  }
+  /// Whether the rows that ranks see of each other are at most half of what a ring passes on. A
+  /// ring sends to neighbours alone, which suits networks of machines, so more has to be saved.
+  bool sees_few() const {
+    if (options_.window == 0) return false;
+    int64_t rows = 0;
+    for (int target = 0; target < group_.size(); ++target)
+      for (int source = 0; source < group_.size(); ++source)
+        if (source != target) rows += rows_of(seen(target, source));
+    return 2 * rows <= (group_.size() - 1) * whole_.tokens();
+  }
+  int after(int distance) const { return (group_.rank() + distance) % group_.size(); }
+
+  /// Starts what goes to the rank at this distance, and what comes from the one as far before.
+  parallel::Hop straight(const at::Tensor& own, int distance) const {
+    if (distance >= group_.size()) return {};
+    const int to = after(distance), from = parallel::rank_before(group_, distance);
+    const Chunks goes = seen(to, group_.rank());
+    std::vector<int64_t> sizes = own.sizes().vec();
+    sizes[0] = rows_of(goes);
+    const at::Tensor part = at::empty(sizes, own.options());
+    each_chunk(own_, goes, [&](int64_t row, int64_t at, int64_t n) {
+      part.narrow(0, at, n).copy_(own.narrow(0, row, n));
+    });
+    return {part, to, rows_of(seen(group_.rank(), from)), from, group_};
+  }
+
+  /// Each rank adds its part of another one's sums and sends it back.
+  template <class Add>
+  at::Tensor straight_gradients(const at::Tensor& own, const at::TensorOptions& acc,
+                                Add add) const {
+    const at::Tensor sums = at::zeros(own.sizes(), acc);
+    parallel::Hop next = straight(own, 1);
+    add(own, own_, sums);
+    for (int distance = 1; distance < group_.size(); ++distance) {
+      const at::Tensor here = next.wait();
+      next = straight(own, distance + 1);
+      const int owner = parallel::rank_before(group_, distance), other = after(distance);
+      const at::Tensor part = at::zeros(here.sizes(), acc);
+      if (here.size(0) > 0) add(here, seen(group_.rank(), owner), part);
+      const Chunks mine = seen(other, group_.rank());
+      const at::Tensor back = parallel::Hop(part, owner, rows_of(mine), other, group_).wait();
+      if (planted("key_gradients_under_a_window_not_sent_back")) continue;
+      each_chunk(own_, mine, [&](int64_t row, int64_t at, int64_t n) {
+        sums.narrow(0, row, n).add_(back.narrow(0, at, n));
+      });
+    }
+    return sums;
+  }
+
+  /// Calls use(what travels, its chunks) for all parts.
+  template <class Use> void each_part(const at::Tensor& own, Use use) const {
+    at::Tensor here = own;
     if (!ring_) {
       use(gathered(here), all_);
+      return;
+    }
+    if (straight_) {
+      parallel::Hop next = straight(own, 1);
+      use(own, own_);
+      for (int distance = 1; distance < group_.size(); ++distance) {
+        here = next.wait();
+        next = straight(own, distance + 1);
+        if (here.size(0) > 0)
+          use(here, seen(group_.rank(), parallel::rank_before(group_, distance)));
+      }
       return;
     }
     for (int hop = 0; hop < group_.size(); ++hop) {
@@ -256,9 +364,10 @@ class Blockwise {
     return sums.wait();
   }
 
+  const Call& call_;
   const nn::SequenceLayout& whole_;
   const comm::Group& group_;
-  bool ring_;
+  bool ring_, straight_ = false;
   parallel::TokenSplit split_;
   CoreAttentionOptions options_;
   std::vector<AttentionPair> documents_;
@@ -305,17 +414,16 @@ void add_sinks(detail::AttentionResult& result, const at::Tensor& sinks) {
   result.lse = both;
 }
 
-/// Of q, k and v, as autograd takes them.
-std::vector<at::Tensor> gradients(const Call& call, nn::Saved& kept, const at::Tensor& dy) {
-  const at::Tensor q = kept[0], k = kept[1], v = kept[2];
-  const Blockwise blocks(call);
-  const Heads heads(call, blocks.own());
+/// The gradients of q and of what travels, and that of sinks.
+Blockwise::Gradients gradients(const Call& call, const Blockwise& blocks, const Heads& heads,
+                               const at::Tensor& q, const at::Tensor& travels,
+                               const at::Tensor& out, const at::Tensor& lse, const at::Tensor& dy) {
   const auto by_heads = [&](const at::Tensor& y) {
-    return heads.take(y.unflatten(1, {call.all_heads(), v.size(2)})).contiguous();
+    return heads.take(y.unflatten(1, {call.all_heads(), call.value_size})).contiguous();
   };
-  const detail::AttentionResult saved{by_heads(kept[3]), kept[4]};
+  const detail::AttentionResult saved{by_heads(out), lse};
   const at::Tensor dout = by_heads(dy);
-  const detail::AttentionGradients g = blocks.backward(q, k, v, saved, dout);
+  Blockwise::Gradients g = blocks.backward(q, travels, saved, dout);
   if (call.options.sinks != nullptr && call.options.sinks->trainable) {
     const auto acc = saved.lse.scalar_type();
     const at::Tensor delta = (dout.to(acc) * saved.out.to(acc)).sum(2).t(),
@@ -324,26 +432,44 @@ std::vector<at::Tensor> gradients(const Call& call, nn::Saved& kept, const at::T
     dsinks.narrow(0, call.first_head, call.heads).sub_((probs * delta).sum(1));
     call.options.sinks->accumulate(dsinks);
   }
-  return {heads.give(g.dq), heads.give(g.dk), heads.give(g.dv)};
+  return g;
 }
 
-} // namespace
-
-at::Tensor context_attention(const AttentionOperands& x, const CoreAttentionOptions& options,
-                             const parallel::ContextWay& way, const nn::ForwardContext& ctx) {
-  PT_DCHECK(ctx.layout->whole != nullptr && !x.bias.defined() &&
-            options.mask != AttentionMask::kPrefix);
-  check_heads(x, way.heads);
+Call call_of(const at::Tensor& q, const CoreAttentionOptions& options,
+             const parallel::ContextWay& way, const nn::ForwardContext& ctx) {
+  PT_DCHECK(ctx.layout->whole != nullptr && options.mask != AttentionMask::kPrefix);
   ctx.use(options.sinks);
   Call call{.whole = ctx.layout->whole,
             .way = way,
             .options = options,
             .seed = ctx.seed,
             .drops = ctx.training && options.dropout > 0,
-            .heads = x.q.size(1) / way.heads.size()};
+            .heads = q.size(1) / way.heads.size()};
   call.first_head = way.heads.rank() * call.heads;
   if (!planted("attention_dropout_by_exchanged_head")) call.options.head_offset += call.first_head;
-  at::Tensor q, k, v, out, lse;
+  return call;
+}
+
+/// -> out [T, n e] and log-sum-exp.
+detail::AttentionResult attend(const Call& call, const Blockwise& blocks, const Heads& heads,
+                               const at::Tensor& q, const at::Tensor& travels) {
+  detail::AttentionResult result = blocks.forward(q, travels);
+  add_sinks(result, call.sinks(q));
+  result.out = heads.give(result.out.to(q.scalar_type())).contiguous().flatten(1);
+  return result;
+}
+
+} // namespace
+
+at::Tensor context_attention(const AttentionOperands& x, const CoreAttentionOptions& options,
+                             const parallel::ContextWay& way, const nn::ForwardContext& ctx) {
+  PT_DCHECK(!x.bias.defined());
+  check_heads(x, way.heads);
+  Call call = call_of(x.q, options, way, ctx);
+  call.key_size = x.k.size(2);
+  call.value_size = x.v.size(2);
+  at::Tensor q, k, v;
+  detail::AttentionResult result;
   {
     const nn::NoAutograd guard;
     const Blockwise blocks(call);
@@ -351,17 +477,52 @@ at::Tensor context_attention(const AttentionOperands& x, const CoreAttentionOpti
     q = heads.take(x.q.detach());
     k = heads.take(x.k.detach());
     v = heads.take(x.v.detach());
-    detail::AttentionResult result = blocks.forward(q, k, v);
-    add_sinks(result, call.sinks(q));
-    lse = std::move(result.lse);
-    out = heads.give(result.out.to(q.scalar_type())).contiguous().flatten(1);
+    result = attend(call, blocks, heads, q, at::cat({k, v}, 2));
   }
-  nn::record("context_attention", {x.q, x.k, x.v}, {out}, {q, k, v, out, lse},
+  nn::record("context_attention", {x.q, x.k, x.v}, {result.out}, {q, k, v, result.out, result.lse},
              [call = std::move(call)](auto&& grads, nn::Saved& kept) {
                const nn::NoAutograd guard;
-               return gradients(call, kept, grads[0]);
+               const Blockwise blocks(call);
+               const Heads heads(call, blocks.own());
+               const auto g = gradients(call, blocks, heads, kept[0],
+                                        at::cat({kept[1], kept[2]}, 2), kept[3], kept[4], grads[0]);
+               const at::Tensor down = g.down.to(kept[1].scalar_type());
+               return std::vector<at::Tensor>{
+                   heads.give(g.dq), heads.give(down.narrow(2, 0, call.key_size)),
+                   heads.give(down.narrow(2, call.key_size, call.value_size))};
              });
-  return out;
+  return result.out;
+}
+
+bool latents_travel(const LatentKeys& keys, const parallel::ContextWay& way) {
+  return way.heads.size() == 1 && way.blocks.size() > 1 &&
+         keys.latent_numbers() < keys.key_numbers();
+}
+
+at::Tensor context_attention(const at::Tensor& q, const at::Tensor& latents, const LatentKeys& keys,
+                             const CoreAttentionOptions& options, const parallel::ContextWay& way,
+                             const nn::ForwardContext& ctx) {
+  PT_DCHECK(latents_travel(keys, way));
+  ctx.use(keys.weight);
+  Call call = call_of(q, options, way, ctx);
+  call.key_size = keys.key_size();
+  call.value_size = keys.value_size();
+  call.latents = keys;
+  detail::AttentionResult result;
+  {
+    const nn::NoAutograd guard;
+    const Blockwise blocks(call);
+    result = attend(call, blocks, Heads(call, blocks.own()), q.detach(), latents.detach());
+  }
+  nn::record("context_attention", {q, latents}, {result.out}, {q, latents, result.out, result.lse},
+             [call = std::move(call)](auto&& grads, nn::Saved& kept) {
+               const nn::NoAutograd guard;
+               const Blockwise blocks(call);
+               const auto g = gradients(call, blocks, Heads(call, blocks.own()), kept[0], kept[1],
+                                        kept[2], kept[3], grads[0]);
+               return std::vector<at::Tensor>{g.dq, g.down.to(kept[1].scalar_type())};
+             });
+  return result.out;
 }
 
 } // namespace pentatron::layers

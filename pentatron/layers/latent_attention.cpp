@@ -33,6 +33,7 @@ LatentAttention::TokenLinear::TokenLinear(const nn::Scope& scope, int64_t in, in
     : weight(&scope.param("weight",
                           {.name = {}, .shape = {out, in}, .placements = parallel::token_wise(tp)},
                           nn::Init::normal(o.init_std))) {
+  weight->linear = true;
   if (o.qkv_bias)
     bias =
         &scope.param("bias", {.name = {}, .shape = {out}, .placements = parallel::token_wise(tp)},
@@ -68,7 +69,9 @@ LatentAttention::LatentAttention(const nn::Scope& scope, const AttentionOptions&
              .bias = o.proj_bias,
              .init_std = o.proj_init_std},
             tp),
-      core_(core_attention_options(scope, o, tp)) {}
+      core_(core_attention_options(scope, o, tp)), keys_{.weight = &kv_b_.weight(),
+                                                         .sizes = sizes_,
+                                                         .heads = local_heads_} {}
 
 void LatentAttention::turn(const at::Tensor& out, const at::Tensor& x, const at::Tensor& positions,
                            bool back) const {
@@ -170,6 +173,30 @@ at::Tensor LatentAttention::attend_absorbed(const at::Tensor& q_flat,
   return out.flatten(1);
 }
 
+at::Tensor LatentAttention::attend_travelling(const at::Tensor& q_flat, const Latents& own,
+                                              const nn::ForwardContext& ctx) const {
+  const at::Tensor positions = ctx.layout->positions;
+  at::Tensor q;
+  {
+    const nn::NoAutograd guard;
+    q = q_flat.detach().unflatten(1, {local_heads_, keys_.key_size()});
+    turn(rotary_part(q), rotary_part(q), positions, false); // q_ does not need its output
+  }
+  nn::record("turn_queries", {q_flat}, {q}, {positions}, [this](auto&& grads, nn::Saved& saved) {
+    const nn::NoAutograd guard;
+    const at::Tensor dq = grads[0].clone();
+    turn(rotary_part(dq), rotary_part(dq), saved[0], true);
+    return std::vector<at::Tensor>{dq.flatten(1)};
+  });
+  // Each tensor rank adds the gradient of its heads, as ColumnParallelLinear would sum it.
+  const at::Tensor latent = tp_.sequence ? comm::all_gather(own.latent, 0, tp_.group)
+                            : planted("latent_gradient_of_one_tensor_rank")
+                                ? own.latent
+                                : comm::copy_to(own.latent, tp_.group);
+  return context_attention(q, at::cat({latent, own.key}, 1).unsqueeze(1), keys_, core_, context_,
+                           ctx);
+}
+
 at::Tensor LatentAttention::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {
   const Latents own = latents(x, ctx);
   const at::Tensor q = queries(x, ctx);
@@ -179,6 +206,8 @@ at::Tensor LatentAttention::forward(const at::Tensor& x, const nn::ForwardContex
         ctx.cache->append(this, at::cat({all, own.key}, 1).unsqueeze(1), {});
     if (!ctx.cache->all_new()) return proj_.forward(attend_absorbed(q, kept, ctx), ctx);
   }
+  if (ctx.layout->whole != nullptr && latents_travel(keys_, context_))
+    return proj_.forward(attend_travelling(q, own, ctx), ctx);
   const AttentionOperands operands = expand(q, own, ctx);
   if (ctx.layout->whole != nullptr)
     return proj_.forward(context_attention(operands, core_, context_, ctx), ctx);

@@ -12,7 +12,8 @@
 /// values: kv_b moves to the queries and to the outputs (the absorbed form).
 /// Collectives: those of ColumnParallelLinear and RowParallelLinear, and for the rotary key an
 /// all-reduce of its gradient (sequence parallel: an all-gather, and a reduce-scatter of it); with
-/// a cut layout those of context_attention, to the heads' keys and values.
+/// a cut layout those of context_attention, to latents if these are smaller than the heads' keys
+/// and values.
 /// Throws ConfigError if t does not divide n. Source: DeepSeek-V2 (arXiv:2405.04434) sec. 2.1.
 #pragma once
 
@@ -20,6 +21,7 @@
 #include <optional>
 
 #include "pentatron/layers/attention_options.h"
+#include "pentatron/layers/latent_keys.h"
 #include "pentatron/layers/norm.h"
 #include "pentatron/layers/rotary.h"
 #include "pentatron/parallel/context/context_parallel.h"
@@ -57,6 +59,9 @@ class LatentAttention {
   /// Of new tokens to the kept ones [T, n e].
   at::Tensor attend_absorbed(const at::Tensor& q, const nn::KvCache::Layer& kept,
                              const nn::ForwardContext& ctx) const;
+  /// Over context-parallel ranks, to latents. [T, n e]
+  at::Tensor attend_travelling(const at::Tensor& q, const Latents& own,
+                               const nn::ForwardContext& ctx) const;
   /// The rotary features of heads [T, n, p + d].
   at::Tensor rotary_part(const at::Tensor& heads) const {
     return heads.narrow(2, sizes_.plain_size, sizes_.rotary_size);
@@ -77,6 +82,7 @@ class LatentAttention {
   parallel::ColumnParallelLinear kv_b_;
   parallel::RowParallelLinear proj_;
   CoreAttentionOptions core_;
+  LatentKeys keys_;
 };
 
 } // namespace pentatron::layers

@@ -31,16 +31,18 @@ Moe::Moe(const nn::Scope& scope, const MoeOptions& o, parallel::TensorParallel t
          const parallel::ExpertParallel& experts)
     : name_(scope.prefix()), options_(o), tp_(std::move(tp)), experts_(experts) {
   const int64_t e = o.router.experts, h = o.expert.hidden, f = o.expert.ffn;
+  const int64_t width = o.latent > 0 ? o.latent : h; // of what experts read and give
   // Each rank routes tokens of its own, with and without sequence parallel.
   const nn::Placement of_tokens = planted("router_gradient_of_one_tensor_rank")
                                       ? nn::Placement::replicate()
                                       : nn::Placement::partial();
-  const nn::ShardSpec router{.name = {}, .shape = {e, h}, .placements = {{"tp", of_tokens}}};
-  router_ = &scope.param("router.weight", router, nn::Init::normal(o.expert.init_std));
-  if (o.router_bias)
-    router_bias_ =
-        &scope.param("router.bias", {.name = {}, .shape = {e}, .placements = {{"tp", of_tokens}}},
-                     nn::Init::constant(0));
+  const auto of_own_tokens = [&](const std::string& name, std::vector<int64_t> shape, double std) {
+    return &scope.param(name,
+                        {.name = {}, .shape = std::move(shape), .placements = {{"tp", of_tokens}}},
+                        std > 0 ? nn::Init::normal(std) : nn::Init::constant(0));
+  };
+  router_ = of_own_tokens("router.weight", {e, h}, o.expert.init_std);
+  if (o.router_bias) router_bias_ = of_own_tokens("router.bias", {e}, 0);
   if (o.expert_bias)
     expert_bias_ =
         &scope.buffer("router.expert_bias", {.name = {}, .shape = {e}}, nn::Init::constant(0));
@@ -50,17 +52,27 @@ Moe::Moe(const nn::Scope& scope, const MoeOptions& o, parallel::TensorParallel t
   const int64_t up = o.expert.gated ? 2 * f : f;
   const nn::Scope here = scope.at(expert_coordinates(experts_)) / "experts";
   fc1_ = &expert_param(here, "fc1.weight",
-                       {.name = {}, .shape = {e, up, h}, .parts = parts, .parts_dim = 1}, 1,
+                       {.name = {}, .shape = {e, up, width}, .parts = parts, .parts_dim = 1}, 1,
                        nn::Init::normal(o.expert.init_std));
-  fc2_ = &expert_param(here, "fc2.weight", {.name = {}, .shape = {e, h, f}}, 2,
+  fc2_ = &expert_param(here, "fc2.weight", {.name = {}, .shape = {e, width, f}}, 2,
                        nn::Init::normal(o.expert.proj_init_std));
   if (o.expert.bias) {
     fc1_bias_ = &expert_param(here, "fc1.bias",
                               {.name = {}, .shape = {e, up}, .parts = parts, .parts_dim = 1}, 1,
                               nn::Init::constant(0));
-    fc2_bias_ =
-        &expert_param(here, "fc2.bias", {.name = {}, .shape = {e, h}}, -1, nn::Init::constant(0));
+    fc2_bias_ = &expert_param(here, "fc2.bias", {.name = {}, .shape = {e, width}}, -1,
+                              nn::Init::constant(0));
   }
+  if (o.latent > 0) {
+    down_ = of_own_tokens("fc1_latent_proj.weight", {width, h}, o.expert.init_std);
+    up_ = of_own_tokens("fc2_latent_proj.weight", {h, width}, o.expert.proj_init_std);
+    if (o.expert.bias) {
+      down_bias_ = of_own_tokens("fc1_latent_proj.bias", {width}, 0);
+      up_bias_ = of_own_tokens("fc2_latent_proj.bias", {h}, 0);
+    }
+  }
+  fc1_adapter_ = parallel::GroupedAdapter::make(here, *fc1_);
+  fc2_adapter_ = parallel::GroupedAdapter::make(here, *fc2_);
   if (o.shared) shared_.emplace(scope / "shared", *o.shared, tp_);
   if (o.shared_gate)
     shared_gate_ =
@@ -107,7 +119,31 @@ parallel::Routed Moe::choose(const at::Tensor& own, const nn::ForwardContext& ct
   return choice;
 }
 
-at::Tensor Moe::routed(const at::Tensor& x, const nn::ForwardContext& ctx) const {
+at::Tensor Moe::of_experts(const parallel::Dispatch::Arrived& arrived,
+                           const std::vector<nn::RowRange>& ranges,
+                           const nn::ForwardContext& ctx) const {
+  const at::Tensor& probs = arrived.values;
+  at::Tensor up = nn::grouped_linear(arrived.rows, ranges, *fc1_, fc1_bias_, {}, ctx);
+  if (fc1_adapter_ != nullptr) up = fc1_adapter_->forward(arrived.rows, ranges, up, ctx);
+  const at::Tensor active = nn::activation(
+      up, options_.expert.activation, options_.expert.gated,
+      experts_.group.size() > 1 && planted("expert_weight_applied_twice") ? probs * probs : probs,
+      options_.expert.gate);
+  // The bias of the output belongs to one rank of etp; the sum of their results must have it once.
+  const bool with_bias =
+      experts_.group.rank() % experts_.etp == 0 || planted("expert_bias_on_every_rank");
+  const at::Tensor out =
+      nn::grouped_linear(active, ranges, *fc2_, with_bias ? fc2_bias_ : nullptr, probs, ctx);
+  return fc2_adapter_ == nullptr ? out : fc2_adapter_->forward(active, ranges, out, ctx);
+}
+
+at::Tensor Moe::of_shared(const at::Tensor& x, const nn::ForwardContext& ctx) const {
+  const at::Tensor y = shared_->forward(x, ctx);
+  if (shared_gate_ == nullptr) return y;
+  return nn::sigmoid_gate(y, nn::linear(x, *shared_gate_, nullptr, ctx));
+}
+
+at::Tensor Moe::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {
   const at::Tensor own = parallel::own_rows(x, tp_);
   const parallel::Routed choice = choose(own, ctx);
   const int64_t least =
@@ -116,37 +152,30 @@ at::Tensor Moe::routed(const at::Tensor& x, const nn::ForwardContext& ctx) const
                                       options_.capacity.factor)
           : 0;
   const parallel::Dispatch dispatch(choice.experts, options_.router.experts, experts_, least);
-  const at::Tensor rows = dispatch.send(own), probs = dispatch.send_values(choice.probs);
-  const at::Tensor up = nn::grouped_linear(rows, dispatch.ranges(), *fc1_, fc1_bias_, {}, ctx);
-  const at::Tensor active = nn::activation(
-      up, options_.expert.activation, options_.expert.gated,
-      experts_.group.size() > 1 && planted("expert_weight_applied_twice") ? probs * probs : probs,
-      options_.expert.gate);
-  // The bias of the output belongs to one rank of etp; the sum of their results must have it once.
-  const bool with_bias =
-      experts_.group.rank() % experts_.etp == 0 || planted("expert_bias_on_every_rank");
-  const at::Tensor out = nn::grouped_linear(active, dispatch.ranges(), *fc2_,
-                                            with_bias ? fc2_bias_ : nullptr, probs, ctx);
-  return parallel::join_rows(dispatch.take_back(out), x.size(0), tp_);
-}
-
-at::Tensor Moe::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {
-  at::Tensor y = routed(x, ctx);
+  const auto sent = dispatch.send(down_ != nullptr ? nn::linear(own, *down_, down_bias_, ctx) : own,
+                                  choice.probs);
+  // Backward goes the same way in reverse: gradients of the rows set off before those of the shared
+  // experts are computed. Sums are made in one order with and without it.
+  at::Tensor shared;
+  if (shared_ && experts_.overlap_shared) shared = of_shared(x, ctx);
+  const at::Tensor rows = of_experts(dispatch.arrive(sent), dispatch.ranges(), ctx);
+  at::Tensor y = dispatch.take_back(rows);
+  if (up_ != nullptr) y = nn::linear(y, *up_, up_bias_, ctx);
+  y = parallel::join_rows(y, x.size(0), tp_);
   if (!shared_) return y;
-  at::Tensor shared = shared_->forward(x, ctx);
-  if (shared_gate_ != nullptr)
-    shared = nn::sigmoid_gate(shared, nn::linear(x, *shared_gate_, nullptr, ctx));
-  return y + shared;
+  return y + (shared.defined() ? shared : of_shared(x, ctx));
 }
 
 nn::Cost Moe::cost(const MoeOptions& o, const nn::LayerShape& shape) {
   const int64_t t = shape.tokens, k = o.router.top_k, rows = t * k, e = o.router.experts;
   const int64_t f = o.expert.ffn, up = o.expert.gated ? 2 * f : f, h = o.expert.hidden;
+  const int64_t width = o.latent > 0 ? o.latent : h;
   nn::Cost cost;
   cost.forward_gemm_flops =
-      2.0 * static_cast<double>(rows) * static_cast<double>(h) * static_cast<double>(up + f);
-  // x, the rows sent, and what the experts keep of them.
-  cost.saved_bytes = shape.element_bytes * (t * h + rows * (h + up + f));
+      2.0 * static_cast<double>(rows) * static_cast<double>(width) * static_cast<double>(up + f) +
+      4.0 * static_cast<double>(t) * static_cast<double>(h) * static_cast<double>(o.latent);
+  // x, the rows sent, what the experts keep of them, and the sums that leave the latent.
+  cost.saved_bytes = shape.element_bytes * (t * h + rows * (width + up + f) + t * o.latent);
   cost.saved_bytes += shape.acc_bytes * rows; // weights
   // Of the router: logits, choices, and scores where they are of all experts. Of the dispatch: the
   // rows of tokens and the tokens of rows.

@@ -4,11 +4,14 @@
 /// Shapes, T = outer tokens, h = hidden: x [T, h] -> [T, h]. Parameters: router.weight [E, h],
 /// router.bias [E] and the buffer router.expert_bias [E]; experts.fc1.weight [E, f or 2 f, h],
 /// experts.fc2.weight [E, h, f] and their biases; shared.fc1, shared.fc2 as of an Mlp,
-/// shared_gate.weight [1, h].
+/// shared_gate.weight [1, h]. With a latent of width l, experts have l in place of h, and
+/// fc1_latent_proj [l, h] and fc2_latent_proj [h, l], with biases as the experts', lead there and
+/// back.
 ///
 /// Collectives: those of parallel::Dispatch and of auxiliary losses; without sequence parallel an
 /// all-gather over tp.
-/// Source: Shazeer et al. 2017 (arXiv:1701.06538), DeepSeekMoE (arXiv:2401.06066).
+/// Source: Shazeer et al. 2017 (arXiv:1701.06538), DeepSeekMoE (arXiv:2401.06066); latents as
+/// Megatron-LM's --moe-latent-size.
 #pragma once
 
 #include <optional>
@@ -17,12 +20,14 @@
 #include "pentatron/parallel/expert/balance.h"
 #include "pentatron/parallel/expert/capacity.h"
 #include "pentatron/parallel/expert/dispatch.h"
+#include "pentatron/parallel/expert/grouped_adapter.h"
 #include "pentatron/parallel/expert/router.h"
 
 namespace pentatron::layers {
 
 struct MoeOptions {
-  MlpOptions expert; ///< of one; without dropout
+  MlpOptions expert;  ///< of one; without dropout
+  int64_t latent = 0; ///< width that experts work in; 0: hidden
   parallel::RouterOptions router;
   bool router_bias = false; ///< of the logits
   bool expert_bias = false; ///< of the selection: a buffer that steps move towards equal load
@@ -45,7 +50,10 @@ class Moe {
   static nn::Cost cost(const MoeOptions& options, const nn::LayerShape& shape);
 
  private:
-  at::Tensor routed(const at::Tensor& x, const nn::ForwardContext& ctx) const;
+  at::Tensor of_experts(const parallel::Dispatch::Arrived& arrived,
+                        const std::vector<nn::RowRange>& ranges,
+                        const nn::ForwardContext& ctx) const;
+  at::Tensor of_shared(const at::Tensor& x, const nn::ForwardContext& ctx) const;
   /// Of this rank's tokens; a choice that is dropped has expert -1.
   parallel::Routed choose(const at::Tensor& own, const nn::ForwardContext& ctx) const;
 
@@ -55,6 +63,8 @@ class Moe {
   parallel::ExpertParallel experts_;
   nn::Param *router_, *router_bias_ = nullptr, *expert_bias_ = nullptr;
   nn::Param *fc1_, *fc1_bias_ = nullptr, *fc2_, *fc2_bias_ = nullptr;
+  std::shared_ptr<const parallel::GroupedAdapter> fc1_adapter_, fc2_adapter_; ///< null: none
+  nn::Param *down_ = nullptr, *down_bias_ = nullptr, *up_ = nullptr, *up_bias_ = nullptr;
   std::optional<Mlp> shared_;
   nn::Param* shared_gate_ = nullptr;
 };

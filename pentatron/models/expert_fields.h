@@ -26,6 +26,12 @@ template <class C> constexpr auto expert_fields() {
             "hidden size of each expert; default: ffn_hidden_size")
           .size()
           .only_for(T::kGpt),
+      field("moe_latent_size", &C::moe_latent_size,
+            "size of the latent that the experts work in: tokens are projected to it before they "
+            "go to their experts, and results are projected back; router and shared experts work "
+            "on hidden states; default: none")
+          .size()
+          .only_for(T::kGpt),
       field("moe_router_topk", &C::moe_router_topk, "number of experts that work on each token")
           .range(1, kMostExperts)
           .only_for(T::kGpt),
@@ -72,14 +78,20 @@ template <class C> constexpr auto expert_fields() {
           .on_resume(OnResume::kTold)
           .only_for(T::kGpt),
       field("moe_router_load_balancing_type", &C::moe_router_load_balancing_type,
-            "how training balances the load of experts; global_aux_loss: a loss over the load in "
+            "how training balances the load of experts, in one way or by several losses; "
+            "global_aux_loss: a loss over the load in "
             "the last step; seq_aux_loss: over that in each sample; aux_loss: over that in each "
             "microbatch of a data-parallel rank; sinkhorn: select experts in training by "
             "Sinkhorn's iteration over the tokens of a rank; none: not")
+          .not_empty()
+          .or_one()
           .on_resume(OnResume::kTold)
           .only_for(T::kGpt),
       field("moe_aux_loss_coeff", &C::moe_aux_loss_coeff,
-            "weight of the load balancing loss, which is 1 for equal load")
+            "weight of the load balancing loss, which is 1 for equal load; one for each of "
+            "moe_router_load_balancing_type")
+          .not_empty()
+          .or_one()
           .non_negative()
           .max(kMostRouterLoss)
           .on_resume(OnResume::kTold)

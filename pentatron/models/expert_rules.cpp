@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
 #include "pentatron/config/config.h"
@@ -23,6 +24,7 @@ void ModelConfig::validate_experts(config::Violations& violations, std::string_v
     };
     idle(moe_layer_freq != none.moe_layer_freq, "moe_layer_freq");
     idle(moe_ffn_hidden_size.has_value(), "moe_ffn_hidden_size");
+    idle(moe_latent_size.has_value(), "moe_latent_size");
     idle(moe_router_topk != none.moe_router_topk, "moe_router_topk");
     idle(moe_router_logit_bias, "moe_router_logit_bias");
     idle(moe_router_score_function != none.moe_router_score_function, "moe_router_score_function");
@@ -36,7 +38,7 @@ void ModelConfig::validate_experts(config::Violations& violations, std::string_v
     idle(moe_router_enable_expert_bias, "moe_router_enable_expert_bias");
     idle(moe_router_load_balancing_type != none.moe_router_load_balancing_type,
          "moe_router_load_balancing_type");
-    idle(moe_aux_loss_coeff != 0, "moe_aux_loss_coeff");
+    idle(moe_aux_loss_coeff != none.moe_aux_loss_coeff, "moe_aux_loss_coeff");
     idle(moe_z_loss_coeff != 0, "moe_z_loss_coeff");
     idle(moe_input_jitter_eps != 0, "moe_input_jitter_eps");
     idle(moe_router_force_load_balancing, "moe_router_force_load_balancing");
@@ -127,16 +129,36 @@ void ModelConfig::validate_balance(config::Violations& violations, std::string_v
     if (given)
       violations.add(key(name), fmt::format("{} has no effect {}", key(name), why), remedy);
   };
-  const bool has_loss = moe_router_load_balancing_type != LoadBalancing::kSinkhorn &&
-                        moe_router_load_balancing_type != LoadBalancing::kNone;
-  const std::string_view type = config::to_string(moe_router_load_balancing_type);
-  idle(!has_loss && moe_aux_loss_coeff != 0, "moe_aux_loss_coeff",
-       fmt::format("with {}={}", key("moe_router_load_balancing_type"), type),
-       fmt::format("{}=0", key("moe_aux_loss_coeff")));
-  idle(has_loss && moe_aux_loss_coeff == 0 &&
-           moe_router_load_balancing_type != none.moe_router_load_balancing_type,
-       "moe_router_load_balancing_type", fmt::format("without {}", key("moe_aux_loss_coeff")),
-       fmt::format("{}=0.01", key("moe_aux_loss_coeff")));
+  const std::vector<LoadBalancing>& types = moe_router_load_balancing_type;
+  const std::string type_key = key("moe_router_load_balancing_type"),
+                    coeff_key = key("moe_aux_loss_coeff");
+  const auto no_loss = std::ranges::find_if(types, [](LoadBalancing type) {
+    return type == LoadBalancing::kSinkhorn || type == LoadBalancing::kNone;
+  });
+  const std::string_view way = no_loss == types.end() ? "" : config::to_string(*no_loss);
+  const bool weighted = std::ranges::any_of(moe_aux_loss_coeff, [](double c) { return c != 0; });
+  if (types.size() > 1 && no_loss != types.end())
+    return violations.add(
+        type_key,
+        fmt::format("{} has {} beside other ways to balance, which are losses", type_key, way),
+        fmt::format("{}={}", type_key, way));
+  for (size_t i = 0; i < types.size(); ++i)
+    if (std::ranges::count(types, types[i]) > 1)
+      return violations.add(type_key,
+                            fmt::format("{} has {} twice", type_key, config::to_string(types[i])),
+                            fmt::format("{}={}", type_key, config::to_string(types[i])));
+  if (no_loss == types.end() && (weighted || types.size() > 1) &&
+      types.size() != moe_aux_loss_coeff.size())
+    return violations.add(
+        coeff_key,
+        fmt::format("{} has {} value{} for the {} of {}", coeff_key, moe_aux_loss_coeff.size(),
+                    moe_aux_loss_coeff.size() == 1 ? "" : "s", types.size(), type_key),
+        fmt::format("{}=[{}]", coeff_key, fmt::join(std::vector<double>(types.size(), 0.01), ",")));
+  idle(no_loss != types.end() && weighted, "moe_aux_loss_coeff",
+       fmt::format("with {}={}", type_key, way), fmt::format("{}=0", coeff_key));
+  idle(no_loss == types.end() && !weighted && types != none.moe_router_load_balancing_type,
+       "moe_router_load_balancing_type", fmt::format("without {}", coeff_key),
+       fmt::format("{}=[{}]", coeff_key, fmt::join(std::vector<double>(types.size(), 0.01), ",")));
   idle(!moe_router_enable_expert_bias && moe_router_bias_update_rate != 0 &&
            moe_router_bias_update_rate != none.moe_router_bias_update_rate,
        "moe_router_bias_update_rate",
@@ -148,15 +170,14 @@ void ModelConfig::validate_balance(config::Violations& violations, std::string_v
        "moe_token_drop_policy", capacity, capacity_remedy);
   idle(!moe_expert_capacity_factor && moe_pad_expert_input_to_capacity,
        "moe_pad_expert_input_to_capacity", capacity, capacity_remedy);
-  if (moe_router_enable_expert_bias && moe_router_load_balancing_type == LoadBalancing::kSinkhorn)
+  if (moe_router_enable_expert_bias && balanced_by(LoadBalancing::kSinkhorn))
     violations.add(key("moe_router_load_balancing_type"),
                    fmt::format("{}=sinkhorn and {}=true both balance the selection, and the bias "
                                "would outweigh the other",
                                key("moe_router_load_balancing_type"),
                                key("moe_router_enable_expert_bias")),
                    fmt::format("{}=none", key("moe_router_load_balancing_type")));
-  idle(moe_router_force_load_balancing &&
-           moe_router_load_balancing_type == LoadBalancing::kSinkhorn,
+  idle(moe_router_force_load_balancing && balanced_by(LoadBalancing::kSinkhorn),
        "moe_router_load_balancing_type",
        fmt::format("with {}=true", key("moe_router_force_load_balancing")),
        fmt::format("{}=none", key("moe_router_load_balancing_type")));

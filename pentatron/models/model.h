@@ -29,6 +29,7 @@ struct ModelBuild {
   bool recompute_activations = false; ///< of MLPs
   /// Of each shared parameter that several pipeline ranks hold: which of them this rank is.
   std::map<std::string, nn::AxisPosition, std::less<>> shared = {};
+  std::shared_ptr<const nn::AdapterPlan> adapters = {}; ///< of linear layers; null: none
   std::vector<SegmentRange> stages; ///< that this rank holds, ascending; empty: the whole model
 };
 

@@ -42,6 +42,19 @@ double ModelConfig::score_scale() const {
   return plain * mscale * mscale;
 }
 
+bool ModelConfig::balanced_by(LoadBalancing type) const {
+  return std::ranges::find(moe_router_load_balancing_type, type) !=
+         moe_router_load_balancing_type.end();
+}
+
+std::vector<std::pair<LoadBalancing, double>> ModelConfig::balance_losses() const {
+  std::vector<std::pair<LoadBalancing, double>> losses;
+  for (size_t i = 0; i < moe_router_load_balancing_type.size(); ++i)
+    if (i < moe_aux_loss_coeff.size() && moe_aux_loss_coeff[i] > 0)
+      losses.emplace_back(moe_router_load_balancing_type[i], moe_aux_loss_coeff[i]);
+  return losses;
+}
+
 bool ModelConfig::is_moe_layer(int64_t index) const {
   return num_moe_experts && is_in_layer_pattern(moe_layer_freq, num_layers, index);
 }

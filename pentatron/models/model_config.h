@@ -70,6 +70,7 @@ struct ModelConfig {
   std::optional<int64_t> num_moe_experts;
   std::string moe_layer_freq = "1";
   std::optional<int64_t> moe_ffn_hidden_size;
+  std::optional<int64_t> moe_latent_size;
   int64_t moe_router_topk = 2;
   bool moe_router_logit_bias = false;
   RouterScoreFunction moe_router_score_function = RouterScoreFunction::kSoftmax;
@@ -81,8 +82,8 @@ struct ModelConfig {
   std::optional<int64_t> moe_router_group_score_topk;
   bool moe_router_enable_expert_bias = false;
   double moe_router_bias_update_rate = 1e-3;
-  LoadBalancing moe_router_load_balancing_type = LoadBalancing::kGlobal;
-  double moe_aux_loss_coeff = 0.0;
+  std::vector<LoadBalancing> moe_router_load_balancing_type = {LoadBalancing::kGlobal};
+  std::vector<double> moe_aux_loss_coeff = {0.0};
   double moe_z_loss_coeff = 0.0;
   double moe_input_jitter_eps = 0.0;
   bool moe_router_force_load_balancing = false;
@@ -134,6 +135,10 @@ struct ModelConfig {
   int64_t num_parameters() const;
   /// Hidden size of one expert.
   int64_t expert_ffn_size() const { return moe_ffn_hidden_size.value_or(ffn_size()); }
+  /// Whether moe_router_load_balancing_type has it.
+  bool balanced_by(LoadBalancing type) const;
+  /// The load balancing losses with their weights, those above 0.
+  std::vector<std::pair<LoadBalancing, double>> balance_losses() const;
   /// Whether layer `index` has experts in the place of an MLP.
   bool is_moe_layer(int64_t index) const;
   /// The longest sequence that it has positions for; none: any.

@@ -116,10 +116,8 @@ parallel::RouterScore router_score(RouterScoreFunction f) {
   PT_DCHECK(false);
 }
 
-/// That of a loss with a weight.
-parallel::Balance balance_of(const ModelConfig& c) {
-  if (c.moe_aux_loss_coeff == 0) return parallel::Balance::kNone;
-  switch (c.moe_router_load_balancing_type) {
+parallel::Balance balance_of(LoadBalancing type) {
+  switch (type) {
   case LoadBalancing::kGlobal:
     return parallel::Balance::kGlobal;
   case LoadBalancing::kSequence:
@@ -128,7 +126,7 @@ parallel::Balance balance_of(const ModelConfig& c) {
     return parallel::Balance::kMicrobatch;
   case LoadBalancing::kSinkhorn:
   case LoadBalancing::kNone:
-    return parallel::Balance::kNone;
+    break; // no losses
   }
   PT_DCHECK(false);
 }
@@ -140,6 +138,7 @@ layers::MoeOptions moe_options(const ModelConfig& c, const layers::MlpOptions& m
                 open = c.moe_router_group_topk.value_or(groups);
   layers::MoeOptions o{
       .expert = mlp,
+      .latent = c.moe_latent_size.value_or(0),
       .router = {.experts = *c.num_moe_experts,
                  .top_k = c.moe_router_topk,
                  .score = router_score(c.moe_router_score_function),
@@ -154,14 +153,16 @@ layers::MoeOptions moe_options(const ModelConfig& c, const layers::MlpOptions& m
       .expert_bias = c.moe_router_enable_expert_bias,
       .shared = {},
       .shared_gate = c.moe_shared_expert_gate,
-      .auxiliary = {.balance = balance_of(c), .z_loss = c.moe_z_loss_coeff > 0},
+      .auxiliary = {.z_loss = c.moe_z_loss_coeff > 0},
       .capacity = {.factor = c.moe_expert_capacity_factor.value_or(0),
                    .by_position = c.moe_token_drop_policy == TokenDropPolicy::kPosition,
                    .pad = c.moe_pad_expert_input_to_capacity},
-      .sinkhorn = c.moe_router_load_balancing_type == LoadBalancing::kSinkhorn,
+      .sinkhorn = c.balanced_by(LoadBalancing::kSinkhorn),
       .forced_balance = c.moe_router_force_load_balancing,
       .jitter = c.moe_input_jitter_eps,
       .site = site};
+  for (const auto& [type, weight] : c.balance_losses())
+    o.auxiliary.balance.push_back(balance_of(type));
   o.expert.ffn = c.expert_ffn_size();
   if (c.moe_shared_expert_intermediate_size) {
     o.shared = mlp;
@@ -175,14 +176,13 @@ layers::MoeOptions moe_options(const ModelConfig& c, const layers::MlpOptions& m
 std::vector<AuxiliaryTerm> auxiliary_terms(const ModelConfig& c) {
   std::vector<AuxiliaryTerm> terms;
   if (!c.num_moe_experts) return terms;
-  const parallel::Balance balance = balance_of(c);
   using Per = AuxiliaryTerm::Per;
-  if (balance != parallel::Balance::kNone)
-    terms.push_back({.name = parallel::balance_term(balance),
-                     .weight = c.moe_aux_loss_coeff,
-                     .per = balance == parallel::Balance::kGlobal     ? Per::kToken
-                            : balance == parallel::Balance::kSequence ? Per::kSample
-                                                                      : Per::kMicrobatch});
+  for (const auto& [type, weight] : c.balance_losses())
+    terms.push_back({.name = parallel::balance_term(balance_of(type)),
+                     .weight = weight,
+                     .per = type == LoadBalancing::kGlobal     ? Per::kToken
+                            : type == LoadBalancing::kSequence ? Per::kSample
+                                                               : Per::kMicrobatch});
   if (c.moe_z_loss_coeff > 0)
     terms.push_back({.name = parallel::kZLoss, .weight = c.moe_z_loss_coeff, .per = Per::kToken});
   return terms;
@@ -328,6 +328,7 @@ nn::Segment::Output LmHead::forward(const std::vector<at::Tensor>& taken,
   if (ctx.wanted.hidden) ctx.deposit(kLastHiddenState, parallel::gathered_tokens(x, tp_));
   if (options_.scale != 1) x = x * options_.scale;
   if (ctx.wanted.logits) ctx.deposit(kLogits, head_.logits(x, ctx.wanted.logit_rows));
+  if (ctx.wanted.scored_rows.defined()) head_.score_tokens(x, ctx);
   if (!ctx.wanted.loss) return {};
   at::Tensor loss = head_.loss(x, ctx.batch->field("labels"), kLmLoss, ctx);
   for (size_t i = 0; i < options_.further.size(); ++i) {

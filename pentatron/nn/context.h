@@ -163,7 +163,14 @@ struct Wanted {
   at::Tensor logit_rows = {}; ///< [R] int64, tokens whose logits are wanted; undefined: all
   bool hidden = false;        ///< the hidden states behind the last norm
   bool scores = false;        ///< StepState::hits and predictions
+  /// Tokens whose labels are scored: [R] int64 each, numbers of tokens and labels; a token may be
+  /// there several times. Gives kTokenLogProbs and kTokenHits; undefined: none.
+  at::Tensor scored_rows = {}, scored_labels = {};
 };
+/// [R]: ln p of each label in the accumulate type, and whether it has the largest logit (the first
+/// of equals).
+inline constexpr const char* kTokenLogProbs = "token_log_probs";
+inline constexpr const char* kTokenHits = "token_hits";
 /// By name: "loss" (scaled), and what was wanted: "logits", "hidden", ...; on ranks that compute
 /// it.
 using PassResults = std::map<std::string, at::Tensor, std::less<>>;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "pentatron/nn/adapter.h"
 #include "pentatron/nn/param.h"
 
 namespace pentatron::nn {
@@ -19,11 +20,28 @@ class Scope {
         unit_(unit) {}
 
   Scope operator/(const std::string& name) const {
-    return {*params_, dtype_, where_, join(name), unit_};
+    Scope scope = *this;
+    scope.prefix_ = join(name);
+    return scope;
   }
   /// The same place for parameters that lie along other axes: those of experts.
-  Scope at(Coordinates where) const { return {*params_, dtype_, std::move(where), prefix_, unit_}; }
-  Scope of_unit(int64_t unit) const { return {*params_, dtype_, where_, prefix_, unit}; }
+  Scope at(Coordinates where) const {
+    Scope scope = *this;
+    scope.where_ = std::move(where);
+    return scope;
+  }
+  Scope of_unit(int64_t unit) const {
+    Scope scope = *this;
+    scope.unit_ = unit;
+    return scope;
+  }
+  /// Linear layers below get these adapters; null: none. The plan outlives the construction.
+  Scope with_adapters(const AdapterPlan* adapters) const {
+    Scope scope = *this;
+    scope.adapters_ = adapters;
+    return scope;
+  }
+  const AdapterPlan* adapters() const { return adapters_; }
   /// A parameter that several pipeline ranks hold, of which this one is at `position`; one holder:
   /// like any other. `spec.name` is replaced by the full name.
   Param& shared_param(const std::string& name, ShardSpec spec, Init init,
@@ -62,6 +80,7 @@ class Scope {
   Coordinates where_;
   std::string prefix_;
   int64_t unit_;
+  const AdapterPlan* adapters_ = nullptr;
 };
 
 } // namespace pentatron::nn

@@ -64,9 +64,10 @@ at::Tensor narrow_box(at::Tensor tensor, const std::vector<int64_t>& offset,
   return tensor;
 }
 
-/// Writes normal numbers of the box's global addresses into a new CPU tensor of the box's size.
-at::Tensor normal_box(const ShardSpec& spec, const LocalBox& box, const Stream& stream,
-                      double std) {
+/// Writes random numbers of the box's global addresses into a new CPU tensor of the box's size.
+at::Tensor random_box(const ShardSpec& spec, const LocalBox& box, const Stream& stream,
+                      const Init& init) {
+  const bool uniform = init.kind == Init::Kind::kUniform;
   at::Tensor block = at::empty(box.size, at::kDouble);
   double* out = block.data_ptr<double>();
   const int64_t columns = box.size.back();
@@ -83,8 +84,9 @@ at::Tensor normal_box(const ShardSpec& spec, const LocalBox& box, const Stream& 
                          stride *= spec.shape[dim];
                        }
                        for (int64_t c = 0; c < columns; ++c) {
-                         out[row * columns + c] =
-                             std * stream.normal(static_cast<uint64_t>(index + c));
+                         const auto at = static_cast<uint64_t>(index + c);
+                         out[row * columns + c] = init.value * (uniform ? 2 * stream.uniform(at) - 1
+                                                                        : stream.normal(at));
                        }
                      }
                    });
@@ -105,7 +107,7 @@ void Param::initialize(uint64_t seed) {
     if (init_.kind == Init::Kind::kConstant) {
       target.fill_(init_.value);
     } else {
-      target.copy_(normal_box(spec_, box, stream, init_.value));
+      target.copy_(random_box(spec_, box, stream, init_));
     }
   }
 }

@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include <ATen/core/Tensor.h>
 
 #include "pentatron/base/philox.h"
+#include "pentatron/nn/low_precision.h"
 #include "pentatron/nn/shard_spec.h"
 
 namespace pentatron::nn {
@@ -16,12 +18,13 @@ namespace pentatron::nn {
 /// What the elements are before training. Numbers come from Stream(seed, "init/" + name), indexed
 /// by the global element.
 struct Init {
-  enum class Kind : uint8_t { kConstant, kNormal };
+  enum class Kind : uint8_t { kConstant, kNormal, kUniform };
   Kind kind = Kind::kConstant;
-  double value = 0; ///< the constant, or the standard deviation
+  double value = 0; ///< the constant, the standard deviation, or the bound of (-value, value)
 
   static Init constant(double c) { return {Kind::kConstant, c}; }
   static Init normal(double std) { return {Kind::kNormal, std}; }
+  static Init uniform(double bound) { return {Kind::kUniform, bound}; }
 };
 
 /// Whose data-parallel ranks hold addends of a gradient: those with the same dense layers, or those
@@ -87,11 +90,21 @@ class Param {
   /// Fills value by global index; padding rows become zero.
   void initialize(uint64_t seed);
 
+  /// Whether it is the weight of a linear layer inside a layer of the model: its products may be in
+  /// low precision.
+  bool linear = false;
+  std::optional<LowPrecision> low_precision; ///< of its products; none: in the type of the model
+
   /// Its family; to be set before a ParamStore gives it storage.
   ReductionGroup group = ReductionGroup::kDense;
   bool trainable = true;
   std::string rule;
   bool whole = false;
+  double lr_scale = 1; ///< multiplies the learning rate
+  /// Part of an adapter: it trains beside a frozen base (nn/adapter.h).
+  bool adapter = false;
+  /// The weight of a linear layer that takes adapters.
+  bool adaptable = false;
   /// Of an embedding table: the global row whose lookups add no gradient; -1: none.
   int64_t padding_row = -1;
   ParamFamily family() const { return {group, dtype_, trainable, rule, whole}; }

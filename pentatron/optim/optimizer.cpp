@@ -108,8 +108,9 @@ std::vector<Optimizer::Run> Optimizer::runs_of(const State& state) const {
   int64_t end = -1; // of the last run, with the gap behind it: zero, and zero it stays
   for (const nn::Piece& piece : state.shard.shard.pieces) {
     const nn::ShardSpec& spec = piece.param->spec();
-    const Factors factors = factors_of(config_.param_groups, piece.param->name(),
-                                       std::ssize(spec.shape) - spec.stacked_dims >= 2);
+    Factors factors = factors_of(config_.param_groups, piece.param->name(),
+                                 std::ssize(spec.shape) - spec.stacked_dims >= 2);
+    factors.lr *= piece.param->lr_scale;
     const auto found = first_steps_.find(piece.param->name());
     const int64_t first_step = found == first_steps_.end() ? 0 : found->second;
     const auto fits = [&](const Run& run) {

@@ -11,6 +11,7 @@
 
 #include "pentatron/config/field.h"
 #include "pentatron/parallel/context/context_parallel.h"
+#include "pentatron/parallel/expert/dispatch.h"
 
 namespace pentatron::parallelize {
 
@@ -57,6 +58,7 @@ struct ParallelConfig {
   std::vector<int64_t> hierarchical_context_parallel_sizes;
   int64_t expert_model_parallel_size = 1;
   std::optional<int64_t> expert_tensor_parallel_size;
+  parallel::DispatchKind moe_token_dispatcher_type = parallel::DispatchKind::kAllToAll;
   bool use_tp_pp_dp_mapping = false;
 
   static constexpr auto fields() {
@@ -125,6 +127,11 @@ struct ParallelConfig {
               "tensor_model_parallel_size")
             .range(1, 1 << 16)
             .unit("ranks"),
+        field(
+            "moe_token_dispatcher_type", &C::moe_token_dispatcher_type,
+            "how tokens get to the ranks of their experts; alltoall: each token goes to the ranks "
+            "of its experts; allgather: every token goes to all ranks that the experts are divided "
+            "among, which is less with few ranks and many experts of a token"),
         field("use_tp_pp_dp_mapping", &C::use_tp_pp_dp_mapping,
               "number the ranks in the order tp-cp-ep-pp-dp instead of tp-cp-ep-dp-pp")};
   }
@@ -134,12 +141,16 @@ struct ParallelConfig {
 /// The section `comm_overlap`: communication beside computation inside a layer.
 struct CommOverlapConfig {
   bool tp = false;
+  bool moe_shared_expert = false;
 
   static constexpr auto fields() {
     using C = CommOverlapConfig;
     return std::tuple{config::field("tp", &C::tp,
                                     "split the matrix products of tensor-parallel layers into "
-                                    "chunks to overlap them with communication")};
+                                    "chunks to overlap them with communication"),
+                      config::field("moe_shared_expert", &C::moe_shared_expert,
+                                    "compute the shared experts while tokens are on their way to "
+                                    "the other experts")};
   }
 };
 

@@ -48,7 +48,9 @@ std::unique_ptr<models::Model> make_part(const ModelOptions& options,
   if (options.config.num_moe_experts && groups.lists(kExpertGroup))
     build.experts = {.group = groups.get(kExpertGroup),
                      .etp = groups.size("etp"),
-                     .samples = splits_samples ? groups.get(kSampleGroup) : groups.tp()};
+                     .samples = splits_samples ? groups.get(kSampleGroup) : groups.tp(),
+                     .kind = options.build.experts.kind,
+                     .overlap_shared = options.build.experts.overlap_shared};
   auto model = models::make_model(options.config, build);
   model->params().make_buffers(options.device);
   if (options.prepare) options.prepare(model->params());
@@ -212,7 +214,10 @@ std::vector<comm::NeededGroup> needed_groups(const ParallelConfig& parallel,
   std::vector<comm::NeededGroup> needed = {comm::NeededGroup::of_axes("tp"),
                                            comm::NeededGroup::of_axes("pp")};
   if (model.num_moe_experts) needed.push_back(comm::NeededGroup::of_axes(kExpertGroup));
-  if (ddp == nullptr) return needed;
+  if (ddp == nullptr) {
+    needed.push_back(comm::NeededGroup::of_axes("dp")); // of copies
+    return needed;
+  }
   const auto add = [&](std::vector<comm::NeededGroup> more) {
     needed.insert(needed.end(), more.begin(), more.end());
   };

@@ -2,11 +2,13 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/log.h"
+#include "pentatron/checkpoint/adapters/adapter_source.h"
 #include "pentatron/checkpoint/meant_checkpoints.h"
 #include "pentatron/checkpoint/model_source.h"
 #include "pentatron/checkpoint/run_checkpoint.h"
 #include "pentatron/data/data_files.h"
 #include "pentatron/models/param_specs.h"
+#include "pentatron/trainer/adapters.h"
 #include "pentatron/trainer/differences.h"
 #include "pentatron/trainer/input_log.h"
 #include "pentatron/trainer/notices.h"
@@ -42,7 +44,14 @@ std::string check_checkpoint(const Config& config, const data::Datasets& dataset
     config::apply_yaml(saved, run.config_yaml, "", ignored);
     check_saved(saved, config, run.has_training_state, folder);
   }
-  checkpoint::check_parameters(found->folder, models::tensor_specs(config.model), c.strictness);
+  if (c.finetune && checkpoint::holds_adapters(found->folder))
+    checkpoint::open_model(folder)->check(models::param_specs(config.model), c.strictness);
+  else
+    checkpoint::check_parameters(found->folder,
+                                 config.peft.on() && !c.finetune
+                                     ? adapter_specs(config)
+                                     : models::tensor_specs(config.model),
+                                 c.strictness);
   const std::string digest = stored_tokenizer(config.tokenizer).digest;
   check_digest(c, folder, run.tokenizer, digest);
   if (!c.finetune && run.has_training_state) {

@@ -14,10 +14,12 @@
 #include "pentatron/data/preprocess/open_tokenizer.h"
 #include "pentatron/models/model.h"
 #include "pentatron/parallelize/parallelize.h"
+#include "pentatron/trainer/adapters.h"
 #include "pentatron/trainer/evaluation.h"
 #include "pentatron/trainer/families.h"
 #include "pentatron/trainer/memory_plan.h"
 #include "pentatron/trainer/metrics/hardware.h"
+#include "pentatron/trainer/precision.h"
 
 namespace pentatron::trainer {
 
@@ -236,6 +238,45 @@ static bool can_be_as_long(Config config) {
   }
 }
 
+namespace {
+
+/// Scores on tasks during training.
+void check_eval(const Config& config, config::Violations& violations) {
+  const evaluation::EvalConfig& eval = config.eval;
+  if (eval.tasks.empty()) {
+    if (eval.interval > 0)
+      violations.add(
+          "eval.interval",
+          fmt::format("eval.interval={} has no effect without eval.tasks", eval.interval),
+          "eval.interval=0");
+    return;
+  }
+  const std::string tasks = fmt::format("eval.tasks=[{}]", fmt::join(eval.tasks, ","));
+  const models::ModelSpec spec = models::model_spec(config.model.with_one_layer());
+  if (spec.generates != models::Generates::kContinuation)
+    violations.add("eval.tasks",
+                   fmt::format("{} needs a model that predicts the next token, which {} does not",
+                               tasks, spec.chosen_by),
+                   "eval.tasks=[]");
+  if (config.parallel.context_parallel_size > 1)
+    violations.add("eval.tasks",
+                   fmt::format("{} does not divide texts among the ranks of "
+                               "parallel.context_parallel_size={}",
+                               tasks, config.parallel.context_parallel_size),
+                   "eval.tasks=[], and pentatron evaluate --tasks with the checkpoint");
+  if (config.tokenizer.type == data::TokenizerType::kNull)
+    violations.add("eval.tasks",
+                   tasks + " needs a tokenizer, and tokenizer.type=null encodes no text",
+                   "eval.tasks=[]");
+  if (eval.max_length.value_or(0) > config.train.seq_length)
+    violations.add("eval.max_length",
+                   fmt::format("eval.max_length={} is more than train.seq_length={}",
+                               *eval.max_length, config.train.seq_length),
+                   fmt::format("eval.max_length={}", config.train.seq_length));
+}
+
+} // namespace
+
 void Config::validate(config::Violations& violations, std::string_view) const {
   if (profiling.trace && logger.dir.empty()) {
     violations.add("profiling.trace", "profiling.trace=true writes to logger.dir, which is empty",
@@ -264,6 +305,7 @@ void Config::validate(config::Violations& violations, std::string_view) const {
   check_data(*this, violations);
   check_pairs(*this, violations);
   check_padding(*this, violations);
+  check_eval(*this, violations);
   if (checkpoint.export_hf) {
     try {
       checkpoint::make_hf_config(model);
@@ -307,6 +349,8 @@ void Config::validate(config::Violations& violations, std::string_view) const {
   }
   check_freeze(train, model, violations);
   check_param_groups(optimizer.param_groups, model, violations);
+  check_adapters(*this, violations);
+  check_precision(*this, violations);
   const optim::TrainLength length = train_length(train);
   if (length.iters + length.samples > 0)
     optim::check_scheduler(scheduler, optimizer.lr, optimizer.min_lr, length, violations);

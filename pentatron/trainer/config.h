@@ -10,11 +10,13 @@
 #include <tuple>
 #include <vector>
 
+#include "pentatron/checkpoint/adapters/adapter_settings.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
 #include "pentatron/checkpoint/strictness.h"
 #include "pentatron/comm/dist_config.h"
 #include "pentatron/config/config.h"
 #include "pentatron/data/config.h"
+#include "pentatron/evaluation/config.h"
 #include "pentatron/models/model_config.h"
 #include "pentatron/optim/batch_size_schedule.h"
 #include "pentatron/optim/lr_schedule.h"
@@ -22,6 +24,7 @@
 #include "pentatron/parallel/ddp/ddp_config.h"
 #include "pentatron/parallelize/parallel_config.h"
 #include "pentatron/trainer/logger_config.h"
+#include "pentatron/trainer/precision_config.h"
 #include "pentatron/trainer/profiling_config.h"
 
 namespace pentatron::trainer {
@@ -259,9 +262,12 @@ struct Config {
   optim::SchedulerConfig scheduler;
   data::DatasetConfig dataset;
   data::TokenizerConfig tokenizer;
+  checkpoint::AdapterSettings peft;
   CheckpointConfig checkpoint;
   LoggerConfig logger;
+  evaluation::EvalConfig eval;
   ProfilingConfig profiling;
+  MixedPrecisionConfig mixed_precision;
   DeviceKind device = DeviceKind::kAuto;
   Precision dtype = Precision::kFp32;
   KernelChoice kernels = KernelChoice::kAuto;
@@ -284,10 +290,13 @@ struct Config {
         field("dataset", &C::dataset, "training data").on_resume(OnResume::kData),
         field("tokenizer", &C::tokenizer, "conversion of text to tokens")
             .on_resume(OnResume::kData),
+        field("peft", &C::peft, "fine-tuning of low-rank adapters beside a frozen model"),
         field("checkpoint", &C::checkpoint, "saving and loading checkpoints")
             .on_resume(OnResume::kIgnored),
         field("logger", &C::logger, "logging and metrics").on_resume(OnResume::kIgnored),
+        field("eval", &C::eval, "scores on tasks").on_resume(OnResume::kIgnored),
         field("profiling", &C::profiling, "performance traces"),
+        field("mixed_precision", &C::mixed_precision, "low precision in products"),
         field("device", &C::device,
               "device to run on; auto: CUDA if a GPU is present and this build supports it, else "
               "the CPU"),

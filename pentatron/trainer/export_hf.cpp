@@ -10,6 +10,7 @@
 #include "pentatron/base/hf_cache.h"
 #include "pentatron/base/log.h"
 #include "pentatron/base/mapped_file.h"
+#include "pentatron/checkpoint/adapters/adapter_source.h"
 #include "pentatron/checkpoint/convert.h"
 #include "pentatron/checkpoint/sharded/attachments.h"
 #include "pentatron/checkpoint/sharded/folders.h"
@@ -43,6 +44,11 @@ fs::path export_checkpoint(const fs::path& checkpoint, const std::function<void(
   const fs::path exports = checkpoint.parent_path() / kExportFolder;
   const fs::path target = exports / checkpoint.filename();
   remove_abandoned_exports(exports);
+  if (checkpoint::holds_adapters(checkpoint)) {
+    const fs::path adapter = checkpoint.parent_path() / kAdapterFolder;
+    checkpoint::write_peft_of(checkpoint, adapter);
+    return adapter;
+  }
   const auto source = checkpoint::open_model(checkpoint.string());
   checkpoint::convert_model(*source, target,
                             {.format = checkpoint::ModelFormat::kHuggingFace,

@@ -15,11 +15,12 @@
 
 namespace pentatron::trainer {
 
-inline constexpr const char* kExportFolder = "hf";
+inline constexpr const char *kExportFolder = "hf", *kAdapterFolder = "adapter";
 
 /// Writes checkpoint.save/hf/step_NNNNNNNN for a checkpoint in checkpoint.save, a block of a tensor
-/// at a time, whole or not at all, and removes the exports whose checkpoint is gone. Returns the
-/// folder. `progress` is called again and again. Throws Error.
+/// at a time, whole or not at all, and removes the exports whose checkpoint is gone. The latest
+/// adapters become checkpoint.save/adapter, in the files of PEFT. Returns the folder. `progress` is
+/// called again and again. Throws Error.
 std::filesystem::path export_checkpoint(const std::filesystem::path& checkpoint,
                                         const std::function<void()>& progress = {});
 

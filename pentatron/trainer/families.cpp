@@ -14,6 +14,7 @@
 #include "pentatron/models/param_specs.h"
 #include "pentatron/optim/param_group.h"
 #include "pentatron/optim/rule.h"
+#include "pentatron/trainer/precision.h"
 
 namespace pentatron::trainer {
 
@@ -51,6 +52,11 @@ std::string range_of(const models::ParamSpecs& specs) {
 bool is_frozen(const std::vector<std::string>& freeze, const std::string& name) {
   return std::ranges::any_of(freeze,
                              [&](const std::string& p) { return matches_pattern(p, name); });
+}
+
+bool trains(const Config& config, const nn::Param& param) {
+  if (config.peft.on()) return param.adapter;
+  return !is_frozen(config.train.freeze, param.name());
 }
 
 void check_freeze(const TrainConfig& train, const models::ModelConfig& model,
@@ -126,9 +132,9 @@ std::string describe_updates(const std::vector<nn::Shard>& shards) {
 
 void plan_families(nn::ParamList& params, const Config& config) {
   optim::plan_rules(params, config.optimizer);
-  for (nn::Param& param : params) param.trainable = !is_frozen(config.train.freeze, param.name());
-  for (nn::Param& buffer : params.buffers())
-    buffer.trainable = !is_frozen(config.train.freeze, buffer.name());
+  for (nn::Param& param : params) param.trainable = trains(config, param);
+  for (nn::Param& buffer : params.buffers()) buffer.trainable = trains(config, buffer);
+  plan_precision(params, config);
 }
 
 } // namespace pentatron::trainer

@@ -13,6 +13,10 @@ namespace pentatron::trainer {
 /// Whether one of the patterns matches the whole name (matches_pattern).
 bool is_frozen(const std::vector<std::string>& freeze, const std::string& name);
 
+/// Whether a run updates the parameter or buffer: with adapters these alone, else what is not
+/// frozen.
+bool trains(const Config& config, const nn::Param& param);
+
 /// Adds a violation for a pattern that matches no parameter of the model, with similar ones, and
 /// where nothing is left to train.
 void check_freeze(const TrainConfig& train, const models::ModelConfig& model,
@@ -22,7 +26,8 @@ void check_freeze(const TrainConfig& train, const models::ModelConfig& model,
 void check_param_groups(const std::vector<std::string>& groups, const models::ModelConfig& model,
                         config::Violations& violations);
 
-/// Sets the family of every parameter; before they have storage.
+/// Sets the family of every parameter, and how its products are computed (precision.h); before they
+/// have storage.
 void plan_families(nn::ParamList& params, const Config& config);
 
 /// "this rank updates 1000 elements in 2 parts", of what a store owns.

@@ -12,10 +12,12 @@
 #include "pentatron/models/model.h"
 #include "pentatron/models/presets.h"
 #include "pentatron/parallelize/parallelize.h"
+#include "pentatron/trainer/adapters.h"
 #include "pentatron/trainer/check_run.h"
 #include "pentatron/trainer/config.h"
 #include "pentatron/trainer/described_run.h"
 #include "pentatron/trainer/model_tokenizer.h"
+#include "pentatron/trainer/precision.h"
 
 namespace pentatron::trainer {
 
@@ -80,6 +82,19 @@ void keep_label_names(Config& config, const std::vector<std::string>& learned,
   if (names.empty()) names = learned;
 }
 
+/// What the adapter of peft.load decides.
+void keep_adopted(const checkpoint::AdapterSettings& adopted,
+                  const checkpoint::AdapterSettings& settings, config::Violations& violations) {
+  for (const config::Difference& d : config::diff(settings, adopted)) {
+    if (d.on_resume != config::OnResume::kState) continue;
+    const std::string key = "peft." + d.path;
+    violations.add(key,
+                   fmt::format("{}={} is not what the adapter in peft.load={} has, {}", key,
+                               d.before, settings.load, d.after),
+                   fmt::format("{}={}", key, d.after));
+  }
+}
+
 } // namespace
 
 Config load_config(const std::optional<std::string>& file,
@@ -102,6 +117,8 @@ Config load_config(const std::vector<std::string>& files, const std::vector<std:
   config::Violations ignored;
   apply(first, ignored);
   Config config = std::move(base);
+  if (first.mixed_precision.recipe != config.mixed_precision.recipe)
+    apply_recipe(first.mixed_precision.recipe, config);
   bool vocabulary_known = first.model.vocab_size != kNotGiven ||
                           config.model.vocab_size != models::ModelConfig{}.vocab_size;
   const bool data_known = config.dataset.type != data::DatasetConfig{}.type;
@@ -120,8 +137,11 @@ Config load_config(const std::vector<std::string>& files, const std::vector<std:
   if (loaded) config.model.label_names.clear(); // kept if the head is
   vocabulary_known = vocabulary_known || !origin.empty();
   const models::ModelType type = config.model.type;
+  if (!first.peft.load.empty()) adopt_adapter(config.peft, first.peft.load);
+  const checkpoint::AdapterSettings adopted = config.peft;
   config::Violations violations;
   apply(config, violations);
+  if (!first.peft.load.empty()) keep_adopted(adopted, config.peft, violations);
   if (!origin.empty() && config.model.type != type) {
     violations.add("model.type",
                    fmt::format("model.type={} is not the type of {}, {}",

@@ -16,6 +16,7 @@
 #include "pentatron/parallel/context/zigzag.h"
 #include "pentatron/parallel/pipeline/schedule/check.h"
 #include "pentatron/parallelize/parallelize.h"
+#include "pentatron/trainer/adapters.h"
 #include "pentatron/trainer/families.h"
 #include "pentatron/trainer/model_tokenizer.h"
 
@@ -104,6 +105,18 @@ double targets_by_token(const Config& config) {
          static_cast<double>(config.train.seq_length);
 }
 
+/// Elements that an adapter keeps of each token: x A^T, and with DoRA y before it is scaled.
+double saved_by_adapter(const nn::Param& param, const models::ModelConfig& model) {
+  const std::vector<int64_t>& shape = param.spec().shape;
+  if (param.name().find(".lora_A") != std::string::npos)
+    return param.spec().stacked_dims > 0 // kept whole and by part, of each choice
+               ? 2.0 * static_cast<double>(shape[1] * model.moe_router_topk)
+               : static_cast<double>(shape[0]);
+  if (param.name().find(".lora_magnitude") != std::string::npos)
+    return static_cast<double>(param.shape()[0]);
+  return 0;
+}
+
 /// A model's segments by kind; of each kind one is looked at.
 struct Anatomy {
   std::map<int, Kind> kinds;
@@ -111,7 +124,9 @@ struct Anatomy {
 };
 Anatomy anatomy_of(const Config& run, const nn::Coordinates& where) {
   const Types types = types_of(run.dtype);
-  const models::ModelConfig small = run.model.with_one_layer();
+  Config small_run = run;
+  small_run.model = run.model.with_one_layer();
+  const models::ModelConfig& small = small_run.model;
   const models::ModelSpec spec = models::model_spec(small);
   constexpr int64_t kEnough = 4096; // tokens; bytes of more might not be a number
   const int64_t tokens = std::min(kEnough, run.train.seq_length);
@@ -135,13 +150,16 @@ Anatomy anatomy_of(const Config& run, const nn::Coordinates& where) {
                                    .activation = by_token(cost.activation_bytes),
                                    .is_layer = segment.recomputed};
   }
-  const std::unique_ptr<models::Model> model = models::make_model(small, {});
+  const std::unique_ptr<models::Model> model =
+      models::make_model(small, {.adapters = plan_adapters(small_run)});
   for (const nn::Param& param : model->params()) {
     const Elements elements = local_elements(param, where, run);
     SharedElements shared{.parameter = elements, .kinds = {}};
     for (const int64_t unit : param.units()) {
       shared.kinds.push_back(spec.segments[static_cast<size_t>(unit)].kind);
-      anatomy.kinds[shared.kinds.back()].parameters.add(elements, 1);
+      Kind& kind = anatomy.kinds[shared.kinds.back()];
+      kind.parameters.add(elements, 1);
+      if (param.adapter) kind.saved += types.element * saved_by_adapter(param, small);
     }
     if (shared.kinds.size() > 1) anatomy.shared.push_back(std::move(shared));
   }
@@ -178,12 +196,14 @@ std::vector<Frozen> frozen_parts(const Config& config, const parallelize::Pipeli
                                  const nn::Coordinates& where) {
   const int ranks = *std::ranges::max_element(plan.rank_of_stage) + 1;
   std::vector<Frozen> frozen(static_cast<size_t>(ranks));
-  if (config.train.freeze.empty()) return frozen; // there may be a million layers
-  const std::unique_ptr<models::Model> model = models::make_model(config.model, {});
+  if (config.train.freeze.empty() && !config.peft.on())
+    return frozen; // there may be a million layers
+  const std::unique_ptr<models::Model> model =
+      models::make_model(config.model, {.adapters = plan_adapters(config)});
   const std::vector<models::SegmentSpec>& segments = model->spec().segments;
   std::vector<bool> trains(segments.size(), false);
   for (const nn::Param& param : model->params()) {
-    if (!is_frozen(config.train.freeze, param.name())) {
+    if (pentatron::trainer::trains(config, param)) {
       for (const int64_t unit : param.units()) trains[static_cast<size_t>(unit)] = true;
       continue;
     }

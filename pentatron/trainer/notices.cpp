@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "pentatron/parallelize/parallelize.h"
+#include "pentatron/trainer/precision.h"
 
 namespace pentatron::trainer {
 
@@ -63,6 +64,29 @@ std::vector<std::string> notices(const Config& config, int world_size, bool has_
     add("parallel.hierarchical_context_parallel_sizes has no effect: it is about context-parallel "
         "ranks, and there is one\n"
         "  try: parallel.hierarchical_context_parallel_sizes=[]");
+  const MixedPrecisionConfig& precision = config.mixed_precision;
+  if (precision.fp8 == Fp8Format::kNone &&
+      (precision.fp8_recipe != Fp8Recipe::kTensorwise || precision.first_last_layers_bf16))
+    add(fmt::format("mixed_precision.{} has no effect: no product is in FP8\n"
+                    "  try: mixed_precision.fp8=e4m3",
+                    precision.first_last_layers_bf16
+                        ? "first_last_layers_bf16=true"
+                        : fmt::format("fp8_recipe={}", config::to_string(precision.fp8_recipe))));
+  const bool experts_travel =
+      model.num_moe_experts && parallelize::expert_tensor_size(config.parallel) *
+                                       config.parallel.expert_model_parallel_size >
+                                   1;
+  if (config.parallel.moe_token_dispatcher_type !=
+          parallelize::ParallelConfig().moe_token_dispatcher_type &&
+      !experts_travel)
+    add("parallel.moe_token_dispatcher_type has no effect: no ranks divide experts among them\n"
+        "  try: parallel.moe_token_dispatcher_type=alltoall");
+  if (config.comm_overlap.moe_shared_expert &&
+      (!experts_travel || !model.moe_shared_expert_intermediate_size))
+    add(fmt::format("comm_overlap.moe_shared_expert=true has no effect: {}\n"
+                    "  try: comm_overlap.moe_shared_expert=false",
+                    experts_travel ? "the model has no shared experts"
+                                   : "no ranks divide experts among them"));
   if (const int64_t steps = config.logger.dead_expert_steps;
       !model.num_moe_experts && steps != LoggerConfig().dead_expert_steps)
     add(fmt::format("logger.dead_expert_steps={} has no effect: the model has no experts\n"
@@ -79,10 +103,13 @@ std::string keys_of_one_layout(const Config& config) {
       config.optimizer.muon_tp_mode == optim::MuonTensorMode::kBlockwise &&
       config.parallel.tensor_model_parallel_size > 1)
     keys.emplace_back("optimizer.muon_tp_mode=blockwise");
+  if (const std::string precision = precision_of_one_layout(config); !precision.empty())
+    keys.push_back(precision);
   if (!model.num_moe_experts) return fmt::format("{}", fmt::join(keys, " and "));
-  const LoadBalancing type = model.moe_router_load_balancing_type;
-  if (type == LoadBalancing::kSinkhorn || type == LoadBalancing::kMicrobatch)
-    keys.push_back(fmt::format("model.moe_router_load_balancing_type={}", config::to_string(type)));
+  for (const LoadBalancing type : {LoadBalancing::kSinkhorn, LoadBalancing::kMicrobatch})
+    if (model.balanced_by(type))
+      keys.push_back(
+          fmt::format("model.moe_router_load_balancing_type={}", config::to_string(type)));
   if (model.moe_expert_capacity_factor)
     keys.push_back(
         fmt::format("model.moe_expert_capacity_factor={:g}", *model.moe_expert_capacity_factor));

@@ -26,6 +26,7 @@
 #include "pentatron/trainer/metrics/tensorboard.h"
 #include "pentatron/trainer/metrics/train_log.h"
 #include "pentatron/trainer/metrics/wandb.h"
+#include "pentatron/trainer/remedy_of_dead_experts.h"
 #include "pentatron/trainer/run_files.h"
 #include "pentatron/trainer/run_summary.h"
 
@@ -61,6 +62,7 @@ std::string hash_of_config(Config config, const std::string& started_from) {
   config.checkpoint = {.load_optimizer = config.checkpoint.load_optimizer,
                        .strictness = config.checkpoint.strictness};
   config.logger = {};
+  config.eval = {};
   const std::string hash = config::hash(config);
   return started_from.empty() ? hash : sha256(hash + "\n" + started_from).substr(0, hash.size());
 }
@@ -80,22 +82,6 @@ TrackedRun tracked_run(const Config& config, const std::string& id, std::string 
 fs::path existing(const fs::path& file) {
   std::error_code error;
   return fs::exists(file, error) ? file : fs::path();
-}
-
-/// The next way to balance experts that the run does not use.
-std::string remedy_of_dead_experts(const models::ModelConfig& model) {
-  using models::LoadBalancing;
-  const LoadBalancing type = model.moe_router_load_balancing_type;
-  if (model.moe_router_enable_expert_bias && model.moe_router_bias_update_rate < 0.5)
-    return fmt::format("model.moe_router_bias_update_rate={:g}",
-                       model.moe_router_bias_update_rate > 0 ? 2 * model.moe_router_bias_update_rate
-                                                             : 0.001);
-  if (type == LoadBalancing::kSinkhorn || type == LoadBalancing::kNone)
-    return "model.moe_router_load_balancing_type=global_aux_loss model.moe_aux_loss_coeff=0.01";
-  return fmt::format("model.moe_aux_loss_coeff={:g}",
-                     model.moe_aux_loss_coeff > 0
-                         ? std::min(2 * model.moe_aux_loss_coeff, models::kMostRouterLoss)
-                         : 0.01);
 }
 
 MlflowWriter::End mlflow_end(const std::string& exit_reason) {
@@ -561,6 +547,22 @@ void Reporter::evaluation(int64_t iteration, int64_t consumed_samples, const Eva
   s.print(compact_evaluation(iteration, s.options.total_iterations, result.loss, result.figures),
           evaluation_box(fmt::format("validation loss at iteration {}", iteration),
                          {{s.options.loss_name, result.loss}}));
+}
+
+void Reporter::task_scores(int64_t iteration, int64_t consumed_samples, const TaskFigures& scores) {
+  State& s = *state_;
+  if (!s.options.main_rank) return;
+  s.write_metrics([&](MetricsFile& metrics) {
+    metrics.write(
+        task_line(iteration, scores.metrics, consumed_samples, s.tokens(consumed_samples)));
+  });
+  s.write_tensorboard(iteration, [&](TensorBoardWriter& board) {
+    for (const auto& [tag, value] : scores.tags) board.scalar(tag, iteration, value);
+  });
+  s.track(iteration, iteration, {scores.metrics.begin(), scores.metrics.end()});
+  s.settle();
+  const std::string line = fmt::format("tasks at iteration {}{}", iteration, scores.shown);
+  s.print(line, line);
 }
 
 void Reporter::finish(const std::string& exit_reason) {

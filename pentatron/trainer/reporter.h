@@ -16,6 +16,7 @@
 #include "pentatron/trainer/evaluation.h"
 #include "pentatron/trainer/metrics/expert_load.h"
 #include "pentatron/trainer/metrics/peak.h"
+#include "pentatron/trainer/run_tasks.h"
 #include "pentatron/trainer/step_flops.h"
 
 namespace pentatron::trainer {
@@ -64,6 +65,8 @@ class Reporter {
   /// metrics.jsonl.
   void save(const checkpoint::SaveEvent& event);
   void evaluation(int64_t iteration, int64_t consumed_samples, const Evaluation& result);
+  /// Scores on eval.tasks.
+  void task_scores(int64_t iteration, int64_t consumed_samples, const TaskFigures& scores);
   /// Closes files and draws the plot. `exit_reason`: see RunSummary. Only the first call counts.
   void finish(const std::string& exit_reason);
 

@@ -31,6 +31,8 @@ RunData open_run_data(const Config& config, bool writes_nothing) {
   context.validation_samples = config.train.eval_interval > 0
                                    ? (iterations / config.train.eval_interval + 1) * evaluation
                                    : 0;
+  if (config.dataset.type == data::DatasetType::kSft && !config.tokenizer.path.empty())
+    context.render_chat = data::open_chat_template(config.tokenizer.path);
   run.datasets = data::open_datasets(config.dataset, context);
   if (run.datasets.train == nullptr) {
     raise<ConfigError>(

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "pentatron/base/run_lock.h"
+#include "pentatron/checkpoint/run_saver.h"
 #include "pentatron/comm/group.h"
 #include "pentatron/trainer/config.h"
 

@@ -13,6 +13,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/log.h"
+#include "pentatron/checkpoint/adapters/adapter_source.h"
 #include "pentatron/checkpoint/model_source.h"
 #include "pentatron/checkpoint/run_checkpoint.h"
 #include "pentatron/checkpoint/run_saver.h"
@@ -26,6 +27,7 @@
 #include "pentatron/data/loader.h"
 #include "pentatron/models/param_specs.h"
 #include "pentatron/nn/memory/counting_allocator.h"
+#include "pentatron/trainer/adapters.h"
 #include "pentatron/trainer/check_run.h"
 #include "pentatron/trainer/differences.h"
 #include "pentatron/trainer/export_hf.h"
@@ -38,7 +40,10 @@
 #include "pentatron/trainer/resume.h"
 #include "pentatron/trainer/run_data.h"
 #include "pentatron/trainer/run_files.h"
+#include "pentatron/trainer/run_tasks.h"
 #include "pentatron/trainer/runtime.h"
+#include "pentatron/trainer/save_options.h"
+#include "pentatron/trainer/starting_weights.h"
 #include "pentatron/trainer/step.h"
 #include "pentatron/trainer/stop.h"
 #include "pentatron/trainer/stored_tokenizer.h"
@@ -68,11 +73,13 @@ struct Trainer::State {
   optim::BatchSizeSchedule batch_sizes = optim::BatchSizeSchedule::constant(1);
   checkpoint::TrainState progress;
   StoredTokenizer stored_tokenizer;
+  std::optional<RunTasks> tasks;                     ///< of eval.tasks
   std::string data_files;                            ///< of this run, as checkpoints keep them
   std::string kernel_choice;                         ///< the choice, as checkpoints keep it
   std::map<std::string, std::string> files_of_model; ///< config.json of where it began
   std::optional<checkpoint::FoundCheckpoint> found;  ///< what is loaded, unless from elsewhere
   checkpoint::KnownDamage damaged;                   ///< that was found while loading
+  std::optional<checkpoint::AdapterBase> base;       ///< of a run with adapters
   std::string started_from; ///< the model whose weights the run began with; empty: none
   std::string repair;       ///< the command for what was passed over, if the run will move that
   std::unique_ptr<checkpoint::RunSaver> saver;
@@ -94,7 +101,6 @@ struct Trainer::State {
   /// None if not one sample has a target.
   std::optional<Evaluation> validate(const std::shared_ptr<const data::Dataset>& dataset);
   std::optional<Evaluation> validate();
-  checkpoint::SaveOptions save_options() const;
   std::vector<checkpoint::SaveEvent> save();
   TrainReport train(Reporter& reporter);
 };
@@ -115,7 +121,7 @@ Trainer::State::State(Config c, const comm::Group& world, std::unique_ptr<RunFol
   build_model();
   load();
   if (!config.checkpoint.save.empty())
-    saver = std::make_unique<checkpoint::RunSaver>(save_options(), groups.world());
+    saver = std::make_unique<checkpoint::RunSaver>(save_options(config.checkpoint), groups.world());
   loader =
       std::make_unique<data::Loader>(datasets.train, loader_options(progress.consumed_samples));
 }
@@ -129,6 +135,7 @@ void Trainer::State::open_data() {
   for (const std::string& stream : models::model_spec(config.model).streams)
     lengths.push_back(datasets.train->sequence_length(stream));
   stored_tokenizer = trainer::stored_tokenizer(config.tokenizer);
+  tasks.emplace(config);
   data_files = comm::broadcast_text(
       main_rank ? data::to_json(data::describe_files(datasets.files)) : "", 0, groups.world());
   log_input(config, datasets, *tokenizer, run.samples);
@@ -142,9 +149,12 @@ void Trainer::State::build_model() {
       {.config = config.model,
        .build = {.dtype = scalar_type(config.dtype),
                  .tp = {groups.tp(), config.parallel.sequence_parallel, config.comm_overlap.tp},
+                 .experts = {.kind = config.parallel.moe_token_dispatcher_type,
+                             .overlap_shared = config.comm_overlap.moe_shared_expert},
                  .context = parallelize::context_parallel(config.parallel, groups),
                  .recompute = config.train.recompute == Recompute::kFull,
-                 .recompute_activations = config.train.recompute == Recompute::kSelective},
+                 .recompute_activations = config.train.recompute == Recompute::kSelective,
+                 .adapters = plan_adapters(config)},
        .device = device,
        .max_sequence = *std::ranges::max_element(lengths),
        .prepare = [&](nn::ParamList& params) { plan_families(params, config); }},
@@ -184,25 +194,20 @@ void Trainer::State::choose_kernels() {
 }
 
 void Trainer::State::load() {
-  if (const std::optional<std::string> foreign = foreign_model(config.checkpoint)) {
-    const comm::LongWork work(groups.world(), "reading " + *foreign);
-    const auto source = checkpoint::open_model(*foreign);
-    const checkpoint::Strictness strictness = config.checkpoint.strictness;
-    const std::vector<std::string> fresh =
-        source->check(models::param_specs(config.model), strictness);
-    if (!fresh.empty())
-      log::shared_warning("{} has no {}: training starts with new values", *foreign,
-                          fmt::join(fresh, ", "));
-    const auto write = [&](const std::function<void(nn::Param&)>& fill) {
-      model.store->write_values([&](nn::Param& param) {
-        fill(param);
-        work.progress();
-      });
-    };
-    source->load(model.model->params(), write, strictness);
+  if (config.peft.on()) {
+    base = load_base(config, found, model, groups.world());
+    files_of_model = model_files(base->model);
+    begin_adapters(model, config, groups.tp());
     optimizer->adopt_values();
-    files_of_model = model_files(*foreign);
-    started_from = *foreign;
+    if (!found || config.checkpoint.finetune) {
+      started_from = base->model;
+      return;
+    }
+  } else if (const auto where = weights_elsewhere(config.checkpoint, found)) {
+    load_weights(*where, model, config, groups.world());
+    files_of_model = model_files(*where);
+    optimizer->adopt_values();
+    started_from = *where;
     return;
   }
   while (found) {
@@ -219,7 +224,10 @@ void Trainer::State::load() {
 
 /// Undoes what was loaded from a checkpoint that turned out to be damaged.
 void Trainer::State::forget() {
-  model.store->write_values([&](nn::Param& param) { param.initialize(config.seed); });
+  if (base)
+    begin_adapters(model, config, groups.tp());
+  else
+    model.store->write_values([&](nn::Param& param) { param.initialize(config.seed); });
   for (nn::Param& buffer : model.model->params().buffers()) buffer.initialize(config.seed);
   checkpoint::forget_state(*optimizer);
   stepper->set_expert_choices({});
@@ -246,7 +254,7 @@ void Trainer::State::load_found() {
     check_saved(saved, config, run.has_training_state, folder);
   }
   const checkpoint::LoadedRun loaded = checkpoint::load_run(
-      found->folder, {*model.store, *optimizer, groups.world()},
+      found->folder, {*model.store, *optimizer, groups.world(), config.peft.on()},
       {.optimizer = c.load_optimizer && !c.finetune,
        .strictness = c.strictness,
        .node_local = c.node_local,
@@ -355,21 +363,6 @@ std::optional<Evaluation> Trainer::State::validate() {
   return parts.empty() ? std::nullopt : std::optional(mean_of(parts));
 }
 
-checkpoint::SaveOptions Trainer::State::save_options() const {
-  const CheckpointConfig& c = config.checkpoint;
-  return {.dir = c.save,
-          .retention = {.keep_last = c.keep,
-                        .keep_every = c.keep_every,
-                        .keep_best = c.keep_best,
-                        .metric = c.keep_best_metric,
-                        .lower_is_better = lower_is_better(c.keep_best_metric),
-                        .node_local = c.node_local},
-          .async = c.async_save,
-          .parity = c.parity,
-          .node_local = c.node_local,
-          .staging_bytes = static_cast<uint64_t>(c.staging_limit) << 20};
-}
-
 std::vector<checkpoint::SaveEvent> Trainer::State::save() {
   progress.config_yaml = config::to_yaml(config);
   progress.tokenizer = stored_tokenizer.digest;
@@ -380,7 +373,8 @@ std::vector<checkpoint::SaveEvent> Trainer::State::save() {
   progress.attachments[kKernelsFile] = kernel_choice;
   if (!started_from.empty()) progress.attachments[kStartedFrom] = started_from;
   progress.attachments[data::kDataFilesName] = data_files;
-  return saver->save(progress, {*model.store, *optimizer, groups.world()});
+  if (base) progress.attachments[checkpoint::kAdapterBase] = checkpoint::to_json(*base);
+  return saver->save(progress, {*model.store, *optimizer, groups.world(), base.has_value()});
 }
 
 Trainer::Trainer(Config config, const comm::Group& world, std::unique_ptr<RunFolders> folders)
@@ -499,7 +493,15 @@ TrainReport Trainer::State::train(Reporter& reporter) {
       s.progress.figures["validation_" + name] = value;
     reporter.evaluation(s.progress.iteration, s.progress.consumed_samples, *result);
   };
-  if (s.progress.iteration >= s.total_iterations && c.train.eval_interval > 0) evaluate();
+  const auto score_tasks = [&](bool last) {
+    if (!s.tasks->due(s.progress.iteration, last)) return;
+    reporter.task_scores(s.progress.iteration, s.progress.consumed_samples,
+                         s.tasks->scores(s.model, *s.tokenizer, s.groups, s.sequence));
+  };
+  if (s.progress.iteration >= s.total_iterations) {
+    if (c.train.eval_interval > 0) evaluate();
+    score_tasks(true);
+  }
 
   while (s.progress.iteration < s.total_iterations) {
     const double step_begin = monotonic_s();
@@ -563,6 +565,7 @@ TrainReport Trainer::State::train(Reporter& reporter) {
     if (c.train.eval_interval > 0 && (iteration % c.train.eval_interval == 0 || last)) {
       evaluate();
     }
+    score_tasks(last);
     std::optional<StopReason> stop;
     if (c.train.exit_interval > 0 && iteration % c.train.exit_interval == 0)
       stop = StopReason::kExitInterval;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -296,6 +297,31 @@ TEST(Variants, OnlyFieldsOfTheVariantAreCheckedAndShown) {
   std::vector<std::string> changed;
   for (const config::Difference& d : config::diff(config, other)) changed.push_back(d.path);
   EXPECT_EQ(changed, (std::vector<std::string>{"shape.type", "shape.width"}));
+}
+
+struct WeightsConfig {
+  std::vector<double> weights = {1};
+  static constexpr auto fields() {
+    using C = WeightsConfig;
+    return std::tuple{config::field("weights", &C::weights, "of terms").range(0, 2).or_one()};
+  }
+};
+
+TEST(OrOne, AValueWithoutBracketsIsAListOfOne) {
+  const auto weights = [](const std::string& text) {
+    WeightsConfig config;
+    config::Violations violations;
+    config::apply_override(config, "weights=" + text, violations);
+    config::validate(config, violations);
+    return violations.empty() ? fmt::format("{}", config.weights) : violations.text();
+  };
+  EXPECT_EQ(weights("0.5"), "[0.5]");
+  EXPECT_EQ(weights("[0.5,2]"), "[0.5, 2]");
+  EXPECT_THAT(weights("3"), HasSubstr("try: weights="));
+  EXPECT_THAT(weights("heavy"), HasSubstr("heavy"));
+  const auto schema = nlohmann::json::parse(config::json_schema<WeightsConfig>("example"));
+  EXPECT_EQ(schema["properties"]["weights"]["anyOf"][0]["type"], "array");
+  EXPECT_EQ(schema["properties"]["weights"]["anyOf"][1]["type"], "number");
 }
 
 enum class Fill { kNone, kPlain, kHatched };

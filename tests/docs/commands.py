@@ -21,6 +21,7 @@ SECONDS = 240
 # What a page starts from: a script run in its empty folder, where $SOURCE is the project.
 TEXT = r"""for i in $(seq 400); do printf 'It is a truth universally acknowledged that the loss falls, then rises %d times.\n\n' $i; done"""
 JSONL = r"""for i in $(seq 200); do echo "{\"text\": \"It is a truth that the loss falls, then rises $i times, and nobody knows why.\"}"; done"""
+CHATS = r"""for i in $(seq 40); do echo "{\"prompt\": \"It is $i\", \"completion\": \" truth\"}"; done"""
 TRAIN = ("pentatron train tokenizer.path=tokenizer.json model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 dataset.path=text.jsonl")
 MODEL = f"{JSONL} > text.jsonl; pentatron tokenize --train-bpe 300 --input text.jsonl --output tokenizer.json; {TRAIN} checkpoint.save=tiny; pentatron convert tiny DIR --format hf; rm -r tiny"
 YAML = "{ echo 'model: {num_layers: 4, hidden_size: 32, num_attention_heads: 4}'; echo 'dataset: {path: text.jsonl}'; } > my.yaml"
@@ -37,12 +38,24 @@ PAGES = {
         echo '"chat_template": "{{% for m in messages %}}{{{{ m.content }}}}{{% endfor %}}"}}' >> chat/tokenizer_config.json
         pentatron convert chat SmolLM2-135M-Instruct.Q4_1.gguf --format gguf; printf 'One\\nTwo\\n' > prompts.txt
         printf '{{"prompt": "One"}}\\n' > prompts.jsonl; echo '["One", {{"prompt": "Two"}}]' > prompts.json""",
+    "docs/evaluation.md": f"""{MODEL}; cp -r DIR MODEL; {YAML}
+        for i in $(seq 20); do echo "{{\\"question\\": \\"Is it $i?\\", \\"label\\": $((i % 2))}}"; done > questions.jsonl
+        for t in my_task other; do
+          echo "{{task: $t, dataset_path: json, dataset_kwargs: {{data_files: {{test: questions.jsonl}}}}, test_split: test,"
+          echo 'output_type: multiple_choice, doc_to_text: question, doc_to_choice: ["no", "yes"], doc_to_target: label}}'
+        done | split -l 2 - task_; mv task_aa my_task.yaml; mv task_ab other.yaml""",
     "docs/monitoring.md": f"{JSONL} > text.jsonl; {YAML}; pentatron train my.yaml logger.dir=runs/a; pentatron train my.yaml logger.dir=runs/b",
     "docs/encoders.md": """ln -s $SOURCE/examples $SOURCE/corpus .; cp $SOURCE/tests/data/hf_tiny/bert/expected.safetensors batch.safetensors
         cp $SOURCE/tests/data/tokenizers/bert.json tokenizer.json
         pentatron train model.type=bert dataset.type=bert tokenizer.path=tokenizer.json model.hidden_size=32 checkpoint.save=tiny
         pentatron convert tiny DIR --format hf
         for i in $(seq 40); do echo "{\\"text\\": \\"word $i\\", \\"label\\": $((i % 3))}"; done | tee valid.jsonl > train.jsonl""",
+    "docs/finetuning.md": f"{MODEL}; cp -r DIR MODEL; {CHATS} > chats.jsonl",
+    "docs/precision.md": f"""{JSONL} > text.jsonl
+python3 -c "
+import json, struct
+head = json.dumps({{'x': {{'dtype': 'F32', 'shape': [4, 64], 'data_offsets': [0, 1024]}}}}).encode()
+open('weights.safetensors', 'wb').write(struct.pack('<Q', len(head)) + head + struct.pack('<256f', *range(256)))" """,
     "docs/long-context.md": f"{JSONL} > text.jsonl",
     "docs/optimizers.md": f"{JSONL} > text.jsonl",
     "docs/moe.md": f"""{TEXT} > text.txt; ln -s $SOURCE/examples $SOURCE/corpus .

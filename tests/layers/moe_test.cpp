@@ -6,7 +6,9 @@
 
 #include <gtest/gtest.h>
 
+#include "pentatron/base/safetensors.h"
 #include "pentatron/comm/collectives.h"
+#include "pentatron/config/config.h"
 #include "pentatron/nn/param_store.h"
 #include "pentatron/nn/saved.h"
 #include "tests/nn/op_fixture.h"
@@ -64,6 +66,17 @@ std::vector<Case> cases() {
   limited.expert.activation = kernels::Activation::kQuickGelu;
   limited.expert.gate = {.limit = 0.7, .up_offset = 1};
   all.push_back({"limited", limited});
+  MoeOptions latent = plain(); // and all else
+  latent.latent = 6;
+  latent.expert.bias = latent.router_bias = true;
+  latent.shared = latent.expert;
+  latent.shared->bias = false;
+  latent.shared_gate = true;
+  all.push_back({"latent", latent});
+  MoeOptions one = plain();
+  one.latent = 14; // wider than the layer
+  one.router = {.experts = kExperts, .top_k = 1, .score_first = true};
+  all.push_back({"wide_latent", one});
   return all;
 }
 
@@ -72,6 +85,7 @@ struct Layer {
         const parallel::ExpertParallel& experts = {}, at::ScalarType dtype = at::kDouble)
       : moe(nn::Scope(params, dtype, {{"tp", {tp.rank(), tp.size()}}}), o, tp, experts),
         store(params, at::kCPU) {
+    params.make_buffers(at::kCPU);
     uint64_t seed = 100;
     for (nn::Param& p : params) {
       at::Tensor value = 0.4 * randn(p.spec().shape, ++seed);
@@ -108,14 +122,19 @@ at::Tensor define(const at::Tensor& x, const std::map<std::string, at::Tensor>& 
   if (o.router.normalize || of_selected) scores = scores / scores.sum(1, true);
   const at::Tensor weights =
       at::zeros_like(logits).scatter(1, routed.experts, scores * o.router.scaling);
-  at::Tensor y = at::zeros_like(x);
+  at::Tensor read = x;
+  if (has("fc1_latent_proj.weight")) read = x.matmul(p.at("fc1_latent_proj.weight").t());
+  if (has("fc1_latent_proj.bias")) read = read + p.at("fc1_latent_proj.bias");
+  at::Tensor y = at::zeros_like(read);
   for (int64_t e = 0; e < o.router.experts; ++e) {
-    at::Tensor up = x.matmul(p.at("experts.fc1.weight")[e].t());
+    at::Tensor up = read.matmul(p.at("experts.fc1.weight")[e].t());
     if (has("experts.fc1.bias")) up = up + p.at("experts.fc1.bias")[e];
     at::Tensor out = act(up, o.expert).matmul(p.at("experts.fc2.weight")[e].t());
     if (has("experts.fc2.bias")) out = out + p.at("experts.fc2.bias")[e];
     y = y + weights.select(1, e).unsqueeze(1) * out;
   }
+  if (has("fc2_latent_proj.weight")) y = y.matmul(p.at("fc2_latent_proj.weight").t());
+  if (has("fc2_latent_proj.bias")) y = y + p.at("fc2_latent_proj.bias");
   if (has("shared.fc1.weight")) {
     at::Tensor shared = act(x.matmul(p.at("shared.fc1.weight").t()), o.expert)
                             .matmul(p.at("shared.fc2.weight").t());
@@ -200,15 +219,20 @@ TEST_P(MoeLayer, OnRanksIsTheSame) {
   test::Pass pass(kTokens);
   const auto expected = test::differentiate(
       [&](const auto& in) { return one.moe.forward(in[0], pass.ctx); }, {x}, dy);
-  for (const auto& [ranks, etp] : {std::pair{2, 1}, {2, 2}, {4, 2}}) {
+  for (const auto& [ranks, etp, kind] : {std::tuple{2, 1, parallel::DispatchKind::kAllToAll},
+                                         {2, 2, parallel::DispatchKind::kAllToAll},
+                                         {4, 2, parallel::DispatchKind::kAllToAll},
+                                         {2, 1, parallel::DispatchKind::kAllGather},
+                                         {4, 2, parallel::DispatchKind::kAllGather}}) {
     for (const bool sequence : {false, true}) {
-      SCOPED_TRACE(fmt::format("{} ranks, etp {}{}", ranks, etp, sequence ? ", sequence" : ""));
+      SCOPED_TRACE(fmt::format("{} ranks, etp {}, {}{}", ranks, etp, config::to_string(kind),
+                               sequence ? ", sequence" : ""));
       if (GetParam().options.shared && GetParam().options.shared->ffn % ranks != 0) continue;
       std::map<std::string, at::Tensor> grads;
       std::mutex mutex;
-      test::run_ranks(ranks, [&, etp = etp](const comm::Group& group) {
+      test::run_ranks(ranks, [&, etp = etp, kind = kind](const comm::Group& group) {
         const parallel::TensorParallel tp(group, sequence, false);
-        Layer layer(GetParam().options, tp, {group, etp});
+        Layer layer(GetParam().options, tp, {group, etp, {}, kind});
         test::Pass own(kTokens);
         if (sequence) own.layout.cut_outer(group.rank(), group.size());
         auto r =
@@ -238,6 +262,32 @@ TEST_P(MoeLayer, OnRanksIsTheSame) {
   }
 }
 
+/// The same numbers to the bit, with and without what tensor ranks exchange in shared experts.
+TEST_P(MoeLayer, SharedExpertsOnTheWayChangeNoBit) {
+  if (!GetParam().options.shared) return;
+  const at::Tensor x = randn({kTokens, kHidden}, 1), dy = randn({kTokens, kHidden}, 2);
+  for (const auto kind : {parallel::DispatchKind::kAllToAll, parallel::DispatchKind::kAllGather}) {
+    for (const bool sequence : {false, true}) {
+      test::run_ranks(2, [&](const comm::Group& group) {
+        const parallel::TensorParallel tp(group, sequence, false);
+        std::vector<at::Tensor> results[2];
+        for (const bool overlap : {false, true}) {
+          Layer layer(GetParam().options, tp, {group, 1, {}, kind, overlap}, at::kFloat);
+          test::Pass own(kTokens);
+          if (sequence) own.layout.cut_outer(group.rank(), group.size());
+          const auto r = test::differentiate(
+              [&](const auto& in) { return layer.moe.forward(in[0], own.ctx); },
+              {own.layout.outer(x).to(at::kFloat)}, own.layout.outer(dy).to(at::kFloat));
+          results[overlap] = {r.y, r.grads[0]};
+          for (const nn::Param& p : layer.params) results[overlap].push_back(p.main_grad().clone());
+        }
+        for (size_t i = 0; i < results[0].size(); ++i)
+          EXPECT_TRUE(test::same_bits(results[0][i], results[1][i])) << i;
+      });
+    }
+  }
+}
+
 TEST_P(MoeLayer, CostCountsTheBytesThatOperatorsKeep) {
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
     Layer layer(GetParam().options, {}, {}, dtype);
@@ -253,6 +303,54 @@ TEST_P(MoeLayer, CostCountsTheBytesThatOperatorsKeep) {
                                .acc_bytes = dtype == at::kDouble ? 8 : 4};
     EXPECT_EQ(account.bytes(), Moe::cost(GetParam().options, shape).saved_bytes) << dtype;
   }
+}
+
+/// Groups of experts, a selection bias, and shared experts of the whole width, as transformers
+/// computes them.
+TEST(LatentExperts, AreThoseOfTransformers) {
+  const SafetensorsFile file(std::string(PENTATRON_TEST_DATA) +
+                             "/hf_tiny/latent_experts.safetensors");
+  const auto golden = [&](const std::string& name) {
+    const SafeTensor& t = file.at(name);
+    return at::from_blob(const_cast<std::byte*>(t.data.data()), t.shape, at::kDouble).clone();
+  };
+  MoeOptions o;
+  o.expert = {.hidden = 12, .ffn = 10, .activation = kernels::Activation::kSquaredRelu};
+  o.latent = 8;
+  o.router = {.experts = 6,
+              .top_k = 3,
+              .score = parallel::RouterScore::kSigmoid,
+              .normalize = true,
+              .scaling = 1.5,
+              .groups = 3,
+              .group_top_k = 2,
+              .group_score_top_k = 2};
+  o.expert_bias = true;
+  o.shared = o.expert;
+  o.shared->ffn = 14;
+  const at::Tensor x = golden("x");
+  test::run_ranks(2, [&](const comm::Group& group) {
+    const parallel::TensorParallel alone;
+    Layer layer(o, alone, {group, 1});
+    for (nn::Param& p : layer.params) nn::load_global(p, golden(p.name()));
+    for (nn::Param& b : layer.params.buffers()) b.value().copy_(golden(b.name()));
+    test::Pass pass(x.size(0));
+    const auto r = test::differentiate(
+        [&](const auto& in) { return layer.moe.forward(in[0], pass.ctx); }, {x}, golden("dy"));
+    expect_close(r.y, golden("y"), kExact);
+    expect_close(r.grads[0], golden("grad.x"), kExact);
+    for (const nn::Param& p : layer.params) {
+      SCOPED_TRACE(p.name());
+      const at::Tensor whole = golden("grad." + p.name());
+      const int64_t part = whole.size(0) / group.size();
+      // Both ranks have all tokens, so experts have every token twice.
+      expect_close(p.main_grad(),
+                   p.group == nn::ReductionGroup::kExpert
+                       ? 2 * whole.narrow(0, group.rank() * part, part)
+                       : whole,
+                   kExact);
+    }
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Options, MoeLayer, testing::ValuesIn(cases()),

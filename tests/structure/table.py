@@ -26,20 +26,24 @@ MAY_USE = {
               "parallel/pipeline", "checkpoint"],
     "planner": ["models", "parallel/pipeline/schedule", "comm", "nn"],
     "plot": ["base"],
-    "trainer": ["parallelize", "data", "plot", "planner"],
     "generate": ["parallelize", "checkpoint", "data"],
+    "evaluation/tasks": ["config", "data"],
+    "evaluation": ["generate", "data", "evaluation/tasks"],
+    "trainer": ["parallelize", "data", "plot", "planner", "evaluation"],
     "cli/files": ["data", "plot"],
     "cli": ["trainer", "generate", "cli/files"],
 }
 
 # Modules whose files see no torch header.
-WITHOUT_TORCH = ["base", "config", "kernels", "data", "plot", "parallel/pipeline/schedule", "checkpoint/sharded",
+WITHOUT_TORCH = ["base", "config", "kernels", "data", "plot", "evaluation/tasks", "parallel/pipeline/schedule",
+                 "checkpoint/sharded",
                  "checkpoint/gguf", "cli/files"]
 
 # What another module may see of a module it may use.
 ONLY = {
     ("models", "data"): ["pentatron/data/field"],
     ("generate", "data"): ["pentatron/data/tokenizer"],
+    ("evaluation", "data"): ["pentatron/data/tokenizer"],
 }
 
 

@@ -27,6 +27,7 @@ class EveryKey : public testing::Test {
     test::write_documents(scratch / "other.jsonl", 100, /*seed=*/2);
     test::write_documents(scratch / "bad.jsonl", 100);
     test::write_stories(scratch / "stories.jsonl", 100);
+    test::write_chats(scratch / "chat.jsonl", 60);
     std::ofstream labels(scratch / "labels.jsonl");
     for (int i = 0; i < 60; ++i)
       labels << Json{{"text", i % 3 == 0 ? "Go up" : "So it is"},

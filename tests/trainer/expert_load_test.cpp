@@ -109,6 +109,25 @@ TEST_F(MoeRun, AuxiliaryLossesAreNoPartOfTheLoss) {
   EXPECT_NEAR(with.steps[0].at("load_balancing_loss").get<double>(), 1, 0.5);
 }
 
+TEST_F(MoeRun, SeveralLossesBalanceTogether) {
+  const test::Trace trace =
+      test::run(config({"model.moe_router_load_balancing_type=[seq_aux_loss,global_aux_loss]",
+                        "model.moe_aux_loss_coeff=[0.5,0.25]"}));
+  EXPECT_TRUE(trace.steps.at(1).contains("global_load_balancing_loss"));
+  EXPECT_TRUE(trace.steps.at(1).contains("seq_load_balancing_loss"));
+  const auto error = [&](const std::string& types, const std::string& coeffs) {
+    return test::error_of([&] {
+      config(
+          {"model.moe_router_load_balancing_type=" + types, "model.moe_aux_loss_coeff=" + coeffs});
+    });
+  };
+  EXPECT_THAT(error("[seq_aux_loss,aux_loss]", "0.5"),
+              HasSubstr("has 1 value for the 2 of model.moe_router_load_balancing_type"));
+  EXPECT_THAT(error("[aux_loss,sinkhorn]", "[1,1]"),
+              HasSubstr("try: model.moe_router_load_balancing_type=sinkhorn"));
+  EXPECT_THAT(error("[aux_loss,aux_loss]", "[1,1]"), HasSubstr("has aux_loss twice"));
+}
+
 /// It multiplies the scores of a step with the load of the step before.
 TEST_F(MoeRun, TheFirstStepHasNoGlobalLoss) {
   const test::Trace trace = test::run(config({"model.moe_aux_loss_coeff=0.01"}));
@@ -197,7 +216,7 @@ TEST(KeysOfOneLayout, NamesWhatDependsOnRanks) {
   model.num_moe_experts = 4;
   EXPECT_EQ(keys_of_one_layout(config), "");
   model.moe_expert_capacity_factor = 1.25;
-  model.moe_router_load_balancing_type = models::LoadBalancing::kSinkhorn;
+  model.moe_router_load_balancing_type = {models::LoadBalancing::kSinkhorn};
   EXPECT_EQ(keys_of_one_layout(config), "model.moe_router_load_balancing_type=sinkhorn and "
                                         "model.moe_expert_capacity_factor=1.25");
   model = {};

@@ -25,9 +25,13 @@ inline const std::vector<std::string> kLlama3 = {
 inline const std::vector<std::string> kYarn = {
     "model.rope_scaling.type=yarn", "model.rope_scaling.factor=4",
     "model.rope_scaling.original_max_position_embeddings=64", "model.kv_channels=16"};
+inline const std::vector<std::string> kLora = {"peft.type=lora"};
 inline const std::vector<std::string> kSgd = {"optimizer.optimizer=sgd"};
 inline const std::vector<std::string> kLion = {"optimizer.optimizer=lion"};
 inline const std::vector<std::string> kMuon = {"optimizer.optimizer=muon"};
+inline const std::vector<std::string> kFp8 = {"mixed_precision.fp8=e4m3"};
+inline const std::vector<std::string> kFp8Inside = {"mixed_precision.fp8=e4m3",
+                                                    "mixed_precision.first_last_layers_bf16=true"};
 inline const std::vector<std::string> kSamples = {"train.train_samples=12"};
 inline const std::vector<std::string> kWsd = {"scheduler.lr_decay_style=WSD",
                                               "scheduler.lr_wsd_decay_iters=2"};
@@ -60,6 +64,9 @@ inline const std::vector<std::string> kBert = {"model.type=bert", "dataset.type=
                                                "dataset.path={}/stories.jsonl"};
 inline const std::vector<std::string> kT5 = {"model.type=t5", "dataset.type=t5",
                                              "dataset.path={}/stories.jsonl"};
+inline const std::vector<std::string> kSft = {"dataset.type=sft", "dataset.path={}/chat.jsonl",
+                                              "train.seq_length=96",
+                                              "model.max_position_embeddings=96"};
 inline const std::vector<std::string> kLabels = {"model.type=bert", "model.head=classification",
                                                  "dataset.type=classification",
                                                  "dataset.path={}/labels.jsonl"};
@@ -98,6 +105,7 @@ inline const std::map<std::string, Effect> kEffects = {
     {"model.num_moe_experts", {"model.num_moe_experts=4"}},
     {"model.moe_layer_freq", {"model.moe_layer_freq=2", kExperts}},
     {"model.moe_ffn_hidden_size", {"model.moe_ffn_hidden_size=24", kExperts}},
+    {"model.moe_latent_size", {"model.moe_latent_size=24", kExperts}},
     {"model.moe_router_topk", {"model.moe_router_topk=3", kExperts}},
     {"model.moe_router_logit_bias", {"model.moe_router_logit_bias=true", kExperts}},
     {"model.activation_func_clamp_value", {"model.activation_func_clamp_value=0.001"}},
@@ -152,6 +160,7 @@ inline const std::map<std::string, Effect> kEffects = {
       kT5 + std::vector<std::string>{"dataset.mask_prob=0.3", "dataset.decoder_seq_length=16"}}},
     {"dataset.decoder_seq_length", {"dataset.decoder_seq_length=12", kT5}},
     {"dataset.vocab_extra_ids", {"dataset.vocab_extra_ids=50", kT5}},
+    {"dataset.pack", {"dataset.pack=false", kSft}},
     {"dataset.text_pair_key", {"dataset.text_pair_key=other", kLabels}},
     {"dataset.label_key", {"dataset.label_key=mood", kLabels}},
     {"model.label_names",
@@ -227,6 +236,15 @@ inline const std::map<std::string, Effect> kEffects = {
     {"train.recompute", {"train.recompute=full"}},
     {"train.remove_padding", {"train.remove_padding=true", kBert}},
     {"train.freeze", {"train.freeze=[\"embedding.*\"]"}},
+    {"peft.type", {"peft.type=lora"}},
+    {"peft.r", {"peft.r=4", kLora}},
+    {"peft.alpha", {"peft.alpha=4", kLora}},
+    {"peft.dropout", {"peft.dropout=0.5", kLora}},
+    {"peft.target_modules", {"peft.target_modules=[qkv]", kLora}},
+    {"peft.use_rslora", {"peft.use_rslora=true", kLora}},
+    {"peft.lora_plus_ratio", {"peft.lora_plus_ratio=16", kLora}},
+    {"peft.rank_pattern", {"peft.rank_pattern=[\"qkv=2\"]", kLora}},
+    {"peft.alpha_pattern", {"peft.alpha_pattern=[\"qkv=2\"]", kLora}},
     {"train.eval_interval", {"train.eval_interval=3", {"dataset.split=50,50"}}},
     {"train.eval_iters", {"train.eval_iters=2", kEvaluate}},
     {"train.on_nan", {"train.on_nan=skip", kOverflow}},
@@ -259,6 +277,15 @@ inline const std::map<std::string, Effect> kEffects = {
     {"optimizer.exp_avg_sq_dtype", {"optimizer.exp_avg_sq_dtype=bf16"}},
     {"optimizer.param_groups", {"optimizer.param_groups=[\"layers.* lr_mult=0.5\"]"}},
     {"optimizer.grad_norm_skip_threshold", {"optimizer.grad_norm_skip_threshold=1e-3"}},
+    {"mixed_precision.recipe", {"mixed_precision.recipe=bf16_with_mxfp8_mixed"}},
+    {"mixed_precision.fp8", {"mixed_precision.fp8=e4m3"}},
+    {"mixed_precision.fp8_recipe", {"mixed_precision.fp8_recipe=blockwise", kFp8}},
+    {"mixed_precision.first_last_layers_bf16",
+     {"mixed_precision.first_last_layers_bf16=true", kFp8}},
+    {"mixed_precision.num_layers_at_start_in_bf16",
+     {"mixed_precision.num_layers_at_start_in_bf16=0", kFp8Inside}},
+    {"mixed_precision.num_layers_at_end_in_bf16",
+     {"mixed_precision.num_layers_at_end_in_bf16=0", kFp8Inside}},
     {"optimizer.clip_grad", {"optimizer.clip_grad=0.1"}},
     {"scheduler.lr_decay_style", {"scheduler.lr_decay_style=linear"}},
     {"scheduler.lr_decay_iters", {"scheduler.lr_decay_iters=10"}},
@@ -391,6 +418,17 @@ inline const std::map<std::string, Effect> kLayoutEffects = {
 };
 
 inline const std::map<std::string, Elsewhere> kElsewhere = {
+    {"eval.tasks", {"lines of metrics.jsonl: TaskRun.ScoresTasksDuringTraining"}},
+    {"eval.interval", {"lines of metrics.jsonl: TaskRun.ScoresTasksDuringTraining"}},
+    {"eval.data_path", {"where files lie: TaskFile.PathsOfDataBegin... of evaluation_tasks_test"}},
+    {"eval.max_length", {"needs a task: Requests.LongContexts... of evaluation_test"}},
+    {"eval.batch_tokens", {"the same scores: InLayouts of evaluation_test"}},
+    {"eval.limit", {"needs a task: EvaluateTasks.LimitAndExamples... of evaluation_test"}},
+    {"eval.num_fewshot", {"needs a task: EvaluateTasks.LimitAndExamples... of evaluation_test"}},
+    {"eval.bootstrap_iters", {"needs a task: Scores of evaluation_tasks_test"}},
+    {"eval.seed", {"needs a task: EvaluateTasks.GivesTheScores... of evaluation_test"}},
+    {"peft.load", {"AdapterCurve: where adapters begin"}},
+    {"peft.base", {"AdapterRun.ResumesBesideTheBaseThatItBeganWith"}},
     {"logger.dead_expert_steps", {"a warning: MoeRun.TellsOfExpertsWithoutTokens"}},
     {"model.moe_pad_expert_input_to_capacity",
      {"DroppedChoices.AreNotSentAndGiveNothingBack: rows of zeros, which change no number"}},
@@ -402,6 +440,10 @@ inline const std::map<std::string, Elsewhere> kElsewhere = {
      {"the same numbers by other exchanges: ContextAttention of layers_test and LayoutMatrix"}},
     {"parallel.hierarchical_context_parallel_sizes",
      {"who exchanges with whom: cp4_heads_and_ring of LayoutMatrix"}},
+    {"parallel.moe_token_dispatcher_type",
+     {"the same numbers by another way: DispatchOnRanks and LayoutMatrix"}},
+    {"comm_overlap.moe_shared_expert",
+     {"the same numbers at another time: MoeLayer.SharedExpertsOnTheWay... of layers_test"}},
     {"comm_overlap.tp", {"the same numbers at another time: SequenceParallel and LayoutMatrix"}},
     {"optimizer.store_param_remainders",
      {"the same master weights in fewer bytes: Remainder of optim_test"}},

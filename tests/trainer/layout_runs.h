@@ -13,6 +13,7 @@
 
 #include "pentatron/comm/collectives.h"
 #include "pentatron/comm/gather_text.h"
+#include "pentatron/trainer/adapters.h"
 #include "pentatron/trainer/train.h"
 #include "tests/support/quiet_log.h"
 #include "tests/support/ranks.h"
@@ -34,10 +35,10 @@ struct Trained {
 
 /// The global tensors of a model from all ranks. Every element must be held by some rank, and be
 /// the same on all that hold it.
-inline std::map<std::string, at::Tensor> gather_weights(trainer::Trainer& trainer,
-                                                        const models::ModelConfig& model,
-                                                        const comm::Group& world) {
-  const std::unique_ptr<models::Model> whole = models::make_model(model, {});
+inline std::map<std::string, at::Tensor>
+gather_weights(trainer::Trainer& trainer, const trainer::Config& config, const comm::Group& world) {
+  const std::unique_ptr<models::Model> whole =
+      models::make_model(config.model, {.adapters = trainer::plan_adapters(config)});
   std::map<std::string, at::Tensor> highest, lowest;
   const double none = -std::numeric_limits<double>::infinity();
   for (const nn::Param& param : whole->params())
@@ -107,7 +108,7 @@ inline Trained train_layout(const std::string& work, int ranks, const std::strin
     const trainer::Config config = layout_config(work, keys, ranks, folder);
     trainer::Trainer trainer(config, world);
     const trainer::TrainReport report = trainer.run();
-    std::map<std::string, at::Tensor> weights = gather_weights(trainer, config.model, world);
+    std::map<std::string, at::Tensor> weights = gather_weights(trainer, config, world);
     if (world.rank() != 0) return;
     const std::lock_guard lock(mutex);
     trained.weights = std::move(weights);

@@ -1,29 +1,12 @@
 /// The layouts whose training must give the numbers of one rank, as data.
 #pragma once
 
-#include <ostream>
 #include <string>
 #include <vector>
 
+#include "tests/trainer/adapter_layouts.h"
+
 namespace pentatron::test {
-
-/// A model and a way to train it, the same for one rank and for many.
-struct Work {
-  std::string name;
-  std::string keys;                     ///< key=value, separated by spaces
-  std::string data = "documents.jsonl"; ///< the file that it is trained on
-};
-
-struct Layout {
-  std::string name;
-  std::string work; ///< name of a Work
-  int ranks;
-  std::string keys;
-  bool in_ci; ///< else only in the full matrix
-};
-inline std::ostream& operator<<(std::ostream& out, const Layout& layout) {
-  return out << layout.name;
-}
 
 inline const std::vector<Work>& works() {
   static const std::string gpt2 =
@@ -199,12 +182,47 @@ inline const std::vector<Work>& works() {
       {"muon_moe", moe + " optimizer.optimizer=muon optimizer.muon_nesterov=false"},
       {"muon_latents", latents_moe + " optimizer.optimizer=muon optimizer.muon_momentum=0.8"},
       {"lion", llama + " optimizer.optimizer=lion optimizer.lr=1e-3"},
+      // Products in FP8, whose blocks no cut of tokens or features divides.
+      {"mxfp8",
+       "model.num_layers=4 model.hidden_size=64 model.num_attention_heads=2 "
+       "model.ffn_hidden_size=64 model.hidden_dropout=0.1 train.train_iters=8 "
+       "train.eval_interval=8 "
+       "train.seq_length=32 model.max_position_embeddings=32 train.global_batch_size=4 "
+       "mixed_precision.fp8=e4m3 mixed_precision.fp8_recipe=mxfp8 "
+       "mixed_precision.first_last_layers_bf16=true mixed_precision.num_layers_at_end_in_bf16=0 "
+       "optimizer.clip_grad=0.5",
+       Work().data, true},
+      {"fp8_blocks",
+       "model.num_layers=2 model.hidden_size=256 model.num_attention_heads=2 "
+       "model.ffn_hidden_size=256 model.hidden_dropout=0.1 model.position_embedding_type="
+       "learned_absolute train.seq_length=128 model.max_position_embeddings=128 "
+       "train.train_iters=8 train.eval_interval=8 "
+       "train.global_batch_size=4 model.init_method_std=0.05 mixed_precision.fp8=e4m3 "
+       "mixed_precision.fp8_recipe=blockwise optimizer.clip_grad=0.5",
+       Work().data, true},
+      // Experts in a latent, with biases and gated shared experts of the whole width.
+      {"moe_latent",
+       "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
+       "model.num_query_groups=2 model.ffn_hidden_size=64 model.hidden_dropout=0.1 "
+       "model.add_mlp_bias=true model.num_moe_experts=8 model.moe_router_topk=3 "
+       "model.moe_ffn_hidden_size=24 model.moe_latent_size=20 model.moe_layer_freq=[0]+[1]*3 "
+       "model.moe_router_score_function=sigmoid model.moe_shared_expert_intermediate_size=32 "
+       "model.moe_shared_expert_gate=true "
+       "model.moe_router_load_balancing_type=[seq_aux_loss,global_aux_loss] "
+       "model.moe_aux_loss_coeff=[0.05,0.03] dataset.reset_attention_mask=true "
+       "dataset.eod_mask_loss=true optimizer.clip_grad=0.5"},
+      // Windows of 3 tokens, packed documents, shared heads, sinks and dropout of attention.
+      {"windows", "model.num_layers=3 model.hidden_size=32 model.num_attention_heads=4 "
+                  "model.num_query_groups=2 model.ffn_hidden_size=64 model.window_size=3 "
+                  "model.softmax_type=learnable model.attention_dropout=0.1 "
+                  "dataset.reset_attention_mask=true optimizer.clip_grad=0.5"},
       // A batch size that grows.
       {"ramp", "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
                "model.ffn_hidden_size=64 model.untie_embeddings_and_output_weights=false "
                "train.rampup_batch_size=[4,4,40]"},
   };
-  return all;
+  static const std::vector<Work> works = joined(all, adapter_works(gpt2, bert, t5));
+  return works;
 }
 
 inline const std::vector<Layout>& layouts() {
@@ -221,6 +239,8 @@ inline const std::vector<Layout>& layouts() {
                            chunks = " comm_overlap.tp=true",
                            ep = " parallel.expert_model_parallel_size=",
                            etp = " parallel.expert_tensor_parallel_size=",
+                           everywhere = " parallel.moe_token_dispatcher_type=allgather",
+                           beside = " comm_overlap.moe_shared_expert=true",
                            v_shape = " parallel.pipeline_model_parallel_layout=",
                            cp = " parallel.context_parallel_size=",
                            gathers = " parallel.cp_comm_type=[all_gather]",
@@ -298,6 +318,14 @@ inline const std::vector<Layout>& layouts() {
        true},
       {"latents_moe_tp2_sp_ep2_etp1_zero3", "latents_moe", 4,
        tp + "2" + sp + ep + "2" + etp + "1" + zero + "3" + recompute, true},
+      {"mxfp8_tp2_sp_pp2_zb_h1", "mxfp8", 4, tp + "2" + sp + pp + "2" + schedule + "zb_h1", true},
+      {"mxfp8_zero3_recompute", "mxfp8", 2, zero + "3" + small + recompute, true},
+      {"mxfp8_tp2_chunks_dp2_zero2", "mxfp8", 4, tp + "2" + sp + chunks + zero + "2" + small,
+       false},
+      {"mxfp8_pp2_interleaved", "mxfp8", 2, pp + "2" + vp + "2" + schedule + "interleaved", false},
+      {"mxfp8_micro2_dp2_zero1", "mxfp8", 2, zero + "1" + micro + "2", false},
+      {"fp8_blocks_tp2_sp", "fp8_blocks", 2, tp + "2" + sp, false},
+      {"fp8_blocks_pp2_dp2_zero1", "fp8_blocks", 4, pp + "2" + zero + "1", false},
       {"mtp_tp2_sp", "mtp", 2, tp + "2" + sp, true},
       {"mtp_pp2_interleaved", "mtp", 2, pp + "2" + vp + "2" + schedule + "interleaved", true},
       {"mtp_pp3_apart", "mtp", 3, pp + "3" + v_shape + "Ettt|tm|mL" + schedule + "zb_h1", true},
@@ -532,6 +560,15 @@ inline const std::vector<Layout>& layouts() {
       {"moe_cp4_heads_and_ring_ep8", "moe_shared", 8, cp + "4" + both + ep + "8" + zero + "1",
        false},
       {"latents_cp2_ring", "latents", 2, cp + "2", true},
+      {"latents_tp2_cp2_ring", "latents", 4, tp + "2" + cp + "2", true},
+      {"latents_moe_cp3_ring_everywhere", "latents_moe", 3, cp + "3" + everywhere + recompute,
+       false},
+      {"windows_cp4_straight", "windows", 4, cp + "4", true},
+      {"windows_cp2_straight_recompute", "windows", 2, cp + "2" + recompute + micro + "4", false},
+      {"windows_cp4_heads_and_straight", "windows", 4, cp + "4" + both, false},
+      {"windows_cp4_tp2_sp_straight_zero2", "windows", 8,
+       cp + "4" + tp + "2" + sp + zero + "2" + micro + "2", false},
+      {"windows_cp8_straight", "windows", 8, cp + "8", false},
       {"latents_cp4_all_gather", "latents", 4, cp + "4" + gathers, false},
       {"latents_moe_tp2_cp2_heads_ep2", "latents_moe", 4, tp + "2" + cp + "2" + heads + ep + "2",
        false},
@@ -552,6 +589,23 @@ inline const std::vector<Layout>& layouts() {
        tp + "2" + pp + "2" + vp + "2" + ep + "2" + schedule + "interleaved", false},
       {"latents_moe_tp2_sp_pp2_ep2_zb_h2", "latents_moe", 8,
        tp + "2" + sp + pp + "2" + ep + "2" + zero + "1" + schedule + "zb_h2", false},
+      {"latent_experts_tp2_ep2_etp1", "moe_latent", 2, tp + "2" + ep + "2" + etp + "1", true},
+      {"latent_experts_everywhere_beside", "moe_latent", 2, ep + "2" + everywhere + beside, true},
+      {"latent_experts_ep4_zero2", "moe_latent", 4, ep + "4" + zero + "2" + small + beside, false},
+      {"latent_experts_etp2_sp_recompute", "moe_latent", 4,
+       tp + "2" + sp + ep + "2" + etp + "2" + recompute, false},
+      {"latent_experts_cp2_everywhere", "moe_latent", 4, cp + "2" + ep + "4" + everywhere, false},
+      {"latent_experts_pp2_zb_v_zero3", "moe_latent", 8,
+       pp + "2" + tp + "2" + sp + ep + "4" + etp + "1" + schedule + "zb_v" + zero + "3", false},
+      {"latent_experts_dualpipe_v", "moe_latent", 4,
+       pp + "2" + ep + "2" + schedule + "dualpipe_v" + beside, false},
+      {"moe_everywhere_ep2_etp2", "moe", 4, ep + "2" + etp + "2" + everywhere, false},
+      {"moe_everywhere_cp3", "moe_shared", 3, cp + "3" + etp + "1" + everywhere + beside, false},
+      {"moe_everywhere_tp4_etp1", "moe", 4, tp + "4" + etp + "1" + ep + "4" + everywhere, false},
+      {"moe_beside_tp2_sp_ep2", "moe_shared", 4, tp + "2" + sp + ep + "2" + beside + zero + "1",
+       false},
+      {"moe_beside_pp2_zb_h2_recompute", "moe_shared", 4,
+       pp + "2" + ep + "2" + schedule + "zb_h2" + recompute + beside, false},
       {"moe_tp2", "moe", 2, tp + "2", false},
       {"moe_tp4_sp_etp1", "moe", 4, tp + "4" + sp + etp + "1", false},
       {"moe_dp4_micro2", "moe_shared", 4, micro + "2", false},
@@ -573,7 +627,8 @@ inline const std::vector<Layout>& layouts() {
       {"moe_16_ranks", "moe", 16,
        tp + "2" + sp + pp + "2" + ep + "4" + etp + "2" + zero + "3" + recompute, false},
   };
-  return all;
+  static const std::vector<Layout> layouts = joined(all, adapter_layouts());
+  return layouts;
 }
 
 } // namespace pentatron::test

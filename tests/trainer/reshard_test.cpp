@@ -52,7 +52,7 @@ class Resharding : public testing::TestWithParam<std::string> {
                         layout.ranks, scratch.path);
       trainer::Trainer trainer(config, world);
       const trainer::TrainReport report = trainer.run();
-      std::map<std::string, at::Tensor> weights = gather_weights(trainer, config.model, world);
+      std::map<std::string, at::Tensor> weights = gather_weights(trainer, config, world);
       if (world.rank() != 0) return;
       const std::lock_guard lock(mutex);
       run.weights = std::move(weights);

@@ -49,6 +49,14 @@ inline std::string write_documents(const std::string& file, int count, uint64_t 
 }
 
 /// Documents of two to five sentences of one or two short words.
+/// Short conversations.
+inline void write_chats(const std::string& file, int count) {
+  std::ofstream out(file);
+  for (int i = 0; i < count; ++i)
+    out << R"({"messages":[{"role":"user","content":"Say )" << i
+        << R"("},{"role":"assistant","content":")" << i << ' ' << i * i << "\"}]}\n";
+}
+
 inline std::string write_stories(const std::string& file, int count, uint64_t seed = 1) {
   const char* const words[] = {"Up", "So", "On", "It", "Go", "We", "He"};
   const Stream stream(seed, "stories");

@@ -11,7 +11,10 @@ LLAMA = "$DATA/hf_tiny/llama"
 EVALUATE = f"pentatron evaluate --hf {LLAMA} --batches {LLAMA}/expected.safetensors "
 GENERATE = "pentatron generate saved --tokens 1,2 --max-new-tokens 2 "
 HIDDEN = "pentatron evaluate --hf $DATA/hf_tiny/bert_model --batches $DATA/hf_tiny/bert_model/expected.safetensors "
+SFT = f"pentatron train {TINY.replace('seq_length=16', 'seq_length=96')} dataset.type=sft model.vocab_size=300 checkpoint.save=new "
 SAMPLES = "pentatron inspect samples --prefix corpus_text_document --sequence-length 8 "
+TASKS = "--tasks $DATA/evaluation/yes_no.yaml eval.limit=1 eval.max_length=8"
+ADAPTED = f"pentatron evaluate {LLAMA} --batches {LLAMA}/expected.safetensors --adapter "
 BATCH = f"pentatron evaluate texts --batches {LLAMA}/expected.safetensors "
 
 
@@ -48,10 +51,14 @@ open(name, "wb").write(data)
 DAMAGE
 pentatron train --hf $DATA/hf_tiny/gpt_oss train.seq_length=16 train.micro_batch_size=1 train.global_batch_size=1 train.train_iters=1 dataset.type=mock \
   checkpoint.save=limited model.activation_func_clamp_value=5 train.num_threads=1 logger.peak_tflops=1 kernels=order
+pentatron train --hf $DATA/hf_tiny/llama train.seq_length=16 train.micro_batch_size=1 train.global_batch_size=1 train.train_iters=1 dataset.type=mock \
+  checkpoint.save=adapted checkpoint.export_hf=true peft.type=lora train.num_threads=1 logger.peak_tflops=1 kernels=order
+{MOCK.replace("checkpoint.save=new", "checkpoint.save=beside peft.type=lora")}
 pentatron tokenize --train-bpe 290 --output other.json < words.txt
 mkdir odd pickled pictures nothing_in_it mine speaking mute
 for i in $(seq 8); do echo "{{\\"text\\": \\"a $i\\", \\"label\\": \\"glad\\"}}"; echo "{{\\"text\\": \\"b $i\\", \\"label\\": \\"sad\\"}}"; done > labels.jsonl
 cp labels.jsonl more.jsonl
+for i in $(seq 60); do echo "{{\\"messages\\": [{{\\"role\\": \\"user\\", \\"content\\": \\"Say $i\\"}}, {{\\"role\\": \\"assistant\\", \\"content\\": \\"$i\\"}}]}}"; done > chats.jsonl
 echo '{{"text": "c", "label": "bored"}}' >> more.jsonl
 pentatron train {TINY} model.type=bert model.head=classification model.num_labels=3 dataset.train_data_path=labels.jsonl checkpoint.save=labels
 python3 - <<'BATCH'
@@ -83,7 +90,31 @@ cp texts.jsonl mixed.jsonl
 echo "no json" >> mixed.jsonl
 """
 
+
+
+def adapter(change, told):
+    """A change of adapter_config.json that is refused, and the words that tell to do without it."""
+    return (f"sed -i '{change}' adapted/adapter/adapter_config.json; {ADAPTED}adapted/adapter", {told: ADAPTED + "adapted/adapter"})
+
+
 CASES = [
+    # adapters
+    ("an adapter with biases", *adapter('s/"bias": "none"/"bias": "all"/', "an adapter without it")),
+    ("another method", *adapter('s/LORA/IA3/', "a LoRA or DoRA adapter")),
+    ("layers by a regular expression", *adapter('s/"rank_pattern": {}/"rank_pattern": {"^q.*": 4}/', "the names of modules")),
+    ("an adapter's layers by a regular expression", "python3 -c \"import json; f = 'adapted/adapter/adapter_config.json'; c = json.load(open(f)); "
+     f"c['target_modules'] = '.*q_proj'; json.dump(c, open(f, 'w'))\"; {ADAPTED}adapted/adapter", {"a list of names": ADAPTED + "adapted/adapter"}),
+    ("no adapter", ADAPTED + "nothing_in_it", {"save_pretrained": ADAPTED + "adapted/adapter"}),
+    ("no folder of an adapter", ADAPTED + "nowhere", {"a PEFT folder": ADAPTED + "adapted/adapter"}),
+    ("a pickled adapter", "mv adapted/adapter/adapter_model.safetensors adapted/adapter/adapter_model.bin; " + ADAPTED + "adapted/adapter", {
+        "save_pretrained": ADAPTED + "adapted/adapter"}),
+    ("a whole model as an adapter", ADAPTED + "limited", {"without --adapter": "pentatron evaluate limited --batches $DATA/hf_tiny/gpt_oss/expected.safetensors"}),
+    ("an adapter of another model", ADAPTED.replace("hf_tiny/llama --", "hf_tiny/gpt2 --") + "adapted/adapter", {"that it was trained beside": ADAPTED + "adapted/adapter"}),
+    ("a checkpoint of adapters of another model", ADAPTED.replace("hf_tiny/llama --", "hf_tiny/gpt2 --") + "adapted", {"the model that the run started from": ADAPTED + "adapted"}),
+    ("adapters beside initial weights", "pentatron generate beside --tokens 1,2 --max-new-tokens 2", {
+        "a run with checkpoint.load": "pentatron generate adapted --tokens 1,2 --max-new-tokens 2"}),
+    ("adapters without their model", "sed -i 's/hf_tiny/gone/' adapted/step_00000001/adapter_base.json; pentatron generate adapted --tokens 1,2", {}),
+    ("a model to resume as adapters", MOCK + "checkpoint.load=saved peft.type=lora", {}),
     # trainer
     ("split", TEXT + "dataset.split=0,100", {
         "more text, another dataset.split": TEXT + "dataset.split=95,5,0", "a shorter sequence": TEXT + "train.seq_length=8"}),
@@ -125,6 +156,25 @@ CASES = [
     ("neighbours of no exchange", MOCK + "parallel.context_parallel_size=4 parallel.hierarchical_context_parallel_sizes=[2,2] --ranks 4", {}),
     ("neighbours of one rank", MOCK + "parallel.hierarchical_context_parallel_sizes=[2,2]", {}),
     ("neighbours of two ranks", MOCK + "parallel.context_parallel_size=2 parallel.cp_comm_type=[a2a+p2p] parallel.hierarchical_context_parallel_sizes=[2,2] --ranks 2", {}),
+    ("fine-tuning without examples", SFT, {"dataset.path=FILE.jsonl": SFT + "dataset.path=chats.jsonl"}),
+    ("fine-tuning on plain text", SFT + "dataset.path=words.txt", {"JSON Lines": SFT + "dataset.path=chats.jsonl"}),
+    ("examples of a small vocabulary", SFT + "dataset.path=chats.jsonl model.vocab_size=200", {}),
+    ("answers behind the end of a sample", SFT + "dataset.path=chats.jsonl train.seq_length=16", {}),
+    ("a file without examples", ": > none.jsonl; echo > none.jsonl; " + SFT + "dataset.path=none.jsonl", {"objects with messages, conversations, prompt and completion, instruction and output, or text": SFT + "dataset.path=chats.jsonl"}),
+    ("samples of nothing", "pentatron inspect samples --index 0 --sequence-length 8", {"--prefix PREFIX": SAMPLES + "--index 0"}),
+    ("examples without a tokenizer", "pentatron inspect samples --sft chats.jsonl --index 0", {"--tokenizer PATH": "pentatron inspect samples --sft chats.jsonl --index 0 --tokenizer bytes"}),
+    ("an example that is not there", "pentatron inspect samples --sft chats.jsonl --tokenizer bytes --index 60", {}),
+    ("hybrid FP8 in blocks", MOCK + "mixed_precision.fp8=hybrid mixed_precision.fp8_recipe=mxfp8", {}),
+    ("FP8 on CUDA", MOCK + "mixed_precision.fp8=e4m3 device=cuda", {}),
+    ("FP8 of experts", MOCK + "mixed_precision.fp8=e4m3 model.num_moe_experts=4", {}),
+    ("a recipe of FP8 without FP8", MOCK + "mixed_precision.fp8_recipe=mxfp8", {}),
+    ("first layers out of no FP8", MOCK + "mixed_precision.first_last_layers_bf16=true", {}),
+    ("a latent of no experts", MOCK + "model.moe_latent_size=16", {}),
+    ("tokens gathered on one rank", MOCK + "model.num_moe_experts=4 parallel.moe_token_dispatcher_type=allgather", {}),
+    ("shared experts beside no exchange", MOCK + "model.num_moe_experts=4 model.moe_shared_expert_intermediate_size=16 comm_overlap.moe_shared_expert=true", {}),
+    ("weights of two balance losses", MOCK + "model.num_moe_experts=4 model.moe_router_load_balancing_type=[seq_aux_loss,global_aux_loss] model.moe_aux_loss_coeff=0.1", {}),
+    ("a balance loss twice", MOCK + "model.num_moe_experts=4 model.moe_router_load_balancing_type=[seq_aux_loss,seq_aux_loss] model.moe_aux_loss_coeff=0.1", {}),
+    ("Sinkhorn beside a loss", MOCK + "model.num_moe_experts=4 model.moe_router_load_balancing_type=[sinkhorn,seq_aux_loss]", {}),
     ("dead experts of a dense model", MOCK + "logger.dead_expert_steps=7", {}),
     ("no number of experts", MOCK + "model.num_moe_experts=0", {}),
     ("a key that is always a number", MOCK + "model.kv_lora_rank=null", {}),
@@ -307,6 +357,10 @@ CASES = [
      "train.train_iters=1 train.seq_length=16 train.num_threads=1 logger.peak_tflops=1 kernels=order", {}),
     ("windows of a batch", BATCH + "--stride 4", {"--file text.txt": "pentatron evaluate texts --file words.txt --stride 4"}),
     ("text without a tokenizer", f"pentatron evaluate {LLAMA} --text ab", {"--batches FILE": EVALUATE}),
+    ("tasks without a tokenizer", f"pentatron evaluate {LLAMA} {TASKS}", {"--batches FILE": EVALUATE}),
+    ("tasks of an encoder", f"pentatron evaluate labels {TASKS}", {"--file FILE.jsonl": "pentatron evaluate labels --file labels.jsonl"}),
+    ("tasks with too long a window", f"pentatron evaluate texts {TASKS}".replace("length=8", "length=100000"), {}),
+    ("tasks with the interval of training", f"pentatron evaluate texts {TASKS} eval.interval=2", {}),
     ("no model to evaluate", "pentatron evaluate --text ab", {"pentatron evaluate DIR": "pentatron evaluate texts --text ab"}),
     ("batches without labels", "pentatron evaluate --hf $DATA/hf_tiny/bert_masked_lm --batches $DATA/hf_tiny/bert_model/expected.safetensors", {}),
     ("text of an encoder", "pentatron generate encoder --prompt ab", {}),
@@ -437,5 +491,6 @@ ELSEWHERE = [
     (r"MFU is not shown", "a device of unknown speed: tests/trainer"),
     (r"other programs were running", "what else the machine does: tests/kernels/selection_test.cpp"),
     (r"PENTATRON_CPU=", "the environment: tests/cli/program_test.cpp"),
+    (r"^evaluation/", "task files and documents: tests/evaluation"),
     (r"^data/objectives", "data of BERT, T5 and classifiers: tests/data"),
 ]

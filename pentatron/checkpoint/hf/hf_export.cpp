@@ -25,7 +25,8 @@ void normalise_experts(ModelConfig& c) {
   c.moe_ffn_hidden_size = c.expert_ffn_size();
   c.moe_router_bias_update_rate = fresh.moe_router_bias_update_rate;
   c.moe_router_load_balancing_type = fresh.moe_router_load_balancing_type;
-  c.moe_aux_loss_coeff = c.moe_z_loss_coeff = c.moe_input_jitter_eps = 0;
+  c.moe_aux_loss_coeff = fresh.moe_aux_loss_coeff;
+  c.moe_z_loss_coeff = c.moe_input_jitter_eps = 0;
   c.moe_router_force_load_balancing = fresh.moe_router_force_load_balancing;
   c.moe_expert_capacity_factor.reset();
   c.moe_token_drop_policy = fresh.moe_token_drop_policy;

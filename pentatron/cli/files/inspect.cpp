@@ -1,5 +1,7 @@
 #include <CLI/CLI.hpp>
 
+#include <unistd.h>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -13,6 +15,7 @@
 #include "pentatron/data/gpt/blend.h"
 #include "pentatron/data/gpt/gpt_dataset.h"
 #include "pentatron/data/preprocess/open_tokenizer.h"
+#include "pentatron/data/sft/sft_dataset.h"
 #include "pentatron/data/token_stream.h"
 
 namespace pentatron::cli {
@@ -21,7 +24,7 @@ namespace {
 
 struct SampleArguments {
   data::DatasetConfig dataset; ///< what a run would use: its order, split and seed
-  std::string prefix, order{config::to_string(dataset.order)}, part = "train", tokenizer;
+  std::string prefix, sft, order{config::to_string(dataset.order)}, part = "train", tokenizer;
   int64_t sequence_length = 1024;
   std::optional<int64_t> num_samples;
   std::vector<int64_t> indices;
@@ -74,7 +77,64 @@ void check_indices(const SampleArguments& a, const data::TokenDataset& samples) 
                          index, a.part, a.prefix, counted(*size, "sample"), *size - 1);
 }
 
+/// The text of tokens in parts, what is learned in bold green.
+std::string colored(const data::Tokenizer& tokenizer, const std::vector<int64_t>& tokens,
+                    const std::vector<uint8_t>& taught) {
+  std::string text;
+  for (size_t begin = 0; begin < tokens.size();) {
+    size_t end = begin;
+    while (end < tokens.size() && taught[end] == taught[begin]) ++end;
+    std::string part = tokenizer.decode_with_special(std::span(tokens).subspan(begin, end - begin));
+    for (char& c : part) // a file cannot steer the terminal
+      if ((static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == 0x7f) c = '?';
+    text += taught[begin] != 0 ? fmt::format("\x1b[1;32m{}\x1b[0m", part) : part;
+    begin = end;
+  }
+  return text;
+}
+
+/// Examples in the order of the file, as dataset.type=sft reads them.
+int print_examples(const SampleArguments& a) {
+  if (a.tokenizer.empty()) throw ConfigError("--sft needs a tokenizer\n  try: --tokenizer PATH");
+  const auto tokenizer = data::open_decoder(a.tokenizer);
+  const data::TaughtTexts texts({a.sft}, a.dataset, *tokenizer,
+                                {.option = "--sft",
+                                 .render = a.tokenizer == data::kBytesTokenizer
+                                               ? data::RenderChat()
+                                               : data::open_chat_template(a.tokenizer),
+                                 .vocab_size = tokenizer->vocab_size(),
+                                 .sequence_length = a.sequence_length});
+  for (const int64_t index : a.indices) {
+    if (index >= texts.size())
+      raise<ConfigError>("--index {} does not exist: {} has {}, counted from 0\n  try: --index {}",
+                         index, a.sft, counted(texts.size(), "example"), texts.size() - 1);
+    const std::vector<int64_t> tokens(texts.tokens(index),
+                                      texts.tokens(index) + texts.length(index));
+    const std::vector<uint8_t> taught(texts.taught(index),
+                                      texts.taught(index) + texts.length(index));
+    if (a.text && ::isatty(STDOUT_FILENO) != 0) {
+      fmt::print("{}\n", colored(*tokenizer, tokens, taught));
+      continue;
+    }
+    fmt::print("{{\"index\":{},\"tokens\":[{}],\"learned\":[{}]", index, fmt::join(tokens, ","),
+               fmt::join(taught, ","));
+    if (a.text) {
+      std::vector<int64_t> answers;
+      for (size_t i = 0; i < tokens.size(); ++i)
+        if (taught[i] != 0) answers.push_back(tokens[i]);
+      fmt::print(",\"text\":{},\"learned_text\":{}",
+                 dump_json(tokenizer->decode_with_special(tokens)),
+                 dump_json(tokenizer->decode_with_special(answers)));
+    }
+    fmt::print("}}\n");
+  }
+  return 0;
+}
+
 int print_samples(const SampleArguments& a) {
+  if (!a.sft.empty()) return print_examples(a);
+  if (a.prefix.empty())
+    throw ConfigError("neither --prefix nor --sft says what to show\n  try: --prefix PREFIX");
   if (a.text && a.tokenizer.empty())
     throw ConfigError("--text needs a tokenizer\n  try: --tokenizer PATH");
   if (a.num_samples && a.order != "megatron")
@@ -125,8 +185,13 @@ void add_samples(CLI::App& verb, Action& chosen) {
   auto a = std::make_shared<SampleArguments>();
   CLI::App* samples =
       verb.add_subcommand("samples", "print the tokens of samples of a corpus as JSON");
-  samples->add_option("--prefix", a->prefix, "corpus: prefix of PREFIX.bin and PREFIX.idx")
-      ->required();
+  CLI::Option* const prefix =
+      samples->add_option("--prefix", a->prefix, "corpus: prefix of PREFIX.bin and PREFIX.idx");
+  samples
+      ->add_option("--sft", a->sft,
+                   "JSON Lines for dataset.type=sft: its examples in their order, and which tokens "
+                   "are learned; with --text on a terminal these are green")
+      ->excludes(prefix);
   samples
       ->add_option("--order", a->order, "order of samples, like dataset.order: megatron or stable")
       ->check(CLI::IsMember({"megatron", "stable"}))
@@ -157,10 +222,8 @@ void add_samples(CLI::App& verb, Action& chosen) {
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 62))
       ->required();
   samples->add_flag("--text", a->text, "also print the text, decoded with --tokenizer");
-  samples
-      ->add_option("--tokenizer", a->tokenizer,
-                   "with --text: the tokenizer, a file or folder, or bytes")
-      ->needs("--text");
+  samples->add_option("--tokenizer", a->tokenizer,
+                      "with --text and --sft: the tokenizer, a file or folder, or bytes");
   samples->footer("example:\n"
                   "  pentatron inspect samples --prefix data/corpus_text_document "
                   "--sequence-length 64 --index 0,1,2 --text --tokenizer bytes");

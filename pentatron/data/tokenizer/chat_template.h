@@ -11,8 +11,11 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -22,10 +25,18 @@ namespace chat {
 struct Program;
 }
 
+/// How blocks and the source's end are read, and what an undefined value is.
+struct TemplateRules {
+  bool trim_blocks = true;            ///< a line feed behind a block is dropped
+  bool lstrip_blocks = true;          ///< as are blanks before a block that is first in its line
+  bool keep_trailing_newline = false; ///< of the source
+  bool strict_undefined = false;      ///< printing one is an error
+};
+
 class ChatTemplate {
  public:
   /// Throws DataError, which names the line, for what is damaged or not supported.
-  explicit ChatTemplate(std::string_view source);
+  explicit ChatTemplate(std::string_view source, const TemplateRules& rules = {});
   ~ChatTemplate();
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
@@ -33,7 +44,16 @@ class ChatTemplate {
   /// The text for variables such as {"messages": [{"role": ..., "content": ...}], "bos_token": ...,
   /// "add_generation_prompt": true}. Throws DataError if the template raises an exception, uses a
   /// name in a way that has no meaning, or goes beyond the bounds.
-  std::string render(const nlohmann::ordered_json& variables) const;
+  /// `marks` receives, in order, the bytes [begin, end) of the text that stand between
+  /// {% generation %} and {% endgeneration %}.
+  std::string render(const nlohmann::ordered_json& variables,
+                     std::vector<std::pair<size_t, size_t>>* marks = nullptr) const;
+
+  /// Whether the template has such marks.
+  bool marks_answers() const;
+
+  /// The names that it looks up, whether it sets them itself or not.
+  std::set<std::string> names() const;
 
  private:
   std::unique_ptr<chat::Program> program_;

@@ -68,6 +68,8 @@ class HuggingFaceTokenizer final : public CachedTokenizer {
     }
     if (pre_tokenization_.plan) byte_bpe_ = make_byte_bpe(*model_);
     joins_bytes_ = is_byte_level_decoder(member(json, "decoder"));
+    if (const Json unknown = member(member(json, "model"), "unk_token"); unknown.is_string())
+      unknown_ = unknown.get<std::string>();
     eod_ = find_eod(*this, options.eod);
   }
 
@@ -85,6 +87,21 @@ class HuggingFaceTokenizer final : public CachedTokenizer {
     const std::string_view text = token_text(id);
     const auto bytes = joins_bytes_ ? characters_to_bytes(text) : std::nullopt;
     return printable_token(bytes ? std::string_view(*bytes) : text, id);
+  }
+  std::string token_bytes(int64_t id) const override {
+    if (const int byte = joins_bytes_ ? -1 : fallback_byte(token_text(id)); byte >= 0)
+      return std::string(1, static_cast<char>(byte)); // some files list these as added tokens
+    if (const auto added = added_.entries().find(static_cast<int32_t>(id));
+        added != added_.entries().end())
+      return added->second.token.content;
+    const std::string_view text = token_text(id);
+    if (text == unknown_) return {}; // of any text
+    if (joins_bytes_) return characters_to_bytes(text).value_or(std::string(text));
+    constexpr std::string_view kSpace = "\u2581";
+    std::string bytes(text);
+    for (size_t at = bytes.find(kSpace); at != std::string::npos; at = bytes.find(kSpace, at + 1))
+      bytes.replace(at, kSpace.size(), " ");
+    return bytes;
   }
   std::optional<int32_t> token_id(std::string_view token) const override {
     for (const auto& [id, entry] : added_.entries()) {
@@ -221,6 +238,7 @@ class HuggingFaceTokenizer final : public CachedTokenizer {
   std::unique_ptr<Decoder> decoder_;
   std::unique_ptr<ByteBpe> byte_bpe_;
   bool joins_bytes_ = false;
+  std::string unknown_; ///< the token for what the vocabulary cannot write
   int64_t vocab_size_ = 0;
   int32_t eod_ = -1;
 };

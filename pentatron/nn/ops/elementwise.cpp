@@ -96,8 +96,6 @@ at::Tensor tanh(const at::Tensor& x) {
   return y;
 }
 
-namespace {
-
 at::Tensor dropout_rows(Rows rows, const SequenceLayout& layout) {
   if (rows == Rows::kSamples) {
     const at::Tensor starts = at::tensor(layout.sample_starts, at::kLong).slice(0, 0, layout.batch);
@@ -108,32 +106,32 @@ at::Tensor dropout_rows(Rows rows, const SequenceLayout& layout) {
              : layout.outer(layout.row_ids);
 }
 
-} // namespace
+at::Tensor dropout_values(const at::Tensor& x, const DropoutSite& site,
+                          const std::array<uint32_t, 2>& key, const at::Tensor& row_ids) {
+  const NoAutograd guard;
+  const at::Tensor input = x.detach().contiguous();
+  at::Tensor out = at::empty_like(input);
+  kernels::dropout({.dtype = kernel_dtype(input.scalar_type()),
+                    .rows = input.size(0),
+                    .cols = input.size(1),
+                    .x = input.data_ptr(),
+                    .y = out.data_ptr(),
+                    .p = site.p,
+                    .key = key,
+                    .site = site.site,
+                    .row_ids = reinterpret_cast<const uint64_t*>(row_ids.data_ptr<int64_t>()),
+                    .feature_offset = site.feature_offset},
+                   KernelContext(input));
+  return out;
+}
 
 at::Tensor dropout(const at::Tensor& x, const DropoutSite& site, const ForwardContext& ctx) {
   if (!ctx.training || site.p == 0) return x;
-  const auto run = [site, key = Stream(ctx.seed, "dropout").key()](const at::Tensor& in,
-                                                                   const at::Tensor& rows) {
-    const NoAutograd guard;
-    const at::Tensor input = in.detach().contiguous();
-    at::Tensor out = at::empty_like(input);
-    kernels::dropout({.dtype = kernel_dtype(input.scalar_type()),
-                      .rows = input.size(0),
-                      .cols = input.size(1),
-                      .x = input.data_ptr(),
-                      .y = out.data_ptr(),
-                      .p = site.p,
-                      .key = key,
-                      .site = site.site,
-                      .row_ids = reinterpret_cast<const uint64_t*>(rows.data_ptr<int64_t>()),
-                      .feature_offset = site.feature_offset},
-                     KernelContext(input));
-    return out;
-  };
+  const auto key = Stream(ctx.seed, "dropout").key();
   const at::Tensor rows = dropout_rows(site.rows, *ctx.layout);
-  at::Tensor y = run(x, rows);
-  record("dropout", {x}, {y}, {rows}, [run](auto&& grads, Saved& saved) {
-    return std::vector<at::Tensor>{run(grads[0], saved[0])};
+  at::Tensor y = dropout_values(x, site, key, rows);
+  record("dropout", {x}, {y}, {rows}, [site, key](auto&& grads, Saved& saved) {
+    return std::vector<at::Tensor>{dropout_values(grads[0], site, key, saved[0])};
   });
   return y;
 }

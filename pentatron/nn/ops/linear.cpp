@@ -13,15 +13,16 @@ at::Tensor linear(const at::Tensor& x, Param& weight, Param* bias, const Forward
   at::Tensor y;
   {
     const NoAutograd guard;
-    y = matmul_nt(x.detach(), weight.value(), bias != nullptr ? bias->value() : at::Tensor());
+    y = matmul_nt(x.detach(), weight, bias != nullptr ? bias->value() : at::Tensor());
   }
+  const bool any = weight.trainable || (bias != nullptr && bias->trainable);
   record(
-      "linear", {x}, {y}, {x},
+      "linear", {x}, {y}, {any ? x : at::Tensor()},
       [&weight, bias, queue = ctx.wgrad, wants_dx = x.requires_grad()](auto&& grads, Saved& saved) {
         const NoAutograd guard;
         const at::Tensor dy = grads[0];
         at::Tensor dx;
-        if (wants_dx) dx = matmul_nn(dy, weight.value());
+        if (wants_dx) dx = matmul_nn(dy, weight);
         Param* const trained_bias = bias != nullptr && bias->trainable ? bias : nullptr;
         if (weight.trainable || trained_bias != nullptr) {
           queue->push(std::make_unique<LinearWgrad>(

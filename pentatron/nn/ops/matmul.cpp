@@ -4,6 +4,7 @@
 
 #include "pentatron/kernels/gemm/gemm.h"
 #include "pentatron/nn/ops/kernel_args.h"
+#include "pentatron/nn/ops/low_precision.h"
 #include "pentatron/nn/param.h"
 
 namespace pentatron::nn {
@@ -64,16 +65,51 @@ void matmul_nt_into(const at::Tensor& out, const at::Tensor& x_in, const at::Ten
   }
 }
 
-void matmul_nt_acc(const at::Tensor& out, const at::Tensor& x, const at::Tensor& w) {
-  if (try_gemm(out, x, false, w, true, false)) return;
+namespace {
+
+/// a b with sums in the type of `out`, by LibTorch.
+void multiply_acc(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
   at::Tensor target = out;
-  if (x.scalar_type() == out.scalar_type()) {
-    at::mm_out(target, x, w.t());
-  } else if (x.is_cuda()) {
-    target.copy_(at::mm(x, w.t(), out.scalar_type()));
+  if (a.scalar_type() == out.scalar_type()) {
+    at::mm_out(target, a, b);
+  } else if (a.is_cuda()) {
+    target.copy_(at::mm(a, b, out.scalar_type()));
   } else {
-    at::mm_out(target, x.to(out.scalar_type()), w.to(out.scalar_type()).t());
+    at::mm_out(target, a.to(out.scalar_type()), b.to(out.scalar_type()));
   }
+}
+
+} // namespace
+
+void matmul_nt_acc(const at::Tensor& out, const at::Tensor& x, const at::Tensor& w) {
+  if (!try_gemm(out, x, false, w, true, false)) multiply_acc(out, x, w.t());
+}
+
+void matmul_nn_acc(const at::Tensor& out, const at::Tensor& dy, const at::Tensor& w) {
+  if (!try_gemm(out, dy, false, w, false, false)) multiply_acc(out, dy, w);
+}
+
+at::Tensor matmul_nt(const at::Tensor& x, const Param& weight, const at::Tensor& bias) {
+  const at::Tensor y = at::empty({x.size(0), weight.shape()[0]}, x.options());
+  matmul_nt_into(y, x, weight, bias);
+  return y;
+}
+
+void matmul_nt_into(const at::Tensor& out, const at::Tensor& x, const Param& weight,
+                    const at::Tensor& bias) {
+  if (weight.low_precision) return low_precision_nt_into(out, x, weight, bias);
+  matmul_nt_into(out, x, weight.value(), bias);
+}
+
+at::Tensor matmul_nn(const at::Tensor& dy, const Param& weight) {
+  const at::Tensor dx = at::empty({dy.size(0), weight.shape()[1]}, dy.options());
+  matmul_nn_into(dx, dy, weight);
+  return dx;
+}
+
+void matmul_nn_into(const at::Tensor& out, const at::Tensor& dy, const Param& weight) {
+  if (weight.low_precision) return low_precision_nn_into(out, dy, weight);
+  matmul_nn_into(out, dy, weight.value());
 }
 
 at::Tensor matmul_nn(const at::Tensor& dy, const at::Tensor& w) {
@@ -107,6 +143,7 @@ void add_matmul_tn(const at::Tensor& grad, const at::Tensor& dy_in, const at::Te
 }
 
 void add_matmul_tn(Param& weight, const at::Tensor& dy, const at::Tensor& x) {
+  if (weight.low_precision) return add_low_precision_tn(weight, dy, x);
   const Param::Sum sum = weight.sum_to_write();
   add_matmul_tn(sum.tensor, dy, x, sum.empty);
 }

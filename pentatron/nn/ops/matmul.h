@@ -21,11 +21,20 @@ void matmul_nt_acc(const at::Tensor& out, const at::Tensor& x, const at::Tensor&
 /// dy w -> [T, in] of dy's type.
 at::Tensor matmul_nn(const at::Tensor& dy, const at::Tensor& w);
 void matmul_nn_into(const at::Tensor& out, const at::Tensor& dy, const at::Tensor& w);
+/// The same in the accumulate type of dy.
+void matmul_nn_acc(const at::Tensor& out, const at::Tensor& dy, const at::Tensor& w);
+
+/// Products with a parameter, in low precision if it says so.
+at::Tensor matmul_nt(const at::Tensor& x, const Param& weight, const at::Tensor& bias = {});
+void matmul_nt_into(const at::Tensor& out, const at::Tensor& x, const Param& weight,
+                    const at::Tensor& bias = {});
+at::Tensor matmul_nn(const at::Tensor& dy, const Param& weight);
+void matmul_nn_into(const at::Tensor& out, const at::Tensor& dy, const Param& weight);
 
 /// grad [out, in] += dy^T x, summed in grad's type; if `empty`, what grad holds is not read.
 void add_matmul_tn(const at::Tensor& grad, const at::Tensor& dy, const at::Tensor& x,
                    bool empty = false);
-/// The same for the gradient of a parameter.
+/// The same for the gradient of a parameter, in low precision if it says so.
 void add_matmul_tn(Param& weight, const at::Tensor& dy, const at::Tensor& x);
 
 /// grad [out] += column sums of dy.

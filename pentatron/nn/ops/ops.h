@@ -4,6 +4,7 @@
 /// Shapes: activations are [tokens, features] with contiguous rows.
 #pragma once
 
+#include <array>
 #include <utility>
 
 #include <ATen/core/Tensor.h>
@@ -64,6 +65,12 @@ struct DropoutSite {
 /// x with its dropped elements zero and the rest scaled by 1 / (1 - p); x itself outside training
 /// or at p = 0. The mask is a function of (seed, sample, position, site, feature).
 at::Tensor dropout(const at::Tensor& x, const DropoutSite& site, const ForwardContext& ctx);
+
+/// The same without a derivative, by a key of the caller's: it is its own backward.
+at::Tensor dropout_values(const at::Tensor& x, const DropoutSite& site,
+                          const std::array<uint32_t, 2>& key, const at::Tensor& row_ids);
+/// The addresses of rows.
+at::Tensor dropout_rows(Rows rows, const SequenceLayout& layout);
 
 /// Rows of `table` for token ids [T] int64, plus rows of `positions` (null: none). Ids outside
 /// [row_offset, row_offset + rows) give zeros. Lookups of a table's padding row add no gradient.

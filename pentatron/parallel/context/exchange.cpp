@@ -148,10 +148,14 @@ at::Tensor tokens_for_heads(const at::Tensor& heads, const TokenSplit& split,
 }
 
 Hop::Hop(const at::Tensor& x, int64_t rows_to_come, const comm::Group& ring)
+    : Hop(x, (ring.rank() + 1) % ring.size(), rows_to_come,
+          (ring.rank() + ring.size() - 1) % ring.size(), ring) {}
+
+Hop::Hop(const at::Tensor& x, int to, int64_t rows_to_come, int from, const comm::Group& group)
     : leaves_(x), comes_(with_rows(x, rows_to_come)) {
-  comm::TransferBatch batch(ring);
-  batch.send(leaves_, (ring.rank() + 1) % ring.size())
-      .recv(comes_, (ring.rank() + ring.size() - 1) % ring.size());
+  comm::TransferBatch batch(group);
+  if (leaves_.size(0) > 0) batch.send(leaves_, to);
+  if (rows_to_come > 0) batch.recv(comes_, from);
   work_ = batch.start();
 }
 

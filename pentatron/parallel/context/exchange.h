@@ -47,12 +47,14 @@ at::Tensor heads_for_tokens(const at::Tensor& own, const TokenSplit& split,
 at::Tensor tokens_for_heads(const at::Tensor& heads, const TokenSplit& split,
                             const std::vector<nn::SampleChunk>& target, const comm::Group& group);
 
-/// A tensor on its way to the next rank of a ring, and the one that comes from the rank before.
+/// A tensor on its way to another rank, and the one that comes from a rank: in a ring to the next
+/// one, from the one before. What has no rows is not sent.
 class Hop {
  public:
   Hop() = default;
   /// Starts both; `x` is contiguous and stays as it is until wait().
   Hop(const at::Tensor& x, int64_t rows_to_come, const comm::Group& ring);
+  Hop(const at::Tensor& x, int to, int64_t rows_to_come, int from, const comm::Group& group);
   /// What has come.
   at::Tensor wait();
 

@@ -134,6 +134,11 @@ void DataParallel::write_values(const std::function<void(nn::Param&)>& fill) {
   for (const auto& part : parts_) part->values->write(fill);
 }
 
+void DataParallel::write_trained_values(const std::function<void(nn::Param&)>& fill) {
+  for (const auto& part : parts_)
+    if (part->gradients) part->values->write(fill);
+}
+
 void DataParallel::read_values(const std::function<void(const nn::Param&)>& visit) {
   for (const auto& part : parts_) part->values->read(visit);
 }

@@ -44,6 +44,8 @@ class DataParallel final : public nn::ParamStore {
 
   /// Sets values: calls `fill` for every parameter while it has its whole value (of this rank).
   void write_values(const std::function<void(nn::Param&)>& fill);
+  /// The same of what is trained; the others keep their values.
+  void write_trained_values(const std::function<void(nn::Param&)>& fill);
   /// Calls `visit` for every parameter while it has its whole value. Collective over dp.
   void read_values(const std::function<void(const nn::Param&)>& visit);
 

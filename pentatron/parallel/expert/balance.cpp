@@ -52,8 +52,6 @@ std::string balance_term(Balance balance) {
     return "seq load balancing loss";
   case Balance::kMicrobatch:
     return "load balancing loss";
-  case Balance::kNone:
-    break;
   }
   PT_DCHECK(false);
 }
@@ -77,17 +75,19 @@ at::Tensor with_auxiliary_losses(const at::Tensor& probs, const AuxiliaryInputs&
       add((logits - lse).exp() * lse *
           (2 * (wrong ? 1.0 / static_cast<double>(x.logits.size(0)) : *scale)));
     }
-    const std::string term = options.balance == Balance::kNone ? "" : balance_term(options.balance);
-    if (const auto scale = ctx.given_scale(term); scale && !term.empty()) {
+    for (const Balance balance : options.balance) {
+      const std::string term = balance_term(balance);
+      const auto scale = ctx.given_scale(term);
+      if (!scale) continue;
       at::Tensor load;
-      if (options.balance == Balance::kGlobal) {
+      if (balance == Balance::kGlobal) {
         const auto found = ctx.expert_loads->find(layer);
         if (found != ctx.expert_loads->end()) // else this is the first step
           load = (found->second.to(logits.device(), logits.scalar_type()) *
                   static_cast<double>(o.experts))
                      .unsqueeze(0);
       } else {
-        load = loads_of_sums(x, options.balance, o, ctx.layout->batch, ranks);
+        load = loads_of_sums(x, balance, o, ctx.layout->batch, ranks);
       }
       if (load.defined()) {
         const at::Tensor scores = router_scores(logits, o.score),

@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -26,15 +27,14 @@
 
 namespace pentatron::parallel {
 
-enum class Balance : uint8_t { kNone, kGlobal, kSequence, kMicrobatch };
+enum class Balance : uint8_t { kGlobal, kSequence, kMicrobatch };
 
 /// Names of the loss terms; in the log "z_loss".
 inline constexpr const char* kZLoss = "z loss";
-/// Of a balance that has one.
 std::string balance_term(Balance balance);
 
 struct AuxiliaryOptions {
-  Balance balance = Balance::kNone;
+  std::vector<Balance> balance = {}; ///< their losses are added
   bool z_loss = false;
 };
 

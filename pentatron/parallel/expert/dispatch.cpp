@@ -10,6 +10,15 @@ namespace pentatron::parallel {
 
 namespace {
 
+/// How many choices each expert has. [E]
+at::Tensor counts_of(const at::Tensor& chosen, int64_t num_experts) {
+  at::Tensor counts = at::zeros({num_experts}, at::kLong);
+  const int64_t* const expert = chosen.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < chosen.numel(); ++i)
+    if (expert[i] >= 0) ++counts.mutable_data_ptr<int64_t>()[expert[i]];
+  return counts;
+}
+
 /// Where the choices of each expert begin, if they lie by expert. [E + 1]
 std::vector<int64_t> starts_of(const at::Tensor& counts) {
   std::vector<int64_t> starts = {0};
@@ -90,22 +99,31 @@ Dispatch::Dispatch(const at::Tensor& experts, int64_t num_experts, ExpertParalle
                    int64_t least)
     : parallel_(std::move(parallel)) {
   const at::Tensor chosen = experts.to(at::kCPU).contiguous();
-  const int64_t tokens = chosen.size(0), k = chosen.size(1), choices = tokens * k;
+  if (gathers())
+    plan_all_gather(chosen, num_experts, least);
+  else
+    plan_all_to_all(chosen, num_experts, least);
+  const int64_t k = chosen.size(1);
+  const at::Device device = experts.device();
+  source_ = choice_.div(k, "floor").to(device); // -1 stays -1
+  places_ = values_places_.view({-1, k * values_places_.size(1)}).to(device);
+  choice_ = choice_.to(device);
+  values_places_ = values_places_.to(device);
+}
+
+void Dispatch::plan_all_to_all(const at::Tensor& chosen, int64_t num_experts, int64_t least) {
+  const int64_t choices = chosen.numel();
   const int64_t* const expert = chosen.const_data_ptr<int64_t>();
-  const at::Tensor counts = at::zeros({num_experts}, at::kLong);
-  int64_t* const count = counts.mutable_data_ptr<int64_t>();
-  for (int64_t i = 0; i < choices; ++i)
-    if (expert[i] >= 0) ++count[expert[i]];
-  counts.clamp_min_(least);
+  const at::Tensor counts = counts_of(chosen, num_experts).clamp_min_(least);
 
   // By expert, and of one in order of tokens; the block of an ep rank once for each of its etp
   // ranks.
   const std::vector<int64_t> starts = starts_of(counts);
   const int64_t etp = parallel_.etp, local = parallel_.local_experts(num_experts);
-  const at::Tensor choice = at::full({starts.back() * etp}, -1, at::kLong);
-  const at::Tensor places = at::full({choices, etp}, -1, at::kLong);
-  int64_t* const choice_of = choice.mutable_data_ptr<int64_t>();
-  int64_t* const place_of = places.mutable_data_ptr<int64_t>();
+  choice_ = at::full({starts.back() * etp}, -1, at::kLong);
+  values_places_ = at::full({choices, etp}, -1, at::kLong);
+  int64_t* const choice_of = choice_.mutable_data_ptr<int64_t>();
+  int64_t* const place_of = values_places_.mutable_data_ptr<int64_t>();
   std::vector<int64_t> next(starts.begin(), starts.end() - 1); // in order of experts
   for (int64_t i = 0; i < choices; ++i) {
     if (expert[i] < 0) continue;
@@ -119,14 +137,10 @@ Dispatch::Dispatch(const at::Tensor& experts, int64_t num_experts, ExpertParalle
       place_of[i * etp + q] = row;
     }
   }
+  std::vector<int64_t> send, receive;
   for (int64_t block = 0; block < num_experts; block += local)
-    send_.insert(send_.end(), static_cast<size_t>(etp),
-                 starts[static_cast<size_t>(block + local)] - starts[static_cast<size_t>(block)]);
-  const at::Device device = experts.device();
-  choice_ = choice.to(device);
-  source_ = choice.div(k, "floor").to(device); // -1 stays -1
-  places_ = places.view({tokens, k * etp}).to(device);
-  values_places_ = places.to(device);
+    send.insert(send.end(), static_cast<size_t>(etp),
+                starts[static_cast<size_t>(block + local)] - starts[static_cast<size_t>(block)]);
 
   const at::Tensor all = comm::all_gather(counts.unsqueeze(0), 0, parallel_.group); // [ranks, E]
   const int64_t first =
@@ -141,26 +155,70 @@ Dispatch::Dispatch(const at::Tensor& experts, int64_t num_experts, ExpertParalle
       if (rows > 0) ranges_.push_back({.matrix = e, .begin = begin + from_rank, .rows = rows});
       from_rank += rows;
     }
-    receive_.push_back(from_rank);
+    receive.push_back(from_rank);
     begin += from_rank;
   }
+  exchange_ = Exchange::rows(std::move(send), std::move(receive), parallel_.group);
 }
 
-at::Tensor Dispatch::send(const at::Tensor& x) const {
-  return comm::all_to_all_rows(nn::take_rows(x, source_, places_), send_, receive_,
-                               parallel_.group);
+void Dispatch::plan_all_gather(const at::Tensor& chosen, int64_t num_experts, int64_t least) {
+  const comm::Group& group = parallel_.group;
+  const int64_t tokens = chosen.size(0), k = chosen.size(1);
+  const int64_t each =
+      comm::all_reduce(at::full({1}, tokens, at::kLong), comm::ReduceOp::kMax, group)
+          .item<int64_t>();
+  at::Tensor padded = at::full({each, k}, -1, at::kLong);
+  padded.narrow(0, 0, tokens).copy_(chosen);
+  const at::Tensor all = comm::all_gather(padded, 0, group); // [ranks each, k]
+
+  // By expert, of one by rank, and of one rank in order of tokens.
+  const int64_t local = parallel_.local_experts(num_experts),
+                first = group.rank() / parallel_.etp * local;
+  std::vector<std::vector<int64_t>> rows(static_cast<size_t>(local)); // choices of each expert
+  const int64_t* const expert = all.const_data_ptr<int64_t>();
+  for (int64_t rank = 0; rank < group.size(); ++rank) {
+    std::vector<size_t> begins;
+    for (const auto& of_expert : rows) begins.push_back(of_expert.size());
+    for (int64_t i = rank * each * k; i < (rank + 1) * each * k; ++i)
+      if (expert[i] >= first && expert[i] < first + local)
+        rows[static_cast<size_t>(expert[i] - first)].push_back(i);
+    for (size_t e = 0; e < rows.size(); ++e)
+      rows[e].resize(std::max(rows[e].size(), begins[e] + static_cast<size_t>(least)), -1);
+  }
+  std::vector<int64_t> choices;
+  for (int64_t e = 0; e < local; ++e) {
+    const auto& of_expert = rows[static_cast<size_t>(e)];
+    if (!of_expert.empty())
+      ranges_.push_back({.matrix = e, .begin = std::ssize(choices), .rows = std::ssize(of_expert)});
+    choices.insert(choices.end(), of_expert.begin(), of_expert.end());
+  }
+  choice_ = at::tensor(choices, at::kLong);
+  values_places_ = at::full({all.numel(), 1}, -1, at::kLong);
+  for (size_t row = 0; row < choices.size(); ++row)
+    if (choices[row] >= 0)
+      values_places_.mutable_data_ptr<int64_t>()[choices[row]] = static_cast<int64_t>(row);
+  exchange_ = Exchange::gather(tokens, each, group);
 }
 
-at::Tensor Dispatch::send_values(const at::Tensor& per_choice) const {
-  const at::Tensor values = per_choice.reshape({-1, 1});
-  return comm::all_to_all_rows(nn::take_rows(values, choice_, values_places_), send_, receive_,
-                               parallel_.group)
-      .squeeze(1);
+Dispatch::Sent Dispatch::send(const at::Tensor& x, const at::Tensor& per_choice) const {
+  if (gathers()) return {exchange_.start(x), exchange_.start(per_choice)};
+  return {exchange_.start(nn::take_rows(x, source_, places_)),
+          exchange_.start(nn::take_rows(per_choice.reshape({-1, 1}), choice_, values_places_))};
+}
+
+Dispatch::Arrived Dispatch::arrive(const Sent& sent) const {
+  at::Tensor rows = exchange_.finish(sent.rows), values = exchange_.finish(sent.values);
+  if (gathers()) {
+    rows = nn::take_rows(rows, source_, places_);
+    values = nn::take_rows(values.reshape({-1, 1}), choice_, values_places_);
+  }
+  return {rows, values.squeeze(1)};
 }
 
 at::Tensor Dispatch::take_back(const at::Tensor& rows) const {
-  return nn::sum_rows(comm::all_to_all_rows(rows, receive_, send_, parallel_.group), source_,
-                      places_);
+  const Exchange back = exchange_.back();
+  return gathers() ? back(nn::sum_rows(rows, source_, places_))
+                   : nn::sum_rows(back(rows), source_, places_);
 }
 
 } // namespace pentatron::parallel

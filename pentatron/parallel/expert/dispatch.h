@@ -1,23 +1,36 @@
-/// The way of tokens to their experts and back.
+/// The way of tokens to their experts and back, over the ranks of etp x ep.
 ///
-/// Each token's row goes to the ranks that hold the parts of its experts: with etp = 1 one for each
-/// of its k experts. A rank gets its rows by source rank and then by expert, each expert's in order
-/// of tokens: one range of rows for each. Results go back the same way, and are added up in one
-/// order in every layout.
+/// kAllToAll: each token's row goes to the ranks that hold the parts of its experts, with etp = 1
+/// one for each of its k experts. An expert's rows are one range for each source rank.
+/// kAllGather: every token goes to every rank, which takes the rows of its experts, and sums over
+/// ranks come back. An expert's rows are one range.
 ///
-/// Collectives: an all-gather of counts, and an all-to-all each way in forward and backward, over
-/// the ranks of etp x ep.
+/// Rows of an expert lie in order of source rank and token. Results are added up in the order of
+/// choices and etp ranks (alltoall), or of choices on each rank and then of ranks (allgather).
+///
+/// Collectives: all-gathers of counts or choices, and an exchange each way in forward and backward.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "pentatron/comm/group.h"
+#include "pentatron/config/field.h"
 #include "pentatron/nn/ops/rows.h"
+#include "pentatron/parallel/expert/exchange.h"
 #include "pentatron/parallel/tensor/tensor_parallel.h"
 
 namespace pentatron::parallel {
+
+/// Spelled as Megatron's --moe-token-dispatcher-type.
+enum class DispatchKind : uint8_t { kAllToAll, kAllGather };
+constexpr auto enum_names(DispatchKind) {
+  return std::array{config::name(DispatchKind::kAllToAll, "alltoall"),
+                    config::name(DispatchKind::kAllGather, "allgather")};
+}
 
 /// How experts lie on ranks. `group`: etp ranks of an expert side by side, then those of the next
 /// experts; experts are dealt out in equal blocks.
@@ -25,6 +38,8 @@ struct ExpertParallel {
   comm::Group group;
   int etp = 1;
   comm::Group samples; ///< the ranks that route other tokens of the same samples
+  DispatchKind kind = DispatchKind::kAllToAll;
+  bool overlap_shared = false; ///< shared experts work while tokens are on their way
 
   int ep() const { return group.size() / etp; }
   int64_t local_experts(int64_t experts) const { return experts / ep(); }
@@ -46,10 +61,17 @@ class Dispatch {
   Dispatch(const at::Tensor& experts, int64_t num_experts, ExpertParallel parallel,
            int64_t least = 0);
 
-  /// Rows [R, f] of this rank's experts, from x [T, f].
-  at::Tensor send(const at::Tensor& x) const;
-  /// [R] from [T, k]: the number that belongs to each row.
-  at::Tensor send_values(const at::Tensor& per_choice) const;
+  /// Tokens and their numbers on their way.
+  struct Sent {
+    Exchange::Started rows, values;
+  };
+  struct Arrived {
+    at::Tensor rows;   ///< [R, f] of this rank's experts
+    at::Tensor values; ///< [R]: the number that belongs to each row
+  };
+  /// x [T, f] and a number for each choice [T, k]. Other work may be done before arrive().
+  Sent send(const at::Tensor& x, const at::Tensor& per_choice) const;
+  Arrived arrive(const Sent& sent) const;
   /// [T, f]: for each token the sum of its rows, from [R, f].
   at::Tensor take_back(const at::Tensor& rows) const;
 
@@ -57,12 +79,17 @@ class Dispatch {
   const std::vector<nn::RowRange>& ranges() const { return ranges_; }
 
  private:
+  void plan_all_to_all(const at::Tensor& experts, int64_t num_experts, int64_t least);
+  void plan_all_gather(const at::Tensor& experts, int64_t num_experts, int64_t least);
+  bool gathers() const { return parallel_.kind == DispatchKind::kAllGather; }
+
   ExpertParallel parallel_;
-  at::Tensor source_;                   ///< [sent rows]: the token of a row; -1: none
-  at::Tensor choice_;                   ///< [sent rows]: its place in [T, k], flattened; -1: none
-  at::Tensor places_;                   ///< [T, k etp]: the sent rows of a token; -1: dropped
-  at::Tensor values_places_;            ///< [T k, etp]: the sent rows of a choice
-  std::vector<int64_t> send_, receive_; ///< rows by rank of the group
+  Exchange exchange_;
+  // Of rows that this rank sends, or of the rows of its experts if it gathers tokens.
+  at::Tensor source_;        ///< [rows]: the token of a row; -1: none
+  at::Tensor choice_;        ///< [rows]: its place in [T, k], flattened; -1: none
+  at::Tensor places_;        ///< [T, k m]: the rows of a token; -1: dropped or elsewhere
+  at::Tensor values_places_; ///< [T k, m]: the rows of a choice
   std::vector<nn::RowRange> ranges_;
 };
 

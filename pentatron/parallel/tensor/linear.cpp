@@ -8,6 +8,7 @@
 #include "pentatron/nn/ops/ops.h"
 #include "pentatron/nn/ops/wgrad.h"
 #include "pentatron/nn/record.h"
+#include "pentatron/parallel/tensor/linear_adapter.h"
 
 namespace pentatron::parallel {
 
@@ -41,7 +42,7 @@ at::Tensor column_backward(const at::Tensor& dy, const at::Tensor& input, const 
     }
     task = std::make_unique<nn::LinearWgrad>(dy, x, trained.weight, trained.bias);
   }
-  at::Tensor dx = nn::matmul_nn(dy, weight.value()), sum = dx;
+  at::Tensor dx = nn::matmul_nn(dy, weight), sum = dx;
   comm::Work summing;
   if (tp.sequence) {
     sum = at::empty_like(input);
@@ -74,14 +75,17 @@ ColumnParallelLinear::ColumnParallelLinear(const nn::Scope& scope, const Options
       "weight",
       {.name = {}, .shape = {out, options.in}, .parts = options.parts, .placements = placements},
       nn::Init::normal(options.init_std));
+  weight_->linear = true;
   if (options.bias) {
     bias_ = &scope.param(
         "bias", {.name = {}, .shape = {out}, .parts = options.parts, .placements = placements},
         nn::Init::constant(0));
   }
+  adapter_ = LinearAdapter::make(scope, *weight_, LinearAdapter::Split::kRows, tp_);
 }
 
 at::Tensor ColumnParallelLinear::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {
+  if (adapter_ != nullptr) return adapter_->forward(x, *weight_, bias_, ctx);
   if (tp_.size() == 1) return nn::linear(x, *weight_, bias_, ctx);
   ctx.use(weight_);
   ctx.use(bias_);
@@ -93,7 +97,7 @@ at::Tensor ColumnParallelLinear::forward(const at::Tensor& x, const nn::ForwardC
     const int64_t tokens = input.size(0) * (tp_.sequence ? tp_.size() : 1);
     y = at::empty({tokens, weight_->shape()[0]}, input.options());
     gather_rows(input, tp_, [&](int64_t begin, const at::Tensor& rows) {
-      nn::matmul_nt_into(y.narrow(0, begin, rows.size(0)), rows, weight_->value(), bias);
+      nn::matmul_nt_into(y.narrow(0, begin, rows.size(0)), rows, *weight_, bias);
     });
   }
   nn::record("column_parallel_linear", {x}, {y}, {x},
@@ -114,14 +118,17 @@ RowParallelLinear::RowParallelLinear(const nn::Scope& scope, const Options& opti
       "weight",
       {.name = {}, .shape = {options.out, options.in}, .placements = {{"tp", Placement::shard(1)}}},
       nn::Init::normal(options.init_std));
+  weight_->linear = true;
   if (options.bias) {
     bias_ =
         &scope.param("bias", {.name = {}, .shape = {options.out}, .placements = token_wise(tp_)},
                      nn::Init::constant(0));
   }
+  adapter_ = LinearAdapter::make(scope, *weight_, LinearAdapter::Split::kColumns, tp_);
 }
 
 at::Tensor RowParallelLinear::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {
+  if (adapter_ != nullptr) return adapter_->forward(x, *weight_, bias_, ctx);
   if (tp_.size() == 1) return nn::linear(x, *weight_, bias_, ctx);
   ctx.use(weight_);
   ctx.use(bias_);
@@ -131,8 +138,7 @@ at::Tensor RowParallelLinear::forward(const at::Tensor& x, const nn::ForwardCont
     const at::Tensor input = x.detach();
     y = reduce_rows(input.size(0), weight_->shape()[0], input.options(), tp_,
                     [&](int64_t begin, const at::Tensor& rows) {
-                      nn::matmul_nt_into(rows, input.narrow(0, begin, rows.size(0)),
-                                         weight_->value());
+                      nn::matmul_nt_into(rows, input.narrow(0, begin, rows.size(0)), *weight_);
                     });
     if (bias_ != nullptr)
       y.add_(bias_->value(), planted("row_bias_added_by_every_rank") ? tp_.size() : 1);
@@ -150,7 +156,7 @@ at::Tensor RowParallelLinear::forward(const at::Tensor& x, const nn::ForwardCont
                const at::Tensor dx = at::empty_like(input);
                at::Tensor dy_all;
                gather_rows(dy, tp, [&](int64_t begin, const at::Tensor& rows) {
-                 nn::matmul_nn_into(dx.narrow(0, begin, rows.size(0)), rows, weight->value());
+                 nn::matmul_nn_into(dx.narrow(0, begin, rows.size(0)), rows, *weight);
                  if (rows.size(0) == input.size(0)) {
                    dy_all = rows;
                    return;

@@ -4,6 +4,7 @@
 /// (arXiv:2205.05198) for sequence parallel.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "pentatron/nn/context.h"
@@ -11,6 +12,8 @@
 #include "pentatron/parallel/tensor/tensor_parallel.h"
 
 namespace pentatron::parallel {
+
+class LinearAdapter;
 
 /// y = x W^T + b with W split by rows (output features).
 ///
@@ -31,12 +34,13 @@ class ColumnParallelLinear {
   ColumnParallelLinear(const nn::Scope& scope, const Options& options, TensorParallel tp);
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const;
   /// For products of another form.
-  const nn::Param& weight() const { return *weight_; }
+  nn::Param& weight() const { return *weight_; }
 
  private:
   TensorParallel tp_;
   nn::Param* weight_;
   nn::Param* bias_ = nullptr;
+  std::shared_ptr<const LinearAdapter> adapter_; ///< null: none
 };
 
 /// y = x W^T + b with W split by columns (input features); the bias is added once, after the sum.
@@ -61,6 +65,7 @@ class RowParallelLinear {
   TensorParallel tp_;
   nn::Param* weight_;
   nn::Param* bias_ = nullptr;
+  std::shared_ptr<const LinearAdapter> adapter_; ///< null: none
 };
 
 /// Where a parameter that every rank applies to its own tokens lies: under sequence parallel the

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "pentatron/base/error.h"
@@ -305,11 +306,35 @@ at::Tensor VocabHead::loss(const at::Tensor& h, const at::Tensor& labels, std::s
 
 at::Tensor VocabHead::logits(const at::Tensor& h, const at::Tensor& rows) const {
   const nn::NoAutograd guard;
+  const at::Tensor all = gathered_tokens(h, tp_);
+  return whole_logits(rows.defined() ? all.index_select(0, rows) : all);
+}
+
+void VocabHead::score_tokens(const at::Tensor& h, const nn::ForwardContext& ctx) const {
+  const nn::NoAutograd guard;
+  const at::Tensor& labels = ctx.wanted.scored_labels;
+  const at::Tensor all = gathered_tokens(h, tp_).index_select(0, ctx.wanted.scored_rows);
+  const auto acc = h.options().dtype(nn::acc_dtype(h.scalar_type()));
+  const int64_t row_bytes = weight_->spec().shape[0] * static_cast<int64_t>(acc.dtype().itemsize());
+  const int64_t chunk = std::max<int64_t>(1, kChunkBytes / row_bytes);
+  const at::Tensor log_probs = at::empty({labels.numel()}, acc);
+  const at::Tensor hits = at::empty({labels.numel()}, h.options().dtype(at::kBool));
+  for (int64_t begin = 0; begin < labels.numel(); begin += chunk) {
+    const int64_t count = std::min(chunk, labels.numel() - begin);
+    const at::Tensor label = labels.narrow(0, begin, count);
+    const at::Tensor logits = whole_logits(all.narrow(0, begin, count));
+    hits.narrow(0, begin, count).copy_(logits.argmax(1) == label);
+    log_probs.narrow(0, begin, count)
+        .copy_(at::log_softmax(logits, 1).gather(1, label.unsqueeze(1)).squeeze(1));
+  }
+  ctx.deposit(nn::kTokenLogProbs, log_probs);
+  ctx.deposit(nn::kTokenHits, hits);
+}
+
+at::Tensor VocabHead::whole_logits(const at::Tensor& all) const {
   const VocabShare share = vocab_share(*weight_);
-  at::Tensor all = gathered_tokens(h, tp_);
-  if (rows.defined()) all = all.index_select(0, rows);
   const at::Tensor local =
-      at::empty({all.size(0), share.padded}, all.options().dtype(nn::acc_dtype(h.scalar_type())));
+      at::empty({all.size(0), share.padded}, all.options().dtype(nn::acc_dtype(all.scalar_type())));
   nn::matmul_nt_acc(local, all, weight_->value());
   if (bias_ != nullptr) local.add_(bias_->value());
   cap_logits(local, cap_);

@@ -100,6 +100,16 @@ std::string evaluation_line(int64_t iteration, double loss, const Scores& figure
                             consumed_tokens);
 }
 
+std::string task_line(int64_t iteration, const Scores& figures, int64_t consumed_samples,
+                      int64_t consumed_tokens) {
+  std::string line = fmt::format("{{\"iteration\":{}", iteration);
+  for (const auto& [name, value] : figures)
+    line += fmt::format(",\"{}\":{}", name,
+                        std::isfinite(value) ? exact_text(value) : std::string("null"));
+  return line + fmt::format(",\"consumed_samples\":{},\"consumed_tokens\":{}}}", consumed_samples,
+                            consumed_tokens);
+}
+
 MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t resumed_iteration)
     : path_(path) {
   size_ = kept_bytes(path, resumed_iteration);

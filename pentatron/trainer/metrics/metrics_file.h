@@ -24,6 +24,10 @@ std::string metrics_line(const TrainLog& log);
 std::string evaluation_line(int64_t iteration, double loss, const Scores& figures,
                             int64_t consumed_samples, int64_t consumed_tokens);
 
+/// The line of scores on tasks: iteration, the figures, consumed_samples and consumed_tokens.
+std::string task_line(int64_t iteration, const Scores& figures, int64_t consumed_samples,
+                      int64_t consumed_tokens);
+
 /// Appends lines to a file, each written whole. Lines that cannot be written wait for the next
 /// call, so a disk that was full for a while leaves no gap.
 class MetricsFile {

@@ -83,7 +83,7 @@ double z_of(const Rows& logits, bool padded) {
 
 struct TermCase {
   const char* name;
-  Balance balance;
+  std::vector<Balance> balance;
   RouterScore score = RouterScore::kSoftmax;
   bool z = false, padded = false;
 };
@@ -109,8 +109,8 @@ TEST_P(Auxiliary, IsWhatLoopsGiveAndItsGradientThatOfDifferences) {
   const auto sum = [&](const at::Tensor& x) {
     const Rows rows = rows_of(x);
     double value = c.z ? z_of(rows, c.padded) : 0;
-    if (c.balance != Balance::kNone)
-      value += value_of(rows, experts, c.balance, c.score, c.padded, last);
+    for (const Balance balance : c.balance)
+      value += value_of(rows, experts, balance, c.score, c.padded, last);
     return value;
   };
 
@@ -118,7 +118,7 @@ TEST_P(Auxiliary, IsWhatLoopsGiveAndItsGradientThatOfDifferences) {
   pass.ctx.training = true;
   pass.ctx.expert_loads = &loads;
   if (c.z) pass.ctx.loss_scales[kZLoss] = kScale;
-  if (c.balance != Balance::kNone) pass.ctx.loss_scales[balance_term(c.balance)] = kScale;
+  for (const Balance balance : c.balance) pass.ctx.loss_scales[balance_term(balance)] = kScale;
   const at::Tensor dy = randn({kTokens, kChoices}, 6);
   const at::Tensor leaf = logits.clone().requires_grad_(true);
   const at::Tensor plain = route(leaf, {}, options).probs;
@@ -151,13 +151,17 @@ TEST_P(Auxiliary, IsWhatLoopsGiveAndItsGradientThatOfDifferences) {
 INSTANTIATE_TEST_SUITE_P(
     Terms, Auxiliary,
     testing::Values(
-        TermCase{"z", Balance::kNone, RouterScore::kSoftmax, true},
-        TermCase{"z_padded", Balance::kNone, RouterScore::kSigmoid, true, true},
-        TermCase{"global", Balance::kGlobal}, TermCase{"sequence", Balance::kSequence},
-        TermCase{"sequence_sigmoid", Balance::kSequence, RouterScore::kSigmoid},
-        TermCase{"sequence_padded", Balance::kSequence, RouterScore::kSoftmax, false, true},
-        TermCase{"microbatch", Balance::kMicrobatch, RouterScore::kSqrtSoftplus},
-        TermCase{"global_and_z_padded", Balance::kGlobal, RouterScore::kSigmoid, true, true}),
+        TermCase{"z", {}, RouterScore::kSoftmax, true},
+        TermCase{"z_padded", {}, RouterScore::kSigmoid, true, true},
+        TermCase{"global", {Balance::kGlobal}}, TermCase{"sequence", {Balance::kSequence}},
+        TermCase{"sequence_sigmoid", {Balance::kSequence}, RouterScore::kSigmoid},
+        TermCase{"sequence_padded", {Balance::kSequence}, RouterScore::kSoftmax, false, true},
+        TermCase{"sequence_and_global",
+                 {Balance::kSequence, Balance::kGlobal, Balance::kMicrobatch},
+                 RouterScore::kSoftmax,
+                 true},
+        TermCase{"microbatch", {Balance::kMicrobatch}, RouterScore::kSqrtSoftplus},
+        TermCase{"global_and_z_padded", {Balance::kGlobal}, RouterScore::kSigmoid, true, true}),
     [](const auto& info) { return info.param.name; });
 
 TEST(AuxiliaryTerms, AreOneForEqualLoad) {
@@ -169,7 +173,7 @@ TEST(AuxiliaryTerms, AreOneForEqualLoad) {
   with_auxiliary_losses(
       route(logits, {.forced = experts}, options).probs,
       {.logits = logits, .experts = experts, .samples = at::zeros({8}, at::kLong), .real = {}},
-      {.balance = Balance::kSequence}, options, "layer", comm::Group(), pass.ctx);
+      {.balance = {Balance::kSequence}}, options, "layer", comm::Group(), pass.ctx);
   EXPECT_NEAR(pass.state.loss_sums.at("seq load balancing loss"), 1, 1e-15);
 }
 
@@ -186,7 +190,7 @@ TEST(AuxiliaryTerms, TheFirstStepHasNoGlobalLoss) {
                                                   .experts = routed.experts,
                                                   .samples = at::zeros({8}, at::kLong),
                                                   .real = {}},
-                                                 {.balance = Balance::kGlobal}, options, "layer",
+                                                 {.balance = {Balance::kGlobal}}, options, "layer",
                                                  comm::Group(), pass.ctx);
   EXPECT_TRUE(probs.is_same(routed.probs));
   EXPECT_TRUE(pass.state.loss_sums.empty());

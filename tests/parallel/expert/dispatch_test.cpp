@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "pentatron/comm/collectives.h"
+#include "pentatron/config/config.h"
 #include "tests/nn/op_fixture.h"
 #include "tests/support/ranks.h"
 
@@ -36,14 +37,25 @@ at::Tensor tokens_of(int rank) {
   return x;
 }
 
-class DispatchOnRanks : public testing::TestWithParam<std::pair<int, int>> {};
+struct Ranks {
+  int ranks, etp;
+  DispatchKind kind = DispatchKind::kAllToAll;
+};
+std::ostream& operator<<(std::ostream& out, const Ranks& r) {
+  return out << r.ranks << " ranks, etp " << r.etp << ", " << config::to_string(r.kind);
+}
+
+class DispatchOnRanks : public testing::TestWithParam<Ranks> {};
 
 TEST_P(DispatchOnRanks, EveryExpertGetsItsTokensInOrder) {
-  const auto [ranks, etp] = GetParam();
-  run_ranks(ranks, [&, etp = etp, ranks = ranks](const comm::Group& group) {
-    const ExpertParallel parallel{group, etp};
-    const Dispatch dispatch(choices_of(group.rank()), kExperts, parallel);
-    const at::Tensor rows = dispatch.send(tokens_of(group.rank()));
+  const auto [ranks, etp, kind] = GetParam();
+  run_ranks(ranks, [&, etp = etp, ranks = ranks, kind = kind](const comm::Group& group) {
+    const ExpertParallel parallel{group, etp, {}, kind};
+    const at::Tensor chosen = choices_of(group.rank());
+    const Dispatch dispatch(chosen, kExperts, parallel);
+    const at::Tensor rows =
+        dispatch.arrive(dispatch.send(tokens_of(group.rank()), at::ones_like(chosen, at::kDouble)))
+            .rows;
     const int64_t local = parallel.local_experts(kExperts), first = group.rank() / etp * local;
     for (int64_t e = 0; e < local; ++e) {
       std::vector<double> expected, actual;
@@ -63,9 +75,9 @@ TEST_P(DispatchOnRanks, EveryExpertGetsItsTokensInOrder) {
 }
 
 TEST_P(DispatchOnRanks, RowsComeBackToTheirTokensAndTheirGradientsGoTheSameWays) {
-  const auto [ranks, etp] = GetParam();
-  run_ranks(ranks, [&, etp = etp](const comm::Group& group) {
-    const Dispatch dispatch(choices_of(group.rank()), kExperts, {group, etp});
+  const auto [ranks, etp, kind] = GetParam();
+  run_ranks(ranks, [&, etp = etp, kind = kind](const comm::Group& group) {
+    const Dispatch dispatch(choices_of(group.rank()), kExperts, {group, etp, {}, kind});
     const int64_t tokens = choices_of(group.rank()).size(0);
     const at::Tensor x = randn({tokens, 3}, 10 + group.rank()),
                      probs = randn({tokens, kTopK}, 20 + group.rank()),
@@ -73,8 +85,8 @@ TEST_P(DispatchOnRanks, RowsComeBackToTheirTokensAndTheirGradientsGoTheSameWays)
     const at::Tensor x_leaf = x.clone().requires_grad_(true),
                      p_leaf = probs.clone().requires_grad_(true);
     // Experts that only weigh: each of etp ranks adds the same.
-    const at::Tensor y =
-        dispatch.take_back(dispatch.send(x_leaf) * dispatch.send_values(p_leaf).unsqueeze(1));
+    const Dispatch::Arrived arrived = dispatch.arrive(dispatch.send(x_leaf, p_leaf));
+    const at::Tensor y = dispatch.take_back(arrived.rows * arrived.values.unsqueeze(1));
     expect_close(y, etp * x * probs.sum(1, true), kExact);
     y.backward(dy);
     expect_close(x_leaf.grad(), etp * dy * probs.sum(1, true), kExact);
@@ -82,9 +94,12 @@ TEST_P(DispatchOnRanks, RowsComeBackToTheirTokensAndTheirGradientsGoTheSameWays)
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, DispatchOnRanks,
-                         testing::Values(std::pair{1, 1}, std::pair{2, 1}, std::pair{2, 2},
-                                         std::pair{4, 1}, std::pair{4, 2}, std::pair{8, 2}));
+INSTANTIATE_TEST_SUITE_P(
+    Ranks, DispatchOnRanks,
+    testing::Values(Ranks{1, 1}, Ranks{2, 1}, Ranks{2, 2}, Ranks{4, 1}, Ranks{4, 2}, Ranks{8, 2},
+                    Ranks{1, 1, DispatchKind::kAllGather}, Ranks{2, 1, DispatchKind::kAllGather},
+                    Ranks{2, 2, DispatchKind::kAllGather}, Ranks{4, 2, DispatchKind::kAllGather},
+                    Ranks{8, 2, DispatchKind::kAllGather}));
 
 TEST(OwnRows, AreABlockOfEachRankAndJoinAgain) {
   for (const int64_t tokens : {1, 6, 7}) {
@@ -106,12 +121,19 @@ TEST(OwnRows, AreABlockOfEachRankAndJoinAgain) {
 }
 
 TEST(DroppedChoices, AreNotSentAndGiveNothingBack) {
-  for (const int64_t least : {0, 3}) {
+  for (const auto& [least, kind] : {std::pair<int64_t, DispatchKind>{0, DispatchKind::kAllToAll},
+                                    {3, DispatchKind::kAllToAll},
+                                    {0, DispatchKind::kAllGather},
+                                    {3, DispatchKind::kAllGather}}) {
     const at::Tensor experts = at::tensor({0, 1, -1, 1, 2, -1}, at::kLong).view({3, 2});
-    const Dispatch dispatch(experts, kExperts, {comm::Group(), 1}, least);
-    const at::Tensor x = randn({3, 4}, 1), dy = randn({3, 4}, 2);
+    const Dispatch dispatch(experts, kExperts, {comm::Group(), 1, {}, kind}, least);
+    const at::Tensor x = randn({3, 4}, 1), dy = randn({3, 4}, 2),
+                     ones = at::ones({3, 2}, at::kDouble);
     const auto r = test::differentiate(
-        [&](const auto& in) { return dispatch.take_back(dispatch.send(in[0])); }, {x}, dy);
+        [&](const auto& in) {
+          return dispatch.take_back(dispatch.arrive(dispatch.send(in[0], ones)).rows);
+        },
+        {x}, dy);
     const at::Tensor times = at::tensor({2.0, 1.0, 1.0}, at::kDouble).unsqueeze(1);
     expect_close(r.y, x * times, kExact);
     expect_close(r.grads[0], dy * times, kExact);
@@ -122,7 +144,7 @@ TEST(DroppedChoices, AreNotSentAndGiveNothingBack) {
     }
     EXPECT_EQ(rows, least == 0 ? 4 : kExperts * least);
     // The number of a row without a token is 0.
-    const at::Tensor values = dispatch.send_values(at::ones({3, 2}, at::kDouble));
+    const at::Tensor values = dispatch.arrive(dispatch.send(x, ones)).values;
     EXPECT_EQ(values.sum().item<double>(), 4);
   }
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "pentatron/base/error.h"
+#include "pentatron/data/regex.h"
 #include "pentatron/data/tokenizer/unicode.h"
 
 namespace pentatron::data::tokenizer::chat {
@@ -298,6 +299,11 @@ Value apply_filter(std::string_view name, const Value& value, const Arguments& a
                    string_of(needed(arguments, 1, "new", name), name),
                    integer_of(arguments.find(2, "count"), -1, name));
   }
+  if (name == "regex_replace") {
+    const Regex regex(string_of(needed(arguments, 0, "pattern", name), name));
+    return regex.replace(to_text(value), string_of(needed(arguments, 1, "repl", name), name),
+                         integer_of(arguments.find(2, "count"), 0, name), kMaxValueBytes);
+  }
   if (name == "indent") return indent(to_text(value), arguments);
   if (name == "map") return map(value, arguments);
   if (name == "select" || name == "reject")
@@ -405,7 +411,8 @@ bool has_method(const Value& value, std::string_view name) {
   const auto one_of = [name](auto... names) { return ((name == names) || ...); };
   if (value.string() != nullptr)
     return one_of("strip", "lstrip", "rstrip", "split", "upper", "lower", "title", "capitalize",
-                  "startswith", "endswith", "replace", "join", "find", "count", "splitlines");
+                  "startswith", "endswith", "replace", "join", "find", "index", "count",
+                  "splitlines");
   if (value.dict() != nullptr) return one_of("items", "keys", "values", "get");
   if (value.list() != nullptr) return one_of("index", "count");
   return false;
@@ -466,6 +473,8 @@ Value call_method(const Value& self, std::string_view name, const Arguments& arg
     return count;
   }
   const size_t at = text.find(part);
+  if (name == "index" && at == std::string::npos)
+    throw DataError("index: the text does not contain the other one");
   return at == std::string::npos ? Value(int64_t{-1}) : Value(length(Value(text.substr(0, at))));
 }
 

@@ -14,6 +14,8 @@ namespace chat {
 
 struct Program {
   NodePtr root;
+  TemplateRules rules;
+  bool marks_answers = false;
 };
 
 namespace {
@@ -28,9 +30,13 @@ using Scope = std::unordered_map<std::string, Value>;
 
 class Interpreter {
  public:
-  explicit Interpreter(Scope variables) { scopes_.push_back(std::move(variables)); }
+  Interpreter(Scope variables, bool strict) : strict_(strict) {
+    scopes_.push_back(std::move(variables));
+  }
 
-  std::string run(const Node& root) {
+  /// `marks` receives the bytes of each generation block; null: they are not wanted.
+  std::string run(const Node& root, std::vector<std::pair<size_t, size_t>>* marks) {
+    marks_ = marks;
     execute(root);
     return std::move(out_);
   }
@@ -87,6 +93,8 @@ class Interpreter {
       return Flow::kOn;
     case NodeKind::kPrint: {
       const Value value = evaluate(*node.children[0]);
+      if (const Undefined* none = value.get<Undefined>(); none != nullptr && strict_)
+        fail(node, fmt::format("prints '{}', which is undefined", none->name));
       write(node, located(node, [&] { return to_text(value); }));
       return Flow::kOn;
     }
@@ -109,6 +117,12 @@ class Interpreter {
     case NodeKind::kMacro:
       scopes_.back()[node.text] = Function{.name = node.text, .self = nullptr, .macro = &node};
       return Flow::kOn;
+    case NodeKind::kGeneration: {
+      const size_t begin = out_.size();
+      const Flow flow = execute(*node.children[0]);
+      if (marks_ != nullptr && captures_ == 0) marks_->emplace_back(begin, out_.size());
+      return flow;
+    }
     case NodeKind::kBreak:
       return Flow::kBreak;
     case NodeKind::kContinue:
@@ -120,7 +134,9 @@ class Interpreter {
 
   std::string capture(const Node& body) {
     std::string before = std::exchange(out_, {});
+    ++captures_;
     execute(body);
+    --captures_;
     return std::exchange(out_, std::move(before));
   }
 
@@ -506,25 +522,55 @@ class Interpreter {
   }
 
   std::vector<Scope> scopes_;
+  bool strict_;
   std::string out_;
+  std::vector<std::pair<size_t, size_t>>* marks_ = nullptr;
+  int captures_ = 0; ///< into how many values the output goes now, one inside the other
   int64_t steps_ = 0;
   int depth_ = 0;
 };
 
+void collect_names(const Node& node, std::set<std::string>& names) {
+  if (node.kind == NodeKind::kName) names.insert(node.text);
+  for (const NodePtr& child : node.children)
+    if (child != nullptr) collect_names(*child, names);
+}
+
+bool has_generation(const Node& node) {
+  return node.kind == NodeKind::kGeneration ||
+         std::ranges::any_of(node.children, [](const NodePtr& child) {
+           return child != nullptr && has_generation(*child);
+         });
+}
+
 } // namespace
 } // namespace chat
 
-ChatTemplate::ChatTemplate(std::string_view source)
-    : program_(std::make_unique<chat::Program>(chat::Program{chat::parse(source)})) {}
+ChatTemplate::ChatTemplate(std::string_view source, const TemplateRules& rules)
+    : program_(std::make_unique<chat::Program>(chat::Program{chat::parse(source, rules), rules})) {
+  program_->marks_answers = chat::has_generation(*program_->root);
+}
 ChatTemplate::~ChatTemplate() = default;
 ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
 ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
 
-std::string ChatTemplate::render(const nlohmann::ordered_json& variables) const {
+bool ChatTemplate::marks_answers() const {
+  return program_->marks_answers;
+}
+
+std::string ChatTemplate::render(const nlohmann::ordered_json& variables,
+                                 std::vector<std::pair<size_t, size_t>>* marks) const {
   chat::Scope scope;
   if (!variables.is_object()) throw DataError("the variables of a chat template are not an object");
   for (const auto& [name, value] : variables.items()) scope[name] = chat::from_json(value);
-  return chat::Interpreter(std::move(scope)).run(*program_->root);
+  return chat::Interpreter(std::move(scope), program_->rules.strict_undefined)
+      .run(*program_->root, marks);
+}
+
+std::set<std::string> ChatTemplate::names() const {
+  std::set<std::string> names;
+  chat::collect_names(*program_->root, names);
+  return names;
 }
 
 } // namespace pentatron::data::tokenizer

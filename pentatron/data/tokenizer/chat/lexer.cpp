@@ -22,9 +22,8 @@ bool is_name_start(char c) {
 
 class Lexer {
  public:
-  explicit Lexer(std::string_view source) : in_(source) {
-    // One line feed at the very end is dropped.
-    if (in_.ends_with('\n')) in_.remove_suffix(1);
+  Lexer(std::string_view source, const TemplateRules& rules) : in_(source), rules_(rules) {
+    if (!rules.keep_trailing_newline && in_.ends_with('\n')) in_.remove_suffix(1);
   }
 
   std::vector<Token> run() {
@@ -72,7 +71,7 @@ class Lexer {
       const char mark = open + 2 < in_.size() ? in_[open + 2] : '\0';
       if (mark == '-') {
         while (!text.empty() && is_space_byte(text.back())) text.remove_suffix(1);
-      } else if (mark != '+' && in_[open + 1] != '{') {
+      } else if (rules_.lstrip_blocks && mark != '+' && in_[open + 1] != '{') {
         // A block that is first in its line takes the white space before it along.
         size_t end = text.size();
         while (end > 0 && (text[end - 1] == ' ' || text[end - 1] == '\t')) --end;
@@ -100,7 +99,7 @@ class Lexer {
 
   void close(bool strip, size_t to, bool trims) {
     strip_next_ = strip;
-    trim_newline_ = trims;
+    trim_newline_ = trims && rules_.trim_blocks;
     advance(to);
   }
 
@@ -237,6 +236,7 @@ class Lexer {
   }
 
   std::string_view in_;
+  TemplateRules rules_;
   size_t at_ = 0;
   int line_ = 1;
   bool strip_next_ = false;   // after "-"
@@ -246,8 +246,8 @@ class Lexer {
 
 } // namespace
 
-std::vector<Token> read_tokens(std::string_view source) {
-  return Lexer(source).run();
+std::vector<Token> read_tokens(std::string_view source, const TemplateRules& rules) {
+  return Lexer(source, rules).run();
 }
 
 } // namespace pentatron::data::tokenizer::chat

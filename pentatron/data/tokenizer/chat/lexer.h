@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "pentatron/data/tokenizer/chat_template.h"
+
 namespace pentatron::data::tokenizer::chat {
 
 enum class TokenKind : uint8_t {
@@ -28,8 +30,8 @@ struct Token {
   int line;
 };
 
-/// Comments are dropped; white space around blocks goes where "-" says so, and as trim_blocks and
-/// lstrip_blocks do. Throws DataError for blocks and strings without an end.
-std::vector<Token> read_tokens(std::string_view source);
+/// Comments are dropped; white space around blocks goes where "-" says so, and as the rules say.
+/// Throws DataError for blocks and strings without an end.
+std::vector<Token> read_tokens(std::string_view source, const TemplateRules& rules);
 
 } // namespace pentatron::data::tokenizer::chat

@@ -18,7 +18,8 @@ constexpr size_t kMaxBytes = size_t{1} << 20;
 
 class Parser {
  public:
-  explicit Parser(std::string_view source) : tokens_(read_tokens(source)) {}
+  Parser(std::string_view source, const TemplateRules& rules)
+      : tokens_(read_tokens(source, rules)) {}
 
   NodePtr run() {
     NodePtr all = block({});
@@ -119,9 +120,10 @@ class Parser {
     }
     if (word == "generation") { // marks what the model says
       expect(TokenKind::kEndBlock);
-      NodePtr body = block({"endgeneration"});
+      NodePtr node = make(NodeKind::kGeneration);
+      node->children.push_back(block({"endgeneration"}));
       end("endgeneration");
-      return body;
+      return node;
     }
     fail(fmt::format("uses '{}', which is not supported,", word));
   }
@@ -456,11 +458,11 @@ class Parser {
 
 } // namespace
 
-NodePtr parse(std::string_view source) {
+NodePtr parse(std::string_view source, const TemplateRules& rules) {
   if (source.size() > kMaxBytes)
     raise<DataError>("a chat template of {} bytes is longer than the limit of {}", source.size(),
                      kMaxBytes);
-  return Parser(source).run();
+  return Parser(source, rules).run();
 }
 
 } // namespace pentatron::data::tokenizer::chat

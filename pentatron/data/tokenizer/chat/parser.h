@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "pentatron/data/tokenizer/chat/value.h"
+#include "pentatron/data/tokenizer/chat_template.h"
 
 namespace pentatron::data::tokenizer::chat {
 
@@ -40,6 +41,7 @@ enum class NodeKind : uint8_t {
   kMacro,
   kBreak,
   kContinue,
+  kGeneration, ///< a block that marks what the model says
   kBlock
 };
 
@@ -55,7 +57,7 @@ using NodePtr = std::unique_ptr<Node>;
 ///   kFor       the iterated, the filter (may be null), body, else (may be null); `names` variables
 ///   kSet       the value; `names` variables, "a.b" for a member of a namespace
 ///   kSetBlock  the body                   kMacro   the body, then default values (may be null)
-///   kBlock     statements
+///   kBlock     statements                 kGeneration  the body
 /// Of kCall, kFilter and kTest, `names` has an entry an argument: its keyword, or "".
 struct Node {
   NodeKind kind;
@@ -68,6 +70,6 @@ struct Node {
 };
 
 /// Throws DataError, which names the line, for what is no template or not supported.
-NodePtr parse(std::string_view source);
+NodePtr parse(std::string_view source, const TemplateRules& rules);
 
 } // namespace pentatron::data::tokenizer::chat

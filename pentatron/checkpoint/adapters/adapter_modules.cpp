@@ -1,0 +1,247 @@
+#include "pentatron/checkpoint/adapters/adapter_modules.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <set>
+
+#include <fnmatch.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/nearest.h"
+#include "pentatron/checkpoint/hf/hf_export.h"
+#include "pentatron/checkpoint/hf/weight_map.h"
+#include "pentatron/models/model.h"
+
+namespace pentatron::checkpoint {
+
+namespace {
+
+constexpr std::string_view kWeight = ".weight";
+constexpr const char* kAllLinear = "all-linear";
+
+std::map<std::string, nn::ShardSpec> adaptable_weights(const models::ModelConfig& config) {
+  const std::unique_ptr<models::Model> model = models::make_model(config, {});
+  std::map<std::string, nn::ShardSpec> weights;
+  for (const nn::Param& param : model->params())
+    if (param.adaptable && !param.name().starts_with("mtp.")) // which PEFT's models lack
+      weights.emplace(param.name(), param.spec());
+  return weights;
+}
+
+std::string without_weight(const std::string& name) {
+  return name.substr(0, name.size() - kWeight.size());
+}
+
+/// Rows [begin, begin + rows) of the weight, which are whole parts of it.
+LinearModule module_of(const std::string& weight, const nn::ShardSpec& spec, int64_t begin,
+                       int64_t rows) {
+  LinearModule module{.hf = {},
+                      .own = without_weight(weight),
+                      .own_part = {},
+                      .weight = weight,
+                      .part = {},
+                      .first_row = begin,
+                      .rows = rows,
+                      .columns = spec.shape.back(),
+                      .experts = spec.stacked_dims > 0 ? spec.shape[0] : 0};
+  if (spec.parts.size() > 1) {
+    int64_t at = 0;
+    module.count = 0;
+    for (size_t i = 0; i < spec.parts.size(); ++i) {
+      const nn::FusedPart& part = spec.parts[i];
+      if (at == begin) module.first = i;
+      if (at >= begin && at < begin + rows) {
+        module.part += (module.part.empty() ? "" : ".") + part.name;
+        ++module.count;
+      }
+      at += part.pieces * part.piece_size;
+    }
+  }
+  module.own_part = module.own + (module.part.empty() ? "" : "." + module.part);
+  module.hf = module.own_part;
+  return module;
+}
+
+bool matches(const std::string& pattern, const std::string& name) {
+  return fnmatch(pattern.c_str(), name.c_str(), 0) == 0 ||
+         fnmatch(("*." + pattern).c_str(), name.c_str(), 0) == 0;
+}
+
+bool matches(const std::string& pattern, const LinearModule& module) {
+  if (pattern == kAllLinear) return module.experts == 0; // as PEFT, which knows them as parameters
+  return matches(pattern, module.hf) || matches(pattern, module.own) ||
+         matches(pattern, module.own_part);
+}
+
+std::string last_of(const std::string& name) {
+  return name.substr(name.rfind('.') + 1);
+}
+
+/// "q_proj, k_proj and v_proj": the ends of the modules' names.
+std::vector<std::string> short_names(const std::vector<LinearModule>& modules) {
+  std::vector<std::string> names;
+  for (const LinearModule& module : modules)
+    if (const std::string name = last_of(module.hf); std::ranges::find(names, name) == names.end())
+      names.push_back(name);
+  return names;
+}
+
+/// The value behind "NAME=" of the entry that matches; none if none does.
+std::optional<double> of_pattern(const std::vector<std::string>& entries,
+                                 const LinearModule& module) {
+  for (const std::string& entry : entries) {
+    const size_t equals = entry.rfind('=');
+    if (equals != std::string::npos && matches(entry.substr(0, equals), module))
+      return std::strtod(entry.c_str() + equals + 1, nullptr);
+  }
+  return std::nullopt;
+}
+
+void check_patterns(const std::vector<std::string>& entries, const std::string& key, bool integers,
+                    const std::vector<LinearModule>& modules, config::Violations& violations) {
+  const std::vector<std::string> names = short_names(modules);
+  const std::string example = names.empty() ? "q_proj" : names.front();
+  for (const std::string& entry : entries) {
+    const size_t equals = entry.rfind('=');
+    double value = 0;
+    const char* const end = entry.data() + entry.size();
+    const bool number = equals != std::string::npos &&
+                        std::from_chars(entry.data() + equals + 1, end, value).ptr == end;
+    if (!number || !(value > 0) || value > 1e6 || (integers && value != std::floor(value))) {
+      violations.add(key,
+                     fmt::format("{} contains \"{}\", which is not NAME={}", key, entry,
+                                 integers ? "RANK" : "ALPHA"),
+                     fmt::format("{}=[\"{}=16\"]", key, example));
+    } else if (std::ranges::none_of(modules, [&](const LinearModule& m) {
+                 return matches(entry.substr(0, equals), m);
+               })) {
+      violations.add(key,
+                     fmt::format("{} contains \"{}\", which matches no linear layer of the model; "
+                                 "they are {}",
+                                 key, entry, fmt::join(names, ", ")),
+                     fmt::format("{}=[]", key));
+    }
+  }
+  for (const LinearModule& module : modules) { // PEFT goes by the order in its file, JSON has none
+    const auto chooses = [&](const std::string& entry) {
+      return matches(entry.substr(0, entry.rfind('=')), module);
+    };
+    const auto first = std::ranges::find_if(entries, chooses);
+    if (first == entries.end()) continue;
+    const auto second = std::find_if(first + 1, entries.end(), chooses);
+    if (second == entries.end()) continue;
+    violations.add(key,
+                   fmt::format("{} contains \"{}\" and \"{}\", which both match {}", key, *first,
+                               *second, module.hf),
+                   fmt::format("{}=[\"{}\"]", key, *first));
+    return;
+  }
+}
+
+} // namespace
+
+std::vector<LinearModule> linear_modules(const models::ModelConfig& config,
+                                         const std::string& family) {
+  const std::map<std::string, nn::ShardSpec> weights = adaptable_weights(config);
+  std::vector<LinearModule> modules;
+  std::optional<std::string> found;
+  try {
+    found = make_hf_config(config, family).family;
+  } catch (const ConfigError&) { // then under our names alone
+  }
+  if (found) {
+    const auto add = [&](const WeightMapEntry& entry, const std::string& hf) {
+      const auto weight = weights.find(entry.param);
+      if (weight == weights.end()) return;
+      const auto dim = static_cast<size_t>(weight->second.stacked_dims);
+      LinearModule module =
+          module_of(entry.param, weight->second, entry.origin[dim], entry.shape[dim]);
+      module.hf = hf;
+      module.alternating = entry.alternating;
+      modules.push_back(std::move(module));
+    };
+    for (const WeightMapEntry& entry : weight_map({*found, config}, HfNames::kParameters)) {
+      if (entry.shape.size() == 3)
+        add(entry, entry.hf);
+      else if (entry.hf.ends_with(kWeight))
+        add(entry, without_weight(entry.hf));
+    }
+  } else {
+    for (const auto& [name, spec] : weights) {
+      int64_t begin = 0;
+      for (const nn::FusedPart& part : spec.parts) {
+        modules.push_back(module_of(name, spec, begin, part.pieces * part.piece_size));
+        begin += modules.back().rows;
+      }
+      if (spec.parts.empty())
+        modules.push_back(
+            module_of(name, spec, 0, spec.shape[static_cast<size_t>(spec.stacked_dims)]));
+    }
+  }
+  std::ranges::sort(modules, {}, [](const LinearModule& m) {
+    return std::pair(std::string_view(m.weight), m.first_row);
+  });
+  return modules;
+}
+
+std::vector<AdaptedModule> adapted_modules(const std::vector<LinearModule>& modules,
+                                           const AdapterSettings& settings,
+                                           config::Violations& violations, std::string_view path) {
+  const std::string key = config::join(path, "target_modules");
+  const std::vector<std::string> names = short_names(modules);
+  for (const std::string& pattern : settings.target_modules) {
+    if (std::ranges::any_of(modules, [&](const auto& m) { return matches(pattern, m); })) continue;
+    const std::string near = nearest(pattern, names);
+    violations.add(key,
+                   fmt::format("{} contains \"{}\", which matches no linear layer of the model; "
+                               "they are {}",
+                               key, pattern, fmt::join(names, ", ")),
+                   fmt::format("{}=[{}]", key, near.empty() ? kAllLinear : near));
+  }
+  if (settings.target_modules.empty())
+    violations.add(key, fmt::format("{}=[] chooses no linear layer", key),
+                   fmt::format("{}=[{}]", key, kAllLinear));
+  check_patterns(settings.rank_pattern, config::join(path, "rank_pattern"), true, modules,
+                 violations);
+  check_patterns(settings.alpha_pattern, config::join(path, "alpha_pattern"), false, modules,
+                 violations);
+  std::vector<AdaptedModule> adapted;
+  std::map<std::string, int64_t> ranks; // of the weight so far
+  for (const LinearModule& module : modules) {
+    if (std::ranges::none_of(settings.target_modules,
+                             [&](const std::string& p) { return matches(p, module); }))
+      continue;
+    AdaptedModule one{.module = module};
+    one.rank = static_cast<int64_t>(
+        of_pattern(settings.rank_pattern, module).value_or(static_cast<double>(settings.r)));
+    one.alpha = of_pattern(settings.alpha_pattern, module).value_or(settings.alpha);
+    const auto rank = static_cast<double>(one.rank);
+    one.scale = one.alpha / (settings.use_rslora ? std::sqrt(rank) : rank);
+    one.first = ranks[module.weight];
+    ranks[module.weight] += one.rank;
+    adapted.push_back(std::move(one));
+  }
+  return adapted;
+}
+
+nn::AdapterPlan adapter_plan(const std::vector<AdaptedModule>& modules,
+                             const AdapterSettings& settings) {
+  nn::AdapterPlan plan{.dropout = settings.dropout,
+                       .dora = settings.type == AdapterType::kDora,
+                       .b_lr_scale = settings.lora_plus_ratio};
+  for (const AdaptedModule& one : modules)
+    plan.weights[one.module.weight].push_back({.name = one.module.part,
+                                               .first = one.module.first,
+                                               .count = one.module.count,
+                                               .rank = one.rank,
+                                               .scale = one.scale});
+  return plan;
+}
+
+} // namespace pentatron::checkpoint

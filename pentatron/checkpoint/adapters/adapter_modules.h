@@ -1,0 +1,50 @@
+/// The linear layers of a model under the names by which adapters are chosen and stored.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "pentatron/checkpoint/adapters/adapter_settings.h"
+#include "pentatron/models/model_config.h"
+#include "pentatron/nn/adapter.h"
+#include "pentatron/nn/shard_spec.h"
+
+namespace pentatron::checkpoint {
+
+/// A linear layer as Hugging Face has it: all of a weight of ours, or some of its parts.
+struct LinearModule {
+  std::string hf;       ///< "model.layers.0.self_attn.q_proj"
+  std::string own;      ///< "layers.0.attention.qkv"
+  std::string own_part; ///< "layers.0.attention.qkv.q"
+  std::string weight;   ///< our parameter
+  std::string part;     ///< nn::AdaptedPart::name
+  size_t first = 0, count = 1;
+  int64_t first_row = 0, rows = 0, columns = 0; ///< of our parameter
+  int64_t experts = 0;     ///< 0: one matrix, else so many, which are one parameter of `hf`
+  int64_t alternating = 1; ///< see WeightMapEntry
+};
+
+/// All that take adapters, by weight and row. `family`: of the Hugging Face model that it came
+/// from, if any. A model that no Hugging Face family can hold has our names of parts alone.
+std::vector<LinearModule> linear_modules(const models::ModelConfig& config,
+                                         const std::string& family = {});
+
+/// A linear layer with its adapter.
+struct AdaptedModule {
+  LinearModule module;
+  int64_t rank = 0;
+  double alpha = 0, scale = 0;
+  int64_t first = 0; ///< its rows of the weight's lora_A
+};
+
+/// What the settings choose, and why they cannot be met (sentences for `peft.target_modules` and
+/// the patterns).
+std::vector<AdaptedModule> adapted_modules(const std::vector<LinearModule>& modules,
+                                           const AdapterSettings& settings,
+                                           config::Violations& violations,
+                                           std::string_view path = "peft");
+
+nn::AdapterPlan adapter_plan(const std::vector<AdaptedModule>& modules,
+                             const AdapterSettings& settings);
+
+} // namespace pentatron::checkpoint

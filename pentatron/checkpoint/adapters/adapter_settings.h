@@ -1,0 +1,82 @@
+/// The section `peft`: adapters of low rank beside a frozen model. Keys keep the names of Hugging
+/// Face's PEFT, without "lora_".
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "pentatron/config/field.h"
+
+namespace pentatron::checkpoint {
+
+enum class AdapterType : uint8_t { kNone, kLora, kDora };
+constexpr auto enum_names(AdapterType) {
+  return std::array{config::name(AdapterType::kNone, "none"),
+                    config::name(AdapterType::kLora, "lora"),
+                    config::name(AdapterType::kDora, "dora")};
+}
+
+struct AdapterSettings {
+  AdapterType type = AdapterType::kNone;
+  int64_t r = 8;
+  double alpha = 16;
+  double dropout = 0;
+  std::vector<std::string> target_modules = {"all-linear"};
+  bool use_rslora = false;
+  double lora_plus_ratio = 1;
+  std::vector<std::string> rank_pattern, alpha_pattern;
+  std::string load;
+  std::string base;
+
+  bool on() const { return type != AdapterType::kNone; }
+
+  static constexpr auto fields() {
+    using C = AdapterSettings;
+    using config::field;
+    using config::OnResume;
+    return std::tuple{
+        field("type", &C::type,
+              "kind of adapter to train in place of the model's weights; lora: low-rank additions "
+              "to linear layers; dora: the same with trained magnitudes of the rows")
+            .on_resume(OnResume::kState),
+        field("r", &C::r, "rank of adapters").size().on_resume(OnResume::kState),
+        field("alpha", &C::alpha,
+              "scale of adapters: an adapter's output is multiplied by alpha / r")
+            .positive()
+            .on_resume(OnResume::kState),
+        field("dropout", &C::dropout, "dropout of the input of adapters").min(0).less_than(1),
+        field("target_modules", &C::target_modules,
+              "names of linear layers that get adapters, with wildcards; a name is that of Hugging "
+              "Face or pentatron, whole or its end after a dot (q_proj, layers.0.*, qkv); "
+              "all-linear: all of them")
+            .on_resume(OnResume::kState),
+        field("use_rslora", &C::use_rslora,
+              "rank-stabilized LoRA: multiply an adapter's output by alpha / sqrt(r)")
+            .on_resume(OnResume::kState),
+        field("lora_plus_ratio", &C::lora_plus_ratio,
+              "LoRA+: learning rate of the matrices B of adapters, as a multiple of optimizer.lr")
+            .positive(),
+        field("rank_pattern", &C::rank_pattern,
+              "ranks of some target modules in place of r, such as [\"q_proj=16\"]")
+            .on_resume(OnResume::kState),
+        field("alpha_pattern", &C::alpha_pattern,
+              "alphas of some target modules in place of alpha, such as [\"q_proj=32\"]")
+            .on_resume(OnResume::kState),
+        field(
+            "load", &C::load,
+            "folder of a Hugging Face PEFT adapter to start from; its adapter_config.json decides "
+            "the type, ranks, scales and target modules")
+            .on_resume(OnResume::kIgnored),
+        field("base", &C::base,
+              "model that a resumed run's adapters belong to, if it is no longer where the run "
+              "started from; a changed model is refused")
+            .on_resume(OnResume::kIgnored)};
+  }
+  void validate(config::Violations& violations, std::string_view path) const;
+};
+
+} // namespace pentatron::checkpoint

@@ -1,0 +1,291 @@
+#include "pentatron/checkpoint/adapters/adapter_source.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "pentatron/base/atomic_file.h"
+#include "pentatron/base/error.h"
+#include "pentatron/base/sha256.h"
+#include "pentatron/checkpoint/sharded/attachments.h"
+#include "pentatron/checkpoint/sharded/folders.h"
+#include "pentatron/checkpoint/sharded/reader.h"
+#include "pentatron/checkpoint/source_facts.h"
+#include "pentatron/checkpoint/tensor_io.h"
+#include "pentatron/config/config.h"
+#include "pentatron/models/model.h"
+
+namespace pentatron::checkpoint {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// What is wanted of a run's configuration.
+struct SavedAdapterRun {
+  models::ModelConfig model;
+  AdapterSettings peft;
+  static constexpr auto fields() {
+    return std::tuple{config::field("model", &SavedAdapterRun::model, "the model"),
+                      config::field("peft", &SavedAdapterRun::peft, "its adapters")};
+  }
+};
+
+/// model_type of the config.json that a checkpoint keeps; empty: none.
+std::string family_in(CheckpointReader& reader) {
+  const std::string name = std::string(kCompanionFolder) + "/config.json";
+  if (!reader.attachments().contains(name)) return {};
+  return json_get_or<std::string>(parse_json(reader.read_attachment(name), name), "model_type", "",
+                                  name);
+}
+
+/// The whole tensor, of its master copy where the values were rounded from one.
+at::Tensor whole_tensor(CheckpointReader& reader, const std::string& name) {
+  const std::string master = name + "/master";
+  const std::string& from = reader.contains(master) ? master : name;
+  const TensorInfo info = reader.info(from);
+  const at::Tensor tensor = at::empty(info.shape, at::TensorOptions(scalar_type(info.dtype)));
+  reader.read(from, Box{std::vector<int64_t>(info.shape.size(), 0), info.shape},
+              {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()});
+  return tensor;
+}
+
+Adapter adapter_in(CheckpointReader& reader) {
+  SavedAdapterRun saved;
+  config::Violations ignored; // of the other sections
+  config::apply_yaml(saved, reader.manifest().config_yaml, "", ignored);
+  Adapter adapter{.settings = saved.peft, .modules = {}, .tensors = {}};
+  config::Violations violations;
+  adapter.modules =
+      adapted_modules(linear_modules(saved.model, family_in(reader)), saved.peft, violations);
+  violations.throw_if_any();
+  for (const AdaptedModule& one : adapter.modules) {
+    const auto add = [&](const char* what, const std::string& part) {
+      const std::string name = nn::adapter_name(one.module.weight, what, part);
+      if (!adapter.tensors.contains(name)) adapter.tensors[name] = whole_tensor(reader, name);
+    };
+    add("lora_A", "");
+    add("lora_B", one.module.part);
+    if (saved.peft.type == AdapterType::kDora) add("lora_magnitude", one.module.part);
+  }
+  return adapter;
+}
+
+/// One checkpoint of adapters: `where` itself, or the newest of a run.
+std::optional<fs::path> checkpoint_of(const fs::path& where) {
+  if (is_file(where / kManifestName)) return where;
+  if (!latest_name(where) && checkpoints_in(where).empty()) return std::nullopt;
+  const auto found = newest_checkpoint(where, VerifyScope::kWeightsStructure);
+  return found ? std::optional(found->folder) : std::nullopt;
+}
+
+/// The adapters of a checkpoint; throws if it has the weights of a model.
+AdapterBase base_of(CheckpointReader& reader) {
+  if (!reader.attachments().contains(kAdapterBase))
+    raise<CheckpointError>("{} contains a whole model and no adapter\n  try: it as the model, "
+                           "without --adapter",
+                           reader.folder().string());
+  return adapter_base_from_json(reader.read_attachment(kAdapterBase), reader.folder().string());
+}
+
+/// As PEFT names it; empty: another.
+std::string task_of(const models::ModelConfig& config) {
+  switch (models::model_spec(config).generates) {
+  case models::Generates::kContinuation:
+    return "CAUSAL_LM";
+  case models::Generates::kAnswer:
+    return "SEQ_2_SEQ_LM";
+  default:
+    return {};
+  }
+}
+
+class MergedSource final : public ModelSource {
+ public:
+  MergedSource(std::unique_ptr<ModelSource> base, Adapter adapter, fs::path path)
+      : ModelSource(base->facts()), base_(std::move(base)), adapter_(std::move(adapter)) {
+    facts_.path = std::move(path);
+    for (const AdaptedModule& one : adapter_.modules) by_weight_[one.module.weight].push_back(&one);
+    facts_.trained = true;
+  }
+
+  void read(const std::string& param, const Box& box, const at::Tensor& target) override {
+    base_->read(param, box, target);
+    const auto found = by_weight_.find(param);
+    if (found == by_weight_.end()) return;
+    for (const AdaptedModule* const one : found->second) {
+      if (one->module.experts == 0) {
+        merge(*one, -1, box, target);
+        continue;
+      }
+      Box of_expert{{box.offset.begin() + 1, box.offset.end()},
+                    {box.size.begin() + 1, box.size.end()}};
+      for (int64_t e = 0; e < box.size[0]; ++e)
+        merge(*one, box.offset[0] + e, of_expert, target.select(0, e));
+    }
+  }
+
+ private:
+  /// A box of the matrix of an expert, or of the only one.
+  void merge(const AdaptedModule& one, int64_t expert, const Box& box, const at::Tensor& target) {
+    const int64_t begin = std::max(box.offset[0], one.module.first_row);
+    const int64_t end =
+        std::min(box.offset[0] + box.size[0], one.module.first_row + one.module.rows);
+    constexpr int64_t kElements = int64_t{4} << 20; // at a time, in fp64
+    const int64_t step = std::max<int64_t>(1, kElements / one.module.columns);
+    for (int64_t row = begin; row < end; row += step) {
+      const int64_t rows = std::min(step, end - row);
+      target.narrow(0, row - box.offset[0], rows)
+          .copy_(merged_rows(one, expert, row, rows).narrow(1, box.offset[1], box.size[1]));
+    }
+  }
+
+  at::Tensor merged_rows(const AdaptedModule& one, int64_t expert, int64_t row, int64_t rows) {
+    const int64_t columns = one.module.columns, of_part = row - one.module.first_row;
+    const at::Tensor weight = at::empty({rows, columns}, at::kDouble);
+    if (expert < 0)
+      base_->read(one.module.weight, Box{{row, 0}, {rows, columns}}, weight);
+    else
+      base_->read(one.module.weight, Box{{expert, row, 0}, {1, rows, columns}},
+                  weight.unsqueeze(0));
+    const auto part = [&](const char* what, const std::string& name) {
+      const at::Tensor all =
+          adapter_.tensors.at(nn::adapter_name(one.module.weight, what, name)).to(at::kDouble);
+      return expert < 0 ? all : all.select(0, expert);
+    };
+    const at::Tensor a = part("lora_A", "").narrow(0, one.first, one.rank);
+    const at::Tensor b = part("lora_B", one.module.part).narrow(0, of_part, rows);
+    weight.addmm_(b, a, 1, one.scale);
+    if (adapter_.settings.type == AdapterType::kDora) {
+      const at::Tensor m = part("lora_magnitude", one.module.part).narrow(0, of_part, rows);
+      weight.mul_((m / weight.square().sum(1).sqrt()).unsqueeze(1));
+    }
+    return weight;
+  }
+
+  std::unique_ptr<ModelSource> base_;
+  Adapter adapter_;
+  std::map<std::string, std::vector<const AdaptedModule*>> by_weight_;
+};
+
+} // namespace
+
+std::string to_json(const AdapterBase& base) {
+  return dump_json({{"model", base.model}, {"digest", base.digest}}, 1) + "\n";
+}
+
+AdapterBase adapter_base_from_json(std::string_view text, std::string_view where) {
+  const Json json = parse_json(text, where);
+  return {.model = json_get<std::string>(json, "model", where),
+          .digest = json_get<std::string>(json, "digest", where)};
+}
+
+std::string model_digest(ModelSource& model) {
+  std::string all;
+  for (const auto& [name, info] : model.facts().tensors) {
+    constexpr int64_t kRows = 5; // spread over the tensor
+    const int64_t rows = info.shape.empty() ? 1 : info.shape[0];
+    std::string content = name + shape_text(info.shape);
+    for (int64_t i = 0; i < std::min(kRows, rows); ++i) {
+      Box box{std::vector<int64_t>(info.shape.size(), 0), info.shape};
+      const bool whole = info.shape.size() < 2 || rows <= kRows;
+      if (!whole) {
+        box.offset[0] = (rows - 1) * i / (kRows - 1);
+        box.size[0] = 1;
+      }
+      if (box.size.size() == 3) box.size[1] = std::min<int64_t>(box.size[1], kRows);
+      const at::Tensor values = at::empty(box.size, at::kFloat);
+      model.read(name, box, values);
+      content.append(static_cast<const char*>(values.const_data_ptr()), values.nbytes());
+      if (whole) break;
+    }
+    all += sha256(content);
+  }
+  return sha256(all);
+}
+
+void check_base(ModelSource& model, const AdapterBase& base, const std::string& where) {
+  if (const std::string digest = model_digest(model); digest != base.digest)
+    raise<CheckpointError>("{} is not the model that the adapters in {} belong to (digest {} "
+                           "instead of {})\n  try: the model that the run started from{}",
+                           model.facts().path.string(), where, digest.substr(0, 12),
+                           base.digest.substr(0, 12), base.model.empty() ? "" : ", " + base.model);
+}
+
+Adapter read_adapter(const fs::path& where, ModelSource& base) {
+  std::error_code error;
+  if (!fs::is_directory(where, error))
+    raise<DataError>("{} is not a folder\n  try: a PEFT folder with {}, or the checkpoint of a run "
+                     "with peft.type=lora",
+                     where.string(), kPeftConfig);
+  if (!fs::exists(where / kPeftConfig, error)) {
+    if (const auto checkpoint = checkpoint_of(where)) {
+      CheckpointReader reader(*checkpoint);
+      check_base(base, base_of(reader), checkpoint->string());
+      return adapter_in(reader);
+    }
+  }
+  Adapter adapter{.settings = read_peft_settings(where), .modules = {}, .tensors = {}};
+  config::Violations violations;
+  adapter.modules = adapted_modules(linear_modules(base.config(), base.facts().family),
+                                    adapter.settings, violations, "");
+  if (!violations.empty())
+    raise<CheckpointError>(
+        "{} is no adapter of {}: {}\n  try: the model that it was trained beside", where.string(),
+        base.facts().path.string(), violations.list().front().cause);
+  adapter.tensors =
+      read_peft_tensors(where, adapter.modules, adapter.settings.type == AdapterType::kDora);
+  return adapter;
+}
+
+std::unique_ptr<ModelSource> merge_adapter(std::unique_ptr<ModelSource> base, Adapter adapter,
+                                           const fs::path& path) {
+  return std::make_unique<MergedSource>(std::move(base), std::move(adapter), path);
+}
+
+std::unique_ptr<ModelSource> open_adapted(const std::string& where) {
+  const size_t mark = where.find(kWithAdapter);
+  if (mark != std::string::npos) {
+    std::unique_ptr<ModelSource> base = open_model(where.substr(0, mark));
+    Adapter adapter = read_adapter(where.substr(mark + kWithAdapter.size()), *base);
+    return merge_adapter(std::move(base), std::move(adapter), where);
+  }
+  CheckpointReader reader(where);
+  const AdapterBase named = base_of(reader);
+  if (named.model.empty())
+    raise<CheckpointError>("{} holds adapters alone, beside initial weights that lie in no file\n  "
+                           "try: a run with checkpoint.load",
+                           where);
+  std::unique_ptr<ModelSource> base;
+  try {
+    base = open_model(named.model);
+  } catch (const Error& error) {
+    raise<CheckpointError>("{} holds adapters alone, and their model is gone: {}\n  try: --adapter "
+                           "{} with the model",
+                           where, parts_of(error.what()).sentence, where);
+  }
+  check_base(*base, named, where);
+  return merge_adapter(std::move(base), adapter_in(reader), where);
+}
+
+bool holds_adapters(const fs::path& checkpoint) {
+  return read_manifest(checkpoint).attachments.contains(kAdapterBase);
+}
+
+void write_peft_of(const fs::path& checkpoint, const fs::path& target) {
+  CheckpointReader reader(checkpoint);
+  const AdapterBase base = base_of(reader);
+  const Adapter adapter = adapter_in(reader);
+  SavedAdapterRun saved;
+  config::Violations ignored;
+  config::apply_yaml(saved, reader.manifest().config_yaml, "", ignored);
+  AtomicDirectory aside(target);
+  const std::string model = base.model.starts_with("hf:") ? base.model.substr(3) : base.model;
+  write_peft(aside.path(), adapter, linear_modules(saved.model, family_in(reader)), model,
+             task_of(saved.model));
+  aside.commit(AtomicDirectory::Existing::kReplace);
+}
+
+} // namespace pentatron::checkpoint

@@ -1,0 +1,50 @@
+/// A trained adapter, from PEFT's files or from a run's checkpoint, and models with one merged into
+/// their weights.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "pentatron/base/json.h"
+#include "pentatron/checkpoint/adapters/peft_files.h"
+#include "pentatron/checkpoint/model_source.h"
+
+namespace pentatron::checkpoint {
+
+/// The model that adapters belong to, as a run's checkpoint names it.
+struct AdapterBase {
+  std::string model;  ///< as open_model() takes it; empty: initial values of the run's seed
+  std::string digest; ///< model_digest() of it
+};
+/// Its name in a checkpoint, which has it if it holds adapters alone.
+inline constexpr const char* kAdapterBase = "adapter_base.json";
+std::string to_json(const AdapterBase& base);
+AdapterBase adapter_base_from_json(std::string_view text, std::string_view where);
+
+/// SHA-256 over the names, shapes and some rows of all tensors: the same for the same weights in
+/// whatever files and type they lie exactly.
+std::string model_digest(ModelSource& model);
+/// Throws CheckpointError if the model is not the one that the adapters of `where` belong to.
+void check_base(ModelSource& model, const AdapterBase& base, const std::string& where);
+
+/// Of a PEFT folder, a run's checkpoint folder, or one checkpoint. Throws what read_peft_settings()
+/// and read_peft_tensors() throw; CheckpointError if a checkpoint belongs to another base.
+Adapter read_adapter(const std::filesystem::path& where, ModelSource& base);
+
+/// The base with W + s B A in place of W (DoRA: its rows scaled), computed in fp64 while it is
+/// read.
+std::unique_ptr<ModelSource> merge_adapter(std::unique_ptr<ModelSource> base, Adapter adapter);
+
+/// "MODEL with adapter DIR", which open_model() takes as the model with the adapter merged into it.
+inline constexpr std::string_view kWithAdapter = " with adapter ";
+/// The same of a checkpoint that holds adapters alone, whose base is where the run started from.
+std::unique_ptr<ModelSource> open_adapted(const std::string& where);
+/// Whether a checkpoint does.
+bool holds_adapters(const std::filesystem::path& checkpoint);
+
+/// Writes the adapters of a checkpoint as `target`, a PEFT folder, whole or not at all.
+void write_peft_of(const std::filesystem::path& checkpoint, const std::filesystem::path& target);
+
+} // namespace pentatron::checkpoint

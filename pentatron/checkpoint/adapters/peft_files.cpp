@@ -1,0 +1,312 @@
+#include "pentatron/checkpoint/adapters/peft_files.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "pentatron/base/atomic_file.h"
+#include "pentatron/base/error.h"
+#include "pentatron/base/json.h"
+#include "pentatron/base/mapped_file.h"
+#include "pentatron/base/safetensors.h"
+#include "pentatron/checkpoint/hf/parts.h"
+#include "pentatron/checkpoint/source_facts.h"
+#include "pentatron/checkpoint/tensor_io.h"
+
+namespace pentatron::checkpoint {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view kPrefix = "base_model.model.";
+
+/// Fields that may have any value: they describe the file, or how it began.
+const std::set<std::string, std::less<>> kIgnored = {
+    "peft_type",          "base_model_name_or_path",
+    "revision",           "peft_version",
+    "task_type",          "inference_mode",
+    "auto_mapping",       "init_lora_weights",
+    "loftq_config",       "eva_config",
+    "corda_config",       "lora_ga_config",
+    "megatron_config",    "megatron_core",
+    "runtime_config",     "qalora_group_size",
+    "ensure_weight_tying"};
+const std::set<std::string, std::less<>> kRead = {"r",
+                                                  "lora_alpha",
+                                                  "lora_dropout",
+                                                  "target_modules",
+                                                  "target_parameters",
+                                                  "use_rslora",
+                                                  "use_dora",
+                                                  "rank_pattern",
+                                                  "alpha_pattern",
+                                                  "bias",
+                                                  "fan_in_fan_out"};
+
+bool says_nothing(const Json& value) {
+  return value.is_null() || (value.is_boolean() && !value.get<bool>()) ||
+         ((value.is_object() || value.is_array()) && value.empty());
+}
+
+/// {"q_proj": 8} as ["q_proj=8"].
+std::vector<std::string> pattern_of(const Json& json, const char* key, const std::string& where) {
+  std::vector<std::string> entries;
+  const auto found = json.find(key);
+  if (found == json.end() || found->is_null()) return entries;
+  if (!found->is_object()) raise<DataError>("{}: {} is not an object", where, key);
+  for (const auto& [name, value] : found->items()) {
+    if (!value.is_number()) raise<DataError>("{}: {} of {} is not a number", where, key, name);
+    if (name.find_first_of("^$*+?()[]{}|\\") != std::string::npos)
+      raise<ConfigError>("{}: {} has the regular expression \"{}\", which is not supported\n  try: "
+                         "the names of modules, such as \"q_proj\"",
+                         where, key, name);
+    entries.push_back(fmt::format("{}={}", name, value.get<double>()));
+  }
+  return entries;
+}
+
+std::vector<std::string> targets_of(const Json& json, const std::string& where) {
+  std::vector<std::string> names =
+      json_get_or<std::vector<std::string>>(json, "target_parameters", {}, where); // of experts
+  const auto found = json.find("target_modules");
+  if (found != json.end() && found->is_string()) {
+    const auto text = found->get<std::string>();
+    if (text.find_first_of("^$*+?()[]{}|\\") != std::string::npos)
+      raise<ConfigError>(
+          "{}: target_modules is the regular expression \"{}\", which is not supported\n  try: a "
+          "list of names, such as [\"q_proj\", \"v_proj\"]",
+          where, text);
+    names.push_back(text);
+  } else {
+    for (std::string& name :
+         json_get_or<std::vector<std::string>>(json, "target_modules", {}, where))
+      names.push_back(std::move(name));
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+/// The names of tensors in the files. Of several parameters of one module, as experts have, the
+/// first is wrapped first, and so the innermost.
+class Names {
+ public:
+  explicit Names(const std::vector<AdaptedModule>& modules) : modules_(modules) {}
+
+  std::string operator()(const AdaptedModule& one, const char* what) const {
+    if (one.module.experts == 0) return fmt::format("{}{}.{}", kPrefix, one.module.hf, what);
+    const std::string owner = owner_of(one.module.hf);
+    std::string inner;
+    for (const AdaptedModule& other : modules_)
+      if (&other > &one && other.module.experts > 0 && owner_of(other.module.hf) == owner)
+        inner += "base_layer.";
+    return fmt::format("{}{}.{}{}", kPrefix, owner, inner, what);
+  }
+
+ private:
+  static std::string owner_of(const std::string& name) { return name.substr(0, name.rfind('.')); }
+  const std::vector<AdaptedModule>& modules_;
+};
+
+std::vector<int64_t> a_shape(const AdaptedModule& one) {
+  return {one.rank * std::max<int64_t>(1, one.module.experts), one.module.columns};
+}
+std::vector<int64_t> b_shape(const AdaptedModule& one) {
+  return {one.module.rows, one.rank * std::max<int64_t>(1, one.module.experts)};
+}
+
+/// Rows of B as our parameter has them, and back.
+WeightMapEntry rows_of(const AdaptedModule& one) {
+  return {.hf = {}, .param = {}, .alternating = one.module.alternating, .parts_dim = 1};
+}
+
+/// [E rank, in] as [E, rank, in], and [out, rank E] as [E, out, rank].
+at::Tensor a_of_experts(const AdaptedModule& one, const at::Tensor& a) {
+  return one.module.experts == 0 ? a : a.unflatten(0, {one.module.experts, one.rank});
+}
+at::Tensor b_of_experts(const AdaptedModule& one, const at::Tensor& b) {
+  if (one.module.experts == 0) return b;
+  return as_parameter(rows_of(one),
+                      b.unflatten(1, {one.rank, one.module.experts}).permute({2, 0, 1}))
+      .contiguous();
+}
+at::Tensor a_in_file(const AdaptedModule& one, const at::Tensor& a) {
+  const at::Tensor own = a.narrow(one.module.experts > 0 ? 1 : 0, one.first, one.rank);
+  return (one.module.experts > 0 ? own.flatten(0, 1) : own).contiguous();
+}
+at::Tensor b_in_file(const AdaptedModule& one, const at::Tensor& b) {
+  if (one.module.experts == 0) return b;
+  return as_hf(rows_of(one), b).permute({1, 2, 0}).flatten(1, 2).contiguous();
+}
+
+std::string a_name(const AdaptedModule& one) {
+  return nn::adapter_name(one.module.weight, "lora_A");
+}
+std::string b_name(const AdaptedModule& one) {
+  return nn::adapter_name(one.module.weight, "lora_B", one.module.part);
+}
+std::string magnitude_name(const AdaptedModule& one) {
+  return nn::adapter_name(one.module.weight, "lora_magnitude", one.module.part);
+}
+
+/// "q_proj" where all layers of that name have adapters, else whole names.
+std::set<std::string> targets_for(const std::vector<AdaptedModule>& modules,
+                                  const std::vector<LinearModule>& all) {
+  const auto last = [](const std::string& name) { return name.substr(name.rfind('.') + 1); };
+  std::map<std::string, int64_t> left; // of each name, how many have none
+  for (const LinearModule& one : all) ++left[last(one.hf)];
+  for (const AdaptedModule& one : modules) --left[last(one.module.hf)];
+  std::set<std::string> targets;
+  for (const AdaptedModule& one : modules)
+    if (one.module.experts == 0)
+      targets.insert(left[last(one.module.hf)] == 0 ? last(one.module.hf) : one.module.hf);
+  return targets;
+}
+
+} // namespace
+
+AdapterSettings read_peft_settings(const fs::path& folder) {
+  const fs::path file = folder / kPeftConfig;
+  std::error_code error;
+  if (!fs::exists(file, error))
+    raise<DataError>("{} contains no {}, so it is no adapter\n  try: a folder that PEFT's "
+                     "save_pretrained() or checkpoint.export_hf=true has written",
+                     folder.string(), kPeftConfig);
+  const std::string where = file.string();
+  const Json json = read_json(file);
+  if (!json.is_object()) raise<DataError>("{} is not an object", where);
+  if (const auto type = json_get<std::string>(json, "peft_type", where); type != "LORA")
+    raise<ConfigError>(
+        "{}: peft_type={} is not supported, only LORA\n  try: a LoRA or DoRA adapter", where, type);
+  std::vector<std::string> refused;
+  for (const auto& [key, value] : json.items())
+    if (!kIgnored.contains(key) && !kRead.contains(key) && !says_nothing(value))
+      refused.push_back(fmt::format("{}={}", key, dump_json(value)));
+  if (const auto bias = json_get_or<std::string>(json, "bias", "none", where); bias != "none")
+    refused.push_back(fmt::format("bias=\"{}\"", bias));
+  if (const auto init = json.find("init_lora_weights");
+      init != json.end() && init->is_string() && *init != "gaussian" && *init != "eva" &&
+      *init != "orthogonal" && *init != "lora_ga") // those change the base
+    refused.push_back(fmt::format("init_lora_weights={}", dump_json(*init)));
+  if (!refused.empty())
+    raise<ConfigError>("{} uses {}, which is not supported\n  try: an adapter without {}", where,
+                       fmt::join(refused, ", "), refused.size() == 1 ? "it" : "them");
+  AdapterSettings settings{.type = json_get_or<bool>(json, "use_dora", false, where)
+                                       ? AdapterType::kDora
+                                       : AdapterType::kLora,
+                           .r = json_get<int64_t>(json, "r", where),
+                           .alpha = json_get<double>(json, "lora_alpha", where),
+                           .dropout = json_get_or<double>(json, "lora_dropout", 0, where),
+                           .target_modules = targets_of(json, where),
+                           .use_rslora = json_get_or<bool>(json, "use_rslora", false, where),
+                           .rank_pattern = pattern_of(json, "rank_pattern", where),
+                           .alpha_pattern = pattern_of(json, "alpha_pattern", where)};
+  return settings;
+}
+
+AdapterTensors read_peft_tensors(const fs::path& folder, const std::vector<AdaptedModule>& modules,
+                                 bool dora) {
+  const fs::path file = folder / kPeftTensors;
+  std::error_code error;
+  if (!fs::exists(file, error) && fs::exists(folder / "adapter_model.bin", error))
+    raise<DataError>("{} has its tensors in adapter_model.bin, which contains pickled objects; "
+                     "these can run code and are not loaded\n  try: save the adapter as "
+                     "Safetensors, with save_pretrained(DIR) of peft",
+                     folder.string());
+  const SafetensorsFile stored(file);
+  TensorProblems problems;
+  std::set<std::string> used;
+  const auto take = [&](const std::vector<std::string>& names,
+                        const std::vector<int64_t>& shape) -> at::Tensor {
+    for (const std::string& name : names) {
+      const SafeTensor* const tensor = stored.find(name);
+      if (tensor == nullptr) continue;
+      used.insert(name);
+      if (tensor->shape != shape)
+        problems.misfit(fmt::format("{} has shape {} instead of {}", name,
+                                    shape_text(tensor->shape), shape_text(shape)));
+      else if (!is_weight_dtype(tensor->dtype))
+        problems.misfit(fmt::format("{} is of type {}", name, name_of(tensor->dtype)));
+      else
+        return to_tensor(*tensor);
+      return {};
+    }
+    problems.missing(names.front());
+    return {};
+  };
+  const Names hf_name(modules);
+  std::vector<at::Tensor> a;
+  AdapterTensors tensors;
+  for (const AdaptedModule& one : modules) {
+    a.push_back(take({hf_name(one, "lora_A.weight")}, a_shape(one)));
+    tensors[b_name(one)] = take({hf_name(one, "lora_B.weight")}, b_shape(one));
+    if (dora)
+      tensors[magnitude_name(one)] = take(
+          {hf_name(one, "lora_magnitude_vector"), hf_name(one, "lora_magnitude_vector.weight")},
+          {one.module.rows});
+  }
+  for (const auto& [name, tensor] : stored.tensors())
+    if (!used.contains(name)) problems.unexpected(name);
+  problems.throw_if_any(fmt::format("the tensors in {} do not match the model and its {}",
+                                    file.string(), kPeftConfig));
+  for (size_t i = 0; i < modules.size(); ++i) {
+    const AdaptedModule& one = modules[i];
+    at::Tensor& b = tensors.at(b_name(one));
+    b = b_of_experts(one, b);
+    const at::Tensor own = a_of_experts(one, a[i]); // behind those of the weight's parts before
+    at::Tensor& all = tensors[a_name(one)];
+    all = all.defined() ? at::cat({all, own}, one.module.experts > 0 ? 1 : 0) : own;
+  }
+  return tensors;
+}
+
+void write_peft(const fs::path& folder, const Adapter& adapter,
+                const std::vector<LinearModule>& all, const std::string& base_model,
+                const std::string& task) {
+  const AdapterSettings& settings = adapter.settings;
+  std::map<std::string, at::Tensor> files;
+  const Names hf_name(adapter.modules);
+  const std::set<std::string> targets = targets_for(adapter.modules, all);
+  std::set<std::string> parameters;
+  for (const AdaptedModule& one : adapter.modules)
+    if (one.module.experts > 0) parameters.insert(one.module.hf);
+  Json ranks = Json::object(), alphas = Json::object();
+  const auto number = [](double value) -> Json { // as PEFT writes it, where it can
+    return value == std::floor(value) && std::abs(value) < 1e15 ? Json(static_cast<int64_t>(value))
+                                                                : Json(value);
+  };
+  for (const AdaptedModule& one : adapter.modules) {
+    if (one.rank != settings.r) ranks[one.module.hf] = one.rank;
+    if (one.alpha != settings.alpha) alphas[one.module.hf] = number(one.alpha);
+    files[hf_name(one, "lora_A.weight")] = a_in_file(one, adapter.tensors.at(a_name(one)));
+    files[hf_name(one, "lora_B.weight")] = b_in_file(one, adapter.tensors.at(b_name(one)));
+    if (settings.type == AdapterType::kDora)
+      files[hf_name(one, "lora_magnitude_vector")] = adapter.tensors.at(magnitude_name(one));
+  }
+  write_tensors(folder / kPeftTensors, files, {{"format", "pt"}});
+  const Json config = {{"peft_type", "LORA"},
+                       {"task_type", task.empty() ? Json() : Json(task)},
+                       {"base_model_name_or_path", base_model},
+                       {"inference_mode", true},
+                       {"r", settings.r},
+                       {"lora_alpha", number(settings.alpha)},
+                       {"lora_dropout", settings.dropout},
+                       {"target_modules", targets},
+                       {"target_parameters", parameters.empty() ? Json() : Json(parameters)},
+                       {"use_rslora", settings.use_rslora},
+                       {"use_dora", settings.type == AdapterType::kDora},
+                       {"rank_pattern", ranks},
+                       {"alpha_pattern", alphas},
+                       {"bias", "none"},
+                       {"fan_in_fan_out", false},
+                       {"init_lora_weights", true},
+                       {"modules_to_save", Json()}};
+  write_file_atomically(folder / kPeftConfig, dump_json(config, 2) + "\n");
+}
+
+} // namespace pentatron::checkpoint

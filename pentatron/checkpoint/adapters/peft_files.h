@@ -1,0 +1,45 @@
+/// Adapters in the files of Hugging Face's PEFT: adapter_config.json and adapter_model.safetensors.
+///
+/// Source: checked against the Python package peft 0.21.2.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "pentatron/checkpoint/adapters/adapter_modules.h"
+
+namespace pentatron::checkpoint {
+
+inline constexpr const char* kPeftConfig = "adapter_config.json";
+inline constexpr const char* kPeftTensors = "adapter_model.safetensors";
+
+/// The settings of a PEFT folder. Throws DataError if it is none, ConfigError that names the fields
+/// which change the model's numbers and are not supported.
+AdapterSettings read_peft_settings(const std::filesystem::path& folder);
+
+/// Whole tensors on the CPU, by the names of our parameters (nn::adapter_name()).
+using AdapterTensors = std::map<std::string, at::Tensor>;
+
+/// The tensors of a PEFT folder. Throws CheckpointError that lists what is missing, unexpected or
+/// has another shape.
+AdapterTensors read_peft_tensors(const std::filesystem::path& folder,
+                                 const std::vector<AdaptedModule>& modules, bool dora);
+
+struct Adapter {
+  AdapterSettings settings;
+  std::vector<AdaptedModule> modules;
+  AdapterTensors tensors;
+};
+
+/// Writes both files into an existing folder. `all`: the linear layers of the model; `base_model`
+/// and `task`: as PEFT names them, or empty.
+void write_peft(const std::filesystem::path& folder, const Adapter& adapter,
+                const std::vector<LinearModule>& all, const std::string& base_model,
+                const std::string& task);
+
+} // namespace pentatron::checkpoint

@@ -1,0 +1,100 @@
+#include "pentatron/data/sft/chat_text.h"
+
+#include <optional>
+#include <utility>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/json.h"
+#include "pentatron/data/tokenizer/open.h"
+
+namespace pentatron::data {
+
+namespace {
+
+std::string text_of(const OrderedJson& message, const char* name) {
+  if (!message.is_object()) throw DataError("a message is not an object");
+  const auto found = message.find(name);
+  if (found == message.end() || !found->is_string())
+    raise<DataError>("a message has no text \"{}\"", name);
+  return found->get<std::string>();
+}
+
+/// Its masks end with the first token of the last character.
+TextSpan as_transformers(TextSpan span, std::string_view text) {
+  while (span.end > span.begin + 1 &&
+         (static_cast<unsigned char>(text[span.end - 1]) & 0xC0) == 0x80)
+    --span.end;
+  return span;
+}
+
+/// What each answer adds, by rendering the conversation up to it and with it.
+std::vector<TextSpan>
+answers_by_difference(const OrderedJson& messages, const std::string& whole,
+                      const std::function<std::string(const OrderedJson&, bool)>& render) {
+  std::vector<TextSpan> answers;
+  OrderedJson so_far = OrderedJson::array();
+  for (const OrderedJson& message : messages) {
+    const bool answer = text_of(message, "role") == "assistant";
+    const std::string before = answer ? render(so_far, true) : "";
+    so_far.push_back(message);
+    if (!answer) continue;
+    const std::string after = render(so_far, false);
+    if (!whole.starts_with(before) || !whole.starts_with(after) || after.size() < before.size())
+      throw DataError("the chat template changes earlier text when a message is added, so the "
+                      "answers cannot be located");
+    answers.push_back({before.size(), after.size()});
+  }
+  return answers;
+}
+
+} // namespace
+
+ChatText render_chatml(const OrderedJson& messages, const OrderedJson&) {
+  ChatText chat;
+  for (const OrderedJson& message : messages) {
+    const std::string role = text_of(message, "role");
+    chat.text += fmt::format("<|im_start|>{}\n", role);
+    const size_t begin = chat.text.size();
+    chat.text += text_of(message, "content") + "<|im_end|>\n";
+    if (role == "assistant") chat.answers.push_back({begin, chat.text.size()});
+  }
+  return chat;
+}
+
+RenderChat render_by(std::shared_ptr<const tokenizer::ChatTemplate> program, OrderedJson names) {
+  return [program = std::move(program), names = std::move(names)](const OrderedJson& messages,
+                                                                  const OrderedJson& tools) {
+    const auto render = [&](const OrderedJson& some, bool prompt, std::vector<TextSpan>* marks) {
+      OrderedJson variables = names;
+      variables["messages"] = some;
+      variables["tools"] = tools;
+      variables["add_generation_prompt"] = prompt;
+      std::vector<std::pair<size_t, size_t>> found;
+      std::string text = program->render(variables, &found);
+      if (marks != nullptr)
+        for (const auto& [begin, end] : found)
+          marks->push_back(as_transformers({begin, end}, text));
+      return text;
+    };
+    ChatText chat;
+    chat.text = render(messages, false, &chat.answers);
+    if (!program->marks_answers())
+      chat.answers =
+          answers_by_difference(messages, chat.text, [&](const OrderedJson& some, bool prompt) {
+            return render(some, prompt, nullptr);
+          });
+    return chat;
+  };
+}
+
+RenderChat open_chat_template(const std::filesystem::path& tokenizer) {
+  const std::optional<std::string> source = tokenizer::find_chat_template(tokenizer);
+  if (!source) return {};
+  OrderedJson names = OrderedJson::object();
+  for (const char* name : {"bos_token", "eos_token", "unk_token", "pad_token"})
+    if (const std::string token = tokenizer::configured_token(tokenizer, name); !token.empty())
+      names[name] = token;
+  return render_by(std::make_shared<const tokenizer::ChatTemplate>(*source), std::move(names));
+}
+
+} // namespace pentatron::data

@@ -1,0 +1,48 @@
+/// Conversations as the text that a chat template makes of them, and where the answers lie in it.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "pentatron/data/tokenizer/chat_template.h"
+
+namespace pentatron::data {
+
+/// JSON whose members keep their order, which templates show.
+using OrderedJson = nlohmann::ordered_json;
+
+/// Bytes [begin, end) of a text.
+struct TextSpan {
+  size_t begin = 0, end = 0;
+  bool operator==(const TextSpan&) const = default;
+};
+
+struct ChatText {
+  std::string text;
+  std::vector<TextSpan> answers; ///< of the role "assistant", in order
+};
+
+/// messages: [{"role", "content", ...}, ...]; tools: null or a list.
+using RenderChat = std::function<ChatText(const OrderedJson& messages, const OrderedJson& tools)>;
+
+/// "<|im_start|>user\nHello<|im_end|>\n" for each message; an answer ends with its <|im_end|> and
+/// line end. Throws DataError for messages without role and content.
+ChatText render_chatml(const OrderedJson& messages, const OrderedJson& tools);
+
+/// By a template with the variables `names`, such as bos_token. Answers are what stands between its
+/// marks {% generation %} and {% endgeneration %}; without marks, what a message adds behind the
+/// beginning of an answer (add_generation_prompt). Throws DataError if the template fails, or
+/// without marks does not write a longer conversation by going on after a shorter one.
+RenderChat render_by(std::shared_ptr<const tokenizer::ChatTemplate> program, OrderedJson names);
+
+/// The template of the tokenizer's file or folder with its tokens of begin and end; empty if there
+/// is none. Throws DataError for a template that is damaged or not supported.
+RenderChat open_chat_template(const std::filesystem::path& tokenizer);
+
+} // namespace pentatron::data

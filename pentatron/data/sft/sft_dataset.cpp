@@ -1,0 +1,153 @@
+#include "pentatron/data/sft/sft_dataset.h"
+
+#include <algorithm>
+
+#include "pentatron/base/error.h"
+#include "pentatron/data/batch.h"
+#include "pentatron/data/byte_source.h"
+#include "pentatron/data/input_files.h"
+#include "pentatron/data/permutation.h"
+#include "pentatron/data/record_reader.h"
+
+namespace pentatron::data {
+
+TaughtTexts::TaughtTexts(const std::vector<std::string>& paths, const DatasetConfig& config,
+                         const Tokenizer& tokenizer, const Options& options)
+    : report_(config.on_bad_input) {
+  for (const InputFile& file : find_input_files(paths).files) {
+    if (file.format == FileFormat::kParquet || file.format == FileFormat::kText)
+      raise<DataError>("{}={} is a {} file, but dataset.type=sft reads JSON objects\n  try: JSON "
+                       "Lines ({{\"messages\": [...]}} on each line) in a file that ends in .jsonl",
+                       options.option, file.path.string(),
+                       file.format == FileFormat::kText ? "text" : "Parquet");
+    files_.push_back(file.path);
+    try {
+      read(file.path, config, tokenizer, options);
+    } catch (const MalformedArray& error) { // the elements before the error stay
+      report_.bad(BadInput::kBrokenFile, damaged_file(file.path, error.what()));
+    }
+    ++report_.files;
+  }
+  report_.tokens = static_cast<int64_t>(tokens_.size());
+  if (size() > 0) return;
+  if (empty_ > 0)
+    raise<DataError>("the first answer in the examples of {} begins behind train.seq_length={} "
+                     "tokens\n  try: train.seq_length={}",
+                     options.option, options.sequence_length, needed_);
+  raise<DataError>("{} has no example to learn from\n  try: objects with {}", options.option,
+                   kTaughtMembers);
+}
+
+void TaughtTexts::read(const std::filesystem::path& file, const DatasetConfig& config,
+                       const Tokenizer& tokenizer, const Options& options) {
+  const auto source = open_source(file);
+  RecordReader records(*source, config.max_line_bytes, file.string());
+  std::string_view record;
+  for (auto status = records.next(record); status != RecordReader::Status::kEnd;
+       status = records.next(record)) {
+    const auto bad = [&](BadInput kind, std::string reason) {
+      report_.bad(kind, {.file = file.string(),
+                         .number = records.number(),
+                         .element = records.is_array(),
+                         .reason = std::move(reason)});
+    };
+    if (status == RecordReader::Status::kTooLong) {
+      bad(BadInput::kLongLine, fmt::format("has {} bytes, over the limit of {}",
+                                           records.record_bytes(), config.max_line_bytes));
+      continue;
+    }
+    if (record.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    try {
+      add(teach_record(record, options.render, tokenizer, config.text_key), options);
+      ++report_.documents;
+      report_.text_bytes += static_cast<int64_t>(record.size());
+    } catch (const DataError& error) {
+      bad(BadInput::kBadJson, fmt::format("is no example to learn from: {}", error.what()));
+    }
+  }
+}
+
+void TaughtTexts::add(TaughtText text, const Options& options) {
+  for (const int32_t token : text.tokens)
+    if (token >= options.vocab_size)
+      raise<DataError>("token {} is outside model.vocab_size={}", token, options.vocab_size);
+  // Its last token is a label alone.
+  const auto room = static_cast<size_t>(options.sequence_length) + 1;
+  const auto first =
+      std::find(text.taught.begin() + (text.taught.empty() ? 0 : 1), text.taught.end(), 1);
+  if (first != text.taught.end()) {
+    const auto reach = static_cast<int64_t>(first - text.taught.begin());
+    needed_ = needed_ == 0 ? reach : std::min(needed_, reach);
+  }
+  if (text.tokens.size() > room) {
+    ++cut_;
+    text.tokens.resize(room);
+    text.taught.resize(room);
+  }
+  const auto taught =
+      text.tokens.empty() ? 0 : std::count(text.taught.begin() + 1, text.taught.end(), 1);
+  if (taught == 0) { // the first token is never a label
+    ++empty_;
+    return;
+  }
+  num_taught_ += taught;
+  tokens_.insert(tokens_.end(), text.tokens.begin(), text.tokens.end());
+  taught_.insert(taught_.end(), text.taught.begin(), text.taught.end());
+  begins_.push_back(static_cast<int64_t>(tokens_.size()));
+}
+
+SftDataset::SftDataset(std::shared_ptr<const TaughtTexts> texts, StreamRange range,
+                       const Options& options)
+    : texts_(std::move(texts)), options_(options), streams_{{"tokens", options.sequence_length}},
+      fields_(next_token_fields()) {
+  PT_DCHECK(range.size() > 0);
+  fields_[0].fill = static_cast<double>(options.pad_token);
+  int64_t used = 0;
+  for (int64_t i = range.begin; i < range.end; ++i) {
+    const int64_t places = texts_->length(i) - 1; // its last token is a label alone
+    if (firsts_.empty() || !options_.pack || used + places > options_.sequence_length) {
+      firsts_.push_back(i);
+      used = 0;
+    }
+    used += places;
+  }
+  firsts_.push_back(range.end);
+}
+
+std::optional<int64_t> SftDataset::size() const {
+  return options_.ends ? std::optional(samples_per_epoch()) : std::nullopt;
+}
+
+void SftDataset::sample(int64_t n, const SampleView& view) const {
+  const auto count = static_cast<uint64_t>(samples_per_epoch()), number = static_cast<uint64_t>(n);
+  if (n < 0 || (options_.ends && number >= count))
+    raise<DataError>("the {} data has {} samples, so sample {} does not exist", options_.name,
+                     count, n + 1);
+  const Permutation order(options_.seed, "taught texts " + options_.name, number / count, count);
+  const auto pack = static_cast<size_t>(order(number % count));
+  const std::span<int64_t> ids = view.ints(0), labels = view.ints(1);
+  const std::span<int64_t> positions = view.position_ids(0);
+  int64_t place = 0;
+  const auto begin = [&] {
+    if (place > 0) view.begin_document(0, place);
+  };
+  for (int64_t i = firsts_[pack]; i < firsts_[pack + 1]; ++i) {
+    begin();
+    const int64_t places = texts_->length(i) - 1;
+    const int32_t* const tokens = texts_->tokens(i);
+    const uint8_t* const taught = texts_->taught(i);
+    for (int64_t k = 0; k < places; ++k) {
+      const auto at = static_cast<size_t>(place + k);
+      ids[at] = tokens[k];
+      labels[at] = taught[k + 1] != 0 ? tokens[k + 1] : -100;
+      positions[at] = k;
+    }
+    place += places;
+  }
+  if (place == options_.sequence_length) return;
+  begin(); // padding is a document that teaches nothing
+  for (int64_t k = 0; place + k < options_.sequence_length; ++k)
+    positions[static_cast<size_t>(place + k)] = k;
+}
+
+} // namespace pentatron::data

@@ -1,0 +1,91 @@
+/// Examples to fine-tune on, several in a sample, of which only the answers are learned.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "pentatron/data/dataset.h"
+#include "pentatron/data/sft/taught_text.h"
+
+namespace pentatron::data {
+
+/// The examples of some files as tokens in memory, in their order.
+class TaughtTexts {
+ public:
+  struct Options {
+    std::string option = "dataset.path"; ///< the key that the paths come from
+    RenderChat render = {};
+    int64_t vocab_size = 0;      ///< token ids are below it
+    int64_t sequence_length = 0; ///< longer examples are cut at their end
+  };
+  /// Reads JSON lines and arrays of objects (taught_text.h), each also as .gz or .zst. Bad lines as
+  /// `config` says. Examples in which nothing is learned within a sample are left out. Throws
+  /// DataError for other files, and if there is no example.
+  TaughtTexts(const std::vector<std::string>& paths, const DatasetConfig& config,
+              const Tokenizer& tokenizer, const Options& options);
+
+  int64_t size() const { return static_cast<int64_t>(begins_.size()) - 1; }
+  int64_t length(int64_t i) const { return begins_[at(i + 1)] - begins_[at(i)]; }
+  const int32_t* tokens(int64_t i) const { return tokens_.data() + begins_[at(i)]; }
+  const uint8_t* taught(int64_t i) const { return taught_.data() + begins_[at(i)]; }
+
+  int64_t num_tokens(int64_t begin, int64_t end) const {
+    return begins_[at(end)] - begins_[at(begin)];
+  }
+  int64_t num_taught() const { return num_taught_; }
+  int64_t num_cut() const { return cut_; }        ///< longer than a sample
+  int64_t num_left_out() const { return empty_; } ///< nothing to learn within a sample
+  const InputReport& report() const { return report_; }
+  const std::vector<std::filesystem::path>& files() const { return files_; }
+
+ private:
+  static size_t at(int64_t i) { return static_cast<size_t>(i); }
+  void read(const std::filesystem::path& file, const DatasetConfig& config,
+            const Tokenizer& tokenizer, const Options& options);
+  void add(TaughtText text, const Options& options);
+
+  std::vector<int32_t> tokens_;
+  std::vector<uint8_t> taught_;
+  std::vector<int64_t> begins_{0};
+  int64_t num_taught_ = 0, cut_ = 0, empty_ = 0;
+  int64_t needed_ = 0; ///< the shortest sequence with something to learn
+  InputReport report_;
+  std::vector<std::filesystem::path> files_;
+};
+
+/// Fields `input_ids` and `labels`. An example is a document of its own: positions begin anew, and
+/// attention does not cross. Labels are the next tokens that are taught. Sample n depends on
+/// (texts, options, n) alone; samples come in a new random order every epoch.
+class SftDataset final : public Dataset {
+ public:
+  struct Options {
+    int64_t sequence_length = 0;
+    uint64_t seed = 0;
+    std::string name = "train";
+    bool pack = true;  ///< examples follow one another in a sample while they fit
+    bool ends = false; ///< after one epoch
+    int64_t pad_token = 0;
+  };
+  /// Of the examples [range.begin, range.end), which is not empty.
+  SftDataset(std::shared_ptr<const TaughtTexts> texts, StreamRange range, const Options& options);
+
+  const std::vector<BatchStream>& streams() const override { return streams_; }
+  const std::vector<BatchField>& fields() const override { return fields_; }
+  std::optional<int64_t> size() const override;
+  int64_t samples_per_epoch() const override { return static_cast<int64_t>(firsts_.size()) - 1; }
+  void sample(int64_t n, const SampleView& view) const override;
+
+ private:
+  std::shared_ptr<const TaughtTexts> texts_;
+  Options options_;
+  std::vector<int64_t> firsts_; ///< the first example of each sample, and the end
+  std::vector<BatchStream> streams_;
+  std::vector<BatchField> fields_;
+};
+
+/// The parts of dataset.type=sft: from the files of dataset.path, which dataset.split cuts, or from
+/// files for each part. Throws DataError or ConfigError.
+Datasets open_sft(const DatasetConfig& config, const DatasetContext& context);
+
+} // namespace pentatron::data

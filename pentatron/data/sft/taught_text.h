@@ -1,0 +1,42 @@
+/// One example to fine-tune on: tokens, and which of them are learned.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "pentatron/base/json.h"
+#include "pentatron/data/sft/chat_text.h"
+#include "pentatron/data/tokenizer.h"
+
+namespace pentatron::data {
+
+struct TaughtText {
+  std::vector<int32_t> tokens;
+  std::vector<uint8_t> taught; ///< of each token: 1 if the model learns to write it
+};
+
+/// Texts are tokenized as a whole. A token is taught if any of its bytes lies in a span, as in
+/// transformers. If the tokenizer does not say which bytes a token stands for, the text is cut at
+/// the spans and tokenized in pieces.
+TaughtText teach_spans(std::string_view text, const std::vector<TextSpan>& spans,
+                       const Tokenizer& tokenizer);
+
+/// What a JSON object means, by the first of these members:
+///   messages, with tools     [{"role", "content", ...}, ...]
+///   conversations            ShareGPT: [{"from", "value"}, ...], roles human, gpt, system
+///   prompt and completion    both text: the completion and the end of the document are learned
+///   instruction and output   Alpaca, with or without `input`
+///   text                     all of it is learned
+/// Conversations end as the template ends them; other texts with the tokenizer's eod().
+/// `render` may be empty: ChatML, and for Alpaca its own prompt instead of a conversation.
+/// Throws DataError for an object that has none of these members.
+TaughtText teach_record(std::string_view record, const RenderChat& render,
+                        const Tokenizer& tokenizer, const std::string& text_key = "text");
+
+/// The names of the members, for messages.
+inline constexpr const char* kTaughtMembers =
+    "messages, conversations, prompt and completion, instruction and output, or text";
+
+} // namespace pentatron::data

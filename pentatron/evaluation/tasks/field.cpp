@@ -1,0 +1,219 @@
+#include "pentatron/evaluation/tasks/field.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/json.h"
+#include "pentatron/data/utf8.h"
+
+namespace pentatron::evaluation {
+
+namespace {
+
+constexpr int64_t kMaxDigits = 18;
+
+/// The template speaks of itself as of a chat template.
+[[noreturn]] void raise_for(const std::string& name, const DataError& error) {
+  std::string text = error.what();
+  constexpr std::string_view kTheirs = "the chat template";
+  if (const size_t at = text.find(kTheirs); at != std::string::npos)
+    text.replace(at, kTheirs.size(), name);
+  else
+    text = fmt::format("{}: {}", name, text);
+  throw DataError(text);
+}
+
+bool is_digits(std::string_view text) {
+  return !text.empty() && static_cast<int64_t>(text.size()) <= kMaxDigits &&
+         std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+int64_t number_of(std::string_view digits) {
+  int64_t number = 0;
+  std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  return number;
+}
+
+void append_utf8(std::string& out, uint32_t c) {
+  if (c < 0x80) {
+    out += static_cast<char>(c);
+  } else if (c < 0x800) {
+    out += {static_cast<char>(0xC0 | (c >> 6)), static_cast<char>(0x80 | (c & 0x3F))};
+  } else if (c < 0x10000) {
+    out += {static_cast<char>(0xE0 | (c >> 12)), static_cast<char>(0x80 | ((c >> 6) & 0x3F)),
+            static_cast<char>(0x80 | (c & 0x3F))};
+  } else {
+    out += {static_cast<char>(0xF0 | (c >> 18)), static_cast<char>(0x80 | ((c >> 12) & 0x3F)),
+            static_cast<char>(0x80 | ((c >> 6) & 0x3F)), static_cast<char>(0x80 | (c & 0x3F))};
+  }
+}
+
+/// Of the list [...]: a text without nested lists.
+class ListReader {
+ public:
+  explicit ListReader(std::string_view text) : in_(text) {}
+
+  std::optional<Document> read() {
+    Document list = Document::array();
+    if (!take('[')) return std::nullopt;
+    blank();
+    while (!take(']')) {
+      std::optional<Document> item = value();
+      if (!item) return std::nullopt;
+      list.push_back(std::move(*item));
+      blank();
+      if (!take(',') && (at_ >= in_.size() || in_[at_] != ']')) return std::nullopt;
+      blank();
+    }
+    return at_ == in_.size() ? std::optional(std::move(list)) : std::nullopt;
+  }
+
+ private:
+  bool take(char c) {
+    if (at_ >= in_.size() || in_[at_] != c) return false;
+    ++at_;
+    return true;
+  }
+  void blank() {
+    while (at_ < in_.size() && (in_[at_] == ' ' || in_[at_] == '\n' || in_[at_] == '\t')) ++at_;
+  }
+
+  std::optional<Document> value() {
+    if (at_ >= in_.size()) return std::nullopt;
+    if (in_[at_] == '\'' || in_[at_] == '"') return string();
+    const size_t end = std::min(in_.find_first_of(",] \n\t", at_), in_.size());
+    const std::string_view word = in_.substr(at_, end - at_);
+    at_ = end;
+    if (word == "None") return Document(nullptr);
+    if (word == "True" || word == "False") return Document(word == "True");
+    const bool minus = word.starts_with('-');
+    if (is_digits(word.substr(minus ? 1 : 0)))
+      return Document(number_of(word.substr(minus ? 1 : 0)) * (minus ? -1 : 1));
+    double real = 0;
+    const auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), real);
+    if (error == std::errc() && stop == word.data() + word.size()) return Document(real);
+    return std::nullopt;
+  }
+
+  std::optional<Document> string() {
+    const char quote = in_[at_++];
+    std::string out;
+    while (at_ < in_.size() && in_[at_] != quote) {
+      const char c = in_[at_++];
+      if (c != '\\') {
+        out += c;
+        continue;
+      }
+      if (at_ >= in_.size()) return std::nullopt;
+      const char kind = in_[at_++];
+      constexpr std::string_view kNames = "ntr\\'\"", kMeans = "\n\t\r\\'\"";
+      if (const size_t i = kNames.find(kind); i != std::string_view::npos) {
+        out += kMeans[i];
+      } else if (kind == 'x' || kind == 'u' || kind == 'U') {
+        const size_t digits = kind == 'x' ? 2 : kind == 'u' ? 4 : 8;
+        if (at_ + digits > in_.size()) return std::nullopt;
+        uint32_t code = 0;
+        const char* const begin = in_.data() + at_;
+        const auto [stop, error] = std::from_chars(begin, begin + digits, code, 16);
+        if (error != std::errc() || stop != begin + digits || code > 0x10FFFF ||
+            (code >= 0xD800 && code < 0xE000))
+          return std::nullopt;
+        append_utf8(out, code);
+        at_ += digits;
+      } else {
+        out += '\\';
+        out += kind;
+      }
+    }
+    if (!take(quote)) return std::nullopt;
+    return Document(std::move(out));
+  }
+
+  std::string_view in_;
+  size_t at_ = 0;
+};
+
+} // namespace
+
+std::optional<Document> parse_python_list(std::string_view text) {
+  return ListReader(text).read();
+}
+
+Field::Field(std::string name, Document value) : name_(std::move(name)), value_(std::move(value)) {
+  if (!value_.is_string()) return;
+  try {
+    template_ = std::make_shared<const data::tokenizer::ChatTemplate>(
+        value_.get<std::string>(), data::tokenizer::TemplateRules{.trim_blocks = false,
+                                                                  .lstrip_blocks = false,
+                                                                  .keep_trailing_newline = true,
+                                                                  .strict_undefined = true});
+  } catch (const DataError& error) {
+    raise_for(name_, error);
+  }
+}
+
+std::set<std::string> Field::columns() const {
+  if (!template_) return {};
+  std::set<std::string> names = template_->names();
+  names.insert(value_.get<std::string>());
+  return names;
+}
+
+const Document* Field::column(const Document& doc) const {
+  const auto found = doc.find(value_.get_ref<const std::string&>());
+  return found == doc.end() ? nullptr : &*found;
+}
+
+std::string Field::render(const Document& doc) const {
+  try {
+    return template_->render(doc);
+  } catch (const DataError& error) {
+    raise_for(name_, error);
+  }
+}
+
+Document Field::text(const Document& doc, bool numbers) const {
+  if (!value_.is_string()) return value_;
+  if (const Document* found = column(doc)) return *found;
+  std::string text = render(doc);
+  if (numbers && is_digits(text)) return number_of(text);
+  return text;
+}
+
+Document Field::target(const Document& doc, bool numbers) const {
+  if (!value_.is_string()) return value_;
+  if (const Document* found = column(doc)) return *found;
+  std::string text = render(doc);
+  if (numbers && is_digits(text)) return number_of(text);
+  if (text.size() >= 2 && text.front() == '[' && text.back() == ']') {
+    if (std::optional<Document> list = parse_python_list(text)) return std::move(*list);
+  }
+  return text;
+}
+
+std::vector<std::string> Field::choices(const Document& doc) const {
+  Document list = value_;
+  if (value_.is_string()) {
+    if (const Document* found = column(doc)) {
+      list = *found;
+    } else {
+      const std::string text = render(doc);
+      std::optional<Document> parsed = parse_python_list(text);
+      if (!parsed) raise<DataError>("{} gives '{}', which is not a list of texts", name_, text);
+      list = std::move(*parsed);
+    }
+  }
+  std::vector<std::string> texts;
+  if (list.is_array() || list.is_object()) {
+    for (const Document& item : list) {
+      if (!item.is_string())
+        raise<DataError>("{} gives a list with {}, which is not a text", name_, item.dump());
+      texts.push_back(item.get<std::string>());
+    }
+  }
+  if (texts.empty()) raise<DataError>("{} gives {}, not a list of texts", name_, list.dump());
+  return texts;
+}
+
+} // namespace pentatron::evaluation

@@ -1,0 +1,339 @@
+#include <algorithm>
+
+#include "pentatron/evaluation/tasks/parse_task.h"
+#include "pentatron/evaluation/tasks/read_keys.h"
+
+namespace pentatron::evaluation {
+
+namespace {
+
+constexpr std::string_view kPython = "it names a Python function";
+
+struct KnownMetric {
+  std::string_view name;
+  OutputType type;
+  Aggregation aggregation;
+  bool higher_is_better;
+};
+constexpr std::array kMetrics = {
+    KnownMetric{"acc", OutputType::kMultipleChoice, Aggregation::kMean, true},
+    KnownMetric{"acc_norm", OutputType::kMultipleChoice, Aggregation::kMean, true},
+    KnownMetric{"acc_bytes", OutputType::kMultipleChoice, Aggregation::kMean, true},
+    KnownMetric{"acc_mutual_info", OutputType::kMultipleChoice, Aggregation::kMean, true},
+    KnownMetric{"exact_match", OutputType::kMultipleChoice, Aggregation::kMean, true},
+    KnownMetric{"f1", OutputType::kMultipleChoice, Aggregation::kF1, true},
+    KnownMetric{"mcc", OutputType::kMultipleChoice, Aggregation::kMatthews, true},
+    KnownMetric{"perplexity", OutputType::kLogLikelihood, Aggregation::kPerplexity, false},
+    KnownMetric{"acc", OutputType::kLogLikelihood, Aggregation::kMean, true},
+    KnownMetric{"word_perplexity", OutputType::kRolling, Aggregation::kWeightedPerplexity, false},
+    KnownMetric{"byte_perplexity", OutputType::kRolling, Aggregation::kWeightedPerplexity, false},
+    KnownMetric{"bits_per_byte", OutputType::kRolling, Aggregation::kBitsPerByte, false},
+    KnownMetric{"exact_match", OutputType::kGenerate, Aggregation::kMean, true}};
+
+/// What a task without metric_list counts.
+std::vector<std::string> default_metrics(OutputType type) {
+  if (type == OutputType::kMultipleChoice) return {"acc", "acc_norm"};
+  if (type == OutputType::kLogLikelihood) return {"perplexity", "acc"};
+  if (type == OutputType::kRolling) return {"word_perplexity", "byte_perplexity", "bits_per_byte"};
+  return {"exact_match"};
+}
+
+const KnownMetric& known_metric(const KeyReader& keys, OutputType type, std::string_view name) {
+  std::string known;
+  for (const KnownMetric& metric : kMetrics) {
+    if (metric.type != type) continue;
+    if (metric.name == name) return metric;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", metric.name);
+  }
+  keys.fail(fmt::format("metric: {} is not supported with output_type: {}", name,
+                        config::to_string(type)),
+            "one of " + known);
+}
+
+/// Whether the values of a metric can be put together so.
+bool fits(Aggregation own, Aggregation given) {
+  const auto single = [](Aggregation a) {
+    return a == Aggregation::kMean || a == Aggregation::kMedian || a == Aggregation::kPerplexity;
+  };
+  const auto weighted = [](Aggregation a) {
+    return a == Aggregation::kWeightedPerplexity || a == Aggregation::kBitsPerByte;
+  };
+  return own == given || (single(own) && single(given)) || (weighted(own) && weighted(given));
+}
+
+MetricSpec metric_of(const Document& value, const std::string& where, OutputType type) {
+  KeyReader keys(value, where + ": metric_list");
+  const std::string name = keys.text("metric").value_or("");
+  const KnownMetric& known = known_metric(keys, type, name);
+  MetricSpec metric{.name = name, .aggregation = keys.one_of("aggregation", known.aggregation)};
+  if (!fits(known.aggregation, metric.aggregation))
+    keys.fail(fmt::format("aggregation: {} does not fit metric: {}",
+                          config::to_string(metric.aggregation), name),
+              fmt::format("aggregation: {}", config::to_string(known.aggregation)));
+  metric.higher_is_better = keys.boolean("higher_is_better", known.higher_is_better);
+  keys.refuse("hf_evaluate", "it loads code from the network", "a metric without hf_evaluate");
+  if (type == OutputType::kGenerate) {
+    metric.regexes_to_ignore = keys.texts("regexes_to_ignore");
+    metric.ignore_case = keys.boolean("ignore_case", false);
+    metric.ignore_punctuation = keys.boolean("ignore_punctuation", false);
+    metric.ignore_numbers = keys.boolean("ignore_numbers", false);
+  }
+  keys.finish();
+  return metric;
+}
+
+FilterStep step_of(const Document& value, const std::string& where) {
+  KeyReader keys(value, where);
+  FilterStep step{.function = keys.text("function").value_or("")};
+  constexpr std::array<std::string_view, 5> kKnown = {"regex", "take_first", "remove_whitespace",
+                                                      "lowercase", "uppercase"};
+  if (std::ranges::find(kKnown, step.function) == kKnown.end())
+    keys.fail(fmt::format("function: {} is not supported", step.function),
+              "one of regex, take_first, remove_whitespace, lowercase, uppercase");
+  if (step.function == "regex") {
+    step.regex_pattern = keys.text("regex_pattern").value_or(step.regex_pattern);
+    step.group_select = keys.integer("group_select").value_or(0);
+    step.fallback = keys.text("fallback").value_or(step.fallback);
+  }
+  keys.finish();
+  return step;
+}
+
+FilterSpec filter_of(const Document& value, const std::string& where) {
+  KeyReader keys(value, where + ": filter_list");
+  FilterSpec filter{.name = keys.text("name").value_or("none"), .steps = {}};
+  for (const Document& step : keys.any("filter"))
+    filter.steps.push_back(step_of(step, keys.where()));
+  keys.finish();
+  return filter;
+}
+
+Generation generation_of(const Document& value, const std::string& where,
+                         const std::string& fewshot_delimiter) {
+  Generation generation{.until = {fewshot_delimiter}};
+  if (value.is_null()) return generation;
+  KeyReader keys(value, where + ": generation_kwargs");
+  if (keys.has("until")) generation.until = keys.texts("until");
+  std::erase(generation.until, "");
+  generation.max_gen_toks = 0;
+  for (const char* name : {"max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"})
+    if (const std::optional<int64_t> tokens = keys.integer(name);
+        tokens && generation.max_gen_toks == 0)
+      generation.max_gen_toks = *tokens;
+  if (generation.max_gen_toks == 0) generation.max_gen_toks = 256;
+  if (generation.max_gen_toks < 0)
+    keys.fail(fmt::format("max_gen_toks: {} is negative", generation.max_gen_toks),
+              "max_gen_toks: 256");
+  constexpr std::string_view kGreedy = "answers of tasks are drawn greedily";
+  keys.refuse("do_sample", kGreedy, "do_sample: false");
+  if (const Document temperature = keys.any("temperature");
+      !temperature.is_null() && temperature != 0)
+    keys.fail(fmt::format("temperature: {} is not supported: {}", temperature.dump(), kGreedy),
+              "temperature: 0.0");
+  keys.finish();
+  return generation;
+}
+
+std::vector<std::filesystem::path> paths_of(const KeyReader& keys, const Document& value) {
+  std::vector<std::filesystem::path> paths;
+  for (const Document& item : value.is_array() ? value : Document::array({value})) {
+    if (!item.is_string())
+      keys.fail(fmt::format("data_files: {} is not a path", item.dump()),
+                "data_files: {test: test.jsonl}");
+    paths.emplace_back(item.get<std::string>());
+  }
+  return paths;
+}
+
+DataFiles data_of(KeyReader& task) {
+  DataFiles data;
+  const std::string path = task.text("dataset_path").value_or("");
+  if (path == "csv") {
+    data.format = DataFormat::kCsv;
+  } else if (path == "parquet") {
+    data.format = DataFormat::kParquet;
+  } else if (path != "json") {
+    task.fail(
+        fmt::format("dataset_path: {} is not the format of a file, and pentatron downloads no "
+                    "data",
+                    path),
+        "dataset_path: json, csv or parquet, and dataset_kwargs: {data_files: {test: "
+        "FILE.jsonl}}");
+  }
+  const Document given = task.any("dataset_kwargs");
+  if (given.is_null())
+    task.fail("dataset_kwargs is missing, which names the data's files",
+              "dataset_kwargs: {data_files: {test: FILE.jsonl}}");
+  KeyReader keys(given, task.where() + ": dataset_kwargs");
+  const Document files = keys.any("data_files");
+  if (files.is_object()) {
+    for (const auto& [split, value] : files.items()) data.splits[split] = paths_of(keys, value);
+  } else if (!files.is_null()) {
+    data.splits["train"] = paths_of(keys, files);
+  }
+  if (data.splits.empty()) keys.fail("data_files names no file", "data_files: {test: FILE.jsonl}");
+  const Document labels = keys.any("label_files");
+  if (labels.is_object())
+    for (const auto& [split, value] : labels.items()) data.labels[split] = paths_of(keys, value)[0];
+  if (data.format == DataFormat::kCsv) {
+    data.column_names = keys.texts("column_names");
+    data.delimiter = keys.text("delimiter").value_or(data.delimiter);
+    if (data.delimiter.size() != 1)
+      keys.fail(fmt::format("delimiter: '{}' is not one character", data.delimiter),
+                "delimiter: \",\"");
+  }
+  keys.ignore({"trust_remote_code"});
+  keys.finish();
+  return data;
+}
+
+void check_splits(const KeyReader& keys, const Task& task) {
+  if (!task.test_split && !task.validation_split)
+    keys.fail("test_split and validation_split are missing: there is nothing to evaluate",
+              "test_split: test");
+  for (const auto& [key, split] :
+       {std::pair{"training_split", task.training_split},
+        std::pair{"validation_split", task.validation_split},
+        std::pair{"test_split", task.test_split}, std::pair{"fewshot_split", task.fewshot.split}}) {
+    if (!split || task.data.splits.contains(*split)) continue;
+    std::string known;
+    for (const auto& [name, files] : task.data.splits)
+      known += fmt::format("{}{}", known.empty() ? "" : ", ", name);
+    keys.fail(fmt::format("{}: {} is not among the splits of data_files", key, *split),
+              fmt::format("one of {}, or {}: null", known, key));
+  }
+}
+
+Fewshot fewshot_of(KeyReader& task, const Fields& fields) {
+  Fewshot fewshot{.split = task.text("fewshot_split"), .samples = {}, .fields = fields};
+  const Document given = task.any("fewshot_config");
+  if (given.is_null()) return fewshot;
+  KeyReader keys(given, task.where() + ": fewshot_config");
+  const std::string sampler = keys.text("sampler").value_or("default");
+  if (sampler != "first_n" && sampler != "default")
+    keys.fail(fmt::format("sampler: {} is not supported", sampler), "sampler: first_n, or default");
+  fewshot.first_n = sampler == "first_n";
+  if (const auto split = keys.text("split")) fewshot.split = split;
+  fewshot.samples = keys.any("samples");
+  if (!fewshot.samples.is_null() && !fewshot.samples.is_array())
+    keys.fail("samples is not a list of documents", "samples: [{question: \"...\"}]");
+  for (const Document& index : keys.any("fewshot_indices")) {
+    if (!index.is_number_integer() || index < 0)
+      keys.fail(fmt::format("fewshot_indices: {} is not a place", index.dump()),
+                "fewshot_indices: [0, 1]");
+    fewshot.indices.push_back(index.get<size_t>());
+  }
+  keys.refuse("process_docs", kPython, "templates that do the same");
+  const auto replace = [&](const char* key, Field& field) {
+    if (keys.has(key)) field = keys.field(key);
+  };
+  replace("doc_to_text", fewshot.fields.text);
+  replace("doc_to_choice", fewshot.fields.choice);
+  replace("doc_to_target", fewshot.fields.target);
+  replace("gen_prefix", fewshot.fields.prefix);
+  if (const auto text = keys.text("target_delimiter")) fewshot.fields.target_delimiter = *text;
+  if (const auto text = keys.text("fewshot_delimiter")) fewshot.fields.fewshot_delimiter = *text;
+  keys.finish();
+  return fewshot;
+}
+
+void refuse_code(KeyReader& keys) {
+  constexpr std::string_view kTemplates = "templates that do the same";
+  for (const char* key : {"process_docs", "process_results", "custom_dataset"})
+    keys.refuse(key, kPython, kTemplates);
+  keys.refuse("use_prompt", "it needs promptsource", "doc_to_text and doc_to_target");
+  keys.refuse("unsafe_code", "a task runs no code", "unsafe_code: false");
+  for (const char* key : {"doc_to_image", "doc_to_audio"})
+    keys.refuse(key, "models read text alone", "a task of text");
+  if (const auto repeats = keys.integer("repeats"); repeats && *repeats != 1)
+    keys.fail(fmt::format("repeats: {} is not supported: answers are drawn greedily", *repeats),
+              "repeats: 1");
+}
+
+void check_fields(const KeyReader& keys, const Task& task) {
+  if (!task.fields.target.given())
+    keys.fail("doc_to_target is missing", "doc_to_target: \"{{target}}\"");
+  if (!task.fields.text.given()) keys.fail("doc_to_text is missing", "doc_to_text: \"{{text}}\"");
+  if (task.output_type == OutputType::kMultipleChoice && !task.fields.choice.given())
+    keys.fail("output_type: multiple_choice needs doc_to_choice",
+              "doc_to_choice: [\"no\", \"yes\"]");
+}
+
+} // namespace
+
+bool Task::has_metric(std::string_view metric) const {
+  return std::ranges::any_of(metrics, [&](const MetricSpec& m) { return m.name == metric; });
+}
+
+Task parse_task(const Document& value, const std::filesystem::path& file) {
+  KeyReader keys(value, file.string());
+  Task task{.name = keys.text("task").value_or(file.stem().string()), .alias = {}, .file = file};
+  task.alias = keys.text("task_alias").value_or(task.name);
+  task.output_type = keys.one_of("output_type", OutputType::kGenerate);
+  refuse_code(keys);
+  task.data = data_of(keys);
+  keys.ignore({"dataset_name", "tag", "metadata", "should_decontaminate",
+               "doc_to_decontamination_query", "include"});
+  task.training_split = keys.text("training_split");
+  task.validation_split = keys.text("validation_split");
+  task.test_split = keys.text("test_split");
+  task.fields = {.text = keys.field("doc_to_text"),
+                 .target = keys.field("doc_to_target"),
+                 .choice = keys.field("doc_to_choice"),
+                 .prefix = keys.field("gen_prefix")};
+  if (const auto text = keys.text("target_delimiter")) task.fields.target_delimiter = *text;
+  if (const auto text = keys.text("fewshot_delimiter")) task.fields.fewshot_delimiter = *text;
+  if (const auto text = keys.text("description"); text && !text->empty())
+    task.description = keys.field("description");
+  task.normalize_by = keys.field("normalize_by");
+  if (task.normalize_by.given() && task.output_type != OutputType::kRolling)
+    keys.fail("normalize_by has no effect without output_type: loglikelihood_rolling",
+              "remove normalize_by");
+  task.fewshot = fewshot_of(keys, task.fields);
+  task.num_fewshot = keys.integer("num_fewshot");
+  if (task.num_fewshot.value_or(0) < 0)
+    keys.fail(fmt::format("num_fewshot: {} is negative", *task.num_fewshot), "num_fewshot: 0");
+  check_splits(keys, task);
+  check_fields(keys, task);
+  const Document metrics = keys.any("metric_list");
+  for (const Document& metric : metrics)
+    task.metrics.push_back(metric_of(metric, file.string(), task.output_type));
+  if (metrics.is_null())
+    for (const std::string& name : default_metrics(task.output_type))
+      task.metrics.push_back(metric_of({{"metric", name}}, file.string(), task.output_type));
+  if (task.metrics.empty()) keys.fail("metric_list is empty", "metric_list: [{metric: acc}]");
+  for (const Document& filter : keys.any("filter_list"))
+    task.filters.push_back(filter_of(filter, file.string()));
+  if (!task.filters.empty() && task.output_type != OutputType::kGenerate)
+    keys.fail("filter_list has no effect without output_type: generate_until",
+              "remove filter_list");
+  const Document generation = keys.any("generation_kwargs");
+  if (task.output_type == OutputType::kGenerate)
+    task.generation = generation_of(generation, file.string(), task.fields.fewshot_delimiter);
+  keys.finish();
+  return task;
+}
+
+Group parse_group(const Document& value, const std::filesystem::path& file) {
+  KeyReader keys(value, file.string());
+  Group group{.name = keys.text("group").value_or(""), .alias = {}};
+  group.alias = keys.text("group_alias").value_or(group.name);
+  keys.ignore({"task", "metadata", "tag", "include"});
+  for (const Document& item : keys.any("aggregate_metric_list")) {
+    KeyReader metric(item, keys.where() + ": aggregate_metric_list");
+    const std::string name = metric.text("metric").value_or("acc");
+    if (const auto how = metric.text("aggregation"); how && *how != "mean")
+      metric.fail(fmt::format("aggregation: {} is not supported for groups", *how),
+                  "aggregation: mean");
+    const bool weighted = metric.boolean("weight_by_size", true);
+    std::vector<std::string> filters = metric.texts("filter_list");
+    if (filters.empty()) filters = {"none"};
+    for (const std::string& filter : filters)
+      group.metrics.push_back({.metric = name, .filter = filter, .weight_by_size = weighted});
+    metric.finish();
+  }
+  keys.finish();
+  return group;
+}
+
+} // namespace pentatron::evaluation

@@ -1,0 +1,32 @@
+/// From task files and names to tasks.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "pentatron/evaluation/tasks/task.h"
+
+namespace pentatron::evaluation {
+
+struct TaskSources {
+  /// Paths of task files, and names of those that come with pentatron.
+  std::vector<std::string> names;
+  /// Where the paths of data begin; empty: at the folder of the task's file, or at the working
+  /// directory for tasks that come with pentatron.
+  std::string data_path;
+};
+
+/// Throws ConfigError or DataError, which name the file and the key, for what is missing, damaged
+/// or not supported.
+TaskList read_tasks(const TaskSources& sources);
+
+/// The folder of tasks that come with pentatron; empty if it is not there.
+std::filesystem::path task_folder();
+
+/// A YAML file as JSON: words without quotes are values (null, true, 3, 0.5) as in YAML 1.1. Tags,
+/// anchors and aliases are refused: a task runs no code.
+Document read_task_yaml(std::string_view text, const std::filesystem::path& file);
+
+} // namespace pentatron::evaluation

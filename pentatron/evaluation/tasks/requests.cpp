@@ -1,0 +1,241 @@
+#include "pentatron/evaluation/tasks/requests.h"
+
+#include <algorithm>
+
+#include "pentatron/base/error.h"
+#include "pentatron/data/regex.h"
+#include "pentatron/evaluation/tasks/python_random.h"
+
+namespace pentatron::evaluation {
+
+namespace {
+
+bool is_space(char c) {
+  return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+bool is_number(const Document& value) {
+  return value.is_number_integer() || value.is_boolean();
+}
+
+int64_t number_of(const Document& value) {
+  return value.is_boolean() ? (value.get<bool>() ? 1 : 0) : value.get<int64_t>();
+}
+
+/// What Python's f-strings and str() write.
+std::string to_text(const Document& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_boolean()) return value.get<bool>() ? "True" : "False";
+  return value.is_null() ? "None" : value.dump();
+}
+
+/// With a space between, unless there is white space already.
+std::string delimited(const std::string& prefix, const std::string& suffix,
+                      const std::string& delimiter) {
+  if (prefix.empty() || suffix.empty()) return prefix + suffix;
+  const bool blank = is_space(prefix.back()) || is_space(suffix.front());
+  return prefix + (blank ? "" : delimiter) + suffix;
+}
+
+std::string prefix_of(const Fields& fields, const Document& document) {
+  return fields.prefix.given() ? to_text(fields.prefix.text(document, false)) : "";
+}
+
+class ItemMaker {
+ public:
+  ItemMaker(const Task& task, const RequestOptions& options)
+      : task_(task), shots_(shown_examples(task, options)), random_(options.seed),
+        numbers_(task.fields.choice.given()) {
+    if (shots_ > 0) examples_ = read_examples();
+  }
+
+  Item make(const Document& document) {
+    Item item{.document = document, .requests = {}, .choices = {}, .target = {}};
+    const Fields& fields = task_.fields;
+    if (numbers_) item.choices = fields.choice.choices(document);
+    const Document text = fields.text.text(document, numbers_);
+    item.target = fields.target.target(document, numbers_);
+    if (task_.output_type == OutputType::kRolling) {
+      item.requests.push_back(
+          {.kind = Request::Kind::kRolling, .context = {}, .continuation = to_text(item.target)});
+      measure(item);
+      return item;
+    }
+    const bool several = is_number(text); // each choice is a context
+    const std::string shown =
+        several ? before(document) : before(document) + question(document, text);
+    if (task_.output_type == OutputType::kGenerate) {
+      item.requests.push_back(
+          {.kind = Request::Kind::kGenerate, .context = shown, .continuation = {}});
+    } else if (task_.output_type == OutputType::kLogLikelihood) {
+      item.requests.push_back({.context = shown, .continuation = to_text(item.target)});
+    } else {
+      add_choices(item, shown, several);
+      if (several) item.target = number_of(text);
+    }
+    return item;
+  }
+
+ private:
+  void measure(Item& item) const {
+    const std::string text = task_.normalize_by.given()
+                                 ? to_text(task_.normalize_by.text(item.document, false))
+                                 : item.requests[0].continuation;
+    static const data::Regex blanks("\\s+");
+    item.words = static_cast<int64_t>(blanks.find_all(text).size()) + 1; // as re.split
+    item.bytes = static_cast<int64_t>(text.size());
+  }
+
+  void add_choices(Item& item, const std::string& shown, bool several) const {
+    const std::string& delimiter = task_.fields.target_delimiter;
+    for (const std::string& choice : item.choices) {
+      if (several)
+        item.requests.push_back({.context = shown + question(item.document, choice, ""),
+                                 .continuation = delimiter + to_text(item.target)});
+      else
+        item.requests.push_back({.context = shown, .continuation = delimiter + choice});
+    }
+    if (!task_.has_metric("acc_mutual_info")) return;
+    for (const std::string& choice : item.choices)
+      item.requests.push_back(
+          {.context = {}, .continuation = delimiter + choice, .unconditional = true});
+  }
+
+  /// The question of the document itself, with what its answer begins with.
+  std::string question(const Document& document, const Document& text) const {
+    return question(document, to_text(text), task_.fields.target_delimiter);
+  }
+  std::string question(const Document& document, const std::string& text,
+                       const std::string& delimiter) const {
+    const std::string prefix = prefix_of(task_.fields, document);
+    if (prefix.empty()) return text;
+    const bool needs = !text.empty() && !is_space(text.back()) && !is_space(prefix.front());
+    return text + (needs ? delimiter : "") + prefix;
+  }
+
+  /// The description and the shown examples.
+  std::string before(const Document& document) {
+    std::string text;
+    if (task_.description.given()) text = to_text(task_.description.text(document, false));
+    for (const Document* example : chosen(document)) text += shown(*example);
+    return text;
+  }
+
+  std::string shown(const Document& example) const {
+    const Fields& fields = task_.fewshot.fields;
+    Document text = fields.text.text(example, numbers_);
+    const Document target = fields.target.target(example, numbers_);
+    std::vector<std::string> choices;
+    if (fields.choice.given()) choices = fields.choice.choices(example);
+    const auto choice = [&](const Document& number) {
+      const int64_t i = number_of(number);
+      if (i < 0 || i >= static_cast<int64_t>(choices.size()))
+        raise<DataError>("task {}: an example's choice {} is not among its {}", task_.name, i,
+                         choices.size());
+      return choices[static_cast<size_t>(i)];
+    };
+    const bool several = is_number(text);
+    const std::string asked = several ? choice(text) : to_text(text);
+    std::string answer;
+    if (is_number(target) && !several && !choices.empty())
+      answer = choice(target);
+    else
+      answer = to_text(target.is_array() && !target.empty() ? target[0] : target);
+    const std::string prefix = prefix_of(fields, example);
+    const bool needs =
+        prefix.empty() || (!asked.empty() && !is_space(asked.back()) && !is_space(prefix.front()));
+    return asked + (needs ? fields.target_delimiter : "") + delimited(prefix, answer, " ") +
+           fields.fewshot_delimiter;
+  }
+
+  Documents read_examples() const {
+    const Fewshot& fewshot = task_.fewshot;
+    Documents examples;
+    if (fewshot.split)
+      examples = read_documents(task_, *fewshot.split);
+    else if (!fewshot.samples.is_null())
+      examples = {fewshot.samples.begin(), fewshot.samples.end()};
+    else if (task_.training_split)
+      examples = read_documents(task_, *task_.training_split);
+    else if (task_.validation_split)
+      examples = read_documents(task_, *task_.validation_split);
+    else
+      examples = read_documents(task_, *task_.test_split);
+    if (fewshot.indices.empty()) return examples;
+    Documents some;
+    for (const size_t i : fewshot.indices) {
+      if (i >= examples.size())
+        raise<DataError>("task {}: fewshot_indices has {}, but there are {} examples", task_.name,
+                         i, examples.size());
+      some.push_back(examples[i]);
+    }
+    return some;
+  }
+
+  /// Never the document itself, where it could be among them.
+  std::vector<const Document*> chosen(const Document& document) {
+    std::vector<const Document*> all;
+    if (shots_ == 0) return all;
+    const bool excludes = task_.fewshot.split == task_.test_split;
+    const auto count = static_cast<size_t>(shots_);
+    if (task_.fewshot.first_n) {
+      for (const Document& example : examples_)
+        if (all.size() < count && !(excludes && example == document)) all.push_back(&example);
+      return enough(std::move(all));
+    }
+    const size_t drawn = excludes ? count + 1 : count;
+    if (drawn > examples_.size())
+      raise<DataError>("task {} shows {} examples of {}, which are too few\n  try: "
+                       "eval.num_fewshot={}",
+                       task_.name, shots_, examples_.size(), examples_.size() - (excludes ? 1 : 0));
+    for (const size_t i : random_.sample(examples_.size(), drawn))
+      if (all.size() < count && !(excludes && examples_[i] == document))
+        all.push_back(&examples_[i]);
+    if (all.size() == count) return all;
+    // Copies of the document were drawn.
+    std::vector<const Document*> others;
+    for (const Document& example : examples_)
+      if (example != document) others.push_back(&example);
+    all.clear();
+    if (others.size() < count) return enough(std::move(others));
+    for (const size_t i : random_.sample(others.size(), count)) all.push_back(others[i]);
+    return all;
+  }
+
+  std::vector<const Document*> enough(std::vector<const Document*> examples) const {
+    if (static_cast<int64_t>(examples.size()) < shots_)
+      raise<DataError>("task {} shows {} examples, but there are {}\n  try: eval.num_fewshot={}",
+                       task_.name, shots_, examples.size(), examples.size());
+    return examples;
+  }
+
+  const Task& task_;
+  int64_t shots_;
+  PythonRandom random_;
+  bool numbers_;
+  Documents examples_;
+};
+
+} // namespace
+
+int64_t shown_examples(const Task& task, const RequestOptions& options) {
+  const bool fixed = task.num_fewshot == 0;
+  return fixed ? 0 : options.num_fewshot.value_or(task.num_fewshot.value_or(0));
+}
+
+std::vector<Item> make_items(const Task& task, const RequestOptions& options) {
+  const Documents documents = read_documents(task, task.split());
+  ItemMaker maker(task, options);
+  std::vector<Item> items;
+  for (const Document& document : documents) {
+    if (options.limit > 0 && static_cast<int64_t>(items.size()) == options.limit) break;
+    try {
+      items.push_back(maker.make(document));
+    } catch (const DataError& error) {
+      raise<DataError>("document {} of task {}: {}", items.size(), task.name, error.what());
+    }
+  }
+  return items;
+}
+
+} // namespace pentatron::evaluation

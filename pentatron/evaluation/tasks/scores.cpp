@@ -1,0 +1,325 @@
+#include "pentatron/evaluation/tasks/scores.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/text.h"
+#include "pentatron/data/regex.h"
+#include "pentatron/data/tokenizer/unicode.h"
+
+namespace pentatron::evaluation {
+
+namespace {
+
+constexpr std::string_view kBlank = " \t\n\r\f\v";
+constexpr std::string_view kPunctuation = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
+constexpr std::string_view kDigits = "0123456789";
+constexpr int64_t kNoChoice = -100; ///< a label that is none of the choices
+
+using Values = std::map<std::string, MetricValue>; ///< of a document, by metric
+
+std::string stripped(std::string_view text) {
+  const size_t begin = std::min(text.find_first_not_of(kBlank), text.size());
+  const size_t end = text.find_last_not_of(kBlank) + 1;
+  return begin >= end ? "" : std::string(text.substr(begin, end - begin));
+}
+
+/// What re.findall finds, counted from the end if `select` is negative.
+std::string select_match(const FilterStep& step, const std::string& text) {
+  const std::vector<data::Regex::Groups> matches = data::Regex(step.regex_pattern).find_all(text);
+  const auto count = static_cast<int64_t>(matches.size());
+  const int64_t i = step.group_select < 0 ? count + step.group_select : step.group_select;
+  if (count == 0) return step.fallback;
+  if (i < 0 || i >= count)
+    raise<DataError>("group_select: {} is not among the {} matches of '{}'", step.group_select,
+                     count, step.regex_pattern);
+  const data::Regex::Groups& groups = matches[static_cast<size_t>(i)];
+  if (groups.size() == 1) return stripped(groups[0]);
+  const auto first = std::ranges::find_if(groups, [](const auto& g) { return !g.empty(); });
+  return stripped(first == groups.end() ? step.fallback : *first);
+}
+
+int64_t characters(std::string_view text) {
+  return std::ranges::count_if(
+      text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+}
+
+/// The place of the first largest value.
+int64_t best(const std::vector<double>& values) {
+  return std::ranges::max_element(values) - values.begin();
+}
+
+/// The number of a label; kNoChoice if it is none of the choices.
+int64_t choice_number(const Document& label, const std::vector<std::string>& choices) {
+  if (label.is_string()) {
+    const auto found = std::ranges::find(choices, label.get<std::string>());
+    return found == choices.end() ? kNoChoice : found - choices.begin();
+  }
+  int64_t number = kNoChoice;
+  if (label.is_boolean()) number = label.get<bool>() ? 1 : 0;
+  if (label.is_number_integer()) number = label.get<int64_t>();
+  return number < static_cast<int64_t>(choices.size()) ? number : kNoChoice;
+}
+
+Values choice_values(const Item& item, const std::vector<Answer>& answers) {
+  const size_t n = item.choices.size();
+  std::vector<double> likelihoods, by_characters, by_bytes, gain;
+  for (size_t i = 0; i < n; ++i) {
+    const double l = answers[i].loglikelihood;
+    likelihoods.push_back(l);
+    by_characters.push_back(l / static_cast<double>(characters(item.choices[i])));
+    by_bytes.push_back(l / static_cast<double>(item.choices[i].size()));
+    if (answers.size() == 2 * n) gain.push_back(l - answers[n + i].loglikelihood);
+  }
+  std::vector<int64_t> labels;
+  for (const Document& label :
+       item.target.is_array() ? item.target : Document::array({item.target}))
+    labels.push_back(choice_number(label, item.choices));
+  const auto right = [&](int64_t predicted) -> MetricValue {
+    return {.value = std::ranges::find(labels, predicted) != labels.end() ? 1.0 : 0.0};
+  };
+  const bool exact = std::ranges::any_of(labels, [&](int64_t label) {
+    return label >= 0 && answers[static_cast<size_t>(label)].greedy;
+  });
+  const MetricValue pair{.value = static_cast<double>(labels.empty() ? kNoChoice : labels[0]),
+                         .second = static_cast<double>(best(likelihoods))};
+  Values values = {{"acc", right(best(likelihoods))},
+                   {"acc_norm", right(best(by_characters))},
+                   {"acc_bytes", right(best(by_bytes))},
+                   {"exact_match", {.value = exact ? 1.0 : 0.0}},
+                   {"f1", pair},
+                   {"mcc", pair}};
+  if (!gain.empty()) values["acc_mutual_info"] = right(best(gain));
+  return values;
+}
+
+std::string plain(std::string text, const MetricSpec& metric,
+                  const std::vector<data::Regex>& ignored) {
+  for (const data::Regex& regex : ignored) text = regex.replace(text, "");
+  if (metric.ignore_case) text = data::tokenizer::to_lower(text);
+  const auto drop = [&](std::string_view set) {
+    std::erase_if(text, [&](char c) { return set.find(c) != std::string_view::npos; });
+  };
+  if (metric.ignore_punctuation) drop(kPunctuation);
+  if (metric.ignore_numbers) drop(kDigits);
+  return text;
+}
+
+/// The texts that count as right.
+std::vector<std::string> right_texts(const Item& item) {
+  const auto text_of = [&](const Document& target) {
+    if (!item.choices.empty()) {
+      const int64_t number = choice_number(target, item.choices);
+      if (number < 0)
+        raise<DataError>("doc_to_target gives {}, which is none of the {} choices", target.dump(),
+                         item.choices.size());
+      return item.choices[static_cast<size_t>(number)];
+    }
+    return target.is_string() ? target.get<std::string>() : target.dump();
+  };
+  std::vector<std::string> texts;
+  for (const Document& target :
+       item.target.is_array() ? item.target : Document::array({item.target}))
+    texts.push_back(text_of(target));
+  return texts;
+}
+
+/// exact_match of each metric of a task, which differ in what they ignore.
+class TextComparison {
+ public:
+  explicit TextComparison(const Task& task) : task_(task) {
+    for (const MetricSpec& metric : task.metrics) {
+      ignored_.emplace_back();
+      for (const std::string& pattern : metric.regexes_to_ignore)
+        ignored_.back().emplace_back(pattern);
+    }
+  }
+  Values values(const Item& item, const std::string& text) const {
+    Values values;
+    for (size_t i = 0; i < task_.metrics.size(); ++i) {
+      const MetricSpec& metric = task_.metrics[i];
+      const std::string said = plain(text, metric, ignored_[i]);
+      const bool same = std::ranges::any_of(right_texts(item), [&](const std::string& right) {
+        return plain(right, metric, ignored_[i]) == said;
+      });
+      values[metric.name] = {.value = same ? 1.0 : 0.0};
+    }
+    return values;
+  }
+
+ private:
+  const Task& task_;
+  std::vector<std::vector<data::Regex>> ignored_; ///< by metric
+};
+
+Values rolling_values(const Item& item, double loglikelihood) {
+  const auto words = static_cast<double>(item.words), bytes = static_cast<double>(item.bytes);
+  return {{"word_perplexity", {loglikelihood, words}},
+          {"byte_perplexity", {loglikelihood, bytes}},
+          {"bits_per_byte", {loglikelihood, bytes}}};
+}
+
+/// What a document's line in the results says beside its metrics.
+Document described(const Task& task, const Item& item, const std::vector<Answer>& answers) {
+  Document line = Document::object();
+  if (task.output_type == OutputType::kMultipleChoice) {
+    line = {{"loglikelihood", Document::array()},
+            {"greedy", Document::array()},
+            {"continuation_ids", Document::array()}};
+    for (const Answer& answer : answers) {
+      line["loglikelihood"].push_back(answer.loglikelihood);
+      line["greedy"].push_back(answer.greedy);
+      line["continuation_ids"].push_back(answer.tokens);
+    }
+    line["target"] = item.target;
+    return line;
+  }
+  const Answer& answer = answers[0];
+  if (task.output_type == OutputType::kGenerate) {
+    line["text"] = answer.text;
+    line["target"] = item.target;
+    return line;
+  }
+  line["loglikelihood"] = answer.loglikelihood;
+  if (task.output_type == OutputType::kLogLikelihood) {
+    line["greedy"] = answer.greedy;
+    line["continuation_ids"] = answer.tokens;
+  } else {
+    line["ids"] = answer.tokens;
+    line["words"] = item.words;
+    line["bytes"] = item.bytes;
+  }
+  return line;
+}
+
+void add_metrics(const Task& task, const Values& values, const std::string& suffix,
+                 Document& line) {
+  for (const MetricSpec& metric : task.metrics) {
+    const bool pair = metric.name == "f1" || metric.name == "mcc";
+    if (task.output_type == OutputType::kRolling) continue;
+    const MetricValue& v = values.at(metric.name);
+    line[metric.name + suffix] = pair ? Document::array({v.value, v.second}) : Document(v.value);
+  }
+}
+
+std::string suffix_of(const std::string& filter) {
+  return filter == "none" ? "" : "," + filter;
+}
+
+} // namespace
+
+std::string Score::name() const {
+  return metric + suffix_of(filter);
+}
+std::string Score::stderr_name() const {
+  return metric + "_stderr" + suffix_of(filter);
+}
+
+std::string filtered(const FilterSpec& filter, const std::string& text) {
+  std::string out = text;
+  for (const FilterStep& step : filter.steps) {
+    if (step.function == "regex") out = select_match(step, out);
+    if (step.function == "remove_whitespace") out = stripped(out);
+    if (step.function == "lowercase") out = data::tokenizer::to_lower(out);
+    if (step.function == "uppercase")
+      for (char& c : out)
+        if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 32);
+  }
+  return out;
+}
+
+TaskScores score_items(const Task& task, const std::vector<Item>& items,
+                       const std::vector<std::vector<Answer>>& answers, int64_t bootstrap_iters) {
+  TaskScores result{.task = task.name,
+                    .alias = task.alias,
+                    .samples = static_cast<int64_t>(items.size()),
+                    .scores = {}};
+  std::vector<FilterSpec> filters = task.filters;
+  if (filters.empty()) filters.emplace_back();
+  std::map<std::pair<std::string, std::string>, std::vector<MetricValue>> all;
+  const TextComparison comparison(task);
+  for (size_t i = 0; i < items.size(); ++i) {
+    Document line = described(task, items[i], answers[i]);
+    for (const FilterSpec& filter : filters) {
+      Values values;
+      if (task.output_type == OutputType::kMultipleChoice) {
+        values = choice_values(items[i], answers[i]);
+      } else if (task.output_type == OutputType::kRolling) {
+        values = rolling_values(items[i], answers[i][0].loglikelihood);
+      } else if (task.output_type == OutputType::kLogLikelihood) {
+        values = {{"perplexity", {answers[i][0].loglikelihood}},
+                  {"acc", {answers[i][0].greedy ? 1.0 : 0.0}}};
+      } else {
+        const std::string text = filtered(filter, answers[i][0].text);
+        if (filter.name != "none") line["filtered," + filter.name] = text;
+        values = comparison.values(items[i], text);
+      }
+      for (const MetricSpec& metric : task.metrics)
+        all[{metric.name, filter.name}].push_back(values.at(metric.name));
+      add_metrics(task, values, suffix_of(filter.name), line);
+    }
+    result.items.push_back(std::move(line));
+  }
+  for (const FilterSpec& filter : filters) {
+    for (const MetricSpec& metric : task.metrics) {
+      const std::vector<MetricValue>& values = all[{metric.name, filter.name}];
+      result.scores.push_back(
+          {.metric = metric.name,
+           .filter = filter.name,
+           .value = aggregate(metric.aggregation, values),
+           .stderr_ = standard_error(metric.aggregation, values, bootstrap_iters),
+           .higher_is_better = metric.higher_is_better});
+    }
+  }
+  return result;
+}
+
+std::vector<TaskScores> score_groups(const std::vector<Group>& groups,
+                                     const std::vector<TaskScores>& tasks) {
+  std::map<std::string, std::vector<const TaskScores*>> leaves; // of tasks and groups
+  for (const TaskScores& task : tasks) leaves[task.task] = {&task};
+  std::vector<TaskScores> results;
+  for (const Group& group : groups) {
+    std::vector<const TaskScores*>& own = leaves[group.name];
+    for (const std::string& member : group.members)
+      own.insert(own.end(), leaves[member].begin(), leaves[member].end());
+    TaskScores result{.task = group.name, .alias = group.alias, .scores = {}, .is_group = true};
+    for (const TaskScores* task : own) result.samples += task->samples;
+    for (const GroupMetric& metric : group.metrics) {
+      double sum = 0, weights = 0, pooled = 0, squares = 0, samples = 0;
+      bool known = true, any = false, higher = true;
+      for (const TaskScores* task : own) {
+        const auto found = std::ranges::find_if(task->scores, [&](const Score& s) {
+          return s.metric == metric.metric && s.filter == metric.filter;
+        });
+        if (found == task->scores.end()) continue;
+        const auto n = static_cast<double>(task->samples);
+        const double weight = metric.weight_by_size ? n : 1;
+        any = true;
+        higher = found->higher_is_better;
+        sum += weight * found->value;
+        weights += weight;
+        samples += n;
+        known = known && found->stderr_.has_value();
+        const double error = found->stderr_.value_or(0);
+        pooled += (n - 1) * error * error * n;
+        squares += error * error;
+      }
+      if (!any) continue;
+      const auto count = static_cast<double>(own.size());
+      const double error = metric.weight_by_size ? std::sqrt(pooled / (samples - count) / samples)
+                                                 : std::sqrt(squares) / count;
+      result.scores.push_back(
+          {.metric = metric.metric,
+           .filter = metric.filter,
+           .value = sum / weights,
+           .stderr_ = known && std::isfinite(error) ? std::optional(error) : std::nullopt,
+           .higher_is_better = higher});
+    }
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
+} // namespace pentatron::evaluation

@@ -1,0 +1,49 @@
+/// Which linear layers of a model have adapters of low rank. A layer reads its own entry when it is
+/// constructed, so that models do not mention adapters.
+///
+/// Source: Hu et al. 2021 (arXiv:2106.09685); Liu et al. 2024 (arXiv:2402.09353) for DoRA;
+/// Kalajdzievski 2023 (arXiv:2312.03732) for the scale alpha / sqrt(rank); Hayou et al. 2024
+/// (arXiv:2402.12354) for the learning rate of B.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "pentatron/nn/shard_spec.h"
+
+namespace pentatron::nn {
+
+/// One adapter: y += scale (x A^T) B^T for some parts of a fused weight, A [rank, in], B [rows of
+/// the parts, rank].
+struct AdaptedPart {
+  std::string name; ///< "q", "q.k.v"; empty: of a weight without parts
+  size_t first = 0; ///< of the weight's parts
+  size_t count = 1; ///< neighbouring parts that share the adapter
+  int64_t rank = 0;
+  double scale = 1;
+  bool operator==(const AdaptedPart&) const = default;
+};
+
+struct AdapterPlan {
+  /// By the name of the weight, ascending parts.
+  std::map<std::string, std::vector<AdaptedPart>, std::less<>> weights;
+  double dropout = 0;    ///< of the input of A
+  bool dora = false;     ///< rows are scaled to trained magnitudes
+  double b_lr_scale = 1; ///< learning rate of B over that of A
+};
+
+/// "layers.0.attention.qkv.lora_A", "layers.0.attention.qkv.lora_B.q" of the weight's name.
+std::string adapter_name(const std::string& weight, const std::string& what,
+                         const std::string& part = {});
+
+/// Parts [first, first + count) of a weight as a tensor of their own, with `columns` columns, or of
+/// one dimension; without placements.
+ShardSpec spec_of_parts(const ShardSpec& weight, size_t first, size_t count,
+                        std::optional<int64_t> columns = {});
+/// Rows of a rank's weight before its part `first`.
+int64_t local_rows_before(const ShardSpec& weight, const Coordinates& where, size_t first);
+
+} // namespace pentatron::nn

@@ -1,0 +1,33 @@
+/// The products of a linear layer in low precision: each operand is quantised along the dimension
+/// that the product sums over, from the tensor itself, and the values are multiplied with sums in
+/// fp32 (fp64 in fp64 models).
+///
+/// forward          y = x w^T     x and w along `in`
+/// input gradient   dx = dy w     dy and w along `out`
+/// weight gradient  dw += dy^T x  dy and x along the tokens
+/// Biases and their gradients are not quantised. Shapes as in matmul.h.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "pentatron/kernels/quantize/recipe.h"
+
+namespace pentatron::nn {
+
+class Param;
+
+/// The values that a quantised tensor stands for, without the scale of the whole tensor; bf16 holds
+/// them, in fp64 models they are fp64.
+struct QuantizedValues {
+  at::Tensor values;
+  double scale = 1;
+};
+/// Of x [rows, cols] along its columns, or along its rows.
+QuantizedValues quantized_values(const at::Tensor& x, kernels::QuantRecipe recipe, bool along_rows);
+
+void low_precision_nt_into(const at::Tensor& out, const at::Tensor& x, const Param& weight,
+                           const at::Tensor& bias);
+void low_precision_nn_into(const at::Tensor& out, const at::Tensor& dy, const Param& weight);
+void add_low_precision_tn(Param& weight, const at::Tensor& dy, const at::Tensor& x);
+
+} // namespace pentatron::nn

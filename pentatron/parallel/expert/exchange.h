@@ -1,0 +1,55 @@
+/// Rows of tokens between the ranks of a group, started and awaited apart, so that other work fits
+/// between the two. In backward the gradients go the other way, likewise started where the rows
+/// arrived and awaited where they left, with the derivatives of that other work between the two.
+///
+/// | exchange | forward                                            | backward |
+/// |----------|----------------------------------------------------|----------|
+/// | rows     | uneven all-to-all                                  | rows     |
+/// | gather   | every rank's rows, filled up to `each` with zeros  | scatter  |
+/// | scatter  | sum over ranks, and of it this rank's rows         | gather   |
+///
+/// On a group of one, each is the identity.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "pentatron/comm/group.h"
+
+namespace pentatron::parallel {
+
+class Exchange {
+ public:
+  static Exchange rows(std::vector<int64_t> send, std::vector<int64_t> receive, comm::Group group);
+  /// From `own` [own, f] to [ranks each, f].
+  static Exchange gather(int64_t own, int64_t each, comm::Group group);
+  /// The one that goes back.
+  Exchange back() const;
+
+  /// What is on its way.
+  struct Moving;
+  struct Started {
+    at::Tensor ticket; ///< without elements: the order of start and finish in backward
+    std::shared_ptr<Moving> moving;
+  };
+  /// `x` [rows, f] must not change before finish().
+  Started start(const at::Tensor& x) const;
+  at::Tensor finish(const Started& started) const;
+  at::Tensor operator()(const at::Tensor& x) const { return finish(start(x)); }
+
+ private:
+  enum class Kind : uint8_t { kRows, kGather, kScatter };
+
+  void begin(Moving& moving, const at::Tensor& x) const;
+  at::Tensor end(Moving& moving) const;
+
+  Kind kind_ = Kind::kRows;
+  std::vector<int64_t> send_, receive_; ///< by rank of the group
+  int64_t own_ = 0, each_ = 0;
+  comm::Group group_;
+};
+
+} // namespace pentatron::parallel

@@ -1,0 +1,81 @@
+/// Adapters of low rank (LoRA, DoRA) beside the frozen weight of a linear layer that is split over
+/// the tp axis. The layer hands its forward pass over when it has one; see nn/adapter.h.
+///
+///   LoRA  y = x W^T + b, and for each adapted part P: y[:, P] += s (dropout(x) A_P^T) B_P^T
+///   DoRA  the same before the bias, then y[:, P] *= m / ||W_P + s B_P A_P|| (norm of each row,
+///         detached from the gradient)
+///
+/// Parameters: lora_A [sum of ranks, in], one for all parts; lora_B.<part> [rows of the part,
+/// rank]; with DoRA lora_magnitude.<part> [rows of the part].
+/// Placement over tp: beside a weight split by rows A is Partial, B and the magnitudes lie as the
+/// weight does; beside a weight split by columns A does, B is Partial, because each rank multiplies
+/// it with the product of its own columns, and the magnitudes are token-wise.
+/// Collectives beyond those of the layer: under sequence parallel, of a weight split by rows, the
+/// all-gather of x A^T and the reduce-scatter of its gradient [T, ranks]; with DoRA, of a weight
+/// split by columns, an all-reduce of the squared norms [out].
+/// Source: Hu et al. 2021 (arXiv:2106.09685) sec. 4.1; Liu et al. 2024 (arXiv:2402.09353) sec. 4.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "pentatron/nn/context.h"
+#include "pentatron/nn/module.h"
+#include "pentatron/parallel/tensor/tensor_parallel.h"
+
+namespace pentatron::parallel {
+
+class LinearAdapter {
+ public:
+  /// What the weight is split by.
+  enum class Split : uint8_t { kRows, kColumns };
+
+  /// Null if the scope's plan has no entry for the weight. Marks the weight as one that takes
+  /// adapters.
+  static std::shared_ptr<const LinearAdapter> make(const nn::Scope& scope, nn::Param& weight,
+                                                   Split split, const TensorParallel& tp);
+
+  /// The whole layer; `weight` and `bias` (or null) are frozen.
+  at::Tensor forward(const at::Tensor& x, const nn::Param& weight, const nn::Param* bias,
+                     const nn::ForwardContext& ctx) const;
+
+ private:
+  struct Part {
+    int64_t first_row = 0, rows = 0; ///< of the rank's y
+    int64_t first = 0, rank = 0;     ///< of A's rows
+    double scale = 1;
+    nn::Param *b = nullptr, *magnitude = nullptr;
+  };
+  struct Dropout {
+    double p = 0;
+    std::array<uint32_t, 2> key = {};
+    int64_t feature_offset = 0;
+    at::Tensor apply(const at::Tensor& x, const at::Tensor& rows) const;
+  };
+
+  LinearAdapter(const nn::Scope& scope, const nn::Param& weight,
+                const std::vector<nn::AdaptedPart>& parts, Split split, TensorParallel tp);
+  Dropout dropout_of(const nn::ForwardContext& ctx) const;
+  at::Tensor down(const at::Tensor& x, const Dropout& dropout, const at::Tensor& rows) const;
+  void up(const at::Tensor& y, const at::Tensor& z) const;
+  at::Tensor back_up(const at::Tensor& dy, const at::Tensor& z) const;
+  void back_down(const at::Tensor& dz, const at::Tensor& x, const at::Tensor& dx,
+                 const Dropout& dropout, const at::Tensor& rows) const;
+  at::Tensor row_norms(const Part& part, const nn::Param& weight) const;
+  at::Tensor scale_back(const at::Tensor& dy, nn::Saved& saved, size_t first) const;
+  at::Tensor rows_backward(const at::Tensor& dy, nn::Saved& saved, const nn::Param& weight,
+                           const Dropout& dropout) const;
+  at::Tensor columns_backward(const at::Tensor& dy, nn::Saved& saved, const nn::Param& weight,
+                              const Dropout& dropout) const;
+
+  TensorParallel tp_;
+  Split split_;
+  std::string weight_name_;
+  double dropout_ = 0;
+  bool dora_ = false;
+  nn::Param* a_ = nullptr;
+  std::vector<Part> parts_;
+};
+
+} // namespace pentatron::parallel

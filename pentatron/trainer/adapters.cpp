@@ -1,0 +1,163 @@
+#include "pentatron/trainer/adapters.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/json.h"
+#include "pentatron/checkpoint/adapters/peft_files.h"
+#include "pentatron/comm/collectives.h"
+#include "pentatron/nn/record.h"
+#include "pentatron/trainer/described_run.h"
+#include "pentatron/trainer/export_hf.h"
+
+namespace pentatron::trainer {
+
+namespace {
+
+/// model_type of the base's config.json; empty: it has none.
+std::string family_of_base(const Config& config) {
+  std::string where;
+  if (const auto foreign = foreign_model(config.checkpoint)) {
+    where = *foreign;
+  } else if (const auto run = described_run(config.checkpoint)) {
+    where = run->folder.string();
+  }
+  if (where.empty()) return {};
+  for (const auto& [name, text] : model_files(where))
+    if (name.ends_with("/config.json"))
+      return json_get_or<std::string>(parse_json(text, name), "model_type", "", name);
+  return {};
+}
+
+} // namespace
+
+void check_adapters(const Config& config, config::Violations& violations) {
+  const checkpoint::AdapterSettings& peft = config.peft;
+  if (!peft.on()) return;
+  const std::string type = fmt::format("peft.type={}", config::to_string(peft.type));
+  if (!peft.base.empty() && (config.checkpoint.load.empty() || config.checkpoint.finetune ||
+                             foreign_model(config.checkpoint)))
+    violations.add(
+        "peft.base",
+        fmt::format("peft.base={} has no effect on a run that does not resume", peft.base),
+        "peft.base=\"\"");
+  if (!config.train.freeze.empty())
+    violations.add("train.freeze",
+                   fmt::format("train.freeze has no effect with {}, which freezes all weights of "
+                               "the model",
+                               type),
+                   "train.freeze=[]");
+  if (peft.dropout > 0 && peft.type == checkpoint::AdapterType::kDora)
+    violations.add(
+        "peft.dropout",
+        fmt::format("peft.dropout={} is not supported with peft.type=dora", peft.dropout),
+        "peft.dropout=0");
+  if (peft.dropout > 0 && models::model_spec(config.model.with_one_layer()).streams.size() > 1)
+    violations.add("peft.dropout",
+                   fmt::format("peft.dropout={} is not supported with model.type={}", peft.dropout,
+                               config::to_string(config.model.type)),
+                   "peft.dropout=0");
+  if (config.train.sample_tokens > 0 && config.model.multi_latent_attention)
+    violations.add("train.sample_tokens",
+                   fmt::format("train.sample_tokens={} is not supported with {} and latent "
+                               "attention",
+                               config.train.sample_tokens, type),
+                   "train.sample_tokens=0");
+  const auto modules = checkpoint::adapted_modules(
+      checkpoint::linear_modules(config.model, family_of_base(config)), peft, violations);
+  const auto experts =
+      std::ranges::find_if(modules, [](const auto& one) { return one.module.experts > 0; });
+  if (experts == modules.end()) return;
+  if (peft.type == checkpoint::AdapterType::kDora)
+    violations.add("peft.type",
+                   fmt::format("{} is not supported for experts ({} in peft.target_modules)", type,
+                               experts->module.hf),
+                   "peft.type=lora");
+  if (peft.dropout > 0)
+    violations.add("peft.dropout",
+                   fmt::format("peft.dropout={} is not supported for experts ({} in "
+                               "peft.target_modules)",
+                               peft.dropout, experts->module.hf),
+                   "peft.dropout=0");
+}
+
+std::vector<checkpoint::AdaptedModule> adapted_modules(const Config& config) {
+  if (!config.peft.on()) return {};
+  config::Violations violations;
+  const auto modules = checkpoint::adapted_modules(
+      checkpoint::linear_modules(config.model, family_of_base(config)), config.peft, violations);
+  violations.throw_if_any();
+  return modules;
+}
+
+std::shared_ptr<const nn::AdapterPlan> plan_adapters(const Config& config) {
+  if (!config.peft.on()) return nullptr;
+  return std::make_shared<const nn::AdapterPlan>(
+      checkpoint::adapter_plan(adapted_modules(config), config.peft));
+}
+
+models::ParamSpecs adapter_specs(const Config& config) {
+  const auto model = models::make_model(config.model, {.adapters = plan_adapters(config)});
+  models::ParamSpecs specs;
+  for (const nn::Param& param : model->params())
+    if (param.adapter) specs.emplace(param.name(), param.spec());
+  return specs;
+}
+
+void adopt_adapter(checkpoint::AdapterSettings& settings, const std::string& load) {
+  checkpoint::AdapterSettings loaded = checkpoint::read_peft_settings(load);
+  loaded.lora_plus_ratio = settings.lora_plus_ratio;
+  loaded.load = settings.load;
+  loaded.base = settings.base;
+  settings = std::move(loaded);
+}
+
+void begin_adapters(const parallelize::TrainingModel& model, const Config& config,
+                    const comm::Group& tp) {
+  const nn::NoAutograd guard;
+  const std::vector<checkpoint::AdaptedModule> modules = adapted_modules(config);
+  const bool dora = config.peft.type == checkpoint::AdapterType::kDora;
+  if (!config.peft.load.empty()) {
+    const checkpoint::AdapterTensors tensors =
+        checkpoint::read_peft_tensors(config.peft.load, modules, dora);
+    model.store->write_trained_values(
+        [&](nn::Param& param) { nn::load_global(param, tensors.at(param.name())); });
+    return;
+  }
+  std::map<std::string, at::Tensor> magnitudes;
+  if (dora) { // B is zero, so they are the norms of the weights' rows
+    std::map<std::string, std::vector<const checkpoint::AdaptedModule*>> of_weight;
+    for (const checkpoint::AdaptedModule& one : modules)
+      of_weight[one.module.weight].push_back(&one);
+    model.store->read_values([&](const nn::Param& param) {
+      const auto found = of_weight.find(param.name());
+      if (found == of_weight.end()) return;
+      const at::Tensor squares = param.value().to(nn::acc_dtype(param.dtype())).square().sum(1);
+      if (param.spec().placement("tp") == nn::Placement::shard(1))
+        comm::all_reduce_(squares, comm::ReduceOp::kSum, tp);
+      const at::Tensor norms = squares.sqrt();
+      for (const checkpoint::AdaptedModule* const one : found->second) {
+        const checkpoint::LinearModule& m = one->module;
+        const int64_t begin = nn::local_rows_before(param.spec(), param.where(), m.first);
+        const int64_t end = nn::local_rows_before(param.spec(), param.where(), m.first + m.count);
+        magnitudes[nn::adapter_name(param.name(), "lora_magnitude", m.part)] =
+            m.part.empty() ? norms : norms.narrow(0, begin, end - begin).clone();
+      }
+    });
+  }
+  model.store->write_trained_values([&](nn::Param& param) {
+    const auto magnitude = magnitudes.find(param.name());
+    if (magnitude == magnitudes.end())
+      param.initialize(config.seed);
+    else
+      at::Tensor(param.value()).copy_(magnitude->second);
+  });
+}
+
+} // namespace pentatron::trainer

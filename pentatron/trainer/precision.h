@@ -1,0 +1,25 @@
+/// Which products a run computes in low precision: the section mixed_precision as properties of
+/// parameters.
+#pragma once
+
+#include <string>
+
+#include "pentatron/nn/param.h"
+#include "pentatron/trainer/config.h"
+
+namespace pentatron::trainer {
+
+/// What mixed_precision.recipe says of dtype and the other keys.
+void apply_recipe(PrecisionRecipe recipe, Config& config);
+
+/// Adds what low precision cannot be combined with.
+void check_precision(const Config& config, config::Violations& violations);
+
+/// Says of every parameter how its products are computed; before the first pass.
+void plan_precision(nn::ParamList& params, const Config& config);
+
+/// The setting by which another layout trains another model, or nothing: scales of whole tensors,
+/// and blocks that the cut of tensor parallelism divides.
+std::string precision_of_one_layout(const Config& config);
+
+} // namespace pentatron::trainer

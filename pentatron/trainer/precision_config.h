@@ -1,0 +1,78 @@
+/// The section `mixed_precision`. Keys keep Megatron's spelling, recipes that of Megatron Bridge.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <tuple>
+
+#include "pentatron/config/field.h"
+
+namespace pentatron::trainer {
+
+enum class PrecisionRecipe : uint8_t {
+  kNone,
+  kBf16,
+  kBf16Fp8Tensorwise,
+  kBf16Fp8Blockwise,
+  kBf16Mxfp8
+};
+constexpr auto enum_names(PrecisionRecipe) {
+  using enum PrecisionRecipe;
+  return std::array{config::name(kNone, "none"), config::name(kBf16, "bf16_mixed"),
+                    config::name(kBf16Fp8Tensorwise, "bf16_with_fp8_current_scaling_mixed"),
+                    config::name(kBf16Fp8Blockwise, "bf16_with_fp8_subchannel_scaling_mixed"),
+                    config::name(kBf16Mxfp8, "bf16_with_mxfp8_mixed")};
+}
+
+enum class Fp8Format : uint8_t { kNone, kE4m3, kHybrid };
+constexpr auto enum_names(Fp8Format) {
+  return std::array{config::name(Fp8Format::kNone, "none"), config::name(Fp8Format::kE4m3, "e4m3"),
+                    config::name(Fp8Format::kHybrid, "hybrid")};
+}
+
+enum class Fp8Recipe : uint8_t { kTensorwise, kBlockwise, kMxfp8 };
+constexpr auto enum_names(Fp8Recipe) {
+  return std::array{config::name(Fp8Recipe::kTensorwise, "tensorwise"),
+                    config::name(Fp8Recipe::kBlockwise, "blockwise"),
+                    config::name(Fp8Recipe::kMxfp8, "mxfp8")};
+}
+
+struct MixedPrecisionConfig {
+  PrecisionRecipe recipe = PrecisionRecipe::kNone;
+  Fp8Format fp8 = Fp8Format::kNone;
+  Fp8Recipe fp8_recipe = Fp8Recipe::kTensorwise;
+  bool first_last_layers_bf16 = false;
+  int64_t num_layers_at_start_in_bf16 = 1;
+  int64_t num_layers_at_end_in_bf16 = 1;
+
+  static constexpr auto fields() {
+    using C = MixedPrecisionConfig;
+    using config::field;
+    return std::tuple{field("recipe", &C::recipe,
+                            "sets dtype and the keys fp8 and fp8_recipe at once, by the names of "
+                            "Megatron Bridge; values "
+                            "that are given stay"),
+                      field("fp8", &C::fp8,
+                            "compute the products of linear layers in FP8; e4m3: all operands; "
+                            "hybrid: gradients in e5m2, which has "
+                            "more range; weights, sums and everything else keep dtype"),
+                      field("fp8_recipe", &C::fp8_recipe,
+                            "scales of FP8; tensorwise: one for each tensor; blockwise: for 1 x "
+                            "128 numbers, of weights 128 x 128; "
+                            "mxfp8: for 32 numbers, powers of two"),
+                      field("first_last_layers_bf16", &C::first_last_layers_bf16,
+                            "keep the first and the last layers out of FP8"),
+                      field("num_layers_at_start_in_bf16", &C::num_layers_at_start_in_bf16,
+                            "first_last_layers_bf16: number of first layers without FP8")
+                          .min(0)
+                          .unit("layers"),
+                      field("num_layers_at_end_in_bf16", &C::num_layers_at_end_in_bf16,
+                            "first_last_layers_bf16: number of last layers without FP8")
+                          .min(0)
+                          .unit("layers")};
+  }
+  void validate(config::Violations& violations, std::string_view path) const;
+};
+
+} // namespace pentatron::trainer

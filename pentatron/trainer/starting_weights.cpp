@@ -1,0 +1,74 @@
+#include "pentatron/trainer/starting_weights.h"
+
+#include <fmt/ranges.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/log.h"
+#include "pentatron/checkpoint/run_checkpoint.h"
+#include "pentatron/checkpoint/sharded/attachments.h"
+#include "pentatron/comm/long_work.h"
+#include "pentatron/models/param_specs.h"
+
+namespace pentatron::trainer {
+
+std::optional<std::string>
+weights_elsewhere(const CheckpointConfig& config,
+                  const std::optional<checkpoint::FoundCheckpoint>& found) {
+  if (found && config.finetune && checkpoint::holds_adapters(found->folder))
+    return found->folder.string();
+  return foreign_model(config);
+}
+
+void load_weights(const std::string& where, const parallelize::TrainingModel& model,
+                  const Config& config, const comm::Group& world, checkpoint::AdapterBase* base) {
+  const comm::LongWork work(world, "reading " + where);
+  const auto source = checkpoint::open_model(where);
+  if (base != nullptr && !base->digest.empty())
+    checkpoint::check_base(*source, *base,
+                           loads_own(config.checkpoint) ? config.checkpoint.save
+                                                        : config.checkpoint.load);
+  const checkpoint::Strictness strictness = config.checkpoint.strictness;
+  const std::vector<std::string> fresh =
+      source->check(models::param_specs(config.model), strictness);
+  if (!fresh.empty())
+    log::shared_warning("{} has no {}: training starts with new values", where,
+                        fmt::join(fresh, ", "));
+  const auto write = [&](const std::function<void(nn::Param&)>& fill) {
+    model.store->write_values([&](nn::Param& param) {
+      fill(param);
+      work.progress();
+    });
+  };
+  source->load(model.model->params(), write, strictness);
+  if (base != nullptr) *base = {.model = where, .digest = checkpoint::model_digest(*source)};
+}
+
+checkpoint::AdapterBase load_base(const Config& config,
+                                  const std::optional<checkpoint::FoundCheckpoint>& found,
+                                  const parallelize::TrainingModel& model,
+                                  const comm::Group& world) {
+  checkpoint::AdapterBase base;
+  std::string where = foreign_model(config.checkpoint).value_or("");
+  if (found && config.checkpoint.finetune) where = found->folder.string();
+  if (found && !config.checkpoint.finetune) {
+    const std::string folder = found->folder.string();
+    checkpoint::read_together(world, [&] {
+      const auto stored = checkpoint::read_manifest(folder).attachments;
+      const auto entry = stored.find(checkpoint::kAdapterBase);
+      if (entry == stored.end())
+        raise<ConfigError>("{} contains a whole model and no adapters\n  try: "
+                           "checkpoint.finetune=true to start adapters beside it",
+                           folder);
+      base = checkpoint::adapter_base_from_json(
+          checkpoint::read_attachment(folder, checkpoint::kAdapterBase, entry->second), folder);
+    });
+    where = config.peft.base.empty() ? base.model : config.peft.base;
+  }
+  if (where.empty())
+    model.store->write_values([&](nn::Param& param) { param.initialize(config.seed); });
+  else
+    load_weights(where, model, config, world, &base);
+  return base;
+}
+
+} // namespace pentatron::trainer

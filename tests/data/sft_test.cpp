@@ -1,0 +1,225 @@
+#include "pentatron/data/sft/sft_dataset.h"
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/data/batch.h"
+#include "pentatron/data/tokenizer/open.h"
+#include "tests/data/data_files.h"
+
+namespace pentatron::data {
+namespace {
+
+using namespace testing;
+
+const std::filesystem::path kData = PENTATRON_TEST_DATA;
+
+/// Tokens and masks of conversations as transformers gives them; the README beside the file has the
+/// origin.
+TEST(SftTokens, AndMasksAreThoseOfTransformers) {
+  std::ifstream file(kData / "sft/expected.json");
+  const OrderedJson expected = OrderedJson::parse(file);
+  std::map<std::string, std::shared_ptr<const Tokenizer>> tokenizers;
+  int cases = 0;
+  for (const OrderedJson& one : expected["cases"]) {
+    const std::string name = one["tokenizer"], form = one["template"], talk = one["name"];
+    SCOPED_TRACE(name + " " + form + " " + talk);
+    auto& tokenizer = tokenizers[name];
+    if (tokenizer == nullptr)
+      tokenizer = tokenizer::open_tokenizer({.path = (kData / "tokenizers" / name).string()});
+    const OrderedJson& ends = expected["tokenizers"][name];
+    const RenderChat render = render_by(std::make_shared<const tokenizer::ChatTemplate>(
+                                            expected["templates"][form].get<std::string>()),
+                                        {{"bos_token", ends[0]}, {"eos_token", ends[1]}});
+    OrderedJson record = {{"messages", expected["conversations"][talk]}};
+    if (talk == "tools") record["tools"] = expected["tools"];
+    const TaughtText text = teach_record(record.dump(), render, *tokenizer);
+    EXPECT_EQ(text.tokens, one["ids"].get<std::vector<int32_t>>());
+    EXPECT_EQ(text.taught, one["mask"].get<std::vector<uint8_t>>());
+    ++cases;
+  }
+  EXPECT_GT(cases, 200);
+}
+
+class SftTest : public testing::Test {
+ protected:
+  const ByteTokenizer tokenizer;
+  TemporaryFolder folder;
+
+  /// The bytes that are learned, '$' for the end of a document.
+  std::string learned(const std::string& record, const RenderChat& render = {}) const {
+    const TaughtText text = teach_record(record, render, tokenizer);
+    std::string bytes;
+    for (size_t i = 0; i < text.tokens.size(); ++i)
+      if (text.taught[i] != 0)
+        bytes += text.tokens[i] == 256 ? '$' : static_cast<char>(text.tokens[i]);
+    return bytes;
+  }
+  static std::string talk(const std::string& question, const std::string& answer) {
+    return OrderedJson{
+        {"messages",
+         {{{"role", "user"}, {"content", question}}, {{"role", "assistant"}, {"content", answer}}}}}
+        .dump();
+  }
+  TaughtTexts read(const std::string& lines, int64_t length,
+                   OnBadInput bad = OnBadInput::kError) const {
+    DatasetConfig config;
+    config.on_bad_input = bad;
+    return {{folder.write("taught.jsonl", lines)},
+            config,
+            tokenizer,
+            {.vocab_size = 257, .sequence_length = length}};
+  }
+};
+
+TEST_F(SftTest, EveryFormOfRecordTeachesItsAnswer) {
+  EXPECT_EQ(learned(talk("Q", "A")), "A<|im_end|>\n");
+  EXPECT_EQ(
+      learned(
+          R"({"conversations": [{"from": "human", "value": "Q"}, {"from": "gpt", "value": "A"}]})"),
+      "A<|im_end|>\n");
+  EXPECT_EQ(learned(R"({"prompt": "Q ", "completion": "A"})"), "A$");
+  EXPECT_EQ(learned(R"({"instruction": "Q", "input": "I", "output": "A"})"), "A$");
+  EXPECT_EQ(learned(R"({"text": "all"})"), "all$");
+  const RenderChat short_form =
+      render_by(std::make_shared<const tokenizer::ChatTemplate>(
+                    "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}.{% endfor %}{% if "
+                    "add_generation_prompt %}a:{% endif %}"),
+                OrderedJson::object());
+  EXPECT_EQ(learned(R"({"instruction": "Q", "input": "I", "output": "A"})", short_form), "A.");
+  const TaughtText text =
+      teach_record(R"({"instruction": "Q", "input": "I", "output": "A"})", short_form, tokenizer);
+  EXPECT_EQ(tokenizer.decode(std::vector<int64_t>(text.tokens.begin(), text.tokens.end())),
+            "u:Q\n\nI.a:A.");
+}
+
+TEST_F(SftTest, RecordsThatTeachNothingAreErrors) {
+  const auto message = [&](const std::string& record) {
+    return error_of<DataError>([&] { teach_record(record, {}, tokenizer); });
+  };
+  EXPECT_THAT(message("{}"), HasSubstr("none of messages, conversations, prompt and completion"));
+  EXPECT_THAT(message("[]"), HasSubstr("not an object"));
+  EXPECT_THAT(message(R"({"messages": []})"), HasSubstr("no messages"));
+  EXPECT_THAT(message(R"({"messages": [3]})"), HasSubstr("no role"));
+  EXPECT_THAT(message(R"({"messages": [{"role": "user"}]})"), HasSubstr("no text \"content\""));
+  EXPECT_THAT(message(R"({"conversations": [{"from": "gpt"}]})"), HasSubstr("from and value"));
+  EXPECT_THAT(message(R"({"text": "x")"), HasSubstr("the example"));
+  const RenderChat forgetful =
+      render_by(std::make_shared<const tokenizer::ChatTemplate>("{{ messages[-1].content }}"),
+                OrderedJson::object());
+  EXPECT_THAT(error_of<DataError>([&] { teach_record(talk("Q", "A"), forgetful, tokenizer); }),
+              HasSubstr("changes earlier text"));
+}
+
+TEST_F(SftTest, SamplesArePackedAndEveryExampleIsADocument) {
+  std::string lines;
+  for (int i = 0; i < 40; ++i)
+    lines +=
+        fmt::format(R"({{"prompt": "{}?", "completion": "{}"}})", i,
+                    std::string(static_cast<size_t>(1 + i % 26), static_cast<char>('a' + i % 26))) +
+        "\n";
+  const auto texts = std::make_shared<const TaughtTexts>(read(lines, 64));
+  ASSERT_EQ(texts->size(), 40);
+  for (const bool pack : {false, true}) {
+    const SftDataset samples(texts, {0, 40}, {.sequence_length = 64, .seed = 3, .pack = pack});
+    EXPECT_TRUE(pack ? samples.samples_per_epoch() < 20 : samples.samples_per_epoch() == 40);
+    std::multiset<std::string> seen, expected;
+    for (int i = 0; i < 40; ++i)
+      expected.insert(
+          std::string(static_cast<size_t>(1 + i % 26), static_cast<char>('a' + i % 26)) + "$");
+    for (int64_t n = 0; n < samples.samples_per_epoch(); ++n) {
+      const int64_t ids[] = {n};
+      const Batch batch = make_batch(samples, ids);
+      const StreamShape& stream = batch.stream("tokens");
+      for (size_t d = 0; d + 1 < stream.cu_seqlens.size(); ++d) {
+        std::string answer;
+        for (int64_t i = stream.cu_seqlens[d]; i < stream.cu_seqlens[d + 1]; ++i) {
+          const auto at = static_cast<size_t>(i);
+          EXPECT_EQ(stream.position_ids[at], i - stream.cu_seqlens[d]);
+          const int64_t label = batch.ints("labels")[at];
+          if (label == -100) continue;
+          answer += label == 256 ? '$' : static_cast<char>(label);
+          if (i + 1 < stream.cu_seqlens[d + 1]) {
+            EXPECT_EQ(batch.ints("input_ids")[at + 1], label);
+          }
+        }
+        if (!answer.empty()) seen.insert(answer);
+      }
+    }
+    EXPECT_EQ(seen, expected); // each once an epoch, by its own document alone
+  }
+}
+
+TEST_F(SftTest, AnExampleMayFillASampleToItsLastLabel) {
+  const TaughtTexts texts = read(R"({"prompt": "ab", "completion": "cd"})", 4);
+  EXPECT_EQ(texts.length(0), 5);
+  EXPECT_EQ(texts.num_cut(), 0);
+  const SftDataset samples(std::make_shared<const TaughtTexts>(texts), {0, 1},
+                           {.sequence_length = 4});
+  const int64_t ids[] = {0};
+  const Batch batch = make_batch(samples, ids);
+  EXPECT_THAT(batch.ints("input_ids"), ElementsAre('a', 'b', 'c', 'd'));
+  EXPECT_THAT(batch.ints("labels"), ElementsAre(-100, 'c', 'd', 256));
+}
+
+TEST_F(SftTest, LongAndBadLinesAreCounted) {
+  const std::string lines = talk("Q", "A") + "\n{\"messages\": 3}\n" +
+                            talk(std::string(300, 'q'), "A") + "\n\n" +
+                            talk("Q", std::string(300, 'a')) + "\n{\"other\": \"x\"}\n{\n";
+  const TaughtTexts texts = read(lines, 128, OnBadInput::kSkip);
+  EXPECT_EQ(texts.size(), 2);
+  EXPECT_EQ(texts.num_cut(), 2);
+  EXPECT_EQ(texts.num_left_out(), 1);
+  EXPECT_EQ(texts.report().total_skipped(), 3);
+  EXPECT_THAT(texts.report().to_string(),
+              HasSubstr("taught.jsonl: line 2 is no example to learn from"));
+  EXPECT_THROW(read(lines, 128), DataError);
+  EXPECT_THAT(error_of<DataError>([&] { read(talk(std::string(300, 'q'), "A"), 128); }),
+              HasSubstr("begins behind train.seq_length=128 tokens\n  try: train.seq_length=3"));
+}
+
+TEST_F(SftTest, OtherFilesAreRefused) {
+  for (const char* name : {"a.txt", "a.parquet"}) {
+    const std::string file = folder.write(name, "PAR1");
+    EXPECT_THAT(error_of<DataError>([&] {
+                  TaughtTexts({file}, {}, tokenizer, {.vocab_size = 257, .sequence_length = 8});
+                }),
+                HasSubstr("dataset.type=sft reads JSON objects\n  try: JSON Lines"));
+  }
+}
+
+TEST_F(SftTest, PartsAreCutOrHaveFilesOfTheirOwn) {
+  std::string lines;
+  for (int i = 0; i < 20; ++i) lines += talk("Q", std::to_string(i)) + "\n";
+  DatasetConfig config;
+  config.type = DatasetType::kSft;
+  config.path = folder.write("all.jsonl", lines);
+  config.split = "80,20,0";
+  const DatasetContext context{.sequence_length = 64,
+                               .vocab_size = 257,
+                               .tokenizer = std::make_shared<const ByteTokenizer>()};
+  Datasets sets = open_datasets(config, context);
+  EXPECT_EQ(sets.train_size.documents, 16);
+  EXPECT_EQ(sets.validation_size.documents, 4);
+  EXPECT_TRUE(sets.validation->size().has_value());
+  EXPECT_EQ(sets.test, nullptr);
+  EXPECT_THAT(sets.summary, AllOf(HasSubstr("are learned"), HasSubstr("written as ChatML")));
+  config.train_data_path = config.path;
+  config.valid_data_path = folder.write("valid.jsonl", talk("Q", "A"));
+  config.path.clear();
+  sets = open_datasets(config, context);
+  EXPECT_EQ(sets.train_size.documents, 20);
+  EXPECT_EQ(sets.validation_size.documents, 1);
+  DatasetContext small = context;
+  small.vocab_size = 256;
+  EXPECT_THAT(error_of<ConfigError>([&] { open_datasets(config, small); }),
+              HasSubstr("try: model.vocab_size=257"));
+}
+
+} // namespace
+} // namespace pentatron::data

@@ -1,0 +1,151 @@
+// Task files: what they may say, and what is refused.
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/evaluation/tasks/parse_task.h"
+#include "pentatron/evaluation/tasks/read_tasks.h"
+#include "tests/support/files.h"
+
+namespace pentatron::evaluation {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr const char* kTask = R"(
+task: small
+dataset_path: json
+dataset_kwargs: {data_files: {test: test.jsonl}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{question}}"
+doc_to_choice: ["no", "yes"]
+doc_to_target: label
+)";
+
+Task parse(const std::string& text) {
+  return parse_task(read_task_yaml(text, "small.yaml"), "small.yaml");
+}
+
+std::string error_of(const std::string& text) {
+  try {
+    parse(text);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+/// kTask with a line in place of the one with the same key, or behind the others.
+std::string with(const std::string& line) {
+  std::string text = kTask;
+  const std::string key = "\n" + line.substr(0, line.find(':') + 1);
+  if (const size_t at = text.find(key); at != std::string::npos)
+    text.erase(at, text.find('\n', at + 1) - at);
+  return text + line + "\n";
+}
+
+TEST(TaskFile, HasDefaultsOfItsType) {
+  const Task task = parse(kTask);
+  EXPECT_EQ(task.name, "small");
+  EXPECT_EQ(task.output_type, OutputType::kMultipleChoice);
+  EXPECT_EQ(task.metrics.size(), 2u);
+  EXPECT_TRUE(task.has_metric("acc"));
+  EXPECT_TRUE(task.has_metric("acc_norm"));
+  EXPECT_EQ(task.fields.target_delimiter, " ");
+  EXPECT_EQ(task.fewshot.fields.fewshot_delimiter, "\n\n");
+}
+
+TEST(TaskFile, WordsWithoutQuotesAreValues) {
+  const Document yaml =
+      read_task_yaml("a: null\nb: yes\nc: 3\nd: 0.5\ne: 'yes'\nf: |\n  3\ng: 1e3\n", "a.yaml");
+  EXPECT_EQ(yaml.dump(), R"({"a":null,"b":true,"c":3,"d":0.5,"e":"yes","f":"3\n","g":"1e3"})");
+}
+
+TEST(TaskFile, CodeIsRefused) {
+  EXPECT_THAT(error_of(with("process_docs: !function utils.process_docs")),
+              AllOf(HasSubstr("small.yaml:10: the tag '!function' is not allowed in a task file"),
+                    HasSubstr("runs no Python"), HasSubstr("try: ")));
+  EXPECT_THAT(error_of(with("process_results: utils.f")), HasSubstr("process_results is not supp"));
+  EXPECT_THAT(error_of(with("unsafe_code: true")), HasSubstr("runs no code"));
+  EXPECT_THAT(error_of("a: &x 1\nb: *x\n"), HasSubstr("anchor"));
+}
+
+TEST(TaskFile, WhatIsNotSupportedIsNamed) {
+  EXPECT_THAT(
+      error_of(with("dataset_path: Rowan/hellaswag")),
+      AllOf(HasSubstr("dataset_path: Rowan/hellaswag"), HasSubstr("try: dataset_path: json")));
+  EXPECT_THAT(error_of(with("output_type: chat")), HasSubstr("try: one of multiple_choice"));
+  EXPECT_THAT(error_of(with("test_split: validation")), HasSubstr("try: one of test"));
+  EXPECT_THAT(error_of(with("metric_list: [{metric: bleu}]")), HasSubstr("metric: bleu"));
+  EXPECT_THAT(error_of(with("metric_list: [{metric: acc, aggregation: f1}]")),
+              HasSubstr("does not fit"));
+  EXPECT_THAT(error_of(with("repeats: 3")), HasSubstr("try: repeats: 1"));
+  EXPECT_THAT(error_of(with("doc_to_txt: a")),
+              AllOf(HasSubstr("doc_to_txt"), HasSubstr("try: doc_to_text")));
+  EXPECT_THAT(error_of(with("doc_to_text: \"{{question\"")), HasSubstr("doc_to_text"));
+  EXPECT_THAT(error_of(with("fewshot_config: {sampler: balanced}")), HasSubstr("balanced"));
+  EXPECT_THAT(error_of(with("filter_list: [{name: a, filter: []}]")), HasSubstr("filter_list"));
+}
+
+TEST(TaskFile, PathsOfDataBeginAtTheFileThatHasThem) {
+  const TemporaryFolder dir;
+  std::filesystem::create_directories(dir.path() / "base");
+  std::ofstream(dir.path() / "base/small.yaml") << kTask;
+  std::ofstream(dir.path() / "other.yaml")
+      << "include: base/small.yaml\ntask: other\nnum_fewshot: 0\n";
+  std::ofstream(dir.path() / "both.yaml")
+      << "group: both\ntask: [other, {include: base/small.yaml, task: third}]\n"
+         "aggregate_metric_list: [{metric: acc}]\n";
+  const TaskList list =
+      read_tasks({.names = {(dir.path() / "both.yaml").string()}, .data_path = {}});
+  ASSERT_EQ(list.tasks.size(), 2u);
+  EXPECT_EQ(list.tasks[0].name, "other");
+  EXPECT_EQ(list.tasks[0].data.splits.at("test")[0], dir.path() / "base/test.jsonl");
+  EXPECT_EQ(list.tasks[1].name, "third");
+  ASSERT_EQ(list.groups.size(), 1u);
+  EXPECT_THAT(list.groups[0].members, ElementsAre("other", "third"));
+  const TaskList moved =
+      read_tasks({.names = {(dir.path() / "other.yaml").string()}, .data_path = "data"});
+  EXPECT_EQ(moved.tasks[0].data.splits.at("test")[0], "data/test.jsonl");
+}
+
+TEST(TaskFile, EveryTaskThatComesWithTheProgramIsRead) {
+  ASSERT_FALSE(task_folder().empty());
+  for (const auto& entry : std::filesystem::directory_iterator(task_folder())) {
+    if (entry.path().extension() != ".yaml") continue;
+    const std::string name = entry.path().stem().string();
+    if (name.starts_with('_')) continue; // included by others
+    EXPECT_FALSE(read_tasks({.names = {name}, .data_path = {}}).tasks.empty()) << name;
+  }
+  EXPECT_EQ(read_tasks({.names = {"mmlu"}, .data_path = {}}).tasks.size(), 57u);
+}
+
+TEST(Field, GivesWhatAColumnOrATemplateSays) {
+  const Document doc = {{"label", 1}, {"text", " a b "}, {"list", {"x", "it's"}}};
+  EXPECT_EQ(Field("f", "label").text(doc, false), Document(1));
+  EXPECT_EQ(Field("f", "{{label + 1}}").text(doc, true), Document(2));
+  EXPECT_EQ(Field("f", "{{label + 1}}").text(doc, false), Document("2"));
+  EXPECT_EQ(Field("f", "{{text|trim}}\n").text(doc, true), Document("a b\n"));
+  EXPECT_EQ(Field("f", "{{list}}").target(doc, false), Document({"x", "it's"}));
+  EXPECT_THAT(Field("f", "{{[text, 'é']}}").choices(doc), ElementsAre(" a b ", "é"));
+  EXPECT_THAT(Field("f", "list").choices(doc), ElementsAre("x", "it's"));
+  EXPECT_THROW(Field("f", "{{missing}}").text(doc, false), DataError);
+  EXPECT_THROW(Field("f", "{{text}}").choices(doc), DataError);
+}
+
+TEST(Field, ListsAreThoseOfPython) {
+  EXPECT_EQ(parse_python_list(R"(['a', "it's", 'x\n\u00e9', -3, 0.5, None, True])")->dump(),
+            R"(["a","it's","x\né",-3,0.5,null,true])");
+  for (const char* text : {"", "[", "['a'", "['a' 'b']", "[f(x)]", "['\\ud800']", "[[1]]", "[1] "})
+    EXPECT_FALSE(parse_python_list(text)) << text;
+}
+
+} // namespace
+} // namespace pentatron::evaluation

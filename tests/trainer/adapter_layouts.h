@@ -1,0 +1,79 @@
+/// The part of the equivalence matrix that trains adapters.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tests/trainer/layout.h"
+
+namespace pentatron::test {
+
+/// Beside models of these keys.
+inline std::vector<Work> adapter_works(const std::string& gpt2, const std::string& bert,
+                                       const std::string& t5) {
+  return {
+      // Adapters beside a frozen model: of all layers, with dropout and a faster B; of some, of
+      // several ranks and scales, with trained magnitudes of rows.
+      {"lora", gpt2 + " peft.type=lora peft.r=3 peft.alpha=12 peft.dropout=0.1 "
+                      "peft.lora_plus_ratio=4"},
+      {"dora", "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
+               "model.num_query_groups=2 model.ffn_hidden_size=64 model.hidden_dropout=0.1 "
+               "model.add_mlp_bias=true optimizer.clip_grad=0.5 "
+               "peft.type=dora peft.r=4 peft.alpha=8 peft.use_rslora=true "
+               "peft.target_modules=[q,v,proj,\"layers.[12].*.up\",\"layers.3.mlp.*\"] "
+               "peft.rank_pattern=[\"v=2\"] peft.alpha_pattern=[\"layers.3.*=16\"]"},
+      // Beside latents, and beside experts, which have none.
+      {"lora_latents_moe",
+       "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
+       "model.ffn_hidden_size=64 model.multi_latent_attention=true model.kv_lora_rank=16 "
+       "model.qk_head_dim=8 model.qk_pos_emb_head_dim=4 model.v_head_dim=8 "
+       "model.num_moe_experts=8 model.moe_router_topk=2 model.moe_ffn_hidden_size=16 "
+       "model.moe_layer_freq=[0]+[1]*3 model.moe_router_score_function=sigmoid "
+       "model.moe_shared_expert_intermediate_size=16 model.moe_router_enable_expert_bias=true "
+       "peft.type=lora peft.r=4 peft.dropout=0.1"},
+      // Beside the experts themselves, and what they share.
+      {"lora_experts", "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
+                       "model.num_query_groups=2 model.ffn_hidden_size=64 model.hidden_dropout=0.1 "
+                       "model.add_mlp_bias=true model.num_moe_experts=8 model.moe_router_topk=3 "
+                       "model.moe_ffn_hidden_size=24 model.moe_layer_freq=[0]+[1]*3 "
+                       "model.moe_shared_expert_intermediate_size=16 model.moe_aux_loss_coeff=0.05 "
+                       "peft.type=lora peft.r=3 peft.target_modules=[\"experts.*\",all-linear] "
+                       "peft.rank_pattern=[\"experts.fc2=2\"] optimizer.clip_grad=0.5"},
+      {"lora_bert", bert + " peft.type=lora peft.r=4 peft.dropout=0.1", "stories.jsonl"},
+      {"lora_t5", t5 + " peft.type=lora peft.r=4", "stories.jsonl"},
+  };
+}
+
+inline std::vector<Layout> adapter_layouts() {
+  const std::string tp = " parallel.tensor_model_parallel_size=",
+                    pp = " parallel.pipeline_model_parallel_size=",
+                    vp = " parallel.virtual_pipeline_model_parallel_size=",
+                    sp = " parallel.sequence_parallel=true",
+                    schedule = " parallel.pipeline_schedule=", zero = " ddp.zero_stage=",
+                    recompute = " train.recompute=full", selective = " train.recompute=selective",
+                    small = " ddp.bucket_size=1000", chunks = " comm_overlap.tp=true",
+                    ep = " parallel.expert_model_parallel_size=",
+                    cp = " parallel.context_parallel_size=";
+  return {
+      {"lora_tp2_sp", "lora", 2, tp + "2" + sp, true},
+      {"lora_tp4_sp_chunks_recompute", "lora", 4,
+       tp + "4" + sp + chunks + recompute + " train.micro_batch_size=8", true},
+      {"lora_pp2_zb_v_selective", "lora", 2, pp + "2" + schedule + "zb_v" + selective, true},
+      {"lora_zero3", "lora", 4, zero + "3" + small, true},
+      {"lora_tp2_sp_pp2_zb_h1_zero2", "lora", 8,
+       tp + "2" + sp + pp + "2" + zero + "2" + schedule + "zb_h1", true},
+      {"lora_cp2_ring", "lora", 2, cp + "2", true},
+      {"dora_tp4", "dora", 4, tp + "4", true},
+      {"dora_tp2_sp_pp2_interleaved_zero1", "dora", 8,
+       tp + "2" + sp + pp + "2" + vp + "2" + schedule + "interleaved" + zero + "1", true},
+      {"dora_zero3_recompute", "dora", 2, zero + "3" + recompute, true},
+      {"lora_latents_moe_tp2_sp_ep2", "lora_latents_moe", 4, tp + "2" + sp + ep + "2", true},
+      {"lora_experts_tp2_sp_ep2_etp2", "lora_experts", 4, tp + "2" + sp + ep + "2", true},
+      {"lora_experts_ep4_pp2_zb_h1_zero3", "lora_experts", 8,
+       ep + "4" + pp + "2" + schedule + "zb_h1" + zero + "3", true},
+      {"lora_bert_tp2_sp_pp2", "lora_bert", 4, tp + "2" + sp + pp + "2", true},
+      {"lora_t5_tp2_pp2_dp2", "lora_t5", 8, tp + "2" + pp + "2" + zero + "3", true},
+  };
+}
+
+} // namespace pentatron::test

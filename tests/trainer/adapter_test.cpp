@@ -1,0 +1,197 @@
+// Runs with adapters: what they hold, how they resume, and what they refuse.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include <set>
+
+#include "pentatron/checkpoint/adapters/adapter_source.h"
+#include "pentatron/checkpoint/sharded/manifest.h"
+#include "pentatron/trainer/memory_plan.h"
+#include "tests/trainer/tiny_run.h"
+
+namespace pentatron::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class AdapterRun : public testing::Test {
+ protected:
+  Config config(std::vector<std::string> more, const std::string& load = "hf:") const {
+    const fs::path data = fs::path(PENTATRON_TEST_DATA) / "peft_curves/llama/batches.safetensors";
+    std::vector<std::string> keys = {"checkpoint.load=" +
+                                         (load == "hf:" ? "hf:" + base.string() : load),
+                                     "logger.dir=" + (scratch / ("log" + std::to_string(++runs))),
+                                     "logger.log_interval=1",
+                                     "logger.peak_tflops=1",
+                                     "dataset.type=batches",
+                                     "dataset.path=" + data.string(),
+                                     "train.train_iters=6",
+                                     "train.micro_batch_size=2",
+                                     "train.global_batch_size=4",
+                                     "kernels=order",
+                                     "peft.type=lora",
+                                     "peft.r=4",
+                                     "dtype=fp64"};
+    keys.insert(keys.end(), more.begin(), more.end());
+    return load_config(std::nullopt, keys, {}, 1);
+  }
+  std::string error(std::vector<std::string> more, const std::string& load = "hf:") const {
+    return message_of([&] { test::run(config(std::move(more), load)); });
+  }
+
+  std::string save() const { return "checkpoint.save=" + (scratch / "ck"); }
+
+  mutable int runs = 0;
+  test::Scratch scratch;
+  fs::path base = fs::path(PENTATRON_TEST_DATA) / "hf_tiny/llama";
+};
+
+/// Of a run, by name.
+std::map<std::string, at::Tensor> adapters_of(const test::Trace& trace) {
+  std::map<std::string, at::Tensor> adapters;
+  for (const auto& [name, weight] : trace.weights)
+    if (name.find(".lora_") != std::string::npos) adapters[name] = weight;
+  return adapters;
+}
+
+TEST_F(AdapterRun, BeginsAsTheBaseAndLeavesIt) {
+  const test::Trace start = test::run(config({"train.train_iters=0"}));
+  const test::Trace run = test::run(config({}));
+  ASSERT_EQ(adapters_of(run).size(), 22u); // A of 4 weights, B of 7 parts, in 2 layers
+  for (const auto& [name, weight] : run.weights) {
+    const bool adapter = name.find(".lora_") != std::string::npos;
+    EXPECT_EQ(at::equal(weight, start.weights.at(name)), !adapter) << name;
+  }
+  for (const auto& [name, weight] : adapters_of(start)) {
+    if (name.find(".lora_B") != std::string::npos) {
+      EXPECT_EQ(weight.abs().max().item<double>(), 0) << name;
+      continue;
+    }
+    const double bound = 1 / std::sqrt(static_cast<double>(weight.size(1)));
+    EXPECT_LE(weight.abs().max().item<double>(), bound) << name;
+    EXPECT_NEAR(weight.std().item<double>(), bound / std::sqrt(3.0), 0.1 * bound) << name;
+    EXPECT_NEAR(weight.mean().item<double>(), 0, 0.1 * bound) << name;
+  }
+  const test::Trace plain =
+      test::run(config({"peft.target_modules=[q_proj]", "train.train_iters=1"}));
+  EXPECT_EQ(plain.steps[0]["loss"], run.steps[0]["loss"]) << "B is zero";
+}
+
+TEST_F(AdapterRun, KeepsAdaptersAloneInCheckpoints) {
+  test::run(config({"peft.type=dora", save()}));
+  const checkpoint::Manifest manifest =
+      checkpoint::read_manifest(fs::path(scratch / "ck") / "step_00000006");
+  EXPECT_FALSE(manifest.tensors.empty());
+  for (const auto& [name, info] : manifest.tensors)
+    EXPECT_NE(name.find(".lora_"), std::string::npos) << name;
+}
+
+TEST_F(AdapterRun, ResumesBesideTheBaseThatItBeganWith) {
+  const test::Trace whole = test::run(config(
+      {"checkpoint.save=" + (scratch / "whole"), "peft.dropout=0.1", "train.eval_interval=0"}));
+  test::run(config({"train.exit_interval=3", "peft.dropout=0.1", save()}));
+  const std::string ck = scratch / "ck";
+  const fs::path moved = scratch / "moved";
+  fs::copy(base, moved);
+  for (const std::string& where : {std::string(), moved.string()}) {
+    test::Trace second = test::run(config(
+        {"peft.dropout=0.1", "peft.base=" + where, "checkpoint.save=" + (scratch / "to")}, ck));
+    ASSERT_EQ(second.report.iterations, 6);
+    for (const auto& [name, weight] : whole.weights)
+      EXPECT_TRUE(at::equal(second.weights.at(name), weight)) << name << " " << where;
+    fs::remove_all(scratch / "to");
+  }
+  const fs::path other = fs::path(PENTATRON_TEST_DATA) / "hf_tiny/llama3_rope_scaling_tied";
+  EXPECT_THAT(error({"peft.dropout=0.1", "peft.base=" + other.string()}, ck),
+              AllOf(HasSubstr("is not the model that the adapters"), HasSubstr("\n  try: ")));
+  EXPECT_THAT(
+      error({"peft.dropout=0.1", "peft.r=8"}, ck),
+      AllOf(HasSubstr("was trained with peft.r=4 instead of 8"), HasSubstr("try: peft.r=4")));
+}
+
+TEST_F(AdapterRun, BIsUpdatedByItsOwnLearningRate) {
+  const std::vector<std::string> once = {"optimizer.optimizer=sgd", "train.train_iters=1",
+                                         "optimizer.weight_decay=0"};
+  const auto run = [&](const std::string& ratio) {
+    std::vector<std::string> keys = once;
+    keys.push_back("peft.lora_plus_ratio=" + ratio);
+    return adapters_of(test::run(config(keys)));
+  };
+  const auto plain = run("1"), fast = run("8");
+  for (const auto& [name, weight] : plain) {
+    const bool b = name.find(".lora_B") != std::string::npos;
+    EXPECT_TRUE(at::allclose(fast.at(name), b ? weight * 8 : weight, 1e-12, 1e-15)) << name;
+  }
+}
+
+TEST_F(AdapterRun, TrainsInBf16BesideABaseThatNeedsItsBytesAlone) {
+  const Config adapters = config({"dtype=bf16", "optimizer.lr=1e-2"}), full = [&] {
+    Config c = adapters;
+    c.peft = {};
+    return c;
+  }();
+  const test::Trace run = test::run(adapters);
+  EXPECT_LT(run.steps.back()["loss"], run.steps.front()["loss"]);
+  const MemoryPlan small = plan_memory(adapters, 1), large = plan_memory(full, 1);
+  EXPECT_EQ(small.frozen_parameters, large.parameters);
+  const double trained = small.parameters - small.frozen_parameters;
+  EXPECT_EQ(small.rank.weights, 2 * small.parameters);
+  EXPECT_EQ(small.rank.gradients, 4 * trained);
+  EXPECT_EQ(small.rank.optimizer, 12 * trained);
+}
+
+TEST_F(AdapterRun, RefusesWhatItCannotDo) {
+  for (const auto& [key, part] : std::vector<std::pair<std::string, std::string>>{
+           {"peft.target_modules=[q_prj]", "matches no linear layer of the model"},
+           {"peft.target_modules=[]", "chooses no linear layer"},
+           {"peft.rank_pattern=[\"q_proj\"]", "is not NAME=RANK"},
+           {"peft.rank_pattern=[\"lm_head=4\"]", "matches no linear layer"},
+           {"peft.alpha_pattern=[\"q_proj=4\",\"*.0.*=8\"]", "which both match"},
+           {"peft.base=elsewhere", "has no effect on a run that does not resume"},
+           {"train.freeze=[\"embedding.*\"]", "train.freeze has no effect with peft.type=lora"},
+           {"peft.type=none", "has no effect without peft.type"}})
+    EXPECT_THAT(error({key}), AllOf(HasSubstr(part), HasSubstr("try: "))) << key;
+  EXPECT_THAT(error({"peft.type=dora", "peft.dropout=0.1"}),
+              HasSubstr("peft.dropout=0.1 is not supported with peft.type=dora"));
+}
+
+TEST_F(AdapterRun, RefusesFieldsOfPeftThatChangeTheNumbers) {
+  const fs::path adapter = scratch / "adapter";
+  fs::copy(fs::path(PENTATRON_TEST_DATA) / "peft_curves/llama", adapter);
+  const Json plain = read_json(adapter / "adapter_config.json");
+  for (const auto& [key, value, part] : std::vector<std::tuple<std::string, Json, std::string>>{
+           {"peft_type", "IA3", "peft_type=IA3 is not supported"},
+           {"bias", "all", "bias=\"all\""},
+           {"modules_to_save", {"lm_head"}, "modules_to_save=[\"lm_head\"]"},
+           {"layers_to_transform", {0}, "layers_to_transform=[0]"},
+           {"lora_bias", true, "lora_bias=true"},
+           {"init_lora_weights", "pissa", "init_lora_weights=\"pissa\""},
+           {"rank_pattern", {{"^q.*", 4}}, "regular expression"},
+           {"target_modules", ".*(q|v)_proj", "regular expression"},
+           {"a_new_field", 3, "a_new_field=3"},
+           {"r", 5, "has shape [4, 48] instead of [5, 48]"}}) {
+    Json changed = plain;
+    changed[key] = value;
+    fs::remove(adapter / "adapter_config.json");
+    std::ofstream(adapter / "adapter_config.json") << changed.dump();
+    const std::string message = message_of([&] {
+      const std::vector<std::string> keys = {"checkpoint.load=hf:" + base.string(),
+                                             "peft.load=" + adapter.string(),
+                                             "dataset.type=batches",
+                                             "dataset.path=" +
+                                                 (adapter / "batches.safetensors").string(),
+                                             "train.train_iters=1",
+                                             "kernels=order",
+                                             "logger.peak_tflops=1"};
+      test::run(load_config(std::nullopt, keys, {}, 1));
+    });
+    EXPECT_THAT(message, HasSubstr(part)) << key;
+  }
+}
+
+} // namespace
+} // namespace pentatron::trainer
