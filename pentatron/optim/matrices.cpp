@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "pentatron/base/error.h"
 #include "pentatron/base/planted_bug.h"
 #include "pentatron/comm/collectives.h"
 
@@ -40,7 +41,7 @@ bool is_attention(const nn::FusedPart& part) {
 /// The rows of each matrix, of a tensor whose ranks are at `where`.
 std::vector<Interval> rows_of_matrices(const nn::ShardSpec& spec, const nn::Coordinates& where,
                                        bool split_qkv) {
-  const auto dim = static_cast<size_t>(spec.parts_dim);
+  const auto dim = static_cast<size_t>(spec.parts.empty() ? spec.stacked_dims : spec.parts_dim);
   std::vector<Interval> rows;
   for (const nn::LocalBox& box : nn::local_boxes(spec, where)) {
     const bool first =

@@ -106,12 +106,10 @@ const Rule& Optimizer::rule_of(const nn::Param& param) {
 std::vector<Optimizer::Run> Optimizer::runs_of(const State& state) const {
   std::vector<Run> runs;
   int64_t end = -1; // of the last run, with the gap behind it: zero, and zero it stays
-  std::vector<nn::Piece> pieces = state.shard.shard.pieces;
-  std::ranges::sort(pieces, {}, &nn::Piece::begin); // whole parameters are dealt out in any order
-  for (const nn::Piece& piece : pieces) {
+  for (const nn::Piece& piece : state.shard.shard.pieces) {
     const nn::ShardSpec& spec = piece.param->spec();
     Factors factors = factors_of(config_.param_groups, piece.param->name(),
-                                       std::ssize(spec.shape) - spec.stacked_dims >= 2);
+                                 std::ssize(spec.shape) - spec.stacked_dims >= 2);
     factors.lr *= piece.param->lr_scale;
     const auto found = first_steps_.find(piece.param->name());
     const int64_t first_step = found == first_steps_.end() ? 0 : found->second;

@@ -73,7 +73,7 @@ struct Trainer::State {
   optim::BatchSizeSchedule batch_sizes = optim::BatchSizeSchedule::constant(1);
   checkpoint::TrainState progress;
   StoredTokenizer stored_tokenizer;
-  std::optional<RunTasks> tasks;                     ///< of eval.tasks
+  std::optional<RunTasks> tasks;
   std::string data_files;                            ///< of this run, as checkpoints keep them
   std::string kernel_choice;                         ///< the choice, as checkpoints keep it
   std::map<std::string, std::string> files_of_model; ///< config.json of where it began
@@ -86,7 +86,6 @@ struct Trainer::State {
   int64_t total_iterations = 0;
   int64_t sequence = 0;
   std::vector<int64_t> lengths; ///< of the samples, by the model's streams
-
   State(Config c, const comm::Group& world, std::unique_ptr<RunFolders> of_run);
   void open_data();
   void build_model();

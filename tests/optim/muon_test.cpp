@@ -78,6 +78,11 @@ struct Fused {
                 .stacked_dims = 1,
                 .placements = {{"tp", nn::Placement::shard(1)}}},
                nn::Init::normal(1), dtype, where);
+    params.add({.name = "down",
+                .shape = {3, 6, 4},
+                .stacked_dims = 1,
+                .placements = {{"tp", nn::Placement::shard(2)}}},
+               nn::Init::normal(1), dtype, where);
     params.add({.name = "table", .shape = {9, 6}, .table = true}, nn::Init::normal(1), dtype,
                where);
     params.add({.name = "norm", .shape = {6}}, nn::Init::normal(1), dtype, where);
@@ -91,7 +96,8 @@ const std::map<std::string, Rows> kMatrices = {{"qkv", {{0, 8}, {8, 4}, {12, 4}}
                                                {"fc1", {{0, 8}, {8, 8}}},
                                                {"fc2", {{0, 6}}},
                                                {"router", {{0, 3}}},
-                                               {"experts", {{0, 4}, {4, 4}}}};
+                                               {"experts", {{0, 4}, {4, 4}}},
+                                               {"down", {{0, 6}}}};
 
 TEST(Muon, IsTheFormulaForEveryMatrixAndAdamWForTheRest) {
   struct Case {

@@ -33,6 +33,7 @@ void lay_out_whole(Bucket& bucket, int64_t num_shards) {
   }
   const int64_t size = std::ranges::max(filled);
   for (Bucket::Slot& slot : bucket.slots) slot.begin += shards[&slot] * size;
+  std::ranges::sort(bucket.slots, {}, &Bucket::Slot::begin);
   bucket.length = size * num_shards;
 }
 

@@ -22,7 +22,7 @@ struct Bucket {
     nn::Param* param = nullptr;
     int64_t begin = 0; ///< in the bucket, in elements
   };
-  std::vector<Slot> slots;
+  std::vector<Slot> slots;    ///< ascending
   int64_t length = 0;         ///< a multiple of 64 times the number of shards
   std::vector<int64_t> units; ///< whose passes read it, ascending
   /// Of one parameter that several pipeline ranks hold and train: its axis of copies. All of them
