@@ -43,12 +43,10 @@ struct Regex::Code {
   std::string pattern;
   pcre2_code* code = nullptr;
   pcre2_match_context* context = nullptr;
-  pcre2_match_data* data = nullptr;
 
   Code() = default;
   Code(const Code&) = delete;
   ~Code() {
-    pcre2_match_data_free(data);
     pcre2_match_context_free(context);
     pcre2_code_free(code);
   }
@@ -60,6 +58,11 @@ struct Regex::Code {
       raise<DataError>("the text that is searched for '{}' is not valid UTF-8 at byte {}", pattern,
                        bad);
     const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+    // Of this call: several threads may search with one pattern.
+    const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> owned(
+        pcre2_match_data_create_from_pattern(code, nullptr), pcre2_match_data_free);
+    pcre2_match_data* const data = owned.get();
+    if (data == nullptr) throw std::bad_alloc();
     uint32_t groups = 0;
     pcre2_pattern_info(code, PCRE2_INFO_CAPTURECOUNT, &groups);
     size_t at = 0;
@@ -94,8 +97,7 @@ Regex::Regex(const std::string& pattern) : code_(std::make_unique<Code>()) {
     raise<DataError>("the pattern '{}' is not a regular expression that is supported: {}", pattern,
                      message_of(error));
   code_->context = pcre2_match_context_create(nullptr);
-  code_->data = pcre2_match_data_create_from_pattern(code_->code, nullptr);
-  if (code_->context == nullptr || code_->data == nullptr) throw std::bad_alloc();
+  if (code_->context == nullptr) throw std::bad_alloc();
   pcre2_set_match_limit(code_->context, 10'000'000);
   pcre2_set_depth_limit(code_->context, 100'000);
   pcre2_set_heap_limit(code_->context, 64 << 10); // KiB

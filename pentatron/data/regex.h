@@ -11,6 +11,7 @@
 
 namespace pentatron::data {
 
+/// Immutable: any number of threads may use one.
 class Regex {
  public:
   /// Throws DataError, which names the pattern, for one that is damaged or too long.
