@@ -559,7 +559,6 @@ TrainReport Trainer::State::train(Reporter& reporter) {
 
     if (const auto contention = main_rank ? watch.step(monotonic_s()) : std::nullopt)
       log::warning("{}\n  try: {}", contention->what, contention->remedy);
-
     const bool last = iteration == s.total_iterations;
     if (c.train.eval_interval > 0 && (iteration % c.train.eval_interval == 0 || last)) {
       evaluate();
