@@ -7,6 +7,7 @@
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/hf_cache.h"
+#include "pentatron/base/naming.h"
 #include "pentatron/cli/commands.h"
 #include "pentatron/cli/loaded_model.h"
 #include "pentatron/evaluation/evaluate_tasks.h"
@@ -101,9 +102,15 @@ int evaluate_on_tasks(const std::string& model, const std::vector<std::string>& 
     if (arguments.out.empty()) return;
     const evaluation::Document json =
         evaluation::score_json(scores, facts_of(model, settings, max_length));
-    AtomicFile file(arguments.out);
-    file.write(json.dump(1, ' ', false, evaluation::Document::error_handler_t::replace) + "\n");
-    file.commit();
+    naming(
+        "--out ", arguments.out,
+        [&] {
+          AtomicFile file(arguments.out);
+          file.write(json.dump(1, ' ', false, evaluation::Document::error_handler_t::replace) +
+                     "\n");
+          file.commit();
+        },
+        "a file in another folder");
   });
 }
 

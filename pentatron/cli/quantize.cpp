@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
+#include "pentatron/base/naming.h"
 #include "pentatron/base/safetensors.h"
 #include "pentatron/cli/commands.h"
 #include "pentatron/kernels/common/scalar.h"
@@ -22,6 +24,7 @@ using namespace kernels;
 
 struct QuantizeArguments {
   std::string recipe, in, out;
+  bool overwrite = false;
 };
 
 std::vector<std::string> recipe_names() {
@@ -59,10 +62,17 @@ SafeTensor tensor_of(SafeDtype dtype, std::vector<int64_t> shape, const std::vec
 }
 
 int quantize_file(const QuantizeArguments& a) {
+  std::error_code none;
+  if (!a.overwrite && std::filesystem::exists(std::filesystem::symlink_status(a.out, none)))
+    raise<ConfigError>("--out {} exists\n  try: another --out, or --overwrite to replace it",
+                       a.out);
   const QuantRecipe recipe = recipe_of(a.recipe);
   const RecipeTraits& how = traits(recipe);
-  const SafetensorsFile file(a.in);
-  const SafeTensor& x = file.at("x");
+  constexpr const char* kWanted = "a Safetensors file with a tensor x [rows, columns]";
+  const auto file = naming(
+      "--in ", a.in, [&] { return std::make_unique<SafetensorsFile>(a.in); }, kWanted);
+  const SafeTensor& x = naming(
+      "--in ", a.in, [&]() -> const SafeTensor& { return file->at("x"); }, kWanted);
   if (x.shape.size() != 2)
     raise<DataError>("{}: tensor x has the shape [{}], and blocks need two dimensions", a.in,
                      fmt::join(x.shape, ", "));
@@ -101,7 +111,8 @@ int quantize_file(const QuantizeArguments& a) {
                        : tensor_of(SafeDtype::kF32, scale_shape, scales);
   out["dequantized"] = tensor_of(SafeDtype::kF32, {rows, cols}, values);
   if (how.two_levels()) out["global_scale"] = tensor_of(SafeDtype::kF32, {1}, global);
-  write_safetensors(a.out, out);
+  naming(
+      "--out ", a.out, [&] { write_safetensors(a.out, out); }, "a file in another folder");
 
   double error = 0, size = 0;
   for (size_t i = 0; i < values.size(); ++i) {
@@ -135,6 +146,7 @@ void add_quantize(CLI::App& program, Action& chosen) {
           "--out", a->out,
           "Safetensors file to write: data, scale, dequantized, and for NVFP4 global_scale")
       ->required();
+  verb->add_flag("--overwrite", a->overwrite, "replace the output file");
   verb->footer("example: pentatron inspect quantize --recipe mxfp8_1x32 --in weights.safetensors "
                "--out quantised.safetensors");
   verb->callback([a, &chosen] { chosen = [a] { return quantize_file(*a); }; });

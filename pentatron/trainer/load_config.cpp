@@ -36,7 +36,7 @@ void name_bytes_by_type(data::TokenizerConfig& tokenizer) {
 
 struct LoadedModel {
   models::ModelConfig config;
-  bool resumed = false; ///< its run goes on, with the configuration that is given
+  bool resumed = false; ///< its run goes on, with the model that is given
 };
 
 std::optional<LoadedModel> loaded_model(const CheckpointConfig& c) {
@@ -48,7 +48,9 @@ std::optional<LoadedModel> loaded_model(const CheckpointConfig& c) {
   }
   const std::optional<DescribedRun> run = described_run(c);
   if (!run || run->manifest.config_yaml.empty()) return std::nullopt;
-  return LoadedModel{.config = run->config.model, .resumed = run->trained && !c.finetune};
+  // Adapters stand beside the model that they were trained for.
+  const bool own_model = run->trained && !c.finetune && !run->config.peft.on();
+  return LoadedModel{.config = run->config.model, .resumed = own_model};
 }
 
 /// A model that is not there has no configuration, and keys that rely on it are blamed.

@@ -138,7 +138,7 @@ TEST_F(Evaluating, TheHelpNamesEveryKindOfFile) {
 
 TEST_F(Evaluating, TakesOneModelAndOneInput) {
   EXPECT_THAT(error_of("", 2), AllOf(HasSubstr("needs a model"), HasSubstr("try: ")));
-  EXPECT_THAT(error_of("model", 2), HasSubstr("one of --batches, --text and --file"));
+  EXPECT_THAT(error_of("model", 2), HasSubstr("one of --batches, --text, --file and --tasks"));
   EXPECT_THAT(error_of("model --text a --file b", 2),
               AllOf(HasSubstr("--text and --file are given"), HasSubstr("try: only --file")));
   EXPECT_THAT(error_of("model --batches a --text b", 2), HasSubstr("--batches and --text"));

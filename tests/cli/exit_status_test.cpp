@@ -103,6 +103,7 @@ TEST_F(ExitStatus, IsOneForInputThatIsMissingAndTwoForAConfiguration) {
       {"corpus inspect none", 1},
       {"corpus verify none", 1},
       {"inspect samples --prefix none --sequence-length 8 --index 0", 1},
+      {"inspect quantize --recipe mxfp8_1x32 --in none --out x", 1},
       {"plot none", 1}};
   for (const auto& [arguments, status] : calls)
     EXPECT_THAT(call(arguments, status), AllOf(HasSubstr("error: "), HasSubstr("none")))

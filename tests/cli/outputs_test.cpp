@@ -107,6 +107,10 @@ const std::vector<Command>& commands() {
       {.name = "corpus verify", .arguments = "corpus_text_document"},
       {.name = "inspect samples",
        .arguments = "--prefix corpus_text_document --sequence-length 8 --index 0"},
+      {.name = "inspect quantize",
+       .arguments = "--recipe nvfp4_1x16 --in '" PENTATRON_TEST_DATA
+                    "/kernels/quantize/ties_e2m1.safetensors' --out q.safetensors",
+       .outputs = {"q.safetensors"}},
       {.name = "plot", .arguments = "run --output p.svg", .outputs = {"p.svg"}},
       {.name = "inspect blend", .arguments = "--weights 1,2 --size 4"},
       {.name = "completion", .arguments = "bash"},

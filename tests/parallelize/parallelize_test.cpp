@@ -101,7 +101,7 @@ TEST(PipelinePlan, ByCostCountsTheLengthOfEachStream) {
 
 TEST(NeededGroups, AreThoseThatTheRunUses) {
   parallel::DdpConfig ddp;
-  EXPECT_EQ(needed({}, nullptr, true, 1), "tp pp");
+  EXPECT_EQ(needed({}, nullptr, true, 1), "tp pp dp");
   EXPECT_EQ(needed({}, &ddp, true, 4), "tp pp dp");
   // Two key-value heads on four ranks; the two ends of the pipeline hold the table.
   EXPECT_EQ(needed({.tensor_model_parallel_size = 4}, &ddp, true, 4),

@@ -84,6 +84,8 @@ TEST(Freezing, OfEachKindOfParameterChangesNoOther) {
                                "dtype=fp64 train.freeze=";
   for (const test::Work& work : test::works()) {
     if (work.name.ends_with("_frozen") || work.name == "ramp") continue;
+    const auto with = [&](const char* key) { return work.keys.find(key) != std::string::npos; };
+    if (with("peft.") || with("optimizer.optimizer") || with("mixed_precision")) continue;
     const test::Scratch scratch;
     const Config config = test::layout_config(work.name, "", 1, scratch);
     const test::Trained start = test::train_layout(work.name, 1, "train.train_iters=0 dtype=fp64"),
@@ -186,7 +188,7 @@ TEST(Freezing, OfLowerLayersKeepsNothingOfThem) {
   EXPECT_GT(one.first, two.first);
   EXPECT_EQ(all.first - 4 * (one.first - two.first), head.first);
   EXPECT_EQ(kept({"layers.[0-2].*"}).second, 5) << "the embedding trains";
-  EXPECT_EQ(kept({"layers.[0-2].*"}).first, kept({}).first);
+  EXPECT_LT(kept({"layers.[0-2].*"}).first, kept({}).first) << "no weight gradient needs x";
 }
 
 TEST(Freezing, OfATiedTableOnTwoStagesNeedsNoSumOfThem) {

@@ -65,8 +65,8 @@ inline const std::vector<std::string> kBert = {"model.type=bert", "dataset.type=
 inline const std::vector<std::string> kT5 = {"model.type=t5", "dataset.type=t5",
                                              "dataset.path={}/stories.jsonl"};
 inline const std::vector<std::string> kSft = {"dataset.type=sft", "dataset.path={}/chat.jsonl",
-                                              "train.seq_length=96",
-                                              "model.max_position_embeddings=96"};
+                                              "train.seq_length=160",
+                                              "model.max_position_embeddings=160"};
 inline const std::vector<std::string> kLabels = {"model.type=bert", "model.head=classification",
                                                  "dataset.type=classification",
                                                  "dataset.path={}/labels.jsonl"};

@@ -165,6 +165,8 @@ CASES = [
     ("examples of a small vocabulary", SFT + "dataset.path=chats.jsonl model.vocab_size=200", {}),
     ("answers behind the end of a sample", SFT + "dataset.path=chats.jsonl train.seq_length=16", {}),
     ("a file without examples", ": > none.jsonl; echo > none.jsonl; " + SFT + "dataset.path=none.jsonl", {"objects with messages, conversations, prompt and completion, instruction and output, or text": SFT + "dataset.path=chats.jsonl"}),
+    ("a tokenizer for nothing", SAMPLES + "--index 0 --tokenizer bytes", {}),
+    ("codes over another file", "pentatron inspect quantize --recipe mxfp8_1x32 --in $DATA/kernels/quantize/ties_e2m1.safetensors --out texts.jsonl", {"another --out": "pentatron inspect quantize --recipe mxfp8_1x32 --in $DATA/kernels/quantize/ties_e2m1.safetensors --out q.safetensors"}),
     ("samples of nothing", "pentatron inspect samples --index 0 --sequence-length 8", {"--prefix PREFIX": SAMPLES + "--index 0"}),
     ("examples without a tokenizer", "pentatron inspect samples --sft chats.jsonl --index 0", {"--tokenizer PATH": "pentatron inspect samples --sft chats.jsonl --index 0 --tokenizer bytes"}),
     ("an example that is not there", "pentatron inspect samples --sft chats.jsonl --tokenizer bytes --index 60", {}),

@@ -8,6 +8,7 @@
 
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
+#include "pentatron/base/naming.h"
 #include "pentatron/base/sha256.h"
 #include "pentatron/checkpoint/sharded/attachments.h"
 #include "pentatron/checkpoint/sharded/folders.h"
@@ -247,7 +248,9 @@ std::unique_ptr<ModelSource> open_adapted(const std::string& where) {
   const size_t mark = where.find(kWithAdapter);
   if (mark != std::string::npos) {
     std::unique_ptr<ModelSource> base = open_model(where.substr(0, mark));
-    Adapter adapter = read_adapter(where.substr(mark + kWithAdapter.size()), *base);
+    const std::string from = where.substr(mark + kWithAdapter.size());
+    Adapter adapter = naming(
+        "--adapter ", from, [&] { return read_adapter(from, *base); }, "the folder of an adapter");
     return merge_adapter(std::move(base), std::move(adapter), where);
   }
   CheckpointReader reader(where);

@@ -135,6 +135,8 @@ int print_samples(const SampleArguments& a) {
   if (!a.sft.empty()) return print_examples(a);
   if (a.prefix.empty())
     throw ConfigError("neither --prefix nor --sft says what to show\n  try: --prefix PREFIX");
+  if (!a.text && !a.tokenizer.empty())
+    raise<ConfigError>("--tokenizer {} has no effect without --text\n  try: --text", a.tokenizer);
   if (a.text && a.tokenizer.empty())
     throw ConfigError("--text needs a tokenizer\n  try: --tokenizer PATH");
   if (a.num_samples && a.order != "megatron")

@@ -14,12 +14,12 @@ namespace pentatron::data {
 TaughtTexts::TaughtTexts(const std::vector<std::string>& paths, const DatasetConfig& config,
                          const Tokenizer& tokenizer, const Options& options)
     : report_(config.on_bad_input) {
-  for (const InputFile& file : find_input_files(paths).files) {
+  for (const InputFile& file : find_input_files(paths, options.option).files) {
     if (file.format == FileFormat::kParquet || file.format == FileFormat::kText)
-      raise<DataError>("{}={} is a {} file, but dataset.type=sft reads JSON objects\n  try: JSON "
+      raise<DataError>("{}{}{} is a {} file, but dataset.type=sft reads JSON objects\n  try: JSON "
                        "Lines ({{\"messages\": [...]}} on each line) in a file that ends in .jsonl",
-                       options.option, file.path.string(),
-                       file.format == FileFormat::kText ? "text" : "Parquet");
+                       options.option, options.option.starts_with("--") ? " " : "=",
+                       file.path.string(), file.format == FileFormat::kText ? "text" : "Parquet");
     files_.push_back(file.path);
     try {
       read(file.path, config, tokenizer, options);
