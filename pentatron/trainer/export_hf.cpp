@@ -12,6 +12,7 @@
 #include "pentatron/base/mapped_file.h"
 #include "pentatron/checkpoint/adapters/adapter_source.h"
 #include "pentatron/checkpoint/convert.h"
+#include "pentatron/checkpoint/model_source.h"
 #include "pentatron/checkpoint/sharded/attachments.h"
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
@@ -101,8 +102,11 @@ void HfExporter::run(const fs::path& checkpoint, int64_t iteration) {
 std::map<std::string, std::string> model_files(const std::string& where) {
   std::map<std::string, std::string> files;
   const std::string begin = std::string(checkpoint::kCompanionFolder) + "/";
-  if (const auto name = after_hf_prefix(where)) {
-    const fs::path folder = resolve_model_path(*name);
+  const auto name = after_hf_prefix(where);
+  const bool plain = !name && fs::is_directory(where) &&
+                     checkpoint::recognise_model(where) == checkpoint::ModelFormat::kHuggingFace;
+  if (name || plain) {
+    const fs::path folder = resolve_model_path(name ? std::string(*name) : where);
     for (const char* file : {"config.json", "generation_config.json"}) {
       const fs::path path = folder / file;
       if (fs::exists(path)) files[begin + file] = std::string(MappedFile(path).text());
