@@ -74,10 +74,9 @@ int evaluate_on_tasks(const std::string& model, const std::vector<std::string>& 
   const OpenedModel opened =
       open_trained_model(model, config, ranks.size, {.keys = {"eval."}, .copies = true});
   const trainer::Config& settings = opened.config;
-  if (!settings.eval.tasks.empty() || settings.eval.interval > 0)
-    raise<ConfigError>("eval.{0} is for training, and this command has --tasks\n  try: remove "
-                       "eval.{0}",
-                       settings.eval.tasks.empty() ? "interval" : "tasks");
+  if (!settings.eval.tasks.empty())
+    throw ConfigError("eval.tasks is for training, and this command has --tasks\n  try: remove "
+                      "eval.tasks");
   check_model(model, opened);
   const int64_t max_length = max_length_of(settings);
   const auto tokenizer = open_tokenizer_of(opened);

@@ -366,6 +366,7 @@ CASES = [
     ("tasks without a tokenizer", f"pentatron evaluate {LLAMA} {TASKS}", {"--batches FILE": EVALUATE}),
     ("tasks of an encoder", f"pentatron evaluate labels {TASKS}", {"--file FILE.jsonl": "pentatron evaluate labels --file labels.jsonl"}),
     ("tasks with too long a window", f"pentatron evaluate texts {TASKS}".replace("length=8", "length=100000"), {}),
+    ("tasks of training", f"pentatron evaluate texts {TASKS} eval.tasks=[a]", {}),
     ("tasks with the interval of training", f"pentatron evaluate texts {TASKS} eval.interval=2", {}),
     ("no model to evaluate", "pentatron evaluate --text ab", {"pentatron evaluate DIR": "pentatron evaluate texts --text ab"}),
     ("batches without labels", "pentatron evaluate --hf $DATA/hf_tiny/bert_masked_lm --batches $DATA/hf_tiny/bert_model/expected.safetensors", {}),
