@@ -17,7 +17,7 @@ import sys
 import tempfile
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-KEYS = ["train.eval_interval=0", "train.sample_tokens=0", "checkpoint.save=", "logger.plot=false", "logger.tensorboard=false",
+KEYS = ["train.eval_interval=0", "logger.sample_prompts=[]", "checkpoint.save=", "logger.plot=false", "logger.tensorboard=false",
         "logger.peak_tflops=1", "logger.log_interval=1000000"]
 # Of libgomp, where nothing is set: rounds that a thread spins, with at most as many threads as processors.
 LIBGOMP = "GOMP_SPINCOUNT=300000"

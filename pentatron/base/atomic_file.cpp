@@ -110,12 +110,12 @@ FolderLock::~FolderLock() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-void refuse_existing(std::span<const fs::path> outputs) {
+void refuse_existing(std::span<const fs::path> outputs, std::string_view option) {
   for (const fs::path& output : outputs) {
     std::error_code error;
     if (fs::exists(fs::symlink_status(output, error)))
-      raise<ConfigError>("{} exists\n  try: another --output, or --overwrite to replace it",
-                         output.string());
+      raise<ConfigError>("{} exists\n  try: another {}, or --overwrite to replace it",
+                         output.string(), option);
   }
 }
 

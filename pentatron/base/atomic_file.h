@@ -51,8 +51,9 @@ class FolderLock {
   bool held_ = false;
 };
 
-/// Throws ConfigError if one of the files that --output names is there, whatever it is.
-void refuse_existing(std::span<const std::filesystem::path> outputs);
+/// Throws ConfigError if one of the files that an option names is there, whatever it is.
+void refuse_existing(std::span<const std::filesystem::path> outputs,
+                     std::string_view option = "--output");
 
 /// The whole content at once.
 void write_file_atomically(const std::filesystem::path& target, std::string_view text);

@@ -11,6 +11,7 @@
 namespace pentatron::cli {
 
 void add_train(CLI::App& program, Action& chosen);
+void add_finetune(CLI::App& program, Action& chosen);
 void add_evaluate(CLI::App& program, Action& chosen);
 void add_generate(CLI::App& program, Action& chosen);
 void add_chat(CLI::App& program, Action& chosen);
@@ -39,9 +40,5 @@ trainer::Config with_runtime_keys(const std::vector<std::string>& arguments, tra
 /// The folder of a checkpoint: `folder` itself, or the latest checkpoint of a run. Throws
 /// CheckpointError if there is none.
 std::filesystem::path one_checkpoint(const std::string& folder);
-
-/// Text of a model for this terminal: control characters become '?' where standard output is one,
-/// so that a model cannot steer it.
-std::string for_terminal(std::string text);
 
 } // namespace pentatron::cli

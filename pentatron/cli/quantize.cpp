@@ -3,12 +3,14 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <filesystem>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/naming.h"
@@ -51,8 +53,9 @@ DType type_of(const SafeTensor& x, const std::string& file) {
   case SafeDtype::kBF16:
     return DType::kBFloat16;
   default:
-    raise<DataError>("{}: tensor x is {}, and only F64, F32, F16 and BF16 can be quantised", file,
-                     name_of(x.dtype));
+    raise<DataError>("--in {}: tensor x is {}, and only F64, F32, F16 and BF16 can be quantised\n"
+                     "  try: x as F32",
+                     file, name_of(x.dtype));
   }
 }
 
@@ -62,10 +65,7 @@ SafeTensor tensor_of(SafeDtype dtype, std::vector<int64_t> shape, const std::vec
 }
 
 int quantize_file(const QuantizeArguments& a) {
-  std::error_code none;
-  if (!a.overwrite && std::filesystem::exists(std::filesystem::symlink_status(a.out, none)))
-    raise<ConfigError>("--out {} exists\n  try: another --out, or --overwrite to replace it",
-                       a.out);
+  if (!a.overwrite) refuse_existing(std::array{std::filesystem::path(a.out)}, "--out");
   const QuantRecipe recipe = recipe_of(a.recipe);
   const RecipeTraits& how = traits(recipe);
   constexpr const char* kWanted = "a Safetensors file with a tensor x [rows, columns]";
@@ -74,8 +74,9 @@ int quantize_file(const QuantizeArguments& a) {
   const SafeTensor& x = naming(
       "--in ", a.in, [&]() -> const SafeTensor& { return file->at("x"); }, kWanted);
   if (x.shape.size() != 2)
-    raise<DataError>("{}: tensor x has the shape [{}], and blocks need two dimensions", a.in,
-                     fmt::join(x.shape, ", "));
+    raise<DataError>("--in {}: tensor x has the shape [{}], and blocks need two dimensions\n  "
+                     "try: x reshaped to [rows, columns]",
+                     a.in, fmt::join(x.shape, ", "));
   const int64_t rows = x.shape[0], cols = x.shape[1];
   const DType dtype = type_of(x, a.in);
   std::vector<std::byte> aligned(x.data.begin(), x.data.end());

@@ -4,7 +4,6 @@
 #include <cstdio>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "pentatron/base/error.h"
 #include "pentatron/cli/commands.h"
@@ -59,22 +58,13 @@ trainer::Config with_runtime_keys(const std::vector<std::string>& arguments, tra
   return config;
 }
 
-std::string for_terminal(std::string text) {
-  if (::isatty(STDOUT_FILENO) == 0) return text;
-  for (char& c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if ((byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7f) c = '?';
-  }
-  return text;
-}
-
 int run(int argc, char** argv) {
   nn::install_counting_allocator();
-  std::vector<Verb> verbs = {{"train", add_train},       {"evaluate", add_evaluate},
-                             {"generate", add_generate}, {"chat", add_chat},
-                             {"convert", add_convert},   {"checkpoint", add_checkpoint},
-                             {"config", add_config},     {"doctor", add_doctor}};
-  verbs.insert(verbs.begin() + 4, file_verbs().begin(), file_verbs().end());
+  std::vector<Verb> verbs = {
+      {"train", add_train},           {"finetune", add_finetune}, {"evaluate", add_evaluate},
+      {"generate", add_generate},     {"chat", add_chat},         {"convert", add_convert},
+      {"checkpoint", add_checkpoint}, {"config", add_config},     {"doctor", add_doctor}};
+  verbs.insert(verbs.begin() + 5, file_verbs().begin(), file_verbs().end());
   verbs.push_back({"inspect quantize", add_quantize}); // behind inspect
   return run_program(argc, argv, verbs);
 }

@@ -14,8 +14,7 @@
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/cli/commands.h"
 #include "pentatron/cli/ranks.h"
-#include "pentatron/data/tokenizer/stream_decoder.h"
-#include "pentatron/generate/generate.h"
+#include "pentatron/cli/training.h"
 #include "pentatron/trainer/check_run.h"
 #include "pentatron/trainer/memory_plan.h"
 #include "pentatron/trainer/metrics/hardware.h"
@@ -33,32 +32,6 @@ struct TrainArguments {
   bool dry_run = false;
   RankArguments ranks;
 };
-
-/// The text after an end of document, drawn from the trained model; every rank takes part.
-void print_sample(trainer::Trainer& trainer, bool main_rank) {
-  const int64_t tokens = trainer.config().train.sample_tokens;
-  if (tokens == 0) return;
-  const data::Tokenizer& tokenizer = trainer.tokenizer();
-  data::StreamDecoder stream(tokenizer);
-  std::string text;
-  generate::generate(trainer.model(), {{tokenizer.eod()}},
-                     {.sampling = {.num_tokens = tokenizer.vocab_size()},
-                      .max_new_tokens = tokens,
-                      .seed = trainer.config().seed,
-                      .context = trainer.config().train.seq_length,
-                      .stop_tokens = {tokenizer.eod()}},
-                     [&](size_t, const generate::Drawn& drawn) {
-                       if (drawn.token != tokenizer.eod()) text += stream.push(drawn.token);
-                       return true;
-                     });
-  text += stream.finish();
-  if (main_rank)
-    fmt::print("\n"
-               "Sample of generated text:\n"
-               "\n"
-               "{}\n",
-               for_terminal(text));
-}
 
 void print_report(const trainer::TrainReport& report) {
   const auto line = [](const char* what, const std::filesystem::path& path) {
@@ -89,8 +62,11 @@ std::string why_stopped(trainer::StopReason reason, const trainer::TrainConfig& 
   return "by a signal";
 }
 
+using AfterTraining = std::function<void(const trainer::TrainReport&)>;
+
 /// One rank's whole run.
-void train_rank(const trainer::Config& config, const comm::Group& world) {
+void train_rank(const trainer::Config& config, const comm::Group& world,
+                const AfterTraining& after) {
   const bool main_rank = world.rank() == 0;
   auto folders = std::make_unique<trainer::RunFolders>(config, world);
   // A run without steps writes nothing into the folder of a run.
@@ -109,8 +85,8 @@ void train_rank(const trainer::Config& config, const comm::Group& world) {
               report.iterations);
   if (report.steps > 0 && !report.last_loss)
     log::warning("nothing was trained: all {} iterations of this run were skipped", report.steps);
-  if (report.reason != trainer::StopReason::kSignal) print_sample(trainer, main_rank);
   if (main_rank) print_report(report);
+  if (main_rank && after && report.reason == trainer::StopReason::kFinished) after(report);
   for (const auto& [what, why] : report.unsaved)
     raise<CheckpointError>("{}: the run has ended without this {}\n  try: checkpoint.load=auto "
                            "with the same configuration, once {} can be written",
@@ -175,12 +151,18 @@ trainer::Config run_config(const std::string& hf, ConfigArguments split, int wor
 }
 
 int train(const TrainArguments& arguments) {
-  std::signal(SIGPIPE, SIG_IGN); // a reader of the log that has gone does not end the run
   Ranks ranks = find_ranks(arguments.ranks);
-  const ConfigArguments split = split_arguments(arguments.config);
-  const trainer::Config config = run_config(arguments.hf, split, ranks.size);
-  tell_limits(config, ranks, arguments.dry_run);
-  if (arguments.dry_run) {
+  return train_on_ranks(run_config(arguments.hf, split_arguments(arguments.config), ranks.size),
+                        ranks, arguments.dry_run);
+}
+
+} // namespace
+
+int train_on_ranks(const trainer::Config& config, Ranks& ranks, bool dry_run,
+                   const AfterTraining& after) {
+  std::signal(SIGPIPE, SIG_IGN); // a reader of the log that has gone does not end the run
+  tell_limits(config, ranks, dry_run);
+  if (dry_run) {
     if (!ranks.supervised && ranks.launch.rank == 0) trainer::check_run(config, ranks.size);
     return 0;
   }
@@ -190,10 +172,9 @@ int train(const TrainArguments& arguments) {
   const bool speaks = !ranks.supervised && ranks.launch.rank == 0;
   if (ranks.start != Ranks::Start::kSupervised)
     trainer::install_signal_handlers(speaks ? answer : nullptr);
-  return run_ranks(ranks, config, [&](const comm::Group& world) { train_rank(config, world); });
+  return run_ranks(ranks, config,
+                   [&](const comm::Group& world) { train_rank(config, world, after); });
 }
-
-} // namespace
 
 void add_train(CLI::App& program, Action& chosen) {
   auto arguments = std::make_shared<TrainArguments>();

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "pentatron/cli/commands.h"
+#include "pentatron/cli/files/terminal.h"
 
 namespace pentatron::cli {
 

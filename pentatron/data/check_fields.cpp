@@ -101,6 +101,10 @@ std::vector<BatchField> given_fields(const DatasetConfig& config,
   }
   case DatasetType::kBatches:
     return wanted;
+  case DatasetType::kSft: {
+    const bool decoder = std::ranges::find(wanted, "decoder", &BatchField::stream) != wanted.end();
+    return decoder ? T5Dataset::fields_with() : next_token_fields();
+  }
   default:
     return next_token_fields();
   }

@@ -75,6 +75,7 @@ struct DatasetConfig {
   std::string text_pair_key = "text_pair";
   std::string label_key = "label";
   bool pack = true;
+  bool group_by_length = false;
   std::string split = "95,5,0";
   uint64_t seed = 1234;
   OnBadInput on_bad_input = OnBadInput::kError;
@@ -174,7 +175,11 @@ struct DatasetConfig {
             .not_empty(),
         config::field("pack", &C::pack,
                       "type=sft: put several examples into a sample while they fit; each is a "
-                      "document of its own, which attention does not leave"),
+                      "document of its own, which attention does not leave; not for models with "
+                      "an encoder, which read one example at a time"),
+        config::field("group_by_length", &C::group_by_length,
+                      "type=sft: of each 1024 samples in random order, train on the longest first, "
+                      "so that samples of a batch have similar lengths; without dataset.pack"),
         config::field("split", &C::split,
                       "proportions of training, validation and test data, in document order")
             .not_empty(),
@@ -241,8 +246,8 @@ struct DatasetConfig {
             .min(1),
         config::field(
             "decoder_seq_length", &C::decoder_seq_length,
-            "type=t5: number of tokens in each target; 0: what train.seq_length tokens of "
-            "input need")
+            "number of tokens in each target; 0: with type=t5 what train.seq_length tokens of "
+            "input need, and with type=sft train.seq_length")
             .min(0),
         config::field(
             "vocab_extra_ids", &C::vocab_extra_ids,
@@ -262,11 +267,12 @@ struct DatasetConfig {
                       "type=bert: token in the place of masked tokens; empty: [MASK] or <mask>, or "
                       "an id above the vocabulary"),
         config::field("pad_token", &C::pad_token,
-                      "type=bert, t5 and classification: token that fills short samples; "
+                      "type=bert, t5, classification and sft: token that fills short samples; "
                       "empty: [PAD] or <pad>, or an id above the vocabulary"),
-        config::field("eos_token", &C::eos_token,
-                      "type=t5: token that ends inputs and targets; empty: </s>, or the token that "
-                      "ends documents")};
+        config::field(
+            "eos_token", &C::eos_token,
+            "type=t5 and sft: token that ends inputs and targets; empty: </s>, or the token that "
+            "ends documents")};
   }
 };
 

@@ -159,7 +159,7 @@ at::Tensor LatentAttention::attend_absorbed(const at::Tensor& q_flat,
   const int64_t n = local_heads_, p = sizes_.plain_size, d = sizes_.rotary_size,
                 e = sizes_.value_size, r = sizes_.rank, tokens = q_flat.size(0);
   const at::Tensor q = q_flat.unflatten(1, {n, p + d});
-  const at::Tensor weights = kv_b_.weight().value().view({n, p + e, r});
+  const at::Tensor weights = kv_b_.weight().dense_value().view({n, p + e, r});
   // Head after head, so that the result of a token does not depend on how many there are.
   const at::Tensor read = at::empty({tokens, n, r + d}, q.options());
   for (int64_t head = 0; head < n; ++head)

@@ -112,6 +112,38 @@ void Param::initialize(uint64_t seed) {
   }
 }
 
+at::Tensor Param::dense_value() const {
+  if (!int8_) return value_;
+  return int8_->rows(0, int8_->num_rows(), dtype_).view(shape_);
+}
+
+at::Tensor Param::dense_matrix(int64_t matrix) const {
+  if (!int8_) return value_.select(0, matrix);
+  return int8_->rows(matrix * shape_[1], shape_[1], dtype_);
+}
+
+at::Tensor Param::dense_rows(int64_t first, int64_t count) const {
+  return int8_ ? int8_->rows(first, count, dtype_) : value_.narrow(0, first, count);
+}
+
+void Param::write_int8(at::Device device, const std::function<void(Param&)>& fill) {
+  const int64_t block = Int8Weight::block_of(spec_.shape.back());
+  if (shape_.back() % block != 0)
+    raise<ConfigError>("peft.base_dtype=int8 has a scale for {} columns, and a rank has {} of the "
+                       "{} columns of {}\n  try: a smaller parallel.tensor_model_parallel_size",
+                       block, shape_.back(), spec_.shape.back(), name());
+  set_value(at::empty(shape_, at::TensorOptions(acc_dtype(dtype_)).device(device)));
+  fill(*this);
+  int8_ = std::make_shared<const Int8Weight>(value_, block);
+  set_value({});
+}
+
+void Param::read_int8(const std::function<void(Param&)>& visit) {
+  set_value(dense_value());
+  visit(*this);
+  set_value({});
+}
+
 void Param::accumulate(const at::Tensor& grad) {
   main_grad().add_(grad.reshape(shape_));
   accumulated();

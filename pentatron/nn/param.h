@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include <ATen/core/Tensor.h>
 
 #include "pentatron/base/philox.h"
+#include "pentatron/nn/int8_weight.h"
 #include "pentatron/nn/low_precision.h"
 #include "pentatron/nn/shard_spec.h"
 
@@ -69,6 +71,12 @@ class Param {
 
   /// The rank's tensor. Defined once a ParamStore has given it storage.
   const at::Tensor& value() const { return value_; }
+  /// What a frozen weight multiplies with: value(), or the values that its 8 bits stand for, as a
+  /// copy.
+  at::Tensor dense_value() const;
+  /// The same of one of several matrices [e, out, in], or of the rows of one.
+  at::Tensor dense_matrix(int64_t matrix) const;
+  at::Tensor dense_rows(int64_t first, int64_t count) const;
   /// Sum of the gradients since the store last took or cleared them, in acc_dtype, same shape. A
   /// store that lends the memory for a while only (ZeRO-2) does so in `need_main_grad`.
   const at::Tensor& main_grad() const;
@@ -90,6 +98,12 @@ class Param {
   /// Fills value by global index; padding rows become zero.
   void initialize(uint64_t seed);
 
+  /// Of one with in_int8: gives it a value while `fill` runs, and keeps that in 8 bits. Throws
+  /// ConfigError if the rank holds a part of a block of columns.
+  void write_int8(at::Device device, const std::function<void(Param&)>& fill);
+  /// The same for a look at the value.
+  void read_int8(const std::function<void(Param&)>& visit);
+
   /// Whether it is the weight of a linear layer inside a layer of the model: its products may be in
   /// low precision.
   bool linear = false;
@@ -98,6 +112,8 @@ class Param {
   /// Its family; to be set before a ParamStore gives it storage.
   ReductionGroup group = ReductionGroup::kDense;
   bool trainable = true;
+  /// Held in 8 bits instead of dtype(): frozen, and without storage of a ParamStore.
+  bool in_int8 = false;
   std::string rule;
   bool whole = false;
   double lr_scale = 1; ///< multiplies the learning rate
@@ -127,6 +143,7 @@ class Param {
   std::vector<int64_t> shape_;
   std::vector<int64_t> units_;
   at::Tensor value_, main_grad_;
+  std::shared_ptr<const Int8Weight> int8_;
   mutable bool empty_ = false; ///< main_grad_ is zero, whatever its memory holds
   int outstanding_uses_ = 0;
 };

@@ -40,6 +40,11 @@ std::string family_of_base(const Config& config) {
 void check_adapters(const Config& config, config::Violations& violations) {
   const checkpoint::AdapterSettings& peft = config.peft;
   if (!peft.on()) return;
+  if (peft.base_dtype == checkpoint::BaseDtype::kInt8 && config.ddp.zero_stage == 3)
+    violations.add("peft.base_dtype",
+                   "peft.base_dtype=int8 is not supported with ddp.zero_stage=3, which shards the "
+                   "weights of the model",
+                   "ddp.zero_stage=2");
   const std::string type = fmt::format("peft.type={}", config::to_string(peft.type));
   if (!peft.base.empty() && (config.checkpoint.load.empty() || config.checkpoint.finetune ||
                              foreign_model(config.checkpoint)))
@@ -63,12 +68,6 @@ void check_adapters(const Config& config, config::Violations& violations) {
                    fmt::format("peft.dropout={} is not supported with model.type={}", peft.dropout,
                                config::to_string(config.model.type)),
                    "peft.dropout=0");
-  if (config.train.sample_tokens > 0 && config.model.multi_latent_attention)
-    violations.add("train.sample_tokens",
-                   fmt::format("train.sample_tokens={} is not supported with {} and latent "
-                               "attention",
-                               config.train.sample_tokens, type),
-                   "train.sample_tokens=0");
   const auto modules = checkpoint::adapted_modules(
       checkpoint::linear_modules(config.model, family_of_base(config)), peft, violations);
   const auto experts =

@@ -12,6 +12,7 @@
 #include "pentatron/data/check_fields.h"
 #include "pentatron/data/objectives/open_t5.h"
 #include "pentatron/data/preprocess/open_tokenizer.h"
+#include "pentatron/data/sft/sft_dataset.h"
 #include "pentatron/models/model.h"
 #include "pentatron/parallelize/parallelize.h"
 #include "pentatron/trainer/adapters.h"
@@ -20,6 +21,7 @@
 #include "pentatron/trainer/memory_plan.h"
 #include "pentatron/trainer/metrics/hardware.h"
 #include "pentatron/trainer/precision.h"
+#include "pentatron/trainer/run_samples.h"
 
 namespace pentatron::trainer {
 
@@ -122,6 +124,11 @@ void check_padding(const Config& config, config::Violations& violations) {
                           "train.remove_padding=true does not support models with experts yet",
                           "train.remove_padding=false");
   if (pads) return;
+  if (type == DatasetType::kSft)
+    return violations.add("train.remove_padding",
+                          "train.remove_padding=true is not supported with dataset.type=sft, where "
+                          "dataset.pack fills samples",
+                          "train.remove_padding=false");
   violations.add("train.remove_padding",
                  fmt::format("train.remove_padding=true has no effect on dataset.type={}, whose "
                              "samples have no padding",
@@ -155,6 +162,8 @@ void check_best_metric(const Config& config, config::Violations& violations) {
 std::vector<int64_t> stream_lengths(const Config& config) {
   const size_t streams = models::model_spec(config.model.with_one_layer()).streams.size();
   std::vector<int64_t> lengths(streams, config.train.seq_length);
+  if (config.dataset.type == data::DatasetType::kSft && streams > 1)
+    lengths.back() = data::sft_target_length(config.dataset, config.train.seq_length);
   if (config.dataset.type == data::DatasetType::kT5)
     lengths.back() = data::t5_target_length(config.dataset, config.train.seq_length);
   return lengths;
@@ -317,22 +326,7 @@ void Config::validate(config::Violations& violations, std::string_view) const {
     }
   }
   check_best_metric(*this, violations);
-  const bool has_text =
-      dataset.type == data::DatasetType::kText || dataset.type == data::DatasetType::kIndexed;
-  if (train.sample_tokens > 0 &&
-      models::model_spec(model.with_one_layer()).generates != models::Generates::kContinuation) {
-    violations.add(
-        "train.sample_tokens",
-        fmt::format("train.sample_tokens={} continues a text, which model.type={} does not",
-                    train.sample_tokens, config::to_string(model.type)),
-        "train.sample_tokens=0");
-  } else if (train.sample_tokens > 0 && !has_text) {
-    violations.add(
-        "train.sample_tokens",
-        fmt::format("train.sample_tokens={} generates text, but dataset.type={} only has token ids",
-                    train.sample_tokens, config::to_string(dataset.type)),
-        "train.sample_tokens=0");
-  }
+  check_samples(*this, violations);
   if (profiling.trace && profiling.trace_start > total_iterations(train)) {
     violations.add(
         "profiling.trace_start",

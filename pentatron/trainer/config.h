@@ -86,7 +86,6 @@ struct TrainConfig {
   int64_t max_skipped_iterations = 10;
   int64_t exit_interval = 0;
   double exit_duration_in_mins = 0;
-  int64_t sample_tokens = 0;
   int64_t num_threads = 0;
   bool check_memory = true;
 
@@ -150,10 +149,6 @@ struct TrainConfig {
               "save a checkpoint and exit after this time; 0: off")
             .min(0)
             .unit("minutes"),
-        field("sample_tokens", &C::sample_tokens,
-              "number of tokens of sample text to generate at the end of the run; 0: none")
-            .min(0)
-            .unit("tokens"),
         field("num_threads", &C::num_threads,
               "number of CPU threads per rank; 0: OMP_NUM_THREADS, or an equal share of the cores")
             .range(0, 4096),

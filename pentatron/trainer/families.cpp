@@ -59,6 +59,13 @@ bool trains(const Config& config, const nn::Param& param) {
   return !is_frozen(config.train.freeze, param.name());
 }
 
+bool is_int8(const Config& config, const nn::Param& param) {
+  if (!config.peft.on() || config.peft.base_dtype != checkpoint::BaseDtype::kInt8 || param.adapter)
+    return false;
+  const bool experts = param.group == nn::ReductionGroup::kExpert && param.spec().shape.size() == 3;
+  return param.linear || experts;
+}
+
 void check_freeze(const TrainConfig& train, const models::ModelConfig& model,
                   config::Violations& violations) {
   if (train.freeze.empty()) return;
@@ -132,7 +139,10 @@ std::string describe_updates(const std::vector<nn::Shard>& shards) {
 
 void plan_families(nn::ParamList& params, const Config& config) {
   optim::plan_rules(params, config.optimizer);
-  for (nn::Param& param : params) param.trainable = trains(config, param);
+  for (nn::Param& param : params) {
+    param.trainable = trains(config, param);
+    param.in_int8 = is_int8(config, param);
+  }
   for (nn::Param& buffer : params.buffers()) buffer.trainable = trains(config, buffer);
   plan_precision(params, config);
 }

@@ -17,6 +17,10 @@ bool is_frozen(const std::vector<std::string>& freeze, const std::string& name);
 /// frozen.
 bool trains(const Config& config, const nn::Param& param);
 
+/// Whether a run holds the parameter in 8 bits (peft.base_dtype): the frozen weights of linear
+/// layers and of experts.
+bool is_int8(const Config& config, const nn::Param& param);
+
 /// Adds a violation for a pattern that matches no parameter of the model, with similar ones, and
 /// where nothing is left to train.
 void check_freeze(const TrainConfig& train, const models::ModelConfig& model,

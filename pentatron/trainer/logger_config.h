@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "pentatron/config/config.h"
 
@@ -31,6 +32,10 @@ struct LoggerConfig {
   bool tensorboard = true;
   bool plot = true;
   int64_t dead_expert_steps = 100;
+  std::vector<std::string> sample_prompts;
+  int64_t sample_interval = 0;
+  int64_t sample_tokens = 100;
+  double sample_temperature = 0.8;
   std::string run_name;
   std::string wandb_project;
   std::string mlflow_experiment;
@@ -61,6 +66,23 @@ struct LoggerConfig {
               "warn when an expert had no token in so many iterations; 0: never")
             .non_negative()
             .unit("iterations"),
+        field("sample_prompts", &C::sample_prompts,
+              "texts that the model continues during the run, on the console and in samples.jsonl "
+              "of logger.dir; \"\": the beginning of a document; a JSON object: an example as "
+              "dataset.type=sft reads it, which the model answers, such as "
+              "{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}"),
+        field("sample_interval", &C::sample_interval,
+              "number of iterations between answers to sample_prompts; 0: only after the last one")
+            .non_negative()
+            .unit("iterations"),
+        field("sample_tokens", &C::sample_tokens,
+              "maximum number of tokens that the model writes for each of sample_prompts")
+            .size()
+            .unit("tokens"),
+        field("sample_temperature", &C::sample_temperature,
+              "sampling temperature of answers to sample_prompts; 0: always take the most likely "
+              "token")
+            .min(0),
         field("run_name", &C::run_name,
               "name of the run in run.json, W&B and MLflow; default: the name of logger.dir"),
         field("wandb_project", &C::wandb_project,

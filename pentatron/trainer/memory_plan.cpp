@@ -190,7 +190,8 @@ Elements elements_of(const Anatomy& anatomy, const Held& held) {
 /// What a pipeline rank does not train.
 struct Frozen {
   Elements parameters;
-  Held idle; ///< segments without a backward pass
+  Held idle;                    ///< segments without a backward pass
+  double int8 = 0, densest = 0; ///< elements in 8 bits, and of the largest of their matrices
 };
 std::vector<Frozen> frozen_parts(const Config& config, const parallelize::PipelinePlan& plan,
                                  const nn::Coordinates& where) {
@@ -208,8 +209,14 @@ std::vector<Frozen> frozen_parts(const Config& config, const parallelize::Pipeli
       continue;
     }
     const Elements elements = local_elements(param, where, config);
-    for (const int rank : plan.ranks_of(param.units()))
-      frozen[static_cast<size_t>(rank)].parameters.add(elements, 1);
+    for (const int rank : plan.ranks_of(param.units())) {
+      Frozen& own = frozen[static_cast<size_t>(rank)];
+      own.parameters.add(elements, 1);
+      if (!is_int8(config, param)) continue;
+      own.int8 += elements.count;
+      const auto matrices = param.spec().shape.size() == 3 ? param.spec().shape[0] : 1;
+      own.densest = std::max(own.densest, elements.count / static_cast<double>(matrices));
+    }
   }
   model->limit_backward(trains);
   for (int64_t i = 0; i < std::ssize(segments); ++i)
@@ -273,6 +280,9 @@ class Planner {
         replicas_ > 1 ? std::min(trained, std::max(static_cast<double>(c_.ddp.bucket_size), unit))
                       : 0;
     m.weights = types_.element * (share(own, 3) + (zero >= 3 ? std::min(own, 2 * unit) : 0));
+    const Frozen& frozen = frozen_[static_cast<size_t>(rank)];
+    m.weights += nn::Int8Weight::kBytes * frozen.int8 +
+                 types_.element * (frozen.densest - frozen.int8); // one is dense while it is used
     m.gradients = types_.acc * (share(trained, 2) + bucket);
     m.optimizer = share(updated.state, 1);
     if (held(rank).contains(spec_.segments.back().kind)) {

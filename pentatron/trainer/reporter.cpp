@@ -15,7 +15,6 @@
 #include "pentatron/base/mapped_file.h"
 #include "pentatron/base/naming.h"
 #include "pentatron/base/progress.h"
-#include "pentatron/base/sha256.h"
 #include "pentatron/comm/rank_threads.h"
 #include "pentatron/nn/memory/counting_allocator.h"
 #include "pentatron/plot/load_plot.h"
@@ -23,11 +22,13 @@
 #include "pentatron/plot/metrics_text.h"
 #include "pentatron/trainer/metrics/metrics_file.h"
 #include "pentatron/trainer/metrics/mlflow.h"
+#include "pentatron/trainer/metrics/sample_text.h"
 #include "pentatron/trainer/metrics/tensorboard.h"
 #include "pentatron/trainer/metrics/train_log.h"
 #include "pentatron/trainer/metrics/wandb.h"
 #include "pentatron/trainer/remedy_of_dead_experts.h"
 #include "pentatron/trainer/run_files.h"
+#include "pentatron/trainer/run_identity.h"
 #include "pentatron/trainer/run_summary.h"
 
 namespace pentatron::trainer {
@@ -50,34 +51,6 @@ struct Interval {
 /// time.
 constexpr double kRedrawSeconds = 5, kRedrawShare = 0.01;
 
-std::string name_of_run(const LoggerConfig& logger) {
-  if (!logger.run_name.empty()) return logger.run_name;
-  std::error_code error;
-  const fs::path dir = fs::absolute(logger.dir, error).lexically_normal();
-  return (dir.has_filename() ? dir : dir.parent_path()).filename().string();
-}
-
-/// What the run is made of, without where it is written and how it is shown.
-std::string hash_of_config(Config config, const std::string& started_from) {
-  config.checkpoint = {.load_optimizer = config.checkpoint.load_optimizer,
-                       .strictness = config.checkpoint.strictness};
-  config.logger = {};
-  config.eval = {};
-  const std::string hash = config::hash(config);
-  return started_from.empty() ? hash : sha256(hash + "\n" + started_from).substr(0, hash.size());
-}
-
-TrackedRun tracked_run(const Config& config, const std::string& id, std::string group,
-                       int64_t resumed) {
-  TrackedRun run{.id = id,
-                 .name = name_of_run(config.logger),
-                 .group = std::move(group),
-                 .resumed_iteration = resumed};
-  for (const config::FieldInfo& field : config::list_fields<Config>())
-    run.config.emplace_back(field.path, tracked_value(config::get(config, field.path)));
-  return run;
-}
-
 /// Empty if it does not exist.
 fs::path existing(const fs::path& file) {
   std::error_code error;
@@ -99,7 +72,7 @@ struct Reporter::State {
   plot::LossPlot plot;
   std::optional<ExpertWatch> experts;
   RunSummary summary;
-  std::optional<MetricsFile> metrics;
+  std::optional<MetricsFile> metrics, samples;
   std::unique_ptr<TensorBoardWriter> tensorboard;
   std::unique_ptr<WandbWriter> wandb;
   std::unique_ptr<MlflowWriter> mlflow;
@@ -330,6 +303,8 @@ Reporter::Reporter(const Config& config, const ReporterOptions& options)
     s.unwritten[kConfigFile] = config::to_yaml(config);
     // The first file: with it alone, a folder is known to be of a run that has not begun.
     s.metrics.emplace(dir / kMetricsFile, options.resumed_iteration);
+    if (!config.logger.sample_prompts.empty())
+      s.samples.emplace(dir / kSamplesFile, options.resumed_iteration);
     s.write_metrics([](MetricsFile& metrics) { metrics.flush(); });
     s.write_files();
     s.write_tensorboard(options.resumed_iteration, [&](TensorBoardWriter& board) {
@@ -563,6 +538,23 @@ void Reporter::task_scores(int64_t iteration, int64_t consumed_samples, const Ta
   s.settle();
   const std::string line = fmt::format("tasks at iteration {}{}", iteration, scores.shown);
   s.print(line, line);
+}
+
+void Reporter::samples(int64_t iteration, const std::vector<WrittenSample>& written) {
+  State& s = *state_;
+  if (!s.options.main_rank) return;
+  for (size_t i = 0; i < written.size(); ++i) {
+    const auto& [prompt, text] = written[i];
+    const std::string line = sample_line(iteration, i, prompt, text);
+    if (s.samples) s.write(kSamplesFile, [&] { s.samples->write(line); });
+    s.write_tensorboard(iteration, [&](TensorBoardWriter& board) {
+      board.text(fmt::format("samples/{}", i), iteration, sample_markdown(prompt, text));
+    });
+    const std::string shown =
+        fmt::format("sample at iteration {}: {}", iteration, sample_text(prompt, text));
+    s.print(shown, shown);
+  }
+  s.settle();
 }
 
 void Reporter::finish(const std::string& exit_reason) {

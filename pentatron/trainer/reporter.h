@@ -16,6 +16,7 @@
 #include "pentatron/trainer/evaluation.h"
 #include "pentatron/trainer/metrics/expert_load.h"
 #include "pentatron/trainer/metrics/peak.h"
+#include "pentatron/trainer/run_samples.h"
 #include "pentatron/trainer/run_tasks.h"
 #include "pentatron/trainer/step_flops.h"
 
@@ -67,6 +68,8 @@ class Reporter {
   void evaluation(int64_t iteration, int64_t consumed_samples, const Evaluation& result);
   /// Scores on eval.tasks.
   void task_scores(int64_t iteration, int64_t consumed_samples, const TaskFigures& scores);
+  /// What the model wrote for logger.sample_prompts.
+  void samples(int64_t iteration, const std::vector<WrittenSample>& written);
   /// Closes files and draws the plot. `exit_reason`: see RunSummary. Only the first call counts.
   void finish(const std::string& exit_reason);
 

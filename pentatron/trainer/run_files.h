@@ -15,15 +15,16 @@ inline constexpr const char* kKernelsFile = "kernels.json";
 inline constexpr const char* kLossPlotFile = "loss.svg";
 inline constexpr const char* kExpertPlotFile = "experts.svg";
 inline constexpr const char* kSkippedFile = "skipped.jsonl";
+inline constexpr const char* kSamplesFile = "samples.jsonl";
 inline constexpr const char* kTraceFile = "trace.json";
 inline constexpr const char* kPipelinePlotFile = "pipeline.svg";
 inline constexpr const char* kTensorBoardFolder = "tensorboard";
 inline constexpr const char* kWandbFolder = "wandb";
 inline constexpr const char* kMlflowFolder = "mlruns";
 
-inline constexpr std::array kRunFiles{kMetricsFile,       kSummaryFile,  kConfigFile,
-                                      kKernelsFile,       kLossPlotFile, kExpertPlotFile,
-                                      kSkippedFile,       kTraceFile,    kPipelinePlotFile,
-                                      kTensorBoardFolder, kWandbFolder,  kMlflowFolder};
+inline constexpr std::array kRunFiles{
+    kMetricsFile,       kSummaryFile, kConfigFile,  kKernelsFile, kLossPlotFile,
+    kExpertPlotFile,    kSkippedFile, kSamplesFile, kTraceFile,   kPipelinePlotFile,
+    kTensorBoardFolder, kWandbFolder, kMlflowFolder};
 
 } // namespace pentatron::trainer

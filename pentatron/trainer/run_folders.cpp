@@ -22,7 +22,6 @@
 #include "pentatron/comm/gather_text.h"
 #include "pentatron/plot/metrics_text.h"
 #include "pentatron/trainer/differences.h"
-#include "pentatron/trainer/evaluation.h"
 #include "pentatron/trainer/export_hf.h"
 #include "pentatron/trainer/run_files.h"
 

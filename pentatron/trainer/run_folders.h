@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "pentatron/base/run_lock.h"
-#include "pentatron/checkpoint/run_saver.h"
 #include "pentatron/comm/group.h"
 #include "pentatron/trainer/config.h"
 

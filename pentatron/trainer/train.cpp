@@ -40,6 +40,7 @@
 #include "pentatron/trainer/resume.h"
 #include "pentatron/trainer/run_data.h"
 #include "pentatron/trainer/run_files.h"
+#include "pentatron/trainer/run_samples.h"
 #include "pentatron/trainer/run_tasks.h"
 #include "pentatron/trainer/runtime.h"
 #include "pentatron/trainer/save_options.h"
@@ -74,6 +75,7 @@ struct Trainer::State {
   checkpoint::TrainState progress;
   StoredTokenizer stored_tokenizer;
   std::optional<RunTasks> tasks;
+  std::optional<RunSamples> samples;
   std::string data_files;                            ///< of this run, as checkpoints keep them
   std::string kernel_choice;                         ///< the choice, as checkpoints keep it
   std::map<std::string, std::string> files_of_model; ///< config.json of where it began
@@ -135,6 +137,7 @@ void Trainer::State::open_data() {
     lengths.push_back(datasets.train->sequence_length(stream));
   stored_tokenizer = trainer::stored_tokenizer(config.tokenizer);
   tasks.emplace(config);
+  samples.emplace(config, *tokenizer);
   data_files = comm::broadcast_text(
       main_rank ? data::to_json(data::describe_files(datasets.files)) : "", 0, groups.world());
   log_input(config, datasets, *tokenizer, run.samples);
@@ -324,17 +327,10 @@ std::optional<Evaluation>
 Trainer::State::validate(const std::shared_ptr<const data::Dataset>& dataset) {
   data::LoaderOptions options = loader_options(0);
   options.global_batch_size_at = {};
-  const bool whole = config.dataset.full_validation;
   options.pad_last_batch = true; // validation data may be less than a global batch
   data::Loader batches(dataset, options);
-  const int64_t samples = dataset->samples_per_epoch();
-  int64_t steps = std::max<int64_t>(1, samples / options.global_batch_size);
-  if (whole) {
-    const int64_t all = dataset->size().value_or(samples);
-    steps = (all + options.global_batch_size - 1) / options.global_batch_size;
-  } else {
-    steps = std::min(config.train.eval_iters, steps);
-  }
+  const int64_t steps = validation_batches(*dataset, options.global_batch_size,
+                                           config.train.eval_iters, config.dataset.full_validation);
   EvaluationSums total;
   for (int64_t i = 0; i < steps; ++i) total += stepper->evaluate(batches.next());
   return evaluated(model.model->spec(), total, config.model.num_labels);
@@ -492,14 +488,17 @@ TrainReport Trainer::State::train(Reporter& reporter) {
       s.progress.figures["validation_" + name] = value;
     reporter.evaluation(s.progress.iteration, s.progress.consumed_samples, *result);
   };
-  const auto score_tasks = [&](bool last) {
-    if (!s.tasks->due(s.progress.iteration, last)) return;
-    reporter.task_scores(s.progress.iteration, s.progress.consumed_samples,
-                         s.tasks->scores(s.model, *s.tokenizer, s.groups, s.sequence));
+  const auto try_out = [&](bool last) {
+    const int64_t iteration = s.progress.iteration;
+    if (s.tasks->due(iteration, last))
+      reporter.task_scores(iteration, s.progress.consumed_samples,
+                           s.tasks->scores(s.model, *s.tokenizer, s.groups, s.sequence));
+    if (s.samples->due(iteration, last))
+      reporter.samples(iteration, s.samples->write(s.model, *s.tokenizer, s.sequence));
   };
   if (s.progress.iteration >= s.total_iterations) {
     if (c.train.eval_interval > 0) evaluate();
-    score_tasks(true);
+    try_out(true);
   }
 
   while (s.progress.iteration < s.total_iterations) {
@@ -563,7 +562,7 @@ TrainReport Trainer::State::train(Reporter& reporter) {
     if (c.train.eval_interval > 0 && (iteration % c.train.eval_interval == 0 || last)) {
       evaluate();
     }
-    score_tasks(last);
+    try_out(last);
     std::optional<StopReason> stop;
     if (c.train.exit_interval > 0 && iteration % c.train.exit_interval == 0)
       stop = StopReason::kExitInterval;

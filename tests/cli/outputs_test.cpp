@@ -48,6 +48,11 @@ const std::vector<Command>& commands() {
        .arguments = kTiny + "train.train_iters=2 checkpoint.save=new logger.dir=new_log",
        .outputs = {"new", "new_log"},
        .mixed_folder = true},
+      {.name = "finetune",
+       .arguments = "talker examples.jsonl --out tuned --epochs 1 train.num_threads=1 "
+                    "logger.peak_tflops=1 logger.tensorboard=false kernels=order",
+       .outputs = {"tuned"},
+       .mixed_folder = true},
       {.name = "evaluate",
        .arguments = "--hf '" + kModel + "' --batches '" + kModel +
                     "/expected.safetensors' --logits-out l.safetensors --grads-out g.safetensors "
@@ -135,6 +140,8 @@ class Outputs : public test::ProgramFolder, public testing::WithParamInterface<C
     std::ofstream(folder / "a.yaml") << "seed: 5\n";
     std::ofstream(folder / "question.txt") << "hello\n";
     test::make_letter_model(folder / "talker"); // it has a chat template
+    std::ofstream examples(folder / "examples.jsonl");
+    for (int i = 0; i < 4; ++i) examples << R"({"prompt": "hello", "completion": "world"})" << "\n";
     fs::create_directory(folder / "run");
     std::ofstream(folder / "run/metrics.jsonl")
         << "{\"iteration\":1,\"loss\":4}\n{\"iteration\":2,\"loss\":3}\n";

@@ -36,10 +36,10 @@ TEST_F(Program, QuickstartLearnsAndLeavesItsFiles) {
   const Result r =
       run({"train", (kRoot / "examples/quickstart.yaml").string(), "train.train_iters=12",
            "train.global_batch_size=4", "train.micro_batch_size=4", "train.seq_length=64",
-           "train.eval_interval=12", "train.eval_iters=2", "train.sample_tokens=20",
+           "train.eval_interval=12", "train.eval_iters=2", "logger.sample_tokens=20",
            "logger.peak_tflops=1", "logger.log_interval=4"});
   ASSERT_EQ(r.status, 0) << r.err;
-  EXPECT_THAT(r.out, HasSubstr("Sample of generated text:"));
+  EXPECT_THAT(r.err, HasSubstr("sample at iteration 12: "));
   for (const char* line : {"\niterations   12\n", "\nloss         ", "\nvalidation   ",
                            "\nunigram      ", "\nmetrics      runs/quickstart/metrics.jsonl\n",
                            "\nplot         runs/quickstart/loss.svg\n",

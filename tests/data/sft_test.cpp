@@ -126,7 +126,8 @@ TEST_F(SftTest, SamplesArePackedAndEveryExampleIsADocument) {
   const auto texts = std::make_shared<const TaughtTexts>(read(lines, 64));
   ASSERT_EQ(texts->size(), 40);
   for (const bool pack : {false, true}) {
-    const SftDataset samples(texts, {0, 40}, {.sequence_length = 64, .seed = 3, .pack = pack});
+    const SftDataset samples(texts, {0, 40},
+                             {.sequence_length = 64, .order = {.seed = 3}, .pack = pack});
     EXPECT_TRUE(pack ? samples.samples_per_epoch() < 20 : samples.samples_per_epoch() == 40);
     std::multiset<std::string> seen, expected;
     for (int i = 0; i < 40; ++i)
@@ -219,6 +220,81 @@ TEST_F(SftTest, PartsAreCutOrHaveFilesOfTheirOwn) {
   small.vocab_size = 256;
   EXPECT_THAT(error_of<ConfigError>([&] { open_datasets(config, small); }),
               HasSubstr("try: model.vocab_size=257"));
+}
+
+TEST_F(SftTest, APromptIsWhatTheModelGoesOnFrom) {
+  const auto prompt = [&](const std::string& record, const RenderChat& render = {}) {
+    const std::vector<int32_t> tokens = prompt_of_record(record, render, tokenizer);
+    return tokenizer.decode(std::vector<int64_t>(tokens.begin(), tokens.end()));
+  };
+  const std::string question = "<|im_start|>user\nQ<|im_end|>\n<|im_start|>assistant\n";
+  EXPECT_EQ(prompt(talk("Q", "A")), question);
+  EXPECT_EQ(prompt(R"({"messages": [{"role": "user", "content": "Q"}]})"), question);
+  EXPECT_EQ(prompt(R"({"conversations": [{"from": "human", "value": "Q"}]})"), question);
+  EXPECT_EQ(prompt(R"({"prompt": "Q ", "completion": "A"})"), "Q ");
+  EXPECT_EQ(prompt(R"({"prompt": "Q "})"), "Q ");
+  EXPECT_EQ(prompt(R"({"text": "all"})"), "all");
+  const RenderChat short_form =
+      render_by(std::make_shared<const tokenizer::ChatTemplate>(
+                    "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}.{% endfor %}{% if "
+                    "add_generation_prompt %}a:{% endif %}"),
+                OrderedJson::object());
+  EXPECT_EQ(prompt(talk("Q", "A"), short_form), "u:Q.a:");
+  EXPECT_EQ(prompt(R"({"instruction": "Q", "input": "I"})", short_form), "u:Q\n\nI.a:");
+  // What is taught begins where the prompt ends.
+  const TaughtText text = teach_record(talk("Q", "A"), short_form, tokenizer);
+  EXPECT_EQ(std::ranges::find(text.taught, 1) - text.taught.begin(),
+            std::ssize(prompt(talk("Q", "A"), short_form)));
+}
+
+TEST_F(SftTest, AnEncoderReadsThePromptAndTheDecoderLearnsTheAnswer) {
+  const TaughtText pair = teach_pair(R"({"prompt": "ab", "completion": "xyz"})", tokenizer, 256);
+  EXPECT_THAT(pair.tokens, ElementsAre('a', 'b', 256, 'x', 'y', 'z', 256));
+  EXPECT_THAT(pair.taught, ElementsAre(0, 0, 0, 1, 1, 1, 1));
+  EXPECT_THAT(error_of<DataError>([&] { teach_pair(talk("Q", "A"), tokenizer, 256); }),
+              HasSubstr("neither prompt and completion nor instruction and output"));
+  const std::string lines = R"({"prompt": "ab", "completion": "xyz"})"
+                            "\n"
+                            R"({"prompt": "abcdefgh", "completion": "uvwxyz"})";
+  const auto texts = std::make_shared<const TaughtTexts>(
+      std::vector<std::string>{folder.write("pairs.jsonl", lines)}, DatasetConfig(), tokenizer,
+      TaughtTexts::Options{
+          .vocab_size = 258, .sequence_length = 5, .target_length = 4, .end_token = 256});
+  EXPECT_EQ(texts->num_cut(), 1);
+  EXPECT_EQ(texts->num_taught(), 8);
+  const TaughtPairs samples(
+      texts, {1, 2}, {.input_length = 5, .target_length = 4, .pad_token = 257, .start_token = 257});
+  const int64_t ids[] = {0};
+  const Batch batch = make_batch(samples, ids);
+  EXPECT_THAT(batch.ints("input_ids"), ElementsAre('a', 'b', 'c', 'd', 256)) << "ends with the end";
+  EXPECT_THAT(batch.ints("labels"), ElementsAre('u', 'v', 'w', 'x'));
+  EXPECT_THAT(batch.ints("decoder_input_ids"), ElementsAre(257, 'u', 'v', 'w'));
+  const TaughtPairs first(
+      texts, {0, 1}, {.input_length = 5, .target_length = 4, .pad_token = 257, .start_token = 257});
+  const Batch padded = make_batch(first, ids);
+  EXPECT_THAT(padded.ints("input_ids"), ElementsAre('a', 'b', 256, 257, 257));
+  EXPECT_THAT(padded.ints("labels"), ElementsAre('x', 'y', 'z', 256));
+}
+
+TEST(LengthOrder, GroupsBlocksFromTheLongest) {
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < 2500; ++i) lengths.push_back(i * 37 % 101);
+  const LengthOrder grouped(lengths, {.seed = 5, .grouped = true, .ends = true});
+  const LengthOrder random(lengths, {.seed = 5, .ends = true});
+  std::set<size_t> seen;
+  int64_t same = 0;
+  for (int64_t n = 0; n < 2500; ++n) {
+    const size_t i = grouped.at(n);
+    seen.insert(i);
+    same += i == random.at(n) ? 1 : 0;
+    if (n % LengthOrder::kBlock != 0) {
+      EXPECT_LE(lengths[i], lengths[grouped.at(n - 1)]) << n;
+    }
+  }
+  EXPECT_EQ(seen.size(), 2500u) << "each once an epoch";
+  EXPECT_LT(same, 100);
+  EXPECT_NE(lengths[grouped.at(1023)], lengths[grouped.at(1024)]) << "a new block begins";
+  EXPECT_THROW(grouped.at(2500), DataError);
 }
 
 } // namespace

@@ -50,7 +50,10 @@ PAGES = {
         pentatron train model.type=bert dataset.type=bert tokenizer.path=tokenizer.json model.hidden_size=32 checkpoint.save=tiny
         pentatron convert tiny DIR --format hf
         for i in $(seq 40); do echo "{\\"text\\": \\"word $i\\", \\"label\\": $((i % 3))}"; done | tee valid.jsonl > train.jsonl""",
-    "docs/finetuning.md": f"{MODEL}; cp -r DIR MODEL; {CHATS} > chats.jsonl",
+    "docs/finetuning.md": f"""{MODEL}; cp -r DIR MODEL; {CHATS} > chats.jsonl; ln -s $SOURCE/examples .
+        pentatron convert DIR SmolLM2-135M-Instruct.Q4_1.gguf --format gguf
+        sed -i '$ d' DIR/tokenizer_config.json; sed -i '$ s/$/,/' DIR/tokenizer_config.json
+        echo '"chat_template": "{{% for m in messages %}}{{{{ m.content }}}}{{% endfor %}}"}}' >> DIR/tokenizer_config.json""",
     "docs/precision.md": f"""{JSONL} > text.jsonl
 python3 -c "
 import json, struct
@@ -102,6 +105,7 @@ case "$1 $*" in
 "train "*"dataset.type=batches"*) exec {program} "$@" {SHORT_BATCHES} ;;
 "train "*"--help"*) exec {program} "$@" ;;
 "train "*) exec {program} "$@" {SHORT} ;;
+"finetune "*) exec {program} "$@" {SHORT_BATCHES} ;;
 *) exec {program} "$@" ;;
 esac
 """

@@ -210,5 +210,33 @@ TEST_F(AdapterRun, RefusesFieldsOfPeftThatChangeTheNumbers) {
   }
 }
 
+TEST_F(AdapterRun, TakesABaseInEightBits) {
+  const test::Trace plain = test::run(config({})),
+                    int8 = test::run(config({"peft.base_dtype=int8"}));
+  for (size_t i = 0; i < plain.steps.size(); ++i) {
+    const auto loss = [&](const test::Trace& run) { return run.steps[i]["loss"].get<double>(); };
+    EXPECT_NE(loss(int8), loss(plain));
+    EXPECT_NEAR(loss(int8), loss(plain), 0.01 * loss(plain));
+  }
+  test::run(config({save(), "peft.base_dtype=int8", "train.exit_interval=3"}));
+  const test::Trace rest = test::run(config({save(), "peft.base_dtype=int8"}, "auto"));
+  for (const auto& [name, weight] : int8.weights)
+    EXPECT_TRUE(at::equal(rest.weights.at(name), weight)) << name << " is quantised alike again";
+  EXPECT_THAT(error({"peft.base_dtype=int8", "ddp.zero_stage=3"}),
+              AllOf(HasSubstr("not supported with ddp.zero_stage=3"), HasSubstr("try: ddp")));
+  EXPECT_THAT(error({"peft.base_dtype=int8", "peft.type=none"}),
+              HasSubstr("peft.base_dtype has no effect without peft.type"));
+  const auto weights = [&](const char* dtype) {
+    const Config big =
+        load_config(std::nullopt,
+                    {"model.preset=llama2_7b", "peft.type=lora", "peft.r=16", "dtype=bf16",
+                     "train.seq_length=64", std::string("peft.base_dtype=") + dtype,
+                     "train.check_memory=false"},
+                    {}, 1);
+    return plan_memory(big, 1).rank.weights;
+  };
+  EXPECT_NEAR(weights("int8") / weights("model"), 0.55, 0.02);
+}
+
 } // namespace
 } // namespace pentatron::trainer

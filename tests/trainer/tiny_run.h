@@ -48,7 +48,6 @@ inline std::string write_documents(const std::string& file, int count, uint64_t 
   return file;
 }
 
-/// Documents of two to five sentences of one or two short words.
 /// Short conversations.
 inline void write_chats(const std::string& file, int count) {
   std::ofstream out(file);
@@ -57,6 +56,7 @@ inline void write_chats(const std::string& file, int count) {
         << R"("},{"role":"assistant","content":")" << i << ' ' << i * i << "\"}]}\n";
 }
 
+/// Documents of two to five sentences of one or two short words.
 inline std::string write_stories(const std::string& file, int count, uint64_t seed = 1) {
   const char* const words[] = {"Up", "So", "On", "It", "Go", "We", "He"};
   const Stream stream(seed, "stories");
@@ -173,7 +173,7 @@ inline Trace finish(trainer::Trainer& trainer) {
   trace.report = trainer.run();
   if (!trace.report.metrics.empty()) trace.steps = read_metrics(trace.report.metrics.string());
   for (const nn::Param& param : trainer.model().model.params())
-    trace.weights[param.name()] = param.value().clone();
+    trace.weights[param.name()] = param.dense_value().clone();
   for (const nn::Param& buffer : trainer.model().model.params().buffers())
     trace.weights[buffer.name()] = buffer.value().clone();
   return trace;

@@ -442,7 +442,8 @@ TEST_F(Training, BadInputIsOneSentence) {
   };
   checkpoint::write_tensors(file, {{"tokens", tokens}});
   EXPECT_THAT(error({"train.train_iters=3"}), HasSubstr("train.train_iters=3 needs 12 samples"));
-  EXPECT_THAT(error({"train.sample_tokens=9"}), HasSubstr("train.sample_tokens=9"));
+  EXPECT_THAT(error({"logger.sample_prompts=[a]"}),
+              HasSubstr("logger.sample_prompts needs a tokenizer"));
   EXPECT_THAT(error({"train.micro_batch_size=3"}), HasSubstr("train.micro_batch_size=3"));
   tokens[1][0][0] = 257;
   checkpoint::write_tensors(file, {{"tokens", tokens}});

@@ -7,13 +7,12 @@
 #include <optional>
 #include <set>
 
-#include <fnmatch.h>
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/nearest.h"
+#include "pentatron/base/text.h"
 #include "pentatron/checkpoint/hf/hf_export.h"
 #include "pentatron/checkpoint/hf/weight_map.h"
 #include "pentatron/models/model.h"
@@ -69,8 +68,7 @@ LinearModule module_of(const std::string& weight, const nn::ShardSpec& spec, int
 }
 
 bool matches(const std::string& pattern, const std::string& name) {
-  return fnmatch(pattern.c_str(), name.c_str(), 0) == 0 ||
-         fnmatch(("*." + pattern).c_str(), name.c_str(), 0) == 0;
+  return matches_pattern(pattern, name) || matches_pattern("*." + pattern, name);
 }
 
 bool matches(const std::string& pattern, const LinearModule& module) {

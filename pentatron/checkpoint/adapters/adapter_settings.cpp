@@ -22,6 +22,7 @@ void AdapterSettings::validate(config::Violations& violations, std::string_view 
   unused("lora_plus_ratio", lora_plus_ratio != fresh.lora_plus_ratio);
   unused("rank_pattern", !rank_pattern.empty());
   unused("alpha_pattern", !alpha_pattern.empty());
+  unused("base_dtype", base_dtype != fresh.base_dtype);
   unused("base", !base.empty());
 }
 

@@ -20,6 +20,13 @@ constexpr auto enum_names(AdapterType) {
                     config::name(AdapterType::kDora, "dora")};
 }
 
+/// How the frozen weights of linear layers are held.
+enum class BaseDtype : uint8_t { kModel, kInt8 };
+constexpr auto enum_names(BaseDtype) {
+  return std::array{config::name(BaseDtype::kModel, "model"),
+                    config::name(BaseDtype::kInt8, "int8")};
+}
+
 struct AdapterSettings {
   AdapterType type = AdapterType::kNone;
   int64_t r = 8;
@@ -29,6 +36,7 @@ struct AdapterSettings {
   bool use_rslora = false;
   double lora_plus_ratio = 1;
   std::vector<std::string> rank_pattern, alpha_pattern;
+  BaseDtype base_dtype = BaseDtype::kModel;
   std::string load;
   std::string base;
 
@@ -66,6 +74,9 @@ struct AdapterSettings {
         field("alpha_pattern", &C::alpha_pattern,
               "alphas of some target modules in place of alpha, such as [\"q_proj=32\"]")
             .on_resume(OnResume::kState),
+        field("base_dtype", &C::base_dtype,
+              "type of the frozen weights of linear layers and experts; model: dtype; int8: 8 bits "
+              "with a scale for each 32 columns, quantised when the model is loaded"),
         field(
             "load", &C::load,
             "folder of a Hugging Face PEFT adapter to start from; its adapter_config.json decides "

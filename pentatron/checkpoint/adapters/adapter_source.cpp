@@ -53,10 +53,14 @@ at::Tensor whole_tensor(CheckpointReader& reader, const std::string& name) {
   return tensor;
 }
 
-Adapter adapter_in(CheckpointReader& reader) {
+SavedAdapterRun run_in(const CheckpointReader& reader) {
   SavedAdapterRun saved;
   config::Violations ignored; // of the other sections
   config::apply_yaml(saved, reader.manifest().config_yaml, "", ignored);
+  return saved;
+}
+
+Adapter adapter_in(CheckpointReader& reader, const SavedAdapterRun& saved) {
   Adapter adapter{.settings = saved.peft, .modules = {}, .tensors = {}};
   config::Violations violations;
   adapter.modules =
@@ -223,7 +227,7 @@ Adapter read_adapter(const fs::path& where, ModelSource& base) {
     if (const auto checkpoint = checkpoint_of(where)) {
       CheckpointReader reader(*checkpoint);
       check_base(base, base_of(reader), checkpoint->string());
-      return adapter_in(reader);
+      return adapter_in(reader, run_in(reader));
     }
   }
   Adapter adapter{.settings = read_peft_settings(where), .modules = {}, .tensors = {}};
@@ -239,11 +243,6 @@ Adapter read_adapter(const fs::path& where, ModelSource& base) {
   return adapter;
 }
 
-std::unique_ptr<ModelSource> merge_adapter(std::unique_ptr<ModelSource> base, Adapter adapter,
-                                           const fs::path& path) {
-  return std::make_unique<MergedSource>(std::move(base), std::move(adapter), path);
-}
-
 std::unique_ptr<ModelSource> open_adapted(const std::string& where) {
   const size_t mark = where.find(kWithAdapter);
   if (mark != std::string::npos) {
@@ -251,7 +250,7 @@ std::unique_ptr<ModelSource> open_adapted(const std::string& where) {
     const std::string from = where.substr(mark + kWithAdapter.size());
     Adapter adapter = naming(
         "--adapter ", from, [&] { return read_adapter(from, *base); }, "the folder of an adapter");
-    return merge_adapter(std::move(base), std::move(adapter), where);
+    return std::make_unique<MergedSource>(std::move(base), std::move(adapter), where);
   }
   CheckpointReader reader(where);
   const AdapterBase named = base_of(reader);
@@ -268,7 +267,7 @@ std::unique_ptr<ModelSource> open_adapted(const std::string& where) {
                            where, parts_of(error.what()).sentence, where);
   }
   check_base(*base, named, where);
-  return merge_adapter(std::move(base), adapter_in(reader), where);
+  return std::make_unique<MergedSource>(std::move(base), adapter_in(reader, run_in(reader)), where);
 }
 
 bool holds_adapters(const fs::path& checkpoint) {
@@ -278,10 +277,8 @@ bool holds_adapters(const fs::path& checkpoint) {
 void write_peft_of(const fs::path& checkpoint, const fs::path& target) {
   CheckpointReader reader(checkpoint);
   const AdapterBase base = base_of(reader);
-  const Adapter adapter = adapter_in(reader);
-  SavedAdapterRun saved;
-  config::Violations ignored;
-  config::apply_yaml(saved, reader.manifest().config_yaml, "", ignored);
+  const SavedAdapterRun saved = run_in(reader);
+  const Adapter adapter = adapter_in(reader, saved);
   AtomicDirectory aside(target);
   const std::string model = base.model.starts_with("hf:") ? base.model.substr(3) : base.model;
   write_peft(aside.path(), adapter, linear_modules(saved.model, family_in(reader)), model,

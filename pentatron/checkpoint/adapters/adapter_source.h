@@ -33,11 +33,8 @@ void check_base(ModelSource& model, const AdapterBase& base, const std::string& 
 /// and read_peft_tensors() throw; CheckpointError if a checkpoint belongs to another base.
 Adapter read_adapter(const std::filesystem::path& where, ModelSource& base);
 
-/// The base with W + s B A in place of W (DoRA: its rows scaled), computed in fp64 while it is
-/// read.
-std::unique_ptr<ModelSource> merge_adapter(std::unique_ptr<ModelSource> base, Adapter adapter);
-
-/// "MODEL with adapter DIR", which open_model() takes as the model with the adapter merged into it.
+/// "MODEL with adapter DIR", which open_model() takes as the model with the adapter merged into it:
+/// W + s B A in place of W (DoRA: its rows scaled), computed in fp64 while it is read.
 inline constexpr std::string_view kWithAdapter = " with adapter ";
 /// The same of a checkpoint that holds adapters alone, whose base is where the run started from.
 std::unique_ptr<ModelSource> open_adapted(const std::string& where);

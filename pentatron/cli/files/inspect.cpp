@@ -1,7 +1,5 @@
 #include <CLI/CLI.hpp>
 
-#include <unistd.h>
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -11,6 +9,7 @@
 #include "pentatron/base/log.h"
 #include "pentatron/base/naming.h"
 #include "pentatron/cli/files/file_verbs.h"
+#include "pentatron/cli/files/terminal.h"
 #include "pentatron/data/config.h"
 #include "pentatron/data/gpt/blend.h"
 #include "pentatron/data/gpt/gpt_dataset.h"
@@ -84,9 +83,8 @@ std::string colored(const data::Tokenizer& tokenizer, const std::vector<int64_t>
   for (size_t begin = 0; begin < tokens.size();) {
     size_t end = begin;
     while (end < tokens.size() && taught[end] == taught[begin]) ++end;
-    std::string part = tokenizer.decode_with_special(std::span(tokens).subspan(begin, end - begin));
-    for (char& c : part) // a file cannot steer the terminal
-      if ((static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == 0x7f) c = '?';
+    const std::string part =
+        for_terminal(tokenizer.decode_with_special(std::span(tokens).subspan(begin, end - begin)));
     text += taught[begin] != 0 ? fmt::format("\x1b[1;32m{}\x1b[0m", part) : part;
     begin = end;
   }
@@ -112,7 +110,7 @@ int print_examples(const SampleArguments& a) {
                                       texts.tokens(index) + texts.length(index));
     const std::vector<uint8_t> taught(texts.taught(index),
                                       texts.taught(index) + texts.length(index));
-    if (a.text && ::isatty(STDOUT_FILENO) != 0) {
+    if (a.text && on_terminal()) {
       fmt::print("{}\n", colored(*tokenizer, tokens, taught));
       continue;
     }
@@ -134,7 +132,8 @@ int print_examples(const SampleArguments& a) {
 int print_samples(const SampleArguments& a) {
   if (!a.sft.empty()) return print_examples(a);
   if (a.prefix.empty())
-    throw ConfigError("neither --prefix nor --sft says what to show\n  try: --prefix PREFIX");
+    throw ConfigError("inspect samples needs one of --prefix and --sft, and none is given\n  try: "
+                      "--prefix PREFIX");
   if (!a.text && !a.tokenizer.empty())
     raise<ConfigError>("--tokenizer {} has no effect without --text\n  try: --text", a.tokenizer);
   if (a.text && a.tokenizer.empty())
@@ -186,37 +185,46 @@ int print_blend(const BlendArguments& a) {
 void add_samples(CLI::App& verb, Action& chosen) {
   auto a = std::make_shared<SampleArguments>();
   CLI::App* samples =
-      verb.add_subcommand("samples", "print the tokens of samples of a corpus as JSON");
+      verb.add_subcommand("samples", "print the tokens of samples as JSON: of a corpus, or of "
+                                     "examples for fine-tuning");
   CLI::Option* const prefix =
       samples->add_option("--prefix", a->prefix, "corpus: prefix of PREFIX.bin and PREFIX.idx");
-  samples
-      ->add_option("--sft", a->sft,
-                   "JSON Lines for dataset.type=sft: its examples in their order, and which tokens "
-                   "are learned; with --text on a terminal these are green")
-      ->excludes(prefix);
-  samples
-      ->add_option("--order", a->order, "order of samples, like dataset.order: megatron or stable")
-      ->check(CLI::IsMember({"megatron", "stable"}))
-      ->capture_default_str();
+  CLI::Option* const sft =
+      samples
+          ->add_option("--sft", a->sft,
+                       "JSON Lines for dataset.type=sft: its examples in their order, and which "
+                       "tokens are learned; with --text on a terminal these are green")
+          ->excludes(prefix);
+  // Examples are shown as they stand in the file.
+  std::vector<CLI::Option*> of_corpus;
+  of_corpus.push_back(samples
+                          ->add_option("--order", a->order,
+                                       "order of samples, like dataset.order: megatron or stable")
+                          ->check(CLI::IsMember({"megatron", "stable"}))
+                          ->capture_default_str());
   samples->add_option("--sequence-length", a->sequence_length, "number of tokens in each sample")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  samples
-      ->add_option("--num-samples", a->num_samples,
-                   "with --order megatron, which depends on it: number of samples that the run "
-                   "takes from this part; default: one epoch")
-      ->check(CLI::PositiveNumber);
-  samples
-      ->add_option("--seed", a->dataset.seed,
-                   "random seed for the order of samples, like dataset.seed")
-      ->capture_default_str();
-  samples
-      ->add_option("--split", a->dataset.split,
-                   "proportions of training, validation and test data, like dataset.split")
-      ->capture_default_str();
-  samples->add_option("--part", a->part, "part of the data: train, valid or test")
-      ->check(CLI::IsMember({"train", "valid", "validation", "test"}))
-      ->capture_default_str();
+  of_corpus.push_back(
+      samples
+          ->add_option("--num-samples", a->num_samples,
+                       "with --order megatron, which depends on it: number of samples that the run "
+                       "takes from this part; default: one epoch")
+          ->check(CLI::PositiveNumber));
+  of_corpus.push_back(samples
+                          ->add_option("--seed", a->dataset.seed,
+                                       "random seed for the order of samples, like dataset.seed")
+                          ->capture_default_str());
+  of_corpus.push_back(
+      samples
+          ->add_option("--split", a->dataset.split,
+                       "proportions of training, validation and test data, like dataset.split")
+          ->capture_default_str());
+  of_corpus.push_back(
+      samples->add_option("--part", a->part, "part of the data: train, valid or test")
+          ->check(CLI::IsMember({"train", "valid", "validation", "test"}))
+          ->capture_default_str());
+  for (CLI::Option* const option : of_corpus) option->excludes(sft);
   samples
       ->add_option("--index", a->indices,
                    "numbers of the samples to print, counted from 0, separated by commas")

@@ -85,12 +85,16 @@ BertTokens::BertTokens(const DatasetConfig& config, SpecialTokens& special)
       sep(special.find("dataset.sep_token", config.sep_token, kSepNames)),
       mask(special.find("dataset.mask_token", config.mask_token, kMaskNames)) {}
 
-T5Tokens::T5Tokens(const DatasetConfig& config, const Tokenizer& tokenizer, SpecialTokens& special)
-    : pad(special.find("dataset.pad_token", config.pad_token, kPadNames)) {
+int64_t find_eos(const DatasetConfig& config, const Tokenizer& tokenizer, SpecialTokens& special) {
   const bool by_name = !config.eos_token.empty() || tokenizer.token_id(kEosNames[0]);
-  eos = by_name || tokenizer.eod() < 0
-            ? special.find("dataset.eos_token", config.eos_token, kEosNames)
-            : tokenizer.eod();
+  return by_name || tokenizer.eod() < 0
+             ? special.find("dataset.eos_token", config.eos_token, kEosNames)
+             : tokenizer.eod();
+}
+
+T5Tokens::T5Tokens(const DatasetConfig& config, const Tokenizer& tokenizer, SpecialTokens& special)
+    : pad(special.find("dataset.pad_token", config.pad_token, kPadNames)),
+      eos(find_eos(config, tokenizer, special)) {
   // The vocabulary is asked for before the configuration is checked.
   sentinels =
       special.sentinels(std::min<int64_t>(config.vocab_extra_ids, DatasetConfig::kMaxExtraIds));

@@ -58,6 +58,10 @@ struct BertTokens {
   int64_t pad, cls, sep, mask;
 };
 
+/// The token behind inputs and targets of T5: dataset.eos_token, else </s>, else the one that ends
+/// documents.
+int64_t find_eos(const DatasetConfig& config, const Tokenizer& tokenizer, SpecialTokens& special);
+
 /// Those of dataset.type=t5.
 struct T5Tokens {
   T5Tokens(const DatasetConfig& config, const Tokenizer& tokenizer, SpecialTokens& special);

@@ -106,15 +106,25 @@ T5Sample T5Dataset::sample(int64_t n) const {
   return out;
 }
 
+template <class Token>
+void T5Dataset::write(std::span<const Token> input, std::span<const Token> target, int64_t start,
+                      const SampleView& view) {
+  std::ranges::copy(input, view.ints(kT5Inputs).begin());
+  view.set_real(0, {0, std::ssize(input)});
+  std::ranges::copy(target, view.ints(kT5Labels).begin());
+  view.set_real(1, {0, std::ssize(target)});
+  const std::span<int64_t> inputs = view.ints(kT5DecoderInputs);
+  inputs[0] = start;
+  std::copy(target.begin(), target.end() - 1, inputs.begin() + 1);
+}
+template void T5Dataset::write(std::span<const int64_t>, std::span<const int64_t>, int64_t,
+                               const SampleView&);
+template void T5Dataset::write(std::span<const int32_t>, std::span<const int32_t>, int64_t,
+                               const SampleView&);
+
 void T5Dataset::sample(int64_t n, const SampleView& view) const {
   const T5Sample drawn = sample(n);
-  std::ranges::copy(drawn.input, view.ints(kT5Inputs).begin());
-  view.set_real(0, {0, std::ssize(drawn.input)});
-  std::ranges::copy(drawn.target, view.ints(kT5Labels).begin());
-  view.set_real(1, {0, std::ssize(drawn.target)});
-  const std::span<int64_t> inputs = view.ints(kT5DecoderInputs);
-  inputs[0] = options_.start_token;
-  std::copy(drawn.target.begin(), drawn.target.end() - 1, inputs.begin() + 1);
+  write<int64_t>(drawn.input, drawn.target, options_.start_token, view);
 }
 
 } // namespace pentatron::data

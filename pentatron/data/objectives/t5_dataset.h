@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "pentatron/base/philox.h"
@@ -40,6 +41,11 @@ class T5Dataset final : public Dataset {
   /// Throws ConfigError if there are fewer sentinels than spans, or `plain` is too short.
   T5Dataset(std::shared_ptr<const TokenDataset> plain, const Options& options);
 
+  /// Writes a sample. `start`: the first input of the decoder. Neither sequence is empty or longer
+  /// than that of its stream.
+  template <class Token>
+  static void write(std::span<const Token> input, std::span<const Token> target, int64_t start,
+                    const SampleView& view);
   /// What fields() are; `pad` fills inputs.
   static std::vector<BatchField> fields_with(double pad = 0);
   /// The length of the target that belongs to inputs of `options.input_length`.

@@ -49,7 +49,7 @@ answers_by_difference(const OrderedJson& messages, const std::string& whole,
 
 } // namespace
 
-ChatText render_chatml(const OrderedJson& messages, const OrderedJson&) {
+ChatText render_chatml(const OrderedJson& messages, const OrderedJson&, ChatEnd end) {
   ChatText chat;
   for (const OrderedJson& message : messages) {
     const std::string role = text_of(message, "role");
@@ -58,12 +58,13 @@ ChatText render_chatml(const OrderedJson& messages, const OrderedJson&) {
     chat.text += text_of(message, "content") + "<|im_end|>\n";
     if (role == "assistant") chat.answers.push_back({begin, chat.text.size()});
   }
+  if (end == ChatEnd::kAnswer) chat.text += "<|im_start|>assistant\n";
   return chat;
 }
 
 RenderChat render_by(std::shared_ptr<const tokenizer::ChatTemplate> program, OrderedJson names) {
-  return [program = std::move(program), names = std::move(names)](const OrderedJson& messages,
-                                                                  const OrderedJson& tools) {
+  return [program = std::move(program), names = std::move(names)](
+             const OrderedJson& messages, const OrderedJson& tools, ChatEnd end) {
     const auto render = [&](const OrderedJson& some, bool prompt, std::vector<TextSpan>* marks) {
       OrderedJson variables = names;
       variables["messages"] = some;
@@ -77,6 +78,10 @@ RenderChat render_by(std::shared_ptr<const tokenizer::ChatTemplate> program, Ord
       return text;
     };
     ChatText chat;
+    if (end == ChatEnd::kAnswer) {
+      chat.text = render(messages, true, nullptr);
+      return chat;
+    }
     chat.text = render(messages, false, &chat.answers);
     if (!program->marks_answers())
       chat.answers =

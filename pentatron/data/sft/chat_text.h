@@ -28,12 +28,17 @@ struct ChatText {
   std::vector<TextSpan> answers; ///< of the role "assistant", in order
 };
 
-/// messages: [{"role", "content", ...}, ...]; tools: null or a list.
-using RenderChat = std::function<ChatText(const OrderedJson& messages, const OrderedJson& tools)>;
+/// What follows the last message.
+enum class ChatEnd : uint8_t { kNothing, kAnswer };
+
+/// messages: [{"role", "content", ...}, ...]; tools: null or a list. With ChatEnd::kAnswer the text
+/// ends with the beginning of an answer, and its answers are not located.
+using RenderChat =
+    std::function<ChatText(const OrderedJson& messages, const OrderedJson& tools, ChatEnd end)>;
 
 /// "<|im_start|>user\nHello<|im_end|>\n" for each message; an answer ends with its <|im_end|> and
 /// line end. Throws DataError for messages without role and content.
-ChatText render_chatml(const OrderedJson& messages, const OrderedJson& tools);
+ChatText render_chatml(const OrderedJson& messages, const OrderedJson& tools, ChatEnd end);
 
 /// By a template with the variables `names`, such as bos_token. Answers are what stands between its
 /// marks {% generation %} and {% endgeneration %}; without marks, what a message adds behind the

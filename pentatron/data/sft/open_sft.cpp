@@ -1,13 +1,27 @@
+#include <algorithm>
 #include <filesystem>
+#include <optional>
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/data/input_files.h"
+#include "pentatron/data/objectives/special_tokens.h"
 #include "pentatron/data/sft/sft_dataset.h"
 
 namespace pentatron::data {
 
 namespace {
+
+/// What the decoder of a model with an encoder begins with, unless with padding.
+std::optional<int64_t> start_token(const DatasetContext& context) {
+  for (const BatchField& field : context.fields)
+    if (field.start_token) return field.start_token;
+  return std::nullopt;
+}
+
+bool has_decoder(const std::vector<BatchField>& fields) {
+  return std::ranges::any_of(fields, [](const auto& field) { return field.stream == "decoder"; });
+}
 
 class SftOpener {
  public:
@@ -20,6 +34,17 @@ class SftOpener {
                          "  try: model.vocab_size={}",
                          context.vocab_size, tokenizer.vocab_size(), tokenizer.name(),
                          tokenizer.vocab_size());
+    const int32_t eod = tokenizer.eod();
+    pad_ = eod >= 0 ? eod : 0;
+    if (!has_decoder(context.fields)) {
+      check_without_encoder();
+      return;
+    }
+    SpecialTokens special(tokenizer);
+    pad_ = special.find("dataset.pad_token", config.pad_token, kPadNames);
+    end_ = static_cast<int32_t>(find_eos(config, tokenizer, special));
+    special.check(context.vocab_size);
+    target_length_ = sft_target_length(config, context.sequence_length);
   }
 
   Datasets open() {
@@ -34,27 +59,47 @@ class SftOpener {
     }
     sets_.report = report_;
     sets_.summary = report_.to_string() + figures_;
-    if (!context_.render_chat)
+    if (!context_.render_chat && !target_length_)
       sets_.summary += "\n  the tokenizer has no chat template: messages are written as ChatML";
     return std::move(sets_);
   }
 
  private:
+  void check_without_encoder() const {
+    if (config_.group_by_length && config_.pack)
+      throw ConfigError("dataset.group_by_length=true has no effect with dataset.pack=true, which "
+                        "fills samples\n  try: dataset.pack=false");
+    const auto refuse = [](const char* key, const std::string& value) {
+      raise<ConfigError>("dataset.{}={} has no effect with dataset.type=sft on a model without an "
+                         "encoder\n  try: remove dataset.{}",
+                         key, value, key);
+    };
+    if (config_.decoder_seq_length > 0)
+      refuse("decoder_seq_length", fmt::to_string(config_.decoder_seq_length));
+    if (!config_.pad_token.empty()) refuse("pad_token", config_.pad_token);
+    if (!config_.eos_token.empty()) refuse("eos_token", config_.eos_token);
+  }
+
   std::shared_ptr<const TaughtTexts> read(const std::string& paths, const char* option) {
     const auto texts = std::make_shared<const TaughtTexts>(
         split_paths(paths), config_, *context_.tokenizer,
         TaughtTexts::Options{.option = option,
                              .render = context_.render_chat,
                              .vocab_size = context_.vocab_size,
-                             .sequence_length = context_.sequence_length});
+                             .sequence_length = context_.sequence_length,
+                             .target_length = target_length_,
+                             .end_token = end_});
     report_.merge(texts->report());
     sets_.files.insert(sets_.files.end(), texts->files().begin(), texts->files().end());
     const int64_t tokens = texts->num_tokens(0, texts->size());
     figures_ += fmt::format("\n  {}: {} of {} are learned", option,
                             counted(texts->num_taught(), "token"), format_grouped(tokens));
     if (texts->num_cut() > 0)
-      figures_ += fmt::format("; {} cut to {}", counted(texts->num_cut(), "example"),
-                              counted(context_.sequence_length + 1, "token"));
+      figures_ +=
+          fmt::format("; {} cut to {}", counted(texts->num_cut(), "example"),
+                      target_length_ ? fmt::format("{} and {} tokens", context_.sequence_length,
+                                                   *target_length_)
+                                     : counted(context_.sequence_length + 1, "token"));
     if (texts->num_left_out() > 0)
       figures_ += fmt::format("; {} left out, without an answer in that length",
                               counted(texts->num_left_out(), "example"));
@@ -69,29 +114,51 @@ class SftOpener {
 
   void add(Part part, const std::shared_ptr<const TaughtTexts>& texts, StreamRange range) {
     if (range.size() == 0) return;
-    const int32_t eod = context_.tokenizer->eod();
-    const auto samples = std::make_shared<SftDataset>(
-        texts, range,
-        SftDataset::Options{.sequence_length = context_.sequence_length,
-                            .seed = config_.seed,
-                            .name = std::string(name_of(part)),
-                            .pack = config_.pack,
-                            .ends = part != Part::kTrain,
-                            .pad_token = eod >= 0 ? eod : 0});
+    const LengthOrder::Options order{.seed = config_.seed,
+                                     .name = std::string(name_of(part)),
+                                     .grouped = config_.group_by_length && part == Part::kTrain,
+                                     .ends = part != Part::kTrain};
+    const std::shared_ptr<const Dataset> samples = make_samples(texts, range, order);
     sets_[part] = samples;
     sets_.size(part) = {range.size(), texts->num_tokens(range.begin, range.end)};
     figures_ += fmt::format("\n  {}: {} in {}", name_of(part), counted(range.size(), "example"),
                             counted(samples->samples_per_epoch(), "sample"));
   }
 
+  std::shared_ptr<const Dataset> make_samples(const std::shared_ptr<const TaughtTexts>& texts,
+                                              StreamRange range,
+                                              const LengthOrder::Options& order) const {
+    if (target_length_)
+      return std::make_shared<TaughtPairs>(
+          texts, range,
+          TaughtPairs::Options{.input_length = context_.sequence_length,
+                               .target_length = *target_length_,
+                               .order = order,
+                               .pad_token = pad_,
+                               .start_token = start_token(context_).value_or(pad_)});
+    return std::make_shared<SftDataset>(
+        texts, range,
+        SftDataset::Options{.sequence_length = context_.sequence_length,
+                            .order = order,
+                            .pack = config_.pack,
+                            .pad_token = pad_});
+  }
+
   const DatasetConfig& config_;
   const DatasetContext& context_;
+  int64_t pad_ = 0;
+  int32_t end_ = -1;
+  std::optional<int64_t> target_length_; ///< of a model with an encoder
   InputReport report_{config_.on_bad_input};
   std::string figures_;
   Datasets sets_;
 };
 
 } // namespace
+
+int64_t sft_target_length(const DatasetConfig& config, int64_t sequence_length) {
+  return config.decoder_seq_length > 0 ? config.decoder_seq_length : sequence_length;
+}
 
 Datasets open_sft(const DatasetConfig& config, const DatasetContext& context) {
   return SftOpener(config, context).open();

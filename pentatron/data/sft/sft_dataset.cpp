@@ -1,15 +1,31 @@
 #include "pentatron/data/sft/sft_dataset.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "pentatron/base/error.h"
 #include "pentatron/data/batch.h"
 #include "pentatron/data/byte_source.h"
 #include "pentatron/data/input_files.h"
+#include "pentatron/data/objectives/t5_dataset.h"
 #include "pentatron/data/permutation.h"
 #include "pentatron/data/record_reader.h"
 
 namespace pentatron::data {
+
+namespace {
+
+void check_vocabulary(const TaughtText& text, int64_t vocab_size) {
+  for (const int32_t token : text.tokens)
+    if (token >= vocab_size)
+      raise<DataError>("token {} is outside model.vocab_size={}", token, vocab_size);
+}
+
+std::optional<int64_t> size_of(const LengthOrder& order) {
+  return order.ends() ? std::optional(order.samples()) : std::nullopt;
+}
+
+} // namespace
 
 TaughtTexts::TaughtTexts(const std::vector<std::string>& paths, const DatasetConfig& config,
                          const Tokenizer& tokenizer, const Options& options)
@@ -58,7 +74,10 @@ void TaughtTexts::read(const std::filesystem::path& file, const DatasetConfig& c
     }
     if (record.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     try {
-      add(teach_record(record, options.render, tokenizer, config.text_key), options);
+      if (options.target_length)
+        add_pair(teach_pair(record, tokenizer, options.end_token), options);
+      else
+        add(teach_record(record, options.render, tokenizer, config.text_key), options);
       ++report_.documents;
       report_.text_bytes += static_cast<int64_t>(record.size());
     } catch (const DataError& error) {
@@ -68,9 +87,7 @@ void TaughtTexts::read(const std::filesystem::path& file, const DatasetConfig& c
 }
 
 void TaughtTexts::add(TaughtText text, const Options& options) {
-  for (const int32_t token : text.tokens)
-    if (token >= options.vocab_size)
-      raise<DataError>("token {} is outside model.vocab_size={}", token, options.vocab_size);
+  check_vocabulary(text, options.vocab_size);
   // Its last token is a label alone.
   const auto room = static_cast<size_t>(options.sequence_length) + 1;
   const auto first =
@@ -90,41 +107,80 @@ void TaughtTexts::add(TaughtText text, const Options& options) {
     ++empty_;
     return;
   }
-  num_taught_ += taught;
+  append(text);
+}
+
+void TaughtTexts::add_pair(TaughtText text, const Options& options) {
+  check_vocabulary(text, options.vocab_size);
+  const auto answer = std::ranges::find(text.taught, 1) - text.taught.begin();
+  const int64_t source = answer, target = std::ssize(text.tokens) - answer;
+  if (source > options.sequence_length || target > *options.target_length) ++cut_;
+  TaughtText cut;
+  const auto keep = [&](int64_t begin, int64_t length, uint8_t taught) {
+    cut.tokens.insert(cut.tokens.end(), text.tokens.begin() + begin,
+                      text.tokens.begin() + begin + length);
+    cut.taught.resize(cut.tokens.size(), taught);
+  };
+  keep(0, std::min(source, options.sequence_length), 0);
+  cut.tokens.back() = options.end_token; // of a prompt that is cut too
+  keep(answer, std::min(target, *options.target_length), 1);
+  append(cut);
+}
+
+void TaughtTexts::append(const TaughtText& text) {
+  num_taught_ += std::count(text.taught.begin() + 1, text.taught.end(), 1);
   tokens_.insert(tokens_.end(), text.tokens.begin(), text.tokens.end());
   taught_.insert(taught_.end(), text.taught.begin(), text.taught.end());
   begins_.push_back(static_cast<int64_t>(tokens_.size()));
 }
 
-SftDataset::SftDataset(std::shared_ptr<const TaughtTexts> texts, StreamRange range,
-                       const Options& options)
-    : texts_(std::move(texts)), options_(options), streams_{{"tokens", options.sequence_length}},
-      fields_(next_token_fields()) {
-  PT_DCHECK(range.size() > 0);
-  fields_[0].fill = static_cast<double>(options.pad_token);
-  int64_t used = 0;
-  for (int64_t i = range.begin; i < range.end; ++i) {
-    const int64_t places = texts_->length(i) - 1; // its last token is a label alone
-    if (firsts_.empty() || !options_.pack || used + places > options_.sequence_length) {
-      firsts_.push_back(i);
-      used = 0;
-    }
-    used += places;
-  }
-  firsts_.push_back(range.end);
-}
+LengthOrder::LengthOrder(std::vector<int64_t> lengths, const Options& options)
+    : lengths_(std::move(lengths)), options_(options) {}
 
-std::optional<int64_t> SftDataset::size() const {
-  return options_.ends ? std::optional(samples_per_epoch()) : std::nullopt;
-}
-
-void SftDataset::sample(int64_t n, const SampleView& view) const {
-  const auto count = static_cast<uint64_t>(samples_per_epoch()), number = static_cast<uint64_t>(n);
+size_t LengthOrder::at(int64_t n) const {
+  const auto count = static_cast<uint64_t>(samples()), number = static_cast<uint64_t>(n);
   if (n < 0 || (options_.ends && number >= count))
     raise<DataError>("the {} data has {} samples, so sample {} does not exist", options_.name,
                      count, n + 1);
   const Permutation order(options_.seed, "taught texts " + options_.name, number / count, count);
-  const auto pack = static_cast<size_t>(order(number % count));
+  const uint64_t place = number % count;
+  if (!options_.grouped) return static_cast<size_t>(order(place));
+  const uint64_t begin = place / kBlock * kBlock;
+  std::vector<size_t> block(std::min<uint64_t>(kBlock, count - begin));
+  for (size_t i = 0; i < block.size(); ++i) block[i] = static_cast<size_t>(order(begin + i));
+  std::ranges::stable_sort(block, std::greater(), [&](size_t i) { return lengths_[i]; });
+  return block[place - begin];
+}
+
+SftDataset::SftDataset(std::shared_ptr<const TaughtTexts> texts, StreamRange range,
+                       const Options& options)
+    : texts_(std::move(texts)), options_(options),
+      order_(pack(range), options.order), streams_{{"tokens", options.sequence_length}},
+      fields_(next_token_fields()) {
+  fields_[0].fill = static_cast<double>(options.pad_token);
+}
+
+std::vector<int64_t> SftDataset::pack(StreamRange range) {
+  PT_DCHECK(range.size() > 0);
+  std::vector<int64_t> lengths;
+  for (int64_t i = range.begin; i < range.end; ++i) {
+    const int64_t places = texts_->length(i) - 1; // its last token is a label alone
+    if (lengths.empty() || !options_.pack || lengths.back() + places > options_.sequence_length) {
+      firsts_.push_back(i);
+      lengths.push_back(0);
+    }
+    lengths.back() += places;
+  }
+  firsts_.push_back(range.end);
+  return lengths;
+}
+
+std::optional<int64_t> SftDataset::size() const {
+  return size_of(order_);
+}
+
+void SftDataset::sample(int64_t n, const SampleView& view) const {
+  const size_t pack = order_.at(n);
   const std::span<int64_t> ids = view.ints(0), labels = view.ints(1);
   const std::span<int64_t> positions = view.position_ids(0);
   int64_t place = 0;
@@ -148,6 +204,31 @@ void SftDataset::sample(int64_t n, const SampleView& view) const {
   begin(); // padding is a document that teaches nothing
   for (int64_t k = 0; place + k < options_.sequence_length; ++k)
     positions[static_cast<size_t>(place + k)] = k;
+}
+
+TaughtPairs::TaughtPairs(std::shared_ptr<const TaughtTexts> texts, StreamRange range,
+                         const Options& options)
+    : texts_(std::move(texts)), options_(options), first_(range.begin),
+      order_(
+          [&] {
+            std::vector<int64_t> lengths;
+            for (int64_t i = range.begin; i < range.end; ++i) lengths.push_back(texts_->length(i));
+            return lengths;
+          }(),
+          options.order),
+      streams_{{"encoder", options.input_length}, {"decoder", options.target_length}},
+      fields_(T5Dataset::fields_with(static_cast<double>(options.pad_token))) {}
+
+std::optional<int64_t> TaughtPairs::size() const {
+  return size_of(order_);
+}
+
+void TaughtPairs::sample(int64_t n, const SampleView& view) const {
+  const int64_t i = first_ + static_cast<int64_t>(order_.at(n));
+  const std::span tokens(texts_->tokens(i), static_cast<size_t>(texts_->length(i)));
+  const uint8_t* const taught = texts_->taught(i);
+  const auto source = static_cast<size_t>(std::find(taught, taught + tokens.size(), 1) - taught);
+  T5Dataset::write(tokens.first(source), tokens.subspan(source), options_.start_token, view);
 }
 
 } // namespace pentatron::data

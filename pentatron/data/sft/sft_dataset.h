@@ -1,4 +1,4 @@
-/// Examples to fine-tune on, several in a sample, of which only the answers are learned.
+/// Examples to fine-tune on, of which only the answers are learned.
 #pragma once
 
 #include <memory>
@@ -18,6 +18,9 @@ class TaughtTexts {
     RenderChat render = {};
     int64_t vocab_size = 0;      ///< token ids are below it
     int64_t sequence_length = 0; ///< longer examples are cut at their end
+    /// Of a model with an encoder, which reads the prompt: longer answers are cut at their end.
+    std::optional<int64_t> target_length = {};
+    int32_t end_token = -1; ///< of one: behind prompts and answers
   };
   /// Reads JSON lines and arrays of objects (taught_text.h), each also as .gz or .zst. Bad lines as
   /// `config` says. Examples in which nothing is learned within a sample are left out. Throws
@@ -44,6 +47,8 @@ class TaughtTexts {
   void read(const std::filesystem::path& file, const DatasetConfig& config,
             const Tokenizer& tokenizer, const Options& options);
   void add(TaughtText text, const Options& options);
+  void add_pair(TaughtText text, const Options& options);
+  void append(const TaughtText& text);
 
   std::vector<int32_t> tokens_;
   std::vector<uint8_t> taught_;
@@ -54,17 +59,38 @@ class TaughtTexts {
   std::vector<std::filesystem::path> files_;
 };
 
+/// The order of samples of different lengths: sample n is a pure function of (options, n).
+class LengthOrder {
+ public:
+  struct Options {
+    uint64_t seed = 0;
+    std::string name = "train";
+    /// Of blocks of kBlock samples in random order, the longest come first. Otherwise every order
+    /// is as likely.
+    bool grouped = false;
+    bool ends = false; ///< after one epoch
+  };
+  static constexpr int64_t kBlock = 1024;
+  LengthOrder(std::vector<int64_t> lengths, const Options& options);
+
+  int64_t samples() const { return std::ssize(lengths_); }
+  bool ends() const { return options_.ends; }
+  /// Which sample comes as the n-th. Throws DataError behind the end.
+  size_t at(int64_t n) const;
+
+ private:
+  std::vector<int64_t> lengths_;
+  Options options_;
+};
+
 /// Fields `input_ids` and `labels`. An example is a document of its own: positions begin anew, and
-/// attention does not cross. Labels are the next tokens that are taught. Sample n depends on
-/// (texts, options, n) alone; samples come in a new random order every epoch.
+/// attention does not cross. Labels are the next tokens that are taught. Padding is at the end.
 class SftDataset final : public Dataset {
  public:
   struct Options {
     int64_t sequence_length = 0;
-    uint64_t seed = 0;
-    std::string name = "train";
-    bool pack = true;  ///< examples follow one another in a sample while they fit
-    bool ends = false; ///< after one epoch
+    LengthOrder::Options order = {};
+    bool pack = true; ///< examples follow one another in a sample while they fit
     int64_t pad_token = 0;
   };
   /// Of the examples [range.begin, range.end), which is not empty.
@@ -73,16 +99,50 @@ class SftDataset final : public Dataset {
   const std::vector<BatchStream>& streams() const override { return streams_; }
   const std::vector<BatchField>& fields() const override { return fields_; }
   std::optional<int64_t> size() const override;
-  int64_t samples_per_epoch() const override { return static_cast<int64_t>(firsts_.size()) - 1; }
+  int64_t samples_per_epoch() const override { return order_.samples(); }
+  void sample(int64_t n, const SampleView& view) const override;
+
+ private:
+  /// Fills firsts_ and returns the tokens of each sample.
+  std::vector<int64_t> pack(StreamRange range);
+
+  std::shared_ptr<const TaughtTexts> texts_;
+  Options options_;
+  std::vector<int64_t> firsts_; ///< the first example of each sample, and the end
+  LengthOrder order_;
+  std::vector<BatchStream> streams_;
+  std::vector<BatchField> fields_;
+};
+
+/// For a model with an encoder, an example a sample: the fields of T5Dataset.
+class TaughtPairs final : public Dataset {
+ public:
+  struct Options {
+    int64_t input_length = 0, target_length = 0;
+    LengthOrder::Options order = {};
+    int64_t pad_token = 0;
+    int64_t start_token = 0; ///< the first input of the decoder
+  };
+  /// Of the examples [range.begin, range.end), which is not empty, read with a target_length.
+  TaughtPairs(std::shared_ptr<const TaughtTexts> texts, StreamRange range, const Options& options);
+
+  const std::vector<BatchStream>& streams() const override { return streams_; }
+  const std::vector<BatchField>& fields() const override { return fields_; }
+  std::optional<int64_t> size() const override;
+  int64_t samples_per_epoch() const override { return order_.samples(); }
   void sample(int64_t n, const SampleView& view) const override;
 
  private:
   std::shared_ptr<const TaughtTexts> texts_;
   Options options_;
-  std::vector<int64_t> firsts_; ///< the first example of each sample, and the end
+  int64_t first_;
+  LengthOrder order_;
   std::vector<BatchStream> streams_;
   std::vector<BatchField> fields_;
 };
+
+/// Tokens of an answer, for a model with an encoder.
+int64_t sft_target_length(const DatasetConfig& config, int64_t sequence_length);
 
 /// The parts of dataset.type=sft: from the files of dataset.path, which dataset.split cuts, or from
 /// files for each part. Throws DataError or ConfigError.

@@ -68,16 +68,6 @@ OrderedJson messages_of_turns(const OrderedJson& turns) {
   return messages;
 }
 
-TaughtText teach_chat(const OrderedJson& messages, const OrderedJson& tools,
-                      const RenderChat& render, const Tokenizer& tokenizer) {
-  if (!messages.is_array() || messages.empty()) throw DataError("there are no messages");
-  for (const OrderedJson& message : messages)
-    if (!message.is_object() || find_text(message, "role") == nullptr)
-      throw DataError("a message has no role");
-  const ChatText chat = render ? render(messages, tools) : render_chatml(messages, tools);
-  return teach_spans(chat.text, chat.answers, tokenizer);
-}
-
 /// The prompt of Stanford Alpaca.
 std::string alpaca_prompt(const std::string& instruction, const std::string& input) {
   if (input.empty())
@@ -91,18 +81,78 @@ std::string alpaca_prompt(const std::string& instruction, const std::string& inp
                      instruction, input);
 }
 
-TaughtText with_end(TaughtText text, const Tokenizer& tokenizer) {
-  if (tokenizer.eod() >= 0) {
-    text.tokens.push_back(tokenizer.eod());
-    text.taught.push_back(1);
-  }
-  return text;
+/// An example as its object tells it: a conversation, or a prompt and what follows.
+struct Example {
+  OrderedJson messages; ///< null: no conversation
+  OrderedJson tools;
+  std::string prompt;
+  std::optional<std::string> completion; ///< none: the object has none
+};
+
+void check_messages(const OrderedJson& messages) {
+  if (!messages.is_array() || messages.empty()) throw DataError("there are no messages");
+  for (const OrderedJson& message : messages)
+    if (!message.is_object() || find_text(message, "role") == nullptr)
+      throw DataError("a message has no role");
 }
 
-TaughtText teach_completion(const std::string& prompt, const std::string& completion,
-                            const Tokenizer& tokenizer) {
-  const std::string text = prompt + completion;
-  return with_end(teach_spans(text, {{prompt.size(), text.size()}}, tokenizer), tokenizer);
+/// Alpaca's object as a conversation, or with its own prompt.
+Example example_of_instruction(const std::string& instruction, const std::string& input,
+                               const std::optional<std::string>& output, bool as_chat) {
+  if (!as_chat)
+    return {.messages = {},
+            .tools = {},
+            .prompt = alpaca_prompt(instruction, input),
+            .completion = output};
+  Example example;
+  example.messages = OrderedJson::array();
+  example.messages.push_back(
+      {{"role", "user"}, {"content", input.empty() ? instruction : instruction + "\n\n" + input}});
+  if (output) example.messages.push_back({{"role", "assistant"}, {"content", *output}});
+  return example;
+}
+
+enum class Answer : uint8_t { kNeeded, kOptional };
+
+/// `templated`: there is a chat template.
+Example example_of(std::string_view record, bool templated, const std::string& text_key,
+                   Answer answer) {
+  parse_json(record, "the example"); // with its bounds, and an error that people can read
+  const OrderedJson json = OrderedJson::parse(record);
+  if (!json.is_object()) throw DataError("it is not an object");
+  const auto member = [&](const char* name) {
+    const auto found = json.find(name);
+    return found == json.end() ? OrderedJson() : *found;
+  };
+  const auto text = [&](const char* name) {
+    const OrderedJson* found = find_text(json, name);
+    return found == nullptr ? std::optional<std::string>() : found->get<std::string>();
+  };
+  Example example;
+  if (json.contains("messages") || json.contains("conversations")) {
+    example.messages =
+        json.contains("messages") ? member("messages") : messages_of_turns(member("conversations"));
+    example.tools = member("tools");
+    check_messages(example.messages);
+    return example;
+  }
+  const auto prompt = text("prompt"), completion = text("completion");
+  if (prompt && (completion || answer == Answer::kOptional)) {
+    example.prompt = *prompt;
+    example.completion = completion;
+    return example;
+  }
+  const auto instruction = text("instruction"), output = text("output");
+  if (instruction && (output || answer == Answer::kOptional))
+    return example_of_instruction(*instruction, text("input").value_or(""), output, templated);
+  example.completion = text(text_key.c_str());
+  if (!example.completion) raise<DataError>("it has none of {}", kTaughtMembers);
+  return example;
+}
+
+ChatText rendered(const Example& example, const RenderChat& render, ChatEnd end) {
+  return render ? render(example.messages, example.tools, end)
+                : render_chatml(example.messages, example.tools, end);
 }
 
 } // namespace
@@ -141,37 +191,48 @@ TaughtText teach_spans(std::string_view text, const std::vector<TextSpan>& spans
 
 TaughtText teach_record(std::string_view record, const RenderChat& render,
                         const Tokenizer& tokenizer, const std::string& text_key) {
-  parse_json(record, "the example"); // with its bounds, and an error that people can read
-  const OrderedJson json = OrderedJson::parse(record);
-  if (!json.is_object()) throw DataError("it is not an object");
-  const auto member = [&](const char* name) {
-    const auto found = json.find(name);
-    return found == json.end() ? OrderedJson() : *found;
-  };
-  if (json.contains("messages"))
-    return teach_chat(member("messages"), member("tools"), render, tokenizer);
-  if (json.contains("conversations"))
-    return teach_chat(messages_of_turns(member("conversations")), member("tools"), render,
-                      tokenizer);
-  const auto text = [&](const char* name) {
-    const OrderedJson* found = find_text(json, name);
-    return found == nullptr ? std::optional<std::string>() : found->get<std::string>();
-  };
-  if (const auto prompt = text("prompt"), completion = text("completion"); prompt && completion)
-    return teach_completion(*prompt, *completion, tokenizer);
-  if (const auto instruction = text("instruction"), output = text("output");
-      instruction && output) {
-    const std::string input = text("input").value_or("");
-    if (!render) return teach_completion(alpaca_prompt(*instruction, input), *output, tokenizer);
-    const std::string question = input.empty() ? *instruction : *instruction + "\n\n" + input;
-    OrderedJson messages = OrderedJson::array();
-    messages.push_back({{"role", "user"}, {"content", question}});
-    messages.push_back({{"role", "assistant"}, {"content", *output}});
-    return teach_chat(messages, nullptr, render, tokenizer);
+  const Example example = example_of(record, render != nullptr, text_key, Answer::kNeeded);
+  if (!example.messages.is_null()) {
+    const ChatText chat = rendered(example, render, ChatEnd::kNothing);
+    return teach_spans(chat.text, chat.answers, tokenizer);
   }
-  if (const auto all = text(text_key.c_str()))
-    return with_end(teach_spans(*all, {{0, all->size()}}, tokenizer), tokenizer);
-  raise<DataError>("it has none of {}", kTaughtMembers);
+  const std::string text = example.prompt + *example.completion;
+  TaughtText taught = teach_spans(text, {{example.prompt.size(), text.size()}}, tokenizer);
+  if (tokenizer.eod() >= 0) {
+    taught.tokens.push_back(tokenizer.eod());
+    taught.taught.push_back(1);
+  }
+  return taught;
+}
+
+std::vector<int32_t> prompt_of_record(std::string_view record, const RenderChat& render,
+                                      const Tokenizer& tokenizer, const std::string& text_key) {
+  Example example = example_of(record, render != nullptr, text_key, Answer::kOptional);
+  std::string text = example.prompt.empty() ? example.completion.value_or("") : example.prompt;
+  if (!example.messages.is_null()) {
+    if (example.messages.back()["role"] == "assistant")
+      example.messages.erase(example.messages.size() - 1);
+    text = rendered(example, render, ChatEnd::kAnswer).text;
+  }
+  std::vector<int32_t> tokens;
+  tokenizer.encode(text, tokens);
+  return tokens;
+}
+
+TaughtText teach_pair(std::string_view record, const Tokenizer& tokenizer, int32_t end) {
+  const Example example = example_of(record, false, "text", Answer::kNeeded);
+  if (!example.messages.is_null() || example.prompt.empty() || !example.completion)
+    raise<DataError>("it has neither prompt and completion nor instruction and output, which a "
+                     "model with an encoder learns from");
+  TaughtText pair;
+  const auto add = [&](const std::string& text, uint8_t taught) {
+    tokenizer.encode(text, pair.tokens);
+    pair.tokens.push_back(end);
+    pair.taught.resize(pair.tokens.size(), taught);
+  };
+  add(example.prompt, 0);
+  add(*example.completion, 1);
+  return pair;
 }
 
 } // namespace pentatron::data

@@ -35,6 +35,18 @@ TaughtText teach_spans(std::string_view text, const std::vector<TextSpan>& spans
 TaughtText teach_record(std::string_view record, const RenderChat& render,
                         const Tokenizer& tokenizer, const std::string& text_key = "text");
 
+/// The tokens of the same object up to its last answer, which may be missing: what a model goes on
+/// from. A conversation ends with the beginning of an answer.
+std::vector<int32_t> prompt_of_record(std::string_view record, const RenderChat& render,
+                                      const Tokenizer& tokenizer,
+                                      const std::string& text_key = "text");
+
+/// The object for a model with an encoder, which reads the prompt; the decoder learns the answer.
+/// Of prompt and completion, or instruction and output: the tokens of the prompt, none of them
+/// taught, and those of the answer, all of them; `end` behind each. Throws DataError for other
+/// objects.
+TaughtText teach_pair(std::string_view record, const Tokenizer& tokenizer, int32_t end);
+
 /// The names of the members, for messages.
 inline constexpr const char* kTaughtMembers =
     "messages, conversations, prompt and completion, instruction and output, or text";

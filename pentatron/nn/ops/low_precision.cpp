@@ -52,7 +52,7 @@ void low_precision_nt_into(const at::Tensor& out, const at::Tensor& x, const Par
                            const at::Tensor& bias) {
   const LowPrecision& recipe = *weight.low_precision;
   multiply_into(out, quantized_values(x, recipe.x, false),
-                quantized_values(weight.value(), recipe.weight, false), bias,
+                quantized_values(weight.dense_value(), recipe.weight, false), bias,
                 [](const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
                   matmul_nt_acc(sum, a, b);
                 });
@@ -61,7 +61,7 @@ void low_precision_nt_into(const at::Tensor& out, const at::Tensor& x, const Par
 void low_precision_nn_into(const at::Tensor& out, const at::Tensor& dy, const Param& weight) {
   const LowPrecision& recipe = *weight.low_precision;
   multiply_into(out, quantized_values(dy, recipe.dy, false),
-                quantized_values(weight.value(), recipe.weight, true), {},
+                quantized_values(weight.dense_value(), recipe.weight, true), {},
                 [](const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
                   matmul_nn_acc(sum, a, b);
                 });

@@ -98,7 +98,7 @@ at::Tensor matmul_nt(const at::Tensor& x, const Param& weight, const at::Tensor&
 void matmul_nt_into(const at::Tensor& out, const at::Tensor& x, const Param& weight,
                     const at::Tensor& bias) {
   if (weight.low_precision) return low_precision_nt_into(out, x, weight, bias);
-  matmul_nt_into(out, x, weight.value(), bias);
+  matmul_nt_into(out, x, weight.dense_value(), bias);
 }
 
 at::Tensor matmul_nn(const at::Tensor& dy, const Param& weight) {
@@ -109,7 +109,7 @@ at::Tensor matmul_nn(const at::Tensor& dy, const Param& weight) {
 
 void matmul_nn_into(const at::Tensor& out, const at::Tensor& dy, const Param& weight) {
   if (weight.low_precision) return low_precision_nn_into(out, dy, weight);
-  matmul_nn_into(out, dy, weight.value());
+  matmul_nn_into(out, dy, weight.dense_value());
 }
 
 at::Tensor matmul_nn(const at::Tensor& dy, const at::Tensor& w) {

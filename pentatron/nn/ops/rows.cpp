@@ -118,14 +118,14 @@ at::Tensor grouped_linear(const at::Tensor& x, std::vector<RowRange> ranges, Par
   at::Tensor y;
   {
     const NoAutograd guard;
-    y = for_ranges(ranges, x.size(0), weight.value().size(1), x.options());
+    y = for_ranges(ranges, x.size(0), weight.shape()[1], x.options());
     for (const RowRange& range : ranges) {
       const at::Tensor out = y.narrow(0, range.begin, range.rows);
       const at::Tensor row_bias =
           bias != nullptr ? bias->value().select(0, range.matrix) : at::Tensor();
       const bool scaled = bias != nullptr && bias_scale.defined();
       matmul_nt_into(out, x.detach().narrow(0, range.begin, range.rows),
-                     weight.value().select(0, range.matrix), scaled ? at::Tensor() : row_bias);
+                     weight.dense_matrix(range.matrix), scaled ? at::Tensor() : row_bias);
       if (scaled)
         out.add_((row_bias.to(acc).unsqueeze(0) *
                   bias_scale.detach().narrow(0, range.begin, range.rows).unsqueeze(1))
@@ -141,11 +141,11 @@ at::Tensor grouped_linear(const at::Tensor& x, std::vector<RowRange> ranges, Par
            const at::Tensor dy = grads[0].contiguous();
            at::Tensor dx, dscale;
            if (wants_dx) {
-             dx = for_ranges(ranges, dy.size(0), weight.value().size(2), dy.options());
+             dx = for_ranges(ranges, dy.size(0), weight.shape()[2], dy.options());
              for (const RowRange& range : ranges)
                matmul_nn_into(dx.narrow(0, range.begin, range.rows),
                               dy.narrow(0, range.begin, range.rows),
-                              weight.value().select(0, range.matrix));
+                              weight.dense_matrix(range.matrix));
            }
            if (wants_scale) {
              const at::ScalarType acc = saved[1].scalar_type();

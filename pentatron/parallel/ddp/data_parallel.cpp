@@ -109,9 +109,14 @@ std::unique_ptr<DataParallel::Part> DataParallel::make_part(const std::vector<nn
 
 DataParallel::DataParallel(nn::ParamList& params, at::Device device, const DdpConfig& config,
                            const comm::ParallelGroups& groups)
-    : params_(&params), buffer_replicas_(groups.get(axis_of(nn::ReductionGroup::kDense, groups))) {
+    : params_(&params), device_(device),
+      buffer_replicas_(groups.get(axis_of(nn::ReductionGroup::kDense, groups))) {
   std::vector<std::vector<nn::Param*>> parts; // what stays apart even as storage
   for (nn::Param& param : params) {
+    if (param.in_int8) {
+      int8_.push_back(&param);
+      continue;
+    }
     const auto fits = [&](const std::vector<nn::Param*>& part) {
       const nn::Param& one = *part.front();
       return one.group == param.group && one.dtype() == param.dtype() &&
@@ -132,6 +137,7 @@ DataParallel::DataParallel(nn::ParamList& params, at::Device device, const DdpCo
 
 void DataParallel::write_values(const std::function<void(nn::Param&)>& fill) {
   for (const auto& part : parts_) part->values->write(fill);
+  for (nn::Param* const param : int8_) param->write_int8(device_, fill);
 }
 
 void DataParallel::write_trained_values(const std::function<void(nn::Param&)>& fill) {
@@ -141,6 +147,7 @@ void DataParallel::write_trained_values(const std::function<void(nn::Param&)>& f
 
 void DataParallel::read_values(const std::function<void(const nn::Param&)>& visit) {
   for (const auto& part : parts_) part->values->read(visit);
+  for (nn::Param* const param : int8_) param->read_int8(visit);
 }
 
 void DataParallel::acquire(int64_t unit, nn::Pass pass) {

@@ -101,6 +101,8 @@ class DataParallel final : public nn::ParamStore {
                                   const DdpConfig& config, const comm::ParallelGroups& groups);
 
   const nn::ParamList* params_;
+  at::Device device_;
+  std::vector<nn::Param*> int8_; // whole on every data-parallel rank
   comm::Group buffer_replicas_;
   std::vector<std::unique_ptr<Part>> parts_;
   std::vector<nn::Shard> shards_;      // by part, by bucket

@@ -136,7 +136,7 @@ at::Tensor LinearAdapter::row_norms(const Part& part, const nn::Param& weight) c
   constexpr int64_t kRows = 1024; // at a time, so that the sum never exists as a whole
   for (int64_t begin = 0; begin < part.rows; begin += kRows) {
     const int64_t n = std::min(kRows, part.rows - begin);
-    const at::Tensor sum = at::addmm(weight.value().narrow(0, part.first_row + begin, n).to(acc),
+    const at::Tensor sum = at::addmm(weight.dense_rows(part.first_row + begin, n).to(acc),
                                      part.b->value().narrow(0, begin, n).to(acc), a, 1, part.scale);
     squares.narrow(0, begin, n).copy_(sum.square().sum(1));
   }

@@ -1,0 +1,15 @@
+/// Text of models and files on a terminal.
+#pragma once
+
+#include <string>
+
+namespace pentatron::cli {
+
+/// Whether standard output is one.
+bool on_terminal();
+
+/// Text for standard output: control characters become '?' where that is a terminal, so that the
+/// text cannot steer it.
+std::string for_terminal(std::string text);
+
+} // namespace pentatron::cli

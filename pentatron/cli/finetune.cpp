@@ -1,0 +1,105 @@
+#include "pentatron/trainer/finetune_settings.h"
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/log.h"
+#include "pentatron/cli/commands.h"
+#include "pentatron/cli/loaded_model.h"
+#include "pentatron/cli/ranks.h"
+#include "pentatron/cli/training.h"
+
+namespace pentatron::cli {
+
+namespace {
+
+struct FinetuneArguments {
+  trainer::FinetuneRequest request;
+  bool dry_run = false;
+  RankArguments ranks;
+};
+
+std::string quoted(const std::string& setting) {
+  const bool plain = setting.find_first_of(" \t\n\"'\\$`&|;<>(){}[]*?!#~") == std::string::npos;
+  if (plain) return setting;
+  std::string text = "'";
+  for (const char c : setting) text += c == '\'' ? "'\\''" : std::string(1, c);
+  return text + "'";
+}
+
+/// The settings, and why each was chosen, as `pentatron train` takes them.
+std::string settings_text(const std::vector<trainer::ChosenSetting>& chosen) {
+  constexpr size_t kColumn = 44;
+  std::string text = "finetune chose these settings; give one to change it:";
+  for (const trainer::ChosenSetting& one : chosen) {
+    const std::string setting = quoted(one.key + "=" + one.value);
+    text += "\n  " + setting;
+    if (!one.why.empty())
+      text += std::string(setting.size() < kColumn ? kColumn - setting.size() : 1, ' ') + " # " +
+              one.why;
+  }
+  return text;
+}
+
+int finetune(FinetuneArguments& arguments) {
+  trainer::FinetuneRequest& request = arguments.request;
+  if (!(request.epochs > 0 && request.epochs <= 1e6))
+    raise<ConfigError>("--epochs {} is out of range, > 0 and <= 1e+06\n  try: --epochs 3",
+                       request.epochs);
+  for (const std::string& text : request.overrides)
+    if (text.find('=') == std::string::npos)
+      raise<ConfigError>("{} is not a key=value setting\n  try: optimizer.lr=0.0001", text);
+  Ranks ranks = find_ranks(arguments.ranks);
+  request.world_size = ranks.size;
+  const trainer::FinetuneRun run = trainer::make_finetune_run(request);
+  if (!ranks.supervised && ranks.launch.rank == 0) log::print(settings_text(run.chosen));
+  return train_on_ranks(
+      run.config, ranks, arguments.dry_run, [&](const trainer::TrainReport& report) {
+        if (report.checkpoint.empty()) return;
+        const std::vector<std::string>& prompts = run.config.logger.sample_prompts;
+        fmt::print("try          pentatron generate {} --temperature 0 --prompt {}\n",
+                   quoted(report.checkpoint.parent_path().string()),
+                   quoted(prompts.empty() ? "TEXT" : prompts.front()));
+      });
+}
+
+} // namespace
+
+void add_finetune(CLI::App& program, Action& chosen) {
+  auto arguments = std::make_shared<FinetuneArguments>();
+  trainer::FinetuneRequest& request = arguments->request;
+  CLI::App* verb = program.add_subcommand(
+      "finetune", "teach a model by examples: train with settings that fit both");
+  verb->add_option("model", request.model, kModelHelp)->required();
+  verb->add_option("data", request.data,
+                   "JSON Lines with an example on each line: messages, prompt and completion, "
+                   "instruction and output, or text")
+      ->required();
+  verb->add_option("config", request.overrides,
+                   "key=value settings, which override those that finetune chooses");
+  verb->add_option("--out", request.out,
+                   "folder of the run: metrics, checkpoints and the adapter; the same command "
+                   "resumes a run that was stopped")
+      ->required();
+  verb->add_option("--epochs", request.epochs, "number of times that the examples are seen")
+      ->capture_default_str();
+  verb->add_flag("--all-weights", request.all_weights,
+                 "train all weights of the model instead of adapters (LoRA)");
+  verb->add_flag("--dry-run", arguments->dry_run,
+                 "show the settings and the required memory, check the data, and exit; writes "
+                 "nothing");
+  add_rank_options(*verb, arguments->ranks);
+  verb->footer("examples:\n"
+               "  pentatron finetune SmolLM2-135M-Instruct chats.jsonl --out runs/chats\n"
+               "  pentatron finetune SmolLM2-135M-Instruct chats.jsonl --out runs/chats "
+               "optimizer.lr=2e-4 peft.r=32\n"
+               "  pentatron chat runs/chats/checkpoints");
+  verb->callback([arguments, &chosen] { chosen = [arguments] { return finetune(*arguments); }; });
+}
+
+} // namespace pentatron::cli

@@ -1,0 +1,252 @@
+#include "pentatron/trainer/finetune_settings.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
+#include "pentatron/base/hf_cache.h"
+#include "pentatron/base/json.h"
+#include "pentatron/base/naming.h"
+#include "pentatron/checkpoint/sharded/folders.h"
+#include "pentatron/data/input_files.h"
+#include "pentatron/data/sft/sft_dataset.h"
+#include "pentatron/models/model.h"
+#include "pentatron/parallelize/parallelize.h"
+
+namespace pentatron::trainer {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kLengthMultiple = 64, kLeastLength = 512, kMostTokens = 2048;
+constexpr int64_t kStepsOfEpoch = 25, kMostBatch = 32;
+constexpr int64_t kLeastToValidate = 40; ///< examples, of which a twentieth is kept aside
+constexpr size_t kShownPrompts = 2, kLongestPrompt = 400;
+
+/// Settings in their order; what the user gives is not among them.
+class Settings {
+ public:
+  explicit Settings(const std::vector<std::string>& overrides) {
+    for (const std::string& text : overrides) given_.insert(text.substr(0, text.find('=')));
+  }
+  bool given(const std::string& key) const { return given_.contains(key); }
+  template <class Value>
+  void choose(const std::string& key, const Value& value, const std::string& why) {
+    if (!given(key)) chosen_.push_back({key, fmt::format("{}", value), why});
+  }
+  const std::vector<ChosenSetting>& chosen() const { return chosen_; }
+
+  /// As load_config() takes them, with more behind them.
+  std::vector<std::string> texts(const std::vector<std::string>& more) const {
+    std::vector<std::string> all;
+    for (const ChosenSetting& one : chosen_) all.push_back(one.key + "=" + one.value);
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+
+ private:
+  std::set<std::string> given_;
+  std::vector<ChosenSetting> chosen_;
+};
+
+bool is_run(const fs::path& where) {
+  return checkpoint::latest_name(where).has_value() || !checkpoint::checkpoints_in(where).empty() ||
+         fs::exists(where / checkpoint::kManifestName);
+}
+
+void choose_model(Settings& settings, const FinetuneRequest& request, const fs::path& checkpoints) {
+  if (checkpoint::latest_name(checkpoints)) {
+    settings.choose("checkpoint.load", "auto", "the run is there already and is resumed");
+    return;
+  }
+  if (request.model.ends_with(".gguf")) {
+    settings.choose("checkpoint.load", request.model, "the model");
+  } else if (is_run(request.model)) {
+    settings.choose("checkpoint.load", request.model, "the model");
+    settings.choose("checkpoint.finetune", true, "a new run begins with its weights");
+  } else {
+    settings.choose("checkpoint.load", std::string(kHfPrefix) + request.model, "the model");
+  }
+}
+
+void choose_training(Settings& settings, const FinetuneRequest& request,
+                     const models::ModelConfig& model) {
+  const bool small = model.hidden_size <= 1024;
+  if (request.all_weights) {
+    settings.choose("optimizer.lr", small ? "5e-05" : "1e-05", "all weights change, a little");
+    settings.choose("optimizer.min_lr", small ? "5e-06" : "1e-06", "a tenth of it at the end");
+    settings.choose("optimizer.weight_decay", 0.01, "");
+  } else {
+    settings.choose("peft.type", "lora", "the model is frozen and adapters are trained");
+    settings.choose("peft.r", 16, "");
+    settings.choose("peft.alpha", 32, "");
+    settings.choose("optimizer.lr", small ? "0.001" : "0.0002", "adapters begin with zeros");
+    settings.choose("optimizer.min_lr", small ? "0.0001" : "2e-05", "a tenth of it at the end");
+    settings.choose("optimizer.weight_decay", 0, "adapters are small");
+  }
+  settings.choose("scheduler.lr_warmup_fraction", 0.05, "");
+}
+
+struct Examples {
+  std::shared_ptr<const data::Tokenizer> tokenizer;
+  std::shared_ptr<const data::TaughtTexts> texts;
+};
+
+Examples read_examples(const Config& config, int64_t limit) {
+  Examples examples;
+  examples.tokenizer = naming("tokenizer.path=", config.tokenizer.path,
+                              [&] { return data::make_tokenizer(config.tokenizer); });
+  examples.texts = std::make_shared<const data::TaughtTexts>(
+      data::split_paths(config.dataset.path), config.dataset, *examples.tokenizer,
+      data::TaughtTexts::Options{.render = config.tokenizer.path.empty()
+                                               ? data::RenderChat()
+                                               : data::open_chat_template(config.tokenizer.path),
+                                 .vocab_size = config.model.vocab_size,
+                                 .sequence_length = limit});
+  return examples;
+}
+
+/// Prompts of the first examples of a range, as the list of a setting; empty: all are too long.
+std::string prompts_of(const Examples& examples, data::StreamRange range) {
+  Json prompts = Json::array();
+  for (int64_t i = range.begin; i < range.end && prompts.size() < kShownPrompts; ++i) {
+    const uint8_t* const taught = examples.texts->taught(i);
+    const int64_t length = std::find(taught, taught + examples.texts->length(i), 1) - taught;
+    const std::vector<int64_t> tokens(examples.texts->tokens(i),
+                                      examples.texts->tokens(i) + length);
+    const std::string text = examples.tokenizer->decode_with_special(tokens);
+    if (!text.empty() && text.size() <= kLongestPrompt) prompts.push_back(text);
+  }
+  return prompts.empty() ? "" : dump_json(prompts);
+}
+
+int64_t samples_of(const Examples& examples, data::StreamRange range, const Config& config,
+                   int64_t seq_length) {
+  if (range.size() == 0) return 0;
+  return data::SftDataset(examples.texts, range,
+                          {.sequence_length = seq_length, .pack = config.dataset.pack})
+      .samples_per_epoch();
+}
+
+void choose_lengths(Settings& settings, const FinetuneRequest& request, const Config& config) {
+  const int64_t longest = config.model.longest_sequence().value_or(kMostTokens);
+  const int64_t limit =
+      settings.given("train.seq_length") ? config.train.seq_length : std::min(longest, kMostTokens);
+  const Examples examples = read_examples(config, limit);
+  const data::TaughtTexts& texts = *examples.texts;
+  ExampleFigures figures{.examples = texts.size(), .limit = limit};
+  for (int64_t i = 0; i < texts.size(); ++i)
+    figures.longest = std::max(figures.longest, texts.length(i) - 1);
+  const int64_t seq_length =
+      settings.given("train.seq_length") ? limit : finetune_seq_length(figures);
+  settings.choose("train.seq_length", seq_length,
+                  fmt::format("the longest of {} has {}", counted(texts.size(), "example"),
+                              counted(figures.longest + 1, "token")));
+  std::string split = config.dataset.split;
+  if (!settings.given("dataset.split")) {
+    split = texts.size() >= kLeastToValidate ? "95,5,0" : "100,0,0";
+    settings.choose("dataset.split", split,
+                    texts.size() >= kLeastToValidate ? "the last examples are for validation"
+                                                     : "too few examples for validation");
+  }
+  const data::Split parts = data::split_samples(texts.size(), split);
+  const int64_t samples = samples_of(examples, parts.train, config, seq_length);
+  const int64_t validation = samples_of(examples, parts.validation, config, seq_length);
+  const int dp = parallelize::data_parallel_size(config.parallel, request.world_size);
+  BatchFigures batches = finetune_batches(samples, seq_length, dp);
+  if (settings.given("train.global_batch_size"))
+    batches.global_batch_size = config.train.global_batch_size;
+  if (settings.given("train.global_batch_size") || settings.given("train.micro_batch_size")) {
+    batches.micro_batch_size =
+        std::gcd(settings.given("train.micro_batch_size") ? config.train.micro_batch_size
+                                                          : batches.micro_batch_size,
+                 std::max<int64_t>(1, batches.global_batch_size / dp));
+    if (settings.given("train.micro_batch_size") && !settings.given("train.global_batch_size"))
+      batches.global_batch_size =
+          dp * config.train.micro_batch_size *
+          std::max<int64_t>(1, batches.global_batch_size / (dp * config.train.micro_batch_size));
+  }
+  settings.choose("train.micro_batch_size", batches.micro_batch_size, "");
+  settings.choose("train.global_batch_size", batches.global_batch_size,
+                  fmt::format("the examples fill {}", counted(samples, "sample")));
+  const int64_t global = batches.global_batch_size;
+  const auto iterations = std::max<int64_t>(
+      1, static_cast<int64_t>(std::ceil(request.epochs * static_cast<double>(samples) /
+                                        static_cast<double>(global))));
+  if (!settings.given("train.train_samples"))
+    settings.choose("train.train_iters", iterations,
+                    fmt::format("the examples are seen {:g} times", request.epochs));
+  const int64_t epoch = std::max<int64_t>(1, samples / global);
+  if (validation > 0) {
+    settings.choose("train.eval_interval", epoch, "once an epoch");
+    settings.choose("train.eval_iters", std::min<int64_t>(20, (validation + global - 1) / global),
+                    "");
+  }
+  settings.choose("checkpoint.save_interval", epoch, "once an epoch");
+  settings.choose("logger.log_interval", std::max<int64_t>(1, iterations / 20), "");
+  const std::string prompts = prompts_of(examples, validation > 0 ? parts.validation : parts.train);
+  if (prompts.empty()) return;
+  settings.choose("logger.sample_prompts", prompts, "");
+  settings.choose("logger.sample_interval", epoch, "once an epoch");
+  settings.choose("logger.sample_temperature", 0, "");
+}
+
+} // namespace
+
+int64_t finetune_seq_length(const ExampleFigures& examples) {
+  const int64_t rounded =
+      (examples.longest + kLengthMultiple - 1) / kLengthMultiple * kLengthMultiple;
+  return std::min(std::max(rounded, kLeastLength), examples.limit);
+}
+
+BatchFigures finetune_batches(int64_t samples, int64_t seq_length, int64_t data_parallel_size) {
+  int64_t of_rank = 1;
+  while (2 * of_rank <= kMostBatch && samples / (2 * of_rank * data_parallel_size) >= kStepsOfEpoch)
+    of_rank *= 2;
+  int64_t micro = 1;
+  while (2 * micro <= of_rank && 2 * micro * seq_length <= kMostTokens) micro *= 2;
+  return {.seq_length = seq_length,
+          .micro_batch_size = micro,
+          .global_batch_size = of_rank * data_parallel_size};
+}
+
+FinetuneRun make_finetune_run(const FinetuneRequest& request) {
+  Settings settings(request.overrides);
+  const std::string checkpoints = (fs::path(request.out) / "checkpoints").string();
+  choose_model(settings, request, checkpoints);
+  settings.choose("dataset.type", "sft", "");
+  settings.choose("dataset.path", request.data, "the examples");
+  settings.choose("logger.dir", request.out, "metrics, plot and settings of the run");
+  settings.choose("checkpoint.save", checkpoints, "");
+  settings.choose("checkpoint.export_hf", true,
+                  request.all_weights ? "also as Hugging Face files"
+                                      : "also as files of Hugging Face's PEFT");
+  std::vector<std::string> first = request.overrides;
+  if (!settings.given("train.seq_length")) first.emplace_back("train.seq_length=1");
+  if (!settings.given("train.global_batch_size") && !settings.given("train.micro_batch_size")) {
+    const std::string one = fmt::format("train.global_batch_size={}", request.world_size);
+    first.insert(first.end(), {one, "train.micro_batch_size=1"});
+  }
+  const Config with_model =
+      load_config(std::vector<std::string>{}, settings.texts(first), {}, request.world_size);
+  if (models::model_spec(with_model.model).generates != models::Generates::kContinuation)
+    raise<ConfigError>("{} has model.type={}, and finetune teaches models that continue a text\n"
+                       "  try: pentatron train --hf {} dataset.type=classification "
+                       "dataset.path={}",
+                       request.model, config::to_string(with_model.model.type), request.model,
+                       request.data);
+  choose_training(settings, request, with_model.model);
+  choose_lengths(settings, request, with_model);
+  return {.config = load_config(std::vector<std::string>{}, settings.texts(request.overrides), {},
+                                request.world_size),
+          .chosen = settings.chosen()};
+}
+
+} // namespace pentatron::trainer

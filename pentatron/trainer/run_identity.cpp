@@ -1,0 +1,38 @@
+#include "pentatron/trainer/run_identity.h"
+
+#include <filesystem>
+
+#include "pentatron/base/sha256.h"
+
+namespace pentatron::trainer {
+
+namespace fs = std::filesystem;
+
+std::string name_of_run(const LoggerConfig& logger) {
+  if (!logger.run_name.empty()) return logger.run_name;
+  std::error_code error;
+  const fs::path dir = fs::absolute(logger.dir, error).lexically_normal();
+  return (dir.has_filename() ? dir : dir.parent_path()).filename().string();
+}
+
+std::string hash_of_config(Config config, const std::string& started_from) {
+  config.checkpoint = {.load_optimizer = config.checkpoint.load_optimizer,
+                       .strictness = config.checkpoint.strictness};
+  config.logger = {};
+  config.eval = {};
+  const std::string hash = config::hash(config);
+  return started_from.empty() ? hash : sha256(hash + "\n" + started_from).substr(0, hash.size());
+}
+
+TrackedRun tracked_run(const Config& config, const std::string& id, std::string group,
+                       int64_t resumed) {
+  TrackedRun run{.id = id,
+                 .name = name_of_run(config.logger),
+                 .group = std::move(group),
+                 .resumed_iteration = resumed};
+  for (const config::FieldInfo& field : config::list_fields<Config>())
+    run.config.emplace_back(field.path, tracked_value(config::get(config, field.path)));
+  return run;
+}
+
+} // namespace pentatron::trainer

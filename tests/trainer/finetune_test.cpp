@@ -1,0 +1,111 @@
+// The settings that finetune chooses, and a run with them.
+#include "pentatron/trainer/finetune_settings.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "pentatron/base/error.h"
+#include "tests/cli/letter_model.h"
+#include "tests/support/quiet_log.h"
+#include "tests/support/ranks.h"
+#include "tests/trainer/tiny_run.h"
+
+namespace pentatron::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+TEST(FinetuneSettings, SamplesAreAsLongAsTheLongestExample) {
+  EXPECT_EQ(finetune_seq_length({.examples = 9, .longest = 601, .limit = 2048}), 640);
+  EXPECT_EQ(finetune_seq_length({.examples = 9, .longest = 3, .limit = 2048}), 512);
+  EXPECT_EQ(finetune_seq_length({.examples = 9, .longest = 3000, .limit = 2048}), 2048);
+  EXPECT_EQ(finetune_seq_length({.examples = 9, .longest = 3, .limit = 40}), 40);
+}
+
+TEST(FinetuneSettings, AnEpochHasEnoughSteps) {
+  for (const int64_t samples : {1, 30, 60, 1000, 100000})
+    for (const int64_t dp : {1, 3, 8}) {
+      const BatchFigures b = finetune_batches(samples, 512, dp);
+      EXPECT_EQ(b.global_batch_size % (b.micro_batch_size * dp), 0);
+      EXPECT_LE(b.global_batch_size / dp, 32);
+      EXPECT_LE(b.micro_batch_size * 512, 2048);
+      if (b.global_batch_size > dp) {
+        EXPECT_GE(samples / b.global_batch_size, 25);
+      }
+    }
+}
+
+class FinetuneRuns : public testing::Test {
+ protected:
+  FinetuneRuns() {
+    test::make_letter_model(scratch_ / "model");
+    std::ofstream file(scratch_ / "examples.jsonl");
+    for (int i = 0; i < 60; ++i)
+      file << fmt::format("{{\"prompt\": \"{} and {} is \", \"completion\": \"{}\"}}\n", i % 7,
+                          i % 5, i % 7 + i % 5);
+  }
+  FinetuneRequest request(const std::vector<std::string>& keys = {}) {
+    std::vector<std::string> all = {"train.num_threads=1", "logger.peak_tflops=1", "kernels=order",
+                                    "logger.tensorboard=false"};
+    all.insert(all.end(), keys.begin(), keys.end());
+    return {.model = scratch_ / "model",
+            .data = scratch_ / "examples.jsonl",
+            .out = scratch_ / "out",
+            .overrides = all};
+  }
+  static std::string value(const FinetuneRun& run, const std::string& key) {
+    const auto found = std::ranges::find(run.chosen, key, &ChosenSetting::key);
+    return found == run.chosen.end() ? "" : found->value;
+  }
+
+  test::Scratch scratch_;
+};
+
+TEST_F(FinetuneRuns, ChooseWhatIsNotGiven) {
+  const FinetuneRun run = make_finetune_run(request());
+  EXPECT_EQ(run.config.peft.type, checkpoint::AdapterType::kLora);
+  EXPECT_EQ(run.config.dataset.type, data::DatasetType::kSft);
+  EXPECT_EQ(run.config.dataset.split, "95,5,0");
+  EXPECT_EQ(run.config.train.seq_length, *run.config.model.longest_sequence());
+  EXPECT_EQ(run.config.logger.sample_prompts.size(), 2u);
+  EXPECT_EQ(value(run, "optimizer.lr"), "0.001");
+  const FinetuneRun given =
+      make_finetune_run(request({"optimizer.lr=0.5", "train.global_batch_size=6", "peft.r=3"}));
+  EXPECT_EQ(value(given, "optimizer.lr"), "");
+  EXPECT_EQ(given.config.optimizer.lr, 0.5);
+  EXPECT_EQ(given.config.peft.r, 3);
+  EXPECT_EQ(given.config.train.global_batch_size, 6);
+  FinetuneRequest all = request();
+  all.all_weights = true;
+  EXPECT_FALSE(make_finetune_run(all).config.peft.on());
+  FinetuneRequest more = request();
+  more.epochs = 6;
+  EXPECT_EQ(make_finetune_run(more).config.train.train_iters, 2 * run.config.train.train_iters);
+}
+
+TEST_F(FinetuneRuns, TrainAndResume) {
+  const test::QuietLog quiet;
+  FinetuneRequest half = request({"train.exit_interval=3"});
+  std::vector<double> losses;
+  for (int start = 0; start < 2; ++start) {
+    const FinetuneRun run = make_finetune_run(half);
+    EXPECT_EQ(value(run, "checkpoint.load"), start == 0 ? "hf:" + (scratch_ / "model") : "auto");
+    test::run_ranks(1, [&](const comm::Group& world) {
+      const TrainReport report = Trainer(run.config, world).run();
+      losses.push_back(*report.last_loss);
+      EXPECT_EQ(report.iterations, start == 0 ? 3 : 6);
+    });
+  }
+  EXPECT_LT(losses[1], losses[0]);
+  EXPECT_TRUE(fs::exists(scratch_ / "out/checkpoints/adapter/adapter_config.json"));
+}
+
+} // namespace
+} // namespace pentatron::trainer
