@@ -402,6 +402,15 @@ LoadedRun load_run(const fs::path& folder, const RunParts& parts, const LoadOpti
   loaded.state.consumed_samples = json_get<int64_t>(manifest.state, "consumed_samples", where);
   loaded.state.skipped_iterations = json_get<int64_t>(manifest.state, "skipped_iterations", where);
   loaded.state.nan_iterations = json_get<int64_t>(manifest.state, "nan_iterations", where);
+  if (const auto found = manifest.state.find("loss_scale"); found != manifest.state.end())
+    loaded.state.loss_scale = {.scale = json_get<double>(*found, "scale", where),
+                               .growth_tracker = json_get<int64_t>(*found, "growth_tracker", where),
+                               .hysteresis_tracker =
+                                   json_get<int64_t>(*found, "hysteresis_tracker", where)};
+  if (manifest.state.contains("held_iterations")) {
+    loaded.state.held_iterations = json_get<int64_t>(manifest.state, "held_iterations", where);
+    loaded.state.held_samples = json_get<int64_t>(manifest.state, "held_samples", where);
+  }
   loaded.state.expert_choices = expert_choices(manifest, where);
   loaded.state.loss = number_in(manifest.state, "loss");
   loaded.state.validation_loss = number_in(manifest.state, "validation_loss");

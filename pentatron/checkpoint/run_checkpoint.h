@@ -22,6 +22,7 @@
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/checkpoint/strictness.h"
 #include "pentatron/models/param_specs.h"
+#include "pentatron/optim/loss_scale.h"
 #include "pentatron/optim/optimizer.h"
 #include "pentatron/parallel/ddp/data_parallel.h"
 
@@ -32,6 +33,10 @@ struct TrainState {
   int64_t consumed_samples = 0;
   int64_t skipped_iterations = 0;
   int64_t nan_iterations = 0;
+  /// Of a dynamic loss scale; none: the run has none.
+  std::optional<optim::LossScaleState> loss_scale;
+  /// Skipped iterations, and their samples, that the schedules do not count.
+  int64_t held_iterations = 0, held_samples = 0;
   /// Of the last step that changed the model, where the next step depends on it.
   ExpertChoices expert_choices;
   /// Of this iteration, where they are known; retention looks at them.

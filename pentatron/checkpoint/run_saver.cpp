@@ -47,6 +47,14 @@ CheckpointInfo info_of(const TrainState& state, const optim::Optimizer& optimize
   };
   if (!optimizer.first_steps().empty()) info.state[kFirstSteps] = optimizer.first_steps();
   if (!state.expert_choices.empty()) info.state["expert_choices"] = state.expert_choices;
+  if (state.loss_scale)
+    info.state["loss_scale"] = {{"scale", state.loss_scale->scale},
+                                {"growth_tracker", state.loss_scale->growth_tracker},
+                                {"hysteresis_tracker", state.loss_scale->hysteresis_tracker}};
+  if (state.held_iterations > 0) {
+    info.state["held_iterations"] = state.held_iterations;
+    info.state["held_samples"] = state.held_samples;
+  }
   if (state.eod >= 0) info.state[kEod] = state.eod;
   add("loss", state.loss);
   add("validation_loss", state.validation_loss);

@@ -63,8 +63,8 @@ int doctor() {
       gpu ? fmt::format("{} device(s)", static_cast<int>(at::detail::getCUDAHooks().deviceCount()))
       : kernels::built_with_cuda() ? "in the build, no device"
                                    : "not in this build");
-  for (const trainer::Precision p :
-       {trainer::Precision::kFp64, trainer::Precision::kFp32, trainer::Precision::kBf16}) {
+  for (const trainer::Precision p : {trainer::Precision::kFp64, trainer::Precision::kFp32,
+                                     trainer::Precision::kBf16, trainer::Precision::kFp16}) {
     const trainer::Peak peak = trainer::measure_gemm_peak(p);
     fmt::print("peak         {}FLOP/s: {}\n", format_si(peak.flops), peak.source);
   }

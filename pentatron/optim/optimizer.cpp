@@ -31,22 +31,14 @@ at::Tensor flat_like(const at::Tensor& values, at::ScalarType dtype, bool zero) 
 
 } // namespace
 
-double counted_sum_of_squares(const std::vector<nn::Shard>& shards) {
-  std::vector<at::Tensor> counted;
-  for (const nn::Shard& shard : shards) {
-    if (!shard.trainable()) continue;
-    for (const nn::Piece& piece : shard.pieces) {
-      const nn::Param& param = *piece.param;
-      for (const nn::FlatRange& range :
-           nn::ranges_in_shard(piece, nn::counted_ranges(param.spec(), param.where())))
-        counted.push_back(shard.gradients.narrow(0, range.begin, range.size));
-    }
-  }
-  if (counted.empty()) return 0;
-  const at::Tensor sums = at::zeros({static_cast<int64_t>(counted.size())},
-                                    counted.front().options().dtype(at::kDouble));
-  for (size_t i = 0; i < counted.size(); ++i) {
-    const at::Tensor& part = counted[i];
+namespace {
+
+double sum_of_squares(const std::vector<at::Tensor>& parts) {
+  if (parts.empty()) return 0;
+  const at::Tensor sums =
+      at::zeros({std::ssize(parts)}, parts.front().options().dtype(at::kDouble));
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const at::Tensor& part = parts[i];
     const kernels::SumOfSquaresArgs args{.dtype = nn::kernel_dtype(part.scalar_type()),
                                          .n = part.numel(),
                                          .x = part.data_ptr(),
@@ -55,6 +47,48 @@ double counted_sum_of_squares(const std::vector<nn::Shard>& shards) {
         args, nn::KernelContext(part, part.is_cuda() ? kernels::workspace_bytes(args) : 0));
   }
   return sums.sum().item<double>();
+}
+
+/// The ranges of a piece that its rank counts, in order.
+std::vector<nn::FlatRange> counted_of(const nn::Piece& piece) {
+  std::vector<nn::FlatRange> ranges =
+      nn::ranges_in_shard(piece, nn::counted_ranges(piece.param->spec(), piece.param->where()));
+  std::ranges::sort(ranges, {}, &nn::FlatRange::begin);
+  return ranges;
+}
+
+} // namespace
+
+double counted_sum_of_squares(const std::vector<nn::Shard>& shards) {
+  std::vector<at::Tensor> counted;
+  for (const nn::Shard& shard : shards) {
+    if (!shard.trainable()) continue;
+    for (const nn::Piece& piece : shard.pieces)
+      for (const nn::FlatRange& range : counted_of(piece))
+        counted.push_back(shard.gradients.narrow(0, range.begin, range.size));
+  }
+  return sum_of_squares(counted);
+}
+
+bool has_nonfinite_copies(const std::vector<nn::Shard>& shards, bool all) {
+  std::vector<at::Tensor> copies;
+  for (const nn::Shard& shard : shards) {
+    if (!shard.trainable()) continue;
+    for (const nn::Piece& piece : shard.pieces) {
+      int64_t begin = piece.begin;
+      const auto add_up_to = [&](int64_t end) {
+        if (end > begin) copies.push_back(shard.gradients.narrow(0, begin, end - begin));
+      };
+      if (!all) {
+        for (const nn::FlatRange& range : counted_of(piece)) {
+          add_up_to(range.begin);
+          begin = range.begin + range.size;
+        }
+      }
+      add_up_to(piece.begin + piece.size);
+    }
+  }
+  return !std::isfinite(sum_of_squares(copies));
 }
 
 std::string first_nonfinite_gradient(const std::vector<nn::Shard>& shards) {

@@ -26,6 +26,10 @@ namespace pentatron::optim {
 /// must not all add theirs.
 double counted_sum_of_squares(const std::vector<nn::Shard>& shards);
 
+/// Whether the gradients that the sum leaves out (copies of what other ranks count) hold a NaN or
+/// infinity; of the shards with `all`, everything is left out.
+bool has_nonfinite_copies(const std::vector<nn::Shard>& shards, bool all = false);
+
 /// Name of the first parameter whose gradient holds a NaN or infinity, or empty.
 std::string first_nonfinite_gradient(const std::vector<nn::Shard>& shards);
 

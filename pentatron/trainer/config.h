@@ -35,10 +35,10 @@ constexpr auto enum_names(DeviceKind) {
                     config::name(DeviceKind::kCuda, "cuda")};
 }
 
-enum class Precision : uint8_t { kFp64, kFp32, kBf16 };
+enum class Precision : uint8_t { kFp64, kFp32, kBf16, kFp16 };
 constexpr auto enum_names(Precision) {
   return std::array{config::name(Precision::kFp64, "fp64"), config::name(Precision::kFp32, "fp32"),
-                    config::name(Precision::kBf16, "bf16")};
+                    config::name(Precision::kBf16, "bf16"), config::name(Precision::kFp16, "fp16")};
 }
 
 enum class KernelChoice : uint8_t { kAuto, kOrder };
@@ -291,13 +291,14 @@ struct Config {
         field("logger", &C::logger, "logging and metrics").on_resume(OnResume::kIgnored),
         field("eval", &C::eval, "scores on tasks").on_resume(OnResume::kIgnored),
         field("profiling", &C::profiling, "performance traces"),
-        field("mixed_precision", &C::mixed_precision, "low precision in products"),
+        field("mixed_precision", &C::mixed_precision, "low precision in products, loss scale"),
         field("device", &C::device,
               "device to run on; auto: CUDA if a GPU is present and this build supports it, else "
               "the CPU"),
-        field(
-            "dtype", &C::dtype,
-            "data type of weights and activations; bf16 keeps master weights and gradients in fp32")
+        field("dtype", &C::dtype,
+              "data type of weights and activations; bf16 and fp16 keep master weights and "
+              "gradients in "
+              "fp32; fp16 scales the loss")
             .on_resume(OnResume::kState),
         field("kernels", &C::kernels,
               "which CPU kernels run: auto measures the candidates on this machine and takes the "

@@ -126,13 +126,6 @@ std::vector<std::string> figure_names(const models::ModelSpec& spec) {
   return names;
 }
 
-int64_t validation_batches(const data::Dataset& dataset, int64_t batch_size, int64_t eval_iters,
-                           bool whole) {
-  const int64_t samples = dataset.samples_per_epoch();
-  if (whole) return (dataset.size().value_or(samples) + batch_size - 1) / batch_size;
-  return std::min(eval_iters, std::max<int64_t>(1, samples / batch_size));
-}
-
 bool lower_is_better(const std::string& figure) {
   return figure.ends_with(kLoss);
 }

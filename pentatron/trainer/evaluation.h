@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "pentatron/data/dataset.h"
 #include "pentatron/models/model_spec.h"
 #include "pentatron/trainer/metrics/scores.h"
 
@@ -32,11 +31,6 @@ struct Evaluation {
   double loss = 0;
   Scores figures;
 };
-
-/// How many batches an evaluation takes: all data if `whole`, else at most `eval_iters` and one
-/// epoch.
-int64_t validation_batches(const data::Dataset& dataset, int64_t batch_size, int64_t eval_iters,
-                           bool whole);
 
 /// Whether evaluation counts more than losses.
 bool wants_scores(const models::ModelSpec& spec);

@@ -38,10 +38,12 @@ struct Source {
 kernels::MeasureOptions what_matters(const Config& config) {
   using kernels::DType;
   kernels::MeasureOptions options;
-  options.types = config.dtype == Precision::kFp64 ? std::vector{DType::kFloat64}
-                  : config.dtype == Precision::kFp32
-                      ? std::vector{DType::kFloat32}
-                      : std::vector{DType::kFloat32, DType::kBFloat16};
+  options.types =
+      config.dtype == Precision::kFp64 ? std::vector{DType::kFloat64}
+      : config.dtype == Precision::kFp32
+          ? std::vector{DType::kFloat32}
+          : std::vector{DType::kFloat32,
+                        config.dtype == Precision::kFp16 ? DType::kFloat16 : DType::kBFloat16};
   for (const auto& [rule, op] : {std::pair{optim::OptimizerKind::kAdam, kernels::Op::kAdamW},
                                  std::pair{optim::OptimizerKind::kSgd, kernels::Op::kSgd},
                                  std::pair{optim::OptimizerKind::kLion, kernels::Op::kLion}})

@@ -42,6 +42,8 @@ Types types_of(Precision precision) {
     return {.element = 8, .acc = 8, .dtype = at::kDouble};
   case Precision::kBf16:
     return {.element = 2, .acc = 4, .dtype = at::kBFloat16};
+  case Precision::kFp16:
+    return {.element = 2, .acc = 4, .dtype = at::kHalf};
   default:
     return {};
   }

@@ -72,6 +72,19 @@ std::vector<std::string> notices(const Config& config, int world_size, bool has_
                     precision.first_last_layers_bf16
                         ? "first_last_layers_bf16=true"
                         : fmt::format("fp8_recipe={}", config::to_string(precision.fp8_recipe))));
+  const auto without_effect = [&](const char* key, bool changed) {
+    if (changed && (precision.loss_scale || config.dtype != Precision::kFp16))
+      add(fmt::format("mixed_precision.{} has no effect: {}\n  try: remove mixed_precision.{}", key,
+                      precision.loss_scale ? "mixed_precision.loss_scale is a constant"
+                                           : fmt::format("dtype={} has no dynamic loss scale",
+                                                         config::to_string(config.dtype)),
+                      key));
+  };
+  const MixedPrecisionConfig usual;
+  without_effect("initial_loss_scale", precision.initial_loss_scale != usual.initial_loss_scale);
+  without_effect("min_loss_scale", precision.min_loss_scale != usual.min_loss_scale);
+  without_effect("loss_scale_window", precision.loss_scale_window != usual.loss_scale_window);
+  without_effect("hysteresis", precision.hysteresis != usual.hysteresis);
   const bool experts_travel =
       model.num_moe_experts && parallelize::expert_tensor_size(config.parallel) *
                                        config.parallel.expert_model_parallel_size >

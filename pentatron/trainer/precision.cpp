@@ -55,6 +55,11 @@ void MixedPrecisionConfig::validate(config::Violations& violations, std::string_
         fmt::format("{}fp8=hybrid needs {}fp8_recipe=tensorwise: {} has all operands in e4m3",
                     prefix, prefix, config::to_string(fp8_recipe)),
         prefix + "fp8=e4m3");
+  if (initial_loss_scale < min_loss_scale)
+    violations.add(prefix + "initial_loss_scale",
+                   fmt::format("{}initial_loss_scale={:g} is less than {}min_loss_scale={:g}",
+                               prefix, initial_loss_scale, prefix, min_loss_scale),
+                   fmt::format("{}initial_loss_scale={:g}", prefix, min_loss_scale));
 }
 
 void apply_recipe(PrecisionRecipe recipe, Config& config) {
@@ -74,6 +79,10 @@ void apply_recipe(PrecisionRecipe recipe, Config& config) {
     return;
   case PrecisionRecipe::kBf16Mxfp8:
     c.fp8_recipe = Fp8Recipe::kMxfp8;
+    return;
+  case PrecisionRecipe::kFp16:
+    config.dtype = Precision::kFp16;
+    c.fp8 = Fp8Format::kNone;
     return;
   case PrecisionRecipe::kBf16:
   case PrecisionRecipe::kNone:

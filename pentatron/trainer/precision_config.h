@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <tuple>
 
@@ -13,13 +14,16 @@ namespace pentatron::trainer {
 enum class PrecisionRecipe : uint8_t {
   kNone,
   kBf16,
+  kFp16,
   kBf16Fp8Tensorwise,
   kBf16Fp8Blockwise,
   kBf16Mxfp8
 };
 constexpr auto enum_names(PrecisionRecipe) {
   using enum PrecisionRecipe;
-  return std::array{config::name(kNone, "none"), config::name(kBf16, "bf16_mixed"),
+  return std::array{config::name(kNone, "none"),
+                    config::name(kBf16, "bf16_mixed"),
+                    config::name(kFp16, "fp16_mixed"),
                     config::name(kBf16Fp8Tensorwise, "bf16_with_fp8_current_scaling_mixed"),
                     config::name(kBf16Fp8Blockwise, "bf16_with_fp8_subchannel_scaling_mixed"),
                     config::name(kBf16Mxfp8, "bf16_with_mxfp8_mixed")};
@@ -45,32 +49,57 @@ struct MixedPrecisionConfig {
   bool first_last_layers_bf16 = false;
   int64_t num_layers_at_start_in_bf16 = 1;
   int64_t num_layers_at_end_in_bf16 = 1;
+  std::optional<double> loss_scale;
+  double initial_loss_scale = 4294967296.0;
+  double min_loss_scale = 1;
+  int64_t loss_scale_window = 1000;
+  int64_t hysteresis = 2;
 
   static constexpr auto fields() {
     using C = MixedPrecisionConfig;
     using config::field;
-    return std::tuple{field("recipe", &C::recipe,
-                            "sets dtype and the keys fp8 and fp8_recipe at once, by the names of "
-                            "Megatron Bridge; values "
-                            "that are given stay"),
-                      field("fp8", &C::fp8,
-                            "compute the products of linear layers in FP8; e4m3: all operands; "
-                            "hybrid: gradients in e5m2, which has "
-                            "more range; weights, sums and everything else keep dtype"),
-                      field("fp8_recipe", &C::fp8_recipe,
-                            "scales of FP8; tensorwise: one for each tensor; blockwise: for 1 x "
-                            "128 numbers, of weights 128 x 128; "
-                            "mxfp8: for 32 numbers, powers of two"),
-                      field("first_last_layers_bf16", &C::first_last_layers_bf16,
-                            "keep the first and the last layers out of FP8"),
-                      field("num_layers_at_start_in_bf16", &C::num_layers_at_start_in_bf16,
-                            "first_last_layers_bf16: number of first layers without FP8")
-                          .min(0)
-                          .unit("layers"),
-                      field("num_layers_at_end_in_bf16", &C::num_layers_at_end_in_bf16,
-                            "first_last_layers_bf16: number of last layers without FP8")
-                          .min(0)
-                          .unit("layers")};
+    return std::tuple{
+        field("recipe", &C::recipe,
+              "sets dtype and the keys fp8 and fp8_recipe at once, by the names of "
+              "Megatron Bridge; values "
+              "that are given stay"),
+        field("fp8", &C::fp8,
+              "compute the products of linear layers in FP8; e4m3: all operands; "
+              "hybrid: gradients in e5m2, which has "
+              "more range; weights, sums and everything else keep dtype"),
+        field("fp8_recipe", &C::fp8_recipe,
+              "scales of FP8; tensorwise: one for each tensor; blockwise: for 1 x "
+              "128 numbers, of weights 128 x 128; "
+              "mxfp8: for 32 numbers, powers of two"),
+        field("first_last_layers_bf16", &C::first_last_layers_bf16,
+              "keep the first and the last layers out of FP8"),
+        field("num_layers_at_start_in_bf16", &C::num_layers_at_start_in_bf16,
+              "first_last_layers_bf16: number of first layers without FP8")
+            .min(0)
+            .unit("layers"),
+        field("num_layers_at_end_in_bf16", &C::num_layers_at_end_in_bf16,
+              "first_last_layers_bf16: number of last layers without FP8")
+            .min(0)
+            .unit("layers"),
+        field("loss_scale", &C::loss_scale,
+              "constant factor of the loss in the backward pass, which gradients are "
+              "divided by before the update; default: with dtype=fp16 a factor that "
+              "adapts to overflows, else none")
+            .positive(),
+        field("initial_loss_scale", &C::initial_loss_scale,
+              "dynamic loss scale at the start of the run")
+            .positive(),
+        field("min_loss_scale", &C::min_loss_scale, "lowest value of the dynamic loss scale")
+            .positive(),
+        field("loss_scale_window", &C::loss_scale_window,
+              "number of iterations in a row without overflow after which the "
+              "dynamic loss scale doubles")
+            .positive()
+            .unit("iterations"),
+        field("hysteresis", &C::hysteresis,
+              "number of overflows from which on each halves the dynamic loss scale; "
+              "the count begins again when the scale doubles")
+            .positive()};
   }
   void validate(config::Violations& violations, std::string_view path) const;
 };

@@ -346,7 +346,6 @@ TrainLog Reporter::State::log_of(const StepReport& r, std::optional<double> loss
                                  const Scores& terms, double time_s, int64_t samples,
                                  const StepFlops& flops) const {
   TrainLog log;
-  const double devices = static_cast<double>(options.world_size);
   log.time = std::chrono::system_clock::now();
   log.iteration = r.iteration;
   log.train_iters = options.total_iterations;
@@ -358,11 +357,12 @@ TrainLog Reporter::State::log_of(const StepReport& r, std::optional<double> loss
   if (loss) log.losses = {{options.loss_name, *loss}};
   log.losses.insert(log.losses.end(), terms.begin(), terms.end());
   log.grad_norm = r.grad_norm;
+  log.loss_scale = r.loss_scale;
   log.skipped_iterations = r.skipped;
   log.nan_iterations = r.nan;
   if (loss) { // a step without targets computes nothing
     log.tokens_per_s = static_cast<double>(tokens(samples)) / time_s;
-    log.tflops = flops.model / time_s / 1e12 / devices;
+    log.tflops = flops.model / time_s / 1e12 / static_cast<double>(options.world_size);
     log.mfu = utilization(flops.model, time_s, options.peak, options.world_size);
     log.hfu = utilization(flops.hardware, time_s, options.peak, options.world_size);
   }
@@ -394,7 +394,7 @@ void Reporter::step(const StepReport& r) {
   s.estimate(r);
   TrainLog one = s.log_of(r, r.loss, r.terms, r.step_time_s, r.samples, r.flops);
   one.nan_iterations = r.finite ? 0 : 1; // of this step, not of the run
-  one.skipped_iterations = r.finite && r.loss && !r.too_large ? 0 : 1;
+  one.skipped_iterations = r.finite && r.loss && !r.too_large && !r.overflow ? 0 : 1;
   one.saves = std::exchange(s.saves, {});
   s.write_files();
   s.write_metrics([&](MetricsFile& metrics) { metrics.write(one); });
@@ -424,7 +424,7 @@ void Reporter::step(const StepReport& r) {
     i.trained_samples += r.samples;
     i.trained_s += r.step_time_s;
   }
-  if (r.finite && r.loss) {
+  if (r.finite && r.loss && !r.overflow) {
     ++i.counted_losses;
     i.loss += *r.loss;
     for (const auto& [name, value] : r.terms) {

@@ -29,13 +29,15 @@ struct StepReport {
   std::optional<double> loss; ///< none: the batch had no targets, and the step was skipped
   Scores terms;               ///< of a model with several loss terms, by name
   std::optional<double> grad_norm;
-  std::vector<LayerLoad> experts; ///< of layers that have some
+  std::optional<double> loss_scale; ///< of the next step, as Megatron's logs have it
+  std::vector<LayerLoad> experts;   ///< of layers that have some
   double lr = 0;
   double step_time_s = 0;
   StepFlops flops;
   double data_wait = 0;
   bool finite = true;
   bool too_large = false;       ///< the gradient norm, for an update
+  bool overflow = false;        ///< of gradients; the loss scale answers it
   int64_t skipped = 0, nan = 0; ///< of the run so far
 };
 

@@ -38,6 +38,8 @@ at::ScalarType scalar_type(Precision precision) {
     return at::kFloat;
   case Precision::kBf16:
     return at::kBFloat16;
+  case Precision::kFp16:
+    return at::kHalf;
   }
   PT_DCHECK(false);
 }

@@ -211,21 +211,24 @@ std::vector<double> Stepper::own_losses(const nn::StepState& state) const {
   return sums;
 }
 
-std::map<std::string, double, std::less<>> Stepper::loss_scales(const Counts& counts,
-                                                                const data::StepData& data) const {
+std::map<std::string, double, std::less<>>
+Stepper::loss_scales(const Counts& counts, const data::StepData& data, double loss_scale) const {
   std::map<std::string, double, std::less<>> scales;
+  const bool several_ranks = groups_.world().size() > 1;
   for (size_t i = 0; i < spec().losses.size(); ++i) {
     const models::LossTerm& term = spec().losses[i];
-    const bool several = groups_.world().size() > 1;
-    const size_t source = several && planted("denominator_of_another_term") ? 0 : i;
+    const size_t source = several_ranks && planted("denominator_of_another_term") ? 0 : i;
     const int64_t denominator =
         planted("mean_of_the_ranks_means") ? data.num_targets.at(term.labels) * groups_.dp().size()
         : i > 0 && planted("later_terms_counted_on_one_rank") ? data.num_targets.at(term.labels)
                                                               : counts.targets[source];
-    scales[term.name] = denominator > 0 ? term.weight / static_cast<double>(denominator) : 0;
+    scales[term.name] =
+        denominator > 0 ? loss_scale * term.weight / static_cast<double>(denominator) : 0;
   }
   for (const models::AuxiliaryTerm& term : spec().auxiliary)
-    scales[term.name] = term.weight / static_cast<double>(denominator(term.per, counts, data));
+    scales[term.name] =
+        (several_ranks && planted("auxiliary_losses_without_the_loss_scale") ? 1 : loss_scale) *
+        term.weight / static_cast<double>(denominator(term.per, counts, data));
   return scales;
 }
 
@@ -339,7 +342,7 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
   {
     const nn::MemoryScope scope(nn::MemoryCategory::kActivations);
     runtime_.run(passes, microbatches, state,
-                 {.loss_scales = loss_scales(counts, data),
+                 {.loss_scales = loss_scales(counts, data, options.loss_scale),
                   .expert_loads =
                       groups_.pp().rank() > 0 && planted("global_balance_without_the_last_layers")
                           ? &kNoLoads
@@ -363,6 +366,7 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
       const auto found = state.loss_sums.find(term.name);
       sums.push_back(found != state.loss_sums.end() ? found->second : 0);
     }
+    sums.push_back(options.check_copies && store.has_nonfinite_copies() ? 1 : 0);
     sums.push_back(store.counted_sum_of_squares());
     sums = summed(sums, groups_.world());
     result.expert_counts = expert_counts(state);
@@ -384,8 +388,15 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
     if (spec().losses[i].evaluated) total += spec().losses[i].weight * *result.terms[i];
   }
   result.loss = plain(total);
-  result.grad_norm = plain(std::sqrt(sums.back()));
+  const bool several = groups_.world().size() > 1;
+  const double scale = several && planted("norm_of_scaled_gradients") ? 1 : options.loss_scale;
+  result.grad_norm = plain(std::sqrt(sums.back()) / scale);
+  // Nobody updates what anybody found to be not finite, or copies would differ.
+  if (sums[sums.size() - 2] > 0 && std::isfinite(*result.grad_norm))
+    result.grad_norm = std::numeric_limits<double>::infinity();
   result.finite = std::isfinite(*result.loss) && std::isfinite(*result.grad_norm);
+  if (several && planted("overflow_of_one_rank"))
+    result.finite = std::isfinite(store.counted_sum_of_squares());
   if (!result.finite) {
     if (options.find_nonfinite_layer) {
       result.first_nonfinite = shared_name(state.first_nonfinite);
@@ -404,8 +415,10 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
                           : *result.grad_norm;
   {
     const PhaseTimer timer(options.times, "optimizer");
+    const double unscale =
+        several && planted("gradients_not_unscaled") ? 1 : 1 / options.loss_scale;
     optimizer_->step(options.lr, options.weight_decay,
-                     optim::clip_coefficient(options.clip_grad, norm));
+                     unscale * optim::clip_coefficient(options.clip_grad, norm));
     apply_expert_counts(result.expert_counts);
   }
   const PhaseTimer timer(options.times, "publish parameters");

@@ -34,6 +34,8 @@ struct StepOptions {
   double weight_decay = 0;
   double clip_grad = 0;
   double grad_norm_skip_threshold = 0; ///< 0: none
+  double loss_scale = 1;               ///< of the backward pass; gradients are divided by it
+  bool check_copies = false; ///< look for gradients that are not finite in every copy of them
   uint64_t seed = 0;
   bool find_nonfinite_layer =
       false; ///< look at the output of every layer, to name the first that is not finite
@@ -56,7 +58,7 @@ struct StepResult {
   at::Tensor expert_counts;
   std::optional<double> grad_norm;        ///< before clipping; none without targets
   std::vector<data::StreamTotals> totals; ///< of the samples of all ranks, by stream
-  bool finite = true;                     ///< loss and gradients; if not, nothing was updated
+  bool finite = true;     ///< loss and gradients, of all ranks; if not, nothing was updated
   bool too_large = false; ///< the gradient norm is above the threshold: nothing was updated
   /// The first layer or gradient that was not finite, if it is known, and the rank that saw it.
   std::string first_nonfinite;
@@ -104,9 +106,9 @@ class Stepper {
   std::vector<double> own_losses(const nn::StepState& state) const;
   /// Whether this rank's figures of the last stage are those that count.
   bool counts_here() const;
-  /// By term: weight / denominator.
-  std::map<std::string, double, std::less<>> loss_scales(const Counts& counts,
-                                                         const data::StepData& data) const;
+  /// By term: weight / denominator, times the loss scale.
+  std::map<std::string, double, std::less<>>
+  loss_scales(const Counts& counts, const data::StepData& data, double loss_scale) const;
   int64_t denominator(models::AuxiliaryTerm::Per per, const Counts& counts,
                       const data::StepData& data) const;
   /// StepResult::expert_counts, of all ranks.

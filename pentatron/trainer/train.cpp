@@ -34,6 +34,7 @@
 #include "pentatron/trainer/families.h"
 #include "pentatron/trainer/input_log.h"
 #include "pentatron/trainer/kernel_choice.h"
+#include "pentatron/trainer/loss_scaling.h"
 #include "pentatron/trainer/metrics/cpu_share.h"
 #include "pentatron/trainer/notices.h"
 #include "pentatron/trainer/reporter.h"
@@ -49,6 +50,7 @@
 #include "pentatron/trainer/stop.h"
 #include "pentatron/trainer/stored_tokenizer.h"
 #include "pentatron/trainer/tracer.h"
+#include "pentatron/trainer/validate.h"
 
 namespace pentatron::trainer {
 
@@ -71,6 +73,7 @@ struct Trainer::State {
   std::unique_ptr<optim::Optimizer> optimizer;
   std::unique_ptr<Stepper> stepper;
   std::unique_ptr<data::Loader> loader;
+  LossScaling scaling;
   optim::BatchSizeSchedule batch_sizes = optim::BatchSizeSchedule::constant(1);
   checkpoint::TrainState progress;
   StoredTokenizer stored_tokenizer;
@@ -99,8 +102,6 @@ struct Trainer::State {
   std::string describe() const;
   data::LoaderOptions loader_options(int64_t consumed) const;
   StepResult run_step(const StepOptions& options, int64_t* samples);
-  /// None if not one sample has a target.
-  std::optional<Evaluation> validate(const std::shared_ptr<const data::Dataset>& dataset);
   std::optional<Evaluation> validate();
   std::vector<checkpoint::SaveEvent> save();
   TrainReport train(Reporter& reporter);
@@ -113,7 +114,8 @@ Trainer::State::State(Config c, const comm::Group& world, std::unique_ptr<RunFol
       groups(
           parallelize::make_groups(config.profiling.trace ? comm::recorded(world, recorder) : world,
                                    config.parallel, &config.ddp, config.model, plan)),
-      main_rank(world.rank() == 0), device(rank_device(config.device, world)) {
+      main_rank(world.rank() == 0), device(rank_device(config.device, world)),
+      scaling(config.mixed_precision, config.dtype) {
   batch_sizes = batch_schedule(config.train);
   total_iterations = trainer::total_iterations(config.train);
   open_data();
@@ -276,6 +278,8 @@ void Trainer::State::load_found() {
     for (const std::string& text : data_changes(saved, config, folder, data_files))
       log::warning("{}", text);
   progress = loaded.state;
+  if (const std::string text = scaling.load(progress, !c.load_optimizer); !text.empty())
+    log::shared_warning("{}: {}", folder, text);
   stepper->set_expert_choices(progress.expert_choices);
   const std::string changed = differences(saved, config, {config::OnResume::kTold});
   log::info("resumed from {} at iteration {}{}{}", folder, progress.iteration,
@@ -312,7 +316,7 @@ StepResult Trainer::State::run_step(const StepOptions& options, int64_t* samples
   if (options.times != nullptr) options.times->phases.push_back({"data", begin, monotonic_s()});
   *samples = data.global_batch_size;
   StepResult result = stepper->step(data, options);
-  if (!result.finite) {
+  if (!result.finite && !scaling.overflowed(result)) {
     // Nothing was updated, so the same step again gives the same numbers: this time every layer is
     // looked at.
     StepOptions search = options;
@@ -323,30 +327,20 @@ StepResult Trainer::State::run_step(const StepOptions& options, int64_t* samples
   return result;
 }
 
-std::optional<Evaluation>
-Trainer::State::validate(const std::shared_ptr<const data::Dataset>& dataset) {
-  data::LoaderOptions options = loader_options(0);
-  options.global_batch_size_at = {};
-  options.pad_last_batch = true; // validation data may be less than a global batch
-  data::Loader batches(dataset, options);
-  const int64_t steps = validation_batches(*dataset, options.global_batch_size,
-                                           config.train.eval_iters, config.dataset.full_validation);
-  EvaluationSums total;
-  for (int64_t i = 0; i < steps; ++i) total += stepper->evaluate(batches.next());
-  return evaluated(model.model->spec(), total, config.model.num_labels);
-}
-
 std::optional<Evaluation> Trainer::State::validate() {
   if (datasets.validation == nullptr) return std::nullopt;
+  const auto of = [&](const std::shared_ptr<const data::Dataset>& dataset) {
+    return trainer::validate(*stepper, model.model->spec(), config, dataset, loader_options(0));
+  };
   if (datasets.validation_sets.empty()) {
-    std::optional<Evaluation> result = validate(datasets.validation);
+    std::optional<Evaluation> result = of(datasets.validation);
     if (!result)
       log::shared_warning("the validation samples have no targets, so there is no validation loss");
     return result;
   }
   std::vector<Evaluation> parts;
   for (const data::NamedDataset& set : datasets.validation_sets) {
-    const std::optional<Evaluation> part = validate(set.dataset);
+    const std::optional<Evaluation> part = of(set.dataset);
     if (!part) {
       log::shared_warning(
           "the validation samples of {} have no targets, so there is no validation loss", set.name);
@@ -362,6 +356,7 @@ std::vector<checkpoint::SaveEvent> Trainer::State::save() {
   progress.config_yaml = config::to_yaml(config);
   progress.tokenizer = stored_tokenizer.digest;
   progress.expert_choices = stepper->expert_choices();
+  scaling.save(progress);
   progress.eod = tokenizer->eod();
   progress.attachments = stored_tokenizer.files;
   progress.attachments.insert(files_of_model.begin(), files_of_model.end());
@@ -504,11 +499,15 @@ TrainReport Trainer::State::train(Reporter& reporter) {
   while (s.progress.iteration < s.total_iterations) {
     const double step_begin = monotonic_s();
     const int64_t iteration = s.progress.iteration + 1;
-    const int64_t n = length.by_samples() ? s.batch_sizes.samples_after(iteration) : iteration;
+    const int64_t n = length.by_samples()
+                          ? s.scaling.scheduled_samples(s.batch_sizes.samples_after(iteration))
+                          : s.scaling.scheduled_iterations(iteration);
     const StepOptions options{.lr = lr.at(n),
                               .weight_decay = decay.at(n),
                               .clip_grad = c.optimizer.clip_grad,
                               .grad_norm_skip_threshold = c.optimizer.grad_norm_skip_threshold,
+                              .loss_scale = s.scaling.scale(),
+                              .check_copies = c.dtype == Precision::kFp16,
                               .seed = c.seed,
                               .times = tracer.begin(iteration)};
     int64_t samples = 0;
@@ -517,10 +516,16 @@ TrainReport Trainer::State::train(Reporter& reporter) {
     tracer.end();
     s.progress.iteration = iteration;
     s.progress.consumed_samples = s.loader->consumed_samples();
-    s.progress.loss = result.finite ? result.loss : std::nullopt;
+    const bool overflow = s.scaling.overflowed(result);
+    const bool has_loss = result.loss && std::isfinite(*result.loss);
+    s.scaling.after_step(iteration, result, samples);
+    s.progress.loss = has_loss && (result.finite || overflow) ? result.loss : std::nullopt;
     s.progress.validation_loss.reset();
     s.progress.figures.clear();
-    if (!result.finite) {
+    if (overflow) {
+      ++s.progress.skipped_iterations;
+      s.progress.nan_iterations += !has_loss;
+    } else if (!result.finite) {
       ++s.progress.nan_iterations;
       if (c.train.on_nan == OnNan::kStop || ++skipped_in_a_row > c.train.max_skipped_iterations) {
         if (s.saver) show_saves(s.saver->finish());
@@ -546,13 +551,15 @@ TrainReport Trainer::State::train(Reporter& reporter) {
          .loss = result.loss,
          .terms = all_terms(s.model.model->spec(), result.terms, result.auxiliary),
          .grad_norm = result.grad_norm,
+         .loss_scale = s.scaling.reported(),
          .experts = layer_loads(s.model.model->spec().expert_layers, result.expert_counts),
          .lr = options.lr,
          .step_time_s = monotonic_s() - step_begin,
          .flops = result.loss ? step_flops(c, *s.model.model, samples, result.totals) : StepFlops{},
          .data_wait = s.loader->wait_share(),
-         .finite = result.finite,
+         .finite = overflow ? has_loss : result.finite,
          .too_large = result.too_large,
+         .overflow = overflow,
          .skipped = s.progress.skipped_iterations,
          .nan = s.progress.nan_iterations});
 

@@ -122,10 +122,15 @@ TEST_P(AttentionShapes, FastEntriesAreTheReference) {
   Attention fast(GetParam()), reference(GetParam());
   reference.run_reference();
   if (!fast.run_fast()) GTEST_SKIP() << "this processor does not have the entry";
-  const bool half = GetParam().dtype == DType::kBFloat16;
-  // With AVX2 only inputs and results are bf16.
+  const bool half = GetParam().dtype != DType::kFloat32;
+  // With AVX2 only inputs and results are bf16 or fp16.
   const bool rounds_between = GetParam().entry != "avx2";
   const double bound = !half ? 4e-6 : rounds_between ? 3e-2 : 0x1p-8;
+  if (GetParam().dtype == DType::kFloat16) {
+    expect_close(fast.out, reference.out, 0x1p-10, 0x1p-11, "out");
+    expect_close(fast.dq, reference.dq, 3e-3, 3e-3, "dq");
+    expect_close(fast.dkv, reference.dkv, 3e-3, 3e-3, "dkv");
+  }
   expect_close(fast.out, reference.out, half ? 0x1p-7 : 0, bound, "out");
   expect_close(fast.lse, reference.lse, 0, half ? 1e-5 : 4e-6, "lse");
   expect_close(fast.dq, reference.dq, half ? 2e-2 : 1e-5, half ? 4e-2 : 1e-5, "dq");
@@ -253,6 +258,7 @@ std::vector<Case> cases() {
   for (const auto& [dtype, entry, suffix] :
        {std::tuple{DType::kFloat32, "avx2", "_avx2_fp32"},
         {DType::kBFloat16, "avx2", "_avx2_bf16"},
+        {DType::kFloat16, "avx2", "_avx2_fp16"},
         {DType::kFloat32, "avx512", "_fp32"},
         {DType::kBFloat16, "avx512", "_bf16"},
         {DType::kBFloat16, "amx_bf16", "_amx"},
@@ -321,6 +327,7 @@ class AttentionEntries : public ::testing::TestWithParam<std::pair<DType, std::s
 INSTANTIATE_TEST_SUITE_P(Kernels, AttentionEntries,
                          ::testing::Values(std::pair{DType::kFloat32, "avx2"},
                                            std::pair{DType::kBFloat16, "avx2"},
+                                           std::pair{DType::kFloat16, "avx2"},
                                            std::pair{DType::kFloat32, "avx512"},
                                            std::pair{DType::kBFloat16, "avx512"},
                                            std::pair{DType::kBFloat16, "amx_bf16"},
@@ -355,7 +362,7 @@ TEST_P(AttentionEntries, LargeScoresDoNotOverflow) {
   }
   reference.run_reference();
   if (!fast.run_fast()) GTEST_SKIP() << "this processor does not have the entry";
-  const bool half = c.dtype == DType::kBFloat16;
+  const bool half = c.dtype != DType::kFloat32;
   expect_close(fast.out, reference.out, half ? 1e-2 : 1e-3, half ? 1.0 : 1e-1, "out");
 }
 

@@ -31,8 +31,26 @@ inline float from_bf16(uint16_t x) {
   return std::bit_cast<float>(static_cast<uint32_t>(x) << 16);
 }
 
-/// A matrix stored as fp32 or bf16 with a margin: `pad` elements after each row, `shift` bytes
-/// before the first.
+inline uint16_t fp16_bits(float x) {
+  const uint16_t sign = std::signbit(x) ? 0x8000 : 0;
+  const float size = std::abs(x);
+  if (std::isnan(x)) return 0x7e00;
+  if (size >= 65520) return sign | 0x7c00;
+  // In units of the last place: 1024 to 2048 of them, fewer below 2^-14. 2048 carries over.
+  const int exponent = size < 0x1p-14F ? -14 : std::ilogb(size);
+  const auto units = static_cast<int>(std::nearbyint(std::ldexp(size, 10 - exponent)));
+  return static_cast<uint16_t>(sign | (((exponent + 14) << 10) + units));
+}
+inline float from_fp16(uint16_t x) {
+  const int exponent = x >> 10 & 31, units = x & 1023;
+  const float size = exponent == 31  ? (units != 0 ? kFloatNan : kFloatInf)
+                     : exponent == 0 ? std::ldexp(static_cast<float>(units), -24)
+                                     : std::ldexp(static_cast<float>(units + 1024), exponent - 25);
+  return (x & 0x8000) != 0 ? -size : size;
+}
+
+/// A matrix stored as fp32, bf16 or fp16 with a margin: `pad` elements after each row, `shift`
+/// bytes before the first.
 class Matrix {
  public:
   Matrix(DType dtype, int64_t rows, int64_t columns, int64_t pad = 0, int64_t shift = 0)
@@ -45,10 +63,10 @@ class Matrix {
   float get(int64_t i, int64_t j) const {
     const std::byte* p =
         bytes_.data() + shift_ + static_cast<size_t>(i * ld_ + j) * element_size(dtype_);
-    if (dtype_ == DType::kBFloat16) {
+    if (element_size(dtype_) == 2) {
       uint16_t x;
       std::memcpy(&x, p, 2);
-      return from_bf16(x);
+      return dtype_ == DType::kFloat16 ? from_fp16(x) : from_bf16(x);
     }
     float x;
     std::memcpy(&x, p, 4);
@@ -56,8 +74,8 @@ class Matrix {
   }
   void set(int64_t i, int64_t j, float value) {
     std::byte* p = bytes_.data() + shift_ + static_cast<size_t>(i * ld_ + j) * element_size(dtype_);
-    if (dtype_ == DType::kBFloat16) {
-      const uint16_t x = bf16_bits(value);
+    if (element_size(dtype_) == 2) {
+      const uint16_t x = dtype_ == DType::kFloat16 ? fp16_bits(value) : bf16_bits(value);
       std::memcpy(p, &x, 2);
     } else {
       std::memcpy(p, &value, 4);

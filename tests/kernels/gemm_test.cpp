@@ -31,6 +31,9 @@ std::vector<Subject> subjects(bool ordered_only) {
       result.push_back({entry, DType::kBFloat16, out});
     if (!ordered_only) result.push_back({"mkl_bf16", DType::kBFloat16, out});
   }
+  for (const DType out : {DType::kFloat32, DType::kFloat16})
+    for (const std::string_view entry : {"avx2", "widened"})
+      result.push_back({entry, DType::kFloat16, out});
   return result;
 }
 
@@ -84,6 +87,7 @@ void Gemm::expect_correct(const Problem& p) const {
       double bound = 4e-7 * size + 1e-30;
       if (p.k > 64) bound = 1.2e-7 * std::sqrt(static_cast<double>(p.k)) * size;
       if (p.out == DType::kBFloat16) bound += std::abs(sum) / 256;
+      if (p.out == DType::kFloat16) bound += std::abs(sum) / 2048 + 0x1p-25;
       ASSERT_NEAR(d.c.get(i, j), sum, bound) << "at " << i << "," << j;
     }
     // Nothing is written past the row.
@@ -103,7 +107,9 @@ TEST_P(Gemm, AgreesWithADoubleSumForOddSizesAndAllTransposes) {
     p.out = GetParam().out;
     p.accumulate = bit(generator);
     p.bias = bit(generator);
-    p.bias_dtype = bit(generator) ? DType::kBFloat16 : DType::kFloat32;
+    p.bias_dtype = bit(generator)            ? DType::kFloat32
+                   : p.in == DType::kFloat16 ? DType::kFloat16
+                                             : DType::kBFloat16;
     p.pad = pad(generator);
     p.shift = static_cast<int64_t>(bit(generator)) * static_cast<int64_t>(element_size(p.out));
     expect_correct(p);
@@ -335,6 +341,34 @@ TEST(GemmBf16, RoundsOnceToNearestEven) {
   EXPECT_EQ(from_bf16(c[3]), 1.0F);
 }
 
+TEST(GemmFp16, RoundsOnceToNearestEvenAndOverflowsToInfinity) {
+  GemmArgs args{.m = 1,
+                .n = 5,
+                .k = 2,
+                .in_dtype = DType::kFloat16,
+                .out_dtype = DType::kFloat16,
+                .lda = 2,
+                .ldb = 5,
+                .ldc = 5};
+  if (!gemm_supported(args)) GTEST_SKIP() << "no fast product of fp16 here";
+  // 1 + e for e = 2^-11 (tie, to even: 1), 3 2^-11 (to even: 1 + 2^-9); 65504 + 15 stays, 65504 +
+  // 16 does not; a result that is not normal.
+  uint16_t a[2] = {fp16_bits(1), fp16_bits(1)};
+  uint16_t b[10], c[5];
+  const float first[5] = {1, 1, 65504, 65504, 0x1p-24F},
+              second[5] = {0x1p-11F, 3 * 0x1p-11F, 15, 16, 0x1p-23F};
+  for (int i = 0; i < 5; ++i) b[i] = fp16_bits(first[i]), b[5 + i] = fp16_bits(second[i]);
+  args.a = a;
+  args.b = b;
+  args.c = c;
+  gemm(args);
+  EXPECT_EQ(from_fp16(c[0]), 1.0F);
+  EXPECT_EQ(from_fp16(c[1]), 1.0F + 0x1p-9F);
+  EXPECT_EQ(from_fp16(c[2]), 65504.0F);
+  EXPECT_EQ(from_fp16(c[3]), kFloatInf);
+  EXPECT_EQ(from_fp16(c[4]), 3 * 0x1p-24F);
+}
+
 TEST(GemmReference, TakesFloat64) {
   const double a[2] = {1.0 + 1e-15, 2}, b[2] = {3, 4};
   double c = 5;
@@ -354,15 +388,16 @@ TEST(GemmReference, TakesFloat64) {
 }
 
 TEST(GemmReference, AgreesWithTheFirstEntry) {
-  for (const auto& [in, out] :
-       {std::pair{DType::kFloat32, DType::kFloat32}, {DType::kBFloat16, DType::kBFloat16}}) {
+  for (const auto& [in, out] : {std::pair{DType::kFloat32, DType::kFloat32},
+                                {DType::kBFloat16, DType::kBFloat16},
+                                {DType::kFloat16, DType::kFloat16}}) {
     Data x = make({17, 23, 31, true, true, in, out, true, true}),
          y = make({17, 23, 31, true, true, in, out, true, true});
     attach(x, true);
     attach(y, true);
     gemm(x.args);
     gemm_reference(y.args, {});
-    const float bound = out == DType::kBFloat16 ? 0.01F : 1e-5F;
+    const float bound = out == DType::kBFloat16 ? 0.01F : out == DType::kFloat16 ? 1e-3F : 1e-5F;
     for (int64_t i = 0; i < 17; ++i) {
       for (int64_t j = 0; j < 23; ++j)
         EXPECT_NEAR(x.c.get(i, j), y.c.get(i, j), bound * (1 + std::abs(y.c.get(i, j))));

@@ -237,6 +237,7 @@ TEST(CompleteSelection, MeasuresWhatIsAskedForOnly) {
   EXPECT_FALSE(narrow.contains("norm_forward bfloat16"));
   EXPECT_TRUE(narrow.contains("adamw float32"));
   EXPECT_FALSE(narrow.contains("lion float32"));
+  EXPECT_TRUE(classes({DType::kFloat16}, {}).contains("gemm float16 nt n<=512 k>512"));
   EXPECT_TRUE(classes({DType::kBFloat16}, {}).contains("gemm bfloat16-float32 tn n>512"));
 }
 

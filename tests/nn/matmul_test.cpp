@@ -23,7 +23,10 @@ class Matmul : public testing::TestWithParam<std::tuple<at::ScalarType, Case>> {
   at::ScalarType dtype() const { return std::get<0>(GetParam()); }
   Case shape() const { return std::get<1>(GetParam()); }
   double rounding() const { // of a result in the type
-    return dtype() == at::kDouble ? 1e-14 : dtype() == at::kFloat ? 1e-6 : 4e-3;
+    return dtype() == at::kDouble  ? 1e-14
+           : dtype() == at::kFloat ? 1e-6
+           : dtype() == at::kHalf  ? 5e-4
+                                   : 4e-3;
   }
   double acc_rounding() const { return dtype() == at::kDouble ? 1e-14 : 2e-6; }
   /// Columns of a wider buffer: rows are strided.
@@ -82,7 +85,8 @@ TEST_P(Matmul, TheFirstWeightGradientDoesNotReadWhatWasThere) {
 }
 
 INSTANTIATE_TEST_SUITE_P(TypesAndShapes, Matmul,
-                         testing::Combine(testing::Values(at::kDouble, at::kFloat, at::kBFloat16),
+                         testing::Combine(testing::Values(at::kDouble, at::kFloat, at::kBFloat16,
+                                                          at::kHalf),
                                           testing::Values(Case{1, 1, 1}, Case{3, 5, 7},
                                                           Case{33, 64, 96}, Case{130, 50, 65})),
                          [](const auto& info) {

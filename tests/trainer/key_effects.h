@@ -31,6 +31,10 @@ inline const std::vector<std::string> kLion = {"optimizer.optimizer=lion"};
 inline const std::vector<std::string> kFp8 = {"mixed_precision.fp8=e4m3"};
 inline const std::vector<std::string> kFp8Inside = {"mixed_precision.fp8=e4m3",
                                                     "mixed_precision.first_last_layers_bf16=true"};
+inline const std::vector<std::string> kFp16 = {"dtype=fp16"};
+/// Whose first steps overflow.
+inline const std::vector<std::string> kFp16Large = {
+    "dtype=fp16", "mixed_precision.initial_loss_scale=16777216", "train.train_iters=10"};
 inline const std::vector<std::string> kMuon = {"optimizer.optimizer=muon"};
 inline const std::vector<std::string> kSamples = {"train.train_samples=12"};
 inline const std::vector<std::string> kWsd = {"scheduler.lr_decay_style=WSD",
@@ -275,6 +279,11 @@ inline const std::map<std::string, Effect> kEffects = {
      {"mixed_precision.num_layers_at_start_in_bf16=0", kFp8Inside}},
     {"mixed_precision.num_layers_at_end_in_bf16",
      {"mixed_precision.num_layers_at_end_in_bf16=0", kFp8Inside}},
+    {"mixed_precision.loss_scale", {"mixed_precision.loss_scale=1024", kFp16}},
+    {"mixed_precision.initial_loss_scale", {"mixed_precision.initial_loss_scale=1024", kFp16}},
+    {"mixed_precision.min_loss_scale", {"mixed_precision.min_loss_scale=16777216", kFp16Large}},
+    {"mixed_precision.loss_scale_window", {"mixed_precision.loss_scale_window=1", kFp16Large}},
+    {"mixed_precision.hysteresis", {"mixed_precision.hysteresis=5", kFp16Large}},
     {"optimizer.muon_momentum", {"optimizer.muon_momentum=0.5", kMuon}},
     {"optimizer.muon_nesterov", {"optimizer.muon_nesterov=false", kMuon}},
     {"optimizer.muon_scale_mode", {"optimizer.muon_scale_mode=spectral", kMuon}},

@@ -94,7 +94,9 @@ inline trainer::Config layout_config(const std::string& work, const std::string&
 }
 
 /// What rank 0 sees of the training; nothing in other processes than its own.
-inline Trained train_layout(const std::string& work, int ranks, const std::string& keys) {
+/// `look`: at each line of metrics.jsonl.
+inline Trained train_layout(const std::string& work, int ranks, const std::string& keys,
+                            const std::function<void(const Json&)>& look = {}) {
   Trained trained;
   std::mutex mutex;
   const Scratch scratch;
@@ -114,6 +116,8 @@ inline Trained train_layout(const std::string& work, int ranks, const std::strin
     trained.weights = std::move(weights);
     trained.validation = {report.validation.value().loss};
     for (const Json& step : read_metrics(report.metrics.string())) {
+      if (look) look(step);
+      if (step.at("grad_norm").is_null()) continue; // an overflow
       trained.losses.push_back(step.at("loss").get<double>());
       trained.norms.push_back(step.at("grad_norm").get<double>());
       for (const char* term : {"z_loss", "seq_load_balancing_loss", "global_load_balancing_loss",

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 LIST = os.path.join(os.path.dirname(os.path.abspath(__file__)), "planted_bugs.txt")
-FAILED = re.compile(r"\[  FAILED  \] Layouts/LayoutMatrix\.\w+/(\w+)")
+FAILED = re.compile(r"\[  FAILED  \] Layouts/Layout(?:Matrix|Fp16)\.\w+/(\w+)")
 # What a failure says first: of a comparison its own line, of an exception its message.
 REASON = re.compile(r"(C\+\+ exception with description \"[^\n]*|loss of step \d+|gradient norm of step \d+|"
                     r"copies of [^\n]* differ|no rank holds[^\n]*|run\.validation\[i\])")
@@ -26,7 +26,7 @@ def run(program, bug):
     environment["OMP_WAIT_POLICY"] = "PASSIVE"
     if bug:
         environment["PENTATRON_BUG"] = bug
-    command = [program, "--gtest_filter=*LayoutMatrix.*", "--gtest_fail_fast", "--gtest_color=no"]
+    command = [program, "--gtest_filter=*LayoutMatrix.*:*LayoutFp16.*", "--gtest_fail_fast", "--gtest_color=no"]
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
@@ -36,7 +36,7 @@ def run(program, bug):
         return None, ""
     failed = FAILED.search(text)
     if not failed:
-        started = re.findall(r"\[ RUN      \] Layouts/LayoutMatrix\.\w+/(\w+)", text)
+        started = re.findall(r"\[ RUN      \] Layouts/Layout(?:Matrix|Fp16)\.\w+/(\w+)", text)
         return (started[-1] if started else None), f"ends with status {done.returncode}"
     reason = REASON.search(text)
     return failed.group(1), reason.group(1).replace("run.validation[i]", "validation loss") if reason else "weights"

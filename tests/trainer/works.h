@@ -216,6 +216,10 @@ inline const std::vector<Work>& works() {
       {"muon_moe", moe + " optimizer.optimizer=muon optimizer.muon_nesterov=false"},
       {"muon_latents", latents_moe + " optimizer.optimizer=muon optimizer.muon_momentum=0.8"},
       {"lion", llama + " optimizer.optimizer=lion optimizer.lr=1e-3"},
+      // Scaled losses, whose gradients are divided again: a power of two changes nothing.
+      {"scaled", gpt2 + " mixed_precision.loss_scale=1024"},
+      {"scaled_moe", moe + " mixed_precision.loss_scale=65536 optimizer.optimizer=sgd "
+                           "optimizer.lr=0.1"},
       // A batch size that grows.
       {"ramp", "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
                "model.ffn_hidden_size=64 model.untie_embeddings_and_output_weights=false "

@@ -80,7 +80,7 @@ bool attention_supported(const AttentionShape& shape, const Context& context = {
 void attention_forward(const AttentionForward& args, const Context& context = {});
 void attention_backward(const AttentionBackward& args, const Context& context = {});
 
-/// The scalar definition of correct: sums in double, any type but float16.
+/// The scalar definition of correct: sums in double, any type.
 void attention_forward_reference(const AttentionForward& args, const Context& context);
 void attention_backward_reference(const AttentionBackward& args, const Context& context);
 

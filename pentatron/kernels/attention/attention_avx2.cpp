@@ -13,19 +13,11 @@ std::string refuse_avx2(const AttentionShape& s, const Context& context) {
 }
 
 void forward_avx2(const AttentionForward& args, const Context&) {
-  if (args.shape.dtype == DType::kBFloat16) {
-    run_forward<Avx2Products<true>>(args);
-  } else {
-    run_forward<Avx2Products<false>>(args);
-  }
+  visit_float_dtype(args.shape.dtype, [&]<class T>(T) { run_forward<Avx2Products<T>>(args); });
 }
 
 void backward_avx2(const AttentionBackward& args, const Context&) {
-  if (args.shape.dtype == DType::kBFloat16) {
-    run_backward<Avx2Products<true>>(args);
-  } else {
-    run_backward<Avx2Products<false>>(args);
-  }
+  visit_float_dtype(args.shape.dtype, [&]<class T>(T) { run_backward<Avx2Products<T>>(args); });
 }
 
 } // namespace pentatron::kernels::attention_detail

@@ -1,5 +1,5 @@
-/// The CPU entries of attention beside the reference: fp32, and bf16 as fp32, with vdpbf16ps or
-/// with AMX.
+/// The CPU entries of attention beside the reference: fp32; bf16 and fp16 as fp32; bf16 with
+/// vdpbf16ps or with AMX.
 #pragma once
 
 #include <algorithm>
@@ -25,8 +25,7 @@ void backward_amx(const AttentionBackward& args, const Context& context);
 /// The reasons to refuse that these entries share.
 inline std::string refuse_common(const AttentionShape& s, const Context& context) {
   if (context.device != Device::kCpu) return "needs CPU memory";
-  if (s.dtype != DType::kFloat32 && s.dtype != DType::kBFloat16)
-    return "takes float32 and bfloat16 only";
+  if (s.dtype == DType::kFloat64) return "does not take float64";
   if (std::max(s.head_size, s.value_size) > kMaxHeadSize) return "head size is above 512";
   return {};
 }

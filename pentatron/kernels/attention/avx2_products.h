@@ -1,8 +1,9 @@
 /// Attention with AVX2: the matrix products, and what lies between them. Included by
 /// attention_avx2.cpp only.
 ///
-/// Everything is fp32; bf16 becomes fp32 when it is packed. A panel of 32 queries is two halves of
-/// 16, the columns of a tile of the GEMM: scores are [half][key][16], outputs [half][feature][16].
+/// Everything is fp32; bf16 and fp16 become fp32 when they are packed. A panel of 32 queries is two
+/// halves of 16, the columns of a tile of the GEMM: scores are [half][key][16], outputs
+/// [half][feature][16].
 #pragma once
 
 #include <array>
@@ -44,18 +45,18 @@ PENTATRON_AVX2 inline __m256 lanes_of(uint32_t mask) {
   return _mm256_castsi256_ps(_mm256_cmpeq_epi32(set, bits));
 }
 
-template <bool kBf16> PENTATRON_AVX2 inline void store_element(char* dst, __m256 x, int n) {
-  if constexpr (kBf16) {
-    gemm2::store_bf16(reinterpret_cast<uint16_t*>(dst), x, n);
+template <class T> PENTATRON_AVX2 inline void store_element(char* dst, __m256 x, int n) {
+  if constexpr (gemm2::kHalf<T>) {
+    gemm2::store_as<T>(reinterpret_cast<uint16_t*>(dst), x, n);
   } else {
     gemm2::store(reinterpret_cast<float*>(dst), x, n);
   }
 }
 
-template <bool kBf16> class Avx2Products {
+template <class T> class Avx2Products {
  public:
   static constexpr bool kPair = false;
-  static constexpr int64_t kElement = kBf16 ? 2 : 4;
+  static constexpr int64_t kElement = sizeof(T);
   static constexpr int64_t kKeys = kAvx2Keys;
   static constexpr int64_t kKeyStep = 1;
 
@@ -128,7 +129,7 @@ template <bool kBf16> class Avx2Products {
       for (int64_t query = begin; query < end; query += kHalf) {
         const float* const half =
             static_cast<const float*>(x) + (query / kHalf * kKeys + key) * kHalf;
-        gemm2::Packing<false>::along(reinterpret_cast<const char*>(half), kHalf,
+        gemm2::Packing<float>::along(reinterpret_cast<const char*>(half), kHalf,
                                      std::min<int64_t>(kHalf, end - query),
                                      row_strip(0, keys - key, scratch + (query - begin) * kLanes));
       }
@@ -202,7 +203,7 @@ template <bool kBf16> class Avx2Products {
 #pragma GCC unroll 8
         for (int i = 0; i < kLanes; ++i) {
           const int64_t query = kLanes * v + i;
-          if (query < count) store_element<kBf16>(dst + (query * stride + r) * kElement, x[i], n);
+          if (query < count) store_element<T>(dst + (query * stride + r) * kElement, x[i], n);
         }
       }
     }
@@ -215,8 +216,8 @@ template <bool kBf16> class Avx2Products {
       __m256 sum = _mm256_setzero_ps();
       for (int64_t c = 0; c < d; c += kLanes) {
         const int n = d - c < kLanes ? static_cast<int>(d - c) : kLanes;
-        sum = _mm256_fmadd_ps(gemm2::load<kBf16>(x + (i * x_stride + c) * kElement, n),
-                              gemm2::load<kBf16>(y + (i * y_stride + c) * kElement, n), sum);
+        sum = _mm256_fmadd_ps(gemm2::load<T>(x + (i * x_stride + c) * kElement, n),
+                              gemm2::load<T>(y + (i * y_stride + c) * kElement, n), sum);
       }
       const __m128 four = _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps(sum, 1));
       const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
@@ -231,13 +232,13 @@ template <bool kBf16> class Avx2Products {
       for (int64_t c = 0; c < d; c += kLanes) {
         const int n = d - c < kLanes ? static_cast<int>(d - c) : kLanes;
         const char* const from = reinterpret_cast<const char*>(src + i * width + c);
-        store_element<kBf16>(dst + (i * stride + c) * kElement, gemm2::load<false>(from, n), n);
+        store_element<T>(dst + (i * stride + c) * kElement, gemm2::load<float>(from, n), n);
       }
     }
   }
 
  private:
-  using Packing = gemm2::Packing<kBf16>;
+  using Packing = gemm2::Packing<T>;
   static constexpr int kMr = gemm2::kMr;
   static constexpr int kLanes = gemm2::kLanes;
   static constexpr int kVectors = kQueries / kLanes;

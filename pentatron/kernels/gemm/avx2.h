@@ -1,9 +1,9 @@
 /// The AVX2 pieces of the GEMM: packing and the register-blocked micro-kernel. Included by sources
 /// with entries for AVX2 only.
 ///
-/// bf16 becomes fp32 when it is packed, so one micro-kernel serves both types. A packed panel holds
-/// fp32, 8 rows of op(A) or up to 16 columns of op(B) side by side; of the 8 rows at most 6 are
-/// used, so that whole vectors can be stored.
+/// bf16 and fp16 become fp32 when they are packed, so one micro-kernel serves all types. A packed
+/// panel holds fp32, 8 rows of op(A) or up to 16 columns of op(B) side by side; of the 8 rows at
+/// most 6 are used, so that whole vectors can be stored.
 #pragma once
 
 #include <array>
@@ -12,12 +12,13 @@
 
 #include <immintrin.h>
 
+#include "pentatron/kernels/common/scalar.h"
 #include "pentatron/kernels/gemm/panels.h"
 
 namespace pentatron::kernels::gemm_detail::avx2 {
 
 // As in avx512.h: attributes, and no inline functions of the standard library within.
-#define PENTATRON_AVX2 __attribute__((target("avx2,fma")))
+#define PENTATRON_AVX2 __attribute__((target("avx2,fma,f16c")))
 
 constexpr int kLanes = 8;
 constexpr int kMr = 6;       ///< rows of a tile: 6 x 2 sums, two vectors of B and a broadcast of A
@@ -29,8 +30,14 @@ PENTATRON_AVX2 inline __m256i lane_mask(int n) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kLeft + kLanes - n));
 }
 
-PENTATRON_AVX2 inline __m256 widen(__m128i bf16) {
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bf16), 16));
+/// Whether an element has 16 bits.
+template <class T> inline constexpr bool kHalf = sizeof(T) == 2;
+
+template <class T> PENTATRON_AVX2 inline __m256 widen(__m128i bits) {
+  if constexpr (std::is_same_v<T, fp16>)
+    return _mm256_cvtph_ps(bits);
+  else
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 }
 
 /// Up to three numbers of 16 bits.
@@ -54,9 +61,9 @@ inline void store_16_bits(char* p, uint64_t x, int n) {
 }
 
 /// Elements p[0, n) as fp32, n <= 8; zeros in the other lanes.
-template <bool kBf16> PENTATRON_AVX2 inline __m256 load(const char* p, int n) {
-  if constexpr (kBf16) {
-    if (n == kLanes) return widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+template <class T> PENTATRON_AVX2 inline __m256 load(const char* p, int n) {
+  if constexpr (kHalf<T>) {
+    if (n == kLanes) return widen<T>(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
     uint64_t low = 0, high = 0;
     if (n >= 4) {
       __builtin_memcpy(&low, p, 8);
@@ -64,7 +71,7 @@ template <bool kBf16> PENTATRON_AVX2 inline __m256 load(const char* p, int n) {
     } else {
       low = load_16_bits(p, n);
     }
-    return widen(_mm_set_epi64x(static_cast<int64_t>(high), static_cast<int64_t>(low)));
+    return widen<T>(_mm_set_epi64x(static_cast<int64_t>(high), static_cast<int64_t>(low)));
   } else {
     const auto* const x = reinterpret_cast<const float*>(p);
     return n == kLanes ? _mm256_loadu_ps(x) : _mm256_maskload_ps(x, lane_mask(n));
@@ -76,22 +83,32 @@ PENTATRON_AVX2 inline void store(float* p, __m256 x, int n) {
   _mm256_maskstore_ps(p, lane_mask(n), x);
 }
 
-/// Rounded to nearest even; NaN becomes quiet.
-PENTATRON_AVX2 inline void store_bf16(uint16_t* p, __m256 x, int n) {
+/// To bf16, rounded to nearest even; NaN becomes quiet.
+PENTATRON_AVX2 inline __m128i narrow_bf16(__m256 x) {
   const __m256i bits = _mm256_castps_si256(x);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
   const __m256i nearest = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
   const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
   const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
   const __m256i upper = _mm256_srli_epi32(_mm256_blendv_epi8(nearest, quiet, nan), 16);
-  const __m128i half =
-      _mm_packus_epi32(_mm256_castsi256_si128(upper), _mm256_extracti128_si256(upper, 1));
+  return _mm_packus_epi32(_mm256_castsi256_si128(upper), _mm256_extracti128_si256(upper, 1));
+}
+
+/// n numbers of 16 bits.
+PENTATRON_AVX2 inline void store_half(uint16_t* p, __m128i half, int n) {
   if (n == kLanes) return _mm_storeu_si128(reinterpret_cast<__m128i*>(p), half);
   auto* const to = reinterpret_cast<char*>(p);
   const auto low = static_cast<uint64_t>(_mm_cvtsi128_si64(half));
   if (n < 4) return store_16_bits(to, low, n);
   __builtin_memcpy(to, &low, 8);
   store_16_bits(to + 8, static_cast<uint64_t>(_mm_extract_epi64(half, 1)), n - 4);
+}
+
+template <class T> PENTATRON_AVX2 inline void store_as(uint16_t* p, __m256 x, int n) {
+  if constexpr (std::is_same_v<T, fp16>)
+    store_half(p, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), n);
+  else
+    store_half(p, narrow_bf16(x), n);
 }
 
 /// 8 x 8 transposition in registers.
@@ -120,23 +137,23 @@ PENTATRON_AVX2 inline void transpose_8x8(__m256 (&r)[8]) {
 }
 
 /// k0..k0+7 of `lanes` rows in memory, `ld` elements apart: vector s holds element s of all rows.
-template <bool kBf16>
+template <class T>
 PENTATRON_AVX2 inline void load_transposed(const char* src, int64_t ld, int lanes, int elements,
                                            __m256 (&r)[8]) {
-  constexpr int kBytes = kBf16 ? 2 : 4;
+  constexpr int kBytes = sizeof(T);
 #pragma GCC unroll 8
   for (int i = 0; i < kLanes; ++i) {
     const char* const p = src + i * ld * kBytes;
     _mm_prefetch(p + kAheadBytes, _MM_HINT_T0);
-    r[i] = i < lanes ? load<kBf16>(p, elements) : _mm256_setzero_ps();
+    r[i] = i < lanes ? load<T>(p, elements) : _mm256_setzero_ps();
   }
   transpose_8x8(r);
 }
 
 /// As BlockedGemm packs. Strides are at least 8, and all 8 lanes are written.
-template <bool kBf16> struct Packing {
+template <class T> struct Packing {
   static constexpr int kLanes = avx2::kLanes;
-  static constexpr int kBytes = kBf16 ? 2 : 4;
+  static constexpr int kBytes = sizeof(T);
 
   /// `k` elements of a strip whose lanes are rows in memory, `ld` elements apart.
   PENTATRON_AVX2 static void along(const char* src, int64_t ld, int64_t k, const Strip& strip) {
@@ -145,7 +162,7 @@ template <bool kBf16> struct Packing {
     for (int64_t k0 = 0; k0 < k; k0 += kLanes) {
       const int elements = k - k0 < kLanes ? static_cast<int>(k - k0) : kLanes;
       __m256 r[8];
-      load_transposed<kBf16>(src + k0 * kBytes, ld, strip.lanes, elements, r);
+      load_transposed<T>(src + k0 * kBytes, ld, strip.lanes, elements, r);
 #pragma GCC unroll 8
       for (int s = 0; s < kLanes; ++s)
         if (s < elements) _mm256_storeu_ps(dst + (k0 + s) * strip.stride, r[s]);
@@ -166,7 +183,7 @@ template <bool kBf16> struct Packing {
         for (int64_t s = first; s < end; ++s) {
           const char* const p = src + (s * ld + strip.offset) * kBytes;
           _mm_prefetch(p + kRows * ld * kBytes, _MM_HINT_T0);
-          _mm256_storeu_ps(dst + s * strip.stride, load<kBf16>(p, strip.lanes));
+          _mm256_storeu_ps(dst + s * strip.stride, load<T>(p, strip.lanes));
         }
       }
     }
@@ -183,21 +200,27 @@ PENTATRON_AVX2 inline void finish_tile(const __m256 (&sum)[kRows][kVectors], con
     const int n = left < kLanes ? left : kLanes;
     const __m256 bias = t.bias == nullptr
                             ? _mm256_setzero_ps()
-                            : load<false>(reinterpret_cast<const char*>(t.bias + kLanes * v), n);
+                            : load<float>(reinterpret_cast<const char*>(t.bias + kLanes * v), n);
 #pragma GCC unroll 6
     for (int i = 0; i < kRows; ++i) {
       __m256 x = sum[i][v];
       if (t.in != nullptr) {
         const float* const in = t.in + i * t.ld_in + kLanes * v;
-        x = _mm256_add_ps(x, load<false>(reinterpret_cast<const char*>(in), n));
+        x = _mm256_add_ps(x, load<float>(reinterpret_cast<const char*>(in), n));
       }
       if (t.in16 != nullptr) {
         const uint16_t* const in = t.in16 + i * t.ld_out + kLanes * v;
-        x = _mm256_add_ps(x, load<true>(reinterpret_cast<const char*>(in), n));
+        const char* const p = reinterpret_cast<const char*>(in);
+        x = _mm256_add_ps(x, t.fp16 ? load<fp16>(p, n) : load<bf16>(p, n));
       }
       if (t.bias != nullptr) x = _mm256_add_ps(x, bias);
       if (t.out16 != nullptr) {
-        store_bf16(t.out16 + i * t.ld_out + kLanes * v, x, n);
+        uint16_t* const out = t.out16 + i * t.ld_out + kLanes * v;
+        if (t.fp16) {
+          store_as<fp16>(out, x, n);
+        } else {
+          store_as<bf16>(out, x, n);
+        }
       } else {
         store(t.out + i * t.ld_out + kLanes * v, x, n);
       }
@@ -241,7 +264,7 @@ PENTATRON_AVX2 void micro_kernel(int64_t steps, const float* a, const float* b, 
 /// The same for a tile of kRows x 8 whose part of op(B) is read from memory, its columns of k lying
 /// along rows `ld` elements apart, and never packed: for few rows of op(A), where B is used once.
 /// The order of sums is that of micro_kernel.
-template <bool kBf16, int kRows>
+template <class T, int kRows>
 PENTATRON_AVX2 void thin_kernel(int64_t k, const float* a, const char* src, int64_t ld,
                                 const TileOut& t) {
   __m256 sum[kRows][1];
@@ -250,7 +273,7 @@ PENTATRON_AVX2 void thin_kernel(int64_t k, const float* a, const char* src, int6
   for (int64_t k0 = 0; k0 < k; k0 += kLanes) {
     const int elements = k - k0 < kLanes ? static_cast<int>(k - k0) : kLanes;
     __m256 b[8];
-    load_transposed<kBf16>(src + k0 * (kBf16 ? 2 : 4), ld, t.columns, elements, b);
+    load_transposed<T>(src + k0 * int64_t{sizeof(T)}, ld, t.columns, elements, b);
 #pragma GCC unroll 8
     for (int s = 0; s < kLanes; ++s) {
       if (s < elements) {
@@ -281,9 +304,9 @@ using ThinKernel = void (*)(int64_t k, const float* a, const char* src, int64_t 
                             const TileOut& t);
 
 /// The thin kernel for a number of rows (1..4).
-template <bool kBf16> ThinKernel find_thin_kernel(int rows) {
-  static constexpr ThinKernel kTable[kThinTile] = {&thin_kernel<kBf16, 1>, &thin_kernel<kBf16, 2>,
-                                                   &thin_kernel<kBf16, 3>, &thin_kernel<kBf16, 4>};
+template <class T> ThinKernel find_thin_kernel(int rows) {
+  static constexpr ThinKernel kTable[kThinTile] = {&thin_kernel<T, 1>, &thin_kernel<T, 2>,
+                                                   &thin_kernel<T, 3>, &thin_kernel<T, 4>};
   return kTable[rows - 1];
 }
 

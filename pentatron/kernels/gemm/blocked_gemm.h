@@ -173,6 +173,7 @@ template <class Derived> class BlockedGemm {
       return t;
     }
     t.out16 = static_cast<uint16_t*>(g_.c) + index;
+    t.fp16 = g_.out_dtype == DType::kFloat16;
     t.ld_out = g_.ldc;
     if (g_.accumulate) t.in16 = t.out16;
     t.stream = stream_ && !g_.accumulate;
@@ -246,7 +247,7 @@ template <class Derived> class BlockedGemm {
 
   /// Bytes of a thread's buffer: packed A, packed B, bias, scratch.
   int64_t lay_out_buffer() {
-    const bool scratch = g_.out_dtype == DType::kBFloat16 && k_blocks_.parts > 1;
+    const bool scratch = g_.out_dtype != DType::kFloat32 && k_blocks_.parts > 1;
     const int64_t b_bytes = self().thin()
                                 ? 0
                                 : std::min(max_columns_, round_up(g_.n, kTileColumns<Derived>)) *
@@ -305,11 +306,8 @@ template <class Derived> class BlockedGemm {
       std::memcpy(dst, src + 4 * j0, static_cast<size_t>(columns) * 4);
       return;
     }
-    for (int64_t j = 0; j < columns; ++j) {
-      bf16 x;
-      std::memcpy(&x, src + 2 * (j0 + j), 2);
-      dst[j] = to_acc(x);
-    }
+    for (int64_t j = 0; j < columns; ++j)
+      dst[j] = static_cast<float>(load_as_double(src, g_.bias_dtype, j0 + j));
   }
 
   bool stream_ = false;

@@ -12,8 +12,6 @@ namespace {
 
 std::string refuse_reference(const GemmArgs& g, const Context& context) {
   if (context.device != Device::kCpu) return "needs CPU memory";
-  if (g.in_dtype == DType::kFloat16 || g.out_dtype == DType::kFloat16)
-    return "float16 has no implementation";
   if ((g.in_dtype == DType::kFloat64) != (g.out_dtype == DType::kFloat64))
     return "float64 does not mix with other types";
   if (g.in_dtype == DType::kFloat32 && g.out_dtype != DType::kFloat32)

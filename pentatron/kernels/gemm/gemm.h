@@ -4,8 +4,8 @@
 ///   op(A) [m, k], op(B) [k, n], C [m, n], bias [n] added to every row.
 ///   a holds [m, k] with rows lda apart, or [k, m] if transpose_a; b holds [k, n], or [n, k] if
 ///   transpose_b.
-/// Types: fp32 -> fp32, bf16 -> fp32, bf16 -> bf16 (one rounding at the end); the reference also
-/// takes fp64 -> fp64.
+/// Types: fp32 -> fp32; bf16 or fp16 -> fp32 or the same (one rounding at the end); the reference
+/// also takes fp64 -> fp64.
 ///
 /// Order of sums: in one entry, k is cut into blocks that depend on k and the type alone, each
 /// block is summed in order of k, and the blocks are added in order. So an element of C depends on
@@ -39,7 +39,7 @@ struct GemmArgs {
   int64_t ldc = 0;
   bool accumulate = false;            ///< add to C; otherwise the old content of C is never read
   const void* bias = nullptr;         ///< [n], or none
-  DType bias_dtype = DType::kFloat32; ///< kFloat32 or kBFloat16 (kFloat64 under fp64)
+  DType bias_dtype = DType::kFloat32; ///< any but kFloat64 (kFloat64 under fp64)
   /// `batch` independent products; the matrices of item i begin i strides (in elements) after the
   /// first. A stride of 0 shares A or B.
   int64_t batch = 1;
@@ -49,7 +49,8 @@ struct GemmArgs {
 };
 
 /// The implementations in the order that counts without a selection: "amx_bf16", "avx512_bf16",
-/// "avx512", "widened" (bf16 converted to fp32 for AVX-512), "avx2", "mkl_bf16" and "mkl" (Intel
+/// "avx512", "widened" (bf16 and fp16 converted to fp32 for
+/// AVX-512), "avx2", "mkl_bf16" and "mkl" (Intel
 /// MKL inside libtorch_cpu, on processors with AVX2), "reference". Each refuses what it cannot run.
 std::span<const Entry<GemmArgs>> gemm_entries();
 

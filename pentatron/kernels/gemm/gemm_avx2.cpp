@@ -8,10 +8,10 @@
 namespace pentatron::kernels::gemm_detail {
 namespace {
 
-template <bool kBf16> class Avx2Gemm : public BlockedGemm<Avx2Gemm<kBf16>> {
+template <class T> class Avx2Gemm : public BlockedGemm<Avx2Gemm<T>> {
  public:
-  using Packing = avx2::Packing<kBf16>;
-  static constexpr int64_t kElement = kBf16 ? 2 : 4;
+  using Packing = avx2::Packing<T>;
+  static constexpr int64_t kElement = sizeof(T);
   static constexpr int64_t kPerStep = 1;
   static constexpr int64_t kUnits = 1;
   static constexpr bool kPad = false;
@@ -25,7 +25,7 @@ template <bool kBf16> class Avx2Gemm : public BlockedGemm<Avx2Gemm<kBf16>> {
   static constexpr double kWorkOfAThread = 1 << 18;
   struct Thread {};
 
-  using Base = BlockedGemm<Avx2Gemm<kBf16>>;
+  using Base = BlockedGemm<Avx2Gemm<T>>;
   using Base::Base;
   using typename Base::Block;
 
@@ -53,7 +53,7 @@ template <bool kBf16> class Avx2Gemm : public BlockedGemm<Avx2Gemm<kBf16>> {
   void thin_block(Thread&, const Block& x) const {
     pack_a(x, Split{x.rows, 1});
     const char* const b = this->b_item(x.item) + (x.j * g_.ldb + this->first_k(x.q)) * kElement;
-    const avx2::ThinKernel kernel = avx2::find_thin_kernel<kBf16>(static_cast<int>(x.rows));
+    const avx2::ThinKernel kernel = avx2::find_thin_kernel<T>(static_cast<int>(x.rows));
     for (int64_t j = 0; j < x.columns; j += avx2::kLanes) {
       const int width = static_cast<int>(std::min<int64_t>(avx2::kLanes, x.columns - j));
       kernel(this->size_k(x.q), panel_of_a(x, 0), b + j * g_.ldb * kElement, g_.ldb,
@@ -91,16 +91,13 @@ std::string refuse_avx2(const GemmArgs& g, const Context& context) {
   if (!cpu_features().avx2) return "needs AVX2 and FMA";
   if (g.in_dtype == DType::kFloat32 && g.out_dtype == DType::kFloat32)
     return refuse_common(g, context);
-  if (g.in_dtype != DType::kBFloat16) return "takes float32 and bfloat16 only";
+  if (g.in_dtype == DType::kFloat16) return refuse_fp16(g, context);
+  if (g.in_dtype != DType::kBFloat16) return "takes float32, bfloat16 and float16 only";
   return refuse_bf16(g, context);
 }
 
 void run_avx2(const GemmArgs& g, const Context&) {
-  if (g.in_dtype == DType::kBFloat16) {
-    Avx2Gemm<true>(g).run();
-  } else {
-    Avx2Gemm<false>(g).run();
-  }
+  visit_float_dtype(g.in_dtype, [&]<class T>(T) { Avx2Gemm<T>(g).run(); });
 }
 
 } // namespace pentatron::kernels::gemm_detail

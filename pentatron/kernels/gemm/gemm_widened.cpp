@@ -7,6 +7,10 @@
 #include "pentatron/kernels/gemm/gemm_simd.h"
 #include "pentatron/kernels/gemm/pack_buffer.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace pentatron::kernels::gemm_detail {
 
 namespace {
@@ -23,41 +27,69 @@ int64_t panel_size(int64_t size, int64_t depth, int64_t elements) {
   return std::min(size, std::max<int64_t>(wanted, 64));
 }
 
-/// A matrix of bf16 as it lies in memory.
-struct Source {
-  const bf16* data;
+/// A matrix of bf16 or fp16 as it lies in memory.
+template <class T> struct Source {
+  const T* data;
   int64_t ld;
 };
 
+#if defined(__x86_64__)
+/// A scalar conversion has branches. Called with AVX2 alone.
+__attribute__((target("avx2,f16c"))) void widen_row(const fp16* from, int64_t n, float* to) {
+  int64_t j = 0;
+  for (; j + 8 <= n; j += 8)
+    _mm256_storeu_ps(to + j,
+                     _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + j))));
+  for (; j < n; ++j) to[j] = _cvtsh_ss(from[j].bits);
+}
+__attribute__((target("avx2,f16c"))) void narrow_row(const float* from, int64_t n, fp16* to) {
+  constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  int64_t j = 0;
+  for (; j + 8 <= n; j += 8)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + j),
+                     _mm256_cvtps_ph(_mm256_loadu_ps(from + j), kNearest));
+  for (; j < n; ++j) to[j].bits = _cvtss_sh(from[j], kNearest);
+}
+#else
+void widen_row(const fp16* from, int64_t n, float* to) {
+  for (int64_t j = 0; j < n; ++j) to[j] = to_acc(from[j]);
+}
+void narrow_row(const float* from, int64_t n, fp16* to) {
+  for (int64_t j = 0; j < n; ++j) to[j] = from_acc<fp16>(from[j]);
+}
+#endif
+void widen_row(const bf16* from, int64_t n, float* to) {
+  for (int64_t j = 0; j < n; ++j) to[j] = to_acc(from[j]);
+}
+void narrow_row(const float* from, int64_t n, bf16* to) {
+  for (int64_t j = 0; j < n; ++j) to[j] = from_acc<bf16>(from[j]);
+}
+
 /// rows x columns of `source` to packed fp32.
-void widen(const Source& source, int64_t rows, int64_t columns, float* out) {
+template <class T> void widen(const Source<T>& source, int64_t rows, int64_t columns, float* out) {
   const int64_t block = std::max<int64_t>(1, (1 << 15) / std::max<int64_t>(columns, 1));
   parallel_blocks(rows, block, [&](int64_t begin, int64_t end, int64_t) {
-    for (int64_t i = begin; i < end; ++i) {
-      const bf16* const from = source.data + i * source.ld;
-      float* const to = out + i * columns;
-      for (int64_t j = 0; j < columns; ++j) to[j] = to_acc(from[j]);
-    }
+    for (int64_t i = begin; i < end; ++i)
+      widen_row(source.data + i * source.ld, columns, out + i * columns);
   });
 }
 
 /// rows x columns of packed fp32, rounded.
-void narrow(const float* x, int64_t rows, int64_t columns, bf16* out, int64_t ld) {
+template <class T> void narrow(const float* x, int64_t rows, int64_t columns, T* out, int64_t ld) {
   const int64_t block = std::max<int64_t>(1, (1 << 14) / std::max<int64_t>(columns, 1));
   parallel_blocks(rows, block, [&](int64_t begin, int64_t end, int64_t) {
-    for (int64_t i = begin; i < end; ++i)
-      for (int64_t j = 0; j < columns; ++j) out[i * ld + j] = from_acc<bf16>(x[i * columns + j]);
+    for (int64_t i = begin; i < end; ++i) narrow_row(x + i * columns, columns, out + i * ld);
   });
 }
 
 using Multiply = void(const GemmArgs&, const Context&);
 
-/// One product of the batch.
-class Widened {
+/// One product of the batch, of elements T.
+template <class T> class Widened {
  public:
   Widened(const GemmArgs& g, int64_t item, Multiply* multiply)
-      : g_(g), multiply_(multiply), a_{static_cast<const bf16*>(g.a) + item * g.stride_a, g.lda},
-        b_{static_cast<const bf16*>(g.b) + item * g.stride_b, g.ldb},
+      : g_(g), multiply_(multiply), a_{static_cast<const T*>(g.a) + item * g.stride_a, g.lda},
+        b_{static_cast<const T*>(g.b) + item * g.stride_b, g.ldb},
         c_(static_cast<char*>(g.c) +
            item * g.stride_c * static_cast<int64_t>(element_size(g.out_dtype))) {
     rows_ = panel_size(g.m, g.k, kPanel);
@@ -65,7 +97,7 @@ class Widened {
   }
 
   void run() {
-    const bool round = g_.out_dtype == DType::kBFloat16;
+    const bool round = g_.out_dtype != DType::kFloat32;
     const auto floats = [](int64_t n) { return static_cast<size_t>(n) * sizeof(float); };
     const PackBuffer a(floats(rows_ * g_.k)), b(floats(columns_ * g_.k)),
         c(round ? floats(rows_ * columns_) : 0);
@@ -88,15 +120,15 @@ class Widened {
   }
 
   void widen_a(int64_t i, int64_t m, float* out) const {
-    if (g_.transpose_a) return widen({a_.data + i, a_.ld}, g_.k, m, out);
-    widen({a_.data + i * a_.ld, a_.ld}, m, g_.k, out);
+    if (g_.transpose_a) return widen<T>({a_.data + i, a_.ld}, g_.k, m, out);
+    widen<T>({a_.data + i * a_.ld, a_.ld}, m, g_.k, out);
   }
   void widen_b(int64_t j, int64_t n, float* out) const {
-    if (g_.transpose_b) return widen({b_.data + j * b_.ld, b_.ld}, n, g_.k, out);
-    widen({b_.data + j, b_.ld}, g_.k, n, out);
+    if (g_.transpose_b) return widen<T>({b_.data + j * b_.ld, b_.ld}, n, g_.k, out);
+    widen<T>({b_.data + j, b_.ld}, g_.k, n, out);
   }
 
-  /// A block of C from widened panels, through `scratch` if C is bf16.
+  /// A block of C from widened panels, through `scratch` if C is rounded.
   void product(int64_t i, int64_t m, int64_t j, int64_t n, const float* a, const float* b,
                float* scratch) const {
     GemmArgs g = g_;
@@ -115,8 +147,8 @@ class Widened {
       g.c = reinterpret_cast<float*>(c_) + i * g_.ldc + j;
       return multiply_(g, {});
     }
-    bf16* const c = reinterpret_cast<bf16*>(c_) + i * g_.ldc + j;
-    if (g.accumulate) widen({c, g_.ldc}, m, n, scratch);
+    T* const c = reinterpret_cast<T*>(c_) + i * g_.ldc + j;
+    if (g.accumulate) widen<T>({c, g_.ldc}, m, n, scratch);
     g.c = scratch;
     g.ldc = n;
     multiply_(g, {});
@@ -125,7 +157,7 @@ class Widened {
 
   GemmArgs g_;
   Multiply* multiply_;
-  Source a_, b_;
+  Source<T> a_, b_;
   char* c_;
   int64_t rows_ = 0;
   int64_t columns_ = 0;
@@ -135,11 +167,17 @@ class Widened {
 
 std::string refuse_widened(const GemmArgs& g, const Context& context) {
   if (!cpu_features().avx512) return "needs AVX-512 (F, BW, DQ, VL)";
-  return refuse_bf16(g, context);
+  return g.in_dtype == DType::kFloat16 ? refuse_fp16(g, context) : refuse_bf16(g, context);
 }
 
 void multiply_widened(const GemmArgs& g, Multiply* multiply) {
-  for (int64_t item = 0; item < g.batch; ++item) Widened(g, item, multiply).run();
+  for (int64_t item = 0; item < g.batch; ++item) {
+    if (g.in_dtype == DType::kFloat16) {
+      Widened<fp16>(g, item, multiply).run();
+    } else {
+      Widened<bf16>(g, item, multiply).run();
+    }
+  }
 }
 
 void run_widened(const GemmArgs& g, const Context&) {

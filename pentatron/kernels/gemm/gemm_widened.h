@@ -1,5 +1,5 @@
-/// bf16 products on a processor with AVX-512 but without its bf16 instructions: panels of A and B
-/// become fp32, which the AVX-512 entry multiplies.
+/// fp16 products on a processor with AVX-512, and bf16 products without its bf16 instructions:
+/// panels of A and B become fp32, which the AVX-512 entry multiplies.
 #pragma once
 
 #include <string>

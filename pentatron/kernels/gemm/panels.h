@@ -32,6 +32,7 @@ struct TileOut {
   int64_t ld_in = 0;
   int64_t ld_out = 0;  ///< of out, or of out16 and in16
   int columns = 0;     ///< at least 1, at most two vectors
+  bool fp16 = false;   ///< in16 and out16 are fp16, not bf16
   bool stream = false; ///< out is large, aligned and not read: past the caches, if whole lines
 };
 

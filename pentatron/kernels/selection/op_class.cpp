@@ -46,8 +46,8 @@ bool takes(Op op, DType dtype) {
 }
 
 std::string gemm_name(int part) {
-  static constexpr std::array<std::string_view, 4> kTypesOf = {"float32", "bfloat16-float32",
-                                                               "bfloat16", "float64"};
+  static constexpr std::array<std::string_view, 6> kTypesOf = {
+      "float32", "bfloat16-float32", "bfloat16", "float64", "float16-float32", "float16"};
   const bool transpose_a = (part & 8) != 0;
   std::string name = fmt::format("gemm {} {}{} n{}{}", kTypesOf[static_cast<size_t>(part / 16)],
                                  transpose_a ? 't' : 'n', (part & 4) != 0 ? 't' : 'n',
@@ -58,7 +58,8 @@ std::string gemm_name(int part) {
 
 std::vector<OpClass> list_gemm_classes() {
   std::vector<OpClass> classes;
-  for (int part = 0; part < 48; ++part) {             // float64 has the reference alone
+  for (int part = 0; part < 96; ++part) {
+    if (part / 16 == 3) continue;                     // float64 has the reference alone
     if ((part & 8) != 0 && (part & 5) != 0) continue; // no k; and no product of two transposed
     classes.push_back({Op::kGemm, static_cast<uint8_t>(part)});
   }
@@ -91,7 +92,9 @@ DType element_type(OpClass c) {
   if (is_attention(c.op)) return static_cast<DType>(c.part / 4);
   if (c.op != Op::kGemm) return static_cast<DType>(c.part);
   const int types = c.part / 16; // as in gemm_class
-  return types == 0 ? DType::kFloat32 : types == 3 ? DType::kFloat64 : DType::kBFloat16;
+  static constexpr std::array<DType, 6> kIn = {DType::kFloat32, DType::kBFloat16, DType::kBFloat16,
+                                               DType::kFloat64, DType::kFloat16,  DType::kFloat16};
+  return kIn[static_cast<size_t>(types)];
 }
 
 std::string class_name(OpClass c) {

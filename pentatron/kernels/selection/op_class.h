@@ -48,7 +48,7 @@ struct OpClass {
   Op op = Op::kGemm;
   uint8_t part = 0; ///< below kMaxParts
 
-  static constexpr int kMaxParts = 64;
+  static constexpr int kMaxParts = 96;
   constexpr size_t index() const {
     return static_cast<size_t>(op) * kMaxParts + static_cast<size_t>(part);
   }
@@ -68,7 +68,11 @@ inline constexpr int64_t kGemmShortSum = 512;   ///< the same for k
 /// counts tokens (a weight gradient) and does not count.
 constexpr OpClass gemm_class(DType in, DType out, bool transpose_a, bool transpose_b, int64_t n,
                              int64_t k) {
-  const int types = in == DType::kFloat32 ? 0 : in == DType::kFloat64 ? 3 : out == in ? 2 : 1;
+  const int types = in == DType::kFloat32   ? 0
+                    : in == DType::kFloat64 ? 3
+                    : in == DType::kFloat16 ? (out == in ? 5 : 4)
+                    : out == in             ? 2
+                                            : 1;
   const int many = n > kGemmFewColumns, deep = !transpose_a && k > kGemmShortSum;
   return {Op::kGemm,
           static_cast<uint8_t>(types * 16 + transpose_a * 8 + transpose_b * 4 + many * 2 + deep)};

@@ -11,8 +11,9 @@ namespace pentatron::kernels::selection_detail {
 void probe_gemm(Probe& probe, Arguments& arguments) {
   const int part = probe.op_class.part, types = part / 16;
   GemmArgs g;
-  g.in_dtype = types == 0 ? DType::kFloat32 : types == 3 ? DType::kFloat64 : DType::kBFloat16;
-  g.out_dtype = types == 2 ? DType::kBFloat16 : types == 3 ? DType::kFloat64 : DType::kFloat32;
+  g.in_dtype = element_type(probe.op_class);
+  const bool rounds = types == 2 || types == 5; // as in gemm_class
+  g.out_dtype = rounds || types == 3 ? g.in_dtype : DType::kFloat32;
   g.transpose_a = (part & 8) != 0;
   g.transpose_b = (part & 4) != 0;
   g.n = (part & 2) != 0 ? 1536 : 384;

@@ -19,9 +19,7 @@ at::Tensor rows_contiguous(const at::Tensor& x) {
 /// Runs pentatron's GEMM if it takes the arguments faster than LibTorch would.
 bool try_gemm(const at::Tensor& c, const at::Tensor& a, bool transpose_a, const at::Tensor& b,
               bool transpose_b, bool accumulate, const at::Tensor& bias = {}) {
-  if (!c.is_cpu() || c.scalar_type() == at::kDouble || a.scalar_type() == at::kHalf ||
-      c.stride(1) != 1)
-    return false;
+  if (!c.is_cpu() || c.scalar_type() == at::kDouble || c.stride(1) != 1) return false;
   kernels::GemmArgs args{.m = c.size(0),
                          .n = c.size(1),
                          .k = transpose_a ? a.size(0) : a.size(1),
@@ -149,9 +147,9 @@ void add_matmul_tn(Param& weight, const at::Tensor& dy, const at::Tensor& x) {
 }
 
 void add_column_sums(const at::Tensor& grad, const at::Tensor& dy) {
-  // LibTorch would write all of a bf16 dy as fp32 first; a product with a row of ones reads it
-  // once.
-  if (dy.scalar_type() == at::kBFloat16 && dy.dim() == 2 && dy.size(0) > 0 &&
+  // LibTorch would write all of a dy of 16 bits as fp32 first; a product with a row of ones reads
+  // it once.
+  if (c10::elementSize(dy.scalar_type()) == 2 && dy.dim() == 2 && dy.size(0) > 0 &&
       try_gemm(grad.unsqueeze(0), at::ones({1, dy.size(0)}, dy.options()), false,
                rows_contiguous(dy), false, true))
     return;

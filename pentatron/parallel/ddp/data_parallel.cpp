@@ -210,6 +210,13 @@ double DataParallel::counted_sum_of_squares() const {
   return optim::counted_sum_of_squares(counted);
 }
 
+bool DataParallel::has_nonfinite_copies() const {
+  std::vector<nn::Shard> counted, others;
+  for (const nn::Shard& shard : shards_)
+    (shard.replicas.rank() == 0 ? counted : others).push_back(shard);
+  return optim::has_nonfinite_copies(counted) || optim::has_nonfinite_copies(others, /*all=*/true);
+}
+
 void DataParallel::publish_values() {
   for (const auto& part : parts_)
     if (part->gradients) part->values->publish();

@@ -73,6 +73,8 @@ class DataParallel final : public nn::ParamStore {
   /// optim::counted_sum_of_squares of the shards, without those of which another data-parallel rank
   /// adds the same: summed over all ranks of the run it counts every true element once.
   double counted_sum_of_squares() const;
+  /// Whether gradients that are not in that sum hold a NaN or infinity.
+  bool has_nonfinite_copies() const;
 
   /// The optimizer has changed the values of trainable shards(). Under overlap_param_gather the
   /// others' parts are awaited in acquire().

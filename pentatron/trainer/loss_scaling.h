@@ -1,0 +1,53 @@
+/// The loss scale of a run, and what a step whose gradients overflow means for it.
+///
+/// A dynamic scale takes such a step as a sign that it is too large: nothing is updated, the
+/// schedules of learning rate and weight decay do not advance, the samples count as consumed. A
+/// constant scale leaves it to train.on_nan.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "pentatron/checkpoint/run_checkpoint.h"
+#include "pentatron/optim/loss_scale.h"
+#include "pentatron/trainer/config.h"
+#include "pentatron/trainer/step.h"
+
+namespace pentatron::trainer {
+
+class LossScaling {
+ public:
+  explicit LossScaling(const MixedPrecisionConfig& config, Precision dtype);
+
+  /// Whether losses are scaled at all.
+  bool on() const { return scaler_.has_value(); }
+  /// Multiplies the losses of the next backward pass; 1 without a scale.
+  double scale() const { return on() ? scaler_->scale() : 1; }
+  /// The same for logs: none without a scale.
+  std::optional<double> reported() const { return on() ? std::optional(scale()) : std::nullopt; }
+
+  /// Whether the step, which is not finite, is one that a smaller scale may cure. A loss that is
+  /// not finite itself is no longer one when the scale is at its minimum.
+  bool overflowed(const StepResult& result) const;
+  /// Takes the result of a step, of so many samples, and logs what it changes.
+  void after_step(int64_t iteration, const StepResult& result, int64_t samples);
+
+  /// Where the schedules are at an iteration or a number of samples: without the steps that did not
+  /// advance them.
+  int64_t scheduled_iterations(int64_t iteration) const { return iteration - held_iterations_; }
+  int64_t scheduled_samples(int64_t samples) const { return samples - held_samples_; }
+
+  void save(checkpoint::TrainState& state) const;
+  /// Goes on from a checkpoint; with a `fresh` scale only the schedules do. Returns a notice, or an
+  /// empty text.
+  std::string load(const checkpoint::TrainState& state, bool fresh);
+
+ private:
+  MixedPrecisionConfig config_;
+  std::optional<optim::LossScaler> scaler_;
+  int64_t held_iterations_ = 0, held_samples_ = 0;
+  bool warned_ = false; ///< that gradients overflow at the smallest scale
+};
+
+} // namespace pentatron::trainer
