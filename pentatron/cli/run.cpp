@@ -60,11 +60,12 @@ trainer::Config with_runtime_keys(const std::vector<std::string>& arguments, tra
 
 int run(int argc, char** argv) {
   nn::install_counting_allocator();
-  std::vector<Verb> verbs = {
-      {"train", add_train},           {"finetune", add_finetune}, {"evaluate", add_evaluate},
-      {"generate", add_generate},     {"chat", add_chat},         {"convert", add_convert},
-      {"checkpoint", add_checkpoint}, {"config", add_config},     {"doctor", add_doctor}};
-  verbs.insert(verbs.begin() + 5, file_verbs().begin(), file_verbs().end());
+  std::vector<Verb> verbs = {{"train", add_train},       {"finetune", add_finetune},
+                             {"evaluate", add_evaluate}, {"generate", add_generate},
+                             {"chat", add_chat},         {"serve", add_serve},
+                             {"convert", add_convert},   {"checkpoint", add_checkpoint},
+                             {"config", add_config},     {"doctor", add_doctor}};
+  verbs.insert(verbs.begin() + 6, file_verbs().begin(), file_verbs().end());
   verbs.push_back({"inspect quantize", add_quantize}); // behind inspect
   return run_program(argc, argv, verbs);
 }

@@ -38,25 +38,6 @@ void add_writing_options(CLI::App& verb, WritingOptions& writing) {
   verb.add_option("--seed", options.seed, "random seed for sampling")->capture_default_str();
 }
 
-TextWriter::TextWriter(const data::Tokenizer& tokenizer, const std::vector<int64_t>& prompt,
-                       const std::vector<std::string>& stops)
-    : decoder_(tokenizer), stops_(stops) {
-  for (const int64_t token : prompt) decoder_.push(token);
-}
-
-std::string TextWriter::push(int64_t token) {
-  std::string shown = stops_.push(decoder_.push(token));
-  text_ += shown;
-  return shown;
-}
-
-std::string TextWriter::finish() {
-  std::string shown = stops_.push(decoder_.finish());
-  shown += stops_.finish();
-  text_ += shown;
-  return shown;
-}
-
 void show(const std::string& text) {
   fmt::print("{}", for_terminal(text));
   std::fflush(stdout);

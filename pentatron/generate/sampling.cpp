@@ -10,16 +10,18 @@ namespace pentatron::generate {
 
 namespace {
 
-/// ln of the sum of e^x. Throws Error if a value is not finite.
+/// Throws Error if a value is not finite.
+void check_finite(std::span<const float> values) {
+  bool finite = true;
+  for (const float x : values) finite = finite && std::isfinite(x);
+  if (!finite) throw Error("the output of the model is not finite, so no token can be sampled");
+}
+
+/// ln of the sum of e^x.
 double log_sum_exp(std::span<const float> values) {
   const float top = *std::max_element(values.begin(), values.end());
   double sum = 0;
-  bool finite = true;
-  for (const float x : values) {
-    finite = finite && std::isfinite(x);
-    sum += std::exp(static_cast<double>(x - top));
-  }
-  if (!finite) throw Error("the output of the model is not finite, so no token can be sampled");
+  for (const float x : values) sum += std::exp(static_cast<double>(x - top));
   return top + std::log(sum);
 }
 
@@ -53,14 +55,42 @@ void check(const Sampling& s) {
         s.repetition_penalty);
 }
 
+LogProbs::LogProbs(std::span<const float> logits) : logits_(logits) {
+  check_finite(logits);
+  normalizer_ = log_sum_exp(logits);
+}
+
+std::vector<Drawn> LogProbs::top(int64_t count, int64_t num_tokens) const {
+  const auto all =
+      num_tokens > 0 ? std::min(static_cast<size_t>(num_tokens), logits_.size()) : logits_.size();
+  std::vector<int64_t> tokens(all);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  const auto end =
+      tokens.begin() + static_cast<std::ptrdiff_t>(std::min(static_cast<size_t>(count), all));
+  std::partial_sort(tokens.begin(), end, tokens.end(), [&](int64_t a, int64_t b) {
+    const float x = logits_[static_cast<size_t>(a)], y = logits_[static_cast<size_t>(b)];
+    return x != y ? x > y : a < b;
+  });
+  std::vector<Drawn> best;
+  for (auto token = tokens.begin(); token != end; ++token) best.push_back({*token, of(*token)});
+  return best;
+}
+
 Drawn sample_token(std::span<const float> given, const Sampling& s, std::span<const int64_t> seen,
                    double u) {
   check(s);
   PT_DCHECK(!given.empty());
-  const double normalizer = log_sum_exp(given);
+  check_finite(given);
+  const double normalizer = s.logprob ? log_sum_exp(given) : 0;
   const size_t count =
       s.num_tokens > 0 ? std::min(static_cast<size_t>(s.num_tokens), given.size()) : given.size();
-  std::vector<double> logits(given.begin(), given.begin() + static_cast<std::ptrdiff_t>(count));
+  const auto drawn = [&](int64_t token) {
+    return Drawn{token, s.logprob ? given[static_cast<size_t>(token)] - normalizer : 0};
+  };
+  const auto end = given.begin() + static_cast<std::ptrdiff_t>(count);
+  if (s.temperature == 0 && s.repetition_penalty == 1)
+    return drawn(std::max_element(given.begin(), end) - given.begin());
+  std::vector<double> logits(given.begin(), end);
   if (s.repetition_penalty != 1) {
     for (const int64_t token : seen) {
       if (token < 0 || token >= static_cast<int64_t>(count)) continue;
@@ -69,9 +99,6 @@ Drawn sample_token(std::span<const float> given, const Sampling& s, std::span<co
           given[at] > 0 ? given[at] / s.repetition_penalty : given[at] * s.repetition_penalty;
     }
   }
-  const auto drawn = [&](int64_t token) {
-    return Drawn{token, given[static_cast<size_t>(token)] - normalizer};
-  };
   // The first of equals is the lowest.
   const auto best = std::max_element(logits.begin(), logits.end());
   if (s.temperature == 0) return drawn(best - logits.begin());

@@ -60,8 +60,9 @@ Stream make_stream(const std::vector<std::pair<int64_t, std::span<const int64_t>
 /// One forward pass.
 struct Pass {
   nn::Microbatch batch;
-  at::Tensor rows; ///< [inputs], the last token of each
+  at::Tensor rows; ///< whose logits are wanted
   std::vector<nn::KvCache::Document> documents, sources;
+  std::vector<nn::VariantRows> variants;
 };
 
 Pass make_pass(const std::vector<Session::Input>& inputs, const nn::KvCache& cache,
@@ -77,9 +78,22 @@ Pass make_pass(const std::vector<Session::Input>& inputs, const nn::KvCache& cac
   Stream read = make_stream(
       texts, [&](int64_t text) { return cache.length(text); }, tp, device);
   std::vector<int64_t> rows;
-  for (size_t i = 0; i < inputs.size(); ++i)
-    rows.push_back(read.documents[i].first + read.documents[i].count - 1);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const int64_t end = read.documents[i].first + read.documents[i].count;
+    PT_DCHECK(inputs[i].logits <= read.documents[i].count);
+    for (int64_t row = end - inputs[i].logits; row < end; ++row) rows.push_back(row);
+  }
   pass.rows = at::tensor(rows, at::kLong).to(device);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const nn::KvCache::Document& document = read.documents[i];
+    if (inputs[i].variant == 0) continue;
+    std::vector<nn::VariantRows>& all = pass.variants;
+    if (!all.empty() && all.back().variant == inputs[i].variant &&
+        all.back().begin + all.back().size == document.first)
+      all.back().size += document.count;
+    else
+      all.push_back({document.first, document.count, inputs[i].variant});
+  }
   pass.documents = std::move(read.documents);
   if (has_sources) {
     Stream encoded = make_stream(
@@ -105,6 +119,14 @@ Session::Session(parallelize::ModelView model, int64_t texts)
 void Session::truncate(int64_t text, int64_t length) {
   cache_.truncate(text, length);
   tokens_[static_cast<size_t>(text)].resize(static_cast<size_t>(length));
+}
+
+void Session::adopt(int64_t text, std::span<const int64_t> tokens,
+                    const nn::KvCache::Block& block) {
+  PT_DCHECK(static_cast<int64_t>(tokens.size()) == kPage);
+  cache_.adopt(text, block);
+  std::vector<int64_t>& all = tokens_[static_cast<size_t>(text)];
+  all.insert(all.end(), tokens.begin(), tokens.end());
 }
 
 bool Session::has_logits() const {
@@ -133,15 +155,20 @@ at::Tensor Session::read(const std::vector<Input>& inputs) {
   nn::StepState state;
   nn::PassResults results;
   runtime_.run(schedule_, {pass.batch}, state,
-               {.wanted = {.loss = false, .logits = true, .logit_rows = pass.rows, .hidden = false},
+               {.wanted = {.loss = false,
+                           .logits = pass.rows.size(0) > 0,
+                           .logit_rows = pass.rows,
+                           .hidden = false},
                 .results = &results,
-                .cache = &cache_});
+                .cache = &cache_,
+                .variant_rows = &pass.variants});
   cache_.end();
   for (const Input& input : inputs) {
     std::vector<int64_t>& text = tokens_[static_cast<size_t>(input.text)];
     text.insert(text.end(), input.tokens.begin(), input.tokens.end());
   }
-  return has_logits() ? results.at(models::kLogits).cpu() : at::Tensor();
+  if (!has_logits() || pass.rows.size(0) == 0) return {};
+  return results.at(models::kLogits).cpu();
 }
 
 } // namespace pentatron::generate

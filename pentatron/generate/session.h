@@ -22,10 +22,13 @@ class Session {
     std::span<const int64_t> tokens; ///< that follow what the text has; at least one
     /// Of a model with an encoder, with the first tokens of a text: what it reads, at least one.
     std::span<const int64_t> source = {};
+    int64_t variant =
+        0; ///< of the model's adapters that rows may take, see nn::VariantRows; 0: none
+    int64_t logits = 1; ///< after so many of the last tokens; 0: none
   };
-  /// Reads the tokens. Returns logits [inputs, V] after the last token of each, on the CPU in fp32
-  /// or fp64, on ranks that hold the last stage; elsewhere undefined. Throws DataError for a token
-  /// outside the vocabulary.
+  /// Reads the tokens. Returns the logits [rows, V] that are asked for, input after input, on the
+  /// CPU in fp32 or fp64, on ranks that hold the last stage; elsewhere, and if there are none,
+  /// undefined. Throws DataError for a token outside the vocabulary.
   at::Tensor read(const std::vector<Input>& inputs);
 
   /// What has been read of a text.
@@ -34,6 +37,20 @@ class Session {
   }
   /// Forgets the tokens from `length` on.
   void truncate(int64_t text, int64_t length);
+
+  /// Tokens of a page, see adopt().
+  static constexpr int64_t kPage = nn::KvCache::kPage;
+  /// What the model keeps of page `page` of a text, all of whose tokens it has read.
+  nn::KvCache::Block block(int64_t text, int64_t page) const { return cache_.block(text, page); }
+  /// A text whose length is a multiple of kPage goes on with the tokens of a block [kPage], which
+  /// the model read behind the same tokens.
+  void adopt(int64_t text, std::span<const int64_t> tokens, const nn::KvCache::Block& block);
+  /// Shares an equal block, so that a page of the text need not be kept twice.
+  void replace(int64_t text, int64_t page, const nn::KvCache::Block& block) {
+    cache_.replace(text, page, block);
+  }
+  /// Bytes that the pages of all texts take on this rank.
+  int64_t bytes() const { return cache_.bytes(); }
   /// Whether texts begin with a source: the model has an encoder.
   bool has_sources() const { return model_.model.spec().streams.size() > 1; }
 

@@ -147,7 +147,19 @@ at::Tensor cached_attention(const AttentionOperands& x, const CoreAttentionOptio
   KvCache& cache = *ctx.cache;
   const KvCache::Layer& pages = cache.append(layer, x.k, x.v);
   if (cache.all_new()) return core_attention(x, ctx.layout->self_attention(), options, ctx).out;
-  return attend(x, kept_of(cache, pages, 0), /*causal=*/true, options);
+  // Sequences that begin in this pass take the operator that they would take without the others,
+  // so that their bits do not depend on these.
+  std::vector<AttentionPair> begun;
+  std::vector<Kept> kept = kept_of(cache, pages, 0);
+  for (const AttentionPair& pair : ctx.layout->self_attention()) {
+    const auto same = [&](const Kept& one) {
+      return one.document.first == pair.query_begin && one.length == one.document.count;
+    };
+    if (std::erase_if(kept, same) > 0) begun.push_back(pair);
+  }
+  const at::Tensor out = attend(x, kept, /*causal=*/true, options);
+  if (!begun.empty()) out.add_(core_attention(x, begun, options, ctx).out);
+  return out;
 }
 
 at::Tensor attention_to_latents(const at::Tensor& q, const KvCache::Layer& kept, int64_t value_size,

@@ -48,7 +48,8 @@ Model::Model(const ModelConfig& config, const ModelBuild& build)
 
 nn::Scope Model::root() {
   return nn::Scope(params_, build_.dtype, {{"tp", {build_.tp.rank(), build_.tp.size()}}})
-      .with_adapters(build_.adapters.get());
+      .with_adapters(build_.adapters.get())
+      .with_variants(&build_.variants);
 }
 
 nn::Param& Model::shared_param(int64_t unit, const std::string& name, nn::ShardSpec spec,

@@ -30,6 +30,8 @@ struct ModelBuild {
   /// Of each shared parameter that several pipeline ranks hold: which of them this rank is.
   std::map<std::string, nn::AxisPosition, std::less<>> shared = {};
   std::shared_ptr<const nn::AdapterPlan> adapters = {}; ///< of linear layers; null: none
+  /// Adapters of which each row of a pass may take one (ForwardContext::variant_rows).
+  std::vector<nn::AdapterPlan> variants = {};
   std::vector<SegmentRange> stages; ///< that this rank holds, ascending; empty: the whole model
 };
 

@@ -8,6 +8,10 @@ std::string adapter_name(const std::string& weight, const std::string& what,
   return module + "." + what + (part.empty() ? "" : "." + part);
 }
 
+std::string variant_suffix(size_t variant) {
+  return "@" + std::to_string(variant);
+}
+
 ShardSpec spec_of_parts(const ShardSpec& weight, size_t first, size_t count,
                         std::optional<int64_t> columns) {
   const auto row_dim = static_cast<size_t>(weight.stacked_dims);

@@ -35,6 +35,14 @@ struct AdapterPlan {
   double b_lr_scale = 1; ///< learning rate of B over that of A
 };
 
+/// Rows [begin, begin + size) of a pass take adapter `variant` of several that a model holds; the
+/// first is 1.
+struct VariantRows {
+  int64_t begin = 0, size = 0, variant = 0;
+};
+/// What names of the parameters of variant i end with, so that they differ: "@1".
+std::string variant_suffix(size_t variant);
+
 /// "layers.0.attention.qkv.lora_A", "layers.0.attention.qkv.lora_B.q" of the weight's name.
 std::string adapter_name(const std::string& weight, const std::string& what,
                          const std::string& part = {});

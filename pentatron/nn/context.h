@@ -15,6 +15,7 @@
 
 #include "pentatron/comm/group.h"
 #include "pentatron/kernels/attention/attention_pair.h"
+#include "pentatron/nn/adapter.h"
 #include "pentatron/nn/kv_cache.h"
 #include "pentatron/nn/param.h"
 
@@ -183,6 +184,8 @@ struct ForwardContext {
   WgradQueue* wgrad = nullptr; ///< outlives the backward pass of this forward
   StepState* state = nullptr;
   KvCache* cache = nullptr; ///< of generation: begin() has been called
+  /// Ascending rows that take an adapter of several; null: none do. Not under sequence parallel.
+  const std::vector<VariantRows>* variant_rows = nullptr;
   /// By loss term: weight / number of targets of the whole step over all ranks, known before the
   /// first forward. A term that is not there has 1.
   std::map<std::string, double, std::less<>> loss_scales;

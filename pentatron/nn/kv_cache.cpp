@@ -1,6 +1,7 @@
 #include "pentatron/nn/kv_cache.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -45,6 +46,7 @@ const KvCache::Layer& KvCache::append(const void* key, const at::Tensor& k_tgd,
       if (page == pages.size())
         pages.push_back(at::empty({kPage, added.size(1), added.size(2)}, added.options()));
       const int64_t place = token % kPage, count = std::min(end - token, kPage - place);
+      if (pages[page].use_count() > 1) pages[page] = pages[page].clone(); // others read it
       pages[page]
           .narrow(0, place, count)
           .copy_(added.narrow(0, document.first + token - begin, count));
@@ -67,6 +69,42 @@ void KvCache::end() {
   sources_.clear();
 }
 
+KvCache::Block KvCache::block(int64_t sequence, int64_t page) const {
+  PT_DCHECK((page + 1) * kPage <= length(sequence));
+  Block block;
+  for (const auto& [key, layer] : layers_) {
+    const Pages& pages = layer[static_cast<size_t>(sequence)];
+    const auto at = static_cast<size_t>(page);
+    block.k.push_back(pages.k[at]);
+    block.v.push_back(pages.v.empty() ? at::Tensor() : pages.v[at]);
+  }
+  return block;
+}
+
+void KvCache::adopt(int64_t sequence, const Block& block) {
+  int64_t& length = lengths_[static_cast<size_t>(sequence)];
+  PT_DCHECK(length % kPage == 0 && block.k.size() == layers_.size());
+  size_t i = 0;
+  for (auto& [key, layer] : layers_) {
+    Pages& pages = layer[static_cast<size_t>(sequence)];
+    pages.k.push_back(block.k[i]);
+    if (block.v[i].defined()) pages.v.push_back(block.v[i]);
+    ++i;
+  }
+  length += kPage;
+}
+
+void KvCache::replace(int64_t sequence, int64_t page, const Block& block) {
+  PT_DCHECK((page + 1) * kPage <= length(sequence) && block.k.size() == layers_.size());
+  size_t i = 0;
+  for (auto& [key, layer] : layers_) {
+    Pages& pages = layer[static_cast<size_t>(sequence)];
+    pages.k[static_cast<size_t>(page)] = block.k[i];
+    if (block.v[i].defined()) pages.v[static_cast<size_t>(page)] = block.v[i];
+    ++i;
+  }
+}
+
 void KvCache::set_memory(const void* key, int64_t sequence, Memory memory) {
   memories_.try_emplace(key, lengths_.size()).first->second[static_cast<size_t>(sequence)] =
       std::move(memory);
@@ -78,8 +116,10 @@ const KvCache::Memory& KvCache::memory(const void* key, int64_t sequence) const 
 
 int64_t KvCache::bytes() const {
   size_t sum = 0;
+  std::set<const void*> counted;
   const auto add = [&](const std::vector<at::Tensor>& pages) {
-    for (const at::Tensor& page : pages) sum += page.nbytes();
+    for (const at::Tensor& page : pages)
+      if (counted.insert(page.const_data_ptr()).second) sum += page.nbytes();
   };
   for (const auto& [key, layer] : layers_) {
     for (const Pages& pages : layer) {

@@ -1,6 +1,6 @@
 /// What generation keeps of the tokens that earlier passes saw, so that it passes over new tokens
-/// only: keys and values of each attention layer, in pages that are never copied, and those of the
-/// memory that cross-attention reads.
+/// only: keys and values of each attention layer, in pages that sequences may share, and those of
+/// the memory that cross-attention reads.
 #pragma once
 
 #include <cstdint>
@@ -48,6 +48,19 @@ class KvCache {
   const Layer& append(const void* layer, const at::Tensor& k_tgd, const at::Tensor& v_tgd);
   void end();
 
+  /// What kPage tokens left in all layers, in an order that is the same for all blocks. Whoever
+  /// holds it keeps the pages; a sequence that would write into a page which others hold copies it.
+  struct Block {
+    std::vector<at::Tensor> k, v; ///< v[i] is undefined where keys hold the values
+  };
+  /// Page `page` of a sequence, all of whose tokens the model has seen.
+  Block block(int64_t sequence, int64_t page) const;
+  /// The sequence goes on with a page that another one has filled. Its length is a multiple of
+  /// kPage and grows by as many tokens.
+  void adopt(int64_t sequence, const Block& block);
+  /// Puts an equal block in the place of a sequence's own page, whose memory becomes free.
+  void replace(int64_t sequence, int64_t page, const Block& block);
+
   /// Keys and values [M, g, d] of a sequence's memory in a layer; undefined: there are none.
   struct Memory {
     at::Tensor k, v;
@@ -55,7 +68,7 @@ class KvCache {
   void set_memory(const void* layer, int64_t sequence, Memory memory);
   const Memory& memory(const void* layer, int64_t sequence) const;
 
-  /// Bytes held.
+  /// Bytes held; a page that sequences share counts once.
   int64_t bytes() const;
 
  private:

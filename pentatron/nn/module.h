@@ -42,6 +42,13 @@ class Scope {
     return scope;
   }
   const AdapterPlan* adapters() const { return adapters_; }
+  /// Linear layers below hold these adapters too, of which each row of a pass may take one.
+  Scope with_variants(const std::vector<AdapterPlan>* variants) const {
+    Scope scope = *this;
+    scope.variants_ = variants;
+    return scope;
+  }
+  const std::vector<AdapterPlan>* variants() const { return variants_; }
   /// A parameter that several pipeline ranks hold, of which this one is at `position`; one holder:
   /// like any other. `spec.name` is replaced by the full name.
   Param& shared_param(const std::string& name, ShardSpec spec, Init init,
@@ -81,6 +88,7 @@ class Scope {
   std::string prefix_;
   int64_t unit_;
   const AdapterPlan* adapters_ = nullptr;
+  const std::vector<AdapterPlan>* variants_ = nullptr;
 };
 
 } // namespace pentatron::nn

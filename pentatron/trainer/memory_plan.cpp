@@ -1,7 +1,6 @@
 #include "pentatron/trainer/memory_plan.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <functional>
 #include <vector>
@@ -216,7 +215,7 @@ std::vector<Frozen> frozen_parts(const Config& config, const parallelize::Pipeli
       own.parameters.add(elements, 1);
       if (!is_int8(config, param)) continue;
       own.int8 += elements.count;
-      const auto matrices = param.spec().shape.size() == 3 ? param.spec().shape[0] : 1;
+      const int64_t matrices = param.shape().size() == 3 ? param.shape()[0] : 1;
       own.densest = std::max(own.densest, elements.count / static_cast<double>(matrices));
     }
   }
@@ -282,9 +281,8 @@ class Planner {
         replicas_ > 1 ? std::min(trained, std::max(static_cast<double>(c_.ddp.bucket_size), unit))
                       : 0;
     m.weights = types_.element * (share(own, 3) + (zero >= 3 ? std::min(own, 2 * unit) : 0));
-    const Frozen& frozen = frozen_[static_cast<size_t>(rank)];
-    m.weights += nn::Int8Weight::kBytes * frozen.int8 +
-                 types_.element * (frozen.densest - frozen.int8); // one is dense while it is used
+    const Frozen& own8 = frozen_[static_cast<size_t>(rank)]; // one matrix is dense while it is used
+    m.weights += nn::Int8Weight::kBytes * own8.int8 + types_.element * (own8.densest - own8.int8);
     m.gradients = types_.acc * (share(trained, 2) + bucket);
     m.optimizer = share(updated.state, 1);
     if (held(rank).contains(spec_.segments.back().kind)) {

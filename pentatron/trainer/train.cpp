@@ -102,7 +102,6 @@ struct Trainer::State {
   std::string describe() const;
   data::LoaderOptions loader_options(int64_t consumed) const;
   StepResult run_step(const StepOptions& options, int64_t* samples);
-  std::optional<Evaluation> validate();
   std::vector<checkpoint::SaveEvent> save();
   TrainReport train(Reporter& reporter);
 };
@@ -327,31 +326,6 @@ StepResult Trainer::State::run_step(const StepOptions& options, int64_t* samples
   return result;
 }
 
-std::optional<Evaluation> Trainer::State::validate() {
-  if (datasets.validation == nullptr) return std::nullopt;
-  const auto of = [&](const std::shared_ptr<const data::Dataset>& dataset) {
-    return trainer::validate(*stepper, model.model->spec(), config, dataset, loader_options(0));
-  };
-  if (datasets.validation_sets.empty()) {
-    std::optional<Evaluation> result = of(datasets.validation);
-    if (!result)
-      log::shared_warning("the validation samples have no targets, so there is no validation loss");
-    return result;
-  }
-  std::vector<Evaluation> parts;
-  for (const data::NamedDataset& set : datasets.validation_sets) {
-    const std::optional<Evaluation> part = of(set.dataset);
-    if (!part) {
-      log::shared_warning(
-          "the validation samples of {} have no targets, so there is no validation loss", set.name);
-      continue;
-    }
-    if (main_rank) log::info("validation loss of {}: {:.6E}", set.name, part->loss);
-    parts.push_back(*part);
-  }
-  return parts.empty() ? std::nullopt : std::optional(mean_of(parts));
-}
-
 std::vector<checkpoint::SaveEvent> Trainer::State::save() {
   progress.config_yaml = config::to_yaml(config);
   progress.tokenizer = stored_tokenizer.digest;
@@ -475,7 +449,8 @@ TrainReport Trainer::State::train(Reporter& reporter) {
     check_export();
   };
   const auto evaluate = [&] {
-    const std::optional<Evaluation> result = s.validate();
+    const std::optional<Evaluation> result = validate(*s.stepper, s.model.model->spec(), c,
+                                                      s.datasets, s.loader_options(0), s.main_rank);
     report.validation = result;
     s.progress.validation_loss = result ? std::optional(result->loss) : std::nullopt;
     if (!result) return;

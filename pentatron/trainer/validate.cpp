@@ -2,12 +2,16 @@
 
 #include <algorithm>
 
+#include "pentatron/base/log.h"
+
 namespace pentatron::trainer {
 
-std::optional<Evaluation> validate(Stepper& stepper, const models::ModelSpec& spec,
-                                   const Config& config,
-                                   const std::shared_ptr<const data::Dataset>& dataset,
-                                   data::LoaderOptions loading) {
+namespace {
+
+std::optional<Evaluation> validate_set(Stepper& stepper, const models::ModelSpec& spec,
+                                       const Config& config,
+                                       const std::shared_ptr<const data::Dataset>& dataset,
+                                       data::LoaderOptions loading) {
   loading.global_batch_size_at = {};
   loading.pad_last_batch = true; // validation data may be less than a global batch
   data::Loader batches(dataset, loading);
@@ -22,6 +26,34 @@ std::optional<Evaluation> validate(Stepper& stepper, const models::ModelSpec& sp
   EvaluationSums total;
   for (int64_t i = 0; i < steps; ++i) total += stepper.evaluate(batches.next());
   return evaluated(spec, total, config.model.num_labels);
+}
+
+} // namespace
+
+std::optional<Evaluation> validate(Stepper& stepper, const models::ModelSpec& spec,
+                                   const Config& config, const data::Datasets& datasets,
+                                   const data::LoaderOptions& loading, bool main_rank) {
+  if (datasets.validation == nullptr) return std::nullopt;
+  if (datasets.validation_sets.empty()) {
+    std::optional<Evaluation> result =
+        validate_set(stepper, spec, config, datasets.validation, loading);
+    if (!result)
+      log::shared_warning("the validation samples have no targets, so there is no validation loss");
+    return result;
+  }
+  std::vector<Evaluation> parts;
+  for (const data::NamedDataset& set : datasets.validation_sets) {
+    const std::optional<Evaluation> part =
+        validate_set(stepper, spec, config, set.dataset, loading);
+    if (!part) {
+      log::shared_warning(
+          "the validation samples of {} have no targets, so there is no validation loss", set.name);
+      continue;
+    }
+    if (main_rank) log::info("validation loss of {}: {:.6E}", set.name, part->loss);
+    parts.push_back(*part);
+  }
+  return parts.empty() ? std::nullopt : std::optional(mean_of(parts));
 }
 
 } // namespace pentatron::trainer

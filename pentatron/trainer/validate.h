@@ -12,11 +12,11 @@
 
 namespace pentatron::trainer {
 
-/// Of train.eval_iters batches of `dataset`, or of all of it with dataset.full_validation. None if
-/// not one sample has a target. `loading`: as training loads its samples. Collective.
+/// Of train.eval_iters batches of the validation samples, or of all with dataset.full_validation;
+/// the mean where there are several sets of them, whose losses are logged by the main rank. None if
+/// there is no sample with a target. `loading`: as training loads its samples. Collective.
 std::optional<Evaluation> validate(Stepper& stepper, const models::ModelSpec& spec,
-                                   const Config& config,
-                                   const std::shared_ptr<const data::Dataset>& dataset,
-                                   data::LoaderOptions loading);
+                                   const Config& config, const data::Datasets& datasets,
+                                   const data::LoaderOptions& loading, bool main_rank);
 
 } // namespace pentatron::trainer

@@ -74,7 +74,7 @@ TEST_F(ExitStatus, IsTwoForOptionsAndKeysThatDoNotExist) {
         << command;
   test::make_letter_model(folder / "model");
   for (const char* command : {"train", "evaluate model --text ab", "generate model --prompt ab",
-                              "chat model", "config show"}) {
+                              "chat model", "serve model", "config show"}) {
     EXPECT_THAT(call(command + std::string(" model.num_layer=2"), 2),
                 AllOf(HasSubstr("error: "), HasSubstr("model.num_layer"), HasSubstr("try: ")))
         << command;
@@ -90,6 +90,7 @@ TEST_F(ExitStatus, IsOneForInputThatIsMissingAndTwoForAConfiguration) {
       {"evaluate none --text ab", 1},
       {"generate none --prompt ab", 1},
       {"chat none", 1},
+      {"serve none", 1},
       {"convert none x --format hf", 1},
       {"checkpoint inspect none", 1},
       {"checkpoint verify none", 1},

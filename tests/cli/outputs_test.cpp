@@ -63,6 +63,10 @@ const std::vector<Command>& commands() {
       {.name = "chat",
        .arguments = "talker --max-new-tokens 4 --seed 1 < question.txt",
        .says = "^[!-~]{1,4}\n$"},
+      {.name = "serve", // until its process gets SIGTERM
+       .arguments = "talker --port 0 kernels=order train.num_threads=1 & sleep 3; "
+                    "kill $(cat /proc/$!/task/$!/children); wait $!",
+       .says = "serving talker at http://127.0.0.1:[0-9]*\n"},
       {.name = "convert",
        .arguments = "saved exported --format hf",
        .outputs = {"exported"},

@@ -38,6 +38,13 @@ PAGES = {
         echo '"chat_template": "{{% for m in messages %}}{{{{ m.content }}}}{{% endfor %}}"}}' >> chat/tokenizer_config.json
         pentatron convert chat SmolLM2-135M-Instruct.Q4_1.gguf --format gguf; printf 'One\\nTwo\\n' > prompts.txt
         printf '{{"prompt": "One"}}\\n' > prompts.jsonl; echo '["One", {{"prompt": "Two"}}]' > prompts.json""",
+    "docs/serving.md": f"""{MODEL}; sed -i '$ d' DIR/tokenizer_config.json; sed -i '$ s/$/,/' DIR/tokenizer_config.json
+        echo '"chat_template": "{{% for m in messages %}}{{{{ m.content }}}}{{% endfor %}}"}}' >> DIR/tokenizer_config.json
+        pentatron train --hf DIR dataset.path=text.jsonl tokenizer.path=tokenizer.json peft.type=lora checkpoint.save=adapter
+        openssl rand -hex 32 > token; chmod 600 token
+        serve() {{ port=$1; shift; timeout 200 pentatron serve DIR --port $port kernels=order "$@" > $port.log 2>&1 &
+          for i in $(seq 100); do curl -sf http://127.0.0.1:$port/health > health && return; sleep 0.2; done; cat $port.log; false; }}
+        serve 8000 --name smol; serve 8001 --adapter french=adapter; serve 8002 --listen 0.0.0.0 --token-file token""",
     "docs/evaluation.md": f"""{MODEL}; cp -r DIR MODEL; {YAML}
         for i in $(seq 20); do echo "{{\\"question\\": \\"Is it $i?\\", \\"label\\": $((i % 2))}}"; done > questions.jsonl
         for t in my_task other; do
@@ -72,7 +79,8 @@ NOT_HERE = [
     (r"completion zsh", "needs zsh"),
     (r"^(mpirun|srun|torchrun) ", "launchers: scripts/test.sh --full launchers"),
     (r"^tail -f ", "runs until it is stopped"),
-    (r"tensorboard --logdir", "a server"),
+    (r"tensorboard --logdir|^pentatron serve ", "a server"),
+    (r"^openssl rand", "the token of a server that runs"),
 ]
 SHORT = ("train.train_iters=2 train.eval_iters=1 train.seq_length=32 train.micro_batch_size=1 train.global_batch_size=8 "
          "train.num_threads=1 logger.peak_tflops=1 kernels=order")

@@ -27,22 +27,25 @@ MAY_USE = {
     "planner": ["models", "parallel/pipeline/schedule", "comm", "nn"],
     "plot": ["base"],
     "generate": ["parallelize", "checkpoint", "data"],
+    "serve/http": ["base"],
+    "serve": ["generate", "data", "serve/http"],
     "evaluation/tasks": ["config", "data"],
     "evaluation": ["generate", "data", "evaluation/tasks"],
     "trainer": ["parallelize", "data", "plot", "planner", "evaluation"],
     "cli/files": ["data", "plot"],
-    "cli": ["trainer", "generate", "cli/files"],
+    "cli": ["trainer", "generate", "serve", "cli/files"],
 }
 
 # Modules whose files see no torch header.
 WITHOUT_TORCH = ["base", "config", "kernels", "data", "plot", "evaluation/tasks", "parallel/pipeline/schedule",
                  "checkpoint/sharded",
-                 "checkpoint/gguf", "cli/files"]
+                 "checkpoint/gguf", "cli/files", "serve/http"]
 
 # What another module may see of a module it may use.
 ONLY = {
     ("models", "data"): ["pentatron/data/field"],
     ("generate", "data"): ["pentatron/data/tokenizer"],
+    ("serve", "data"): ["pentatron/data/tokenizer"],
     ("evaluation", "data"): ["pentatron/data/tokenizer"],
 }
 

@@ -18,6 +18,13 @@ ADAPTED = f"pentatron evaluate {LLAMA} --batches {LLAMA}/expected.safetensors --
 BATCH = f"pentatron evaluate texts --batches {LLAMA}/expected.safetensors "
 
 
+# Servers that end by themselves; the model of adapters with a tokenizer of its own.
+SERVE = "timeout --preserve-status -s TERM 6 pentatron serve talk kernels=order train.num_threads=1 --port 0 "
+ADAPTED_SERVER = ("cp -rL $DATA/hf_tiny/llama speaker; chmod -R u+w speaker; cp mute/tokenizer.json speaker/; "
+                  "timeout --preserve-status -s TERM 6 pentatron serve speaker kernels=order train.num_threads=1 --port 0 ")
+TOKEN = "echo 0123456789abcdef0123 > token; chmod 600 token; "
+
+
 def launched(*variables):
     """Two processes of a run, each with the variables that a launcher sets; $r is the number of the process."""
     command = MOCK.replace("checkpoint.save=new", "checkpoint.save=new parallel.tensor_model_parallel_size=2")
@@ -235,6 +242,22 @@ CASES = [
     ("chat of a model without a template", "pentatron chat silent", {
         "pentatron generate": "pentatron generate silent --prompt x --max-new-tokens 2",
         "a tokenizer_config.json with chat_template": "pentatron convert silent hf --format hf; cp speaking/tokenizer_config.json hf/; pentatron chat hf"}),
+    # serve
+    ("a server without a tokenizer", f"pentatron serve {LLAMA}", {"pentatron generate": f"pentatron generate {LLAMA} --tokens 1,2 --max-new-tokens 2"}),
+    ("a server for all without a token", SERVE + "--listen 127.0.0.1", {
+        "--token-file FILE": TOKEN + SERVE + "--listen 127.0.0.1 --token-file token", "remove --listen": SERVE}),
+    ("an address that is none", TOKEN + SERVE + "--token-file token --listen somewhere", {"for all IPv4 addresses": TOKEN + SERVE + "--token-file token --listen 0.0.0.0"}),
+    ("a port in use", "python3 -c 'import socket, subprocess, sys; s = socket.create_server((\"127.0.0.1\", 0)); "
+     f"sys.exit(subprocess.run(sys.argv[1] + str(s.getsockname()[1]), shell=True).returncode)' '{SERVE}--port '", {"--port 0 for any free port": SERVE}),
+    ("a token that is too short", "echo short > token; chmod 600 token; " + SERVE + "--token-file token", {"made by openssl": TOKEN + SERVE + "--token-file token"}),
+    ("no file with a token", SERVE + "--token-file none", {"the token in one line": TOKEN + SERVE + "--token-file token"}),
+    ("a token that others can read", TOKEN.replace("600", "644") + SERVE + "--token-file token", {"chmod 600": TOKEN + SERVE + "--token-file token"}),
+    ("a size that is none", SERVE + "--max-body many", {}),
+    ("passes of few tokens", SERVE + "--pass-tokens 8", {}),
+    ("a cache for less than a text", SERVE + "--cache-tokens 8", {}),
+    ("an adapter without a name", SERVE + "--adapter adapted", {"--adapter mine=": ADAPTED_SERVER + "--adapter mine=adapted"}),
+    ("two adapters of one name", ADAPTED_SERVER + "--adapter a=adapted --adapter a=adapted", {"-2=": ADAPTED_SERVER + "--adapter a=adapted --adapter a-2=adapted"}),
+    ("an adapter for a server that is none", SERVE + "--adapter a=nowhere", {"the folder of an adapter": ADAPTED_SERVER + "--adapter a=adapted"}),
     ("chat over processes", "pentatron chat talk --ranks 2 --backend sockets parallel.tensor_model_parallel_size=2", {}),
     ("format", "pentatron convert saved out --format nonsense", {
         "pentatron, hf": "pentatron convert saved out --format hf", "gguf": "pentatron convert saved out --format gguf"}),

@@ -143,6 +143,7 @@ class Run {
                  .wgrad = &f.wgrad,
                  .state = &state_,
                  .cache = options_.cache,
+                 .variant_rows = options_.variant_rows,
                  .loss_scales = options_.loss_scales,
                  .seed = options_.seed,
                  .training = options_.training,

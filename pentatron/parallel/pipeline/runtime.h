@@ -37,7 +37,8 @@ struct RunOptions {
   nn::Wanted wanted = {};
   nn::PassResults* results = nullptr; ///< of one microbatch, of what is wanted beside losses
   nn::KvCache* cache = nullptr;       ///< of generation
-  uint64_t seed = 0;                  ///< of dropout
+  const std::vector<nn::VariantRows>* variant_rows = nullptr; ///< see ForwardContext
+  uint64_t seed = 0;                                          ///< of dropout
   bool training = false;
   bool check_finite = false;
   std::function<void()> forwards_done;      ///< after this rank's last F

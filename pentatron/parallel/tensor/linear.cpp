@@ -82,9 +82,17 @@ ColumnParallelLinear::ColumnParallelLinear(const nn::Scope& scope, const Options
         nn::Init::constant(0));
   }
   adapter_ = LinearAdapter::make(scope, *weight_, LinearAdapter::Split::kRows, tp_);
+  variants_ = LinearAdapter::make_variants(scope, *weight_, LinearAdapter::Split::kRows, tp_);
 }
 
 at::Tensor ColumnParallelLinear::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {
+  at::Tensor y = without_variants(x, ctx);
+  LinearAdapter::add_variants(variants_, y, x, 0, ctx);
+  return y;
+}
+
+at::Tensor ColumnParallelLinear::without_variants(const at::Tensor& x,
+                                                  const nn::ForwardContext& ctx) const {
   if (adapter_ != nullptr) return adapter_->forward(x, *weight_, bias_, ctx);
   if (tp_.size() == 1) return nn::linear(x, *weight_, bias_, ctx);
   ctx.use(weight_);
@@ -125,11 +133,16 @@ RowParallelLinear::RowParallelLinear(const nn::Scope& scope, const Options& opti
                      nn::Init::constant(0));
   }
   adapter_ = LinearAdapter::make(scope, *weight_, LinearAdapter::Split::kColumns, tp_);
+  variants_ = LinearAdapter::make_variants(scope, *weight_, LinearAdapter::Split::kColumns, tp_);
 }
 
 at::Tensor RowParallelLinear::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {
   if (adapter_ != nullptr) return adapter_->forward(x, *weight_, bias_, ctx);
-  if (tp_.size() == 1) return nn::linear(x, *weight_, bias_, ctx);
+  if (tp_.size() == 1) {
+    at::Tensor y = nn::linear(x, *weight_, bias_, ctx);
+    LinearAdapter::add_variants(variants_, y, x, 0, ctx);
+    return y;
+  }
   ctx.use(weight_);
   ctx.use(bias_);
   at::Tensor y;
@@ -138,7 +151,9 @@ at::Tensor RowParallelLinear::forward(const at::Tensor& x, const nn::ForwardCont
     const at::Tensor input = x.detach();
     y = reduce_rows(input.size(0), weight_->shape()[0], input.options(), tp_,
                     [&](int64_t begin, const at::Tensor& rows) {
-                      nn::matmul_nt_into(rows, input.narrow(0, begin, rows.size(0)), *weight_);
+                      const at::Tensor own = input.narrow(0, begin, rows.size(0));
+                      nn::matmul_nt_into(rows, own, *weight_);
+                      LinearAdapter::add_variants(variants_, rows, own, begin, ctx);
                     });
     if (bias_ != nullptr)
       y.add_(bias_->value(), planted("row_bias_added_by_every_rank") ? tp_.size() : 1);

@@ -14,6 +14,8 @@
 namespace pentatron::parallel {
 
 class LinearAdapter;
+/// By variant; null: it has no adapter at this weight.
+using LinearVariants = std::vector<std::shared_ptr<const LinearAdapter>>;
 
 /// y = x W^T + b with W split by rows (output features).
 ///
@@ -37,10 +39,13 @@ class ColumnParallelLinear {
   nn::Param& weight() const { return *weight_; }
 
  private:
+  at::Tensor without_variants(const at::Tensor& x, const nn::ForwardContext& ctx) const;
+
   TensorParallel tp_;
   nn::Param* weight_;
   nn::Param* bias_ = nullptr;
   std::shared_ptr<const LinearAdapter> adapter_; ///< null: none
+  LinearVariants variants_;
 };
 
 /// y = x W^T + b with W split by columns (input features); the bias is added once, after the sum.
@@ -66,6 +71,7 @@ class RowParallelLinear {
   nn::Param* weight_;
   nn::Param* bias_ = nullptr;
   std::shared_ptr<const LinearAdapter> adapter_; ///< null: none
+  LinearVariants variants_;
 };
 
 /// Where a parameter that every rank applies to its own tokens lies: under sequence parallel the

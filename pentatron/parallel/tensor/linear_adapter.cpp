@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "pentatron/base/error.h"
@@ -21,23 +22,52 @@ std::shared_ptr<const LinearAdapter> LinearAdapter::make(const nn::Scope& scope,
                                                          Split split, const TensorParallel& tp) {
   weight.adaptable = true;
   if (scope.adapters() == nullptr) return nullptr;
-  const auto found = scope.adapters()->weights.find(weight.name());
-  if (found == scope.adapters()->weights.end()) return nullptr;
+  if (!scope.adapters()->weights.contains(weight.name())) return nullptr;
   return std::shared_ptr<const LinearAdapter>(
-      new LinearAdapter(scope, weight, found->second, split, tp));
+      new LinearAdapter(scope, weight, *scope.adapters(), split, tp));
+}
+
+std::vector<std::shared_ptr<const LinearAdapter>>
+LinearAdapter::make_variants(const nn::Scope& scope, nn::Param& weight, Split split,
+                             const TensorParallel& tp) {
+  std::vector<std::shared_ptr<const LinearAdapter>> variants;
+  if (scope.variants() == nullptr) return variants;
+  for (const nn::AdapterPlan& plan : *scope.variants()) {
+    const std::string suffix = nn::variant_suffix(variants.size() + 1);
+    variants.emplace_back(plan.weights.contains(weight.name())
+                              ? new LinearAdapter(scope, weight, plan, split, tp, suffix)
+                              : nullptr);
+  }
+  return variants;
+}
+
+void LinearAdapter::add_variants(const std::vector<std::shared_ptr<const LinearAdapter>>& variants,
+                                 const at::Tensor& y, const at::Tensor& x, int64_t begin,
+                                 const nn::ForwardContext& ctx) {
+  if (variants.empty() || ctx.variant_rows == nullptr) return;
+  const int64_t end = begin + y.size(0);
+  for (const nn::VariantRows& rows : *ctx.variant_rows) {
+    const LinearAdapter* const adapter = variants[static_cast<size_t>(rows.variant - 1)].get();
+    const int64_t first = std::max(begin, rows.begin), last = std::min(end, rows.begin + rows.size);
+    if (adapter == nullptr || first >= last) continue;
+    PT_DCHECK(!adapter->tp_.sequence && !adapter->dora_);
+    const at::Tensor own = x.narrow(0, first - begin, last - first);
+    adapter->up(y.narrow(0, first - begin, last - first), adapter->down(own, {}, {}));
+  }
 }
 
 LinearAdapter::LinearAdapter(const nn::Scope& scope, const nn::Param& weight,
-                             const std::vector<nn::AdaptedPart>& parts, Split split,
-                             TensorParallel tp)
-    : tp_(std::move(tp)), split_(split), weight_name_(weight.name()),
-      dropout_(scope.adapters()->dropout), dora_(scope.adapters()->dora) {
+                             const nn::AdapterPlan& plan, Split split, TensorParallel tp,
+                             const std::string& name_end)
+    : tp_(std::move(tp)), split_(split), weight_name_(weight.name()), dropout_(plan.dropout),
+      dora_(plan.dora) {
+  const std::vector<nn::AdaptedPart>& parts = plan.weights.find(weight.name())->second;
   const bool by_rows = split == Split::kRows;
   const nn::ShardSpec& whole = weight.spec();
   const auto add = [&](const std::string& what, nn::ShardSpec spec,
                        std::map<std::string, Placement> placements, nn::Init init) {
     spec.placements = std::move(placements);
-    nn::Param& param = scope.param(what, std::move(spec), init);
+    nn::Param& param = scope.param(what + name_end, std::move(spec), init);
     param.adapter = true;
     return &param;
   };
@@ -57,7 +87,7 @@ LinearAdapter::LinearAdapter(const nn::Scope& scope, const nn::Param& weight,
     const std::string suffix = of.name.empty() ? "" : "." + of.name;
     part.b = add("lora_B" + suffix, nn::spec_of_parts(whole, of.first, of.count, of.rank),
                  {{"tp", by_rows ? Placement::shard(0) : addends}}, nn::Init::constant(0));
-    part.b->lr_scale = scope.adapters()->b_lr_scale;
+    part.b->lr_scale = plan.b_lr_scale;
     if (dora_)
       part.magnitude = add("lora_magnitude" + suffix, nn::spec_of_parts(whole, of.first, of.count),
                            by_rows ? std::map<std::string, Placement>{{"tp", Placement::shard(0)}}

@@ -24,6 +24,10 @@
 #include "pentatron/nn/module.h"
 #include "pentatron/parallel/tensor/tensor_parallel.h"
 
+namespace pentatron::nn {
+class Saved;
+}
+
 namespace pentatron::parallel {
 
 class LinearAdapter {
@@ -35,6 +39,16 @@ class LinearAdapter {
   /// adapters.
   static std::shared_ptr<const LinearAdapter> make(const nn::Scope& scope, nn::Param& weight,
                                                    Split split, const TensorParallel& tp);
+
+  /// One for each of the scope's variants, in their order; null for one without an entry. Empty if
+  /// there are no variants.
+  static std::vector<std::shared_ptr<const LinearAdapter>>
+  make_variants(const nn::Scope& scope, nn::Param& weight, Split split, const TensorParallel& tp);
+  /// y += s (x A^T) B^T for the rows of ctx.variant_rows, each with its variant; `x` and `y` are
+  /// rows of the pass from `begin` on. Beside a weight split by columns, y is the rank's addend.
+  static void add_variants(const std::vector<std::shared_ptr<const LinearAdapter>>& variants,
+                           const at::Tensor& y, const at::Tensor& x, int64_t begin,
+                           const nn::ForwardContext& ctx);
 
   /// The whole layer; `weight` and `bias` (or null) are frozen.
   at::Tensor forward(const at::Tensor& x, const nn::Param& weight, const nn::Param* bias,
@@ -54,8 +68,9 @@ class LinearAdapter {
     at::Tensor apply(const at::Tensor& x, const at::Tensor& rows) const;
   };
 
-  LinearAdapter(const nn::Scope& scope, const nn::Param& weight,
-                const std::vector<nn::AdaptedPart>& parts, Split split, TensorParallel tp);
+  /// `name_end`: what the names of its parameters end with.
+  LinearAdapter(const nn::Scope& scope, const nn::Param& weight, const nn::AdapterPlan& plan,
+                Split split, TensorParallel tp, const std::string& name_end = {});
   Dropout dropout_of(const nn::ForwardContext& ctx) const;
   at::Tensor down(const at::Tensor& x, const Dropout& dropout, const at::Tensor& rows) const;
   void up(const at::Tensor& y, const at::Tensor& z) const;

@@ -1,0 +1,306 @@
+#include "pentatron/serve/serve.h"
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
+#include "pentatron/base/hf_cache.h"
+#include "pentatron/base/log.h"
+#include "pentatron/base/naming.h"
+#include "pentatron/base/text.h"
+#include "pentatron/checkpoint/adapters/adapter_source.h"
+#include "pentatron/cli/commands.h"
+#include "pentatron/cli/loaded_model.h"
+#include "pentatron/cli/ranks.h"
+#include "pentatron/data/tokenizer/chat_template.h"
+#include "pentatron/data/tokenizer/open.h"
+
+namespace pentatron::cli {
+
+namespace {
+
+struct ServeArguments {
+  std::string model, name, listen, token_file, max_body = "4MiB";
+  std::vector<std::string> config, adapters; ///< NAME=DIR
+  int64_t port = 8000;
+  bool no_sharing = false;
+  serve::ServeOptions options;
+  RankArguments ranks;
+};
+
+std::atomic<int> stops_asked{0};
+
+/// The first signal asks the server to stop, the second ends the program.
+extern "C" void ask_to_stop(int number) {
+  if (++stops_asked > 1) {
+    ::signal(number, SIG_DFL);
+    ::raise(number);
+  }
+}
+
+void install_stop_signals() {
+  struct sigaction action = {};
+  action.sa_handler = ask_to_stop;
+  ::sigemptyset(&action.sa_mask);
+  action.sa_flags = SA_RESTART;
+  ::sigaction(SIGINT, &action, nullptr);
+  ::sigaction(SIGTERM, &action, nullptr);
+}
+
+/// The token in a file, without white space around it.
+std::string read_token(const std::string& file) {
+  std::ifstream in(file);
+  std::stringstream content;
+  if (!in || !(content << in.rdbuf()))
+    raise<ConfigError>("--token-file {} cannot be read\n  try: --token-file with a file that has "
+                       "the token in one line",
+                       file);
+  const std::string text = content.str(), token(trim(text));
+  constexpr size_t kLeast = 16;
+  const bool printable = std::ranges::all_of(token, [](char c) { return c > ' ' && c < 127; });
+  if (token.size() < kLeast || !printable)
+    raise<ConfigError>("--token-file {} must contain one line of at least {} printable characters "
+                       "without spaces\n  try: --token-file with a file made by openssl rand -hex "
+                       "32",
+                       file, kLeast);
+  struct stat status = {};
+  if (::stat(file.c_str(), &status) == 0 && (status.st_mode & (S_IRWXG | S_IRWXO)) != 0)
+    log::warning("--token-file {} can be read by other users of this machine\n  try: chmod 600 {}",
+                 file, file);
+  return token;
+}
+
+/// The name under which requests find the model.
+std::string default_name(const std::string& where) {
+  std::filesystem::path path = where.starts_with("hf:") ? where.substr(3) : where;
+  if (!std::filesystem::exists(path)) return path.string(); // ORG/NAME
+  path = std::filesystem::absolute(path).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  return std::filesystem::is_directory(path) ? path.filename().string() : path.stem().string();
+}
+
+void set_http_options(const ServeArguments& arguments, serve::http::ServerOptions& http) {
+  http.port = static_cast<uint16_t>(arguments.port);
+  if (const auto bytes = parse_bytes(arguments.max_body); bytes && *bytes > 0)
+    http.max_body_bytes = *bytes;
+  else
+    raise<ConfigError>("--max-body {} is not a size\n  try: --max-body 4MiB", arguments.max_body);
+  if (!arguments.token_file.empty()) http.guard.token = read_token(arguments.token_file);
+  http.guard.open_paths = {"/", "/health", "/livez", "/readyz"};
+  if (arguments.listen.empty()) {
+    http.guard.hosts = {"127.0.0.1", "localhost", "[::1]"};
+    return;
+  }
+  http.address = arguments.listen;
+  if (http.guard.token.empty())
+    raise<ConfigError>("--listen {} lets other machines send requests, and needs --token-file\n  "
+                       "try: --token-file FILE, or remove --listen",
+                       arguments.listen);
+}
+
+void set_scheduler_options(const serve::ServeOptions& options, int64_t context) {
+  const serve::Scheduler::Options& scheduler = options.scheduler;
+  if (scheduler.pass_tokens <= scheduler.texts)
+    raise<ConfigError>("--pass-tokens {} must be larger than --max-batch {}\n  try: --pass-tokens "
+                       "{}",
+                       scheduler.pass_tokens, scheduler.texts,
+                       std::max<int64_t>(256, 2 * scheduler.texts));
+  const int64_t least = (context / generate::Session::kPage + 2) * generate::Session::kPage;
+  if (options.cache_tokens != 0 && options.cache_tokens < least)
+    raise<ConfigError>("--cache-tokens {} does not hold one text of the model's {} tokens\n  try: "
+                       "--cache-tokens {}",
+                       options.cache_tokens, context, least);
+}
+
+/// What the model says about itself.
+void set_service_options(const OpenedModel& opened, const data::Tokenizer& tokenizer,
+                         serve::ServiceOptions& service) {
+  const models::ModelConfig& model = opened.config.model;
+  const checkpoint::ModelFacts& facts = opened.source->facts();
+  service.context = opened.config.train.seq_length;
+  service.num_tokens = std::min(tokenizer.vocab_size(), model.vocab_size);
+  service.limits.vocab_size = service.num_tokens;
+  service.chat_stops = service.completion_stops = facts.generation.eos;
+  if (tokenizer.eod() >= 0) {
+    service.chat_stops.push_back(tokenizer.eod());
+    if (service.completion_stops.empty()) service.completion_stops = {tokenizer.eod()};
+  }
+  if (models::model_spec(model).streams.size() > 1)
+    service.decoder_start = model.decoder_start_token;
+  const std::filesystem::path path = tokenizer_path(opened);
+  service.bos = data::tokenizer::configured_token(path, "bos_token");
+  service.eos = data::tokenizer::configured_token(path, "eos_token");
+}
+
+struct NamedAdapters {
+  std::vector<std::string> names;
+  std::vector<checkpoint::Adapter> adapters;
+};
+
+/// What an adapter has that rows of a pass cannot take one by one.
+void check_variant(const std::string& text, const checkpoint::Adapter& adapter) {
+  const auto refuse = [&](const std::string& what) {
+    raise<ConfigError>("--adapter {} {}, which cannot be served beside its base\n  try: pentatron "
+                       "convert with --adapter, and serve the result",
+                       text, what);
+  };
+  if (adapter.settings.type == checkpoint::AdapterType::kDora) refuse("is of type dora");
+  for (const checkpoint::AdaptedModule& one : adapter.modules) {
+    if (one.module.experts > 0) refuse("changes experts (" + one.module.own + ")");
+    if (one.module.own.ends_with(".kv_b")) // latents are read in a form without this product
+      refuse("changes the products of latents (" + one.module.own + ")");
+  }
+}
+
+NamedAdapters read_adapters(const ServeArguments& arguments, checkpoint::ModelSource& base,
+                            const std::string& base_name) {
+  NamedAdapters all{.names = {base_name}};
+  for (const std::string& text : arguments.adapters) {
+    const size_t equals = text.find('=');
+    if (equals == std::string::npos || equals == 0 || equals + 1 == text.size())
+      raise<ConfigError>("--adapter {} is not of the form NAME=DIR\n  try: --adapter mine={}", text,
+                         text);
+    const std::string name = text.substr(0, equals), folder = text.substr(equals + 1);
+    if (std::ranges::find(all.names, name) != all.names.end())
+      raise<ConfigError>("--adapter {} has the name of another model of this server\n  try: "
+                         "--adapter {}-2={}",
+                         text, name, folder);
+    all.names.push_back(name);
+    all.adapters.push_back(naming(
+        "--adapter ", folder, [&] { return checkpoint::read_adapter(folder, base); },
+        "--adapter NAME=DIR with the folder of an adapter"));
+    check_variant(text, all.adapters.back());
+  }
+  return all;
+}
+
+std::string url_of(const serve::http::ServerOptions& http, uint16_t port) {
+  const bool v6 = http.address.find(':') != std::string::npos;
+  return fmt::format("http://{}{}{}:{}", v6 ? "[" : "", http.address, v6 ? "]" : "", port);
+}
+
+int run_serve(const ServeArguments& arguments) {
+  const Ranks ranks = find_ranks(arguments.ranks);
+  const OpenedModel opened = open_generator(arguments.model, arguments.config, ranks.size);
+  serve::ServeOptions options = arguments.options;
+  set_http_options(arguments, options.http);
+  set_scheduler_options(options, opened.config.train.seq_length);
+  const std::shared_ptr<const data::Tokenizer> tokenizer = open_tokenizer_of(opened);
+  if (tokenizer == nullptr)
+    raise<ConfigError>(
+        "{} has no tokenizer, which serve needs\n  try: {}", arguments.model,
+        download_or(opened.source->facts().path,
+                    fmt::format("pentatron generate {} --tokens 1,2,3", arguments.model)));
+  set_service_options(opened, *tokenizer, options.service);
+  const NamedAdapters adapters =
+      read_adapters(arguments, *opened.source,
+                    arguments.name.empty() ? default_name(arguments.model) : arguments.name);
+  options.service.models = adapters.names;
+  std::optional<data::tokenizer::ChatTemplate> chat;
+  if (const auto source = data::tokenizer::find_chat_template(tokenizer_path(opened)))
+    chat.emplace(*source);
+  options.share_prefixes = !arguments.no_sharing;
+  options.scheduler.survives_failures = ranks.size == 1;
+  options.listening = [&](uint16_t port) {
+    fmt::print("serving {} at {}\n", options.service.models[0], url_of(options.http, port));
+    std::fflush(stdout);
+  };
+  options.asked_to_stop = [] { return stops_asked > 0; };
+  install_stop_signals();
+  return run_ranks(ranks, opened.config, [&](const comm::Group& world) {
+    const RankLog rank_log("", world);
+    parallelize::RankModel model = load_model(opened, world, adapters.adapters);
+    serve::serve(model, options, *tokenizer, chat ? &*chat : nullptr, world);
+  });
+}
+
+void add_limit_options(CLI::App& verb, ServeArguments& arguments) {
+  serve::ServeOptions& options = arguments.options;
+  const auto count = [&](const char* name, int64_t& value, int64_t most, const char* help) {
+    verb.add_option(name, value, help)->check(CLI::Range(int64_t{1}, most))->capture_default_str();
+  };
+  count("--max-batch", options.scheduler.texts, 4096,
+        "number of texts that the model works on at the same time");
+  count("--pass-tokens", options.scheduler.pass_tokens, int64_t{1} << 24,
+        "maximum number of tokens in one forward pass: longer prompts are read in several passes");
+  verb.add_option("--cache-tokens", options.cache_tokens,
+                  "number of tokens whose keys and values are kept, for running texts and for "
+                  "prompts that begin like earlier ones; 0: as many as fit into a quarter of the "
+                  "free memory")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
+      ->capture_default_str();
+  verb.add_flag("--no-prefix-sharing", arguments.no_sharing,
+                "read every prompt completely, also if it begins like an earlier one");
+  count("--max-queue", options.scheduler.queue, 1 << 20,
+        "number of texts that may wait; more requests are answered with status 429");
+  verb.add_option("--max-tokens", options.service.limits.max_new_tokens,
+                  "maximum number of new tokens that a request may ask for; 0: the model's context")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
+      ->capture_default_str();
+  count("--max-choices", options.service.limits.max_choices, 1024,
+        "maximum n and best_of of a request");
+  count("--max-connections", options.http.max_connections, 1 << 16,
+        "maximum number of open connections");
+  verb.add_option("--max-body", arguments.max_body, "maximum size of the body of a request")
+      ->capture_default_str();
+  const auto seconds = [&](const char* name, double& value, const char* help) {
+    verb.add_option(name, value, help)->check(CLI::Range(0.1, 1e6))->capture_default_str();
+  };
+  seconds("--request-timeout", options.http.request_timeout_s,
+          "seconds that a client may take to send a request");
+  seconds("--idle-timeout", options.http.idle_timeout_s,
+          "seconds until a connection without a request is closed");
+  seconds("--stop-timeout", options.scheduler.stop_timeout_s,
+          "seconds that running texts have to finish after SIGTERM or Ctrl-C");
+}
+
+} // namespace
+
+void add_serve(CLI::App& program, Action& chosen) {
+  auto arguments = std::make_shared<ServeArguments>();
+  CLI::App* verb =
+      program.add_subcommand("serve", "serve a model over HTTP with OpenAI's API and a chat page");
+  verb->add_option("model", arguments->model, kModelHelp)->required();
+  verb->add_option("config", arguments->config,
+                   "key=value settings: dtype, device, kernels, train.num_threads, "
+                   "parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size, "
+                   "parallel.expert_model_parallel_size, parallel.expert_tensor_parallel_size");
+  verb->add_option("--adapter", arguments->adapters,
+                   "NAME=DIR: adapter to serve beside the model under a name of its own; DIR is a "
+                   "folder of Hugging Face's PEFT, or the checkpoint folder of a run with "
+                   "peft.type=lora; repeat the option for several adapters")
+      ->allow_extra_args(false);
+  verb->add_option("--name", arguments->name,
+                   "name of the model in requests; default: the name of its folder or file");
+  verb->add_option("--port", arguments->port, "TCP port; 0: any free port")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
+  verb->add_option("--listen", arguments->listen,
+                   "IP address to accept connections at; needs --token-file; default: this "
+                   "machine only (127.0.0.1)");
+  verb->add_option("--token-file", arguments->token_file,
+                   "file with the token that clients must send as Authorization: Bearer TOKEN");
+  add_limit_options(*verb, *arguments);
+  add_rank_options(*verb, arguments->ranks);
+  verb->footer("examples:\n"
+               "  pentatron serve SmolLM2-135M-Instruct\n"
+               "  pentatron serve model.gguf --port 8080 --max-batch 32\n"
+               "  curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: "
+               "application/json' -d '{\"messages\": [{\"role\": \"user\", \"content\": "
+               "\"Hello\"}]}'");
+  verb->callback([arguments, &chosen] { chosen = [arguments] { return run_serve(*arguments); }; });
+}
+
+} // namespace pentatron::cli

@@ -1,0 +1,125 @@
+#include "pentatron/serve/serve.h"
+
+#include <algorithm>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
+#include "pentatron/base/log.h"
+#include "pentatron/comm/gather_text.h"
+
+namespace pentatron::serve {
+
+namespace {
+
+using generate::Session;
+
+int64_t in_pages(int64_t tokens) {
+  return (tokens + Session::kPage - 1) / Session::kPage;
+}
+
+/// MemAvailable of this machine.
+int64_t free_memory() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string name, unit; file >> name;) {
+    int64_t kibibytes = 0;
+    if (name == "MemAvailable:" && file >> kibibytes) return kibibytes * 1024;
+    std::getline(file, unit);
+  }
+  return int64_t{4} << 30;
+}
+
+/// What a token takes on all ranks together, measured by reading one. The pass also makes the first
+/// calls of everything, which take longer than later ones.
+int64_t bytes_per_token(const parallelize::ModelView& model, const ServeOptions& options,
+                        const comm::Group& world) {
+  Session session(model, 1);
+  const std::vector<int64_t> token = {options.service.decoder_start.value_or(0)};
+  const std::vector<int64_t> source = {0};
+  session.read(
+      {{.text = 0,
+        .tokens = token,
+        .source = session.has_sources() ? std::span(source) : std::span<const int64_t>()}});
+  int64_t bytes = 0;
+  for (const std::string& of_rank : comm::gather_text(std::to_string(session.bytes()), world))
+    bytes += std::stoll(of_rank);
+  return std::max<int64_t>(1, bytes / Session::kPage);
+}
+
+int64_t pages_of_cache(const parallelize::ModelView& model, const ServeOptions& options,
+                       const comm::Group& world) {
+  const int64_t each = bytes_per_token(model, options, world);
+  int64_t tokens = options.cache_tokens;
+  if (tokens == 0) {
+    const std::string chosen = comm::broadcast_text(
+        std::to_string(choose_cache_tokens(each, free_memory(), options.service.context,
+                                           options.scheduler.texts)),
+        0, world);
+    tokens = std::stoll(chosen);
+  }
+  if (world.rank() == 0)
+    log::info("cache: {} tokens, up to {}", format_grouped(tokens),
+              format_bytes(static_cast<double>(tokens * each)));
+  return in_pages(tokens);
+}
+
+void serve_on_first_rank(RankedSession& session, const ServeOptions& options,
+                         const data::Tokenizer& tokenizer,
+                         const data::tokenizer::ChatTemplate* chat) {
+  Metrics metrics;
+  Scheduler scheduler(session, options.scheduler, metrics);
+  Service service(options.service, tokenizer, chat, scheduler, metrics);
+  http::Server server(
+      options.http,
+      {.handle =
+           [&](http::Request request, std::shared_ptr<http::Exchange> exchange) {
+             service.handle(std::move(request), exchange);
+           },
+       .client_gone = [&] { scheduler.wake(); },
+       .connections = [&](int64_t open) { metrics.connections = open; },
+       .answered = [&](const http::Request& head,
+                       int status) { metrics.answered(route_of(head.path), status); }});
+  server.start();
+  if (options.listening) options.listening(server.port());
+  bool told = false;
+  scheduler.run([&] {
+    if (!options.asked_to_stop || !options.asked_to_stop()) return false;
+    if (!told) {
+      told = true;
+      service.stop();
+      server.stop_accepting();
+    }
+    return true;
+  });
+  constexpr double kSending_s = 5;
+  server.stop(kSending_s);
+}
+
+} // namespace
+
+int64_t choose_cache_tokens(int64_t bytes_per_token, int64_t free_bytes, int64_t context,
+                            int64_t texts) {
+  const int64_t one = in_pages(context) + 1;
+  const int64_t fit = free_bytes / 4 / (bytes_per_token * Session::kPage);
+  return std::clamp(fit, one, std::max(one, one * texts)) * Session::kPage;
+}
+
+void serve(parallelize::ModelView model, const ServeOptions& options,
+           const data::Tokenizer& tokenizer, const data::tokenizer::ChatTemplate* chat,
+           const comm::Group& world) {
+  const int64_t pages = pages_of_cache(model, options, world);
+  RankedSession session(
+      std::move(model),
+      {.texts = options.scheduler.texts, .pages = pages, .share = options.share_prefixes}, world);
+  if (world.rank() == 0)
+    serve_on_first_rank(session, options, tokenizer, chat);
+  else
+    session.follow();
+}
+
+} // namespace pentatron::serve

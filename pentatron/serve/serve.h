@@ -1,0 +1,39 @@
+/// A server for one model: HTTP threads, and the model's passes on the calling thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "pentatron/comm/group.h"
+#include "pentatron/parallelize/parallelize.h"
+#include "pentatron/serve/http/server.h"
+#include "pentatron/serve/scheduler.h"
+#include "pentatron/serve/service.h"
+
+namespace pentatron::serve {
+
+struct ServeOptions {
+  ServiceOptions service;
+  Scheduler::Options scheduler;
+  http::ServerOptions http;
+  int64_t cache_tokens = 0; ///< kept of all texts at most; 0: what a quarter of free memory holds
+  bool share_prefixes = true;
+  /// Called on rank 0 when requests are accepted, with the server's port.
+  std::function<void(uint16_t port)> listening;
+  std::function<bool()> asked_to_stop; ///< of rank 0
+};
+
+/// Runs until it is asked to stop; then finishes the texts that run. All ranks of the model call
+/// this. `chat`: null if the model has no template.
+void serve(parallelize::ModelView model, const ServeOptions& options,
+           const data::Tokenizer& tokenizer, const data::tokenizer::ChatTemplate* chat,
+           const comm::Group& world);
+
+/// Tokens that fit into a quarter of the free memory, at least those of one text and at most those
+/// of all texts of the scheduler, in whole pages.
+int64_t choose_cache_tokens(int64_t bytes_per_token, int64_t free_bytes, int64_t context,
+                            int64_t texts);
+
+} // namespace pentatron::serve
