@@ -14,6 +14,7 @@
 namespace pentatron::comm {
 
 class Activity;
+class DeviceGroup;
 
 /// One half of a transfer between two ranks of a group.
 struct Transfer {
@@ -29,8 +30,11 @@ class Backend {
   virtual int rank() const = 0;
   virtual const std::string& name() const = 0;
   virtual const std::vector<int>& ranks() const = 0; ///< world ranks of the members
-  virtual std::shared_ptr<Backend> split(int color, int key, const std::string& name) = 0;
+  virtual std::shared_ptr<Backend> split(int color, int key, const std::string& name,
+                                         GroupUse use) = 0;
   virtual bool carries_gpu_tensors() const { return false; }
+  /// What carries its operations on GPUs; null if it has none.
+  virtual std::shared_ptr<DeviceGroup> device_group() const { return nullptr; }
   /// Where this rank tells of long work (long_work.h); null if nobody watches the ranks.
   virtual std::shared_ptr<Activity> activity() const { return nullptr; }
 

@@ -14,9 +14,9 @@ Group::Group(std::shared_ptr<Backend> backend)
     : backend_(std::move(backend)), name_(backend_, &backend_->name()),
       ranks_(backend_, &backend_->ranks()), rank_(backend_->rank()) {}
 
-Group Group::split(int color, int key, std::string_view name) const {
+Group Group::split(int color, int key, std::string_view name, GroupUse use) const {
   if (!backend_) return Group(name, ranks_->front());
-  return Group(backend_->split(color, key, std::string(name)));
+  return Group(backend_->split(color, key, std::string(name), use));
 }
 
 Backend& Group::backend() const {

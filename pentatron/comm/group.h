@@ -15,6 +15,12 @@ class Backend;
 
 enum class ReduceOp : unsigned char { kSum, kMax };
 
+/// What a group is for; on GPUs its messages have resources that suit it.
+enum class GroupUse : unsigned char {
+  kCollectives, ///< anything
+  kTransfers,   ///< small messages between few ranks, which may wait for long beside computation
+};
+
 class Group {
  public:
   Group() : Group("self") {}
@@ -30,8 +36,11 @@ class Group {
   const std::vector<int>& ranks() const { return *ranks_; }
 
   /// Collective over this group: ranks with one `color` form a new group, ordered by (key, rank
-  /// here). Throws CommError if the ranks disagree on `name`.
-  Group split(int color, int key, std::string_view name) const;
+  /// here). Ranks with the color kUnused need none; the group that they get must not be used.
+  /// Throws CommError if the ranks disagree on `name`.
+  Group split(int color, int key, std::string_view name,
+              GroupUse use = GroupUse::kCollectives) const;
+  static constexpr int kUnused = -1;
 
   /// What carries the communication. Throws CommError on a group of one that has none.
   Backend& backend() const;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <tuple>
 
 #include <fmt/ranges.h>
 
@@ -57,7 +58,7 @@ Group split_axis(const Group& world, const AxisSizes& sizes, std::string_view or
 
 /// Collective over `whole`; none for a rank that is in no part.
 std::optional<Group> split_parts(const Group& whole, const NeededGroup& needed) {
-  int color = static_cast<int>(needed.parts.size()), key = whole.rank();
+  int color = Group::kUnused, key = whole.rank();
   for (size_t i = 0; i < needed.parts.size(); ++i) {
     const std::vector<int>& part = needed.parts[i];
     const auto found = std::find(part.begin(), part.end(), whole.rank());
@@ -65,8 +66,8 @@ std::optional<Group> split_parts(const Group& whole, const NeededGroup& needed) 
     color = static_cast<int>(i);
     key = static_cast<int>(found - part.begin());
   }
-  const Group part = whole.split(color, key, needed.name); // the rest form one that nothing uses
-  if (color == static_cast<int>(needed.parts.size())) return std::nullopt;
+  const Group part = whole.split(color, key, needed.name, needed.use);
+  if (color == Group::kUnused) return std::nullopt;
   return part;
 }
 
@@ -97,10 +98,10 @@ ParallelGroups::ParallelGroups(const Group& world, const Layout& layout,
     return counts_experts(axes) ? split_axis(world, experts.sizes, experts.order, axes, name)
                                 : split_axis(world, state->sizes, layout.order, axes, name);
   };
-  using Members = std::pair<std::string, std::vector<std::vector<int>>>;
+  using Members = std::tuple<std::string, std::vector<std::vector<int>>, GroupUse>;
   std::map<Members, std::string> made; // the name that has them already
   for (const NeededGroup& group : needed) {
-    const auto [twin, fresh] = made.try_emplace({group.axes, group.parts}, group.name);
+    const auto [twin, fresh] = made.try_emplace({group.axes, group.parts, group.use}, group.name);
     if (state->groups.contains(group.name))
       raise<Error>("internal error: the run lists the group {} twice", group.name);
     std::optional<Group>& slot = state->groups[group.name];
@@ -109,7 +110,7 @@ ParallelGroups::ParallelGroups(const Group& world, const Layout& layout,
     } else if (group.parts.empty()) {
       slot = make_axes(group.axes, group.name);
     } else {
-      const auto whole = made.find({group.axes, {}});
+      const auto whole = made.find({group.axes, {}, GroupUse::kCollectives});
       if (whole == made.end())
         raise<Error>("internal error: the run lists the group {}, a part of {}, which it does not "
                      "list before",

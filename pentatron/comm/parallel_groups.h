@@ -20,9 +20,10 @@ struct NeededGroup {
   std::string axes; ///< one axis or several ("dp-cp"); expert axes are etp, ep and edp
   /// Positions in the group of `axes` that form a group each, in this order; the other positions
   /// have no such group. Empty: all of `axes`.
-  std::vector<std::vector<int>> parts;
+  std::vector<std::vector<int>> parts = {};
+  GroupUse use = GroupUse::kCollectives;
 
-  static NeededGroup of_axes(const std::string& axes) { return {axes, axes, {}}; }
+  static NeededGroup of_axes(const std::string& axes) { return {axes, axes}; }
 };
 
 class ParallelGroups {
@@ -40,8 +41,8 @@ class ParallelGroups {
   /// One rank, whose groups tp, dp and pp are groups of one.
   ParallelGroups();
   /// Collective over the world: makes exactly `needed`, in this order, which is the same on all
-  /// ranks. Equal groups under several names are made once. Throws ConfigError if the sizes do not
-  /// span the world.
+  /// ranks. Equal groups for the same use under several names are made once. Throws ConfigError if
+  /// the sizes do not span the world.
   ParallelGroups(const Group& world, const Layout& layout, const std::vector<NeededGroup>& needed);
 
   const Group& world() const;

@@ -106,7 +106,8 @@ void run_ranks(int world_size, const RankThreadsOptions& options,
   const int threads = options.threads_per_rank > 0 ? options.threads_per_rank
                                                    : std::max(1, callers_threads / world_size);
 
-  auto world = std::make_shared<in_process::World>(world_size);
+  auto world = std::make_shared<in_process::World>(
+      world_size, options.stream_order ? in_process::Order::kStreams : in_process::Order::kFree);
   std::vector<int> members(world_size);
   std::iota(members.begin(), members.end(), 0);
   auto group = std::make_shared<in_process::GroupState>(world, "world", std::move(members));

@@ -13,6 +13,10 @@ struct RankThreadsOptions {
   double timeout_s = 0;   ///< longest wait in a collective; 0: nobody watches
   double heartbeat_s = 1; ///< how often the watch looks
   double grace_s = 3;     ///< under a watch: from a failure to the end of all ranks
+  /// Operations of a group begin in the order in which a rank starts them, each when the one before
+  /// it has ended, as in a stream of a GPU. Ranks that wait for each other then wait until the
+  /// watch ends them.
+  bool stream_order = false;
   /// Called with the reason when the grace is over and a rank still runs: a thread that computes
   /// cannot be ended alone. The default prints it and ends the process with exit code 1.
   std::function<void(const std::string& sentence)> on_stuck = {};

@@ -57,6 +57,7 @@ class RecordedWork : public Work::Pending {
     finish();
     return true;
   }
+  std::shared_ptr<DeviceOperation> on_device() const override { return inner_.on_device(); }
 
  private:
   void finish() const {
@@ -82,9 +83,11 @@ class RecordedBackend : public Backend {
   const std::vector<int>& ranks() const override { return inner_->ranks(); }
   bool carries_gpu_tensors() const override { return inner_->carries_gpu_tensors(); }
   std::shared_ptr<Activity> activity() const override { return inner_->activity(); }
+  std::shared_ptr<DeviceGroup> device_group() const override { return inner_->device_group(); }
 
-  std::shared_ptr<Backend> split(int color, int key, const std::string& name) override {
-    std::shared_ptr<Backend> part = inner_->split(color, key, name);
+  std::shared_ptr<Backend> split(int color, int key, const std::string& name,
+                                 GroupUse use) override {
+    std::shared_ptr<Backend> part = inner_->split(color, key, name, use);
     return part ? std::make_shared<RecordedBackend>(std::move(part), recorder_) : nullptr;
   }
 

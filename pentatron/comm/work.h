@@ -9,6 +9,8 @@
 
 namespace pentatron::comm {
 
+class DeviceOperation;
+
 class Work {
  public:
   /// What a backend implements.
@@ -17,6 +19,8 @@ class Work {
     virtual ~Pending() = default;
     virtual void wait() = 0;
     virtual bool done() const = 0;
+    /// Of an operation in a GPU's queue, whose wait() makes a stream wait and not the caller.
+    virtual std::shared_ptr<DeviceOperation> on_device() const { return nullptr; }
   };
 
   Work() = default;
@@ -28,6 +32,9 @@ class Work {
   }
   /// Whether wait() would return at once.
   bool done() const { return !pending_ || pending_->done(); }
+  std::shared_ptr<DeviceOperation> on_device() const {
+    return pending_ ? pending_->on_device() : nullptr;
+  }
 
  private:
   std::shared_ptr<Pending> pending_;

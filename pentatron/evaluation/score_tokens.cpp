@@ -72,7 +72,7 @@ class Scorer {
   Scorer(parallelize::ModelView model, const std::vector<ScoredTokens>& sequences)
       : model_(std::move(model)), sequences_(sequences),
         schedule_(pipeline::lower(pipeline::one_pass(model_.places.rank_of_stage))),
-        runtime_(parallelize::chunks_of(model_.model), model_.store, model_.places.pp,
+        runtime_(parallelize::chunks_of(model_.model), model_.store, model_.places.channels,
                  parallelize::boundaries_of(model_.model, model_.places, model_.device)) {}
 
   /// Writes the scores of a batch where the last stage is; null: nobody wants them.

@@ -112,7 +112,7 @@ Pass make_pass(const std::vector<Session::Input>& inputs, const nn::KvCache& cac
 Session::Session(parallelize::ModelView model, int64_t texts)
     : model_(std::move(model)),
       schedule_(pipeline::lower(pipeline::one_pass(model_.places.rank_of_stage))),
-      runtime_(parallelize::chunks_of(model_.model), model_.store, model_.places.pp,
+      runtime_(parallelize::chunks_of(model_.model), model_.store, model_.places.channels,
                parallelize::boundaries_of(model_.model, model_.places, model_.device)),
       cache_(texts), tokens_(static_cast<size_t>(texts)) {}
 

@@ -7,6 +7,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/layers/core_attention_detail.h"
+#include "pentatron/layers/varlen_attention.h"
 #include "pentatron/nn/record.h"
 
 namespace pentatron::layers {
@@ -23,7 +24,22 @@ struct Entry {
   bool lse_gradient;
 };
 
+template <const detail::VarlenKernel& (*kernel)()> constexpr Entry varlen_entry(const char* name) {
+  return {name,
+          [](const detail::AttentionInputs& in) {
+            return in.q.is_cuda() && detail::varlen_accepts(in, kernel());
+          },
+          [](const detail::AttentionInputs& in) { return detail::varlen_forward(in, kernel()); },
+          [](const detail::AttentionInputs& in, const detail::AttentionResult& saved,
+             const detail::OutputGradients& d) {
+            return detail::varlen_backward(in, saved, d, kernel());
+          },
+          false};
+}
+
 constexpr Entry kEntries[] = {
+    varlen_entry<detail::flash_on_gpu>("gpu_flash"),
+    varlen_entry<detail::efficient_on_gpu>("gpu_efficient"),
     {"kernel", detail::kernel_accepts, detail::kernel_forward, detail::kernel_backward, true},
     {"flash", detail::flash_accepts, detail::flash_forward, detail::flash_backward, false},
     {"blocked", [](const detail::AttentionInputs&) { return true; }, detail::blocked_forward,

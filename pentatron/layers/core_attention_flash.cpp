@@ -1,5 +1,5 @@
-// Causal attention of equal positions, and full attention, through LibTorch's fused kernels: one
-// call for pairs of one size side by side, or one for each pair.
+// Causal attention of equal positions, and full attention, through LibTorch's fused kernel of CPUs:
+// one call for pairs of one size side by side, or one for each pair.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -100,9 +100,7 @@ bool causal(const AttentionInputs& in) {
 
 bool flash_accepts(const AttentionInputs& in) {
   const CoreAttentionOptions& o = in.options;
-  const bool type_ok =
-      in.q.is_cpu() || in.q.scalar_type() == at::kBFloat16 || in.q.scalar_type() == at::kHalf;
-  if (!type_ok || o.cap != 0 || o.softmax != SoftmaxKind::kVanilla || in.bias.defined() ||
+  if (!in.q.is_cpu() || o.cap != 0 || o.softmax != SoftmaxKind::kVanilla || in.bias.defined() ||
       in.row_ids.defined() || o.mask == AttentionMask::kPrefix || in.q.size(2) != in.v.size(2))
     return false;
   // Not by the documents of a sample: a token's result does not depend on its neighbours.

@@ -214,6 +214,8 @@ std::vector<comm::NeededGroup> needed_groups(const ParallelConfig& parallel,
   std::vector<comm::NeededGroup> needed = {comm::NeededGroup::of_axes("tp"),
                                            comm::NeededGroup::of_axes("pp")};
   if (model.num_moe_experts) needed.push_back(comm::NeededGroup::of_axes(kExpertGroup));
+  for (comm::NeededGroup& group : pipeline::channel_groups(plan.rank_of_stage, ddp != nullptr))
+    needed.push_back(std::move(group));
   if (ddp == nullptr) {
     needed.push_back(comm::NeededGroup::of_axes("dp")); // of copies
     return needed;
@@ -265,7 +267,9 @@ RankModel make_model(const ModelOptions& options, const comm::ParallelGroups& gr
                      const PipelinePlan& plan) {
   RankModel model;
   model.device = options.device;
-  if (!plan.stages.empty()) model.places = {groups.pp(), plan.rank_of_stage, plan.stages};
+  if (!plan.stages.empty())
+    model.places = {
+        groups.pp(), {groups, plan.rank_of_stage, false}, plan.rank_of_stage, plan.stages};
   model.model = make_part(options, groups, plan);
   model.store =
       std::make_unique<nn::ResidentStore>(model.model->params(), options.device, options.gradients);
@@ -278,7 +282,7 @@ TrainingModel make_training_model(const ModelOptions& options, const PipelinePla
                                   const comm::ParallelGroups& groups) {
   TrainingModel model;
   model.device = options.device;
-  model.places = {groups.pp(), plan.rank_of_stage, plan.stages};
+  model.places = {groups.pp(), {groups, plan.rank_of_stage, true}, plan.rank_of_stage, plan.stages};
   model.model = make_part(options, groups, plan);
   limit_backward(*model.model, groups.pp());
   model.store =

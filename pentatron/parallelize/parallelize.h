@@ -88,6 +88,7 @@ struct ModelOptions {
 /// Where the stages of a model lie.
 struct StagePlaces {
   comm::Group pp;
+  pipeline::Channels channels;          ///< of `pp`
   std::vector<int> rank_of_stage = {0}; ///< in `pp`
   std::vector<SegmentRange> stages;     ///< none: the whole model in one
 };

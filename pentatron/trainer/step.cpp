@@ -136,7 +136,7 @@ nn::Microbatch model_input(const data::Batch& batch, const std::vector<std::stri
 Stepper::Stepper(parallelize::TrainingModel& model, optim::Optimizer& optimizer,
                  comm::ParallelGroups groups, parallelize::PipelinePlan plan)
     : model_(&model), optimizer_(&optimizer), groups_(std::move(groups)), plan_(std::move(plan)),
-      runtime_(parallelize::chunks_of(*model.model), *model.store, groups_.pp(),
+      runtime_(parallelize::chunks_of(*model.model), *model.store, model.places.channels,
                parallelize::boundaries_of(*model.model, model.places, model.device)) {}
 
 Stepper::Counts Stepper::global_counts(const data::StepData& data) const {

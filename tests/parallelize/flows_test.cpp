@@ -11,6 +11,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
 
 namespace pentatron::models {
@@ -168,11 +169,26 @@ Outcome oracle(size_t frozen) {
 
 class Flows : public testing::TestWithParam<std::string> {};
 
-void expect_same_under(const std::string& name, size_t frozen) {
+/// The channels of a schedule on all ranks of the world.
+pipeline::Channels channels_of(const pipeline::Schedule& schedule, const comm::Group& world) {
+  std::vector<comm::NeededGroup> needed =
+      pipeline::channel_groups(schedule.rank_of_stage, /*training=*/true);
+  needed.insert(needed.begin(), comm::NeededGroup::of_axes("pp"));
+  const comm::ParallelGroups groups(world, {.pp = world.size()}, needed);
+  return {groups, schedule.rank_of_stage, /*training=*/true};
+}
+
+/// How the ranks are run and what carries their messages.
+struct Ways {
+  std::function<void(int, const std::function<void(comm::Group)>&)> run_ranks = test::run_ranks;
+  bool channels = false;
+};
+
+void expect_same_under(const std::string& name, size_t frozen, const Ways& ways = {}) {
   const Outcome expected = oracle(frozen);
   for (const int ranks : {2, 3}) {
     for (const bool recompute : {false, true}) {
-      test::run_ranks(ranks, [&](const comm::Group& world) {
+      ways.run_ranks(ranks, [&](const comm::Group& world) {
         const pipeline::Schedule schedule =
             pipeline::lower(pipeline::make_schedule(name, ranks, 0, kMicrobatches));
         const auto total = static_cast<int64_t>(parts().size());
@@ -199,7 +215,8 @@ void expect_same_under(const std::string& name, size_t frozen) {
         std::vector<nn::Microbatch> batches;
         for (int m = 0; m < kMicrobatches; ++m) batches.push_back(microbatch(m));
         nn::StepState state;
-        pipeline::Runtime runtime(chunks, *toy.store, world, boundaries);
+        const pipeline::Channels channels = ways.channels ? channels_of(schedule, world) : world;
+        pipeline::Runtime runtime(chunks, *toy.store, channels, boundaries);
         runtime.run(schedule, batches, state, {.loss_scales = {{"toy", 0.1}}, .training = true});
         const at::Tensor loss = at::scalar_tensor(
             state.loss_sums.contains("toy") ? state.loss_sums.at("toy") : 0.0, at::kDouble);
@@ -222,6 +239,35 @@ TEST_P(Flows, ComeBackOnlyAsFarAsSomethingTrains) {
     SCOPED_TRACE(frozen);
     expect_same_under(GetParam(), frozen);
   }
+}
+
+/// As on GPUs: sends wait, operations of a group run in order.
+void run_in_stream_order(int ranks, const std::function<void(comm::Group)>& body) {
+  comm::run_ranks(ranks,
+                  {.threads_per_rank = 1, .timeout_s = 5, .heartbeat_s = 0.2, .stream_order = true},
+                  body);
+}
+
+TEST_P(Flows, AreTheSameWhereSendsWait) {
+  expect_same_under(GetParam(), /*frozen=*/0, {run_in_stream_order, /*channels=*/true});
+}
+
+TEST(FlowsInOneStream, HangAndAreReportedByTheWatch) {
+  const std::string message = test::error_of([] {
+    expect_same_under(
+        "1f1b", /*frozen=*/0,
+        {[](int ranks, const std::function<void(comm::Group)>& body) {
+           comm::run_ranks(
+               ranks,
+               {.threads_per_rank = 1, .timeout_s = 0.5, .heartbeat_s = 0.1, .stream_order = true},
+               body);
+         },
+         /*channels=*/false});
+  });
+  EXPECT_NE(message.find("send #1 from rank 1 to rank 0 in group world of float64 [8, 5] is not "
+                         "complete after 0.5 s"),
+            std::string::npos)
+      << message;
 }
 
 INSTANTIATE_TEST_SUITE_P(Schedules, Flows, testing::ValuesIn(pipeline::schedule_names()),

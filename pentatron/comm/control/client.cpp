@@ -11,6 +11,7 @@
 #include <condition_variable>
 #include <csignal>
 #include <cstring>
+#include <future>
 #include <mutex>
 #include <poll.h>
 #include <pthread.h>
@@ -128,6 +129,26 @@ class Client::Loop {
     if (terminated_at_ && since(*terminated_at_) > 1) ::_exit(128 + SIGTERM);
   }
 
+  /// Tells the monitor of the first error of a group's device, whatever the program's threads do.
+  void tell_device_error() {
+    const std::string error = log_->device_error();
+    const std::lock_guard lock(mutex_);
+    if (error.empty() || last_word_) return;
+    failed_ = true;
+    last_word_ = Failed{error, true, log_->status()};
+  }
+
+  /// Ends what is under way on the GPU, so that threads that wait for it go on. NCCL may block in
+  /// that: no longer than a second is given to it.
+  void abort_devices() {
+    auto aborted = std::make_shared<std::promise<void>>();
+    std::thread([log = log_, aborted] {
+      log->abort_devices();
+      aborted->set_value();
+    }).detach();
+    aborted->get_future().wait_for(std::chrono::seconds(1));
+  }
+
   void join() {
     const auto deadline = Clock::now() + std::chrono::milliseconds(
                                              static_cast<int64_t>(options_.join_timeout_s * 1000));
@@ -170,6 +191,7 @@ class Client::Loop {
       if (since(last_beat) >= options_.heartbeat_s) {
         last_beat = Clock::now();
         connection_.send(Heartbeat{log_->status()});
+        tell_device_error();
       }
       const double next_beat = std::max(0.001, options_.heartbeat_s - since(last_beat));
       const double pause = terminated_at_ ? std::min(0.1, next_beat) : next_beat;
@@ -265,6 +287,7 @@ class Client::Loop {
       const std::lock_guard lock(mutex_);
       concerned = !monitor_lost || !last_word_ || failed_;
     }
+    if (concerned) abort_devices();
     if (!concerned) {
     } else if (options_.on_stop) {
       options_.on_stop(exit_code, sentence, monitor_lost);

@@ -42,9 +42,17 @@ const GroupStatus* find_group(const RankView& view, const GroupStatus& group) {
   return found == view.status.groups.end() ? nullptr : &*found;
 }
 
+/// Whether the rank has begun it but its GPU has not come to it.
+bool is_queued(const RankView& view, const Wait& wait) {
+  const GroupStatus* group = find_group(view, *wait.group);
+  return group != nullptr && std::ranges::any_of(group->operations, [&](const auto& one) {
+           return one.state == State::kQueued && one.same_key(*wait.operation);
+         });
+}
+
 bool has_begun(const RankView& view, const Wait& wait) {
   const GroupStatus* group = find_group(view, *wait.group);
-  if (!group) return false;
+  if (!group || is_queued(view, wait)) return false;
   const OperationStatus& operation = *wait.operation;
   if (!operation.is_transfer()) return group->collectives >= operation.number;
   const auto begun = group->transfers.find({operation.from, operation.to});
@@ -156,8 +164,12 @@ Finding not_arrived(const std::vector<RankView>& ranks, const Wait& wait,
                   absent.size() == 1 ? "has" : "have", wait.operation->describe(wait.group->name),
                   seconds_text(seconds), rank_list(waiting), waiting.size() == 1 ? "s" : "");
   constexpr size_t kShown = 4;
-  for (size_t i = 0; i < std::min(absent.size(), kShown); ++i)
-    text += fmt::format("; rank {} {}", absent[i], last_of(ranks[absent[i]]));
+  for (size_t i = 0; i < std::min(absent.size(), kShown); ++i) {
+    const RankView& view = ranks[absent[i]];
+    text +=
+        fmt::format("; rank {} {}{}", absent[i],
+                    is_queued(view, wait) ? "has it in its GPU's queue and " : "", last_of(view));
+  }
   return {absent.front(), std::move(text)};
 }
 

@@ -29,7 +29,8 @@ struct Finding {
 /// - a wait longer than `timeout_s`, with the rank that the chain of waits leads to:
 ///     "rank 2 has not arrived at all_reduce(sum) #17 of group tp of float32 [3, 4] for 5 s; ranks
 ///     0, 1, 3 wait; rank 2 last finished barrier #3 of group world"
-///   or ranks that wait for each other. A rank that does long work (long_work.h) and has told of
+///   or ranks that wait for each other. A rank whose GPU has an operation in its queue has not
+///   arrived there. A rank that does long work (long_work.h) and has told of
 ///   progress within `timeout_s` is waited for.
 /// Nothing if all is well. `ranks[i]` is world rank i.
 std::optional<Finding> diagnose(const std::vector<RankView>& ranks, double timeout_s);

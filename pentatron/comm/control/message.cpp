@@ -167,7 +167,7 @@ OperationStatus read_operation(Reader& reader) {
   operation.tensor = reader.text();
   operation.comparable = reader.flag();
   const auto state = reader.number<uint8_t>();
-  if (state > static_cast<uint8_t>(OperationStatus::State::kDone))
+  if (state > static_cast<uint8_t>(OperationStatus::State::kQueued))
     Reader::wrong("an operation has an unknown state");
   operation.state = static_cast<OperationStatus::State>(state);
   operation.waiting_s = reader.real();

@@ -54,6 +54,7 @@ class MonitoredWork : public Work::Pending {
       : inner_(std::move(inner)), log_(std::move(log)), more_(std::move(tokens)) {}
 
   void wait() override {
+    if (inner_.on_device()) return inner_.wait(); // the host does not wait; the log follows the GPU
     for_each([this](Token token) { log_->wait(token); });
     try {
       inner_.wait();
@@ -65,9 +66,10 @@ class MonitoredWork : public Work::Pending {
   }
   bool done() const override {
     if (!inner_.done()) return false;
-    for_each([this](Token token) { log_->end(token); });
+    if (!inner_.on_device()) for_each([this](Token token) { log_->end(token); });
     return true;
   }
+  std::shared_ptr<DeviceOperation> on_device() const override { return inner_.on_device(); }
 
  private:
   void for_each(const auto& act) const {
@@ -85,21 +87,25 @@ class MonitoredBackend : public Backend {
  public:
   MonitoredBackend(std::shared_ptr<Backend> inner, std::shared_ptr<OperationLog> log)
       : inner_(std::move(inner)), log_(std::move(log)),
-        group_(log_->add_group(inner_->name(), inner_->ranks())) {}
+        group_(log_->add_group(inner_->name(), inner_->ranks())) {
+    if (const auto device = inner_->device_group()) log_->add_device(group_, device);
+  }
 
   int rank() const override { return inner_->rank(); }
   const std::string& name() const override { return inner_->name(); }
   const std::vector<int>& ranks() const override { return inner_->ranks(); }
   bool carries_gpu_tensors() const override { return inner_->carries_gpu_tensors(); }
+  std::shared_ptr<DeviceGroup> device_group() const override { return inner_->device_group(); }
   std::shared_ptr<Activity> activity() const override { return log_; }
 
-  std::shared_ptr<Backend> split(int color, int key, const std::string& name) override {
+  std::shared_ptr<Backend> split(int color, int key, const std::string& name,
+                                 GroupUse use) override {
     OperationStart start;
     start.call = "split";
     start.note = name;
     const Token token = log_->begin(group_, start);
     log_->wait(token);
-    std::shared_ptr<Backend> part = inner_->split(color, key, name);
+    std::shared_ptr<Backend> part = inner_->split(color, key, name, use);
     log_->end(token);
     return part ? monitored(std::move(part), log_) : nullptr;
   }
@@ -142,8 +148,9 @@ class MonitoredBackend : public Backend {
                                             sends ? transfer.peer : rank(),
                                             describe(sends ? "send" : "recv", transfer.tensor)));
     }
-    return Work(
-        std::make_shared<MonitoredWork>(inner_->send_recv(transfers), log_, std::move(tokens)));
+    Work inner = inner_->send_recv(transfers);
+    if (auto device = inner.on_device()) log_->follow(tokens, std::move(device));
+    return Work(std::make_shared<MonitoredWork>(std::move(inner), log_, std::move(tokens)));
   }
   Work barrier() override {
     OperationStart start;
@@ -154,6 +161,7 @@ class MonitoredBackend : public Backend {
 
  private:
   Work work(Work inner, Token token) {
+    if (auto device = inner.on_device()) log_->follow({token}, std::move(device));
     return Work(std::make_shared<MonitoredWork>(std::move(inner), log_, token));
   }
 

@@ -89,6 +89,77 @@ void OperationLog::end(Token token) {
   last_finished_group_ = token.group;
 }
 
+void OperationLog::follow(const std::vector<Token>& tokens,
+                          std::shared_ptr<DeviceOperation> operation) {
+  const std::lock_guard lock(mutex_);
+  Followed followed{std::move(operation), {}};
+  for (const Token token : tokens)
+    if (const Record* record = find(token)) followed.records.push_back(*record);
+  if (!followed.records.empty()) groups_[tokens.front().group]->followed.push_back(followed);
+}
+
+void OperationLog::look(int index, Clock::time_point now) {
+  Group& group = *groups_[index];
+  const auto end = [&](const Followed& followed) {
+    for (const Record& record : followed.records) {
+      if (Record* kept = find({index, record.serial})) kept->state = OperationStatus::State::kDone;
+      last_finished_ = record;
+      last_finished_group_ = index;
+    }
+  };
+  using Progress = DeviceOperation::Progress;
+  while (!group.followed.empty()) {
+    Followed& first = group.followed.front();
+    const Progress progress = first.operation->progress();
+    if (progress != Progress::kDone) {
+      const auto state = progress == Progress::kQueued ? OperationStatus::State::kQueued
+                                                       : OperationStatus::State::kWaiting;
+      for (Record& record : first.records) {
+        if (record.state != state) record.since = now;
+        record.state = state;
+        if (Record* kept = find({index, record.serial})) *kept = record;
+      }
+      return;
+    }
+    end(first);
+    group.followed.pop_front();
+  }
+}
+
+void OperationLog::add_device(int group, const std::shared_ptr<DeviceGroup>& device) {
+  const std::lock_guard lock(mutex_);
+  groups_[group]->device = device;
+}
+
+std::string OperationLog::device_error() {
+  const auto now = Clock::now();
+  const std::lock_guard lock(mutex_);
+  for (size_t index = 0; index < groups_.size(); ++index) {
+    const std::shared_ptr<DeviceGroup> device = groups_[index]->device.lock();
+    const std::string error = device ? device->error() : "";
+    if (error.empty()) continue;
+    look(static_cast<int>(index), now);
+    const Group& group = *groups_[index];
+    const std::string where =
+        group.followed.empty()
+            ? ""
+            : " at " +
+                  describe(group, group.followed.front().records.front(), now).describe(group.name);
+    return fmt::format("the GPU communication of group {} failed{}: {}", group.name, where, error);
+  }
+  return "";
+}
+
+void OperationLog::abort_devices() {
+  std::vector<std::shared_ptr<DeviceGroup>> devices;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& group : groups_)
+      if (auto device = group->device.lock()) devices.push_back(std::move(device));
+  }
+  for (const auto& device : devices) device->abort();
+}
+
 void OperationLog::begin(const std::string& what) {
   const std::lock_guard lock(mutex_);
   ++num_works_;
@@ -112,9 +183,12 @@ void OperationLog::excuse(double seconds) {
   const auto gap =
       std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   const std::lock_guard lock(mutex_);
-  for (const auto& group : groups_)
+  for (const auto& group : groups_) {
     for (Record& record : group->records)
       if (record.state == OperationStatus::State::kWaiting) record.since += gap;
+    for (Followed& followed : group->followed)
+      for (Record& record : followed.records) record.since += gap;
+  }
   if (progress_ != Clock::time_point()) progress_ += gap;
 }
 
@@ -140,6 +214,16 @@ OperationStatus OperationLog::describe(const Record& record, Clock::time_point n
   return status;
 }
 
+OperationStatus OperationLog::describe(const Group& group, const Record& record,
+                                       Clock::time_point now) {
+  OperationStatus operation = describe(record, now);
+  if (operation.is_transfer()) {
+    operation.from = group.ranks[record.from];
+    operation.to = group.ranks[record.to];
+  }
+  return operation;
+}
+
 GroupStatus OperationLog::describe(const Group& group, Clock::time_point now) {
   GroupStatus status;
   status.name = group.name;
@@ -152,35 +236,30 @@ GroupStatus OperationLog::describe(const Group& group, Clock::time_point now) {
     if (group.receives[peer] > 0)
       status.transfers[{group.ranks[peer], group.ranks[group.self]}] = group.receives[peer];
   }
-  for (int64_t serial = std::max<int64_t>(1, group.serial - kKept + 1); serial <= group.serial;
-       ++serial) {
+  const int64_t first_kept = std::max<int64_t>(1, group.serial - kKept + 1);
+  if (!group.followed.empty()) // a host may be far ahead of its GPU
+    for (const Record& record : group.followed.front().records)
+      if (record.serial < first_kept) status.operations.push_back(describe(group, record, now));
+  for (int64_t serial = first_kept; serial <= group.serial; ++serial) {
     const Record& record = group.records[serial % kKept];
     const bool recent = serial > group.serial - kReported;
-    if (!recent && record.state != OperationStatus::State::kWaiting) continue;
-    OperationStatus operation = describe(record, now);
-    if (operation.is_transfer()) {
-      operation.from = group.ranks[record.from];
-      operation.to = group.ranks[record.to];
-    }
-    status.operations.push_back(std::move(operation));
+    const bool waits = record.state == OperationStatus::State::kWaiting ||
+                       record.state == OperationStatus::State::kQueued;
+    if (recent || waits) status.operations.push_back(describe(group, record, now));
   }
   return status;
 }
 
-RankStatus OperationLog::status() const {
+RankStatus OperationLog::status() {
   const auto now = Clock::now();
   RankStatus status;
   const std::lock_guard lock(mutex_);
+  for (size_t index = 0; index < groups_.size(); ++index) look(static_cast<int>(index), now);
   status.groups.reserve(groups_.size());
   for (const auto& group : groups_) status.groups.push_back(describe(*group, now));
   if (last_finished_group_ >= 0) {
     const Group& group = *groups_[last_finished_group_];
-    OperationStatus last = describe(last_finished_, now);
-    if (last.is_transfer()) {
-      last.from = group.ranks[last.from];
-      last.to = group.ranks[last.to];
-    }
-    status.last_finished = last.describe(group.name);
+    status.last_finished = describe(group, last_finished_, now).describe(group.name);
   }
   status.work = work_;
   if (progress_ != Clock::time_point())

@@ -7,12 +7,14 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "pentatron/comm/control/status.h"
+#include "pentatron/comm/device_operation.h"
 #include "pentatron/comm/long_work.h"
 
 namespace pentatron::comm::control {
@@ -52,6 +54,16 @@ class OperationLog final : public Activity {
   /// It does no longer, and the operation failed or is given up.
   void leave(Token token);
   void end(Token token);
+  /// The operations of `tokens`, of one group, are one in a GPU's queue. From now on status() asks
+  /// `operation` how far it is: it counts as waited for while it runs.
+  void follow(const std::vector<Token>& tokens, std::shared_ptr<DeviceOperation> operation);
+  /// What carries a group's operations on a GPU.
+  void add_device(int group, const std::shared_ptr<DeviceGroup>& device);
+  /// "NCCL failed in group tp, at all_reduce(sum) #17 of group tp of float32 [3, 4]: ..."; empty if
+  /// no group's device has an error.
+  std::string device_error();
+  /// Aborts the devices of all groups.
+  void abort_devices();
 
   void begin(const std::string& what) override;
   void progress() override;
@@ -60,7 +72,7 @@ class OperationLog final : public Activity {
   /// The process was stopped for so long: nobody has waited for anybody meanwhile.
   void excuse(double seconds);
 
-  RankStatus status() const;
+  RankStatus status();
 
  private:
   // 64 operations of one group under way are more than any schedule has.
@@ -75,6 +87,11 @@ class OperationLog final : public Activity {
     OperationStatus::State state = OperationStatus::State::kOpen;
     Clock::time_point since;
   };
+  /// In a GPU's queue, with what has been begun under its tokens.
+  struct Followed {
+    std::shared_ptr<DeviceOperation> operation;
+    std::vector<Record> records;
+  };
   struct Group {
     std::string name;
     std::vector<int> ranks;
@@ -84,14 +101,19 @@ class OperationLog final : public Activity {
     int self = -1;                        ///< known from the first transfer
     int64_t serial = 0;                   ///< of the last operation
     std::array<Record, kKept> records;
+    std::deque<Followed> followed; ///< not known to have ended, in order
+    std::weak_ptr<DeviceGroup> device;
   };
 
   Token add(int group, const OperationStart& start, int from, int to, int64_t number);
   Record* find(Token token);
+  /// Asks the GPU how far it is.
+  void look(int group, Clock::time_point now);
   static OperationStatus describe(const Record& record, Clock::time_point now);
+  static OperationStatus describe(const Group& group, const Record& record, Clock::time_point now);
   static GroupStatus describe(const Group& group, Clock::time_point now);
 
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::vector<std::unique_ptr<Group>> groups_;
   Record last_finished_;
   int last_finished_group_ = -1;

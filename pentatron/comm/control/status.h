@@ -12,7 +12,12 @@ namespace pentatron::comm::control {
 
 /// An operation as one rank has begun it.
 struct OperationStatus {
-  enum class State : uint8_t { kOpen, kWaiting, kDone };
+  enum class State : uint8_t {
+    kOpen,
+    kWaiting, ///< its rank waits for it; of an operation on a GPU: it runs
+    kDone,
+    kQueued, ///< the rank has begun it, its GPU has not
+  };
 
   int from = -1; ///< world rank of a transfer's sender; -1 for collectives
   int to = -1;
@@ -38,7 +43,9 @@ struct GroupStatus {
   int ordinal = 0;         ///< counts this rank's groups of this name and these ranks
   int64_t collectives = 0; ///< begun so far
   std::map<std::pair<int, int>, int64_t> transfers; ///< begun so far, by world ranks (from, to)
-  std::vector<OperationStatus> operations; ///< the last ones and all that are waited for, in order
+  /// The last ones and all that are waited for, in order. Of those in a GPU's queue the first is
+  /// kQueued and the rest are open.
+  std::vector<OperationStatus> operations;
 
   bool same_group(const GroupStatus& other) const {
     return ordinal == other.ordinal && name == other.name && ranks == other.ranks;

@@ -43,23 +43,23 @@ struct Flight {
 class Run {
  public:
   Run(const Schedule& schedule, const std::vector<const nn::Chunk*>& chunks, nn::ParamStore& store,
-      const comm::Group& pipeline, const Boundaries& boundaries,
+      const Channels& channels, const Boundaries& boundaries,
       const std::vector<nn::Microbatch>& microbatches, nn::StepState& state,
       const RunOptions& options)
-      : schedule_(schedule), store_(store), pipeline_(pipeline), boundaries_(boundaries),
-        microbatches_(microbatches), state_(state), options_(options) {
-    const std::vector<int> stages = schedule.stages_of(pipeline.rank());
-    if (!schedule.lowered || schedule.num_ranks != pipeline.size() ||
+      : schedule_(schedule), store_(store), channels_(channels), pipeline_(channels.pipeline()),
+        boundaries_(boundaries), microbatches_(microbatches), state_(state), options_(options) {
+    const std::vector<int> stages = schedule.stages_of(pipeline_.rank());
+    if (!schedule.lowered || schedule.num_ranks != pipeline_.size() ||
         stages.size() != chunks.size() ||
         schedule.num_microbatches != static_cast<int>(microbatches.size())) {
       raise<Error>(
           "internal error: the schedule {} is for {} ranks and {} microbatches, and runs on "
           "{} ranks, {} stages here, {} microbatches",
-          schedule.name, schedule.num_ranks, schedule.num_microbatches, pipeline.size(),
+          schedule.name, schedule.num_ranks, schedule.num_microbatches, pipeline_.size(),
           chunks.size(), microbatches.size());
     }
     for (size_t i = 0; i < stages.size(); ++i) chunks_[stages[i]] = chunks[i];
-    for (const Action& action : schedule.actions[pipeline.rank()]) {
+    for (const Action& action : schedule.actions[pipeline_.rank()]) {
       for (const Pass& pass : Passes(action)) {
         forwards_left_ += pass.kind == ActionKind::kForward;
         differentiates_ = differentiates_ || makes_input_gradient(pass.kind);
@@ -201,7 +201,8 @@ class Run {
     Flight& f = flight(action.stage, action.microbatch);
     const bool forth = action.flow == Flow::kActivation;
     nn::Flows values = forth ? f.output : std::exchange(f.input_gradient, {});
-    comm::TransferBatch transfers(pipeline_);
+    const Channels::End end = channels_.to(action.peer);
+    comm::TransferBatch transfers(*end.group);
     const std::vector<int> flows = carried(action);
     for (const int flow : flows) {
       at::Tensor& x = values[static_cast<size_t>(flow)];
@@ -209,7 +210,7 @@ class Run {
       if (forth && flow == flows.front() && flows.size() > 1 &&
           planted("encoder_output_of_no_stage"))
         x = at::zeros_like(x);
-      transfers.send(x, action.peer);
+      transfers.send(x, end.peer);
     }
     sends_.emplace_back(std::move(values), transfers.start());
     while (!sends_.empty() && sends_.front().second.done()) sends_.pop_front();
@@ -223,20 +224,22 @@ class Run {
     Flight& f = flight(action.stage, action.microbatch);
     Arriving& into = action.flow == Flow::kActivation ? f.input : f.output_gradient;
     into.flows.resize(boundaries_.flows.size());
-    comm::TransferBatch transfers(pipeline_);
+    const Channels::End end = channels_.from(action.peer);
+    comm::TransferBatch transfers(*end.group);
     for (const int flow : carried(action)) {
       const nn::FlowSpec& spec = boundaries_.flows[static_cast<size_t>(flow)];
       at::Tensor& x = into.flows[static_cast<size_t>(flow)];
       x = at::empty({spec.num_rows(microbatches_[action.microbatch]), spec.width},
                     at::TensorOptions(spec.differentiable ? boundaries_.dtype : at::kLong)
                         .device(boundaries_.device));
-      transfers.recv(x, action.peer);
+      transfers.recv(x, end.peer);
     }
     into.work = transfers.start();
   }
 
   const Schedule& schedule_;
   nn::ParamStore& store_;
+  const Channels& channels_;
   const comm::Group& pipeline_;
   const Boundaries& boundaries_;
   const std::vector<nn::Microbatch>& microbatches_;
@@ -253,14 +256,14 @@ class Run {
 
 } // namespace
 
-Runtime::Runtime(std::vector<const nn::Chunk*> chunks, nn::ParamStore& store, comm::Group pipeline,
+Runtime::Runtime(std::vector<const nn::Chunk*> chunks, nn::ParamStore& store, Channels channels,
                  Boundaries boundaries)
-    : chunks_(std::move(chunks)), store_(&store), pipeline_(std::move(pipeline)),
+    : chunks_(std::move(chunks)), store_(&store), channels_(std::move(channels)),
       boundaries_(std::move(boundaries)) {}
 
 void Runtime::run(const Schedule& lowered, const std::vector<nn::Microbatch>& microbatches,
                   nn::StepState& state, const RunOptions& options) {
-  Run(lowered, chunks_, *store_, pipeline_, boundaries_, microbatches, state, options).run();
+  Run(lowered, chunks_, *store_, channels_, boundaries_, microbatches, state, options).run();
 }
 
 } // namespace pentatron::pipeline

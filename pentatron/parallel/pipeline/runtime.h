@@ -12,9 +12,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "pentatron/comm/group.h"
 #include "pentatron/nn/flow.h"
 #include "pentatron/nn/segment.h"
+#include "pentatron/parallel/pipeline/channels.h"
 #include "pentatron/parallel/pipeline/schedule/simulate.h"
 
 namespace pentatron::pipeline {
@@ -50,9 +50,9 @@ struct RunOptions {
 
 class Runtime {
  public:
-  /// `chunks` are the stages that this rank holds, ascending; `pipeline` has a rank for each of the
-  /// schedule's. All must outlive the runtime.
-  Runtime(std::vector<const nn::Chunk*> chunks, nn::ParamStore& store, comm::Group pipeline,
+  /// `chunks` are the stages that this rank holds, ascending; the pipeline of `channels` has a rank
+  /// for each of the schedule's. Chunks and store must outlive the runtime.
+  Runtime(std::vector<const nn::Chunk*> chunks, nn::ParamStore& store, Channels channels,
           Boundaries boundaries);
 
   /// Runs the rank's actions and waits for its sends. Losses are added to `state` on the rank of
@@ -64,7 +64,7 @@ class Runtime {
  private:
   std::vector<const nn::Chunk*> chunks_;
   nn::ParamStore* store_;
-  comm::Group pipeline_;
+  Channels channels_;
   Boundaries boundaries_;
 };
 

@@ -95,16 +95,21 @@ std::string shape_text(const at::Tensor& x) {
 InProcessBackend::InProcessBackend(std::shared_ptr<GroupState> group, int member)
     : group_(std::move(group)), member_(member) {}
 
-OperationPtr InProcessBackend::start(std::string_view name, Contribution contribution,
-                                     const World::Plan& plan) {
+OperationPtr InProcessBackend::start(std::string_view name, Contribution contribution, Plan plan) {
   World& world = *group_->world;
   int64_t number;
   {
     std::lock_guard lock(world.mutex());
     number = ++group_->num_collectives[member_];
   }
-  return world.start(*group_, {-1, -1, number}, fmt::format("{} #{}", name, number),
-                     group_->members, member_, std::move(contribution), plan);
+  std::vector<Start> starts;
+  starts.push_back({{-1, -1, number},
+                    fmt::format("{} #{}", name, number),
+                    group_->members,
+                    member_,
+                    std::move(contribution),
+                    std::move(plan)});
+  return world.start(*group_, member_, std::move(starts)).front();
 }
 
 Work InProcessBackend::all_reduce(const at::Tensor& out, const at::Tensor& in, ReduceOp op) {
@@ -208,7 +213,7 @@ Work InProcessBackend::send_recv(const std::vector<Transfer>& transfers) {
                 {{operation.contributions[1]->outs[0], operation.contributions[0]->ins[0]}});
     return std::string();
   };
-  std::vector<std::pair<OperationPtr, int>> operations;
+  std::vector<Start> starts;
   for (const Transfer& transfer : transfers) {
     const bool sends = transfer.kind == Transfer::Kind::kSend;
     const int from = sends ? member_ : transfer.peer, to = sends ? transfer.peer : member_;
@@ -221,12 +226,17 @@ Work InProcessBackend::send_recv(const std::vector<Transfer>& transfers) {
     Contribution contribution = tensors("send", transfer.tensor, {}, {});
     (sends ? contribution.ins : contribution.outs).push_back(transfer.tensor);
     check_cpu("send_recv", transfer.tensor);
-    operations.emplace_back(
-        world.start(*group_, {from, to, number},
-                    fmt::format("send #{} from rank {} to rank {}", number, from_rank, to_rank),
-                    {from_rank, to_rank}, sends ? 0 : 1, std::move(contribution), plan),
-        sends ? 0 : 1);
+    starts.push_back({{from, to, number},
+                      fmt::format("send #{} from rank {} to rank {}", number, from_rank, to_rank),
+                      {from_rank, to_rank},
+                      sends ? 0 : 1,
+                      std::move(contribution),
+                      plan});
   }
+  std::vector<std::pair<OperationPtr, int>> operations;
+  const std::vector<OperationPtr> started = world.start(*group_, member_, std::move(starts));
+  for (size_t i = 0; i < started.size(); ++i)
+    operations.emplace_back(started[i], transfers[i].kind == Transfer::Kind::kSend ? 0 : 1);
   return Work(std::make_shared<Waiting>(group_->world, std::move(operations)));
 }
 
@@ -238,7 +248,8 @@ Work InProcessBackend::barrier() {
   return work(group_->world, std::move(operation), member_);
 }
 
-std::shared_ptr<Backend> InProcessBackend::split(int color, int key, const std::string& name) {
+std::shared_ptr<Backend> InProcessBackend::split(int color, int key, const std::string& name,
+                                                 GroupUse) {
   Contribution contribution;
   contribution.call = fmt::format("split into {}", name);
   contribution.color = color;

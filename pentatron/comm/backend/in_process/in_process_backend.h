@@ -15,7 +15,8 @@ class InProcessBackend : public Backend {
   int rank() const override { return member_; }
   const std::string& name() const override { return group_->name; }
   const std::vector<int>& ranks() const override { return group_->members; }
-  std::shared_ptr<Backend> split(int color, int key, const std::string& name) override;
+  std::shared_ptr<Backend> split(int color, int key, const std::string& name,
+                                 GroupUse use) override;
 
   Work all_reduce(const at::Tensor& out, const at::Tensor& in, ReduceOp op) override;
   Work all_gather(const std::vector<at::Tensor>& outs, const at::Tensor& in) override;
@@ -27,7 +28,7 @@ class InProcessBackend : public Backend {
   Work barrier() override;
 
  private:
-  OperationPtr start(std::string_view name, Contribution contribution, const World::Plan& plan);
+  OperationPtr start(std::string_view name, Contribution contribution, Plan plan);
 
   std::shared_ptr<GroupState> group_;
   int member_;

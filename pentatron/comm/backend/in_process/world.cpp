@@ -20,7 +20,9 @@ std::string Operation::waiting_ranks() const {
 
 GroupState::GroupState(std::shared_ptr<World> world_, std::string name_, std::vector<int> members_)
     : world(std::move(world_)), name(std::move(name_)), members(std::move(members_)),
-      num_collectives(members.size(), 0) {}
+      num_collectives(members.size(), 0), streams(members.size()) {
+  for (auto& stream : streams) stream = std::make_shared<Stream>();
+}
 
 namespace {
 
@@ -37,25 +39,58 @@ std::string mismatch(const Operation& operation, int a, int b) {
 
 } // namespace
 
-OperationPtr World::start(GroupState& group, const OperationKey& key, std::string_view title,
-                          std::vector<int> members, int member, Contribution contribution,
-                          const Plan& plan) {
-  OperationPtr operation;
-  bool many_tasks = false;
+std::vector<OperationPtr> World::start(GroupState& group, int self, std::vector<Start> starts) {
+  Batch batch{group.weak_from_this(), std::move(starts), {}};
   {
-    std::lock_guard lock(mutex_);
-    auto [slot, created] = group.open.try_emplace(key);
-    if (created) {
-      slot->second = std::make_shared<Operation>();
-      slot->second->title = fmt::format("{} of group {}", title, group.name);
-      slot->second->contributions.resize(members.size());
-      slot->second->members = std::move(members);
+    const std::lock_guard lock(mutex_);
+    for (const Start& start : batch.starts) batch.operations.push_back(open(group, start));
+    if (order_ == Order::kStreams) {
+      Stream& stream = *group.streams[self];
+      for (size_t i = 0; i < batch.starts.size(); ++i) {
+        Operation& operation = *batch.operations[i];
+        operation.streams.resize(operation.members.size());
+        operation.streams[batch.starts[i].member] = group.streams[self];
+      }
+      if (stream.under_way > 0) {
+        std::vector<OperationPtr> operations = batch.operations;
+        stream.queued.push_back(std::move(batch));
+        return operations;
+      }
+      stream.under_way = batch.operations.size();
     }
-    operation = slot->second;
-    throw_if_aborted(*operation, operation->members[member]);
-    operation->contributions[member] = std::make_unique<Contribution>(std::move(contribution));
+  }
+  std::vector<OperationPtr> operations = batch.operations;
+  arrive(std::move(batch));
+  return operations;
+}
+
+OperationPtr World::open(GroupState& group, const Start& start) {
+  auto [slot, created] = group.open.try_emplace(start.key);
+  if (created) {
+    slot->second = std::make_shared<Operation>();
+    slot->second->title = fmt::format("{} of group {}", start.title, group.name);
+    slot->second->contributions.resize(start.members.size());
+    slot->second->members = start.members;
+  }
+  throw_if_aborted(*slot->second, start.members[start.member]);
+  return slot->second;
+}
+
+void World::arrive(Batch batch) {
+  const std::shared_ptr<GroupState> group = batch.group.lock();
+  if (!group) return; // all its ranks have left
+  for (size_t i = 0; i < batch.starts.size(); ++i)
+    arrive(*group, batch.operations[i], std::move(batch.starts[i]));
+}
+
+void World::arrive(GroupState& group, const OperationPtr& operation, Start start) {
+  const int member = start.member;
+  {
+    const std::lock_guard lock(mutex_);
+    operation->contributions[member] =
+        std::make_unique<Contribution>(std::move(start.contribution));
     const bool complete = ++operation->num_arrived == static_cast<int>(operation->members.size());
-    if (complete) group.open.erase(slot);
+    if (complete) group.open.erase(start.key);
     if (operation->state == Operation::State::kOpen && operation->num_arrived > 1) {
       int other = 0;
       while (other == member || !operation->contributions[other]) ++other;
@@ -63,17 +98,16 @@ OperationPtr World::start(GroupState& group, const OperationKey& key, std::strin
         fail(*operation, std::move(error));
     }
     if (operation->state == Operation::State::kOpen && complete)
-      if (std::string error = plan(*operation); !error.empty()) fail(*operation, std::move(error));
+      if (std::string error = start.plan(*operation); !error.empty())
+        fail(*operation, std::move(error));
     if (operation->state == Operation::State::kFailed) throw CommError(operation->error);
-    if (!complete) return operation;
+    if (!complete) return;
     operation->unfinished_tasks = operation->num_tasks;
     operation->state = Operation::State::kRunning;
-    many_tasks = operation->num_tasks > 1;
-    if (many_tasks) wake_members(*operation);
+    if (operation->num_tasks > 1) wake_members(*operation);
   }
   if (operation->num_tasks == 0) complete(*operation, "");
   run_tasks(operation);
-  return operation;
 }
 
 void World::run_tasks(const OperationPtr& operation) {
@@ -104,12 +138,28 @@ void World::run_tasks(const OperationPtr& operation) {
 void World::complete(Operation& operation, const std::string& error) {
   std::vector<std::unique_ptr<Contribution>> contributions; // destroyed after the lock is released
   Operation::Task task;
-  std::lock_guard lock(mutex_);
-  contributions.swap(operation.contributions);
-  task.swap(operation.task);
-  if (error.empty() && operation.state == Operation::State::kRunning)
-    operation.state = Operation::State::kDone;
-  wake_members(operation);
+  std::vector<Batch> next;
+  {
+    const std::lock_guard lock(mutex_);
+    contributions.swap(operation.contributions);
+    task.swap(operation.task);
+    if (error.empty() && operation.state == Operation::State::kRunning)
+      operation.state = Operation::State::kDone;
+    wake_members(operation);
+    next = leave_streams(operation);
+  }
+  for (Batch& batch : next) arrive(std::move(batch));
+}
+
+std::vector<Batch> World::leave_streams(Operation& operation) {
+  std::vector<Batch> next;
+  for (const std::shared_ptr<Stream>& stream : operation.streams) {
+    if (!stream || --stream->under_way > 0 || stream->queued.empty()) continue;
+    next.push_back(std::move(stream->queued.front()));
+    stream->queued.pop_front();
+    stream->under_way = next.back().operations.size();
+  }
+  return next;
 }
 
 void World::wait(const OperationPtr& operation, int member) {
@@ -190,6 +240,7 @@ int World::absent_and_finished(const Operation& operation) const {
 }
 
 std::string World::deadlock() const {
+  if (order_ == Order::kStreams) return "";
   std::string waits;
   for (size_t i = 0; i < ranks_.size(); ++i) {
     if (ranks_[i].finished) continue;

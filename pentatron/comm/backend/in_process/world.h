@@ -6,6 +6,10 @@
 /// depends only on all members having started it, the memory traffic is that of one pass, and
 /// nobody spins. Contributions hold references to the members' tensors until the last task has
 /// ended, even if their owners have left with an error.
+///
+/// With Order::kStreams ranks wait for each other as GPUs do: the operations of a group that a rank
+/// starts form a stream, and each of them begins when the one before it has ended. Nobody notices
+/// ranks that wait for each other then, except the watch of run_ranks.
 #pragma once
 
 #include "pentatron/comm/backend.h"
@@ -13,6 +17,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <functional>
 #include <map>
@@ -26,6 +31,9 @@ namespace pentatron::comm::in_process {
 
 class World;
 struct GroupState;
+struct Stream;
+
+enum class Order : unsigned char { kFree, kStreams };
 
 /// What a rank brings to an operation.
 struct Contribution {
@@ -51,6 +59,7 @@ struct Operation {
   int num_arrived = 0;
   std::string error;
   std::vector<std::shared_ptr<GroupState>> new_groups; ///< of split, by member
+  std::vector<std::shared_ptr<Stream>> streams;        ///< of those who have arrived in a stream
   // Set before kRunning.
   Task task;
   int64_t num_tasks = 0;
@@ -64,7 +73,35 @@ using OperationPtr = std::shared_ptr<Operation>;
 /// (from, to, number): from = -1 for collectives, whose number counts the group's.
 using OperationKey = std::tuple<int, int, int64_t>;
 
-struct GroupState {
+/// Splits a complete operation into tasks: sets task and num_tasks, or returns what is wrong with
+/// the contributions.
+using Plan = std::function<std::string(Operation&)>;
+
+/// What a rank brings to an operation, and to which.
+struct Start {
+  OperationKey key;
+  std::string title;
+  std::vector<int> members; ///< world ranks
+  int member;               ///< the rank's index among them
+  Contribution contribution;
+  Plan plan;
+};
+
+/// Operations that make progress together.
+struct Batch {
+  std::weak_ptr<GroupState> group;
+  std::vector<Start> starts;
+  std::vector<OperationPtr> operations;
+};
+
+/// Of one member of a group: what it has started and what has not begun. Guarded by the world's
+/// mutex.
+struct Stream {
+  size_t under_way = 0; ///< operations of the batch that has begun and not ended
+  std::deque<Batch> queued;
+};
+
+struct GroupState : std::enable_shared_from_this<GroupState> {
   std::shared_ptr<World> world;
   std::string name;
   std::vector<int> members; ///< world ranks
@@ -72,22 +109,18 @@ struct GroupState {
   std::map<OperationKey, OperationPtr> open;
   std::vector<int64_t> num_collectives;                           ///< by member
   std::map<std::pair<int, int>, int64_t> num_sends, num_receives; ///< by (from, to)
+  std::vector<std::shared_ptr<Stream>> streams;                   ///< by member
 
   GroupState(std::shared_ptr<World> world, std::string name, std::vector<int> members);
 };
 
 class World {
  public:
-  explicit World(int size) : ranks_(size) {}
+  explicit World(int size, Order order = Order::kFree) : order_(order), ranks_(size) {}
 
-  /// Splits a complete operation into tasks: sets task and num_tasks, or returns what is wrong with
-  /// the contributions.
-  using Plan = std::function<std::string(Operation&)>;
-
-  /// Adds the contribution of `member` (its index in the operation) and returns without waiting.
-  OperationPtr start(GroupState& group, const OperationKey& key, std::string_view title,
-                     std::vector<int> members, int member, Contribution contribution,
-                     const Plan& plan);
+  /// Adds contributions of the group's member `self`, which make progress together, and returns
+  /// without waiting.
+  std::vector<OperationPtr> start(GroupState& group, int self, std::vector<Start> starts);
   /// `member` of `operation` waits until it is done.
   void wait(const OperationPtr& operation, int member);
   bool done(const OperationPtr& operation);
@@ -111,15 +144,21 @@ class World {
   };
 
   // These hold the mutex.
+  OperationPtr open(GroupState& group, const Start& start);
+  /// The batches that can begin now that the operation has ended.
+  std::vector<Batch> leave_streams(Operation& operation);
   void throw_if_aborted(const Operation& operation, int world_rank) const;
   void fail(Operation& operation, std::string error);
   void wake_members(const Operation& operation);
   int absent_and_finished(const Operation& operation) const;
   std::string deadlock() const;
 
+  void arrive(Batch batch);
+  void arrive(GroupState& group, const OperationPtr& operation, Start start);
   void run_tasks(const OperationPtr& operation);
   void complete(Operation& operation, const std::string& error);
 
+  const Order order_;
   std::mutex mutex_;
   std::vector<Rank> ranks_;
   int failed_rank_ = -1;

@@ -135,7 +135,8 @@ Work MessageBackend::barrier() {
   return work(engine_, start("barrier", "barrier", messages::barrier));
 }
 
-std::shared_ptr<Backend> MessageBackend::split(int color, int key, const std::string& name) {
+std::shared_ptr<Backend> MessageBackend::split(int color, int key, const std::string& name,
+                                               GroupUse) {
   auto words = std::make_shared<std::vector<std::vector<int64_t>>>();
   const std::vector<int64_t> own = {color, key, engine_->next_context()};
   const auto exchange = [=](Operation& self) { return exchange_words(self, own, words); };

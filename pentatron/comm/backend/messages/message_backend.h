@@ -13,7 +13,8 @@ class MessageBackend : public Backend {
   int rank() const override { return group_->member; }
   const std::string& name() const override { return group_->name; }
   const std::vector<int>& ranks() const override { return group_->members; }
-  std::shared_ptr<Backend> split(int color, int key, const std::string& name) override;
+  std::shared_ptr<Backend> split(int color, int key, const std::string& name,
+                                 GroupUse use) override;
 
   Work all_reduce(const at::Tensor& out, const at::Tensor& in, ReduceOp op) override;
   Work all_gather(const std::vector<at::Tensor>& outs, const at::Tensor& in) override;

@@ -1,11 +1,14 @@
 // NCCL (Nvidia's collectives) through its own interface. The ranks are connected already, by MPI or
 // sockets, and that carries NCCL's identifiers: NCCL's rendezvous needs no port of ours.
 //
-// Each group has a communicator and a stream. An operation waits on the GPU for what the current
-// stream has written, and its wait() makes the then current stream wait for it; the host waits for
-// nothing. Tensors are kept until the GPU is past the operation.
+// Each group of more than one rank has a communicator and a stream of its own, split from its
+// parent's. An operation waits on the GPU for what the current stream has written, and its wait()
+// makes the then current stream wait for it; the host waits for nothing. Tensors are kept until the
+// GPU is past the operation. Events tell the control thread when an operation begins and ends.
 #include "pentatron/base/error.h"
 #include "pentatron/comm/backend.h"
+#include "pentatron/comm/backend/nccl/communicator_cuda.h"
+#include "pentatron/comm/backend/nccl/connections.h"
 #include "pentatron/comm/backend/reduce.h"
 #include "pentatron/comm/nccl.h"
 
@@ -16,9 +19,8 @@
 #include <c10/cuda/CUDAStream.h>
 #include <nccl.h>
 
-#include <algorithm>
-#include <cstring>
 #include <deque>
+#include <exception>
 #include <mutex>
 
 namespace pentatron::comm {
@@ -26,37 +28,6 @@ namespace pentatron::comm {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
-
-class Communicator {
- public:
-  /// Collective over `cpu`.
-  explicit Communicator(Backend& cpu) {
-    ncclUniqueId id{};
-    if (cpu.rank() == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
-    const at::Tensor bytes = at::empty({NCCL_UNIQUE_ID_BYTES}, at::kByte);
-    std::memcpy(bytes.mutable_data_ptr(), id.internal, sizeof id.internal);
-    cpu.broadcast(bytes, 0).wait();
-    std::memcpy(id.internal, bytes.const_data_ptr(), sizeof id.internal);
-    check(ncclCommInitRank(&comm_, static_cast<int>(cpu.ranks().size()), id, cpu.rank()),
-          "ncclCommInitRank");
-  }
-  ~Communicator() {
-    if (comm_ != nullptr) ncclCommAbort(comm_); // destroying would wait for peers that may be gone
-  }
-  Communicator(const Communicator&) = delete;
-  Communicator& operator=(const Communicator&) = delete;
-
-  ncclComm_t get() const { return comm_; }
-
-  void check(ncclResult_t result, const char* call) const {
-    if (result == ncclSuccess) return;
-    raise<CommError>("{} failed: {} ({})\n  try: NCCL_DEBUG=INFO", call, ncclGetErrorString(result),
-                     comm_ != nullptr ? ncclGetLastError(comm_) : "no communicator");
-  }
-
- private:
-  ncclComm_t comm_ = nullptr;
-};
 
 ncclDataType_t type_of(const at::Tensor& x) {
   switch (x.scalar_type()) {
@@ -101,16 +72,33 @@ bool lie_in_a_row(const Tensors& tensors) {
 }
 
 /// What an operation uses, until the GPU is past `end`.
-struct Flight {
-  at::cuda::CUDAEvent end;
+struct Flight final : DeviceOperation {
+  at::cuda::CUDAEvent start, end;
   Tensors tensors;
+
+  Progress progress() override {
+    if (end.query()) return Progress::kDone;
+    return start.query() ? Progress::kRunning : Progress::kQueued;
+  }
 };
+
+/// A stream of our own: torch's pool hands out its 32 streams again, and two groups that share one
+/// could wait for each other.
+c10::cuda::CUDAStream make_stream(c10::DeviceIndex device) {
+  const c10::cuda::CUDAGuard guard(device);
+  int least = 0, greatest = 0;
+  C10_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  cudaStream_t stream = nullptr;
+  C10_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest));
+  return c10::cuda::getStreamFromExternal(stream, device);
+}
 
 class Flying : public Work::Pending {
  public:
   explicit Flying(std::shared_ptr<Flight> flight) : flight_(std::move(flight)) {}
   void wait() override { flight_->end.block(c10::cuda::getCurrentCUDAStream()); }
   bool done() const override { return flight_->end.query(); }
+  std::shared_ptr<DeviceOperation> on_device() const override { return flight_; }
 
  private:
   std::shared_ptr<Flight> flight_;
@@ -118,25 +106,33 @@ class Flying : public Work::Pending {
 
 class NcclBackend final : public Backend {
  public:
-  NcclBackend(std::shared_ptr<Backend> cpu, int device)
-      : cpu_(std::move(cpu)), device_(static_cast<c10::DeviceIndex>(device)), comm_(*cpu_),
-        stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device_)) {}
+  NcclBackend(std::shared_ptr<Backend> cpu, int device, std::shared_ptr<Communicator> comm)
+      : cpu_(std::move(cpu)), device_(static_cast<c10::DeviceIndex>(device)),
+        comm_(std::move(comm)), stream_(make_stream(device_)) {}
 
   ~NcclBackend() override {
-    // The communicator goes; what is under way must not.
+    // The communicator goes; what is under way must not, unless an error ends this rank: its peers
+    // may never come, and nothing would tell them why.
+    if (std::uncaught_exceptions() > 0) comm_->abort();
     const std::lock_guard lock(mutex_);
     for (const auto& flight : flights_) flight->end.synchronize();
+    cudaStreamDestroy(stream_);
   }
 
   int rank() const override { return cpu_->rank(); }
   const std::string& name() const override { return cpu_->name(); }
   const std::vector<int>& ranks() const override { return cpu_->ranks(); }
   bool carries_gpu_tensors() const override { return true; }
+  std::shared_ptr<DeviceGroup> device_group() const override { return comm_; }
 
-  std::shared_ptr<Backend> split(int color, int key, const std::string& name) override {
-    std::shared_ptr<Backend> part = cpu_->split(color, key, name);
-    if (!part || part->ranks().size() == 1) return part;
-    return std::make_shared<NcclBackend>(std::move(part), device_);
+  std::shared_ptr<Backend> split(int color, int key, const std::string& name,
+                                 GroupUse use) override {
+    if (use == GroupUse::kTransfers) check_connections();
+    std::shared_ptr<Backend> part = cpu_->split(color, key, name, use);
+    const bool wanted = color != Group::kUnused && part->ranks().size() > 1;
+    std::shared_ptr<Communicator> comm = comm_->split(wanted, color, key, *part, use);
+    if (!wanted) return part;
+    return std::make_shared<NcclBackend>(std::move(part), device_, std::move(comm));
   }
 
   Work all_reduce(const at::Tensor& out, const at::Tensor& in, ReduceOp op) override {
@@ -144,7 +140,7 @@ class NcclBackend final : public Backend {
     check_reducible(in.scalar_type(), op);
     return launch({out, in}, [&](Flight&) {
       check(ncclAllReduce(in.const_data_ptr(), out.mutable_data_ptr(), count_of(in), type_of(in),
-                          operation_of(op), comm_.get(), stream_),
+                          operation_of(op), comm_->get(), stream_),
             "ncclAllReduce");
     });
   }
@@ -159,7 +155,7 @@ class NcclBackend final : public Backend {
       keep(flight, mine, rows);
       check(ncclAllGather(mine.const_data_ptr(),
                           direct ? outs[0].mutable_data_ptr() : rows.mutable_data_ptr(),
-                          count_of(mine), type_of(mine), comm_.get(), stream_),
+                          count_of(mine), type_of(mine), comm_->get(), stream_),
             "ncclAllGather");
       if (direct) return;
       for (int64_t r = 0; r < size(); ++r) {
@@ -176,7 +172,7 @@ class NcclBackend final : public Backend {
       const at::Tensor whole = lie_in_a_row(ins) ? ins[0] : at::stack(ins);
       keep(flight, whole);
       check(ncclReduceScatter(whole.const_data_ptr(), out.mutable_data_ptr(), count_of(out),
-                              type_of(out), operation_of(op), comm_.get(), stream_),
+                              type_of(out), operation_of(op), comm_->get(), stream_),
             "ncclReduceScatter");
     });
   }
@@ -185,7 +181,7 @@ class NcclBackend final : public Backend {
     if (inout.is_cpu()) return cpu_->broadcast(inout, root);
     return launch({inout}, [&](Flight&) {
       check(ncclBroadcast(inout.const_data_ptr(), inout.mutable_data_ptr(), count_of(inout),
-                          type_of(inout), root, comm_.get(), stream_),
+                          type_of(inout), root, comm_->get(), stream_),
             "ncclBroadcast");
     });
   }
@@ -231,7 +227,7 @@ class NcclBackend final : public Backend {
  private:
   int64_t size() const { return static_cast<int64_t>(ranks().size()); }
 
-  void check(ncclResult_t result, const char* call) const { comm_.check(result, call); }
+  void check(ncclResult_t result, const char* call) const { comm_->check(result, call); }
 
   static Tensors with(Tensors tensors, const at::Tensor& one) {
     tensors.push_back(one);
@@ -243,12 +239,12 @@ class NcclBackend final : public Backend {
 
   void send(const at::Tensor& x, int to) {
     if (x.numel() > 0)
-      check(ncclSend(x.const_data_ptr(), count_of(x), type_of(x), to, comm_.get(), stream_),
+      check(ncclSend(x.const_data_ptr(), count_of(x), type_of(x), to, comm_->get(), stream_),
             "ncclSend");
   }
   void receive(const at::Tensor& x, int from) {
     if (x.numel() > 0)
-      check(ncclRecv(x.mutable_data_ptr(), count_of(x), type_of(x), from, comm_.get(), stream_),
+      check(ncclRecv(x.mutable_data_ptr(), count_of(x), type_of(x), from, comm_->get(), stream_),
             "ncclRecv");
   }
   void in_one_call(const auto& calls) {
@@ -273,6 +269,7 @@ class NcclBackend final : public Backend {
     {
       const c10::cuda::CUDAStreamGuard on(stream_); // copies and temporaries too
       ready.block(stream_);
+      flight->start.record(stream_);
       issue(*flight);
       flight->end.record(stream_);
     }
@@ -282,7 +279,7 @@ class NcclBackend final : public Backend {
 
   const std::shared_ptr<Backend> cpu_;
   const c10::DeviceIndex device_;
-  const Communicator comm_;
+  const std::shared_ptr<Communicator> comm_;
   const c10::cuda::CUDAStream stream_;
   std::mutex mutex_;
   std::deque<std::shared_ptr<Flight>> flights_;
@@ -295,9 +292,11 @@ bool nccl_available() {
 }
 
 Group with_nccl(const Group& world, int device) {
+  if (world.size() > 1) use_all_connections();
   c10::cuda::set_device(static_cast<c10::DeviceIndex>(device));
   if (world.size() == 1) return world;
-  return Group(std::make_shared<NcclBackend>(world.shared_backend(), device));
+  const std::shared_ptr<Backend>& cpu = world.shared_backend();
+  return Group(std::make_shared<NcclBackend>(cpu, device, Communicator::of_world(*cpu)));
 }
 
 } // namespace pentatron::comm

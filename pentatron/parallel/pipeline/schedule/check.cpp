@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "pentatron/base/error.h"
+#include "pentatron/parallel/pipeline/schedule/rendezvous.h"
 #include "pentatron/parallel/pipeline/schedule/text.h"
 
 namespace pentatron::pipeline {
@@ -367,15 +368,19 @@ std::string malformed(const Schedule& s) {
 
 } // namespace
 
-Verdict check(const Schedule& schedule, Purpose purpose) {
+Verdict check(const Schedule& schedule, Purpose purpose, Messages messages) {
   if (std::string problem = malformed(schedule); !problem.empty()) {
     return {Verdict::Kind::kBroken, std::move(problem), {}};
   }
-  return Machine(schedule, purpose).run();
+  Verdict verdict = Machine(schedule, purpose).run();
+  if (!verdict.ok() || !schedule.lowered || messages == Messages::kBuffered) return verdict;
+  verdict.problem = rendezvous_deadlock(schedule, messages);
+  if (!verdict.problem.empty()) verdict.kind = Verdict::Kind::kDeadlock;
+  return verdict;
 }
 
 void require_valid(const Schedule& schedule) {
-  const Verdict verdict = check(schedule);
+  const Verdict verdict = check(schedule, Purpose::kTraining, Messages::kChannels);
   if (!verdict.ok()) {
     raise<ConfigError>("the pipeline schedule {} cannot run: {}", schedule.name, verdict.problem);
   }

@@ -34,6 +34,16 @@ enum class Purpose {
   kEvaluation, ///< forwards alone: no backward pass
 };
 
+/// How the messages of a lowered schedule travel.
+enum class Messages {
+  kBuffered, ///< a send never waits: ranks on CPUs
+  /// A send waits for its receive. The messages of each ordered pair of ranks are a stream, in
+  /// which one starts when the one before it has ended: ranks on GPUs, with a channel (channels.h)
+  /// for each pair.
+  kChannels,
+  kOneStream, ///< the same with one stream for all messages of a rank, which deadlocks easily
+};
+
 /// Runs every rank's list as far as it goes and looks at what is left.
 ///
 /// Computation: F needs the activation of stage-1, B and I the stage's own F and the gradient of
@@ -46,9 +56,13 @@ enum class Purpose {
 /// takes the next place in that queue, once for each message; the pass waits until its message has
 /// come, which must be the right one. Between stages of one rank a result is handed over directly.
 /// kFree comes once, after the output's last use. At the end queues are empty and nothing is left.
-Verdict check(const Schedule& schedule, Purpose purpose = Purpose::kTraining);
+///
+/// Other `messages` than kBuffered are tried after that, by rendezvous.h; they concern lowered
+/// schedules alone.
+Verdict check(const Schedule& schedule, Purpose purpose = Purpose::kTraining,
+              Messages messages = Messages::kBuffered);
 
-/// check() as an error. Throws ConfigError with the verdict's sentence.
+/// check() as an error, on CPUs and on GPUs. Throws ConfigError with the verdict's sentence.
 void require_valid(const Schedule& schedule);
 
 } // namespace pentatron::pipeline

@@ -186,6 +186,8 @@ bool agree(const Schedule& s, uint64_t seed, Counts& counts) {
   EXPECT_EQ(verdict.ok(), verdict.problem.empty());
   if (verdict.ok() && outcome.kind == verdict.kind) {
     EXPECT_EQ(verdict.peaks, outcome.peaks);
+    // What runs where sends never wait runs where they wait, with a stream for each pair of ranks.
+    EXPECT_EQ(check(s, Purpose::kTraining, Messages::kChannels).problem, "") << "seed " << seed;
   }
   return verdict.kind == outcome.kind;
 }

@@ -1,0 +1,102 @@
+/// An NCCL communicator: made from an identifier or split from another one, watched and aborted by
+/// any thread.
+///
+/// NCCL's calls that start operations come from one thread at a time. error() and abort() may come
+/// from the control thread meanwhile; after abort() every check() throws.
+#pragma once
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include <ATen/ops/empty.h>
+#include <nccl.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/comm/backend.h"
+#include "pentatron/comm/device_operation.h"
+
+namespace pentatron::comm {
+
+class Communicator final : public DeviceGroup {
+ public:
+  /// Of all ranks of `cpu`, which carries the identifier. Collective.
+  static std::shared_ptr<Communicator> of_world(Backend& cpu) {
+    auto made = std::make_shared<Communicator>(cpu.name());
+    ncclUniqueId id{};
+    if (cpu.rank() == 0) made->check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    const at::Tensor bytes = at::empty({NCCL_UNIQUE_ID_BYTES}, at::kByte);
+    std::memcpy(bytes.mutable_data_ptr(), id.internal, sizeof id.internal);
+    cpu.broadcast(bytes, 0).wait();
+    std::memcpy(id.internal, bytes.const_data_ptr(), sizeof id.internal);
+    ncclConfig_t config = config_for(GroupUse::kCollectives);
+    made->check(ncclCommInitRankConfig(&made->comm_, static_cast<int>(cpu.ranks().size()), id,
+                                       cpu.rank(), &config),
+                "ncclCommInitRankConfig");
+    return made;
+  }
+
+  /// The part of `cpu`, whose ranks have one `color`, or null without `wanted`. Collective over
+  /// this communicator, which must have nothing under way.
+  std::shared_ptr<Communicator> split(bool wanted, int color, int key, Backend& cpu, GroupUse use) {
+    auto made = std::make_shared<Communicator>(cpu.name());
+    ncclConfig_t config = config_for(use);
+    check(ncclCommSplit(comm_, wanted ? color : NCCL_SPLIT_NOCOLOR, key, &made->comm_, &config),
+          "ncclCommSplit");
+    return wanted ? made : nullptr;
+  }
+
+  explicit Communicator(std::string group) : group_(std::move(group)) {}
+  ~Communicator() override { abort(); } // destroying would wait for peers that may be gone
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  ncclComm_t get() const {
+    if (aborted_) raise<CommError>("the GPU communication of group {} was aborted", group_);
+    return comm_;
+  }
+
+  void check(ncclResult_t result, const char* call) const {
+    if (result == ncclSuccess) return;
+    raise<CommError>("{} of group {} failed: {}\n  try: NCCL_DEBUG=INFO", call, group_,
+                     describe(result));
+  }
+
+  std::string error() override {
+    const std::lock_guard lock(mutex_);
+    ncclResult_t result = ncclSuccess;
+    if (comm_ == nullptr || aborted_) return "";
+    const ncclResult_t asked = ncclCommGetAsyncError(comm_, &result);
+    if (asked != ncclSuccess) result = asked;
+    if (result == ncclSuccess || result == ncclInProgress) return "";
+    return "NCCL: " + describe(result);
+  }
+
+  void abort() override {
+    const std::lock_guard lock(mutex_);
+    if (comm_ != nullptr && !aborted_.exchange(true)) ncclCommAbort(comm_);
+  }
+
+ private:
+  /// Transfers wait for long beside computation, so they get few of the GPU's multiprocessors:
+  /// communicators that wait must never occupy all of them.
+  static ncclConfig_t config_for(GroupUse use) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    if (use == GroupUse::kTransfers) config.maxCTAs = 8;
+    return config;
+  }
+
+  std::string describe(ncclResult_t result) const {
+    return std::string(ncclGetErrorString(result)) + " (" +
+           (comm_ != nullptr ? ncclGetLastError(comm_) : "no communicator") + ")";
+  }
+
+  const std::string group_;
+  ncclComm_t comm_ = nullptr;
+  std::atomic<bool> aborted_ = false;
+  std::mutex mutex_; ///< of error() and abort()
+};
+
+} // namespace pentatron::comm

@@ -1,0 +1,35 @@
+/// Operations that run on a GPU, as the control thread sees them: the host that has queued one goes
+/// on, so only the GPU knows when it begins and ends.
+#pragma once
+
+#include <string>
+
+namespace pentatron::comm {
+
+/// An operation in a GPU's queue.
+class DeviceOperation {
+ public:
+  enum class Progress : unsigned char {
+    kQueued,  ///< what stands before it in its stream has not ended
+    kRunning, ///< on this rank; the other ranks' may not have begun
+    kDone,
+  };
+
+  virtual ~DeviceOperation() = default;
+  /// Called by any thread; returns at once.
+  virtual Progress progress() = 0;
+};
+
+/// What carries the operations of one group.
+class DeviceGroup {
+ public:
+  virtual ~DeviceGroup() = default;
+  /// Why it can carry nothing any more; empty if all is well. Called by any thread; returns at
+  /// once.
+  virtual std::string error() = 0;
+  /// Ends what is under way, whatever the other ranks do; a thread that waits for it goes on.
+  /// Called by any thread, also several times.
+  virtual void abort() = 0;
+};
+
+} // namespace pentatron::comm
