@@ -238,10 +238,8 @@ FinetuneRun make_finetune_run(const FinetuneRequest& request) {
       load_config(std::vector<std::string>{}, settings.texts(first), {}, request.world_size);
   if (models::model_spec(with_model.model).generates != models::Generates::kContinuation)
     raise<ConfigError>("{} has model.type={}, and finetune teaches models that continue a text\n"
-                       "  try: pentatron train --hf {} dataset.type=classification "
-                       "dataset.path={}",
-                       request.model, config::to_string(with_model.model.type), request.model,
-                       request.data);
+                       "  try: pentatron train",
+                       request.model, config::to_string(with_model.model.type));
   choose_training(settings, request, with_model.model);
   choose_lengths(settings, request, with_model);
   return {.config = load_config(std::vector<std::string>{}, settings.texts(request.overrides), {},

@@ -60,10 +60,7 @@ RunSamples::RunSamples(const Config& config, const data::Tokenizer& tokenizer)
       tokenizer.encode(shown, tokens);
     }
     // An encoder reads a whole document; a text without a token begins behind one.
-    if ((answers || tokens.empty()) && tokenizer.eod() >= 0) tokens.push_back(tokenizer.eod());
-    if (tokens.empty())
-      raise<ConfigError>("logger.sample_prompts contains an empty text, and the tokenizer has no "
-                         "token to start one with\n  try: logger.sample_prompts=[\"The\"]");
+    if (answers || tokens.empty()) tokens.push_back(tokenizer.eod());
     prompts_.emplace_back(tokens.begin(), tokens.end());
   }
 }

@@ -12,6 +12,7 @@ EVALUATE = f"pentatron evaluate --hf {LLAMA} --batches {LLAMA}/expected.safetens
 GENERATE = "pentatron generate saved --tokens 1,2 --max-new-tokens 2 "
 HIDDEN = "pentatron evaluate --hf $DATA/hf_tiny/bert_model --batches $DATA/hf_tiny/bert_model/expected.safetensors "
 SFT = f"pentatron train {TINY.replace('seq_length=16', 'seq_length=96')} dataset.type=sft model.vocab_size=300 checkpoint.save=new "
+FINETUNE = "pentatron finetune texts texts.jsonl --out new train.num_threads=1 logger.peak_tflops=1 logger.tensorboard=false kernels=order train.train_iters=2 "
 SAMPLES = "pentatron inspect samples --prefix corpus_text_document --sequence-length 8 "
 TASKS = "--tasks $DATA/evaluation/yes_no.yaml eval.limit=1 eval.max_length=8"
 ADAPTED = f"pentatron evaluate {LLAMA} --batches {LLAMA}/expected.safetensors --adapter "
@@ -75,6 +76,9 @@ python3 - <<'BATCH'
 import json, struct
 ids = struct.pack("<8q", *range(60, 68))
 head = json.dumps({{name: {{"dtype": "I64", "shape": [1, 8], "data_offsets": [at, at + 64]}} for name, at in (("input_ids", 0), ("labels", 64))}}).encode()
+for name, dtype in (("flat", "F32"), ("whole", "I64")):
+    flat = json.dumps({{"x": {{"dtype": dtype, "shape": [16] if dtype == "F32" else [1, 8], "data_offsets": [0, 64]}}}}).encode()
+    open(name + ".safetensors", "wb").write(struct.pack("<Q", len(flat)) + flat + bytes(64))
 open("masked.safetensors", "wb").write(struct.pack("<Q", len(head)) + head + 2 * ids)
 BATCH
 pentatron tokenize --train-bpe 290 --output mute/tokenizer.json < words.txt
@@ -174,6 +178,20 @@ CASES = [
     ("a file without examples", ": > none.jsonl; echo > none.jsonl; " + SFT + "dataset.path=none.jsonl", {"objects with messages, conversations, prompt and completion, instruction and output, or text": SFT + "dataset.path=chats.jsonl"}),
     ("a tokenizer for nothing", SAMPLES + "--index 0 --tokenizer bytes", {}),
     ("codes over another file", "pentatron inspect quantize --recipe mxfp8_1x32 --in $DATA/kernels/quantize/ties_e2m1.safetensors --out texts.jsonl", {"another --out": "pentatron inspect quantize --recipe mxfp8_1x32 --in $DATA/kernels/quantize/ties_e2m1.safetensors --out q.safetensors"}),
+    ("codes of a vector", "pentatron inspect quantize --recipe mxfp8_1x32 --in flat.safetensors --out q.safetensors", {
+        "x reshaped to [rows, columns]": "pentatron inspect quantize --recipe mxfp8_1x32 --in $DATA/kernels/quantize/ties_e2m1.safetensors --out q.safetensors"}),
+    ("codes of whole numbers", "pentatron inspect quantize --recipe mxfp8_1x32 --in whole.safetensors --out q.safetensors", {
+        "x as F32": "pentatron inspect quantize --recipe mxfp8_1x32 --in $DATA/kernels/quantize/ties_e2m1.safetensors --out q.safetensors"}),
+    ("packed examples by length", SFT + "dataset.path=chats.jsonl dataset.group_by_length=true", {}),
+    ("padding without an encoder", SFT + "dataset.path=chats.jsonl dataset.pad_token=a", {}),
+    ("a prompt that is no example", TEXT + """logger.sample_prompts='["{\\"a\\": 1}"]'""", {
+        '{"messages": [{"role": "user", "content": "Hello"}]}':
+            TEXT + """logger.sample_prompts='["{\\"messages\\": [{\\"role\\": \\"user\\", \\"content\\": \\"Hello\\"}]}"]'"""}),
+    ("a base in 8 bits in narrow parts", MOCK + "--ranks 2 parallel.tensor_model_parallel_size=2 peft.type=lora peft.base_dtype=int8", {
+        "a smaller parallel.tensor_model_parallel_size": MOCK + "peft.type=lora peft.base_dtype=int8"}),
+    ("no epoch", FINETUNE + "--epochs 0", {}),
+    ("a file behind the data", FINETUNE + "words.txt", {"optimizer.lr=0.0001": FINETUNE + "optimizer.lr=0.0001"}),
+    ("finetuning of an encoder", FINETUNE.replace("texts", "encoder"), {"pentatron train": f"pentatron train {ENCODER} checkpoint.save=new"}),
     ("samples of nothing", "pentatron inspect samples --index 0 --sequence-length 8", {"--prefix PREFIX": SAMPLES + "--index 0"}),
     ("examples without a tokenizer", "pentatron inspect samples --sft chats.jsonl --index 0", {"--tokenizer PATH": "pentatron inspect samples --sft chats.jsonl --index 0 --tokenizer bytes"}),
     ("an example that is not there", "pentatron inspect samples --sft chats.jsonl --tokenizer bytes --index 60", {}),
