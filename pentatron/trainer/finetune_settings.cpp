@@ -229,11 +229,14 @@ FinetuneRun make_finetune_run(const FinetuneRequest& request) {
                   request.all_weights ? "also as Hugging Face files"
                                       : "also as files of Hugging Face's PEFT");
   std::vector<std::string> first = request.overrides;
-  if (!settings.given("train.seq_length")) first.emplace_back("train.seq_length=1");
-  if (!settings.given("train.global_batch_size") && !settings.given("train.micro_batch_size")) {
-    const std::string one = fmt::format("train.global_batch_size={}", request.world_size);
-    first.insert(first.end(), {one, "train.micro_batch_size=1"});
-  }
+  const auto at_first = [&](const char* key, const std::string& value) {
+    if (!settings.given(key)) first.push_back(fmt::format("{}={}", key, value));
+  };
+  at_first("train.seq_length", "1");
+  at_first("train.micro_batch_size", "1");
+  if (!settings.given("train.micro_batch_size"))
+    at_first("train.global_batch_size", fmt::to_string(request.world_size));
+  if (!request.all_weights) at_first("peft.type", "lora");
   const Config with_model =
       load_config(std::vector<std::string>{}, settings.texts(first), {}, request.world_size);
   if (models::model_spec(with_model.model).generates != models::Generates::kContinuation)
