@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # On a machine with a GPU and a CUDA torch (2.11 or newer): builds the cuda preset for that GPU, runs the tests labelled cuda,
-# then times pentatron beside Hugging Face models, eager and torch.compile'd, in the same run.
+# trains a small GPT, times pentatron beside Hugging Face models, eager and torch.compile'd, and writes build/gpu/gpu_report.md
+# and gpu_report.json. Exits with 1 if a test failed.
 #
 #   scripts/gpu_check.sh [--rounds 5] [--models gpt2_124m]      options go to benchmarks/peers/compare.py
 #
@@ -10,7 +11,7 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$ROOT/scripts/setup.sh"
 PYTHON=${PYTHON:-python3}
 case "${1:-}" in -h | --help)
-  sed -n '2,7s/^# \{0,1\}//p' "$0"
+  sed -n '2,8s/^# \{0,1\}//p' "$0"
   exit 0
   ;;
 esac
@@ -34,10 +35,21 @@ setup_nvcc
 setup_end
 cd "$ROOT"
 CUDAARCHS=${capability/./} configure_and_build cuda -- -k 0
-ctest --test-dir build/cuda -L cuda --output-on-failure --no-tests=error
+report=build/gpu
+rm -rf "$report" && mkdir -p "$report"
+ctest --test-dir build/cuda -L cuda --output-on-failure --no-tests=error --output-junit "$ROOT/$report/tests.xml" || true
+# A small GPT in bf16, as one figure of the speed.
+build/cuda/pentatron train model.preset=gpt2_124m dataset.type=mock train.seq_length=1024 train.micro_batch_size=8 \
+  train.global_batch_size=8 train.train_iters=30 dtype=bf16 device=cuda logger.dir="$report/run" logger.plot=false \
+  logger.tensorboard=false || say "the training run failed"
 if "$PYTHON" -c 'import transformers' 2>/dev/null; then
-  exec "$PYTHON" benchmarks/peers/compare.py --python "$PYTHON" --pentatron build/cuda/pentatron \
-    --device cuda --steps 20 --warmup 5 --out build/peers_cuda.json "$@"
+  "$PYTHON" benchmarks/peers/compare.py --python "$PYTHON" --pentatron build/cuda/pentatron \
+    --device cuda --steps 20 --warmup 5 --out "$report/peers.json" "$@" || say "a run of the comparison failed"
+else
+  say "no comparison: $PYTHON has no transformers"
+  say "  try: $PYTHON -m pip install transformers==5.23.0"
 fi
-say "no comparison: $PYTHON has no transformers"
-say "  try: $PYTHON -m pip install transformers==5.23.0"
+exec "$PYTHON" scripts/gpu_report.py --out "$report" --junit "$report/tests.xml" --metrics "$report/run/metrics.jsonl" \
+  --peers "$report/peers.json" --torch "$("$PYTHON" -c 'import torch; print(torch.__version__)')" \
+  --device "$(nvidia-smi --query-gpu=name --format=csv,noheader | head -1)" \
+  --driver "$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -1)"

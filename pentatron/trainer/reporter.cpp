@@ -16,7 +16,7 @@
 #include "pentatron/base/naming.h"
 #include "pentatron/base/progress.h"
 #include "pentatron/comm/rank_threads.h"
-#include "pentatron/nn/memory/counting_allocator.h"
+#include "pentatron/nn/memory/device_memory.h"
 #include "pentatron/plot/load_plot.h"
 #include "pentatron/plot/loss_plot.h"
 #include "pentatron/plot/metrics_text.h"
@@ -366,7 +366,7 @@ TrainLog Reporter::State::log_of(const StepReport& r, std::optional<double> loss
     log.mfu = utilization(flops.model, time_s, options.peak, options.world_size);
     log.hfu = utilization(flops.hardware, time_s, options.peak, options.world_size);
   }
-  log.memory_bytes = nn::memory_snapshot(comm::current_rank()).total.peak_bytes;
+  log.memory_bytes = nn::peak_memory_bytes(options.memory_device, comm::current_rank());
   log.data_wait = r.data_wait;
   log.eta_s = mean_step_s * static_cast<double>(options.total_iterations - r.iteration);
   log.world_size = options.world_size;

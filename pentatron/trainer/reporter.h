@@ -47,6 +47,7 @@ struct ReporterOptions {
   int64_t tokens_per_sample = 0;
   int64_t world_size = 1;
   std::optional<Peak> peak;
+  at::Device memory_device = at::kCPU;         ///< whose memory is reported
   std::string loss_name = "loss";              ///< as Megatron's lines have it
   std::vector<std::string> expert_layers = {}; ///< names of layers with experts
   bool main_rank = true;

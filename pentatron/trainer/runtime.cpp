@@ -204,7 +204,7 @@ std::optional<Peak> find_peak(const Config& config, at::Device device) {
   const Arithmetic arithmetic = config.dtype == Precision::kFp64   ? Arithmetic::kFp64
                                 : config.dtype == Precision::kFp32 ? Arithmetic::kFp32
                                                                    : Arithmetic::kBf16;
-  return gpu_peak(at::detail::getCUDAHooks().showConfig(), arithmetic);
+  return gpu_peak(kernels::gpu_name(device.index()), arithmetic);
 }
 
 } // namespace pentatron::trainer

@@ -377,6 +377,7 @@ TrainReport Trainer::run(const RunOptions& run_options) {
           .tokens_per_sample = s.sequence,
           .world_size = s.groups.world().size(),
           .peak = s.main_rank ? find_peak(c, s.device) : std::nullopt,
+          .memory_device = s.device,
           .loss_name = s.model.model->spec().num_evaluated() == 1 ? losses.front().name : "loss",
           .expert_layers = s.model.model->spec().expert_layers,
           .main_rank = s.main_rank,

@@ -17,15 +17,18 @@
 
 #include "pentatron/base/philox.h"
 #include "pentatron/kernels/common/scalar.h"
+#include "tests/kernels/guarded_memory.h"
 
 namespace pentatron::kernels::testing {
 
-/// The first element lies `skew` elements past an aligned address: aligned for its type, for no
-/// vector.
+/// Ends at a page that nobody may touch. With `aligned` the first element lies at a multiple of 64
+/// bytes and the end may be up to 63 bytes before that page; else it is aligned for its type, and
+/// for a vector only by chance of its size.
 class Array {
  public:
-  Array(DType dtype, int64_t size, double value = 0.0, int64_t skew = 1)
-      : dtype_(dtype), size_(size), skew_(skew), bytes_((size + skew) * element_size(dtype)) {
+  Array(DType dtype, int64_t size, double value = 0.0, bool aligned = false)
+      : dtype_(dtype), size_(size), memory_(aligned ? (size * element_size(dtype) + 63) / 64 * 64
+                                                    : size * element_size(dtype)) {
     fill(value);
   }
   static Array random(DType dtype, int64_t size, uint64_t seed, double scale = 1.0,
@@ -42,7 +45,7 @@ class Array {
 
   void* data() { return at(0); }
   const void* data() const { return const_cast<Array*>(this)->data(); }
-  void* at(int64_t i) { return bytes_.data() + (skew_ + i) * element_size(dtype_); }
+  void* at(int64_t i) { return memory_.data() + i * element_size(dtype_); }
   int64_t size() const { return size_; }
   DType dtype() const { return dtype_; }
 
@@ -67,8 +70,7 @@ class Array {
  private:
   DType dtype_;
   int64_t size_;
-  int64_t skew_;
-  std::vector<std::byte> bytes_;
+  GuardedMemory memory_;
 };
 
 /// One step of rounding of `dtype` relative to the value.

@@ -156,8 +156,10 @@ TEST(NormSimd, EqualsTheReference) {
   for (const DType dtype : kFastTypes)
     for (const NormKind kind : kKinds)
       for (const int64_t cols : {1, 2, 7, 8, 15, 16, 17, 64, 65, 127, 300})
-        for (const int64_t rows : {1, 19})
+        for (const int64_t rows : {1, 16, 19})
           for (const bool residual : {false, true}) {
+            // 16 rows: the first is aligned to vectors, the others only if their size is.
+            if (rows == 16 && cols != 17 && cols != 64) continue;
             const Case c{.kind = kind,
                          .dtype = dtype,
                          .rows = rows,

@@ -47,7 +47,7 @@ gather_weights(trainer::Trainer& trainer, const trainer::Config& config, const c
     highest[buffer.name()] = at::full(buffer.spec().shape, none, at::kDouble);
   for (auto& [name, tensor] : highest) lowest[name] = tensor.clone();
   const auto store = [&](const nn::Param& param) {
-    const at::Tensor value = param.value().to(at::kDouble);
+    const at::Tensor value = param.value().to(at::kCPU, at::kDouble);
     nn::store_global(param, value, highest.at(param.name()));
     nn::store_global(param, -value, lowest.at(param.name()));
   };

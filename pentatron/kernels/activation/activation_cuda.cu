@@ -22,16 +22,40 @@ template <class A, class Args> __device__ A row_scale(const Args& a, int64_t r) 
   return a.row_scale == nullptr ? A{1} : static_cast<const A*>(a.row_scale)[r];
 }
 
-template <class T> __global__ void forward(ActivationForward a) {
+/// The bias of V columns from `at` on.
+template <int V, class A, class Args>
+__device__ void load_bias(const Args& a, int64_t at, A (&b)[V]) {
+  for (int v = 0; v < V; ++v) b[v] = load_any<A>(a.bias, a.bias_dtype, at + v, 0);
+}
+
+/// V columns from `at` on of row r, bias added.
+template <int V, class T, class Args>
+__device__ void load_input(const Args& a, int64_t r, int64_t at, const acc_t<T> (&bias)[V],
+                           acc_t<T> (&in)[V]) {
+  load<V>(static_cast<const T*>(a.x) + r * a.x_stride + at, in);
+  for (int v = 0; v < V; ++v) in[v] += bias[v];
+}
+
+/// The first of a thread's V columns; its rows are blockIdx.y, blockIdx.y + gridDim.y, ...
+template <int V> __device__ int64_t first_column() {
+  return (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) * V;
+}
+
+template <class T, int V> __global__ void forward(ActivationForward a) {
   using A = acc_t<T>;
-  const int64_t f = a.cols, total = a.rows * f;
-  for (int64_t u = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; u < total;
-       u += int64_t{gridDim.x} * blockDim.x) {
-    const int64_t r = u / f, i = u % f;
-    const A in = input<T>(a, r, i);
-    const A value = a.gated ? evaluate_gated<A>(a.kind, a.gate, in, input<T>(a, r, f + i)).value
-                            : evaluate<A>(a.kind, in).value;
-    static_cast<T*>(a.y)[r * a.y_stride + i] = from_acc<T>(value * row_scale<A>(a, r));
+  const int64_t f = a.cols, i = first_column<V>();
+  if (i >= f) return;
+  A bias[V], bias_up[V] = {}, in[V], up[V] = {}, out[V];
+  load_bias(a, i, bias);
+  if (a.gated) load_bias(a, f + i, bias_up);
+  for (int64_t r = blockIdx.y; r < a.rows; r += gridDim.y) {
+    load_input<V, T>(a, r, i, bias, in);
+    if (a.gated) load_input<V, T>(a, r, f + i, bias_up, up);
+    const A scale = row_scale<A>(a, r);
+    for (int v = 0; v < V; ++v)
+      out[v] = scale * (a.gated ? evaluate_gated<A>(a.kind, a.gate, in[v], up[v]).value
+                                : evaluate<A>(a.kind, in[v]).value);
+    store<V>(static_cast<T*>(a.y) + r * a.y_stride + i, out);
   }
 }
 
@@ -52,17 +76,30 @@ __device__ void derive(const ActivationBackward& a, int64_t r, int64_t i, acc_t<
   d_up = dy * act.d_up;
 }
 
-template <class T> __global__ void backward(ActivationBackward a) {
+template <class T, int V> __global__ void backward(ActivationBackward a) {
   using A = acc_t<T>;
-  const int64_t f = a.cols, total = a.rows * f;
-  for (int64_t u = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; u < total;
-       u += int64_t{gridDim.x} * blockDim.x) {
-    const int64_t r = u / f, i = u % f;
-    A d, d_up;
-    derive<T>(a, r, i, d, d_up);
+  const int64_t f = a.cols, i = first_column<V>();
+  if (i >= f) return;
+  A bias[V], bias_up[V] = {}, in[V], up[V] = {}, dy[V], d[V], d_up[V];
+  load_bias(a, i, bias);
+  if (a.gated) load_bias(a, f + i, bias_up);
+  for (int64_t r = blockIdx.y; r < a.rows; r += gridDim.y) {
+    load_input<V, T>(a, r, i, bias, in);
+    if (a.gated) load_input<V, T>(a, r, f + i, bias_up, up);
+    load<V>(static_cast<const T*>(a.dy) + r * a.dy_stride + i, dy);
+    const A scale = row_scale<A>(a, r);
+    for (int v = 0; v < V; ++v) {
+      if (a.gated) {
+        const Gated<A> act = evaluate_gated<A>(a.kind, a.gate, in[v], up[v]);
+        d[v] = dy[v] * scale * act.d_gate;
+        d_up[v] = dy[v] * scale * act.d_up;
+      } else {
+        d[v] = dy[v] * scale * evaluate<A>(a.kind, in[v]).slope;
+      }
+    }
     T* dx = static_cast<T*>(a.dx) + r * a.dx_stride;
-    dx[i] = from_acc<T>(d);
-    if (a.gated) dx[f + i] = from_acc<T>(d_up);
+    store<V>(dx + i, d);
+    if (a.gated) store<V>(dx + f + i, d_up);
   }
 }
 
@@ -110,29 +147,44 @@ template <class T> __global__ void backward_bias(ActivationBackward a) {
   if (a.gated) static_cast<A*>(a.dbias)[f + i] += sum_up;
 }
 
+/// Blocks of 256 threads that each have `pack` columns; rows are dealt out so that there are
+/// enough.
+dim3 blocks_for(int64_t rows, int64_t cols, int64_t pack) {
+  constexpr int64_t kWanted = 4096; // several waves on the largest GPUs
+  const int64_t across = (cols / pack + 255) / 256;
+  const int64_t down = std::clamp<int64_t>(kWanted / across, 1, std::min<int64_t>(rows, 65535));
+  return dim3(static_cast<unsigned>(across), static_cast<unsigned>(down));
+}
+
 } // namespace
 
 void ActivationCuda::run(const ActivationForward& a, const Context& context) {
-  const auto stream = static_cast<cudaStream_t>(context.stream);
   visit_dtype(a.dtype, [&](auto t) {
-    forward<decltype(t)><<<stride_blocks(a.rows * a.cols), 256, 0, stream>>>(a);
+    using T = decltype(t);
+    if (takes_packs<T>({a.x, a.y}, {a.cols, a.x_stride, a.y_stride}))
+      launch("activation_forward", forward<T, kPack<T>>, blocks_for(a.rows, a.cols, kPack<T>), 256,
+             context, a);
+    else
+      launch("activation_forward", forward<T, 1>, blocks_for(a.rows, a.cols, 1), 256, context, a);
   });
-  check_launch("activation_forward");
 }
 
 void ActivationCuda::run(const ActivationBackward& a, const Context& context) {
-  const auto stream = static_cast<cudaStream_t>(context.stream);
   const auto column_blocks = static_cast<unsigned>((a.cols + 31) / 32);
   visit_dtype(a.dtype, [&](auto t) {
     using T = decltype(t);
     // dx may overwrite x or dy, so it comes last.
     if (a.drow_scale != nullptr)
-      backward_scale<T>
-          <<<static_cast<unsigned>(std::min<int64_t>(a.rows, 65535)), 256, 0, stream>>>(a);
-    if (a.dbias != nullptr) backward_bias<T><<<column_blocks, dim3(32, 32), 0, stream>>>(a);
-    backward<T><<<stride_blocks(a.rows * a.cols), 256, 0, stream>>>(a);
+      launch("activation_backward", backward_scale<T>,
+             static_cast<unsigned>(std::min<int64_t>(a.rows, 65535)), 256, context, a);
+    if (a.dbias != nullptr)
+      launch("activation_backward", backward_bias<T>, column_blocks, dim3(32, 32), context, a);
+    if (takes_packs<T>({a.x, a.dy, a.dx}, {a.cols, a.x_stride, a.dy_stride, a.dx_stride}))
+      launch("activation_backward", backward<T, kPack<T>>, blocks_for(a.rows, a.cols, kPack<T>),
+             256, context, a);
+    else
+      launch("activation_backward", backward<T, 1>, blocks_for(a.rows, a.cols, 1), 256, context, a);
   });
-  check_launch("activation_backward");
 }
 
 } // namespace pentatron::kernels

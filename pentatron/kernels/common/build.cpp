@@ -10,4 +10,10 @@ bool built_with_cuda() {
 #endif
 }
 
+#ifndef PENTATRON_CUDA
+std::string gpu_name(int) {
+  return "";
+}
+#endif
+
 } // namespace pentatron::kernels

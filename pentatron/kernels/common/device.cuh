@@ -1,8 +1,12 @@
-/// Device side of common/scalar.h: element types, accumulate types, sums over a block. Included by
-/// .cu files only.
+/// Device side of common/scalar.h: element types, accumulate types, 16-byte accesses, sums over a
+/// block, launches. Included by .cu files only. Kernels are compiled for the CPU too, by tests
+/// (tests/kernels/emulated), so launches go through launch() and vector accesses through load() and
+/// store().
 #pragma once
 
 #include <cstdint>
+#include <cstring>
+#include <initializer_list>
 #include <type_traits>
 
 #include <cuda_bf16.h>
@@ -53,12 +57,64 @@ template <class A> __device__ A load_any(const void* p, DType dtype, int64_t i, 
   return missing;
 }
 
+/// How many elements lie in 16 bytes, the widest access of a thread.
+template <class T> constexpr int kPack = 16 / static_cast<int>(sizeof(T));
+
+/// V neighbouring elements in the accumulate type: one, or kPack<T> of an address that is a
+/// multiple of 16.
+template <int V, class T> __device__ void load(const T* p, acc_t<T> (&out)[V]) {
+  static_assert(V == 1 || V == kPack<T>);
+  if constexpr (V == 1) {
+    out[0] = to_acc(*p);
+  } else {
+#ifdef PENTATRON_EMULATED
+    emulation::check_aligned(p, 16);
+#endif
+    const uint4 raw = *reinterpret_cast<const uint4*>(p);
+    T values[V];
+    memcpy(values, &raw, sizeof raw);
+    for (int i = 0; i < V; ++i) out[i] = to_acc(values[i]);
+  }
+}
+/// Rounds and writes as load() reads.
+template <int V, class T> __device__ void store(T* p, const acc_t<T> (&in)[V]) {
+  if constexpr (V == 1) {
+    *p = from_acc<T>(in[0]);
+  } else {
+#ifdef PENTATRON_EMULATED
+    emulation::check_aligned(p, 16);
+#endif
+    T values[V];
+    for (int i = 0; i < V; ++i) values[i] = from_acc<T>(in[i]);
+    uint4 raw;
+    memcpy(&raw, values, sizeof raw);
+    *reinterpret_cast<uint4*>(p) = raw;
+  }
+}
+
+/// Whether rows at these addresses, null ones left out, with these strides and sizes in elements
+/// can be read by load<kPack<T>>.
+template <class T>
+bool takes_packs(std::initializer_list<const void*> rows, std::initializer_list<int64_t> extents) {
+  for (const void* p : rows)
+    if (reinterpret_cast<uintptr_t>(p) % 16 != 0) return false;
+  for (const int64_t extent : extents)
+    if (extent % kPack<T> != 0) return false;
+  return true;
+}
+
+/// Sum over the warp, the same in every lane.
+template <class A> __device__ A warp_sum(A value) {
+  for (int offset = 16; offset > 0; offset /= 2)
+    value += __shfl_xor_sync(0xFFFFFFFFu, value, offset);
+  return value;
+}
+
 /// Sum over the block, the same in every thread, in an order that depends on blockDim alone.
 /// blockDim.x is a multiple of 32.
 template <class A> __device__ A block_sum(A value) {
   __shared__ A warps[32];
-  for (int offset = 16; offset > 0; offset /= 2)
-    value += __shfl_xor_sync(0xFFFFFFFFu, value, offset);
+  value = warp_sum(value);
   __syncthreads(); // `warps` may still be read by the sum before
   if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
   __syncthreads();
@@ -96,6 +152,19 @@ inline unsigned stride_blocks(int64_t n) {
 inline void check_launch(const char* op) {
   const cudaError_t code = cudaGetLastError();
   check_cuda_launch(op, static_cast<int>(code), cudaGetErrorString(code));
+}
+
+/// Queues kernel(args...) on the context's stream. Throws Error, naming `op`, if CUDA refuses.
+template <class... Parameters>
+void launch(const char* op, void (*kernel)(Parameters...), dim3 blocks, dim3 threads,
+            const Context& context, std::type_identity_t<Parameters>... args) {
+#ifdef PENTATRON_EMULATED
+  static_cast<void>(context);
+  emulation::run(op, blocks, threads, [&] { kernel(args...); });
+#else
+  kernel<<<blocks, threads, 0, static_cast<cudaStream_t>(context.stream)>>>(args...);
+  check_launch(op);
+#endif
 }
 
 } // namespace pentatron::kernels::cuda

@@ -141,10 +141,6 @@ template <class T, class Out> __global__ void fused_kernel(CrossEntropyArgs a) {
                static_cast<const A*>(a.row_scale)[r], terms);
 }
 
-cudaStream_t stream_of(const Context& context) {
-  return static_cast<cudaStream_t>(context.stream);
-}
-
 /// f(T{}, Out{}) for the pairs that cross_entropy.h allows.
 template <class F> void visit_pair(DType dtype, DType out_dtype, F&& f) {
   visit_dtype(dtype, [&](auto x) {
@@ -160,45 +156,39 @@ template <class F> void visit_pair(DType dtype, DType out_dtype, F&& f) {
 void stats(const CrossEntropyStatsArgs& a, const Context& context) {
   if (a.rows == 0) return;
   visit_dtype(a.dtype, [&](auto x) {
-    stats_kernel<decltype(x)>
-        <<<static_cast<unsigned>(a.rows), row_threads(a.columns), 0, stream_of(context)>>>(a);
+    launch("cross_entropy_stats", stats_kernel<decltype(x)>, static_cast<unsigned>(a.rows),
+           row_threads(a.columns), context, a);
   });
-  check_launch("cross_entropy_stats");
 }
 
 void rescale(const CrossEntropyRescaleArgs& a, const Context& context) {
   if (a.dtype == DType::kFloat64)
-    rescale_kernel<double><<<stride_blocks(a.rows), 256, 0, stream_of(context)>>>(a);
+    launch("cross_entropy_rescale", rescale_kernel<double>, stride_blocks(a.rows), 256, context, a);
   else
-    rescale_kernel<float><<<stride_blocks(a.rows), 256, 0, stream_of(context)>>>(a);
-  check_launch("cross_entropy_rescale");
+    launch("cross_entropy_rescale", rescale_kernel<float>, stride_blocks(a.rows), 256, context, a);
 }
 
 void loss(const CrossEntropyLossArgs& a, const Context& context) {
   if (a.dtype == DType::kFloat64)
-    loss_kernel<double><<<stride_blocks(a.rows), 256, 0, stream_of(context)>>>(a);
+    launch("cross_entropy_loss", loss_kernel<double>, stride_blocks(a.rows), 256, context, a);
   else
-    loss_kernel<float><<<stride_blocks(a.rows), 256, 0, stream_of(context)>>>(a);
-  check_launch("cross_entropy_loss");
+    launch("cross_entropy_loss", loss_kernel<float>, stride_blocks(a.rows), 256, context, a);
 }
 
 void gradient(const CrossEntropyGradientArgs& a, const Context& context) {
   if (a.rows == 0) return;
   visit_pair(a.dtype, a.out_dtype, [&](auto x, auto out) {
-    gradient_kernel<decltype(x), decltype(out)>
-        <<<static_cast<unsigned>(a.rows), row_threads(a.padded_columns), 0, stream_of(context)>>>(
-            a);
+    launch("cross_entropy_gradient", gradient_kernel<decltype(x), decltype(out)>,
+           static_cast<unsigned>(a.rows), row_threads(a.padded_columns), context, a);
   });
-  check_launch("cross_entropy_gradient");
 }
 
 void fused(const CrossEntropyArgs& a, const Context& context) {
   if (a.rows == 0) return;
   visit_pair(a.dtype, a.out_dtype, [&](auto x, auto out) {
-    fused_kernel<decltype(x), decltype(out)>
-        <<<static_cast<unsigned>(a.rows), row_threads(a.columns), 0, stream_of(context)>>>(a);
+    launch("cross_entropy", fused_kernel<decltype(x), decltype(out)>, static_cast<unsigned>(a.rows),
+           row_threads(a.columns), context, a);
   });
-  check_launch("cross_entropy");
 }
 
 } // namespace pentatron::kernels::cross_entropy_cuda

@@ -49,15 +49,13 @@ __global__ void apply(Dropout a, uint2 key, uint64_t threshold, double scale, in
 } // namespace
 
 void DropoutCuda::run(const Dropout& a, const Context& context) {
-  const auto stream = static_cast<cudaStream_t>(context.stream);
   const int64_t first_group = a.feature_offset / 64;
   const int64_t groups = (a.feature_offset + a.cols - 1) / 64 - first_group + 1;
   const double scale = a.p < 1 ? 1 / (1 - a.p) : 0;
   visit_dtype(a.dtype, [&](auto t) {
-    apply<decltype(t)><<<stride_blocks(a.rows * groups * 16), 256, 0, stream>>>(
-        a, make_uint2(a.key[0], a.key[1]), dropout_threshold(a.p), scale, first_group, groups);
+    launch("dropout", apply<decltype(t)>, stride_blocks(a.rows * groups * 16), 256, context, a,
+           make_uint2(a.key[0], a.key[1]), dropout_threshold(a.p), scale, first_group, groups);
   });
-  check_launch("dropout");
 }
 
 } // namespace pentatron::kernels

@@ -47,8 +47,17 @@ void embedding_gradient(const EmbeddingGradientArgs& args, const Context& contex
     raise<ShapeError>("embedding_gradient: main_grad of {} values is {}, not {}", name(args.dtype),
                       name(acc_dtype(args.dtype)), name(args.grad_dtype));
   }
+  if (context.device == Device::kCuda && context.workspace.size() < workspace_bytes(args)) {
+    raise<ShapeError>("embedding_gradient on CUDA needs a workspace of {} bytes, not {}",
+                      workspace_bytes(args), context.workspace.size());
+  }
   run_entry(op_class(Op::kEmbeddingGradient, args.dtype), embedding_gradient_entries(), args,
             context);
+}
+
+size_t workspace_bytes(const EmbeddingGradientArgs& args) {
+  const int64_t tiles = (args.tokens + kSortTile - 1) / kSortTile;
+  return static_cast<size_t>(4 * args.tokens + 256 * tiles) * sizeof(uint32_t);
 }
 
 int64_t first_bad_id(const int64_t* ids, int64_t n, int64_t vocab, bool allow_negative) {

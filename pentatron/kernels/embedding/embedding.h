@@ -6,6 +6,7 @@
 /// to no gradient.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -47,6 +48,8 @@ struct EmbeddingGradientArgs {
   void* main_grad = nullptr; ///< in, out
 };
 void embedding_gradient(const EmbeddingGradientArgs& args, const Context& context = {});
+/// Scratch for sorting the tokens on CUDA; the CPU needs none.
+size_t workspace_bytes(const EmbeddingGradientArgs& args);
 std::span<const Entry<EmbeddingGradientArgs>> embedding_gradient_entries();
 
 /// The index of the first id outside [0, vocab), or -1. `allow_negative` lets ids < 0 pass (ignored

@@ -4,6 +4,11 @@
 
 #include "pentatron/kernels/embedding/embedding.h"
 
+namespace pentatron::kernels {
+/// CUDA sorts tokens by their rows, so many in a block.
+inline constexpr int kSortTile = 1024;
+} // namespace pentatron::kernels
+
 #define PENTATRON_EMBEDDING_FUNCTIONS                                                              \
   void forward(const EmbeddingArgs& a, const Context& context);                                    \
   void gradient(const EmbeddingGradientArgs& a, const Context& context);

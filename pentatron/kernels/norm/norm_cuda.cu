@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "pentatron/kernels/common/device.cuh"
 #include "pentatron/kernels/norm/norm_entries.h"
 
@@ -19,8 +21,74 @@ template <class A, class Args> __device__ A weight_at(const Args& a, int64_t i) 
   return a.weight != nullptr && a.zero_centered ? w + 1 : w;
 }
 
-/// One block a row.
-template <class T> __global__ void forward(NormForward a) {
+/// Which row a thread works on: a block has one row, or with blockDim.y > 1 each of its warps one.
+__device__ int64_t own_row() {
+  return blockIdx.x * int64_t{blockDim.y} + threadIdx.y;
+}
+/// Sum over the threads of a row.
+template <class A> __device__ A row_sum(A value) {
+  return blockDim.y > 1 ? warp_sum(value) : block_sum(value);
+}
+
+/// A thread keeps at most so many packs of a row in registers, so that a row is read once.
+constexpr int kKept = 4;
+
+/// Calls f(p, i) for the thread's packs: the p-th begins at column i.
+template <int V, class F> __device__ void each_pack(int64_t cols, F&& f) {
+#pragma unroll
+  for (int p = 0; p < kKept; ++p) {
+    const int64_t i = (p * int64_t{blockDim.x} + threadIdx.x) * V;
+    if (i < cols) f(p, i);
+  }
+}
+
+/// w and b of V columns.
+template <int V, class A>
+__device__ void load_weights(const NormForward& a, int64_t i, A (&w)[V], A (&b)[V]) {
+  for (int v = 0; v < V; ++v) {
+    w[v] = weight_at<A>(a, i + v);
+    b[v] = load_any<A>(a.bias, a.weight_dtype, i + v, 0);
+  }
+}
+
+/// Rows of at most kKept packs a thread.
+template <class T, int V> __global__ void forward(NormForward a) {
+  using A = acc_t<T>;
+  const int64_t r = own_row(), n = a.cols;
+  if (r >= a.rows) return; // a whole warp, of a block without barriers
+  const bool layer_norm = a.kind == NormKind::kLayerNorm;
+  const T* x = static_cast<const T*>(a.x) + offset(a.x_rows, r, n);
+  A s[kKept][V], total = 0, square = 0;
+  each_pack<V>(n, [&](int p, int64_t i) {
+    load<V>(x + i, s[p]);
+    if (a.residual != nullptr) {
+      A residual[V];
+      load<V>(static_cast<const T*>(a.residual) + offset(a.residual_rows, r, n) + i, residual);
+      for (int v = 0; v < V; ++v) s[p][v] = to_acc(from_acc<T>(s[p][v] + residual[v]));
+      store<V>(static_cast<T*>(a.sum) + offset(a.sum_rows, r, n) + i, s[p]);
+    }
+    for (int v = 0; v < V; ++v) total += s[p][v];
+  });
+  const A mean = layer_norm ? row_sum(total) / static_cast<A>(n) : A{0};
+  each_pack<V>(n, [&](int p, int64_t) {
+    for (int v = 0; v < V; ++v) square += (s[p][v] - mean) * (s[p][v] - mean);
+  });
+  const A rstd = 1 / sqrt(row_sum(square) / static_cast<A>(n) + static_cast<A>(a.eps));
+  T* y = static_cast<T*>(a.y) + offset(a.y_rows, r, n);
+  each_pack<V>(n, [&](int p, int64_t i) {
+    A w[V], b[V];
+    load_weights<V>(a, i, w, b);
+    for (int v = 0; v < V; ++v) w[v] = w[v] * ((s[p][v] - mean) * rstd) + b[v];
+    store<V>(y + i, w);
+  });
+  if (threadIdx.x == 0) {
+    if (layer_norm && a.mean != nullptr) static_cast<A*>(a.mean)[r] = mean;
+    if (a.rstd != nullptr) static_cast<A*>(a.rstd)[r] = rstd;
+  }
+}
+
+/// Rows of any size, one block each: read again for each sum.
+template <class T> __global__ void forward_long(NormForward a) {
   using A = acc_t<T>;
   const int64_t r = blockIdx.x, n = a.cols;
   const bool layer_norm = a.kind == NormKind::kLayerNorm;
@@ -55,8 +123,41 @@ template <class T> __global__ void forward(NormForward a) {
   }
 }
 
-/// One block a row.
-template <class T> __global__ void backward_input(NormBackward a) {
+/// Rows of at most kKept packs a thread: x and dy are read once.
+template <class T, int V> __global__ void backward_input(NormBackward a) {
+  using A = acc_t<T>;
+  const int64_t r = own_row(), n = a.cols;
+  if (r >= a.rows) return; // a whole warp, of a block without barriers
+  const bool layer_norm = a.kind == NormKind::kLayerNorm;
+  const T* dy = static_cast<const T*>(a.dy) + offset(a.dy_rows, r, n);
+  const T* x = static_cast<const T*>(a.x) + offset(a.x_rows, r, n);
+  const A mean = layer_norm ? static_cast<const A*>(a.mean)[r] : A{0};
+  const A rstd = static_cast<const A*>(a.rstd)[r];
+  A g[kKept][V], xhat[kKept][V], g_sum = 0, g_xhat_sum = 0;
+  each_pack<V>(n, [&](int p, int64_t i) {
+    load<V>(dy + i, g[p]);
+    load<V>(x + i, xhat[p]);
+    for (int v = 0; v < V; ++v) {
+      g[p][v] *= weight_at<A>(a, i + v);
+      xhat[p][v] = (xhat[p][v] - mean) * rstd;
+      g_sum += g[p][v];
+      g_xhat_sum += g[p][v] * xhat[p][v];
+    }
+  });
+  const A g_mean = layer_norm ? row_sum(g_sum) / static_cast<A>(n) : A{0};
+  const A g_xhat_mean = row_sum(g_xhat_sum) / static_cast<A>(n);
+  T* dx = static_cast<T*>(a.dx) + offset(a.dx_rows, r, n);
+  each_pack<V>(n, [&](int p, int64_t i) {
+    A d[V] = {};
+    if (a.dsum != nullptr)
+      load<V>(static_cast<const T*>(a.dsum) + offset(a.dsum_rows, r, n) + i, d);
+    for (int v = 0; v < V; ++v) d[v] += rstd * (g[p][v] - g_mean - xhat[p][v] * g_xhat_mean);
+    store<V>(dx + i, d);
+  });
+}
+
+/// Rows of any size, one block each.
+template <class T> __global__ void backward_input_long(NormBackward a) {
   using A = acc_t<T>;
   const int64_t r = blockIdx.x, n = a.cols;
   const bool layer_norm = a.kind == NormKind::kLayerNorm;
@@ -65,7 +166,7 @@ template <class T> __global__ void backward_input(NormBackward a) {
   const T* dsum =
       a.dsum == nullptr ? nullptr : static_cast<const T*>(a.dsum) + offset(a.dsum_rows, r, n);
   T* dx = static_cast<T*>(a.dx) + offset(a.dx_rows, r, n);
-  const A mean = layer_norm ? static_cast<const A*>(a.mean)[r] : 0;
+  const A mean = layer_norm ? static_cast<const A*>(a.mean)[r] : A{0};
   const A rstd = static_cast<const A*>(a.rstd)[r];
   A g_sum = 0, g_xhat_sum = 0;
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
@@ -73,7 +174,7 @@ template <class T> __global__ void backward_input(NormBackward a) {
     g_sum += g;
     g_xhat_sum += g * ((to_acc(x[i]) - mean) * rstd);
   }
-  const A g_mean = layer_norm ? block_sum(g_sum) / static_cast<A>(n) : 0;
+  const A g_mean = layer_norm ? block_sum(g_sum) / static_cast<A>(n) : A{0};
   const A g_xhat_mean = block_sum(g_xhat_sum) / static_cast<A>(n);
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
     const A xhat = (to_acc(x[i]) - mean) * rstd;
@@ -82,57 +183,149 @@ template <class T> __global__ void backward_input(NormBackward a) {
   }
 }
 
-/// 32 columns a block; thread (x, y) sums the rows y, y + 32, ... of column x, then row 0 of the
-/// block adds up in order.
-template <class T> __global__ void backward_weight(NormBackward a) {
+constexpr unsigned kWeightThreads = 256;
+
+/// The first of two stages: block (c, k) sums chunk k of the rows for blockDim.x packs of columns.
+/// Thread (x, y) takes every blockDim.y-th row; then the first row of threads adds up in order.
+/// partial [chunks][dweight | dbias][cols]
+template <class T, int V>
+__global__ void partial_weight(NormBackward a, int64_t chunk_rows, acc_t<T>* partial) {
   using A = acc_t<T>;
-  __shared__ A dweight[32][33], dbias[32][33];
+  __shared__ A sums[2][kWeightThreads * V];
   const bool layer_norm = a.kind == NormKind::kLayerNorm;
-  const int64_t n = a.cols, i = blockIdx.x * 32 + threadIdx.x;
-  A weight_sum = 0, bias_sum = 0;
+  const int64_t n = a.cols, i = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) * V;
+  const int64_t begin = blockIdx.y * chunk_rows;
+  const int64_t end = begin + chunk_rows < a.rows ? begin + chunk_rows : a.rows;
+  A weight[V] = {}, bias[V] = {};
   if (i < n)
-    for (int64_t r = threadIdx.y; r < a.rows; r += 32) {
-      const A dy = to_acc(static_cast<const T*>(a.dy)[offset(a.dy_rows, r, n) + i]);
-      const A x = to_acc(static_cast<const T*>(a.x)[offset(a.x_rows, r, n) + i]);
-      const A mean = layer_norm ? static_cast<const A*>(a.mean)[r] : 0;
-      weight_sum += dy * ((x - mean) * static_cast<const A*>(a.rstd)[r]);
-      bias_sum += dy;
+    for (int64_t r = begin + threadIdx.y; r < end; r += blockDim.y) {
+      A dy[V], x[V];
+      load<V>(static_cast<const T*>(a.dy) + offset(a.dy_rows, r, n) + i, dy);
+      load<V>(static_cast<const T*>(a.x) + offset(a.x_rows, r, n) + i, x);
+      const A mean = layer_norm ? static_cast<const A*>(a.mean)[r] : A{0};
+      const A rstd = static_cast<const A*>(a.rstd)[r];
+      for (int v = 0; v < V; ++v) {
+        weight[v] += dy[v] * ((x[v] - mean) * rstd);
+        bias[v] += dy[v];
+      }
     }
-  dweight[threadIdx.y][threadIdx.x] = weight_sum;
-  dbias[threadIdx.y][threadIdx.x] = bias_sum;
+  const unsigned own = threadIdx.y * blockDim.x + threadIdx.x;
+  for (int v = 0; v < V; ++v) {
+    sums[0][own * V + v] = weight[v];
+    sums[1][own * V + v] = bias[v];
+  }
   __syncthreads();
   if (threadIdx.y != 0 || i >= n) return;
-  weight_sum = bias_sum = 0;
-  for (int y = 0; y < 32; ++y) {
-    weight_sum += dweight[y][threadIdx.x];
-    bias_sum += dbias[y][threadIdx.x];
+  for (int which = 0; which < 2; ++which)
+    for (int v = 0; v < V; ++v) {
+      A sum = 0;
+      for (unsigned y = 0; y < blockDim.y; ++y)
+        sum += sums[which][(y * blockDim.x + threadIdx.x) * V + v];
+      partial[(blockIdx.y * 2 + which) * n + i + v] = sum;
+    }
+}
+
+/// The second stage: 32 columns a block; thread (x, y) adds the chunks y, y + 32, ... of column x,
+/// then the first row of threads adds up in order.
+template <class A> __global__ void add_partial(NormBackward a, int64_t chunks, const A* partial) {
+  __shared__ A sums[2][32][33];
+  const int64_t n = a.cols, i = blockIdx.x * int64_t{32} + threadIdx.x;
+  for (int which = 0; which < 2; ++which) {
+    A sum = 0;
+    if (i < n)
+      for (int64_t k = threadIdx.y; k < chunks; k += 32) sum += partial[(k * 2 + which) * n + i];
+    sums[which][threadIdx.y][threadIdx.x] = sum;
   }
-  if (a.dweight != nullptr) static_cast<A*>(a.dweight)[i] += weight_sum;
-  if (a.dbias != nullptr) static_cast<A*>(a.dbias)[i] += bias_sum;
+  __syncthreads();
+  if (threadIdx.y != 0 || i >= n) return;
+  A weight = 0, bias = 0;
+  for (int y = 0; y < 32; ++y) {
+    weight += sums[0][y][threadIdx.x];
+    bias += sums[1][y][threadIdx.x];
+  }
+  if (a.dweight != nullptr) static_cast<A*>(a.dweight)[i] += weight;
+  if (a.dbias != nullptr) static_cast<A*>(a.dbias)[i] += bias;
+}
+
+/// How rows are dealt to threads: `units` are what a thread reads at once.
+struct RowGrid {
+  unsigned blocks;
+  dim3 threads;
+
+  RowGrid(int64_t rows, int64_t units) : blocks(static_cast<unsigned>(rows)), threads(32) {
+    if (units <= 2 * 32) { // a warp a row, 8 rows a block
+      threads = dim3(32, 8);
+      blocks = static_cast<unsigned>((rows + 7) / 8);
+    } else {
+      threads = dim3(static_cast<unsigned>(32 * std::clamp<int64_t>((units + 63) / 64, 1, 32)));
+    }
+  }
+  /// Whether kKept units of a thread are enough.
+  bool holds(int64_t units) const { return units <= int64_t{kKept} * threads.x; }
+};
+
+template <class T> void launch_forward(const NormForward& a, const Context& context) {
+  const bool packs =
+      takes_packs<T>({a.x, a.residual, a.sum, a.y},
+                     {a.cols, a.x_rows.stride, a.x_rows.group_stride, a.residual_rows.stride,
+                      a.residual_rows.group_stride, a.sum_rows.stride, a.sum_rows.group_stride,
+                      a.y_rows.stride, a.y_rows.group_stride});
+  const int64_t units = packs ? a.cols / kPack<T> : a.cols;
+  const RowGrid grid(a.rows, units);
+  if (!grid.holds(units))
+    launch("norm_forward", forward_long<T>, static_cast<unsigned>(a.rows), 1024, context, a);
+  else if (packs)
+    launch("norm_forward", forward<T, kPack<T>>, grid.blocks, grid.threads, context, a);
+  else
+    launch("norm_forward", forward<T, 1>, grid.blocks, grid.threads, context, a);
+}
+
+template <class T, int V>
+void launch_weight(const NormBackward& a, const Context& context, acc_t<T>* partial) {
+  const int64_t units = a.cols / V;
+  unsigned x = 1; // threads along a row
+  while (x < units && x < 32) x *= 2;
+  const int64_t rows = norm_cuda_chunk_rows(a.rows), chunks = (a.rows + rows - 1) / rows;
+  const dim3 blocks(static_cast<unsigned>((units + x - 1) / x), static_cast<unsigned>(chunks));
+  launch("norm_backward", partial_weight<T, V>, blocks, dim3(x, kWeightThreads / x), context, a,
+         rows, partial);
+  launch("norm_backward", add_partial<acc_t<T>>, static_cast<unsigned>((a.cols + 31) / 32),
+         dim3(32, 32), context, a, chunks, partial);
+}
+
+template <class T> void launch_backward(const NormBackward& a, const Context& context) {
+  const bool packs = takes_packs<T>(
+      {a.x, a.dy, a.dsum, a.dx},
+      {a.cols, a.x_rows.stride, a.x_rows.group_stride, a.dy_rows.stride, a.dy_rows.group_stride,
+       a.dsum_rows.stride, a.dsum_rows.group_stride, a.dx_rows.stride, a.dx_rows.group_stride});
+  // dx may overwrite x or dy, so it comes last.
+  if (a.dweight != nullptr || a.dbias != nullptr) {
+    auto* partial = reinterpret_cast<acc_t<T>*>(context.workspace.data());
+    if (packs)
+      launch_weight<T, kPack<T>>(a, context, partial);
+    else
+      launch_weight<T, 1>(a, context, partial);
+  }
+  if (a.dx == nullptr) return;
+  const int64_t units = packs ? a.cols / kPack<T> : a.cols;
+  const RowGrid grid(a.rows, units);
+  if (!grid.holds(units))
+    launch("norm_backward", backward_input_long<T>, static_cast<unsigned>(a.rows), 1024, context,
+           a);
+  else if (packs)
+    launch("norm_backward", backward_input<T, kPack<T>>, grid.blocks, grid.threads, context, a);
+  else
+    launch("norm_backward", backward_input<T, 1>, grid.blocks, grid.threads, context, a);
 }
 
 } // namespace
 
 void NormCuda::run(const NormForward& a, const Context& context) {
-  const auto stream = static_cast<cudaStream_t>(context.stream);
-  const auto rows = static_cast<unsigned>(a.rows);
-  visit_dtype(a.dtype,
-              [&](auto t) { forward<decltype(t)><<<rows, row_threads(a.cols), 0, stream>>>(a); });
-  check_launch("norm_forward");
+  visit_dtype(a.dtype, [&](auto t) { launch_forward<decltype(t)>(a, context); });
 }
 
 void NormCuda::run(const NormBackward& a, const Context& context) {
-  const auto stream = static_cast<cudaStream_t>(context.stream);
-  const auto rows = static_cast<unsigned>(a.rows),
-             column_blocks = static_cast<unsigned>((a.cols + 31) / 32);
-  visit_dtype(a.dtype, [&](auto t) {
-    using T = decltype(t);
-    // dx may overwrite x or dy, so it comes last.
-    if (a.dweight != nullptr || a.dbias != nullptr)
-      backward_weight<T><<<column_blocks, dim3(32, 32), 0, stream>>>(a);
-    if (a.dx != nullptr) backward_input<T><<<rows, row_threads(a.cols), 0, stream>>>(a);
-  });
-  check_launch("norm_backward");
+  visit_dtype(a.dtype, [&](auto t) { launch_backward<decltype(t)>(a, context); });
 }
 
 } // namespace pentatron::kernels

@@ -1,6 +1,8 @@
 /// The implementations behind norm.h; norm.cpp orders them.
 #pragma once
 
+#include <algorithm>
+
 #include "pentatron/kernels/norm/norm.h"
 
 namespace pentatron::kernels {
@@ -19,6 +21,12 @@ struct NormAvx512 {
   static void run(const NormForward& args, const Context& context);
   static void run(const NormBackward& args, const Context& context);
 };
+
+/// CUDA sums the gradients of weights over at most 264 chunks of so many rows, two for each
+/// multiprocessor of the largest GPUs.
+inline int64_t norm_cuda_chunk_rows(int64_t rows) {
+  return std::max<int64_t>(16, (rows + 263) / 264);
+}
 
 /// Only in builds with PENTATRON_CUDA.
 struct NormCuda {

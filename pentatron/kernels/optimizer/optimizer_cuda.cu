@@ -7,10 +7,6 @@ namespace {
 
 using namespace cuda;
 
-cudaStream_t stream_of(const Context& context) {
-  return static_cast<cudaStream_t>(context.stream);
-}
-
 /// f(i) for every i of [0, n) over the whole grid.
 template <class F> __device__ void grid_stride(int64_t n, F&& f) {
   for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < n;
@@ -119,39 +115,36 @@ void adamw(const AdamWArgs& a, const Context& context) {
   visit_dtype(a.copy_dtype, [&](auto copy) {
     using Copy = decltype(copy);
     if (a.dtype == DType::kFloat64)
-      adamw_kernel<double, Copy>
-          <<<stride_blocks(a.n), 256, 0, stream_of(context)>>>(a, AdamWScalars<double>(a));
+      launch("adamw", adamw_kernel<double, Copy>, stride_blocks(a.n), 256, context, a,
+             AdamWScalars<double>(a));
     else
-      adamw_kernel<float, Copy>
-          <<<stride_blocks(a.n), 256, 0, stream_of(context)>>>(a, AdamWScalars<float>(a));
+      launch("adamw", adamw_kernel<float, Copy>, stride_blocks(a.n), 256, context, a,
+             AdamWScalars<float>(a));
   });
-  check_launch("adamw");
 }
 
 void sgd(const SgdArgs& a, const Context& context) {
   visit_dtype(a.copy_dtype, [&](auto copy) {
     using Copy = decltype(copy);
     if (a.dtype == DType::kFloat64)
-      sgd_kernel<double, Copy>
-          <<<stride_blocks(a.n), 256, 0, stream_of(context)>>>(a, SgdScalars<double>(a));
+      launch("sgd", sgd_kernel<double, Copy>, stride_blocks(a.n), 256, context, a,
+             SgdScalars<double>(a));
     else
-      sgd_kernel<float, Copy>
-          <<<stride_blocks(a.n), 256, 0, stream_of(context)>>>(a, SgdScalars<float>(a));
+      launch("sgd", sgd_kernel<float, Copy>, stride_blocks(a.n), 256, context, a,
+             SgdScalars<float>(a));
   });
-  check_launch("sgd");
 }
 
 void lion(const LionArgs& a, const Context& context) {
   visit_dtype(a.copy_dtype, [&](auto copy) {
     using Copy = decltype(copy);
     if (a.dtype == DType::kFloat64)
-      lion_kernel<double, Copy>
-          <<<stride_blocks(a.n), 256, 0, stream_of(context)>>>(a, LionScalars<double>(a));
+      launch("lion", lion_kernel<double, Copy>, stride_blocks(a.n), 256, context, a,
+             LionScalars<double>(a));
     else
-      lion_kernel<float, Copy>
-          <<<stride_blocks(a.n), 256, 0, stream_of(context)>>>(a, LionScalars<float>(a));
+      launch("lion", lion_kernel<float, Copy>, stride_blocks(a.n), 256, context, a,
+             LionScalars<float>(a));
   });
-  check_launch("lion");
 }
 
 void sum_of_squares(const SumOfSquaresArgs& a, const Context& context) {
@@ -159,40 +152,37 @@ void sum_of_squares(const SumOfSquaresArgs& a, const Context& context) {
   auto* partial = reinterpret_cast<double*>(context.workspace.data());
   if (blocks > 0)
     visit_dtype(a.dtype, [&](auto x) {
-      partial_squares<<<static_cast<unsigned>(blocks), 256, 0, stream_of(context)>>>(
-          static_cast<const decltype(x)*>(a.x), a.n, partial);
+      launch("sum_of_squares", partial_squares<decltype(x)>, static_cast<unsigned>(blocks), 256,
+             context, static_cast<const decltype(x)*>(a.x), a.n, partial);
     });
-  sum_partials<<<1, 256, 0, stream_of(context)>>>(partial, blocks, a.result);
-  check_launch("sum_of_squares");
+  launch("sum_of_squares", sum_partials, 1, 256, context, partial, blocks, a.result);
 }
 
 void find_nonfinite(const NonfiniteArgs& a, const Context& context) {
-  begin_search<<<1, 1, 0, stream_of(context)>>>(a);
+  launch("find_nonfinite", begin_search, 1, 1, context, a);
   visit_dtype(a.dtype, [&](auto x) {
-    search_kernel<decltype(x)><<<stride_blocks(a.n), 256, 0, stream_of(context)>>>(a);
+    launch("find_nonfinite", search_kernel<decltype(x)>, stride_blocks(a.n), 256, context, a);
   });
-  check_launch("find_nonfinite");
 }
 
 void scale(const ScaleArgs& a, const Context& context) {
   visit_dtype(a.dtype, [&](auto x) {
-    scale_kernel<decltype(x)><<<stride_blocks(a.n), 256, 0, stream_of(context)>>>(a);
+    launch("scale", scale_kernel<decltype(x)>, stride_blocks(a.n), 256, context, a);
   });
-  check_launch("scale");
 }
 
 void cast(const CastArgs& a, const Context& context) {
   visit_dtype(a.dtype, [&](auto x) {
     visit_dtype(a.out_dtype, [&](auto out) {
-      cast_kernel<decltype(x), decltype(out)>
-          <<<stride_blocks(a.n), 256, 0, stream_of(context)>>>(a);
+      launch("cast", cast_kernel<decltype(x), decltype(out)>, stride_blocks(a.n), 256, context, a);
     });
   });
-  check_launch("cast");
 }
 
 void zero(const ZeroArgs& a, const Context& context) {
-  if (a.bytes > 0) cudaMemsetAsync(a.x, 0, static_cast<size_t>(a.bytes), stream_of(context));
+  if (a.bytes > 0)
+    cudaMemsetAsync(a.x, 0, static_cast<size_t>(a.bytes),
+                    static_cast<cudaStream_t>(context.stream));
   check_launch("zero");
 }
 

@@ -29,11 +29,9 @@ template <class T> __global__ void apply(SumRows a) {
 } // namespace
 
 void SumRowsCuda::run(const SumRows& a, const Context& context) {
-  const auto stream = static_cast<cudaStream_t>(context.stream);
   visit_dtype(a.dtype, [&](auto t) {
-    apply<decltype(t)><<<stride_blocks(a.rows * a.cols), 256, 0, stream>>>(a);
+    launch("sum_rows", apply<decltype(t)>, stride_blocks(a.rows * a.cols), 256, context, a);
   });
-  check_launch("sum_rows");
 }
 
 } // namespace pentatron::kernels

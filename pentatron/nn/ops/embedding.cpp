@@ -12,16 +12,18 @@ namespace {
 void add_gradient(Param& table, const at::Tensor& dy, at::Tensor ids, int64_t row_offset) {
   // No rank has row -1.
   if (table.padding_row >= 0) ids = ids.masked_fill(ids.eq(table.padding_row), -1);
-  kernels::embedding_gradient({.dtype = kernel_dtype(dy.scalar_type()),
-                               .grad_dtype = kernel_dtype(table.main_grad().scalar_type()),
-                               .tokens = ids.numel(),
-                               .width = dy.size(1),
-                               .dy = dy.data_ptr(),
-                               .ids = ids.data_ptr<int64_t>(),
-                               .rows = table.shape()[0],
-                               .row_offset = row_offset,
-                               .main_grad = table.main_grad().data_ptr()},
-                              KernelContext(dy));
+  const kernels::EmbeddingGradientArgs args{.dtype = kernel_dtype(dy.scalar_type()),
+                                            .grad_dtype =
+                                                kernel_dtype(table.main_grad().scalar_type()),
+                                            .tokens = ids.numel(),
+                                            .width = dy.size(1),
+                                            .dy = dy.data_ptr(),
+                                            .ids = ids.data_ptr<int64_t>(),
+                                            .rows = table.shape()[0],
+                                            .row_offset = row_offset,
+                                            .main_grad = table.main_grad().data_ptr()};
+  kernels::embedding_gradient(args,
+                              KernelContext(dy, dy.is_cuda() ? kernels::workspace_bytes(args) : 0));
   table.accumulated();
 }
 

@@ -1,0 +1,2 @@
+/// In place of CUDA's header where kernels are compiled for the CPU.
+#include "tests/kernels/emulated/emulation.h"

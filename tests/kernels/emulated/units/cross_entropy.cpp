@@ -1,0 +1,5 @@
+// Cross-entropy on the CPU, thread by thread, as one more entry of its list.
+#include "tests/kernels/emulated/unit.h"
+
+#include "pentatron/kernels/cross_entropy/cross_entropy.cpp"
+#include "pentatron/kernels/cross_entropy/cross_entropy_cuda.cu"

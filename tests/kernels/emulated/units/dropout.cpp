@@ -1,0 +1,5 @@
+// Dropout on the CPU, thread by thread, as one more entry of its list.
+#include "tests/kernels/emulated/unit.h"
+
+#include "pentatron/kernels/dropout/dropout.cpp"
+#include "pentatron/kernels/dropout/dropout_cuda.cu"
