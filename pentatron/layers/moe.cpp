@@ -71,6 +71,7 @@ Moe::Moe(const nn::Scope& scope, const MoeOptions& o, parallel::TensorParallel t
       up_bias_ = of_own_tokens("fc2_latent_proj.bias", {h}, 0);
     }
   }
+  fc1_->linear = fc2_->linear = true;
   fc1_adapter_ = parallel::GroupedAdapter::make(here, *fc1_);
   fc2_adapter_ = parallel::GroupedAdapter::make(here, *fc2_);
   if (o.shared) shared_.emplace(scope / "shared", *o.shared, tp_);

@@ -65,13 +65,29 @@ std::vector<std::string> notices(const Config& config, int world_size, bool has_
         "ranks, and there is one\n"
         "  try: parallel.hierarchical_context_parallel_sizes=[]");
   const MixedPrecisionConfig& precision = config.mixed_precision;
-  if (precision.fp8 == Fp8Format::kNone &&
-      (precision.fp8_recipe != Fp8Recipe::kTensorwise || precision.first_last_layers_bf16))
-    add(fmt::format("mixed_precision.{} has no effect: no product is in FP8\n"
+  if (precision.fp8 == Fp8Format::kNone && precision.fp8_recipe != Fp8Recipe::kTensorwise)
+    add(fmt::format("mixed_precision.fp8_recipe={} has no effect: no product is in FP8\n"
                     "  try: mixed_precision.fp8=e4m3",
-                    precision.first_last_layers_bf16
-                        ? "first_last_layers_bf16=true"
-                        : fmt::format("fp8_recipe={}", config::to_string(precision.fp8_recipe))));
+                    config::to_string(precision.fp8_recipe)));
+  if (!precision.low_precision() && precision.first_last_layers_bf16)
+    add("mixed_precision.first_last_layers_bf16=true has no effect: no product is in FP8 or FP4\n"
+        "  try: mixed_precision.fp8=e4m3");
+  if (precision.fp8 == Fp8Format::kNone || precision.fp8_recipe != Fp8Recipe::kDelayed) {
+    const MixedPrecisionConfig none;
+    const char* const key =
+        precision.fp8_margin != none.fp8_margin                         ? "fp8_margin"
+        : precision.fp8_amax_history_len != none.fp8_amax_history_len   ? "fp8_amax_history_len"
+        : precision.fp8_amax_compute_algo != none.fp8_amax_compute_algo ? "fp8_amax_compute_algo"
+                                                                        : nullptr;
+    if (key != nullptr && precision.fp8 != Fp8Format::kNone)
+      add(fmt::format("mixed_precision.{} has no effect: mixed_precision.fp8_recipe={} keeps no "
+                      "history\n  try: mixed_precision.fp8_recipe=delayed",
+                      key, config::to_string(precision.fp8_recipe)));
+    else if (key != nullptr)
+      add(fmt::format("mixed_precision.{} has no effect: no product is in FP8\n"
+                      "  try: mixed_precision.fp8=e4m3 mixed_precision.fp8_recipe=delayed",
+                      key));
+  }
   const auto without_effect = [&](const char* key, bool changed) {
     if (changed && (precision.loss_scale || config.dtype != Precision::kFp16))
       add(fmt::format("mixed_precision.{} has no effect: {}\n  try: remove mixed_precision.{}", key,

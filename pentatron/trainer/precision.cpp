@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "pentatron/base/philox.h"
 #include "pentatron/models/model.h"
 #include "pentatron/models/param_specs.h"
 
@@ -14,6 +15,11 @@ namespace {
 
 nn::LowPrecision low_precision(const MixedPrecisionConfig& c) {
   using kernels::QuantRecipe;
+  if (c.fp4 != Fp4Format::kNone)
+    return {.x = QuantRecipe::kNvfp4,
+            .weight = QuantRecipe::kNvfp4Square,
+            .dy = QuantRecipe::kNvfp4,
+            .hadamard = true};
   switch (c.fp8_recipe) {
   case Fp8Recipe::kBlockwise:
     return {QuantRecipe::kBlockwise1x128, QuantRecipe::kBlockwise128x128,
@@ -21,6 +27,7 @@ nn::LowPrecision low_precision(const MixedPrecisionConfig& c) {
   case Fp8Recipe::kMxfp8:
     return {QuantRecipe::kMxfp8, QuantRecipe::kMxfp8, QuantRecipe::kMxfp8};
   case Fp8Recipe::kTensorwise:
+  case Fp8Recipe::kDelayed:
     break;
   }
   return {QuantRecipe::kTensorwiseE4m3, QuantRecipe::kTensorwiseE4m3,
@@ -49,12 +56,19 @@ std::vector<bool> quantised_segments(const Config& config) {
 
 void MixedPrecisionConfig::validate(config::Violations& violations, std::string_view path) const {
   const std::string prefix = std::string(path) + ".";
-  if (fp8 == Fp8Format::kHybrid && fp8_recipe != Fp8Recipe::kTensorwise)
+  if (fp8 == Fp8Format::kHybrid && fp8_recipe != Fp8Recipe::kTensorwise &&
+      fp8_recipe != Fp8Recipe::kDelayed)
     violations.add(
         prefix + "fp8",
-        fmt::format("{}fp8=hybrid needs {}fp8_recipe=tensorwise: {} has all operands in e4m3",
+        fmt::format("{}fp8=hybrid needs {}fp8_recipe=tensorwise or delayed: {} has all operands "
+                    "in e4m3",
                     prefix, prefix, config::to_string(fp8_recipe)),
         prefix + "fp8=e4m3");
+  if (fp8 != Fp8Format::kNone && fp4 != Fp4Format::kNone)
+    violations.add(prefix + "fp4",
+                   fmt::format("{}fp4={} and {}fp8={} say two things of the same products", prefix,
+                               config::to_string(fp4), prefix, config::to_string(fp8)),
+                   prefix + "fp8=none");
   if (initial_loss_scale < min_loss_scale)
     violations.add(prefix + "initial_loss_scale",
                    fmt::format("{}initial_loss_scale={:g} is less than {}min_loss_scale={:g}",
@@ -62,64 +76,105 @@ void MixedPrecisionConfig::validate(config::Violations& violations, std::string_
                    fmt::format("{}initial_loss_scale={:g}", prefix, min_loss_scale));
 }
 
+namespace {
+
+/// What a recipe says.
+struct RecipeEntry {
+  PrecisionRecipe recipe;
+  Precision dtype = Precision::kBf16;
+  Fp8Format fp8 = Fp8Format::kNone;
+  Fp8Recipe fp8_recipe = Fp8Recipe::kTensorwise;
+  bool first_last_layers_bf16 = false;
+  Fp4Format fp4 = Fp4Format::kNone;
+};
+
+constexpr std::array kRecipeEntries = [] {
+  using enum PrecisionRecipe;
+  constexpr Precision kHalf = Precision::kFp16, kBrain = Precision::kBf16;
+  constexpr Fp8Format kAll = Fp8Format::kE4m3, kMixed = Fp8Format::kHybrid;
+  return std::array{RecipeEntry{PrecisionRecipe::kBf16, kBrain},
+                    RecipeEntry{PrecisionRecipe::kFp16, kHalf},
+                    RecipeEntry{kBf16Fp8Delayed, kBrain, kMixed, Fp8Recipe::kDelayed},
+                    RecipeEntry{kBf16Fp8Tensorwise, kBrain, kMixed, Fp8Recipe::kTensorwise, true},
+                    RecipeEntry{kBf16Fp8Blockwise, kBrain, kAll, Fp8Recipe::kBlockwise},
+                    RecipeEntry{kBf16Mxfp8, kBrain, kAll, Fp8Recipe::kMxfp8},
+                    RecipeEntry{kBf16Nvfp4, kBrain, Fp8Format::kNone, Fp8Recipe::kTensorwise, true,
+                                Fp4Format::kE2m1},
+                    RecipeEntry{kFp16Fp8Delayed, kHalf, kMixed, Fp8Recipe::kDelayed},
+                    RecipeEntry{kFp16Fp8Tensorwise, kHalf, kMixed, Fp8Recipe::kTensorwise, true},
+                    RecipeEntry{kFp16Fp8Blockwise, kHalf, kAll, Fp8Recipe::kBlockwise},
+                    RecipeEntry{kFp16Mxfp8, kHalf, kAll, Fp8Recipe::kMxfp8}};
+}();
+
+} // namespace
+
 void apply_recipe(PrecisionRecipe recipe, Config& config) {
   MixedPrecisionConfig& c = config.mixed_precision;
   c.recipe = recipe;
-  if (recipe == PrecisionRecipe::kNone) return;
-  config.dtype = Precision::kBf16;
-  c.fp8 = Fp8Format::kE4m3;
-  switch (recipe) {
-  case PrecisionRecipe::kBf16Fp8Tensorwise:
-    c.fp8 = Fp8Format::kHybrid;
-    c.fp8_recipe = Fp8Recipe::kTensorwise;
-    c.first_last_layers_bf16 = true;
-    return;
-  case PrecisionRecipe::kBf16Fp8Blockwise:
-    c.fp8_recipe = Fp8Recipe::kBlockwise;
-    return;
-  case PrecisionRecipe::kBf16Mxfp8:
-    c.fp8_recipe = Fp8Recipe::kMxfp8;
-    return;
-  case PrecisionRecipe::kFp16:
-    config.dtype = Precision::kFp16;
-    c.fp8 = Fp8Format::kNone;
-    return;
-  case PrecisionRecipe::kBf16:
-  case PrecisionRecipe::kNone:
-    c.fp8 = Fp8Format::kNone;
+  for (const RecipeEntry& entry : kRecipeEntries) {
+    if (entry.recipe != recipe) continue;
+    config.dtype = entry.dtype;
+    c.fp8 = entry.fp8;
+    c.fp8_recipe = entry.fp8_recipe;
+    c.fp4 = entry.fp4;
+    c.first_last_layers_bf16 = entry.first_last_layers_bf16;
+    if (entry.fp8_recipe != Fp8Recipe::kDelayed) continue;
+    c.fp8_amax_history_len = 1024;
+    c.fp8_amax_compute_algo = AmaxAlgorithm::kMax;
   }
 }
 
 void check_precision(const Config& config, config::Violations& violations) {
   const MixedPrecisionConfig& c = config.mixed_precision;
-  if (c.fp8 == Fp8Format::kNone) return;
-  if (config.device == DeviceKind::kCuda)
-    violations.add("mixed_precision.fp8",
-                   fmt::format("mixed_precision.fp8={} is not built for device=cuda",
-                               config::to_string(c.fp8)),
-                   "device=cpu");
-  if (config.model.num_moe_experts)
-    violations.add("mixed_precision.fp8",
-                   fmt::format("mixed_precision.fp8={} is not built for layers with experts "
-                               "(model.num_moe_experts={})",
-                               config::to_string(c.fp8), *config.model.num_moe_experts),
-                   "mixed_precision.fp8=none");
+  if (!c.low_precision() || config.device != DeviceKind::kCuda) return;
+  const bool fp4 = c.fp4 != Fp4Format::kNone;
+  const std::string key = fp4 ? "mixed_precision.fp4" : "mixed_precision.fp8";
+  violations.add(key,
+                 fmt::format("{}={} is not built for device=cuda", key,
+                             fp4 ? config::to_string(c.fp4) : config::to_string(c.fp8)),
+                 "device=cpu");
 }
 
+namespace {
+
+nn::StochasticGradients stochastic_gradients(const nn::Param& param, uint64_t seed) {
+  nn::StochasticGradients s{
+      .input_key = Stream(seed, "rounding for the input of " + param.name()).key(),
+      .weight_key = Stream(seed, "rounding for the weight " + param.name()).key()};
+  // Of a stack of matrices, the features are the second dimension.
+  const auto dim = static_cast<size_t>(param.spec().stacked_dims);
+  s.features.resize(static_cast<size_t>(param.shape()[dim]));
+  for (const nn::LocalBox& box : nn::local_boxes(param.spec(), param.where()))
+    for (int64_t i = 0; i < box.size[dim]; ++i)
+      s.features[static_cast<size_t>(box.local[dim] + i)] = box.global[dim] + i;
+  return s;
+}
+
+} // namespace
+
 void plan_precision(nn::ParamList& params, const Config& config) {
-  if (config.mixed_precision.fp8 == Fp8Format::kNone) return;
+  if (!config.mixed_precision.low_precision()) return;
   const std::vector<bool> quantised = quantised_segments(config);
-  for (nn::Param& param : params)
-    if (param.linear && quantised[static_cast<size_t>(param.units().front())])
-      param.low_precision = low_precision(config.mixed_precision);
+  for (nn::Param& param : params) {
+    if (!param.linear || !quantised[static_cast<size_t>(param.units().front())]) continue;
+    param.low_precision = low_precision(config.mixed_precision);
+    if (config.mixed_precision.fp4 != Fp4Format::kNone)
+      param.low_precision->stochastic = stochastic_gradients(param, config.seed);
+  }
 }
 
 std::string precision_of_one_layout(const Config& config) {
   const MixedPrecisionConfig& c = config.mixed_precision;
+  // A tensor with a scale is of a microbatch on a tensor-parallel rank.
+  if (c.fp4 != Fp4Format::kNone)
+    return fmt::format("mixed_precision.fp4={}", config::to_string(c.fp4));
   if (c.fp8 == Fp8Format::kNone) return {};
   const std::string key =
       fmt::format("mixed_precision.fp8_recipe={}", config::to_string(c.fp8_recipe));
+  if (c.fp8_recipe == Fp8Recipe::kDelayed) return {}; // scales are of all ranks
   if (c.fp8_recipe == Fp8Recipe::kTensorwise) return key;
+  // Which tokens of an expert share a block depends on where they come from.
+  if (config.model.num_moe_experts) return key + " of experts";
   const int64_t block = kernels::traits(low_precision(c).x).block_cols;
   const int64_t tp = config.parallel.tensor_model_parallel_size;
   const int64_t cp = config.parallel.context_parallel_size;

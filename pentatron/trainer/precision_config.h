@@ -15,18 +15,30 @@ enum class PrecisionRecipe : uint8_t {
   kNone,
   kBf16,
   kFp16,
+  kBf16Fp8Delayed,
   kBf16Fp8Tensorwise,
   kBf16Fp8Blockwise,
-  kBf16Mxfp8
+  kBf16Mxfp8,
+  kBf16Nvfp4,
+  kFp16Fp8Delayed,
+  kFp16Fp8Tensorwise,
+  kFp16Fp8Blockwise,
+  kFp16Mxfp8
 };
 constexpr auto enum_names(PrecisionRecipe) {
   using enum PrecisionRecipe;
   return std::array{config::name(kNone, "none"),
                     config::name(kBf16, "bf16_mixed"),
                     config::name(kFp16, "fp16_mixed"),
+                    config::name(kBf16Fp8Delayed, "bf16_with_fp8_delayed_scaling_mixed"),
                     config::name(kBf16Fp8Tensorwise, "bf16_with_fp8_current_scaling_mixed"),
                     config::name(kBf16Fp8Blockwise, "bf16_with_fp8_subchannel_scaling_mixed"),
-                    config::name(kBf16Mxfp8, "bf16_with_mxfp8_mixed")};
+                    config::name(kBf16Mxfp8, "bf16_with_mxfp8_mixed"),
+                    config::name(kBf16Nvfp4, "bf16_with_nvfp4_mixed"),
+                    config::name(kFp16Fp8Delayed, "fp16_with_fp8_delayed_scaling_mixed"),
+                    config::name(kFp16Fp8Tensorwise, "fp16_with_fp8_current_scaling_mixed"),
+                    config::name(kFp16Fp8Blockwise, "fp16_with_fp8_subchannel_scaling_mixed"),
+                    config::name(kFp16Mxfp8, "fp16_with_mxfp8_mixed")};
 }
 
 enum class Fp8Format : uint8_t { kNone, kE4m3, kHybrid };
@@ -35,17 +47,33 @@ constexpr auto enum_names(Fp8Format) {
                     config::name(Fp8Format::kHybrid, "hybrid")};
 }
 
-enum class Fp8Recipe : uint8_t { kTensorwise, kBlockwise, kMxfp8 };
+enum class Fp8Recipe : uint8_t { kTensorwise, kDelayed, kBlockwise, kMxfp8 };
 constexpr auto enum_names(Fp8Recipe) {
   return std::array{config::name(Fp8Recipe::kTensorwise, "tensorwise"),
+                    config::name(Fp8Recipe::kDelayed, "delayed"),
                     config::name(Fp8Recipe::kBlockwise, "blockwise"),
                     config::name(Fp8Recipe::kMxfp8, "mxfp8")};
+}
+
+enum class Fp4Format : uint8_t { kNone, kE2m1 };
+constexpr auto enum_names(Fp4Format) {
+  return std::array{config::name(Fp4Format::kNone, "none"), config::name(Fp4Format::kE2m1, "e2m1")};
+}
+
+enum class AmaxAlgorithm : uint8_t { kMostRecent, kMax };
+constexpr auto enum_names(AmaxAlgorithm) {
+  return std::array{config::name(AmaxAlgorithm::kMostRecent, "most_recent"),
+                    config::name(AmaxAlgorithm::kMax, "max")};
 }
 
 struct MixedPrecisionConfig {
   PrecisionRecipe recipe = PrecisionRecipe::kNone;
   Fp8Format fp8 = Fp8Format::kNone;
   Fp8Recipe fp8_recipe = Fp8Recipe::kTensorwise;
+  int64_t fp8_margin = 0;
+  int64_t fp8_amax_history_len = 1;
+  AmaxAlgorithm fp8_amax_compute_algo = AmaxAlgorithm::kMostRecent;
+  Fp4Format fp4 = Fp4Format::kNone;
   bool first_last_layers_bf16 = false;
   int64_t num_layers_at_start_in_bf16 = 1;
   int64_t num_layers_at_end_in_bf16 = 1;
@@ -68,17 +96,34 @@ struct MixedPrecisionConfig {
               "hybrid: gradients in e5m2, which has "
               "more range; weights, sums and everything else keep dtype"),
         field("fp8_recipe", &C::fp8_recipe,
-              "scales of FP8; tensorwise: one for each tensor; blockwise: for 1 x "
+              "scales of FP8; tensorwise: one for each tensor; delayed: the same, from "
+              "the largest numbers of earlier steps; blockwise: for 1 x "
               "128 numbers, of weights 128 x 128; "
               "mxfp8: for 32 numbers, powers of two"),
+        field("fp8_margin", &C::fp8_margin,
+              "fp8_recipe=delayed: scales are divided by 2 to this power, which "
+              "leaves room for tensors that grow")
+            .range(0, 64),
+        field("fp8_amax_history_len", &C::fp8_amax_history_len,
+              "fp8_recipe=delayed: number of steps whose largest numbers are kept")
+            .range(1, 1 << 20)
+            .unit("steps"),
+        field("fp8_amax_compute_algo", &C::fp8_amax_compute_algo,
+              "fp8_recipe=delayed: which of the kept numbers makes the scale, that "
+              "of the last step or the largest"),
+        field("fp4", &C::fp4,
+              "compute the products of linear layers in FP4; e2m1: NVFP4, with a "
+              "scale for 16 numbers (of weights 16 x 16) and one for the tensor, "
+              "gradients that are rounded stochastically, and a random Hadamard "
+              "transform of the operands of weight gradients"),
         field("first_last_layers_bf16", &C::first_last_layers_bf16,
-              "keep the first and the last layers out of FP8"),
+              "keep the first and the last layers out of FP8 and FP4"),
         field("num_layers_at_start_in_bf16", &C::num_layers_at_start_in_bf16,
-              "first_last_layers_bf16: number of first layers without FP8")
+              "first_last_layers_bf16: number of first layers in dtype")
             .min(0)
             .unit("layers"),
         field("num_layers_at_end_in_bf16", &C::num_layers_at_end_in_bf16,
-              "first_last_layers_bf16: number of last layers without FP8")
+              "first_last_layers_bf16: number of last layers in dtype")
             .min(0)
             .unit("layers"),
         field("loss_scale", &C::loss_scale,
@@ -101,6 +146,7 @@ struct MixedPrecisionConfig {
               "the count begins again when the scale doubles")
             .positive()};
   }
+  bool low_precision() const { return fp8 != Fp8Format::kNone || fp4 != Fp4Format::kNone; }
   void validate(config::Violations& violations, std::string_view path) const;
 };
 

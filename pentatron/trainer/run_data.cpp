@@ -49,4 +49,21 @@ RunData open_run_data(const Config& config, bool writes_nothing) {
   return run;
 }
 
+data::LoaderOptions loader_options(const Config& config, const comm::Group& dp,
+                                   const models::ModelSpec& spec, int64_t consumed) {
+  const parallelize::ParallelConfig& parallel = config.parallel;
+  return {.global_batch_size = config.train.global_batch_size,
+          .micro_batch_size = config.train.micro_batch_size,
+          .rank = dp.rank(),
+          .size = dp.size(),
+          .consumed_samples = consumed,
+          .prefetch = config.dataset.prefetch,
+          .remove_padding = config.train.remove_padding,
+          .token_multiple = parallel.sequence_parallel ? parallel.tensor_model_parallel_size : 1,
+          .shifted = spec.shifted_fields,
+          .global_batch_size_at = [schedule = batch_schedule(config.train)](int64_t samples) {
+            return schedule.at_samples(samples);
+          }};
+}
+
 } // namespace pentatron::trainer

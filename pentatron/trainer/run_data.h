@@ -4,8 +4,11 @@
 #include <cstdint>
 #include <memory>
 
+#include "pentatron/comm/group.h"
 #include "pentatron/data/dataset.h"
+#include "pentatron/data/loader.h"
 #include "pentatron/data/tokenizer.h"
+#include "pentatron/models/model_spec.h"
 #include "pentatron/trainer/config.h"
 
 namespace pentatron::trainer {
@@ -19,5 +22,9 @@ struct RunData {
 /// Throws ConfigError or DataError if the data cannot be read or is not enough. `writes_nothing`:
 /// no file in dataset.data_cache_path.
 RunData open_run_data(const Config& config, bool writes_nothing = false);
+
+/// How a data-parallel rank loads training samples, after so many that are consumed.
+data::LoaderOptions loader_options(const Config& config, const comm::Group& dp,
+                                   const models::ModelSpec& spec, int64_t consumed);
 
 } // namespace pentatron::trainer

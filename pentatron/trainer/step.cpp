@@ -137,7 +137,11 @@ Stepper::Stepper(parallelize::TrainingModel& model, optim::Optimizer& optimizer,
                  comm::ParallelGroups groups, parallelize::PipelinePlan plan)
     : model_(&model), optimizer_(&optimizer), groups_(std::move(groups)), plan_(std::move(plan)),
       runtime_(parallelize::chunks_of(*model.model), *model.store, model.places.channels,
-               parallelize::boundaries_of(*model.model, model.places, model.device)) {}
+               parallelize::boundaries_of(*model.model, model.places, model.device)) {
+  for (nn::Param& param : model.model->params())
+    if (param.low_precision && param.low_precision->stochastic)
+      param.low_precision->stochastic->rows = &gradient_rows_;
+}
 
 Stepper::Counts Stepper::global_counts(const data::StepData& data) const {
   std::vector<int64_t> own;
@@ -343,6 +347,7 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
     const nn::MemoryScope scope(nn::MemoryCategory::kActivations);
     runtime_.run(passes, microbatches, state,
                  {.loss_scales = loss_scales(counts, data, options.loss_scale),
+                  .gradient_rows = &gradient_rows_,
                   .expert_loads =
                       groups_.pp().rank() > 0 && planted("global_balance_without_the_last_layers")
                           ? &kNoLoads

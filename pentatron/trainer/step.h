@@ -126,6 +126,7 @@ class Stepper {
   parallelize::PipelinePlan plan_;
   pipeline::Runtime runtime_;
   std::map<std::pair<Use, size_t>, pipeline::Schedule> schedules_;
+  nn::GradientRows gradient_rows_;
   ExpertChoices expert_choices_;
   nn::ExpertLoads expert_loads_; ///< of these
 };

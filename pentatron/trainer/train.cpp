@@ -29,6 +29,7 @@
 #include "pentatron/nn/memory/counting_allocator.h"
 #include "pentatron/trainer/adapters.h"
 #include "pentatron/trainer/check_run.h"
+#include "pentatron/trainer/delayed_scales.h"
 #include "pentatron/trainer/differences.h"
 #include "pentatron/trainer/export_hf.h"
 #include "pentatron/trainer/families.h"
@@ -69,6 +70,7 @@ struct Trainer::State {
   at::Device device;
   std::shared_ptr<const data::Tokenizer> tokenizer;
   data::Datasets datasets;
+  DelayedScales delayed_scales; ///< parameters of the model point into it
   parallelize::TrainingModel model;
   std::unique_ptr<optim::Optimizer> optimizer;
   std::unique_ptr<Stepper> stepper;
@@ -162,6 +164,7 @@ void Trainer::State::build_model() {
        .max_sequence = *std::ranges::max_element(lengths),
        .prepare = [&](nn::ParamList& params) { plan_families(params, config); }},
       plan, config.ddp, groups);
+  delayed_scales.attach(model.model->params(), config, groups.world());
   if (groups.world().size() > 1) log::info("{}", describe());
   if (groups.tp().size() > 1 && config.dtype == Precision::kBf16)
     log::info("with tensor parallelism, bf16 sums round differently than on one rank: losses are "
@@ -234,6 +237,7 @@ void Trainer::State::forget() {
   for (nn::Param& buffer : model.model->params().buffers()) buffer.initialize(config.seed);
   checkpoint::forget_state(*optimizer);
   stepper->set_expert_choices({});
+  delayed_scales.reset();
 }
 
 void Trainer::State::load_found() {
@@ -242,6 +246,7 @@ void Trainer::State::load_found() {
   Config saved = config;
   config::Violations ignored; // what an older program wrote still has to fit tensor by tensor
   checkpoint::SavedRun run;
+  std::string amaxes; // of delayed scales
   checkpoint::read_together(groups.world(), [&] {
     run = checkpoint::saved_run(found->folder);
     files_of_model = model_files(folder);
@@ -250,6 +255,10 @@ void Trainer::State::load_found() {
     const auto origin = attachments.find(kStartedFrom);
     if (origin != attachments.end())
       started_from = checkpoint::read_attachment(folder, kStartedFrom, origin->second);
+    const auto stored = attachments.find(kAmaxFile);
+    amaxes.clear();
+    if (stored != attachments.end())
+      amaxes = checkpoint::read_attachment(folder, kAmaxFile, stored->second);
   });
   if (!run.config_yaml.empty()) {
     saved = {};
@@ -280,6 +289,7 @@ void Trainer::State::load_found() {
   if (const std::string text = scaling.load(progress, !c.load_optimizer); !text.empty())
     log::shared_warning("{}: {}", folder, text);
   stepper->set_expert_choices(progress.expert_choices);
+  delayed_scales.resume(amaxes, folder);
   const std::string changed = differences(saved, config, {config::OnResume::kTold});
   log::info("resumed from {} at iteration {}{}{}", folder, progress.iteration,
             c.load_optimizer ? "" : " with a new optimizer",
@@ -294,19 +304,7 @@ std::string Trainer::State::describe() const {
 }
 
 data::LoaderOptions Trainer::State::loader_options(int64_t consumed) const {
-  return {.global_batch_size = config.train.global_batch_size,
-          .micro_batch_size = config.train.micro_batch_size,
-          .rank = groups.dp().rank(),
-          .size = groups.dp().size(),
-          .consumed_samples = consumed,
-          .prefetch = config.dataset.prefetch,
-          .remove_padding = config.train.remove_padding,
-          .token_multiple =
-              config.parallel.sequence_parallel ? config.parallel.tensor_model_parallel_size : 1,
-          .shifted = model.model->spec().shifted_fields,
-          .global_batch_size_at = [schedule = batch_sizes](int64_t samples) {
-            return schedule.at_samples(samples);
-          }};
+  return trainer::loader_options(config, groups.dp(), model.model->spec(), consumed);
 }
 
 StepResult Trainer::State::run_step(const StepOptions& options, int64_t* samples) {
@@ -314,6 +312,7 @@ StepResult Trainer::State::run_step(const StepOptions& options, int64_t* samples
   const data::StepData data = loader->next();
   if (options.times != nullptr) options.times->phases.push_back({"data", begin, monotonic_s()});
   *samples = data.global_batch_size;
+  delayed_scales.begin_step();
   StepResult result = stepper->step(data, options);
   if (!result.finite && !scaling.overflowed(result)) {
     // Nothing was updated, so the same step again gives the same numbers: this time every layer is
@@ -323,6 +322,7 @@ StepResult Trainer::State::run_step(const StepOptions& options, int64_t* samples
     search.times = nullptr;
     result = stepper->step(data, search);
   }
+  if (result.loss) delayed_scales.end_step(groups.world());
   return result;
 }
 
@@ -337,6 +337,7 @@ std::vector<checkpoint::SaveEvent> Trainer::State::save() {
   progress.attachments[kKernelsFile] = kernel_choice;
   if (!started_from.empty()) progress.attachments[kStartedFrom] = started_from;
   progress.attachments[data::kDataFilesName] = data_files;
+  if (delayed_scales.on()) progress.attachments[kAmaxFile] = delayed_scales.to_json();
   if (base) progress.attachments[checkpoint::kAdapterBase] = checkpoint::to_json(*base);
   return saver->save(progress, {*model.store, *optimizer, groups.world(), base.has_value()});
 }

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 #include "pentatron/kernels/quantize/quantize.h"
@@ -95,6 +97,90 @@ TEST(LowPrecision, EachProductHasItsOwnQuantisedOperands) {
       linear(x, weight, &bias, ctx).backward(dy);
       near(weight.main_grad(), 2 * dw, std::min(tolerance, 1e-5), "sum of weight gradients");
     }
+}
+
+/// With delayed scales the products are those of operands with the scales of the step before.
+TEST(LowPrecision, ADelayedScaleIsThatOfTheStepBefore) {
+  const int64_t tokens = 20, in = 32, out = 24;
+  at::manual_seed(5);
+  ParamList params;
+  Param& weight = params.add({.name = "w", .shape = {out, in}}, Init::normal(0.5), at::kFloat, {});
+  ResidentStore store(params, at::kCPU);
+  weight.initialize(7);
+  AmaxHistory history({.length = 4, .margin = 1});
+  weight.low_precision = kWays[0];
+  weight.low_precision->delayed = &history;
+  WgradQueue queue;
+  const ForwardContext ctx{.wgrad = &queue, .differentiated = true};
+  float input_amax = 0, gradient_amax = 0;
+  for (int step = 0; step < 3; ++step) {
+    const at::Tensor x = (at::randn({tokens, in}) * (step + 1)).requires_grad_();
+    const at::Tensor dy = at::randn({tokens, out}) * 0.1;
+    const auto quantised = [&](const at::Tensor& t, QuantRecipe recipe, float amax) {
+      const QuantizedValues q = quantized_values(t, recipe, false, {.amax = &amax});
+      return q.values.to(at::kDouble) * q.scale;
+    };
+    const at::Tensor w = weight.value();
+    const float weight_amax = step == 0 ? 0 : 2 * w.abs().max().item<float>();
+    history.begin_step();
+    const at::Tensor y = linear(x, weight, nullptr, ctx);
+    y.backward(dy);
+    history.end_step(history.seen());
+    const at::Tensor qx = quantised(x.detach(), kWays[0].x, input_amax),
+                     qw = quantised(w, kWays[0].weight, weight_amax),
+                     qdy = quantised(dy, kWays[0].dy, gradient_amax);
+    const auto near = [&](const at::Tensor& a, const at::Tensor& b) {
+      EXPECT_LE((a.to(at::kDouble) - b).norm().item<double>(), 1e-5 * b.norm().item<double>())
+          << step;
+    };
+    near(y.detach(), qx.matmul(qw.t()));
+    near(x.grad(), qdy.matmul(qw));
+    near(weight.main_grad(), qdy.t().matmul(qx));
+    weight.clear_main_grad();
+    input_amax = std::max(input_amax, 2 * x.detach().abs().max().item<float>());
+    gradient_amax = std::max(gradient_amax, 2 * dy.abs().max().item<float>());
+    EXPECT_EQ(history.amax(Operand::kInput), input_amax);
+  }
+}
+
+/// NVFP4: gradients are right in the mean of many draws, and a weight's gradient is one of
+/// transformed operands.
+TEST(LowPrecision, StochasticGradientsHaveNoBias) {
+  const int64_t tokens = 40, in = 32, out = 48;
+  at::manual_seed(6);
+  ParamList params;
+  Param& weight = params.add({.name = "w", .shape = {out, in}}, Init::normal(0.5), at::kFloat, {});
+  ResidentStore store(params, at::kCPU);
+  weight.initialize(7);
+  weight.low_precision = LowPrecision{.x = QuantRecipe::kNvfp4,
+                                      .weight = QuantRecipe::kNvfp4Square,
+                                      .dy = QuantRecipe::kNvfp4,
+                                      .stochastic = StochasticGradients{},
+                                      .hadamard = true};
+  WgradQueue queue;
+  const ForwardContext ctx{.wgrad = &queue, .differentiated = true};
+  const at::Tensor x = at::randn({tokens, in}), dy = at::randn({tokens, out});
+  at::Tensor dx = at::zeros({tokens, in}, at::kDouble), dw = at::zeros({out, in}, at::kDouble);
+  constexpr int kDraws = 400;
+  double one_error = 0;
+  const at::Tensor qw = quantized_values(weight.value(), QuantRecipe::kNvfp4Square, true).values;
+  const double sw = quantized_values(weight.value(), QuantRecipe::kNvfp4Square, true).scale;
+  const at::Tensor expected_dx = dy.to(at::kDouble).matmul(qw.to(at::kDouble) * sw);
+  for (int draw = 0; draw < kDraws; ++draw) {
+    weight.low_precision->stochastic->input_key = {static_cast<uint32_t>(draw), 1};
+    weight.low_precision->stochastic->weight_key = {static_cast<uint32_t>(draw), 2};
+    const at::Tensor in_x = x.clone().requires_grad_();
+    linear(in_x, weight, nullptr, ctx).backward(dy);
+    if (draw == 0) one_error = (in_x.grad().to(at::kDouble) - expected_dx).norm().item<double>();
+    dx += in_x.grad().to(at::kDouble) / kDraws;
+    dw += weight.main_grad().to(at::kDouble) / kDraws;
+    weight.clear_main_grad();
+  }
+  // The error of the mean falls with the root of the draws; one tenth is four times what is left.
+  // Clamping to the largest code, where a block's scale was rounded down, remains.
+  EXPECT_LE((dx - expected_dx).norm().item<double>(), 0.2 * one_error);
+  const at::Tensor exact = dy.to(at::kDouble).t().matmul(x.to(at::kDouble));
+  EXPECT_LE((dw - exact).norm().item<double>(), 0.15 * exact.norm().item<double>());
 }
 
 TEST(LowPrecision, OfNoTokensIsNothing) {

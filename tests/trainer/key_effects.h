@@ -29,6 +29,10 @@ inline const std::vector<std::string> kLora = {"peft.type=lora"};
 inline const std::vector<std::string> kSgd = {"optimizer.optimizer=sgd"};
 inline const std::vector<std::string> kLion = {"optimizer.optimizer=lion"};
 inline const std::vector<std::string> kFp8 = {"mixed_precision.fp8=e4m3"};
+inline const std::vector<std::string> kFp8Delayed = {
+    "mixed_precision.fp8=e4m3", "mixed_precision.fp8_recipe=delayed",
+    "mixed_precision.fp8_amax_history_len=8", "mixed_precision.fp8_amax_compute_algo=max",
+    "train.train_iters=6"};
 inline const std::vector<std::string> kFp8Inside = {"mixed_precision.fp8=e4m3",
                                                     "mixed_precision.first_last_layers_bf16=true"};
 inline const std::vector<std::string> kFp16 = {"dtype=fp16"};
@@ -272,7 +276,13 @@ inline const std::map<std::string, Effect> kEffects = {
     {"optimizer.lion_beta2", {"optimizer.lion_beta2=0.5", kLion}},
     {"mixed_precision.recipe", {"mixed_precision.recipe=bf16_with_mxfp8_mixed"}},
     {"mixed_precision.fp8", {"mixed_precision.fp8=e4m3"}},
+    {"mixed_precision.fp4", {"mixed_precision.fp4=e2m1"}},
     {"mixed_precision.fp8_recipe", {"mixed_precision.fp8_recipe=blockwise", kFp8}},
+    {"mixed_precision.fp8_margin", {"mixed_precision.fp8_margin=7", kFp8Delayed}},
+    {"mixed_precision.fp8_amax_history_len",
+     {"mixed_precision.fp8_amax_history_len=1", kFp8Delayed}},
+    {"mixed_precision.fp8_amax_compute_algo",
+     {"mixed_precision.fp8_amax_compute_algo=most_recent", kFp8Delayed}},
     {"mixed_precision.first_last_layers_bf16",
      {"mixed_precision.first_last_layers_bf16=true", kFp8}},
     {"mixed_precision.num_layers_at_start_in_bf16",

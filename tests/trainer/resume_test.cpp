@@ -31,6 +31,11 @@ class Resume : public testing::TestWithParam<std::string> {
         {"narrow",
          {"optimizer.exp_avg_dtype=bf16", "optimizer.exp_avg_sq_dtype=bf16",
           "optimizer.store_param_remainders=true"}},
+        {"delayed",
+         {"mixed_precision.fp8=hybrid", "mixed_precision.fp8_recipe=delayed",
+          "mixed_precision.fp8_amax_history_len=4", "mixed_precision.fp8_amax_compute_algo=max",
+          "mixed_precision.initial_loss_scale=67108864"}},
+        {"nvfp4", {"mixed_precision.fp4=e2m1"}},
         {"muon", {"optimizer.optimizer=muon"}}};
     const std::string type = GetParam().substr(0, 4);
     if (GetParam().size() > 5) {
@@ -79,7 +84,7 @@ TEST_P(Resume, IsBitForBitTheRunThatWasNotInterrupted) {
 
 INSTANTIATE_TEST_SUITE_P(Types, Resume,
                          testing::Values("fp64", "fp32", "bf16", "bf16_narrow", "fp32_muon",
-                                         "bf16_muon"),
+                                         "bf16_muon", "bf16_delayed", "fp16_delayed", "bf16_nvfp4"),
                          [](const auto& info) { return info.param; });
 
 class Saving : public testing::Test {

@@ -195,6 +195,25 @@ inline const std::vector<Work>& works() {
        "train.global_batch_size=4 model.init_method_std=0.05 mixed_precision.fp8=e4m3 "
        "mixed_precision.fp8_recipe=blockwise optimizer.clip_grad=0.5",
        Work().data, true},
+      // Scales from the steps before, of all ranks; also of experts, which lie on other ranks then.
+      {"fp8_delayed",
+       gpt2 + " train.train_iters=10 train.eval_interval=10 mixed_precision.fp8=hybrid "
+              "mixed_precision.fp8_recipe=delayed mixed_precision.fp8_amax_history_len=3 "
+              "mixed_precision.fp8_amax_compute_algo=max mixed_precision.fp8_margin=1",
+       Work().data, true},
+      {"fp8_delayed_moe",
+       moe + " train.train_iters=6 train.eval_interval=6 mixed_precision.fp8=e4m3 "
+             "mixed_precision.fp8_recipe=delayed",
+       Work().data, true},
+      // NVFP4 with one sample in a microbatch, so that tensors have the same scales in layouts that
+      // do not split features; gradients are rounded by the numbers of their tokens.
+      {"nvfp4",
+       "model.num_layers=4 model.hidden_size=64 model.num_attention_heads=2 "
+       "model.ffn_hidden_size=64 model.hidden_dropout=0.1 train.train_iters=8 "
+       "train.eval_interval=8 train.global_batch_size=4 mixed_precision.fp4=e2m1 "
+       "mixed_precision.first_last_layers_bf16=true mixed_precision.num_layers_at_start_in_bf16=0 "
+       "optimizer.clip_grad=0.5",
+       Work().data, true},
       // Experts in a latent, with biases and gated shared experts of the whole width.
       {"moe_latent",
        "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "

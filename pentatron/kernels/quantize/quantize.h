@@ -17,6 +17,7 @@
 
 #include "pentatron/kernels/contract.h"
 #include "pentatron/kernels/quantize/recipe.h"
+#include "pentatron/kernels/quantize/stochastic.h"
 
 namespace pentatron::kernels {
 
@@ -29,6 +30,7 @@ struct Quantize {
   bool along_rows = false;
   const void* x = nullptr;
   const float* amax = nullptr; ///< of the tensor, in place of that of x: where ranks share a tensor
+  const Stochastic* stochastic = nullptr; ///< rounds up or down by chance; null: to the nearest
 
   // Each may be null.
   uint8_t* codes = nullptr;

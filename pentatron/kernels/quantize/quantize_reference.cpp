@@ -15,7 +15,10 @@ template <class T> void quantize_block(const Quantize& a, const Block& b, const 
   for (int64_t r = b.row; r < b.row + b.rows; ++r)
     for (int64_t c = b.col; c < b.col + b.cols; ++c) {
       const auto x = static_cast<float>(to_acc(static_cast<const T*>(a.x)[r * a.cols + c]));
-      const float number = rounded_to(recipe.code, x * scale.encode);
+      const float number = a.stochastic == nullptr
+                               ? rounded_to(recipe.code, x * scale.encode)
+                               : rounded_stochastically(recipe.code, x * scale.encode,
+                                                        uniform_of(*a.stochastic, r, c));
       if (a.values != nullptr)
         store_from_double(a.values, a.values_dtype, r * a.cols + c, number * scale.decode);
       if (a.codes == nullptr) continue;

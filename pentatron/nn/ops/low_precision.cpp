@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "pentatron/base/planted_bug.h"
+#include "pentatron/kernels/quantize/hadamard.h"
 #include "pentatron/kernels/quantize/quantize.h"
 #include "pentatron/nn/ops/kernel_args.h"
 #include "pentatron/nn/ops/matmul.h"
@@ -26,10 +27,57 @@ void multiply_into(const at::Tensor& out, const QuantizedValues& a, const Quanti
   if (!direct) at::Tensor(out).copy_(sum);
 }
 
+/// x [rows, cols], transformed along its rows, whose number becomes a multiple of 16.
+at::Tensor hadamard_of(const at::Tensor& x_in) {
+  const at::Tensor x = x_in.contiguous();
+  const at::Tensor y = at::empty({kernels::hadamard_rows(x.size(0)), x.size(1)},
+                                 x.options().dtype(acc_dtype(x.scalar_type())));
+  kernels::hadamard({.dtype = kernel_dtype(x.scalar_type()),
+                     .rows = x.size(0),
+                     .cols = x.size(1),
+                     .x = x.data_ptr(),
+                     .out = y.data_ptr()});
+  return y;
+}
+
+/// The addresses of `rows` rows, and of those that fill them up to `filled`.
+std::vector<int64_t> row_addresses(const StochasticGradients& s, int64_t rows, int64_t filled) {
+  std::vector<int64_t> ids = s.rows != nullptr ? s.rows->ids(rows) : GradientRows().ids(rows);
+  while (std::ssize(ids) < filled) ids.push_back(ids.empty() ? 0 : ids.back() + 1);
+  return ids;
+}
+
+/// An operand of the products of a weight, as its recipe says.
+QuantizedValues quantized_operand(const at::Tensor& given, Operand operand, const LowPrecision& how,
+                                  bool along_rows) {
+  const bool transformed = how.hadamard && along_rows && operand != Operand::kWeight;
+  const at::Tensor x = transformed ? hadamard_of(given) : given;
+  if (how.stochastic && operand == Operand::kGradient) {
+    const StochasticGradients& s = *how.stochastic;
+    const std::vector<int64_t> rows = row_addresses(s, given.size(0), x.size(0));
+    const kernels::Stochastic rounding{
+        .key = along_rows ? s.weight_key : s.input_key,
+        .row_ids = rows.data(),
+        .col_ids = std::ssize(s.features) == x.size(1) ? s.features.data() : nullptr};
+    return quantized_values(x, how.recipe(operand), along_rows, {.stochastic = &rounding});
+  }
+  if (how.delayed == nullptr) return quantized_values(x, how.recipe(operand), along_rows);
+  see_operand(x, operand, how);
+  const float amax = how.delayed->amax(operand);
+  return quantized_values(x, how.recipe(operand), along_rows, {.amax = &amax});
+}
+
 } // namespace
 
+void see_operand(const at::Tensor& x, Operand operand, const LowPrecision& how) {
+  if (how.delayed == nullptr || !how.delayed->wants(operand)) return;
+  const at::Tensor packed = x.contiguous();
+  how.delayed->see(operand, kernels::largest_size(kernel_dtype(packed.scalar_type()),
+                                                  packed.numel(), packed.data_ptr()));
+}
+
 QuantizedValues quantized_values(const at::Tensor& x_in, kernels::QuantRecipe recipe,
-                                 bool along_rows) {
+                                 bool along_rows, const QuantizeWays& ways) {
   const at::Tensor x = x_in.contiguous();
   const at::ScalarType type = x.scalar_type() == at::kDouble ? at::kDouble : at::kBFloat16;
   QuantizedValues result = {at::empty(x.sizes(), x.options().dtype(type)), 1};
@@ -40,6 +88,8 @@ QuantizedValues quantized_values(const at::Tensor& x_in, kernels::QuantRecipe re
                      .cols = x.size(1),
                      .along_rows = along_rows,
                      .x = x.data_ptr(),
+                     .amax = ways.amax,
+                     .stochastic = ways.stochastic,
                      .tensor_scale = &scale,
                      .values = result.values.data_ptr(),
                      .values_dtype = kernel_dtype(type)},
@@ -48,38 +98,56 @@ QuantizedValues quantized_values(const at::Tensor& x_in, kernels::QuantRecipe re
   return result;
 }
 
-void low_precision_nt_into(const at::Tensor& out, const at::Tensor& x, const Param& weight,
-                           const at::Tensor& bias) {
-  const LowPrecision& recipe = *weight.low_precision;
-  multiply_into(out, quantized_values(x, recipe.x, false),
-                quantized_values(weight.dense_value(), recipe.weight, false), bias,
+void low_precision_nt_into(const at::Tensor& out, const at::Tensor& x, const at::Tensor& weight,
+                           const LowPrecision& how, const at::Tensor& bias) {
+  multiply_into(out, quantized_operand(x, Operand::kInput, how, false),
+                quantized_operand(weight, Operand::kWeight, how, false), bias,
                 [](const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
                   matmul_nt_acc(sum, a, b);
                 });
 }
 
-void low_precision_nn_into(const at::Tensor& out, const at::Tensor& dy, const Param& weight) {
-  const LowPrecision& recipe = *weight.low_precision;
-  multiply_into(out, quantized_values(dy, recipe.dy, false),
-                quantized_values(weight.dense_value(), recipe.weight, true), {},
+void low_precision_nn_into(const at::Tensor& out, const at::Tensor& dy, const at::Tensor& weight,
+                           const LowPrecision& how) {
+  multiply_into(out, quantized_operand(dy, Operand::kGradient, how, false),
+                quantized_operand(weight, Operand::kWeight, how, true), {},
                 [](const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
                   matmul_nn_acc(sum, a, b);
                 });
 }
 
-void add_low_precision_tn(Param& weight, const at::Tensor& dy, const at::Tensor& x) {
-  const LowPrecision& recipe = *weight.low_precision;
-  const QuantizedValues a = quantized_values(dy, recipe.dy, true),
-                        b = quantized_values(x, recipe.x, true);
+void add_low_precision_tn(const at::Tensor& grad, const at::Tensor& dy, const at::Tensor& x,
+                          const LowPrecision& how, bool empty) {
+  const QuantizedValues a = quantized_operand(dy, Operand::kGradient, how, true),
+                        b = quantized_operand(x, Operand::kInput, how, true);
   const double scale = a.scale * b.scale;
-  const Param::Sum sum = weight.sum_to_write();
-  if (scale == 1) return add_matmul_tn(sum.tensor, a.values, b.values, sum.empty);
-  const at::Tensor gradient = sum.empty ? sum.tensor : at::empty_like(sum.tensor);
-  add_matmul_tn(gradient, a.values, b.values, true);
-  if (sum.empty)
-    at::Tensor(gradient).mul_(scale);
+  if (scale == 1) return add_matmul_tn(grad, a.values, b.values, empty);
+  const at::Tensor product = empty ? grad : at::empty_like(grad);
+  add_matmul_tn(product, a.values, b.values, true);
+  if (empty)
+    at::Tensor(product).mul_(scale);
   else
-    at::Tensor(sum.tensor).add_(gradient, scale);
+    at::Tensor(grad).add_(product, scale);
+}
+
+void low_precision_nt_into(const at::Tensor& out, const at::Tensor& x, const Param& weight,
+                           const at::Tensor& bias) {
+  low_precision_nt_into(out, x, weight.value(), *weight.low_precision, bias);
+}
+
+void low_precision_nn_into(const at::Tensor& out, const at::Tensor& dy, const Param& weight) {
+  low_precision_nn_into(out, dy, weight.value(), *weight.low_precision);
+}
+
+void add_low_precision_tn(Param& weight, const at::Tensor& dy, const at::Tensor& x) {
+  const LowPrecision& how = *weight.low_precision;
+  const Param::Sum sum = weight.sum_to_write();
+  const bool part = weight.shape() != weight.spec().shape;
+  // Not from what has been quantised along the features: blocks along the tokens would round twice.
+  const at::Tensor from = part && planted("operand_quantised_twice")
+                              ? quantized_values(x, how.x, false).values.to(x.scalar_type())
+                              : x;
+  add_low_precision_tn(sum.tensor, dy, from, how, sum.empty);
 }
 
 } // namespace pentatron::nn

@@ -11,10 +11,13 @@
 #include <ATen/core/Tensor.h>
 
 #include "pentatron/kernels/quantize/recipe.h"
+#include "pentatron/kernels/quantize/stochastic.h"
+#include "pentatron/nn/amax_history.h"
 
 namespace pentatron::nn {
 
 class Param;
+struct LowPrecision;
 
 /// The values that a quantised tensor stands for, without the scale of the whole tensor; bf16 holds
 /// them, in fp64 models they are fp64.
@@ -22,12 +25,29 @@ struct QuantizedValues {
   at::Tensor values;
   double scale = 1;
 };
+/// As in kernels/quantize/quantize.h.
+struct QuantizeWays {
+  const float* amax = nullptr;
+  const kernels::Stochastic* stochastic = nullptr;
+};
 /// Of x [rows, cols] along its columns, or along its rows.
-QuantizedValues quantized_values(const at::Tensor& x, kernels::QuantRecipe recipe, bool along_rows);
+QuantizedValues quantized_values(const at::Tensor& x, kernels::QuantRecipe recipe, bool along_rows,
+                                 const QuantizeWays& ways = {});
 
 void low_precision_nt_into(const at::Tensor& out, const at::Tensor& x, const Param& weight,
                            const at::Tensor& bias);
 void low_precision_nn_into(const at::Tensor& out, const at::Tensor& dy, const Param& weight);
 void add_low_precision_tn(Param& weight, const at::Tensor& dy, const at::Tensor& x);
+
+/// Takes the largest size of an operand into the step's, if delayed scales still want it.
+void see_operand(const at::Tensor& x, Operand operand, const LowPrecision& how);
+
+/// The same with a matrix and how its products are computed; `empty`: as in add_matmul_tn.
+void low_precision_nt_into(const at::Tensor& out, const at::Tensor& x, const at::Tensor& weight,
+                           const LowPrecision& how, const at::Tensor& bias);
+void low_precision_nn_into(const at::Tensor& out, const at::Tensor& dy, const at::Tensor& weight,
+                           const LowPrecision& how);
+void add_low_precision_tn(const at::Tensor& grad, const at::Tensor& dy, const at::Tensor& x,
+                          const LowPrecision& how, bool empty);
 
 } // namespace pentatron::nn

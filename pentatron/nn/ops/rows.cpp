@@ -2,8 +2,11 @@
 
 #include <ATen/ATen.h>
 
+#include <map>
+
 #include "pentatron/kernels/rows/rows.h"
 #include "pentatron/nn/ops/kernel_args.h"
+#include "pentatron/nn/ops/low_precision.h"
 #include "pentatron/nn/ops/matmul.h"
 #include "pentatron/nn/param.h"
 #include "pentatron/nn/record.h"
@@ -36,6 +39,46 @@ at::Tensor for_ranges(const std::vector<RowRange>& ranges, int64_t rows, int64_t
                          : at::zeros({rows, columns}, options);
 }
 
+/// The ranges of each matrix that has some, in order of matrices.
+std::map<int64_t, std::vector<RowRange>> by_matrix(const std::vector<RowRange>& ranges) {
+  std::map<int64_t, std::vector<RowRange>> result;
+  for (const RowRange& range : ranges)
+    if (range.rows > 0) result[range.matrix].push_back(range);
+  return result;
+}
+
+/// The rows of a matrix as one tensor, which is quantised as one.
+at::Tensor rows_of(const at::Tensor& x, const std::vector<RowRange>& ranges) {
+  std::vector<at::Tensor> parts;
+  for (const RowRange& range : ranges) parts.push_back(x.narrow(0, range.begin, range.rows));
+  return parts.size() == 1 ? parts[0] : at::cat(parts);
+}
+
+void write_rows(const at::Tensor& to, const std::vector<RowRange>& ranges, const at::Tensor& rows) {
+  int64_t begin = 0;
+  for (const RowRange& range : ranges) {
+    to.narrow(0, range.begin, range.rows).copy_(rows.narrow(0, begin, range.rows));
+    begin += range.rows;
+  }
+}
+
+/// The products of all ranges in low precision: x W[m]^T, or with `transposed` x W[m].
+void low_precision_products(const at::Tensor& out, const at::Tensor& x,
+                            const std::vector<RowRange>& ranges, const Param& weight,
+                            bool transposed) {
+  const LowPrecision& how = *weight.low_precision;
+  see_operand(weight.value(), Operand::kWeight, how); // also of matrices that have no rows here
+  for (const auto& [matrix, own] : by_matrix(ranges)) {
+    const at::Tensor rows = rows_of(x, own), w = weight.value().select(0, matrix);
+    const at::Tensor y = at::empty({rows.size(0), out.size(1)}, out.options());
+    if (transposed)
+      low_precision_nn_into(y, rows, w, how);
+    else
+      low_precision_nt_into(y, rows, w, how, {});
+    write_rows(out, own, y);
+  }
+}
+
 /// The matrix's gradient += dy^T x over its ranges, and that of its bias.
 class GroupedWgrad final : public WgradTask {
  public:
@@ -50,9 +93,16 @@ class GroupedWgrad final : public WgradTask {
     if (weight_ != nullptr) sum = weight_->sum_to_write();
     std::vector<bool> empty(weight_ != nullptr ? static_cast<size_t>(weight_->shape()[0]) : 0,
                             sum.empty); // of each matrix
+    const bool low = weight_ != nullptr && weight_->low_precision.has_value();
+    if (low)
+      for (const auto& [matrix, own] : by_matrix(ranges_)) {
+        add_low_precision_tn(sum.tensor.select(0, matrix), rows_of(dy_, own), rows_of(x_, own),
+                             *weight_->low_precision, sum.empty);
+        empty[static_cast<size_t>(matrix)] = false;
+      }
     for (const RowRange& range : ranges_) {
       const at::Tensor dy = dy_.narrow(0, range.begin, range.rows);
-      if (weight_ != nullptr) {
+      if (weight_ != nullptr && !low) {
         const auto matrix = static_cast<size_t>(range.matrix);
         add_matmul_tn(sum.tensor.select(0, range.matrix), dy, x_.narrow(0, range.begin, range.rows),
                       empty[matrix]);
@@ -119,13 +169,17 @@ at::Tensor grouped_linear(const at::Tensor& x, std::vector<RowRange> ranges, Par
   {
     const NoAutograd guard;
     y = for_ranges(ranges, x.size(0), weight.shape()[1], x.options());
+    if (weight.low_precision) low_precision_products(y, x.detach(), ranges, weight, false);
     for (const RowRange& range : ranges) {
       const at::Tensor out = y.narrow(0, range.begin, range.rows);
       const at::Tensor row_bias =
           bias != nullptr ? bias->value().select(0, range.matrix) : at::Tensor();
       const bool scaled = bias != nullptr && bias_scale.defined();
-      matmul_nt_into(out, x.detach().narrow(0, range.begin, range.rows),
-                     weight.dense_matrix(range.matrix), scaled ? at::Tensor() : row_bias);
+      if (!weight.low_precision)
+        matmul_nt_into(out, x.detach().narrow(0, range.begin, range.rows),
+                       weight.dense_matrix(range.matrix), scaled ? at::Tensor() : row_bias);
+      else if (bias != nullptr && !scaled)
+        out.add_(row_bias);
       if (scaled)
         out.add_((row_bias.to(acc).unsqueeze(0) *
                   bias_scale.detach().narrow(0, range.begin, range.rows).unsqueeze(1))
@@ -142,10 +196,12 @@ at::Tensor grouped_linear(const at::Tensor& x, std::vector<RowRange> ranges, Par
            at::Tensor dx, dscale;
            if (wants_dx) {
              dx = for_ranges(ranges, dy.size(0), weight.shape()[2], dy.options());
+             if (weight.low_precision) low_precision_products(dx, dy, ranges, weight, true);
              for (const RowRange& range : ranges)
-               matmul_nn_into(dx.narrow(0, range.begin, range.rows),
-                              dy.narrow(0, range.begin, range.rows),
-                              weight.dense_matrix(range.matrix));
+               if (!weight.low_precision)
+                 matmul_nn_into(dx.narrow(0, range.begin, range.rows),
+                                dy.narrow(0, range.begin, range.rows),
+                                weight.dense_matrix(range.matrix));
            }
            if (wants_scale) {
              const at::ScalarType acc = saved[1].scalar_type();

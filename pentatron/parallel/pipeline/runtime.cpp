@@ -157,6 +157,7 @@ class Run {
 
   void backward(int stage, int microbatch, bool complete) {
     Flight& f = flight(stage, microbatch);
+    tell_rows(f);
     f.input_gradient =
         chunks_.at(stage)->backward(f.output_gradient.take(), f.context, store_, f.tape);
     if (!schedule_.is_first(stage) && here(stage - 1))
@@ -175,7 +176,12 @@ class Run {
     flights_.erase({stage, microbatch});
   }
 
+  void tell_rows(const Flight& f) const {
+    if (options_.gradient_rows != nullptr) options_.gradient_rows->set(*f.context.batch);
+  }
+
   void drain(Flight& f) {
+    tell_rows(f);
     if (!planted("weight_passes_dropped")) f.wgrad.drain();
     if (options_.weight_passes_done) options_.weight_passes_done();
   }

@@ -33,7 +33,8 @@ struct Boundaries {
 
 struct RunOptions {
   std::map<std::string, double, std::less<>> loss_scales; ///< by loss term
-  const nn::ExpertLoads* expert_loads = nullptr;          ///< of training
+  nn::GradientRows* gradient_rows = nullptr;     ///< is told the microbatch of a backward pass
+  const nn::ExpertLoads* expert_loads = nullptr; ///< of training
   nn::Wanted wanted = {};
   nn::PassResults* results = nullptr; ///< of one microbatch, of what is wanted beside losses
   nn::KvCache* cache = nullptr;       ///< of generation

@@ -1,0 +1,24 @@
+/// Addresses of the rows of gradients: which token of which sample a row is of, for random numbers
+/// that do not depend on the layout.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace pentatron::nn {
+
+struct Microbatch;
+
+class GradientRows {
+ public:
+  /// The gradients that follow are of this microbatch, which stays until the next call.
+  void set(const Microbatch& microbatch) { microbatch_ = &microbatch; }
+  /// Of `rows` rows: those of the stream with so many tokens, or so many between layers that are
+  /// split (outer tokens); else numbers that the microbatch has for itself.
+  std::vector<int64_t> ids(int64_t rows) const;
+
+ private:
+  const Microbatch* microbatch_ = nullptr;
+};
+
+} // namespace pentatron::nn

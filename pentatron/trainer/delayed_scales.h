@@ -1,0 +1,43 @@
+/// The scales of fp8_recipe=delayed of a whole model: the same on all ranks, and state of a run.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "pentatron/comm/group.h"
+#include "pentatron/nn/param.h"
+#include "pentatron/trainer/config.h"
+
+namespace pentatron::trainer {
+
+/// In a checkpoint, of such a run.
+inline constexpr const char* kAmaxFile = "fp8_amax.json";
+
+class DelayedScales {
+ public:
+  DelayedScales() = default;
+  DelayedScales(const DelayedScales&) = delete; ///< parameters point into it
+  DelayedScales& operator=(const DelayedScales&) = delete;
+
+  /// Gives every weight of `params` whose products are in FP8 its history, if the recipe has some.
+  /// Collective over `world`, whose ranks hold different parameters.
+  void attach(nn::ParamList& params, const Config& config, const comm::Group& world);
+
+  /// Around the passes of a training step. end_step() is collective over `world`: an amax is that
+  /// of all ranks.
+  void begin_step();
+  void end_step(const comm::Group& world);
+
+  bool on() const { return !histories_.empty(); }
+  std::string to_json() const;
+  /// Goes on with the state that `folder` has; empty: it has none, which is told. Throws
+  /// CheckpointError if the text is no such state. Weights that it does not name begin anew.
+  void resume(const std::string& text, const std::string& folder);
+  void reset() { load("{}", ""); }
+
+ private:
+  void load(const std::string& text, const std::string& origin);
+  std::map<std::string, nn::AmaxHistory> histories_; ///< by name, of the parameters of all ranks
+};
+
+} // namespace pentatron::trainer
