@@ -338,6 +338,18 @@ TEST_F(Serving, ServesAdaptersBesideTheirBase) {
   }
 }
 
+TEST_F(Serving, RefusesAdaptersThatRowsCannotTake) {
+  const test::Result trained = run(
+      {"train", "--hf", "model", "train.seq_length=16", "train.micro_batch_size=1",
+       "train.global_batch_size=1", "train.train_iters=1", "dataset.type=mock", "peft.type=dora",
+       "checkpoint.save=scaled", "train.num_threads=1", "logger.peak_tflops=1", "kernels=order"});
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  const test::Result refused = run({"serve", "model", "--adapter", "a=scaled"});
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("--adapter a=scaled is of type dora"),
+                                 HasSubstr("try: pentatron convert with --adapter")));
+}
+
 TEST_F(Serving, ServesOnRanks) {
   const test::Result generated = run({"generate", "model", "--prompt", "abc", "--max-new-tokens",
                                       "12", "--json", "--temperature", "0", "kernels=order"});
