@@ -98,8 +98,7 @@ full_serve() {
   configure_and_build ci --target pentatron
   local python="$ROOT/.deps/serve/bin/python" model
   model=$(cd "$ROOT/tests/serve/peers" && "$python" -c "import server; print(server.model_from('$ROOT/.deps/smollm2'))")
-  "$python" "$ROOT/tests/serve/peers/serving.py" "$ROOT/build/ci/pentatron" "$model" \
-    "$ROOT/tests/data/tokenizers/smollm2" "$ROOT/tests/data/evaluation"
+  "$python" "$ROOT/tests/serve/peers/serving.py" "$ROOT/build/ci/pentatron" "$model" "$ROOT/tests/data/evaluation"
 }
 
 full_fuzz() {

@@ -237,8 +237,8 @@ void add_limit_options(CLI::App& verb, ServeArguments& arguments) {
         "maximum number of tokens in one forward pass: longer prompts are read in several passes");
   verb.add_option("--cache-tokens", options.cache_tokens,
                   "number of tokens whose keys and values are kept, for running texts and for "
-                  "prompts that begin like earlier ones; 0: as many as fit into a quarter of the "
-                  "free memory")
+                  "prompts that begin like earlier ones; 0: 2048 for each text of --max-batch, but "
+                  "at most what a quarter of the free memory holds")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
       ->capture_default_str();
   verb.add_flag("--no-prefix-sharing", arguments.no_sharing,

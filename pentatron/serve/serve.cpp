@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include "pentatron/base/error.h"
@@ -34,38 +35,47 @@ int64_t free_memory() {
   return int64_t{4} << 30;
 }
 
-/// What a token takes on all ranks together, measured by reading one. The pass also makes the first
-/// calls of everything, which take longer than later ones.
-int64_t bytes_per_token(const parallelize::ModelView& model, const ServeOptions& options,
-                        const comm::Group& world) {
+/// Takes the memory of the pages once and gives it back to the allocator, which keeps it: a machine
+/// that has too little shows it now, and the program does not grow while it runs.
+void touch_pages(const nn::KvCache::Block& block, int64_t pages) {
+  std::vector<at::Tensor> all;
+  for (int64_t page = 0; page < pages; ++page) {
+    for (const std::vector<at::Tensor>* const tensors : {&block.k, &block.v})
+      for (const at::Tensor& tensor : *tensors)
+        if (tensor.defined()) all.push_back(at::zeros_like(tensor));
+  }
+}
+
+/// Pages of the cache. What a page takes is measured by reading one, which also makes the first
+/// calls of everything; these take longer than later ones.
+int64_t make_cache(const parallelize::ModelView& model, const ServeOptions& options,
+                   const comm::Group& world) {
   Session session(model, 1);
-  const std::vector<int64_t> token = {options.service.decoder_start.value_or(0)};
   const std::vector<int64_t> source = {0};
+  const std::vector<int64_t> tokens(
+      static_cast<size_t>(std::min(Session::kPage, options.service.context)),
+      options.service.decoder_start.value_or(0));
   session.read(
       {{.text = 0,
-        .tokens = token,
+        .tokens = tokens,
         .source = session.has_sources() ? std::span(source) : std::span<const int64_t>()}});
   int64_t bytes = 0;
   for (const std::string& of_rank : comm::gather_text(std::to_string(session.bytes()), world))
     bytes += std::stoll(of_rank);
-  return std::max<int64_t>(1, bytes / Session::kPage);
-}
-
-int64_t pages_of_cache(const parallelize::ModelView& model, const ServeOptions& options,
-                       const comm::Group& world) {
-  const int64_t each = bytes_per_token(model, options, world);
-  int64_t tokens = options.cache_tokens;
-  if (tokens == 0) {
+  const int64_t each = std::max<int64_t>(1, bytes / Session::kPage);
+  int64_t kept = options.cache_tokens;
+  if (kept == 0) {
     const std::string chosen = comm::broadcast_text(
         std::to_string(choose_cache_tokens(each, free_memory(), options.service.context,
                                            options.scheduler.texts)),
         0, world);
-    tokens = std::stoll(chosen);
+    kept = std::stoll(chosen);
   }
   if (world.rank() == 0)
-    log::info("cache: {} tokens, up to {}", format_grouped(tokens),
-              format_bytes(static_cast<double>(tokens * each)));
-  return in_pages(tokens);
+    log::info("cache: {} tokens in {}", format_grouped(kept),
+              format_bytes(static_cast<double>(kept * each)));
+  if (std::ssize(tokens) == Session::kPage) touch_pages(session.block(0, 0), in_pages(kept));
+  return in_pages(kept);
 }
 
 void serve_on_first_rank(RankedSession& session, const ServeOptions& options,
@@ -105,14 +115,16 @@ void serve_on_first_rank(RankedSession& session, const ServeOptions& options,
 int64_t choose_cache_tokens(int64_t bytes_per_token, int64_t free_bytes, int64_t context,
                             int64_t texts) {
   const int64_t one = in_pages(context) + 1;
+  constexpr int64_t kOfText = 2048; // tokens; prompts that are shared need fewer
+  const int64_t wanted = in_pages(std::min(context, kOfText)) * texts;
   const int64_t fit = free_bytes / 4 / (bytes_per_token * Session::kPage);
-  return std::clamp(fit, one, std::max(one, one * texts)) * Session::kPage;
+  return std::max(one, std::min(wanted, fit)) * Session::kPage;
 }
 
 void serve(parallelize::ModelView model, const ServeOptions& options,
            const data::Tokenizer& tokenizer, const data::tokenizer::ChatTemplate* chat,
            const comm::Group& world) {
-  const int64_t pages = pages_of_cache(model, options, world);
+  const int64_t pages = make_cache(model, options, world);
   RankedSession session(
       std::move(model),
       {.texts = options.scheduler.texts, .pages = pages, .share = options.share_prefixes}, world);

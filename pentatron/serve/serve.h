@@ -18,7 +18,7 @@ struct ServeOptions {
   ServiceOptions service;
   Scheduler::Options scheduler;
   http::ServerOptions http;
-  int64_t cache_tokens = 0; ///< kept of all texts at most; 0: what a quarter of free memory holds
+  int64_t cache_tokens = 0; ///< kept of all texts at most; 0: choose_cache_tokens()
   bool share_prefixes = true;
   /// Called on rank 0 when requests are accepted, with the server's port.
   std::function<void(uint16_t port)> listening;
@@ -31,8 +31,8 @@ void serve(parallelize::ModelView model, const ServeOptions& options,
            const data::Tokenizer& tokenizer, const data::tokenizer::ChatTemplate* chat,
            const comm::Group& world);
 
-/// Tokens that fit into a quarter of the free memory, at least those of one text and at most those
-/// of all texts of the scheduler, in whole pages.
+/// 2048 tokens for each text of the scheduler (fewer if the context is shorter), at most what a
+/// quarter of the free memory holds, but at least one text of the whole context; in whole pages.
 int64_t choose_cache_tokens(int64_t bytes_per_token, int64_t free_bytes, int64_t context,
                             int64_t texts);
 

@@ -40,6 +40,7 @@ struct Command {
   bool only_own = false;     ///< --overwrite replaces only what such a command wrote
   std::string says = ".*";   ///< what its output is, as a regular expression
   std::string variant = {};  ///< of a command that has several entries
+  std::string before = {};   ///< the program that runs it
 };
 
 const std::vector<Command>& commands() {
@@ -63,10 +64,10 @@ const std::vector<Command>& commands() {
       {.name = "chat",
        .arguments = "talker --max-new-tokens 4 --seed 1 < question.txt",
        .says = "^[!-~]{1,4}\n$"},
-      {.name = "serve", // until its process gets SIGTERM
-       .arguments = "talker --port 0 kernels=order train.num_threads=1 & sleep 3; "
-                    "kill $(cat /proc/$!/task/$!/children); wait $!",
-       .says = "serving talker at http://127.0.0.1:[0-9]*\n"},
+      {.name = "serve",
+       .arguments = "talker --port 0 kernels=order train.num_threads=1",
+       .says = "serving talker at http://127.0.0.1:[0-9]*\n",
+       .before = "timeout --preserve-status -s TERM 5 env "},
       {.name = "convert",
        .arguments = "saved exported --format hf",
        .outputs = {"exported"},
@@ -170,7 +171,7 @@ class Outputs : public test::ProgramFolder, public testing::WithParamInterface<C
     return run(redirected + " 2>&1", status, before + "XDG_CACHE_HOME=$PWD/cache ");
   }
   std::string call(int status = 0, const std::string& before = "") const {
-    return call(GetParam().name + " " + GetParam().arguments, status, before);
+    return call(GetParam().name + " " + GetParam().arguments, status, before + GetParam().before);
   }
   Files files() const {
     Files found;

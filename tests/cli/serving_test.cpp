@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 
 #include <fstream>
+#include <map>
 #include <memory>
 #include <regex>
 #include <string>
@@ -44,9 +45,9 @@ class Serving : public test::StartedProgram {
     std::smatch match;
     std::string out;
     ASSERT_TRUE(within(30, [&] {
-      out = test::content_of(folder / "out");
+      out = content_of(folder / "out");
       return std::regex_search(out, match, std::regex("http://[^ ]*:([0-9]+)\n"));
-    })) << test::content_of(folder / "err");
+    })) << content_of(folder / "err");
     port = static_cast<uint16_t>(std::stoi(match[1]));
   }
   test::Result stop(int number = SIGTERM) {
@@ -277,6 +278,76 @@ TEST_F(Serving, AsksForItsToken) {
   EXPECT_EQ(ask("GET", "/health").status, 200);
   EXPECT_EQ(ask("GET", "/v1/models", "", "Authorization: Bearer 0123456789abcdef0123\r\n").status,
             200);
+}
+
+TEST_F(Serving, ServesAdaptersBesideTheirBase) {
+  const auto train = [&](const std::string& name, const std::string& seed) {
+    const test::Result trained =
+        run({"train", "--hf", "model", "train.seq_length=16", "train.micro_batch_size=1",
+             "train.global_batch_size=2", "train.train_iters=4", "dataset.type=mock",
+             "optimizer.lr=0.05", "peft.type=lora", "seed=" + seed, "checkpoint.save=" + name,
+             "checkpoint.export_hf=true", "train.num_threads=1", "logger.peak_tflops=1",
+             "kernels=order"});
+    ASSERT_EQ(trained.status, 0) << trained.err;
+  };
+  train("one", "1");
+  train("two", "2");
+  const auto generated = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"generate",  "model",        "--prompt",
+                                          "abcabcabc", "--json",       "--temperature",
+                                          "0",         "--ignore-eos", "--max-new-tokens",
+                                          "20",        "kernels=order"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return parse_json(run(arguments).out, "line")["text"].get<std::string>();
+  };
+  const std::map<std::string, std::string> expected = {
+      {"model", generated({})},
+      {"one", generated({"--adapter", "one"})},
+      {"two", generated({"--adapter", "two/adapter"})}};
+  EXPECT_NE(expected.at("one"), expected.at("model"));
+  EXPECT_NE(expected.at("one"), expected.at("two"));
+  for (const std::vector<std::string>& ranks :
+       {std::vector<std::string>{}, {"--ranks", "2", "parallel.tensor_model_parallel_size=2"}}) {
+    std::vector<std::string> arguments = {"--adapter", "one=one", "--adapter", "two=two/adapter"};
+    arguments.insert(arguments.end(), ranks.begin(), ranks.end());
+    start_server(arguments);
+    EXPECT_EQ(ask("GET", "/v1/models").body()["data"].size(), 3u);
+    // All at the same time: their rows are in the same passes.
+    std::vector<std::pair<std::string, std::unique_ptr<test::RawClient>>> clients;
+    for (int i = 0; i < 2; ++i) {
+      for (const auto& [name, text] : expected) {
+        clients.emplace_back(name, std::make_unique<test::RawClient>(port));
+        const std::string body = dump_json({{"model", name},
+                                            {"prompt", "abcabcabc"},
+                                            {"max_tokens", 20},
+                                            {"temperature", 0},
+                                            {"ignore_eos", true}});
+        clients.back().second->send(
+            fmt::format("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+                        "application/json\r\nContent-Length: {}\r\n\r\n{}",
+                        body.size(), body));
+      }
+    }
+    for (const auto& [name, client] : clients) {
+      const std::string answer = client->read_answer();
+      const Json body = parse_json(answer.substr(answer.find("\r\n\r\n") + 4), "body");
+      EXPECT_EQ(body["choices"][0]["text"], expected.at(name)) << name;
+      EXPECT_EQ(body["model"], name);
+    }
+    EXPECT_EQ(stop().status, 0);
+  }
+}
+
+TEST_F(Serving, RefusesAdaptersThatRowsCannotTake) {
+  const test::Result trained = run(
+      {"train", "--hf", "model", "train.seq_length=16", "train.micro_batch_size=1",
+       "train.global_batch_size=1", "train.train_iters=1", "dataset.type=mock", "peft.type=dora",
+       "checkpoint.save=scaled", "train.num_threads=1", "logger.peak_tflops=1", "kernels=order"});
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  const test::Result refused = run({"serve", "model", "--adapter", "a=scaled"});
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("--adapter a=scaled is of type dora"),
+                                 HasSubstr("try: pentatron convert with --adapter")));
 }
 
 TEST_F(Serving, ServesOnRanks) {

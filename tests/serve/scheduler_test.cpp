@@ -1,6 +1,8 @@
 // Texts that join and leave at every pass are those that generate() writes alone.
 #include "pentatron/serve/scheduler.h"
 
+#include "pentatron/serve/serve.h"
+
 #include <cmath>
 
 #include <ATen/ATen.h>
@@ -304,6 +306,14 @@ TEST_F(Scheduling, StoppingFinishesWhatRunsAndRefusesMore) {
   scheduler->run([&] { return ++asked > 3; });
   expect_as_alone(run);
   EXPECT_EQ(submit(make({1}, 1)), Scheduler::Submitted::kStopping);
+}
+
+TEST(CacheTokens, FollowTheTextsTheMemoryAndTheContext) {
+  constexpr int64_t kMuch = int64_t{1} << 40;
+  EXPECT_EQ(choose_cache_tokens(1000, kMuch, 8192, 16), 2048 * 16);
+  EXPECT_EQ(choose_cache_tokens(1000, kMuch, 256, 16), 256 * 16);
+  EXPECT_EQ(choose_cache_tokens(1000, 4 * 64 * 1000 * 100, 2048, 16), 64 * 100);
+  EXPECT_EQ(choose_cache_tokens(1000, 0, 2000, 16), 2048 + 64) << "one text at least";
 }
 
 TEST(SchedulingOnRanks, IsTheSameInEveryLayout) {

@@ -269,7 +269,7 @@ CASES = [
         "--token-file FILE": TOKEN + SERVE + "--listen 127.0.0.1 --token-file token", "remove --listen": SERVE}),
     ("an address that is none", TOKEN + SERVE + "--token-file token --listen somewhere", {"for all IPv4 addresses": TOKEN + SERVE + "--token-file token --listen 0.0.0.0"}),
     ("a port in use", "python3 -c 'import socket, subprocess, sys; s = socket.create_server((\"127.0.0.1\", 0)); "
-     f"sys.exit(subprocess.run(sys.argv[1] + str(s.getsockname()[1]), shell=True).returncode)' '{SERVE}--port '", {"--port 0 for any free port": SERVE}),
+     f"sys.exit(subprocess.run(sys.argv[1] + str(s.getsockname()[1]), shell=True).returncode)' '{SERVE.replace('--port 0 ', '')}--port '", {"--port 0 for any free port": SERVE}),
     ("a token that is too short", "echo short > token; chmod 600 token; " + SERVE + "--token-file token", {"made by openssl": TOKEN + SERVE + "--token-file token"}),
     ("no file with a token", SERVE + "--token-file none", {"the token in one line": TOKEN + SERVE + "--token-file token"}),
     ("a token that others can read", TOKEN.replace("600", "644") + SERVE + "--token-file token", {"chmod 600": TOKEN + SERVE + "--token-file token"}),
@@ -531,6 +531,7 @@ ELSEWHERE = [
     (r"in every process", "a corpus of a billion samples"),
     (r"^base/hf_cache", "downloads: tests/base/hf_cache_test.cpp"),
     (r"^cli/chat", "tests/cli/generating_test.cpp"),
+    (r"cannot be served beside its base", "adapters of other kinds: tests/cli/serving_test.cpp"),
     (r"^cli/files/completion|comes with pentatron is not beside", "an incomplete installation: tests/install"),
     (r"was started with other files|: positions|skip_list_bytes",
      "files of an earlier call: tests/data, tests/cli/user_data_test.cpp"),
