@@ -132,11 +132,11 @@ void add_low_precision_tn(const at::Tensor& grad, const at::Tensor& dy, const at
 
 void low_precision_nt_into(const at::Tensor& out, const at::Tensor& x, const Param& weight,
                            const at::Tensor& bias) {
-  low_precision_nt_into(out, x, weight.value(), *weight.low_precision, bias);
+  low_precision_nt_into(out, x, weight.dense_value(), *weight.low_precision, bias);
 }
 
 void low_precision_nn_into(const at::Tensor& out, const at::Tensor& dy, const Param& weight) {
-  low_precision_nn_into(out, dy, weight.value(), *weight.low_precision);
+  low_precision_nn_into(out, dy, weight.dense_value(), *weight.low_precision);
 }
 
 void add_low_precision_tn(Param& weight, const at::Tensor& dy, const at::Tensor& x) {
