@@ -88,34 +88,32 @@ struct MixedPrecisionConfig {
     using config::field;
     return std::tuple{
         field("recipe", &C::recipe,
-              "sets dtype and the keys fp8 and fp8_recipe at once, by the names of "
-              "Megatron Bridge; values "
-              "that are given stay"),
+              "set dtype and the other keys of mixed_precision together, under the names of "
+              "Megatron Bridge; keys that are given explicitly keep their value"),
         field("fp8", &C::fp8,
-              "compute the products of linear layers in FP8; e4m3: all operands; "
-              "hybrid: gradients in e5m2, which has "
-              "more range; weights, sums and everything else keep dtype"),
+              "compute the matrix products of linear layers and experts in FP8; e4m3: all operands "
+              "in e4m3; hybrid: gradients in e5m2, which has more range; everything else keeps "
+              "dtype"),
         field("fp8_recipe", &C::fp8_recipe,
-              "scales of FP8; tensorwise: one for each tensor; delayed: the same, from "
-              "the largest numbers of earlier steps; blockwise: for 1 x "
-              "128 numbers, of weights 128 x 128; "
-              "mxfp8: for 32 numbers, powers of two"),
+              "FP8 scaling; tensorwise: one scale per tensor, from its largest value; delayed: one "
+              "per tensor, from the largest values of earlier steps; blockwise: one per 1 x 128 "
+              "block, and per 128 x 128 block of weights; mxfp8: a power of two per 32 values"),
         field("fp8_margin", &C::fp8_margin,
-              "fp8_recipe=delayed: scales are divided by 2 to this power, which "
-              "leaves room for tensors that grow")
+              "fp8_recipe=delayed: scales are divided by 2 to this power, which leaves room for "
+              "tensors that grow")
             .range(0, 64),
         field("fp8_amax_history_len", &C::fp8_amax_history_len,
               "fp8_recipe=delayed: number of steps whose largest numbers are kept")
             .range(1, 1 << 20)
             .unit("steps"),
         field("fp8_amax_compute_algo", &C::fp8_amax_compute_algo,
-              "fp8_recipe=delayed: which of the kept numbers makes the scale, that "
-              "of the last step or the largest"),
-        field("fp4", &C::fp4,
-              "compute the products of linear layers in FP4; e2m1: NVFP4, with a "
-              "scale for 16 numbers (of weights 16 x 16) and one for the tensor, "
-              "gradients that are rounded stochastically, and a random Hadamard "
-              "transform of the operands of weight gradients"),
+              "fp8_recipe=delayed: which of the kept numbers makes the scale, that of the last "
+              "step or the largest"),
+        field(
+            "fp4", &C::fp4,
+            "compute the products of linear layers in FP4; e2m1: NVFP4, with a scale for 16 "
+            "numbers (of weights 16 x 16) and one for the tensor, gradients that are rounded "
+            "stochastically, and a random Hadamard transform of the operands of weight gradients"),
         field("first_last_layers_bf16", &C::first_last_layers_bf16,
               "keep the first and the last layers out of FP8 and FP4"),
         field("num_layers_at_start_in_bf16", &C::num_layers_at_start_in_bf16,
@@ -127,9 +125,9 @@ struct MixedPrecisionConfig {
             .min(0)
             .unit("layers"),
         field("loss_scale", &C::loss_scale,
-              "constant factor of the loss in the backward pass, which gradients are "
-              "divided by before the update; default: with dtype=fp16 a factor that "
-              "adapts to overflows, else none")
+              "constant factor of the loss in the backward pass, which gradients are divided by "
+              "before the update; default: with dtype=fp16 a factor that adapts to overflows, else "
+              "none")
             .positive(),
         field("initial_loss_scale", &C::initial_loss_scale,
               "dynamic loss scale at the start of the run")
@@ -137,13 +135,13 @@ struct MixedPrecisionConfig {
         field("min_loss_scale", &C::min_loss_scale, "lowest value of the dynamic loss scale")
             .positive(),
         field("loss_scale_window", &C::loss_scale_window,
-              "number of iterations in a row without overflow after which the "
-              "dynamic loss scale doubles")
+              "number of iterations in a row without overflow after which the dynamic loss scale "
+              "doubles")
             .positive()
             .unit("iterations"),
         field("hysteresis", &C::hysteresis,
-              "number of overflows from which on each halves the dynamic loss scale; "
-              "the count begins again when the scale doubles")
+              "number of overflows from which on each halves the dynamic loss scale; the count "
+              "begins again when the scale doubles")
             .positive()};
   }
   bool low_precision() const { return fp8 != Fp8Format::kNone || fp4 != Fp4Format::kNone; }
