@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
 #include "pentatron/optim/loss_scale.h"
 #include "tests/support/ranks.h"
