@@ -41,6 +41,7 @@ class Serving : public test::StartedProgram {
     std::vector<std::string> arguments = {"serve", "model",         "--port",
                                           "0",     "kernels=order", "train.num_threads=1"};
     arguments.insert(arguments.end(), more.begin(), more.end());
+    std::filesystem::remove(folder / "out"); // of an earlier server
     child_ = start(arguments);
     std::smatch match;
     std::string out;
