@@ -110,8 +110,10 @@ TEST(NeededGroups, AreThoseThatTheRunUses) {
                     .num_layers_in_first_pipeline_stage = 1,
                     .num_layers_in_last_pipeline_stage = 0},
                    &ddp, true, 3),
-            "tp pp dp shared:embedding.word.weight(0 2)");
-  EXPECT_EQ(needed({.pipeline_model_parallel_size = 2}, &ddp, false, 2), "tp pp dp");
+            "tp pp pp-channel-0(0 1) pp-channel-1(1 0) pp-channel-2(1 2) pp-channel-3(2 1) dp "
+            "shared:embedding.word.weight(0 2)");
+  EXPECT_EQ(needed({.pipeline_model_parallel_size = 2}, &ddp, false, 2),
+            "tp pp pp-channel-0(0 1) pp-channel-1(1 0) dp");
   EXPECT_EQ(needed({.context_parallel_size = 2}, &ddp, true, 4), "tp pp dp cp dp-cp");
   EXPECT_EQ(needed({.context_parallel_size = 4,
                     .cp_comm_type = {parallel::ContextComm::kA2aP2p},
@@ -123,7 +125,7 @@ TEST(NeededGroups, AreThoseThatTheRunUses) {
                     .pipeline_schedule = PipelineSchedule::kZbV,
                     .pipeline_model_parallel_layout = "Et|t||L"},
                    &ddp, true, 2),
-            "tp pp dp");
+            "tp pp pp-channel-0(0 1) pp-channel-1(1 0) dp");
   ddp.zero_stage = 1;
   ddp.num_distributed_optimizer_instances = 2;
   EXPECT_EQ(needed({}, &ddp, true, 4), "tp pp dp dp-shard(0 1)(2 3) dp-replicas(0 2)(1 3)");

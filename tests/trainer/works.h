@@ -202,7 +202,7 @@ inline const std::vector<Work>& works() {
               "mixed_precision.fp8_amax_compute_algo=max mixed_precision.fp8_margin=1",
        Work().data, true},
       {"fp8_delayed_moe",
-       moe + " train.train_iters=6 train.eval_interval=6 mixed_precision.fp8=e4m3 "
+       moe + " train.train_iters=8 train.eval_interval=8 mixed_precision.fp8=e4m3 "
              "mixed_precision.fp8_recipe=delayed",
        Work().data, true},
       // NVFP4 with one sample in a microbatch, so that tensors have the same scales in layouts that
