@@ -68,6 +68,10 @@ void check_adapters(const Config& config, config::Violations& violations) {
                    fmt::format("peft.dropout={} is not supported with model.type={}", peft.dropout,
                                config::to_string(config.model.type)),
                    "peft.dropout=0");
+  // Names are compared with those of every layer, which takes long for models that cannot be; their
+  // names are looked at when the model is built.
+  constexpr int64_t kMostLayers = 10000;
+  if (std::max(config.model.num_layers, config.model.decoder_layers()) > kMostLayers) return;
   const auto modules = checkpoint::adapted_modules(
       checkpoint::linear_modules(config.model, family_of_base(config)), peft, violations);
   const auto experts =

@@ -183,7 +183,8 @@ struct Bf16Bounds {
 };
 /// PyTorch's own bf16 run of bert_masked_lm_untied differs by up to 0.12, 0.077 in the middle; that
 /// of qwen2_moe by up to 0.22, of gpt_oss by 0.18 and 0.097, of gpt_oss_mxfp4 by 0.14 and 0.066: a
-/// token with two experts of nearly one score goes to the other one.
+/// token with two experts of nearly one score goes to the other one. Which one does depends on the
+/// instructions: gpt_oss differs by up to 0.34, 0.19 on average, with AVX2.
 /// Two tokens of deepseek_v3 have experts whose scores differ by less than 3e-4, and here one goes
 /// elsewhere, though not in PyTorch's run (0.022). With the same weights and 14 other inputs,
 /// PyTorch's run differs by up to 0.31 in three, where a token of its own does, and else by 0.025;
@@ -192,7 +193,7 @@ Bf16Bounds bf16_bounds(const std::string& model) {
   if (model == "mixtral") return {.one = 0.15};
   if (model == "deepseek_v3") return {.one = 0.2, .mean = 0.08};
   if (model == "qwen2_moe") return {.one = 0.25};
-  if (model.starts_with("gpt_oss")) return {.one = 0.3, .mean = 0.15};
+  if (model.starts_with("gpt_oss")) return {.one = 0.4, .mean = 0.22};
   return model == "bert_masked_lm_untied" ? Bf16Bounds{.one = 0.15, .mean = 0.1} : Bf16Bounds{};
 }
 /// Smaller norms are rounding in fp64: the K part of a bias without rotary positions.
