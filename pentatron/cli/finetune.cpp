@@ -46,6 +46,16 @@ std::string settings_text(const std::vector<trainer::ChosenSetting>& chosen) {
   return text;
 }
 
+/// Before the model is read: that the folder is one, or can become one.
+void check_folder(const std::string& out) {
+  std::filesystem::path there = out;
+  std::error_code error;
+  while (!there.empty() && !std::filesystem::exists(there, error)) there = there.parent_path();
+  if (!there.empty() && !std::filesystem::is_directory(there, error))
+    raise<ConfigError>("--out {} cannot be a folder: {} is a file\n  try: another --out", out,
+                       there.string());
+}
+
 int finetune(FinetuneArguments& arguments) {
   trainer::FinetuneRequest& request = arguments.request;
   if (!(request.epochs > 0 && request.epochs <= 1e6))
@@ -54,6 +64,7 @@ int finetune(FinetuneArguments& arguments) {
   for (const std::string& text : request.overrides)
     if (text.find('=') == std::string::npos)
       raise<ConfigError>("{} is not a key=value setting\n  try: optimizer.lr=0.0001", text);
+  check_folder(request.out);
   Ranks ranks = find_ranks(arguments.ranks);
   request.world_size = ranks.size;
   const trainer::FinetuneRun run = trainer::make_finetune_run(request);

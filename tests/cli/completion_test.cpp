@@ -71,7 +71,7 @@ TEST_F(Completion, OffersKeysAndTheirValues) {
   EXPECT_THAT(offered("train optim"), ElementsAre("optimizer."));
   EXPECT_THAT(offered("train optimizer.lr"), ElementsAre("optimizer.lr="));
   EXPECT_THAT(offered("train a.yaml dty"), ElementsAre("dtype="));
-  EXPECT_THAT(offered("train dtype ="), ElementsAre("fp64", "fp32", "bf16"));
+  EXPECT_THAT(offered("train dtype ="), ElementsAre("fp64", "fp32", "bf16", "fp16"));
   EXPECT_THAT(offered("train dtype = b"), ElementsAre("bf16"));
   EXPECT_THAT(offered("train seed=3 logger.plot = t"), ElementsAre("true"));
   EXPECT_THAT(offered("train model.preset = gpt2_12"), ElementsAre("gpt2_124m"));

@@ -87,6 +87,7 @@ TEST_F(ExitStatus, IsOneForInputThatIsMissingAndTwoForAConfiguration) {
       {"train none.yaml", 2},
       {"config show none.yaml", 2},
       {"config diff none.yaml", 2},
+      {"finetune none none.jsonl --out x", 1},
       {"evaluate none --text ab", 1},
       {"generate none --prompt ab", 1},
       {"chat none", 1},
@@ -145,7 +146,7 @@ TEST_F(ExitStatus, IsTwoForACommandLineThatCannotBeReadWithTheWayOut) {
     const char *arguments, *message, *remedy;
   };
   for (const Case& c : std::vector<Case>{
-           {"", "pentatron needs a command: train, evaluate", "pentatron --help"},
+           {"", "pentatron needs a command: train, finetune, evaluate", "pentatron --help"},
            {"trian", "trian is not a command of pentatron", "pentatron train"},
            {"trian --help", "trian is not a command of pentatron", "pentatron train"},
            {"corpus", "pentatron corpus needs a command: merge, split", "pentatron corpus --help"},

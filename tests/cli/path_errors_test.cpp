@@ -137,6 +137,7 @@ class PathErrors : public test::ProgramFolder {
       {"--output ", "tokenize --train-bpe 300 --input texts.jsonl --output {}"},
       {"--output ", "corpus merge corpus_text_document corpus_text_document --output {}"},
       {"--output ", "corpus split corpus_text_document --shares 1,1 --output {}"},
+      {"--out ", "finetune model texts.jsonl --out {}"},
       {"--out ", "inspect quantize --recipe mxfp8_1x32 --in '" PENTATRON_TEST_DATA
                  "/kernels/quantize/ties_e2m1.safetensors' --out {}"},
       {"--out ", "evaluate model --tasks '" PENTATRON_TEST_DATA
@@ -191,10 +192,11 @@ TEST_F(PathErrors, AreTriedForEveryKeyThatNamesAFile) {
 }
 
 TEST_F(PathErrors, AreTriedForEveryOptionThatTakesAFile) {
-  const std::set<std::string> texts = {"--text",           "--text-key", "--label-key", "--prompt",
-                                       "--stop",           "--system",   "--json-keys", "--pattern",
-                                       "--split",          "--title",    "--format",    "--dtype",
-                                       "--max-shard-size", "--tasks"};
+  const std::set<std::string> texts = {
+      "--text",   "--text-key",  "--label-key",      "--prompt", "--stop",
+      "--system", "--json-keys", "--pattern",        "--split",  "--title",
+      "--format", "--dtype",     "--max-shard-size", "--tasks",  "--name",
+      "--listen", "--max-body",  "--token-file"}; // serving_test
   const Json table = parse_json(run("config commands"), "table");
   for (const Json& command : table["commands"]) {
     std::vector<std::pair<std::string, Json>> all = {{command["name"], command}};

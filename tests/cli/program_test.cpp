@@ -323,7 +323,7 @@ TEST_F(Program, SuggestsOnlyWhatIsNear) {
     const char *typed, *suggested;
   };
   for (const Case& c : {Case{"device=gpu", "try: device=auto\n"},
-                        {"dtype=fp16", "try: dtype=bf16\n"},
+                        {"dtype=float16", "try: dtype=fp16\n"},
                         {"dtype=float32", "try: dtype=fp32\n"},
                         {"a=1", "try: one of model, train,"},
                         {"lr=1", "try: optimizer.lr\n"},

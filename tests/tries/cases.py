@@ -189,6 +189,7 @@ CASES = [
             TEXT + """logger.sample_prompts='["{\\"messages\\": [{\\"role\\": \\"user\\", \\"content\\": \\"Hello\\"}]}"]'"""}),
     ("a base in 8 bits in narrow parts", MOCK + "--ranks 2 parallel.tensor_model_parallel_size=2 peft.type=lora peft.base_dtype=int8", {
         "a smaller parallel.tensor_model_parallel_size": MOCK + "peft.type=lora peft.base_dtype=int8"}),
+    ("a run in a file", FINETUNE.replace("--out new", "--out words.txt/new"), {"another --out": FINETUNE}),
     ("no epoch", FINETUNE + "--epochs 0", {}),
     ("a file behind the data", FINETUNE + "words.txt", {"optimizer.lr=0.0001": FINETUNE + "optimizer.lr=0.0001"}),
     ("finetuning of an encoder", FINETUNE.replace("texts", "encoder"), {"pentatron train": f"pentatron train {ENCODER} checkpoint.save=new"}),
