@@ -61,8 +61,6 @@ constexpr Synonym kSynonyms[] = {
     {"bfloat16", "bf16"},
     {"half", "fp16"},
     {"float16", "fp16"},
-    {"half", "bf16"}, // the 16-bit type where there is no fp16
-    {"float16", "bf16"},
     {"fp16", "bf16"},
     {"float", "fp32"},
     {"float32", "fp32"},
