@@ -146,7 +146,9 @@ class Outputs : public test::ProgramFolder, public testing::WithParamInterface<C
     std::ofstream(folder / "question.txt") << "hello\n";
     test::make_letter_model(folder / "talker"); // it has a chat template
     std::ofstream examples(folder / "examples.jsonl");
-    for (int i = 0; i < 4; ++i) examples << R"({"prompt": "hello", "completion": "world"})" << "\n";
+    for (int i = 0; i < 4; ++i)
+      examples << R"({"prompt": "hello", "completion": "world"})"
+               << "\n";
     fs::create_directory(folder / "run");
     std::ofstream(folder / "run/metrics.jsonl")
         << "{\"iteration\":1,\"loss\":4}\n{\"iteration\":2,\"loss\":3}\n";
