@@ -61,6 +61,8 @@ constexpr Synonym kSynonyms[] = {
     {"bfloat16", "bf16"},
     {"half", "fp16"},
     {"float16", "fp16"},
+    {"half", "bf16"}, // the 16-bit type where there is no fp16
+    {"float16", "bf16"},
     {"fp16", "bf16"},
     {"float", "fp32"},
     {"float32", "fp32"},
@@ -111,9 +113,13 @@ bool has_words(std::string_view text, std::string_view part) {
 std::optional<size_t> nearness(std::string_view typed, std::string_view candidate) {
   const std::string a = folded(typed), b = folded(candidate);
   if (a.empty()) return std::nullopt;
-  const bool synonym = std::ranges::any_of(
-      kSynonyms, [&](const Synonym& s) { return s.typed == a && s.meant == b; });
-  if (a == b || synonym) return 0;
+  if (a == b) return 0;
+  size_t earlier = 0; // of several meanings the first is the nearest
+  for (const Synonym& synonym : kSynonyms) {
+    if (synonym.typed != a) continue;
+    if (synonym.meant == b) return earlier;
+    ++earlier;
+  }
   const size_t longer = std::max(a.size(), b.size());
   const size_t limit = longer >= 5 ? longer / 3 : a[0] == b[0] && longer > 2 ? 1 : 0;
   std::optional<size_t> best;

@@ -73,6 +73,8 @@ TEST(Nearest, KnowsOtherWords) {
   EXPECT_EQ(nearest("bfloat16", types), "bf16");
   EXPECT_EQ(nearest("fp16", types), "bf16");
   EXPECT_EQ(nearest("half", types), "bf16");
+  EXPECT_EQ(nearest("half", std::vector<std::string>{"bf16", "fp16"}), "fp16");
+  EXPECT_EQ(nearest("float16", std::vector<std::string>{"bf16", "fp16"}), "fp16");
   EXPECT_EQ(nearest("float32", types), "fp32");
   EXPECT_EQ(nearest("fp8", types), "");
 }
