@@ -192,7 +192,7 @@ CASES = [
     ("a run in a file", FINETUNE.replace("--out new", "--out words.txt/new"), {"another --out": FINETUNE}),
     ("no epoch", FINETUNE + "--epochs 0", {}),
     ("a file behind the data", FINETUNE + "words.txt", {"optimizer.lr=0.0001": FINETUNE + "optimizer.lr=0.0001"}),
-    ("finetuning of an encoder", FINETUNE.replace("texts", "encoder"), {"pentatron train": f"pentatron train {ENCODER} checkpoint.save=new"}),
+    ("finetuning of an encoder", FINETUNE.replace("texts texts", "encoder texts") + "dataset.type=bert", {"pentatron train": f"pentatron train {ENCODER} checkpoint.save=new"}),
     ("samples of nothing", "pentatron inspect samples --index 0 --sequence-length 8", {"--prefix PREFIX": SAMPLES + "--index 0"}),
     ("examples without a tokenizer", "pentatron inspect samples --sft chats.jsonl --index 0", {"--tokenizer PATH": "pentatron inspect samples --sft chats.jsonl --index 0 --tokenizer bytes"}),
     ("an example that is not there", "pentatron inspect samples --sft chats.jsonl --tokenizer bytes --index 60", {}),
@@ -237,7 +237,7 @@ CASES = [
         "train.on_nan=skip": MOCK + "optimizer.lr=1e30 train.train_iters=8 train.on_nan=skip"}),
     # cli
     ("precision of a preset", MOCK + "model.preset=gpt2_124 --dry-run", {}),
-    ("unknown value", MOCK + "dtype=fp16", {}),
+    ("unknown value", MOCK + "dtype=float16", {}),
     ("limit of no gate", MOCK + "model.activation_func=gelu model.activation_func_clamp_value=7", {}),
     ("unknown key", MOCK.replace("train.seq_length", "seq_length"), {}),
     ("option of Megatron", MOCK + "--moe-router-topk 3 model.num_moe_experts=4", {
