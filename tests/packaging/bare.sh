@@ -73,7 +73,7 @@ in_root off "mv /opt/bundle/pentatron /opt/elsewhere
   grep '^torch  ' doctor.txt"
 
 say "without torch: files, and a refusal that says what to try"
-in_root off "pentatron inspect --help >/dev/null
+in_root off "pentatron tokenize --help >/dev/null
   if pentatron train $TINY 2>message; then exit 1; fi
   cat message
   grep -q \"try: pip install 'torch==2.11\" message"
