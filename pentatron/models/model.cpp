@@ -71,8 +71,7 @@ void Model::assemble(const std::function<std::unique_ptr<nn::Segment>(int64_t)>&
       segments.push_back({.segment = make(i), .ports = spec_.ports(i)});
     chunks_.emplace_back(std::move(segments), spec_.flows.size(),
                          nn::ChunkOptions{.first_unit = stage.begin,
-                                          .recompute = build_.recompute,
-                                          .recompute_activations = build_.recompute_activations});
+                                          .recompute = build_.recompute});
   }
 }
 

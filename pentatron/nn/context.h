@@ -18,6 +18,7 @@
 #include "pentatron/nn/adapter.h"
 #include "pentatron/nn/kv_cache.h"
 #include "pentatron/nn/param.h"
+#include "pentatron/nn/recomputed_parts.h"
 
 namespace pentatron::nn {
 
@@ -192,8 +193,8 @@ struct ForwardContext {
   uint64_t seed = 0;      ///< of dropout
   bool training = false;  ///< dropout is on
   bool count_uses = true; ///< false in a recomputation: its uses were counted by the first pass
-  bool recompute_activations = false; ///< an MLP keeps its activation's input only
-  bool check_finite = false;          ///< name the first layer with a NaN or infinity in `state`
+  Parts recomputed;          ///< parts of layers that are made again in backward
+  bool check_finite = false; ///< name the first layer with a NaN or infinity in `state`
 
   const ExpertLoads* expert_loads = nullptr; ///< of the last step that changed the model
 

@@ -22,9 +22,12 @@ thread_local RecomputedModule* t_running = nullptr; // that runs again
 class RecomputedModule final : public SlotSource,
                                public std::enable_shared_from_this<RecomputedModule> {
  public:
-  RecomputedModule(ModuleFn fn, const std::vector<at::Tensor>& inputs, const ForwardContext& ctx)
+  RecomputedModule(ModuleFn fn, const std::vector<at::Tensor>& inputs, const ForwardContext& ctx,
+                   ModuleInputs kept)
       : fn_(std::move(fn)), ctx_(ctx),
-        inputs_(std::make_shared<Saved>("recomputed_module", inputs, std::vector<at::Tensor>())) {
+        inputs_(std::make_shared<Saved>("recomputed_module", inputs, std::vector<at::Tensor>())),
+        kept_(kept) {
+    if (kept_ == ModuleInputs::kMadeAgain) detail::claim(inputs_);
     detail::keep(inputs_);
     ctx_.count_uses = false;
     for (const at::Tensor& x : inputs)
@@ -37,6 +40,8 @@ class RecomputedModule final : public SlotSource,
   bool is_input(const at::Tensor& x) const {
     return std::ranges::count(input_storages_, x.storage().unsafeGetStorageImpl()) > 0;
   }
+  /// Whether an operator inside keeps it, whoever has made it.
+  bool keeps(const at::Tensor& x) const { return kept_ == ModuleInputs::kKept && is_input(x); }
   void first_run_is_over() { input_storages_.clear(); }
   bool has_run_again() const { return !fn_; }
 
@@ -127,6 +132,7 @@ class RecomputedModule final : public SlotSource,
   ModuleFn fn_;
   ForwardContext ctx_;
   std::shared_ptr<Saved> inputs_;
+  ModuleInputs kept_;
   std::vector<const c10::StorageImpl*> input_storages_; // during the first run
   std::vector<Inside> inside_;                          // every slot, in order
   std::vector<Behind> behind_;
@@ -166,7 +172,7 @@ void claim(const std::shared_ptr<Saved>& saved) {
   if (t_open != nullptr) t_open->claim(saved);
   for (size_t i = 0; i < saved->size(); ++i) {
     const at::Tensor& x = saved->held(i);
-    if (!x.defined() || (t_open != nullptr && t_open->is_input(x))) continue;
+    if (!x.defined() || (t_open != nullptr && t_open->keeps(x))) continue;
     for (const RecomputedOutput& output : t_outputs) {
       if (output.storage != x.storage().unsafeGetStorageImpl() || output.type != x.scalar_type() ||
           output.module->has_run_again())
@@ -188,9 +194,9 @@ void forget_outputs() {
 } // namespace detail
 
 std::vector<at::Tensor> recompute_module(const ModuleFn& fn, const std::vector<at::Tensor>& inputs,
-                                         const ForwardContext& ctx) {
+                                         const ForwardContext& ctx, ModuleInputs kept) {
   if (!grad_enabled() || t_open != nullptr) return fn(inputs, ctx);
-  const auto module = std::make_shared<RecomputedModule>(fn, inputs, ctx);
+  const auto module = std::make_shared<RecomputedModule>(fn, inputs, ctx, kept);
   struct Opened {
     explicit Opened(RecomputedModule* module) { t_open = module; }
     ~Opened() { t_open = nullptr; }
@@ -203,6 +209,12 @@ std::vector<at::Tensor> recompute_module(const ModuleFn& fn, const std::vector<a
   remember_outputs_of(module, outputs);
   module->first_run_is_over();
   return outputs;
+}
+
+std::vector<at::Tensor> run_part(Part part, const ModuleFn& fn,
+                                 const std::vector<at::Tensor>& inputs, const ForwardContext& ctx) {
+  if (!ctx.recomputed.has(part)) return fn(inputs, ctx);
+  return recompute_module(fn, inputs, ctx, ModuleInputs::kMadeAgain);
 }
 
 } // namespace pentatron::nn

@@ -31,7 +31,7 @@ class Segment {
   /// Not called in a pass in which its stream has no tokens; what it gives is undefined then.
   /// `taken` in the order of Ports::takes.
   virtual Output forward(const std::vector<at::Tensor>& taken, const ForwardContext& ctx) const = 0;
-  /// Whether recompute=full runs it again in backward. A layer is; the embedding and the head are
+  /// Whether Recomputation::layers runs it again in backward. A layer is; the embedding and the head are
   /// not.
   virtual bool recomputable() const { return false; }
 };
@@ -57,9 +57,7 @@ class Tape {
 
 struct ChunkOptions {
   int64_t first_unit = 0; ///< number of the first segment among the units of the ParamStore
-  bool recompute =
-      false; ///< keep only inputs of recomputable segments and run them again in backward
-  bool recompute_activations = false; ///< ForwardContext::recompute_activations
+  Recomputation recompute = {}; ///< layers are the recomputable segments
 };
 
 struct ConnectedSegment {
@@ -96,11 +94,25 @@ class Chunk {
     std::vector<bool> wanted; ///< by flow
   };
 
+  /// Segments whose forward pass backward runs again, from what the first of them takes.
+  struct Group {
+    size_t begin = 0, end = 0;
+    std::vector<int> takes; ///< flows from before the group
+  };
+  void make_groups();
+  /// The group that segment i is in; null: what it keeps stays.
+  const Group* group_of(size_t i) const;
+  /// The records of a group's segments, made again.
+  void run_again(const Group& group, ForwardContext& ctx, ParamStore& store, Tape& tape) const;
+
+  Segment::Output run_recorded(size_t i, std::vector<at::Tensor> taken, ForwardContext& ctx,
+                               Tape& tape) const;
   Segment::Output run(const ConnectedSegment& place, const std::vector<at::Tensor>& taken,
                       ForwardContext& ctx) const;
 
   std::vector<ConnectedSegment> segments_;
   std::vector<Reach> reach_; ///< of backward, by segment
+  std::vector<Group> groups_;
   size_t flows_;
   ChunkOptions options_;
 };

@@ -18,6 +18,7 @@
 #include "pentatron/data/config.h"
 #include "pentatron/evaluation/config.h"
 #include "pentatron/models/model_config.h"
+#include "pentatron/nn/recomputed_parts.h"
 #include "pentatron/optim/batch_size_schedule.h"
 #include "pentatron/optim/lr_schedule.h"
 #include "pentatron/optim/optimizer_config.h"
@@ -47,11 +48,17 @@ constexpr auto enum_names(KernelChoice) {
                     config::name(KernelChoice::kOrder, "order")};
 }
 
-enum class Recompute : uint8_t { kNone, kSelective, kFull };
+enum class Recompute : uint8_t { kNone, kSelective, kFull, kAuto };
 constexpr auto enum_names(Recompute) {
   return std::array{config::name(Recompute::kNone, "none"),
                     config::name(Recompute::kSelective, "selective"),
-                    config::name(Recompute::kFull, "full")};
+                    config::name(Recompute::kFull, "full"), config::name(Recompute::kAuto, "auto")};
+}
+
+enum class RecomputeMethod : uint8_t { kUniform, kBlock };
+constexpr auto enum_names(RecomputeMethod) {
+  return std::array{config::name(RecomputeMethod::kUniform, "uniform"),
+                    config::name(RecomputeMethod::kBlock, "block")};
 }
 
 enum class OnNan : uint8_t { kStop, kSkip };
@@ -79,6 +86,10 @@ struct TrainConfig {
   std::vector<int64_t> rampup_batch_size;
   bool remove_padding = false;
   Recompute recompute = Recompute::kNone;
+  std::vector<nn::Part> recompute_modules = {nn::Part::kMlpActivation, nn::Part::kMoeActivation};
+  RecomputeMethod recompute_method = RecomputeMethod::kUniform;
+  int64_t recompute_num_layers = 1;
+  double recompute_memory_limit = 0;
   std::vector<std::string> freeze;
   int64_t eval_interval = 0;
   int64_t eval_iters = 10;
@@ -123,9 +134,27 @@ struct TrainConfig {
               "do not compute the padding behind the real tokens of samples, which changes no "
               "result; for dataset.type bert, t5, classification and batches"),
         field("recompute", &C::recompute,
-              "activation recomputation in the backward pass; selective: recompute the activation "
-              "function of each MLP, which costs little time; full: store only the input of each "
-              "layer and recompute the rest"),
+              "activation recomputation in the backward pass, which takes time and saves memory; "
+              "selective: recompute the parts of layers in recompute_modules; full: recompute whole "
+              "layers; auto: whatever takes the least time and fits in recompute_memory_limit"),
+        field("recompute_modules", &C::recompute_modules,
+              "recompute=selective: parts of layers to recompute; the activation functions (mlp_act, "
+              "moe_act) and layernorm cost little time, core_attn, mla_up_proj and shared_experts "
+              "more, mlp and moe most"),
+        field("recompute_method", &C::recompute_method,
+              "recompute=full: which layers; uniform: all, in groups of recompute_num_layers, where "
+              "only the input of a group is stored; block: the first recompute_num_layers layers of "
+              "each pipeline stage"),
+        field("recompute_num_layers", &C::recompute_num_layers,
+              "recompute=full: number of layers in a group (uniform) or of layers to recompute in "
+              "each stage (block)")
+            .size()
+            .unit("layers"),
+        field("recompute_memory_limit", &C::recompute_memory_limit,
+              "recompute=auto: memory that the run may take on one rank; 0: an equal share of the "
+              "machine's free memory")
+            .min(0)
+            .unit("MiB"),
         field("freeze", &C::freeze,
               "names of parameters that are not trained, with wildcards, such as [\"embedding.*\", "
               "\"layers.[0-3].*\"]; they need no memory for gradients and optimizer state"),

@@ -37,6 +37,7 @@ struct MemoryPlan {
   double frozen_parameters = 0; ///< of these, by train.freeze
   double rank_parameters = 0;   ///< of the rank that holds most
   RankMemory rank;              ///< of the rank that needs most
+  double recomputed = 0;        ///< FLOPs of a microbatch that one rank computes again, at most
   double machine = 0;           ///< of all ranks and processes of this machine
 };
 /// Source: nn/cost.h for what backward keeps, parallel/ddp for what is split.

@@ -38,6 +38,7 @@
 #include "pentatron/trainer/loss_scaling.h"
 #include "pentatron/trainer/metrics/cpu_share.h"
 #include "pentatron/trainer/notices.h"
+#include "pentatron/trainer/recompute.h"
 #include "pentatron/trainer/reporter.h"
 #include "pentatron/trainer/resume.h"
 #include "pentatron/trainer/run_data.h"
@@ -157,8 +158,7 @@ void Trainer::State::build_model() {
                  .experts = {.kind = config.parallel.moe_token_dispatcher_type,
                              .overlap_shared = config.comm_overlap.moe_shared_expert},
                  .context = parallelize::context_parallel(config.parallel, groups),
-                 .recompute = config.train.recompute == Recompute::kFull,
-                 .recompute_activations = config.train.recompute == Recompute::kSelective,
+                 .recompute = recomputation(config.train),
                  .adapters = plan_adapters(config)},
        .device = device,
        .max_sequence = *std::ranges::max_element(lengths),
@@ -532,7 +532,7 @@ TrainReport Trainer::State::train(Reporter& reporter) {
          .experts = layer_loads(s.model.model->spec().expert_layers, result.expert_counts),
          .lr = options.lr,
          .step_time_s = monotonic_s() - step_begin,
-         .flops = result.loss ? step_flops(c, *s.model.model, samples, result.totals) : StepFlops{},
+         .flops = result.loss ? step_flops(c, *s.model.model, std::ssize(s.plan.stages), samples, result.totals) : StepFlops{},
          .data_wait = s.loader->wait_share(),
          .finite = overflow ? has_loss : result.finite,
          .too_large = result.too_large,

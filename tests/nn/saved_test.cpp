@@ -243,7 +243,7 @@ TEST(SavedTensors, OfATapeAreInputsAndWhatOperatorsKeep) {
     std::vector<std::unique_ptr<Segment>> segments;
     for (int i = 0; i < 2; ++i) segments.push_back(std::make_unique<KeepingSegment>(w));
     const Chunk chunk =
-        test::chain(std::move(segments), {.recompute = recompute}, /*takes=*/true, /*gives=*/true);
+        test::chain(std::move(segments), {.recompute = {.layers = recompute}}, /*takes=*/true, /*gives=*/true);
     struct Resident final : ParamStore {
       void acquire(int64_t, nn::Pass) override {}
       void release(int64_t, nn::Pass) override {}
