@@ -76,10 +76,9 @@ at::Tensor CrossAttention::attend(const at::Tensor& x, const Memory& memory,
   const at::Tensor q = q_.forward(x, ctx).unflatten(1, {-1, options_.head_size});
   const auto core = [this, &memory_layout](const std::vector<at::Tensor>& in,
                                            const nn::ForwardContext& c) {
-    return std::vector<at::Tensor>{core_attention({in[0], in[1], in[2]},
-                                                  c.layout->cross_attention(memory_layout), core_,
-                                                  c)
-                                       .out};
+    return std::vector<at::Tensor>{
+        core_attention({in[0], in[1], in[2]}, c.layout->cross_attention(memory_layout), core_, c)
+            .out};
   };
   return proj_.forward(
       nn::run_part(nn::Part::kCoreAttention, core, {q, memory.k, memory.v}, ctx)[0], ctx);

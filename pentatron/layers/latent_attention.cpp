@@ -262,8 +262,7 @@ nn::Cost LatentAttention::cost(const AttentionOptions& o, const nn::LayerShape& 
   cost.flops_of(nn::Part::kCoreAttention) = cost.forward_attention_flops;
   // In their place the rotary keys are kept.
   cost.bytes_of(nn::Part::kMlaUpProj) =
-      shape.element_bytes * t *
-          (s.query_rank + n * (2 * keys + s.value_size) - s.rotary_size) +
+      shape.element_bytes * t * (s.query_rank + n * (2 * keys + s.value_size) - s.rotary_size) +
       (s.query_rank > 0 ? shape.acc_bytes * t : 0);
   cost.flops_of(nn::Part::kMlaUpProj) =
       2.0 * static_cast<double>(t) *

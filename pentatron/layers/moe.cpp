@@ -131,10 +131,9 @@ at::Tensor Moe::of_experts(const parallel::Dispatch::Arrived& arrived,
   if (fc1_adapter_ != nullptr) up = fc1_adapter_->forward(arrived.rows, ranges, up, ctx);
   const auto activate = [this](const std::vector<at::Tensor>& in, const nn::ForwardContext&) {
     const bool twice = experts_.group.size() > 1 && planted("expert_weight_applied_twice");
-    return std::vector<at::Tensor>{nn::activation(in[0], options_.expert.activation,
-                                                  options_.expert.gated,
-                                                  twice ? in[1] * in[1] : in[1],
-                                                  options_.expert.gate)};
+    return std::vector<at::Tensor>{
+        nn::activation(in[0], options_.expert.activation, options_.expert.gated,
+                       twice ? in[1] * in[1] : in[1], options_.expert.gate)};
   };
   const at::Tensor active = nn::run_part(nn::Part::kMoeActivation, activate, {up, probs}, ctx)[0];
   // The bias of the output belongs to one rank of etp; the sum of their results must have it once.

@@ -190,9 +190,9 @@ struct ForwardContext {
   /// By loss term: weight / number of targets of the whole step over all ranks, known before the
   /// first forward. A term that is not there has 1.
   std::map<std::string, double, std::less<>> loss_scales;
-  uint64_t seed = 0;      ///< of dropout
-  bool training = false;  ///< dropout is on
-  bool count_uses = true; ///< false in a recomputation: its uses were counted by the first pass
+  uint64_t seed = 0;         ///< of dropout
+  bool training = false;     ///< dropout is on
+  bool count_uses = true;    ///< false in a recomputation: its uses were counted by the first pass
   Parts recomputed;          ///< parts of layers that are made again in backward
   bool check_finite = false; ///< name the first layer with a NaN or infinity in `state`
 

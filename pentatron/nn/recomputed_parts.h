@@ -24,10 +24,14 @@ enum class Part : uint8_t {
 inline constexpr size_t kNumParts = 8;
 constexpr auto enum_names(Part) {
   using config::name;
-  return std::array{name(Part::kCoreAttention, "core_attn"), name(Part::kMlpActivation, "mlp_act"),
-                    name(Part::kMoeActivation, "moe_act"),   name(Part::kNorm, "layernorm"),
-                    name(Part::kMlaUpProj, "mla_up_proj"),   name(Part::kMlp, "mlp"),
-                    name(Part::kMoe, "moe"),                 name(Part::kSharedExperts, "shared_experts")};
+  return std::array{name(Part::kCoreAttention, "core_attn"),
+                    name(Part::kMlpActivation, "mlp_act"),
+                    name(Part::kMoeActivation, "moe_act"),
+                    name(Part::kNorm, "layernorm"),
+                    name(Part::kMlaUpProj, "mla_up_proj"),
+                    name(Part::kMlp, "mlp"),
+                    name(Part::kMoe, "moe"),
+                    name(Part::kSharedExperts, "shared_experts")};
 }
 
 /// A set of parts.

@@ -31,8 +31,8 @@ class Segment {
   /// Not called in a pass in which its stream has no tokens; what it gives is undefined then.
   /// `taken` in the order of Ports::takes.
   virtual Output forward(const std::vector<at::Tensor>& taken, const ForwardContext& ctx) const = 0;
-  /// Whether Recomputation::layers runs it again in backward. A layer is; the embedding and the head are
-  /// not.
+  /// Whether Recomputation::layers runs it again in backward. A layer is; the embedding and the
+  /// head are not.
   virtual bool recomputable() const { return false; }
 };
 
@@ -56,7 +56,7 @@ class Tape {
 };
 
 struct ChunkOptions {
-  int64_t first_unit = 0; ///< number of the first segment among the units of the ParamStore
+  int64_t first_unit = 0;       ///< number of the first segment among the units of the ParamStore
   Recomputation recompute = {}; ///< layers are the recomputable segments
 };
 

@@ -21,6 +21,7 @@
 #include "pentatron/trainer/memory_plan.h"
 #include "pentatron/trainer/metrics/hardware.h"
 #include "pentatron/trainer/precision.h"
+#include "pentatron/trainer/recompute.h"
 #include "pentatron/trainer/run_samples.h"
 
 namespace pentatron::trainer {
@@ -314,6 +315,7 @@ void Config::validate(config::Violations& violations, std::string_view) const {
   check_data(*this, violations);
   check_pairs(*this, violations);
   check_padding(*this, violations);
+  check_recomputation(train, model, violations);
   check_eval(*this, violations);
   if (checkpoint.export_hf) {
     try {

@@ -133,18 +133,21 @@ struct TrainConfig {
         field("remove_padding", &C::remove_padding,
               "do not compute the padding behind the real tokens of samples, which changes no "
               "result; for dataset.type bert, t5, classification and batches"),
-        field("recompute", &C::recompute,
-              "activation recomputation in the backward pass, which takes time and saves memory; "
-              "selective: recompute the parts of layers in recompute_modules; full: recompute whole "
-              "layers; auto: whatever takes the least time and fits in recompute_memory_limit"),
-        field("recompute_modules", &C::recompute_modules,
-              "recompute=selective: parts of layers to recompute; the activation functions (mlp_act, "
-              "moe_act) and layernorm cost little time, core_attn, mla_up_proj and shared_experts "
-              "more, mlp and moe most"),
-        field("recompute_method", &C::recompute_method,
-              "recompute=full: which layers; uniform: all, in groups of recompute_num_layers, where "
-              "only the input of a group is stored; block: the first recompute_num_layers layers of "
-              "each pipeline stage"),
+        field(
+            "recompute", &C::recompute,
+            "activation recomputation in the backward pass, which takes time and saves memory; "
+            "selective: recompute the parts of layers in recompute_modules; full: recompute whole "
+            "layers; auto: whatever takes the least time and fits in recompute_memory_limit"),
+        field(
+            "recompute_modules", &C::recompute_modules,
+            "recompute=selective: parts of layers to recompute; the activation functions (mlp_act, "
+            "moe_act) and layernorm cost little time, core_attn, mla_up_proj and shared_experts "
+            "more, mlp and moe most"),
+        field(
+            "recompute_method", &C::recompute_method,
+            "recompute=full: which layers; uniform: all, in groups of recompute_num_layers, where "
+            "only the input of a group is stored; block: the first recompute_num_layers layers of "
+            "each pipeline stage"),
         field("recompute_num_layers", &C::recompute_num_layers,
               "recompute=full: number of layers in a group (uniform) or of layers to recompute in "
               "each stage (block)")

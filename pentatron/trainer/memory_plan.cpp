@@ -147,13 +147,14 @@ Anatomy anatomy_of(const Config& run, const nn::Coordinates& where) {
   for (int64_t i = 0; i < spec.num_segments(); ++i) {
     const models::SegmentSpec& segment = spec.segments[static_cast<size_t>(i)];
     const nn::Cost cost = models::segment_cost(small, shapes, i);
-    anatomy.kinds[segment.kind] = {.saved = by_token(cost.saved_bytes),
-                                   .freed = by_token(cost.freed_bytes(parts)),
-                                   .parts_time = (cost.recomputed_flops(parts) +
-                                                  kFlopsOfByte * static_cast<double>(cost.freed_bytes(parts))) /
-                                                 static_cast<double>(tokens),
-                                   .time = cost.forward_flops() / static_cast<double>(tokens),
-                                   .is_layer = segment.recomputed};
+    anatomy.kinds[segment.kind] = {
+        .saved = by_token(cost.saved_bytes),
+        .freed = by_token(cost.freed_bytes(parts)),
+        .parts_time = (cost.recomputed_flops(parts) +
+                       kFlopsOfByte * static_cast<double>(cost.freed_bytes(parts))) /
+                      static_cast<double>(tokens),
+        .time = cost.forward_flops() / static_cast<double>(tokens),
+        .is_layer = segment.recomputed};
   }
   const std::unique_ptr<models::Model> model =
       models::make_model(small, {.adapters = plan_adapters(small_run)});
@@ -360,9 +361,8 @@ class Planner {
     }
     const double stages = static_cast<double>(plan_.stages_of(rank).size());
     // Backward of a layer makes a gradient of about everything that it has kept.
-    const double working =
-        largest * (again.layers ? 1.0 + static_cast<double>(again.group) : 1.0) + 2 * hidden +
-        exchanged();
+    const double working = largest * (again.layers ? 1.0 + static_cast<double>(again.group) : 1.0) +
+                           2 * hidden + exchanged();
     return tokens_ * kept * live_[static_cast<size_t>(rank)] / stages +
            std::max(0.0, tokens_ * working - loss);
   }

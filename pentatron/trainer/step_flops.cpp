@@ -37,11 +37,12 @@ StepFlops step_flops(const Config& config, const models::Model& of, int64_t stag
   };
   std::map<int, Costs> kinds;
   const nn::Recomputation again = recomputation(config.train);
-  const auto layers = static_cast<double>(
-      std::ranges::count_if(spec.segments, &models::SegmentSpec::recomputed));
-  const double share = !again.layers       ? 0
-                       : again.count == 0 ? 1
-                                          : std::min(1.0, static_cast<double>(again.count * stages) / layers);
+  const auto layers =
+      static_cast<double>(std::ranges::count_if(spec.segments, &models::SegmentSpec::recomputed));
+  const double share = !again.layers ? 0
+                       : again.count == 0
+                           ? 1
+                           : std::min(1.0, static_cast<double>(again.count * stages) / layers);
   StepFlops flops;
   for (int64_t i = 0; i < spec.num_segments(); ++i) {
     const models::SegmentSpec& segment = spec.segments[static_cast<size_t>(i)];

@@ -110,7 +110,7 @@ struct Trainer::State {
 };
 
 Trainer::State::State(Config c, const comm::Group& world, std::unique_ptr<RunFolders> of_run)
-    : config(equal_config(std::move(c), world)),
+    : config(with_recomputation(equal_config(std::move(c), world), world)),
       folders(of_run ? std::move(of_run) : std::make_unique<RunFolders>(config, world)),
       plan(parallelize::plan_pipeline(config.parallel, config.model, stream_lengths(config))),
       groups(
@@ -532,7 +532,9 @@ TrainReport Trainer::State::train(Reporter& reporter) {
          .experts = layer_loads(s.model.model->spec().expert_layers, result.expert_counts),
          .lr = options.lr,
          .step_time_s = monotonic_s() - step_begin,
-         .flops = result.loss ? step_flops(c, *s.model.model, std::ssize(s.plan.stages), samples, result.totals) : StepFlops{},
+         .flops = result.loss ? step_flops(c, *s.model.model, std::ssize(s.plan.stages), samples,
+                                           result.totals)
+                              : StepFlops{},
          .data_wait = s.loader->wait_share(),
          .finite = overflow ? has_loss : result.finite,
          .too_large = result.too_large,
