@@ -71,7 +71,9 @@ void Model::assemble(const std::function<std::unique_ptr<nn::Segment>(int64_t)>&
       segments.push_back({.segment = make(i), .ports = spec_.ports(i)});
     chunks_.emplace_back(std::move(segments), spec_.flows.size(),
                          nn::ChunkOptions{.first_unit = stage.begin,
-                                          .recompute = build_.recompute});
+                                          .recompute = build_.recompute,
+                                          .offload = build_.offload,
+                                          .offloaded = build_.offloaded});
   }
 }
 

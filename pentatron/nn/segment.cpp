@@ -181,16 +181,29 @@ const Chunk::Group* Chunk::group_of(size_t i) const {
   return found == groups_.end() ? nullptr : &*found;
 }
 
+std::shared_ptr<Offload> Chunk::offload_of(size_t i) const {
+  if (options_.offload == nullptr || !segments_[i].segment->recomputable()) return nullptr;
+  const auto is_layer = [&](const ConnectedSegment& place) {
+    return place.segment->recomputable();
+  };
+  const auto at = segments_.begin() + static_cast<std::ptrdiff_t>(i);
+  const int64_t before = std::count_if(segments_.begin(), at, is_layer),
+                all = std::count_if(segments_.begin(), segments_.end(), is_layer);
+  return before < (options_.offloaded > 0 ? options_.offloaded : all - 1) ? options_.offload
+                                                                          : nullptr;
+}
+
 Flows Chunk::forward(Flows flows, ForwardContext& ctx, ParamStore& store, Tape* tape) const {
   flows.resize(flows_);
   ctx.count_uses = true;
+  if (options_.offload != nullptr && tape != nullptr) options_.offload->begin_pass();
   for (size_t i = 0; i < segments_.size(); ++i) {
     const auto& [segment, ports] = segments_[i];
     const int64_t unit = options_.first_unit + static_cast<int64_t>(i);
     ctx.differentiated = tape != nullptr && reach_[i].runs;
     const Group* const group = ctx.differentiated ? group_of(i) : nullptr;
     if (group != nullptr && group->begin == i)
-      tape->records().push_back(record_of(detached(group->takes, flows)));
+      tape->records().push_back(start_of(*group, detached(group->takes, flows)));
     std::vector<at::Tensor> taken = detached(ports.takes, flows);
     for (const int flow : ports.ends) flows[static_cast<size_t>(flow)] = at::Tensor();
     store.acquire(unit, Pass::kForward);
@@ -200,7 +213,7 @@ Flows Chunk::forward(Flows flows, ForwardContext& ctx, ParamStore& store, Tape* 
       ctx.recomputed = {};
       output = run(segments_[i], taken, ctx);
     } else {
-      output = run_recorded(i, std::move(taken), ctx, *tape);
+      output = run_recorded(i, std::move(taken), ctx, *tape, offload_of(i));
     }
     store.release(unit, Pass::kForward);
     check_finite(*segment, output, ctx);
@@ -211,16 +224,29 @@ Flows Chunk::forward(Flows flows, ForwardContext& ctx, ParamStore& store, Tape* 
 }
 
 Segment::Output Chunk::run_recorded(size_t i, std::vector<at::Tensor> taken, ForwardContext& ctx,
-                                    Tape& tape) const {
+                                    Tape& tape, const std::shared_ptr<Offload>& offload) const {
   const at::AutoGradMode grad(true);
   Tape::Record record = record_of(leaves_of(taken, segments_[i].ports, reach_[i].wanted));
   taken.clear();
   ctx.recomputed = group_of(i) == nullptr ? options_.recompute.parts : Parts();
   const SavedTensorsScope scope(record.saved);
+  if (offload != nullptr) offload->begin_layer(record.inputs);
+  const SavedHooksScope hooks(offload);
   Segment::Output output = run(segments_[i], record.inputs, ctx);
   remember_outputs(record, output);
   tape.records().push_back(std::move(record));
   return output;
+}
+
+/// A record that waits for backward to run its group: of what the group takes alone.
+Tape::Record Chunk::start_of(const Group& group, std::vector<at::Tensor> taken) const {
+  Tape::Record record;
+  const std::shared_ptr<Offload> offload = offload_of(group.begin);
+  if (offload != nullptr) offload->begin_layer({});
+  const SavedHooksScope hooks(offload);
+  const SavedTensorsScope scope(record.saved);
+  record.kept = save("input", std::move(taken));
+  return record;
 }
 
 void Chunk::run_again(const Group& group, ForwardContext& ctx, ParamStore& store,
@@ -230,7 +256,7 @@ void Chunk::run_again(const Group& group, ForwardContext& ctx, ParamStore& store
     Tape::Record start = std::move(tape.records().back());
     tape.records().pop_back();
     for (size_t k = 0; k < group.takes.size(); ++k)
-      flows[static_cast<size_t>(group.takes[k])] = start.inputs[k];
+      flows[static_cast<size_t>(group.takes[k])] = (*start.kept)[k];
   }
   if (planted("recomputation_without_dropout")) ctx.training = false;
   for (size_t i = group.begin; i < group.end; ++i) {
@@ -241,7 +267,7 @@ void Chunk::run_again(const Group& group, ForwardContext& ctx, ParamStore& store
     store.acquire(unit, last ? Pass::kBackward : Pass::kForward);
     std::vector<at::Tensor> taken = detached(ports.takes, flows);
     for (const int flow : ports.ends) flows[static_cast<size_t>(flow)] = at::Tensor();
-    give(ports, run_recorded(i, std::move(taken), ctx, tape), flows);
+    give(ports, run_recorded(i, std::move(taken), ctx, tape, nullptr), flows);
     if (!last) store.release(unit, Pass::kForward);
   }
 }

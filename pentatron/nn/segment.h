@@ -15,6 +15,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "pentatron/nn/flow.h"
+#include "pentatron/nn/offload.h"
 #include "pentatron/nn/param_store.h"
 #include "pentatron/nn/saved.h"
 
@@ -58,6 +59,9 @@ class Tape {
 struct ChunkOptions {
   int64_t first_unit = 0;       ///< number of the first segment among the units of the ParamStore
   Recomputation recompute = {}; ///< layers are the recomputable segments
+  std::shared_ptr<Offload> offload = nullptr; ///< what layers keep goes there; null: it stays
+  int64_t offloaded =
+      0; ///< layers, from the first; 0: all but the last, which backward needs first
 };
 
 struct ConnectedSegment {
@@ -100,13 +104,16 @@ class Chunk {
     std::vector<int> takes; ///< flows from before the group
   };
   void make_groups();
+  /// Hooks for what segment i keeps; null: it stays.
+  std::shared_ptr<Offload> offload_of(size_t i) const;
   /// The group that segment i is in; null: what it keeps stays.
   const Group* group_of(size_t i) const;
   /// The records of a group's segments, made again.
   void run_again(const Group& group, ForwardContext& ctx, ParamStore& store, Tape& tape) const;
 
   Segment::Output run_recorded(size_t i, std::vector<at::Tensor> taken, ForwardContext& ctx,
-                               Tape& tape) const;
+                               Tape& tape, const std::shared_ptr<Offload>& offload) const;
+  Tape::Record start_of(const Group& group, std::vector<at::Tensor> taken) const;
   Segment::Output run(const ConnectedSegment& place, const std::vector<at::Tensor>& taken,
                       ForwardContext& ctx) const;
 

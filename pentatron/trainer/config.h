@@ -25,6 +25,7 @@
 #include "pentatron/parallel/ddp/ddp_config.h"
 #include "pentatron/parallelize/parallel_config.h"
 #include "pentatron/trainer/logger_config.h"
+#include "pentatron/trainer/offload_config.h"
 #include "pentatron/trainer/precision_config.h"
 #include "pentatron/trainer/profiling_config.h"
 
@@ -293,6 +294,7 @@ struct Config {
   CheckpointConfig checkpoint;
   LoggerConfig logger;
   evaluation::EvalConfig eval;
+  OffloadConfig offload;
   ProfilingConfig profiling;
   MixedPrecisionConfig mixed_precision;
   DeviceKind device = DeviceKind::kAuto;
@@ -322,6 +324,8 @@ struct Config {
             .on_resume(OnResume::kIgnored),
         field("logger", &C::logger, "logging and metrics").on_resume(OnResume::kIgnored),
         field("eval", &C::eval, "scores on tasks").on_resume(OnResume::kIgnored),
+        field("offload", &C::offload, "activations that leave memory until backward needs them")
+            .on_resume(OnResume::kIgnored),
         field("profiling", &C::profiling, "performance traces"),
         field("mixed_precision", &C::mixed_precision, "low precision in products, loss scale"),
         field("device", &C::device,

@@ -339,12 +339,28 @@ class Planner {
     return whole;
   }
 
+  /// Of the rank's layers.
+  double offloaded_share(int rank) const {
+    if (!c_.offload.activations) return 0;
+    double all = 0, gone = 0;
+    for (const SegmentRange& stage : plan_.stages_of(rank)) {
+      double layers = 0;
+      for (int64_t i = stage.begin; i < stage.end; ++i)
+        layers += spec_.segments[static_cast<size_t>(i)].recomputed;
+      const auto wanted = static_cast<double>(c_.offload.num_layers);
+      all += layers;
+      gone += wanted > 0 ? std::min(wanted, layers) : std::max(0.0, layers - 1);
+    }
+    return all > 0 ? gone / all : 0;
+  }
+
   /// The memory of the loss is free again when the layers' backward begins.
   double activations(int rank, double loss) const {
     const double hidden = types_.element * static_cast<double>(c_.model.hidden_size);
     const nn::Recomputation again = recomputation(c_.train);
     Held active = held(rank), whole = recomputed_layers(rank);
     for (const auto& [kind, count] : frozen_[static_cast<size_t>(rank)].idle) active[kind] -= count;
+    const double away = offloaded_share(rank);
     double kept = 0, largest = 0;
     for (const auto& [kind, count] : active) {
       const Kind& one = anatomy_.kinds.at(kind);
@@ -354,15 +370,16 @@ class Planner {
         input /= tp_;
       }
       if (one.is_layer) largest = std::max(largest, saved);
-      const double layers = std::min(count, whole[kind]);
-      // The parts are made again for one layer after the other.
-      kept += (count - layers) * (saved - one.freed) +
-              layers * input / static_cast<double>(again.group);
+      const double layers = std::min(count, whole[kind]), stays = one.is_layer ? 1 - away : 1;
+      // The parts are made again for one layer after the other. Inputs of layers that do not run
+      // again never leave.
+      kept += (count - layers) * (stays * (saved - one.freed) + (1 - stays) * input) +
+              layers * stays * input / static_cast<double>(again.group);
     }
     const double stages = static_cast<double>(plan_.stages_of(rank).size());
     // Backward of a layer makes a gradient of about everything that it has kept.
     const double working = largest * (again.layers ? 1.0 + static_cast<double>(again.group) : 1.0) +
-                           2 * hidden + exchanged();
+                           (away > 0 ? largest : 0) + 2 * hidden + exchanged();
     return tokens_ * kept * live_[static_cast<size_t>(rank)] / stages +
            std::max(0.0, tokens_ * working - loss);
   }

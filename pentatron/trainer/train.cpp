@@ -150,6 +150,12 @@ void Trainer::State::open_data() {
     log::shared_warning("{}", notice);
 }
 
+/// Of one rank.
+static std::shared_ptr<nn::Offload> offload_of(const OffloadConfig& config, at::Device device) {
+  if (!config.activations) return nullptr;
+  return device.is_cpu() ? nn::offload_to_file(config.dir) : nn::offload_to_host();
+}
+
 void Trainer::State::build_model() {
   model = parallelize::make_training_model(
       {.config = config.model,
@@ -159,6 +165,8 @@ void Trainer::State::build_model() {
                              .overlap_shared = config.comm_overlap.moe_shared_expert},
                  .context = parallelize::context_parallel(config.parallel, groups),
                  .recompute = recomputation(config.train),
+                 .offload = offload_of(config.offload, device),
+                 .offloaded = config.offload.num_layers,
                  .adapters = plan_adapters(config)},
        .device = device,
        .max_sequence = *std::ranges::max_element(lengths),

@@ -248,7 +248,8 @@ inline const std::map<std::string, Effect> kEffects = {
     {"train.recompute_method", {"train.recompute_method=block", {"train.recompute=full"}}},
     {"train.recompute_num_layers",
      {"train.recompute_num_layers=2", {"train.recompute=full", "train.recompute_method=block"}}},
-    {"train.recompute_memory_limit", {"train.recompute_memory_limit=0.1", {"train.recompute=auto"}}},
+    {"train.recompute_memory_limit",
+     {"train.recompute_memory_limit=0.1", {"train.recompute=auto"}}},
     {"train.remove_padding", {"train.remove_padding=true", kBert}},
     {"train.freeze", {"train.freeze=[\"embedding.*\"]"}},
     {"peft.type", {"peft.type=lora"}},
@@ -388,6 +389,8 @@ inline const std::map<std::string, Effect> kEffects = {
     {"logger.tensorboard", {"logger.tensorboard=true"}},
     {"logger.plot", {"logger.plot=true"}},
     {"logger.peak_tflops", {"logger.peak_tflops=2"}},
+    {"offload.dir",
+     {"offload.dir={}/elsewhere/away", {"offload.activations=true", "offload.dir={}/away"}}},
     {"profiling.trace", {"profiling.trace=true"}},
     {"profiling.trace_start", {"profiling.trace_start=2", {"profiling.trace=true"}}},
     {"profiling.trace_steps",
@@ -445,6 +448,8 @@ inline const std::map<std::string, Effect> kLayoutEffects = {
 };
 
 inline const std::map<std::string, Elsewhere> kElsewhere = {
+    {"offload.activations", {"changes memory alone, and needs a folder: recompute_test.cpp"}},
+    {"offload.num_layers", {"changes memory alone: recompute_test.cpp"}},
     {"eval.tasks", {"lines of metrics.jsonl: TaskRun.ScoresTasksDuringTraining"}},
     {"eval.interval", {"lines of metrics.jsonl: TaskRun.ScoresTasksDuringTraining"}},
     {"eval.data_path", {"where files lie: TaskFile.PathsOfDataBegin... of evaluation_tasks_test"}},
