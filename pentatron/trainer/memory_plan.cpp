@@ -20,8 +20,6 @@ namespace pentatron::trainer {
 
 namespace {
 
-/// LibTorch, its threads and tables, of each process: a round number.
-constexpr double kProcessBytes = 300e6;
 /// What elementwise work takes as long for a byte of its result, roughly: time and memory bandwidth
 /// of a layer's GEMMs.
 constexpr double kFlopsOfByte = 32;
@@ -422,6 +420,7 @@ MemoryPlan plan_memory(const Config& config, int world_size, const LocalRanks& h
   for (int rank = 0; rank < planner.pipeline_ranks(); ++rank) {
     const RankMemory memory = planner.memory(rank);
     all += memory.total();
+    plan.pipeline.push_back(memory);
     if (memory.total() > plan.rank.total()) plan.rank = memory;
     plan.rank_parameters = std::max(plan.rank_parameters, planner.parameters(rank));
     plan.recomputed = std::max(plan.recomputed, planner.recomputed(rank));
@@ -438,6 +437,27 @@ MemoryPlan plan_memory(const Config& config, int world_size, const LocalRanks& h
       here.ranks >= world_size ? all / planner.pipeline_ranks() * ranks : plan.rank.total() * ranks;
   plan.machine += kProcessBytes * here.processes;
   return plan;
+}
+
+/// A table where there are several, of at most kRows.
+static std::string by_pipeline_rank(const std::vector<RankMemory>& ranks) {
+  constexpr size_t kRows = 8;
+  if (ranks.size() < 2) return "";
+  std::string table = fmt::format("\n             {:>13} {:>12} {:>12} {:>12} {:>12} {:>12} {:>12}",
+                                  "pipeline rank", "weights", "gradients", "optimizer",
+                                  "activations", "temporaries", "together");
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks.size() > kRows && i == kRows - 1) {
+      table += fmt::format("\n             {:>13}", "...");
+      i = ranks.size() - 1;
+    }
+    const RankMemory& r = ranks[i];
+    table += fmt::format("\n             {:>13}", i);
+    for (const double bytes : {r.weights, r.gradients, r.optimizer, r.activations,
+                               r.loss + r.data + r.saving, r.total()})
+      table += fmt::format(" {:>12}", format_bytes(bytes));
+  }
+  return table;
 }
 
 std::string describe_limits(const Config& config, const MemoryPlan& plan,
@@ -466,6 +486,7 @@ std::string describe_limits(const Config& config, const MemoryPlan& plan,
   const int64_t steps = total_iterations(config.train);
   const double tokens = static_cast<double>(batch_schedule(config.train).samples_after(steps)) *
                         static_cast<double>(config.train.seq_length);
+  memory += by_pipeline_rank(plan.pipeline);
   return fmt::format("model        {} parameters{} ({} on a rank), {}, hidden size {}\n"
                      "{}\n"
                      "             about {} on this machine{}\n"

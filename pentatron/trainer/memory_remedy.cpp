@@ -61,8 +61,11 @@ std::optional<std::string> shorter_sequence(const Config& from,
   return keys;
 }
 
+} // namespace
+
 /// What to change, one thing after the other until it fits; the smallest change first.
-std::string remedy(Config config, int world_size, const LocalRanks& here, int64_t free_bytes) {
+std::string memory_remedy(Config config, int world_size, const LocalRanks& here,
+                          int64_t free_bytes) {
   std::vector<std::string> changes;
   const auto enough = [&](const Config& c) {
     return fits(c, world_size, here, kAdvised * static_cast<double>(free_bytes));
@@ -176,8 +179,6 @@ std::string remedy(Config config, int world_size, const LocalRanks& here, int64_
   return "a smaller model, or more machines";
 }
 
-} // namespace
-
 void require_memory(const Config& config, int world_size, const LocalRanks& here,
                     int64_t free_bytes) {
   if (fits(config, world_size, here, kRefused * static_cast<double>(free_bytes))) return;
@@ -186,7 +187,7 @@ void require_memory(const Config& config, int world_size, const LocalRanks& here
                      "free\n  try: {}, or train.check_memory=false to start it nevertheless",
                      format_bytes(plan.machine), format_bytes(plan.rank.total()),
                      format_bytes(static_cast<double>(free_bytes)),
-                     remedy(config, world_size, here, free_bytes));
+                     memory_remedy(config, world_size, here, free_bytes));
 }
 
 } // namespace pentatron::trainer

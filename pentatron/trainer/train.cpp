@@ -36,6 +36,7 @@
 #include "pentatron/trainer/input_log.h"
 #include "pentatron/trainer/kernel_choice.h"
 #include "pentatron/trainer/loss_scaling.h"
+#include "pentatron/trainer/memory_report.h"
 #include "pentatron/trainer/metrics/cpu_share.h"
 #include "pentatron/trainer/notices.h"
 #include "pentatron/trainer/recompute.h"
@@ -405,7 +406,10 @@ TrainReport Trainer::run(const RunOptions& run_options) {
     report.plot = reporter.plot_path();
     return report;
   } catch (const std::exception& error) {
-    reporter.finish(fmt::format("error: {}", error.what()));
+    const std::string memory =
+        is_out_of_memory(error) ? out_of_memory_text(c, s.groups.world().size()) : "";
+    reporter.finish(fmt::format("error: {}", memory.empty() ? error.what() : memory));
+    if (!memory.empty()) raise<Error>("{}", memory);
     throw;
   }
 }
@@ -549,7 +553,8 @@ TrainReport Trainer::State::train(Reporter& reporter) {
          .overflow = overflow,
          .skipped = s.progress.skipped_iterations,
          .nan = s.progress.nan_iterations});
-
+    if (report.steps == 2 && s.device.is_cpu())
+      log::info("{}", measured_memory(c, s.groups.world()));
     if (const auto contention = main_rank ? watch.step(monotonic_s()) : std::nullopt)
       log::warning("{}\n  try: {}", contention->what, contention->remedy);
     const bool last = iteration == s.total_iterations;

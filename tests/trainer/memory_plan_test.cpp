@@ -6,12 +6,18 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <new>
 #include <regex>
 #include <sstream>
+#include <stdexcept>
+
+#include <sys/resource.h>
 
 #include "pentatron/models/param_specs.h"
 #include "pentatron/models/presets.h"
 #include "pentatron/nn/memory/counting_allocator.h"
+#include "pentatron/trainer/memory_report.h"
 #include "pentatron/trainer/metrics/hardware.h"
 #include "pentatron/trainer/notices.h"
 #include "tests/support/ranks.h"
@@ -299,6 +305,52 @@ TEST(MemoryPlans, FitIntoTheColumnsOfATerminal) {
   one.model.num_layers = one.train.train_iters = 1;
   const std::string table = describe_limits(one, plan_memory(one, 1), {});
   EXPECT_THAT(table, AllOf(HasSubstr(", 1 layer, "), HasSubstr(" 1 iteration, ")));
+}
+
+TEST(MemoryPlans, ShowEveryPipelineRank) {
+  const Config c = small_model({"parallel.pipeline_model_parallel_size=4"}, 4);
+  const MemoryPlan plan = plan_memory(c, 4);
+  ASSERT_EQ(plan.pipeline.size(), 4u);
+  EXPECT_GT(plan.pipeline.front().activations, plan.pipeline.back().activations);
+  const std::string table = describe_limits(c, plan, kGiB);
+  EXPECT_THAT(table, AllOf(HasSubstr("pipeline rank      weights"),
+                           HasSubstr("\n                         3 ")));
+}
+
+TEST(MemoryReport, NamesTheLargestHoldersAndWhatWouldFit) {
+  nn::install_counting_allocator();
+  EXPECT_TRUE(is_out_of_memory(std::bad_alloc()));
+  EXPECT_FALSE(is_out_of_memory(std::runtime_error("other")));
+  const Config c = small_model({"train.micro_batch_size=64", "train.global_batch_size=64",
+                                "model.num_layers=12", "train.check_memory=false"});
+  // No more than about a third of what the run needs.
+  std::ifstream sizes("/proc/self/statm");
+  rlim_t pages = 0;
+  sizes >> pages;
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  Trainer trainer(c, {});
+  nn::reset_memory_peak(0);
+  const rlimit small{.rlim_cur = pages * 4096 + (rlim_t{400} << 20), .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &small), 0);
+  const std::string message = error_of([&] { trainer.run(); });
+  ::setrlimit(RLIMIT_AS, &before);
+  EXPECT_THAT(message, AllOf(HasSubstr("out of memory: this rank held "), HasSubstr("activations "),
+                             HasSubstr("\n  try: train.micro_batch_size=")));
+}
+
+TEST(MemoryReport, SaysWhatWasMeasuredBesideTheEstimate) {
+  nn::install_counting_allocator();
+  const Config c = small_model({"ddp.zero_stage=1"}, 2);
+  std::string text;
+  test::run_ranks(2, [&](const comm::Group& world) {
+    nn::reset_memory_peak(world.rank());
+    Trainer(c, world).run();
+    const std::string all = measured_memory(c, world);
+    if (world.rank() == 0) text = all;
+  });
+  EXPECT_THAT(text, AllOf(HasSubstr("memory peak  "), HasSubstr(" a rank at most (estimated "),
+                          HasSubstr("gradients "), HasSubstr("optimizer ")));
 }
 
 TEST(Notices, AreGivenForWhatChangesNothing) {
