@@ -83,24 +83,21 @@ class TransformerLayer::Sum {
 
   /// The input of a branch.
   at::Tensor normed(const std::optional<Norm>& norm) {
-    if (!norm || !branch_.defined() || recomputes()) {
+    if (!norm || !branch_.defined()) {
       settle();
-      return norm ? of(*norm) : x_;
+      return norm ? made_again(*norm, norm->forward(x_, ctx_)) : x_;
     }
     auto [sum, y] = norm->add_forward(x_, branch_, ctx_);
     x_ = std::move(sum);
     branch_ = at::Tensor();
-    return y;
+    return made_again(*norm, y);
   }
   void add(const at::Tensor& branch, const std::optional<Norm>& residual) {
     branch_ = branch;
     if (!residual) return;
-    if (recomputes()) {
-      settle();
-      x_ = of(*residual);
-      return;
-    }
-    x_ = residual->add_forward(x_, branch_, ctx_).second;
+    const auto [sum, y] = residual->add_forward(x_, branch_, ctx_);
+    x_ = sum;
+    x_ = made_again(*residual, y);
     branch_ = at::Tensor();
   }
   at::Tensor result() {
@@ -109,12 +106,13 @@ class TransformerLayer::Sum {
   }
 
  private:
-  bool recomputes() const { return ctx_.recomputed.has(nn::Part::kNorm); }
-  at::Tensor of(const Norm& norm) const {
+  /// y, the norm of x_, which can come from x_ again.
+  at::Tensor made_again(const Norm& norm, const at::Tensor& y) const {
     const auto run = [&norm](const std::vector<at::Tensor>& in, const nn::ForwardContext& c) {
       return std::vector<at::Tensor>{norm.forward(in[0], c)};
     };
-    return nn::run_part(nn::Part::kNorm, run, {x_}, ctx_)[0];
+    if (ctx_.recomputed.has(nn::Part::kNorm)) nn::make_again({y}, run, {x_}, ctx_);
+    return y;
   }
   void settle() {
     if (branch_.defined()) x_ = x_ + branch_;
@@ -173,9 +171,7 @@ nn::Cost TransformerLayer::cost(const TransformerLayerOptions& o, const nn::Laye
   // What they give is a branch's input, or of the last residual sum the next layer's.
   const int64_t branches = o.cross ? 3 : 2, tokens = shape.element_bytes * shape.tokens * hidden;
   cost.bytes_of(nn::Part::kNorm) =
-      (branches * o.norm_input + (branches - 1) * o.norm_residual) * tokens +
-      branches * (static_cast<int64_t>(o.norm_input) + o.norm_residual) * shape.acc_bytes *
-          shape.tokens * statistics;
+      (branches * o.norm_input + (branches - 1) * o.norm_residual) * tokens;
   // A norm behind the branch keeps what the branch gives.
   if (o.norm_output) cost.bytes_of(o.moe ? nn::Part::kMoe : nn::Part::kMlp) += tokens;
   return cost;

@@ -42,6 +42,8 @@ class RecomputedModule final : public SlotSource,
   }
   /// Whether an operator inside keeps it, whoever has made it.
   bool keeps(const at::Tensor& x) const { return kept_ == ModuleInputs::kKept && is_input(x); }
+  /// Its first run is not that of a module: no operator waits for its tensors.
+  void has_no_operators() { has_operators_ = false; }
   void first_run_is_over() { input_storages_.clear(); }
   bool has_run_again() const { return !fn_; }
 
@@ -78,7 +80,7 @@ class RecomputedModule final : public SlotSource,
     for (size_t i = 0; i < inputs_->size(); ++i) inputs.push_back((*inputs_)[i]);
     if (planted("recomputed_module_without_dropout")) ctx_.training = false;
     const at::NoGradGuard no_grad;
-    RecomputedModule* const previous = std::exchange(t_running, this);
+    RecomputedModule* const previous = std::exchange(t_running, has_operators_ ? this : nullptr);
     std::vector<at::Tensor> outputs;
     try {
       outputs = std::exchange(fn_, nullptr)(inputs, ctx_);
@@ -133,6 +135,7 @@ class RecomputedModule final : public SlotSource,
   ForwardContext ctx_;
   std::shared_ptr<Saved> inputs_;
   ModuleInputs kept_;
+  bool has_operators_ = true;
   std::vector<const c10::StorageImpl*> input_storages_; // during the first run
   std::vector<Inside> inside_;                          // every slot, in order
   std::vector<Behind> behind_;
@@ -209,6 +212,15 @@ std::vector<at::Tensor> recompute_module(const ModuleFn& fn, const std::vector<a
   remember_outputs_of(module, outputs);
   module->first_run_is_over();
   return outputs;
+}
+
+void make_again(const std::vector<at::Tensor>& outputs, const ModuleFn& fn,
+                const std::vector<at::Tensor>& inputs, const ForwardContext& ctx) {
+  if (!grad_enabled() || t_open != nullptr) return;
+  const auto module = std::make_shared<RecomputedModule>(fn, inputs, ctx, ModuleInputs::kMadeAgain);
+  module->has_no_operators();
+  remember_outputs_of(module, outputs);
+  module->first_run_is_over();
 }
 
 std::vector<at::Tensor> run_part(Part part, const ModuleFn& fn,

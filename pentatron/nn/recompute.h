@@ -31,6 +31,13 @@ std::vector<at::Tensor> recompute_module(const ModuleFn& fn, const std::vector<a
                                          const ForwardContext& ctx,
                                          ModuleInputs kept = ModuleInputs::kKept);
 
+/// `outputs`, which an operator has made, can be made again by fn(inputs, ctx), to the bit:
+/// operators that take them from here on keep nothing of them. What the operator itself keeps
+/// stays. Nothing happens inside of a module, of which they are a part, and where nothing will be
+/// differentiated.
+void make_again(const std::vector<at::Tensor>& outputs, const ModuleFn& fn,
+                const std::vector<at::Tensor>& inputs, const ForwardContext& ctx);
+
 /// fn(inputs, ctx), as a module if ctx.recomputed has `part`. Of parts in a row, only the inputs of
 /// the first are kept.
 std::vector<at::Tensor> run_part(Part part, const ModuleFn& fn,
