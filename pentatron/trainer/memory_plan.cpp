@@ -304,7 +304,9 @@ class Planner {
       const double vocab = static_cast<double>(c_.model.vocab_size) / tp_;
       const double targets = tokens_ * targets_by_token(c_);
       const double rows = std::min(targets, kLogitsBytes / (types_.acc * vocab));
-      m.loss = rows * vocab * (types_.acc + types_.element) + targets * types_.acc;
+      // The gradient of fp32 and fp64 logits takes their place.
+      const double gradient = types_.element < types_.acc ? types_.element : 0;
+      m.loss = rows * vocab * (types_.acc + gradient) + targets * types_.acc;
     }
     m.activations = activations(rank, m.loss);
     const double samples = static_cast<double>(c_.train.global_batch_size) / dp_;
