@@ -20,6 +20,8 @@ namespace pentatron::trainer {
 
 namespace {
 
+/// Gradients that the backward pass of a layer holds at a time, of the bytes that the layer kept.
+constexpr double kGradients = 0.35;
 /// What elementwise work takes as long for a byte of its result, roughly: time and memory bandwidth
 /// of a layer's GEMMs.
 constexpr double kFlopsOfByte = 32;
@@ -292,9 +294,9 @@ class Planner {
     };
     double unit = 0; // the largest segment
     for (const auto& [kind, one] : anatomy_.kinds) unit = std::max(unit, one.parameters.count);
+    // Resident gradients are summed where they are.
     const double bucket =
-        replicas_ > 1 ? std::min(trained, std::max(static_cast<double>(c_.ddp.bucket_size), unit))
-                      : 0;
+        zero >= 2 ? std::min(trained, std::max(static_cast<double>(c_.ddp.bucket_size), unit)) : 0;
     m.weights = types_.element * (share(own, 3) + (zero >= 3 ? std::min(own, 2 * unit) : 0));
     const Frozen& own8 = frozen_[static_cast<size_t>(rank)]; // one matrix is dense while it is used
     m.weights += nn::Int8Weight::kBytes * own8.int8 + types_.element * (own8.densest - own8.int8);
@@ -377,9 +379,11 @@ class Planner {
               layers * stays * input / static_cast<double>(again.group);
     }
     const double stages = static_cast<double>(plan_.stages_of(rank).size());
-    // Backward of a layer makes a gradient of about everything that it has kept.
-    const double working = largest * (again.layers ? 1.0 + static_cast<double>(again.group) : 1.0) +
-                           (away > 0 ? largest : 0) + 2 * hidden + exchanged();
+    // Backward of a layer frees what it has used, so its gradients need less than it has kept.
+    const double working =
+        largest * (kGradients + (again.layers ? static_cast<double>(again.group) : 0) +
+                   (away > 0 ? 1 : 0)) +
+        2 * hidden + exchanged();
     return tokens_ * kept * live_[static_cast<size_t>(rank)] / stages +
            std::max(0.0, tokens_ * working - loss);
   }

@@ -51,6 +51,7 @@ struct Case {
   const char* name;
   std::vector<std::string> keys;
   int ranks = 1;
+  double tolerance = 0.03; ///< of the sum
 };
 
 class Estimate : public testing::TestWithParam<Case> {};
@@ -88,7 +89,7 @@ TEST_P(Estimate, IsNearThePeakOfTheRun) {
                               static_cast<double>(peak.categories[i].peak_bytes) / 1e6);
     measured += fmt::format("total {:.1f}\n", static_cast<double>(peak.total.peak_bytes) / 1e6);
   }
-  EXPECT_NEAR(plan.total() / most, 1, 0.35)
+  EXPECT_NEAR(plan.total() / most, 1, GetParam().tolerance)
       << fmt::format("plan: weights {:.1f} gradients {:.1f} optimizer {:.1f} activations {:.1f} "
                      "loss {:.1f} data {:.1f} total {:.1f}\n",
                      plan.weights / 1e6, plan.gradients / 1e6, plan.optimizer / 1e6,
@@ -149,9 +150,10 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"cp2_recompute_zero2",
              {"parallel.context_parallel_size=2", "train.recompute=full", "ddp.zero_stage=2",
               "train.micro_batch_size=8"},
-             2},
+             2,
+             0.15},
         Case{"t5", t5({"train.micro_batch_size=8"})}, Case{"t5_bf16", t5({"dtype=bf16"})},
-        Case{"t5_recompute", t5({"train.recompute=full", "train.micro_batch_size=8"})},
+        Case{"t5_recompute", t5({"train.recompute=full", "train.micro_batch_size=8"}), 1, 0.06},
         Case{"t5_pp2", t5({"parallel.pipeline_model_parallel_size=2"}), 2},
         Case{"pp2", {"parallel.pipeline_model_parallel_size=2"}, 2}),
     [](const auto& info) { return info.param.name; });
@@ -188,7 +190,9 @@ TEST(MemoryPlans, SplitWhatIsSplit) {
   EXPECT_EQ(one.parameters, static_cast<double>(small_model({}).model.num_parameters()));
   EXPECT_EQ(one.rank_parameters, one.parameters);
   const auto with = [](int stage) {
-    return plan_memory(small_model({fmt::format("ddp.zero_stage={}", stage)}, 2), 2).rank;
+    return plan_memory(
+               small_model({fmt::format("ddp.zero_stage={}", stage), "ddp.bucket_size=1000"}, 2), 2)
+        .rank;
   };
   EXPECT_EQ(with(1).optimizer, with(0).optimizer / 2);
   EXPECT_LT(with(2).gradients, with(1).gradients);
