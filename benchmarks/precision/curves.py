@@ -35,7 +35,7 @@ TRAINING = ["train.seq_length=128", "train.micro_batch_size=4", "train.global_ba
 
 
 def train(program, folder, model, name, iters):
-    if (folder / "run.json").exists() and json.loads((folder / "run.json").read_text()).get("iterations") == iters:
+    if (folder / "run.json").exists() and json.loads((folder / "run.json").read_text()).get("iteration") == iters:
         return
     command = [program, "train", *MODELS[model], *TRAINING, *RUNS[name], f"train.train_iters={iters}",
                f"train.eval_interval={iters}", f"logger.dir={folder}"]

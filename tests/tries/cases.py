@@ -112,6 +112,9 @@ def adapter(change, told):
 
 
 CASES = [
+    # memory
+    ("no folder for activations", f"{MOCK} offload.activations=true offload.dir=/proc/version/x", {
+        "offload.dir=/path/with/space": f"{MOCK} offload.activations=true offload.dir=away"}),
     # adapters
     ("an adapter with biases", *adapter('s/"bias": "none"/"bias": "all"/', "an adapter without it")),
     ("another method", *adapter('s/LORA/IA3/', "a LoRA or DoRA adapter")),
