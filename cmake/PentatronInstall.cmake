@@ -10,16 +10,18 @@ endforeach()
 install(EXPORT pentatron-targets NAMESPACE pentatron:: DESTINATION ${package_dir})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/pentatron DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 if(TARGET pentatron)
-  # torch is found through the directories that the link line names; CMake keeps them beside the install prefix.
-  set_target_properties(pentatron pentatron-torch PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
-  install(TARGETS pentatron pentatron-torch RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-  if(TARGET pentatron-parquet)
-    set_target_properties(pentatron-parquet PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
-    install(TARGETS pentatron-parquet RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-  endif()
+  # torch is found through the directories that the link line names; CMake keeps them beside the install prefix. A bundle
+  # (scripts/bundle.sh) keeps only ../lib.
+  foreach(program IN ITEMS pentatron pentatron-torch pentatron-torch-cuda pentatron-parquet)
+    if(TARGET ${program})
+      set_target_properties(${program} PROPERTIES INSTALL_RPATH "$ORIGIN/../lib" INSTALL_RPATH_USE_LINK_PATH ON)
+      install(TARGETS ${program} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
+    endif()
+  endforeach()
   install(FILES $<TARGET_FILE_DIR:pentatron-torch>/share/pentatron/commands.json
-          DESTINATION ${CMAKE_INSTALL_BINDIR}/../share/pentatron)
-  install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/tasks DESTINATION ${CMAKE_INSTALL_BINDIR}/../share/pentatron)
+          DESTINATION ${CMAKE_INSTALL_BINDIR}/../share/pentatron COMPONENT programs)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/tasks ${PROJECT_SOURCE_DIR}/corpus DESTINATION ${CMAKE_INSTALL_BINDIR}/../share/pentatron
+          COMPONENT programs)
 endif()
 
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/pentatron-config.cmake.in

@@ -1,16 +1,18 @@
-// The verbs on files run here; for the others this process becomes pentatron-torch, which lies
-// beside this program and loads LibTorch.
+// The verbs on files run here; for the others this process becomes pentatron-torch or, beside a
+// GPU, pentatron-torch-cuda, which lie beside this program and load LibTorch.
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <filesystem>
 #include <string_view>
 
 #include <unistd.h>
 
 #include "pentatron/cli/files/exit_status.h"
+#include "pentatron/cli/files/torch_place.h"
 #include "pentatron/cli/files/verbs.h"
 
 namespace {
@@ -49,8 +51,16 @@ int main(int argc, char** argv) {
   set_waiting();
   keep_freed_memory();
   std::error_code error;
-  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
-  const std::filesystem::path other = self.parent_path() / "pentatron-torch";
+  const auto folder = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+  std::filesystem::path other;
+  try {
+    const auto torch = pentatron::cli::torch_to_load(folder);
+    if (torch) ::setenv("LD_LIBRARY_PATH", pentatron::cli::library_path(*torch).c_str(), 1);
+    other = pentatron::cli::torch_program(folder, torch, pentatron::cli::gpu_visible());
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "error: %s\n", failure.what());
+    return pentatron::cli::kExitFailure;
+  }
   ::execve(other.c_str(), argv, environ);
   std::fprintf(stderr,
                "error: cannot start %s: %s\n  try: cmake --install, which puts it into the folder "

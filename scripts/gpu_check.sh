@@ -1,20 +1,40 @@
 #!/usr/bin/env bash
-# On a machine with a GPU and a CUDA torch (2.11 or newer): builds the cuda preset for that GPU, runs the tests labelled cuda,
-# trains a small GPT, times pentatron beside Hugging Face models, eager and torch.compile'd, and writes build/gpu/gpu_report.md
-# and gpu_report.json. Exits with 1 if a test failed.
+# Tests and measures a GPU; exits with 1 if a test failed.
+#
+#   scripts/gpu_check.sh --bundle FOLDER [--device cpu] [--out FOLDER] [--parts start,kernels,...]
+#
+# with the programs of FOLDER (scripts/bundle.sh), on a machine that has only Python with a CUDA torch 2.11: no compiler, no network.
+# At most 17 minutes. Writes gpu_check/gpu_check.md, one page, and gpu_check.json. --device cpu proves the script without a GPU.
 #
 #   scripts/gpu_check.sh [--rounds 5] [--models gpt2_124m]      options go to benchmarks/peers/compare.py
 #
+# builds the cuda preset for this GPU, runs the tests labelled cuda, trains a small GPT, times pentatron beside Hugging Face
+# models, eager and torch.compile'd, and writes build/gpu/gpu_report.md and gpu_report.json.
+#
 # PYTHON names the Python that has torch and, for the comparison, transformers (default python3).
 set -euo pipefail
-ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-. "$ROOT/scripts/setup.sh"
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 PYTHON=${PYTHON:-python3}
-case "${1:-}" in -h | --help)
-  sed -n '2,8s/^# \{0,1\}//p' "$0"
+case "${1:-}" in
+-h | --help)
+  sed -n '2,15s/^# \{0,1\}//p' "$0"
   exit 0
   ;;
+--bundle)
+  bundle=${2:-}
+  if [ ! -f "$bundle/check/check.py" ]; then
+    printf 'error: --bundle %s is not a bundle\n  try: a folder that scripts/bundle.sh made\n' "$bundle" >&2
+    exit 1
+  fi
+  if ! "$PYTHON" -c 'import torch' 2>/dev/null; then
+    printf 'error: %s has no torch\n  try: PYTHON=/path/to/python with torch 2.11\n' "$PYTHON" >&2
+    exit 1
+  fi
+  exec "$PYTHON" "$bundle/check/check.py" "$@"
+  ;;
 esac
+ROOT=$(cd "$HERE/.." && pwd)
+. "$ROOT/scripts/setup.sh"
 
 if ! command -v nvidia-smi >/dev/null || ! capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1) ||
   [ -z "$capability" ]; then

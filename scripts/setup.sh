@@ -21,6 +21,7 @@ nlohmann-json3-dev libzstd-dev zlib1g-dev libpcre2-dev libopenmpi-dev openmpi-bi
 readonly TEST_PACKAGES="libgtest-dev libgmock-dev libbenchmark-dev clang-format git zstd curl"
 readonly BROWSER_PACKAGES="chromium chromium-driver fonts-dejavu-core"
 readonly SLURM_PACKAGES="slurm-wlm munge"
+readonly BARE_PACKAGES="debootstrap"
 readonly FUZZ_PACKAGES="clang libclang-rt-14-dev libomp-dev"
 
 readonly DEPS="$ROOT/.deps"

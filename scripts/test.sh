@@ -11,13 +11,14 @@
 #               and mlflow (installs 5 GB into .deps/peers)
 #     parquet   Parquet files through Apache Arrow (installs 150 MB into .deps/parquet)
 #     serve     the server against the openai package, lm_eval, Chromium and 64 clients (installs 1.5 GB into .deps/serve)
+#     bundle    builds the bundle and the wheel, and runs them in a bare Debian 12 with torch (needs root; 5 GB into .deps/bare)
 #     fuzz      every parser under libFuzzer, FUZZ_SECONDS (default 60) each
 #     sanitize  the fast tests under AddressSanitizer with UndefinedBehaviorSanitizer, and under ThreadSanitizer
 set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$ROOT/scripts/setup.sh"
 
-usage() { sed -n '2,16s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,17s/^# \{0,1\}//p' "$0"; }
 
 # Runs ctest on a built preset; further arguments are ctest's.
 run_ctest() {
@@ -101,6 +102,16 @@ full_serve() {
   "$python" "$ROOT/tests/serve/peers/serving.py" "$ROOT/build/ci/pentatron" "$model" "$ROOT/tests/data/evaluation"
 }
 
+full_bundle() {
+  setup_begin
+  install_packages $BARE_PACKAGES
+  free_or_fail "$DEPS" 8000 "a Debian 12 with torch"
+  setup_end
+  "$ROOT/scripts/bundle.sh"
+  "$ROOT/scripts/wheel.sh"
+  "$ROOT/tests/packaging/bare.sh" "$DEPS/bare" "$ROOT/build/bundle_out/pentatron-bundle.tar.gz" "$ROOT"/build/wheel/pentatron-*.whl
+}
+
 full_fuzz() {
   local program name seconds=${FUZZ_SECONDS:-60} corpus found=0
   setup_begin
@@ -133,10 +144,10 @@ case "${1:-}" in
   exit 0
   ;;
 --full)
-  kinds=${2:-matrix bugs faults launchers peers parquet serve fuzz sanitize}
-  case " matrix bugs faults launchers peers parquet serve fuzz sanitize " in
+  kinds=${2:-matrix bugs faults launchers peers parquet serve bundle fuzz sanitize}
+  case " matrix bugs faults launchers peers parquet serve bundle fuzz sanitize " in
   *" ${2:-fuzz} "*) ;;
-  *) fail "--full $2: no such kind of test" "matrix, bugs, faults, launchers, peers, parquet, serve, fuzz or sanitize" ;;
+  *) fail "--full $2: no such kind of test" "matrix, bugs, faults, launchers, peers, parquet, serve, bundle, fuzz or sanitize" ;;
   esac
   ;;
 *) fail "$1: no such option" "scripts/test.sh --help" ;;

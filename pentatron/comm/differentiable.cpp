@@ -138,7 +138,7 @@ struct AllToAllDims : Function<AllToAllDims> {
   }
 };
 
-int64_t checked_dim(const char* call, const at::Tensor& x, int64_t dim) {
+int64_t wrapped_dim(const char* call, const at::Tensor& x, int64_t dim) {
   const int64_t wrapped = dim < 0 ? dim + x.dim() : dim;
   if (wrapped < 0 || wrapped >= x.dim())
     raise<ShapeError>("{} along dim {} of a tensor [{}], which has no such dim", call, dim,
@@ -157,12 +157,12 @@ at::Tensor reduce_from(const at::Tensor& x, const Group& group) {
 }
 
 at::Tensor gather_from(const at::Tensor& x, int64_t dim, const Group& group) {
-  dim = checked_dim("gather_from", x, dim);
+  dim = wrapped_dim("gather_from", x, dim);
   return group.size() == 1 ? x : GatherFrom::apply(x, dim, group);
 }
 
 at::Tensor scatter_to(const at::Tensor& x, int64_t dim, const Group& group) {
-  dim = checked_dim("scatter_to", x, dim);
+  dim = wrapped_dim("scatter_to", x, dim);
   if (x.size(dim) % group.size() != 0)
     raise<ShapeError>(
         "scatter_to of a tensor [{}]: dim {} does not divide by the {} ranks of group {}",

@@ -8,6 +8,7 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <vector>
@@ -51,6 +52,13 @@ int num_gpus() {
   return usable ? at::detail::getCUDAHooks().deviceCount() : 0;
 }
 
+/// Whether `pentatron` chose this program and not the one for CUDA, which lies beside it.
+bool left_cuda_out() {
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  return std::filesystem::exists(self.parent_path() / "pentatron-torch-cuda", error);
+}
+
 } // namespace
 
 at::Device choose_device(DeviceKind kind) {
@@ -58,7 +66,8 @@ at::Device choose_device(DeviceKind kind) {
   if (kind == DeviceKind::kCuda && gpus == 0) {
     raise<ConfigError>("device=cuda, but {}\n  try: device=cpu",
                        kernels::built_with_cuda() ? "this machine has no GPU"
-                                                  : "this build has no CUDA kernels");
+                       : left_cuda_out() ? "this machine has no GPU, or its torch has no CUDA"
+                                         : "this build has no CUDA kernels");
   }
   return gpus > 0 && kind != DeviceKind::kCpu ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
 }

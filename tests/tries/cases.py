@@ -519,6 +519,7 @@ CASES = [
 ELSEWHERE = [
     (r"^(optim|parallel|parallelize|models)/", "followed by tests/trainer/suggestions_test.cpp"),
     (r"^comm/(backend|control|parallel_groups|rank_groups|collectives|supervisor|process_world|launch)", "several processes, launchers or machines: tests/comm"),
+    (r"^cli/files/torch_place", "programs that were not built here: tests/cli/torch_place_test.cpp"),
     (r"^nn/context", "attention masks of a batch: tests/nn/sequence_layout_test.cpp"),
     (r"^nn/shard_spec", "layouts that the configuration refuses before: tests/nn"),
     (r"^trainer/differences", "ranks with different files: tests/trainer"),

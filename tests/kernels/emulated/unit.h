@@ -1,5 +1,8 @@
 /// What a file of units/ needs before it includes an operator's list of entries and its .cu file:
 /// the list takes the CUDA entries, which accept the CPU.
+///
+/// With PENTATRON_TESTS_ON_GPU the entries are those of the build, for a GPU, in memory that both
+/// reach (../gpu/main.cpp); where there is no GPU they refuse.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +10,11 @@
 
 #include "pentatron/kernels/common/dispatch.h"
 #include "pentatron/kernels/common/refuse.h"
+#ifdef PENTATRON_TESTS_ON_GPU
+#include "tests/kernels/gpu/shared_memory.h"
+#else
 #include "tests/kernels/emulated/emulation.h"
+#endif
 
 namespace pentatron::kernels {
 
@@ -25,7 +32,17 @@ template <class Args> class WithWorkspace {
   Context context_;
 };
 
+#ifdef PENTATRON_TESTS_ON_GPU
+template <class Args> std::string refuse_without_gpu(const Args& args, const Context& context) {
+  return testing::gpu_answers() ? refuse_unless_cpu(args, context) : "there is no GPU";
+}
+#endif
+
 } // namespace pentatron::kernels
 
 #define PENTATRON_CUDA 1
+#ifdef PENTATRON_TESTS_ON_GPU
+#define refuse_unless_cuda refuse_without_gpu
+#else
 #define refuse_unless_cuda refuse_unless_cpu
+#endif

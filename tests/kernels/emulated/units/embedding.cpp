@@ -17,4 +17,6 @@ void gradient(const EmbeddingGradientArgs& args, const Context& context) {
 #define embedding_cuda emulated_embedding
 #include "pentatron/kernels/embedding/embedding.cpp"
 #undef embedding_cuda
+#ifndef PENTATRON_TESTS_ON_GPU
 #include "pentatron/kernels/embedding/embedding_cuda.cu"
+#endif

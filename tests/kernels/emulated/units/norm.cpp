@@ -17,4 +17,6 @@ struct EmulatedNorm {
 #define NormCuda EmulatedNorm
 #include "pentatron/kernels/norm/norm.cpp"
 #undef NormCuda
+#ifndef PENTATRON_TESTS_ON_GPU
 #include "pentatron/kernels/norm/norm_cuda.cu"
+#endif

@@ -2,4 +2,6 @@
 #include "tests/kernels/emulated/unit.h"
 
 #include "pentatron/kernels/rows/rows.cpp"
+#ifndef PENTATRON_TESTS_ON_GPU
 #include "pentatron/kernels/rows/rows_cuda.cu"
+#endif

@@ -1,0 +1,73 @@
+"""One page of text about a check."""
+
+MAX_FAILURES = 12
+
+
+def number(value):
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def part_row(name, part):
+    counts = {True: 0, False: 0, None: 0}
+    for check in part["checks"]:
+        counts[check["ok"]] += 1
+    return f"| {name} | {counts[True]} | {counts[False]} | {counts[None]} | {part['seconds']:.0f} s | {part['ended']} |"
+
+
+def failures(parts):
+    lines = []
+    for name, part in parts.items():
+        for check in part["checks"]:
+            if check["ok"] is False:
+                details = ", ".join(f"{key} {number(value)}" for key, value in check.items() if key not in ("name", "ok"))
+                lines.append(f"- {name}: {check['name']}: {details[:240]}".replace("\n", " "))
+        if part["ended"] != "complete":
+            lines.append(f"- {name}: {part['ended']}: {part.get('output', '').strip()[-240:]}".replace("\n", " "))
+    rest = len(lines) - MAX_FAILURES
+    return lines[:MAX_FAILURES] + ([f"- and {rest} more, in gpu_check.json"] if rest > 0 else [])
+
+
+def step_table(steps):
+    lines = ["| model | program | step | tokens/s | speed / compiled PyTorch | MFU | memory |", "|---|---|---|---|---|---|---|"]
+    for model, rows in steps.items():
+        peer = rows.get("PyTorch, compiled", {}).get("median_s")
+        for label, row in rows.items():
+            if "median_s" not in row:
+                lines.append(f"| {model} | {label} | failed | | | | |")
+                continue
+            ratio = f"{peer / row['median_s']:.2f}" if peer else ""
+            mfu = f"{100 * row['mfu']:.1f} %" if row.get("mfu") is not None else ""
+            memory = f"{row['memory_bytes'] / 2**30:.2f} GiB" if row.get("memory_bytes") else ""
+            lines.append(f"| {model} | {label} | {1000 * row['median_s']:.2f} ms | {row['tokens_per_s']:.0f} | {ratio} | {mfu} | {memory} |")
+    return lines
+
+
+def operator_table(operators):
+    lines = ["| operator | entry | time | rate | share of a copy |", "|---|---|---|---|---|"]
+    for one in operators:
+        lines.append(f"| {one['operator']} | {one['entry']} | {1e6 * one['seconds']:.1f} us | {one['bytes'] / one['seconds'] / 1e9:.0f} GB/s | "
+                     f"{100 * one['share_of_copy']:.0f} % |")
+    return lines
+
+
+def page(report):
+    parts = report["parts"]
+    start, speed = (parts.get(name, {}).get("figures", {}) for name in ("start", "speed"))
+    gpus = ", ".join(start.get("gpus", [])) or "no GPU"
+    lines = [f"# Check of pentatron on {gpus}", "", f"device={report['device']}, torch {start.get('torch', '?')}, {start.get('libc', '')}", "",
+             "| part | passed | failed | left out | time | end |", "|---|---|---|---|---|---|"]
+    lines += [part_row(name, part) for name, part in parts.items()]
+    found = failures(parts)
+    if found:
+        lines += ["", "## What failed", "", *found]
+    limits = {key: value for key, value in speed.items() if key.endswith(("float32", "bfloat16"))}
+    if limits:
+        lines += ["", "## Limits of the machine, by this torch", ""]
+        lines += [f"- {key.split()[0].split('_')[0]} {key.split()[1]}: {value / 1e12:.4g} TFLOP/s" for key, value in limits.items()]
+    if "copy_bytes_per_s" in speed:
+        lines.append(f"- copy: {speed['copy_bytes_per_s'] / 1e9:.0f} GB/s, read and written")
+    if speed.get("steps"):
+        lines += ["", "## Steps of training", "", *step_table(speed["steps"])]
+    if speed.get("operators"):
+        lines += ["", "## Operators", "", *operator_table(speed["operators"])]
+    return "\n".join(lines) + "\n"

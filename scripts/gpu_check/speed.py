@@ -1,0 +1,112 @@
+"""How fast are a step, each operator and the machine's limits? pentatron beside compiled PyTorch models, alternately, in one run."""
+import importlib.util
+import json
+import os
+import statistics
+import sys
+import time
+
+import torch
+
+from part import Part
+from shapes import SHAPES, keys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+WARMUP = 5
+
+
+def seconds_of(call, device, runs=5):
+    """Of the fastest run."""
+    best = None
+    for i in range(runs + 3):
+        if device == "cuda":
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        call()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        if i >= 3:
+            best = min(best or 1e9, time.perf_counter() - start)
+    return best
+
+
+def limits(part):
+    """The machine's limits as this torch reaches them: products of large matrices."""
+    size = 8192 if part.device == "cuda" else 512
+    for dtype in (torch.bfloat16, torch.float32):
+        a, b = (torch.randn(size, size, device=part.device, dtype=dtype) for _ in range(2))
+        part.figure(f"product_flops_per_s {str(dtype)[6:]}", 2 * size**3 / seconds_of(lambda a=a, b=b: a @ b, part.device))
+    shape = (4, 16, 4096, 128) if part.device == "cuda" else (1, 4, 256, 64)
+    q, k, v = (torch.randn(shape, device=part.device, dtype=torch.bfloat16) for _ in range(3))
+    attention = seconds_of(lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True), part.device)
+    part.figure("attention_flops_per_s bfloat16", 2 * shape[0] * shape[1] * shape[2] ** 2 * shape[3] / attention)
+
+
+def operators(part):
+    """Each operator's kernel: the share of the bandwidth of a copy that it reaches."""
+    program = os.path.join(part.bundle, "tests", "kernels_gpu_test")
+    if not os.path.exists(program):
+        part.skip("rates of operators", "kernels_gpu_test is not in this bundle")
+        return
+    rates = json.loads(part.run([program, "--rates"], 100))
+    copy = rates["copy_bytes_per_s"]
+    part.figure("copy_bytes_per_s", copy)
+    part.figure("operators", [dict(one, share_of_copy=one["bytes"] / one["seconds"] / copy) for one in rates["operators"]])
+    part.check("rates of operators", bool(rates["operators"]) and rates["gpu"] == (part.device == "cuda"))
+
+
+def own_steps(part, name, dtype, steps, turn):
+    lines = part.train(f"speed_{name}_{dtype}_{turn}", *keys(name), f"dtype={dtype}", f"train.train_iters={WARMUP + steps}", timeout=100)
+    lines = [line for line in lines if "step_time_s" in line][WARMUP:]
+    return {"step_times_s": [line["step_time_s"] for line in lines], "memory_bytes": max(line["memory_bytes"] for line in lines),
+            "mfu": statistics.median(line["mfu"] for line in lines) if lines[0].get("mfu") is not None else None,
+            "tflops": statistics.median(line["tflops"] for line in lines)}
+
+
+def peer_steps(part, name, dtype, steps, more):
+    return json.loads(part.run([sys.executable, os.path.join(HERE, "peer.py"), name, dtype, part.device, str(steps), *more],
+                               100).splitlines()[-1])
+
+
+def compare(part, name, dtype, steps, rounds):
+    peers = {"PyTorch, compiled": ["compiled"], "PyTorch, eager": ["eager"]}
+    if importlib.util.find_spec("transformers") is not None:
+        peers["transformers, compiled"] = ["compiled", "transformers"]
+    rows = part.results["figures"].setdefault("steps", {}).setdefault(f"{name}, {dtype}", {})
+    tokens = SHAPES[name]["batch"] * SHAPES[name]["sequence"]
+    for turn in range(rounds):
+        for label, run in [("pentatron", lambda: own_steps(part, name, dtype, steps, turn)),
+                           *((label, lambda more=more: peer_steps(part, name, dtype, steps, more)) for label, more in peers.items())]:
+            row = rows.setdefault(label, {"step_times_s": []})
+            if "error" in row:
+                continue
+            if time.monotonic() > part.end:
+                part.skip(f"{name}, {dtype}, {label}", "no time was left")
+                continue
+            try:
+                got = run()
+            except (RuntimeError, ValueError, IndexError) as error:
+                row["error"] = str(error)[-600:]
+                part.write()
+                continue
+            row["step_times_s"] += got["step_times_s"]
+            row.update({key: got[key] for key in ("memory_bytes", "mfu", "tflops") if got.get(key) is not None})
+            row["median_s"] = statistics.median(row["step_times_s"])
+            row["tokens_per_s"] = tokens / row["median_s"]
+            part.write()
+    if not rows.get("pentatron", {}).get("step_times_s") and "error" not in rows.get("pentatron", {}):
+        return
+    part.check(f"{name}, {dtype}", "error" not in rows["pentatron"], **({"error": rows["pentatron"]["error"]} if "error" in rows["pentatron"] else {}))
+
+
+def main():
+    part = Part()
+    gpu = part.device == "cuda"
+    part.attempt("limits of the machine", lambda: (limits(part), (True, {}))[1])
+    part.attempt("operators", lambda: (operators(part), (True, {}))[1])
+    for name, dtype in [("gpt2_124m", "bf16"), ("llama_1b", "bf16"), ("gpt2_124m", "fp32")] if gpu else \
+            [("gpt2_tiny", "fp32"), ("llama_tiny", "bf16")]:
+        compare(part, name, dtype, 20 if gpu else 5, 2)
+
+
+main()
