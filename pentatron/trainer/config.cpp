@@ -317,6 +317,29 @@ void check_eval(const Config& config, config::Violations& violations) {
                    fmt::format("eval.max_length={}", config.train.seq_length));
 }
 
+/// Whoever uses the running mean of the weights needs one.
+void check_average(const Config& config, config::Violations& violations) {
+  const auto without = [&](const char* key, const std::string& why, const std::string& remedy) {
+    violations.add(key, fmt::format("{}=ema {}", key, why), remedy);
+  };
+  const bool exports = config.checkpoint.export_weights == optim::WeightsKind::kEma;
+  const bool evaluates = config.train.eval_weights == optim::WeightsKind::kEma;
+  for (const auto& [uses, key] : {std::pair{evaluates, "train.eval_weights"},
+                                  std::pair{exports, "checkpoint.export_weights"}})
+    if (uses && config.optimizer.ema_decay == 0)
+      without(key, "uses a running mean of the weights, which optimizer.ema_decay=0 does not keep",
+              "optimizer.ema_decay=0.999");
+  if (!exports) return;
+  if (!config.checkpoint.export_hf)
+    without("checkpoint.export_weights", "has no effect without checkpoint.export_hf=true",
+            "checkpoint.export_weights=model");
+  if (config.peft.on())
+    without("checkpoint.export_weights",
+            fmt::format("is not supported with peft.type={}: the adapter itself is exported",
+                        config::to_string(config.peft.type)),
+            "checkpoint.export_weights=model");
+}
+
 } // namespace
 
 void Config::validate(config::Violations& violations, std::string_view) const {
@@ -360,6 +383,7 @@ void Config::validate(config::Violations& violations, std::string_view) const {
                                  parts.remedy.empty() ? "" : " or ", parts.remedy));
     }
   }
+  check_average(*this, violations);
   check_best_metric(*this, violations);
   check_samples(*this, violations);
   if (profiling.trace && profiling.trace_start > total_iterations(train)) {

@@ -94,6 +94,7 @@ struct TrainConfig {
   std::vector<std::string> freeze;
   int64_t eval_interval = 0;
   int64_t eval_iters = 10;
+  optim::WeightsKind eval_weights = optim::WeightsKind::kModel;
   OnNan on_nan = OnNan::kStop;
   int64_t max_skipped_iterations = 10;
   int64_t exit_interval = 0;
@@ -166,6 +167,10 @@ struct TrainConfig {
               "number of iterations between evaluations on the validation data; 0: no evaluation")
             .min(0)
             .unit("iterations"),
+        field("eval_weights", &C::eval_weights,
+              "weights that evaluation, eval.tasks and logger.sample_prompts use during training: "
+              "the model, or ema, their running mean (optimizer.ema_decay)")
+            .on_resume(config::OnResume::kIgnored),
         field("eval_iters", &C::eval_iters, "number of global batches in each evaluation")
             .positive(),
         field(
@@ -197,6 +202,7 @@ struct CheckpointConfig {
   std::string load;
   int64_t save_interval = 0;
   bool export_hf = false;
+  optim::WeightsKind export_weights = optim::WeightsKind::kModel;
   int64_t keep = 2;
   int64_t keep_every = 0;
   int64_t keep_best = 0;
@@ -227,6 +233,9 @@ struct CheckpointConfig {
         field("export_hf", &C::export_hf,
               "also export each checkpoint as a Hugging Face model to hf/step_NNNNNNNN in "
               "checkpoint.save"),
+        field("export_weights", &C::export_weights,
+              "weights that export_hf writes: the model, or ema, their running mean "
+              "(optimizer.ema_decay)"),
         field("keep", &C::keep, "number of latest checkpoints to keep; 0: keep all").min(0),
         field("keep_every", &C::keep_every,
               "also keep checkpoints at multiples of this iteration; 0: off")

@@ -86,8 +86,8 @@ Elements local_elements(const nn::Param& param, const nn::Coordinates& where, co
   double count = 1;
   for (const int64_t n : nn::local_shape(param.spec(), where)) count *= static_cast<double>(n);
   return {.count = count,
-          .state =
-              count * optim::state_bytes(run.optimizer, param.spec(), types_of(run.dtype).dtype)};
+          .state = count * optim::state_bytes(run.optimizer, param.spec(),
+                                              types_of(run.dtype).dtype, where)};
 }
 
 /// Tokens of train.seq_length that the rank with most of them has of a sample.

@@ -5,10 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
@@ -19,14 +17,11 @@
 #include "pentatron/checkpoint/run_saver.h"
 #include "pentatron/checkpoint/sharded/attachments.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
-#include "pentatron/comm/collectives.h"
 #include "pentatron/comm/gather_text.h"
-#include "pentatron/comm/long_work.h"
 #include "pentatron/data/data_files.h"
 #include "pentatron/data/entropy.h"
 #include "pentatron/data/loader.h"
 #include "pentatron/models/param_specs.h"
-#include "pentatron/nn/memory/counting_allocator.h"
 #include "pentatron/trainer/adapters.h"
 #include "pentatron/trainer/check_run.h"
 #include "pentatron/trainer/delayed_scales.h"
@@ -185,7 +180,8 @@ void Trainer::State::build_model() {
   if ((!found && !from_elsewhere) ||
       config.checkpoint.strictness == checkpoint::Strictness::kLogAll)
     model.store->write_values([&](nn::Param& param) { param.initialize(config.seed); });
-  optimizer = std::make_unique<optim::Optimizer>(config.optimizer, model.store->shards());
+  optimizer =
+      std::make_unique<optim::Optimizer>(config.optimizer, model.store->shards(), groups.world());
   stepper = std::make_unique<Stepper>(model, *optimizer, groups, plan);
 }
 
@@ -444,7 +440,8 @@ TrainReport Trainer::State::train(Reporter& reporter) {
       raise<CheckpointError>("{}\n  try: {}{}checkpoint.on_error=continue to continue without it",
                              report.unsaved[what], remedy, remedy.empty() ? "" : ", or ");
   };
-  HfExporter exporter(c.checkpoint.async_save, s.groups.world());
+  HfExporter exporter(c.checkpoint.export_weights == optim::WeightsKind::kEma,
+                      c.checkpoint.async_save, s.groups.world());
   const auto check_export = [&] {
     if (const auto failure = exporter.take_failure())
       save_error(failure->iteration, "export", failure->why);
@@ -463,8 +460,11 @@ TrainReport Trainer::State::train(Reporter& reporter) {
     check_export();
   };
   const auto evaluate = [&] {
-    const std::optional<Evaluation> result = validate(*s.stepper, s.model.model->spec(), c,
-                                                      s.datasets, s.loader_options(0), s.main_rank);
+    std::optional<Evaluation> result;
+    with_eval_weights(c, *s.optimizer, *s.model.store, [&] {
+      result = validate(*s.stepper, s.model.model->spec(), c, s.datasets, s.loader_options(0),
+                        s.main_rank);
+    });
     report.validation = result;
     s.progress.validation_loss = result ? std::optional(result->loss) : std::nullopt;
     if (!result) return;
@@ -474,11 +474,14 @@ TrainReport Trainer::State::train(Reporter& reporter) {
   };
   const auto try_out = [&](bool last) {
     const int64_t iteration = s.progress.iteration;
-    if (s.tasks->due(iteration, last))
-      reporter.task_scores(iteration, s.progress.consumed_samples,
-                           s.tasks->scores(s.model, *s.tokenizer, s.groups, s.sequence));
-    if (s.samples->due(iteration, last))
-      reporter.samples(iteration, s.samples->write(s.model, *s.tokenizer, s.sequence));
+    if (!s.tasks->due(iteration, last) && !s.samples->due(iteration, last)) return;
+    with_eval_weights(c, *s.optimizer, *s.model.store, [&] {
+      if (s.tasks->due(iteration, last))
+        reporter.task_scores(iteration, s.progress.consumed_samples,
+                             s.tasks->scores(s.model, *s.tokenizer, s.groups, s.sequence));
+      if (s.samples->due(iteration, last))
+        reporter.samples(iteration, s.samples->write(s.model, *s.tokenizer, s.sequence));
+    });
   };
   if (s.progress.iteration >= s.total_iterations) {
     if (c.train.eval_interval > 0) evaluate();

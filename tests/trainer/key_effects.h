@@ -40,6 +40,9 @@ inline const std::vector<std::string> kFp16 = {"dtype=fp16"};
 inline const std::vector<std::string> kFp16Large = {
     "dtype=fp16", "mixed_precision.initial_loss_scale=16777216", "train.train_iters=10"};
 inline const std::vector<std::string> kMuon = {"optimizer.optimizer=muon"};
+inline const std::vector<std::string> kAdaptiveMuon = {"optimizer.optimizer=adaptive_muon"};
+inline const std::vector<std::string> kAdafactor = {"optimizer.optimizer=adafactor",
+                                                    "optimizer.lr=0.02"};
 inline const std::vector<std::string> kSamples = {"train.train_samples=12"};
 inline const std::vector<std::string> kWsd = {"scheduler.lr_decay_style=WSD",
                                               "scheduler.lr_wsd_decay_iters=2"};
@@ -309,6 +312,23 @@ inline const std::map<std::string, Effect> kEffects = {
     {"optimizer.muon_coefficient_type", {"optimizer.muon_coefficient_type=polar_express", kMuon}},
     {"optimizer.muon_eps", {"optimizer.muon_eps=1", kMuon}},
     {"optimizer.muon_bf16", {"optimizer.muon_bf16=true", kMuon}},
+    {"optimizer.adaptive_muon_moment2_method",
+     {"optimizer.adaptive_muon_moment2_method=normuon", kAdaptiveMuon}},
+    {"optimizer.adaptive_muon_beta2", {"optimizer.adaptive_muon_beta2=0.5", kAdaptiveMuon}},
+    {"optimizer.adaptive_muon_eps", {"optimizer.adaptive_muon_eps=1", kAdaptiveMuon}},
+    {"optimizer.adafactor_beta1", {"optimizer.adafactor_beta1=0.9", kAdafactor}},
+    {"optimizer.adafactor_decay_rate", {"optimizer.adafactor_decay_rate=0.3", kAdafactor}},
+    {"optimizer.adafactor_eps", {"optimizer.adafactor_eps=1e-3", kAdafactor}},
+    {"optimizer.adafactor_min_scale", {"optimizer.adafactor_min_scale=0.5", kAdafactor}},
+    {"optimizer.adafactor_clip_threshold", {"optimizer.adafactor_clip_threshold=0.5", kAdafactor}},
+    {"optimizer.adafactor_scale_parameter",
+     {"optimizer.adafactor_scale_parameter=false", kAdafactor}},
+    {"optimizer.adafactor_relative_step",
+     {"optimizer.adafactor_relative_step=true",
+      {"optimizer.optimizer=adafactor", "optimizer.lr=0.9"}}},
+    {"optimizer.ema_decay", {"optimizer.ema_decay=0.9", kSave}},
+    {"train.eval_weights",
+     {"train.eval_weights=ema", kEvaluate + std::vector<std::string>{"optimizer.ema_decay=0.9"}}},
     {"optimizer.decoupled_weight_decay", {"optimizer.decoupled_weight_decay=false"}},
     {"optimizer.exp_avg_dtype", {"optimizer.exp_avg_dtype=bf16"}},
     {"optimizer.exp_avg_sq_dtype", {"optimizer.exp_avg_sq_dtype=bf16"}},
@@ -491,6 +511,7 @@ inline const std::map<std::string, Elsewhere> kElsewhere = {
     {"train.num_threads", {"set by the program: Runtime.SetsThreads below"}},
     {"checkpoint.async_save", {"the same bytes: AsyncSave"}},
     {"checkpoint.export_hf", {"a folder beside the same ones: ConvertVerb of cli_test"}},
+    {"checkpoint.export_weights", {"a folder beside the same ones: AverageOfWeights"}},
     {"checkpoint.node_local", {"needs machines: NodeLocal"}},
     {"checkpoint.parity", {"files beside the same ones: AsyncSave.LostShards..."}},
     {"checkpoint.staging_limit", {"the same bytes: AsyncSave.WhatDoesNotFit..."}},
