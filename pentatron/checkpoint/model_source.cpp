@@ -43,6 +43,8 @@ void fill(ModelSource& source, nn::Param& param) {
   if (!value.is_cpu()) value.copy_(host);
 }
 
+constexpr std::string_view kAveragePrefix = "ema:";
+
 std::string what_is_a_model(const fs::path& where) {
   return meant_checkpoints(
       where, "",
@@ -191,8 +193,25 @@ ModelFormat recognise_model(const fs::path& where) {
                    where.string(), what_is_a_model(where));
 }
 
+std::string averaged(const std::string& where) {
+  return std::string(kAveragePrefix) + where;
+}
+
+std::optional<std::string> after_average_prefix(const std::string& where) {
+  if (!where.starts_with(kAveragePrefix)) return std::nullopt;
+  return where.substr(kAveragePrefix.size());
+}
+
 std::unique_ptr<ModelSource> open_model(const std::string& where) {
   if (where.find(kWithAdapter) != std::string::npos) return open_adapted(where);
+  if (const auto run = after_average_prefix(where)) {
+    const fs::path path = resolve_model_path(*run);
+    if (recognise_model(path) != ModelFormat::kPentatron)
+      raise<CheckpointError>("{} is not a checkpoint of a run, which alone has a running mean of "
+                             "the weights\n  try: the model without --ema",
+                             path.string());
+    return open_run_model(path, /*average=*/true);
+  }
   if (const auto name = after_hf_prefix(where)) return open_hf_model(resolve_model_path(*name));
   std::error_code ignored;
   const bool checkpoint_is_gone =

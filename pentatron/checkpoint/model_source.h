@@ -111,6 +111,11 @@ class ModelSource {
   ModelFacts facts_;
 };
 
+/// "ema:WHERE", which open_model() takes as the running mean of the weights in a checkpoint.
+std::string averaged(const std::string& where);
+/// WHERE of that.
+std::optional<std::string> after_average_prefix(const std::string& where);
+
 /// Throws DataError or CheckpointError if `where` is not a model or is corrupted, ConfigError if
 /// the architecture is not supported, and CheckpointError that lists every tensor that is missing,
 /// unexpected or has a wrong shape.

@@ -32,13 +32,14 @@ std::string on_first_rank(const comm::Group& world, const std::function<std::str
 void read_model(const std::string& where, const fs::path& opened, const comm::Group& world,
                 const std::function<void(ModelSource&)>& read) {
   KnownDamage damaged;
+  const std::optional<std::string> average = after_average_prefix(where);
+  const fs::path given = average.value_or(where);
   // A run may have saved another checkpoint while the ranks looked for one.
   fs::path folder =
       world.size() > 1 ? comm::broadcast_text(opened.string(), 0, world) : opened.string();
   while (true) {
-    const auto source = open_model(folder.string());
-    if (source->format() != ModelFormat::kPentatron || folder == fs::path(where))
-      return read(*source);
+    const auto source = open_model(average ? averaged(folder.string()) : folder.string());
+    if (source->format() != ModelFormat::kPentatron || folder == given) return read(*source);
     std::string why;
     try {
       return read_together(world, [&] { read(*source); });
@@ -53,7 +54,7 @@ void read_model(const std::string& where, const fs::path& opened, const comm::Gr
     if (damaged[folder].empty()) throw CheckpointError(why);
     const fs::path next = on_first_rank(world, [&] {
       const auto found =
-          newest_checkpoint(where, {.scope = VerifyScope::kWeightsStructure, .damaged = damaged});
+          newest_checkpoint(given, {.scope = VerifyScope::kWeightsStructure, .damaged = damaged});
       return found ? found->folder.string() : "";
     });
     if (next.empty()) throw CheckpointError(why);

@@ -37,6 +37,10 @@ bool is_mean(const StatePiece& piece) {
          piece.name.ends_with("/momentum_buffer");
 }
 
+bool is_average(const std::string& name) {
+  return name.ends_with(std::string("/") + optim::kAverage);
+}
+
 /// Empty if the piece can be read.
 std::string mismatch(const TensorInfo& info, const StatePiece& piece, bool convert) {
   const std::vector<int64_t>& shape = piece.param->spec().shape;
@@ -120,6 +124,17 @@ std::vector<std::string> converted_means(const CheckpointReader& reader,
   return all_lines(lines, world);
 }
 
+/// What becomes of a running mean of the weights that only the run or only the checkpoint has; the
+/// same on all ranks. Empty: nothing.
+std::string average_line(const CheckpointReader& reader, const optim::Optimizer& optimizer,
+                         bool with_state) {
+  const bool stored = std::ranges::any_of(reader.manifest().tensors,
+                                          [](const auto& one) { return is_average(one.first); });
+  if (!with_state || stored == optimizer.averages()) return {};
+  return stored ? "the running mean of the weights is left out: optimizer.ema_decay=0"
+                : "the running mean of the weights begins with the weights of this checkpoint";
+}
+
 /// Parameters of all ranks that train now or then, but not both. The checkpoint has no state of
 /// `thawed` ones, and what it has of `frozen` ones is left.
 struct ChangedFamilies {
@@ -190,7 +205,7 @@ std::vector<std::string> check_tensors(const CheckpointReader& reader,
   std::set<std::string> missing, wrong, names;
   for (const StatePiece& piece : pieces) {
     names.insert(piece.name);
-    if (without_state(piece)) continue;
+    if (without_state(piece) || (is_average(piece.name) && !reader.contains(piece.name))) continue;
     if (!reader.contains(piece.name)) {
       missing.insert(piece.name + " is not in the checkpoint");
     } else if (const std::string text =
@@ -202,6 +217,7 @@ std::vector<std::string> check_tensors(const CheckpointReader& reader,
   std::vector<std::string> left = reader.unexpected(all_lines(names, parts.world));
   if (!options.optimizer) keep_parameters(left);
   std::erase_if(left, left_alone);
+  std::erase_if(left, is_average);
   return judge(reader.folder(), all_lines(wrong, parts.world), all_lines(missing, parts.world),
                left, options.strictness);
 }
@@ -265,6 +281,11 @@ void exchange_parts(const StatePiece& piece) {
   const comm::Group& replicas = piece.replicas;
   const int n = replicas.size();
   if (n == 1) return;
+  if (piece.data.scalar_type() == at::kFloat8_e4m3fn) { // groups exchange its bytes
+    StatePiece bytes = piece;
+    bytes.data = piece.data.view(at::kByte);
+    return exchange_parts(bytes);
+  }
   const at::Tensor own = own_part(piece).data;
   if (piece.range.size % n == 0) {
     comm::all_gather_into(piece.data, own, 0, replicas).wait();
@@ -287,6 +308,66 @@ optim::Optimizer::FirstSteps first_steps(const Json& state, const std::string& w
     for (const auto& [name, value] : it->items()) steps[name] = json_get<int64_t>(*it, name, where);
   return steps;
 }
+
+optim::StateBounds::Bounds state_bounds(const Json& state, const std::string& where) {
+  optim::StateBounds::Bounds bounds;
+  if (const auto it = state.find(kStateBounds); it != state.end())
+    for (const auto& [name, value] : it->items()) bounds[name] = json_get<double>(*it, name, where);
+  return bounds;
+}
+
+/// Pieces of means that lie in another type than the run keeps them in, where one of the types has
+/// scales: they are read as what they stand for.
+class RescaledMeans {
+ public:
+  RescaledMeans(const CheckpointReader& reader, std::vector<StatePiece>& state,
+                optim::StateBounds::Bounds bounds)
+      : bounds_(std::move(bounds)) {
+    for (StatePiece& piece : state) {
+      if (!is_mean(piece) || !reader.contains(piece.name)) continue;
+      const at::ScalarType stored = scalar_type(reader.info(piece.name).dtype);
+      const at::ScalarType kept = piece.data.scalar_type();
+      if (stored == kept || (!optim::is_scaled(stored) && !optim::is_scaled(kept))) continue;
+      means_.push_back({piece.name, piece.data, {}, stored});
+      piece.data = at::empty(piece.data.sizes(), piece.data.options().dtype(at::kFloat));
+      means_.back().read = piece.data;
+    }
+  }
+
+  /// After reading. Collective over the ranks of the run.
+  void finish(optim::Optimizer& optimizer) {
+    optim::StateBounds::Bounds own;
+    for (Mean& mean : means_) {
+      const double scale = optim::state_scale(bound_of(mean.name), mean.stored);
+      mean.read = optim::widened(mean.read, scale, at::kFloat);
+      double& largest = own[mean.name];
+      if (mean.read.numel() > 0) largest = std::max(largest, mean.read.abs().max().item<double>());
+    }
+    if (!optimizer.bounds().empty()) {
+      // Means that come from a type without bounds are bounded by what they are.
+      for (const auto& [name, largest] : optimizer.bounds().largest(own))
+        bounds_.emplace(name, largest);
+      optimizer.set_bounds(bounds_);
+    }
+    for (const Mean& mean : means_)
+      optim::store_narrow(mean.kept, mean.read,
+                          optim::state_scale(bound_of(mean.name), mean.kept.scalar_type()));
+  }
+
+ private:
+  struct Mean {
+    std::string name;
+    at::Tensor kept, read;
+    at::ScalarType stored = at::kFloat;
+  };
+  double bound_of(const std::string& name) const {
+    const auto found = bounds_.find(name);
+    return found == bounds_.end() ? 0 : found->second;
+  }
+
+  optim::StateBounds::Bounds bounds_;
+  std::vector<Mean> means_;
+};
 
 std::optional<double> number_in(const Json& state, const char* key) {
   const auto it = state.find(key);
@@ -321,6 +402,7 @@ std::optional<FoundCheckpoint> find_run(const fs::path& dir, const comm::Group& 
 void forget_state(optim::Optimizer& optimizer) {
   for (const StatePiece& piece : optimizer_pieces(optimizer)) at::Tensor(piece.data).zero_();
   optimizer.set_steps(0);
+  optimizer.set_bounds({});
   optimizer.adopt_values();
 }
 
@@ -336,7 +418,7 @@ LoadedRun load_run(const fs::path& folder, const RunParts& parts, const LoadOpti
   LoadOptions options = asked;
   options.optimizer = asked.optimizer && has_training_state;
   const std::vector<StatePiece> values = value_pieces(parts.store, parts.adapters_only);
-  const std::vector<StatePiece> state =
+  std::vector<StatePiece> state =
       options.optimizer ? optimizer_pieces(parts.optimizer) : std::vector<StatePiece>{};
   std::vector<StatePiece> all = values;
   all.insert(all.end(), state.begin(), state.end());
@@ -350,6 +432,10 @@ LoadedRun load_run(const fs::path& folder, const RunParts& parts, const LoadOpti
   if (!changed.frozen.empty())
     loaded.told.push_back(
         fmt::format("optimizer state is left out for {}: frozen now", first_of(changed.frozen)));
+  if (const std::string line = average_line(reader, parts.optimizer, options.optimizer);
+      !line.empty())
+    loaded.told.push_back(line);
+  RescaledMeans means(reader, state, state_bounds(manifest.state, folder.string()));
   const auto source_of = [&](const StatePiece& value) {
     return options.optimizer ? value.name : best_source(reader, value);
   };
@@ -383,6 +469,7 @@ LoadedRun load_run(const fs::path& folder, const RunParts& parts, const LoadOpti
   read_all(values, source_of);
   parts.optimizer.adopt_values();
   read_all(state, [](const StatePiece& piece) { return piece.name; });
+  if (options.optimizer) means.finish(parts.optimizer);
   parts.store.publish_all_values();
   parts.store.wait_values();
   shown.reset();

@@ -46,6 +46,7 @@ CheckpointInfo info_of(const TrainState& state, const optim::Optimizer& optimize
     if (value && std::isfinite(*value)) info.state[key] = *value;
   };
   if (!optimizer.first_steps().empty()) info.state[kFirstSteps] = optimizer.first_steps();
+  if (!optimizer.bounds().empty()) info.state[kStateBounds] = optimizer.bounds().all();
   if (!state.expert_choices.empty()) info.state["expert_choices"] = state.expert_choices;
   if (state.loss_scale)
     info.state["loss_scale"] = {{"scale", state.loss_scale->scale},

@@ -20,6 +20,7 @@
 #include "pentatron/checkpoint/tensor_io.h"
 #include "pentatron/config/config.h"
 #include "pentatron/models/param_specs.h"
+#include "pentatron/optim/optimizer.h"
 
 namespace pentatron::checkpoint {
 
@@ -75,7 +76,8 @@ std::optional<Box> one_box(const nn::Param& param) {
 
 class RunSource final : public ModelSource {
  public:
-  explicit RunSource(const fs::path& folder) : ModelSource({}), reader_(folder) {
+  RunSource(const fs::path& folder, bool average)
+      : ModelSource({}), reader_(folder), average_(average) {
     const Manifest& manifest = reader_.manifest();
     const SavedRun saved = read_saved(manifest.config_yaml, folder.string());
     facts_ = {.format = ModelFormat::kPentatron,
@@ -101,11 +103,11 @@ class RunSource final : public ModelSource {
     for (nn::Param& param : params) {
       const auto found = facts_.tensors.find(param.name());
       if (found == facts_.tensors.end() || found->second.shape != param.spec().shape ||
-          scalar_type(found->second.dtype) != param.dtype())
+          scalar_type(reader_.info(stored_name(param.name())).dtype) != param.dtype())
         continue;
       if (const auto box = one_box(param)) {
         wanting.push_back(&param);
-        wanted.push_back({param.name(), *box});
+        wanted.push_back({stored_name(param.name()), *box});
       }
     }
     const auto mapped = reader_.map(wanted);
@@ -121,7 +123,7 @@ class RunSource final : public ModelSource {
   }
 
   void read(const std::string& param, const Box& box, const at::Tensor& target) override {
-    const at::ScalarType stored = scalar_type(reader_.info(param).dtype);
+    const at::ScalarType stored = scalar_type(reader_.info(stored_name(param)).dtype);
     if (target.scalar_type() == stored) {
       read_as_stored(param, box, target);
       return;
@@ -146,6 +148,12 @@ class RunSource final : public ModelSource {
   }
 
  private:
+  /// The tensor that has the weights of a parameter: what was frozen has no running mean.
+  std::string stored_name(const std::string& param) const {
+    std::string name = param + "/" + optim::kAverage;
+    return average_ && reader_.contains(name) ? name : param;
+  }
+
   /// The files that lie in the checkpoint, if they are as written.
   void read_companions() {
     for (const auto& [name, attachment] : reader_.manifest().attachments) {
@@ -172,6 +180,13 @@ class RunSource final : public ModelSource {
   }
 
   void check_tensors() {
+    const auto is_average = [](const auto& one) {
+      return one.first.ends_with(std::string("/") + optim::kAverage);
+    };
+    if (average_ && std::ranges::none_of(reader_.manifest().tensors, is_average))
+      raise<CheckpointError>("{} has no running mean of the weights: optimizer.ema_decay was 0\n  "
+                             "try: the model without --ema",
+                             facts_.path.string());
     const models::ParamSpecs expected = models::tensor_specs(facts_.config);
     TensorProblems problems;
     for (const auto& [name, spec] : expected) {
@@ -198,19 +213,26 @@ class RunSource final : public ModelSource {
     int64_t last = 0;
     for (int64_t d = 0; d < target.dim(); ++d) last += (target.size(d) - 1) * target.stride(d);
     const size_t bytes = static_cast<size_t>(last + 1) * target.element_size();
-    reader_.read(param, box, {static_cast<std::byte*>(target.data_ptr()), bytes},
+    reader_.read(stored_name(param), box, {static_cast<std::byte*>(target.data_ptr()), bytes},
                  {target.strides().data(), target.strides().size()});
   }
 
   CheckpointReader reader_;
+  bool average_; ///< read the running mean of the weights
 };
 
 } // namespace
 
-std::unique_ptr<ModelSource> open_run_model(const fs::path& where) {
+std::unique_ptr<ModelSource> open_run_model(const fs::path& where, bool average) {
   const fs::path folder = choose(where);
-  if (holds_adapters(folder)) return open_adapted(folder.string());
-  return std::make_unique<RunSource>(folder);
+  if (holds_adapters(folder)) {
+    if (average)
+      raise<CheckpointError>("{} holds adapters, whose running mean cannot be merged into a model\n"
+                             "  try: the model without --ema",
+                             folder.string());
+    return open_adapted(folder.string());
+  }
+  return std::make_unique<RunSource>(folder, average);
 }
 
 } // namespace pentatron::checkpoint

@@ -40,7 +40,8 @@ inline constexpr const char* kEod = "eod";
 /// Whether tokenizer files lie in the folder.
 bool has_tokenizer_files(const std::filesystem::path& folder);
 
-std::unique_ptr<ModelSource> open_run_model(const std::filesystem::path& where);
+std::unique_ptr<ModelSource> open_run_model(const std::filesystem::path& where,
+                                            bool average = false);
 std::unique_ptr<ModelSource> open_hf_model(const std::filesystem::path& folder);
 std::unique_ptr<ModelSource> open_hf_model(const std::filesystem::path& folder,
                                            const HfModel& model);

@@ -15,6 +15,8 @@ namespace pentatron::checkpoint {
 
 /// In the manifest's state: Optimizer::first_steps(), if there are any.
 inline constexpr const char* kFirstSteps = "first_steps";
+/// Optimizer::bounds(), if there are any: what the scales of states follow from.
+inline constexpr const char* kStateBounds = "state_bounds";
 
 /// A flat piece of a parameter, or of something that the optimizer keeps of it.
 struct StatePiece {

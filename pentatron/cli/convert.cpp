@@ -42,6 +42,7 @@ struct ConvertArguments {
   checkpoint::ConvertOptions options;
   checkpoint::UpcycleOptions upcycle; ///< without experts: not
   bool without_mtp = false;
+  bool average = false; ///< of the running mean of the weights
 };
 
 /// The model that was asked for: with experts, without layers.
@@ -234,7 +235,7 @@ class QuantisationCost {
 
 int run_convert(ConvertArguments& a) {
   complete(a);
-  a.source = with_adapter(a.source, a.adapter);
+  a.source = a.average ? checkpoint::averaged(a.source) : with_adapter(a.source, a.adapter);
   checkpoint::ConvertOptions& options = a.options;
   const auto source = checkpoint::open_model(a.source);
   if (options.format == checkpoint::ModelFormat::kPentatron)
@@ -288,6 +289,9 @@ void add_convert(CLI::App& program, Action& chosen) {
       ->required();
   verb->add_option("target", a->target, "output folder, or output file for gguf")->required();
   verb->add_option("--adapter", a->adapter, kAdapterHelp);
+  verb->add_flag("--ema", a->average,
+                 "convert the running mean of the weights of a run with optimizer.ema_decay")
+      ->excludes("--adapter");
   verb->add_option("--format", a->format,
                    "output format; pentatron: a checkpoint to train from; hf: a Hugging Face "
                    "folder; gguf: a file for llama.cpp and compatible programs");

@@ -17,8 +17,8 @@
 #include "pentatron/cli/training.h"
 #include "pentatron/trainer/check_run.h"
 #include "pentatron/trainer/memory_plan.h"
-#include "pentatron/trainer/metrics/hardware.h"
 #include "pentatron/trainer/metrics/train_log.h"
+#include "pentatron/trainer/recompute.h"
 #include "pentatron/trainer/runtime.h"
 #include "pentatron/trainer/train.h"
 
@@ -64,6 +64,13 @@ std::string why_stopped(trainer::StopReason reason, const trainer::TrainConfig& 
 
 using AfterTraining = std::function<void(const trainer::TrainReport&)>;
 
+/// The ranks of the machine of this process.
+trainer::LocalRanks local_ranks(const Ranks& ranks) {
+  const bool threads = ranks.start == Ranks::Start::kInProcess;
+  const int here = ranks.start == Ranks::Start::kLaunched ? ranks.launch.local_size : ranks.size;
+  return {.ranks = here, .processes = threads ? 1 : here};
+}
+
 /// One rank's whole run.
 void train_rank(const trainer::Config& config, const comm::Group& world,
                 const AfterTraining& after) {
@@ -95,17 +102,15 @@ void train_rank(const trainer::Config& config, const comm::Group& world,
 
 /// Shows what the run needs, and refuses what this machine does not have. Of several processes one
 /// does so for its machine, before any of them takes memory.
-void tell_limits(const trainer::Config& config, const Ranks& ranks, bool dry_run) {
+void tell_limits(trainer::Config config, const Ranks& ranks, bool dry_run) {
   if (ranks.supervised || ranks.launch.local_rank > 0) return;
-  const bool threads = ranks.start == Ranks::Start::kInProcess;
-  const int here = ranks.start == Ranks::Start::kLaunched ? ranks.launch.local_size : ranks.size;
-  const trainer::LocalRanks local{.ranks = here, .processes = threads ? 1 : here};
-  std::optional<int64_t> free_bytes;
-  if (trainer::choose_device(config.device).is_cpu())
-    free_bytes = trainer::free_memory_bytes(trainer::read_machine());
+  const trainer::LocalRanks local = local_ranks(ranks);
+  const std::optional<int64_t> free_bytes = trainer::free_bytes_of(config.device);
+  const std::string choice = trainer::choose_recomputation(config, ranks.size, local, free_bytes);
   if (ranks.launch.rank == 0) {
-    const std::string table = trainer::describe_limits(
+    std::string table = trainer::describe_limits(
         config, trainer::plan_memory(config, ranks.size, local), free_bytes);
+    if (!choice.empty()) table += "\n" + choice;
     if (dry_run) {
       fmt::print("{}\n", table);
       std::fflush(stdout); // before what follows on standard error

@@ -7,6 +7,7 @@
 #include "pentatron/layers/cached_attention.h"
 #include "pentatron/layers/context_attention.h"
 #include "pentatron/nn/ops/kernel_args.h"
+#include "pentatron/nn/recompute.h"
 #include "pentatron/nn/record.h"
 
 namespace pentatron::layers {
@@ -123,8 +124,13 @@ at::Tensor Attention::attend(const Heads& heads, const nn::ForwardContext& ctx) 
   }
   if (bias_ != nullptr) x.bias = bias_->table(span, ctx);
   if (cached) return cached_attention(x, core_, this, ctx);
-  if (ctx.layout->whole != nullptr) return context_attention(x, core_, context_, ctx);
-  return core_attention(x, ctx.layout->self_attention(), core_, ctx).out;
+  const auto core = [this](const std::vector<at::Tensor>& in, const nn::ForwardContext& c) {
+    const AttentionOperands all{in[0], in[1], in[2], in[3]};
+    return std::vector<at::Tensor>{
+        c.layout->whole != nullptr ? context_attention(all, core_, context_, c)
+                                   : core_attention(all, c.layout->self_attention(), core_, c).out};
+  };
+  return nn::run_part(nn::Part::kCoreAttention, core, {x.q, x.k, x.v, x.bias}, ctx)[0];
 }
 
 at::Tensor Attention::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {
@@ -141,6 +147,9 @@ nn::Cost Attention::cost(const AttentionOptions& o, const nn::LayerShape& shape)
   // Two products over the visible part of the squares.
   cost.forward_attention_flops = 2.0 * visible_squares(o, shape) * static_cast<double>(n * d);
   cost.saved_bytes = shape.element_bytes * t * (o.hidden + qkv + n * d) + shape.acc_bytes * t * n;
+  cost.bytes_of(nn::Part::kCoreAttention) =
+      shape.element_bytes * t * n * d + shape.acc_bytes * t * n;
+  cost.flops_of(nn::Part::kCoreAttention) = cost.forward_attention_flops;
   if (shape.tp > 1) cost.tp_all_reduce = {2 * shape.element_bytes * t * o.hidden, 2};
   if (o.qk_norm != QkNorm::kNone) {
     const int64_t rows = o.qk_norm == QkNorm::kHead ? t * (n + g) : 2 * t;

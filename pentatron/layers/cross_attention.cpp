@@ -7,6 +7,7 @@
 
 #include "pentatron/base/planted_bug.h"
 #include "pentatron/layers/cached_attention.h"
+#include "pentatron/nn/recompute.h"
 #include "pentatron/nn/record.h"
 
 namespace pentatron::layers {
@@ -73,10 +74,14 @@ at::Tensor CrossAttention::attend(const at::Tensor& x, const Memory& memory,
                                   const nn::SequenceLayout& memory_layout,
                                   const nn::ForwardContext& ctx) const {
   const at::Tensor q = q_.forward(x, ctx).unflatten(1, {-1, options_.head_size});
-  return proj_.forward(core_attention({q, memory.k, memory.v},
-                                      ctx.layout->cross_attention(memory_layout), core_, ctx)
-                           .out,
-                       ctx);
+  const auto core = [this, &memory_layout](const std::vector<at::Tensor>& in,
+                                           const nn::ForwardContext& c) {
+    return std::vector<at::Tensor>{
+        core_attention({in[0], in[1], in[2]}, c.layout->cross_attention(memory_layout), core_, c)
+            .out};
+  };
+  return proj_.forward(
+      nn::run_part(nn::Part::kCoreAttention, core, {q, memory.k, memory.v}, ctx)[0], ctx);
 }
 
 at::Tensor CrossAttention::forward(const at::Tensor& x, const at::Tensor& memory,
@@ -115,6 +120,9 @@ nn::Cost CrossAttention::cost(const CrossAttentionOptions& o, const nn::LayerSha
   // Under sequence parallel the memory is counted whole, as x is.
   cost.saved_bytes =
       shape.element_bytes * (t * (o.hidden + 2 * n * d) + m * 2 * g * d) + shape.acc_bytes * t * n;
+  cost.bytes_of(nn::Part::kCoreAttention) =
+      shape.element_bytes * t * n * d + shape.acc_bytes * t * n;
+  cost.flops_of(nn::Part::kCoreAttention) = cost.forward_attention_flops;
   // The memory's gradient is summed once more.
   if (shape.tp > 1)
     cost.tp_all_reduce = {shape.element_bytes * (2 * t * o.hidden + m * memory_width(o)), 3};

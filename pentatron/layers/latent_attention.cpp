@@ -8,6 +8,7 @@
 #include "pentatron/layers/cached_attention.h"
 #include "pentatron/layers/context_attention.h"
 #include "pentatron/nn/ops/matmul.h"
+#include "pentatron/nn/recompute.h"
 #include "pentatron/nn/record.h"
 
 namespace pentatron::layers {
@@ -82,9 +83,12 @@ void LatentAttention::turn(const at::Tensor& out, const at::Tensor& x, const at:
   }
 }
 
-at::Tensor LatentAttention::queries(const at::Tensor& x, const nn::ForwardContext& ctx) const {
-  if (!q_a_) return q_.forward(x, ctx);
-  return q_.forward(q_a_norm_->forward(q_a_->forward(x, ctx), ctx), ctx);
+at::Tensor LatentAttention::query_source(const at::Tensor& x, const nn::ForwardContext& ctx) const {
+  return q_a_ ? q_a_->forward(x, ctx) : x;
+}
+
+at::Tensor LatentAttention::queries(const at::Tensor& source, const nn::ForwardContext& ctx) const {
+  return q_.forward(q_a_ ? q_a_norm_->forward(source, ctx) : source, ctx);
 }
 
 LatentAttention::Latents LatentAttention::latents(const at::Tensor& x,
@@ -173,8 +177,7 @@ at::Tensor LatentAttention::attend_absorbed(const at::Tensor& q_flat,
   return out.flatten(1);
 }
 
-at::Tensor LatentAttention::attend_travelling(const at::Tensor& q_flat, const Latents& own,
-                                              const nn::ForwardContext& ctx) const {
+at::Tensor LatentAttention::turned(const at::Tensor& q_flat, const nn::ForwardContext& ctx) const {
   const at::Tensor positions = ctx.layout->positions;
   at::Tensor q;
   {
@@ -188,6 +191,11 @@ at::Tensor LatentAttention::attend_travelling(const at::Tensor& q_flat, const La
     turn(rotary_part(dq), rotary_part(dq), saved[0], true);
     return std::vector<at::Tensor>{dq.flatten(1)};
   });
+  return q;
+}
+
+at::Tensor LatentAttention::attend_travelling(const at::Tensor& q, const Latents& own,
+                                              const nn::ForwardContext& ctx) const {
   // Each tensor rank adds the gradient of its heads, as ColumnParallelLinear would sum it.
   const at::Tensor latent = tp_.sequence ? comm::all_gather(own.latent, 0, tp_.group)
                             : planted("latent_gradient_of_one_tensor_rank")
@@ -198,20 +206,40 @@ at::Tensor LatentAttention::attend_travelling(const at::Tensor& q_flat, const La
 }
 
 at::Tensor LatentAttention::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {
+  using Tensors = std::vector<at::Tensor>;
   const Latents own = latents(x, ctx);
-  const at::Tensor q = queries(x, ctx);
+  const at::Tensor source = query_source(x, ctx);
   if (ctx.cache != nullptr) {
     const at::Tensor all = tp_.sequence ? comm::all_gather(own.latent, 0, tp_.group) : own.latent;
     const nn::KvCache::Layer& kept =
         ctx.cache->append(this, at::cat({all, own.key}, 1).unsqueeze(1), {});
-    if (!ctx.cache->all_new()) return proj_.forward(attend_absorbed(q, kept, ctx), ctx);
+    if (!ctx.cache->all_new())
+      return proj_.forward(attend_absorbed(queries(source, ctx), kept, ctx), ctx);
   }
-  if (ctx.layout->whole != nullptr && latents_travel(keys_, context_))
-    return proj_.forward(attend_travelling(q, own, ctx), ctx);
-  const AttentionOperands operands = expand(q, own, ctx);
-  if (ctx.layout->whole != nullptr)
-    return proj_.forward(context_attention(operands, core_, context_, ctx), ctx);
-  return proj_.forward(core_attention(operands, ctx.layout->self_attention(), core_, ctx).out, ctx);
+  if (ctx.layout->whole != nullptr && latents_travel(keys_, context_)) {
+    const auto up = [this](const Tensors& in, const nn::ForwardContext& c) {
+      return Tensors{turned(queries(in[0], c), c)};
+    };
+    const auto core = [this](const Tensors& in, const nn::ForwardContext& c) {
+      return Tensors{attend_travelling(in[0], {in[1], in[2]}, c)};
+    };
+    const at::Tensor q = nn::run_part(nn::Part::kMlaUpProj, up, {source}, ctx)[0];
+    return proj_.forward(
+        nn::run_part(nn::Part::kCoreAttention, core, {q, own.latent, own.key}, ctx)[0], ctx);
+  }
+  const auto up = [this](const Tensors& in, const nn::ForwardContext& c) {
+    const AttentionOperands out = expand(queries(in[0], c), {in[1], in[2]}, c);
+    return Tensors{out.q, out.k, out.v};
+  };
+  const auto core = [this](const Tensors& in, const nn::ForwardContext& c) {
+    const AttentionOperands x{in[0], in[1], in[2]};
+    return Tensors{c.layout->whole != nullptr
+                       ? context_attention(x, core_, context_, c)
+                       : core_attention(x, c.layout->self_attention(), core_, c).out};
+  };
+  const Tensors operands =
+      nn::run_part(nn::Part::kMlaUpProj, up, {source, own.latent, own.key}, ctx);
+  return proj_.forward(nn::run_part(nn::Part::kCoreAttention, core, operands, ctx)[0], ctx);
 }
 
 nn::Cost LatentAttention::cost(const AttentionOptions& o, const nn::LayerShape& shape) {
@@ -229,6 +257,16 @@ nn::Cost LatentAttention::cost(const AttentionOptions& o, const nn::LayerShape& 
   cost.saved_bytes = shape.element_bytes * t * (o.hidden + 2 * latents) +
                      2 * shape.element_bytes * t * n * (keys + s.value_size) +
                      shape.acc_bytes * t * (n + (s.query_rank > 0 ? 2 : 1));
+  cost.bytes_of(nn::Part::kCoreAttention) =
+      shape.element_bytes * t * n * s.value_size + shape.acc_bytes * t * n;
+  cost.flops_of(nn::Part::kCoreAttention) = cost.forward_attention_flops;
+  // In their place the rotary keys are kept.
+  cost.bytes_of(nn::Part::kMlaUpProj) =
+      shape.element_bytes * t * (s.query_rank + n * (2 * keys + s.value_size) - s.rotary_size) +
+      (s.query_rank > 0 ? shape.acc_bytes * t : 0);
+  cost.flops_of(nn::Part::kMlaUpProj) =
+      2.0 * static_cast<double>(t) *
+      static_cast<double>(read * n * keys + s.rank * n * (s.plain_size + s.value_size));
   if (shape.tp > 1)
     cost.tp_all_reduce = {shape.element_bytes * t * (o.hidden + read + s.rank + s.rotary_size), 4};
   return cost;

@@ -52,7 +52,9 @@ class LatentAttention {
     at::Tensor key;    ///< [T, d], rotated
   };
   /// [T, n (p + d)], not rotated.
-  at::Tensor queries(const at::Tensor& x, const nn::ForwardContext& ctx) const;
+  /// What queries are made of: x, or its projection down.
+  at::Tensor query_source(const at::Tensor& x, const nn::ForwardContext& ctx) const;
+  at::Tensor queries(const at::Tensor& source, const nn::ForwardContext& ctx) const;
   Latents latents(const at::Tensor& x, const nn::ForwardContext& ctx) const;
   AttentionOperands expand(const at::Tensor& q, const Latents& latents,
                            const nn::ForwardContext& ctx) const;
@@ -60,6 +62,8 @@ class LatentAttention {
   at::Tensor attend_absorbed(const at::Tensor& q, const nn::KvCache::Layer& kept,
                              const nn::ForwardContext& ctx) const;
   /// Over context-parallel ranks, to latents. [T, n e]
+  /// Queries with rotary positions, [T, n, p + d]; overwrites its input.
+  at::Tensor turned(const at::Tensor& q_flat, const nn::ForwardContext& ctx) const;
   at::Tensor attend_travelling(const at::Tensor& q, const Latents& own,
                                const nn::ForwardContext& ctx) const;
   /// The rotary features of heads [T, n, p + d].

@@ -32,15 +32,14 @@ Mlp::Mlp(const nn::Scope& scope, const MlpOptions& options, parallel::TensorPara
                                                           tp) {}
 
 at::Tensor Mlp::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {
-  const at::Tensor up = fc1_.forward(x, ctx);
-  const auto activate = [this](const std::vector<at::Tensor>& in, const nn::ForwardContext& c) {
+  using Tensors = std::vector<at::Tensor>;
+  const auto activate = [this](const Tensors& in, const nn::ForwardContext& c) {
     const at::Tensor active =
         nn::activation(in[0], options_.activation, options_.gated, {}, options_.gate);
-    return std::vector<at::Tensor>{nn::dropout(active, dropout_, c)};
+    return Tensors{nn::dropout(active, dropout_, c)};
   };
-  return fc2_.forward(ctx.recompute_activations ? nn::recompute_module(activate, {up}, ctx)[0]
-                                                : activate({up}, ctx)[0],
-                      ctx);
+  const Tensors up = {fc1_.forward(x, ctx)};
+  return fc2_.forward(nn::run_part(nn::Part::kMlpActivation, activate, up, ctx)[0], ctx);
 }
 
 nn::Cost Mlp::cost(const MlpOptions& o, const nn::LayerShape& shape) {
@@ -49,7 +48,9 @@ nn::Cost Mlp::cost(const MlpOptions& o, const nn::LayerShape& shape) {
   cost.forward_gemm_flops =
       2.0 * static_cast<double>(t) * static_cast<double>(o.hidden) * static_cast<double>(up + f);
   cost.saved_bytes = shape.element_bytes * t * (o.hidden + up + f);
-  cost.activation_bytes = shape.element_bytes * t * f;
+  cost.bytes_of(nn::Part::kMlpActivation) = shape.element_bytes * t * f;
+  cost.bytes_of(nn::Part::kMlp) = shape.element_bytes * t * (up + f);
+  cost.flops_of(nn::Part::kMlp) = cost.forward_gemm_flops;
   if (shape.tp > 1) cost.tp_all_reduce = {2 * shape.element_bytes * t * o.hidden, 2};
   return cost;
 }

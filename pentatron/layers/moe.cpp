@@ -2,7 +2,10 @@
 
 #include <ATen/ATen.h>
 
+#include <utility>
+
 #include "pentatron/base/planted_bug.h"
+#include "pentatron/nn/recompute.h"
 
 namespace pentatron::layers {
 
@@ -126,10 +129,13 @@ at::Tensor Moe::of_experts(const parallel::Dispatch::Arrived& arrived,
   const at::Tensor& probs = arrived.values;
   at::Tensor up = nn::grouped_linear(arrived.rows, ranges, *fc1_, fc1_bias_, {}, ctx);
   if (fc1_adapter_ != nullptr) up = fc1_adapter_->forward(arrived.rows, ranges, up, ctx);
-  const at::Tensor active = nn::activation(
-      up, options_.expert.activation, options_.expert.gated,
-      experts_.group.size() > 1 && planted("expert_weight_applied_twice") ? probs * probs : probs,
-      options_.expert.gate);
+  const auto activate = [this](const std::vector<at::Tensor>& in, const nn::ForwardContext&) {
+    const bool twice = experts_.group.size() > 1 && planted("expert_weight_applied_twice");
+    return std::vector<at::Tensor>{
+        nn::activation(in[0], options_.expert.activation, options_.expert.gated,
+                       twice ? in[1] * in[1] : in[1], options_.expert.gate)};
+  };
+  const at::Tensor active = nn::run_part(nn::Part::kMoeActivation, activate, {up, probs}, ctx)[0];
   // The bias of the output belongs to one rank of etp; the sum of their results must have it once.
   const bool with_bias =
       experts_.group.rank() % experts_.etp == 0 || planted("expert_bias_on_every_rank");
@@ -139,12 +145,23 @@ at::Tensor Moe::of_experts(const parallel::Dispatch::Arrived& arrived,
 }
 
 at::Tensor Moe::of_shared(const at::Tensor& x, const nn::ForwardContext& ctx) const {
-  const at::Tensor y = shared_->forward(x, ctx);
-  if (shared_gate_ == nullptr) return y;
-  return nn::sigmoid_gate(y, nn::linear(x, *shared_gate_, nullptr, ctx));
+  const auto run = [this](const std::vector<at::Tensor>& in, const nn::ForwardContext& c) {
+    const at::Tensor y = shared_->forward(in[0], c);
+    if (shared_gate_ == nullptr) return std::vector<at::Tensor>{y};
+    return std::vector<at::Tensor>{
+        nn::sigmoid_gate(y, nn::linear(in[0], *shared_gate_, nullptr, c))};
+  };
+  return nn::run_part(nn::Part::kSharedExperts, run, {x}, ctx)[0];
 }
 
 at::Tensor Moe::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {
+  const auto run = [this](const std::vector<at::Tensor>& in, const nn::ForwardContext& c) {
+    return std::vector<at::Tensor>{of_all(in[0], c)};
+  };
+  return nn::run_part(nn::Part::kMoe, run, {x}, ctx)[0];
+}
+
+at::Tensor Moe::of_all(const at::Tensor& x, const nn::ForwardContext& ctx) const {
   const at::Tensor own = parallel::own_rows(x, tp_);
   const parallel::Routed choice = choose(own, ctx);
   const int64_t least =
@@ -185,10 +202,18 @@ nn::Cost Moe::cost(const MoeOptions& o, const nn::LayerShape& shape) {
   cost.saved_bytes += shape.acc_bytes * t * (of_selected ? e : 2 * e);
   if (!of_selected && o.router.normalize) cost.saved_bytes += shape.acc_bytes * t;
   cost.saved_bytes += static_cast<int64_t>(sizeof(int64_t)) * 3 * rows;
-  if (!o.shared) return cost;
-  cost += Mlp::cost(*o.shared, shape);
-  cost.saved_bytes -= shape.element_bytes * t * h; // x again
-  if (o.shared_gate) cost.saved_bytes += shape.element_bytes * t * (h + 1);
+  cost.bytes_of(nn::Part::kMoeActivation) = shape.element_bytes * rows * f;
+  if (o.shared) {
+    cost += Mlp::cost(*o.shared, shape);
+    cost.saved_bytes -= shape.element_bytes * t * h; // x again
+    const int64_t gate = o.shared_gate ? shape.element_bytes * t * (h + 1) : 0;
+    cost.saved_bytes += gate;
+    cost.bytes_of(nn::Part::kSharedExperts) =
+        std::exchange(cost.bytes_of(nn::Part::kMlp), 0) + gate;
+    cost.flops_of(nn::Part::kSharedExperts) = std::exchange(cost.flops_of(nn::Part::kMlp), 0);
+  }
+  cost.bytes_of(nn::Part::kMoe) = cost.saved_bytes - shape.element_bytes * t * h;
+  cost.flops_of(nn::Part::kMoe) = cost.forward_gemm_flops;
   return cost;
 }
 

@@ -53,6 +53,7 @@ class Moe {
   at::Tensor of_experts(const parallel::Dispatch::Arrived& arrived,
                         const std::vector<nn::RowRange>& ranges,
                         const nn::ForwardContext& ctx) const;
+  at::Tensor of_all(const at::Tensor& x, const nn::ForwardContext& ctx) const;
   at::Tensor of_shared(const at::Tensor& x, const nn::ForwardContext& ctx) const;
   /// Of this rank's tokens; a choice that is dropped has expert -1.
   parallel::Routed choose(const at::Tensor& own, const nn::ForwardContext& ctx) const;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "pentatron/base/error.h"
+#include "pentatron/nn/recompute.h"
 
 namespace pentatron::layers {
 
@@ -43,7 +44,12 @@ FeedForward::FeedForward(const nn::Scope& scope, const TransformerLayerOptions& 
                 : std::variant<Mlp, Moe>(std::in_place_type<Mlp>, scope, options.mlp, tp)) {}
 
 at::Tensor FeedForward::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {
-  return std::visit([&](const auto& part) { return part.forward(x, ctx); }, part_);
+  if (const Moe* const moe = std::get_if<Moe>(&part_)) return moe->forward(x, ctx);
+  const auto run = [mlp = std::get_if<Mlp>(&part_)](const std::vector<at::Tensor>& in,
+                                                    const nn::ForwardContext& c) {
+    return std::vector<at::Tensor>{mlp->forward(in[0], c)};
+  };
+  return nn::run_part(nn::Part::kMlp, run, {x}, ctx)[0];
 }
 
 template <class Branch>
@@ -79,17 +85,19 @@ class TransformerLayer::Sum {
   at::Tensor normed(const std::optional<Norm>& norm) {
     if (!norm || !branch_.defined()) {
       settle();
-      return norm ? norm->forward(x_, ctx_) : x_;
+      return norm ? made_again(*norm, norm->forward(x_, ctx_)) : x_;
     }
     auto [sum, y] = norm->add_forward(x_, branch_, ctx_);
     x_ = std::move(sum);
     branch_ = at::Tensor();
-    return y;
+    return made_again(*norm, y);
   }
   void add(const at::Tensor& branch, const std::optional<Norm>& residual) {
     branch_ = branch;
     if (!residual) return;
-    x_ = residual->add_forward(x_, branch_, ctx_).second;
+    const auto [sum, y] = residual->add_forward(x_, branch_, ctx_);
+    x_ = sum;
+    x_ = made_again(*residual, y);
     branch_ = at::Tensor();
   }
   at::Tensor result() {
@@ -98,6 +106,14 @@ class TransformerLayer::Sum {
   }
 
  private:
+  /// y, the norm of x_, which can come from x_ again.
+  at::Tensor made_again(const Norm& norm, const at::Tensor& y) const {
+    const auto run = [&norm](const std::vector<at::Tensor>& in, const nn::ForwardContext& c) {
+      return std::vector<at::Tensor>{norm.forward(in[0], c)};
+    };
+    if (ctx_.recomputed.has(nn::Part::kNorm)) nn::make_again({y}, run, {x_}, ctx_);
+    return y;
+  }
   void settle() {
     if (branch_.defined()) x_ = x_ + branch_;
     branch_ = at::Tensor();
@@ -152,6 +168,12 @@ nn::Cost TransformerLayer::cost(const TransformerLayerOptions& o, const nn::Laye
       (o.cross ? 3 : 2) * (static_cast<int64_t>(o.norm_input) + o.norm_output + o.norm_residual);
   cost.saved_bytes += norms * (shape.element_bytes * shape.tokens * hidden +
                                shape.acc_bytes * shape.tokens * statistics);
+  // What they give is a branch's input, or of the last residual sum the next layer's.
+  const int64_t branches = o.cross ? 3 : 2, tokens = shape.element_bytes * shape.tokens * hidden;
+  cost.bytes_of(nn::Part::kNorm) =
+      (branches * o.norm_input + (branches - 1) * o.norm_residual) * tokens;
+  // A norm behind the branch keeps what the branch gives.
+  if (o.norm_output) cost.bytes_of(o.moe ? nn::Part::kMoe : nn::Part::kMlp) += tokens;
   return cost;
 }
 

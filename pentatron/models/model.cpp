@@ -72,7 +72,8 @@ void Model::assemble(const std::function<std::unique_ptr<nn::Segment>(int64_t)>&
     chunks_.emplace_back(std::move(segments), spec_.flows.size(),
                          nn::ChunkOptions{.first_unit = stage.begin,
                                           .recompute = build_.recompute,
-                                          .recompute_activations = build_.recompute_activations});
+                                          .offload = build_.offload,
+                                          .offloaded = build_.offloaded});
   }
 }
 

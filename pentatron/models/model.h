@@ -25,8 +25,9 @@ struct ModelBuild {
   parallel::TensorParallel tp;
   parallel::ExpertParallel experts = {};
   parallel::ContextParallel context = {};
-  bool recompute = false;             ///< whole layers
-  bool recompute_activations = false; ///< of MLPs
+  nn::Recomputation recompute = {};
+  std::shared_ptr<nn::Offload> offload = nullptr; ///< of layers' activations
+  int64_t offloaded = 0;                          ///< nn::ChunkOptions::offloaded
   /// Of each shared parameter that several pipeline ranks hold: which of them this rank is.
   std::map<std::string, nn::AxisPosition, std::less<>> shared = {};
   std::shared_ptr<const nn::AdapterPlan> adapters = {}; ///< of linear layers; null: none

@@ -18,6 +18,7 @@
 #include "pentatron/nn/adapter.h"
 #include "pentatron/nn/kv_cache.h"
 #include "pentatron/nn/param.h"
+#include "pentatron/nn/recomputed_parts.h"
 
 namespace pentatron::nn {
 
@@ -189,11 +190,11 @@ struct ForwardContext {
   /// By loss term: weight / number of targets of the whole step over all ranks, known before the
   /// first forward. A term that is not there has 1.
   std::map<std::string, double, std::less<>> loss_scales;
-  uint64_t seed = 0;      ///< of dropout
-  bool training = false;  ///< dropout is on
-  bool count_uses = true; ///< false in a recomputation: its uses were counted by the first pass
-  bool recompute_activations = false; ///< an MLP keeps its activation's input only
-  bool check_finite = false;          ///< name the first layer with a NaN or infinity in `state`
+  uint64_t seed = 0;         ///< of dropout
+  bool training = false;     ///< dropout is on
+  bool count_uses = true;    ///< false in a recomputation: its uses were counted by the first pass
+  Parts recomputed;          ///< parts of layers that are made again in backward
+  bool check_finite = false; ///< name the first layer with a NaN or infinity in `state`
 
   const ExpertLoads* expert_loads = nullptr; ///< of the last step that changed the model
 

@@ -1,8 +1,12 @@
 /// What a layer costs, free of LibTorch: the planner and the MFU figure sum these and nothing else.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <utility>
 #include <vector>
+
+#include "pentatron/nn/recomputed_parts.h"
 
 namespace pentatron::nn {
 
@@ -30,9 +34,17 @@ struct CollectiveCost {
 struct Cost {
   double forward_gemm_flops = 0;
   double forward_attention_flops = 0;
-  int64_t saved_bytes = 0;      ///< held from forward to backward, input of the segment included
-  int64_t activation_bytes = 0; ///< of saved_bytes, those that train.recompute=selective frees
+  int64_t saved_bytes = 0; ///< held from forward to backward, input of the segment included
+  std::array<int64_t, kNumParts> part_bytes = {}; ///< of saved_bytes, those that a part frees
+  std::array<double, kNumParts> part_flops = {};  ///< of forward, those that it computes again
   CollectiveCost tp_all_reduce = {};
+
+  int64_t& bytes_of(Part part) { return part_bytes[static_cast<size_t>(part)]; }
+  double& flops_of(Part part) { return part_flops[static_cast<size_t>(part)]; }
+  /// Of saved_bytes of one layer, what recomputing `parts` frees; a part within another that is
+  /// recomputed, too, frees nothing more.
+  int64_t freed_bytes(Parts parts) const { return sum_over(parts, part_bytes); }
+  double recomputed_flops(Parts parts) const { return sum_over(parts, part_flops); }
 
   /// Backward does two products for each of forward's.
   double forward_flops() const { return forward_gemm_flops + forward_attention_flops; }
@@ -42,10 +54,32 @@ struct Cost {
     forward_gemm_flops += other.forward_gemm_flops;
     forward_attention_flops += other.forward_attention_flops;
     saved_bytes += other.saved_bytes;
-    activation_bytes += other.activation_bytes;
+    for (size_t i = 0; i < kNumParts; ++i) {
+      part_bytes[i] += other.part_bytes[i];
+      part_flops[i] += other.part_flops[i];
+    }
     tp_all_reduce.bytes += other.tp_all_reduce.bytes;
     tp_all_reduce.count += other.tp_all_reduce.count;
     return *this;
+  }
+
+ private:
+  template <class T> T sum_over(Parts parts, const std::array<T, kNumParts>& values) const {
+    const auto on = [&](Part part) {
+      return parts.has(part) && part_bytes[static_cast<size_t>(part)] > 0;
+    };
+    const bool mlp = on(Part::kMlp), moe = on(Part::kMoe), shared = moe || on(Part::kSharedExperts);
+    T sum = 0;
+    for (const auto& [part, within] : {std::pair{Part::kCoreAttention, false},
+                                       {Part::kNorm, false},
+                                       {Part::kMlaUpProj, false},
+                                       {Part::kMlp, false},
+                                       {Part::kMoe, false},
+                                       {Part::kSharedExperts, moe},
+                                       {Part::kMoeActivation, moe},
+                                       {Part::kMlpActivation, mlp || shared}})
+      if (on(part) && !within) sum += values[static_cast<size_t>(part)];
+    return sum;
   }
 };
 

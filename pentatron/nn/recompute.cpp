@@ -22,9 +22,12 @@ thread_local RecomputedModule* t_running = nullptr; // that runs again
 class RecomputedModule final : public SlotSource,
                                public std::enable_shared_from_this<RecomputedModule> {
  public:
-  RecomputedModule(ModuleFn fn, const std::vector<at::Tensor>& inputs, const ForwardContext& ctx)
+  RecomputedModule(ModuleFn fn, const std::vector<at::Tensor>& inputs, const ForwardContext& ctx,
+                   ModuleInputs kept)
       : fn_(std::move(fn)), ctx_(ctx),
-        inputs_(std::make_shared<Saved>("recomputed_module", inputs, std::vector<at::Tensor>())) {
+        inputs_(std::make_shared<Saved>("recomputed_module", inputs, std::vector<at::Tensor>())),
+        kept_(kept) {
+    if (kept_ == ModuleInputs::kMadeAgain) detail::claim(inputs_);
     detail::keep(inputs_);
     ctx_.count_uses = false;
     for (const at::Tensor& x : inputs)
@@ -37,6 +40,10 @@ class RecomputedModule final : public SlotSource,
   bool is_input(const at::Tensor& x) const {
     return std::ranges::count(input_storages_, x.storage().unsafeGetStorageImpl()) > 0;
   }
+  /// Whether an operator inside keeps it, whoever has made it.
+  bool keeps(const at::Tensor& x) const { return kept_ == ModuleInputs::kKept && is_input(x); }
+  /// Its first run is not that of a module: no operator waits for its tensors.
+  void has_no_operators() { has_operators_ = false; }
   void first_run_is_over() { input_storages_.clear(); }
   bool has_run_again() const { return !fn_; }
 
@@ -73,7 +80,7 @@ class RecomputedModule final : public SlotSource,
     for (size_t i = 0; i < inputs_->size(); ++i) inputs.push_back((*inputs_)[i]);
     if (planted("recomputed_module_without_dropout")) ctx_.training = false;
     const at::NoGradGuard no_grad;
-    RecomputedModule* const previous = std::exchange(t_running, this);
+    RecomputedModule* const previous = std::exchange(t_running, has_operators_ ? this : nullptr);
     std::vector<at::Tensor> outputs;
     try {
       outputs = std::exchange(fn_, nullptr)(inputs, ctx_);
@@ -127,6 +134,8 @@ class RecomputedModule final : public SlotSource,
   ModuleFn fn_;
   ForwardContext ctx_;
   std::shared_ptr<Saved> inputs_;
+  ModuleInputs kept_;
+  bool has_operators_ = true;
   std::vector<const c10::StorageImpl*> input_storages_; // during the first run
   std::vector<Inside> inside_;                          // every slot, in order
   std::vector<Behind> behind_;
@@ -166,7 +175,7 @@ void claim(const std::shared_ptr<Saved>& saved) {
   if (t_open != nullptr) t_open->claim(saved);
   for (size_t i = 0; i < saved->size(); ++i) {
     const at::Tensor& x = saved->held(i);
-    if (!x.defined() || (t_open != nullptr && t_open->is_input(x))) continue;
+    if (!x.defined() || (t_open != nullptr && t_open->keeps(x))) continue;
     for (const RecomputedOutput& output : t_outputs) {
       if (output.storage != x.storage().unsafeGetStorageImpl() || output.type != x.scalar_type() ||
           output.module->has_run_again())
@@ -188,9 +197,9 @@ void forget_outputs() {
 } // namespace detail
 
 std::vector<at::Tensor> recompute_module(const ModuleFn& fn, const std::vector<at::Tensor>& inputs,
-                                         const ForwardContext& ctx) {
+                                         const ForwardContext& ctx, ModuleInputs kept) {
   if (!grad_enabled() || t_open != nullptr) return fn(inputs, ctx);
-  const auto module = std::make_shared<RecomputedModule>(fn, inputs, ctx);
+  const auto module = std::make_shared<RecomputedModule>(fn, inputs, ctx, kept);
   struct Opened {
     explicit Opened(RecomputedModule* module) { t_open = module; }
     ~Opened() { t_open = nullptr; }
@@ -203,6 +212,21 @@ std::vector<at::Tensor> recompute_module(const ModuleFn& fn, const std::vector<a
   remember_outputs_of(module, outputs);
   module->first_run_is_over();
   return outputs;
+}
+
+void make_again(const std::vector<at::Tensor>& outputs, const ModuleFn& fn,
+                const std::vector<at::Tensor>& inputs, const ForwardContext& ctx) {
+  if (!grad_enabled() || t_open != nullptr) return;
+  const auto module = std::make_shared<RecomputedModule>(fn, inputs, ctx, ModuleInputs::kMadeAgain);
+  module->has_no_operators();
+  remember_outputs_of(module, outputs);
+  module->first_run_is_over();
+}
+
+std::vector<at::Tensor> run_part(Part part, const ModuleFn& fn,
+                                 const std::vector<at::Tensor>& inputs, const ForwardContext& ctx) {
+  if (!ctx.recomputed.has(part)) return fn(inputs, ctx);
+  return recompute_module(fn, inputs, ctx, ModuleInputs::kMadeAgain);
 }
 
 } // namespace pentatron::nn

@@ -1,6 +1,7 @@
 #include "pentatron/nn/segment.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -20,7 +21,6 @@ struct Tape::Record {
   std::vector<torch::autograd::Edge>
       outputs;                // of what the segment gave; invalid: not differentiable
   torch::autograd::Edge loss; // invalid: the segment has none
-  bool waits = false;         // for its recomputation
 };
 
 Tape::Tape() = default;
@@ -37,7 +37,9 @@ SavedTensors Tape::saved() const {
 Chunk::Chunk(std::vector<ConnectedSegment> segments, size_t flows, ChunkOptions options)
     : segments_(std::move(segments)),
       reach_(segments_.size(), {.wanted = std::vector<bool>(flows, true)}), flows_(flows),
-      options_(options) {}
+      options_(options) {
+  make_groups();
+}
 
 void Chunk::limit_backward(size_t segment, bool trains, std::vector<bool> wanted) {
   PT_DCHECK(wanted.size() == flows_);
@@ -46,6 +48,7 @@ void Chunk::limit_backward(size_t segment, bool trains, std::vector<bool> wanted
                  return wanted[static_cast<size_t>(flow)];
                });
   reach.wanted = std::move(wanted);
+  make_groups();
 }
 
 namespace {
@@ -68,9 +71,24 @@ torch::autograd::Edge edge_of(const at::Tensor& x) {
                                           : torch::autograd::Edge();
 }
 
-Tape::Record record_of(std::vector<at::Tensor> inputs, bool waits) {
+std::vector<at::Tensor> detached(const std::vector<int>& numbers, const Flows& flows) {
+  std::vector<at::Tensor> taken;
+  for (const int flow : numbers) {
+    const at::Tensor& x = flows[static_cast<size_t>(flow)];
+    taken.push_back(x.defined() ? x.detach() : x);
+  }
+  return taken;
+}
+
+void give(const Ports& ports, const Segment::Output& output, Flows& flows) {
+  for (size_t k = 0; k < ports.gives.size(); ++k) {
+    const at::Tensor& x = output.flows[k];
+    flows[static_cast<size_t>(ports.gives[k])] = x.defined() ? x.detach() : x;
+  }
+}
+
+Tape::Record record_of(std::vector<at::Tensor> inputs) {
   Tape::Record record{.inputs = std::move(inputs)};
-  record.waits = waits;
   record.kept = std::make_shared<Saved>("input", record.inputs, std::vector<at::Tensor>());
   record.saved.add(record.kept);
   return record;
@@ -129,67 +147,149 @@ Segment::Output Chunk::run(const ConnectedSegment& place, const std::vector<at::
   return place.segment->forward(taken, ctx);
 }
 
+void Chunk::make_groups() {
+  groups_.clear();
+  const Recomputation& again = options_.recompute;
+  if (!again.layers) return;
+  int64_t layers = 0;
+  for (size_t i = 0; i < segments_.size(); ++i) {
+    if (!segments_[i].segment->recomputable()) continue;
+    const bool counts = again.count == 0 || layers++ < again.count;
+    if (!counts || !reach_[i].runs) continue;
+    if (!groups_.empty() && groups_.back().end == i &&
+        static_cast<int64_t>(i - groups_.back().begin) < again.group) {
+      groups_.back().end = i + 1;
+    } else {
+      groups_.push_back({.begin = i, .end = i + 1, .takes = {}});
+    }
+  }
+  for (Group& group : groups_) {
+    std::set<int> made, taken;
+    for (size_t i = group.begin; i < group.end; ++i) {
+      const Ports& ports = segments_[i].ports;
+      for (const int flow : ports.takes)
+        if (!made.contains(flow)) taken.insert(flow);
+      made.insert(ports.gives.begin(), ports.gives.end());
+    }
+    group.takes.assign(taken.begin(), taken.end());
+  }
+}
+
+const Chunk::Group* Chunk::group_of(size_t i) const {
+  const auto found = std::ranges::find_if(
+      groups_, [&](const Group& group) { return group.begin <= i && i < group.end; });
+  return found == groups_.end() ? nullptr : &*found;
+}
+
+std::shared_ptr<Offload> Chunk::offload_of(size_t i) const {
+  if (options_.offload == nullptr || !segments_[i].segment->recomputable()) return nullptr;
+  const auto is_layer = [&](const ConnectedSegment& place) {
+    return place.segment->recomputable();
+  };
+  const auto at = segments_.begin() + static_cast<std::ptrdiff_t>(i);
+  const int64_t before = std::count_if(segments_.begin(), at, is_layer),
+                all = std::count_if(segments_.begin(), segments_.end(), is_layer);
+  return before < (options_.offloaded > 0 ? options_.offloaded : all - 1) ? options_.offload
+                                                                          : nullptr;
+}
+
 Flows Chunk::forward(Flows flows, ForwardContext& ctx, ParamStore& store, Tape* tape) const {
   flows.resize(flows_);
   ctx.count_uses = true;
+  if (options_.offload != nullptr && tape != nullptr) options_.offload->begin_pass();
   for (size_t i = 0; i < segments_.size(); ++i) {
     const auto& [segment, ports] = segments_[i];
     const int64_t unit = options_.first_unit + static_cast<int64_t>(i);
-    std::vector<at::Tensor> taken;
-    for (const int flow : ports.takes) {
-      const at::Tensor& x = flows[static_cast<size_t>(flow)];
-      taken.push_back(x.defined() ? x.detach() : x);
-    }
+    ctx.differentiated = tape != nullptr && reach_[i].runs;
+    const Group* const group = ctx.differentiated ? group_of(i) : nullptr;
+    if (group != nullptr && group->begin == i)
+      tape->records().push_back(start_of(*group, detached(group->takes, flows)));
+    std::vector<at::Tensor> taken = detached(ports.takes, flows);
     for (const int flow : ports.ends) flows[static_cast<size_t>(flow)] = at::Tensor();
     store.acquire(unit, Pass::kForward);
     Segment::Output output;
-    ctx.differentiated = tape != nullptr && reach_[i].runs;
-    ctx.recompute_activations = ctx.differentiated && options_.recompute_activations;
-    if (!ctx.differentiated || (options_.recompute && segment->recomputable())) {
+    if (!ctx.differentiated || group != nullptr) {
       const at::NoGradGuard no_grad;
-      if (ctx.differentiated) tape->records().push_back(record_of(taken, /*waits=*/true));
+      ctx.recomputed = {};
       output = run(segments_[i], taken, ctx);
     } else {
-      const at::AutoGradMode grad(true);
-      Tape::Record record = record_of(leaves_of(taken, ports, reach_[i].wanted), /*waits=*/false);
-      taken.clear();
-      const SavedTensorsScope scope(record.saved);
-      output = run(segments_[i], record.inputs, ctx);
-      remember_outputs(record, output);
-      tape->records().push_back(std::move(record));
+      output = run_recorded(i, std::move(taken), ctx, *tape, offload_of(i));
     }
     store.release(unit, Pass::kForward);
     check_finite(*segment, output, ctx);
     if (output.loss.defined()) ctx.deposit("loss", output.loss.detach());
-    for (size_t k = 0; k < ports.gives.size(); ++k) {
-      const at::Tensor& x = output.flows[k];
-      flows[static_cast<size_t>(ports.gives[k])] = x.defined() ? x.detach() : x;
-    }
+    give(ports, output, flows);
   }
   return flows;
 }
 
+Segment::Output Chunk::run_recorded(size_t i, std::vector<at::Tensor> taken, ForwardContext& ctx,
+                                    Tape& tape, const std::shared_ptr<Offload>& offload) const {
+  const at::AutoGradMode grad(true);
+  Tape::Record record = record_of(leaves_of(taken, segments_[i].ports, reach_[i].wanted));
+  taken.clear();
+  ctx.recomputed = group_of(i) == nullptr ? options_.recompute.parts : Parts();
+  const SavedTensorsScope scope(record.saved);
+  if (offload != nullptr) offload->begin_layer(record.inputs);
+  const SavedHooksScope hooks(offload);
+  Segment::Output output = run(segments_[i], record.inputs, ctx);
+  remember_outputs(record, output);
+  tape.records().push_back(std::move(record));
+  return output;
+}
+
+/// A record that waits for backward to run its group: of what the group takes alone.
+Tape::Record Chunk::start_of(const Group& group, std::vector<at::Tensor> taken) const {
+  Tape::Record record;
+  const std::shared_ptr<Offload> offload = offload_of(group.begin);
+  if (offload != nullptr) offload->begin_layer({});
+  const SavedHooksScope hooks(offload);
+  const SavedTensorsScope scope(record.saved);
+  record.kept = save("input", std::move(taken));
+  return record;
+}
+
+void Chunk::run_again(const Group& group, ForwardContext& ctx, ParamStore& store,
+                      Tape& tape) const {
+  Flows flows(flows_);
+  {
+    Tape::Record start = std::move(tape.records().back());
+    tape.records().pop_back();
+    for (size_t k = 0; k < group.takes.size(); ++k)
+      flows[static_cast<size_t>(group.takes[k])] = (*start.kept)[k];
+  }
+  if (planted("recomputation_without_dropout")) ctx.training = false;
+  for (size_t i = group.begin; i < group.end; ++i) {
+    const Ports& ports = segments_[i].ports;
+    const int64_t unit = options_.first_unit + static_cast<int64_t>(i);
+    // The values of the last one stay for its backward pass.
+    const bool last = i + 1 == group.end;
+    store.acquire(unit, last ? Pass::kBackward : Pass::kForward);
+    std::vector<at::Tensor> taken = detached(ports.takes, flows);
+    for (const int flow : ports.ends) flows[static_cast<size_t>(flow)] = at::Tensor();
+    give(ports, run_recorded(i, std::move(taken), ctx, tape, nullptr), flows);
+    if (!last) store.release(unit, Pass::kForward);
+  }
+}
+
 Flows Chunk::backward(Flows gradients, ForwardContext& ctx, ParamStore& store, Tape& tape) const {
-  PT_DCHECK(std::ssize(tape.records()) == std::ranges::count_if(reach_, &Reach::runs));
   gradients.resize(flows_);
   ctx.count_uses = false; // what runs again from here on was counted by the first pass
   ctx.differentiated = true;
-  ctx.recompute_activations = options_.recompute_activations;
   std::vector<bool> added(flows_); // of flows that several segments take
   for (size_t i = segments_.size(); i-- > 0;) {
     if (!reach_[i].runs) continue;
     const auto& [segment, ports] = segments_[i];
+    const int64_t unit = options_.first_unit + static_cast<int64_t>(i);
+    const Group* const group = group_of(i);
+    if (group != nullptr && group->end == i + 1) {
+      run_again(*group, ctx, store, tape);
+    } else {
+      store.acquire(unit, Pass::kBackward);
+    }
+    PT_DCHECK(!tape.records().empty());
     Tape::Record record = std::move(tape.records().back());
     tape.records().pop_back();
-    const int64_t unit = options_.first_unit + static_cast<int64_t>(i);
-    store.acquire(unit, Pass::kBackward);
-    if (record.waits) {
-      const at::AutoGradMode enabled(true);
-      const SavedTensorsScope scope(record.saved);
-      record.inputs = leaves_of(record.inputs, ports, reach_[i].wanted);
-      if (planted("recomputation_without_dropout")) ctx.training = false;
-      remember_outputs(record, run(segments_[i], record.inputs, ctx));
-    }
     differentiate(record, *segment, ports, gradients);
     for (size_t k = 0; k < ports.takes.size(); ++k) {
       const at::Tensor& input = record.inputs[k];

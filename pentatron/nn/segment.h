@@ -15,6 +15,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "pentatron/nn/flow.h"
+#include "pentatron/nn/offload.h"
 #include "pentatron/nn/param_store.h"
 #include "pentatron/nn/saved.h"
 
@@ -31,8 +32,8 @@ class Segment {
   /// Not called in a pass in which its stream has no tokens; what it gives is undefined then.
   /// `taken` in the order of Ports::takes.
   virtual Output forward(const std::vector<at::Tensor>& taken, const ForwardContext& ctx) const = 0;
-  /// Whether recompute=full runs it again in backward. A layer is; the embedding and the head are
-  /// not.
+  /// Whether Recomputation::layers runs it again in backward. A layer is; the embedding and the
+  /// head are not.
   virtual bool recomputable() const { return false; }
 };
 
@@ -56,10 +57,11 @@ class Tape {
 };
 
 struct ChunkOptions {
-  int64_t first_unit = 0; ///< number of the first segment among the units of the ParamStore
-  bool recompute =
-      false; ///< keep only inputs of recomputable segments and run them again in backward
-  bool recompute_activations = false; ///< ForwardContext::recompute_activations
+  int64_t first_unit = 0;       ///< number of the first segment among the units of the ParamStore
+  Recomputation recompute = {}; ///< layers are the recomputable segments
+  std::shared_ptr<Offload> offload = nullptr; ///< what layers keep goes there; null: it stays
+  int64_t offloaded =
+      0; ///< layers, from the first; 0: all but the last, which backward needs first
 };
 
 struct ConnectedSegment {
@@ -96,11 +98,28 @@ class Chunk {
     std::vector<bool> wanted; ///< by flow
   };
 
+  /// Segments whose forward pass backward runs again, from what the first of them takes.
+  struct Group {
+    size_t begin = 0, end = 0;
+    std::vector<int> takes; ///< flows from before the group
+  };
+  void make_groups();
+  /// Hooks for what segment i keeps; null: it stays.
+  std::shared_ptr<Offload> offload_of(size_t i) const;
+  /// The group that segment i is in; null: what it keeps stays.
+  const Group* group_of(size_t i) const;
+  /// The records of a group's segments, made again.
+  void run_again(const Group& group, ForwardContext& ctx, ParamStore& store, Tape& tape) const;
+
+  Segment::Output run_recorded(size_t i, std::vector<at::Tensor> taken, ForwardContext& ctx,
+                               Tape& tape, const std::shared_ptr<Offload>& offload) const;
+  Tape::Record start_of(const Group& group, std::vector<at::Tensor> taken) const;
   Segment::Output run(const ConnectedSegment& place, const std::vector<at::Tensor>& taken,
                       ForwardContext& ctx) const;
 
   std::vector<ConnectedSegment> segments_;
   std::vector<Reach> reach_; ///< of backward, by segment
+  std::vector<Group> groups_;
   size_t flows_;
   ChunkOptions options_;
 };

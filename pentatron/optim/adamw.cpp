@@ -11,8 +11,11 @@ class AdamW final : public Rule {
   explicit AdamW(const OptimizerConfig& config) : config_(config) {}
 
   std::vector<RuleState> state(at::ScalarType acc) const override {
-    return {{"exp_avg", state_dtype(config_.exp_avg_dtype, acc)},
-            {"exp_avg_sq", state_dtype(config_.exp_avg_sq_dtype, acc)}};
+    const bool decayed = !config_.decoupled_weight_decay;
+    const double b1 = config_.adam_beta1, b2 = config_.adam_beta2;
+    return {
+        {"exp_avg", state_dtype(config_.exp_avg_dtype, acc), {b1, 1 - b1, false, decayed}},
+        {"exp_avg_sq", state_dtype(config_.exp_avg_sq_dtype, acc), {b2, 1 - b2, true, decayed}}};
   }
   void step(const ShardState& part, const Hyperparameters& how) const override {
     Hyperparameters own = how;

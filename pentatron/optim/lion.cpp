@@ -11,7 +11,8 @@ class Lion final : public Rule {
   explicit Lion(const OptimizerConfig& config) : config_(config) {}
 
   std::vector<RuleState> state(at::ScalarType acc) const override {
-    return {{"exp_avg", state_dtype(config_.exp_avg_dtype, acc)}};
+    const double b2 = config_.lion_beta2;
+    return {{"exp_avg", state_dtype(config_.exp_avg_dtype, acc), {b2, 1 - b2}}};
   }
   void step(const ShardState& part, const Hyperparameters& how) const override {
     auto a = elementwise_args<kernels::LionArgs>(part, how);

@@ -8,50 +8,15 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/planted_bug.h"
 #include "pentatron/comm/collectives.h"
+#include "pentatron/optim/matrix_grid.h"
 
 namespace pentatron::optim {
 
 namespace {
 
-struct Interval {
-  int64_t begin = 0, size = 0;
-};
-
-/// The axis over whose ranks a parameter's matrices are split; empty: this rank has them whole.
-std::string split_axis(const nn::Param& param) {
-  for (const auto& [axis, placement] : param.spec().placements) {
-    const auto found = param.where().find(axis);
-    if (placement.kind == nn::Placement::Kind::kShard &&
-        placement.dim >= param.spec().stacked_dims && found != param.where().end() &&
-        found->second.size > 1)
-      return axis;
-  }
-  return {};
-}
-
 nn::Coordinates with_rank(nn::Coordinates where, const std::string& axis, int rank) {
   where[axis].rank = rank;
   return where;
-}
-
-bool is_attention(const nn::FusedPart& part) {
-  return part.name == "q" || part.name == "k" || part.name == "v";
-}
-
-/// The rows of each matrix, of a tensor whose ranks are at `where`.
-std::vector<Interval> rows_of_matrices(const nn::ShardSpec& spec, const nn::Coordinates& where,
-                                       bool split_qkv) {
-  const auto dim = static_cast<size_t>(spec.parts.empty() ? spec.stacked_dims : spec.parts_dim);
-  std::vector<Interval> rows;
-  for (const nn::LocalBox& box : nn::local_boxes(spec, where)) {
-    const bool first =
-        std::ranges::all_of(rows, [&](const Interval& r) { return r.begin != box.local[dim]; });
-    if (first) rows.push_back({box.local[dim], box.size[dim]});
-  }
-  std::ranges::sort(rows, {}, &Interval::begin);
-  const bool joined = !spec.parts.empty() && is_attention(spec.parts.front()) && !split_qkv;
-  if (joined || spec.parts.empty()) return {{0, nn::local_shape(spec, where)[dim]}};
-  return rows;
 }
 
 /// Stacked and cut to matrices: [stack, rows, columns] of a rank's tensor.
@@ -63,7 +28,7 @@ void update_own(const MatrixField& field, const MatrixOptions& options,
                 const MatrixUpdate& update) {
   const nn::ShardSpec& spec = field.param->spec();
   const at::Tensor all = stacked(field.value, spec);
-  for (const Interval& rows : rows_of_matrices(spec, field.param->where(), options.split_qkv)) {
+  for (const RowInterval& rows : rows_of_matrices(spec, field.param->where(), options.split_qkv)) {
     // Parts divide the rows of matrices.
     update(all.narrow(1, rows.begin, rows.size));
   }
@@ -135,12 +100,12 @@ std::vector<SplitMatrix> split_matrices(const MatrixField& field, const std::str
     boxes.push_back(moved_boxes(spec, whole, with_rank(field.param->where(), axis, r)));
   const at::Tensor value = stacked(field.value, spec);
   const int64_t columns = nn::local_shape(spec, whole).back();
-  std::vector<Interval> parts = rows_of_matrices(spec, whole, split_qkv);
+  std::vector<RowInterval> parts = rows_of_matrices(spec, whole, split_qkv);
   if (planted("muon_takes_fused_parts_together"))
     parts = {{parts.front().begin, parts.back().begin + parts.back().size}};
   std::vector<SplitMatrix> matrices;
   for (int64_t s = 0; s < value.size(0); ++s) {
-    for (const Interval& rows : parts) {
+    for (const RowInterval& rows : parts) {
       SplitMatrix one{.value = value, .rows = rows.size, .columns = columns, .held = {}};
       for (const std::vector<Moved>& of_rank : boxes) {
         std::vector<HeldBlock>& blocks = one.held.emplace_back();

@@ -10,7 +10,9 @@
 #include "pentatron/nn/memory/counting_allocator.h"
 #include "pentatron/nn/ops/kernel_args.h"
 #include "pentatron/optim/elementwise.h"
+#include "pentatron/optim/matrix_grid.h"
 #include "pentatron/optim/remainder.h"
+#include "pentatron/optim/rules.h"
 
 namespace pentatron::optim {
 
@@ -27,6 +29,17 @@ at::Tensor flat_like(const at::Tensor& values, at::ScalarType dtype, bool zero) 
   const nn::MemoryScope scope(nn::MemoryCategory::kOptimizer);
   const auto options = values.options().dtype(dtype);
   return zero ? at::zeros(values.sizes(), options) : at::empty(values.sizes(), options);
+}
+
+/// Calls `visit` for what pieces have of [begin, begin + size), counted from begin.
+template <class Visit>
+void for_each_overlap(const std::vector<nn::Piece>& pieces, int64_t begin, int64_t size,
+                      const Visit& visit) {
+  for (const nn::Piece& piece : pieces) {
+    const int64_t from = std::max(begin, piece.begin),
+                  to = std::min(begin + size, piece.begin + piece.size);
+    if (from < to) visit(piece, from - begin, to - from);
+  }
 }
 
 } // namespace
@@ -102,7 +115,8 @@ std::string first_nonfinite_gradient(const std::vector<nn::Shard>& shards) {
   return {};
 }
 
-Optimizer::Optimizer(const OptimizerConfig& config, std::vector<nn::Shard> shards)
+Optimizer::Optimizer(const OptimizerConfig& config, std::vector<nn::Shard> shards,
+                     comm::Group world)
     : config_(config) {
   for (nn::Shard& shard : shards) {
     if (shard.pieces.empty()) continue;
@@ -110,24 +124,99 @@ Optimizer::Optimizer(const OptimizerConfig& config, std::vector<nn::Shard> shard
       if (!planted("frozen_parameters_decayed")) continue;
       shard.gradients = at::zeros_like(shard.values);
     }
-    State state;
-    state.rule = &rule_of(*shard.pieces.front().param);
-    const at::Tensor& values = shard.values;
-    const at::ScalarType acc = nn::acc_dtype(values.scalar_type());
-    if (keeps_remainder(config_, values.scalar_type()))
-      state.remainder = flat_like(values, at::kShort, /*zero=*/true);
-    else
-      state.shard.master =
-          values.scalar_type() == acc ? values : flat_like(values, acc, /*zero=*/false);
-    for (const RuleState& kept : state.rule->state(acc)) {
-      state.names.push_back(kept.name);
-      state.shard.state.push_back(flat_like(values, kept.dtype, /*zero=*/true));
-    }
-    state.shard.shard = std::move(shard);
-    state.runs = runs_of(state);
-    states_.push_back(std::move(state));
+    make_state(std::move(shard));
   }
   adopt_values();
+  if (is_scaled(state_dtype(config_.exp_avg_dtype, at::kFloat)) ||
+      is_scaled(state_dtype(config_.exp_avg_sq_dtype, at::kFloat)))
+    bounds_ = next_bounds_ = StateBounds(scaled_names(), std::move(world));
+}
+
+void Optimizer::make_state(nn::Shard shard) {
+  State& state = states_.emplace_back();
+  state.rule = &rule_of(*shard.pieces.front().param);
+  const at::Tensor& values = shard.values;
+  const at::ScalarType acc = nn::acc_dtype(values.scalar_type());
+  if (keeps_remainder(config_, values.scalar_type()))
+    state.remainder = flat_like(values, at::kShort, /*zero=*/true);
+  else
+    state.shard.master =
+        values.scalar_type() == acc ? values : flat_like(values, acc, /*zero=*/false);
+  if (averages()) state.average = flat_like(values, acc, /*zero=*/true);
+  state.shard.shard = std::move(shard);
+  for (const RuleState& kept : state.rule->state(acc)) {
+    if (kept.extent != RuleState::Extent::kElements) {
+      make_reduced(state, kept);
+      continue;
+    }
+    state.kept.push_back(kept);
+    state.shard.state.push_back(flat_like(state.shard.shard.values, kept.dtype, /*zero=*/true));
+  }
+  state.runs = runs_of(state);
+}
+
+void Optimizer::make_reduced(State& state, const RuleState& what) const {
+  const nn::MemoryScope scope(nn::MemoryCategory::kOptimizer);
+  const bool rows = what.extent == RuleState::Extent::kRows;
+  for (const nn::Piece& piece : state.shard.shard.pieces) {
+    const nn::ShardSpec& spec = piece.param->spec();
+    auto of = std::make_unique<nn::Param>(rows ? spec_of_rows(spec) : spec_of_columns(spec),
+                                          nn::Init::constant(0), what.dtype, piece.param->where());
+    const at::Tensor data =
+        at::zeros({of->numel()}, state.shard.shard.values.options().dtype(what.dtype));
+    state.reduced[piece.param].push_back({what.name, std::move(of), data});
+  }
+}
+
+std::vector<std::string> Optimizer::scaled_names() const {
+  std::vector<std::string> names;
+  for (const State& state : states_)
+    for (const RuleState& kept : state.kept)
+      for (const nn::Piece& piece : state.shard.shard.pieces)
+        if (is_scaled(kept.dtype)) names.push_back(piece.param->name() + "/" + kept.name);
+  return names;
+}
+
+void Optimizer::set_bounds(const StateBounds::Bounds& bounds) {
+  for (const auto& [name, bound] : bounds_.all()) {
+    const auto found = bounds.find(name);
+    bounds_.set(name, found == bounds.end() ? 0 : found->second);
+  }
+  next_bounds_ = bounds_;
+}
+
+StateBounds Optimizer::grown(double weight_decay, double grad_scale) const {
+  std::map<std::string, double> own;
+  for (const State& state : states_) {
+    const nn::Shard& shard = state.shard.shard;
+    for (const Run& run : state.runs)
+      for (const nn::Piece& piece : run.pieces) {
+        const auto most = [&](const at::Tensor& flat) {
+          return flat.narrow(0, run.range.begin + piece.begin, piece.size)
+              .abs()
+              .max()
+              .item<double>();
+        };
+        for (const RuleState& kept : state.kept) {
+          if (!is_scaled(kept.dtype) || piece.size == 0) continue;
+          double& largest = own[piece.param->name() + "/" + kept.name];
+          double here = most(shard.gradients) * grad_scale;
+          const double decay = weight_decay * run.factors.decay;
+          // Values are rounded, and a sum of two numbers too.
+          if (kept.growth.decayed && decay != 0) here += 1.01 * decay * most(shard.values);
+          largest = std::max(largest, here);
+        }
+      }
+  }
+  StateBounds next = bounds_;
+  const bool alone = planted("state_scales_of_one_rank");
+  const std::map<std::string, double> all = alone ? own : bounds_.largest(own);
+  const std::map<std::string, RuleState::Growth> growth = growth_of_states(config_);
+  for (const auto& [name, largest] : all) {
+    const RuleState::Growth& g = growth.at(name.substr(name.rfind('/') + 1));
+    next.set(name, g.decay * bounds_.of(name) + g.gain * (g.squared ? largest * largest : largest));
+  }
+  return next;
 }
 
 const Rule& Optimizer::rule_of(const nn::Param& param) {
@@ -176,11 +265,13 @@ void Optimizer::adopt_values() {
       at::Tensor(state.remainder).zero_();
     else if (!state.shard.master.is_same(values))
       state.shard.master.copy_(values);
+    if (state.average.defined()) at::Tensor(state.average).copy_(values);
   }
 }
 
 void Optimizer::step(double lr, double weight_decay, double grad_scale) {
   ++steps_;
+  if (!bounds_.empty()) next_bounds_ = grown(weight_decay, grad_scale);
   for (const State& state : states_) {
     for (const Run& run : state.runs)
       step(state, run,
@@ -189,38 +280,99 @@ void Optimizer::step(double lr, double weight_decay, double grad_scale) {
             .grad_scale = grad_scale,
             .step = steps_ - run.first_step});
   }
+  bounds_ = next_bounds_;
+}
+
+at::Tensor Optimizer::widen(const State& state, const Run& run, size_t kept, int64_t begin,
+                            const at::Tensor& stored) const {
+  const at::ScalarType acc = nn::acc_dtype(state.shard.shard.values.scalar_type());
+  const RuleState& what = state.kept[kept];
+  if (!is_scaled(what.dtype)) return stored.to(acc);
+  const at::Tensor wide = at::zeros(stored.sizes(), stored.options().dtype(acc));
+  for_each_overlap(
+      run.pieces, begin, stored.numel(), [&](const nn::Piece& piece, int64_t from, int64_t size) {
+        const double scale =
+            state_scale(bounds_.of(piece.param->name() + "/" + what.name), what.dtype);
+        wide.narrow(0, from, size).copy_(widened(stored.narrow(0, from, size), scale, acc));
+      });
+  return wide;
+}
+
+void Optimizer::narrow(const State& state, const Run& run, size_t kept, int64_t begin,
+                       const at::Tensor& stored, const at::Tensor& value) const {
+  const RuleState& what = state.kept[kept];
+  if (!is_scaled(what.dtype)) {
+    stored.copy_(value);
+    return;
+  }
+  for_each_overlap(
+      run.pieces, begin, stored.numel(), [&](const nn::Piece& piece, int64_t from, int64_t size) {
+        const double scale =
+            state_scale(next_bounds_.of(piece.param->name() + "/" + what.name), what.dtype);
+        store_narrow(stored.narrow(0, from, size), value.narrow(0, from, size), scale);
+      });
 }
 
 void Optimizer::step(const State& state, const Run& run, const Hyperparameters& how) const {
+  const at::ScalarType acc = nn::acc_dtype(state.shard.shard.values.scalar_type());
+  const bool in_parts =
+      state.average.defined() || state.remainder.defined() ||
+      std::ranges::any_of(state.kept, [&](const RuleState& kept) { return kept.dtype != acc; });
+  const int64_t most = in_parts && !state.rule->needs_whole() ? kWidened : run.range.size;
+  for (int64_t begin = 0; begin < run.range.size; begin += most)
+    step_part(state, run, how, begin, std::min(most, run.range.size - begin));
+}
+
+void Optimizer::step_part(const State& state, const Run& run, const Hyperparameters& how,
+                          int64_t begin, int64_t size) const {
   const ShardState& all = state.shard;
-  const at::ScalarType acc = nn::acc_dtype(all.shard.values.scalar_type());
-  const bool narrow =
-      state.remainder.defined() || std::ranges::any_of(all.state, [&](const at::Tensor& kept) {
-        return kept.scalar_type() != acc;
-      });
   const bool whole = state.rule->needs_whole();
-  const int64_t end = run.range.begin + run.range.size,
-                most = narrow && !whole ? kWidened : run.range.size;
-  for (int64_t begin = run.range.begin; begin < end; begin += most) {
-    const auto part = [&](const at::Tensor& flat) {
-      return flat.narrow(0, begin, std::min(most, end - begin));
-    };
-    ShardState own{.shard = {.values = part(all.shard.values),
-                             .gradients = part(all.shard.gradients),
-                             .pieces = whole ? run.pieces : std::vector<nn::Piece>{},
-                             .replicas = all.shard.replicas,
-                             .tensor = all.shard.tensor},
-                   .master = state.remainder.defined()
-                                 ? joined(part(all.shard.values), part(state.remainder))
-                                 : part(all.master),
-                   .state = {}};
-    for (const at::Tensor& kept : all.state) own.state.push_back(part(kept).to(acc));
-    state.rule->step(own, how);
-    if (!narrow) continue;
-    for (size_t i = 0; i < own.state.size(); ++i) part(all.state[i]).copy_(own.state[i]);
-    if (state.remainder.defined())
-      split_master(own.master, own.shard.values, part(state.remainder));
+  const auto part = [&](const at::Tensor& flat) {
+    return flat.narrow(0, run.range.begin + begin, size);
+  };
+  ShardState own{.shard = {.values = part(all.shard.values),
+                           .gradients = part(all.shard.gradients),
+                           .pieces = whole ? run.pieces : std::vector<nn::Piece>{},
+                           .replicas = all.shard.replicas,
+                           .tensor = all.shard.tensor},
+                 .master = state.remainder.defined()
+                               ? joined(part(all.shard.values), part(state.remainder))
+                               : part(all.master),
+                 .state = {}};
+  for (size_t i = 0; i < state.kept.size(); ++i)
+    own.state.push_back(widen(state, run, i, begin, part(all.state[i])));
+  for (const nn::Piece& piece : own.shard.pieces) {
+    const auto found = state.reduced.find(piece.param);
+    if (found == state.reduced.end()) continue;
+    const int dims = piece.param->spec().stacked_dims;
+    std::vector<at::Tensor>& of_piece = own.reduced.emplace_back();
+    for (const Reduced& kept : found->second) {
+      std::vector<int64_t> shape(kept.of->shape().begin() + dims, kept.of->shape().end());
+      shape.insert(shape.begin(), -1); // all members of a stack
+      of_piece.push_back(kept.data.view(shape));
+    }
   }
+  state.rule->step(own, how);
+  for (size_t i = 0; i < state.kept.size(); ++i)
+    if (!own.state[i].is_alias_of(all.state[i]))
+      narrow(state, run, i, begin, part(all.state[i]), own.state[i]);
+  if (state.remainder.defined()) split_master(own.master, own.shard.values, part(state.remainder));
+  if (state.average.defined()) part(state.average).lerp_(own.master, 1 - config_.ema_decay);
+}
+
+void Optimizer::swap_average() {
+  for (const State& state : states_) {
+    if (!state.average.defined()) continue;
+    const at::Tensor &values = state.shard.shard.values, &spare = state.shard.shard.gradients;
+    if (swapped_) {
+      values.copy_(spare);
+      at::Tensor(spare).zero_();
+    } else {
+      spare.copy_(values); // exact: the accumulate type holds every number of the model's type
+      values.copy_(state.average);
+    }
+  }
+  swapped_ = !swapped_;
 }
 
 void Optimizer::for_each_state(const StateFn& fn) {
@@ -234,7 +386,14 @@ void Optimizer::for_each_state(const StateFn& fn) {
       visit("remainder", state.remainder);
     else if (!state.shard.master.is_same(shard.values))
       visit("master", state.shard.master);
-    for (size_t i = 0; i < state.names.size(); ++i) visit(state.names[i], state.shard.state[i]);
+    for (size_t i = 0; i < state.kept.size(); ++i) visit(state.kept[i].name, state.shard.state[i]);
+    if (state.average.defined()) visit(kAverage, state.average);
+    for (const nn::Piece& piece : shard.pieces) {
+      const auto found = state.reduced.find(piece.param);
+      if (found == state.reduced.end()) continue;
+      for (const Reduced& kept : found->second)
+        fn(shard, {kept.of.get(), 0, 0, kept.of->numel()}, kept.name, kept.data);
+    }
   }
 }
 

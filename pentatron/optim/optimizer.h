@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -15,6 +16,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "pentatron/nn/param_store.h"
+#include "pentatron/optim/narrow_state.h"
 #include "pentatron/optim/optimizer_config.h"
 #include "pentatron/optim/param_group.h"
 #include "pentatron/optim/rule.h"
@@ -33,16 +35,22 @@ bool has_nonfinite_copies(const std::vector<nn::Shard>& shards, bool all = false
 /// Name of the first parameter whose gradient holds a NaN or infinity, or empty.
 std::string first_nonfinite_gradient(const std::vector<nn::Shard>& shards);
 
+/// In checkpoints, the running mean of a parameter's weights: "<parameter>/ema".
+inline constexpr const char* kAverage = "ema";
+
 class Optimizer {
  public:
-  /// Updates what the trainable ones of `shards` refer to, each by its family's rule.
-  Optimizer(const OptimizerConfig& config, std::vector<nn::Shard> shards);
+  /// Updates what the trainable ones of `shards` refer to, each by its family's rule. Collective
+  /// over `world`, the ranks of the run.
+  Optimizer(const OptimizerConfig& config, std::vector<nn::Shard> shards, comm::Group world = {});
+  Optimizer(const Optimizer&) = delete;
 
   /// Values may have changed behind the optimizer's back (initialisation, loading): takes them as
-  /// master weights.
+  /// master weights, and as the running mean of the weights.
   void adopt_values();
 
-  /// `grad_scale` multiplies every gradient: the clip coefficient.
+  /// `grad_scale` multiplies every gradient: the clip coefficient. Collective over the tensor
+  /// ranks, and over the world where states have scales.
   void step(double lr, double weight_decay, double grad_scale);
 
   int64_t steps() const { return steps_; }
@@ -52,7 +60,18 @@ class Optimizer {
   const FirstSteps& first_steps() const { return first_steps_; }
   void set_steps(int64_t steps, FirstSteps first_steps = {});
 
-  /// Every tensor of the state, piece by piece: whose, and what it is ("exp_avg").
+  /// Whether there is a running mean of the weights.
+  bool averages() const { return config_.ema_decay > 0; }
+  /// Puts the running mean of the weights in the place of the values, and the values back when it
+  /// is called again; until then nothing else may be called. Overwrites gradients.
+  void swap_average();
+
+  /// Bounds of the states that are stored with a scale; the same on all ranks.
+  const StateBounds& bounds() const { return bounds_; }
+  void set_bounds(const StateBounds::Bounds& bounds);
+
+  /// Every tensor of the state, piece by piece: whose, and what it is ("exp_avg"). A piece of
+  /// states of rows and columns has a parameter of its own, with the name of theirs.
   using StateFn = std::function<void(const nn::Shard&, const nn::Piece&, const std::string& what,
                                      const at::Tensor& data)>;
   void for_each_state(const StateFn& fn);
@@ -64,21 +83,42 @@ class Optimizer {
     Factors factors;
     int64_t first_step = 0;
   };
+  struct Reduced { // a state of rows or columns of one piece
+    std::string name;
+    std::unique_ptr<nn::Param> of;
+    at::Tensor data; // flat
+  };
   struct State {
     ShardState shard;
     const Rule* rule = nullptr;
-    std::vector<std::string> names; // of the state
-    at::Tensor remainder;           // in place of master weights
+    std::vector<RuleState> kept; // of elements
+    at::Tensor remainder;        // in place of master weights
+    at::Tensor average;          // of the weights; undefined: none
+    std::map<const nn::Param*, std::vector<Reduced>> reduced;
     std::vector<Run> runs;
   };
+  void make_state(nn::Shard shard);
+  void make_reduced(State& state, const RuleState& what) const;
+  std::vector<std::string> scaled_names() const;
+  /// The bounds after a step; keeps those before it.
+  StateBounds grown(double weight_decay, double grad_scale) const;
+  /// A part of a stored state of a run, in the accumulate type.
+  at::Tensor widen(const State& state, const Run& run, size_t kept, int64_t begin,
+                   const at::Tensor& stored) const;
+  void narrow(const State& state, const Run& run, size_t kept, int64_t begin,
+              const at::Tensor& stored, const at::Tensor& value) const;
   std::vector<Run> runs_of(const State& state) const;
   void step(const State& state, const Run& run, const Hyperparameters& how) const;
+  void step_part(const State& state, const Run& run, const Hyperparameters& how, int64_t begin,
+                 int64_t size) const;
   const Rule& rule_of(const nn::Param& param);
 
   OptimizerConfig config_;
   std::map<std::string, std::unique_ptr<Rule>> rules_; // by nn::Param::rule
-  std::vector<State> states_;
+  std::deque<State> states_;
+  StateBounds bounds_, next_bounds_; // before and after the step at hand
   int64_t steps_ = 0;
+  bool swapped_ = false;
   FirstSteps first_steps_;
 };
 

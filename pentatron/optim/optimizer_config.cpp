@@ -1,5 +1,7 @@
 #include "pentatron/optim/optimizer_config.h"
 
+#include <cmath>
+
 #include <fmt/format.h>
 
 #include "pentatron/optim/param_group.h"
@@ -8,29 +10,61 @@ namespace pentatron::optim {
 
 namespace {
 
-/// bf16 rounds a number that decays by less than half a unit of its last place to itself.
-constexpr double kSlowestDecay = 1 - 1.0 / 256;
+/// Significant bits of a type; fp32 has enough.
+int significant_bits(StateDtype dtype) {
+  switch (dtype) {
+  case StateDtype::kFp32:
+    break;
+  case StateDtype::kBf16:
+    return 8;
+  case StateDtype::kFp16:
+    return 11;
+  case StateDtype::kFp8:
+    return 4;
+  }
+  return 24;
+}
+
+bool is_scaled(StateDtype dtype) {
+  return dtype == StateDtype::kFp16 || dtype == StateDtype::kFp8;
+}
 
 } // namespace
 
 void OptimizerConfig::check_decay(config::Violations& violations, std::string_view path) const {
+  // A number that decays by less than half a unit of its last place is rounded to itself.
   const auto check = [&](StateDtype dtype, const char* key, const char* rate, double decay) {
-    if (dtype != StateDtype::kBf16 || decay <= kSlowestDecay) return;
+    if (dtype == StateDtype::kFp32 || decay <= 1 - std::ldexp(1, -significant_bits(dtype))) return;
+    const char* const wider = dtype == StateDtype::kFp8 && decay <= 1 - 1.0 / 256 ? "bf16" : "fp32";
     violations.add(config::join(path, key),
-                   fmt::format("{}=bf16 rounds a running mean that decays by {}={} to itself, so "
+                   fmt::format("{}={} rounds a running mean that decays by {}={} to itself, so "
                                "that it never falls",
-                               config::join(path, key), config::join(path, rate), decay),
-                   fmt::format("{}=fp32", config::join(path, key)));
+                               config::join(path, key), config::to_string(dtype),
+                               config::join(path, rate), decay),
+                   fmt::format("{}={}", config::join(path, key), wider));
   };
-  const bool adam = optimizer == OptimizerKind::kAdam || optimizer == OptimizerKind::kMuon;
+  const bool muon = optimizer == OptimizerKind::kMuon || optimizer == OptimizerKind::kAdaptiveMuon;
+  const bool adam = optimizer == OptimizerKind::kAdam || muon;
   if (adam) check(exp_avg_dtype, "exp_avg_dtype", "adam_beta1", adam_beta1);
   if (adam) check(exp_avg_sq_dtype, "exp_avg_sq_dtype", "adam_beta2", adam_beta2);
   if (optimizer == OptimizerKind::kSgd)
     check(exp_avg_dtype, "exp_avg_dtype", "sgd_momentum", sgd_momentum);
   if (optimizer == OptimizerKind::kLion)
     check(exp_avg_dtype, "exp_avg_dtype", "lion_beta2", lion_beta2);
-  if (optimizer == OptimizerKind::kMuon)
-    check(exp_avg_dtype, "exp_avg_dtype", "muon_momentum", muon_momentum);
+  if (muon) check(exp_avg_dtype, "exp_avg_dtype", "muon_momentum", muon_momentum);
+  if (optimizer == OptimizerKind::kAdafactor)
+    check(exp_avg_dtype, "exp_avg_dtype", "adafactor_beta1", adafactor_beta1);
+}
+
+void OptimizerConfig::check_scaled(config::Violations& violations, std::string_view path) const {
+  if (optimizer != OptimizerKind::kAdafactor || !is_scaled(exp_avg_dtype)) return;
+  const std::string key = config::join(path, "exp_avg_dtype");
+  violations.add(key,
+                 fmt::format("{}={} needs a bound of the running mean, which {}=adafactor does not "
+                             "give",
+                             key, config::to_string(exp_avg_dtype),
+                             config::join(path, "optimizer")),
+                 fmt::format("{}=bf16", key));
 }
 
 void OptimizerConfig::validate(config::Violations& violations, std::string_view path) const {
@@ -42,6 +76,15 @@ void OptimizerConfig::validate(config::Violations& violations, std::string_view 
         fmt::format("{}=0.9", config::join(path, "sgd_momentum")));
   }
   check_decay(violations, path);
+  check_scaled(violations, path);
+  if (optimizer == OptimizerKind::kAdaptiveMuon && muon_tp_mode == MuonTensorMode::kBlockwise) {
+    const std::string key = config::join(path, "muon_tp_mode");
+    violations.add(key,
+                   fmt::format("{}=blockwise is not supported with {}=adaptive_muon, whose second "
+                               "moments are those of whole matrices",
+                               key, config::join(path, "optimizer")),
+                   fmt::format("{}=exact", key));
+  }
   check_param_groups(param_groups, config::join(path, "param_groups"), violations);
 }
 

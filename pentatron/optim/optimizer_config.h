@@ -12,18 +12,37 @@
 
 namespace pentatron::optim {
 
-enum class OptimizerKind : uint8_t { kAdam, kSgd, kLion, kMuon };
+enum class OptimizerKind : uint8_t { kAdam, kSgd, kLion, kMuon, kAdaptiveMuon, kAdafactor };
 constexpr auto enum_names(OptimizerKind) {
-  return std::array{
-      config::name(OptimizerKind::kAdam, "adam"), config::name(OptimizerKind::kSgd, "sgd"),
-      config::name(OptimizerKind::kLion, "lion"), config::name(OptimizerKind::kMuon, "muon")};
+  return std::array{config::name(OptimizerKind::kAdam, "adam"),
+                    config::name(OptimizerKind::kSgd, "sgd"),
+                    config::name(OptimizerKind::kLion, "lion"),
+                    config::name(OptimizerKind::kMuon, "muon"),
+                    config::name(OptimizerKind::kAdaptiveMuon, "adaptive_muon"),
+                    config::name(OptimizerKind::kAdafactor, "adafactor")};
 }
 
-/// In what an optimizer keeps running means; fp32 is fp64 in an fp64 run.
-enum class StateDtype : uint8_t { kFp32, kBf16 };
+/// In what an optimizer keeps running means; fp32 is fp64 in an fp64 run, fp8 is E4M3. fp16 and fp8
+/// numbers are multiplied by a power of two of their parameter (narrow_state.h).
+enum class StateDtype : uint8_t { kFp32, kBf16, kFp16, kFp8 };
 constexpr auto enum_names(StateDtype) {
   return std::array{config::name(StateDtype::kFp32, "fp32"),
-                    config::name(StateDtype::kBf16, "bf16")};
+                    config::name(StateDtype::kBf16, "bf16"),
+                    config::name(StateDtype::kFp16, "fp16"), config::name(StateDtype::kFp8, "fp8")};
+}
+
+/// Weights that a run has of a model: those that it trains, or their running mean.
+enum class WeightsKind : uint8_t { kModel, kEma };
+constexpr auto enum_names(WeightsKind) {
+  return std::array{config::name(WeightsKind::kModel, "model"),
+                    config::name(WeightsKind::kEma, "ema")};
+}
+
+/// The second moment of adaptive Muon: of each element, or of each row or column.
+enum class Moment2Method : uint8_t { kAdaMuon, kNorMuon };
+constexpr auto enum_names(Moment2Method) {
+  return std::array{config::name(Moment2Method::kAdaMuon, "adamuon"),
+                    config::name(Moment2Method::kNorMuon, "normuon")};
 }
 
 /// What Muon multiplies an orthogonal update of a matrix [rows, columns] by.
@@ -74,9 +93,20 @@ struct OptimizerConfig {
   double muon_eps = 1e-7;
   bool muon_bf16 = false;
   MuonTensorMode muon_tp_mode = MuonTensorMode::kExact;
+  Moment2Method adaptive_muon_moment2_method = Moment2Method::kAdaMuon;
+  double adaptive_muon_beta2 = 0.95;
+  double adaptive_muon_eps = 1e-8;
+  double adafactor_beta1 = 0;
+  double adafactor_decay_rate = 0.8;
+  double adafactor_eps = 1e-30;
+  double adafactor_min_scale = 1e-3;
+  double adafactor_clip_threshold = 1;
+  bool adafactor_scale_parameter = true;
+  bool adafactor_relative_step = false;
   StateDtype exp_avg_dtype = StateDtype::kFp32;
   StateDtype exp_avg_sq_dtype = StateDtype::kFp32;
   bool store_param_remainders = false;
+  double ema_decay = 0;
   std::vector<std::string> param_groups;
   double clip_grad = 1.0;
   double grad_norm_skip_threshold = 0;
@@ -89,7 +119,9 @@ struct OptimizerConfig {
               "optimization algorithm; adam is AdamW, with decoupled weight decay; lion updates by "
               "the sign of a running mean, and needs a learning rate 3 to 10 times smaller; muon "
               "updates matrices by the orthogonal factor of a running mean, and embeddings, the "
-              "output layer, norms and biases as adam")
+              "output layer, norms and biases as adam; adaptive_muon divides that factor by the "
+              "root of its own running mean square; adafactor keeps mean squares of rows and "
+              "columns of matrices only")
             .on_resume(config::OnResume::kState),
         field("lr", &C::lr, "peak learning rate, reached after warmup").non_negative(),
         field("min_lr", &C::min_lr, "minimum learning rate, reached at the end of the decay")
@@ -151,9 +183,43 @@ struct OptimizerConfig {
             "Muon: of a matrix split over tensor ranks, exact gives one of them all of it; "
             "blockwise takes each rank's part for a matrix, so that other numbers of tensor ranks "
             "train another model"),
+        field("adaptive_muon_moment2_method", &C::adaptive_muon_moment2_method,
+              "adaptive Muon: what the orthogonal factor is divided by: adamuon, the root of each "
+              "element's mean square; normuon, that of each row, or each column of a matrix with "
+              "more columns than rows")
+            .on_resume(config::OnResume::kState),
+        field("adaptive_muon_beta2", &C::adaptive_muon_beta2,
+              "adaptive Muon: decay rate of the mean square of the orthogonal factor")
+            .min(0)
+            .less_than(1),
+        field("adaptive_muon_eps", &C::adaptive_muon_eps,
+              "adaptive Muon: value added to the root (adamuon), or least mean square (normuon)")
+            .positive(),
+        field("adafactor_beta1", &C::adafactor_beta1,
+              "Adafactor: decay rate of the running mean of the update; 0: no running mean")
+            .min(0)
+            .less_than(1)
+            .on_resume(config::OnResume::kState),
+        field("adafactor_decay_rate", &C::adafactor_decay_rate,
+              "Adafactor: c in the decay rate 1 - step^-c of the mean squares")
+            .positive(),
+        field("adafactor_eps", &C::adafactor_eps, "Adafactor: value added to each squared gradient")
+            .positive(),
+        field("adafactor_min_scale", &C::adafactor_min_scale,
+              "Adafactor: least root mean square of a weight that scales its learning rate")
+            .positive(),
+        field("adafactor_clip_threshold", &C::adafactor_clip_threshold,
+              "Adafactor: largest root mean square of the update of a weight, before the learning "
+              "rate")
+            .positive(),
+        field("adafactor_scale_parameter", &C::adafactor_scale_parameter,
+              "Adafactor: multiply the learning rate of a weight by its root mean square"),
+        field("adafactor_relative_step", &C::adafactor_relative_step,
+              "Adafactor: use at most 1/sqrt(step) as the learning rate"),
         field("exp_avg_dtype", &C::exp_avg_dtype,
               "type in which the running mean of the gradient (momentum) is kept between steps; "
-              "updates are computed in fp32")
+              "updates are computed in fp32; fp16 and fp8 (E4M3) numbers have a scale for each "
+              "parameter")
             .on_resume(config::OnResume::kTold),
         field("exp_avg_sq_dtype", &C::exp_avg_sq_dtype,
               "AdamW: type in which the running mean of the squared gradient is kept")
@@ -163,6 +229,11 @@ struct OptimizerConfig {
               "instead of a master copy; weights halfway between two bf16 numbers are then rounded "
               "away from zero")
             .on_resume(config::OnResume::kState),
+        field("ema_decay", &C::ema_decay,
+              "decay rate of a running mean of the weights, kept in fp32 beside them: mean = "
+              "ema_decay mean + (1 - ema_decay) weights after each update; 0: none")
+            .min(0)
+            .less_than(1),
         field("param_groups", &C::param_groups,
               "factors of learning rate and weight decay for parameters by name, such as "
               "[\"embedding.* lr_mult=0.5\", \"*norm* wd_mult=1\"]; the last one that matches "
@@ -179,6 +250,7 @@ struct OptimizerConfig {
 
  private:
   void check_decay(config::Violations& violations, std::string_view path) const;
+  void check_scaled(config::Violations& violations, std::string_view path) const;
 };
 
 } // namespace pentatron::optim

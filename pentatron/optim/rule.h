@@ -1,5 +1,5 @@
-/// Update rules: AdamW, SGD, Lion and Muon, as objects that describe their state. The table is in
-/// rules.cpp; checkpoints, resharding and the memory plan go by the description.
+/// Update rules: AdamW, SGD, Lion, Muon and Adafactor, as objects that describe their state. The
+/// table is in rules.cpp; checkpoints, resharding and the memory plan go by the description.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,21 @@
 
 namespace pentatron::optim {
 
-/// A tensor that a rule keeps of every parameter: one number for each element, zero at first.
+/// A tensor that a rule keeps of every parameter, zero at first: one number for each element, or
+/// for each row or column of its matrices (matrix_grid.h).
 struct RuleState {
+  enum class Extent : uint8_t { kElements, kRows, kColumns };
+  /// |state| stays below a bound that becomes decay * bound + gain * (the largest |gradient|, or
+  /// its square) in each step; of states that may be stored with a scale (narrow_state.h).
+  struct Growth {
+    double decay = 0, gain = 0;
+    bool squared = false;
+    bool decayed = false; ///< the gradient has weight_decay times the weights in it
+  };
   std::string name; ///< in checkpoints "<parameter>/<name>"
   at::ScalarType dtype = at::kFloat;
+  Growth growth = {};
+  Extent extent = Extent::kElements;
 };
 
 /// A trainable shard, or a part of one, with what its rule keeps of it. All vectors are [n] and run
@@ -26,7 +37,10 @@ struct RuleState {
 struct ShardState {
   nn::Shard shard;
   at::Tensor master;             ///< the values, or a copy of higher precision
-  std::vector<at::Tensor> state; ///< as Rule::state() lists them
+  std::vector<at::Tensor> state; ///< those of elements, as Rule::state() lists them
+  /// By piece: those of rows [stack, rows of the rank] and columns [stack, parts, columns of the
+  /// rank], in the accumulate type. Empty for rules that keep none.
+  std::vector<std::vector<at::Tensor>> reduced = {};
 
   /// Whether the values are a copy of lower precision of the master weights.
   bool has_copy() const { return master.scalar_type() != shard.values.scalar_type(); }
@@ -55,7 +69,9 @@ class Rule {
 /// Whether a parameter is a matrix (or a stack of them) that maps features to features.
 bool is_matrix(const nn::ShardSpec& spec);
 
-/// The rule of a parameter: that of the configuration, but under muon AdamW of what is no matrix.
+/// The rule of a parameter: that of the configuration, but under muon and adaptive_muon AdamW of
+/// what is no matrix; under adafactor one that keeps a number for each element of what has no rows
+/// and columns.
 std::string rule_name(const OptimizerConfig& config, const nn::ShardSpec& spec);
 
 /// The rule that a parameter names (nn::Param::rule).
@@ -71,8 +87,9 @@ bool keeps_remainder(const OptimizerConfig& config, at::ScalarType dtype);
 /// Type in which a rule keeps a running mean.
 at::ScalarType state_dtype(StateDtype dtype, at::ScalarType acc);
 
-/// Bytes of a trained element of a parameter: its state, and a master copy if `dtype` is of lower
-/// precision.
-double state_bytes(const OptimizerConfig& config, const nn::ShardSpec& spec, at::ScalarType dtype);
+/// Bytes of a trained element of a parameter on a rank at `where`: its state, a master copy if
+/// `dtype` is of lower precision, and the running mean of the weights.
+double state_bytes(const OptimizerConfig& config, const nn::ShardSpec& spec, at::ScalarType dtype,
+                   const nn::Coordinates& where = {});
 
 } // namespace pentatron::optim

@@ -3,26 +3,51 @@
 #include <ATen/ATen.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/optim/matrix_grid.h"
 
 namespace pentatron::optim {
 
 namespace {
 
 struct RuleEntry {
-  OptimizerKind kind;
+  std::string_view name;
   std::unique_ptr<Rule> (*make)(const OptimizerConfig&);
 };
 
-constexpr RuleEntry kRules[] = {{OptimizerKind::kAdam, make_adamw},
-                                {OptimizerKind::kSgd, make_sgd},
-                                {OptimizerKind::kLion, make_lion},
-                                {OptimizerKind::kMuon, make_muon}};
+constexpr std::string_view kOfVectors = "adafactor of vectors";
+
+constexpr RuleEntry kRules[] = {
+    {config::to_string(OptimizerKind::kAdam), make_adamw},
+    {config::to_string(OptimizerKind::kSgd), make_sgd},
+    {config::to_string(OptimizerKind::kLion), make_lion},
+    {config::to_string(OptimizerKind::kMuon), make_muon},
+    {config::to_string(OptimizerKind::kAdaptiveMuon), make_adaptive_muon},
+    {config::to_string(OptimizerKind::kAdafactor), make_adafactor},
+    {kOfVectors, make_adafactor_of_vectors}};
+
+/// How many numbers of a state a rank keeps for each of its elements.
+double share_of(RuleState::Extent extent, const nn::ShardSpec& spec, const nn::Coordinates& where) {
+  const auto count = [&](const nn::ShardSpec& of) {
+    double n = 1;
+    for (const int64_t size : nn::local_shape(of, where)) n *= static_cast<double>(size);
+    return n;
+  };
+  switch (extent) {
+  case RuleState::Extent::kElements:
+    return 1;
+  case RuleState::Extent::kRows:
+    return count(spec_of_rows(spec)) / count(spec);
+  case RuleState::Extent::kColumns:
+    return count(spec_of_columns(spec)) / count(spec);
+  }
+  return 1;
+}
 
 } // namespace
 
 std::unique_ptr<Rule> make_rule(const OptimizerConfig& config, std::string_view name) {
   for (const RuleEntry& entry : kRules)
-    if (config::to_string(entry.kind) == name) return entry.make(config);
+    if (entry.name == name) return entry.make(config);
   raise<Error>("internal error: there is no update rule {}", name);
 }
 
@@ -31,8 +56,12 @@ bool is_matrix(const nn::ShardSpec& spec) {
 }
 
 std::string rule_name(const OptimizerConfig& config, const nn::ShardSpec& spec) {
-  const bool rest = config.optimizer == OptimizerKind::kMuon && !is_matrix(spec);
-  return std::string(config::to_string(rest ? OptimizerKind::kAdam : config.optimizer));
+  const OptimizerKind kind = config.optimizer;
+  if (kind == OptimizerKind::kAdafactor && std::ssize(spec.shape) - spec.stacked_dims < 2)
+    return std::string(kOfVectors);
+  const bool rest =
+      (kind == OptimizerKind::kMuon || kind == OptimizerKind::kAdaptiveMuon) && !is_matrix(spec);
+  return std::string(config::to_string(rest ? OptimizerKind::kAdam : kind));
 }
 
 void plan_rules(nn::ParamList& params, const OptimizerConfig& config) {
@@ -42,20 +71,42 @@ void plan_rules(nn::ParamList& params, const OptimizerConfig& config) {
   }
 }
 
+std::map<std::string, RuleState::Growth> growth_of_states(const OptimizerConfig& config) {
+  std::map<std::string, RuleState::Growth> growth;
+  for (const OptimizerKind kind : {config.optimizer, OptimizerKind::kAdam})
+    for (const RuleState& state : make_rule(config, config::to_string(kind))->state(at::kFloat))
+      growth.emplace(state.name, state.growth);
+  return growth;
+}
+
 bool keeps_remainder(const OptimizerConfig& config, at::ScalarType dtype) {
   return config.store_param_remainders && dtype == at::kBFloat16;
 }
 
 at::ScalarType state_dtype(StateDtype dtype, at::ScalarType acc) {
-  return dtype == StateDtype::kBf16 ? at::kBFloat16 : acc;
+  switch (dtype) {
+  case StateDtype::kFp32:
+    break;
+  case StateDtype::kBf16:
+    return at::kBFloat16;
+  case StateDtype::kFp16:
+    return at::kHalf;
+  case StateDtype::kFp8:
+    return at::kFloat8_e4m3fn;
+  }
+  return acc;
 }
 
-double state_bytes(const OptimizerConfig& config, const nn::ShardSpec& spec, at::ScalarType dtype) {
+double state_bytes(const OptimizerConfig& config, const nn::ShardSpec& spec, at::ScalarType dtype,
+                   const nn::Coordinates& where) {
   const at::ScalarType acc = nn::acc_dtype(dtype);
-  double bytes = acc == dtype ? 0 : static_cast<double>(c10::elementSize(acc));
+  const auto wide = static_cast<double>(c10::elementSize(acc));
+  double bytes = acc == dtype ? 0 : wide;
   if (keeps_remainder(config, dtype)) bytes = 2;
+  if (config.ema_decay > 0) bytes += wide;
   for (const RuleState& state : make_rule(config, rule_name(config, spec))->state(acc))
-    bytes += static_cast<double>(c10::elementSize(state.dtype));
+    bytes +=
+        static_cast<double>(c10::elementSize(state.dtype)) * share_of(state.extent, spec, where);
   return bytes;
 }
 

@@ -12,7 +12,9 @@ class Sgd final : public Rule {
 
   std::vector<RuleState> state(at::ScalarType acc) const override {
     if (config_.sgd_momentum == 0) return {};
-    return {{"momentum_buffer", state_dtype(config_.exp_avg_dtype, acc)}};
+    return {{"momentum_buffer",
+             state_dtype(config_.exp_avg_dtype, acc),
+             {config_.sgd_momentum, 1, false, true}}};
   }
   void step(const ShardState& part, const Hyperparameters& how) const override {
     auto a = elementwise_args<kernels::SgdArgs>(part, how);

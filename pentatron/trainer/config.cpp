@@ -21,7 +21,9 @@
 #include "pentatron/trainer/memory_plan.h"
 #include "pentatron/trainer/metrics/hardware.h"
 #include "pentatron/trainer/precision.h"
+#include "pentatron/trainer/recompute.h"
 #include "pentatron/trainer/run_samples.h"
+#include "pentatron/trainer/runtime.h"
 
 namespace pentatron::trainer {
 
@@ -134,6 +136,37 @@ void check_padding(const Config& config, config::Violations& violations) {
                              "samples have no padding",
                              config::to_string(type)),
                  "train.remove_padding=false");
+}
+
+/// Where activations go, if they do.
+void check_offload(const Config& config, config::Violations& violations) {
+  const OffloadConfig& offload = config.offload;
+  if (!offload.activations) {
+    if (offload.num_layers > 0)
+      violations.add("offload.num_layers",
+                     fmt::format("offload.num_layers={} has no effect without "
+                                 "offload.activations=true",
+                                 offload.num_layers),
+                     "offload.num_layers=0");
+    if (!offload.dir.empty())
+      violations.add(
+          "offload.dir",
+          fmt::format("offload.dir={} has no effect without offload.activations=true", offload.dir),
+          "offload.dir=\"\"");
+    return;
+  }
+  const bool cpu = config.device == DeviceKind::kCpu ||
+                   (config.device == DeviceKind::kAuto && choose_device(config.device).is_cpu());
+  if (cpu && offload.dir.empty())
+    violations.add("offload.dir",
+                   "offload.activations=true needs a folder for the files of ranks on CPUs",
+                   "offload.dir=/var/tmp");
+  if (!cpu && !offload.dir.empty())
+    violations.add("offload.dir",
+                   fmt::format("offload.dir={} has no effect on ranks on GPUs, whose activations "
+                               "move to host memory",
+                               offload.dir),
+                   "offload.dir=\"\"");
 }
 
 void check_best_metric(const Config& config, config::Violations& violations) {
@@ -284,6 +317,29 @@ void check_eval(const Config& config, config::Violations& violations) {
                    fmt::format("eval.max_length={}", config.train.seq_length));
 }
 
+/// Whoever uses the running mean of the weights needs one.
+void check_average(const Config& config, config::Violations& violations) {
+  const auto without = [&](const char* key, const std::string& why, const std::string& remedy) {
+    violations.add(key, fmt::format("{}=ema {}", key, why), remedy);
+  };
+  const bool exports = config.checkpoint.export_weights == optim::WeightsKind::kEma;
+  const bool evaluates = config.train.eval_weights == optim::WeightsKind::kEma;
+  for (const auto& [uses, key] : {std::pair{evaluates, "train.eval_weights"},
+                                  std::pair{exports, "checkpoint.export_weights"}})
+    if (uses && config.optimizer.ema_decay == 0)
+      without(key, "uses a running mean of the weights, which optimizer.ema_decay=0 does not keep",
+              "optimizer.ema_decay=0.999");
+  if (!exports) return;
+  if (!config.checkpoint.export_hf)
+    without("checkpoint.export_weights", "has no effect without checkpoint.export_hf=true",
+            "checkpoint.export_weights=model");
+  if (config.peft.on())
+    without("checkpoint.export_weights",
+            fmt::format("is not supported with peft.type={}: the adapter itself is exported",
+                        config::to_string(config.peft.type)),
+            "checkpoint.export_weights=model");
+}
+
 } // namespace
 
 void Config::validate(config::Violations& violations, std::string_view) const {
@@ -314,6 +370,8 @@ void Config::validate(config::Violations& violations, std::string_view) const {
   check_data(*this, violations);
   check_pairs(*this, violations);
   check_padding(*this, violations);
+  check_recomputation(train, model, violations);
+  check_offload(*this, violations);
   check_eval(*this, violations);
   if (checkpoint.export_hf) {
     try {
@@ -325,6 +383,7 @@ void Config::validate(config::Violations& violations, std::string_view) const {
                                  parts.remedy.empty() ? "" : " or ", parts.remedy));
     }
   }
+  check_average(*this, violations);
   check_best_metric(*this, violations);
   check_samples(*this, violations);
   if (profiling.trace && profiling.trace_start > total_iterations(train)) {

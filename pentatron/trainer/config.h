@@ -18,12 +18,14 @@
 #include "pentatron/data/config.h"
 #include "pentatron/evaluation/config.h"
 #include "pentatron/models/model_config.h"
+#include "pentatron/nn/recomputed_parts.h"
 #include "pentatron/optim/batch_size_schedule.h"
 #include "pentatron/optim/lr_schedule.h"
 #include "pentatron/optim/optimizer_config.h"
 #include "pentatron/parallel/ddp/ddp_config.h"
 #include "pentatron/parallelize/parallel_config.h"
 #include "pentatron/trainer/logger_config.h"
+#include "pentatron/trainer/offload_config.h"
 #include "pentatron/trainer/precision_config.h"
 #include "pentatron/trainer/profiling_config.h"
 
@@ -47,11 +49,17 @@ constexpr auto enum_names(KernelChoice) {
                     config::name(KernelChoice::kOrder, "order")};
 }
 
-enum class Recompute : uint8_t { kNone, kSelective, kFull };
+enum class Recompute : uint8_t { kNone, kSelective, kFull, kAuto };
 constexpr auto enum_names(Recompute) {
   return std::array{config::name(Recompute::kNone, "none"),
                     config::name(Recompute::kSelective, "selective"),
-                    config::name(Recompute::kFull, "full")};
+                    config::name(Recompute::kFull, "full"), config::name(Recompute::kAuto, "auto")};
+}
+
+enum class RecomputeMethod : uint8_t { kUniform, kBlock };
+constexpr auto enum_names(RecomputeMethod) {
+  return std::array{config::name(RecomputeMethod::kUniform, "uniform"),
+                    config::name(RecomputeMethod::kBlock, "block")};
 }
 
 enum class OnNan : uint8_t { kStop, kSkip };
@@ -79,9 +87,14 @@ struct TrainConfig {
   std::vector<int64_t> rampup_batch_size;
   bool remove_padding = false;
   Recompute recompute = Recompute::kNone;
+  std::vector<nn::Part> recompute_modules = {nn::Part::kMlpActivation, nn::Part::kMoeActivation};
+  RecomputeMethod recompute_method = RecomputeMethod::kUniform;
+  int64_t recompute_num_layers = 1;
+  double recompute_memory_limit = 0;
   std::vector<std::string> freeze;
   int64_t eval_interval = 0;
   int64_t eval_iters = 10;
+  optim::WeightsKind eval_weights = optim::WeightsKind::kModel;
   OnNan on_nan = OnNan::kStop;
   int64_t max_skipped_iterations = 10;
   int64_t exit_interval = 0;
@@ -122,10 +135,31 @@ struct TrainConfig {
         field("remove_padding", &C::remove_padding,
               "do not compute the padding behind the real tokens of samples, which changes no "
               "result; for dataset.type bert, t5, classification and batches"),
-        field("recompute", &C::recompute,
-              "activation recomputation in the backward pass; selective: recompute the activation "
-              "function of each MLP, which costs little time; full: store only the input of each "
-              "layer and recompute the rest"),
+        field(
+            "recompute", &C::recompute,
+            "activation recomputation in the backward pass, which takes time and saves memory; "
+            "selective: recompute the parts of layers in recompute_modules; full: recompute whole "
+            "layers; auto: whatever takes the least time and fits in recompute_memory_limit"),
+        field(
+            "recompute_modules", &C::recompute_modules,
+            "recompute=selective: parts of layers to recompute; the activation functions (mlp_act, "
+            "moe_act) and layernorm cost little time, core_attn, mla_up_proj and shared_experts "
+            "more, mlp and moe most"),
+        field(
+            "recompute_method", &C::recompute_method,
+            "recompute=full: which layers; uniform: all, in groups of recompute_num_layers, where "
+            "only the input of a group is stored; block: the first recompute_num_layers layers of "
+            "each pipeline stage"),
+        field("recompute_num_layers", &C::recompute_num_layers,
+              "recompute=full: number of layers in a group (uniform) or of layers to recompute in "
+              "each stage (block)")
+            .size()
+            .unit("layers"),
+        field("recompute_memory_limit", &C::recompute_memory_limit,
+              "recompute=auto: memory that the run may take on one rank; 0: an equal share of the "
+              "machine's free memory")
+            .min(0)
+            .unit("MiB"),
         field("freeze", &C::freeze,
               "names of parameters that are not trained, with wildcards, such as [\"embedding.*\", "
               "\"layers.[0-3].*\"]; they need no memory for gradients and optimizer state"),
@@ -133,6 +167,10 @@ struct TrainConfig {
               "number of iterations between evaluations on the validation data; 0: no evaluation")
             .min(0)
             .unit("iterations"),
+        field("eval_weights", &C::eval_weights,
+              "weights that evaluation, eval.tasks and logger.sample_prompts use during training: "
+              "the model, or ema, their running mean (optimizer.ema_decay)")
+            .on_resume(config::OnResume::kIgnored),
         field("eval_iters", &C::eval_iters, "number of global batches in each evaluation")
             .positive(),
         field(
@@ -164,6 +202,7 @@ struct CheckpointConfig {
   std::string load;
   int64_t save_interval = 0;
   bool export_hf = false;
+  optim::WeightsKind export_weights = optim::WeightsKind::kModel;
   int64_t keep = 2;
   int64_t keep_every = 0;
   int64_t keep_best = 0;
@@ -194,6 +233,9 @@ struct CheckpointConfig {
         field("export_hf", &C::export_hf,
               "also export each checkpoint as a Hugging Face model to hf/step_NNNNNNNN in "
               "checkpoint.save"),
+        field("export_weights", &C::export_weights,
+              "weights that export_hf writes: the model, or ema, their running mean "
+              "(optimizer.ema_decay)"),
         field("keep", &C::keep, "number of latest checkpoints to keep; 0: keep all").min(0),
         field("keep_every", &C::keep_every,
               "also keep checkpoints at multiples of this iteration; 0: off")
@@ -261,6 +303,7 @@ struct Config {
   CheckpointConfig checkpoint;
   LoggerConfig logger;
   evaluation::EvalConfig eval;
+  OffloadConfig offload;
   ProfilingConfig profiling;
   MixedPrecisionConfig mixed_precision;
   DeviceKind device = DeviceKind::kAuto;
@@ -290,6 +333,8 @@ struct Config {
             .on_resume(OnResume::kIgnored),
         field("logger", &C::logger, "logging and metrics").on_resume(OnResume::kIgnored),
         field("eval", &C::eval, "scores on tasks").on_resume(OnResume::kIgnored),
+        field("offload", &C::offload, "activations that leave memory until backward needs them")
+            .on_resume(OnResume::kIgnored),
         field("profiling", &C::profiling, "performance traces"),
         field("mixed_precision", &C::mixed_precision, "low precision in products, loss scale"),
         field("device", &C::device,

@@ -41,7 +41,8 @@ void remove_abandoned_exports(const fs::path& exports) {
 
 } // namespace
 
-fs::path export_checkpoint(const fs::path& checkpoint, const std::function<void()>& progress) {
+fs::path export_checkpoint(const fs::path& checkpoint, bool average,
+                           const std::function<void()>& progress) {
   const fs::path exports = checkpoint.parent_path() / kExportFolder;
   const fs::path target = exports / checkpoint.filename();
   remove_abandoned_exports(exports);
@@ -50,7 +51,8 @@ fs::path export_checkpoint(const fs::path& checkpoint, const std::function<void(
     checkpoint::write_peft_of(checkpoint, adapter);
     return adapter;
   }
-  const auto source = checkpoint::open_model(checkpoint.string());
+  const auto source = checkpoint::open_model(average ? checkpoint::averaged(checkpoint.string())
+                                                     : checkpoint.string());
   checkpoint::convert_model(*source, target,
                             {.format = checkpoint::ModelFormat::kHuggingFace,
                              .overwrite = true,
@@ -61,8 +63,8 @@ fs::path export_checkpoint(const fs::path& checkpoint, const std::function<void(
   return target;
 }
 
-HfExporter::HfExporter(bool in_background, comm::Group world)
-    : world_(std::move(world)), progress_(world_),
+HfExporter::HfExporter(bool average, bool in_background, comm::Group world)
+    : average_(average), world_(std::move(world)), progress_(world_),
       thread_(in_background ? std::make_unique<IoThreads>() : nullptr) {}
 
 void HfExporter::begin(const fs::path& checkpoint, int64_t iteration) {
@@ -91,7 +93,7 @@ std::optional<HfExporter::Failure> HfExporter::take_failure() {
 
 void HfExporter::run(const fs::path& checkpoint, int64_t iteration) {
   try {
-    log::info("exported {}", export_checkpoint(checkpoint, progress_).string());
+    log::info("exported {}", export_checkpoint(checkpoint, average_, progress_).string());
   } catch (const std::exception& error) {
     log::warning("{} was not exported: {}", checkpoint.string(), error.what());
     const std::lock_guard lock(mutex_);

@@ -19,9 +19,10 @@ inline constexpr const char *kExportFolder = "hf", *kAdapterFolder = "adapter";
 
 /// Writes checkpoint.save/hf/step_NNNNNNNN for a checkpoint in checkpoint.save, a block of a tensor
 /// at a time, whole or not at all, and removes the exports whose checkpoint is gone. The latest
-/// adapters become checkpoint.save/adapter, in the files of PEFT. Returns the folder. `progress` is
-/// called again and again. Throws Error.
+/// adapters become checkpoint.save/adapter, in the files of PEFT. `average`: of the running mean of
+/// the weights. Returns the folder. `progress` is called again and again. Throws Error.
 std::filesystem::path export_checkpoint(const std::filesystem::path& checkpoint,
+                                        bool average = false,
                                         const std::function<void()>& progress = {});
 
 /// Exports checkpoints as they become durable: at once, or in a thread beside the run.
@@ -32,7 +33,7 @@ class HfExporter {
     std::string why;
   };
   /// The other ranks of `world` may wait for this one meanwhile.
-  HfExporter(bool in_background, comm::Group world);
+  HfExporter(bool average, bool in_background, comm::Group world);
 
   /// Waits for the export before it.
   void begin(const std::filesystem::path& checkpoint, int64_t iteration);
@@ -44,6 +45,7 @@ class HfExporter {
  private:
   void run(const std::filesystem::path& checkpoint, int64_t iteration);
 
+  bool average_;
   comm::Group world_;
   comm::ProgressTeller progress_;
   std::mutex mutex_;

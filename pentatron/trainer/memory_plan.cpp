@@ -1,14 +1,11 @@
 #include "pentatron/trainer/memory_plan.h"
 
 #include <algorithm>
-#include <bit>
-#include <functional>
 #include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/models/model.h"
 #include "pentatron/optim/rule.h"
@@ -17,17 +14,17 @@
 #include "pentatron/parallelize/parallelize.h"
 #include "pentatron/trainer/adapters.h"
 #include "pentatron/trainer/families.h"
-#include "pentatron/trainer/model_tokenizer.h"
+#include "pentatron/trainer/recompute.h"
 
 namespace pentatron::trainer {
 
 namespace {
 
-/// LibTorch, its threads and tables, of each process: a round number.
-constexpr double kProcessBytes = 300e6;
-/// A refusal of what would run is worse than an allocator's message, so only what needs clearly
-/// more than is free is refused; what is advised needs clearly less.
-constexpr double kRefused = 1.2, kAdvised = 0.9;
+/// Gradients that the backward pass of a layer holds at a time, of the bytes that the layer kept.
+constexpr double kGradients = 0.35;
+/// What elementwise work takes as long for a byte of its result, roughly: time and memory bandwidth
+/// of a layer's GEMMs.
+constexpr double kFlopsOfByte = 32;
 /// As in parallel/tensor/vocab.cpp.
 constexpr double kLogitsBytes = 128.0 * (1 << 20);
 
@@ -62,8 +59,10 @@ struct Elements {
 struct Kind {
   Elements parameters;   ///< that its segments read
   double saved = 0;      ///< bytes kept from forward to backward, by token of train.seq_length
-  double activation = 0; ///< of these, what recompute=selective frees
-  bool is_layer = false; ///< recompute=full keeps its input alone
+  double freed = 0;      ///< of these, by the parts that are recomputed
+  double parts_time = 0; ///< FLOPs of these parts by token, or what takes as long
+  double time = 0;       ///< of forward
+  bool is_layer = false; ///< can be recomputed as a whole
 };
 /// Parameters that segments of several kinds read, and a rank has once.
 struct SharedElements {
@@ -87,8 +86,8 @@ Elements local_elements(const nn::Param& param, const nn::Coordinates& where, co
   double count = 1;
   for (const int64_t n : nn::local_shape(param.spec(), where)) count *= static_cast<double>(n);
   return {.count = count,
-          .state =
-              count * optim::state_bytes(run.optimizer, param.spec(), types_of(run.dtype).dtype)};
+          .state = count * optim::state_bytes(run.optimizer, param.spec(),
+                                              types_of(run.dtype).dtype, where)};
 }
 
 /// Tokens of train.seq_length that the rank with most of them has of a sample.
@@ -143,13 +142,19 @@ Anatomy anatomy_of(const Config& run, const nn::Coordinates& where) {
   const auto by_token = [&](int64_t bytes) {
     return static_cast<double>(bytes) / static_cast<double>(tokens);
   };
+  const nn::Parts parts = recomputation(run.train).parts;
   Anatomy anatomy;
   for (int64_t i = 0; i < spec.num_segments(); ++i) {
     const models::SegmentSpec& segment = spec.segments[static_cast<size_t>(i)];
     const nn::Cost cost = models::segment_cost(small, shapes, i);
-    anatomy.kinds[segment.kind] = {.saved = by_token(cost.saved_bytes),
-                                   .activation = by_token(cost.activation_bytes),
-                                   .is_layer = segment.recomputed};
+    anatomy.kinds[segment.kind] = {
+        .saved = by_token(cost.saved_bytes),
+        .freed = by_token(cost.freed_bytes(parts)),
+        .parts_time = (cost.recomputed_flops(parts) +
+                       kFlopsOfByte * static_cast<double>(cost.freed_bytes(parts))) /
+                      static_cast<double>(tokens),
+        .time = cost.forward_flops() / static_cast<double>(tokens),
+        .is_layer = segment.recomputed};
   }
   const std::unique_ptr<models::Model> model =
       models::make_model(small, {.adapters = plan_adapters(small_run)});
@@ -260,6 +265,18 @@ class Planner {
 
   int pipeline_ranks() const { return static_cast<int>(live_.size()); }
 
+  /// FLOPs of a microbatch that the rank computes again, or what takes as long.
+  double recomputed(int rank) const {
+    Held whole = recomputed_layers(rank);
+    double time = 0;
+    for (const auto& [kind, count] : held(rank)) {
+      const Kind& one = anatomy_.kinds.at(kind);
+      time += whole[kind] * (one.time + kFlopsOfByte * one.saved) +
+              (count - whole[kind]) * one.parts_time;
+    }
+    return tokens_ * time;
+  }
+
   double parameters(int rank) const { return elements_of(anatomy_, held(rank)).count; }
 
   RankMemory memory(int rank) const {
@@ -277,9 +294,9 @@ class Planner {
     };
     double unit = 0; // the largest segment
     for (const auto& [kind, one] : anatomy_.kinds) unit = std::max(unit, one.parameters.count);
+    // Resident gradients are summed where they are.
     const double bucket =
-        replicas_ > 1 ? std::min(trained, std::max(static_cast<double>(c_.ddp.bucket_size), unit))
-                      : 0;
+        zero >= 2 ? std::min(trained, std::max(static_cast<double>(c_.ddp.bucket_size), unit)) : 0;
     m.weights = types_.element * (share(own, 3) + (zero >= 3 ? std::min(own, 2 * unit) : 0));
     const Frozen& own8 = frozen_[static_cast<size_t>(rank)]; // one matrix is dense while it is used
     m.weights += nn::Int8Weight::kBytes * own8.int8 + types_.element * (own8.densest - own8.int8);
@@ -289,7 +306,9 @@ class Planner {
       const double vocab = static_cast<double>(c_.model.vocab_size) / tp_;
       const double targets = tokens_ * targets_by_token(c_);
       const double rows = std::min(targets, kLogitsBytes / (types_.acc * vocab));
-      m.loss = rows * vocab * (types_.acc + types_.element) + targets * types_.acc;
+      // The gradient of fp32 and fp64 logits takes their place.
+      const double gradient = types_.element < types_.acc ? types_.element : 0;
+      m.loss = rows * vocab * (types_.acc + gradient) + targets * types_.acc;
     }
     m.activations = activations(rank, m.loss);
     const double samples = static_cast<double>(c_.train.global_batch_size) / dp_;
@@ -306,13 +325,44 @@ class Planner {
  private:
   Held held(int rank) const { return held_by(plan_.stages_of(rank), spec_); }
 
+  /// How many layers of each kind are recomputed as a whole.
+  Held recomputed_layers(int rank) const {
+    const nn::Recomputation again = recomputation(c_.train);
+    Held whole;
+    if (!again.layers) return whole;
+    for (const SegmentRange& stage : plan_.stages_of(rank)) {
+      int64_t layers = 0;
+      for (int64_t i = stage.begin; i < stage.end; ++i) {
+        const models::SegmentSpec& segment = spec_.segments[static_cast<size_t>(i)];
+        if (!segment.recomputed) continue;
+        if (again.count == 0 || layers++ < again.count) whole[segment.kind] += 1;
+      }
+    }
+    return whole;
+  }
+
+  /// Of the rank's layers.
+  double offloaded_share(int rank) const {
+    if (!c_.offload.activations) return 0;
+    double all = 0, gone = 0;
+    for (const SegmentRange& stage : plan_.stages_of(rank)) {
+      double layers = 0;
+      for (int64_t i = stage.begin; i < stage.end; ++i)
+        layers += spec_.segments[static_cast<size_t>(i)].recomputed;
+      const auto wanted = static_cast<double>(c_.offload.num_layers);
+      all += layers;
+      gone += wanted > 0 ? std::min(wanted, layers) : std::max(0.0, layers - 1);
+    }
+    return all > 0 ? gone / all : 0;
+  }
+
   /// The memory of the loss is free again when the layers' backward begins.
   double activations(int rank, double loss) const {
     const double hidden = types_.element * static_cast<double>(c_.model.hidden_size);
-    const bool recomputes = c_.train.recompute == Recompute::kFull,
-               selective = c_.train.recompute == Recompute::kSelective;
-    Held active = held(rank);
+    const nn::Recomputation again = recomputation(c_.train);
+    Held active = held(rank), whole = recomputed_layers(rank);
     for (const auto& [kind, count] : frozen_[static_cast<size_t>(rank)].idle) active[kind] -= count;
+    const double away = offloaded_share(rank);
     double kept = 0, largest = 0;
     for (const auto& [kind, count] : active) {
       const Kind& one = anatomy_.kinds.at(kind);
@@ -322,12 +372,18 @@ class Planner {
         input /= tp_;
       }
       if (one.is_layer) largest = std::max(largest, saved);
-      if (selective) saved -= one.activation; // made again, for one layer after the other
-      kept += count * (recomputes && one.is_layer ? input : saved);
+      const double layers = std::min(count, whole[kind]), stays = one.is_layer ? 1 - away : 1;
+      // The parts are made again for one layer after the other. Inputs of layers that do not run
+      // again never leave.
+      kept += (count - layers) * (stays * (saved - one.freed) + (1 - stays) * input) +
+              layers * stays * input / static_cast<double>(again.group);
     }
     const double stages = static_cast<double>(plan_.stages_of(rank).size());
-    // Backward of a layer makes a gradient of about everything that it has kept.
-    const double working = largest * (recomputes ? 2 : 1) + 2 * hidden + exchanged();
+    // Backward of a layer frees what it has used, so its gradients need less than it has kept.
+    const double working =
+        largest * (kGradients + (again.layers ? static_cast<double>(again.group) : 0) +
+                   (away > 0 ? 1 : 0)) +
+        2 * hidden + exchanged();
     return tokens_ * kept * live_[static_cast<size_t>(rank)] / stages +
            std::max(0.0, tokens_ * working - loss);
   }
@@ -361,10 +417,6 @@ class Planner {
   std::vector<int> live_;
 };
 
-bool fits(const Config& config, int world_size, const LocalRanks& here, double bytes) {
-  return plan_memory(config, world_size, here).machine <= bytes;
-}
-
 } // namespace
 
 MemoryPlan plan_memory(const Config& config, int world_size, const LocalRanks& here) {
@@ -374,8 +426,10 @@ MemoryPlan plan_memory(const Config& config, int world_size, const LocalRanks& h
   for (int rank = 0; rank < planner.pipeline_ranks(); ++rank) {
     const RankMemory memory = planner.memory(rank);
     all += memory.total();
+    plan.pipeline.push_back(memory);
     if (memory.total() > plan.rank.total()) plan.rank = memory;
     plan.rank_parameters = std::max(plan.rank_parameters, planner.parameters(rank));
+    plan.recomputed = std::max(plan.recomputed, planner.recomputed(rank));
   }
   const models::ModelSpec spec = models::model_spec(config.model);
   const parallelize::PipelinePlan whole{.stages = {{0, spec.num_segments()}}};
@@ -389,6 +443,27 @@ MemoryPlan plan_memory(const Config& config, int world_size, const LocalRanks& h
       here.ranks >= world_size ? all / planner.pipeline_ranks() * ranks : plan.rank.total() * ranks;
   plan.machine += kProcessBytes * here.processes;
   return plan;
+}
+
+/// A table where there are several, of at most kRows.
+static std::string by_pipeline_rank(const std::vector<RankMemory>& ranks) {
+  constexpr size_t kRows = 8;
+  if (ranks.size() < 2) return "";
+  std::string table = fmt::format("\n             {:>13} {:>12} {:>12} {:>12} {:>12} {:>12} {:>12}",
+                                  "pipeline rank", "weights", "gradients", "optimizer",
+                                  "activations", "temporaries", "together");
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks.size() > kRows && i == kRows - 1) {
+      table += fmt::format("\n             {:>13}", "...");
+      i = ranks.size() - 1;
+    }
+    const RankMemory& r = ranks[i];
+    table += fmt::format("\n             {:>13}", i);
+    for (const double bytes : {r.weights, r.gradients, r.optimizer, r.activations,
+                               r.loss + r.data + r.saving, r.total()})
+      table += fmt::format(" {:>12}", format_bytes(bytes));
+  }
+  return table;
 }
 
 std::string describe_limits(const Config& config, const MemoryPlan& plan,
@@ -417,6 +492,7 @@ std::string describe_limits(const Config& config, const MemoryPlan& plan,
   const int64_t steps = total_iterations(config.train);
   const double tokens = static_cast<double>(batch_schedule(config.train).samples_after(steps)) *
                         static_cast<double>(config.train.seq_length);
+  memory += by_pipeline_rank(plan.pipeline);
   return fmt::format("model        {} parameters{} ({} on a rank), {}, hidden size {}\n"
                      "{}\n"
                      "             about {} on this machine{}\n"
@@ -431,169 +507,6 @@ std::string describe_limits(const Config& config, const MemoryPlan& plan,
                                               format_bytes(static_cast<double>(*free_bytes)))
                                 : "",
                      format_grouped(steps), noun_for(steps, "iteration"), format_count(tokens));
-}
-
-namespace {
-
-/// The largest n in [1, limit] for which `works`, of a property that small numbers have; 0 if none.
-int64_t largest(int64_t limit, const std::function<bool(int64_t)>& works) {
-  if (limit < 1 || !works(1)) return 0;
-  int64_t low = 1, high = limit;
-  while (low < high) {
-    const int64_t middle = low + (high - low + 1) / 2;
-    (works(middle) ? low : high) = works(middle) ? middle : middle - 1;
-  }
-  return low;
-}
-
-/// The longest sequence that is enough of a change; a table of positions becomes as long.
-std::optional<std::string> shorter_sequence(const Config& from,
-                                            const std::function<bool(const Config&)>& enough) {
-  if (from.dataset.type == data::DatasetType::kBatches) return std::nullopt; // theirs is fixed
-  const bool table =
-      from.model.position_embedding_type == models::PositionEmbedding::kLearnedAbsolute &&
-      from.checkpoint.load.empty();
-  const auto with_length = [&](int64_t n) {
-    Config c = from;
-    c.train.seq_length = n;
-    if (table) c.model.max_position_embeddings = n + from.model.position_offset;
-    return c;
-  };
-  const int64_t n =
-      largest(from.train.seq_length - 1, [&](int64_t k) { return enough(with_length(k)); });
-  if (n == 0) return std::nullopt;
-  std::string keys = fmt::format("train.seq_length={}", n);
-  if (table)
-    keys += fmt::format(" model.max_position_embeddings={}", n + from.model.position_offset);
-  return keys;
-}
-
-/// What to change, one thing after the other until it fits; the smallest change first.
-std::string remedy(Config config, int world_size, const LocalRanks& here, int64_t free_bytes) {
-  std::vector<std::string> changes;
-  const auto enough = [&](const Config& c) {
-    return fits(c, world_size, here, kAdvised * static_cast<double>(free_bytes));
-  };
-  const auto list = [&] { return fmt::format("{}", fmt::join(changes, " ")); };
-  const int dp = parallelize::data_parallel_size(config.parallel, world_size);
-  // Microbatches of which whole numbers make every batch.
-  const auto smaller_micro_batch = [&](const Config& from) -> std::optional<Config> {
-    const int64_t before = from.train.micro_batch_size;
-    for (int64_t n = before - 1; n >= 1; n = std::min(n - 1, n > 4096 ? n / 2 : n)) {
-      Config to = from;
-      to.train.micro_batch_size = n;
-      config::Violations violations;
-      batch_schedule(to.train).check(n, dp, violations, "train.global_batch_size");
-      if (violations.empty() && enough(to)) return to;
-    }
-    return std::nullopt;
-  };
-  const auto try_micro_batch = [&](const Config& from) {
-    const auto to = smaller_micro_batch(from);
-    if (to) changes.push_back(fmt::format("train.micro_batch_size={}", to->train.micro_batch_size));
-    return to.has_value();
-  };
-  // Batches that are prepared ahead take memory, too.
-  const double data = plan_memory(config, world_size, here).rank.data * here.ranks;
-  const double room = 0.1 * static_cast<double>(free_bytes);
-  if (data > room && config.train.step_batch_size_schedule.empty() &&
-      config.train.rampup_batch_size.empty()) {
-    const double each = static_cast<double>(config.train.global_batch_size) / dp * room / data;
-    const auto samples = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(each) | 1));
-    config.train.global_batch_size = samples * dp;
-    config.train.micro_batch_size = std::min(config.train.micro_batch_size, samples + 1);
-    changes.push_back(fmt::format("train.global_batch_size={}", config.train.global_batch_size));
-  }
-  if (try_micro_batch(config)) return list();
-  const Recompute recompute = config.train.recompute;
-  for (const auto& [more, change] : {std::pair{Recompute::kSelective, "train.recompute=selective"},
-                                     {Recompute::kFull, "train.recompute=full"}}) {
-    if (more <= recompute) continue;
-    config.train.recompute = more;
-    changes.emplace_back(change);
-    if (enough(config) || try_micro_batch(config)) return list();
-    changes.pop_back();
-  }
-  config.train.recompute = recompute;
-  if (dp * config.parallel.context_parallel_size > 1 && config.ddp.zero_stage < 3) {
-    const int64_t before = config.ddp.zero_stage;
-    for (int64_t stage = before + 1; stage <= 3; ++stage) {
-      config.ddp.zero_stage = stage;
-      changes.push_back(fmt::format("ddp.zero_stage={}", stage));
-      if (enough(config) || try_micro_batch(config)) return list();
-      changes.pop_back();
-    }
-    config.ddp.zero_stage = before;
-  }
-  // Only as many tokens as the text has; those of a loaded model and of a corpus are what they are.
-  if (config.checkpoint.load.empty()) {
-    const int64_t vocabulary = config.dataset.type == data::DatasetType::kMock
-                                   ? models::ModelConfig{}.vocab_size
-                                   : tokenizer_vocabulary(config).value_or(config.model.vocab_size);
-    Config to = config;
-    to.model.vocab_size = std::min(vocabulary, config.model.vocab_size);
-    if (to.model.vocab_size < config.model.vocab_size) {
-      changes.push_back(fmt::format("model.vocab_size={}", to.model.vocab_size));
-      if (enough(to) || try_micro_batch(to)) return list();
-      changes.pop_back();
-    }
-  }
-  // A smaller model, for the smallest microbatch that makes whole batches.
-  Config small = config;
-  for (int64_t n = 1; n < config.train.micro_batch_size; ++n) {
-    config::Violations violations;
-    batch_schedule(config.train).check(n, dp, violations, "train.global_batch_size");
-    if (!violations.empty()) continue;
-    small.train.micro_batch_size = n;
-    changes.push_back(fmt::format("train.micro_batch_size={}", n));
-    break;
-  }
-  const auto with_layers = [&](int64_t n) {
-    Config c = small;
-    c.model.num_layers = n * config.parallel.pipeline_model_parallel_size;
-    return c;
-  };
-  // A list says which layers have experts, and would have to be cut, too.
-  const bool listed = config.model.moe_layer_freq.starts_with('[');
-  const int64_t layers =
-      listed ? 0
-             : largest(config.model.num_layers / config.parallel.pipeline_model_parallel_size,
-                       [&](int64_t n) { return enough(with_layers(n)); });
-  if (layers > 0) {
-    changes.push_back(fmt::format("model.num_layers={}", with_layers(layers).model.num_layers));
-    return list();
-  }
-  // Heads of a size that rotary positions and kernels take.
-  const int64_t step = 8 * config.model.num_attention_heads;
-  const auto with_hidden = [&](int64_t n) {
-    Config c = small;
-    c.model.hidden_size = n * step;
-    return c;
-  };
-  const int64_t hidden =
-      largest(config.model.hidden_size / step, [&](int64_t n) { return enough(with_hidden(n)); });
-  if (hidden > 0) {
-    changes.push_back(fmt::format("model.hidden_size={}", with_hidden(hidden).model.hidden_size));
-    return list();
-  }
-  if (const auto length = shorter_sequence(small, enough)) {
-    changes.push_back(*length);
-    return list();
-  }
-  return "a smaller model, or more machines";
-}
-
-} // namespace
-
-void require_memory(const Config& config, int world_size, const LocalRanks& here,
-                    int64_t free_bytes) {
-  if (fits(config, world_size, here, kRefused * static_cast<double>(free_bytes))) return;
-  const MemoryPlan plan = plan_memory(config, world_size, here);
-  raise<ConfigError>("the run needs about {} of memory on this machine ({} a rank), which has {} "
-                     "free\n  try: {}, or train.check_memory=false to start it nevertheless",
-                     format_bytes(plan.machine), format_bytes(plan.rank.total()),
-                     format_bytes(static_cast<double>(free_bytes)),
-                     remedy(config, world_size, here, free_bytes));
 }
 
 } // namespace pentatron::trainer

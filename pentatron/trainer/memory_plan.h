@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "pentatron/trainer/config.h"
 
@@ -32,12 +33,17 @@ struct LocalRanks {
   int processes = 1;
 };
 
+/// LibTorch, its threads and tables, of each process: a round number.
+inline constexpr double kProcessBytes = 300e6;
+
 struct MemoryPlan {
-  double parameters = 0;        ///< of the model
-  double frozen_parameters = 0; ///< of these, by train.freeze
-  double rank_parameters = 0;   ///< of the rank that holds most
-  RankMemory rank;              ///< of the rank that needs most
-  double machine = 0;           ///< of all ranks and processes of this machine
+  double parameters = 0;                 ///< of the model
+  double frozen_parameters = 0;          ///< of these, by train.freeze
+  double rank_parameters = 0;            ///< of the rank that holds most
+  RankMemory rank;                       ///< of the rank that needs most
+  std::vector<RankMemory> pipeline = {}; ///< of a rank of each pipeline rank
+  double recomputed = 0; ///< FLOPs of a microbatch that one rank computes again, at most
+  double machine = 0;    ///< of all ranks and processes of this machine
 };
 /// Source: nn/cost.h for what backward keeps, parallel/ddp for what is split.
 MemoryPlan plan_memory(const Config& config, int world_size, const LocalRanks& here = {});
@@ -45,6 +51,11 @@ MemoryPlan plan_memory(const Config& config, int world_size, const LocalRanks& h
 /// Several lines: parameters, memory by category, free memory, tokens, steps.
 std::string describe_limits(const Config& config, const MemoryPlan& plan,
                             std::optional<int64_t> free_bytes);
+
+/// Settings with which the run fits clearly into `free_bytes`: the nearest values, as `key=value`
+/// one after the other; words where none would.
+std::string memory_remedy(Config config, int world_size, const LocalRanks& here,
+                          int64_t free_bytes);
 
 /// Throws ConfigError if the plan is clearly more than `free_bytes`, with the nearest values that
 /// would fit.

@@ -72,6 +72,11 @@ at::Device choose_device(DeviceKind kind) {
   return gpus > 0 && kind != DeviceKind::kCpu ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
 }
 
+std::optional<int64_t> free_bytes_of(DeviceKind kind) {
+  if (!choose_device(kind).is_cpu()) return std::nullopt;
+  return free_memory_bytes(read_machine());
+}
+
 std::optional<int> choose_gpu(DeviceKind kind, const comm::Launch& launch) {
   if (!choose_device(kind).is_cuda()) return std::nullopt;
   const int gpus = num_gpus();

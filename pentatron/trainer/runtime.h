@@ -17,6 +17,9 @@ at::ScalarType scalar_type(Precision precision);
 /// Throws ConfigError for device=cuda where this build or machine has none.
 at::Device choose_device(DeviceKind kind);
 
+/// Free memory of this machine for ranks on CPUs; none: they take a GPU, or nothing is known.
+std::optional<int64_t> free_bytes_of(DeviceKind kind);
+
 /// Which GPU of its machine a rank that is a process of its own takes; none if `kind` or this
 /// machine leaves it to the CPU. Throws ConfigError where ranks would have to share a GPU.
 std::optional<int> choose_gpu(DeviceKind kind, const comm::Launch& launch);

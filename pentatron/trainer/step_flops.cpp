@@ -1,6 +1,9 @@
 #include "pentatron/trainer/step_flops.h"
 
+#include <algorithm>
 #include <map>
+
+#include "pentatron/trainer/recompute.h"
 
 namespace pentatron::trainer {
 
@@ -22,7 +25,7 @@ std::vector<nn::LayerShape> shapes_of(const std::vector<data::StreamTotals>& tot
 
 } // namespace
 
-StepFlops step_flops(const Config& config, const models::Model& of, int64_t samples,
+StepFlops step_flops(const Config& config, const models::Model& of, int64_t stages, int64_t samples,
                      const std::vector<data::StreamTotals>& totals) {
   const models::ModelSpec& spec = of.spec();
   const std::vector<nn::LayerShape> real = shapes_of(totals, samples,
@@ -33,6 +36,13 @@ StepFlops step_flops(const Config& config, const models::Model& of, int64_t samp
     nn::Cost model, hardware;
   };
   std::map<int, Costs> kinds;
+  const nn::Recomputation again = recomputation(config.train);
+  const auto layers =
+      static_cast<double>(std::ranges::count_if(spec.segments, &models::SegmentSpec::recomputed));
+  const double share = !again.layers ? 0
+                       : again.count == 0
+                           ? 1
+                           : std::min(1.0, static_cast<double>(again.count * stages) / layers);
   StepFlops flops;
   for (int64_t i = 0; i < spec.num_segments(); ++i) {
     const models::SegmentSpec& segment = spec.segments[static_cast<size_t>(i)];
@@ -51,8 +61,8 @@ StepFlops step_flops(const Config& config, const models::Model& of, int64_t samp
       flops.model -= model.forward_gemm_flops;
       flops.hardware -= hardware.forward_gemm_flops;
     }
-    if (config.train.recompute == Recompute::kFull && segment.recomputed)
-      flops.hardware += hardware.forward_flops();
+    flops.hardware += hardware.recomputed_flops(again.parts);
+    if (segment.recomputed) flops.hardware += share * hardware.forward_flops();
   }
   return flops;
 }

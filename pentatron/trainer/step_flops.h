@@ -19,9 +19,9 @@ struct StepFlops {
   double hardware = 0;
 };
 
-/// Of `samples` on all ranks; `totals` of each of the model's streams. Cross-attention takes the
-/// samples' lengths as equal.
-StepFlops step_flops(const Config& config, const models::Model& model, int64_t samples,
-                     const std::vector<data::StreamTotals>& totals);
+/// Of `samples` on all ranks, whose pipeline has `stages`; `totals` of each of the model's streams.
+/// Cross-attention takes the samples' lengths as equal.
+StepFlops step_flops(const Config& config, const models::Model& model, int64_t stages,
+                     int64_t samples, const std::vector<data::StreamTotals>& totals);
 
 } // namespace pentatron::trainer

@@ -5,10 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
@@ -19,14 +17,11 @@
 #include "pentatron/checkpoint/run_saver.h"
 #include "pentatron/checkpoint/sharded/attachments.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
-#include "pentatron/comm/collectives.h"
 #include "pentatron/comm/gather_text.h"
-#include "pentatron/comm/long_work.h"
 #include "pentatron/data/data_files.h"
 #include "pentatron/data/entropy.h"
 #include "pentatron/data/loader.h"
 #include "pentatron/models/param_specs.h"
-#include "pentatron/nn/memory/counting_allocator.h"
 #include "pentatron/trainer/adapters.h"
 #include "pentatron/trainer/check_run.h"
 #include "pentatron/trainer/delayed_scales.h"
@@ -36,8 +31,10 @@
 #include "pentatron/trainer/input_log.h"
 #include "pentatron/trainer/kernel_choice.h"
 #include "pentatron/trainer/loss_scaling.h"
+#include "pentatron/trainer/memory_report.h"
 #include "pentatron/trainer/metrics/cpu_share.h"
 #include "pentatron/trainer/notices.h"
+#include "pentatron/trainer/recompute.h"
 #include "pentatron/trainer/reporter.h"
 #include "pentatron/trainer/resume.h"
 #include "pentatron/trainer/run_data.h"
@@ -109,7 +106,7 @@ struct Trainer::State {
 };
 
 Trainer::State::State(Config c, const comm::Group& world, std::unique_ptr<RunFolders> of_run)
-    : config(equal_config(std::move(c), world)),
+    : config(with_recomputation(equal_config(std::move(c), world), world)),
       folders(of_run ? std::move(of_run) : std::make_unique<RunFolders>(config, world)),
       plan(parallelize::plan_pipeline(config.parallel, config.model, stream_lengths(config))),
       groups(
@@ -149,6 +146,12 @@ void Trainer::State::open_data() {
     log::shared_warning("{}", notice);
 }
 
+/// Of one rank.
+static std::shared_ptr<nn::Offload> offload_of(const OffloadConfig& config, at::Device device) {
+  if (!config.activations) return nullptr;
+  return device.is_cpu() ? nn::offload_to_file(config.dir) : nn::offload_to_host();
+}
+
 void Trainer::State::build_model() {
   model = parallelize::make_training_model(
       {.config = config.model,
@@ -157,8 +160,9 @@ void Trainer::State::build_model() {
                  .experts = {.kind = config.parallel.moe_token_dispatcher_type,
                              .overlap_shared = config.comm_overlap.moe_shared_expert},
                  .context = parallelize::context_parallel(config.parallel, groups),
-                 .recompute = config.train.recompute == Recompute::kFull,
-                 .recompute_activations = config.train.recompute == Recompute::kSelective,
+                 .recompute = recomputation(config.train),
+                 .offload = offload_of(config.offload, device),
+                 .offloaded = config.offload.num_layers,
                  .adapters = plan_adapters(config)},
        .device = device,
        .max_sequence = *std::ranges::max_element(lengths),
@@ -176,7 +180,8 @@ void Trainer::State::build_model() {
   if ((!found && !from_elsewhere) ||
       config.checkpoint.strictness == checkpoint::Strictness::kLogAll)
     model.store->write_values([&](nn::Param& param) { param.initialize(config.seed); });
-  optimizer = std::make_unique<optim::Optimizer>(config.optimizer, model.store->shards());
+  optimizer =
+      std::make_unique<optim::Optimizer>(config.optimizer, model.store->shards(), groups.world());
   stepper = std::make_unique<Stepper>(model, *optimizer, groups, plan);
 }
 
@@ -397,7 +402,10 @@ TrainReport Trainer::run(const RunOptions& run_options) {
     report.plot = reporter.plot_path();
     return report;
   } catch (const std::exception& error) {
-    reporter.finish(fmt::format("error: {}", error.what()));
+    const std::string memory =
+        is_out_of_memory(error) ? out_of_memory_text(c, s.groups.world().size()) : "";
+    reporter.finish(fmt::format("error: {}", memory.empty() ? error.what() : memory));
+    if (!memory.empty()) raise<Error>("{}", memory);
     throw;
   }
 }
@@ -432,7 +440,8 @@ TrainReport Trainer::State::train(Reporter& reporter) {
       raise<CheckpointError>("{}\n  try: {}{}checkpoint.on_error=continue to continue without it",
                              report.unsaved[what], remedy, remedy.empty() ? "" : ", or ");
   };
-  HfExporter exporter(c.checkpoint.async_save, s.groups.world());
+  HfExporter exporter(c.checkpoint.export_weights == optim::WeightsKind::kEma,
+                      c.checkpoint.async_save, s.groups.world());
   const auto check_export = [&] {
     if (const auto failure = exporter.take_failure())
       save_error(failure->iteration, "export", failure->why);
@@ -451,8 +460,11 @@ TrainReport Trainer::State::train(Reporter& reporter) {
     check_export();
   };
   const auto evaluate = [&] {
-    const std::optional<Evaluation> result = validate(*s.stepper, s.model.model->spec(), c,
-                                                      s.datasets, s.loader_options(0), s.main_rank);
+    std::optional<Evaluation> result;
+    with_eval_weights(c, *s.optimizer, *s.model.store, [&] {
+      result = validate(*s.stepper, s.model.model->spec(), c, s.datasets, s.loader_options(0),
+                        s.main_rank);
+    });
     report.validation = result;
     s.progress.validation_loss = result ? std::optional(result->loss) : std::nullopt;
     if (!result) return;
@@ -462,11 +474,14 @@ TrainReport Trainer::State::train(Reporter& reporter) {
   };
   const auto try_out = [&](bool last) {
     const int64_t iteration = s.progress.iteration;
-    if (s.tasks->due(iteration, last))
-      reporter.task_scores(iteration, s.progress.consumed_samples,
-                           s.tasks->scores(s.model, *s.tokenizer, s.groups, s.sequence));
-    if (s.samples->due(iteration, last))
-      reporter.samples(iteration, s.samples->write(s.model, *s.tokenizer, s.sequence));
+    if (!s.tasks->due(iteration, last) && !s.samples->due(iteration, last)) return;
+    with_eval_weights(c, *s.optimizer, *s.model.store, [&] {
+      if (s.tasks->due(iteration, last))
+        reporter.task_scores(iteration, s.progress.consumed_samples,
+                             s.tasks->scores(s.model, *s.tokenizer, s.groups, s.sequence));
+      if (s.samples->due(iteration, last))
+        reporter.samples(iteration, s.samples->write(s.model, *s.tokenizer, s.sequence));
+    });
   };
   if (s.progress.iteration >= s.total_iterations) {
     if (c.train.eval_interval > 0) evaluate();
@@ -532,14 +547,17 @@ TrainReport Trainer::State::train(Reporter& reporter) {
          .experts = layer_loads(s.model.model->spec().expert_layers, result.expert_counts),
          .lr = options.lr,
          .step_time_s = monotonic_s() - step_begin,
-         .flops = result.loss ? step_flops(c, *s.model.model, samples, result.totals) : StepFlops{},
+         .flops = result.loss ? step_flops(c, *s.model.model, std::ssize(s.plan.stages), samples,
+                                           result.totals)
+                              : StepFlops{},
          .data_wait = s.loader->wait_share(),
          .finite = overflow ? has_loss : result.finite,
          .too_large = result.too_large,
          .overflow = overflow,
          .skipped = s.progress.skipped_iterations,
          .nan = s.progress.nan_iterations});
-
+    if (report.steps == 2 && s.device.is_cpu())
+      log::info("{}", measured_memory(c, s.groups.world()));
     if (const auto contention = main_rank ? watch.step(monotonic_s()) : std::nullopt)
       log::warning("{}\n  try: {}", contention->what, contention->remedy);
     const bool last = iteration == s.total_iterations;

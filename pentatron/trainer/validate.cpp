@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "pentatron/base/log.h"
+#include "pentatron/base/planted_bug.h"
 
 namespace pentatron::trainer {
 
@@ -54,6 +55,19 @@ std::optional<Evaluation> validate(Stepper& stepper, const models::ModelSpec& sp
     parts.push_back(*part);
   }
   return parts.empty() ? std::nullopt : std::optional(mean_of(parts));
+}
+
+void with_eval_weights(const Config& config, optim::Optimizer& optimizer,
+                       parallel::DataParallel& store, const std::function<void()>& look) {
+  const auto swap = [&] {
+    if (config.train.eval_weights != optim::WeightsKind::kEma) return;
+    store.wait_values(); // of shards that are about to change
+    optimizer.swap_average();
+    if (!planted("average_of_own_parts_alone")) store.publish_values();
+  };
+  swap();
+  look();
+  swap();
 }
 
 } // namespace pentatron::trainer

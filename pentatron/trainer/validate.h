@@ -1,6 +1,7 @@
 /// The loss and the figures of validation samples during training.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -18,5 +19,9 @@ namespace pentatron::trainer {
 std::optional<Evaluation> validate(Stepper& stepper, const models::ModelSpec& spec,
                                    const Config& config, const data::Datasets& datasets,
                                    const data::LoaderOptions& loading, bool main_rank);
+
+/// Calls `look` while the model has the weights of train.eval_weights. Collective.
+void with_eval_weights(const Config& config, optim::Optimizer& optimizer,
+                       parallel::DataParallel& store, const std::function<void()>& look);
 
 } // namespace pentatron::trainer

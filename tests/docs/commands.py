@@ -29,6 +29,7 @@ PAGES = {
     "docs/getting_started.md": f"""ln -s $SOURCE/examples $SOURCE/tests $SOURCE/corpus $SOURCE/.deps .; mkdir -p my_text build/release
         ln -s $PROGRAM build/release/pentatron; {TEXT} > my_text/novel.txt""",
     "docs/data.md": "",
+    "docs/memory.md": "",
     "docs/cli.md": f"{JSONL} > text.jsonl; {YAML}; mv my.yaml base.yaml; echo 'model: {{num_layers: 2}}' > large.yaml",
     "docs/checkpoints.md": f"{JSONL} > text.jsonl; {YAML}; pentatron train my.yaml checkpoint.save=runs/b; mkdir runs/a; cp -r runs/b/step_* runs/a/step_00000500",
     "docs/huggingface.md": f"{MODEL}; cp -r DIR MODEL; mkdir held_out; {TEXT} | head -40 | tee held_out.txt > held_out/a.txt; head -5 text.jsonl > more.jsonl; "

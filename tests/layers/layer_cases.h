@@ -28,6 +28,26 @@ using test::expect_close;
 using test::randn;
 
 constexpr int64_t kHidden = 12, kBatch = 2, kSequence = 6, kMemory = 5;
+/// Of what is recomputed: nothing, each part, some together.
+[[maybe_unused]] std::vector<nn::Parts> some_parts() {
+  using nn::Part;
+  std::vector<nn::Parts> sets = {{}};
+  for (size_t i = 0; i < nn::kNumParts; ++i) sets.push_back({static_cast<Part>(i)});
+  sets.push_back({Part::kNorm, Part::kMlaUpProj, Part::kCoreAttention});
+  sets.push_back({Part::kNorm, Part::kMlp, Part::kMlpActivation});
+  sets.push_back({Part::kNorm, Part::kMoe, Part::kSharedExperts, Part::kCoreAttention});
+  sets.push_back({Part::kSharedExperts, Part::kMlpActivation, Part::kMoeActivation});
+  return sets;
+}
+
+[[maybe_unused]] std::vector<std::pair<bool, nn::Parts>>
+with_and_without_dropout(const std::vector<nn::Parts>& sets) {
+  std::vector<std::pair<bool, nn::Parts>> all;
+  for (const nn::Parts parts : sets)
+    for (const bool dropout : {false, true}) all.emplace_back(dropout, parts);
+  return all;
+}
+
 constexpr test::Tolerance kExact{1e-10, 1e-12};
 
 struct Case {

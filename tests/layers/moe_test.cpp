@@ -12,6 +12,7 @@
 #include "pentatron/nn/param_store.h"
 #include "pentatron/nn/saved.h"
 #include "tests/nn/op_fixture.h"
+#include "tests/nn/saved_fixture.h"
 #include "tests/support/ranks.h"
 
 namespace pentatron::layers {
@@ -288,21 +289,69 @@ TEST_P(MoeLayer, SharedExpertsOnTheWayChangeNoBit) {
   }
 }
 
-TEST_P(MoeLayer, CostCountsTheBytesThatOperatorsKeep) {
-  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
-    Layer layer(GetParam().options, {}, {}, dtype);
-    test::Pass pass(kTokens);
-    nn::SavedTensors account;
-    const at::Tensor x = randn({kTokens, kHidden}, 1).to(dtype).requires_grad_(true);
-    const at::Tensor y = [&] {
-      const nn::SavedTensorsScope accounted(account);
-      return layer.moe.forward(x, pass.ctx);
-    }();
-    const nn::LayerShape shape{.tokens = kTokens,
-                               .element_bytes = static_cast<int64_t>(at::elementSize(dtype)),
-                               .acc_bytes = dtype == at::kDouble ? 8 : 4};
-    EXPECT_EQ(account.bytes(), Moe::cost(GetParam().options, shape).saved_bytes) << dtype;
+/// Sets of parts that a layer with experts has.
+std::vector<nn::Parts> parts_of_experts() {
+  using nn::Part;
+  return {{},
+          {Part::kMoeActivation},
+          {Part::kSharedExperts},
+          {Part::kMlpActivation},
+          {Part::kMoeActivation, Part::kSharedExperts, Part::kMlpActivation},
+          {Part::kMoe},
+          {Part::kMoe, Part::kSharedExperts, Part::kMoeActivation}};
+}
+
+/// Routing, exchange and experts, made again on one rank and on several, in the same bits.
+TEST_P(MoeLayer, RecomputedPartsChangeNoBit) {
+  const at::Tensor x = randn({kTokens, kHidden}, 1), dy = randn({kTokens, kHidden}, 2);
+  for (const bool sequence : {false, true}) {
+    test::run_ranks(2, [&](const comm::Group& group) {
+      const parallel::TensorParallel tp(group, sequence, false);
+      std::vector<at::Tensor> plain;
+      for (const nn::Parts parts : parts_of_experts()) {
+        SCOPED_TRACE(test::names_of(parts));
+        Layer layer(GetParam().options, tp,
+                    {group, 1, {}, parallel::DispatchKind::kAllToAll, true});
+        test::Pass own(kTokens);
+        own.ctx.training = true;
+        own.ctx.recomputed = parts;
+        if (sequence) own.layout.cut_outer(group.rank(), group.size());
+        const auto r =
+            test::differentiate([&](const auto& in) { return layer.moe.forward(in[0], own.ctx); },
+                                {own.layout.outer(x)}, own.layout.outer(dy));
+        std::vector<at::Tensor> results = {r.y, r.grads[0]};
+        for (const nn::Param& p : layer.params) {
+          EXPECT_EQ(p.outstanding_uses(), 0) << p.name();
+          if (p.main_grad().defined()) results.push_back(p.main_grad().clone());
+        }
+        if (plain.empty()) plain = results;
+        ASSERT_EQ(results.size(), plain.size());
+        for (size_t i = 0; i < results.size(); ++i)
+          EXPECT_TRUE(test::same_bits(results[i], plain[i])) << i;
+      }
+    });
   }
+}
+
+TEST_P(MoeLayer, CostCountsTheBytesThatOperatorsKeep) {
+  for (const nn::Parts parts : parts_of_experts())
+    for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
+      SCOPED_TRACE(test::names_of(parts));
+      Layer layer(GetParam().options, {}, {}, dtype);
+      test::Pass pass(kTokens);
+      pass.ctx.recomputed = parts;
+      nn::SavedTensors account;
+      const at::Tensor x = randn({kTokens, kHidden}, 1).to(dtype).requires_grad_(true);
+      const at::Tensor y = [&] {
+        const nn::SavedTensorsScope accounted(account);
+        return layer.moe.forward(x, pass.ctx);
+      }();
+      const nn::LayerShape shape{.tokens = kTokens,
+                                 .element_bytes = static_cast<int64_t>(at::elementSize(dtype)),
+                                 .acc_bytes = dtype == at::kDouble ? 8 : 4};
+      const nn::Cost cost = Moe::cost(GetParam().options, shape);
+      EXPECT_EQ(account.bytes(), cost.saved_bytes - cost.freed_bytes(parts)) << dtype;
+    }
 }
 
 /// Groups of experts, a selection bias, and shared experts of the whole width, as transformers

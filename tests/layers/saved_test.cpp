@@ -7,7 +7,7 @@
 namespace pentatron::layers {
 namespace {
 
-enum class Means : uint8_t { kKept, kOffloaded, kRecomputed, kActivationRecomputed };
+enum class Means : uint8_t { kKept, kOffloaded, kRecomputed, kPartsRecomputed };
 
 struct LayerRun {
   at::Tensor y;
@@ -15,7 +15,8 @@ struct LayerRun {
   int64_t kept = 0; ///< bytes between forward and backward
 };
 
-LayerRun run_layer(Case c, const parallel::TensorParallel& tp, Means means) {
+LayerRun run_layer(Case c, const parallel::TensorParallel& tp, Means means, at::ScalarType dtype,
+                   nn::Parts parts = {}) {
   c.options.hidden_dropout = c.options.attention.dropout = c.options.mlp.dropout = 0.2;
   c.options.dropout_site = 1;
   c.options.mlp.dropout_site = 3;
@@ -24,13 +25,13 @@ LayerRun run_layer(Case c, const parallel::TensorParallel& tp, Means means) {
     c.options.cross->dropout_site = 4;
     c.options.cross_dropout_site = 5;
   }
-  Layer model(c, tp);
+  Layer model(c, tp, dtype);
   test::Pass pass(layout_of(c));
   pass.ctx.training = true;
-  pass.ctx.recompute_activations = means == Means::kActivationRecomputed;
+  pass.ctx.recomputed = parts;
   const auto offload = means == Means::kOffloaded ? std::make_shared<test::Offload>() : nullptr;
-  const at::Tensor x = input_x().requires_grad_(true),
-                   memory = input_memory(c).requires_grad_(true);
+  const at::Tensor x = input_x().to(dtype).requires_grad_(true),
+                   memory = input_memory(c).to(dtype).requires_grad_(true);
   LayerRun out;
   {
     const nn::MemoryScope scope(nn::MemoryCategory::kActivations);
@@ -48,7 +49,7 @@ LayerRun run_layer(Case c, const parallel::TensorParallel& tp, Means means) {
     comm::barrier(tp.group); // a peer still in a collective holds this rank's part of it
     out.kept = test::held_bytes() - before - static_cast<int64_t>(y.nbytes());
     out.y = y.detach().clone();
-    y.backward(input_dy());
+    y.backward(input_dy().to(dtype));
   }
   out.grads = {x.grad(), memory.grad()};
   for (const nn::Param& param : model.params) {
@@ -62,19 +63,12 @@ class SavedLayer : public LayerTest {};
 
 TEST_P(SavedLayer, GradientsAreTheSameHoweverItsTensorsComeBack) {
   nn::install_counting_allocator();
-  for (const int ranks : {1, 2}) {
-    test::run_ranks(ranks, [&](const comm::Group& tp) {
-      const LayerRun plain = run_layer(GetParam(), tp, Means::kKept);
-      for (const Means means :
-           {Means::kOffloaded, Means::kRecomputed, Means::kActivationRecomputed}) {
-        SCOPED_TRACE(static_cast<int>(means));
-        const LayerRun other = run_layer(GetParam(), tp, means);
-        if (means == Means::kActivationRecomputed) {
-          EXPECT_GT(other.kept, 0);
-          EXPECT_LT(other.kept, plain.kept);
-        } else {
-          EXPECT_EQ(other.kept, 0) << "something is kept outside of slots";
-        }
+  for (const auto& [ranks, dtype] :
+       {std::pair{1, at::kDouble}, {2, at::kDouble}, {1, at::kFloat}, {1, at::kBFloat16}}) {
+    SCOPED_TRACE(dtype);
+    test::run_ranks(ranks, [&, dtype = dtype](const comm::Group& tp) {
+      const LayerRun plain = run_layer(GetParam(), tp, Means::kKept, dtype);
+      const auto same = [&](const LayerRun& other) {
         EXPECT_TRUE(test::same_bits(other.y, plain.y));
         ASSERT_EQ(other.grads.size(), plain.grads.size());
         for (size_t i = 0; i < plain.grads.size(); ++i) {
@@ -82,6 +76,18 @@ TEST_P(SavedLayer, GradientsAreTheSameHoweverItsTensorsComeBack) {
           if (!plain.grads[i].defined()) continue;
           EXPECT_TRUE(test::same_bits(other.grads[i], plain.grads[i])) << i;
         }
+      };
+      for (const Means means : {Means::kOffloaded, Means::kRecomputed}) {
+        SCOPED_TRACE(static_cast<int>(means));
+        const LayerRun other = run_layer(GetParam(), tp, means, dtype);
+        EXPECT_EQ(other.kept, 0) << "something is kept outside of slots";
+        same(other);
+      }
+      for (const nn::Parts parts : some_parts()) {
+        SCOPED_TRACE(test::names_of(parts));
+        const LayerRun other = run_layer(GetParam(), tp, Means::kPartsRecomputed, dtype, parts);
+        EXPECT_LE(other.kept, plain.kept);
+        same(other);
       }
     });
   }

@@ -197,8 +197,8 @@ TEST_P(LayerTest, CostCountsTheFlopsOfTheMatrices) {
 
 TEST_P(LayerTest, CostCountsTheBytesKeptForBackward) {
   nn::install_counting_allocator();
-  for (const auto& [dropout, recompute] :
-       {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
+  for (const auto& [dropout, parts] : with_and_without_dropout(some_parts())) {
+    SCOPED_TRACE(test::names_of(parts));
     for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
       for (const int ranks : {1, 2}) {
         test::run_ranks(ranks, [&](const comm::Group& tp) {
@@ -210,7 +210,7 @@ TEST_P(LayerTest, CostCountsTheBytesKeptForBackward) {
           Layer model(c, tp, dtype);
           test::Pass pass(layout_of(c));
           pass.ctx.training = true;
-          pass.ctx.recompute_activations = recompute;
+          pass.ctx.recomputed = parts;
           // The memory is another segment's output, kept once for all layers.
           const at::Tensor memory = input_memory(c).to(dtype).requires_grad_(true);
           const nn::MemoryScope scope(nn::MemoryCategory::kActivations);
@@ -224,7 +224,7 @@ TEST_P(LayerTest, CostCountsTheBytesKeptForBackward) {
           comm::barrier(tp); // a peer still in a collective holds this rank's part of it
           const int64_t output = static_cast<int64_t>(y.nbytes()); // the next layer's input
           const nn::Cost cost = TransformerLayer::cost(c.options, shape_of(x, ranks));
-          const int64_t expected = cost.saved_bytes - (recompute ? cost.activation_bytes : 0);
+          const int64_t expected = cost.saved_bytes - cost.freed_bytes(parts);
           EXPECT_EQ(test::held_bytes() - before - output, expected) << dtype << " on " << ranks;
           EXPECT_EQ(account.bytes({memory, y, pass.layout.positions, pass.layout.row_ids}),
                     expected)

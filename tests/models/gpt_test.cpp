@@ -57,7 +57,7 @@ ModelConfig rotary() {
 struct Model {
   explicit Model(const ModelConfig& config, const comm::Group& tp = {},
                  at::ScalarType dtype = at::kDouble, bool recompute = false)
-      : gpt(config, {.dtype = dtype, .tp = tp, .recompute = recompute}),
+      : gpt(config, {.dtype = dtype, .tp = tp, .recompute = {.layers = recompute}}),
         store(gpt.params(), at::kCPU) {
     gpt.finish(at::kCPU, {kSequence});
     gpt.initialize(5);

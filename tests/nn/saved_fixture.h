@@ -3,6 +3,7 @@
 
 #include "pentatron/comm/rank_threads.h"
 #include "pentatron/nn/memory/counting_allocator.h"
+#include "pentatron/nn/recomputed_parts.h"
 #include "pentatron/nn/saved.h"
 
 #include <ATen/ATen.h>
@@ -10,6 +11,7 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace pentatron::test {
@@ -20,6 +22,14 @@ inline int64_t held_bytes() {
 }
 inline int64_t peak_bytes() {
   return nn::memory_snapshot(comm::current_rank())[nn::MemoryCategory::kActivations].peak_bytes;
+}
+
+inline std::string names_of(nn::Parts parts) {
+  std::string names;
+  for (size_t i = 0; i < nn::kNumParts; ++i)
+    if (const auto part = static_cast<nn::Part>(i); parts.has(part))
+      names += std::string(config::to_string(part)) + " ";
+  return names;
 }
 
 /// Copies every tensor into a buffer of its own, which is no tensor.

@@ -242,8 +242,8 @@ TEST(SavedTensors, OfATapeAreInputsAndWhatOperatorsKeep) {
     Param& w = params.add("w", randn({kSavedWidth, kSavedWidth}, 1));
     std::vector<std::unique_ptr<Segment>> segments;
     for (int i = 0; i < 2; ++i) segments.push_back(std::make_unique<KeepingSegment>(w));
-    const Chunk chunk =
-        test::chain(std::move(segments), {.recompute = recompute}, /*takes=*/true, /*gives=*/true);
+    const Chunk chunk = test::chain(std::move(segments), {.recompute = {.layers = recompute}},
+                                    /*takes=*/true, /*gives=*/true);
     struct Resident final : ParamStore {
       void acquire(int64_t, nn::Pass) override {}
       void release(int64_t, nn::Pass) override {}

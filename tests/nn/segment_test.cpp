@@ -134,7 +134,11 @@ Outcome run(ChunkOptions options, bool deferred, double dropout = 0) {
     EXPECT_EQ(param->outstanding_uses(), 0) << param->name();
     out.grads.push_back(param->main_grad());
   }
-  for (const Block* block : model.blocks) EXPECT_EQ(block->runs, options.recompute ? 2 : 1);
+  const Recomputation& again = options.recompute;
+  for (int64_t i = 0; i < std::ssize(model.blocks); ++i) {
+    const Block* const block = model.blocks[static_cast<size_t>(i)];
+    EXPECT_EQ(block->runs, 1 + (again.layers && (again.count == 0 || i < again.count)));
+  }
   return out;
 }
 
@@ -169,12 +173,19 @@ TEST(Chunk, IsTheFunctionThatItsSegmentsCompose) {
 
 TEST(Chunk, RecomputationChangesNoBit) {
   for (const double dropout : {0.0, 0.4})
-    expect_bits(run({.recompute = true}, false, dropout), run({}, false, dropout));
+    for (const Recomputation& again : {Recomputation{.layers = true},
+                                       {.layers = true, .group = 2},
+                                       {.layers = true, .group = 3},
+                                       {.layers = true, .group = 100},
+                                       {.layers = true, .count = 1},
+                                       {.layers = true, .group = 2, .count = 2}})
+      for (const bool deferred : {false, true})
+        expect_bits(run({.recompute = again}, deferred, dropout), run({}, false, dropout));
 }
 
 TEST(Chunk, DeferredWeightGradientsChangeNoBit) {
   expect_bits(run({}, true, 0.4), run({}, false, 0.4));
-  expect_bits(run({.recompute = true}, true, 0.4), run({}, false, 0.4));
+  expect_bits(run({.recompute = {.layers = true}}, true, 0.4), run({}, false, 0.4));
 }
 
 TEST(Chunk, MicrobatchesMayOverlap) {
@@ -203,7 +214,7 @@ TEST(Chunk, MicrobatchesMayOverlap) {
 
 TEST(Chunk, AcquiresEveryUnitAroundItsRun) {
   Model model;
-  const Chunk chunk = model.chunk({.recompute = true});
+  const Chunk chunk = model.chunk({.recompute = {.layers = true}});
   Pass pass(kTokens);
   Tape tape;
   chunk.forward({randn({kTokens, kHidden}, 1)}, pass.ctx, model.store, &tape);
@@ -211,6 +222,21 @@ TEST(Chunk, AcquiresEveryUnitAroundItsRun) {
   model.store.diary.clear();
   chunk.backward({}, pass.ctx, model.store, tape);
   EXPECT_EQ(model.store.diary, "+3-3+2-2+1-1+0-0");
+}
+
+TEST(Chunk, KeepsTheInputOfAGroupAndRunsAllOfItAgain) {
+  Model model;
+  const Chunk chunk = model.chunk({.recompute = {.layers = true, .group = 2}});
+  Pass pass(kTokens);
+  Tape tape;
+  chunk.forward({randn({kTokens, kHidden}, 1)}, pass.ctx, model.store, &tape);
+  EXPECT_EQ(model.store.diary, "+0-0+1-1+2-2+3-3");
+  std::string kept;
+  for (const auto& [name, bytes] : tape.saved().list()) kept += name + " ";
+  EXPECT_TRUE(kept.starts_with("input input input ")) << kept; // two groups, and the sum
+  model.store.diary.clear();
+  chunk.backward({}, pass.ctx, model.store, tape);
+  EXPECT_EQ(model.store.diary, "+3-3+2-2+0-0+1-1+0-0");
 }
 
 TEST(Chunk, WithoutATapeNothingIsKeptOrCounted) {
@@ -317,8 +343,8 @@ TEST(Chunk, AFlowThatIsTakenTwiceHasBothGradients) {
       std::vector<ConnectedSegment>& behind = cut ? second : first;
       behind.push_back({std::make_unique<Reader>(), {.takes = {0, 1}, .gives = {0}, .ends = {1}}});
       behind.push_back({std::make_unique<Sum>(), {.takes = {0}, .gives = {}, .ends = {0}}});
-      const Chunk a(std::move(first), 2, {.recompute = recompute}),
-          b(std::move(second), 2, {.recompute = recompute});
+      const Chunk a(std::move(first), 2, {.recompute = {.layers = recompute}}),
+          b(std::move(second), 2, {.recompute = {.layers = recompute}});
       Pass pass(kTokens);
       Tape tape_a, tape_b;
       Flows between = a.forward({x}, pass.ctx, store, &tape_a);
@@ -340,8 +366,8 @@ TEST(Chunk, BackwardEndsWhereNothingBeforeTrains) {
   for (const bool recompute : {false, true}) {
     SCOPED_TRACE(recompute);
     Model whole, limited;
-    const Chunk everything = whole.chunk({.recompute = recompute}, 0.4);
-    Chunk chunk = limited.chunk({.recompute = recompute}, 0.4);
+    const Chunk everything = whole.chunk({.recompute = {.layers = recompute}}, 0.4);
+    Chunk chunk = limited.chunk({.recompute = {.layers = recompute}}, 0.4);
     for (Model* model : {&whole, &limited})
       for (Param* param : model->all) param->trainable = !frozen(*param);
     for (size_t i = 0; i < 4; ++i) chunk.limit_backward(i, /*trains=*/i == 2, {i > 2});

@@ -8,6 +8,7 @@
 #include "pentatron/optim/matrices.h"
 #include "pentatron/optim/newton_schulz.h"
 #include "pentatron/optim/optimizer.h"
+#include "tests/optim/fused_model.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensors.h"
 
@@ -52,44 +53,6 @@ TEST(NewtonSchulz, OfNothingIsNothing) {
   EXPECT_EQ(y.abs().max().item<double>(), 0);
 }
 
-/// Fused attention and MLP weights, experts, a table, a norm; of one rank of `tp`.
-struct Fused {
-  explicit Fused(nn::AxisPosition tp = {}, at::ScalarType dtype = at::kDouble) {
-    const nn::Coordinates where = {{"tp", tp}};
-    const std::map<std::string, nn::Placement> columns = {{"tp", nn::Placement::shard(0)}},
-                                               rows = {{"tp", nn::Placement::shard(1)}};
-    params.add({.name = "qkv",
-                .shape = {16, 6},
-                .parts = {{"q", 4, 2}, {"k", 2, 2, true}, {"v", 2, 2, true}},
-                .placements = columns},
-               nn::Init::normal(1), dtype, where);
-    params.add({.name = "fc1",
-                .shape = {16, 6},
-                .parts = {{"gate", 8, 1}, {"up", 8, 1}},
-                .placements = columns},
-               nn::Init::normal(1), dtype, where);
-    params.add({.name = "fc2", .shape = {6, 8}, .placements = rows}, nn::Init::normal(1), dtype,
-               where);
-    params.add({.name = "router", .shape = {3, 6}}, nn::Init::normal(1), dtype, where);
-    params.add({.name = "experts",
-                .shape = {3, 8, 6},
-                .parts = {{"gate", 4, 1}, {"up", 4, 1}},
-                .parts_dim = 1,
-                .stacked_dims = 1,
-                .placements = {{"tp", nn::Placement::shard(1)}}},
-               nn::Init::normal(1), dtype, where);
-    params.add({.name = "down",
-                .shape = {3, 6, 4},
-                .stacked_dims = 1,
-                .placements = {{"tp", nn::Placement::shard(2)}}},
-               nn::Init::normal(1), dtype, where);
-    params.add({.name = "table", .shape = {9, 6}, .table = true}, nn::Init::normal(1), dtype,
-               where);
-    params.add({.name = "norm", .shape = {6}}, nn::Init::normal(1), dtype, where);
-  }
-  nn::ParamList params;
-};
-
 /// The matrices of its parameters: first rows and rows.
 using Rows = std::vector<std::pair<int64_t, int64_t>>;
 const std::map<std::string, Rows> kMatrices = {{"qkv", {{0, 8}, {8, 4}, {12, 4}}},
@@ -122,7 +85,7 @@ TEST(Muon, IsTheFormulaForEveryMatrixAndAdamWForTheRest) {
       {of(MuonScale::kUnitRmsNorm, false, false),
        [](double r, double c) { return std::sqrt(r / c); }}};
   for (const Case& c : cases) {
-    Fused model;
+    test::Fused model;
     plan_rules(model.params, c.config);
     nn::ResidentStore store(model.params, at::kCPU);
     std::map<std::string, at::Tensor> weight, mean;
@@ -164,27 +127,75 @@ TEST(Muon, IsTheFormulaForEveryMatrixAndAdamWForTheRest) {
   }
 }
 
+/// As Megatron's adaptive_muon, matrix by matrix.
+TEST(AdaptiveMuon, IsTheFormulaForEveryMatrix) {
+  for (const Moment2Method method : {Moment2Method::kAdaMuon, Moment2Method::kNorMuon}) {
+    OptimizerConfig config{.optimizer = OptimizerKind::kAdaptiveMuon,
+                           .muon_momentum = 0.9,
+                           .muon_scale_mode = MuonScale::kSpectral,
+                           .muon_extra_scale_factor = 1.5,
+                           .adaptive_muon_moment2_method = method,
+                           .adaptive_muon_beta2 = 0.8,
+                           .adaptive_muon_eps = 1e-3};
+    test::Fused model;
+    plan_rules(model.params, config);
+    nn::ResidentStore store(model.params, at::kCPU);
+    std::map<std::string, at::Tensor> weight, mean, moment;
+    for (nn::Param& p : model.params) {
+      p.initialize(3);
+      weight[p.name()] = p.value().clone();
+      mean[p.name()] = at::zeros_like(p.value());
+    }
+    Optimizer optimizer(config, store.shards());
+    const std::vector<Quintic> polynomials = quintics(MuonCoefficients::kSimple, 5);
+    for (uint64_t step = 1; step <= 4; ++step) {
+      for (nn::Param& p : model.params)
+        p.main_grad().copy_(test::randn(p.shape(), 10 * step + p.name().size()));
+      optimizer.step(0.02, 0.1, 0.5);
+      for (const auto& [name, matrices] : kMatrices) {
+        nn::Param& p = model.params.find(name);
+        const at::Tensor g = p.main_grad() * 0.5;
+        mean[name] = 0.9 * mean[name] + 0.1 * g;
+        const at::Tensor u = 0.1 * g + 0.9 * mean[name];
+        weight[name] = weight[name] * (1 - 0.02 * 0.1);
+        for (int64_t s = 0; s < (u.dim() == 3 ? u.size(0) : 1); ++s)
+          for (const auto& [begin, rows] : matrices) {
+            const auto part = [&](const at::Tensor& t) {
+              return (t.dim() == 3 ? t[s] : t).narrow(0, begin, rows);
+            };
+            at::Tensor o = by_singular_values(part(u), polynomials);
+            at::Tensor& v = moment[name + std::to_string(s) + "/" + std::to_string(begin)];
+            const bool elements = method == Moment2Method::kAdaMuon;
+            const at::Tensor squares =
+                elements ? o.square() : o.square().mean(rows >= o.size(1) ? 1 : 0, true);
+            v = v.defined() ? 0.8 * v + 0.2 * squares : 0.2 * squares;
+            const at::Tensor norm = o.norm();
+            o = elements ? o / (v.sqrt() + 1e-3) : o / v.clamp_min(1e-3).sqrt();
+            if (!elements) o = o * (norm / o.norm().clamp_min(1e-3));
+            const double scale = 1.5 * std::sqrt(std::max<double>(static_cast<double>(rows),
+                                                                  static_cast<double>(o.size(1))));
+            part(weight[name]).sub_(o, 0.02 * scale);
+          }
+        test::expect_close(p.value(), weight[name], {.rtol = 1e-8, .atol = 1e-10});
+      }
+    }
+  }
+}
+
 TEST(Muon, GivesTheSameWithMatricesSplitOverRanks) {
   const OptimizerConfig config{.optimizer = OptimizerKind::kMuon};
   const auto gradient = [](const nn::Param& p) {
     return test::randn(p.spec().shape, 40 + p.name().size()).to(at::kDouble);
   };
   const auto trained = [&](const comm::Group& tp) {
-    Fused model({tp.rank(), tp.size()});
+    test::Fused model({tp.rank(), tp.size()});
     plan_rules(model.params, config);
     nn::ResidentStore store(model.params, at::kCPU);
     std::vector<nn::Shard> shards = store.shards();
     for (nn::Shard& shard : shards) shard.tensor = tp;
     for (nn::Param& p : model.params) {
       p.initialize(3);
-      for (const nn::LocalBox& box : nn::local_boxes(p.spec(), p.where())) {
-        at::Tensor from = gradient(p), to = p.main_grad();
-        for (size_t d = 0; d < box.size.size(); ++d) {
-          from = from.narrow(static_cast<int64_t>(d), box.global[d], box.size[d]);
-          to = to.narrow(static_cast<int64_t>(d), box.local[d], box.size[d]);
-        }
-        to.copy_(from);
-      }
+      test::load_gradient(p, gradient(p));
     }
     Optimizer optimizer(config, shards);
     for (int step = 0; step < 2; ++step) optimizer.step(0.02, 0.1, 1);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <mutex>
 
 #include "pentatron/optim/optimizer.h"
 #include "pentatron/optim/remainder.h"
@@ -127,6 +128,151 @@ TEST(NarrowState, NeedsFewerBytes) {
   EXPECT_EQ(state_bytes(config, matrix, at::kBFloat16), 4);
 }
 
+TEST(NarrowState, WithScalesIsTheNearestNumberOfTheType) {
+  for (const OptimizerKind kind : kKinds) {
+    SCOPED_TRACE(config::to_string(kind));
+    OptimizerConfig config{.optimizer = kind};
+    Narrow wide(config, at::kFloat);
+    config.exp_avg_dtype = StateDtype::kFp8;
+    config.exp_avg_sq_dtype = StateDtype::kFp16;
+    Narrow narrow(config, at::kFloat);
+    const auto scale_of = [&](const std::string& name, const char* what, at::ScalarType type) {
+      return state_scale(narrow.optimizer->bounds().of(name + "/" + what), type);
+    };
+    for (uint64_t step = 1; step <= 6; ++step) {
+      for (const char* what : {"exp_avg", "exp_avg_sq", "momentum_buffer"})
+        for (const auto& [name, data] : wide.state(what)) {
+          const at::Tensor codes = narrow.state(what).at(name);
+          EXPECT_EQ(c10::elementSize(codes.scalar_type()),
+                    what[3] == '_' && what[7] == '_' ? 2 : 1);
+          at::Tensor(data).copy_(codes.to(at::kFloat) / scale_of(name, what, codes.scalar_type()));
+        }
+      wide.step(step);
+      narrow.step(step);
+      for (const nn::Param& p : wide.params)
+        EXPECT_TRUE(at::equal(p.value(), narrow.params.find(p.name()).value())) << p.name();
+      for (const char* what : {"exp_avg", "exp_avg_sq", "momentum_buffer"})
+        for (const auto& [name, data] : wide.state(what)) {
+          const at::Tensor codes = narrow.state(what).at(name);
+          const double scale = scale_of(name, what, codes.scalar_type());
+          const double most = codes.scalar_type() == at::kHalf ? 65504 : 448;
+          EXPECT_TRUE(at::equal(codes.to(at::kFloat),
+                                (data * scale).to(codes.scalar_type()).to(at::kFloat)))
+              << name;
+          EXPECT_LE((data * scale).abs().max().item<double>(), most) << name;
+          // As large as it can be: the bound is not far from the mean.
+          EXPECT_GT((data * scale).abs().max().item<double>(), most / 64) << name;
+        }
+    }
+  }
+}
+
+TEST(NarrowState, ScalesArePowersOfTwoThatFit) {
+  for (const double bound : {1e-30, 3e-9, 0.4, 1.0, 447.0, 448.0, 449.0, 1e9})
+    for (const auto& [type, most] : {std::pair{at::kHalf, 65504.0}, {at::kFloat8_e4m3fn, 448.0}}) {
+      const double scale = state_scale(bound, type);
+      int exponent = 0;
+      EXPECT_EQ(std::frexp(scale, &exponent), 0.5);
+      EXPECT_LE(bound * scale, most);
+      EXPECT_GT(2 * bound * scale, most);
+    }
+  EXPECT_EQ(state_scale(0, at::kHalf), 1);
+  EXPECT_EQ(state_scale(5, at::kBFloat16), 1);
+}
+
+/// Ranks with other parameters, and other rules of them, have the same bounds of all.
+TEST(NarrowState, BoundsAreThoseOfAllRanks) {
+  OptimizerConfig config{.optimizer = OptimizerKind::kMuon};
+  config.exp_avg_dtype = StateDtype::kFp16;
+  std::mutex mutex;
+  std::vector<StateBounds::Bounds> bounds;
+  test::run_ranks(2, [&](const comm::Group& world) {
+    nn::ParamList params;
+    const bool first = world.rank() == 0;
+    params.add({.name = first ? "matrix" : "norm",
+                .shape = first ? std::vector<int64_t>{3, 4} : std::vector<int64_t>{5}},
+               nn::Init::normal(1), at::kFloat, {});
+    params.add({.name = "both", .shape = {6}}, nn::Init::normal(1), at::kFloat, {});
+    plan_rules(params, config);
+    nn::ResidentStore store(params, at::kCPU);
+    for (nn::Param& param : params) param.initialize(3);
+    Optimizer optimizer(config, store.shards(), world);
+    for (const double size : {1.0, 3.0}) {
+      for (nn::Param& param : params) param.main_grad().fill_(size * (first ? -2 : 1));
+      optimizer.step(0.01, 0, 0.5);
+    }
+    const std::lock_guard lock(mutex);
+    bounds.push_back(optimizer.bounds().all());
+  });
+  ASSERT_EQ(bounds.size(), 2u);
+  EXPECT_EQ(bounds[0], bounds[1]);
+  const double mean = 0.9 * 0.1 * 1 + 0.1 * 3, momentum = 0.95 * 0.05 * 1 + 0.05 * 3;
+  EXPECT_NEAR(bounds[0].at("both/exp_avg"), mean, 1e-12);
+  EXPECT_NEAR(bounds[0].at("norm/exp_avg"), mean / 2, 1e-12);
+  EXPECT_NEAR(bounds[0].at("matrix/momentum_buffer"), momentum, 1e-12);
+}
+
+TEST(NarrowState, OfL2IncludesTheWeights) {
+  OptimizerConfig config{.decoupled_weight_decay = false};
+  config.exp_avg_dtype = config.exp_avg_sq_dtype = StateDtype::kFp16;
+  Narrow narrow(config, at::kFloat);
+  for (nn::Param& param : narrow.params) param.main_grad().zero_();
+  narrow.optimizer->step(0.01, 100, 1);
+  const double scale = state_scale(narrow.optimizer->bounds().of("a/exp_avg"), at::kHalf);
+  const at::Tensor mean = narrow.state("exp_avg").at("a").to(at::kFloat) / scale;
+  EXPECT_GT(mean.abs().max().item<double>(), 10); // 0.1 * 100 |w|
+  EXPECT_LT((mean.abs().max() * scale).item<double>(), 65504);
+}
+
+TEST(RunningMeanOfWeights, IsTheFormulaInFp32) {
+  for (const bool remainders : {false, true}) {
+    OptimizerConfig config{.store_param_remainders = remainders, .ema_decay = 0.75};
+    Narrow model(config);
+    std::map<std::string, at::Tensor> mean;
+    const auto masters = [&] {
+      std::map<std::string, at::Tensor> all;
+      for (const auto& [name, data] : model.state(remainders ? "remainder" : "master"))
+        all[name] = (remainders ? joined(model.params.find(name).value().flatten(), data) : data)
+                        .to(at::kDouble);
+      return all;
+    };
+    mean = masters();
+    for (uint64_t step = 1; step <= 10; ++step) {
+      model.step(step);
+      for (const auto& [name, master] : masters()) mean[name] = 0.75 * mean[name] + 0.25 * master;
+    }
+    for (const auto& [name, data] : model.state("ema")) {
+      EXPECT_EQ(data.scalar_type(), at::kFloat);
+      test::expect_close(data.to(at::kDouble), mean.at(name), {.rtol = 1e-6, .atol = 1e-7});
+    }
+    // Swapped in and out again, nothing has changed.
+    std::map<std::string, at::Tensor> before;
+    for (const nn::Param& p : model.params) before[p.name()] = p.value().clone();
+    model.optimizer->swap_average();
+    for (const nn::Param& p : model.params)
+      EXPECT_TRUE(
+          at::equal(p.value().flatten(), model.state("ema").at(p.name()).to(at::kBFloat16)));
+    model.optimizer->swap_average();
+    for (const nn::Param& p : model.params) EXPECT_TRUE(at::equal(p.value(), before.at(p.name())));
+    model.step(11);
+  }
+}
+
+TEST(StateBytes, AreThoseOfTheTypes) {
+  const nn::ShardSpec matrix{.name = {}, .shape = {5, 7}};
+  OptimizerConfig config;
+  config.exp_avg_dtype = StateDtype::kFp8;
+  EXPECT_EQ(state_bytes(config, matrix, at::kFloat), 1 + 4);
+  config.exp_avg_sq_dtype = StateDtype::kFp16;
+  EXPECT_EQ(state_bytes(config, matrix, at::kBFloat16), 4 + 1 + 2);
+  config.ema_decay = 0.9;
+  EXPECT_EQ(state_bytes(config, matrix, at::kBFloat16), 4 + 1 + 2 + 4);
+  config = {.optimizer = OptimizerKind::kAdaptiveMuon};
+  EXPECT_EQ(state_bytes(config, matrix, at::kFloat), 8);
+  config.adaptive_muon_moment2_method = Moment2Method::kNorMuon;
+  EXPECT_NEAR(state_bytes(config, matrix, at::kFloat), 4 + 4.0 * (5 + 7) / 35, 1e-12);
+}
+
 TEST(NarrowState, IsRefusedWhereItCouldNotDecay) {
   const auto complaints = [](const OptimizerConfig& config) {
     config::Violations violations;
@@ -139,6 +285,15 @@ TEST(NarrowState, IsRefusedWhereItCouldNotDecay) {
   EXPECT_NE(complaints(config).find("optimizer.adam_beta2=0.999"), std::string::npos);
   config.adam_beta2 = 0.99;
   EXPECT_EQ(complaints(config), "");
+  config.adam_beta1 = 0.95;
+  config.exp_avg_dtype = StateDtype::kFp8;
+  EXPECT_NE(complaints(config).find("try: optimizer.exp_avg_dtype=bf16"), std::string::npos);
+  config.exp_avg_dtype = StateDtype::kFp16;
+  EXPECT_EQ(complaints(config), "");
+  config.optimizer = OptimizerKind::kAdafactor;
+  EXPECT_NE(complaints(config).find("needs a bound"), std::string::npos);
+  config = {.optimizer = OptimizerKind::kAdaptiveMuon, .muon_tp_mode = MuonTensorMode::kBlockwise};
+  EXPECT_NE(complaints(config).find("blockwise"), std::string::npos);
   config = {.optimizer = OptimizerKind::kLion, .lion_beta2 = 0.999};
   config.exp_avg_dtype = StateDtype::kBf16;
   EXPECT_NE(complaints(config).find("optimizer.lion_beta2=0.999"), std::string::npos);

@@ -116,8 +116,9 @@ struct Toy {
         segments.push_back(
             {std::make_unique<ToySegment>(parts()[at], *weights[at]), toy_spec().ports(i)});
       }
-      chunks.emplace_back(std::move(segments), toy_spec().flows.size(),
-                          nn::ChunkOptions{.first_unit = range.begin, .recompute = recompute});
+      chunks.emplace_back(
+          std::move(segments), toy_spec().flows.size(),
+          nn::ChunkOptions{.first_unit = range.begin, .recompute = {.layers = recompute}});
       for (int64_t i = range.begin; limited && i < range.end; ++i)
         chunks.back().limit_backward(static_cast<size_t>(i - range.begin),
                                      static_cast<size_t>(i) >= frozen,

@@ -40,6 +40,9 @@ inline const std::vector<std::string> kFp16 = {"dtype=fp16"};
 inline const std::vector<std::string> kFp16Large = {
     "dtype=fp16", "mixed_precision.initial_loss_scale=16777216", "train.train_iters=10"};
 inline const std::vector<std::string> kMuon = {"optimizer.optimizer=muon"};
+inline const std::vector<std::string> kAdaptiveMuon = {"optimizer.optimizer=adaptive_muon"};
+inline const std::vector<std::string> kAdafactor = {"optimizer.optimizer=adafactor",
+                                                    "optimizer.lr=0.02"};
 inline const std::vector<std::string> kSamples = {"train.train_samples=12"};
 inline const std::vector<std::string> kWsd = {"scheduler.lr_decay_style=WSD",
                                               "scheduler.lr_wsd_decay_iters=2"};
@@ -244,6 +247,12 @@ inline const std::map<std::string, Effect> kEffects = {
     {"train.step_batch_size_schedule", {"train.step_batch_size_schedule=0:2 64:4"}},
     {"train.rampup_batch_size", {"train.rampup_batch_size=[2, 2, 4]"}},
     {"train.recompute", {"train.recompute=full"}},
+    {"train.recompute_modules", {"train.recompute_modules=[mlp]", {"train.recompute=selective"}}},
+    {"train.recompute_method", {"train.recompute_method=block", {"train.recompute=full"}}},
+    {"train.recompute_num_layers",
+     {"train.recompute_num_layers=2", {"train.recompute=full", "train.recompute_method=block"}}},
+    {"train.recompute_memory_limit",
+     {"train.recompute_memory_limit=0.1", {"train.recompute=auto"}}},
     {"train.remove_padding", {"train.remove_padding=true", kBert}},
     {"train.freeze", {"train.freeze=[\"embedding.*\"]"}},
     {"peft.type", {"peft.type=lora"}},
@@ -303,6 +312,23 @@ inline const std::map<std::string, Effect> kEffects = {
     {"optimizer.muon_coefficient_type", {"optimizer.muon_coefficient_type=polar_express", kMuon}},
     {"optimizer.muon_eps", {"optimizer.muon_eps=1", kMuon}},
     {"optimizer.muon_bf16", {"optimizer.muon_bf16=true", kMuon}},
+    {"optimizer.adaptive_muon_moment2_method",
+     {"optimizer.adaptive_muon_moment2_method=normuon", kAdaptiveMuon}},
+    {"optimizer.adaptive_muon_beta2", {"optimizer.adaptive_muon_beta2=0.5", kAdaptiveMuon}},
+    {"optimizer.adaptive_muon_eps", {"optimizer.adaptive_muon_eps=1", kAdaptiveMuon}},
+    {"optimizer.adafactor_beta1", {"optimizer.adafactor_beta1=0.9", kAdafactor}},
+    {"optimizer.adafactor_decay_rate", {"optimizer.adafactor_decay_rate=0.3", kAdafactor}},
+    {"optimizer.adafactor_eps", {"optimizer.adafactor_eps=1e-3", kAdafactor}},
+    {"optimizer.adafactor_min_scale", {"optimizer.adafactor_min_scale=0.5", kAdafactor}},
+    {"optimizer.adafactor_clip_threshold", {"optimizer.adafactor_clip_threshold=0.5", kAdafactor}},
+    {"optimizer.adafactor_scale_parameter",
+     {"optimizer.adafactor_scale_parameter=false", kAdafactor}},
+    {"optimizer.adafactor_relative_step",
+     {"optimizer.adafactor_relative_step=true",
+      {"optimizer.optimizer=adafactor", "optimizer.lr=0.9"}}},
+    {"optimizer.ema_decay", {"optimizer.ema_decay=0.9", kSave}},
+    {"train.eval_weights",
+     {"train.eval_weights=ema", kEvaluate + std::vector<std::string>{"optimizer.ema_decay=0.9"}}},
     {"optimizer.decoupled_weight_decay", {"optimizer.decoupled_weight_decay=false"}},
     {"optimizer.exp_avg_dtype", {"optimizer.exp_avg_dtype=bf16"}},
     {"optimizer.exp_avg_sq_dtype", {"optimizer.exp_avg_sq_dtype=bf16"}},
@@ -383,6 +409,8 @@ inline const std::map<std::string, Effect> kEffects = {
     {"logger.tensorboard", {"logger.tensorboard=true"}},
     {"logger.plot", {"logger.plot=true"}},
     {"logger.peak_tflops", {"logger.peak_tflops=2"}},
+    {"offload.dir",
+     {"offload.dir={}/elsewhere/away", {"offload.activations=true", "offload.dir={}/away"}}},
     {"profiling.trace", {"profiling.trace=true"}},
     {"profiling.trace_start", {"profiling.trace_start=2", {"profiling.trace=true"}}},
     {"profiling.trace_steps",
@@ -440,6 +468,8 @@ inline const std::map<std::string, Effect> kLayoutEffects = {
 };
 
 inline const std::map<std::string, Elsewhere> kElsewhere = {
+    {"offload.activations", {"changes memory alone, and needs a folder: recompute_test.cpp"}},
+    {"offload.num_layers", {"changes memory alone: recompute_test.cpp"}},
     {"eval.tasks", {"lines of metrics.jsonl: TaskRun.ScoresTasksDuringTraining"}},
     {"eval.interval", {"lines of metrics.jsonl: TaskRun.ScoresTasksDuringTraining"}},
     {"eval.data_path", {"where files lie: TaskFile.PathsOfDataBegin... of evaluation_tasks_test"}},
@@ -481,6 +511,7 @@ inline const std::map<std::string, Elsewhere> kElsewhere = {
     {"train.num_threads", {"set by the program: Runtime.SetsThreads below"}},
     {"checkpoint.async_save", {"the same bytes: AsyncSave"}},
     {"checkpoint.export_hf", {"a folder beside the same ones: ConvertVerb of cli_test"}},
+    {"checkpoint.export_weights", {"a folder beside the same ones: AverageOfWeights"}},
     {"checkpoint.node_local", {"needs machines: NodeLocal"}},
     {"checkpoint.parity", {"files beside the same ones: AsyncSave.LostShards..."}},
     {"checkpoint.staging_limit", {"the same bytes: AsyncSave.WhatDoesNotFit..."}},

@@ -6,12 +6,18 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <new>
 #include <regex>
 #include <sstream>
+#include <stdexcept>
+
+#include <sys/resource.h>
 
 #include "pentatron/models/param_specs.h"
 #include "pentatron/models/presets.h"
 #include "pentatron/nn/memory/counting_allocator.h"
+#include "pentatron/trainer/memory_report.h"
 #include "pentatron/trainer/metrics/hardware.h"
 #include "pentatron/trainer/notices.h"
 #include "tests/support/ranks.h"
@@ -45,6 +51,7 @@ struct Case {
   const char* name;
   std::vector<std::string> keys;
   int ranks = 1;
+  double tolerance = 0.03; ///< of the sum
 };
 
 class Estimate : public testing::TestWithParam<Case> {};
@@ -82,7 +89,7 @@ TEST_P(Estimate, IsNearThePeakOfTheRun) {
                               static_cast<double>(peak.categories[i].peak_bytes) / 1e6);
     measured += fmt::format("total {:.1f}\n", static_cast<double>(peak.total.peak_bytes) / 1e6);
   }
-  EXPECT_NEAR(plan.total() / most, 1, 0.35)
+  EXPECT_NEAR(plan.total() / most, 1, GetParam().tolerance)
       << fmt::format("plan: weights {:.1f} gradients {:.1f} optimizer {:.1f} activations {:.1f} "
                      "loss {:.1f} data {:.1f} total {:.1f}\n",
                      plan.weights / 1e6, plan.gradients / 1e6, plan.optimizer / 1e6,
@@ -125,6 +132,10 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"narrow_bf16",
              {"dtype=bf16", "optimizer.exp_avg_dtype=bf16", "optimizer.exp_avg_sq_dtype=bf16",
               "optimizer.store_param_remainders=true"}},
+        Case{"codes_bf16",
+             {"dtype=bf16", "optimizer.exp_avg_dtype=fp8", "optimizer.exp_avg_sq_dtype=fp16"}},
+        Case{"average_bf16", {"dtype=bf16", "optimizer.ema_decay=0.9"}},
+        Case{"adafactor", {"optimizer.optimizer=adafactor"}},
         Case{"muon", {"optimizer.optimizer=muon"}},
         Case{"muon_bf16", {"optimizer.optimizer=muon", "dtype=bf16"}},
         Case{"lion_bf16", {"optimizer.optimizer=lion", "dtype=bf16"}}, Case{"frozen", {kFrozen}},
@@ -143,9 +154,10 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"cp2_recompute_zero2",
              {"parallel.context_parallel_size=2", "train.recompute=full", "ddp.zero_stage=2",
               "train.micro_batch_size=8"},
-             2},
+             2,
+             0.15},
         Case{"t5", t5({"train.micro_batch_size=8"})}, Case{"t5_bf16", t5({"dtype=bf16"})},
-        Case{"t5_recompute", t5({"train.recompute=full", "train.micro_batch_size=8"})},
+        Case{"t5_recompute", t5({"train.recompute=full", "train.micro_batch_size=8"}), 1, 0.06},
         Case{"t5_pp2", t5({"parallel.pipeline_model_parallel_size=2"}), 2},
         Case{"pp2", {"parallel.pipeline_model_parallel_size=2"}, 2}),
     [](const auto& info) { return info.param.name; });
@@ -182,7 +194,9 @@ TEST(MemoryPlans, SplitWhatIsSplit) {
   EXPECT_EQ(one.parameters, static_cast<double>(small_model({}).model.num_parameters()));
   EXPECT_EQ(one.rank_parameters, one.parameters);
   const auto with = [](int stage) {
-    return plan_memory(small_model({fmt::format("ddp.zero_stage={}", stage)}, 2), 2).rank;
+    return plan_memory(
+               small_model({fmt::format("ddp.zero_stage={}", stage), "ddp.bucket_size=1000"}, 2), 2)
+        .rank;
   };
   EXPECT_EQ(with(1).optimizer, with(0).optimizer / 2);
   EXPECT_LT(with(2).gradients, with(1).gradients);
@@ -299,6 +313,52 @@ TEST(MemoryPlans, FitIntoTheColumnsOfATerminal) {
   one.model.num_layers = one.train.train_iters = 1;
   const std::string table = describe_limits(one, plan_memory(one, 1), {});
   EXPECT_THAT(table, AllOf(HasSubstr(", 1 layer, "), HasSubstr(" 1 iteration, ")));
+}
+
+TEST(MemoryPlans, ShowEveryPipelineRank) {
+  const Config c = small_model({"parallel.pipeline_model_parallel_size=4"}, 4);
+  const MemoryPlan plan = plan_memory(c, 4);
+  ASSERT_EQ(plan.pipeline.size(), 4u);
+  EXPECT_GT(plan.pipeline.front().activations, plan.pipeline.back().activations);
+  const std::string table = describe_limits(c, plan, kGiB);
+  EXPECT_THAT(table, AllOf(HasSubstr("pipeline rank      weights"),
+                           HasSubstr("\n                         3 ")));
+}
+
+TEST(MemoryReport, NamesTheLargestHoldersAndWhatWouldFit) {
+  nn::install_counting_allocator();
+  EXPECT_TRUE(is_out_of_memory(std::bad_alloc()));
+  EXPECT_FALSE(is_out_of_memory(std::runtime_error("other")));
+  const Config c = small_model({"train.micro_batch_size=64", "train.global_batch_size=64",
+                                "model.num_layers=12", "train.check_memory=false"});
+  // No more than about a third of what the run needs.
+  std::ifstream sizes("/proc/self/statm");
+  rlim_t pages = 0;
+  sizes >> pages;
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  Trainer trainer(c, {});
+  nn::reset_memory_peak(0);
+  const rlimit small{.rlim_cur = pages * 4096 + (rlim_t{400} << 20), .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &small), 0);
+  const std::string message = error_of([&] { trainer.run(); });
+  ::setrlimit(RLIMIT_AS, &before);
+  EXPECT_THAT(message, AllOf(HasSubstr("out of memory: this rank held "), HasSubstr("activations "),
+                             HasSubstr("\n  try: train.micro_batch_size=")));
+}
+
+TEST(MemoryReport, SaysWhatWasMeasuredBesideTheEstimate) {
+  nn::install_counting_allocator();
+  const Config c = small_model({"ddp.zero_stage=1"}, 2);
+  std::string text;
+  test::run_ranks(2, [&](const comm::Group& world) {
+    nn::reset_memory_peak(world.rank());
+    Trainer(c, world).run();
+    const std::string all = measured_memory(c, world);
+    if (world.rank() == 0) text = all;
+  });
+  EXPECT_THAT(text, AllOf(HasSubstr("memory peak  "), HasSubstr(" a rank at most (estimated "),
+                          HasSubstr("gradients "), HasSubstr("optimizer ")));
 }
 
 TEST(Notices, AreGivenForWhatChangesNothing) {

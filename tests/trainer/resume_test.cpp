@@ -36,7 +36,12 @@ class Resume : public testing::TestWithParam<std::string> {
           "mixed_precision.fp8_amax_history_len=4", "mixed_precision.fp8_amax_compute_algo=max",
           "mixed_precision.initial_loss_scale=67108864"}},
         {"nvfp4", {"mixed_precision.fp4=e2m1"}},
-        {"muon", {"optimizer.optimizer=muon"}}};
+        {"muon", {"optimizer.optimizer=muon"}},
+        {"normuon",
+         {"optimizer.optimizer=adaptive_muon", "optimizer.adaptive_muon_moment2_method=normuon"}},
+        {"adafactor", {"optimizer.optimizer=adafactor", "optimizer.adafactor_beta1=0.9"}},
+        {"average", {"optimizer.ema_decay=0.9", "train.eval_weights=ema"}},
+        {"codes", {"optimizer.exp_avg_dtype=fp8", "optimizer.exp_avg_sq_dtype=fp16"}}};
     const std::string type = GetParam().substr(0, 4);
     if (GetParam().size() > 5) {
       const auto& keys = optimizers.at(GetParam().substr(5));
@@ -84,7 +89,9 @@ TEST_P(Resume, IsBitForBitTheRunThatWasNotInterrupted) {
 
 INSTANTIATE_TEST_SUITE_P(Types, Resume,
                          testing::Values("fp64", "fp32", "bf16", "bf16_narrow", "fp32_muon",
-                                         "bf16_muon", "bf16_delayed", "fp16_delayed", "bf16_nvfp4"),
+                                         "bf16_muon", "bf16_normuon", "fp32_adafactor",
+                                         "bf16_average", "bf16_codes", "bf16_delayed",
+                                         "fp16_delayed", "bf16_nvfp4"),
                          [](const auto& info) { return info.param; });
 
 class Saving : public testing::Test {

@@ -235,6 +235,23 @@ inline const std::vector<Work>& works() {
       {"muon_moe", moe + " optimizer.optimizer=muon optimizer.muon_nesterov=false"},
       {"muon_latents", latents_moe + " optimizer.optimizer=muon optimizer.muon_momentum=0.8"},
       {"lion", llama + " optimizer.optimizer=lion optimizer.lr=1e-3"},
+      {"adaptive_muon", llama + " optimizer.optimizer=adaptive_muon optimizer.lr=1e-3"},
+      {"normuon", moe + " optimizer.optimizer=adaptive_muon "
+                        "optimizer.adaptive_muon_moment2_method=normuon"},
+      // Sums over the rows and columns of fused, stacked and vocabulary weights.
+      {"adafactor", llama + " optimizer.optimizer=adafactor optimizer.lr=0.02"},
+      {"adafactor_moe", moe + " optimizer.optimizer=adafactor optimizer.lr=0.02 "
+                              "optimizer.adafactor_beta1=0.9 optimizer.weight_decay=0.01"},
+      // Evaluated with the running mean of the weights.
+      {"ema", llama + " optimizer.ema_decay=0.8 train.eval_weights=ema"},
+      // Means in 8 and 16 bits, whose scales follow the gradients of all ranks.
+      {"narrow_means", llama + " optimizer.exp_avg_dtype=fp8 optimizer.exp_avg_sq_dtype=fp16",
+       Work().data, true},
+      {"l2", llama + " optimizer.decoupled_weight_decay=false optimizer.weight_decay=0.1"},
+      {"nesterov",
+       gpt2 + " optimizer.optimizer=sgd optimizer.sgd_nesterov=true optimizer.lr=0.1 "
+              "optimizer.exp_avg_dtype=fp16",
+       Work().data, true},
       // Scaled losses, whose gradients are divided again: a power of two changes nothing.
       {"scaled", gpt2 + " mixed_precision.loss_scale=1024"},
       {"scaled_moe", moe + " mixed_precision.loss_scale=65536 optimizer.optimizer=sgd "

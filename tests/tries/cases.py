@@ -112,6 +112,9 @@ def adapter(change, told):
 
 
 CASES = [
+    # memory
+    ("no folder for activations", f"{MOCK} offload.activations=true offload.dir=/proc/version/x", {
+        "offload.dir=/path/with/space": f"{MOCK} offload.activations=true offload.dir=away"}),
     # adapters
     ("an adapter with biases", *adapter('s/"bias": "none"/"bias": "all"/', "an adapter without it")),
     ("another method", *adapter('s/LORA/IA3/', "a LoRA or DoRA adapter")),
@@ -225,6 +228,18 @@ CASES = [
                                            "parallel.sequence_parallel=true train.seq_length=14 --ranks 4", {}),
     ("blocks of matrices on one rank", MOCK + "optimizer.optimizer=muon optimizer.muon_tp_mode=blockwise", {}),
     ("means that cannot decay in bf16", MOCK + "optimizer.exp_avg_sq_dtype=bf16 optimizer.adam_beta2=0.999", {}),
+    ("means that cannot decay in fp8", MOCK + "optimizer.exp_avg_dtype=fp8 optimizer.adam_beta1=0.95", {}),
+    ("means of Adafactor in fp8", MOCK + "optimizer.optimizer=adafactor optimizer.exp_avg_dtype=fp8", {}),
+    ("blocks of adaptive Muon", MOCK + "optimizer.optimizer=adaptive_muon optimizer.muon_tp_mode=blockwise "
+                                "parallel.tensor_model_parallel_size=2 --ranks 2", {}),
+    ("evaluation without a mean of weights", MOCK + "train.eval_weights=ema", {}),
+    ("export of no mean of weights", MOCK + "checkpoint.export_hf=true checkpoint.export_weights=ema", {}),
+    ("weights of no export", MOCK + "optimizer.ema_decay=0.9 checkpoint.export_weights=ema", {}),
+    ("mean of weights of an adapter", MOCK + "peft.type=lora optimizer.ema_decay=0.9 checkpoint.export_hf=true checkpoint.export_weights=ema", {}),
+    ("mean of weights that is not kept", "pentatron convert --ema saved converted --format hf", {
+        "the model without --ema": "pentatron convert saved converted --format hf"}),
+    ("mean of weights of a foreign model", f"pentatron convert --ema {LLAMA} converted --format pentatron", {
+        "the model without --ema": f"pentatron convert {LLAMA} converted --format pentatron"}),
     ("remainders of fp32", MOCK + "optimizer.store_param_remainders=true", {}),
     ("a group of parameters without factors", MOCK + "'optimizer.param_groups=[\"layers.*\"]'", {}),
     ("a group of unknown parameters", MOCK + "'optimizer.param_groups=[\"layer.* lr_mult=2\"]'", {}),

@@ -122,7 +122,7 @@ struct Model {
     segments.push_back(std::make_unique<Head>(out));
     for (Param& param : params) param.trainable = options.train_all || !is_frozen(param, options);
     chunk = std::make_unique<nn::Chunk>(test::chain(std::move(segments),
-                                                    {.recompute = options.recompute},
+                                                    {.recompute = {.layers = options.recompute}},
                                                     /*takes=*/false, /*gives=*/false));
   }
   nn::ParamList params;

@@ -1,0 +1,372 @@
+#include "pentatron/nn/offload.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <ATen/ATen.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/io_thread.h"
+
+namespace pentatron::nn {
+
+namespace {
+
+/// Smaller tensors stay: statistics of norms, numbers of tokens.
+constexpr int64_t kSmallest = 4096;
+
+/// Where the bytes of a storage are while nobody needs them.
+class Stored {
+ public:
+  virtual ~Stored() = default;
+  /// Starts to bring it back; may be called again.
+  virtual void fetch() = 0;
+  /// The storage, of whom views share it.
+  virtual c10::Storage storage() = 0;
+};
+
+/// What a layer keeps of one microbatch.
+struct Layer {
+  std::shared_ptr<Layer> before; ///< the layer that backward needs next
+  std::vector<std::weak_ptr<Stored>> stored;
+
+  void fetch() {
+    for (const std::weak_ptr<Stored>& entry : stored)
+      if (const std::shared_ptr<Stored> one = entry.lock()) one->fetch();
+  }
+};
+
+/// One tensor: a view of a storage.
+struct Token {
+  std::shared_ptr<Stored> stored;
+  std::shared_ptr<Layer> layer;
+  std::vector<int64_t> sizes, strides;
+  int64_t offset = 0;
+  at::ScalarType type = at::kFloat;
+};
+
+/// What both kinds of offload share: which storages are copied, and when they come back.
+class LayeredOffload : public Offload {
+ public:
+  void begin_pass() override { layer_ = nullptr; }
+
+  void begin_layer(const std::vector<at::Tensor>& staying) override {
+    settle();
+    auto next = std::make_shared<Layer>();
+    next->before = std::exchange(layer_, nullptr);
+    layer_ = std::move(next);
+    staying_.clear();
+    for (const at::Tensor& x : staying)
+      if (x.defined()) staying_.push_back(x.storage().unsafeGetStorageImpl());
+    std::erase_if(copied_, [](const auto& entry) { return entry.second.alive.expired(); });
+  }
+
+  std::shared_ptr<void> on_save(const at::Tensor& x) override {
+    const c10::Storage& storage = x.storage();
+    c10::StorageImpl* const key = storage.unsafeGetStorageImpl();
+    if (static_cast<int64_t>(storage.nbytes()) < kSmallest || layer_ == nullptr ||
+        std::ranges::find(staying_, key) != staying_.end())
+      return nullptr;
+    const auto found = copied_.find(key);
+    std::shared_ptr<Stored> stored;
+    // An address that was freed may belong to another storage now.
+    if (found != copied_.end() && !found->second.alive.expired())
+      stored = found->second.stored.lock();
+    if (stored == nullptr) {
+      stored = copy(storage, x.device());
+      copied_.insert_or_assign(key, Copied{storage.getWeakStorageImpl(), stored});
+      layer_->stored.push_back(stored);
+    }
+    return std::make_shared<Token>(Token{.stored = std::move(stored),
+                                         .layer = layer_,
+                                         .sizes = x.sizes().vec(),
+                                         .strides = x.strides().vec(),
+                                         .offset = x.storage_offset(),
+                                         .type = x.scalar_type()});
+  }
+
+  at::Tensor on_load(const std::shared_ptr<void>& opaque) override {
+    const auto token = std::static_pointer_cast<Token>(opaque);
+    token->layer->fetch();
+    if (token->layer->before != nullptr) token->layer->before->fetch();
+    const c10::Storage storage = token->stored->storage();
+    return at::empty({0}, at::TensorOptions().dtype(token->type).device(storage.device()))
+        .set_(storage, token->offset, token->sizes, token->strides);
+  }
+
+ protected:
+  /// Starts to copy; the storage is held until it has ended.
+  virtual std::shared_ptr<Stored> copy(const c10::Storage& storage, at::Device device) = 0;
+  /// A layer has ended: what the one before keeps has been copied.
+  virtual void settle() = 0;
+
+ private:
+  struct Copied {
+    c10::weak_intrusive_ptr<c10::StorageImpl> alive;
+    std::weak_ptr<Stored> stored;
+  };
+  std::shared_ptr<Layer> layer_;
+  std::vector<const c10::StorageImpl*> staying_;
+  std::map<const c10::StorageImpl*, Copied> copied_;
+};
+
+/// A file that is gone when it is closed; places of blocks are used again.
+class BlockFile {
+ public:
+  explicit BlockFile(const std::filesystem::path& folder) : folder_(folder) {
+    std::error_code ignored;
+    std::filesystem::create_directories(folder, ignored);
+    file_ = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (file_ < 0) { // a file system without it
+      std::string name = (folder / "pentatron-offload-XXXXXX").string();
+      file_ = ::mkostemp(name.data(), O_CLOEXEC);
+      if (file_ >= 0) ::unlink(name.c_str());
+    }
+    if (file_ < 0) fail("write to");
+  }
+  ~BlockFile() { ::close(file_); }
+  BlockFile(const BlockFile&) = delete;
+
+  int64_t take(size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    std::vector<int64_t>& free = free_[bytes];
+    if (free.empty()) return std::exchange(end_, end_ + static_cast<int64_t>(bytes));
+    const int64_t offset = free.back();
+    free.pop_back();
+    return offset;
+  }
+  void give_back(size_t bytes, int64_t offset) {
+    const std::lock_guard lock(mutex_);
+    free_[bytes].push_back(offset);
+  }
+  void write(const void* data, size_t bytes, int64_t offset) const {
+    move(static_cast<char*>(const_cast<void*>(data)), bytes, offset, "write to", ::pwrite);
+  }
+  void read(void* data, size_t bytes, int64_t offset) const {
+    move(static_cast<char*>(data), bytes, offset, "read from", ::pread);
+  }
+
+ private:
+  template <class Call>
+  void move(char* data, size_t bytes, int64_t offset, const char* what, Call call) const {
+    while (bytes > 0) {
+      const ssize_t n = call(file_, data, std::min<size_t>(bytes, size_t{1} << 30), offset);
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) fail(what);
+      data += n;
+      bytes -= static_cast<size_t>(n);
+      offset += n;
+    }
+  }
+  [[noreturn]] void fail(const char* what) const {
+    raise<Error>("cannot {} offload.dir={}: {}\n  try: offload.dir=/path/with/space", what,
+                 folder_.string(), std::strerror(errno));
+  }
+
+  std::filesystem::path folder_;
+  int file_ = -1;
+  std::mutex mutex_;
+  std::map<size_t, std::vector<int64_t>> free_; // by size
+  int64_t end_ = 0;
+};
+
+/// Threads that write and read, and what they tell the rank.
+struct FileTraffic {
+  explicit FileTraffic(const std::filesystem::path& folder) : file(folder) {}
+
+  BlockFile file;
+  std::mutex mutex; ///< of what follows, and of the states of storages
+  std::condition_variable changed;
+  int64_t begun = 0, written = 0;                   ///< copies out, which end in their order
+  std::exception_ptr failure;                       ///< the first
+  IoThreads writer{1, 1 << 20}, reader{1, 1 << 20}; // the last members: they end first
+};
+
+class StoredInFile final : public Stored, public std::enable_shared_from_this<StoredInFile> {
+ public:
+  /// `traffic` is alive as long as any of these: slots hold the hooks that own it.
+  StoredInFile(FileTraffic& traffic, c10::Storage storage)
+      : t_(traffic), bytes_(storage.nbytes()), offset_(t_.file.take(bytes_)),
+        held_(std::move(storage)) {}
+  ~StoredInFile() override { t_.file.give_back(bytes_, offset_); }
+
+  void leave() {
+    {
+      const std::lock_guard lock(t_.mutex);
+      ++t_.begun;
+    }
+    t_.writer.submit([self = shared_from_this()] {
+      const std::exception_ptr failure =
+          failure_of([&] { self->t_.file.write(self->held_.data(), self->bytes_, self->offset_); });
+      self->ended(failure, [&](c10::Storage& dropped) {
+        ++self->t_.written;
+        self->writing_ = false;
+        if (!self->wanted_ && !failure) dropped = std::exchange(self->held_, c10::Storage());
+      });
+    });
+  }
+
+  void fetch() override {
+    {
+      const std::lock_guard lock(t_.mutex);
+      if (std::exchange(wanted_, true) || writing_) return; // it has not left
+      coming_ = true;
+    }
+    held_ = at::empty({static_cast<int64_t>(bytes_)}, at::kByte).storage();
+    t_.reader.submit([self = shared_from_this()] {
+      const std::exception_ptr failure = failure_of(
+          [&] { self->t_.file.read(self->held_.mutable_data(), self->bytes_, self->offset_); });
+      self->ended(failure, [&](c10::Storage&) { self->coming_ = false; });
+    });
+  }
+
+  c10::Storage storage() override {
+    fetch();
+    std::unique_lock lock(t_.mutex);
+    t_.changed.wait(lock, [&] { return !coming_ || t_.failure; });
+    if (t_.failure) std::rethrow_exception(t_.failure);
+    return held_;
+  }
+
+ private:
+  template <class Fn> static std::exception_ptr failure_of(Fn&& fn) {
+    try {
+      fn();
+    } catch (...) {
+      return std::current_exception();
+    }
+    return nullptr;
+  }
+  template <class Fn> void ended(const std::exception_ptr& failure, Fn&& change) {
+    c10::Storage dropped; // freed without the lock
+    {
+      const std::lock_guard lock(t_.mutex);
+      if (failure && !t_.failure) t_.failure = failure;
+      change(dropped);
+    }
+    t_.changed.notify_all();
+  }
+
+  FileTraffic& t_;
+  size_t bytes_;
+  int64_t offset_;
+  c10::Storage held_;
+  bool writing_ = true, coming_ = false;
+  bool wanted_ = false; ///< by the backward pass: it stays when it is here
+};
+
+class FileOffload final : public LayeredOffload {
+ public:
+  explicit FileOffload(const std::filesystem::path& folder) : traffic_(folder) {}
+
+ protected:
+  std::shared_ptr<Stored> copy(const c10::Storage& storage, at::Device) override {
+    auto stored = std::make_shared<StoredInFile>(traffic_, storage);
+    stored->leave();
+    return stored;
+  }
+  void settle() override {
+    std::unique_lock lock(traffic_.mutex);
+    traffic_.changed.wait(lock, [&] { return traffic_.written >= last_ || traffic_.failure; });
+    if (traffic_.failure) std::rethrow_exception(traffic_.failure);
+    last_ = traffic_.begun;
+  }
+
+ private:
+  FileTraffic traffic_;
+  int64_t last_ = 0; ///< copies that had begun when the last layer did
+};
+
+/// Copies by a stream beside the one that computes. Has never run on a GPU.
+class HostOffload final : public LayeredOffload {
+ public:
+  /// A storage on its way; events mark where its copies end.
+  class InHost final : public Stored {
+   public:
+    InHost(HostOffload& owner, const c10::Storage& storage, at::Device device)
+        : owner_(owner), device_(device), left_(device.type()) {
+      const at::Tensor source = bytes_of(storage, device);
+      host_ = at::empty(source.sizes(), at::TensorOptions().dtype(at::kByte).pinned_memory(true));
+      owner_.after_computing([&] { host_.copy_(source, /*non_blocking=*/true); }, left_);
+    }
+    bool has_left() const { return left_.query(); }
+    void fetch() override {
+      if (here_.defined()) return;
+      here_ = at::empty(host_.sizes(), at::TensorOptions().dtype(at::kByte).device(device_));
+      back_.emplace(device_.type());
+      owner_.after_computing([&] { here_.copy_(host_, /*non_blocking=*/true); }, *back_);
+    }
+    c10::Storage storage() override {
+      fetch();
+      back_->block(owner_.computing(device_));
+      return here_.storage();
+    }
+
+   private:
+    static at::Tensor bytes_of(const c10::Storage& storage, at::Device device) {
+      return at::empty({0}, at::TensorOptions().dtype(at::kByte).device(device))
+          .set_(storage, 0, {static_cast<int64_t>(storage.nbytes())}, {1});
+    }
+    HostOffload& owner_;
+    at::Device device_;
+    at::Tensor host_, here_;
+    c10::Event left_;
+    std::optional<c10::Event> back_;
+  };
+
+ protected:
+  std::shared_ptr<Stored> copy(const c10::Storage& storage, at::Device device) override {
+    if (!stream_)
+      stream_ = c10::impl::VirtualGuardImpl(device.type())
+                    .getStreamFromGlobalPool(device, /*isHighPriority=*/false);
+    auto stored = std::make_shared<InHost>(*this, storage, device);
+    leaving_.emplace_back(storage, stored);
+    return stored;
+  }
+  /// Storages whose copies have ended are free; those of the last layer may still be on their way.
+  void settle() override {
+    std::erase_if(leaving_, [](const auto& entry) { return entry.second->has_left(); });
+  }
+
+ private:
+  friend class InHost;
+  c10::Stream computing(at::Device device) const {
+    return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+  }
+  /// Runs `fn` in the stream for copies, behind what has been computed so far.
+  template <class Fn> void after_computing(Fn&& fn, c10::Event& ended) {
+    c10::Event computed(stream_->device_type());
+    computed.record(computing(stream_->device()));
+    computed.block(*stream_);
+    const c10::StreamGuard guard(*stream_);
+    fn();
+    ended.record(*stream_);
+  }
+
+  std::optional<c10::Stream> stream_;
+  std::vector<std::pair<c10::Storage, std::shared_ptr<InHost>>> leaving_;
+};
+
+} // namespace
+
+std::shared_ptr<Offload> offload_to_file(const std::filesystem::path& folder) {
+  return std::make_shared<FileOffload>(folder);
+}
+
+std::shared_ptr<Offload> offload_to_host() {
+  return std::make_shared<HostOffload>();
+}
+
+} // namespace pentatron::nn

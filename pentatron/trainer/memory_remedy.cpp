@@ -1,0 +1,193 @@
+#include "pentatron/trainer/memory_plan.h"
+
+#include <algorithm>
+#include <bit>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
+#include "pentatron/parallelize/parallelize.h"
+#include "pentatron/trainer/model_tokenizer.h"
+
+namespace pentatron::trainer {
+
+namespace {
+
+/// A refusal of what would run is worse than an allocator's message, so only what needs clearly
+/// more than is free is refused; what is advised needs clearly less.
+constexpr double kRefused = 1.2, kAdvised = 0.9;
+
+bool fits(const Config& config, int world_size, const LocalRanks& here, double bytes) {
+  return plan_memory(config, world_size, here).machine <= bytes;
+}
+
+/// The largest n in [1, limit] for which `works`, of a property that small numbers have; 0 if none.
+int64_t largest(int64_t limit, const std::function<bool(int64_t)>& works) {
+  if (limit < 1 || !works(1)) return 0;
+  int64_t low = 1, high = limit;
+  while (low < high) {
+    const int64_t middle = low + (high - low + 1) / 2;
+    (works(middle) ? low : high) = works(middle) ? middle : middle - 1;
+  }
+  return low;
+}
+
+/// The longest sequence that is enough of a change; a table of positions becomes as long.
+std::optional<std::string> shorter_sequence(const Config& from,
+                                            const std::function<bool(const Config&)>& enough) {
+  if (from.dataset.type == data::DatasetType::kBatches) return std::nullopt; // theirs is fixed
+  const bool table =
+      from.model.position_embedding_type == models::PositionEmbedding::kLearnedAbsolute &&
+      from.checkpoint.load.empty();
+  const auto with_length = [&](int64_t n) {
+    Config c = from;
+    c.train.seq_length = n;
+    if (table) c.model.max_position_embeddings = n + from.model.position_offset;
+    return c;
+  };
+  const int64_t n =
+      largest(from.train.seq_length - 1, [&](int64_t k) { return enough(with_length(k)); });
+  if (n == 0) return std::nullopt;
+  std::string keys = fmt::format("train.seq_length={}", n);
+  if (table)
+    keys += fmt::format(" model.max_position_embeddings={}", n + from.model.position_offset);
+  return keys;
+}
+
+} // namespace
+
+/// What to change, one thing after the other until it fits; the smallest change first.
+std::string memory_remedy(Config config, int world_size, const LocalRanks& here,
+                          int64_t free_bytes) {
+  std::vector<std::string> changes;
+  const auto enough = [&](const Config& c) {
+    return fits(c, world_size, here, kAdvised * static_cast<double>(free_bytes));
+  };
+  const auto list = [&] { return fmt::format("{}", fmt::join(changes, " ")); };
+  const int dp = parallelize::data_parallel_size(config.parallel, world_size);
+  // Microbatches of which whole numbers make every batch.
+  const auto smaller_micro_batch = [&](const Config& from) -> std::optional<Config> {
+    const int64_t before = from.train.micro_batch_size;
+    for (int64_t n = before - 1; n >= 1; n = std::min(n - 1, n > 4096 ? n / 2 : n)) {
+      Config to = from;
+      to.train.micro_batch_size = n;
+      config::Violations violations;
+      batch_schedule(to.train).check(n, dp, violations, "train.global_batch_size");
+      if (violations.empty() && enough(to)) return to;
+    }
+    return std::nullopt;
+  };
+  const auto try_micro_batch = [&](const Config& from) {
+    const auto to = smaller_micro_batch(from);
+    if (to) changes.push_back(fmt::format("train.micro_batch_size={}", to->train.micro_batch_size));
+    return to.has_value();
+  };
+  // Batches that are prepared ahead take memory, too.
+  const double data = plan_memory(config, world_size, here).rank.data * here.ranks;
+  const double room = 0.1 * static_cast<double>(free_bytes);
+  if (data > room && config.train.step_batch_size_schedule.empty() &&
+      config.train.rampup_batch_size.empty()) {
+    const double each = static_cast<double>(config.train.global_batch_size) / dp * room / data;
+    const auto samples = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(each) | 1));
+    config.train.global_batch_size = samples * dp;
+    config.train.micro_batch_size = std::min(config.train.micro_batch_size, samples + 1);
+    changes.push_back(fmt::format("train.global_batch_size={}", config.train.global_batch_size));
+  }
+  if (try_micro_batch(config)) return list();
+  const Recompute recompute = config.train.recompute;
+  for (const auto& [more, change] : {std::pair{Recompute::kSelective, "train.recompute=selective"},
+                                     {Recompute::kFull, "train.recompute=full"}}) {
+    if (more <= recompute) continue;
+    config.train.recompute = more;
+    changes.emplace_back(change);
+    if (enough(config) || try_micro_batch(config)) return list();
+    changes.pop_back();
+  }
+  config.train.recompute = recompute;
+  if (dp * config.parallel.context_parallel_size > 1 && config.ddp.zero_stage < 3) {
+    const int64_t before = config.ddp.zero_stage;
+    for (int64_t stage = before + 1; stage <= 3; ++stage) {
+      config.ddp.zero_stage = stage;
+      changes.push_back(fmt::format("ddp.zero_stage={}", stage));
+      if (enough(config) || try_micro_batch(config)) return list();
+      changes.pop_back();
+    }
+    config.ddp.zero_stage = before;
+  }
+  // Only as many tokens as the text has; those of a loaded model and of a corpus are what they are.
+  if (config.checkpoint.load.empty()) {
+    const int64_t vocabulary = config.dataset.type == data::DatasetType::kMock
+                                   ? models::ModelConfig{}.vocab_size
+                                   : tokenizer_vocabulary(config).value_or(config.model.vocab_size);
+    Config to = config;
+    to.model.vocab_size = std::min(vocabulary, config.model.vocab_size);
+    if (to.model.vocab_size < config.model.vocab_size) {
+      changes.push_back(fmt::format("model.vocab_size={}", to.model.vocab_size));
+      if (enough(to) || try_micro_batch(to)) return list();
+      changes.pop_back();
+    }
+  }
+  // A smaller model, for the smallest microbatch that makes whole batches.
+  Config small = config;
+  for (int64_t n = 1; n < config.train.micro_batch_size; ++n) {
+    config::Violations violations;
+    batch_schedule(config.train).check(n, dp, violations, "train.global_batch_size");
+    if (!violations.empty()) continue;
+    small.train.micro_batch_size = n;
+    changes.push_back(fmt::format("train.micro_batch_size={}", n));
+    break;
+  }
+  const auto with_layers = [&](int64_t n) {
+    Config c = small;
+    c.model.num_layers = n * config.parallel.pipeline_model_parallel_size;
+    return c;
+  };
+  // A list says which layers have experts, and would have to be cut, too.
+  const bool listed = config.model.moe_layer_freq.starts_with('[');
+  const int64_t layers =
+      listed ? 0
+             : largest(config.model.num_layers / config.parallel.pipeline_model_parallel_size,
+                       [&](int64_t n) { return enough(with_layers(n)); });
+  if (layers > 0) {
+    changes.push_back(fmt::format("model.num_layers={}", with_layers(layers).model.num_layers));
+    return list();
+  }
+  // Heads of a size that rotary positions and kernels take.
+  const int64_t step = 8 * config.model.num_attention_heads;
+  const auto with_hidden = [&](int64_t n) {
+    Config c = small;
+    c.model.hidden_size = n * step;
+    return c;
+  };
+  const int64_t hidden =
+      largest(config.model.hidden_size / step, [&](int64_t n) { return enough(with_hidden(n)); });
+  if (hidden > 0) {
+    changes.push_back(fmt::format("model.hidden_size={}", with_hidden(hidden).model.hidden_size));
+    return list();
+  }
+  if (const auto length = shorter_sequence(small, enough)) {
+    changes.push_back(*length);
+    return list();
+  }
+  return "a smaller model, or more machines";
+}
+
+void require_memory(const Config& config, int world_size, const LocalRanks& here,
+                    int64_t free_bytes) {
+  if (fits(config, world_size, here, kRefused * static_cast<double>(free_bytes))) return;
+  const MemoryPlan plan = plan_memory(config, world_size, here);
+  raise<ConfigError>("the run needs about {} of memory on this machine ({} a rank), which has {} "
+                     "free\n  try: {}, or train.check_memory=false to start it nevertheless",
+                     format_bytes(plan.machine), format_bytes(plan.rank.total()),
+                     format_bytes(static_cast<double>(free_bytes)),
+                     memory_remedy(config, world_size, here, free_bytes));
+}
+
+} // namespace pentatron::trainer

@@ -1,0 +1,193 @@
+#include "pentatron/trainer/recompute.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <string_view>
+#include <vector>
+
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
+#include "pentatron/comm/gather_text.h"
+#include "pentatron/config/config.h"
+#include "pentatron/trainer/runtime.h"
+
+namespace pentatron::trainer {
+
+namespace {
+
+/// The plan is an estimate.
+constexpr double kUsed = 0.9;
+
+/// Sets of parts, each with those of the set before: in the order in which they cost little for a
+/// byte. Parts that a model does not have change nothing.
+std::vector<std::vector<nn::Part>> sets_of_parts() {
+  using nn::Part;
+  std::vector<std::vector<nn::Part>> sets = {{Part::kMlpActivation, Part::kMoeActivation}};
+  for (const Part next : {Part::kNorm, Part::kMlaUpProj, Part::kCoreAttention, Part::kSharedExperts,
+                          Part::kMoe, Part::kMlp}) {
+    sets.push_back(sets.back());
+    sets.back().push_back(next);
+  }
+  return sets;
+}
+
+std::string settings_of(const TrainConfig& train) {
+  if (train.recompute == Recompute::kNone) return "none";
+  if (train.recompute == Recompute::kSelective) {
+    std::vector<std::string> names;
+    for (const nn::Part part : train.recompute_modules) names.emplace_back(config::to_string(part));
+    return fmt::format("selective, of {}", fmt::join(names, ", "));
+  }
+  if (train.recompute_method == RecomputeMethod::kUniform) return "full, of every layer";
+  return fmt::format("full, of {} in each stage", counted(train.recompute_num_layers, "layer"));
+}
+
+} // namespace
+
+nn::Recomputation recomputation(const TrainConfig& train) {
+  nn::Recomputation again;
+  if (train.recompute == Recompute::kSelective)
+    for (const nn::Part part : train.recompute_modules) again.parts.add(part);
+  again.layers = train.recompute == Recompute::kFull;
+  const bool block = train.recompute_method == RecomputeMethod::kBlock;
+  if (again.layers) (block ? again.count : again.group) = train.recompute_num_layers;
+  return again;
+}
+
+std::string choose_recomputation(Config& config, int world_size, const LocalRanks& here,
+                                 std::optional<int64_t> free_bytes) {
+  if (config.train.recompute != Recompute::kAuto) return "";
+  struct Choice {
+    TrainConfig train;
+    double bytes = 0, time = 0;
+  };
+  const double limit = config.train.recompute_memory_limit * (1 << 20);
+  if (limit == 0 && !free_bytes)
+    raise<ConfigError>("train.recompute=auto does not know how much memory the device has\n  try: "
+                       "train.recompute_memory_limit=60000, in MiB");
+  const double room = limit > 0 ? limit : kUsed * static_cast<double>(*free_bytes);
+  const auto weigh = [&](const TrainConfig& train) {
+    Config with = config;
+    with.train = train;
+    const MemoryPlan plan = plan_memory(with, world_size, here);
+    return Choice{.train = train,
+                  .bytes = limit > 0 ? plan.rank.total() : plan.machine,
+                  .time = plan.recomputed};
+  };
+  TrainConfig train = config.train;
+  train.recompute = Recompute::kNone;
+  std::vector<Choice> choices = {weigh(train)};
+  if (choices.front().bytes > room) {
+    train.recompute = Recompute::kSelective;
+    for (const std::vector<nn::Part>& parts : sets_of_parts()) {
+      train.recompute_modules = parts;
+      choices.push_back(weigh(train));
+    }
+    train.recompute_modules = TrainConfig{}.recompute_modules;
+    train.recompute = Recompute::kFull;
+    train.recompute_method = RecomputeMethod::kBlock;
+    const int64_t layers = std::max<int64_t>(1, config.model.num_layers);
+    for (int64_t low = 1, high = layers; low < high;) { // fewest layers that fit
+      train.recompute_num_layers = low + (high - low) / 2;
+      choices.push_back(weigh(train));
+      (choices.back().bytes <= room ? high : low) =
+          train.recompute_num_layers + (choices.back().bytes <= room ? 0 : 1);
+    }
+    train.recompute_method = RecomputeMethod::kUniform;
+    train.recompute_num_layers = 1;
+    choices.push_back(weigh(train));
+  }
+  const auto fits = [&](const Choice& choice) { return choice.bytes <= room; };
+  const bool any = std::ranges::any_of(choices, fits);
+  const Choice& best = *std::ranges::min_element(choices, [&](const Choice& a, const Choice& b) {
+    if (fits(a) != fits(b)) return fits(a);
+    return any ? a.time < b.time : a.bytes < b.bytes;
+  });
+  config.train = best.train;
+  return fmt::format("recompute    {}: {} of {}, without recomputation {}", settings_of(best.train),
+                     format_bytes(best.bytes),
+                     limit > 0
+                         ? fmt::format("at most {} a rank", format_bytes(limit))
+                         : fmt::format("{} free", format_bytes(static_cast<double>(*free_bytes))),
+                     format_bytes(choices.front().bytes));
+}
+
+Config with_recomputation(Config config, const comm::Group& world) {
+  if (config.train.recompute != Recompute::kAuto) return config;
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  const std::string machine = host.data();
+  const std::vector<std::string> machines = comm::gather_text(machine, world),
+                                 processes = comm::gather_text(
+                                     fmt::format("{} {}", machine, ::getpid()), world);
+  std::string chosen;
+  if (world.rank() == 0) {
+    std::set<std::string> here;
+    for (size_t rank = 0; rank < machines.size(); ++rank)
+      if (machines[rank] == machine) here.insert(processes[rank]);
+    choose_recomputation(config, world.size(),
+                         {.ranks = static_cast<int>(std::ranges::count(machines, machine)),
+                          .processes = static_cast<int>(here.size())},
+                         free_bytes_of(config.device));
+    chosen = config::to_yaml(config);
+  }
+  chosen = comm::broadcast_text(chosen, 0, world);
+  config::Violations violations;
+  config::apply_yaml(config, chosen, "rank 0", violations);
+  violations.throw_if_any();
+  return config;
+}
+
+void check_recomputation(const TrainConfig& train, const models::ModelConfig& model,
+                         config::Violations& violations) {
+  const TrainConfig defaults;
+  const auto useless = [&](const char* key, const std::string& value, const char* needed) {
+    violations.add(fmt::format("train.{}", key),
+                   fmt::format("train.{}={} has no effect with train.recompute={}", key, value,
+                               config::to_string(train.recompute)),
+                   fmt::format("train.recompute={}", needed));
+  };
+  const auto names = [](const std::vector<nn::Part>& parts) {
+    std::vector<std::string_view> list;
+    for (const nn::Part part : parts) list.push_back(config::to_string(part));
+    return fmt::format("[{}]", fmt::join(list, ","));
+  };
+  if (train.recompute != Recompute::kFull) {
+    if (train.recompute_method != defaults.recompute_method)
+      useless("recompute_method", std::string(config::to_string(train.recompute_method)), "full");
+    if (train.recompute_num_layers != defaults.recompute_num_layers)
+      useless("recompute_num_layers", fmt::format("{}", train.recompute_num_layers), "full");
+  }
+  if (train.recompute != Recompute::kAuto && train.recompute_memory_limit > 0)
+    useless("recompute_memory_limit", fmt::format("{}", train.recompute_memory_limit), "auto");
+  if (train.recompute_modules == defaults.recompute_modules) return;
+  if (train.recompute != Recompute::kSelective)
+    return useless("recompute_modules", names(train.recompute_modules), "selective");
+  const bool experts = model.num_moe_experts.has_value();
+  std::vector<nn::Part> there;
+  for (const nn::Part part : train.recompute_modules) {
+    using nn::Part;
+    const bool has = part == Part::kMlaUpProj ? model.multi_latent_attention
+                     : part == Part::kMoe || part == Part::kMoeActivation ? experts
+                     : part == Part::kSharedExperts
+                         ? model.moe_shared_expert_intermediate_size.has_value()
+                         : true;
+    if (has) there.push_back(part);
+  }
+  if (there.size() == train.recompute_modules.size() && !there.empty()) return;
+  violations.add("train.recompute_modules",
+                 fmt::format("train.recompute_modules={} {}", names(train.recompute_modules),
+                             train.recompute_modules.empty()
+                                 ? "is empty, so that train.recompute=selective has no effect"
+                                 : "has parts that the model does not have"),
+                 fmt::format("train.recompute_modules={}",
+                             names(there.empty() ? defaults.recompute_modules : there)));
+}
+
+} // namespace pentatron::trainer

@@ -1,0 +1,32 @@
+/// train.recompute: what backward computes again, and the choice of the least that fits.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "pentatron/comm/group.h"
+#include "pentatron/nn/recomputed_parts.h"
+#include "pentatron/trainer/config.h"
+#include "pentatron/trainer/memory_plan.h"
+
+namespace pentatron::trainer {
+
+/// Of a run whose choice is made: recompute is not auto.
+nn::Recomputation recomputation(const TrainConfig& train);
+
+/// Where train.recompute is auto: the settings that take the least time of those with which the
+/// plan of the rank that needs most fits into train.recompute_memory_limit, or else all ranks into
+/// `free_bytes` of this machine; where nothing fits, those that take the least memory. Returns what
+/// was chosen and why, as a line of describe_limits(); empty: recompute is something else.
+std::string choose_recomputation(Config& config, int world_size, const LocalRanks& here,
+                                 std::optional<int64_t> free_bytes);
+
+/// With the choice that rank 0 makes for its machine, on all ranks. Collectives: of texts.
+Config with_recomputation(Config config, const comm::Group& world);
+
+/// Adds what is wrong with the keys of recomputation.
+void check_recomputation(const TrainConfig& train, const models::ModelConfig& model,
+                         config::Violations& violations);
+
+} // namespace pentatron::trainer

@@ -1,0 +1,121 @@
+// What layers keep goes to a file and comes back in the same bits; memory holds about two layers.
+#include "pentatron/nn/offload.h"
+
+#include <csignal>
+#include <filesystem>
+
+#include <sys/resource.h>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/nn/ops/ops.h"
+#include "tests/nn/chain.h"
+#include "tests/nn/op_fixture.h"
+#include "tests/nn/saved_fixture.h"
+#include "tests/support/files.h"
+#include "tests/support/ranks.h"
+
+namespace pentatron::nn {
+namespace {
+
+using test::Params;
+using test::Pass;
+using test::randn;
+
+constexpr int64_t kRows = 96, kWidth = 64, kWide = 512, kLayers = 6;
+constexpr int64_t kLayerBytes = kRows * (2 * kWide) * 8; // inputs of gelu and of the second product
+
+/// x + gelu(x A^T) B^T
+class WideSegment final : public Segment {
+ public:
+  WideSegment(Param& a, Param& b) : a_(&a), b_(&b) {}
+  std::string name() const override { return "wide"; }
+  bool recomputable() const override { return true; }
+  Output forward(const std::vector<at::Tensor>& taken, const ForwardContext& ctx) const override {
+    const at::Tensor up = linear(taken[0], *a_, nullptr, ctx);
+    const at::Tensor active = activation(up, kernels::Activation::kGelu, false);
+    return {.flows = {taken[0] + linear(active, *b_, nullptr, ctx)}, .loss = {}};
+  }
+
+ private:
+  Param *a_, *b_;
+};
+
+struct Resident final : ParamStore {
+  void acquire(int64_t, nn::Pass) override {}
+  void release(int64_t, nn::Pass) override {}
+};
+
+struct Trained {
+  std::vector<at::Tensor> results; ///< dx of each microbatch, gradients of parameters
+  int64_t peak = 0;                ///< of activations
+};
+
+/// Two microbatches that are alive at the same time, as in a pipeline.
+Trained train(const ChunkOptions& options) {
+  install_counting_allocator();
+  Params params;
+  Param &a = params.add("a", randn({kWide, kWidth}, 1)),
+        &b = params.add("b", randn({kWidth, kWide}, 2));
+  std::vector<std::unique_ptr<Segment>> segments;
+  for (int64_t i = 0; i < kLayers; ++i) segments.push_back(std::make_unique<WideSegment>(a, b));
+  const Chunk chunk = test::chain(std::move(segments), options, /*takes=*/true, /*gives=*/true);
+  Resident store;
+  Pass first(kRows), second(kRows);
+  const MemoryScope memory(MemoryCategory::kActivations);
+  const int64_t before = test::held_bytes();
+  reset_memory_peak(0);
+  Trained out;
+  Tape tapes[2];
+  chunk.forward({randn({kRows, kWidth}, 3)}, first.ctx, store, &tapes[0]);
+  chunk.forward({randn({kRows, kWidth}, 4)}, second.ctx, store, &tapes[1]);
+  out.results.push_back(chunk.backward({randn({kRows, kWidth}, 5)}, first.ctx, store, tapes[0])[0]);
+  out.results.push_back(
+      chunk.backward({randn({kRows, kWidth}, 6)}, second.ctx, store, tapes[1])[0]);
+  out.peak = test::peak_bytes() - before;
+  for (const Param* param : {&a, &b}) out.results.push_back(param->main_grad());
+  return out;
+}
+
+TEST(Offload, ChangesNoBitAndHoldsTwoLayers) {
+  const TemporaryFolder scratch;
+  const Trained plain = train({});
+  EXPECT_GT(plain.peak, 2 * kLayers * kLayerBytes);
+  for (const ChunkOptions& options :
+       {ChunkOptions{.offload = offload_to_file(scratch.path())},
+        {.offload = offload_to_file(scratch.path() / "made"), .offloaded = kLayers},
+        {.offload = offload_to_file(scratch.path()), .offloaded = 2},
+        {.recompute = {.layers = true}, .offload = offload_to_file(scratch.path())},
+        {.recompute = {.layers = true, .group = 2}, .offload = offload_to_file(scratch.path())}}) {
+    const Trained away = train(options);
+    ASSERT_EQ(away.results.size(), plain.results.size());
+    for (size_t i = 0; i < plain.results.size(); ++i)
+      EXPECT_TRUE(test::same_bits(away.results[i], plain.results[i])) << i;
+    if (options.recompute.layers) continue;
+    // Two layers, their gradients, inputs of all layers; of those that stay, everything.
+    const int64_t stay = options.offloaded == 0 ? 1 : kLayers - options.offloaded;
+    EXPECT_LT(away.peak, (2 * stay + 4) * kLayerBytes) << options.offloaded;
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(scratch.path() / "made")) << "files have no names";
+}
+
+TEST(Offload, AFolderThatCannotBeWrittenIsNamed) {
+  const TemporaryFolder scratch;
+  EXPECT_NE(test::error_of([&] { offload_to_file("/proc/version/x"); }).find("/proc/version/x"),
+            std::string::npos);
+  // Files end at 64 KiB, as on a disk that is full.
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small{.rlim_cur = 65536, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  const std::string message =
+      test::error_of([&] { train({.offload = offload_to_file(scratch.path())}); });
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  EXPECT_NE(message.find("offload.dir=" + scratch.path().string()), std::string::npos) << message;
+}
+
+} // namespace
+} // namespace pentatron::nn

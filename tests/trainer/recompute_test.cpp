@@ -1,0 +1,142 @@
+// train.recompute=auto takes the least time that fits, and keys of recomputation that do nothing
+// are refused.
+#include "pentatron/trainer/recompute.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include <fmt/format.h>
+
+#include "pentatron/base/text.h"
+#include "pentatron/nn/memory/counting_allocator.h"
+#include "tests/support/ranks.h"
+#include "tests/trainer/tiny_run.h"
+
+namespace pentatron::trainer {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+Config model_of(std::vector<std::string> more, int ranks = 1) {
+  more.insert(more.begin(),
+              {"model.num_layers=8", "model.hidden_size=64", "model.num_attention_heads=4",
+               "model.vocab_size=300", "train.seq_length=128", "train.micro_batch_size=8",
+               "train.global_batch_size=16", "model.max_position_embeddings=128",
+               "dataset.type=mock"});
+  return test::tiny("unused", std::move(more), ranks);
+}
+
+double bytes_of(const Config& config) {
+  return plan_memory(config, 1).rank.total();
+}
+
+TEST(ChooseRecomputation, TakesTheLeastTimeThatFits) {
+  const Config none = model_of({});
+  const double most = bytes_of(none), least = bytes_of(model_of({"train.recompute=full"}));
+  ASSERT_LT(least, 0.6 * most);
+  double time = 0;
+  std::set<Recompute> chosen;
+  for (double share = 1.05; share > 0; share -= 0.05) {
+    const double limit = least + share * (most - least);
+    Config config = model_of({"train.recompute=auto",
+                              fmt::format("train.recompute_memory_limit={}", limit / (1 << 20))});
+    const std::string said = choose_recomputation(config, 1, {}, std::nullopt);
+    SCOPED_TRACE(said);
+    EXPECT_NE(config.train.recompute, Recompute::kAuto);
+    EXPECT_LE(bytes_of(config), limit);
+    const double now = plan_memory(config, 1).recomputed;
+    EXPECT_GE(now, time) << "less memory takes no less time";
+    time = now;
+    chosen.insert(config.train.recompute);
+    // Whatever takes less time does not fit.
+    for (const char* other : {"train.recompute=none", "train.recompute=selective",
+                              "train.recompute=full train.recompute_method=block"}) {
+      std::vector<std::string> keys;
+      for (const std::string_view word : split(other, ' ')) keys.emplace_back(word);
+      const Config instead = model_of(keys);
+      if (plan_memory(instead, 1).recomputed < now) {
+        EXPECT_GT(bytes_of(instead), limit) << other;
+      }
+    }
+  }
+  EXPECT_EQ(chosen, (std::set{Recompute::kNone, Recompute::kSelective, Recompute::kFull}));
+}
+
+TEST(ChooseRecomputation, OfAllThatDoesNotFitTakesTheLeastMemory) {
+  Config config = model_of({"train.recompute=auto", "train.recompute_memory_limit=1"});
+  EXPECT_THAT(choose_recomputation(config, 1, {}, std::nullopt), HasSubstr("full, of every layer"));
+  EXPECT_EQ(bytes_of(config), bytes_of(model_of({"train.recompute=full"})));
+}
+
+TEST(ChooseRecomputation, LeavesOtherSettingsAlone) {
+  Config config = model_of({"train.recompute=selective"});
+  EXPECT_THAT(choose_recomputation(config, 1, {}, 1), IsEmpty());
+  EXPECT_EQ(config.train.recompute, Recompute::kSelective);
+}
+
+TEST(ChooseRecomputation, IsTheSameOnAllRanksAndTrainsTheSame) {
+  const test::Scratch scratch;
+  test::write_documents(scratch / "text.jsonl", 100);
+  const auto loss = [&](const std::string& recompute) {
+    double result = 0;
+    const Config config =
+        test::tiny(scratch / "text.jsonl", {recompute, "parallel.tensor_model_parallel_size=2"}, 2);
+    test::run_ranks(2, [&](const comm::Group& world) {
+      Trainer trainer(config, world);
+      const TrainReport report = trainer.run();
+      if (world.rank() == 0) result = *report.last_loss;
+    });
+    return result;
+  };
+  EXPECT_EQ(loss("train.recompute=auto"), loss("train.recompute=none"));
+}
+
+TEST(OffloadedActivations, LeaveMemory) {
+  nn::install_counting_allocator();
+  const test::Scratch scratch;
+  const auto peak = [&](std::vector<std::string> keys) {
+    keys.insert(keys.begin(), {"model.hidden_size=128", "model.ffn_hidden_size=1024"});
+    const Config config = model_of(keys);
+    at::set_num_threads(1);
+    nn::reset_memory_peak(0);
+    Trainer trainer(config, {});
+    trainer.run();
+    const auto measured =
+        static_cast<double>(nn::memory_snapshot(0)[nn::MemoryCategory::kActivations].peak_bytes);
+    const double planned = plan_memory(config, 1).rank.activations;
+    EXPECT_NEAR(measured / planned, 1, 0.35);
+    return measured;
+  };
+  const std::string dir = "offload.dir=" + (scratch / "away");
+  const double all = peak({}), none = peak({"offload.activations=true", dir}),
+               some = peak({"offload.activations=true", dir, "offload.num_layers=3"});
+  EXPECT_LT(none, 0.5 * all);
+  EXPECT_LT(none, some);
+  EXPECT_LT(some, all);
+}
+
+TEST(RecomputeKeys, ThatDoNothingAreRefused) {
+  for (const auto& [keys, expected] :
+       {std::pair{std::vector<std::string>{"train.recompute_modules=[mlp]"},
+                  "has no effect with train.recompute=none"},
+        {{"train.recompute=full", "train.recompute_modules=[mlp]"},
+         "train.recompute_modules=[mlp] has no effect with train.recompute=full"},
+        {{"train.recompute=selective", "train.recompute_modules=[mlp,moe]"},
+         "has parts that the model does not have\n  try: train.recompute_modules=[mlp]"},
+        {{"train.recompute=selective", "train.recompute_modules=[mla_up_proj]"},
+         "try: train.recompute_modules=[mlp_act,moe_act]"},
+        {{"train.recompute=selective", "train.recompute_modules=[]"}, "is empty"},
+        {{"train.recompute_method=block"}, "train.recompute=full"},
+        {{"train.recompute=selective", "train.recompute_num_layers=2"}, "train.recompute=full"},
+        {{"train.recompute_memory_limit=5"}, "train.recompute=auto"},
+        {{"offload.dir=/var/tmp"}, "has no effect without offload.activations=true"},
+        {{"offload.num_layers=2"}, "has no effect without offload.activations=true"},
+        {{"offload.activations=true", "device=cpu"}, "try: offload.dir=/var/tmp"}})
+    EXPECT_THAT(test::error_of([&] { model_of(keys); }), HasSubstr(expected));
+}
+
+} // namespace
+} // namespace pentatron::trainer
