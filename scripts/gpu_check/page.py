@@ -33,7 +33,7 @@ def step_table(steps):
         peer = rows.get("PyTorch, compiled", {}).get("median_s")
         for label, row in rows.items():
             if "median_s" not in row:
-                lines.append(f"| {model} | {label} | failed | | | | |")
+                lines.append(f"| {model} | {label} | {'failed' if 'error' in row else 'left out'} | | | | |")
                 continue
             ratio = f"{peer / row['median_s']:.2f}" if peer else ""
             mfu = f"{100 * row['mfu']:.1f} %" if row.get("mfu") is not None else ""

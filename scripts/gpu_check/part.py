@@ -16,7 +16,7 @@ class Part:
     def __init__(self):
         self.bundle, self.device, self.path = sys.argv[1:4]
         self.end = time.monotonic() + 0.8 * float(sys.argv[4])
-        self.hard_end = time.monotonic() + 0.93 * float(sys.argv[4])
+        self.hard_end = time.monotonic() + 0.88 * float(sys.argv[4])
         self.scratch = os.path.dirname(self.path)
         self.program = os.path.join(self.bundle, "bin", "pentatron")
         self.data = os.path.join(self.bundle, "check", "data")

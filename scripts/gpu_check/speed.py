@@ -69,7 +69,7 @@ def peer_steps(part, name, dtype, steps, more):
 
 
 def compare(part, name, dtype, steps, rounds):
-    peers = {"PyTorch, compiled": ["compiled"], "PyTorch, eager": ["eager"]}
+    peers = {"PyTorch, eager": ["eager"], "PyTorch, compiled": ["compiled"]}
     if importlib.util.find_spec("transformers") is not None:
         peers["transformers, compiled"] = ["compiled", "transformers"]
     rows = part.results["figures"].setdefault("steps", {}).setdefault(f"{name}, {dtype}", {})
