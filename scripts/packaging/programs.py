@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 
 # The newest versions of symbols that Debian 12 has.
 CEILINGS = {"GLIBC": (2, 36), "GLIBCXX": (3, 4, 30), "CXXABI": (1, 3, 13), "GCC": (12, 0, 0)}
@@ -81,8 +82,10 @@ def violations(folder):
 def set_rpath(paths):
     """Lets programs that have a path of libraries look in ../lib alone."""
     with_path = [path for path in paths if needed(path)[1]]
-    lines = [f'file(RPATH_SET FILE "{path}" NEW_RPATH "$ORIGIN/../lib")\n' for path in with_path]
-    subprocess.run(["cmake", "-P", "/dev/stdin"], input="".join(lines), text=True, check=True)
+    with tempfile.NamedTemporaryFile("w", suffix=".cmake", encoding="utf-8") as script:
+        script.writelines(f'file(RPATH_SET FILE "{path}" NEW_RPATH [[$ORIGIN/../lib]])\n' for path in with_path)
+        script.flush()
+        subprocess.run(["cmake", "-P", script.name], check=True)
 
 
 def find_library(name):

@@ -69,10 +69,11 @@ fi
 say "the bundle in another folder, through a link, with TORCH_ROOT"
 in_root off "mv /opt/bundle/pentatron /opt/elsewhere
   ln -sf /opt/elsewhere/bin/pentatron /usr/local/bin/pentatron
-  TORCH_ROOT=/opt/venv/lib/python3.11/site-packages/torch pentatron doctor | head -12"
+  TORCH_ROOT=/opt/venv/lib/python3.11/site-packages/torch pentatron doctor >doctor.txt
+  grep '^torch  ' doctor.txt"
 
 say "without torch: files, and a refusal that says what to try"
-in_root off "pentatron inspect --help >/dev/null
+in_root off "pentatron tokenize --help >/dev/null
   if pentatron train $TINY 2>message; then exit 1; fi
   cat message
   grep -q \"try: pip install 'torch==2.11\" message"
