@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "pentatron/checkpoint/model_source.h"
 #include "tests/trainer/layout_runs.h"
 #include "tests/trainer/tiny_run.h"
@@ -162,6 +164,35 @@ TEST_F(AverageOfWeights, IsExported) {
   for (const auto& [name, value] : read_weights(scratch / "run/hf/step_00000003"))
     EXPECT_TRUE(at::equal(value, average.at(name).to(at::kBFloat16).to(at::kDouble))) << name;
   EXPECT_FALSE(at::equal(average.begin()->second, last.begin()->second));
+}
+
+TEST_F(AverageOfWeights, MeansGoOnInOtherTypes) {
+  const std::vector<std::array<const char*, 2>> types = {
+      {"fp32", "fp32"}, {"fp8", "fp16"}, {"bf16", "fp16"}, {"fp16", "fp32"}, {"fp8", "bf16"}};
+  for (size_t i = 0; i < types.size(); ++i) {
+    // The schedule of the learning rate is that of the whole run.
+    std::vector<std::string> keys = {fmt::format("train.exit_interval={}", i + 1),
+                                     fmt::format("optimizer.exp_avg_dtype={}", types[i][0]),
+                                     fmt::format("optimizer.exp_avg_sq_dtype={}", types[i][1])};
+    keys.emplace_back("train.train_iters=5");
+    if (i > 0) keys.push_back("checkpoint.load=" + (scratch / "run"));
+    testing::internal::CaptureStderr();
+    const test::Trace run = test::run(config(keys));
+    const std::string log = testing::internal::GetCapturedStderr();
+    if (i > 0) {
+      EXPECT_THAT(log, HasSubstr("exp_avg of the optimizer's state was saved in"));
+    }
+    // As with means in fp32 all along, but for rounding.
+    const test::Trace exact =
+        test::run(config({keys[0], "train.train_iters=5",
+                          "checkpoint.save=" + (scratch / fmt::format("exact{}", i))}));
+    EXPECT_NEAR(run.steps.back().at("loss").get<double>(),
+                exact.steps.back().at("loss").get<double>(), 0.01);
+    for (const auto& [name, weight] : exact.weights)
+      EXPECT_LE((run.weights.at(name) - weight).norm().item<double>(),
+                0.05 * weight.norm().item<double>())
+          << name;
+  }
 }
 
 } // namespace
