@@ -325,7 +325,7 @@ inline const std::map<std::string, Effect> kEffects = {
      {"optimizer.adafactor_scale_parameter=false", kAdafactor}},
     {"optimizer.adafactor_relative_step",
      {"optimizer.adafactor_relative_step=true",
-      {"optimizer.optimizer=adafactor", "optimizer.lr=0.9"}}},
+      {"optimizer.optimizer=adafactor", "optimizer.lr=3"}}},
     {"optimizer.ema_decay", {"optimizer.ema_decay=0.9", kSave}},
     {"train.eval_weights",
      {"train.eval_weights=ema", kEvaluate + std::vector<std::string>{"optimizer.ema_decay=0.9"}}},

@@ -51,7 +51,7 @@ class CheckpointReader {
   std::vector<std::byte> read(std::string_view name);
 
   struct Wanted {
-    std::string_view name;
+    std::string name;
     Box box;
   };
   /// Where elements lie in a mapped file, as long as that is held.
