@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/models/model.h"
 #include "pentatron/optim/rule.h"
@@ -122,6 +123,16 @@ struct Anatomy {
   std::map<int, Kind> kinds;
   std::vector<SharedElements> shared;
 };
+/// Settings that name layers by number may match none of a model with one layer; the first of the
+/// whole model stands for all then.
+std::shared_ptr<const nn::AdapterPlan> adapters_of_one_layer(const Config& one, const Config& run) {
+  try {
+    return plan_adapters(one);
+  } catch (const ConfigError&) {
+    return plan_adapters(run);
+  }
+}
+
 Anatomy anatomy_of(const Config& run, const nn::Coordinates& where) {
   const Types types = types_of(run.dtype);
   Config small_run = run;
@@ -157,7 +168,7 @@ Anatomy anatomy_of(const Config& run, const nn::Coordinates& where) {
         .is_layer = segment.recomputed};
   }
   const std::unique_ptr<models::Model> model =
-      models::make_model(small, {.adapters = plan_adapters(small_run)});
+      models::make_model(small, {.adapters = adapters_of_one_layer(small_run, run)});
   for (const nn::Param& param : model->params()) {
     const Elements elements = local_elements(param, where, run);
     SharedElements shared{.parameter = elements, .kinds = {}};

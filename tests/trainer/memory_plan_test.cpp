@@ -315,6 +315,15 @@ TEST(MemoryPlans, FitIntoTheColumnsOfATerminal) {
   EXPECT_THAT(table, AllOf(HasSubstr(", 1 layer, "), HasSubstr(" 1 iteration, ")));
 }
 
+TEST(MemoryPlans, TakeAdaptersOfSomeLayers) {
+  const auto adapters = [](const char* modules) {
+    return plan_memory(small_model({"peft.type=lora", modules}), 1).rank.total();
+  };
+  EXPECT_NEAR(adapters("peft.target_modules=[q,\"layers.3.mlp.*\"]") /
+                  adapters("peft.target_modules=[q]"),
+              1, 0.02);
+}
+
 TEST(MemoryPlans, ShowEveryPipelineRank) {
   const Config c = small_model({"parallel.pipeline_model_parallel_size=4"}, 4);
   const MemoryPlan plan = plan_memory(c, 4);
@@ -344,7 +353,7 @@ TEST(MemoryReport, NamesTheLargestHoldersAndWhatWouldFit) {
   const std::string message = error_of([&] { trainer.run(); });
   ::setrlimit(RLIMIT_AS, &before);
   EXPECT_THAT(message, AllOf(HasSubstr("out of memory: this rank held "), HasSubstr("activations "),
-                             HasSubstr("\n  try: train.micro_batch_size=")));
+                             HasSubstr("\n  try: "), HasSubstr("train.micro_batch_size=")));
 }
 
 TEST(MemoryReport, SaysWhatWasMeasuredBesideTheEstimate) {
