@@ -30,6 +30,7 @@ PAGES = {
         ln -s $PROGRAM build/release/pentatron; {TEXT} > my_text/novel.txt""",
     "docs/data.md": "",
     "docs/memory.md": "",
+    "docs/python.md": "ln -s $SOURCE/corpus .",
     "docs/cli.md": f"{JSONL} > text.jsonl; {YAML}; mv my.yaml base.yaml; echo 'model: {{num_layers: 2}}' > large.yaml",
     "docs/checkpoints.md": f"{JSONL} > text.jsonl; {YAML}; pentatron train my.yaml checkpoint.save=runs/b; mkdir runs/a; cp -r runs/b/step_* runs/a/step_00000500",
     "docs/huggingface.md": f"{MODEL}; cp -r DIR MODEL; mkdir held_out; {TEXT} | head -40 | tee held_out.txt > held_out/a.txt; head -5 text.jsonl > more.jsonl; "
