@@ -529,6 +529,9 @@ CASES = [
 
 # Texts that cannot come up in one process on one machine without GPU, or that are followed by another test.
 ELSEWHERE = [
+    (r"run_source.cpp: .*running mean cannot be merged", "needs a run of adapters with a running mean"),
+    (r"memory_report.cpp: out of memory", "needs a limit on memory: MemoryReport of memory_plan_test.cpp"),
+    (r"recompute.cpp: train.recompute=auto does not know", "needs a GPU"),
     (r"^(optim|parallel|parallelize|models)/", "followed by tests/trainer/suggestions_test.cpp"),
     (r"^comm/(backend|control|parallel_groups|rank_groups|collectives|supervisor|process_world|launch)", "several processes, launchers or machines: tests/comm"),
     (r"^cli/files/torch_place", "programs that were not built here: tests/cli/torch_place_test.cpp"),
