@@ -10,11 +10,6 @@ set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$ROOT/scripts/setup.sh"
 . "$ROOT/scripts/packaging/build.sh"
-case "${1:-}" in -h | --help)
-  sed -n '2,8s/^# \{0,1\}//p' "$0"
-  exit 0
-  ;;
-esac
 read_packaging_options "$@"
 OUT=${OUT:-$ROOT/build/wheel}
 build_for_packaging

@@ -6,12 +6,16 @@ readonly GPU_TESTS=(kernels_gpu_test layers_test trainer_test)
 # The models of tests/data whose values it compares.
 readonly CHECK_MODELS="gpt2 llama qwen3 mixtral qwen3_moe deepseek_v3 gpt_oss gemma2 mistral_sliding_window bert t5"
 
-# read_packaging_options [--build FOLDER] [--out FOLDER]: sets BUILD and OUT.
+# read_packaging_options [--help] [--build FOLDER] [--out FOLDER]: sets BUILD and OUT, or shows the beginning of the script.
 read_packaging_options() {
   BUILD=""
   OUT=""
   while [ $# -gt 0 ]; do
     case "$1" in
+    -h | --help)
+      sed -n '2,/^set /s/^# \{0,1\}//p; 2,/^set /s/^#$//p' "$0"
+      exit 0
+      ;;
     --build | --out)
       [ -n "${2:-}" ] || fail "$1 needs a folder" "$0 $1 FOLDER"
       if [ "$1" = --build ]; then BUILD=$2; else OUT=$2; fi
