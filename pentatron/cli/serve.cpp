@@ -150,21 +150,6 @@ struct NamedAdapters {
   std::vector<checkpoint::Adapter> adapters;
 };
 
-/// What an adapter has that rows of a pass cannot take one by one.
-void check_variant(const std::string& text, const checkpoint::Adapter& adapter) {
-  const auto refuse = [&](const std::string& what) {
-    raise<ConfigError>("--adapter {} {}, which cannot be served beside its base\n  try: pentatron "
-                       "convert with --adapter, and serve the result",
-                       text, what);
-  };
-  if (adapter.settings.type == checkpoint::AdapterType::kDora) refuse("is of type dora");
-  for (const checkpoint::AdaptedModule& one : adapter.modules) {
-    if (one.module.experts > 0) refuse("changes experts (" + one.module.own + ")");
-    if (one.module.own.ends_with(".kv_b")) // latents are read in a form without this product
-      refuse("changes the products of latents (" + one.module.own + ")");
-  }
-}
-
 NamedAdapters read_adapters(const ServeArguments& arguments, checkpoint::ModelSource& base,
                             const std::string& base_name) {
   NamedAdapters all{.names = {base_name}};
@@ -182,7 +167,7 @@ NamedAdapters read_adapters(const ServeArguments& arguments, checkpoint::ModelSo
     all.adapters.push_back(naming(
         "--adapter ", folder, [&] { return checkpoint::read_adapter(folder, base); },
         "--adapter NAME=DIR with the folder of an adapter"));
-    check_variant(text, all.adapters.back());
+    checkpoint::divide_by_row_norms(all.adapters.back(), base);
   }
   return all;
 }
