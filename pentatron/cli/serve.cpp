@@ -24,6 +24,7 @@
 #include "pentatron/cli/commands.h"
 #include "pentatron/cli/loaded_model.h"
 #include "pentatron/cli/ranks.h"
+#include "pentatron/cli/writing.h"
 #include "pentatron/data/tokenizer/chat_template.h"
 #include "pentatron/data/tokenizer/open.h"
 
@@ -226,6 +227,7 @@ void add_limit_options(CLI::App& verb, ServeArguments& arguments) {
                   "at most what a quarter of the free memory holds")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
       ->capture_default_str();
+  add_cache_option(verb, options.fp8_cache);
   verb.add_flag("--no-prefix-sharing", arguments.no_sharing,
                 "read every prompt completely, also if it begins like an earlier one");
   count("--max-queue", options.scheduler.queue, 1 << 20,

@@ -224,7 +224,7 @@ at::Tensor LatentAttention::forward(const at::Tensor& x, const nn::ForwardContex
     const at::Tensor all = tp_.sequence ? comm::all_gather(own.latent, 0, tp_.group) : own.latent;
     const nn::KvCache::Layer& kept =
         ctx.cache->append(this, at::cat({all, own.key}, 1).unsqueeze(1), {});
-    if (!ctx.cache->all_new())
+    if (!ctx.cache->all_new() || ctx.cache->fp8()) // always from what is kept
       return proj_.forward(attend_absorbed(queries(source, ctx), kept, ctx), ctx);
   }
   if (ctx.layout->whole != nullptr && latents_travel(keys_, context_)) {
