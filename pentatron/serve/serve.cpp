@@ -125,13 +125,12 @@ void serve(parallelize::ModelView model, const ServeOptions& options,
            const data::Tokenizer& tokenizer, const data::tokenizer::ChatTemplate* chat,
            const comm::Group& world) {
   const int64_t pages = make_cache(model, options, world);
-  RankedSession session(
-      std::move(model),
-      {.texts = options.scheduler.texts,
-       .pages = pages,
-       .share = options.share_prefixes,
-       .fp8_cache = options.fp8_cache},
-      world);
+  RankedSession session(std::move(model),
+                        {.texts = options.scheduler.texts,
+                         .pages = pages,
+                         .share = options.share_prefixes,
+                         .fp8_cache = options.fp8_cache},
+                        world);
   if (world.rank() == 0)
     serve_on_first_rank(session, options, tokenizer, chat);
   else
