@@ -290,10 +290,8 @@ std::string malformed_text(std::string_view record) {
   return "is not a JSON object";
 }
 
-} // namespace
-
-std::optional<NoText> read_text(std::string_view record, std::string_view key, std::string& text) {
-  switch (extract_string(record, key, text)) {
+std::optional<NoText> reason_of(JsonField field, std::string_view record, std::string_view key) {
+  switch (field) {
   case JsonField::kMalformed:
     return NoText{BadInput::kBadJson, malformed_text(record)};
   case JsonField::kMissing: {
@@ -309,11 +307,18 @@ std::optional<NoText> read_text(std::string_view record, std::string_view key, s
   return std::nullopt;
 }
 
+} // namespace
+
+std::optional<NoText> read_text(std::string_view record, std::string_view key, std::string& text) {
+  return reason_of(extract_string(record, key, text), record, key);
+}
+
 std::optional<NoText> read_text_or_ids(std::string_view record, std::string_view key,
                                        int64_t vocab_size, TextOrIds& document) {
   document.ids.clear();
-  document.is_ids = extract_string(record, key, document.text) == JsonField::kNotString;
-  if (!document.is_ids) return read_text(record, key, document.text);
+  const JsonField field = extract_string(record, key, document.text);
+  document.is_ids = field == JsonField::kNotString;
+  if (!document.is_ids) return reason_of(field, record, key);
   const auto none = [&](const std::string& what) {
     return NoText{BadInput::kMissingKey, fmt::format("{} under the key \"{}\"", what, key)};
   };
