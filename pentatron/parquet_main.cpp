@@ -1,11 +1,13 @@
 // pentatron-parquet FILE [COLUMN...] [--more COLUMN...]: the rows of a Parquet file as JSON Lines
-// on standard output. The first columns hold text; those behind --more hold text, numbers or truth
-// values, and are left out where the file does not have them.
+// on standard output. The first columns hold text or lists of integers (token ids); those behind
+// --more hold anything that JSON has: text, numbers, truth values, and lists, structs and maps of
+// them. They are left out where the file does not have them.
 //
 // A program of its own, so that neither pentatron nor LibTorch shares a process with Arrow. Memory
-// is bounded by pages of the columns asked for, not by the file. A null leaves its key out. If a
-// column is not there, one line names the columns that hold text, each with an empty text.
-// Exit codes: 0; 1 if the file's data is not valid; 2 for its arguments; 3 for anything else.
+// is bounded by pages of the columns asked for, not by the file. A null leaves its key out, in
+// structs too. If a column is not there, or none is, one line names the columns that hold text,
+// each with an empty text. Exit codes: 0; 1 if the file's data is not valid; 2 for its arguments; 3
+// for anything else.
 #include <algorithm>
 #include <cstdio>
 #include <exception>
@@ -24,6 +26,7 @@
 #include <arrow/type.h>
 #include <arrow/type_traits.h>
 #include <parquet/arrow/reader.h>
+#include <parquet/arrow/schema.h>
 #include <parquet/exception.h>
 #include <parquet/properties.h>
 
@@ -77,6 +80,27 @@ bool is_text(const arrow::DataType& type) {
 bool is_scalar(const arrow::DataType& type) {
   return type.id() == arrow::Type::BOOL || arrow::is_integer(type.id()) ||
          type.id() == arrow::Type::FLOAT || type.id() == arrow::Type::DOUBLE;
+}
+
+bool is_list(const arrow::DataType& type) {
+  return type.id() == arrow::Type::LIST || type.id() == arrow::Type::LARGE_LIST ||
+         type.id() == arrow::Type::FIXED_SIZE_LIST;
+}
+
+bool is_token_list(const arrow::DataType& type) {
+  return is_list(type) && arrow::is_integer(type.field(0)->type()->id());
+}
+
+/// Whether JSON has such values.
+bool is_value(const arrow::DataType& type) {
+  if (is_text(type) || is_scalar(type) || type.id() == arrow::Type::NA) return true;
+  if (!is_list(type) && type.id() != arrow::Type::STRUCT && type.id() != arrow::Type::MAP)
+    return false;
+  if (type.id() == arrow::Type::MAP &&
+      !is_text(*static_cast<const arrow::MapType&>(type).key_type()))
+    return false;
+  return std::all_of(type.fields().begin(), type.fields().end(),
+                     [](const auto& field) { return is_value(*field->type()); });
 }
 
 /// Bytes that are not UTF-8 stay as they are: who reads the lines says where they are.
@@ -133,24 +157,95 @@ bool text_at(const arrow::Array& array, int64_t row, std::string_view& text) {
   }
 }
 
+/// Elements [begin, end).
+struct Elements {
+  std::shared_ptr<arrow::Array> values;
+  int64_t begin = 0, end = 0;
+};
+
+template <class List> Elements elements_of(const arrow::Array& array, int64_t row) {
+  const auto& list = static_cast<const List&>(array);
+  return {list.values(), list.value_offset(row), list.value_offset(row) + list.value_length(row)};
+}
+
+Elements elements_at(const arrow::Array& array, int64_t row) {
+  switch (array.type_id()) {
+  case arrow::Type::LARGE_LIST:
+    return elements_of<arrow::LargeListArray>(array, row);
+  case arrow::Type::FIXED_SIZE_LIST:
+    return elements_of<arrow::FixedSizeListArray>(array, row);
+  default: // a map is a list of pairs
+    return elements_of<arrow::ListArray>(array, row);
+  }
+}
+
+/// Calls member(name, array, row) for all members that are not null.
+template <class F> void for_each_member(const arrow::Array& array, int64_t row, const F& member) {
+  if (array.type_id() == arrow::Type::MAP) {
+    const auto& map = static_cast<const arrow::MapArray&>(array);
+    for (int64_t i = map.value_offset(row); i < map.value_offset(row + 1); ++i) {
+      std::string_view name;
+      if (text_at(*map.keys(), i, name)) member(name, *map.items(), i);
+    }
+    return;
+  }
+  const auto& object = static_cast<const arrow::StructArray&>(array);
+  for (int i = 0; i < object.num_fields(); ++i)
+    member(object.struct_type()->field(i)->name(), *object.field(i), row);
+}
+
+void append_value(std::string& out, const arrow::Array& array, int64_t row);
+
+/// Adds a member to an object that has been begun.
+void append_member(std::string& out, std::string_view name, const arrow::Array& array,
+                   int64_t row) {
+  if (array.IsNull(row) || array.type_id() == arrow::Type::NA) return;
+  if (out.back() != '{') out += ", ";
+  append_string(out, name);
+  out += ": ";
+  append_value(out, array, row);
+}
+
+void append_scalar(std::string& out, const arrow::Array& array, int64_t row) {
+  if (array.type_id() == arrow::Type::INT64) // token ids mostly
+    out += std::to_string(static_cast<const arrow::Int64Array&>(array).Value(row));
+  else if (array.type_id() == arrow::Type::INT32)
+    out += std::to_string(static_cast<const arrow::Int32Array&>(array).Value(row));
+  else
+    out += value_of(array.GetScalar(row))->ToString();
+}
+
+void append_value(std::string& out, const arrow::Array& array, int64_t row) {
+  std::string_view text;
+  if (array.IsNull(row) || array.type_id() == arrow::Type::NA) {
+    out += "null";
+  } else if (text_at(array, row, text)) {
+    append_string(out, text);
+  } else if (is_scalar(*array.type())) {
+    append_scalar(out, array, row);
+  } else if (is_list(*array.type())) {
+    const Elements elements = elements_at(array, row);
+    out += '[';
+    for (int64_t i = elements.begin; i < elements.end; ++i) {
+      if (i > elements.begin) out += ", ";
+      append_value(out, *elements.values, i);
+    }
+    out += ']';
+  } else {
+    out += '{';
+    for_each_member(array, row, [&](std::string_view name, const arrow::Array& of, int64_t at) {
+      append_member(out, name, of, at);
+    });
+    out += '}';
+  }
+}
+
 void write_rows(const arrow::RecordBatch& batch) {
   std::string line;
   for (int64_t row = 0; row < batch.num_rows(); ++row) {
-    line.clear();
-    line += '{';
-    for (int c = 0; c < batch.num_columns(); ++c) {
-      const arrow::Array& column = *batch.column(c);
-      std::string_view text;
-      const bool scalar = is_scalar(*column.type());
-      if (scalar ? column.IsNull(row) : !text_at(column, row, text)) continue;
-      if (line.size() > 1) line += ", ";
-      append_string(line, batch.column_name(c));
-      line += ": ";
-      if (scalar)
-        line += value_of(column.GetScalar(row))->ToString();
-      else
-        append_string(line, text);
-    }
+    line = '{';
+    for (int c = 0; c < batch.num_columns(); ++c)
+      append_member(line, batch.column_name(c), *batch.column(c), row);
     write(line += "}\n");
   }
 }
@@ -164,6 +259,12 @@ void write_names(const arrow::Schema& schema) {
     line += ": \"\"";
   }
   write(line + "}\n");
+}
+
+/// Parquet counts the leaves of nested columns.
+void add_leaves(const parquet::arrow::SchemaField& field, std::vector<int>& leaves) {
+  if (field.is_leaf()) leaves.push_back(field.column_index);
+  for (const parquet::arrow::SchemaField& child : field.children) add_leaves(child, leaves);
 }
 
 int failed(const std::exception& error, int code) {
@@ -188,19 +289,21 @@ void convert(const std::string& path, const std::vector<std::string>& columns,
   check(builder.Build(&reader));
   std::shared_ptr<arrow::Schema> schema;
   check(reader->GetSchema(&schema));
-  std::vector<int> leaves; // Parquet counts the leaves of nested columns
+  const std::vector<parquet::arrow::SchemaField>& fields = reader->manifest().schema_fields;
+  std::vector<int> leaves;
   for (const std::string& name : columns) {
     const int field = schema->GetFieldIndex(name);
-    if (field < 0 || !is_text(*schema->field(field)->type())) return write_names(*schema);
-    leaves.push_back(reader->parquet_reader()->metadata()->schema()->ColumnIndex(name));
+    if (field < 0) return write_names(*schema);
+    const arrow::DataType& type = *schema->field(field)->type();
+    if (!is_text(type) && !is_token_list(type)) return write_names(*schema);
+    add_leaves(fields.at(static_cast<size_t>(field)), leaves);
   }
   for (const std::string& name : more) {
     const int field = schema->GetFieldIndex(name);
-    if (field < 0) continue;
-    const arrow::DataType& type = *schema->field(field)->type();
-    if (is_text(type) || is_scalar(type))
-      leaves.push_back(reader->parquet_reader()->metadata()->schema()->ColumnIndex(name));
+    if (field >= 0 && is_value(*schema->field(field)->type()))
+      add_leaves(fields.at(static_cast<size_t>(field)), leaves);
   }
+  if (leaves.empty()) return write_names(*schema);
   std::vector<int> groups;
   for (int group = 0; group < reader->num_row_groups(); ++group) groups.push_back(group);
   const auto batches = value_of(reader->GetRecordBatchReader(groups, leaves));

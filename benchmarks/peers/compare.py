@@ -20,7 +20,7 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 # How pentatron runs the same work; {…} are filled in below.
-PENTATRON = ("{program} train {model} dataset.type=mock train.seq_length={sequence} train.micro_batch_size={batch} "
+PENTATRON = ("{program} train {model} {settings} dataset.type=mock train.seq_length={sequence} train.micro_batch_size={batch} "
              "train.global_batch_size={batch} train.train_iters={iterations} dtype={dtype} device={device} seed=1 "
              "optimizer.lr=1e-4 optimizer.weight_decay=0.1 optimizer.clip_grad=1.0 logger.log_interval=1 logger.dir={out}")
 PENTATRON_STEP_TIME = "step_time_s"  # the key of a line of metrics.jsonl
@@ -33,6 +33,8 @@ MODEL = {
                       "model.num_attention_heads=8 model.num_query_groups=4 model.ffn_hidden_size=1024 "
                       "model.moe_ffn_hidden_size=1024 model.vocab_size=32000 model.max_position_embeddings=512"},
 }
+# The state of the optimizer in 16 bits; the masters are exact all the same (docs/precision.md).
+SMALL_STATE = "optimizer.store_param_remainders=true optimizer.exp_avg_dtype=bf16 optimizer.exp_avg_sq_dtype=bf16"
 # Precision class -> the peers' precisions and pentatron's dtype. A table has a ratio for each precision of the peers:
 # autocast keeps fp32 weights, as pentatron does; all-bf16 has neither fp32 weights nor fp32 gradients.
 CLASSES = {"fp32": (("fp32",), "fp32"), "bf16": (("autocast", "bf16"), "bf16")}
@@ -45,13 +47,16 @@ def hf(args, model, precision, compiled):
 
 
 def contenders(args, model, name):
-    """Name, precision of a peer or none, and a command; of pentatron the program, whose command needs an output folder."""
+    """Name, precision of a peer or none, and a command; of pentatron the program, with settings behind it, whose command
+    needs an output folder."""
     precisions, dtype = CLASSES[name]
     for precision in precisions:
         yield f"Hugging Face eager, {precision}", precision, hf(args, model, precision, False)
         yield f"Hugging Face compiled, {precision}", precision, hf(args, model, precision, True)
     if args.pentatron:
         yield f"pentatron, {dtype}", None, args.pentatron
+        if dtype == "bf16":
+            yield "pentatron, bf16, optimizer state in 16 bits", None, f"{args.pentatron} {SMALL_STATE}"
     for also in args.also:
         label, _, program = also.partition("=")
         yield f"{label}, {dtype}", None, program
@@ -70,9 +75,10 @@ def run(command, environment):
         return out.read(), usage.ru_maxrss / 1024
 
 
-def run_pentatron(args, program, model, dtype, environment):
+def run_pentatron(args, program_and_settings, model, dtype, environment):
+    program, _, settings = program_and_settings.partition(" ")
     with tempfile.TemporaryDirectory() as out:
-        command = shlex.split(PENTATRON.format(program=program, model=MODEL[model]["keys"], dtype=dtype,
+        command = shlex.split(PENTATRON.format(program=program, settings=settings, model=MODEL[model]["keys"], dtype=dtype,
                                                batch=MODEL[model]["batch"], sequence=MODEL[model]["sequence"], iterations=args.warmup + args.steps,
                                                device=args.device, out=out))
         _, peak = run(command, environment)

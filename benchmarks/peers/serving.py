@@ -4,14 +4,15 @@
 usage: serving.py PROGRAM MODEL.gguf [LLAMA_SERVER] [key=value...]
 
 Each client sends one request after another: another prompt each time, TOKENS new tokens, end tokens ignored. The servers run one
-after the other, in rounds, with all threads of the machine. LLAMA_SERVER: the program, which serving_llama.sh builds from the
-sources in the package llama-cpp-python. Keys are for pentatron (dtype=bf16).
+after the other, in rounds (ROUNDS, default 3), with all threads of the machine; the figures are medians of the rounds. LLAMA_SERVER: the
+program, which serving_llama.sh builds from the sources in the package llama-cpp-python. Keys are for pentatron (dtype=bf16).
 """
 
 import http.client
 import json
 import os
 import socket
+import statistics
 import subprocess
 import sys
 import threading
@@ -83,13 +84,14 @@ def main(program, model, *more):
     systems = {"pentatron": lambda: Server(program, model, "--no-prefix-sharing", *keys)}
     if llama:
         systems["llama-server"] = lambda: LlamaServer(llama, model)
-    one, many = {}, {}
+    one, many = {name: [] for name in systems}, {name: [] for name in systems}
     for _ in range(ROUNDS):
         for name, start in systems.items():
             with start() as server:
                 rate(server.port, 1, 1)  # the first calls of everything
-                one[name] = max(one.get(name, 0), rate(server.port, 1, 2))
-                many[name] = max(many.get(name, 0), rate(server.port, CLIENTS, REQUESTS))
+                one[name].append(rate(server.port, 1, 2))
+                many[name].append(rate(server.port, CLIENTS, REQUESTS))
+    one, many = ({name: statistics.median(rates) for name, rates in all_rates.items()} for all_rates in (one, many))
     for name in systems:
         print(f"{name:13} {one[name]:8.1f} tokens/s with 1 client, {many[name]:8.1f} with {CLIENTS} ({many[name] / one[name]:.2f} times)")
     if llama:

@@ -10,6 +10,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
+#include "pentatron/base/host_name.h"
 #include "pentatron/base/text.h"
 
 namespace pentatron {
@@ -53,10 +54,8 @@ std::optional<std::string> RunLock::take(const std::filesystem::path& folder, bo
 }
 
 void RunLock::sign() const {
-  std::array<char, 256> host{};
-  ::gethostname(host.data(), host.size() - 1);
   const std::string text =
-      fmt::format("process {} on {} since {}\n", ::getpid(), host.data(), utc_timestamp());
+      fmt::format("process {} on {} since {}\n", ::getpid(), host_name(), utc_timestamp());
   // Only for messages: a lock whose owner is unknown is a lock.
   if (::ftruncate(descriptor_, 0) != 0 || ::pwrite(descriptor_, text.data(), text.size(), 0) < 0)
     return;

@@ -196,7 +196,7 @@ void chat_on_rank(const ChatArguments& arguments, const OpenedModel& opened,
   if (tokenizer.eod() >= 0) options.stop_tokens.push_back(tokenizer.eod());
   options.sampling.num_tokens = std::min(tokenizer.vocab_size(), opened.config.model.vocab_size);
   Talk talk(opened, tokenizer, arguments.system);
-  generate::Session session(model, 1);
+  generate::Session session(model, 1, options.fp8_cache);
   while (const auto line = ask(world)) {
     const std::string_view text = trim(*line);
     if (text.empty()) continue;

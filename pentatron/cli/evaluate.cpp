@@ -32,7 +32,7 @@ namespace {
 struct EvaluateArguments {
   std::string positional, model, adapter, batches, logits_out, grads_out, hidden_out;
   TaskArguments tasks;
-  std::optional<std::string> text, text_key, label_key;
+  std::optional<std::string> text, text_key, text_pair_key, label_key;
   std::vector<std::string> files, config;
   bool overwrite = false;
   trainer::TextScoring scoring;
@@ -153,6 +153,7 @@ void evaluate_labels(const EvaluateArguments& a, const trainer::Config& config,
   dataset.split = "0,1,0";
   dataset.on_bad_input = data::OnBadInput::kError;
   if (a.text_key) dataset.text_key = *a.text_key;
+  if (a.text_pair_key) dataset.text_pair_key = *a.text_pair_key;
   if (a.label_key) dataset.label_key = *a.label_key;
   std::optional<trainer::LabelScore> score;
   const auto read = [&](checkpoint::ModelSource& source) {
@@ -184,11 +185,11 @@ void evaluate_text(const EvaluateArguments& a, const trainer::Config& config) {
   const models::ModelSpec spec = models::model_spec(opened.source->config());
   const bool judges = spec.scores != models::SampleScores::kNone;
   if (judges && !a.text) return evaluate_labels(a, config, opened);
-  if (a.label_key)
-    raise<ConfigError>(
-        "--label-key {} has no effect on {}, which predicts no labels\n  try: remove "
-        "--label-key",
-        *a.label_key, a.model);
+  for (const auto& [flag, key] :
+       {std::pair{"--label-key", a.label_key}, {"--text-pair-key", a.text_pair_key}})
+    if (key)
+      raise<ConfigError>("{} {} has no effect on {}, which predicts no labels\n  try: remove {}",
+                         flag, *key, a.model, flag);
   if (spec.generates != models::Generates::kContinuation)
     raise<ConfigError>("{} is a model of type {}, which does not predict the next token\n  try: "
                        "--hidden-out hidden.safetensors, or {} with labels",
@@ -244,16 +245,21 @@ void add_evaluate(CLI::App& program, Action& chosen) {
   verb->add_option("--file", a->files,
                    "file or folder of text to evaluate, with labels for a model of labels: .txt, "
                    ".md, .jsonl with one object per "
-                   "line, .json with that or an array of objects, each also as .gz or .zst, and "
-                   ".parquet; repeat the option for several")
+                   "line, .json with that or an array of objects, .tsv with names in the first "
+                   "line, each also as .gz or .zst, and .parquet; repeat the option for several")
       ->allow_extra_args(false);
   verb->add_option("--batches", a->batches,
                    "Safetensors file with the arguments of the model's forward pass in "
                    "transformers: input_ids, int64 [batch, sequence], and optional inputs "
                    "(attention_mask, token_type_ids, labels)");
   verb->add_option("--text-key", a->text_key,
-                   "with --file: the field of the JSON objects, or the Parquet column, that "
-                   "holds the text; default: text, or that of the run")
+                   "with --file: the field of the JSON objects, or the column, that holds the "
+                   "text; a number names a column of a .tsv file without names; default: text, or "
+                   "that of the run")
+      ->needs("--file");
+  verb->add_option("--text-pair-key", a->text_pair_key,
+                   "with --file and a model of labels: the field or column of the second text of "
+                   "pairs; default: text_pair, or that of the run")
       ->needs("--file");
   verb->add_option("--label-key", a->label_key,
                    "with --file and a model of labels: the field or column of the label; default: "

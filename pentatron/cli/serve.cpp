@@ -24,6 +24,7 @@
 #include "pentatron/cli/commands.h"
 #include "pentatron/cli/loaded_model.h"
 #include "pentatron/cli/ranks.h"
+#include "pentatron/cli/writing.h"
 #include "pentatron/data/tokenizer/chat_template.h"
 #include "pentatron/data/tokenizer/open.h"
 
@@ -149,21 +150,6 @@ struct NamedAdapters {
   std::vector<checkpoint::Adapter> adapters;
 };
 
-/// What an adapter has that rows of a pass cannot take one by one.
-void check_variant(const std::string& text, const checkpoint::Adapter& adapter) {
-  const auto refuse = [&](const std::string& what) {
-    raise<ConfigError>("--adapter {} {}, which cannot be served beside its base\n  try: pentatron "
-                       "convert with --adapter, and serve the result",
-                       text, what);
-  };
-  if (adapter.settings.type == checkpoint::AdapterType::kDora) refuse("is of type dora");
-  for (const checkpoint::AdaptedModule& one : adapter.modules) {
-    if (one.module.experts > 0) refuse("changes experts (" + one.module.own + ")");
-    if (one.module.own.ends_with(".kv_b")) // latents are read in a form without this product
-      refuse("changes the products of latents (" + one.module.own + ")");
-  }
-}
-
 NamedAdapters read_adapters(const ServeArguments& arguments, checkpoint::ModelSource& base,
                             const std::string& base_name) {
   NamedAdapters all{.names = {base_name}};
@@ -181,7 +167,7 @@ NamedAdapters read_adapters(const ServeArguments& arguments, checkpoint::ModelSo
     all.adapters.push_back(naming(
         "--adapter ", folder, [&] { return checkpoint::read_adapter(folder, base); },
         "--adapter NAME=DIR with the folder of an adapter"));
-    check_variant(text, all.adapters.back());
+    checkpoint::divide_by_row_norms(all.adapters.back(), base);
   }
   return all;
 }
@@ -241,6 +227,7 @@ void add_limit_options(CLI::App& verb, ServeArguments& arguments) {
                   "at most what a quarter of the free memory holds")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
       ->capture_default_str();
+  add_cache_option(verb, options.fp8_cache);
   verb.add_flag("--no-prefix-sharing", arguments.no_sharing,
                 "read every prompt completely, also if it begins like an earlier one");
   count("--max-queue", options.scheduler.queue, 1 << 20,

@@ -36,6 +36,16 @@ void add_writing_options(CLI::App& verb, WritingOptions& writing) {
                   "stop when this string is generated; repeat the option for several strings")
       ->allow_extra_args(false);
   verb.add_option("--seed", options.seed, "random seed for sampling")->capture_default_str();
+  add_cache_option(verb, options.fp8_cache);
+}
+
+void add_cache_option(CLI::App& verb, bool& fp8_cache) {
+  verb.add_option_function<std::string>(
+          "--kv-cache-dtype", [&](const std::string& type) { fp8_cache = type == "fp8"; },
+          "type of the keys and values that are kept of earlier tokens; auto: that of the model; "
+          "fp8: a byte each (e4m3), with a scale for each head of each token")
+      ->check(CLI::IsMember({"auto", "fp8"}))
+      ->default_str("auto");
 }
 
 void show(const std::string& text) {

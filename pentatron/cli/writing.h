@@ -1,4 +1,5 @@
-/// What generate and chat have in common: options of sampling, and text on the terminal.
+/// What generate, chat and serve have in common: options of sampling and of what is kept, and text
+/// on the terminal.
 #pragma once
 
 #include <string>
@@ -20,6 +21,9 @@ struct WritingOptions {
   std::vector<std::string> stops; ///< strings
 };
 void add_writing_options(CLI::App& verb, WritingOptions& writing);
+
+/// --kv-cache-dtype.
+void add_cache_option(CLI::App& verb, bool& fp8_cache);
 
 /// Prints text of a model at once, harmless for a terminal.
 void show(const std::string& text);

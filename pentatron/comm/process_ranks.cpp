@@ -1,6 +1,7 @@
 #include "pentatron/comm/process_ranks.h"
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/host_name.h"
 #include "pentatron/base/text.h"
 #include "pentatron/comm/collectives.h"
 #include "pentatron/comm/control/client.h"
@@ -12,7 +13,6 @@
 
 #include <ATen/ops/zeros.h>
 
-#include <array>
 #include <cstring>
 #include <unistd.h>
 
@@ -21,12 +21,6 @@ namespace pentatron::comm {
 namespace {
 
 using control::Verdict;
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0) return "127.0.0.1";
-  return name.data();
-}
 
 /// The monitor of a run that no supervisor watches.
 std::unique_ptr<control::Server> start_monitor(const Launch& launch, const DistConfig& dist) {

@@ -162,8 +162,9 @@ struct DatasetConfig {
                       "of a machine; empty: each process computes it at startup")
             .on_resume(config::OnResume::kIgnored),
         config::field("text_key", &C::text_key,
-                      "key of the text in each JSON object, or name of the text column of Parquet "
-                      "files")
+                      "key of the text, or of the list of token ids, in each JSON object, or name "
+                      "of the column in Parquet and .tsv files; a number is a column of .tsv files "
+                      "that have no line with names")
             .not_empty(),
         config::field("text_pair_key", &C::text_pair_key,
                       "type=classification: key or column of the second text of a sample; objects "

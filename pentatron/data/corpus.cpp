@@ -70,6 +70,12 @@ class TokenSink final : public DocumentSink {
     }
   }
 
+  void ids(std::span<const int32_t> tokens) override {
+    if (stop_.load(std::memory_order_relaxed)) throw Stopped{};
+    scratch_.assign(tokens.begin(), tokens.end());
+    tokens_.append(scratch_);
+  }
+
   void end_document() override {
     if (sentence_begins_ != nullptr) {
       encode_sentences();
@@ -165,7 +171,9 @@ void Corpus::read_file(State& state, size_t index) {
   TokenSink sink(*state.tokenizer, state.stop, out.tokens, out.document_begins,
                  state.cut == Cut::kSentences ? &out.sentence_begins : nullptr);
   read_documents(file,
-                 {.text_key = state.config.text_key, .max_line_bytes = state.config.max_line_bytes},
+                 {.text_key = state.config.text_key,
+                  .max_line_bytes = state.config.max_line_bytes,
+                  .vocab_size = state.cut == Cut::kSentences ? 0 : state.tokenizer->vocab_size()},
                  sink, out.report);
   out.tokens.shrink_to_fit();
 }

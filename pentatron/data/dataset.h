@@ -202,6 +202,13 @@ struct DatasetContext {
   /// other work.
   std::shared_ptr<const Corpus> corpus = {};
   bool writes_nothing = false; ///< to dataset.data_cache_path, which is only read
+
+  /// What a decoder's tokens begin with, of the first field that says it.
+  std::optional<int64_t> start_token() const {
+    for (const BatchField& field : fields)
+      if (field.start_token) return field.start_token;
+    return std::nullopt;
+  }
 };
 
 /// Opens what `config` names and waits until it is read. Throws DataError or ConfigError as

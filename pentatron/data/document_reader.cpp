@@ -175,20 +175,28 @@ void read_documents(const InputFile& file, const ReadOptions& options, DocumentS
     }
     return;
   }
-  std::string text;
+  TextOrIds document;
+  const auto read = [&](std::string_view record) {
+    return options.vocab_size > 0
+               ? read_text_or_ids(record, options.text_key, options.vocab_size, document)
+               : read_text(record, options.text_key, document.text);
+  };
   read_records(
       file, {.keys = {std::string(options.text_key)}, .max_line_bytes = options.max_line_bytes},
       report, [&](std::string_view record, const RecordPlace& place) {
-        if (std::optional<NoText> none = read_text(record, options.text_key, text))
+        if (std::optional<NoText> none = read(record))
           return report.bad(none->kind, place.input(std::move(none->reason), std::move(none->key)));
-        if (text.empty()) {
+        if (document.text.empty() && document.ids.empty()) {
           ++report.empty_documents;
           return;
         }
-        sink.text(text);
+        if (document.is_ids)
+          sink.ids(document.ids);
+        else
+          sink.text(document.text);
         sink.end_document();
         ++report.documents;
-        report.text_bytes += static_cast<int64_t>(text.size());
+        report.text_bytes += static_cast<int64_t>(document.text.size());
       });
 }
 

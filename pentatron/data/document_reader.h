@@ -1,7 +1,9 @@
 /// Turns one input file into documents of valid UTF-8, with bounded memory.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,12 +14,14 @@
 namespace pentatron::data {
 
 /// Takes documents as they are read. text() comes once or more, in pieces that end between
-/// characters; then end_document(), or drop_document() if the rest of the document turned out to be
-/// bad.
+/// characters, or ids() once; then end_document(), or drop_document() if the rest of the document
+/// turned out to be bad.
 class DocumentSink {
  public:
   virtual ~DocumentSink() = default;
   virtual void text(std::string_view piece) = 0;
+  /// Of ReadOptions::vocab_size.
+  virtual void ids(std::span<const int32_t> /*tokens*/) {}
   virtual void end_document() = 0;
   virtual void drop_document() = 0;
 };
@@ -25,6 +29,8 @@ class DocumentSink {
 struct ReadOptions {
   std::string_view text_key = "text";
   int64_t max_line_bytes = int64_t{256} << 20;
+  /// Records may have a list of token ids below it in place of a text; 0: texts alone.
+  int64_t vocab_size = 0;
 };
 
 /// Reads `file` into `sink`. A text file is one document without its byte order mark; of a JSON
@@ -48,7 +54,7 @@ struct RecordPlace {
 
 struct RecordOptions {
   std::vector<std::string> keys; ///< of texts that a record has
-  std::vector<std::string> more; ///< of other members, which may be numbers or missing
+  std::vector<std::string> more; ///< of other members, which may be anything or missing
   int64_t max_line_bytes = int64_t{256} << 20;
 };
 

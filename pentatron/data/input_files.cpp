@@ -10,6 +10,7 @@
 #include "pentatron/base/format.h"
 #include "pentatron/base/text.h"
 #include "pentatron/data/parquet_source.h"
+#include "pentatron/data/tsv_source.h"
 
 namespace pentatron::data {
 
@@ -22,6 +23,7 @@ std::optional<FileFormat> format_of(fs::path path) {
   if (compression_of(path) != Compression::kNone) path = path.stem();
   const std::string ending = path.extension().string();
   if (ending == ".jsonl" || ending == ".ndjson" || ending == ".json") return FileFormat::kJsonLines;
+  if (ending == ".tsv") return FileFormat::kTsv;
   if (ending == ".txt" || ending == ".text" || ending == ".md") return FileFormat::kText;
   return std::nullopt;
 }
@@ -87,7 +89,7 @@ InputFiles find_input_files(const std::vector<std::string>& paths, std::string_v
             "dataset.type=indexed dataset.path={}",
             given, name, name, name);
       raise<DataError>(
-          "{}{} does not exist\n  try: a .jsonl, .json, .parquet, .txt or .md file, or a "
+          "{}{} does not exist\n  try: a .jsonl, .json, .parquet, .tsv, .txt or .md file, or a "
           "folder that contains such files",
           given, name);
     }
@@ -102,7 +104,7 @@ InputFiles find_input_files(const std::vector<std::string>& paths, std::string_v
   if (found.files.empty()) {
     raise<DataError>(
         "{}{} contains no text files ({} of other kinds)\n  try: files that end in "
-        ".jsonl, .json, .txt or .md, optionally followed by .gz or .zst, or in .parquet",
+        ".jsonl, .json, .tsv, .txt or .md, optionally followed by .gz or .zst, or in .parquet",
         given, fmt::join(paths, ","), counted(found.ignored, "file"));
   }
   return found;
@@ -110,8 +112,12 @@ InputFiles find_input_files(const std::vector<std::string>& paths, std::string_v
 
 std::unique_ptr<ByteSource> open_input(const InputFile& file, const std::vector<std::string>& keys,
                                        const std::vector<std::string>& more) {
-  return file.format == FileFormat::kParquet ? open_parquet(file.path, keys, more)
-                                             : open_source(file.path);
+  if (file.format == FileFormat::kParquet) return open_parquet(file.path, keys, more);
+  if (file.format != FileFormat::kTsv) return open_source(file.path);
+  const auto is_number = [](const std::string& key) {
+    return !key.empty() && key.find_first_not_of("0123456789") == std::string::npos;
+  };
+  return open_tsv(open_source(file.path), keys.empty() || !std::ranges::all_of(keys, is_number));
 }
 
 std::vector<std::string> split_paths(const std::string& path) {

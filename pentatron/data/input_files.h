@@ -15,6 +15,7 @@ namespace pentatron::data {
 enum class FileFormat : uint8_t {
   kText,      ///< the whole file is one document
   kJsonLines, ///< JSON objects, one on each line or as the elements of an array, each a document
+  kTsv,       ///< lines of cells behind a line with their names, each a document
   kParquet    ///< rows with columns of text, each a document
 };
 
@@ -31,15 +32,16 @@ struct InputFiles {
 
 /// Every file of `paths` in the order given; a folder stands for the files below it, sorted by
 /// relative path, hidden ones and links to folders left out. `.jsonl`, `.ndjson` and `.json` are
-/// JSON lines, `.txt`, `.text` and `.md` text, each also with `.gz`, `.zst` or `.zstd` behind, and
-/// `.parquet` is Parquet; a file named directly may have any ending and is then text. Throws
-/// DataError if a path does not exist or is no file or folder, or if there is no file at all; its
-/// message names the paths as `option`, a key or a flag ("--input").
+/// JSON lines, `.tsv` tab-separated values, `.txt`, `.text` and `.md` text, each also with `.gz`,
+/// `.zst` or `.zstd` behind, and `.parquet` is Parquet; a file named directly may have any ending
+/// and is then text. Throws DataError if a path does not exist or is no file or folder, or if there
+/// is no file at all; its message names the paths as `option`, a key or a flag ("--input").
 InputFiles find_input_files(const std::vector<std::string>& paths,
                             std::string_view option = "dataset.path");
 
-/// The content of a file: text, or JSON objects that have at least `keys`, which are texts, and of
-/// `more` what they have, texts or numbers. Throws DataError.
+/// The content of a file: text, or JSON objects that have at least `keys`, which are texts or token
+/// ids, and of `more` what they have. A file of tab-separated values whose columns `keys` names by
+/// numbers ("4") has no line with names. Throws DataError.
 std::unique_ptr<ByteSource> open_input(const InputFile& file, const std::vector<std::string>& keys,
                                        const std::vector<std::string>& more = {});
 

@@ -1,5 +1,8 @@
 #include "pentatron/data/json_line.h"
 
+#include "pentatron/base/error.h"
+#include "pentatron/base/json.h"
+
 #include <algorithm>
 #include <cstring>
 
@@ -287,10 +290,8 @@ std::string malformed_text(std::string_view record) {
   return "is not a JSON object";
 }
 
-} // namespace
-
-std::optional<NoText> read_text(std::string_view record, std::string_view key, std::string& text) {
-  switch (extract_string(record, key, text)) {
+std::optional<NoText> reason_of(JsonField field, std::string_view record, std::string_view key) {
+  switch (field) {
   case JsonField::kMalformed:
     return NoText{BadInput::kBadJson, malformed_text(record)};
   case JsonField::kMissing: {
@@ -302,6 +303,40 @@ std::optional<NoText> read_text(std::string_view record, std::string_view key, s
     return NoText{BadInput::kMissingKey, fmt::format("has no string under the key \"{}\"", key)};
   case JsonField::kFound:
     break;
+  }
+  return std::nullopt;
+}
+
+} // namespace
+
+std::optional<NoText> read_text(std::string_view record, std::string_view key, std::string& text) {
+  return reason_of(extract_string(record, key, text), record, key);
+}
+
+std::optional<NoText> read_text_or_ids(std::string_view record, std::string_view key,
+                                       int64_t vocab_size, TextOrIds& document) {
+  document.ids.clear();
+  const JsonField field = extract_string(record, key, document.text);
+  document.is_ids = field == JsonField::kNotString;
+  if (!document.is_ids) return reason_of(field, record, key);
+  const auto none = [&](const std::string& what) {
+    return NoText{BadInput::kMissingKey, fmt::format("{} under the key \"{}\"", what, key)};
+  };
+  Json json;
+  try {
+    json = parse_json(record, "the object");
+  } catch (const DataError& error) {
+    return NoText{BadInput::kBadJson, fmt::format("cannot be read: {}", error.what())};
+  }
+  const Json& list = json[std::string(key)];
+  if (!list.is_array()) return none("has no string");
+  for (const Json& id : list) {
+    if (!id.is_number_integer()) return none("has neither a string nor a list of token ids");
+    const auto value = id.get<int64_t>();
+    if (value < 0 || value >= vocab_size)
+      return none(fmt::format("has the token id {}, outside the vocabulary of {},", dump_json(id),
+                              vocab_size));
+    document.ids.push_back(static_cast<int32_t>(value));
   }
   return std::nullopt;
 }

@@ -38,4 +38,14 @@ struct NoText {
 /// Puts the string of the member `key` into `text`, as extract_string, or says why there is none.
 std::optional<NoText> read_text(std::string_view record, std::string_view key, std::string& text);
 
+/// A document: a string, or the list of its token ids.
+struct TextOrIds {
+  std::string text;
+  std::vector<int32_t> ids;
+  bool is_ids = false;
+};
+/// The same for a string or a list of whole numbers in [0, vocab_size).
+std::optional<NoText> read_text_or_ids(std::string_view record, std::string_view key,
+                                       int64_t vocab_size, TextOrIds& document);
+
 } // namespace pentatron::data

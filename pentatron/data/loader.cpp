@@ -60,7 +60,8 @@ StepData make_step(const Dataset& dataset, const LoaderOptions& options, int64_t
           ids.begin(), ids.end(), [&](int64_t id) { return id >= *size; }, -1);
     Batch& batch = step.microbatches.emplace_back(make_batch(dataset, ids));
     add_shifted_fields(batch, options.shifted);
-    if (options.remove_padding) remove_padding(batch, options.token_multiple);
+    if (options.remove_padding)
+      remove_padding(batch, options.token_multiple, options.sample_multiple);
     for (const auto& [field, n] : batch.num_targets) step.num_targets[field] += n;
     for (const auto& [name, shape] : batch.streams) {
       StreamTotals& totals = step.totals[name];

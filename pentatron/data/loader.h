@@ -25,9 +25,9 @@ struct LoaderOptions {
   /// fill values, which are no targets.
   bool pad_last_batch = false;
   /// Microbatches come without the padding behind samples (remove_padding.h), with a multiple of
-  /// `token_multiple` tokens in each stream.
+  /// `token_multiple` tokens in each stream, and `sample_multiple` in each sample.
   bool remove_padding = false;
-  int64_t token_multiple = 1;
+  int64_t token_multiple = 1, sample_multiple = 1;
   std::vector<ShiftedField> shifted = {}; ///< that batches have in addition
   /// The global batch size of the step that begins after `consumed` samples, for a batch size that
   /// grows; a pure function. Replaces global_batch_size.

@@ -10,11 +10,11 @@
 
 namespace pentatron::data {
 
-/// Each row is one line with the text columns `columns` and, where the file has them, the columns
-/// `more`, of texts, numbers or truth values; a null leaves its key out. The file's name
-/// is not taken as an option or by a shell. Throws DataError while reading a file that is damaged;
-/// ConfigError if this build has no pentatron-parquet, with the command that makes it; Error for
-/// what else keeps that program from reading. `reader` stands in for it, for tests.
+/// Each row is one line with the columns `columns`, of texts or lists of integers, and, where the
+/// file has them, the columns `more`, of whatever JSON has; a null leaves its key out. The file's
+/// name is not taken as an option or by a shell. Throws DataError while reading a file that is
+/// damaged; ConfigError if this build has no pentatron-parquet, with the command that makes it;
+/// Error for what else keeps that program from reading. `reader` stands in for it, for tests.
 std::unique_ptr<ByteSource> open_parquet(const std::filesystem::path& file,
                                          const std::vector<std::string>& columns,
                                          const std::vector<std::string>& more = {},

@@ -16,7 +16,8 @@ bool is_target(const FieldValues& values, size_t i) {
 }
 
 /// How many tokens of each sample stay.
-std::vector<int64_t> lengths_left(const Batch& batch, const std::string& stream, int64_t multiple) {
+std::vector<int64_t> lengths_left(const Batch& batch, const std::string& stream, int64_t multiple,
+                                  int64_t of_sample) {
   const StreamShape& shape = batch.stream(stream);
   const int64_t s = shape.sequence_length;
   std::vector<int64_t> lengths;
@@ -30,6 +31,8 @@ std::vector<int64_t> lengths_left(const Batch& batch, const std::string& stream,
       while (end > length && !is_target(values, first + static_cast<size_t>(end - 1))) --end;
       length = end;
     }
+    if (of_sample > 1)
+      length = std::min(s, std::max<int64_t>(1, (length + of_sample - 1) / of_sample) * of_sample);
     lengths.push_back(length);
     sum += length;
   }
@@ -70,12 +73,12 @@ void cut_pieces(StreamShape& shape, const std::vector<int64_t>& lengths) {
 
 } // namespace
 
-void remove_padding(Batch& batch, int64_t multiple) {
+void remove_padding(Batch& batch, int64_t multiple, int64_t of_sample) {
   for (auto& [name, shape] : batch.streams) {
     if (shape.real.empty()) continue;
     const int64_t s = shape.sequence_length;
     PT_DCHECK(shape.tokens() == batch.batch_size * s);
-    const std::vector<int64_t> lengths = lengths_left(batch, name, multiple);
+    const std::vector<int64_t> lengths = lengths_left(batch, name, multiple, of_sample);
     shape.sample_starts = {0};
     for (const int64_t length : lengths)
       shape.sample_starts.push_back(shape.sample_starts.back() + length);

@@ -20,8 +20,8 @@ int64_t pages_of(int64_t tokens) {
 } // namespace
 
 BatchSession::BatchSession(parallelize::ModelView model, const Options& options)
-    : options_(options), session_(std::move(model), options.texts), tree_(kPageTokens),
-      places_(static_cast<size_t>(options.texts)) {
+    : options_(options), session_(std::move(model), options.texts, options.fp8_cache),
+      tree_(kPageTokens), places_(static_cast<size_t>(options.texts)) {
   options_.share = options_.share && !session_.has_sources();
 }
 

@@ -17,9 +17,10 @@ namespace pentatron::generate {
 class BatchSession {
  public:
   struct Options {
-    int64_t texts = 1; ///< open at the same time
-    int64_t pages = 1; ///< kept at most, of open and of closed texts
-    bool share = true; ///< pages between texts; never for a model with an encoder
+    int64_t texts = 1;      ///< open at the same time
+    int64_t pages = 1;      ///< kept at most, of open and of closed texts
+    bool share = true;      ///< pages between texts; never for a model with an encoder
+    bool fp8_cache = false; ///< see nn::KvCache
   };
   BatchSession(parallelize::ModelView model, const Options& options);
 

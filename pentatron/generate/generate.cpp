@@ -142,7 +142,7 @@ std::vector<Text> generate(parallelize::ModelView model,
                            const std::vector<std::vector<int64_t>>& prompts, const Options& options,
                            const OnToken& on_token) {
   check(options);
-  Session session(std::move(model), static_cast<int64_t>(prompts.size()));
+  Session session(std::move(model), static_cast<int64_t>(prompts.size()), options.fp8_cache);
   std::vector<Writing> writings(prompts.size());
   for (size_t i = 0; i < prompts.size(); ++i) {
     writings[i].number = i;

@@ -18,6 +18,7 @@ struct Options {
   uint64_t first_text = 0; ///< number of the first text, for the draws
   int64_t context = 0; ///< tokens of a text that the model sees at most; 0: its longest sequence
   std::vector<int64_t> stop_tokens; ///< any of them ends its text, as the text's last token
+  bool fp8_cache = false;           ///< see nn::KvCache
 };
 
 /// Throws ConfigError if an option is out of range.

@@ -109,12 +109,12 @@ Pass make_pass(const std::vector<Session::Input>& inputs, const nn::KvCache& cac
 
 } // namespace
 
-Session::Session(parallelize::ModelView model, int64_t texts)
+Session::Session(parallelize::ModelView model, int64_t texts, bool fp8_cache)
     : model_(std::move(model)),
       schedule_(pipeline::lower(pipeline::one_pass(model_.places.rank_of_stage))),
       runtime_(parallelize::chunks_of(model_.model), model_.store, model_.places.channels,
                parallelize::boundaries_of(model_.model, model_.places, model_.device)),
-      cache_(texts), tokens_(static_cast<size_t>(texts)) {}
+      cache_(texts, fp8_cache), tokens_(static_cast<size_t>(texts)) {}
 
 void Session::truncate(int64_t text, int64_t length) {
   cache_.truncate(text, length);

@@ -14,8 +14,8 @@ namespace pentatron::generate {
 /// outlive it.
 class Session {
  public:
-  /// `texts`: how many are kept side by side.
-  Session(parallelize::ModelView model, int64_t texts);
+  /// `texts`: how many are kept side by side; `fp8_cache`: see nn::KvCache.
+  Session(parallelize::ModelView model, int64_t texts, bool fp8_cache = false);
 
   struct Input {
     int64_t text = 0;

@@ -63,6 +63,7 @@ at::Tensor run_kernel(const AttentionOperands& x, const std::vector<Kept>& kept,
                                       .sequences = sequences,
                                       .q = {q.data_ptr(), q.stride(0), q.stride(1)},
                                       .out = {out.data_ptr(), out.stride(0), out.stride(1)},
+                                      .fp8 = page.scalar_type() == at::kByte,
                                       .kv_token_stride = page.stride(0),
                                       .kv_head_stride = page.stride(1),
                                       .page = page.size(0),
@@ -89,7 +90,9 @@ at::Tensor run_operators(const AttentionOperands& x, const std::vector<Kept>& ke
     if (document.count == 0) continue;
     const int64_t g = k_pages->front().size(1);
     const auto whole = [&, end = length](const std::vector<at::Tensor>& pages) { // [g, length, d]
-      return at::cat(pages).narrow(0, 0, end).transpose(0, 1);
+      at::Tensor all = at::cat(pages).narrow(0, 0, end);
+      if (all.scalar_type() == at::kByte) all = nn::from_fp8_rows(all, q.scalar_type());
+      return all.transpose(0, 1);
     };
     const at::Tensor rows = q.narrow(0, document.first, document.count)
                                 .unflatten(1, {g, n / g})
@@ -142,10 +145,15 @@ std::vector<Kept> kept_of(const KvCache& cache, const KvCache::Layer& pages, int
 
 } // namespace
 
-at::Tensor cached_attention(const AttentionOperands& x, const CoreAttentionOptions& options,
+at::Tensor cached_attention(const AttentionOperands& given, const CoreAttentionOptions& options,
                             const void* layer, const nn::ForwardContext& ctx) {
   KvCache& cache = *ctx.cache;
-  const KvCache::Layer& pages = cache.append(layer, x.k, x.v);
+  const KvCache::Layer& pages = cache.append(layer, given.k, given.v);
+  AttentionOperands x = given;
+  if (cache.fp8()) { // what is attended to does not depend on the pass that reads it
+    x.k = nn::from_fp8_rows(nn::to_fp8_rows(x.k), x.k.scalar_type());
+    x.v = nn::from_fp8_rows(nn::to_fp8_rows(x.v), x.v.scalar_type());
+  }
   if (cache.all_new()) return core_attention(x, ctx.layout->self_attention(), options, ctx).out;
   // Sequences that begin in this pass take the operator that they would take without the others,
   // so that their bits do not depend on these.

@@ -163,17 +163,28 @@ at::Tensor LatentAttention::attend_absorbed(const at::Tensor& q_flat,
   const int64_t n = local_heads_, p = sizes_.plain_size, d = sizes_.rotary_size,
                 e = sizes_.value_size, r = sizes_.rank, tokens = q_flat.size(0);
   const at::Tensor q = q_flat.unflatten(1, {n, p + d});
-  const at::Tensor weights = kv_b_.weight().dense_value().view({n, p + e, r});
+  const std::vector<nn::VariantRows> groups = nn::all_rows(ctx.variant_rows, tokens);
+  std::vector<at::Tensor> weights; // of each group
+  for (const nn::VariantRows& group : groups)
+    weights.push_back(kv_b_.weight_of(group.variant).view({n, p + e, r}));
   // Head after head, so that the result of a token does not depend on how many there are.
+  const auto of_heads = [&](const auto& product) {
+    for (size_t i = 0; i < groups.size(); ++i)
+      for (int64_t head = 0; head < n; ++head)
+        product(weights[i][head], [&](const at::Tensor& all) { // the group's rows of the head
+          return all.narrow(0, groups[i].begin, groups[i].size).select(1, head);
+        });
+  };
   const at::Tensor read = at::empty({tokens, n, r + d}, q.options());
-  for (int64_t head = 0; head < n; ++head)
-    nn::matmul_nn_into(read.select(1, head).narrow(1, 0, r), q.select(1, head).narrow(1, 0, p),
-                       weights[head].narrow(0, 0, p));
+  of_heads([&](const at::Tensor& weight, const auto& own) {
+    nn::matmul_nn_into(own(read).narrow(1, 0, r), own(q).narrow(1, 0, p), weight.narrow(0, 0, p));
+  });
   turn(read.narrow(2, r, d), rotary_part(q), ctx.layout->positions, false);
   const at::Tensor latent = attention_to_latents(read, kept, r, core_, ctx).unflatten(1, {n, r});
   const at::Tensor out = at::empty({tokens, n, e}, q.options());
-  for (int64_t head = 0; head < n; ++head)
-    nn::matmul_nt_into(out.select(1, head), latent.select(1, head), weights[head].narrow(0, p, e));
+  of_heads([&](const at::Tensor& weight, const auto& own) {
+    nn::matmul_nt_into(own(out), own(latent), weight.narrow(0, p, e));
+  });
   return out.flatten(1);
 }
 
@@ -213,7 +224,7 @@ at::Tensor LatentAttention::forward(const at::Tensor& x, const nn::ForwardContex
     const at::Tensor all = tp_.sequence ? comm::all_gather(own.latent, 0, tp_.group) : own.latent;
     const nn::KvCache::Layer& kept =
         ctx.cache->append(this, at::cat({all, own.key}, 1).unsqueeze(1), {});
-    if (!ctx.cache->all_new())
+    if (!ctx.cache->all_new() || ctx.cache->fp8()) // always from what is kept
       return proj_.forward(attend_absorbed(queries(source, ctx), kept, ctx), ctx);
   }
   if (ctx.layout->whole != nullptr && latents_travel(keys_, context_)) {

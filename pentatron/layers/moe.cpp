@@ -77,6 +77,8 @@ Moe::Moe(const nn::Scope& scope, const MoeOptions& o, parallel::TensorParallel t
   fc1_->linear = fc2_->linear = true;
   fc1_adapter_ = parallel::GroupedAdapter::make(here, *fc1_);
   fc2_adapter_ = parallel::GroupedAdapter::make(here, *fc2_);
+  fc1_variants_ = parallel::GroupedAdapter::make_variants(here, *fc1_);
+  fc2_variants_ = parallel::GroupedAdapter::make_variants(here, *fc2_);
   if (o.shared) shared_.emplace(scope / "shared", *o.shared, tp_);
   if (o.shared_gate)
     shared_gate_ =
@@ -123,12 +125,29 @@ parallel::Routed Moe::choose(const at::Tensor& own, const nn::ForwardContext& ct
   return choice;
 }
 
+at::Tensor Moe::variants_of(const parallel::Dispatch& dispatch,
+                            const nn::ForwardContext& ctx) const {
+  // All ranks read the same pass, so that they agree on whether there is an exchange.
+  const bool any = ctx.variant_rows != nullptr && !ctx.variant_rows->empty();
+  if (!any || (fc1_variants_.empty() && fc2_variants_.empty())) return {};
+  const at::Tensor own = at::zeros({ctx.layout->outer_tokens(), 1}, at::kFloat);
+  for (const nn::VariantRows& rows : *ctx.variant_rows)
+    own.narrow(0, rows.begin, rows.size).fill_(static_cast<double>(rows.variant));
+  const at::Tensor arrived =
+      dispatch.carry(parallel::own_part(own, tp_).contiguous().to(router_->value().device()));
+  return arrived.squeeze(1).to(at::kCPU, at::kLong);
+}
+
 at::Tensor Moe::of_experts(const parallel::Dispatch::Arrived& arrived,
-                           const std::vector<nn::RowRange>& ranges,
+                           const parallel::Dispatch& dispatch,
                            const nn::ForwardContext& ctx) const {
   const at::Tensor& probs = arrived.values;
+  const std::vector<nn::RowRange>& ranges = dispatch.ranges();
+  const at::Tensor variants = variants_of(dispatch, ctx);
   at::Tensor up = nn::grouped_linear(arrived.rows, ranges, *fc1_, fc1_bias_, {}, ctx);
   if (fc1_adapter_ != nullptr) up = fc1_adapter_->forward(arrived.rows, ranges, up, ctx);
+  if (variants.defined())
+    parallel::GroupedAdapter::add_variants(fc1_variants_, up, arrived.rows, ranges, variants, ctx);
   const auto activate = [this](const std::vector<at::Tensor>& in, const nn::ForwardContext&) {
     const bool twice = experts_.group.size() > 1 && planted("expert_weight_applied_twice");
     return std::vector<at::Tensor>{
@@ -141,6 +160,8 @@ at::Tensor Moe::of_experts(const parallel::Dispatch::Arrived& arrived,
       experts_.group.rank() % experts_.etp == 0 || planted("expert_bias_on_every_rank");
   const at::Tensor out =
       nn::grouped_linear(active, ranges, *fc2_, with_bias ? fc2_bias_ : nullptr, probs, ctx);
+  if (variants.defined())
+    parallel::GroupedAdapter::add_variants(fc2_variants_, out, active, ranges, variants, ctx);
   return fc2_adapter_ == nullptr ? out : fc2_adapter_->forward(active, ranges, out, ctx);
 }
 
@@ -176,7 +197,7 @@ at::Tensor Moe::of_all(const at::Tensor& x, const nn::ForwardContext& ctx) const
   // experts are computed. Sums are made in one order with and without it.
   at::Tensor shared;
   if (shared_ && experts_.overlap_shared) shared = of_shared(x, ctx);
-  const at::Tensor rows = of_experts(dispatch.arrive(sent), dispatch.ranges(), ctx);
+  const at::Tensor rows = of_experts(dispatch.arrive(sent), dispatch, ctx);
   at::Tensor y = dispatch.take_back(rows);
   if (up_ != nullptr) y = nn::linear(y, *up_, up_bias_, ctx);
   y = parallel::join_rows(y, x.size(0), tp_);

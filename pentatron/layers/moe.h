@@ -51,8 +51,9 @@ class Moe {
 
  private:
   at::Tensor of_experts(const parallel::Dispatch::Arrived& arrived,
-                        const std::vector<nn::RowRange>& ranges,
-                        const nn::ForwardContext& ctx) const;
+                        const parallel::Dispatch& dispatch, const nn::ForwardContext& ctx) const;
+  /// The variant of each row that has arrived [R] int64 on the CPU; undefined: none has one.
+  at::Tensor variants_of(const parallel::Dispatch& dispatch, const nn::ForwardContext& ctx) const;
   at::Tensor of_all(const at::Tensor& x, const nn::ForwardContext& ctx) const;
   at::Tensor of_shared(const at::Tensor& x, const nn::ForwardContext& ctx) const;
   /// Of this rank's tokens; a choice that is dropped has expert -1.
@@ -65,6 +66,7 @@ class Moe {
   nn::Param *router_, *router_bias_ = nullptr, *expert_bias_ = nullptr;
   nn::Param *fc1_, *fc1_bias_ = nullptr, *fc2_, *fc2_bias_ = nullptr;
   std::shared_ptr<const parallel::GroupedAdapter> fc1_adapter_, fc2_adapter_; ///< null: none
+  std::vector<std::shared_ptr<const parallel::GroupedAdapter>> fc1_variants_, fc2_variants_;
   nn::Param *down_ = nullptr, *down_bias_ = nullptr, *up_ = nullptr, *up_bias_ = nullptr;
   std::optional<Mlp> shared_;
   nn::Param* shared_gate_ = nullptr;

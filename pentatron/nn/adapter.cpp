@@ -8,6 +8,23 @@ std::string adapter_name(const std::string& weight, const std::string& what,
   return module + "." + what + (part.empty() ? "" : "." + part);
 }
 
+std::vector<VariantRows> all_rows(const std::vector<VariantRows>* variants, int64_t rows) {
+  std::vector<VariantRows> all;
+  int64_t end = 0;
+  const auto base_until = [&](int64_t begin) {
+    if (begin > end) all.push_back({.begin = end, .size = begin - end, .variant = 0});
+  };
+  if (variants != nullptr) {
+    for (const VariantRows& own : *variants) {
+      base_until(own.begin);
+      all.push_back(own);
+      end = own.begin + own.size;
+    }
+  }
+  base_until(rows);
+  return all;
+}
+
 std::string variant_suffix(size_t variant) {
   return "@" + std::to_string(variant);
 }

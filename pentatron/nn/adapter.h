@@ -40,6 +40,9 @@ struct AdapterPlan {
 struct VariantRows {
   int64_t begin = 0, size = 0, variant = 0;
 };
+/// The same with those in between, whose variant is 0: all `rows` of a pass. `variants` may be
+/// null.
+std::vector<VariantRows> all_rows(const std::vector<VariantRows>* variants, int64_t rows);
 /// What names of the parameters of variant i end with, so that they differ: "@1".
 std::string variant_suffix(size_t variant);
 

@@ -7,10 +7,14 @@
 #include <ATen/ATen.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/kernels/quantize/formats.h"
+#include "pentatron/kernels/quantize/fp8_rows.h"
+#include "pentatron/nn/ops/kernel_args.h"
 
 namespace pentatron::nn {
 
-KvCache::KvCache(int64_t sequences) : lengths_(static_cast<size_t>(sequences), 0) {}
+KvCache::KvCache(int64_t sequences, bool fp8)
+    : fp8_(fp8), lengths_(static_cast<size_t>(sequences), 0) {}
 
 void KvCache::truncate(int64_t sequence, int64_t length) {
   int64_t& now = lengths_[static_cast<size_t>(sequence)];
@@ -37,6 +41,10 @@ bool KvCache::all_new() const {
 
 const KvCache::Layer& KvCache::append(const void* key, const at::Tensor& k_tgd,
                                       const at::Tensor& v_tgd) {
+  const auto kept_as = [&](const at::Tensor& x) {
+    return fp8_ && x.defined() ? to_fp8_rows(x) : x;
+  };
+  const at::Tensor k = kept_as(k_tgd), v = kept_as(v_tgd);
   Layer& layer = layers_.try_emplace(key, lengths_.size()).first->second;
   const auto keep = [&](std::vector<at::Tensor>& pages, const Document& document,
                         const at::Tensor& added) {
@@ -56,8 +64,8 @@ const KvCache::Layer& KvCache::append(const void* key, const at::Tensor& k_tgd,
   for (const Document& document : documents_) {
     if (document.sequence < 0) continue;
     Pages& kept = layer[static_cast<size_t>(document.sequence)];
-    keep(kept.k, document, k_tgd);
-    if (v_tgd.defined()) keep(kept.v, document, v_tgd);
+    keep(kept.k, document, k);
+    if (v.defined()) keep(kept.v, document, v);
   }
   return layer;
 }
@@ -131,6 +139,44 @@ int64_t KvCache::bytes() const {
     for (const Memory& memory : memories)
       if (memory.k.defined()) sum += memory.k.nbytes() + memory.v.nbytes();
   return static_cast<int64_t>(sum);
+}
+
+at::Tensor to_fp8_rows(const at::Tensor& x) {
+  std::vector<int64_t> sizes = x.sizes().vec();
+  sizes.back() += kernels::kFp8ScaleBytes;
+  if (!x.is_cpu()) { // the same steps
+    const at::Tensor numbers = x.to(at::kFloat);
+    const at::Tensor share = numbers.abs().amax({-1}, true) / kernels::kE4M3.largest;
+    const at::Tensor scale = at::where(share == 0, 1, share);
+    return at::cat({(numbers / scale)
+                        .clamp(-kernels::kE4M3.largest, kernels::kE4M3.largest)
+                        .to(at::kFloat8_e4m3fn)
+                        .view(at::kByte),
+                    scale.view(at::kByte)},
+                   -1);
+  }
+  const at::Tensor packed = x.contiguous();
+  const at::Tensor bytes = at::empty(sizes, x.options().dtype(at::kByte));
+  kernels::to_fp8_rows(kernel_dtype(x.scalar_type()), x.numel() / x.size(-1), x.size(-1),
+                       packed.const_data_ptr(), bytes.data_ptr<uint8_t>());
+  return bytes;
+}
+
+at::Tensor from_fp8_rows(const at::Tensor& bytes, at::ScalarType dtype) {
+  const int64_t cols = bytes.size(-1) - kernels::kFp8ScaleBytes;
+  if (!bytes.is_cpu()) {
+    const at::Tensor scale =
+        bytes.narrow(-1, cols, kernels::kFp8ScaleBytes).contiguous().view(at::kFloat);
+    return (bytes.narrow(-1, 0, cols).contiguous().view(at::kFloat8_e4m3fn).to(at::kFloat) * scale)
+        .to(dtype);
+  }
+  const at::Tensor packed = bytes.contiguous();
+  std::vector<int64_t> sizes = bytes.sizes().vec();
+  sizes.back() = cols;
+  const at::Tensor x = at::empty(sizes, bytes.options().dtype(dtype));
+  kernels::from_fp8_rows(kernel_dtype(dtype), x.numel() / cols, cols,
+                         packed.const_data_ptr<uint8_t>(), x.data_ptr());
+  return x;
 }
 
 } // namespace pentatron::nn

@@ -17,7 +17,9 @@ class KvCache {
  public:
   static constexpr int64_t kPage = 64; ///< tokens
 
-  explicit KvCache(int64_t sequences);
+  /// fp8: pages keep keys and values in a byte a number, as kernels/quantize/fp8_rows.h; memories
+  /// of cross-attention stay as they are.
+  explicit KvCache(int64_t sequences, bool fp8 = false);
 
   int64_t sequences() const { return static_cast<int64_t>(lengths_.size()); }
   /// Tokens of a sequence that the model has seen.
@@ -39,13 +41,15 @@ class KvCache {
 
   /// Of one sequence in one layer.
   struct Pages {
-    std::vector<at::Tensor> k, v; ///< [kPage, g, d] each; no v where the keys hold the values
+    /// [kPage, g, d] each, in FP8 bytes [kPage, g, d + 4]; no v where the keys hold the values.
+    std::vector<at::Tensor> k, v;
   };
   /// By sequence. `layer` is any address that stands for a layer.
   using Layer = std::vector<Pages>;
   /// Adds the new tokens' keys and values [T, g, d] of a layer, and returns all. `v_tgd` may be
   /// undefined.
   const Layer& append(const void* layer, const at::Tensor& k_tgd, const at::Tensor& v_tgd);
+  bool fp8() const { return fp8_; }
   void end();
 
   /// What kPage tokens left in all layers, in an order that is the same for all blocks. Whoever
@@ -72,10 +76,15 @@ class KvCache {
   int64_t bytes() const;
 
  private:
+  bool fp8_;
   std::vector<int64_t> lengths_;
   std::vector<Document> documents_, sources_;
   std::map<const void*, Layer> layers_;
   std::map<const void*, std::vector<Memory>> memories_;
 };
+
+/// x [.., d] as bytes [.., d + 4], and back (kernels/quantize/fp8_rows.h), on any device.
+at::Tensor to_fp8_rows(const at::Tensor& x);
+at::Tensor from_fp8_rows(const at::Tensor& bytes, at::ScalarType dtype);
 
 } // namespace pentatron::nn

@@ -50,7 +50,7 @@ void touch_pages(const nn::KvCache::Block& block, int64_t pages) {
 /// calls of everything; these take longer than later ones.
 int64_t make_cache(const parallelize::ModelView& model, const ServeOptions& options,
                    const comm::Group& world) {
-  Session session(model, 1);
+  Session session(model, 1, options.fp8_cache);
   const std::vector<int64_t> source = {0};
   const std::vector<int64_t> tokens(
       static_cast<size_t>(std::min(Session::kPage, options.service.context)),
@@ -125,9 +125,12 @@ void serve(parallelize::ModelView model, const ServeOptions& options,
            const data::Tokenizer& tokenizer, const data::tokenizer::ChatTemplate* chat,
            const comm::Group& world) {
   const int64_t pages = make_cache(model, options, world);
-  RankedSession session(
-      std::move(model),
-      {.texts = options.scheduler.texts, .pages = pages, .share = options.share_prefixes}, world);
+  RankedSession session(std::move(model),
+                        {.texts = options.scheduler.texts,
+                         .pages = pages,
+                         .share = options.share_prefixes,
+                         .fp8_cache = options.fp8_cache},
+                        world);
   if (world.rank() == 0)
     serve_on_first_rank(session, options, tokenizer, chat);
   else

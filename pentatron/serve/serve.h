@@ -20,6 +20,7 @@ struct ServeOptions {
   http::ServerOptions http;
   int64_t cache_tokens = 0; ///< kept of all texts at most; 0: choose_cache_tokens()
   bool share_prefixes = true;
+  bool fp8_cache = false; ///< see nn::KvCache
   /// Called on rank 0 when requests are accepted, with the server's port.
   std::function<void(uint16_t port)> listening;
   std::function<bool()> asked_to_stop; ///< of rank 0

@@ -114,25 +114,30 @@ void check_padding(const Config& config, config::Violations& violations) {
   using data::DatasetType;
   const DatasetType type = config.dataset.type;
   const bool pads = type == DatasetType::kBert || type == DatasetType::kT5 ||
-                    type == DatasetType::kClassification || type == DatasetType::kBatches;
+                    type == DatasetType::kClassification || type == DatasetType::kBatches ||
+                    type == DatasetType::kSft;
   if (!config.train.remove_padding) return;
-  if (config.parallel.context_parallel_size > 1)
+  if (config.model.num_moe_experts && pads &&
+      type != DatasetType::kSft) // a rank whose samples are all padding would not meet the others
+    return violations.add("train.remove_padding",
+                          fmt::format("train.remove_padding=true does not support models with "
+                                      "experts and dataset.type={} yet",
+                                      config::to_string(type)),
+                          "train.remove_padding=false");
+  const parallelize::ParallelConfig& parallel = config.parallel;
+  const int64_t cp = parallel.context_parallel_size, tp = parallel.tensor_model_parallel_size;
+  // Each sample keeps a multiple of these tokens, so that all ranks have equally many.
+  if (const int64_t each = 2 * cp * tp;
+      pads && cp > 1 && parallel.sequence_parallel && config.train.seq_length % each != 0)
     return violations.add(
-        "train.remove_padding",
-        fmt::format("train.remove_padding=true does not support parallel.context_parallel_size={}",
-                    config.parallel.context_parallel_size),
-        "train.remove_padding=false");
-  if (config.model.num_moe_experts &&
-      pads) // a rank whose samples are all padding would not meet the others
-    return violations.add("train.remove_padding",
-                          "train.remove_padding=true does not support models with experts yet",
-                          "train.remove_padding=false");
+        "train.seq_length",
+        fmt::format(
+            "train.seq_length={} is no multiple of {}, which train.remove_padding=true needs "
+            "with parallel.context_parallel_size={}, "
+            "parallel.tensor_model_parallel_size={} and parallel.sequence_parallel=true",
+            config.train.seq_length, each, cp, tp),
+        fmt::format("train.seq_length={}", (config.train.seq_length + each - 1) / each * each));
   if (pads) return;
-  if (type == DatasetType::kSft)
-    return violations.add("train.remove_padding",
-                          "train.remove_padding=true is not supported with dataset.type=sft, where "
-                          "dataset.pack fills samples",
-                          "train.remove_padding=false");
   violations.add("train.remove_padding",
                  fmt::format("train.remove_padding=true has no effect on dataset.type={}, whose "
                              "samples have no padding",

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cstdlib>
 #include <new>
+#include <optional>
 #include <vector>
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/text.h"
 #include "pentatron/comm/gather_text.h"
@@ -60,14 +62,21 @@ std::string measured_memory(const Config& config, const comm::Group& world) {
       peaks.push_back(std::strtod(std::string(word).c_str(), nullptr));
     if (peaks.back() > most.back()) most = peaks;
   }
-  const RankMemory plan = plan_memory(config, world.size()).rank;
+  std::optional<RankMemory> plan;
+  std::string estimated;
+  try { // a run that has begun goes on without an estimate
+    plan = plan_memory(config, world.size()).rank;
+    estimated = fmt::format(" (estimated {})", format_bytes(plan->total()));
+  } catch (const Error& error) {
+    estimated = fmt::format(" (no estimate: {})", error.what());
+  }
   std::vector<std::string> parts;
-  for (const PartOfMemory& part : parts_of_memory(plan, most))
+  for (const PartOfMemory& part : parts_of_memory(plan.value_or(RankMemory{}), most))
     if (part.bytes >= 1 << 20 || part.planned >= 1 << 20)
-      parts.push_back(fmt::format("{} {} ({})", part.name, format_bytes(part.bytes),
-                                  format_bytes(part.planned)));
-  return fmt::format("memory peak  {} a rank at most (estimated {}){}{}", format_bytes(most.back()),
-                     format_bytes(plan.total()), parts.empty() ? "" : ": ", fmt::join(parts, ", "));
+      parts.push_back(fmt::format("{} {}{}", part.name, format_bytes(part.bytes),
+                                  plan ? fmt::format(" ({})", format_bytes(part.planned)) : ""));
+  return fmt::format("memory peak  {} a rank at most{}{}{}", format_bytes(most.back()), estimated,
+                     parts.empty() ? "" : ": ", fmt::join(parts, ", "));
 }
 
 bool is_out_of_memory(const std::exception& error) {

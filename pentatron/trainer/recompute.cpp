@@ -1,7 +1,6 @@
 #include "pentatron/trainer/recompute.h"
 
 #include <algorithm>
-#include <array>
 #include <set>
 #include <string_view>
 #include <vector>
@@ -13,6 +12,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
+#include "pentatron/base/host_name.h"
 #include "pentatron/comm/gather_text.h"
 #include "pentatron/config/config.h"
 #include "pentatron/trainer/runtime.h"
@@ -120,21 +120,19 @@ std::string choose_recomputation(Config& config, int world_size, const LocalRank
 
 Config with_recomputation(Config config, const comm::Group& world) {
   if (config.train.recompute != Recompute::kAuto) return config;
-  std::array<char, 256> host{};
-  ::gethostname(host.data(), host.size() - 1);
-  const std::string machine = host.data();
-  const std::vector<std::string> machines = comm::gather_text(machine, world),
-                                 processes = comm::gather_text(
-                                     fmt::format("{} {}", machine, ::getpid()), world);
+  const std::string machine = host_name() + " ";
+  const std::vector<std::string> processes =
+      comm::gather_text(machine + std::to_string(::getpid()), world);
   std::string chosen;
   if (world.rank() == 0) {
-    std::set<std::string> here;
-    for (size_t rank = 0; rank < machines.size(); ++rank)
-      if (machines[rank] == machine) here.insert(processes[rank]);
-    choose_recomputation(config, world.size(),
-                         {.ranks = static_cast<int>(std::ranges::count(machines, machine)),
-                          .processes = static_cast<int>(here.size())},
-                         free_bytes_of(config.device));
+    std::multiset<std::string> here;
+    for (const std::string& process : processes)
+      if (process.starts_with(machine)) here.insert(process);
+    const std::set<std::string> once(here.begin(), here.end());
+    choose_recomputation(
+        config, world.size(),
+        {.ranks = static_cast<int>(here.size()), .processes = static_cast<int>(once.size())},
+        free_bytes_of(config.device));
     chosen = config::to_yaml(config);
   }
   chosen = comm::broadcast_text(chosen, 0, world);

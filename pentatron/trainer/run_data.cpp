@@ -52,6 +52,8 @@ RunData open_run_data(const Config& config, bool writes_nothing) {
 data::LoaderOptions loader_options(const Config& config, const comm::Group& dp,
                                    const models::ModelSpec& spec, int64_t consumed) {
   const parallelize::ParallelConfig& parallel = config.parallel;
+  const int64_t tensor_ranks = parallel.sequence_parallel ? parallel.tensor_model_parallel_size : 1;
+  const int64_t cp = parallel.context_parallel_size;
   return {.global_batch_size = config.train.global_batch_size,
           .micro_batch_size = config.train.micro_batch_size,
           .rank = dp.rank(),
@@ -59,7 +61,9 @@ data::LoaderOptions loader_options(const Config& config, const comm::Group& dp,
           .consumed_samples = consumed,
           .prefetch = config.dataset.prefetch,
           .remove_padding = config.train.remove_padding,
-          .token_multiple = parallel.sequence_parallel ? parallel.tensor_model_parallel_size : 1,
+          .token_multiple = tensor_ranks,
+          // Context ranks cut each sample into two chunks for each of them.
+          .sample_multiple = cp > 1 ? 2 * cp * tensor_ranks : 1,
           .shifted = spec.shifted_fields,
           .global_batch_size_at = [schedule = batch_schedule(config.train)](int64_t samples) {
             return schedule.at_samples(samples);

@@ -1,12 +1,12 @@
 #include "pentatron/trainer/run_summary.h"
 
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <unistd.h>
 
 #include <fmt/format.h>
 
+#include "pentatron/base/host_name.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/sha256.h"
 
@@ -86,10 +86,8 @@ std::string earlier_run_id(const std::filesystem::path& file) {
 }
 
 std::string new_run_id() {
-  std::array<char, 256> host{};
-  ::gethostname(host.data(), host.size() - 1);
   const auto now = std::chrono::system_clock::now().time_since_epoch().count();
-  return sha256(fmt::format("{} {} {}", host.data(), ::getpid(), now)).substr(0, 8);
+  return sha256(fmt::format("{} {} {}", host_name(), ::getpid(), now)).substr(0, 8);
 }
 
 } // namespace pentatron::trainer

@@ -187,6 +187,27 @@ TEST_F(Labelled, FilesAreScoredByTheNamesOfTheModel) {
   EXPECT_NEAR(exported["loss"].get<double>(), sad["loss"].get<double>(), 1e-5);
 }
 
+TEST_F(Labelled, FilesOfGlueAreScoredAsTheyAre) {
+  const auto scores = [&](const std::string& name, const std::string& content,
+                          const std::string& options) {
+    std::ofstream(folder / name) << content;
+    return parse_json(run("evaluate ck --file " + name + " " + options + " 2>/dev/null"), name);
+  };
+  const Json pairs = scores("a.jsonl",
+                            R"({"text": "text 3", "text_pair": "\"b", "mood": "sad"})"
+                            "\n"
+                            R"({"text": "text 4", "text_pair": "c", "mood": "glad"})"
+                            "\n",
+                            "");
+  EXPECT_EQ(pairs["samples"], 2);
+  EXPECT_EQ(pairs,
+            scores("mrpc.tsv",
+                   "Quality\t#1 ID\t#1 String\t#2 String\n1\t7\ttext 3\t\"b\n0\t8\ttext 4\tc\n",
+                   "--text-key '#1 String' --text-pair-key '#2 String' --label-key Quality"));
+  EXPECT_EQ(scores("b.jsonl", R"({"text": "text 3", "mood": "sad"})", ""),
+            scores("cola.tsv", "gj04\tsad\t*\ttext 3\n", "--text-key 4 --label-key 2"));
+}
+
 TEST_F(Labelled, ErrorsNameTheOptionsOfEvaluate) {
   EXPECT_THAT(run("evaluate ck --file none.jsonl 2>&1", 1),
               HasSubstr("--file none.jsonl does not exist"));

@@ -24,10 +24,12 @@ inline void add_letter_tokenizer(const std::filesystem::path& model) {
               {"added_tokens", Json::array({{{"id", 94}, {"content", "<e>"}, {"special", true}}})}};
 }
 
-/// Writes a Hugging Face folder with random weights and a tokenizer of letters.
-inline void make_letter_model(const std::filesystem::path& model) {
+/// Writes a Hugging Face folder with random weights and a tokenizer of letters. `family`: a folder
+/// of tests/data/hf_tiny.
+inline void make_letter_model(const std::filesystem::path& model,
+                              const std::string& family = "llama") {
   namespace fs = std::filesystem;
-  fs::copy(fs::path(PENTATRON_TEST_DATA) / "hf_tiny/llama", model);
+  fs::copy(fs::path(PENTATRON_TEST_DATA) / "hf_tiny" / family, model);
   add_letter_tokenizer(model);
 }
 

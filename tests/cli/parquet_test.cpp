@@ -69,7 +69,8 @@ TEST_F(Parquet, RowsAreDocumentsLikeLines) {
 }
 
 TEST_F(Parquet, TrainsOnFilesAndFolders) {
-  for (const char* other : {"in/cut.parquet", "in/labelled.parquet"}) fs::remove(folder / other);
+  for (const char* other : {"in/cut.parquet", "in/labelled.parquet", "in/chats.parquet"})
+    fs::remove(folder / other);
   std::ofstream(folder / "lines.jsonl") << lines(40) << lines(500);
   const std::string tiny =
       "train model.num_layers=1 model.hidden_size=32 model.num_attention_heads=2 "
@@ -95,12 +96,13 @@ TEST_F(Parquet, TrainsOnFilesAndFolders) {
 
 TEST_F(Parquet, OtherColumnsMayBeNumbersOrMissing) {
   const std::string lines =
-      R"({"text": "one", "flag": true, "score": 0.1, "label": 2, "wide": 1099511627776, )"
+      R"({"text": "one", "flag": true, "score": 0.1, "label": 2, "list": [1], "wide": 1099511627776, )"
       R"("single": 0.5, "text_pair": "a"})"
       "\n"
-      R"({"text": "two", "flag": false, "score": -2, "label": 0, "wide": -1, "single": 1})"
+      R"({"text": "two", "flag": false, "score": -2, "label": 0, "list": [2], "wide": -1, )"
+      R"("single": 1})"
       "\n"
-      R"({"text": "three", "score": 1e-7, "wide": 0, "single": 3, "text_pair": "c"})"
+      R"({"text": "three", "score": 1e-7, "list": [3], "wide": 0, "single": 3, "text_pair": "c"})"
       "\n";
   const std::string reader = fs::path(PENTATRON_PROGRAM).parent_path() / "pentatron-parquet";
   const std::string command = "'" + reader + "' '" + (folder / "in/labelled.parquet").string() +
@@ -108,6 +110,34 @@ TEST_F(Parquet, OtherColumnsMayBeNumbersOrMissing) {
                               (folder / "rows").string() + "'";
   ASSERT_EQ(std::system(command.c_str()), 0);
   EXPECT_EQ(content_of(folder / "rows"), lines);
+}
+
+TEST_F(Parquet, ListsAndStructsAreConversationsAndTokens) {
+  std::ofstream(folder / "chats.jsonl")
+      << R"({"messages": [{"role": "user", "content": "Hi \"you\"", "seen": true}, )"
+      << R"({"role": "assistant", "content": "Yes\n"}], "tools": [{"name": "f", "sizes": [[1], [2, 3]]}], )"
+      << R"("ids": [72, 105], "scores": {"a": 0.5}})"
+      << "\n"
+      << R"({"messages": [{"role": "user", "content": "\u00e9"}, )"
+      << R"({"role": "assistant", "content": "No", "seen": false}], "ids": []})"
+      << "\n";
+  const std::string reader = fs::path(PENTATRON_PROGRAM).parent_path() / "pentatron-parquet";
+  const std::string command = "'" + reader + "' '" + (folder / "in/chats.parquet").string() +
+                              "' --more messages tools ids scores > '" +
+                              (folder / "rows").string() + "'";
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  std::ifstream rows(folder / "rows"), lines(folder / "chats.jsonl");
+  for (std::string row, line; std::getline(lines, line);) {
+    ASSERT_TRUE(std::getline(rows, row));
+    EXPECT_EQ(parse_json(row, "row"), parse_json(line, "line"));
+  }
+  const auto samples = [&](const std::string& file) {
+    return call("inspect samples --tokenizer bytes --index 0,1 --sequence-length 64 --sft " + file);
+  };
+  EXPECT_EQ(samples("in/chats.parquet"), samples("chats.jsonl"));
+  preprocess("--input in/chats.parquet --json-keys ids --output a");
+  preprocess("--input chats.jsonl --json-keys ids --output b");
+  EXPECT_TRUE(both("a_ids_document") == both("b_ids_document"));
 }
 
 TEST_F(Parquet, ErrorsNameColumnsAndDamage) {

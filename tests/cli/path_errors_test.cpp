@@ -194,10 +194,10 @@ TEST_F(PathErrors, AreTriedForEveryKeyThatNamesAFile) {
 
 TEST_F(PathErrors, AreTriedForEveryOptionThatTakesAFile) {
   const std::set<std::string> texts = {
-      "--text",   "--text-key",  "--label-key",      "--prompt", "--stop",
-      "--system", "--json-keys", "--pattern",        "--split",  "--title",
-      "--format", "--dtype",     "--max-shard-size", "--tasks",  "--name",
-      "--listen", "--max-body",  "--token-file"}; // serving_test
+      "--text",   "--text-key",  "--label-key",      "--prompt",       "--stop",
+      "--system", "--json-keys", "--pattern",        "--split",        "--title",
+      "--format", "--dtype",     "--max-shard-size", "--tasks",        "--name",
+      "--listen", "--max-body",  "--token-file",     "--text-pair-key"}; // serving_test
   const Json table = parse_json(run("config commands"), "table");
   for (const Json& command : table["commands"]) {
     std::vector<std::pair<std::string, Json>> all = {{command["name"], command}};

@@ -360,6 +360,33 @@ TEST_F(Classification, ReadsArchivesArraysAndOtherKeys) {
   EXPECT_EQ(read(c, context()), expected);
 }
 
+TEST_F(Classification, ReadsTabSeparatedValues) {
+  DatasetConfig c = config(folder.write("a.tsv", "id\ta\tb\tc\n0\t\"1\t2\t1\n1\t3\t4\t0\n"));
+  c.text_key = "a";
+  c.text_pair_key = "b";
+  c.label_key = "c";
+  EXPECT_THAT(read(c, context()),
+              ElementsAre(std::pair("<\"1|2|______", 1), std::pair("<3|4|_______", 0)));
+  // Without names, and numbers that are none of classes.
+  c.path = folder.write("b.tsv", "gj04\t1\t\tOne\nbc\t0\t*\tTwo\n");
+  c.text_key = "4";
+  c.text_pair_key = "text_pair";
+  c.label_key = "2";
+  EXPECT_THAT(read(c, context()),
+              ElementsAre(std::pair("<One|_______", 1), std::pair("<Two|_______", 0)));
+  c.path = folder.write("c.tsv", "score\ttext\n3.25\tx\n-1e-1\ty\n");
+  c.text_key = "text";
+  c.label_key = "score";
+  EXPECT_THAT(read(c, context(fields(0))),
+              ElementsAre(std::pair("<x|_________", 3.25), std::pair("<y|_________", -0.1)));
+  c.path = folder.write("d.tsv", "score\ttext\nnot_entailment\tx\nentailment\ty\n");
+  EXPECT_THAT(read(c, context()),
+              ElementsAre(std::pair("<x|_________", 1), std::pair("<y|_________", 0)));
+  c.path = folder.write("e.tsv", "score\ttext\n1\n");
+  EXPECT_THAT(error_of([&] { open_datasets(c, context()); }),
+              AllOf(HasSubstr("e.tsv: line 2"), HasSubstr("has no key \"text\"")));
+}
+
 TEST_F(Classification, SeveralValidationSetsAreKeptApart) {
   const std::string line = "{\"text\": \"a\", \"label\": 1}\n";
   DatasetConfig c = config("");

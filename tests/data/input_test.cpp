@@ -396,6 +396,50 @@ TEST_F(Reading, FoldersAreReadInTheOrderOfTheirPaths) {
               HasSubstr("contains no text files (1 file of other"));
 }
 
+TEST_F(Reading, LinesOfTabSeparatedValuesAreObjects) {
+  const auto read = [&](const std::string& text, const std::vector<std::string>& keys) {
+    const InputFile file{.path = folder.write("a.tsv", text), .format = FileFormat::kTsv};
+    const auto source = open_input(file, keys);
+    std::string all, buffer(7, ' '); // pieces end anywhere
+    while (const size_t n = source->read(buffer.data(), buffer.size())) all.append(buffer, 0, n);
+    return all;
+  };
+  EXPECT_EQ(
+      read("\xEF\xBB\xBFid\t#1 String\r\n7\tsaid \"no\" \\ \x01\r\n\n8\n9\ta\tmore", {"id"}),
+      "\n{\"id\": \"7\", \"#1 String\": \"said \\\"no\\\" \\\\ \\u0001\"}\n\n{\"id\": \"8\"}\n"
+      "{\"id\": \"9\", \"#1 String\": \"a\"}\n");
+  EXPECT_EQ(read("gj04\t1\n*\t0\tx\n", {"2"}),
+            "{\"1\": \"gj04\", \"2\": \"1\"}\n{\"1\": \"*\", \"2\": \"0\", \"3\": \"x\"}\n");
+  EXPECT_EQ(read("", {"id"}), "");
+  EXPECT_EQ(read("id\ttext\n", {"id"}), "\n");
+  EXPECT_THAT(this->read(folder.write("b.tsv.gz", gzip("text\tn\none\t1\ntwo\t2\n"))),
+              ElementsAre("one", "two"));
+}
+
+TEST(JsonLine, GivesTextsOrTokenIds) {
+  TextOrIds document;
+  const auto read = [&](const std::string& record) {
+    return read_text_or_ids(record, "a", 100, document);
+  };
+  EXPECT_FALSE(read(R"({"a": [1, 99, 0], "b": "c"})"));
+  EXPECT_TRUE(document.is_ids);
+  EXPECT_THAT(document.ids, ElementsAre(1, 99, 0));
+  EXPECT_FALSE(read(R"({"a": "text"})"));
+  EXPECT_FALSE(document.is_ids);
+  EXPECT_TRUE(document.ids.empty());
+  EXPECT_EQ(document.text, "text");
+  EXPECT_FALSE(read(R"({"a": []})"));
+  EXPECT_TRUE(document.is_ids && document.ids.empty());
+  for (const auto& [record, said] : std::map<std::string, std::string>{
+           {R"({"a": [1, 100]})", "the token id 100, outside the vocabulary of 100, under the key"},
+           {R"({"a": [-1]})", "the token id -1, outside"},
+           {R"({"a": [1.5]})", "neither a string nor a list of token ids under the key \"a\""},
+           {R"({"a": ["x"]})", "neither a string nor a list"},
+           {R"({"a": 7})", "has no string under the key"},
+           {R"({"b": 7})", "has no key \"a\""}})
+    EXPECT_THAT(read(record).value().reason, HasSubstr(said)) << record;
+}
+
 TEST(JsonLine, TakesTheLastOfAKeyWhateverSurroundsIt) {
   std::string text;
   EXPECT_EQ(

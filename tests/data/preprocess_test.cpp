@@ -161,6 +161,18 @@ TEST_F(Preprocess, ReadsFoldersArchivesTextAndSeveralKeys) {
   EXPECT_EQ(result.report.skipped(BadInput::kMissingKey), 1);
 }
 
+TEST_F(Preprocess, ListsOfTokenIdsAreDocuments) {
+  PreprocessOptions ids = options({folder.write(
+      "k.jsonl", "{\"ids\": [97, 98]}\n{\"ids\": []}\n{\"ids\": \"text\"}\n{\"ids\": [1000]}\n")});
+  ids.json_keys = {"ids"};
+  ids.append_eod = true;
+  const PreprocessResult result = preprocess(ids);
+  EXPECT_THAT(documents(at("out_ids_document")), ElementsAre("ab$", "", "text$"));
+  EXPECT_EQ(result.report.documents, 2);
+  EXPECT_EQ(result.report.empty_documents, 1);
+  EXPECT_EQ(result.report.skipped(BadInput::kMissingKey), 1);
+}
+
 TEST_F(Preprocess, BadLinesAreCountedAndLocated) {
   const std::string good = "{\"text\": \"good\"}\n";
   const std::string input = folder.write(

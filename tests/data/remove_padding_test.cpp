@@ -106,6 +106,13 @@ TEST(RemovePadding, LeavesAMultipleOfTokens) {
   }
 }
 
+TEST(RemovePadding, LeavesAMultipleOfTokensInEachSample) {
+  Batch batch = make_batch(Padded({{0, 3}, {0, 6}, {0, 1}}), std::vector<int64_t>{0, 1, 2});
+  remove_padding(batch, 1, 4);
+  EXPECT_THAT(batch.stream("tokens").sample_starts, ElementsAre(0, 4, 10, 14));
+  EXPECT_EQ(batch.stream("tokens").real_tokens, 10);
+}
+
 TEST(RemovePadding, CutsDocumentsAndDropsThoseWithoutTokens) {
   Padded dataset({{0, 3}, {0, 5}, {0, 2}});
   dataset.documents = true; // at places 0, 2 and 4

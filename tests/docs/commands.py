@@ -52,7 +52,10 @@ PAGES = {
         for t in my_task other; do
           echo "{{task: $t, dataset_path: json, dataset_kwargs: {{data_files: {{test: questions.jsonl}}}}, test_split: test,"
           echo 'output_type: multiple_choice, doc_to_text: question, doc_to_choice: ["no", "yes"], doc_to_target: label}}'
-        done | split -l 2 - task_; mv task_aa my_task.yaml; mv task_ab other.yaml""",
+        done | split -l 2 - task_; mv task_aa my_task.yaml; mv task_ab other.yaml
+        ln -s $SOURCE/corpus .; cp $SOURCE/tests/data/tokenizers/bert.json tokenizer.json
+        pentatron train model.type=bert dataset.type=bert tokenizer.path=tokenizer.json model.hidden_size=32 checkpoint.save=tiny
+        pentatron convert tiny BERT --format hf; python3 $SOURCE/tests/docs/glue_files.py""",
     "docs/monitoring.md": f"{JSONL} > text.jsonl; {YAML}; pentatron train my.yaml logger.dir=runs/a; pentatron train my.yaml logger.dir=runs/b",
     "docs/encoders.md": """ln -s $SOURCE/examples $SOURCE/corpus .; cp $SOURCE/tests/data/hf_tiny/bert/expected.safetensors batch.safetensors
         cp $SOURCE/tests/data/tokenizers/bert.json tokenizer.json

@@ -349,6 +349,35 @@ TEST(Session, ReadsOnlyWhatIsNew) {
   EXPECT_EQ(continue_text(session, {7}, options).tokens, generate(model, {{7}}, options)[0].tokens);
 }
 
+class Fp8Cache : public ::testing::TestWithParam<Variant> {};
+
+/// In fp64, so that only the codes are rounded.
+TEST_P(Fp8Cache, TakesFewerBytesAndReadsTheSameInAnyPasses) {
+  models::ModelConfig config = small_config();
+  GetParam().change(config);
+  parallelize::RankModel model = model_of(config);
+  const std::vector<int64_t> text = {7, 8, 9, 10, 60, 3, 2, 1, 0, 5};
+  Session exact(model, 1), whole(model, 1, true), parts(model, 1, true);
+  const at::Tensor without = exact.read({{.tokens = text}});
+  const at::Tensor once = whole.read({{.tokens = text}});
+  at::Tensor last;
+  for (const auto& [begin, count] : {std::pair<size_t, size_t>{0, 3}, {3, 1}, {4, 5}, {9, 1}})
+    last = parts.read({{.tokens = std::span(text).subspan(begin, count)}});
+  EXPECT_LT((once - last).abs().max().item<double>(), 1e-10);
+  const double change = (once - without).abs().max().item<double>(),
+               size = without.abs().max().item<double>();
+  EXPECT_GT(change, 0);
+  EXPECT_LT(change, 0.1 * size);
+  const int64_t numbers = exact.bytes() / 8;
+  EXPECT_LT(whole.bytes(), 2 * numbers);
+  EXPECT_GT(whole.bytes(), numbers); // and the scales
+}
+
+INSTANTIATE_TEST_SUITE_P(Configs, Fp8Cache,
+                         ::testing::Values(Variant{"rotary", [](models::ModelConfig&) {}},
+                                           Variant{"latents", latent_attention}),
+                         [](const auto& info) { return info.param.name; });
+
 struct Layout {
   int tp = 1, pp = 1;
   bool sequence = false, overlap = false;
@@ -359,8 +388,9 @@ class GenerateLayouts : public ::testing::TestWithParam<Layout> {};
 TEST_P(GenerateLayouts, WriteWhatOneRankWrites) {
   const Layout& layout = GetParam();
   const Prompts prompts = {{5, 17}, {1}, {60, 2, 3, 4, 5, 6, 7, 8, 9}};
-  const Options options{.sampling = {.temperature = 1.5}, .max_new_tokens = 40, .seed = 9};
   for (const bool tied : {false, true}) {
+    const Options options{
+        .sampling = {.temperature = 1.5}, .max_new_tokens = 40, .seed = 9, .fp8_cache = tied};
     models::ModelConfig config = small_config();
     config.untie_embeddings_and_output_weights = !tied;
     parallelize::RankModel one = model_of(config);

@@ -2,6 +2,7 @@
 #include "pentatron/kernels/attention/cached_attention.h"
 
 #include "pentatron/base/error.h"
+#include "pentatron/kernels/quantize/fp8_rows.h"
 #include "tests/kernels/array.h"
 #include "tests/kernels/document_pairs.h"
 
@@ -249,6 +250,101 @@ TEST(CachedAttention, CapsAndMemoriesAreTheirFormulas) {
             EXPECT_NEAR(data.out[i * d + c], out[static_cast<size_t>(c)] / sum,
                         dtype == DType::kFloat64 ? 1e-13 : 2e-6)
                 << entry.name;
+        }
+      }
+    }
+  }
+}
+
+/// Against the values that the codes stand for.
+TEST(CachedAttention, KeysAndValuesInFp8) {
+  const std::vector<Case> shapes = {{.name = "everything",
+                                     .heads = 6,
+                                     .kv_heads = 3,
+                                     .head_size = 72,
+                                     .sequences = {{129, 2}, {400, 1}, {7, 7}},
+                                     .window = 115,
+                                     .sinks = true,
+                                     .bias = true},
+                                    {.name = "odd_head", .head_size = 33, .sequences = {{65, 2}}},
+                                    {.name = "latents",
+                                     .heads = 5,
+                                     .kv_heads = 1,
+                                     .head_size = 40,
+                                     .sequences = {{140, 3}, {9, 9}},
+                                     .value_size = 33}};
+  for (const DType dtype : kAllTypes)
+    for (Case c : shapes) {
+      c.dtype = dtype;
+      Sequences data(c);
+      const int64_t d = c.head_size, row_bytes = d + kFp8ScaleBytes,
+                    rows = data.documents.back() * c.kv_heads;
+      std::vector<uint8_t> k(static_cast<size_t>(rows * row_bytes)), v(k.size());
+      to_fp8_rows(dtype, rows, d, data.k.data(), k.data());
+      to_fp8_rows(dtype, rows, d, data.v.data(), v.data());
+      std::vector<const void*> pages, value_pages;
+      for (size_t i = 0; i < c.sequences.size(); ++i)
+        for (int64_t t = 0; t < c.sequences[i].first; t += kPage) {
+          const int64_t at = (data.documents[i] + t) * c.kv_heads * row_bytes;
+          pages.push_back(k.data() + at);
+          value_pages.push_back((c.value_size > 0 ? k : v).data() + at);
+        }
+      from_fp8_rows(dtype, rows, d, k.data(), data.k.data());
+      from_fp8_rows(dtype, rows, d, v.data(), data.v.data());
+      data.run(reference_of(cached_attention_entries()));
+      const Array expected = data.out;
+
+      CachedAttention args = data.args();
+      args.fp8 = true;
+      args.kv_token_stride = c.kv_heads * row_bytes;
+      args.kv_head_stride = row_bytes;
+      size_t page = 0;
+      for (CachedSequence& s : data.sequences) {
+        const auto count = static_cast<size_t>((s.length + kPage - 1) / kPage);
+        s.k = std::span(pages).subspan(page, count);
+        s.v = std::span(value_pages).subspan(page, count);
+        page += count;
+      }
+      for (const Entry<CachedAttention>& entry : entries_for(cached_attention_entries(), args)) {
+        data.out.fill(-7.0);
+        std::vector<std::byte> workspace(workspace_bytes(args));
+        entry.run(args, {.workspace = workspace});
+        // In 16 bits, what is compared with was rounded once more.
+        const bool wide = dtype == DType::kFloat32 || dtype == DType::kFloat64;
+        expect_close(data.out, expected, wide ? 0 : 4 * epsilon(dtype),
+                     dtype == DType::kFloat64 ? 1e-13
+                     : wide                   ? 3e-6
+                                              : 2 * epsilon(dtype),
+                     c.name + " " + std::string(entry.name));
+      }
+    }
+}
+
+TEST(Fp8Rows, ReadAsTheNearestCodeTimesTheScaleOfTheRow) {
+  constexpr int64_t kRows = 9, kCols = 37;
+  for (const DType dtype : kAllTypes) {
+    Array x = Array::random(dtype, kRows * kCols, 8), back(dtype, kRows * kCols);
+    for (int64_t c = 0; c < kCols; ++c) {
+      x.set(2 * kCols + c, 0);
+      x.set(3 * kCols + c, x[3 * kCols + c] * 0x1p-20);
+    }
+    x.set(5 * kCols + 1, kNaN);
+    x.set(6 * kCols + 36, -kInf);
+    std::vector<uint8_t> bytes(static_cast<size_t>(kRows * (kCols + kFp8ScaleBytes)));
+    to_fp8_rows(dtype, kRows, kCols, x.data(), bytes.data());
+    from_fp8_rows(dtype, kRows, kCols, bytes.data(), back.data());
+    for (int64_t r = 0; r < kRows; ++r) {
+      double amax = 0;
+      for (int64_t c = 0; c < kCols; ++c) amax = std::max(amax, std::abs(x[r * kCols + c]));
+      for (int64_t c = 0; c < kCols; ++c) {
+        const double given = x[r * kCols + c], read = back[r * kCols + c];
+        if (r == 5 || r == 6) {
+          EXPECT_TRUE(std::isnan(read)) << r;
+        } else {
+          // Half a step of three mantissa bits, or of the smallest numbers, and what the type adds.
+          const double step = std::max(std::abs(given) / 16, amax / 448 * 0x1p-10);
+          EXPECT_NEAR(read, given, step * 1.0001 + epsilon(dtype) * std::abs(given) + 1e-30)
+              << name(dtype) << ' ' << r;
         }
       }
     }

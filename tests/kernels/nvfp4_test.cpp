@@ -76,6 +76,80 @@ TEST(Hadamard, KeepsProductsThatSumOverRows) {
   }
 }
 
+TEST(Hadamard, EveryEntryGivesTheSameBits) {
+  for (const DType dtype : {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kFloat16})
+    for (const auto& [rows, cols] :
+         std::vector<std::pair<int64_t, int64_t>>{{16, 1}, {1, 7}, {37, 45}, {160, 200}, {0, 3}})
+      for (const bool inverse : {false, true}) {
+        const Array x = Array::random(dtype, rows * cols, 3);
+        Array expected(acc_dtype(dtype), hadamard_rows(rows) * cols);
+        Hadamard args = {.dtype = dtype,
+                         .rows = rows,
+                         .cols = cols,
+                         .x = x.data(),
+                         .out = expected.data(),
+                         .inverse = inverse};
+        testing::reference_of(hadamard_entries()).run(args, {});
+        for (const auto& entry : testing::fast_entries(hadamard_entries(), args)) {
+          Array given(acc_dtype(dtype), hadamard_rows(rows) * cols);
+          args.out = given.data();
+          entry.run(args, {});
+          ASSERT_TRUE(given.same_bits(expected))
+              << entry.name << ' ' << name(dtype) << ' ' << rows << 'x' << cols;
+        }
+      }
+}
+
+TEST(StochasticRounding, EveryEntryGivesTheSameBits) {
+  const Stream random(11, "stochastic entries");
+  // Columns of a rank: all, a part that begins at a multiple of eight, and others in no order.
+  enum { kAll, kPart, kScattered };
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16})
+    for (size_t number = 0; number < kRecipes.size(); ++number)
+      for (const int columns : {kAll, kPart, kScattered})
+        for (const auto& [rows, cols] :
+             std::vector<std::pair<int64_t, int64_t>>{{3, 5}, {33, 300}, {130, 137}})
+          for (const bool along_rows : {false, true}) {
+            Array x = Array::random(dtype, rows * cols, 6);
+            x.set(rows * cols - 1, std::numeric_limits<double>::quiet_NaN());
+            x.set(rows * cols / 2, -std::numeric_limits<double>::infinity());
+            x.set(1, -0.0);
+            std::vector<int64_t> row_ids(static_cast<size_t>(rows)),
+                col_ids(static_cast<size_t>(cols));
+            for (size_t r = 0; r < row_ids.size(); ++r)
+              row_ids[r] = static_cast<int64_t>(random.below(uint64_t{1} << 40, r));
+            for (size_t c = 0; c < col_ids.size(); ++c)
+              col_ids[c] = columns == kPart
+                               ? static_cast<int64_t>(c) + (int64_t{1} << 36) + (c < 16 ? 0 : 64)
+                               : static_cast<int64_t>(random.below(uint64_t{1} << 35, c, 1));
+            const Stochastic s{.key = random.key(),
+                               .row_ids = row_ids.data(),
+                               .col_ids = columns == kAll ? nullptr : col_ids.data()};
+            std::vector<uint8_t> codes(static_cast<size_t>(rows * cols)), others(codes.size());
+            Array values(DType::kBFloat16, rows * cols), given(DType::kBFloat16, rows * cols);
+            Quantize args = {.recipe = static_cast<QuantRecipe>(number),
+                             .dtype = dtype,
+                             .rows = rows,
+                             .cols = cols,
+                             .along_rows = along_rows,
+                             .x = x.data(),
+                             .stochastic = &s,
+                             .codes = along_rows ? nullptr : codes.data(),
+                             .values = values.data(),
+                             .values_dtype = DType::kBFloat16};
+            testing::reference_of(quantize_entries()).run(args, {});
+            const auto entries = testing::fast_entries(quantize_entries(), args);
+            args.codes = along_rows ? nullptr : others.data();
+            args.values = given.data();
+            for (const auto& entry : entries) {
+              entry.run(args, {});
+              ASSERT_TRUE(given.same_bits(values) && codes == others)
+                  << entry.name << ' ' << kRecipes[number].name << ' ' << name(dtype) << ' ' << rows
+                  << 'x' << cols << ' ' << columns << (along_rows ? " along rows" : "");
+            }
+          }
+}
+
 TEST(StochasticRounding, HasTheMeanOfWhatItRounds) {
   constexpr int64_t kDraws = 1'000'000;
   const Stochastic s{.key = Stream(3, "rounding").key()};

@@ -210,6 +210,53 @@ TEST_F(AdapterRun, RefusesFieldsOfPeftThatChangeTheNumbers) {
   }
 }
 
+/// PEFT makes none, so the file is changed.
+TEST_F(AdapterRun, RefusesDoraOfExperts) {
+  const fs::path data = PENTATRON_TEST_DATA, adapter = scratch / "adapter";
+  fs::copy(data / "peft_curves/mixtral_experts", adapter);
+  Json config = read_json(adapter / "adapter_config.json");
+  config["use_dora"] = true;
+  fs::remove(adapter / "adapter_config.json");
+  std::ofstream(adapter / "adapter_config.json") << config.dump();
+  const auto model = checkpoint::open_model((data / "hf_tiny/mixtral").string());
+  EXPECT_THAT(message_of([&] { checkpoint::read_adapter(adapter, *model); }),
+              AllOf(HasSubstr("is a DoRA adapter of experts"),
+                    HasSubstr("try: a LoRA adapter of experts")));
+}
+
+TEST_F(AdapterRun, DividesMagnitudesByTheNormsOfRows) {
+  const fs::path data = PENTATRON_TEST_DATA;
+  const std::string folder = (data / "peft_curves/llama_dora").string();
+  const std::string llama = (data / "hf_tiny/llama").string();
+  const auto model = checkpoint::open_model(llama);
+  checkpoint::Adapter adapter = checkpoint::read_adapter(folder, *model);
+  const checkpoint::Adapter whole = adapter;
+  checkpoint::divide_by_row_norms(adapter, *model);
+  const auto merged =
+      checkpoint::open_model(llama + std::string(checkpoint::kWithAdapter) + folder);
+  ASSERT_FALSE(adapter.modules.empty());
+  for (const checkpoint::AdaptedModule& one : adapter.modules) {
+    const checkpoint::LinearModule& module = one.module;
+    const auto tensor = [&](const checkpoint::Adapter& of, const char* what, const std::string& p) {
+      return of.tensors.at(nn::adapter_name(module.weight, what, p)).to(at::kDouble);
+    };
+    const auto values = [&](checkpoint::ModelSource& source) {
+      const at::Tensor all = at::empty({module.rows, module.columns}, at::kDouble);
+      source.read(module.weight,
+                  checkpoint::Box{{module.first_row, 0}, {module.rows, module.columns}}, all);
+      return all;
+    };
+    const at::Tensor sum =
+        values(*model) +
+        one.scale * tensor(adapter, "lora_B", module.part)
+                        .mm(tensor(adapter, "lora_A", "").narrow(0, one.first, one.rank));
+    const at::Tensor factor = tensor(adapter, "lora_magnitude", module.part);
+    EXPECT_FALSE(at::allclose(factor, tensor(whole, "lora_magnitude", module.part)));
+    EXPECT_TRUE(at::allclose(factor.unsqueeze(1) * sum, values(*merged), 1e-12, 1e-12))
+        << module.hf;
+  }
+}
+
 TEST_F(AdapterRun, TakesABaseInEightBits) {
   const test::Trace plain = test::run(config({})),
                     int8 = test::run(config({"peft.base_dtype=int8"}));

@@ -128,7 +128,10 @@ TEST(LayoutErrors, WhatContextRanksCannotSplitIsRefusedByOneSentence) {
       {"gpt2", two + "parallel.cp_comm_type=[a2a+p2p]", "needs groups of several ranks"},
       {"gpt2", "parallel.context_parallel_size=4 parallel.cp_comm_type=[a2a]",
        "do not divide the 2 key-value heads"},
-      {"bert_pre", two + "train.remove_padding=true", "does not support parallel.context_parallel"},
+      {"sft",
+       two + "parallel.tensor_model_parallel_size=2 parallel.sequence_parallel=true "
+             "train.remove_padding=true train.micro_batch_size=2 train.seq_length=12",
+       "train.seq_length=12 is no multiple of 8, which train.remove_padding=true needs"},
       {"gpt2",
        two + "parallel.tensor_model_parallel_size=2 parallel.sequence_parallel=true "
              "train.seq_length=14",

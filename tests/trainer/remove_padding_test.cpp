@@ -18,8 +18,8 @@ using ::testing::HasSubstr;
 constexpr const char* kRemove = " train.remove_padding=true";
 
 TEST(RemovedPadding, ChangesNoTraining) {
-  for (const std::string work :
-       {"bert", "bert_pre", "bert_frozen", "classes", "numbers", "t5", "t5_pairs"}) {
+  for (const std::string work : {"bert", "bert_pre", "bert_frozen", "classes", "numbers", "t5",
+                                 "t5_pairs", "sft", "sft_single", "sft_moe"}) {
     SCOPED_TRACE(work);
     const test::Trained& padded = test::one_rank(work, " dtype=fp64");
     for (const std::string micro : {"1", "4", "8"}) {

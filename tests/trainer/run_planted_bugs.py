@@ -1,6 +1,7 @@
 """Runs CI's part of the equivalence matrix once for every planted bug, until the first layout that fails, and prints which
-one caught it: run_planted_bugs.py <trainer_test with planted bugs> [bug...]. Exits 1 if a bug is caught by none, or
-without a bug something fails."""
+one caught it: run_planted_bugs.py <trainer_test with planted bugs> [--layouts TEXT] [bug...], with only the layouts whose
+names contain the text. Exits 1 if a bug is caught by none, or without a bug something fails."""
+import argparse
 import concurrent.futures
 import os
 import re
@@ -20,13 +21,13 @@ def names():
         return [line.split("|")[0].strip() for line in file if line.strip() and not line.startswith("#")]
 
 
-def run(program, bug):
+def run(program, bug, layouts=""):
     """What a run with this bug, or none, did: the first layout that failed and why."""
     environment = {name: value for name, value in os.environ.items() if name not in ("PENTATRON_BUG", "PENTATRON_MATRIX")}
     environment["OMP_WAIT_POLICY"] = "PASSIVE"
     if bug:
         environment["PENTATRON_BUG"] = bug
-    command = [program, "--gtest_filter=*LayoutMatrix.*:*LayoutFp16.*", "--gtest_fail_fast", "--gtest_color=no"]
+    command = [program, f"--gtest_filter=*LayoutMatrix.*{layouts}*:*LayoutFp16.*{layouts}*", "--gtest_fail_fast", "--gtest_color=no"]
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
@@ -42,17 +43,22 @@ def run(program, bug):
     return failed.group(1), reason.group(1).replace("run.validation[i]", "validation loss") if reason else "weights"
 
 
-def main(program, *chosen):
-    layout, reason = run(program, None)
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("program")
+    parser.add_argument("bugs", nargs="*")
+    parser.add_argument("--layouts", default="", metavar="TEXT")
+    args = parser.parse_args()
+    layout, reason = run(args.program, None, args.layouts)
     if layout or reason:
         print(f"without a bug: {layout} fails: {reason}")
         return 1
-    print("without a bug: every layout trains what one rank trains")
-    bugs = chosen or names()
+    print("without a bug: every layout trains what one rank trains", flush=True)
+    bugs = args.bugs or names()
     escaped = 0
     jobs = max(1, (os.cpu_count() or 1) // 2)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        for bug, (layout, reason) in zip(bugs, pool.map(lambda bug: run(program, bug), bugs)):
+        for bug, (layout, reason) in zip(bugs, pool.map(lambda bug: run(args.program, bug, args.layouts), bugs)):
             escaped += layout is None
             print(f"{bug:36} {layout or 'ESCAPED':28} {reason[:140]}", flush=True)
     print(f"{len(bugs) - escaped} of {len(bugs)} planted bugs are caught")
@@ -60,4 +66,4 @@ def main(program, *chosen):
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main())

@@ -1,7 +1,9 @@
 #include "pentatron/trainer/metrics/scores.h"
 
+#include <array>
 #include <cmath>
 #include <map>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -95,6 +97,43 @@ TEST(Evaluations, AreTheWeightedMeansOfTheTerms) {
   EXPECT_FALSE(evaluated(spec, {.terms = {{0, 0, 0}, {0, 0, 0}}, .predictions = {}}, 2));
   EXPECT_TRUE(lower_is_better("validation_lm_loss"));
   EXPECT_FALSE(lower_is_better("validation_accuracy"));
+}
+
+/// The C library's generator of numbers, as rand() has it in the C standard.
+class Numbers {
+ public:
+  int64_t operator()(int64_t below) {
+    state_ = (state_ * 1103515245 + 12345) % (int64_t{1} << 31);
+    return (state_ >> 16) % below;
+  }
+
+ private:
+  int64_t state_ = 12345;
+};
+
+/// The figures are those of scikit-learn 1.9 (F1 of class 1, of several classes with
+/// average="macro") and SciPy 1.17 for the same numbers.
+TEST(Scores, AreThoseOfScikitLearnAndSciPy) {
+  Numbers next;
+  const std::map<int64_t, std::array<double, 3>> expected = {
+      {2, {0.86, 0.8478260869565217, 0.7188921727122976}},
+      {3, {0.785, 0.7850465989706495, 0.6758801703622415}}};
+  for (const auto& [classes, figures] : expected) {
+    std::vector<Prediction> predictions(200);
+    for (Prediction& p : predictions) p.predicted = static_cast<double>(next(classes));
+    for (Prediction& p : predictions)
+      p.label = next(3) != 0 ? p.predicted : static_cast<double>(next(classes));
+    const auto scores = by_name(class_scores(predictions, classes));
+    EXPECT_NEAR(scores.at("accuracy"), figures[0], 1e-14);
+    EXPECT_NEAR(scores.at("f1"), figures[1], 1e-14);
+    EXPECT_NEAR(scores.at("matthews"), figures[2], 1e-14);
+  }
+  std::vector<Prediction> predictions(200); // with ties
+  for (Prediction& p : predictions) p.label = static_cast<double>(next(26)) / 5;
+  for (Prediction& p : predictions) p.predicted = p.label * 0.5 + static_cast<double>(next(16)) / 4;
+  const auto scores = by_name(number_scores(predictions));
+  EXPECT_NEAR(scores.at("pearson"), 0.48264568361557453, 1e-13);
+  EXPECT_NEAR(scores.at("spearman"), 0.4548725409610152, 1e-13);
 }
 
 } // namespace

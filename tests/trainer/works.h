@@ -37,15 +37,17 @@ inline const std::vector<Work>& works() {
   static const std::string t5 = t5_model +
                                 "dataset.type=t5 dataset.vocab_extra_ids=8 dataset.mask_prob=0.3 "
                                 "dataset.decoder_seq_length=12";
-  static const std::string llama =
+  static const std::string answers =
       "model.num_layers=5 model.hidden_size=32 model.num_attention_heads=4 "
       "model.num_query_groups=2 "
       "model.activation_func=swiglu model.qk_layernorm=true model.softmax_type=learnable "
       "model.untie_embeddings_and_output_weights=true model.hidden_dropout=0.1 "
       "model.attention_dropout=0.1 model.ffn_hidden_size=64 model.padding_token=101 "
-      "dataset.reset_attention_mask=true "
-      "dataset.reset_position_ids=true dataset.eod_mask_loss=true optimizer.clip_grad=1.0";
-  static const std::string moe =
+      "optimizer.clip_grad=1.0";
+  static const std::string llama = answers +
+                                   " dataset.reset_attention_mask=true "
+                                   "dataset.reset_position_ids=true dataset.eod_mask_loss=true";
+  static const std::string experts =
       "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
       "model.num_query_groups=2 model.ffn_hidden_size=64 model.hidden_dropout=0.1 "
       "model.add_mlp_bias=true model.num_moe_experts=8 model.moe_router_topk=3 "
@@ -55,8 +57,9 @@ inline const std::vector<Work>& works() {
       "model.moe_router_enable_expert_bias=true model.moe_router_bias_update_rate=0.02 "
       "model.moe_router_logit_bias=true "
       "model.moe_router_load_balancing_type=seq_aux_loss model.moe_aux_loss_coeff=0.05 "
-      "model.moe_z_loss_coeff=0.02 "
-      "dataset.reset_attention_mask=true dataset.eod_mask_loss=true optimizer.clip_grad=0.5";
+      "model.moe_z_loss_coeff=0.02 optimizer.clip_grad=0.5";
+  static const std::string moe =
+      experts + " dataset.reset_attention_mask=true dataset.eod_mask_loss=true";
   static const std::string latents_moe =
       "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
       "model.ffn_hidden_size=64 model.multi_latent_attention=true model.kv_lora_rank=16 "
@@ -77,6 +80,11 @@ inline const std::vector<Work>& works() {
       // the embedding, packed documents whose ends reset attention and are no targets: label masks
       // that differ from rank to rank.
       {"llama", llama},
+      // Texts to fine-tune on, several in a sample that they do not fill, or one.
+      {"sft", answers + " dataset.type=sft train.seq_length=48", "stories.jsonl"},
+      {"sft_moe", experts + " dataset.type=sft train.seq_length=48", "stories.jsonl"},
+      {"sft_single", answers + " dataset.type=sft train.seq_length=48 dataset.pack=false",
+       "stories.jsonl"},
       // Norms of outputs, and of all heads of a token together.
       {"olmo2", "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
                 "model.num_query_groups=2 model.ffn_hidden_size=64 model.hidden_dropout=0.1 "

@@ -232,7 +232,8 @@ CASES = [
     ("rotary positions of no feature", MOCK + "model.multi_latent_attention=true model.kv_lora_rank=16 model.qk_head_dim=8 model.v_head_dim=8 "
      "model.qk_pos_emb_head_dim=0", {}),
     ("padding of context ranks", f"pentatron train {ENCODER} model.binary_head=false dataset.bert_binary_head=none checkpoint.save=new "
-                                 "train.remove_padding=true parallel.context_parallel_size=2 --ranks 2", {}),
+                                 "train.remove_padding=true parallel.context_parallel_size=2 parallel.tensor_model_parallel_size=2 "
+                                 "parallel.sequence_parallel=true train.micro_batch_size=2 train.global_batch_size=2 train.seq_length=12 --ranks 4", {}),
     ("sequence parallel on context ranks", MOCK + "parallel.context_parallel_size=2 parallel.tensor_model_parallel_size=2 "
                                            "parallel.sequence_parallel=true train.seq_length=14 --ranks 4", {}),
     ("blocks of matrices on one rank", MOCK + "optimizer.optimizer=muon optimizer.muon_tp_mode=blockwise", {}),
@@ -434,6 +435,7 @@ CASES = [
     ("tuning of nothing", MOCK + "checkpoint.load=nothing checkpoint.finetune=true", {"remove checkpoint.load and checkpoint.finetune": MOCK}),
     ("stride of labels", "pentatron evaluate labels --file labels.jsonl --stride 4", {}),
     ("labels of a text", "pentatron evaluate texts --file texts.jsonl --label-key mood", {}),
+    ("pairs of a text", "pentatron evaluate texts --file texts.jsonl --text-pair-key other", {}),
     ("a label that the model lacks", "pentatron train checkpoint.load=labels checkpoint.finetune=true dataset.train_data_path=more.jsonl "
      "train.train_iters=1 train.seq_length=16 train.num_threads=1 logger.peak_tflops=1 kernels=order", {}),
     ("classes in another order", "pentatron train checkpoint.load=labels checkpoint.finetune=true dataset.train_data_path=labels.jsonl model.label_names=[sad,glad] "
@@ -473,7 +475,7 @@ CASES = [
     ("no corpus", INDEXED.replace("dataset.path=corpus_text_document", "dataset.path=[]"), {"dataset.path=PREFIX": INDEXED}),
     ("a corpus for a text", TEXT.replace("texts.jsonl", "corpus_text_document"), {"pentatron train dataset.type=indexed": INDEXED}),
     ("no file", TEXT.replace("texts.jsonl", "nowhere.jsonl"), {
-        "a .jsonl, .json, .parquet, .txt or .md file, or a folder that contains such files": TEXT}),
+        "a .jsonl, .json, .parquet, .tsv, .txt or .md file, or a folder that contains such files": TEXT}),
     ("prefix of nothing", INDEXED.replace("corpus_text_document", "nowhere"), {"the prefix of PREFIX.bin": INDEXED}),
     ("long window", "pentatron evaluate texts --text abc --context 100000", {}),
     ("long stride", "pentatron evaluate texts --text abc --stride 100000", {}),
@@ -564,7 +566,7 @@ ELSEWHERE = [
     (r"in every process", "a corpus of a billion samples"),
     (r"^base/hf_cache", "downloads: tests/base/hf_cache_test.cpp"),
     (r"^cli/chat", "tests/cli/generating_test.cpp"),
-    (r"cannot be served beside its base", "adapters of other kinds: tests/cli/serving_test.cpp"),
+    (r"is a DoRA adapter of experts", "peft makes none: tests/trainer/adapter_test.cpp"),
     (r"^cli/files/completion|comes with pentatron is not beside", "an incomplete installation: tests/install"),
     (r"was started with other files|: positions|skip_list_bytes",
      "files of an earlier call: tests/data, tests/cli/user_data_test.cpp"),

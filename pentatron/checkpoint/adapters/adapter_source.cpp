@@ -107,6 +107,37 @@ std::string task_of(const models::ModelConfig& config) {
   }
 }
 
+/// W + s B A of rows [row, row + rows) of a module's weight, in fp64.
+at::Tensor summed_rows(ModelSource& base, const Adapter& adapter, const AdaptedModule& one,
+                       int64_t expert, int64_t row, int64_t rows) {
+  const int64_t columns = one.module.columns, of_part = row - one.module.first_row;
+  const at::Tensor weight = at::empty({rows, columns}, at::kDouble);
+  if (expert < 0)
+    base.read(one.module.weight, Box{{row, 0}, {rows, columns}}, weight);
+  else
+    base.read(one.module.weight, Box{{expert, row, 0}, {1, rows, columns}}, weight.unsqueeze(0));
+  const auto part = [&](const char* what, const std::string& name) {
+    const at::Tensor all =
+        adapter.tensors.at(nn::adapter_name(one.module.weight, what, name)).to(at::kDouble);
+    return expert < 0 ? all : all.select(0, expert);
+  };
+  const at::Tensor a = part("lora_A", "").narrow(0, one.first, one.rank);
+  const at::Tensor b = part("lora_B", one.module.part).narrow(0, of_part, rows);
+  return weight.addmm_(b, a, 1, one.scale);
+}
+
+/// Calls do_rows(row, rows) for rows [begin, end), so many that fp64 copies of them stay small.
+template <class F>
+void in_steps(const AdaptedModule& one, int64_t begin, int64_t end, const F& do_rows) {
+  constexpr int64_t kElements = int64_t{4} << 20;
+  const int64_t step = std::max<int64_t>(1, kElements / one.module.columns);
+  for (int64_t row = begin; row < end; row += step) do_rows(row, std::min(step, end - row));
+}
+
+std::string magnitude_of(const AdaptedModule& one) {
+  return nn::adapter_name(one.module.weight, "lora_magnitude", one.module.part);
+}
+
 class MergedSource final : public ModelSource {
  public:
   MergedSource(std::unique_ptr<ModelSource> base, Adapter adapter, fs::path path)
@@ -138,34 +169,18 @@ class MergedSource final : public ModelSource {
     const int64_t begin = std::max(box.offset[0], one.module.first_row);
     const int64_t end =
         std::min(box.offset[0] + box.size[0], one.module.first_row + one.module.rows);
-    constexpr int64_t kElements = int64_t{4} << 20; // at a time, in fp64
-    const int64_t step = std::max<int64_t>(1, kElements / one.module.columns);
-    for (int64_t row = begin; row < end; row += step) {
-      const int64_t rows = std::min(step, end - row);
+    in_steps(one, begin, end, [&](int64_t row, int64_t rows) {
       target.narrow(0, row - box.offset[0], rows)
           .copy_(merged_rows(one, expert, row, rows).narrow(1, box.offset[1], box.size[1]));
-    }
+    });
   }
 
   at::Tensor merged_rows(const AdaptedModule& one, int64_t expert, int64_t row, int64_t rows) {
-    const int64_t columns = one.module.columns, of_part = row - one.module.first_row;
-    const at::Tensor weight = at::empty({rows, columns}, at::kDouble);
-    if (expert < 0)
-      base_->read(one.module.weight, Box{{row, 0}, {rows, columns}}, weight);
-    else
-      base_->read(one.module.weight, Box{{expert, row, 0}, {1, rows, columns}},
-                  weight.unsqueeze(0));
-    const auto part = [&](const char* what, const std::string& name) {
-      const at::Tensor all =
-          adapter_.tensors.at(nn::adapter_name(one.module.weight, what, name)).to(at::kDouble);
-      return expert < 0 ? all : all.select(0, expert);
-    };
-    const at::Tensor a = part("lora_A", "").narrow(0, one.first, one.rank);
-    const at::Tensor b = part("lora_B", one.module.part).narrow(0, of_part, rows);
-    weight.addmm_(b, a, 1, one.scale);
+    const at::Tensor weight = summed_rows(*base_, adapter_, one, expert, row, rows);
     if (adapter_.settings.type == AdapterType::kDora) {
-      const at::Tensor m = part("lora_magnitude", one.module.part).narrow(0, of_part, rows);
-      weight.mul_((m / weight.square().sum(1).sqrt()).unsqueeze(1));
+      const at::Tensor m = adapter_.tensors.at(magnitude_of(one)).to(at::kDouble);
+      weight.mul_((m.narrow(0, row - one.module.first_row, rows) / weight.square().sum(1).sqrt())
+                      .unsqueeze(1));
     }
     return weight;
   }
@@ -238,9 +253,28 @@ Adapter read_adapter(const fs::path& where, ModelSource& base) {
     raise<CheckpointError>(
         "{} is no adapter of {}: {}\n  try: the model that it was trained beside", where.string(),
         base.facts().path.string(), violations.list().front().cause);
+  if (adapter.settings.type == AdapterType::kDora)
+    for (const AdaptedModule& one : adapter.modules)
+      if (one.module.experts > 0)
+        raise<ConfigError>("{} is a DoRA adapter of experts ({}), which is not supported\n  try: a "
+                           "LoRA adapter of experts",
+                           where.string(), one.module.hf);
   adapter.tensors =
       read_peft_tensors(where, adapter.modules, adapter.settings.type == AdapterType::kDora);
   return adapter;
+}
+
+void divide_by_row_norms(Adapter& adapter, ModelSource& base) {
+  if (adapter.settings.type != AdapterType::kDora) return;
+  for (const AdaptedModule& one : adapter.modules) {
+    at::Tensor& magnitudes = adapter.tensors.at(magnitude_of(one));
+    magnitudes = magnitudes.to(at::kDouble, false, true); // a copy
+    const int64_t first = one.module.first_row;
+    in_steps(one, first, first + one.module.rows, [&](int64_t row, int64_t rows) {
+      magnitudes.narrow(0, row - first, rows)
+          .div_(summed_rows(base, adapter, one, -1, row, rows).square_().sum(1).sqrt_());
+    });
+  }
 }
 
 std::unique_ptr<ModelSource> open_adapted(const std::string& where) {

@@ -30,8 +30,13 @@ std::string model_digest(ModelSource& model);
 void check_base(ModelSource& model, const AdapterBase& base, const std::string& where);
 
 /// Of a PEFT folder, a run's checkpoint folder, or one checkpoint. Throws what read_peft_settings()
-/// and read_peft_tensors() throw; CheckpointError if a checkpoint belongs to another base.
+/// and read_peft_tensors() throw; CheckpointError if a checkpoint belongs to another base,
+/// ConfigError for DoRA of experts.
 Adapter read_adapter(const std::filesystem::path& where, ModelSource& base);
+
+/// Prepares an adapter for rows of a pass that take it one by one (nn::VariantRows): DoRA's
+/// magnitudes m become m / ||W + s B A||, in fp64. Reads the adapted weights of `base`.
+void divide_by_row_norms(Adapter& adapter, ModelSource& base);
 
 /// "MODEL with adapter DIR", which open_model() takes as the model with the adapter merged into it:
 /// W + s B A in place of W (DoRA: its rows scaled), computed in fp64 while it is read.

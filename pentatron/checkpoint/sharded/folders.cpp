@@ -14,6 +14,7 @@
 
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
+#include "pentatron/base/host_name.h"
 #include "pentatron/base/text.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
 #include "pentatron/checkpoint/sharded/verify.h"
@@ -98,9 +99,7 @@ DirectoryLock::DirectoryLock(const fs::path& dir) {
     raise<CheckpointError>("cannot open {}: {}", file.string(), std::strerror(errno));
   if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) {
     held_ = true;
-    char host[256] = "";
-    ::gethostname(host, sizeof host - 1);
-    const std::string text = fmt::format("process {} on {}\n", ::getpid(), host);
+    const std::string text = fmt::format("process {} on {}\n", ::getpid(), host_name());
     // Only for messages: a lock whose owner is unknown is a lock.
     if (::ftruncate(descriptor_, 0) != 0 || ::pwrite(descriptor_, text.data(), text.size(), 0) < 0)
       return;

@@ -1,6 +1,7 @@
 #include "pentatron/data/objectives/labelled_texts.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <map>
 #include <set>
@@ -41,6 +42,7 @@ class LabelledTexts::Reader {
                        file.path.string(), json_lines(config_));
     }
     out_.report = InputReport(config_.on_bad_input);
+    all_texts_ = file.format == FileFormat::kTsv;
     read_records(file,
                  {.keys = {config_.text_key},
                   .more = {config_.text_pair_key, config_.label_key},
@@ -73,6 +75,7 @@ class LabelledTexts::Reader {
           place.input(fmt::format("has no string under the key \"{}\"", config_.text_pair_key)));
     const auto label = json.find(config_.label_key);
     if (label == json.end()) return without_label(record, json, place);
+    if (all_texts_) *label = number_of(*label);
     if (!label->is_number() && !label->is_string()) {
       SkippedInput input = place.input(
           fmt::format("has neither a number nor a string under the key \"{}\"", config_.label_key));
@@ -85,6 +88,20 @@ class LabelledTexts::Reader {
     std::optional<std::string_view> pair;
     if (is_pair) pair = second->get_ref<const std::string&>();
     add(pair, number, place);
+  }
+
+  /// Of a cell: the number that it is, unless it is the name of a class.
+  Json number_of(const Json& cell) const {
+    const auto text = cell.get<std::string>();
+    const std::vector<std::string>& known = options_.class_names;
+    if (std::ranges::find(known, text) != known.end()) return cell;
+    double number = 0;
+    const char* const end = text.data() + text.size();
+    const auto [read_to, error] = std::from_chars(text.data(), end, number);
+    if (error != std::errc() || read_to != end || !std::isfinite(number)) return cell;
+    return number == std::floor(number) && std::fabs(number) < kMostClasses
+               ? Json(static_cast<int64_t>(number))
+               : Json(number);
   }
 
   void without_label(std::string_view record, const Json& json, const RecordPlace& place) {
@@ -179,6 +196,7 @@ class LabelledTexts::Reader {
   const DatasetConfig& config_;
   const Options& options_;
   File& out_;
+  bool all_texts_ = false; ///< labels of numbers too
   std::string text_;
   std::map<std::string, size_t> numbers_; // of out_.names
 };

@@ -11,12 +11,6 @@ namespace pentatron::data {
 namespace {
 
 /// What the model's decoder begins with, if the model says so.
-std::optional<int64_t> start_token(const DatasetContext& context) {
-  for (const BatchField& field : context.fields)
-    if (field.start_token) return field.start_token;
-  return std::nullopt;
-}
-
 T5Dataset::Options options_of(const DatasetConfig& config, int64_t input_length) {
   return {.input_length = input_length,
           .noise_density = config.mask_prob,
@@ -38,7 +32,7 @@ Datasets open_t5(const DatasetConfig& config, const DatasetContext& context) {
   T5Dataset::Options options = options_of(config, context.sequence_length);
   const T5Tokens special_tokens(config, tokenizer, special);
   options.pad_token = special_tokens.pad;
-  options.start_token = start_token(context).value_or(options.pad_token);
+  options.start_token = context.start_token().value_or(options.pad_token);
   options.eos_token = special_tokens.eos;
   options.sentinels = special_tokens.sentinels;
   options.sentinels_of_tokenizer = options.sentinels.front() < tokenizer.vocab_size();

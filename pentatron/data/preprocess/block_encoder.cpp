@@ -14,8 +14,8 @@ namespace {
 
 constexpr size_t kLongDocument = size_t{1} << 20;
 
-void count_document(int64_t bytes, InputReport& report) {
-  ++(bytes > 0 ? report.documents : report.empty_documents);
+void count_document(int64_t bytes, bool empty, InputReport& report) {
+  ++(empty ? report.empty_documents : report.documents);
   report.text_bytes += bytes;
 }
 
@@ -44,7 +44,7 @@ EncodedBlock BlockEncoder::operator()(Block block) {
     } else {
       encode(text, out.keys[0]);
       for (size_t k = 1; k < out.keys.size(); ++k) out.keys[k].sequences.push_back(0);
-      count_document(static_cast<int64_t>(text.size()), out.report);
+      count_document(static_cast<int64_t>(text.size()), text.empty(), out.report);
     }
   }
   for (const Encoded& key : out.keys) out.report.tokens += static_cast<int64_t>(key.tokens.size());
@@ -54,18 +54,39 @@ EncodedBlock BlockEncoder::operator()(Block block) {
 }
 
 void BlockEncoder::take_record(std::string_view record, SkippedInput place, EncodedBlock& out) {
-  texts_.resize(options_.json_keys.size());
+  documents_.resize(options_.json_keys.size());
   int64_t bytes = 0;
-  for (size_t k = 0; k < texts_.size(); ++k) {
-    if (std::optional<NoText> none = read_text(record, options_.json_keys[k], texts_[k])) {
+  bool empty = true;
+  for (size_t k = 0; k < documents_.size(); ++k) {
+    std::optional<NoText> none = read_text_or_ids(record, options_.json_keys[k],
+                                                  options_.tokenizer->vocab_size(), documents_[k]);
+    if (!none && documents_[k].is_ids && options_.split_sentences)
+      none = NoText{BadInput::kMissingKey,
+                    fmt::format("has token ids under the key \"{}\", which --split-sentences "
+                                "cannot split",
+                                options_.json_keys[k])};
+    if (none) {
       place.reason = std::move(none->reason);
       place.key = std::move(none->key);
       return out.report.bad(none->kind, std::move(place));
     }
-    bytes += static_cast<int64_t>(texts_[k].size());
+    bytes += static_cast<int64_t>(documents_[k].text.size());
+    empty = empty && documents_[k].text.empty() && documents_[k].ids.empty();
   }
-  for (size_t k = 0; k < texts_.size(); ++k) encode(texts_[k], out.keys[k]);
-  count_document(bytes, out.report);
+  for (size_t k = 0; k < documents_.size(); ++k) {
+    if (documents_[k].is_ids)
+      take_ids(documents_[k].ids, out.keys[k]);
+    else
+      encode(documents_[k].text, out.keys[k]);
+  }
+  count_document(bytes, empty, out.report);
+}
+
+void BlockEncoder::take_ids(const std::vector<int32_t>& ids, Encoded& out) {
+  const size_t first = out.lengths.size();
+  out.tokens.insert(out.tokens.end(), ids.begin(), ids.end());
+  if (!ids.empty()) out.lengths.push_back(std::ssize(ids));
+  end_document(first, out);
 }
 
 void BlockEncoder::encode(std::string_view text, Encoded& out) {
@@ -75,6 +96,11 @@ void BlockEncoder::encode(std::string_view text, Encoded& out) {
   } else {
     encode_sequence(text, out);
   }
+  end_document(first, out);
+}
+
+/// `first`: of its sequences.
+void BlockEncoder::end_document(size_t first, Encoded& out) {
   // As Megatron: a document without tokens gets no end either.
   if (options_.append_eod && out.lengths.size() > first) {
     out.tokens.push_back(options_.tokenizer->eod());

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "pentatron/data/input_report.h"
+#include "pentatron/data/json_line.h"
 #include "pentatron/data/preprocess/blocks.h"
 #include "pentatron/data/preprocess/preprocess.h"
 
@@ -39,10 +40,12 @@ class BlockEncoder {
  private:
   void take_record(std::string_view record, SkippedInput place, EncodedBlock& out);
   void encode(std::string_view text, Encoded& out);
+  void take_ids(const std::vector<int32_t>& ids, Encoded& out);
+  void end_document(size_t first, Encoded& out);
   void encode_sequence(std::string_view text, Encoded& out);
 
   const PreprocessOptions& options_;
-  std::vector<std::string> texts_;
+  std::vector<TextOrIds> documents_;
 };
 
 } // namespace pentatron::data

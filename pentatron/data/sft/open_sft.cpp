@@ -13,12 +13,6 @@ namespace pentatron::data {
 namespace {
 
 /// What the decoder of a model with an encoder begins with, unless with padding.
-std::optional<int64_t> start_token(const DatasetContext& context) {
-  for (const BatchField& field : context.fields)
-    if (field.start_token) return field.start_token;
-  return std::nullopt;
-}
-
 bool has_decoder(const std::vector<BatchField>& fields) {
   return std::ranges::any_of(fields, [](const auto& field) { return field.stream == "decoder"; });
 }
@@ -135,7 +129,7 @@ class SftOpener {
                                .target_length = *target_length_,
                                .order = order,
                                .pad_token = pad_,
-                               .start_token = start_token(context_).value_or(pad_)});
+                               .start_token = context_.start_token().value_or(pad_)});
     return std::make_shared<SftDataset>(
         texts, range,
         SftDataset::Options{.sequence_length = context_.sequence_length,

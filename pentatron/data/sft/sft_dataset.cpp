@@ -31,14 +31,14 @@ TaughtTexts::TaughtTexts(const std::vector<std::string>& paths, const DatasetCon
                          const Tokenizer& tokenizer, const Options& options)
     : report_(config.on_bad_input) {
   for (const InputFile& file : find_input_files(paths, options.option).files) {
-    if (file.format == FileFormat::kParquet || file.format == FileFormat::kText)
-      raise<DataError>("{}{}{} is a {} file, but dataset.type=sft reads JSON objects\n  try: JSON "
-                       "Lines ({{\"messages\": [...]}} on each line) in a file that ends in .jsonl",
-                       options.option, options.option.starts_with("--") ? " " : "=",
-                       file.path.string(), file.format == FileFormat::kText ? "text" : "Parquet");
+    if (file.format == FileFormat::kText)
+      raise<DataError>(
+          "{}{}{} is a text file, but dataset.type=sft reads JSON objects\n  try: JSON "
+          "Lines ({{\"messages\": [...]}} on each line) in a file that ends in .jsonl",
+          options.option, options.option.starts_with("--") ? " " : "=", file.path.string());
     files_.push_back(file.path);
     try {
-      read(file.path, config, tokenizer, options);
+      read(file, config, tokenizer, options);
     } catch (const MalformedArray& error) { // the elements before the error stay
       report_.bad(BadInput::kBrokenFile, damaged_file(file.path, error.what()));
     }
@@ -54,9 +54,10 @@ TaughtTexts::TaughtTexts(const std::vector<std::string>& paths, const DatasetCon
                    kTaughtMembers);
 }
 
-void TaughtTexts::read(const std::filesystem::path& file, const DatasetConfig& config,
+void TaughtTexts::read(const InputFile& input, const DatasetConfig& config,
                        const Tokenizer& tokenizer, const Options& options) {
-  const auto source = open_source(file);
+  const std::filesystem::path& file = input.path;
+  const auto source = open_input(input, {}, taught_members(config.text_key));
   RecordReader records(*source, config.max_line_bytes, file.string());
   std::string_view record;
   for (auto status = records.next(record); status != RecordReader::Status::kEnd;
@@ -201,7 +202,8 @@ void SftDataset::sample(int64_t n, const SampleView& view) const {
     place += places;
   }
   if (place == options_.sequence_length) return;
-  begin(); // padding is a document that teaches nothing
+  view.set_real(0, {0, place});
+  begin(); // so that no place of the padding is beyond those of a document
   for (int64_t k = 0; place + k < options_.sequence_length; ++k)
     positions[static_cast<size_t>(place + k)] = k;
 }

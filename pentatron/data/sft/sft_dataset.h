@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "pentatron/data/dataset.h"
+#include "pentatron/data/input_files.h"
 #include "pentatron/data/sft/taught_text.h"
 
 namespace pentatron::data {
@@ -22,9 +23,10 @@ class TaughtTexts {
     std::optional<int64_t> target_length = {};
     int32_t end_token = -1; ///< of one: behind prompts and answers
   };
-  /// Reads JSON lines and arrays of objects (taught_text.h), each also as .gz or .zst. Bad lines as
-  /// `config` says. Examples in which nothing is learned within a sample are left out. Throws
-  /// DataError for other files, and if there is no example.
+  /// Reads JSON lines and arrays of objects (taught_text.h), each also as .gz or .zst, and Parquet
+  /// files with columns of their names. Bad lines as `config` says. Examples in which nothing is
+  /// learned within a sample are left out. Throws DataError for other files, and if there is no
+  /// example.
   TaughtTexts(const std::vector<std::string>& paths, const DatasetConfig& config,
               const Tokenizer& tokenizer, const Options& options);
 
@@ -44,8 +46,8 @@ class TaughtTexts {
 
  private:
   static size_t at(int64_t i) { return static_cast<size_t>(i); }
-  void read(const std::filesystem::path& file, const DatasetConfig& config,
-            const Tokenizer& tokenizer, const Options& options);
+  void read(const InputFile& input, const DatasetConfig& config, const Tokenizer& tokenizer,
+            const Options& options);
   void add(TaughtText text, const Options& options);
   void add_pair(TaughtText text, const Options& options);
   void append(const TaughtText& text);

@@ -189,6 +189,11 @@ TaughtText teach_spans(std::string_view text, const std::vector<TextSpan>& spans
   return result;
 }
 
+std::vector<std::string> taught_members(const std::string& text_key) {
+  return {"messages",    "tools", "conversations", "prompt", "completion",
+          "instruction", "input", "output",        text_key};
+}
+
 TaughtText teach_record(std::string_view record, const RenderChat& render,
                         const Tokenizer& tokenizer, const std::string& text_key) {
   const Example example = example_of(record, render != nullptr, text_key, Answer::kNeeded);

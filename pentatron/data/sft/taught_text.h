@@ -47,6 +47,9 @@ std::vector<int32_t> prompt_of_record(std::string_view record, const RenderChat&
 /// objects.
 TaughtText teach_pair(std::string_view record, const Tokenizer& tokenizer, int32_t end);
 
+/// All members that an object of these may have.
+std::vector<std::string> taught_members(const std::string& text_key);
+
 /// The names of the members, for messages.
 inline constexpr const char* kTaughtMembers =
     "messages, conversations, prompt and completion, instruction and output, or text";

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "pentatron/kernels/common/dispatch.h"
 #include "pentatron/kernels/common/refuse.h"
 #include "pentatron/kernels/common/scalar.h"
+#include "pentatron/kernels/quantize/formats.h"
 
 namespace pentatron::kernels {
 
@@ -70,6 +72,13 @@ void forward(const CachedAttention& a, const Context&) {
     const auto page = [&](std::span<const void* const> pages, int64_t j) {
       return pages[static_cast<size_t>(j / a.page)];
     };
+    const auto kept = [&](const void* data, int64_t at, int64_t c) {
+      if (!a.fp8) return load_as_double(data, a.dtype, at + c);
+      const uint8_t* const codes = static_cast<const uint8_t*>(data) + at;
+      float scale = 0;
+      std::memcpy(&scale, codes + d, sizeof scale);
+      return static_cast<double>(value_of(kE4M3, codes[c]) * scale);
+    };
     for (int64_t h = item.head * group; h < (item.head + 1) * group; ++h) {
       const int64_t q = item.token * a.q.token_stride + h * a.q.head_stride;
       const int64_t out = item.token * a.out.token_stride + h * a.out.head_stride;
@@ -79,8 +88,8 @@ void forward(const CachedAttention& a, const Context&) {
       for (int64_t j = item.first; j < item.last; ++j) {
         double dot = 0;
         for (int64_t c = 0; c < d; ++c)
-          dot += load_as_double(a.q.data, a.dtype, q + c) *
-                 load_as_double(page(item.sequence->k, j), a.dtype, row(j) + c);
+          dot +=
+              load_as_double(a.q.data, a.dtype, q + c) * kept(page(item.sequence->k, j), row(j), c);
         double score = a.scale * dot;
         if (a.cap > 0) score = a.cap * std::tanh(score / a.cap);
         if (a.bias != nullptr)
@@ -94,8 +103,7 @@ void forward(const CachedAttention& a, const Context&) {
       for (int64_t c = 0; c < e; ++c) {
         double x = 0;
         for (int64_t j = item.first; j < item.last; ++j)
-          x += p[static_cast<size_t>(j - item.first)] *
-               load_as_double(page(item.sequence->v, j), a.dtype, row(j) + c);
+          x += p[static_cast<size_t>(j - item.first)] * kept(page(item.sequence->v, j), row(j), c);
         store_from_double(a.out.data, a.dtype, out + c, x / sum);
       }
     }

@@ -6,7 +6,8 @@
 /// strided:
 ///   q [T, n, d], out [T, n, e]; of each sequence k [length, g, d], v [length, g, e] in pages of
 ///   `page` tokens, its new tokens the last ones; bias [n, 2 span - 1] in the accumulate type
-/// Values may be the first features of keys: the same pages then.
+/// Values may be the first features of keys: the same pages then. With `fp8`, rows of keys and
+/// values are those of kernels/quantize/fp8_rows.h, d codes and a scale.
 /// The visible keys, window, sinks, cap and bias are those of layers/core_attention.h. Accumulate
 /// type: float for fp32, bf16 and fp16, double for fp64 (reference only). The result of a token
 /// does not depend on the number of threads nor on the other sequences.
@@ -31,6 +32,7 @@ struct CachedAttention {
   int64_t value_size = 0; ///< 0: head_size
   std::span<const CachedSequence> sequences;
   HeadsView q, out;                                ///< q is read only
+  bool fp8 = false;                                ///< k and v
   int64_t kv_token_stride = 0, kv_head_stride = 0; ///< of a page, in elements
   int64_t page = 0;                                ///< tokens
   double scale = 1;

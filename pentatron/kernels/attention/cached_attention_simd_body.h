@@ -7,7 +7,37 @@ struct Scratch {
   float *q, *o, *p;
 };
 
-template <class T> inline float dot(const float* q, const T* k, int64_t d) {
+/// A code e4m3. Its bits, moved, are those of the value times 2^-120; NaN does not occur but in
+/// rows whose scale is NaN.
+struct Fp8 {
+  uint8_t code;
+};
+inline VF value_of_codes(VI codes) {
+  return as_float((codes & 0x7F) << 20 | (codes & 0x80) << 24) * 0x1p120f;
+}
+inline VF load(const Fp8* p, Full) {
+#if PT_LANES == 16
+  return value_of_codes(
+      (VI)_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+#else
+  return value_of_codes(
+      (VI)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+#endif
+}
+inline VF load(const Fp8* p, Part lanes) {
+  Fp8 padded[16] = {};
+  std::memcpy(padded, p, static_cast<size_t>(lanes.count));
+  return load(padded, Full{});
+}
+
+/// What the values of a row of keys or values are multiplied by.
+template <class K> inline float scale_of(const K* row, int64_t d) {
+  float scale = 1;
+  if constexpr (std::is_same_v<K, Fp8>) std::memcpy(&scale, row + d, sizeof scale);
+  return scale;
+}
+
+template <class K> inline float dot(const float* q, const K* k, int64_t d) {
   return sum_vectors(
       d, [&](int64_t c, auto lanes) { return load(q + c, lanes) * load(k + c, lanes); });
 }
@@ -30,12 +60,13 @@ inline void adjust_scores(const CachedAttention& a, const CachedItem& item, int6
   }
 }
 
-template <class T>
+/// K: what keys and values are kept in.
+template <class T, class K>
 inline void attend(const CachedAttention& a, const CachedItem& item, const Scratch& s) {
   const int64_t group = a.heads / a.kv_heads, d = a.head_size, e = a.head_size_of_values();
   const int64_t head = item.head * group;
   const auto rows_of = [&](std::span<const void* const> pages, int64_t token) {
-    return static_cast<const T*>(pages[static_cast<size_t>(token / a.page)]) +
+    return static_cast<const K*>(pages[static_cast<size_t>(token / a.page)]) +
            token % a.page * a.kv_token_stride + item.head * a.kv_head_stride;
   };
   for (int64_t h = 0; h < group; ++h) {
@@ -54,11 +85,13 @@ inline void attend(const CachedAttention& a, const CachedItem& item, const Scrat
   float *const tops = s.q + group * d, *const sums = s.o + group * d;
   for (int64_t begin = item.first, keys = 0; begin < item.last; begin += keys) {
     keys = block_keys(a, begin, item.last); // of one page
-    const T *const k = rows_of(item.sequence->k, begin), *const v =
+    const K *const k = rows_of(item.sequence->k, begin), *const v =
                                                              rows_of(item.sequence->v, begin);
     for (int64_t j = 0; j < keys; ++j) {
-      const T* const row = k + j * a.kv_token_stride;
-      for (int64_t h = 0; h < group; ++h) s.p[h * kCachedKeys + j] = dot(s.q + h * d, row, d);
+      const K* const row = k + j * a.kv_token_stride;
+      const float scale = scale_of(row, d);
+      for (int64_t h = 0; h < group; ++h)
+        s.p[h * kCachedKeys + j] = dot(s.q + h * d, row, d) * scale;
     }
     if (a.cap > 0 || a.bias != nullptr) adjust_scores(a, item, head, begin, keys, s.p);
     for (int64_t h = 0; h < group; ++h) {
@@ -84,9 +117,10 @@ inline void attend(const CachedAttention& a, const CachedItem& item, const Scrat
       }
     }
     for (int64_t j = 0; j < keys; ++j) {
-      const T* const row = v + j * a.kv_token_stride;
+      const K* const row = v + j * a.kv_token_stride;
+      const float scale = scale_of(row, d);
       for (int64_t h = 0; h < group; ++h) {
-        const VF p = broadcast(s.p[h * kCachedKeys + j]);
+        const VF p = broadcast(s.p[h * kCachedKeys + j] * scale);
         for_vectors(e, [&](int64_t c, auto lanes) {
           store(s.o + h * d + c, fma(p, load(row + c, lanes), load(s.o + h * d + c, lanes)), lanes);
         });
@@ -103,13 +137,18 @@ inline void attend(const CachedAttention& a, const CachedItem& item, const Scrat
   }
 }
 
+template <class T>
+inline void attend_in(const CachedAttention& a, const CachedItem& item, const Scratch& s) {
+  a.fp8 ? attend<T, Fp8>(a, item, s) : attend<T, T>(a, item, s);
+}
+
 inline void attend(const CachedAttention& a, const CachedItem& item, const Scratch& s) {
   switch (a.dtype) {
   case DType::kFloat32:
-    return attend<float>(a, item, s);
+    return attend_in<float>(a, item, s);
   case DType::kBFloat16:
-    return attend<bf16>(a, item, s);
+    return attend_in<bf16>(a, item, s);
   default:
-    return attend<fp16>(a, item, s);
+    return attend_in<fp16>(a, item, s);
   }
 }

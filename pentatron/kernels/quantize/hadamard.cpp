@@ -1,10 +1,12 @@
 #include "pentatron/kernels/quantize/hadamard.h"
 
 #include <algorithm>
-#include <vector>
 
+#include "pentatron/kernels/common/dispatch.h"
 #include "pentatron/kernels/common/parallel.h"
+#include "pentatron/kernels/common/refuse.h"
 #include "pentatron/kernels/common/scalar.h"
+#include "pentatron/kernels/quantize/hadamard_entries.h"
 
 namespace pentatron::kernels {
 
@@ -48,10 +50,26 @@ template <class T> void transform(const Hadamard& h) {
       });
 }
 
+constexpr Entry<Hadamard> kEntries[] = {
+#if defined(__x86_64__)
+    {"avx512", refuse_unless_avx512<Hadamard>, HadamardAvx512::run},
+    {"avx2", refuse_unless_avx2<Hadamard>, HadamardAvx2::run},
+#endif
+    {"reference", refuse_unless_cpu<Hadamard>, HadamardReference::run},
+};
+
 } // namespace
 
-void hadamard(const Hadamard& args) {
+void HadamardReference::run(const Hadamard& args, const Context&) {
   visit_dtype(args.dtype, [&]<class T>(T) { transform<T>(args); });
+}
+
+std::span<const Entry<Hadamard>> hadamard_entries() {
+  return kEntries;
+}
+
+void hadamard(const Hadamard& args, const Context& context) {
+  run_first("hadamard", hadamard_entries(), args, context);
 }
 
 } // namespace pentatron::kernels

@@ -10,6 +10,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 
 #include "pentatron/kernels/contract.h"
 
@@ -32,6 +33,8 @@ struct Hadamard {
   void* out = nullptr;
   bool inverse = false;
 };
-void hadamard(const Hadamard& args);
+void hadamard(const Hadamard& args, const Context& context = {});
+
+std::span<const Entry<Hadamard>> hadamard_entries();
 
 } // namespace pentatron::kernels

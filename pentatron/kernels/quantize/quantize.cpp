@@ -16,7 +16,6 @@ namespace {
 template <class Refuse>
 std::string refuse_doubles(const Quantize& a, const Context& c, Refuse refuse) {
   if (a.values != nullptr && a.values_dtype == DType::kFloat64) return "gives no float64";
-  if (a.stochastic != nullptr) return "rounds to the nearest";
   return refuse(a, c);
 }
 std::string refuse_avx2(const Quantize& a, const Context& c) {

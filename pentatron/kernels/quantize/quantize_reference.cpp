@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "pentatron/kernels/common/scalar.h"
 #include "pentatron/kernels/quantize/quantize_entries.h"
 
@@ -35,8 +37,11 @@ template <class T> void quantize_block(const Quantize& a, const Block& b, const 
 template <class T> float largest_in(const Quantize& a, const Block& b) {
   float amax = 0;
   for (int64_t r = b.row; r < b.row + b.rows; ++r)
-    amax = std::max(amax,
-                    largest_size(a.dtype, b.cols, static_cast<const T*>(a.x) + r * a.cols + b.col));
+    for (int64_t c = b.col; c < b.col + b.cols; ++c) {
+      const float size =
+          std::abs(static_cast<float>(to_acc(static_cast<const T*>(a.x)[r * a.cols + c])));
+      amax = size > amax ? size : amax; // false for NaN
+    }
   return amax;
 }
 

@@ -18,8 +18,9 @@ struct Stochastic {
   const int64_t* col_ids = nullptr; ///< [cols]; the same for columns
 };
 
-/// A uniform number of (row, col) in (0, 1), in steps of 2^-16.
-inline float uniform_of(const Stochastic& s, int64_t row, int64_t col) {
+/// 16 random bits of (row, col). Eight neighbouring columns, from a multiple of eight, share a
+/// block of Philox; the even column has the low half of a word.
+inline uint32_t random_bits_of(const Stochastic& s, int64_t row, int64_t col) {
   const auto r = static_cast<uint64_t>(s.row_ids != nullptr ? s.row_ids[row] : row);
   const auto c = static_cast<uint64_t>(s.col_ids != nullptr ? s.col_ids[col] : col);
   const PhiloxBlock bits =
@@ -27,7 +28,12 @@ inline float uniform_of(const Stochastic& s, int64_t row, int64_t col) {
                   static_cast<uint32_t>(c / 8), static_cast<uint32_t>(c / 8 >> 32)},
                  s.key);
   const uint32_t word = bits[c % 8 / 2];
-  return (static_cast<float>(c % 2 == 0 ? word & 0xFFFFu : word >> 16) + 0.5f) * 0x1p-16f;
+  return c % 2 == 0 ? word & 0xFFFFu : word >> 16;
+}
+
+/// A uniform number of (row, col) in (0, 1), in steps of 2^-16.
+inline float uniform_of(const Stochastic& s, int64_t row, int64_t col) {
+  return (static_cast<float>(random_bits_of(s, row, col)) + 0.5f) * 0x1p-16f;
 }
 
 /// One of the two numbers of the format around x, the upper with the share of the way to it;

@@ -36,7 +36,8 @@ at::Tensor hadamard_of(const at::Tensor& x_in) {
                      .rows = x.size(0),
                      .cols = x.size(1),
                      .x = x.data_ptr(),
-                     .out = y.data_ptr()});
+                     .out = y.data_ptr()},
+                    KernelContext(x));
   return y;
 }
 

@@ -215,6 +215,11 @@ Dispatch::Arrived Dispatch::arrive(const Sent& sent) const {
   return {rows, values.squeeze(1)};
 }
 
+at::Tensor Dispatch::carry(const at::Tensor& per_token) const {
+  if (gathers()) return nn::take_rows(exchange_(per_token), source_, places_);
+  return exchange_(nn::take_rows(per_token, source_, places_));
+}
+
 at::Tensor Dispatch::take_back(const at::Tensor& rows) const {
   const Exchange back = exchange_.back();
   return gathers() ? back(nn::sum_rows(rows, source_, places_))

@@ -72,6 +72,8 @@ class Dispatch {
   /// x [T, f] and a number for each choice [T, k]. Other work may be done before arrive().
   Sent send(const at::Tensor& x, const at::Tensor& per_choice) const;
   Arrived arrive(const Sent& sent) const;
+  /// [R, 1]: a value of each token [T, 1] on the way of its rows; 0 where a row has no token.
+  at::Tensor carry(const at::Tensor& per_token) const;
   /// [T, f]: for each token the sum of its rows, from [R, f].
   at::Tensor take_back(const at::Tensor& rows) const;
 

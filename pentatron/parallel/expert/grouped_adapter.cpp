@@ -51,18 +51,58 @@ std::shared_ptr<const GroupedAdapter> GroupedAdapter::make(const nn::Scope& scop
                                                            nn::Param& weight) {
   weight.adaptable = true;
   if (scope.adapters() == nullptr) return nullptr;
-  const auto found = scope.adapters()->weights.find(weight.name());
-  if (found == scope.adapters()->weights.end()) return nullptr;
-  return std::shared_ptr<const GroupedAdapter>(new GroupedAdapter(scope, weight, found->second));
+  if (!scope.adapters()->weights.contains(weight.name())) return nullptr;
+  return std::shared_ptr<const GroupedAdapter>(
+      new GroupedAdapter(scope, weight, *scope.adapters()));
+}
+
+std::vector<std::shared_ptr<const GroupedAdapter>>
+GroupedAdapter::make_variants(const nn::Scope& scope, const nn::Param& weight) {
+  std::vector<std::shared_ptr<const GroupedAdapter>> variants;
+  if (scope.variants() == nullptr) return variants;
+  bool any = false;
+  for (const nn::AdapterPlan& plan : *scope.variants()) {
+    const std::string suffix = nn::variant_suffix(variants.size() + 1);
+    const bool has = plan.weights.contains(weight.name());
+    variants.emplace_back(has ? new GroupedAdapter(scope, weight, plan, suffix) : nullptr);
+    any = any || has;
+  }
+  if (!any) variants.clear();
+  return variants;
+}
+
+void GroupedAdapter::add_variants(
+    const std::vector<std::shared_ptr<const GroupedAdapter>>& variants, const at::Tensor& y,
+    const at::Tensor& x, const std::vector<nn::RowRange>& ranges, const at::Tensor& variants_r,
+    const nn::ForwardContext& ctx) {
+  const int64_t* const variant_of = variants_r.const_data_ptr<int64_t>();
+  for (size_t i = 0; i < variants.size(); ++i) {
+    if (variants[i] == nullptr) continue;
+    std::vector<int64_t> rows;
+    std::vector<nn::RowRange> own; // of these rows side by side
+    for (const nn::RowRange& range : ranges) {
+      const int64_t begin = std::ssize(rows);
+      for (int64_t row = range.begin; row < range.begin + range.rows; ++row)
+        if (variant_of[row] == static_cast<int64_t>(i) + 1) rows.push_back(row);
+      if (std::ssize(rows) > begin)
+        own.push_back({.matrix = range.matrix, .begin = begin, .rows = std::ssize(rows) - begin});
+    }
+    if (rows.empty()) continue;
+    const at::Tensor chosen = at::tensor(rows, at::kLong).to(y.device());
+    const at::Tensor sum =
+        variants[i]->forward(x.index_select(0, chosen), own, y.index_select(0, chosen), ctx);
+    y.index_copy_(0, chosen, sum);
+  }
 }
 
 GroupedAdapter::GroupedAdapter(const nn::Scope& scope, const nn::Param& weight,
-                               const std::vector<nn::AdaptedPart>& parts) {
+                               const nn::AdapterPlan& plan, const std::string& name_end) {
+  const std::vector<nn::AdaptedPart>& parts = plan.weights.find(weight.name())->second;
   const nn::ShardSpec& whole = weight.spec();
   const bool by_rows = whole.placement("etp") == Placement::shard(1);
   const auto add = [&](const std::string& what, nn::ShardSpec spec, Placement etp, nn::Init init) {
     spec.placements = {{"ep", Placement::shard(0)}, {"etp", etp}};
-    nn::Param& param = scope.param(what, std::move(spec), init);
+    nn::Param& param = scope.param(what + name_end, std::move(spec), init);
     param.group = weight.group;
     param.adapter = true;
     return &param;
@@ -85,7 +125,7 @@ GroupedAdapter::GroupedAdapter(const nn::Scope& scope, const nn::Param& weight,
     part.b = add(prefix + "lora_B" + (of.name.empty() ? "" : "." + of.name),
                  nn::spec_of_parts(whole, of.first, of.count, of.rank),
                  by_rows ? Placement::shard(1) : Placement::partial(), nn::Init::constant(0));
-    part.b->lr_scale = scope.adapters()->b_lr_scale;
+    part.b->lr_scale = plan.b_lr_scale;
     parts_.push_back(part);
   }
 }

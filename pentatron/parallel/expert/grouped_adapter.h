@@ -9,6 +9,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "pentatron/nn/module.h"
@@ -22,6 +23,17 @@ class GroupedAdapter {
   /// adapters.
   static std::shared_ptr<const GroupedAdapter> make(const nn::Scope& scope, nn::Param& weight);
 
+  /// One for each of the scope's variants, in their order; null for one without an entry. Empty if
+  /// none has one.
+  static std::vector<std::shared_ptr<const GroupedAdapter>> make_variants(const nn::Scope& scope,
+                                                                          const nn::Param& weight);
+  /// The same as forward() for rows of variants (ForwardContext::variant_rows). `variants_r`: [R]
+  /// int64 on the CPU, the variant of each row, 0 for none. Without a gradient; writes into y.
+  static void add_variants(const std::vector<std::shared_ptr<const GroupedAdapter>>& variants,
+                           const at::Tensor& y, const at::Tensor& x,
+                           const std::vector<nn::RowRange>& ranges, const at::Tensor& variants_r,
+                           const nn::ForwardContext& ctx);
+
   /// Adds to y, which grouped_linear() has made of x; returns it with a history of its own.
   at::Tensor forward(const at::Tensor& x, const std::vector<nn::RowRange>& ranges,
                      const at::Tensor& y, const nn::ForwardContext& ctx) const;
@@ -32,8 +44,9 @@ class GroupedAdapter {
     double scale = 1;
     nn::Param* b = nullptr;
   };
-  GroupedAdapter(const nn::Scope& scope, const nn::Param& weight,
-                 const std::vector<nn::AdaptedPart>& parts);
+  /// `name_end`: what the names of its parameters end with.
+  GroupedAdapter(const nn::Scope& scope, const nn::Param& weight, const nn::AdapterPlan& plan,
+                 const std::string& name_end = {});
 
   nn::Param* a_ = nullptr;
   std::vector<Part> parts_;

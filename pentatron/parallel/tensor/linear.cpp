@@ -87,8 +87,15 @@ ColumnParallelLinear::ColumnParallelLinear(const nn::Scope& scope, const Options
 
 at::Tensor ColumnParallelLinear::forward(const at::Tensor& x, const nn::ForwardContext& ctx) const {
   at::Tensor y = without_variants(x, ctx);
-  LinearAdapter::add_variants(variants_, y, x, 0, ctx);
+  LinearAdapter::add_variants(variants_, y, x, bias_, 0, ctx);
   return y;
+}
+
+at::Tensor ColumnParallelLinear::weight_of(int64_t variant) const {
+  const LinearAdapter* const adapter = variant == 0 || variants_.empty()
+                                           ? nullptr
+                                           : variants_[static_cast<size_t>(variant - 1)].get();
+  return adapter == nullptr ? weight_->dense_value() : adapter->merged(*weight_);
 }
 
 at::Tensor ColumnParallelLinear::without_variants(const at::Tensor& x,
@@ -140,7 +147,7 @@ at::Tensor RowParallelLinear::forward(const at::Tensor& x, const nn::ForwardCont
   if (adapter_ != nullptr) return adapter_->forward(x, *weight_, bias_, ctx);
   if (tp_.size() == 1) {
     at::Tensor y = nn::linear(x, *weight_, bias_, ctx);
-    LinearAdapter::add_variants(variants_, y, x, 0, ctx);
+    LinearAdapter::add_variants(variants_, y, x, bias_, 0, ctx);
     return y;
   }
   ctx.use(weight_);
@@ -153,7 +160,7 @@ at::Tensor RowParallelLinear::forward(const at::Tensor& x, const nn::ForwardCont
                     [&](int64_t begin, const at::Tensor& rows) {
                       const at::Tensor own = input.narrow(0, begin, rows.size(0));
                       nn::matmul_nt_into(rows, own, *weight_);
-                      LinearAdapter::add_variants(variants_, rows, own, begin, ctx);
+                      LinearAdapter::add_variants(variants_, rows, own, nullptr, begin, ctx);
                     });
     if (bias_ != nullptr)
       y.add_(bias_->value(), planted("row_bias_added_by_every_rank") ? tp_.size() : 1);

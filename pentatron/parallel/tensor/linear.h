@@ -35,8 +35,10 @@ class ColumnParallelLinear {
   };
   ColumnParallelLinear(const nn::Scope& scope, const Options& options, TensorParallel tp);
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const;
-  /// For products of another form.
+  /// For products of another form: the weight, and the rank's values of it that rows of a variant
+  /// (0: none) multiply with.
   nn::Param& weight() const { return *weight_; }
+  at::Tensor weight_of(int64_t variant) const;
 
  private:
   at::Tensor without_variants(const at::Tensor& x, const nn::ForwardContext& ctx) const;

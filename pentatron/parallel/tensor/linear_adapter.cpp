@@ -42,18 +42,42 @@ LinearAdapter::make_variants(const nn::Scope& scope, nn::Param& weight, Split sp
 }
 
 void LinearAdapter::add_variants(const std::vector<std::shared_ptr<const LinearAdapter>>& variants,
-                                 const at::Tensor& y, const at::Tensor& x, int64_t begin,
-                                 const nn::ForwardContext& ctx) {
+                                 const at::Tensor& y, const at::Tensor& x, const nn::Param* bias,
+                                 int64_t begin, const nn::ForwardContext& ctx) {
   if (variants.empty() || ctx.variant_rows == nullptr) return;
   const int64_t end = begin + y.size(0);
   for (const nn::VariantRows& rows : *ctx.variant_rows) {
     const LinearAdapter* const adapter = variants[static_cast<size_t>(rows.variant - 1)].get();
     const int64_t first = std::max(begin, rows.begin), last = std::min(end, rows.begin + rows.size);
     if (adapter == nullptr || first >= last) continue;
-    PT_DCHECK(!adapter->tp_.sequence && !adapter->dora_);
-    const at::Tensor own = x.narrow(0, first - begin, last - first);
-    adapter->up(y.narrow(0, first - begin, last - first), adapter->down(own, {}, {}));
+    PT_DCHECK(!adapter->tp_.sequence);
+    const at::Tensor own = x.narrow(0, first - begin, last - first),
+                     out = y.narrow(0, first - begin, last - first);
+    adapter->up(out, adapter->down(own, {}, {}));
+    if (adapter->dora_) adapter->scale_rows(out, bias);
   }
+}
+
+/// Of a variant: y[:, P] *= its magnitudes, without the bias that y has.
+void LinearAdapter::scale_rows(const at::Tensor& y, const nn::Param* bias) const {
+  for (const Part& part : parts_) {
+    const at::Tensor y_part = y.narrow(1, part.first_row, part.rows);
+    at::Tensor own_bias;
+    if (bias != nullptr) own_bias = bias->value().narrow(0, part.first_row, part.rows);
+    if (own_bias.defined()) y_part.sub_(own_bias);
+    y_part.mul_(part.magnitude->value());
+    if (own_bias.defined()) y_part.add_(own_bias);
+  }
+}
+
+at::Tensor LinearAdapter::merged(const nn::Param& weight) const {
+  const at::Tensor sum = weight.dense_value().clone();
+  for (const Part& part : parts_) {
+    const at::Tensor rows = sum.narrow(0, part.first_row, part.rows);
+    rows.addmm_(part.b->value(), a_->value().narrow(0, part.first, part.rank), 1, part.scale);
+    if (dora_) rows.mul_(part.magnitude->value().unsqueeze(1));
+  }
+  return sum;
 }
 
 LinearAdapter::LinearAdapter(const nn::Scope& scope, const nn::Param& weight,

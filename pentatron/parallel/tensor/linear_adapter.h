@@ -46,9 +46,13 @@ class LinearAdapter {
   make_variants(const nn::Scope& scope, nn::Param& weight, Split split, const TensorParallel& tp);
   /// y += s (x A^T) B^T for the rows of ctx.variant_rows, each with its variant; `x` and `y` are
   /// rows of the pass from `begin` on. Beside a weight split by columns, y is the rank's addend.
+  /// `bias`: what y has already (null: none), which DoRA does not scale. The magnitudes of a
+  /// variant are m / ||W_P + s B_P A_P||, see checkpoint::divide_by_row_norms().
   static void add_variants(const std::vector<std::shared_ptr<const LinearAdapter>>& variants,
-                           const at::Tensor& y, const at::Tensor& x, int64_t begin,
-                           const nn::ForwardContext& ctx);
+                           const at::Tensor& y, const at::Tensor& x, const nn::Param* bias,
+                           int64_t begin, const nn::ForwardContext& ctx);
+  /// The rank's weight with this variant merged into it, for products of another form.
+  at::Tensor merged(const nn::Param& weight) const;
 
   /// The whole layer; `weight` and `bias` (or null) are frozen.
   at::Tensor forward(const at::Tensor& x, const nn::Param& weight, const nn::Param* bias,
@@ -74,6 +78,7 @@ class LinearAdapter {
   Dropout dropout_of(const nn::ForwardContext& ctx) const;
   at::Tensor down(const at::Tensor& x, const Dropout& dropout, const at::Tensor& rows) const;
   void up(const at::Tensor& y, const at::Tensor& z) const;
+  void scale_rows(const at::Tensor& y, const nn::Param* bias) const;
   at::Tensor back_up(const at::Tensor& dy, const at::Tensor& z) const;
   void back_down(const at::Tensor& dz, const at::Tensor& x, const at::Tensor& dx,
                  const Dropout& dropout, const at::Tensor& rows) const;

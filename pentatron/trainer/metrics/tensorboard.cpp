@@ -1,7 +1,6 @@
 #include "pentatron/trainer/metrics/tensorboard.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -12,6 +11,7 @@
 
 #include "pentatron/base/crc32c.h"
 #include "pentatron/base/error.h"
+#include "pentatron/base/host_name.h"
 #include "pentatron/trainer/metrics/protobuf.h"
 
 namespace pentatron::trainer {
@@ -26,11 +26,6 @@ uint32_t masked_crc(std::string_view data) {
 
 double now_s() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "localhost";
 }
 
 } // namespace

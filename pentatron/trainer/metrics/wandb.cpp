@@ -1,6 +1,5 @@
 #include "pentatron/trainer/metrics/wandb.h"
 
-#include <array>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -9,6 +8,7 @@
 #include <zlib.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/host_name.h"
 #include "pentatron/trainer/metrics/protobuf.h"
 #include "pentatron/trainer/run_files.h"
 
@@ -99,8 +99,7 @@ WandbWriter::WandbWriter(const std::filesystem::path& folder, const TrackedRun& 
     append_bytes(message, 3, run.group);
     append_bytes(message, 4, config);
     append_bytes(message, 8, run.name);
-    std::array<char, 256> host{};
-    if (::gethostname(host.data(), host.size() - 1) == 0) append_bytes(message, 13, host.data());
+    append_bytes(message, 13, host_name());
     if (run.resumed_iteration > 0) append_int(message, 14, run.resumed_iteration + 1);
     std::string start;
     append_int(start, 1, std::chrono::system_clock::to_time_t(begin_));

@@ -28,4 +28,15 @@ labelled = pa.table({
     "list": [[1], [2], [3]],
 })
 pq.write_table(labelled, here / "labelled.parquet")
+# As Hugging Face's datasets write conversations: a member that only some messages have is null in the others.
+chats = pa.table({
+    "messages": [
+        [{"role": "user", "content": "Hi \"you\"", "seen": True}, {"role": "assistant", "content": "Yes\n", "seen": None}],
+        [{"role": "user", "content": "\u00e9", "seen": None}, {"role": "assistant", "content": "No", "seen": False}],
+    ],
+    "tools": [[{"name": "f", "sizes": [[1], [2, 3]]}], None],
+    "ids": pa.array([[72, 105], []], pa.large_list(pa.int32())),
+    "scores": pa.array([[("a", 0.5)], None], pa.map_(pa.string(), pa.float64())),
+})
+pq.write_table(chats, here / "chats.parquet")
 (here / "cut.parquet").write_bytes((here / "texts.parquet").read_bytes()[:2000])

@@ -1,0 +1,127 @@
+// Adapters that the verb serve holds beside their base: their texts are those of the merged models.
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/cli/served_program.h"
+
+namespace pentatron {
+namespace {
+
+class ServingAdapters : public test::ServedProgram {
+ protected:
+  void train(const std::string& name, const std::vector<std::string>& more) const {
+    std::vector<std::string> arguments = {"train",
+                                          "--hf",
+                                          "model",
+                                          "train.seq_length=16",
+                                          "train.micro_batch_size=1",
+                                          "train.global_batch_size=2",
+                                          "train.train_iters=4",
+                                          "dataset.type=mock",
+                                          "optimizer.lr=0.05",
+                                          "checkpoint.save=" + name,
+                                          "checkpoint.export_hf=true",
+                                          "train.num_threads=1",
+                                          "logger.peak_tflops=1",
+                                          "kernels=order"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const test::Result trained = run(arguments);
+    ASSERT_EQ(trained.status, 0) << trained.err;
+  }
+  std::string generated(const std::vector<std::string>& more) const {
+    std::vector<std::string> arguments = {"generate",  "model",        "--prompt",
+                                          "abcabcabc", "--json",       "--temperature",
+                                          "0",         "--ignore-eos", "--max-new-tokens",
+                                          "20",        "kernels=order"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return parse_json(run(arguments).out, "line")["text"].get<std::string>();
+  }
+  /// All at the same time, twice: their rows are in the same passes.
+  void expect_texts(const std::map<std::string, std::string>& expected) const {
+    std::vector<std::pair<std::string, std::unique_ptr<test::RawClient>>> clients;
+    for (int i = 0; i < 2; ++i) {
+      for (const auto& [name, text] : expected) {
+        clients.emplace_back(name, std::make_unique<test::RawClient>(port));
+        const std::string body = dump_json({{"model", name},
+                                            {"prompt", "abcabcabc"},
+                                            {"max_tokens", 20},
+                                            {"temperature", 0},
+                                            {"ignore_eos", true}});
+        clients.back().second->send(
+            fmt::format("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+                        "application/json\r\nContent-Length: {}\r\n\r\n{}",
+                        body.size(), body));
+      }
+    }
+    for (const auto& [name, client] : clients) {
+      const std::string answer = client->read_answer();
+      const Json body = parse_json(answer.substr(answer.find("\r\n\r\n") + 4), "body");
+      EXPECT_EQ(body["choices"][0]["text"], expected.at(name)) << name;
+      EXPECT_EQ(body["model"], name);
+    }
+  }
+  /// Two adapters, on one rank and on two.
+  void expect_served(const std::string& family, const std::vector<std::string>& one,
+                     const std::vector<std::string>& two, const std::vector<std::string>& layout) {
+    test::make_letter_model(folder / "model", family);
+    train("one", one);
+    train("two", two);
+    const std::map<std::string, std::string> expected = {
+        {"model", generated({})},
+        {"one", generated({"--adapter", "one"})},
+        {"two", generated({"--adapter", "two/adapter"})}};
+    EXPECT_NE(expected.at("one"), expected.at("model"));
+    EXPECT_NE(expected.at("one"), expected.at("two"));
+    EXPECT_NE(expected.at("two"), expected.at("model"));
+    for (const std::vector<std::string>& ranks : {std::vector<std::string>{}, layout}) {
+      std::vector<std::string> arguments = {"--adapter", "one=one", "--adapter", "two=two/adapter"};
+      arguments.insert(arguments.end(), ranks.begin(), ranks.end());
+      start_server(arguments);
+      EXPECT_EQ(ask("GET", "/v1/models").body()["data"].size(), 3u);
+      expect_texts(expected);
+      EXPECT_EQ(stop().status, 0);
+    }
+  }
+};
+
+const std::vector<std::string> kTensor = {"--ranks", "2", "parallel.tensor_model_parallel_size=2"};
+const std::vector<std::string> kExperts = {"--ranks", "2", "parallel.tensor_model_parallel_size=2",
+                                           "parallel.expert_model_parallel_size=2",
+                                           "parallel.expert_tensor_parallel_size=1"};
+
+TEST_F(ServingAdapters, OfLinearLayers) {
+  expect_served("llama", {"peft.type=lora"}, {"peft.type=lora", "seed=2"}, kTensor);
+}
+
+TEST_F(ServingAdapters, ThatScaleRows) {
+  expect_served("llama", {"peft.type=dora"}, {"peft.type=lora", "seed=2"}, kTensor);
+}
+
+TEST_F(ServingAdapters, ThatScaleRowsBesideABias) {
+  expect_served("gpt2", {"peft.type=dora"}, {"peft.type=dora", "seed=2"}, kTensor);
+}
+
+TEST_F(ServingAdapters, OfLatents) {
+  expect_served("deepseek_v3", {"peft.type=lora", "peft.target_modules=[kv_b_proj]"},
+                {"peft.type=dora", "seed=2"}, kTensor);
+}
+
+TEST_F(ServingAdapters, OfExperts) {
+  expect_served("mixtral", {"peft.type=lora", "peft.target_modules=[experts.*]"},
+                {"peft.type=lora", "peft.target_modules=[experts.*,q_proj]", "seed=2"}, kExperts);
+}
+
+TEST_F(ServingAdapters, OfExpertsOnTensorRanks) {
+  expect_served("qwen2_moe", {"peft.type=lora", "peft.target_modules=[experts.*]"},
+                {"peft.type=lora", "peft.target_modules=[experts.down_proj,o_proj]", "seed=2"},
+                kTensor);
+}
+
+} // namespace
+} // namespace pentatron
